@@ -1,0 +1,131 @@
+"""One table of outcomes: what crosses the wire, the errno applications see, and the retry class.
+
+Codes below 1000 are Linux errno values and mean what POSIX says. Codes from 1000 on are BraidFS's
+own; `TABLE` gives each its errno and whether a request that got it may be sent again. FsError
+crosses the wire as its Status; only fsclient.fuse turns it into an errno.
+native/include/braidfs/status.h repeats the codes; tests/wire/test_status.py compares them.
+"""
+
+import errno
+from dataclasses import dataclass
+from enum import Enum, IntEnum, unique
+
+
+@unique
+class Status(IntEnum):
+    OK = 0
+    EPERM = errno.EPERM
+    ENOENT = errno.ENOENT
+    EINTR = errno.EINTR
+    EIO = errno.EIO
+    ENXIO = errno.ENXIO
+    E2BIG = errno.E2BIG
+    EBADF = errno.EBADF
+    EAGAIN = errno.EAGAIN
+    ENOMEM = errno.ENOMEM
+    EACCES = errno.EACCES
+    EBUSY = errno.EBUSY
+    EEXIST = errno.EEXIST
+    EXDEV = errno.EXDEV
+    ENODEV = errno.ENODEV
+    ENOTDIR = errno.ENOTDIR
+    EISDIR = errno.EISDIR
+    EINVAL = errno.EINVAL
+    EFBIG = errno.EFBIG
+    ENOSPC = errno.ENOSPC
+    EROFS = errno.EROFS
+    EMLINK = errno.EMLINK
+    ERANGE = errno.ERANGE
+    ENAMETOOLONG = errno.ENAMETOOLONG
+    ENOSYS = errno.ENOSYS
+    ENOTEMPTY = errno.ENOTEMPTY
+    ELOOP = errno.ELOOP
+    ENODATA = errno.ENODATA
+    EOVERFLOW = errno.EOVERFLOW
+    EOPNOTSUPP = errno.EOPNOTSUPP
+    ESTALE = errno.ESTALE
+    EDQUOT = errno.EDQUOT
+    ETIMEDOUT = errno.ETIMEDOUT
+
+    BAD_REQUEST = 1000  # the peer sent what the protocol forbids
+    NOT_READY = 1001  # starting or recovering: ask again
+    BUSY = 1002  # a bound was reached: ask again
+    UNKNOWN_SESSION = 1003  # no such live session: open a new one
+    FENCED = 1004  # this session was evicted
+    BAD_CAPABILITY = 1005  # the capability is forged, of another session, or lacks the right
+    STALE_INCARNATION = 1006  # the target lost unsynced bytes since the write
+    STALE_MAP_EPOCH = 1007  # the sender's cluster map is old: fetch it
+    STALE_TRUNCATE_EPOCH = 1008  # a write from before a truncate
+    CORRUPT = 1009  # a stored block fails its checksum
+    NO_OBJECT = 1010  # the target has no such object
+    NO_TARGET = 1011  # the server has no such target
+    CHECKSUM = 1012  # bytes were damaged on their way: send again
+    DISCONNECTED = 1013  # made locally: the connection ended before the reply
+    ABORTED = 1014  # made locally: the administrator gave up on waiting requests
+
+
+class Retry(Enum):
+    NEVER = "never"
+    SAFE = "safe"  # nothing was done: send again
+    IF_IDEMPOTENT = "if_idempotent"  # perhaps done: send again only if repeating is harmless
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    errno: int
+    retry: Retry
+
+
+def _posix(status: Status) -> Outcome:
+    return Outcome(int(status), Retry.NEVER)
+
+
+TABLE: dict[Status, Outcome] = {s: _posix(s) for s in Status if s < 1000} | {
+    Status.BAD_REQUEST: Outcome(errno.EIO, Retry.NEVER),
+    Status.NOT_READY: Outcome(errno.EIO, Retry.SAFE),
+    Status.BUSY: Outcome(errno.EIO, Retry.SAFE),
+    Status.UNKNOWN_SESSION: Outcome(errno.EIO, Retry.SAFE),
+    Status.FENCED: Outcome(errno.EIO, Retry.NEVER),
+    Status.BAD_CAPABILITY: Outcome(errno.EIO, Retry.SAFE),
+    Status.STALE_INCARNATION: Outcome(errno.EIO, Retry.NEVER),
+    Status.STALE_MAP_EPOCH: Outcome(errno.EIO, Retry.SAFE),
+    Status.STALE_TRUNCATE_EPOCH: Outcome(errno.EIO, Retry.NEVER),
+    Status.CORRUPT: Outcome(errno.EIO, Retry.NEVER),
+    Status.NO_OBJECT: Outcome(errno.EIO, Retry.NEVER),
+    Status.NO_TARGET: Outcome(errno.EIO, Retry.SAFE),
+    Status.CHECKSUM: Outcome(errno.EIO, Retry.SAFE),
+    Status.DISCONNECTED: Outcome(errno.EIO, Retry.IF_IDEMPOTENT),
+    Status.ABORTED: Outcome(errno.EIO, Retry.NEVER),
+}
+
+
+class BraidError(Exception):
+    """Everything that BraidFS raises on purpose."""
+
+
+class FsError(BraidError):
+    """An operation that ended with a status other than OK: expected, crosses the wire as itself."""
+
+    def __init__(self, status: Status, message: str = "") -> None:
+        super().__init__(f"{status.name}: {message}" if message else status.name)
+        self.status = status
+
+    @property
+    def errno(self) -> int:
+        return TABLE[self.status].errno
+
+
+class ProtocolError(BraidError):
+    """The peer sent something that the wire forbids; its connection is closed."""
+
+
+class TransportError(BraidError):
+    """A connection could not be made, or ended."""
+
+
+class AuthenticationError(BraidError):
+    """The peer could not prove that it holds the cluster key."""
+
+
+class ConfigError(BraidError):
+    """A configuration file, option or argument that is wrong; the message says where and what."""

@@ -1,0 +1,34 @@
+"""Every bound of the protocol and of its programs, in one table.
+
+Sizes are bytes, times are seconds. native/include/braidfs/limits.h holds the same values for the
+data path; tests/wire/test_limits.py compares the two.
+"""
+
+from typing import Final
+
+BLOCK_SIZE: Final = 4096  # unit of checksums
+CHUNK_SIZE_DEFAULT: Final = 1 << 20  # unit of placement
+CHUNK_SIZE_MIN: Final = 64 << 10
+CHUNK_SIZE_MAX: Final = 64 << 20
+STRIPE_WIDTH_DEFAULT_MAX: Final = 4
+STRIPE_WIDTH_MAX: Final = 64
+REPLICA_COUNT_MAX: Final = 3
+
+NAME_LENGTH_MAX: Final = 255
+SYMLINK_LENGTH_MAX: Final = 4095
+XATTR_NAME_LENGTH_MAX: Final = 255
+XATTR_VALUE_LENGTH_MAX: Final = 65536
+XATTR_LIST_LENGTH_MAX: Final = 65536
+LINK_COUNT_MAX: Final = 65000
+FILE_SIZE_MAX: Final = (1 << 63) - 1
+
+FRAME_BODY_LENGTH_MAX: Final = 4 << 20
+FRAME_PAYLOAD_LENGTH_MAX: Final = 16 << 20
+HANDSHAKE_BODY_LENGTH_MAX: Final = 4096  # before a peer is authenticated
+HANDSHAKE_SECONDS_MAX: Final = 10.0
+MSGPACK_DEPTH_MAX: Final = 16
+CONNECTIONS_MAX: Final = 4096  # per server process
+CONNECTIONS_UNAUTHENTICATED_MAX: Final = 256
+REQUESTS_IN_FLIGHT_MAX: Final = 1024  # per connection
+READDIR_ENTRIES_MAX: Final = 1024
+REPLAY_MUTATIONS_MAX: Final = 65536  # kept by a client until durable

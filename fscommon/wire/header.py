@@ -1,0 +1,86 @@
+"""The 80-byte frame header, in Python.
+
+The same struct is native/include/braidfs/frame.h; tests/wire holds golden bytes for both.
+A header carries its own checksum, so that lengths are trusted before the body is read.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+import xxhash
+
+from fscommon.errors import ProtocolError
+from fscommon.limits import FRAME_BODY_LENGTH_MAX, FRAME_PAYLOAD_LENGTH_MAX
+
+MAGIC: Final = 0x44495242  # "BRID" in little endian
+VERSION: Final = 1
+HEADER_SIZE: Final = 80
+
+FLAG_REPLY: Final = 0x1
+FLAG_SUMS: Final = 0x2  # body ends with a packed list of block checksums, one u64 each
+FLAG_CAPABILITY: Final = 0x4  # body starts with a 64-byte capability
+FLAG_REPLAY: Final = 0x8  # a mutation that was answered before and is sent again
+FLAG_ONEWAY: Final = 0x10  # no reply is wanted
+FLAG_MUST_EXIST: Final = 0x20  # READ: a missing object is NO_OBJECT, not zeros
+FLAGS_KNOWN: Final = 0x3F
+
+_PACK = struct.Struct("<IBBHQQIIQIIIIHHIQ")
+_SEAL = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """One frame header. offset carries the target's incarnation in replies of data operations."""
+
+    op: int
+    flags: int = 0
+    request_id: int = 0
+    file_id: int = 0
+    stripe_index: int = 0
+    target: int = 0
+    offset: int = 0
+    length: int = 0
+    payload_length: int = 0
+    body_length: int = 0
+    epoch: int = 0
+    status: int = 0
+    map_epoch: int = 0
+    body_checksum: int = 0
+
+    def encode(self) -> bytes:
+        """Return the 80 bytes, sealed with their checksum."""
+        packed = _PACK.pack(
+            MAGIC, VERSION, self.op, self.flags, self.request_id, self.file_id,
+            self.stripe_index, self.target, self.offset, self.length, self.payload_length,
+            self.body_length, self.epoch, self.status, 0, self.map_epoch, self.body_checksum,
+        )  # fmt: skip
+        return packed + _SEAL.pack(xxhash.xxh3_64_intdigest(packed))
+
+
+def decode_header(raw: bytes | bytearray | memoryview) -> Header:
+    """Parse and verify exactly HEADER_SIZE bytes.
+
+    Raises ProtocolError when magic, version, flags, lengths or checksum are wrong.
+    """
+    if len(raw) != HEADER_SIZE:
+        raise ProtocolError(f"a header has {HEADER_SIZE} bytes, not {len(raw)}")
+    fields = _PACK.unpack_from(raw)
+    if fields[0] != MAGIC:
+        raise ProtocolError("not a BraidFS frame (wrong magic)")
+    if fields[1] != VERSION:
+        raise ProtocolError(f"frame version {fields[1]} is not {VERSION}")
+    if _SEAL.unpack_from(raw, _PACK.size)[0] != xxhash.xxh3_64_intdigest(raw[: _PACK.size]):
+        raise ProtocolError("header checksum mismatch")
+    header = Header(*fields[2:14], map_epoch=fields[15], body_checksum=fields[16])
+    _check_limits(header, reserved=fields[14])
+    return header
+
+
+def _check_limits(header: Header, *, reserved: int) -> None:
+    if header.flags & ~FLAGS_KNOWN or reserved:
+        raise ProtocolError(f"unknown header flags {header.flags:#x}")
+    if header.body_length > FRAME_BODY_LENGTH_MAX:
+        raise ProtocolError(f"body of {header.body_length} bytes is over the limit")
+    if header.payload_length > FRAME_PAYLOAD_LENGTH_MAX:
+        raise ProtocolError(f"payload of {header.payload_length} bytes is over the limit")

@@ -1,0 +1,457 @@
+"""Bodies of the metadata, session and server operations.
+
+Every message is a frozen slotted dataclass that travels as a msgpack array of its fields, in
+order (fscommon.wire.codec). Names of files are bytes. Times are nanoseconds since the epoch.
+Packed attribute records (`attributes`) are fscommon.layout.attributes; layouts and capabilities
+are packed too (docs/INTERFACES.md) and pass through Python as opaque bytes.
+The table at the end gives each op its request and reply.
+"""
+
+from dataclasses import dataclass
+
+from fscommon.wire.ops import Op
+
+
+@dataclass(frozen=True, slots=True)
+class Empty:
+    """No fields."""
+
+
+# ---- control: every connection of every program starts with these ----------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First frame on a connection. purpose: "meta", "data", "server" or "admin"."""
+
+    purpose: str
+    node: str  # name for logs, at most 255 characters
+    nonce: bytes  # 32 fresh random bytes
+    session: int  # 0 when the peer has none (yet)
+    connection: int  # random; names this lane's connection
+    previous: int  # the connection that this one replaces, 0 if none (rule 23)
+
+
+@dataclass(frozen=True, slots=True)
+class HelloReply:
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Auth:
+    mac: bytes  # HMAC-SHA256(key, "braidfs client" || transcript)
+
+
+@dataclass(frozen=True, slots=True)
+class AuthReply:
+    mac: bytes  # HMAC-SHA256(key, "braidfs server" || transcript)
+
+
+# ---- namespace -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: what the kernel put into the FUSE header, and all supplementary groups when the
+    op needs them (creating in a set-group-id directory), else ()."""
+
+    uid: int
+    gid: int
+    umask: int
+    groups: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    parent: int
+    name: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Reply of everything that yields an inode."""
+
+    attributes: bytes  # 128 bytes, packed
+
+
+@dataclass(frozen=True, slots=True)
+class GetAttr:
+    ino: int
+
+
+SET_MODE, SET_UID, SET_GID, SET_SIZE, SET_ATIME, SET_MTIME, SET_CTIME = 1, 2, 4, 8, 16, 32, 64
+SET_KILL_SUIDGID = 128  # a write-like change by one who may not keep the set-id bits
+
+
+@dataclass(frozen=True, slots=True)
+class SetAttr:
+    """valid: SET_* bits. written_size/written_mtime_ns: what the writer's native lanes knew before
+    the change and the metaserver not yet (0 if nothing): merged first, by maximum."""
+
+    ino: int
+    valid: int
+    mode: int
+    uid: int
+    gid: int
+    size: int
+    atime_ns: int
+    mtime_ns: int
+    ctime_ns: int  # 0: the metaserver's clock
+    written_size: int
+    written_mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class MkNod:
+    parent: int
+    name: bytes
+    mode: int
+    rdev: int
+    caller: Caller
+
+
+@dataclass(frozen=True, slots=True)
+class MkDir:
+    parent: int
+    name: bytes
+    mode: int
+    caller: Caller
+
+
+@dataclass(frozen=True, slots=True)
+class Symlink:
+    parent: int
+    name: bytes
+    target: bytes
+    caller: Caller
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLink:
+    ino: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLinkReply:
+    target: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Unlink:
+    parent: int
+    name: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RmDir:
+    parent: int
+    name: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What lost a link: attributes after it (nlink 0 when it was the last)."""
+
+    attributes: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    parent: int
+    name: bytes
+    new_parent: int
+    new_name: bytes
+    flags: int  # 0, RENAME_NOREPLACE 1 or RENAME_EXCHANGE 2
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    attributes: bytes  # of the moved inode
+    replaced: bytes  # of the inode that lost its name or was exchanged, b"" if none
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    ino: int
+    new_parent: int
+    new_name: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Make a regular file and open it, or open it if it exists and exclusive is false."""
+
+    parent: int
+    name: bytes
+    mode: int
+    exclusive: bool
+    writable: bool
+    caller: Caller
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Register this session as having ino open; done once per inode, not per handle.
+
+    writable: the capability asked for carries the write right."""
+
+    ino: int
+    writable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Reply of OPEN and CREATE. capability carries read, and write if it was asked for."""
+
+    attributes: bytes
+    layout: bytes
+    capability: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The session holds none of these inodes open any more. One-way."""
+
+    inos: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadDir:
+    ino: int
+    cookie: int  # 0 to start; otherwise that of the last entry taken
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryEntry:
+    name: bytes
+    cookie: int
+    attributes: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReadDirReply:
+    entries: tuple[DirectoryEntry, ...]
+    end: bool
+
+
+COMMIT_SIZE, COMMIT_MTIME, COMMIT_KILL_SUIDGID, COMMIT_SYNCED = 1, 2, 4, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What a writer did to file_id. COMMIT_SIZE merges size by maximum; COMMIT_SYNCED says that
+    the objects of stripe_bits (bit i: stripe index i) are durable at the targets: from then on a
+    missing object of these is an error, not a hole. durable: answer when the transaction is."""
+
+    ino: int
+    file_id: int
+    flags: int
+    size: int
+    mtime_ns: int
+    stripe_bits: int
+    durable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GetXattr:
+    ino: int
+    name: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class XattrValue:
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SetXattr:
+    ino: int
+    name: bytes
+    value: bytes
+    flags: int  # 0, XATTR_CREATE 1 or XATTR_REPLACE 2
+
+
+@dataclass(frozen=True, slots=True)
+class ListXattr:
+    ino: int
+
+
+@dataclass(frozen=True, slots=True)
+class XattrNames:
+    names: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveXattr:
+    ino: int
+    name: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StatFsReply:
+    bytes_total: int
+    bytes_free: int
+    bytes_available: int
+    inodes_total: int
+    inodes_free: int
+
+
+# ---- sessions --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOpen:
+    """session 0 asks for a new one; otherwise take the old one up again after a reconnect.
+
+    opens: inodes held open, re-asserted. answered: highest request id below which this client has
+    every reply (replies stored for them may be dropped)."""
+
+    session: int
+    node: str
+    opens: tuple[int, ...]
+    answered: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOpened:
+    """incarnation: of the metaserver process; when it changed, the client replays its mutations
+    with txn > durable (FLAG_REPLAY, in order), then sends REPLAY_DONE, then goes on."""
+
+    session: int
+    incarnation: int
+    durable: int
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRenew:
+    answered: int
+
+
+@dataclass(frozen=True, slots=True)
+class TargetEntry:
+    """One row of the cluster map. replicas of a stripe are lists of target ids in layouts."""
+
+    target: int
+    node: int
+    address: str  # of its node: "host:port"; IPv6 as "[host]:port"
+    state: str  # "up", "down" or "full"
+    bytes_total: int
+    bytes_free: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMap:
+    epoch: int
+    cluster: bytes  # 16-byte uuid
+    targets: tuple[TargetEntry, ...]
+
+
+# ---- storage servers -> metaserver -----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TargetReport:
+    target: int  # 0: new, wants an id
+    uuid: bytes  # from the superblock
+    incarnation: int
+    bytes_total: int
+    bytes_free: int
+    objects: int
+    errors: int
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    node: int  # 0: new, wants an id
+    uuid: bytes  # of the node
+    name: str
+    address: str  # "host:port" for data connections
+    cluster: bytes  # b"" when the node never joined one
+    targets: tuple[TargetReport, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """targets: ids in the order of the request. sessions: every live one (rule 15)."""
+
+    node: int
+    cluster: bytes
+    targets: tuple[int, ...]
+    capability_key: bytes  # 32 bytes, for HMAC-SHA256 of capabilities
+    map_epoch: int
+    sessions: tuple[int, ...]
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    node: int
+    targets: tuple[TargetReport, ...]
+    session_version: int  # of the session table that this node has, 0 if none
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReply:
+    """sessions is None while session_version is current."""
+
+    map_epoch: int
+    session_version: int
+    sessions: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStatus:
+    session: int
+    node: str
+    opens: int
+    seconds_since_renewal: float
+
+
+@dataclass(frozen=True, slots=True)
+class StatusReply:
+    cluster: bytes
+    map: ClusterMap
+    clients: tuple[ClientStatus, ...]
+    recovering: bool
+    txn: int
+    durable: int
+    files: StatFsReply
+
+
+BODIES: dict[Op, tuple[type, type]] = {
+    Op.HELLO: (Hello, HelloReply),
+    Op.AUTH: (Auth, AuthReply),
+    Op.PING: (Empty, Empty),
+    Op.LOOKUP: (Lookup, Entry),
+    Op.GETATTR: (GetAttr, Entry),
+    Op.SETATTR: (SetAttr, Opened),
+    Op.MKNOD: (MkNod, Entry),
+    Op.MKDIR: (MkDir, Entry),
+    Op.SYMLINK: (Symlink, Entry),
+    Op.READLINK: (ReadLink, ReadLinkReply),
+    Op.UNLINK: (Unlink, Removed),
+    Op.RMDIR: (RmDir, Removed),
+    Op.RENAME: (Rename, Renamed),
+    Op.LINK: (Link, Entry),
+    Op.CREATE: (Create, Opened),
+    Op.OPEN: (Open, Opened),
+    Op.CLOSE: (Close, Empty),
+    Op.READDIR: (ReadDir, ReadDirReply),
+    Op.COMMIT: (Commit, Entry),
+    Op.GETXATTR: (GetXattr, XattrValue),
+    Op.SETXATTR: (SetXattr, Entry),
+    Op.LISTXATTR: (ListXattr, XattrNames),
+    Op.REMOVEXATTR: (RemoveXattr, Entry),
+    Op.STATFS: (Empty, StatFsReply),
+    Op.BARRIER: (Empty, Empty),
+    Op.SESSION_OPEN: (SessionOpen, SessionOpened),
+    Op.SESSION_RENEW: (SessionRenew, ClusterMap),
+    Op.SESSION_CLOSE: (Empty, Empty),
+    Op.REPLAY_DONE: (Empty, Empty),
+    Op.CLUSTER_MAP: (Empty, ClusterMap),
+    Op.REGISTER: (Register, Registered),
+    Op.HEARTBEAT: (Heartbeat, HeartbeatReply),
+    Op.STATUS: (Empty, StatusReply),
+}

@@ -1,0 +1,116 @@
+"""The op table: this *is* the protocol. One row per operation.
+
+Codes 1-15 control, 16-63 data (native on both ends), 64-199 metadata (msgpack bodies),
+200-255 servers and administration. fscommon.wire.messages has the body of each metadata op.
+native/include/braidfs/frame.h repeats the data codes; tests/wire compares them.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum, unique
+
+from fscommon.errors import Retry
+
+
+@unique
+class Op(IntEnum):
+    HELLO = 1
+    AUTH = 2
+    PING = 3
+
+    READ = 16
+    WRITE = 17
+    SYNC = 18
+    TRUNCATE = 19
+    PUNCH = 20
+    STAT = 21
+    DELETE = 22
+    FENCE = 23
+
+    LOOKUP = 64
+    GETATTR = 65
+    SETATTR = 66
+    MKNOD = 67
+    MKDIR = 68
+    SYMLINK = 69
+    READLINK = 70
+    UNLINK = 71
+    RMDIR = 72
+    RENAME = 73
+    LINK = 74
+    CREATE = 75
+    OPEN = 76
+    CLOSE = 77
+    READDIR = 78
+    COMMIT = 79
+    GETXATTR = 80
+    SETXATTR = 81
+    LISTXATTR = 82
+    REMOVEXATTR = 83
+    STATFS = 84
+    BARRIER = 85
+
+    SESSION_OPEN = 100
+    SESSION_RENEW = 101
+    SESSION_CLOSE = 102
+    REPLAY_DONE = 103
+    CLUSTER_MAP = 104
+
+    REGISTER = 200
+    HEARTBEAT = 201
+    STATUS = 202
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What a layer must know of an op without knowing its meaning."""
+
+    retry: Retry
+    mutation: bool = False  # changes the namespace: stored reply, replayed until durable
+
+
+_SAFE = Spec(Retry.SAFE)
+_MUTATION = Spec(Retry.IF_IDEMPOTENT, mutation=True)
+
+SPECS: dict[Op, Spec] = {
+    Op.HELLO: Spec(Retry.NEVER),
+    Op.AUTH: Spec(Retry.NEVER),
+    Op.PING: _SAFE,
+    Op.READ: _SAFE,
+    Op.WRITE: Spec(Retry.IF_IDEMPOTENT),
+    Op.SYNC: _SAFE,
+    Op.TRUNCATE: _SAFE,
+    Op.PUNCH: Spec(Retry.IF_IDEMPOTENT),
+    Op.STAT: _SAFE,
+    Op.DELETE: _SAFE,
+    Op.FENCE: _SAFE,
+    Op.LOOKUP: _SAFE,
+    Op.GETATTR: _SAFE,
+    Op.SETATTR: _MUTATION,
+    Op.MKNOD: _MUTATION,
+    Op.MKDIR: _MUTATION,
+    Op.SYMLINK: _MUTATION,
+    Op.READLINK: _SAFE,
+    Op.UNLINK: _MUTATION,
+    Op.RMDIR: _MUTATION,
+    Op.RENAME: _MUTATION,
+    Op.LINK: _MUTATION,
+    Op.CREATE: _MUTATION,
+    Op.OPEN: _SAFE,
+    Op.CLOSE: _SAFE,
+    Op.READDIR: _SAFE,
+    Op.COMMIT: _MUTATION,
+    Op.GETXATTR: _SAFE,
+    Op.SETXATTR: _MUTATION,
+    Op.LISTXATTR: _SAFE,
+    Op.REMOVEXATTR: _MUTATION,
+    Op.STATFS: _SAFE,
+    Op.BARRIER: _SAFE,
+    Op.SESSION_OPEN: _SAFE,
+    Op.SESSION_RENEW: _SAFE,
+    Op.SESSION_CLOSE: _SAFE,
+    Op.REPLAY_DONE: _SAFE,
+    Op.CLUSTER_MAP: _SAFE,
+    Op.REGISTER: _SAFE,
+    Op.HEARTBEAT: _SAFE,
+    Op.STATUS: _SAFE,
+}

@@ -1,0 +1,16 @@
+// Bounds of the data path; fscommon/limits.py is the table, tests/wire compares the two.
+#pragma once
+#include <cstdint>
+
+namespace braidfs::limits {
+
+inline constexpr uint32_t kBlockSize = 4096;
+inline constexpr uint32_t kFrameBodyLengthMax = 4u << 20;
+inline constexpr uint32_t kFramePayloadLengthMax = 16u << 20;
+inline constexpr uint32_t kRequestsInFlightMax = 1024;
+inline constexpr uint32_t kChunkSizeMin = 64u << 10;
+inline constexpr uint32_t kChunkSizeMax = 64u << 20;
+inline constexpr uint32_t kStripeWidthMax = 64;
+inline constexpr uint32_t kReplicaCountMax = 3;
+
+}  // namespace braidfs::limits

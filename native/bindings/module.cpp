@@ -1,0 +1,22 @@
+// Composition of the Python module _braidfs_native: the only place where both halves meet.
+// server.cpp binds ChunkServer, client.cpp binds Datapath; core/ and below know no Python.
+#include <nanobind/nanobind.h>
+
+#include "braidfs/frame.h"
+
+namespace nb = nanobind;
+
+void bind_server(nb::module_& module);
+void bind_client(nb::module_& module);
+
+NB_MODULE(_braidfs_native, module) {
+  module.doc() = "The native data plane of BraidFS (docs/INTERFACES.md, section 3).";
+  module.attr("HEADER_SIZE") = braidfs::kHeaderSize;
+  module.attr("FRAME_VERSION") = static_cast<int>(braidfs::kFrameVersion);
+#ifdef BRAIDFS_HAS_SERVER
+  bind_server(module);
+#endif
+#ifdef BRAIDFS_HAS_CLIENT
+  bind_client(module);
+#endif
+}

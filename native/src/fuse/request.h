@@ -1,0 +1,126 @@
+// The seam between the FUSE half (this folder) and the file-byte half (src/client) of the datapath:
+// the five requests that native parses and answers, who answers them, and how answers go back.
+//
+// Every lane has its own clone of /dev/fuse. The lane thread reads a request, parses it and calls
+// the DataHandler; the handler answers at once or later through the Replier, naming the channel
+// (lane index) that the request came in on: an answer written to another clone is refused by the
+// kernel. Each request is answered exactly once. Parsing is in parse.h, upcalls are in bridge.h.
+#pragma once
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace braidfs::fuse {
+
+// Index of the lane whose clone read the request.
+using Channel = uint32_t;
+
+// What the handler learns about the thread that calls it.
+struct LaneContext {
+  uint32_t index = 0;  // of the lane; equals the channel of its requests
+};
+
+// Who sent a request and where the answer goes. pid 0: the kernel itself (write-back, read-ahead).
+struct RequestHead {
+  Channel channel = 0;
+  uint64_t unique = 0;
+  uint64_t nodeid = 0;  // the inode number; 1 is the root of the mount
+  uint32_t uid = 0;
+  uint32_t gid = 0;
+  uint32_t pid = 0;
+};
+
+struct ReadRequest {
+  RequestHead head;
+  uint64_t fh = 0;
+  uint64_t offset = 0;  // offset + size never exceeds 2^63 - 1
+  uint32_t size = 0;    // at most the negotiated max_write
+  uint32_t open_flags = 0;
+  uint32_t read_flags = 0;
+  uint64_t lock_owner = 0;
+};
+
+inline constexpr uint32_t kWriteFromCache = 1u << 0;     // write-back of a shared mapping: any fh of the inode
+inline constexpr uint32_t kWriteLockOwner = 1u << 1;
+inline constexpr uint32_t kWriteKillSuidgid = 1u << 2;   // drop set-user-ID and set-group-ID bits
+
+struct WriteRequest {
+  RequestHead head;
+  uint64_t fh = 0;
+  uint64_t offset = 0;  // offset + payload.size() never exceeds 2^63 - 1
+  uint32_t open_flags = 0;
+  uint32_t write_flags = 0;  // kWrite*
+  uint64_t lock_owner = 0;
+  std::span<const std::byte> payload;  // lent for the duration of the call: copy what is kept
+};
+
+struct FlushRequest {
+  RequestHead head;
+  uint64_t fh = 0;
+  uint64_t lock_owner = 0;
+};
+
+inline constexpr uint32_t kReleaseFlush = 1u << 0;
+inline constexpr uint32_t kReleaseFlockUnlock = 1u << 1;
+
+struct ReleaseRequest {
+  RequestHead head;
+  uint64_t fh = 0;
+  uint32_t open_flags = 0;
+  uint32_t release_flags = 0;  // kRelease*
+  uint64_t lock_owner = 0;
+};
+
+struct FsyncRequest {
+  RequestHead head;
+  uint64_t fh = 0;
+  bool bytes_only = false;  // fdatasync
+};
+
+// The half that owns file bytes. Every call comes on the lane thread named by the context and must
+// not block; two lanes call at the same time. Requests of directories never come here (RELEASEDIR
+// and FSYNCDIR are upcalls).
+class DataHandler {
+ public:
+  virtual ~DataHandler() = default;
+  virtual void read(LaneContext& lane, const ReadRequest& request) = 0;
+  virtual void write(LaneContext& lane, const WriteRequest& request) = 0;
+  virtual void flush(LaneContext& lane, const FlushRequest& request) = 0;
+  virtual void release(LaneContext& lane, const ReleaseRequest& request) = 0;
+  virtual void fsync(LaneContext& lane, const FsyncRequest& request) = 0;
+
+  // The caller of `unique` was interrupted; the request may wait on another lane than this one.
+  // True when it is known here (it was or will be answered, EINTR if nothing was done yet); false
+  // when it is not: the kernel is told to ask again.
+  virtual bool interrupt(LaneContext& lane, uint64_t unique) = 0;
+};
+
+// Sends answers to the kernel. ANY THREAD. Nothing is reported to the caller: a request that the
+// kernel gave up (ENOENT) or a connection that ended (ENODEV) makes its answer void.
+class Replier {
+ public:
+  virtual ~Replier() = default;
+  // error: a positive errno; 0 means success without a body (FLUSH, RELEASE, FSYNC).
+  virtual void reply_error(Channel channel, uint64_t unique, int error) noexcept = 0;
+  // The bytes of a READ, in order; at most kPiecesMax pieces; shorter than asked means end of file.
+  virtual void reply_data(Channel channel, uint64_t unique, std::span<const iovec> pieces) noexcept = 0;
+  // A WRITE took `count` bytes.
+  virtual void reply_write(Channel channel, uint64_t unique, uint32_t count) noexcept = 0;
+
+  static constexpr size_t kPiecesMax = 512;
+};
+
+// What the FUSE half has to tell: turned into events 3, 6 and 7 of docs/INTERFACES.md. ANY THREAD;
+// must not block.
+class SessionObserver {
+ public:
+  virtual ~SessionObserver() = default;
+  virtual void upcall_interrupted(uint32_t slot) = 0;
+  virtual void unmounted() = 0;
+  virtual void log(int level, std::string_view text) = 0;  // 10 debug, 20 info, 30 warning, 40 error
+};
+
+}  // namespace braidfs::fuse

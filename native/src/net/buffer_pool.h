@@ -1,0 +1,106 @@
+// A bounded pool of equal buffers, aligned to 4096 bytes, lent by RAII leases.
+//
+// Buffers are made when first needed and kept for reuse up to `idle_max`; never more than `count_max`
+// exist, so lease() may come back empty and the caller waits. A lease lent to an operation is kept
+// by whoever reaps that operation's completion: reuse is only possible after it was dropped.
+// Invariant: the pool outlives its leases. ANY THREAD, guarded by mu_.
+#pragma once
+#include <cstddef>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace braidfs::net {
+
+class BufferPool {
+  struct Free {
+    void operator()(std::byte* bytes) const noexcept { std::free(bytes); }
+  };
+  using Block = std::unique_ptr<std::byte, Free>;
+
+ public:
+  static constexpr size_t kAlignment = 4096;
+
+  class Lease {
+   public:
+    Lease() noexcept = default;
+    Lease(Lease&& other) noexcept
+        : pool_(std::exchange(other.pool_, nullptr)), block_(std::move(other.block_)) {}
+    Lease& operator=(Lease&& other) noexcept {
+      if (this == &other) return *this;
+      reset();
+      pool_ = std::exchange(other.pool_, nullptr);
+      block_ = std::move(other.block_);
+      return *this;
+    }
+    ~Lease() { reset(); }
+
+    explicit operator bool() const noexcept { return block_ != nullptr; }
+    std::byte* begin() const noexcept { return block_.get(); }
+    std::span<std::byte> span() const noexcept {
+      return block_ ? std::span(block_.get(), pool_->buffer_size_) : std::span<std::byte>();
+    }
+    void reset() noexcept {
+      if (block_) std::exchange(pool_, nullptr)->take_back(std::move(block_));
+    }
+
+   private:
+    friend class BufferPool;
+    Lease(BufferPool* pool, Block block) noexcept : pool_(pool), block_(std::move(block)) {}
+    BufferPool* pool_ = nullptr;
+    Block block_;
+  };
+
+  // buffer_size is rounded up to the alignment.
+  BufferPool(size_t buffer_size, size_t count_max, size_t idle_max)
+      : buffer_size_((buffer_size + kAlignment - 1) / kAlignment * kAlignment),
+        count_max_(count_max),
+        idle_max_(idle_max) {
+    idle_.reserve(idle_max);
+  }
+  BufferPool(const BufferPool&) = delete;
+  BufferPool& operator=(const BufferPool&) = delete;
+
+  size_t buffer_size() const noexcept { return buffer_size_; }
+
+  // An empty lease when count_max are out or memory is short.
+  Lease lease() {
+    const std::scoped_lock lock(mu_);
+    if (lent_ >= count_max_) return {};
+    Block block;
+    if (!idle_.empty()) {
+      block = std::move(idle_.back());
+      idle_.pop_back();
+    } else {
+      block.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, buffer_size_)));
+      if (!block) return {};
+    }
+    ++lent_;
+    return Lease(this, std::move(block));
+  }
+
+  size_t lent() const {
+    const std::scoped_lock lock(mu_);
+    return lent_;
+  }
+
+ private:
+  void take_back(Block block) noexcept {
+    const std::scoped_lock lock(mu_);
+    --lent_;
+    if (idle_.size() < idle_max_) idle_.push_back(std::move(block));  // reserved: cannot throw
+  }
+
+  const size_t buffer_size_;
+  const size_t count_max_;
+  const size_t idle_max_;
+  mutable std::mutex mu_;
+  size_t lent_ = 0;          // guarded by mu_
+  std::vector<Block> idle_;  // guarded by mu_
+};
+
+}  // namespace braidfs::net

@@ -1,0 +1,170 @@
+#include "net/event_loop.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+namespace braidfs::net {
+
+namespace {
+
+constexpr int kEventsPerTurn = 64;
+constexpr int kDeferredRoundsMax = 8;  // deferred tasks that defer again wait for the next turn
+
+}  // namespace
+
+EventLoop::EventLoop()
+    : epoll_(epoll_create1(EPOLL_CLOEXEC)), wakeup_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!epoll_ || !wakeup_) {
+    fault_ = -errno;
+    return;
+  }
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.ptr = nullptr;  // the wakeup fd
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wakeup_.get(), &event) != 0) fault_ = -errno;
+}
+
+EventLoop::~EventLoop() = default;
+
+int EventLoop::add(int fd, uint32_t events, Callback callback) {
+  auto entry = std::make_unique<Entry>(Entry{fd, events, std::move(callback)});
+  epoll_event event{};
+  event.events = events;
+  event.data.ptr = entry.get();
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return -errno;
+  entries_[fd] = std::move(entry);
+  return 0;
+}
+
+int EventLoop::modify(int fd, uint32_t events) {
+  const auto found = entries_.find(fd);
+  if (found == entries_.end()) return -ENOENT;
+  Entry& entry = *found->second;
+  if (entry.events == events) return 0;
+  epoll_event event{};
+  event.events = events;
+  event.data.ptr = &entry;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event) != 0) return -errno;
+  entry.events = events;
+  return 0;
+}
+
+void EventLoop::remove(int fd) {
+  const auto found = entries_.find(fd);
+  if (found == entries_.end()) return;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  found->second->removed = true;
+  removed_.push_back(std::move(found->second));
+  entries_.erase(found);
+}
+
+bool EventLoop::post(Task task) {
+  bool first;
+  {
+    const std::scoped_lock lock(mu_);
+    if (posted_.size() >= kPostedMax) return false;
+    first = posted_.empty();
+    posted_.push_back(std::move(task));
+  }
+  if (first) wake();
+  return true;
+}
+
+EventLoop::Timer EventLoop::call_at(Clock::time_point when, Task task) {
+  const Timer timer{when, ++timer_number_};
+  timers_.emplace(timer, std::move(task));
+  return timer;
+}
+
+void EventLoop::cancel(Timer timer) { timers_.erase(timer); }
+
+void EventLoop::defer(Task task) { deferred_.push_back(std::move(task)); }
+
+void EventLoop::run() {
+  for (;;) {
+    {
+      const std::scoped_lock lock(mu_);
+      if (stopping_) return;
+    }
+    turn(-1);
+  }
+}
+
+void EventLoop::stop() {
+  {
+    const std::scoped_lock lock(mu_);
+    stopping_ = true;
+  }
+  wake();
+}
+
+void EventLoop::turn(int timeout_ms) {
+  dispatch(deferred_.empty() ? wait_ms(timeout_ms) : 0);
+  run_timers();
+  run_deferred();
+  removed_.clear();
+}
+
+int EventLoop::wait_ms(int timeout_ms) const {
+  if (timers_.empty()) return timeout_ms;
+  const auto left = timers_.begin()->first.when - Clock::now();
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(left).count();
+  const int until = static_cast<int>(std::clamp<int64_t>(ms, 0, 60'000));
+  return timeout_ms < 0 ? until : std::min(timeout_ms, until);
+}
+
+void EventLoop::dispatch(int timeout_ms) {
+  std::array<epoll_event, kEventsPerTurn> ready;
+  const int count = epoll_wait(epoll_.get(), ready.data(), kEventsPerTurn, timeout_ms);
+  now_ = Clock::now();
+  bool posted = false;
+  for (int index = 0; index < count; ++index) {
+    auto* entry = static_cast<Entry*>(ready[index].data.ptr);
+    if (entry == nullptr) {
+      posted = true;
+    } else if (!entry->removed) {
+      entry->callback(ready[index].events);
+    }
+  }
+  if (posted) run_posted();
+}
+
+void EventLoop::run_posted() {
+  uint64_t count;
+  (void)!::read(wakeup_.get(), &count, sizeof count);
+  running_.clear();
+  {
+    const std::scoped_lock lock(mu_);
+    running_.swap(posted_);
+  }
+  for (auto& task : running_) task();
+  running_.clear();
+}
+
+void EventLoop::run_timers() {
+  while (!timers_.empty() && timers_.begin()->first.when <= now_) {
+    const auto due = timers_.extract(timers_.begin());
+    due.mapped()();
+  }
+}
+
+void EventLoop::run_deferred() {
+  for (int round = 0; round < kDeferredRoundsMax && !deferred_.empty(); ++round) {
+    std::vector<Task> tasks;
+    tasks.swap(deferred_);
+    for (auto& task : tasks) task();
+    tasks.clear();
+    if (deferred_.empty()) deferred_.swap(tasks);  // keeps the memory
+  }
+}
+
+void EventLoop::wake() noexcept {
+  const uint64_t one = 1;
+  (void)!::write(wakeup_.get(), &one, sizeof one);
+}
+
+}  // namespace braidfs::net

@@ -1,0 +1,98 @@
+// One thread's loop over epoll: readiness callbacks, tasks posted from other threads, timers.
+//
+// A turn is: wait, call the callbacks of what is ready (one call per fd, the callback bounds its own
+// work), run posted tasks, run due timers, run deferred tasks (what callbacks of this turn left for
+// its end, such as one sendmsg for many frames). Callbacks may add and remove any fd, their own
+// included: a removed entry lives on until the end of the turn, but is not called again.
+//
+// Threads: everything LOOP ONLY (or before run()), except post() and stop(): ANY THREAD.
+// Not here: what flows through the fds (frame_stream.h).
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "net/unique_fd.h"
+
+namespace braidfs::net {
+
+using Clock = std::chrono::steady_clock;
+
+class EventLoop {
+ public:
+  using Callback = std::function<void(uint32_t events)>;  // EPOLLIN, EPOLLOUT, EPOLLHUP ...
+  using Task = std::function<void()>;
+  struct Timer {  // names a timer; a default one names none
+    Clock::time_point when{};
+    uint64_t number = 0;
+    auto operator<=>(const Timer&) const = default;
+  };
+
+  static constexpr size_t kPostedMax = 1u << 16;
+
+  EventLoop();
+  ~EventLoop();
+  EventLoop(const EventLoop&) = delete;
+  EventLoop& operator=(const EventLoop&) = delete;
+
+  // 0, or -errno of the constructor's system calls; nothing else may be called when it is not 0.
+  int fault() const noexcept { return fault_; }
+
+  // Level triggered. The fd stays the caller's; remove() it before closing it. 0 or -errno.
+  int add(int fd, uint32_t events, Callback callback);
+  int modify(int fd, uint32_t events);
+  void remove(int fd);
+
+  // ANY THREAD. False when the queue is full: the task was not taken. Tasks left when the loop is
+  // destroyed are dropped without a call.
+  [[nodiscard]] bool post(Task task);
+
+  Timer call_at(Clock::time_point when, Task task);
+  void cancel(Timer timer);
+  // Runs at the end of the current turn, before the loop sleeps.
+  void defer(Task task);
+  // The time this turn began: cheap, and equal for everything in one turn.
+  Clock::time_point now() const noexcept { return now_; }
+
+  void run();           // until stop()
+  void turn(int timeout_ms);  // one turn, for tests and for loops inside other loops
+  void stop();          // ANY THREAD. run() returns after the turn in work
+
+ private:
+  struct Entry {
+    int fd;
+    uint32_t events;
+    Callback callback;
+    bool removed = false;
+  };
+
+  int wait_ms(int timeout_ms) const;
+  void dispatch(int timeout_ms);
+  void run_posted();
+  void run_timers();
+  void run_deferred();
+  void wake() noexcept;
+
+  UniqueFd epoll_;
+  UniqueFd wakeup_;
+  int fault_ = 0;
+  Clock::time_point now_ = Clock::now();
+  std::unordered_map<int, std::unique_ptr<Entry>> entries_;
+  std::vector<std::unique_ptr<Entry>> removed_;  // until the end of the turn
+  std::map<Timer, Task> timers_;
+  uint64_t timer_number_ = 0;
+  std::vector<Task> deferred_;
+  std::vector<Task> running_;
+
+  std::mutex mu_;
+  std::vector<Task> posted_;  // guarded by mu_
+  bool stopping_ = false;     // guarded by mu_
+};
+
+}  // namespace braidfs::net

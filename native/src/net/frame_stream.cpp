@@ -1,0 +1,246 @@
+#include "net/frame_stream.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+namespace braidfs::net {
+
+namespace {
+
+constexpr int kReceivesPerTurn = 16;   // then others get their turn
+constexpr size_t kSendPlacesMax = 64;  // iovecs in one sendmsg
+constexpr size_t kSlotsFirst = 16;
+constexpr size_t kHeadKept = 4096;  // a slot keeps at most this much memory for its next frame
+
+std::span<const std::byte> bytes_of(const FrameHeader& header) {
+  return std::as_bytes(std::span(&header, 1));
+}
+
+void append(std::vector<std::byte>& to, std::span<const std::byte> bytes) {
+  to.insert(to.end(), bytes.begin(), bytes.end());
+}
+
+}  // namespace
+
+FrameStream::FrameStream(EventLoop& loop, UniqueFd socket, StreamSink& sink, StreamLimits limits)
+    : loop_(loop),
+      socket_(std::move(socket)),
+      sink_(sink),
+      limits_(limits),
+      parser_(limits.body_length_max, limits.payload_length_max),
+      received_at_(loop.now()),
+      slots_(kSlotsFirst),
+      alive_(std::make_shared<bool>(true)) {}
+
+FrameStream::~FrameStream() {
+  *alive_ = false;
+  if (registered_) loop_.remove(socket_.get());
+}
+
+int FrameStream::start() {
+  const int flags = fcntl(socket_.get(), F_GETFL);
+  if (flags < 0 || fcntl(socket_.get(), F_SETFL, flags | O_NONBLOCK) != 0) return -errno;
+  const int one = 1;  // refused by local sockets, which need it not
+  (void)setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  const int error = loop_.add(socket_.get(), EPOLLIN, [this](uint32_t events) { on_events(events); });
+  registered_ = error == 0;
+  return error;
+}
+
+bool FrameStream::send(OutFrame&& frame) {
+  if (cut_) return false;
+  if (count_ >= limits_.frames_queued_max ||
+      (count_ > 0 && bytes_queued_ + frame.payload.size() > limits_.bytes_queued_max)) {
+    refused_send_ = true;
+    return false;
+  }
+  if (count_ == slots_.size()) grow();
+  ++count_;
+  fill(slot(count_ - 1), std::move(frame));
+  schedule_flush();
+  return true;
+}
+
+void FrameStream::fill(Slot& to, OutFrame&& frame) {
+  frame.header.body_length = static_cast<uint32_t>(frame.body.size() + frame.body_tail.size());
+  frame.header.payload_length = static_cast<uint32_t>(frame.payload.size());
+  to.head.clear();
+  append(to.head, bytes_of(frame.header));
+  append(to.head, frame.body);
+  append(to.head, frame.body_tail);
+  const auto body = std::span<const std::byte>(to.head).subspan(kHeaderSize);
+  frame.header.body_checksum = body.empty() ? 0 : xxh3(body);
+  seal(frame.header);
+  std::memcpy(to.head.data(), &frame.header, kHeaderSize);
+  to.payload = frame.payload;
+  to.lease = std::move(frame.lease);
+  to.keep = std::move(frame.keep);
+  bytes_queued_ += to.payload.size();
+}
+
+void FrameStream::grow() {
+  std::vector<Slot> larger(slots_.size() * 2);
+  for (size_t index = 0; index < count_; ++index) larger[index] = std::move(slot(index));
+  slots_ = std::move(larger);
+  first_ = 0;
+}
+
+void FrameStream::schedule_flush() {
+  if (flush_scheduled_ || blocked_) return;
+  flush_scheduled_ = true;
+  loop_.defer([this, alive = alive_] {
+    if (!*alive) return;
+    flush_scheduled_ = false;
+    flush();
+  });
+}
+
+void FrameStream::flush() {
+  while (count_ > 0 && !cut_) {
+    std::array<iovec, kSendPlacesMax> places;
+    msghdr message{};
+    message.msg_iov = places.data();
+    message.msg_iovlen = gather(places);
+    const ssize_t count = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno != EAGAIN) return cut(errno, "send failed");
+    blocked_ = count < 0;
+    if (blocked_) break;
+    sent(static_cast<size_t>(count));
+  }
+  update_interest();
+  if (refused_send_ && count_ < limits_.frames_queued_max / 2 &&
+      bytes_queued_ <= limits_.bytes_queued_max / 2) {
+    refused_send_ = false;
+    sink_.sendable();
+  }
+}
+
+size_t FrameStream::gather(std::span<iovec> places) {
+  size_t used = 0;
+  size_t skip = first_sent_;
+  const auto put = [&](std::span<const std::byte> bytes) {
+    if (skip >= bytes.size()) {
+      skip -= bytes.size();
+      return;
+    }
+    bytes = bytes.subspan(skip);
+    skip = 0;
+    places[used++] = {const_cast<std::byte*>(bytes.data()), bytes.size()};
+  };
+  for (size_t index = 0; index < count_ && used + 2 <= places.size(); ++index) {
+    put(slot(index).head);
+    put(slot(index).payload);
+  }
+  return used;
+}
+
+void FrameStream::sent(size_t count) {
+  first_sent_ += count;
+  while (count_ > 0 && first_sent_ >= slot(0).length()) {
+    first_sent_ -= slot(0).length();
+    pop();
+  }
+}
+
+void FrameStream::pop() noexcept {
+  Slot& done = slot(0);
+  bytes_queued_ -= done.payload.size();
+  done.payload = {};
+  done.lease.reset();
+  done.keep.reset();
+  if (done.head.capacity() > kHeadKept) done.head = {};
+  first_ = (first_ + 1) % slots_.size();
+  --count_;
+}
+
+void FrameStream::on_events(uint32_t events) {
+  if (cut_) return;
+  if ((events & EPOLLOUT) != 0) {
+    blocked_ = false;
+    flush();
+  }
+  if (cut_ || (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) == 0) return;
+  if (receiving_ && !parser_.paused()) return receive_some();
+  // Nobody reads, so the end would be reported for ever.
+  if ((events & (EPOLLHUP | EPOLLERR)) != 0) cut(ECONNRESET, "closed by the peer");
+}
+
+void FrameStream::receive_some() {
+  for (int round = 0; round < kReceivesPerTurn && !cut_; ++round) {
+    std::array<iovec, 2> places;
+    msghdr message{};
+    message.msg_iov = places.data();
+    message.msg_iovlen = parser_.wanted(places);
+    if (message.msg_iovlen == 0) return;
+    size_t room = 0;
+    for (size_t index = 0; index < message.msg_iovlen; ++index) room += places[index].iov_len;
+    const ssize_t count = recvmsg(socket_.get(), &message, MSG_DONTWAIT);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EAGAIN) return;
+    if (count < 0) return cut(errno, "receive failed");
+    if (count == 0) return cut(parser_.idle() ? 0 : ECONNRESET, "closed by the peer");
+    received_at_ = loop_.now();
+    if (!settle(parser_.received(static_cast<size_t>(count), sink_))) return;
+    if (static_cast<size_t>(count) < room) return;
+  }
+}
+
+bool FrameStream::settle(ParseResult result) {
+  if (result == ParseResult::kMore) return true;
+  if (result == ParseResult::kPaused) {
+    update_interest();
+    return false;
+  }
+  cut(EPROTO, parser_.fault() == FrameFault::kOk
+                  ? "refused a frame"
+                  : "bad frame header (fault " +
+                        std::to_string(static_cast<int>(parser_.fault())) + ")");
+  return false;
+}
+
+void FrameStream::resume() {
+  if (cut_ || !parser_.paused()) return;
+  settle(parser_.resume(sink_));
+  update_interest();
+}
+
+void FrameStream::receive(bool on) {
+  receiving_ = on;
+  update_interest();
+}
+
+void FrameStream::update_interest() {
+  if (!registered_ || cut_) return;
+  const uint32_t in = receiving_ && !parser_.paused() ? uint32_t{EPOLLIN} : 0;
+  const uint32_t out = blocked_ ? uint32_t{EPOLLOUT} : 0;
+  loop_.modify(socket_.get(), in | out);
+}
+
+void FrameStream::cut(int error, std::string reason) {
+  if (cut_) return;
+  cut_ = true;
+  error_ = error;
+  reason_ = std::move(reason);
+  if (registered_) loop_.remove(socket_.get());
+  registered_ = false;
+  (void)shutdown(socket_.get(), SHUT_RDWR);
+  loop_.defer([this, alive = alive_] {
+    if (*alive) report_closed();
+  });
+}
+
+void FrameStream::report_closed() {
+  while (count_ > 0) pop();
+  sink_.closed(error_, reason_);
+}
+
+}  // namespace braidfs::net

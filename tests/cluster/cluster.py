@@ -1,0 +1,153 @@
+"""A cluster as one thing: written down, started, mounted, broken on purpose, stopped.
+
+Every call finds the truth in the pid files and the mount table, so it does not matter which
+process started what: `./dev down` stops what `./dev up` started, and a test may kill a server
+behind the back of both. Servers start in order: the metaserver first, the others register there.
+"""
+
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.cluster import mounts
+from tests.cluster.plan import ClusterPlan, ServerPlan, save
+from tests.cluster.process import Program, is_gone, stop_pid, wait_until
+
+BIN = Path(sys.prefix) / "bin"
+HELPER_LINK = Path("/sbin/mount.fuse.braidfs")
+
+Report = Callable[[str], None]
+
+
+def _silent(_text: str) -> None:
+    return None
+
+
+def link_mount_helper() -> None:
+    """mount(8) finds its helpers in /sbin alone: /sbin/mount.fuse.braidfs → this environment's."""
+    script = BIN / "mount.fuse.braidfs"
+    if HELPER_LINK.is_symlink() and HELPER_LINK.readlink() == script:
+        return
+    fresh = HELPER_LINK.with_name(f"{HELPER_LINK.name}.new")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(script)
+    fresh.replace(HELPER_LINK)
+
+
+class Cluster:
+    """The handle on one state directory."""
+
+    def __init__(self, plan: ClusterPlan, report: Report = _silent) -> None:
+        self.plan = plan
+        self._report = report
+
+    @property
+    def mount_path(self) -> Path:
+        return self.plan.mount
+
+    def program(self, server: ServerPlan) -> Program:
+        kind = "metaserver" if server is self.plan.metaserver else "storageserver"
+        argv = (str(BIN / f"braidfs-{kind}"), "--config", str(self.plan.config_path(server)))
+        return Program(server.name, argv, self.plan.state)
+
+    @property
+    def metaserver(self) -> Program:
+        return self.program(self.plan.metaserver)
+
+    @property
+    def storageservers(self) -> tuple[Program, ...]:
+        return tuple(self.program(server) for server in self.plan.storageservers)
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        return (self.metaserver, *self.storageservers)
+
+    @property
+    def client_pid_path(self) -> Path:
+        return self.plan.state / "run" / "client.pid"
+
+    def client_pid(self) -> int | None:
+        return mounts.client_pid(self.plan.mount)
+
+    def start_servers(self) -> None:
+        save(self.plan)
+        for program in self.programs:
+            if program.pid() is None:
+                self._report(f"starting {program.name}")
+                program.start()
+
+    def stop_servers(self) -> None:
+        """Storage servers first: their last words to the metaserver are heard."""
+        for program in (*self.storageservers, self.metaserver):
+            if program.pid() is not None:
+                self._report(f"stopping {program.name}")
+            if not program.stop():
+                self._report(f"{program.name} did not stop within 20 s: killed")
+
+    def restart_servers(self) -> None:
+        self.stop_servers()
+        self.start_servers()
+
+    def mount(self) -> None:
+        link_mount_helper()
+        if mounts.is_mounted(self.plan.mount):
+            return
+        self._report(f"mounting {self.plan.mount}")
+        pid = mounts.mount(self.plan.source(), self.plan.mount, self.plan.mount_options())
+        self.client_pid_path.write_text(f"{pid}\n")
+
+    def unmount(self, *, lazy: bool = False) -> None:
+        if mounts.is_mounted(self.plan.mount):
+            mounts.unmount(self.plan.mount, lazy=lazy)
+        self.client_pid_path.unlink(missing_ok=True)
+
+    def remount(self) -> None:
+        self.unmount()
+        self.mount()
+
+    def start(self) -> None:
+        self.start_servers()
+        self.mount()
+
+    def stop(self) -> None:
+        """Unmounts, lazily if it is busy or its client is dead, and stops every process."""
+        pid = self.client_pid()
+        with contextlib.suppress(mounts.MountFailed):
+            self.unmount()
+        if mounts.is_mounted(self.plan.mount):
+            self._report(f"{self.plan.mount} is in use: unmounted lazily, its client stopped")
+            self.unmount(lazy=True)
+        if pid is not None and not wait_until(lambda: is_gone(pid), 2):
+            stop_pid(pid)
+        self.client_pid_path.unlink(missing_ok=True)
+        self.stop_servers()
+
+    def running(self) -> dict[str, int]:
+        """Name → pid of everything that runs, the client included."""
+        found = {program.name: program.pid() for program in self.programs}
+        found["client"] = self.client_pid()
+        return {name: pid for name, pid in found.items() if pid is not None}
+
+    @contextlib.contextmanager
+    def paused(self, *programs: Program) -> Iterator[None]:
+        """SIGSTOP for the time of the block: alive for the kernel, dead for everybody else."""
+        for program in programs:
+            program.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for program in programs:
+                program.signal(signal.SIGCONT)
+
+    @contextlib.contextmanager
+    def second_client(self, mountpoint: Path, *, folder: str = "/", options: str = "") -> Iterator[Path]:
+        """Another client of the same cluster, unmounted at the end."""
+        words = self.plan.options() + (f",{options}" if options else "")
+        mounts.mount(self.plan.source(folder), mountpoint, words)
+        try:
+            yield mountpoint
+        finally:
+            if mounts.is_mounted(mountpoint):
+                mounts.unmount(mountpoint)

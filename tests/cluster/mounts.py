@@ -1,0 +1,88 @@
+"""Mounting and unmounting on this machine, the way a user does: mount(8), umount(8).
+
+The mount helper makes the client a daemon; its pid is found by its command line, which names
+source and mountpoint. Knows nothing of servers.
+"""
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.cluster.process import command_of, is_gone, wait_until
+
+FSTYPE = "fuse.braidfs"
+MOUNT_SECONDS_MAX = 90
+UNMOUNT_SECONDS_MAX = 90
+
+
+class MountFailed(Exception):
+    """mount or umount failed; the message is what the command printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class MountEntry:
+    mountpoint: str
+    fstype: str
+    source: str
+
+
+def mount_entries() -> list[MountEntry]:
+    """Every mount of this machine, from /proc/self/mountinfo."""
+    found = []
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, after = line.split(" - ", 1)
+        fstype, source = after.split(" ")[:2]
+        mountpoint = before.split(" ")[4].encode().decode("unicode_escape")
+        found.append(MountEntry(mountpoint, fstype, source))
+    return found
+
+
+def is_mounted(mountpoint: Path) -> bool:
+    return any(entry.mountpoint == str(mountpoint) for entry in mount_entries())
+
+
+def mount_command(source: str, mountpoint: Path, options: str) -> list[str]:
+    return ["mount", "-t", FSTYPE, source, str(mountpoint), "-o", options]
+
+
+def mount(source: str, mountpoint: Path, options: str) -> int:
+    """Mounts and returns the pid of the client."""
+    mountpoint.mkdir(parents=True, exist_ok=True)
+    command = mount_command(source, mountpoint, options)
+    result = subprocess.run(
+        command, capture_output=True, text=True, timeout=MOUNT_SECONDS_MAX, check=False
+    )
+    if result.returncode != 0:
+        raise MountFailed(f"{' '.join(command)}: exit {result.returncode}: {result.stderr.strip()}")
+    pid = client_pid(mountpoint)
+    if pid is None or not is_mounted(mountpoint):
+        raise MountFailed(f"{' '.join(command)} returned 0, but no client serves {mountpoint}")
+    return pid
+
+
+def client_pid(mountpoint: Path) -> int | None:
+    """The client that serves `mountpoint`: its command line names it."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            command = command_of(int(folder.name))
+            if str(mountpoint) in command and _is_client(command):
+                return int(folder.name)
+    return None
+
+
+def _is_client(command: list[str]) -> bool:
+    programs = {Path(word).name for word in command[:2]}
+    return bool(programs & {"mount.fuse.braidfs", "braidfs"})
+
+
+def unmount(mountpoint: Path, *, lazy: bool = False, command: tuple[str, ...] = ("umount",)) -> None:
+    """Unmounts and waits for the client's end. A lazy one does not wait: others may use it."""
+    pid = client_pid(mountpoint)
+    words = [*command, *(["-l"] if lazy else []), str(mountpoint)]
+    result = subprocess.run(
+        words, capture_output=True, text=True, timeout=UNMOUNT_SECONDS_MAX, check=False
+    )
+    if result.returncode != 0:
+        raise MountFailed(f"{' '.join(words)}: {result.stderr.strip()}")
+    if pid is not None and not lazy and not wait_until(lambda: is_gone(pid), UNMOUNT_SECONDS_MAX):
+        raise MountFailed(f"the client of {mountpoint} (pid {pid}) lives after umount")

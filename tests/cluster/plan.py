@@ -1,0 +1,211 @@
+"""What a loopback cluster consists of: names, ports and paths, kept in STATE/cluster.json.
+
+Ports are chosen once per state, from outside the ephemeral range (a server that is down must find
+its port free again), so several clusters live side by side. A later plan for the same state keeps
+every recorded port and may only grow: servers and targets hold bytes. Pure but for `save`,
+`recorded` and `free_port`; nothing here starts anything.
+"""
+
+import json
+import random
+import shlex
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+PORTS = range(10_000, 30_000)
+HOST = "127.0.0.1"
+
+
+class PlanError(Exception):
+    """A wish that this state cannot meet; the message is one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPlan:
+    name: str
+    port: int
+    metrics_port: int
+    targets: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    state: Path
+    mount: Path
+    metaserver: ServerPlan
+    storageservers: tuple[ServerPlan, ...]
+    client_metrics_port: int
+    settings: dict[str, dict[str, object]] = field(default_factory=dict)  # program → extra keys
+    client_options: tuple[str, ...] = ()
+
+    @property
+    def key_file(self) -> Path:
+        return self.state / "cluster.key"
+
+    @property
+    def file(self) -> Path:
+        return self.state / "cluster.json"
+
+    @property
+    def servers(self) -> tuple[ServerPlan, ...]:
+        return (self.metaserver, *self.storageservers)
+
+    def source(self, folder: str = "/") -> str:
+        return f"{HOST}:{self.metaserver.port}:{folder}"
+
+    def options(self) -> str:
+        """The options that every client of this cluster needs."""
+        return ",".join((f"key_file={self.key_file}", *self.client_options))
+
+    def mount_options(self) -> str:
+        """The options of the client that `up` mounts: log and metrics have their places."""
+        log = self.state / "log" / "client.log"
+        return f"{self.options()},log_file={log},metrics_listen={HOST}:{self.client_metrics_port}"
+
+    def config_path(self, server: ServerPlan) -> Path:
+        return self.state / "config" / f"{server.name}.toml"
+
+    def target_path(self, server: ServerPlan, index: int) -> Path:
+        return self.state / "targets" / f"{server.name}-{index}"
+
+
+def free_port(taken: set[int]) -> int:
+    """A port that nobody listens on now, and that is not in `taken`; it is added there."""
+    for _ in range(1000):
+        port = random.choice(PORTS)
+        with socket.socket() as probe:
+            if port in taken or probe.connect_ex((HOST, port)) == 0:
+                continue
+        taken.add(port)
+        return port
+    raise PlanError("no free port was found on 127.0.0.1")
+
+
+def _server(name: str, targets: int, known: ServerPlan | None, port: Callable[[], int]) -> ServerPlan:
+    if known is None:
+        return ServerPlan(name, port(), port(), targets)
+    if targets < known.targets:
+        raise PlanError(f"{name} has {known.targets} targets with data: {targets} would lose some")
+    return ServerPlan(name, known.port, known.metrics_port, targets)
+
+
+def make_plan(
+    state: Path,
+    *,
+    mount: Path | None = None,
+    storage_servers: int | None = None,
+    targets: int | None = None,
+    settings: dict[str, dict[str, object]] | None = None,
+    client_options: Sequence[str] = (),
+) -> ClusterPlan:
+    """The plan for `state`: what is recorded there, grown to what is asked for."""
+    old = recorded(state)
+    known = {server.name: server for server in old.servers} if old else {}
+    count = storage_servers or (len(old.storageservers) if old else 2)
+    if old and count < len(old.storageservers):
+        raise PlanError(
+            f"{state} has {len(old.storageservers)} storage servers with data:"
+            f" {count} would lose some"
+        )
+    taken = {port for server in known.values() for port in (server.port, server.metrics_port)}
+
+    def port() -> int:
+        return free_port(taken)
+
+    def storage(index: int) -> ServerPlan:
+        name = f"storageserver-{index}"
+        before = known.get(name)
+        return _server(name, targets or (before.targets if before else 1), before, port)
+
+    return ClusterPlan(
+        state=state,
+        mount=mount or (old.mount if old else state / "mnt"),
+        metaserver=_server("metaserver", 0, known.get("metaserver"), port),
+        storageservers=tuple(storage(index) for index in range(1, count + 1)),
+        client_metrics_port=old.client_metrics_port if old else port(),
+        settings=settings if settings is not None else (old.settings if old else {}),
+        client_options=tuple(client_options) or (old.client_options if old else ()),
+    )
+
+
+def recorded(state: Path) -> ClusterPlan | None:
+    """The plan that an earlier `save` left in `state`; None when there is none."""
+    try:
+        raw = json.loads((state / "cluster.json").read_text())
+    except FileNotFoundError:
+        return None
+    return ClusterPlan(
+        state=state,
+        mount=Path(raw["mount"]),
+        metaserver=ServerPlan(**raw["metaserver"]),
+        storageservers=tuple(ServerPlan(**server) for server in raw["storageservers"]),
+        client_metrics_port=raw["client_metrics_port"],
+        settings=raw["settings"],
+        client_options=tuple(raw["client_options"]),
+    )
+
+
+def save(plan: ClusterPlan) -> None:
+    """Writes cluster.json, the key, every program's TOML, and cluster.env for scripts."""
+    for folder in ("run", "log", "config", "targets", "meta"):
+        (plan.state / folder).mkdir(parents=True, exist_ok=True)
+    _make_key(plan.key_file)
+    plan.file.write_text(json.dumps(asdict(plan), default=str, indent=1) + "\n")
+    plan.config_path(plan.metaserver).write_text(_toml(_metaserver_config(plan)))
+    for server in plan.storageservers:
+        plan.config_path(server).write_text(_storageserver_config(plan, server))
+    (plan.state / "cluster.env").write_text(_environment(plan))
+
+
+def _make_key(path: Path) -> None:
+    if path.exists():
+        return
+    path.touch(mode=0o600)
+    path.write_text(f"{random.SystemRandom().randbytes(32).hex()}\n")
+
+
+def _metaserver_config(plan: ClusterPlan) -> dict[str, object]:
+    return {
+        "listen": f"{HOST}:{plan.metaserver.port}",
+        "state_directory": str(plan.state / "meta"),
+        "key_file": str(plan.key_file),
+        "metrics_listen": f"{HOST}:{plan.metaserver.metrics_port}",
+        **plan.settings.get("metaserver", {}),
+    }
+
+
+def _storageserver_config(plan: ClusterPlan, server: ServerPlan) -> str:
+    settings = {**plan.settings.get("storageserver", {}), **plan.settings.get(server.name, {})}
+    target = {key[7:]: settings.pop(key) for key in list(settings) if key.startswith("target.")}
+    program = {
+        "name": server.name,
+        "listen": f"{HOST}:{server.port}",
+        "metaservers": [f"{HOST}:{plan.metaserver.port}"],
+        "key_file": str(plan.key_file),
+        "state_directory": str(plan.state / "config" / server.name),
+        "metrics_listen": f"{HOST}:{server.metrics_port}",
+        **settings,
+    }
+    blocks = [_toml(program)]
+    for index in range(server.targets):
+        path = plan.target_path(server, index)
+        path.mkdir(parents=True, exist_ok=True)
+        blocks.append("[[targets]]\n" + _toml({"path": str(path), **target}))
+    (plan.state / "config" / server.name).mkdir(exist_ok=True)
+    return "\n".join(blocks)
+
+
+def _toml(table: dict[str, object]) -> str:
+    # JSON's strings, numbers, booleans and arrays of them are TOML's too.
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
+
+
+def _environment(plan: ClusterPlan) -> str:
+    values = {
+        "BRAIDFS_SOURCE": plan.source(),
+        "BRAIDFS_OPTIONS": plan.options(),
+        "BRAIDFS_MOUNT": str(plan.mount),
+    }
+    return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())

@@ -1,0 +1,1 @@
+"""The commands of `./dev`, one module each; `__main__` is their command line."""

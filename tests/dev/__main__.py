@@ -1,0 +1,125 @@
+"""./dev COMMAND: build, run, test and measure BraidFS from a checkout.
+
+  up [--mount DIR] [--state DIR] [--storage-servers N] [--targets N]
+                    start a cluster on loopback and mount it; finds what an earlier one stored
+  down [--state DIR]       unmount and stop exactly those processes
+  status [--state DIR]     show them
+  test [--full] [ARGS]     all tests, quick form or long form; ARGS go to pytest
+  check                    linters, types, layers, the native stub
+  bench [smoke]            measure against local ext4 and null FUSE
+  sanitize                 native tests under ASan+UBSan and TSan, fuzzers
+  build [--stub]           what up and test do first; --stub takes the generated stub into the tree
+  help                     this text
+"""
+
+import sys
+from pathlib import Path
+
+import click
+
+from tests.cluster.mounts import MountFailed
+from tests.cluster.plan import PlanError
+from tests.cluster.process import ProcessFailed
+from tests.dev.steps import StepFailed, console
+
+_FOLDER = click.Path(file_okay=False, path_type=Path, resolve_path=True)
+_PASSED_ON = {"ignore_unknown_options": True, "help_option_names": []}
+_COUNT = click.IntRange(1, 64)
+
+
+@click.group(add_help_option=False)
+def cli() -> None:
+    """Each command imports what it needs: `help` shows without a build."""
+
+
+@cli.command(name="help")
+def show_help() -> None:
+    click.echo(__doc__)
+
+
+@cli.command()
+@click.option("--mount", type=_FOLDER)
+@click.option("--state", type=_FOLDER)
+@click.option("--storage-servers", type=_COUNT)
+@click.option("--targets", type=_COUNT)
+def up(
+    mount: Path | None, state: Path | None, storage_servers: int | None, targets: int | None
+) -> None:
+    from tests.dev import cluster_commands  # noqa: PLC0415
+
+    cluster_commands.up(
+        state or cluster_commands.DEFAULT_STATE, mount, storage_servers, targets
+    )
+
+
+@cli.command()
+@click.option("--state", type=_FOLDER)
+def down(state: Path | None) -> None:
+    from tests.dev import cluster_commands  # noqa: PLC0415
+
+    cluster_commands.down(state or cluster_commands.DEFAULT_STATE)
+
+
+@cli.command()
+@click.option("--state", type=_FOLDER)
+def status(state: Path | None) -> None:
+    from tests.dev import cluster_commands  # noqa: PLC0415
+
+    sys.exit(0 if cluster_commands.status(state or cluster_commands.DEFAULT_STATE) else 1)
+
+
+@cli.command(context_settings=_PASSED_ON)
+@click.option("--full", is_flag=True)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def test(full: bool, words: tuple[str, ...]) -> None:
+    from tests.dev.run_tests import test as run  # noqa: PLC0415
+
+    sys.exit(run(full, words))
+
+
+@cli.command()
+def check() -> None:
+    from tests.dev.check import check as run  # noqa: PLC0415
+
+    sys.exit(0 if run() else 1)
+
+
+@cli.command()
+@click.argument("suite", type=click.Choice(["smoke"]), default="smoke")
+@click.option("--rounds", type=click.IntRange(1, 50), default=3, show_default=True)
+def bench(suite: str, rounds: int) -> None:
+    from tests.bench.smoke import smoke  # noqa: PLC0415
+
+    sys.exit(0 if smoke(rounds) else 1)
+
+
+@cli.command()
+@click.option("--fuzz-seconds", type=click.IntRange(1, 86_400), default=60, show_default=True)
+@click.option("--integration/--no-integration", default=True)
+def sanitize(fuzz_seconds: int, integration: bool) -> None:
+    from tests.dev.sanitize import sanitize as run  # noqa: PLC0415
+
+    sys.exit(0 if run(fuzz_seconds, integration) else 1)
+
+
+@cli.command()
+@click.option("--stub", is_flag=True)
+def build(stub: bool) -> None:
+    from tests.dev import build as building  # noqa: PLC0415
+    from tests.dev import check  # noqa: PLC0415
+
+    check.write_stub() if stub else building.build()
+
+
+def main() -> None:
+    if sys.argv[1:2] in (["-h"], ["--help"]):
+        sys.argv[1] = "help"
+    try:
+        cli(prog_name="./dev")
+    except (StepFailed, PlanError, ProcessFailed, MountFailed) as failure:
+        console.print(f"dev: {failure}", markup=False, soft_wrap=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Builds the native half and makes the checkout importable in its virtual environment.
+
+Native is built by CMake and ninja straight into .build/native (ccache when it is there), so a
+build with nothing changed costs a fraction of a second. One .pth file puts the checkout and the
+module's folder on sys.path, and the commands of pyproject.toml's [project.scripts] are written to
+.venv/bin: an editable install without a build backend in between.
+"""
+
+import fcntl
+import os
+import shutil
+import site
+import sys
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.dev.steps import BUILD, ROOT, quiet_step, tool
+
+NATIVE = ROOT / "native"
+MODULE_FOLDER = BUILD / "native" / "bindings"
+
+_SCRIPT = """#!{python}
+# Written by ./dev: the entry point {entry} of this checkout.
+import sys
+
+from {module} import {function}
+
+sys.exit({function}())
+"""
+
+
+@contextmanager
+def build_lock() -> Iterator[None]:
+    """One build at a time in a checkout."""
+    BUILD.mkdir(exist_ok=True)
+    with (BUILD / "build.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def cmake_build(name: str, text: str, options: Sequence[str] = (), targets: Sequence[str] = ()) -> Path:
+    """Configures .build/NAME when its options changed, then builds; returns the folder."""
+    folder = BUILD / name
+    words = [*_cmake_options(), *options]
+    stamp = folder / "options.txt"
+    if not stamp.exists() or stamp.read_text() != "\n".join(words):
+        quiet_step(f"{text}: configure", ["cmake", "-S", str(NATIVE), "-B", str(folder), *words])
+        stamp.write_text("\n".join(words))
+    goals = ["--target", *targets] if targets else []
+    quiet_step(f"{text}: build", ["cmake", "--build", str(folder), *goals])
+    return folder
+
+
+def _cmake_options() -> list[str]:
+    words = ["-G", "Ninja", f"-DPython_EXECUTABLE={sys.executable}"]
+    if shutil.which("ccache"):
+        words.append("-DCMAKE_CXX_COMPILER_LAUNCHER=ccache")
+    return words
+
+
+def build(*, tests: bool = False) -> None:
+    """Everything that the programs need; with `tests`, native tests and benchmarks too."""
+    with build_lock():
+        cmake_build("native", "Native module")
+        if tests:
+            cmake_build(
+                "native-tests", "Native tests", ("-DBRAIDFS_TESTS=ON", "-DBRAIDFS_MODULE=OFF")
+            )
+        _write_path_file()
+        _write_scripts()
+
+
+def _write_path_file() -> None:
+    path = Path(site.getsitepackages()[0]) / "braidfs.pth"
+    _write(path, f"{ROOT}\n{MODULE_FOLDER}\n")
+
+
+def _write_scripts() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for name, entry in project["scripts"].items():
+        module, function = entry.split(":")
+        text = _SCRIPT.format(
+            python=sys.executable, entry=entry, module=module, function=function
+        )
+        _write(Path(tool(name)), text, mode=0o755)
+
+
+def _write(path: Path, text: str, mode: int = 0o644) -> None:
+    if path.exists() and path.read_text() == text:
+        return
+    path.write_text(text)
+    path.chmod(mode)
+
+
+def has_fuse() -> bool:
+    return os.access("/dev/fuse", os.R_OK | os.W_OK)

@@ -1,0 +1,73 @@
+"""`./dev check`: everything that is judged without running the product.
+
+ruff, mypy --strict, import-linter's layers, and the native module's stub: the one in the tree must
+be what nanobind generates today. All of them run, also after one failed.
+"""
+
+import difflib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tests.dev.build import MODULE_FOLDER, build
+from tests.dev.steps import ROOT, StepFailed, console, quiet_step, tool
+
+STUB = ROOT / "native" / "bindings" / "_braidfs_native.pyi"
+PACKAGES = ("fscommon", "fsclient", "metaserver", "storageserver", "tests.cluster", "tests.dev")
+
+
+def check() -> bool:
+    build()
+    results = [_passes(one) for one in (_ruff, _mypy, _layers, _stub)]
+    return all(results)
+
+
+def write_stub() -> None:
+    """Takes today's generated stub into the tree."""
+    build()
+    STUB.write_text(_generated())
+
+
+def _passes(one: Callable[[], None]) -> bool:
+    try:
+        one()
+    except StepFailed as failure:
+        console.print(str(failure), markup=False)
+        return False
+    return True
+
+
+def _ruff() -> None:
+    quiet_step("ruff", [tool("ruff"), "check", "--output-format=concise", "."])
+
+
+def _mypy() -> None:
+    packages = [word for package in PACKAGES for word in ("-p", package)]
+    quiet_step("mypy", [tool("mypy"), "--strict", *packages], environment={"MYPYPATH": _mypy_path()})
+
+
+def _mypy_path() -> str:
+    return f"{ROOT}:{STUB.parent}"
+
+
+def _layers() -> None:
+    quiet_step("import-linter", [tool("lint-imports")])
+
+
+def _generated() -> str:
+    return (MODULE_FOLDER / STUB.name).read_text()
+
+
+def _stub() -> None:
+    difference = _difference(STUB, _generated())
+    if difference:
+        raise StepFailed(
+            "\n".join([*difference, f"{STUB} is not what the module offers: ./dev build --stub"])
+        )
+    console.print("[green]✓[/] native stub")
+
+
+def _difference(path: Path, wanted: str) -> Sequence[str]:
+    have = path.read_text() if path.exists() else ""
+    return list(
+        difflib.unified_diff(have.splitlines(), wanted.splitlines(), "in the tree", "generated", lineterm="")
+    )

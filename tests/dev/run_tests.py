@@ -1,0 +1,30 @@
+"""`./dev test`: the native tests by ctest, then everything else by pytest.
+
+The last line on the terminal is pytest's own summary. With arguments for pytest, only pytest runs.
+"""
+
+import os
+from collections.abc import Sequence
+
+from tests.dev.build import build
+from tests.dev.steps import BUILD, StepFailed, console, open_step, quiet_step, tool
+
+
+def test(full: bool, pytest_words: Sequence[str]) -> int:
+    build(tests=True)
+    native_ok = True if pytest_words else _native_tests()
+    words = [*(["--full"] if full else []), *pytest_words]
+    code = open_step([tool("python"), "-m", "pytest", *words])
+    return code if native_ok else (code or 1)
+
+
+def _native_tests() -> bool:
+    # One after another where cores are few: some of them measure their own timeouts.
+    jobs = str(max(1, (os.cpu_count() or 2) // 2))
+    command = ["ctest", "--test-dir", str(BUILD / "native-tests"), "--output-on-failure", "-j", jobs]
+    try:
+        quiet_step("Native tests", command)
+    except StepFailed as failure:
+        console.print(str(failure), markup=False)
+        return False
+    return True

@@ -17,6 +17,23 @@ class Empty:
     """No fields."""
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Body of a reply whose status is not OK."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Body of a request with FLAG_REPLAY: what was sent and answered before the restart."""
+
+    txn: int
+    status: int
+    request: bytes
+    reply: bytes
+
+
 # ---- control: every connection of every program starts with these ----------------------------
 
 

@@ -1,0 +1,1 @@
+"""The mutual handshake that starts every connection, without I/O."""

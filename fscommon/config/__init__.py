@@ -1,0 +1,1 @@
+"""Configuration of the programs: TOML files and mount options."""

@@ -1,0 +1,1 @@
+"""Connections: the Transport waist, dialling, serving, and authenticated streams of frames."""

@@ -1,0 +1,1 @@
+"""What is seen from outside: structured logs and metrics."""

@@ -1,0 +1,1 @@
+"""Requests and replies over one stream of frames."""

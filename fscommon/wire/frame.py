@@ -1,0 +1,106 @@
+"""Frames without I/O: bytes out of fields, and frames out of a stream of bytes.
+
+FrameParser is fed whatever arrived and hands out whole, verified frames. It believes a length
+only after the header's own checksum held, and holds at most one unfinished frame, so a peer costs
+at most `body_length_max` bytes and one receive buffer. Any breach is a ProtocolError, after which
+the connection must be closed. Control and metadata frames have no payload; file bytes are parsed
+in native (native/src/net).
+"""
+
+from dataclasses import dataclass
+
+from fscommon.checksum import xxh3_64
+from fscommon.errors import ProtocolError
+from fscommon.limits import FRAME_BODY_LENGTH_MAX
+from fscommon.wire.header import HEADER_SIZE, Header, decode_header
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    header: Header
+    body: bytes
+
+
+def encode_frame(  # noqa: PLR0913 - the fields of a header, all named
+    op: int,
+    *,
+    flags: int = 0,
+    request_id: int = 0,
+    file_id: int = 0,
+    stripe_index: int = 0,
+    target: int = 0,
+    offset: int = 0,
+    length: int = 0,
+    epoch: int = 0,
+    status: int = 0,
+    map_epoch: int = 0,
+    body: bytes = b"",
+) -> bytes:
+    """Return header and body, ready to be sent."""
+    if len(body) > FRAME_BODY_LENGTH_MAX:
+        raise ProtocolError(f"body of {len(body)} bytes is over the limit")
+    checksum = xxh3_64(body) if body else 0
+    header = Header(
+        op, flags, request_id, file_id, stripe_index, target, offset, length,
+        0, len(body), epoch, status, map_epoch, checksum,
+    )  # fmt: skip
+    return header.encode() + body
+
+
+class FrameParser:
+    """Sans-IO: feed() bytes, then next_frame() until it returns None."""
+
+    def __init__(self, *, body_length_max: int = FRAME_BODY_LENGTH_MAX) -> None:
+        self.body_length_max = body_length_max  # may be raised once a peer is authenticated
+        self._buffer = bytearray()
+        self._header: Header | None = None
+
+    def feed(self, received: bytes) -> None:
+        self._buffer += received
+
+    def next_frame(self) -> Frame | None:
+        """The next whole frame, or None until more bytes were fed."""
+        header = self._header or self._next_header()
+        if header is None or len(self._buffer) < header.body_length:
+            return None
+        self._header = None
+        body = bytes(memoryview(self._buffer)[: header.body_length])
+        del self._buffer[: header.body_length]
+        if header.body_checksum != (xxh3_64(body) if body else 0):
+            raise ProtocolError("body checksum mismatch")
+        return Frame(header, body)
+
+    def frames(self) -> list[Frame]:
+        """All whole frames that were fed and not taken yet."""
+        taken = []
+        while (frame := self.next_frame()) is not None:
+            taken.append(frame)
+        return taken
+
+    def take_remainder(self) -> bytes:
+        """Bytes behind the last frame taken; the parser is empty afterwards.
+
+        Only between frames: a header that was taken already cannot be given back.
+        """
+        if self._header is not None:
+            raise ProtocolError("a frame is half read")
+        remainder = bytes(self._buffer)
+        self._buffer.clear()
+        return remainder
+
+    @property
+    def is_empty(self) -> bool:
+        """True between two frames: the stream may end here."""
+        return self._header is None and not self._buffer
+
+    def _next_header(self) -> Header | None:
+        if len(self._buffer) < HEADER_SIZE:
+            return None
+        header = decode_header(bytes(memoryview(self._buffer)[:HEADER_SIZE]))
+        if header.body_length > self.body_length_max:
+            raise ProtocolError(f"body of {header.body_length} bytes is over the limit")
+        if header.payload_length:
+            raise ProtocolError("a control frame has no payload")
+        del self._buffer[:HEADER_SIZE]
+        self._header = header
+        return header

@@ -1,0 +1,60 @@
+// A FUSE file system without storage, on the same lanes as the client: what is left is the cost of
+// FUSE itself, the limit that benchmarks compare with. Files f0 .. fN-1 have a fixed size, read as
+// zeros and swallow writes; whatever else is created exists only in the kernel's caches.
+// LANE ONLY or any lane at once: the only state is the counter of created inodes.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "fuse/lane.h"
+#include "fuse/protocol.h"
+#include "fuse/request.h"
+#include "fuse/session.h"
+
+namespace braidfs::bench {
+
+struct NullShape {
+  uint64_t file_count = 1;
+  uint64_t file_size = 1u << 30;
+};
+
+class NullFileSystem final : public fuse::DataHandler, public fuse::UpcallSink {
+ public:
+  NullFileSystem(const NullShape& shape, fuse::FuseSession& session);
+
+  void read(fuse::LaneContext&, const fuse::ReadRequest& request) override;
+  void write(fuse::LaneContext&, const fuse::WriteRequest& request) override;
+  void flush(fuse::LaneContext&, const fuse::FlushRequest& request) override;
+  void release(fuse::LaneContext&, const fuse::ReleaseRequest& request) override;
+  void fsync(fuse::LaneContext&, const fuse::FsyncRequest& request) override;
+  bool interrupt(fuse::LaneContext&, uint64_t unique) override;
+
+  void upcall(const fuse::UpcallRequest& request) override;
+  void forget(const fuse::ForgetRequest&) override {}
+  bool interrupt(uint64_t) override { return true; }
+
+ private:
+  using Bytes = std::span<const std::byte>;
+
+  void done(const fuse::RequestHead& head, int error = 0) noexcept;
+  template <typename T>
+  void answer(const fuse::RequestHead& head, const T& body) noexcept;
+  void lookup(const fuse::RequestHead& head, Bytes name);
+  void create(const fuse::RequestHead& head);
+  void readdir(const fuse::RequestHead& head, Bytes body);
+  void statfs(const fuse::RequestHead& head);
+  std::optional<uint64_t> file_named(std::string_view name) const;
+  fuse_attr attributes(uint64_t nodeid) const noexcept;
+  fuse_attr_out attributes_out(uint64_t nodeid) const noexcept;
+  fuse_entry_out entry(uint64_t nodeid) const noexcept;
+
+  NullShape shape_;
+  fuse::FuseSession& session_;
+  std::vector<std::byte> zeros_;
+  std::atomic<uint64_t> created_{0};
+};
+
+}  // namespace braidfs::bench

@@ -1,0 +1,291 @@
+#include "fuse/bridge.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <string>
+
+#include "fuse/init.h"
+#include "fuse/open_reply.h"
+#include "fuse/protocol.h"
+
+namespace braidfs::fuse {
+
+namespace {
+
+constexpr int kAnswersPerTurn = 64;
+constexpr size_t kAnswerBytesMax = kUpcallBytesMax;  // READDIRPLUS and xattrs stay below
+// A SEQPACKET message has to fit into the sender's buffer whole (else EMSGSIZE).
+constexpr int kSocketBytesNeeded = static_cast<int>(2 * kUpcallBytesMax);
+
+int grow_buffer(int socket, int bytes) {
+  if (::setsockopt(socket, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof(bytes)) != 0 &&
+      ::setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes)) != 0) {
+    return -errno;
+  }
+  int granted = 0;
+  socklen_t length = sizeof(granted);
+  if (::getsockopt(socket, SOL_SOCKET, SO_SNDBUF, &granted, &length) != 0) return -errno;
+  return granted >= kSocketBytesNeeded ? 0 : -ENOBUFS;
+}
+
+int make_pair(net::UniqueFd& own, net::UniqueFd& other) {
+  std::array<int, 2> ends{};
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) return -errno;
+  own.reset(ends[0]);
+  other.reset(ends[1]);
+  for (const int end : ends) {
+    const int grown = grow_buffer(end, Bridge::kSocketBytes);
+    if (grown != 0) return grown;
+  }
+  return 0;
+}
+
+}  // namespace
+
+// A request on its way to pyfuse3: the head with what native changes in it, then the rest as it is.
+struct Bridge::Message {
+  static constexpr size_t kHead = sizeof(fuse_in_header) + sizeof(fuse_read_in);
+
+  Message(const UpcallRequest& request, uint32_t slot)
+      : head_size(std::min(kHead, request.bytes.size())), rest(request.bytes.subspan(head_size)) {
+    std::memcpy(head.data(), request.bytes.data(), head_size);
+    std::memcpy(head.data() + offsetof(fuse_in_header, pid), &slot, sizeof(slot));
+    if (request.opcode == FUSE_READDIRPLUS) clamp_size();
+  }
+
+  void clamp_size() {
+    constexpr size_t at = sizeof(fuse_in_header) + offsetof(fuse_read_in, size);
+    uint32_t size;
+    std::memcpy(&size, head.data() + at, sizeof(size));
+    size = std::min(size, kReaddirBytesMax);
+    std::memcpy(head.data() + at, &size, sizeof(size));
+  }
+
+  size_t size() const { return head_size + rest.size(); }
+
+  Bytes copy() const {
+    Bytes bytes(head.begin(), head.begin() + static_cast<ptrdiff_t>(head_size));
+    bytes.insert(bytes.end(), rest.begin(), rest.end());
+    return bytes;
+  }
+
+  // 0 or -errno.
+  int send(int socket) const {
+    std::array<iovec, 2> pieces{{{const_cast<std::byte*>(head.data()), head_size},
+                                 {const_cast<std::byte*>(rest.data()), rest.size()}}};
+    msghdr message{};
+    message.msg_iov = pieces.data();
+    message.msg_iovlen = rest.empty() ? 1 : 2;
+    return ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 ? 0 : -errno;
+  }
+
+  std::array<std::byte, kHead> head;
+  size_t head_size;
+  std::span<const std::byte> rest;
+};
+
+Bridge::Bridge(Channels& channels, Notifier& notifier, SessionObserver& observer)
+    : channels_(channels), notifier_(notifier), observer_(observer), answer_(kAnswerBytesMax + 1) {}
+
+int Bridge::start(std::span<const std::byte> init, net::UniqueFd& python_end) {
+  const int made = make_pair(socket_, python_end);
+  if (made != 0) return made;
+  wakeup_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wakeup_) return -errno;
+  if (::send(socket_.get(), init.data(), init.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+    return -errno;
+  }
+  stopping_ = false;
+  thread_ = std::thread([this] { run(); });
+  return 0;
+}
+
+void Bridge::stop() {
+  if (!thread_.joinable()) return;
+  stopping_ = true;
+  wake();
+  thread_.join();
+  for (const Upcall& left : slots_.take_all()) {
+    channels_.reply_error(left.channel, left.unique, EIO);
+  }
+  socket_.reset();
+}
+
+void Bridge::wake() noexcept {
+  const uint64_t one = 1;
+  (void)!::write(wakeup_.get(), &one, sizeof(one));
+}
+
+void Bridge::refuse(const RequestHead& head, int error) {
+  slots_.take(head.unique);
+  channels_.reply_error(head.channel, head.unique, error);
+}
+
+void Bridge::upcall(const UpcallRequest& request) {
+  const RequestHead& head = request.head;
+  const auto slot =
+      slots_.put({head.channel, head.unique, head.pid, request.opcode, request.bits});
+  if (!slot) {
+    channels_.reply_error(head.channel, head.unique, ENOMEM);
+    const std::scoped_lock lock(mu_);
+    ++counts_.refused;
+  } else if (!deliver(Message(request, *slot))) {
+    refuse(head, EIO);
+  }
+}
+
+// Into the socket, else into the queue; false when there is no room or nobody to read.
+bool Bridge::deliver(const Message& message) {
+  const std::scoped_lock lock(mu_);
+  ++counts_.upcalls;
+  if (queue_.empty()) {
+    const int sent = message.send(socket_.get());
+    if (sent == 0) return true;
+    if (sent != -EAGAIN && sent != -ENOBUFS && sent != -ENOMEM) return false;
+  }
+  if (queue_bytes_ + message.size() > kQueueBytesMax) {
+    ++counts_.refused;
+    return false;
+  }
+  queue_.push_back(message.copy());
+  queue_bytes_ += message.size();
+  ++counts_.queued;
+  if (queue_.size() == 1) wake();
+  return true;
+}
+
+void Bridge::forget(const ForgetRequest& request) {
+  const std::scoped_lock lock(mu_);
+  const bool first = forgets_.empty();
+  if (request.entries.empty()) forgets_[request.nodeid] += request.lookups;
+  for (auto rest = request.entries; !rest.empty();) {
+    const auto one = load<fuse_forget_one>(rest);
+    if (!one) break;
+    forgets_[one->nodeid] += one->nlookup;
+    rest = rest.subspan(sizeof(*one));
+  }
+  if (first) wake();
+}
+
+bool Bridge::interrupt(uint64_t unique) {
+  const auto slot = slots_.slot_of(unique);
+  if (!slot) return false;
+  observer_.upcall_interrupted(*slot);
+  const std::scoped_lock lock(mu_);
+  ++counts_.interrupts;
+  return true;
+}
+
+BridgeCounts Bridge::counts() const {
+  const std::scoped_lock lock(mu_);
+  return counts_;
+}
+
+void Bridge::run() {
+  bool connected = true;
+  while (!stopping_) {
+    bool waiting;
+    {
+      const std::scoped_lock lock(mu_);
+      waiting = !queue_.empty() || !forgets_.empty();
+    }
+    std::array<pollfd, 2> fds{{{wakeup_.get(), POLLIN, 0},
+                               {connected ? socket_.get() : -1,
+                                static_cast<short>(waiting ? POLLIN | POLLOUT : POLLIN), 0}}};
+    if (::poll(fds.data(), fds.size(), -1) < 0) continue;
+    uint64_t count;
+    if (fds[0].revents != 0) (void)!::read(wakeup_.get(), &count, sizeof(count));
+    if (fds[1].revents != 0 && !receive()) connected = false;
+    if (connected) flush();
+    if (!connected) python_gone();
+  }
+}
+
+// Reads what pyfuse3 wrote; false when its end is closed.
+bool Bridge::receive() {
+  for (int count = 0; count < kAnswersPerTurn; ++count) {
+    const ssize_t length = ::recv(socket_.get(), answer_.data(), answer_.size(), MSG_DONTWAIT);
+    if (length < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+    if (length <= 0) return false;
+    take_answer({answer_.data(), static_cast<size_t>(length)});
+  }
+  return true;
+}
+
+void Bridge::take_answer(std::span<std::byte> answer) {
+  const auto header = load<fuse_out_header>(answer);
+  if (!header || header->len > answer.size()) return;
+  if (header->unique == kUpcallInitUnique) {
+    if (header->error != 0) observer_.log(40, "pyfuse3 refused the INIT it was given");
+    return;
+  }
+  if (header->unique == 0) {
+    if (notifier_.forward(answer) != 0) observer_.log(30, "a notification of pyfuse3 was dropped");
+    return;
+  }
+  const auto upcall = slots_.take(header->unique);
+  if (upcall) {
+    improve_open_reply(*upcall, answer);
+    channels_.send(upcall->channel, answer);
+  }
+  const std::scoped_lock lock(mu_);
+  ++(upcall ? counts_.answers : counts_.unknown);
+}
+
+void Bridge::flush() {
+  const std::scoped_lock lock(mu_);
+  while (!queue_.empty()) {
+    const Bytes& next = queue_.front();
+    const ssize_t sent = ::send(socket_.get(), next.data(), next.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0) return;
+    queue_bytes_ -= next.size();
+    queue_.pop_front();
+  }
+  while (!forgets_.empty() && flush_forgets()) {
+  }
+}
+
+// mu_ is held. Sends one batch; false when the socket takes no more.
+bool Bridge::flush_forgets() {
+  const size_t count = std::min(forgets_.size(), kForgetsPerBatch);
+  const fuse_batch_forget_in batch{static_cast<uint32_t>(count), 0};
+  fuse_in_header header{};
+  header.len = static_cast<uint32_t>(sizeof(header) + sizeof(batch) + count * sizeof(fuse_forget_one));
+  header.opcode = FUSE_BATCH_FORGET;
+  Bytes bytes(header.len);
+  std::memcpy(bytes.data(), &header, sizeof(header));
+  std::memcpy(bytes.data() + sizeof(header), &batch, sizeof(batch));
+  std::byte* out = bytes.data() + sizeof(header) + sizeof(batch);
+  auto end = forgets_.begin();
+  for (size_t index = 0; index < count; ++index, ++end) {
+    const fuse_forget_one one{end->first, end->second};
+    std::memcpy(out + index * sizeof(one), &one, sizeof(one));
+  }
+  if (::send(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return false;
+  forgets_.erase(forgets_.begin(), end);
+  counts_.forgets += count;
+  return true;
+}
+
+// Nobody will answer: EIO for all that wait, and nothing is kept for later. Upcalls from now on are
+// refused by the socket.
+void Bridge::python_gone() {
+  {
+    const std::scoped_lock lock(mu_);
+    queue_.clear();
+    queue_bytes_ = 0;
+    forgets_.clear();
+  }
+  const auto waiting = slots_.take_all();
+  for (const Upcall& upcall : waiting) channels_.reply_error(upcall.channel, upcall.unique, EIO);
+  if (!waiting.empty()) {
+    observer_.log(40, "pyfuse3 closed its end; EIO for " + std::to_string(waiting.size()) + " requests");
+  }
+}
+
+}  // namespace braidfs::fuse

@@ -1,0 +1,91 @@
+// The way of requests to pyfuse3 and of its answers back: a SOCK_SEQPACKET socketpair that pyfuse3
+// takes for /dev/fuse, a table of what it is working on, and one thread.
+//
+// Down: a lane sends the request itself, non-blocking, with the slot in place of the pid; when the
+// socket is full the request waits in a bounded queue that the bridge thread empties, so that a busy
+// Python never stops a lane. FORGETs are added up per inode (at most one entry for each inode that
+// Python knows) and sent by the bridge thread in batches. Up: the bridge thread reads each answer
+// and writes it to the channel that its request came from; unique 0 goes to the notifier.
+// When pyfuse3's end closes, everything that waits for it gets EIO.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "fuse/channels.h"
+#include "fuse/lane.h"
+#include "fuse/notifier.h"
+#include "fuse/slot_table.h"
+#include "net/unique_fd.h"
+
+namespace braidfs::fuse {
+
+struct BridgeCounts {
+  uint64_t upcalls = 0;
+  uint64_t answers = 0;
+  uint64_t queued = 0;   // upcalls that found the socket full
+  uint64_t refused = 0;  // for want of a slot or of room in the queue
+  uint64_t unknown = 0;  // answers to no request
+  uint64_t forgets = 0;
+  uint64_t interrupts = 0;
+};
+
+class Bridge final : public UpcallSink {
+ public:
+  static constexpr size_t kQueueBytesMax = 64u << 20;
+  static constexpr size_t kForgetsPerBatch = 2048;
+  static constexpr int kSocketBytes = 4 << 20;
+
+  Bridge(Channels& channels, Notifier& notifier, SessionObserver& observer);
+  ~Bridge() override { stop(); }
+  Bridge(const Bridge&) = delete;
+  Bridge& operator=(const Bridge&) = delete;
+
+  // Makes the socketpair, sends `init` and starts the thread; the fd is pyfuse3's end. 0 or -errno.
+  int start(std::span<const std::byte> init, net::UniqueFd& python_end);
+  void stop();
+
+  void upcall(const UpcallRequest& request) override;    // ANY LANE
+  void forget(const ForgetRequest& request) override;    // ANY LANE
+  bool interrupt(uint64_t unique) override;              // ANY LANE
+
+  const SlotTable& slots() const noexcept { return slots_; }
+  BridgeCounts counts() const;
+
+ private:
+  using Bytes = std::vector<std::byte>;
+  struct Message;
+
+  void refuse(const RequestHead& head, int error);
+  bool deliver(const Message& message);
+  void run();
+  bool receive();
+  void take_answer(std::span<std::byte> answer);
+  void flush();
+  bool flush_forgets();
+  void python_gone();
+  void wake() noexcept;
+
+  Channels& channels_;
+  Notifier& notifier_;
+  SessionObserver& observer_;
+  SlotTable slots_;
+  net::UniqueFd socket_;
+  net::UniqueFd wakeup_;
+  std::thread thread_;
+  std::atomic<bool> stopping_{false};
+  Bytes answer_;  // BRIDGE THREAD ONLY
+
+  mutable std::mutex mu_;
+  std::deque<Bytes> queue_;                         // guarded by mu_
+  size_t queue_bytes_ = 0;                          // guarded by mu_
+  std::unordered_map<uint64_t, uint64_t> forgets_;  // guarded by mu_: nodeid to lookups
+  BridgeCounts counts_;                             // guarded by mu_
+};
+
+}  // namespace braidfs::fuse

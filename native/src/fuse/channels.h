@@ -1,0 +1,54 @@
+// The clones of /dev/fuse, one per lane, as places to write answers to. ANY THREAD: the fds are
+// fixed at construction and the kernel serialises writes; counters are atomic.
+//
+// An answer goes to the clone its request was read from: elsewhere the kernel says ENOENT. ENOENT
+// also says that the request ended meanwhile (connection aborted, ENODEV: unmounted); then the
+// answer is void, which is counted and otherwise ignored. An answer that the kernel finds wrong
+// (EINVAL) is followed by EIO, so that no caller waits for ever.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "fuse/request.h"
+#include "net/unique_fd.h"
+
+namespace braidfs::fuse {
+
+class Channels final : public Replier {
+ public:
+  explicit Channels(std::vector<net::UniqueFd> clones) : clones_(std::move(clones)) {}
+
+  size_t count() const noexcept { return clones_.size(); }
+  int fd(Channel channel) const noexcept { return clones_[channel].get(); }
+
+  void reply_error(Channel channel, uint64_t unique, int error) noexcept override;
+  void reply_data(Channel channel, uint64_t unique, std::span<const iovec> pieces) noexcept override;
+  void reply_write(Channel channel, uint64_t unique, uint32_t count) noexcept override;
+
+  // A success with these bytes behind the header.
+  void reply_body(Channel channel, uint64_t unique, std::span<const std::byte> body) noexcept;
+  // A whole reply, header included; at least a header long.
+  void send(Channel channel, std::span<const std::byte> reply) noexcept;
+  // Asks the kernel to send an INTERRUPT again: its request was read on a lane that has not come to
+  // it yet. Only the clone that read that request takes this, so all are tried.
+  void reply_again(uint64_t interrupt_unique) noexcept;
+
+  // Lets go of the kernel (the connection ends when nobody else holds it). Answers that still come
+  // from other threads go nowhere.
+  void close() noexcept;
+
+  uint64_t sent() const noexcept { return sent_.load(std::memory_order_relaxed); }
+  uint64_t void_answers() const noexcept { return void_.load(std::memory_order_relaxed); }
+
+ private:
+  void write(Channel channel, uint64_t unique, std::span<const iovec> pieces) noexcept;
+
+  std::vector<net::UniqueFd> clones_;
+  std::atomic<uint64_t> sent_{0};
+  std::atomic<uint64_t> void_{0};
+};
+
+}  // namespace braidfs::fuse

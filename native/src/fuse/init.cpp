@@ -1,0 +1,94 @@
+#include "fuse/init.h"
+
+#include <algorithm>
+#include <cerrno>
+
+namespace braidfs::fuse {
+
+namespace {
+
+constexpr uint32_t kMinorSpoken = 40;
+constexpr uint32_t kMinorOldest = 31;  // Linux 5.4; the flags below decide the rest
+constexpr uint32_t kUpcallMinor = 13;
+constexpr uint32_t kPageSize = 4096;
+
+// Without these BraidFS would be wrong or useless, not merely slower.
+constexpr uint64_t kNeeded = FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_DONT_MASK |
+                             FUSE_DO_READDIRPLUS | FUSE_POSIX_ACL | FUSE_MAX_PAGES |
+                             FUSE_EXPLICIT_INVAL_DATA;
+
+// Taken when offered. Left out on purpose: AUTO_INVAL_DATA (a changed mtime would drop pages),
+// WRITEBACK_CACHE (the kernel would own size and mtime), ATOMIC_O_TRUNC (the truncation comes as a
+// SETATTR), locks (not served yet), READDIRPLUS_AUTO (pyfuse3 has no handler for plain READDIR),
+// EXPORT_SUPPORT (no lookup by inode number), and what changes a request's layout: SETXATTR_EXT,
+// SECURITY_CTX, CREATE_SUPP_GROUP.
+constexpr uint64_t kWanted = kNeeded | FUSE_ASYNC_DIO | FUSE_PARALLEL_DIROPS |
+                             FUSE_HANDLE_KILLPRIV_V2 | FUSE_CACHE_SYMLINKS | FUSE_INIT_EXT |
+                             kDirectIoAllowMmap | kHasResend;
+
+// What libfuse may believe the kernel can do. MAX_PAGES is held back: it would make each of
+// pyfuse3's thousands of tasks allocate a buffer of 1 MiB instead of 132 KiB.
+constexpr uint64_t kShown = FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_DONT_MASK |
+                            FUSE_DO_READDIRPLUS | FUSE_POSIX_ACL | FUSE_PARALLEL_DIROPS |
+                            FUSE_ASYNC_DIO | FUSE_CACHE_SYMLINKS | FUSE_EXPLICIT_INVAL_DATA;
+
+constexpr size_t kInitInOld = 16;  // major, minor, max_readahead, flags
+
+fuse_init_in load_init(std::span<const std::byte> body) noexcept {
+  fuse_init_in in{};
+  std::memcpy(&in, body.data(), std::min(body.size(), sizeof(in)));
+  if ((in.flags & FUSE_INIT_EXT) == 0) in.flags2 = 0;
+  return in;
+}
+
+fuse_init_out make_reply(const fuse_init_in& in, uint64_t flags, const InitSettings& settings) noexcept {
+  fuse_init_out out{};
+  out.major = FUSE_KERNEL_VERSION;
+  out.minor = std::min(in.minor, kMinorSpoken);
+  out.max_readahead = 64u << 20;  // the kernel takes the smaller of this and the device's
+  out.flags = static_cast<uint32_t>(flags);
+  out.flags2 = static_cast<uint32_t>(flags >> 32);
+  out.max_background = settings.max_background;
+  out.congestion_threshold = static_cast<uint16_t>(settings.max_background * 3 / 4);
+  out.max_write = settings.max_write;
+  out.time_gran = 1;
+  out.max_pages = static_cast<uint16_t>(settings.max_write / kPageSize);
+  return out;
+}
+
+}  // namespace
+
+Negotiated negotiate(std::span<const std::byte> body, const InitSettings& settings) noexcept {
+  Negotiated result;
+  if (body.size() < kInitInOld) {
+    result.error = EINVAL;
+    return result;
+  }
+  const fuse_init_in in = load_init(body);
+  const uint64_t offered = in.flags | static_cast<uint64_t>(in.flags2) << 32;
+  if (in.major != FUSE_KERNEL_VERSION || in.minor < kMinorOldest || (offered & kNeeded) != kNeeded) {
+    result.error = EPROTO;
+    return result;
+  }
+  result.flags = offered & kWanted;
+  result.reply = make_reply(in, result.flags, settings);
+  return result;
+}
+
+std::vector<std::byte> upcall_init(const Negotiated& negotiated) {
+  fuse_in_header header{};
+  header.len = sizeof(header) + kInitInOld;
+  header.opcode = FUSE_INIT;
+  header.unique = kUpcallInitUnique;
+  fuse_init_in in{};
+  in.major = FUSE_KERNEL_VERSION;
+  in.minor = kUpcallMinor;
+  in.max_readahead = negotiated.reply.max_readahead;
+  in.flags = static_cast<uint32_t>(negotiated.flags & kShown);
+  std::vector<std::byte> bytes(header.len);
+  std::memcpy(bytes.data(), &header, sizeof(header));
+  std::memcpy(bytes.data() + sizeof(header), &in, kInitInOld);
+  return bytes;
+}
+
+}  // namespace braidfs::fuse

@@ -1,0 +1,95 @@
+#include "fuse/lane.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+
+#include "fuse/protocol.h"
+
+namespace braidfs::fuse {
+
+namespace {
+
+constexpr size_t kPage = 4096;
+
+// One case for each kind of request; the fields are references into the lane.
+template <typename... Cases>
+struct Overloaded : Cases... {
+  using Cases::operator()...;
+};
+
+}  // namespace
+
+Lane::Lane(Channel channel, uint32_t max_write, LaneParts parts)
+    : context_{channel},
+      parts_(std::move(parts)),
+      max_write_(max_write),
+      size_(std::max<size_t>(kWriteHeadSize + max_write, FUSE_MIN_READ_BUFFER)),
+      pages_(static_cast<std::byte*>(::operator new[](kPage + size_, kAlignment))),
+      start_(pages_.get() + kPage - kWriteHeadSize) {}
+
+int Lane::attach(net::EventLoop& loop) {
+  loop_ = &loop;
+  // Exclusive: one request wakes one lane, not all of them.
+  return loop.add(parts_.channels.fd(context_.index), EPOLLIN | EPOLLEXCLUSIVE,
+                  [this](uint32_t) { readable(); });
+}
+
+void Lane::readable() {
+  for (int count = 0; count < budget_; ++count) {
+    if (!read_one()) {
+      budget_ = 1;
+      return;
+    }
+  }
+  budget_ = std::min(budget_ * 2, kRequestsPerTurn);
+}
+
+bool Lane::read_one() {
+  const ssize_t length = ::read(parts_.channels.fd(context_.index), start_, size_);
+  if (length > 0) {
+    handle({start_, static_cast<size_t>(length)});
+    return true;
+  }
+  const int error = length < 0 ? errno : ENODEV;
+  if (error == EINTR || error == ENOENT) return true;  // ENOENT: that request was given up
+  if (error != EAGAIN) lost(error);
+  return false;
+}
+
+// ENODEV: unmounted. Anything else would repeat for ever, so the lane leaves its fd too.
+void Lane::lost(int) {
+  if (loop_ != nullptr) loop_->remove(parts_.channels.fd(context_.index));
+  parts_.unmounted();
+}
+
+void Lane::handle(std::span<const std::byte> bytes) {
+  const Request request = parse_request(context_.index, bytes, max_write_);
+  DataHandler& half = parts_.data;
+  std::visit(
+      Overloaded{
+          [&](const Malformed&) { malformed_.fetch_add(1, std::memory_order_relaxed); },
+          [&](const AnsweredRequest& r) {
+            parts_.channels.reply_error(context_.index, r.unique, r.error);
+          },
+          [&](const ReadRequest& r) { half.read(context_, r); },
+          [&](const WriteRequest& r) { half.write(context_, r); },
+          [&](const FlushRequest& r) { half.flush(context_, r); },
+          [&](const ReleaseRequest& r) { half.release(context_, r); },
+          [&](const FsyncRequest& r) { half.fsync(context_, r); },
+          [&](const ForgetRequest& r) { parts_.upcalls.forget(r); },
+          [&](const InterruptRequest& r) { interrupted(r); },
+          [&](const UpcallRequest& r) { parts_.upcalls.upcall(r); },
+      },
+      request);
+}
+
+void Lane::interrupted(const InterruptRequest& request) {
+  if (parts_.data.interrupt(context_, request.target)) return;
+  if (parts_.upcalls.interrupt(request.target)) return;
+  parts_.channels.reply_again(request.unique);
+}
+
+}  // namespace braidfs::fuse

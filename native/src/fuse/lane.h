@@ -1,0 +1,78 @@
+// One clone of /dev/fuse in one event loop: reads requests, parses them and hands each to the half
+// that answers it. LANE ONLY, except construction.
+//
+// A readable fd is read a bounded number of times, then the loop sees to its network events; as
+// long as requests keep coming the bound is kRequestsPerTurn, else 1 (a read that finds nothing
+// costs as much as one that finds something).
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "fuse/channels.h"
+#include "fuse/parse.h"
+#include "fuse/request.h"
+#include "net/event_loop.h"
+
+namespace braidfs::fuse {
+
+// Where requests go that are not answered natively. ANY LANE calls; must not block.
+class UpcallSink {
+ public:
+  virtual ~UpcallSink() = default;
+  // Sees to it that the request is answered once.
+  virtual void upcall(const UpcallRequest& request) = 0;
+  virtual void forget(const ForgetRequest& request) = 0;
+  // True when the interrupted request is known here.
+  virtual bool interrupt(uint64_t unique) = 0;
+};
+
+struct LaneParts {
+  Channels& channels;
+  DataHandler& data;
+  UpcallSink& upcalls;
+  std::function<void()> unmounted;  // called on the lane, once for each lane
+};
+
+class Lane {
+ public:
+  static constexpr int kRequestsPerTurn = 16;
+
+  Lane(Channel channel, uint32_t max_write, LaneParts parts);
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  // Before the loop runs. 0 or -errno.
+  int attach(net::EventLoop& loop);
+
+  // Called by the loop; also the way in for tests.
+  void readable();
+  // One request as it was read.
+  void handle(std::span<const std::byte> bytes);
+
+  uint64_t malformed() const noexcept { return malformed_.load(std::memory_order_relaxed); }
+
+ private:
+  struct PageDeleter {
+    void operator()(std::byte* pages) const noexcept { ::operator delete[](pages, kAlignment); }
+  };
+  static constexpr std::align_val_t kAlignment{4096};
+
+  bool read_one();
+  void lost(int error);
+  void interrupted(const InterruptRequest& request);
+
+  LaneContext context_;
+  LaneParts parts_;
+  uint32_t max_write_;
+  size_t size_;  // of the part of pages_ that is read into
+  std::unique_ptr<std::byte[], PageDeleter> pages_;
+  std::byte* start_;  // the payload of a WRITE that is read here begins on a page
+  net::EventLoop* loop_ = nullptr;
+  int budget_ = 1;
+  std::atomic<uint64_t> malformed_{0};
+};
+
+}  // namespace braidfs::fuse

@@ -1,0 +1,29 @@
+#include "fuse/open_reply.h"
+
+#include "fuse/parse.h"
+#include "fuse/protocol.h"
+
+namespace braidfs::fuse {
+
+namespace {
+
+// Where the answer has its fuse_open_out; 0: nowhere.
+size_t open_out_at(uint32_t opcode) noexcept {
+  if (opcode == FUSE_OPEN) return sizeof(fuse_out_header);
+  if (opcode == FUSE_CREATE) return sizeof(fuse_out_header) + sizeof(fuse_entry_out);
+  return 0;
+}
+
+}  // namespace
+
+void improve_open_reply(const Upcall& upcall, std::span<std::byte> reply) noexcept {
+  const size_t at = open_out_at(upcall.opcode);
+  if (at == 0 || reply.size() != at + sizeof(fuse_open_out)) return;
+  auto out = load<fuse_open_out>(reply.subspan(at));
+  if (!out) return;
+  if ((upcall.bits & kUpcallOpenReadOnly) != 0) out->open_flags |= kFopenNoflush;
+  if ((out->open_flags & kFopenDirectIo) != 0) out->open_flags |= kFopenParallelDirectWrites;
+  std::memcpy(reply.data() + at, &*out, sizeof(*out));
+}
+
+}  // namespace braidfs::fuse

@@ -1,0 +1,14 @@
+// Flags of an opened file that pyfuse3 cannot set, added to its answer to OPEN or CREATE. Pure.
+#pragma once
+#include <cstddef>
+#include <span>
+
+#include "fuse/slot_table.h"
+
+namespace braidfs::fuse {
+
+// A read-only handle needs no FLUSH at close (rule 5: no lock is served yet, so no inode ever saw
+// one), and direct handles may have several writers at a time.
+void improve_open_reply(const Upcall& upcall, std::span<std::byte> reply) noexcept;
+
+}  // namespace braidfs::fuse

@@ -1,0 +1,191 @@
+#include "fuse/parse.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <limits>
+
+#include "fuse/protocol.h"
+
+namespace braidfs::fuse {
+
+namespace {
+
+using Bytes = std::span<const std::byte>;
+
+// What pyfuse3 gets to see of an opcode: a fixed part, then so many strings that end in NUL.
+struct UpcallShape {
+  uint32_t opcode;
+  uint16_t fixed;
+  uint8_t names;
+};
+
+constexpr std::array kUpcallShapes = {
+    UpcallShape{FUSE_LOOKUP, 0, 1},
+    UpcallShape{FUSE_GETATTR, sizeof(fuse_getattr_in), 0},
+    UpcallShape{FUSE_SETATTR, sizeof(fuse_setattr_in), 0},
+    UpcallShape{FUSE_READLINK, 0, 0},
+    UpcallShape{FUSE_SYMLINK, 0, 2},
+    UpcallShape{FUSE_MKNOD, sizeof(fuse_mknod_in), 1},
+    UpcallShape{FUSE_MKDIR, sizeof(fuse_mkdir_in), 1},
+    UpcallShape{FUSE_UNLINK, 0, 1},
+    UpcallShape{FUSE_RMDIR, 0, 1},
+    UpcallShape{FUSE_RENAME, sizeof(fuse_rename_in), 2},
+    UpcallShape{FUSE_LINK, sizeof(fuse_link_in), 1},
+    UpcallShape{FUSE_OPEN, sizeof(fuse_open_in), 0},
+    UpcallShape{FUSE_STATFS, 0, 0},
+    UpcallShape{FUSE_SETXATTR, FUSE_COMPAT_SETXATTR_IN_SIZE, 1},
+    UpcallShape{FUSE_GETXATTR, sizeof(fuse_getxattr_in), 1},
+    UpcallShape{FUSE_LISTXATTR, sizeof(fuse_getxattr_in), 0},
+    UpcallShape{FUSE_REMOVEXATTR, 0, 1},
+    UpcallShape{FUSE_OPENDIR, sizeof(fuse_open_in), 0},
+    UpcallShape{FUSE_RELEASEDIR, sizeof(fuse_release_in), 0},
+    UpcallShape{FUSE_FSYNCDIR, sizeof(fuse_fsync_in), 0},
+    UpcallShape{FUSE_ACCESS, sizeof(fuse_access_in), 0},
+    UpcallShape{FUSE_CREATE, sizeof(fuse_create_in), 1},
+    UpcallShape{FUSE_READDIRPLUS, sizeof(fuse_read_in), 0},
+    UpcallShape{FUSE_RENAME2, sizeof(fuse_rename2_in), 2},
+};
+
+// Removes `count` strings from the front; false when one of them does not end.
+bool drop_names(Bytes& bytes, unsigned count) noexcept {
+  for (; count > 0; --count) {
+    const auto end = std::find(bytes.begin(), bytes.end(), std::byte{0});
+    if (end == bytes.end()) return false;
+    bytes = bytes.subspan(static_cast<size_t>(end - bytes.begin()) + 1);
+  }
+  return true;
+}
+
+bool fits(const UpcallShape& shape, Bytes body) noexcept {
+  if (body.size() < shape.fixed) return false;
+  Bytes rest = body.subspan(shape.fixed);
+  if (!drop_names(rest, shape.names)) return false;
+  if (shape.opcode != FUSE_SETXATTR) return true;
+  const auto size = load<uint32_t>(body);  // of the value, behind the name
+  return size && rest.size() >= *size;
+}
+
+uint32_t open_bits(uint32_t open_flags, uint32_t kill_flags) noexcept {
+  uint32_t bits = (kill_flags & kOpenKillSuidgid) != 0 ? kUpcallKillSuidgid : 0;
+  if ((open_flags & O_ACCMODE) == O_RDONLY) bits |= kUpcallOpenReadOnly;
+  return bits;
+}
+
+uint32_t bits_of(uint32_t opcode, Bytes body) noexcept {
+  if (opcode == FUSE_SETATTR) {
+    const auto in = load<fuse_setattr_in>(body);
+    return in && (in->valid & kFattrKillSuidgid) != 0 ? kUpcallKillSuidgid : 0;
+  }
+  if (opcode == FUSE_OPEN) {
+    const auto in = load<fuse_open_in>(body);
+    return in ? open_bits(in->flags, in->open_flags) : 0;
+  }
+  if (opcode == FUSE_CREATE) {
+    const auto in = load<fuse_create_in>(body);
+    return in ? open_bits(in->flags, in->open_flags) : 0;
+  }
+  return 0;
+}
+
+Request refuse(const RequestHead& head, int error) noexcept {
+  return AnsweredRequest{head.unique, error};
+}
+
+bool in_file_range(uint64_t offset, uint64_t size) noexcept {
+  constexpr uint64_t kEnd = std::numeric_limits<int64_t>::max();
+  return offset <= kEnd && size <= kEnd - offset;
+}
+
+Request parse_read(const RequestHead& head, Bytes body, uint32_t max_write) noexcept {
+  const auto in = load<fuse_read_in>(body);
+  if (!in || in->size > max_write || !in_file_range(in->offset, in->size)) {
+    return refuse(head, EINVAL);
+  }
+  return ReadRequest{head, in->fh, in->offset, in->size, in->flags, in->read_flags, in->lock_owner};
+}
+
+Request parse_write(const RequestHead& head, Bytes body, uint32_t max_write) noexcept {
+  const auto in = load<fuse_write_in>(body);
+  if (!in || in->size > max_write || in->size != body.size() - sizeof(*in)) {
+    return refuse(head, EINVAL);
+  }
+  if (!in_file_range(in->offset, in->size)) return refuse(head, EFBIG);
+  return WriteRequest{head,      in->fh,          in->offset,
+                      in->flags, in->write_flags, in->lock_owner,
+                      body.subspan(sizeof(*in))};
+}
+
+Request parse_flush(const RequestHead& head, Bytes body) noexcept {
+  const auto in = load<fuse_flush_in>(body);
+  if (!in) return refuse(head, EINVAL);
+  return FlushRequest{head, in->fh, in->lock_owner};
+}
+
+Request parse_release(const RequestHead& head, Bytes body) noexcept {
+  const auto in = load<fuse_release_in>(body);
+  if (!in) return refuse(head, EINVAL);
+  return ReleaseRequest{head, in->fh, in->flags, in->release_flags, in->lock_owner};
+}
+
+Request parse_fsync(const RequestHead& head, Bytes body) noexcept {
+  const auto in = load<fuse_fsync_in>(body);
+  if (!in) return refuse(head, EINVAL);
+  return FsyncRequest{head, in->fh, (in->fsync_flags & FUSE_FSYNC_FDATASYNC) != 0};
+}
+
+Request parse_forget(const RequestHead& head, Bytes body) noexcept {
+  const auto in = load<fuse_forget_in>(body);
+  if (!in) return Malformed{};
+  return ForgetRequest{head.nodeid, in->nlookup, {}};
+}
+
+Request parse_batch_forget(Bytes body) noexcept {
+  const auto in = load<fuse_batch_forget_in>(body);
+  if (!in) return Malformed{};
+  const Bytes entries = body.subspan(sizeof(*in));
+  if (in->count == 0 || in->count > entries.size() / sizeof(fuse_forget_one)) return Malformed{};
+  return ForgetRequest{0, 0, entries.first(in->count * sizeof(fuse_forget_one))};
+}
+
+Request parse_interrupt(const RequestHead& head, Bytes body) noexcept {
+  const auto in = load<fuse_interrupt_in>(body);
+  if (!in) return Malformed{};
+  return InterruptRequest{head.unique, in->unique};
+}
+
+Request parse_upcall(const RequestHead& head, uint32_t opcode, Bytes bytes, Bytes body) noexcept {
+  const auto shape = std::find_if(kUpcallShapes.begin(), kUpcallShapes.end(),
+                                  [&](const UpcallShape& known) { return known.opcode == opcode; });
+  if (shape == kUpcallShapes.end()) return refuse(head, ENOSYS);
+  if (!fits(*shape, body)) return refuse(head, EINVAL);
+  if (bytes.size() > kUpcallBytesMax) return refuse(head, E2BIG);
+  return UpcallRequest{head, opcode, bits_of(opcode, body), bytes};
+}
+
+}  // namespace
+
+Request parse_request(Channel channel, Bytes bytes, uint32_t max_write) noexcept {
+  const auto in = load<fuse_in_header>(bytes);
+  if (!in || in->len != bytes.size()) return Malformed{};
+  const RequestHead head{channel, in->unique, in->nodeid, in->uid, in->gid, in->pid};
+  const Bytes body = bytes.subspan(sizeof(*in));
+  switch (in->opcode) {
+    case FUSE_READ: return parse_read(head, body, max_write);
+    case FUSE_WRITE: return parse_write(head, body, max_write);
+    case FUSE_FLUSH: return parse_flush(head, body);
+    case FUSE_RELEASE: return parse_release(head, body);
+    case FUSE_FSYNC: return parse_fsync(head, body);
+    case FUSE_FORGET: return parse_forget(head, body);
+    case FUSE_BATCH_FORGET: return parse_batch_forget(body);
+    case FUSE_INTERRUPT: return parse_interrupt(head, body);
+    case FUSE_DESTROY: return refuse(head, 0);
+    case FUSE_INIT: return refuse(head, EIO);  // only the first request may be one (session.cpp)
+    case FUSE_NOTIFY_REPLY: return Malformed{};  // nothing is ever retrieved, and it has no answer
+    default: return parse_upcall(head, in->opcode, bytes, body);
+  }
+}
+
+}  // namespace braidfs::fuse

@@ -1,0 +1,44 @@
+// The kernel's FUSE structures (linux/fuse.h) and the newer constants that old headers lack.
+#pragma once
+#include <linux/fuse.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <type_traits>
+
+namespace braidfs::fuse {
+
+static_assert(sizeof(fuse_in_header) == 40 && sizeof(fuse_out_header) == 16);
+static_assert(sizeof(fuse_write_in) == 40 && sizeof(fuse_read_in) == 40);
+
+// Bits of the 64-bit INIT flags (flags | flags2 << 32).
+inline constexpr uint64_t kDirectIoAllowMmap = 1ULL << 36;
+inline constexpr uint64_t kHasResend = 1ULL << 39;
+
+// open_flags of fuse_open_out.
+inline constexpr uint32_t kFopenDirectIo = 1u << 0;
+inline constexpr uint32_t kFopenNoflush = 1u << 5;
+inline constexpr uint32_t kFopenParallelDirectWrites = 1u << 6;
+
+inline constexpr uint32_t kFattrKillSuidgid = 1u << 11;  // fuse_setattr_in.valid
+inline constexpr uint32_t kOpenKillSuidgid = 1u << 0;    // open_flags of fuse_open_in, fuse_create_in
+
+inline constexpr uint32_t kOpStatx = 52;
+
+// Room for a request's header and fixed part before the payload of a WRITE.
+inline constexpr size_t kWriteHeadSize = sizeof(fuse_in_header) + sizeof(fuse_write_in);
+
+// The structure at the start of `bytes`, or nothing when there are too few of them.
+template <typename T>
+  requires std::is_trivially_copyable_v<T>
+std::optional<T> load(std::span<const std::byte> bytes) noexcept {
+  if (bytes.size() < sizeof(T)) return std::nullopt;
+  T value;
+  std::memcpy(&value, bytes.data(), sizeof(T));
+  return value;
+}
+
+}  // namespace braidfs::fuse

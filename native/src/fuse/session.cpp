@@ -1,0 +1,203 @@
+#include "fuse/session.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+
+#include "fuse/protocol.h"
+
+namespace braidfs::fuse {
+
+namespace {
+
+constexpr int kInitWaitMs = 10'000;
+constexpr int kNotifierWaitMs = 1'000;
+
+// Waits for the first request of the kernel; its length or -errno.
+ssize_t read_first(int device, std::span<std::byte> buffer) {
+  for (;;) {
+    pollfd readable{device, POLLIN, 0};
+    const int ready = ::poll(&readable, 1, kInitWaitMs);
+    if (ready == 0) return -ETIMEDOUT;
+    if (ready < 0 && errno != EINTR) return -errno;
+    const ssize_t length = ::read(device, buffer.data(), buffer.size());
+    if (length >= 0) return length;
+    if (errno != EAGAIN && errno != EINTR) return -errno;
+  }
+}
+
+int write_init(int device, uint64_t unique, const Negotiated& negotiated) {
+  const bool refused = negotiated.error != 0;
+  fuse_out_header header{};
+  header.len = static_cast<uint32_t>(sizeof(header) + (refused ? 0 : sizeof(fuse_init_out)));
+  header.error = -negotiated.error;
+  header.unique = unique;
+  std::array<std::byte, sizeof(header) + sizeof(fuse_init_out)> bytes;
+  std::memcpy(bytes.data(), &header, sizeof(header));
+  std::memcpy(bytes.data() + sizeof(header), &negotiated.reply, sizeof(fuse_init_out));
+  return ::write(device, bytes.data(), header.len) >= 0 ? 0 : -errno;
+}
+
+int set_nonblocking(int fd) {
+  const int flags = ::fcntl(fd, F_GETFL);
+  if (flags < 0 || ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) return -errno;
+  return ::fcntl(fd, F_SETFD, FD_CLOEXEC) == 0 ? 0 : -errno;
+}
+
+}  // namespace
+
+FuseSession::FuseSession(const InitSettings& settings, SessionObserver& observer, CloneDevice clone)
+    : settings_(settings), observer_(observer), clone_(std::move(clone)) {}
+
+int FuseSession::mount(const MountRequest& request) {
+  if (device_) return -EALREADY;
+  const int mounted = mount_device(request, device_);
+  if (mounted == 0) mountpoint_ = request.mountpoint;
+  return mounted;
+}
+
+int FuseSession::attach(net::UniqueFd device) {
+  if (device_) return -EALREADY;
+  const int set = set_nonblocking(device.get());
+  if (set == 0) device_ = std::move(device);
+  return set;
+}
+
+int FuseSession::answer_init() {
+  std::array<std::byte, FUSE_MIN_READ_BUFFER> buffer;
+  const ssize_t length = read_first(device_.get(), buffer);
+  if (length < 0) return static_cast<int>(length);
+  const auto bytes = std::span<const std::byte>(buffer).first(static_cast<size_t>(length));
+  const auto header = load<fuse_in_header>(bytes);
+  if (!header || header->opcode != FUSE_INIT || header->len != bytes.size()) return -EPROTO;
+  negotiated_ = negotiate(bytes.subspan(sizeof(*header)), settings_);
+  const int written = write_init(device_.get(), header->unique, negotiated_);
+  return negotiated_.error != 0 ? -negotiated_.error : written;
+}
+
+int FuseSession::prepare(size_t lane_count) {
+  if (!device_) return -ENOTCONN;
+  if (channels_) return -EALREADY;
+  const int agreed = answer_init();
+  if (agreed != 0) return agreed;
+  std::vector<net::UniqueFd> clones(lane_count);
+  for (auto& clone : clones) {
+    const int cloned = clone_(device_.get(), clone);
+    if (cloned != 0) return cloned;
+  }
+  channels_ = std::make_unique<Channels>(std::move(clones));
+  answers_.store(channels_.get(), std::memory_order_release);
+  notifier_.start(std::move(device_));
+  return 0;
+}
+
+int FuseSession::attach_lanes(DataHandler& data, std::span<net::EventLoop* const> loops,
+                              UpcallSink& upcalls) {
+  const auto unmounted = [this] {
+    if (!unmounted_.exchange(true)) observer_.unmounted();
+  };
+  for (Channel channel = 0; channel < loops.size(); ++channel) {
+    lanes_.push_back(std::make_unique<Lane>(channel, settings_.max_write,
+                                            LaneParts{*channels_, data, upcalls, unmounted}));
+    const int attached = lanes_.back()->attach(*loops[channel]);
+    if (attached != 0) return attached;
+  }
+  return 0;
+}
+
+int FuseSession::start(DataHandler& data, std::span<net::EventLoop* const> loops, uint64_t root_ino,
+                       net::UniqueFd& python_end) {
+  root_ino_ = root_ino;
+  const int prepared = prepare(loops.size());
+  if (prepared != 0) return prepared;
+  bridge_ = std::make_unique<Bridge>(*channels_, notifier_, observer_);
+  const int bridged = bridge_->start(upcall_init(negotiated_), python_end);
+  return bridged != 0 ? bridged : attach_lanes(data, loops, *bridge_);
+}
+
+int FuseSession::start_without_bridge(DataHandler& data, std::span<net::EventLoop* const> loops,
+                                      UpcallSink& upcalls) {
+  const int prepared = prepare(loops.size());
+  return prepared != 0 ? prepared : attach_lanes(data, loops, upcalls);
+}
+
+// A notification may wait in the kernel for a page whose READ nobody will answer now that the lanes
+// are gone; such a thread would keep the process from ending.
+void FuseSession::stop_notifier() {
+  if (!notifier_.stop_within(kNotifierWaitMs) && !mountpoint_.empty()) {
+    const int aborted = abort_connection(connection_number(mountpoint_));
+    observer_.log(aborted == 0 ? 30 : 40, "aborted the connection: a notification was stuck");
+  }
+  notifier_.stop();
+}
+
+void FuseSession::stop() {
+  if (bridge_) bridge_->stop();
+  if (channels_) channels_->close();
+  stop_notifier();
+  device_.reset();
+}
+
+void FuseSession::reply_error(Channel channel, uint64_t unique, int error) noexcept {
+  Channels* channels = answers_.load(std::memory_order_acquire);
+  if (channels != nullptr) channels->reply_error(channel, unique, error);
+}
+
+void FuseSession::reply_data(Channel channel, uint64_t unique,
+                             std::span<const iovec> pieces) noexcept {
+  Channels* channels = answers_.load(std::memory_order_acquire);
+  if (channels != nullptr) channels->reply_data(channel, unique, pieces);
+}
+
+void FuseSession::reply_write(Channel channel, uint64_t unique, uint32_t count) noexcept {
+  Channels* channels = answers_.load(std::memory_order_acquire);
+  if (channels != nullptr) channels->reply_write(channel, unique, count);
+}
+
+void FuseSession::reply_body(Channel channel, uint64_t unique,
+                             std::span<const std::byte> body) noexcept {
+  Channels* channels = answers_.load(std::memory_order_acquire);
+  if (channels != nullptr) channels->reply_body(channel, unique, body);
+}
+
+std::optional<Upcall> FuseSession::upcall(uint32_t slot) const {
+  return bridge_ ? bridge_->slots().find(slot) : std::nullopt;
+}
+
+int FuseSession::invalidate_inode(uint64_t ino, int64_t offset, int64_t length) {
+  return notifier_.invalidate_inode(nodeid(ino), offset, length);
+}
+
+int FuseSession::invalidate_entry(uint64_t parent, std::string_view name) {
+  return notifier_.invalidate_entry(nodeid(parent), name);
+}
+
+std::vector<std::pair<std::string, uint64_t>> FuseSession::counters() const {
+  std::vector<std::pair<std::string, uint64_t>> all{
+      {"fuse_notifications", notifier_.sent()},
+      {"fuse_notifications_failed", notifier_.failed()},
+  };
+  uint64_t malformed = 0;
+  for (const auto& lane : lanes_) malformed += lane->malformed();
+  all.emplace_back("fuse_requests_malformed", malformed);
+  if (channels_) {
+    all.emplace_back("fuse_answers", channels_->sent());
+    all.emplace_back("fuse_answers_void", channels_->void_answers());
+  }
+  if (!bridge_) return all;
+  const BridgeCounts counts = bridge_->counts();
+  all.insert(all.end(), {{"upcalls", counts.upcalls},
+                         {"upcalls_answered", counts.answers},
+                         {"upcalls_queued", counts.queued},
+                         {"upcalls_refused", counts.refused},
+                         {"upcalls_unknown_answers", counts.unknown},
+                         {"upcalls_waiting", bridge_->slots().count()},
+                         {"fuse_forgets", counts.forgets},
+                         {"fuse_interrupts", counts.interrupts}});
+  return all;
+}
+
+}  // namespace braidfs::fuse

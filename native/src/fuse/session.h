@@ -1,0 +1,91 @@
+// One mount, from the kernel's side: the device, what was agreed at INIT, a lane in each event loop,
+// the bridge to pyfuse3 and the notifier. Composition and life cycle only.
+//
+// Order: mount() or attach(), start() before the loops run, stop() after they ended. The Replier
+// works from construction on, in any thread; before start() and after stop() answers go nowhere.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "fuse/bridge.h"
+#include "fuse/channels.h"
+#include "fuse/init.h"
+#include "fuse/lane.h"
+#include "fuse/mount.h"
+#include "fuse/notifier.h"
+#include "fuse/request.h"
+#include "net/event_loop.h"
+#include "net/unique_fd.h"
+
+namespace braidfs::fuse {
+
+class FuseSession final : public Replier {
+ public:
+  // Makes another fd of the connection of `device`: clone_device(), or what a test puts in its place.
+  using CloneDevice = std::function<int(int device, net::UniqueFd& clone)>;
+
+  FuseSession(const InitSettings& settings, SessionObserver& observer,
+              CloneDevice clone = clone_device);
+  ~FuseSession() override { stop(); }
+  FuseSession(const FuseSession&) = delete;
+  FuseSession& operator=(const FuseSession&) = delete;
+
+  // 0 or -errno. -EALREADY when there is a device.
+  int mount(const MountRequest& request);
+  int attach(net::UniqueFd device);
+
+  // Answers INIT and puts a lane into each loop. `python_end` is what pyfuse3 mounts as /dev/fd/N.
+  int start(DataHandler& data, std::span<net::EventLoop* const> loops, uint64_t root_ino,
+            net::UniqueFd& python_end);
+  // The same without pyfuse3: every other request goes to `upcalls`.
+  int start_without_bridge(DataHandler& data, std::span<net::EventLoop* const> loops,
+                           UpcallSink& upcalls);
+  void stop();
+
+  void reply_error(Channel channel, uint64_t unique, int error) noexcept override;
+  void reply_data(Channel channel, uint64_t unique, std::span<const iovec> pieces) noexcept override;
+  void reply_write(Channel channel, uint64_t unique, uint32_t count) noexcept override;
+  void reply_body(Channel channel, uint64_t unique, std::span<const std::byte> body) noexcept;
+
+  // ANY THREAD, after start(). Nothing: no request of Python's has that slot.
+  std::optional<Upcall> upcall(uint32_t slot) const;
+
+  // ANY THREAD, after start(). 0, -EINVAL or -EAGAIN (too many waiting); inode numbers as Python
+  // knows them. length <= 0: to the end of the file; offset < 0: attributes only.
+  int invalidate_inode(uint64_t ino, int64_t offset, int64_t length);
+  int invalidate_entry(uint64_t parent, std::string_view name);
+
+  const Negotiated& negotiated() const noexcept { return negotiated_; }
+  std::vector<std::pair<std::string, uint64_t>> counters() const;
+
+ private:
+  int prepare(size_t lane_count);
+  int answer_init();
+  int attach_lanes(DataHandler& data, std::span<net::EventLoop* const> loops, UpcallSink& upcalls);
+  void stop_notifier();
+  uint64_t nodeid(uint64_t ino) const noexcept { return ino == root_ino_ ? FUSE_ROOT_ID : ino; }
+
+  InitSettings settings_;
+  SessionObserver& observer_;
+  CloneDevice clone_;
+  std::string mountpoint_;  // empty after attach()
+  net::UniqueFd device_;
+  uint64_t root_ino_ = FUSE_ROOT_ID;
+  Negotiated negotiated_;
+  std::atomic<Channels*> answers_{nullptr};
+  std::atomic<bool> unmounted_{false};
+  std::unique_ptr<Channels> channels_;
+  Notifier notifier_;
+  std::unique_ptr<Bridge> bridge_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+};
+
+}  // namespace braidfs::fuse

@@ -1,0 +1,1 @@
+"""POSIX semantics of the mounted file system, without FUSE and without sockets."""

@@ -1,0 +1,125 @@
+"""Open directories: listing by cookies, one bounded page of entries per handle.
+
+A listing position is the cookie of the last entry taken: 1 is ".", 2 is "..", the metaserver's own
+are larger. Nothing else is kept, so a directory of any size costs one page. The size of a page
+follows what the kernel took last time, so that little is fetched that is delivered late: entries
+that were fetched before a local change are delivered as *stale*, and whoever passes them on must
+not let the kernel cache them (an entry that was unlinked meanwhile would come back to life).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fscommon.errors import FsError, Status
+from fscommon.layout.attributes import Attributes, unpack_attributes
+from fscommon.wire.messages import DirectoryEntry, ReadDir, ReadDirReply
+from fscommon.wire.ops import Op
+
+from .inodes import Inodes
+from .namespace import Namespace
+from .ports import Metadata
+
+PAGE_COUNT_FIRST = 128
+PAGE_COUNT_MIN = 16
+PAGE_COUNT_MAX = 512
+COOKIE_SELF = 1
+COOKIE_PARENT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One entry to be passed on. is_stale: a local change may have overtaken it."""
+
+    name: bytes
+    cookie: int
+    attributes: Attributes
+    is_stale: bool
+
+
+class OpenDirectory:
+    """Page of entries fetched when change_count was that; end: no entries behind it."""
+
+    __slots__ = ("change_count", "end", "entries", "ino", "page_count")
+
+    def __init__(self, ino: int) -> None:
+        self.ino = ino
+        self.entries: tuple[DirectoryEntry, ...] = ()
+        self.end = False
+        self.change_count = 0
+        self.page_count = PAGE_COUNT_FIRST
+
+
+class Directories:
+    def __init__(self, meta: Metadata, namespace: Namespace, inodes: Inodes) -> None:
+        self._meta = meta
+        self._namespace = namespace
+        self._inodes = inodes
+        self._open: dict[int, OpenDirectory] = {}
+
+    def open(self, fh: int, ino: int) -> None:
+        self._open[fh] = OpenDirectory(ino)
+
+    def release(self, fh: int) -> None:
+        self._open.pop(fh, None)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    async def dots(self, fh: int, cookie: int) -> list[Listed]:
+        """The entries of the directory itself and its parent, if they lie behind cookie."""
+        if cookie >= COOKIE_PARENT:
+            return []
+        own = await self._namespace.getattr(self._get(fh).ino)
+        parent = Attributes(own.parent or own.ino, mode=own.mode)
+        listed = [
+            Listed(b".", COOKIE_SELF, own, True),
+            Listed(b"..", COOKIE_PARENT, parent, True),
+        ]
+        return listed[cookie:]
+
+    async def page(self, fh: int, cookie: int) -> Iterator[Listed]:
+        """Entries behind cookie, at least one unless the directory ends there."""
+        directory = self._get(fh)
+        index = _index_behind(directory.entries, cookie) if cookie > COOKIE_PARENT else None
+        if index is None or (index == len(directory.entries) and not directory.end):
+            await self._fetch(directory, cookie)
+            index = 0
+        return self._list(directory, index)
+
+    def taken(self, fh: int, count: int, *, was_full: bool) -> None:
+        """The kernel took that many entries of the last page; was_full: it refused one more."""
+        directory = self._get(fh)
+        wanted = count + 2 if was_full else directory.page_count * 2
+        directory.page_count = max(PAGE_COUNT_MIN, min(wanted, PAGE_COUNT_MAX))
+
+    def _get(self, fh: int) -> OpenDirectory:
+        directory = self._open.get(fh)
+        if directory is None:
+            raise FsError(Status.EBADF)
+        return directory
+
+    async def _fetch(self, directory: OpenDirectory, cookie: int) -> None:
+        change_count = self._inodes.change_count
+        behind = cookie if cookie > COOKIE_PARENT else 0
+        request = ReadDir(directory.ino, behind, directory.page_count)
+        reply = await self._meta.call(Op.READDIR, request, ReadDirReply)
+        if not reply.entries and not reply.end:
+            raise FsError(Status.EIO, "a directory page without entries and without end")
+        directory.entries = reply.entries
+        directory.end = reply.end
+        directory.change_count = change_count
+
+    def _list(self, directory: OpenDirectory, index: int) -> Iterator[Listed]:
+        is_stale = directory.change_count != self._inodes.change_count
+        see = self._inodes.see
+        for entry in directory.entries[index:]:
+            attributes = see(unpack_attributes(entry.attributes))
+            yield Listed(entry.name, entry.cookie, attributes, is_stale)
+
+
+def _index_behind(entries: tuple[DirectoryEntry, ...], cookie: int) -> int | None:
+    """Index of the entry that follows the one with this cookie; None if it is not in the page."""
+    for index, entry in enumerate(entries):
+        if entry.cookie == cookie:
+            return index + 1
+    return None

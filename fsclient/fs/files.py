@@ -1,0 +1,271 @@
+"""Open files: open, create, close, changes of attributes, and the commits of written state.
+
+Every open(2) asks the metaserver (close-to-open), which also registers the inode as open and
+returns its layout and capability for the lanes; the inode is registered once, however many handles
+it has. A commit carries what the lanes drained (size, mtime, which objects are durable); between
+taking that state and the metaserver's answer it is kept in OpenInode.taken, so that no attribute
+shown in between goes back. CLOSE leaves in batches (fsclient.fs.closing).
+Names are in fsclient.fs.namespace; the bytes themselves are only in the native lanes.
+"""
+
+import os
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fscommon.errors import FsError
+from fscommon.layout.attributes import Attributes, unpack_attributes
+from fscommon.wire.codec import decode
+from fscommon.wire.messages import (
+    COMMIT_KILL_SUIDGID,
+    COMMIT_MTIME,
+    COMMIT_SIZE,
+    SET_KILL_SUIDGID,
+    SET_MODE,
+    Commit,
+    Create,
+    Entry,
+    Open,
+    Opened,
+    SetAttr,
+)
+from fscommon.wire.ops import Op
+
+from .caller import Requester
+from .drains import Drains
+from .inodes import Inodes, OpenInode, file_id_of
+from .ports import Lanes, Metadata, Written
+
+_COMMIT_EVENT = struct.Struct("<QIIQ")  # file_id, COMMIT_* flags, durable, stripe_bits
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedFile:
+    """keep_pages: the kernel's pages of this inode are still right."""
+
+    fh: int
+    attributes: Attributes
+    keep_pages: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Which attributes to set; None leaves one as it is. kill_set_ids: the change is like a write
+    by one who may not keep the set-id bits."""
+
+    mode: int | None = None
+    uid: int | None = None
+    gid: int | None = None
+    size: int | None = None
+    atime_ns: int | None = None
+    mtime_ns: int | None = None
+    ctime_ns: int | None = None
+    kill_set_ids: bool = False
+
+
+class Files:
+    def __init__(
+        self, meta: Metadata, lanes: Lanes, inodes: Inodes, drains: Drains,
+        next_handle: Callable[[], int], log: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._meta = meta
+        self._lanes = lanes
+        self._inodes = inodes
+        self._drains = drains
+        self._next_handle = next_handle
+        self._log = log
+        self._take_count = 0
+        self._handles: dict[int, int] = {}
+
+    # ---- opening and closing ------------------------------------------------------------------
+
+    async def open(self, ino: int, flags: int, *, kill_set_ids: bool) -> OpenedFile:
+        inode = self._inodes.hold(ino)
+        try:
+            reply = await self._open(inode, writable=_is_writable(flags))
+            attributes = self._register(inode, reply)
+            if flags & os.O_TRUNC and _is_writable(flags):
+                change = Change(size=0, kill_set_ids=kill_set_ids)
+                attributes = await self.setattr(ino, change)
+        except BaseException:
+            self._inodes.release(ino)
+            raise
+        keep_pages = self._inodes.may_keep_pages(inode.attributes or attributes)
+        return OpenedFile(self._make_handle(ino, flags), attributes, keep_pages)
+
+    async def create(
+        self, parent: int, name: bytes, mode: int, flags: int, requester: Requester
+    ) -> OpenedFile:
+        writable = _is_writable(flags)
+        exclusive = bool(flags & os.O_EXCL)
+        caller = requester.for_mode(mode)
+        request = Create(parent, name, mode, exclusive, writable, caller)
+        reply = await self._meta.call(Op.CREATE, request, Opened)
+        attributes = unpack_attributes(reply.attributes)
+        inode = self._inodes.hold(attributes.ino)
+        inode.is_writable |= writable
+        attributes = self._register(inode, reply)
+        self._inodes.changed()
+        if flags & os.O_TRUNC and attributes.size:
+            attributes = await self._truncate_existing(inode)
+        keep_pages = self._inodes.may_keep_pages(inode.attributes or attributes)
+        return OpenedFile(self._make_handle(inode.ino, flags), attributes, keep_pages)
+
+    def released(self, fh: int, ino: int) -> None:
+        """The kernel closed a handle (RELEASE event)."""
+        if self._handles.pop(fh, None) is not None:
+            self._inodes.release(ino)
+
+    def orphaned(self, op: Op, body: bytes) -> None:
+        """An OPEN or CREATE succeeded that nobody waits for any more: close it again."""
+        if op in (Op.OPEN, Op.CREATE):
+            ino = unpack_attributes(decode(Opened, body).attributes).ino
+            self._inodes.hold(ino)
+            self._inodes.release(ino)
+
+    async def reopen(self, ino: int) -> None:
+        """Fetch a new capability for the lanes: the old one was refused, or the session is new."""
+        inode = self._inodes.get(ino)
+        if inode is None:
+            return
+        try:
+            self._register(inode, await self._open(inode, writable=inode.is_writable))
+        except FsError as error:
+            self._log(f"cannot open inode {ino} again: {error}")
+
+    @property
+    def handle_count(self) -> int:
+        return len(self._handles)
+
+    def _make_handle(self, ino: int, flags: int) -> int:
+        fh = self._next_handle()
+        self._handles[fh] = ino
+        self._lanes.handle_put(fh, ino, flags)
+        return fh
+
+    async def _open(self, inode: OpenInode, *, writable: bool) -> Opened:
+        inode.is_writable |= writable
+        return await self._meta.call(Op.OPEN, Open(inode.ino, inode.is_writable), Opened)
+
+    def _register(self, inode: OpenInode, reply: Opened) -> Attributes:
+        inode.file_id = file_id_of(reply.layout)
+        self._lanes.inode_put(reply.attributes, reply.layout, reply.capability)
+        return self._inodes.see(unpack_attributes(reply.attributes))
+
+    async def _truncate_existing(self, inode: OpenInode) -> Attributes:
+        try:
+            return await self.setattr(inode.ino, Change(size=0))
+        except BaseException:
+            self._inodes.release(inode.ino)
+            raise
+
+    # ---- attributes ---------------------------------------------------------------------------
+
+    async def setattr(self, ino: int, change: Change) -> Attributes:
+        """Set attributes. Written state that the metaserver does not know yet goes along: it is
+        older than this change and must not come after it."""
+        inode = self._inodes.get(ino)
+        if change.size is not None and inode is not None:
+            await self._drains.drain(ino, sync=False)
+        token, written = self._take(inode)
+        try:
+            reply = await self._meta.call(Op.SETATTR, _set_attr(ino, change, written), Opened)
+        except BaseException:
+            self._give_back(inode, token, written)
+            raise
+        return self._changed(inode, token, reply, resized=change.size is not None)
+
+    def _changed(
+        self, inode: OpenInode | None, token: int, reply: Opened, *, resized: bool
+    ) -> Attributes:
+        if inode is not None:
+            inode.taken.pop(token, None)
+            if resized:
+                inode.file_id = file_id_of(reply.layout)
+                self._lanes.inode_resize(reply.attributes, reply.layout, reply.capability)
+        self._inodes.changed()
+        attributes = unpack_attributes(reply.attributes)
+        self._inodes.wrote_pages(attributes)
+        return self._inodes.see(attributes)
+
+    def _take(self, inode: OpenInode | None) -> tuple[int, Written]:
+        written = self._lanes.inode_take(inode.ino) if inode and inode.is_writable else None
+        if inode is None or written is None:
+            return 0, (0, 0, 0)
+        self._take_count += 1
+        inode.taken[self._take_count] = written
+        return self._take_count, written
+
+    def _give_back(self, inode: OpenInode | None, token: int, written: Written) -> None:
+        """The change failed: commit by itself what had been taken for it."""
+        if inode is None or not token:
+            return
+        size, mtime_ns, flags = written
+        request = Commit(inode.ino, inode.file_id, flags, size, mtime_ns, 0, False)
+
+        def deliver(error: FsError | None, _body: bytes) -> None:
+            inode.taken.pop(token, None)
+            if error is not None:
+                self._log(f"size and time of inode {inode.ino} could not be committed: {error}")
+
+        self._meta.post(Op.COMMIT, request, deliver)
+
+    # ---- commits of the lanes -----------------------------------------------------------------
+
+    def commit(self, token: int, ino: int, size: int, mtime_ns: int, payload: bytes) -> None:
+        """A COMMIT event: pass it on and answer with commit_done."""
+        file_id, flags, durable, stripe_bits = _COMMIT_EVENT.unpack(payload)
+        request = Commit(ino, file_id, flags, size, mtime_ns, stripe_bits, bool(durable))
+        inode = self._inodes.get(ino)
+        key = -token - 1  # apart from the tokens of setattr
+        if inode is not None:
+            inode.taken[key] = (size, mtime_ns, flags)
+
+        def deliver(error: FsError | None, body: bytes) -> None:
+            if inode is not None:
+                inode.taken.pop(key, None)
+            self._committed(token, ino, error, body)
+
+        self._meta.post(Op.COMMIT, request, deliver)
+
+    def _committed(self, token: int, ino: int, error: FsError | None, body: bytes) -> None:
+        if error is not None:
+            self._log(f"commit of inode {ino} failed: {error}")
+            self._lanes.commit_done(token, int(error.status), b"")
+            return
+        record = decode(Entry, body).attributes
+        self._inodes.changed()
+        attributes = unpack_attributes(record)
+        self._inodes.wrote_pages(attributes)
+        self._inodes.see(attributes)
+        self._lanes.commit_done(token, 0, record)
+
+
+def _is_writable(flags: int) -> bool:
+    return flags & os.O_ACCMODE != os.O_RDONLY
+
+
+def _set_attr(ino: int, change: Change, written: Written) -> SetAttr:
+    """The request for a change, with the written state merged in."""
+    size, mtime_ns, flags = written
+    kill = change.kill_set_ids or bool(flags & COMMIT_KILL_SUIDGID)
+    values = (
+        change.mode, change.uid, change.gid, change.size,
+        change.atime_ns, change.mtime_ns, change.ctime_ns,
+    )  # fmt: skip
+    valid = sum(1 << index for index, value in enumerate(values) if value is not None)
+    if kill and not valid & SET_MODE:
+        valid |= SET_KILL_SUIDGID
+    return SetAttr(
+        ino=ino,
+        valid=valid,
+        mode=change.mode or 0,
+        uid=change.uid or 0,
+        gid=change.gid or 0,
+        size=change.size or 0,
+        atime_ns=change.atime_ns or 0,
+        mtime_ns=change.mtime_ns or 0,
+        ctime_ns=change.ctime_ns or 0,
+        written_size=size if flags & COMMIT_SIZE else 0,
+        written_mtime_ns=mtime_ns if flags & COMMIT_MTIME else 0,
+    )

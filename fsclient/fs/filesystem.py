@@ -1,0 +1,44 @@
+"""The mounted file system: the parts of fsclient.fs joined, and what the lanes report to them.
+
+One FileSystem per mount, touched by the trio thread only. It knows neither FUSE (fsclient.fuse) nor
+how the lanes' events arrive (fsclient.reaper).
+"""
+
+from collections.abc import Callable
+from itertools import count
+
+import trio
+
+from .closing import Closer
+from .directories import Directories
+from .drains import Drains
+from .files import Files
+from .inodes import Inodes
+from .namespace import Namespace
+from .ports import Lanes, Metadata
+
+REOPENS_AT_ONCE_MAX = 64
+
+
+class FileSystem:
+    def __init__(self, meta: Metadata, lanes: Lanes, log: Callable[[str], None]) -> None:
+        handles = count(1)
+        self.next_handle: Callable[[], int] = lambda: next(handles)
+        self.inodes = Inodes(lanes)
+        self.drains = Drains(lanes)
+        self.namespace = Namespace(meta, self.inodes)
+        self.directories = Directories(meta, self.namespace, self.inodes)
+        self.files = Files(meta, lanes, self.inodes, self.drains, self.next_handle, log)
+        self.closer = Closer(meta, self.inodes)
+
+    async def reopen_all(self) -> None:
+        """After the session was lost: fetch new capabilities for all open inodes."""
+        limit = trio.CapacityLimiter(REOPENS_AT_ONCE_MAX)
+
+        async def reopen(ino: int) -> None:
+            async with limit:
+                await self.files.reopen(ino)
+
+        async with trio.open_nursery() as nursery:
+            for ino in self.inodes.held():
+                nursery.start_soon(reopen, ino)

@@ -1,0 +1,181 @@
+"""Names: lookup, make, remove, rename, link, symbolic links, extended attributes, statfs.
+
+Each operation is one request to the metaserver, which is atomic and idempotent; this side keeps
+what must be coherent with inodes open here. The kernel checks permissions and caches dentries.
+Opens are in fsclient.fs.files, directory listings in fsclient.fs.directories.
+"""
+
+from fscommon.errors import FsError, Status
+from fscommon.layout.attributes import Attributes, unpack_attributes
+from fscommon.limits import (
+    NAME_LENGTH_MAX,
+    SYMLINK_LENGTH_MAX,
+    XATTR_NAME_LENGTH_MAX,
+    XATTR_VALUE_LENGTH_MAX,
+)
+from fscommon.wire.messages import (
+    Empty,
+    Entry,
+    GetAttr,
+    GetXattr,
+    Link,
+    ListXattr,
+    Lookup,
+    MkDir,
+    MkNod,
+    ReadLink,
+    ReadLinkReply,
+    Removed,
+    RemoveXattr,
+    Rename,
+    Renamed,
+    RmDir,
+    SetXattr,
+    StatFsReply,
+    Symlink,
+    Unlink,
+    XattrNames,
+    XattrValue,
+)
+from fscommon.wire.ops import Op
+
+from .caller import Requester
+from .inodes import Inodes
+from .ports import Metadata
+
+
+class Namespace:
+    def __init__(self, meta: Metadata, inodes: Inodes) -> None:
+        self._meta = meta
+        self._inodes = inodes
+
+    # ---- finding ------------------------------------------------------------------------------
+
+    async def lookup(self, parent: int, name: bytes) -> Attributes:
+        _check_name(name)
+        if name == b".":
+            return await self.getattr(parent)
+        if name == b"..":
+            return await self.getattr((await self.getattr(parent)).parent)
+        return self._see(await self._meta.call(Op.LOOKUP, Lookup(parent, name), Entry))
+
+    async def getattr(self, ino: int) -> Attributes:
+        try:
+            reply = await self._meta.call(Op.GETATTR, GetAttr(ino), Entry)
+        except FsError as error:
+            departed = self._inodes.find_departed(ino)
+            if departed is None or error.status not in (Status.ENOENT, Status.ESTALE):
+                raise
+            return departed
+        return self._see(reply)
+
+    async def readlink(self, ino: int) -> bytes:
+        return (await self._meta.call(Op.READLINK, ReadLink(ino), ReadLinkReply)).target
+
+    # ---- making -------------------------------------------------------------------------------
+
+    async def mknod(
+        self, parent: int, name: bytes, mode: int, rdev: int, requester: Requester
+    ) -> Attributes:
+        _check_name(name)
+        request = MkNod(parent, name, mode, rdev, requester.for_mode(mode))
+        return self._made(await self._meta.call(Op.MKNOD, request, Entry))
+
+    async def mkdir(self, parent: int, name: bytes, mode: int, requester: Requester) -> Attributes:
+        _check_name(name)
+        request = MkDir(parent, name, mode, requester.for_mode(mode))
+        return self._made(await self._meta.call(Op.MKDIR, request, Entry))
+
+    async def symlink(
+        self, parent: int, name: bytes, target: bytes, requester: Requester
+    ) -> Attributes:
+        _check_name(name)
+        if len(target) > SYMLINK_LENGTH_MAX:
+            raise FsError(Status.ENAMETOOLONG, "target of a symbolic link")
+        request = Symlink(parent, name, target, requester.plain())
+        return self._made(await self._meta.call(Op.SYMLINK, request, Entry))
+
+    async def link(self, ino: int, new_parent: int, new_name: bytes) -> Attributes:
+        _check_name(new_name)
+        reply = await self._meta.call(Op.LINK, Link(ino, new_parent, new_name), Entry)
+        self._inodes.returned(ino)
+        return self._made(reply)
+
+    # ---- removing and moving ------------------------------------------------------------------
+
+    async def unlink(self, parent: int, name: bytes) -> None:
+        _check_name(name)
+        self._removed(await self._meta.call(Op.UNLINK, Unlink(parent, name), Removed))
+
+    async def rmdir(self, parent: int, name: bytes) -> None:
+        _check_name(name)
+        self._removed(await self._meta.call(Op.RMDIR, RmDir(parent, name), Removed))
+
+    async def rename(
+        self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int
+    ) -> None:
+        _check_name(name)
+        _check_name(new_name)
+        request = Rename(parent, name, new_parent, new_name, flags)
+        reply = await self._meta.call(Op.RENAME, request, Renamed)
+        self._inodes.see(unpack_attributes(reply.attributes))
+        if reply.replaced:
+            self._lost_name(reply.replaced)
+        self._inodes.changed()
+
+    # ---- extended attributes ------------------------------------------------------------------
+
+    async def getxattr(self, ino: int, name: bytes) -> bytes:
+        _check_xattr_name(name)
+        return (await self._meta.call(Op.GETXATTR, GetXattr(ino, name), XattrValue)).value
+
+    async def setxattr(self, ino: int, name: bytes, value: bytes, flags: int) -> None:
+        _check_xattr_name(name)
+        if len(value) > XATTR_VALUE_LENGTH_MAX:
+            raise FsError(Status.E2BIG, "value of an extended attribute")
+        request = SetXattr(ino, name, value, flags)
+        self._made(await self._meta.call(Op.SETXATTR, request, Entry))
+
+    async def listxattr(self, ino: int) -> tuple[bytes, ...]:
+        return (await self._meta.call(Op.LISTXATTR, ListXattr(ino), XattrNames)).names
+
+    async def removexattr(self, ino: int, name: bytes) -> None:
+        _check_xattr_name(name)
+        self._made(await self._meta.call(Op.REMOVEXATTR, RemoveXattr(ino, name), Entry))
+
+    # ---- the whole file system ----------------------------------------------------------------
+
+    async def statfs(self) -> StatFsReply:
+        return await self._meta.call(Op.STATFS, Empty(), StatFsReply)
+
+    async def barrier(self) -> None:
+        """Everything answered so far is durable when this returns."""
+        await self._meta.call(Op.BARRIER, Empty(), Empty)
+
+    # ---- inside -------------------------------------------------------------------------------
+
+    def _see(self, reply: Entry) -> Attributes:
+        return self._inodes.see(unpack_attributes(reply.attributes))
+
+    def _made(self, reply: Entry) -> Attributes:
+        self._inodes.changed()
+        return self._see(reply)
+
+    def _removed(self, reply: Removed) -> None:
+        self._lost_name(reply.attributes)
+        self._inodes.changed()
+
+    def _lost_name(self, record: bytes) -> None:
+        attributes = self._inodes.see(unpack_attributes(record))
+        if attributes.nlink == 0:
+            self._inodes.departed(attributes)
+
+
+def _check_name(name: bytes) -> None:
+    if len(name) > NAME_LENGTH_MAX:
+        raise FsError(Status.ENAMETOOLONG)
+
+
+def _check_xattr_name(name: bytes) -> None:
+    if len(name) > XATTR_NAME_LENGTH_MAX:
+        raise FsError(Status.ERANGE, "name of an extended attribute")

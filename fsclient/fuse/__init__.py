@@ -1,0 +1,1 @@
+"""The one door to pyfuse3: nothing else in BraidFS imports it."""

@@ -1,0 +1,297 @@
+"""pyfuse3's handlers, each mapped to one call of fsclient.fs.
+
+Inode 1 of the kernel is the mounted directory, whatever its number in the file system. The pid of
+a request is the native upcall slot (rule 4): by it the true pid and the unique id are found, and a
+handler is cancelled when its caller is interrupted. Only FUSEError leaves a handler: a FsError is
+its errno, an interruption EINTR, and anything unexpected is a bug: logged with its traceback and
+answered EIO, never the end of the mount.
+
+READ, WRITE, FLUSH, FSYNC and RELEASE never come here; they stay in the native lanes.
+"""
+
+import errno
+import logging
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import pyfuse3
+import trio
+
+from fscommon.errors import FsError
+from fscommon.limits import NAME_LENGTH_MAX
+
+from ..fs.caller import Requester
+from ..fs.directories import Listed
+from ..fs.files import OpenedFile
+from ..fs.filesystem import FileSystem
+from ..fs.namespace import Namespace
+from .attributes import change_of, entry_attributes, statvfs
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+_KERNEL_ROOT = 1
+_UPCALL_KILL_SUIDGID = 1
+_INTERRUPTS_EARLY_MAX = 4096
+
+
+class Upcalls(Protocol):
+    """The part of the native Datapath that knows the requests behind slots."""
+
+    def upcall(self, slot: int, /) -> tuple[int, int, int, int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTimes:
+    """How long the kernel may believe a name and attributes, in seconds."""
+
+    entry_s: float
+    attr_s: float
+
+
+class Operations(pyfuse3.Operations):
+    supports_dot_lookup = True
+    enable_writeback_cache = False
+    enable_acl = True
+
+    def __init__(
+        self, files: FileSystem, upcalls: Upcalls, root_ino: int, times: CacheTimes
+    ) -> None:
+        super().__init__()
+        self._fs = files
+        self._names: Namespace = files.namespace
+        self._upcalls = upcalls
+        self._root_ino = root_ino
+        self._times = times
+        self._scopes: dict[int, trio.CancelScope] = {}
+        self._interrupted_early: dict[int, int] = {}
+        self.handled_count = 0
+        self.failed_count = 0
+
+    # ---- interruption -------------------------------------------------------------------------
+
+    def interrupt(self, slot: int) -> None:
+        """The caller behind slot was interrupted; its handler may not have started yet."""
+        scope = self._scopes.get(slot)
+        if scope is not None:
+            scope.cancel()
+        elif len(self._interrupted_early) < _INTERRUPTS_EARLY_MAX:
+            self._interrupted_early[slot] = self._unique(slot)
+
+    @property
+    def running_count(self) -> int:
+        return len(self._scopes)
+
+    async def _serve(self, slot: int, work: Coroutine[Any, Any, T]) -> T:
+        """Run one handler: interruptible, and whatever goes wrong is an errno."""
+        self.handled_count += 1
+        scope = trio.CancelScope()
+        self._scopes[slot] = scope
+        if self._interrupted_early and self._was_interrupted(slot):
+            scope.cancel()
+        try:
+            with scope:
+                return await work
+        except FsError as error:
+            raise pyfuse3.FUSEError(error.errno) from None
+        except pyfuse3.FUSEError:
+            raise
+        except Exception:
+            self.failed_count += 1
+            log.exception("a handler failed; its caller gets EIO")
+            raise pyfuse3.FUSEError(errno.EIO) from None
+        finally:
+            if self._scopes.get(slot) is scope:
+                del self._scopes[slot]
+        raise pyfuse3.FUSEError(errno.EINTR)
+
+    async def _serve_slotless(self, work: Coroutine[Any, Any, T]) -> T:
+        """Handlers that pyfuse3 gives no context: they cannot be interrupted."""
+        return await self._serve(-id(work), work)
+
+    def _was_interrupted(self, slot: int) -> bool:
+        unique = self._interrupted_early.pop(slot, None)
+        return unique is not None and unique == self._unique(slot)
+
+    def _unique(self, slot: int) -> int:
+        try:
+            return self._upcalls.upcall(slot)[0]
+        except ValueError:
+            return 0
+
+    # ---- translation --------------------------------------------------------------------------
+
+    def _ino(self, kernel_ino: int) -> int:
+        return self._root_ino if kernel_ino == _KERNEL_ROOT else kernel_ino
+
+    def _kernel_ino(self, ino: int) -> int:
+        return _KERNEL_ROOT if ino == self._root_ino else ino
+
+    def _entry(self, attributes: Any) -> pyfuse3.EntryAttributes:
+        times = self._times
+        ino = self._kernel_ino(attributes.ino)
+        return entry_attributes(attributes, ino, times.entry_s, times.attr_s)
+
+    def _requester(self, ctx: pyfuse3.RequestContext) -> Requester:
+        slot = ctx.pid
+        return Requester(ctx.uid, ctx.gid, ctx.umask, lambda: self._upcalls.upcall(slot)[1])
+
+    def _kills_set_ids(self, ctx: pyfuse3.RequestContext) -> bool:
+        return bool(self._upcalls.upcall(ctx.pid)[3] & _UPCALL_KILL_SUIDGID)
+
+    def _file(self, opened: OpenedFile) -> pyfuse3.FileInfo:
+        return pyfuse3.FileInfo(fh=opened.fh, keep_cache=opened.keep_pages)
+
+    # ---- names --------------------------------------------------------------------------------
+
+    async def lookup(
+        self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        if parent_inode == _KERNEL_ROOT and name == b"..":
+            name = b"."  # nothing above the mounted directory is visible
+        work = self._names.lookup(self._ino(parent_inode), name)
+        return self._entry(await self._serve(ctx.pid, work))
+
+    async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
+        for kernel_ino, _count in inode_list:
+            self._fs.inodes.forget(self._ino(kernel_ino))
+
+    async def mknod(
+        self, parent_inode: int, name: bytes, mode: int, rdev: int, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        parent = self._ino(parent_inode)
+        work = self._names.mknod(parent, name, mode, rdev, self._requester(ctx))
+        return self._entry(await self._serve(ctx.pid, work))
+
+    async def mkdir(
+        self, parent_inode: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        work = self._names.mkdir(self._ino(parent_inode), name, mode, self._requester(ctx))
+        return self._entry(await self._serve(ctx.pid, work))
+
+    async def symlink(
+        self, parent_inode: int, name: bytes, target: bytes, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        work = self._names.symlink(self._ino(parent_inode), name, target, self._requester(ctx))
+        return self._entry(await self._serve(ctx.pid, work))
+
+    async def link(
+        self, inode: int, new_parent_inode: int, new_name: bytes, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        work = self._names.link(self._ino(inode), self._ino(new_parent_inode), new_name)
+        return self._entry(await self._serve(ctx.pid, work))
+
+    async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
+        await self._serve(ctx.pid, self._names.unlink(self._ino(parent_inode), name))
+
+    async def rmdir(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
+        await self._serve(ctx.pid, self._names.rmdir(self._ino(parent_inode), name))
+
+    async def rename(
+        self,
+        parent_inode_old: int,
+        name_old: bytes,
+        parent_inode_new: int,
+        name_new: bytes,
+        flags: int,
+        ctx: pyfuse3.RequestContext,
+    ) -> None:
+        old, new = self._ino(parent_inode_old), self._ino(parent_inode_new)
+        await self._serve(ctx.pid, self._names.rename(old, name_old, new, name_new, flags))
+
+    async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
+        return await self._serve(ctx.pid, self._names.readlink(inode))
+
+    # ---- attributes ---------------------------------------------------------------------------
+
+    async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
+        return self._entry(await self._serve(ctx.pid, self._names.getattr(self._ino(inode))))
+
+    async def setattr(
+        self,
+        inode: int,
+        attr: pyfuse3.EntryAttributes,
+        fields: pyfuse3.SetattrFields,
+        fh: int | None,
+        ctx: pyfuse3.RequestContext,
+    ) -> pyfuse3.EntryAttributes:
+        change = change_of(attr, fields, kill_set_ids=self._kills_set_ids(ctx))
+        work = self._fs.files.setattr(self._ino(inode), change)
+        return self._entry(await self._serve(ctx.pid, work))
+
+    async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
+        return await self._serve(ctx.pid, self._names.getxattr(self._ino(inode), name))
+
+    async def setxattr(
+        self, inode: int, name: bytes, value: bytes, ctx: pyfuse3.RequestContext
+    ) -> None:
+        """XATTR_CREATE and XATTR_REPLACE were checked by pyfuse3 through getxattr."""
+        await self._serve(ctx.pid, self._names.setxattr(self._ino(inode), name, value, 0))
+
+    async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
+        return await self._serve(ctx.pid, self._names.listxattr(self._ino(inode)))
+
+    async def removexattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
+        await self._serve(ctx.pid, self._names.removexattr(self._ino(inode), name))
+
+    async def access(self, inode: int, mode: int, ctx: pyfuse3.RequestContext) -> bool:
+        """The kernel checks permissions itself (default_permissions)."""
+        return True
+
+    async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
+        reply = await self._serve(ctx.pid, self._names.statfs())
+        return statvfs(reply, NAME_LENGTH_MAX)
+
+    # ---- files --------------------------------------------------------------------------------
+
+    async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
+        kill = self._kills_set_ids(ctx)
+        work = self._fs.files.open(self._ino(inode), flags, kill_set_ids=kill)
+        return self._file(await self._serve(ctx.pid, work))
+
+    async def create(
+        self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
+    ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
+        if len(name) > NAME_LENGTH_MAX:
+            raise pyfuse3.FUSEError(errno.ENAMETOOLONG)
+        parent = self._ino(parent_inode)
+        work = self._fs.files.create(parent, name, mode, flags, self._requester(ctx))
+        opened = await self._serve(ctx.pid, work)
+        return self._file(opened), self._entry(opened.attributes)
+
+    # ---- directories --------------------------------------------------------------------------
+
+    async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
+        fh = self._fs.next_handle()
+        self._fs.directories.open(fh, self._ino(inode))
+        return fh
+
+    async def releasedir(self, fh: int) -> None:
+        self._fs.directories.release(fh)
+
+    async def fsyncdir(self, fh: int, datasync: bool) -> None:
+        await self._serve_slotless(self._names.barrier())
+
+    async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+        await self._serve_slotless(self._list(fh, start_id, token))
+
+    async def _list(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+        directories = self._fs.directories
+        for dot in await directories.dots(fh, start_id):
+            if not self._reply(token, dot):
+                return
+        count = 0
+        for listed in await directories.page(fh, start_id):
+            if not self._reply(token, listed):
+                directories.taken(fh, count, was_full=True)
+                return
+            count += 1
+        directories.taken(fh, count, was_full=False)
+
+    def _reply(self, token: pyfuse3.ReaddirToken, listed: Listed) -> bool:
+        ino = self._kernel_ino(listed.attributes.ino)
+        entry_s = 0.0 if listed.is_stale else self._times.entry_s
+        attr_s = 0.0 if listed.is_stale else self._times.attr_s
+        entry = entry_attributes(listed.attributes, ino, entry_s, attr_s)
+        return pyfuse3.readdir_reply(token, listed.name, entry, listed.cookie)

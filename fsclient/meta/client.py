@@ -1,0 +1,266 @@
+"""The trio rim of the session: connections, tasks and callers around SessionCore.
+
+One task connects, with backoff, to one metaserver of the list after the other; while connected one
+task receives batches of frames and one sends what the core has to say, everything that gathered
+since its last wake-up in one go. One task drives deadlines and the heartbeat. A caller waits on
+its own task directly (no event, no queue): a reply reschedules it. A cancelled caller abandons its
+wait at once and the core follows the request to its end.
+All of this runs in the one trio thread of the client.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import trio
+from outcome import Value
+
+from fscommon.errors import (
+    AuthenticationError,
+    BraidError,
+    FsError,
+    ProtocolError,
+    TransportError,
+)
+from fscommon.wire.codec import decode, encode
+from fscommon.wire.frame import Frame
+from fscommon.wire.messages import ClusterMap, Empty, SessionRenew
+from fscommon.wire.ops import Op
+
+from .core import Hooks, Phase, SessionCore, SessionRefusedError
+from .pending import NEVER, Deliver
+
+T = TypeVar("T")
+
+RECONNECT_DELAY_S_MIN = 0.05
+RECONNECT_DELAY_S_MAX = 2.0
+CLOSE_TIMEOUT_S = 10.0
+TICK_S = 0.25
+
+
+class Stream(Protocol):
+    """An authenticated connection (fscommon.net.FrameStream)."""
+
+    async def send(self, octets: bytes, /) -> None: ...
+    async def receive_batch(self) -> list[Frame]: ...
+    def close(self) -> None: ...
+
+
+Connector = Callable[[str, int], Awaitable[Stream]]  # address, session
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """What the client learns from the metaserver; called in the trio thread, must not block."""
+
+    opens: Callable[[], tuple[int, ...]]
+    map_changed: Callable[[ClusterMap], None]
+    evicted: Callable[[int], None]
+    orphaned: Callable[[Op, bytes], None]
+    log: Callable[[str], None]
+
+
+class MetaClient:
+    def __init__(
+        self,
+        addresses: tuple[str, ...],
+        connector: Connector,
+        events: Events,
+        *,
+        node: str,
+        timeout_s: float,
+    ) -> None:
+        """timeout_s: how long a request may take, inf to wait for ever."""
+        self._addresses = addresses
+        self._connector = connector
+        self._events = events
+        self._timeout_s = timeout_s
+        hooks = Hooks(events.opens, self._is_ready, events.evicted, events.orphaned, events.log)
+        self.core = SessionCore(node, hooks)
+        self._wake = trio.Event()
+        self._ready = trio.Event()
+        self._address_index = 0
+        self._map_epoch = -1
+        self._last_heard = 0.0
+        self._timer = trio.CancelScope()
+
+    # ---- callers ------------------------------------------------------------------------------
+
+    async def call(self, op: Op, message: object, reply: type[T]) -> T:
+        """Send a request and wait for its reply. Raises FsError."""
+        task = trio.lowlevel.current_task()
+
+        def deliver(error: FsError | None, body: bytes) -> None:
+            trio.lowlevel.reschedule(task, Value((error, body)))
+
+        pending = self.core.submit(op, encode(message), deliver, self._deadline())
+        self._wake.set()
+
+        def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
+            self.core.abandon(pending)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        error, body = await trio.lowlevel.wait_task_rescheduled(abort)
+        if error is not None:
+            raise error
+        return decode(reply, body)
+
+    def post(self, op: Op, message: object, deliver: Deliver) -> None:
+        """Send a request whose reply is given to a function instead of a waiting task."""
+        self.core.submit(op, encode(message), deliver, self._deadline())
+        self._wake.set()
+
+    def tell(self, op: Op, message: object) -> None:
+        """Send a one-way request."""
+        self.core.submit(op, encode(message), None, NEVER, oneway=True)
+        self._wake.set()
+
+    def abort(self) -> int:
+        """Fail every waiting request now; returns how many."""
+        return self.core.abort()
+
+    @property
+    def is_ready(self) -> bool:
+        return self.core.phase is Phase.READY
+
+    def _deadline(self) -> float:
+        return trio.current_time() + self._timeout_s
+
+    # ---- life ---------------------------------------------------------------------------------
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Hold the session until cancelled. A failure of the first connection is raised: it is
+        told to whoever mounts; later ones are retried for ever."""
+        stream: Stream | None = await self._connect_first()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._tick)
+            nursery.start_soon(self._announce_ready, task_status)
+            while True:
+                stream = stream or await self._connect_again()
+                await self._serve(stream)
+                stream = None
+
+    async def close(self) -> None:
+        """Make everything durable and end the session; gives up after CLOSE_TIMEOUT_S."""
+        with trio.move_on_after(CLOSE_TIMEOUT_S):
+            await self.call(Op.BARRIER, Empty(), Empty)
+            await self.call(Op.SESSION_CLOSE, Empty(), Empty)
+
+    async def _announce_ready(self, task_status: trio.TaskStatus[None]) -> None:
+        await self._ready.wait()
+        task_status.started()
+
+    def _is_ready(self) -> None:
+        self._ready.set()
+        self._wake.set()
+        self._renew()
+
+    async def _connect_first(self) -> Stream:
+        last: BraidError | None = None
+        for _ in self._addresses:
+            try:
+                return await self._connect_one()
+            except BraidError as error:
+                last = last or error
+        raise last or TransportError("no metaserver address was given")
+
+    async def _connect_again(self) -> Stream:
+        delay_s = 0.0
+        while True:
+            await trio.sleep(delay_s)
+            try:
+                return await self._connect_one()
+            except (TransportError, ProtocolError, AuthenticationError) as error:
+                self._events.log(f"cannot connect to the metaserver: {error}")
+            delay_s = min(max(delay_s * 2, RECONNECT_DELAY_S_MIN), RECONNECT_DELAY_S_MAX)
+
+    async def _connect_one(self) -> Stream:
+        """Try the next address; one that failed is not asked again before the others."""
+        address = self._addresses[self._address_index]
+        try:
+            return await self._connector(address, self.core.session)
+        except BraidError:
+            self._address_index = (self._address_index + 1) % len(self._addresses)
+            raise
+
+    async def _serve(self, stream: Stream) -> None:
+        """Talk on one connection until it ends. A refused session is raised before it was ever
+        ready (the mount fails); later it is one more reason to connect again."""
+        self.core.connected()
+        self._last_heard = trio.current_time()
+        self._wake.set()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._send_all, stream)
+                nursery.start_soon(self._watch_silence)
+                await self._receive_all(stream)
+        except* (TransportError, ProtocolError) as group:
+            self._events.log(f"connection to the metaserver lost: {group.exceptions[0]}")
+        except* SessionRefusedError as group:
+            if not self._ready.is_set():
+                raise group.exceptions[0] from None
+            self._events.log(str(group.exceptions[0]))
+            await trio.sleep(RECONNECT_DELAY_S_MAX)
+        finally:
+            self.core.lost()
+            stream.close()
+
+    async def _receive_all(self, stream: Stream) -> None:
+        core = self.core
+        while True:
+            frames = await stream.receive_batch()
+            self._last_heard = now = trio.current_time()
+            for frame in frames:
+                core.received(frame, now)
+            if core.must_reconnect:
+                raise TransportError("the session was evicted")
+            self._timer.deadline = min(self._timer.deadline, core.next_retry_at())
+            self._wake.set()
+
+    async def _send_all(self, stream: Stream) -> None:
+        while True:
+            octets = self.core.take_output(trio.current_time())
+            if octets:
+                await stream.send(octets)
+                continue
+            await self._wake.wait()
+            self._wake = trio.Event()
+
+    async def _watch_silence(self) -> None:
+        """A peer that keeps a request unanswered and says nothing is gone."""
+        while True:
+            patience_s = self.core.timeout_s
+            await trio.sleep(patience_s / 4)
+            waited_since = max(self.core.oldest_sent_at(), self._last_heard)
+            if waited_since + patience_s < trio.current_time():
+                raise TransportError(f"the metaserver was silent for {patience_s:.0f} s")
+
+    # ---- timers -------------------------------------------------------------------------------
+
+    async def _tick(self) -> None:
+        renew_at = trio.current_time()
+        while True:
+            now = trio.current_time()
+            due = self.core.tick(now)
+            if now >= renew_at:
+                renew_at = now + self.core.timeout_s / 3
+                if self.is_ready:
+                    self._renew()
+            self._wake.set()
+            self._timer = trio.CancelScope(deadline=min(due, renew_at, now + TICK_S))
+            with self._timer:
+                await trio.sleep_forever()
+
+    def _renew(self) -> None:
+        """The heartbeat. Its reply is the cluster map and, in its header, what became durable."""
+        body = encode(SessionRenew(self.core.answered()))
+        self.core.submit(Op.SESSION_RENEW, body, self._renewed, NEVER)
+
+    def _renewed(self, error: FsError | None, body: bytes) -> None:
+        if error is not None:
+            self._events.log(f"the heartbeat failed: {error}")
+            return
+        cluster_map = decode(ClusterMap, body)
+        if cluster_map.epoch != self._map_epoch:
+            self._map_epoch = cluster_map.epoch
+            self._events.map_changed(cluster_map)

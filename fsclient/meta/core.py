@@ -1,0 +1,409 @@
+"""The session with the metaserver as a state machine: no I/O, no clock, no task of its own.
+
+    OFFLINE --connected()--> OPENING --SESSION_OPENED--> [REPLAYING -->] READY --lost()--> OFFLINE
+
+Requests wait in the backlog without an id; when sent they get the next request id and move to the
+window, where they stay until answered, across reconnects, and are sent again with the same id.
+Successful mutations move on to the journal until they are durable. When the metaserver comes back
+with another incarnation the journal is replayed in order before anything else is sent.
+
+Invariants: ids in the window and the journal rise in the order of sending; `answered` never passes
+a mutation in the journal, so the metaserver still has (or never durably had) the reply of each
+mutation that could be replayed; nothing but SESSION_OPEN and replays leaves before READY.
+Touched by the client's trio thread only. Sockets and timers are in fsclient.meta.client.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from fscommon.errors import BraidError, FsError, ProtocolError, Status
+from fscommon.limits import REPLAY_MUTATIONS_MAX, REQUESTS_IN_FLIGHT_MAX
+from fscommon.wire.codec import decode, encode
+from fscommon.wire.frame import Frame, encode_frame
+from fscommon.wire.header import FLAG_ONEWAY, FLAG_REPLAY, Header
+from fscommon.wire.messages import Empty, Failure, Replay, SessionOpen, SessionOpened
+from fscommon.wire.ops import Op
+
+from .journal import Journal, Mutation
+from .pending import NEVER, Deliver, Pending
+
+REPLAYS_IN_FLIGHT_MAX = 256
+RETRY_DELAY_S_MIN = 0.01
+RETRY_DELAY_S_MAX = 0.5
+_EMPTY = encode(Empty())
+_RETRY_LATER = (Status.NOT_READY, Status.BUSY)
+_EVICTED = (Status.UNKNOWN_SESSION, Status.FENCED)
+
+
+class Phase(Enum):
+    OFFLINE = "offline"
+    OPENING = "opening"
+    REPLAYING = "replaying"
+    READY = "ready"
+
+
+class SessionRefusedError(BraidError):
+    """The metaserver will not have this session; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What the core asks of and tells to its surroundings; called synchronously.
+
+    opens: inodes held open, for SESSION_OPEN. ready: requests flow again. evicted: the session was
+    lost and a new one is open. orphaned: a success that nobody waits for any more."""
+
+    opens: Callable[[], tuple[int, ...]]
+    ready: Callable[[], None]
+    evicted: Callable[[int], None]
+    orphaned: Callable[[Op, bytes], None]
+    log: Callable[[str], None]
+
+
+class SessionCore:
+    def __init__(self, node: str, hooks: Hooks) -> None:
+        self._node = node
+        self._hooks = hooks
+        self.phase = Phase.OFFLINE
+        self.session = 0
+        self.incarnation = 0
+        self.timeout_s = 30.0
+        self.durable = 0
+        self.journal = Journal()
+        self.journal_count_max = REPLAY_MUTATIONS_MAX
+        self.window_count_max = REQUESTS_IN_FLIGHT_MAX
+        self.must_reconnect = False
+        self.replayed_count = 0
+        self.resent_count = 0
+        self._next_id = 1
+        self._opened_once = False
+        self._replay_due = False
+        self._was_evicted = False
+        self._mutations_in_flight = 0
+        self._barrier: Pending | None = None
+        self._reopen_at = NEVER
+        self._backlog: deque[Pending] = deque()
+        self._delayed: list[Pending] = []
+        self._window: OrderedDict[int, Pending] = OrderedDict()
+        self._replay_queue: deque[Mutation] = deque()
+        self._replaying: dict[int, Mutation] = {}
+        self._output: list[bytes] = []
+
+    # ---- requests -----------------------------------------------------------------------------
+
+    def submit(
+        self, op: Op, body: bytes, deliver: Deliver | None, deadline: float, *, oneway: bool = False
+    ) -> Pending:
+        """Queue a request; it leaves with the next take_output() if the session is ready."""
+        pending = Pending(op, body, deliver, deadline, oneway=oneway)
+        self._backlog.append(pending)
+        return pending
+
+    def abandon(self, pending: Pending) -> None:
+        """The caller gave up. Unsent: it never leaves. Sent: its outcome is still followed."""
+        pending.abandoned = True
+        pending.deliver = None
+
+    def abort(self) -> int:
+        """Fail everything that somebody waits for; returns how many."""
+        waiting = [p for p in self._all() if p.deliver is not None]
+        for pending in waiting:
+            self._give_up(pending, Status.ABORTED, "the administrator gave up on it")
+        return len(waiting)
+
+    def take_output(self, now: float) -> bytes:
+        """Bytes to send now; b"" if nothing may leave."""
+        if self.phase is Phase.READY:
+            self._pump(now)
+        output, self._output = self._output, []
+        return b"".join(output)
+
+    def answered(self) -> int:
+        """Every id up to it is answered and no longer needed for a replay."""
+        first = next(iter(self._window)) if self._window else self._next_id
+        oldest = self.journal.first_request_id
+        return (first if oldest is None else min(first, oldest)) - 1
+
+    def next_retry_at(self) -> float:
+        return min([p.not_before for p in self._delayed] + [self._reopen_at])
+
+    @property
+    def in_flight_count(self) -> int:
+        return len(self._window)
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._window) + len(self._backlog) + len(self._delayed)
+
+    def oldest_sent_at(self) -> float:
+        """When the oldest unanswered request was last sent; NEVER if there is none."""
+        return next(iter(self._window.values())).sent_at if self._window else NEVER
+
+    # ---- connection ---------------------------------------------------------------------------
+
+    def connected(self) -> None:
+        """A fresh, authenticated connection: ask for the session on it."""
+        self.phase = Phase.OPENING
+        self.must_reconnect = False
+        self._output.clear()
+        self._send_session_open()
+
+    def lost(self) -> None:
+        """The connection ended: unanswered requests wait for the next one."""
+        self.phase = Phase.OFFLINE
+        self.must_reconnect = False
+        self._output.clear()
+        self._replay_queue.clear()
+        self._replaying.clear()
+        self._reopen_at = NEVER
+
+    def received(self, frame: Frame, now: float) -> None:
+        """Take one reply. Raises ProtocolError, SessionRefusedError: close the connection."""
+        header = frame.header
+        if not header.is_reply:
+            raise ProtocolError(f"the metaserver sent a request (op {header.op})")
+        if header.op == Op.SESSION_OPEN and self.phase is Phase.OPENING:
+            self._session_answered(frame, now)
+        elif self.phase is Phase.REPLAYING:
+            self._replay_answered(frame, now)
+        elif self.phase is Phase.READY:
+            self._request_answered(frame, now)
+        else:
+            raise ProtocolError(f"unexpected reply to op {header.op}")
+
+    def tick(self, now: float) -> float:
+        """Expire deadlines and release delayed retries; returns when to call again."""
+        if self._reopen_at <= now and self.phase is Phase.OPENING:
+            self._send_session_open()
+        for pending in [p for p in self._all() if p.deadline <= now and p.deliver is not None]:
+            self._give_up(pending, Status.ETIMEDOUT, "the metaserver did not answer in time")
+        if any(p.abandoned for p in self._backlog):
+            self._backlog = deque(p for p in self._backlog if not p.abandoned)
+        due = [p for p in self._delayed if p.not_before <= now]
+        if due:
+            self._delayed = [p for p in self._delayed if p.not_before > now]
+            self._backlog.extend(due)
+        return self.next_retry_at()
+
+    # ---- session ------------------------------------------------------------------------------
+
+    def _send_session_open(self) -> None:
+        self._reopen_at = NEVER
+        request = SessionOpen(self.session, self._node, self._hooks.opens(), self.answered())
+        self._output.append(
+            encode_frame(Op.SESSION_OPEN, offset=request.answered, body=encode(request))
+        )
+
+    def _session_answered(self, frame: Frame, now: float) -> None:
+        status = frame.header.status
+        if status in _RETRY_LATER:
+            self._reopen_at = now + 0.1
+        elif status in _EVICTED and self.session:
+            self._forget_session()
+            self._send_session_open()
+        elif status:
+            raise SessionRefusedError(f"the metaserver refused the session: {_error(frame)}")
+        else:
+            self._session_opened(decode(SessionOpened, frame.body), now)
+
+    def _session_opened(self, reply: SessionOpened, now: float) -> None:
+        if self._opened_once and self.incarnation != reply.incarnation:
+            self._replay_due = not self._was_evicted
+        self._opened_once = True
+        self.session = reply.session
+        self.incarnation = reply.incarnation
+        self.timeout_s = reply.timeout_s
+        self.durable = reply.durable
+        if self._replay_due:
+            self._start_replay()
+        else:
+            self._become_ready(now)
+
+    def _forget_session(self) -> None:
+        """Evicted: what had been sent has no stored reply any more, nor can it be replayed."""
+        self.session = 0
+        self._was_evicted = True
+        self._replay_due = False
+        lost = self.journal.clear()
+        if lost:
+            self._hooks.log(f"the session was evicted; {lost} mutations may not be durable")
+        sent = list(self._window.values())
+        self._window.clear()
+        self._mutations_in_flight = 0
+        self._barrier = None
+        for pending in reversed(sent):
+            if pending.may_repeat and not pending.oneway:
+                self._backlog.appendleft(pending)
+            else:
+                pending.finish(FsError(Status.DISCONNECTED, "the session was evicted"), b"")
+
+    def _become_ready(self, now: float) -> None:
+        self.phase = Phase.READY
+        for pending in self._window.values():
+            self.resent_count += 1
+            self._put(pending, now)
+        self._hooks.ready()
+        if self._was_evicted:
+            self._was_evicted = False
+            self._hooks.evicted(self.session)
+
+    # ---- replay -------------------------------------------------------------------------------
+
+    def _start_replay(self) -> None:
+        """What this incarnation answered already, before the connection was lost, it still has."""
+        self.phase = Phase.REPLAYING
+        self._replay_queue.extend(
+            m for m in self.journal.in_order() if m.incarnation != self.incarnation
+        )
+        self._replay_more()
+
+    def _replay_more(self) -> None:
+        while self._replay_queue and len(self._replaying) < REPLAYS_IN_FLIGHT_MAX:
+            mutation = self._replay_queue.popleft()
+            self._replaying[mutation.request_id] = mutation
+            self._output.append(self._replay_frame(mutation))
+        if not self._replaying:
+            self._output.append(encode_frame(Op.REPLAY_DONE, offset=self.answered(), body=_EMPTY))
+
+    def _replay_frame(self, mutation: Mutation) -> bytes:
+        body = Replay(mutation.txn, mutation.status, mutation.body, mutation.reply)
+        return encode_frame(
+            mutation.op, flags=FLAG_REPLAY, request_id=mutation.request_id,
+            offset=self.answered(), body=encode(body),
+        )  # fmt: skip
+
+    def _replay_answered(self, frame: Frame, now: float) -> None:
+        header = frame.header
+        if header.op == Op.REPLAY_DONE:
+            self._replay_ended(frame, now)
+            return
+        mutation = self._replaying.pop(header.request_id, None)
+        if mutation is None:
+            raise ProtocolError(f"reply to a replay of {header.request_id} that was not sent")
+        self.replayed_count += 1
+        if header.status:
+            self._hooks.log(f"replay of request {header.request_id} failed: {_error(frame)}")
+        mutation.incarnation = self.incarnation
+        mutation.txn = header.offset
+        self._durable_is(header.file_id)
+        if not self._replaying or self._replay_queue:
+            self._replay_more()
+
+    def _replay_ended(self, frame: Frame, now: float) -> None:
+        if frame.header.status:
+            raise SessionRefusedError(
+                f"the metaserver refused the end of the replay: {_error(frame)}"
+            )
+        self._replay_due = False
+        self._become_ready(now)
+
+    # ---- requests and replies -----------------------------------------------------------------
+
+    def _pump(self, now: float) -> None:
+        """Move the backlog into the window as far as the bounds allow."""
+        while self._backlog and len(self._window) < self.window_count_max:
+            pending = self._backlog[0]
+            if pending.abandoned:
+                self._backlog.popleft()
+                continue
+            if pending.is_mutation and self._journal_is_full():
+                self._ask_barrier(now)
+                return
+            self._backlog.popleft()
+            self._send_first(pending, now)
+
+    def _send_first(self, pending: Pending, now: float) -> None:
+        pending.request_id = self._next_id
+        self._next_id += 1
+        if not pending.oneway:
+            self._window[pending.request_id] = pending
+            self._mutations_in_flight += pending.is_mutation
+        self._put(pending, now)
+
+    def _put(self, pending: Pending, now: float) -> None:
+        pending.sent_at = now
+        self._output.append(
+            encode_frame(
+                pending.op, flags=FLAG_ONEWAY if pending.oneway else 0,
+                request_id=pending.request_id, offset=self.answered(), body=pending.body,
+            )
+        )  # fmt: skip
+
+    def _journal_is_full(self) -> bool:
+        return len(self.journal) + self._mutations_in_flight >= self.journal_count_max
+
+    def _ask_barrier(self, now: float) -> None:
+        """The journal is full: have it made durable; its reply carries the new `durable`."""
+        if self._barrier is None and len(self.journal):
+            self._barrier = Pending(Op.BARRIER, _EMPTY, self._barrier_answered, NEVER)
+            self._send_first(self._barrier, now)
+
+    def _barrier_answered(self, error: FsError | None, body: bytes) -> None:
+        self._barrier = None
+
+    def _request_answered(self, frame: Frame, now: float) -> None:
+        header = frame.header
+        if header.status in _EVICTED:
+            self.must_reconnect = True  # the request stays; SESSION_OPEN will tell
+            return
+        pending = self._window.pop(header.request_id, None)
+        if pending is None:
+            raise ProtocolError(f"reply to request {header.request_id} that was not sent")
+        if pending.op != header.op:
+            raise ProtocolError(f"reply of op {header.op} to op {pending.op}")
+        self._mutations_in_flight -= pending.is_mutation
+        if header.status in _RETRY_LATER:
+            self._delay(pending, frame, now)
+        elif header.status:
+            pending.finish(_error(frame), b"")
+        else:
+            self._succeeded(pending, header, frame.body)
+        self._durable_is(header.file_id)
+
+    def _succeeded(self, pending: Pending, header: Header, body: bytes) -> None:
+        if pending.is_mutation:
+            self.journal.add(
+                Mutation(
+                    pending.request_id, pending.op, pending.body, body,
+                    txn=header.offset, incarnation=self.incarnation,
+                )
+            )  # fmt: skip
+        if pending.abandoned:
+            self._hooks.orphaned(pending.op, body)
+        pending.finish(None, body)
+
+    def _delay(self, pending: Pending, frame: Frame, now: float) -> None:
+        if pending.abandoned or pending.deadline <= now:
+            pending.finish(_error(frame), b"")
+            return
+        delay_s = min(RETRY_DELAY_S_MIN * 2**pending.attempt_count, RETRY_DELAY_S_MAX)
+        pending.attempt_count += 1
+        pending.not_before = now + delay_s
+        self._delayed.append(pending)
+
+    def _durable_is(self, durable: int) -> None:
+        self.durable = max(self.durable, durable)
+        self.journal.prune(self.durable, self.incarnation)
+
+    def _all(self) -> list[Pending]:
+        return [*self._window.values(), *self._delayed, *self._backlog]
+
+    def _give_up(self, pending: Pending, status: Status, message: str) -> None:
+        pending.finish(FsError(status, message), b"")
+        pending.abandoned = True
+        if pending in self._delayed:
+            self._delayed.remove(pending)
+
+
+def _error(frame: Frame) -> FsError:
+    """The error that a reply carries; a status unknown here is EIO."""
+    try:
+        message = decode(Failure, frame.body).message if frame.body else ""
+    except ProtocolError:
+        message = ""
+    try:
+        return FsError(Status(frame.header.status), message)
+    except ValueError:
+        return FsError(Status.EIO, f"unknown status {frame.header.status}: {message}")

@@ -1,0 +1,181 @@
+// ChunkServer for Python (docs/INTERFACES.md 3.2). Only translation: arguments to the types of
+// server/chunk_server.h, its results to tuples, its refusals to ValueError and OSError. No call
+// back into Python; the GIL is let go in every call that takes a lock or waits.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "server/chunk_server.h"
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+namespace {
+
+using braidfs::Status;
+using braidfs::server::ChunkServer;
+using braidfs::server::IoEngine;
+using braidfs::server::Purpose;
+using braidfs::store::Uuid;
+
+[[noreturn]] void raise_os_error(int error, const std::string& message) {
+  nb::object arguments = nb::make_tuple(error, message.empty() ? std::strerror(error) : message);
+  PyErr_SetObject(PyExc_OSError, arguments.ptr());
+  throw nb::python_error();
+}
+
+[[noreturn]] void raise_status(Status status, const std::string& message) {
+  if (status == Status::kEinval || status == Status::kCorrupt) {
+    throw nb::value_error(message.c_str());
+  }
+  raise_os_error(braidfs::errno_of(status), message);
+}
+
+std::span<const std::byte> view(const nb::bytes& bytes) {
+  return {static_cast<const std::byte*>(bytes.data()), bytes.size()};
+}
+
+nb::bytes to_bytes(std::span<const std::byte> bytes) {
+  return nb::bytes(bytes.data(), bytes.size());
+}
+
+Uuid to_uuid(const nb::bytes& bytes, const char* name) {
+  Uuid uuid;
+  if (bytes.size() != uuid.size()) {
+    throw nb::value_error((std::string(name) + " must have 16 bytes").c_str());
+  }
+  std::memcpy(uuid.data(), bytes.data(), uuid.size());
+  return uuid;
+}
+
+std::unique_ptr<ChunkServer> make_server(size_t lane_count, const std::string& io) {
+  IoEngine engine = IoEngine::kAuto;
+  if (io == "uring") {
+    engine = IoEngine::kUring;
+  } else if (io == "syscall") {
+    engine = IoEngine::kSyscall;
+  } else if (io != "auto") {
+    throw nb::value_error("io is \"auto\", \"uring\" or \"syscall\"");
+  }
+  if (lane_count > ChunkServer::kLanesMax) throw nb::value_error("too many lanes");
+  auto server = std::make_unique<ChunkServer>(
+      braidfs::server::ServerConfig{.lane_count = lane_count, .io = engine});
+  if (server->fault() != 0) raise_os_error(-server->fault(), "cannot start the data path");
+  return server;
+}
+
+size_t target_open(ChunkServer& server, const std::string& path, const nb::bytes& cluster,
+                   const nb::bytes& uuid, uint64_t capacity_bytes, bool create) {
+  const braidfs::server::TargetConfig config{.path = path,
+                                             .cluster = to_uuid(cluster, "cluster"),
+                                             .uuid = to_uuid(uuid, "uuid"),
+                                             .capacity_bytes = capacity_bytes,
+                                             .create = create};
+  braidfs::server::TargetOpened opened;
+  {
+    const nb::gil_scoped_release released;
+    opened = server.target_open(config);
+  }
+  if (opened.status != Status::kOk) raise_status(opened.status, opened.message);
+  return opened.index;
+}
+
+void target_assign(ChunkServer& server, size_t index, uint32_t target) {
+  Status status;
+  {
+    const nb::gil_scoped_release released;
+    status = server.target_assign(index, target);
+  }
+  if (status != Status::kOk) raise_status(status, "the target cannot get this id");
+}
+
+nb::tuple target_info(ChunkServer& server, size_t index) {
+  braidfs::store::StoreFigures figures;
+  bool known = false;
+  {
+    const nb::gil_scoped_release released;
+    known = server.target_figures(index, figures);
+  }
+  if (!known) throw nb::value_error("no such target");
+  return nb::make_tuple(figures.target, to_bytes(figures.uuid), figures.incarnation,
+                        figures.bytes_total, figures.bytes_free, figures.objects, figures.errors);
+}
+
+void adopt(ChunkServer& server, int fd, const std::string& purpose, uint64_t session,
+           uint64_t connection, uint64_t previous) {
+  if (fd < 0) throw nb::value_error("fd is negative");
+  braidfs::net::UniqueFd owned(fd);
+  if (purpose != "data" && purpose != "server") {
+    throw nb::value_error("purpose is \"data\" or \"server\"");
+  }
+  const nb::gil_scoped_release released;
+  server.adopt({.fd = std::move(owned),
+                .purpose = purpose == "server" ? Purpose::kServer : Purpose::kData,
+                .session = session,
+                .connection = connection,
+                .previous = previous});
+}
+
+nb::list reap(ChunkServer& server, size_t count_max) {
+  nb::list events;
+  for (const auto& event : server.events().reap(count_max)) {
+    events.append(nb::make_tuple(static_cast<int>(event.kind), event.token, event.ino, event.a,
+                                 event.b, nb::bytes(event.payload.data(), event.payload.size())));
+  }
+  return events;
+}
+
+nb::dict counters(ChunkServer& server) {
+  std::map<std::string, uint64_t> sums;
+  {
+    const nb::gil_scoped_release released;
+    sums = server.counters();
+  }
+  nb::dict result;
+  for (const auto& [name, value] : sums) result[name.c_str()] = value;
+  return result;
+}
+
+using ReleaseGil = nb::call_guard<nb::gil_scoped_release>;
+
+}  // namespace
+
+void bind_server(nb::module_& module) {
+  nb::class_<ChunkServer>(module, "ChunkServer", "The data plane of one storage server.")
+      .def(nb::new_([](size_t lane_count, const std::string& io) {
+             return make_server(lane_count, io);
+           }),
+           nb::kw_only(), "lane_count"_a, "io"_a)
+      .def("io_engine", [](ChunkServer& server) { return std::string(server.io_engine()); })
+      .def("target_open", &target_open, "path"_a, nb::kw_only(), "cluster"_a, "uuid"_a,
+           "capacity_bytes"_a, "create"_a)
+      .def("target_assign", &target_assign, "index"_a, "target"_a)
+      .def("target_info", &target_info, "index"_a,
+           nb::sig("def target_info(self, index: int) "
+                   "-> tuple[int, bytes, int, int, int, int, int]"))
+      .def("start", &ChunkServer::start, ReleaseGil())
+      .def("stop", &ChunkServer::stop, "deadline_ms"_a, ReleaseGil())
+      .def("capability_key",
+           [](ChunkServer& server, const nb::bytes& key) { server.capability_key(view(key)); },
+           "key"_a)
+      .def("sessions",
+           [](ChunkServer& server, const std::vector<uint64_t>& live) { server.sessions(live); },
+           "live"_a, ReleaseGil())
+      .def("fence", &ChunkServer::fence, "session"_a, ReleaseGil())
+      .def("map_epoch", &ChunkServer::map_epoch, "epoch"_a)
+      .def("adopt", &adopt, "fd"_a, nb::kw_only(), "purpose"_a, "session"_a, "connection"_a,
+           "previous"_a)
+      .def("events_fd", [](ChunkServer& server) { return server.events().fd(); })
+      .def("reap", &reap, "count_max"_a,
+           nb::sig("def reap(self, count_max: int) "
+                   "-> list[tuple[int, int, int, int, int, bytes]]"))
+      .def("counters", &counters, nb::sig("def counters(self) -> dict[str, int]"));
+}

@@ -1,0 +1,87 @@
+#include "server/admission.h"
+
+#include <cstring>
+#include <limits>
+
+namespace braidfs::server {
+
+namespace {
+
+constexpr OpSpec kReadSpec{false, true, false, true, kRightRead};
+constexpr OpSpec kWriteSpec{true, true, false, true, kRightWrite};
+constexpr OpSpec kSyncSpec{false, true, false, false, 0};
+constexpr OpSpec kTruncateSpec{false, false, true, false, 0};
+constexpr OpSpec kPunchSpec{false, true, false, true, kRightWrite};
+constexpr OpSpec kStatSpec{false, true, false, false, kRightRead};
+constexpr OpSpec kServerSpec{false, false, true, false, 0};  // DELETE, FENCE
+constexpr OpSpec kPingSpec{false, false, false, false, 0};
+
+constexpr uint64_t kOffsetMax = std::numeric_limits<int64_t>::max();
+
+bool flags_fit(const FrameHeader& header, const OpSpec& spec) {
+  if ((header.flags & (kFlagReply | kFlagReplay | kFlagOneway)) != 0) return false;
+  if (((header.flags & kFlagSums) != 0) != spec.payload) return false;
+  if ((header.flags & kFlagMustExist) != 0 && header.op != static_cast<uint8_t>(Op::kRead)) {
+    return false;
+  }
+  return (header.flags & kFlagCapability) == 0 || spec.capability;
+}
+
+bool range_fits(const FrameHeader& header, const OpSpec& spec) {
+  if (header.offset > kOffsetMax && header.op != static_cast<uint8_t>(Op::kFence) &&
+      header.op != static_cast<uint8_t>(Op::kSync)) {
+    return false;
+  }
+  if (!spec.range) return true;
+  if (header.length == 0 || header.length > kOffsetMax - header.offset) return false;
+  if (header.op == static_cast<uint8_t>(Op::kPunch)) return true;
+  return header.length <= limits::kFramePayloadLengthMax;
+}
+
+uint32_t body_length_of(const FrameHeader& header, const OpSpec& spec) {
+  uint32_t length = 0;
+  if ((header.flags & kFlagCapability) != 0) length += sizeof(Capability);
+  if (spec.payload) length += 8 * blocks_touched(header.offset, header.length);
+  return length;
+}
+
+}  // namespace
+
+const OpSpec* spec_of(uint8_t op) {
+  switch (static_cast<Op>(op)) {
+    case Op::kPing: return &kPingSpec;
+    case Op::kRead: return &kReadSpec;
+    case Op::kWrite: return &kWriteSpec;
+    case Op::kSync: return &kSyncSpec;
+    case Op::kTruncate: return &kTruncateSpec;
+    case Op::kPunch: return &kPunchSpec;
+    case Op::kStat: return &kStatSpec;
+    case Op::kDelete: return &kServerSpec;
+    case Op::kFence: return &kServerSpec;
+  }
+  return nullptr;
+}
+
+Status shape(const FrameHeader& header, Purpose purpose) {
+  const OpSpec* spec = spec_of(header.op);
+  if (spec == nullptr || !flags_fit(header, *spec)) return Status::kBadRequest;
+  if (spec->metaserver_only && purpose != Purpose::kServer) return Status::kBadRequest;
+  if (header.stripe_index >= limits::kStripeWidthMax) return Status::kBadRequest;
+  if (!range_fits(header, *spec)) return Status::kBadRequest;
+  if (header.payload_length != (spec->payload ? header.length : 0)) return Status::kBadRequest;
+  if (header.body_length != body_length_of(header, *spec)) return Status::kBadRequest;
+  return Status::kOk;
+}
+
+RequestBody body_of(const FrameHeader& header, std::span<const std::byte> body) {
+  RequestBody parts;
+  if ((header.flags & kFlagCapability) != 0) {
+    parts.capability.emplace();
+    std::memcpy(&*parts.capability, body.data(), sizeof(Capability));
+    body = body.subspan(sizeof(Capability));
+  }
+  parts.sums = body;
+  return parts;
+}
+
+}  // namespace braidfs::server

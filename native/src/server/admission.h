@@ -1,0 +1,37 @@
+// Which requests a storage server accepts: checks that need nothing but the frame. Pure, any
+// thread. Two steps: shape() on the header alone, before memory is spent on body and payload;
+// body_of() when the body is there. Sessions, targets and capabilities are checked by the lane.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "braidfs/frame.h"
+
+namespace braidfs::server {
+
+enum class Purpose : uint8_t { kData, kServer };
+
+struct OpSpec {
+  bool payload;          // a WRITE carries its bytes, nothing else does
+  bool capability;       // needed unless the connection's purpose is kServer
+  bool metaserver_only;  // refused on a kData connection
+  bool range;            // offset and length name bytes of the object
+  uint32_t rights;
+};
+
+// nullptr: not an operation of the data wire.
+const OpSpec* spec_of(uint8_t op);
+
+// Anything but kOk means that the peer broke the protocol: it gets this answer and is closed.
+Status shape(const FrameHeader& header, Purpose purpose);
+
+// What a body of the right shape holds; the views are of the body.
+struct RequestBody {
+  std::optional<Capability> capability;
+  std::span<const std::byte> sums;  // packed u64, one per block
+};
+RequestBody body_of(const FrameHeader& header, std::span<const std::byte> body);
+
+}  // namespace braidfs::server

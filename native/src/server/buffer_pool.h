@@ -1,0 +1,79 @@
+// Memory for payloads: 4096-aligned so that O_DIRECT works, bounded in total. LANE ONLY.
+// A buffer goes back when its owner lets go of it; the pool outlives its buffers (the lane owns
+// both and ends its requests first). Freed buffers are kept for the next request of their size
+// class; when the bound is near, kept ones of other classes make room.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "braidfs/limits.h"
+#include "server/counters.h"
+
+namespace braidfs::server {
+
+class BufferPool;
+
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Buffer&& other) noexcept;
+  Buffer& operator=(Buffer&& other) noexcept;
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() { reset(); }
+
+  explicit operator bool() const { return memory_ != nullptr; }
+  std::byte* data() const { return memory_.get(); }
+  size_t size() const { return size_; }
+  void reset();
+
+ private:
+  friend class BufferPool;
+  struct Free {
+    void operator()(std::byte* memory) const;
+  };
+  using Memory = std::unique_ptr<std::byte[], Free>;
+
+  Memory memory_;
+  size_t size_ = 0;
+  BufferPool* pool_ = nullptr;
+};
+
+class BufferPool {
+ public:
+  BufferPool(size_t bytes_max, Counters& counters) : bytes_max_(bytes_max), counters_(counters) {}
+  ~BufferPool();
+  BufferPool(const BufferPool&) = delete;
+  BufferPool& operator=(const BufferPool&) = delete;
+
+  // An empty Buffer when the bound is reached (or the system has no memory): ask again after some
+  // other buffer went back. size is at most kSizeMax.
+  Buffer take(size_t size);
+  size_t bytes_in_use() const { return in_use_; }
+  bool lacking() const { return lacking_; }  // a take() failed since the last clear_lacking()
+  void clear_lacking() { lacking_ = false; }
+
+  static constexpr size_t kSizeMax = limits::kFramePayloadLengthMax + 2 * limits::kBlockSize;
+
+ private:
+  friend class Buffer;
+  static constexpr size_t kClassCount = 13;  // 2^n blocks and two more, n = 0..12
+  static size_t class_of(size_t size);
+  static size_t bytes_of(size_t size_class);
+  void give_back(Buffer::Memory memory, size_t size);
+  void drop_kept(size_t bytes_needed);
+
+  const size_t bytes_max_;
+  Counters& counters_;
+  size_t in_use_ = 0;
+  size_t kept_ = 0;
+  bool lacking_ = false;
+  std::array<std::vector<Buffer::Memory>, kClassCount> free_;
+};
+
+}  // namespace braidfs::server

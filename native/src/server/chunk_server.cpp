@@ -1,0 +1,228 @@
+#include "server/chunk_server.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+namespace braidfs::server {
+
+namespace {
+
+constexpr size_t kLanesDefaultMax = 8;
+constexpr size_t kLaneBufferBytesMin = 48u << 20;  // two payloads of the largest size, and more
+
+size_t lane_count_of(const ServerConfig& config) {
+  if (config.lane_count != 0) return std::min(config.lane_count, ChunkServer::kLanesMax);
+  const size_t cores = std::max(1u, std::thread::hardware_concurrency());
+  return std::min(cores, kLanesDefaultMax);
+}
+
+LogLevel level_of(int level) {
+  if (level >= 40) return LogLevel::kError;
+  if (level >= 30) return LogLevel::kWarning;
+  return level >= 20 ? LogLevel::kNotice : LogLevel::kDebug;
+}
+
+}  // namespace
+
+ChunkServer::ChunkServer(const ServerConfig& config) {
+  choose_engine(config.io);
+  services_.close_session = [this](uint64_t session) { close_session(session); };
+  const size_t count = lane_count_of(config);
+  const size_t share = std::max(config.buffer_bytes_max / count, kLaneBufferBytesMin);
+  for (size_t index = 0; index < count; ++index) {
+    lanes_.push_back(std::make_unique<Lane>(
+        LaneConfig{.index = index, .buffer_bytes_max = share}, services_, registry_));
+    if (fault_ == 0) fault_ = lanes_.back()->loop().fault();
+  }
+}
+
+ChunkServer::~ChunkServer() { stop(0); }
+
+void ChunkServer::choose_engine(IoEngine io) {
+  if (io == IoEngine::kSyscall) return;
+  const int error = Uring::probe();
+  services_.uring = error == 0;
+  if (error == 0) return;
+  if (io == IoEngine::kUring) fault_ = error;
+  services_.events.log(LogLevel::kWarning,
+                       std::string("io_uring is not to be had (") + std::strerror(-error) +
+                           "): I/O that waits for the disk uses worker threads");
+}
+
+TargetOpened ChunkServer::target_open(const TargetConfig& config) {
+  TargetTable::Entry* entry = services_.targets.next();
+  if (entry == nullptr) return {.status = Status::kEinval, .message = "too many targets"};
+  std::shared_ptr<store::Device> device;
+  if (const int error = store::open_posix_device(config.path, device); error != 0) {
+    return {.status = static_cast<Status>(-error), .message = config.path};
+  }
+  store::StoreConfig options;
+  options.cluster = config.cluster;
+  options.target = config.uuid;
+  options.create = config.create;
+  options.capacity_bytes = config.capacity_bytes;
+  options.on_corrupt = [this, entry](const store::CorruptBlock& block) {
+    services_.events.corrupt(entry->target.load(), block.object.file_id, block.object.stripe_index,
+                             block.offset);
+  };
+  options.on_log = [this, path = config.path](int level, const std::string& text) {
+    services_.events.log(level_of(level), path + ": " + text);
+  };
+  auto opened = store::ChunkStore::open(std::move(device), options);
+  if (!opened.store) {
+    return {.status = opened.status, .message = config.path + ": " + opened.message};
+  }
+  const uint32_t target = opened.store->figures().target;
+  services_.targets.add(std::move(opened.store), target);
+  return {.index = services_.targets.count() - 1, .message = {}};
+}
+
+Status ChunkServer::target_assign(size_t index, uint32_t target) {
+  if (index >= services_.targets.count() || target == 0) return Status::kEinval;
+  auto& entry = services_.targets.at(index);
+  if (entry.target.load() == target) return Status::kOk;
+  if (services_.targets.find(target) != nullptr) return Status::kEinval;
+  const Status status = entry.store->set_target(target);
+  if (status == Status::kOk) entry.target.store(target, std::memory_order_release);
+  return status;
+}
+
+bool ChunkServer::target_figures(size_t index, store::StoreFigures& figures) {
+  if (index >= services_.targets.count()) return false;
+  figures = services_.targets.at(index).store->figures();
+  return true;
+}
+
+void ChunkServer::start() {
+  Phase expected = Phase::kNew;
+  if (!phase_.compare_exchange_strong(expected, Phase::kRunning)) return;
+  for (const auto& lane : lanes_) lane->start();
+}
+
+bool ChunkServer::wait_for_connections(uint32_t deadline_ms) const {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(deadline_ms);
+  const auto connected = [this] {
+    return std::any_of(lanes_.begin(), lanes_.end(),
+                       [](const auto& lane) { return lane->connection_count() > 0; });
+  };
+  while (connected()) {
+    if (std::chrono::steady_clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+void ChunkServer::stop(uint32_t deadline_ms) {
+  Phase before;
+  {
+    const std::scoped_lock lock(mu_);
+    before = phase_.exchange(Phase::kStopped);
+  }
+  if (before == Phase::kStopped) return;
+  if (before == Phase::kRunning) {
+    for (const auto& lane : lanes_) lane->close_all();
+    wait_for_connections(deadline_ms);
+  }
+  services_.readers.stop();
+  services_.writers.stop();
+  services_.blocking.stop();
+  for (const auto& lane : lanes_) lane->stop();
+  services_.sessions.forget_waiting();
+  {
+    const std::scoped_lock lock(mu_);
+    lanes_.clear();
+  }
+  stop_targets();
+}
+
+void ChunkServer::stop_targets() {
+  for (size_t index = 0; index < services_.targets.count(); ++index) {
+    const Status status = services_.targets.at(index).store->stop();
+    if (status == Status::kOk) continue;
+    services_.events.log(LogLevel::kError,
+                         "a target could not be synced at the end (status " +
+                             std::to_string(static_cast<int>(status)) +
+                             "): it is recovered at the next start");
+  }
+}
+
+void ChunkServer::sessions(std::span<const uint64_t> live) {
+  for (const uint64_t gone : services_.sessions.replace(live)) close_session(gone);
+}
+
+void ChunkServer::fence(uint64_t session) {
+  if (session == 0) return;  // the metaserver's own connections
+  services_.sessions.fence(session);
+  close_session(session);
+}
+
+void ChunkServer::close_session(uint64_t session) {
+  const std::scoped_lock lock(mu_);
+  if (phase_.load() != Phase::kRunning) return;
+  for (const auto& lane : lanes_) lane->close_session(session);
+}
+
+// Beside the connection that it replaces, so that the two are ordered by one thread; else where
+// there are fewest.
+Lane& ChunkServer::lane_for(const Adoption& adoption, size_t& index) {
+  const auto previous =
+      adoption.previous == 0
+          ? std::nullopt
+          : registry_.lane_of({.session = adoption.session, .connection = adoption.previous});
+  if (previous) {
+    index = *previous;
+  } else {
+    const auto fewest = std::min_element(
+        lanes_.begin(), lanes_.end(), [](const auto& left, const auto& right) {
+          return left->connection_count() < right->connection_count();
+        });
+    index = static_cast<size_t>(fewest - lanes_.begin());
+  }
+  return *lanes_[index];
+}
+
+bool ChunkServer::adopt(Adoption adoption) {
+  const ConnectionName name{.session = adoption.session, .connection = adoption.connection};
+  {
+    const std::scoped_lock lock(mu_);
+    size_t index = 0;
+    if (phase_.load() == Phase::kRunning) {
+      Lane& lane = lane_for(adoption, index);
+      if (registry_.add(name, index)) {
+        lane.adopt(std::move(adoption));
+        return true;
+      }
+    }
+  }
+  services_.events.log(LogLevel::kWarning, "connection " + std::to_string(name.connection) +
+                                               " refused: its name is in use, there are too "
+                                               "many, or the server stops");
+  services_.events.closed(name.session, name.connection);
+  return false;
+}
+
+std::map<std::string, uint64_t> ChunkServer::counters() {
+  std::map<std::string, uint64_t> sums;
+  const std::scoped_lock lock(mu_);
+  for (const auto& lane : lanes_) lane->counters().each([&](const char* name, const Counter& value) {
+    sums[name] += value.load(std::memory_order_relaxed);
+  });
+  for (size_t index = 0; index < services_.targets.count(); ++index) {
+    const store::StoreFigures figures = services_.targets.at(index).store->figures();
+    sums["log_bytes"] += figures.log_bytes;
+    sums["redo_bytes"] += figures.redo_bytes;
+    sums["checkpoints"] += figures.checkpoints;
+    sums["store_errors"] += figures.errors;
+    sums["objects"] += figures.objects;
+    sums["objects_cached"] += figures.objects_cached;
+    sums["groups_cached"] += figures.groups_cached;
+  }
+  sums["events_dropped"] = services_.events.dropped();
+  sums["sessions_live"] = services_.sessions.live_count();
+  return sums;
+}
+
+}  // namespace braidfs::server

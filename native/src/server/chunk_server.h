@@ -1,0 +1,96 @@
+// The native half of a storage server, composed: targets, lanes, workers and the tables that
+// Python fills (docs/INTERFACES.md 3.2). Bound to Python by bindings/server.cpp.
+//
+// Threads: every call ANY THREAD, but one at a time for target_open(), start() and stop() (Python
+// makes them from one task). Calls are short except target_open() (recovery) and stop() (drain).
+// Invariants: no request is served before the first sessions(); after stop() nothing is served and
+// every target is marked clean.
+// Not here: the handshake, registration, heartbeats (storageserver/, fscommon/auth).
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "server/connection_registry.h"
+#include "server/lane.h"
+#include "server/services.h"
+
+namespace braidfs::server {
+
+enum class IoEngine : uint8_t { kAuto, kUring, kSyscall };
+
+struct ServerConfig {
+  size_t lane_count = 0;  // 0: one per core, at most 8
+  IoEngine io = IoEngine::kAuto;
+  size_t buffer_bytes_max = size_t{512} << 20;  // of payloads, all lanes together
+};
+
+struct TargetConfig {
+  std::string path;
+  store::Uuid cluster{};
+  store::Uuid uuid{};
+  uint64_t capacity_bytes = 0;
+  bool create = false;
+};
+
+// index is meaningful when status is kOk; message is a sentence for people when it is not.
+struct TargetOpened {
+  size_t index = 0;
+  Status status = Status::kOk;
+  std::string message;
+};
+
+class ChunkServer {
+ public:
+  static constexpr size_t kLanesMax = 64;
+
+  // What went wrong with io = kUring is in fault() (-errno); nothing else may be called then.
+  explicit ChunkServer(const ServerConfig& config);
+  ~ChunkServer();
+  ChunkServer(const ChunkServer&) = delete;
+  ChunkServer& operator=(const ChunkServer&) = delete;
+
+  int fault() const { return fault_; }
+  const char* io_engine() const { return services_.uring ? "uring" : "syscall"; }
+
+  TargetOpened target_open(const TargetConfig& config);
+  Status target_assign(size_t index, uint32_t target);  // kEinval: no such index, id 0 or taken
+  bool target_figures(size_t index, store::StoreFigures& figures);
+
+  void start();
+  void stop(uint32_t deadline_ms);
+
+  void capability_key(std::span<const std::byte> key) { services_.capability_key.set(key); }
+  void sessions(std::span<const uint64_t> live);
+  void fence(uint64_t session);
+  void map_epoch(uint32_t epoch) { services_.map_epoch.store(epoch); }
+  // False, and the socket closed, when the name is taken, there are too many connections, or the
+  // server does not run.
+  bool adopt(Adoption adoption);
+
+  EventQueue& events() { return services_.events; }
+  std::map<std::string, uint64_t> counters();
+
+ private:
+  void choose_engine(IoEngine io);
+  void close_session(uint64_t session);
+  Lane& lane_for(const Adoption& adoption, size_t& index);
+  bool wait_for_connections(uint32_t deadline_ms) const;
+  void stop_targets();
+
+  enum class Phase : uint8_t { kNew, kRunning, kStopped };
+
+  int fault_ = 0;
+  std::atomic<Phase> phase_{Phase::kNew};
+  Services services_;
+  ConnectionRegistry registry_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::mutex mu_;  // guards lanes_ against its end in stop()
+};
+
+}  // namespace braidfs::server

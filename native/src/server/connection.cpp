@@ -1,0 +1,265 @@
+#include "server/connection.h"
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "server/lane.h"
+#include "server/services.h"
+
+namespace braidfs::server {
+
+namespace {
+
+using Life = SessionState::Life;
+
+// A kernel's worth of small frames can be taken in by one turn after reading was stopped, and the
+// bytes are bounded by the lane's buffers: so the stream never has to refuse a reply.
+constexpr uint32_t kFramesQueuedMax = 32u << 10;
+constexpr size_t kBytesQueuedMax = size_t{1} << 40;
+constexpr uint32_t kBodyLengthMax =
+    sizeof(Capability) + 8 * (limits::kFramePayloadLengthMax / limits::kBlockSize + 1);
+
+FrameHeader reply_header(const FrameHeader& request, Status status) {
+  FrameHeader header;
+  header.op = request.op;
+  header.flags = kFlagReply;
+  header.request_id = request.request_id;
+  header.file_id = request.file_id;
+  header.stripe_index = request.stripe_index;
+  header.target = request.target;
+  header.status = static_cast<uint16_t>(status);
+  return header;
+}
+
+}  // namespace
+
+Request::~Request() {
+  buffer.reset();
+  connection->request_dropped();
+}
+
+Connection::Connection(Lane& lane, Adoption adoption)
+    : lane_(lane),
+      purpose_(adoption.purpose),
+      session_(adoption.session),
+      id_(adoption.connection),
+      state_(lane.services().sessions.connection_added(adoption.session)),
+      capabilities_(lane.services().capability_key),
+      fd_(std::move(adoption.fd)),
+      progress_at_(lane.loop().now()) {}
+
+Connection::~Connection() = default;
+
+void Connection::begin(bool wait_for_predecessor) {
+  predecessor_pending_ = wait_for_predecessor;
+  if (wait_for_predecessor) return;
+  phase_ = Phase::kServing;
+  stream_.emplace(lane_.loop(), std::move(fd_), *this,
+                  net::StreamLimits{.body_length_max = kBodyLengthMax,
+                                    .payload_length_max = limits::kFramePayloadLengthMax,
+                                    .frames_queued_max = kFramesQueuedMax,
+                                    .bytes_queued_max = kBytesQueuedMax});
+  if (const int error = stream_->start(); error != 0) close(-error, "cannot watch the socket");
+  if (state_->life() == Life::kFenced) close(0, "the session was fenced");
+}
+
+void Connection::predecessor_ended() {
+  if (!std::exchange(predecessor_pending_, false)) return;
+  if (phase_ == Phase::kWaiting) begin(false);
+  end_if_idle();
+}
+
+void Connection::replaced_by(std::shared_ptr<Connection> successor) {
+  successors_.push_back(std::move(successor));
+  close(0, "replaced by a newer connection");
+}
+
+void Connection::close(int error, std::string reason) {
+  if (closing()) return;
+  if (stream_) {
+    stream_->cut(error, std::move(reason));
+    return;
+  }
+  closed(error, reason);
+}
+
+void Connection::closed(int error, const std::string& reason) {
+  if (closing()) return;
+  const auto self = shared_from_this();
+  phase_ = Phase::kClosing;
+  if (error != 0) lane_.report_cut(*this, error, reason);
+  arriving_.reset();
+  stream_.reset();
+  fd_.reset();
+  lane_.forget_waiting(*this);
+  end_if_idle();
+}
+
+void Connection::end_if_idle() {
+  if (phase_ != Phase::kClosing || in_flight_ > 0 || predecessor_pending_) return;
+  phase_ = Phase::kEnded;
+  const auto self = shared_from_this();
+  lane_.connection_ended(*this);
+  for (const auto& successor : std::exchange(successors_, {})) successor->predecessor_ended();
+}
+
+Status Connection::check_capability(const FrameHeader& header, std::span<const std::byte> body) {
+  const OpSpec& spec = *spec_of(header.op);
+  if (!spec.capability || purpose_ == Purpose::kServer) return Status::kOk;
+  const RequestBody parts = body_of(header, body);
+  if (!parts.capability) return Status::kBadCapability;
+  const Status status =
+      capabilities_.check(*parts.capability, header.file_id, session_, spec.rights);
+  if (status != Status::kOk) add(lane_.counters().refused_capabilities);
+  return status;
+}
+
+// What must hold before anything is done for the peer; PING asks only for a connection, FENCE
+// comes before there is a session table to fence in.
+Status Connection::admit(const FrameHeader& header, std::span<const std::byte> body) {
+  const auto op = static_cast<Op>(header.op);
+  if (op == Op::kPing || op == Op::kFence) return Status::kOk;
+  const Services& services = lane_.services();
+  if (!services.sessions.ready()) return Status::kNotReady;
+  if (purpose_ == Purpose::kData) {
+    if (state_->life() == Life::kFenced) return Status::kFenced;
+    if (state_->life() != Life::kLive) return Status::kUnknownSession;
+  }
+  if (header.map_epoch != 0 && header.map_epoch < services.map_epoch.load()) {
+    return Status::kStaleMapEpoch;
+  }
+  if (services.targets.find(header.target) == nullptr) return Status::kNoTarget;
+  return check_capability(header, body);
+}
+
+void Connection::send_status(const FrameHeader& header, Status status) {
+  if (stream_) (void)stream_->send({.header = reply_header(header, status)});
+}
+
+void Connection::refuse(const FrameHeader& header, Status status) {
+  add(lane_.counters().refused_requests);
+  send_status(header, status);
+}
+
+// The peer broke the protocol: it is told, then cut off by the caller.
+bool Connection::well_formed(const FrameHeader& header) {
+  const Status status = shape(header, purpose_);
+  if (status == Status::kOk) return true;
+  add(lane_.counters().refused_frames);
+  send_status(header, status);
+  stream_->flush();
+  return false;
+}
+
+net::PayloadPlace Connection::payload_buffer(const FrameHeader& header,
+                                             std::span<const std::byte> body) {
+  if (!stream_->is_open() || !well_formed(header)) return {.verdict = net::Verdict::kRefuse};
+  if (const Status status = admit(header, body); status != Status::kOk) {
+    refuse(header, status);
+    return {.verdict = net::Verdict::kDiscard};
+  }
+  const size_t skew = header.offset % limits::kBlockSize;
+  Buffer buffer = lane_.take_buffer(skew + header.payload_length);
+  if (!buffer) {
+    lane_.wait_for_memory(shared_from_this());
+    return {.verdict = net::Verdict::kPause};
+  }
+  arriving_ = accept(header);
+  arriving_->buffer = std::move(buffer);
+  arriving_->payload = {arriving_->buffer.data() + skew, header.payload_length};
+  arriving_->sums.resize(blocks_touched(header.offset, header.length));
+  const auto sums = body_of(header, body).sums;
+  std::memcpy(arriving_->sums.data(), sums.data(), sums.size());
+  return {.verdict = net::Verdict::kTake, .bytes = arriving_->payload};
+}
+
+std::shared_ptr<Request> Connection::accept(const FrameHeader& header) {
+  ++in_flight_;
+  add(lane_.counters().in_flight);
+  limit_reading();
+  return std::make_shared<Request>(shared_from_this(), header);
+}
+
+bool Connection::frame(const FrameHeader& header, std::span<const std::byte> body,
+                       std::span<std::byte>) {
+  if (!stream_->is_open()) return false;
+  if (arriving_) {
+    lane_.execute(std::move(arriving_));
+    return true;
+  }
+  if (!well_formed(header)) return false;
+  const Status status = admit(header, body);
+  if (status == Status::kOk) {
+    lane_.execute(accept(header));
+  } else {
+    refuse(header, status);
+  }
+  return true;
+}
+
+void Connection::reply(std::shared_ptr<Request> request) {
+  if (phase_ != Phase::kServing) return;
+  const Request& done = *request;
+  FrameHeader header = reply_header(done.header, done.status);
+  header.offset = done.incarnation;
+  net::OutFrame out{.header = header};
+  if (done.status == Status::kOk) {
+    if (static_cast<Op>(header.op) == Op::kRead) {
+      out.header.flags |= kFlagSums;
+      out.header.length = static_cast<uint32_t>(done.payload.size());
+      out.body = std::as_bytes(std::span(done.sums));
+      out.payload = done.payload;
+    } else {
+      out.body = done.body;
+    }
+  }
+  out.keep = std::move(request);
+  if (stream_->frames_queued() == 0) progress_at_ = lane_.loop().now();
+  if (!stream_->send(std::move(out)) && stream_->is_open()) {
+    close(ENOBUFS, "replies do not drain");
+  }
+}
+
+void Connection::resume() {
+  if (stream_) stream_->resume();
+}
+
+// Called by the request's destructor, perhaps from inside the stream: only counts and defers.
+void Connection::request_dropped() {
+  --in_flight_;
+  subtract(lane_.counters().in_flight);
+  progress_at_ = lane_.loop().now();
+  lane_.memory_returned();
+  const bool may_read = !receiving_ && in_flight_ <= kInFlightMax / 2;
+  if (may_read || (phase_ == Phase::kClosing && in_flight_ == 0)) schedule_settle();
+}
+
+void Connection::schedule_settle() {
+  if (std::exchange(settle_scheduled_, true)) return;
+  lane_.loop().defer([weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->settle();
+  });
+}
+
+void Connection::settle() {
+  settle_scheduled_ = false;
+  limit_reading();
+  end_if_idle();
+}
+
+void Connection::limit_reading() {
+  if (!stream_ || phase_ != Phase::kServing) return;
+  const bool wanted = in_flight_ < kInFlightMax;
+  if (wanted == receiving_) return;
+  receiving_ = wanted;
+  stream_->receive(wanted);
+}
+
+bool Connection::stalled_since(net::Clock::time_point when) const {
+  if (!stream_ || phase_ != Phase::kServing) return false;
+  if (arriving_ && stream_->received_at() < when) return true;
+  return stream_->frames_queued() > 0 && progress_at_ < when;
+}
+
+}  // namespace braidfs::server

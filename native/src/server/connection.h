@@ -1,0 +1,101 @@
+// One adopted connection: admits its frames, bounds what it may have in flight, sends its replies.
+// LANE ONLY.
+//
+// Life: kWaiting (the connection it replaces has requests that run; nothing is read) → kServing →
+// kClosing (the stream is cut, requests that run end) → kEnded (reported, forgotten by the lane).
+// Invariants: a reply is sent only while kServing; no request of a successor is read before this
+// one is kEnded (rule 23); in_flight counts requests until their reply left, and reading stops at
+// kInFlightMax (what one receive had already taken in is still accepted).
+// Not here: what an operation does (operations.h), whose turn for memory it is (lane.h).
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "net/frame_stream.h"
+#include "server/admission.h"
+#include "server/capability.h"
+#include "server/request.h"
+#include "server/session_table.h"
+
+namespace braidfs::server {
+
+class Lane;
+
+struct Adoption {
+  net::UniqueFd fd;
+  Purpose purpose = Purpose::kData;
+  uint64_t session = 0;
+  uint64_t connection = 0;
+  uint64_t previous = 0;
+};
+
+class Connection final : public net::StreamSink, public std::enable_shared_from_this<Connection> {
+ public:
+  static constexpr uint32_t kInFlightMax = limits::kRequestsInFlightMax;
+
+  Connection(Lane& lane, Adoption adoption);
+  ~Connection() override;
+
+  uint64_t session() const { return session_; }
+  uint64_t id() const { return id_; }
+  Purpose purpose() const { return purpose_; }
+  size_t in_flight() const { return in_flight_; }
+  bool closing() const { return phase_ == Phase::kClosing || phase_ == Phase::kEnded; }
+  bool ended() const { return phase_ == Phase::kEnded; }
+
+  // Begins to serve, now or when the connection that it replaces has ended.
+  void begin(bool wait_for_predecessor);
+  void predecessor_ended();
+  void replaced_by(std::shared_ptr<Connection> successor);
+  void close(int error, std::string reason);
+
+  void reply(std::shared_ptr<Request> request);
+  // Memory came back: go on with the payload that had no place.
+  void resume();
+  bool stalled_since(net::Clock::time_point when) const;
+
+  net::PayloadPlace payload_buffer(const FrameHeader& header,
+                                   std::span<const std::byte> body) override;
+  bool frame(const FrameHeader& header, std::span<const std::byte> body,
+             std::span<std::byte> payload) override;
+  void closed(int error, const std::string& reason) override;
+
+ private:
+  friend struct Request;
+  enum class Phase : uint8_t { kWaiting, kServing, kClosing, kEnded };
+
+  bool well_formed(const FrameHeader& header);
+  Status admit(const FrameHeader& header, std::span<const std::byte> body);
+  Status check_capability(const FrameHeader& header, std::span<const std::byte> body);
+  std::shared_ptr<Request> accept(const FrameHeader& header);
+  void refuse(const FrameHeader& header, Status status);
+  void send_status(const FrameHeader& header, Status status);
+  void request_dropped();
+  void limit_reading();
+  void schedule_settle();
+  void settle();
+  void end_if_idle();
+
+  Lane& lane_;
+  const Purpose purpose_;
+  const uint64_t session_;
+  const uint64_t id_;
+  std::shared_ptr<SessionState> state_;
+  CapabilityCache capabilities_;
+  net::UniqueFd fd_;  // until begin(); then the stream's
+  std::optional<net::FrameStream> stream_;
+  Phase phase_ = Phase::kWaiting;
+  bool predecessor_pending_ = false;
+  bool receiving_ = true;
+  bool settle_scheduled_ = false;
+  size_t in_flight_ = 0;
+  net::Clock::time_point progress_at_;  // when a reply last left, or the first one was queued
+  std::shared_ptr<Request> arriving_;  // a WRITE whose payload comes in
+  std::vector<std::shared_ptr<Connection>> successors_;
+};
+
+}  // namespace braidfs::server

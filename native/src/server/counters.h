@@ -1,0 +1,64 @@
+// What one lane has done, as numbers that only rise (gauges are marked). Written by its lane or the
+// worker that serves it, read by any thread: relaxed atomics, summed over lanes by ChunkServer.
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+namespace braidfs::server {
+
+using Counter = std::atomic<uint64_t>;
+
+inline void add(Counter& counter, uint64_t amount = 1) {
+  counter.fetch_add(amount, std::memory_order_relaxed);
+}
+inline void subtract(Counter& counter, uint64_t amount = 1) {
+  counter.fetch_sub(amount, std::memory_order_relaxed);
+}
+
+struct alignas(64) Counters {
+  Counter reads{0}, writes{0}, syncs{0}, truncates{0}, punches{0}, stats{0}, deletes{0}, fences{0},
+      pings{0};
+  Counter read_bytes{0}, written_bytes{0};
+  Counter reads_inline{0}, reads_uring{0}, reads_worker{0};
+  Counter writes_inline{0}, writes_uring{0}, writes_worker{0};
+  Counter payload_checksum_errors{0}, corrupt_blocks{0};
+  Counter refused_requests{0}, refused_frames{0}, refused_capabilities{0}, busy_requests{0};
+  Counter connections{0}, connections_adopted{0}, in_flight{0};  // 1st and 3rd are gauges
+  Counter buffer_bytes{0}, buffer_waits{0}, stalled_connections{0};  // 1st is a gauge
+
+  // visit(name, counter) for each; the names are those of ChunkServer.counters().
+  template <typename Visit>
+  void each(Visit visit) const {
+    visit("reads", reads);
+    visit("writes", writes);
+    visit("syncs", syncs);
+    visit("truncates", truncates);
+    visit("punches", punches);
+    visit("stats", stats);
+    visit("deletes", deletes);
+    visit("fences", fences);
+    visit("pings", pings);
+    visit("read_bytes", read_bytes);
+    visit("written_bytes", written_bytes);
+    visit("reads_inline", reads_inline);
+    visit("reads_uring", reads_uring);
+    visit("reads_worker", reads_worker);
+    visit("writes_inline", writes_inline);
+    visit("writes_uring", writes_uring);
+    visit("writes_worker", writes_worker);
+    visit("payload_checksum_errors", payload_checksum_errors);
+    visit("corrupt_blocks", corrupt_blocks);
+    visit("refused_requests", refused_requests);
+    visit("refused_frames", refused_frames);
+    visit("refused_capabilities", refused_capabilities);
+    visit("busy_requests", busy_requests);
+    visit("connections", connections);
+    visit("connections_adopted", connections_adopted);
+    visit("in_flight", in_flight);
+    visit("buffer_bytes", buffer_bytes);
+    visit("buffer_waits", buffer_waits);
+    visit("stalled_connections", stalled_connections);
+  }
+};
+
+}  // namespace braidfs::server

@@ -1,0 +1,104 @@
+// One thread of the data path: an event loop, the connections adopted by it, their buffers and, if
+// the kernel lets us, an io_uring. A request is received, performed and answered here without a
+// hand-off unless the disk or a lock makes it wait.
+//
+// Invariants: requests and buffers are dropped on this thread only; whoever waits for memory is
+// served in order; a connection is forgotten only when it ended.
+// Threads: LANE ONLY, except adopt(), close_session(), complete(), close_all(), stop() and
+// connection_count(): ANY THREAD.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "net/event_loop.h"
+#include "server/buffer_pool.h"
+#include "server/connection.h"
+#include "server/connection_registry.h"
+#include "server/operations.h"
+#include "server/services.h"
+#include "server/uring.h"
+
+namespace braidfs::server {
+
+struct LaneConfig {
+  size_t index = 0;
+  size_t buffer_bytes_max = 256u << 20;
+};
+
+class Lane {
+ public:
+  static constexpr std::chrono::seconds kStallMax{60};
+
+  Lane(const LaneConfig& config, Services& services, ConnectionRegistry& registry);
+  ~Lane();
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  void start();
+  void stop();  // ends and joins the thread; connections must have ended
+
+  void adopt(Adoption adoption);
+  void close_session(uint64_t session);
+  void close_all();
+  void complete(std::shared_ptr<Request> request);
+  size_t connection_count() const { return connection_count_.load(std::memory_order_acquire); }
+
+  Services& services() { return services_; }
+  Counters& counters() { return counters_; }
+  net::EventLoop& loop() { return loop_; }
+
+  void execute(std::shared_ptr<Request> request);
+  void finish(std::shared_ptr<Request> request);
+  // Empty when memory is short or others wait for it: then wait_for_memory().
+  Buffer take_buffer(size_t size);
+  void wait_for_memory(std::shared_ptr<Connection> connection);
+  void memory_returned();
+  void forget_waiting(const Connection& connection);
+  void connection_ended(Connection& connection);
+  void report_cut(const Connection& connection, int error, const std::string& reason);
+
+ private:
+  // A READ without room for its bytes, or a connection whose next payload has no place.
+  using Waiter = std::variant<std::shared_ptr<Request>, std::shared_ptr<Connection>>;
+
+  void run();
+  void post(net::EventLoop::Task task);
+  void begin(Adoption adoption);
+  void drain_completed();
+  bool give_buffer(Request& request);
+  void serve_waiting();
+  bool serve_first();
+  void look_for_stalled();
+
+  const size_t index_;
+  Services& services_;
+  ConnectionRegistry& registry_;
+  Counters counters_;
+  net::EventLoop loop_;
+  BufferPool buffers_;
+  Operations operations_;
+  std::unordered_map<ConnectionName, std::shared_ptr<Connection>, ConnectionNameHash> connections_;
+  std::atomic<size_t> connection_count_{0};
+  std::deque<Waiter> waiting_;
+  bool serve_scheduled_ = false;
+  bool turn_ = false;       // the connection that resumes now is first in the queue
+  bool turn_lost_ = false;  // and there was no room even for it
+  net::Clock::time_point cut_logged_at_{};
+  std::unique_ptr<Uring> uring_;
+
+  std::mutex mu_;
+  std::vector<std::shared_ptr<Request>> completed_;  // guarded by mu_
+  std::thread thread_;
+};
+
+}  // namespace braidfs::server

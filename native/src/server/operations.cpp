@@ -1,0 +1,244 @@
+#include "server/operations.h"
+
+#include <cstring>
+#include <utility>
+
+#include "server/connection.h"
+#include "server/lane.h"
+
+namespace braidfs::server {
+
+namespace {
+
+using store::Wait;
+
+// A buffered write of this size costs the lane about as much as handing it over would.
+constexpr uint32_t kInlineWriteMax = 256u << 10;
+
+store::ReadRequest read_request(const Request& request) {
+  const uint64_t offset = request.header.offset;
+  const size_t room = store::read_buffer_bytes(offset, request.header.length);
+  return {.object = request.object(),
+          .offset = offset,
+          .length = request.header.length,
+          .buffer = {request.buffer.data(), room}};
+}
+
+store::WriteRequest write_request(const Request& request) {
+  return {.object = request.object(),
+          .epoch = request.header.epoch,
+          .offset = request.header.offset,
+          .payload = request.payload,
+          .sums = request.sums};
+}
+
+void make_room_for_sums(Request& request) {
+  request.sums.resize(blocks_touched(request.header.offset, request.header.length));
+}
+
+// An object that is not there is a hole unless the layout says that it was synced once (rule 19).
+Status absent_or(const Request& request, Status status) {
+  const bool must_exist = (request.header.flags & kFlagMustExist) != 0;
+  return status == Status::kNoObject && !must_exist ? Status::kOk : status;
+}
+
+void take_result(Request& request, const store::ReadResult& result) {
+  request.status = absent_or(request, result.status);
+  const bool bytes = result.status == Status::kOk;
+  request.sums.resize(bytes ? result.sum_count : 0);
+  request.payload = {};
+  if (!bytes) return;
+  request.payload = {request.buffer.data() + request.header.offset % limits::kBlockSize,
+                     result.length};
+}
+
+void perform_read(Request& request) {
+  make_room_for_sums(request);
+  take_result(request, request.store->read(read_request(request), request.sums));
+}
+
+void perform_stat(Request& request) {
+  store::ObjectFigures figures;
+  request.status = request.store->stat(request.object(), figures);
+  if (request.status != Status::kOk) return;
+  const uint32_t tail[2] = {figures.epoch, 0};
+  request.body.resize(24);
+  std::memcpy(request.body.data(), &figures.length, 8);
+  std::memcpy(request.body.data() + 8, &figures.allocated, 8);
+  std::memcpy(request.body.data() + 16, tail, 8);
+}
+
+void perform_sync(Request& request) {
+  const uint64_t oldest = request.header.offset;
+  request.status = oldest != 0 && oldest != request.store->incarnation()
+                       ? Status::kStaleIncarnation
+                       : request.store->sync(request.object());
+}
+
+// The whole operation, blocking; by a worker.
+void perform(Request& request) {
+  const FrameHeader& header = request.header;
+  store::ChunkStore& target = *request.store;
+  switch (request.op()) {
+    case Op::kRead: return perform_read(request);
+    case Op::kStat: return perform_stat(request);
+    case Op::kSync: return perform_sync(request);
+    case Op::kWrite: request.status = target.write(write_request(request)); return;
+    case Op::kPunch:
+      request.status = target.punch(request.object(), header.offset, header.length);
+      return;
+    case Op::kTruncate:
+      request.status = target.truncate(request.object(), header.offset, header.epoch);
+      return;
+    case Op::kDelete: request.status = target.remove(request.object()); return;
+    case Op::kPing:
+    case Op::kFence: break;
+  }
+  request.status = Status::kBadRequest;
+}
+
+store::IoPlan& plan_of(Request& request) {
+  return request.op() == Op::kRead ? request.reading.plan() : request.writing.plan();
+}
+
+Counter& count_of(Counters& counters, Op op) {
+  switch (op) {
+    case Op::kRead: return counters.reads;
+    case Op::kWrite: return counters.writes;
+    case Op::kSync: return counters.syncs;
+    case Op::kTruncate: return counters.truncates;
+    case Op::kPunch: return counters.punches;
+    case Op::kStat: return counters.stats;
+    case Op::kDelete: return counters.deletes;
+    case Op::kFence: return counters.fences;
+    case Op::kPing: break;
+  }
+  return counters.pings;
+}
+
+}  // namespace
+
+void Operations::execute(std::shared_ptr<Request> request) {
+  add(count_of(lane_.counters(), request->op()));
+  request->store = services_.targets.find(request->header.target);
+  if (request->store != nullptr) request->incarnation = request->store->incarnation();
+  switch (request->op()) {
+    case Op::kPing: return lane_.finish(std::move(request));
+    case Op::kFence: return fence(std::move(request));
+    case Op::kRead: return read(std::move(request));
+    case Op::kWrite: return write(std::move(request));
+    default: return on_worker(services_.blocking, std::move(request));
+  }
+}
+
+void Operations::read(std::shared_ptr<Request> request) {
+  Request& wanted = *request;
+  const Status status =
+      wanted.store->begin_read(wanted.reading, read_request(wanted), Wait::kNo);
+  if (status == Status::kEagain) return on_worker(services_.readers, std::move(request));
+  if (status != Status::kOk) {
+    wanted.status = absent_or(wanted, status);
+    return lane_.finish(std::move(request));
+  }
+  if (wanted.reading.plan().done() || wanted.reading.plan().run_nowait()) {
+    add(lane_.counters().reads_inline);
+    return finish_read(std::move(request));
+  }
+  if (by_uring(request)) return add(lane_.counters().reads_uring);
+  on_worker(services_.readers, std::move(request));
+}
+
+void Operations::finish_read(std::shared_ptr<Request> request) {
+  make_room_for_sums(*request);
+  take_result(*request, request->store->finish_read(request->reading, request->sums));
+  request->reading = {};
+  lane_.finish(std::move(request));
+}
+
+void Operations::write(std::shared_ptr<Request> request) {
+  Request& wanted = *request;
+  if (first_mismatch(wanted.header.offset, wanted.payload, wanted.sums)) {
+    add(lane_.counters().payload_checksum_errors);
+    wanted.status = Status::kChecksum;
+    return lane_.finish(std::move(request));
+  }
+  wanted.status = wanted.store->begin_write(wanted.writing, write_request(wanted), Wait::kNo);
+  if (wanted.status == Status::kEagain) return on_worker(services_.writers, std::move(request));
+  if (wanted.status != Status::kOk) return lane_.finish(std::move(request));
+  store::IoPlan& plan = wanted.writing.plan();
+  if (plan.done() || (!plan.direct() && wanted.header.length <= kInlineWriteMax)) {
+    plan.run();
+    add(lane_.counters().writes_inline);
+    return finish_write(std::move(request));
+  }
+  if (by_uring(request)) return add(lane_.counters().writes_uring);
+  on_worker(services_.writers, std::move(request));
+}
+
+void Operations::finish_write(std::shared_ptr<Request> request) {
+  request->status = request->store->finish_write(request->writing);
+  request->writing = {};
+  lane_.finish(std::move(request));
+}
+
+void Operations::fence(std::shared_ptr<Request> request) {
+  const uint64_t session = request->header.offset;
+  if (session == 0 || session == request->connection->session()) {
+    request->status = Status::kBadRequest;
+    return lane_.finish(std::move(request));
+  }
+  services_.sessions.fence(session);
+  services_.close_session(session);
+  const bool taken = services_.sessions.when_ended(
+      session, [&lane = lane_, request] { lane.complete(request); });
+  if (taken) return;
+  request->status = Status::kBusy;
+  lane_.finish(std::move(request));
+}
+
+void Operations::on_worker(WorkerPool& pool, std::shared_ptr<Request> request) {
+  Request& wanted = *request;
+  wanted.reading = {};
+  wanted.writing = {};
+  if (wanted.op() == Op::kRead) add(lane_.counters().reads_worker);
+  if (wanted.op() == Op::kWrite) add(lane_.counters().writes_worker);
+  const bool taken = pool.submit([&lane = lane_, request]() mutable {
+    perform(*request);
+    lane.complete(std::move(request));
+  });
+  if (taken) return;
+  add(lane_.counters().busy_requests);
+  wanted.status = Status::kBusy;
+  lane_.finish(std::move(request));
+}
+
+bool Operations::by_uring(const std::shared_ptr<Request>& request) {
+  store::IoPlan& plan = plan_of(*request);
+  const auto segments = plan.segments();
+  if (uring_ == nullptr || plan.fd() < 0 || uring_->room() < segments.size()) return false;
+  request->segments_out = 1;  // until all are submitted
+  for (uint32_t index = 0; index < segments.size(); ++index) {
+    if (segments[index].length > 0) submit(request, index);
+  }
+  --request->segments_out;
+  return true;
+}
+
+void Operations::submit(const std::shared_ptr<Request>& request, uint32_t index) {
+  store::IoPlan& plan = plan_of(*request);
+  const store::IoSegment& segment = plan.segments()[index];
+  ++request->segments_out;
+  auto done = [this, request, index](int result) {
+    --request->segments_out;
+    if (plan_of(*request).complete(index, result)) submit(request, index);
+    if (request->segments_out > 0) return;
+    request->op() == Op::kRead ? finish_read(request) : finish_write(request);
+  };
+  uring_->start(UringIo{.fd = plan.fd(),
+                 .write = plan.is_write(),
+                 .parts = plan.parts(segment),
+                 .offset = segment.file_offset},
+                std::move(done));
+}
+
+}  // namespace braidfs::server

@@ -1,0 +1,46 @@
+// One accepted request, from the last byte of its frame to the last byte of its reply.
+// LANE ONLY, except while a worker runs it: then the worker alone touches it, and hands it back
+// through Lane::complete(). Dropping it returns its buffer and its place in the connection's bound,
+// so the reply queue keeps it until the reply was given to the kernel.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "braidfs/frame.h"
+#include "server/buffer_pool.h"
+#include "store/chunk_store.h"
+
+namespace braidfs::server {
+
+class Connection;
+
+struct Request {
+  Request(std::shared_ptr<Connection> owner, const FrameHeader& head)
+      : connection(std::move(owner)), header(head) {}
+  ~Request();
+  Request(const Request&) = delete;
+  Request& operator=(const Request&) = delete;
+
+  std::shared_ptr<Connection> connection;
+  FrameHeader header;
+  Buffer buffer;                   // bytes of a WRITE, or room for those of a READ
+  std::span<std::byte> payload{};  // in buffer, at the offset's place in its block
+  std::vector<uint64_t> sums;      // of a WRITE as sent, of a READ as found
+  std::vector<std::byte> body;     // of the reply, where it is not sums
+  Status status = Status::kOk;
+  uint64_t incarnation = 0;
+
+  store::ChunkStore* store = nullptr;
+  store::ReadOp reading;
+  store::WriteOp writing;
+  uint32_t segments_out = 0;  // of the plan, at io_uring
+
+  Op op() const { return static_cast<Op>(header.op); }
+  store::ObjectId object() const { return {header.file_id, header.stripe_index}; }
+};
+
+}  // namespace braidfs::server

@@ -1,0 +1,51 @@
+// The targets of this process. Grows only: a target, once open, stays until the server stops, so
+// lanes find one without a lock. ANY THREAD; add() by one thread at a time.
+#pragma once
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "store/chunk_store.h"
+
+namespace braidfs::server {
+
+class TargetTable {
+ public:
+  static constexpr size_t kTargetsMax = 64;
+
+  struct Entry {
+    std::atomic<uint32_t> target{0};  // 0: the metaserver has not named it yet
+    std::unique_ptr<store::ChunkStore> store;
+  };
+
+  size_t count() const { return count_.load(std::memory_order_acquire); }
+  Entry& at(size_t index) { return entries_[index]; }
+
+  // The entry that add() will publish: what the store calls back while it opens may name it.
+  Entry* next() { return count() < kTargetsMax ? &entries_[count()] : nullptr; }
+  void add(std::unique_ptr<store::ChunkStore> store, uint32_t target) {
+    Entry& entry = entries_[count()];
+    entry.store = std::move(store);
+    entry.target.store(target, std::memory_order_release);
+    count_.fetch_add(1, std::memory_order_release);
+  }
+
+  store::ChunkStore* find(uint32_t target) const {
+    if (target == 0) return nullptr;
+    const size_t open = count();
+    for (size_t index = 0; index < open; ++index) {
+      if (entries_[index].target.load(std::memory_order_acquire) == target) {
+        return entries_[index].store.get();
+      }
+    }
+    return nullptr;
+  }
+
+ private:
+  std::array<Entry, kTargetsMax> entries_;
+  std::atomic<size_t> count_{0};
+};
+
+}  // namespace braidfs::server

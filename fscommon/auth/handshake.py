@@ -1,0 +1,187 @@
+"""The handshake of both ends, sans-IO: bytes in, bytes out (docs/INTERFACES.md, section 2).
+
+HELLO{nonce} -> HELLO reply{nonce} -> AUTH{client's proof} -> AUTH reply{server's proof}. A proof
+is an HMAC under the cluster key over both nonces and everything that HELLO said, with a label for
+each side, so that it can be neither replayed nor reflected. The server proves nothing to a peer
+that has not proved itself, and answers a wrong proof with silence. Either end raises
+ProtocolError for what is no handshake and AuthenticationError for a wrong proof; the caller then
+closes the connection. Deadlines and connection counts are fscommon.net's.
+"""
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+from fscommon.errors import AuthenticationError, ProtocolError
+from fscommon.limits import FRAME_BODY_LENGTH_MAX, HANDSHAKE_BODY_LENGTH_MAX
+from fscommon.wire.codec import decode, encode
+from fscommon.wire.frame import Frame, FrameParser, encode_frame
+from fscommon.wire.header import FLAG_REPLY
+from fscommon.wire.messages import Auth, AuthReply, Hello, HelloReply
+from fscommon.wire.ops import Op
+
+NONCE_SIZE: Final = 32
+NODE_LENGTH_MAX: Final = 255
+PURPOSES: Final = ("meta", "data", "server", "admin")
+
+_CLIENT: Final = b"braidfs client"
+_SERVER: Final = b"braidfs server"
+_U64_MAX: Final = (1 << 64) - 1
+
+
+def new_connection() -> int:
+    """A random name for a connection, never 0."""
+    return secrets.randbits(63) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class HelloFields:
+    """What a peer says of itself; the handshake adds a fresh nonce."""
+
+    purpose: str
+    node: str
+    session: int = 0
+    connection: int = field(default_factory=new_connection)
+    previous: int = 0
+
+
+class HandshakeState(Enum):
+    HELLO = auto()
+    AUTH = auto()
+    DONE = auto()
+
+
+class ClientHandshake:
+    """start(), then receive() what arrives and send what it returns, until state is DONE."""
+
+    def __init__(self, key: bytes, fields: HelloFields) -> None:
+        self._key = key
+        self._hello = encode(
+            Hello(
+                purpose=fields.purpose,
+                node=fields.node[:NODE_LENGTH_MAX],
+                nonce=secrets.token_bytes(NONCE_SIZE),
+                session=fields.session,
+                connection=fields.connection,
+                previous=fields.previous,
+            )
+        )
+        self._transcript = b""
+        self.state = HandshakeState.HELLO
+        self.parser = FrameParser(body_length_max=HANDSHAKE_BODY_LENGTH_MAX)
+
+    def start(self) -> bytes:
+        return encode_frame(Op.HELLO, request_id=1, body=self._hello)
+
+    def receive(self, received: bytes) -> bytes:
+        self.parser.feed(received)
+        reply = b""
+        while self.state is not HandshakeState.DONE:
+            frame = self.parser.next_frame()
+            if frame is None:
+                break
+            reply += self._on_hello(frame) if self._in_hello() else self._on_auth(frame)
+        return reply
+
+    def _in_hello(self) -> bool:
+        return self.state is HandshakeState.HELLO
+
+    def _on_hello(self, frame: Frame) -> bytes:
+        _expect(frame, Op.HELLO, reply=True)
+        if len(decode(HelloReply, frame.body).nonce) != NONCE_SIZE:
+            raise ProtocolError(f"a nonce has {NONCE_SIZE} bytes")
+        self._transcript = _digest(self._hello, frame.body)
+        self.state = HandshakeState.AUTH
+        proof = Auth(_proof(self._key, _CLIENT, self._transcript))
+        return encode_frame(Op.AUTH, request_id=2, body=encode(proof))
+
+    def _on_auth(self, frame: Frame) -> bytes:
+        _expect(frame, Op.AUTH, reply=True)
+        expected = _proof(self._key, _SERVER, self._transcript)
+        if not hmac.compare_digest(decode(AuthReply, frame.body).mac, expected):
+            raise AuthenticationError("the server could not prove that it holds the cluster key")
+        self.state = HandshakeState.DONE
+        self.parser.body_length_max = FRAME_BODY_LENGTH_MAX
+        return b""
+
+
+class ServerHandshake:
+    """receive() what arrives and send what it returns, until state is DONE; then `hello` holds
+    what the peer said of itself."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._nonce = secrets.token_bytes(NONCE_SIZE)
+        self._transcript = b""
+        self._hello: Hello | None = None
+        self.state = HandshakeState.HELLO
+        self.parser = FrameParser(body_length_max=HANDSHAKE_BODY_LENGTH_MAX)
+
+    @property
+    def hello(self) -> Hello:
+        if self._hello is None or self.state is not HandshakeState.DONE:
+            raise ProtocolError("the peer is not authenticated")
+        return self._hello
+
+    def receive(self, received: bytes) -> bytes:
+        self.parser.feed(received)
+        reply = b""
+        while self.state is not HandshakeState.DONE:
+            frame = self.parser.next_frame()
+            if frame is None:
+                break
+            reply += self._on_hello(frame) if self._hello is None else self._on_auth(frame)
+        return reply
+
+    def _on_hello(self, frame: Frame) -> bytes:
+        _expect(frame, Op.HELLO, reply=False)
+        hello = decode(Hello, frame.body)
+        _check(hello)
+        self._hello = hello
+        body = encode(HelloReply(self._nonce))
+        self._transcript = _digest(frame.body, body)
+        self.state = HandshakeState.AUTH
+        return _reply(frame, body)
+
+    def _on_auth(self, frame: Frame) -> bytes:
+        _expect(frame, Op.AUTH, reply=False)
+        expected = _proof(self._key, _CLIENT, self._transcript)
+        if not hmac.compare_digest(decode(Auth, frame.body).mac, expected):
+            raise AuthenticationError("the peer could not prove that it holds the cluster key")
+        self.state = HandshakeState.DONE
+        self.parser.body_length_max = FRAME_BODY_LENGTH_MAX
+        return _reply(frame, encode(AuthReply(_proof(self._key, _SERVER, self._transcript))))
+
+
+def _check(hello: Hello) -> None:
+    if hello.purpose not in PURPOSES:
+        raise ProtocolError("HELLO has an unknown purpose")
+    if len(hello.nonce) != NONCE_SIZE:
+        raise ProtocolError(f"a nonce has {NONCE_SIZE} bytes")
+    if len(hello.node) > NODE_LENGTH_MAX:
+        raise ProtocolError("HELLO has a node name that is too long")
+    for number in (hello.session, hello.connection, hello.previous):
+        if not 0 <= number <= _U64_MAX:
+            raise ProtocolError("HELLO has a number out of range")
+
+
+def _expect(frame: Frame, op: Op, *, reply: bool) -> None:
+    header = frame.header
+    if header.op != op or header.flags != (FLAG_REPLY if reply else 0) or header.status:
+        raise ProtocolError(f"expected {op.name} of the handshake, got op {header.op}")
+
+
+def _reply(frame: Frame, body: bytes) -> bytes:
+    request_id = frame.header.request_id
+    return encode_frame(frame.header.op, flags=FLAG_REPLY, request_id=request_id, body=body)
+
+
+def _digest(hello: bytes, reply: bytes) -> bytes:
+    return hashlib.sha256(hello + reply).digest()
+
+
+def _proof(key: bytes, label: bytes, transcript: bytes) -> bytes:
+    return hmac.digest(key, label + transcript, "sha256")

@@ -1,0 +1,43 @@
+"""Addresses as people write them: "host", "host:port", "[v6]" and "[v6]:port"."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from fscommon.errors import ConfigError
+
+METASERVER_PORT: Final = 7400
+STORAGESERVER_PORT: Final = 7411
+_PORT_MAX: Final = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str, *, port_default: int = METASERVER_PORT) -> Address:
+    """Raises ConfigError, naming the text, when it is no address."""
+    text = text.strip()
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")) or ":" not in host:
+            raise ConfigError(f"'{text}' is not an address: write IPv6 as [ADDRESS]:PORT")
+        port_text = rest[1:] if rest else None
+    else:
+        host, colon, after = text.partition(":")
+        if ":" in after:
+            raise ConfigError(f"'{text}' is not an address: write IPv6 as [ADDRESS]:PORT")
+        port_text = after if colon else None
+    if not host or any(c.isspace() or c == "/" for c in host):
+        raise ConfigError(f"'{text}' is not an address: expected HOST or HOST:PORT")
+    return Address(host, port_default if port_text is None else _parse_port(port_text, text))
+
+
+def _parse_port(port_text: str, text: str) -> int:
+    if not (port_text.isascii() and port_text.isdigit()) or int(port_text[:6]) > _PORT_MAX:
+        raise ConfigError(f"'{text}' has no valid port: expected 0 to {_PORT_MAX}")
+    return int(port_text)

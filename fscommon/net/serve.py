@@ -1,0 +1,171 @@
+"""The accepting end: every connection is counted, authenticated within a deadline, then served.
+
+Strangers get a closed connection and nothing else, cost at most a handshake buffer each, and are
+logged at most once a minute. Connections over the bounds are closed at once. An exception of
+on_connection that says "this peer is broken" ends its connection; any other is a bug and ends
+the server.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import trio
+
+from fscommon.auth.handshake import HandshakeState, ServerHandshake
+from fscommon.errors import AuthenticationError, ProtocolError, TransportError
+from fscommon.limits import (
+    CONNECTIONS_MAX,
+    CONNECTIONS_UNAUTHENTICATED_MAX,
+    HANDSHAKE_SECONDS_MAX,
+)
+from fscommon.net.address import Address, parse_address
+from fscommon.net.stream import FrameStream
+from fscommon.net.tcp import TcpTransport
+from fscommon.net.transport import ByteStream, Listener, Transport
+from fscommon.observe.log import Log, RateLimit
+from fscommon.wire.messages import Hello
+
+ACCEPT_PAUSE_S = 0.1  # after an error of accept(), mostly too many open files
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """What an authenticated peer said of itself."""
+
+    purpose: str
+    node: str
+    session: int
+    connection: int
+    previous: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptLimits:
+    connections_max: int = CONNECTIONS_MAX
+    unauthenticated_max: int = CONNECTIONS_UNAUTHENTICATED_MAX
+    handshake_seconds_max: float = HANDSHAKE_SECONDS_MAX
+
+
+OnConnection = Callable[[Peer, FrameStream], Awaitable[None]]
+
+
+async def serve(
+    listen: Address | str,
+    *,
+    key: bytes,
+    on_connection: OnConnection,
+    log: Log | None = None,
+    limits: AcceptLimits | None = None,
+    transport: Transport | None = None,
+    task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until cancelled. task_status.started() gets the address really listened at.
+
+    on_connection runs in a task of its own; its stream is closed when it returns, unless it was
+    detached.
+    """
+    address = parse_address(listen) if isinstance(listen, str) else listen
+    listener = await (transport or TcpTransport()).listen(address)
+    server = _Server(key, on_connection, log or Log("net"), limits or AcceptLimits())
+    try:
+        async with trio.open_nursery() as nursery:
+            task_status.started(listener.address)
+            await server.accept_all(listener, nursery)
+    finally:
+        with trio.CancelScope(shield=True):
+            await listener.aclose()
+
+
+class _Server:
+    """Counts of one listener, and what happens to each connection."""
+
+    def __init__(
+        self, key: bytes, on_connection: OnConnection, log: Log, limits: AcceptLimits
+    ) -> None:
+        self._key = key
+        self._on_connection = on_connection
+        self._log = log
+        self._limits = limits
+        self._refusals = RateLimit(60.0)
+        self._authenticated = 0
+        self._unauthenticated = 0
+
+    async def accept_all(self, listener: Listener, nursery: trio.Nursery) -> None:
+        while True:
+            try:
+                stream = await listener.accept()
+            except TransportError as error:
+                self._refused("accept failed", str(listener.address), error)
+                await trio.sleep(ACCEPT_PAUSE_S)
+                continue
+            if self._unauthenticated >= self._limits.unauthenticated_max:
+                self._refused("too many handshakes", stream.peer_address)
+                await stream.aclose()
+            else:
+                self._unauthenticated += 1
+                nursery.start_soon(self._run, stream)
+
+    async def _run(self, stream: ByteStream) -> None:
+        try:
+            authenticated = await self._authenticate(stream)
+            if authenticated is not None:
+                await self._serve(*authenticated)
+        finally:
+            await stream.aclose()
+
+    async def _authenticate(self, stream: ByteStream) -> tuple[Peer, FrameStream] | None:
+        handshake = ServerHandshake(self._key)
+        try:
+            with trio.fail_after(self._limits.handshake_seconds_max):
+                await _shake_hands(stream, handshake)
+        except trio.TooSlowError:
+            self._refused("handshake too slow", stream.peer_address)
+            return None
+        except (ProtocolError, AuthenticationError, TransportError) as error:
+            self._refused("handshake failed", stream.peer_address, error)
+            return None
+        finally:
+            self._unauthenticated -= 1
+        peer = _peer(handshake.hello, stream.peer_address)
+        return peer, FrameStream(stream, handshake.parser)
+
+    async def _serve(self, peer: Peer, frames: FrameStream) -> None:
+        if self._authenticated >= self._limits.connections_max:
+            self._refused("too many connections", peer.address)
+            return
+        self._authenticated += 1
+        try:
+            await self._on_connection(peer, frames)
+        except (ProtocolError, TransportError) as error:
+            self._log.warning("connection ended", peer=peer.address, node=peer.node, error=error)
+        finally:
+            self._authenticated -= 1
+
+    def _refused(self, why: str, address: str, error: Exception | None = None) -> None:
+        suppressed = self._refusals.permit()
+        if suppressed is not None:
+            self._log.warning(
+                "connection refused", why=why, peer=address, error=error, suppressed=suppressed
+            )
+
+
+async def _shake_hands(stream: ByteStream, handshake: ServerHandshake) -> None:
+    while handshake.state is not HandshakeState.DONE:
+        received = await stream.receive()
+        if not received:
+            raise TransportError("closed by the peer")
+        reply = handshake.receive(received)
+        if reply:
+            await stream.send(reply)
+
+
+def _peer(hello: Hello, address: str) -> Peer:
+    return Peer(
+        purpose=hello.purpose,
+        node=hello.node,
+        session=hello.session,
+        connection=hello.connection,
+        previous=hello.previous,
+        address=address,
+    )

@@ -1,0 +1,131 @@
+"""FrameStream: an authenticated connection as frames; connect() makes one to a server.
+
+Any number of tasks may send: frames never interleave, and a task that is cancelled in the middle
+of a frame breaks the stream rather than its framing. One task receives.
+"""
+
+import trio
+
+from fscommon.auth.handshake import ClientHandshake, HandshakeState, HelloFields
+from fscommon.errors import AuthenticationError, ProtocolError, TransportError
+from fscommon.net.address import Address, parse_address
+from fscommon.net.tcp import TcpTransport
+from fscommon.net.transport import ByteStream, Transport
+from fscommon.wire.frame import Frame, FrameParser
+
+
+class FrameStream:
+    """Owns its ByteStream. The parser may already hold bytes that came with the handshake."""
+
+    def __init__(self, stream: ByteStream, parser: FrameParser) -> None:
+        self._stream = stream
+        self._parser = parser
+        self._turn = trio.Lock()
+        self._broken = False
+
+    @property
+    def peer_address(self) -> str:
+        return self._stream.peer_address
+
+    async def send(self, outgoing: bytes) -> None:
+        """Send whole frames. Returns without a checkpoint when the network takes them at once."""
+        if self._turn.locked():
+            await self._turn.acquire()
+        else:
+            self._turn.acquire_nowait()
+        try:
+            if self._broken:
+                raise TransportError(f"connection to {self.peer_address} is broken")
+            self._broken = True  # stays so unless everything is sent
+            await self._stream.send(outgoing)
+            self._broken = False
+        finally:
+            self._turn.release()
+
+    async def receive_batch(self) -> list[Frame]:
+        """Whole frames, at least one; [] when the peer closed between two frames.
+
+        Raises ProtocolError for a breach of the wire, TransportError when the connection ends.
+        """
+        frames = self._parser.frames()
+        while not frames:
+            received = await self._stream.receive()
+            if not received:
+                if self._parser.is_empty:
+                    return []
+                raise TransportError(f"connection to {self.peer_address} ended within a frame")
+            self._parser.feed(received)
+            frames = self._parser.frames()
+        return frames
+
+    def detach(self) -> tuple[int, bytes]:
+        """File descriptor and bytes received but not taken; the stream is unusable afterwards."""
+        early = self._parser.take_remainder()
+        self._broken = True
+        return self._stream.detach(), early
+
+    async def aclose(self) -> None:
+        self._broken = True
+        await self._stream.aclose()
+
+
+async def connect(
+    address: Address | str,
+    *,
+    key: bytes,
+    hello: HelloFields,
+    timeout_s: float,
+    transport: Transport | None = None,
+) -> FrameStream:
+    """Connect and authenticate.
+
+    Raises TransportError or AuthenticationError with one sentence that tells apart: a name that
+    cannot be resolved, a refused connection, silence, a peer that is no BraidFS server, and a key
+    that does not fit.
+    """
+    if isinstance(address, str):
+        address = parse_address(address)
+    stream: ByteStream | None = None
+    try:
+        with trio.fail_after(timeout_s):
+            stream = await (transport or TcpTransport()).dial(address)
+            return await _authenticated(stream, address, ClientHandshake(key, hello))
+    except BaseException as error:
+        if stream is not None:
+            await stream.aclose()
+        if isinstance(error, trio.TooSlowError):
+            what = "did not answer" if stream is None else "accepted but did not authenticate"
+            raise TransportError(f"{address} {what} within {timeout_s:g} s") from None
+        raise
+
+
+async def _authenticated(
+    stream: ByteStream, address: Address, handshake: ClientHandshake
+) -> FrameStream:
+    await stream.send(handshake.start())
+    while handshake.state is not HandshakeState.DONE:
+        received = await _receive(stream, address, handshake.state)
+        try:
+            reply = handshake.receive(received)
+        except ProtocolError as error:
+            raise TransportError(f"{address} is not a BraidFS server: {error}") from error
+        except AuthenticationError as error:
+            raise AuthenticationError(f"{address}: {error}") from error
+        if reply:
+            await stream.send(reply)
+    return FrameStream(stream, handshake.parser)
+
+
+async def _receive(stream: ByteStream, address: Address, state: HandshakeState) -> bytes:
+    """Bytes of the handshake; how the connection ends says what the peer thought of it."""
+    try:
+        received = await stream.receive()
+    except TransportError:
+        received = b""  # a reset says the same as an end
+    if received:
+        return received
+    if state is HandshakeState.AUTH:
+        raise AuthenticationError(f"{address} refused this cluster key")
+    raise TransportError(
+        f"{address} closed the connection at once: not a BraidFS server, or it is full"
+    )

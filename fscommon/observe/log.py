@@ -1,0 +1,144 @@
+"""Structured logs: one line per event, `key=value` pairs, written to stderr or a file.
+
+    time=2026-01-31T12:00:00.123Z level=warning part=net event="connection refused" peer=10.0.0.7:51
+
+Within `with request(id):` every line of the task carries `request=id`. Levels and sinks are set
+once, by start_logging() in fscommon.service; before that, warnings go to stderr as they are.
+"""
+
+import contextvars
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, TextIO
+
+from fscommon.errors import ConfigError
+
+ROOT: Final = "braidfs"
+LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+VALUE_LENGTH_MAX: Final = 2048
+
+_request: contextvars.ContextVar[int] = contextvars.ContextVar("request", default=0)
+
+
+class Log:
+    """The log of one part of a program. Fields are keyword arguments; None is left out."""
+
+    def __init__(self, part: str) -> None:
+        self._logger = logging.getLogger(f"{ROOT}.{part}")
+
+    def debug(self, event: str, **fields: object) -> None:
+        self._write(logging.DEBUG, event, fields)
+
+    def info(self, event: str, **fields: object) -> None:
+        self._write(logging.INFO, event, fields)
+
+    def warning(self, event: str, **fields: object) -> None:
+        self._write(logging.WARNING, event, fields)
+
+    def error(self, event: str, **fields: object) -> None:
+        self._write(logging.ERROR, event, fields)
+
+    def exception(self, event: str, **fields: object) -> None:
+        """An error with the traceback of the exception being handled."""
+        self._write(logging.ERROR, event, fields, traceback=True)
+
+    def at(self, level: int, event: str, **fields: object) -> None:
+        """At a numeric level of the native log (10 debug ... 40 error)."""
+        self._write(max(logging.DEBUG, min(level, logging.ERROR)), event, fields)
+
+    def _write(
+        self, level: int, event: str, fields: dict[str, object], *, traceback: bool = False
+    ) -> None:
+        if self._logger.isEnabledFor(level):
+            kept = {key: value for key, value in fields.items() if value is not None}
+            extra = {"braid_fields": kept}
+            self._logger.log(level, event, extra=extra, exc_info=traceback)
+
+
+class RateLimit:
+    """Permits one event per interval and counts those in between."""
+
+    def __init__(self, interval_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._interval_s = interval_s
+        self._clock = clock
+        self._next = -float("inf")
+        self._suppressed = 0
+
+    def permit(self) -> int | None:
+        """How many were suppressed since the last one permitted, or None: not now."""
+        now = self._clock()
+        if now < self._next:
+            self._suppressed += 1
+            return None
+        self._next = now + self._interval_s
+        suppressed, self._suppressed = self._suppressed, 0
+        return suppressed
+
+
+@contextmanager
+def request(request_id: int) -> Iterator[None]:
+    token = _request.set(request_id)
+    try:
+        yield
+    finally:
+        _request.reset(token)
+
+
+def start_logging(level: str, *, file: str = "", stream: TextIO | None = None) -> None:
+    """Send this process's log lines to one sink, foreign libraries' warnings included."""
+    if level not in LEVELS:
+        raise ConfigError(f"log level '{level}' is not one of {', '.join(LEVELS)}")
+    try:
+        handler = logging.FileHandler(file) if file else logging.StreamHandler(stream or sys.stderr)
+    except OSError as error:
+        raise ConfigError(f"cannot write the log file {file}: {error.strerror}") from error
+    handler.setFormatter(LineFormatter())
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(logging.WARNING)
+    logging.getLogger(ROOT).setLevel(LEVELS[level])
+
+
+class LineFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, object] = {
+            "time": _timestamp(record.created),
+            "level": record.levelname.lower(),
+            "part": record.name.removeprefix(f"{ROOT}."),
+            "event": record.getMessage(),
+        }
+        if request_id := _request.get():
+            fields["request"] = request_id
+        fields.update(getattr(record, "braid_fields", {}))
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return " ".join(f"{key}={_quoted(value)}" for key, value in fields.items())
+
+
+def _timestamp(seconds: float) -> str:
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{whole}.{int(seconds * 1000) % 1000:03d}Z"
+
+
+def _quoted(value: object) -> str:
+    """The value as one word; what a peer sent can neither start a new line nor a new key."""
+    text = value.hex() if isinstance(value, bytes) else str(value)
+    text = text[:VALUE_LENGTH_MAX]
+    if text and text.isascii() and text.isprintable() and not any(c in ' "=\\' for c in text):
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c.isprintable() else _escape(c) for c in escaped) + '"'
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")

@@ -1,0 +1,156 @@
+"""Caller: pipelined requests and their replies over one stream of frames.
+
+Any number of tasks call at once, up to a bound; a receiver task (run) hands each reply to the
+task that waits for it. When the connection ends, every waiting call and every later one raises
+TransportError: a Caller does not reconnect, its owner does. Used between servers and by the CLI;
+a mounted client's session, with replay, is fsclient.meta.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from fscommon.auth.handshake import HelloFields
+from fscommon.errors import FsError, ProtocolError, Status, TransportError
+from fscommon.limits import REQUESTS_IN_FLIGHT_MAX
+from fscommon.net.address import Address
+from fscommon.net.stream import FrameStream, connect
+from fscommon.net.transport import Transport
+from fscommon.tasks import open_tasks
+from fscommon.wire.codec import decode, encode
+from fscommon.wire.frame import Frame, encode_frame
+from fscommon.wire.messages import BODIES, Failure
+from fscommon.wire.ops import Op
+
+
+class _Waiting:
+    """One request without a reply."""
+
+    __slots__ = ("arrived", "frame", "op")
+
+    def __init__(self, op: Op) -> None:
+        self.op = op
+        self.arrived = trio.Event()
+        self.frame: Frame | None = None
+
+
+class Caller:
+    """Owns the stream. run() must be running for calls to end."""
+
+    def __init__(self, stream: FrameStream) -> None:
+        self._stream = stream
+        self._waiting: dict[int, _Waiting] = {}
+        self._free = trio.CapacityLimiter(REQUESTS_IN_FLIGHT_MAX)
+        self._last_request_id = 0
+        self._ended: str | None = None
+
+    @property
+    def peer_address(self) -> str:
+        return self._stream.peer_address
+
+    @property
+    def is_open(self) -> bool:
+        return self._ended is None
+
+    async def run(self) -> None:
+        """Receive replies until the connection ends; then returns. Never raises for a bad peer."""
+        why = f"connection to {self.peer_address} was closed"
+        try:
+            while batch := await self._stream.receive_batch():
+                for frame in batch:
+                    self._deliver(frame)
+        except (TransportError, ProtocolError) as error:
+            why = str(error)
+        finally:
+            self._end(why)
+            await self._stream.aclose()
+
+    async def call(self, op: Op, message: Any, timeout_s: float) -> Any:
+        """The reply message. Raises FsError for a status, TransportError without an answer."""
+        frame = await self.exchange(op, timeout_s=timeout_s, body=encode(message))
+        return decode(BODIES[op][1], frame.body)
+
+    async def exchange(
+        self, op: Op, *, timeout_s: float, body: bytes = b"", **fields: int
+    ) -> Frame:
+        """Send one frame with these header fields and return the frame that answers it."""
+        async with self._free:
+            if self._ended is not None:
+                raise TransportError(self._ended)
+            self._last_request_id = request_id = self._last_request_id + 1
+            waiting = self._waiting[request_id] = _Waiting(op)
+            try:
+                with trio.fail_after(timeout_s):
+                    await self._stream.send(
+                        encode_frame(op, request_id=request_id, body=body, **fields)
+                    )
+                    await waiting.arrived.wait()
+            except trio.TooSlowError:
+                message = f"{self.peer_address} did not answer {op.name} within {timeout_s:g} s"
+                raise TransportError(message) from None
+            finally:
+                del self._waiting[request_id]
+        return self._answer(waiting)
+
+    async def aclose(self) -> None:
+        self._end(f"connection to {self.peer_address} was closed here")
+        await self._stream.aclose()
+
+    def _answer(self, waiting: _Waiting) -> Frame:
+        frame = waiting.frame
+        if frame is None:
+            raise TransportError(self._ended or "the connection ended")
+        if frame.header.status == Status.OK:
+            return frame
+        raise _failure(frame)
+
+    def _deliver(self, frame: Frame) -> None:
+        header = frame.header
+        if not header.is_reply or not 0 < header.request_id <= self._last_request_id:
+            raise ProtocolError("a frame that answers nothing")
+        waiting = self._waiting.get(header.request_id)
+        if waiting is None:
+            return  # the caller gave up on it
+        if header.op != waiting.op:
+            raise ProtocolError(f"op {header.op} answers {waiting.op.name}")
+        waiting.frame = frame
+        waiting.arrived.set()
+
+    def _end(self, why: str) -> None:
+        if self._ended is None:
+            self._ended = why
+        for waiting in self._waiting.values():
+            waiting.arrived.set()
+
+
+def _failure(frame: Frame) -> FsError:
+    """The error that a reply carries. An unknown status is a breach of the protocol."""
+    try:
+        status = Status(frame.header.status)
+    except ValueError:
+        raise ProtocolError(f"unknown status {frame.header.status}") from None
+    return FsError(status, decode(Failure, frame.body).message if frame.body else "")
+
+
+@asynccontextmanager
+async def open_caller(
+    address: Address | str,
+    *,
+    key: bytes,
+    hello: HelloFields,
+    timeout_s: float,
+    transport: Transport | None = None,
+) -> AsyncIterator[Caller]:
+    """Connect, run a Caller for the body of the `async with`, close it at the end."""
+    stream = await connect(address, key=key, hello=hello, timeout_s=timeout_s, transport=transport)
+    caller = Caller(stream)
+    async with open_tasks() as tasks:
+        tasks.start_soon(caller.run)
+        try:
+            yield caller
+        finally:
+            with trio.CancelScope(shield=True):
+                await caller.aclose()
+            tasks.cancel_scope.cancel()

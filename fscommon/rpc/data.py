@@ -1,0 +1,65 @@
+"""DataCaller: the data operations that the metaserver itself asks of storage servers.
+
+Their fields travel in the frame header (docs/INTERFACES.md, section 2); the connection's purpose
+must be "server". File bytes never pass here: READ, WRITE and SYNC are native's.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from fscommon.errors import ProtocolError
+from fscommon.rpc.caller import Caller
+from fscommon.wire.ops import Op
+
+_STAT: Final = struct.Struct("<QQII")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStat:
+    length: int
+    allocated: int
+    truncate_epoch: int
+
+
+class DataCaller:
+    """All four are safe to repeat; each has returned only when its effect is durable."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    async def truncate(
+        self, target: int, file_id: int, stripe_index: int, *, length: int, epoch: int,
+        timeout_s: float,
+    ) -> None:  # fmt: skip
+        """Cut the object to length bytes; writes of an older truncate epoch are refused after."""
+        await self._caller.exchange(
+            Op.TRUNCATE, timeout_s=timeout_s, target=target, file_id=file_id,
+            stripe_index=stripe_index, offset=length, epoch=epoch,
+        )  # fmt: skip
+
+    async def delete(
+        self, target: int, file_id: int, stripe_index: int, *, timeout_s: float
+    ) -> None:
+        """Remove the object; none is as good."""
+        await self._caller.exchange(
+            Op.DELETE, timeout_s=timeout_s, target=target, file_id=file_id,
+            stripe_index=stripe_index,
+        )  # fmt: skip
+
+    async def stat(
+        self, target: int, file_id: int, stripe_index: int, *, timeout_s: float
+    ) -> ObjectStat:
+        """Raises FsError(NO_OBJECT) when there is none."""
+        frame = await self._caller.exchange(
+            Op.STAT, timeout_s=timeout_s, target=target, file_id=file_id,
+            stripe_index=stripe_index,
+        )  # fmt: skip
+        if len(frame.body) != _STAT.size:
+            raise ProtocolError(f"a STAT reply has {_STAT.size} bytes, not {len(frame.body)}")
+        length, allocated, epoch, _ = _STAT.unpack(frame.body)
+        return ObjectStat(length, allocated, epoch)
+
+    async def fence(self, session: int, *, timeout_s: float) -> None:
+        """End the session's requests and connections there, and refuse it from now on."""
+        await self._caller.exchange(Op.FENCE, timeout_s=timeout_s, offset=session)

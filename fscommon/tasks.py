@@ -1,0 +1,31 @@
+"""Nurseries whose failure is the failure that caused it, not an ExceptionGroup around it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+
+@asynccontextmanager
+async def open_tasks() -> AsyncIterator[trio.Nursery]:
+    """A nursery; when exactly one thing failed in it, that exception leaves it bare."""
+    try:
+        async with trio.open_nursery() as nursery:
+            yield nursery
+    except BaseExceptionGroup as group:
+        single = sole_exception(group)
+        if single is None:
+            raise
+        raise single from single.__cause__
+
+
+def sole_exception(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
+    """The only exception in nested groups (cancellations aside), or None."""
+    leaves = [leaf for leaf in _leaves(group) if not isinstance(leaf, trio.Cancelled)]
+    return leaves[0] if len(leaves) == 1 else None
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
+    return [error]

@@ -1,0 +1,88 @@
+"""The options of a mount: what follows -o, as a frozen dataclass.
+
+Words that belong to mount(8), systemd or the kernel are taken and ignored; anything unknown is
+refused with the nearest known option. fsclient decides what the options do.
+"""
+
+import math
+import typing
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from fscommon.config.toml import unknown_word
+from fscommon.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class MountOptions:
+    """Times in seconds, sizes in the unit of the name. lanes 0: as many as cores, at most 8."""
+
+    key_file: str = "/etc/braidfs/cluster.key"
+    lanes: int = 0
+    timeout: float = 60.0  # how long a request waits for a dead server before EIO
+    hard: bool = False  # wait for ever instead
+    ro: bool = False
+    attr_timeout: float = 1.0
+    entry_timeout: float = 1.0
+    readahead_kib: int = 4096
+    dirty_mib: int = 256
+    held_mib: int = 256
+    metrics_listen: str = ""
+    log_file: str = ""
+    log_level: str = "info"
+
+
+_BOUNDS: Final[dict[str, tuple[float, float]]] = {
+    "lanes": (0, 64),
+    "timeout": (0.1, 1e6),
+    "attr_timeout": (0, 1e6),
+    "entry_timeout": (0, 1e6),
+    "readahead_kib": (0, 1 << 20),
+    "dirty_mib": (1, 1 << 20),
+    "held_mib": (0, 1 << 20),
+}
+_IGNORED_WORDS: Final = (
+    "_netdev allow_other async atime auto blksize bg default_permissions defaults dev diratime "
+    "dirsync exec fg fsname group lazytime loud mand nofail noatime noauto nodev nodiratime "
+    "noexec noiversion nolazytime nomand nostrictatime norelatime nosuid nouser nousers owner "
+    "relatime rw silent strictatime subtype suid user users"
+)
+_IGNORED: Final = frozenset(_IGNORED_WORDS.split())
+_IGNORED_PREFIXES: Final = ("x-", "comment=", "uhelper=", "helper=")
+
+
+def parse_mount_options(text: str) -> MountOptions:
+    """Raises ConfigError. Later words win, as with mount(8)."""
+    hints = typing.get_type_hints(MountOptions)
+    known = {field.name for field in fields(MountOptions)}
+    values: dict[str, Any] = {}
+    for word in filter(None, (word.strip() for word in text.split(","))):
+        name, equals, value = word.partition("=")
+        if name in known:
+            values[name] = _convert(hints[name], name, value if equals else None)
+        elif name == "rw":
+            values["ro"] = False
+        elif name not in _IGNORED and not word.startswith(_IGNORED_PREFIXES):
+            raise ConfigError(unknown_word("mount option", name, known))
+    return MountOptions(**values)
+
+
+def _convert(kind: type, name: str, value: str | None) -> Any:
+    if kind is bool:
+        if value is not None:
+            raise ConfigError(f"the mount option '{name}' takes no value")
+        return True
+    if not value:
+        raise ConfigError(f"the mount option '{name}' needs a value: {name}=...")
+    return value if kind is str else _number(kind, name, value)
+
+
+def _number(kind: type, name: str, value: str) -> int | float:
+    try:
+        number: int | float = int(value) if kind is int else float(value)
+    except ValueError:
+        raise ConfigError(f"the mount option '{name}={value}' is not a number") from None
+    low, high = _BOUNDS[name]
+    if not math.isfinite(number) or not low <= number <= high:
+        raise ConfigError(f"the mount option '{name}={value}' is not from {low:g} to {high:g}")
+    return number

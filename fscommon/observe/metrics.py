@@ -1,0 +1,167 @@
+"""Metrics: the one table of their names, and the door to prometheus-client.
+
+A program makes one Metrics and gives it to its parts; nothing is registered globally. Counters
+and gauges are touched from any thread. Native counters are not copied: a scrape asks native.
+The endpoint is prometheus-client's own HTTP thread, off unless configured.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from fscommon.errors import ConfigError
+
+
+class Kind(Enum):
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row of the table. buckets are of a histogram, in the unit of the name."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+LATENCY_S: Final = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30,
+)  # fmt: skip
+COUNTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
+_C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
+
+TABLE: Final[tuple[Metric, ...]] = (
+    # every program
+    Metric("braidfs_up", _G, "1 while the program serves", ("program",)),
+    Metric("braidfs_native", _G, "Counters of the native data path", ("counter",)),
+    Metric("braidfs_log_events_total", _C, "Log lines of the native data path", ("level",)),
+    # metadata requests, at either end
+    Metric("braidfs_requests_total", _C, "Metadata requests answered", ("op", "status")),
+    Metric("braidfs_request_seconds", _H, "Time to answer a metadata request", ("op",), LATENCY_S),
+    Metric("braidfs_connections", _G, "Authenticated connections", ("purpose",)),
+    # metaserver
+    Metric("braidfs_commits_total", _C, "Batches committed to the store"),
+    Metric("braidfs_commit_seconds", _H, "Time of a commit to the store", (), LATENCY_S),
+    Metric("braidfs_commit_transactions", _H, "Transactions in a commit", (), COUNTS),
+    Metric("braidfs_transaction", _G, "Number of the last transaction applied"),
+    Metric("braidfs_transaction_durable", _G, "Number of the last durable transaction"),
+    Metric("braidfs_sessions", _G, "Live sessions of clients"),
+    Metric("braidfs_sessions_evicted_total", _C, "Sessions that expired and were fenced"),
+    Metric("braidfs_replays_total", _C, "Mutations replayed by clients", ("outcome",)),
+    Metric("braidfs_reaped_total", _C, "Objects and orphans removed by the reaper", ("kind",)),
+    Metric("braidfs_reaper_queue", _G, "Removals that wait for the reaper"),
+    Metric("braidfs_inodes", _G, "Inodes in the namespace"),
+    Metric("braidfs_targets", _G, "Targets in the cluster map", ("state",)),
+    # storage server
+    Metric("braidfs_target_bytes", _G, "Size of a target", ("target",)),
+    Metric("braidfs_target_bytes_free", _G, "Free bytes of a target", ("target",)),
+    Metric("braidfs_target_objects", _G, "Objects on a target", ("target",)),
+    Metric("braidfs_target_errors", _G, "I/O and checksum errors of a target", ("target",)),
+    Metric("braidfs_corrupt_blocks_total", _C, "Blocks that failed their checksum", ("target",)),
+    Metric("braidfs_heartbeats_total", _C, "Heartbeats to the metaserver", ("outcome",)),
+    # client
+    Metric("braidfs_upcalls_total", _C, "Requests of the kernel answered in Python", ("op",)),
+    Metric("braidfs_upcall_seconds", _H, "Time of a Python handler", ("op",), LATENCY_S),
+    Metric("braidfs_upcall_failures_total", _C, "Handlers that ended with a bug", ("op",)),
+    Metric("braidfs_reconnects_total", _C, "Connections made anew", ("server",)),
+    Metric("braidfs_mutations_held", _G, "Mutations kept until they are durable"),
+)
+
+
+class Metrics:
+    """The metrics of one program. A name that is not in the table is a KeyError."""
+
+    def __init__(self, program: str) -> None:
+        self.registry = CollectorRegistry()
+        self._made: dict[str, Counter | Gauge | Histogram] = {}
+        self._rows = {row.name: row for row in TABLE}
+        self.gauge("braidfs_up", program=program).set(0)
+        self._program = program
+
+    def up(self, serving: bool) -> None:
+        self.gauge("braidfs_up", program=self._program).set(int(serving))
+
+    def counter(self, name: str, **labels: object) -> Counter:
+        made = self._metric(name, Kind.COUNTER)
+        assert isinstance(made, Counter)
+        return made.labels(**labels) if labels else made
+
+    def gauge(self, name: str, **labels: object) -> Gauge:
+        made = self._metric(name, Kind.GAUGE)
+        assert isinstance(made, Gauge)
+        return made.labels(**labels) if labels else made
+
+    def histogram(self, name: str, **labels: object) -> Histogram:
+        made = self._metric(name, Kind.HISTOGRAM)
+        assert isinstance(made, Histogram)
+        return made.labels(**labels) if labels else made
+
+    def collect_native(self, counters: Callable[[], Mapping[str, int]]) -> None:
+        """Show what counters() returns at the time of each scrape."""
+        self.registry.register(_NativeCollector(counters))
+
+    def _metric(self, name: str, kind: Kind) -> Counter | Gauge | Histogram:
+        made = self._made.get(name)
+        if made is None:
+            row = self._rows[name]
+            if row.kind is not kind:
+                raise KeyError(f"{name} is a {row.kind.value}")
+            made = self._made[name] = self._make(row)
+        return made
+
+    def _make(self, row: Metric) -> Counter | Gauge | Histogram:
+        if row.kind is Kind.COUNTER:
+            return Counter(row.name, row.help, row.labels, registry=self.registry)
+        if row.kind is Kind.GAUGE:
+            return Gauge(row.name, row.help, row.labels, registry=self.registry)
+        return Histogram(
+            row.name, row.help, row.labels, buckets=row.buckets, registry=self.registry
+        )
+
+
+class _NativeCollector(Collector):
+    def __init__(self, counters: Callable[[], Mapping[str, int]]) -> None:
+        self._counters = counters
+
+    def describe(self) -> Iterable[Family]:
+        return ()
+
+    def collect(self) -> Iterator[Family]:
+        family = GaugeMetricFamily(
+            "braidfs_native", "Counters of the native data path", labels=["counter"]
+        )
+        for name, value in sorted(self._counters().items()):
+            family.add_metric([name], value)
+        yield family
+
+
+class MetricsEndpoint:
+    """The HTTP endpoint; serves from its own thread until stop()."""
+
+    def __init__(self, metrics: Metrics, host: str, port: int) -> None:
+        try:
+            self._server, self._thread = start_http_server(port, host, metrics.registry)
+        except OSError as error:
+            raise ConfigError(
+                f"metrics_listen: cannot listen at {host}:{port}: {error.strerror or error}"
+            ) from error
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_port)
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

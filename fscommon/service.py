@@ -1,0 +1,144 @@
+"""The life of a server program: arguments, logs, metrics, readiness, signals, exit code.
+
+A program hands run_service() an async main(service). SIGTERM and SIGINT set service.stopping;
+main drains and returns (exit 0). A second signal, or a drain that outlasts its deadline, cancels
+it. An expected failure to start (ConfigError, TransportError, ...) is one sentence on stderr and
+exit 1; any other exception is a bug: logged with its traceback, exit 1.
+"""
+
+import argparse
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from fscommon.errors import BraidError
+from fscommon.net.address import parse_address
+from fscommon.observe.log import Log, start_logging
+from fscommon.observe.metrics import Metrics, MetricsEndpoint
+from fscommon.tasks import sole_exception
+
+DRAIN_SECONDS_MAX: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    config: Path
+    ready_fd: int  # -1: none
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSettings:
+    """What every program's configuration has."""
+
+    program: str
+    log_level: str = "info"
+    log_file: str = ""
+    metrics_listen: str = ""
+    ready_fd: int = -1
+
+
+class Service:
+    """What run_service() gives to main."""
+
+    def __init__(self, settings: ServiceSettings, metrics: Metrics) -> None:
+        self.metrics = metrics
+        self.log = Log(settings.program)
+        self.stopping = trio.Event()
+        self._ready_fd = settings.ready_fd
+
+    def ready(self) -> None:
+        """The program serves: tell whoever started it. Once."""
+        self.metrics.up(True)
+        self.log.info("ready", pid=os.getpid())
+        fd, self._ready_fd = self._ready_fd, -1
+        if fd >= 0:
+            with os.fdopen(fd, "wb", buffering=0) as pipe:
+                pipe.write(b"READY\n")
+        notify_supervisor("READY=1")
+
+
+Main = Callable[[Service], Awaitable[None]]
+
+
+def parse_arguments(program: str, description: str, argv: Sequence[str] | None = None) -> Arguments:
+    parser = argparse.ArgumentParser(prog=program, description=description)
+    parser.add_argument("--config", required=True, type=Path, help="TOML file")
+    parser.add_argument("--ready-fd", type=int, default=-1, help="gets READY when serving")
+    parsed = parser.parse_args(argv)
+    return Arguments(parsed.config, parsed.ready_fd)
+
+
+def run_service(main: Main, settings: ServiceSettings) -> int:
+    """Run main until it returns or a signal ends it; the exit code."""
+    log = Log(settings.program)
+    endpoint: MetricsEndpoint | None = None
+    try:
+        start_logging(settings.log_level, file=settings.log_file)
+        metrics = Metrics(settings.program)
+        if settings.metrics_listen:
+            listen = parse_address(settings.metrics_listen)
+            endpoint = MetricsEndpoint(metrics, listen.host, listen.port)
+        trio.run(_supervise, main, Service(settings, metrics), strict_exception_groups=True)
+    except BaseException as error:
+        return _report(log, settings.program, error)
+    finally:
+        if endpoint is not None:
+            endpoint.stop()
+    log.info("stopped")
+    return 0
+
+
+async def _supervise(main: Main, service: Service) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_watch_signals, signals, service, nursery.cancel_scope)
+            await main(service)
+            nursery.cancel_scope.cancel()
+
+
+async def _watch_signals(
+    signals: AsyncIterator[int], service: Service, scope: trio.CancelScope
+) -> None:
+    async for number in signals:
+        if service.stopping.is_set():
+            service.log.warning("second signal: stopping at once", signal=number)
+            scope.cancel()
+            return
+        service.log.info("stopping", signal=signal.Signals(number).name)
+        notify_supervisor("STOPPING=1")
+        service.stopping.set()
+        scope.deadline = trio.current_time() + DRAIN_SECONDS_MAX
+
+
+def _report(log: Log, program: str, error: BaseException) -> int:
+    """Say what ended the program, and return its exit code."""
+    if isinstance(error, BaseExceptionGroup):
+        error = sole_exception(error) or error
+    if isinstance(error, BraidError):
+        log.error("failed", error=error)
+        print(f"{program}: {error}", file=sys.stderr)  # noqa: T201 - for the one who started it
+    elif isinstance(error, KeyboardInterrupt):
+        return 130
+    else:
+        log.exception("unexpected error: this is a bug")
+    return 1
+
+
+def notify_supervisor(message: str) -> None:
+    """sd_notify(3): one datagram to NOTIFY_SOCKET, if there is one."""
+    path = os.environ.get("NOTIFY_SOCKET", "")
+    if not path:
+        return
+    address = "\0" + path[1:] if path.startswith("@") else path
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.sendto(message.encode(), address)
+        except OSError as error:
+            Log("service").warning("supervisor was not notified", error=error)

@@ -114,7 +114,7 @@ class Cluster:
     def stop(self) -> None:
         """Unmounts, lazily if it is busy or its client is dead, and stops every process."""
         pid = self.client_pid()
-        with contextlib.suppress(mounts.MountFailed):
+        with contextlib.suppress(mounts.MountError):
             self.unmount()
         if mounts.is_mounted(self.plan.mount):
             self._report(f"{self.plan.mount} is in use: unmounted lazily, its client stopped")
@@ -142,7 +142,9 @@ class Cluster:
                 program.signal(signal.SIGCONT)
 
     @contextlib.contextmanager
-    def second_client(self, mountpoint: Path, *, folder: str = "/", options: str = "") -> Iterator[Path]:
+    def second_client(
+        self, mountpoint: Path, *, folder: str = "/", options: str = ""
+    ) -> Iterator[Path]:
         """Another client of the same cluster, unmounted at the end."""
         words = self.plan.options() + (f",{options}" if options else "")
         mounts.mount(self.plan.source(folder), mountpoint, words)

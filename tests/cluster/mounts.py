@@ -15,7 +15,7 @@ MOUNT_SECONDS_MAX = 90
 UNMOUNT_SECONDS_MAX = 90
 
 
-class MountFailed(Exception):
+class MountError(Exception):
     """mount or umount failed; the message is what the command printed."""
 
 
@@ -53,10 +53,10 @@ def mount(source: str, mountpoint: Path, options: str) -> int:
         command, capture_output=True, text=True, timeout=MOUNT_SECONDS_MAX, check=False
     )
     if result.returncode != 0:
-        raise MountFailed(f"{' '.join(command)}: exit {result.returncode}: {result.stderr.strip()}")
+        raise MountError(f"{' '.join(command)}: exit {result.returncode}: {result.stderr.strip()}")
     pid = client_pid(mountpoint)
     if pid is None or not is_mounted(mountpoint):
-        raise MountFailed(f"{' '.join(command)} returned 0, but no client serves {mountpoint}")
+        raise MountError(f"{' '.join(command)} returned 0, but no client serves {mountpoint}")
     return pid
 
 
@@ -75,7 +75,9 @@ def _is_client(command: list[str]) -> bool:
     return bool(programs & {"mount.fuse.braidfs", "braidfs"})
 
 
-def unmount(mountpoint: Path, *, lazy: bool = False, command: tuple[str, ...] = ("umount",)) -> None:
+def unmount(
+    mountpoint: Path, *, lazy: bool = False, command: tuple[str, ...] = ("umount",)
+) -> None:
     """Unmounts and waits for the client's end. A lazy one does not wait: others may use it."""
     pid = client_pid(mountpoint)
     words = [*command, *(["-l"] if lazy else []), str(mountpoint)]
@@ -83,6 +85,6 @@ def unmount(mountpoint: Path, *, lazy: bool = False, command: tuple[str, ...] = 
         words, capture_output=True, text=True, timeout=UNMOUNT_SECONDS_MAX, check=False
     )
     if result.returncode != 0:
-        raise MountFailed(f"{' '.join(words)}: {result.stderr.strip()}")
+        raise MountError(f"{' '.join(words)}: {result.stderr.strip()}")
     if pid is not None and not lazy and not wait_until(lambda: is_gone(pid), UNMOUNT_SECONDS_MAX):
-        raise MountFailed(f"the client of {mountpoint} (pid {pid}) lives after umount")
+        raise MountError(f"the client of {mountpoint} (pid {pid}) lives after umount")

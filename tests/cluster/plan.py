@@ -83,7 +83,9 @@ def free_port(taken: set[int]) -> int:
     raise PlanError("no free port was found on 127.0.0.1")
 
 
-def _server(name: str, targets: int, known: ServerPlan | None, port: Callable[[], int]) -> ServerPlan:
+def _server(
+    name: str, targets: int, known: ServerPlan | None, port: Callable[[], int]
+) -> ServerPlan:
     if known is None:
         return ServerPlan(name, port(), port(), targets)
     if targets < known.targets:

@@ -21,7 +21,7 @@ STOP_SECONDS_MAX = 20.0
 LOG_TAIL_LINES = 15
 
 
-class ProcessFailed(Exception):
+class ProcessError(Exception):
     """A program did not start or did not stop; the message holds the end of its log."""
 
 
@@ -151,22 +151,24 @@ class Program:
             return
         reason = "ended before it was ready" if readable else "is not ready after a minute"
         self.stop()
-        raise ProcessFailed(f"{self.name} {reason}; the end of {self.log_path}:\n{tail(self.log_path)}")
+        raise ProcessError(
+            f"{self.name} {reason}; the end of {self.log_path}:\n{tail(self.log_path)}"
+        )
 
     def signal(self, sign: signal.Signals) -> None:
         pid = self.pid()
         if pid is None:
-            raise ProcessFailed(f"{self.name} is not running")
+            raise ProcessError(f"{self.name} is not running")
         os.kill(pid, sign)
 
     def kill(self) -> None:
         """SIGKILL, and waits until it is gone."""
         pid = self.pid()
         if pid is None:
-            raise ProcessFailed(f"{self.name} is not running")
+            raise ProcessError(f"{self.name} is not running")
         os.kill(pid, signal.SIGKILL)
         if not wait_until(lambda: is_gone(pid), STOP_SECONDS_MAX):
-            raise ProcessFailed(f"{self.name} (pid {pid}) survived SIGKILL")
+            raise ProcessError(f"{self.name} (pid {pid}) survived SIGKILL")
         self.pid_path.unlink(missing_ok=True)
 
     def stop(self) -> bool:

@@ -1,15 +1,15 @@
 """./dev COMMAND: build, run, test and measure BraidFS from a checkout.
 
-  up [--mount DIR] [--state DIR] [--storage-servers N] [--targets N]
-                    start a cluster on loopback and mount it; finds what an earlier one stored
-  down [--state DIR]       unmount and stop exactly those processes
-  status [--state DIR]     show them
-  test [--full] [ARGS]     all tests, quick form or long form; ARGS go to pytest
-  check                    linters, types, layers, the native stub
-  bench [smoke]            measure against local ext4 and null FUSE
-  sanitize                 native tests under ASan+UBSan and TSan, fuzzers
-  build [--stub]           what up and test do first; --stub takes the generated stub into the tree
-  help                     this text
+up [--mount DIR] [--state DIR] [--storage-servers N] [--targets N]
+                  start a cluster on loopback and mount it; finds what an earlier one stored
+down [--state DIR]       unmount and stop exactly those processes
+status [--state DIR]     show them
+test [--full] [ARGS]     all tests, quick form or long form; ARGS go to pytest
+check                    linters, types, layers, the native stub
+bench [smoke]            measure against local ext4 and null FUSE
+sanitize                 native tests under ASan+UBSan and TSan, fuzzers
+build [--stub]           what up and test do first; --stub takes the generated stub into the tree
+help                     this text
 """
 
 import sys
@@ -17,10 +17,10 @@ from pathlib import Path
 
 import click
 
-from tests.cluster.mounts import MountFailed
+from tests.cluster.mounts import MountError
 from tests.cluster.plan import PlanError
-from tests.cluster.process import ProcessFailed
-from tests.dev.steps import StepFailed, console
+from tests.cluster.process import ProcessError
+from tests.dev.steps import StepError, console
 
 _FOLDER = click.Path(file_okay=False, path_type=Path, resolve_path=True)
 _PASSED_ON = {"ignore_unknown_options": True, "help_option_names": []}
@@ -47,9 +47,7 @@ def up(
 ) -> None:
     from tests.dev import cluster_commands  # noqa: PLC0415
 
-    cluster_commands.up(
-        state or cluster_commands.DEFAULT_STATE, mount, storage_servers, targets
-    )
+    cluster_commands.up(state or cluster_commands.DEFAULT_STATE, mount, storage_servers, targets)
 
 
 @cli.command()
@@ -116,7 +114,7 @@ def main() -> None:
         sys.argv[1] = "help"
     try:
         cli(prog_name="./dev")
-    except (StepFailed, PlanError, ProcessFailed, MountFailed) as failure:
+    except (StepError, PlanError, ProcessError, MountError) as failure:
         console.print(f"dev: {failure}", markup=False, soft_wrap=True)
         sys.exit(1)
 

@@ -40,7 +40,9 @@ def build_lock() -> Iterator[None]:
         yield
 
 
-def cmake_build(name: str, text: str, options: Sequence[str] = (), targets: Sequence[str] = ()) -> Path:
+def cmake_build(
+    name: str, text: str, options: Sequence[str] = (), targets: Sequence[str] = ()
+) -> Path:
     """Configures .build/NAME when its options changed, then builds; returns the folder."""
     folder = BUILD / name
     words = [*_cmake_options(), *options]
@@ -81,9 +83,7 @@ def _write_scripts() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for name, entry in project["scripts"].items():
         module, function = entry.split(":")
-        text = _SCRIPT.format(
-            python=sys.executable, entry=entry, module=module, function=function
-        )
+        text = _SCRIPT.format(python=sys.executable, entry=entry, module=module, function=function)
         _write(Path(tool(name)), text, mode=0o755)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.dev.build import MODULE_FOLDER, build
-from tests.dev.steps import ROOT, StepFailed, console, quiet_step, tool
+from tests.dev.steps import ROOT, StepError, console, quiet_step, tool
 
 STUB = ROOT / "native" / "bindings" / "_braidfs_native.pyi"
 PACKAGES = ("fscommon", "fsclient", "metaserver", "storageserver", "tests.cluster", "tests.dev")
@@ -30,7 +30,7 @@ def write_stub() -> None:
 def _passes(one: Callable[[], None]) -> bool:
     try:
         one()
-    except StepFailed as failure:
+    except StepError as failure:
         console.print(str(failure), markup=False)
         return False
     return True
@@ -42,7 +42,9 @@ def _ruff() -> None:
 
 def _mypy() -> None:
     packages = [word for package in PACKAGES for word in ("-p", package)]
-    quiet_step("mypy", [tool("mypy"), "--strict", *packages], environment={"MYPYPATH": _mypy_path()})
+    quiet_step(
+        "mypy", [tool("mypy"), "--strict", *packages], environment={"MYPYPATH": _mypy_path()}
+    )
 
 
 def _mypy_path() -> str:
@@ -60,7 +62,7 @@ def _generated() -> str:
 def _stub() -> None:
     difference = _difference(STUB, _generated())
     if difference:
-        raise StepFailed(
+        raise StepError(
             "\n".join([*difference, f"{STUB} is not what the module offers: ./dev build --stub"])
         )
     console.print("[green]✓[/] native stub")
@@ -69,5 +71,7 @@ def _stub() -> None:
 def _difference(path: Path, wanted: str) -> Sequence[str]:
     have = path.read_text() if path.exists() else ""
     return list(
-        difflib.unified_diff(have.splitlines(), wanted.splitlines(), "in the tree", "generated", lineterm="")
+        difflib.unified_diff(
+            have.splitlines(), wanted.splitlines(), "in the tree", "generated", lineterm=""
+        )
     )

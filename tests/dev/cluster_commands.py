@@ -8,7 +8,7 @@ from tests.cluster import mounts
 from tests.cluster.cluster import Cluster
 from tests.cluster.plan import ClusterPlan, PlanError, make_plan, recorded
 from tests.dev.build import build, has_fuse
-from tests.dev.steps import ROOT, StepFailed, console
+from tests.dev.steps import ROOT, StepError, console
 
 DEFAULT_STATE = ROOT / ".state"
 
@@ -19,9 +19,9 @@ def _say(text: str) -> None:
 
 def _refuse_without_rights() -> None:
     if os.geteuid() != 0:
-        raise StepFailed("./dev up mounts a file system and links its mount helper: run it as root")
+        raise StepError("./dev up mounts a file system and links its mount helper: run it as root")
     if not has_fuse():
-        raise StepFailed("/dev/fuse is missing: load the module (modprobe fuse) or allow the device")
+        raise StepError("/dev/fuse is missing: load the module (modprobe fuse) or allow the device")
 
 
 def up(state: Path, mount: Path | None, storage_servers: int | None, targets: int | None) -> None:

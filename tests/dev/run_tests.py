@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 
 from tests.dev.build import build
-from tests.dev.steps import BUILD, StepFailed, console, open_step, quiet_step, tool
+from tests.dev.steps import BUILD, StepError, console, open_step, quiet_step, tool
 
 
 def test(full: bool, pytest_words: Sequence[str]) -> int:
@@ -21,10 +21,17 @@ def test(full: bool, pytest_words: Sequence[str]) -> int:
 def _native_tests() -> bool:
     # One after another where cores are few: some of them measure their own timeouts.
     jobs = str(max(1, (os.cpu_count() or 2) // 2))
-    command = ["ctest", "--test-dir", str(BUILD / "native-tests"), "--output-on-failure", "-j", jobs]
+    command = [
+        "ctest",
+        "--test-dir",
+        str(BUILD / "native-tests"),
+        "--output-on-failure",
+        "-j",
+        jobs,
+    ]
     try:
         quiet_step("Native tests", command)
-    except StepFailed as failure:
+    except StepError as failure:
         console.print(str(failure), markup=False)
         return False
     return True

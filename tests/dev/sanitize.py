@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.dev.build import build, build_lock, cmake_build
-from tests.dev.steps import BUILD, StepFailed, console, open_step, quiet_step, tool
+from tests.dev.steps import BUILD, StepError, console, open_step, quiet_step, tool
 
 FUZZ_SECONDS = 60
 INTEGRATION_SUBSET = ("tests/fuse", "tests/stress")
@@ -31,7 +31,7 @@ def sanitize(fuzz_seconds: int, integration: bool) -> bool:
 def _passes(one: Callable[[], None]) -> bool:
     try:
         one()
-    except StepFailed as failure:
+    except StepError as failure:
         console.print(str(failure), markup=False)
         return False
     return True
@@ -82,11 +82,13 @@ def _integration_address() -> None:
     }
     for old in (BUILD / "log").glob("asan.*"):
         old.unlink()
-    code = open_step([tool("python"), "-m", "pytest", "-q", *INTEGRATION_SUBSET], environment=environment)
+    code = open_step(
+        [tool("python"), "-m", "pytest", "-q", *INTEGRATION_SUBSET], environment=environment
+    )
     reports = sorted((BUILD / "log").glob("asan.*"))
     if code or reports:
         names = " ".join(map(str, reports)) or "no sanitizer report"
-        raise StepFailed(f"Integration tests under ASan: exit {code}; {names}")
+        raise StepError(f"Integration tests under ASan: exit {code}; {names}")
     console.print("[green]✓[/] Integration tests under ASan")
 
 
@@ -101,7 +103,7 @@ def _fuzzers(seconds: int) -> None:
         folder = cmake_build("fuzz", "Fuzzers", options)
     programs = sorted(path for path in (folder / "fuzz").glob("fuzz_*") if path.is_file())
     if not programs:
-        raise StepFailed(f"no fuzzer was built in {folder / 'fuzz'}")
+        raise StepError(f"no fuzzer was built in {folder / 'fuzz'}")
     for program in programs:
         corpus = BUILD / "corpus" / program.name
         corpus.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ PLAIN_SHOW_SECONDS = 15.0  # where there is no terminal: a line now and then
 FAILURE_LINES = 40
 
 
-class StepFailed(Exception):
+class StepError(Exception):
     """A step ended with another exit code than 0; the message says which and shows its end."""
 
 
@@ -57,8 +57,10 @@ def quiet_step(
     seconds = time.monotonic() - started
     if process.returncode != 0:
         lines = log.read_text(errors="replace").splitlines()[-FAILURE_LINES:]
-        raise StepFailed("\n".join([*lines, f"{text}: exit {process.returncode}; all of it: {log}"]))
-    console.print(f"[green]✓[/] {text}" + (f" ({seconds:.0f} s)" if seconds >= SHOW_SECONDS else ""))
+        raise StepError("\n".join([*lines, f"{text}: exit {process.returncode}; all of it: {log}"]))
+    console.print(
+        f"[green]✓[/] {text}" + (f" ({seconds:.0f} s)" if seconds >= SHOW_SECONDS else "")
+    )
     return log
 
 

@@ -1,0 +1,167 @@
+"""Fixtures of every test that wants a mounted BraidFS, and the switch between quick and full form.
+
+`workdir` is a fresh folder on the mount of one cluster that the whole session shares; with
+BRAIDFS_TEST_DIR=DIR it is a folder there instead, so that a test of POSIX can be tried on ext4.
+`make_cluster` gives a test a cluster of its own, to be broken. A request that hangs in the kernel
+cannot be interrupted by a signal, so a watchdog kills the clients of a test that is far too late:
+its system call then ends with ENOTCONN, and the test fails instead of hanging.
+"""
+
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import mounts
+from tests.cluster.cluster import Cluster
+from tests.cluster.plan import make_plan
+from tests.cluster.process import stop_pid
+
+ROOT = Path(__file__).resolve().parents[1]
+STATES = ROOT / ".build" / "test-states"
+LOCAL_DIRECTORY = os.environ.get("BRAIDFS_TEST_DIR")
+HANG_SECONDS = 280.0  # pytest-timeout comes first, where a signal can reach the test
+SLOW = float(os.environ.get("BRAIDFS_TEST_SLOW", "1"))  # under a sanitizer everything is slower
+
+_clusters: list[Cluster] = []
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="the long form of every test")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    unable = _why_no_mount()
+    for item in items:
+        if "full" in item.keywords and not config.getoption("--full"):
+            item.add_marker(pytest.mark.skip(reason="only in ./dev test --full"))
+        if unable and "mount" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason=unable))
+
+
+def _why_no_mount() -> str | None:
+    if LOCAL_DIRECTORY:
+        return None
+    if os.geteuid() != 0:
+        return "needs root: mounts a file system"
+    if not Path("/dev/fuse").exists():
+        return "needs /dev/fuse"
+    return None
+
+
+@pytest.fixture(scope="session")
+def full(pytestconfig: pytest.Config) -> bool:
+    """True for ./dev test --full."""
+    return bool(pytestconfig.getoption("--full"))
+
+
+@pytest.fixture(scope="session")
+def sized(full: bool) -> Callable[[int, int], int]:
+    """sized(quick, full): the size of this run."""
+    return lambda quick, long: long if full else quick
+
+
+def _new_state() -> Path:
+    STATES.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix="cluster-", dir=STATES))
+
+
+def _kill_clients() -> None:
+    for cluster in _clusters:
+        pid = cluster.client_pid()
+        if pid is not None:
+            print(f"watchdog: killing the client of {cluster.mount_path} (pid {pid})")
+            stop_pid(pid)
+
+
+@pytest.fixture(autouse=True)
+def watchdog(request: pytest.FixtureRequest) -> Iterator[None]:
+    if "mount" not in request.keywords:
+        yield
+        return
+    timer = threading.Timer(HANG_SECONDS * SLOW, _kill_clients)
+    timer.daemon = True
+    timer.start()
+    yield
+    timer.cancel()
+
+
+def _stop_and_remove(cluster: Cluster, keep: bool) -> None:
+    cluster.stop()
+    _clusters.remove(cluster)
+    if not keep and not mounts.is_mounted(cluster.mount_path):
+        shutil.rmtree(cluster.plan.state)
+
+
+@pytest.fixture(scope="session")
+def shared_cluster() -> Iterator[Cluster]:
+    """One cluster for all tests that leave it whole: two storage servers, two targets each."""
+    if LOCAL_DIRECTORY:
+        pytest.skip("BRAIDFS_TEST_DIR is set: no cluster")
+    cluster = Cluster(make_plan(_new_state(), storage_servers=2, targets=2))
+    _clusters.append(cluster)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        _stop_and_remove(cluster, keep="BRAIDFS_TEST_KEEP" in os.environ)
+
+
+@pytest.fixture
+def cluster(shared_cluster: Cluster) -> Cluster:
+    """The shared cluster, made whole again when an earlier test broke it."""
+    expected = len(shared_cluster.programs) + 1
+    if len(shared_cluster.running()) != expected:
+        if shared_cluster.client_pid() is None:
+            shared_cluster.unmount(lazy=True)
+        shared_cluster.start()
+    return shared_cluster
+
+
+@pytest.fixture
+def workdir(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A new, empty folder on the file system under test; emptied afterwards."""
+    if LOCAL_DIRECTORY:
+        base = Path(LOCAL_DIRECTORY)
+    else:
+        base = request.getfixturevalue("cluster").mount_path
+    folder = Path(tempfile.mkdtemp(prefix="test-", dir=base))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def localdir() -> Iterator[Path]:
+    """A new, empty folder on the local disk: the oracle, or a source of bytes."""
+    STATES.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="local-", dir=STATES))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+ClusterMaker = Callable[..., Cluster]
+
+
+@pytest.fixture
+def make_cluster(request: pytest.FixtureRequest) -> Iterator[ClusterMaker]:
+    """make_cluster(**plan): a started cluster of this test's own. Logs stay if the test fails."""
+    if LOCAL_DIRECTORY:
+        pytest.skip("BRAIDFS_TEST_DIR is set: no cluster")
+    mine: list[Cluster] = []
+
+    def make(**wishes: object) -> Cluster:
+        cluster = Cluster(make_plan(_new_state(), **wishes))
+        mine.append(cluster)
+        _clusters.append(cluster)
+        cluster.start()
+        return cluster
+
+    yield make
+    for cluster in mine:
+        _stop_and_remove(cluster, keep="BRAIDFS_TEST_KEEP" in os.environ)

@@ -1,0 +1,84 @@
+"""What an op is given besides its transaction and its request, and what it asks for in return.
+
+`Services` is the state in memory that ops share; `Context` belongs to one request. An op decides
+synchronously and says in the context what its reply must wait for: the engine does the waiting.
+Only the event loop's thread touches any of it.
+"""
+
+from dataclasses import dataclass
+
+from fscommon.errors import BraidError
+from fscommon.layout.capability import RIGHT_READ, RIGHT_WRITE, make_capability
+from fscommon.types import FileId, Ino, SessionId, Txn
+from metaserver.intents import Intents
+from metaserver.membership import Membership
+from metaserver.numbers import InodeNumbers
+from metaserver.sessions import Sessions
+
+
+class Parked(BraidError):
+    """Raised by an op that cannot run until the truncate of ino has ended at all targets."""
+
+    def __init__(self, ino: Ino) -> None:
+        super().__init__(f"inode {ino} is being truncated")
+        self.ino = ino
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where the engine stands, for ops that report it."""
+
+    incarnation: int
+    txn: Txn
+    durable: Txn
+    recovery_txn: Txn  # durable when this incarnation's recovery began
+    recovering: bool
+    inodes: int = 0
+    store_is_full: bool = False
+
+
+@dataclass(slots=True)
+class Services:
+    cluster: bytes  # uuid
+    capability_key: bytes
+    session_timeout_s: float
+    inode_room: int  # how many inodes the store may hold, about
+    progress: Progress
+    numbers: InodeNumbers
+    membership: Membership
+    sessions: Sessions
+    intents: Intents
+
+    def capability(self, context: "Context", file_id: FileId, ino: Ino, *, writable: bool) -> bytes:
+        return make_capability(
+            self.capability_key,
+            file_id=file_id,
+            session=context.session,
+            rights=RIGHT_READ | RIGHT_WRITE if writable else RIGHT_READ,
+            map_epoch=self.membership.epoch,
+            ino=ino,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a mutation answered before the restart; running it again must end the same (rule 18)."""
+
+    ino: Ino
+    layout: bytes  # b"" when the reply had none
+
+
+@dataclass(slots=True)
+class Context:
+    session: SessionId
+    now_ns: int
+    now_s: float  # monotonic
+    services: Services
+    replayed: Replayed | None = None
+    wait_durable: bool = False  # answer when this op and everything before it is durable
+    wait_truncate: Ino | None = None  # answer when the truncate of this inode has ended
+    inodes_added: int = 0  # merged into the count of inodes when the op succeeds
+
+    def check_not_truncating(self, ino: Ino) -> None:
+        if ino in self.services.intents:
+            raise Parked(ino)

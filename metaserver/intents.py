@@ -1,0 +1,38 @@
+"""Inodes whose truncate has not ended at every target yet (rule 19).
+
+A shrink commits the new size together with an intent (`T` record); from then until every target
+has cut its object, no op may grow the file or open it. `Intents` is the table in memory of these
+inodes; the record survives a crash and fills the table at start. The cutting is
+metaserver.truncation; parking the requests that wait is metaserver.engine.
+"""
+
+from collections.abc import Iterator
+
+from fscommon.types import Ino
+
+
+class Intents:
+    def __init__(self) -> None:
+        self._pending: set[Ino] = set()
+        self._fresh: list[Ino] = []  # not taken by the truncation task yet
+
+    def __contains__(self, ino: Ino) -> bool:
+        return ino in self._pending
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def __iter__(self) -> Iterator[Ino]:
+        return iter(self._pending)
+
+    def add(self, ino: Ino) -> None:
+        if ino not in self._pending:
+            self._pending.add(ino)
+            self._fresh.append(ino)
+
+    def take_fresh(self) -> list[Ino]:
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
+    def done(self, ino: Ino) -> None:
+        self._pending.discard(ino)

@@ -1,0 +1,199 @@
+"""Storage servers and their targets: who is there, how full, and where new files go.
+
+Plain state in memory with time passed in; `N` and `G` records keep what must survive a restart.
+The epoch rises when somebody joins, moves, goes down or comes back, or a target gets full or has
+room again; not with every change of free space. After a restart every known target counts as up
+until its node's heartbeat is overdue. Asking nodes to do things is metaserver.eviction, reaper and
+truncation.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from fscommon.errors import FsError, Status
+from fscommon.types import FileId, NodeId, TargetId
+from fscommon.wire.messages import ClusterMap, StatFsReply, TargetEntry, TargetReport
+
+NODE_TIMEOUT_S: Final = 10.0  # a node that was silent for so long is down
+_FULL_SHARE: Final = 100  # full below 1/100 of free space ...
+_ROOM_SHARE: Final = 50  # ... until 1/50 is free again
+_TARGETS_MAX: Final = 4096
+
+
+class TargetState(Enum):
+    UP = "up"
+    DOWN = "down"
+    FULL = "full"
+
+
+@dataclass(slots=True)
+class Node:
+    id: NodeId
+    uuid: bytes
+    name: str
+    address: str
+    heard_s: float
+    session_version: int = 0  # of the session table it has
+
+
+@dataclass(slots=True)
+class Target:
+    id: TargetId
+    uuid: bytes
+    node: NodeId
+    bytes_total: int
+    bytes_free: int
+    is_full: bool = False
+
+
+class Membership:
+    def __init__(self, *, cluster: bytes, epoch: int, chunk_size: int, width_max: int) -> None:
+        self.cluster = cluster
+        self.epoch = epoch
+        self.chunk_size = chunk_size
+        self._width_max = width_max
+        self._nodes: dict[NodeId, Node] = {}
+        self._targets: dict[TargetId, Target] = {}
+        self._down: set[NodeId] = set()
+        self._places: list[TargetId] = []  # where new files may go, in order of ids
+
+    # ---- who is there --------------------------------------------------------------------
+
+    def nodes(self) -> list[Node]:
+        return list(self._nodes.values())
+
+    def node(self, node: NodeId) -> Node | None:
+        return self._nodes.get(node)
+
+    def is_down(self, node: NodeId) -> bool:
+        return node in self._down
+
+    def targets_of(self, node: NodeId) -> list[Target]:
+        return [target for target in self._targets.values() if target.node == node]
+
+    def address_of(self, target: TargetId) -> str | None:
+        """Where the target's node listens, None when the target is unknown."""
+        known = self._targets.get(target)
+        return self._nodes[known.node].address if known else None
+
+    def node_by_uuid(self, uuid: bytes) -> Node | None:
+        return next((node for node in self._nodes.values() if node.uuid == uuid), None)
+
+    def target_by_uuid(self, uuid: bytes) -> Target | None:
+        return next((target for target in self._targets.values() if target.uuid == uuid), None)
+
+    def next_node_id(self) -> NodeId:
+        return NodeId(max(self._nodes, default=0) + 1)
+
+    def next_target_ids(self, count: int) -> list[TargetId]:
+        if len(self._targets) + count > _TARGETS_MAX:
+            raise FsError(Status.ENOSPC, f"a cluster has at most {_TARGETS_MAX} targets")
+        first = max(self._targets, default=0) + 1
+        return [TargetId(first + index) for index in range(count)]
+
+    # ---- changes -------------------------------------------------------------------------
+
+    def put_node(self, node: Node) -> bool:
+        """Add or update; true when the cluster map changed."""
+        old = self._nodes.get(node.id)
+        was_down = node.id in self._down
+        self._nodes[node.id] = node
+        self._down.discard(node.id)
+        self._choose_places()
+        return old is None or old.address != node.address or was_down
+
+    def put_target(self, target: Target) -> bool:
+        old = self._targets.get(target.id)
+        target.is_full = _is_full(target, was_full=old is not None and old.is_full)
+        self._targets[target.id] = target
+        self._choose_places()
+        return old is None or old.node != target.node or old.is_full != target.is_full
+
+    def heard(self, node: NodeId, reports: Iterable[TargetReport], now_s: float) -> bool:
+        """A heartbeat. True when the cluster map changed."""
+        known = self._nodes[node]
+        known.heard_s = now_s
+        changed = node in self._down
+        self._down.discard(node)
+        for report in reports:
+            changed |= self._reported(node, report)
+        if changed:
+            self._choose_places()
+        return changed
+
+    def _reported(self, node: NodeId, report: TargetReport) -> bool:
+        target = self._targets.get(TargetId(report.target))
+        if target is None or target.node != node or target.uuid != report.uuid:
+            raise FsError(Status.NO_TARGET, f"target {report.target} is not this node's: register")
+        target.bytes_total, target.bytes_free = report.bytes_total, report.bytes_free
+        was_full = target.is_full
+        target.is_full = _is_full(target, was_full=was_full)
+        return target.is_full != was_full
+
+    def expire(self, now_s: float) -> list[Node]:
+        """Take nodes down that were silent for too long; return them."""
+        silent = [
+            node for node in self._nodes.values()
+            if node.id not in self._down and now_s - node.heard_s > NODE_TIMEOUT_S
+        ]  # fmt: skip
+        self._down.update(node.id for node in silent)
+        if silent:
+            self._choose_places()
+        return silent
+
+    # ---- where files go ------------------------------------------------------------------
+
+    def place(self, file_id: FileId) -> tuple[TargetId, ...]:
+        """Targets of a new file: as many as may be, the first rotated by file id."""
+        places = self._places
+        if not places:
+            raise FsError(Status.ENOSPC, "no target has room")
+        width = min(len(places), self._width_max)
+        start = file_id % len(places)
+        return tuple([places[(start + index) % len(places)] for index in range(width)])
+
+    def _choose_places(self) -> None:
+        """Targets with room; those that are up if any is (an outage is not lack of space)."""
+        room = sorted(target.id for target in self._targets.values() if not target.is_full)
+        up = [target for target in room if self._targets[target].node not in self._down]
+        self._places = up or room
+
+    # ---- reports -------------------------------------------------------------------------
+
+    def map(self) -> ClusterMap:
+        rows = tuple(self._row(target) for _, target in sorted(self._targets.items()))
+        return ClusterMap(epoch=self.epoch, cluster=self.cluster, targets=rows)
+
+    def _row(self, target: Target) -> TargetEntry:
+        return TargetEntry(
+            target=target.id,
+            node=target.node,
+            address=self._nodes[target.node].address,
+            state=self.state(target).value,
+            bytes_total=target.bytes_total,
+            bytes_free=target.bytes_free,
+        )
+
+    def state(self, target: Target) -> TargetState:
+        if target.node in self._down:
+            return TargetState.DOWN
+        return TargetState.FULL if target.is_full else TargetState.UP
+
+    def statfs(self, *, inodes_used: int, inode_room: int) -> StatFsReply:
+        total = sum(target.bytes_total for target in self._targets.values())
+        free = sum(target.bytes_free for target in self._targets.values())
+        inodes_free = max(0, inode_room - inodes_used)
+        return StatFsReply(
+            bytes_total=total,
+            bytes_free=free,
+            bytes_available=free,
+            inodes_total=inodes_used + inodes_free,
+            inodes_free=inodes_free,
+        )
+
+
+def _is_full(target: Target, *, was_full: bool) -> bool:
+    share = _ROOM_SHARE if was_full else _FULL_SHARE
+    return target.bytes_free < target.bytes_total // share

@@ -1,0 +1,127 @@
+"""A new inode: number, owner, mode, ACLs, layout and times.
+
+The group and the set-group-id bit come from a set-group-id parent; the permission bits from the
+parent's default ACL, else from the umask. A replayed op gets the number and layout it had.
+"""
+
+import stat
+from dataclasses import dataclass
+
+from fscommon.errors import FsError, Status
+from fscommon.layout.attributes import Attributes
+from fscommon.layout.layout import Layout
+from fscommon.types import FileId, Ino
+from fscommon.wire.messages import Caller
+from metaserver.context import Context
+from metaserver.namespace import acl
+from metaserver.namespace.entries import new_key, put_dentry
+from metaserver.namespace.inode import Inode, load_directory, save, sectors, touch_directory
+from metaserver.records import xattr_key
+from metaserver.transaction import Transaction
+
+_PERMISSIONS = 0o7777
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the caller asked for. mode holds the type."""
+
+    parent: int
+    name: bytes
+    mode: int
+    caller: Caller
+    rdev: int = 0
+    target: bytes = b""  # of a symlink
+
+
+def give_birth(tx: Transaction, wanted: Wanted, context: Context) -> Inode:
+    """Make the inode and its name. Raises ENOENT, ENOTDIR, EEXIST, ENAMETOOLONG, ENOSPC."""
+    parent = load_directory(tx, wanted.parent)
+    key = new_key(tx, wanted.parent, wanted.name)
+    if context.services.progress.store_is_full:
+        raise FsError(Status.ENOSPC, "the metadata store is full")
+    xattrs, bits = _inherited_acls(tx, parent, wanted)
+    inode = _new_inode(parent, wanted, bits, len(xattrs), context)
+    for name, value in xattrs:
+        tx.put(xattr_key(inode.ino, name), value)
+    save(tx, inode)
+    put_dentry(tx, key, inode.ino, inode.attributes.mode)
+    touch_directory(tx, parent, context.now_ns, subdirectories=int(inode.is_directory))
+    context.inodes_added += 1
+    return inode
+
+
+def _new_inode(
+    parent: Inode, wanted: Wanted, bits: int, xattr_count: int, context: Context
+) -> Inode:
+    ino = context.replayed.ino if context.replayed else context.services.numbers.take()
+    now_ns = context.now_ns
+    is_directory = stat.S_ISDIR(wanted.mode)
+    gid, bits = _group(parent, wanted, bits)
+    attributes = Attributes(
+        ino=ino,
+        size=len(wanted.target),
+        blocks=sectors(len(wanted.target)),
+        atime_ns=now_ns,
+        mtime_ns=now_ns,
+        ctime_ns=now_ns,
+        btime_ns=now_ns,
+        mode=stat.S_IFMT(wanted.mode) | bits,
+        nlink=2 if is_directory else 1,
+        uid=wanted.caller.uid,
+        gid=gid,
+        rdev=wanted.rdev,
+        data_version=1,
+        change_version=1,
+        parent=wanted.parent if is_directory else 0,
+        xattr_count=xattr_count,
+    )
+    if stat.S_ISREG(wanted.mode):
+        return Inode(attributes, _layout(ino, context))
+    return Inode(attributes, wanted.target)
+
+
+def _layout(ino: Ino, context: Context) -> bytes:
+    if context.replayed and context.replayed.layout:
+        return context.replayed.layout
+    return new_layout(FileId(ino), context).pack()
+
+
+def new_layout(file_id: FileId, context: Context) -> Layout:
+    membership = context.services.membership
+    targets = membership.place(file_id)
+    return Layout(file_id, membership.chunk_size, len(targets), targets)
+
+
+def _group(parent: Inode, wanted: Wanted, bits: int) -> tuple[int, int]:
+    """Group and permission bits under the set-group-id rules of directories."""
+    caller = wanted.caller
+    if not parent.attributes.mode & stat.S_ISGID:
+        return caller.gid, bits
+    gid = parent.attributes.gid
+    if stat.S_ISDIR(wanted.mode):
+        return gid, bits | stat.S_ISGID
+    is_member = gid == caller.gid or gid in caller.groups or caller.uid == 0
+    executable = stat.S_ISGID | stat.S_IXGRP
+    if bits & executable == executable and not is_member:
+        return gid, bits & ~stat.S_ISGID
+    return gid, bits
+
+
+def _inherited_acls(
+    tx: Transaction, parent: Inode, wanted: Wanted
+) -> tuple[list[tuple[bytes, bytes]], int]:
+    """xattrs of the new inode and its permission bits."""
+    bits = wanted.mode & _PERMISSIONS
+    if stat.S_ISLNK(wanted.mode):
+        return [], 0o777
+    raw = tx.get(xattr_key(parent.ino, acl.DEFAULT)) if parent.attributes.xattr_count else None
+    if raw is None:
+        return [], bits & ~wanted.caller.umask
+    default = acl.unpack_acl(raw)
+    access = acl.inherited(default, bits)
+    bits = bits & ~0o777 | acl.mode_bits(access)
+    xattrs = [] if acl.is_minimal(access) else [(acl.ACCESS, acl.pack_acl(access))]
+    if stat.S_ISDIR(wanted.mode):
+        xattrs.append((acl.DEFAULT, raw))
+    return xattrs, bits

@@ -1,0 +1,103 @@
+"""One inode as ops see it: its attribute record, and its layout or symlink target behind it.
+
+Values are immutable; a change is a new value that `save` writes. Every change of an inode raises
+change_version and sets ctime to the op's clock, so that a replay gives the same times.
+"""
+
+import stat
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from fscommon.errors import FsError, Status
+from fscommon.layout.attributes import ATTRIBUTES_SIZE, Attributes, unpack_attributes
+from fscommon.layout.layout import Layout, unpack_layout
+from fscommon.types import Ino
+from metaserver.records import inode_key
+from metaserver.transaction import Transaction
+
+SECTOR: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Inode:
+    attributes: Attributes
+    tail: bytes = b""  # packed layout of a file, target of a symlink
+
+    @property
+    def ino(self) -> Ino:
+        return Ino(self.attributes.ino)
+
+    @property
+    def is_directory(self) -> bool:
+        return stat.S_ISDIR(self.attributes.mode)
+
+    @property
+    def is_file(self) -> bool:
+        return stat.S_ISREG(self.attributes.mode)
+
+    def layout(self) -> Layout:
+        return unpack_layout(self.tail)
+
+    def changed(self, now_ns: int, **fields: Any) -> "Inode":
+        """With these attributes, a new ctime and change_version."""
+        version = self.attributes.change_version + 1
+        fields.setdefault("ctime_ns", now_ns)
+        return Inode(replace(self.attributes, change_version=version, **fields), self.tail)
+
+    def resized(self, size: int) -> "Inode":
+        """With this size; data_version rises, blocks follow. ctime is the caller's to change."""
+        attributes = replace(
+            self.attributes,
+            size=size,
+            blocks=sectors(size),
+            data_version=self.attributes.data_version + 1,
+        )
+        return Inode(attributes, self.tail)
+
+
+def sectors(size: int) -> int:
+    return (size + SECTOR - 1) // SECTOR
+
+
+def find(tx: Transaction, ino: int) -> Inode | None:
+    raw = tx.get(inode_key(ino))
+    if raw is None:
+        return None
+    return Inode(unpack_attributes(raw[:ATTRIBUTES_SIZE]), raw[ATTRIBUTES_SIZE:])
+
+
+def load(tx: Transaction, ino: int) -> Inode:
+    """Raises ESTALE: the kernel looks the path up again, as another client may have changed it."""
+    inode = find(tx, ino)
+    if inode is None:
+        raise FsError(Status.ESTALE, f"inode {ino} is gone")
+    return inode
+
+
+def load_directory(tx: Transaction, ino: int) -> Inode:
+    """A directory that still has a name: a removed one that is held open takes no new entries."""
+    inode = load(tx, ino)
+    if not inode.is_directory:
+        raise FsError(Status.ENOTDIR, f"inode {ino} is not a directory")
+    if inode.attributes.nlink == 0:
+        raise FsError(Status.ENOENT, f"directory {ino} was removed")
+    return inode
+
+
+def save(tx: Transaction, inode: Inode) -> bytes:
+    """Write the inode; return its packed attributes, which replies carry."""
+    packed = inode.attributes.pack()
+    tx.put(inode_key(inode.attributes.ino), packed + inode.tail)
+    return packed
+
+
+def touch_directory(tx: Transaction, directory: Inode, now_ns: int, *, subdirectories: int) -> None:
+    """An entry came or went: times, versions, and the link count of sub-directories."""
+    attributes = directory.attributes
+    changed = directory.changed(
+        now_ns,
+        mtime_ns=now_ns,
+        nlink=attributes.nlink + subdirectories,
+        data_version=attributes.data_version + 1,
+    )
+    save(tx, changed)

@@ -1,0 +1,50 @@
+"""What happens to an inode that loses a name.
+
+A file whose last name goes is removed at once when nobody holds it open; otherwise, and always
+while sessions are still coming back after a restart, it becomes an orphan (`O`), which the reaper
+removes later. Removing an inode leaves a `Z` record per file: the reaper deletes its objects once
+that is durable. xattrs go with the inode.
+"""
+
+from fscommon.types import Ino
+from metaserver.context import Context
+from metaserver.namespace.inode import Inode, save
+from metaserver.records import doomed_key, inode_key, orphan_key, pack_number, xattrs_of
+from metaserver.transaction import Transaction
+
+
+def drop_name(tx: Transaction, inode: Inode, context: Context) -> bytes:
+    """One name less. Returns the packed attributes afterwards, nlink 0 when it was the last."""
+    links = 0 if inode.is_directory else inode.attributes.nlink - 1
+    left = inode.changed(context.now_ns, nlink=links)
+    if links:
+        return save(tx, left)
+    if _may_be_open(left.ino, context):
+        return _orphan(tx, left, context)
+    remove_inode(tx, left, context)
+    return left.attributes.pack()
+
+
+def remove_inode(tx: Transaction, inode: Inode, context: Context) -> None:
+    """Delete the record, its xattrs, and queue its objects."""
+    tx.delete(inode_key(inode.ino))
+    if inode.attributes.xattr_count:
+        for key, _ in list(tx.range(*xattrs_of(inode.ino))):
+            tx.delete(key)
+    if inode.is_file:
+        tx.put(doomed_key(inode.layout().file_id), inode.tail)
+    context.inodes_added -= 1
+
+
+def _may_be_open(ino: Ino, context: Context) -> bool:
+    services = context.services
+    return (
+        services.progress.recovering or services.sessions.is_open(ino) or ino in services.intents
+    )
+
+
+def _orphan(tx: Transaction, inode: Inode, context: Context) -> bytes:
+    tx.put(orphan_key(inode.ino), pack_number(context.now_ns))
+    packed = save(tx, inode)
+    context.services.sessions.orphaned(inode.ino)
+    return packed

@@ -1,0 +1,31 @@
+"""What a file loses when somebody writes to it or changes its owner.
+
+The set-user-id bit; the set-group-id bit where it means execution; and security.capability.
+The kernel leaves this to us (HANDLE_KILLPRIV_V2).
+"""
+
+import stat
+from dataclasses import replace
+
+from fscommon.layout.attributes import Attributes
+from metaserver.records import xattr_key
+from metaserver.transaction import Transaction
+
+_CAPABILITY = b"security.capability"
+
+
+def without_set_id(attributes: Attributes) -> Attributes:
+    mode = attributes.mode & ~stat.S_ISUID
+    if mode & stat.S_IXGRP:
+        mode &= ~stat.S_ISGID
+    return attributes if mode == attributes.mode else replace(attributes, mode=mode)
+
+
+def drop_capability_xattr(tx: Transaction, attributes: Attributes) -> Attributes:
+    if not attributes.xattr_count:
+        return attributes
+    key = xattr_key(attributes.ino, _CAPABILITY)
+    if tx.get(key) is None:
+        return attributes
+    tx.delete(key)
+    return replace(attributes, xattr_count=attributes.xattr_count - 1)

@@ -1,0 +1,20 @@
+"""Merging what a writer knows of a file and the metaserver not yet: size by maximum, mtime."""
+
+from dataclasses import replace
+
+from metaserver.namespace.inode import Inode, sectors
+
+
+def merge_written(inode: Inode, size: int, mtime_ns: int) -> Inode:
+    """0 means nothing is known. The caller sets ctime. data_version rises with either."""
+    attributes = inode.attributes
+    if size <= attributes.size and not mtime_ns:
+        return inode
+    merged = replace(
+        attributes,
+        size=max(size, attributes.size),
+        blocks=sectors(max(size, attributes.size)),
+        mtime_ns=mtime_ns or attributes.mtime_ns,
+        data_version=attributes.data_version + 1,
+    )
+    return Inode(merged, inode.tail)

@@ -1,0 +1,87 @@
+"""The operations of the metaserver, and the table that the engine looks them up in.
+
+An op is a plain function `op(tx, request, context) -> reply`: it never awaits, so it is atomic; it
+raises FsError to fail, which drops its writes. Rows also say from which kind of connection an op
+is taken, and whether it needs a session.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from fscommon.wire.ops import Op
+from metaserver.context import Context
+from metaserver.ops.barrier import barrier, ping
+from metaserver.ops.close import close
+from metaserver.ops.cluster import cluster_map, heartbeat, register, status
+from metaserver.ops.commit import commit
+from metaserver.ops.create import create
+from metaserver.ops.getattr import getattr_
+from metaserver.ops.link import link
+from metaserver.ops.lookup import lookup
+from metaserver.ops.mkdir import mkdir
+from metaserver.ops.mknod import mknod
+from metaserver.ops.open import open_
+from metaserver.ops.readdir import readdir
+from metaserver.ops.readlink import readlink
+from metaserver.ops.rename import rename
+from metaserver.ops.rmdir import rmdir
+from metaserver.ops.session import replay_done, session_close, session_open, session_renew
+from metaserver.ops.setattr import setattr_
+from metaserver.ops.statfs import statfs
+from metaserver.ops.symlink import symlink
+from metaserver.ops.unlink import unlink
+from metaserver.ops.xattrs import getxattr, listxattr, removexattr, setxattr
+from metaserver.transaction import Transaction
+
+OpFunction = Callable[[Transaction, Any, Context], Any]
+
+
+class Access(Enum):
+    SESSION = "session"  # a client with a session; waits for the end of a recovery
+    CONTROL = "control"  # a client with a session; served during recovery
+    CLIENT = "client"  # a client connection, with or without a session
+    SERVER = "server"  # storage servers
+    ANY = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    function: OpFunction
+    access: Access = Access.SESSION
+
+
+HANDLERS: Final[dict[Op, Handler]] = {
+    Op.PING: Handler(ping, Access.ANY),
+    Op.LOOKUP: Handler(lookup),
+    Op.GETATTR: Handler(getattr_),
+    Op.SETATTR: Handler(setattr_),
+    Op.MKNOD: Handler(mknod),
+    Op.MKDIR: Handler(mkdir),
+    Op.SYMLINK: Handler(symlink),
+    Op.READLINK: Handler(readlink),
+    Op.UNLINK: Handler(unlink),
+    Op.RMDIR: Handler(rmdir),
+    Op.RENAME: Handler(rename),
+    Op.LINK: Handler(link),
+    Op.CREATE: Handler(create),
+    Op.OPEN: Handler(open_),
+    Op.CLOSE: Handler(close),
+    Op.READDIR: Handler(readdir),
+    Op.COMMIT: Handler(commit),
+    Op.GETXATTR: Handler(getxattr),
+    Op.SETXATTR: Handler(setxattr),
+    Op.LISTXATTR: Handler(listxattr),
+    Op.REMOVEXATTR: Handler(removexattr),
+    Op.STATFS: Handler(statfs),
+    Op.BARRIER: Handler(barrier),
+    Op.SESSION_OPEN: Handler(session_open, Access.CLIENT),
+    Op.SESSION_RENEW: Handler(session_renew, Access.CONTROL),
+    Op.SESSION_CLOSE: Handler(session_close, Access.CONTROL),
+    Op.REPLAY_DONE: Handler(replay_done, Access.CONTROL),
+    Op.CLUSTER_MAP: Handler(cluster_map, Access.ANY),
+    Op.REGISTER: Handler(register, Access.SERVER),
+    Op.HEARTBEAT: Handler(heartbeat, Access.SERVER),
+    Op.STATUS: Handler(status, Access.ANY),
+}

@@ -1,0 +1,148 @@
+"""CLUSTER_MAP, REGISTER, HEARTBEAT, STATUS: storage servers, and who asks about them."""
+
+from fscommon.errors import FsError, Status
+from fscommon.types import NodeId
+from fscommon.wire.codec import encode
+from fscommon.wire.messages import (
+    ClientStatus,
+    ClusterMap,
+    Empty,
+    Heartbeat,
+    HeartbeatReply,
+    Register,
+    Registered,
+    StatusReply,
+    TargetReport,
+)
+from metaserver.context import Context, Services
+from metaserver.membership import NODE_TIMEOUT_S, Node, Target
+from metaserver.ops.statfs import measure
+from metaserver.records import (
+    MAP_EPOCH_KEY,
+    NodeRecord,
+    TargetRecord,
+    node_key,
+    pack_number,
+    target_key,
+)
+from metaserver.transaction import Transaction
+
+_UUID_LENGTH = 16
+_TEXT_LENGTH_MAX = 255
+_TARGETS_PER_NODE_MAX = 256
+
+
+def cluster_map(tx: Transaction, request: Empty, context: Context) -> ClusterMap:
+    return context.services.membership.map()
+
+
+def register(tx: Transaction, request: Register, context: Context) -> Registered:
+    _check_register(request, context.services.cluster)
+    services = context.services
+    node = _node(request, context)
+    targets = _targets(request.targets, node, context)
+    tx.put(node_key(node.id), encode(NodeRecord(node.uuid, node.name, node.address)))
+    changed = services.membership.put_node(node)
+    for target in targets:
+        record = TargetRecord(target.uuid, target.node, target.bytes_total, target.bytes_free)
+        tx.put(target_key(target.id), encode(record))
+        changed |= services.membership.put_target(target)
+    if changed:
+        bump_map_epoch(tx, services)
+    context.wait_durable = True
+    return Registered(
+        node=node.id,
+        cluster=services.cluster,
+        targets=tuple(target.id for target in targets),
+        capability_key=services.capability_key,
+        map_epoch=services.membership.epoch,
+        sessions=services.sessions.ids(),
+        timeout_s=NODE_TIMEOUT_S,
+    )
+
+
+def bump_map_epoch(tx: Transaction, services: Services) -> None:
+    services.membership.epoch += 1
+    tx.put(MAP_EPOCH_KEY, pack_number(services.membership.epoch))
+
+
+def _check_register(request: Register, cluster: bytes) -> None:
+    if request.cluster not in (b"", cluster):
+        raise FsError(Status.EINVAL, "this storage server belongs to another cluster")
+    uuids = [report.uuid for report in request.targets]
+    if len(request.uuid) != _UUID_LENGTH or any(len(uuid) != _UUID_LENGTH for uuid in uuids):
+        raise FsError(Status.BAD_REQUEST, "a uuid has 16 bytes")
+    if len(set(uuids)) != len(uuids):
+        raise FsError(Status.EINVAL, "one target is listed twice")
+    if len(uuids) > _TARGETS_PER_NODE_MAX:
+        raise FsError(Status.EINVAL, f"a node has at most {_TARGETS_PER_NODE_MAX} targets")
+    if max(len(request.name), len(request.address)) > _TEXT_LENGTH_MAX:
+        raise FsError(Status.BAD_REQUEST, "name or address is too long")
+
+
+def _node(request: Register, context: Context) -> Node:
+    membership = context.services.membership
+    known = membership.node_by_uuid(request.uuid)
+    return Node(
+        id=known.id if known else membership.next_node_id(),
+        uuid=request.uuid,
+        name=request.name,
+        address=request.address,
+        heard_s=context.now_s,
+        session_version=context.services.sessions.version,
+    )
+
+
+def _targets(reports: tuple[TargetReport, ...], node: Node, context: Context) -> list[Target]:
+    membership = context.services.membership
+    known = [membership.target_by_uuid(report.uuid) for report in reports]
+    fresh = iter(membership.next_target_ids(known.count(None)))
+    return [
+        Target(
+            id=target.id if target else next(fresh),
+            uuid=report.uuid,
+            node=node.id,
+            bytes_total=report.bytes_total,
+            bytes_free=report.bytes_free,
+        )
+        for target, report in zip(known, reports, strict=True)
+    ]
+
+
+def heartbeat(tx: Transaction, request: Heartbeat, context: Context) -> HeartbeatReply:
+    services = context.services
+    node = services.membership.node(NodeId(request.node))
+    if node is None:
+        raise FsError(Status.NO_TARGET, f"node {request.node} is not known: register")
+    node.session_version = request.session_version
+    if services.membership.heard(node.id, request.targets, context.now_s):
+        bump_map_epoch(tx, services)
+    version = services.sessions.version
+    current = request.session_version == version
+    return HeartbeatReply(
+        map_epoch=services.membership.epoch,
+        session_version=version,
+        sessions=None if current else services.sessions.ids(),
+    )
+
+
+def status(tx: Transaction, request: Empty, context: Context) -> StatusReply:
+    services = context.services
+    clients = tuple(
+        ClientStatus(
+            session=session.id,
+            node=session.node,
+            opens=len(session.opens),
+            seconds_since_renewal=max(0.0, context.now_s - session.renewed_s),
+        )
+        for session in services.sessions.all()
+    )
+    return StatusReply(
+        cluster=services.cluster,
+        map=services.membership.map(),
+        clients=clients,
+        recovering=services.progress.recovering,
+        txn=services.progress.txn,
+        durable=services.progress.durable,
+        files=measure(services),
+    )

@@ -1,0 +1,66 @@
+"""COMMIT: what a writer did to a file: size, mtime, and which objects are durable.
+
+A commit of an older file id, from before a truncate to zero, changes nothing but is answered. A
+growth waits for a truncate in work (rule 19).
+"""
+
+from dataclasses import replace
+
+from fscommon.errors import FsError, Status
+from fscommon.limits import FILE_SIZE_MAX
+from fscommon.wire.messages import (
+    COMMIT_KILL_SUIDGID,
+    COMMIT_MTIME,
+    COMMIT_SIZE,
+    COMMIT_SYNCED,
+    Commit,
+    Entry,
+)
+from metaserver.context import Context
+from metaserver.namespace.inode import Inode, load, save
+from metaserver.namespace.privileges import drop_capability_xattr, without_set_id
+from metaserver.namespace.written import merge_written
+from metaserver.transaction import Transaction
+
+
+def commit(tx: Transaction, request: Commit, context: Context) -> Entry:
+    context.wait_durable = request.durable
+    inode = load(tx, request.ino)
+    if not inode.is_file:
+        raise FsError(Status.EINVAL, "not a regular file")
+    if not 0 <= request.size <= FILE_SIZE_MAX:
+        raise FsError(Status.EFBIG)
+    if request.flags & COMMIT_SIZE:
+        context.check_not_truncating(inode.ino)
+    if inode.layout().file_id != request.file_id:
+        return Entry(inode.attributes.pack())
+    written = _written(tx, inode, request, context)
+    changed = _synced(written, request)
+    if changed is inode:
+        return Entry(inode.attributes.pack())
+    return Entry(save(tx, changed))
+
+
+def _written(tx: Transaction, inode: Inode, request: Commit, context: Context) -> Inode:
+    size = request.size if request.flags & COMMIT_SIZE else 0
+    mtime_ns = request.mtime_ns if request.flags & COMMIT_MTIME else 0
+    changed = merge_written(inode, size, mtime_ns)
+    attributes = changed.attributes
+    if request.flags & (COMMIT_KILL_SUIDGID | COMMIT_MTIME):
+        attributes = drop_capability_xattr(tx, attributes)
+    if request.flags & COMMIT_KILL_SUIDGID:
+        attributes = without_set_id(attributes)
+    if attributes is inode.attributes:
+        return inode
+    return Inode(attributes, inode.tail).changed(context.now_ns)
+
+
+def _synced(inode: Inode, request: Commit) -> Inode:
+    if not request.flags & COMMIT_SYNCED:
+        return inode
+    layout = inode.layout()
+    bits = request.stripe_bits & ((1 << layout.stripe_width) - 1)
+    if layout.durable_stripes | bits == layout.durable_stripes:
+        return inode
+    marked = replace(layout, durable_stripes=layout.durable_stripes | bits)
+    return Inode(inode.attributes, marked.pack())

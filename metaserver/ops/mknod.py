@@ -1,0 +1,26 @@
+"""MKNOD: a file, fifo, socket or device with a name.
+
+A regular file made this way (CREATE is the usual one) is answered when it is durable: its reply
+carries no layout, so a replay could choose other targets than the ones already written to.
+"""
+
+import stat
+
+from fscommon.errors import FsError, Status
+from fscommon.wire.messages import Entry, MkNod
+from metaserver.context import Context
+from metaserver.namespace.birth import Wanted, give_birth
+from metaserver.transaction import Transaction
+
+_TYPES = (stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFCHR, stat.S_IFBLK)
+
+
+def mknod(tx: Transaction, request: MkNod, context: Context) -> Entry:
+    kind = stat.S_IFMT(request.mode) or stat.S_IFREG
+    if kind not in _TYPES:
+        raise FsError(Status.EINVAL, "not a type that mknod makes")
+    mode = kind | stat.S_IMODE(request.mode)
+    wanted = Wanted(request.parent, request.name, mode, request.caller, rdev=request.rdev)
+    inode = give_birth(tx, wanted, context)
+    context.wait_durable = inode.is_file
+    return Entry(inode.attributes.pack())

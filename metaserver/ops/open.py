@@ -1,0 +1,26 @@
+"""OPEN: this session holds the inode open; a capability for its objects."""
+
+from fscommon.errors import FsError, Status
+from fscommon.types import FileId
+from fscommon.wire.messages import Open, Opened
+from metaserver.context import Context
+from metaserver.namespace.inode import Inode, load
+from metaserver.transaction import Transaction
+
+
+def open_(tx: Transaction, request: Open, context: Context) -> Opened:
+    return open_inode(load(tx, request.ino), context, writable=request.writable)
+
+
+def open_inode(inode: Inode, context: Context, *, writable: bool) -> Opened:
+    services = context.services
+    context.check_not_truncating(inode.ino)
+    if not services.sessions.has_room(context.session):
+        raise FsError(Status.EBUSY, "this session has too many inodes open")
+    services.sessions.open(context.session, inode.ino, writable=writable)
+    packed = inode.attributes.pack()
+    if not inode.is_file:
+        return Opened(packed, b"", b"")
+    file_id = FileId(inode.layout().file_id)
+    capability = services.capability(context, file_id, inode.ino, writable=writable)
+    return Opened(packed, inode.tail, capability)

@@ -1,0 +1,130 @@
+"""RENAME: move a name, replacing or exchanging what has the new one; atomic.
+
+Checks come first, then changes: nothing after the first change can fail. Sticky bits and
+permissions are the kernel's (default_permissions).
+"""
+
+from dataclasses import dataclass
+
+from fscommon.errors import FsError, Status
+from fscommon.wire.messages import Rename, Renamed
+from metaserver.context import Context
+from metaserver.namespace.entries import (
+    Dentry,
+    find_dentry,
+    get_dentry,
+    is_empty,
+    put_dentry,
+)
+from metaserver.namespace.inode import Inode, load, load_directory, save, touch_directory
+from metaserver.namespace.links import drop_name
+from metaserver.records import dentry_key
+from metaserver.transaction import Transaction
+
+RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    old_parent: Inode
+    new_parent: Inode
+    dentry: Dentry
+    source: Inode
+    other: Inode | None  # what has the new name
+
+    @property
+    def across(self) -> bool:
+        return self.old_parent.ino != self.new_parent.ino
+
+
+def rename(tx: Transaction, request: Rename, context: Context) -> Renamed:
+    if request.flags not in (0, RENAME_NOREPLACE, RENAME_EXCHANGE):
+        raise FsError(Status.EINVAL, "unknown flags of rename")
+    move = _find(tx, request)
+    if request.flags == RENAME_EXCHANGE:
+        return _exchange(tx, request, move, context)
+    return _move(tx, request, move, context)
+
+
+def _find(tx: Transaction, request: Rename) -> _Move:
+    old_parent = load_directory(tx, request.parent)
+    new_parent = load_directory(tx, request.new_parent)
+    dentry = get_dentry(tx, request.parent, request.name)
+    taken = find_dentry(tx, request.new_parent, request.new_name)
+    other = load(tx, taken.ino) if taken else None
+    return _Move(old_parent, new_parent, dentry, load(tx, dentry.ino), other)
+
+
+def _move(tx: Transaction, request: Rename, move: _Move, context: Context) -> Renamed:
+    if move.other is not None and request.flags & RENAME_NOREPLACE:
+        raise FsError(Status.EEXIST)
+    if move.other is not None and move.other.ino == move.source.ino:
+        return Renamed(move.source.attributes.pack(), b"")
+    _check_replaceable(tx, move)
+    if move.source.is_directory and move.across:
+        _check_not_below(tx, move.new_parent, move.source)
+    tx.delete(move.dentry.key)
+    key = dentry_key(request.new_parent, request.new_name)
+    put_dentry(tx, key, move.source.ino, move.source.attributes.mode)
+    _touch_parents(tx, move, context)
+    moved = _settle(tx, move.source, move.new_parent, context)
+    replaced = drop_name(tx, move.other, context) if move.other else b""
+    return Renamed(moved, replaced)
+
+
+def _exchange(tx: Transaction, request: Rename, move: _Move, context: Context) -> Renamed:
+    if move.other is None:
+        raise FsError(Status.ENOENT)
+    if move.other.ino == move.source.ino:
+        packed = move.source.attributes.pack()
+        return Renamed(packed, packed)
+    if move.across:
+        for inode, parent in ((move.source, move.new_parent), (move.other, move.old_parent)):
+            if inode.is_directory:
+                _check_not_below(tx, parent, inode)
+    key = dentry_key(request.new_parent, request.new_name)
+    put_dentry(tx, key, move.source.ino, move.source.attributes.mode)
+    put_dentry(tx, move.dentry.key, move.other.ino, move.other.attributes.mode)
+    _touch_parents(tx, move, context, exchange=True)
+    moved = _settle(tx, move.source, move.new_parent, context)
+    return Renamed(moved, _settle(tx, move.other, move.old_parent, context))
+
+
+def _check_replaceable(tx: Transaction, move: _Move) -> None:
+    other = move.other
+    if other is None:
+        return
+    if move.source.is_directory and not other.is_directory:
+        raise FsError(Status.ENOTDIR)
+    if other.is_directory and not move.source.is_directory:
+        raise FsError(Status.EISDIR)
+    if other.is_directory and not is_empty(tx, other.ino):
+        raise FsError(Status.ENOTEMPTY)
+
+
+def _check_not_below(tx: Transaction, directory: Inode, root: Inode) -> None:
+    """Raises EINVAL when directory is root or below it."""
+    while directory.ino != directory.attributes.parent:
+        if directory.ino == root.ino:
+            raise FsError(Status.EINVAL, "a directory cannot move below itself")
+        directory = load(tx, directory.attributes.parent)
+
+
+def _touch_parents(
+    tx: Transaction, move: _Move, context: Context, *, exchange: bool = False
+) -> None:
+    moved = int(move.source.is_directory)
+    other = int(move.other is not None and move.other.is_directory)
+    if not move.across:
+        lost = 0 if exchange else -other
+        touch_directory(tx, move.old_parent, context.now_ns, subdirectories=lost)
+        return
+    back = other if exchange else 0
+    touch_directory(tx, move.old_parent, context.now_ns, subdirectories=back - moved)
+    touch_directory(tx, move.new_parent, context.now_ns, subdirectories=moved - other)
+
+
+def _settle(tx: Transaction, inode: Inode, parent: Inode, context: Context) -> bytes:
+    if inode.is_directory:
+        return save(tx, inode.changed(context.now_ns, parent=parent.ino))
+    return save(tx, inode.changed(context.now_ns))

@@ -1,0 +1,22 @@
+"""RMDIR: remove an empty directory."""
+
+from fscommon.errors import FsError, Status
+from fscommon.wire.messages import Removed, RmDir
+from metaserver.context import Context
+from metaserver.namespace.entries import get_dentry, is_empty
+from metaserver.namespace.inode import load, load_directory, touch_directory
+from metaserver.namespace.links import drop_name
+from metaserver.transaction import Transaction
+
+
+def rmdir(tx: Transaction, request: RmDir, context: Context) -> Removed:
+    parent = load_directory(tx, request.parent)
+    dentry = get_dentry(tx, request.parent, request.name)
+    inode = load(tx, dentry.ino)
+    if not inode.is_directory:
+        raise FsError(Status.ENOTDIR)
+    if not is_empty(tx, inode.ino):
+        raise FsError(Status.ENOTEMPTY)
+    tx.delete(dentry.key)
+    touch_directory(tx, parent, context.now_ns, subdirectories=-1)
+    return Removed(drop_name(tx, inode, context))

@@ -1,0 +1,85 @@
+"""SESSION_OPEN, SESSION_RENEW, SESSION_CLOSE, REPLAY_DONE.
+
+A new session is durable before its id is told. A session of a former incarnation is taken up by
+its client, which replays and says REPLAY_DONE; until all have, new clients wait (rule 18).
+"""
+
+from fscommon.errors import FsError, Status
+from fscommon.types import Ino, SessionId, Txn
+from fscommon.wire.codec import encode
+from fscommon.wire.messages import ClusterMap, Empty, SessionOpen, SessionOpened, SessionRenew
+from metaserver.context import Context
+from metaserver.records import SessionRecord, replies_of, session_key
+from metaserver.sessions import Session
+from metaserver.transaction import Transaction
+
+_NODE_NAME_LENGTH_MAX = 255
+
+
+def session_open(tx: Transaction, request: SessionOpen, context: Context) -> SessionOpened:
+    services = context.services
+    if request.session == 0:
+        session = _new(tx, request, context)
+    else:
+        known = services.sessions.get(SessionId(request.session))
+        if known is None:
+            raise FsError(Status.UNKNOWN_SESSION, "no such session: it expired or was closed")
+        session = known
+    session.renewed_s = context.now_s
+    services.sessions.reassert(session.id, [Ino(ino) for ino in request.opens])
+    return SessionOpened(
+        session=session.id,
+        incarnation=services.progress.incarnation,
+        durable=durable_for(session, context),
+        timeout_s=services.session_timeout_s,
+    )
+
+
+def durable_for(session: Session, context: Context) -> Txn:
+    """What this client may take for durable: until it has replayed, only what the store held at
+    the start of the recovery, as its own transaction numbers are of a former incarnation."""
+    progress = context.services.progress
+    return progress.recovery_txn if session.replaying else progress.durable
+
+
+def _new(tx: Transaction, request: SessionOpen, context: Context) -> Session:
+    services = context.services
+    if services.progress.recovering:
+        raise FsError(Status.NOT_READY, "waiting for clients of before the restart")
+    if len(request.node) > _NODE_NAME_LENGTH_MAX:
+        raise FsError(Status.BAD_REQUEST, "the name of the node is too long")
+    session = Session(
+        id=services.sessions.new_id(),
+        node=request.node,
+        opened_ns=context.now_ns,
+        renewed_s=context.now_s,
+    )
+    tx.put(session_key(session.id), encode(SessionRecord(session.node, session.opened_ns)))
+    services.sessions.add(session)
+    context.wait_durable = True
+    return session
+
+
+def session_renew(tx: Transaction, request: SessionRenew, context: Context) -> ClusterMap:
+    return context.services.membership.map()
+
+
+def session_close(tx: Transaction, request: Empty, context: Context) -> Empty:
+    forget_session(tx, context.session)
+    context.services.sessions.remove(context.session)
+    context.wait_durable = True
+    return Empty()
+
+
+def forget_session(tx: Transaction, session: SessionId) -> None:
+    """Drop its record and its stored replies."""
+    tx.delete(session_key(session))
+    for key, _ in list(tx.range(*replies_of(session))):
+        tx.delete(key)
+
+
+def replay_done(tx: Transaction, request: Empty, context: Context) -> Empty:
+    session = context.services.sessions.get(context.session)
+    if session is not None:
+        session.replaying = False
+    return Empty()

@@ -1,0 +1,146 @@
+"""SETATTR: mode, owner, size and times of an inode.
+
+What the writer's lanes know and the metaserver not yet is merged first. A change of size:
+- to zero gives the file a new file id on fresh targets and dooms the old objects: no waiting;
+- growth is just the number;
+- a shrink commits size, truncate epoch and intent, and is answered when every target has cut.
+The set-id bits and security.capability go with a change of owner, and where the kernel says so.
+"""
+
+import stat
+from dataclasses import replace
+
+from fscommon.errors import FsError, Status
+from fscommon.limits import FILE_SIZE_MAX
+from fscommon.types import FileId, Ino
+from fscommon.wire.messages import (
+    SET_ATIME,
+    SET_CTIME,
+    SET_GID,
+    SET_KILL_SUIDGID,
+    SET_MODE,
+    SET_MTIME,
+    SET_SIZE,
+    SET_UID,
+    Opened,
+    SetAttr,
+)
+from metaserver.context import Context
+from metaserver.namespace import acl
+from metaserver.namespace.birth import new_layout
+from metaserver.namespace.inode import Inode, load, save
+from metaserver.namespace.privileges import drop_capability_xattr, without_set_id
+from metaserver.namespace.written import merge_written
+from metaserver.records import Intent, doomed_key, intent_key, xattr_key
+from metaserver.transaction import Transaction
+
+_VALID_MAX = 2 * SET_KILL_SUIDGID - 1
+
+
+def setattr_(tx: Transaction, request: SetAttr, context: Context) -> Opened:
+    if not 0 <= request.valid <= _VALID_MAX:
+        raise FsError(Status.BAD_REQUEST, f"unknown attributes {request.valid:#x}")
+    inode = load(tx, request.ino)
+    if request.valid & SET_SIZE or request.written_size:
+        _check_resizable(inode, request, context)
+    changed = merge_written(inode, request.written_size, request.written_mtime_ns)
+    shrunk = False
+    if request.valid & SET_SIZE:
+        shrunk = 0 < request.size < changed.attributes.size
+        changed = _resize(tx, changed, request.size, context)
+    changed = _change_owner_and_mode(tx, changed, request)
+    changed = _change_times(changed, request, context)
+    if changed is not inode:
+        save(tx, changed)
+    if shrunk:
+        _intend(tx, changed, context)
+    return _reply(changed, context)
+
+
+def _check_resizable(inode: Inode, request: SetAttr, context: Context) -> None:
+    if inode.is_directory:
+        raise FsError(Status.EISDIR)
+    if not inode.is_file:
+        raise FsError(Status.EINVAL, "not a regular file")
+    if not 0 <= max(request.size, request.written_size) <= FILE_SIZE_MAX:
+        raise FsError(Status.EFBIG)
+    context.check_not_truncating(inode.ino)
+
+
+def _resize(tx: Transaction, inode: Inode, size: int, context: Context) -> Inode:
+    now_ns = context.now_ns
+    if size == 0:
+        tx.put(doomed_key(inode.layout().file_id), inode.tail)
+        resized = Inode(inode.attributes, _fresh_layout(context)).resized(0)
+    elif size < inode.attributes.size:
+        layout = inode.layout()
+        cut = replace(layout, truncate_epoch=layout.truncate_epoch + 1)
+        resized = Inode(inode.attributes, cut.pack()).resized(size)
+    else:
+        resized = inode.resized(size)
+    return Inode(replace(resized.attributes, mtime_ns=now_ns), resized.tail)
+
+
+def _fresh_layout(context: Context) -> bytes:
+    if context.replayed is not None:
+        return context.replayed.layout
+    return new_layout(FileId(context.services.numbers.take()), context).pack()
+
+
+def _intend(tx: Transaction, inode: Inode, context: Context) -> None:
+    intent = Intent(inode.attributes.size, inode.layout().truncate_epoch, inode.tail)
+    tx.put(intent_key(inode.ino), intent.pack())
+    context.services.intents.add(inode.ino)
+    context.wait_truncate = inode.ino
+
+
+def _change_owner_and_mode(tx: Transaction, inode: Inode, request: SetAttr) -> Inode:
+    attributes = inode.attributes
+    valid = request.valid
+    owner = bool(valid & (SET_UID | SET_GID)) and not inode.is_directory
+    if owner or valid & (SET_KILL_SUIDGID | SET_SIZE):
+        attributes = drop_capability_xattr(tx, attributes)
+    if owner or valid & SET_KILL_SUIDGID:
+        attributes = without_set_id(attributes)
+    if valid & SET_MODE:
+        mode = stat.S_IFMT(attributes.mode) | request.mode & 0o7777
+        attributes = replace(attributes, mode=mode)
+        _change_acl(tx, inode, mode)
+    if valid & SET_UID:
+        attributes = replace(attributes, uid=request.uid)
+    if valid & SET_GID:
+        attributes = replace(attributes, gid=request.gid)
+    return inode if attributes is inode.attributes else Inode(attributes, inode.tail)
+
+
+def _change_acl(tx: Transaction, inode: Inode, mode: int) -> None:
+    if not inode.attributes.xattr_count:
+        return
+    key = xattr_key(inode.ino, acl.ACCESS)
+    raw = tx.get(key)
+    if raw is not None:
+        tx.put(key, acl.pack_acl(acl.with_mode(acl.unpack_acl(raw), mode)))
+
+
+def _change_times(inode: Inode, request: SetAttr, context: Context) -> Inode:
+    valid = request.valid
+    times = {}
+    if valid & SET_ATIME:
+        times["atime_ns"] = request.atime_ns
+    if valid & SET_MTIME:
+        times["mtime_ns"] = request.mtime_ns
+    if valid & SET_CTIME and request.ctime_ns:
+        times["ctime_ns"] = request.ctime_ns
+    if not valid & (_VALID_MAX ^ SET_KILL_SUIDGID) and not request.written_mtime_ns:
+        if not request.written_size:
+            return inode
+    return inode.changed(context.now_ns, **times)
+
+
+def _reply(inode: Inode, context: Context) -> Opened:
+    packed = inode.attributes.pack()
+    if not inode.is_file:
+        return Opened(packed, b"", b"")
+    file_id = inode.layout().file_id
+    capability = context.services.capability(context, FileId(file_id), Ino(inode.ino), writable=True)
+    return Opened(packed, inode.tail, capability)

@@ -1,0 +1,20 @@
+"""UNLINK: take a name from anything but a directory."""
+
+from fscommon.errors import FsError, Status
+from fscommon.wire.messages import Removed, Unlink
+from metaserver.context import Context
+from metaserver.namespace.entries import get_dentry
+from metaserver.namespace.inode import load, load_directory, touch_directory
+from metaserver.namespace.links import drop_name
+from metaserver.transaction import Transaction
+
+
+def unlink(tx: Transaction, request: Unlink, context: Context) -> Removed:
+    parent = load_directory(tx, request.parent)
+    dentry = get_dentry(tx, request.parent, request.name)
+    inode = load(tx, dentry.ino)
+    if inode.is_directory:
+        raise FsError(Status.EISDIR)
+    tx.delete(dentry.key)
+    touch_directory(tx, parent, context.now_ns, subdirectories=0)
+    return Removed(drop_name(tx, inode, context))

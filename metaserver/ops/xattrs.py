@@ -1,0 +1,137 @@
+"""GETXATTR, SETXATTR, LISTXATTR, REMOVEXATTR.
+
+Namespaces: user, trusted, security and the two POSIX ACLs of system; who may is the kernel's.
+Setting an access ACL sets the mode; one that says no more than the mode is not stored.
+"""
+
+import stat
+from dataclasses import replace
+
+from fscommon.errors import FsError, Status
+from fscommon.limits import (
+    XATTR_LIST_LENGTH_MAX,
+    XATTR_NAME_LENGTH_MAX,
+    XATTR_VALUE_LENGTH_MAX,
+)
+from fscommon.wire.messages import (
+    Entry,
+    GetXattr,
+    ListXattr,
+    RemoveXattr,
+    SetXattr,
+    XattrNames,
+    XattrValue,
+)
+from metaserver.context import Context
+from metaserver.namespace import acl
+from metaserver.namespace.inode import Inode, load, save
+from metaserver.records import xattr_key, xattr_name, xattrs_of
+from metaserver.transaction import Transaction
+
+XATTR_CREATE, XATTR_REPLACE = 1, 2
+_PREFIXES = (b"user.", b"trusted.", b"security.")
+_ALWAYS_FIT = XATTR_LIST_LENGTH_MAX // (XATTR_NAME_LENGTH_MAX + 1)
+
+
+def getxattr(tx: Transaction, request: GetXattr, context: Context) -> XattrValue:
+    _check_name(request.name)
+    inode = load(tx, request.ino)
+    value = tx.get(xattr_key(inode.ino, request.name)) if inode.attributes.xattr_count else None
+    if value is None:
+        raise FsError(Status.ENODATA)
+    return XattrValue(value)
+
+
+def setxattr(tx: Transaction, request: SetXattr, context: Context) -> Entry:
+    _check_name(request.name)
+    if len(request.value) > XATTR_VALUE_LENGTH_MAX:
+        raise FsError(Status.E2BIG)
+    if request.flags not in (0, XATTR_CREATE, XATTR_REPLACE):
+        raise FsError(Status.EINVAL, "unknown flags of setxattr")
+    inode = load(tx, request.ino)
+    exists = tx.get(xattr_key(inode.ino, request.name)) is not None
+    if exists and request.flags == XATTR_CREATE:
+        raise FsError(Status.EEXIST)
+    if not exists and request.flags == XATTR_REPLACE:
+        raise FsError(Status.ENODATA)
+    if request.name == acl.ACCESS:
+        return _set_access(tx, inode, request.value, context)
+    value = _sound_default(inode, request.value) if request.name == acl.DEFAULT else request.value
+    if not exists:
+        _check_room(tx, inode, request.name, context)
+    changed = _put(tx, inode, request.name, value)
+    return Entry(save(tx, changed.changed(context.now_ns)))
+
+
+def listxattr(tx: Transaction, request: ListXattr, context: Context) -> XattrNames:
+    inode = load(tx, request.ino)
+    if not inode.attributes.xattr_count:
+        return XattrNames(())
+    return XattrNames(tuple(xattr_name(key) for key, _ in tx.range(*xattrs_of(inode.ino))))
+
+
+def removexattr(tx: Transaction, request: RemoveXattr, context: Context) -> Entry:
+    _check_name(request.name)
+    inode = load(tx, request.ino)
+    if tx.get(xattr_key(inode.ino, request.name)) is None:
+        raise FsError(Status.ENODATA)
+    return Entry(save(tx, _remove(tx, inode, request.name).changed(context.now_ns)))
+
+
+def _check_name(name: bytes) -> None:
+    if len(name) > XATTR_NAME_LENGTH_MAX:
+        raise FsError(Status.ERANGE)
+    if b"\0" in name:
+        raise FsError(Status.EINVAL, "not a name of an xattr")
+    if name in (acl.ACCESS, acl.DEFAULT):
+        return
+    if not name.startswith(_PREFIXES):
+        raise FsError(Status.EOPNOTSUPP, "unknown namespace of xattrs")
+    if name in _PREFIXES:
+        raise FsError(Status.EINVAL, "an xattr without a name")
+
+
+def _set_access(tx: Transaction, inode: Inode, value: bytes, context: Context) -> Entry:
+    if stat.S_ISLNK(inode.attributes.mode):
+        raise FsError(Status.EOPNOTSUPP, "a symbolic link has no ACL")
+    access = acl.unpack_acl(value)
+    mode = inode.attributes.mode & ~0o777 | acl.mode_bits(access)
+    if acl.is_minimal(access):
+        exists = tx.get(xattr_key(inode.ino, acl.ACCESS)) is not None
+        changed = _remove(tx, inode, acl.ACCESS) if exists else inode
+    else:
+        changed = _put(tx, inode, acl.ACCESS, acl.pack_acl(access))
+    return Entry(save(tx, changed.changed(context.now_ns, mode=mode)))
+
+
+def _sound_default(inode: Inode, value: bytes) -> bytes:
+    if not inode.is_directory:
+        raise FsError(Status.EACCES, "only a directory has a default ACL")
+    return acl.pack_acl(acl.unpack_acl(value))
+
+
+def _check_room(tx: Transaction, inode: Inode, name: bytes, context: Context) -> None:
+    if context.services.progress.store_is_full:
+        raise FsError(Status.ENOSPC, "the metadata store is full")
+    if inode.attributes.xattr_count < _ALWAYS_FIT:
+        return
+    names = sum(len(xattr_name(key)) + 1 for key, _ in tx.range(*xattrs_of(inode.ino)))
+    if names + len(name) + 1 > XATTR_LIST_LENGTH_MAX:
+        raise FsError(Status.ENOSPC, "no room for more xattrs")
+
+
+def _put(tx: Transaction, inode: Inode, name: bytes, value: bytes) -> Inode:
+    key = xattr_key(inode.ino, name)
+    added = int(tx.get(key) is None)
+    tx.put(key, value)
+    return _counted(inode, added)
+
+
+def _remove(tx: Transaction, inode: Inode, name: bytes) -> Inode:
+    tx.delete(xattr_key(inode.ino, name))
+    return _counted(inode, -1)
+
+
+def _counted(inode: Inode, added: int) -> Inode:
+    count = inode.attributes.xattr_count + added
+    return Inode(replace(inode.attributes, xattr_count=count), inode.tail)

@@ -1,0 +1,88 @@
+"""What ops wrote and the store does not hold yet: two generations of cells over a snapshot.
+
+`filling` takes the write sets of ops; `freeze` makes it `committing` and hands its records to the
+committer thread; `committed` drops it once the store holds it and moves to a newer snapshot. A
+read looks into filling, committing, snapshot, in this order. A cell remembers the session and the
+transaction that wrote it, so that a reader of another session knows what its reply must wait for
+(commit on share, rule 17). A deleted key is a cell whose value is None.
+Invariant: committing plus snapshot never change between freeze and committed.
+Only the event loop's thread calls; the committer thread sees nothing but the frozen batch.
+"""
+
+from collections.abc import Iterator
+
+from sortedcontainers import SortedList
+
+from fscommon.types import SessionId, Txn
+from metaserver.store.waist import Batch, Snapshot, Store
+
+Cell = tuple[bytes | None, SessionId, Txn]
+
+
+class Generation:
+    """Cells by key. The order of keys is only made up when somebody asks for a range."""
+
+    __slots__ = ("_order", "_unordered", "cells")
+
+    def __init__(self) -> None:
+        self.cells: dict[bytes, Cell] = {}
+        self._order: SortedList = SortedList()
+        self._unordered: list[bytes] = []
+
+    def put(self, key: bytes, cell: Cell) -> None:
+        if key not in self.cells:
+            self._unordered.append(key)
+        self.cells[key] = cell
+
+    def forget(self, key: bytes) -> None:
+        """Drop a cell as if it had never been; its place in the order stays and is skipped."""
+        self.cells.pop(key, None)
+
+    def keys(self, start: bytes, end: bytes) -> Iterator[bytes]:
+        if self._unordered:
+            self._order.update(self._unordered)
+            self._unordered.clear()
+        previous = None
+        for key in self._order.irange(start, end, inclusive=(True, False)):
+            if key != previous and key in self.cells:
+                yield key
+            previous = key
+
+
+class Overlay:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.filling = Generation()
+        self.committing = Generation()
+        self.snapshot: Snapshot = store.snapshot()
+
+    def merge(self, writes: dict[bytes, bytes | None], session: SessionId, txn: Txn) -> Txn:
+        """Add a write set; return the newest transaction of another session that it covers."""
+        filling, committing = self.filling, self.committing.cells
+        foreign = Txn(0)
+        for key, value in writes.items():
+            old = filling.cells.get(key) or committing.get(key)
+            if old is not None and old[1] != session and old[2] > foreign:
+                foreign = old[2]
+            filling.put(key, (value, session, txn))
+        return foreign
+
+    def unstored(self, key: bytes) -> bool:
+        """True when the key lives in filling alone and the store never saw it: it may be forgotten.
+
+        The caller knows that the key was new when it was written into filling."""
+        return key in self.filling.cells and key not in self.committing.cells
+
+    def freeze(self) -> Batch:
+        """Turn filling into committing; the caller commits the batch, then calls `committed`."""
+        assert not self.committing.cells, "one batch at a time"
+        self.committing, self.filling = self.filling, Generation()
+        return [(key, cell[0]) for key, cell in self.committing.cells.items()]
+
+    def committed(self) -> None:
+        self.snapshot.close()
+        self.snapshot = self._store.snapshot()
+        self.committing = Generation()
+
+    def close(self) -> None:
+        self.snapshot.close()

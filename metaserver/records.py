@@ -1,0 +1,196 @@
+"""Keys and values of the store (docs/INTERFACES.md, section 5): the one place that knows them.
+
+Keys are a letter and big-endian integers, so that their order is the order of the numbers. Values
+are packed records, or msgpack of the frozen dataclasses at the end (fscommon.wire.codec). A
+number outside of 64 bits, which only a hostile request holds, is a struct.error; the engine makes
+that BAD_REQUEST. What the records mean is namespace/, sessions, membership.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from fscommon.checksum import xxh3_64
+from fscommon.errors import ProtocolError
+from fscommon.types import Ino, RequestId, Txn
+
+COOKIE_FIRST: Final = 3  # 0 starts, 1 and 2 are . and ..
+_HASH_END: Final = 1 << 63
+
+_ONE: Final = struct.Struct(">cQ")
+_TWO: Final = struct.Struct(">cQQ")
+_DENTRY: Final = struct.Struct("<QB")
+_REPLY: Final = struct.Struct("<QH")
+_INTENT: Final = struct.Struct("<QI")
+_NUMBER: Final = struct.Struct("<Q")
+
+
+def inode_key(ino: int) -> bytes:
+    return _ONE.pack(b"I", ino)
+
+
+def name_hash(name: bytes) -> int:
+    return xxh3_64(name) >> 1
+
+
+def dentry_key(parent: int, name: bytes) -> bytes:
+    return _TWO.pack(b"D", parent, xxh3_64(name) >> 1) + name
+
+
+def dentries_after(parent: int, cookie: int) -> tuple[bytes, bytes]:
+    """The keys of parent's dentries behind the cookie: start, end."""
+    first = cookie - COOKIE_FIRST + 1 if cookie >= COOKIE_FIRST else 0
+    return _TWO.pack(b"D", parent, min(first, _HASH_END)), _TWO.pack(b"D", parent, _HASH_END)
+
+
+def dentry_name(key: bytes) -> bytes:
+    return key[_TWO.size :]
+
+
+def dentry_parent(key: bytes) -> Ino:
+    return Ino(_TWO.unpack_from(key)[1])
+
+
+def dentry_cookie(key: bytes) -> int:
+    return int(_TWO.unpack_from(key)[2]) + COOKIE_FIRST
+
+
+def pack_dentry(ino: int, kind: int) -> bytes:
+    return _DENTRY.pack(ino, kind)
+
+
+def unpack_dentry(value: bytes) -> tuple[Ino, int]:
+    ino, kind = _DENTRY.unpack(value)
+    return Ino(ino), kind
+
+
+def xattr_key(ino: int, name: bytes) -> bytes:
+    return _ONE.pack(b"X", ino) + name
+
+
+def xattrs_of(ino: int) -> tuple[bytes, bytes]:
+    start = _ONE.pack(b"X", ino)
+    return start, start + b"\xff" * 256
+
+
+def xattr_name(key: bytes) -> bytes:
+    return key[_ONE.size :]
+
+
+def orphan_key(ino: int) -> bytes:
+    return _ONE.pack(b"O", ino)
+
+
+def doomed_key(file_id: int) -> bytes:
+    return _ONE.pack(b"Z", file_id)
+
+
+def intent_key(ino: int) -> bytes:
+    return _ONE.pack(b"T", ino)
+
+
+def session_key(session: int) -> bytes:
+    return _ONE.pack(b"S", session)
+
+
+def reply_key(session: int, request_id: int) -> bytes:
+    return _TWO.pack(b"R", session, request_id)
+
+
+def replies_of(session: int) -> tuple[bytes, bytes]:
+    start = _ONE.pack(b"R", session)
+    return start, start + b"\xff" * 9
+
+
+def reply_request_id(key: bytes) -> RequestId:
+    return RequestId(_TWO.unpack(key)[2])
+
+
+def node_key(node: int) -> bytes:
+    return _ONE.pack(b"N", node)
+
+
+def target_key(target: int) -> bytes:
+    return _ONE.pack(b"G", target)
+
+
+def number_of(key: bytes) -> int:
+    """The number behind the letter."""
+    return int(_ONE.unpack_from(key)[1])
+
+
+def all_of(letter: bytes) -> tuple[bytes, bytes]:
+    return letter, bytes([letter[0] + 1])
+
+
+def meta_key(name: str) -> bytes:
+    return b"M" + name.encode()
+
+
+SCHEMA_KEY: Final = meta_key("schema")
+CLUSTER_KEY: Final = meta_key("cluster")
+INO_END_KEY: Final = meta_key("ino_end")  # numbers from here on were never given to anybody
+MAP_EPOCH_KEY: Final = meta_key("map_epoch")
+TXN_KEY: Final = meta_key("txn")
+INODES_KEY: Final = meta_key("inodes")
+RECOVERY_KEY: Final = meta_key("recovery")  # the last txn when the unfinished recovery began
+SCHEMA_VERSION: Final = 1
+
+
+def pack_number(value: int) -> bytes:
+    return _NUMBER.pack(value)
+
+
+def unpack_number(value: bytes | None) -> int:
+    """0 when there is no record."""
+    return 0 if value is None else int(_NUMBER.unpack(value)[0])
+
+
+def pack_reply(txn: int, status: int, body: bytes) -> bytes:
+    return _REPLY.pack(txn, status) + body
+
+
+def unpack_reply(value: bytes) -> tuple[Txn, int, bytes]:
+    txn, status = _REPLY.unpack_from(value)
+    return Txn(txn), status, value[_REPLY.size :]
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """A file must be cut to size at every target before it may grow again (rule 19)."""
+
+    size: int
+    epoch: int
+    layout: bytes
+
+    def pack(self) -> bytes:
+        return _INTENT.pack(self.size, self.epoch) + self.layout
+
+
+def unpack_intent(value: bytes) -> Intent:
+    if len(value) < _INTENT.size:
+        raise ProtocolError("a truncate intent is too short")
+    size, epoch = _INTENT.unpack_from(value)
+    return Intent(size, epoch, value[_INTENT.size :])
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    node: str
+    opened_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    uuid: bytes
+    name: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRecord:
+    uuid: bytes
+    node: int
+    bytes_total: int
+    bytes_free: int
+

@@ -1,0 +1,128 @@
+"""Clients with a session: when each was last heard of, and which inodes each holds open.
+
+In memory; the `S` record keeps a session over a restart, after which the client says again what
+it has open. Ids are random, so an old client is never taken for a new one. `version` changes with
+every change of the set of sessions; storage servers compare it with theirs (rule 15).
+Evicting an expired session is metaserver.eviction; stored replies are metaserver.engine.
+"""
+
+import secrets
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from fscommon.types import Ino, RequestId, SessionId
+
+SYSTEM_SESSION: Final = SessionId(0)  # the metaserver's own transactions
+_OPENS_MAX: Final = 1 << 20  # per session
+
+
+@dataclass(slots=True)
+class Session:
+    id: SessionId
+    node: str
+    opened_ns: int
+    renewed_s: float  # monotonic
+    opens: dict[Ino, bool] = field(default_factory=dict)  # True: for writing
+    stored: deque[RequestId] = field(default_factory=deque)  # ids of stored replies, rising
+    replaying: bool = False  # of a former incarnation, REPLAY_DONE has not come yet
+
+
+class Sessions:
+    def __init__(self, version: int) -> None:
+        self._sessions: dict[SessionId, Session] = {}
+        self._openers: dict[Ino, set[SessionId]] = {}
+        self.version = version
+        self.orphans: set[Ino] = set()  # inodes without a name
+        self.reapable: set[Ino] = set()  # orphans that nobody holds open; the reaper takes them
+
+    def __contains__(self, session: SessionId) -> bool:
+        return session in self._sessions
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def get(self, session: SessionId) -> Session | None:
+        return self._sessions.get(session)
+
+    def all(self) -> list[Session]:
+        return list(self._sessions.values())
+
+    def ids(self) -> tuple[SessionId, ...]:
+        return tuple(self._sessions)
+
+    def new_id(self) -> SessionId:
+        while (session := SessionId(secrets.randbits(63) + 1)) in self._sessions:
+            pass
+        return session
+
+    def add(self, session: Session) -> None:
+        self._sessions[session.id] = session
+        self.version += 1
+
+    def remove(self, session: SessionId) -> Session | None:
+        """Forget the session and what it had open; return what it was."""
+        removed = self._sessions.pop(session, None)
+        if removed is not None:
+            self.version += 1
+            for ino in removed.opens:
+                self._forget_opener(ino, session)
+        return removed
+
+    def has_room(self, session: SessionId) -> bool:
+        known = self._sessions.get(session)
+        return known is not None and len(known.opens) < _OPENS_MAX
+
+    def open(self, session: SessionId, ino: Ino, *, writable: bool) -> None:
+        opens = self._sessions[session].opens
+        opens[ino] = writable or opens.get(ino, False)
+        self._openers.setdefault(ino, set()).add(session)
+        self.reapable.discard(ino)
+
+    def close(self, session: SessionId, inos: Iterable[Ino]) -> None:
+        opens = self._sessions[session].opens
+        for ino in inos:
+            if opens.pop(ino, None) is not None:
+                self._forget_opener(ino, session)
+
+    def reassert(self, session: SessionId, inos: Iterable[Ino]) -> None:
+        """The client says what it has open, rights unknown: taken for writing."""
+        opens = self._sessions[session].opens
+        gone = set(opens).difference(inos)
+        self.close(session, gone)
+        for ino in inos:
+            self.open(session, ino, writable=opens.get(ino, True))
+
+    def is_open(self, ino: Ino) -> bool:
+        return ino in self._openers
+
+    def orphaned(self, ino: Ino) -> None:
+        self.orphans.add(ino)
+        if ino not in self._openers:
+            self.reapable.add(ino)
+
+    def reaped(self, ino: Ino) -> None:
+        self.orphans.discard(ino)
+        self.reapable.discard(ino)
+
+    def written_by(self, ino: Ino) -> list[SessionId]:
+        """The sessions that have ino open for writing."""
+        openers = self._openers.get(ino, ())
+        return [session for session in openers if self._sessions[session].opens[ino]]
+
+    def expired(self, now_s: float, timeout_s: float) -> list[Session]:
+        return [s for s in self._sessions.values() if now_s - s.renewed_s > timeout_s]
+
+    def replaying(self) -> list[Session]:
+        return [s for s in self._sessions.values() if s.replaying]
+
+    def _forget_opener(self, ino: Ino, session: SessionId) -> None:
+        openers = self._openers.get(ino)
+        if openers is None:
+            return
+        openers.discard(session)
+        if not openers:
+            del self._openers[ino]
+            if ino in self.orphans:
+                self.reapable.add(ino)

@@ -1,0 +1,53 @@
+"""A store in memory, for tests: committed state is an immutable ordered map.
+
+A commit copies the map, so that snapshots cost nothing and stay as they were. What was committed
+survives as long as the object: a test that "restarts" the metaserver passes the same store on.
+Any thread may call. Not for production: nothing reaches a disk.
+"""
+
+from collections.abc import Iterator
+
+from sortedcontainers import SortedDict
+
+from metaserver.store.waist import Batch
+
+
+class MemorySnapshot:
+    def __init__(self, records: SortedDict) -> None:
+        self._records = records
+
+    def get(self, key: bytes) -> bytes | None:
+        value: bytes | None = self._records.get(key)
+        return value
+
+    def range(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for key in self._records.irange(start, end, inclusive=(True, False)):
+            yield key, self._records[key]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class MemoryStore:
+    def __init__(self) -> None:
+        self._records: SortedDict = SortedDict()
+        self.commits = 0
+
+    def snapshot(self) -> MemorySnapshot:
+        return MemorySnapshot(self._records)
+
+    def commit(self, batch: Batch) -> None:
+        records = self._records.copy()
+        for key, value in batch:
+            if value is None:
+                records.pop(key, None)
+            else:
+                records[key] = value
+        self._records = records
+        self.commits += 1
+
+    def fullness(self) -> float:
+        return 0.0
+
+    def close(self) -> None:
+        """Nothing to close; the records stay."""

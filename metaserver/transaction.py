@@ -1,0 +1,77 @@
+"""What one op reads and writes: a write set over the overlay over the store's snapshot.
+
+An op is a plain synchronous function; it succeeds and its write set is merged, or it raises and
+the write set is dropped. `foreign` is the newest uncommitted transaction of another session that
+the op's reads met; its reply, errors included, waits for that commit (rule 17).
+"""
+
+from collections.abc import Iterator
+from heapq import merge
+
+from fscommon.types import SessionId, Txn
+from metaserver.overlay import Cell, Overlay
+
+
+class Transaction:
+    __slots__ = ("_committing", "_filling", "_overlay", "_snapshot", "foreign", "session", "writes")
+
+    def __init__(self, overlay: Overlay, session: SessionId) -> None:
+        self._overlay = overlay
+        self._filling = overlay.filling.cells
+        self._committing = overlay.committing.cells
+        self._snapshot = overlay.snapshot
+        self.session = session
+        self.foreign = Txn(0)
+        self.writes: dict[bytes, bytes | None] = {}
+
+    def get(self, key: bytes) -> bytes | None:
+        if key in self.writes:
+            return self.writes[key]
+        cell = self._filling.get(key) or self._committing.get(key)
+        if cell is None:
+            return self._snapshot.get(key)
+        if cell[1] != self.session and cell[2] > self.foreign:
+            self.foreign = cell[2]
+        return cell[0]
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self.writes[key] = value
+
+    def delete(self, key: bytes) -> None:
+        self.writes[key] = None
+
+    def range(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Records with start <= key < end, in order; what this op wrote included.
+
+        The op writes nothing into the range while it iterates."""
+        own = sorted(key for key in self.writes if start <= key < end)
+        layers = [((key, b"") for key in keys) for keys in self._overlaid(start, end, own)]
+        previous = None
+        for key, value in merge(*layers, self._snapshot.range(start, end), key=_key):
+            if key == previous:
+                continue
+            previous = key
+            found = self._layered(key, value)
+            if found is not None:
+                yield key, found
+
+    def _overlaid(self, start: bytes, end: bytes, own: list[bytes]) -> Iterator[Iterator[bytes]]:
+        yield iter(own)
+        yield self._overlay.filling.keys(start, end)
+        yield self._overlay.committing.keys(start, end)
+
+    def _layered(self, key: bytes, stored: bytes) -> bytes | None:
+        if key in self.writes:
+            return self.writes[key]
+        cell: Cell | None = self._filling.get(key) or self._committing.get(key)
+        if cell is None:
+            return stored
+        if cell[1] != self.session and cell[2] > self.foreign:
+            self.foreign = cell[2]
+        return cell[0]
+
+
+def _key(record: tuple[bytes, bytes]) -> bytes:
+    return record[0]
+
+

@@ -1,0 +1,71 @@
+"""The keys of a storage server's TOML file."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from fscommon.config import ByteSize
+from fscommon.errors import ConfigError
+from fscommon.net.address import METASERVER_PORT, STORAGESERVER_PORT, Address, parse_address
+
+IO_ENGINES: Final = ("auto", "uring", "syscall")
+LANES_MAX: Final = 64
+TARGETS_MAX: Final = 256
+NAME_LENGTH_MAX: Final = 255
+WHOLE_DEVICE: Final = ByteSize(0)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetConfig:
+    path: Path
+    capacity_bytes: ByteSize = WHOLE_DEVICE
+
+
+@dataclass(frozen=True, slots=True)
+class StorageServerConfig:
+    name: str
+    key_file: Path
+    state_directory: Path
+    targets: tuple[TargetConfig, ...]
+    listen: str = f"127.0.0.1:{STORAGESERVER_PORT}"
+    advertise: str = ""  # where clients find this server; empty: where it listens
+    metaservers: tuple[str, ...] = (f"127.0.0.1:{METASERVER_PORT}",)
+    metrics_listen: str = ""  # empty: off
+    log_level: str = "info"
+    log_file: str = ""  # empty: stderr
+    io_engine: str = "auto"
+    lanes: int = 0  # 0: as many as cores, at most 8
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.name) <= NAME_LENGTH_MAX:
+            raise ValueError(f"name must have 1 to {NAME_LENGTH_MAX} characters")
+        if self.io_engine not in IO_ENGINES:
+            raise ValueError(f"io_engine must be one of {', '.join(IO_ENGINES)}")
+        if not 0 <= self.lanes <= LANES_MAX:
+            raise ValueError(f"lanes must be from 0 to {LANES_MAX}")
+        self._check_targets()
+        self._check_addresses()
+
+    def metaserver_addresses(self) -> tuple[Address, ...]:
+        return tuple(parse_address(text) for text in self.metaservers)
+
+    def listen_address(self) -> Address:
+        return parse_address(self.listen, port_default=STORAGESERVER_PORT)
+
+    def _check_targets(self) -> None:
+        if not 0 < len(self.targets) <= TARGETS_MAX:
+            raise ValueError(f"there must be 1 to {TARGETS_MAX} [[targets]]")
+        paths = [target.path for target in self.targets]
+        if len(set(paths)) != len(paths):
+            raise ValueError("one path is listed twice in [[targets]]")
+
+    def _check_addresses(self) -> None:
+        if not self.metaservers:
+            raise ValueError("metaservers is empty: name at least one")
+        try:
+            self.metaserver_addresses()
+            self.listen_address()
+            if self.advertise:
+                parse_address(self.advertise, port_default=STORAGESERVER_PORT)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error

@@ -1,0 +1,182 @@
+"""Membership in the cluster: registers with a metaserver, then heartbeats, for ever.
+
+One task. A lost connection, a refusal that may pass, or a metaserver that forgot this node leads
+to a new registration after a backoff; a foreign cluster or key ends the program, because waiting
+does not heal it. Heartbeats come every HEARTBEAT_S, and at once (but not denser than
+HEARTBEAT_GAP_S) when a connection shows a session that is not in the table yet.
+"""
+
+import random
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from fscommon.auth.handshake import HelloFields
+from fscommon.errors import (
+    AuthenticationError,
+    ConfigError,
+    FsError,
+    ProtocolError,
+    Status,
+    TransportError,
+)
+from fscommon.net.address import Address
+from fscommon.net.transport import Transport
+from fscommon.observe.log import Log, RateLimit
+from fscommon.observe.metrics import Metrics
+from fscommon.rpc.caller import Caller, open_caller
+from fscommon.wire.messages import Heartbeat, HeartbeatReply, Register, Registered, TargetReport
+from fscommon.wire.ops import Op
+from storageserver.state import NodeState, StateFile
+from storageserver.tables import Tables
+from storageserver.targets import Targets
+
+HEARTBEAT_S: Final = 2.0
+HEARTBEAT_GAP_S: Final = 0.05
+CONNECT_TIMEOUT_S: Final = 5.0
+CALL_TIMEOUT_S: Final = 5.0
+BACKOFF_S_MIN: Final = 0.1
+BACKOFF_S_MAX: Final = 5.0
+KEY_REFUSALS_MAX: Final = 3  # one may be a metaserver that was killed in the handshake
+
+_PASSING: Final = (TransportError, ProtocolError, AuthenticationError, FsError)
+
+
+class Backoff:
+    """Delays that double up to a bound, each between half and all of it at random."""
+
+    def __init__(self, uniform: Callable[[float, float], float] = random.uniform) -> None:
+        self._uniform = uniform
+        self._delay_s = BACKOFF_S_MIN
+
+    def next_s(self) -> float:
+        delay_s = self._delay_s
+        self._delay_s = min(delay_s * 2, BACKOFF_S_MAX)
+        return self._uniform(delay_s / 2, delay_s)
+
+    def reset(self) -> None:
+        self._delay_s = BACKOFF_S_MIN
+
+
+@dataclass(frozen=True, slots=True)
+class Metaservers:
+    """How to reach one of them."""
+
+    addresses: tuple[Address, ...]
+    key: bytes
+    name: str  # of this node
+    transport: Transport | None = None  # None: TCP
+
+
+class Membership:
+    """join() before targets can be opened for the first time; run() afterwards."""
+
+    def __init__(
+        self, metaservers: Metaservers, file: StateFile, *, log: Log, metrics: Metrics
+    ) -> None:
+        self._metaservers = metaservers
+        self._file = file
+        self._log = log
+        self._metrics = metrics
+        self._failures = RateLimit(10.0)
+        self._backoff = Backoff()
+        self._turn = 0
+        self._key_refusals = 0
+        self._hurry = trio.Event()
+        self._registered = trio.Event()
+
+    async def join(self, state: NodeState, address: str) -> NodeState:
+        """Ask for a node id and the cluster, without targets; stored when it returns."""
+        while True:
+            try:
+                async with self._caller() as caller:
+                    reply = await _register(caller, self._registration(state, address, ()))
+                state = state.joined(reply.node, reply.cluster)
+                self._file.store(state)
+                self._log.info("joined cluster", cluster=reply.cluster, node=reply.node)
+                return state
+            except _PASSING as error:
+                await self._pause(error)
+
+    async def run(self, state: NodeState, address: str, targets: Targets, tables: Tables) -> None:
+        """Keep registered until cancelled."""
+        while True:
+            try:
+                async with self._caller() as caller:
+                    request = self._registration(state, address, targets.reports())
+                    tables.registered(await _register(caller, request), state.cluster)
+                    self._log.info("registered", metaserver=caller.peer_address, node=tables.node)
+                    self._registered.set()
+                    self._backoff.reset()
+                    await self._heartbeats(caller, targets, tables)
+            except _PASSING as error:
+                await self._pause(error)
+
+    async def wait_registered(self) -> None:
+        await self._registered.wait()
+
+    def hurry(self) -> None:
+        """Send the next heartbeat now."""
+        self._hurry.set()
+
+    async def _heartbeats(self, caller: Caller, targets: Targets, tables: Tables) -> None:
+        while True:
+            request = Heartbeat(tables.node, targets.reports(), tables.session_version)
+            try:
+                reply: HeartbeatReply = await caller.call(Op.HEARTBEAT, request, CALL_TIMEOUT_S)
+            except BaseException:
+                self._metrics.counter("braidfs_heartbeats_total", outcome="failed").inc()
+                raise
+            self._metrics.counter("braidfs_heartbeats_total", outcome="answered").inc()
+            tables.heard(reply)
+            await trio.sleep(HEARTBEAT_GAP_S)
+            with trio.move_on_after(HEARTBEAT_S - HEARTBEAT_GAP_S):
+                await self._hurry.wait()
+            self._hurry = trio.Event()
+
+    def _caller(self) -> AbstractAsyncContextManager[Caller]:
+        """A connection to the metaserver whose turn it is."""
+        addresses = self._metaservers.addresses
+        return open_caller(
+            addresses[self._turn % len(addresses)],
+            key=self._metaservers.key,
+            hello=HelloFields("server", self._metaservers.name),
+            timeout_s=CONNECT_TIMEOUT_S,
+            transport=self._metaservers.transport,
+        )
+
+    async def _pause(self, error: Exception) -> None:
+        """Log what went wrong now and then, wait, and go on with the next metaserver.
+
+        Raises what waiting does not heal.
+        """
+        if isinstance(error, FsError) and error.status is Status.EINVAL:
+            raise ConfigError(f"the metaserver refuses this storage server: {error}") from error
+        self._key_refusals += isinstance(error, AuthenticationError)
+        if self._key_refusals >= KEY_REFUSALS_MAX and not self._registered.is_set():
+            raise error
+        suppressed = self._failures.permit()
+        if suppressed is not None:
+            self._log.warning("no metaserver", error=error, suppressed=suppressed)
+        self._turn += 1
+        await trio.sleep(self._backoff.next_s())
+
+    def _registration(
+        self, state: NodeState, address: str, reports: tuple[TargetReport, ...]
+    ) -> Register:
+        return Register(
+            node=state.node,
+            uuid=state.uuid,
+            name=self._metaservers.name,
+            address=address,
+            cluster=state.cluster,
+            targets=reports,
+        )
+
+
+async def _register(caller: Caller, request: Register) -> Registered:
+    reply: Registered = await caller.call(Op.REGISTER, request, CALL_TIMEOUT_S)
+    return reply

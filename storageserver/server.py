@@ -1,0 +1,140 @@
+"""braidfs-storageserver: composition root and order of start and stop.
+
+Start: learn the cluster (first run only), open targets, start native, listen, register; ready
+when registered. Connections that come earlier are authenticated and wait in native, which serves
+nothing before it has the session table (rule 15). Stop: accept no more, then native finishes
+what it has, makes everything durable and marks its targets clean.
+"""
+
+import functools
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import trio
+
+from fscommon.auth.key import load_key
+from fscommon.config import load
+from fscommon.errors import BraidError, ConfigError
+from fscommon.native import ChunkServer, make_chunk_server
+from fscommon.net.address import STORAGESERVER_PORT, Address, parse_address
+from fscommon.net.serve import serve
+from fscommon.net.tcp import TcpTransport
+from fscommon.net.transport import Transport
+from fscommon.service import Service, ServiceSettings, parse_arguments, run_service
+from storageserver.config import StorageServerConfig
+from storageserver.connections import Connections
+from storageserver.events import NativeEvents
+from storageserver.membership import Membership, Metaservers
+from storageserver.state import NodeState, StateFile
+from storageserver.tables import Tables
+from storageserver.targets import Targets
+
+PROGRAM: Final = "braidfs-storageserver"
+STOP_DEADLINE_MS: Final = 20_000
+
+
+class StorageServer:
+    """One run of the program. native and transport are given, so that tests run it whole."""
+
+    def __init__(
+        self,
+        config: StorageServerConfig,
+        native: ChunkServer,
+        service: Service,
+        transport: Transport | None = None,
+    ) -> None:
+        self._config = config
+        self._native = native
+        self._service = service
+        self._transport = transport or TcpTransport()
+        self._key = load_key(config.key_file)
+        self._file = StateFile(config.state_directory)
+        metaservers = Metaservers(
+            config.metaserver_addresses(), self._key, config.name, self._transport
+        )
+        log, metrics = service.log, service.metrics
+        self._membership = Membership(metaservers, self._file, log=log, metrics=metrics)
+        self._targets = Targets(native, log, metrics)
+        self._tables = Tables(native, self._targets)
+        self._connections = Connections(native, self._tables, self._membership, log)
+        self._events = NativeEvents(native, log, metrics)
+
+    async def run(self) -> None:
+        """Serve until the service stops."""
+        self._service.log.info("starting", io_engine=self._native.io_engine())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._cancel_when_stopping, nursery.cancel_scope)
+            nursery.start_soon(self._events.run)
+            state = await self._open_targets()
+            self._native.start()
+            try:
+                await self._serve(state)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(self._native.stop, STOP_DEADLINE_MS)
+                self._events.drain()
+
+    async def _cancel_when_stopping(self, scope: trio.CancelScope) -> None:
+        await self._service.stopping.wait()
+        scope.cancel()
+
+    async def _open_targets(self) -> NodeState:
+        state = self._file.load()
+        if not state.cluster:
+            state = await self._membership.join(state, self._advertised(self._listen()))
+        return await trio.to_thread.run_sync(
+            self._targets.open_all, self._config.targets, state, self._file
+        )
+
+    async def _serve(self, state: NodeState) -> None:
+        async with trio.open_nursery() as nursery:
+            listening: Address = await nursery.start(
+                functools.partial(
+                    serve, self._listen(), key=self._key, on_connection=self._connections.admit,
+                    log=self._service.log, transport=self._transport,
+                )
+            )  # fmt: skip
+            address = self._advertised(listening)
+            self._service.log.info("listening", address=listening, advertised=address)
+            nursery.start_soon(self._membership.run, state, address, self._targets, self._tables)
+            await self._membership.wait_registered()
+            self._service.ready()
+
+    def _listen(self) -> Address:
+        return self._config.listen_address()
+
+    def _advertised(self, listening: Address) -> str:
+        if self._config.advertise:
+            return str(parse_address(self._config.advertise, port_default=STORAGESERVER_PORT))
+        return str(listening)
+
+
+async def _main(config: StorageServerConfig, service: Service) -> None:
+    try:
+        native = make_chunk_server(lane_count=config.lanes, io=config.io_engine)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the native data plane cannot start: {error}") from error
+    service.metrics.collect_native(native.counters)
+    await StorageServer(config, native, service).run()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parse_arguments(PROGRAM, "Keep and serve the objects of BraidFS targets.", argv)
+    try:
+        config = load(StorageServerConfig, arguments.config)
+    except BraidError as error:
+        print(f"{PROGRAM}: {error}", file=sys.stderr)  # noqa: T201 - logs are not set up yet
+        return 1
+    settings = ServiceSettings(
+        program="storageserver",
+        log_level=config.log_level,
+        log_file=config.log_file,
+        metrics_listen=config.metrics_listen,
+        ready_fd=arguments.ready_fd,
+    )
+    return run_service(functools.partial(_main, config), settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""What a storage server remembers of itself between runs: STATE_DIRECTORY/node.json.
+
+Its uuid and id, the cluster that it joined, and the paths that are targets: a remembered path
+without a superblock is a device that is not mounted, never a place for a new target. Written by
+rename and fsync; a file that does not parse is refused, not replaced.
+"""
+
+import json
+import os
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from fscommon.errors import ConfigError
+
+_FILE: Final = "node.json"
+_UUID_SIZE: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    uuid: bytes
+    node: int = 0  # 0: the metaserver has not given an id yet
+    cluster: bytes = b""  # b"": never joined one
+    targets: tuple[str, ...] = ()  # paths that hold a superblock
+
+    def joined(self, node: int, cluster: bytes) -> "NodeState":
+        return replace(self, node=node, cluster=cluster)
+
+    def with_target(self, path: str) -> "NodeState":
+        return self if path in self.targets else replace(self, targets=(*self.targets, path))
+
+
+class StateFile:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._path = directory / _FILE
+
+    def load(self) -> NodeState:
+        """The stored state; a new one, stored, at the first start. Raises ConfigError."""
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            text = self._path.read_text()
+        except FileNotFoundError:
+            state = NodeState(uuid.uuid4().bytes)
+            self.store(state)
+            return state
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read {self._path}: {error}") from error
+        return self._parse(text)
+
+    def store(self, state: NodeState) -> None:
+        """Durable when it returns. Raises ConfigError."""
+        fields = {
+            "uuid": state.uuid.hex(),
+            "node": state.node,
+            "cluster": state.cluster.hex(),
+            "targets": list(state.targets),
+        }
+        new = self._path.with_suffix(".new")
+        try:
+            with new.open("w") as file:
+                file.write(json.dumps(fields, indent=1) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            new.rename(self._path)
+            _sync_directory(self._directory)
+        except OSError as error:
+            raise ConfigError(f"cannot write {self._path}: {error.strerror}") from error
+
+    def _parse(self, text: str) -> NodeState:
+        try:
+            state = _from_json(json.loads(text))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{self._path} is damaged: {error!r}") from error
+        if len(state.uuid) != _UUID_SIZE or len(state.cluster) not in (0, _UUID_SIZE):
+            raise ConfigError(f"{self._path} is damaged: a uuid has {_UUID_SIZE} bytes")
+        return state
+
+
+def _from_json(fields: Any) -> NodeState:
+    return NodeState(
+        uuid=bytes.fromhex(fields["uuid"]),
+        node=int(fields["node"]),
+        cluster=bytes.fromhex(fields["cluster"]),
+        targets=tuple(str(path) for path in fields["targets"]),
+    )
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

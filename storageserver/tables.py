@@ -1,0 +1,60 @@
+"""What the metaserver says, put into native: capability key, sessions, map epoch, target ids.
+
+State of one task (the membership task); connections read `knows` and ask for a refresh. No I/O
+here: the plan is decided by replies, the asking is storageserver.membership.
+"""
+
+import trio
+
+from fscommon.errors import ConfigError
+from fscommon.native import ChunkServer
+from fscommon.wire.messages import HeartbeatReply, Registered
+from storageserver.targets import Targets
+
+
+class Tables:
+    """session_version: of the table that native has, 0 if none."""
+
+    def __init__(self, native: ChunkServer, targets: Targets) -> None:
+        self._native = native
+        self._targets = targets
+        self._sessions: frozenset[int] = frozenset()
+        self._refreshed = trio.Event()
+        self.session_version = 0
+        self.node = 0
+
+    def registered(self, reply: Registered, cluster: bytes) -> None:
+        """Raises ConfigError when the metaserver is that of another cluster."""
+        if cluster not in (b"", reply.cluster):
+            raise ConfigError(
+                f"the metaserver belongs to cluster {reply.cluster.hex()}, "
+                f"this storage server to {cluster.hex()}"
+            )
+        self._targets.assign(reply.targets)
+        self.node = reply.node
+        self._native.capability_key(reply.capability_key)
+        self._native.map_epoch(reply.map_epoch)
+        self.session_version = (
+            0  # REGISTER names none: the first heartbeat fetches table and number
+        )
+        self._put_sessions(reply.sessions)
+
+    def heard(self, reply: HeartbeatReply) -> None:
+        self._native.map_epoch(reply.map_epoch)
+        if reply.sessions is not None:
+            self._put_sessions(reply.sessions)
+        self.session_version = reply.session_version
+        self._refreshed.set()
+        self._refreshed = trio.Event()
+
+    def knows(self, session: int) -> bool:
+        return session in self._sessions
+
+    @property
+    def refreshed(self) -> trio.Event:
+        """Set by the next heartbeat that is answered."""
+        return self._refreshed
+
+    def _put_sessions(self, sessions: tuple[int, ...]) -> None:
+        self._sessions = frozenset(sessions)
+        self._native.sessions(list(sessions))

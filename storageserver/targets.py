@@ -1,0 +1,107 @@
+"""The targets of this server: opening them, what is reported of them, the ids they get.
+
+An empty directory becomes a target once; after that a missing superblock is an error, because the
+device is then most likely not mounted. The content of a target is native's (native/src/store).
+"""
+
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from fscommon.errors import ConfigError
+from fscommon.native import ChunkServer, TargetRow
+from fscommon.observe.log import Log
+from fscommon.observe.metrics import Metrics
+from fscommon.wire.messages import TargetReport
+from storageserver.config import TargetConfig
+from storageserver.state import NodeState, StateFile
+
+_MAGIC: Final = b"BRAIDTGT"
+_UUID_AT: Final = slice(32, 48)  # of the superblock (docs/INTERFACES.md, section 4)
+
+
+class Targets:
+    """open_all() once, before native starts; may block for a recovery, so call it in a thread."""
+
+    def __init__(self, native: ChunkServer, log: Log, metrics: Metrics) -> None:
+        self._native = native
+        self._log = log
+        self._metrics = metrics
+        self._paths: list[Path] = []
+
+    def open_all(
+        self, configs: Sequence[TargetConfig], state: NodeState, file: StateFile
+    ) -> NodeState:
+        """Raises ConfigError for the first that cannot be opened."""
+        for config in configs:
+            self._open(config, state)
+            state = state.with_target(str(config.path))
+            file.store(state)
+        return state
+
+    def reports(self) -> tuple[TargetReport, ...]:
+        rows = [TargetRow(*self._native.target_info(index)) for index in range(len(self._paths))]
+        for row in rows:
+            self._measure(row)
+        return tuple(TargetReport(*row) for row in rows)
+
+    def assign(self, ids: Sequence[int]) -> None:
+        """Take the ids that the metaserver gave, in the order of reports()."""
+        if len(ids) != len(self._paths):
+            raise ConfigError(f"the metaserver named {len(ids)} targets of {len(self._paths)}")
+        for index, (path, target) in enumerate(zip(self._paths, ids, strict=True)):
+            known = TargetRow(*self._native.target_info(index)).target
+            if known not in (0, target):
+                raise ConfigError(
+                    f"target {path} is number {known}, but the metaserver knows it as {target}"
+                )
+            if known == 0:
+                self._native.target_assign(index, target)
+                self._log.info("target assigned", target=target, path=path)
+
+    def _open(self, config: TargetConfig, state: NodeState) -> None:
+        stored = superblock_uuid(config.path)
+        if stored is None and str(config.path) in state.targets:
+            raise ConfigError(
+                f"{config.path} was a target and holds no superblock now: is its device mounted?"
+            )
+        try:
+            index = self._native.target_open(
+                str(config.path),
+                cluster=state.cluster,
+                uuid=stored or uuid.uuid4().bytes,
+                capacity_bytes=config.capacity_bytes,
+                create=stored is None,
+            )
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"target {config.path} cannot be opened: {error}") from error
+        self._paths.append(config.path)
+        row = TargetRow(*self._native.target_info(index))
+        self._log.info(
+            "target opened", path=config.path, target=row.target, uuid=row.uuid,
+            incarnation=row.incarnation, created=stored is None, bytes_free=row.bytes_free,
+        )  # fmt: skip
+
+    def _measure(self, row: TargetRow) -> None:
+        gauge = self._metrics.gauge
+        gauge("braidfs_target_bytes", target=row.target).set(row.bytes_total)
+        gauge("braidfs_target_bytes_free", target=row.target).set(row.bytes_free)
+        gauge("braidfs_target_objects", target=row.target).set(row.objects)
+        gauge("braidfs_target_errors", target=row.target).set(row.errors)
+
+
+def superblock_uuid(path: Path) -> bytes | None:
+    """The uuid in the target's superblock, None without one. Native verifies the rest of it."""
+    try:
+        if not path.is_dir():
+            raise ConfigError(f"the target {path} is not a directory: create it first")
+        with (path / "superblock").open("rb") as file:
+            head = file.read(_UUID_AT.stop)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"the target {path} cannot be read: {error.strerror}") from error
+    if len(head) < _UUID_AT.stop or not head.startswith(_MAGIC):
+        raise ConfigError(f"{path}/superblock is not that of a BraidFS target")
+    return head[_UUID_AT]

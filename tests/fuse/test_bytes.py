@@ -161,10 +161,9 @@ def test_shared_mapping_without_msync_is_there_after_close(workdir: Path) -> Non
 def test_private_mapping_leaves_the_file_alone(workdir: Path) -> None:
     path = workdir / "file"
     path.write_bytes(b"original" * 1000)
-    with path.open("r+b") as file:
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as view:
-            view[:7] = b"changed"
-            assert view[:8] == b"changedl"
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as view:
+        view[:7] = b"changed"
+        assert view[:8] == b"changedl"
     assert path.read_bytes() == b"original" * 1000
 
 

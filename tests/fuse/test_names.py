@@ -223,11 +223,11 @@ def test_names_of_any_bytes(workdir: Path) -> None:
     names = {bytes([byte]) for byte in range(1, 256) if byte not in b"/."}
     names |= {b"\xff\xfe\xfd", b" ", b"\n", b"-rf", b"...", b"a\\b", b"'\"", b".hidden", b"%s%n"}
     for name in names:
-        with open(base + b"/" + name, "wb") as file:  # noqa: PTH123: bytes
+        with open(base + b"/" + name, "wb") as file:
             file.write(name)
     assert set(os.listdir(base)) == names
     for name in names:
-        with open(base + b"/" + name, "rb") as file:  # noqa: PTH123: bytes
+        with open(base + b"/" + name, "rb") as file:
             assert file.read() == name
 
 

@@ -15,27 +15,33 @@ WALK_C = r"""
 #include <dirent.h>
 #include <stdio.h>
 #include <string.h>
-/* Prints every name; every 7 entries it forgets 3 of them, seeks back and reads them again. */
-int main(int argc, char **argv) {
-  DIR *dir = opendir(argv[1]);
-  struct dirent *entry;
-  long back[8]; int count = 0; (void)argc;
-  if (!dir) return 2;
-  for (;;) {
-    back[count % 8] = telldir(dir);
-    entry = readdir(dir);
-    if (!entry) break;
-    puts(entry->d_name);
-    if (++count % 7 == 0) {
-      char names[3][300]; int i;
-      seekdir(dir, back[(count - 3) % 8]);
-      for (i = 0; i < 3; i++) { entry = readdir(dir); if (!entry) return 3; strcpy(names[i], entry->d_name); }
-      seekdir(dir, back[(count - 3) % 8]);
-      for (i = 0; i < 3; i++) { entry = readdir(dir); if (!entry || strcmp(names[i], entry->d_name)) return 4; }
-    }
+/* Prints every name; after every 7th it seeks back 3 entries and reads them twice. */
+static int again(DIR *dir, long place, char names[3][300], int compare) {
+  seekdir(dir, place);
+  for (int i = 0; i < 3; i++) {
+    struct dirent *entry = readdir(dir);
+    if (!entry) return 3;
+    if (compare && strcmp(names[i], entry->d_name)) return 4;
+    strcpy(names[i], entry->d_name);
   }
-  closedir(dir);
   return 0;
+}
+int main(int argc, char **argv) {
+  DIR *dir = opendir(argv[argc - 1]);
+  struct dirent *entry;
+  long places[8];
+  char names[3][300];
+  if (!dir) return 2;
+  for (int count = 0;; ) {
+    places[count % 8] = telldir(dir);
+    if (!(entry = readdir(dir))) break;
+    puts(entry->d_name);
+    if (++count % 7) continue;
+    int failed = again(dir, places[(count - 3) % 8], names, 0);
+    if (!failed) failed = again(dir, places[(count - 3) % 8], names, 1);
+    if (failed) return failed;
+  }
+  return closedir(dir);
 }
 """
 

@@ -10,8 +10,8 @@ READ, WRITE, FLUSH, FSYNC and RELEASE never come here; they stay in the native l
 """
 
 import errno
-import logging
-from collections.abc import Coroutine, Sequence
+import time
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -20,6 +20,7 @@ import trio
 
 from fscommon.errors import FsError
 from fscommon.limits import NAME_LENGTH_MAX
+from fscommon.observe.log import Log
 
 from ..fs.caller import Requester
 from ..fs.directories import Listed
@@ -29,7 +30,7 @@ from ..fs.namespace import Namespace
 from .attributes import change_of, entry_attributes, statvfs
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
+Observe = Callable[[str, float, bool], None]  # handler, seconds, failed for a bug
 
 _KERNEL_ROOT = 1
 _UPCALL_KILL_SUIDGID = 1
@@ -66,8 +67,8 @@ class Operations(pyfuse3.Operations):
         self._times = times
         self._scopes: dict[int, trio.CancelScope] = {}
         self._interrupted_early: dict[int, int] = {}
-        self.handled_count = 0
-        self.failed_count = 0
+        self._log = Log("fuse")
+        self.observe: Observe | None = None
 
     # ---- interruption -------------------------------------------------------------------------
 
@@ -85,7 +86,8 @@ class Operations(pyfuse3.Operations):
 
     async def _serve(self, slot: int, work: Coroutine[Any, Any, T]) -> T:
         """Run one handler: interruptible, and whatever goes wrong is an errno."""
-        self.handled_count += 1
+        began = time.perf_counter()
+        failed = False
         scope = trio.CancelScope()
         self._scopes[slot] = scope
         if self._interrupted_early and self._was_interrupted(slot):
@@ -98,12 +100,14 @@ class Operations(pyfuse3.Operations):
         except pyfuse3.FUSEError:
             raise
         except Exception:
-            self.failed_count += 1
-            log.exception("a handler failed; its caller gets EIO")
+            failed = True
+            self._log.exception("a handler failed; its caller gets EIO", handler=_name(work))
             raise pyfuse3.FUSEError(errno.EIO) from None
         finally:
             if self._scopes.get(slot) is scope:
                 del self._scopes[slot]
+            if self.observe is not None:
+                self.observe(_name(work), time.perf_counter() - began, failed)
         raise pyfuse3.FUSEError(errno.EINTR)
 
     async def _serve_slotless(self, work: Coroutine[Any, Any, T]) -> T:
@@ -274,9 +278,9 @@ class Operations(pyfuse3.Operations):
         await self._serve_slotless(self._names.barrier())
 
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
-        await self._serve_slotless(self._list(fh, start_id, token))
+        await self._serve_slotless(self._list_directory(fh, start_id, token))
 
-    async def _list(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+    async def _list_directory(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         directories = self._fs.directories
         for dot in await directories.dots(fh, start_id):
             if not self._reply(token, dot):
@@ -295,3 +299,8 @@ class Operations(pyfuse3.Operations):
         attr_s = 0.0 if listed.is_stale else self._times.attr_s
         entry = entry_attributes(listed.attributes, ino, entry_s, attr_s)
         return pyfuse3.readdir_reply(token, listed.name, entry, listed.cookie)
+
+
+def _name(work: object) -> str:
+    """The operation behind a coroutine."""
+    return str(getattr(work, "__name__", "unknown"))

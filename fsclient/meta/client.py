@@ -43,7 +43,7 @@ class Stream(Protocol):
 
     async def send(self, octets: bytes, /) -> None: ...
     async def receive_batch(self) -> list[Frame]: ...
-    def close(self) -> None: ...
+    async def aclose(self) -> None: ...
 
 
 Connector = Callable[[str, int], Awaitable[Stream]]  # address, session
@@ -82,6 +82,7 @@ class MetaClient:
         self._address_index = 0
         self._map_epoch = -1
         self._last_heard = 0.0
+        self.connection_count = 0
         self._timer = trio.CancelScope()
 
     # ---- callers ------------------------------------------------------------------------------
@@ -187,6 +188,7 @@ class MetaClient:
         """Talk on one connection until it ends. A refused session is raised before it was ever
         ready (the mount fails); later it is one more reason to connect again."""
         self.core.connected()
+        self.connection_count += 1
         self._last_heard = trio.current_time()
         self._wake.set()
         try:
@@ -203,12 +205,15 @@ class MetaClient:
             await trio.sleep(RECONNECT_DELAY_S_MAX)
         finally:
             self.core.lost()
-            stream.close()
+            with trio.CancelScope(shield=True):
+                await stream.aclose()
 
     async def _receive_all(self, stream: Stream) -> None:
         core = self.core
         while True:
             frames = await stream.receive_batch()
+            if not frames:
+                raise TransportError("the metaserver closed the connection")
             self._last_heard = now = trio.current_time()
             for frame in frames:
                 core.received(frame, now)

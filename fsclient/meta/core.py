@@ -287,6 +287,8 @@ class SessionCore:
             self._hooks.log(f"replay of request {header.request_id} failed: {_error(frame)}")
         mutation.incarnation = self.incarnation
         mutation.txn = header.offset
+        if mutation.op is Op.CREATE:
+            self._hooks.orphaned(mutation.op, mutation.reply)  # it opened the file once more
         self._durable_is(header.file_id)
         if not self._replaying or self._replay_queue:
             self._replay_more()

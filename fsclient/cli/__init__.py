@@ -1,0 +1,1 @@
+"""The commands that people type: braidfs, and the helper of mount(8)."""

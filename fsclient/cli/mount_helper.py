@@ -1,0 +1,78 @@
+"""mount.fuse.braidfs: what mount(8) runs for type fuse.braidfs (docs/man/mount.fuse.braidfs.8).
+
+    mount.fuse.braidfs SOURCE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]
+
+The exit code is one of mount(8); an error is one line on stderr of the command that was typed.
+"""
+
+import getopt
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fscommon.config.mount_options import parse_mount_options
+from fscommon.errors import BraidError, ConfigError
+
+from ..daemon import EXIT_MOUNT, EXIT_OK, EXIT_SYSTEM, EXIT_USAGE
+from ..source import parse_source
+
+USAGE = "usage: mount.fuse.braidfs HOST[:PORT][,HOST2...]:/SUBDIR DIR [-sfnv] [-o OPTIONS]"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    source: str
+    directory: str
+    options: str
+    is_fake: bool
+
+
+def main() -> None:
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    try:
+        request = parse_arguments(arguments)
+    except ConfigError as error:
+        return _fail(EXIT_USAGE, str(error))
+    return mount_source(request, foreground=False)
+
+
+def parse_arguments(arguments: Sequence[str]) -> Request:
+    """Raises ConfigError. mount(8) puts the words first and the flags last; any order is taken."""
+    try:
+        flags, words = getopt.gnu_getopt(list(arguments), "sfnvo:t:N:")
+    except getopt.GetoptError as error:
+        raise ConfigError(f"{error}; {USAGE}") from None
+    if len(words) != 2:
+        raise ConfigError(USAGE)
+    options = ",".join(value for flag, value in flags if flag == "-o")
+    is_fake = any(flag == "-f" for flag, _ in flags)
+    return Request(words[0], words[1], options, is_fake)
+
+
+def mount_source(request: Request, *, foreground: bool) -> int:
+    """Mount; the exit code. Shared with `braidfs mount`."""
+    try:
+        source = parse_source(request.source)
+        options = parse_mount_options(request.options)
+    except ConfigError as error:
+        return _fail(EXIT_USAGE, str(error))
+    if request.is_fake:
+        return EXIT_OK
+    from ..mount import Plan, mount  # noqa: PLC0415 - usage errors need none of it
+
+    plan = Plan(source, request.source, os.path.realpath(request.directory), options)
+    try:
+        return mount(plan, foreground=foreground)
+    except BraidError as error:
+        return _fail(EXIT_MOUNT, f"cannot mount {request.source}: {error}")
+    except OSError as error:
+        return _fail(EXIT_SYSTEM, f"cannot mount {request.source}: {error}")
+
+
+def _fail(exit_code: int, message: str) -> int:
+    sys.stderr.write(f"braidfs: {message}\n")
+    return exit_code

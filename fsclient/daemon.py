@@ -1,0 +1,91 @@
+"""Into the background: the typed command waits until the mount serves, then leaves it running.
+
+The parent reads one pipe: nothing but a READY byte means success, a sentence means failure (printed
+on stderr, with the exit code of mount(8) before it), and an end without either means that the
+child died. The child is a session of its own, with its standard streams on /dev/null unless it
+logs to stderr in the foreground.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+
+EXIT_OK = 0
+EXIT_USAGE = 1
+EXIT_SYSTEM = 2
+EXIT_MOUNT = 32
+
+_READY = b"R"
+_MESSAGE_SIZE_MAX = 4096
+
+
+class Reporter:
+    """The child's end of the pipe. Exactly one of ready() and failed() has an effect."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def ready(self) -> None:
+        self._tell(_READY)
+
+    def failed(self, exit_code: int, message: str) -> None:
+        self._tell(bytes([exit_code]) + message.encode(errors="replace")[:_MESSAGE_SIZE_MAX])
+
+    def _tell(self, message: bytes) -> None:
+        if self._fd >= 0:
+            os.write(self._fd, message)
+            os.close(self._fd)
+            self._fd = -1
+
+
+class ForegroundReporter(Reporter):
+    """Without a parent: a failure goes to stderr, readiness is of no consequence."""
+
+    def __init__(self) -> None:
+        super().__init__(-1)
+        self.exit_code = EXIT_OK
+
+    def failed(self, exit_code: int, message: str) -> None:
+        self.exit_code = exit_code
+        sys.stderr.write(message + "\n")
+
+
+def run_in_background(serve: Callable[[Reporter], None]) -> int:
+    """Fork; the child runs serve(), the parent returns the exit code once that is ready.
+
+    Call it before any thread or event loop exists."""
+    reading, writing = os.pipe()
+    if os.fork():
+        os.close(writing)
+        return _await_child(reading)
+    os.close(reading)
+    exit_code = EXIT_SYSTEM
+    try:
+        os.setsid()
+        _leave_terminal()
+        serve(Reporter(writing))
+        exit_code = EXIT_OK
+    finally:
+        os._exit(exit_code)
+
+
+def _leave_terminal() -> None:
+    """Standard streams to /dev/null, current directory to one that nobody wants to unmount."""
+    os.chdir("/")
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    os.close(null)
+
+
+def _await_child(fd: int) -> int:
+    message = b""
+    with os.fdopen(fd, "rb") as pipe:
+        message = pipe.read(_MESSAGE_SIZE_MAX + 1)
+    if message == _READY:
+        return EXIT_OK
+    if not message:
+        sys.stderr.write("braidfs: the mount process died before it was ready; see its log\n")
+        return EXIT_SYSTEM
+    sys.stderr.write(message[1:].decode(errors="replace") + "\n")
+    return message[0]

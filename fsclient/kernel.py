@@ -1,0 +1,88 @@
+"""The mountpoint as the kernel sees it: checks before, tuning and unmounting after.
+
+Nothing here may be called in the trio thread once the mount is served, except unmount(): a system
+call on our own mount waits for this very program.
+"""
+
+import os
+from pathlib import Path
+
+import trio
+
+from fscommon.errors import ConfigError
+
+FILE_SYSTEM_TYPE = "fuse.braidfs"
+
+
+def check_mountpoint(mountpoint: str) -> None:
+    """Raises ConfigError with one sentence."""
+    path = Path(mountpoint)
+    for line in _mounts():
+        if line.mountpoint == mountpoint and line.kind == FILE_SYSTEM_TYPE:
+            raise ConfigError(f"{mountpoint} is busy: {line.source} is mounted there already")
+    try:
+        is_directory = path.is_dir()
+        exists = path.exists()
+    except OSError as error:
+        raise ConfigError(f"cannot use {mountpoint}: {error.strerror}") from error
+    if not exists:
+        raise ConfigError(f"the mountpoint {mountpoint} does not exist")
+    if not is_directory:
+        raise ConfigError(f"the mountpoint {mountpoint} is not a directory")
+
+
+def check_device() -> None:
+    """Raises ConfigError when there is no FUSE here."""
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC))
+    except FileNotFoundError:
+        raise ConfigError("there is no /dev/fuse: load the kernel module 'fuse'") from None
+    except OSError as error:
+        raise ConfigError(f"cannot use /dev/fuse: {error.strerror}") from error
+
+
+def is_mounted(mountpoint: str) -> bool:
+    return any(
+        line.mountpoint == mountpoint and line.kind == FILE_SYSTEM_TYPE for line in _mounts()
+    )
+
+
+def raise_read_ahead(mountpoint: str, kib: int) -> None:
+    """Let the kernel read ahead that much. Needs a thread: stat() asks our own mount."""
+    device = Path(mountpoint).stat().st_dev
+    knob = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
+    knob.write_text(f"{kib}\n")
+
+
+async def unmount(mountpoint: str) -> None:
+    """Unmount, lazily if it is busy. The mount must still be served."""
+    for command in _unmount_commands(mountpoint):
+        result = await trio.run_process(command, check=False, capture_stderr=True)
+        if result.returncode == 0:
+            return
+
+
+def _unmount_commands(mountpoint: str) -> list[list[str]]:
+    if os.geteuid() == 0:
+        return [["umount", "-i", mountpoint], ["umount", "-i", "-l", mountpoint]]
+    return [["fusermount3", "-u", mountpoint], ["fusermount3", "-u", "-z", mountpoint]]
+
+
+class _Mount:
+    """One line of /proc/self/mounts."""
+
+    __slots__ = ("kind", "mountpoint", "source")
+
+    def __init__(self, line: str) -> None:
+        self.source, self.mountpoint, self.kind = map(_unescape, line.split(" ")[:3])
+
+
+def _mounts() -> list[_Mount]:
+    return [_Mount(line) for line in Path("/proc/self/mounts").read_text().splitlines()]
+
+
+def _unescape(word: str) -> str:
+    """The kernel writes space, tab, newline and backslash as octal."""
+    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        word = word.replace(code, character)
+    return word

@@ -1,0 +1,53 @@
+"""The client's metrics: filled from what its parts count anyway, once a second.
+
+The handlers' latencies are observed as they happen, and only when an endpoint is configured.
+"""
+
+import trio
+
+from fscommon.net.address import parse_address
+from fscommon.observe.metrics import Metrics, MetricsEndpoint
+
+from .data_connections import DataConnections
+from .fuse.operations import Operations
+from .meta.client import MetaClient
+
+PERIOD_S = 1.0
+
+
+class ClientMetrics:
+    def __init__(self, listen: str) -> None:
+        self.metrics = Metrics("client")
+        address = parse_address(listen)
+        self._endpoint = MetricsEndpoint(self.metrics, address.host, address.port)
+
+    def watch(self, operations: Operations) -> None:
+        """Count and time every handler."""
+        metrics = self.metrics
+
+        def observe(handler: str, seconds: float, failed: bool) -> None:
+            metrics.counter("braidfs_upcalls_total", op=handler).inc()
+            metrics.histogram("braidfs_upcall_seconds", op=handler).observe(seconds)
+            if failed:
+                metrics.counter("braidfs_upcall_failures_total", op=handler).inc()
+
+        operations.observe = observe
+
+    async def run(self, meta: MetaClient, data: DataConnections) -> None:
+        """Until cancelled."""
+        self.metrics.up(True)
+        held = self.metrics.gauge("braidfs_mutations_held")
+        told_meta = told_data = 0
+        while True:
+            held.set(len(meta.core.journal))
+            self._reconnects("metaserver", meta.connection_count - told_meta)
+            self._reconnects("storageserver", data.made_count - told_data)
+            told_meta, told_data = meta.connection_count, data.made_count
+            await trio.sleep(PERIOD_S)
+
+    def stop(self) -> None:
+        self._endpoint.stop()
+
+    def _reconnects(self, server: str, count: int) -> None:
+        if count:
+            self.metrics.counter("braidfs_reconnects_total", server=server).inc(count)

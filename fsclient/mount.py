@@ -1,0 +1,329 @@
+"""Composition root of the client: from a source and options to a served mount, and back down.
+
+Order up: session with the metaserver, the mounted directory, native datapath, mount(2), pyfuse3,
+event reaper; then READY is told. Order down (UNMOUNTED, or a signal that unmounts): pyfuse3 ends,
+native drains what is dirty while the reaper still serves its commits, the session is closed once
+everything is durable. Only this module knows all parts.
+"""
+
+import os
+import signal
+import socket
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TextIO, cast
+
+import trio
+
+from fscommon.auth.handshake import HelloFields
+from fscommon.auth.key import load_key
+from fscommon.config.mount_options import MountOptions
+from fscommon.errors import BraidError, ConfigError, FsError, Status
+from fscommon.layout.attributes import Attributes, unpack_attributes
+from fscommon.native import Datapath, make_datapath
+from fscommon.net.stream import FrameStream, connect
+from fscommon.observe.log import Log, start_logging
+from fscommon.tasks import open_tasks, sole_exception
+from fscommon.types import ROOT_INO
+from fscommon.wire.messages import ClusterMap, Entry, GetAttr, Lookup
+from fscommon.wire.ops import Op
+
+from . import kernel
+from .daemon import EXIT_MOUNT, EXIT_SYSTEM, ForegroundReporter, Reporter, run_in_background
+from .data_connections import DataConnections
+from .fs.filesystem import FileSystem
+from .fuse.fusermount import mount_as_user
+from .fuse.operations import CacheTimes, Operations
+from .fuse.session import FuseSession
+from .meta.client import Events, MetaClient
+from .metrics import ClientMetrics
+from .reaper import Handlers, Reaper
+from .source import Source
+from .syslog_stream import SyslogStream
+
+LANES_DEFAULT_MAX = 8
+MAX_WRITE = 1 << 20
+CONNECT_TIMEOUT_S = 10.0
+DRAIN_TIMEOUT_S = 60.0
+UNMOUNT_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What was asked for. source_text is shown in the table of mounts."""
+
+    source: Source
+    source_text: str
+    mountpoint: str
+    options: MountOptions
+
+
+def mount(plan: Plan, *, foreground: bool) -> int:
+    """Mount and serve; the exit code. In the background it returns once the mount serves.
+
+    Raises ConfigError for what can be seen to be wrong before anything is started."""
+    kernel.check_device()
+    kernel.check_mountpoint(plan.mountpoint)
+    key = load_key(plan.options.key_file)
+    if not foreground:
+        return run_in_background(lambda reporter: _run(plan, key, reporter, in_background=True))
+    reporter = ForegroundReporter()
+    _run(plan, key, reporter, in_background=False)
+    return reporter.exit_code
+
+
+def _run(plan: Plan, key: bytes, reporter: Reporter, *, in_background: bool) -> None:
+    """One mount from start to end; whatever fails before READY is told to the reporter."""
+    log = Log("mount")
+    try:
+        options = plan.options
+        to_syslog = in_background and not options.log_file
+        stream = cast(TextIO, SyslogStream("braidfs")) if to_syslog else None
+        start_logging(options.log_level, file=options.log_file, stream=stream)
+        trio.run(MountedClient(plan, key).run, reporter, strict_exception_groups=True)
+    except BaseException as error:
+        cause = (sole_exception(error) if isinstance(error, BaseExceptionGroup) else None) or error
+        if isinstance(cause, BraidError):
+            log.error("the mount failed", error=cause)
+            reporter.failed(EXIT_MOUNT, f"braidfs: {_sentence(plan, cause)}")
+        else:
+            log.exception("unexpected error: this is a bug")
+            reporter.failed(EXIT_SYSTEM, f"braidfs: internal error: {cause!r}")
+
+
+def _sentence(plan: Plan, error: BraidError) -> str:
+    return f"cannot mount {plan.source_text}: {error}"
+
+
+class MountedClient:
+    """Holds the parts of one mount. Attributes that are made in run() exist from then on."""
+
+    def __init__(self, plan: Plan, key: bytes) -> None:
+        self._plan = plan
+        self._key = key
+        self._node = f"{socket.gethostname()}:{plan.mountpoint}"[:255]
+        self._log = Log("mount")
+        self._ended = trio.Event()
+        self._map: ClusterMap | None = None
+        self._files: FileSystem | None = None
+        self._datapath: Datapath | None = None
+        self._data: DataConnections | None = None
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, reporter: Reporter) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with open_tasks() as tasks:
+                self._nursery = tasks
+                meta = self._make_meta()
+                await tasks.start(meta.run)
+                await self._serve(meta, signals, tasks, reporter)
+                tasks.cancel_scope.cancel()
+        self._log.info("unmounted", mountpoint=self._plan.mountpoint)
+
+    # ---- up -----------------------------------------------------------------------------------
+
+    def _make_meta(self) -> MetaClient:
+        options = self._plan.options
+        log = Log("session")
+        events = Events(self._opens, self._map_changed, self._evicted, self._orphaned, log.warning)
+        return MetaClient(
+            self._plan.source.addresses, self._connect_meta, events,
+            node=self._node, timeout_s=float("inf") if options.hard else options.timeout,
+        )  # fmt: skip
+
+    async def _connect_meta(self, address: str, session: int) -> FrameStream:
+        return await self._connect(address, HelloFields("meta", self._node, session=session))
+
+    async def _connect(self, address: str, hello: HelloFields) -> FrameStream:
+        return await connect(address, key=self._key, hello=hello, timeout_s=CONNECT_TIMEOUT_S)
+
+    async def _serve(
+        self,
+        meta: MetaClient,
+        signals: AsyncIterator[int],
+        tasks: trio.Nursery,
+        reporter: Reporter,
+    ) -> None:
+        root = await _find_root(meta, self._plan)
+        datapath = self._make_datapath(meta)
+        files = self._files = FileSystem(meta, datapath, Log("files").warning)
+        data = self._data = DataConnections(
+            datapath, self._connect, self._node, lambda: meta.core.session
+        )
+        if self._map is not None:
+            data.map_changed(self._map)
+        options = self._plan.options
+        times = CacheTimes(options.entry_timeout, options.attr_timeout)
+        operations = Operations(files, datapath, root.ino, times)
+        await self._mount(datapath)
+        try:
+            fuse = FuseSession(operations, datapath.start(root.ino))
+            tasks.start_soon(Reaper(datapath, self._handlers(operations, files, data)).run)
+            tasks.start_soon(files.closer.run)
+            tasks.start_soon(self._run_fuse, fuse)
+            tasks.start_soon(self._watch_signals, signals)
+            async with self._metrics(operations, meta, data, datapath, tasks):
+                await self._announce(reporter, meta)
+                await self._ended.wait()
+        except BaseException:
+            with trio.CancelScope(shield=True), trio.move_on_after(UNMOUNT_TIMEOUT_S):
+                await kernel.unmount(self._plan.mountpoint)
+            raise
+        await self._close(fuse, datapath, files, meta)
+
+    def _make_datapath(self, meta: MetaClient) -> Datapath:
+        options = self._plan.options
+        dirty = options.dirty_mib << 20
+        datapath = self._datapath = make_datapath(
+            lane_count=options.lanes or min(os.cpu_count() or 1, LANES_DEFAULT_MAX),
+            max_write=MAX_WRITE,
+            dirty_bytes_max=dirty,
+            dirty_bytes_per_inode_max=max(dirty // 2, min(dirty, 16 << 20)),
+            held_bytes_max=options.held_mib << 20,
+            timeout_ms=0 if options.hard else int(options.timeout * 1000),
+            session=meta.core.session,
+        )
+        return datapath
+
+    async def _mount(self, datapath: Datapath) -> None:
+        plan = self._plan
+        if os.geteuid() != 0:
+            fd = await trio.to_thread.run_sync(
+                lambda: mount_as_user(plan.mountpoint, plan.source_text, read_only=plan.options.ro)
+            )
+            datapath.attach(fd)
+            return
+        words = "allow_other,default_permissions"
+        try:
+            datapath.mount(plan.mountpoint, plan.source_text, words, plan.options.ro)
+        except OSError as error:
+            raise ConfigError(f"mount on {plan.mountpoint} failed: {error.strerror}") from error
+
+    async def _announce(self, reporter: Reporter, meta: MetaClient) -> None:
+        """The first request through the whole path proves that the mount serves."""
+        plan = self._plan
+        try:
+            await trio.to_thread.run_sync(
+                kernel.raise_read_ahead, plan.mountpoint, plan.options.readahead_kib,
+                abandon_on_cancel=True,
+            )  # fmt: skip
+        except OSError as error:
+            self._log.warning("read-ahead of the kernel stays as it is", error=error)
+        reporter.ready()
+        self._log.info(
+            "mounted", source=plan.source_text, mountpoint=plan.mountpoint,
+            session=f"{meta.core.session:x}", pid=os.getpid(),
+        )  # fmt: skip
+
+    # ---- running ------------------------------------------------------------------------------
+
+    def _handlers(
+        self, operations: Operations, files: FileSystem, data: DataConnections
+    ) -> Handlers:
+        nursery = self._nursery
+        assert nursery is not None
+        return Handlers(
+            connect=lambda node, lane: data.wanted(node, lane, nursery),
+            commit=files.files.commit,
+            interrupt=operations.interrupt,
+            release=files.files.released,
+            done=files.drains.done,
+            unmounted=self._ended.set,
+            reopen=lambda ino: nursery.start_soon(files.files.reopen, ino),
+        )
+
+    async def _run_fuse(self, fuse: FuseSession) -> None:
+        """An end of pyfuse3 that nobody asked for ends the mount."""
+        try:
+            await fuse.run()
+        except OSError as error:
+            self._log.error("the connection to the kernel failed", error=error)
+        finally:
+            fuse.close()
+        self._ended.set()
+
+    async def _watch_signals(self, signals: AsyncIterator[int]) -> None:
+        async for number in signals:
+            self._log.info("unmounting", signal=signal.Signals(number).name)
+            with trio.move_on_after(UNMOUNT_TIMEOUT_S):
+                await kernel.unmount(self._plan.mountpoint)
+                await self._ended.wait()
+            self._ended.set()
+
+    def _opens(self) -> tuple[int, ...]:
+        return self._files.inodes.held() if self._files else ()
+
+    def _map_changed(self, cluster_map: ClusterMap) -> None:
+        self._map = cluster_map
+        if self._data is not None:
+            self._data.map_changed(cluster_map)
+
+    def _evicted(self, session: int) -> None:
+        self._log.error("the session was lost; a new one is open", session=f"{session:x}")
+        if self._datapath is not None and self._files is not None and self._nursery is not None:
+            self._datapath.session_put(session)
+            self._nursery.start_soon(self._files.reopen_all)
+
+    def _orphaned(self, op: Op, body: bytes) -> None:
+        if self._files is not None:
+            self._files.files.orphaned(op, body)
+
+    # ---- down ---------------------------------------------------------------------------------
+
+    async def _close(
+        self, fuse: FuseSession, datapath: Datapath, files: FileSystem, meta: MetaClient
+    ) -> None:
+        """Nothing can come from the kernel any more: drain, make durable, say goodbye."""
+        fuse.stop()
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(datapath.stop, int(DRAIN_TIMEOUT_S * 1000))
+            files.closer.flush()
+            await meta.close()
+
+    @asynccontextmanager
+    async def _metrics(
+        self,
+        operations: Operations,
+        meta: MetaClient,
+        data: DataConnections,
+        datapath: Datapath,
+        tasks: trio.Nursery,
+    ) -> AsyncIterator[None]:
+        """The metrics endpoint for as long as the mount serves, if one is wanted."""
+        if not self._plan.options.metrics_listen:
+            yield
+            return
+        metrics = ClientMetrics(self._plan.options.metrics_listen)
+        metrics.watch(operations)
+        metrics.metrics.collect_native(datapath.counters)
+        tasks.start_soon(metrics.run, meta, data)
+        try:
+            yield
+        finally:
+            metrics.stop()
+
+
+async def _find_root(meta: MetaClient, plan: Plan) -> Attributes:
+    """The directory to be mounted."""
+    attributes = unpack_attributes(
+        (await meta.call(Op.GETATTR, GetAttr(ROOT_INO), Entry)).attributes
+    )
+    for name in plan.source.path:
+        try:
+            reply = await meta.call(Op.LOOKUP, Lookup(attributes.ino, name), Entry)
+        except FsError as error:
+            if error.status in (Status.ENOENT, Status.ENOTDIR):
+                raise ConfigError(_no_directory(plan, name)) from None
+            raise
+        attributes = unpack_attributes(reply.attributes)
+    if not stat.S_ISDIR(attributes.mode):
+        raise ConfigError(_no_directory(plan, plan.source.path[-1]))
+    return attributes
+
+
+def _no_directory(plan: Plan, name: bytes) -> str:
+    shown = name.decode(errors="replace")
+    path = b"/".join(plan.source.path).decode(errors="replace")
+    return f"the file system has no directory /{path} ('{shown}' is not there)"

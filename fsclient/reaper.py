@@ -1,0 +1,76 @@
+"""The task that takes events from the native lanes and hands each to whom it concerns.
+
+An eventfd becomes readable, reap() returns what is queued; each event is handled synchronously, so
+that one turn of the loop serves a whole batch. docs/INTERFACES.md 3.1 has the table of events.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import trio
+
+from fscommon.native import EventKind, EventSource, RawEvent
+from fscommon.observe.log import Log
+
+REAP_COUNT_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    """connect(node, lane), commit(token, ino, size, mtime_ns, payload), interrupt(slot),
+    release(fh, ino), done(token, status), unmounted(), reopen(ino)."""
+
+    connect: Callable[[int, int], None]
+    commit: Callable[[int, int, int, int, bytes], None]
+    interrupt: Callable[[int], None]
+    release: Callable[[int, int], None]
+    done: Callable[[int, int], None]
+    unmounted: Callable[[], None]
+    reopen: Callable[[int], None]
+
+
+class Reaper:
+    def __init__(self, source: EventSource, handlers: Handlers) -> None:
+        self._source = source
+        self._handlers = handlers
+        self._log = Log("lanes")
+        self.reaped_count = 0
+
+    async def run(self) -> None:
+        fd = self._source.events_fd()
+        while True:
+            await trio.lowlevel.wait_readable(fd)
+            while self.reap_batch() == REAP_COUNT_MAX:
+                await trio.lowlevel.checkpoint()
+
+    def reap_batch(self) -> int:
+        events = self._source.reap(REAP_COUNT_MAX)
+        for event in events:
+            try:
+                self._dispatch(event)
+            except Exception:  # one bad event must not end the mount
+                self._log.exception("an event of the lanes could not be handled", kind=event[0])
+        self.reaped_count += len(events)
+        return len(events)
+
+    def _dispatch(self, event: RawEvent) -> None:
+        kind, token, ino, a, b, payload = event
+        to = self._handlers
+        if kind == EventKind.RELEASE:
+            to.release(a, ino)
+        elif kind == EventKind.COMMIT:
+            to.commit(token, ino, a, b, payload)
+        elif kind == EventKind.DONE:
+            to.done(token, a)
+        elif kind == EventKind.INTERRUPT:
+            to.interrupt(token)
+        elif kind == EventKind.CONNECT:
+            to.connect(a, b)
+        elif kind == EventKind.LOG:
+            self._log.at(a, payload.decode("utf-8", "replace"), ino=ino or None)
+        elif kind == EventKind.REOPEN:
+            to.reopen(ino)
+        elif kind == EventKind.UNMOUNTED:
+            to.unmounted()
+        else:
+            self._log.error("an event of an unknown kind", kind=kind)

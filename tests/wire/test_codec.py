@@ -1,0 +1,190 @@
+"""The codec: every message comes back, and nothing else is taken."""
+
+import contextlib
+import typing
+from dataclasses import dataclass, fields
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fscommon.errors import ProtocolError
+from fscommon.limits import FRAME_BODY_LENGTH_MAX
+from fscommon.types import Ino
+from fscommon.wire import messages
+from fscommon.wire.codec import ARRAY_LENGTH_MAX, decode, encode
+from fscommon.wire.messages import (
+    BODIES,
+    Caller,
+    DirectoryEntry,
+    Empty,
+    Failure,
+    HeartbeatReply,
+    Lookup,
+    MkDir,
+    ReadDirReply,
+    Registered,
+    Replay,
+)
+
+CLASSES = sorted(
+    {cls for pair in BODIES.values() for cls in pair} | {Failure, Replay}, key=lambda c: c.__name__
+)
+SCALARS: dict[Any, st.SearchStrategy[Any]] = {
+    int: st.integers(-(1 << 63), (1 << 64) - 1),
+    float: st.floats(allow_nan=False, allow_infinity=False),
+    bool: st.booleans(),
+    str: st.text(max_size=20),
+    bytes: st.binary(max_size=20),
+}
+
+
+def values_of(hint: Any) -> st.SearchStrategy[Any]:
+    if hint in SCALARS:
+        return SCALARS[hint]
+    if typing.get_origin(hint) is tuple:
+        return st.lists(values_of(typing.get_args(hint)[0]), max_size=3).map(tuple)
+    if typing.get_args(hint):
+        return st.none() | values_of(typing.get_args(hint)[0])
+    return messages_of(hint)
+
+
+def messages_of(cls: type) -> st.SearchStrategy[Any]:
+    hints = typing.get_type_hints(cls)
+    return st.builds(cls, **{f.name: values_of(hints[f.name]) for f in fields(cls)})
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_every_message_comes_back(cls: type) -> None:
+    @given(messages_of(cls))
+    def comes_back(message: Any) -> None:
+        assert decode(cls, encode(message)) == message
+
+    comes_back()
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_random_bytes_are_a_protocol_error_or_a_message(cls: type) -> None:
+    @given(st.binary(max_size=60))
+    def decodes(body: bytes) -> None:
+        with contextlib.suppress(ProtocolError):
+            assert type(decode(cls, body)) is cls
+
+    decodes()
+
+
+@given(st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.binary() | st.text(),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=2),
+    max_leaves=10,
+))  # fmt: skip
+def test_random_msgpack_is_a_protocol_error_or_a_message(value: Any) -> None:
+    for cls in (ReadDirReply, MkDir, Lookup):
+        with contextlib.suppress(ProtocolError):
+            decode(cls, msgpack.packb(value))
+
+
+def test_golden() -> None:
+    message = MkDir(1, b"name", 0o755, Caller(1000, 100, 0o22, (5, 6)))
+    golden = bytes.fromhex("9401c4046e616d65cd01ed94cd03e86412920506")
+    assert encode(message) == golden
+    assert decode(MkDir, golden) == message
+
+
+@pytest.mark.parametrize(
+    ("cls", "value"),
+    [
+        (Lookup, [1]),
+        (Lookup, [1, b"x", 2]),
+        (Lookup, [True, b"x"]),
+        (Lookup, [1, "x"]),
+        (Lookup, [1.0, b"x"]),
+        (Lookup, {0: 1}),
+        (Lookup, {}),
+        (Lookup, None),
+        (Lookup, [1, [b"x"]]),
+        (Empty, [1]),
+        (MkDir, [1, b"x", 2, None]),
+        (MkDir, [1, b"x", 2, [0, 0, 0, [b"1"]]]),
+        (MkDir, [1, b"x", 2, [0, 0, 0, 5]]),
+        (ReadDirReply, [[[b"x", 1]], True]),
+        (ReadDirReply, [[b"x"], True]),
+        (HeartbeatReply, [1, 1, 5]),
+        (HeartbeatReply, [1, 1, [None]]),
+        (Registered, [1, b"", [], b"", 0, [], 5]),
+        (Registered, [1, b"", [], b"", 0, [], float("nan")]),
+        (Registered, [1, b"", [], b"", 0, [], float("inf")]),
+    ],
+)
+def test_wrong_shapes_are_refused(cls: type, value: Any) -> None:
+    with pytest.raises(ProtocolError):
+        decode(cls, msgpack.packb(value))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xc1",
+        encode(Lookup(1, b"x")) + b"\x00",
+        encode(Lookup(1, b"x"))[:-1],
+        b"\x92\x01\xd9\x01\xff",
+        b"\x92\x01\xc7\x01\x05\x00",
+        b"\x92\x01\xd6\xff\x00\x00\x00\x00",
+        b"\xdd\xff\xff\xff\xff",
+        b"\x91" * 5000 + b"\xc0",
+        b"\x91" * 900 + b"\xc0",
+    ],
+)
+def test_wrong_bytes_are_refused(body: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode(Lookup, body)
+
+
+def test_limits_are_refused() -> None:
+    with pytest.raises(ProtocolError, match="limit"):
+        decode(Lookup, bytes(FRAME_BODY_LENGTH_MAX + 1))
+    with pytest.raises(ProtocolError, match="limit"):
+        encode(Lookup(1, bytes(FRAME_BODY_LENGTH_MAX)))
+    with pytest.raises(ProtocolError):
+        decode(messages.Close, msgpack.packb([[0] * (ARRAY_LENGTH_MAX + 1)]))
+
+
+@pytest.mark.parametrize("value", [1 << 64, -(1 << 63) - 1, object()])
+def test_values_that_do_not_fit_are_not_encoded(value: Any) -> None:
+    with pytest.raises(ProtocolError, match="Lookup"):
+        encode(Lookup(value, b"x"))
+
+
+def test_whole_numbers_for_floats() -> None:
+    message = Registered(1, b"", (), b"", 0, (), 5)
+    assert decode(Registered, encode(message)).timeout_s == 5.0
+
+
+def test_an_optional_part() -> None:
+    for sessions in (None, (), (1, 2)):
+        message = HeartbeatReply(1, 2, sessions)
+        assert decode(HeartbeatReply, encode(message)) == message
+
+
+def test_new_types_are_their_base() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Row:
+        ino: Ino
+
+    Row.__annotations__["ino"] = Ino
+    assert decode(Row, encode(Row(Ino(3)))) == Row(Ino(3))
+
+
+def test_classes_that_are_no_messages_are_bugs() -> None:
+    with pytest.raises(TypeError, match="not a dataclass"):
+        decode(int, b"\x01")
+
+
+def test_entries_of_a_large_directory() -> None:
+    message = ReadDirReply(
+        tuple(DirectoryEntry(b"n%d" % i, i, bytes(128)) for i in range(1024)), True
+    )
+    assert decode(ReadDirReply, encode(message)) == message

@@ -1,0 +1,87 @@
+"""The tables of the wire and their copies in native/include/braidfs agree."""
+
+import re
+from pathlib import Path
+
+from fscommon import errors, limits
+from fscommon.errors import Retry, Status
+from fscommon.wire import header
+from fscommon.wire.messages import BODIES
+from fscommon.wire.ops import SPECS, Op
+
+INCLUDE = Path(__file__).parents[2] / "native" / "include" / "braidfs"
+CONSTANT = re.compile(r"inline constexpr \w+ k(\w+) = (.+?);")
+ENUMERATOR = re.compile(r"^\s+k(\w+) = (\d+),", re.MULTILINE)
+
+
+def snake(camel: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", camel).upper()
+
+
+def number(text: str) -> int:
+    value, _, shift = re.sub(r"(?<=\d)u\b", "", text).partition("<<")
+    return int(value, 0) << int(shift or 0)
+
+
+def constants(name: str) -> dict[str, int]:
+    found = CONSTANT.findall((INCLUDE / name).read_text())
+    return {snake(k): number(v) for k, v in found if re.fullmatch(r"[\dxa-fu <]+", v)}
+
+
+def enumerators(name: str, enum: str) -> dict[str, int]:
+    text = (INCLUDE / name).read_text()
+    body = re.search(rf"enum class {enum} .*?{{(.*?)}};", text, re.DOTALL)
+    assert body
+    return {snake(k): int(v) for k, v in ENUMERATOR.findall(body.group(1))}
+
+
+def test_limits() -> None:
+    native = constants("limits.h")
+    assert len(native) >= 8
+    assert native == {name: getattr(limits, name) for name in native}
+
+
+def test_statuses() -> None:
+    native = enumerators("status.h", "Status")
+    own = {s.name: s.value for s in Status if s >= 1000}
+    assert {name: value for name, value in native.items() if value >= 1000} == own
+    for name, value in native.items():
+        assert Status(value).name == name
+
+
+def test_statuses_that_are_safe_to_retry() -> None:
+    text = (INCLUDE / "status.h").read_text()
+    body = text[text.index("retry_is_safe(Status status)") :]
+    native = {snake(name) for name in re.findall(r"case Status::k(\w+):", body)}
+    assert native == {s.name for s, outcome in errors.TABLE.items() if outcome.retry is Retry.SAFE}
+
+
+def test_ops() -> None:
+    native = enumerators("frame.h", "Op")
+    assert native == {name: Op[name].value for name in native}
+    assert {op.name for op in Op if 16 <= op < 64} <= set(native)
+
+
+def test_header_constants() -> None:
+    native = constants("frame.h")
+    assert native.pop("FRAME_MAGIC") == header.MAGIC
+    assert native.pop("FRAME_VERSION") == header.VERSION
+    assert native.pop("RIGHT_READ") == 1
+    assert native.pop("RIGHT_WRITE") == 2
+    assert native == {name: getattr(header, name) for name in native}
+
+
+def test_header_fields_lie_where_native_has_them() -> None:
+    text = (INCLUDE / "frame.h").read_text()
+    body = re.search(r"struct FrameHeader {(.*?)};", text, re.DOTALL)
+    assert body
+    fields = re.findall(r"uint(\d+)_t (\w+) =", body.group(1))
+    skipped = ("magic", "version", "reserved", "header_checksum")
+    assert [name for _, name in fields if name not in skipped] == list(header.Header._fields)
+    assert sum(int(bits) for bits, _ in fields) == header.HEADER_SIZE * 8
+
+
+def test_tables_are_complete() -> None:
+    assert set(SPECS) == set(Op)
+    assert set(errors.TABLE) == set(Status)
+    assert {op for op in Op if not 16 <= op < 64} == set(BODIES)

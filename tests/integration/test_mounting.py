@@ -1,0 +1,211 @@
+"""Mounting as people do it: mount(8), fstab, fusermount3, foreground; each error one line."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import mounts
+from tests.cluster.cluster import BIN, Cluster
+from tests.cluster.process import is_gone, wait_until
+
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def mountpoint(localdir: Path) -> Iterator[Path]:
+    point = localdir / "point"
+    point.mkdir()
+    yield point
+    while mounts.is_mounted(point):
+        mounts.unmount(point, lazy=True)
+
+
+def _mount(source: str, point: Path, options: str) -> "subprocess.CompletedProcess[str]":
+    command = mounts.mount_command(source, point, options)
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+
+
+def _refused(source: str, point: Path, options: str) -> str:
+    """The one line of a mount that fails."""
+    result = _mount(source, point, options)
+    lines = [line for line in result.stderr.splitlines() if line.strip()]
+    assert result.returncode != 0, "it mounted"
+    assert not mounts.is_mounted(point)
+    assert len(lines) == 1, result.stderr
+    assert "Traceback" not in result.stderr
+    return lines[0]
+
+
+def test_second_client_sees_the_files_of_the_first(
+    cluster: Cluster, workdir: Path, mountpoint: Path
+) -> None:
+    (workdir / "file").write_bytes(b"from the first" * 1000)
+    with cluster.second_client(mountpoint) as other:
+        mirror = other / workdir.relative_to(cluster.mount_path)
+        assert (mirror / "file").read_bytes() == b"from the first" * 1000
+        (mirror / "back").write_bytes(b"from the second")
+        (mirror / "file").unlink()
+    assert (workdir / "back").read_bytes() == b"from the second"
+    assert wait_until(lambda: not (workdir / "file").exists(), 5)
+
+
+def test_close_to_open_between_two_clients(
+    cluster: Cluster, workdir: Path, mountpoint: Path
+) -> None:
+    with cluster.second_client(mountpoint) as other:
+        mirror = other / workdir.relative_to(cluster.mount_path)
+        for number in range(20):
+            wanted = b"%d" % number * (1000 + number)
+            (workdir / "file").write_bytes(wanted)
+            assert (mirror / "file").read_bytes() == wanted
+            wanted = b"back %d" % number
+            (mirror / "file").write_bytes(wanted)
+            assert (workdir / "file").read_bytes() == wanted
+
+
+def test_exclusive_create_by_two_clients_has_one_winner(
+    cluster: Cluster, workdir: Path, mountpoint: Path
+) -> None:
+    with cluster.second_client(mountpoint) as other:
+        mirror = other / workdir.relative_to(cluster.mount_path)
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+        os.close(os.open(workdir / "lock", flags))
+        with pytest.raises(FileExistsError):
+            os.open(mirror / "lock", flags)
+
+
+def test_mount_of_a_folder(cluster: Cluster, workdir: Path, mountpoint: Path) -> None:
+    (workdir / "sub" / "below").mkdir(parents=True)
+    (workdir / "sub" / "file").write_bytes(b"x")
+    folder = f"/{workdir.relative_to(cluster.mount_path)}/sub"
+    with cluster.second_client(mountpoint, folder=folder) as other:
+        assert sorted(os.listdir(other)) == ["below", "file"]
+        assert (other / "..").stat().st_ino == mountpoint.parent.stat().st_ino
+        (other / "below" / "new").write_bytes(b"y")
+    assert (workdir / "sub" / "below" / "new").read_bytes() == b"y"
+
+
+def test_read_only_mount(cluster: Cluster, workdir: Path, mountpoint: Path) -> None:
+    (workdir / "file").write_bytes(b"x")
+    with cluster.second_client(mountpoint, options="ro") as other:
+        mirror = other / workdir.relative_to(cluster.mount_path)
+        assert (mirror / "file").read_bytes() == b"x"
+        for act in (lambda: (mirror / "new").touch(), lambda: (mirror / "file").unlink()):
+            with pytest.raises(OSError, match="Read-only"):
+                act()
+
+
+def test_fstab_line(cluster: Cluster, mountpoint: Path, localdir: Path) -> None:
+    options = f"{cluster.plan.options()},_netdev,nofail,noatime,x-systemd.automount"
+    line = f"{cluster.plan.source()} {mountpoint} fuse.braidfs {options} 0 0\n"
+    (localdir / "fstab").write_text(line)
+    words = ["mount", "-T", str(localdir / "fstab"), str(mountpoint)]
+    result = subprocess.run(words, check=False, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    entry = next(e for e in mounts.mount_entries() if e.mountpoint == str(mountpoint))
+    assert entry.fstype == "fuse.braidfs"
+    assert entry.source == cluster.plan.source()
+    mounts.unmount(mountpoint)
+
+
+@pytest.mark.parametrize("command", [("umount",), ("fusermount3", "-u")])
+def test_unmount_ends_the_client(
+    cluster: Cluster, mountpoint: Path, command: tuple[str, ...]
+) -> None:
+    pid = mounts.mount(cluster.plan.source(), mountpoint, cluster.plan.options())
+    (mountpoint / f"by-{command[0]}").write_bytes(b"last words")
+    mounts.unmount(mountpoint, command=command)
+    assert is_gone(pid)
+    assert (cluster.mount_path / f"by-{command[0]}").read_bytes() == b"last words"
+    (cluster.mount_path / f"by-{command[0]}").unlink()
+
+
+def test_foreground_until_a_signal(cluster: Cluster, mountpoint: Path) -> None:
+    words = [str(BIN / "braidfs"), "mount", "--foreground", cluster.plan.source(), str(mountpoint)]
+    client = subprocess.Popen([*words, "-o", cluster.plan.options()], stderr=subprocess.PIPE)
+    try:
+        assert wait_until(lambda: mounts.is_mounted(mountpoint), 60)
+        assert client.poll() is None
+        os.listdir(mountpoint)
+        client.send_signal(signal.SIGTERM)
+        assert client.wait(30) == 0
+        assert not mounts.is_mounted(mountpoint)
+    finally:
+        if client.poll() is None:
+            client.kill()
+            client.wait()
+
+
+def test_wrong_address(cluster: Cluster, mountpoint: Path) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    started = time.monotonic()
+    line = _refused(f"127.0.0.1:{port}:/", mountpoint, cluster.plan.options() + ",timeout=2")
+    assert f"127.0.0.1:{port}" in line
+    assert time.monotonic() - started < 40
+
+
+def test_unknown_host(cluster: Cluster, mountpoint: Path) -> None:
+    line = _refused("no-such-host.invalid:/", mountpoint, cluster.plan.options() + ",timeout=2")
+    assert "no-such-host.invalid" in line
+
+
+def test_source_without_a_path(cluster: Cluster, mountpoint: Path) -> None:
+    _refused("just-words", mountpoint, cluster.plan.options())
+
+
+def test_wrong_key(cluster: Cluster, mountpoint: Path, localdir: Path) -> None:
+    wrong = localdir / "wrong.key"
+    wrong.touch(mode=0o600)
+    wrong.write_text("00" * 32 + "\n")
+    line = _refused(cluster.plan.source(), mountpoint, f"key_file={wrong},timeout=2")
+    assert "key" in line.lower()
+
+
+def test_missing_key_file(cluster: Cluster, mountpoint: Path, localdir: Path) -> None:
+    line = _refused(cluster.plan.source(), mountpoint, f"key_file={localdir}/none")
+    assert f"{localdir}/none" in line
+
+
+def test_missing_folder(cluster: Cluster, mountpoint: Path) -> None:
+    line = _refused(cluster.plan.source("/no/such"), mountpoint, cluster.plan.options())
+    assert "/no" in line
+
+
+def test_missing_mountpoint(cluster: Cluster, localdir: Path) -> None:
+    result = _mount(cluster.plan.source(), localdir / "nowhere", cluster.plan.options())
+    assert result.returncode != 0
+    assert "nowhere" in result.stderr and len(result.stderr.strip().splitlines()) == 1
+
+
+def test_mountpoint_that_is_a_file(cluster: Cluster, localdir: Path) -> None:
+    (localdir / "file").touch()
+    result = _mount(cluster.plan.source(), localdir / "file", cluster.plan.options())
+    assert result.returncode != 0
+    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+
+
+def test_busy_mountpoint(cluster: Cluster, mountpoint: Path) -> None:
+    mounts.mount(cluster.plan.source(), mountpoint, cluster.plan.options())
+    result = _mount(cluster.plan.source(), mountpoint, cluster.plan.options())
+    assert result.returncode != 0
+    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+    assert sum(e.mountpoint == str(mountpoint) for e in mounts.mount_entries()) == 1
+    mounts.unmount(mountpoint)
+
+
+def test_unknown_option_names_the_nearest(cluster: Cluster, mountpoint: Path) -> None:
+    line = _refused(cluster.plan.source(), mountpoint, cluster.plan.options() + ",timeuot=3")
+    assert "timeuot" in line and "timeout" in line
+
+
+def test_option_that_is_no_number(cluster: Cluster, mountpoint: Path) -> None:
+    line = _refused(cluster.plan.source(), mountpoint, cluster.plan.options() + ",lanes=many")
+    assert "lanes" in line

@@ -1,0 +1,203 @@
+"""Full and damaged disks: ENOSPC to the writer alone, EIO instead of wrong bytes."""
+
+import errno
+import os
+import random
+import re
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.process import wait_until
+from tests.conftest import ClusterMaker
+
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(600)]
+
+
+def _fill(path: Path) -> int | None:
+    """Writes until it fails, at the latest at close; the errno, or None after 200 MiB."""
+    try:
+        with path.open("wb", buffering=0) as file:
+            for _ in range(200):
+                file.write(os.urandom(1 << 20))
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error.errno
+    return None
+
+
+def _small_cluster(make_cluster: ClusterMaker, capacity: int) -> Cluster:
+    return make_cluster(
+        storage_servers=2,
+        targets=1,
+        settings={"storageserver-1": {"target.capacity_bytes": capacity}},
+    )
+
+
+def test_full_target_is_told_to_the_writer_only(make_cluster: ClusterMaker) -> None:
+    cluster = _small_cluster(make_cluster, 64 << 20)
+    mount = cluster.mount_path
+    (mount / "before").write_bytes(b"kept" * 1000)
+    failures: list[BaseException] = []
+    stop = threading.Event()
+
+    def bystander() -> None:
+        try:
+            while not stop.is_set():
+                assert (mount / "before").read_bytes() == b"kept" * 1000
+                (mount / "folder").mkdir()
+                (mount / "folder").rmdir()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=bystander)
+    thread.start()
+    try:
+        assert _fill(mount / "greedy") == errno.ENOSPC
+    finally:
+        stop.set()
+        thread.join()
+    assert failures == []
+    (mount / "greedy").unlink()
+    assert wait_until(lambda: _writes_again(mount / "after"), 60)
+    assert (mount / "before").read_bytes() == b"kept" * 1000
+
+
+def _writes_again(path: Path) -> bool:
+    try:
+        path.write_bytes(b"z" * (8 << 20))
+    except OSError as error:
+        assert error.errno == errno.ENOSPC
+        return False
+    return path.read_bytes() == b"z" * (8 << 20)
+
+
+@pytest.fixture
+def small_disk(localdir: Path) -> Iterator[Path]:
+    """A real ext4 of 96 MiB on a loop device: its ENOSPC comes from the kernel."""
+    image, disk = localdir / "image", localdir / "disk"
+    with image.open("wb") as file:
+        file.truncate(96 << 20)
+    subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
+    disk.mkdir()
+    result = subprocess.run(["mount", "-o", "loop", image, disk], check=False, capture_output=True)
+    if result.returncode != 0:
+        pytest.skip(f"no loop devices here: {result.stderr.decode().strip()}")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_full_disk_under_a_target(make_cluster: ClusterMaker, small_disk: Path) -> None:
+    (small_disk / "target").mkdir()
+    cluster = make_cluster(storage_servers=1, targets=1)
+    cluster.stop()
+    target = cluster.plan.target_path(cluster.plan.storageservers[0], 0)
+    target.rename(small_disk / "target" / "moved")
+    target.symlink_to(small_disk / "target" / "moved")
+    cluster.start()
+    try:
+        kept = random.Random(1).randbytes(5 << 20)
+        (cluster.mount_path / "before").write_bytes(kept)
+        assert _fill(cluster.mount_path / "greedy") == errno.ENOSPC
+        cluster.remount()
+        assert (cluster.mount_path / "before").read_bytes() == kept
+        (cluster.mount_path / "greedy").unlink()
+        assert wait_until(lambda: _writes_again(cluster.mount_path / "after"), 60)
+    finally:
+        cluster.stop()
+
+
+def _stored_file(cluster: Cluster, mark: bytes) -> tuple[Path, int]:
+    """The object file that holds `mark`, and where in it."""
+    for path in sorted((cluster.plan.state / "targets").rglob("*")):
+        if path.is_file() and "objects" in path.parts:
+            at = path.read_bytes().find(mark)
+            if at >= 0:
+                return path, at
+    raise AssertionError("the bytes are in no object file")
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_flipped_bit_is_eio_and_never_wrong_bytes(
+    make_cluster: ClusterMaker, restart: bool
+) -> None:
+    cluster = make_cluster(storage_servers=1, targets=1)
+    wanted = random.Random(3).randbytes(1 << 20)
+    (cluster.mount_path / "victim").write_bytes(wanted)
+    (cluster.mount_path / "other").write_bytes(wanted[::-1])
+    os.sync()
+    cluster.unmount()
+    if restart:
+        cluster.stop_servers()
+    path, at = _stored_file(cluster, wanted[700_000:700_064])
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 0x10]))
+    cluster.start()
+    with (cluster.mount_path / "victim").open("rb", buffering=0) as file:
+        with pytest.raises(OSError) as caught:
+            os.pread(file.fileno(), 4096, 700_000)
+        assert caught.value.errno == errno.EIO
+        assert os.pread(file.fileno(), 4096, 0) == wanted[:4096]
+    assert (cluster.mount_path / "other").read_bytes() == wanted[::-1]
+    log = cluster.storageservers[0].log_path
+    assert wait_until(lambda: _names_the_block(log.read_text()), 10), log.read_text()[-2000:]
+
+
+def _names_the_block(log: str) -> bool:
+    offset = 700_000 // 4096 * 4096
+    lines = [line for line in log.splitlines() if re.search(r"corrupt|checksum", line, re.I)]
+    return any("target" in line and str(offset) in line for line in lines)
+
+
+def test_damaged_block_can_be_overwritten(make_cluster: ClusterMaker) -> None:
+    cluster = make_cluster(storage_servers=1, targets=1)
+    wanted = bytearray(random.Random(4).randbytes(1 << 20))
+    path = cluster.mount_path / "victim"
+    path.write_bytes(wanted)
+    os.sync()
+    cluster.unmount()
+    stored, at = _stored_file(cluster, bytes(wanted[409_600:409_664]))
+    with stored.open("r+b") as file:
+        file.seek(at)
+        file.write(b"damage")
+    cluster.mount()
+    with path.open("r+b", buffering=0) as file:
+        os.pwrite(file.fileno(), b"n" * 4096, 409_600)
+        wanted[409_600 : 409_600 + 4096] = b"n" * 4096
+    cluster.remount()
+    assert path.read_bytes() == wanted
+
+
+def test_foreign_target_directory_is_refused(make_cluster: ClusterMaker) -> None:
+    one = make_cluster(storage_servers=1, targets=1)
+    other = make_cluster(storage_servers=1, targets=1)
+    one.stop()
+    other.stop()
+    mine = one.plan.target_path(one.plan.storageservers[0], 0)
+    foreign = other.plan.target_path(other.plan.storageservers[0], 0)
+    subprocess.run(["rm", "-r", mine], check=True)
+    subprocess.run(["cp", "-a", foreign, mine], check=True)
+    one.metaserver.start()
+    program = one.storageservers[0]
+    with pytest.raises(Exception, match="storageserver-1"):
+        program.start()
+    assert str(mine) in program.log_path.read_text()
+
+
+def test_damaged_superblock_is_refused(make_cluster: ClusterMaker) -> None:
+    cluster = make_cluster(storage_servers=1, targets=1)
+    cluster.stop()
+    superblock = cluster.plan.target_path(cluster.plan.storageservers[0], 0) / "superblock"
+    with superblock.open("r+b") as file:
+        file.seek(20)
+        file.write(b"\xff\xff")
+    cluster.metaserver.start()
+    with pytest.raises(Exception, match="storageserver-1"):
+        cluster.storageservers[0].start()

@@ -1,0 +1,59 @@
+// One request to a storage server, from its issue to its completion, over any number of attempts.
+//
+// A call belongs to the lane that issued it and never changes lanes. Its memory (payload to be sent
+// or place to be received into) is kept by `owner`, which lives until call_done(). A call that ended
+// while bytes may still arrive for it is not completed before those bytes or the connection ended:
+// so a buffer is reused only when nothing writes to it. LANE ONLY.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "braidfs/frame.h"
+#include "client/records.h"
+#include "net/event_loop.h"
+
+namespace braidfs::client {
+
+class Inode;
+class Lane;
+struct Call;
+
+using net::Clock;
+
+class CallOwner {
+ public:
+  virtual ~CallOwner() = default;
+  // Called once, on the call's lane. The call is recycled when it returns.
+  virtual void call_done(Lane& lane, Call& call) = 0;
+};
+
+struct Call {
+  // what is asked
+  Op op = Op::kPing;
+  uint32_t target = 0;
+  uint32_t stripe_index = 0;
+  uint64_t offset = 0;  // in the object; SYNC: the oldest incarnation to be made durable
+  uint32_t length = 0;
+  FileViewPtr view{};
+  std::shared_ptr<Inode> inode{};              // gives a newer view when a retry needs one
+  std::span<const std::byte> payload{};        // WRITE
+  std::span<std::byte> place{};                // READ: `length` bytes
+  std::shared_ptr<CallOwner> owner{};
+  uint32_t part = 0;                           // the owner's own number for it
+
+  // how it stands
+  uint64_t request_id = 0;  // 0: not on a connection
+  Clock::time_point issued{};
+  Clock::time_point sent{};
+  Clock::time_point deadline = Clock::time_point::max();
+  uint32_t attempts = 0;
+  bool failed_early = false;  // status is final, waiting for the connection to let go of its memory
+
+  // how it ended
+  Status status = Status::kOk;
+  uint32_t received = 0;       // READ: bytes in place
+  uint64_t incarnation = 0;    // of the target; 0 when no server answered
+};
+
+}  // namespace braidfs::client

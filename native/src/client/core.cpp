@@ -1,0 +1,352 @@
+#include "client/core.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <thread>
+
+#include "client/drain.h"
+#include "client/read.h"
+#include "client/write.h"
+
+namespace braidfs::client {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+// A signal that a request would outrun anyway is no reason for EINTR, which programs do not expect
+// of a file: only a request that still waits after this long is given up.
+constexpr auto kInterruptGrace = milliseconds(50);
+constexpr int64_t kReopenEvery_ms = 1000;
+
+int64_t now_ms() {
+  return std::chrono::duration_cast<milliseconds>(Clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+Core::Core(const CoreSettings& settings)
+    : settings_(settings), memory_(settings.memory, settings.lane_count) {
+  for (uint32_t index = 0; index < settings.lane_count; ++index) {
+    lanes_.push_back(std::make_unique<Lane>(*this, index));
+  }
+}
+
+Core::~Core() { stop(0); }
+
+void Core::start() {
+  for (const auto& lane : lanes_) lane->start();
+}
+
+void Core::stop(uint32_t deadline_ms) {
+  if (std::exchange(stopped_, true)) return;
+  send_all_partial();
+  const auto deadline = Clock::now() + milliseconds(deadline_ms);
+  while (memory_.account(Buffer::Account::kDirty) > 0 && Clock::now() < deadline) {
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  abort();
+  for (const auto& lane : lanes_) lane->stop();
+}
+
+// ---- fuse::DataHandler ----
+
+void Core::read(fuse::LaneContext& context, const fuse::ReadRequest& request) {
+  Lane& lane = *lanes_[context.index];
+  const HandlePtr handle = handles_.find(request.fh);
+  if (!handle) return replier_->reply_error(request.head.channel, request.head.unique, EBADF);
+  lane.counters().reads.fetch_add(1, std::memory_order_relaxed);
+  lane.counters().bytes_read.fetch_add(request.size, std::memory_order_relaxed);
+  ReadOperation::start(lane, lane.make_read(), handle->inode, request);
+}
+
+void Core::write(fuse::LaneContext& context, const fuse::WriteRequest& request) {
+  Lane& lane = *lanes_[context.index];
+  const HandlePtr handle = handles_.find(request.fh);
+  if (!handle) return replier_->reply_error(request.head.channel, request.head.unique, EBADF);
+  lane.counters().writes.fetch_add(1, std::memory_order_relaxed);
+  lane.counters().bytes_written.fetch_add(request.payload.size(), std::memory_order_relaxed);
+  write_request(lane, handle, request);
+}
+
+void Core::flush(fuse::LaneContext& context, const fuse::FlushRequest& request) {
+  const HandlePtr handle = handles_.find(request.fh);
+  if (!handle) return replier_->reply_error(request.head.channel, request.head.unique, 0);
+  int error = 0;
+  bool clean = (handle->open_flags & O_ACCMODE) == O_RDONLY;
+  if (!clean) {
+    Inode& inode = *handle->inode;
+    const std::scoped_lock lock(inode.mu());
+    clean = inode.pieces().unsettled() == 0 && !inode.committing && !inode.written();
+    if (clean) error = inode.report(handle->error_seen);
+  }
+  if (clean) return replier_->reply_error(request.head.channel, request.head.unique, error);
+  DrainOperation::for_flush(*lanes_[context.index], request.head, handle);
+}
+
+void Core::release(fuse::LaneContext& context, const fuse::ReleaseRequest& request) {
+  const HandlePtr handle = handles_.take(request.fh);
+  if (!handle) return replier_->reply_error(request.head.channel, request.head.unique, 0);
+  DrainOperation::for_release(*lanes_[context.index], request.head, handle);
+}
+
+void Core::fsync(fuse::LaneContext& context, const fuse::FsyncRequest& request) {
+  const HandlePtr handle = handles_.find(request.fh);
+  if (!handle) return replier_->reply_error(request.head.channel, request.head.unique, EBADF);
+  DrainOperation::for_fsync(*lanes_[context.index], request.head, handle);
+}
+
+bool Core::interrupt(fuse::LaneContext& context, uint64_t unique) {
+  std::shared_ptr<Operation> operation = waiting_.find(unique);
+  if (!operation) return false;
+  net::EventLoop& loop = lanes_[context.index]->loop();
+  loop.call_at(Clock::now() + kInterruptGrace,
+               [this, operation = std::move(operation)] { answer_error(*operation, EINTR); });
+  return true;
+}
+
+void Core::answer_error(Operation& operation, int error) noexcept {
+  if (!operation.claim()) return;
+  waiting_.drop(operation.head().unique);
+  replier_->reply_error(operation.head().channel, operation.head().unique, error);
+}
+
+// ---- the cluster ----
+
+void Core::node_put(uint32_t node) {
+  for (const auto& lane : lanes_) {
+    lane->post([node](Lane& at) { at.node_put(node); });
+  }
+}
+
+void Core::target_put(uint32_t target, uint32_t node) {
+  for (const auto& lane : lanes_) {
+    lane->post([target, node](Lane& at) { at.target_put(target, node); });
+  }
+}
+
+bool Core::connection_put(uint32_t lane, uint32_t node, net::UniqueFd socket) {
+  if (lane >= lanes_.size()) return false;
+  auto shared = std::make_shared<net::UniqueFd>(std::move(socket));
+  lanes_[lane]->post([node, shared](Lane& at) { at.connection_put(node, std::move(*shared)); });
+  return true;
+}
+
+bool Core::connection_failed(uint32_t lane, uint32_t node) {
+  if (lane >= lanes_.size()) return false;
+  lanes_[lane]->post([node](Lane& at) { at.connection_failed(node); });
+  return true;
+}
+
+// ---- tables ----
+
+bool Core::inode_put(Bytes attributes, Bytes layout, Bytes capability) {
+  const auto decoded = decode_attributes(attributes);
+  auto view = decode_view(layout, capability);
+  if (!decoded || !view) return false;
+  const uint64_t ino = decoded->ino;
+  const InodePtr inode = inodes_.find_or(ino, [&] { return std::make_shared<Inode>(ino); });
+  if (!inode) return false;
+  inode->put(*decoded, std::move(*view));
+  return true;
+}
+
+bool Core::inode_resize(Bytes attributes, Bytes layout, Bytes capability) {
+  const auto decoded = decode_attributes(attributes);
+  auto view = decode_view(layout, capability);
+  if (!decoded || !view) return false;
+  const InodePtr inode = inodes_.find(decoded->ino);
+  if (!inode) return inode_put(attributes, layout, capability);
+  auto settled = std::make_shared<Settled>();
+  inode->resize(*decoded, std::move(*view), *settled);
+  if (settled->empty()) return true;
+  lane_of(decoded->ino).post([inode, settled](Lane& at) { perform(at, inode, *settled); });
+  return true;
+}
+
+void Core::inode_drop(uint64_t ino) {
+  const InodePtr inode = inodes_.find(ino);
+  if (!inode) return;
+  {
+    const std::scoped_lock lock(inode->mu());
+    inode->dropped = true;
+  }
+  inode_idle(inode);
+}
+
+// Forgets the inode if Python dropped it and nothing holds it any more.
+void Core::inode_idle(const InodePtr& inode) {
+  inodes_.take_if(inode->ino(), [&](Inode& entry) {
+    const std::scoped_lock lock(entry.mu());
+    return entry.dropped && !entry.busy();
+  });
+}
+
+std::optional<Written> Core::inode_written(uint64_t ino) {
+  const InodePtr inode = inodes_.find(ino);
+  if (!inode) return std::nullopt;
+  const std::scoped_lock lock(inode->mu());
+  return inode->written();
+}
+
+std::optional<Written> Core::inode_take(uint64_t ino) {
+  const InodePtr inode = inodes_.find(ino);
+  if (!inode) return std::nullopt;
+  const std::scoped_lock lock(inode->mu());
+  return inode->take_written();
+}
+
+bool Core::handle_put(uint64_t fh, uint64_t ino, uint32_t open_flags) {
+  const InodePtr inode = inodes_.find(ino);
+  if (!inode) return false;
+  bool made = false;
+  const HandlePtr handle = handles_.find_or(fh, [&] {
+    made = true;
+    return std::make_shared<Handle>(Handle{.fh = fh, .inode = inode, .open_flags = open_flags});
+  });
+  if (!handle || !made) return false;
+  const std::scoped_lock lock(inode->mu());
+  ++inode->handles;
+  inode->dropped = false;
+  handle->error_seen = inode->error_seen_at_open();
+  return true;
+}
+
+void Core::handle_closed(const Handle& handle) {
+  {
+    const std::scoped_lock lock(handle.inode->mu());
+    --handle.inode->handles;
+  }
+  events_.put({.kind = EventKind::kRelease,
+               .ino = handle.inode->ino(),
+               .a = static_cast<int64_t>(handle.fh),
+               .b = handle.open_flags});
+}
+
+// ---- waiting for targets and for Python ----
+
+void Core::drain(uint64_t token, uint64_t ino, bool sync) {
+  const InodePtr inode = inodes_.find(ino);
+  if (!inode) return events_.put({.kind = EventKind::kDone, .token = token, .ino = ino});
+  lane_of(ino).post(
+      [token, inode, sync](Lane& at) { DrainOperation::for_token(at, token, inode, sync); });
+}
+
+uint64_t Core::commit_begin(std::shared_ptr<DrainOperation> operation) {
+  const std::scoped_lock lock(commits_mu_);
+  commits_.emplace(++commit_token_, std::move(operation));
+  return commit_token_;
+}
+
+bool Core::commit_done(uint64_t token, Status status, Bytes attributes) {
+  std::shared_ptr<DrainOperation> operation;
+  {
+    const std::scoped_lock lock(commits_mu_);
+    const auto found = commits_.find(token);
+    if (found == commits_.end()) return false;
+    operation = std::move(found->second);
+    commits_.erase(found);
+  }
+  const auto decoded = decode_attributes(attributes);
+  lanes_[operation->lane_index()]->post([operation, status, decoded](Lane& at) {
+    operation->commit_answered(at, status, decoded);
+  });
+  return true;
+}
+
+size_t Core::abort() {
+  size_t count = 0;
+  for (const auto& operation : waiting_.all()) {
+    count += operation->is_answered() ? 0 : 1;
+    answer_error(*operation, EIO);
+  }
+  for (const auto& lane : lanes_) {
+    lane->post([](Lane& at) { at.abort_calls(); });
+  }
+  return count;
+}
+
+void Core::send_all_partial() {
+  if (sending_partial_.exchange(true)) return;
+  auto left = std::make_shared<std::atomic<size_t>>(lanes_.size());
+  for (const auto& lane : lanes_) {
+    lane->post([this, left](Lane& at) {
+      at.send_partial_pieces();
+      if (--*left == 0) sending_partial_ = false;
+    });
+  }
+}
+
+Clock::time_point Core::deadline_after(Clock::time_point now) const noexcept {
+  return settings_.timeout_ms == 0 ? Clock::time_point::max()
+                                   : now + milliseconds(settings_.timeout_ms);
+}
+
+void Core::capability_refused(Inode& inode) {
+  const int64_t now = now_ms();
+  int64_t last = inode.reopen_asked_ms;
+  if (now - last < kReopenEvery_ms || !inode.reopen_asked_ms.compare_exchange_strong(last, now)) {
+    return;
+  }
+  events_.put({.kind = EventKind::kReopen, .ino = inode.ino()});
+}
+
+// ---- incarnations ----
+
+uint64_t Core::incarnation(uint32_t target) {
+  const std::shared_lock lock(incarnations_mu_);
+  const auto found = incarnations_.find(target);
+  return found == incarnations_.end() ? 0 : found->second;
+}
+
+void Core::incarnation_seen(Lane& lane, uint32_t target, uint64_t seen) {
+  if (incarnation(target) >= seen) return;
+  const std::scoped_lock one(loss_mu_);
+  const uint64_t known = incarnation(target);
+  if (known >= seen) return;
+  if (known != 0) resend_lost(lane, target, seen);
+  const std::unique_lock lock(incarnations_mu_);
+  incarnations_[target] = seen;
+}
+
+// Everything is queued again before losses_ rises, and that before the new incarnation is known:
+// a READ of lost bytes either waits for them or sees the change (read.cpp).
+void Core::resend_lost(Lane& lane, uint32_t target, uint64_t seen) {
+  lane.log(LogLevel::kWarning, "target " + std::to_string(target) +
+                                   " lost what was not synced; sending again what is held");
+  for (const InodePtr& inode : inodes_.all()) {
+    auto settled = std::make_shared<Settled>();
+    {
+      const std::scoped_lock lock(inode->mu());
+      inode->pieces().target_lost(target, seen, *settled);
+    }
+    if (settled->empty()) continue;
+    lane.loop().defer([&lane, inode, settled] { perform(lane, inode, *settled); });
+  }
+  ++losses_;
+}
+
+std::vector<std::pair<std::string, uint64_t>> Core::counters() {
+  const auto sum = [&](std::atomic<uint64_t> LaneCounters::*field) {
+    uint64_t total = 0;
+    for (const auto& lane : lanes_) total += (lane->counters().*field).load(std::memory_order_relaxed);
+    return total;
+  };
+  return {{"reads", sum(&LaneCounters::reads)},
+          {"bytes_read", sum(&LaneCounters::bytes_read)},
+          {"writes", sum(&LaneCounters::writes)},
+          {"bytes_written", sum(&LaneCounters::bytes_written)},
+          {"bytes_sent", sum(&LaneCounters::bytes_sent)},
+          {"retries", sum(&LaneCounters::retries)},
+          {"connections_lost", sum(&LaneCounters::connections_lost)},
+          {"bytes_dirty", memory_.account(Buffer::Account::kDirty)},
+          {"bytes_held", memory_.account(Buffer::Account::kHeld)},
+          {"bytes_reading", memory_.account(Buffer::Account::kRead)},
+          {"inodes", inodes_.count()},
+          {"handles", handles_.count()},
+          {"logs_dropped", events_.logs_dropped()}};
+}
+
+}  // namespace braidfs::client

@@ -1,0 +1,131 @@
+// The file-byte half of the client: answers READ, WRITE, FLUSH, RELEASE and FSYNC of the FUSE half.
+//
+// It owns the lanes, the tables, the memory budgets and the event queue, and gives each request to
+// the operation that does it (read.h, write.h, drain.h). It knows neither Python nor /dev/fuse: what
+// Python does to it comes through the methods below, answers go out through a Replier.
+// Threads: DataHandler's methods on lanes; everything else ANY THREAD, short, never blocking
+// (stop() excepted).
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "client/events.h"
+#include "client/lane.h"
+#include "client/memory.h"
+#include "client/pieces.h"
+#include "client/tables.h"
+#include "fuse/request.h"
+
+namespace braidfs::client {
+
+class ReadOperation;
+class DrainOperation;
+
+struct CoreSettings {
+  uint32_t lane_count = 1;
+  MemoryLimits memory{};
+  uint64_t dirty_bytes_per_inode_max = 64u << 20;
+  uint32_t timeout_ms = 60'000;  // 0: wait for ever
+};
+
+class Core final : public fuse::DataHandler {
+ public:
+  explicit Core(const CoreSettings& settings);
+  ~Core() override;
+
+  // Before the first request.
+  void replier(fuse::Replier& replier) noexcept { replier_ = &replier; }
+  void start();
+  // Sends what is dirty, for at most deadline_ms, then ends the lanes. Fails what still waits.
+  void stop(uint32_t deadline_ms);
+
+  // ---- fuse::DataHandler ----
+  void read(fuse::LaneContext& context, const fuse::ReadRequest& request) override;
+  void write(fuse::LaneContext& context, const fuse::WriteRequest& request) override;
+  void flush(fuse::LaneContext& context, const fuse::FlushRequest& request) override;
+  void release(fuse::LaneContext& context, const fuse::ReleaseRequest& request) override;
+  void fsync(fuse::LaneContext& context, const fuse::FsyncRequest& request) override;
+  bool interrupt(fuse::LaneContext& context, uint64_t unique) override;
+
+  // ---- the cluster ----
+  void node_put(uint32_t node);
+  void target_put(uint32_t target, uint32_t node);
+  bool connection_put(uint32_t lane, uint32_t node, net::UniqueFd socket);  // false: no such lane
+  bool connection_failed(uint32_t lane, uint32_t node);
+
+  // ---- tables; false: malformed records, or the table is full ----
+  using Bytes = std::span<const std::byte>;
+  bool inode_put(Bytes attributes, Bytes layout, Bytes capability);
+  bool inode_resize(Bytes attributes, Bytes layout, Bytes capability);
+  void inode_drop(uint64_t ino);
+  std::optional<Written> inode_written(uint64_t ino);
+  std::optional<Written> inode_take(uint64_t ino);
+  bool handle_put(uint64_t fh, uint64_t ino, uint32_t open_flags);  // false: unknown inode
+
+  void drain(uint64_t token, uint64_t ino, bool sync);
+  bool commit_done(uint64_t token, Status status, Bytes attributes);  // false: unknown token
+  size_t abort();
+  std::vector<std::pair<std::string, uint64_t>> counters();
+
+  // ---- for lanes and operations ----
+  EventQueue& events() noexcept { return events_; }
+  Memory& memory() noexcept { return memory_; }
+  HeldQueue& held() noexcept { return held_; }
+  WaitingTable& waiting() noexcept { return waiting_; }
+  fuse::Replier& replier() noexcept { return *replier_; }
+  Lane& lane(uint32_t index) noexcept { return *lanes_[index]; }
+  net::EventLoop& loop(uint32_t index) noexcept { return lanes_[index]->loop(); }
+  uint32_t lane_count() const noexcept { return static_cast<uint32_t>(lanes_.size()); }
+  const CoreSettings& settings() const noexcept { return settings_; }
+  Clock::time_point deadline_after(Clock::time_point now) const noexcept;
+
+  // Answers once; later answers are void.
+  void answer_error(Operation& operation, int error) noexcept;
+  void capability_refused(Inode& inode);
+  // A reply of this target carried this incarnation: when it rose, held pieces are sent again.
+  void incarnation_seen(Lane& lane, uint32_t target, uint64_t incarnation);
+  uint64_t incarnation(uint32_t target);
+  // Rises after the held pieces of a restarted target were queued again: a READ that saw it change
+  // may have read what the target lost, and reads again.
+  uint64_t losses() const noexcept { return losses_.load(); }
+  uint64_t commit_begin(std::shared_ptr<DrainOperation> operation);  // the token of its event
+  void handle_closed(const Handle& handle);
+  void send_all_partial();
+  void inode_idle(const InodePtr& inode);
+
+ private:
+  Lane& lane_of(uint64_t ino) noexcept { return *lanes_[ino % lanes_.size()]; }
+  void resend_lost(Lane& lane, uint32_t target, uint64_t incarnation);
+
+  const CoreSettings settings_;
+  EventQueue events_;
+  Memory memory_;
+  HeldQueue held_;
+  WaitingTable waiting_;
+  InodeTable inodes_{kInodesMax};
+  HandleTable handles_{kHandlesMax};
+  fuse::Replier* replier_ = nullptr;
+  std::atomic<uint64_t> losses_ = 0;
+  std::atomic<bool> sending_partial_ = false;
+
+  std::shared_mutex incarnations_mu_;
+  std::unordered_map<uint32_t, uint64_t> incarnations_;  // guarded by incarnations_mu_
+  std::mutex loss_mu_;                                   // one loss at a time
+
+  std::mutex commits_mu_;
+  std::map<uint64_t, std::shared_ptr<DrainOperation>> commits_;  // guarded by commits_mu_
+  uint64_t commit_token_ = uint64_t{1} << 63;                    // apart from Python's own tokens
+
+  bool stopped_ = false;
+  std::vector<std::unique_ptr<Lane>> lanes_;  // last: they end first
+};
+
+}  // namespace braidfs::client

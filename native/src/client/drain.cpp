@@ -1,0 +1,282 @@
+#include "client/drain.h"
+
+#include <cstring>
+#include <string>
+
+#include "client/core.h"
+#include "client/pieces.h"
+
+namespace braidfs::client {
+
+namespace {
+
+constexpr uint64_t kEverything = ~uint64_t{0};
+
+std::string commit_payload(uint64_t file_id, uint32_t flags, uint32_t durable, uint64_t stripes) {
+  std::string payload(24, '\0');
+  std::memcpy(payload.data(), &file_id, 8);
+  std::memcpy(payload.data() + 8, &flags, 4);
+  std::memcpy(payload.data() + 12, &durable, 4);
+  std::memcpy(payload.data() + 16, &stripes, 8);
+  return payload;
+}
+
+}  // namespace
+
+DrainOperation::DrainOperation(Kind kind, const fuse::RequestHead& head, HandlePtr handle,
+                               InodePtr inode)
+    : kind_(kind), handle_(std::move(handle)), inode_(std::move(inode)) {
+  durable_ = kind == Kind::kFsync || kind == Kind::kWrite;
+  rearm(head);
+}
+
+void DrainOperation::for_flush(Lane& lane, const fuse::RequestHead& head, HandlePtr handle) {
+  const InodePtr inode = handle->inode;
+  std::make_shared<DrainOperation>(Kind::kFlush, head, std::move(handle), inode)->begin(lane);
+}
+
+void DrainOperation::for_fsync(Lane& lane, const fuse::RequestHead& head, HandlePtr handle) {
+  const InodePtr inode = handle->inode;
+  std::make_shared<DrainOperation>(Kind::kFsync, head, std::move(handle), inode)->begin(lane);
+}
+
+void DrainOperation::for_release(Lane& lane, const fuse::RequestHead& head, HandlePtr handle) {
+  const InodePtr inode = handle->inode;
+  std::make_shared<DrainOperation>(Kind::kRelease, head, std::move(handle), inode)->begin(lane);
+}
+
+void DrainOperation::for_write(Lane& lane, const fuse::RequestHead& head, HandlePtr handle,
+                               uint32_t count) {
+  const InodePtr inode = handle->inode;
+  auto operation = std::make_shared<DrainOperation>(Kind::kWrite, head, std::move(handle), inode);
+  operation->count_ = count;
+  operation->begin(lane);
+}
+
+void DrainOperation::for_token(Lane& lane, uint64_t token, InodePtr inode, bool sync) {
+  auto operation = std::make_shared<DrainOperation>(Kind::kToken, fuse::RequestHead{}, nullptr,
+                                                    std::move(inode));
+  operation->token_ = token;
+  operation->durable_ = sync;
+  operation->commits_ = false;
+  operation->begin(lane);
+}
+
+void DrainOperation::begin(Lane& lane) {
+  if (is_request()) lane.core().waiting().put(head().unique, shared_from_this());
+  proceed(lane);
+}
+
+void DrainOperation::proceed(Lane& lane) {
+  lane_index_ = lane.index();
+  switch (phase_) {
+    case Phase::kDrain:
+      return drain(lane);
+    case Phase::kSync:
+      return sync(lane);
+    case Phase::kCommit:
+      return commit(lane);
+  }
+}
+
+void DrainOperation::drain(Lane& lane) {
+  Settled settled;
+  bool done;
+  {
+    const std::scoped_lock lock(inode_->mu());
+    PieceTable& pieces = inode_->pieces();
+    if (!sealed_) {
+      sealed_ = true;
+      sequence_ = pieces.sequence();
+      pieces.seal_all(settled);
+    }
+    view_ = inode_->view_locked();
+    done = pieces.is_settled(sequence_, 0, kEverything);
+    if (!done) pieces.wait(shared_from_this(), sequence_, 0, kEverything);
+  }
+  perform(lane, inode_, settled);
+  if (!done) return;
+  phase_ = durable_ ? Phase::kSync : Phase::kCommit;
+  proceed(lane);
+}
+
+// ---- sync ----
+
+std::vector<DrainOperation::Sync> DrainOperation::what_to_sync() {
+  std::vector<Sync> syncs;
+  const std::scoped_lock lock(inode_->mu());
+  view_ = inode_->view_locked();
+  auto& stripes = inode_->pieces().stripes();
+  for (uint32_t index = 0; index < stripes.size(); ++index) {
+    if (stripes[index].unsynced) {
+      syncs.push_back({index, stripes[index].last_sequence, stripes[index].oldest_incarnation});
+    }
+  }
+  commit_beside_ = commits_ && !committed_ && !syncs.empty() && may_commit_beside();
+  return syncs;
+}
+
+// Needs the inode's mutex. True when the commit claims nothing that the SYNCs must prove first.
+bool DrainOperation::may_commit_beside() const {
+  const auto written = inode_->written();
+  if (inode_->committing || (written && (written->flags & kCommitSize) != 0)) return false;
+  auto& stripes = inode_->pieces().stripes();
+  for (uint32_t index = 0; index < stripes.size(); ++index) {
+    if (stripes[index].unsynced && !view_->is_durable(index)) return false;
+  }
+  return true;
+}
+
+void DrainOperation::sync(Lane& lane) {
+  syncs_ = what_to_sync();
+  again_ = false;
+  pending_ = 1;
+  if (commit_beside_) {
+    ++pending_;
+    send_commit(lane);
+  }
+  for (uint32_t part = 0; part < syncs_.size(); ++part) {
+    ++pending_;
+    ask_sync(lane, syncs_[part]);
+  }
+  advance(lane);
+}
+
+void DrainOperation::ask_sync(Lane& lane, const Sync& sync) {
+  Call* call = lane.make_call();
+  call->op = Op::kSync;
+  call->target = view_->targets[sync.stripe_index];
+  call->stripe_index = sync.stripe_index;
+  call->offset = sync.incarnation;
+  call->view = view_;
+  call->inode = inode_;
+  call->owner = shared_from_this();
+  call->part = static_cast<uint32_t>(&sync - syncs_.data());
+  lane.submit(call);
+}
+
+void DrainOperation::call_done(Lane& lane, Call& call) {
+  const Sync& sync = syncs_[call.part];
+  Settled settled;
+  {
+    const std::scoped_lock lock(inode_->mu());
+    PieceTable& pieces = inode_->pieces();
+    if (call.status == Status::kOk) {
+      pieces.synced(sync.stripe_index, sync.sequence, settled);
+      if (call.view->file_id == view_->file_id) synced_stripes_ |= uint64_t{1} << sync.stripe_index;
+    } else if (call.status == Status::kStaleIncarnation) {
+      again_ = true;  // what is held was queued again when the reply was seen
+      if (pieces.take_loss(sync.stripe_index, call.incarnation)) inode_->fail(EIO);
+    } else if (call.status == Status::kStaleTruncateEpoch) {
+      again_ = true;
+    } else {
+      inode_->fail(errno_of(call.status));
+      error_ = errno_of(call.status);
+    }
+  }
+  advance(lane);
+}
+
+void DrainOperation::advance(Lane& lane) {
+  if (--pending_ > 0) return;
+  if (phase_ == Phase::kSync) synced(lane);
+}
+
+void DrainOperation::synced(Lane& lane) {
+  if (again_ && error_ == 0) {
+    if (++rounds_ > kRoundsMax) error_ = EIO;
+    phase_ = Phase::kDrain;
+    sealed_ = false;
+    if (error_ == 0) return proceed(lane);
+  }
+  if (!commits_ || committed_ || error_ != 0) return finish(lane);
+  phase_ = Phase::kCommit;
+  proceed(lane);
+}
+
+// ---- commit ----
+
+void DrainOperation::commit(Lane& lane) {
+  {
+    const std::scoped_lock lock(inode_->mu());
+    if (commits_ && inode_->committing) {  // another one's: what it commits may be ours
+      inode_->commit_waiters.push_back(shared_from_this());
+      return;
+    }
+    commits_ = commits_ && (durable_ || inode_->written());
+  }
+  if (!commits_) return finish(lane);
+  pending_ = 1;
+  send_commit(lane);
+}
+
+void DrainOperation::send_commit(Lane& lane) {
+  Event event{.kind = EventKind::kCommit, .ino = inode_->ino()};
+  {
+    const std::scoped_lock lock(inode_->mu());
+    inode_->committing = true;
+    taken_ = inode_->take_written().value_or(Written{});
+    view_ = inode_->view_locked();
+  }
+  const uint32_t flags = taken_.flags | (synced_stripes_ != 0 ? kCommitSynced : 0);
+  event.a = static_cast<int64_t>(taken_.size);
+  event.b = taken_.mtime_ns;
+  event.payload = commit_payload(view_->file_id, flags, durable_ ? 1 : 0, synced_stripes_);
+  event.token = lane.core().commit_begin(std::static_pointer_cast<DrainOperation>(shared_from_this()));
+  lane.core().events().put(std::move(event));
+}
+
+void DrainOperation::commit_answered(Lane& lane, Status status,
+                                     const std::optional<Attributes>& attributes) {
+  std::vector<std::shared_ptr<Operation>> waiters;
+  {
+    const std::scoped_lock lock(inode_->mu());
+    inode_->committing = false;
+    waiters.swap(inode_->commit_waiters);
+    if (status == Status::kOk) {
+      committed_ = true;
+      inode_->mark_durable(view_->file_id, synced_stripes_);
+      if (attributes) inode_->committed(*attributes);
+    } else {
+      error_ = errno_of(status);
+      inode_->give_back(taken_);
+    }
+  }
+  if (phase_ == Phase::kSync) {
+    advance(lane);
+  } else {
+    finish(lane);
+  }
+  for (const auto& waiter : waiters) waiter->proceed(lane);
+}
+
+// ---- answer ----
+
+void DrainOperation::finish(Lane& lane) {
+  int error = error_;
+  if (handle_ && kind_ != Kind::kRelease) {
+    const std::scoped_lock lock(inode_->mu());
+    const int reported = inode_->report(handle_->error_seen);
+    if (error == 0) error = reported;
+  }
+  if (kind_ == Kind::kRelease) lane.core().handle_closed(*handle_);
+  answer(lane, error);
+  lane.core().inode_idle(inode_);
+}
+
+void DrainOperation::answer(Lane& lane, int error) {
+  Core& core = lane.core();
+  if (kind_ == Kind::kToken) {
+    core.events().put({.kind = EventKind::kDone, .token = token_, .ino = inode_->ino(), .a = error});
+    return;
+  }
+  core.waiting().drop(head().unique);
+  if (!claim()) return;
+  if (kind_ == Kind::kWrite && error == 0) {
+    core.replier().reply_write(head().channel, head().unique, count_);
+  } else {
+    core.replier().reply_error(head().channel, head().unique, kind_ == Kind::kRelease ? 0 : error);
+  }
+}
+
+}  // namespace braidfs::client

@@ -1,0 +1,86 @@
+// FLUSH, FSYNC, RELEASE, the end of an O_SYNC write, and Python's drain(): written bytes go to the
+// targets, then (if it must be durable) their objects are synced, then size and time are committed.
+//
+// Phases: drain (seal, wait until every piece up to now is settled) -> sync (one SYNC for each object
+// written since its last, in parallel; a target that lost bytes sends it back to drain) -> commit (a
+// COMMIT event that Python answers with commit_done; beside the SYNCs when neither size nor the set
+// of durable objects changes) -> answer. Interrupted ones go on without an answer.
+// One thread at a time: the lane that let it proceed.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "client/inode.h"
+#include "client/lane.h"
+#include "client/tables.h"
+
+namespace braidfs::client {
+
+class DrainOperation final : public Operation {
+ public:
+  enum class Kind : uint8_t { kFlush, kFsync, kRelease, kWrite, kToken };
+
+  static void for_flush(Lane& lane, const fuse::RequestHead& head, HandlePtr handle);
+  static void for_fsync(Lane& lane, const fuse::RequestHead& head, HandlePtr handle);
+  static void for_release(Lane& lane, const fuse::RequestHead& head, HandlePtr handle);
+  static void for_write(Lane& lane, const fuse::RequestHead& head, HandlePtr handle, uint32_t count);
+  // → DONE(token)
+  static void for_token(Lane& lane, uint64_t token, InodePtr inode, bool sync);
+
+  DrainOperation(Kind kind, const fuse::RequestHead& head, HandlePtr handle, InodePtr inode);
+  void proceed(Lane& lane) override;
+  void call_done(Lane& lane, Call& call) override;
+  // Python's answer to the COMMIT event.
+  void commit_answered(Lane& lane, Status status, const std::optional<Attributes>& attributes);
+  uint32_t lane_index() const noexcept { return lane_index_; }
+
+ private:
+  enum class Phase : uint8_t { kDrain, kSync, kCommit };
+  struct Sync {
+    uint32_t stripe_index;
+    uint64_t sequence;
+    uint64_t incarnation;
+  };
+  static constexpr uint32_t kRoundsMax = 16;
+
+  void begin(Lane& lane);
+  void drain(Lane& lane);
+  void sync(Lane& lane);
+  std::vector<Sync> what_to_sync();
+  bool may_commit_beside() const;
+  void ask_sync(Lane& lane, const Sync& sync);
+  void synced(Lane& lane);
+  void commit(Lane& lane);
+  void send_commit(Lane& lane);
+  void advance(Lane& lane);
+  void finish(Lane& lane);
+  void answer(Lane& lane, int error);
+  bool durable() const noexcept { return durable_; }
+  bool is_request() const noexcept { return kind_ != Kind::kToken; }
+
+  const Kind kind_;
+  bool durable_ = false;
+  bool commits_ = true;
+  HandlePtr handle_;
+  InodePtr inode_;
+  FileViewPtr view_;
+  uint64_t token_ = 0;
+  uint32_t count_ = 0;  // kWrite: bytes to be reported
+  uint32_t lane_index_ = 0;
+
+  Phase phase_ = Phase::kDrain;
+  uint64_t sequence_ = 0;
+  bool sealed_ = false;
+  uint32_t rounds_ = 0;
+  std::vector<Sync> syncs_;
+  uint32_t pending_ = 0;      // SYNC calls, and the commit beside them
+  uint64_t synced_stripes_ = 0;
+  bool again_ = false;
+  bool commit_beside_ = false;
+  bool committed_ = false;
+  Written taken_{};
+  int error_ = 0;
+};
+
+}  // namespace braidfs::client

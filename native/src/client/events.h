@@ -1,0 +1,59 @@
+// What native tells Python: a queue with an eventfd that becomes readable (docs/INTERFACES.md 3.1).
+//
+// Events that Python must answer or count are never dropped: there are at most a few per handle or
+// waiting request, so those bound them. LOG events are dropped, and counted, beyond kLogsMax.
+// ANY THREAD, guarded by mu_.
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "net/unique_fd.h"
+
+namespace braidfs::client {
+
+enum class EventKind : uint8_t {
+  kConnect = 1,
+  kCommit = 2,
+  kInterrupt = 3,
+  kRelease = 4,
+  kDone = 5,
+  kUnmounted = 6,
+  kLog = 7,
+  kReopen = 8,
+};
+
+struct Event {
+  EventKind kind = EventKind::kLog;
+  uint64_t token = 0;
+  uint64_t ino = 0;
+  int64_t a = 0;
+  int64_t b = 0;
+  std::string payload{};
+};
+
+enum class LogLevel : int64_t { kDebug = 10, kNotice = 20, kWarning = 30, kError = 40 };
+
+class EventQueue {
+ public:
+  static constexpr size_t kLogsMax = 1024;
+
+  EventQueue();
+
+  int fd() const noexcept { return wakeup_.get(); }  // readable while events wait
+  void put(Event event);
+  void log(LogLevel level, uint64_t ino, std::string text);
+  std::vector<Event> reap(size_t count_max);
+  uint64_t logs_dropped() const;
+
+ private:
+  net::UniqueFd wakeup_;
+  mutable std::mutex mu_;
+  std::deque<Event> events_;    // guarded by mu_
+  size_t logs_ = 0;             // guarded by mu_: LOG events in events_
+  uint64_t logs_dropped_ = 0;   // guarded by mu_
+};
+
+}  // namespace braidfs::client

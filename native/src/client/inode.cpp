@@ -1,0 +1,98 @@
+#include "client/inode.h"
+
+#include <algorithm>
+
+namespace braidfs::client {
+
+void Inode::put(const Attributes& attributes, FileView view) {
+  const std::scoped_lock lock(mu_);
+  dropped = false;
+  pieces_.geometry(view.stripe_width, view.chunk_size);
+  view_ = std::make_shared<const FileView>(std::move(view));
+  if (attributes.change_version < change_version_) return;  // older than what a commit told us
+  change_version_ = attributes.change_version;
+  const bool ahead = committing || (written_.flags & kCommitSize) != 0 || pieces_.unsettled() > 0;
+  size_ = ahead ? std::max(size_, attributes.size) : attributes.size;
+}
+
+void Inode::resize(const Attributes& attributes, FileView view, Settled& settled) {
+  const std::scoped_lock lock(mu_);
+  const bool same_file = view_ && view_->file_id == view.file_id;
+  pieces_.geometry(view.stripe_width, view.chunk_size);
+  view_ = std::make_shared<const FileView>(std::move(view));
+  change_version_ = std::max(change_version_, attributes.change_version);
+  size_ = attributes.size;
+  if (written_.size > size_) {
+    written_.flags &= ~kCommitSize;
+    written_.size = 0;
+  }
+  pieces_.trim(same_file ? size_ : 0, settled);
+}
+
+void Inode::committed(const Attributes& attributes) {
+  if (attributes.change_version < change_version_) return;
+  change_version_ = attributes.change_version;
+  size_ = std::max(size_, attributes.size);
+}
+
+void Inode::mark_durable(uint64_t file_id, uint64_t stripe_bits) {
+  if (view_->file_id != file_id || (view_->durable_stripes | stripe_bits) == view_->durable_stripes) {
+    return;
+  }
+  auto changed = std::make_shared<FileView>(*view_);
+  changed->durable_stripes |= stripe_bits;
+  view_ = std::move(changed);
+}
+
+void Inode::wrote(uint64_t end, int64_t mtime_ns, bool kill_suidgid) {
+  if (end > size_) {
+    size_ = end;
+    written_.flags |= kCommitSize;
+    written_.size = end;
+  }
+  written_.mtime_ns = std::max(written_.mtime_ns, mtime_ns);
+  written_.flags |= kCommitMtime | (kill_suidgid ? kCommitKillSuidgid : 0);
+}
+
+std::optional<Written> Inode::written() const {
+  if (written_.flags == 0) return std::nullopt;
+  Written now = written_;
+  now.size = std::max(now.size, size_);
+  return now;
+}
+
+std::optional<Written> Inode::take_written() {
+  const auto taken = written();
+  written_ = {};
+  return taken;
+}
+
+void Inode::give_back(const Written& written) {
+  written_.size = std::max(written_.size, written.size);
+  written_.mtime_ns = std::max(written_.mtime_ns, written.mtime_ns);
+  written_.flags |= written.flags;
+}
+
+void Inode::fail(int error) noexcept {
+  if (!error_told_) return;  // the first one is still to be told
+  error_ = error;
+  ++error_generation_;
+  error_told_ = false;
+}
+
+int Inode::report(uint64_t& seen) noexcept {
+  if (seen == error_generation_) return 0;
+  seen = error_generation_;
+  error_told_ = true;
+  return error_;
+}
+
+uint64_t Inode::error_seen_at_open() const noexcept {
+  return error_told_ ? error_generation_ : error_generation_ - 1;
+}
+
+bool Inode::busy() const noexcept {
+  return handles > 0 || committing || written_.flags != 0 || !pieces_.empty() || watched;
+}
+
+}  // namespace braidfs::client

@@ -1,0 +1,93 @@
+// What a lane knows of one open inode: its view, its size, what was written and not committed, its
+// error. Its written pieces are in PieceTable (piece_table.h), under the same mutex.
+//
+// Everything here is decided synchronously under mu(); the caller acts afterwards (pieces.h sends,
+// operations answer). Methods marked LOCKED need mu() held; the others take it.
+// Threads: ANY LANE, guarded by mu_. It is the only lock on the path of a file's bytes; those of
+// Memory and EventQueue are leaves below it, and two inodes' are never held together.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "client/operation.h"
+#include "client/piece_table.h"
+#include "client/records.h"
+
+namespace braidfs::client {
+
+inline constexpr uint32_t kCommitSize = 1;
+inline constexpr uint32_t kCommitMtime = 2;
+inline constexpr uint32_t kCommitKillSuidgid = 4;
+inline constexpr uint32_t kCommitSynced = 8;
+
+// Size and time to be committed at the metaserver.
+struct Written {
+  uint64_t size = 0;
+  int64_t mtime_ns = 0;
+  uint32_t flags = 0;  // kCommit*
+};
+
+class Inode {
+ public:
+  explicit Inode(uint64_t ino) : ino_(ino) {}
+
+  uint64_t ino() const noexcept { return ino_; }
+  std::mutex& mu() noexcept { return mu_; }
+
+  // ---- attributes and view ----
+  FileViewPtr view() {
+    const std::scoped_lock lock(mu_);
+    return view_;
+  }
+  void put(const Attributes& attributes, FileView view);
+  // After SETATTR(size): the record is the truth, bytes beyond it are gone.
+  void resize(const Attributes& attributes, FileView view, Settled& settled);
+  const FileViewPtr& view_locked() const noexcept { return view_; }  // LOCKED
+  uint64_t size() const noexcept { return size_; }                   // LOCKED
+  void committed(const Attributes& attributes);                      // LOCKED
+  void mark_durable(uint64_t file_id, uint64_t stripe_bits);         // LOCKED
+
+  PieceTable& pieces() noexcept { return pieces_; }  // LOCKED
+
+  // ---- written and not committed: LOCKED ----
+  void wrote(uint64_t end, int64_t mtime_ns, bool kill_suidgid);
+  std::optional<Written> written() const;
+  std::optional<Written> take_written();
+  void give_back(const Written& written);
+  bool committing = false;
+  std::vector<std::shared_ptr<Operation>> commit_waiters;
+
+  // ---- errors, the first kept and told once to each handle: LOCKED ----
+  void fail(int error) noexcept;
+  int report(uint64_t& seen) noexcept;
+  uint64_t error_seen_at_open() const noexcept;
+
+  // ---- lifetime: LOCKED ----
+  uint32_t handles = 0;
+  bool dropped = false;  // Python needs the entry no more: it goes when nothing holds it
+  bool busy() const noexcept;
+  bool watched = false;  // a lane looks after the age of its pieces
+  uint64_t stream_end = ~uint64_t{0};  // where the last write ended: tells sequential ones
+
+  std::atomic<int64_t> reopen_asked_ms = 0;
+
+ private:
+  const uint64_t ino_;
+  std::mutex mu_;
+  FileViewPtr view_;
+  uint64_t size_ = 0;
+  uint64_t change_version_ = 0;
+  PieceTable pieces_;
+  Written written_{};
+  int error_ = 0;
+  uint64_t error_generation_ = 0;
+  bool error_told_ = true;
+};
+
+using InodePtr = std::shared_ptr<Inode>;
+
+}  // namespace braidfs::client

@@ -1,0 +1,218 @@
+#include "client/lane.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+
+#include "client/core.h"
+#include "client/inode.h"
+#include "client/pieces.h"
+#include "client/read.h"
+
+namespace braidfs::client {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr auto kTick = milliseconds(25);
+constexpr auto kRestMin = milliseconds(10);
+constexpr auto kRestMax = milliseconds(1000);
+constexpr size_t kReadsKept = 64;
+
+bool asks_for_capability(Status status) {
+  return status == Status::kBadCapability || status == Status::kStaleMapEpoch ||
+         status == Status::kStaleTruncateEpoch;
+}
+
+bool sent_again(Status status) {
+  return retry_is_safe(status) || status == Status::kStaleTruncateEpoch;
+}
+
+}  // namespace
+
+Lane::Lane(Core& core, uint32_t index) : core_(core), index_(index) {}
+
+Lane::~Lane() { stop(); }
+
+void Lane::post(std::function<void(Lane&)> task) {
+  if (!loop_.post([this, task = std::move(task)] { task(*this); })) {
+    log(LogLevel::kError, "lane " + std::to_string(index_) + " is flooded: a task was dropped");
+  }
+}
+
+void Lane::start() {
+  thread_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), ("braid-lane-" + std::to_string(index_)).c_str());
+    loop_.run();
+  });
+}
+
+void Lane::stop() {
+  if (!thread_.joinable()) return;
+  loop_.stop();
+  thread_.join();
+}
+
+Call* Lane::make_call() {
+  if (idle_calls_.empty()) {
+    calls_.push_back(std::make_unique<Call>());
+    idle_calls_.reserve(calls_.size());
+    return calls_.back().get();
+  }
+  Call* call = idle_calls_.back();
+  idle_calls_.pop_back();
+  return call;
+}
+
+void Lane::submit(Call* call) {
+  call->issued = loop_.now();
+  call->deadline = core_.deadline_after(call->issued);
+  route(call);
+  arm_tick();
+}
+
+void Lane::route(Call* call) {
+  const auto node = node_of_target_.find(call->target);
+  if (node == node_of_target_.end()) return rest(call);
+  node_put(node->second);
+  links_.find(node->second)->second->submit(call);
+}
+
+void Lane::node_put(uint32_t node) {
+  auto& link = links_[node];
+  if (!link) link = std::make_unique<Link>(*this, node);
+}
+
+void Lane::target_put(uint32_t target, uint32_t node) { node_of_target_[target] = node; }
+
+void Lane::connection_put(uint32_t node, net::UniqueFd socket) {
+  node_put(node);
+  links_[node]->adopt(std::move(socket));
+}
+
+void Lane::connection_failed(uint32_t node) {
+  node_put(node);
+  links_[node]->connect_failed();
+  arm_tick();
+}
+
+void Lane::ask_for_connection(uint32_t node) {
+  core_.events().put({.kind = EventKind::kConnect, .a = node, .b = index_});
+}
+
+void Lane::answered(Call* call, Status status) {
+  if (call->incarnation != 0) core_.incarnation_seen(*this, call->target, call->incarnation);
+  if (call->failed_early) return finished(call);
+  call->status = status;
+  if (!sent_again(status)) return finished(call);
+  ++counters_.retries;
+  if (asks_for_capability(status)) core_.capability_refused(*call->inode);
+  rest(call);
+}
+
+void Lane::finished(Call* call) {
+  const std::shared_ptr<CallOwner> owner = call->owner;
+  owner->call_done(*this, *call);
+  *call = Call{};
+  idle_calls_.push_back(call);
+}
+
+void Lane::rest(Call* call) {
+  const auto now = loop_.now();
+  const auto pause = std::min<Clock::duration>(kRestMin * (1u << std::min(call->attempts, 10u)), kRestMax);
+  ++call->attempts;
+  resting_.push_back({now + pause, call});
+  arm_tick();
+}
+
+void Lane::resend(Call* call) {
+  FileViewPtr view = call->inode->view();
+  if (view->file_id != call->view->file_id) {  // truncated to nothing since: its bytes are gone
+    call->status = Status::kStaleTruncateEpoch;
+    return finished(call);
+  }
+  call->view = std::move(view);
+  route(call);
+}
+
+void Lane::wake_resting(Clock::time_point now) {
+  std::vector<Call*> due;
+  std::erase_if(resting_, [&](const Resting& resting) {
+    if (now < resting.until && now < resting.call->deadline) return false;
+    due.push_back(resting.call);
+    return true;
+  });
+  for (Call* call : due) {
+    if (now < call->deadline) {
+      resend(call);
+    } else {
+      call->status = Status::kEio;
+      finished(call);
+    }
+  }
+}
+
+void Lane::arm_tick() {
+  if (ticking_) return;
+  ticking_ = true;
+  loop_.call_at(Clock::now() + kTick, [this] { tick(); });
+}
+
+void Lane::tick() {
+  ticking_ = false;
+  const auto now = loop_.now();
+  wake_resting(now);
+  for (auto& [node, link] : links_) link->tick(now);
+  std::vector<std::shared_ptr<Inode>> ageing;
+  ageing.swap(ageing_);
+  for (auto& inode : ageing) {
+    if (!send_aged(*this, inode, now)) ageing_.push_back(std::move(inode));
+  }
+  room();
+  if (calls_in_work() > 0 || !ageing_.empty() || !starved_.empty()) arm_tick();
+}
+
+void Lane::abort_calls() {
+  std::vector<Resting> resting;
+  resting.swap(resting_);
+  for (const Resting& entry : resting) {
+    entry.call->status = Status::kAborted;
+    finished(entry.call);
+  }
+  for (auto& [node, link] : links_) link->fail_all(Status::kAborted);
+}
+
+void Lane::watch_age(std::shared_ptr<Inode> inode) {
+  ageing_.push_back(std::move(inode));
+  arm_tick();
+}
+
+void Lane::send_partial_pieces() {
+  std::vector<std::shared_ptr<Inode>> inodes = ageing_;
+  for (const auto& inode : inodes) send_partial(*this, inode);
+}
+
+void Lane::when_room(std::shared_ptr<Operation> operation) {
+  starved_.push_back(std::move(operation));
+  arm_tick();
+}
+
+void Lane::wake_starved() {
+  std::deque<std::shared_ptr<Operation>> starved;
+  starved.swap(starved_);
+  for (const auto& operation : starved) {
+    loop_.defer([this, operation] { operation->proceed(*this); });
+  }
+}
+
+std::shared_ptr<ReadOperation> Lane::make_read() {
+  if (reads_.empty()) reads_.resize(kReadsKept);
+  auto& slot = reads_[next_read_++ % kReadsKept];
+  if (!slot || slot.use_count() > 1) slot = std::make_shared<ReadOperation>();
+  return slot;
+}
+
+void Lane::log(LogLevel level, std::string text) { core_.events().log(level, 0, std::move(text)); }
+
+}  // namespace braidfs::client

@@ -1,0 +1,116 @@
+// One datapath thread: its event loop, its connections to the nodes, the calls it has in work.
+//
+// A lane sends calls, decides what a status means for them (finished, or again after a rest), sees to
+// deadlines, and writes out partial pieces that have aged. A tick runs only while there is something
+// to watch. Calls are recycled; owners are shared_ptr, so that they outlive what is lent from them.
+// Threads: LANE ONLY, except post().
+// Not here: frames and connections (link.h), what the bytes are for (operations, inode.h).
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "client/call.h"
+#include "client/events.h"
+#include "client/link.h"
+#include "net/event_loop.h"
+
+namespace braidfs::client {
+
+class Core;
+class Operation;
+class ReadOperation;
+
+// Written on the lane, read by any thread.
+struct alignas(64) LaneCounters {
+  std::atomic<uint64_t> reads = 0;
+  std::atomic<uint64_t> bytes_read = 0;
+  std::atomic<uint64_t> writes = 0;
+  std::atomic<uint64_t> bytes_written = 0;
+  std::atomic<uint64_t> bytes_sent = 0;
+  std::atomic<uint64_t> retries = 0;
+  std::atomic<uint64_t> connections_lost = 0;
+};
+
+class Lane {
+ public:
+  Lane(Core& core, uint32_t index);
+  ~Lane();
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  uint32_t index() const noexcept { return index_; }
+  Core& core() noexcept { return core_; }
+  net::EventLoop& loop() noexcept { return loop_; }
+
+  // ANY THREAD. Dropped (and logged) when the loop's queue is full.
+  void post(std::function<void(Lane&)> task);
+  void start();
+  void stop();  // from another thread; returns when the thread has ended
+
+  // An empty call; fill it in and submit() it.
+  Call* make_call();
+  void submit(Call* call);
+
+  void node_put(uint32_t node);
+  void target_put(uint32_t target, uint32_t node);
+  void connection_put(uint32_t node, net::UniqueFd socket);
+  void connection_failed(uint32_t node);
+  void ask_for_connection(uint32_t node);
+
+  // From a link: a reply with this status arrived; or the call is over.
+  void answered(Call* call, Status status);
+  void finished(Call* call);
+  void abort_calls();
+
+  // Looks at the inode's partial pieces again when they have aged.
+  void watch_age(std::shared_ptr<Inode> inode);
+  void send_partial_pieces();  // of all watched inodes, whatever their age
+  // A READ waits for buffer memory: it proceeds after room(), or at the next tick.
+  void when_room(std::shared_ptr<Operation> operation);
+  void room() {
+    if (!starved_.empty()) wake_starved();
+  }
+  // A READ to be filled in: recycled when nobody else holds it.
+  std::shared_ptr<ReadOperation> make_read();
+  LaneCounters& counters() noexcept { return counters_; }
+  size_t calls_in_work() const noexcept { return calls_.size() - idle_calls_.size(); }
+  void log(LogLevel level, std::string text);
+
+ private:
+  struct Resting {
+    Clock::time_point until;
+    Call* call;
+  };
+
+  void route(Call* call);
+  void rest(Call* call);
+  void resend(Call* call);
+  void arm_tick();
+  void tick();
+  void wake_starved();
+  void wake_resting(Clock::time_point now);
+
+  Core& core_;
+  const uint32_t index_;
+  net::EventLoop loop_;
+  std::thread thread_;
+  std::unordered_map<uint32_t, uint32_t> node_of_target_;
+  std::unordered_map<uint32_t, std::unique_ptr<Link>> links_;
+  std::vector<std::unique_ptr<Call>> calls_;
+  std::vector<Call*> idle_calls_;
+  std::vector<Resting> resting_;
+  std::vector<std::shared_ptr<Inode>> ageing_;
+  std::deque<std::shared_ptr<Operation>> starved_;
+  std::vector<std::shared_ptr<ReadOperation>> reads_;  // recycled, oldest first
+  size_t next_read_ = 0;
+  LaneCounters counters_;
+  bool ticking_ = false;
+};
+
+}  // namespace braidfs::client

@@ -1,0 +1,252 @@
+#include "client/link.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "client/lane.h"
+
+namespace braidfs::client {
+
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr auto kSilenceMax = seconds(30);
+constexpr auto kConnectBackoffMin = milliseconds(50);
+constexpr auto kConnectBackoffMax = milliseconds(2000);
+
+FrameHeader header_of(const Call& call) {
+  FrameHeader header;
+  header.op = static_cast<uint8_t>(call.op);
+  header.flags = kFlagCapability;
+  header.request_id = call.request_id;
+  header.file_id = call.view->file_id;
+  header.stripe_index = call.stripe_index;
+  header.target = call.target;
+  header.offset = call.offset;
+  header.length = call.length;
+  header.epoch = call.view->truncate_epoch;
+  header.map_epoch = call.view->map_epoch;
+  if (call.op == Op::kWrite) header.flags |= kFlagSums;
+  if (call.op == Op::kRead && call.view->is_durable(call.stripe_index)) {
+    header.flags |= kFlagMustExist;
+  }
+  return header;
+}
+
+}  // namespace
+
+Link::Link(Lane& lane, uint32_t node) : lane_(lane), node_(node), slots_(kSlotCount, nullptr) {
+  free_.reserve(kSlotCount);
+  for (uint32_t slot = kSlotCount; slot > 0; --slot) free_.push_back(slot - 1);
+}
+
+Link::~Link() = default;
+
+void Link::submit(Call* call) {
+  (call->op == Op::kWrite ? writes_ : reads_).push_back(call);
+  if (!connected()) return ask_for_connection(lane_.loop().now());
+  pump();
+}
+
+void Link::ask_for_connection(Clock::time_point now) {
+  if (asked_ || stream_ != nullptr || now < ask_again_) return;
+  asked_ = true;
+  lane_.ask_for_connection(node_);
+}
+
+void Link::adopt(net::UniqueFd socket) {
+  if (stream_) requeue_unanswered();
+  asked_ = false;
+  stream_ = std::make_unique<net::FrameStream>(lane_.loop(), std::move(socket), *this);
+  if (const int error = stream_->start(); error != 0) {
+    stream_.reset();
+    return connect_failed();
+  }
+  failures_ = 0;
+  silent_since_ = lane_.loop().now();
+  pump();
+}
+
+void Link::connect_failed() {
+  asked_ = false;
+  const auto backoff = kConnectBackoffMin * (1u << std::min(failures_, 10u));
+  ask_again_ = lane_.loop().now() + std::min<Clock::duration>(backoff, kConnectBackoffMax);
+  ++failures_;
+}
+
+void Link::pump() {
+  if (pump_queue(reads_)) pump_queue(writes_);
+}
+
+// False when the connection takes no more now.
+bool Link::pump_queue(std::deque<Call*>& queue) {
+  while (!queue.empty() && connected()) {
+    Call* call = queue.front();
+    if (free_.empty()) return false;
+    if (!may_send(*call)) return true;
+    if (!send(call)) return false;
+    queue.pop_front();
+  }
+  return connected();
+}
+
+bool Link::may_send(const Call& call) const noexcept {
+  return call.op != Op::kWrite || write_bytes_ == 0 ||
+         write_bytes_ + call.payload.size() <= kWriteBytesMax;
+}
+
+bool Link::send(Call* call) {
+  call->request_id = rounds_ * kSlotCount + free_.back();
+  net::OutFrame frame;
+  frame.header = header_of(*call);
+  frame.body = call->view->capability;
+  frame.payload = call->payload;
+  if (call->op == Op::kWrite) {
+    sums_.resize(blocks_touched(call->offset, call->length));
+    hash_blocks(call->offset, call->payload, sums_);
+    frame.body_tail = std::as_bytes(std::span(sums_));
+    frame.keep = call->owner;
+  }
+  if (!stream_->send(std::move(frame))) {
+    call->request_id = 0;
+    return false;
+  }
+  ++rounds_;
+  slots_[call->request_id % kSlotCount] = call;
+  free_.pop_back();
+  if (in_flight_++ == 0) silent_since_ = lane_.loop().now();
+  write_bytes_ += call->payload.size();
+  call->sent = lane_.loop().now();
+  ++call->attempts;
+  return true;
+}
+
+Call* Link::find(const FrameHeader& header) noexcept {
+  Call* call = slots_[header.request_id % kSlotCount];
+  if (call == nullptr || call->request_id != header.request_id) return nullptr;
+  const bool matches = (header.flags & kFlagReply) != 0 &&
+                       header.op == static_cast<uint8_t>(call->op);
+  return matches ? call : nullptr;
+}
+
+Call* Link::take(uint64_t request_id) noexcept {
+  const auto slot = static_cast<uint32_t>(request_id % kSlotCount);
+  Call* call = std::exchange(slots_[slot], nullptr);
+  free_.push_back(slot);
+  --in_flight_;
+  write_bytes_ -= call->payload.size();
+  call->request_id = 0;
+  return call;
+}
+
+net::PayloadPlace Link::payload_buffer(const FrameHeader& header, std::span<const std::byte> body) {
+  const Call* call = find(header);
+  if (call == nullptr || call->op != Op::kRead || header.payload_length > call->length) {
+    return {net::Verdict::kRefuse, {}};
+  }
+  const size_t sums = size_t{8} * blocks_touched(call->offset, header.payload_length);
+  if (body.size() != sums || (header.flags & kFlagSums) == 0) return {net::Verdict::kRefuse, {}};
+  return {net::Verdict::kTake, call->place.first(header.payload_length)};
+}
+
+bool Link::frame(const FrameHeader& header, std::span<const std::byte> body,
+                 std::span<std::byte> payload) {
+  Call* call = find(header);
+  if (call == nullptr) return false;
+  take(header.request_id);
+  silent_since_ = lane_.loop().now();
+  auto status = static_cast<Status>(header.status);
+  if (status == Status::kOk && !payload.empty()) {
+    const std::span sums(reinterpret_cast<const uint64_t*>(body.data()), body.size() / 8);
+    if (first_mismatch(call->offset, payload, sums)) status = Status::kChecksum;
+  }
+  call->received = static_cast<uint32_t>(payload.size());
+  call->incarnation = header.offset;
+  lane_.answered(call, status);
+  pump();
+  return true;
+}
+
+void Link::sendable() { pump(); }
+
+void Link::closed(int error, const std::string& reason) {
+  lane_.log(LogLevel::kWarning, "connection to node " + std::to_string(node_) + " ended: " + reason +
+                                    (error == 0 ? "" : std::string(" (") + std::strerror(error) + ")"));
+  requeue_unanswered();
+  stream_.reset();
+  if (waiting() > 0) ask_for_connection(lane_.loop().now());
+}
+
+void Link::requeue_unanswered() {
+  std::vector<Call*> unanswered;
+  for (Call* call : slots_) {
+    if (call != nullptr) unanswered.push_back(call);
+  }
+  std::sort(unanswered.begin(), unanswered.end(),
+            [](const Call* a, const Call* b) { return a->request_id > b->request_id; });
+  for (Call* call : unanswered) {  // youngest first, each to the front
+    take(call->request_id);
+    if (call->failed_early) {
+      lane_.finished(call);
+    } else {
+      (call->op == Op::kWrite ? writes_ : reads_).push_front(call);
+    }
+  }
+}
+
+void Link::cut(const std::string& reason) {
+  if (stream_) stream_->cut(ETIMEDOUT, reason);
+}
+
+void Link::tick(Clock::time_point now) {
+  expire(reads_, now);
+  expire(writes_, now);
+  bool expired = false;
+  for (Call* call : slots_) {
+    if (call == nullptr || call->failed_early || now < call->deadline) continue;
+    call->failed_early = expired = true;
+    call->status = Status::kEio;
+  }
+  if (connected() && expired) return cut("a request passed its deadline");
+  if (connected() && in_flight_ > 0 && now - silent_since_ > kSilenceMax) {
+    return cut("no answer for 30 s");
+  }
+  if (stream_ == nullptr && waiting() > 0) ask_for_connection(now);
+}
+
+void Link::expire(std::deque<Call*>& queue, Clock::time_point now) {
+  std::vector<Call*> due;
+  std::erase_if(queue, [&](Call* call) {
+    if (now < call->deadline) return false;
+    due.push_back(call);
+    return true;
+  });
+  for (Call* call : due) {
+    call->status = Status::kEio;
+    lane_.finished(call);
+  }
+}
+
+void Link::fail_queue(std::deque<Call*>& queue, Status status) {
+  std::deque<Call*> failed;
+  failed.swap(queue);
+  for (Call* call : failed) {
+    call->status = status;
+    lane_.finished(call);
+  }
+}
+
+void Link::fail_all(Status status) {
+  for (Call* call : slots_) {
+    if (call == nullptr || call->failed_early) continue;
+    call->failed_early = true;
+    call->status = status;
+  }
+  fail_queue(reads_, status);
+  fail_queue(writes_, status);
+  if (in_flight_ > 0) cut("requests were aborted");
+}
+
+}  // namespace braidfs::client

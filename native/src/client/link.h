@@ -1,0 +1,84 @@
+// One lane's connection to one node: calls in flight, calls waiting, and what happens when it breaks.
+//
+// States: without a connection (CONNECT was asked for, with backoff after failures) and connected.
+// Calls wait in two queues, so that a READ never stands behind megabytes of writes; writes in flight
+// are bounded in bytes. When the connection breaks, unanswered calls go back to the front of their
+// queues in their old order and are sent again on the next one: every data operation may be repeated,
+// since the server ends the old connection's requests first (rule 23).
+//
+// Invariant: a call is in exactly one of: a slot, a queue, the lane's backoff list.
+// Threads: LANE ONLY. Not here: what a status means for a call (lane.h).
+#pragma once
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/call.h"
+#include "net/frame_stream.h"
+
+namespace braidfs::client {
+
+class Link final : public net::StreamSink {
+ public:
+  static constexpr uint32_t kSlotCount = 512;  // below limits::kRequestsInFlightMax of the server
+  static constexpr uint64_t kWriteBytesMax = 16u << 20;
+
+  Link(Lane& lane, uint32_t node);
+  ~Link() override;
+
+  uint32_t node() const noexcept { return node_; }
+  bool connected() const noexcept { return stream_ != nullptr && stream_->is_open(); }
+  size_t in_flight() const noexcept { return in_flight_; }
+  size_t waiting() const noexcept { return reads_.size() + writes_.size(); }
+
+  void submit(Call* call);
+  void adopt(net::UniqueFd socket);
+  void connect_failed();
+  // Once per lane tick: deadlines, silence, reconnecting.
+  void tick(Clock::time_point now);
+  // Fails every call with this status; those whose memory is lent end when the connection lets go.
+  void fail_all(Status status);
+  void cut(const std::string& reason);
+
+  // net::StreamSink
+  net::PayloadPlace payload_buffer(const FrameHeader& header, std::span<const std::byte> body) override;
+  bool frame(const FrameHeader& header, std::span<const std::byte> body,
+             std::span<std::byte> payload) override;
+  void closed(int error, const std::string& reason) override;
+  void sendable() override;
+
+ private:
+  void ask_for_connection(Clock::time_point now);
+  void pump();
+  bool pump_queue(std::deque<Call*>& queue);
+  bool may_send(const Call& call) const noexcept;
+  bool send(Call* call);
+  Call* find(const FrameHeader& header) noexcept;
+  Call* take(uint64_t request_id) noexcept;
+  bool check_reply(const Call& call, const FrameHeader& header, std::span<const std::byte> body,
+                   std::span<const std::byte> payload, Status& status) const;
+  void expire(std::deque<Call*>& queue, Clock::time_point now);
+  void fail_queue(std::deque<Call*>& queue, Status status);
+  void requeue_unanswered();
+
+  Lane& lane_;
+  const uint32_t node_;
+  std::unique_ptr<net::FrameStream> stream_;
+  std::vector<Call*> slots_;     // by request_id % kSlotCount
+  std::vector<uint32_t> free_;   // slot numbers
+  uint64_t rounds_ = 1;
+  size_t in_flight_ = 0;
+  uint64_t write_bytes_ = 0;
+  std::deque<Call*> reads_;   // READ, SYNC
+  std::deque<Call*> writes_;  // WRITE
+  std::vector<uint64_t> sums_;  // scratch
+  bool asked_ = false;
+  uint32_t failures_ = 0;
+  Clock::time_point ask_again_{};
+  Clock::time_point silent_since_{};
+};
+
+}  // namespace braidfs::client

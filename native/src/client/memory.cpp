@@ -1,0 +1,81 @@
+#include "client/memory.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace braidfs::client {
+
+namespace {
+
+constexpr size_t kIdleBytesMax = 16u << 20;     // kept for reuse, per size
+constexpr uint64_t kLaneReserve = 4u << 20;     // what one lane may take in before it sees full()
+constexpr size_t kUnbounded = std::numeric_limits<size_t>::max();  // the budgets bound the pools
+
+uint64_t behind_max(uint64_t dirty_bytes_max, uint32_t lane_count) {
+  const uint64_t reserve = kLaneReserve * lane_count;
+  return std::max(dirty_bytes_max / 2,
+                  dirty_bytes_max - std::min(dirty_bytes_max, reserve));
+}
+
+size_t idle(uint32_t size) { return kIdleBytesMax / size; }
+
+}  // namespace
+
+Memory::Memory(MemoryLimits limits, uint32_t lane_count)
+    : limits_(limits),
+      behind_max_(behind_max(limits.dirty_bytes_max, lane_count)),
+      full_at_(std::max(limits.dirty_bytes_max, behind_max_ + kLaneReserve)),
+      pools_{{{kSizes[0], kUnbounded, idle(kSizes[0])},
+              {kSizes[1], kUnbounded, idle(kSizes[1])},
+              {kSizes[2], kUnbounded, idle(kSizes[2])},
+              {kSizes[3], kUnbounded, idle(kSizes[3])},
+              {kSizes[4], kUnbounded, idle(kSizes[4])}}} {}
+
+uint32_t Memory::size_for(uint64_t length) noexcept {
+  const auto found = std::find_if(kSizes.begin(), kSizes.end(),
+                                  [&](uint32_t size) { return size >= length; });
+  return found == kSizes.end() ? kSizes.back() : *found;
+}
+
+Buffer Memory::charged(Buffer::Account which, uint64_t limit, uint32_t size) {
+  const auto index = std::find(kSizes.begin(), kSizes.end(), size) - kSizes.begin();
+  if (at(which).fetch_add(size) + size <= limit) {
+    if (auto lease = pools_[static_cast<size_t>(index)].lease()) {
+      return Buffer(*this, which, std::move(lease));
+    }
+  }
+  at(which) -= size;
+  return {};
+}
+
+Buffer Memory::dirty(uint32_t size, bool caller_waits) {
+  return charged(Buffer::Account::kDirty, caller_waits ? ~uint64_t{0} : behind_max_, size);
+}
+
+Buffer Memory::read(uint32_t size) {
+  return charged(Buffer::Account::kRead, limits_.read_bytes_max, size);
+}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  if (this == &other) return *this;
+  reset();
+  memory_ = std::exchange(other.memory_, nullptr);
+  account_ = other.account_;
+  lease_ = std::move(other.lease_);
+  return *this;
+}
+
+void Buffer::reset() noexcept {
+  if (!lease_) return;
+  memory_->at(account_) -= span().size();
+  lease_.reset();
+}
+
+void Buffer::move_to(Account account) noexcept {
+  if (!lease_ || account == account_) return;
+  memory_->at(account_) -= span().size();
+  account_ = account;
+  memory_->at(account_) += span().size();
+}
+
+}  // namespace braidfs::client

@@ -1,0 +1,344 @@
+#include "client/piece_table.h"
+
+#include <algorithm>
+
+namespace braidfs::client {
+
+namespace {
+
+uint64_t oldest(uint64_t a, uint64_t b) noexcept {
+  if (a == 0 || b == 0) return a | b;
+  return std::min(a, b);
+}
+
+}  // namespace
+
+// fn(chunk, pieces) for the chunks that [begin, end) touches; it may empty `pieces`, then the chunk
+// is forgotten.
+template <typename Fn>
+void PieceTable::each_chunk(uint64_t begin, uint64_t end, Fn fn) {
+  if (begin >= end) return;
+  const uint64_t last = (end - 1) / chunk_size_;
+  auto at = chunks_.lower_bound(begin / chunk_size_);
+  while (at != chunks_.end() && at->first <= last) {
+    fn(at->first, at->second);
+    at = at->second.empty() ? chunks_.erase(at) : std::next(at);
+  }
+}
+
+// ---- filling ----
+
+PiecePtr PieceTable::mergeable(uint64_t chunk, uint64_t begin, uint64_t end) const {
+  const auto found = chunks_.find(chunk);
+  if (found == chunks_.end()) return nullptr;
+  for (const PiecePtr& piece : found->second) {
+    const uint64_t limit = piece->window + piece->capacity;
+    if (piece->state == PieceState::kFilling && begin >= piece->window && begin < limit &&
+        begin <= piece->end && std::min(end, limit) >= piece->begin) {
+      return piece;
+    }
+  }
+  return nullptr;
+}
+
+void PieceTable::merged(const PiecePtr& piece, uint64_t begin, uint64_t end, Settled& settled) {
+  renumber(piece);
+  piece->begin = std::min(piece->begin, begin);
+  piece->end = std::max(piece->end, end);
+  ChunkPieces& pieces = chunks_[piece->chunk];
+  seal_others(pieces, *piece, piece->begin, piece->end);
+  settle(piece->chunk, settled);
+  if (piece->end == piece->window + piece->capacity) seal(piece, settled);
+}
+
+void PieceTable::add(const PiecePtr& piece, Settled& settled) {
+  ChunkPieces& pieces = chunks_[piece->chunk];
+  seal_others(pieces, *piece, piece->begin, piece->end);
+  piece->sequence = ++sequence_;
+  piece->state = PieceState::kFilling;
+  unsettled_.insert(piece->sequence);
+  dirty_bytes_ += piece->buffer.span().size();
+  pieces.push_back(piece);
+  settle(piece->chunk, settled);
+  if (piece->end == piece->window + piece->capacity) seal(piece, settled);
+}
+
+void PieceTable::seal_others(const ChunkPieces& pieces, const Piece& except, uint64_t begin,
+                             uint64_t end) {
+  for (const PiecePtr& piece : pieces) {
+    if (piece.get() == &except || piece->state != PieceState::kFilling) continue;
+    if (piece->shares_block(begin, end)) set_state(piece, PieceState::kQueued);
+  }
+}
+
+void PieceTable::seal(const PiecePtr& piece, Settled& settled) {
+  if (piece->state != PieceState::kFilling) return;
+  set_state(piece, PieceState::kQueued);
+  settle(piece->chunk, settled);
+}
+
+void PieceTable::seal_range(uint64_t begin, uint64_t end, Settled& settled) {
+  if (unsettled_.empty()) return;
+  each_chunk(begin, end, [&](uint64_t chunk, ChunkPieces& pieces) {
+    for (const PiecePtr& piece : pieces) {
+      if (piece->state != PieceState::kFilling || piece->end <= begin || piece->begin >= end) continue;
+      set_state(piece, PieceState::kQueued);
+    }
+    settle(chunk, settled);
+  });
+}
+
+bool PieceTable::seal_aged(Clock::time_point before, Settled& settled) {
+  bool all = true;
+  if (unsettled_.empty()) return all;
+  for (auto& [chunk, pieces] : chunks_) {
+    bool sealed = false;
+    for (const PiecePtr& piece : pieces) {
+      if (piece->state != PieceState::kFilling) continue;
+      const bool aged = piece->first_written <= before;
+      if (aged) set_state(piece, PieceState::kQueued);
+      (aged ? sealed : all) = aged;
+    }
+    if (sealed) settle(chunk, settled);
+  }
+  return all;
+}
+
+void PieceTable::renumber(const PiecePtr& piece) {
+  unsettled_.erase(piece->sequence);
+  piece->sequence = ++sequence_;
+  unsettled_.insert(piece->sequence);
+}
+
+void PieceTable::set_state(const PiecePtr& piece, PieceState state) {
+  const bool was = piece->unsettled();
+  piece->state = state;
+  if (was == piece->unsettled()) return;
+  const uint64_t bytes = piece->buffer.span().size();
+  if (was) {
+    unsettled_.erase(piece->sequence);
+    dirty_bytes_ -= bytes;
+  } else {
+    unsettled_.insert(piece->sequence);
+    dirty_bytes_ += bytes;
+  }
+}
+
+// ---- sending ----
+
+bool PieceTable::may_send(const Piece& piece, const ChunkPieces& pieces) noexcept {
+  return std::none_of(pieces.begin(), pieces.end(), [&](const PiecePtr& other) {
+    if (other.get() == &piece || !other->shares_block(piece.begin, piece.end)) return false;
+    return other->state == PieceState::kInFlight ||
+           (other->state == PieceState::kQueued && other->sequence < piece.sequence);
+  });
+}
+
+void PieceTable::settle(uint64_t chunk, Settled& settled) {
+  const auto found = chunks_.find(chunk);
+  if (found == chunks_.end()) return;
+  for (const PiecePtr& piece : found->second) {
+    if (piece->state != PieceState::kQueued || !may_send(*piece, found->second)) continue;
+    piece->state = PieceState::kInFlight;
+    settled.send.push_back(piece);
+  }
+}
+
+bool PieceTable::any_unsettled(uint64_t sequence, uint64_t begin, uint64_t end) const {
+  if (begin >= end) return false;
+  const uint64_t last = (end - 1) / chunk_size_;
+  for (auto at = chunks_.lower_bound(begin / chunk_size_);
+       at != chunks_.end() && at->first <= last; ++at) {
+    for (const PiecePtr& piece : at->second) {
+      if (piece->unsettled() && piece->sequence <= sequence && piece->begin < end &&
+          piece->end > begin) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+bool PieceTable::is_settled(uint64_t sequence, uint64_t begin, uint64_t end) const {
+  if (unsettled_.empty() || *unsettled_.begin() > sequence) return true;
+  const bool everything = begin == 0 && end == ~uint64_t{0};
+  return !everything && !any_unsettled(sequence, begin, end);
+}
+
+void PieceTable::wait(std::shared_ptr<Operation> operation, uint64_t sequence, uint64_t begin,
+                      uint64_t end) {
+  waiters_.push_back({sequence, begin, end, std::move(operation)});
+}
+
+void PieceTable::wake(Settled& settled) {
+  std::erase_if(waiters_, [&](Waiter& waiter) {
+    if (!is_settled(waiter.sequence, waiter.begin, waiter.end)) return false;
+    settled.proceed.push_back(std::move(waiter.operation));
+    return true;
+  });
+}
+
+// ---- ends of WRITE calls ----
+
+void PieceTable::acknowledged(const PiecePtr& piece, uint64_t incarnation, Settled& settled) {
+  if (piece->state != PieceState::kInFlight) return;
+  ChunkPieces& pieces = chunks_[piece->chunk];
+  const bool earlier_waits = std::any_of(pieces.begin(), pieces.end(), [&](const PiecePtr& other) {
+    return other->state == PieceState::kQueued && other->sequence < piece->sequence &&
+           other->shares_block(piece->begin, piece->end);
+  });
+  if (earlier_waits) {  // lost by its target meanwhile: this one goes again after it
+    piece->state = PieceState::kQueued;
+    return settle(piece->chunk, settled);
+  }
+  piece->incarnation = incarnation;
+  set_state(piece, PieceState::kHeld);
+  piece->buffer.move_to(Buffer::Account::kHeld);
+  StripeState& stripe = stripes_[piece->stripe_index];
+  stripe.unsynced = true;
+  stripe.last_sequence = std::max(stripe.last_sequence, piece->sequence);
+  stripe.oldest_incarnation = oldest(stripe.oldest_incarnation, incarnation);
+  drop_covered(*piece, pieces, settled);
+  settle(piece->chunk, settled);
+  wake(settled);
+}
+
+// What was overwritten whole need not be sent again.
+void PieceTable::drop_covered(const Piece& by, ChunkPieces& pieces, Settled& settled) {
+  std::erase_if(pieces, [&](const PiecePtr& piece) {
+    if (piece->state != PieceState::kHeld || piece->sequence >= by.sequence ||
+        piece->begin < by.begin || piece->end > by.end) {
+      return false;
+    }
+    piece->state = PieceState::kGone;
+    settled.released.push_back(piece);
+    return true;
+  });  // oldest_incarnation may now be too old: then a SYNC asks once more (take_loss)
+}
+
+void PieceTable::refused(const PiecePtr& piece, Settled& settled) {
+  if (piece->state != PieceState::kInFlight) return;
+  release(chunks_[piece->chunk], piece, settled);
+  settle(piece->chunk, settled);
+  wake(settled);
+}
+
+void PieceTable::send_again(const PiecePtr& piece, Settled& settled) {
+  if (piece->state != PieceState::kInFlight) return;
+  piece->state = PieceState::kQueued;
+  settle(piece->chunk, settled);
+}
+
+// Takes it out of its chunk, which may have none afterwards: call settle(), not the chunk again.
+void PieceTable::release(ChunkPieces& pieces, const PiecePtr& piece, Settled& settled) {
+  set_state(piece, PieceState::kGone);
+  const PiecePtr kept = piece;
+  std::erase(pieces, kept);
+  const uint64_t chunk = kept->chunk;
+  settled.released.push_back(kept);
+  if (pieces.empty()) chunks_.erase(chunk);
+}
+
+// ---- held pieces and durability ----
+
+void PieceTable::note_dropped(const Piece& piece) {
+  StripeState& stripe = stripes_[piece.stripe_index];
+  stripe.dropped_incarnation = oldest(stripe.dropped_incarnation, piece.incarnation);
+  stripe.dropped_sequence = std::max(stripe.dropped_sequence, piece.sequence);
+}
+
+void PieceTable::drop_held(const PiecePtr& piece, Settled& settled) {
+  if (piece->state != PieceState::kHeld) return;
+  const auto found = chunks_.find(piece->chunk);
+  // An earlier one that shares a block could undo this one if it were sent again: both go.
+  std::erase_if(found->second, [&](const PiecePtr& other) {
+    if (other->state != PieceState::kHeld || other->sequence > piece->sequence ||
+        !other->shares_block(piece->begin, piece->end)) {
+      return false;
+    }
+    note_dropped(*other);
+    other->state = PieceState::kGone;
+    settled.released.push_back(other);
+    return true;
+  });
+  if (found->second.empty()) chunks_.erase(found);
+}
+
+void PieceTable::synced(uint32_t stripe_index, uint64_t sequence, Settled& settled) {
+  each_chunk(0, ~uint64_t{0}, [&](uint64_t, ChunkPieces& pieces) {
+    std::erase_if(pieces, [&](const PiecePtr& piece) {
+      if (piece->state != PieceState::kHeld || piece->stripe_index != stripe_index ||
+          piece->sequence > sequence) {
+        return false;
+      }
+      piece->state = PieceState::kGone;
+      settled.released.push_back(piece);
+      return true;
+    });
+  });
+  StripeState& stripe = stripes_[stripe_index];
+  stripe.unsynced = stripe.last_sequence > sequence;
+  if (stripe.dropped_sequence <= sequence) stripe.dropped_incarnation = stripe.dropped_sequence = 0;
+  recount_oldest(stripe_index);
+}
+
+void PieceTable::recount_oldest(uint32_t stripe_index) {
+  StripeState& stripe = stripes_[stripe_index];
+  stripe.oldest_incarnation = stripe.dropped_incarnation;
+  for (const auto& [chunk, pieces] : chunks_) {
+    for (const PiecePtr& piece : pieces) {
+      if (piece->state != PieceState::kHeld || piece->stripe_index != stripe_index) continue;
+      stripe.oldest_incarnation = oldest(stripe.oldest_incarnation, piece->incarnation);
+    }
+  }
+}
+
+void PieceTable::target_lost(uint32_t target, uint64_t incarnation, Settled& settled) {
+  each_chunk(0, ~uint64_t{0}, [&](uint64_t chunk, ChunkPieces& pieces) {
+    for (const PiecePtr& piece : pieces) {
+      if (piece->state == PieceState::kHeld && piece->target == target &&
+          piece->incarnation < incarnation) {
+        requeue_with_later(*piece, pieces);
+      }
+    }
+    settle(chunk, settled);
+  });
+  for (uint32_t index = 0; index < stripes_.size(); ++index) recount_oldest(index);
+}
+
+void PieceTable::requeue_with_later(const Piece& lost, ChunkPieces& pieces) {
+  for (const PiecePtr& piece : pieces) {
+    if (piece->state != PieceState::kHeld || piece->sequence < lost.sequence ||
+        !piece->shares_block(lost.begin, lost.end)) {
+      continue;
+    }
+    set_state(piece, PieceState::kQueued);
+    piece->buffer.move_to(Buffer::Account::kDirty);
+  }
+}
+
+bool PieceTable::take_loss(uint32_t stripe_index, uint64_t incarnation) {
+  StripeState& stripe = stripes_[stripe_index];
+  const bool lost = stripe.dropped_incarnation != 0 && stripe.dropped_incarnation < incarnation;
+  if (lost) stripe.dropped_incarnation = stripe.dropped_sequence = 0;
+  recount_oldest(stripe_index);
+  return lost;
+}
+
+void PieceTable::trim(uint64_t size, Settled& settled) {
+  each_chunk(size, ~uint64_t{0}, [&](uint64_t, ChunkPieces& pieces) {
+    std::erase_if(pieces, [&](const PiecePtr& piece) {
+      if (piece->end <= size) return false;
+      if (piece->begin < size) {
+        if (piece->state != PieceState::kInFlight) piece->end = size;
+        return false;
+      }
+      set_state(piece, PieceState::kGone);
+      settled.released.push_back(piece);
+      return true;
+    });
+  });
+  wake(settled);
+}
+
+}  // namespace braidfs::client

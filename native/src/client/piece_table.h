@@ -1,0 +1,116 @@
+// The written pieces of one inode: what merges, what may be sent, what is held, who waits.
+//
+// Order: of two pieces that share a block, the later one is not sent before the earlier one was
+// acknowledged, so targets end with what was written last. A held piece that a target lost is queued
+// again under its old number, and so is every later held piece that shares a block with it.
+// Invariants: filling pieces share no block with one another nor with any later piece; chunks_ holds
+// no piece that is gone.
+// Pure bookkeeping: no I/O. Every method needs the inode's mutex.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "client/operation.h"
+#include "client/piece.h"
+
+namespace braidfs::client {
+
+// Where an object stands between acknowledged and durable.
+struct StripeState {
+  bool unsynced = false;             // written since the last SYNC
+  uint64_t last_sequence = 0;        // of the youngest acknowledged piece
+  uint64_t oldest_incarnation = 0;   // among unsynced pieces, dropped ones included; 0: none
+  uint64_t dropped_incarnation = 0;  // oldest among pieces no longer held; 0: none
+  uint64_t dropped_sequence = 0;     // youngest of those
+};
+
+// What became possible: for the caller to do without the lock (pieces.h: perform).
+struct Settled {
+  std::vector<PiecePtr> send;                        // in flight from now on
+  std::vector<std::shared_ptr<Operation>> proceed;
+  std::vector<PiecePtr> released;                    // let go outside the lock
+  bool empty() const noexcept { return send.empty() && proceed.empty(); }
+};
+
+class PieceTable {
+ public:
+  void geometry(uint32_t stripe_width, uint32_t chunk_size) {
+    stripes_.resize(stripe_width);
+    chunk_size_ = chunk_size;
+  }
+
+  // ---- filling ----
+  // The filling piece that [begin, end) may be merged into, at least its beginning; or nullptr.
+  PiecePtr mergeable(uint64_t chunk, uint64_t begin, uint64_t end) const;
+  // The caller copied [begin, end) into the piece.
+  void merged(const PiecePtr& piece, uint64_t begin, uint64_t end, Settled& settled);
+  // A new piece, filling; seals what is in its way.
+  void add(const PiecePtr& piece, Settled& settled);
+  void seal(const PiecePtr& piece, Settled& settled);
+  void seal_all(Settled& settled) { seal_range(0, ~uint64_t{0}, settled); }
+  void seal_range(uint64_t begin, uint64_t end, Settled& settled);
+  // Seals what was first written before `before`. False: some pieces are still filling.
+  bool seal_aged(Clock::time_point before, Settled& settled);
+
+  // ---- waiting ----
+  uint64_t sequence() const noexcept { return sequence_; }
+  size_t unsettled() const noexcept { return unsettled_.size(); }
+  uint64_t dirty_bytes() const noexcept { return dirty_bytes_; }
+  bool empty() const noexcept { return chunks_.empty(); }
+  bool is_settled(uint64_t sequence, uint64_t begin, uint64_t end) const;
+  // The operation proceeds once is_settled(sequence, begin, end).
+  void wait(std::shared_ptr<Operation> operation, uint64_t sequence, uint64_t begin, uint64_t end);
+
+  // ---- ends of WRITE calls ----
+  void acknowledged(const PiecePtr& piece, uint64_t incarnation, Settled& settled);
+  void refused(const PiecePtr& piece, Settled& settled);   // given up
+  void send_again(const PiecePtr& piece, Settled& settled);
+
+  // ---- held pieces and durability ----
+  std::vector<StripeState>& stripes() noexcept { return stripes_; }
+  void drop_held(const PiecePtr& piece, Settled& settled);  // the budget needs its place
+  void synced(uint32_t stripe_index, uint64_t sequence, Settled& settled);
+  void target_lost(uint32_t target, uint64_t incarnation, Settled& settled);
+  // True when pieces of an older incarnation were dropped: their bytes cannot be sent again. Once.
+  bool take_loss(uint32_t stripe_index, uint64_t incarnation);
+  // Bytes from `size` on no longer exist.
+  void trim(uint64_t size, Settled& settled);
+
+ private:
+  using ChunkPieces = std::vector<PiecePtr>;  // by sequence, unless merged since
+  struct Waiter {
+    uint64_t sequence;
+    uint64_t begin;
+    uint64_t end;
+    std::shared_ptr<Operation> operation;
+  };
+
+  void set_state(const PiecePtr& piece, PieceState state);
+  void renumber(const PiecePtr& piece);
+  static bool may_send(const Piece& piece, const ChunkPieces& pieces) noexcept;
+  void seal_others(const ChunkPieces& pieces, const Piece& except, uint64_t begin, uint64_t end);
+  void drop_covered(const Piece& by, ChunkPieces& pieces, Settled& settled);
+  void note_dropped(const Piece& piece);
+  void release(ChunkPieces& pieces, const PiecePtr& piece, Settled& settled);
+  void settle(uint64_t chunk, Settled& settled);
+  void wake(Settled& settled);
+  void requeue_with_later(const Piece& lost, ChunkPieces& pieces);
+  void recount_oldest(uint32_t stripe_index);
+
+  template <typename Fn>
+  void each_chunk(uint64_t begin, uint64_t end, Fn fn);
+  bool any_unsettled(uint64_t sequence, uint64_t begin, uint64_t end) const;
+
+  uint32_t chunk_size_ = limits::kChunkSizeMax;
+  std::map<uint64_t, ChunkPieces> chunks_;
+  std::set<uint64_t> unsettled_;  // their sequences
+  uint64_t dirty_bytes_ = 0;
+  uint64_t sequence_ = 0;
+  std::vector<StripeState> stripes_;
+  std::vector<Waiter> waiters_;
+};
+
+}  // namespace braidfs::client

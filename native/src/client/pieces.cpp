@@ -1,0 +1,126 @@
+#include "client/pieces.h"
+
+#include "client/core.h"
+
+namespace braidfs::client {
+
+namespace {
+
+constexpr auto kAge = std::chrono::milliseconds(100);
+
+void send_piece(Lane& lane, const InodePtr& inode, const PiecePtr& piece) {
+  FileViewPtr view = inode->view();
+  const Span span = first_span(*view, piece->begin, piece->end);
+  Call* call = lane.make_call();
+  call->op = Op::kWrite;
+  call->target = view->targets[span.stripe_index];
+  call->stripe_index = span.stripe_index;
+  call->offset = span.object_offset;
+  call->length = span.length;
+  call->payload = piece->bytes(piece->begin, piece->begin + span.length);
+  call->view = std::move(view);
+  call->inode = inode;
+  call->owner = piece;
+  lane.counters().bytes_sent += span.length;
+  lane.submit(call);
+}
+
+// Decides what the end of a WRITE means for its piece. Needs the inode's mutex. Returns the errno
+// that its waiter gets.
+int conclude(Core& core, Inode& inode, const PiecePtr& piece, const Call& call, Settled& settled) {
+  if (call.status == Status::kOk) {
+    if (call.incarnation < core.incarnation(call.target)) {  // the target lost it since
+      inode.pieces().send_again(piece, settled);
+      return 0;
+    }
+    inode.pieces().acknowledged(piece, call.incarnation, settled);
+    return 0;
+  }
+  if (call.status == Status::kStaleTruncateEpoch && piece->state == PieceState::kInFlight) {
+    inode.pieces().send_again(piece, settled);  // the inode has another file id now
+    return 0;
+  }
+  inode.pieces().refused(piece, settled);
+  const int error = errno_of(call.status);
+  if (!piece->waiter) inode.fail(error);
+  return error;
+}
+
+}  // namespace
+
+void Piece::call_done(Lane& lane, Call& call) {
+  const InodePtr inode = call.inode;
+  const PiecePtr self = shared_from_this();
+  Settled settled;
+  std::shared_ptr<PieceWaiter> told;
+  int error;
+  {
+    const std::scoped_lock lock(inode->mu());
+    error = conclude(lane.core(), *inode, self, call, settled);
+    if (!unsettled()) told = std::exchange(waiter, nullptr);
+  }
+  if (error != 0 && !told) {
+    lane.core().events().log(LogLevel::kError, inode->ino(),
+                             "written bytes were lost: status " +
+                                 std::to_string(static_cast<int>(call.status)) + " from target " +
+                                 std::to_string(call.target));
+  }
+  if (call.status == Status::kOk) lane.core().held().push(inode, self);
+  if (told) told->piece_done(lane, error);
+  perform(lane, inode, settled);
+  lane.core().held().evict(lane.core().memory());
+}
+
+void perform(Lane& lane, const InodePtr& inode, Settled& settled) {
+  for (const PiecePtr& piece : settled.send) send_piece(lane, inode, piece);
+  for (const auto& operation : settled.proceed) operation->proceed(lane);
+}
+
+bool send_aged(Lane& lane, const InodePtr& inode, Clock::time_point now) {
+  Settled settled;
+  bool all;
+  {
+    const std::scoped_lock lock(inode->mu());
+    all = inode->pieces().seal_aged(now - kAge, settled);
+    if (all) inode->watched = false;
+  }
+  perform(lane, inode, settled);
+  return all;
+}
+
+void send_partial(Lane& lane, const InodePtr& inode) {
+  Settled settled;
+  {
+    const std::scoped_lock lock(inode->mu());
+    inode->pieces().seal_all(settled);
+  }
+  perform(lane, inode, settled);
+}
+
+void HeldQueue::push(const InodePtr& inode, const PiecePtr& piece) {
+  const std::scoped_lock lock(mu_);
+  queue_.emplace_back(inode, piece);
+  if (queue_.size() < sweep_at_) return;
+  std::erase_if(queue_, [](const Entry& entry) { return entry.second.expired(); });
+  sweep_at_ = std::max(kSweepAt, queue_.size() * 2);
+}
+
+void HeldQueue::evict(const Memory& memory) {
+  while (memory.held_over()) {
+    Entry oldest;
+    {
+      const std::scoped_lock lock(mu_);
+      if (queue_.empty()) return;
+      oldest = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    const InodePtr inode = oldest.first.lock();
+    const PiecePtr piece = oldest.second.lock();
+    if (!inode || !piece) continue;
+    Settled settled;
+    const std::scoped_lock lock(inode->mu());
+    inode->pieces().drop_held(piece, settled);
+  }
+}
+
+}  // namespace braidfs::client

@@ -1,0 +1,121 @@
+#include "client/read.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "client/core.h"
+#include "client/pieces.h"
+
+namespace braidfs::client {
+
+void ReadOperation::start(Lane& lane, const std::shared_ptr<ReadOperation>& self, InodePtr inode,
+                          const fuse::ReadRequest& request) {
+  ReadOperation& read = *self;
+  read.rearm(request.head);
+  read.inode_ = std::move(inode);
+  read.offset_ = request.offset;
+  read.size_ = request.size;
+  read.restarts_ = 0;
+  read.registered_ = false;
+  read.proceed(lane);
+}
+
+void ReadOperation::proceed(Lane& lane) {
+  if (is_answered()) return answer(lane, EINTR);
+  losses_ = lane.core().losses();  // before looking at the pieces
+  if (wait_for_pieces(lane)) return;
+  if (length_ == 0) return answer(lane, 0);
+  if (!buffer_) buffer_ = lane.core().memory().read(Memory::size_for(size_));
+  if (!registered_) {
+    registered_ = true;
+    lane.core().waiting().put(head().unique, self());
+  }
+  if (!buffer_) return lane.when_room(self());
+  ask_targets(lane);
+}
+
+// Also takes what it needs of the inode. True: proceed() will be called again.
+bool ReadOperation::wait_for_pieces(Lane& lane) {
+  Settled settled;
+  const uint64_t end = offset_ + size_;
+  {
+    const std::scoped_lock lock(inode_->mu());
+    view_ = inode_->view_locked();
+    const uint64_t size = inode_->size();
+    length_ = offset_ >= size ? 0 : static_cast<uint32_t>(std::min<uint64_t>(size_, size - offset_));
+    PieceTable& pieces = inode_->pieces();
+    if (pieces.unsettled() == 0 || pieces.is_settled(pieces.sequence(), offset_, end)) return false;
+    pieces.seal_range(offset_, end, settled);
+    if (!registered_) lane.core().waiting().put(head().unique, self());
+    registered_ = true;
+    pieces.wait(self(), pieces.sequence(), offset_, end);
+  }
+  perform(lane, inode_, settled);
+  return true;
+}
+
+void ReadOperation::ask_targets(Lane& lane) {
+  error_ = 0;
+  again_ = false;
+  pending_ = 1;  // this function's own
+  const uint64_t end = offset_ + length_;
+  for (uint64_t at = offset_; at < end;) {
+    const Span span = first_span(*view_, at, end);
+    Call* call = lane.make_call();
+    call->op = Op::kRead;
+    call->target = view_->targets[span.stripe_index];
+    call->stripe_index = span.stripe_index;
+    call->offset = span.object_offset;
+    call->length = span.length;
+    call->view = view_;
+    call->inode = inode_;
+    call->place = buffer_.span().subspan(at - offset_, span.length);
+    call->owner = shared_from_this();
+    ++pending_;
+    lane.submit(call);
+    at += span.length;
+  }
+  if (--pending_ == 0) finish(lane);
+}
+
+void ReadOperation::call_done(Lane& lane, Call& call) {
+  note(call);
+  if (--pending_ == 0) finish(lane);
+}
+
+void ReadOperation::note(const Call& call) {
+  if (call.status == Status::kOk || (call.status == Status::kNoObject &&
+                                     !call.view->is_durable(call.stripe_index))) {
+    const auto hole = call.place.subspan(call.received);
+    if (!hole.empty()) std::memset(hole.data(), 0, hole.size());
+  } else if (call.status == Status::kStaleTruncateEpoch) {
+    again_ = true;
+  } else if (error_ == 0) {
+    error_ = errno_of(call.status);
+  }
+}
+
+void ReadOperation::finish(Lane& lane) {
+  const bool lost = lane.core().losses() != losses_;
+  if (error_ == 0 && (again_ || lost) && restarts_++ < kRestartsMax) return proceed(lane);
+  answer(lane, error_ != 0 ? error_ : (again_ || lost ? EIO : 0));
+}
+
+void ReadOperation::answer(Lane& lane, int error) {
+  Core& core = lane.core();
+  if (registered_) core.waiting().drop(head().unique);
+  if (claim()) {
+    if (error != 0) {
+      core.replier().reply_error(head().channel, head().unique, error);
+    } else {
+      const iovec piece{buffer_.span().data(), length_};
+      core.replier().reply_data(head().channel, head().unique, std::span(&piece, length_ > 0));
+    }
+  }
+  buffer_.reset();
+  view_.reset();
+  inode_.reset();
+  lane.room();
+}
+
+}  // namespace braidfs::client

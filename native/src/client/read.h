@@ -1,0 +1,50 @@
+// READ: waits for overlapping written pieces, asks the targets, answers from the receive buffer.
+//
+// The request is cut into spans by the layout; each goes as one READ frame on this lane's own
+// connections and is received into its place of one buffer. What a target does not have is zeros: a
+// short reply, a hole, an object that never was. All on the lane that took the request, except
+// after a wait for pieces, when the lane that settled the last one goes on.
+#pragma once
+#include <cstdint>
+#include <memory>
+
+#include "client/inode.h"
+#include "client/lane.h"
+
+namespace braidfs::client {
+
+class ReadOperation final : public Operation {
+ public:
+  // `self` is fresh or recycled.
+  static void start(Lane& lane, const std::shared_ptr<ReadOperation>& self, InodePtr inode,
+                    const fuse::ReadRequest& request);
+  void proceed(Lane& lane) override;
+  void call_done(Lane& lane, Call& call) override;
+
+ private:
+  static constexpr uint32_t kRestartsMax = 8;
+
+  bool wait_for_pieces(Lane& lane);
+  void ask_targets(Lane& lane);
+  void note(const Call& call);
+  void finish(Lane& lane);
+  void answer(Lane& lane, int error);
+  std::shared_ptr<ReadOperation> self() {
+    return std::static_pointer_cast<ReadOperation>(shared_from_this());
+  }
+
+  InodePtr inode_;
+  uint64_t offset_ = 0;
+  uint32_t size_ = 0;    // asked
+  uint32_t length_ = 0;  // there, by the inode's size
+  FileViewPtr view_;
+  Buffer buffer_;
+  uint64_t losses_ = 0;
+  uint32_t pending_ = 0;
+  uint32_t restarts_ = 0;
+  int error_ = 0;
+  bool again_ = false;
+  bool registered_ = false;
+};
+
+}  // namespace braidfs::client

@@ -1,0 +1,61 @@
+// The packed records that Python hands over (docs/INTERFACES.md, section 1), decoded and checked,
+// and the arithmetic of striping. Pure: no I/O, no locks, any thread.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "braidfs/frame.h"
+
+namespace braidfs::client {
+
+// The fields of an attribute record that the file-byte path needs.
+struct Attributes {
+  uint64_t ino = 0;
+  uint64_t size = 0;
+  uint64_t data_version = 0;
+  uint64_t change_version = 0;
+};
+inline constexpr size_t kAttributesSize = 128;
+std::optional<Attributes> decode_attributes(std::span<const std::byte> record) noexcept;
+
+// Where a file's bytes are and the right to reach them. Immutable: a change makes a new one, so that
+// requests in work keep the one they began with.
+struct FileView {
+  uint64_t file_id = 0;
+  uint32_t stripe_width = 0;
+  uint32_t chunk_size = 0;
+  uint32_t truncate_epoch = 0;
+  uint64_t durable_stripes = 0;
+  std::vector<uint32_t> targets;  // by stripe index
+  std::array<std::byte, sizeof(Capability)> capability{};
+  uint32_t map_epoch = 0;  // of the capability
+
+  bool is_durable(uint32_t stripe_index) const noexcept {
+    return (durable_stripes >> stripe_index & 1) != 0;
+  }
+};
+using FileViewPtr = std::shared_ptr<const FileView>;
+
+// nullopt when the layout or capability is malformed, of two minds about the file id, or asks for
+// more than one replica (none is written today).
+std::optional<FileView> decode_view(std::span<const std::byte> layout,
+                                    std::span<const std::byte> capability);
+
+// The part of a file extent inside one chunk, and where its object holds it.
+struct Span {
+  uint64_t begin = 0;  // file offset
+  uint32_t length = 0;
+  uint64_t chunk = 0;
+  uint32_t stripe_index = 0;
+  uint64_t object_offset = 0;
+};
+
+// The span at the beginning of [begin, end): it ends at the chunk's end or earlier.
+Span first_span(const FileView& view, uint64_t begin, uint64_t end) noexcept;
+
+}  // namespace braidfs::client

@@ -1,0 +1,91 @@
+// The inodes and handles that native knows, found by number. Sharded, so that lanes do not meet.
+// Bounded: kInodesMax and kHandlesMax; Python is refused beyond. ANY THREAD.
+#pragma once
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "client/inode.h"
+
+namespace braidfs::client {
+
+// One open(2). error_seen is guarded by the inode's mutex.
+struct Handle {
+  uint64_t fh = 0;
+  InodePtr inode;
+  uint32_t open_flags = 0;
+  uint64_t error_seen = 0;
+};
+using HandlePtr = std::shared_ptr<Handle>;
+
+// A bounded, sharded map from a number to a shared thing.
+template <typename T>
+class ShardedTable {
+ public:
+  explicit ShardedTable(size_t count_max) : count_max_(count_max) {}
+
+  std::shared_ptr<T> find(uint64_t number) {
+    Shard& in = shard(number);
+    const std::scoped_lock lock(in.mu);
+    const auto found = in.entries.find(number);
+    return found == in.entries.end() ? nullptr : found->second;
+  }
+  // The entry of that number, made if there was none; nullptr when the table is full.
+  template <typename Make>
+  std::shared_ptr<T> find_or(uint64_t number, Make make) {
+    Shard& in = shard(number);
+    const std::scoped_lock lock(in.mu);
+    const auto found = in.entries.find(number);
+    if (found != in.entries.end()) return found->second;
+    if (count_ >= count_max_) return nullptr;
+    ++count_;
+    return in.entries.emplace(number, make()).first->second;
+  }
+  std::shared_ptr<T> take(uint64_t number) {
+    return take_if(number, [](const T&) { return true; });
+  }
+  // Takes the entry out if `may_go` (called under the shard's lock) says so.
+  template <typename MayGo>
+  std::shared_ptr<T> take_if(uint64_t number, MayGo may_go) {
+    Shard& in = shard(number);
+    const std::scoped_lock lock(in.mu);
+    const auto found = in.entries.find(number);
+    if (found == in.entries.end() || !may_go(*found->second)) return nullptr;
+    std::shared_ptr<T> taken = std::move(found->second);
+    in.entries.erase(found);
+    --count_;
+    return taken;
+  }
+  std::vector<std::shared_ptr<T>> all() {
+    std::vector<std::shared_ptr<T>> found;
+    for (Shard& in : shards_) {
+      const std::scoped_lock lock(in.mu);
+      for (const auto& [number, entry] : in.entries) found.push_back(entry);
+    }
+    return found;
+  }
+  size_t count() const noexcept { return count_; }
+
+ private:
+  static constexpr size_t kShardCount = 32;
+  struct alignas(64) Shard {
+    std::mutex mu;
+    std::unordered_map<uint64_t, std::shared_ptr<T>> entries;  // guarded by mu
+  };
+  Shard& shard(uint64_t number) noexcept { return shards_[number % kShardCount]; }
+
+  const size_t count_max_;
+  std::atomic<size_t> count_ = 0;
+  std::array<Shard, kShardCount> shards_;
+};
+
+inline constexpr size_t kInodesMax = 1u << 20;
+inline constexpr size_t kHandlesMax = 1u << 20;
+using InodeTable = ShardedTable<Inode>;
+using HandleTable = ShardedTable<Handle>;
+
+}  // namespace braidfs::client

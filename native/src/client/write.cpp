@@ -1,0 +1,227 @@
+#include "client/write.h"
+
+#include <fcntl.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "client/core.h"
+#include "client/drain.h"
+#include "client/pieces.h"
+
+namespace braidfs::client {
+
+namespace {
+
+constexpr uint32_t kWindowSmall = 64u << 10;
+constexpr uint32_t kCopyUnlocked = 256u << 10;  // from this size on a part gets a piece of its own
+
+int64_t now_ns() {
+  timespec now;
+  clock_gettime(CLOCK_REALTIME_COARSE, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+struct Window {
+  uint64_t begin;
+  uint32_t capacity;
+};
+
+// The buffer's place in the file for a part that begins at `span`.
+Window window_of(const FileView& view, const Span& span, bool sequential) {
+  const uint64_t chunk_begin = span.chunk * view.chunk_size;
+  const uint32_t size = sequential || span.length > Memory::kPieceMax / 2
+                            ? Memory::kPieceMax
+                            : std::max(kWindowSmall, Memory::size_for(span.length));
+  const uint64_t begin = chunk_begin + (span.begin - chunk_begin) / size * size;
+  return {begin, static_cast<uint32_t>(std::min<uint64_t>(size, chunk_begin + view.chunk_size - begin))};
+}
+
+// One WRITE request on its way into pieces; lives on the stack of write_request().
+class WriteRun {
+ public:
+  WriteRun(Lane& lane, const HandlePtr& handle, const fuse::WriteRequest& request, uint32_t flags)
+      : lane_(lane),
+        core_(lane.core()),
+        handle_(handle),
+        inode_(handle->inode),
+        request_(request),
+        end_(request.offset + request.payload.size()),
+        view_(inode_->view()),
+        sync_((flags & O_DSYNC) != 0),
+        through_(sync_ || (flags & O_DIRECT) != 0) {}
+
+  void run();
+
+ private:
+  uint64_t put(uint64_t at);
+  uint64_t merge(const Span& span, Settled& settled);
+  uint64_t add(const Span& span, Settled& settled);
+  Buffer buffer_for(uint32_t size);
+  std::span<const std::byte> bytes(uint64_t from, uint64_t to) const {
+    return request_.payload.subspan(from - request_.offset, to - from);
+  }
+  void wait_for_targets();
+  void note_written();
+  void watch();
+
+  Lane& lane_;
+  Core& core_;
+  const HandlePtr& handle_;
+  const InodePtr& inode_;
+  const fuse::WriteRequest& request_;
+  const uint64_t end_;
+  FileViewPtr view_;
+  const bool sync_;
+  bool through_;
+  bool behind_ = false;      // some bytes went write-behind
+  bool sequential_ = false;
+  bool no_memory_ = false;
+  std::shared_ptr<WriteOperation> operation_;
+};
+
+void WriteRun::run() {
+  {
+    const std::scoped_lock lock(inode_->mu());
+    sequential_ = request_.offset != 0 && inode_->stream_end == request_.offset;
+    inode_->stream_end = end_;
+    if (inode_->pieces().dirty_bytes() >= core_.settings().dirty_bytes_per_inode_max) through_ = true;
+  }
+  if (through_) wait_for_targets();
+  for (uint64_t at = request_.offset; at < end_ && !no_memory_;) at = put(at);
+  if (!operation_ || behind_) note_written();
+  if (behind_) watch();
+  if (operation_) return operation_->piece_done(lane_, no_memory_ ? ENOMEM : 0);
+  const auto& head = request_.head;
+  if (no_memory_) return core_.replier().reply_error(head.channel, head.unique, ENOMEM);
+  core_.replier().reply_write(head.channel, head.unique,
+                              static_cast<uint32_t>(request_.payload.size()));
+}
+
+void WriteRun::wait_for_targets() {
+  through_ = true;
+  const bool kill = (request_.write_flags & fuse::kWriteKillSuidgid) != 0;
+  operation_ = std::make_shared<WriteOperation>(
+      request_.head, WriteOperation::Plan{.handle = handle_,
+                                          .end = end_,
+                                          .count = static_cast<uint32_t>(request_.payload.size()),
+                                          .kill_suidgid = kill,
+                                          .sync = sync_});
+  core_.waiting().put(request_.head.unique, operation_);
+}
+
+// Takes the bytes from `at` on as far as one piece goes; returns where it ended.
+uint64_t WriteRun::put(uint64_t at) {
+  const Span span = first_span(*view_, at, end_);
+  Settled settled;
+  uint64_t done = at;
+  if (!through_ && span.length < kCopyUnlocked) done = merge(span, settled);
+  if (done == at) done = add(span, settled);
+  perform(lane_, inode_, settled);
+  return done;
+}
+
+uint64_t WriteRun::merge(const Span& span, Settled& settled) {
+  const std::scoped_lock lock(inode_->mu());
+  PieceTable& pieces = inode_->pieces();
+  const PiecePtr piece = pieces.mergeable(span.chunk, span.begin, span.begin + span.length);
+  if (!piece) return span.begin;
+  const uint64_t end = std::min(span.begin + span.length, piece->window + piece->capacity);
+  std::memcpy(piece->bytes(span.begin, end).data(), bytes(span.begin, end).data(), end - span.begin);
+  pieces.merged(piece, span.begin, end, settled);
+  behind_ = true;
+  return end;
+}
+
+Buffer WriteRun::buffer_for(uint32_t size) {
+  if (!through_) {
+    if (Buffer buffer = core_.memory().dirty(size, false)) return buffer;
+    core_.send_all_partial();
+    wait_for_targets();
+  }
+  return core_.memory().dirty(size, true);
+}
+
+uint64_t WriteRun::add(const Span& span, Settled& settled) {
+  Window window = through_ ? Window{span.begin, std::min(span.length, Memory::kPieceMax)}
+                           : window_of(*view_, span, sequential_);
+  auto piece = std::make_shared<Piece>();
+  piece->buffer = buffer_for(Memory::size_for(window.capacity));
+  no_memory_ = !piece->buffer;
+  if (no_memory_) return span.begin;
+  piece->window = window.begin;
+  piece->capacity = window.capacity;
+  piece->begin = span.begin;
+  piece->end = std::min(span.begin + span.length, window.begin + window.capacity);
+  piece->chunk = span.chunk;
+  piece->stripe_index = span.stripe_index;
+  piece->target = view_->targets[span.stripe_index];
+  piece->first_written = lane_.loop().now();
+  const auto from = bytes(piece->begin, piece->end);
+  std::memcpy(piece->bytes(piece->begin, piece->end).data(), from.data(), from.size());
+  if (through_) {
+    piece->waiter = operation_;
+    operation_->piece_added();
+  } else {
+    behind_ = true;
+  }
+  const uint64_t end = piece->end;
+  const std::scoped_lock lock(inode_->mu());
+  inode_->pieces().add(piece, settled);
+  if (through_) inode_->pieces().seal(piece, settled);
+  return end;
+}
+
+void WriteRun::note_written() {
+  const bool kill = (request_.write_flags & fuse::kWriteKillSuidgid) != 0;
+  const std::scoped_lock lock(inode_->mu());
+  inode_->wrote(end_, now_ns(), kill);
+}
+
+void WriteRun::watch() {
+  {
+    const std::scoped_lock lock(inode_->mu());
+    if (inode_->watched || inode_->pieces().unsettled() == 0) return;
+    inode_->watched = true;
+  }
+  lane_.watch_age(inode_);
+}
+
+}  // namespace
+
+void write_request(Lane& lane, const HandlePtr& handle, const fuse::WriteRequest& request) {
+  int error;
+  {
+    const std::scoped_lock lock(handle->inode->mu());
+    error = handle->inode->report(handle->error_seen);
+  }
+  if (error != 0) {
+    return lane.core().replier().reply_error(request.head.channel, request.head.unique, error);
+  }
+  WriteRun(lane, handle, request, request.open_flags | handle->open_flags).run();
+}
+
+WriteOperation::WriteOperation(const fuse::RequestHead& head, Plan plan) : plan_(std::move(plan)) {
+  rearm(head);
+}
+
+void WriteOperation::piece_done(Lane& lane, int error) {
+  if (error != 0) error_ = error;
+  if (--pending_ == 0) finish(lane);
+}
+
+void WriteOperation::finish(Lane& lane) {
+  Core& core = lane.core();
+  core.waiting().drop(head().unique);
+  if (error_ == 0) {
+    const std::scoped_lock lock(plan_.handle->inode->mu());
+    plan_.handle->inode->wrote(plan_.end, now_ns(), plan_.kill_suidgid);
+  }
+  if (!claim()) return;
+  if (error_ != 0) return core.replier().reply_error(head().channel, head().unique, error_);
+  if (plan_.sync) return DrainOperation::for_write(lane, head(), plan_.handle, plan_.count);
+  core.replier().reply_write(head().channel, head().unique, plan_.count);
+}
+
+}  // namespace braidfs::client

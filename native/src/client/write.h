@@ -1,0 +1,45 @@
+// WRITE: copies the bytes into pieces, and answers at once (write-behind) or when the targets have
+// acknowledged them (O_DIRECT, O_SYNC, O_DSYNC, or no room in the budget of dirty bytes).
+//
+// Small sequential writes merge in a piece that is still filling; large ones get pieces of their own,
+// copied before the inode is locked. A piece that is full leaves at once. Errors of pieces whose
+// write was answered stay with the inode; those of a waiting write are its answer.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "client/inode.h"
+#include "client/lane.h"
+#include "client/tables.h"
+
+namespace braidfs::client {
+
+void write_request(Lane& lane, const HandlePtr& handle, const fuse::WriteRequest& request);
+
+// A WRITE that waits for its pieces.
+class WriteOperation final : public Operation, public PieceWaiter {
+ public:
+  struct Plan {
+    HandlePtr handle;
+    uint64_t end = 0;
+    uint32_t count = 0;
+    bool kill_suidgid = false;
+    bool sync = false;      // O_SYNC, O_DSYNC: durable before it is answered
+  };
+
+  WriteOperation(const fuse::RequestHead& head, Plan plan);
+  void piece_added() noexcept { ++pending_; }
+  void piece_done(Lane& lane, int error) override;
+  void proceed(Lane&) override {}             // waits for pieces only
+  void call_done(Lane&, Call&) override {}    // owns no calls: its pieces do
+
+ private:
+  void finish(Lane& lane);
+
+  const Plan plan_;
+  std::atomic<uint32_t> pending_ = 1;  // the one who adds pieces holds one
+  std::atomic<int> error_ = 0;
+};
+
+}  // namespace braidfs::client

@@ -41,14 +41,25 @@ void Core::start() {
 }
 
 void Core::stop(uint32_t deadline_ms) {
-  if (std::exchange(stopped_, true)) return;
+  if (stopped_.exchange(true)) return;
   send_all_partial();
   const auto deadline = Clock::now() + milliseconds(deadline_ms);
-  while (memory_.account(Buffer::Account::kDirty) > 0 && Clock::now() < deadline) {
-    std::this_thread::sleep_for(milliseconds(5));
-  }
+  while (!quiet() && Clock::now() < deadline) std::this_thread::sleep_for(milliseconds(5));
   abort();
   for (const auto& lane : lanes_) lane->stop();
+}
+
+int Core::fault() const noexcept {
+  for (const auto& lane : lanes_) {
+    if (const int fault = lane->loop().fault(); fault != 0) return fault;
+  }
+  return 0;
+}
+
+// Nothing is on its way to a target or to the metaserver.
+bool Core::quiet() {
+  const std::scoped_lock lock(commits_mu_);
+  return commits_.empty() && memory_.account(Buffer::Account::kDirty) == 0;
 }
 
 // ---- fuse::DataHandler ----

@@ -43,6 +43,8 @@ class Core final : public fuse::DataHandler {
 
   // Before the first request.
   void replier(fuse::Replier& replier) noexcept { replier_ = &replier; }
+  // 0, or -errno of a lane's event loop: then nothing may be started.
+  int fault() const noexcept;
   void start();
   // Sends what is dirty, for at most deadline_ms, then ends the lanes. Fails what still waits.
   void stop(uint32_t deadline_ms);
@@ -77,6 +79,7 @@ class Core final : public fuse::DataHandler {
 
   // ---- for lanes and operations ----
   EventQueue& events() noexcept { return events_; }
+  int events_fd() const noexcept { return events_.fd(); }
   Memory& memory() noexcept { return memory_; }
   HeldQueue& held() noexcept { return held_; }
   WaitingTable& waiting() noexcept { return waiting_; }
@@ -102,6 +105,7 @@ class Core final : public fuse::DataHandler {
   void inode_idle(const InodePtr& inode);
 
  private:
+  bool quiet();
   Lane& lane_of(uint64_t ino) noexcept { return *lanes_[ino % lanes_.size()]; }
   void resend_lost(Lane& lane, uint32_t target, uint64_t incarnation);
 
@@ -122,9 +126,9 @@ class Core final : public fuse::DataHandler {
 
   std::mutex commits_mu_;
   std::map<uint64_t, std::shared_ptr<DrainOperation>> commits_;  // guarded by commits_mu_
-  uint64_t commit_token_ = uint64_t{1} << 63;                    // apart from Python's own tokens
+  uint64_t commit_token_ = uint64_t{1} << 62;                    // apart from Python's own tokens
 
-  bool stopped_ = false;
+  std::atomic<bool> stopped_ = false;
   std::vector<std::unique_ptr<Lane>> lanes_;  // last: they end first
 };
 

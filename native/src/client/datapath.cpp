@@ -1,0 +1,59 @@
+#include "client/datapath.h"
+
+namespace braidfs::client {
+
+namespace {
+
+CoreSettings core_settings(const DatapathSettings& settings) {
+  return {.lane_count = settings.lane_count,
+          .memory = {.dirty_bytes_max = settings.dirty_bytes_max,
+                     .held_bytes_max = settings.held_bytes_max},
+          .dirty_bytes_per_inode_max = settings.dirty_bytes_per_inode_max,
+          .timeout_ms = settings.timeout_ms};
+}
+
+}  // namespace
+
+Datapath::Datapath(const DatapathSettings& settings)
+    : cluster_session_(settings.session),
+      core_(core_settings(settings)),
+      session_(fuse::InitSettings{.max_write = settings.max_write}, *this) {
+  core_.replier(session_);
+}
+
+Datapath::~Datapath() { stop(0); }
+
+int Datapath::start(uint64_t root_ino) {
+  if (const int fault = core_.fault(); fault != 0) return fault;
+  std::vector<net::EventLoop*> loops;
+  for (uint32_t lane = 0; lane < core_.lane_count(); ++lane) loops.push_back(&core_.loop(lane));
+  net::UniqueFd python_end;
+  const int started = session_.start(core_, loops, root_ino, python_end);
+  if (started != 0) return started;
+  core_.start();
+  return python_end.release();
+}
+
+void Datapath::stop(uint32_t deadline_ms) {
+  core_.stop(deadline_ms);
+  session_.stop();
+}
+
+std::vector<std::pair<std::string, uint64_t>> Datapath::counters() {
+  auto all = core_.counters();
+  const auto fuse = session_.counters();
+  all.insert(all.end(), fuse.begin(), fuse.end());
+  return all;
+}
+
+void Datapath::upcall_interrupted(uint32_t slot) {
+  core_.events().put({.kind = EventKind::kInterrupt, .token = slot});
+}
+
+void Datapath::unmounted() { core_.events().put({.kind = EventKind::kUnmounted}); }
+
+void Datapath::log(int level, std::string_view text) {
+  core_.events().log(static_cast<LogLevel>(level), 0, std::string(text));
+}
+
+}  // namespace braidfs::client

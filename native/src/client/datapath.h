@@ -1,0 +1,78 @@
+// The native half of a mounted client, composed: the FUSE half (src/fuse) and the file-byte half
+// (core.h) over the same lanes. Methods are those of docs/INTERFACES.md 3.1; bindings/client.cpp
+// gives them to Python.
+//
+// Errors: methods that touch the system return 0 (or an fd) or -errno; table methods return false
+// for malformed or unknown arguments. Threads: ANY THREAD after start(); mount(), attach(), start()
+// and stop() one after another. Blocking: mount() and start() shortly, stop() up to its deadline.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "client/core.h"
+#include "fuse/session.h"
+
+namespace braidfs::client {
+
+struct DatapathSettings {
+  uint32_t lane_count = 1;
+  uint32_t max_write = 1u << 20;
+  uint64_t dirty_bytes_max = 256u << 20;
+  uint64_t dirty_bytes_per_inode_max = 64u << 20;
+  uint64_t held_bytes_max = 256u << 20;
+  uint32_t timeout_ms = 60'000;
+  uint64_t session = 0;
+
+  static constexpr uint32_t kLaneCountMax = 64;
+  bool is_valid() const noexcept {
+    return lane_count >= 1 && lane_count <= kLaneCountMax && max_write >= 4096 &&
+           max_write <= 16u << 20 && max_write % 4096 == 0;
+  }
+};
+
+class Datapath final : private fuse::SessionObserver {
+ public:
+  // settings.is_valid() must hold.
+  explicit Datapath(const DatapathSettings& settings);
+  ~Datapath() override;
+
+  int mount(const fuse::MountRequest& request) { return session_.mount(request); }
+  int attach(net::UniqueFd device) { return session_.attach(std::move(device)); }
+  // The fd that pyfuse3 mounts as /dev/fd/N, now the caller's; or -errno.
+  int start(uint64_t root_ino);
+  void stop(uint32_t deadline_ms);
+
+  int events_fd() const noexcept { return core_.events_fd(); }
+  std::vector<Event> reap(size_t count_max) { return core_.events().reap(count_max); }
+
+  // Cluster, tables, commits: the methods of Core under the names of INTERFACES.md.
+  Core& core() noexcept { return core_; }
+
+  std::optional<fuse::Upcall> upcall(uint32_t slot) const { return session_.upcall(slot); }
+  // 0, -EINVAL or -EAGAIN.
+  int invalidate_inode(uint64_t ino, int64_t offset, int64_t length) {
+    return session_.invalidate_inode(ino, offset, length);
+  }
+  int invalidate_entry(uint64_t parent, std::string_view name) {
+    return session_.invalidate_entry(parent, name);
+  }
+  void session_put(uint64_t session) noexcept { cluster_session_ = session; }
+  std::vector<std::pair<std::string, uint64_t>> counters();
+
+ private:
+  void upcall_interrupted(uint32_t slot) override;
+  void unmounted() override;
+  void log(int level, std::string_view text) override;
+
+  std::atomic<uint64_t> cluster_session_;
+  Core core_;
+  fuse::FuseSession session_;  // after core_: it goes first, its lanes are in core_'s loops
+};
+
+}  // namespace braidfs::client

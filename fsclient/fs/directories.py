@@ -48,6 +48,10 @@ class OpenDirectory:
         self.change_count = 0
         self.page_count = PAGE_COUNT_FIRST
 
+    def is_poor(self, index: int) -> bool:
+        """Too little is left of the page to fill the kernel's buffer: a fresh page is better."""
+        return not self.end and (len(self.entries) - index) * 2 < self.page_count
+
 
 class Directories:
     def __init__(self, meta: Metadata, namespace: Namespace, inodes: Inodes) -> None:
@@ -81,7 +85,7 @@ class Directories:
         """Entries behind cookie, at least one unless the directory ends there."""
         directory = self._get(fh)
         index = _index_behind(directory.entries, cookie) if cookie > COOKIE_PARENT else None
-        if index is None or (index == len(directory.entries) and not directory.end):
+        if index is None or directory.is_poor(index):
             await self._fetch(directory, cookie)
             index = 0
         return self._list(directory, index)
@@ -89,7 +93,7 @@ class Directories:
     def taken(self, fh: int, count: int, *, was_full: bool) -> None:
         """The kernel took that many entries of the last page; was_full: it refused one more."""
         directory = self._get(fh)
-        wanted = count + 2 if was_full else directory.page_count * 2
+        wanted = count + 2 if was_full else max(directory.page_count, count * 2)
         directory.page_count = max(PAGE_COUNT_MIN, min(wanted, PAGE_COUNT_MAX))
 
     def _get(self, fh: int) -> OpenDirectory:

@@ -22,6 +22,7 @@ from fscommon.errors import (
     ProtocolError,
     TransportError,
 )
+from fscommon.tasks import open_tasks
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import Frame
 from fscommon.wire.messages import ClusterMap, Empty, SessionRenew
@@ -133,7 +134,7 @@ class MetaClient:
         """Hold the session until cancelled. A failure of the first connection is raised: it is
         told to whoever mounts; later ones are retried for ever."""
         stream: Stream | None = await self._connect_first()
-        async with trio.open_nursery() as nursery:
+        async with open_tasks() as nursery:
             nursery.start_soon(self._tick)
             nursery.start_soon(self._announce_ready, task_status)
             while True:
@@ -166,14 +167,14 @@ class MetaClient:
         raise last or TransportError("no metaserver address was given")
 
     async def _connect_again(self) -> Stream:
-        delay_s = 0.0
+        delay_s = RECONNECT_DELAY_S_MIN
         while True:
             await trio.sleep(delay_s)
             try:
                 return await self._connect_one()
             except (TransportError, ProtocolError, AuthenticationError) as error:
                 self._events.log(f"cannot connect to the metaserver: {error}")
-            delay_s = min(max(delay_s * 2, RECONNECT_DELAY_S_MIN), RECONNECT_DELAY_S_MAX)
+            delay_s = min(delay_s * 2, RECONNECT_DELAY_S_MAX)
 
     async def _connect_one(self) -> Stream:
         """Try the next address; one that failed is not asked again before the others."""
@@ -191,6 +192,7 @@ class MetaClient:
         self.connection_count += 1
         self._last_heard = trio.current_time()
         self._wake.set()
+        refusal: SessionRefusedError | None = None
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._send_all, stream)
@@ -199,14 +201,19 @@ class MetaClient:
         except* (TransportError, ProtocolError) as group:
             self._events.log(f"connection to the metaserver lost: {group.exceptions[0]}")
         except* SessionRefusedError as group:
-            if not self._ready.is_set():
-                raise group.exceptions[0] from None
-            self._events.log(str(group.exceptions[0]))
-            await trio.sleep(RECONNECT_DELAY_S_MAX)
+            refusal = next(e for e in group.exceptions if isinstance(e, SessionRefusedError))
         finally:
             self.core.lost()
             with trio.CancelScope(shield=True):
                 await stream.aclose()
+        if refusal is not None:
+            await self._refused(refusal)
+
+    async def _refused(self, refusal: SessionRefusedError) -> None:
+        if not self._ready.is_set():
+            raise refusal
+        self._events.log(str(refusal))
+        await trio.sleep(RECONNECT_DELAY_S_MAX)
 
     async def _receive_all(self, stream: Stream) -> None:
         core = self.core

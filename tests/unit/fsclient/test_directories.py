@@ -1,0 +1,134 @@
+"""Listing directories: cookies, bounded pages, and entries that a change has overtaken."""
+
+from typing import Any
+
+import pytest
+
+from fsclient.fs.directories import PAGE_COUNT_FIRST, PAGE_COUNT_MAX
+from fsclient.fs.filesystem import FileSystem
+from fscommon.errors import FsError
+from fscommon.wire.messages import DirectoryEntry, Entry, ReadDir, ReadDirReply, Removed
+from fscommon.wire.ops import Op
+
+from .fakes import DIRECTORY, FakeLanes, FakeMetadata, record
+
+
+class BigDirectory:
+    """A directory of `count` entries with cookies 10, 20, 30..."""
+
+    def __init__(self, count: int) -> None:
+        self.cookies = [10 * (index + 1) for index in range(count)]
+
+    def answer(self, request: ReadDir) -> ReadDirReply:
+        behind = [cookie for cookie in self.cookies if cookie > request.cookie]
+        page = behind[: request.count]
+        entries = tuple(DirectoryEntry(b"f%d" % cookie, cookie, record(cookie)) for cookie in page)
+        return ReadDirReply(entries, len(page) == len(behind))
+
+
+@pytest.fixture
+def meta() -> FakeMetadata:
+    made = FakeMetadata()
+    made.answers[Op.GETATTR] = Entry(record(2, mode=DIRECTORY, parent=1))
+    return made
+
+
+@pytest.fixture
+def fs(meta: FakeMetadata) -> FileSystem:
+    return FileSystem(meta, FakeLanes(), lambda _: None)
+
+
+async def list_all(fs: FileSystem, fh: int, room: int) -> list[bytes]:
+    """As the kernel does: `room` entries at a time, by cookie."""
+    names: list[bytes] = []
+    cookie = 0
+    while True:
+        taken = 0
+        for dot in await fs.directories.dots(fh, cookie):
+            names.append(dot.name)
+            cookie = dot.cookie
+        was_full = False
+        for listed in await fs.directories.page(fh, cookie):
+            if taken == room:
+                was_full = True
+                break
+            names.append(listed.name)
+            cookie = listed.cookie
+            taken += 1
+        fs.directories.taken(fh, taken, was_full=was_full)
+        if not taken:
+            return names
+
+
+@pytest.mark.parametrize("count", [0, 1, 127, 128, 129, 1000, 5000])
+@pytest.mark.parametrize("room", [3, 30, 400])
+async def test_every_entry_once(meta: FakeMetadata, fs: FileSystem, count: int, room: int) -> None:
+    meta.answers[Op.READDIR] = BigDirectory(count).answer
+    fs.directories.open(1, 2)
+    names = await list_all(fs, 1, room)
+    assert names == [b".", b"..", *(b"f%d" % (10 * (i + 1)) for i in range(count))]
+
+
+async def test_pages_are_bounded(meta: FakeMetadata, fs: FileSystem) -> None:
+    meta.answers[Op.READDIR] = BigDirectory(20000).answer
+    fs.directories.open(1, 2)
+    await list_all(fs, 1, 100000)
+    counts = [request.count for request in meta.requests(Op.READDIR)]
+    assert counts[0] == PAGE_COUNT_FIRST
+    assert max(counts) == PAGE_COUNT_MAX
+
+
+async def test_a_full_kernel_buffer_shrinks_the_page(meta: FakeMetadata, fs: FileSystem) -> None:
+    meta.answers[Op.READDIR] = BigDirectory(2000).answer
+    fs.directories.open(1, 2)
+    await list_all(fs, 1, 30)
+    assert meta.requests(Op.READDIR)[-1].count == 32
+
+
+async def test_rewind_sees_what_is_new(meta: FakeMetadata, fs: FileSystem) -> None:
+    directory = BigDirectory(3)
+    meta.answers[Op.READDIR] = directory.answer
+    fs.directories.open(1, 2)
+    await list_all(fs, 1, 10)
+    directory.cookies.append(99)
+    assert b"f99" in await list_all(fs, 1, 10)
+
+
+async def test_seek_to_any_cookie(meta: FakeMetadata, fs: FileSystem) -> None:
+    meta.answers[Op.READDIR] = BigDirectory(100).answer
+    fs.directories.open(1, 2)
+    assert next(await fs.directories.page(1, 500)).name == b"f510"
+    assert next(await fs.directories.page(1, 20)).name == b"f30"
+
+
+async def test_entries_overtaken_by_a_change_are_stale(meta: FakeMetadata, fs: FileSystem) -> None:
+    meta.answers[Op.READDIR] = BigDirectory(100).answer
+    meta.answers[Op.UNLINK] = Removed(record(20, nlink=0))
+    fs.directories.open(1, 2)
+    first = list(await fs.directories.page(1, 0))
+    assert not any(listed.is_stale for listed in first)
+    await fs.namespace.unlink(2, b"f20")
+    assert all(listed.is_stale for listed in await fs.directories.page(1, 10))
+
+
+async def test_unknown_handle(fs: FileSystem) -> None:
+    with pytest.raises(FsError, match="EBADF"):
+        await fs.directories.page(77, 0)
+
+
+async def test_hostile_empty_page(meta: FakeMetadata, fs: FileSystem) -> None:
+    """A page without entries that is not the end would be asked for, for ever."""
+    meta.answers[Op.READDIR] = ReadDirReply((), False)
+    fs.directories.open(1, 2)
+    with pytest.raises(FsError, match="EIO"):
+        await fs.directories.page(1, 0)
+
+
+async def test_released_directory_is_gone(meta: FakeMetadata, fs: FileSystem) -> None:
+    def never(_: Any) -> ReadDirReply:
+        raise AssertionError
+
+    meta.answers[Op.READDIR] = never
+    fs.directories.open(1, 2)
+    fs.directories.release(1)
+    assert len(fs.directories) == 0

@@ -1,0 +1,218 @@
+"""The trio rim of the session: callers, reconnecting, cancellation, the first connection."""
+
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from fsclient.meta.client import Events, MetaClient
+from fsclient.meta.core import SessionRefusedError
+from fscommon.errors import FsError, Status, TransportError
+from fscommon.wire.frame import Frame
+from fscommon.wire.messages import Caller, ClusterMap, Empty, Entry, GetAttr, MkDir
+from fscommon.wire.ops import Op
+
+from .memory_metaserver import MemoryMetaserver
+
+CALLER = Caller(0, 0, 0)
+
+
+class MemoryStream:
+    """A connection to a MemoryMetaserver; the server answers while the client sends."""
+
+    def __init__(self, server: MemoryMetaserver) -> None:
+        self.server = server
+        self.inbox, self.outbox = trio.open_memory_channel[Frame](math.inf)[::-1]
+        self.is_mute = False
+
+    async def send(self, octets: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        for reply in self.server.receive(octets):
+            if not self.is_mute:
+                self.outbox.send_nowait(reply)
+
+    async def receive_batch(self) -> list[Frame]:
+        try:
+            return [await self.inbox.receive()]
+        except trio.EndOfChannel:
+            return []
+
+    async def aclose(self) -> None:
+        self.outbox.close()
+
+    def cut(self) -> None:
+        self.server.disconnect()
+        self.outbox.close()
+
+
+class World:
+    def __init__(self) -> None:
+        self.server = MemoryMetaserver()
+        self.streams: list[MemoryStream] = []
+        self.dialed: list[str] = []
+        self.dead: set[str] = set()
+        self.maps: list[ClusterMap] = []
+        self.evictions: list[int] = []
+        self.orphans: list[Op] = []
+        self.logged: list[str] = []
+
+    async def connect(self, address: str, session: int) -> MemoryStream:
+        await trio.lowlevel.checkpoint()
+        self.dialed.append(address)
+        if address in self.dead:
+            raise TransportError(f"nothing listens at {address}")
+        self.streams.append(MemoryStream(self.server))
+        return self.streams[-1]
+
+    def client(self, *addresses: str, timeout_s: float = 60.0) -> MetaClient:
+        events = Events(
+            tuple, self.maps.append, self.evictions.append,
+            lambda op, _body: self.orphans.append(op), self.logged.append,
+        )  # fmt: skip
+        return MetaClient(
+            addresses or ("one:1",), self.connect, events, node="test", timeout_s=timeout_s
+        )
+
+    @asynccontextmanager
+    async def running(self, client: MetaClient) -> AsyncIterator[None]:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(client.run)
+            yield
+            nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def mkdir(name: bytes) -> MkDir:
+    return MkDir(1, name, 0o755, CALLER)
+
+
+async def test_call_and_map(world: World, autojump_clock: trio.testing.MockClock) -> None:
+    client = world.client()
+    async with world.running(client):
+        reply = await client.call(Op.MKDIR, mkdir(b"a"), Entry)
+        assert reply.attributes == b"a"
+        with pytest.raises(FsError, match="ENOENT"):
+            await client.call(Op.MKDIR, mkdir(b"missing"), Entry)
+    assert [cluster_map.epoch for cluster_map in world.maps] == [1]
+
+
+async def test_many_callers(world: World, autojump_clock: trio.testing.MockClock) -> None:
+    client = world.client()
+    names = [b"%d" % index for index in range(3000)]
+    async with world.running(client), trio.open_nursery() as nursery:
+        for name in names:
+            nursery.start_soon(client.call, Op.MKDIR, mkdir(name), Entry)
+    assert sorted(world.server.now.applied) == sorted(names)
+
+
+async def test_next_address_is_tried(world: World, autojump_clock: trio.testing.MockClock) -> None:
+    world.dead = {"one:1"}
+    client = world.client("one:1", "two:2")
+    async with world.running(client):
+        await client.call(Op.GETATTR, GetAttr(1), Entry)
+    assert world.dialed == ["one:1", "two:2"]
+
+
+async def test_first_failure_is_told(world: World, autojump_clock: trio.testing.MockClock) -> None:
+    world.dead = {"one:1", "two:2"}
+    with pytest.RaisesGroup(TransportError):
+        async with world.running(world.client("one:1", "two:2")):
+            pass
+
+
+async def test_reconnect_replays(world: World, autojump_clock: trio.testing.MockClock) -> None:
+    client = world.client()
+    async with world.running(client):
+        await client.call(Op.MKDIR, mkdir(b"a"), Entry)
+        world.server.crash()
+        world.dead = {"one:1"}
+        world.streams[-1].cut()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.call, Op.MKDIR, mkdir(b"b"), Entry)
+            await trio.sleep(20)
+            assert not client.is_ready
+            world.dead = set()
+    assert world.server.now.applied == [b"a", b"b"]
+
+
+async def test_timeout(world: World, autojump_clock: trio.testing.MockClock) -> None:
+    client = world.client(timeout_s=5.0)
+    async with world.running(client):
+        world.streams[-1].is_mute = True
+        began = trio.current_time()
+        with pytest.raises(FsError) as caught:
+            await client.call(Op.GETATTR, GetAttr(1), Entry)
+        assert caught.value.status is Status.ETIMEDOUT
+        assert 5.0 <= trio.current_time() - began < 6.0
+
+
+async def test_silent_peer_is_left(world: World, autojump_clock: trio.testing.MockClock) -> None:
+    client = world.client(timeout_s=math.inf)
+    async with world.running(client):
+        world.streams[-1].is_mute = True
+        await client.call(Op.GETATTR, GetAttr(1), Entry)
+    assert len(world.streams) == 2
+
+
+async def test_cancelled_call_is_followed(
+    world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    client = world.client()
+    async with world.running(client):
+        with trio.move_on_after(0) as scope:
+            await client.call(Op.MKDIR, mkdir(b"never sent"), Entry)
+        assert scope.cancelled_caught
+        await client.call(Op.BARRIER, Empty(), Empty)
+    assert world.server.now.applied == []
+
+
+async def test_eviction(world: World, autojump_clock: trio.testing.MockClock) -> None:
+    client = world.client()
+    async with world.running(client):
+        first = client.core.session
+        world.server.evict(first)
+        await client.call(Op.GETATTR, GetAttr(1), Entry)
+        assert world.evictions == [client.core.session]
+        assert client.core.session != first
+
+
+async def test_refused_session_fails_the_mount(
+    world: World, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = world.server
+    monkeypatch.setattr(server, "_open", lambda frame: server._fail(frame.header, Status.EPERM))
+    with pytest.RaisesGroup(SessionRefusedError):
+        async with world.running(world.client()):
+            pass
+
+
+async def test_close_makes_everything_durable(
+    world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    client = world.client()
+    async with world.running(client):
+        await client.call(Op.MKDIR, mkdir(b"a"), Entry)
+        await client.close()
+    assert world.server.kept.applied == [b"a"]
+
+
+async def test_abort(world: World, autojump_clock: trio.testing.MockClock) -> None:
+    client = world.client(timeout_s=math.inf)
+    async with world.running(client):
+        world.streams[-1].is_mute = True
+
+        async def expect_abort() -> None:
+            with pytest.raises(FsError, match="ABORTED"):
+                await client.call(Op.GETATTR, GetAttr(1), Entry)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(expect_abort)
+            await trio.testing.wait_all_tasks_blocked()
+            assert client.abort() == 1

@@ -1,0 +1,148 @@
+"""pyfuse3's handlers without a mount: numbers, errnos, interruption, bugs."""
+
+import errno
+from dataclasses import dataclass
+from typing import Any
+
+import pyfuse3
+import pytest
+import trio
+
+from fsclient.fs.filesystem import FileSystem
+from fsclient.fuse.operations import CacheTimes, Operations
+from fscommon.errors import FsError, Status
+from fscommon.wire.messages import Entry, StatFsReply
+from fscommon.wire.ops import Op
+
+from .fakes import DIRECTORY, FakeLanes, FakeMetadata, record
+
+ROOT = 40
+
+
+@dataclass
+class Context:
+    pid: int = 3  # the upcall slot
+    uid: int = 0
+    gid: int = 0
+    umask: int = 0o22
+
+
+class FakeUpcalls:
+    def __init__(self) -> None:
+        self.uniques = {3: 1000}
+
+    def upcall(self, slot: int) -> tuple[int, int, int, int]:
+        if slot not in self.uniques:
+            raise ValueError(slot)
+        return self.uniques[slot], 1, 3, 0
+
+
+@pytest.fixture
+def meta() -> FakeMetadata:
+    return FakeMetadata()
+
+
+@pytest.fixture
+def upcalls() -> FakeUpcalls:
+    return FakeUpcalls()
+
+
+@pytest.fixture
+def operations(meta: FakeMetadata, upcalls: FakeUpcalls) -> Operations:
+    files = FileSystem(meta, FakeLanes(), lambda _: None)
+    return Operations(files, upcalls, ROOT, CacheTimes(1.0, 2.0))
+
+
+async def test_root_has_two_numbers(operations: Operations, meta: FakeMetadata) -> None:
+    meta.answers[Op.GETATTR] = lambda request: Entry(record(request.ino, mode=DIRECTORY))
+    entry = await operations.getattr(1, Context())
+    assert entry.st_ino == 1
+    assert meta.requests(Op.GETATTR)[0].ino == ROOT
+
+
+async def test_nothing_is_above_the_root(operations: Operations, meta: FakeMetadata) -> None:
+    meta.answers[Op.GETATTR] = lambda request: Entry(record(request.ino, mode=DIRECTORY, parent=7))
+    assert (await operations.lookup(1, b"..", Context())).st_ino == 1
+
+
+async def test_timeouts(operations: Operations, meta: FakeMetadata) -> None:
+    meta.answers[Op.LOOKUP] = Entry(record(5, mtime_ns=1_000_000_007))
+    entry = await operations.lookup(1, b"f", Context())
+    assert (entry.entry_timeout, entry.attr_timeout) == (1.0, 2.0)
+    assert entry.st_mtime_ns == 1_000_000_007
+
+
+@pytest.mark.parametrize("status", list(Status)[1:])
+async def test_every_status_is_an_errno(
+    operations: Operations, meta: FakeMetadata, status: Status
+) -> None:
+    meta.answers[Op.LOOKUP] = FsError(status)
+    with pytest.raises(pyfuse3.FUSEError) as caught:
+        await operations.lookup(1, b"f", Context())
+    assert caught.value.errno == FsError(status).errno
+
+
+async def test_a_bug_is_one_eio(operations: Operations, meta: FakeMetadata) -> None:
+    def broken(_: Any) -> None:
+        raise ZeroDivisionError
+
+    seen: list[tuple[str, bool]] = []
+    operations.observe = lambda name, _seconds, failed: seen.append((name, failed))
+    meta.answers[Op.LOOKUP] = broken
+    with pytest.raises(pyfuse3.FUSEError) as caught:
+        await operations.lookup(1, b"f", Context())
+    assert caught.value.errno == errno.EIO
+    assert seen == [("lookup", True)]
+    assert operations.running_count == 0
+
+
+class Stuck(FakeMetadata):
+    async def call(self, op: Op, message: object, reply: type[Any]) -> Any:
+        await trio.sleep_forever()
+
+
+async def _errno_of_lookup(operations: Operations) -> int:
+    try:
+        await operations.lookup(1, b"f", Context())
+    except pyfuse3.FUSEError as error:
+        return int(error.errno)
+    return 0
+
+
+async def test_interrupt_ends_the_handler(upcalls: FakeUpcalls) -> None:
+    files = FileSystem(Stuck(), FakeLanes(), lambda _: None)
+    operations = Operations(files, upcalls, ROOT, CacheTimes(1.0, 1.0))
+    outcome: list[int] = []
+
+    async def look() -> None:
+        outcome.append(await _errno_of_lookup(operations))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(look)
+        await trio.testing.wait_all_tasks_blocked()
+        operations.interrupt(3)
+    assert outcome == [errno.EINTR]
+
+
+async def test_interrupt_before_the_handler_started(upcalls: FakeUpcalls) -> None:
+    files = FileSystem(Stuck(), FakeLanes(), lambda _: None)
+    operations = Operations(files, upcalls, ROOT, CacheTimes(1.0, 1.0))
+    operations.interrupt(3)
+    with trio.fail_after(5):
+        assert await _errno_of_lookup(operations) == errno.EINTR
+
+
+async def test_late_interrupt_of_a_reused_slot_hits_nobody(
+    operations: Operations, upcalls: FakeUpcalls, meta: FakeMetadata
+) -> None:
+    operations.interrupt(3)
+    upcalls.uniques[3] = 2000  # another request has the slot now
+    meta.answers[Op.LOOKUP] = Entry(record(5))
+    assert (await operations.lookup(1, b"f", Context())).st_ino == 5
+
+
+async def test_statfs(operations: Operations, meta: FakeMetadata) -> None:
+    meta.answers[Op.STATFS] = StatFsReply(1 << 40, 1 << 39, 1 << 38, 100, 90)
+    stat = await operations.statfs(Context())
+    assert stat.f_blocks * stat.f_frsize == 1 << 40
+    assert (stat.f_bavail * stat.f_frsize, stat.f_namemax) == (1 << 38, 255)

@@ -96,8 +96,7 @@ class IoPlan {
   bool run_nowait() noexcept;  // reads only what is cached; true: nothing is left
 
  private:
-  friend class PlanBuilder;
-  friend class ChunkStore;
+  friend class StoreBody;
   void consume(IoSegment& segment, uint32_t count) noexcept;
 
   std::shared_ptr<File> file_;
@@ -131,7 +130,8 @@ constexpr size_t read_buffer_bytes(uint64_t offset, uint32_t length) noexcept {
   return static_cast<size_t>((end - first) * limits::kBlockSize);
 }
 
-struct WriteState;  // private to the store
+class StoreBody;  // these are private to the store
+struct WriteState;
 struct ReadState;
 
 class WriteOp {
@@ -143,7 +143,7 @@ class WriteOp {
   IoPlan& plan() noexcept;  // only after begin_write answered kOk
 
  private:
-  friend class ChunkStore;
+  friend class StoreBody;
   std::unique_ptr<WriteState> state_;
 };
 
@@ -156,7 +156,7 @@ class ReadOp {
   IoPlan& plan() noexcept;  // only after begin_read answered kOk
 
  private:
-  friend class ChunkStore;
+  friend class StoreBody;
   std::unique_ptr<ReadState> state_;
 };
 
@@ -233,9 +233,8 @@ class ChunkStore {
   StoreFigures figures();
 
  private:
-  class Body;
-  explicit ChunkStore(std::unique_ptr<Body> body) noexcept;
-  std::unique_ptr<Body> body_;
+  explicit ChunkStore(std::unique_ptr<StoreBody> body) noexcept;
+  std::unique_ptr<StoreBody> body_;
 };
 
 }  // namespace braidfs::store

@@ -1,0 +1,240 @@
+// The chunk store's inside, shared by its source files: records.cpp (objects and groups into
+// memory), write.cpp, read.cpp, durable.cpp (sync, stat, remove), cut.cpp (truncate,
+// punch), checkpoint.cpp, recovery.cpp, chunk_store.cpp (open, superblock, background thread, figures).
+// Private to src/store. ANY THREAD unless a function says which lock its caller holds.
+#pragma once
+#include <condition_variable>
+#include <shared_mutex>
+#include <stop_token>
+#include <thread>
+#include <utility>
+
+#include "store/gate.h"
+#include "store/log.h"
+#include "store/object_table.h"
+#include "store/space.h"
+
+namespace braidfs::store {
+
+struct GroupPiece {  // what an operation touches of one group
+  uint32_t index = 0;
+  uint32_t first = 0;
+  uint32_t count = 0;
+  std::shared_ptr<Group> group;
+};
+
+// Cuts blocks [first, end) at group boundaries.
+std::vector<GroupPiece> pieces_of(uint64_t first_block, uint64_t end_block);
+
+struct WriteState {
+  explicit WriteState(StoreBody& owner) noexcept : body(owner) {}
+  WriteState(const WriteState&) = delete;
+  WriteState& operator=(const WriteState&) = delete;
+  ~WriteState();
+
+  StoreBody& body;
+  ObjectPointer object;
+  RangeLock::Ticket ticket = 0;
+  IoPlan plan;
+  WriteRequest request;
+  uint64_t first_block = 0;
+  uint64_t end_block = 0;
+  std::vector<GroupPiece> pieces;
+  std::vector<EntryRun> runs;
+  std::vector<uint64_t> sums;        // by block of the request
+  std::vector<std::shared_ptr<RedoBlock>> redo;  // in order of the REDO runs' blocks
+  std::unique_ptr<Block> head;       // merged first block, when partial
+  std::unique_ptr<Block> tail;       // merged last block, when partial and not the first
+  uint64_t new_blocks = 0;
+};
+
+struct BlockView {
+  uint64_t sum = 0;
+  uint64_t home = 0;   // file offset
+  RedoPointer redo;
+  bool hole = true;
+};
+
+struct ReadState {
+  explicit ReadState(StoreBody& owner) noexcept : body(owner) {}
+  ReadState(const ReadState&) = delete;
+  ReadState& operator=(const ReadState&) = delete;
+  ~ReadState();
+
+  StoreBody& body;
+  ObjectPointer object;
+  RangeLock::Ticket ticket = 0;
+  IoPlan plan;
+  ReadRequest request;
+  uint32_t length = 0;  // after the cut at the object's end
+  std::vector<BlockView> blocks;
+};
+
+struct PageImage {
+  std::shared_ptr<Group> group;
+  RecordPage page;
+  uint8_t place = 0;
+  std::vector<std::pair<uint32_t, RedoPointer>> redo;  // by block: bytes that went home
+};
+
+struct CheckpointPart {  // of one object
+  ObjectPointer object;
+  std::shared_ptr<File> file;
+  std::vector<PageImage> images;
+};
+
+class StoreBody {
+ public:
+  StoreBody(std::shared_ptr<Device> files, const StoreConfig& settings);
+  ~StoreBody();
+
+  // chunk_store.cpp
+  Status open(std::string& message);
+  Status stop();
+  Status set_target(uint32_t target);
+  StoreFigures figures();
+  uint64_t incarnation() const noexcept { return superblock_.incarnation; }
+
+  // write.cpp, read.cpp
+  Status begin_write(WriteOp& op, const WriteRequest& request, Wait wait);
+  Status finish_write(WriteOp& op);
+  void release(WriteState& state) noexcept;
+  Status begin_read(ReadOp& op, const ReadRequest& request, Wait wait);
+  ReadResult finish_read(ReadOp& op, std::span<uint64_t> sums);
+  void release(ReadState& state) noexcept;
+  static IoPlan& plan_of(WriteOp& op) noexcept { return op.state_->plan; }
+
+  // durable.cpp
+  Status sync(ObjectId id);
+  Status sync_batch(std::span<const ObjectPointer> objects);
+  Status truncate(ObjectId id, uint64_t length, uint32_t epoch);
+  Status punch(ObjectId id, uint64_t offset, uint64_t length);
+  Status stat(ObjectId id, ObjectFigures& figures);
+  Status remove(ObjectId id);
+  Status sync_older_than(Clock::duration age);
+
+  // checkpoint.cpp
+  Status checkpoint();
+
+ private:
+  friend class Recovery;
+  using Guard = std::unique_lock<std::mutex>;
+
+  // records.cpp; the caller holds object.mu
+  Status open_object(Object& object, Wait wait);
+  Status load_group(Object& object, uint32_t index, Wait wait, std::shared_ptr<Group>& group);
+  Status load_pieces(Object& object, std::vector<GroupPiece>& pieces, Wait wait);
+  Status file_of(Object& object, std::shared_ptr<File>& file);
+  Status direct_of(Object& object, std::shared_ptr<File>& file);
+  Status create_object(Object& object);
+  void make_dirty(const ObjectPointer& object, Group& group);
+  void make_clean(Group& group);
+  void changed(const ObjectPointer& object, uint64_t sequence);
+  Status read_pages(File& file, Object& object, uint32_t index, Wait wait, RecordPage (&pages)[2]);
+  void adopt_page(Object& object, uint32_t index, const RecordPage (&pages)[2], Group& group);
+  void apply_cuts(const Object& object, uint32_t index, Group& group);
+  static void apply_cut_to(const Punched& cut, uint32_t index, Group& group);
+  void shed_groups(Object& object);
+  // Verified bytes of one block; the caller holds its range lock, not the mutex.
+  Status read_block(Object& object, const std::shared_ptr<File>& file, uint64_t block,
+                    const BlockView& view, std::span<std::byte> bytes, Wait wait);
+  Status reread_direct(Object& object, const BlockView& view, std::span<std::byte> bytes);
+  static BlockView view_of(const Group& group, uint32_t index, uint32_t block);
+  void report_corrupt(const Object& object, uint64_t block);
+  Status count_error(Status status) noexcept;
+
+  // write.cpp
+  Status prepare(WriteState& state, Wait wait);
+  Status lock_for_write(WriteState& state, Guard& guard, Wait wait);
+  Status admit(Object& object, uint32_t epoch) const;
+  Status merge_edges(WriteState& state, Guard& guard, Wait wait);
+  Status merge_block(WriteState& state, Guard& guard, uint64_t block, Wait wait,
+                     std::unique_ptr<Block>& merged);
+  void classify(WriteState& state);
+  void place_piece(WriteState& state, GroupPiece& piece);
+  Status plan_write(WriteState& state);
+  const std::byte* source_of(const WriteState& state, uint64_t block) const noexcept;
+  void add_part(IoPlan& plan, IoSegment& segment, const void* bytes, size_t length) const;
+  Status log_write(WriteState& state, uint64_t& sequence);
+  void apply_write(WriteState& state, uint64_t sequence);
+  void switch_slot(Object& object, const EntryRun& run, uint64_t sequence, Group& group);
+  Status wait_for_room(uint64_t bytes, Wait wait);
+  bool crowded(uint64_t bytes) const noexcept;
+  bool half_full() const noexcept;
+
+  // read.cpp
+  Status prepare(ReadState& state, Wait wait);
+  Status plan_read(ReadState& state, Wait wait);
+  Status settle_block(ReadState& state, size_t index);
+
+  // durable.cpp
+  struct Flush;  // one object's part of a sync
+  Status capture(Flush& flush);
+  Status flush_bytes(std::span<Flush> flushes);
+  Status status_of_sync(int result) noexcept;
+  Status commit(std::span<Flush> flushes);
+  void settle(Object& object);
+  bool release_punched(Object& object, const Punched& punched);
+  EntryHeader header_for(const Object& object, EntryKind kind) const;
+  Status mark_removed(const ObjectPointer& object);
+
+  // cut.cpp
+  struct Edges {  // partial blocks with zeros in the part that was cut
+    std::vector<EntryRun> runs;
+    std::vector<uint64_t> sums;
+    std::vector<std::shared_ptr<RedoBlock>> redo;
+  };
+  Status lock_whole(Object& object, Guard& guard, RangeLock::Ticket& ticket);
+  Status truncate_locked(const ObjectPointer& object, Guard& guard, uint64_t length, uint32_t epoch);
+  Status zero_edge(Object& object, Guard& guard, uint64_t from, uint64_t to, Edges& edges);
+  Status log_cut(const ObjectPointer& object, EntryHeader header, const Edges& edges);
+  Status cut_groups(const ObjectPointer& object, uint64_t first_block, uint64_t end_block);
+  Status release_tail(Object& object, uint64_t length);
+  void release_boundary(Object& object, File& file, uint32_t index, uint32_t from);
+  Status punch_locked(const ObjectPointer& object, Guard& guard, uint64_t offset, uint64_t end);
+
+  // checkpoint.cpp
+  Status checkpoint_batch(std::span<const ObjectPointer> objects);
+  Status snapshot(const ObjectPointer& object, CheckpointPart& part);
+  PageImage image_of(const Object& object, uint32_t index, const std::shared_ptr<Group>& group);
+  Status write_redo(const CheckpointPart& part);
+  Status sync_parts(std::span<const CheckpointPart> parts);
+  Status write_images(std::span<const CheckpointPart> parts);
+  void finish_part(CheckpointPart& part, bool written);
+  void finish_group(Object& object, File& file, PageImage& image);
+  Status sync_unlinked();
+
+  // chunk_store.cpp
+  Status create_target(std::string& message);
+  Status read_superblock(std::string& message);
+  Status write_superblock();
+  Status count_objects();
+  void background(const std::stop_token& stop);
+  void say(int level, const std::string& text) const;
+
+  std::shared_ptr<Device> device_;
+  const StoreConfig config_;
+  Space space_;
+  std::atomic<uint64_t> redo_bytes_{0};
+  ObjectTable table_;
+  std::unique_ptr<Log> log_;
+  Superblock superblock_;
+  std::mutex superblock_mu_;
+  std::atomic<uint64_t> dirty_groups_{0};
+  std::atomic<uint64_t> objects_{0};
+  std::atomic<uint64_t> errors_{0};
+  std::atomic<uint64_t> checkpoints_{0};
+  std::atomic<uint32_t> target_{0};
+  bool recovering_ = false;  // pages torn by the cut are expected
+  Gate gate_;
+  std::mutex checkpoint_mu_;
+  std::mutex batch_mu_;  // whoever holds the sync_mu of several objects
+  std::mutex unlinked_mu_;
+  std::unordered_set<std::string> unlinked_;  // directories with an unlink not yet durable
+  std::mutex room_mu_;
+  std::condition_variable_any room_;  // signalled when the log got shorter; and to the background
+  std::atomic<bool> checkpoint_wanted_{false};
+  std::jthread thread_;
+};
+
+}  // namespace braidfs::store

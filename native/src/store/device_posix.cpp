@@ -1,0 +1,167 @@
+// Device on a directory of a real file system (ext4, XFS, tmpfs for tests of other parts).
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <dirent.h>
+#include <fstream>
+
+#include "store/device.h"
+
+namespace braidfs::store {
+
+namespace {
+
+int outcome(int result) noexcept { return result < 0 ? -errno : 0; }
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) noexcept : fd_(fd) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  int get() const noexcept { return fd_; }
+
+ private:
+  int fd_;
+};
+
+class PosixFile final : public File {
+ public:
+  explicit PosixFile(int fd) noexcept : fd_(fd) {}
+  int fd() const noexcept override { return fd_.get(); }
+
+  int64_t readv(std::span<const iovec> parts, uint64_t offset, bool nowait) override {
+    const ssize_t got = ::preadv2(fd_.get(), parts.data(), static_cast<int>(parts.size()),
+                                  static_cast<off_t>(offset), nowait ? RWF_NOWAIT : 0);
+    if (got < 0 && nowait && errno == EOPNOTSUPP) return -EAGAIN;
+    return got < 0 ? -errno : got;
+  }
+  int64_t writev(std::span<const iovec> parts, uint64_t offset) override {
+    const ssize_t put = ::pwritev(fd_.get(), parts.data(), static_cast<int>(parts.size()),
+                                  static_cast<off_t>(offset));
+    return put < 0 ? -errno : put;
+  }
+  int sync() override { return outcome(::fdatasync(fd_.get())); }
+  int truncate(uint64_t size) override {
+    return outcome(::ftruncate(fd_.get(), static_cast<off_t>(size)));
+  }
+  int punch(uint64_t offset, uint64_t length) override {
+    return outcome(::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                               static_cast<off_t>(offset), static_cast<off_t>(length)));
+  }
+  int allocate(uint64_t offset, uint64_t length) override {
+    return outcome(::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                               static_cast<off_t>(length)));
+  }
+  int figures(FileFigures& figures) override {
+    struct stat status {};
+    if (::fstat(fd_.get(), &status) < 0) return -errno;
+    figures.size = static_cast<uint64_t>(status.st_size);
+    figures.allocated = static_cast<uint64_t>(status.st_blocks) * 512;
+    return 0;
+  }
+
+ private:
+  Descriptor fd_;
+};
+
+class PosixDevice final : public Device {
+ public:
+  explicit PosixDevice(int root) noexcept : root_(root), lock_(-1) {}
+  ~PosixDevice() override {
+    if (lock_ >= 0) ::close(lock_);
+  }
+
+  int open(const std::string& path, OpenMode mode, std::shared_ptr<File>& file) override {
+    int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW;
+    if (mode == OpenMode::kCreate) flags |= O_CREAT;
+    if (mode == OpenMode::kDirect) flags |= O_DIRECT;
+    const int fd = ::openat(root_.get(), path.c_str(), flags, 0600);
+    if (fd < 0) return -errno;
+    file = std::make_shared<PosixFile>(fd);
+    return 0;
+  }
+  int make_directory(const std::string& path) override {
+    if (::mkdirat(root_.get(), path.c_str(), 0700) == 0 || errno == EEXIST) return 0;
+    return -errno;
+  }
+  int rename(const std::string& from, const std::string& to) override {
+    return outcome(::renameat(root_.get(), from.c_str(), root_.get(), to.c_str()));
+  }
+  int unlink(const std::string& path) override {
+    return outcome(::unlinkat(root_.get(), path.c_str(), 0));
+  }
+  int sync_directory(const std::string& path) override {
+    const Descriptor directory(open_directory(path));
+    return directory.get() < 0 ? -errno : outcome(::fsync(directory.get()));
+  }
+  int sync_all() override { return outcome(::syncfs(root_.get())); }
+
+  int list(const std::string& path,
+           const std::function<void(std::string_view name)>& visit) override {
+    const int fd = open_directory(path);
+    if (fd < 0) return -errno;
+    const std::unique_ptr<DIR, int (*)(DIR*)> directory(::fdopendir(fd), ::closedir);
+    if (!directory) {
+      ::close(fd);
+      return -ENOMEM;
+    }
+    errno = 0;
+    while (const dirent* entry = ::readdir(directory.get())) {
+      const std::string_view name = entry->d_name;
+      if (name != "." && name != "..") visit(name);
+      errno = 0;
+    }
+    return -errno;
+  }
+  int space(DeviceSpace& space) override {
+    struct statvfs status {};
+    if (::fstatvfs(root_.get(), &status) < 0) return -errno;
+    space.bytes_total = uint64_t{status.f_blocks} * status.f_frsize;
+    space.bytes_free = uint64_t{status.f_bavail} * status.f_frsize;
+    return 0;
+  }
+  int lock(const std::string& path) override {
+    const int fd = ::openat(root_.get(), path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0) return -errno;
+    if (::flock(fd, LOCK_EX | LOCK_NB) < 0) {
+      const int error = errno;
+      ::close(fd);
+      return -error;
+    }
+    lock_ = fd;
+    return 0;
+  }
+  std::string boot_id() override {
+    std::ifstream source("/proc/sys/kernel/random/boot_id");
+    std::string id;
+    std::getline(source, id);
+    return id;
+  }
+
+ private:
+  int open_directory(const std::string& path) const {
+    return ::openat(root_.get(), path.empty() ? "." : path.c_str(),
+                    O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  }
+  Descriptor root_;
+  int lock_;
+};
+
+}  // namespace
+
+int open_posix_device(const std::string& root, std::shared_ptr<Device>& device) {
+  const int fd = ::open(root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return -errno;
+  device = std::make_shared<PosixDevice>(fd);
+  return 0;
+}
+
+}  // namespace braidfs::store

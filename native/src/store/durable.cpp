@@ -1,0 +1,232 @@
+// SYNC of one object or many, STAT and DELETE.
+//
+// A sync captures the object's last entry, fdatasyncs the bytes, then logs COMMIT up to that entry
+// and fdatasyncs the log. Writes go on meanwhile: they never touch a place that the captured
+// entries name (see object.h), so what is committed is what is on the device.
+#include <algorithm>
+#include <set>
+
+#include "store/body.h"
+#include "store/fault.h"
+
+namespace braidfs::store {
+
+namespace {
+constexpr size_t kSyncAllMin = 24;  // from so many files on one syncfs costs less than each alone
+}  // namespace
+
+struct StoreBody::Flush {
+  ObjectPointer object;
+  std::unique_lock<std::mutex> turn;  // of sync_mu
+  std::shared_ptr<File> file;
+  uint64_t up_to = 0;
+  bool bytes = false;
+  bool name = false;
+};
+
+Status StoreBody::sync(ObjectId id) {
+  const ObjectPointer object = table_.get(id);
+  {
+    const std::lock_guard guard(object->mu);
+    if (object->removed) return Status::kOk;
+    if (Status s = open_object(*object, Wait::kYes); s != Status::kOk) return s;
+  }
+  return sync_batch({&object, 1});
+}
+
+// up_to stays 0 when there is nothing to do. The caller holds sync_mu.
+Status StoreBody::capture(Flush& flush) {
+  Object& object = *flush.object;
+  const std::lock_guard guard(object.mu);
+  if (object.broken) return Status::kEio;
+  if (object.removed || !object.unsynced()) return Status::kOk;
+  if (Status s = file_of(object, flush.file); s != Status::kOk) return s;
+  flush.up_to = object.last_sequence;
+  flush.bytes = std::exchange(object.bytes_unsynced, false);
+  flush.name = std::exchange(object.name_unsynced, false);
+  return Status::kOk;
+}
+
+Status StoreBody::flush_bytes(std::span<Flush> flushes) {
+  fault(FaultPoint::kSyncBeforeBytes);
+  if (flushes.size() >= kSyncAllMin) return status_of_sync(device_->sync_all());
+  std::set<std::string> directories;
+  for (const Flush& flush : flushes) {
+    if (flush.bytes || flush.name) {
+      if (Status s = status_of_sync(flush.file->sync()); s != Status::kOk) return s;
+    }
+    if (flush.name) directories.insert(object_directory(flush.object->id));
+  }
+  for (const std::string& directory : directories) {
+    if (Status s = status_of_sync(device_->sync_directory(directory)); s != Status::kOk) return s;
+  }
+  return Status::kOk;
+}
+
+Status StoreBody::status_of_sync(int result) noexcept {
+  return result < 0 ? count_error(Status::kEio) : Status::kOk;
+}
+
+Status StoreBody::commit(std::span<Flush> flushes) {
+  fault(FaultPoint::kSyncAfterBytes);
+  uint64_t sequence = 0;
+  for (const Flush& flush : flushes) {
+    EntryHeader header;
+    {
+      const std::lock_guard guard(flush.object->mu);
+      header = header_for(*flush.object, EntryKind::kCommit);
+    }
+    header.value = flush.up_to;
+    if (Status s = log_->append(header, {}, {}, {}, sequence); s != Status::kOk) return s;
+  }
+  if (Status s = log_->sync(sequence); s != Status::kOk) return count_error(s);
+  fault(FaultPoint::kSyncAfterCommit);
+  for (const Flush& flush : flushes) {
+    Object& object = *flush.object;
+    const std::lock_guard guard(object.mu);
+    object.committed_sequence = std::max(object.committed_sequence, flush.up_to);
+    if (object.unsynced()) object.unsynced_since = Clock::now();
+    if (!object.removed) settle(object);
+  }
+  return Status::kOk;
+}
+
+Status StoreBody::sync_batch(std::span<const ObjectPointer> objects) {
+  std::unique_lock<std::mutex> several(batch_mu_, std::defer_lock);
+  if (objects.size() > 1) several.lock();
+  std::vector<Flush> flushes;
+  flushes.reserve(objects.size());
+  Status result = Status::kOk;
+  for (const ObjectPointer& object : objects) {
+    Flush flush{.object = object, .turn = std::unique_lock(object->sync_mu), .file = {}};
+    const Status captured = capture(flush);
+    if (captured != Status::kOk) result = captured;
+    if (flush.up_to != 0) flushes.push_back(std::move(flush));
+  }
+  if (flushes.empty()) return result;
+  const Status flushed = flush_bytes(flushes);
+  const Status committed = flushed == Status::kOk ? commit(flushes) : flushed;
+  if (committed == Status::kOk) return result;
+  for (const Flush& flush : flushes) {
+    const std::lock_guard guard(flush.object->mu);
+    flush.object->bytes_unsynced |= flush.bytes;
+    flush.object->name_unsynced |= flush.name;
+    // The kernel forgets dirty pages whose writing failed: a later fdatasync would lie.
+    if (flushed != Status::kOk) flush.object->broken = true;
+  }
+  return committed;
+}
+
+Status StoreBody::sync_older_than(Clock::duration age) {
+  std::vector<ObjectPointer> old;
+  const auto now = Clock::now();
+  for (const ObjectPointer& object : table_.dirty()) {
+    const std::lock_guard guard(object->mu);
+    if (object->unsynced() && now - object->unsynced_since >= age && !object->removed)
+      old.push_back(object);
+  }
+  return sync_batch(old);
+}
+
+// What a commit makes free: homes of punched blocks, slots that were left. Object::mu is held.
+void StoreBody::settle(Object& object) {
+  std::erase_if(object.switched, [&](uint32_t index) {
+    const auto found = object.groups.find(index);
+    if (found == object.groups.end()) return true;
+    if (found->second->switch_sequence > object.committed_sequence) return false;
+    found->second->other_busy = false;
+    return true;
+  });
+  std::erase_if(object.punched, [&](const Punched& punched) {
+    return punched.sequence <= object.committed_sequence && release_punched(object, punched);
+  });
+}
+
+bool StoreBody::release_punched(Object& object, const Punched& punched) {
+  fault(FaultPoint::kPunchBeforeRelease);
+  std::shared_ptr<File> file;
+  if (file_of(object, file) != Status::kOk) return true;
+  for (auto& [index, group] : object.groups) {
+    const uint64_t base = uint64_t{index} * kGroupBlocks;
+    uint32_t at = static_cast<uint32_t>(std::clamp(punched.first, base, base + kGroupBlocks) - base);
+    const auto end =
+        static_cast<uint32_t>(std::clamp(punched.end, base, base + kGroupBlocks) - base);
+    const auto releasable = [&](uint32_t i) { return group->hole(i) && group->occupied[i]; };
+    while (at < end) {
+      if (!releasable(at)) {
+        ++at;
+        continue;
+      }
+      uint32_t stop = at;
+      while (stop < end && releasable(stop)) ++stop;
+      const uint64_t length = uint64_t{stop - at} * kBlockSize;
+      if (file->punch(block_offset(index, group->slot, at), length) < 0) return false;
+      for (uint32_t i = at; i < stop; ++i) group->occupied.reset(i);
+      space_.add(-static_cast<int64_t>(length));
+      at = stop;
+    }
+  }
+  return true;
+}
+
+Status StoreBody::stat(ObjectId id, ObjectFigures& figures) {
+  const ObjectPointer object = table_.get(id);
+  const std::lock_guard guard(object->mu);
+  if (Status s = open_object(*object, Wait::kYes); s != Status::kOk) return s;
+  if (!object->exists) return Status::kNoObject;
+  std::shared_ptr<File> file;
+  if (Status s = file_of(*object, file); s != Status::kOk) return s;
+  FileFigures on_device;
+  if (int r = file->figures(on_device); r < 0) return count_error(Status::kEio);
+  figures = {object->length, on_device.allocated, object->epoch};
+  return Status::kOk;
+}
+
+Status StoreBody::remove(ObjectId id) {
+  const std::shared_lock passage(gate_);
+  const ObjectPointer object = table_.get(id);
+  RangeLock::Ticket ticket = 0;
+  Status status = Status::kOk;
+  {
+    Guard guard(object->mu);
+    const Status opened = open_object(*object, Wait::kYes);  // a damaged one can be deleted
+    if (object->removed) return Status::kOk;
+    if (opened != Status::kOk && opened != Status::kCorrupt) return opened;
+    ticket = object->range.lock(guard, 0, kBlocksMax, true);
+    if (object->exists && !object->removed) {
+      uint64_t sequence = 0;
+      status = log_->append(header_for(*object, EntryKind::kDelete), {}, {}, {}, sequence);
+      fault(FaultPoint::kRemoveAfterLog);
+      guard.unlock();
+      if (status == Status::kOk) status = log_->sync(sequence);
+      guard.lock();
+    }
+    if (status == Status::kOk) status = mark_removed(object);
+    object->range.unlock(ticket);
+  }
+  if (status == Status::kOk) table_.erase(object);
+  return count_error(status);
+}
+
+// The entry is durable; the name goes now and is known to be gone before the log forgets it.
+Status StoreBody::mark_removed(const ObjectPointer& object) {
+  if (object->removed) return Status::kOk;
+  object->removed = true;
+  for (auto& [index, group] : object->groups) make_clean(*group);
+  if (!object->exists) return Status::kOk;
+  std::shared_ptr<File> file;
+  FileFigures figures;
+  if (file_of(*object, file) == Status::kOk && file->figures(figures) == 0)
+    space_.add(-static_cast<int64_t>(figures.allocated));
+  {
+    const std::lock_guard guard(unlinked_mu_);
+    unlinked_.insert(object_directory(object->id));
+  }
+  const int r = device_->unlink(object_path(object->id));
+  fault(FaultPoint::kRemoveAfterUnlink);
+  --objects_;
+  object->exists = false;
+  return r < 0 && r != -ENOENT ? Status::kEio : Status::kOk;
+}
+
+}  // namespace braidfs::store

@@ -1,0 +1,100 @@
+#include "store/object_table.h"
+
+#include <utility>
+
+namespace braidfs::store {
+
+namespace {
+constexpr size_t kDeletedMax = 16384;
+constexpr int kEvictTriesMax = 16;  // per lookup: a full table of held objects costs little
+}  // namespace
+
+ObjectPointer ObjectTable::get(ObjectId id) {
+  const std::lock_guard guard(mu_);
+  if (auto found = objects_.find(id); found != objects_.end()) {
+    recent_.splice(recent_.begin(), recent_, found->second.position);
+    return found->second.object;
+  }
+  if (crowded()) evict_some();
+  recent_.push_front(id);
+  Slot slot{std::make_shared<Object>(id), recent_.begin()};
+  return objects_.emplace(id, std::move(slot)).first->second.object;
+}
+
+bool ObjectTable::crowded() const noexcept {
+  return objects_.size() >= limits_.objects_max || groups_ >= limits_.groups_max ||
+         files_ >= limits_.files_max;
+}
+
+void ObjectTable::evict_some() {
+  for (int tries = 0; tries < kEvictTriesMax && crowded() && !recent_.empty(); ++tries) {
+    const ObjectId id = recent_.back();
+    const auto found = objects_.find(id);
+    if (try_evict(found->second)) {
+      recent_.pop_back();
+      objects_.erase(found);
+    } else {  // held or dirty: look at it again much later
+      recent_.splice(recent_.begin(), recent_, found->second.position);
+    }
+  }
+}
+
+// Nobody but the table holds it, so nobody can begin to while mu_ is held.
+bool ObjectTable::try_evict(const Slot& slot) {
+  Object& object = *slot.object;
+  const std::unique_lock guard(object.mu, std::try_to_lock);
+  if (!guard.owns_lock()) return false;
+  if (slot.object.use_count() == 1 && !object.dirty) return true;
+  if (object.range.idle()) {  // a dirty object keeps its records, not its descriptors
+    object.file.reset();
+    object.direct.reset();
+  }
+  return false;
+}
+
+void ObjectTable::erase(const ObjectPointer& object) {
+  const std::lock_guard guard(mu_);
+  if (deleted_.insert(object->id).second) deleted_order_.push_back(object->id);
+  if (deleted_order_.size() > kDeletedMax) {
+    deleted_.erase(deleted_order_.front());
+    deleted_order_.pop_front();
+  }
+  const auto found = objects_.find(object->id);
+  if (found == objects_.end() || found->second.object != object) return;
+  recent_.erase(found->second.position);
+  objects_.erase(found);
+}
+
+bool ObjectTable::deleted_lately(ObjectId id) const {
+  const std::lock_guard guard(mu_);
+  return deleted_.contains(id);
+}
+
+void ObjectTable::add_dirty(const ObjectPointer& object) {
+  if (object->dirty) return;
+  object->dirty = true;
+  const std::lock_guard guard(mu_);
+  dirty_.push_back(object);
+}
+
+std::vector<ObjectPointer> ObjectTable::dirty() const {
+  const std::lock_guard guard(mu_);
+  return dirty_;
+}
+
+std::vector<ObjectPointer> ObjectTable::take_dirty() {
+  const std::lock_guard guard(mu_);
+  return std::exchange(dirty_, {});
+}
+
+size_t ObjectTable::dirty_count() const {
+  const std::lock_guard guard(mu_);
+  return dirty_.size();
+}
+
+uint64_t ObjectTable::object_count() const {
+  const std::lock_guard guard(mu_);
+  return objects_.size();
+}
+
+}  // namespace braidfs::store

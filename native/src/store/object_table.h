@@ -1,0 +1,68 @@
+// The objects in memory: found by id, evicted when clean and least recently used.
+//
+// Bounds: objects, groups (record pages) and open files, each counted over the whole table; a dirty
+// object or one that somebody holds stays (the checkpoint bounds their number). Also the list of
+// dirty objects, and the ids of objects deleted lately, whose late writes must not bring them back.
+// ANY THREAD, guarded by mu_; never takes an Object's mutex except by try_lock.
+#pragma once
+#include <deque>
+#include <list>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "store/object.h"
+
+namespace braidfs::store {
+
+struct ObjectIdHash {
+  size_t operator()(const ObjectId& id) const noexcept {
+    uint64_t x = id.file_id * 0x9e3779b97f4a7c15u + id.stripe_index;
+    x ^= x >> 32;
+    return static_cast<size_t>(x * 0xd6e8feb86659fd93u);
+  }
+};
+
+struct TableLimits {
+  uint32_t objects_max = 0;
+  uint32_t groups_max = 0;
+  uint32_t files_max = 0;
+};
+
+class ObjectTable {
+ public:
+  explicit ObjectTable(TableLimits limits) noexcept : limits_(limits) {}
+
+  ObjectPointer get(ObjectId id);
+  void erase(const ObjectPointer& object);          // after DELETE; remembers the id
+  bool deleted_lately(ObjectId id) const;
+
+  void add_dirty(const ObjectPointer& object);      // the caller holds its mutex
+  std::vector<ObjectPointer> dirty() const;
+  std::vector<ObjectPointer> take_dirty();
+  size_t dirty_count() const;
+
+  std::atomic<uint64_t>& group_counter() noexcept { return groups_; }
+  std::atomic<uint64_t>& file_counter() noexcept { return files_; }
+  uint64_t object_count() const;
+
+ private:
+  struct Slot {
+    ObjectPointer object;
+    std::list<ObjectId>::iterator position;
+  };
+  bool crowded() const noexcept;
+  void evict_some();
+  bool try_evict(const Slot& slot);
+
+  const TableLimits limits_;
+  mutable std::mutex mu_;
+  std::atomic<uint64_t> groups_{0};
+  std::atomic<uint64_t> files_{0};
+  std::unordered_map<ObjectId, Slot, ObjectIdHash> objects_;
+  std::list<ObjectId> recent_;  // front: used last
+  std::vector<ObjectPointer> dirty_;
+  std::deque<ObjectId> deleted_order_;
+  std::unordered_set<ObjectId, ObjectIdHash> deleted_;
+};
+
+}  // namespace braidfs::store

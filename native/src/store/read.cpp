@@ -1,0 +1,120 @@
+// READ: plan of preads, then every block verified against its record, redo bytes over it, holes
+// filled with zeros, and the sums that travel with the payload.
+#include <algorithm>
+#include <cstring>
+
+#include "braidfs/frame.h"
+#include "store/body.h"
+
+namespace braidfs::store {
+
+ReadState::~ReadState() { body.release(*this); }
+
+ReadOp::ReadOp() noexcept = default;
+ReadOp::ReadOp(ReadOp&&) noexcept = default;
+ReadOp& ReadOp::operator=(ReadOp&&) noexcept = default;
+ReadOp::~ReadOp() = default;
+IoPlan& ReadOp::plan() noexcept { return state_->plan; }
+
+void StoreBody::release(ReadState& state) noexcept {
+  if (state.ticket == 0) return;
+  const std::lock_guard guard(state.object->mu);
+  state.object->range.unlock(state.ticket);
+}
+
+Status StoreBody::begin_read(ReadOp& op, const ReadRequest& request, Wait wait) {
+  op.state_.reset();
+  if (request.length == 0 || request.length > limits::kFramePayloadLengthMax)
+    return Status::kBadRequest;
+  if (request.offset > kObjectBytesMax) return Status::kEfbig;
+  if (request.buffer.size() < read_buffer_bytes(request.offset, request.length))
+    return Status::kBadRequest;
+  auto state = std::make_unique<ReadState>(*this);
+  state->request = request;
+  state->object = table_.get(request.object);
+  if (Status s = prepare(*state, wait); s != Status::kOk) return s;  // destroys state: cancelled
+  op.state_ = std::move(state);
+  return Status::kOk;
+}
+
+Status StoreBody::prepare(ReadState& state, Wait wait) {
+  Object& object = *state.object;
+  Guard guard(object.mu);
+  if (Status s = open_object(object, wait); s != Status::kOk) return s;
+  if (!object.exists) return Status::kNoObject;
+  const uint64_t first = state.request.offset / kBlockSize;
+  const uint64_t end = (state.request.offset + state.request.length + kBlockSize - 1) / kBlockSize;
+  state.ticket = wait == Wait::kNo ? object.range.try_lock(first, end, false)
+                                   : object.range.lock(guard, first, end, false);
+  if (state.ticket == 0) return Status::kEagain;
+  if (object.removed) return Status::kNoObject;
+  const uint64_t left = object.length - std::min(object.length, state.request.offset);
+  state.length = static_cast<uint32_t>(std::min<uint64_t>(left, state.request.length));
+  return state.length == 0 ? Status::kOk : plan_read(state, wait);
+}
+
+// One pread per group, from its first to its last block that is not a hole.
+Status StoreBody::plan_read(ReadState& state, Wait wait) {
+  Object& object = *state.object;
+  const uint64_t first = state.request.offset / kBlockSize;
+  const uint64_t end = (state.request.offset + state.length + kBlockSize - 1) / kBlockSize;
+  std::vector<GroupPiece> pieces = pieces_of(first, end);
+  if (Status s = load_pieces(object, pieces, wait); s != Status::kOk) return s;
+  state.blocks.reserve(end - first);
+  for (const GroupPiece& piece : pieces) {
+    const size_t base = state.blocks.size();
+    size_t home_first = SIZE_MAX;
+    size_t home_end = 0;
+    for (uint32_t i = 0; i < piece.count; ++i) {
+      state.blocks.push_back(view_of(*piece.group, piece.index, piece.first + i));
+      if (state.blocks.back().hole || state.blocks.back().redo) continue;
+      home_first = std::min(home_first, base + i);
+      home_end = base + i + 1;
+    }
+    if (home_end == 0) continue;
+    IoSegment segment{.file_offset = state.blocks[home_first].home,
+                      .part_first = static_cast<uint32_t>(state.plan.parts_.size())};
+    add_part(state.plan, segment, state.request.buffer.data() + home_first * kBlockSize,
+             (home_end - home_first) * kBlockSize);
+    state.plan.segments_.push_back(segment);
+  }
+  return file_of(object, state.plan.file_);
+}
+
+Status StoreBody::settle_block(ReadState& state, size_t index) {
+  const BlockView& view = state.blocks[index];
+  const auto bytes = state.request.buffer.subspan(index * kBlockSize, kBlockSize);
+  if (!view.hole && !view.redo && xxh3(bytes) == view.sum) return Status::kOk;
+  if (view.hole || view.redo) {
+    return read_block(*state.object, state.plan.file_, 0, view, bytes, Wait::kYes);
+  }
+  if (reread_direct(*state.object, view, bytes) == Status::kOk) return Status::kOk;
+  report_corrupt(*state.object, state.request.offset / kBlockSize + index);
+  return Status::kCorrupt;
+}
+
+ReadResult StoreBody::finish_read(ReadOp& op, std::span<uint64_t> sums) {
+  const std::unique_ptr<ReadState> state = std::move(op.state_);
+  if (!state) return {Status::kBadRequest, 0, 0};
+  if (state->plan.status() != Status::kOk) return {count_error(state->plan.status()), 0, 0};
+  if (!state->plan.done()) return {Status::kAborted, 0, 0};
+  const uint32_t count = blocks_touched(state->request.offset, state->length);
+  if (sums.size() < count) return {Status::kBadRequest, 0, 0};
+  const uint64_t end = state->request.offset + state->length;
+  const uint64_t first = state->request.offset / kBlockSize;
+  for (uint32_t i = 0; i < count; ++i) {
+    if (Status s = settle_block(*state, i); s != Status::kOk) return {s, 0, 0};
+    const uint64_t start = (first + i) * kBlockSize;
+    const uint64_t from = std::max(start, state->request.offset);
+    const uint64_t to = std::min(start + kBlockSize, end);
+    const BlockView& view = state->blocks[i];
+    if (to - from == kBlockSize) {
+      sums[i] = view.hole ? zero_block_sum() : view.sum;
+    } else {
+      sums[i] = xxh3(state->request.buffer.subspan(i * kBlockSize + (from - start), to - from));
+    }
+  }
+  return {Status::kOk, state->length, count};
+}
+
+}  // namespace braidfs::store

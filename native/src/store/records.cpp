@@ -1,0 +1,269 @@
+// Objects and groups: from record pages into memory, and blocks verified against them.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "braidfs/frame.h"
+#include "store/body.h"
+#include "store/io.h"
+
+namespace braidfs::store {
+
+namespace {
+
+constexpr size_t kGroupsOfOneObjectMax = 1024;  // more are shed when the table is crowded
+
+// The file goes back to the count of open files when its last user drops it.
+std::shared_ptr<File> counted(std::shared_ptr<File> file, std::atomic<uint64_t>& counter) {
+  ++counter;
+  File* const raw = file.get();
+  return {raw, [held = std::move(file), &counter](File*) mutable {
+            held.reset();
+            --counter;
+          }};
+}
+
+}  // namespace
+
+std::vector<GroupPiece> pieces_of(uint64_t first_block, uint64_t end_block) {
+  std::vector<GroupPiece> pieces;
+  for (uint64_t block = first_block; block < end_block;) {
+    GroupPiece piece;
+    piece.index = static_cast<uint32_t>(block / kGroupBlocks);
+    piece.first = static_cast<uint32_t>(block % kGroupBlocks);
+    piece.count = static_cast<uint32_t>(
+        std::min<uint64_t>(kGroupBlocks - piece.first, end_block - block));
+    block += piece.count;
+    pieces.push_back(std::move(piece));
+  }
+  return pieces;
+}
+
+Status StoreBody::file_of(Object& object, std::shared_ptr<File>& file) {
+  if (!object.file) {
+    std::shared_ptr<File> opened;
+    const int r = device_->open(object_path(object.id), OpenMode::kExisting, opened);
+    if (r == -ENOENT) return Status::kNoObject;
+    if (r < 0) return count_error(status_of(r));
+    object.file = counted(std::move(opened), table_.file_counter());
+  }
+  file = object.file;
+  return Status::kOk;
+}
+
+Status StoreBody::direct_of(Object& object, std::shared_ptr<File>& file) {
+  if (!object.direct) {
+    std::shared_ptr<File> opened;
+    const int r = device_->open(object_path(object.id), OpenMode::kDirect, opened);
+    if (r < 0) return status_of(r);
+    object.direct = counted(std::move(opened), table_.file_counter());
+  }
+  file = object.direct;
+  return Status::kOk;
+}
+
+Status StoreBody::create_object(Object& object) {
+  std::shared_ptr<File> opened;
+  const int r = device_->open(object_path(object.id), OpenMode::kCreate, opened);
+  if (r < 0) return count_error(status_of(r));
+  object.file = counted(std::move(opened), table_.file_counter());
+  object.exists = true;
+  object.name_unsynced = true;
+  ++objects_;
+  return Status::kOk;
+}
+
+Status StoreBody::open_object(Object& object, Wait wait) {
+  if (object.removed) return Status::kNoObject;
+  if (!object.loaded) {
+    std::shared_ptr<File> file;
+    const Status opened = file_of(object, file);
+    if (opened != Status::kOk && opened != Status::kNoObject) return opened;
+    object.exists = opened == Status::kOk;
+    std::shared_ptr<Group> group;
+    if (Status s = load_group(object, 0, wait, group); s != Status::kOk) return s;
+    object.damaged = group->damaged;
+    object.loaded = true;
+  }
+  if (object.damaged) {
+    report_corrupt(object, 0);
+    return Status::kCorrupt;
+  }
+  return Status::kOk;
+}
+
+Status StoreBody::read_pages(File& file, Object& object, uint32_t index, Wait wait,
+                             RecordPage (&pages)[2]) {
+  for (uint8_t place = 0; place < 2; ++place) {
+    const auto raw = std::as_writable_bytes(std::span(&pages[place], 1));
+    const uint64_t offset = page_offset(index, place);
+    const int r = wait == Wait::kNo ? read_cached(file, raw, offset) : read_whole(file, raw, offset);
+    if (r == -EAGAIN) return Status::kEagain;
+    if (r == -EIO) {  // an unreadable page is a damaged one
+      std::memset(raw.data(), 0xff, raw.size());
+      count_error(Status::kEio);
+      say(40, "cannot read the record page of " + object_path(object.id));
+    } else if (r < 0) {
+      return count_error(status_of(r));
+    }
+  }
+  return Status::kOk;
+}
+
+void StoreBody::adopt_page(Object& object, uint32_t index, const RecordPage (&pages)[2],
+                           Group& group) {
+  const PageState states[2] = {check(pages[0], object.id, index), check(pages[1], object.id, index)};
+  const bool damage = states[0] == PageState::kDamaged || states[1] == PageState::kDamaged;
+  int best = -1;
+  for (int place = 0; place < 2; ++place) {
+    if (states[place] != PageState::kValid) continue;
+    if (best < 0 || pages[place].generation > pages[best].generation) best = place;
+  }
+  // While recovering, a torn page is one that the last checkpoint did not finish: the log has what
+  // it was to say, and names the generation that must be there (checked by the entry).
+  if (damage && !recovering_) group.damaged = true;
+  if (damage) group.place = states[0] == PageState::kDamaged ? 1 : 0;
+  if (best < 0) return;
+  const RecordPage& page = pages[best];
+  group.place = static_cast<uint8_t>(best);
+  group.generation = page.generation;
+  group.page_sequence = page.applied_sequence;
+  group.slot = page.slot;
+  if (page.applied_sequence <= object.floor_sequence && object.floor_sequence != 0) return;
+  group.sums = page.sums;
+  group.versions = page.versions;
+  for (uint32_t i = 0; i < kGroupBlocks; ++i) group.occupied[i] = page.versions[i] != 0;
+  if (index != 0) return;
+  object.length = page.object_length;
+  object.epoch = page.epoch;
+  object.last_sequence = object.committed_sequence = page.applied_sequence;
+}
+
+// Recovery only: a page older than a TRUNCATE or PUNCH of the log.
+void StoreBody::apply_cut_to(const Punched& cut, uint32_t index, Group& group) {
+  if (cut.sequence <= group.page_sequence) return;
+  const uint64_t base = uint64_t{index} * kGroupBlocks;
+  const uint64_t from = std::clamp(cut.first, base, base + kGroupBlocks);
+  const uint64_t to = std::clamp(cut.end, base, base + kGroupBlocks);
+  for (uint64_t block = from; block < to; ++block) group.clear(static_cast<uint32_t>(block - base));
+}
+
+void StoreBody::apply_cuts(const Object& object, uint32_t index, Group& group) {
+  for (const Punched& cut : object.cuts) apply_cut_to(cut, index, group);
+}
+
+Status StoreBody::load_group(Object& object, uint32_t index, Wait wait,
+                             std::shared_ptr<Group>& group) {
+  if (auto found = object.groups.find(index); found != object.groups.end()) {
+    group = found->second;
+    return Status::kOk;
+  }
+  auto loaded = std::make_shared<Group>(table_.group_counter());
+  if (object.exists) {
+    std::shared_ptr<File> file;
+    if (Status s = file_of(object, file); s != Status::kOk) return s;
+    alignas(kPageSize) RecordPage pages[2];
+    if (Status s = read_pages(*file, object, index, wait, pages); s != Status::kOk) return s;
+    adopt_page(object, index, pages, *loaded);
+    if (!object.cuts.empty()) apply_cuts(object, index, *loaded);
+  }
+  shed_groups(object);
+  object.groups.emplace(index, loaded);
+  group = std::move(loaded);
+  return Status::kOk;
+}
+
+void StoreBody::shed_groups(Object& object) {
+  if (object.groups.size() < kGroupsOfOneObjectMax) return;
+  if (table_.group_counter() < config_.groups_cached_max) return;
+  std::erase_if(object.groups, [](const auto& entry) {
+    return entry.first != 0 && entry.second.use_count() == 1 && !entry.second->dirty &&
+           !entry.second->other_busy && entry.second->redo.empty();
+  });
+}
+
+Status StoreBody::load_pieces(Object& object, std::vector<GroupPiece>& pieces, Wait wait) {
+  for (GroupPiece& piece : pieces) {
+    if (Status s = load_group(object, piece.index, wait, piece.group); s != Status::kOk) return s;
+    if (!piece.group->damaged) continue;
+    report_corrupt(object, uint64_t{piece.index} * kGroupBlocks + piece.first);
+    return Status::kCorrupt;
+  }
+  return Status::kOk;
+}
+
+void StoreBody::make_dirty(const ObjectPointer& object, Group& group) {
+  table_.add_dirty(object);
+  if (group.dirty) return;
+  group.dirty = true;
+  ++dirty_groups_;
+}
+
+void StoreBody::make_clean(Group& group) {
+  if (!group.dirty) return;
+  group.dirty = false;
+  --dirty_groups_;
+}
+
+// After a log entry of the object: group 0 carries length, epoch and the applied sequence.
+void StoreBody::changed(const ObjectPointer& object, uint64_t sequence) {
+  if (!object->unsynced()) object->unsynced_since = Clock::now();
+  object->last_sequence = sequence;
+  make_dirty(object, *object->groups.at(0));
+}
+
+BlockView StoreBody::view_of(const Group& group, uint32_t index, uint32_t block) {
+  BlockView view;
+  view.hole = group.hole(block);
+  if (view.hole) return view;
+  view.sum = group.sums[block];
+  view.home = block_offset(index, group.slot, block);
+  if (auto found = group.redo.find(block); found != group.redo.end()) view.redo = found->second;
+  return view;
+}
+
+Status StoreBody::read_block(Object& object, const std::shared_ptr<File>& file, uint64_t block,
+                             const BlockView& view, std::span<std::byte> bytes, Wait wait) {
+  if (view.hole) {
+    std::memset(bytes.data(), 0, bytes.size());
+    return Status::kOk;
+  }
+  if (view.redo) {
+    std::memcpy(bytes.data(), view.redo->bytes.data(), bytes.size());
+    return Status::kOk;
+  }
+  const int r = wait == Wait::kNo ? read_cached(*file, bytes, view.home)
+                                  : read_whole(*file, bytes, view.home);
+  if (r == -EAGAIN) return Status::kEagain;
+  if (r >= 0 && xxh3(bytes) == view.sum) return Status::kOk;
+  if (reread_direct(object, view, bytes) == Status::kOk) return Status::kOk;
+  report_corrupt(object, block);
+  return Status::kCorrupt;
+}
+
+// The page cache may be stale beside O_DIRECT writes (read-ahead racing with them): the device
+// has the last word before a block is called corrupt.
+Status StoreBody::reread_direct(Object& object, const BlockView& view, std::span<std::byte> bytes) {
+  std::shared_ptr<File> direct;
+  {
+    const std::lock_guard guard(object.mu);
+    if (Status s = direct_of(object, direct); s != Status::kOk) return s;
+  }
+  const auto aligned = std::make_unique<Block>();
+  if (read_whole(*direct, aligned->bytes, view.home) < 0) return Status::kCorrupt;
+  if (xxh3(aligned->bytes) != view.sum) return Status::kCorrupt;
+  std::memcpy(bytes.data(), aligned->bytes.data(), bytes.size());
+  return Status::kOk;
+}
+
+void StoreBody::report_corrupt(const Object& object, uint64_t block) {
+  ++errors_;
+  if (config_.on_corrupt) config_.on_corrupt({object.id, block * kBlockSize});
+}
+
+Status StoreBody::count_error(Status status) noexcept {
+  if (status == Status::kEio) ++errors_;
+  return status;
+}
+
+}  // namespace braidfs::store

@@ -111,8 +111,11 @@ void NullFileSystem::readdir(const fuse::RequestHead& head, Bytes body) {
     const size_t size = FUSE_DIRENT_ALIGN(FUSE_NAME_OFFSET_DIRENTPLUS + name.size());
     if (out.size() + size > in->size) break;
     const fuse_entry_out found = entry(kFirstFile + index);
-    const fuse_dirent dirent{kFirstFile + index, index + 1, static_cast<uint32_t>(name.size()),
-                             S_IFREG >> 12, {}};
+    fuse_dirent dirent{};
+    dirent.ino = kFirstFile + index;
+    dirent.off = index + 1;
+    dirent.namelen = static_cast<uint32_t>(name.size());
+    dirent.type = S_IFREG >> 12;
     out.resize(out.size() + size);
     std::byte* at = out.data() + out.size() - size;
     std::memcpy(at, &found, sizeof(found));

@@ -1,0 +1,196 @@
+#include "fuse/parse.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <limits>
+
+#include "kernel_side.h"
+
+namespace braidfs::fuse {
+namespace {
+
+using namespace std::string_view_literals;
+using testing::Bytes;
+using testing::request;
+
+constexpr uint32_t kMaxWrite = 1u << 20;
+constexpr testing::Sender kSender{40, 7, 99};
+
+Request parse(const Bytes& bytes) { return parse_request(3, bytes, kMaxWrite); }
+
+int refused_with(const Request& parsed) {
+  const auto* answered = std::get_if<AnsweredRequest>(&parsed);
+  return answered != nullptr ? answered->error : -1;
+}
+
+fuse_write_in write_in(uint64_t offset, uint32_t size) {
+  fuse_write_in in{};
+  in.fh = 5;
+  in.offset = offset;
+  in.size = size;
+  in.write_flags = kWriteKillSuidgid;
+  in.lock_owner = 77;
+  in.flags = O_DSYNC;
+  return in;
+}
+
+TEST(Parse, ReadCarriesEveryField) {
+  fuse_read_in in{};
+  in.fh = 5;
+  in.offset = 4096;
+  in.size = 100;
+  in.flags = O_DIRECT;
+  in.lock_owner = 6;
+  const auto parsed = parse(request(FUSE_READ, kSender, in));
+  const auto* read = std::get_if<ReadRequest>(&parsed);
+  ASSERT_NE(read, nullptr);
+  EXPECT_EQ(read->head.channel, 3u);
+  EXPECT_EQ(read->head.unique, 40u);
+  EXPECT_EQ(read->head.nodeid, 7u);
+  EXPECT_EQ(read->head.uid, 1000u);
+  EXPECT_EQ(read->head.gid, 100u);
+  EXPECT_EQ(read->head.pid, 99u);
+  EXPECT_EQ(read->fh, 5u);
+  EXPECT_EQ(read->offset, 4096u);
+  EXPECT_EQ(read->size, 100u);
+  EXPECT_EQ(read->open_flags, static_cast<uint32_t>(O_DIRECT));
+  EXPECT_EQ(read->lock_owner, 6u);
+}
+
+TEST(Parse, ReadOutsideOfWhatAFileCanBeIsRefused) {
+  fuse_read_in in{};
+  in.size = kMaxWrite + 1;
+  EXPECT_EQ(refused_with(parse(request(FUSE_READ, kSender, in))), EINVAL);
+  in.size = 2;
+  in.offset = std::numeric_limits<int64_t>::max() - 1;
+  EXPECT_EQ(refused_with(parse(request(FUSE_READ, kSender, in))), EINVAL);
+  in.offset = ~0ULL;
+  EXPECT_EQ(refused_with(parse(request(FUSE_READ, kSender, in))), EINVAL);
+}
+
+TEST(Parse, WriteLendsItsPayload) {
+  const Bytes bytes = request(FUSE_WRITE, kSender, write_in(10, 5), "hello");
+  const auto parsed = parse(bytes);
+  const auto* write = std::get_if<WriteRequest>(&parsed);
+  ASSERT_NE(write, nullptr);
+  EXPECT_EQ(write->payload.data(), bytes.data() + kWriteHeadSize);
+  EXPECT_EQ(write->payload.size(), 5u);
+  EXPECT_EQ(write->offset, 10u);
+  EXPECT_EQ(write->write_flags, kWriteKillSuidgid);
+  EXPECT_EQ(write->open_flags, static_cast<uint32_t>(O_DSYNC));
+  EXPECT_EQ(write->lock_owner, 77u);
+}
+
+TEST(Parse, WriteWhosePayloadIsNotItsSizeIsRefused) {
+  EXPECT_EQ(refused_with(parse(request(FUSE_WRITE, kSender, write_in(0, 6), "hello"))), EINVAL);
+  EXPECT_EQ(refused_with(parse(request(FUSE_WRITE, kSender, write_in(0, 4), "hello"))), EINVAL);
+  const auto end = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(refused_with(parse(request(FUSE_WRITE, kSender, write_in(end, 5), "hello"))), EFBIG);
+}
+
+TEST(Parse, HandleRequests) {
+  fuse_flush_in flush{};
+  flush.fh = 8;
+  flush.lock_owner = 9;
+  const auto flushed = parse(request(FUSE_FLUSH, kSender, flush));
+  ASSERT_TRUE(std::holds_alternative<FlushRequest>(flushed));
+  EXPECT_EQ(std::get<FlushRequest>(flushed).lock_owner, 9u);
+
+  fuse_release_in release{};
+  release.fh = 8;
+  release.flags = O_RDWR;
+  release.release_flags = kReleaseFlockUnlock;
+  const auto released = parse(request(FUSE_RELEASE, kSender, release));
+  ASSERT_TRUE(std::holds_alternative<ReleaseRequest>(released));
+  EXPECT_EQ(std::get<ReleaseRequest>(released).release_flags, kReleaseFlockUnlock);
+
+  fuse_fsync_in fsync{};
+  fsync.fsync_flags = FUSE_FSYNC_FDATASYNC;
+  const auto synced = parse(request(FUSE_FSYNC, kSender, fsync));
+  ASSERT_TRUE(std::holds_alternative<FsyncRequest>(synced));
+  EXPECT_TRUE(std::get<FsyncRequest>(synced).bytes_only);
+}
+
+TEST(Parse, EveryCutOfANativeRequestIsRefusedOrMalformed) {
+  const Bytes whole = request(FUSE_WRITE, kSender, write_in(0, 5), "hello");
+  for (size_t length = 0; length < whole.size(); ++length) {
+    Bytes cut(whole.begin(), whole.begin() + static_cast<ptrdiff_t>(length));
+    EXPECT_TRUE(std::holds_alternative<Malformed>(parse(cut))) << length;  // len says more
+    if (length < sizeof(fuse_in_header)) continue;
+    const auto len = static_cast<uint32_t>(length);
+    std::memcpy(cut.data(), &len, sizeof(len));
+    EXPECT_EQ(refused_with(parse(cut)), EINVAL) << length;
+  }
+}
+
+TEST(Parse, ForgetsAloneAndInBatches) {
+  const auto one = parse(request(FUSE_FORGET, kSender, fuse_forget_in{3}));
+  ASSERT_TRUE(std::holds_alternative<ForgetRequest>(one));
+  EXPECT_EQ(std::get<ForgetRequest>(one).nodeid, 7u);
+  EXPECT_EQ(std::get<ForgetRequest>(one).lookups, 3u);
+
+  const std::string entries(2 * sizeof(fuse_forget_one), '\1');
+  const auto many = parse(request(FUSE_BATCH_FORGET, kSender, fuse_batch_forget_in{2, 0}, entries));
+  ASSERT_TRUE(std::holds_alternative<ForgetRequest>(many));
+  EXPECT_EQ(std::get<ForgetRequest>(many).entries.size(), entries.size());
+  const auto lying = parse(request(FUSE_BATCH_FORGET, kSender, fuse_batch_forget_in{3, 0}, entries));
+  EXPECT_TRUE(std::holds_alternative<Malformed>(lying));
+}
+
+TEST(Parse, InterruptNamesItsTarget) {
+  const auto parsed = parse(request(FUSE_INTERRUPT, {41, 0, 0}, fuse_interrupt_in{40}));
+  ASSERT_TRUE(std::holds_alternative<InterruptRequest>(parsed));
+  EXPECT_EQ(std::get<InterruptRequest>(parsed).unique, 41u);
+  EXPECT_EQ(std::get<InterruptRequest>(parsed).target, 40u);
+}
+
+TEST(Parse, NamesMustEnd) {
+  EXPECT_EQ(refused_with(parse(request(FUSE_LOOKUP, kSender, "name"sv))), EINVAL);
+  EXPECT_TRUE(std::holds_alternative<UpcallRequest>(parse(request(FUSE_LOOKUP, kSender, "name\0"sv))));
+  const fuse_rename2_in rename{};
+  EXPECT_EQ(refused_with(parse(request(FUSE_RENAME2, kSender, rename, "a\0b"sv))), EINVAL);
+  EXPECT_TRUE(std::holds_alternative<UpcallRequest>(
+      parse(request(FUSE_RENAME2, kSender, rename, "a\0b\0"sv))));
+}
+
+TEST(Parse, XattrValueMustBeThere) {
+  const std::array<uint32_t, 2> fixed{4, 0};  // size, flags: the layout libfuse 3.14 reads
+  EXPECT_EQ(refused_with(parse(request(FUSE_SETXATTR, kSender, fixed, "user.a\0abc"sv))), EINVAL);
+  EXPECT_TRUE(std::holds_alternative<UpcallRequest>(
+      parse(request(FUSE_SETXATTR, kSender, fixed, "user.a\0abcd"sv))));
+}
+
+TEST(Parse, OverlongUpcallIsRefused) {
+  std::string name(kUpcallBytesMax, 'x');
+  name.push_back('\0');
+  EXPECT_EQ(refused_with(parse(request(FUSE_LOOKUP, kSender, name))), E2BIG);
+}
+
+TEST(Parse, WhatPyfuse3DoesNotKnowIsAnsweredHere) {
+  for (const uint32_t opcode : {uint32_t{FUSE_GETLK}, uint32_t{FUSE_SETLK}, uint32_t{FUSE_SETLKW},
+                                uint32_t{FUSE_BMAP}, uint32_t{FUSE_IOCTL}, uint32_t{FUSE_POLL},
+                                uint32_t{FUSE_FALLOCATE}, uint32_t{FUSE_LSEEK},
+                                uint32_t{FUSE_COPY_FILE_RANGE}, uint32_t{FUSE_SYNCFS},
+                                uint32_t{FUSE_TMPFILE}, uint32_t{FUSE_READDIR}, kOpStatx, 9999u}) {
+    EXPECT_EQ(refused_with(parse(request(opcode, kSender, std::array<char, 64>{}))), ENOSYS) << opcode;
+  }
+  EXPECT_EQ(refused_with(parse(request(FUSE_DESTROY, kSender))), 0);
+  EXPECT_EQ(refused_with(parse(request(FUSE_INIT, kSender))), EIO);
+}
+
+TEST(Parse, BitsThatPyfuse3DoesNotShow) {
+  fuse_setattr_in setattr{};
+  setattr.valid = kFattrKillSuidgid | FATTR_SIZE;
+  EXPECT_EQ(std::get<UpcallRequest>(parse(request(FUSE_SETATTR, kSender, setattr))).bits,
+            kUpcallKillSuidgid);
+  const fuse_open_in open{O_RDWR, kOpenKillSuidgid};
+  EXPECT_EQ(std::get<UpcallRequest>(parse(request(FUSE_OPEN, kSender, open))).bits, kUpcallKillSuidgid);
+  const fuse_create_in create{O_RDONLY | O_CREAT, 0644, 022, 0};
+  EXPECT_EQ(std::get<UpcallRequest>(parse(request(FUSE_CREATE, kSender, create, "a\0"sv))).bits,
+            kUpcallOpenReadOnly);
+}
+
+}  // namespace
+}  // namespace braidfs::fuse

@@ -1,0 +1,291 @@
+// The whole kernel side of a mount over sockets that stand for /dev/fuse and its clones.
+#include "fuse/session.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "kernel_side.h"
+
+namespace braidfs::fuse {
+namespace {
+
+using namespace std::string_view_literals;
+using testing::answer;
+using testing::at;
+using testing::Bytes;
+using testing::lookup;
+using testing::out_header;
+using testing::receive;
+using testing::request;
+using testing::SocketPair;
+
+class Observer final : public SessionObserver {
+ public:
+  void upcall_interrupted(uint32_t slot) override { push("interrupt " + std::to_string(slot)); }
+  void unmounted() override { push("unmounted"); }
+  void log(int level, std::string_view) override { push("log " + std::to_string(level)); }
+  std::string next() {
+    std::unique_lock lock(mu_);
+    changed_.wait_for(lock, std::chrono::seconds(5), [this] { return !told_.empty(); });
+    if (told_.empty()) return "nothing";
+    std::string first = told_.front();
+    told_.pop_front();
+    return first;
+  }
+
+ private:
+  void push(std::string text) {
+    const std::scoped_lock lock(mu_);
+    told_.push_back(std::move(text));
+    changed_.notify_all();
+  }
+  std::mutex mu_;
+  std::condition_variable changed_;
+  std::deque<std::string> told_;
+};
+
+// Answers a READ with its offset and size as text, keeps a READ at offset 1 << 40 waiting.
+class Echo final : public DataHandler {
+ public:
+  explicit Echo(Replier& replier) : replier_(replier) {}
+  void read(LaneContext& lane, const ReadRequest& r) override {
+    EXPECT_EQ(lane.index, r.head.channel);
+    if (r.offset == 1ULL << 40) {
+      waiting_ = r.head.unique;
+      return;
+    }
+    std::string text = std::to_string(r.offset) + "+" + std::to_string(r.size);
+    const iovec piece{text.data(), text.size()};
+    replier_.reply_data(r.head.channel, r.head.unique, {&piece, 1});
+  }
+  void write(LaneContext&, const WriteRequest& r) override {
+    replier_.reply_write(r.head.channel, r.head.unique, static_cast<uint32_t>(r.payload.size()));
+  }
+  void flush(LaneContext&, const FlushRequest& r) override { done(r.head); }
+  void release(LaneContext&, const ReleaseRequest& r) override { done(r.head); }
+  void fsync(LaneContext&, const FsyncRequest& r) override { done(r.head); }
+  bool interrupt(LaneContext& lane, uint64_t unique) override {
+    if (waiting_ != unique) return false;
+    replier_.reply_error(lane.index, unique, EINTR);
+    return true;
+  }
+
+ private:
+  void done(const RequestHead& head) { replier_.reply_error(head.channel, head.unique, 0); }
+  Replier& replier_;
+  std::atomic<uint64_t> waiting_{0};
+};
+
+class SessionTest : public ::testing::Test {
+ protected:
+  static constexpr size_t kLanes = 2;
+
+  SessionTest() {
+    for (size_t index = 0; index < kLanes; ++index) pointers_.push_back(&loops_[index]);
+  }
+
+  void start() {
+    ASSERT_EQ(session_.attach(std::move(device_.theirs)), 0);
+    fuse_init_in in{};
+    in.major = 7;
+    in.minor = 45;
+    in.flags = ~0u;
+    in.flags2 = ~0u;
+    ASSERT_TRUE(testing::send(device_.ours.get(), request(FUSE_INIT, {2, 0, 0}, in)));
+    ASSERT_EQ(session_.start(echo_, pointers_, kRootIno, python_), 0);
+    const Bytes reply = receive(device_.ours.get());
+    ASSERT_EQ(reply.size(), sizeof(fuse_out_header) + sizeof(fuse_init_out));
+    EXPECT_EQ(at<fuse_init_out>(reply, sizeof(fuse_out_header)).max_pages, 256);
+    for (auto& loop : loops_) threads_.emplace_back([&loop] { loop.run(); });
+    const Bytes init = receive(python_.get());
+    ASSERT_EQ(at<fuse_in_header>(init, 0).opcode, static_cast<uint32_t>(FUSE_INIT));
+    ASSERT_TRUE(testing::send(python_.get(), answer(at<fuse_in_header>(init, 0).unique, 0)));
+  }
+
+  void TearDown() override {
+    for (auto& loop : loops_) loop.stop();
+    for (auto& thread : threads_) thread.join();
+    session_.stop();
+  }
+
+  Bytes ask(size_t lane, const Bytes& bytes) {
+    EXPECT_TRUE(testing::send(lanes_[lane].ours.get(), bytes));
+    return receive(lanes_[lane].ours.get());
+  }
+
+  // Sends a request that goes to Python, and gives what Python sees.
+  Bytes upcall(size_t lane, const Bytes& bytes) {
+    EXPECT_TRUE(testing::send(lanes_[lane].ours.get(), bytes));
+    return receive(python_.get());
+  }
+
+  static constexpr uint64_t kRootIno = 500;
+  Observer observer_;
+  SocketPair device_;
+  std::array<SocketPair, kLanes> lanes_;
+  size_t cloned_ = 0;
+  FuseSession session_{{}, observer_, [this](int, net::UniqueFd& clone) {
+                         clone = std::move(lanes_[cloned_++].theirs);
+                         return 0;
+                       }};
+  Echo echo_{session_};
+  std::array<net::EventLoop, kLanes> loops_;
+  std::vector<net::EventLoop*> pointers_;
+  std::vector<std::thread> threads_;
+  net::UniqueFd python_;
+};
+
+TEST_F(SessionTest, FileBytesAreAnsweredNatively) {
+  start();
+  fuse_read_in read{};
+  read.offset = 8192;
+  read.size = 512;
+  const Bytes got = ask(1, request(FUSE_READ, {4, 9, 1}, read));
+  EXPECT_EQ(out_header(got).unique, 4u);
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(got.data()) + 16, got.size() - 16), "8192+512");
+  fuse_write_in write{};
+  write.size = 3;
+  const Bytes wrote = ask(0, request(FUSE_WRITE, {6, 9, 1}, write, "abc"));
+  EXPECT_EQ(at<fuse_write_out>(wrote, 16).size, 3u);
+}
+
+TEST_F(SessionTest, UpcallCarriesItsSlotAndIsAnsweredOnItsOwnChannel) {
+  start();
+  const Bytes seen = upcall(1, lookup({8, 1, 4711}, "name"));
+  const auto slot = at<fuse_in_header>(seen, 0).pid;
+  const auto known = session_.upcall(slot);
+  ASSERT_TRUE(known);
+  EXPECT_EQ(known->pid, 4711u);
+  EXPECT_EQ(known->unique, 8u);
+  EXPECT_EQ(known->opcode, static_cast<uint32_t>(FUSE_LOOKUP));
+  ASSERT_TRUE(testing::send(python_.get(), answer(8, -ENOENT)));
+  const Bytes reply = receive(lanes_[1].ours.get());
+  EXPECT_EQ(out_header(reply).error, -ENOENT);
+  EXPECT_TRUE(receive(lanes_[0].ours.get(), 0).empty());
+  EXPECT_FALSE(session_.upcall(slot));
+}
+
+TEST_F(SessionTest, WhatNobodyKnowsIsEnosys) {
+  start();
+  EXPECT_EQ(out_header(ask(0, request(FUSE_LSEEK, {10, 9, 1}, fuse_lseek_in{}))).error, -ENOSYS);
+}
+
+TEST_F(SessionTest, InterruptsFindTheirRequestWhereverItIs) {
+  start();
+  const Bytes seen = upcall(0, lookup({12, 1, 1}, "slow"));
+  const auto slot = at<fuse_in_header>(seen, 0).pid;
+  ASSERT_TRUE(testing::send(lanes_[1].ours.get(), request(FUSE_INTERRUPT, {13, 0, 0}, fuse_interrupt_in{12})));
+  EXPECT_EQ(observer_.next(), "interrupt " + std::to_string(slot));
+
+  fuse_read_in read{};
+  read.offset = 1ULL << 40;
+  ASSERT_TRUE(testing::send(lanes_[0].ours.get(), request(FUSE_READ, {14, 9, 1}, read)));
+  const Bytes stopped = ask(0, request(FUSE_INTERRUPT, {15, 0, 0}, fuse_interrupt_in{14}));
+  EXPECT_EQ(out_header(stopped).unique, 14u);
+  EXPECT_EQ(out_header(stopped).error, -EINTR);
+
+  const Bytes again = ask(0, request(FUSE_INTERRUPT, {99, 0, 0}, fuse_interrupt_in{98}));
+  EXPECT_EQ(out_header(again).unique, 99u);
+  EXPECT_EQ(out_header(again).error, -EAGAIN);
+}
+
+TEST_F(SessionTest, ForgetsReachPythonAddedUp) {
+  start();
+  ASSERT_TRUE(testing::send(lanes_[0].ours.get(), request(FUSE_FORGET, {0, 77, 0}, fuse_forget_in{3})));
+  const Bytes seen = receive(python_.get());
+  EXPECT_EQ(at<fuse_in_header>(seen, 0).opcode, static_cast<uint32_t>(FUSE_BATCH_FORGET));
+  EXPECT_EQ(at<fuse_batch_forget_in>(seen, 40).count, 1u);
+  EXPECT_EQ(at<fuse_forget_one>(seen, 48).nodeid, 77u);
+  EXPECT_EQ(at<fuse_forget_one>(seen, 48).nlookup, 3u);
+}
+
+TEST_F(SessionTest, ReadOnlyOpensNeedNoFlush) {
+  start();
+  upcall(0, request(FUSE_OPEN, {16, 9, 1}, fuse_open_in{0, 0}));
+  const fuse_open_out out{1, kFopenDirectIo, 0};
+  const std::string_view body(reinterpret_cast<const char*>(&out), sizeof(out));
+  ASSERT_TRUE(testing::send(python_.get(), answer(16, 0, body)));
+  const auto sent = at<fuse_open_out>(receive(lanes_[0].ours.get()), 16);
+  EXPECT_EQ(sent.open_flags, kFopenDirectIo | kFopenNoflush | kFopenParallelDirectWrites);
+}
+
+TEST_F(SessionTest, ReaddirIsBounded) {
+  start();
+  fuse_read_in in{};
+  in.size = 1u << 20;
+  const Bytes seen = upcall(0, request(FUSE_READDIRPLUS, {18, 1, 1}, in));
+  EXPECT_EQ(at<fuse_read_in>(seen, 40).size, kReaddirBytesMax);
+}
+
+TEST_F(SessionTest, ASleepingPythonStopsNoLane) {
+  start();
+  constexpr uint64_t kUpcalls = 20'000;
+  const std::string name(200, 'n');
+  for (uint64_t index = 0; index < kUpcalls; ++index) {
+    const Bytes bytes = lookup({100 + 2 * index, 1, 1}, name);
+    while (!testing::send(lanes_[0].ours.get(), bytes)) std::this_thread::yield();
+  }
+  fuse_read_in read{};
+  read.size = 1;
+  EXPECT_EQ(out_header(ask(0, request(FUSE_READ, {4, 9, 1}, read))).unique, 4u);
+  for (uint64_t index = 0; index < kUpcalls; ++index) {
+    const Bytes seen = receive(python_.get());
+    ASSERT_EQ(at<fuse_in_header>(seen, 0).unique, 100 + 2 * index);
+  }
+}
+
+TEST_F(SessionTest, WhenPythonGoesEverybodyGetsEio) {
+  start();
+  upcall(0, lookup({20, 1, 1}, "a"));
+  python_.reset();
+  EXPECT_EQ(out_header(receive(lanes_[0].ours.get())).error, -EIO);
+  EXPECT_EQ(observer_.next(), "log 40");
+  EXPECT_EQ(out_header(ask(1, lookup({22, 1, 1}, "b"))).error, -EIO);
+}
+
+TEST_F(SessionTest, NonsenseFromPythonHurtsNobody) {
+  start();
+  ASSERT_TRUE(testing::send(python_.get(), answer(12345, 0, "unknown")));
+  ASSERT_TRUE(testing::send(python_.get(), Bytes(3)));
+  ASSERT_TRUE(testing::send(python_.get(), answer(0, 5, "retrieve")));
+  EXPECT_EQ(observer_.next(), "log 30");
+  upcall(0, lookup({24, 1, 1}, "a"));
+  ASSERT_TRUE(testing::send(python_.get(), answer(24, -ENOENT)));
+  EXPECT_EQ(out_header(receive(lanes_[0].ours.get())).error, -ENOENT);
+}
+
+TEST_F(SessionTest, NotificationsNameTheRootByItsNodeid) {
+  start();
+  ASSERT_EQ(session_.invalidate_entry(kRootIno, "gone"), 0);
+  const Bytes entry = receive(device_.ours.get());
+  EXPECT_EQ(out_header(entry).error, FUSE_NOTIFY_INVAL_ENTRY);
+  EXPECT_EQ(at<fuse_notify_inval_entry_out>(entry, 16).parent, 1u);
+  EXPECT_EQ(entry.size(), 16 + sizeof(fuse_notify_inval_entry_out) + 5);
+  ASSERT_EQ(session_.invalidate_inode(77, 0, -1), 0);
+  EXPECT_EQ(at<fuse_notify_inval_inode_out>(receive(device_.ours.get()), 16).ino, 77u);
+  EXPECT_EQ(session_.invalidate_entry(1, ""), -EINVAL);
+  EXPECT_EQ(session_.invalidate_entry(1, std::string(256, 'x')), -EINVAL);
+}
+
+TEST_F(SessionTest, UnmountIsToldOnce) {
+  start();
+  for (auto& lane : lanes_) lane.ours.reset();
+  EXPECT_EQ(observer_.next(), "unmounted");
+}
+
+TEST_F(SessionTest, StartNeedsADeviceAndAGoodInit) {
+  net::UniqueFd python;
+  EXPECT_EQ(session_.start(echo_, pointers_, 1, python), -ENOTCONN);
+  ASSERT_EQ(session_.attach(std::move(device_.theirs)), 0);
+  EXPECT_EQ(session_.attach({}), -EALREADY);
+  ASSERT_TRUE(testing::send(device_.ours.get(), lookup({2, 1, 1}, "early")));
+  EXPECT_EQ(session_.start(echo_, pointers_, 1, python), -EPROTO);
+}
+
+}  // namespace
+}  // namespace braidfs::fuse

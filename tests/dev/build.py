@@ -81,10 +81,22 @@ def _write_path_file() -> None:
 
 def _write_scripts() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    _write_metadata(project["name"], project["version"])
     for name, entry in project["scripts"].items():
         module, function = entry.split(":")
         text = _SCRIPT.format(python=sys.executable, entry=entry, module=module, function=function)
         _write(Path(tool(name)), text, mode=0o755)
+
+
+def _write_metadata(name: str, version: str) -> None:
+    """What importlib.metadata asks for the version."""
+    packages = Path(site.getsitepackages()[0])
+    folder = packages / f"{name}-{version}.dist-info"
+    for old in packages.glob(f"{name}-*.dist-info"):
+        if old != folder:
+            shutil.rmtree(old)
+    folder.mkdir(exist_ok=True)
+    _write(folder / "METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
 def _write(path: Path, text: str, mode: int = 0o644) -> None:

@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def _run(*words: str | Path, folder: Path | None = None) -> str:
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     result = subprocess.run(
-        words, cwd=folder, check=False, capture_output=True, text=True, errors="replace"
+        words,
+        cwd=folder,
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+        errors="replace",
     )
     assert result.returncode == 0, f"{words}: {result.stdout[-2000:]}{result.stderr[-2000:]}"
     return result.stdout
@@ -151,26 +159,32 @@ def test_pytest_of_a_small_package(workdir: Path) -> None:
 def test_sqlite(workdir: Path, journal: str, sized: Callable[[int, int], int]) -> None:
     rows = sized(2000, 20_000)
     path = workdir / "base.sqlite"
-    with sqlite3.connect(path) as base:
+    with _base(path) as base:
         assert base.execute(f"pragma journal_mode={journal}").fetchone()[0] == journal.lower()
         base.execute("create table t (k integer primary key, v blob)")
     for start in range(0, rows, 200):
-        with sqlite3.connect(path) as base:
+        with _base(path) as base:
+            base.execute("begin immediate")
             base.executemany(
                 "insert into t values (?, ?)",
                 [(k, hashlib.sha256(b"%d" % k).digest() * 20) for k in range(start, start + 200)],
             )
-    with sqlite3.connect(path) as base:
+            base.execute("commit")
+    with _base(path) as base:
         base.execute("delete from t where k % 3 = 0")
         base.execute("update t set v = zeroblob(5000) where k % 7 = 0")
-        base.execute("vacuum") if journal == "DELETE" else base.execute("pragma wal_checkpoint")
+        base.execute("vacuum" if journal == "DELETE" else "pragma wal_checkpoint")
     copy = workdir / "copy.sqlite"
     shutil.copy(path, copy)
     for file in (path, copy):
-        with sqlite3.connect(file) as base:
+        with _base(file) as base:
             assert base.execute("pragma integrity_check").fetchone()[0] == "ok"
             kept = base.execute("select count(*) from t").fetchone()[0]
             assert kept == rows - len(range(0, rows, 3))
+
+
+def _base(path: Path) -> "closing[sqlite3.Connection]":
+    return closing(sqlite3.connect(path, isolation_level=None))
 
 
 def test_big_file_by_dd(

@@ -1,0 +1,66 @@
+"""The three file systems of a benchmark: BraidFS on loopback, the disk under it, null FUSE."""
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.bench.cases import LARGE_SIZE, SMALL_COUNT
+from tests.cluster import mounts
+from tests.cluster.cluster import Cluster
+from tests.cluster.plan import make_plan
+from tests.cluster.process import Program
+from tests.dev.steps import BUILD, console
+
+NULLFS = BUILD / "native-tests" / "bench" / "braidfs-nullfs"
+CLIENT_BUDGET_MIB = 256 + 256  # dirty_mib and held_mib, as mounted here
+
+
+@dataclass(frozen=True, slots=True)
+class Systems:
+    braid: Path
+    local: Path
+    null: Path
+    cluster: Cluster
+
+    def folders(self) -> dict[str, Path]:
+        return {"braidfs": self.braid, "ext4": self.local, "nullfs": self.null}
+
+    def client_rss_mib(self) -> float:
+        """The most memory that the client ever had resident."""
+        pid = self.cluster.client_pid()
+        status = Path(f"/proc/{pid}/status").read_text()
+        line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) / 1024
+
+
+@contextlib.contextmanager
+def running() -> Iterator[Systems]:
+    """All three, on one disk, torn down afterwards."""
+    base = BUILD / "bench"
+    base.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix="run-", dir=base))
+    options = ("dirty_mib=256", "held_mib=256")
+    cluster = Cluster(make_plan(scratch / "cluster", storage_servers=2, client_options=options))
+    local, null = scratch / "local", scratch / "null"
+    local.mkdir()
+    nullfs = _nullfs(scratch, null)
+    try:
+        console.print("starting a cluster of two storage servers, and null FUSE")
+        cluster.start()
+        nullfs.start()
+        yield Systems(cluster.mount_path, local, null, cluster)
+    finally:
+        cluster.stop()
+        if mounts.is_mounted(null):
+            mounts.unmount(null, lazy=True)
+        nullfs.stop()
+        shutil.rmtree(scratch)
+
+
+def _nullfs(scratch: Path, mountpoint: Path) -> Program:
+    mountpoint.mkdir()
+    words = ("--files", str(SMALL_COUNT + 1), "--size", str(LARGE_SIZE), str(mountpoint))
+    return Program("nullfs", (str(NULLFS), *words), scratch)

@@ -39,13 +39,18 @@ def _read_private(path: Path) -> bytes:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise ConfigError(f"cannot read the key file {path}: {error.strerror}") from error
-    with os.fdopen(fd, "rb") as file:
-        mode = os.fstat(fd).st_mode  # of the very file that is read
-        if not stat.S_ISREG(mode):
-            raise ConfigError(f"the key file {path} is not a regular file")
-        if mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise ConfigError(
-                f"the key file {path} can be used by others (mode {stat.S_IMODE(mode):04o}): "
-                f"chmod 600 {path}"
-            )
-        return file.read(_FILE_SIZE_MAX)
+    try:
+        _check_private(path, os.fstat(fd).st_mode)  # of the very file that is read
+        return os.read(fd, _FILE_SIZE_MAX)
+    finally:
+        os.close(fd)
+
+
+def _check_private(path: Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise ConfigError(f"the key file {path} is not a regular file")
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(
+            f"the key file {path} can be used by others (mode {stat.S_IMODE(mode):04o}): "
+            f"chmod 600 {path}"
+        )

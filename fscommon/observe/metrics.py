@@ -112,11 +112,11 @@ class Metrics:
         self.registry.register(_NativeCollector(counters))
 
     def _metric(self, name: str, kind: Kind) -> Counter | Gauge | Histogram:
+        row = self._rows[name]
+        if row.kind is not kind:
+            raise KeyError(f"{name} is a {row.kind.value}")
         made = self._made.get(name)
         if made is None:
-            row = self._rows[name]
-            if row.kind is not kind:
-                raise KeyError(f"{name} is a {row.kind.value}")
             made = self._made[name] = self._make(row)
         return made
 

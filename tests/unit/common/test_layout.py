@@ -1,0 +1,116 @@
+"""Packed records and the relation between files, chunks and objects."""
+
+import hmac
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fscommon.errors import ProtocolError
+from fscommon.layout.attributes import ATTRIBUTES_SIZE, Attributes, unpack_attributes
+from fscommon.layout.capability import CAPABILITY_SIZE, capability_key, make_capability
+from fscommon.layout.layout import Layout, object_length, pieces, unpack_layout
+
+CHUNK = 64 << 10
+
+layouts = st.builds(
+    lambda width, **fields: Layout(
+        stripe_width=width, targets=tuple(range(1, width + 1)), chunk_size=CHUNK, **fields
+    ),
+    width=st.integers(1, 5),
+    file_id=st.integers(1, (1 << 64) - 1),
+    truncate_epoch=st.integers(0, (1 << 32) - 1),
+    durable_stripes=st.integers(0, (1 << 64) - 1),
+)
+offsets = st.integers(0, 20 * CHUNK)
+
+
+def test_attributes_lie_where_the_contract_says() -> None:
+    raw = bytearray(Attributes(*range(1, 20)).pack())
+    assert len(raw) == ATTRIBUTES_SIZE
+    places = {
+        "Q": (0, 8, 16, 80, 88, 96), "q": (24, 32, 40, 48, 104),
+        "I": (56, 60, 64, 68, 72, 76, 112, 116),
+    }  # fmt: skip
+    found = sorted((at, struct.unpack_from(f"<{k}", raw, at)[0]) for k, v in places.items()
+                   for at in v)  # fmt: skip
+    assert [value for _, value in found] == list(range(1, 20))
+    assert raw[120:] == bytes(8)
+
+
+def test_attributes_come_back() -> None:
+    attributes = Attributes(1, (1 << 64) - 1, mtime_ns=-1, lease_deadline_ns=-5, uid=(1 << 32) - 1)
+    assert unpack_attributes(attributes.pack()) == attributes
+
+
+@pytest.mark.parametrize("size", [0, 127, 129])
+def test_attributes_of_wrong_size_are_refused(size: int) -> None:
+    with pytest.raises(ProtocolError):
+        unpack_attributes(bytes(size))
+
+
+@given(layouts)
+def test_layouts_come_back(layout: Layout) -> None:
+    assert unpack_layout(layout.pack()) == layout
+
+
+def test_golden_layout() -> None:
+    layout = Layout(0x1112131415161718, 1 << 20, 2, (0x21, 0x22), truncate_epoch=3,
+                    durable_stripes=1)  # fmt: skip
+    assert layout.pack().hex() == (
+        "01010200" "00001000" "1817161514131211" "03000000" "00000000" "0100000000000000"
+        "21000000" "22000000"
+    )  # fmt: skip
+    assert layout.target(1) == 0x22
+
+
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [(0, 2), (1, 0), (1, 4), (2, 0), (2, 65), (4, 1), (5, 0x80), (7, 0x80)],
+)
+def test_unsound_layouts_are_refused(at: int, value: int) -> None:
+    raw = bytearray(Layout(1, CHUNK, 1, (1,)).pack())
+    raw[at] = value
+    with pytest.raises(ProtocolError):
+        unpack_layout(bytes(raw))
+
+
+@given(st.binary(max_size=80))
+def test_random_layouts_are_a_protocol_error_or_a_layout(raw: bytes) -> None:
+    try:
+        layout = unpack_layout(raw)
+    except ProtocolError:
+        return
+    assert layout.pack() == raw
+
+
+@given(layouts, offsets, st.integers(0, 5 * CHUNK))
+def test_pieces_cover_the_extent_once(layout: Layout, offset: int, length: int) -> None:
+    at = offset
+    for piece in pieces(layout, offset, length):
+        assert piece.offset == at
+        assert 0 < piece.length <= CHUNK
+        chunk, inside = divmod(piece.offset, CHUNK)
+        assert inside + piece.length <= CHUNK
+        assert piece.stripe_index == chunk % layout.stripe_width
+        assert piece.object_offset == chunk // layout.stripe_width * CHUNK + inside
+        at += piece.length
+    assert at == offset + length
+
+
+@given(layouts, offsets)
+def test_object_lengths_are_where_the_pieces_end(layout: Layout, size: int) -> None:
+    ends = dict.fromkeys(range(layout.stripe_width), 0)
+    for piece in pieces(layout, 0, size):
+        ends[piece.stripe_index] = max(ends[piece.stripe_index], piece.object_offset + piece.length)
+    assert {i: object_length(layout, i, size) for i in ends} == ends
+
+
+def test_capability() -> None:
+    key = capability_key(b"k" * 32, b"u" * 16)
+    assert key == hmac.digest(b"k" * 32, b"braidfs capability" + b"u" * 16, "sha256")
+    raw = make_capability(key, file_id=1, session=2, rights=3, map_epoch=4, ino=5)
+    assert len(raw) == CAPABILITY_SIZE
+    assert raw[:48] == struct.pack("<QQIIQ", 1, 2, 3, 4, 5) + bytes(16)
+    assert raw[48:] == hmac.digest(key, raw[:48], "sha256")[:16]

@@ -1,0 +1,343 @@
+"""Connecting and serving: every limit refuses, every failure has its sentence."""
+
+import functools
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from fscommon.auth.handshake import HelloFields
+from fscommon.errors import AuthenticationError, ConfigError, ProtocolError, TransportError
+from fscommon.net.address import Address, parse_address
+from fscommon.net.memory import MemoryTransport
+from fscommon.net.serve import AcceptLimits, Peer, serve
+from fscommon.net.stream import FrameStream, connect
+from fscommon.net.tcp import TcpTransport
+from fscommon.net.transport import Transport
+from fscommon.observe.log import Log
+from fscommon.wire.frame import encode_frame
+from fscommon.wire.header import FLAG_REPLY
+from fscommon.wire.ops import Op
+
+KEY = b"k" * 32
+HELLO = HelloFields("meta", "node-1", session=9)
+LOCAL = Address("127.0.0.1", 0)
+
+
+class RecordedLog(Log):
+    def __init__(self) -> None:
+        super().__init__("test")
+        self.events: list[tuple[str, object]] = []
+
+    def warning(self, event: str, **fields: object) -> None:
+        self.events.append((event, fields.get("why")))
+
+
+async def echo(peer: Peer, stream: FrameStream) -> None:
+    while batch := await stream.receive_batch():
+        for frame in batch:
+            header = frame.header
+            await stream.send(
+                encode_frame(
+                    header.op, flags=FLAG_REPLY, request_id=header.request_id, body=frame.body
+                )
+            )
+
+
+@asynccontextmanager
+async def serving(
+    on_connection: Callable[[Peer, FrameStream], Awaitable[None]] = echo,
+    *,
+    limits: AcceptLimits | None = None,
+    log: Log | None = None,
+    transport: Transport | None = None,
+) -> AsyncIterator[Address]:
+    async with trio.open_nursery() as nursery:
+        task = functools.partial(
+            serve, LOCAL, key=KEY, on_connection=on_connection, limits=limits, log=log,
+            transport=transport,
+        )  # fmt: skip
+        address: Address = await nursery.start(task)
+        with trio.fail_after(20):
+            yield address
+        nursery.cancel_scope.cancel()
+
+
+def dial(
+    address: Address | str,
+    key: bytes = KEY,
+    timeout_s: float = 10,
+    transport: Transport | None = None,
+) -> Awaitable[FrameStream]:
+    return connect(address, key=key, hello=HELLO, timeout_s=timeout_s, transport=transport)
+
+
+@pytest.mark.parametrize("transport", [TcpTransport(), MemoryTransport()])
+async def test_frames_go_and_come(transport: Transport) -> None:
+    async with serving(transport=transport) as address:
+        stream = await dial(address, transport=transport)
+        await stream.send(encode_frame(Op.PING, request_id=1, body=b"abc"))
+        (frame,) = await stream.receive_batch()
+        assert (frame.header.request_id, frame.body) == (1, b"abc")
+        await stream.aclose()
+
+
+async def test_frames_of_many_tasks_do_not_interleave() -> None:
+    async with serving() as address:
+        stream = await dial(address)
+        async with trio.open_nursery() as nursery:
+            for request_id in range(40):
+                body = bytes([request_id]) * 300_000
+                nursery.start_soon(
+                    stream.send, encode_frame(Op.PING, request_id=request_id, body=body)
+                )
+            left = set(range(40))
+            while left:
+                for frame in await stream.receive_batch():
+                    left.remove(frame.header.request_id)
+                    assert frame.body == bytes([frame.header.request_id]) * 300_000
+
+
+async def test_a_cancelled_send_breaks_the_stream() -> None:
+    async def ignores(peer: Peer, stream: FrameStream) -> None:
+        await trio.sleep_forever()
+
+    async with serving(ignores) as address:
+        stream = await dial(address)
+        with trio.move_on_after(0.1):
+            while True:
+                await stream.send(encode_frame(Op.PING, body=bytes(1 << 20)))
+                await trio.lowlevel.checkpoint()
+        with pytest.raises(TransportError, match="broken"):
+            await stream.send(encode_frame(Op.PING))
+
+
+async def test_the_server_knows_its_peer() -> None:
+    seen: list[Peer] = []
+
+    async def look(peer: Peer, stream: FrameStream) -> None:
+        seen.append(peer)
+
+    async with serving(look) as address:
+        stream = await dial(address)
+        assert await stream.receive_batch() == []
+    (peer,) = seen
+    assert (peer.purpose, peer.node, peer.session) == ("meta", "node-1", 9)
+    assert peer.connection == HELLO.connection
+    assert peer.address.startswith("127.0.0.1:")
+
+
+async def test_another_key() -> None:
+    log = RecordedLog()
+    async with serving(log=log) as address:
+        for _ in range(5):
+            with pytest.raises(AuthenticationError, match="refused this cluster key"):
+                await dial(address, b"o" * 32)
+    assert log.events == [("connection refused", "handshake failed")]  # once a minute
+
+
+async def test_nobody_there() -> None:
+    async with serving() as address:
+        pass
+    with pytest.raises(TransportError, match="nothing listens"):
+        await dial(address)
+
+
+async def test_a_name_that_is_none() -> None:
+    with pytest.raises(TransportError, match=r"the name no\.such\.invalid cannot be resolved"):
+        await dial("no.such.invalid:1")
+
+
+@asynccontextmanager
+async def stranger(first: bytes, *, stay: bool) -> AsyncIterator[Address]:
+    """A server that says something and then waits or closes."""
+    listener = await TcpTransport().listen(LOCAL)
+
+    async def accept() -> None:
+        stream = await listener.accept()
+        await stream.receive()
+        await stream.send(first)
+        if stay:
+            await trio.sleep_forever()
+        await stream.aclose()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(accept)
+        yield listener.address
+        nursery.cancel_scope.cancel()
+    await listener.aclose()
+
+
+async def test_a_server_of_something_else() -> None:
+    async with stranger(b"HTTP/1.1 400 Bad Request\r\n" + bytes(80), stay=True) as address:
+        with pytest.raises(TransportError, match="not a BraidFS server"):
+            await dial(address)
+
+
+async def test_a_server_that_closes_at_once() -> None:
+    async with stranger(b"", stay=False) as address:
+        with pytest.raises(TransportError, match="closed the connection at once"):
+            await dial(address)
+
+
+async def test_a_server_that_is_silent() -> None:
+    async with stranger(b"", stay=True) as address:
+        with pytest.raises(TransportError, match=r"did not authenticate within 0\.1 s"):
+            await dial(address, timeout_s=0.1)
+
+
+async def read_to_end(address: Address, first: bytes) -> bytes:
+    stream = await TcpTransport().dial(address)
+    received = b""
+    try:
+        if first:
+            await stream.send(first)
+        while part := await stream.receive():
+            received += part
+    except TransportError:
+        pass
+    await stream.aclose()
+    return received
+
+
+@pytest.mark.parametrize("first", [b"GET / HTTP/1.1\r\n\r\n" + bytes(80), b"BRID" + bytes(100)])
+async def test_strangers_get_a_closed_connection_and_nothing_else(first: bytes) -> None:
+    async with serving(log=RecordedLog()) as address:
+        assert await read_to_end(address, first) == b""
+
+
+async def test_slow_handshakes_are_cut() -> None:
+    log = RecordedLog()
+    limits = AcceptLimits(handshake_seconds_max=0.05)
+    async with serving(limits=limits, log=log) as address:
+        assert await read_to_end(address, b"BRID") == b""
+    assert log.events == [("connection refused", "handshake too slow")]
+
+
+async def test_too_many_handshakes_are_refused() -> None:
+    log = RecordedLog()
+    async with serving(limits=AcceptLimits(unauthenticated_max=2), log=log) as address:
+        waiting = [await TcpTransport().dial(address) for _ in range(2)]
+        assert await read_to_end(address, b"") == b""
+        assert log.events == [("connection refused", "too many handshakes")]
+        for stream in waiting:
+            await stream.aclose()
+        while True:  # room again as soon as the server saw them go
+            try:
+                stream_again = await dial(address)
+                break
+            except TransportError:
+                await trio.lowlevel.checkpoint()
+        await stream_again.aclose()
+
+
+async def test_too_many_connections_are_refused() -> None:
+    log = RecordedLog()
+    async with serving(limits=AcceptLimits(connections_max=2), log=log) as address:
+        kept = [await dial(address) for _ in range(2)]
+        stream = await dial(address)
+        assert await stream.receive_batch() == []
+        assert log.events == [("connection refused", "too many connections")]
+        for one in kept:
+            await one.aclose()
+
+
+async def test_a_broken_peer_ends_its_connection_alone() -> None:
+    log = RecordedLog()
+    async with serving(log=log) as address:
+        good, bad = await dial(address), await dial(address)
+        await bad.send(b"nonsense" * 20)
+        assert await bad.receive_batch() == []
+        await good.send(encode_frame(Op.PING))
+        assert len(await good.receive_batch()) == 1
+    assert log.events == [("connection ended", None)]
+
+
+async def test_a_connection_that_ends_within_a_frame() -> None:
+    async def half(peer: Peer, stream: FrameStream) -> None:
+        await stream.send(encode_frame(Op.PING, body=b"abc")[:-1])
+
+    async with serving(half) as address:
+        stream = await dial(address)
+        with pytest.raises(TransportError, match="within a frame"):
+            await stream.receive_batch()
+
+
+async def test_bugs_end_the_server() -> None:
+    async def bug(peer: Peer, stream: FrameStream) -> None:
+        raise KeyError("bug")
+
+    with pytest.raises(ExceptionGroup):
+        async with serving(bug) as address:
+            await dial(address)
+            await trio.sleep_forever()
+
+
+async def test_detach() -> None:
+    sockets: list[tuple[int, bytes]] = []
+    detached = trio.Event()
+
+    async def detaches(peer: Peer, stream: FrameStream) -> None:
+        sockets.append(stream.detach())
+        detached.set()
+
+    async with serving(detaches) as address:
+        stream = await dial(address)
+        await detached.wait()
+        ((fd, early),) = sockets
+        assert early == b""
+        os.write(fd, encode_frame(Op.PING))
+        assert len(await stream.receive_batch()) == 1
+        os.close(fd)
+        await stream.aclose()
+
+
+async def test_sockets_are_set_up() -> None:
+    async with serving() as address:
+        stream = await dial(address)
+        fd, _ = stream.detach()
+        with socket.socket(fileno=fd) as sock:
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) > 0
+            assert not sock.get_inheritable()
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("host", Address("host", 7400)),
+        ("host:1", Address("host", 1)),
+        (" 10.0.0.1:7411 ", Address("10.0.0.1", 7411)),
+        ("[::1]", Address("::1", 7400)),
+        ("[fe80::1%eth0]:9", Address("fe80::1%eth0", 9)),
+    ],
+)
+def test_addresses(text: str, address: Address) -> None:
+    assert parse_address(text) == address
+    assert parse_address(str(address)) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ":1", "host:", "host:x", "host:65536", "host:-1", "::1", "[::1", "[::1]x", "[host]:1",
+     "a b", "a/b", "host:99999999999999999999", "host:१"],
+)  # fmt: skip
+def test_no_addresses(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_address(text)
+
+
+async def test_a_stream_in_memory_has_no_descriptor() -> None:
+    transport = MemoryTransport()
+    async with serving(transport=transport) as address:
+        stream = await dial(address, transport=transport)
+        with pytest.raises(TransportError, match="no file descriptor"):
+            stream.detach()
+
+
+def test_protocol_errors_are_not_transport_errors() -> None:
+    assert not issubclass(ProtocolError, TransportError)

@@ -1,0 +1,135 @@
+"""Log lines, their limits, and the metrics table."""
+
+import io
+import logging
+import re
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from fscommon.errors import ConfigError
+from fscommon.observe.log import Log, RateLimit, request, start_logging
+from fscommon.observe.metrics import TABLE, Kind, Metrics, MetricsEndpoint
+
+
+@pytest.fixture
+def lines() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    sink = io.StringIO()
+    start_logging("info", stream=sink)
+    yield sink
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_a_line(lines: io.StringIO) -> None:
+    Log("net").warning("refused", peer="10.0.0.1:5", why="too many", code=5, key=b"\x01", none=None)
+    line = lines.getvalue()
+    assert re.match(r"time=\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ", line)
+    assert line.split(" ", 1)[1] == (
+        'level=warning part=net event=refused peer=10.0.0.1:5 why="too many" code=5 key=01\n'
+    )
+
+
+def test_what_a_peer_sent_stays_one_value(lines: io.StringIO) -> None:
+    Log("net").info("hello", node='x" level=error\nevent=forged \x1b[2J\\')
+    (line,) = lines.getvalue().splitlines()
+    assert line.endswith(r'node="x\" level=error\nevent=forged \x1b[2J\\"')
+
+
+def test_long_values_are_cut(lines: io.StringIO) -> None:
+    Log("net").info("hello", node="n" * 100_000)
+    assert len(lines.getvalue()) < 3000
+
+
+def test_request_ids(lines: io.StringIO) -> None:
+    with request(17):
+        Log("net").info("inside")
+    Log("net").info("outside")
+    inside, outside = lines.getvalue().splitlines()
+    assert "request=17" in inside
+    assert "request" not in outside
+
+
+def test_levels(lines: io.StringIO) -> None:
+    Log("net").debug("hidden")
+    Log("net").at(40, "native")
+    logging.getLogger("foreign").info("hidden")
+    logging.getLogger("foreign").warning("shown")
+    assert [re.findall(r"event=(\w+)", line) for line in lines.getvalue().splitlines()] == [
+        ["native"], ["shown"],
+    ]  # fmt: skip
+
+
+def test_tracebacks_stay_on_one_line(lines: io.StringIO) -> None:
+    try:
+        raise KeyError("x")
+    except KeyError:
+        Log("net").exception("failed")
+    (line,) = lines.getvalue().splitlines()
+    assert "KeyError" in line and "traceback=" in line
+
+
+def test_unknown_level() -> None:
+    with pytest.raises(ConfigError, match="'loud' is not one of debug"):
+        start_logging("loud")
+
+
+def test_rate_limit() -> None:
+    now = 0.0
+    limit = RateLimit(60.0, clock=lambda: now)
+    assert limit.permit() == 0
+    assert [limit.permit() for _ in range(5)] == [None] * 5
+    now = 60.0
+    assert limit.permit() == 5
+    assert limit.permit() is None
+    now = 120.0
+    assert limit.permit() == 1
+
+
+def test_the_table_is_sound() -> None:
+    assert len({row.name for row in TABLE}) == len(TABLE)
+    for row in TABLE:
+        assert row.name.startswith("braidfs_")
+        assert row.name.endswith("_total") == (row.kind is Kind.COUNTER)
+        assert bool(row.buckets) == (row.kind is Kind.HISTOGRAM)
+        assert row.help
+
+
+def test_every_row_can_be_made() -> None:
+    metrics = Metrics("test")
+    for row in TABLE:
+        labels = dict.fromkeys(row.labels, "x")
+        if row.kind is Kind.COUNTER:
+            metrics.counter(row.name, **labels).inc()
+        elif row.kind is Kind.GAUGE:
+            metrics.gauge(row.name, **labels).set(1)
+        else:
+            metrics.histogram(row.name, **labels).observe(1)
+
+
+def test_names_outside_the_table_are_bugs() -> None:
+    with pytest.raises(KeyError):
+        Metrics("test").counter("braidfs_nonsense_total")
+    with pytest.raises(KeyError, match="gauge"):
+        Metrics("test").counter("braidfs_up", program="test")
+
+
+def test_endpoint() -> None:
+    metrics = Metrics("test")
+    metrics.counter("braidfs_requests_total", op="LOOKUP", status="OK").inc(3)
+    metrics.collect_native(lambda: {"reads": 7})
+    metrics.up(True)
+    endpoint = MetricsEndpoint(metrics, "127.0.0.1", 0)
+    try:
+        url = f"http://127.0.0.1:{endpoint.port}/metrics"
+        text = urllib.request.urlopen(url, timeout=10).read().decode()
+        with pytest.raises(ConfigError, match="metrics_listen: cannot listen"):
+            MetricsEndpoint(metrics, "127.0.0.1", endpoint.port)
+    finally:
+        endpoint.stop()
+    assert 'braidfs_requests_total{op="LOOKUP",status="OK"} 3.0' in text
+    assert 'braidfs_native{counter="reads"} 7.0' in text
+    assert 'braidfs_up{program="test"} 1.0' in text

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster import Cluster
+from tests.cluster.process import wait_until
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(1800)]
 
@@ -210,15 +211,14 @@ def _sha256(path: Path) -> str:
 
 
 def test_removed_files_give_their_space_back(cluster: Cluster, workdir: Path) -> None:
-    from tests.cluster.process import wait_until  # noqa: PLC0415
-
     def stored() -> int:
         words = ["du", "-s", "--block-size=1", str(cluster.plan.state / "targets")]
         return int(subprocess.run(words, check=False, capture_output=True).stdout.split()[0])
 
     before = stored()
-    (workdir / "big").write_bytes(os.urandom(64 << 20))
-    os.sync()
+    with (workdir / "big").open("wb") as file:
+        file.write(os.urandom(64 << 20))
+        os.fsync(file.fileno())
     assert stored() > before + (60 << 20)
     (workdir / "big").unlink()
     assert wait_until(lambda: stored() < before + (10 << 20), 60), stored() - before

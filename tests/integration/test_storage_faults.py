@@ -111,6 +111,13 @@ def test_full_disk_under_a_target(make_cluster: ClusterMaker, small_disk: Path) 
         cluster.stop()
 
 
+def _write_durably(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def _stored_file(cluster: Cluster, mark: bytes) -> tuple[Path, int]:
     """The object file that holds `mark`, and where in it."""
     for path in sorted((cluster.plan.state / "targets").rglob("*")):
@@ -127,9 +134,8 @@ def test_flipped_bit_is_eio_and_never_wrong_bytes(
 ) -> None:
     cluster = make_cluster(storage_servers=1, targets=1)
     wanted = random.Random(3).randbytes(1 << 20)
-    (cluster.mount_path / "victim").write_bytes(wanted)
-    (cluster.mount_path / "other").write_bytes(wanted[::-1])
-    os.sync()
+    _write_durably(cluster.mount_path / "victim", wanted)
+    _write_durably(cluster.mount_path / "other", wanted[::-1])
     cluster.unmount()
     if restart:
         cluster.stop_servers()
@@ -160,8 +166,7 @@ def test_damaged_block_can_be_overwritten(make_cluster: ClusterMaker) -> None:
     cluster = make_cluster(storage_servers=1, targets=1)
     wanted = bytearray(random.Random(4).randbytes(1 << 20))
     path = cluster.mount_path / "victim"
-    path.write_bytes(wanted)
-    os.sync()
+    _write_durably(path, bytes(wanted))
     cluster.unmount()
     stored, at = _stored_file(cluster, bytes(wanted[409_600:409_664]))
     with stored.open("r+b") as file:

@@ -16,7 +16,7 @@ from metaserver.numbers import InodeNumbers
 from metaserver.sessions import Sessions
 
 
-class Parked(BraidError):
+class ParkedError(BraidError):
     """Raised by an op that cannot run until the truncate of ino has ended at all targets."""
 
     def __init__(self, ino: Ino) -> None:
@@ -81,4 +81,4 @@ class Context:
 
     def check_not_truncating(self, ino: Ino) -> None:
         if ino in self.services.intents:
-            raise Parked(ino)
+            raise ParkedError(ino)

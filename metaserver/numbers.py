@@ -19,6 +19,11 @@ class InodeNumbers:
         self._end = end  # durable
         self._asked = end
 
+    def reserve_first(self) -> int:
+        """At start: the end that the caller makes durable before anything is served."""
+        self._asked = self._end = self._end + RANGE
+        return self._end
+
     def take(self) -> Ino:
         if self._next >= self._end:
             raise FsError(Status.BUSY, "the next range of inode numbers is not durable yet")

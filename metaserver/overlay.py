@@ -11,7 +11,7 @@ Only the event loop's thread calls; the committer thread sees nothing but the fr
 
 from collections.abc import Iterator
 
-from sortedcontainers import SortedList
+from sortedcontainers import SortedList  # type: ignore[import-untyped]
 
 from fscommon.types import SessionId, Txn
 from metaserver.store.waist import Batch, Snapshot, Store
@@ -34,17 +34,13 @@ class Generation:
             self._unordered.append(key)
         self.cells[key] = cell
 
-    def forget(self, key: bytes) -> None:
-        """Drop a cell as if it had never been; its place in the order stays and is skipped."""
-        self.cells.pop(key, None)
-
     def keys(self, start: bytes, end: bytes) -> Iterator[bytes]:
         if self._unordered:
             self._order.update(self._unordered)
             self._unordered.clear()
         previous = None
         for key in self._order.irange(start, end, inclusive=(True, False)):
-            if key != previous and key in self.cells:
+            if key != previous:
                 yield key
             previous = key
 
@@ -66,12 +62,6 @@ class Overlay:
                 foreign = old[2]
             filling.put(key, (value, session, txn))
         return foreign
-
-    def unstored(self, key: bytes) -> bool:
-        """True when the key lives in filling alone and the store never saw it: it may be forgotten.
-
-        The caller knows that the key was new when it was written into filling."""
-        return key in self.filling.cells and key not in self.committing.cells
 
     def freeze(self) -> Batch:
         """Turn filling into committing; the caller commits the batch, then calls `committed`."""

@@ -193,4 +193,3 @@ class TargetRecord:
     node: int
     bytes_total: int
     bytes_free: int
-

@@ -7,7 +7,6 @@ Evicting an expired session is metaserver.eviction; stored replies are metaserve
 """
 
 import secrets
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -25,7 +24,7 @@ class Session:
     opened_ns: int
     renewed_s: float  # monotonic
     opens: dict[Ino, bool] = field(default_factory=dict)  # True: for writing
-    stored: deque[RequestId] = field(default_factory=deque)  # ids of stored replies, rising
+    stored: dict[RequestId, None] = field(default_factory=dict)  # ids of stored replies, in order
     replaying: bool = False  # of a former incarnation, REPLAY_DONE has not come yet
 
 

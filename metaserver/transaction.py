@@ -73,5 +73,3 @@ class Transaction:
 
 def _key(record: tuple[bytes, bytes]) -> bytes:
     return record[0]
-
-

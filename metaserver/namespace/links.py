@@ -38,9 +38,7 @@ def remove_inode(tx: Transaction, inode: Inode, context: Context) -> None:
 
 def _may_be_open(ino: Ino, context: Context) -> bool:
     services = context.services
-    return (
-        services.progress.recovering or services.sessions.is_open(ino) or ino in services.intents
-    )
+    return services.progress.recovering or services.sessions.is_open(ino) or ino in services.intents
 
 
 def _orphan(tx: Transaction, inode: Inode, context: Context) -> bytes:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from fscommon.errors import FsError, Status
 from fscommon.limits import FILE_SIZE_MAX
-from fscommon.types import FileId, Ino
+from fscommon.types import FileId
 from fscommon.wire.messages import (
     SET_ATIME,
     SET_CTIME,
@@ -35,6 +35,7 @@ from metaserver.records import Intent, doomed_key, intent_key, xattr_key
 from metaserver.transaction import Transaction
 
 _VALID_MAX = 2 * SET_KILL_SUIDGID - 1
+_TIMES = SET_ATIME | SET_MTIME | SET_CTIME
 
 
 def setattr_(tx: Transaction, request: SetAttr, context: Context) -> Opened:
@@ -44,13 +45,12 @@ def setattr_(tx: Transaction, request: SetAttr, context: Context) -> Opened:
     if request.valid & SET_SIZE or request.written_size:
         _check_resizable(inode, request, context)
     changed = merge_written(inode, request.written_size, request.written_mtime_ns)
-    shrunk = False
+    shrunk = 0 < request.size < changed.attributes.size and bool(request.valid & SET_SIZE)
     if request.valid & SET_SIZE:
-        shrunk = 0 < request.size < changed.attributes.size
         changed = _resize(tx, changed, request.size, context)
     changed = _change_owner_and_mode(tx, changed, request)
-    changed = _change_times(changed, request, context)
-    if changed is not inode:
+    if changed is not inode or request.valid & _TIMES:
+        changed = _change_times(changed, request, context)
         save(tx, changed)
     if shrunk:
         _intend(tx, changed, context)
@@ -131,9 +131,6 @@ def _change_times(inode: Inode, request: SetAttr, context: Context) -> Inode:
         times["mtime_ns"] = request.mtime_ns
     if valid & SET_CTIME and request.ctime_ns:
         times["ctime_ns"] = request.ctime_ns
-    if not valid & (_VALID_MAX ^ SET_KILL_SUIDGID) and not request.written_mtime_ns:
-        if not request.written_size:
-            return inode
     return inode.changed(context.now_ns, **times)
 
 
@@ -141,6 +138,6 @@ def _reply(inode: Inode, context: Context) -> Opened:
     packed = inode.attributes.pack()
     if not inode.is_file:
         return Opened(packed, b"", b"")
-    file_id = inode.layout().file_id
-    capability = context.services.capability(context, FileId(file_id), Ino(inode.ino), writable=True)
+    file_id = FileId(inode.layout().file_id)
+    capability = context.services.capability(context, file_id, inode.ino, writable=True)
     return Opened(packed, inode.tail, capability)

@@ -7,7 +7,7 @@ Any thread may call. Not for production: nothing reaches a disk.
 
 from collections.abc import Iterator
 
-from sortedcontainers import SortedDict
+from sortedcontainers import SortedDict  # type: ignore[import-untyped]
 
 from metaserver.store.waist import Batch
 

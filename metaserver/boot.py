@@ -1,0 +1,169 @@
+"""From a store to an engine: what the records say, and what a new cluster starts with.
+
+Called once, before anything is served. A store of a newer schema is refused. Sessions found here
+must come back and replay; while an earlier recovery is unfinished its `recovery` record stays, so
+that clients are told the same durable transaction again.
+"""
+
+import secrets
+import stat
+from dataclasses import dataclass
+
+from fscommon.errors import ConfigError
+from fscommon.layout.attributes import Attributes
+from fscommon.layout.capability import capability_key
+from fscommon.types import ROOT_INO, Ino, NodeId, SessionId, TargetId, Txn
+from fscommon.wire.codec import decode
+from metaserver import records
+from metaserver.context import Progress, Services
+from metaserver.engine import Engine, Time
+from metaserver.intents import Intents
+from metaserver.membership import Membership, Node, Target
+from metaserver.numbers import InodeNumbers
+from metaserver.overlay import Overlay
+from metaserver.sessions import Session, Sessions
+from metaserver.store.waist import Snapshot, Store
+
+_EPOCH_SKIP = 1024  # bumps of the map that the last run may not have made durable
+_INODE_SIZE = 1024  # bytes of the store per inode with its name, about
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    cluster_key: bytes
+    session_timeout_s: float
+    chunk_size: int
+    stripe_width_max: int
+    store_size_max: int
+
+
+def boot(store: Store, settings: Settings, time: Time) -> Engine:
+    """Raises ConfigError when the store is not one that this program can use."""
+    snapshot = store.snapshot()
+    try:
+        first = _found(snapshot, time)
+        cluster = first.get(records.CLUSTER_KEY) or snapshot.get(records.CLUSTER_KEY) or b""
+        services = _services(snapshot, settings, time, cluster)
+    finally:
+        snapshot.close()
+    store.commit([*first.items(), *_reservations(services)])
+    engine = Engine(Overlay(store), services)
+    engine.end_recovery_if_done()
+    return engine
+
+
+def _found(snapshot: Snapshot, time: Time) -> dict[bytes, bytes]:
+    """What an empty store needs; {} for one in use."""
+    raw = snapshot.get(records.SCHEMA_KEY)
+    if raw is not None:
+        version = records.unpack_number(raw)
+        if version != records.SCHEMA_VERSION:
+            raise ConfigError(f"the store has schema {version}; this program needs 1")
+        return {}
+    root = Attributes(
+        ino=ROOT_INO,
+        atime_ns=time.now_ns,
+        mtime_ns=time.now_ns,
+        ctime_ns=time.now_ns,
+        btime_ns=time.now_ns,
+        mode=stat.S_IFDIR | 0o755,
+        nlink=2,
+        parent=ROOT_INO,
+        data_version=1,
+        change_version=1,
+    )
+    return {
+        records.SCHEMA_KEY: records.pack_number(records.SCHEMA_VERSION),
+        records.CLUSTER_KEY: secrets.token_bytes(16),
+        records.inode_key(ROOT_INO): root.pack(),
+        records.INODES_KEY: records.pack_number(1),
+    }
+
+
+def _number(snapshot: Snapshot, key: bytes) -> int:
+    return records.unpack_number(snapshot.get(key))
+
+
+def _services(snapshot: Snapshot, settings: Settings, time: Time, cluster: bytes) -> Services:
+    sessions = _sessions(snapshot, time)
+    intents = Intents()
+    for key, _ in snapshot.range(*records.all_of(b"T")):
+        intents.add(Ino(records.number_of(key)))
+    return Services(
+        cluster=cluster,
+        capability_key=capability_key(settings.cluster_key, cluster),
+        session_timeout_s=settings.session_timeout_s,
+        inode_room=settings.store_size_max // _INODE_SIZE,
+        progress=_progress(snapshot, sessions),
+        numbers=InodeNumbers(max(_number(snapshot, records.INO_END_KEY), ROOT_INO + 1)),
+        membership=_membership(snapshot, settings, time, cluster),
+        sessions=sessions,
+        intents=intents,
+    )
+
+
+def _progress(snapshot: Snapshot, sessions: Sessions) -> Progress:
+    txn = Txn(_number(snapshot, records.TXN_KEY))
+    unfinished = snapshot.get(records.RECOVERY_KEY)
+    return Progress(
+        incarnation=secrets.randbits(63) + 1,
+        txn=txn,
+        durable=txn,
+        recovery_txn=txn if unfinished is None else Txn(records.unpack_number(unfinished)),
+        recovering=True,
+        inodes=max(_number(snapshot, records.INODES_KEY), 1),
+    )
+
+
+def _sessions(snapshot: Snapshot, time: Time) -> Sessions:
+    sessions = Sessions(version=secrets.randbits(62) + 1)
+    for key, value in snapshot.range(*records.all_of(b"S")):
+        record = decode(records.SessionRecord, value)
+        session = Session(
+            id=SessionId(records.number_of(key)),
+            node=record.node,
+            opened_ns=record.opened_ns,
+            renewed_s=time.now_s,
+            replaying=True,
+        )
+        for reply, _ in snapshot.range(*records.replies_of(session.id)):
+            session.stored[records.reply_request_id(reply)] = None
+        sessions.add(session)
+    sessions.orphans.update(
+        Ino(records.number_of(key)) for key, _ in snapshot.range(*records.all_of(b"O"))
+    )
+    return sessions
+
+
+def _membership(snapshot: Snapshot, settings: Settings, time: Time, cluster: bytes) -> Membership:
+    membership = Membership(
+        cluster=cluster,
+        epoch=_number(snapshot, records.MAP_EPOCH_KEY) + _EPOCH_SKIP,
+        chunk_size=settings.chunk_size,
+        width_max=settings.stripe_width_max,
+    )
+    for key, value in snapshot.range(*records.all_of(b"N")):
+        node = decode(records.NodeRecord, value)
+        node_id = NodeId(records.number_of(key))
+        membership.put_node(Node(node_id, node.uuid, node.name, node.address, time.now_s))
+    for key, value in snapshot.range(*records.all_of(b"G")):
+        target = decode(records.TargetRecord, value)
+        membership.put_target(
+            Target(
+                id=TargetId(records.number_of(key)),
+                uuid=target.uuid,
+                node=NodeId(target.node),
+                bytes_total=target.bytes_total,
+                bytes_free=target.bytes_free,
+            )
+        )
+    return membership
+
+
+def _reservations(services: Services) -> list[tuple[bytes, bytes]]:
+    end = services.numbers.reserve_first()
+    return [
+        (records.INO_END_KEY, records.pack_number(end)),
+        (records.MAP_EPOCH_KEY, records.pack_number(services.membership.epoch)),
+        (records.RECOVERY_KEY, records.pack_number(services.progress.recovery_txn)),
+    ]

@@ -1,0 +1,43 @@
+"""The metaserver's TOML file (fscommon.config loads it)."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fscommon.config.toml import ByteSize
+from fscommon.limits import (
+    CHUNK_SIZE_DEFAULT,
+    CHUNK_SIZE_MAX,
+    CHUNK_SIZE_MIN,
+    STRIPE_WIDTH_DEFAULT_MAX,
+    STRIPE_WIDTH_MAX,
+)
+
+_CHUNK_SIZE = ByteSize(CHUNK_SIZE_DEFAULT)
+_STORE_SIZE = ByteSize(64 << 30)
+
+
+@dataclass(frozen=True, slots=True)
+class MetaserverConfig:
+    state_directory: Path
+    key_file: Path
+    listen: str = "127.0.0.1:7400"
+    metrics_listen: str = ""
+    log_level: str = "info"
+    log_file: str = ""
+    session_timeout_s: float = 30.0
+    commit_interval_ms: float = 5.0
+    chunk_size: ByteSize = _CHUNK_SIZE
+    stripe_width_max: int = STRIPE_WIDTH_DEFAULT_MAX
+    store_size_max: ByteSize = _STORE_SIZE  # of the sparse LMDB map
+
+    def __post_init__(self) -> None:
+        if not CHUNK_SIZE_MIN <= self.chunk_size <= CHUNK_SIZE_MAX:
+            raise ValueError(f"chunk_size is not in {CHUNK_SIZE_MIN}..{CHUNK_SIZE_MAX}")
+        if self.chunk_size % CHUNK_SIZE_MIN:
+            raise ValueError(f"chunk_size is not a multiple of {CHUNK_SIZE_MIN}")
+        if not 1 <= self.stripe_width_max <= STRIPE_WIDTH_MAX:
+            raise ValueError(f"stripe_width_max is not in 1..{STRIPE_WIDTH_MAX}")
+        if not 0 < self.session_timeout_s <= 3600:
+            raise ValueError("session_timeout_s is not in 0..3600")
+        if not 0 <= self.commit_interval_ms <= 1000:
+            raise ValueError("commit_interval_ms is not in 0..1000")

@@ -1,0 +1,431 @@
+"""The engine: requests in, replies out, batches to commit; no I/O, no clock, no task.
+
+A request is run at once as one transaction over the overlay. Its reply leaves at once, unless
+- the op met uncommitted keys of another session (commit on share, rule 17), or an earlier reply of
+  its session is held: it is held until that transaction is durable, so replies of a session that
+  depend on each other become durable in order;
+- the op asked for durability, or for the end of a truncate;
+- the op cannot run while its inode is being truncated: the request itself is parked and run later.
+Mutations store their reply in their own transaction; a repeat is answered from it. After a restart
+sessions replay first, and nothing new is served until all have or expired (rule 18).
+`freeze` gives the batch for the committer thread, `committed` releases what waited for it.
+Only the event loop's thread calls. Connections and tasks are metaserver.server and committer.
+"""
+
+import heapq
+import itertools
+import struct
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from fscommon.errors import FsError, ProtocolError, Status
+from fscommon.layout.attributes import unpack_attributes
+from fscommon.limits import REQUESTS_IN_FLIGHT_MAX
+from fscommon.types import Ino, RequestId, SessionId, Txn
+from fscommon.wire.codec import decode, encode
+from fscommon.wire.frame import Frame, encode_frame
+from fscommon.wire.header import FLAG_ONEWAY, FLAG_REPLAY, FLAG_REPLY, Header
+from fscommon.wire.messages import BODIES, Failure, Opened, Replay, SessionOpened
+from fscommon.wire.ops import SPECS, Op
+from metaserver.context import Context, ParkedError, Replayed, Services
+from metaserver.ops import HANDLERS, Access, OpFunction
+from metaserver.overlay import Overlay
+from metaserver.records import (
+    INO_END_KEY,
+    INODES_KEY,
+    RECOVERY_KEY,
+    TXN_KEY,
+    pack_number,
+    pack_reply,
+    reply_key,
+    unpack_reply,
+)
+from metaserver.sessions import SYSTEM_SESSION, Session
+from metaserver.store.waist import Batch
+from metaserver.transaction import Transaction
+
+CELLS_MAX: Final = 20_000  # uncommitted; connections pause above it
+_FULL: Final = 0.95  # of the store: no new inodes beyond
+SystemOp = Callable[[Transaction, Context], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """now_ns since 1970 for files, now_s monotonic for deadlines."""
+
+    now_ns: int
+    now_s: float
+
+
+@dataclass(slots=True)
+class Connection:
+    """One peer as the engine sees it. `wake` asks its owner to send what is in the outbox."""
+
+    purpose: str
+    wake: Callable[[], None]
+    end: Callable[[], None]  # close it: another one took its session up
+    session: SessionId = SYSTEM_SESSION
+    in_flight: int = 0  # held or parked
+    outbox: list[bytes] = field(default_factory=list)
+    is_open: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    op: Op
+    function: OpFunction
+    access: Access
+    request: type
+    mutation: bool
+
+
+_ROWS: Final = {
+    int(op): _Row(op, handler.function, handler.access, BODIES[op][0], SPECS[op].mutation)
+    for op, handler in HANDLERS.items()
+}
+_PURPOSES: Final = {Access.SERVER: "server", Access.CLIENT: "meta"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """How a request ended, before it is known when its reply may leave."""
+
+    status: int
+    body: bytes
+    txn: Txn
+    hold: Txn  # answer when this transaction is durable
+    truncate: Ino | None = None
+
+
+class Engine:
+    def __init__(self, overlay: Overlay, services: Services) -> None:
+        self.services = services
+        self.progress = services.progress
+        self.sessions = services.sessions
+        self._overlay = overlay
+        self._frozen_txn = Txn(0)
+        self._frozen_ino_end: int | None = None
+        self._durable_waiters: list[tuple[Txn, int, Callable[[], None]]] = []
+        self._sequence = itertools.count()
+        self._holds: dict[SessionId, Txn] = {}  # newest hold of a session's replies
+        self._truncate_waiters: dict[Ino, list[Callable[[], None]]] = {}
+        self._parked: dict[Ino, list[tuple[Connection, Frame]]] = {}
+        self._owners: dict[SessionId, Connection] = {}
+        self.urgent = False  # somebody waits for the next commit
+        self.doomed = False  # a committed batch had objects to delete
+        self.counts: Counter[tuple[Op, int]] = Counter()  # answered requests by op and status
+        self.replays: Counter[str] = Counter()
+        self.log: Callable[..., None] = lambda event, **fields: None
+
+    # ---- requests ------------------------------------------------------------------------
+
+    def handle(self, connection: Connection, frame: Frame, time: Time) -> None:
+        """Run one request; its reply is in the outbox now or later.
+
+        Raises ProtocolError when the peer must be cut off."""
+        header = frame.header
+        row = _ROWS.get(header.op)
+        if row is None or header.flags & FLAG_REPLY:
+            raise ProtocolError(f"op {header.op} is no request to a metaserver")
+        if not connection.is_open:
+            return
+        try:
+            session = self._admit(connection, row, header, time)
+            if row.mutation and session is not None and header.request_id in session.stored:
+                outcome = self._repeat(session, row, frame)
+            elif header.flags & FLAG_REPLAY:
+                outcome = self._replay(session, row, frame, time)
+            else:
+                self._check_served(row, session, connection)
+                outcome = self._run(connection, row, frame, time)
+        except FsError as error:
+            outcome = _failure(error, Txn(0))
+        except ParkedError as parked:
+            connection.in_flight += 1
+            self._parked.setdefault(parked.ino, []).append((connection, frame))
+            return
+        self._answer(connection, row, frame, outcome)
+
+    def _admit(
+        self, connection: Connection, row: _Row, header: Header, time: Time
+    ) -> Session | None:
+        access = row.access
+        if access is Access.SESSION or access is Access.CONTROL:
+            session = self.sessions.get(connection.session)
+            if session is None or connection.session == SYSTEM_SESSION:
+                raise FsError(Status.UNKNOWN_SESSION, "open a session first")
+            session.renewed_s = time.now_s
+            if session.stored and not self.progress.recovering:
+                self._prune(session, RequestId(header.offset))
+            return session
+        if access is not Access.ANY and connection.purpose != _PURPOSES[access]:
+            raise FsError(Status.EPERM, f"{row.op.name} is not for a {connection.purpose} peer")
+        return None
+
+    def _check_served(self, row: _Row, session: Session | None, connection: Connection) -> None:
+        if row.access is Access.SESSION and self.progress.recovering:
+            raise FsError(Status.NOT_READY, "waiting for clients of before the restart")
+        if connection.in_flight >= REQUESTS_IN_FLIGHT_MAX:
+            raise FsError(Status.BUSY, "too many requests of this connection wait")
+
+    def _run(self, connection: Connection, row: _Row, frame: Frame, time: Time) -> _Outcome:
+        request: Any = decode(row.request, frame.body)
+        context = Context(connection.session, time.now_ns, time.now_s, self.services)
+        outcome = self._execute(row, request, frame.header.request_id, context)
+        if row.op is Op.SESSION_OPEN and outcome.status == 0:
+            self._bind(connection, SessionId(decode(SessionOpened, outcome.body).session))
+        elif row.op is Op.REPLAY_DONE:
+            self.end_recovery_if_done()
+        return outcome
+
+    def _execute(self, row: _Row, request: Any, request_id: int, context: Context) -> _Outcome:
+        tx = Transaction(self._overlay, context.session)
+        try:
+            reply = row.function(tx, request, context)
+        except FsError as error:
+            return _failure(error, tx.foreign)
+        except struct.error:
+            bad = FsError(Status.BAD_REQUEST, "a number does not fit its field")
+            return _failure(bad, tx.foreign)
+        body = encode(reply)
+        txn = Txn(0)
+        foreign = tx.foreign
+        if tx.writes:
+            txn = self._next_txn()
+            if row.mutation:
+                tx.put(reply_key(context.session, request_id), pack_reply(txn, 0, body))
+                self._remember(context.session, RequestId(request_id))
+            foreign = max(foreign, self._overlay.merge(tx.writes, context.session, txn))
+            self.progress.inodes += context.inodes_added
+        hold = self.progress.txn if context.wait_durable else foreign
+        return _Outcome(0, body, txn, hold, context.wait_truncate)
+
+    def _next_txn(self) -> Txn:
+        self.progress.txn = Txn(self.progress.txn + 1)
+        return self.progress.txn
+
+    def _remember(self, session: SessionId, request_id: RequestId) -> None:
+        known = self.sessions.get(session)
+        if known is not None:
+            known.stored[request_id] = None
+
+    # ---- repeats and replays -------------------------------------------------------------
+
+    def _repeat(self, session: Session, row: _Row, frame: Frame) -> _Outcome:
+        """The stored reply, told when it is durable: it may depend on others' changes."""
+        tx = Transaction(self._overlay, session.id)
+        raw = tx.get(reply_key(session.id, frame.header.request_id))
+        assert raw is not None, "session.stored names replies that exist"
+        txn, status, body = unpack_reply(raw)
+        if frame.header.flags & FLAG_REPLAY:
+            self.replays["stored"] += 1
+            return _Outcome(status, body, txn, Txn(0))
+        truncate = None
+        if row.op is Op.SETATTR:
+            ino = _ino_of_reply(row.op, body)
+            truncate = ino if ino in self.services.intents else None
+        return _Outcome(status, body, txn, txn, truncate)
+
+    def _replay(self, session: Session | None, row: _Row, frame: Frame, time: Time) -> _Outcome:
+        if session is None or not row.mutation or not session.replaying:
+            raise FsError(Status.BAD_REQUEST, "nothing is to be replayed")
+        replay = decode(Replay, frame.body)
+        replayed, now_ns = _former_outcome(row.op, replay.reply)
+        context = Context(session.id, now_ns, time.now_s, self.services, replayed)
+        request: Any = decode(row.request, replay.request)
+        outcome = self._execute(row, request, frame.header.request_id, context)
+        self.replays["failed" if outcome.status else "applied"] += 1
+        if outcome.status:
+            self.log("a replay failed", op=row.op.name, session=session.id, status=outcome.status)
+        return _Outcome(outcome.status, outcome.body, outcome.txn, Txn(0))
+
+    def _prune(self, session: Session, answered: RequestId) -> None:
+        """Drop stored replies that the client will not ask for again."""
+        stored = session.stored
+        txn = self.progress.txn
+        while stored and (first := next(iter(stored))) <= answered:
+            del stored[first]
+            self._overlay.filling.put(reply_key(session.id, first), (None, session.id, txn))
+
+    def end_recovery_if_done(self) -> None:
+        if not self.progress.recovering or self.sessions.replaying():
+            return
+        self.progress.recovering = False
+        self.system(lambda tx, context: tx.delete(RECOVERY_KEY))
+        self.sessions.reapable.update(
+            ino for ino in self.sessions.orphans if not self.sessions.is_open(ino)
+        )
+        self.doomed = True
+        self.urgent = True
+
+    # ---- replies -------------------------------------------------------------------------
+
+    def _answer(self, connection: Connection, row: _Row, frame: Frame, outcome: _Outcome) -> None:
+        self.counts[row.op, outcome.status] += 1
+        if frame.header.flags & FLAG_ONEWAY:
+            return
+        session = connection.session
+        hold = max(outcome.hold, self._holds.get(session, 0))
+        if hold <= self.progress.durable and outcome.truncate is None:
+            self._send(connection, frame.header, outcome)
+            return
+        connection.in_flight += 1
+
+        def release() -> None:
+            connection.in_flight -= 1
+            if connection.is_open:
+                self._send(connection, frame.header, outcome)
+                connection.wake()
+
+        if outcome.truncate is not None:
+            self._truncate_waiters.setdefault(outcome.truncate, []).append(release)
+            self.urgent = True
+            return
+        if session != SYSTEM_SESSION:
+            self._holds[session] = Txn(hold)
+        self.when_durable(Txn(hold), release)
+
+    def _send(self, connection: Connection, request: Header, outcome: _Outcome) -> None:
+        session = self.sessions.get(connection.session)
+        durable = self.progress.durable
+        if session is not None and session.replaying:
+            durable = self.progress.recovery_txn
+        connection.outbox.append(
+            encode_frame(
+                request.op,
+                flags=FLAG_REPLY,
+                request_id=request.request_id,
+                file_id=durable,
+                offset=outcome.txn,
+                status=outcome.status,
+                map_epoch=self.services.membership.epoch,
+                body=outcome.body,
+            )
+        )
+
+    def when_durable(self, txn: Txn, release: Callable[[], None]) -> None:
+        """Call release once everything up to txn is durable; makes the committer hurry."""
+        if txn <= self.progress.durable:
+            release()
+            return
+        self.urgent |= txn > self._frozen_txn
+        heapq.heappush(self._durable_waiters, (txn, next(self._sequence), release))
+
+    # ---- connections ---------------------------------------------------------------------
+
+    def _bind(self, connection: Connection, session: SessionId) -> None:
+        """The connection speaks for the session from now on; an older one does not."""
+        former = self._owners.get(session)
+        if former is not None and former is not connection:
+            self.closed(former)
+            former.end()
+        connection.session = session
+        self._owners[session] = connection
+
+    def closed(self, connection: Connection) -> None:
+        """The connection ended. What it had parked has not run and never will."""
+        connection.is_open = False
+        if self._owners.get(connection.session) is connection:
+            del self._owners[connection.session]
+        for ino, waiting in list(self._parked.items()):
+            kept = [item for item in waiting if item[0] is not connection]
+            if kept:
+                self._parked[ino] = kept
+            else:
+                del self._parked[ino]
+
+    def evicted(self, session: SessionId) -> None:
+        """The session is gone from the tables; cut its connection off."""
+        self._holds.pop(session, None)
+        connection = self._owners.pop(session, None)
+        if connection is not None:
+            self.closed(connection)
+            connection.end()
+
+    # ---- the metaserver's own transactions -------------------------------------------------
+
+    def system(self, operation: SystemOp, time: Time | None = None) -> Txn:
+        """Run an op of the metaserver itself; return its transaction (the last one if it wrote
+        nothing)."""
+        now = time or Time(0, 0.0)
+        tx = Transaction(self._overlay, SYSTEM_SESSION)
+        context = Context(SYSTEM_SESSION, now.now_ns, now.now_s, self.services)
+        operation(tx, context)
+        if tx.writes:
+            self._overlay.merge(tx.writes, SYSTEM_SESSION, self._next_txn())
+            self.progress.inodes += context.inodes_added
+        return self.progress.txn
+
+    def stored(self, keys: tuple[bytes, bytes], count_max: int) -> list[tuple[bytes, bytes]]:
+        """Durable records of a range, the first of them."""
+        return list(itertools.islice(self._overlay.snapshot.range(*keys), count_max))
+
+    def truncated(self, ino: Ino, time: Time) -> None:
+        """Every target has cut and the intent is durably gone: go on with what waited."""
+        self.services.intents.done(ino)
+        for release in self._truncate_waiters.pop(ino, ()):
+            release()
+        for connection, frame in self._parked.pop(ino, ()):
+            connection.in_flight -= 1
+            if connection.is_open:
+                self.handle(connection, frame, time)
+                connection.wake()
+
+    # ---- commits -------------------------------------------------------------------------
+
+    @property
+    def dirty(self) -> bool:
+        return bool(self._overlay.filling.cells)
+
+    @property
+    def overfull(self) -> bool:
+        return len(self._overlay.filling.cells) > CELLS_MAX
+
+    def freeze(self) -> Batch:
+        """The next batch for the store; `committed` must follow before the next freeze."""
+        self.urgent = False
+        self._frozen_txn = self.progress.txn
+        self._frozen_ino_end = self.services.numbers.wanted()
+        batch = list(self._overlay.freeze())
+        batch.append((TXN_KEY, pack_number(self._frozen_txn)))
+        batch.append((INODES_KEY, pack_number(self.progress.inodes)))
+        if self._frozen_ino_end is not None:
+            batch.append((INO_END_KEY, pack_number(self._frozen_ino_end)))
+        return batch
+
+    def committed(self, *, fullness: float) -> int:
+        """The frozen batch is durable. Returns how many transactions it had."""
+        count = self._frozen_txn - self.progress.durable
+        self.doomed |= any(key[0] == _DOOMED for key in self._overlay.committing.cells)
+        self._overlay.committed()
+        self.progress.durable = self._frozen_txn
+        self.progress.store_is_full = fullness > _FULL
+        if self._frozen_ino_end is not None:
+            self.services.numbers.reserved(self._frozen_ino_end)
+        waiters = self._durable_waiters
+        while waiters and waiters[0][0] <= self._frozen_txn:
+            heapq.heappop(waiters)[2]()
+        self._holds = {s: txn for s, txn in self._holds.items() if txn > self._frozen_txn}
+        return count
+
+
+_DOOMED: Final = ord("Z")
+
+
+def _failure(error: FsError, hold: Txn) -> _Outcome:
+    message = str(error).partition(": ")[2]
+    return _Outcome(int(error.status), encode(Failure(message)), Txn(0), hold)
+
+
+def _former_outcome(op: Op, reply: bytes) -> tuple[Replayed, int]:
+    """Inode, layout and time of the reply that a mutation got before the restart."""
+    message: Any = decode(BODIES[op][1], reply)
+    attributes = unpack_attributes(message.attributes)
+    layout = message.layout if isinstance(message, Opened) else b""
+    return Replayed(Ino(attributes.ino), layout), attributes.ctime_ns
+
+
+def _ino_of_reply(op: Op, reply: bytes) -> Ino:
+    return _former_outcome(op, reply)[0].ino

@@ -1,0 +1,110 @@
+"""Evicts clients that were silent for too long, and takes silent storage servers off the map.
+
+An expired session loses its record and stored replies in one transaction; files that it alone had
+open for writing get an intent that cuts their objects to the committed size, so that bytes written
+but never committed do not show up later. Once that is durable every storage server is told to
+fence it, until each has or is down itself: one that comes back gets the table of sessions before
+it serves (rule 15).
+"""
+
+from dataclasses import replace
+from typing import Final
+
+import trio
+
+from fscommon.observe.log import Log
+from fscommon.observe.metrics import Metrics
+from fscommon.types import NodeId, SessionId
+from metaserver.committer import Committer
+from metaserver.context import Context
+from metaserver.engine import Engine
+from metaserver.namespace.inode import Inode, find, save
+from metaserver.ops.cluster import bump_map_epoch
+from metaserver.ops.session import forget_session
+from metaserver.records import Intent, intent_key
+from metaserver.sessions import Session
+from metaserver.storage import StorageCalls
+from metaserver.times import now
+from metaserver.transaction import Transaction
+from metaserver.truncation import BACKOFF_S_MAX, BACKOFF_S_MIN, STORAGE_ERRORS
+
+CHECK_S: Final = 0.5
+
+
+class Eviction:
+    def __init__(
+        self, engine: Engine, committer: Committer, storage: StorageCalls, metrics: Metrics
+    ) -> None:
+        self._engine = engine
+        self._committer = committer
+        self._storage = storage
+        self._metrics = metrics
+        self._log = Log("eviction")
+
+    async def run(self, tasks: trio.Nursery) -> None:
+        while True:
+            await trio.sleep(CHECK_S)
+            self._check_nodes()
+            timeout_s = self._engine.services.session_timeout_s
+            for session in self._engine.sessions.expired(now().now_s, timeout_s):
+                self._evict(session, tasks)
+            self._committer.changed()
+
+    def _check_nodes(self) -> None:
+        services = self._engine.services
+        silent = services.membership.expire(now().now_s)
+        for node in silent:
+            self._log.warning("storage server is down", node=node.id, name=node.name)
+        if silent:
+            self._engine.system(lambda tx, context: bump_map_epoch(tx, services))
+
+    def _evict(self, session: Session, tasks: trio.Nursery) -> None:
+        self._log.warning("client is evicted", session=session.id, node=session.node)
+        self._metrics.counter("braidfs_sessions_evicted_total").inc()
+        txn = self._engine.system(lambda tx, context: forget(tx, context, session), now())
+        self._engine.sessions.remove(session.id)
+        self._engine.evicted(session.id)
+        self._engine.end_recovery_if_done()
+        tasks.start_soon(self._fence_everywhere, session.id, txn)
+
+    async def _fence_everywhere(self, session: SessionId, txn: int) -> None:
+        await self._committer.wait_durable(txn)
+        async with trio.open_nursery() as nursery:
+            for node in self._engine.services.membership.nodes():
+                nursery.start_soon(self._fence, node.id, session)
+
+    async def _fence(self, node_id: NodeId, session: SessionId) -> None:
+        membership = self._engine.services.membership
+        delay_s = BACKOFF_S_MIN
+        while not membership.is_down(node_id):
+            node = membership.node(node_id)
+            assert node is not None, "nodes are never forgotten"
+            try:
+                await self._storage.fence(node, session)
+                return
+            except STORAGE_ERRORS as error:
+                self._log.warning("fence is repeated", node=node_id, error=error)
+            await trio.sleep(delay_s)
+            delay_s = min(delay_s * 2, BACKOFF_S_MAX)
+
+
+def forget(tx: Transaction, context: Context, session: Session) -> None:
+    """The session's records go; files that it alone was writing are cut to what was committed."""
+    forget_session(tx, session.id)
+    sessions = context.services.sessions
+    for ino, writable in session.opens.items():
+        if not writable or sessions.written_by(ino) != [session.id]:
+            continue
+        inode = find(tx, ino)
+        if inode is not None and inode.is_file and ino not in context.services.intents:
+            _cut_to_committed(tx, context, inode)
+
+
+def _cut_to_committed(tx: Transaction, context: Context, inode: Inode) -> None:
+    layout = inode.layout()
+    cut = replace(layout, truncate_epoch=layout.truncate_epoch + 1).pack()
+    changed = Inode(inode.attributes, cut)
+    save(tx, changed)
+    intent = Intent(inode.attributes.size, layout.truncate_epoch + 1, cut)
+    tx.put(intent_key(inode.ino), intent.pack())
+    context.services.intents.add(inode.ino)

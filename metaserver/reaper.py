@@ -1,0 +1,108 @@
+"""The reaper: removes orphans that nobody holds open, and the objects of what was removed.
+
+Two steps, each repeated until done, so a crash between them loses nothing: an orphan becomes a `Z`
+record in one transaction; a `Z` record that is durable has its objects deleted at the targets and
+goes when all have answered. Records of targets that cannot be reached wait for the next round.
+Idle during recovery, when clients have not said yet what they hold open.
+"""
+
+from typing import Final
+
+import trio
+
+from fscommon.layout.layout import unpack_layout
+from fscommon.observe.log import Log, RateLimit
+from fscommon.observe.metrics import Metrics
+from fscommon.types import Ino
+from metaserver.committer import Committer
+from metaserver.context import Context
+from metaserver.engine import Engine
+from metaserver.namespace.inode import find
+from metaserver.namespace.links import remove_inode
+from metaserver.records import all_of, orphan_key
+from metaserver.storage import StorageCalls
+from metaserver.transaction import Transaction
+from metaserver.truncation import STORAGE_ERRORS
+
+ROUND_MAX: Final = 512  # records of one round
+PARALLEL_MAX: Final = 32
+RETRY_S: Final = 2.0
+LOOK_S: Final = 1.0
+
+
+class Reaper:
+    def __init__(
+        self, engine: Engine, committer: Committer, storage: StorageCalls, metrics: Metrics
+    ) -> None:
+        self._engine = engine
+        self._committer = committer
+        self._storage = storage
+        self._metrics = metrics
+        self._log = Log("reaper")
+        self._failures = RateLimit(10.0)
+        self._limit = trio.CapacityLimiter(PARALLEL_MAX)
+
+    async def run(self) -> None:
+        while True:
+            await self._wait_for_work()
+            self._reap_orphans()
+            txn = self._engine.progress.txn
+            await self._committer.wait_durable(txn)
+            if not await self._delete_objects():
+                await trio.sleep(RETRY_S)
+                self._engine.doomed = True
+
+    async def _wait_for_work(self) -> None:
+        engine = self._engine
+        while engine.progress.recovering or not (engine.doomed or self._reapable()):
+            with trio.move_on_after(LOOK_S):  # the last close of an orphan commits nothing
+                await self._committer.committed.wait()
+
+    def _reapable(self) -> list[Ino]:
+        services = self._engine.services
+        return [ino for ino in services.sessions.reapable if ino not in services.intents]
+
+    def _reap_orphans(self) -> None:
+        for ino in self._reapable()[:ROUND_MAX]:
+            self._engine.system(lambda tx, context, ino=ino: _remove(tx, context, ino))  # type: ignore[misc]
+            self._engine.services.sessions.reaped(ino)
+            self._metrics.counter("braidfs_reaped_total", kind="orphan").inc()
+
+    async def _delete_objects(self) -> bool:
+        """A round of deletions; false when some target could not be reached."""
+        self._engine.doomed = False
+        doomed = self._engine.stored(all_of(b"Z"), ROUND_MAX)
+        self._metrics.gauge("braidfs_reaper_queue").set(len(doomed))
+        if len(doomed) == ROUND_MAX:
+            self._engine.doomed = True
+        done: list[bytes] = []
+        async with trio.open_nursery() as nursery:
+            for key, layout in doomed:
+                nursery.start_soon(self._delete_one, key, layout, done)
+        if done:
+            txn = self._engine.system(lambda tx, context: _delete_all(tx, done))
+            self._metrics.counter("braidfs_reaped_total", kind="file").inc(len(done))
+            await self._committer.wait_durable(txn)
+        return len(done) == len(doomed)
+
+    async def _delete_one(self, key: bytes, layout: bytes, done: list[bytes]) -> None:
+        async with self._limit:
+            try:
+                await self._storage.delete(unpack_layout(layout))
+            except STORAGE_ERRORS as error:
+                if self._failures.permit() is not None:
+                    self._log.warning("objects are deleted later", error=error)
+                return
+        done.append(key)
+
+
+def _remove(tx: Transaction, context: Context, ino: Ino) -> None:
+    tx.delete(orphan_key(ino))
+    inode = find(tx, ino)
+    if inode is not None:
+        remove_inode(tx, inode, context)
+
+
+def _delete_all(tx: Transaction, keys: list[bytes]) -> None:
+    for key in keys:
+        tx.delete(key)

@@ -1,0 +1,228 @@
+"""braidfs-metaserver: the composition root; connections and tasks around the engine.
+
+Each connection has one task that receives batches of frames, runs them and sends their replies in
+one go, and one that sends replies released later. Requests never wait here except for the
+connection's own slow peer and for too many uncommitted records; what else waits is the engine's.
+"""
+
+import functools
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import trio
+
+from fscommon.auth.key import load_key
+from fscommon.config.toml import load
+from fscommon.errors import BraidError, ConfigError
+from fscommon.net.serve import Peer, serve
+from fscommon.net.stream import FrameStream
+from fscommon.net.transport import Transport
+from fscommon.observe.log import Log
+from fscommon.observe.metrics import Metrics
+from fscommon.service import Service, ServiceSettings, parse_arguments, run_service
+from fscommon.tasks import open_tasks
+from metaserver.boot import Settings, boot
+from metaserver.committer import Committer
+from metaserver.config import MetaserverConfig
+from metaserver.engine import Connection, Engine
+from metaserver.eviction import Eviction
+from metaserver.reaper import Reaper
+from metaserver.storage import StorageCalls
+from metaserver.store.lmdb import LmdbStore
+from metaserver.store.waist import Store
+from metaserver.times import now
+from metaserver.truncation import Truncation
+
+PROGRAM: Final = "braidfs-metaserver"
+_GAUGES_S: Final = 1.0
+_STATES: Final = ("up", "down", "full")
+
+
+class Metaserver:
+    """One running metaserver over a store. `run` serves until `stopping` is set."""
+
+    def __init__(
+        self,
+        config: MetaserverConfig,
+        store: Store,
+        metrics: Metrics,
+        *,
+        key: bytes,
+        transport: Transport | None = None,
+    ) -> None:
+        settings = Settings(
+            cluster_key=key,
+            session_timeout_s=config.session_timeout_s,
+            chunk_size=config.chunk_size,
+            stripe_width_max=config.stripe_width_max,
+            store_size_max=config.store_size_max,
+        )
+        self.engine: Engine = boot(store, settings, now())
+        self._config = config
+        self._metrics = metrics
+        self._key = key
+        self._transport = transport
+        self._log = Log("metaserver")
+        self.engine.log = self._log.warning
+        self._committer = Committer(self.engine, store, metrics, config.commit_interval_ms / 1000)
+        self._truncation: Truncation | None = None
+
+    async def run(
+        self, stopping: trio.Event, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        async with open_tasks() as tasks:
+            self._start(tasks)
+            address = await tasks.start(self._listen)
+            task_status.started(str(address))
+            await stopping.wait()
+            tasks.cancel_scope.cancel()
+        with trio.CancelScope(shield=True):
+            await self._committer.drain()
+
+    def _start(self, tasks: trio.Nursery) -> None:
+        engine, committer, metrics = self.engine, self._committer, self._metrics
+        storage = StorageCalls(
+            engine.services.membership, key=self._key, tasks=tasks, transport=self._transport
+        )
+        self._truncation = Truncation(engine, committer, storage, tasks)
+        tasks.start_soon(committer.run)
+        tasks.start_soon(Reaper(engine, committer, storage, metrics).run)
+        tasks.start_soon(Eviction(engine, committer, storage, metrics).run, tasks)
+        tasks.start_soon(self._show_gauges)
+        self._after_requests()
+
+    async def _listen(self, task_status: trio.TaskStatus[object]) -> None:
+        await serve(
+            self._config.listen,
+            key=self._key,
+            on_connection=self._serve,
+            log=self._log,
+            transport=self._transport,
+            task_status=task_status,
+        )
+
+    # ---- connections ---------------------------------------------------------------------
+
+    async def _serve(self, peer: Peer, stream: FrameStream) -> None:
+        gauge = self._metrics.gauge("braidfs_connections", purpose=_known_purpose(peer.purpose))
+        released = _Signal()
+        gauge.inc()
+        connection: Connection | None = None
+        try:
+            async with open_tasks() as tasks:
+                connection = Connection(peer.purpose, released.set, tasks.cancel_scope.cancel)
+                tasks.start_soon(_send_released, connection, stream, released)
+                await self._receive(connection, stream)
+                tasks.cancel_scope.cancel()
+        finally:
+            gauge.dec()
+            if connection is not None:
+                self.engine.closed(connection)
+
+    async def _receive(self, connection: Connection, stream: FrameStream) -> None:
+        while batch := await stream.receive_batch():
+            time = now()
+            for frame in batch:
+                self.engine.handle(connection, frame, time)
+            self._after_requests()
+            await _flush(connection, stream)
+            await self._committer.room()
+
+    def _after_requests(self) -> None:
+        self._committer.changed()
+        if self._truncation is not None:
+            self._truncation.start_fresh()
+
+    # ---- what is seen from outside -------------------------------------------------------
+
+    async def _show_gauges(self) -> None:
+        while True:
+            self._show()
+            self._after_requests()  # intents of evictions
+            await trio.sleep(_GAUGES_S)
+
+    def _show(self) -> None:
+        engine, metrics = self.engine, self._metrics
+        metrics.gauge("braidfs_transaction").set(engine.progress.txn)
+        metrics.gauge("braidfs_transaction_durable").set(engine.progress.durable)
+        metrics.gauge("braidfs_sessions").set(len(engine.sessions))
+        metrics.gauge("braidfs_inodes").set(engine.progress.inodes)
+        states = [row.state for row in engine.services.membership.map().targets]
+        for state in _STATES:
+            metrics.gauge("braidfs_targets", state=state).set(states.count(state))
+        for (op, status), count in engine.counts.items():
+            metrics.counter("braidfs_requests_total", op=op.name, status=status).inc(count)
+        for outcome, count in engine.replays.items():
+            metrics.counter("braidfs_replays_total", outcome=outcome).inc(count)
+        engine.counts.clear()
+        engine.replays.clear()
+
+
+class _Signal:
+    """Wakes one task, any number of times."""
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+        self._event = trio.Event()
+
+
+async def _send_released(connection: Connection, stream: FrameStream, released: _Signal) -> None:
+    while True:
+        await released.wait()
+        await _flush(connection, stream)
+
+
+async def _flush(connection: Connection, stream: FrameStream) -> None:
+    while connection.outbox:
+        outgoing = b"".join(connection.outbox)
+        connection.outbox.clear()
+        await stream.send(outgoing)
+
+
+def _known_purpose(purpose: str) -> str:
+    """A label that peers cannot invent."""
+    return purpose if purpose in ("meta", "server", "admin", "data") else "other"
+
+
+async def _main(config: MetaserverConfig, service: Service) -> None:
+    key = load_key(config.key_file)
+    try:
+        store = LmdbStore(config.state_directory / "store", size_max=config.store_size_max)
+    except OSError as error:
+        raise ConfigError(f"state_directory {config.state_directory}: {error.strerror}") from error
+    try:
+        metaserver = Metaserver(config, store, service.metrics, key=key)
+        async with open_tasks() as tasks:
+            address = await tasks.start(metaserver.run, service.stopping)
+            service.log.info("serving", address=address)
+            service.ready()
+    finally:
+        store.close()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parse_arguments(PROGRAM, "Keep the namespace of a BraidFS cluster.", argv)
+    try:
+        config = load(MetaserverConfig, arguments.config)
+    except BraidError as error:
+        print(f"{PROGRAM}: {error}", file=sys.stderr)  # noqa: T201 - logs are not set up yet
+        return 1
+    settings = ServiceSettings(
+        program="metaserver",
+        log_level=config.log_level,
+        log_file=config.log_file,
+        metrics_listen=config.metrics_listen,
+        ready_fd=arguments.ready_fd,
+    )
+    return run_service(functools.partial(_main, config), settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

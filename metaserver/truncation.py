@@ -1,0 +1,80 @@
+"""Ends truncates: cuts every object of an inode with an intent, then clears the intent (rule 19).
+
+For each inode in the table of intents: when the intent is durable, TRUNCATE at every target,
+repeated with backoff until all have answered; then the record is deleted, and when that is durable
+the inode may grow again and the requests that waited go on. Intents found at start are ended in the
+same way. One task per inode, at most PARALLEL_MAX at work.
+"""
+
+from typing import Final
+
+import trio
+
+from fscommon.errors import AuthenticationError, FsError, ProtocolError, TransportError
+from fscommon.layout.layout import unpack_layout
+from fscommon.observe.log import Log
+from fscommon.types import Ino
+from metaserver.committer import Committer
+from metaserver.context import Context
+from metaserver.engine import Engine
+from metaserver.records import Intent, intent_key, unpack_intent
+from metaserver.storage import StorageCalls
+from metaserver.times import now
+from metaserver.transaction import Transaction
+
+PARALLEL_MAX: Final = 64
+BACKOFF_S_MIN: Final = 0.05
+BACKOFF_S_MAX: Final = 2.0
+STORAGE_ERRORS: Final = (FsError, TransportError, ProtocolError, AuthenticationError)
+
+
+class Truncation:
+    def __init__(
+        self, engine: Engine, committer: Committer, storage: StorageCalls, tasks: trio.Nursery
+    ) -> None:
+        self._tasks = tasks
+        self._engine = engine
+        self._committer = committer
+        self._storage = storage
+        self._log = Log("truncation")
+        self._limit = trio.CapacityLimiter(PARALLEL_MAX)
+
+    def start_fresh(self) -> None:
+        """Start a task for each new intent: call after each batch of requests."""
+        for ino in self._engine.services.intents.take_fresh():
+            self._tasks.start_soon(self._end, ino)
+
+    async def _end(self, ino: Ino) -> None:
+        await self._committer.wait_durable(self._engine.progress.txn)
+        async with self._limit:
+            intent = self._intent(ino)
+            if intent is not None:
+                await self._cut(ino, intent)
+                await self._clear(ino)
+        self._engine.truncated(ino, now())
+        self.start_fresh()
+        self._committer.changed()
+
+    def _intent(self, ino: Ino) -> Intent | None:
+        found: list[bytes | None] = []
+
+        def look(tx: Transaction, context: Context) -> None:
+            found.append(tx.get(intent_key(ino)))
+
+        self._engine.system(look)
+        return unpack_intent(found[0]) if found[0] is not None else None
+
+    async def _cut(self, ino: Ino, intent: Intent) -> None:
+        delay_s = BACKOFF_S_MIN
+        while True:
+            try:
+                await self._storage.truncate(unpack_layout(intent.layout), intent.size)
+                return
+            except* STORAGE_ERRORS as group:
+                self._log.warning("truncate is repeated", ino=ino, error=group.exceptions[0])
+            await trio.sleep(delay_s)
+            delay_s = min(delay_s * 2, BACKOFF_S_MAX)
+
+    async def _clear(self, ino: Ino) -> None:
+        txn = self._engine.system(lambda tx, context: tx.delete(intent_key(ino)))
+        await self._committer.wait_durable(txn)

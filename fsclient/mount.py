@@ -148,7 +148,9 @@ class MountedClient:
     ) -> None:
         root = await _find_root(meta, self._plan)
         datapath = self._make_datapath(meta)
-        files = self._files = FileSystem(meta, datapath, Log("files").warning)
+        files = self._files = FileSystem(
+            meta, datapath, Log("files").warning, believe_s=self._plan.options.attr_timeout
+        )
         data = self._data = DataConnections(
             datapath, self._connect, self._node, lambda: meta.core.session
         )

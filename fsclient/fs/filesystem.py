@@ -21,10 +21,13 @@ REOPENS_AT_ONCE_MAX = 64
 
 
 class FileSystem:
-    def __init__(self, meta: Metadata, lanes: Lanes, log: Callable[[str], None]) -> None:
+    def __init__(
+        self, meta: Metadata, lanes: Lanes, log: Callable[[str], None], *, believe_s: float = 0.0
+    ) -> None:
+        """believe_s: how long attributes once seen may be believed, as the kernel does."""
         handles = count(1)
         self.next_handle: Callable[[], int] = lambda: next(handles)
-        self.inodes = Inodes(lanes)
+        self.inodes = Inodes(lanes, trio.current_time, believe_s)
         self.drains = Drains(lanes)
         self.namespace = Namespace(meta, self.inodes)
         self.directories = Directories(meta, self.namespace, self.inodes)

@@ -6,10 +6,13 @@ so that this client always sees its own writes.
 Page versions: for inodes whose pages the kernel may hold, the data version these pages belong to
 (close-to-open: an open that finds the same version keeps them). Departed: attributes of inodes
 that lost their last name while the kernel knows them. Both are bounded and dropped by FORGET.
+Bare: inodes seen without extended attributes, believed for as long as the kernel believes the
+attributes that said so (ls -l and cp -a ask for several per file).
 Pure; touched by the client's trio thread only.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import replace
 
 from fscommon.layout.attributes import Attributes
@@ -19,6 +22,7 @@ from .ports import Lanes, Written
 
 PAGE_VERSIONS_MAX = 1 << 17
 DEPARTED_MAX = 1 << 14
+BARE_MAX = 1 << 16
 
 _SET_ID_BITS = 0o6000
 _SET_GID_AND_GROUP_EXECUTE = 0o2010
@@ -40,8 +44,12 @@ class OpenInode:
 
 
 class Inodes:
-    def __init__(self, lanes: Lanes) -> None:
+    def __init__(self, lanes: Lanes, clock: Callable[[], float], bare_s: float) -> None:
+        """bare_s: how long an inode seen without extended attributes is believed to have none."""
         self._lanes = lanes
+        self._clock = clock
+        self._bare_s = bare_s
+        self._bare: dict[int, float] = {}
         self._open: dict[int, OpenInode] = {}
         self._page_versions: OrderedDict[int, int] = OrderedDict()
         self._departed: OrderedDict[int, Attributes] = OrderedDict()
@@ -89,6 +97,7 @@ class Inodes:
 
     def see(self, attributes: Attributes) -> Attributes:
         """Attributes as this client must see them, given what came from the metaserver."""
+        self._note_bare(attributes)
         inode = self._open.get(attributes.ino)
         if inode is None:
             return attributes
@@ -102,6 +111,18 @@ class Inodes:
 
     def changed(self) -> None:
         self.change_count += 1
+
+    def is_bare(self, ino: int) -> bool:
+        """ino was seen without extended attributes a moment ago."""
+        return self._bare.get(ino, 0.0) > self._clock()
+
+    def _note_bare(self, attributes: Attributes) -> None:
+        if attributes.xattr_count:
+            self._bare.pop(attributes.ino, None)
+        elif self._bare_s:
+            if len(self._bare) >= BARE_MAX:
+                self._bare.clear()
+            self._bare[attributes.ino] = self._clock() + self._bare_s
 
     # ---- pages in the kernel ------------------------------------------------------------------
 
@@ -147,6 +168,7 @@ class Inodes:
         """The kernel dropped the inode and with it its pages."""
         self._page_versions.pop(ino, None)
         self._departed.pop(ino, None)
+        self._bare.pop(ino, None)
 
 
 def merge_written(attributes: Attributes, written: Written) -> Attributes:

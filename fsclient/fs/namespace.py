@@ -127,6 +127,8 @@ class Namespace:
 
     async def getxattr(self, ino: int, name: bytes) -> bytes:
         _check_xattr_name(name)
+        if self._inodes.is_bare(ino):
+            raise FsError(Status.ENODATA)
         return (await self._meta.call(Op.GETXATTR, GetXattr(ino, name), XattrValue)).value
 
     async def setxattr(self, ino: int, name: bytes, value: bytes, flags: int) -> None:
@@ -137,6 +139,8 @@ class Namespace:
         self._made(await self._meta.call(Op.SETXATTR, request, Entry))
 
     async def listxattr(self, ino: int) -> tuple[bytes, ...]:
+        if self._inodes.is_bare(ino):
+            return ()
         return (await self._meta.call(Op.LISTXATTR, ListXattr(ino), XattrNames)).names
 
     async def removexattr(self, ino: int, name: bytes) -> None:

@@ -4,6 +4,8 @@ import os
 import struct
 
 import pytest
+import trio
+import trio.testing
 
 from fsclient.fs.caller import Requester
 from fsclient.fs.files import Change
@@ -23,6 +25,7 @@ from fscommon.wire.messages import (
     Entry,
     Opened,
     Removed,
+    XattrValue,
 )
 from fscommon.wire.ops import Op
 
@@ -307,3 +310,22 @@ def _commit(world: World, size: int) -> None:
 
 def test_records_of_the_fakes_are_real() -> None:
     assert unpack_attributes(record(5, size=3)).size == 3
+
+
+async def test_inode_without_xattrs_is_believed_for_a_moment(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    meta = FakeMetadata()
+    fs = FileSystem(meta, FakeLanes(), lambda _: None, believe_s=1.0)
+    meta.answers[Op.GETATTR] = Entry(record(5))
+    meta.answers[Op.GETXATTR] = XattrValue(b"v")
+    meta.answers[Op.SETXATTR] = Entry(record(5, xattr_count=1))
+    await fs.namespace.getattr(5)
+    assert await fs.namespace.listxattr(5) == ()
+    with pytest.raises(FsError, match="ENODATA"):
+        await fs.namespace.getxattr(5, b"user.a")
+    await trio.sleep(1.1)
+    assert await fs.namespace.getxattr(5, b"user.a") == b"v"
+    await fs.namespace.getattr(5)
+    await fs.namespace.setxattr(5, b"user.a", b"v", 0)
+    assert await fs.namespace.getxattr(5, b"user.a") == b"v"

@@ -215,4 +215,4 @@ async def test_abort(world: World, autojump_clock: trio.testing.MockClock) -> No
         async with trio.open_nursery() as nursery:
             nursery.start_soon(expect_abort)
             await trio.testing.wait_all_tasks_blocked()
-            assert client.abort() == 1
+            assert client.abort() >= 1  # a heartbeat may wait, too

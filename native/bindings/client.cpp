@@ -1,0 +1,235 @@
+// Datapath for Python (docs/INTERFACES.md 3.1). Only translation: arguments to the types of
+// client/datapath.h, -errno to OSError, malformed or unknown arguments to ValueError. No call back
+// into Python; the GIL is let go in every call that takes a lock or waits.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "client/datapath.h"
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+namespace {
+
+using braidfs::Status;
+using braidfs::client::Datapath;
+using braidfs::client::DatapathSettings;
+
+[[noreturn]] void raise_os_error(int error, const char* filename) {
+  nb::object arguments = filename == nullptr
+                             ? nb::make_tuple(error, std::strerror(error))
+                             : nb::make_tuple(error, std::strerror(error), filename);
+  PyErr_SetObject(PyExc_OSError, arguments.ptr());
+  throw nb::python_error();
+}
+
+// result: 0 or more, or -errno.
+int checked(int result, const char* filename = nullptr) {
+  if (result == -EINVAL && filename == nullptr) throw nb::value_error("malformed argument");
+  if (result < 0) raise_os_error(-result, filename);
+  return result;
+}
+
+void checked(bool accepted, const char* refusal) {
+  if (!accepted) throw nb::value_error(refusal);
+}
+
+std::span<const std::byte> view(const nb::bytes& bytes) {
+  return {static_cast<const std::byte*>(bytes.data()), bytes.size()};
+}
+
+// Runs `call` without the GIL and gives its result.
+template <typename Call>
+auto unlocked(Call call) {
+  const nb::gil_scoped_release released;
+  return call();
+}
+
+using ReleaseGil = nb::call_guard<nb::gil_scoped_release>;
+
+std::unique_ptr<Datapath> make_datapath(uint32_t lane_count, uint32_t max_write,
+                                        uint64_t dirty_bytes_max, uint64_t dirty_bytes_per_inode_max,
+                                        uint64_t held_bytes_max, uint32_t timeout_ms,
+                                        uint64_t session) {
+  const DatapathSettings settings{.lane_count = lane_count,
+                                  .max_write = max_write,
+                                  .dirty_bytes_max = dirty_bytes_max,
+                                  .dirty_bytes_per_inode_max = dirty_bytes_per_inode_max,
+                                  .held_bytes_max = held_bytes_max,
+                                  .timeout_ms = timeout_ms,
+                                  .session = session};
+  checked(settings.is_valid(), "1 to 64 lanes; max_write a multiple of 4096 up to 16 MiB");
+  return std::make_unique<Datapath>(settings);
+}
+
+void mount(Datapath& path, const std::string& mountpoint, const std::string& source,
+           const std::string& options, bool read_only) {
+  const int mounted =
+      unlocked([&] { return path.mount({mountpoint, source, options, read_only}); });
+  checked(mounted, mountpoint.c_str());
+}
+
+void attach(Datapath& path, int fuse_fd) {
+  checked(fuse_fd >= 0, "fuse_fd is negative");
+  checked(path.attach(braidfs::net::UniqueFd(fuse_fd)), "/dev/fuse");
+}
+
+void connection_put(Datapath& path, uint32_t lane, uint32_t node, int fd) {
+  checked(fd >= 0, "fd is negative");
+  braidfs::net::UniqueFd socket(fd);
+  const bool taken =
+      unlocked([&] { return path.core().connection_put(lane, node, std::move(socket)); });
+  checked(taken, "no such lane");
+}
+
+void inode_put(Datapath& path, const nb::bytes& attributes, const nb::bytes& layout,
+               const nb::bytes& capability) {
+  const bool taken = unlocked([&] {
+    return path.core().inode_put(view(attributes), view(layout), view(capability));
+  });
+  checked(taken, "a malformed record, or too many inodes");
+}
+
+void inode_resize(Datapath& path, const nb::bytes& attributes, const nb::bytes& layout,
+                  const nb::bytes& capability) {
+  const bool taken = unlocked([&] {
+    return path.core().inode_resize(view(attributes), view(layout), view(capability));
+  });
+  checked(taken, "a malformed record, or too many inodes");
+}
+
+nb::object written_tuple(const std::optional<braidfs::client::Written>& written) {
+  if (!written) return nb::none();
+  return nb::make_tuple(written->size, written->mtime_ns, written->flags);
+}
+
+void commit_done(Datapath& path, uint64_t token, uint32_t status, const nb::bytes& attributes) {
+  checked(status <= UINT16_MAX, "no such status");
+  const bool known = unlocked([&] {
+    return path.core().commit_done(token, static_cast<Status>(status), view(attributes));
+  });
+  checked(known, "no COMMIT has this token");
+}
+
+nb::tuple upcall(Datapath& path, uint32_t slot) {
+  const auto found = unlocked([&] { return path.upcall(slot); });
+  if (!found) throw nb::value_error("no upcall has this slot");
+  return nb::make_tuple(found->unique, found->pid, found->opcode,
+                        found->bits & braidfs::fuse::kUpcallKillSuidgid);
+}
+
+void invalidate_entry(Datapath& path, uint64_t parent, const nb::bytes& name) {
+  const std::string_view text(static_cast<const char*>(name.data()), name.size());
+  checked(unlocked([&] { return path.invalidate_entry(parent, text); }));
+}
+
+nb::list reap(Datapath& path, size_t count_max) {
+  const auto reaped = unlocked([&] { return path.reap(count_max); });
+  nb::list events;
+  for (const auto& event : reaped) {
+    events.append(nb::make_tuple(static_cast<int>(event.kind), event.token, event.ino, event.a,
+                                 event.b, nb::bytes(event.payload.data(), event.payload.size())));
+  }
+  return events;
+}
+
+nb::dict counters(Datapath& path) {
+  const auto all = unlocked([&] { return path.counters(); });
+  nb::dict result;
+  for (const auto& [name, value] : all) result[name.c_str()] = value;
+  return result;
+}
+
+void bind_life_cycle(nb::class_<Datapath>& type) {
+  type.def(nb::new_(&make_datapath), nb::kw_only(), "lane_count"_a, "max_write"_a,
+           "dirty_bytes_max"_a, "dirty_bytes_per_inode_max"_a, "held_bytes_max"_a, "timeout_ms"_a,
+           "session"_a)
+      .def("mount", &mount, "mountpoint"_a, "source"_a, "options"_a, "read_only"_a)
+      .def("attach", &attach, "fuse_fd"_a)
+      .def("start",
+           [](Datapath& path, uint64_t root_ino) {
+             return checked(unlocked([&] { return path.start(root_ino); }), "/dev/fuse");
+           },
+           "root_ino"_a)
+      .def("stop", &Datapath::stop, "deadline_ms"_a, ReleaseGil())
+      .def("events_fd", &Datapath::events_fd)
+      .def("reap", &reap, "count_max"_a,
+           nb::sig("def reap(self, count_max: int) "
+                   "-> list[tuple[int, int, int, int, int, bytes]]"))
+      .def("abort", [](Datapath& path) { return path.core().abort(); }, ReleaseGil())
+      .def("counters", &counters, nb::sig("def counters(self) -> dict[str, int]"));
+}
+
+void bind_cluster(nb::class_<Datapath>& type) {
+  type.def("node_put", [](Datapath& path, uint32_t node) { path.core().node_put(node); }, "node"_a,
+           ReleaseGil())
+      .def("target_put",
+           [](Datapath& path, uint32_t target, uint32_t node) {
+             path.core().target_put(target, node);
+           },
+           "target"_a, "node"_a, ReleaseGil())
+      .def("connection_put", &connection_put, "lane"_a, "node"_a, "fd"_a)
+      .def("connection_failed",
+           [](Datapath& path, uint32_t lane, uint32_t node) {
+             checked(unlocked([&] { return path.core().connection_failed(lane, node); }),
+                     "no such lane");
+           },
+           "lane"_a, "node"_a)
+      .def("session_put", &Datapath::session_put, "session"_a);
+}
+
+void bind_tables(nb::class_<Datapath>& type) {
+  type.def("inode_put", &inode_put, "attributes"_a, "layout"_a, "capability"_a)
+      .def("inode_resize", &inode_resize, "attributes"_a, "layout"_a, "capability"_a)
+      .def("inode_drop", [](Datapath& path, uint64_t ino) { path.core().inode_drop(ino); }, "ino"_a,
+           ReleaseGil())
+      .def("inode_written",
+           [](Datapath& path, uint64_t ino) {
+             return written_tuple(unlocked([&] { return path.core().inode_written(ino); }));
+           },
+           "ino"_a, nb::sig("def inode_written(self, ino: int) -> tuple[int, int, int] | None"))
+      .def("inode_take",
+           [](Datapath& path, uint64_t ino) {
+             return written_tuple(unlocked([&] { return path.core().inode_take(ino); }));
+           },
+           "ino"_a, nb::sig("def inode_take(self, ino: int) -> tuple[int, int, int] | None"))
+      .def("handle_put",
+           [](Datapath& path, uint64_t fh, uint64_t ino, uint32_t open_flags) {
+             checked(unlocked([&] { return path.core().handle_put(fh, ino, open_flags); }),
+                     "the inode is not known, or too many handles");
+           },
+           "fh"_a, "ino"_a, "open_flags"_a)
+      .def("drain",
+           [](Datapath& path, uint64_t token, uint64_t ino, bool sync) {
+             path.core().drain(token, ino, sync);
+           },
+           "token"_a, "ino"_a, "sync"_a, ReleaseGil())
+      .def("commit_done", &commit_done, "token"_a, "status"_a, "attributes"_a);
+}
+
+void bind_requests(nb::class_<Datapath>& type) {
+  type.def("upcall", &upcall, "slot"_a,
+           nb::sig("def upcall(self, slot: int) -> tuple[int, int, int, int]"))
+      .def("invalidate_inode",
+           [](Datapath& path, uint64_t ino, int64_t offset, int64_t length) {
+             checked(unlocked([&] { return path.invalidate_inode(ino, offset, length); }));
+           },
+           "ino"_a, "offset"_a, "length"_a)
+      .def("invalidate_entry", &invalidate_entry, "parent"_a, "name"_a);
+}
+
+}  // namespace
+
+void bind_client(nb::module_& module) {
+  nb::class_<Datapath> type(module, "Datapath", "The data plane of one mounted client.");
+  bind_life_cycle(type);
+  bind_cluster(type);
+  bind_tables(type);
+  bind_requests(type);
+}

@@ -1,0 +1,172 @@
+// A client core without kernel and Python: fake storage nodes behind socketpairs, a thread that does
+// Python's part (connections, commits), and a Replier that tests wait on.
+#pragma once
+#include <condition_variable>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/core.h"
+
+namespace braidfs::client::rig {
+
+using Bytes = std::vector<std::byte>;
+
+Bytes pattern(size_t length, uint32_t seed);
+
+// The objects of one target in memory, served over any number of connections.
+class FakeTarget {
+ public:
+  using Key = std::pair<uint64_t, uint32_t>;
+  struct Frame {
+    FrameHeader header;
+    Bytes body;
+    Bytes payload;
+  };
+  // What a test wants done with a request instead of the usual.
+  enum class Fault : uint8_t { kNone, kStatus, kHangUpBefore, kHangUpAfter, kStall, kFlip };
+  struct Decision {
+    Fault fault = Fault::kNone;
+    Status status = Status::kOk;
+  };
+  using Decide = std::function<Decision(const FrameHeader&)>;
+
+  ~FakeTarget() { stop(); }
+  void serve(net::UniqueFd socket);
+  void decide(Decide decide);
+  void release_stalled();   // and stall no more
+  void lose_unsynced();     // a reboot: incarnation rises, connections end
+  void hang_up();           // all connections
+  void stop();
+
+  Bytes object(uint64_t file_id, uint32_t stripe);
+  Bytes durable_object(uint64_t file_id, uint32_t stripe);
+  void put_object(uint64_t file_id, uint32_t stripe, Bytes bytes);
+  size_t count(Op op);
+  std::vector<FrameHeader> seen(Op op);
+
+ private:
+  void run(std::shared_ptr<net::UniqueFd> socket);
+  bool handle(int socket, const Frame& frame);
+  Frame answer(const Frame& request);
+  void write(const Frame& request);
+  Bytes read(const FrameHeader& header, Status& status);
+
+  std::mutex mu_;
+  std::condition_variable changed_;
+  std::map<Key, Bytes> objects_;
+  std::map<Key, Bytes> durable_;
+  uint64_t incarnation_ = 1;
+  Decide decide_;
+  bool stalling_ = true;
+  bool stopped_ = false;
+  std::vector<FrameHeader> seen_;
+  std::vector<std::shared_ptr<net::UniqueFd>> sockets_;
+  std::vector<std::thread> threads_;
+};
+
+struct Reply {
+  int error = 0;
+  uint32_t count = 0;
+  Bytes bytes;
+};
+
+class FakeReplier final : public fuse::Replier {
+ public:
+  void reply_error(fuse::Channel, uint64_t unique, int error) noexcept override;
+  void reply_data(fuse::Channel, uint64_t unique, std::span<const iovec> pieces) noexcept override;
+  void reply_write(fuse::Channel, uint64_t unique, uint32_t count) noexcept override;
+  Reply wait(uint64_t unique);
+  std::optional<Reply> wait_for(uint64_t unique, int ms);
+
+ private:
+  void put(uint64_t unique, Reply reply);
+  std::mutex mu_;
+  std::condition_variable arrived_;
+  std::map<uint64_t, Reply> replies_;
+};
+
+struct RigSettings {
+  uint32_t lanes = 2;
+  uint32_t targets = 4;
+  uint32_t chunk_size = 64u << 10;
+  CoreSettings core{};
+};
+
+class Rig {
+ public:
+  explicit Rig(RigSettings settings = {});
+  ~Rig();
+
+  static constexpr uint64_t kIno = 7;
+  static constexpr uint64_t kFh = 1;
+
+  void open(uint64_t fh, uint32_t flags, uint64_t size = 0, uint64_t durable_stripes = 0);
+  uint64_t start_write(uint64_t fh, uint64_t offset, const Bytes& bytes, uint32_t flags = 0);
+  uint64_t start_read(uint64_t fh, uint64_t offset, uint32_t size);
+  uint64_t start_flush(uint64_t fh);
+  uint64_t start_fsync(uint64_t fh);
+  uint64_t start_release(uint64_t fh);
+  Reply write(uint64_t fh, uint64_t offset, const Bytes& bytes, uint32_t flags = 0);
+  Reply read(uint64_t fh, uint64_t offset, uint32_t size);
+  int flush(uint64_t fh);
+  int fsync(uint64_t fh);
+  int release(uint64_t fh);
+  bool interrupt(uint64_t unique);
+  // Runs on lane 0 and waits for it.
+  void on_lane(uint32_t lane, std::function<void(fuse::LaneContext&)> task);
+  // Python's drain(): the status of DONE.
+  int64_t drain(bool sync);
+
+  // What the targets hold, put together by the layout.
+  Bytes file(uint64_t size, bool durable = false);
+
+  Bytes attributes(uint64_t size, uint64_t change_version = 1) const;
+  Bytes layout(uint32_t epoch = 0, uint64_t durable_stripes = 0) const;
+  Bytes capability() const;
+  std::vector<Event> events(EventKind kind);
+  Event wait_event(EventKind kind);
+  uint64_t account(Buffer::Account which) { return core->memory().account(which); }
+  void set_connecting(bool on) { connecting_ = on; }
+  void commit_status(Status status) { commit_status_ = status; }
+  void hold_commits(bool on) { holding_commits_ = on; }
+  // The last commit's fields.
+  struct Committed {
+    uint64_t size;
+    uint32_t flags;
+    uint32_t durable;
+    uint64_t stripes;
+  };
+  std::vector<Committed> commits();
+
+  uint64_t file_id = Rig::kIno;
+  FakeReplier replier;
+  std::vector<std::unique_ptr<FakeTarget>> targets;
+  std::unique_ptr<Core> core;
+
+ private:
+  void python();
+  void act(Event event);
+
+  RigSettings settings_;
+  std::atomic<uint64_t> unique_ = 2;
+  std::atomic<uint32_t> next_lane_ = 0;
+  std::atomic<bool> ending_ = false;
+  std::atomic<bool> connecting_ = true;
+  std::atomic<bool> holding_commits_ = false;
+  std::atomic<Status> commit_status_ = Status::kOk;
+  std::mutex mu_;
+  std::condition_variable changed_;
+  std::vector<Event> events_;
+  std::vector<Committed> commits_;
+  std::vector<Event> held_commits_;
+  std::thread python_;
+};
+
+}  // namespace braidfs::client::rig

@@ -1,0 +1,155 @@
+// READ and WRITE against fake targets: exact bytes across chunks and targets, merging, ordering.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "rig.h"
+
+namespace braidfs::client::rig {
+namespace {
+
+constexpr uint64_t kFh = Rig::kFh;
+
+Bytes slice(const Bytes& bytes, size_t from, size_t length) {
+  return {bytes.begin() + static_cast<ptrdiff_t>(from),
+          bytes.begin() + static_cast<ptrdiff_t>(from + length)};
+}
+
+TEST(DataPath, WriteThroughIsStripedExactly) {
+  Rig rig;
+  rig.open(kFh, O_RDWR);
+  const Bytes bytes = pattern(700'001, 1);
+  EXPECT_EQ(rig.write(kFh, 0, bytes, O_DIRECT).count, bytes.size());
+  EXPECT_EQ(rig.file(bytes.size()), bytes);
+  EXPECT_EQ(rig.read(kFh, 0, 1u << 20).bytes, bytes);
+  EXPECT_EQ(rig.read(kFh, 65'535, 3).bytes, slice(bytes, 65'535, 3));
+  EXPECT_EQ(rig.read(kFh, 700'000, 4096).bytes, slice(bytes, 700'000, 1));
+  EXPECT_TRUE(rig.read(kFh, 700'001, 4096).bytes.empty());
+}
+
+TEST(DataPath, WriteBehindIsReadBackAndDrained) {
+  Rig rig;
+  rig.open(kFh, O_RDWR);
+  const Bytes bytes = pattern(300'000, 2);
+  for (size_t at = 0; at < bytes.size(); at += 10'000) {
+    EXPECT_EQ(rig.write(kFh, at, slice(bytes, at, 10'000)).count, 10'000u);
+  }
+  EXPECT_EQ(rig.read(kFh, 0, 1u << 20).bytes, bytes);
+  EXPECT_EQ(rig.flush(kFh), 0);
+  EXPECT_EQ(rig.file(bytes.size()), bytes);
+  ASSERT_FALSE(rig.commits().empty());
+  EXPECT_EQ(rig.commits().back().size, bytes.size());
+  EXPECT_EQ(rig.account(Buffer::Account::kDirty), 0u);
+}
+
+TEST(DataPath, SmallSequentialWritesMerge) {
+  Rig rig;
+  rig.open(kFh, O_RDWR);
+  const Bytes bytes = pattern(64u << 10, 3);
+  for (size_t at = 0; at < bytes.size(); at += 1024) rig.write(kFh, at, slice(bytes, at, 1024));
+  EXPECT_EQ(rig.flush(kFh), 0);
+  EXPECT_EQ(rig.file(bytes.size()), bytes);
+  EXPECT_LE(rig.targets[0]->count(Op::kWrite), 8u);  // one, unless the test machine dawdled
+}
+
+TEST(DataPath, PartialPieceLeavesWhenItHasAged) {
+  Rig rig;
+  rig.open(kFh, O_RDWR);
+  rig.write(kFh, 0, pattern(100, 4));
+  for (int tries = 0; tries < 1000 && rig.account(Buffer::Account::kDirty) > 0; ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_EQ(rig.file(100), pattern(100, 4));
+}
+
+TEST(DataPath, HolesAndMissingObjectsAreZeros) {
+  Rig rig;
+  rig.open(kFh, O_RDWR, 1'000'000);
+  EXPECT_EQ(rig.read(kFh, 0, 4096).bytes, Bytes(4096));
+  rig.write(kFh, 200'000, pattern(10, 5), O_DIRECT);
+  Bytes expected(300'000);
+  const Bytes ten = pattern(10, 5);
+  std::copy(ten.begin(), ten.end(), expected.begin() + 200'000);
+  EXPECT_EQ(rig.read(kFh, 0, 300'000).bytes, expected);
+}
+
+TEST(DataPath, MissingObjectThatWasSyncedIsAnError) {
+  Rig rig;
+  rig.open(kFh, O_RDWR, 1'000'000, 0b1);
+  EXPECT_EQ(rig.read(kFh, 0, 4096).error, EIO);
+  EXPECT_EQ(rig.read(kFh, 65'536, 4096).bytes, Bytes(4096));
+}
+
+TEST(DataPath, LaterWriteOfABlockWinsWhateverTheTargetsSpeed) {
+  Rig rig;
+  rig.open(kFh, O_RDWR);
+  rig.targets[0]->decide([](const FrameHeader& header) -> FakeTarget::Decision {
+    return {header.op == static_cast<uint8_t>(Op::kWrite) ? FakeTarget::Fault::kStall
+                                                          : FakeTarget::Fault::kNone};
+  });
+  std::vector<uint64_t> waiting;
+  for (uint32_t round = 0; round < 6; ++round) {  // alternates between two lanes
+    waiting.push_back(rig.start_write(kFh, round * 100, pattern(1000, 10 + round), O_DIRECT));
+  }
+  EXPECT_LE(rig.targets[0]->count(Op::kWrite), 1u);
+  rig.targets[0]->release_stalled();
+  for (const uint64_t unique : waiting) EXPECT_EQ(rig.replier.wait(unique).count, 1000u);
+  Bytes expected(1500);
+  for (uint32_t round = 0; round < 6; ++round) {
+    const Bytes bytes = pattern(1000, 10 + round);
+    std::copy(bytes.begin(), bytes.end(), expected.begin() + round * 100);
+  }
+  EXPECT_EQ(rig.file(1500), expected);
+}
+
+TEST(DataPath, FlippedBitOnTheWayIsReadAgain) {
+  Rig rig;
+  rig.open(kFh, O_RDWR);
+  const Bytes bytes = pattern(5000, 6);
+  rig.write(kFh, 0, bytes, O_DIRECT);
+  auto flips = std::make_shared<int>(2);
+  rig.targets[0]->decide([flips](const FrameHeader&) -> FakeTarget::Decision {
+    return {(*flips)-- > 0 ? FakeTarget::Fault::kFlip : FakeTarget::Fault::kNone};
+  });
+  EXPECT_EQ(rig.read(kFh, 0, 5000).bytes, bytes);
+  EXPECT_EQ(rig.targets[0]->count(Op::kRead), 3u);
+}
+
+TEST(DataPath, RandomOperationsAgreeWithAModel) {
+  for (const uint32_t seed : {1u, 2u, 3u}) {
+    RigSettings settings;
+    settings.targets = seed;
+    settings.core.memory.dirty_bytes_max = seed == 2 ? 1u << 20 : 256u << 20;
+    settings.core.memory.held_bytes_max = seed == 3 ? 0 : 1u << 20;
+    Rig rig(settings);
+    rig.open(kFh, O_RDWR);
+    std::mt19937 random(seed);
+    Bytes model;
+    for (int step = 0; step < 400; ++step) {
+      const uint32_t action = random() % 10;
+      const uint64_t offset = random() % 600'000;
+      const auto length = static_cast<uint32_t>(1 + (random() % 4 == 0 ? random() % 300'000
+                                                                      : random() % 6000));
+      if (action < 6) {
+        const Bytes bytes = pattern(length, random());
+        ASSERT_EQ(rig.write(kFh, offset, bytes, action == 0 ? O_DIRECT : 0).count, length);
+        if (model.size() < offset + length) model.resize(offset + length);
+        std::copy(bytes.begin(), bytes.end(), model.begin() + static_cast<ptrdiff_t>(offset));
+      } else if (action < 9) {
+        const size_t from = std::min<size_t>(offset, model.size());
+        const size_t there = std::min<size_t>(length, model.size() - from);
+        ASSERT_EQ(rig.read(kFh, offset, length).bytes, slice(model, from, there)) << step;
+      } else {
+        ASSERT_EQ(random() % 2 == 0 ? rig.flush(kFh) : rig.fsync(kFh), 0);
+      }
+    }
+    ASSERT_EQ(rig.fsync(kFh), 0);
+    EXPECT_EQ(rig.file(model.size(), true), model);
+    EXPECT_EQ(rig.account(Buffer::Account::kDirty), 0u);
+    EXPECT_EQ(rig.account(Buffer::Account::kHeld), 0u);
+  }
+}
+
+}  // namespace
+}  // namespace braidfs::client::rig

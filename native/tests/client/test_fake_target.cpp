@@ -1,0 +1,228 @@
+#include <sys/socket.h>
+
+#include <algorithm>
+
+#include "rig.h"
+
+namespace braidfs::client::rig {
+
+namespace {
+
+bool receive(int socket, std::span<std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = recv(socket, bytes.data(), bytes.size(), 0);
+    if (count <= 0) return false;
+    bytes = bytes.subspan(static_cast<size_t>(count));
+  }
+  return true;
+}
+
+bool transmit(int socket, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (count <= 0) return false;
+    bytes = bytes.subspan(static_cast<size_t>(count));
+  }
+  return true;
+}
+
+bool receive_frame(int socket, FakeTarget::Frame& frame) {
+  Bytes raw(kHeaderSize);
+  if (!receive(socket, raw)) return false;
+  const auto decoded = decode_header(raw);
+  if (decoded.fault != FrameFault::kOk) return false;
+  frame.header = decoded.header;
+  frame.body.resize(frame.header.body_length);
+  frame.payload.resize(frame.header.payload_length);
+  return receive(socket, frame.body) && receive(socket, frame.payload);
+}
+
+bool sums_agree(const FakeTarget::Frame& frame) {
+  if (frame.body.size() < sizeof(Capability)) return false;
+  const auto& header = frame.header;
+  std::vector<uint64_t> sums((frame.body.size() - sizeof(Capability)) / 8);
+  std::memcpy(sums.data(), frame.body.data() + sizeof(Capability), sums.size() * 8);
+  return sums.size() == blocks_touched(header.offset, header.payload_length) &&
+         !first_mismatch(header.offset, frame.payload, sums);
+}
+
+}  // namespace
+
+Bytes pattern(size_t length, uint32_t seed) {
+  Bytes bytes(length);
+  uint32_t state = seed * 2654435761u + 1;
+  for (auto& byte : bytes) {
+    state = state * 1664525u + 1013904223u;
+    byte = static_cast<std::byte>(state >> 24);
+  }
+  return bytes;
+}
+
+void FakeTarget::serve(net::UniqueFd socket) {
+  const std::scoped_lock lock(mu_);
+  if (stopped_) return;
+  auto shared = std::make_shared<net::UniqueFd>(std::move(socket));
+  sockets_.push_back(shared);
+  threads_.emplace_back([this, shared] { run(shared); });
+}
+
+void FakeTarget::decide(Decide decide) {
+  const std::scoped_lock lock(mu_);
+  decide_ = std::move(decide);
+  stalling_ = true;
+}
+
+void FakeTarget::release_stalled() {
+  const std::scoped_lock lock(mu_);
+  stalling_ = false;
+  decide_ = nullptr;
+  changed_.notify_all();
+}
+
+void FakeTarget::hang_up() {
+  const std::scoped_lock lock(mu_);
+  for (const auto& socket : sockets_) shutdown(socket->get(), SHUT_RDWR);
+}
+
+void FakeTarget::lose_unsynced() {
+  {
+    const std::scoped_lock lock(mu_);
+    objects_ = durable_;
+    ++incarnation_;
+  }
+  hang_up();
+}
+
+void FakeTarget::stop() {
+  {
+    const std::scoped_lock lock(mu_);
+    stopped_ = true;
+    changed_.notify_all();
+  }
+  hang_up();
+  for (auto& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+void FakeTarget::run(std::shared_ptr<net::UniqueFd> socket) {
+  Frame frame;
+  while (receive_frame(socket->get(), frame) && handle(socket->get(), frame)) {
+  }
+  shutdown(socket->get(), SHUT_RDWR);
+}
+
+bool FakeTarget::handle(int socket, const Frame& request) {
+  Frame reply;
+  Decision decision;
+  {
+    std::unique_lock lock(mu_);
+    seen_.push_back(request.header);
+    if (decide_) decision = decide_(request.header);
+    changed_.notify_all();
+    if (decision.fault == Fault::kHangUpBefore) return false;
+    if (decision.fault == Fault::kStall) changed_.wait(lock, [&] { return stopped_ || !stalling_; });
+    if (decision.fault == Fault::kStatus) {
+      reply.header.status = static_cast<uint16_t>(decision.status);
+    } else {
+      reply = answer(request);
+    }
+    reply.header.offset = incarnation_;
+  }
+  if (decision.fault == Fault::kHangUpAfter) return false;
+  if (decision.fault == Fault::kFlip && !reply.payload.empty()) reply.payload[0] ^= std::byte{1};
+  reply.header.op = request.header.op;
+  reply.header.flags |= kFlagReply;
+  reply.header.request_id = request.header.request_id;
+  reply.header.body_length = static_cast<uint32_t>(reply.body.size());
+  reply.header.payload_length = static_cast<uint32_t>(reply.payload.size());
+  reply.header.body_checksum = reply.body.empty() ? 0 : xxh3(reply.body);
+  seal(reply.header);
+  Bytes all(kHeaderSize);
+  std::memcpy(all.data(), &reply.header, kHeaderSize);
+  all.insert(all.end(), reply.body.begin(), reply.body.end());
+  all.insert(all.end(), reply.payload.begin(), reply.payload.end());
+  return transmit(socket, all);
+}
+
+FakeTarget::Frame FakeTarget::answer(const Frame& request) {
+  Frame reply;
+  Status status = Status::kOk;
+  const Key key{request.header.file_id, request.header.stripe_index};
+  switch (static_cast<Op>(request.header.op)) {
+    case Op::kRead: {
+      reply.payload = read(request.header, status);
+      std::vector<uint64_t> sums(
+          blocks_touched(request.header.offset, static_cast<uint32_t>(reply.payload.size())));
+      hash_blocks(request.header.offset, reply.payload, sums);
+      const auto packed = std::as_bytes(std::span(sums));
+      reply.body.assign(packed.begin(), packed.end());
+      reply.header.flags = kFlagSums;
+      break;
+    }
+    case Op::kWrite:
+      if (sums_agree(request)) {
+        write(request);
+      } else {
+        status = Status::kChecksum;
+      }
+      break;
+    case Op::kSync:
+      if (request.header.offset != 0 && request.header.offset < incarnation_) {
+        status = Status::kStaleIncarnation;
+      } else if (objects_.contains(key)) {
+        durable_[key] = objects_[key];
+      }
+      break;
+    default:
+      status = Status::kBadRequest;
+  }
+  reply.header.status = static_cast<uint16_t>(status);
+  return reply;
+}
+
+void FakeTarget::write(const Frame& request) {
+  Bytes& object = objects_[{request.header.file_id, request.header.stripe_index}];
+  const size_t end = request.header.offset + request.payload.size();
+  if (object.size() < end) object.resize(end);
+  std::copy(request.payload.begin(), request.payload.end(),
+            object.begin() + static_cast<ptrdiff_t>(request.header.offset));
+}
+
+Bytes FakeTarget::read(const FrameHeader& header, Status& status) {
+  const auto found = objects_.find({header.file_id, header.stripe_index});
+  if (found == objects_.end()) {
+    if ((header.flags & kFlagMustExist) != 0) status = Status::kNoObject;
+    return {};
+  }
+  const Bytes& object = found->second;
+  const size_t from = std::min<size_t>(header.offset, object.size());
+  const size_t to = std::min<size_t>(header.offset + header.length, object.size());
+  return {object.begin() + static_cast<ptrdiff_t>(from), object.begin() + static_cast<ptrdiff_t>(to)};
+}
+
+Bytes FakeTarget::object(uint64_t file_id, uint32_t stripe) {
+  const std::scoped_lock lock(mu_);
+  return objects_[{file_id, stripe}];
+}
+
+Bytes FakeTarget::durable_object(uint64_t file_id, uint32_t stripe) {
+  const std::scoped_lock lock(mu_);
+  return durable_[{file_id, stripe}];
+}
+
+void FakeTarget::put_object(uint64_t file_id, uint32_t stripe, Bytes bytes) {
+  const std::scoped_lock lock(mu_);
+  objects_[{file_id, stripe}] = std::move(bytes);
+}
+
+size_t FakeTarget::count(Op op) { return seen(op).size(); }
+
+std::vector<FrameHeader> FakeTarget::seen(Op op) {
+  const std::scoped_lock lock(mu_);
+  std::vector<FrameHeader> headers;
+  std::copy_if(seen_.begin(), seen_.end(), std::back_inserter(headers),
+               [&](const FrameHeader& header) { return header.op == static_cast<uint8_t>(op); });
+  return headers;
+}
+
+}  // namespace braidfs::client::rig

@@ -1,0 +1,288 @@
+#include "rig.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <future>
+
+namespace braidfs::client::rig {
+
+namespace {
+
+template <typename T>
+void store(Bytes& bytes, size_t offset, T value) {
+  std::memcpy(bytes.data() + offset, &value, sizeof value);
+}
+
+template <typename T>
+T fetch(const std::string& bytes, size_t offset) {
+  T value;
+  std::memcpy(&value, bytes.data() + offset, sizeof value);
+  return value;
+}
+
+constexpr int kPatience_ms = 20'000;  // a test that waits this long has failed
+
+}  // namespace
+
+void FakeReplier::put(uint64_t unique, Reply reply) {
+  const std::scoped_lock lock(mu_);
+  if (replies_.contains(unique)) std::abort();  // answered twice
+  replies_[unique] = std::move(reply);
+  arrived_.notify_all();
+}
+
+void FakeReplier::reply_error(fuse::Channel, uint64_t unique, int error) noexcept {
+  put(unique, {.error = error, .bytes = {}});
+}
+
+void FakeReplier::reply_data(fuse::Channel, uint64_t unique,
+                             std::span<const iovec> pieces) noexcept {
+  Reply reply;
+  for (const iovec& piece : pieces) {
+    const auto* bytes = static_cast<const std::byte*>(piece.iov_base);
+    reply.bytes.insert(reply.bytes.end(), bytes, bytes + piece.iov_len);
+  }
+  put(unique, std::move(reply));
+}
+
+void FakeReplier::reply_write(fuse::Channel, uint64_t unique, uint32_t count) noexcept {
+  put(unique, {.count = count, .bytes = {}});
+}
+
+std::optional<Reply> FakeReplier::wait_for(uint64_t unique, int ms) {
+  std::unique_lock lock(mu_);
+  const bool there = arrived_.wait_for(lock, std::chrono::milliseconds(ms),
+                                       [&] { return replies_.contains(unique); });
+  if (!there) return std::nullopt;
+  return replies_[unique];
+}
+
+Reply FakeReplier::wait(uint64_t unique) {
+  const auto reply = wait_for(unique, kPatience_ms);
+  return reply ? *reply : Reply{.error = -1, .bytes = {}};
+}
+
+Rig::Rig(RigSettings settings) : settings_(settings) {
+  settings_.core.lane_count = settings.lanes;
+  core = std::make_unique<Core>(settings_.core);
+  core->replier(replier);
+  for (uint32_t target = 0; target < settings.targets; ++target) {
+    targets.push_back(std::make_unique<FakeTarget>());
+    core->target_put(100 + target, 10 + target);
+    core->node_put(10 + target);
+  }
+  python_ = std::thread([this] { python(); });
+  core->start();
+}
+
+Rig::~Rig() {
+  core->stop(0);
+  ending_ = true;
+  python_.join();
+  for (const auto& target : targets) target->stop();
+}
+
+void Rig::python() {
+  while (!ending_) {
+    pollfd readable{core->events_fd(), POLLIN, 0};
+    (void)poll(&readable, 1, 10);
+    for (Event& event : core->events().reap(64)) act(std::move(event));
+    if (holding_commits_) continue;
+    std::vector<Event> held;
+    held.swap(held_commits_);
+    for (Event& event : held) act(std::move(event));
+  }
+}
+
+void Rig::act(Event event) {
+  if (event.kind == EventKind::kConnect) {
+    const auto node = static_cast<uint32_t>(event.a);
+    const auto lane = static_cast<uint32_t>(event.b);
+    int ends[2];
+    if (!connecting_ || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+      core->connection_failed(lane, node);
+      return;
+    }
+    targets[node - 10]->serve(net::UniqueFd(ends[0]));
+    core->connection_put(lane, node, net::UniqueFd(ends[1]));
+    return;
+  }
+  if (event.kind == EventKind::kCommit) {
+    if (holding_commits_) {
+      held_commits_.push_back(std::move(event));
+      return;
+    }
+    {
+      const std::scoped_lock lock(mu_);
+      commits_.push_back({static_cast<uint64_t>(event.a), fetch<uint32_t>(event.payload, 8),
+                          fetch<uint32_t>(event.payload, 12), fetch<uint64_t>(event.payload, 16)});
+    }
+    const bool ok = commit_status_ == Status::kOk;
+    core->commit_done(event.token, commit_status_,
+                      ok ? attributes(static_cast<uint64_t>(event.a), 2) : Bytes{});
+  }
+  const std::scoped_lock lock(mu_);
+  events_.push_back(std::move(event));
+  changed_.notify_all();
+}
+
+std::vector<Event> Rig::events(EventKind kind) {
+  const std::scoped_lock lock(mu_);
+  std::vector<Event> found;
+  for (const Event& event : events_) {
+    if (event.kind == kind) found.push_back(event);
+  }
+  return found;
+}
+
+Event Rig::wait_event(EventKind kind) {
+  std::unique_lock lock(mu_);
+  Event found;
+  changed_.wait_for(lock, std::chrono::milliseconds(kPatience_ms), [&] {
+    for (const Event& event : events_) {
+      if (event.kind != kind) continue;
+      found = event;
+      return true;
+    }
+    return false;
+  });
+  return found;
+}
+
+std::vector<Rig::Committed> Rig::commits() {
+  const std::scoped_lock lock(mu_);
+  return commits_;
+}
+
+Bytes Rig::attributes(uint64_t size, uint64_t change_version) const {
+  Bytes record(kAttributesSize);
+  store(record, 0, kIno);
+  store(record, 8, size);
+  store(record, 88, change_version);
+  return record;
+}
+
+Bytes Rig::layout(uint32_t epoch, uint64_t durable_stripes) const {
+  const auto width = static_cast<uint16_t>(settings_.targets);
+  Bytes record(32 + 4 * width);
+  store<uint8_t>(record, 0, 1);
+  store<uint8_t>(record, 1, 1);
+  store(record, 2, width);
+  store(record, 4, settings_.chunk_size);
+  store(record, 8, file_id);
+  store(record, 16, epoch);
+  store(record, 24, durable_stripes);
+  for (uint32_t index = 0; index < width; ++index) store(record, 32 + 4 * index, 100 + index);
+  return record;
+}
+
+Bytes Rig::capability() const {
+  Bytes record(sizeof(Capability));
+  store(record, 0, file_id);
+  return record;
+}
+
+void Rig::open(uint64_t fh, uint32_t flags, uint64_t size, uint64_t durable_stripes) {
+  core->inode_put(attributes(size), layout(0, durable_stripes), capability());
+  core->handle_put(fh, kIno, flags);
+}
+
+void Rig::on_lane(uint32_t lane, std::function<void(fuse::LaneContext&)> task) {
+  std::promise<void> done;
+  core->lane(lane).post([&](Lane& at) {
+    fuse::LaneContext context{.index = at.index()};
+    task(context);
+    done.set_value();
+  });
+  done.get_future().wait();
+}
+
+uint64_t Rig::start_write(uint64_t fh, uint64_t offset, const Bytes& bytes, uint32_t flags) {
+  const uint64_t unique = unique_ += 2;
+  const uint32_t lane = next_lane_++ % core->lane_count();
+  on_lane(lane, [&](fuse::LaneContext& context) {
+    core->write(context, {.head = {.channel = lane, .unique = unique},
+                          .fh = fh,
+                          .offset = offset,
+                          .open_flags = flags,
+                          .payload = bytes});
+  });
+  return unique;
+}
+
+uint64_t Rig::start_read(uint64_t fh, uint64_t offset, uint32_t size) {
+  const uint64_t unique = unique_ += 2;
+  const uint32_t lane = next_lane_++ % core->lane_count();
+  on_lane(lane, [&](fuse::LaneContext& context) {
+    core->read(context, {.head = {.channel = lane, .unique = unique},
+                         .fh = fh,
+                         .offset = offset,
+                         .size = size});
+  });
+  return unique;
+}
+
+uint64_t Rig::start_flush(uint64_t fh) {
+  const uint64_t unique = unique_ += 2;
+  on_lane(0, [&](fuse::LaneContext& context) {
+    core->flush(context, {.head = {.unique = unique}, .fh = fh});
+  });
+  return unique;
+}
+
+uint64_t Rig::start_fsync(uint64_t fh) {
+  const uint64_t unique = unique_ += 2;
+  on_lane(0, [&](fuse::LaneContext& context) {
+    core->fsync(context, {.head = {.unique = unique}, .fh = fh});
+  });
+  return unique;
+}
+
+uint64_t Rig::start_release(uint64_t fh) {
+  const uint64_t unique = unique_ += 2;
+  on_lane(0, [&](fuse::LaneContext& context) {
+    core->release(context, {.head = {.unique = unique}, .fh = fh});
+  });
+  return unique;
+}
+
+Reply Rig::write(uint64_t fh, uint64_t offset, const Bytes& bytes, uint32_t flags) {
+  return replier.wait(start_write(fh, offset, bytes, flags));
+}
+Reply Rig::read(uint64_t fh, uint64_t offset, uint32_t size) {
+  return replier.wait(start_read(fh, offset, size));
+}
+int Rig::flush(uint64_t fh) { return replier.wait(start_flush(fh)).error; }
+int Rig::fsync(uint64_t fh) { return replier.wait(start_fsync(fh)).error; }
+int Rig::release(uint64_t fh) { return replier.wait(start_release(fh)).error; }
+
+bool Rig::interrupt(uint64_t unique) {
+  bool known = false;
+  on_lane(0, [&](fuse::LaneContext& context) { known = core->interrupt(context, unique); });
+  return known;
+}
+
+int64_t Rig::drain(bool sync) {
+  core->drain(1, kIno, sync);
+  return wait_event(EventKind::kDone).a;
+}
+
+Bytes Rig::file(uint64_t size, bool durable) {
+  Bytes bytes(size);
+  const uint64_t chunk_size = settings_.chunk_size;
+  for (uint64_t chunk = 0; chunk * chunk_size < size; ++chunk) {
+    const auto stripe = static_cast<uint32_t>(chunk % settings_.targets);
+    const Bytes object = durable ? targets[stripe]->durable_object(file_id, stripe)
+                                 : targets[stripe]->object(file_id, stripe);
+    const uint64_t from = chunk / settings_.targets * chunk_size;
+    const uint64_t length = std::min(chunk_size, size - chunk * chunk_size);
+    for (uint64_t at = 0; at < length && from + at < object.size(); ++at) {
+      bytes[chunk * chunk_size + at] = object[from + at];
+    }
+  }
+  return bytes;
+}
+
+}  // namespace braidfs::client::rig

@@ -1,0 +1,152 @@
+"""fsck: checks that the records of a store agree with each other; changes nothing.
+
+Reads one snapshot of a metaserver that does not run (or a memory store of a test). Every dentry
+names an inode of its type; every inode has as many names as nlink says, none only as an orphan;
+a directory has one name, its parent's number, and a link per sub-directory; the tree hangs
+together from the root; xattr counts, file ids, doomed objects and intents fit. Objects at the
+targets are not looked at: that is scrub.
+"""
+
+import stat
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fscommon.errors import BraidError
+from fscommon.layout.attributes import ATTRIBUTES_SIZE, unpack_attributes
+from fscommon.layout.layout import unpack_layout
+from fscommon.types import ROOT_INO, Ino
+from metaserver import records
+from metaserver.namespace.inode import Inode
+from metaserver.store.lmdb import LmdbStore
+from metaserver.store.waist import Snapshot
+
+
+@dataclass(slots=True)
+class _Seen:
+    inodes: dict[Ino, Inode] = field(default_factory=dict)
+    names: Counter[Ino] = field(default_factory=Counter)
+    subdirectories: Counter[Ino] = field(default_factory=Counter)
+    parents: dict[Ino, Ino] = field(default_factory=dict)  # of directories, by dentries
+    file_ids: Counter[int] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+
+
+def check(snapshot: Snapshot) -> list[str]:
+    """One sentence per fault; [] for a sound store."""
+    seen = _Seen()
+    _read_inodes(snapshot, seen)
+    _read_dentries(snapshot, seen)
+    _check_inodes(snapshot, seen)
+    _check_tree(seen)
+    _check_rest(snapshot, seen)
+    return seen.faults
+
+
+def _read_inodes(snapshot: Snapshot, seen: _Seen) -> None:
+    for key, value in snapshot.range(*records.all_of(b"I")):
+        ino = Ino(records.number_of(key))
+        inode = Inode(unpack_attributes(value[:ATTRIBUTES_SIZE]), value[ATTRIBUTES_SIZE:])
+        if inode.ino != ino:
+            seen.faults.append(f"record of inode {ino} says {inode.ino}")
+        if inode.is_file:
+            seen.file_ids[inode.layout().file_id] += 1
+        seen.inodes[ino] = inode
+
+
+def _read_dentries(snapshot: Snapshot, seen: _Seen) -> None:
+    for key, value in snapshot.range(*records.all_of(b"D")):
+        parent, name = records.dentry_parent(key), records.dentry_name(key)
+        ino, kind = records.unpack_dentry(value)
+        where = f"entry {name!r} of {parent}"
+        if records.dentry_key(parent, name) != key:
+            seen.faults.append(f"{where} has a wrong hash")
+        if parent not in seen.inodes or not seen.inodes[parent].is_directory:
+            seen.faults.append(f"{where} is in no directory")
+        inode = seen.inodes.get(ino)
+        if inode is None:
+            seen.faults.append(f"{where} names inode {ino}, which is not there")
+            continue
+        if stat.S_IFMT(inode.attributes.mode) >> 12 != kind:
+            seen.faults.append(f"{where} has a wrong type")
+        seen.names[ino] += 1
+        if inode.is_directory:
+            seen.subdirectories[parent] += 1
+            seen.parents[ino] = parent
+            if inode.attributes.parent != parent:
+                seen.faults.append(f"{where} says parent {inode.attributes.parent}")
+
+
+def _check_inodes(snapshot: Snapshot, seen: _Seen) -> None:
+    for ino, inode in seen.inodes.items():
+        if ino == ROOT_INO:
+            seen.names[ino] += 1
+        is_orphan = snapshot.get(records.orphan_key(ino)) is not None
+        if is_orphan != (seen.names[ino] == 0):
+            seen.faults.append(f"inode {ino}: {seen.names[ino]} names, orphan: {is_orphan}")
+        links = inode.attributes.nlink
+        expected = 2 + seen.subdirectories[ino] if inode.is_directory else seen.names[ino]
+        if links != (0 if is_orphan else expected):
+            seen.faults.append(f"inode {ino} has nlink {links}, not {expected}")
+        if inode.is_directory and seen.names[ino] > 1:
+            seen.faults.append(f"directory {ino} has {seen.names[ino]} names")
+        xattr_count = sum(1 for _ in snapshot.range(*records.xattrs_of(ino)))
+        if inode.attributes.xattr_count != xattr_count:
+            seen.faults.append(f"inode {ino} has {xattr_count} xattrs")
+
+
+def _check_tree(seen: _Seen) -> None:
+    sound = {ROOT_INO}
+    for ino in seen.parents:
+        path: list[Ino] = []
+        while ino not in sound and ino in seen.parents and len(path) <= len(seen.parents):
+            path.append(ino)
+            ino = seen.parents[ino]  # noqa: PLW2901 - climbing
+        if ino in sound:
+            sound.update(path)
+        else:
+            seen.faults.append(f"directory {path[0]} does not hang from the root")
+
+
+def _check_rest(snapshot: Snapshot, seen: _Seen) -> None:
+    for key, _ in snapshot.range(*records.all_of(b"X")):
+        if records.number_of(key) not in seen.inodes:
+            seen.faults.append(f"xattr of {records.number_of(key)}, which is not there")
+    for key, _ in snapshot.range(*records.all_of(b"O")):
+        if records.number_of(key) not in seen.inodes:
+            seen.faults.append(f"orphan {records.number_of(key)} is not there")
+    for key, value in snapshot.range(*records.all_of(b"Z")):
+        seen.file_ids[records.number_of(key)] += 1
+        if unpack_layout(value).file_id != records.number_of(key):
+            seen.faults.append(f"doomed file id {records.number_of(key)} has another layout")
+    for key, value in snapshot.range(*records.all_of(b"T")):
+        inode = seen.inodes.get(Ino(records.number_of(key)))
+        if inode is None or inode.tail != records.unpack_intent(value).layout:
+            seen.faults.append(f"intent of {records.number_of(key)} fits no file")
+    for file_id, count in seen.file_ids.items():
+        if count > 1:
+            seen.faults.append(f"file id {file_id} is used {count} times")
+    stored = records.unpack_number(snapshot.get(records.INODES_KEY))
+    if stored != len(seen.inodes):
+        seen.faults.append(f"{len(seen.inodes)} inodes, but the count says {stored}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """`python -m metaserver.fsck STATE_DIRECTORY`: exit 0 when sound."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if len(arguments) != 1:
+        print("usage: python -m metaserver.fsck STATE_DIRECTORY", file=sys.stderr)  # noqa: T201
+        return 2
+    try:
+        store = LmdbStore(Path(arguments[0]) / "store", size_max=1 << 20)
+        faults = check(store.snapshot())
+    except BraidError as error:
+        faults = [str(error)]
+    for fault in faults:
+        print(fault)  # noqa: T201 - the output of a command
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""The conformance suite of the Store waist, run against every implementation."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from metaserver.store.lmdb import LmdbStore, StoreError
+from metaserver.store.memory import MemoryStore
+from metaserver.store.waist import Store
+
+Opener = Callable[[], Store]
+
+
+@pytest.fixture(params=["memory", "lmdb"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    made: Store
+    made = MemoryStore() if request.param == "memory" else LmdbStore(tmp_path, size_max=1 << 26)
+    yield made
+    made.close()
+
+
+def everything(store: Store) -> list[tuple[bytes, bytes]]:
+    snapshot = store.snapshot()
+    records = list(snapshot.range(b"\0", b"\xff" * 300))
+    snapshot.close()
+    return records
+
+
+def test_what_was_committed_is_read(store: Store) -> None:
+    store.commit([(b"b", b"2"), (b"a", b"1"), (b"c", b"")])
+    snapshot = store.snapshot()
+    assert snapshot.get(b"a") == b"1"
+    assert snapshot.get(b"c") == b""
+    assert snapshot.get(b"d") is None
+    snapshot.close()
+
+
+def test_delete_and_delete_of_nothing(store: Store) -> None:
+    store.commit([(b"a", b"1"), (b"b", b"2")])
+    store.commit([(b"a", None), (b"zz", None)])
+    assert everything(store) == [(b"b", b"2")]
+
+
+def test_ranges_are_ordered_and_half_open(store: Store) -> None:
+    keys = [b"D\x00\x01", b"D\x00\x02", b"D\x01", b"D", b"E", b"D\xff\xff"]
+    store.commit([(key, key) for key in keys])
+    snapshot = store.snapshot()
+    assert [k for k, _ in snapshot.range(b"D", b"E")] == sorted(k for k in keys if k != b"E")
+    assert [k for k, _ in snapshot.range(b"D\x00\x02", b"D\x01")] == [b"D\x00\x02"]
+    assert list(snapshot.range(b"F", b"G")) == []
+    assert list(snapshot.range(b"D\x01", b"D\x01")) == []
+    snapshot.close()
+
+
+def test_a_snapshot_stays_as_it_was(store: Store) -> None:
+    store.commit([(b"a", b"1")])
+    old = store.snapshot()
+    store.commit([(b"a", b"2"), (b"b", b"3")])
+    assert old.get(b"a") == b"1"
+    assert list(old.range(b"a", b"z")) == [(b"a", b"1")]
+    old.close()
+    assert everything(store) == [(b"a", b"2"), (b"b", b"3")]
+
+
+def test_an_iterator_may_be_left_early(store: Store) -> None:
+    store.commit([(b"%d" % i, b"") for i in range(100)])
+    snapshot = store.snapshot()
+    assert next(iter(snapshot.range(b"0", b"z"))) == (b"0", b"")
+    snapshot.close()
+    store.commit([(b"x", b"")])
+
+
+def test_longest_keys_and_values(store: Store) -> None:
+    key = b"D" + b"k" * 271
+    store.commit([(key, b"v" * 70_000)])
+    assert everything(store) == [(key, b"v" * 70_000)]
+
+
+def test_an_empty_batch(store: Store) -> None:
+    store.commit([])
+    assert everything(store) == []
+    assert 0.0 <= store.fullness() < 0.5
+
+
+_KEYS = st.binary(min_size=1, max_size=4)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(st.lists(st.dictionaries(_KEYS, st.none() | st.binary(max_size=9), max_size=8), max_size=8))
+def test_against_a_dict(store: Store, batches: list[dict[bytes, bytes | None]]) -> None:
+    store.commit([(key, None) for key, _ in everything(store)])
+    model: dict[bytes, bytes] = {}
+    for batch in batches:
+        store.commit(list(batch.items()))
+        for key, value in batch.items():
+            if value is None:
+                model.pop(key, None)
+            else:
+                model[key] = value
+        assert everything(store) == sorted(model.items())
+
+
+def test_lmdb_keeps_batches_over_a_reopening(tmp_path: Path) -> None:
+    first = LmdbStore(tmp_path, size_max=1 << 26)
+    first.commit([(b"a", b"1")])
+    first.close()
+    second = LmdbStore(tmp_path, size_max=1 << 26)
+    assert everything(second) == [(b"a", b"1")]
+    second.close()
+
+
+def test_lmdb_that_is_full_writes_nothing_of_the_batch(tmp_path: Path) -> None:
+    store = LmdbStore(tmp_path, size_max=1 << 20)
+    store.commit([(b"a", b"1")])
+    with pytest.raises(StoreError, match="commit failed"):
+        store.commit([(b"%d" % i, b"x" * 10_000) for i in range(1000)])
+    assert everything(store) == [(b"a", b"1")]
+    store.close()

@@ -18,6 +18,7 @@ from storageserver.membership import Membership
 from storageserver.tables import Tables
 
 UNKNOWN_SESSION_WAIT_S: Final = 2.0
+HEARTBEATS_TO_WAIT: Final = 2  # the first may have been on its way before the session opened
 _PURPOSES: Final = ("data", "server")
 
 
@@ -40,7 +41,9 @@ class Connections:
 
     async def _wait_for_session(self, session: int) -> None:
         with trio.move_on_after(UNKNOWN_SESSION_WAIT_S):
-            while not self._tables.knows(session):
+            for _ in range(HEARTBEATS_TO_WAIT):
+                if self._tables.knows(session):
+                    return
                 refreshed = self._tables.refreshed
                 self._membership.hurry()
                 await refreshed.wait()

@@ -43,7 +43,8 @@ class Targets:
     def reports(self) -> tuple[TargetReport, ...]:
         rows = [TargetRow(*self._native.target_info(index)) for index in range(len(self._paths))]
         for row in rows:
-            self._measure(row)
+            if row.target:
+                self._measure(row)
         return tuple(TargetReport(*row) for row in rows)
 
     def assign(self, ids: Sequence[int]) -> None:

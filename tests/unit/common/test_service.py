@@ -1,0 +1,132 @@
+"""The life of a server program, as a process: ready, signals, exit codes, sentences."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fscommon.native import NativeMissingError, make_chunk_server, reap
+from fscommon.service import parse_arguments
+
+PROGRAM = """
+import sys, trio
+from fscommon.errors import ConfigError
+from fscommon.service import ServiceSettings, parse_arguments, run_service
+
+async def main(service):
+    what = str(arguments.config)
+    if what == "refuse":
+        raise ConfigError("the key is wrong")
+    if what == "bug":
+        raise KeyError("x")
+    service.ready()
+    await service.stopping.wait()
+    if what == "hang":
+        await trio.sleep_forever()
+    service.log.info("drained")
+
+arguments = parse_arguments("test", "A test.")
+sys.exit(run_service(main, ServiceSettings("test", ready_fd=arguments.ready_fd)))
+"""
+
+
+def start(config: str, **environment: str) -> tuple["subprocess.Popen[str]", int]:
+    """The program and the reading end of its ready pipe."""
+    read_fd, write_fd = os.pipe()
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, "--config", config, "--ready-fd", str(write_fd)],
+        pass_fds=(write_fd,), stderr=subprocess.PIPE, text=True,
+        env={**os.environ, **environment}, cwd=Path(__file__).parents[3],
+    )  # fmt: skip
+    os.close(write_fd)
+    return program, read_fd
+
+
+def wait_ready(fd: int) -> bytes:
+    with os.fdopen(fd, "rb") as pipe:
+        return pipe.read()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains(number: int) -> None:
+    program, ready = start("run")
+    assert wait_ready(ready) == b"READY\n"
+    program.send_signal(number)
+    _, errors = program.communicate(timeout=20)
+    assert program.returncode == 0
+    assert "event=drained" in errors and "event=stopped" in errors
+
+
+def test_a_second_signal_stops_at_once() -> None:
+    program, ready = start("hang")
+    wait_ready(ready)
+    program.send_signal(signal.SIGTERM)
+    assert program.stderr is not None
+    while "event=stopping" not in program.stderr.readline():
+        pass
+    program.send_signal(signal.SIGTERM)
+    _, errors = program.communicate(timeout=20)
+    assert program.returncode == 0
+    assert "second signal" in errors
+
+
+def test_a_failure_to_start_is_one_sentence() -> None:
+    program, ready = start("refuse")
+    assert wait_ready(ready) == b""
+    _, errors = program.communicate(timeout=20)
+    assert program.returncode == 1
+    assert errors.splitlines()[-1] == "test: the key is wrong"
+    assert "Traceback" not in errors
+
+
+def test_a_bug_is_logged_and_ends_the_program() -> None:
+    program, ready = start("bug")
+    wait_ready(ready)
+    _, errors = program.communicate(timeout=20)
+    assert program.returncode == 1
+    assert "this is a bug" in errors and "KeyError" in errors
+    assert len(errors.splitlines()) == 1
+
+
+def test_the_supervisor_is_told(tmp_path: Path) -> None:
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(path)
+        sock.settimeout(20)
+        program, ready = start("run", NOTIFY_SOCKET=path)
+        wait_ready(ready)
+        assert sock.recv(100) == b"READY=1"
+        program.terminate()
+        assert sock.recv(100) == b"STOPPING=1"
+        program.communicate(timeout=20)
+
+
+def test_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    assert parse_arguments("p", "d", ["--config", "c"]).ready_fd == -1
+    with pytest.raises(SystemExit):
+        parse_arguments("p", "d", [])
+    assert "--config" in capsys.readouterr().err
+
+
+def test_without_native_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "_braidfs_native", None)
+    with pytest.raises(NativeMissingError, match=r"build it with \./dev build"):
+        make_chunk_server(lane_count=1, io="auto")
+
+
+def test_reap_names_the_fields() -> None:
+    class Source:
+        def events_fd(self) -> int:
+            return -1
+
+        def reap(self, count_max: int) -> list[tuple[int, int, int, int, int, bytes]]:
+            return [(7, 1, 2, 30, 4, b"x")]
+
+    (event,) = reap(Source())
+    assert (event.kind, event.token, event.ino, event.a, event.b, event.payload) == (
+        7, 1, 2, 30, 4, b"x",
+    )  # fmt: skip

@@ -1,0 +1,229 @@
+"""A chunk server without native code and a metaserver without a store, for the tests here."""
+
+import functools
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from fscommon.auth.key import create_key, load_key
+from fscommon.errors import FsError
+from fscommon.native import RawEvent
+from fscommon.net.address import Address
+from fscommon.net.memory import MemoryTransport
+from fscommon.net.serve import Peer, serve
+from fscommon.net.stream import FrameStream
+from fscommon.net.tcp import TcpTransport
+from fscommon.net.transport import Transport
+from fscommon.observe.metrics import Metrics
+from fscommon.service import Service, ServiceSettings
+from fscommon.wire.codec import decode, encode
+from fscommon.wire.frame import Frame, encode_frame
+from fscommon.wire.header import FLAG_REPLY
+from fscommon.wire.messages import Failure, Heartbeat, HeartbeatReply, Register, Registered
+from fscommon.wire.ops import Op
+from storageserver.config import StorageServerConfig, TargetConfig
+from storageserver.server import StorageServer
+
+CLUSTER = b"c" * 16
+OTHER_CLUSTER = b"o" * 16
+
+
+@dataclass
+class FakeTarget:
+    path: str
+    uuid: bytes
+    target: int = 0
+
+
+class FakeChunkServer:
+    """Remembers what it was told; a superblock is what makes a directory a target."""
+
+    def __init__(self) -> None:
+        self.targets: list[FakeTarget] = []
+        self.calls: list[tuple[object, ...]] = []
+        self.live: list[int] | None = None
+        self.adopted: list[tuple[str, int, int, int]] = []
+        self.adoption = trio.Event()
+        self.events: list[RawEvent] = []
+        self._events_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def io_engine(self) -> str:
+        return "fake"
+
+    def target_open(
+        self, path: str, *, cluster: bytes, uuid: bytes, capacity_bytes: int, create: bool
+    ) -> int:
+        superblock = Path(path) / "superblock"
+        if create:
+            superblock.write_bytes(b"BRAIDTGT" + bytes(8) + cluster + uuid)
+        elif superblock.read_bytes()[16:32] != cluster:
+            raise ValueError("the target belongs to another cluster")
+        self.targets.append(FakeTarget(path, uuid))
+        return len(self.targets) - 1
+
+    def target_assign(self, index: int, target: int) -> None:
+        self.targets[index].target = target
+
+    def target_info(self, index: int) -> tuple[int, bytes, int, int, int, int, int]:
+        target = self.targets[index]
+        return (target.target, target.uuid, 1, 1000, 900, 5, 0)
+
+    def start(self) -> None:
+        self.calls.append(("start",))
+
+    def stop(self, deadline_ms: int) -> None:
+        self.calls.append(("stop",))
+
+    def capability_key(self, key: bytes) -> None:
+        self.calls.append(("capability_key", key))
+
+    def sessions(self, live: list[int]) -> None:
+        self.live = live
+
+    def fence(self, session: int) -> None:
+        self.calls.append(("fence", session))
+
+    def map_epoch(self, epoch: int) -> None:
+        self.calls.append(("map_epoch", epoch))
+
+    def adopt(self, fd: int, *, purpose: str, session: int, connection: int, previous: int) -> None:
+        os.close(fd)
+        self.adopted.append((purpose, session, connection, previous))
+        self.adoption.set()
+
+    def events_fd(self) -> int:
+        return self._events_fd
+
+    def reap(self, count_max: int) -> list[RawEvent]:
+        taken, self.events = self.events[:count_max], self.events[count_max:]
+        if not self.events:
+            os.eventfd_write(self._events_fd, 1)
+            os.eventfd_read(self._events_fd)
+        return taken
+
+    def report(self, *events: RawEvent) -> None:
+        self.events += events
+        os.eventfd_write(self._events_fd, 1)
+
+    def counters(self) -> dict[str, int]:
+        return {}
+
+
+@dataclass
+class FakeMetaserver:
+    """Answers REGISTER and HEARTBEAT. `refuse` is raised once, for the next request."""
+
+    key: bytes
+    cluster: bytes = CLUSTER
+    sessions: list[int] = field(default_factory=list)
+    version: int = 1
+    registrations: list[Register] = field(default_factory=list)
+    heartbeats: list[Heartbeat] = field(default_factory=list)
+    refuse: FsError | None = None
+    hang_up: bool = False
+    ids: dict[bytes, int] = field(default_factory=dict)
+    heard: trio.Event = field(default_factory=trio.Event)
+
+    async def on_connection(self, peer: Peer, stream: FrameStream) -> None:
+        assert peer.purpose == "server"
+        while batch := await stream.receive_batch():
+            for frame in batch:
+                if self.hang_up:
+                    self.hang_up = False
+                    return
+                await stream.send(self._answer(frame))
+
+    def open_session(self, session: int) -> None:
+        self.sessions.append(session)
+        self.version += 1
+
+    async def wait_heartbeats(self, count: int) -> None:
+        while len(self.heartbeats) < count:
+            await self.heard.wait()
+            self.heard = trio.Event()
+
+    def _answer(self, frame: Frame) -> bytes:
+        header = frame.header
+        fields = {"flags": FLAG_REPLY, "request_id": header.request_id}
+        if self.refuse is not None:
+            error, self.refuse = self.refuse, None
+            body = encode(Failure(str(error)))
+            return encode_frame(header.op, status=error.status, body=body, **fields)
+        reply = self._register(frame) if header.op == Op.REGISTER else self._heartbeat(frame)
+        self.heard.set()
+        return encode_frame(header.op, body=encode(reply), **fields)
+
+    def _register(self, frame: Frame) -> Registered:
+        request = decode(Register, frame.body)
+        self.registrations.append(request)
+        for report in request.targets:
+            self.ids.setdefault(report.uuid, len(self.ids) + 1)
+        return Registered(
+            node=4, cluster=self.cluster,
+            targets=tuple(self.ids[report.uuid] for report in request.targets),
+            capability_key=b"K" * 32, map_epoch=8, sessions=tuple(self.sessions), timeout_s=10.0,
+        )  # fmt: skip
+
+    def _heartbeat(self, frame: Frame) -> HeartbeatReply:
+        request = decode(Heartbeat, frame.body)
+        self.heartbeats.append(request)
+        current = request.session_version == self.version
+        return HeartbeatReply(9, self.version, None if current else tuple(self.sessions))
+
+
+@dataclass
+class World:
+    """One storage server and its metaserver, in a directory."""
+
+    path: Path
+    metaserver: FakeMetaserver
+    transport: Transport
+    address: Address  # of the metaserver
+    native: FakeChunkServer = field(default_factory=FakeChunkServer)
+    service: Service = field(
+        default_factory=lambda: Service(ServiceSettings("test"), Metrics("test"))
+    )
+
+    def config(self, **changes: object) -> StorageServerConfig:
+        fields: dict[str, object] = {
+            "name": "ss-1", "key_file": self.path / "key", "state_directory": self.path / "state",
+            "targets": tuple(TargetConfig(self.path / name) for name in ("t1", "t2")),
+            "listen": "127.0.0.1:0" if isinstance(self.transport, TcpTransport) else "ss:7411",
+            "metaservers": (str(self.address),),
+        }  # fmt: skip
+        return StorageServerConfig(**(fields | changes))  # type: ignore[arg-type]
+
+    def server(self, **changes: object) -> StorageServer:
+        return StorageServer(self.config(**changes), self.native, self.service, self.transport)
+
+    @asynccontextmanager
+    async def running(self, **changes: object) -> AsyncIterator[None]:
+        """The server runs in the body; it is stopped as a signal would."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.server(**changes).run)
+            with trio.fail_after(20):
+                await self.metaserver.wait_heartbeats(1)
+                yield
+                self.service.stopping.set()
+
+
+@asynccontextmanager
+async def make_world(path: Path, *, tcp: bool = False) -> AsyncIterator[World]:
+    create_key(path / "key")
+    for name in ("t1", "t2"):
+        (path / name).mkdir()
+    key = load_key(path / "key")
+    metaserver = FakeMetaserver(key)
+    transport: Transport = TcpTransport() if tcp else MemoryTransport()
+    listen = Address("127.0.0.1", 0)
+    async with trio.open_nursery() as nursery:
+        task = functools.partial(
+            serve, listen, key=key, on_connection=metaserver.on_connection, transport=transport
+        )
+        address: Address = await nursery.start(task)
+        yield World(path, metaserver, transport, address)
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,59 @@
+"""The TOML of a storage server."""
+
+from pathlib import Path
+
+import pytest
+
+from fscommon.config import load
+from fscommon.errors import ConfigError
+from storageserver.config import StorageServerConfig
+
+GOOD = """
+name = "ss-1"
+key_file = "/k"
+state_directory = "/s"
+[[targets]]
+path = "/t1"
+[[targets]]
+path = "/t2"
+capacity_bytes = "10 GiB"
+"""
+
+
+def load_text(tmp_path: Path, text: str) -> StorageServerConfig:
+    path = tmp_path / "storageserver.toml"
+    path.write_text(text)
+    return load(StorageServerConfig, path)
+
+
+def test_defaults(tmp_path: Path) -> None:
+    config = load_text(tmp_path, GOOD)
+    assert str(config.listen_address()) == "127.0.0.1:7411"
+    assert [str(address) for address in config.metaserver_addresses()] == ["127.0.0.1:7400"]
+    assert [target.capacity_bytes for target in config.targets] == [0, 10 << 30]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('io_engine = "fast"', "io_engine must be one of auto, uring, syscall"),
+        ("lanes = 65", "lanes must be from 0 to 64"),
+        ("metaservers = []", "name at least one"),
+        ('metaservers = ["a:b"]', "'a:b' has no valid port"),
+        ('listen = "::1"', "write IPv6 as"),
+        ('advertise = "/"', "is not an address"),
+        ('metaserver = "x"', "unknown key 'metaserver': did you mean 'metaservers'"),
+    ],
+)
+def test_refusals(tmp_path: Path, line: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load_text(tmp_path, line + GOOD)
+
+
+def test_targets_are_needed_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="listed twice"):
+        load_text(tmp_path, GOOD.replace("/t2", "/t1"))
+    with pytest.raises(ConfigError, match="1 to 256"):
+        load_text(tmp_path, GOOD[: GOOD.index("[[")].strip() + "\ntargets = []")
+    with pytest.raises(ConfigError, match="1 to 255"):
+        load_text(tmp_path, GOOD.replace("ss-1", ""))

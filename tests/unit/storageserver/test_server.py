@@ -1,0 +1,227 @@
+"""The storage server around a fake chunk server: joining, heartbeats, admission, refusals."""
+
+import json
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from fscommon.auth.handshake import HelloFields
+from fscommon.auth.key import create_key
+from fscommon.errors import AuthenticationError, BraidError, ConfigError, FsError, Status
+from fscommon.native import ChunkServer, EventKind
+from fscommon.net.address import parse_address
+from fscommon.net.stream import FrameStream, connect
+from fscommon.tasks import sole_exception
+from storageserver.membership import BACKOFF_S_MAX, Backoff
+from tests.unit.storageserver.fakes import (
+    CLUSTER,
+    OTHER_CLUSTER,
+    FakeChunkServer,
+    World,
+    make_world,
+)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with make_world(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def tcp_world(tmp_path: Path) -> AsyncIterator[World]:
+    async with make_world(tmp_path, tcp=True) as made:
+        yield made
+
+
+def test_the_fake_fits_the_door() -> None:
+    native: ChunkServer = FakeChunkServer()
+    assert native.io_engine() == "fake"
+
+
+async def test_the_first_start_joins_and_makes_targets(world: World) -> None:
+    async with world.running():
+        first, second = world.metaserver.registrations
+        assert (first.node, first.cluster, first.targets) == (0, b"", ())
+        assert (second.node, second.cluster, second.address) == (4, CLUSTER, "ss:7411")
+        assert [report.bytes_free for report in second.targets] == [900, 900]
+        assert [target.target for target in world.native.targets] == [1, 2]
+        assert ("capability_key", b"K" * 32) in world.native.calls
+    assert world.native.calls[-1] == ("stop",)
+    state = json.loads((world.path / "state" / "node.json").read_text())
+    assert state["targets"] == [str(world.path / "t1"), str(world.path / "t2")]
+    assert (state["node"], state["cluster"]) == (4, CLUSTER.hex())
+
+
+async def test_a_restart_finds_everything(world: World) -> None:
+    async with world.running():
+        uuids = [target.uuid for target in world.native.targets]
+    again = World(world.path, world.metaserver, world.transport, world.address)
+    world.metaserver.registrations.clear()
+    world.metaserver.heartbeats.clear()
+    async with again.running():
+        assert [target.uuid for target in again.native.targets] == uuids
+        (only,) = world.metaserver.registrations
+        assert (only.node, only.cluster) == (4, CLUSTER)
+
+
+async def test_the_advertised_address(world: World) -> None:
+    async with world.running(advertise="storage.example"):
+        assert world.metaserver.registrations[-1].address == "storage.example:7411"
+
+
+async def test_sessions_reach_native(world: World) -> None:
+    world.metaserver.sessions = [1, 2]
+    async with world.running():
+        await world.metaserver.wait_heartbeats(2)
+        assert world.native.live == [1, 2]
+        assert world.metaserver.heartbeats[0].session_version == 0
+        assert world.metaserver.heartbeats[1].session_version == 1
+        assert ("map_epoch", 9) in world.native.calls
+
+
+@pytest.mark.parametrize("failure", ["hang up", "forgotten"])
+async def test_a_lost_metaserver_is_found_again(world: World, failure: str) -> None:
+    async with world.running():
+        registered = len(world.metaserver.registrations)
+        if failure == "hang up":
+            world.metaserver.hang_up = True
+        else:
+            world.metaserver.refuse = FsError(Status.NO_TARGET, "register")
+        await world.metaserver.wait_heartbeats(4)
+        assert len(world.metaserver.registrations) == registered + 1
+
+
+async def expect_refusal(
+    world: World, kind: type[BraidError], words: str, **changes: object
+) -> None:
+    """The program ends by itself with one sentence."""
+    with trio.fail_after(20), pytest.raises(BaseException) as raised:
+        await world.server(**changes).run()
+    error: BaseException | None = raised.value
+    if isinstance(error, BaseExceptionGroup):
+        error = sole_exception(error)
+    assert isinstance(error, kind)
+    assert words in str(error)
+
+
+async def test_a_foreign_cluster_is_refused(world: World) -> None:
+    async with world.running():
+        pass
+    world.metaserver.cluster = OTHER_CLUSTER
+    world.service.stopping = trio.Event()
+    world.native.targets.clear()
+    await expect_refusal(world, ConfigError, "belongs to cluster")
+
+
+async def test_a_metaserver_that_refuses_ends_it(world: World) -> None:
+    world.metaserver.refuse = FsError(Status.EINVAL, "another cluster")
+    await expect_refusal(world, ConfigError, "refuses this storage server: EINVAL")
+
+
+async def test_a_wrong_key_ends_it(world: World) -> None:
+    create_key(world.path / "other")
+    await expect_refusal(
+        world, AuthenticationError, "refused this cluster key", key_file=world.path / "other"
+    )
+
+
+async def test_an_unmounted_device_is_refused(world: World) -> None:
+    async with world.running():
+        pass
+    (world.path / "t2" / "superblock").unlink()
+    world.service.stopping = trio.Event()
+    world.native.targets.clear()
+    await expect_refusal(world, ConfigError, "is its device mounted?")
+
+
+async def test_a_foreign_target_is_refused(world: World) -> None:
+    (world.path / "t1" / "superblock").write_bytes(b"BRAIDTGT" + bytes(8) + b"x" * 16 + b"u" * 16)
+    await expect_refusal(world, ConfigError, "belongs to another cluster")
+
+
+async def test_a_directory_of_something_else_is_refused(world: World) -> None:
+    (world.path / "t1" / "superblock").write_bytes(b"something else" * 10)
+    await expect_refusal(world, ConfigError, "not that of a BraidFS target")
+
+
+async def test_a_missing_target_is_refused(world: World) -> None:
+    (world.path / "t1").rmdir()
+    await expect_refusal(world, ConfigError, "is not a directory")
+
+
+async def test_a_damaged_state_is_refused(world: World) -> None:
+    (world.path / "state").mkdir()
+    for text in ("", "{}", '{"uuid": "00", "node": 1, "cluster": "", "targets": []}', "[]"):
+        (world.path / "state" / "node.json").write_text(text)
+        await expect_refusal(world, ConfigError, "is damaged")
+
+
+async def dial(world: World, **hello: object) -> FrameStream:
+    address = parse_address(world.metaserver.registrations[-1].address)
+    fields = HelloFields("data", "client", **hello)  # type: ignore[arg-type]
+    return await connect(address, key=world.metaserver.key, hello=fields, timeout_s=10)
+
+
+async def test_connections_go_to_native(tcp_world: World) -> None:
+    tcp_world.metaserver.sessions = [7]
+    async with tcp_world.running():
+        await dial(tcp_world, session=7, connection=70, previous=69)
+        await tcp_world.native.adoption.wait()
+        assert tcp_world.native.adopted == [("data", 7, 70, 69)]
+
+
+async def test_a_session_that_is_new_is_asked_for(tcp_world: World) -> None:
+    async with tcp_world.running():
+        await tcp_world.metaserver.wait_heartbeats(1)
+        tcp_world.metaserver.open_session(8)
+        with trio.fail_after(1.5):  # less than a heartbeat's time
+            await dial(tcp_world, session=8)
+            await tcp_world.native.adoption.wait()
+        assert tcp_world.native.live == [8]
+
+
+async def test_an_unknown_session_is_left_to_native(tcp_world: World) -> None:
+    async with tcp_world.running():
+        await dial(tcp_world, session=99)
+        await tcp_world.native.adoption.wait()
+        assert tcp_world.native.live == []
+
+
+async def test_other_purposes_are_closed(tcp_world: World) -> None:
+    async with tcp_world.running():
+        address = parse_address(tcp_world.metaserver.registrations[-1].address)
+        stream = await connect(
+            address, key=tcp_world.metaserver.key, hello=HelloFields("meta", "c"), timeout_s=10
+        )
+        assert await stream.receive_batch() == []
+        assert tcp_world.native.adopted == []
+
+
+async def test_native_events_become_logs(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, logger="braidfs"):
+        async with world.running():
+            world.native.report(
+                (EventKind.LOG, 0, 0, 30, 0, b"from native \xff"),
+                (EventKind.CORRUPT, 3, 5, 1, 4096, b""),
+                (EventKind.CLOSED, 0, 0, 7, 70, b""),
+            )
+            await trio.testing.wait_all_tasks_blocked()
+    events = [record.getMessage() for record in caplog.records]
+    assert "from native \\xff" in events
+    assert "connection closed" in events
+    (corrupt,) = [r for r in caplog.records if "checksum" in r.getMessage()]
+    fields = corrupt.__dict__["braid_fields"]
+    assert fields == {"target": 3, "file_id": 5, "stripe_index": 1, "offset": 4096}
+
+
+def test_backoff() -> None:
+    backoff = Backoff(uniform=lambda low, high: high)
+    delays = [backoff.next_s() for _ in range(10)]
+    assert delays[:3] == [0.1, 0.2, 0.4]
+    assert max(delays) == delays[-1] == BACKOFF_S_MAX
+    backoff.reset()
+    assert backoff.next_s() == 0.1

@@ -189,6 +189,10 @@ void Core::inode_drop(uint64_t ino) {
 
 // Forgets the inode if Python dropped it and nothing holds it any more.
 void Core::inode_idle(const InodePtr& inode) {
+  {
+    const std::scoped_lock lock(inode->mu());
+    if (!inode->dropped) return;
+  }
   inodes_.take_if(inode->ino(), [&](Inode& entry) {
     const std::scoped_lock lock(entry.mu());
     return entry.dropped && !entry.busy();

@@ -68,7 +68,7 @@ void Piece::call_done(Lane& lane, Call& call) {
   if (call.status == Status::kOk) lane.core().held().push(inode, self);
   if (told) told->piece_done(lane, error);
   perform(lane, inode, settled);
-  lane.core().held().evict(lane.core().memory());
+  lane.core().held().evict(lane.core());
 }
 
 void perform(Lane& lane, const InodePtr& inode, Settled& settled) {
@@ -85,6 +85,7 @@ bool send_aged(Lane& lane, const InodePtr& inode, Clock::time_point now) {
     if (all) inode->watched = false;
   }
   perform(lane, inode, settled);
+  if (all) lane.core().inode_idle(inode);
   return all;
 }
 
@@ -105,8 +106,8 @@ void HeldQueue::push(const InodePtr& inode, const PiecePtr& piece) {
   sweep_at_ = std::max(kSweepAt, queue_.size() * 2);
 }
 
-void HeldQueue::evict(const Memory& memory) {
-  while (memory.held_over()) {
+void HeldQueue::evict(Core& core) {
+  while (core.memory().held_over()) {
     Entry oldest;
     {
       const std::scoped_lock lock(mu_);
@@ -118,8 +119,11 @@ void HeldQueue::evict(const Memory& memory) {
     const PiecePtr piece = oldest.second.lock();
     if (!inode || !piece) continue;
     Settled settled;
-    const std::scoped_lock lock(inode->mu());
-    inode->pieces().drop_held(piece, settled);
+    {
+      const std::scoped_lock lock(inode->mu());
+      inode->pieces().drop_held(piece, settled);
+    }
+    core.inode_idle(inode);
   }
 }
 

@@ -25,7 +25,7 @@ class HeldQueue {
  public:
   void push(const InodePtr& inode, const PiecePtr& piece);
   // Drops the oldest pieces while the budget is exceeded.
-  void evict(const Memory& memory);
+  void evict(Core& core);
 
  private:
   static constexpr size_t kSweepAt = 4096;

@@ -1,0 +1,346 @@
+// What breaks: connections, targets that forget, refusals, deadlines, signals, commits.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include "rig.h"
+
+namespace braidfs::client::rig {
+namespace {
+
+constexpr uint64_t kFh = Rig::kFh;
+using Fault = FakeTarget::Fault;
+
+FakeTarget::Decide on(Op op, FakeTarget::Decision decision, int times = 1 << 30) {
+  auto left = std::make_shared<int>(times);
+  return [=](const FrameHeader& header) -> FakeTarget::Decision {
+    if (header.op != static_cast<uint8_t>(op) || *left <= 0) return {};
+    --*left;
+    return decision;
+  };
+}
+
+RigSettings with_timeout(uint32_t timeout_ms) {
+  RigSettings settings;
+  settings.core.timeout_ms = timeout_ms;
+  return settings;
+}
+
+// ---- connections ----
+
+TEST(Faults, HangUpBeforeAndAfterTheWriteLosesAndRepeatsNothing) {
+  for (const Fault fault : {Fault::kHangUpBefore, Fault::kHangUpAfter}) {
+    Rig rig;
+    rig.open(kFh, O_RDWR);
+    for (const auto& target : rig.targets) target->decide(on(Op::kWrite, {fault}, 3));
+    const Bytes bytes = pattern(1'000'000, 1);
+    EXPECT_EQ(rig.write(kFh, 0, bytes, O_DIRECT).count, bytes.size());
+    EXPECT_EQ(rig.file(bytes.size()), bytes);
+    EXPECT_GE(rig.targets[0]->count(Op::kWrite), 4u);
+  }
+}
+
+TEST(Faults, ReadsSurviveHangUpsInTheMiddle) {
+  Rig rig;
+  rig.open(kFh, O_RDWR);
+  const Bytes bytes = pattern(1u << 20, 2);
+  rig.write(kFh, 0, bytes, O_DIRECT);
+  for (const auto& target : rig.targets) target->decide(on(Op::kRead, {Fault::kHangUpAfter}, 2));
+  EXPECT_EQ(rig.read(kFh, 0, 1u << 20).bytes, bytes);
+}
+
+TEST(Faults, NoConnectionYetMeansWaiting) {
+  Rig rig;
+  rig.open(kFh, O_RDWR, 5000);
+  rig.set_connecting(false);
+  const uint64_t unique = rig.start_read(kFh, 0, 5000);
+  EXPECT_FALSE(rig.replier.wait_for(unique, 150));
+  rig.set_connecting(true);
+  EXPECT_EQ(rig.replier.wait(unique).bytes, Bytes(5000));
+}
+
+TEST(Faults, DeadlineEndsInEio) {
+  Rig rig(with_timeout(200));
+  rig.open(kFh, O_RDWR, 5000);
+  rig.targets[0]->decide(on(Op::kRead, {Fault::kStall}));
+  EXPECT_EQ(rig.read(kFh, 0, 5000).error, EIO);
+  rig.targets[0]->release_stalled();
+  EXPECT_EQ(rig.read(kFh, 0, 5000).bytes, Bytes(5000));
+}
+
+TEST(Faults, UnknownTargetEndsInEioAtTheDeadline) {
+  Rig rig(with_timeout(100));
+  rig.core->target_put(100, 99);  // a node that nobody can connect
+  rig.set_connecting(false);
+  rig.open(kFh, O_RDWR, 5000);
+  EXPECT_EQ(rig.read(kFh, 0, 5000).error, EIO);
+}
+
+// ---- refusals ----
+
+TEST(Faults, PassingRefusalsAreAskedAgain) {
+  for (const Status status : {Status::kNotReady, Status::kBusy, Status::kNoTarget,
+                              Status::kUnknownSession, Status::kChecksum}) {
+    Rig rig;
+    rig.open(kFh, O_RDWR);
+    rig.targets[0]->decide(on(Op::kWrite, {Fault::kStatus, status}, 2));
+    EXPECT_EQ(rig.write(kFh, 0, pattern(100, 3), O_DIRECT).count, 100u);
+    EXPECT_EQ(rig.targets[0]->count(Op::kWrite), 3u);
+  }
+}
+
+TEST(Faults, RefusedCapabilityAsksPythonForANewOne) {
+  Rig rig;
+  rig.open(kFh, O_RDWR, 100);
+  rig.targets[0]->decide(on(Op::kRead, {Fault::kStatus, Status::kBadCapability}, 2));
+  const uint64_t unique = rig.start_read(kFh, 0, 100);
+  EXPECT_EQ(rig.wait_event(EventKind::kReopen).ino, Rig::kIno);
+  EXPECT_EQ(rig.replier.wait(unique).bytes, Bytes(100));
+}
+
+TEST(Faults, FullTargetIsToldToItsWriterOnce) {
+  Rig rig;
+  rig.open(kFh, O_RDWR);
+  rig.open(2, O_RDWR);
+  rig.targets[0]->decide(on(Op::kWrite, {Fault::kStatus, Status::kEnospc}));
+  EXPECT_EQ(rig.write(kFh, 0, pattern(100, 4)).count, 100u);  // behind: found out at close
+  EXPECT_EQ(rig.flush(kFh), ENOSPC);
+  EXPECT_EQ(rig.flush(kFh), 0);
+  EXPECT_EQ(rig.write(2, 0, pattern(100, 4)).error, ENOSPC);  // the other handle, once too
+  EXPECT_EQ(rig.write(2, 0, pattern(100, 4), O_DIRECT).error, ENOSPC);
+  rig.targets[0]->release_stalled();
+  EXPECT_EQ(rig.write(2, 0, pattern(100, 5), O_DIRECT).count, 100u);
+  EXPECT_EQ(rig.fsync(2), 0);
+}
+
+TEST(Faults, AHandleOpenedAfterTheErrorWasToldDoesNotSeeIt) {
+  Rig rig;
+  rig.open(kFh, O_RDWR);
+  rig.targets[0]->decide(on(Op::kWrite, {Fault::kStatus, Status::kEio}, 1));
+  rig.write(kFh, 0, pattern(100, 4));
+  EXPECT_EQ(rig.fsync(kFh), EIO);
+  rig.open(2, O_RDWR);
+  EXPECT_EQ(rig.fsync(2), 0);
+}
+
+// ---- durability ----
+
+TEST(Durability, FsyncSyncsEveryObjectThenCommits) {
+  Rig rig;
+  rig.open(kFh, O_RDWR);
+  const Bytes bytes = pattern(300'000, 5);
+  rig.write(kFh, 0, bytes);
+  EXPECT_EQ(rig.fsync(kFh), 0);
+  EXPECT_EQ(rig.file(bytes.size(), true), bytes);
+  ASSERT_EQ(rig.commits().size(), 1u);
+  EXPECT_EQ(rig.commits()[0].size, bytes.size());
+  EXPECT_EQ(rig.commits()[0].durable, 1u);
+  EXPECT_EQ(rig.commits()[0].stripes, 0b1111u);
+  EXPECT_EQ(rig.commits()[0].flags & (kCommitSynced | kCommitSize), kCommitSynced | kCommitSize);
+  EXPECT_EQ(rig.account(Buffer::Account::kHeld), 0u);
+}
+
+TEST(Durability, FsyncOfACleanFileStillMakesTheNamespaceDurable) {
+  Rig rig;
+  rig.open(kFh, O_RDWR);
+  EXPECT_EQ(rig.fsync(kFh), 0);
+  ASSERT_EQ(rig.commits().size(), 1u);
+  EXPECT_EQ(rig.commits()[0].durable, 1u);
+  EXPECT_EQ(rig.commits()[0].flags, 0u);
+}
+
+TEST(Durability, SyncWriteIsDurableWhenAnswered) {
+  Rig rig;
+  rig.open(kFh, O_RDWR | O_DSYNC);
+  const Bytes bytes = pattern(100'000, 6);
+  EXPECT_EQ(rig.write(kFh, 0, bytes).count, bytes.size());
+  EXPECT_EQ(rig.file(bytes.size(), true), bytes);
+  ASSERT_EQ(rig.commits().size(), 1u);
+  EXPECT_EQ(rig.commits()[0].durable, 1u);
+}
+
+TEST(Durability, WhatATargetLostIsSentAgainAtFsync) {
+  Rig rig;
+  rig.open(kFh, O_RDWR);
+  const Bytes bytes = pattern(500'000, 7);
+  rig.write(kFh, 0, bytes);
+  ASSERT_EQ(rig.flush(kFh), 0);
+  for (const auto& target : rig.targets) target->lose_unsynced();
+  EXPECT_EQ(rig.fsync(kFh), 0);
+  EXPECT_EQ(rig.file(bytes.size(), true), bytes);
+}
+
+TEST(Durability, ReadAfterALossSeesTheHeldBytes) {
+  Rig rig;
+  rig.open(kFh, O_RDWR);
+  const Bytes bytes = pattern(500'000, 8);
+  rig.write(kFh, 0, bytes);
+  ASSERT_EQ(rig.flush(kFh), 0);
+  for (const auto& target : rig.targets) target->lose_unsynced();
+  EXPECT_EQ(rig.read(kFh, 0, 500'000).bytes, bytes);
+}
+
+TEST(Durability, OverwrittenBlocksAreSentAgainInTheirOrder) {
+  Rig rig;
+  rig.open(kFh, O_RDWR);
+  Bytes model(10'000);
+  for (uint32_t round = 0; round < 20; ++round) {
+    const Bytes bytes = pattern(3000, round);
+    const size_t at = round * 311 % 7000;
+    rig.write(kFh, at, bytes, O_DIRECT);
+    std::copy(bytes.begin(), bytes.end(), model.begin() + static_cast<ptrdiff_t>(at));
+    if (round % 6 == 5) rig.targets[0]->lose_unsynced();
+  }
+  model.resize(rig.read(kFh, 0, 10'000).bytes.size());
+  EXPECT_EQ(rig.read(kFh, 0, 10'000).bytes, model);
+  EXPECT_EQ(rig.fsync(kFh), 0);
+  EXPECT_EQ(rig.file(model.size(), true), model);
+}
+
+TEST(Durability, WhatWasDroppedIsEioAtFsyncOnce) {
+  RigSettings settings;
+  settings.core.memory.held_bytes_max = 0;
+  Rig rig(settings);
+  rig.open(kFh, O_RDWR);
+  rig.write(kFh, 0, pattern(100'000, 9));
+  ASSERT_EQ(rig.flush(kFh), 0);
+  for (const auto& target : rig.targets) target->lose_unsynced();
+  EXPECT_EQ(rig.fsync(kFh), EIO);
+  EXPECT_EQ(rig.fsync(kFh), 0);
+}
+
+TEST(Durability, HeldBytesStayWithinTheirBudget) {
+  RigSettings settings;
+  settings.core.memory.held_bytes_max = 1u << 20;
+  Rig rig(settings);
+  rig.open(kFh, O_RDWR);
+  for (uint64_t at = 0; at < 8u << 20; at += 256u << 10) {
+    rig.write(kFh, at, pattern(256u << 10, 1));
+    EXPECT_LE(rig.account(Buffer::Account::kHeld), 2u << 20);
+  }
+  EXPECT_EQ(rig.fsync(kFh), 0);
+}
+
+// ---- bounds, signals, commits ----
+
+TEST(Bounds, DirtyBytesAreBoundedAndWritersWait) {
+  RigSettings settings;
+  settings.core.memory.dirty_bytes_max = 8u << 20;
+  settings.core.dirty_bytes_per_inode_max = 1u << 20;
+  Rig rig(settings);
+  rig.open(kFh, O_RDWR);
+  for (const auto& target : rig.targets) target->decide(on(Op::kWrite, {Fault::kStall}));
+  std::vector<uint64_t> waiting;
+  const Bytes bytes = pattern(64u << 10, 1);
+  for (uint64_t index = 0; index < 40; ++index) {
+    waiting.push_back(rig.start_write(kFh, index * bytes.size(), bytes));
+  }
+  EXPECT_TRUE(rig.replier.wait_for(waiting.front(), 1000));
+  EXPECT_FALSE(rig.replier.wait_for(waiting.back(), 100));
+  for (const auto& target : rig.targets) target->release_stalled();
+  for (const uint64_t unique : waiting) EXPECT_EQ(rig.replier.wait(unique).count, bytes.size());
+}
+
+TEST(Signals, InterruptedReadAndWriteEndWithEintr) {
+  Rig rig;
+  rig.open(kFh, O_RDWR, 5000);
+  rig.targets[0]->decide([](const FrameHeader&) -> FakeTarget::Decision { return {Fault::kStall}; });
+  const uint64_t read = rig.start_read(kFh, 0, 5000);
+  const uint64_t write = rig.start_write(kFh, 0, pattern(100, 1), O_DIRECT);
+  EXPECT_TRUE(rig.interrupt(read));
+  EXPECT_TRUE(rig.interrupt(write));
+  EXPECT_EQ(rig.replier.wait(read).error, EINTR);
+  EXPECT_EQ(rig.replier.wait(write).error, EINTR);
+  EXPECT_FALSE(rig.interrupt(read));
+  EXPECT_FALSE(rig.interrupt(123'456));
+  rig.targets[0]->release_stalled();
+  EXPECT_EQ(rig.read(kFh, 0, 100).bytes.size(), 100u);
+}
+
+TEST(Signals, AbortFailsEverythingThatWaits) {
+  Rig rig;
+  rig.open(kFh, O_RDWR, 5000);
+  rig.targets[0]->decide([](const FrameHeader&) -> FakeTarget::Decision { return {Fault::kStall}; });
+  const uint64_t read = rig.start_read(kFh, 0, 5000);
+  rig.write(kFh, 0, pattern(100, 1));
+  const uint64_t sync = rig.start_fsync(kFh);
+  EXPECT_EQ(rig.core->abort(), 2u);
+  EXPECT_EQ(rig.replier.wait(read).error, EIO);
+  EXPECT_EQ(rig.replier.wait(sync).error, EIO);
+  rig.targets[0]->release_stalled();
+  EXPECT_EQ(rig.read(kFh, 0, 5000).bytes.size(), 5000u);
+  EXPECT_EQ(rig.account(Buffer::Account::kDirty), 0u);
+}
+
+TEST(Commits, FlushWaitsForTheCommitAndAFailedOneIsTriedAgain) {
+  Rig rig;
+  rig.open(kFh, O_RDWR);
+  rig.hold_commits(true);
+  rig.write(kFh, 0, pattern(100, 1));
+  const uint64_t first = rig.start_flush(kFh);
+  const uint64_t second = rig.start_flush(kFh);
+  EXPECT_FALSE(rig.replier.wait_for(second, 100));
+  rig.commit_status(Status::kEio);
+  rig.hold_commits(false);
+  EXPECT_EQ(rig.replier.wait(first).error, EIO);
+  rig.commit_status(Status::kOk);
+  rig.replier.wait(second);
+  EXPECT_EQ(rig.flush(kFh), 0);
+  EXPECT_EQ(rig.commits().back().size, 100u);
+  EXPECT_FALSE(rig.core->inode_written(Rig::kIno));
+}
+
+TEST(Commits, ReleaseOfADirtyInodeCommitsBeforeItsEvent) {
+  Rig rig;
+  rig.open(kFh, O_RDWR);
+  rig.write(kFh, 0, pattern(100, 1));
+  EXPECT_EQ(rig.release(kFh), 0);
+  EXPECT_EQ(rig.wait_event(EventKind::kRelease).a, static_cast<int64_t>(kFh));
+  EXPECT_EQ(rig.commits().size(), 1u);
+  EXPECT_EQ(rig.read(kFh, 0, 10).error, EBADF);
+}
+
+TEST(Commits, DrainTellsWhenTheTargetsHaveIt) {
+  Rig rig;
+  rig.open(kFh, O_RDWR);
+  rig.write(kFh, 0, pattern(1000, 1));
+  EXPECT_EQ(rig.drain(true), 0);
+  EXPECT_EQ(rig.file(1000, true), pattern(1000, 1));
+  EXPECT_TRUE(rig.commits().empty());
+  const auto written = rig.core->inode_take(Rig::kIno);
+  ASSERT_TRUE(written);
+  EXPECT_EQ(written->size, 1000u);
+  EXPECT_FALSE(rig.core->inode_written(Rig::kIno));
+}
+
+TEST(Commits, ResizeForgetsWhatLiesBeyond) {
+  Rig rig;
+  rig.open(kFh, O_RDWR);
+  const Bytes bytes = pattern(200'000, 1);
+  rig.write(kFh, 0, bytes);
+  EXPECT_EQ(rig.drain(false), 0);
+  rig.core->inode_resize(rig.attributes(70'000, 3), rig.layout(1), rig.capability());
+  EXPECT_EQ(rig.read(kFh, 0, 1u << 20).bytes.size(), 70'000u);
+  rig.core->inode_resize(rig.attributes(0, 4), rig.layout(1), rig.capability());
+  EXPECT_TRUE(rig.read(kFh, 0, 4096).bytes.empty());
+  EXPECT_EQ(rig.account(Buffer::Account::kHeld), 0u);
+}
+
+TEST(Commits, DroppedInodeGoesOnceNothingHoldsIt) {
+  Rig rig;
+  rig.open(kFh, O_RDWR);
+  rig.write(kFh, 0, pattern(1000, 1));
+  rig.core->inode_drop(Rig::kIno);
+  EXPECT_EQ(rig.fsync(kFh), 0);
+  EXPECT_EQ(rig.release(kFh), 0);
+  rig.core->inode_drop(Rig::kIno);
+  const auto gone = [&] { return !rig.core->handle_put(9, Rig::kIno, 0); };
+  for (int tries = 0; tries < 1000 && !gone(); ++tries) {  // a lane still looks at its age
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    rig.start_release(9);
+    rig.core->inode_drop(Rig::kIno);
+  }
+  EXPECT_TRUE(gone());
+}
+
+}  // namespace
+}  // namespace braidfs::client::rig

@@ -1,0 +1,209 @@
+// The event loop's promises, and two streams talking over a socket pair.
+#include <gtest/gtest.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <thread>
+
+#include "net/frame_stream.h"
+
+namespace braidfs::net {
+namespace {
+
+using std::chrono::milliseconds;
+
+std::pair<UniqueFd, UniqueFd> socket_pair() {
+  int ends[2] = {-1, -1};
+  EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+TEST(EventLoop, PostedTasksRunOnTheLoop) {
+  EventLoop loop;
+  ASSERT_EQ(loop.fault(), 0);
+  std::thread::id ran;
+  std::thread runner([&] { loop.run(); });
+  const auto expected = runner.get_id();
+  EXPECT_TRUE(loop.post([&] {
+    ran = std::this_thread::get_id();
+    loop.stop();
+  }));
+  runner.join();
+  EXPECT_EQ(ran, expected);
+}
+
+TEST(EventLoop, PostIsBounded) {
+  EventLoop loop;
+  for (size_t index = 0; index < EventLoop::kPostedMax; ++index) ASSERT_TRUE(loop.post([] {}));
+  EXPECT_FALSE(loop.post([] {}));
+  loop.turn(0);
+  EXPECT_TRUE(loop.post([] {}));
+}
+
+TEST(EventLoop, TimersRunInOrderAndCanBeCancelled) {
+  EventLoop loop;
+  std::string order;
+  const auto now = Clock::now();
+  loop.call_at(now + milliseconds(2), [&] { order += 'b'; });
+  loop.call_at(now + milliseconds(1), [&] { order += 'a'; });
+  loop.cancel(loop.call_at(now + milliseconds(1), [&] { order += 'x'; }));
+  while (order.size() < 2) loop.turn(100);
+  EXPECT_EQ(order, "ab");
+}
+
+TEST(EventLoop, ACallbackMayRemoveAnotherThatIsReadyToo) {
+  EventLoop loop;
+  auto [a, b] = socket_pair();
+  auto [c, d] = socket_pair();
+  int calls = 0;
+  const auto only_one = [&](int other) {
+    return [&, other](uint32_t) {
+      ++calls;
+      loop.remove(other);
+    };
+  };
+  ASSERT_EQ(loop.add(b.get(), EPOLLIN, only_one(d.get())), 0);
+  ASSERT_EQ(loop.add(d.get(), EPOLLIN, only_one(b.get())), 0);
+  ASSERT_EQ(::write(a.get(), "x", 1), 1);
+  ASSERT_EQ(::write(c.get(), "x", 1), 1);
+  loop.turn(0);
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(BufferPool, IsBoundedAndAligned) {
+  BufferPool pool(5000, 2, 1);
+  auto first = pool.lease();
+  auto second = pool.lease();
+  EXPECT_EQ(first.span().size(), 8192u);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(first.begin()) % BufferPool::kAlignment, 0u);
+  EXPECT_FALSE(pool.lease());
+  second.reset();
+  EXPECT_TRUE(pool.lease());
+  EXPECT_EQ(pool.lent(), 1u);
+}
+
+class Peer : public StreamSink {
+ public:
+  PayloadPlace payload_buffer(const FrameHeader& header, std::span<const std::byte>) override {
+    if (pausing) return {Verdict::kPause, {}};
+    place.resize(header.payload_length);
+    return {Verdict::kTake, place};
+  }
+  bool frame(const FrameHeader& header, std::span<const std::byte>,
+             std::span<std::byte> payload) override {
+    ++frames;
+    bytes += payload.size();
+    in_order = in_order && header.request_id == frames;
+    intact = intact && std::all_of(payload.begin(), payload.end(), [&](std::byte byte) {
+               return byte == static_cast<std::byte>(header.request_id);
+             });
+    return true;
+  }
+  void closed(int error, const std::string&) override {
+    is_closed = true;
+    closed_error = error;
+  }
+  void sendable() override { ++sendables; }
+
+  std::vector<std::byte> place;
+  uint64_t frames = 0, bytes = 0;
+  int sendables = 0, closed_error = 0;
+  bool in_order = true, intact = true, is_closed = false, pausing = false;
+};
+
+struct Pair {
+  explicit Pair(StreamLimits limits = {}) {
+    auto [one, two] = socket_pair();
+    left = std::make_unique<FrameStream>(loop, std::move(one), left_sink, limits);
+    right = std::make_unique<FrameStream>(loop, std::move(two), right_sink, limits);
+    EXPECT_EQ(left->start(), 0);
+    EXPECT_EQ(right->start(), 0);
+  }
+  bool send(uint64_t id, std::span<const std::byte> payload) {
+    OutFrame frame;
+    frame.header.request_id = id;
+    frame.payload = payload;
+    return left->send(std::move(frame));
+  }
+  EventLoop loop;
+  Peer left_sink, right_sink;
+  std::unique_ptr<FrameStream> left, right;
+};
+
+TEST(FrameStream, FramesOfAllSizesArriveInOrder) {
+  Pair pair;
+  std::vector<std::vector<std::byte>> payloads;
+  uint64_t total = 0;
+  for (uint64_t id = 1; id <= 200; ++id) {
+    payloads.emplace_back(id % 7 == 0 ? 300'000 : id * 3, static_cast<std::byte>(id));
+    total += payloads.back().size();
+    ASSERT_TRUE(pair.send(id, payloads.back()));
+  }
+  for (int turn = 0; turn < 10'000 && pair.right_sink.frames < 200; ++turn) pair.loop.turn(10);
+  EXPECT_EQ(pair.right_sink.frames, 200u);
+  EXPECT_EQ(pair.right_sink.bytes, total);
+  EXPECT_TRUE(pair.right_sink.in_order && pair.right_sink.intact);
+  EXPECT_EQ(pair.left->frames_queued(), 0u);
+  EXPECT_EQ(pair.left->bytes_queued(), 0u);
+}
+
+TEST(FrameStream, ABoundedQueueTellsWhenItHasRoom) {
+  Pair pair({.frames_queued_max = 4});
+  uint64_t id = 1;
+  while (pair.send(id, {})) ++id;
+  EXPECT_EQ(id, 5u);
+  for (int turn = 0; turn < 100 && pair.left_sink.sendables == 0; ++turn) pair.loop.turn(10);
+  EXPECT_EQ(pair.left_sink.sendables, 1);
+}
+
+TEST(FrameStream, APausedReceiverHoldsTheSenderBack) {
+  Pair pair;
+  pair.right_sink.pausing = true;
+  const std::vector<std::byte> payload(1u << 20, std::byte{1});
+  ASSERT_TRUE(pair.send(1, payload));
+  for (int turn = 0; turn < 50; ++turn) pair.loop.turn(1);
+  EXPECT_EQ(pair.right_sink.frames, 0u);
+  pair.right_sink.pausing = false;
+  pair.right->resume();
+  for (int turn = 0; turn < 1000 && pair.right_sink.frames == 0; ++turn) pair.loop.turn(10);
+  EXPECT_EQ(pair.right_sink.bytes, payload.size());
+}
+
+TEST(FrameStream, ThePeersEndIsToldOnce) {
+  Pair pair;
+  pair.right.reset();
+  for (int turn = 0; turn < 100 && !pair.left_sink.is_closed; ++turn) pair.loop.turn(10);
+  EXPECT_TRUE(pair.left_sink.is_closed);
+  EXPECT_FALSE(pair.left->is_open());
+  EXPECT_FALSE(pair.send(1, {}));
+}
+
+TEST(FrameStream, GarbageCutsTheConnection) {
+  EventLoop loop;
+  auto [one, two] = socket_pair();
+  Peer sink;
+  FrameStream stream(loop, std::move(one), sink);
+  ASSERT_EQ(stream.start(), 0);
+  const std::vector<char> garbage(200, 'x');
+  ASSERT_EQ(::write(two.get(), garbage.data(), garbage.size()), 200);
+  for (int turn = 0; turn < 100 && !sink.is_closed; ++turn) loop.turn(10);
+  EXPECT_EQ(sink.closed_error, EPROTO);
+}
+
+TEST(FrameStream, AnEndInTheMiddleOfAFrameIsAnError) {
+  EventLoop loop;
+  auto [one, two] = socket_pair();
+  Peer sink;
+  FrameStream stream(loop, std::move(one), sink);
+  ASSERT_EQ(stream.start(), 0);
+  FrameHeader header;
+  seal(header);
+  ASSERT_EQ(::write(two.get(), &header, 40), 40);
+  two.reset();
+  for (int turn = 0; turn < 100 && !sink.is_closed; ++turn) loop.turn(10);
+  EXPECT_EQ(sink.closed_error, ECONNRESET);
+}
+
+}  // namespace
+}  // namespace braidfs::net

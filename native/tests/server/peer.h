@@ -9,6 +9,7 @@
 #include <sys/time.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -86,7 +87,7 @@ struct Frame {
 };
 
 inline Frame request(Op op, uint64_t file_id = kFile) {
-  static uint64_t next_id = 0;
+  static std::atomic<uint64_t> next_id{0};
   Frame frame;
   frame.header.op = static_cast<uint8_t>(op);
   frame.header.request_id = ++next_id;
@@ -148,6 +149,7 @@ class Peer {
     while (sent < bytes.size()) {
       const auto count =
           ::send(fd_.get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+      if (count < 0 && errno == EINTR) continue;  // the end of a probed io_uring interrupts
       if (count <= 0) return false;
       sent += static_cast<size_t>(count);
     }
@@ -184,6 +186,7 @@ class Peer {
     for (;;) {
       const auto count = ::recv(fd_.get(), skipped.data(), skipped.size(), 0);
       if (count == 0 || (count < 0 && errno == ECONNRESET)) return true;
+      if (count < 0 && errno == EINTR) continue;
       if (count < 0) return false;
     }
   }
@@ -196,6 +199,7 @@ class Peer {
     size_t got = 0;
     while (got < count) {
       const auto more = ::recv(fd_.get(), bytes.data() + got, count - got, 0);
+      if (more < 0 && errno == EINTR) continue;
       if (more <= 0) return false;
       got += static_cast<size_t>(more);
     }
@@ -211,7 +215,7 @@ class ServerTest : public ::testing::Test {
     std::string name = (std::filesystem::temp_directory_path() / "braid-server-XXXXXX").string();
     ASSERT_NE(::mkdtemp(name.data()), nullptr);
     directory_ = name;
-    launch({.lane_count = 2, .io = IoEngine::kSyscall});
+    launch(config_);
   }
   void TearDown() override {
     server_.reset();
@@ -258,6 +262,7 @@ class ServerTest : public ::testing::Test {
     return true;
   }
 
+  ServerConfig config_{.lane_count = 2, .io = IoEngine::kSyscall};
   std::filesystem::path directory_;
   bool created_ = false;
   uint64_t connection_ = 100;

@@ -7,9 +7,9 @@ namespace {
 class Operations : public ServerTest, public ::testing::WithParamInterface<IoEngine> {
  protected:
   void SetUp() override {
-    ServerTest::SetUp();
     if (GetParam() == IoEngine::kUring && Uring::probe() != 0) GTEST_SKIP() << "no io_uring here";
-    launch({.lane_count = 2, .io = GetParam()});
+    config_.io = GetParam();
+    ServerTest::SetUp();
   }
 };
 

@@ -28,6 +28,20 @@ DOORS = {
     "pyverbs": "fscommon/net/",
 }
 
+# What to call instead, and where the call is allowed.
+BANNED_CALLS = {
+    r"time\.sleep\(": ("trio.sleep: it stops every task of the program", ()),
+    r"\bimport asyncio\b": ("trio", ()),
+    r"\b(?:eval|exec)\(": ("plain code", ()),
+    r"os\.system\(|shell=True": ("an argument list: a shell reads names of files as words", ()),
+    r"\bpickle\b": ("fscommon.wire.codec: what came from outside must not run", ()),
+    r"\bassert_never\b|except Exception:\s*pass": ("a handler that says what it expects", ()),
+    r"\blogging\.getLogger\(": ("fscommon.observe.log.Log", ("fscommon/observe/log.py",)),
+    r"start_http_server\(": ("fscommon.observe.metrics", ("fscommon/observe/metrics.py",)),
+    r"hashlib\.(?:md5|sha1)\(": ("XXH3 for accidents, HMAC-SHA256 for attackers", ()),
+    r"\bmac == |\bproof == ": ("hmac.compare_digest: == leaks by its time", ()),
+}
+
 
 def _tracked(*patterns: str) -> list[Path]:
     words = ["git", "-c", "safe.directory=*", "-C", str(ROOT), "ls-files", "-co"]
@@ -93,6 +107,18 @@ def test_one_door_for_each_foreign_library(library: str) -> None:
         if imported.search(path.read_text()) and not _name(path).startswith(DOORS[library])
     ]
     assert guests == [], f"{library} is imported in {DOORS[library]} alone"
+
+
+@pytest.mark.parametrize("call", sorted(BANNED_CALLS))
+def test_banned_calls(call: str) -> None:
+    instead, allowed = BANNED_CALLS[call]
+    found = [
+        _name(path)
+        for folder in PRODUCT
+        for path in _tracked(f"{folder}/**/*.py", f"{folder}/*.py")
+        if re.search(call, path.read_text()) and _name(path) not in allowed
+    ]
+    assert found == [], f"use {instead}"
 
 
 def test_native_is_left_of_python() -> None:

@@ -3,6 +3,7 @@
 // back into Python; the GIL is let go in every call that takes a lock or waits.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 

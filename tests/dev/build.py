@@ -43,13 +43,14 @@ def build_lock() -> Iterator[None]:
 def cmake_build(
     name: str, text: str, options: Sequence[str] = (), targets: Sequence[str] = ()
 ) -> Path:
-    """Configures .build/NAME when its options changed, then builds; returns the folder."""
+    """Configures .build/NAME when options or the set of sources changed, then builds."""
     folder = BUILD / name
     words = [*_cmake_options(), *options]
-    stamp = folder / "options.txt"
-    if not stamp.exists() or stamp.read_text() != "\n".join(words):
+    wanted = "\n".join([*words, *_sources()])
+    stamp = folder / "configured.txt"
+    if not stamp.exists() or stamp.read_text() != wanted:
         quiet_step(f"{text}: configure", ["cmake", "-S", str(NATIVE), "-B", str(folder), *words])
-        stamp.write_text("\n".join(words))
+        stamp.write_text(wanted)
     goals = ["--target", *targets] if targets else []
     quiet_step(f"{text}: build", ["cmake", "--build", str(folder), *goals])
     return folder
@@ -60,6 +61,13 @@ def _cmake_options() -> list[str]:
     if shutil.which("ccache"):
         words.append("-DCMAKE_CXX_COMPILER_LAUNCHER=ccache")
     return words
+
+
+def _sources() -> list[str]:
+    # CMake looks for folders and test files when it configures, not when it builds.
+    names = {"CMakeLists.txt", ".cpp"}
+    found = (path for path in NATIVE.rglob("*") if {path.name, path.suffix} & names)
+    return sorted(str(path.relative_to(NATIVE)) for path in found)
 
 
 def build(*, tests: bool = False) -> None:

@@ -79,8 +79,8 @@ int FuseSession::answer_init() {
 }
 
 int FuseSession::prepare(size_t lane_count) {
-  if (!device_) return -ENOTCONN;
   if (channels_) return -EALREADY;
+  if (!device_) return -ENOTCONN;
   const int agreed = answer_init();
   if (agreed != 0) return agreed;
   std::vector<net::UniqueFd> clones(lane_count);

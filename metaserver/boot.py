@@ -14,9 +14,10 @@ from fscommon.layout.attributes import Attributes
 from fscommon.layout.capability import capability_key
 from fscommon.types import ROOT_INO, Ino, NodeId, SessionId, TargetId, Txn
 from fscommon.wire.codec import decode
+from fscommon.wire.ops import Op
 from metaserver import records
 from metaserver.context import Progress, Services
-from metaserver.engine import Engine, Time
+from metaserver.engine import Engine, Time, ino_of_reply
 from metaserver.intents import Intents
 from metaserver.membership import Membership, Node, Target
 from metaserver.numbers import InodeNumbers
@@ -126,8 +127,12 @@ def _sessions(snapshot: Snapshot, time: Time) -> Sessions:
             renewed_s=time.now_s,
             replaying=True,
         )
-        for reply, _ in snapshot.range(*records.replies_of(session.id)):
-            session.stored[records.reply_request_id(reply)] = None
+        for reply_key, raw in snapshot.range(*records.replies_of(session.id)):
+            request_id = records.reply_request_id(reply_key)
+            reply = records.unpack_reply(raw)
+            session.stored[request_id] = None
+            if reply.op == Op.CREATE:
+                session.created[request_id] = ino_of_reply(Op.CREATE, reply.body)
         sessions.add(session)
     sessions.orphans.update(
         Ino(records.number_of(key)) for key, _ in snapshot.range(*records.all_of(b"O"))

@@ -195,8 +195,8 @@ class Engine:
         if tx.writes:
             txn = self._next_txn()
             if row.mutation:
-                tx.put(reply_key(context.session, request_id), pack_reply(txn, 0, body))
-                self._remember(context.session, RequestId(request_id))
+                tx.put(reply_key(context.session, request_id), pack_reply(txn, row.op, body))
+                self._remember(row.op, context.session, RequestId(request_id), body)
             foreign = max(foreign, self._overlay.merge(tx.writes, context.session, txn))
             self.progress.inodes += context.inodes_added
         hold = self.progress.txn if context.wait_durable else foreign
@@ -206,10 +206,12 @@ class Engine:
         self.progress.txn = Txn(self.progress.txn + 1)
         return self.progress.txn
 
-    def _remember(self, session: SessionId, request_id: RequestId) -> None:
+    def _remember(self, op: Op, session: SessionId, request_id: RequestId, body: bytes) -> None:
         known = self.sessions.get(session)
         if known is not None:
             known.stored[request_id] = None
+            if op is Op.CREATE:
+                known.created[request_id] = ino_of_reply(op, body)
 
     # ---- repeats and replays -------------------------------------------------------------
 
@@ -218,15 +220,17 @@ class Engine:
         tx = Transaction(self._overlay, session.id)
         raw = tx.get(reply_key(session.id, frame.header.request_id))
         assert raw is not None, "session.stored names replies that exist"
-        txn, status, body = unpack_reply(raw)
+        stored = unpack_reply(raw)
         if frame.header.flags & FLAG_REPLAY:
             self.replays["stored"] += 1
-            return _Outcome(status, body, txn, Txn(0))
+            return _Outcome(0, stored.body, stored.txn, Txn(0))
         truncate = None
-        if row.op is Op.SETATTR:
-            ino = _ino_of_reply(row.op, body)
+        if row.op is Op.CREATE:
+            self.sessions.open(session.id, ino_of_reply(row.op, stored.body), writable=True)
+        elif row.op is Op.SETATTR:
+            ino = ino_of_reply(row.op, stored.body)
             truncate = ino if ino in self.services.intents else None
-        return _Outcome(status, body, txn, txn, truncate)
+        return _Outcome(0, stored.body, stored.txn, stored.txn, truncate)
 
     def _replay(self, session: Session | None, row: _Row, frame: Frame, time: Time) -> _Outcome:
         if session is None or not row.mutation or not session.replaying:
@@ -246,7 +250,7 @@ class Engine:
         stored = session.stored
         txn = self.progress.txn
         while stored and (first := next(iter(stored))) <= answered:
-            del stored[first]
+            self.sessions.pruned(session, first)
             self._overlay.filling.put(reply_key(session.id, first), (None, session.id, txn))
 
     def end_recovery_if_done(self) -> None:
@@ -427,5 +431,5 @@ def _former_outcome(op: Op, reply: bytes) -> tuple[Replayed, int]:
     return Replayed(Ino(attributes.ino), layout), attributes.ctime_ns
 
 
-def _ino_of_reply(op: Op, reply: bytes) -> Ino:
+def ino_of_reply(op: Op, reply: bytes) -> Ino:
     return _former_outcome(op, reply)[0].ino

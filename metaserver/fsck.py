@@ -110,26 +110,27 @@ def _check_tree(seen: _Seen) -> None:
 
 
 def _check_rest(snapshot: Snapshot, seen: _Seen) -> None:
-    for key, _ in snapshot.range(*records.all_of(b"X")):
-        if records.number_of(key) not in seen.inodes:
-            seen.faults.append(f"xattr of {records.number_of(key)}, which is not there")
-    for key, _ in snapshot.range(*records.all_of(b"O")):
-        if records.number_of(key) not in seen.inodes:
-            seen.faults.append(f"orphan {records.number_of(key)} is not there")
+    for letter, what in ((b"X", "xattr"), (b"O", "orphan")):
+        for key, _ in snapshot.range(*records.all_of(letter)):
+            if records.number_of(key) not in seen.inodes:
+                seen.faults.append(f"{what} of {records.number_of(key)}, which is not there")
     for key, value in snapshot.range(*records.all_of(b"Z")):
         seen.file_ids[records.number_of(key)] += 1
         if unpack_layout(value).file_id != records.number_of(key):
             seen.faults.append(f"doomed file id {records.number_of(key)} has another layout")
     for key, value in snapshot.range(*records.all_of(b"T")):
         inode = seen.inodes.get(Ino(records.number_of(key)))
-        if inode is None or inode.tail != records.unpack_intent(value).layout:
+        if inode is None or inode.layout().file_id != _file_of_intent(value):
             seen.faults.append(f"intent of {records.number_of(key)} fits no file")
-    for file_id, count in seen.file_ids.items():
-        if count > 1:
-            seen.faults.append(f"file id {file_id} is used {count} times")
+    twice = [file_id for file_id, count in seen.file_ids.items() if count > 1]
+    seen.faults += [f"file id {file_id} is used more than once" for file_id in twice]
     stored = records.unpack_number(snapshot.get(records.INODES_KEY))
     if stored != len(seen.inodes):
         seen.faults.append(f"{len(seen.inodes)} inodes, but the count says {stored}")
+
+
+def _file_of_intent(value: bytes) -> int:
+    return unpack_layout(records.unpack_intent(value).layout).file_id
 
 
 def main(argv: list[str] | None = None) -> int:

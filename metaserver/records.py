@@ -20,7 +20,7 @@ _HASH_END: Final = 1 << 63
 _ONE: Final = struct.Struct(">cQ")
 _TWO: Final = struct.Struct(">cQQ")
 _DENTRY: Final = struct.Struct("<QB")
-_REPLY: Final = struct.Struct("<QH")
+_REPLY: Final = struct.Struct("<QHH")
 _INTENT: Final = struct.Struct("<QI")
 _NUMBER: Final = struct.Struct("<Q")
 
@@ -146,13 +146,22 @@ def unpack_number(value: bytes | None) -> int:
     return 0 if value is None else int(_NUMBER.unpack(value)[0])
 
 
-def pack_reply(txn: int, status: int, body: bytes) -> bytes:
-    return _REPLY.pack(txn, status) + body
+@dataclass(frozen=True, slots=True)
+class StoredReply:
+    """The answer of a successful mutation, kept until the client needs it no more."""
+
+    txn: Txn
+    op: int
+    body: bytes
 
 
-def unpack_reply(value: bytes) -> tuple[Txn, int, bytes]:
-    txn, status = _REPLY.unpack_from(value)
-    return Txn(txn), status, value[_REPLY.size :]
+def pack_reply(txn: int, op: int, body: bytes) -> bytes:
+    return _REPLY.pack(txn, 0, op) + body
+
+
+def unpack_reply(value: bytes) -> StoredReply:
+    txn, _, op = _REPLY.unpack_from(value)
+    return StoredReply(Txn(txn), op, value[_REPLY.size :])
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ class Session:
     renewed_s: float  # monotonic
     opens: dict[Ino, bool] = field(default_factory=dict)  # True: for writing
     stored: dict[RequestId, None] = field(default_factory=dict)  # ids of stored replies, in order
+    created: dict[RequestId, Ino] = field(default_factory=dict)  # of the stored replies of CREATE
+    unsure: set[Ino] = field(default_factory=set)  # created, perhaps open: see Sessions.reassert
     replaying: bool = False  # of a former incarnation, REPLAY_DONE has not come yet
 
 
@@ -32,6 +34,7 @@ class Sessions:
     def __init__(self, version: int) -> None:
         self._sessions: dict[SessionId, Session] = {}
         self._openers: dict[Ino, set[SessionId]] = {}
+        self._unsure: dict[Ino, set[SessionId]] = {}
         self.version = version
         self.orphans: set[Ino] = set()  # inodes without a name
         self.reapable: set[Ino] = set()  # orphans that nobody holds open; the reaper takes them
@@ -67,6 +70,7 @@ class Sessions:
             self.version += 1
             for ino in removed.opens:
                 self._forget_opener(ino, session)
+            self._settle(removed, set(removed.unsure))
         return removed
 
     def has_room(self, session: SessionId) -> bool:
@@ -86,19 +90,44 @@ class Sessions:
                 self._forget_opener(ino, session)
 
     def reassert(self, session: SessionId, inos: Iterable[Ino]) -> None:
-        """The client says what it has open, rights unknown: taken for writing."""
-        opens = self._sessions[session].opens
-        gone = set(opens).difference(inos)
-        self.close(session, gone)
+        """The client says what it has open, rights unknown: taken for writing.
+
+        A file that it created without having the reply yet is not among these, but will be open
+        when the stored reply has reached it: until that reply is pruned it counts as open."""
+        known = self._sessions[session]
+        asserted = set(inos)
+        self.close(session, set(known.opens) - asserted)
+        for ino in asserted:
+            self.open(session, ino, writable=known.opens.get(ino, True))
+        self._settle(known, set(known.unsure))
+        for ino in set(known.created.values()) - asserted:
+            known.unsure.add(ino)
+            self._unsure.setdefault(ino, set()).add(session)
+            self.reapable.discard(ino)
+
+    def pruned(self, session: Session, request_id: RequestId) -> None:
+        """The client has this reply and said what became of it."""
+        del session.stored[request_id]
+        ino = session.created.pop(request_id, None)
+        if ino is not None and ino in session.unsure:
+            self._settle(session, {ino})
+
+    def _settle(self, session: Session, inos: set[Ino]) -> None:
+        session.unsure -= inos
         for ino in inos:
-            self.open(session, ino, writable=opens.get(ino, True))
+            waiting = self._unsure[ino]
+            waiting.discard(session.id)
+            if not waiting:
+                del self._unsure[ino]
+                if ino in self.orphans and not self.is_open(ino):
+                    self.reapable.add(ino)
 
     def is_open(self, ino: Ino) -> bool:
-        return ino in self._openers
+        return ino in self._openers or ino in self._unsure
 
     def orphaned(self, ino: Ino) -> None:
         self.orphans.add(ino)
-        if ino not in self._openers:
+        if not self.is_open(ino):
             self.reapable.add(ino)
 
     def reaped(self, ino: Ino) -> None:
@@ -123,5 +152,5 @@ class Sessions:
         openers.discard(session)
         if not openers:
             del self._openers[ino]
-            if ino in self.orphans:
+            if ino in self.orphans and not self.is_open(ino):
                 self.reapable.add(ino)

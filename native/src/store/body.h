@@ -158,8 +158,8 @@ class StoreBody {
   Status log_write(WriteState& state, uint64_t& sequence);
   void apply_write(WriteState& state, uint64_t sequence);
   void switch_slot(Object& object, const EntryRun& run, uint64_t sequence, Group& group);
-  Status wait_for_room(uint64_t bytes, Wait wait);
-  bool crowded(uint64_t bytes) const noexcept;
+  Status wait_for_room(Wait wait);
+  bool crowded() const noexcept;
   bool half_full() const noexcept;
 
   // read.cpp

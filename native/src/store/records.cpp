@@ -83,6 +83,8 @@ Status StoreBody::open_object(Object& object, Wait wait) {
     std::shared_ptr<Group> group;
     if (Status s = load_group(object, 0, wait, group); s != Status::kOk) return s;
     object.damaged = group->damaged;
+    // Never checkpointed: a process that was killed may have left the name unsynced, and no entry.
+    object.name_unsynced = object.exists && group->generation == 0;
     object.loaded = true;
   }
   if (object.damaged) {

@@ -50,7 +50,7 @@ IoPlan& WriteOp::plan() noexcept { return state_->plan; }
 Status StoreBody::begin_write(WriteOp& op, const WriteRequest& request, Wait wait) {
   op.state_.reset();
   if (Status s = check(request); s != Status::kOk) return s;
-  if (Status s = wait_for_room(request.payload.size(), wait); s != Status::kOk) return s;
+  if (Status s = wait_for_room(wait); s != Status::kOk) return s;
   auto state = std::make_unique<WriteState>(*this);
   state->request = request;
   state->first_block = request.offset / kBlockSize;
@@ -311,9 +311,9 @@ void StoreBody::release(WriteState& state) noexcept {
   state.object->range.unlock(state.ticket);
 }
 
-bool StoreBody::crowded(uint64_t bytes) const noexcept {
-  return log_->bytes() + bytes > config_.log_bytes_max ||
-         redo_bytes_ + bytes > config_.redo_bytes_max ||
+// Operations that have begun may go beyond the bounds, each by its own length.
+bool StoreBody::crowded() const noexcept {
+  return log_->bytes() > config_.log_bytes_max || redo_bytes_ > config_.redo_bytes_max ||
          dirty_groups_ > config_.dirty_groups_max;
 }
 
@@ -322,17 +322,17 @@ bool StoreBody::half_full() const noexcept {
          dirty_groups_ > config_.dirty_groups_max / 2;
 }
 
-Status StoreBody::wait_for_room(uint64_t bytes, Wait wait) {
+Status StoreBody::wait_for_room(Wait wait) {
   if (half_full() && !checkpoint_wanted_.exchange(true)) room_.notify_all();
-  if (!crowded(bytes)) return Status::kOk;
+  if (!crowded()) return Status::kOk;
   if (wait == Wait::kNo) return Status::kEagain;
   if (!config_.background) {
     checkpoint();
-    return crowded(bytes) ? Status::kBusy : Status::kOk;
+    return crowded() ? Status::kBusy : Status::kOk;
   }
   Guard guard(room_mu_);
   const auto deadline = Clock::now() + std::chrono::milliseconds(config_.wait_ms_max);
-  const bool room = room_.wait_until(guard, deadline, [&] { return !crowded(bytes); });
+  const bool room = room_.wait_until(guard, deadline, [&] { return !crowded(); });
   return room ? Status::kOk : Status::kBusy;
 }
 

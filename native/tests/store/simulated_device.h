@@ -1,0 +1,98 @@
+// A device that forgets. Every file has its bytes as programs see them and a list of changes that
+// were not synced; cut() keeps an arbitrary subset of those changes, out of order, torn at sectors
+// of 512 bytes, and likewise of the changes of each directory. kill() forgets nothing (page cache).
+// Deterministic for one seed. Thread-safe. After die() everything fails with -EIO.
+#pragma once
+#include <map>
+#include <mutex>
+#include <random>
+#include <unordered_map>
+#include <vector>
+
+#include "store/device.h"
+
+namespace braidfs::store::test {
+
+// Sparse bytes in pages of 4096.
+class Bytes {
+ public:
+  void read(uint64_t offset, std::span<std::byte> out) const;
+  void write(uint64_t offset, std::span<const std::byte> in);
+  void punch(uint64_t offset, uint64_t length);
+  void resize(uint64_t size);
+  uint64_t size() const { return size_; }
+  uint64_t allocated() const { return pages_.size() * 4096; }
+  void flip(uint64_t offset, uint8_t bits);
+  std::vector<uint64_t> page_offsets() const;
+
+ private:
+  std::map<uint64_t, std::array<std::byte, 4096>> pages_;
+  uint64_t size_ = 0;
+};
+
+struct Change {
+  enum Kind : uint8_t { kWrite, kPunch, kResize } kind;
+  uint64_t offset = 0;
+  uint64_t length = 0;
+  std::vector<std::byte> bytes;
+};
+
+struct Inode {
+  Bytes now;
+  Bytes durable;
+  std::vector<Change> changes;
+};
+
+struct NameChange {
+  std::string name;
+  std::shared_ptr<Inode> inode;  // null: unlinked
+};
+
+struct Directory {
+  std::map<std::string, std::shared_ptr<Inode>> now;
+  std::map<std::string, std::shared_ptr<Inode>> durable;
+  std::vector<NameChange> changes;
+};
+
+// What survives a power cut, or what a killed process leaves: the same object plays the host.
+class Host {
+ public:
+  explicit Host(uint64_t seed) : random_(seed) {}
+
+  std::shared_ptr<Device> boot(bool new_boot = false);  // ends the device before
+  void kill();         // the process is gone, the page cache stays
+  void cut();          // power: what was not synced is dropped, reordered, torn
+  void die();          // from now on every call of the present device fails
+  // The host dies by itself before the n-th change from now (write, sync, rename ...).
+  void die_after(uint64_t changes);
+  bool dead() const;
+  uint64_t changes() const;
+
+  std::shared_ptr<Inode> find(const std::string& path);
+  void for_each_file(const std::string& prefix,
+                     const std::function<void(const std::string&, Inode&)>& visit);
+  uint64_t bytes_max = UINT64_MAX;  // ENOSPC beyond
+  uint64_t allocated();
+  int sync_result = 0;              // what fdatasync answers
+
+ private:
+  friend class SimulatedFile;
+  friend class SimulatedDevice;
+  bool alive(uint64_t generation) const { return !dead_ && generation == generation_; }
+  bool step(uint64_t generation);  // counts a change; false: dead
+  void sync(Inode& inode);
+  void sync(Directory& directory);
+  void lose(Inode& inode);
+  void apply(Bytes& bytes, const Change& change, bool torn);
+
+  mutable std::recursive_mutex mu_;
+  std::mt19937_64 random_;
+  std::map<std::string, Directory> directories_;
+  uint64_t generation_ = 0;
+  uint64_t boot_ = 1;
+  uint64_t changes_ = 0;
+  uint64_t die_at_ = UINT64_MAX;
+  bool dead_ = false;
+};
+
+}  // namespace braidfs::store::test

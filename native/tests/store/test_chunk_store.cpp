@@ -1,0 +1,376 @@
+// One property of the chunk store per test, on the simulated device.
+#include <thread>
+
+#include "fixture.h"
+
+namespace braidfs::store::test {
+namespace {
+
+constexpr uint32_t kMiB = 1u << 20;
+
+class Store : public ::testing::Test {
+ protected:
+  void open(StoreConfig config = small_config()) { store = open_store(host.boot(), config); }
+  void restart(bool new_boot = false) {
+    store.reset();
+    if (new_boot) host.cut();
+    else host.kill();
+    store = open_store(host.boot(new_boot));
+    ASSERT_TRUE(store);
+  }
+
+  Host host{1};
+  std::unique_ptr<ChunkStore> store;
+  const ObjectId id{7, 0};
+};
+
+TEST_F(Store, ReadsBackWhatWasWritten) {
+  open();
+  const Bytes8 bytes = pattern(1, 3 * kMiB + 777);
+  ASSERT_EQ(put(*store, id, 5000, bytes), Status::kOk);
+  EXPECT_EQ(get(*store, id, 5000, static_cast<uint32_t>(bytes.size())).bytes, bytes);
+  EXPECT_EQ(get(*store, id, 0, 5000).bytes, Bytes8(5000));
+}
+
+TEST_F(Store, ReadEndsWithTheObject) {
+  open();
+  ASSERT_EQ(put(*store, id, 0, pattern(1, 100)), Status::kOk);
+  EXPECT_EQ(get(*store, id, 50, 4096).bytes.size(), 50u);
+  EXPECT_EQ(get(*store, id, 100, 10).bytes.size(), 0u);
+  EXPECT_EQ(get(*store, id, 1u << 30, 10).bytes.size(), 0u);
+}
+
+TEST_F(Store, MissingObject) {
+  open();
+  ObjectFigures figures;
+  EXPECT_EQ(get(*store, id, 0, 10).status, Status::kNoObject);
+  EXPECT_EQ(store->stat(id, figures), Status::kNoObject);
+  EXPECT_EQ(store->sync(id), Status::kOk);
+  EXPECT_EQ(store->remove(id), Status::kOk);
+  EXPECT_EQ(store->punch(id, 0, 100), Status::kOk);
+}
+
+TEST_F(Store, HolesAreZerosWithTheirSum) {
+  open();
+  ASSERT_EQ(put(*store, id, 10 * kMiB, pattern(1, 4096)), Status::kOk);
+  EXPECT_EQ(get(*store, id, 4 * kMiB, 2 * kMiB).bytes, Bytes8(2 * kMiB));
+}
+
+TEST_F(Store, PartialWritesMerge) {
+  open();
+  Bytes8 expected = pattern(1, 8192);
+  ASSERT_EQ(put(*store, id, 0, expected), Status::kOk);
+  ASSERT_EQ(store->sync(id), Status::kOk);
+  const Bytes8 middle = pattern(2, 3000);
+  ASSERT_EQ(put(*store, id, 3000, middle), Status::kOk);
+  std::copy(middle.begin(), middle.end(), expected.begin() + 3000);
+  EXPECT_EQ(get(*store, id, 0, 8192).bytes, expected);
+  restart();
+  EXPECT_EQ(get(*store, id, 0, 8192).bytes, expected);
+}
+
+TEST_F(Store, WholeGroupOverwriteUsesTheOtherSlot) {
+  open();
+  ASSERT_EQ(put(*store, id, 0, pattern(1, kMiB)), Status::kOk);
+  ASSERT_EQ(store->sync(id), Status::kOk);
+  ASSERT_EQ(put(*store, id, 0, pattern(2, kMiB)), Status::kOk);
+  EXPECT_EQ(store->figures().redo_bytes, 0u);
+  EXPECT_EQ(get(*store, id, 0, kMiB).bytes, pattern(2, kMiB));
+  restart(true);  // never synced: the old bytes
+  EXPECT_EQ(get(*store, id, 0, kMiB).bytes, pattern(1, kMiB));
+}
+
+TEST_F(Store, SmallOverwriteOfDurableBlocksIsRedone) {
+  open();
+  ASSERT_EQ(put(*store, id, 0, pattern(1, kMiB)), Status::kOk);
+  ASSERT_EQ(store->sync(id), Status::kOk);
+  ASSERT_EQ(put(*store, id, 8192, pattern(2, 8192)), Status::kOk);
+  EXPECT_EQ(store->figures().redo_bytes, 8192u);
+  ASSERT_EQ(store->checkpoint(), Status::kOk);
+  EXPECT_EQ(store->figures().redo_bytes, 0u);
+  EXPECT_EQ(store->figures().log_bytes, 0u);
+  EXPECT_EQ(get(*store, id, 8192, 8192).bytes, pattern(2, 8192));
+}
+
+TEST_F(Store, RestartInTheSameBootKeepsEverythingAnswered) {
+  open();
+  const uint64_t incarnation = store->incarnation();
+  ASSERT_EQ(put(*store, id, 0, pattern(1, kMiB)), Status::kOk);
+  ASSERT_EQ(store->sync(id), Status::kOk);
+  ASSERT_EQ(put(*store, id, 4096, pattern(2, 4096)), Status::kOk);      // redo
+  ASSERT_EQ(put(*store, id, 2 * kMiB, pattern(3, 4096)), Status::kOk);  // in place
+  ASSERT_EQ(store->punch(id, 0, 4096), Status::kOk);
+  restart();
+  EXPECT_EQ(store->incarnation(), incarnation);
+  EXPECT_EQ(get(*store, id, 0, 4096).bytes, Bytes8(4096));
+  EXPECT_EQ(get(*store, id, 4096, 4096).bytes, pattern(2, 4096));
+  EXPECT_EQ(get(*store, id, 2 * kMiB, 4096).bytes, pattern(3, 4096));
+}
+
+TEST_F(Store, LostHostRaisesTheIncarnation) {
+  open();
+  const uint64_t incarnation = store->incarnation();
+  ASSERT_EQ(put(*store, id, 0, pattern(1, 4096)), Status::kOk);
+  restart(true);
+  EXPECT_EQ(store->incarnation(), incarnation + 1);
+}
+
+TEST_F(Store, CleanStopKeepsTheIncarnationOverAReboot) {
+  open();
+  ASSERT_EQ(put(*store, id, 0, pattern(1, 5000)), Status::kOk);
+  ASSERT_EQ(store->stop(), Status::kOk);
+  const uint64_t incarnation = store->incarnation();
+  restart(true);
+  EXPECT_EQ(store->incarnation(), incarnation);
+  EXPECT_EQ(get(*store, id, 0, 5000).bytes, pattern(1, 5000));
+  EXPECT_EQ(store->figures().objects, 1u);
+}
+
+TEST_F(Store, TruncateRefusesOlderWritesAndZerosTheTail) {
+  open();
+  ASSERT_EQ(put(*store, id, 0, pattern(1, 3 * kMiB)), Status::kOk);
+  ASSERT_EQ(store->truncate(id, kMiB + 100, 4), Status::kOk);
+  EXPECT_EQ(put(*store, id, 0, pattern(2, 10), 3), Status::kStaleTruncateEpoch);
+  EXPECT_EQ(put(*store, id, 2 * kMiB, pattern(2, 10), 4), Status::kOk);
+  Bytes8 expected = pattern(1, kMiB + 100);
+  expected.resize(2 * kMiB);
+  EXPECT_EQ(get(*store, id, 0, 2 * kMiB).bytes, expected);
+  restart(true);
+  EXPECT_EQ(put(*store, id, 0, pattern(2, 10), 3), Status::kStaleTruncateEpoch);
+  expected.resize(kMiB + 100);
+  EXPECT_EQ(get(*store, id, 0, kMiB).bytes, Bytes8(expected.begin(), expected.begin() + kMiB));
+}
+
+TEST_F(Store, TruncateOfAMissingObjectRemembersTheEpoch) {
+  open();
+  ASSERT_EQ(store->truncate(id, 0, 9), Status::kOk);
+  restart(true);
+  EXPECT_EQ(put(*store, id, 0, pattern(2, 10), 8), Status::kStaleTruncateEpoch);
+  EXPECT_EQ(put(*store, id, 0, pattern(2, 10), 9), Status::kOk);
+}
+
+TEST_F(Store, TruncateGivesSpaceBack) {
+  open();
+  ObjectFigures figures;
+  ASSERT_EQ(put(*store, id, 0, pattern(1, 4 * kMiB)), Status::kOk);
+  ASSERT_EQ(store->truncate(id, 4096, 1), Status::kOk);
+  ASSERT_EQ(store->stat(id, figures), Status::kOk);
+  EXPECT_EQ(figures.length, 4096u);
+  EXPECT_EQ(figures.epoch, 1u);
+  EXPECT_LE(figures.allocated, 3 * 4096u);
+}
+
+TEST_F(Store, PunchGivesSpaceBackAfterSync) {
+  open();
+  ObjectFigures figures;
+  ASSERT_EQ(put(*store, id, 0, pattern(1, 4 * kMiB)), Status::kOk);
+  ASSERT_EQ(store->punch(id, 4096, 3 * kMiB), Status::kOk);
+  EXPECT_EQ(get(*store, id, 4096, 3 * kMiB).bytes, Bytes8(3 * kMiB));
+  ASSERT_EQ(store->sync(id), Status::kOk);
+  ASSERT_EQ(store->stat(id, figures), Status::kOk);
+  EXPECT_LE(figures.allocated, kMiB + 8192u);
+  EXPECT_EQ(get(*store, id, 0, 4096).bytes, pattern(1, 4096));
+}
+
+TEST_F(Store, PunchWithoutSyncIsUndoneByACut) {
+  for (uint64_t seed = 0; seed < 30; ++seed) {
+    Host other(seed);
+    auto one = open_store(other.boot());
+    ASSERT_EQ(put(*one, id, 0, pattern(1, 16384)), Status::kOk);
+    ASSERT_EQ(one->sync(id), Status::kOk);
+    ASSERT_EQ(one->punch(id, 4096, 8192), Status::kOk);
+    ASSERT_EQ(put(*one, id, 4096, pattern(2, 4096)), Status::kOk);
+    one.reset();
+    other.cut();
+    one = open_store(other.boot(true));
+    EXPECT_EQ(get(*one, id, 0, 16384).bytes, pattern(1, 16384));
+  }
+}
+
+TEST_F(Store, DeletedObjectsStayAway) {
+  open();
+  ASSERT_EQ(put(*store, id, 0, pattern(1, 4096)), Status::kOk);
+  ASSERT_EQ(store->remove(id), Status::kOk);
+  EXPECT_EQ(put(*store, id, 0, pattern(1, 4096)), Status::kNoObject);  // a late write
+  EXPECT_EQ(get(*store, id, 0, 10).status, Status::kNoObject);
+  restart(true);
+  EXPECT_EQ(get(*store, id, 0, 10).status, Status::kNoObject);
+  EXPECT_EQ(store->figures().objects, 0u);
+}
+
+TEST_F(Store, FullTargetRefusesTheWriterAndKeepsTheRest) {
+  StoreConfig config = small_config();
+  config.capacity_bytes = 2 * kMiB;
+  open(config);
+  ASSERT_EQ(put(*store, id, 0, pattern(1, kMiB)), Status::kOk);
+  EXPECT_EQ(put(*store, id, kMiB, pattern(2, 2 * kMiB)), Status::kEnospc);
+  EXPECT_EQ(put(*store, id, 0, pattern(3, 4096)), Status::kOk);  // needs no more space
+  EXPECT_EQ(get(*store, id, 4096, 4096).status, Status::kOk);
+  ASSERT_EQ(store->remove(id), Status::kOk);
+  EXPECT_EQ(put(*store, {8, 0}, 0, pattern(2, kMiB)), Status::kOk);
+}
+
+TEST_F(Store, FullDeviceDamagesNothing) {
+  open();
+  ASSERT_EQ(put(*store, id, 0, pattern(1, kMiB)), Status::kOk);
+  ASSERT_EQ(store->sync(id), Status::kOk);
+  host.bytes_max = 1;
+  EXPECT_EQ(put(*store, id, kMiB, pattern(2, kMiB)), Status::kEnospc);
+  EXPECT_EQ(put(*store, id, 0, pattern(2, 4096)), Status::kEnospc);  // no room in the log
+  EXPECT_EQ(get(*store, id, 0, kMiB).bytes, pattern(1, kMiB));
+  host.bytes_max = UINT64_MAX;
+  EXPECT_EQ(put(*store, id, 0, pattern(2, 4096)), Status::kOk);
+  restart();
+  EXPECT_EQ(get(*store, id, 0, 4096).bytes, pattern(2, 4096));
+}
+
+TEST_F(Store, FailedSyncIsNeverForgotten) {
+  open();
+  ASSERT_EQ(put(*store, id, 0, pattern(1, 4096)), Status::kOk);
+  host.sync_result = -EIO;
+  EXPECT_EQ(store->sync(id), Status::kEio);
+  host.sync_result = 0;
+  EXPECT_EQ(store->sync(id), Status::kEio);
+  EXPECT_GT(store->figures().errors, 0u);
+}
+
+TEST_F(Store, FullLogWaitsForACheckpoint) {
+  StoreConfig config = small_config();
+  config.log_bytes_max = 64 << 10;
+  config.redo_bytes_max = 32 << 10;
+  open(config);
+  ASSERT_EQ(put(*store, id, 0, pattern(1, kMiB)), Status::kOk);
+  ASSERT_EQ(store->sync(id), Status::kOk);
+  for (uint64_t i = 0; i < 64; ++i) {
+    ASSERT_EQ(put(*store, id, i * 4096, pattern(i, 4096)), Status::kOk);
+    ASSERT_LE(store->figures().redo_bytes, config.redo_bytes_max + 4096);
+  }
+  EXPECT_GT(store->figures().checkpoints, 0u);
+}
+
+TEST_F(Store, LaneNeverWaits) {
+  open();
+  const Bytes8 bytes = pattern(1, 8192);
+  const WriteRequest request{.object = id, .epoch = 0, .offset = 0, .payload = bytes, .sums = {}};
+  WriteOp creating;
+  EXPECT_EQ(store->begin_write(creating, request, Wait::kNo), Status::kEagain);  // must create
+  ASSERT_EQ(store->write(request), Status::kOk);
+  WriteOp holder;
+  WriteOp other;
+  ASSERT_EQ(store->begin_write(holder, request, Wait::kNo), Status::kOk);
+  EXPECT_EQ(store->begin_write(other, request, Wait::kNo), Status::kEagain);
+  Bytes8 buffer(8192);
+  ReadOp reader;
+  const ReadRequest read{.object = id, .offset = 4096, .length = 4096, .buffer = buffer};
+  EXPECT_EQ(store->begin_read(reader, read, Wait::kNo), Status::kEagain);
+  holder = WriteOp();  // cancelled
+  EXPECT_EQ(store->begin_read(reader, read, Wait::kNo), Status::kOk);
+  EXPECT_TRUE(reader.plan().run_nowait());
+  uint64_t sum = 0;
+  EXPECT_EQ(store->finish_read(reader, {&sum, 1}).status, Status::kOk);
+}
+
+TEST_F(Store, UnfinishedPlanIsRefused) {
+  open();
+  const Bytes8 bytes = pattern(1, 8192);
+  WriteOp op;
+  const WriteRequest request{.object = id, .epoch = 0, .offset = 0, .payload = bytes, .sums = {}};
+  ASSERT_EQ(store->begin_write(op, request, Wait::kYes), Status::kOk);
+  EXPECT_EQ(store->finish_write(op), Status::kAborted);
+  EXPECT_EQ(get(*store, id, 0, 8192).bytes.size(), 0u);
+}
+
+TEST_F(Store, RefusesWhatIsOutOfBounds) {
+  open();
+  const Bytes8 bytes = pattern(1, 8192);
+  EXPECT_EQ(put(*store, id, kObjectBytesMax, bytes), Status::kEfbig);
+  EXPECT_EQ(put(*store, id, UINT64_MAX - 100, bytes), Status::kEfbig);
+  EXPECT_EQ(put(*store, id, 0, {}), Status::kBadRequest);
+  EXPECT_EQ(store->truncate(id, UINT64_MAX, 1), Status::kEfbig);
+  Bytes8 small(100);
+  std::vector<uint64_t> sums(1);
+  EXPECT_EQ(store->read({.object = id, .offset = 0, .length = 4096, .buffer = small}, sums).status,
+            Status::kBadRequest);
+}
+
+TEST_F(Store, CachesStayBounded) {
+  StoreConfig config = small_config();
+  config.objects_cached_max = 20;
+  config.groups_cached_max = 20;
+  config.files_open_max = 10;
+  open(config);
+  for (uint64_t i = 1; i <= 200; ++i) {
+    ASSERT_EQ(put(*store, {i, 0}, 0, pattern(i, 5000)), Status::kOk);
+    if (i % 10 == 0) {
+      ASSERT_EQ(store->checkpoint(), Status::kOk);
+    }
+  }
+  for (uint64_t i = 1; i <= 200; ++i) {
+    ASSERT_EQ(get(*store, {i, 0}, 0, 5000).bytes, pattern(i, 5000));
+    ASSERT_LE(store->figures().objects_cached, 40u);
+    ASSERT_LE(store->figures().groups_cached, 40u);
+  }
+}
+
+TEST_F(Store, TargetIdIsKept) {
+  open();
+  ASSERT_EQ(store->set_target(42), Status::kOk);
+  restart(true);
+  EXPECT_EQ(store->figures().target, 42u);
+  EXPECT_EQ(store->figures().uuid, uuid_of(2));
+}
+
+TEST_F(Store, RefusesForeignAndDamagedSuperblocks) {
+  open();
+  ASSERT_EQ(store->stop(), Status::kOk);
+  store.reset();
+  StoreConfig config = small_config();
+  config.cluster = uuid_of(9);
+  EXPECT_EQ(ChunkStore::open(host.boot(), config).message, "it belongs to another cluster");
+  config = small_config();
+  config.target = uuid_of(9);
+  EXPECT_EQ(ChunkStore::open(host.boot(), config).status, Status::kEinval);
+  for (const uint64_t offset : {0, 8, 40, 60, 100, 4000, 4090}) {
+    host.find("superblock")->now.flip(offset, 1);
+    EXPECT_EQ(ChunkStore::open(host.boot(), small_config()).status, Status::kEinval) << offset;
+    host.find("superblock")->now.flip(offset, 1);
+  }
+  EXPECT_EQ(ChunkStore::open(host.boot(), small_config()).status, Status::kOk);
+}
+
+TEST_F(Store, CreatesOnlyInAnEmptyDirectory) {
+  const auto device = host.boot();
+  std::shared_ptr<File> file;
+  ASSERT_EQ(device->open("thesis.tex", OpenMode::kCreate, file), 0);
+  EXPECT_EQ(ChunkStore::open(device, small_config()).status, Status::kEinval);
+  StoreConfig config = small_config();
+  config.create = false;
+  Host empty(2);
+  EXPECT_EQ(ChunkStore::open(empty.boot(), config).status, Status::kEinval);
+}
+
+TEST_F(Store, ConcurrentWritersOfOneBlockLeaveOneOfThem) {
+  open();
+  ASSERT_EQ(put(*store, id, 0, pattern(0, 64 << 10)), Status::kOk);
+  std::vector<std::thread> threads;
+  for (uint64_t t = 1; t <= 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 50; ++i) {
+        EXPECT_EQ(put(*store, id, 0, pattern(t, 64 << 10)), Status::kOk);
+        EXPECT_EQ(get(*store, id, 0, 64 << 10).bytes.size(), 64u << 10);
+        const Status synced = i % 10 == 0 ? store->sync(id) : Status::kOk;
+        EXPECT_EQ(synced, Status::kOk);
+        const Status checkpointed = i % 25 == 0 ? store->checkpoint() : Status::kOk;
+        EXPECT_EQ(checkpointed, Status::kOk);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const Bytes8 bytes = get(*store, id, 0, 64 << 10).bytes;
+  bool whole = false;
+  for (uint64_t t = 1; t <= 4; ++t) whole |= bytes == pattern(t, 64 << 10);
+  EXPECT_TRUE(whole);
+}
+
+}  // namespace
+}  // namespace braidfs::store::test

@@ -1,0 +1,102 @@
+// Flipped bits: in the blocks of an object, in record pages, in the log. Never wrong bytes.
+#include "fixture.h"
+
+namespace braidfs::store::test {
+namespace {
+
+constexpr uint32_t kLength = (1u << 20) + 70000;
+const ObjectId kId{7, 0};
+
+struct Stopped {
+  Host host{1};
+  Bytes8 expected = pattern(1, kLength);
+
+  Stopped() {
+    auto store = open_store(host.boot());
+    EXPECT_EQ(put(*store, kId, 0, expected), Status::kOk);
+    EXPECT_EQ(store->stop(), Status::kOk);
+  }
+  Inode& object() { return *host.find(object_path(kId)); }
+};
+
+TEST(Corruption, EveryFlippedBitOfABlockIsSeen) {
+  Stopped stopped;
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 300; ++i) {
+    const uint64_t at = random() % kLength;
+    const auto group = static_cast<uint32_t>(at / kGroupBytes);
+    const auto block = static_cast<uint32_t>(at % kGroupBytes / kBlockSize);
+    const uint64_t home = block_offset(group, 0, block) + at % kBlockSize;
+    const auto bit = static_cast<uint8_t>(1u << (random() % 8));
+    stopped.object().now.flip(home, bit);
+    std::vector<CorruptBlock> reported;
+    StoreConfig config = small_config();
+    config.on_corrupt = [&](const CorruptBlock& found) { reported.push_back(found); };
+    auto store = open_store(stopped.host.boot(), config);
+    EXPECT_EQ(get(*store, kId, 0, kLength).status, Status::kCorrupt);
+    ASSERT_EQ(reported.size(), 1u);
+    EXPECT_EQ(reported[0].object, kId);
+    EXPECT_EQ(reported[0].offset, at / kBlockSize * kBlockSize);
+    // A partial write of that block must not make the wrong bytes look right.
+    EXPECT_EQ(put(*store, kId, at / kBlockSize * kBlockSize, pattern(2, 1)), Status::kCorrupt);
+    EXPECT_EQ(store->stop(), Status::kOk);
+    stopped.object().now.flip(home, bit);
+  }
+}
+
+TEST(Corruption, EveryFlippedBitOfARecordPageIsSeen) {
+  Stopped stopped;
+  std::mt19937_64 random(2);
+  for (int i = 0; i < 300; ++i) {
+    const auto group = static_cast<uint32_t>(i % 2);
+    const uint64_t at = page_offset(group, 0) + random() % kPageSize;
+    stopped.object().now.flip(at, 4);
+    auto store = open_store(stopped.host.boot());
+    EXPECT_EQ(get(*store, kId, 0, kLength).status, Status::kCorrupt) << "byte " << at;
+    store.reset();
+    stopped.object().now.flip(at, 4);
+    stopped.host.kill();
+  }
+  auto store = open_store(stopped.host.boot());
+  EXPECT_EQ(get(*store, kId, 0, kLength).bytes, stopped.expected);
+}
+
+TEST(Corruption, DamagedObjectCanBeDeleted) {
+  Stopped stopped;
+  stopped.object().now.flip(100, 1);
+  auto store = open_store(stopped.host.boot());
+  EXPECT_EQ(get(*store, kId, 0, 10).status, Status::kCorrupt);
+  EXPECT_EQ(store->remove(kId), Status::kOk);
+  EXPECT_EQ(get(*store, kId, 0, 10).status, Status::kNoObject);
+}
+
+// The durable part of the log refuses to open; its last, unproven entries count as a torn end.
+TEST(Corruption, FlippedBitInTheLogIsRefusedOrDropped) {
+  Host host(3);
+  auto store = open_store(host.boot());
+  for (uint64_t i = 0; i < 20; ++i) {
+    ASSERT_EQ(put(*store, kId, i * 4096, pattern(i, 4096)), Status::kOk);
+    ASSERT_EQ(store->sync(kId), Status::kOk);
+  }
+  store.reset();
+  host.kill();
+  std::string path;
+  host.for_each_file("wal", [&](const std::string& name, Inode& inode) {
+    if (inode.now.size() > kSegmentHeaderSize) path = name;
+  });
+  const uint64_t size = host.find(path)->now.size();
+  std::mt19937_64 random(3);
+  for (int i = 0; i < 200; ++i) {
+    const uint64_t at = kSegmentHeaderSize + random() % (size - kSegmentHeaderSize - 500);
+    host.find(path)->now.flip(at, 2);
+    const StoreOpened opened = ChunkStore::open(host.boot(), small_config());
+    EXPECT_EQ(opened.status, Status::kCorrupt) << at;
+    EXPECT_NE(opened.message.find("damaged"), std::string::npos);
+    host.find(path)->now.flip(at, 2);
+  }
+  store = open_store(host.boot());
+  EXPECT_EQ(get(*store, kId, 19 * 4096, 4096).bytes, pattern(19, 4096));
+}
+
+}  // namespace
+}  // namespace braidfs::store::test

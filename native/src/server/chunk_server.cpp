@@ -80,19 +80,27 @@ TargetOpened ChunkServer::target_open(const TargetConfig& config) {
   return {.index = services_.targets.count() - 1, .message = {}};
 }
 
+store::ChunkStore* ChunkServer::store_at(size_t index) {
+  return index < services_.targets.count() ? services_.targets.at(index).store.get() : nullptr;
+}
+
 Status ChunkServer::target_assign(size_t index, uint32_t target) {
-  if (index >= services_.targets.count() || target == 0) return Status::kEinval;
+  const std::scoped_lock lock(targets_mu_);
+  store::ChunkStore* const chosen = store_at(index);
+  if (chosen == nullptr || target == 0) return Status::kEinval;
   auto& entry = services_.targets.at(index);
   if (entry.target.load() == target) return Status::kOk;
   if (services_.targets.find(target) != nullptr) return Status::kEinval;
-  const Status status = entry.store->set_target(target);
+  const Status status = chosen->set_target(target);
   if (status == Status::kOk) entry.target.store(target, std::memory_order_release);
   return status;
 }
 
 bool ChunkServer::target_figures(size_t index, store::StoreFigures& figures) {
-  if (index >= services_.targets.count()) return false;
-  figures = services_.targets.at(index).store->figures();
+  const std::scoped_lock lock(targets_mu_);
+  store::ChunkStore* const chosen = store_at(index);
+  if (chosen == nullptr) return false;
+  figures = chosen->figures();
   return true;
 }
 
@@ -138,12 +146,17 @@ void ChunkServer::stop(uint32_t deadline_ms) {
   stop_targets();
 }
 
+// Closed, not only stopped: another process may open the directories from now on.
 void ChunkServer::stop_targets() {
+  const std::scoped_lock lock(targets_mu_);
   for (size_t index = 0; index < services_.targets.count(); ++index) {
-    const Status status = services_.targets.at(index).store->stop();
+    auto& entry = services_.targets.at(index);
+    const Status status = entry.store->stop();
+    entry.store.reset();
     if (status == Status::kOk) continue;
     services_.events.log(LogLevel::kError,
-                         "a target could not be synced at the end (status " +
+                         "target " + std::to_string(entry.target.load()) +
+                             " could not be synced at the end (status " +
                              std::to_string(static_cast<int>(status)) +
                              "): it is recovered at the next start");
   }
@@ -206,12 +219,10 @@ bool ChunkServer::adopt(Adoption adoption) {
 
 std::map<std::string, uint64_t> ChunkServer::counters() {
   std::map<std::string, uint64_t> sums;
-  const std::scoped_lock lock(mu_);
-  for (const auto& lane : lanes_) lane->counters().each([&](const char* name, const Counter& value) {
-    sums[name] += value.load(std::memory_order_relaxed);
-  });
+  count_lanes(sums);
   for (size_t index = 0; index < services_.targets.count(); ++index) {
-    const store::StoreFigures figures = services_.targets.at(index).store->figures();
+    store::StoreFigures figures;
+    if (!target_figures(index, figures)) continue;
     sums["log_bytes"] += figures.log_bytes;
     sums["redo_bytes"] += figures.redo_bytes;
     sums["checkpoints"] += figures.checkpoints;
@@ -223,6 +234,15 @@ std::map<std::string, uint64_t> ChunkServer::counters() {
   sums["events_dropped"] = services_.events.dropped();
   sums["sessions_live"] = services_.sessions.live_count();
   return sums;
+}
+
+void ChunkServer::count_lanes(std::map<std::string, uint64_t>& sums) {
+  const std::scoped_lock lock(mu_);
+  for (const auto& lane : lanes_) {
+    lane->counters().each([&](const char* name, const Counter& value) {
+      sums[name] += value.load(std::memory_order_relaxed);
+    });
+  }
 }
 
 }  // namespace braidfs::server

@@ -82,6 +82,8 @@ class ChunkServer {
   Lane& lane_for(const Adoption& adoption, size_t& index);
   bool wait_for_connections(uint32_t deadline_ms) const;
   void stop_targets();
+  store::ChunkStore* store_at(size_t index);  // targets_mu_ held
+  void count_lanes(std::map<std::string, uint64_t>& sums);
 
   enum class Phase : uint8_t { kNew, kRunning, kStopped };
 
@@ -90,7 +92,8 @@ class ChunkServer {
   Services services_;
   ConnectionRegistry registry_;
   std::vector<std::unique_ptr<Lane>> lanes_;
-  std::mutex mu_;  // guards lanes_ against its end in stop()
+  std::mutex targets_mu_;  // guards the stores against their end in stop(); lanes end before it
+  std::mutex mu_;          // guards lanes_ against its end in stop()
 };
 
 }  // namespace braidfs::server

@@ -1,5 +1,5 @@
-// The targets of this process. Grows only: a target, once open, stays until the server stops, so
-// lanes find one without a lock. ANY THREAD; add() by one thread at a time.
+// The targets of this process. Grows only: a target, once open, stays until the lanes have ended,
+// so they find one without a lock. ANY THREAD; add() by one thread at a time.
 #pragma once
 #include <array>
 #include <atomic>

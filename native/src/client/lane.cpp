@@ -75,8 +75,7 @@ void Lane::submit(Call* call) {
 void Lane::route(Call* call) {
   const auto node = node_of_target_.find(call->target);
   if (node == node_of_target_.end()) return rest(call);
-  node_put(node->second);
-  links_.find(node->second)->second->submit(call);
+  links_.find(node->second)->second->submit(call);  // made by target_put()
 }
 
 void Lane::node_put(uint32_t node) {
@@ -84,7 +83,10 @@ void Lane::node_put(uint32_t node) {
   if (!link) link = std::make_unique<Link>(*this, node);
 }
 
-void Lane::target_put(uint32_t target, uint32_t node) { node_of_target_[target] = node; }
+void Lane::target_put(uint32_t target, uint32_t node) {
+  node_put(node);
+  node_of_target_[target] = node;
+}
 
 void Lane::connection_put(uint32_t node, net::UniqueFd socket) {
   node_put(node);

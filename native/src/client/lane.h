@@ -101,7 +101,7 @@ class Lane {
   net::EventLoop loop_;
   std::thread thread_;
   std::unordered_map<uint32_t, uint32_t> node_of_target_;
-  std::unordered_map<uint32_t, std::unique_ptr<Link>> links_;
+  std::unordered_map<uint32_t, std::unique_ptr<Link>> links_;  // only *_put() add to it
   std::vector<std::unique_ptr<Call>> calls_;
   std::vector<Call*> idle_calls_;
   std::vector<Resting> resting_;

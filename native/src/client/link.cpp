@@ -174,6 +174,7 @@ void Link::sendable() { pump(); }
 void Link::closed(int error, const std::string& reason) {
   lane_.log(LogLevel::kWarning, "connection to node " + std::to_string(node_) + " ended: " + reason +
                                     (error == 0 ? "" : std::string(" (") + std::strerror(error) + ")"));
+  ++lane_.counters().connections_lost;
   requeue_unanswered();
   stream_.reset();
   if (waiting() > 0) ask_for_connection(lane_.loop().now());
@@ -230,9 +231,9 @@ void Link::expire(std::deque<Call*>& queue, Clock::time_point now) {
 }
 
 void Link::fail_queue(std::deque<Call*>& queue, Status status) {
-  std::deque<Call*> failed;
-  failed.swap(queue);
-  for (Call* call : failed) {
+  while (!queue.empty()) {  // ends: what a failed call lets proceed has a failed call less to wait for
+    Call* call = queue.front();
+    queue.pop_front();
     call->status = status;
     lane_.finished(call);
   }

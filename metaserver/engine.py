@@ -141,7 +141,10 @@ class Engine:
                 self._check_served(row, session, connection)
                 outcome = self._run(connection, row, frame, time)
         except FsError as error:
-            outcome = _failure(error, Txn(0))
+            self.counts[row.op, int(error.status)] += 1
+            if not header.flags & FLAG_ONEWAY:
+                self._send(connection, header, _failure(error, Txn(0)))  # shows nothing: no hold
+            return
         except ParkedError as parked:
             connection.in_flight += 1
             self._parked.setdefault(parked.ino, []).append((connection, frame))

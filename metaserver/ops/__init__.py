@@ -67,7 +67,7 @@ HANDLERS: Final[dict[Op, Handler]] = {
     Op.LINK: Handler(link),
     Op.CREATE: Handler(create),
     Op.OPEN: Handler(open_),
-    Op.CLOSE: Handler(close),
+    Op.CLOSE: Handler(close, Access.CONTROL),
     Op.READDIR: Handler(readdir),
     Op.COMMIT: Handler(commit),
     Op.GETXATTR: Handler(getxattr),

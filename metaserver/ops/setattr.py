@@ -62,7 +62,7 @@ def _check_resizable(inode: Inode, request: SetAttr, context: Context) -> None:
         raise FsError(Status.EISDIR)
     if not inode.is_file:
         raise FsError(Status.EINVAL, "not a regular file")
-    if not 0 <= max(request.size, request.written_size) <= FILE_SIZE_MAX:
+    if not all(0 <= size <= FILE_SIZE_MAX for size in (request.size, request.written_size)):
         raise FsError(Status.EFBIG)
     context.check_not_truncating(inode.ino)
 

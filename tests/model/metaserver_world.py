@@ -173,7 +173,7 @@ class World:
             client.send()
         elif action < 0.88:
             client.receive(self.random.randint(1, 4))
-        elif action < 0.92:
+        elif action < 0.91:
             self.bench.commit()
         elif action < 0.955:
             client.connect()

@@ -19,14 +19,14 @@ def run_world(seed: int, steps: int) -> World:
     return world
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(10))
 def test_no_answered_operation_is_missing(seed: int) -> None:
     world = run_world(seed, 2500)
-    assert world.crashes > 60
-    assert world.replayed["applied"] > 100, "kills must have cost uncommitted mutations"
-    assert world.replayed["stored"] > 10, "kills must have hit between commit and reply"
+    assert world.crashes > 80
+    assert world.replayed["applied"] > 20, "kills must have cost uncommitted mutations"
+    assert world.replayed["stored"] > 20, "kills must have hit between commit and reply"
     assert world.replayed["failed"] == 0
-    assert world.answers["CREATE"] > 100 and world.answers["RENAME"] > 10
+    assert world.answers["CREATE"] > 30 and world.answers["RENAME"] > 5
 
 
 @pytest.mark.full

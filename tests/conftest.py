@@ -67,7 +67,9 @@ def sized(full: bool) -> Callable[[int, int], int]:
 
 def _new_state() -> Path:
     STATES.mkdir(parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix="cluster-", dir=STATES))
+    state = Path(tempfile.mkdtemp(prefix="cluster-", dir=STATES))
+    state.chmod(0o755)  # tests become other users on its mount
+    return state
 
 
 def _kill_clients() -> None:

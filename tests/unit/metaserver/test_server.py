@@ -1,0 +1,202 @@
+"""The whole metaserver over a transport in memory, with a storage server that only notes calls."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import trio
+
+from fscommon.auth.handshake import HelloFields
+from fscommon.errors import FsError, Status
+from fscommon.layout.attributes import unpack_attributes
+from fscommon.net.memory import MemoryTransport
+from fscommon.net.serve import Peer, serve
+from fscommon.net.stream import FrameStream
+from fscommon.observe.metrics import Metrics
+from fscommon.rpc.caller import Caller as RpcCaller
+from fscommon.rpc.caller import open_caller
+from fscommon.wire.frame import encode_frame
+from fscommon.wire.header import FLAG_REPLY
+from fscommon.wire.messages import (
+    SET_SIZE,
+    Close,
+    Create,
+    Empty,
+    Open,
+    Register,
+    SessionOpen,
+    SetAttr,
+    TargetReport,
+    Unlink,
+)
+from fscommon.wire.ops import Op
+from metaserver.config import MetaserverConfig
+from metaserver.fsck import check
+from metaserver.records import all_of
+from metaserver.server import Metaserver
+from metaserver.store.memory import MemoryStore
+
+from .bench import ROOT, USER
+
+KEY = b"k" * 32
+META, STORAGE = "127.0.0.1:7400", "127.0.0.1:7411"
+
+
+@dataclass
+class FakeStorage:
+    """Answers every data op with OK once `answers` says so."""
+
+    calls: list[tuple[Op, int, int, int]] = field(default_factory=list)
+    status: int = 0
+
+    async def serve(self, peer: Peer, stream: FrameStream) -> None:
+        assert peer.purpose == "server"
+        while batch := await stream.receive_batch():
+            for frame in batch:
+                header = frame.header
+                if not self.status:
+                    self.calls.append(
+                        (Op(header.op), header.file_id, header.stripe_index, header.offset)
+                    )
+                await stream.send(
+                    encode_frame(
+                        header.op,
+                        flags=FLAG_REPLY,
+                        request_id=header.request_id,
+                        status=self.status,
+                    )
+                )
+
+    def of(self, op: Op) -> list[tuple[int, int, int]]:
+        return [call[1:] for call in self.calls if call[0] is op]
+
+
+@dataclass
+class Running:
+    transport: MemoryTransport
+    storage: FakeStorage
+    store: MemoryStore
+    server: Metaserver
+    stopping: trio.Event
+
+    @asynccontextmanager
+    async def caller(self, purpose: str = "meta") -> AsyncIterator[RpcCaller]:
+        async with open_caller(
+            META, key=KEY, hello=HelloFields(purpose, "test"), timeout_s=5, transport=self.transport
+        ) as caller:
+            yield caller
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[RpcCaller]:
+        async with self.caller() as caller:
+            await caller.call(Op.SESSION_OPEN, SessionOpen(0, "test", (), 0), 5)
+            yield caller
+
+
+@asynccontextmanager
+async def running(store: MemoryStore, **settings: float) -> AsyncIterator[Running]:
+    transport, storage = MemoryTransport(), FakeStorage()
+    config = MetaserverConfig(Path("unused"), Path("unused"), listen=META, **settings)  # type: ignore[arg-type]
+    server = Metaserver(config, store, Metrics("metaserver"), key=KEY, transport=transport)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(_serve_storage, transport, storage)
+        stopping = trio.Event()
+        await nursery.start(server.run, stopping)
+        running = Running(transport, storage, store, server, stopping)
+        async with running.caller("server") as caller:
+            reports = tuple(
+                TargetReport(0, bytes([i]) * 16, 1, 1 << 40, 1 << 39, 0, 0) for i in (1, 2)
+            )
+            await caller.call(Op.REGISTER, Register(0, b"n" * 16, "n", STORAGE, b"", reports), 5)
+        yield running
+        stopping.set()
+        nursery.cancel_scope.cancel()
+
+
+async def _serve_storage(
+    transport: MemoryTransport, storage: FakeStorage, task_status: trio.TaskStatus[object]
+) -> None:
+    await serve(
+        STORAGE, key=KEY, on_connection=storage.serve, transport=transport, task_status=task_status
+    )
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with trio.fail_after(10):
+        while not condition():  # noqa: ASYNC110 - of tasks that tell nobody
+            await trio.sleep(0.01)
+
+
+def grow_and(ino: int, size: int) -> SetAttr:
+    return SetAttr(ino, SET_SIZE, 0, 0, 0, size, 0, 0, 0, 5 << 20, 1)
+
+
+async def test_a_shrink_cuts_every_object_before_it_is_answered() -> None:
+    async with running(MemoryStore()) as run, run.client() as client:
+        opened = await client.call(Op.CREATE, Create(ROOT, b"f", 0o644, True, True, USER), 5)
+        ino = unpack_attributes(opened.attributes).ino
+        shrunk = await client.call(Op.SETATTR, grow_and(ino, (2 << 20) + 5), 5)
+        assert unpack_attributes(shrunk.attributes).size == (2 << 20) + 5
+        assert sorted(run.storage.of(Op.TRUNCATE)) == [(ino, 0, (1 << 20) + 5), (ino, 1, 1 << 20)]
+        grown = await client.call(Op.SETATTR, grow_and(ino, 9 << 20), 5)
+        assert unpack_attributes(grown.attributes).size == 9 << 20
+
+
+async def test_a_shrink_goes_on_when_a_storage_server_comes_back() -> None:
+    async with running(MemoryStore()) as run, run.client() as client:
+        opened = await client.call(Op.CREATE, Create(ROOT, b"f", 0o644, True, True, USER), 5)
+        ino = unpack_attributes(opened.attributes).ino
+        run.storage.status = int(Status.EIO)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.call, Op.SETATTR, grow_and(ino, 5), 10)
+            await until(lambda: ino in run.server.engine.services.intents)
+            run.storage.status = 0
+        assert len(run.storage.of(Op.TRUNCATE)) >= 2
+
+
+async def test_removed_files_lose_their_objects() -> None:
+    store = MemoryStore()
+    async with running(store) as run, run.client() as client:
+        for name in (b"closed", b"open"):
+            opened = await client.call(Op.CREATE, Create(ROOT, name, 0o644, True, True, USER), 5)
+            ino = unpack_attributes(opened.attributes).ino
+            if name == b"closed":
+                closed = ino
+                await client.call(Op.CLOSE, Close((ino,)), 5)
+            await client.call(Op.UNLINK, Unlink(ROOT, name), 5)
+        await until(lambda: len(run.storage.of(Op.DELETE)) >= 2)
+        assert {call[0] for call in run.storage.of(Op.DELETE)} == {closed}
+        await client.call(Op.CLOSE, Close((ino,)), 5)
+        await until(lambda: len(run.storage.of(Op.DELETE)) >= 4)
+        await until(lambda: not run.server.engine.stored(all_of(b"O"), 9))
+    assert check(store.snapshot()) == []
+
+
+async def test_a_silent_client_is_fenced_and_its_file_cut() -> None:
+    store = MemoryStore()
+    async with running(store, session_timeout_s=0.3) as run:
+        async with run.client() as client:
+            opened = await client.call(Op.CREATE, Create(ROOT, b"f", 0o644, True, True, USER), 5)
+            ino = unpack_attributes(opened.attributes).ino
+            session = run.server.engine.sessions.ids()[0]
+            await until(
+                lambda: bool(run.storage.of(Op.FENCE)) and not len(run.server.engine.sessions)
+            )
+            assert run.storage.of(Op.FENCE) == [(0, 0, session)]
+            await until(lambda: len(run.storage.of(Op.TRUNCATE)) == 2)
+        async with run.client() as client:
+            await client.call(Op.OPEN, Open(ino, False), 5)
+            with pytest.raises(FsError):
+                await client.call(Op.OPEN, Open(4711, False), 5)
+
+
+async def test_everything_answered_is_committed_at_a_clean_stop() -> None:
+    store = MemoryStore()
+    async with running(store) as run, run.client() as client:
+        for index in range(50):
+            request = Create(ROOT, b"%d" % index, 0o644, True, True, USER)
+            await client.call(Op.CREATE, request, 5)
+        await client.call(Op.BARRIER, Empty(), 5)
+    assert len(list(store.snapshot().range(b"D", b"E"))) == 50

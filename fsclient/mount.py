@@ -118,7 +118,11 @@ class MountedClient:
                 self._nursery = tasks
                 meta = self._make_meta()
                 await tasks.start(meta.run)
-                await self._serve(meta, signals, tasks, reporter)
+                try:
+                    await self._serve(meta, signals, tasks, reporter)
+                finally:
+                    with trio.CancelScope(shield=True):
+                        await meta.close()  # a session left behind would delay a recovery
                 tasks.cancel_scope.cancel()
         self._log.info("unmounted", mountpoint=self._plan.mountpoint)
 
@@ -173,7 +177,7 @@ class MountedClient:
             with trio.CancelScope(shield=True), trio.move_on_after(UNMOUNT_TIMEOUT_S):
                 await kernel.unmount(self._plan.mountpoint)
             raise
-        await self._close(fuse, datapath, files, meta)
+        await self._close(fuse, datapath, files)
 
     def _make_datapath(self, meta: MetaClient) -> Datapath:
         options = self._plan.options
@@ -274,15 +278,12 @@ class MountedClient:
 
     # ---- down ---------------------------------------------------------------------------------
 
-    async def _close(
-        self, fuse: FuseSession, datapath: Datapath, files: FileSystem, meta: MetaClient
-    ) -> None:
-        """Nothing can come from the kernel any more: drain, make durable, say goodbye."""
+    async def _close(self, fuse: FuseSession, datapath: Datapath, files: FileSystem) -> None:
+        """Nothing can come from the kernel any more: drain what is dirty."""
         fuse.stop()
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(datapath.stop, int(DRAIN_TIMEOUT_S * 1000))
             files.closer.flush()
-            await meta.close()
 
     @asynccontextmanager
     async def _metrics(

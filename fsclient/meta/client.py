@@ -145,8 +145,11 @@ class MetaClient:
     async def close(self) -> None:
         """Make everything durable and end the session; gives up after CLOSE_TIMEOUT_S."""
         with trio.move_on_after(CLOSE_TIMEOUT_S):
-            await self.call(Op.BARRIER, Empty(), Empty)
-            await self.call(Op.SESSION_CLOSE, Empty(), Empty)
+            try:
+                await self.call(Op.BARRIER, Empty(), Empty)
+                await self.call(Op.SESSION_CLOSE, Empty(), Empty)
+            except FsError as error:
+                self._events.log(f"the session was not closed: {error}")
 
     async def _announce_ready(self, task_status: trio.TaskStatus[None]) -> None:
         await self._ready.wait()

@@ -17,7 +17,7 @@ import itertools
 import struct
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from fscommon.errors import FsError, ProtocolError, Status
@@ -192,6 +192,8 @@ class Engine:
         except struct.error:
             bad = FsError(Status.BAD_REQUEST, "a number does not fit its field")
             return _failure(bad, tx.foreign)
+        if tx.touched:
+            reply = replace(reply, parents=b"".join(tx.touched))
         body = encode(reply)
         txn = Txn(0)
         foreign = tx.foreign

@@ -150,7 +150,8 @@ class Files:
     def _register(self, inode: OpenInode, reply: Opened) -> Attributes:
         inode.file_id = file_id_of(reply.layout)
         self._lanes.inode_put(reply.attributes, reply.layout, reply.capability)
-        return self._inodes.see(unpack_attributes(reply.attributes))
+        self._inodes.see_parents(reply.parents)
+        return self._inodes.see_record(reply.attributes)
 
     async def _truncate_existing(self, inode: OpenInode) -> Attributes:
         try:
@@ -184,9 +185,8 @@ class Files:
                 inode.file_id = file_id_of(reply.layout)
                 self._lanes.inode_resize(reply.attributes, reply.layout, reply.capability)
         self._inodes.changed()
-        attributes = unpack_attributes(reply.attributes)
-        self._inodes.wrote_pages(attributes)
-        return self._inodes.see(attributes)
+        self._inodes.wrote_pages(unpack_attributes(reply.attributes))
+        return self._inodes.see_record(reply.attributes)
 
     def _take(self, inode: OpenInode | None) -> tuple[int, Written]:
         written = self._lanes.inode_take(inode.ino) if inode and inode.is_writable else None
@@ -235,9 +235,8 @@ class Files:
             return
         record = decode(Entry, body).attributes
         self._inodes.changed()
-        attributes = unpack_attributes(record)
-        self._inodes.wrote_pages(attributes)
-        self._inodes.see(attributes)
+        self._inodes.wrote_pages(unpack_attributes(record))
+        self._inodes.see_record(record)
         self._lanes.commit_done(token, 0, record)
 
 

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 
-from fscommon.layout.attributes import Attributes
+from fscommon.layout.attributes import ATTRIBUTES_SIZE, Attributes, unpack_attributes
 from fscommon.wire.messages import COMMIT_KILL_SUIDGID, COMMIT_MTIME, COMMIT_SIZE
 
 from .ports import Lanes, Written
@@ -49,6 +49,7 @@ class Inodes:
         self._lanes = lanes
         self._clock = clock
         self._bare_s = bare_s
+        self._valid_ms = int(bare_s * 1000)
         self._bare: dict[int, float] = {}
         self._open: dict[int, OpenInode] = {}
         self._page_versions: OrderedDict[int, int] = OrderedDict()
@@ -108,6 +109,16 @@ class Inodes:
             known = merge_written(known, written)
         current = self._lanes.inode_written(attributes.ino) if inode.is_writable else None
         return merge_written(known, current) if current else known
+
+    def see_record(self, record: bytes) -> Attributes:
+        """see(), for a record as it came; native answers the kernel's next questions from it."""
+        self._lanes.attributes_put(record, self._valid_ms)
+        return self.see(unpack_attributes(record))
+
+    def see_parents(self, records: bytes) -> None:
+        """Directories in which a name came or went."""
+        for start in range(0, len(records), ATTRIBUTES_SIZE):
+            self._lanes.attributes_put(records[start : start + ATTRIBUTES_SIZE], self._valid_ms)
 
     def changed(self) -> None:
         self.change_count += 1

@@ -6,7 +6,7 @@ Opens are in fsclient.fs.files, directory listings in fsclient.fs.directories.
 """
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.attributes import Attributes, unpack_attributes
+from fscommon.layout.attributes import Attributes
 from fscommon.limits import (
     NAME_LENGTH_MAX,
     SYMLINK_LENGTH_MAX,
@@ -118,7 +118,8 @@ class Namespace:
         _check_name(new_name)
         request = Rename(parent, name, new_parent, new_name, flags)
         reply = await self._meta.call(Op.RENAME, request, Renamed)
-        self._inodes.see(unpack_attributes(reply.attributes))
+        self._inodes.see_record(reply.attributes)
+        self._inodes.see_parents(reply.parents)
         if reply.replaced:
             self._lost_name(reply.replaced)
         self._inodes.changed()
@@ -159,7 +160,8 @@ class Namespace:
     # ---- inside -------------------------------------------------------------------------------
 
     def _see(self, reply: Entry) -> Attributes:
-        return self._inodes.see(unpack_attributes(reply.attributes))
+        self._inodes.see_parents(reply.parents)
+        return self._inodes.see_record(reply.attributes)
 
     def _made(self, reply: Entry) -> Attributes:
         self._inodes.changed()
@@ -167,10 +169,11 @@ class Namespace:
 
     def _removed(self, reply: Removed) -> None:
         self._lost_name(reply.attributes)
+        self._inodes.see_parents(reply.parents)
         self._inodes.changed()
 
     def _lost_name(self, record: bytes) -> None:
-        attributes = self._inodes.see(unpack_attributes(record))
+        attributes = self._inodes.see_record(record)
         if attributes.nlink == 0:
             self._inodes.departed(attributes)
 

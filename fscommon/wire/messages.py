@@ -86,9 +86,13 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Reply of everything that yields an inode."""
+    """Reply of everything that yields an inode.
+
+    parents, here and below: the attribute records, after the op, of the directories in which it
+    made or removed a name; the kernel asks for them next."""
 
     attributes: bytes  # 128 bytes, packed
+    parents: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +174,7 @@ class Removed:
     """What lost a link: attributes after it (nlink 0 when it was the last)."""
 
     attributes: bytes
+    parents: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +190,7 @@ class Rename:
 class Renamed:
     attributes: bytes  # of the moved inode
     replaced: bytes  # of the inode that lost its name or was exchanged, b"" if none
+    parents: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +229,7 @@ class Opened:
     attributes: bytes
     layout: bytes
     capability: bytes
+    parents: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,4 +100,4 @@ def touch_directory(tx: Transaction, directory: Inode, now_ns: int, *, subdirect
         nlink=attributes.nlink + subdirectories,
         data_version=attributes.data_version + 1,
     )
-    save(tx, changed)
+    tx.touched.append(save(tx, changed))

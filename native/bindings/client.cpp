@@ -105,6 +105,12 @@ void inode_resize(Datapath& path, const nb::bytes& attributes, const nb::bytes& 
   checked(taken, "a malformed record, or too many inodes");
 }
 
+void attributes_put(Datapath& path, const nb::bytes& attributes, uint32_t valid_ms) {
+  const auto now = braidfs::fuse::AttributeTable::Clock::now();
+  checked(path.attributes().put(view(attributes), std::chrono::milliseconds(valid_ms), now),
+          "a malformed record");
+}
+
 nb::object written_tuple(const std::optional<braidfs::client::Written>& written) {
   if (!written) return nb::none();
   return nb::make_tuple(written->size, written->mtime_ns, written->flags);
@@ -188,6 +194,9 @@ void bind_cluster(nb::class_<Datapath>& type) {
 void bind_tables(nb::class_<Datapath>& type) {
   type.def("inode_put", &inode_put, "attributes"_a, "layout"_a, "capability"_a)
       .def("inode_resize", &inode_resize, "attributes"_a, "layout"_a, "capability"_a)
+      .def("attributes_put", &attributes_put, "attributes"_a, "valid_ms"_a)
+      .def("attributes_drop",
+           [](Datapath& path, uint64_t ino) { path.attributes().drop(ino); }, "ino"_a)
       .def("inode_drop", [](Datapath& path, uint64_t ino) { path.core().inode_drop(ino); }, "ino"_a,
            ReleaseGil())
       .def("inode_written",

@@ -62,6 +62,7 @@ class Datapath final : private fuse::SessionObserver {
   int invalidate_entry(uint64_t parent, std::string_view name) {
     return session_.invalidate_entry(parent, name);
   }
+  fuse::AttributeTable& attributes() noexcept { return session_.attributes(); }
   void session_put(uint64_t session) noexcept { cluster_session_ = session; }
   std::vector<std::pair<std::string, uint64_t>> counters();
 

@@ -83,9 +83,27 @@ void Lane::handle(std::span<const std::byte> bytes) {
           [&](const FsyncRequest& r) { half.fsync(context_, r); },
           [&](const ForgetRequest& r) { parts_.upcalls.forget(r); },
           [&](const InterruptRequest& r) { interrupted(r); },
-          [&](const UpcallRequest& r) { parts_.upcalls.upcall(r); },
+          [&](const UpcallRequest& r) {
+            if (!answered(r)) parts_.upcalls.upcall(r);
+          },
       },
       request);
+}
+
+bool Lane::answered(const UpcallRequest& request) {
+  if (request.opcode != FUSE_GETATTR && request.opcode != FUSE_GETXATTR) return false;
+  const auto now = AttributeTable::Clock::now();
+  const RequestHead& head = request.head;
+  const uint64_t ino = head.nodeid == FUSE_ROOT_ID ? parts_.root_ino : head.nodeid;
+  if (request.opcode == FUSE_GETXATTR) {
+    if (!parts_.attributes.is_bare(ino, now)) return false;
+    parts_.channels.reply_error(context_.index, head.unique, ENODATA);
+    return true;
+  }
+  const auto known = parts_.attributes.getattr(ino, head.nodeid, now);
+  if (!known) return false;
+  parts_.channels.reply_body(context_.index, head.unique, std::as_bytes(std::span(&*known, 1)));
+  return true;
 }
 
 void Lane::interrupted(const InterruptRequest& request) {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 
+#include "fuse/attribute_table.h"
 #include "fuse/channels.h"
 #include "fuse/parse.h"
 #include "fuse/request.h"
@@ -33,6 +34,8 @@ struct LaneParts {
   Channels& channels;
   DataHandler& data;
   UpcallSink& upcalls;
+  AttributeTable& attributes;
+  uint64_t root_ino;                 // what Python calls nodeid 1
   std::function<void()> unmounted;  // called on the lane, once for each lane
 };
 
@@ -63,6 +66,8 @@ class Lane {
   bool read_one();
   void lost(int error);
   void interrupted(const InterruptRequest& request);
+  // True when the attribute table knew the answer and it was sent.
+  bool answered(const UpcallRequest& request);
 
   LaneContext context_;
   LaneParts parts_;

@@ -101,7 +101,8 @@ int FuseSession::attach_lanes(DataHandler& data, std::span<net::EventLoop* const
   };
   for (Channel channel = 0; channel < loops.size(); ++channel) {
     lanes_.push_back(std::make_unique<Lane>(channel, settings_.max_write,
-                                            LaneParts{*channels_, data, upcalls, unmounted}));
+                                            LaneParts{*channels_, data, upcalls, attributes_,
+                                                      root_ino_, unmounted}));
     const int attached = lanes_.back()->attach(*loops[channel]);
     if (attached != 0) return attached;
   }
@@ -183,6 +184,7 @@ std::vector<std::pair<std::string, uint64_t>> FuseSession::counters() const {
   uint64_t malformed = 0;
   for (const auto& lane : lanes_) malformed += lane->malformed();
   all.emplace_back("fuse_requests_malformed", malformed);
+  all.emplace_back("attributes_answered", attributes_.answered());
   if (channels_) {
     all.emplace_back("fuse_answers", channels_->sent());
     all.emplace_back("fuse_answers_void", channels_->void_answers());

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "fuse/attribute_table.h"
 #include "fuse/bridge.h"
 #include "fuse/channels.h"
 #include "fuse/init.h"
@@ -63,6 +64,9 @@ class FuseSession final : public Replier {
   int invalidate_inode(uint64_t ino, int64_t offset, int64_t length);
   int invalidate_entry(uint64_t parent, std::string_view name);
 
+  // What Python learned and lanes may answer from, see attribute_table.h.
+  AttributeTable& attributes() noexcept { return attributes_; }
+
   const Negotiated& negotiated() const noexcept { return negotiated_; }
   std::vector<std::pair<std::string, uint64_t>> counters() const;
 
@@ -84,6 +88,7 @@ class FuseSession final : public Replier {
   std::atomic<bool> unmounted_{false};
   std::unique_ptr<Channels> channels_;
   Notifier notifier_;
+  AttributeTable attributes_;
   std::unique_ptr<Bridge> bridge_;
   std::vector<std::unique_ptr<Lane>> lanes_;
 };

@@ -77,6 +77,7 @@ class FakeLanes:
 
     def __init__(self) -> None:
         self.inodes: dict[int, tuple[bytes, bytes, bytes]] = {}
+        self.believed: dict[int, bytes] = {}
         self.handles: dict[int, tuple[int, int]] = {}
         self.written: dict[int, tuple[int, int, int]] = {}
         self.resized: list[int] = []
@@ -89,6 +90,9 @@ class FakeLanes:
     def inode_put(self, attributes: bytes, layout: bytes, capability: bytes) -> None:
         ino = int.from_bytes(attributes[:8], "little")
         self.inodes[ino] = (attributes, layout, capability)
+
+    def attributes_put(self, attributes: bytes, valid_ms: int) -> None:
+        self.believed[int.from_bytes(attributes[:8], "little")] = attributes
 
     def inode_drop(self, ino: int) -> None:
         self.inodes.pop(ino, None)

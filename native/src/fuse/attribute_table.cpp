@@ -1,0 +1,105 @@
+#include "fuse/attribute_table.h"
+
+#include <sys/stat.h>
+
+#include <cstring>
+
+namespace braidfs::fuse {
+
+namespace {
+
+// Offsets of the packed record.
+constexpr size_t kIno = 0, kSize = 8, kBlocks = 16, kAtime = 24, kMtime = 32, kCtime = 40;
+constexpr size_t kMode = 56, kNlink = 60, kUid = 64, kGid = 68, kRdev = 72;
+constexpr size_t kChangeVersion = 88, kXattrCount = 116;
+constexpr int64_t kNanoseconds = 1'000'000'000;
+constexpr uint32_t kBlockSize = 4096;
+
+template <typename T>
+T field(std::span<const std::byte> record, size_t offset) noexcept {
+  T value;
+  std::memcpy(&value, record.data() + offset, sizeof(T));
+  return value;
+}
+
+// Seconds and nanoseconds of a time that may lie before 1970.
+void set_time(std::span<const std::byte> record, size_t offset, uint64_t& seconds,
+              uint32_t& nanoseconds) noexcept {
+  const auto time = field<int64_t>(record, offset);
+  int64_t whole = time / kNanoseconds;
+  int64_t rest = time % kNanoseconds;
+  if (rest < 0) {
+    rest += kNanoseconds;
+    --whole;
+  }
+  seconds = static_cast<uint64_t>(whole);
+  nanoseconds = static_cast<uint32_t>(rest);
+}
+
+fuse_attr attr_of(std::span<const std::byte> record, uint64_t nodeid) noexcept {
+  fuse_attr attr{};
+  attr.ino = nodeid;
+  attr.size = field<uint64_t>(record, kSize);
+  attr.blocks = field<uint64_t>(record, kBlocks);
+  set_time(record, kAtime, attr.atime, attr.atimensec);
+  set_time(record, kMtime, attr.mtime, attr.mtimensec);
+  set_time(record, kCtime, attr.ctime, attr.ctimensec);
+  attr.mode = field<uint32_t>(record, kMode);
+  attr.nlink = field<uint32_t>(record, kNlink);
+  attr.uid = field<uint32_t>(record, kUid);
+  attr.gid = field<uint32_t>(record, kGid);
+  attr.rdev = field<uint32_t>(record, kRdev);
+  attr.blksize = kBlockSize;
+  return attr;
+}
+
+}  // namespace
+
+bool AttributeTable::holds(const Slot& slot, uint64_t ino, Clock::time_point now) const noexcept {
+  return slot.until > now && field<uint64_t>(slot.record, kIno) == ino;
+}
+
+bool AttributeTable::put(std::span<const std::byte> record, std::chrono::milliseconds valid,
+                         Clock::time_point now) {
+  if (record.size() != kRecordSize) return false;
+  const auto ino = field<uint64_t>(record, kIno);
+  const std::scoped_lock lock(mutex(ino));
+  Slot& held = slot(ino);
+  const bool newer_is_there =
+      holds(held, ino, now) &&
+      field<uint64_t>(held.record, kChangeVersion) > field<uint64_t>(record, kChangeVersion);
+  if (newer_is_there) return true;
+  std::memcpy(held.record.data(), record.data(), kRecordSize);
+  held.until = now + valid;
+  return true;
+}
+
+void AttributeTable::drop(uint64_t ino) {
+  const std::scoped_lock lock(mutex(ino));
+  Slot& held = slot(ino);
+  if (field<uint64_t>(held.record, kIno) == ino) held.until = {};
+}
+
+std::optional<fuse_attr_out> AttributeTable::getattr(uint64_t ino, uint64_t nodeid,
+                                                     Clock::time_point now) {
+  const std::scoped_lock lock(mutex(ino));
+  const Slot& held = slot(ino);
+  if (!holds(held, ino, now) || !S_ISDIR(field<uint32_t>(held.record, kMode))) return std::nullopt;
+  fuse_attr_out out{};
+  const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(held.until - now).count();
+  out.attr_valid = static_cast<uint64_t>(left / kNanoseconds);
+  out.attr_valid_nsec = static_cast<uint32_t>(left % kNanoseconds);
+  out.attr = attr_of(held.record, nodeid);
+  answered_.fetch_add(1, std::memory_order_relaxed);
+  return out;
+}
+
+bool AttributeTable::is_bare(uint64_t ino, Clock::time_point now) {
+  const std::scoped_lock lock(mutex(ino));
+  const Slot& held = slot(ino);
+  if (!holds(held, ino, now) || field<uint32_t>(held.record, kXattrCount) != 0) return false;
+  answered_.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+}  // namespace braidfs::fuse

@@ -1,0 +1,62 @@
+// Attributes that Python has just learned, so that GETATTR and "has it a security.capability?" are
+// answered without an upcall. Every CREATE makes the kernel forget its directory's attributes and
+// ask again, and the first write of every file asks for security.capability: two upcalls for each
+// new file whose answers the reply to the CREATE already told.
+//
+// A record is believed until its deadline (the mount's attr_timeout counted from when Python put
+// it), and a newer change_version replaces an older one, never the other way round. Regular files
+// are put too, but GETATTR is answered for directories only: the size and time of a file that is
+// written belong to the lanes. Bounded: a slot for each hash, a later inode takes an earlier one's.
+// ANY THREAD; one mutex per group of slots.
+#pragma once
+#include <linux/fuse.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace braidfs::fuse {
+
+class AttributeTable {
+ public:
+  using Clock = std::chrono::steady_clock;
+  static constexpr size_t kRecordSize = 128;
+
+  AttributeTable() : slots_(kSlotCount) {}
+
+  // record: docs/INTERFACES.md section 1; false when it has another size. valid 0: drops the inode.
+  bool put(std::span<const std::byte> record, std::chrono::milliseconds valid, Clock::time_point now);
+  void drop(uint64_t ino);
+
+  // The body of a GETATTR reply with `nodeid` as its number; nothing when Python must be asked.
+  std::optional<fuse_attr_out> getattr(uint64_t ino, uint64_t nodeid, Clock::time_point now);
+  // True when ino is known to have no extended attribute at all.
+  bool is_bare(uint64_t ino, Clock::time_point now);
+
+  uint64_t answered() const noexcept { return answered_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Slot {
+    std::array<std::byte, kRecordSize> record;
+    Clock::time_point until;  // the epoch: empty
+  };
+  static constexpr size_t kSlotCount = 1u << 14;
+  static constexpr size_t kGroupCount = 64;
+
+  std::mutex& mutex(uint64_t ino) noexcept { return groups_[ino % kGroupCount]; }
+  Slot& slot(uint64_t ino) noexcept { return slots_[ino % kSlotCount]; }
+  bool holds(const Slot& slot, uint64_t ino, Clock::time_point now) const noexcept;
+
+  std::array<std::mutex, kGroupCount> groups_;  // a slot's inodes share their group
+  std::vector<Slot> slots_;                     // guarded by groups_
+  std::atomic<uint64_t> answered_{0};
+};
+
+}  // namespace braidfs::fuse

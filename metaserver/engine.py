@@ -196,27 +196,35 @@ class Engine:
             reply = replace(reply, parents=b"".join(tx.touched))
         body = encode(reply)
         txn = Txn(0)
+        late = False
         foreign = tx.foreign
         if tx.writes:
             txn = self._next_txn()
             if row.mutation:
                 tx.put(reply_key(context.session, request_id), pack_reply(txn, row.op, body))
-                self._remember(row.op, context.session, RequestId(request_id), body)
+                late = self._remember(row.op, context.session, RequestId(request_id), body)
             foreign = max(foreign, self._overlay.merge(tx.writes, context.session, txn))
             self.progress.inodes += context.inodes_added
-        hold = self.progress.txn if context.wait_durable else foreign
+        hold = self.progress.txn if context.wait_durable or late else foreign
         return _Outcome(0, body, txn, hold, context.wait_truncate)
 
     def _next_txn(self) -> Txn:
         self.progress.txn = Txn(self.progress.txn + 1)
         return self.progress.txn
 
-    def _remember(self, op: Op, session: SessionId, request_id: RequestId, body: bytes) -> None:
+    def _remember(self, op: Op, session: SessionId, request_id: RequestId, body: bytes) -> bool:
+        """Note that the reply is stored. True when a later request of the session ran before this
+        one (which failed then and is sent again, or was parked): replays go by request id, so the
+        reply must not leave before both are durable."""
         known = self.sessions.get(session)
-        if known is not None:
-            known.stored[request_id] = None
-            if op is Op.CREATE:
-                known.created[request_id] = ino_of_reply(op, body)
+        if known is None:
+            return False
+        known.stored[request_id] = None
+        if op is Op.CREATE:
+            known.created[request_id] = ino_of_reply(op, body)
+        late = request_id < known.newest
+        known.newest = max(request_id, known.newest)
+        return late
 
     # ---- repeats and replays -------------------------------------------------------------
 

@@ -13,7 +13,16 @@ from metaserver.overlay import Cell, Overlay
 
 
 class Transaction:
-    __slots__ = ("_committing", "_filling", "_overlay", "_snapshot", "foreign", "session", "touched", "writes")
+    __slots__ = (
+        "_committing",
+        "_filling",
+        "_overlay",
+        "_snapshot",
+        "foreign",
+        "session",
+        "touched",
+        "writes",
+    )
 
     def __init__(self, overlay: Overlay, session: SessionId) -> None:
         self._overlay = overlay
@@ -23,7 +32,7 @@ class Transaction:
         self.session = session
         self.foreign = Txn(0)
         self.writes: dict[bytes, bytes | None] = {}
-        self.touched: list[bytes] = []  # attribute records of directories that gained or lost a name
+        self.touched: list[bytes] = []  # directories that gained or lost a name, packed
 
     def get(self, key: bytes) -> bytes | None:
         if key in self.writes:

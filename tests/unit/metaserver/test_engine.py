@@ -20,6 +20,7 @@ from fscommon.wire.messages import (
     Open,
     ReadDir,
     Replay,
+    RmDir,
     SessionOpen,
     SessionRenew,
     TargetReport,
@@ -198,6 +199,20 @@ def test_a_repeated_mutation_is_answered_not_repeated(bench: Bench) -> None:
     repeated = back.call(Op.CREATE, request, request_id=rid)
     assert repeated == lost
     assert bench.faults() == []
+
+
+def test_a_request_that_overtakes_on_repetition_is_answered_when_durable(bench: Bench) -> None:
+    client = bench.client()
+    client.mkdir(ROOT, b"d")
+    bench.settle()
+    request = MkDir(ROOT, b"d", 0o755, USER)
+    first = client.send(Op.MKDIR, request)  # EEXIST, and the reply is lost
+    client.send(Op.RMDIR, RmDir(ROOT, b"d"))
+    back = come_back(bench, client)
+    back.send(Op.MKDIR, request, request_id=first)
+    assert back.received() == [], "a replay of it alone, before the RMDIR, would fail"
+    bench.commit()
+    assert back.take_frame().header.status == 0
 
 
 def test_a_created_file_stays_while_its_reply_is_on_the_way(bench: Bench) -> None:

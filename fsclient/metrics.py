@@ -6,7 +6,7 @@ The handlers' latencies are observed as they happen, and only when an endpoint i
 import trio
 
 from fscommon.net.address import parse_address
-from fscommon.observe.metrics import Metrics, MetricsEndpoint
+from fscommon.observe.metrics import Counter, Histogram, Metrics, MetricsEndpoint
 
 from .data_connections import DataConnections
 from .fuse.operations import Operations
@@ -24,10 +24,18 @@ class ClientMetrics:
     def watch(self, operations: Operations) -> None:
         """Count and time every handler."""
         metrics = self.metrics
+        made: dict[str, tuple[Counter, Histogram]] = {}  # by handler: finding them costs as much
 
         def observe(handler: str, seconds: float, failed: bool) -> None:
-            metrics.counter("braidfs_upcalls_total", op=handler).inc()
-            metrics.histogram("braidfs_upcall_seconds", op=handler).observe(seconds)
+            count, latency = made.get(handler) or made.setdefault(
+                handler,
+                (
+                    metrics.counter("braidfs_upcalls_total", op=handler),
+                    metrics.histogram("braidfs_upcall_seconds", op=handler),
+                ),
+            )
+            count.inc()
+            latency.observe(seconds)
             if failed:
                 metrics.counter("braidfs_upcall_failures_total", op=handler).inc()
 

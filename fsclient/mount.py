@@ -25,7 +25,7 @@ from fscommon.layout.attributes import Attributes, unpack_attributes
 from fscommon.native import Datapath, make_datapath
 from fscommon.net.stream import FrameStream, connect
 from fscommon.observe.log import Log, start_logging
-from fscommon.tasks import open_tasks, sole_exception
+from fscommon.tasks import calm_collector, open_tasks, sole_exception
 from fscommon.types import ROOT_INO
 from fscommon.wire.messages import ClusterMap, Entry, GetAttr, Lookup
 from fscommon.wire.ops import Op
@@ -82,6 +82,7 @@ def _run(plan: Plan, key: bytes, reporter: Reporter, *, in_background: bool) -> 
         to_syslog = in_background and not options.log_file
         stream = cast(TextIO, SyslogStream("braidfs")) if to_syslog else None
         start_logging(options.log_level, file=options.log_file, stream=stream)
+        calm_collector()
         trio.run(MountedClient(plan, key).run, reporter, strict_exception_groups=True)
     except BaseException as error:
         cause = (sole_exception(error) if isinstance(error, BaseExceptionGroup) else None) or error
@@ -153,7 +154,8 @@ class MountedClient:
         root = await _find_root(meta, self._plan)
         datapath = self._make_datapath(meta)
         files = self._files = FileSystem(
-            meta, datapath, Log("files").warning, believe_s=self._plan.options.attr_timeout
+            meta, datapath, Log("files").warning, believe_s=self._plan.options.attr_timeout,
+            believe_names_s=self._plan.options.entry_timeout,
         )
         data = self._data = DataConnections(
             datapath, self._connect, self._node, lambda: meta.core.session

@@ -22,7 +22,7 @@ from fscommon.errors import BraidError
 from fscommon.net.address import parse_address
 from fscommon.observe.log import Log, start_logging
 from fscommon.observe.metrics import Metrics, MetricsEndpoint
-from fscommon.tasks import sole_exception
+from fscommon.tasks import calm_collector, sole_exception
 
 DRAIN_SECONDS_MAX: Final = 30.0
 
@@ -85,6 +85,7 @@ def run_service(main: Main, settings: ServiceSettings) -> int:
         if settings.metrics_listen:
             listen = parse_address(settings.metrics_listen)
             endpoint = MetricsEndpoint(metrics, listen.host, listen.port)
+        calm_collector()
         trio.run(_supervise, main, Service(settings, metrics), strict_exception_groups=True)
     except BaseException as error:
         return _report(log, settings.program, error)

@@ -32,6 +32,7 @@ from fscommon.wire.messages import (
 from fscommon.wire.ops import Op
 
 from .caller import Requester
+from .complete import CompleteDirectories
 from .drains import Drains
 from .inodes import Inodes, OpenInode, file_id_of
 from .ports import Lanes, Metadata, Written
@@ -65,12 +66,13 @@ class Change:
 
 class Files:
     def __init__(
-        self, meta: Metadata, lanes: Lanes, inodes: Inodes, drains: Drains,
-        next_handle: Callable[[], int], log: Callable[[str], None],
+        self, meta: Metadata, lanes: Lanes, inodes: Inodes, complete: CompleteDirectories,
+        drains: Drains, next_handle: Callable[[], int], log: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._meta = meta
         self._lanes = lanes
         self._inodes = inodes
+        self._complete = complete
         self._drains = drains
         self._next_handle = next_handle
         self._log = log
@@ -100,9 +102,12 @@ class Files:
         exclusive = bool(flags & os.O_EXCL)
         caller = requester.for_mode(mode)
         request = Create(parent, name, mode, exclusive, writable, caller)
+        self._complete.entering(parent, name)
+        asked_at = self._complete.now()
         reply = await self._meta.call(Op.CREATE, request, Opened)
         attributes = unpack_attributes(reply.attributes)
         inode = self._inodes.hold(attributes.ino)
+        self._complete.changed(reply.parents, asked_at)
         inode.is_writable |= writable
         attributes = self._register(inode, reply)
         self._inodes.changed()

@@ -10,6 +10,7 @@ from itertools import count
 import trio
 
 from .closing import Closer
+from .complete import CompleteDirectories
 from .directories import Directories
 from .drains import Drains
 from .files import Files
@@ -22,20 +23,25 @@ REOPENS_AT_ONCE_MAX = 64
 
 class FileSystem:
     def __init__(
-        self, meta: Metadata, lanes: Lanes, log: Callable[[str], None], *, believe_s: float = 0.0
-    ) -> None:
-        """believe_s: how long attributes once seen may be believed, as the kernel does."""
+        self, meta: Metadata, lanes: Lanes, log: Callable[[str], None], *, believe_s: float = 0.0,
+        believe_names_s: float = 0.0,
+    ) -> None:  # fmt: skip
+        """How long attributes and names once seen may be believed, as the kernel does."""
         handles = count(1)
         self.next_handle: Callable[[], int] = lambda: next(handles)
         self.inodes = Inodes(lanes, trio.current_time, believe_s)
         self.drains = Drains(lanes)
-        self.namespace = Namespace(meta, self.inodes)
+        self.complete = CompleteDirectories(lanes, trio.current_time, believe_names_s)
+        self.namespace = Namespace(meta, self.inodes, self.complete)
         self.directories = Directories(meta, self.namespace, self.inodes)
-        self.files = Files(meta, lanes, self.inodes, self.drains, self.next_handle, log)
+        self.files = Files(
+            meta, lanes, self.inodes, self.complete, self.drains, self.next_handle, log
+        )  # fmt: skip
         self.closer = Closer(meta, self.inodes)
 
     async def reopen_all(self) -> None:
         """After the session was lost: fetch new capabilities for all open inodes."""
+        self.complete.clear()
         limit = trio.CapacityLimiter(REOPENS_AT_ONCE_MAX)
 
         async def reopen(ino: int) -> None:

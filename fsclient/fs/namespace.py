@@ -40,14 +40,16 @@ from fscommon.wire.messages import (
 from fscommon.wire.ops import Op
 
 from .caller import Requester
+from .complete import CompleteDirectories
 from .inodes import Inodes
 from .ports import Metadata
 
 
 class Namespace:
-    def __init__(self, meta: Metadata, inodes: Inodes) -> None:
+    def __init__(self, meta: Metadata, inodes: Inodes, complete: CompleteDirectories) -> None:
         self._meta = meta
         self._inodes = inodes
+        self._complete = complete
 
     # ---- finding ------------------------------------------------------------------------------
 
@@ -79,12 +81,15 @@ class Namespace:
     ) -> Attributes:
         _check_name(name)
         request = MkNod(parent, name, mode, rdev, requester.for_mode(mode))
-        return self._made(await self._meta.call(Op.MKNOD, request, Entry))
+        return await self._make(Op.MKNOD, request, parent, name)
 
     async def mkdir(self, parent: int, name: bytes, mode: int, requester: Requester) -> Attributes:
         _check_name(name)
         request = MkDir(parent, name, mode, requester.for_mode(mode))
-        return self._made(await self._meta.call(Op.MKDIR, request, Entry))
+        asked_at = self._complete.now()
+        made = await self._make(Op.MKDIR, request, parent, name)
+        self._complete.made(made.pack(), asked_at)
+        return made
 
     async def symlink(
         self, parent: int, name: bytes, target: bytes, requester: Requester
@@ -93,23 +98,23 @@ class Namespace:
         if len(target) > SYMLINK_LENGTH_MAX:
             raise FsError(Status.ENAMETOOLONG, "target of a symbolic link")
         request = Symlink(parent, name, target, requester.plain())
-        return self._made(await self._meta.call(Op.SYMLINK, request, Entry))
+        return await self._make(Op.SYMLINK, request, parent, name)
 
     async def link(self, ino: int, new_parent: int, new_name: bytes) -> Attributes:
         _check_name(new_name)
-        reply = await self._meta.call(Op.LINK, Link(ino, new_parent, new_name), Entry)
+        linked = await self._make(Op.LINK, Link(ino, new_parent, new_name), new_parent, new_name)
         self._inodes.returned(ino)
-        return self._made(reply)
+        return linked
 
     # ---- removing and moving ------------------------------------------------------------------
 
     async def unlink(self, parent: int, name: bytes) -> None:
         _check_name(name)
-        self._removed(await self._meta.call(Op.UNLINK, Unlink(parent, name), Removed))
+        await self._remove(Op.UNLINK, Unlink(parent, name))
 
     async def rmdir(self, parent: int, name: bytes) -> None:
         _check_name(name)
-        self._removed(await self._meta.call(Op.RMDIR, RmDir(parent, name), Removed))
+        await self._remove(Op.RMDIR, RmDir(parent, name))
 
     async def rename(
         self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int
@@ -117,9 +122,12 @@ class Namespace:
         _check_name(name)
         _check_name(new_name)
         request = Rename(parent, name, new_parent, new_name, flags)
+        self._complete.entering(parent, name)  # RENAME_EXCHANGE
+        self._complete.entering(new_parent, new_name)
+        asked_at = self._complete.now()
         reply = await self._meta.call(Op.RENAME, request, Renamed)
         self._inodes.see_record(reply.attributes)
-        self._inodes.see_parents(reply.parents)
+        self._parents(reply.parents, asked_at)
         if reply.replaced:
             self._lost_name(reply.replaced)
         self._inodes.changed()
@@ -137,7 +145,7 @@ class Namespace:
         if len(value) > XATTR_VALUE_LENGTH_MAX:
             raise FsError(Status.E2BIG, "value of an extended attribute")
         request = SetXattr(ino, name, value, flags)
-        self._made(await self._meta.call(Op.SETXATTR, request, Entry))
+        self._changed(await self._meta.call(Op.SETXATTR, request, Entry))
 
     async def listxattr(self, ino: int) -> tuple[bytes, ...]:
         if self._inodes.is_bare(ino):
@@ -146,7 +154,7 @@ class Namespace:
 
     async def removexattr(self, ino: int, name: bytes) -> None:
         _check_xattr_name(name)
-        self._made(await self._meta.call(Op.REMOVEXATTR, RemoveXattr(ino, name), Entry))
+        self._changed(await self._meta.call(Op.REMOVEXATTR, RemoveXattr(ino, name), Entry))
 
     # ---- the whole file system ----------------------------------------------------------------
 
@@ -160,17 +168,29 @@ class Namespace:
     # ---- inside -------------------------------------------------------------------------------
 
     def _see(self, reply: Entry) -> Attributes:
-        self._inodes.see_parents(reply.parents)
         return self._inodes.see_record(reply.attributes)
 
-    def _made(self, reply: Entry) -> Attributes:
+    def _changed(self, reply: Entry) -> Attributes:
         self._inodes.changed()
         return self._see(reply)
 
-    def _removed(self, reply: Removed) -> None:
+    async def _make(self, op: Op, request: object, parent: int, name: bytes) -> Attributes:
+        self._complete.entering(parent, name)
+        asked_at = self._complete.now()
+        reply = await self._meta.call(op, request, Entry)
+        self._parents(reply.parents, asked_at)
+        return self._changed(reply)
+
+    async def _remove(self, op: Op, request: object) -> None:
+        asked_at = self._complete.now()
+        reply = await self._meta.call(op, request, Removed)
         self._lost_name(reply.attributes)
-        self._inodes.see_parents(reply.parents)
+        self._parents(reply.parents, asked_at)
         self._inodes.changed()
+
+    def _parents(self, records: bytes, asked_at: float) -> None:
+        self._inodes.see_parents(records)
+        self._complete.changed(records, asked_at)
 
     def _lost_name(self, record: bytes) -> None:
         attributes = self._inodes.see_record(record)

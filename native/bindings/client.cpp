@@ -111,6 +111,20 @@ void attributes_put(Datapath& path, const nb::bytes& attributes, uint32_t valid_
           "a malformed record");
 }
 
+void complete_put(Datapath& path, uint64_t ino, uint32_t valid_ms) {
+  const auto now = braidfs::fuse::CompleteTable::Clock::now();
+  path.complete().put(ino, now + std::chrono::milliseconds(valid_ms));
+}
+
+void complete_extend(Datapath& path, uint64_t ino, uint32_t valid_ms) {
+  const auto now = braidfs::fuse::CompleteTable::Clock::now();
+  path.complete().extend(ino, now + std::chrono::milliseconds(valid_ms));
+}
+
+void complete_add(Datapath& path, uint64_t ino, const nb::bytes& name) {
+  path.complete().add(ino, {static_cast<const char*>(name.data()), name.size()});
+}
+
 nb::object written_tuple(const std::optional<braidfs::client::Written>& written) {
   if (!written) return nb::none();
   return nb::make_tuple(written->size, written->mtime_ns, written->flags);
@@ -195,8 +209,11 @@ void bind_tables(nb::class_<Datapath>& type) {
   type.def("inode_put", &inode_put, "attributes"_a, "layout"_a, "capability"_a)
       .def("inode_resize", &inode_resize, "attributes"_a, "layout"_a, "capability"_a)
       .def("attributes_put", &attributes_put, "attributes"_a, "valid_ms"_a)
-      .def("attributes_drop",
-           [](Datapath& path, uint64_t ino) { path.attributes().drop(ino); }, "ino"_a)
+      .def("complete_put", &complete_put, "ino"_a, "valid_ms"_a)
+      .def("complete_extend", &complete_extend, "ino"_a, "valid_ms"_a)
+      .def("complete_add", &complete_add, "ino"_a, "name"_a)
+      .def("complete_drop", [](Datapath& path, uint64_t ino) { path.complete().drop(ino); }, "ino"_a)
+      .def("complete_clear", [](Datapath& path) { path.complete().clear(); })
       .def("inode_drop", [](Datapath& path, uint64_t ino) { path.core().inode_drop(ino); }, "ino"_a,
            ReleaseGil())
       .def("inode_written",

@@ -63,6 +63,7 @@ class Datapath final : private fuse::SessionObserver {
     return session_.invalidate_entry(parent, name);
   }
   fuse::AttributeTable& attributes() noexcept { return session_.attributes(); }
+  fuse::CompleteTable& complete() noexcept { return session_.complete(); }
   void session_put(uint64_t session) noexcept { cluster_session_ = session; }
   std::vector<std::pair<std::string, uint64_t>> counters();
 

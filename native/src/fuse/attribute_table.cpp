@@ -74,12 +74,6 @@ bool AttributeTable::put(std::span<const std::byte> record, std::chrono::millise
   return true;
 }
 
-void AttributeTable::drop(uint64_t ino) {
-  const std::scoped_lock lock(mutex(ino));
-  Slot& held = slot(ino);
-  if (field<uint64_t>(held.record, kIno) == ino) held.until = {};
-}
-
 std::optional<fuse_attr_out> AttributeTable::getattr(uint64_t ino, uint64_t nodeid,
                                                      Clock::time_point now) {
   const std::scoped_lock lock(mutex(ino));

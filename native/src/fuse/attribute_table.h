@@ -31,9 +31,8 @@ class AttributeTable {
 
   AttributeTable() : slots_(kSlotCount) {}
 
-  // record: docs/INTERFACES.md section 1; false when it has another size. valid 0: drops the inode.
+  // record: docs/INTERFACES.md section 1; false when it has another size.
   bool put(std::span<const std::byte> record, std::chrono::milliseconds valid, Clock::time_point now);
-  void drop(uint64_t ino);
 
   // The body of a GETATTR reply with `nodeid` as its number; nothing when Python must be asked.
   std::optional<fuse_attr_out> getattr(uint64_t ino, uint64_t nodeid, Clock::time_point now);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <new>
+#include <string_view>
 
 #include "fuse/protocol.h"
 
@@ -13,6 +14,7 @@ namespace braidfs::fuse {
 namespace {
 
 constexpr size_t kPage = 4096;
+constexpr size_t kNameLengthMax = 255;
 
 // One case for each kind of request; the fields are references into the lane.
 template <typename... Cases>
@@ -91,19 +93,29 @@ void Lane::handle(std::span<const std::byte> bytes) {
 }
 
 bool Lane::answered(const UpcallRequest& request) {
-  if (request.opcode != FUSE_GETATTR && request.opcode != FUSE_GETXATTR) return false;
-  const auto now = AttributeTable::Clock::now();
   const RequestHead& head = request.head;
   const uint64_t ino = head.nodeid == FUSE_ROOT_ID ? parts_.root_ino : head.nodeid;
-  if (request.opcode == FUSE_GETXATTR) {
-    if (!parts_.attributes.is_bare(ino, now)) return false;
-    parts_.channels.reply_error(context_.index, head.unique, ENODATA);
-    return true;
-  }
-  const auto known = parts_.attributes.getattr(ino, head.nodeid, now);
+  if (request.opcode == FUSE_GETATTR) return getattr_answered(head, ino);
+  const int error = known_error(request, ino);
+  if (error != 0) parts_.channels.reply_error(context_.index, head.unique, error);
+  return error != 0;
+}
+
+bool Lane::getattr_answered(const RequestHead& head, uint64_t ino) {
+  const auto known = parts_.attributes.getattr(ino, head.nodeid, AttributeTable::Clock::now());
   if (!known) return false;
   parts_.channels.reply_body(context_.index, head.unique, std::as_bytes(std::span(&*known, 1)));
   return true;
+}
+
+int Lane::known_error(const UpcallRequest& request, uint64_t ino) {
+  const auto now = AttributeTable::Clock::now();
+  if (request.opcode == FUSE_GETXATTR) return parts_.attributes.is_bare(ino, now) ? ENODATA : 0;
+  if (request.opcode != FUSE_LOOKUP) return 0;
+  const auto name = request.bytes.subspan(sizeof(fuse_in_header));  // parsed: ends with NUL
+  const std::string_view text(reinterpret_cast<const char*>(name.data()), name.size() - 1);
+  if (text.size() > kNameLengthMax) return 0;
+  return parts_.complete.is_absent(ino, text, now) ? ENOENT : 0;
 }
 
 void Lane::interrupted(const InterruptRequest& request) {

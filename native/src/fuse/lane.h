@@ -13,6 +13,7 @@
 
 #include "fuse/attribute_table.h"
 #include "fuse/channels.h"
+#include "fuse/complete_table.h"
 #include "fuse/parse.h"
 #include "fuse/request.h"
 #include "net/event_loop.h"
@@ -35,6 +36,7 @@ struct LaneParts {
   DataHandler& data;
   UpcallSink& upcalls;
   AttributeTable& attributes;
+  CompleteTable& complete;
   uint64_t root_ino;                 // what Python calls nodeid 1
   std::function<void()> unmounted;  // called on the lane, once for each lane
 };
@@ -66,8 +68,11 @@ class Lane {
   bool read_one();
   void lost(int error);
   void interrupted(const InterruptRequest& request);
-  // True when the attribute table knew the answer and it was sent.
+  // True when a table knew the answer and it was sent.
   bool answered(const UpcallRequest& request);
+  bool getattr_answered(const RequestHead& head, uint64_t ino);
+  // The errno that a table knows for this request, or 0.
+  int known_error(const UpcallRequest& request, uint64_t ino);
 
   LaneContext context_;
   LaneParts parts_;

@@ -102,7 +102,7 @@ int FuseSession::attach_lanes(DataHandler& data, std::span<net::EventLoop* const
   for (Channel channel = 0; channel < loops.size(); ++channel) {
     lanes_.push_back(std::make_unique<Lane>(channel, settings_.max_write,
                                             LaneParts{*channels_, data, upcalls, attributes_,
-                                                      root_ino_, unmounted}));
+                                                      complete_, root_ino_, unmounted}));
     const int attached = lanes_.back()->attach(*loops[channel]);
     if (attached != 0) return attached;
   }

@@ -18,6 +18,7 @@
 #include "fuse/attribute_table.h"
 #include "fuse/bridge.h"
 #include "fuse/channels.h"
+#include "fuse/complete_table.h"
 #include "fuse/init.h"
 #include "fuse/lane.h"
 #include "fuse/mount.h"
@@ -64,8 +65,9 @@ class FuseSession final : public Replier {
   int invalidate_inode(uint64_t ino, int64_t offset, int64_t length);
   int invalidate_entry(uint64_t parent, std::string_view name);
 
-  // What Python learned and lanes may answer from, see attribute_table.h.
+  // What Python learned and lanes may answer from.
   AttributeTable& attributes() noexcept { return attributes_; }
+  CompleteTable& complete() noexcept { return complete_; }
 
   const Negotiated& negotiated() const noexcept { return negotiated_; }
   std::vector<std::pair<std::string, uint64_t>> counters() const;
@@ -89,6 +91,7 @@ class FuseSession final : public Replier {
   std::unique_ptr<Channels> channels_;
   Notifier notifier_;
   AttributeTable attributes_;
+  CompleteTable complete_;
   std::unique_ptr<Bridge> bridge_;
   std::vector<std::unique_ptr<Lane>> lanes_;
 };

@@ -78,6 +78,7 @@ class FakeLanes:
     def __init__(self) -> None:
         self.inodes: dict[int, tuple[bytes, bytes, bytes]] = {}
         self.believed: dict[int, bytes] = {}
+        self.complete: dict[int, set[bytes]] = {}
         self.handles: dict[int, tuple[int, int]] = {}
         self.written: dict[int, tuple[int, int, int]] = {}
         self.resized: list[int] = []
@@ -93,6 +94,21 @@ class FakeLanes:
 
     def attributes_put(self, attributes: bytes, valid_ms: int) -> None:
         self.believed[int.from_bytes(attributes[:8], "little")] = attributes
+
+    def complete_put(self, ino: int, valid_ms: int) -> None:
+        self.complete[ino] = set()
+
+    def complete_extend(self, ino: int, valid_ms: int) -> None:
+        assert ino in self.complete
+
+    def complete_add(self, ino: int, name: bytes) -> None:
+        self.complete[ino].add(name)
+
+    def complete_drop(self, ino: int) -> None:
+        del self.complete[ino]
+
+    def complete_clear(self) -> None:
+        self.complete.clear()
 
     def inode_drop(self, ino: int) -> None:
         self.inodes.pop(ino, None)

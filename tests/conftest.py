@@ -28,6 +28,7 @@ HANG_SECONDS = 280.0  # pytest-timeout comes first, where a signal can reach the
 SLOW = float(os.environ.get("BRAIDFS_TEST_SLOW", "1"))  # under a sanitizer everything is slower
 
 _clusters: list[Cluster] = []
+_FAILED: pytest.StashKey[frozenset[str]] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -92,15 +93,27 @@ def watchdog(request: pytest.FixtureRequest) -> Iterator[None]:
     timer.cancel()
 
 
-def _stop_and_remove(cluster: Cluster, keep: bool) -> None:
-    cluster.stop()
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    if report.failed:
+        item.session.stash[_FAILED] = item.session.stash.get(_FAILED, frozenset()) | {item.nodeid}
+        item.stash[_FAILED] = frozenset({item.nodeid})
+    return report
+
+
+def _stop_and_remove(cluster: Cluster, failed: bool) -> None:
+    """Its state stays for a look when a test failed, or when BRAIDFS_TEST_KEEP is set."""
     _clusters.remove(cluster)
-    if not keep and not mounts.is_mounted(cluster.mount_path):
+    cluster.stop()
+    if failed or "BRAIDFS_TEST_KEEP" in os.environ:
+        print(f"the cluster's state and logs: {cluster.plan.state}")
+    elif not mounts.is_mounted(cluster.mount_path):
         shutil.rmtree(cluster.plan.state)
 
 
 @pytest.fixture(scope="session")
-def shared_cluster() -> Iterator[Cluster]:
+def shared_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """One cluster for all tests that leave it whole: two storage servers, two targets each."""
     if LOCAL_DIRECTORY:
         pytest.skip("BRAIDFS_TEST_DIR is set: no cluster")
@@ -110,7 +123,7 @@ def shared_cluster() -> Iterator[Cluster]:
         cluster.start()
         yield cluster
     finally:
-        _stop_and_remove(cluster, keep="BRAIDFS_TEST_KEEP" in os.environ)
+        _stop_and_remove(cluster, failed=_FAILED in request.session.stash)
 
 
 @pytest.fixture
@@ -166,4 +179,4 @@ def make_cluster(request: pytest.FixtureRequest) -> Iterator[ClusterMaker]:
 
     yield make
     for cluster in mine:
-        _stop_and_remove(cluster, keep="BRAIDFS_TEST_KEEP" in os.environ)
+        _stop_and_remove(cluster, failed=_FAILED in request.node.stash)

@@ -51,7 +51,12 @@ def test_commit_batches_are_measured(cluster: Cluster, workdir: Path) -> None:
 @pytest.mark.parametrize("which", [0, 1])
 def test_stranger_gets_a_closed_connection_and_nothing_else(cluster: Cluster, which: int) -> None:
     server: ServerPlan = cluster.plan.servers[which]
-    for words in (b"GET / HTTP/1.0\r\n\r\n", b"\0" * 200, os.urandom(4096), b"DIRB" + b"\xff" * 76):
+    for words in (
+        b"GET / HTTP/1.0\r\nHost: x\r\n\r\n" * 4,
+        b"\0" * 200,
+        os.urandom(4096),
+        b"DIRB" + b"\xff" * 76,
+    ):
         with socket.create_connection(("127.0.0.1", server.port), timeout=15) as stranger:
             got = b"never closed"
             try:

@@ -4,6 +4,7 @@ import errno
 import os
 import random
 import re
+import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -19,10 +20,10 @@ pytestmark = [pytest.mark.mount, pytest.mark.timeout(600)]
 
 
 def _fill(path: Path) -> int | None:
-    """Writes until it fails, at the latest at close; the errno, or None after 200 MiB."""
+    """Writes until it fails, at the latest at close; the errno, or None after 600 MiB."""
     try:
         with path.open("wb", buffering=0) as file:
-            for _ in range(200):
+            for _ in range(600):
                 file.write(os.urandom(1 << 20))
             os.fsync(file.fileno())
     except OSError as error:
@@ -78,10 +79,10 @@ def _writes_again(path: Path) -> bool:
 
 @pytest.fixture
 def small_disk(localdir: Path) -> Iterator[Path]:
-    """A real ext4 of 96 MiB on a loop device: its ENOSPC comes from the kernel."""
+    """A real ext4 of 400 MiB on a loop device: its ENOSPC comes from the kernel."""
     image, disk = localdir / "image", localdir / "disk"
     with image.open("wb") as file:
-        file.truncate(96 << 20)
+        file.truncate(400 << 20)
     subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
     disk.mkdir()
     result = subprocess.run(["mount", "-o", "loop", image, disk], check=False, capture_output=True)
@@ -96,7 +97,7 @@ def test_full_disk_under_a_target(make_cluster: ClusterMaker, small_disk: Path) 
     cluster = make_cluster(storage_servers=1, targets=1)
     cluster.stop()
     target = cluster.plan.target_path(cluster.plan.storageservers[0], 0)
-    target.rename(small_disk / "target" / "moved")
+    shutil.move(target, small_disk / "target" / "moved")
     target.symlink_to(small_disk / "target" / "moved")
     cluster.start()
     try:

@@ -249,6 +249,9 @@ class Engine:
         if session is None or not row.mutation or not session.replaying:
             raise FsError(Status.BAD_REQUEST, "nothing is to be replayed")
         replay = decode(Replay, frame.body)
+        if replay.txn == 0:  # it changed nothing then, so nothing is to be done again
+            self.replays["empty"] += 1
+            return _Outcome(0, replay.reply, Txn(0), Txn(0))
         replayed, now_ns = _former_outcome(row.op, replay.reply)
         context = Context(session.id, now_ns, time.now_s, self.services, replayed)
         request: Any = decode(row.request, replay.request)
@@ -298,6 +301,7 @@ class Engine:
 
         if outcome.truncate is not None:
             self._truncate_waiters.setdefault(outcome.truncate, []).append(release)
+            self._holds[session] = self.progress.txn
             self.urgent = True
             return
         if session != SYSTEM_SESSION:

@@ -296,7 +296,7 @@ class World:
 
     def rename(self, client: SimulatedClient) -> None:
         old, new = self.place(client), self.place(client)
-        keys = list({old, new})
+        keys: list[Any] = [old] if old == new else [old, new]
 
         def outcome(reply: Any) -> dict[Any, int | None]:
             ino = unpack_attributes(reply.attributes).ino

@@ -320,6 +320,25 @@ def test_a_replay_gives_the_same_inode_layout_and_times(bench: Bench) -> None:
     assert after.engine.replays == {"applied": 1, "stored": 1}
 
 
+def test_a_mutation_that_changed_nothing_is_not_run_again(bench: Bench) -> None:
+    client = bench.client()
+    ino = client.create(ROOT, b"f").ino
+    bench.settle()
+    request = Create(ROOT, b"f", 0o644, False, True, USER)
+    rid = client.send(Op.CREATE, request)
+    frame = client.take_frame()
+    assert frame.header.offset == 0
+    client.call(Op.UNLINK, Unlink(ROOT, b"f"))
+    bench.settle()
+    after = restarted(bench)
+    back = come_back(after, client, (ino,))
+    again = back.replay(Op.CREATE, Replay(0, 0, encode(request), frame.body), rid)
+    assert again.header.status == 0 and again.body == frame.body
+    back.call(Op.REPLAY_DONE, Empty())
+    with pytest.raises(FsError):
+        back.call(Op.LOOKUP, Lookup(ROOT, b"f"))
+
+
 def test_inode_numbers_are_not_given_again_after_a_crash(bench: Bench) -> None:
     client = bench.client()
     lost = client.create(ROOT, b"f").ino

@@ -257,6 +257,7 @@ class MetaClient:
         while True:
             now = trio.current_time()
             due = self.core.tick(now)
+            renew_at = min(renew_at, now + self.core.timeout_s / 3)  # it came with the session
             if now >= renew_at:
                 renew_at = now + self.core.timeout_s / 3
                 if self.is_ready:

@@ -17,6 +17,19 @@ from prometheus_client.registry import Collector
 
 from fscommon.errors import ConfigError
 
+__all__ = [
+    "COUNTS",
+    "LATENCY_S",
+    "TABLE",
+    "Counter",
+    "Gauge",
+    "Histogram",
+    "Kind",
+    "Metric",
+    "Metrics",
+    "MetricsEndpoint",
+]
+
 
 class Kind(Enum):
     COUNTER = "counter"

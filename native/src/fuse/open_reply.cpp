@@ -22,6 +22,7 @@ void improve_open_reply(const Upcall& upcall, std::span<std::byte> reply) noexce
   auto out = load<fuse_open_out>(reply.subspan(at));
   if (!out) return;
   if ((upcall.bits & kUpcallOpenReadOnly) != 0) out->open_flags |= kFopenNoflush;
+  if ((upcall.bits & kUpcallOpenDirect) != 0) out->open_flags |= kFopenDirectIo;
   if ((out->open_flags & kFopenDirectIo) != 0) out->open_flags |= kFopenParallelDirectWrites;
   std::memcpy(reply.data() + at, &*out, sizeof(*out));
 }

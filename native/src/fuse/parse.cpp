@@ -71,6 +71,7 @@ bool fits(const UpcallShape& shape, Bytes body) noexcept {
 uint32_t open_bits(uint32_t open_flags, uint32_t kill_flags) noexcept {
   uint32_t bits = (kill_flags & kOpenKillSuidgid) != 0 ? kUpcallKillSuidgid : 0;
   if ((open_flags & O_ACCMODE) == O_RDONLY) bits |= kUpcallOpenReadOnly;
+  if ((open_flags & O_DIRECT) != 0) bits |= kUpcallOpenDirect;
   return bits;
 }
 

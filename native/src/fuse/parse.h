@@ -33,6 +33,7 @@ struct InterruptRequest {
 // Goes to Python whole. bits: kUpcall*.
 inline constexpr uint32_t kUpcallKillSuidgid = 1u << 0;
 inline constexpr uint32_t kUpcallOpenReadOnly = 1u << 1;
+inline constexpr uint32_t kUpcallOpenDirect = 1u << 2;
 
 struct UpcallRequest {
   RequestHead head;

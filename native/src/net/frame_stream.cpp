@@ -175,7 +175,7 @@ void FrameStream::on_events(uint32_t events) {
 }
 
 void FrameStream::receive_some() {
-  for (int round = 0; round < kReceivesPerTurn && !cut_; ++round) {
+  for (int round = 0; round < kReceivesPerTurn && receiving_ && !cut_; ++round) {
     std::array<iovec, 2> places;
     msghdr message{};
     message.msg_iov = places.data();

@@ -151,7 +151,8 @@ bool StoreBody::release_punched(Object& object, const Punched& punched) {
     uint32_t at = static_cast<uint32_t>(std::clamp(punched.first, base, base + kGroupBlocks) - base);
     const auto end =
         static_cast<uint32_t>(std::clamp(punched.end, base, base + kGroupBlocks) - base);
-    const auto releasable = [&](uint32_t i) { return group->hole(i) && group->occupied[i]; };
+    const Group& held = *group;  // clang 14 cannot capture a structured binding
+    const auto releasable = [&held](uint32_t i) { return held.hole(i) && held.occupied[i]; };
     while (at < end) {
       if (!releasable(at)) {
         ++at;

@@ -203,7 +203,7 @@ class MountedClient:
             )
             datapath.attach(fd)
             return
-        words = "allow_other,default_permissions"
+        words = plan.options.kernel_words
         try:
             datapath.mount(plan.mountpoint, plan.source_text, words, plan.options.ro)
         except OSError as error:

@@ -1,6 +1,7 @@
 """The options of a mount: what follows -o, as a frozen dataclass.
 
-Words that belong to mount(8), systemd or the kernel are taken and ignored; anything unknown is
+Words that belong to the kernel (nosuid, nodev, ...) are kept for mount(2), those of mount(8) and
+systemd are taken and ignored; anything unknown is
 refused with the nearest known option. fsclient decides what the options do.
 """
 
@@ -15,7 +16,8 @@ from fscommon.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class MountOptions:
-    """Times in seconds, sizes in the unit of the name. lanes 0: as many as cores, at most 8."""
+    """Times in seconds, sizes in the unit of the name. lanes 0: as many as cores, at most 8.
+    kernel_words: what mount(2) is told, comma-separated, in the order given."""
 
     key_file: str = "/etc/braidfs/cluster.key"
     lanes: int = 0
@@ -30,6 +32,7 @@ class MountOptions:
     metrics_listen: str = ""
     log_file: str = ""
     log_level: str = "info"
+    kernel_words: str = ""
 
 
 _BOUNDS: Final[dict[str, tuple[float, float]]] = {
@@ -42,11 +45,12 @@ _BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "held_mib": (0, 1 << 20),
 }
 _IGNORED_WORDS: Final = (
-    "_netdev allow_other async atime auto blksize bg default_permissions defaults dev diratime "
-    "dirsync exec fg fsname group lazytime loud mand nofail noatime noauto nodev nodiratime "
-    "noexec noiversion nolazytime nomand nostrictatime norelatime nosuid nouser nousers owner "
-    "relatime rw silent strictatime subtype suid user users"
+    "_netdev allow_other async atime auto blksize bg default_permissions defaults diratime "
+    "dirsync fg fsname group lazytime loud mand nofail noatime noauto nodiratime noiversion "
+    "nolazytime nomand nostrictatime norelatime nouser nousers owner relatime rw silent "
+    "strictatime subtype user users"
 )
+_KERNEL_WORDS: Final = frozenset(("nosuid", "suid", "nodev", "dev", "noexec", "exec"))
 _IGNORED: Final = frozenset(_IGNORED_WORDS.split())
 _IGNORED_PREFIXES: Final = ("x-", "comment=", "uhelper=", "helper=")
 
@@ -54,17 +58,20 @@ _IGNORED_PREFIXES: Final = ("x-", "comment=", "uhelper=", "helper=")
 def parse_mount_options(text: str) -> MountOptions:
     """Raises ConfigError. Later words win, as with mount(8)."""
     hints = typing.get_type_hints(MountOptions)
-    known = {field.name for field in fields(MountOptions)}
+    known = {field.name for field in fields(MountOptions)} - {"kernel_words"}
     values: dict[str, Any] = {}
+    kernel_words = []
     for word in filter(None, (word.strip() for word in text.split(","))):
         name, equals, value = word.partition("=")
         if name in known:
             values[name] = _convert(hints[name], name, value if equals else None)
         elif name == "rw":
             values["ro"] = False
+        elif name in _KERNEL_WORDS:
+            kernel_words.append(name)
         elif name not in _IGNORED and not word.startswith(_IGNORED_PREFIXES):
             raise ConfigError(unknown_word("mount option", name, known))
-    return MountOptions(**values)
+    return MountOptions(**values, kernel_words=",".join(kernel_words))
 
 
 def _convert(kind: type, name: str, value: str | None) -> Any:

@@ -102,7 +102,7 @@ def test_read_only_mount(cluster: Cluster, workdir: Path, mountpoint: Path) -> N
 
 
 def test_fstab_line(cluster: Cluster, mountpoint: Path, localdir: Path) -> None:
-    options = f"{cluster.plan.options()},_netdev,nofail,noatime,x-systemd.automount"
+    options = f"{cluster.plan.options()},_netdev,nofail,noatime,nosuid,x-systemd.automount"
     line = f"{cluster.plan.source()} {mountpoint} fuse.braidfs {options} 0 0\n"
     (localdir / "fstab").write_text(line)
     words = ["mount", "-T", str(localdir / "fstab"), str(mountpoint)]
@@ -111,6 +111,7 @@ def test_fstab_line(cluster: Cluster, mountpoint: Path, localdir: Path) -> None:
     entry = next(e for e in mounts.mount_entries() if e.mountpoint == str(mountpoint))
     assert entry.fstype == "fuse.braidfs"
     assert entry.source == cluster.plan.source()
+    assert os.statvfs(mountpoint).f_flag & os.ST_NOSUID
     mounts.unmount(mountpoint)
 
 

@@ -120,7 +120,7 @@ def test_mount_options() -> None:
 
 
 def test_words_of_mount_are_ignored() -> None:
-    words = "rw,nosuid,nodev,noexec,noatime,auto,noauto,defaults,user,_netdev,nofail"
+    words = "rw,noatime,auto,noauto,defaults,user,_netdev,nofail"
     assert parse_mount_options(f"{words},x-systemd.automount,,dev,suid") == MountOptions()
 
 

@@ -121,7 +121,7 @@ def test_mount_options() -> None:
 
 def test_words_of_mount_are_ignored() -> None:
     words = "rw,noatime,auto,noauto,defaults,user,_netdev,nofail"
-    assert parse_mount_options(f"{words},x-systemd.automount,,dev,suid") == MountOptions()
+    assert parse_mount_options(f"{words},x-systemd.automount,,async") == MountOptions()
 
 
 def test_the_last_word_wins() -> None:

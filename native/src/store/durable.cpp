@@ -227,6 +227,9 @@ Status StoreBody::mark_removed(const ObjectPointer& object) {
   fault(FaultPoint::kRemoveAfterUnlink);
   --objects_;
   object->exists = false;
+  // The list of dirty objects may hold it until the next checkpoint: its space is free now.
+  object->file.reset();
+  object->direct.reset();
   return r < 0 && r != -ENOENT ? Status::kEio : Status::kOk;
 }
 

@@ -7,6 +7,7 @@ exit 1; any other exception is a bug: logged with its traceback, exit 1.
 """
 
 import argparse
+import functools
 import os
 import signal
 import socket
@@ -14,10 +15,11 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 import trio
 
+from fscommon.config import load
 from fscommon.errors import BraidError
 from fscommon.net.address import parse_address
 from fscommon.observe.log import Log, start_logging
@@ -94,6 +96,44 @@ def run_service(main: Main, settings: ServiceSettings) -> int:
             endpoint.stop()
     log.info("stopped")
     return 0
+
+
+class CommonConfig(Protocol):
+    """What every program's configuration has, for `run_program`."""
+
+    @property
+    def log_level(self) -> str: ...
+    @property
+    def log_file(self) -> str: ...
+    @property
+    def metrics_listen(self) -> str: ...
+
+
+C = TypeVar("C", bound=CommonConfig)
+
+
+def run_program(
+    program: str,
+    description: str,
+    config_class: type[C],
+    main: Callable[[C, Service], Awaitable[None]],
+    argv: Sequence[str] | None = None,
+) -> int:
+    """A whole server from its arguments: load its configuration and run main; the exit code."""
+    arguments = parse_arguments(program, description, argv)
+    try:
+        config = load(config_class, arguments.config)
+    except BraidError as error:
+        print(f"{program}: {error}", file=sys.stderr)  # noqa: T201 - logs are not set up yet
+        return 1
+    settings = ServiceSettings(
+        program=program.removeprefix("braidfs-"),
+        log_level=config.log_level,
+        log_file=config.log_file,
+        metrics_listen=config.metrics_listen,
+        ready_fd=arguments.ready_fd,
+    )
+    return run_service(functools.partial(main, config), settings)
 
 
 async def _supervise(main: Main, service: Service) -> None:

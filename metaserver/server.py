@@ -5,7 +5,6 @@ one go, and one that sends replies released later. Requests never wait here exce
 connection's own slow peer and for too many uncommitted records; what else waits is the engine's.
 """
 
-import functools
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -13,14 +12,13 @@ from typing import Final
 import trio
 
 from fscommon.auth.key import load_key
-from fscommon.config.toml import load
-from fscommon.errors import BraidError, ConfigError
+from fscommon.errors import ConfigError
 from fscommon.net.serve import Peer, serve
 from fscommon.net.stream import FrameStream
 from fscommon.net.transport import Transport
 from fscommon.observe.log import Log
 from fscommon.observe.metrics import Metrics
-from fscommon.service import Service, ServiceSettings, parse_arguments, run_service
+from fscommon.service import Service, run_program
 from fscommon.tasks import open_tasks
 from metaserver.boot import Settings, boot
 from metaserver.committer import Committer
@@ -208,20 +206,8 @@ async def _main(config: MetaserverConfig, service: Service) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = parse_arguments(PROGRAM, "Keep the namespace of a BraidFS cluster.", argv)
-    try:
-        config = load(MetaserverConfig, arguments.config)
-    except BraidError as error:
-        print(f"{PROGRAM}: {error}", file=sys.stderr)  # noqa: T201 - logs are not set up yet
-        return 1
-    settings = ServiceSettings(
-        program="metaserver",
-        log_level=config.log_level,
-        log_file=config.log_file,
-        metrics_listen=config.metrics_listen,
-        ready_fd=arguments.ready_fd,
-    )
-    return run_service(functools.partial(_main, config), settings)
+    purpose = "Keep the namespace of a BraidFS cluster."
+    return run_program(PROGRAM, purpose, MetaserverConfig, _main, argv)
 
 
 if __name__ == "__main__":

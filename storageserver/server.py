@@ -14,14 +14,13 @@ from typing import Final
 import trio
 
 from fscommon.auth.key import load_key
-from fscommon.config import load
-from fscommon.errors import BraidError, ConfigError
+from fscommon.errors import ConfigError
 from fscommon.native import ChunkServer, make_chunk_server
 from fscommon.net.address import STORAGESERVER_PORT, Address, parse_address
 from fscommon.net.serve import serve
 from fscommon.net.tcp import TcpTransport
 from fscommon.net.transport import Transport
-from fscommon.service import Service, ServiceSettings, parse_arguments, run_service
+from fscommon.service import Service, run_program
 from storageserver.config import StorageServerConfig
 from storageserver.connections import Connections
 from storageserver.events import NativeEvents
@@ -120,20 +119,8 @@ async def _main(config: StorageServerConfig, service: Service) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = parse_arguments(PROGRAM, "Keep and serve the objects of BraidFS targets.", argv)
-    try:
-        config = load(StorageServerConfig, arguments.config)
-    except BraidError as error:
-        print(f"{PROGRAM}: {error}", file=sys.stderr)  # noqa: T201 - logs are not set up yet
-        return 1
-    settings = ServiceSettings(
-        program="storageserver",
-        log_level=config.log_level,
-        log_file=config.log_file,
-        metrics_listen=config.metrics_listen,
-        ready_fd=arguments.ready_fd,
-    )
-    return run_service(functools.partial(_main, config), settings)
+    purpose = "Keep and serve the objects of BraidFS targets."
+    return run_program(PROGRAM, purpose, StorageServerConfig, _main, argv)
 
 
 if __name__ == "__main__":

@@ -68,12 +68,18 @@ def smoke(rounds: int) -> bool:
 def _round(systems: Systems, measured: Measured, text: str) -> None:
     for case in (*SMOKE, CREATES):
         for system, folder in systems.folders().items():
-            console.print(f"  {text}: {case.name}: {system}", end="\r", soft_wrap=True)
+            _show(f"  {text}: {case.name}: {system}")
             value = run_creates(folder) if case is CREATES else _run(case, system, folder)
             if value is not None:
                 measured.runs[case.name][system].append(value)
-            console.print(" " * 78, end="\r")
+    _show("")
     console.print(f"  {text} done")
+
+
+def _show(text: str) -> None:
+    """The line of progress; only where there is a terminal to overwrite it."""
+    if console.is_terminal:
+        console.print(f"{text:<78}", end="\r", soft_wrap=True)
 
 
 def _run(case: Case, system: str, folder: Path) -> float | None:

@@ -12,9 +12,10 @@ from tests.cluster import mounts
 from tests.cluster.cluster import Cluster
 from tests.cluster.plan import make_plan
 from tests.cluster.process import Program
+from tests.dev.build import NATIVE_BUILD
 from tests.dev.steps import BUILD, console
 
-NULLFS = BUILD / "native-tests" / "bench" / "braidfs-nullfs"
+NULLFS = NATIVE_BUILD / "bench" / "braidfs-nullfs"
 CLIENT_BUDGET_MIB = 256 + 256  # dirty_mib and held_mib, as mounted here
 
 

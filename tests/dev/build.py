@@ -19,7 +19,10 @@ from pathlib import Path
 from tests.dev.steps import BUILD, ROOT, quiet_step, tool
 
 NATIVE = ROOT / "native"
-MODULE_FOLDER = BUILD / "native" / "bindings"
+NATIVE_BUILD = BUILD / "native"
+MODULE_FOLDER = NATIVE_BUILD / "bindings"
+MODULE_TARGETS = ("_braidfs_native", "_braidfs_native_stub")
+GTEST = Path("/usr/include/gtest/gtest.h")
 
 _SCRIPT = """#!{python}
 # Written by ./dev: the entry point {entry} of this checkout.
@@ -71,13 +74,14 @@ def _sources() -> list[str]:
 
 
 def build(*, tests: bool = False) -> None:
-    """Everything that the programs need; with `tests`, native tests and benchmarks too."""
+    """Everything that the programs need; with `tests`, native tests and benchmarks too.
+
+    Both are one CMake folder, so that no source is compiled twice."""
     with build_lock():
-        cmake_build("native", "Native module")
+        options = ("-DBRAIDFS_TESTS=ON",) if GTEST.exists() else ()
+        cmake_build("native", "Native module", options, MODULE_TARGETS)
         if tests:
-            cmake_build(
-                "native-tests", "Native tests", ("-DBRAIDFS_TESTS=ON", "-DBRAIDFS_MODULE=OFF")
-            )
+            cmake_build("native", "Native tests", options)
         _write_path_file()
         _write_scripts()
 

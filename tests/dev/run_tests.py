@@ -6,8 +6,8 @@ The last line on the terminal is pytest's own summary. With arguments for pytest
 import os
 from collections.abc import Sequence
 
-from tests.dev.build import build
-from tests.dev.steps import BUILD, StepError, console, open_step, quiet_step, tool
+from tests.dev.build import NATIVE_BUILD, build
+from tests.dev.steps import StepError, console, open_step, quiet_step, tool
 
 
 def test(full: bool, pytest_words: Sequence[str]) -> int:
@@ -24,7 +24,7 @@ def _native_tests() -> bool:
     command = [
         "ctest",
         "--test-dir",
-        str(BUILD / "native-tests"),
+        str(NATIVE_BUILD),
         "--output-on-failure",
         "-j",
         jobs,

@@ -18,6 +18,7 @@ import pytest
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.process import wait_until
+from tests.conftest import ClusterMaker
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(1800)]
 
@@ -210,15 +211,18 @@ def _sha256(path: Path) -> str:
     return _run("sha256sum", path).split()[0]
 
 
-def test_removed_files_give_their_space_back(cluster: Cluster, workdir: Path) -> None:
+def test_removed_files_give_their_space_back(make_cluster: ClusterMaker) -> None:
+    cluster = make_cluster()
+    big = cluster.mount_path / "big"
+
     def stored() -> int:
         words = ["du", "-s", "--block-size=1", str(cluster.plan.state / "targets")]
         return int(subprocess.run(words, check=False, capture_output=True).stdout.split()[0])
 
     before = stored()
-    with (workdir / "big").open("wb") as file:
+    with big.open("wb") as file:
         file.write(os.urandom(64 << 20))
         os.fsync(file.fileno())
     assert stored() > before + (60 << 20)
-    (workdir / "big").unlink()
+    big.unlink()
     assert wait_until(lambda: stored() < before + (10 << 20), 60), stored() - before

@@ -26,7 +26,7 @@ from fscommon.limits import REQUESTS_IN_FLIGHT_MAX
 from fscommon.types import Ino, RequestId, SessionId, Txn
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import Frame, encode_frame
-from fscommon.wire.header import FLAG_ONEWAY, FLAG_REPLAY, FLAG_REPLY, Header
+from fscommon.wire.header import FLAG_ONEWAY, FLAG_REPLAY, FLAG_REPLY, FLAG_SOLE, Header
 from fscommon.wire.messages import BODIES, Failure, Opened, Replay, SessionOpened
 from fscommon.wire.ops import SPECS, Op
 from metaserver.context import Context, ParkedError, Replayed, Services
@@ -149,7 +149,7 @@ class Engine:
             connection.in_flight += 1
             self._parked.setdefault(parked.ino, []).append((connection, frame))
             return
-        self._answer(connection, row, frame, outcome)
+        self._answer(connection, row, frame, outcome, time.now_s)
 
     def _admit(
         self, connection: Connection, row: _Row, header: Header, time: Time
@@ -282,14 +282,17 @@ class Engine:
 
     # ---- replies -------------------------------------------------------------------------
 
-    def _answer(self, connection: Connection, row: _Row, frame: Frame, outcome: _Outcome) -> None:
+    def _answer(
+        self, connection: Connection, row: _Row, frame: Frame, outcome: _Outcome, now_s: float
+    ) -> None:
         self.counts[row.op, outcome.status] += 1
         if frame.header.flags & FLAG_ONEWAY:
             return
         session = connection.session
         hold = max(outcome.hold, self._holds.get(session, 0))
         if hold <= self.progress.durable and outcome.truncate is None:
-            self._send(connection, frame.header, outcome)
+            is_sole = row.access is Access.SESSION and self.sessions.sole(now_s)
+            self._send(connection, frame.header, outcome, FLAG_SOLE if is_sole else 0)
             return
         connection.in_flight += 1
 
@@ -308,7 +311,9 @@ class Engine:
             self._holds[session] = Txn(hold)
         self.when_durable(Txn(hold), release)
 
-    def _send(self, connection: Connection, request: Header, outcome: _Outcome) -> None:
+    def _send(
+        self, connection: Connection, request: Header, outcome: _Outcome, flags: int = 0
+    ) -> None:
         session = self.sessions.get(connection.session)
         durable = self.progress.durable
         if session is not None and session.replaying:
@@ -316,7 +321,7 @@ class Engine:
         connection.outbox.append(
             encode_frame(
                 request.op,
-                flags=FLAG_REPLY,
+                flags=FLAG_REPLY | flags,
                 request_id=request.request_id,
                 file_id=durable,
                 offset=outcome.txn,

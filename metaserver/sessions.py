@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from fscommon.limits import SOLE_LEASE_S
 from fscommon.types import Ino, RequestId, SessionId
 
 SYSTEM_SESSION: Final = SessionId(0)  # the metaserver's own transactions
@@ -37,11 +38,26 @@ class Sessions:
         self._openers: dict[Ino, set[SessionId]] = {}
         self._unsure: dict[Ino, set[SessionId]] = {}
         self.version = version
+        self._sole_until_s = 0.0
+        self._no_sole_until_s = 0.0
         self.orphans: set[Ino] = set()  # inodes without a name
         self.reapable: set[Ino] = set()  # orphans that nobody holds open; the reaper takes them
 
     def __contains__(self, session: SessionId) -> bool:
         return session in self._sessions
+
+    def sole(self, now_s: float) -> bool:
+        """There is one session and it may be told so: no other is opened for SOLE_LEASE_S."""
+        if len(self._sessions) != 1 or now_s < self._no_sole_until_s:
+            return False
+        self._sole_until_s = now_s + SOLE_LEASE_S
+        return True
+
+    def end_sole(self, now_s: float) -> bool:
+        """A second session wants to open: tell nobody any more that it is alone. True when the
+        last who was told so believes it no longer."""
+        self._no_sole_until_s = now_s + 10 * SOLE_LEASE_S
+        return now_s > self._sole_until_s
 
     def __len__(self) -> int:
         return len(self._sessions)

@@ -3,10 +3,11 @@
 A new directory is complete: it is empty. After each change of its own the client learns the
 directory's data_version, which rises by one with every name that comes or goes: as long as it is
 exactly one more than before, nobody else has changed the directory, and it is complete still. Then
-native lanes answer LOOKUP of any name that was never put in (native/src/fuse/complete_table.h),
-for at most as long after the last such proof as the kernel believes a dentry (entry_timeout); so
-another client's new name is seen as late as its removal is, and no later. A CREATE always asks the
-metaserver. A name counts as there from before its request leaves, whatever becomes of it.
+native lanes answer LOOKUP of any name that was never put in (native/src/fuse/complete_table.h), but
+only while the metaserver's word holds that there is no other session (FLAG_SOLE, SOLE_LEASE_S): a
+second mount waits until it has run out, so another client's new name is never missed. (Directory
+leases will give the same to many clients.) A CREATE always asks the metaserver. A name counts as
+there from before its request leaves, whatever becomes of it.
 Pure; touched by the client's trio thread only.
 """
 
@@ -21,10 +22,14 @@ DIRECTORIES_MAX = 4096
 
 
 class CompleteDirectories:
-    def __init__(self, lanes: Lanes, clock: Callable[[], float], believe_s: float) -> None:
-        """believe_s: how long after a proof it is believed; 0 switches all of this off."""
+    def __init__(
+        self, lanes: Lanes, clock: Callable[[], float], sole_until: Callable[[], float],
+        believe_s: float,
+    ) -> None:  # fmt: skip
+        """believe_s: the longest that a proof is believed; 0 switches all of this off."""
         self._lanes = lanes
         self._clock = clock
+        self._sole_until = sole_until
         self._believe_s = believe_s
         self._versions: OrderedDict[int, int] = OrderedDict()
 
@@ -68,7 +73,7 @@ class CompleteDirectories:
         self._lanes.complete_clear()
 
     def _left_ms(self, asked_at: float) -> int:
-        left_s = asked_at + self._believe_s - self._clock()
+        left_s = min(asked_at + self._believe_s, self._sole_until()) - self._clock()
         return max(0, int(left_s * 1000))
 
     def _drop(self, ino: int) -> None:

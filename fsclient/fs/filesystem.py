@@ -31,7 +31,9 @@ class FileSystem:
         self.next_handle: Callable[[], int] = lambda: next(handles)
         self.inodes = Inodes(lanes, trio.current_time, believe_s)
         self.drains = Drains(lanes)
-        self.complete = CompleteDirectories(lanes, trio.current_time, believe_names_s)
+        self.complete = CompleteDirectories(
+            lanes, trio.current_time, lambda: meta.sole_until, believe_names_s
+        )
         self.namespace = Namespace(meta, self.inodes, self.complete)
         self.directories = Directories(meta, self.namespace, self.inodes)
         self.files = Files(

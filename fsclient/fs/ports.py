@@ -22,6 +22,8 @@ class Metadata(Protocol):
 
     @property
     def is_ready(self) -> bool: ...
+    @property
+    def sole_until(self) -> float: ...  # no other session exists until then (trio's clock)
 
 
 class Lanes(Protocol):

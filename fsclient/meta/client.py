@@ -125,6 +125,10 @@ class MetaClient:
     def is_ready(self) -> bool:
         return self.core.phase is Phase.READY
 
+    @property
+    def sole_until(self) -> float:
+        return self.core.sole_until
+
     def _deadline(self) -> float:
         return trio.current_time() + self._timeout_s
 

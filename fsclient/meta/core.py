@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fscommon.errors import BraidError, FsError, ProtocolError, Status
-from fscommon.limits import REPLAY_MUTATIONS_MAX, REQUESTS_IN_FLIGHT_MAX
+from fscommon.limits import REPLAY_MUTATIONS_MAX, REQUESTS_IN_FLIGHT_MAX, SOLE_LEASE_S
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import Frame, encode_frame
-from fscommon.wire.header import FLAG_ONEWAY, FLAG_REPLAY, Header
+from fscommon.wire.header import FLAG_ONEWAY, FLAG_REPLAY, FLAG_SOLE, Header
 from fscommon.wire.messages import Empty, Failure, Replay, SessionOpen, SessionOpened
 from fscommon.wire.ops import Op
 
@@ -75,6 +75,7 @@ class SessionCore:
         self.journal_count_max = REPLAY_MUTATIONS_MAX
         self.window_count_max = REQUESTS_IN_FLIGHT_MAX
         self.must_reconnect = False
+        self.sole_until = 0.0  # no other session exists until then
         self.replayed_count = 0
         self.resent_count = 0
         self._next_id = 1
@@ -356,6 +357,8 @@ class SessionCore:
         if pending.op != header.op:
             raise ProtocolError(f"reply of op {header.op} to op {pending.op}")
         self._mutations_in_flight -= pending.is_mutation
+        if header.flags & FLAG_SOLE:  # counted from when the request left (rule 11)
+            self.sole_until = max(self.sole_until, pending.sent_at + SOLE_LEASE_S)
         if header.status in _RETRY_LATER:
             self._delay(pending, frame, now)
         elif header.status:

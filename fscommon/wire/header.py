@@ -22,7 +22,8 @@ FLAG_CAPABILITY: Final = 0x4  # body starts with a 64-byte capability
 FLAG_REPLAY: Final = 0x8  # a mutation that was answered before and is sent again
 FLAG_ONEWAY: Final = 0x10  # no reply is wanted
 FLAG_MUST_EXIST: Final = 0x20  # READ: a missing object is NO_OBJECT, not zeros
-FLAGS_KNOWN: Final = 0x3F
+FLAG_SOLE: Final = 0x40  # metadata reply: no other session for SOLE_LEASE_S from the request on
+FLAGS_KNOWN: Final = 0x7F
 
 _PACK: Final = struct.Struct("<IBBHQQIIQIIIIHHIQ")
 _SEAL: Final = struct.Struct("<Q")

@@ -46,6 +46,8 @@ def _new(tx: Transaction, request: SessionOpen, context: Context) -> Session:
     services = context.services
     if services.progress.recovering:
         raise FsError(Status.NOT_READY, "waiting for clients of before the restart")
+    if len(services.sessions) and not services.sessions.end_sole(context.now_s):
+        raise FsError(Status.NOT_READY, "the only client of before is being told")
     if len(request.node) > _NODE_NAME_LENGTH_MAX:
         raise FsError(Status.BAD_REQUEST, "the name of the node is too long")
     session = Session(

@@ -34,7 +34,8 @@ inline constexpr uint16_t kFlagCapability = 0x4;
 inline constexpr uint16_t kFlagReplay = 0x8;
 inline constexpr uint16_t kFlagOneway = 0x10;
 inline constexpr uint16_t kFlagMustExist = 0x20;
-inline constexpr uint16_t kFlagsKnown = 0x3f;
+inline constexpr uint16_t kFlagSole = 0x40;  // metadata replies only
+inline constexpr uint16_t kFlagsKnown = 0x7f;
 
 struct FrameHeader {
   uint32_t magic = kFrameMagic;

@@ -17,7 +17,7 @@ def record(ino: int, version: int) -> bytes:
 
 def made(believe_s: float = 1.0) -> tuple[FakeLanes, CompleteDirectories]:
     lanes = FakeLanes()
-    complete = CompleteDirectories(lanes, lambda: 100.0, believe_s)
+    complete = CompleteDirectories(lanes, lambda: 100.0, lambda: 1000.0, believe_s)
     complete.made(record(7, 1), 100.0)
     return lanes, complete
 
@@ -50,10 +50,15 @@ def test_belief_is_counted_from_when_the_request_left() -> None:
     told: list[int] = []
     lanes = FakeLanes()
     lanes.complete_put = lambda ino, valid_ms: told.append(valid_ms)  # type: ignore[method-assign]
-    complete = CompleteDirectories(lanes, lambda: 100.0, 1.0)
+    sole_until = [1000.0]
+    complete = CompleteDirectories(lanes, lambda: 100.0, lambda: sole_until[0], 1.0)
     complete.made(record(7, 1), 99.5)
     complete.made(record(8, 1), 90.0)
-    assert told == [500, 0]
+    sole_until[0] = 100.0625
+    complete.made(record(9, 1), 100.0)
+    sole_until[0] = 0.0
+    complete.made(record(10, 1), 100.0)
+    assert told == [500, 0, 62, 0]
 
 
 def test_switched_off_and_cleared() -> None:

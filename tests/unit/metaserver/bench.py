@@ -5,6 +5,7 @@ from typing import Any
 
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import Attributes, unpack_attributes
+from fscommon.limits import SOLE_LEASE_S
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import Frame, FrameParser, encode_frame
 from fscommon.wire.header import FLAG_ONEWAY, FLAG_REPLAY
@@ -94,6 +95,8 @@ class Bench:
             self.engine.truncated(ino, self.time())
 
     def client(self) -> "Client":
+        if len(self.engine.sessions) and not self.engine.sessions.end_sole(self.now_s):
+            self.now_s += 2 * SOLE_LEASE_S  # the one before believes no longer that it is alone
         client = Client(self, self.connect())
         client.send(Op.SESSION_OPEN, SessionOpen(0, "c", (), 0))
         self.settle()

@@ -4,9 +4,10 @@ import pytest
 
 from fscommon.errors import FsError, ProtocolError, Status
 from fscommon.layout.attributes import unpack_attributes
+from fscommon.limits import SOLE_LEASE_S
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import encode_frame
-from fscommon.wire.header import FLAG_REPLAY
+from fscommon.wire.header import FLAG_REPLAY, FLAG_SOLE
 from fscommon.wire.messages import (
     BODIES,
     Close,
@@ -437,3 +438,23 @@ def test_statfs_and_status(bench: Bench) -> None:
     status = client.call(Op.STATUS, Empty())
     assert [c.session for c in status.clients] == [client.session]
     assert status.clients[0].opens == 1 and not status.recovering
+
+
+def test_a_second_session_waits_until_the_first_believes_no_longer_that_it_is_alone() -> None:
+    bench = Bench()
+    first = bench.client()
+    first.send(Op.GETATTR, GetAttr(ROOT))
+    assert first.take_frame().header.flags & FLAG_SOLE
+    second = Client(bench, bench.connect())
+    second.send(Op.SESSION_OPEN, SessionOpen(0, "second", (), 0))
+    with pytest.raises(FsError, match="NOT_READY"):
+        second.take()
+    first.send(Op.GETATTR, GetAttr(ROOT))
+    assert not first.take_frame().header.flags & FLAG_SOLE
+    bench.now_s += SOLE_LEASE_S + 0.01
+    second.send(Op.SESSION_OPEN, SessionOpen(0, "second", (), 0))
+    bench.settle()
+    assert second.take().session
+    bench.now_s += 100 * SOLE_LEASE_S
+    first.send(Op.GETATTR, GetAttr(ROOT))
+    assert not first.take_frame().header.flags & FLAG_SOLE

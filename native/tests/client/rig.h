@@ -1,6 +1,7 @@
 // A client core without kernel and Python: fake storage nodes behind socketpairs, a thread that does
 // Python's part (connections, commits), and a Replier that tests wait on.
 #pragma once
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <functional>
@@ -133,6 +134,13 @@ class Rig {
   std::vector<Event> events(EventKind kind);
   Event wait_event(EventKind kind);
   uint64_t account(Buffer::Account which) { return core->memory().account(which); }
+  // The last reference to a buffer goes on a lane, shortly after the answer that it was part of.
+  bool empties(Buffer::Account which) {
+    for (int tries = 0; tries < 2000 && account(which) > 0; ++tries) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return account(which) == 0;
+  }
   void set_connecting(bool on) { connecting_ = on; }
   void commit_status(Status status) { commit_status_ = status; }
   void hold_commits(bool on) { holding_commits_ = on; }

@@ -27,6 +27,9 @@ void Inode::resize(const Attributes& attributes, FileView view, Settled& settled
     written_.size = 0;
   }
   pieces_.trim(same_file ? size_ : 0, settled);
+  // Objects of the new file id were never written: nothing of them is to be synced, and a SYNC of
+  // one that does not exist would call its holes durable, so that they read as EIO.
+  if (!same_file) pieces_.forget_stripes();
 }
 
 void Inode::committed(const Attributes& attributes) {

@@ -325,6 +325,8 @@ bool PieceTable::take_loss(uint32_t stripe_index, uint64_t incarnation) {
   return lost;
 }
 
+void PieceTable::forget_stripes() { std::ranges::fill(stripes_, StripeState{}); }
+
 void PieceTable::trim(uint64_t size, Settled& settled) {
   each_chunk(size, ~uint64_t{0}, [&](uint64_t, ChunkPieces& pieces) {
     std::erase_if(pieces, [&](const PiecePtr& piece) {

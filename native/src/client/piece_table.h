@@ -76,6 +76,8 @@ class PieceTable {
   void target_lost(uint32_t target, uint64_t incarnation, Settled& settled);
   // True when pieces of an older incarnation were dropped: their bytes cannot be sent again. Once.
   bool take_loss(uint32_t stripe_index, uint64_t incarnation);
+  // The inode has other objects now: none of them was written.
+  void forget_stripes();
   // Bytes from `size` on no longer exist.
   void trim(uint64_t size, Settled& settled);
 

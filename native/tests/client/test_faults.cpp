@@ -1,4 +1,5 @@
 // What breaks: connections, targets that forget, refusals, deadlines, signals, commits.
+#include <cstring>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
@@ -323,6 +324,22 @@ TEST(Commits, ResizeForgetsWhatLiesBeyond) {
   rig.core->inode_resize(rig.attributes(0, 4), rig.layout(1), rig.capability());
   EXPECT_TRUE(rig.read(kFh, 0, 4096).bytes.empty());
   EXPECT_TRUE(rig.empties(Buffer::Account::kHeld));
+}
+
+// Objects of a new file id were never written: to sync them would call their holes durable.
+TEST(Commits, ANewFileIdHasNothingToSync) {
+  Rig rig;
+  rig.open(kFh, O_RDWR);
+  rig.write(kFh, 0, pattern(10'000, 1));
+  EXPECT_EQ(rig.drain(false), 0);
+  Bytes layout = rig.layout();
+  Bytes capability = rig.capability();
+  const uint64_t file_id = 99;
+  std::memcpy(layout.data() + 8, &file_id, sizeof(file_id));
+  std::memcpy(capability.data(), &file_id, sizeof(file_id));
+  ASSERT_TRUE(rig.core->inode_resize(rig.attributes(0, 5), layout, capability));
+  EXPECT_EQ(rig.fsync(kFh), 0);
+  for (const auto& target : rig.targets) EXPECT_EQ(target->count(Op::kSync), 0u);
 }
 
 TEST(Commits, DroppedInodeGoesOnceNothingHoldsIt) {

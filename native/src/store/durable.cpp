@@ -94,10 +94,13 @@ Status StoreBody::commit(std::span<Flush> flushes) {
 Status StoreBody::sync_batch(std::span<const ObjectPointer> objects) {
   std::unique_lock<std::mutex> several(batch_mu_, std::defer_lock);
   if (objects.size() > 1) several.lock();
+  // By id: their sync_mu are taken in one order by everybody.
+  std::vector<ObjectPointer> ordered(objects.begin(), objects.end());
+  std::ranges::sort(ordered, {}, [](const ObjectPointer& object) { return object->id; });
   std::vector<Flush> flushes;
-  flushes.reserve(objects.size());
+  flushes.reserve(ordered.size());
   Status result = Status::kOk;
-  for (const ObjectPointer& object : objects) {
+  for (const ObjectPointer& object : ordered) {
     Flush flush{.object = object, .turn = std::unique_lock(object->sync_mu), .file = {}};
     const Status captured = capture(flush);
     if (captured != Status::kOk) result = captured;

@@ -16,6 +16,9 @@
 
 namespace braidfs::store {
 
+// From so many files on one syncfs costs less than a fdatasync of each.
+inline constexpr size_t kSyncAllMin = 24;
+
 struct GroupPiece {  // what an operation touches of one group
   uint32_t index = 0;
   uint32_t first = 0;

@@ -17,7 +17,6 @@ namespace braidfs::store {
 namespace {
 
 constexpr size_t kBatchObjects = 256;
-constexpr size_t kSyncAllMin = 24;  // from so many files on one syncfs costs less than each alone
 
 template <typename Fn>
 void for_batches(std::span<const ObjectPointer> objects, Fn fn) {

@@ -11,10 +11,6 @@
 
 namespace braidfs::store {
 
-namespace {
-constexpr size_t kSyncAllMin = 24;  // from so many files on one syncfs costs less than each alone
-}  // namespace
-
 struct StoreBody::Flush {
   ObjectPointer object;
   std::unique_lock<std::mutex> turn;  // of sync_mu

@@ -155,3 +155,14 @@ def test_every_number_has_bounds() -> None:
     }  # fmt: skip
     text = ",".join(f"{name}={value}" for name, value in numbers.items())
     assert parse_mount_options(text) == MountOptions()
+
+
+def test_security_words_are_kept_in_order() -> None:
+    options = parse_mount_options("nosuid,_netdev,nodev,noexec,exec,ro")
+    assert options.kernel_words == "nosuid,nodev,noexec,exec"
+    assert options.ro
+
+
+def test_the_field_is_no_option() -> None:
+    with pytest.raises(ConfigError):
+        parse_mount_options("kernel_words=suid")

@@ -186,7 +186,7 @@ async def _flush(connection: Connection, stream: FrameStream) -> None:
 
 def _known_purpose(purpose: str) -> str:
     """A label that peers cannot invent."""
-    return purpose if purpose in ("meta", "server", "admin", "data") else "other"
+    return purpose if purpose in ("meta", "recall", "server", "admin", "data") else "other"
 
 
 async def _main(config: MetaserverConfig, service: Service) -> None:

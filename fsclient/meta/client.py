@@ -25,7 +25,7 @@ from fscommon.errors import (
 from fscommon.tasks import open_tasks
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import Frame
-from fscommon.wire.messages import ClusterMap, Empty, SessionRenew
+from fscommon.wire.messages import ClusterMap, Empty, SessionRenew, SessionRenewed
 from fscommon.wire.ops import Op
 
 from .core import Hooks, Phase, SessionCore, SessionRefusedError
@@ -280,7 +280,7 @@ class MetaClient:
         if error is not None:
             self._events.log(f"the heartbeat failed: {error}")
             return
-        cluster_map = decode(ClusterMap, body)
+        cluster_map = decode(SessionRenewed, body).map
         if cluster_map.epoch != self._map_epoch:
             self._map_epoch = cluster_map.epoch
             self._events.map_changed(cluster_map)

@@ -1,5 +1,6 @@
 """The attribute record of an inode: 128 packed bytes, the same on the wire, in the store and in
-native tables (docs/INTERFACES.md, section 1).
+native tables (docs/INTERFACES.md, section 1). In replies it also grants leases: which, and for
+how long, are its last fields; a stored record has zeros there.
 """
 
 import struct
@@ -11,6 +12,20 @@ from fscommon.errors import ProtocolError
 
 ATTRIBUTES_SIZE: Final = 128
 _RECORD: Final = struct.Struct("<3Q4q6I3Qq2IQ")
+
+# Facets of a lease: META (attributes and xattrs), ENTRIES (names in a directory, also the absent
+# ones), DATA (bytes of a file). Whoever holds the exclusive bit of a facet holds the shared one.
+LEASE_META: Final = 1
+LEASE_ENTRIES: Final = 2
+LEASE_DATA: Final = 4
+LEASE_META_EXCLUSIVE: Final = 8
+LEASE_ENTRIES_EXCLUSIVE: Final = 16
+LEASE_DATA_EXCLUSIVE: Final = 32
+LEASE_SHARED_ALL: Final = 7
+LEASE_EXCLUSIVE_ALL: Final = 56
+LEASE_EXCLUSIVE_SHIFT: Final = 3  # from a shared bit to its exclusive one
+_LEASE: Final = struct.Struct("<qI")
+_LEASE_AT: Final = 104
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +48,8 @@ class Attributes:
     data_version: int = 0  # rises whenever bytes or size change
     change_version: int = 0  # rises with every change of the inode
     parent: int = 0  # of a directory, else 0
-    lease_deadline_ns: int = 0
-    lease_flags: int = 0
+    lease_ns: int = 0  # how long, from when the request left; 0: nothing is held
+    lease_flags: int = 0  # what this session holds on this inode after this reply
     xattr_count: int = 0
 
     def pack(self) -> bytes:
@@ -49,3 +64,9 @@ def unpack_attributes(raw: bytes) -> Attributes:
     if len(raw) != ATTRIBUTES_SIZE:
         raise ProtocolError(f"an attribute record has {ATTRIBUTES_SIZE} bytes, not {len(raw)}")
     return Attributes(*_RECORD.unpack(raw)[:-1])
+
+
+def with_lease(record: bytes, duration_ns: int, flags: int) -> bytes:
+    """The record as it goes to a session that holds these LEASE_* bits on the inode."""
+    end = _LEASE_AT + _LEASE.size
+    return record[:_LEASE_AT] + _LEASE.pack(duration_ns, flags) + record[end:]

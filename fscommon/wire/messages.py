@@ -9,6 +9,7 @@ The table at the end gives each op its request and reply.
 
 from dataclasses import dataclass
 
+from fscommon.wire.leases import LeaseQuery, LeaseReport, LeaseReturn, LeaseTake, Recall, RecallItem
 from fscommon.wire.ops import Op
 
 
@@ -19,9 +20,10 @@ class Empty:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Body of a reply whose status is not OK."""
+    """Body of a reply whose status is not OK. parents: directories whose lease it grants."""
 
     message: str
+    parents: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First frame on a connection. purpose: "meta", "data", "server" or "admin"."""
+    """First frame on a connection. purpose: "meta", "recall", "data", "server" or "admin"."""
 
     purpose: str
     node: str  # name for logs, at most 255 characters
@@ -89,7 +91,7 @@ class Entry:
     """Reply of everything that yields an inode.
 
     parents, here and below: the attribute records, after the op, of the directories in which it
-    made or removed a name; the kernel asks for them next."""
+    made or removed a name (the kernel asks for them next), or whose lease it grants."""
 
     attributes: bytes  # 128 bytes, packed
     parents: bytes = b""
@@ -257,6 +259,7 @@ class DirectoryEntry:
 class ReadDirReply:
     entries: tuple[DirectoryEntry, ...]
     end: bool
+    parents: bytes = b""
 
 
 COMMIT_SIZE, COMMIT_MTIME, COMMIT_KILL_SUIDGID, COMMIT_SYNCED = 1, 2, 4, 8
@@ -329,23 +332,27 @@ class SessionOpen:
     """session 0 asks for a new one; otherwise take the old one up again after a reconnect.
 
     opens: inodes held open, re-asserted. answered: highest request id below which this client has
-    every reply (replies stored for them may be dropped)."""
+    every reply (replies stored for them may be dropped). exclusive: files on which it held
+    DATA_EXCLUSIVE when the connection ended; a restarted metaserver gives it back to it."""
 
     session: int
     node: str
     opens: tuple[int, ...]
     answered: int
+    exclusive: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SessionOpened:
     """incarnation: of the metaserver process; when it changed, the client replays its mutations
-    with txn > durable (FLAG_REPLAY, in order), then sends REPLAY_DONE, then goes on."""
+    with txn > durable (FLAG_REPLAY, in order), then sends REPLAY_DONE, then goes on.
+    lease_s: how long leases last; renew before."""
 
     session: int
     incarnation: int
     durable: int
     timeout_s: float
+    lease_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,6 +377,15 @@ class ClusterMap:
     epoch: int
     cluster: bytes  # 16-byte uuid
     targets: tuple[TargetEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRenewed:
+    """recalled: recalls not answered yet; every lease but these is renewed, counted from when
+    the request left."""
+
+    map: ClusterMap
+    recalled: tuple[RecallItem, ...] = ()
 
 
 # ---- storage servers -> metaserver -----------------------------------------------------------
@@ -471,11 +487,15 @@ BODIES: dict[Op, tuple[type, type]] = {
     Op.STATFS: (Empty, StatFsReply),
     Op.BARRIER: (Empty, Empty),
     Op.SESSION_OPEN: (SessionOpen, SessionOpened),
-    Op.SESSION_RENEW: (SessionRenew, ClusterMap),
+    Op.SESSION_RENEW: (SessionRenew, SessionRenewed),
     Op.SESSION_CLOSE: (Empty, Empty),
     Op.REPLAY_DONE: (Empty, Empty),
     Op.CLUSTER_MAP: (Empty, ClusterMap),
+    Op.LEASE_TAKE: (LeaseTake, Entry),
+    Op.LEASE_RETURN: (LeaseReturn, Empty),
+    Op.RECALL: (Recall, Empty),
     Op.REGISTER: (Register, Registered),
     Op.HEARTBEAT: (Heartbeat, HeartbeatReply),
     Op.STATUS: (Empty, StatusReply),
+    Op.LEASES: (LeaseQuery, LeaseReport),
 }

@@ -54,10 +54,14 @@ class Op(IntEnum):
     SESSION_CLOSE = 102
     REPLAY_DONE = 103
     CLUSTER_MAP = 104
+    LEASE_TAKE = 105
+    LEASE_RETURN = 106
+    RECALL = 107  # from the metaserver to a client
 
     REGISTER = 200
     HEARTBEAT = 201
     STATUS = 202
+    LEASES = 203
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,11 @@ SPECS: dict[Op, Spec] = {
     Op.SESSION_CLOSE: _SAFE,
     Op.REPLAY_DONE: _SAFE,
     Op.CLUSTER_MAP: _SAFE,
+    Op.LEASE_TAKE: _SAFE,
+    Op.LEASE_RETURN: _SAFE,
+    Op.RECALL: _SAFE,
     Op.REGISTER: _SAFE,
     Op.HEARTBEAT: _SAFE,
     Op.STATUS: _SAFE,
+    Op.LEASES: _SAFE,
 }

@@ -18,6 +18,7 @@ from metaserver.ops.cluster import cluster_map, heartbeat, register, status
 from metaserver.ops.commit import commit
 from metaserver.ops.create import create
 from metaserver.ops.getattr import getattr_
+from metaserver.ops.leases import lease_return, lease_take, leases
 from metaserver.ops.link import link
 from metaserver.ops.lookup import lookup
 from metaserver.ops.mkdir import mkdir
@@ -76,6 +77,8 @@ HANDLERS: Final[dict[Op, Handler]] = {
     Op.REMOVEXATTR: Handler(removexattr),
     Op.STATFS: Handler(statfs),
     Op.BARRIER: Handler(barrier),
+    Op.LEASE_TAKE: Handler(lease_take),
+    Op.LEASE_RETURN: Handler(lease_return, Access.CONTROL),
     Op.SESSION_OPEN: Handler(session_open, Access.CLIENT),
     Op.SESSION_RENEW: Handler(session_renew, Access.CONTROL),
     Op.SESSION_CLOSE: Handler(session_close, Access.CONTROL),
@@ -84,4 +87,5 @@ HANDLERS: Final[dict[Op, Handler]] = {
     Op.REGISTER: Handler(register, Access.SERVER),
     Op.HEARTBEAT: Handler(heartbeat, Access.SERVER),
     Op.STATUS: Handler(status, Access.ANY),
+    Op.LEASES: Handler(leases, Access.ANY),
 }

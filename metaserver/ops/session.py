@@ -7,7 +7,7 @@ its client, which replays and says REPLAY_DONE; until all have, new clients wait
 from fscommon.errors import FsError, Status
 from fscommon.types import Ino, SessionId, Txn
 from fscommon.wire.codec import encode
-from fscommon.wire.messages import ClusterMap, Empty, SessionOpen, SessionOpened, SessionRenew
+from fscommon.wire.messages import Empty, SessionOpen, SessionOpened, SessionRenew, SessionRenewed
 from metaserver.context import Context
 from metaserver.records import SessionRecord, replies_of, session_key
 from metaserver.sessions import Session
@@ -62,8 +62,8 @@ def _new(tx: Transaction, request: SessionOpen, context: Context) -> Session:
     return session
 
 
-def session_renew(tx: Transaction, request: SessionRenew, context: Context) -> ClusterMap:
-    return context.services.membership.map()
+def session_renew(tx: Transaction, request: SessionRenew, context: Context) -> SessionRenewed:
+    return SessionRenewed(context.services.membership.map())
 
 
 def session_close(tx: Transaction, request: Empty, context: Context) -> Empty:

@@ -40,7 +40,7 @@ def test_attributes_lie_where_the_contract_says() -> None:
 
 
 def test_attributes_come_back() -> None:
-    attributes = Attributes(1, (1 << 64) - 1, mtime_ns=-1, lease_deadline_ns=-5, uid=(1 << 32) - 1)
+    attributes = Attributes(1, (1 << 64) - 1, mtime_ns=-1, lease_ns=-5, uid=(1 << 32) - 1)
     assert unpack_attributes(attributes.pack()) == attributes
 
 

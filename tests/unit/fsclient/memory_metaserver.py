@@ -22,6 +22,7 @@ from fscommon.wire.messages import (
     Replay,
     SessionOpen,
     SessionOpened,
+    SessionRenewed,
     Unlink,
 )
 from fscommon.wire.ops import SPECS, Op
@@ -151,7 +152,7 @@ class MemoryMetaserver:
 
     def _read(self, op: Op) -> bytes:
         if op is Op.SESSION_RENEW:
-            return encode(ClusterMap(1, b"\0" * 16, ()))
+            return encode(SessionRenewed(ClusterMap(1, b"\0" * 16, ())))
         reply = BODIES[op][1]
         return encode(Empty()) if reply is Empty else encode(Entry(b"read"))
 

@@ -1,0 +1,206 @@
+"""What a case works with: its folder on the file system under test, and other users.
+
+`Folder` makes files, folders and links with the mode and owner that a case needs, and closes the
+descriptors it gave out. `Folder.user` runs a function in a child process with other ids: no user
+of the system is needed, because only numbers count. `tick` waits until the clock that file
+systems stamp with has moved, so that two times can be told apart.
+"""
+
+import os
+import pickle
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+USER, GROUP = 12345, 23456
+OTHER, OTHER_GROUP = 12346, 23457
+NOBODY_IDS = (USER, GROUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One file system under test."""
+
+    name: str
+    root: Path
+    readonly: str  # a read-only mount of a part of it: file, folder, folder/inner, link, fifo
+    busy: str  # a folder on it where something is mounted
+    elsewhere: str  # a folder on another file system
+
+
+@dataclass(slots=True)
+class Folder:
+    """The folder of one case."""
+
+    place: Place
+    path: str
+    fds: list[int] = field(default_factory=list)
+
+    def __truediv__(self, name: str) -> str:
+        return f"{self.path}/{name}"
+
+    def file(
+        self,
+        name: str = "file",
+        content: bytes = b"",
+        mode: int = 0o644,
+        owner: tuple[int, int] | None = None,
+    ) -> str:
+        path = self / name
+        fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o644)
+        if content:
+            os.write(fd, content)
+        os.close(fd)
+        return _own(path, mode, owner)
+
+    def folder(
+        self, name: str = "folder", mode: int = 0o755, owner: tuple[int, int] | None = None
+    ) -> str:
+        os.mkdir(self / name)
+        return _own(self / name, mode, owner)
+
+    def link(self, target: str, name: str = "link") -> str:
+        os.symlink(target, self / name)
+        return self / name
+
+    def fifo(self, name: str = "fifo", mode: int = 0o644) -> str:
+        os.mkfifo(self / name)
+        os.chmod(self / name, mode)
+        return self / name
+
+    def fd(self, path: str, flags: int = os.O_RDWR, mode: int = 0o644) -> int:
+        """An open descriptor; closed after the case unless the case did."""
+        self.fds.append(os.open(path, flags, mode))
+        return self.fds[-1]
+
+    def new(self, content: bytes = b"", name: str = "file") -> int:
+        """A descriptor, open for reading and writing, of a new file; its offset is 0."""
+        fd = self.fd(self / name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        if content:
+            os.pwrite(fd, content, 0)
+        return fd
+
+    def closed(self) -> int:
+        """A number that is no descriptor."""
+        return 1_000_000
+
+    def user(
+        self,
+        body: Callable[[], object],
+        *,
+        uid: int = USER,
+        gid: int = GROUP,
+        groups: tuple[int, ...] = (),
+    ) -> None:
+        as_user(body, uid, gid, groups)
+
+    def close(self) -> None:
+        for fd in self.fds:
+            with suppress(OSError):
+                os.close(fd)
+
+
+def _own(path: str, mode: int, owner: tuple[int, int] | None) -> str:
+    if owner:
+        os.chown(path, *owner)
+    if mode not in (0o644, 0o755) or owner or os.stat(path).st_mode & 0o7777 != mode:
+        os.chmod(path, mode)
+    return path
+
+
+def in_child(body: Callable[[], object]) -> None:
+    """Runs `body` in a child process; its exception is raised here."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        answer = b""
+        try:
+            body()
+        except OSError as error:
+            answer = pickle.dumps(OSError(error.errno, str(error)))
+        except BaseException as error:
+            answer = pickle.dumps(AssertionError(str(error) or repr(error)))
+        os.write(writer, b"." + answer[:60_000])
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as answers:
+        answer = answers.read()
+    os.waitpid(pid, 0)
+    if not answer:
+        raise AssertionError("the child process died")
+    if answer[1:]:
+        raise pickle.loads(answer[1:])
+
+
+def as_user(
+    body: Callable[[], object], uid: int = USER, gid: int = GROUP, groups: tuple[int, ...] = ()
+) -> None:
+    """Runs `body` in a child process with these ids and no capability."""
+
+    def become() -> None:
+        os.setgroups(groups)
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
+        os.umask(0o022)
+        body()
+
+    in_child(become)
+
+
+@contextmanager
+def umask(bits: int) -> Iterator[None]:
+    before = os.umask(bits)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def tick() -> None:
+    """Returns once the coarse clock of the kernel has moved (at most 10 ms)."""
+    start = time.clock_gettime_ns(time.CLOCK_REALTIME_COARSE)
+    while time.clock_gettime_ns(time.CLOCK_REALTIME_COARSE) == start:
+        pass
+
+
+def mode_of(path: str) -> int:
+    return os.lstat(path).st_mode & 0o7777
+
+
+def content_of(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The three times of a file, to ask later which of them moved."""
+
+    path: str
+    atime: int
+    mtime: int
+    ctime: int
+
+    def moved(self) -> str:
+        """The letters of those that rose since: a, m, c."""
+        now = times_of(self.path)
+        pairs = (
+            ("a", self.atime, now.atime),
+            ("m", self.mtime, now.mtime),
+            ("c", self.ctime, now.ctime),
+        )
+        return "".join(letter for letter, before, after in pairs if after > before)
+
+
+def times_of(path: str) -> Times:
+    found = os.lstat(path)
+    return Times(path, found.st_atime_ns, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def watch(path: str) -> Times:
+    """The times now, and the clock moves before this returns: what is stamped later is later."""
+    found = times_of(path)
+    tick()
+    return found

@@ -105,6 +105,8 @@ class Statx(ctypes.Structure):
 
 
 def errno_name(error: OSError) -> str:
+    if error.errno == errno.EOPNOTSUPP:
+        return "EOPNOTSUPP"  # Python calls it ENOTSUP
     return errno.errorcode.get(error.errno, str(error.errno))
 
 

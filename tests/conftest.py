@@ -3,8 +3,8 @@
 `workdir` is a fresh folder on the mount of one cluster that the whole session shares; with
 BRAIDFS_TEST_DIR=DIR it is a folder there instead, so that a test of POSIX can be tried on ext4.
 `make_cluster` gives a test a cluster of its own, to be broken. A request that hangs in the kernel
-cannot be interrupted by a signal, so a watchdog kills the clients of a test that is far too late:
-its system call then ends with ENOTCONN, and the test fails instead of hanging.
+cannot be interrupted by a signal, so a watchdog kills the clients of a test that is later than its
+own timeout allows: its system call then ends with ENOTCONN, and the test fails instead of hanging.
 """
 
 import os
@@ -24,8 +24,7 @@ from tests.cluster.process import stop_pid
 ROOT = Path(__file__).resolve().parents[1]
 STATES = ROOT / ".build" / "test-states"
 LOCAL_DIRECTORY = os.environ.get("BRAIDFS_TEST_DIR")
-HANG_SECONDS = 280.0  # pytest-timeout comes first, where a signal can reach the test
-SLOW = float(os.environ.get("BRAIDFS_TEST_SLOW", "1"))  # under a sanitizer everything is slower
+HANG_GRACE_SECONDS = 20.0  # pytest-timeout comes first, where a signal can reach the test
 
 _clusters: list[Cluster] = []
 _FAILED: pytest.StashKey[frozenset[str]] = pytest.StashKey()
@@ -81,12 +80,22 @@ def _kill_clients() -> None:
             stop_pid(pid)
 
 
+def hang_seconds(timeout: pytest.Mark | None, default: float) -> float:
+    """When the watchdog bites: after the test's own timeout, never before."""
+    if timeout is None:
+        return default + HANG_GRACE_SECONDS
+    limit = timeout.args[0] if timeout.args else timeout.kwargs["timeout"]
+    return float(limit) + HANG_GRACE_SECONDS
+
+
 @pytest.fixture(autouse=True)
 def watchdog(request: pytest.FixtureRequest) -> Iterator[None]:
     if "mount" not in request.keywords:
         yield
         return
-    timer = threading.Timer(HANG_SECONDS * SLOW, _kill_clients)
+    default = float(request.config.getoption("timeout") or request.config.getini("timeout"))
+    seconds = hang_seconds(request.node.get_closest_marker("timeout"), default)
+    timer = threading.Timer(seconds, _kill_clients)
     timer.daemon = True
     timer.start()
     yield

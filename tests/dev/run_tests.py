@@ -9,16 +9,18 @@ from collections.abc import Sequence
 from tests.dev.build import NATIVE_BUILD, build
 from tests.dev.steps import StepError, console, open_step, quiet_step, tool
 
+FULL_POWER_CUTS = "10000"  # of the simulated device under the chunk store; quick: 500
+
 
 def test(full: bool, pytest_words: Sequence[str]) -> int:
     build(tests=True)
-    native_ok = True if pytest_words else _native_tests()
+    native_ok = True if pytest_words else _native_tests(full)
     words = [*(["--full"] if full else []), *pytest_words]
     code = open_step([tool("python"), "-m", "pytest", *words])
     return code if native_ok else (code or 1)
 
 
-def _native_tests() -> bool:
+def _native_tests(full: bool) -> bool:
     # One after another where cores are few: some of them measure their own timeouts.
     jobs = str(max(1, (os.cpu_count() or 2) // 2))
     command = [
@@ -30,7 +32,8 @@ def _native_tests() -> bool:
         jobs,
     ]
     try:
-        quiet_step("Native tests", command)
+        cuts = {"BRAIDFS_CUTS": FULL_POWER_CUTS} if full else {}
+        quiet_step("Native tests", command, environment=cuts)
     except StepError as failure:
         console.print(str(failure), markup=False)
         return False

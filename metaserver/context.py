@@ -5,7 +5,7 @@ synchronously and says in the context what its reply must wait for: the engine d
 Only the event loop's thread touches any of it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fscommon.errors import BraidError
 from fscommon.layout.capability import RIGHT_READ, RIGHT_WRITE, make_capability
@@ -78,6 +78,7 @@ class Context:
     wait_durable: bool = False  # answer when this op and everything before it is durable
     wait_truncate: Ino | None = None  # answer when the truncate of this inode has ended
     inodes_added: int = 0  # merged into the count of inodes when the op succeeds
+    notes: dict[bytes, bytes | None] = field(default_factory=dict)  # records beside the outcome
 
     def check_not_truncating(self, ino: Ino) -> None:
         if ino in self.services.intents:

@@ -198,6 +198,8 @@ class Engine:
         txn = Txn(0)
         late = False
         foreign = tx.foreign
+        if context.notes:
+            self._note(tx, context)
         if tx.writes:
             txn = self._next_txn()
             if row.mutation:
@@ -207,6 +209,13 @@ class Engine:
             self.progress.inodes += context.inodes_added
         hold = self.progress.txn if context.wait_durable or late else foreign
         return _Outcome(0, body, txn, hold, context.wait_truncate)
+
+    def _note(self, tx: Transaction, context: Context) -> None:
+        """What an op notes beside its outcome is no mutation: nothing is replayed for it."""
+        if tx.writes:
+            tx.writes.update(context.notes)
+        else:
+            self._overlay.merge(context.notes, context.session, self._next_txn())
 
     def _next_txn(self) -> Txn:
         self.progress.txn = Txn(self.progress.txn + 1)

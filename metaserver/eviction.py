@@ -2,9 +2,10 @@
 
 An expired session loses its record and stored replies in one transaction; files that it alone had
 open for writing get an intent that cuts their objects to the committed size, so that bytes written
-but never committed do not show up later. Once that is durable every storage server is told to
-fence it, until each has or is down itself: one that comes back gets the table of sessions before
-it serves (rule 15).
+but never committed do not show up later. Which these are the store says too (`W` records), for a
+client that died while the metaserver was down and never said its opens again. Once that is durable
+every storage server is told to fence it, until each has or is down itself: one that comes back
+gets the table of sessions before it serves (rule 15).
 """
 
 from dataclasses import replace
@@ -14,14 +15,14 @@ import trio
 
 from fscommon.observe.log import Log
 from fscommon.observe.metrics import Metrics
-from fscommon.types import NodeId, SessionId
+from fscommon.types import Ino, NodeId, SessionId
 from metaserver.committer import Committer
 from metaserver.context import Context
 from metaserver.engine import Engine
 from metaserver.namespace.inode import Inode, find, save
 from metaserver.ops.cluster import bump_map_epoch
 from metaserver.ops.session import forget_session
-from metaserver.records import Intent, intent_key
+from metaserver.records import Intent, intent_key, writer_key, written_ino, written_of
 from metaserver.sessions import Session
 from metaserver.storage import StorageCalls
 from metaserver.times import now
@@ -90,14 +91,24 @@ class Eviction:
 
 def forget(tx: Transaction, context: Context, session: Session) -> None:
     """The session's records go; files that it alone was writing are cut to what was committed."""
+    written = {ino for ino, writable in session.opens.items() if writable}
+    written.update(written_ino(key) for key, _ in tx.range(*written_of(session.id)))
     forget_session(tx, session.id)
-    sessions = context.services.sessions
-    for ino, writable in session.opens.items():
-        if not writable or sessions.written_by(ino) != [session.id]:
+    for ino in sorted(written):
+        if ino in context.services.intents or _is_written(tx, context, ino, session.id):
             continue
         inode = find(tx, ino)
-        if inode is not None and inode.is_file and ino not in context.services.intents:
+        if inode is not None and inode.is_file:
             _cut_to_committed(tx, context, inode)
+
+
+def _is_written(tx: Transaction, context: Context, ino: Ino, but: SessionId) -> bool:
+    """Whether another session has it open for writing, or had and may still say so."""
+    sessions = context.services.sessions
+    if any(session != but for session in sessions.written_by(ino)):
+        return True
+    coming = (session.id for session in sessions.replaying() if session.id != but)
+    return any(tx.get(writer_key(session, ino)) is not None for session in coming)
 
 
 def _cut_to_committed(tx: Transaction, context: Context, inode: Inode) -> None:

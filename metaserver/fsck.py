@@ -41,6 +41,7 @@ def check(snapshot: Snapshot) -> list[str]:
     _check_inodes(snapshot, seen)
     _check_tree(seen)
     _check_rest(snapshot, seen)
+    _check_writers(snapshot, seen)
     return seen.faults
 
 
@@ -127,6 +128,12 @@ def _check_rest(snapshot: Snapshot, seen: _Seen) -> None:
     stored = records.unpack_number(snapshot.get(records.INODES_KEY))
     if stored != len(seen.inodes):
         seen.faults.append(f"{len(seen.inodes)} inodes, but the count says {stored}")
+
+
+def _check_writers(snapshot: Snapshot, seen: _Seen) -> None:
+    for key, _ in snapshot.range(*records.all_of(b"W")):
+        if snapshot.get(records.session_key(records.number_of(key))) is None:
+            seen.faults.append(f"what session {records.number_of(key)} writes outlived it")
 
 
 def _file_of_intent(value: bytes) -> int:

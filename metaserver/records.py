@@ -93,6 +93,19 @@ def session_key(session: int) -> bytes:
     return _ONE.pack(b"S", session)
 
 
+def writer_key(session: int, ino: int) -> bytes:
+    return _TWO.pack(b"W", session, ino)
+
+
+def written_of(session: int) -> tuple[bytes, bytes]:
+    start = _ONE.pack(b"W", session)
+    return start, start + b"\xff" * 9
+
+
+def written_ino(key: bytes) -> Ino:
+    return Ino(_TWO.unpack(key)[2])
+
+
 def reply_key(session: int, request_id: int) -> bytes:
     return _TWO.pack(b"R", session, request_id)
 

@@ -3,9 +3,16 @@
 from fscommon.types import Ino
 from fscommon.wire.messages import Close, Empty
 from metaserver.context import Context
+from metaserver.records import writer_key
 from metaserver.transaction import Transaction
 
 
 def close(tx: Transaction, request: Close, context: Context) -> Empty:
-    context.services.sessions.close(context.session, map(Ino, request.inos))
+    sessions = context.services.sessions
+    session = sessions.get(context.session)
+    opens = session.opens if session is not None else {}
+    for ino in map(Ino, request.inos):
+        if opens.get(ino):
+            tx.delete(writer_key(context.session, ino))
+    sessions.close(context.session, map(Ino, request.inos))
     return Empty()

@@ -26,7 +26,7 @@ def create(tx: Transaction, request: Create, context: Context) -> Opened:
                 raise FsError(Status.EISDIR)
             if not inode.is_file:
                 raise FsError(Status.ESTALE, "not a regular file")
-            return open_inode(inode, context, writable=request.writable)
+            return open_inode(tx, inode, context, writable=request.writable)
     mode = stat.S_IFREG | stat.S_IMODE(request.mode)
     inode = give_birth(tx, Wanted(request.parent, request.name, mode, request.caller), context)
-    return open_inode(inode, context, writable=request.writable)
+    return open_inode(tx, inode, context, writable=request.writable)

@@ -1,18 +1,23 @@
-"""OPEN: this session holds the inode open; a capability for its objects."""
+"""OPEN: this session holds the inode open; a capability for its objects.
+
+Who has a file open for writing is also a record of the store (not waited for), because a client
+that died together with the metaserver says its opens to nobody: see metaserver.eviction.
+"""
 
 from fscommon.errors import FsError, Status
 from fscommon.types import FileId
 from fscommon.wire.messages import Open, Opened
 from metaserver.context import Context
 from metaserver.namespace.inode import Inode, load
+from metaserver.records import writer_key
 from metaserver.transaction import Transaction
 
 
 def open_(tx: Transaction, request: Open, context: Context) -> Opened:
-    return open_inode(load(tx, request.ino), context, writable=request.writable)
+    return open_inode(tx, load(tx, request.ino), context, writable=request.writable)
 
 
-def open_inode(inode: Inode, context: Context, *, writable: bool) -> Opened:
+def open_inode(tx: Transaction, inode: Inode, context: Context, *, writable: bool) -> Opened:
     services = context.services
     context.check_not_truncating(inode.ino)
     if not services.sessions.has_room(context.session):
@@ -21,6 +26,9 @@ def open_inode(inode: Inode, context: Context, *, writable: bool) -> Opened:
     packed = inode.attributes.pack()
     if not inode.is_file:
         return Opened(packed, b"", b"")
+    key = writer_key(context.session, inode.ino)
+    if writable and tx.get(key) is None:
+        context.notes[key] = b""
     file_id = FileId(inode.layout().file_id)
     capability = services.capability(context, file_id, inode.ino, writable=writable)
     return Opened(packed, inode.tail, capability)

@@ -9,7 +9,7 @@ from fscommon.types import Ino, SessionId, Txn
 from fscommon.wire.codec import encode
 from fscommon.wire.messages import Empty, SessionOpen, SessionOpened, SessionRenew, SessionRenewed
 from metaserver.context import Context
-from metaserver.records import SessionRecord, replies_of, session_key
+from metaserver.records import SessionRecord, replies_of, session_key, written_of
 from metaserver.sessions import Session
 from metaserver.transaction import Transaction
 
@@ -74,10 +74,11 @@ def session_close(tx: Transaction, request: Empty, context: Context) -> Empty:
 
 
 def forget_session(tx: Transaction, session: SessionId) -> None:
-    """Drop its record and its stored replies."""
+    """Drop its record, its stored replies, and what it had open for writing."""
     tx.delete(session_key(session))
-    for key, _ in list(tx.range(*replies_of(session))):
-        tx.delete(key)
+    for keys in (replies_of(session), written_of(session)):
+        for key, _ in list(tx.range(*keys)):
+            tx.delete(key)
 
 
 def replay_done(tx: Transaction, request: Empty, context: Context) -> Empty:

@@ -30,7 +30,7 @@ from fscommon.wire.messages import (
 from fscommon.wire.ops import SPECS, Op
 from metaserver.eviction import forget
 from metaserver.ops import HANDLERS
-from metaserver.records import all_of, inode_key
+from metaserver.records import all_of, inode_key, writer_key
 
 from .bench import ROOT, USER, Bench, Client, parse
 
@@ -279,6 +279,47 @@ def test_an_evicted_writer_leaves_an_intent(bench: Bench) -> None:
     assert bench.faults() == []
     client.send(Op.LOOKUP, Lookup(ROOT, b"x"))
     assert client.received() == [], "its connection is cut off"
+
+
+def evict(bench: Bench, session_id: int) -> None:
+    session = bench.engine.sessions.get(session_id)  # type: ignore[arg-type]
+    assert session is not None
+    bench.engine.system(lambda tx, context: forget(tx, context, session))
+    bench.engine.sessions.remove(session.id)
+    bench.engine.evicted(session.id)
+
+
+def test_a_writer_that_died_with_the_metaserver_leaves_an_intent_too(bench: Bench) -> None:
+    gone, alive = bench.client(), bench.client()
+    alone = gone.create(ROOT, b"alone").ino
+    closed = gone.create(ROOT, b"closed").ino
+    shared = gone.create(ROOT, b"shared").ino
+    late = gone.create(ROOT, b"late").ino
+    gone.tell(Op.CLOSE, Close((closed,)))
+    alive.call(Op.OPEN, Open(shared, True))
+    alive.call(Op.OPEN, Open(late, True))
+    bench.settle()
+    after = restarted(bench)
+    third = come_back(after, alive, (shared, late))
+    third.call(Op.REPLAY_DONE, Empty())
+    third.tell(Op.CLOSE, Close((late,)))
+    evict(after, gone.session)
+    assert after.engine.services.intents.take_fresh() == [alone, late]
+    after.settle()
+    assert after.engine.stored(all_of(b"W"), 9) == [(writer_key(alive.session, shared), b"")]
+    assert after.faults() == []
+
+
+def test_a_writer_that_has_not_come_back_yet_keeps_its_bytes(bench: Bench) -> None:
+    gone, slow = bench.client(), bench.client()
+    shared = gone.create(ROOT, b"shared").ino
+    slow.call(Op.OPEN, Open(shared, True))
+    bench.settle()
+    after = restarted(bench)
+    evict(after, gone.session)
+    assert after.engine.services.intents.take_fresh() == []
+    evict(after, slow.session)
+    assert after.engine.services.intents.take_fresh() == [shared]
 
 
 # ---- recovery ----------------------------------------------------------------------------------

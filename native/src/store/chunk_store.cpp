@@ -1,6 +1,8 @@
 // The public face: opening, creating and stopping a target, its superblock, the background thread.
 #include "store/chunk_store.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -186,6 +188,7 @@ Status StoreBody::set_target(uint32_t target) {
 }
 
 void StoreBody::background(const std::stop_token& stop) {
+  pthread_setname_np(pthread_self(), "braid-store");
   bool failed = false;
   while (!stop.stop_requested()) {
     {
@@ -194,6 +197,9 @@ void StoreBody::background(const std::stop_token& stop) {
                      [&] { return !failed && checkpoint_wanted_.load(); });
     }
     if (stop.stop_requested()) return;
+    // Asked for again by writers while a checkpoint ran: answered here even if nothing is left to do,
+    // or the wait above would never wait again.
+    checkpoint_wanted_ = false;
     space_.refresh();
     Status status = sync_older_than(std::chrono::milliseconds(config_.sync_age_ms));
     if (half_full()) status = checkpoint();

@@ -3,6 +3,7 @@
 // of 512 bytes, and likewise of the changes of each directory. kill() forgets nothing (page cache).
 // Deterministic for one seed. Thread-safe. After die() everything fails with -EIO.
 #pragma once
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <random>
@@ -74,6 +75,7 @@ class Host {
   uint64_t bytes_max = UINT64_MAX;  // ENOSPC beyond
   uint64_t allocated();
   int sync_result = 0;              // what fdatasync answers
+  std::atomic<uint64_t> space_asked = 0;
 
  private:
   friend class SimulatedFile;

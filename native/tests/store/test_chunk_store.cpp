@@ -1,7 +1,9 @@
 // One property of the chunk store per test, on the simulated device.
+#include <atomic>
 #include <thread>
 
 #include "fixture.h"
+#include "store/fault.h"
 
 namespace braidfs::store::test {
 namespace {
@@ -370,6 +372,40 @@ TEST_F(Store, ConcurrentWritersOfOneBlockLeaveOneOfThem) {
   bool whole = false;
   for (uint64_t t = 1; t <= 4; ++t) whole |= bytes == pattern(t, 64 << 10);
   EXPECT_TRUE(whole);
+}
+
+std::atomic<ChunkStore*> written_during_checkpoint = nullptr;
+
+void write_before_drop(FaultPoint point) {
+  if (point != FaultPoint::kCheckpointBeforeDrop) return;
+  ChunkStore* store = written_during_checkpoint.exchange(nullptr);
+  if (store == nullptr) return;
+  EXPECT_EQ(put(*store, {7, 1}, 0, pattern(3, 4096)), Status::kOk);
+}
+
+// Once a writer had asked for a checkpoint while one ran, the thread took a whole core for ever.
+TEST_F(Store, BackgroundThreadRestsAfterACheckpoint) {
+  StoreConfig config = small_config();
+  config.background = true;
+  config.log_bytes_max = kMiB;
+  open(config);
+  ASSERT_EQ(put(*store, id, 0, pattern(1, kMiB / 2)), Status::kOk);
+  written_during_checkpoint = store.get();
+  fault_hook = write_before_drop;
+  const Bytes8 small = pattern(2, 64 << 10);  // REDO: its bytes go to the log
+  for (int i = 0; i < 9; ++i) {
+    ASSERT_EQ(put(*store, id, static_cast<uint64_t>(i % 8) * (64 << 10), small), Status::kOk);
+  }
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (store->figures().checkpoints == 0 && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::yield();
+  }
+  fault_hook = nullptr;
+  ASSERT_EQ(written_during_checkpoint, nullptr) << "nothing was written during the checkpoint";
+  const uint64_t before = host.space_asked;
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // its period is 500 ms
+  EXPECT_LE(host.space_asked - before, 4u);
+  store.reset();
 }
 
 }  // namespace

@@ -229,6 +229,7 @@ class SimulatedDevice final : public Device {
     return 0;
   }
   int space(DeviceSpace& space) override {
+    ++host_.space_asked;
     const std::lock_guard guard(host_.mu_);
     const uint64_t total = std::min<uint64_t>(host_.bytes_max, uint64_t{1} << 40);
     const uint64_t used = host_.bytes_max == UINT64_MAX ? 0 : host_.allocated();

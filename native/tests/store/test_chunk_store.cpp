@@ -390,6 +390,7 @@ TEST_F(Store, BackgroundThreadRestsAfterACheckpoint) {
   config.log_bytes_max = kMiB;
   open(config);
   ASSERT_EQ(put(*store, id, 0, pattern(1, kMiB / 2)), Status::kOk);
+  const uint64_t at_open = store->figures().checkpoints;
   written_during_checkpoint = store.get();
   fault_hook = write_before_drop;
   const Bytes8 small = pattern(2, 64 << 10);  // REDO: its bytes go to the log
@@ -397,7 +398,7 @@ TEST_F(Store, BackgroundThreadRestsAfterACheckpoint) {
     ASSERT_EQ(put(*store, id, static_cast<uint64_t>(i % 8) * (64 << 10), small), Status::kOk);
   }
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  while (store->figures().checkpoints == 0 && std::chrono::steady_clock::now() < deadline) {
+  while (store->figures().checkpoints == at_open && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::yield();
   }
   fault_hook = nullptr;

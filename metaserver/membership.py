@@ -2,9 +2,10 @@
 
 Plain state in memory with time passed in; `N` and `G` records keep what must survive a restart.
 The epoch rises when somebody joins, moves, goes down or comes back, or a target gets full or has
-room again; not with every change of free space. After a restart every known target counts as up
-until its node's heartbeat is overdue. Asking nodes to do things is metaserver.eviction, reaper and
-truncation.
+room again; not with every change of free space. A target that its node does not name any more
+(its device is broken or not mounted) is down until it is named again. After a restart every known
+target counts as up until its node's heartbeat is overdue. Asking nodes to do things is
+metaserver.eviction, reaper and truncation.
 """
 
 from collections.abc import Iterable
@@ -46,6 +47,7 @@ class Target:
     bytes_total: int
     bytes_free: int
     is_full: bool = False
+    is_served: bool = True  # its node named it when it registered last
 
 
 class Membership:
@@ -109,7 +111,18 @@ class Membership:
         target.is_full = _is_full(target, was_full=old is not None and old.is_full)
         self._targets[target.id] = target
         self._choose_places()
-        return old is None or old.node != target.node or old.is_full != target.is_full
+        if old is None or not old.is_served:
+            return True
+        return old.node != target.node or old.is_full != target.is_full
+
+    def unserved(self, node: NodeId, served: Iterable[TargetId]) -> list[Target]:
+        """Take the other targets of a node that registered down; return those that were up."""
+        named = set(served)
+        lost = [t for t in self.targets_of(node) if t.is_served and t.id not in named]
+        for target in lost:
+            target.is_served = False
+        self._choose_places()
+        return lost
 
     def heard(self, node: NodeId, reports: Iterable[TargetReport], now_s: float) -> bool:
         """A heartbeat. True when the cluster map changed."""
@@ -157,7 +170,7 @@ class Membership:
     def _choose_places(self) -> None:
         """Targets with room; those that are up if any is (an outage is not lack of space)."""
         room = sorted(target.id for target in self._targets.values() if not target.is_full)
-        up = [target for target in room if self._targets[target].node not in self._down]
+        up = [target for target in room if self._is_up(self._targets[target])]
         self._places = up or room
 
     # ---- reports -------------------------------------------------------------------------
@@ -177,9 +190,12 @@ class Membership:
         )
 
     def state(self, target: Target) -> TargetState:
-        if target.node in self._down:
+        if not self._is_up(target):
             return TargetState.DOWN
         return TargetState.FULL if target.is_full else TargetState.UP
+
+    def _is_up(self, target: Target) -> bool:
+        return target.is_served and target.node not in self._down
 
     def statfs(self, *, inodes_used: int, inode_room: int) -> StatFsReply:
         total = sum(target.bytes_total for target in self._targets.values())

@@ -1,7 +1,9 @@
 """The targets of this server: opening them, what is reported of them, the ids they get.
 
 An empty directory becomes a target once; after that a missing superblock is an error, because the
-device is then most likely not mounted. The content of a target is native's (native/src/store).
+device is then most likely not mounted. A target that cannot be opened does not stop the others:
+it is logged and left out of every report, which the metaserver takes for "down". The content of a
+target is native's (native/src/store).
 """
 
 import uuid
@@ -33,11 +35,21 @@ class Targets:
     def open_all(
         self, configs: Sequence[TargetConfig], state: NodeState, file: StateFile
     ) -> NodeState:
-        """Raises ConfigError for the first that cannot be opened."""
+        """Raises ConfigError, that of the first, when none can be opened."""
+        refusals: list[ConfigError] = []
         for config in configs:
-            self._open(config, state)
+            try:
+                self._open(config, state)
+            except ConfigError as error:
+                refusals.append(error)
+                continue
             state = state.with_target(str(config.path))
             file.store(state)
+        if refusals and not self._paths:
+            raise refusals[0]
+        for refusal in refusals:
+            self._log.error("a target is not served; repair it and restart", error=refusal)
+        self._metrics.gauge("braidfs_targets_unserved").set(len(refusals))
         return state
 
     def reports(self) -> tuple[TargetReport, ...]:

@@ -77,6 +77,7 @@ TABLE: Final[tuple[Metric, ...]] = (
     Metric("braidfs_inodes", _G, "Inodes in the namespace"),
     Metric("braidfs_targets", _G, "Targets in the cluster map", ("state",)),
     # storage server
+    Metric("braidfs_targets_unserved", _G, "Configured targets that could not be opened"),
     Metric("braidfs_target_bytes", _G, "Size of a target", ("target",)),
     Metric("braidfs_target_bytes_free", _G, "Free bytes of a target", ("target",)),
     Metric("braidfs_target_objects", _G, "Objects on a target", ("target",)),

@@ -47,6 +47,7 @@ def register(tx: Transaction, request: Register, context: Context) -> Registered
         record = TargetRecord(target.uuid, target.node, target.bytes_total, target.bytes_free)
         tx.put(target_key(target.id), encode(record))
         changed |= services.membership.put_target(target)
+    changed |= bool(services.membership.unserved(node.id, [target.id for target in targets]))
     if changed:
         bump_map_epoch(tx, services)
     context.wait_durable = True

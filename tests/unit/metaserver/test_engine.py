@@ -5,6 +5,7 @@ import pytest
 from fscommon.errors import FsError, ProtocolError, Status
 from fscommon.layout.attributes import unpack_attributes
 from fscommon.limits import SOLE_LEASE_S
+from fscommon.types import FileId
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import encode_frame
 from fscommon.wire.header import FLAG_REPLAY, FLAG_SOLE
@@ -459,6 +460,20 @@ def test_heartbeats_bring_the_session_table_and_states(bench: Bench) -> None:
     states = [row.state for row in bench.engine.services.membership.map().targets]
     assert states == ["down", "down"]
     client.create(ROOT, b"f")  # an outage is not lack of space
+
+
+def test_a_target_that_its_node_names_no_more_is_down(bench: Bench) -> None:
+    membership = bench.engine.services.membership
+    epoch = membership.epoch
+    assert bench.register(1).targets == (1,)
+    assert [row.state for row in membership.map().targets] == ["up", "down"]
+    assert membership.place(FileId(5)) == (1,), "no new file goes there"
+    assert membership.epoch == epoch + 1
+    bench.register(1)
+    assert membership.epoch == epoch + 1, "nothing is new"
+    bench.register(2)
+    assert [row.state for row in membership.map().targets] == ["up", "up"]
+    assert membership.epoch == epoch + 2
 
 
 def test_foreign_targets_are_refused(bench: Bench) -> None:

@@ -15,6 +15,7 @@ from fscommon.native import ChunkServer, EventKind
 from fscommon.net.address import parse_address
 from fscommon.net.stream import FrameStream, connect
 from fscommon.tasks import sole_exception
+from storageserver.config import TargetConfig
 from storageserver.membership import BACKOFF_S_MAX, Backoff
 from tests.unit.storageserver.fakes import (
     CLUSTER,
@@ -66,6 +67,10 @@ async def test_a_restart_finds_everything(world: World) -> None:
         assert [target.uuid for target in again.native.targets] == uuids
         (only,) = world.metaserver.registrations
         assert (only.node, only.cluster) == (4, CLUSTER)
+
+
+def only(world: World, name: str) -> tuple[TargetConfig, ...]:
+    return (TargetConfig(world.path / name),)
 
 
 async def test_the_advertised_address(world: World) -> None:
@@ -135,22 +140,46 @@ async def test_an_unmounted_device_is_refused(world: World) -> None:
     (world.path / "t2" / "superblock").unlink()
     world.service.stopping = trio.Event()
     world.native.targets.clear()
-    await expect_refusal(world, ConfigError, "is its device mounted?")
+    await expect_refusal(world, ConfigError, "is its device mounted?", targets=only(world, "t2"))
+
+
+async def test_an_unopenable_target_leaves_the_others_served(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world.running():
+        uuids = [target.uuid for target in world.native.targets]
+    (world.path / "t1" / "superblock").unlink()
+    again = World(world.path, world.metaserver, world.transport, world.address)
+    world.metaserver.registrations.clear()
+    world.metaserver.heartbeats.clear()
+    with caplog.at_level(logging.ERROR, logger="braidfs"):
+        async with again.running():
+            (registration,) = world.metaserver.registrations
+            assert [report.uuid for report in registration.targets] == uuids[1:]
+            assert [target.target for target in again.native.targets] == [2]
+    assert [record.getMessage() for record in caplog.records] == [
+        "a target is not served; repair it and restart"
+    ]
+    assert not (world.path / "t1" / "superblock").exists(), "no new target in its place"
 
 
 async def test_a_foreign_target_is_refused(world: World) -> None:
     (world.path / "t1" / "superblock").write_bytes(b"BRAIDTGT" + bytes(8) + b"x" * 16 + b"u" * 16)
-    await expect_refusal(world, ConfigError, "belongs to another cluster")
+    await expect_refusal(
+        world, ConfigError, "belongs to another cluster", targets=only(world, "t1")
+    )
 
 
 async def test_a_directory_of_something_else_is_refused(world: World) -> None:
     (world.path / "t1" / "superblock").write_bytes(b"something else" * 10)
-    await expect_refusal(world, ConfigError, "not that of a BraidFS target")
+    await expect_refusal(
+        world, ConfigError, "not that of a BraidFS target", targets=only(world, "t1")
+    )
 
 
 async def test_a_missing_target_is_refused(world: World) -> None:
     (world.path / "t1").rmdir()
-    await expect_refusal(world, ConfigError, "is not a directory")
+    await expect_refusal(world, ConfigError, "is not a directory", targets=only(world, "t1"))
 
 
 async def test_a_damaged_state_is_refused(world: World) -> None:

@@ -118,6 +118,8 @@ class Engine:
         self.counts: Counter[tuple[Op, int]] = Counter()  # answered requests by op and status
         self.replays: Counter[str] = Counter()
         self.log: Callable[..., None] = lambda event, **fields: None
+        # op, and when its request arrived (Time.now_s): called when the reply is in the outbox
+        self.answered: Callable[[Op, float], None] = lambda op, arrived_s: None
 
     # ---- requests ------------------------------------------------------------------------
 
@@ -144,6 +146,7 @@ class Engine:
             self.counts[row.op, int(error.status)] += 1
             if not header.flags & FLAG_ONEWAY:
                 self._send(connection, header, _failure(error, Txn(0)))  # shows nothing: no hold
+                self.answered(row.op, time.now_s)
             return
         except ParkedError as parked:
             connection.in_flight += 1
@@ -302,6 +305,7 @@ class Engine:
         if hold <= self.progress.durable and outcome.truncate is None:
             is_sole = row.access is Access.SESSION and self.sessions.sole(now_s)
             self._send(connection, frame.header, outcome, FLAG_SOLE if is_sole else 0)
+            self.answered(row.op, now_s)
             return
         connection.in_flight += 1
 
@@ -309,6 +313,7 @@ class Engine:
             connection.in_flight -= 1
             if connection.is_open:
                 self._send(connection, frame.header, outcome)
+                self.answered(row.op, now_s)
                 connection.wake()
 
         if outcome.truncate is not None:

@@ -14,17 +14,14 @@ from typing import Final
 import trio
 
 from fscommon.observe.log import Log
-from fscommon.observe.metrics import Metrics
 from fscommon.types import Ino, NodeId, SessionId
-from metaserver.committer import Committer
+from metaserver.background import Background
 from metaserver.context import Context
-from metaserver.engine import Engine
 from metaserver.namespace.inode import Inode, find, save
 from metaserver.ops.cluster import bump_map_epoch
 from metaserver.ops.session import forget_session
 from metaserver.records import Intent, intent_key, writer_key, written_ino, written_of
 from metaserver.sessions import Session
-from metaserver.storage import StorageCalls
 from metaserver.times import now
 from metaserver.transaction import Transaction
 from metaserver.truncation import BACKOFF_S_MAX, BACKOFF_S_MIN, STORAGE_ERRORS
@@ -33,13 +30,11 @@ CHECK_S: Final = 0.5
 
 
 class Eviction:
-    def __init__(
-        self, engine: Engine, committer: Committer, storage: StorageCalls, metrics: Metrics
-    ) -> None:
-        self._engine = engine
-        self._committer = committer
-        self._storage = storage
-        self._metrics = metrics
+    def __init__(self, background: Background) -> None:
+        self._engine = background.engine
+        self._committer = background.committer
+        self._storage = background.storage
+        self._metrics = background.metrics
         self._log = Log("eviction")
 
     async def run(self, tasks: trio.Nursery) -> None:

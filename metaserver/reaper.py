@@ -12,15 +12,12 @@ import trio
 
 from fscommon.layout.layout import unpack_layout
 from fscommon.observe.log import Log, RateLimit
-from fscommon.observe.metrics import Metrics
 from fscommon.types import Ino
-from metaserver.committer import Committer
+from metaserver.background import Background
 from metaserver.context import Context
-from metaserver.engine import Engine
 from metaserver.namespace.inode import find
 from metaserver.namespace.links import remove_inode
 from metaserver.records import all_of, orphan_key
-from metaserver.storage import StorageCalls
 from metaserver.transaction import Transaction
 from metaserver.truncation import STORAGE_ERRORS
 
@@ -31,13 +28,11 @@ LOOK_S: Final = 1.0
 
 
 class Reaper:
-    def __init__(
-        self, engine: Engine, committer: Committer, storage: StorageCalls, metrics: Metrics
-    ) -> None:
-        self._engine = engine
-        self._committer = committer
-        self._storage = storage
-        self._metrics = metrics
+    def __init__(self, background: Background) -> None:
+        self._engine = background.engine
+        self._committer = background.committer
+        self._storage = background.storage
+        self._metrics = background.metrics
         self._log = Log("reaper")
         self._failures = RateLimit(10.0)
         self._limit = trio.CapacityLimiter(PARALLEL_MAX)

@@ -6,7 +6,7 @@ connection's own slow peer and for too many uncommitted records; what else waits
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import trio
@@ -20,6 +20,8 @@ from fscommon.observe.log import Log
 from fscommon.observe.metrics import Metrics
 from fscommon.service import Service, run_program
 from fscommon.tasks import open_tasks
+from fscommon.wire.ops import Op
+from metaserver.background import Background
 from metaserver.boot import Settings, boot
 from metaserver.committer import Committer
 from metaserver.config import MetaserverConfig
@@ -63,6 +65,9 @@ class Metaserver:
         self._transport = transport
         self._log = Log("metaserver")
         self.engine.log = self._log.warning
+        self.engine.answered = self._answered
+        # A label's lookup costs more than an observation.
+        self._observers: dict[Op, Callable[[float], None]] = {}
         self._committer = Committer(self.engine, store, metrics, config.commit_interval_ms / 1000)
         self._truncation: Truncation | None = None
 
@@ -85,8 +90,9 @@ class Metaserver:
         )
         self._truncation = Truncation(engine, committer, storage, tasks)
         tasks.start_soon(committer.run)
-        tasks.start_soon(Reaper(engine, committer, storage, metrics).run)
-        tasks.start_soon(Eviction(engine, committer, storage, metrics).run, tasks)
+        background = Background(engine, committer, storage, metrics)
+        tasks.start_soon(Reaper(background).run)
+        tasks.start_soon(Eviction(background).run, tasks)
         tasks.start_soon(self._show_gauges)
         self._after_requests()
 
@@ -133,6 +139,13 @@ class Metaserver:
             self._truncation.start_fresh()
 
     # ---- what is seen from outside -------------------------------------------------------
+
+    def _answered(self, op: Op, arrived_s: float) -> None:
+        observe = self._observers.get(op)
+        if observe is None:
+            observe = self._metrics.histogram("braidfs_request_seconds", op=op.name).observe
+            self._observers[op] = observe
+        observe(now().now_s - arrived_s)
 
     async def _show_gauges(self) -> None:
         while True:

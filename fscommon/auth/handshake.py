@@ -11,6 +11,7 @@ closes the connection. Deadlines and connection counts are fscommon.net's.
 import hashlib
 import hmac
 import secrets
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
@@ -54,11 +55,42 @@ class HandshakeState(Enum):
     DONE = auto()
 
 
-class ClientHandshake:
+class _Handshake(ABC):
+    """One end: receive() what arrives and send what it returns, until state is DONE."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._transcript = b""
+        self.state = HandshakeState.HELLO
+        self.parser = FrameParser(body_length_max=HANDSHAKE_BODY_LENGTH_MAX)
+
+    def receive(self, received: bytes) -> bytes:
+        self.parser.feed(received)
+        reply = b""
+        while self.state is not HandshakeState.DONE:
+            frame = self.parser.next_frame()
+            if frame is None:
+                break
+            in_hello = self.state is HandshakeState.HELLO
+            reply += self._on_hello(frame) if in_hello else self._on_auth(frame)
+        return reply
+
+    def _done(self) -> None:
+        self.state = HandshakeState.DONE
+        self.parser.body_length_max = FRAME_BODY_LENGTH_MAX
+
+    @abstractmethod
+    def _on_hello(self, frame: Frame) -> bytes: ...
+
+    @abstractmethod
+    def _on_auth(self, frame: Frame) -> bytes: ...
+
+
+class ClientHandshake(_Handshake):
     """start(), then receive() what arrives and send what it returns, until state is DONE."""
 
     def __init__(self, key: bytes, fields: HelloFields) -> None:
-        self._key = key
+        super().__init__(key)
         self._hello = encode(
             Hello(
                 purpose=fields.purpose,
@@ -69,25 +101,9 @@ class ClientHandshake:
                 previous=fields.previous,
             )
         )
-        self._transcript = b""
-        self.state = HandshakeState.HELLO
-        self.parser = FrameParser(body_length_max=HANDSHAKE_BODY_LENGTH_MAX)
 
     def start(self) -> bytes:
         return encode_frame(Op.HELLO, request_id=1, body=self._hello)
-
-    def receive(self, received: bytes) -> bytes:
-        self.parser.feed(received)
-        reply = b""
-        while self.state is not HandshakeState.DONE:
-            frame = self.parser.next_frame()
-            if frame is None:
-                break
-            reply += self._on_hello(frame) if self._in_hello() else self._on_auth(frame)
-        return reply
-
-    def _in_hello(self) -> bool:
-        return self.state is HandshakeState.HELLO
 
     def _on_hello(self, frame: Frame) -> bytes:
         _expect(frame, Op.HELLO, reply=True)
@@ -103,38 +119,24 @@ class ClientHandshake:
         expected = _proof(self._key, _SERVER, self._transcript)
         if not hmac.compare_digest(decode(AuthReply, frame.body).mac, expected):
             raise AuthenticationError("the server could not prove that it holds the cluster key")
-        self.state = HandshakeState.DONE
-        self.parser.body_length_max = FRAME_BODY_LENGTH_MAX
+        self._done()
         return b""
 
 
-class ServerHandshake:
+class ServerHandshake(_Handshake):
     """receive() what arrives and send what it returns, until state is DONE; then `hello` holds
     what the peer said of itself."""
 
     def __init__(self, key: bytes) -> None:
-        self._key = key
+        super().__init__(key)
         self._nonce = secrets.token_bytes(NONCE_SIZE)
-        self._transcript = b""
         self._hello: Hello | None = None
-        self.state = HandshakeState.HELLO
-        self.parser = FrameParser(body_length_max=HANDSHAKE_BODY_LENGTH_MAX)
 
     @property
     def hello(self) -> Hello:
         if self._hello is None or self.state is not HandshakeState.DONE:
             raise ProtocolError("the peer is not authenticated")
         return self._hello
-
-    def receive(self, received: bytes) -> bytes:
-        self.parser.feed(received)
-        reply = b""
-        while self.state is not HandshakeState.DONE:
-            frame = self.parser.next_frame()
-            if frame is None:
-                break
-            reply += self._on_hello(frame) if self._hello is None else self._on_auth(frame)
-        return reply
 
     def _on_hello(self, frame: Frame) -> bytes:
         _expect(frame, Op.HELLO, reply=False)
@@ -151,8 +153,7 @@ class ServerHandshake:
         expected = _proof(self._key, _CLIENT, self._transcript)
         if not hmac.compare_digest(decode(Auth, frame.body).mac, expected):
             raise AuthenticationError("the peer could not prove that it holds the cluster key")
-        self.state = HandshakeState.DONE
-        self.parser.body_length_max = FRAME_BODY_LENGTH_MAX
+        self._done()
         return _reply(frame, encode(AuthReply(_proof(self._key, _SERVER, self._transcript))))
 
 

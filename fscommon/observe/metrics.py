@@ -59,7 +59,7 @@ TABLE: Final[tuple[Metric, ...]] = (
     Metric("braidfs_up", _G, "1 while the program serves", ("program",)),
     Metric("braidfs_native", _G, "Counters of the native data path", ("counter",)),
     Metric("braidfs_log_events_total", _C, "Log lines of the native data path", ("level",)),
-    # metadata requests, at either end
+    # metadata requests, at the metaserver
     Metric("braidfs_requests_total", _C, "Metadata requests answered", ("op", "status")),
     Metric("braidfs_request_seconds", _H, "Time to answer a metadata request", ("op",), LATENCY_S),
     Metric("braidfs_connections", _G, "Authenticated connections", ("purpose",)),

@@ -192,6 +192,22 @@ async def test_a_silent_client_is_fenced_and_its_file_cut() -> None:
                 await client.call(Op.OPEN, Open(4711, False), 5)
 
 
+async def test_every_answer_is_timed() -> None:
+    """Answered at once, held until durable, and refused: each is in the histogram."""
+    async with running(MemoryStore()) as cluster, cluster.client() as client:
+        await client.call(Op.CREATE, Create(ROOT, b"f", 0o644, True, True, USER), 5)
+        with pytest.raises(FsError):
+            await client.call(Op.UNLINK, Unlink(ROOT, b"none"), 5)
+        registry = cluster.server._metrics.registry
+
+        def count(op: str) -> float | None:
+            return registry.get_sample_value("braidfs_request_seconds_count", {"op": op})
+
+        assert [count(op) for op in ("SESSION_OPEN", "CREATE", "UNLINK")] == [1, 1, 1]
+        seconds = registry.get_sample_value("braidfs_request_seconds_sum", {"op": "SESSION_OPEN"})
+        assert seconds is not None and 0 < seconds < 5
+
+
 async def test_everything_answered_is_committed_at_a_clean_stop() -> None:
     store = MemoryStore()
     async with running(store) as run, run.client() as client:

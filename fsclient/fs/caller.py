@@ -2,7 +2,8 @@
 
 The kernel sends uid, gid and umask but not the supplementary groups; those are in /proc of the
 calling process, whose true pid only native knows (the header carries the upcall slot). They are
-read only when a file is made in a set-group-id directory, or a mode with set-group-id is asked for.
+read only when a file is made in a set-group-id directory, a mode with set-group-id is asked for,
+or an access ACL is set.
 """
 
 from collections.abc import Callable
@@ -32,6 +33,10 @@ class Requester:
         the caller is in the group that the file will have."""
         groups = read_groups(self.pid()) if mode & _SET_GID and self.uid else ()
         return Caller(self.uid, self.gid, self.umask, groups)
+
+    def in_group(self, gid: int) -> bool:
+        """Whether the caller may give files of this group the set-group-id bit."""
+        return self.uid == 0 or self.gid == gid or gid in read_groups(self.pid())
 
 
 def read_groups(pid: int) -> tuple[int, ...]:

@@ -14,6 +14,8 @@ from fscommon.limits import (
     XATTR_VALUE_LENGTH_MAX,
 )
 from fscommon.wire.messages import (
+    XATTR_ACCESS_ACL,
+    XATTR_KILL_SGID,
     Empty,
     Entry,
     GetAttr,
@@ -140,10 +142,13 @@ class Namespace:
             raise FsError(Status.ENODATA)
         return (await self._meta.call(Op.GETXATTR, GetXattr(ino, name), XattrValue)).value
 
-    async def setxattr(self, ino: int, name: bytes, value: bytes, flags: int) -> None:
+    async def setxattr(self, ino: int, name: bytes, value: bytes, requester: Requester) -> None:
         _check_xattr_name(name)
         if len(value) > XATTR_VALUE_LENGTH_MAX:
             raise FsError(Status.E2BIG, "value of an extended attribute")
+        flags = 0
+        if name == XATTR_ACCESS_ACL and not requester.in_group((await self.getattr(ino)).gid):
+            flags = XATTR_KILL_SGID
         request = SetXattr(ino, name, value, flags)
         self._changed(await self._meta.call(Op.SETXATTR, request, Entry))
 

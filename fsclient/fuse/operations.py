@@ -231,10 +231,13 @@ class Operations(pyfuse3.Operations):
         self, inode: int, name: bytes, value: bytes, ctx: pyfuse3.RequestContext
     ) -> None:
         """XATTR_CREATE and XATTR_REPLACE were checked by pyfuse3 through getxattr."""
-        await self._serve(ctx.pid, self._names.setxattr(self._ino(inode), name, value, 0))
+        work = self._names.setxattr(self._ino(inode), name, value, self._requester(ctx))
+        await self._serve(ctx.pid, work)
 
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
-        return await self._serve(ctx.pid, self._names.listxattr(self._ino(inode)))
+        """trusted.* is root's alone; the kernel filters getxattr, but not the list."""
+        names = await self._serve(ctx.pid, self._names.listxattr(self._ino(inode)))
+        return names if ctx.uid == 0 else [n for n in names if not n.startswith(b"trusted.")]
 
     async def removexattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         await self._serve(ctx.pid, self._names.removexattr(self._ino(inode), name))

@@ -291,12 +291,16 @@ class XattrValue:
     value: bytes
 
 
+XATTR_ACCESS_ACL = b"system.posix_acl_access"
+XATTR_KILL_SGID = 4  # with an access ACL: its caller may not keep the set-group-id bit
+
+
 @dataclass(frozen=True, slots=True)
 class SetXattr:
     ino: int
     name: bytes
     value: bytes
-    flags: int  # 0, XATTR_CREATE 1 or XATTR_REPLACE 2
+    flags: int  # 0, XATTR_CREATE 1 or XATTR_REPLACE 2, or XATTR_KILL_SGID
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from fscommon.errors import FsError, Status
+from fscommon.wire.messages import XATTR_ACCESS_ACL
 
-ACCESS: Final = b"system.posix_acl_access"
+ACCESS: Final = XATTR_ACCESS_ACL
 DEFAULT: Final = b"system.posix_acl_default"
 
 _VERSION: Final = struct.Struct("<I")

@@ -1,7 +1,8 @@
 """GETXATTR, SETXATTR, LISTXATTR, REMOVEXATTR.
 
 Namespaces: user, trusted, security and the two POSIX ACLs of system; who may is the kernel's.
-Setting an access ACL sets the mode; one that says no more than the mode is not stored.
+Setting an access ACL sets the mode; one that says no more than the mode is not stored. The client
+asks for the set-group-id bit to be cleared with it when its caller is not in the file's group.
 """
 
 import stat
@@ -14,6 +15,7 @@ from fscommon.limits import (
     XATTR_VALUE_LENGTH_MAX,
 )
 from fscommon.wire.messages import (
+    XATTR_KILL_SGID,
     Entry,
     GetXattr,
     ListXattr,
@@ -46,6 +48,8 @@ def setxattr(tx: Transaction, request: SetXattr, context: Context) -> Entry:
     _check_name(request.name)
     if len(request.value) > XATTR_VALUE_LENGTH_MAX:
         raise FsError(Status.E2BIG)
+    if request.flags == XATTR_KILL_SGID and request.name == acl.ACCESS:
+        return _set_access(tx, load(tx, request.ino), request.value, context, ~stat.S_ISGID)
     if request.flags not in (0, XATTR_CREATE, XATTR_REPLACE):
         raise FsError(Status.EINVAL, "unknown flags of setxattr")
     inode = load(tx, request.ino)
@@ -91,11 +95,14 @@ def _check_name(name: bytes) -> None:
         raise FsError(Status.EINVAL, "an xattr without a name")
 
 
-def _set_access(tx: Transaction, inode: Inode, value: bytes, context: Context) -> Entry:
+def _set_access(
+    tx: Transaction, inode: Inode, value: bytes, context: Context, kept: int = ~0
+) -> Entry:
+    """kept: the bits of the mode that the caller may keep."""
     if stat.S_ISLNK(inode.attributes.mode):
         raise FsError(Status.EOPNOTSUPP, "a symbolic link has no ACL")
     access = acl.unpack_acl(value)
-    mode = inode.attributes.mode & ~0o777 | acl.mode_bits(access)
+    mode = inode.attributes.mode & kept & ~0o777 | acl.mode_bits(access)
     if acl.is_minimal(access):
         exists = tx.get(xattr_key(inode.ino, acl.ACCESS)) is not None
         changed = _remove(tx, inode, acl.ACCESS) if exists else inode

@@ -327,5 +327,5 @@ async def test_inode_without_xattrs_is_believed_for_a_moment(
     await trio.sleep(1.1)
     assert await fs.namespace.getxattr(5, b"user.a") == b"v"
     await fs.namespace.getattr(5)
-    await fs.namespace.setxattr(5, b"user.a", b"v", 0)
+    await fs.namespace.setxattr(5, b"user.a", b"v", Requester(0, 0, 0, lambda: 0))
     assert await fs.namespace.getxattr(5, b"user.a") == b"v"

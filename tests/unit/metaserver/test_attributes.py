@@ -23,6 +23,7 @@ from fscommon.wire.messages import (
     SET_MTIME,
     SET_SIZE,
     SET_UID,
+    XATTR_KILL_SGID,
     Close,
     Commit,
     Create,
@@ -274,6 +275,17 @@ def test_an_access_acl_sets_the_mode_and_chmod_the_acl(bench: Bench, client: Cli
     assert fails(client, Op.GETXATTR, GetXattr(ino, ACCESS)) is Status.ENODATA
     assert stat.S_IMODE(attributes(client, ino).mode) == 0o644
     assert bench.faults() == []
+
+
+def test_an_access_acl_by_one_outside_the_group_clears_set_group_id(client: Client) -> None:
+    ino = client.create(ROOT, b"f").ino
+    set_attributes(client, ino, SET_MODE, mode=0o2755)
+    client.call(Op.SETXATTR, SetXattr(ino, ACCESS, WITH_USER, 0))
+    assert attributes(client, ino).mode & stat.S_ISGID
+    client.call(Op.SETXATTR, SetXattr(ino, ACCESS, WITH_USER, XATTR_KILL_SGID))
+    assert not attributes(client, ino).mode & stat.S_ISGID
+    plain = SetXattr(ino, b"user.a", b"", XATTR_KILL_SGID)
+    assert fails(client, Op.SETXATTR, plain) is Status.EINVAL
 
 
 def test_default_acls_are_inherited(bench: Bench, client: Client) -> None:

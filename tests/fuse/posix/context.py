@@ -110,6 +110,24 @@ def _own(path: str, mode: int, owner: tuple[int, int] | None) -> str:
     return path
 
 
+def spawn(body: Callable[[], object]) -> int:
+    """Starts `body` in a child process, which ends with 0 or, after an exception, 1; its pid."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            body()
+            code = 0
+        finally:
+            os._exit(code)
+    return pid
+
+
+def exit_code(pid: int) -> int:
+    """Waits for a child; minus the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
 def in_child(body: Callable[[], object]) -> None:
     """Runs `body` in a child process; its exception is raised here."""
     reader, writer = os.pipe()

@@ -17,6 +17,9 @@ class Difference:
 _WHITEOUT = Difference("EINVAL", "RENAME_WHITEOUT is refused: BraidFS is no layer of overlayfs")
 _ATIME = Difference("assert '' == 'a'", "Reading does not change atime, as on a noatime mount")
 _SIZE = Difference("EFBIG/EINVAL expected, success found", "Files may have any size of 63 bits")
+_FALLOCATE = Difference("EOPNOTSUPP", "fallocate(2) is refused")
+_TMPFILE = Difference("EOPNOTSUPP", "O_TMPFILE is refused")
+_FLAGS = Difference("ENOTTY", "Inode flags (chattr: immutable, append-only) are not kept")
 
 
 def _one_extent(shows: str) -> Difference:
@@ -24,6 +27,24 @@ def _one_extent(shows: str) -> Difference:
 
 
 DIFFERENCES: dict[str, Difference] = {
+    "test_space::test_fallocate_grows": _FALLOCATE,
+    "test_space::test_fallocate_never_shrinks": _FALLOCATE,
+    "test_space::test_fallocate_keep_size": _FALLOCATE,
+    "test_space::test_fallocate_punch_hole": _FALLOCATE,
+    "test_space::test_fallocate_punch_hole_beyond_the_end": _FALLOCATE,
+    "test_space::test_fallocate_zero_range": _FALLOCATE,
+    "test_space::test_fallocate_times": _FALLOCATE,
+    "test_space::test_fallocate_clears_set_id_bits": _FALLOCATE,
+    "test_space::test_tmpfile_read_and_write": _TMPFILE,
+    "test_space::test_tmpfile_is_linked": _TMPFILE,
+    "test_space::test_tmpfile_exclusive_is_not_linked": _TMPFILE,
+    "test_path_resolution::test_getflags": _FLAGS,
+    "test_path_resolution::test_setflags": _FLAGS,
+    "test_path_resolution::test_immutable": _FLAGS,
+    "test_path_resolution::test_append_only": _FLAGS,
+    "test_path_resolution::test_setflags_eperm": Difference(
+        "EPERM expected, ENOTTY found", _FLAGS.reason
+    ),
     "test_rename::test_whiteout": _WHITEOUT,
     "test_rename::test_whiteout_unprivileged": _WHITEOUT,
     "test_read_write::test_read_time": _ATIME,

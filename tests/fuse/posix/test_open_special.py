@@ -6,7 +6,7 @@ import signal
 import stat
 
 from tests.fuse.posix.calls import c, fails
-from tests.fuse.posix.context import GROUP, USER, Folder, in_child
+from tests.fuse.posix.context import GROUP, USER, Folder, exit_code, in_child, spawn
 
 
 def test_enxio_fifo_without_reader(d: Folder) -> None:
@@ -101,12 +101,9 @@ def test_execve_set_user_id(d: Folder) -> None:
 
     def body() -> None:
         os.dup2(writer, 1)
-        os._exit(os.spawnv(os.P_WAIT, d / "program", ["id", "-u"]))
+        os.spawnv(os.P_WAIT, d / "program", ["id", "-u"])
 
-    pid = os.fork()
-    if pid == 0:
-        body()
-    os.waitpid(pid, 0)
+    assert exit_code(spawn(body)) == 0
     os.close(writer)
     with os.fdopen(reader) as answers:
         assert answers.read() == f"{USER}\n"

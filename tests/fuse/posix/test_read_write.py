@@ -8,7 +8,17 @@ import signal
 import pytest
 
 from tests.fuse.posix.calls import BAD, Iovec, c, fails
-from tests.fuse.posix.context import GROUP, USER, Folder, content_of, in_child, mode_of, watch
+from tests.fuse.posix.context import (
+    GROUP,
+    USER,
+    Folder,
+    content_of,
+    exit_code,
+    in_child,
+    mode_of,
+    spawn,
+    watch,
+)
 
 MIB = 1 << 20
 
@@ -351,17 +361,14 @@ def test_offset_is_shared_after_fork(d: Folder) -> None:
 def test_append_by_processes_loses_nothing(d: Folder) -> None:
     """O_APPEND: the offset and the write are one atomic step, for several processes."""
     path = d.file()
-    pids = []
-    for letter in b"abcd":
-        pid = os.fork()
-        if pid == 0:
-            fd = os.open(path, os.O_WRONLY | os.O_APPEND)
-            for _ in range(25):
-                os.write(fd, bytes([letter]) * 100)
-            os._exit(0)
-        pids.append(pid)
-    for pid in pids:
-        os.waitpid(pid, 0)
+
+    def body(letter: int) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+        for _ in range(25):
+            os.write(fd, bytes([letter]) * 100)
+
+    pids = [spawn(lambda letter=letter: body(letter)) for letter in b"abcd"]
+    assert [exit_code(pid) for pid in pids] == [0] * 4
     found = content_of(path)
     rows = [found[at : at + 100] for at in range(0, len(found), 100)]
     assert sorted(rows) == sorted(bytes([letter]) * 100 for letter in b"abcd" * 25)

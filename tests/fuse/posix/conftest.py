@@ -20,6 +20,7 @@ from tests.conftest import STATES
 from tests.fuse.posix.calls import errno_name
 from tests.fuse.posix.context import Folder, Place
 from tests.fuse.posix.differences import DIFFERENCES, Difference
+from tests.fuse.posix.mutated_cluster import mutated_cluster, wanted
 
 IMAGE_SIZE = 8 << 30  # sparse
 _NUMBERS = itertools.count(1)
@@ -82,8 +83,12 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
         with _ext4() as root, _place("ext4", root) as place:
             yield place
         return
-    root = request.getfixturevalue("shared_cluster").mount_path
-    with _place("braidfs", root) as place:
+    mutant = wanted()
+    if mutant is None:
+        with _place("braidfs", request.getfixturevalue("shared_cluster").mount_path) as place:
+            yield place
+        return
+    with mutated_cluster(mutant) as root, _place("braidfs", root) as place:
         yield place
 
 

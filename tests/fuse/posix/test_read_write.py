@@ -1,6 +1,7 @@
 """read(2), write(2), pread(2), pwrite(2), readv(2), writev(2) and the v2 calls."""
 
 import ctypes
+import mmap
 import os
 import resource
 import signal
@@ -103,6 +104,21 @@ def test_two_large_files_do_not_mix(d: Folder) -> None:
     d.file("two", two)
     assert content_of(d / "one") == one
     assert content_of(d / "two") == two
+
+
+@pytest.mark.parametrize("size", [4096, MIB, MIB + 4096, 5 * MIB])
+def test_read_from_the_disk(d: Folder, size: int) -> None:
+    """fsync(2) flushes to the disk: O_DIRECT reads past every cache find the same bytes."""
+    names = [d / "one", d / "two"]
+    for name in names:
+        fd = d.fd(name, os.O_CREAT | os.O_RDWR)
+        os.write(fd, pattern(size))
+        os.fsync(fd)
+        os.close(fd)
+    for name in names:
+        block = mmap.mmap(-1, size)
+        assert os.preadv(d.fd(name, os.O_RDONLY | os.O_DIRECT), [block], 0) == size
+        assert block[:] == pattern(size)
 
 
 def test_pread_leaves_the_offset(d: Folder) -> None:

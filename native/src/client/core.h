@@ -96,6 +96,13 @@ class Core final : public fuse::DataHandler {
   // A reply of this target carried this incarnation: when it rose, held pieces are sent again.
   void incarnation_seen(Lane& lane, uint32_t target, uint64_t incarnation);
   uint64_t incarnation(uint32_t target);
+  // A target had no room a moment ago: writes go through, so that write(2) is told (rule 24).
+  void no_room(Clock::time_point now) noexcept {
+    scarce_until_ = (now + kScarceTime).time_since_epoch().count();
+  }
+  bool is_scarce(Clock::time_point now) const noexcept {
+    return now.time_since_epoch().count() < scarce_until_;
+  }
   // Rises after the held pieces of a restarted target were queued again: a READ that saw it change
   // may have read what the target lost, and reads again.
   uint64_t losses() const noexcept { return losses_.load(); }
@@ -105,6 +112,7 @@ class Core final : public fuse::DataHandler {
   void inode_idle(const InodePtr& inode);
 
  private:
+  static constexpr auto kScarceTime = std::chrono::seconds(5);
   bool quiet();
   Lane& lane_of(uint64_t ino) noexcept { return *lanes_[ino % lanes_.size()]; }
   void resend_lost(Lane& lane, uint32_t target, uint64_t incarnation);
@@ -118,6 +126,7 @@ class Core final : public fuse::DataHandler {
   HandleTable handles_{kHandlesMax};
   fuse::Replier* replier_ = nullptr;
   std::atomic<uint64_t> losses_ = 0;
+  std::atomic<Clock::rep> scarce_until_ = 0;
   std::atomic<bool> sending_partial_ = false;
 
   std::shared_mutex incarnations_mu_;

@@ -1,5 +1,7 @@
 #include "client/pieces.h"
 
+#include <cerrno>
+
 #include "client/core.h"
 
 namespace braidfs::client {
@@ -59,6 +61,7 @@ void Piece::call_done(Lane& lane, Call& call) {
     error = conclude(lane.core(), *inode, self, call, settled);
     if (!unsettled()) told = std::exchange(waiter, nullptr);
   }
+  if (error == ENOSPC) lane.core().no_room(lane.loop().now());
   if (error != 0 && !told) {
     lane.core().events().log(LogLevel::kError, inode->ino(),
                              "written bytes were lost: status " +

@@ -50,7 +50,8 @@ class WriteRun {
         end_(request.offset + request.payload.size()),
         view_(inode_->view()),
         sync_((flags & O_DSYNC) != 0),
-        through_(sync_ || (flags & O_DIRECT) != 0) {}
+        direct_((flags & O_DIRECT) != 0),
+        through_(sync_ || core_.is_scarce(lane.loop().now())) {}
 
   void run();
 
@@ -74,7 +75,8 @@ class WriteRun {
   const uint64_t end_;
   FileViewPtr view_;
   const bool sync_;
-  bool through_;
+  const bool direct_;  // sent at once, merged with nothing
+  bool through_;       // answered when the targets have it
   bool behind_ = false;      // some bytes went write-behind
   bool sequential_ = false;
   bool no_memory_ = false;
@@ -91,7 +93,7 @@ void WriteRun::run() {
   if (through_) wait_for_targets();
   for (uint64_t at = request_.offset; at < end_ && !no_memory_;) at = put(at);
   if (!operation_ || behind_) note_written();
-  if (behind_) watch();
+  if (behind_ && !direct_) watch();  // a direct piece left at once: it has no age
   if (operation_) return operation_->piece_done(lane_, no_memory_ ? ENOMEM : 0);
   const auto& head = request_.head;
   if (no_memory_) return core_.replier().reply_error(head.channel, head.unique, ENOMEM);
@@ -116,7 +118,7 @@ uint64_t WriteRun::put(uint64_t at) {
   const Span span = first_span(*view_, at, end_);
   Settled settled;
   uint64_t done = at;
-  if (!through_ && span.length < kCopyUnlocked) done = merge(span, settled);
+  if (!through_ && !direct_ && span.length < kCopyUnlocked) done = merge(span, settled);
   if (done == at) done = add(span, settled);
   perform(lane_, inode_, settled);
   return done;
@@ -144,8 +146,9 @@ Buffer WriteRun::buffer_for(uint32_t size) {
 }
 
 uint64_t WriteRun::add(const Span& span, Settled& settled) {
-  Window window = through_ ? Window{span.begin, std::min(span.length, Memory::kPieceMax)}
-                           : window_of(*view_, span, sequential_);
+  const bool at_once = through_ || direct_;
+  Window window = at_once ? Window{span.begin, std::min(span.length, Memory::kPieceMax)}
+                          : window_of(*view_, span, sequential_);
   auto piece = std::make_shared<Piece>();
   piece->buffer = buffer_for(Memory::size_for(window.capacity));
   no_memory_ = !piece->buffer;
@@ -169,7 +172,7 @@ uint64_t WriteRun::add(const Span& span, Settled& settled) {
   const uint64_t end = piece->end;
   const std::scoped_lock lock(inode_->mu());
   inode_->pieces().add(piece, settled);
-  if (through_) inode_->pieces().seal(piece, settled);
+  if (at_once) inode_->pieces().seal(piece, settled);
   return end;
 }
 

@@ -1,5 +1,7 @@
 // WRITE: copies the bytes into pieces, and answers at once (write-behind) or when the targets have
-// acknowledged them (O_DIRECT, O_SYNC, O_DSYNC, or no room in the budget of dirty bytes).
+// acknowledged them (O_SYNC, O_DSYNC, no room in the budget of dirty bytes, or a target that had no
+// room a moment ago). O_DIRECT goes round the page cache, not round write-behind: its bytes leave at
+// once and merge with nothing (docs/decisions/0009).
 //
 // Small sequential writes merge in a piece that is still filling; large ones get pieces of their own,
 // copied before the inode is locked. A piece that is full leaves at once. Errors of pieces whose

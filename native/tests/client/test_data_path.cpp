@@ -20,7 +20,7 @@ TEST(DataPath, WriteThroughIsStripedExactly) {
   Rig rig;
   rig.open(kFh, O_RDWR);
   const Bytes bytes = pattern(700'001, 1);
-  EXPECT_EQ(rig.write(kFh, 0, bytes, O_DIRECT).count, bytes.size());
+  EXPECT_EQ(rig.write(kFh, 0, bytes, O_DSYNC).count, bytes.size());
   EXPECT_EQ(rig.file(bytes.size()), bytes);
   EXPECT_EQ(rig.read(kFh, 0, 1u << 20).bytes, bytes);
   EXPECT_EQ(rig.read(kFh, 65'535, 3).bytes, slice(bytes, 65'535, 3));
@@ -92,9 +92,10 @@ TEST(DataPath, LaterWriteOfABlockWinsWhateverTheTargetsSpeed) {
   for (uint32_t round = 0; round < 6; ++round) {  // alternates between two lanes
     waiting.push_back(rig.start_write(kFh, round * 100, pattern(1000, 10 + round), O_DIRECT));
   }
+  for (const uint64_t unique : waiting) EXPECT_EQ(rig.replier.wait(unique).count, 1000u);
   EXPECT_LE(rig.targets[0]->count(Op::kWrite), 1u);
   rig.targets[0]->release_stalled();
-  for (const uint64_t unique : waiting) EXPECT_EQ(rig.replier.wait(unique).count, 1000u);
+  EXPECT_EQ(rig.flush(kFh), 0);
   Bytes expected(1500);
   for (uint32_t round = 0; round < 6; ++round) {
     const Bytes bytes = pattern(1000, 10 + round);
@@ -103,11 +104,29 @@ TEST(DataPath, LaterWriteOfABlockWinsWhateverTheTargetsSpeed) {
   EXPECT_EQ(rig.file(1500), expected);
 }
 
+TEST(DataPath, DirectWriteLeavesAtOnceAndIsNotWaitedFor) {
+  Rig rig;
+  rig.open(kFh, O_RDWR);
+  rig.targets[0]->decide([](const FrameHeader& header) -> FakeTarget::Decision {
+    return {header.op == static_cast<uint8_t>(Op::kWrite) ? FakeTarget::Fault::kStall
+                                                          : FakeTarget::Fault::kNone};
+  });
+  EXPECT_EQ(rig.write(kFh, 0, pattern(100, 1), O_DIRECT).count, 100u);
+  const uint64_t durable = rig.start_write(kFh, 4096, pattern(100, 2), O_DIRECT | O_DSYNC);
+  EXPECT_FALSE(rig.replier.wait_for(durable, 150));
+  EXPECT_EQ(rig.targets[0]->count(Op::kWrite), 2u);  // neither merged nor kept back
+  rig.targets[0]->release_stalled();
+  EXPECT_EQ(rig.replier.wait(durable).count, 100u);
+  EXPECT_EQ(rig.flush(kFh), 0);
+  EXPECT_EQ(rig.file(100), pattern(100, 1));
+}
+
 TEST(DataPath, FlippedBitOnTheWayIsReadAgain) {
   Rig rig;
   rig.open(kFh, O_RDWR);
   const Bytes bytes = pattern(5000, 6);
-  rig.write(kFh, 0, bytes, O_DIRECT);
+  rig.write(kFh, 0, bytes);
+  EXPECT_EQ(rig.flush(kFh), 0);
   auto flips = std::make_shared<int>(2);
   rig.targets[0]->decide([flips](const FrameHeader&) -> FakeTarget::Decision {
     return {(*flips)-- > 0 ? FakeTarget::Fault::kFlip : FakeTarget::Fault::kNone};

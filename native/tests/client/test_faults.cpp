@@ -34,7 +34,8 @@ TEST(Faults, HangUpBeforeAndAfterTheWriteLosesAndRepeatsNothing) {
     rig.open(kFh, O_RDWR);
     for (const auto& target : rig.targets) target->decide(on(Op::kWrite, {fault}, 3));
     const Bytes bytes = pattern(1'000'000, 1);
-    EXPECT_EQ(rig.write(kFh, 0, bytes, O_DIRECT).count, bytes.size());
+    EXPECT_EQ(rig.write(kFh, 0, bytes).count, bytes.size());
+    EXPECT_EQ(rig.flush(kFh), 0);
     EXPECT_EQ(rig.file(bytes.size()), bytes);
     EXPECT_GE(rig.targets[0]->count(Op::kWrite), 4u);
   }
@@ -84,7 +85,8 @@ TEST(Faults, PassingRefusalsAreAskedAgain) {
     Rig rig;
     rig.open(kFh, O_RDWR);
     rig.targets[0]->decide(on(Op::kWrite, {Fault::kStatus, status}, 2));
-    EXPECT_EQ(rig.write(kFh, 0, pattern(100, 3), O_DIRECT).count, 100u);
+    EXPECT_EQ(rig.write(kFh, 0, pattern(100, 3)).count, 100u);
+    EXPECT_EQ(rig.flush(kFh), 0);
     EXPECT_EQ(rig.targets[0]->count(Op::kWrite), 3u);
   }
 }
@@ -187,7 +189,8 @@ TEST(Durability, OverwrittenBlocksAreSentAgainInTheirOrder) {
   for (uint32_t round = 0; round < 20; ++round) {
     const Bytes bytes = pattern(3000, round);
     const size_t at = round * 311 % 7000;
-    rig.write(kFh, at, bytes, O_DIRECT);
+    rig.write(kFh, at, bytes);
+    EXPECT_EQ(rig.flush(kFh), 0);
     std::copy(bytes.begin(), bytes.end(), model.begin() + static_cast<ptrdiff_t>(at));
     if (round % 6 == 5) rig.targets[0]->lose_unsynced();
   }
@@ -246,7 +249,7 @@ TEST(Signals, InterruptedReadAndWriteEndWithEintr) {
   rig.open(kFh, O_RDWR, 5000);
   rig.targets[0]->decide([](const FrameHeader&) -> FakeTarget::Decision { return {Fault::kStall}; });
   const uint64_t read = rig.start_read(kFh, 0, 5000);
-  const uint64_t write = rig.start_write(kFh, 0, pattern(100, 1), O_DIRECT);
+  const uint64_t write = rig.start_write(kFh, 0, pattern(100, 1), O_DSYNC);
   EXPECT_TRUE(rig.interrupt(read));
   EXPECT_TRUE(rig.interrupt(write));
   EXPECT_EQ(rig.replier.wait(read).error, EINTR);

@@ -17,7 +17,7 @@ FILE_SYSTEM_TYPE = "fuse.braidfs"
 def check_mountpoint(mountpoint: str) -> None:
     """Raises ConfigError with one sentence."""
     path = Path(mountpoint)
-    for line in _mounts():
+    for line in mount_table():
         if line.mountpoint == mountpoint and line.kind == FILE_SYSTEM_TYPE:
             raise ConfigError(f"{mountpoint} is busy: {line.source} is mounted there already")
     try:
@@ -43,7 +43,7 @@ def check_device() -> None:
 
 def is_mounted(mountpoint: str) -> bool:
     return any(
-        line.mountpoint == mountpoint and line.kind == FILE_SYSTEM_TYPE for line in _mounts()
+        line.mountpoint == mountpoint and line.kind == FILE_SYSTEM_TYPE for line in mount_table()
     )
 
 
@@ -68,7 +68,7 @@ def _unmount_commands(mountpoint: str) -> list[list[str]]:
     return [["fusermount3", "-u", mountpoint], ["fusermount3", "-u", "-z", mountpoint]]
 
 
-class _Mount:
+class Mount:
     """One line of /proc/self/mounts."""
 
     __slots__ = ("kind", "mountpoint", "source")
@@ -77,8 +77,9 @@ class _Mount:
         self.source, self.mountpoint, self.kind = map(_unescape, line.split(" ")[:3])
 
 
-def _mounts() -> list[_Mount]:
-    return [_Mount(line) for line in Path("/proc/self/mounts").read_text().splitlines()]
+def mount_table() -> list[Mount]:
+    """Of this process."""
+    return [Mount(line) for line in Path("/proc/self/mounts").read_text().splitlines()]
 
 
 def _unescape(word: str) -> str:

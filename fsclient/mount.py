@@ -27,6 +27,7 @@ from fscommon.net.stream import FrameStream, connect
 from fscommon.observe.log import Log, start_logging
 from fscommon.tasks import calm_collector, open_tasks, sole_exception
 from fscommon.types import ROOT_INO
+from fscommon.wire.admin import Traffic
 from fscommon.wire.messages import ClusterMap, Entry, GetAttr, Lookup
 from fscommon.wire.ops import Op
 
@@ -166,6 +167,7 @@ class MountedClient:
         times = CacheTimes(options.entry_timeout, options.attr_timeout)
         operations = Operations(files, datapath, root.ino, times)
         await self._mount(datapath)
+        meta.traffic = lambda: _traffic(datapath)
         try:
             fuse = FuseSession(operations, datapath.start(root.ino))
             tasks.start_soon(Reaper(datapath, self._handlers(operations, files, data)).run)
@@ -308,6 +310,16 @@ class MountedClient:
             yield
         finally:
             metrics.stop()
+
+
+def _traffic(datapath: Datapath) -> Traffic:
+    counters = datapath.counters()
+    return Traffic(
+        read_bytes=counters.get("bytes_read", 0),
+        written_bytes=counters.get("bytes_written", 0),
+        reads=counters.get("reads", 0),
+        writes=counters.get("writes", 0),
+    )
 
 
 async def _find_root(meta: MetaClient, plan: Plan) -> Attributes:

@@ -8,18 +8,20 @@ exit 1; any other exception is a bug: logged with its traceback, exit 1.
 
 import argparse
 import functools
+import json
 import os
 import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 import trio
 
 from fscommon.config import load
+from fscommon.config.describe import describe
 from fscommon.errors import BraidError
 from fscommon.net.address import parse_address
 from fscommon.observe.log import Log, start_logging
@@ -33,6 +35,7 @@ DRAIN_SECONDS_MAX: Final = 30.0
 class Arguments:
     config: Path
     ready_fd: int  # -1: none
+    check: bool  # load the configuration, print it as JSON, and end
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +76,9 @@ def parse_arguments(program: str, description: str, argv: Sequence[str] | None =
     parser = argparse.ArgumentParser(prog=program, description=description)
     parser.add_argument("--config", required=True, type=Path, help="TOML file")
     parser.add_argument("--ready-fd", type=int, default=-1, help="gets READY when serving")
+    parser.add_argument("--check", action="store_true", help="print the configuration as JSON")
     parsed = parser.parse_args(argv)
-    return Arguments(parsed.config, parsed.ready_fd)
+    return Arguments(parsed.config, parsed.ready_fd, parsed.check)
 
 
 def run_service(main: Main, settings: ServiceSettings) -> int:
@@ -126,6 +130,9 @@ def run_program(
     except BraidError as error:
         print(f"{program}: {error}", file=sys.stderr)  # noqa: T201 - logs are not set up yet
         return 1
+    if arguments.check:
+        print(json.dumps([asdict(key) for key in describe(config)]))  # noqa: T201 - its result
+        return 0
     settings = ServiceSettings(
         program=program.removeprefix("braidfs-"),
         log_level=config.log_level,

@@ -100,6 +100,7 @@ def _services(snapshot: Snapshot, settings: Settings, time: Time, cluster: bytes
         membership=_membership(snapshot, settings, time, cluster),
         sessions=sessions,
         intents=intents,
+        started_s=time.now_s,
     )
 
 

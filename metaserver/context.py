@@ -48,6 +48,7 @@ class Services:
     membership: Membership
     sessions: Sessions
     intents: Intents
+    started_s: float = 0.0  # monotonic
 
     def capability(self, context: "Context", file_id: FileId, ino: Ino, *, writable: bool) -> bytes:
         return make_capability(

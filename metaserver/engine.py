@@ -85,7 +85,7 @@ _ROWS: Final = {
     int(op): _Row(op, handler.function, handler.access, BODIES[op][0], SPECS[op].mutation)
     for op, handler in HANDLERS.items()
 }
-_PURPOSES: Final = {Access.SERVER: "server", Access.CLIENT: "meta"}
+_PURPOSES: Final = {Access.SERVER: "server", Access.CLIENT: "meta", Access.ADMIN: "admin"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +163,7 @@ class Engine:
             if session is None or connection.session == SYSTEM_SESSION:
                 raise FsError(Status.UNKNOWN_SESSION, "open a session first")
             session.renewed_s = time.now_s
+            session.requests += 1
             if session.stored and not self.progress.recovering:
                 self._prune(session, RequestId(header.offset))
             return session

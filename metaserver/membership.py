@@ -15,6 +15,7 @@ from typing import Final
 
 from fscommon.errors import FsError, Status
 from fscommon.types import FileId, NodeId, TargetId
+from fscommon.wire.admin import NO_TRAFFIC, Traffic
 from fscommon.wire.messages import ClusterMap, StatFsReply, TargetEntry, TargetReport
 
 NODE_TIMEOUT_S: Final = 10.0  # a node that was silent for so long is down
@@ -37,6 +38,7 @@ class Node:
     address: str
     heard_s: float
     session_version: int = 0  # of the session table it has
+    traffic: Traffic = NO_TRAFFIC
 
 
 @dataclass(slots=True)
@@ -48,6 +50,9 @@ class Target:
     bytes_free: int
     is_full: bool = False
     is_served: bool = True  # its node named it when it registered last
+    objects: int = 0
+    errors: int = 0
+    incarnation: int = 0
 
 
 class Membership:
@@ -55,7 +60,7 @@ class Membership:
         self.cluster = cluster
         self.epoch = epoch
         self.chunk_size = chunk_size
-        self._width_max = width_max
+        self.width_max = width_max
         self._nodes: dict[NodeId, Node] = {}
         self._targets: dict[TargetId, Target] = {}
         self._down: set[NodeId] = set()
@@ -68,6 +73,9 @@ class Membership:
 
     def node(self, node: NodeId) -> Node | None:
         return self._nodes.get(node)
+
+    def targets(self) -> list[Target]:
+        return [target for _, target in sorted(self._targets.items())]
 
     def is_down(self, node: NodeId) -> bool:
         return node in self._down
@@ -141,6 +149,8 @@ class Membership:
         if target is None or target.node != node or target.uuid != report.uuid:
             raise FsError(Status.NO_TARGET, f"target {report.target} is not this node's: register")
         target.bytes_total, target.bytes_free = report.bytes_total, report.bytes_free
+        target.objects, target.errors = report.objects, report.errors
+        target.incarnation = report.incarnation
         was_full = target.is_full
         target.is_full = _is_full(target, was_full=was_full)
         return target.is_full != was_full
@@ -158,12 +168,12 @@ class Membership:
 
     # ---- where files go ------------------------------------------------------------------
 
-    def place(self, file_id: FileId) -> tuple[TargetId, ...]:
+    def place(self, file_id: FileId, width_max: int) -> tuple[TargetId, ...]:
         """Targets of a new file: as many as may be, the first rotated by file id."""
         places = self._places
         if not places:
             raise FsError(Status.ENOSPC, "no target has room")
-        width = min(len(places), self._width_max)
+        width = min(len(places), width_max)
         start = file_id % len(places)
         return tuple([places[(start + index) % len(places)] for index in range(width)])
 

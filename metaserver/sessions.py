@@ -13,6 +13,7 @@ from typing import Final
 
 from fscommon.limits import SOLE_LEASE_S
 from fscommon.types import Ino, RequestId, SessionId
+from fscommon.wire.admin import NO_TRAFFIC, Traffic
 
 SYSTEM_SESSION: Final = SessionId(0)  # the metaserver's own transactions
 _OPENS_MAX: Final = 1 << 20  # per session
@@ -30,6 +31,10 @@ class Session:
     created: dict[RequestId, Ino] = field(default_factory=dict)  # of the stored replies of CREATE
     unsure: set[Ino] = field(default_factory=set)  # created, perhaps open: see Sessions.reassert
     replaying: bool = False  # of a former incarnation, REPLAY_DONE has not come yet
+    condemned: bool = False  # an administrator wants it evicted
+    requests: int = 0  # since this metaserver started
+    traffic: Traffic = NO_TRAFFIC  # as the client said
+    reported_s: float | None = None  # when it did
 
 
 class Sessions:
@@ -156,8 +161,22 @@ class Sessions:
         openers = self._openers.get(ino, ())
         return [session for session in openers if self._sessions[session].opens[ino]]
 
+    def openers(self, ino: Ino) -> list[tuple[SessionId, bool]]:
+        """The sessions that have ino open, and whether for writing."""
+        openers = sorted(self._openers.get(ino, ()))
+        return [(session, self._sessions[session].opens[ino]) for session in openers]
+
+    def condemn(self, session: SessionId) -> bool:
+        """It counts as expired from now on; False when there is no such session."""
+        known = self._sessions.get(session)
+        if known is not None:
+            known.condemned = True
+        return known is not None
+
     def expired(self, now_s: float, timeout_s: float) -> list[Session]:
-        return [s for s in self._sessions.values() if now_s - s.renewed_s > timeout_s]
+        return [
+            s for s in self._sessions.values() if s.condemned or now_s - s.renewed_s > timeout_s
+        ]
 
     def replaying(self) -> list[Session]:
         return [s for s in self._sessions.values() if s.replaying]

@@ -124,7 +124,9 @@ class Membership:
 
     async def _heartbeats(self, caller: Caller, targets: Targets, tables: Tables) -> None:
         while True:
-            request = Heartbeat(tables.node, targets.reports(), tables.session_version)
+            request = Heartbeat(
+                tables.node, targets.reports(), tables.session_version, targets.traffic()
+            )
             try:
                 reply: HeartbeatReply = await caller.call(Op.HEARTBEAT, request, CALL_TIMEOUT_S)
             except BaseException:

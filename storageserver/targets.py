@@ -15,6 +15,7 @@ from fscommon.errors import ConfigError
 from fscommon.native import ChunkServer, TargetRow
 from fscommon.observe.log import Log
 from fscommon.observe.metrics import Metrics
+from fscommon.wire.admin import Traffic
 from fscommon.wire.messages import TargetReport
 from storageserver.config import TargetConfig
 from storageserver.state import NodeState, StateFile
@@ -58,6 +59,15 @@ class Targets:
             if row.target:
                 self._measure(row)
         return tuple(TargetReport(*row) for row in rows)
+
+    def traffic(self) -> Traffic:
+        counters = self._native.counters()
+        return Traffic(
+            read_bytes=counters.get("read_bytes", 0),
+            written_bytes=counters.get("written_bytes", 0),
+            reads=counters.get("reads", 0),
+            writes=counters.get("writes", 0),
+        )
 
     def assign(self, ids: Sequence[int]) -> None:
         """Take the ids that the metaserver gave, in the order of reports()."""

@@ -1,36 +1,49 @@
-"""braidfs: the command for people (docs/man/braidfs.1)."""
+"""braidfs: the command for people. Each verb or group of verbs is a module of its own.
 
+To add one: a click command or group in its own file here, and a line in `VERBS`. Help, man pages
+(docs/man, ./dev man) and completion follow from it.
+"""
+
+import os
 import sys
 
 import click
 
-from .mount_helper import Request, mount_source
-from .status import show_status
+from .client import client
+from .completion import completion
+from .config import config
+from .find import find
+from .frame import run_cli
+from .key import key
+from .layout import layout
+from .mounting import mount
+from .node import node
+from .space import df, du
+from .stat import stat
+from .status import status
+from .support import support
+from .target import target
+from .top import top
 
-_KEY_FILE = "/etc/braidfs/cluster.key"
+VERBS: tuple[click.Command, ...] = (
+    client, completion, config, df, du, find, key, layout, mount, node, stat, status, support,
+    target, top,
+)  # fmt: skip
 
 
 @click.group()
 @click.version_option(package_name="braidfs")
+def cli() -> None:
+    """BraidFS, a user-space parallel file system: mount it, look at it, run it.
+
+    Every verb has --help with examples; those that show something have --json."""
+
+
+for _verb in VERBS:
+    cli.add_command(_verb)
+
+
 def main() -> None:
-    """BraidFS, a user-space parallel file system."""
-
-
-@main.command("mount")
-@click.argument("source")
-@click.argument("directory")
-@click.option("-o", "options", multiple=True, metavar="OPTIONS", help="Mount options, as mount(8).")
-@click.option("-f", "--foreground", is_flag=True, help="Serve in this process; log to stderr.")
-def mount_command(source: str, directory: str, options: tuple[str, ...], foreground: bool) -> None:
-    """Mount SOURCE (HOST[:PORT][,HOST2...]:/SUBDIR) at DIRECTORY."""
-    request = Request(source, directory, ",".join(options), is_fake=False)
-    sys.exit(mount_source(request, foreground=foreground))
-
-
-@main.command("status")
-@click.option("-s", "--metaserver", default="127.0.0.1:7400", show_default=True)
-@click.option("-k", "--key-file", default=_KEY_FILE, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-def status_command(metaserver: str, key_file: str, as_json: bool) -> None:
-    """Show the cluster: targets, clients, space, and how far it is durable."""
-    sys.exit(show_status(metaserver, key_file, as_json=as_json))
+    if "_BRAIDFS_COMPLETE" in os.environ:
+        cli.main(prog_name="braidfs")  # click answers the shell, and ends
+    sys.exit(run_cli(cli))

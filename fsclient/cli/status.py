@@ -1,80 +1,124 @@
-"""braidfs status: asks the metaserver for its view of the cluster and shows it."""
+"""braidfs status: the cluster on one screen; what is wrong, why, and what to do about it."""
 
-import json
-import sys
-from dataclasses import asdict
+from typing import Any
 
-import trio
+import click
 from rich.console import Console
-from rich.table import Table
 
-from fscommon.auth.handshake import HelloFields
-from fscommon.auth.key import load_key
-from fscommon.errors import BraidError
-from fscommon.rpc.caller import open_caller
-from fscommon.wire.messages import Empty, StatusReply
-from fscommon.wire.ops import Op
+from fscommon.wire.messages import StatusReply
 
-TIMEOUT_S = 10.0
+from .cluster import ask_status, client_json, node_json, session_text, target_json
+from .frame import EXIT_DONE, EXIT_UNHEALTHY, Command, Reach, json_option, reaching, show
+from .health import Problem, Severity, overall, problems_of
+from .words import bar, duration, number, size, table
 
-
-def show_status(metaserver: str, key_file: str, *, as_json: bool) -> int:
-    """Print it; the exit code."""
-    try:
-        key = load_key(key_file)
-        reply = trio.run(_ask, metaserver, key, strict_exception_groups=True)
-    except BraidError as error:
-        sys.stderr.write(f"braidfs: {error}\n")
-        return 1
-    if as_json:
-        sys.stdout.write(json.dumps(asdict(reply), default=bytes.hex, indent=2) + "\n")
-    else:
-        _print(reply)
-    return 0
+CLIENTS_SHOWN = 8
+_COLOURS = {"healthy": "green", "degraded": "yellow", "failing": "red"}
+_STATE_COLOURS = {"up": "green", "down": "red", "full": "yellow"}
 
 
-async def _ask(metaserver: str, key: bytes) -> StatusReply:
-    hello = HelloFields("admin", "braidfs status")
-    async with open_caller(metaserver, key=key, hello=hello, timeout_s=TIMEOUT_S) as caller:
-        reply = await caller.call(Op.STATUS, Empty(), TIMEOUT_S)
-        assert isinstance(reply, StatusReply)
-        return reply
+@click.command(
+    cls=Command,
+    examples=[
+        ("braidfs status", "The cluster of this machine."),
+        ("braidfs status -s meta1,meta2 -k cluster.key", "Another one."),
+        ("braidfs status --json | jq -r .problems[].what", "For monitoring."),
+    ],
+    exits={EXIT_UNHEALTHY: "the cluster answers, but something is wrong (warnings included)"},
+)
+@reaching
+@json_option
+def status(reach: Reach, as_json: bool) -> int:
+    """Show health, space, servers, targets and clients on one screen.
+
+    Each problem comes with its reason and what to do."""
+    reply = ask_status(reach)
+    problems = problems_of(reply)
+    show(status_json(reply, problems), as_json, lambda console: _print(console, reply, problems))
+    is_well = all(problem.severity is Severity.NOTE for problem in problems)
+    return EXIT_DONE if is_well else EXIT_UNHEALTHY
 
 
-def _print(reply: StatusReply) -> None:
-    console = Console()
-    state = "recovering: waiting for clients of before the restart" if reply.recovering else "ready"
-    console.print(f"cluster {reply.cluster.hex()}  metaserver {state}")
+def status_json(reply: StatusReply, problems: list[Problem]) -> dict[str, Any]:
+    return {
+        "cluster": reply.cluster.hex(),
+        "health": overall(problems),
+        "problems": [problem.as_json() for problem in problems],
+        "metaserver": {
+            "version": reply.version,
+            "uptime_s": round(reply.uptime_s, 3),
+            "state": "recovering" if reply.recovering else "ready",
+            "transaction": reply.txn,
+            "transaction_durable": reply.durable,
+            "map_epoch": reply.map.epoch,
+        },
+        "space": {
+            "bytes_total": reply.files.bytes_total,
+            "bytes_available": reply.files.bytes_available,
+            "inodes_used": reply.files.inodes_total - reply.files.inodes_free,
+            "inodes_total": reply.files.inodes_total,
+        },
+        "layout": {"chunk_size": reply.chunk_size, "stripe_width": reply.stripe_width_max},
+        "nodes": [node_json(node) for node in reply.nodes],
+        "targets": [target_json(reply, row) for row in reply.map.targets],
+        "clients": [client_json(client) for client in reply.clients],
+    }
+
+
+def _print(console: Console, reply: StatusReply, problems: list[Problem]) -> None:
+    health = overall(problems)
+    state = "recovering" if reply.recovering else "ready"
     console.print(
-        f"{_size(reply.files.bytes_available)} of {_size(reply.files.bytes_total)} available, "
-        f"{reply.files.inodes_total - reply.files.inodes_free} inodes"
+        f"cluster  {reply.cluster.hex()[:8]}  [bold {_COLOURS[health]}]{health}[/]   "
+        f"metaserver {reply.version} {state} for {duration(reply.uptime_s)}"
     )
-    console.print(f"transaction {reply.txn}, durable {reply.durable}")
-    console.print(_targets(reply))
-    console.print(_clients(reply))
+    _print_space(console, reply)
+    for problem in problems:
+        colour = "red" if problem.severity is Severity.ERROR else "yellow"
+        console.print(f"\n[{colour}]✗ {problem.what}[/]: {problem.why}\n  → {problem.remedy}")
+    _print_servers(console, reply)
+    _print_clients(console, reply)
 
 
-def _targets(reply: StatusReply) -> Table:
-    table = Table("target", "node", "address", "state", "free", "size", title="Targets")
+def _print_space(console: Console, reply: StatusReply) -> None:
+    files = reply.files
+    used = files.bytes_total - files.bytes_available
+    share = used / files.bytes_total if files.bytes_total else 0.0
+    console.print(
+        f"space    {bar(share)} {size(used)} of {size(files.bytes_total)} used ({share:.0%}), "
+        f"{number(files.inodes_total - files.inodes_free)} inodes"
+    )
+
+
+def _print_servers(console: Console, reply: StatusReply) -> None:
+    rows = []
     for row in reply.map.targets:
-        free, total = _size(row.bytes_free), _size(row.bytes_total)
-        table.add_row(str(row.target), str(row.node), row.address, row.state, free, total)
-    return table
+        seen = target_json(reply, row)
+        colour = _STATE_COLOURS.get(row.state, "red")
+        rows.append((
+            str(row.target), seen["node_name"], row.address, f"[{colour}]{row.state}[/]",
+            size(row.bytes_free), size(row.bytes_total), number(seen["objects"]),
+            str(seen["errors"]),
+        ))  # fmt: skip
+    console.print(f"\n{len(reply.nodes)} storage servers, {len(reply.map.targets)} targets")
+    console.print(table(
+        ("target", "server", "address", "state", "free", "size", "objects", "errors"), rows,
+        right="target,free,size,objects,errors",
+    ))  # fmt: skip
 
 
-def _clients(reply: StatusReply) -> Table:
-    table = Table("session", "client", "open files", "heard of", title="Clients")
-    for row in reply.clients:
-        heard = f"{row.seconds_since_renewal:.1f} s ago"
-        table.add_row(f"{row.session:x}", row.node, str(row.opens), heard)
-    return table
-
-
-def _size(count: int) -> str:
-    """Bytes for people, in powers of 1024."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024:
-            return f"{size:.1f} {unit}" if unit != "B" else f"{count} B"
-        size /= 1024
-    return f"{size:.1f} PiB"
+def _print_clients(console: Console, reply: StatusReply) -> None:
+    rows = [
+        (
+            session_text(client.session), client.node, str(client.opens),
+            number(client.requests), f"{duration(client.seconds_since_renewal)} ago",
+        )
+        for client in reply.clients[:CLIENTS_SHOWN]
+    ]  # fmt: skip
+    console.print(f"\n{len(reply.clients)} clients")
+    if rows:
+        columns = ("session", "client", "open", "requests", "heard")
+        console.print(table(columns, rows, right="open,requests,heard"))
+    if len(reply.clients) > CLIENTS_SHOWN:
+        more = len(reply.clients) - CLIENTS_SHOWN
+        console.print(f"… and {more} more: braidfs client list")

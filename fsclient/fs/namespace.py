@@ -7,6 +7,7 @@ Opens are in fsclient.fs.files, directory listings in fsclient.fs.directories.
 
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import Attributes
+from fscommon.layout.template import LAYOUT_XATTR
 from fscommon.limits import (
     NAME_LENGTH_MAX,
     SYMLINK_LENGTH_MAX,
@@ -138,7 +139,7 @@ class Namespace:
 
     async def getxattr(self, ino: int, name: bytes) -> bytes:
         _check_xattr_name(name)
-        if self._inodes.is_bare(ino):
+        if name != LAYOUT_XATTR and self._inodes.is_bare(ino):
             raise FsError(Status.ENODATA)
         return (await self._meta.call(Op.GETXATTR, GetXattr(ino, name), XattrValue)).value
 

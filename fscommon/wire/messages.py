@@ -9,6 +9,20 @@ The table at the end gives each op its request and reply.
 
 from dataclasses import dataclass
 
+from fscommon.wire.admin import (
+    NO_TRAFFIC,
+    ClientStatus,
+    Evict,
+    Inspect,
+    Inspected,
+    InspectList,
+    InspectListed,
+    NodeStatus,
+    TargetHealth,
+    Traffic,
+    TreeSum,
+    TreeSummed,
+)
 from fscommon.wire.leases import LeaseQuery, LeaseReport, LeaseReturn, LeaseTake, Recall, RecallItem
 from fscommon.wire.ops import Op
 
@@ -362,6 +376,7 @@ class SessionOpened:
 @dataclass(frozen=True, slots=True)
 class SessionRenew:
     answered: int
+    traffic: Traffic = NO_TRAFFIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,6 +449,7 @@ class Heartbeat:
     node: int
     targets: tuple[TargetReport, ...]
     session_version: int  # of the session table that this node has, 0 if none
+    traffic: Traffic = NO_TRAFFIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,14 +462,6 @@ class HeartbeatReply:
 
 
 @dataclass(frozen=True, slots=True)
-class ClientStatus:
-    session: int
-    node: str
-    opens: int
-    seconds_since_renewal: float
-
-
-@dataclass(frozen=True, slots=True)
 class StatusReply:
     cluster: bytes
     map: ClusterMap
@@ -462,6 +470,12 @@ class StatusReply:
     txn: int
     durable: int
     files: StatFsReply
+    nodes: tuple[NodeStatus, ...]
+    health: tuple[TargetHealth, ...]
+    version: str
+    uptime_s: float
+    chunk_size: int  # of new files, where their directory says nothing else
+    stripe_width_max: int
 
 
 BODIES: dict[Op, tuple[type, type]] = {
@@ -502,4 +516,8 @@ BODIES: dict[Op, tuple[type, type]] = {
     Op.HEARTBEAT: (Heartbeat, HeartbeatReply),
     Op.STATUS: (Empty, StatusReply),
     Op.LEASES: (LeaseQuery, LeaseReport),
+    Op.INSPECT: (Inspect, Inspected),
+    Op.INSPECT_LIST: (InspectList, InspectListed),
+    Op.TREE_SUM: (TreeSum, TreeSummed),
+    Op.EVICT: (Evict, Empty),
 }

@@ -62,6 +62,10 @@ class Op(IntEnum):
     HEARTBEAT = 201
     STATUS = 202
     LEASES = 203
+    INSPECT = 204
+    INSPECT_LIST = 205
+    TREE_SUM = 206
+    EVICT = 207
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,4 +125,8 @@ SPECS: dict[Op, Spec] = {
     Op.HEARTBEAT: _SAFE,
     Op.STATUS: _SAFE,
     Op.LEASES: _SAFE,
+    Op.INSPECT: _SAFE,
+    Op.INSPECT_LIST: _SAFE,
+    Op.TREE_SUM: _SAFE,
+    Op.EVICT: _SAFE,
 }

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import Attributes
-from fscommon.layout.layout import Layout
+from fscommon.layout.template import LAYOUT_XATTR, unpack_default
 from fscommon.types import FileId, Ino
 from fscommon.wire.messages import Caller
 from metaserver.context import Context
 from metaserver.namespace import acl
 from metaserver.namespace.entries import new_key, put_dentry
 from metaserver.namespace.inode import Inode, load_directory, save, sectors, touch_directory
+from metaserver.namespace.layouts import cluster_default, new_layout, own_record
 from metaserver.records import xattr_key
 from metaserver.transaction import Transaction
 
@@ -41,7 +42,12 @@ def give_birth(tx: Transaction, wanted: Wanted, context: Context) -> Inode:
     if context.services.progress.store_is_full:
         raise FsError(Status.ENOSPC, "the metadata store is full")
     xattrs, bits = _inherited_acls(tx, parent, wanted)
+    layout = own_record(tx, parent)
+    if layout is not None and stat.S_ISDIR(wanted.mode):
+        xattrs.append((LAYOUT_XATTR, layout))
     inode = _new_inode(parent, wanted, bits, len(xattrs), context)
+    if inode.is_file:
+        inode = Inode(inode.attributes, _layout(inode.ino, layout, context))
     for name, value in xattrs:
         tx.put(xattr_key(inode.ino, name), value)
     save(tx, inode)
@@ -76,21 +82,14 @@ def _new_inode(
         parent=wanted.parent if is_directory else 0,
         xattr_count=xattr_count,
     )
-    if stat.S_ISREG(wanted.mode):
-        return Inode(attributes, _layout(ino, context))
     return Inode(attributes, wanted.target)
 
 
-def _layout(ino: Ino, context: Context) -> bytes:
+def _layout(ino: Ino, default: bytes | None, context: Context) -> bytes:
     if context.replayed and context.replayed.layout:
         return context.replayed.layout
-    return new_layout(FileId(ino), context).pack()
-
-
-def new_layout(file_id: FileId, context: Context) -> Layout:
-    membership = context.services.membership
-    targets = membership.place(file_id)
-    return Layout(file_id, membership.chunk_size, len(targets), targets)
+    wanted = cluster_default(context) if default is None else unpack_default(default)
+    return new_layout(FileId(ino), wanted, context).pack()
 
 
 def _group(parent: Inode, wanted: Wanted, bits: int) -> tuple[int, int]:

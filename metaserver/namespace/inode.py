@@ -35,6 +35,10 @@ class Inode:
     def is_file(self) -> bool:
         return stat.S_ISREG(self.attributes.mode)
 
+    @classmethod
+    def parse(cls, raw: bytes) -> "Inode":
+        return cls(unpack_attributes(raw[:ATTRIBUTES_SIZE]), raw[ATTRIBUTES_SIZE:])
+
     def layout(self) -> Layout:
         return unpack_layout(self.tail)
 
@@ -61,9 +65,7 @@ def sectors(size: int) -> int:
 
 def find(tx: Transaction, ino: int) -> Inode | None:
     raw = tx.get(inode_key(ino))
-    if raw is None:
-        return None
-    return Inode(unpack_attributes(raw[:ATTRIBUTES_SIZE]), raw[ATTRIBUTES_SIZE:])
+    return None if raw is None else Inode.parse(raw)
 
 
 def load(tx: Transaction, ino: int) -> Inode:

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from fscommon.wire.ops import Op
 from metaserver.context import Context
+from metaserver.ops.admin import evict, inspect, inspect_list, tree_sum
 from metaserver.ops.barrier import barrier, ping
 from metaserver.ops.close import close
-from metaserver.ops.cluster import cluster_map, heartbeat, register, status
+from metaserver.ops.cluster import cluster_map, heartbeat, register
 from metaserver.ops.commit import commit
 from metaserver.ops.create import create
 from metaserver.ops.getattr import getattr_
@@ -31,6 +32,7 @@ from metaserver.ops.rmdir import rmdir
 from metaserver.ops.session import replay_done, session_close, session_open, session_renew
 from metaserver.ops.setattr import setattr_
 from metaserver.ops.statfs import statfs
+from metaserver.ops.status import status
 from metaserver.ops.symlink import symlink
 from metaserver.ops.unlink import unlink
 from metaserver.ops.xattrs import getxattr, listxattr, removexattr, setxattr
@@ -44,6 +46,7 @@ class Access(Enum):
     CONTROL = "control"  # a client with a session; served during recovery
     CLIENT = "client"  # a client connection, with or without a session
     SERVER = "server"  # storage servers
+    ADMIN = "admin"  # the command line
     ANY = "any"
 
 
@@ -88,4 +91,8 @@ HANDLERS: Final[dict[Op, Handler]] = {
     Op.HEARTBEAT: Handler(heartbeat, Access.SERVER),
     Op.STATUS: Handler(status, Access.ANY),
     Op.LEASES: Handler(leases, Access.ANY),
+    Op.INSPECT: Handler(inspect, Access.ADMIN),
+    Op.INSPECT_LIST: Handler(inspect_list, Access.ADMIN),
+    Op.TREE_SUM: Handler(tree_sum, Access.ADMIN),
+    Op.EVICT: Handler(evict, Access.ADMIN),
 }

@@ -1,22 +1,19 @@
-"""CLUSTER_MAP, REGISTER, HEARTBEAT, STATUS: storage servers, and who asks about them."""
+"""CLUSTER_MAP, REGISTER, HEARTBEAT: storage servers, and where they are."""
 
 from fscommon.errors import FsError, Status
 from fscommon.types import NodeId
 from fscommon.wire.codec import encode
 from fscommon.wire.messages import (
-    ClientStatus,
     ClusterMap,
     Empty,
     Heartbeat,
     HeartbeatReply,
     Register,
     Registered,
-    StatusReply,
     TargetReport,
 )
 from metaserver.context import Context, Services
 from metaserver.membership import NODE_TIMEOUT_S, Node, Target
-from metaserver.ops.statfs import measure
 from metaserver.records import (
     MAP_EPOCH_KEY,
     NodeRecord,
@@ -105,6 +102,9 @@ def _targets(reports: tuple[TargetReport, ...], node: Node, context: Context) ->
             node=node.id,
             bytes_total=report.bytes_total,
             bytes_free=report.bytes_free,
+            objects=report.objects,
+            errors=report.errors,
+            incarnation=report.incarnation,
         )
         for target, report in zip(known, reports, strict=True)
     ]
@@ -116,6 +116,7 @@ def heartbeat(tx: Transaction, request: Heartbeat, context: Context) -> Heartbea
     if node is None:
         raise FsError(Status.NO_TARGET, f"node {request.node} is not known: register")
     node.session_version = request.session_version
+    node.traffic = request.traffic
     if services.membership.heard(node.id, request.targets, context.now_s):
         bump_map_epoch(tx, services)
     version = services.sessions.version
@@ -124,26 +125,4 @@ def heartbeat(tx: Transaction, request: Heartbeat, context: Context) -> Heartbea
         map_epoch=services.membership.epoch,
         session_version=version,
         sessions=None if current else services.sessions.ids(),
-    )
-
-
-def status(tx: Transaction, request: Empty, context: Context) -> StatusReply:
-    services = context.services
-    clients = tuple(
-        ClientStatus(
-            session=session.id,
-            node=session.node,
-            opens=len(session.opens),
-            seconds_since_renewal=max(0.0, context.now_s - session.renewed_s),
-        )
-        for session in services.sessions.all()
-    )
-    return StatusReply(
-        cluster=services.cluster,
-        map=services.membership.map(),
-        clients=clients,
-        recovering=services.progress.recovering,
-        txn=services.progress.txn,
-        durable=services.progress.durable,
-        files=measure(services),
     )

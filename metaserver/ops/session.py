@@ -63,6 +63,9 @@ def _new(tx: Transaction, request: SessionOpen, context: Context) -> Session:
 
 
 def session_renew(tx: Transaction, request: SessionRenew, context: Context) -> SessionRenewed:
+    session = context.services.sessions.get(context.session)
+    if session is not None:
+        session.traffic, session.reported_s = request.traffic, context.now_s
     return SessionRenewed(context.services.membership.map())
 
 

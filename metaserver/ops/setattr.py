@@ -11,6 +11,8 @@ import stat
 from dataclasses import replace
 
 from fscommon.errors import FsError, Status
+from fscommon.layout.layout import Layout
+from fscommon.layout.template import LayoutDefault
 from fscommon.limits import FILE_SIZE_MAX
 from fscommon.types import FileId
 from fscommon.wire.messages import (
@@ -27,8 +29,8 @@ from fscommon.wire.messages import (
 )
 from metaserver.context import Context
 from metaserver.namespace import acl
-from metaserver.namespace.birth import new_layout
 from metaserver.namespace.inode import Inode, load, save
+from metaserver.namespace.layouts import new_layout
 from metaserver.namespace.privileges import drop_capability_xattr, without_set_id
 from metaserver.namespace.written import merge_written
 from metaserver.records import Intent, doomed_key, intent_key, xattr_key
@@ -71,7 +73,7 @@ def _resize(tx: Transaction, inode: Inode, size: int, context: Context) -> Inode
     now_ns = context.now_ns
     if size == 0:
         tx.put(doomed_key(inode.layout().file_id), inode.tail)
-        resized = Inode(inode.attributes, _fresh_layout(context)).resized(0)
+        resized = Inode(inode.attributes, _fresh_layout(inode.layout(), context)).resized(0)
     elif size < inode.attributes.size:
         layout = inode.layout()
         cut = replace(layout, truncate_epoch=layout.truncate_epoch + 1)
@@ -81,10 +83,11 @@ def _resize(tx: Transaction, inode: Inode, size: int, context: Context) -> Inode
     return Inode(replace(resized.attributes, mtime_ns=now_ns), resized.tail)
 
 
-def _fresh_layout(context: Context) -> bytes:
+def _fresh_layout(old: Layout, context: Context) -> bytes:
     if context.replayed is not None:
         return context.replayed.layout
-    return new_layout(FileId(context.services.numbers.take()), context).pack()
+    wanted = LayoutDefault(old.chunk_size, old.stripe_width)
+    return new_layout(FileId(context.services.numbers.take()), wanted, context).pack()
 
 
 def _intend(tx: Transaction, inode: Inode, context: Context) -> None:

@@ -3,12 +3,15 @@
 Namespaces: user, trusted, security and the two POSIX ACLs of system; who may is the kernel's.
 Setting an access ACL sets the mode; one that says no more than the mode is not stored. The client
 asks for the set-group-id bit to be cleared with it when its caller is not in the file's group.
+`braidfs.layout` is the layout of a file, or what a directory says of new files in it
+(metaserver.namespace.layouts); it is not listed, so that copies of xattrs leave it alone.
 """
 
 import stat
 from dataclasses import replace
 
 from fscommon.errors import FsError, Status
+from fscommon.layout.template import LAYOUT_XATTR
 from fscommon.limits import (
     XATTR_LIST_LENGTH_MAX,
     XATTR_NAME_LENGTH_MAX,
@@ -27,6 +30,7 @@ from fscommon.wire.messages import (
 from metaserver.context import Context
 from metaserver.namespace import acl
 from metaserver.namespace.inode import Inode, load, save
+from metaserver.namespace.layouts import layout_text, wanted_default, with_layout
 from metaserver.records import xattr_key, xattr_name, xattrs_of
 from metaserver.transaction import Transaction
 
@@ -38,6 +42,8 @@ _ALWAYS_FIT = XATTR_LIST_LENGTH_MAX // (XATTR_NAME_LENGTH_MAX + 1)
 def getxattr(tx: Transaction, request: GetXattr, context: Context) -> XattrValue:
     _check_name(request.name)
     inode = load(tx, request.ino)
+    if request.name == LAYOUT_XATTR:
+        return XattrValue(layout_text(tx, inode))
     value = tx.get(xattr_key(inode.ino, request.name)) if inode.attributes.xattr_count else None
     if value is None:
         raise FsError(Status.ENODATA)
@@ -53,6 +59,8 @@ def setxattr(tx: Transaction, request: SetXattr, context: Context) -> Entry:
     if request.flags not in (0, XATTR_CREATE, XATTR_REPLACE):
         raise FsError(Status.EINVAL, "unknown flags of setxattr")
     inode = load(tx, request.ino)
+    if request.name == LAYOUT_XATTR:
+        return _set_layout(tx, inode, request.value, context)
     exists = tx.get(xattr_key(inode.ino, request.name)) is not None
     if exists and request.flags == XATTR_CREATE:
         raise FsError(Status.EEXIST)
@@ -71,7 +79,7 @@ def listxattr(tx: Transaction, request: ListXattr, context: Context) -> XattrNam
     inode = load(tx, request.ino)
     if not inode.attributes.xattr_count:
         return XattrNames(())
-    return XattrNames(tuple(xattr_name(key) for key, _ in tx.range(*xattrs_of(inode.ino))))
+    return XattrNames(tuple(name for name in _names(tx, inode) if name != LAYOUT_XATTR))
 
 
 def removexattr(tx: Transaction, request: RemoveXattr, context: Context) -> Entry:
@@ -87,7 +95,7 @@ def _check_name(name: bytes) -> None:
         raise FsError(Status.ERANGE)
     if b"\0" in name:
         raise FsError(Status.EINVAL, "not a name of an xattr")
-    if name in (acl.ACCESS, acl.DEFAULT):
+    if name in (acl.ACCESS, acl.DEFAULT, LAYOUT_XATTR):
         return
     if not name.startswith(_PREFIXES):
         raise FsError(Status.EOPNOTSUPP, "unknown namespace of xattrs")
@@ -111,6 +119,20 @@ def _set_access(
     return Entry(save(tx, changed.changed(context.now_ns, mode=mode)))
 
 
+def _set_layout(tx: Transaction, inode: Inode, value: bytes, context: Context) -> Entry:
+    wanted = wanted_default(tx, inode, value, context)
+    context.wait_durable = True
+    if inode.is_file:
+        changed = with_layout(inode, wanted, context)
+    else:
+        changed = _put(tx, inode, LAYOUT_XATTR, wanted.pack())
+    return Entry(save(tx, changed.changed(context.now_ns)))
+
+
+def _names(tx: Transaction, inode: Inode) -> list[bytes]:
+    return [xattr_name(key) for key, _ in tx.range(*xattrs_of(inode.ino))]
+
+
 def _sound_default(inode: Inode, value: bytes) -> bytes:
     if not inode.is_directory:
         raise FsError(Status.EACCES, "only a directory has a default ACL")
@@ -122,7 +144,7 @@ def _check_room(tx: Transaction, inode: Inode, name: bytes, context: Context) ->
         raise FsError(Status.ENOSPC, "the metadata store is full")
     if inode.attributes.xattr_count < _ALWAYS_FIT:
         return
-    names = sum(len(xattr_name(key)) + 1 for key, _ in tx.range(*xattrs_of(inode.ino)))
+    names = sum(len(one) + 1 for one in _names(tx, inode))
     if names + len(name) + 1 > XATTR_LIST_LENGTH_MAX:
         raise FsError(Status.ENOSPC, "no room for more xattrs")
 

@@ -8,6 +8,7 @@ test [--full] [ARGS]     all tests, quick form or long form; ARGS go to pytest
 check                    linters, types, layers, the native stub
 bench [smoke]            measure against local ext4 and null FUSE
 sanitize                 native tests under ASan+UBSan and TSan, fuzzers
+man                      write man pages and the golden help text anew
 build [--stub]           what up and test do first; --stub takes the generated stub into the tree
 help                     this text
 """
@@ -98,6 +99,15 @@ def sanitize(fuzz_seconds: int, integration: bool) -> None:
     from tests.dev.sanitize import sanitize as run  # noqa: PLC0415
 
     sys.exit(0 if run(fuzz_seconds, integration) else 1)
+
+
+@cli.command()
+def man() -> None:
+    from tests.dev import build as building  # noqa: PLC0415
+    from tests.dev import manual  # noqa: PLC0415
+
+    building.build()
+    manual.write()
 
 
 @cli.command()

@@ -24,6 +24,14 @@ struct Overloaded : Cases... {
 template <typename... Cases>
 Overloaded(Cases...) -> Overloaded<Cases...>;  // clang 14 does not find it by itself
 
+// "braidfs." attributes are made up by the metaserver: an inode without any record has them too.
+bool asks_for_virtual_xattr(const UpcallRequest& request) {
+  const size_t head = sizeof(fuse_in_header) + sizeof(fuse_getxattr_in);
+  const auto name = request.bytes.subspan(head);  // parsed: ends with NUL
+  return std::string_view(reinterpret_cast<const char*>(name.data()), name.size())
+      .starts_with("braidfs.");
+}
+
 }  // namespace
 
 Lane::Lane(Channel channel, uint32_t max_write, LaneParts parts)
@@ -110,7 +118,10 @@ bool Lane::getattr_answered(const RequestHead& head, uint64_t ino) {
 
 int Lane::known_error(const UpcallRequest& request, uint64_t ino) {
   const auto now = AttributeTable::Clock::now();
-  if (request.opcode == FUSE_GETXATTR) return parts_.attributes.is_bare(ino, now) ? ENODATA : 0;
+  if (request.opcode == FUSE_GETXATTR) {
+    if (asks_for_virtual_xattr(request)) return 0;
+    return parts_.attributes.is_bare(ino, now) ? ENODATA : 0;
+  }
   if (request.opcode != FUSE_LOOKUP) return 0;
   const auto name = request.bytes.subspan(sizeof(fuse_in_header));  // parsed: ends with NUL
   const std::string_view text(reinterpret_cast<const char*>(name.data()), name.size() - 1);

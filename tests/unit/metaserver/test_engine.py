@@ -30,7 +30,7 @@ from fscommon.wire.messages import (
 )
 from fscommon.wire.ops import SPECS, Op
 from metaserver.eviction import forget
-from metaserver.ops import HANDLERS
+from metaserver.ops import HANDLERS, Access
 from metaserver.records import all_of, inode_key, writer_key
 
 from .bench import ROOT, USER, Bench, Client, parse
@@ -91,9 +91,10 @@ def test_ops_of_others_end_the_connection(bench: Bench, op: int) -> None:
 
 @pytest.mark.parametrize("op", [op for op in HANDLERS if BODIES[op][0] is not Empty])
 def test_a_body_of_another_op_ends_the_connection(bench: Bench, op: Op) -> None:
-    purpose = "server" if op in (Op.REGISTER, Op.HEARTBEAT) else "meta"
     client = bench.client()
-    client.connection.purpose = purpose
+    client.connection.purpose = {Access.SERVER: "server", Access.ADMIN: "admin"}.get(
+        HANDLERS[op].access, "meta"
+    )
     for body in (b"", b"\x00", encode(Empty()), b"\x91\xc0"):
         for frame in parse(encode_frame(op, request_id=1, body=body)):
             with pytest.raises(ProtocolError):
@@ -467,7 +468,7 @@ def test_a_target_that_its_node_names_no_more_is_down(bench: Bench) -> None:
     epoch = membership.epoch
     assert bench.register(1).targets == (1,)
     assert [row.state for row in membership.map().targets] == ["up", "down"]
-    assert membership.place(FileId(5)) == (1,), "no new file goes there"
+    assert membership.place(FileId(5), 4) == (1,), "no new file goes there"
     assert membership.epoch == epoch + 1
     bench.register(1)
     assert membership.epoch == epoch + 1, "nothing is new"

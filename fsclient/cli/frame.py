@@ -1,0 +1,264 @@
+"""What every verb of `braidfs` shares: its command class, how it reaches the cluster, how it ends.
+
+A verb is a plain function under a `Command`, which adds examples and exit codes to --help and to
+the man page. It gets a `Reach` (which metaserver, which key) and says what it found through
+`show`: text for people, or --json for programs. Whatever BraidFS raises on purpose becomes one
+line on stderr that says what to do, and an exit code of the table below; nothing else is caught.
+"""
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, ParamSpec, TypeVar
+
+import click
+import trio
+from rich.console import Console
+
+from fscommon.auth.handshake import HelloFields
+from fscommon.auth.key import load_key
+from fscommon.config import load
+from fscommon.errors import (
+    AuthenticationError,
+    BraidError,
+    ConfigError,
+    FsError,
+    ProtocolError,
+    Status,
+    TransportError,
+)
+from fscommon.net.address import Address, parse_address
+from fscommon.rpc.caller import Caller, open_caller
+from fscommon.tasks import sole_exception
+
+EXIT_DONE: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_UNHEALTHY: Final = 3
+EXIT_UNREACHABLE: Final = 4
+EXIT_INTERRUPTED: Final = 130
+EXITS: Final = {
+    EXIT_DONE: "done",
+    EXIT_FAILED: "it failed: the reason is one line on the standard error stream",
+    EXIT_USAGE: "wrong arguments, or a configuration file that cannot be used",
+    EXIT_UNREACHABLE: "no metaserver could be reached",
+    EXIT_INTERRUPTED: "interrupted",
+}
+
+CONFIG_FILE: Final = "/etc/braidfs/admin.toml"
+KEY_FILE: Final = "/etc/braidfs/cluster.key"
+METASERVER: Final = "127.0.0.1:7400"
+PIPE_WIDTH: Final = 240  # columns, where no terminal says
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class UnreachableError(BraidError):
+    """No metaserver of the list answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    words: str  # of the command line
+    text: str  # what it does
+
+
+class Command(click.Command):
+    """A verb with examples and its own exit codes beside those that all have."""
+
+    def __init__(
+        self,
+        *args: Any,
+        examples: Sequence[tuple[str, str]] = (),
+        exits: Mapping[int, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = tuple(Example(*example) for example in examples)
+        self.exits = dict(sorted({**EXITS, **(exits or {})}.items()))
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Examples"):
+            for example in self.examples:
+                formatter.write_text(f"# {example.text}")
+                formatter.write_text(f"$ {example.words}")
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code), text) for code, text in self.exits.items()])
+
+
+# ---- reaching the cluster --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AdminConfig:
+    """The keys of /etc/braidfs/admin.toml."""
+
+    metaservers: tuple[str, ...] = (METASERVER,)
+    key_file: Path = Path(KEY_FILE)
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Which cluster, proven by which key, and how long a server may take to answer."""
+
+    metaservers: tuple[Address, ...]
+    key_file: Path
+    timeout_s: float
+    is_given: bool = False  # the metaservers were named on the command line
+
+    async def run(self, work: Callable[[Caller], Awaitable[T]]) -> T:
+        """Do the work over a connection to the first metaserver that takes one."""
+        key = load_key(self.key_file)
+        failures = []
+        for address in self.metaservers:
+            hello = HelloFields("admin", "braidfs")
+            try:
+                async with open_caller(
+                    address, key=key, hello=hello, timeout_s=self.timeout_s
+                ) as caller:
+                    return await work(caller)
+            except TransportError as error:
+                failures.append(str(error))
+        raise UnreachableError(
+            f"no metaserver answered: {'; '.join(failures)}. "
+            "Is braidfs-metaserver running there, and is --metaserver right?"
+        )
+
+    def ask(self, work: Callable[[Caller], Awaitable[T]]) -> T:
+        """run() for a plain function."""
+        found: T = run_trio(self.run, work)
+        return found
+
+    def call(self, op: Any, message: Any) -> Any:
+        """One request, its reply."""
+        return self.ask(lambda caller: caller.call(op, message, self.timeout_s))
+
+
+def run_trio(function: Callable[..., Awaitable[T]], *args: Any) -> T:
+    try:
+        return trio.run(function, *args, strict_exception_groups=True)
+    except BaseExceptionGroup as group:
+        raise (sole_exception(group) or group) from None
+
+
+def reaching(function: Callable[P, R]) -> Callable[..., R]:
+    """Give a verb -s, -k and --timeout, and their outcome as the argument `reach`."""
+
+    @click.option(
+        "-s", "--metaserver", envvar="BRAIDFS_METASERVER", metavar="HOST[:PORT],...",
+        help=f"Metaservers, tried in turn. [env BRAIDFS_METASERVER; then {CONFIG_FILE}; "
+        f"then {METASERVER}]",
+    )
+    @click.option(
+        "-k", "--key-file", envvar="BRAIDFS_KEY_FILE", metavar="FILE", type=click.Path(),
+        help=f"The cluster key. [env BRAIDFS_KEY_FILE; then {CONFIG_FILE}; then {KEY_FILE}]",
+    )
+    @click.option(
+        "--timeout", type=click.FloatRange(0.1, 3600), default=10.0, show_default=True,
+        metavar="SECONDS", help="How long a server may take to answer.",
+    )  # fmt: skip
+    @functools.wraps(function)
+    def wrapped(
+        *args: Any, metaserver: str | None, key_file: str | None, timeout: float, **kwargs: Any
+    ) -> R:
+        reach = make_reach(metaserver, key_file, timeout)
+        return function(*args, reach=reach, **kwargs)  # type: ignore[arg-type]
+
+    return wrapped
+
+
+def make_reach(metaserver: str | None, key_file: str | None, timeout_s: float) -> Reach:
+    path = Path(os.environ.get("BRAIDFS_ADMIN_CONFIG", CONFIG_FILE))
+    config = load(AdminConfig, path) if path.exists() else AdminConfig()
+    texts = metaserver.split(",") if metaserver else config.metaservers
+    return Reach(
+        metaservers=tuple(parse_address(text) for text in texts),
+        key_file=Path(key_file) if key_file else config.key_file,
+        timeout_s=timeout_s,
+        is_given=metaserver is not None,
+    )
+
+
+# ---- saying what was found -------------------------------------------------------------------
+
+
+def json_option(function: Callable[P, R]) -> Callable[P, R]:
+    return click.option("--json", "as_json", is_flag=True, help="For programs: JSON, no tables.")(
+        function
+    )
+
+
+def show_json(found: Any) -> None:
+    sys.stdout.write(json.dumps(found, indent=2) + "\n")
+
+
+def show(found: Any, as_json: bool, people: Callable[[Console], None]) -> None:
+    """found is what --json prints; people() writes the same for eyes."""
+    if as_json:
+        show_json(found)
+        return
+    people(terminal())
+
+
+def terminal() -> Console:
+    """Standard output; a pipe or file gets whole lines, however long."""
+    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
+
+
+def warn(text: str) -> None:
+    sys.stderr.write(f"braidfs: {text}\n")
+
+
+# ---- the end of a command --------------------------------------------------------------------
+
+
+def run_cli(cli: click.Command, arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code."""
+    try:
+        code = cli.main(args=arguments, prog_name="braidfs", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else EXIT_DONE
+    except click.exceptions.Exit as end:
+        return int(end.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        warn("interrupted")
+        return EXIT_INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return EXIT_USAGE if isinstance(error, click.UsageError) else EXIT_FAILED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except (BraidError, OSError) as error:
+        warn(sentence(error))
+        return _code_of(error)
+
+
+def _code_of(error: Exception) -> int:
+    if isinstance(error, UnreachableError):
+        return EXIT_UNREACHABLE
+    return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
+
+
+def sentence(error: Exception) -> str:
+    """What an error means to the one who typed the command."""
+    if isinstance(error, FsError):
+        what = str(error).partition(": ")[2] or os.strerror(error.errno)
+        return f"{what} (a recovery is going on: try again soon)" if _passes(error) else what
+    if isinstance(error, AuthenticationError):
+        return f"{error}: take the key file of this cluster with --key-file"
+    if isinstance(error, ProtocolError):
+        return f"{error}: is the metaserver of another version?"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
+
+
+def _passes(error: FsError) -> bool:
+    return error.status is Status.NOT_READY

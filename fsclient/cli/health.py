@@ -1,0 +1,143 @@
+"""What is wrong with a cluster, why, and what to do: plain rules over one STATUS reply. Pure."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from fscommon.wire.messages import StatusReply
+
+from .words import duration, size
+
+_SILENT_CLIENT_S: Final = 15.0
+_NEARLY_FULL: Final = 0.9
+_UNDURABLE_MAX: Final = 50_000
+
+
+class Severity(IntEnum):
+    NOTE = 0
+    WARNING = 1
+    ERROR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    severity: Severity
+    what: str
+    why: str
+    remedy: str
+
+    def as_json(self) -> dict[str, str]:
+        return {
+            "severity": self.severity.name.lower(),
+            "what": self.what,
+            "why": self.why,
+            "do": self.remedy,
+        }
+
+
+def overall(problems: list[Problem]) -> str:
+    worst = max((problem.severity for problem in problems), default=Severity.NOTE)
+    return {Severity.NOTE: "healthy", Severity.WARNING: "degraded"}.get(worst, "failing")
+
+
+def problems_of(status: StatusReply) -> list[Problem]:
+    found = [
+        *_metaserver(status), *_nodes(status), *_targets(status), *_space(status),
+        *_clients(status),
+    ]  # fmt: skip
+    return sorted(found, key=lambda problem: -problem.severity)
+
+
+def _metaserver(status: StatusReply) -> list[Problem]:
+    found = []
+    if status.recovering:
+        waiting = [client.node for client in status.clients if client.replaying]
+        found.append(Problem(
+            Severity.WARNING, "the metaserver recovers from a restart",
+            f"{len(waiting)} clients of before have not come back: {', '.join(waiting[:5])}",
+            "wait: they come back, or expire; braidfs client evict ends one that is known dead",
+        ))  # fmt: skip
+    if status.txn - status.durable > _UNDURABLE_MAX:
+        found.append(Problem(
+            Severity.WARNING, "the metaserver's disk is slow",
+            f"{status.txn - status.durable} operations are answered and not yet durable",
+            "look at braidfs_commit_seconds and at the disk of its state_directory",
+        ))  # fmt: skip
+    if status.files.inodes_free == 0:
+        found.append(Problem(
+            Severity.ERROR, "the metadata store is full", "no new file can be made",
+            "raise store_size_max of braidfs-metaserver and restart it",
+        ))  # fmt: skip
+    return found
+
+
+def _nodes(status: StatusReply) -> list[Problem]:
+    found = []
+    for node in status.nodes:
+        if node.is_up:
+            continue
+        targets = [str(row.target) for row in status.map.targets if row.node == node.node]
+        found.append(Problem(
+            Severity.ERROR, f"storage server {node.name} ({node.address}) is down",
+            f"no heartbeat for {duration(node.seconds_since_heartbeat)}; files on targets "
+            f"{', '.join(targets)} wait, and fail after the clients' timeout",
+            f"start braidfs-storageserver on {node.name}; if it runs, its log says why "
+            "it does not reach the metaserver",
+        ))  # fmt: skip
+    if not status.nodes:
+        found.append(Problem(
+            Severity.ERROR, "no storage server has joined", "no file can hold bytes",
+            "start braidfs-storageserver with this metaserver in its `metaservers`",
+        ))  # fmt: skip
+    return found
+
+
+def _targets(status: StatusReply) -> list[Problem]:
+    found = []
+    up = {node.node for node in status.nodes if node.is_up}
+    for row in status.map.targets:
+        if row.state == "down" and row.node in up:
+            found.append(Problem(
+                Severity.ERROR, f"target {row.target} is not served",
+                f"its server at {row.address} runs, but could not open it",
+                "look into that server's log: is the device mounted? then restart the server",
+            ))  # fmt: skip
+        if row.state == "full":
+            found.append(Problem(
+                Severity.WARNING, f"target {row.target} is full",
+                f"{size(row.bytes_free)} of {size(row.bytes_total)} are free; "
+                "writing to files that lie on it is ENOSPC",
+                f"remove files: braidfs find :/ --target {row.target} --size +1G; "
+                "or add targets: new files avoid full ones",
+            ))  # fmt: skip
+    for health in status.health:
+        if health.errors:
+            found.append(Problem(
+                Severity.ERROR, f"target {health.target} had {health.errors} errors",
+                "its device failed reads or writes, or blocks failed their checksum",
+                "the storage server's log names object and offset; check the device (smartctl), "
+                "restore the files",
+            ))  # fmt: skip
+    return found
+
+
+def _space(status: StatusReply) -> list[Problem]:
+    total, free = status.files.bytes_total, status.files.bytes_available
+    if not total or 1 - free / total < _NEARLY_FULL:
+        return []
+    return [Problem(
+        Severity.WARNING, f"the cluster is {1 - free / total:.0%} full",
+        f"{size(free)} of {size(total)} are available", "remove files or add a storage server",
+    )]  # fmt: skip
+
+
+def _clients(status: StatusReply) -> list[Problem]:
+    return [
+        Problem(
+            Severity.WARNING, f"client {client.node} is silent",
+            f"not heard of for {duration(client.seconds_since_renewal)}",
+            "if its host is dead, wait: it is evicted when its session ends",
+        )
+        for client in status.clients
+        if client.seconds_since_renewal > _SILENT_CLIENT_S and not client.replaying
+    ]  # fmt: skip

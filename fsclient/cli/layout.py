@@ -1,0 +1,147 @@
+"""braidfs layout: chunk size and width, of a file or of the new files in a directory.
+
+Setting goes through the mount, as the xattr braidfs.layout, so the kernel's permissions hold.
+"""
+
+import errno
+import os
+import stat as modes
+import time
+from typing import Any, Final
+
+import click
+from rich.console import Console
+
+from fscommon.errors import BraidError
+from fscommon.layout.layout import unpack_layout
+from fscommon.layout.template import LAYOUT_XATTR, unpack_default
+
+from .frame import Command, Reach, json_option, reaching, show
+from .places import PATH_TEXT, Found, find_place, inspect_place
+from .stat import layout_json
+from .words import Size, size
+
+_BUSY_SECONDS: Final = 2.0  # a close reaches the metaserver with the next batch
+_MEANINGS: Final = {
+    errno.EINVAL: "it was written already (copy it to where the layout is set), or the "
+    "chunk size is no multiple of 64 KiB up to 64 MiB",
+    errno.EBUSY: "somebody has it open",
+    errno.EOPNOTSUPP: "it is neither a file nor a directory on a BraidFS mount",
+    errno.ENODATA: "it has no layout of its own",
+}
+
+
+@click.group()
+def layout() -> None:
+    """Layouts: how large chunks are, and over how many targets a file is spread."""
+
+
+@layout.command(
+    "get",
+    cls=Command,
+    help=f"""Show the layout of a file, or that of new files in a directory.
+
+    {PATH_TEXT}""",
+    examples=[("braidfs layout get /data/ckpt", "What new files there will get."),
+              ("braidfs layout get /data/ckpt/model.pt --json", "What a file has."),
+              ("getfattr -n braidfs.layout /data/ckpt", "The same, as an xattr.")],
+)  # fmt: skip
+@click.argument("path")
+@reaching
+@json_option
+def layout_get(reach: Reach, path: str, as_json: bool) -> None:
+    place = find_place(path, reach)
+    found = place.reach.ask(lambda caller: inspect_place(caller, place))
+    seen = _seen(found)
+    if seen is None:
+        raise BraidError(f"{path} is neither a file nor a directory: it has no layout")
+    show({"path": path, **seen}, as_json, lambda console: _print(console, path, seen))
+
+
+def _seen(found: Found) -> dict[str, Any] | None:
+    inspected = found.inspected
+    if inspected.layout:
+        return {"of": "file", **layout_json(unpack_layout(inspected.layout))}
+    if inspected.inherited:
+        default = unpack_default(inspected.inherited)
+        whose = "directory" if inspected.own else "cluster"
+        return {"of": whose, "chunk_size": default.chunk_size,
+                "stripe_width": default.stripe_width}  # fmt: skip
+    return None
+
+
+def _print(console: Console, path: str, seen: dict[str, Any]) -> None:
+    text = f"chunks of {size(seen['chunk_size'])} over {seen['stripe_width']} targets"
+    if seen["of"] == "file":
+        targets = ", ".join(map(str, seen["targets"]))
+        console.print(f"{path}: {text} ({targets})", markup=False)
+        return
+    whose = "set here or above" if seen["of"] == "directory" else "of the cluster"
+    console.print(f"{path}: new files get {text} ({whose})", markup=False)
+
+
+@layout.command(
+    "set",
+    cls=Command,
+    examples=[
+        ("braidfs layout set /data/ckpt --chunk-size 4M --stripe-width 8",
+         "Large files of many ranks: wide, with large chunks."),
+        ("braidfs layout set /data/train --stripe-width 1", "Small files: one target each."),
+        ("braidfs layout set /data/train --default", "As the cluster's configuration says again."),
+        ("setfattr -n braidfs.layout -v chunk_size=4MiB,stripe_width=8 /data/ckpt",
+         "The same, as an xattr."),
+    ],
+)  # fmt: skip
+@click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True))
+@click.option("--chunk-size", type=Size(), metavar="SIZE",
+              help="A multiple of 64 KiB, at most 64 MiB.")  # fmt: skip
+@click.option("--stripe-width", type=click.IntRange(1, 64), metavar="COUNT",
+              help="Targets of a file, as far as there are so many.")  # fmt: skip
+@click.option("--default", "as_cluster", is_flag=True,
+              help="Forget what the directory says: that of the cluster holds.")  # fmt: skip
+@json_option
+def layout_set(
+    paths: tuple[str, ...], chunk_size: tuple[str, int] | None, stripe_width: int | None,
+    as_cluster: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Set the layout of new files in directories, or of files that were never written.
+
+    PATHS are on a mount. New sub-directories inherit; what is there stays as
+    it is. What is not given stays as it was."""
+    if as_cluster == bool(chunk_size or stripe_width):
+        raise click.UsageError("say --chunk-size, --stripe-width or both; or --default alone")
+    words = []
+    if chunk_size:
+        words.append(f"chunk_size={chunk_size[1]}")
+    if stripe_width:
+        words.append(f"stripe_width={stripe_width}")
+    for path in paths:
+        _forget(path) if as_cluster else _set(path, ",".join(words).encode())
+    show([{"path": path, "set": not as_cluster} for path in paths], as_json, lambda _: None)
+
+
+def _set(path: str, value: bytes) -> None:
+    deadline = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            os.setxattr(path, LAYOUT_XATTR, value)
+            return
+        except OSError as error:
+            if error.errno == errno.EBUSY and time.monotonic() < deadline:
+                os.sched_yield()
+                continue
+            raise BraidError(f"{path}: {_meaning(error)}") from error
+
+
+def _forget(path: str) -> None:
+    if not modes.S_ISDIR(os.stat(path).st_mode):  # noqa: PTH116
+        raise BraidError(f"{path}: only a directory can forget its layout")
+    try:
+        os.removexattr(path, LAYOUT_XATTR)
+    except OSError as error:
+        if error.errno != errno.ENODATA:
+            raise BraidError(f"{path}: {_meaning(error)}") from error
+
+
+def _meaning(error: OSError) -> str:
+    return _MEANINGS.get(error.errno or 0, error.strerror or str(error))

@@ -1,0 +1,192 @@
+"""braidfs df and du: space of the cluster, and of a tree as the metaserver counts it.
+
+du is a walk inside the metaserver, a few hundred inodes a request: no directory is sent, and the
+clients' caches stay as they are. A file with several names counts once.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn
+
+from fscommon.rpc.caller import Caller
+from fscommon.wire.admin import Place as Stand
+from fscommon.wire.admin import TreeSum, TreeSummed
+from fscommon.wire.messages import StatusReply
+from fscommon.wire.ops import Op
+
+from .cluster import ask_status, node_json
+from .frame import Command, Reach, json_option, reaching, show
+from .places import PATH_TEXT, Place, find_place, inspect_place
+from .words import bar, number, size, table
+
+
+@click.command(
+    "df",
+    cls=Command,
+    examples=[("braidfs df", "Room in the cluster, by storage server."),
+              ("braidfs df --json", "In bytes, for programs.")],
+)  # fmt: skip
+@reaching
+@json_option
+def df(reach: Reach, as_json: bool) -> None:
+    """Show how much room there is: the whole cluster and each storage server."""
+    reply = ask_status(reach)
+    show(_df_json(reply), as_json, lambda console: _print_df(console, reply))
+
+
+def _of_node(reply: StatusReply, node: int) -> tuple[int, int]:
+    rows = [row for row in reply.map.targets if row.node == node]
+    return sum(row.bytes_total for row in rows), sum(row.bytes_free for row in rows)
+
+
+def _df_json(reply: StatusReply) -> dict[str, Any]:
+    nodes = []
+    for one in reply.nodes:
+        total, free = _of_node(reply, one.node)
+        seen = node_json(one)
+        nodes.append({"name": seen["name"], "state": seen["state"], "bytes_total": total,
+                      "bytes_available": free})  # fmt: skip
+    return {
+        "bytes_total": reply.files.bytes_total,
+        "bytes_available": reply.files.bytes_available,
+        "inodes_total": reply.files.inodes_total,
+        "inodes_free": reply.files.inodes_free,
+        "nodes": nodes,
+    }
+
+
+def _print_df(console: Console, reply: StatusReply) -> None:
+    rows = [
+        (one.name, "up" if one.is_up else "down", *_df_row(*_of_node(reply, one.node)))
+        for one in reply.nodes
+    ]
+    rows.append(("whole", "", *_df_row(reply.files.bytes_total, reply.files.bytes_available)))
+    columns = ("server", "state", "used", "used ", "available", "size")
+    console.print(table(columns, rows, right="used ,available,size"))
+    used = reply.files.inodes_total - reply.files.inodes_free
+    console.print(f"{number(used)} inodes, room for {number(reply.files.inodes_free)} more")
+
+
+def _df_row(total: int, free: int) -> tuple[str, ...]:
+    share = 1 - free / total if total else 0.0
+    return f"{bar(share, 16)} {share:>4.0%}", size(total - free), size(free), size(total)
+
+
+# ---- du --------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Sums:
+    files: int = 0
+    directories: int = 0
+    others: int = 0
+    bytes: int = 0
+    blocks: int = 0
+    linked: set[int] = field(default_factory=set)  # files with several names, counted already
+
+    def add(self, part: TreeSummed) -> None:
+        self.files += part.files
+        self.directories += part.directories
+        self.others += part.others
+        self.bytes += part.bytes
+        self.blocks += part.blocks
+        for one in part.linked:
+            if one.ino not in self.linked:
+                self.linked.add(one.ino)
+                self.files += 1
+                self.bytes += one.size
+                self.blocks += one.blocks
+
+    @property
+    def inodes(self) -> int:
+        return self.files + self.directories + self.others
+
+
+@click.command(
+    "du",
+    cls=Command,
+    help=f"""Sum up sizes below each PATH, as the metaserver knows them.
+
+    {PATH_TEXT}""",
+    examples=[("braidfs du /data/train", "One tree."),
+              ("braidfs du /data/*", "Several, one line each."),
+              ("braidfs du :/ --json", "The whole file system, for programs.")],
+)  # fmt: skip
+@click.argument("paths", nargs=-1, required=True)
+@reaching
+@json_option
+def du(reach: Reach, paths: tuple[str, ...], as_json: bool) -> None:
+    found = []
+    with _progress(as_json) as tell:
+        for path in paths:
+            place = find_place(path, reach)
+            found.append((path, place.reach.ask(_summing(place, tell))))
+    seen = [{"path": path, **_du_json(sums)} for path, sums in found]
+    show(seen, as_json, lambda console: _print_du(console, found))
+
+
+class _progress:  # noqa: N801 - used as a function
+    """A line that says how far a walk is, on a terminal only; gives tell(count)."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._shown = sys.stderr.isatty() and not as_json
+        self._progress = Progress(
+            SpinnerColumn(), TextColumn("{task.completed:,} inodes"),
+            console=Console(stderr=True), transient=True, disable=not self._shown,
+        )  # fmt: skip
+
+    def __enter__(self) -> Callable[[int], None]:
+        self._progress.__enter__()
+        task = self._progress.add_task("", total=None)
+        return lambda count: self._progress.update(task, completed=count)
+
+    def __exit__(self, *args: Any) -> None:
+        self._progress.__exit__(*args)
+
+
+def _summing(place: Place, tell: Callable[[int], None]) -> Callable[[Caller], Any]:
+    async def work(caller: Caller) -> Sums:
+        found = await inspect_place(caller, place)
+        attributes = found.attributes
+        is_directory = bool(found.inspected.inherited)
+        sums = Sums(bytes=attributes.size, blocks=attributes.blocks)
+        if not is_directory:
+            sums.files = 1
+            return sums
+        sums.directories = 1
+        stack: tuple[Stand, ...] = (Stand(attributes.ino, 0),)
+        while stack:
+            part: TreeSummed = await caller.call(
+                Op.TREE_SUM, TreeSum(stack), place.reach.timeout_s
+            )
+            sums.add(part)
+            stack = part.stack
+            tell(sums.inodes)
+        return sums
+
+    return work
+
+
+def _du_json(sums: Sums) -> dict[str, int]:
+    return {
+        "bytes": sums.bytes,
+        "bytes_in_blocks": sums.blocks * 512,
+        "files": sums.files,
+        "directories": sums.directories,
+        "others": sums.others,
+    }
+
+
+def _print_du(console: Console, found: list[tuple[str, Sums]]) -> None:
+    rows = [
+        (size(sums.bytes), number(sums.files), number(sums.directories), os.fspath(path))
+        for path, sums in found
+    ]
+    console.print(table(("size", "files", "directories", "path"), rows,
+                        right="size,files,directories"))  # fmt: skip

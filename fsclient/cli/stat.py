@@ -1,0 +1,218 @@
+"""braidfs stat: one inode, its layout, and what each target holds of it (like lfs getstripe)."""
+
+import stat as modes
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import click
+from rich.console import Console
+
+from fscommon.auth.handshake import HelloFields
+from fscommon.auth.key import load_key
+from fscommon.errors import BraidError, FsError, Status
+from fscommon.layout.attributes import Attributes
+from fscommon.layout.layout import Layout, object_length, unpack_layout
+from fscommon.layout.template import unpack_default
+from fscommon.rpc.caller import Caller, open_caller
+from fscommon.rpc.data import DataCaller
+from fscommon.wire.messages import Empty, StatusReply, TargetEntry
+from fscommon.wire.ops import Op
+
+from .cluster import node_name, session_text
+from .frame import Command, Reach, json_option, reaching, show
+from .places import PATH_TEXT, Found, Place, find_place, inspect_place
+from .words import number, shown, size, table
+
+_KINDS: Final = {
+    modes.S_IFREG: "file", modes.S_IFDIR: "directory", modes.S_IFLNK: "symlink",
+    modes.S_IFIFO: "fifo", modes.S_IFSOCK: "socket", modes.S_IFCHR: "character device",
+    modes.S_IFBLK: "block device",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """What one target holds of the file. state: present, absent (a hole), or why it is unknown."""
+
+    stripe_index: int
+    target: int
+    node: str
+    address: str
+    expected: int  # bytes, if the file had no holes
+    length: int
+    allocated: int
+    state: str
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "stripe_index": self.stripe_index, "target": self.target, "node": self.node,
+            "address": self.address, "bytes_expected": self.expected, "bytes": self.length,
+            "bytes_allocated": self.allocated, "state": self.state,
+        }  # fmt: skip
+
+
+@click.command(
+    "stat",
+    cls=Command,
+    help=f"""Show the inode at PATH: attributes, layout, who has it open, and its objects.
+
+    {PATH_TEXT} The objects are asked of the storage servers themselves.""",
+    examples=[("braidfs stat /data/train/shard-0001.tar", "Where a file's bytes are."),
+              ("braidfs stat :/train", "A directory, and the layout of new files in it."),
+              ("braidfs stat --no-objects /data/big", "Without asking the storage servers.")],
+)  # fmt: skip
+@click.argument("path")
+@click.option("--objects/--no-objects", default=True, help="Ask the storage servers.")
+@reaching
+@json_option
+def stat(reach: Reach, path: str, objects: bool, as_json: bool) -> None:
+    place = find_place(path, reach)
+
+    async def work(caller: Caller) -> tuple[Found, list[Object]]:
+        found = await inspect_place(caller, place)
+        return found, await _objects(caller, place, found, ask=objects)
+
+    found, parts = place.reach.ask(work)
+    show(stat_json(place, found, parts), as_json, lambda c: _print(c, place, found, parts))
+
+
+async def _objects(caller: Caller, place: Place, found: Found, *, ask: bool) -> list[Object]:
+    if not found.inspected.layout:
+        return []
+    layout = unpack_layout(found.inspected.layout)
+    status: StatusReply = await caller.call(Op.STATUS, Empty(), place.reach.timeout_s)
+    rows = {row.target: row for row in status.map.targets}
+    return [
+        await _object(place, found.attributes.size, layout, index, rows, status, ask=ask)
+        for index in range(layout.stripe_width)
+    ]
+
+
+async def _object(
+    place: Place, file_size: int, layout: Layout, index: int,
+    rows: dict[int, TargetEntry], status: StatusReply, *, ask: bool,
+) -> Object:  # fmt: skip
+    target = layout.target(index)
+    row = rows.get(target)
+    length = allocated = 0
+    state = "not asked"
+    if row is None:
+        state = "its target is unknown to the metaserver"
+    elif ask:
+        length, allocated, state = await _ask_object(place.reach, row, layout, index)
+    return Object(
+        index, target, node_name(status, row.node) if row else "?", row.address if row else "?",
+        object_length(layout, index, file_size), length, allocated, state,
+    )  # fmt: skip
+
+
+async def _ask_object(
+    reach: Reach, row: TargetEntry, layout: Layout, index: int
+) -> tuple[int, int, str]:
+    try:
+        async with open_caller(
+            row.address, key=load_key(reach.key_file), hello=HelloFields("server", "braidfs stat"),
+            timeout_s=reach.timeout_s,
+        ) as caller:  # fmt: skip
+            seen = await DataCaller(caller).stat(
+                row.target, layout.file_id, index, timeout_s=reach.timeout_s
+            )
+            return seen.length, seen.allocated, "present"
+    except FsError as error:
+        if error.status is Status.NO_OBJECT:
+            return 0, 0, "lost" if layout.durable_stripes >> index & 1 else "absent"
+        return 0, 0, f"no answer: {error}"
+    except BraidError as error:
+        return 0, 0, f"no answer: {error}"
+
+
+def stat_json(place: Place, found: Found, objects: list[Object]) -> dict[str, Any]:
+    attributes, inspected = found.attributes, found.inspected
+    seen: dict[str, Any] = {
+        "path": place.shown,
+        "ino": attributes.ino,
+        "type": kind_of(attributes),
+        "mode": f"{modes.S_IMODE(attributes.mode):04o}",
+        "uid": attributes.uid, "gid": attributes.gid, "nlink": attributes.nlink,
+        "size": attributes.size, "blocks": attributes.blocks,
+        "atime_ns": attributes.atime_ns, "mtime_ns": attributes.mtime_ns,
+        "ctime_ns": attributes.ctime_ns, "btime_ns": attributes.btime_ns,
+        "data_version": attributes.data_version, "change_version": attributes.change_version,
+        "xattrs": attributes.xattr_count,
+        "truncating": inspected.truncating,
+        "open_by": [
+            {"session": session_text(one.session), "writable": one.writable}
+            for one in inspected.openers
+        ],
+    }  # fmt: skip
+    if inspected.link:
+        seen["link"] = shown(inspected.link)
+    if inspected.inherited:
+        default = unpack_default(inspected.inherited)
+        seen["new_files"] = {
+            "chunk_size": default.chunk_size, "stripe_width": default.stripe_width,
+            "set_here": inspected.own,
+        }  # fmt: skip
+    if inspected.layout:
+        seen["layout"] = layout_json(unpack_layout(inspected.layout))
+        seen["objects"] = [one.as_json() for one in objects]
+    return seen
+
+
+def layout_json(layout: Layout) -> dict[str, Any]:
+    return {
+        "file_id": layout.file_id,
+        "chunk_size": layout.chunk_size,
+        "stripe_width": layout.stripe_width,
+        "replicas": layout.replica_count,
+        "targets": list(layout.targets),
+        "truncate_epoch": layout.truncate_epoch,
+    }
+
+
+def kind_of(attributes: Attributes) -> str:
+    return _KINDS.get(modes.S_IFMT(attributes.mode), "unknown")
+
+
+def _time(ns: int) -> str:
+    return datetime.fromtimestamp(ns / 1e9, UTC).astimezone().isoformat(" ", "milliseconds")
+
+
+def _print(console: Console, place: Place, found: Found, objects: list[Object]) -> None:
+    attributes, inspected = found.attributes, found.inspected
+    print_ = console.print
+    print_(f"{place.shown}: {kind_of(attributes)}, {number(attributes.size)} bytes", markup=False)
+    print_(
+        f"inode {attributes.ino}  {modes.filemode(attributes.mode)}  links {attributes.nlink}  "
+        f"owner {attributes.uid}:{attributes.gid}  xattrs {attributes.xattr_count}"
+    )
+    print_(f"modified {_time(attributes.mtime_ns)}   made {_time(attributes.btime_ns)}")
+    if inspected.link:
+        print_(f"points to {shown(inspected.link)}", markup=False)
+    if inspected.inherited:
+        default = unpack_default(inspected.inherited)
+        whose = "set here" if inspected.own else "of the cluster"
+        print_(f"new files: chunks of {size(default.chunk_size)}, "
+               f"{default.stripe_width} targets ({whose})")  # fmt: skip
+    for one in inspected.openers:
+        how = "for writing" if one.writable else "for reading"
+        print_(f"open {how} by session {session_text(one.session)}")
+    if inspected.layout:
+        _print_layout(console, unpack_layout(inspected.layout), objects)
+
+
+def _print_layout(console: Console, layout: Layout, objects: list[Object]) -> None:
+    console.print(
+        f"layout: chunks of {size(layout.chunk_size)} over {layout.stripe_width} targets, "
+        f"file id {layout.file_id}, truncate epoch {layout.truncate_epoch}\n"
+    )
+    rows = [
+        (
+            str(one.stripe_index), str(one.target), one.node, one.address, number(one.length),
+            number(one.allocated), one.state,
+        )
+        for one in objects
+    ]  # fmt: skip
+    columns = ("stripe", "target", "server", "address", "bytes", "allocated", "object")
+    console.print(table(columns, rows, right="stripe,target,bytes,allocated"))

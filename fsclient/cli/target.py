@@ -1,0 +1,53 @@
+"""braidfs target: the devices that hold the bytes."""
+
+import click
+from rich.console import Console
+
+from fscommon.wire.messages import StatusReply
+
+from .cluster import ask_status, target_json
+from .frame import Command, Reach, json_option, reaching, show
+from .words import bar, number, size, table
+
+
+@click.group()
+def target() -> None:
+    """Targets: one is one directory on one device of a storage server."""
+
+
+@target.command(
+    "list",
+    cls=Command,
+    examples=[("braidfs target list", "All targets."),
+              ("braidfs target list --state full", "Those without room."),
+              ("braidfs target list --node stor2 --json", "Those of one server, for programs.")],
+)  # fmt: skip
+@click.option("--state", type=click.Choice(["up", "down", "full"]), help="Only these.")
+@click.option("--node", "node", metavar="NAME", help="Only those of this storage server.")
+@reaching
+@json_option
+def target_list(reach: Reach, state: str | None, node: str | None, as_json: bool) -> None:
+    """List the targets: where they are, how full, how many objects and errors they have."""
+    reply = ask_status(reach)
+    if node is not None and all(one.name != node for one in reply.nodes):
+        raise click.BadParameter(f"there is no storage server {node}: see braidfs node list")
+    found = [
+        row
+        for row in (target_json(reply, entry) for entry in reply.map.targets)
+        if state in (None, row["state"]) and node in (None, row["node_name"])
+    ]
+    show(found, as_json, lambda console: _print_targets(console, reply, found))
+
+
+def _print_targets(console: Console, reply: StatusReply, found: list[dict[str, object]]) -> None:
+    rows = []
+    for row in found:
+        total, free = int(str(row["bytes_total"])), int(str(row["bytes_free"]))
+        used = 1 - free / total if total else 0.0
+        rows.append((
+            str(row["target"]), str(row["node_name"]), str(row["address"]), str(row["state"]),
+            f"{bar(used, 12)} {used:>4.0%}", size(free), size(total),
+            number(int(str(row["objects"]))), str(row["errors"]),
+        ))  # fmt: skip
+    columns = ("target", "server", "address", "state", "used", "free", "size", "objects", "errors")
+    console.print(table(columns, rows, right="target,free,size,objects,errors"))

@@ -1,0 +1,108 @@
+"""Numbers as people read them, and the small tables and bars of the terminal. Pure."""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import click
+from rich.table import Table
+
+_UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")
+_SIZE: Final = re.compile(r"(\d{1,18}(?:\.\d{1,6})?)\s*([KMGTP]?)(?:i?B)?", re.I)
+_TIME: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([smhdw]?)", re.I)
+_SECONDS: Final = {"": 86400, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def size(count: float) -> str:
+    """Bytes, in powers of 1024."""
+    if count < 1024:
+        return f"{count:.0f} B"
+    for unit in _UNITS:
+        count /= 1024
+        if count < 1023.95:
+            return f"{count:.1f} {unit}"
+    return f"{count:.0f} {_UNITS[-1]}"
+
+
+def rate(count: float, seconds: float) -> str:
+    return f"{size(count / seconds)}/s" if seconds > 0 else "-"
+
+
+def number(count: int) -> str:
+    return f"{count:,}"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def bar(share: float, width: int = 24) -> str:
+    filled = round(min(max(share, 0.0), 1.0) * width)
+    return "█" * filled + "░" * (width - filled)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> Table:
+    """Columns whose name is among the comma-separated words of right are right-aligned."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    aligned = right.split(",")
+    for column in columns:
+        made.add_column(column, justify="right" if column in aligned else "left", no_wrap=True)
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+class Size(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """4096, 64KiB, 1.5G; with a leading + or -: at least, at most. Gives (sign, bytes)."""
+
+    name = "size"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        sign, rest = split_sign(str(value))
+        found = _SIZE.fullmatch(rest.strip())
+        if not found:
+            self.fail(f"'{value}' is not a size such as 4096, 64KiB or +1G", param, ctx)
+        power = " KMGTP".index(found[2].upper() or " ")
+        return sign, int(float(found[1]) * 1024**power)
+
+
+class Age(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """30s, 5m, 2h, 7d, 1w, days without a unit; + and - as in Size. Gives (sign, seconds)."""
+
+    name = "age"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, float]:
+        if isinstance(value, tuple):
+            return value
+        sign, rest = split_sign(str(value))
+        found = _TIME.fullmatch(rest.strip())
+        if not found:
+            self.fail(f"'{value}' is not an age such as 30s, 2h or +7d", param, ctx)
+        return sign, float(found[1]) * _SECONDS[found[2].lower()]
+
+
+def split_sign(text: str) -> tuple[str, str]:
+    return (text[0], text[1:]) if text[:1] in ("+", "-") else ("", text)
+
+
+def holds(sign: str, value: float, bound: float) -> bool:
+    """Whether value meets the bound: + at least, - at most, none equal."""
+    if sign == "+":
+        return value >= bound
+    return value <= bound if sign == "-" else value == bound
+
+
+def shown(name: bytes) -> str:
+    """A path for JSON and terminals: bytes that are not text keep their place."""
+    return name.decode("utf-8", "backslashreplace")

@@ -1,0 +1,14 @@
+"""Which BraidFS this is: the version of the installed distribution."""
+
+from importlib import metadata
+from typing import Final
+
+DISTRIBUTION: Final = "braidfs"
+
+
+def program_version() -> str:
+    """'unknown' where the programs were neither installed nor built by ./dev."""
+    try:
+        return metadata.version(DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,156 @@
+"""INSPECT, INSPECT_LIST, TREE_SUM, EVICT: for administrators, from connections of purpose "admin".
+
+They belong to no session and change no record. Each is bounded work; a long walk is many requests,
+with the place to go on from in the request. What others have not committed yet is waited for, as
+with every read (commit on share).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from fscommon.errors import FsError, Status
+from fscommon.layout.attributes import ATTRIBUTES_SIZE
+from fscommon.limits import READDIR_ENTRIES_MAX
+from fscommon.types import SessionId
+from fscommon.wire.admin import (
+    INSPECT_NAMES_MAX,
+    SUM_DEPTH_MAX,
+    SUM_INODES_MAX,
+    Evict,
+    Inspect,
+    Inspected,
+    InspectedEntry,
+    InspectList,
+    InspectListed,
+    LinkedFile,
+    Opener,
+    Place,
+    TreeSum,
+    TreeSummed,
+)
+from fscommon.wire.messages import Empty
+from metaserver.context import Context
+from metaserver.namespace.entries import get_dentry
+from metaserver.namespace.inode import Inode, find, load
+from metaserver.namespace.layouts import default_in, own_record
+from metaserver.records import (
+    dentries_after,
+    dentry_cookie,
+    dentry_name,
+    inode_key,
+    unpack_dentry,
+)
+from metaserver.transaction import Transaction
+
+
+def inspect(tx: Transaction, request: Inspect, context: Context) -> Inspected:
+    inode = _walk(tx, request)
+    sessions = context.services.sessions
+    inherited = default_in(tx, inode, context).pack() if inode.is_directory else b""
+    return Inspected(
+        attributes=inode.attributes.pack(),
+        layout=inode.tail if inode.is_file else b"",
+        link=b"" if inode.is_file or inode.is_directory else inode.tail,
+        inherited=inherited,
+        own=inode.is_directory and own_record(tx, inode) is not None,
+        openers=tuple(Opener(s, writable) for s, writable in sessions.openers(inode.ino)),
+        truncating=inode.ino in context.services.intents,
+    )
+
+
+def _walk(tx: Transaction, request: Inspect) -> Inode:
+    if len(request.names) > INSPECT_NAMES_MAX:
+        raise FsError(Status.ENAMETOOLONG, f"a path has at most {INSPECT_NAMES_MAX} names")
+    inode = load(tx, request.ino)
+    for name in request.names:
+        if not inode.is_directory:
+            raise FsError(Status.ENOTDIR)
+        inode = load(tx, get_dentry(tx, inode.ino, name).ino)
+    return inode
+
+
+def inspect_list(tx: Transaction, request: InspectList, context: Context) -> InspectListed:
+    if not load(tx, request.ino).is_directory:
+        raise FsError(Status.ENOTDIR)
+    if request.count < 1:
+        raise FsError(Status.EINVAL, "a page has at least one entry")
+    count = min(request.count, READDIR_ENTRIES_MAX)
+    entries: list[InspectedEntry] = []
+    for key, value in tx.range(*dentries_after(request.ino, request.cookie)):
+        if len(entries) == count:
+            return InspectListed(tuple(entries), end=False)
+        raw = tx.get(inode_key(unpack_dentry(value)[0]))
+        if raw is not None:
+            entries.append(_entry(key, raw))
+    return InspectListed(tuple(entries), end=True)
+
+
+def _entry(key: bytes, raw: bytes) -> InspectedEntry:
+    layout = raw[ATTRIBUTES_SIZE:] if Inode.parse(raw).is_file else b""
+    return InspectedEntry(dentry_name(key), dentry_cookie(key), raw[:ATTRIBUTES_SIZE], layout)
+
+
+@dataclass(slots=True)
+class _Sums:
+    files: int = 0
+    directories: int = 0
+    others: int = 0
+    bytes: int = 0
+    blocks: int = 0
+    linked: list[LinkedFile] = field(default_factory=list)
+
+    def add(self, inode: Inode) -> None:
+        attributes = inode.attributes
+        if inode.is_directory:
+            self.directories += 1
+        elif attributes.nlink > 1:
+            self.linked.append(LinkedFile(inode.ino, attributes.size, attributes.blocks))
+            return
+        elif inode.is_file:
+            self.files += 1
+        else:
+            self.others += 1
+        self.bytes += attributes.size
+        self.blocks += attributes.blocks
+
+
+def tree_sum(tx: Transaction, request: TreeSum, context: Context) -> TreeSummed:
+    if not 0 < len(request.stack) <= SUM_DEPTH_MAX:
+        raise FsError(Status.EINVAL, f"a walk has 1 to {SUM_DEPTH_MAX} directories on its stack")
+    stack = list(request.stack)
+    sums = _Sums()
+    left = SUM_INODES_MAX
+    while stack and left > 0:
+        place = stack.pop()
+        for cookie, inode in _children(tx, place):
+            left -= 1
+            sums.add(inode)
+            if inode.is_directory or left <= 0:
+                stack.append(Place(place.ino, cookie))
+                if inode.is_directory:
+                    stack.append(Place(inode.ino, 0))
+                break
+        else:
+            left -= 1  # an empty directory is work too
+    if len(stack) > SUM_DEPTH_MAX:
+        raise FsError(Status.EOVERFLOW, f"directories are nested over {SUM_DEPTH_MAX} deep")
+    return TreeSummed(
+        sums.files, sums.directories, sums.others, sums.bytes, sums.blocks,
+        tuple(sums.linked), tuple(stack),
+    )  # fmt: skip
+
+
+def _children(tx: Transaction, place: Place) -> Iterator[tuple[int, Inode]]:
+    for key, value in tx.range(*dentries_after(place.ino, place.cookie)):
+        inode = find(tx, unpack_dentry(value)[0])
+        if inode is not None:
+            yield dentry_cookie(key), inode
+
+
+def evict(tx: Transaction, request: Evict, context: Context) -> Empty:
+    """metaserver.eviction does it within half a second; whoever asked watches STATUS."""
+    if not context.services.sessions.condemn(SessionId(request.session)):
+        raise FsError(Status.UNKNOWN_SESSION, f"there is no session {request.session:x}")
+    return Empty()
+
+

@@ -1,0 +1,61 @@
+"""STATUS: the whole cluster as the metaserver sees it, in one reply."""
+
+from fscommon.version import program_version
+from fscommon.wire.admin import ClientStatus, NodeStatus, TargetHealth
+from fscommon.wire.messages import Empty, StatusReply
+from metaserver.context import Context
+from metaserver.membership import Node
+from metaserver.ops.statfs import measure
+from metaserver.sessions import Session
+from metaserver.transaction import Transaction
+
+
+def status(tx: Transaction, request: Empty, context: Context) -> StatusReply:
+    services = context.services
+    membership, progress = services.membership, services.progress
+    return StatusReply(
+        cluster=services.cluster,
+        map=membership.map(),
+        clients=tuple(_client(session, context) for session in services.sessions.all()),
+        recovering=progress.recovering,
+        txn=progress.txn,
+        durable=progress.durable,
+        files=measure(services),
+        nodes=tuple(_node(node, context) for node in membership.nodes()),
+        health=tuple(
+            TargetHealth(target.id, target.incarnation, target.objects, target.errors)
+            for target in membership.targets()
+        ),
+        version=program_version(),
+        uptime_s=max(0.0, context.now_s - services.started_s),
+        chunk_size=membership.chunk_size,
+        stripe_width_max=membership.width_max,
+    )
+
+
+def _client(session: Session, context: Context) -> ClientStatus:
+    reported_s = session.reported_s
+    return ClientStatus(
+        session=session.id,
+        node=session.node,
+        opens=len(session.opens),
+        seconds_since_renewal=max(0.0, context.now_s - session.renewed_s),
+        opened_ns=session.opened_ns,
+        requests=session.requests,
+        replaying=session.replaying,
+        traffic=session.traffic,
+        seconds_since_report=-1.0 if reported_s is None else max(0.0, context.now_s - reported_s),
+    )
+
+
+def _node(node: Node, context: Context) -> NodeStatus:
+    services = context.services
+    return NodeStatus(
+        node=node.id,
+        name=node.name,
+        address=node.address,
+        is_up=not services.membership.is_down(node.id),
+        seconds_since_heartbeat=max(0.0, context.now_s - node.heard_s),
+        is_current=node.session_version == services.sessions.version,
+        traffic=node.traffic,
+    )

@@ -1,0 +1,314 @@
+"""Every verb of `braidfs` against a running cluster: text and JSON, errors and exit codes."""
+
+import json
+import os
+import signal
+import subprocess
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster import mounts
+from tests.cluster.cluster import BIN, Cluster
+from tests.cluster.process import wait_until
+
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(600)]
+
+
+class Cli:
+    """`braidfs` as a user types it, its cluster said by the environment."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.environment = {
+            **os.environ,
+            "BRAIDFS_METASERVER": f"127.0.0.1:{cluster.plan.metaserver.port}",
+            "BRAIDFS_KEY_FILE": str(cluster.plan.key_file),
+            "BRAIDFS_ADMIN_CONFIG": "/nonexistent",
+        }
+
+    def run(self, *words: object, code: int = 0) -> "subprocess.CompletedProcess[str]":
+        command = [str(BIN / "braidfs"), *map(str, words)]
+        result = subprocess.run(
+            command, check=False, capture_output=True, text=True, env=self.environment, timeout=120
+        )
+        assert result.returncode == code, f"{command}: {result}"
+        assert "Traceback" not in result.stderr
+        return result
+
+    def text(self, *words: object, code: int = 0) -> str:
+        return self.run(*words, code=code).stdout
+
+    def code(self, *words: object) -> int:
+        command = [str(BIN / "braidfs"), *map(str, words)]
+        return subprocess.run(
+            command, check=False, capture_output=True, env=self.environment, timeout=60
+        ).returncode
+
+    def json(self, *words: object, code: int = 0) -> Any:
+        return json.loads(self.text(*words, "--json", code=code))
+
+
+@pytest.fixture
+def cli(cluster: Cluster) -> Cli:
+    return Cli(cluster)
+
+
+@pytest.fixture
+def tree(workdir: Path) -> Path:
+    (workdir / "sub").mkdir()
+    (workdir / "large").write_bytes(os.urandom(3_000_000))
+    (workdir / "sub" / "small").write_bytes(b"x" * 10)
+    os.link(workdir / "sub" / "small", workdir / "also small")
+    (workdir / "link").symlink_to("large")
+    return workdir
+
+
+def test_status(cli: Cli) -> None:
+    seen = cli.json("status")
+    assert seen["health"] == "healthy" and seen["problems"] == []
+    assert len(seen["nodes"]) == 2 and len(seen["targets"]) == 4
+    assert all(row["state"] == "up" for row in seen["targets"])
+    assert seen["clients"] and seen["space"]["bytes_total"] > 0
+    text = cli.text("status")
+    assert "healthy" in text and "storageserver-2" in text
+
+
+def test_status_says_what_is_wrong(make_cluster) -> None:
+    cluster = make_cluster(storage_servers=2)
+    cli = Cli(cluster)
+    cluster.storageservers[1].kill()
+    assert wait_until(lambda: cli.code("status") == 3, 40)
+    seen = cli.json("status", code=3)
+    assert seen["health"] == "failing"
+    assert "storageserver-2" in seen["problems"][0]["what"]
+    text = cli.text("status", code=3)
+    assert "is down" in text and "start braidfs-storageserver" in text
+    assert "storageserver-2" in cli.text("node", "ping", code=3)
+    cluster.storageservers[1].start()
+    assert wait_until(lambda: cli.code("status") == 0, 40)
+
+
+def test_nodes_and_targets(cli: Cli) -> None:
+    nodes = cli.json("node", "list")
+    assert [row["name"] for row in nodes] == ["storageserver-1", "storageserver-2"]
+    assert "heartbeat" in cli.text("node", "list")
+    pings = cli.json("node", "ping", "--count", 3)
+    assert len(pings) == 3 and all(row["median_us"] > 0 for row in pings)
+    assert len(cli.json("node", "ping", "storageserver-1")) == 1
+    assert "nobody" in cli.run("node", "ping", "nobody", code=2).stderr
+    assert len(cli.json("target", "list")) == 4
+    assert len(cli.json("target", "list", "--node", "storageserver-1", "--state", "up")) == 2
+    assert cli.json("target", "list", "--state", "full") == []
+    assert "objects" in cli.text("target", "list")
+    cli.run("target", "list", "--node", "nobody", code=2)
+
+
+def test_clients(cli: Cli, tree: Path) -> None:
+    rows = cli.json("client", "list")
+    mine = [row for row in rows if row["client"].endswith(str(cli.cluster.mount_path))]
+    assert len(mine) == 1 and mine[0]["requests"] > 0
+    host = mine[0]["client"].partition(":")[0]
+    assert len(cli.json("client", "list", "--host", host)) == len(rows)
+    assert cli.json("client", "list", "--host", "nobody") == []
+    stats = cli.json("client", "stats", "--sort", "requests")
+    assert stats[0]["requests"] == max(row["requests"] for row in stats)
+    assert "reported" in cli.text("client", "stats") and "session" in cli.text("client", "list")
+
+
+def test_evicted_client_is_fenced_and_comes_back(cli: Cli, localdir: Path) -> None:
+    point = localdir / "mnt"
+    point.mkdir()
+    cli.run("mount", cli.cluster.plan.source(), point, "-o", cli.cluster.plan.options())
+    try:
+        (point / "kept").write_bytes(b"stored")
+        rows = cli.json("client", "list")
+        session = next(row["session"] for row in rows if str(point) in row["client"])
+        result = cli.run("client", "evict", session, code=130)  # nobody answers the question
+        assert "End 1 mounts" in result.stderr
+        assert cli.json("client", "evict", session, "--yes") == {"evicted": [session]}
+        assert session not in [row["session"] for row in cli.json("client", "list")]
+        assert (point / "kept").read_bytes() == b"stored"
+        (point / "kept").unlink()
+    finally:
+        mounts.unmount(point)
+    assert "no session" in cli.run("client", "evict", session, "--yes", code=2).stderr
+    cli.run("client", "evict", "--host", "nobody", "--yes", code=2)
+
+
+def test_stat(cli: Cli, tree: Path) -> None:
+    seen = cli.json("stat", tree / "large")
+    assert seen["type"] == "file" and seen["size"] == 3_000_000
+    assert sum(one["bytes"] for one in seen["objects"]) == 3_000_000
+    assert {one["state"] for one in seen["objects"][:3]} == {"present"}
+    assert seen["ino"] == (tree / "large").stat().st_ino
+    inside = f":/{tree.name}/large"
+    assert cli.json("stat", inside)["ino"] == seen["ino"]
+    assert cli.json("stat", tree / "link")["link"] == "large"
+    assert cli.json("stat", tree)["new_files"]["set_here"] is False
+    assert "chunks of" in cli.text("stat", tree / "large")
+    unasked = cli.json("stat", inside, "--no-objects")["objects"]
+    assert {one["state"] for one in unasked} == {"not asked"}
+    assert "none" in cli.run("stat", tree / "none", code=1).stderr
+    assert "/etc" in cli.run("stat", "/etc", code=2).stderr
+
+
+def test_df_and_du(cli: Cli, tree: Path) -> None:
+    seen = cli.json("df")
+    assert len(seen["nodes"]) == 2 and 0 < seen["bytes_available"] <= seen["bytes_total"]
+    assert "available" in cli.text("df")
+    (row,) = cli.json("du", tree)
+    assert (row["files"], row["directories"], row["others"]) == (2, 2, 1)
+    assert row["bytes"] == 3_000_000 + 10 + len("large")
+    assert [one["path"] for one in cli.json("du", tree / "large", ":/")] == [
+        str(tree / "large"), ":/",
+    ]  # fmt: skip
+    assert "directories" in cli.text("du", tree)
+    cli.run("du", tree / "none", code=1)
+
+
+def test_find(cli: Cli, tree: Path) -> None:
+    def found(*words: object) -> set[str]:
+        return set(cli.text("find", tree, *words).splitlines())
+
+    everything = {str(tree), *(str(path) for path in tree.rglob("*"))}
+    assert found() == everything and len(everything) == 6
+    assert found("--type", "d") == {str(tree), str(tree / "sub")}
+    assert found("--size", "+1M") == {str(tree / "large")}
+    assert found("--name", "*small") == {str(tree / "also small"), str(tree / "sub" / "small")}
+    assert found("--depth", 0) == {str(tree)}
+    assert found("--mtime", "+1d") == set() and found("--mtime", "-1d") == everything
+    assert found("--uid", 4242) == set()
+    raw = cli.text("find", tree, "--type", "l", "-0")
+    assert raw == f"{tree / 'link'}\0"
+    rows = [json.loads(line) for line in cli.text("find", tree, "--json").splitlines()]
+    assert {row["path"] for row in rows} == everything
+    targets = next(row["targets"] for row in rows if row["path"] == str(tree / "large"))
+    assert str(tree / "large") in found("--target", targets[0])
+    cli.run("find", tree / "none", code=1)
+
+
+def test_layout(cli: Cli, workdir: Path) -> None:
+    assert cli.json("layout", "get", workdir)["of"] == "cluster"
+    cli.run("layout", "set", workdir, "--chunk-size", "256K", "--stripe-width", 1)
+    seen = cli.json("layout", "get", workdir)
+    assert (seen["of"], seen["chunk_size"], seen["stripe_width"]) == ("directory", 262144, 1)
+    (workdir / "file").touch()
+    assert len(cli.json("layout", "get", workdir / "file")["targets"]) == 1
+    cli.run("layout", "set", workdir / "file", "--stripe-width", 2)
+    assert len(cli.json("layout", "get", workdir / "file")["targets"]) == 2
+    (workdir / "file").write_bytes(b"x" * 1000)
+    assert "written already" in cli.run(
+        "layout", "set", workdir / "file", "--stripe-width", 1, code=1
+    ).stderr
+    assert "(set here or above)" in cli.text("layout", "get", workdir)
+    cli.run("layout", "set", workdir, "--default")
+    cli.run("layout", "set", workdir, "--default")
+    assert cli.json("layout", "get", workdir)["of"] == "cluster"
+    cli.run("layout", "set", workdir, "--chunk-size", "3K", code=1)
+    cli.run("layout", "set", "/tmp", "--stripe-width", 1, code=1)
+
+
+def test_config(cli: Cli, localdir: Path) -> None:
+    plan = cli.cluster.plan
+    files = [plan.config_path(server) for server in plan.servers]
+    seen = cli.json("config", "show", *files)
+    assert [one["program"] for one in seen] == ["metaserver", "storageserver", "storageserver"]
+    assert seen[1]["keys"]["lanes"] == 0 and "lanes" in seen[1]["defaults"]
+    assert 'name = "storageserver-1"' in cli.text("config", "show", files[1])
+    checked = cli.json("config", "check", *files, code=3)
+    assert all(not one["errors"] for one in checked)
+    assert "in use" in cli.text("config", "check", files[0], code=3)
+    broken = localdir / "storage.toml"
+    broken.write_text(files[1].read_text().replace("lisen", "").replace("listen =", "lisen ="))
+    assert "did you mean 'listen'" in cli.text("config", "check", broken, code=1)
+    broken.write_text("[[[")
+    assert cli.json("config", "check", broken, code=1)[0]["errors"]
+    foreign = files[0].read_text().replace("127.0.0.1", "192.0.2.77")
+    broken.write_text(foreign)
+    assert "no address of this host" in cli.text(
+        "config", "check", broken, "--program", "metaserver", code=1
+    )
+
+
+def test_top(cli: Cli, tree: Path) -> None:
+    seen = cli.json("top", "--count", 1, "--interval", 0.2)
+    assert {row["name"] for row in seen["nodes"]} == {"storageserver-1", "storageserver-2"}
+    assert "metadata/s" in cli.text("top", "--count", 1, "--interval", 0.2)
+
+
+def test_top_ends_on_interrupt(cli: Cli) -> None:
+    # A test run in the background ignores SIGINT, and what it starts would too.
+    env = ["env", "--default-signal=INT"]
+    words = [*env, str(BIN / "braidfs"), "top", "--interval", "0.2", "--json"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, env=cli.environment) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        assert process.wait(30) == 130
+
+
+def test_support_bundle_holds_no_key(cli: Cli, localdir: Path) -> None:
+    path = localdir / "bundle.tar.gz"
+    plan = cli.cluster.plan
+    (localdir / "extra.log").write_text(f"a line with {plan.key_file.read_text()}")
+    seen = cli.json(
+        "support", "bundle", "-o", path, "--log", plan.state / "log", "--log", localdir
+    )
+    assert path.stat().st_mode & 0o777 == 0o600
+    key = plan.key_file.read_text().strip().encode()
+    with tarfile.open(path) as archive:
+        names = {member.name.removeprefix("braidfs-support/") for member in archive}
+        assert names == set(seen["parts"])
+        assert {"status.json", "host/facts.json", "logs/metaserver.log"} <= names
+        for member in archive.getmembers():
+            opened = archive.extractfile(member)
+            assert opened is not None and key not in opened.read()
+    assert "exists" in cli.run("support", "bundle", "-o", path, code=1).stderr.lower()
+
+
+def test_pipes_that_close_are_no_error_message(cli: Cli, tree: Path) -> None:
+    script = f"{BIN}/braidfs find {tree} | head -1"
+    result = subprocess.run(
+        ["bash", "-c", script], check=False, capture_output=True, text=True, env=cli.environment
+    )
+    assert result.stdout.strip() == str(tree) and "Traceback" not in result.stderr
+
+
+def test_unreachable_metaserver_is_code_4(cli: Cli) -> None:
+    result = cli.run("status", "-s", "127.0.0.1:1", code=4)
+    assert "is --metaserver right?" in result.stderr
+    result = cli.run("status", "-k", "/nonexistent/key", code=2)
+    assert "/nonexistent/key" in result.stderr
+
+
+def test_second_metaserver_address_is_tried(cli: Cli) -> None:
+    both = f"127.0.0.1:1,{cli.environment['BRAIDFS_METASERVER']}"
+    assert cli.json("df", "-s", both)["bytes_total"] > 0
+
+
+def test_wrong_key_is_told(cli: Cli, localdir: Path) -> None:
+    cli.run("key", "create", localdir / "other.key")
+    result = cli.run("status", "-k", localdir / "other.key", code=1)
+    assert "key" in result.stderr and len(result.stderr.splitlines()) == 1
+
+
+@pytest.fixture
+def slow_walk(cli: Cli, workdir: Path) -> Iterator[Path]:
+    for outer in range(4):
+        (workdir / f"{outer}").mkdir()
+        for number in range(300):
+            (workdir / f"{outer}" / f"{number}").touch()
+    yield workdir
+
+
+def test_walks_of_many_pages(cli: Cli, slow_walk: Path) -> None:
+    (row,) = cli.json("du", slow_walk)
+    assert (row["files"], row["directories"]) == (1200, 5)
+    started = time.monotonic()
+    assert len(cli.text("find", slow_walk, "--type", "f").splitlines()) == 1200
+    assert time.monotonic() - started < 60

@@ -28,6 +28,7 @@ from fscommon.observe.log import Log, start_logging
 from fscommon.tasks import calm_collector, open_tasks, sole_exception
 from fscommon.types import ROOT_INO
 from fscommon.wire.admin import Traffic
+from fscommon.wire.codec import encode
 from fscommon.wire.messages import ClusterMap, Entry, GetAttr, Lookup
 from fscommon.wire.ops import Op
 
@@ -35,6 +36,7 @@ from . import kernel
 from .daemon import EXIT_MOUNT, EXIT_SYSTEM, ForegroundReporter, Reporter, run_in_background
 from .data_connections import DataConnections
 from .fs.filesystem import FileSystem
+from .fuse.calls import Calls
 from .fuse.fusermount import mount_as_user
 from .fuse.operations import CacheTimes, Operations
 from .fuse.session import FuseSession
@@ -133,7 +135,10 @@ class MountedClient:
     def _make_meta(self) -> MetaClient:
         options = self._plan.options
         log = Log("session")
-        events = Events(self._opens, self._map_changed, self._evicted, self._orphaned, log.warning)
+        events = Events(
+            self._opens, self._map_changed, self._evicted, self._orphaned, log.warning,
+            self._locks_held, self._reconnected,
+        )  # fmt: skip
         return MetaClient(
             self._plan.source.addresses, self._connect_meta, events,
             node=self._node, timeout_s=float("inf") if options.hard else options.timeout,
@@ -170,7 +175,8 @@ class MountedClient:
         meta.traffic = lambda: _traffic(datapath)
         try:
             fuse = FuseSession(operations, datapath.start(root.ino))
-            tasks.start_soon(Reaper(datapath, self._handlers(operations, files, data)).run)
+            calls = Calls(operations, files, datapath, times, tasks)
+            tasks.start_soon(Reaper(datapath, self._handlers(operations, calls, files, data)).run)
             tasks.start_soon(files.closer.run)
             tasks.start_soon(self._run_fuse, fuse)
             tasks.start_soon(self._watch_signals, signals)
@@ -230,7 +236,7 @@ class MountedClient:
     # ---- running ------------------------------------------------------------------------------
 
     def _handlers(
-        self, operations: Operations, files: FileSystem, data: DataConnections
+        self, operations: Operations, calls: Calls, files: FileSystem, data: DataConnections
     ) -> Handlers:
         nursery = self._nursery
         assert nursery is not None
@@ -238,9 +244,10 @@ class MountedClient:
             connect=lambda node, lane: data.wanted(node, lane, nursery),
             commit=files.files.commit,
             interrupt=operations.interrupt,
-            release=files.files.released,
+            release=files.released,
             done=files.drains.done,
             unmounted=self._ended.set,
+            call=calls.called,
             reopen=lambda ino: nursery.start_soon(files.files.reopen, ino),
         )
 
@@ -265,6 +272,13 @@ class MountedClient:
     def _opens(self) -> tuple[int, ...]:
         return self._files.inodes.held() if self._files else ()
 
+    def _locks_held(self) -> list[bytes]:
+        return [encode(batch) for batch in self._files.locks.restore()] if self._files else []
+
+    def _reconnected(self) -> None:
+        if self._files is not None:
+            self._files.locks.reconnected()
+
     def _map_changed(self, cluster_map: ClusterMap) -> None:
         self._map = cluster_map
         if self._data is not None:
@@ -274,6 +288,7 @@ class MountedClient:
         self._log.error("the session was lost; a new one is open", session=f"{session:x}")
         if self._datapath is not None and self._files is not None and self._nursery is not None:
             self._datapath.session_put(session)
+            self._files.locks.lost()
             self._nursery.start_soon(self._files.reopen_all)
 
     def _orphaned(self, op: Op, body: bytes) -> None:

@@ -18,15 +18,17 @@ REAP_COUNT_MAX = 256
 @dataclass(frozen=True, slots=True)
 class Handlers:
     """connect(node, lane), commit(token, ino, size, mtime_ns, payload), interrupt(slot),
-    release(fh, ino), done(token, status), unmounted(), reopen(ino)."""
+    release(fh, ino), done(token, status, result), unmounted(), reopen(ino),
+    call(slot, ino, opcode, outcome, payload)."""
 
     connect: Callable[[int, int], None]
     commit: Callable[[int, int, int, int, bytes], None]
     interrupt: Callable[[int], None]
     release: Callable[[int, int], None]
-    done: Callable[[int, int], None]
+    done: Callable[[int, int, int], None]
     unmounted: Callable[[], None]
     reopen: Callable[[int], None]
+    call: Callable[[int, int, int, int, bytes], None]
 
 
 class Reaper:
@@ -60,8 +62,10 @@ class Reaper:
             to.release(a, ino)
         elif kind == EventKind.COMMIT:
             to.commit(token, ino, a, b, payload)
+        elif kind == EventKind.CALL:
+            to.call(token, ino, a, b, payload)
         elif kind == EventKind.DONE:
-            to.done(token, a)
+            to.done(token, a, b)
         elif kind == EventKind.INTERRUPT:
             to.interrupt(token)
         elif kind == EventKind.CONNECT:

@@ -36,7 +36,9 @@ class Status(IntEnum):
     EROFS = errno.EROFS
     EMLINK = errno.EMLINK
     ERANGE = errno.ERANGE
+    EDEADLK = errno.EDEADLK
     ENAMETOOLONG = errno.ENAMETOOLONG
+    ENOLCK = errno.ENOLCK
     ENOSYS = errno.ENOSYS
     ENOTEMPTY = errno.ENOTEMPTY
     ELOOP = errno.ELOOP

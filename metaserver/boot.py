@@ -14,7 +14,7 @@ from fscommon.layout.attributes import Attributes
 from fscommon.layout.capability import capability_key
 from fscommon.types import ROOT_INO, Ino, NodeId, SessionId, TargetId, Txn
 from fscommon.wire.codec import decode
-from fscommon.wire.ops import Op
+from fscommon.wire.ops import OPENING, Op
 from metaserver import records
 from metaserver.context import Progress, Services
 from metaserver.engine import Engine, Time, ino_of_reply
@@ -132,8 +132,8 @@ def _sessions(snapshot: Snapshot, time: Time) -> Sessions:
             request_id = records.reply_request_id(reply_key)
             reply = records.unpack_reply(raw)
             session.stored[request_id] = None
-            if reply.op == Op.CREATE:
-                session.created[request_id] = ino_of_reply(Op.CREATE, reply.body)
+            if reply.op in OPENING:
+                session.created[request_id] = ino_of_reply(Op(reply.op), reply.body)
         sessions.add(session)
     sessions.orphans.update(
         Ino(records.number_of(key)) for key, _ in snapshot.range(*records.all_of(b"O"))

@@ -5,23 +5,26 @@ synchronously and says in the context what its reply must wait for: the engine d
 Only the event loop's thread touches any of it.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from fscommon.errors import BraidError
 from fscommon.layout.capability import RIGHT_READ, RIGHT_WRITE, make_capability
 from fscommon.types import FileId, Ino, SessionId, Txn
 from metaserver.intents import Intents
+from metaserver.locks.table import LockTable
 from metaserver.membership import Membership
 from metaserver.numbers import InodeNumbers
 from metaserver.sessions import Sessions
 
 
 class ParkedError(BraidError):
-    """Raised by an op that cannot run until the truncate of ino has ended at all targets."""
+    """Raised by an op that cannot run yet; the engine runs it again when it resumes the key: an
+    inode whose truncate has ended at all targets, or something else that an op waits for."""
 
-    def __init__(self, ino: Ino) -> None:
-        super().__init__(f"inode {ino} is being truncated")
-        self.ino = ino
+    def __init__(self, key: Hashable) -> None:
+        super().__init__(f"waits for {key}")
+        self.key = key
 
 
 @dataclass(slots=True)
@@ -49,6 +52,7 @@ class Services:
     sessions: Sessions
     intents: Intents
     started_s: float = 0.0  # monotonic
+    locks: LockTable = field(default_factory=LockTable)
 
     def capability(self, context: "Context", file_id: FileId, ino: Ino, *, writable: bool) -> bytes:
         return make_capability(

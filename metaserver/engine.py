@@ -16,7 +16,7 @@ import heapq
 import itertools
 import struct
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -28,9 +28,10 @@ from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import Frame, encode_frame
 from fscommon.wire.header import FLAG_ONEWAY, FLAG_REPLAY, FLAG_REPLY, FLAG_SOLE, Header
 from fscommon.wire.messages import BODIES, Failure, Opened, Replay, SessionOpened
-from fscommon.wire.ops import SPECS, Op
+from fscommon.wire.ops import OPENING, SPECS, Op
 from metaserver.context import Context, ParkedError, Replayed, Services
 from metaserver.ops import HANDLERS, Access, OpFunction
+from metaserver.ops.locks import lock_events_key
 from metaserver.overlay import Overlay
 from metaserver.records import (
     INO_END_KEY,
@@ -111,7 +112,7 @@ class Engine:
         self._sequence = itertools.count()
         self._holds: dict[SessionId, Txn] = {}  # newest hold of a session's replies
         self._truncate_waiters: dict[Ino, list[Callable[[], None]]] = {}
-        self._parked: dict[Ino, list[tuple[Connection, Frame]]] = {}
+        self._parked: dict[Hashable, list[tuple[Connection, Frame]]] = {}
         self._owners: dict[SessionId, Connection] = {}
         self.urgent = False  # somebody waits for the next commit
         self.doomed = False  # a committed batch had objects to delete
@@ -150,9 +151,11 @@ class Engine:
             return
         except ParkedError as parked:
             connection.in_flight += 1
-            self._parked.setdefault(parked.ino, []).append((connection, frame))
+            self._parked.setdefault(parked.key, []).append((connection, frame))
             return
         self._answer(connection, row, frame, outcome, time.now_s)
+        if self.services.locks.fresh:
+            self.locks_changed(time)
 
     def _admit(
         self, connection: Connection, row: _Row, header: Header, time: Time
@@ -233,7 +236,7 @@ class Engine:
         if known is None:
             return False
         known.stored[request_id] = None
-        if op is Op.CREATE:
+        if op in OPENING:
             known.created[request_id] = ino_of_reply(op, body)
         late = request_id < known.newest
         known.newest = max(request_id, known.newest)
@@ -251,7 +254,7 @@ class Engine:
             self.replays["stored"] += 1
             return _Outcome(0, stored.body, stored.txn, Txn(0))
         truncate = None
-        if row.op is Op.CREATE:
+        if row.op in OPENING:
             self.sessions.open(session.id, ino_of_reply(row.op, stored.body), writable=True)
         elif row.op is Op.SETATTR:
             ino = ino_of_reply(row.op, stored.body)
@@ -370,12 +373,12 @@ class Engine:
         connection.is_open = False
         if self._owners.get(connection.session) is connection:
             del self._owners[connection.session]
-        for ino, waiting in list(self._parked.items()):
+        for key, waiting in list(self._parked.items()):
             kept = [item for item in waiting if item[0] is not connection]
             if kept:
-                self._parked[ino] = kept
+                self._parked[key] = kept
             else:
-                del self._parked[ino]
+                del self._parked[key]
 
     def evicted(self, session: SessionId) -> None:
         """The session is gone from the tables; cut its connection off."""
@@ -408,11 +411,26 @@ class Engine:
         self.services.intents.done(ino)
         for release in self._truncate_waiters.pop(ino, ()):
             release()
-        for connection, frame in self._parked.pop(ino, ()):
+        self._resume(ino, time)
+
+    def _resume(self, key: Hashable, time: Time) -> None:
+        """Run again what was parked under this key."""
+        for connection, frame in self._parked.pop(key, ()):
             connection.in_flight -= 1
             if connection.is_open:
                 self.handle(connection, frame, time)
                 connection.wake()
+
+    def locks_changed(self, time: Time) -> None:
+        """Tell the sessions whose locks were granted."""
+        fresh = self.services.locks.fresh
+        while fresh:
+            self._resume(lock_events_key(fresh.pop()), time)
+
+    def fenced(self, session: SessionId, time: Time) -> None:
+        """Nothing of this session can reach a target any more: its locks are free."""
+        self.services.locks.drop_session(session)
+        self.locks_changed(time)
 
     # ---- commits -------------------------------------------------------------------------
 

@@ -68,6 +68,7 @@ class Eviction:
         async with trio.open_nursery() as nursery:
             for node in self._engine.services.membership.nodes():
                 nursery.start_soon(self._fence, node.id, session)
+        self._engine.fenced(session, now())
 
     async def _fence(self, node_id: NodeId, session: SessionId) -> None:
         membership = self._engine.services.membership

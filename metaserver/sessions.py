@@ -99,6 +99,11 @@ class Sessions:
         known = self._sessions.get(session)
         return known is not None and len(known.opens) < _OPENS_MAX
 
+    def is_writer(self, session: SessionId, ino: Ino) -> bool:
+        """Has this session the inode open for writing?"""
+        known = self._sessions.get(session)
+        return known is not None and known.opens.get(ino, False)
+
     def open(self, session: SessionId, ino: Ino, *, writable: bool) -> None:
         opens = self._sessions[session].opens
         opens[ino] = writable or opens.get(ino, False)

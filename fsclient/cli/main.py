@@ -16,6 +16,7 @@ from .find import find
 from .frame import run_cli
 from .key import key
 from .layout import layout
+from .lock import lock
 from .mounting import mount
 from .node import node
 from .space import df, du
@@ -26,8 +27,8 @@ from .target import target
 from .top import top
 
 VERBS: tuple[click.Command, ...] = (
-    client, completion, config, df, du, find, key, layout, mount, node, stat, status, support,
-    target, top,
+    client, completion, config, df, du, find, key, layout, lock, mount, node, stat, status,
+    support, target, top,
 )  # fmt: skip
 
 

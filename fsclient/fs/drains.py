@@ -1,7 +1,9 @@
-"""Waiting for the lanes: tokens of drain() and their DONE events.
+"""Waiting for the lanes: tokens of drain(), punch() and seek() and their DONE events.
 
 One waiter per token. Touched by the trio thread only; the event reaper calls done().
 """
+
+from collections.abc import Callable
 
 import trio
 from outcome import Value
@@ -19,24 +21,44 @@ class Drains:
 
     async def drain(self, ino: int, *, sync: bool) -> None:
         """Until what was written to ino is at the targets (durable there if sync)."""
+        await self._wait(ino, lambda token: self._lanes.drain(token, ino, sync))
+
+    async def punch(self, ino: int, begin: int, end: int) -> None:
+        """Make a hole; durable when done."""
+        await self._wait(ino, lambda token: self._lanes.punch(token, ino, begin, end))
+
+    async def seek(self, ino: int, start: int, *, hole: bool) -> int:
+        """Where the next data (or hole) begins; -1: there is none."""
+        return await self._wait(ino, lambda token: self._lanes.seek(token, ino, start, hole))
+
+    async def barrier(self) -> None:
+        """Until every lane has dealt with all that it has read from the kernel so far."""
+        await self._wait(0, self._lanes.barrier)
+
+    async def _wait(self, ino: int, ask: Callable[[int], None]) -> int:
         self._token += 1
         token = self._token
         self._waiting[token] = trio.lowlevel.current_task()
-        self._lanes.drain(token, ino, sync)
+        try:
+            ask(token)
+        except ValueError:
+            del self._waiting[token]
+            raise FsError(Status.EBADF, f"inode {ino} is not open") from None
 
         def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
             self._waiting.pop(token, None)
             return trio.lowlevel.Abort.SUCCEEDED
 
-        status = await trio.lowlevel.wait_task_rescheduled(abort)
+        status, result = await trio.lowlevel.wait_task_rescheduled(abort)
         if status:
-            raise FsError(_status(status), f"inode {ino} could not be drained")
+            raise FsError(_status(status), f"inode {ino}: the targets could not do it")
+        return int(result)
 
-    def done(self, token: int, status: int) -> None:
+    def done(self, token: int, status: int, result: int = 0) -> None:
         """A DONE event; one whose waiter was cancelled is nobody's."""
         task = self._waiting.pop(token, None)
         if task is not None:
-            trio.lowlevel.reschedule(task, Value(status))
+            trio.lowlevel.reschedule(task, Value((status, result)))
 
     def __len__(self) -> int:
         return len(self._waiting)

@@ -13,13 +13,17 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fscommon.errors import FsError
-from fscommon.layout.attributes import Attributes, unpack_attributes
+import trio
+
+from fscommon.errors import FsError, Status
+from fscommon.layout.attributes import INODE_APPEND, INODE_IMMUTABLE, Attributes, unpack_attributes
 from fscommon.wire.codec import decode
 from fscommon.wire.messages import (
     COMMIT_KILL_SUIDGID,
     COMMIT_MTIME,
     COMMIT_SIZE,
+    SET_FLAGS,
+    SET_GROW,
     SET_KILL_SUIDGID,
     SET_MODE,
     Commit,
@@ -28,8 +32,9 @@ from fscommon.wire.messages import (
     Open,
     Opened,
     SetAttr,
+    TmpFile,
 )
-from fscommon.wire.ops import Op
+from fscommon.wire.ops import OPENING, Op
 
 from .caller import Requester
 from .complete import CompleteDirectories
@@ -37,6 +42,8 @@ from .drains import Drains
 from .inodes import Inodes, OpenInode, file_id_of
 from .ports import Lanes, Metadata, Written
 
+NOTIFIER_LOOK_S = 0.001
+NOTIFIER_LOOKS_MAX = 1000
 _COMMIT_EVENT = struct.Struct("<QIIQ")  # file_id, COMMIT_* flags, durable, stripe_bits
 
 
@@ -62,6 +69,8 @@ class Change:
     mtime_ns: int | None = None
     ctime_ns: int | None = None
     kill_set_ids: bool = False
+    at_least: bool = False  # the size: a larger one stays
+    inode_flags: int | None = None
 
 
 class Files:
@@ -78,6 +87,7 @@ class Files:
         self._log = log
         self._take_count = 0
         self._handles: dict[int, int] = {}
+        self._invalidation_count = 0
 
     # ---- opening and closing ------------------------------------------------------------------
 
@@ -86,6 +96,7 @@ class Files:
         try:
             reply = await self._open(inode, writable=_is_writable(flags))
             attributes = self._register(inode, reply)
+            _check_unprotected(attributes, flags)
             if flags & os.O_TRUNC and _is_writable(flags):
                 change = Change(size=0, kill_set_ids=kill_set_ids)
                 attributes = await self.setattr(ino, change)
@@ -111,10 +122,22 @@ class Files:
         inode.is_writable |= writable
         attributes = self._register(inode, reply)
         self._inodes.changed()
-        if flags & os.O_TRUNC and attributes.size:
-            attributes = await self._truncate_existing(inode)
+        attributes = await self._open_existing(inode, attributes, flags)
         keep_pages = self._inodes.may_keep_pages(inode.attributes or attributes)
         return OpenedFile(self._make_handle(inode.ino, flags), attributes, keep_pages)
+
+    async def tmpfile(
+        self, parent: int, mode: int, flags: int, requester: Requester
+    ) -> OpenedFile:
+        """A file without a name; with O_EXCL it never gets one."""
+        request = TmpFile(parent, mode, not flags & os.O_EXCL, requester.for_mode(mode))
+        reply = await self._meta.call(Op.TMPFILE, request, Opened)
+        attributes = unpack_attributes(reply.attributes)
+        inode = self._inodes.hold(attributes.ino)
+        inode.is_writable = True
+        attributes = self._register(inode, reply)
+        self._inodes.departed(attributes)
+        return OpenedFile(self._make_handle(inode.ino, flags), attributes, False)
 
     def released(self, fh: int, ino: int) -> None:
         """The kernel closed a handle (RELEASE event)."""
@@ -123,7 +146,7 @@ class Files:
 
     def orphaned(self, op: Op, body: bytes) -> None:
         """An OPEN or CREATE succeeded that nobody waits for any more: close it again."""
-        if op in (Op.OPEN, Op.CREATE):
+        if op is Op.OPEN or op in OPENING:
             ino = unpack_attributes(decode(Opened, body).attributes).ino
             self._inodes.hold(ino)
             self._inodes.release(ino)
@@ -149,8 +172,12 @@ class Files:
         return fh
 
     async def _open(self, inode: OpenInode, *, writable: bool) -> Opened:
+        asked = writable or inode.is_writable
+        reply = await self._meta.call(Op.OPEN, Open(inode.ino, asked), Opened)
         inode.is_writable |= writable
-        return await self._meta.call(Op.OPEN, Open(inode.ino, inode.is_writable), Opened)
+        if inode.is_writable and not asked:  # meanwhile: this reply's right is the lesser one
+            return await self._open(inode, writable=True)
+        return reply
 
     def _register(self, inode: OpenInode, reply: Opened) -> Attributes:
         inode.file_id = file_id_of(reply.layout)
@@ -158,12 +185,18 @@ class Files:
         self._inodes.see_parents(reply.parents)
         return self._inodes.see_record(reply.attributes)
 
-    async def _truncate_existing(self, inode: OpenInode) -> Attributes:
+    async def _open_existing(
+        self, inode: OpenInode, attributes: Attributes, flags: int
+    ) -> Attributes:
+        """CREATE found a file, perhaps: what an OPEN of it would have done."""
         try:
-            return await self.setattr(inode.ino, Change(size=0))
+            _check_unprotected(attributes, flags)
+            if flags & os.O_TRUNC and attributes.size:
+                return await self.setattr(inode.ino, Change(size=0))
         except BaseException:
             self._inodes.release(inode.ino)
             raise
+        return attributes
 
     # ---- attributes ---------------------------------------------------------------------------
 
@@ -179,19 +212,86 @@ class Files:
         except BaseException:
             self._give_back(inode, token, written)
             raise
-        return self._changed(inode, token, reply, resized=change.size is not None)
+        return self._changed(inode, token, reply, change)
 
     def _changed(
-        self, inode: OpenInode | None, token: int, reply: Opened, *, resized: bool
+        self, inode: OpenInode | None, token: int, reply: Opened, change: Change
     ) -> Attributes:
         if inode is not None:
             inode.taken.pop(token, None)
-            if resized:
+            if change.size is not None:
                 inode.file_id = file_id_of(reply.layout)
-                self._lanes.inode_resize(reply.attributes, reply.layout, reply.capability)
+                put = self._lanes.inode_put if change.at_least else self._lanes.inode_resize
+                put(reply.attributes, reply.layout, reply.capability)
         self._inodes.changed()
         self._inodes.wrote_pages(unpack_attributes(reply.attributes))
         return self._inodes.see_record(reply.attributes)
+
+    async def sync(self, ino: int) -> None:
+        """What was written to ino is durable, and its size is committed."""
+        inode = self._inodes.get(ino)
+        if inode is None or not inode.is_writable:
+            return
+        await self._drains.drain(ino, sync=True)
+        await self.commit_written(ino)
+
+    async def publish(self, ino: int) -> None:
+        """What was written to ino so far can be read by other clients."""
+        inode = self._inodes.get(ino)
+        if inode is not None and inode.is_writable:
+            await self._drains.drain(ino, sync=False)
+            await self.commit_written(ino)
+
+    async def refresh(self, ino: int) -> None:
+        """Reads from now on see what other clients have published."""
+        inode = self._inodes.get(ino)
+        if inode is None:
+            return
+        known = inode.attributes
+        attributes = self._register(inode, await self._open(inode, writable=inode.is_writable))
+        if known is None or known.data_version != attributes.data_version:
+            await self._invalidate(ino)
+            self._inodes.may_keep_pages(attributes)
+
+    async def _invalidate(self, ino: int) -> None:
+        """The kernel forgets size and pages; the notifier's thread has told it when this ends, or
+        it is busy for longer than anybody should wait."""
+        self._lanes.invalidate_inode(ino, 0, 0)
+        self._invalidation_count += 1
+        for _ in range(NOTIFIER_LOOKS_MAX):
+            counts = self._lanes.counters()
+            done = counts["fuse_notifications"] + counts["fuse_notifications_failed"]
+            if done >= self._invalidation_count:
+                return
+            await trio.sleep(NOTIFIER_LOOK_S)
+
+    async def commit_written(self, ino: int) -> None:
+        """Size and time of what the lanes have sent so far are committed."""
+        inode = self._inodes.get(ino)
+        token, (size, mtime_ns, flags) = self._take(inode)
+        if inode is None or not token:
+            return
+        request = Commit(ino, inode.file_id, flags, size, mtime_ns, 0, False)
+        try:
+            reply = await self._meta.call(Op.COMMIT, request, Entry)
+        except BaseException:
+            self._give_back(inode, token, (size, mtime_ns, flags))
+            raise
+        inode.taken.pop(token, None)
+        self._inodes.changed()
+        self._inodes.wrote_pages(unpack_attributes(reply.attributes))
+        self._inodes.see_record(reply.attributes)
+
+    async def bytes_changed(self, ino: int, mtime_ns: int) -> None:
+        """Bytes changed at the targets in another way than by WRITE."""
+        inode = self._inodes.get(ino)
+        if inode is None:
+            raise FsError(Status.EBADF)
+        request = Commit(ino, inode.file_id, COMMIT_MTIME, 0, mtime_ns, 0, False)
+        reply = await self._meta.call(Op.COMMIT, request, Entry)
+        self._inodes.changed()
+        self._inodes.wrote_pages(unpack_attributes(reply.attributes))
+        self._inodes.see_record(reply.attributes)
 
     def _take(self, inode: OpenInode | None) -> tuple[int, Written]:
         written = self._lanes.inode_take(inode.ino) if inode and inode.is_writable else None
@@ -245,6 +345,15 @@ class Files:
         self._lanes.commit_done(token, 0, record)
 
 
+def _check_unprotected(attributes: Attributes, flags: int) -> None:
+    if not _is_writable(flags):
+        return
+    if attributes.flags & INODE_IMMUTABLE:
+        raise FsError(Status.EPERM, "the file is immutable")
+    if attributes.flags & INODE_APPEND and (flags & os.O_TRUNC or not flags & os.O_APPEND):
+        raise FsError(Status.EPERM, "the file is append-only")
+
+
 def _is_writable(flags: int) -> bool:
     return flags & os.O_ACCMODE != os.O_RDONLY
 
@@ -258,6 +367,8 @@ def _set_attr(ino: int, change: Change, written: Written) -> SetAttr:
         change.atime_ns, change.mtime_ns, change.ctime_ns,
     )  # fmt: skip
     valid = sum(1 << index for index, value in enumerate(values) if value is not None)
+    valid |= SET_GROW if change.at_least else 0
+    valid |= SET_FLAGS if change.inode_flags is not None else 0
     if kill and not valid & SET_MODE:
         valid |= SET_KILL_SUIDGID
     return SetAttr(
@@ -272,4 +383,5 @@ def _set_attr(ino: int, change: Change, written: Written) -> SetAttr:
         ctime_ns=change.ctime_ns or 0,
         written_size=size if flags & COMMIT_SIZE else 0,
         written_mtime_ns=mtime_ns if flags & COMMIT_MTIME else 0,
+        inode_flags=change.inode_flags or 0,
     )

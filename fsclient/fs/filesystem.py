@@ -9,12 +9,16 @@ from itertools import count
 
 import trio
 
+from fscommon.tasks import open_tasks
+
 from .closing import Closer
 from .complete import CompleteDirectories
 from .directories import Directories
 from .drains import Drains
+from .extents import Extents
 from .files import Files
 from .inodes import Inodes
+from .locks import Locks
 from .namespace import Namespace
 from .ports import Lanes, Metadata
 
@@ -39,7 +43,27 @@ class FileSystem:
         self.files = Files(
             meta, lanes, self.inodes, self.complete, self.drains, self.next_handle, log
         )  # fmt: skip
+        self.extents = Extents(self.namespace, self.files, self.drains)
+        self.locks = Locks(meta, lanes, self.files, self.inodes, self.drains, log)
         self.closer = Closer(meta, self.inodes)
+
+    def released(self, fh: int, ino: int) -> None:
+        """The kernel closed a handle, and the lanes are done with it."""
+        self.files.released(fh, ino)
+        self.locks.handle_gone(ino)
+
+    async def sync(self) -> None:
+        """What this client has written, and every earlier change of names, is durable after it."""
+        limit = trio.CapacityLimiter(REOPENS_AT_ONCE_MAX)
+
+        async def sync_one(ino: int) -> None:
+            async with limit:
+                await self.files.sync(ino)
+
+        async with open_tasks() as tasks:
+            for ino in self.inodes.held():
+                tasks.start_soon(sync_one, ino)
+        await self.namespace.barrier()
 
     async def reopen_all(self) -> None:
         """After the session was lost: fetch new capabilities for all open inodes."""

@@ -124,6 +124,21 @@ class Operations(pyfuse3.Operations):
         except ValueError:
             return 0
 
+    # ---- for calls that pyfuse3 does not know (calls.py) ---------------------------------------
+
+    async def serve(self, slot: int, work: Coroutine[Any, Any, T]) -> T:
+        """Run the handler of a call; raises FUSEError and nothing else."""
+        return await self._serve(slot, work)
+
+    def ino_of(self, kernel_ino: int) -> int:
+        return self._ino(kernel_ino)
+
+    def kernel_ino_of(self, ino: int) -> int:
+        return self._kernel_ino(ino)
+
+    def pid_of(self, slot: int) -> int:
+        return self._upcalls.upcall(slot)[1]
+
     # ---- translation --------------------------------------------------------------------------
 
     def _ino(self, kernel_ino: int) -> int:

@@ -60,6 +60,8 @@ class Events:
     evicted: Callable[[int], None]
     orphaned: Callable[[Op, bytes], None]
     log: Callable[[str], None]
+    locks: Callable[[], list[bytes]] = list  # bodies of LOCK_RESTORE
+    reconnected: Callable[[], None] = lambda: None
 
 
 class MetaClient:
@@ -77,7 +79,9 @@ class MetaClient:
         self._connector = connector
         self._events = events
         self._timeout_s = timeout_s
-        hooks = Hooks(events.opens, self._is_ready, events.evicted, events.orphaned, events.log)
+        hooks = Hooks(
+            events.opens, self._is_ready, events.evicted, events.orphaned, events.log, events.locks
+        )
         self.core = SessionCore(node, hooks)
         self._wake = trio.Event()
         self._ready = trio.Event()
@@ -112,6 +116,11 @@ class MetaClient:
     def post(self, op: Op, message: object, deliver: Deliver) -> None:
         """Send a request whose reply is given to a function instead of a waiting task."""
         self.core.submit(op, encode(message), deliver, self._deadline())
+        self._wake.set()
+
+    def post_patiently(self, op: Op, message: object, deliver: Deliver) -> None:
+        """post() of a request that the metaserver may leave unanswered for as long as it likes."""
+        self.core.submit(op, encode(message), deliver, NEVER)
         self._wake.set()
 
     def tell(self, op: Op, message: object) -> None:
@@ -165,6 +174,7 @@ class MetaClient:
         self._ready.set()
         self._wake.set()
         self._renew()
+        self._events.reconnected()
 
     async def _connect_first(self) -> Stream:
         last: BraidError | None = None

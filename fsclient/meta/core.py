@@ -23,8 +23,9 @@ from fscommon.limits import REPLAY_MUTATIONS_MAX, REQUESTS_IN_FLIGHT_MAX, SOLE_L
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import Frame, encode_frame
 from fscommon.wire.header import FLAG_ONEWAY, FLAG_REPLAY, FLAG_SOLE, Header
+from fscommon.wire.locks import LockRestored
 from fscommon.wire.messages import Empty, Failure, Replay, SessionOpen, SessionOpened
-from fscommon.wire.ops import Op
+from fscommon.wire.ops import OPENING, Op
 
 from .journal import Journal, Mutation
 from .pending import NEVER, Deliver, Pending
@@ -60,6 +61,7 @@ class Hooks:
     evicted: Callable[[int], None]
     orphaned: Callable[[Op, bytes], None]
     log: Callable[[str], None]
+    locks: Callable[[], list[bytes]] = list  # bodies of LOCK_RESTORE, sent before REPLAY_DONE
 
 
 class SessionCore:
@@ -123,7 +125,9 @@ class SessionCore:
 
     def answered(self) -> int:
         """Every id up to it is answered and no longer needed for a replay."""
-        first = next(iter(self._window)) if self._window else self._next_id
+        # LOCK_EVENTS may stay unanswered for hours, and has no stored reply.
+        counted = (i for i, p in self._window.items() if p.op is not Op.LOCK_EVENTS)
+        first = next(counted, self._next_id)
         oldest = self.journal.first_request_id
         return (first if oldest is None else min(first, oldest)) - 1
 
@@ -266,6 +270,8 @@ class SessionCore:
             self._replaying[mutation.request_id] = mutation
             self._output.append(self._replay_frame(mutation))
         if not self._replaying:
+            for body in self._hooks.locks():
+                self._output.append(encode_frame(Op.LOCK_RESTORE, body=body))
             self._output.append(encode_frame(Op.REPLAY_DONE, offset=self.answered(), body=_EMPTY))
 
     def _replay_frame(self, mutation: Mutation) -> bytes:
@@ -280,6 +286,9 @@ class SessionCore:
         if header.op == Op.REPLAY_DONE:
             self._replay_ended(frame, now)
             return
+        if header.op == Op.LOCK_RESTORE:
+            self._locks_restored(frame)
+            return
         mutation = self._replaying.pop(header.request_id, None)
         if mutation is None:
             raise ProtocolError(f"reply to a replay of {header.request_id} that was not sent")
@@ -288,11 +297,16 @@ class SessionCore:
             self._hooks.log(f"replay of request {header.request_id} failed: {_error(frame)}")
         mutation.incarnation = self.incarnation
         mutation.txn = header.offset
-        if mutation.op is Op.CREATE:
+        if mutation.op in OPENING:
             self._hooks.orphaned(mutation.op, mutation.reply)  # it opened the file once more
         self._durable_is(header.file_id)
         if not self._replaying or self._replay_queue:
             self._replay_more()
+
+    def _locks_restored(self, frame: Frame) -> None:
+        refused = decode(LockRestored, frame.body).refused if not frame.header.status else -1
+        if refused:
+            self._hooks.log(f"locks could not be restored: {refused} (-1: {_error(frame)})")
 
     def _replay_ended(self, frame: Frame, now: float) -> None:
         if frame.header.status:

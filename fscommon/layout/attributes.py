@@ -24,6 +24,14 @@ LEASE_DATA_EXCLUSIVE: Final = 32
 LEASE_SHARED_ALL: Final = 7
 LEASE_EXCLUSIVE_ALL: Final = 56
 LEASE_EXCLUSIVE_SHIFT: Final = 3  # from a shared bit to its exclusive one
+# Inode flags: those of FS_IOC_GETFLAGS that are kept, and LINKABLE: an O_TMPFILE that LINK may
+# still give a name.
+INODE_IMMUTABLE: Final = 0x10
+INODE_APPEND: Final = 0x20
+INODE_NODUMP: Final = 0x40
+INODE_NOATIME: Final = 0x80
+INODE_FLAGS_SETTABLE: Final = 0xF0
+INODE_LINKABLE: Final = 1 << 31
 _LEASE: Final = struct.Struct("<qI")
 _LEASE_AT: Final = 104
 

@@ -24,6 +24,19 @@ from fscommon.wire.admin import (
     TreeSummed,
 )
 from fscommon.wire.leases import LeaseQuery, LeaseReport, LeaseReturn, LeaseTake, Recall, RecallItem
+from fscommon.wire.locks import (
+    LockCancel,
+    LockDone,
+    LockEvents,
+    LockFound,
+    LockGet,
+    LockGranted,
+    LockQuery,
+    LockReport,
+    LockRestore,
+    LockRestored,
+    LockSet,
+)
 from fscommon.wire.ops import Op
 
 
@@ -118,6 +131,8 @@ class GetAttr:
 
 SET_MODE, SET_UID, SET_GID, SET_SIZE, SET_ATIME, SET_MTIME, SET_CTIME = 1, 2, 4, 8, 16, 32, 64
 SET_KILL_SUIDGID = 128  # a write-like change by one who may not keep the set-id bits
+SET_GROW = 256  # with SET_SIZE: at least that size, whatever it is now
+SET_FLAGS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +151,7 @@ class SetAttr:
     ctime_ns: int  # 0: the metaserver's clock
     written_size: int
     written_mtime_ns: int
+    inode_flags: int = 0  # fscommon.layout.attributes.INODE_*
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +241,17 @@ class Create:
     mode: int
     exclusive: bool
     writable: bool
+    caller: Caller
+
+
+@dataclass(frozen=True, slots=True)
+class TmpFile:
+    """Make a regular file without a name and open it for writing; reply: Opened. linkable: LINK
+    may give it a name (O_TMPFILE without O_EXCL)."""
+
+    parent: int
+    mode: int
+    linkable: bool
     caller: Caller
 
 
@@ -504,6 +531,13 @@ BODIES: dict[Op, tuple[type, type]] = {
     Op.REMOVEXATTR: (RemoveXattr, Entry),
     Op.STATFS: (Empty, StatFsReply),
     Op.BARRIER: (Empty, Empty),
+    Op.TMPFILE: (TmpFile, Opened),
+    Op.LOCK_GET: (LockGet, LockFound),
+    Op.LOCK_SET: (LockSet, LockDone),
+    Op.LOCK_EVENTS: (LockEvents, LockGranted),
+    Op.LOCK_CANCEL: (LockCancel, LockDone),
+    Op.LOCK_RESTORE: (LockRestore, LockRestored),
+    Op.LOCK_LIST: (LockQuery, LockReport),
     Op.SESSION_OPEN: (SessionOpen, SessionOpened),
     Op.SESSION_RENEW: (SessionRenew, SessionRenewed),
     Op.SESSION_CLOSE: (Empty, Empty),

@@ -25,6 +25,7 @@ class Op(IntEnum):
     STAT = 21
     DELETE = 22
     FENCE = 23
+    SEEK = 24
 
     LOOKUP = 64
     GETATTR = 65
@@ -48,6 +49,12 @@ class Op(IntEnum):
     REMOVEXATTR = 83
     STATFS = 84
     BARRIER = 85
+    TMPFILE = 86
+    LOCK_GET = 90
+    LOCK_SET = 91
+    LOCK_EVENTS = 92
+    LOCK_CANCEL = 93
+    LOCK_RESTORE = 94
 
     SESSION_OPEN = 100
     SESSION_RENEW = 101
@@ -66,6 +73,7 @@ class Op(IntEnum):
     INSPECT_LIST = 205
     TREE_SUM = 206
     EVICT = 207
+    LOCK_LIST = 210
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +99,7 @@ SPECS: dict[Op, Spec] = {
     Op.STAT: _SAFE,
     Op.DELETE: _SAFE,
     Op.FENCE: _SAFE,
+    Op.SEEK: _SAFE,
     Op.LOOKUP: _SAFE,
     Op.GETATTR: _SAFE,
     Op.SETATTR: _MUTATION,
@@ -113,6 +122,13 @@ SPECS: dict[Op, Spec] = {
     Op.REMOVEXATTR: _MUTATION,
     Op.STATFS: _SAFE,
     Op.BARRIER: _SAFE,
+    Op.TMPFILE: _MUTATION,
+    Op.LOCK_GET: _SAFE,
+    Op.LOCK_SET: _SAFE,
+    Op.LOCK_EVENTS: _SAFE,
+    Op.LOCK_CANCEL: _SAFE,
+    Op.LOCK_RESTORE: _SAFE,
+    Op.LOCK_LIST: _SAFE,
     Op.SESSION_OPEN: _SAFE,
     Op.SESSION_RENEW: _SAFE,
     Op.SESSION_CLOSE: _SAFE,
@@ -130,3 +146,6 @@ SPECS: dict[Op, Spec] = {
     Op.TREE_SUM: _SAFE,
     Op.EVICT: _SAFE,
 }
+
+# Mutations whose reply also registers the inode they made as open.
+OPENING: frozenset[Op] = frozenset((Op.CREATE, Op.TMPFILE))

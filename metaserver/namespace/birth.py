@@ -5,10 +5,10 @@ parent's default ACL, else from the umask. A replayed op gets the number and lay
 """
 
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.attributes import Attributes
+from fscommon.layout.attributes import INODE_LINKABLE, Attributes
 from fscommon.layout.template import LAYOUT_XATTR, unpack_default
 from fscommon.types import FileId, Ino
 from fscommon.wire.messages import Caller
@@ -17,7 +17,8 @@ from metaserver.namespace import acl
 from metaserver.namespace.entries import new_key, put_dentry
 from metaserver.namespace.inode import Inode, load_directory, save, sectors, touch_directory
 from metaserver.namespace.layouts import cluster_default, new_layout, own_record
-from metaserver.records import xattr_key
+from metaserver.namespace.protection import check_may_add
+from metaserver.records import orphan_key, pack_number, xattr_key
 from metaserver.transaction import Transaction
 
 _PERMISSIONS = 0o7777
@@ -39,6 +40,30 @@ def give_birth(tx: Transaction, wanted: Wanted, context: Context) -> Inode:
     """Make the inode and its name. Raises ENOENT, ENOTDIR, EEXIST, ENAMETOOLONG, ENOSPC."""
     parent = load_directory(tx, wanted.parent)
     key = new_key(tx, wanted.parent, wanted.name)
+    check_may_add(parent)
+    inode = _make(tx, parent, wanted, context)
+    save(tx, inode)
+    put_dentry(tx, key, inode.ino, inode.attributes.mode)
+    touch_directory(tx, parent, context.now_ns, subdirectories=int(inode.is_directory))
+    return inode
+
+
+def give_birth_nameless(
+    tx: Transaction, wanted: Wanted, context: Context, *, linkable: bool
+) -> Inode:
+    """Make an inode without a name: an orphan from the start. Raises ENOENT, ENOTDIR, ENOSPC."""
+    parent = load_directory(tx, wanted.parent)
+    check_may_add(parent)
+    made = _make(tx, parent, wanted, context)
+    flags = INODE_LINKABLE if linkable else 0
+    inode = Inode(replace(made.attributes, nlink=0, flags=flags), made.tail)
+    save(tx, inode)
+    tx.put(orphan_key(inode.ino), pack_number(context.now_ns))
+    context.services.sessions.orphaned(inode.ino)
+    return inode
+
+
+def _make(tx: Transaction, parent: Inode, wanted: Wanted, context: Context) -> Inode:
     if context.services.progress.store_is_full:
         raise FsError(Status.ENOSPC, "the metadata store is full")
     xattrs, bits = _inherited_acls(tx, parent, wanted)
@@ -50,9 +75,6 @@ def give_birth(tx: Transaction, wanted: Wanted, context: Context) -> Inode:
         inode = Inode(inode.attributes, _layout(inode.ino, layout, context))
     for name, value in xattrs:
         tx.put(xattr_key(inode.ino, name), value)
-    save(tx, inode)
-    put_dentry(tx, key, inode.ino, inode.attributes.mode)
-    touch_directory(tx, parent, context.now_ns, subdirectories=int(inode.is_directory))
     context.inodes_added += 1
     return inode
 

@@ -21,6 +21,14 @@ from metaserver.ops.create import create
 from metaserver.ops.getattr import getattr_
 from metaserver.ops.leases import lease_return, lease_take, leases
 from metaserver.ops.link import link
+from metaserver.ops.locks import (
+    lock_cancel,
+    lock_events,
+    lock_get,
+    lock_list,
+    lock_restore,
+    lock_set,
+)
 from metaserver.ops.lookup import lookup
 from metaserver.ops.mkdir import mkdir
 from metaserver.ops.mknod import mknod
@@ -34,6 +42,7 @@ from metaserver.ops.setattr import setattr_
 from metaserver.ops.statfs import statfs
 from metaserver.ops.status import status
 from metaserver.ops.symlink import symlink
+from metaserver.ops.tmpfile import tmpfile
 from metaserver.ops.unlink import unlink
 from metaserver.ops.xattrs import getxattr, listxattr, removexattr, setxattr
 from metaserver.transaction import Transaction
@@ -80,6 +89,13 @@ HANDLERS: Final[dict[Op, Handler]] = {
     Op.REMOVEXATTR: Handler(removexattr),
     Op.STATFS: Handler(statfs),
     Op.BARRIER: Handler(barrier),
+    Op.TMPFILE: Handler(tmpfile),
+    Op.LOCK_GET: Handler(lock_get),
+    Op.LOCK_SET: Handler(lock_set),
+    Op.LOCK_EVENTS: Handler(lock_events),
+    Op.LOCK_CANCEL: Handler(lock_cancel),
+    Op.LOCK_RESTORE: Handler(lock_restore, Access.CONTROL),
+    Op.LOCK_LIST: Handler(lock_list, Access.ADMIN),
     Op.LEASE_TAKE: Handler(lease_take),
     Op.LEASE_RETURN: Handler(lease_return, Access.CONTROL),
     Op.SESSION_OPEN: Handler(session_open, Access.CLIENT),

@@ -1,11 +1,16 @@
-"""LINK: one more name for anything but a directory."""
+"""LINK: one more name for anything but a directory, or the first for an O_TMPFILE."""
+
+from dataclasses import replace
 
 from fscommon.errors import FsError, Status
+from fscommon.layout.attributes import INODE_LINKABLE
 from fscommon.limits import LINK_COUNT_MAX
 from fscommon.wire.messages import Entry, Link
 from metaserver.context import Context
 from metaserver.namespace.entries import new_key, put_dentry
-from metaserver.namespace.inode import load, load_directory, save, touch_directory
+from metaserver.namespace.inode import Inode, load, load_directory, save, touch_directory
+from metaserver.namespace.protection import check_may_add, check_may_link
+from metaserver.records import orphan_key
 from metaserver.transaction import Transaction
 
 
@@ -15,11 +20,23 @@ def link(tx: Transaction, request: Link, context: Context) -> Entry:
     if inode.is_directory:
         raise FsError(Status.EPERM, "a directory has one name")
     key = new_key(tx, request.new_parent, request.new_name)
+    check_may_add(parent)
+    check_may_link(inode)
     if inode.attributes.nlink == 0:
-        raise FsError(Status.ENOENT, "the last name is gone")
+        inode = _first_name(tx, inode, context)
     if inode.attributes.nlink >= LINK_COUNT_MAX:
         raise FsError(Status.EMLINK)
     put_dentry(tx, key, inode.ino, inode.attributes.mode)
     touch_directory(tx, parent, context.now_ns, subdirectories=0)
     linked = inode.changed(context.now_ns, nlink=inode.attributes.nlink + 1)
     return Entry(save(tx, linked))
+
+
+def _first_name(tx: Transaction, inode: Inode, context: Context) -> Inode:
+    """A file made without a name is no orphan any more; one that lost its name stays lost."""
+    flags = inode.attributes.flags
+    if not flags & INODE_LINKABLE:
+        raise FsError(Status.ENOENT, "the last name is gone")
+    tx.delete(orphan_key(inode.ino))
+    context.services.sessions.reaped(inode.ino)
+    return Inode(replace(inode.attributes, flags=flags & ~INODE_LINKABLE), inode.tail)

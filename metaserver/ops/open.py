@@ -9,6 +9,7 @@ from fscommon.types import FileId
 from fscommon.wire.messages import Open, Opened
 from metaserver.context import Context
 from metaserver.namespace.inode import Inode, load
+from metaserver.namespace.protection import check_may_open
 from metaserver.records import writer_key
 from metaserver.transaction import Transaction
 
@@ -20,6 +21,8 @@ def open_(tx: Transaction, request: Open, context: Context) -> Opened:
 def open_inode(tx: Transaction, inode: Inode, context: Context, *, writable: bool) -> Opened:
     services = context.services
     context.check_not_truncating(inode.ino)
+    if not services.sessions.is_writer(context.session, inode.ino):
+        check_may_open(inode, writable=writable)
     if not services.sessions.has_room(context.session):
         raise FsError(Status.EBUSY, "this session has too many inodes open")
     services.sessions.open(context.session, inode.ino, writable=writable)

@@ -18,6 +18,7 @@ from metaserver.namespace.entries import (
 )
 from metaserver.namespace.inode import Inode, load, load_directory, save, touch_directory
 from metaserver.namespace.links import drop_name
+from metaserver.namespace.protection import check_may_add, check_may_remove
 from metaserver.records import dentry_key
 from metaserver.transaction import Transaction
 
@@ -41,6 +42,7 @@ def rename(tx: Transaction, request: Rename, context: Context) -> Renamed:
     if request.flags not in (0, RENAME_NOREPLACE, RENAME_EXCHANGE):
         raise FsError(Status.EINVAL, "unknown flags of rename")
     move = _find(tx, request)
+    _check_unprotected(move)
     if request.flags == RENAME_EXCHANGE:
         return _exchange(tx, request, move, context)
     return _move(tx, request, move, context)
@@ -53,6 +55,13 @@ def _find(tx: Transaction, request: Rename) -> _Move:
     taken = find_dentry(tx, request.new_parent, request.new_name)
     other = load(tx, taken.ino) if taken else None
     return _Move(old_parent, new_parent, dentry, load(tx, dentry.ino), other)
+
+
+def _check_unprotected(move: _Move) -> None:
+    check_may_remove(move.old_parent, move.source)
+    check_may_add(move.new_parent)
+    if move.other is not None:
+        check_may_remove(move.new_parent, move.other)
 
 
 def _move(tx: Transaction, request: Rename, move: _Move, context: Context) -> Renamed:

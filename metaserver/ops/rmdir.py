@@ -6,6 +6,7 @@ from metaserver.context import Context
 from metaserver.namespace.entries import get_dentry, is_empty
 from metaserver.namespace.inode import load, load_directory, touch_directory
 from metaserver.namespace.links import drop_name
+from metaserver.namespace.protection import check_may_remove
 from metaserver.transaction import Transaction
 
 
@@ -17,6 +18,7 @@ def rmdir(tx: Transaction, request: RmDir, context: Context) -> Removed:
         raise FsError(Status.ENOTDIR)
     if not is_empty(tx, inode.ino):
         raise FsError(Status.ENOTEMPTY)
+    check_may_remove(parent, inode)
     tx.delete(dentry.key)
     touch_directory(tx, parent, context.now_ns, subdirectories=-1)
     return Removed(drop_name(tx, inode, context))

@@ -72,6 +72,7 @@ def session_renew(tx: Transaction, request: SessionRenew, context: Context) -> S
 def session_close(tx: Transaction, request: Empty, context: Context) -> Empty:
     forget_session(tx, context.session)
     context.services.sessions.remove(context.session)
+    context.services.locks.drop_session(context.session)
     context.wait_durable = True
     return Empty()
 

@@ -11,6 +11,7 @@ import stat
 from dataclasses import replace
 
 from fscommon.errors import FsError, Status
+from fscommon.layout.attributes import INODE_FLAGS_SETTABLE
 from fscommon.layout.layout import Layout
 from fscommon.layout.template import LayoutDefault
 from fscommon.limits import FILE_SIZE_MAX
@@ -18,7 +19,9 @@ from fscommon.types import FileId
 from fscommon.wire.messages import (
     SET_ATIME,
     SET_CTIME,
+    SET_FLAGS,
     SET_GID,
+    SET_GROW,
     SET_KILL_SUIDGID,
     SET_MODE,
     SET_MTIME,
@@ -32,11 +35,12 @@ from metaserver.namespace import acl
 from metaserver.namespace.inode import Inode, load, save
 from metaserver.namespace.layouts import new_layout
 from metaserver.namespace.privileges import drop_capability_xattr, without_set_id
+from metaserver.namespace.protection import check_may_change
 from metaserver.namespace.written import merge_written
 from metaserver.records import Intent, doomed_key, intent_key, xattr_key
 from metaserver.transaction import Transaction
 
-_VALID_MAX = 2 * SET_KILL_SUIDGID - 1
+_VALID_MAX = 2 * SET_FLAGS - 1
 _TIMES = SET_ATIME | SET_MTIME | SET_CTIME
 
 
@@ -44,11 +48,13 @@ def setattr_(tx: Transaction, request: SetAttr, context: Context) -> Opened:
     if not 0 <= request.valid <= _VALID_MAX:
         raise FsError(Status.BAD_REQUEST, f"unknown attributes {request.valid:#x}")
     inode = load(tx, request.ino)
+    check_may_change(inode, request.valid)
     if request.valid & SET_SIZE or request.written_size:
         _check_resizable(inode, request, context)
     changed = merge_written(inode, request.written_size, request.written_mtime_ns)
-    shrunk = 0 < request.size < changed.attributes.size and bool(request.valid & SET_SIZE)
-    if request.valid & SET_SIZE:
+    resize = _resizes(changed, request)
+    shrunk = resize and 0 < request.size < changed.attributes.size
+    if resize:
         changed = _resize(tx, changed, request.size, context)
     changed = _change_owner_and_mode(tx, changed, request)
     if changed is not inode or request.valid & _TIMES:
@@ -67,6 +73,12 @@ def _check_resizable(inode: Inode, request: SetAttr, context: Context) -> None:
     if not all(0 <= size <= FILE_SIZE_MAX for size in (request.size, request.written_size)):
         raise FsError(Status.EFBIG)
     context.check_not_truncating(inode.ino)
+
+
+def _resizes(inode: Inode, request: SetAttr) -> bool:
+    if request.valid & SET_GROW and request.size <= inode.attributes.size:
+        return False
+    return bool(request.valid & SET_SIZE)
 
 
 def _resize(tx: Transaction, inode: Inode, size: int, context: Context) -> Inode:
@@ -109,6 +121,9 @@ def _change_owner_and_mode(tx: Transaction, inode: Inode, request: SetAttr) -> I
         mode = stat.S_IFMT(attributes.mode) | request.mode & 0o7777
         attributes = replace(attributes, mode=mode)
         _change_acl(tx, inode, mode)
+    if valid & SET_FLAGS:
+        kept = attributes.flags & ~INODE_FLAGS_SETTABLE
+        attributes = replace(attributes, flags=kept | request.inode_flags & INODE_FLAGS_SETTABLE)
     if valid & SET_UID:
         attributes = replace(attributes, uid=request.uid)
     if valid & SET_GID:

@@ -6,6 +6,7 @@ from metaserver.context import Context
 from metaserver.namespace.entries import get_dentry
 from metaserver.namespace.inode import load, load_directory, touch_directory
 from metaserver.namespace.links import drop_name
+from metaserver.namespace.protection import check_may_remove
 from metaserver.transaction import Transaction
 
 
@@ -15,6 +16,7 @@ def unlink(tx: Transaction, request: Unlink, context: Context) -> Removed:
     inode = load(tx, dentry.ino)
     if inode.is_directory:
         raise FsError(Status.EISDIR)
+    check_may_remove(parent, inode)
     tx.delete(dentry.key)
     touch_directory(tx, parent, context.now_ns, subdirectories=0)
     return Removed(drop_name(tx, inode, context))

@@ -31,6 +31,7 @@ from metaserver.context import Context
 from metaserver.namespace import acl
 from metaserver.namespace.inode import Inode, load, save
 from metaserver.namespace.layouts import layout_text, wanted_default, with_layout
+from metaserver.namespace.protection import check_may_set_xattr
 from metaserver.records import xattr_key, xattr_name, xattrs_of
 from metaserver.transaction import Transaction
 
@@ -54,11 +55,12 @@ def setxattr(tx: Transaction, request: SetXattr, context: Context) -> Entry:
     _check_name(request.name)
     if len(request.value) > XATTR_VALUE_LENGTH_MAX:
         raise FsError(Status.E2BIG)
+    inode = load(tx, request.ino)
+    check_may_set_xattr(inode)
     if request.flags == XATTR_KILL_SGID and request.name == acl.ACCESS:
-        return _set_access(tx, load(tx, request.ino), request.value, context, ~stat.S_ISGID)
+        return _set_access(tx, inode, request.value, context, ~stat.S_ISGID)
     if request.flags not in (0, XATTR_CREATE, XATTR_REPLACE):
         raise FsError(Status.EINVAL, "unknown flags of setxattr")
-    inode = load(tx, request.ino)
     if request.name == LAYOUT_XATTR:
         return _set_layout(tx, inode, request.value, context)
     exists = tx.get(xattr_key(inode.ino, request.name)) is not None
@@ -85,6 +87,7 @@ def listxattr(tx: Transaction, request: ListXattr, context: Context) -> XattrNam
 def removexattr(tx: Transaction, request: RemoveXattr, context: Context) -> Entry:
     _check_name(request.name)
     inode = load(tx, request.ino)
+    check_may_set_xattr(inode)
     if tx.get(xattr_key(inode.ino, request.name)) is None:
         raise FsError(Status.ENODATA)
     return Entry(save(tx, _remove(tx, inode, request.name).changed(context.now_ns)))

@@ -44,6 +44,8 @@ class Loops final : public braidfs::fuse::SessionObserver {
     for (auto& thread : threads) thread.join();
   }
   void upcall_interrupted(uint32_t) override {}
+  void called(uint32_t, const braidfs::fuse::RequestHead&, uint32_t, std::span<const std::byte>,
+              int) override {}
   void unmounted() override {
     for (auto* loop : pointers_) loop->stop();
   }

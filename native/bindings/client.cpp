@@ -145,6 +145,11 @@ nb::tuple upcall(Datapath& path, uint32_t slot) {
                         found->bits & braidfs::fuse::kUpcallKillSuidgid);
 }
 
+void answer(Datapath& path, uint32_t slot, int error, const nb::bytes& body) {
+  checked(error >= 0 && error < 4096, "no such errno");
+  checked(unlocked([&] { return path.answer(slot, error, view(body)); }), "no call has this slot");
+}
+
 void invalidate_entry(Datapath& path, uint64_t parent, const nb::bytes& name) {
   const std::string_view text(static_cast<const char*>(name.data()), name.size());
   checked(unlocked([&] { return path.invalidate_entry(parent, text); }));
@@ -237,12 +242,30 @@ void bind_tables(nb::class_<Datapath>& type) {
              path.core().drain(token, ino, sync);
            },
            "token"_a, "ino"_a, "sync"_a, ReleaseGil())
+      .def("barrier", [](Datapath& path, uint64_t token) { path.core().barrier(token); }, "token"_a,
+           ReleaseGil())
+      .def("punch",
+           [](Datapath& path, uint64_t token, uint64_t ino, uint64_t begin, uint64_t end) {
+             checked(unlocked([&] { return path.core().punch(token, ino, begin, end); }),
+                     "the inode is not known, or not a range");
+           },
+           "token"_a, "ino"_a, "begin"_a, "end"_a)
+      .def("seek",
+           [](Datapath& path, uint64_t token, uint64_t ino, uint64_t start, bool hole) {
+             checked(unlocked([&] { return path.core().seek(token, ino, start, hole); }),
+                     "the inode is not known, or not an offset");
+           },
+           "token"_a, "ino"_a, "start"_a, "hole"_a)
       .def("commit_done", &commit_done, "token"_a, "status"_a, "attributes"_a);
 }
 
 void bind_requests(nb::class_<Datapath>& type) {
   type.def("upcall", &upcall, "slot"_a,
            nb::sig("def upcall(self, slot: int) -> tuple[int, int, int, int]"))
+      .def("answer", &answer, "slot"_a, "error"_a, "body"_a)
+      .def("locked",
+           [](Datapath& path, uint64_t ino, bool has_locks) { path.locked(ino, has_locks); },
+           "ino"_a, "has_locks"_a)
       .def("invalidate_inode",
            [](Datapath& path, uint64_t ino, int64_t offset, int64_t length) {
              checked(unlocked([&] { return path.invalidate_inode(ino, offset, length); }));

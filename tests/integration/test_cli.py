@@ -1,10 +1,12 @@
 """Every verb of `braidfs` against a running cluster: text and JSON, errors and exit codes."""
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import tarfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,6 +108,27 @@ def test_nodes_and_targets(cli: Cli) -> None:
     assert cli.json("target", "list", "--state", "full") == []
     assert "objects" in cli.text("target", "list")
     cli.run("target", "list", "--node", "nobody", code=2)
+
+
+def test_locks(cli: Cli, tree: Path) -> None:
+    path = tree / "locked"
+    with path.open("wb") as one, path.open("rb") as two:
+        fcntl.flock(one, fcntl.LOCK_EX)
+        waiting = threading.Thread(target=fcntl.flock, args=(two, fcntl.LOCK_SH))
+        waiting.start()
+        mine = ("lock", "list", "--inode", path.stat().st_ino)
+        assert wait_until(lambda: len(cli.json(*mine)) == 2, 20)
+        held, waits = cli.json(*mine)
+        assert (held["kind"], held["type"]) == ("flock", "write")
+        assert (held["start"], held["end"]) == (0, None)
+        assert (held["pid"], held["state"]) == (os.getpid(), "held")
+        assert (waits["type"], waits["state"]) == ("read", "waiting")
+        assert cli.json(*mine, "--waiting") == [waits]
+        assert str(path.stat().st_ino) in cli.text("lock", "list")
+        fcntl.flock(one, fcntl.LOCK_UN)
+        waiting.join(20)
+        assert not waiting.is_alive()
+    assert wait_until(lambda: cli.json(*mine) == [], 20)
 
 
 def test_clients(cli: Cli, tree: Path) -> None:

@@ -24,6 +24,7 @@ enum class Op : uint8_t {
   kStat = 21,
   kDelete = 22,
   kFence = 23,
+  kSeek = 24,
 };
 
 inline constexpr uint32_t kFrameMagic = 0x44495242;  // "BRID"

@@ -54,6 +54,8 @@ struct Call {
   Status status = Status::kOk;
   uint32_t received = 0;       // READ: bytes in place
   uint64_t incarnation = 0;    // of the target; 0 when no server answered
+  uint64_t seek_at = 0;        // SEEK: where (~0: nowhere)
+  bool seek_ended = false;     // SEEK: false: nothing before seek_at
 };
 
 }  // namespace braidfs::client

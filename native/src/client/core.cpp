@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <limits>
 #include <thread>
 
 #include "client/drain.h"
+#include "client/ranges.h"
 #include "client/read.h"
 #include "client/write.h"
 
@@ -247,6 +249,34 @@ void Core::drain(uint64_t token, uint64_t ino, bool sync) {
   if (!inode) return events_.put({.kind = EventKind::kDone, .token = token, .ino = ino});
   lane_of(ino).post(
       [token, inode, sync](Lane& at) { DrainOperation::for_token(at, token, inode, sync); });
+}
+
+void Core::barrier(uint64_t token) {
+  auto left = std::make_shared<std::atomic<size_t>>(lanes_.size());
+  for (const auto& lane : lanes_) {
+    lane->post([this, left, token](Lane&) {
+      if (--*left == 0) events_.put({.kind = EventKind::kDone, .token = token});
+    });
+  }
+}
+
+bool Core::punch(uint64_t token, uint64_t ino, uint64_t begin, uint64_t end) {
+  const InodePtr inode = inodes_.find(ino);
+  if (!inode || begin >= end || end > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+    return false;
+  }
+  lane_of(ino).post([token, inode, begin, end](Lane& at) {
+    PunchOperation::start(at, token, inode, begin, end);
+  });
+  return true;
+}
+
+bool Core::seek(uint64_t token, uint64_t ino, uint64_t from, bool hole) {
+  const InodePtr inode = inodes_.find(ino);
+  if (!inode || from > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return false;
+  lane_of(ino).post(
+      [token, inode, from, hole](Lane& at) { SeekOperation::start(at, token, inode, from, hole); });
+  return true;
 }
 
 uint64_t Core::commit_begin(std::shared_ptr<DrainOperation> operation) {

@@ -73,6 +73,11 @@ class Core final : public fuse::DataHandler {
   bool handle_put(uint64_t fh, uint64_t ino, uint32_t open_flags);  // false: unknown inode
 
   void drain(uint64_t token, uint64_t ino, bool sync);
+  // → DONE when every lane has dealt with what it had read from the kernel.
+  void barrier(uint64_t token);
+  // → DONE; false: no such inode, or not a range.
+  bool punch(uint64_t token, uint64_t ino, uint64_t begin, uint64_t end);
+  bool seek(uint64_t token, uint64_t ino, uint64_t from, bool hole);
   bool commit_done(uint64_t token, Status status, Bytes attributes);  // false: unknown token
   size_t abort();
   std::vector<std::pair<std::string, uint64_t>> counters();

@@ -1,5 +1,8 @@
 #include "client/datapath.h"
 
+#include <array>
+#include <cstring>
+
 namespace braidfs::client {
 
 namespace {
@@ -48,6 +51,21 @@ std::vector<std::pair<std::string, uint64_t>> Datapath::counters() {
 
 void Datapath::upcall_interrupted(uint32_t slot) {
   core_.events().put({.kind = EventKind::kInterrupt, .token = slot});
+}
+
+// Payload: u32 uid, gid, pid, 0, then the request behind its header.
+void Datapath::called(uint32_t slot, const fuse::RequestHead& head, uint32_t opcode,
+                      std::span<const std::byte> body, int outcome) {
+  const std::array<uint32_t, 4> caller{head.uid, head.gid, head.pid, 0};
+  std::string payload(sizeof(caller) + body.size(), '\0');
+  std::memcpy(payload.data(), caller.data(), sizeof(caller));
+  std::memcpy(payload.data() + sizeof(caller), body.data(), body.size());
+  core_.events().put({.kind = EventKind::kCall,
+                      .token = slot,
+                      .ino = head.nodeid,
+                      .a = opcode,
+                      .b = outcome,
+                      .payload = std::move(payload)});
 }
 
 void Datapath::unmounted() { core_.events().put({.kind = EventKind::kUnmounted}); }

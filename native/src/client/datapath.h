@@ -64,11 +64,18 @@ class Datapath final : private fuse::SessionObserver {
   }
   fuse::AttributeTable& attributes() noexcept { return session_.attributes(); }
   fuse::CompleteTable& complete() noexcept { return session_.complete(); }
+  // Python's answer to a CALL event; false: no call has that slot.
+  bool answer(uint32_t slot, int error, std::span<const std::byte> body) {
+    return session_.answer(slot, error, body);
+  }
+  void locked(uint64_t ino, bool has_locks) { session_.locked(ino, has_locks); }
   void session_put(uint64_t session) noexcept { cluster_session_ = session; }
   std::vector<std::pair<std::string, uint64_t>> counters();
 
  private:
   void upcall_interrupted(uint32_t slot) override;
+  void called(uint32_t slot, const fuse::RequestHead& head, uint32_t opcode,
+              std::span<const std::byte> body, int outcome) override;
   void unmounted() override;
   void log(int level, std::string_view text) override;
 

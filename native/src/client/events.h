@@ -23,6 +23,7 @@ enum class EventKind : uint8_t {
   kUnmounted = 6,
   kLog = 7,
   kReopen = 8,
+  kCall = 11,  // 9 and 10 are the chunk server's
 };
 
 struct Event {

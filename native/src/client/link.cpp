@@ -35,6 +35,16 @@ FrameHeader header_of(const Call& call) {
   return header;
 }
 
+// The two numbers of a SEEK's answer; false when they are not an answer.
+bool take_seek(Call& call, std::span<const std::byte> body) {
+  uint64_t ended;
+  if (body.size() != sizeof(call.seek_at) + sizeof(ended)) return false;
+  std::memcpy(&call.seek_at, body.data(), sizeof(call.seek_at));
+  std::memcpy(&ended, body.data() + sizeof(call.seek_at), sizeof(ended));
+  call.seek_ended = ended != 0;
+  return call.seek_ended ? call.seek_at >= call.offset : call.seek_at > call.offset;
+}
+
 }  // namespace
 
 Link::Link(Lane& lane, uint32_t node) : lane_(lane), node_(node), slots_(kSlotCount, nullptr) {
@@ -155,9 +165,10 @@ bool Link::frame(const FrameHeader& header, std::span<const std::byte> body,
                  std::span<std::byte> payload) {
   Call* call = find(header);
   if (call == nullptr) return false;
+  auto status = static_cast<Status>(header.status);
+  if (call->op == Op::kSeek && status == Status::kOk && !take_seek(*call, body)) return false;
   take(header.request_id);
   silent_since_ = lane_.loop().now();
-  auto status = static_cast<Status>(header.status);
   if (status == Status::kOk && !payload.empty()) {
     const std::span sums(reinterpret_cast<const uint64_t*>(body.data()), body.size() / 8);
     if (first_mismatch(call->offset, payload, sums)) status = Status::kChecksum;

@@ -89,8 +89,13 @@ struct Bridge::Message {
   std::span<const std::byte> rest;
 };
 
-Bridge::Bridge(Channels& channels, Notifier& notifier, SessionObserver& observer)
-    : channels_(channels), notifier_(notifier), observer_(observer), answer_(kAnswerBytesMax + 1) {}
+Bridge::Bridge(Channels& channels, Notifier& notifier, SessionObserver& observer,
+               const ClosingTable& closing)
+    : channels_(channels),
+      notifier_(notifier),
+      observer_(observer),
+      closing_(closing),
+      answer_(kAnswerBytesMax + 1) {}
 
 int Bridge::start(std::span<const std::byte> init, net::UniqueFd& python_end) {
   const int made = make_pair(socket_, python_end);
@@ -126,10 +131,61 @@ void Bridge::refuse(const RequestHead& head, int error) {
   channels_.reply_error(head.channel, head.unique, error);
 }
 
+void Bridge::call(const RequestHead& head, uint32_t opcode, uint32_t bits,
+                  std::span<const std::byte> body, int outcome) {
+  const auto slot =
+      calls_ < kCallsMax
+          ? slots_.put({head.channel, head.unique, head.pid, opcode, bits, head.nodeid, true})
+          : std::nullopt;
+  {
+    const std::scoped_lock lock(mu_);
+    ++(slot ? counts_.calls : counts_.refused);
+  }
+  if (!slot) return channels_.reply_error(head.channel, head.unique, ENOMEM);
+  ++calls_;
+  if (python_gone_) {
+    if (!slots_.take(head.unique)) return;
+    --calls_;
+    return channels_.reply_error(head.channel, head.unique, EIO);
+  }
+  observer_.called(*slot, head, opcode, body, outcome);
+}
+
+void Bridge::flushed(const FlushRequest& request, int error) {
+  fuse_flush_in in{};
+  in.fh = request.fh;
+  in.lock_owner = request.lock_owner;
+  call(request.head, FUSE_FLUSH, 0, std::as_bytes(std::span(&in, 1)), error);
+}
+
+void Bridge::released(const ReleaseRequest& request) {
+  observer_.called(0, request.head, FUSE_RELEASE, std::as_bytes(std::span(&request.fh, 1)), 0);
+}
+
+bool Bridge::answer(uint32_t slot, int error, std::span<const std::byte> body) {
+  const auto found = slots_.find(slot);
+  if (!found || !found->is_call || !slots_.take(found->unique)) return false;
+  --calls_;
+  fuse_out_header header{};
+  header.len = static_cast<uint32_t>(sizeof(header) + (error == 0 ? body.size() : 0));
+  header.error = -error;
+  header.unique = found->unique;
+  Bytes reply(header.len);
+  std::memcpy(reply.data(), &header, sizeof(header));
+  if (error == 0 && !body.empty()) std::memcpy(reply.data() + sizeof(header), body.data(), body.size());
+  improve_open_reply(*found, reply);
+  channels_.send(found->channel, reply);
+  return true;
+}
+
 void Bridge::upcall(const UpcallRequest& request) {
   const RequestHead& head = request.head;
-  const auto slot =
-      slots_.put({head.channel, head.unique, head.pid, request.opcode, request.bits});
+  if (request.is_call) {
+    const auto body = request.bytes.subspan(sizeof(fuse_in_header));
+    return call(head, request.opcode, request.bits, body, 0);
+  }
+  const auto slot = slots_.put(
+      {head.channel, head.unique, head.pid, request.opcode, request.bits, head.nodeid, false});
   if (!slot) {
     channels_.reply_error(head.channel, head.unique, ENOMEM);
     const std::scoped_lock lock(mu_);
@@ -228,8 +284,9 @@ void Bridge::take_answer(std::span<std::byte> answer) {
     if (notifier_.forward(answer) != 0) observer_.log(30, "a notification of pyfuse3 was dropped");
     return;
   }
-  const auto upcall = slots_.take(header->unique);
+  auto upcall = slots_.take(header->unique);
   if (upcall) {
+    if (closing_.holds(upcall->nodeid)) upcall->bits &= ~kUpcallOpenReadOnly;
     improve_open_reply(*upcall, answer);
     channels_.send(upcall->channel, answer);
   }
@@ -273,8 +330,9 @@ bool Bridge::flush_forgets() {
 }
 
 // Nobody will answer: EIO for all that wait, and nothing is kept for later. Upcalls from now on are
-// refused by the socket.
+// refused by the socket, calls by python_gone_.
 void Bridge::python_gone() {
+  python_gone_ = true;  // before the slots are emptied: call() looks after it filled one
   {
     const std::scoped_lock lock(mu_);
     queue_.clear();
@@ -282,7 +340,10 @@ void Bridge::python_gone() {
     forgets_.clear();
   }
   const auto waiting = slots_.take_all();
-  for (const Upcall& upcall : waiting) channels_.reply_error(upcall.channel, upcall.unique, EIO);
+  for (const Upcall& upcall : waiting) {
+    if (upcall.is_call) --calls_;
+    channels_.reply_error(upcall.channel, upcall.unique, EIO);
+  }
   if (!waiting.empty()) {
     observer_.log(40, "pyfuse3 closed its end; EIO for " + std::to_string(waiting.size()) + " requests");
   }

@@ -7,6 +7,9 @@
 // Python knows) and sent by the bridge thread in batches. Up: the bridge thread reads each answer
 // and writes it to the channel that its request came from; unique 0 goes to the notifier.
 // When pyfuse3's end closes, everything that waits for it gets EIO.
+//
+// Opcodes that pyfuse3 does not know (calls) get a slot like the others, so that they are found by
+// INTERRUPT, but reach Python as events; answer() sends what Python makes of them.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -18,6 +21,7 @@
 #include <vector>
 
 #include "fuse/channels.h"
+#include "fuse/closing_table.h"
 #include "fuse/lane.h"
 #include "fuse/notifier.h"
 #include "fuse/slot_table.h"
@@ -27,6 +31,7 @@ namespace braidfs::fuse {
 
 struct BridgeCounts {
   uint64_t upcalls = 0;
+  uint64_t calls = 0;
   uint64_t answers = 0;
   uint64_t queued = 0;   // upcalls that found the socket full
   uint64_t refused = 0;  // for want of a slot or of room in the queue
@@ -40,8 +45,10 @@ class Bridge final : public UpcallSink {
   static constexpr size_t kQueueBytesMax = 64u << 20;
   static constexpr size_t kForgetsPerBatch = 2048;
   static constexpr int kSocketBytes = 4 << 20;
+  static constexpr uint32_t kCallsMax = 1u << 14;  // waiting locks are most of them
 
-  Bridge(Channels& channels, Notifier& notifier, SessionObserver& observer);
+  Bridge(Channels& channels, Notifier& notifier, SessionObserver& observer,
+         const ClosingTable& closing);
   ~Bridge() override { stop(); }
   Bridge(const Bridge&) = delete;
   Bridge& operator=(const Bridge&) = delete;
@@ -52,7 +59,13 @@ class Bridge final : public UpcallSink {
 
   void upcall(const UpcallRequest& request) override;    // ANY LANE
   void forget(const ForgetRequest& request) override;    // ANY LANE
+  void released(const ReleaseRequest& request) override;  // ANY LANE
   bool interrupt(uint64_t unique) override;              // ANY LANE
+
+  // The answer of a FLUSH that Python has to see first (closing_table.h). ANY THREAD.
+  void flushed(const FlushRequest& request, int error);
+  // Python's answer to a call. ANY THREAD. False when no call has that slot (any more).
+  bool answer(uint32_t slot, int error, std::span<const std::byte> body);
 
   const SlotTable& slots() const noexcept { return slots_; }
   BridgeCounts counts() const;
@@ -62,6 +75,8 @@ class Bridge final : public UpcallSink {
   struct Message;
 
   void refuse(const RequestHead& head, int error);
+  void call(const RequestHead& head, uint32_t opcode, uint32_t bits,
+            std::span<const std::byte> body, int outcome);
   bool deliver(const Message& message);
   void run();
   bool receive();
@@ -74,7 +89,10 @@ class Bridge final : public UpcallSink {
   Channels& channels_;
   Notifier& notifier_;
   SessionObserver& observer_;
+  const ClosingTable& closing_;
   SlotTable slots_;
+  std::atomic<uint32_t> calls_{0};
+  std::atomic<bool> python_gone_{false};
   net::UniqueFd socket_;
   net::UniqueFd wakeup_;
   std::thread thread_;

@@ -19,11 +19,12 @@ constexpr uint64_t kNeeded = FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_DONT_MASK 
 
 // Taken when offered. Left out on purpose: AUTO_INVAL_DATA (a changed mtime would drop pages),
 // WRITEBACK_CACHE (the kernel would own size and mtime), ATOMIC_O_TRUNC (the truncation comes as a
-// SETATTR), locks (not served yet), READDIRPLUS_AUTO (pyfuse3 has no handler for plain READDIR),
+// SETATTR), READDIRPLUS_AUTO (pyfuse3 has no handler for plain READDIR),
 // EXPORT_SUPPORT (no lookup by inode number), and what changes a request's layout: SETXATTR_EXT,
 // SECURITY_CTX, CREATE_SUPP_GROUP.
 constexpr uint64_t kWanted = kNeeded | FUSE_ASYNC_DIO | FUSE_PARALLEL_DIROPS |
-                             FUSE_HANDLE_KILLPRIV_V2 | FUSE_CACHE_SYMLINKS | FUSE_INIT_EXT |
+                             FUSE_HANDLE_KILLPRIV_V2 | FUSE_CACHE_SYMLINKS |
+                             FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS | FUSE_INIT_EXT |
                              kDirectIoAllowMmap | kHasResend;
 
 // What libfuse may believe the kernel can do. MAX_PAGES is held back: it would make each of

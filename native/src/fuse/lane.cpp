@@ -88,8 +88,14 @@ void Lane::handle(std::span<const std::byte> bytes) {
           },
           [&](const ReadRequest& r) { half.read(context_, r); },
           [&](const WriteRequest& r) { half.write(context_, r); },
-          [&](const FlushRequest& r) { half.flush(context_, r); },
-          [&](const ReleaseRequest& r) { half.release(context_, r); },
+          [&](const FlushRequest& r) {
+            if (parts_.closing.holds(r.head.nodeid)) parts_.closing.expect(r);
+            half.flush(context_, r);
+          },
+          [&](const ReleaseRequest& r) {
+            if (parts_.closing.holds(r.head.nodeid)) parts_.upcalls.released(r);
+            half.release(context_, r);
+          },
           [&](const FsyncRequest& r) { half.fsync(context_, r); },
           [&](const ForgetRequest& r) { parts_.upcalls.forget(r); },
           [&](const InterruptRequest& r) { interrupted(r); },

@@ -13,6 +13,7 @@
 
 #include "fuse/attribute_table.h"
 #include "fuse/channels.h"
+#include "fuse/closing_table.h"
 #include "fuse/complete_table.h"
 #include "fuse/parse.h"
 #include "fuse/request.h"
@@ -27,6 +28,8 @@ class UpcallSink {
   // Sees to it that the request is answered once.
   virtual void upcall(const UpcallRequest& request) = 0;
   virtual void forget(const ForgetRequest& request) = 0;
+  // A handle of an inode with locks is closed; only told, answered elsewhere.
+  virtual void released(const ReleaseRequest&) {}
   // True when the interrupted request is known here.
   virtual bool interrupt(uint64_t unique) = 0;
 };
@@ -37,6 +40,7 @@ struct LaneParts {
   UpcallSink& upcalls;
   AttributeTable& attributes;
   CompleteTable& complete;
+  ClosingTable& closing;
   uint64_t root_ino;                 // what Python calls nodeid 1
   std::function<void()> unmounted;  // called on the lane, once for each lane
 };

@@ -10,7 +10,7 @@ namespace {
 // Where the answer has its fuse_open_out; 0: nowhere.
 size_t open_out_at(uint32_t opcode) noexcept {
   if (opcode == FUSE_OPEN) return sizeof(fuse_out_header);
-  if (opcode == FUSE_CREATE) return sizeof(fuse_out_header) + sizeof(fuse_entry_out);
+  if (opcode == FUSE_CREATE || opcode == FUSE_TMPFILE) return sizeof(fuse_out_header) + sizeof(fuse_entry_out);
   return 0;
 }
 

@@ -15,11 +15,12 @@ namespace {
 
 using Bytes = std::span<const std::byte>;
 
-// What pyfuse3 gets to see of an opcode: a fixed part, then so many strings that end in NUL.
+// What Python gets to see of an opcode: a fixed part, then so many strings that end in NUL.
 struct UpcallShape {
   uint32_t opcode;
   uint16_t fixed;
   uint8_t names;
+  bool is_call = false;
 };
 
 constexpr std::array kUpcallShapes = {
@@ -47,7 +48,18 @@ constexpr std::array kUpcallShapes = {
     UpcallShape{FUSE_CREATE, sizeof(fuse_create_in), 1},
     UpcallShape{FUSE_READDIRPLUS, sizeof(fuse_read_in), 0},
     UpcallShape{FUSE_RENAME2, sizeof(fuse_rename2_in), 2},
+    UpcallShape{FUSE_GETLK, sizeof(fuse_lk_in), 0, true},
+    UpcallShape{FUSE_SETLK, sizeof(fuse_lk_in), 0, true},
+    UpcallShape{FUSE_SETLKW, sizeof(fuse_lk_in), 0, true},
+    UpcallShape{FUSE_IOCTL, sizeof(fuse_ioctl_in), 0, true},
+    UpcallShape{FUSE_FALLOCATE, sizeof(fuse_fallocate_in), 0, true},
+    UpcallShape{FUSE_LSEEK, sizeof(fuse_lseek_in), 0, true},
+    UpcallShape{FUSE_SYNCFS, sizeof(fuse_syncfs_in), 0, true},
+    UpcallShape{FUSE_TMPFILE, sizeof(fuse_create_in), 1, true},
+    UpcallShape{kOpStatx, kStatxInSize, 0, true},
 };
+
+constexpr size_t kCallBytesMax = 4096;
 
 // Removes `count` strings from the front; false when one of them does not end.
 bool drop_names(Bytes& bytes, unsigned count) noexcept {
@@ -84,7 +96,7 @@ uint32_t bits_of(uint32_t opcode, Bytes body) noexcept {
     const auto in = load<fuse_open_in>(body);
     return in ? open_bits(in->flags, in->open_flags) : 0;
   }
-  if (opcode == FUSE_CREATE) {
+  if (opcode == FUSE_CREATE || opcode == FUSE_TMPFILE) {
     const auto in = load<fuse_create_in>(body);
     return in ? open_bits(in->flags, in->open_flags) : 0;
   }
@@ -157,13 +169,27 @@ Request parse_interrupt(const RequestHead& head, Bytes body) noexcept {
   return InterruptRequest{head.unique, in->unique};
 }
 
+// ENOTTY, or 0 for what Python is asked.
+int check_ioctl(Bytes body) noexcept {
+  const auto in = load<fuse_ioctl_in>(body);
+  if (!in || in->in_size > body.size() - sizeof(*in)) return EINVAL;
+  for (const uint32_t known : {kIoctlGetFlags, kIoctlSetFlags, kIoctlGetXattr, kIoctlSetXattr}) {
+    if (in->cmd == known) return 0;
+  }
+  return ENOTTY;
+}
+
 Request parse_upcall(const RequestHead& head, uint32_t opcode, Bytes bytes, Bytes body) noexcept {
   const auto shape = std::find_if(kUpcallShapes.begin(), kUpcallShapes.end(),
                                   [&](const UpcallShape& known) { return known.opcode == opcode; });
   if (shape == kUpcallShapes.end()) return refuse(head, ENOSYS);
   if (!fits(*shape, body)) return refuse(head, EINVAL);
-  if (bytes.size() > kUpcallBytesMax) return refuse(head, E2BIG);
-  return UpcallRequest{head, opcode, bits_of(opcode, body), bytes};
+  if (bytes.size() > (shape->is_call ? kCallBytesMax : kUpcallBytesMax)) return refuse(head, E2BIG);
+  if (opcode == FUSE_IOCTL) {
+    const int refused = check_ioctl(body);
+    if (refused != 0) return refuse(head, refused);
+  }
+  return UpcallRequest{head, opcode, bits_of(opcode, body), bytes, shape->is_call};
 }
 
 }  // namespace

@@ -40,6 +40,7 @@ struct UpcallRequest {
   uint32_t opcode = 0;
   uint32_t bits = 0;
   std::span<const std::byte> bytes;
+  bool is_call = false;  // pyfuse3 does not know it: a CALL event, answered by Bridge::answer()
 };
 
 // Answered with `error` (0: success without a body) at once; never reaches a handler.

@@ -27,6 +27,13 @@ inline constexpr uint32_t kFattrKillSuidgid = 1u << 11;  // fuse_setattr_in.vali
 inline constexpr uint32_t kOpenKillSuidgid = 1u << 0;    // open_flags of fuse_open_in, fuse_create_in
 
 inline constexpr uint32_t kOpStatx = 52;
+inline constexpr size_t kStatxInSize = 24;  // fuse_statx_in
+
+// The ioctls that have a meaning here (linux/fs.h); all others are ENOTTY.
+inline constexpr uint32_t kIoctlGetFlags = 0x80086601;    // FS_IOC_GETFLAGS
+inline constexpr uint32_t kIoctlSetFlags = 0x40086602;    // FS_IOC_SETFLAGS
+inline constexpr uint32_t kIoctlGetXattr = 0x801c581f;    // FS_IOC_FSGETXATTR
+inline constexpr uint32_t kIoctlSetXattr = 0x401c5820;    // FS_IOC_FSSETXATTR
 
 // Room for a request's header and fixed part before the payload of a WRITE.
 inline constexpr size_t kWriteHeadSize = sizeof(fuse_in_header) + sizeof(fuse_write_in);

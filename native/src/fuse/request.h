@@ -113,12 +113,17 @@ class Replier {
   static constexpr size_t kPiecesMax = 512;
 };
 
-// What the FUSE half has to tell: turned into events 3, 6 and 7 of docs/INTERFACES.md. ANY THREAD;
+// What the FUSE half has to tell: turned into events 3, 6, 7 and 11 of docs/INTERFACES.md. ANY THREAD;
 // must not block.
 class SessionObserver {
  public:
   virtual ~SessionObserver() = default;
   virtual void upcall_interrupted(uint32_t slot) = 0;
+  // A request that pyfuse3 does not know; Bridge::answer(slot) must follow. `body`: what is behind
+  // its header, lent. `outcome`: for FLUSH, the errno it has come to so far.
+  // RELEASE is told with slot 0 and its fh as body, and is not answered by it.
+  virtual void called(uint32_t slot, const RequestHead& head, uint32_t opcode,
+                      std::span<const std::byte> body, int outcome) = 0;
   virtual void unmounted() = 0;
   virtual void log(int level, std::string_view text) = 0;  // 10 debug, 20 info, 30 warning, 40 error
 };

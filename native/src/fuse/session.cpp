@@ -102,7 +102,7 @@ int FuseSession::attach_lanes(DataHandler& data, std::span<net::EventLoop* const
   for (Channel channel = 0; channel < loops.size(); ++channel) {
     lanes_.push_back(std::make_unique<Lane>(channel, settings_.max_write,
                                             LaneParts{*channels_, data, upcalls, attributes_,
-                                                      complete_, root_ino_, unmounted}));
+                                                      complete_, closing_, root_ino_, unmounted}));
     const int attached = lanes_.back()->attach(*loops[channel]);
     if (attached != 0) return attached;
   }
@@ -114,7 +114,7 @@ int FuseSession::start(DataHandler& data, std::span<net::EventLoop* const> loops
   root_ino_ = root_ino;
   const int prepared = prepare(loops.size());
   if (prepared != 0) return prepared;
-  bridge_ = std::make_unique<Bridge>(*channels_, notifier_, observer_);
+  bridge_ = std::make_unique<Bridge>(*channels_, notifier_, observer_, closing_);
   const int bridged = bridge_->start(upcall_init(negotiated_), python_end);
   return bridged != 0 ? bridged : attach_lanes(data, loops, *bridge_);
 }
@@ -143,6 +143,9 @@ void FuseSession::stop() {
 }
 
 void FuseSession::reply_error(Channel channel, uint64_t unique, int error) noexcept {
+  if (const auto flush = closing_.take(unique); flush && bridge_) {
+    return bridge_->flushed(*flush, error);
+  }
   Channels* channels = answers_.load(std::memory_order_acquire);
   if (channels != nullptr) channels->reply_error(channel, unique, error);
 }
@@ -192,6 +195,7 @@ std::vector<std::pair<std::string, uint64_t>> FuseSession::counters() const {
   if (!bridge_) return all;
   const BridgeCounts counts = bridge_->counts();
   all.insert(all.end(), {{"upcalls", counts.upcalls},
+                         {"calls", counts.calls},
                          {"upcalls_answered", counts.answers},
                          {"upcalls_queued", counts.queued},
                          {"upcalls_refused", counts.refused},

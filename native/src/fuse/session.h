@@ -18,6 +18,7 @@
 #include "fuse/attribute_table.h"
 #include "fuse/bridge.h"
 #include "fuse/channels.h"
+#include "fuse/closing_table.h"
 #include "fuse/complete_table.h"
 #include "fuse/init.h"
 #include "fuse/lane.h"
@@ -60,6 +61,16 @@ class FuseSession final : public Replier {
   // ANY THREAD, after start(). Nothing: no request of Python's has that slot.
   std::optional<Upcall> upcall(uint32_t slot) const;
 
+  // ANY THREAD, after start(). False: no call has that slot.
+  bool answer(uint32_t slot, int error, std::span<const std::byte> body) {
+    return bridge_ && bridge_->answer(slot, error, body);
+  }
+  // From now on, or no longer, this inode has locks of this client's (closing_table.h).
+  void locked(uint64_t ino, bool has_locks) {
+    if (has_locks) return closing_.put(nodeid(ino));
+    closing_.drop(nodeid(ino));
+  }
+
   // ANY THREAD, after start(). 0, -EINVAL or -EAGAIN (too many waiting); inode numbers as Python
   // knows them. length <= 0: to the end of the file; offset < 0: attributes only.
   int invalidate_inode(uint64_t ino, int64_t offset, int64_t length);
@@ -92,6 +103,7 @@ class FuseSession final : public Replier {
   Notifier notifier_;
   AttributeTable attributes_;
   CompleteTable complete_;
+  ClosingTable closing_;
   std::unique_ptr<Bridge> bridge_;
   std::vector<std::unique_ptr<Lane>> lanes_;
 };

@@ -19,6 +19,8 @@ struct Upcall {
   uint32_t pid = 0;
   uint32_t opcode = 0;
   uint32_t bits = 0;  // kUpcall* of parse.h
+  uint64_t nodeid = 0;
+  bool is_call = false;  // answered by Bridge::answer()
 };
 
 class SlotTable {

@@ -56,6 +56,7 @@ const OpSpec* spec_of(uint8_t op) {
     case Op::kTruncate: return &kTruncateSpec;
     case Op::kPunch: return &kPunchSpec;
     case Op::kStat: return &kStatSpec;
+    case Op::kSeek: return &kStatSpec;
     case Op::kDelete: return &kServerSpec;
     case Op::kFence: return &kServerSpec;
   }

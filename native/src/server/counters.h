@@ -17,7 +17,7 @@ inline void subtract(Counter& counter, uint64_t amount = 1) {
 
 struct alignas(64) Counters {
   Counter reads{0}, writes{0}, syncs{0}, truncates{0}, punches{0}, stats{0}, deletes{0}, fences{0},
-      pings{0};
+      pings{0}, seeks{0};
   Counter read_bytes{0}, written_bytes{0};
   Counter reads_inline{0}, reads_uring{0}, reads_worker{0};
   Counter writes_inline{0}, writes_uring{0}, writes_worker{0};
@@ -38,6 +38,7 @@ struct alignas(64) Counters {
     visit("deletes", deletes);
     visit("fences", fences);
     visit("pings", pings);
+    visit("seeks", seeks);
     visit("read_bytes", read_bytes);
     visit("written_bytes", written_bytes);
     visit("reads_inline", reads_inline);

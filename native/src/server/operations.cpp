@@ -68,6 +68,16 @@ void perform_stat(Request& request) {
   std::memcpy(request.body.data() + 16, tail, 8);
 }
 
+void perform_seek(Request& request) {
+  store::SeekResult result;
+  const bool hole = request.header.length != 0;
+  request.status = request.store->seek(request.object(), request.header.offset, hole, result);
+  if (request.status != Status::kOk) return;
+  const uint64_t body[2] = {result.at, result.ended ? 1u : 0u};
+  request.body.resize(sizeof(body));
+  std::memcpy(request.body.data(), body, sizeof(body));
+}
+
 void perform_sync(Request& request) {
   const uint64_t oldest = request.header.offset;
   request.status = oldest != 0 && oldest != request.store->incarnation()
@@ -83,6 +93,7 @@ void perform(Request& request) {
     case Op::kRead: return perform_read(request);
     case Op::kStat: return perform_stat(request);
     case Op::kSync: return perform_sync(request);
+    case Op::kSeek: return perform_seek(request);
     case Op::kWrite: request.status = target.write(write_request(request)); return;
     case Op::kPunch:
       request.status = target.punch(request.object(), header.offset, header.length);
@@ -109,6 +120,7 @@ Counter& count_of(Counters& counters, Op op) {
     case Op::kTruncate: return counters.truncates;
     case Op::kPunch: return counters.punches;
     case Op::kStat: return counters.stats;
+    case Op::kSeek: return counters.seeks;
     case Op::kDelete: return counters.deletes;
     case Op::kFence: return counters.fences;
     case Op::kPing: break;

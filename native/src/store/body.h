@@ -113,6 +113,7 @@ class StoreBody {
   Status truncate(ObjectId id, uint64_t length, uint32_t epoch);
   Status punch(ObjectId id, uint64_t offset, uint64_t length);
   Status stat(ObjectId id, ObjectFigures& figures);
+  Status seek(ObjectId id, uint64_t offset, bool hole, SeekResult& result);  // seek.cpp
   Status remove(ObjectId id);
   Status sync_older_than(Clock::duration age);
 

@@ -276,6 +276,9 @@ Status ChunkStore::punch(ObjectId object, uint64_t offset, uint64_t length) {
 Status ChunkStore::stat(ObjectId object, ObjectFigures& figures) {
   return body_->stat(object, figures);
 }
+Status ChunkStore::seek(ObjectId object, uint64_t offset, bool hole, SeekResult& result) {
+  return body_->seek(object, offset, hole, result);
+}
 Status ChunkStore::remove(ObjectId object) { return body_->remove(object); }
 Status ChunkStore::sync_all() { return body_->sync_older_than(Clock::duration::zero()); }
 Status ChunkStore::checkpoint() { return body_->checkpoint(); }

@@ -13,7 +13,7 @@
 // kEagain is only an answer to Wait::kNo. kBusy after Wait::kYes: the log stayed full for
 // StoreConfig::wait_ms_max; nothing was done, the client may retry.
 //
-// Everything here is ANY THREAD. sync, truncate, punch, remove, checkpoint and stop block: worker threads only.
+// Everything here is ANY THREAD. sync, truncate, punch, seek, remove, checkpoint and stop block: worker threads only.
 // Not here: sockets, capabilities, sessions, verification of wire sums (server/).
 #pragma once
 #include <sys/uio.h>
@@ -172,6 +172,12 @@ struct ObjectFigures {
   uint32_t epoch = 0;
 };
 
+struct SeekResult {
+  static constexpr uint64_t kNothing = ~uint64_t{0};
+  uint64_t at = kNothing;  // the offset found; kNothing: no more data in this object
+  bool ended = true;       // false: nothing before `at`, look on from there
+};
+
 struct StoreFigures {
   uint32_t target = 0;  // id given by the metaserver, 0: none yet
   Uuid uuid{};
@@ -224,6 +230,8 @@ class ChunkStore {
   Status truncate(ObjectId object, uint64_t length, uint32_t epoch);
   Status punch(ObjectId object, uint64_t offset, uint64_t length);  // no such object: kOk
   Status stat(ObjectId object, ObjectFigures& figures);             // kNoObject
+  // The first byte at or behind offset that is data, or (hole) that is not; kNoObject.
+  Status seek(ObjectId object, uint64_t offset, bool hole, SeekResult& result);
   Status remove(ObjectId object);                                   // DELETE; none: kOk
 
   Status sync_all();    // every object's unsynced bytes

@@ -40,7 +40,7 @@ TEST(Init, TakesWhatIsNeededAndNothingThatChangesLayouts) {
   }
   for (const uint64_t flag :
        {uint64_t{FUSE_AUTO_INVAL_DATA}, uint64_t{FUSE_ATOMIC_O_TRUNC}, uint64_t{FUSE_WRITEBACK_CACHE},
-        uint64_t{FUSE_POSIX_LOCKS}, uint64_t{FUSE_FLOCK_LOCKS}, uint64_t{FUSE_EXPORT_SUPPORT},
+        uint64_t{FUSE_EXPORT_SUPPORT},
         uint64_t{FUSE_HANDLE_KILLPRIV}, uint64_t{FUSE_SETXATTR_EXT}, uint64_t{FUSE_SECURITY_CTX},
         uint64_t{1} << 34, uint64_t{FUSE_READDIRPLUS_AUTO}}) {
     EXPECT_FALSE(agreed.flags & flag) << std::hex << flag;

@@ -169,15 +169,53 @@ TEST(Parse, OverlongUpcallIsRefused) {
 }
 
 TEST(Parse, WhatPyfuse3DoesNotKnowIsAnsweredHere) {
-  for (const uint32_t opcode : {uint32_t{FUSE_GETLK}, uint32_t{FUSE_SETLK}, uint32_t{FUSE_SETLKW},
-                                uint32_t{FUSE_BMAP}, uint32_t{FUSE_IOCTL}, uint32_t{FUSE_POLL},
-                                uint32_t{FUSE_FALLOCATE}, uint32_t{FUSE_LSEEK},
-                                uint32_t{FUSE_COPY_FILE_RANGE}, uint32_t{FUSE_SYNCFS},
-                                uint32_t{FUSE_TMPFILE}, uint32_t{FUSE_READDIR}, kOpStatx, 9999u}) {
+  for (const uint32_t opcode :
+       {uint32_t{FUSE_BMAP}, uint32_t{FUSE_POLL}, uint32_t{FUSE_READDIR},
+        uint32_t{FUSE_COPY_FILE_RANGE}, 53u, 9999u}) {
     EXPECT_EQ(refused_with(parse(request(opcode, kSender, std::array<char, 64>{}))), ENOSYS) << opcode;
   }
   EXPECT_EQ(refused_with(parse(request(FUSE_DESTROY, kSender))), 0);
   EXPECT_EQ(refused_with(parse(request(FUSE_INIT, kSender))), EIO);
+}
+
+struct CallCase {
+  uint32_t opcode;
+  size_t fixed;
+  std::string_view tail;
+};
+
+TEST(Parse, CallsReachPythonWholeAndEveryCutOfThemIsRefused) {
+  for (const CallCase& call :
+       {CallCase{FUSE_GETLK, sizeof(fuse_lk_in), ""}, CallCase{FUSE_SETLK, sizeof(fuse_lk_in), ""},
+        CallCase{FUSE_SETLKW, sizeof(fuse_lk_in), ""},
+        CallCase{FUSE_FALLOCATE, sizeof(fuse_fallocate_in), ""},
+        CallCase{FUSE_LSEEK, sizeof(fuse_lseek_in), ""},
+        CallCase{FUSE_SYNCFS, sizeof(fuse_syncfs_in), ""},
+        CallCase{FUSE_TMPFILE, sizeof(fuse_create_in), "/\0"sv}, CallCase{kOpStatx, 24, ""}}) {
+    const std::string body = std::string(call.fixed, '\0') + std::string(call.tail);
+    for (size_t length = 0; length < body.size(); ++length) {
+      const auto cut = parse(request(call.opcode, kSender, std::string_view(body).substr(0, length)));
+      EXPECT_EQ(refused_with(cut), EINVAL) << call.opcode << " " << length;
+    }
+    const Bytes whole = request(call.opcode, kSender, body);
+    const auto parsed = parse(whole);
+    ASSERT_TRUE(std::holds_alternative<UpcallRequest>(parsed)) << call.opcode;
+    EXPECT_TRUE(std::get<UpcallRequest>(parsed).is_call);
+    EXPECT_EQ(std::get<UpcallRequest>(parsed).bytes.size(), whole.size());
+    EXPECT_EQ(refused_with(parse(request(call.opcode, kSender, body + std::string(4096, 'x') + '\0'))),
+              E2BIG);
+  }
+}
+
+TEST(Parse, IoctlsOfInodeFlagsAndNoOthers) {
+  fuse_ioctl_in in{};
+  in.cmd = kIoctlSetFlags;
+  in.in_size = 4;
+  EXPECT_TRUE(std::holds_alternative<UpcallRequest>(parse(request(FUSE_IOCTL, kSender, in, "abcd"sv))));
+  EXPECT_EQ(refused_with(parse(request(FUSE_IOCTL, kSender, in, "abc"sv))), EINVAL);
+  in.cmd = 0x5401;  // TCGETS
+  EXPECT_EQ(refused_with(parse(request(FUSE_IOCTL, kSender, in, "abcd"sv))), ENOTTY);
+  EXPECT_EQ(refused_with(parse(request(FUSE_IOCTL, kSender, "short"sv))), EINVAL);
 }
 
 TEST(Parse, BitsThatPyfuse3DoesNotShow) {

@@ -27,6 +27,13 @@ using testing::SocketPair;
 class Observer final : public SessionObserver {
  public:
   void upcall_interrupted(uint32_t slot) override { push("interrupt " + std::to_string(slot)); }
+  void called(uint32_t slot, const RequestHead& head, uint32_t opcode,
+              std::span<const std::byte> body, int outcome) override {
+    slot_ = slot;
+    push("call " + std::to_string(opcode) + " " + std::to_string(head.uid) + " " +
+         std::to_string(body.size()) + " " + std::to_string(outcome));
+  }
+  uint32_t slot() const { return slot_; }
   void unmounted() override { push("unmounted"); }
   void log(int level, std::string_view) override { push("log " + std::to_string(level)); }
   std::string next() {
@@ -44,6 +51,7 @@ class Observer final : public SessionObserver {
     told_.push_back(std::move(text));
     changed_.notify_all();
   }
+  std::atomic<uint32_t> slot_{0};
   std::mutex mu_;
   std::condition_variable changed_;
   std::deque<std::string> told_;
@@ -172,7 +180,78 @@ TEST_F(SessionTest, UpcallCarriesItsSlotAndIsAnsweredOnItsOwnChannel) {
 
 TEST_F(SessionTest, WhatNobodyKnowsIsEnosys) {
   start();
-  EXPECT_EQ(out_header(ask(0, request(FUSE_LSEEK, {10, 9, 1}, fuse_lseek_in{}))).error, -ENOSYS);
+  EXPECT_EQ(out_header(ask(0, request(FUSE_BMAP, {10, 9, 1}, fuse_bmap_in{}))).error, -ENOSYS);
+}
+
+TEST_F(SessionTest, CallsAreEventsAndAnsweredOnTheirOwnChannel) {
+  start();
+  ASSERT_TRUE(testing::send(lanes_[1].ours.get(), request(FUSE_LSEEK, {10, 9, 4711}, fuse_lseek_in{})));
+  EXPECT_EQ(observer_.next(), "call 46 1000 24 0");
+  const uint32_t slot = observer_.slot();
+  EXPECT_EQ(session_.upcall(slot)->pid, 4711u);
+  const fuse_lseek_out out{77};
+  ASSERT_TRUE(session_.answer(slot, 0, std::as_bytes(std::span(&out, 1))));
+  const Bytes reply = receive(lanes_[1].ours.get());
+  EXPECT_EQ(out_header(reply).unique, 10u);
+  EXPECT_EQ(at<fuse_lseek_out>(reply, 16).offset, 77u);
+  EXPECT_FALSE(session_.answer(slot, 0, {}));  // once
+}
+
+TEST_F(SessionTest, AnInterruptFindsItsCallAndAnErrorHasNoBody) {
+  start();
+  ASSERT_TRUE(testing::send(lanes_[0].ours.get(), request(FUSE_SETLKW, {12, 9, 1}, fuse_lk_in{})));
+  EXPECT_EQ(observer_.next(), "call 33 1000 48 0");
+  const uint32_t slot = observer_.slot();
+  ASSERT_TRUE(testing::send(lanes_[1].ours.get(), request(FUSE_INTERRUPT, {13, 0, 0}, fuse_interrupt_in{12})));
+  EXPECT_EQ(observer_.next(), "interrupt " + std::to_string(slot));
+  ASSERT_TRUE(session_.answer(slot, EINTR, std::as_bytes(std::span("body"))));
+  const Bytes reply = receive(lanes_[0].ours.get());
+  EXPECT_EQ(out_header(reply).error, -EINTR);
+  EXPECT_EQ(reply.size(), sizeof(fuse_out_header));
+}
+
+TEST_F(SessionTest, AnAnswerOfPyfuse3sOwnSlotIsRefused) {
+  start();
+  const Bytes seen = upcall(0, lookup({8, 1, 1}, "name"));
+  EXPECT_FALSE(session_.answer(at<fuse_in_header>(seen, 0).pid, 0, {}));
+  EXPECT_FALSE(session_.answer(12345, 0, {}));
+  ASSERT_TRUE(testing::send(python_.get(), answer(8, -ENOENT)));
+  EXPECT_EQ(out_header(receive(lanes_[0].ours.get())).error, -ENOENT);
+}
+
+TEST_F(SessionTest, CallsBeyondTheBoundAreRefused) {
+  start();
+  for (uint64_t index = 0; index < Bridge::kCallsMax; ++index) {
+    const Bytes bytes = request(FUSE_SETLKW, {100 + 2 * index, 9, 1}, fuse_lk_in{});
+    while (!testing::send(lanes_[0].ours.get(), bytes)) std::this_thread::yield();
+  }
+  const Bytes refused = request(FUSE_SETLKW, {98, 9, 1}, fuse_lk_in{});
+  while (!testing::send(lanes_[0].ours.get(), refused)) std::this_thread::yield();
+  const Bytes reply = receive(lanes_[0].ours.get());
+  EXPECT_EQ(out_header(reply).unique, 98u);
+  EXPECT_EQ(out_header(reply).error, -ENOMEM);
+}
+
+TEST_F(SessionTest, FlushOfALockedInodeIsAnsweredByPython) {
+  start();
+  fuse_flush_in in{};
+  in.fh = 3;
+  in.lock_owner = 0xabc;
+  EXPECT_EQ(out_header(ask(0, request(FUSE_FLUSH, {30, 9, 1}, in))).error, 0);
+  session_.locked(9, true);
+  ASSERT_TRUE(testing::send(lanes_[0].ours.get(), request(FUSE_FLUSH, {32, 9, 1}, in)));
+  EXPECT_EQ(observer_.next(), "call 25 1000 24 0");
+  EXPECT_TRUE(receive(lanes_[0].ours.get(), 0).empty());
+  ASSERT_TRUE(session_.answer(observer_.slot(), ENOSPC, {}));
+  EXPECT_EQ(out_header(receive(lanes_[0].ours.get())).error, -ENOSPC);
+
+  upcall(0, request(FUSE_OPEN, {34, 9, 1}, fuse_open_in{0, 0}));  // read-only, and yet no NOFLUSH
+  const fuse_open_out out{1, 0, 0};
+  const std::string_view body(reinterpret_cast<const char*>(&out), sizeof(out));
+  ASSERT_TRUE(testing::send(python_.get(), answer(34, 0, body)));
+  EXPECT_EQ(at<fuse_open_out>(receive(lanes_[0].ours.get()), 16).open_flags, 0u);
+  session_.locked(9, false);
+  EXPECT_EQ(out_header(ask(0, request(FUSE_FLUSH, {36, 9, 1}, in))).error, 0);
 }
 
 TEST_F(SessionTest, InterruptsFindTheirRequestWhereverItIs) {

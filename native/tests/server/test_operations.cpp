@@ -144,6 +144,23 @@ TEST_P(Operations, ManyRequestsInFlightAreAllAnswered) {
   }
 }
 
+TEST_P(Operations, SeekFindsDataAndHoles) {
+  Peer peer = connect();
+  EXPECT_EQ(peer.status_of(ranged(Op::kSeek, 0, 0)), Status::kNoObject);
+  EXPECT_EQ(peer.status_of(write(8192, pattern(4096, 1))), Status::kOk);
+  const auto found = [&](uint64_t offset, uint32_t hole) {
+    const Reply reply = peer.ask(ranged(Op::kSeek, offset, hole));
+    EXPECT_EQ(reply.status(), Status::kOk);
+    EXPECT_EQ(reply.body.size(), 16u);
+    uint64_t at = 0;
+    if (reply.body.size() == 16) std::memcpy(&at, reply.body.data(), sizeof(at));
+    return at;
+  };
+  EXPECT_EQ(found(0, 0), 8192u);
+  EXPECT_EQ(found(8192, 1), 12288u);
+  EXPECT_EQ(found(12288, 0), ~uint64_t{0});
+}
+
 TEST_P(Operations, ConcurrentConnectionsSeeWholeWrites) {
   constexpr int kWriters = 4;
   std::vector<std::thread> writers;

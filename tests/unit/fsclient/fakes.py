@@ -55,6 +55,9 @@ class FakeMetadata:
 
         self.waiting.append(finish)
 
+    def post_patiently(self, op: Op, message: object, deliver: Callable[..., None]) -> None:
+        self.post(op, message, deliver)
+
     def tell(self, op: Op, message: object) -> None:
         self.told.append((op, message))
 
@@ -85,7 +88,11 @@ class FakeLanes:
         self.drained: list[tuple[int, int, bool]] = []
         self.committed: list[tuple[int, int, bytes]] = []
         self.sessions: list[int] = []
-        self.done: Callable[[int, int], None] | None = None
+        self.done: Callable[..., None] | None = None
+        self.punched: list[tuple[int, int, int]] = []
+        self.found = -1
+        self.invalidated: list[int] = []
+        self.locked_inodes: set[int] = set()
         self.drain_status = 0
 
     def inode_put(self, attributes: bytes, layout: bytes, capability: bytes) -> None:
@@ -130,6 +137,29 @@ class FakeLanes:
         if self.done is not None:
             done = self.done
             trio.lowlevel.current_trio_token().run_sync_soon(done, token, self.drain_status)
+
+    def punch(self, token: int, ino: int, begin: int, end: int) -> None:
+        self.punched.append((ino, begin, end))
+        self._finish(token, 0)
+
+    def seek(self, token: int, ino: int, start: int, hole: bool) -> None:
+        self._finish(token, self.found)
+
+    def _finish(self, token: int, result: int) -> None:
+        assert self.done is not None
+        trio.lowlevel.current_trio_token().run_sync_soon(self.done, token, 0, result)
+
+    def barrier(self, token: int) -> None:
+        self._finish(token, 0)
+
+    def invalidate_inode(self, ino: int, offset: int, length: int) -> None:
+        self.invalidated.append(ino)
+
+    def counters(self) -> dict[str, int]:
+        return {"fuse_notifications": len(self.invalidated), "fuse_notifications_failed": 0}
+
+    def locked(self, ino: int, has_locks: bool) -> None:
+        (self.locked_inodes.add if has_locks else self.locked_inodes.discard)(ino)
 
     def commit_done(self, token: int, status: int, attributes: bytes) -> None:
         self.committed.append((token, status, attributes))

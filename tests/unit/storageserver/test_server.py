@@ -152,6 +152,7 @@ async def test_an_unopenable_target_leaves_the_others_served(
     again = World(world.path, world.metaserver, world.transport, world.address)
     world.metaserver.registrations.clear()
     world.metaserver.heartbeats.clear()
+    caplog.clear()
     with caplog.at_level(logging.ERROR, logger="braidfs"):
         async with again.running():
             (registration,) = world.metaserver.registrations

@@ -1,0 +1,88 @@
+"""Extents of files: fallocate, and where bytes and holes are (SEEK_DATA, SEEK_HOLE).
+
+Nothing is reserved at the targets: allocation sees to the size and that there is room now. A hole
+is made at the targets and is durable when it is answered; the kernel holds the inode's lock
+meanwhile, so no write of this client comes between. Touched by the trio thread only.
+"""
+
+import errno
+import os
+import time
+from typing import Final
+
+from fscommon.errors import FsError, Status
+from fscommon.layout.attributes import INODE_APPEND, INODE_IMMUTABLE, Attributes
+from fscommon.limits import FILE_SIZE_MAX
+
+from .drains import Drains
+from .files import Change, Files
+from .inodes import without_set_ids
+from .namespace import Namespace
+
+KEEP_SIZE: Final = 1
+PUNCH_HOLE: Final = 2
+ZERO_RANGE: Final = 16
+BLOCK_SIZE: Final = 4096
+_MODES: Final = (0, KEEP_SIZE, KEEP_SIZE | PUNCH_HOLE, ZERO_RANGE, ZERO_RANGE | KEEP_SIZE)
+
+
+class Extents:
+    def __init__(self, namespace: Namespace, files: Files, drains: Drains) -> None:
+        self._namespace = namespace
+        self._files = files
+        self._drains = drains
+
+    async def fallocate(
+        self, ino: int, offset: int, length: int, mode: int, *, kill_set_ids: bool
+    ) -> None:
+        """kill_set_ids: the caller may not keep the set-id bits (as of a write)."""
+        if mode not in _MODES:
+            raise FsError(Status.EOPNOTSUPP, "no such mode of fallocate")
+        if not length:
+            raise FsError(Status.EINVAL, "no bytes")
+        end = offset + length
+        if end > FILE_SIZE_MAX:
+            raise FsError(Status.EFBIG)
+        now = await self._namespace.getattr(ino)
+        _check_flags(now, mode)
+        if not mode & PUNCH_HOLE:
+            await self._check_room(end - max(now.size, min(offset, end)))
+        if kill_set_ids:
+            await self._kill_set_ids(ino, now)
+        if mode & (PUNCH_HOLE | ZERO_RANGE) and offset < now.size:
+            await self._make_hole(ino, offset, min(end, now.size))
+        if not mode & KEEP_SIZE and end > now.size:
+            await self._files.setattr(ino, Change(size=end, at_least=True))
+
+    async def seek(self, ino: int, offset: int, whence: int) -> int:
+        if whence not in (os.SEEK_DATA, os.SEEK_HOLE):
+            raise FsError(Status.EINVAL, "only SEEK_DATA and SEEK_HOLE come here")
+        size = (await self._namespace.getattr(ino)).size
+        if offset >= size:
+            raise FsError(Status.ENXIO)
+        await self._drains.drain(ino, sync=False)
+        found = await self._drains.seek(ino, offset, hole=whence == os.SEEK_HOLE)
+        if whence == os.SEEK_HOLE:
+            return min(found, size)
+        if not 0 <= found < size:
+            raise FsError(Status.ENXIO)
+        return found
+
+    async def _check_room(self, wanted: int) -> None:
+        if wanted > 0 and wanted > (await self._namespace.statfs()).bytes_available:
+            raise FsError(Status.ENOSPC)
+
+    async def _kill_set_ids(self, ino: int, now: Attributes) -> None:
+        if without_set_ids(now.mode) != now.mode or now.xattr_count:  # one may be a capability
+            await self._files.setattr(ino, Change(kill_set_ids=True))
+
+    async def _make_hole(self, ino: int, begin: int, end: int) -> None:
+        await self._drains.drain(ino, sync=True)  # nothing that is held may be sent again later
+        await self._drains.punch(ino, begin, end)
+        await self._files.bytes_changed(ino, time.time_ns())
+
+
+def _check_flags(attributes: Attributes, mode: int) -> None:
+    refused = INODE_IMMUTABLE | (INODE_APPEND if mode & ~KEEP_SIZE else 0)
+    if attributes.flags & refused:
+        raise FsError(Status.EPERM, os.strerror(errno.EPERM))

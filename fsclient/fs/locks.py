@@ -1,0 +1,309 @@
+"""Locks of this client's processes: flock(2) and fcntl(2), held at the metaserver.
+
+A request that must wait gets a ticket; one LOCK_EVENTS at a time, answered by the metaserver when a
+ticket was granted, wakes whoever waits. An interrupted wait is cancelled there first: if the lock
+was granted meanwhile, it is had. What is held is remembered here as well, to say it again to a
+restarted metaserver, and to know what to drop when a file is closed:
+- fcntl locks of an owner (a process's file table) go when it closes any descriptor of the file
+  (FLUSH), before close(2) returns;
+- flock and OFD locks go with their open file description (RELEASE), as do fcntl locks on
+  descriptors that the kernel closes without a FLUSH (opened for reading before the first lock).
+The kernel sends RELEASE after close(2) returned, perhaps to another lane than the next request:
+a refusal for the sake of a lock of this client's is looked at again behind what the lanes had read.
+Bytes written under a lock are at the targets, and their size is committed, before it is let go; who
+gets a lock sees what was committed before. Touched by the trio thread only.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Final, NamedTuple
+
+import trio
+
+from fscommon.errors import FsError, Status
+from fscommon.layout.lock_ranges import LOCK_END, LockedRanges, LockType
+from fscommon.wire.codec import decode
+from fscommon.wire.locks import (
+    HeldLock,
+    LockCancel,
+    LockDone,
+    LockEvents,
+    LockFound,
+    LockGet,
+    LockGranted,
+    LockRestore,
+    LockSet,
+)
+from fscommon.wire.ops import Op
+
+from .drains import Drains
+from .files import Files
+from .inodes import Inodes
+from .ports import Lanes, Metadata
+
+CANCEL_TIMEOUT_S: Final = 2.0
+RESTORE_COUNT: Final = 4096  # locks of one message
+
+
+class LockOwner(NamedTuple):
+    """Of one file. is_flock: of flock(2), else of fcntl(2), OFD locks included."""
+
+    ino: int
+    is_flock: bool
+    id: int
+
+
+class LockRequest(NamedTuple):
+    owner: LockOwner
+    fh: int
+    start: int
+    end: int
+    type: LockType
+    pid: int
+
+
+class _Attempt:
+    """One request for a lock, from its sending until it is had, refused, or nobody wants it."""
+
+    __slots__ = ("abandoned", "answered", "error", "granted", "request", "settled", "ticket")
+
+    def __init__(self, request: LockRequest, ticket: int) -> None:
+        self.request = request
+        self.ticket = ticket  # 0: it does not wait
+        self.granted = False
+        self.answered = False
+        self.abandoned = False
+        self.error: FsError | None = None
+        self.settled = trio.Event()
+
+    def settle(self, error: FsError | None) -> None:
+        self.granted = error is None
+        self.error = error
+        self.settled.set()
+
+
+class Locks:
+    def __init__(
+        self, meta: Metadata, lanes: Lanes, files: Files, inodes: Inodes, drains: Drains,
+        log: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._meta = meta
+        self._lanes = lanes
+        self._files = files
+        self._inodes = inodes
+        self._drains = drains
+        self._log = log
+        self._held: dict[LockOwner, LockedRanges] = {}
+        self._owners: dict[int, set[LockOwner]] = {}  # of inodes that have or had locks
+        self._last_fh: dict[LockOwner, int] = {}
+        self._waiting: dict[int, _Attempt] = {}
+        self._ticket = 0
+        self._acknowledged: list[int] = []
+        self._is_polling = False
+
+    # ---- requests -----------------------------------------------------------------------------
+
+    async def find_conflict(self, request: LockRequest) -> LockFound:
+        """F_GETLK."""
+        owner = request.owner
+        message = LockGet(
+            owner.ino, owner.is_flock, owner.id, request.start, request.end, request.type
+        )
+        return await self._meta.call(Op.LOCK_GET, message, LockFound)
+
+    async def set(self, request: LockRequest, *, wait: bool) -> None:
+        """Raises EAGAIN, EDEADLK, ENOLCK."""
+        if request.type is LockType.NONE:
+            await self._unlock(request)
+            return
+        self._watch(request.owner.ino)
+        try:
+            await self._acquire(request, wait=wait)
+        except FsError as error:
+            if error.status is not Status.EAGAIN or not self._others_hold(request.owner):
+                raise
+            await self._drains.barrier()  # a RELEASE may be on its way
+            await self._acquire(request, wait=wait)
+        await self._files.refresh(request.owner.ino)
+
+    async def closed(self, ino: int, owner_id: int) -> None:
+        """FLUSH: this owner closes a descriptor of the file."""
+        owner = LockOwner(ino, False, owner_id)
+        if owner in self._held:
+            await self._meta.call(Op.LOCK_SET, _drop(owner), LockDone)
+            self._forget(owner)
+
+    def released(self, ino: int, fh: int) -> None:
+        """RELEASE: the open file description is gone."""
+        for owner in list(self._owners.get(ino, ())):
+            if self._last_fh.get(owner) == fh:
+                self._meta.post(Op.LOCK_SET, _drop(owner), _ignore)
+                self._forget(owner)
+
+    def handle_gone(self, ino: int) -> None:
+        """After a handle went from the tables: nobody can lock an inode that is not open."""
+        if ino in self._owners and self._inodes.get(ino) is None:
+            for owner in list(self._owners[ino]):
+                self._forget(owner)
+            del self._owners[ino]
+            self._lanes.locked(ino, False)
+
+    # ---- the session --------------------------------------------------------------------------
+
+    def restore(self) -> Iterator[LockRestore]:
+        """What a restarted metaserver has to be told before it serves anybody."""
+        rows = (
+            HeldLock(*owner, one.start, one.end, one.type, one.pid)
+            for owner, ranges in self._held.items()
+            for one in ranges
+        )
+        while batch := tuple(islice(rows, RESTORE_COUNT)):
+            yield LockRestore(batch)
+
+    def reconnected(self) -> None:
+        """Requests that wait may be unknown to the metaserver: ask again, under their tickets."""
+        for attempt in list(self._waiting.values()):
+            if attempt.answered:
+                self._send(attempt)
+
+    def lost(self) -> None:
+        """The session was evicted, and its locks are others' to take."""
+        for owner in list(self._held):
+            self._log(f"the lock of inode {owner.ino} was lost with the session")
+            self._forget(owner)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._held.values()))
+
+    # ---- acquiring ----------------------------------------------------------------------------
+
+    async def _acquire(self, request: LockRequest, *, wait: bool) -> None:
+        if wait:
+            self._ticket += 1
+        attempt = _Attempt(request, self._ticket if wait else 0)
+        if wait:
+            self._waiting[attempt.ticket] = attempt
+        self._send(attempt)
+        try:
+            await attempt.settled.wait()
+        except trio.Cancelled:
+            if not await self._cancel(attempt):
+                raise
+        finally:
+            self._waiting.pop(attempt.ticket, None)
+        if attempt.error is not None:
+            raise attempt.error
+
+    def _send(self, attempt: _Attempt) -> None:
+        owner, _, start, end, kind, pid = attempt.request
+        message = LockSet(*owner, start, end, kind, pid, attempt.ticket)
+
+        def deliver(error: FsError | None, body: bytes) -> None:
+            attempt.answered = True
+            if error is not None:
+                attempt.settle(error)
+            elif decode(LockDone, body).granted:
+                self._granted(attempt)
+            else:
+                self._poll()
+
+        self._meta.post(Op.LOCK_SET, message, deliver)
+
+    def _granted(self, attempt: _Attempt) -> None:
+        if attempt.settled.is_set():
+            return
+        owner, fh, start, end, kind, pid = attempt.request
+        if attempt.abandoned:
+            message = LockSet(*owner, start, end, LockType.NONE, pid, 0)
+            self._meta.post(Op.LOCK_SET, message, _ignore)
+            attempt.settle(FsError(Status.EINTR))
+            return
+        if owner.is_flock:
+            self._held.pop(owner, None)
+        self._held.setdefault(owner, LockedRanges()).set(start, end, kind, pid)
+        self._owners.setdefault(owner.ino, set()).add(owner)
+        self._last_fh[owner] = fh
+        attempt.settle(None)
+
+    async def _cancel(self, attempt: _Attempt) -> bool:
+        """The caller was interrupted. True: the attempt has come to an end all the same."""
+        if attempt.ticket:
+            self._meta.post(Op.LOCK_CANCEL, LockCancel(attempt.ticket), self._cancelled(attempt))
+        with trio.CancelScope(shield=True), trio.move_on_after(CANCEL_TIMEOUT_S):
+            await attempt.settled.wait()
+        if not attempt.settled.is_set():
+            attempt.abandoned = True
+        return attempt.granted
+
+    def _cancelled(self, attempt: _Attempt) -> Callable[[FsError | None, bytes], None]:
+        def deliver(error: FsError | None, body: bytes) -> None:
+            if error is None and decode(LockDone, body).granted:
+                self._granted(attempt)
+            elif not attempt.settled.is_set():
+                attempt.settle(FsError(Status.EINTR))
+
+        return deliver
+
+    def _poll(self) -> None:
+        """Ask for the next grants, if anybody waits and nothing is asked yet."""
+        if self._is_polling or not self._waiting:
+            return
+        self._is_polling = True
+        acknowledged = tuple(self._acknowledged)
+        self._acknowledged.clear()
+        self._meta.post_patiently(Op.LOCK_EVENTS, LockEvents(acknowledged), self._polled)
+
+    def _polled(self, error: FsError | None, body: bytes) -> None:
+        self._is_polling = False
+        if error is not None:
+            self._log(f"waiting for locks failed: {error}")
+        else:
+            for ticket in decode(LockGranted, body).tickets:
+                self._acknowledged.append(ticket)
+                if ticket in self._waiting:
+                    self._granted(self._waiting[ticket])
+        self._poll_again()
+
+    def _poll_again(self) -> None:
+        if any(not attempt.settled.is_set() for attempt in self._waiting.values()):
+            self._poll()
+
+    # ---- letting go ---------------------------------------------------------------------------
+
+    async def _unlock(self, request: LockRequest) -> None:
+        owner = request.owner
+        ranges = self._held.get(owner)
+        if ranges is None:
+            return
+        await self._files.publish(owner.ino)
+        message = LockSet(*owner, request.start, request.end, LockType.NONE, request.pid, 0)
+        await self._meta.call(Op.LOCK_SET, message, LockDone)
+        ranges.set(request.start, request.end, LockType.NONE, request.pid)
+        if not ranges:
+            self._forget(owner)
+
+    def _watch(self, ino: int) -> None:
+        """From now on closes of this inode are told to us."""
+        if ino not in self._owners:
+            self._owners[ino] = set()
+            self._lanes.locked(ino, True)
+
+    def _others_hold(self, owner: LockOwner) -> bool:
+        return any(
+            other.is_flock == owner.is_flock and other != owner and other in self._held
+            for other in self._owners.get(owner.ino, ())
+        )
+
+    def _forget(self, owner: LockOwner) -> None:
+        self._held.pop(owner, None)
+        self._last_fh.pop(owner, None)
+        self._owners.get(owner.ino, set()).discard(owner)
+
+
+def _drop(owner: LockOwner) -> LockSet:
+    """Everything that the owner has on the file."""
+    return LockSet(*owner, 0, LOCK_END, LockType.NONE, 0, 0)
+
+
+def _ignore(_error: FsError | None, _body: bytes) -> None:
+    """A repeat is the session's affair; a session that is gone has no locks."""

@@ -1,0 +1,173 @@
+"""Requests that pyfuse3 does not know: CALL events of the native bridge, each answered once.
+
+A call is dispatched by opcode to a handler that decodes the body (structures.py), asks fsclient.fs
+and returns the body of the answer. It runs as a task of its own, interruptible like pyfuse3's
+handlers (operations.py), under the bound that native sets on calls in work.
+"""
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import pyfuse3
+import trio
+
+from fscommon.errors import FsError, Status
+from fscommon.layout.attributes import Attributes
+
+from ..fs.caller import Requester
+from ..fs.files import Change
+from ..fs.filesystem import FileSystem
+from . import structures
+from .operations import CacheTimes, Operations
+
+_ENOSYS: Final = 38
+RELEASE, FLUSH, GETLK, SETLK, SETLKW = 18, 25, 31, 32, 33
+IOCTL, FALLOCATE, LSEEK, SYNCFS, TMPFILE, STATX = 39, 43, 46, 50, 51, 52
+
+
+class Answers(Protocol):
+    """The part of the native Datapath that takes answers."""
+
+    def answer(self, slot: int, error: int, body: bytes, /) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """ino: as the file system knows it. outcome: FLUSH: the errno it has come to so far."""
+
+    slot: int
+    ino: int
+    head: structures.CallHead
+    body: bytes
+    outcome: int
+
+
+Handler = Callable[[Call], Coroutine[Any, Any, bytes]]
+
+
+class Calls:
+    def __init__(
+        self, operations: Operations, files: FileSystem, answers: Answers, times: CacheTimes,
+        nursery: trio.Nursery,
+    ) -> None:  # fmt: skip
+        self._operations = operations
+        self._fs = files
+        self._answers = answers
+        self._times = times
+        self._nursery = nursery
+        self._handlers: dict[int, Handler] = {
+            GETLK: self._getlk,
+            SETLK: self._setlk,
+            SETLKW: self._setlkw,
+            IOCTL: self._ioctl,
+            FALLOCATE: self._fallocate,
+            LSEEK: self._lseek,
+            SYNCFS: self._syncfs,
+            TMPFILE: self._tmpfile,
+            STATX: self._statx,
+        }
+
+    def called(self, slot: int, kernel_ino: int, opcode: int, outcome: int, payload: bytes) -> None:
+        """A CALL event."""
+        if opcode == RELEASE:  # told only, when there are locks; native answers it
+            self._fs.locks.released(
+                self._operations.ino_of(kernel_ino), structures.released_fh(payload)
+            )
+            return
+        if opcode == FLUSH:
+            self._nursery.start_soon(self._flush, slot, kernel_ino, outcome, payload)
+            return
+        handler = self._handlers.get(opcode)
+        if handler is None:
+            self._answer(slot, _ENOSYS, b"")
+            return
+        head, body = structures.CallHead.of(payload)
+        call = Call(slot, self._operations.ino_of(kernel_ino), head, body, outcome)
+        self._nursery.start_soon(self._run, handler, call)
+
+    async def _run(self, handler: Handler, call: Call) -> None:
+        try:
+            body = await self._operations.serve(call.slot, handler(call))
+        except pyfuse3.FUSEError as error:
+            self._answer(call.slot, error.errno, b"")
+        else:
+            self._answer(call.slot, 0, body)
+
+    def _answer(self, slot: int, error: int, body: bytes) -> None:
+        try:
+            self._answers.answer(slot, error, body)
+        except ValueError:
+            return  # the mount is ending: native has answered for us
+
+    async def _flush(self, slot: int, kernel_ino: int, outcome: int, payload: bytes) -> None:
+        """Never interrupted: the file is closed whatever happens."""
+        ino = self._operations.ino_of(kernel_ino)
+        error = outcome
+        try:
+            await self._fs.locks.closed(ino, structures.flush_owner(payload))
+        except FsError as failure:
+            error = error or failure.errno
+        self._answer(slot, error, b"")
+
+    # ---- handlers -----------------------------------------------------------------------------
+
+    async def _getlk(self, call: Call) -> bytes:
+        request = structures.lock_in(call.ino, call.body)
+        return structures.lock_out(await self._fs.locks.find_conflict(request))
+
+    async def _setlk(self, call: Call) -> bytes:
+        await self._fs.locks.set(structures.lock_in(call.ino, call.body), wait=False)
+        return b""
+
+    async def _setlkw(self, call: Call) -> bytes:
+        await self._fs.locks.set(structures.lock_in(call.ino, call.body), wait=True)
+        return b""
+
+    async def _statx(self, call: Call) -> bytes:
+        attributes = await self._fs.namespace.getattr(call.ino)
+        return structures.statx_out(attributes, self._number(attributes), self._times.attr_s)
+
+    async def _fallocate(self, call: Call) -> bytes:
+        request = structures.fallocate_in(call.body)
+        await self._fs.extents.fallocate(
+            call.ino, request.offset, request.length, request.mode,
+            kill_set_ids=call.head.uid != 0,  # the kernel does not say; HANDLE_KILLPRIV_V2
+        )  # fmt: skip
+        return b""
+
+    async def _lseek(self, call: Call) -> bytes:
+        request = structures.seek_in(call.body)
+        found = await self._fs.extents.seek(call.ino, request.offset, request.whence)
+        return found.to_bytes(8, "little")
+
+    async def _syncfs(self, call: Call) -> bytes:
+        await self._fs.sync()
+        return b""
+
+    async def _tmpfile(self, call: Call) -> bytes:
+        request = structures.create_in(call.body)
+        slot = call.slot
+        requester = Requester(
+            call.head.uid, call.head.gid, request.umask, lambda: self._operations.pid_of(slot)
+        )
+        made = await self._fs.files.tmpfile(call.ino, request.mode, request.flags, requester)
+        times = self._times
+        return structures.created_out(
+            made.attributes, self._number(made.attributes), made.fh,
+            entry_s=times.entry_s, attr_s=times.attr_s,
+        )  # fmt: skip
+
+    async def _ioctl(self, call: Call) -> bytes:
+        request, given = structures.ioctl_in(call.body)
+        if request.command in (structures.IOCTL_GET_FLAGS, structures.IOCTL_GET_XATTR):
+            attributes = await self._fs.namespace.getattr(call.ino)
+            return structures.flags_out(attributes, request.command)
+        flags = structures.flags_of(request.command, given)
+        if flags is None:
+            raise FsError(Status.EOPNOTSUPP, "a flag that is not kept here")
+        await self._fs.files.setattr(call.ino, Change(inode_flags=flags))
+        return structures.IOCTL_DONE
+
+    def _number(self, attributes: Attributes) -> int:
+        return self._operations.kernel_ino_of(attributes.ino)

@@ -1,0 +1,191 @@
+"""The kernel's structures (linux/fuse.h) of requests that pyfuse3 does not know. Pure.
+
+Native has checked that each body is as long as its fixed part; what the fields mean is checked by
+whoever uses them.
+"""
+
+import struct
+from typing import Final, NamedTuple
+
+from fscommon.errors import FsError, Status
+from fscommon.layout.attributes import (
+    INODE_APPEND,
+    INODE_FLAGS_SETTABLE,
+    INODE_IMMUTABLE,
+    INODE_NOATIME,
+    INODE_NODUMP,
+    Attributes,
+)
+from fscommon.layout.lock_ranges import LOCK_END, LockType
+from fscommon.wire.locks import LockFound
+
+from ..fs.locks import LockOwner, LockRequest
+
+BLOCK_SIZE_OF_IO: Final = 1 << 20
+_SECOND: Final = 10**9
+_CALLER: Final = struct.Struct("<4I")
+_ATTR: Final = struct.Struct("<3Q3q10I")
+_ENTRY: Final = struct.Struct("<4Q2I")
+_OPENED: Final = struct.Struct("<QIi")
+_STATX: Final = struct.Struct("<QII16x2IQ3IH2x4Q" + "qI4x" * 4 + "4I112x")
+_STATX_MASK: Final = 0xFFF  # basic stats and birth time
+_STATX_IMMUTABLE, _STATX_APPEND, _STATX_NODUMP = 0x10, 0x20, 0x40
+_IOCTL_DONE: Final = struct.Struct("<i3I")
+_FSXATTR: Final = struct.Struct("<5I8x")
+_XFLAGS: Final = ((0x8, INODE_IMMUTABLE), (0x10, INODE_APPEND), (0x40, INODE_NOATIME),
+                  (0x80, INODE_NODUMP))  # fmt: skip
+
+_LK_FLOCK: Final = 1
+
+IOCTL_GET_FLAGS: Final = 0x80086601
+IOCTL_SET_FLAGS: Final = 0x40086602
+IOCTL_GET_XATTR: Final = 0x801C581F
+IOCTL_SET_XATTR: Final = 0x401C5820
+
+
+class CallHead(NamedTuple):
+    """Who calls; in front of the body of every CALL event."""
+
+    uid: int
+    gid: int
+    pid: int
+
+    @classmethod
+    def of(cls, payload: bytes) -> tuple["CallHead", bytes]:
+        uid, gid, pid, _ = _CALLER.unpack_from(payload)
+        return cls(uid, gid, pid), payload[_CALLER.size :]
+
+
+class FallocateIn(NamedTuple):
+    fh: int
+    offset: int
+    length: int
+    mode: int
+
+
+class SeekIn(NamedTuple):
+    fh: int
+    offset: int
+    whence: int
+
+
+class CreateIn(NamedTuple):
+    flags: int
+    mode: int
+    umask: int
+    open_flags: int
+
+
+class IoctlIn(NamedTuple):
+    fh: int
+    flags: int
+    command: int
+    argument: int
+    in_size: int
+    out_size: int
+
+
+def fallocate_in(body: bytes) -> FallocateIn:
+    return FallocateIn(*struct.unpack_from("<3QI", body))
+
+
+def seek_in(body: bytes) -> SeekIn:
+    return SeekIn(*struct.unpack_from("<2QI", body))
+
+
+def create_in(body: bytes) -> CreateIn:
+    return CreateIn(*struct.unpack_from("<4I", body))
+
+
+def ioctl_in(body: bytes) -> tuple[IoctlIn, bytes]:
+    request = IoctlIn(*struct.unpack_from("<Q2IQ2I", body))
+    return request, body[32 : 32 + request.in_size]
+
+
+def flush_owner(payload: bytes) -> int:
+    """The lock owner of a FLUSH."""
+    return int(struct.unpack_from("<16xQ8xQ", payload)[1])
+
+
+def released_fh(payload: bytes) -> int:
+    return int(struct.unpack_from("<16xQ", payload)[0])
+
+
+def lock_in(ino: int, body: bytes) -> LockRequest:
+    """Raises EINVAL for what is no lock."""
+    fh, owner, start, last, kind, pid, flags = struct.unpack_from("<4Q3I", body)
+    if kind > LockType.NONE or not start <= last < LOCK_END:
+        raise FsError(Status.EINVAL, "not a lock")
+    is_flock = bool(flags & _LK_FLOCK)
+    end = LOCK_END if is_flock else last + 1
+    return LockRequest(
+        LockOwner(ino, is_flock, owner), fh, 0 if is_flock else start, end, LockType(kind), pid
+    )
+
+
+def lock_out(found: LockFound) -> bytes:
+    if found.type == LockType.NONE:
+        return struct.pack("<2Q2I", 0, 0, LockType.NONE, 0)
+    return struct.pack("<2Q2I", found.start, found.end - 1, found.type, found.pid)
+
+
+def _parts(time_ns: int) -> tuple[int, int]:
+    return divmod(time_ns, _SECOND)
+
+
+def _attr(attributes: Attributes, ino: int) -> bytes:
+    a = attributes
+    times = (_parts(a.atime_ns), _parts(a.mtime_ns), _parts(a.ctime_ns))
+    return _ATTR.pack(
+        ino, a.size, a.blocks, *(seconds for seconds, _ in times), *(rest for _, rest in times),
+        a.mode, a.nlink, a.uid, a.gid, a.rdev, BLOCK_SIZE_OF_IO, 0,
+    )  # fmt: skip
+
+
+def created_out(
+    attributes: Attributes, ino: int, fh: int, *, entry_s: float, attr_s: float
+) -> bytes:
+    """The answer of CREATE and TMPFILE."""
+    (entry_whole, entry_rest), (attr_whole, attr_rest) = map(
+        _parts, (int(entry_s * _SECOND), int(attr_s * _SECOND))
+    )
+    head = _ENTRY.pack(ino, 0, entry_whole, attr_whole, entry_rest, attr_rest)
+    return head + _attr(attributes, ino) + _OPENED.pack(fh, 0, 0)
+
+
+def statx_out(attributes: Attributes, ino: int, attr_s: float) -> bytes:
+    a = attributes
+    whole, rest = _parts(int(attr_s * _SECOND))
+    known = _STATX_IMMUTABLE | _STATX_APPEND | _STATX_NODUMP
+    return _STATX.pack(
+        whole, rest, 0, _STATX_MASK, BLOCK_SIZE_OF_IO, a.flags & known, a.nlink, a.uid, a.gid,
+        a.mode, ino, a.size, a.blocks, known, *_parts(a.atime_ns), *_parts(a.btime_ns),
+        *_parts(a.ctime_ns), *_parts(a.mtime_ns), (a.rdev & 0xFFF00) >> 8,
+        a.rdev & 0xFF | (a.rdev >> 12) & 0xFFF00, 0, 0,
+    )  # fmt: skip
+
+
+def flags_out(attributes: Attributes, command: int) -> bytes:
+    """The answer of the ioctls that ask for an inode's flags."""
+    flags = attributes.flags & INODE_FLAGS_SETTABLE
+    if command == IOCTL_GET_FLAGS:
+        return _IOCTL_DONE.pack(0, 0, 0, 0) + struct.pack("<I", flags)
+    xflags = sum(xflag for xflag, flag in _XFLAGS if flags & flag)
+    return _IOCTL_DONE.pack(0, 0, 0, 0) + _FSXATTR.pack(xflags, 0, 0, 0, 0)
+
+
+def flags_of(command: int, given: bytes) -> int | None:
+    """The inode flags that such an ioctl sets; None: it asks for what there is not."""
+    if command == IOCTL_SET_FLAGS:
+        flags = int.from_bytes(given[:4], "little") if len(given) >= 4 else -1
+        return flags if flags >= 0 and not flags & ~INODE_FLAGS_SETTABLE else None
+    if len(given) < _FSXATTR.size:
+        return None
+    xflags, extent_size, _, project, cow_size = _FSXATTR.unpack_from(given)
+    known = sum(xflag for xflag, _ in _XFLAGS)
+    if xflags & ~known or extent_size or project or cow_size:
+        return None
+    return sum(flag for xflag, flag in _XFLAGS if xflags & xflag)
+
+
+IOCTL_DONE: Final = _IOCTL_DONE.pack(0, 0, 0, 0)

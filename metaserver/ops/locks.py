@@ -1,0 +1,103 @@
+"""LOCK_GET, LOCK_SET, LOCK_EVENTS, LOCK_CANCEL, LOCK_RESTORE, LOCK_LIST: metaserver.locks.table on
+the wire.
+
+Locks live in memory: a restarted metaserver is told them again (LOCK_RESTORE) before it serves
+anything. They read and change no records, so they meet no leases and no commits.
+"""
+
+from itertools import islice
+from typing import Final
+
+from fscommon.errors import FsError, Status
+from fscommon.layout.lock_ranges import LOCK_END, LockedRange, LockType
+from fscommon.types import Ino, SessionId
+from fscommon.wire.locks import (
+    HeldLock,
+    LockCancel,
+    LockDone,
+    LockEvents,
+    LockFound,
+    LockGet,
+    LockGranted,
+    LockQuery,
+    LockReport,
+    LockRestore,
+    LockRestored,
+    LockRow,
+    LockSet,
+)
+from metaserver.context import Context, ParkedError
+from metaserver.locks.table import Owner, Wanted
+from metaserver.transaction import Transaction
+
+_LIST_COUNT_MAX: Final = 4096
+_EVENTS_COUNT_MAX: Final = 1 << 15
+
+
+def lock_get(tx: Transaction, request: LockGet, context: Context) -> LockFound:
+    holder = context.services.locks.find_conflict(_wanted(request, 0, context))
+    if holder is None:
+        return LockFound(LockType.NONE)
+    held = holder.range
+    return LockFound(held.type, held.start, held.end, held.pid, holder.owner.session)
+
+
+def lock_set(tx: Transaction, request: LockSet, context: Context) -> LockDone:
+    if request.ticket < 0:
+        raise FsError(Status.BAD_REQUEST, "a ticket is not negative")
+    wanted = _wanted(request, request.pid, context)
+    return LockDone(context.services.locks.ask(wanted, request.ticket))
+
+
+def lock_events(tx: Transaction, request: LockEvents, context: Context) -> LockGranted:
+    if len(request.acknowledged) > _EVENTS_COUNT_MAX:
+        raise FsError(Status.BAD_REQUEST, "more tickets than there can be")
+    tickets = context.services.locks.take_events(context.session, request.acknowledged)
+    if not tickets:
+        raise ParkedError(lock_events_key(context.session))
+    return LockGranted(tickets)
+
+
+def lock_events_key(session: SessionId) -> tuple[str, int]:
+    """What a LOCK_EVENTS of this session is parked under."""
+    return "locks", session
+
+
+def lock_cancel(tx: Transaction, request: LockCancel, context: Context) -> LockDone:
+    return LockDone(context.services.locks.cancel(context.session, request.ticket))
+
+
+def lock_restore(tx: Transaction, request: LockRestore, context: Context) -> LockRestored:
+    session = context.services.sessions.get(context.session)
+    if session is None or not session.replaying:
+        raise FsError(Status.BAD_REQUEST, "nothing is to be restored")
+    table = context.services.locks
+    held = [table.restore(_wanted(lock, lock.pid, context)) for lock in request.locks]
+    return LockRestored(held.count(False))
+
+
+def lock_list(tx: Transaction, request: LockQuery, context: Context) -> LockReport:
+    count = min(max(request.count, 1), _LIST_COUNT_MAX)
+    skip = max(request.skip, 0)
+    found = list(islice(context.services.locks.listing(), skip, skip + count + 1))
+    rows = tuple(_row(context, *one) for one in found[:count])
+    return LockReport(rows, end=len(found) <= count)
+
+
+def _row(
+    context: Context, ino: Ino, owner: Owner, held: LockedRange, is_waiting: bool
+) -> LockRow:
+    lock = HeldLock(ino, owner.is_flock, owner.id, held.start, held.end, held.type, held.pid)
+    session = context.services.sessions.get(owner.session)
+    return LockRow(lock, owner.session, session.node if session else "", is_waiting)
+
+
+def _wanted(request: LockGet | LockSet | HeldLock, pid: int, context: Context) -> Wanted:
+    if not 0 <= request.start < request.end <= LOCK_END:
+        raise FsError(Status.EINVAL, "not a range of a file")
+    try:
+        kind = LockType(request.type)
+    except ValueError:
+        raise FsError(Status.EINVAL, "no such type of lock") from None
+    owner = Owner(context.session, request.is_flock, request.owner)
+    return Wanted(Ino(request.ino), owner, request.start, request.end, kind, pid)

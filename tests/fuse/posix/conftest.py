@@ -77,8 +77,9 @@ def _place(name: str, root: Path) -> Iterator[Place]:
         shutil.rmtree(local)
 
 
-@pytest.fixture(scope="session", params=["ext4", pytest.param("braidfs", marks=pytest.mark.mount)])
+@pytest.fixture(scope="package", params=["ext4", pytest.param("braidfs", marks=pytest.mark.mount)])
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """Gone after the last case of this folder: what is mounted in it keeps the cluster busy."""
     if request.param == "ext4":
         with _ext4() as root, _place("ext4", root) as place:
             yield place

@@ -78,6 +78,7 @@ class Inodes:
             return False
         del self._open[ino]
         self.closed.add(ino)
+        self._lanes.inode_drop(ino)
         return True
 
     def get(self, ino: int) -> OpenInode | None:

@@ -13,7 +13,7 @@ import pytest
 from tests.cluster import mounts
 from tests.cluster.cluster import BIN, Cluster
 from tests.cluster.plan import ServerPlan
-from tests.cluster.process import is_gone
+from tests.cluster.process import is_gone, wait_until
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(600)]
 
@@ -185,3 +185,26 @@ def test_dev_says_what_it_needs_without_rights(localdir: Path) -> None:
     )
     assert result.returncode == 1
     assert result.stderr.strip().startswith("dev: there is no cluster in")
+
+
+def test_lanes_forget_closed_files(cluster: Cluster, workdir: Path) -> None:
+    """Their table is bounded: a client that reads millions of files must not fill it."""
+
+    def known() -> float:
+        text = _metrics(cluster.plan.client_metrics_port)
+        found = re.search(r'^braidfs_native\{counter="inodes"\} (\S+)$', text, re.M)
+        assert found, text[:3000]
+        return float(found.group(1))
+
+    files = [(workdir / f"{number}").open("w+b") for number in range(200)]
+    for file in files:
+        file.write(b"x" * 100)
+    open_count = known()
+    assert open_count >= 200
+    for file in files:
+        file.flush()
+        os.fsync(file)
+        file.close()
+    for number in range(200):
+        assert (workdir / f"{number}").read_bytes() == b"x" * 100
+    assert wait_until(lambda: known() <= open_count - 190, 20)

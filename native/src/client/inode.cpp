@@ -95,7 +95,8 @@ uint64_t Inode::error_seen_at_open() const noexcept {
 }
 
 bool Inode::busy() const noexcept {
-  return handles > 0 || committing || written_.flags != 0 || !pieces_.empty() || watched;
+  return handles > 0 || committing || written_.flags != 0 || !pieces_.empty() || watched ||
+         !error_told_;
 }
 
 }  // namespace braidfs::client

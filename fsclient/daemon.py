@@ -2,8 +2,9 @@
 
 The parent reads one pipe: nothing but a READY byte means success, a sentence means failure (printed
 on stderr, with the exit code of mount(8) before it), and an end without either means that the
-child died. The child is a session of its own, with its standard streams on /dev/null unless it
-logs to stderr in the foreground.
+child died. The child's standard streams are on /dev/null. It becomes a session of its own once it
+serves, no earlier: autofs lets only the process group that mounts pass a mountpoint that waits to
+be mounted (systemd keeps mount(8) in its own for that), and an interrupt ends a mount that hangs.
 """
 
 import os
@@ -26,6 +27,8 @@ class Reporter:
         self._fd = fd
 
     def ready(self) -> None:
+        if self._fd >= 0:
+            os.setsid()
         self._tell(_READY)
 
     def failed(self, exit_code: int, message: str) -> None:
@@ -61,7 +64,6 @@ def run_in_background(serve: Callable[[Reporter], None]) -> int:
     os.close(reading)
     exit_code = EXIT_SYSTEM
     try:
-        os.setsid()
         _leave_terminal()
         serve(Reporter(writing))
         exit_code = EXIT_OK

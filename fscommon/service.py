@@ -2,7 +2,8 @@
 
 A program hands run_service() an async main(service). SIGTERM and SIGINT set service.stopping;
 main drains and returns (exit 0). A second signal, or a drain that outlasts its deadline, cancels
-it. An expected failure to start (ConfigError, TransportError, ...) is one sentence on stderr and
+it. Under a supervisor that watches (WatchdogSec= of systemd), the event loop says that it turns.
+An expected failure to start (ConfigError, TransportError, ...) is one sentence on stderr and
 exit 1; any other exception is a bug: logged with its traceback, exit 1.
 """
 
@@ -147,6 +148,7 @@ async def _supervise(main: Main, service: Service) -> None:
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_watch_signals, signals, service, nursery.cancel_scope)
+            nursery.start_soon(_feed_watchdog, watchdog_seconds())
             await main(service)
             nursery.cancel_scope.cancel()
 
@@ -163,6 +165,21 @@ async def _watch_signals(
         notify_supervisor("STOPPING=1")
         service.stopping.set()
         scope.deadline = trio.current_time() + DRAIN_SECONDS_MAX
+
+
+async def _feed_watchdog(seconds: float) -> None:
+    """Twice in the time given, as sd_notify(3) says; not at all when nobody watches."""
+    while seconds > 0:
+        notify_supervisor("WATCHDOG=1")
+        await trio.sleep(seconds / 2)
+
+
+def watchdog_seconds() -> float:
+    """How often the supervisor wants to hear from this process; 0: not at all."""
+    text, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
+    if not (text.isascii() and text.isdigit()) or pid not in ("", str(os.getpid())):
+        return 0.0
+    return int(text) / 1e6
 
 
 def _report(log: Log, program: str, error: BaseException) -> int:

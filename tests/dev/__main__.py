@@ -8,6 +8,7 @@ test [--full] [ARGS]     all tests, quick form or long form; ARGS go to pytest
 check                    linters, types, layers, the native stub
 bench [smoke]            measure against local ext4 and null FUSE
 sanitize                 native tests under ASan+UBSan and TSan, fuzzers
+wheel [--dependencies]   the wheel and the source distribution, into dist; and what they need
 man                      write man pages and the golden help text anew
 build [--stub]           what up and test do first; --stub takes the generated stub into the tree
 help                     this text
@@ -99,6 +100,17 @@ def sanitize(fuzz_seconds: int, integration: bool) -> None:
     from tests.dev.sanitize import sanitize as run  # noqa: PLC0415
 
     sys.exit(0 if run(fuzz_seconds, integration) else 1)
+
+
+@cli.command()
+@click.option("--dependencies", is_flag=True)
+def wheel(dependencies: bool) -> None:
+    from tests.dev import package  # noqa: PLC0415
+
+    package.wheel()
+    package.source_distribution()
+    if dependencies:
+        package.dependencies()
 
 
 @cli.command()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fscommon.native import NativeMissingError, make_chunk_server, reap
-from fscommon.service import parse_arguments
+from fscommon.service import parse_arguments, watchdog_seconds
 
 PROGRAM = """
 import sys, trio
@@ -103,6 +103,29 @@ def test_the_supervisor_is_told(tmp_path: Path) -> None:
         program.terminate()
         assert sock.recv(100) == b"STOPPING=1"
         program.communicate(timeout=20)
+
+
+def test_the_supervisor_hears_that_the_loop_turns(tmp_path: Path) -> None:
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(path)
+        sock.settimeout(20)
+        program, ready = start("run", NOTIFY_SOCKET=path, WATCHDOG_USEC="20000")
+        wait_ready(ready)
+        heard = [sock.recv(100) for _ in range(6)]
+        assert heard.count(b"WATCHDOG=1") >= 4 and b"READY=1" in heard
+        program.terminate()
+        program.communicate(timeout=20)
+
+
+def test_a_watchdog_of_another_process_is_not_fed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "4000000")
+    assert watchdog_seconds() == 4.0
+    monkeypatch.setenv("WATCHDOG_PID", "1")
+    assert watchdog_seconds() == 0.0
+    monkeypatch.setenv("WATCHDOG_PID", "")
+    monkeypatch.setenv("WATCHDOG_USEC", "soon")
+    assert watchdog_seconds() == 0.0
 
 
 def test_arguments(capsys: pytest.CaptureFixture[str]) -> None:

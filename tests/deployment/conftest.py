@@ -1,0 +1,39 @@
+"""Fixtures of deployment: a wheel of this checkout with everything that it requires."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.dev import package
+
+
+@dataclass(frozen=True, slots=True)
+class Wheels:
+    """dependencies: a folder for pip's --find-links, in that of the wheel."""
+
+    wheel: Path
+    dependencies: Path
+
+    def pip_words(self, folder: Path) -> list[str]:
+        """What follows `pip install`, where folder is the wheel's."""
+        dependencies = folder / self.dependencies.name
+        return ["--disable-pip-version-check", "--quiet", "--no-index", "--find-links",
+                str(dependencies), str(folder / self.wheel.name)]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def wheels() -> Wheels:
+    return Wheels(package.wheel(), package.dependencies())
+
+
+@pytest.fixture(scope="session")
+def environment(wheels: Wheels, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with the wheel and what it requires, made without an index."""
+    folder = tmp_path_factory.mktemp("clean") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=300)
+    words = [str(folder / "bin" / "pip"), "install", *wheels.pip_words(wheels.wheel.parent)]
+    subprocess.run(words, check=True, timeout=300)
+    return folder

@@ -1,0 +1,155 @@
+"""The systemd units and fstab forms under a real systemd: one host with all three programs."""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.process import wait_until
+from tests.deployment.conftest import Wheels
+from tests.deployment.hosts import Host, HostError, site, why_no_hosts
+from tests.dev.steps import ROOT
+
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(why_no_hosts() is not None, reason=why_no_hosts() or ""),
+]
+UNITS = ROOT / "packaging" / "systemd"
+EXPOSURE_MAX = 2.0  # of 10, as systemd-analyze security counts
+METASERVER = """
+state_directory = "/var/lib/braidfs/metaserver"
+key_file = "/etc/braidfs/cluster.key"
+"""
+STORAGESERVER = """
+name = "stor1"
+state_directory = "/var/lib/braidfs/storageserver"
+key_file = "/etc/braidfs/cluster.key"
+[[targets]]
+path = "/srv/braidfs/t1"
+"""
+FSTAB = """
+127.0.0.1:/ /data fuse.braidfs _netdev,nofail,x-systemd.automount,log_file=/run/data.log 0 0
+127.0.0.1:/ /also fuse.braidfs _netdev,nofail,log_file=/run/also.log 0 0
+"""
+
+
+@pytest.fixture(scope="module")
+def host(wheels: Wheels) -> Iterator[Host]:
+    with site(wheels.wheel.parent, "solo") as made:
+        solo = made.hosts["solo"]
+        _install(solo, wheels)
+        yield solo
+
+
+def _install(host: Host, wheels: Wheels) -> None:
+    bin_ = Path("/opt/braidfs/bin")
+    host.run("/usr/bin/python3", "-m", "venv", bin_.parent)
+    host.run(bin_ / "pip", "install", *wheels.pip_words(Path("/mnt")))
+    for program in ("braidfs", "braidfs-metaserver", "braidfs-storageserver"):
+        host.run("ln", "-s", bin_ / program, f"/usr/local/bin/{program}")
+    host.run("ln", "-s", bin_ / "mount.fuse.braidfs", "/sbin/mount.fuse.braidfs")
+    host.run("useradd", "--system", "--home-dir", "/var/lib/braidfs", "braidfs")
+    host.run("install", "-d", "/etc/braidfs", "/data", "/also")
+    host.run("install", "-d", "-o", "braidfs", "-g", "braidfs", "/srv/braidfs/t1")
+    host.run("braidfs", "key", "create", "/etc/braidfs/cluster.key")
+    host.run("chown", "braidfs:braidfs", "/etc/braidfs/cluster.key")
+    for name, text in (("metaserver", METASERVER), ("storageserver", STORAGESERVER)):
+        host.run("tee", f"/etc/braidfs/{name}.toml", stdin=text)
+    shipped = bin_.parent / "share/braidfs/packaging/systemd"
+    host.run("sh", "-c", f"cp {shipped}/* /etc/systemd/system/")
+    host.run("tee", "/etc/fstab", stdin=FSTAB)
+    host.run("systemctl", "daemon-reload")
+    host.run("systemctl", "start", "braidfs-metaserver", "braidfs-storageserver")
+
+
+def show(host: Host, unit: str, key: str) -> str:
+    return host.text("systemctl", "show", "--value", "-p", key, unit).strip()
+
+
+def test_units_verify(host: Host) -> None:
+    units = [f"/etc/systemd/system/{unit.name}" for unit in UNITS.iterdir()]
+    seen = host.run("systemd-analyze", "verify", "--man=no", *units)
+    assert "braidfs" not in seen.stderr + seen.stdout
+
+
+@pytest.mark.parametrize("unit", sorted(unit.name for unit in UNITS.iterdir()))
+def test_units_expose_little(unit: str) -> None:
+    words = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(UNITS / unit)]
+    seen = subprocess.run(words, check=True, capture_output=True, text=True, timeout=60).stdout
+    (level,) = re.findall(r"Overall exposure level for .*: ([\d.]+)", seen)
+    assert float(level) <= EXPOSURE_MAX, seen
+
+
+def test_programs_run_without_rights(host: Host) -> None:
+    for unit in ("braidfs-metaserver", "braidfs-storageserver"):
+        assert show(host, unit, "ActiveState") == "active"
+        pid = show(host, unit, "MainPID")
+        status = host.text("cat", f"/proc/{pid}/status")
+        assert re.search(r"^CapBnd:\s0{16}$", status, re.M) and "Seccomp:\t2" in status
+        assert host.text("ps", "-o", "user=", "-p", pid).strip() == "braidfs"
+    log = host.text("journalctl", "-u", "braidfs-storageserver", "--no-pager")
+    assert "io_engine=uring" in log or "io_engine=syscall" in log
+
+
+def test_fstab_mounts_on_demand_and_with_mount_a(host: Host) -> None:
+    host.run("systemctl", "daemon-reload")
+    host.run("systemctl", "start", "data.automount")
+    assert "fuse.braidfs" not in host.text("cat", "/proc/self/mounts")
+    host.run("bash", "-c", "echo text > /data/file")  # whoever comes first mounts it
+    assert "/data fuse.braidfs" in host.text("cat", "/proc/self/mounts")
+    host.run("mount", "-a", "-t", "fuse.braidfs")
+    assert host.text("cat", "/also/file") == "text\n"
+    host.run("umount", "/also")
+    assert "/also" not in host.text("cat", "/proc/self/mounts")
+
+
+def test_watchdog_restarts_a_metaserver_that_hangs(host: Host) -> None:
+    host.run("systemctl", "start", "data.automount")
+    drop_in = "/run/systemd/system/braidfs-metaserver.service.d/quick.conf"
+    host.run("install", "-D", "/dev/stdin", drop_in, stdin="[Service]\nWatchdogSec=2\n")
+    host.run("systemctl", "daemon-reload")
+    host.run("systemctl", "restart", "braidfs-metaserver")
+    host.run("bash", "-c", "echo before > /data/hang")
+    before = int(show(host, "braidfs-metaserver", "NRestarts"))
+    host.run("kill", "-STOP", show(host, "braidfs-metaserver", "MainPID"))
+    assert wait_until(lambda: int(show(host, "braidfs-metaserver", "NRestarts")) > before, 60)
+    assert host.text("cat", "/data/hang") == "before\n"
+    host.run("bash", "-c", "echo after > /data/hang2; sync /data/hang2")
+
+
+def test_killed_storage_server_comes_back(host: Host) -> None:
+    host.run("systemctl", "start", "data.automount")
+    host.run("bash", "-c", "echo kept > /data/kept; sync /data/kept")
+    pid = show(host, "braidfs-storageserver", "MainPID")
+    host.run("kill", "-KILL", pid)
+    assert wait_until(lambda: show(host, "braidfs-storageserver", "MainPID") not in ("0", pid), 60)
+    host.run("sh", "-c", "echo 3 > /proc/sys/vm/drop_caches || true")
+    assert host.text("cat", "/data/kept") == "kept\n"
+
+
+def test_configuration_that_is_wrong_fails_the_unit_with_a_reason(host: Host) -> None:
+    host.run("cp", "/etc/braidfs/metaserver.toml", "/run/good.toml")
+    host.run("tee", "-a", "/etc/braidfs/metaserver.toml", stdin='lisen = "x"\n')
+    try:
+        with pytest.raises(HostError):
+            host.run("systemctl", "restart", "braidfs-metaserver")
+        log = host.text("journalctl", "-u", "braidfs-metaserver", "-n", "20", "--no-pager")
+        assert "did you mean 'listen'" in log
+    finally:
+        host.run("cp", "/run/good.toml", "/etc/braidfs/metaserver.toml")
+        host.run("systemctl", "reset-failed", "braidfs-metaserver")
+        host.run("systemctl", "restart", "braidfs-metaserver")
+
+
+def test_power_off_stops_clients_first_and_the_metaserver_last(host: Host) -> None:
+    """Ends the host: the last test of this file."""
+    host.run("systemctl", "start", "data.automount")
+    host.run("bash", "-c", "echo last > /data/last")
+    host.power_off()
+    log = host.log.read_text(errors="replace")
+    units = ["data.mount", "braidfs-storageserver.service", "braidfs-metaserver.service"]
+    ends = [re.search(rf"(?:Unmounted|Stopped) \S*{re.escape(unit)}", log) for unit in units]
+    places = [end.start() if end else -1 for end in ends]
+    assert -1 not in places and places == sorted(places), log[-3000:]

@@ -207,3 +207,19 @@ def test_damaged_superblock_is_refused(make_cluster: ClusterMaker) -> None:
     cluster.metaserver.start()
     with pytest.raises(Exception, match="storageserver-1"):
         cluster.storageservers[0].start()
+
+
+def test_an_error_that_only_a_child_was_told_is_told_to_fsync(make_cluster: ClusterMaker) -> None:
+    """A child closes what it inherits as it execs: that close is answered with the error, and
+    nobody looks at it."""
+    cluster = make_cluster(storage_servers=1, targets=1, client_options=("timeout=3",))
+    with (cluster.mount_path / "shared").open("wb", buffering=0) as file:
+        file.write(b"x" * 8192)
+        os.fsync(file.fileno())
+        cluster.storageservers[0].kill()
+        file.write(b"y" * 8192)
+        subprocess.run(["true"], check=True)
+        with pytest.raises(OSError) as caught:
+            os.fsync(file.fileno())
+        assert caught.value.errno == errno.EIO
+        cluster.start_servers()

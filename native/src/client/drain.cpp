@@ -252,11 +252,15 @@ void DrainOperation::commit_answered(Lane& lane, Status status,
 
 // ---- answer ----
 
+// FLUSH tells an error, but does not use it up: it comes too when a child that inherited the descriptor
+// ends or execs, and nobody sees that answer.
 void DrainOperation::finish(Lane& lane) {
   int error = error_;
   if (handle_ && kind_ != Kind::kRelease) {
     const std::scoped_lock lock(inode_->mu());
-    const int reported = inode_->report(handle_->error_seen);
+    uint64_t only_told = handle_->error_seen;
+    const int reported =
+        inode_->report(kind_ == Kind::kFlush ? only_told : handle_->error_seen);
     if (error == 0) error = reported;
   }
   if (kind_ == Kind::kRelease) lane.core().handle_closed(*handle_);

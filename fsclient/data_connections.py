@@ -8,15 +8,22 @@ backoff are native's: a failure is reported once and asked for again by the lane
 
 import os
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
 from fscommon.auth.handshake import HelloFields
-from fscommon.errors import AuthenticationError, BraidError, ProtocolError
+from fscommon.errors import AuthenticationError, BraidError, ProtocolError, TransportError
+from fscommon.net.rails import Rail, Rails, agree
 from fscommon.net.stream import FrameStream
 from fscommon.observe.log import Log, RateLimit
-from fscommon.wire.messages import ClusterMap
+from fscommon.wire.admin import BytesPath
+from fscommon.wire.messages import ClusterMap, RdmaOffer
+
+from .rdma import TransportPolicy
+
+RDMA_TIMEOUT_S: Final = 10.0
+RAILS_REFRESH_S: Final = 5.0
 
 Connect = Callable[[str, HelloFields], Awaitable[FrameStream]]
 
@@ -26,15 +33,27 @@ class LaneTable(Protocol):
 
     def node_put(self, node: int, /) -> None: ...
     def target_put(self, target: int, node: int, /) -> None: ...
-    def connection_put(self, lane: int, node: int, fd: int, /) -> None: ...
+    def connection_put(self, lane: int, node: int, fd: int, rdma: int = 0, /) -> None: ...
     def connection_failed(self, lane: int, node: int, /) -> None: ...
+    def rdma_offer(self, rail: int, lane: int, /) -> tuple[int, bytes]: ...
+    def rdma_connect(self, token: int, peer: bytes, /) -> None: ...
+    def rdma_drop(self, token: int, /) -> None: ...
 
 
 class DataConnections:
     def __init__(
-        self, lanes: LaneTable, connect: Connect, name: str, session: Callable[[], int]
+        self,
+        lanes: LaneTable,
+        connect: Connect,
+        name: str,
+        session: Callable[[], int],
+        rails: Rails | None = None,
     ) -> None:
-        """name: of this client, for the servers' logs. session: the present one."""
+        """name: of this client, for the servers' logs. session: the present one. rails: None is TCP
+        alone."""
+        self._rails = rails
+        self._policy = TransportPolicy(required=rails is not None and rails.required)
+        self._by_tcp: set[tuple[int, int]] = set()  # lane, node
         self._lanes = lanes
         self._connect = connect
         self._name = name
@@ -45,6 +64,7 @@ class DataConnections:
         self._wanted: set[tuple[int, int]] = set()
         self._log = Log("data")
         self._failures: dict[int, RateLimit] = {}
+        self._paths: dict[int, BytesPath] = {}
         self.made_count = 0
         self.failed_count = 0
 
@@ -68,29 +88,142 @@ class DataConnections:
 
     async def _make(self, node: int, lane: int) -> None:
         try:
-            fd = await self._open(node, lane)
+            fd, token = await self._open_best(node, lane)
         except BraidError as error:
             self._failed(node, lane, error)
         else:
             self.made_count += 1
-            self._lanes.connection_put(lane, node, fd)
+            self._lanes.connection_put(lane, node, fd, token)
         finally:
             self._wanted.discard((lane, node))
 
-    async def _open(self, node: int, lane: int) -> int:
-        """An authenticated socket, which is the caller's."""
+    async def _open_best(self, node: int, lane: int) -> tuple[int, int]:
+        """An authenticated socket, the caller's, and the queue pair beside it (0: none)."""
+        rails = self._rails
+        if rails is None or not rails.wanted:
+            self._paths[node] = BytesPath(node, "tcp", "transport=tcp")
+            return await self._open_tcp(node, lane), 0
+        now = trio.current_time()
+        failure: BraidError | None = None
+        if self._policy.use_rdma(node, lane, now):
+            try:
+                return await self._open_by_rail(node, lane, rails)
+            except AuthenticationError:
+                raise
+            except BraidError as error:
+                if rails.required:
+                    raise
+                failure = error
+        fd = await self._open_tcp(node, lane)  # fails where the whole server is gone: no news then
+        if failure is not None:
+            self._policy.failed(node, now)
+        self._by_tcp.add((lane, node))
+        self._say(node, "TCP", failure or "RDMA failed a short while ago")
+        return fd, 0
+
+    async def _open_by_rail(self, node: int, lane: int, rails: Rails) -> tuple[int, int]:
+        rail = rails.of_lane(lane)
+        if rail is None:
+            raise TransportError(rails.reason)
+        opened = await self._open_rdma(node, lane, rail)
+        self._by_tcp.discard((lane, node))
+        self._policy.made(node, lane, trio.current_time())
+        self._say(node, "RDMA", rail.choice.port.name)
+        return opened
+
+    def paths(self) -> tuple[BytesPath, ...]:
+        """How bytes go to each node that they went to, for the metaserver's status."""
+        return tuple(path for _, path in sorted(self._paths.items()))
+
+    def _say(self, node: int, transport: str, why: object) -> None:
+        is_news = self._policy.is_news(node, transport)
+        if is_news:
+            self._paths[node] = BytesPath(node, transport.lower(), str(why))
+            self._log.info(f"data goes by {transport}", node=node, because=why)
+
+    async def _open_tcp(self, node: int, lane: int) -> int:
+        stream, hello = await self._greet(node, lane, "data")
+        return self._detached(stream, hello, node, lane)
+
+    async def _open_rdma(self, node: int, lane: int, rail: Rail) -> tuple[int, int]:
+        stream, hello = await self._greet(node, lane, "rdma")
+        token = 0
+        try:
+            token, offer = self._lanes.rdma_offer(rail.number, lane)
+            with trio.fail_after(RDMA_TIMEOUT_S):
+                answer = await agree(stream, RdmaOffer(offer))
+            self._lanes.rdma_connect(token, answer.peer)
+            return self._detached(stream, hello, node, lane), token
+        except BaseException as error:
+            self._lanes.rdma_drop(token)
+            await stream.aclose()
+            if isinstance(error, OSError | ValueError | trio.TooSlowError):
+                if isinstance(error, OSError) and self._rails is not None:
+                    self._rails.failed(rail, error)
+                raise TransportError(f"{rail.choice.port.name}: {error}") from error
+            raise
+
+    async def _greet(self, node: int, lane: int, purpose: str) -> tuple[FrameStream, HelloFields]:
         address = self._addresses.get(node)
         if address is None:
             raise ProtocolError(f"node {node} is not in the cluster map")
         previous = self._previous.get((lane, node), 0)
-        hello = HelloFields("data", self._name, session=self._session(), previous=previous)
-        stream = await self._connect(address, hello)
+        hello = HelloFields(purpose, self._name, session=self._session(), previous=previous)
+        return await self._connect(address, hello), hello
+
+    def _detached(self, stream: FrameStream, hello: HelloFields, node: int, lane: int) -> int:
         fd, early = stream.detach()
         self._previous[lane, node] = hello.connection
         if early:
             os.close(fd)
-            raise ProtocolError(f"{address} spoke before it was asked")
+            raise ProtocolError(f"{self._addresses[node]} spoke before it was asked")
         return fd
+
+    async def watch_rails(self) -> None:
+        """Uses ports that come up, and moves connections back from TCP. Never ends by itself."""
+        rails = self._rails
+        if rails is None or not rails.wanted:
+            return
+        while True:
+            await trio.sleep(RAILS_REFRESH_S)
+            rails.refresh()
+            for lane, node in sorted(self._by_tcp) if rails.rails else ():
+                if self._policy.may_return(node, trio.current_time()):
+                    await self._move_back(node, lane)
+
+    async def _move_back(self, node: int, lane: int) -> None:
+        """From TCP to RDMA; a lane that asks for a connection just now goes its own way."""
+        rails = self._rails
+        if rails is None or (lane, node) in self._wanted:
+            return
+        self._wanted.add((lane, node))
+        try:
+            fd, token = await self._open_by_rail(node, lane, rails)
+        except BraidError:
+            self._policy.failed(node, trio.current_time())
+        else:
+            self._lanes.connection_put(lane, node, fd, token)
+        finally:
+            self._wanted.discard((lane, node))
+
+    async def check(self) -> None:
+        """For a mount that demands RDMA: raises TransportError, with the reason, for a server that
+        has none."""
+        rails = self._rails
+        if rails is None or not rails.required:
+            return
+        if not rails.rails:
+            raise TransportError(f"transport=rdma, but {rails.reason}")
+        for address in sorted(set(self._addresses.values())):
+            hello = HelloFields("rdma", self._name, session=self._session())
+            stream = await self._connect(address, hello)
+            try:
+                with trio.fail_after(RDMA_TIMEOUT_S):
+                    await agree(stream, RdmaOffer(b""))
+            except (BraidError, trio.TooSlowError) as error:
+                raise TransportError(f"transport=rdma, but {address}: {error}") from error
+            finally:
+                await stream.aclose()
 
     def _failed(self, node: int, lane: int, error: BraidError) -> None:
         self.failed_count += 1

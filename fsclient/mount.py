@@ -23,6 +23,8 @@ from fscommon.config.mount_options import MountOptions
 from fscommon.errors import BraidError, ConfigError, FsError, Status
 from fscommon.layout.attributes import Attributes, unpack_attributes
 from fscommon.native import Datapath, make_datapath
+from fscommon.net.rails import Rails, RdmaSettings
+from fscommon.net.rdma import Wishes
 from fscommon.net.stream import FrameStream, connect
 from fscommon.observe.log import Log, start_logging
 from fscommon.tasks import calm_collector, open_tasks, sole_exception
@@ -63,10 +65,25 @@ class Plan:
     options: MountOptions
 
 
+def rdma_settings(options: MountOptions) -> RdmaSettings:
+    """Raises ConfigError."""
+
+    def words(joined: str) -> tuple[str, ...]:
+        return tuple(filter(None, joined.split("+")))
+
+    devices, subnets = words(options.rdma_devices), words(options.rdma_subnets)
+    wishes = Wishes(devices, subnets, options.rdma_gid_index)
+    try:
+        return RdmaSettings(options.transport, wishes, options.rdma_memory_mib)
+    except ValueError as error:
+        raise ConfigError(f"mount options: {error}") from error
+
+
 def mount(plan: Plan, *, foreground: bool) -> int:
     """Mount and serve; the exit code. In the background it returns once the mount serves.
 
     Raises ConfigError for what can be seen to be wrong before anything is started."""
+    rdma_settings(plan.options)
     kernel.check_device()
     kernel.check_mountpoint(plan.mountpoint)
     key = load_key(plan.options.key_file)
@@ -164,15 +181,18 @@ class MountedClient:
             believe_names_s=self._plan.options.entry_timeout,
         )
         data = self._data = DataConnections(
-            datapath, self._connect, self._node, lambda: meta.core.session
-        )
+            datapath, self._connect, self._node, lambda: meta.core.session,
+            self._make_rails(datapath),
+        )  # fmt: skip
         if self._map is not None:
             data.map_changed(self._map)
+        await data.check()
         options = self._plan.options
         times = CacheTimes(options.entry_timeout, options.attr_timeout)
         operations = Operations(files, datapath, root.ino, times)
         await self._mount(datapath)
         meta.traffic = lambda: _traffic(datapath)
+        meta.paths = data.paths
         try:
             fuse = FuseSession(operations, datapath.start(root.ino))
             calls = Calls(operations, files, datapath, times, tasks)
@@ -180,6 +200,7 @@ class MountedClient:
             tasks.start_soon(files.closer.run)
             tasks.start_soon(self._run_fuse, fuse)
             tasks.start_soon(self._watch_signals, signals)
+            tasks.start_soon(data.watch_rails)
             async with self._metrics(operations, meta, data, datapath, tasks):
                 await self._announce(reporter, meta)
                 await self._ended.wait()
@@ -202,6 +223,11 @@ class MountedClient:
             session=meta.core.session,
         )
         return datapath
+
+    def _make_rails(self, datapath: Datapath) -> Rails:
+        rails = Rails(datapath, rdma_settings(self._plan.options), Log("rdma"))
+        rails.refresh()
+        return rails
 
     async def _mount(self, datapath: Datapath) -> None:
         plan = self._plan

@@ -13,7 +13,7 @@ from typing import Final
 
 from fscommon.limits import SOLE_LEASE_S
 from fscommon.types import Ino, RequestId, SessionId
-from fscommon.wire.admin import NO_TRAFFIC, Traffic
+from fscommon.wire.admin import NO_TRAFFIC, BytesPath, Traffic
 
 SYSTEM_SESSION: Final = SessionId(0)  # the metaserver's own transactions
 _OPENS_MAX: Final = 1 << 20  # per session
@@ -34,6 +34,7 @@ class Session:
     condemned: bool = False  # an administrator wants it evicted
     requests: int = 0  # since this metaserver started
     traffic: Traffic = NO_TRAFFIC  # as the client said
+    paths: tuple[BytesPath, ...] = ()  # as the client said
     reported_s: float | None = None  # when it did
 
 

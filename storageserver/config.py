@@ -7,6 +7,8 @@ from typing import Final
 from fscommon.config import ByteSize
 from fscommon.errors import ConfigError
 from fscommon.net.address import METASERVER_PORT, STORAGESERVER_PORT, Address, parse_address
+from fscommon.net.rails import RdmaSettings
+from fscommon.net.rdma import Wishes
 
 IO_ENGINES: Final = ("auto", "uring", "syscall")
 LANES_MAX: Final = 64
@@ -35,6 +37,11 @@ class StorageServerConfig:
     log_file: str = ""  # empty: stderr
     io_engine: str = "auto"
     lanes: int = 0  # 0: as many as cores, at most 8
+    transport: str = "auto"  # or rdma: do not start without it; or tcp
+    rdma_devices: tuple[str, ...] = ()  # patterns, as "mlx5_0:1" or "mlx5_bond_*"; none: all
+    rdma_subnets: tuple[str, ...] = ()
+    rdma_gid_index: int = -1
+    rdma_memory_mib: int = 256  # registered for payloads, on each port
 
     def __post_init__(self) -> None:
         if not 0 < len(self.name) <= NAME_LENGTH_MAX:
@@ -43,8 +50,14 @@ class StorageServerConfig:
             raise ValueError(f"io_engine must be one of {', '.join(IO_ENGINES)}")
         if not 0 <= self.lanes <= LANES_MAX:
             raise ValueError(f"lanes must be from 0 to {LANES_MAX}")
+        self.rdma()
         self._check_targets()
         self._check_addresses()
+
+    def rdma(self) -> RdmaSettings:
+        """Raises ValueError."""
+        wishes = Wishes(self.rdma_devices, self.rdma_subnets, self.rdma_gid_index)
+        return RdmaSettings(self.transport, wishes, self.rdma_memory_mib)
 
     def metaserver_addresses(self) -> tuple[Address, ...]:
         return tuple(parse_address(text) for text in self.metaservers)

@@ -11,33 +11,77 @@ import trio
 
 from fscommon.errors import ProtocolError
 from fscommon.native import ChunkServer
+from fscommon.net.rails import Rails, answer_offer, gid_of, receive_offer
 from fscommon.net.serve import Peer
 from fscommon.net.stream import FrameStream
 from fscommon.observe.log import Log
+from fscommon.wire.messages import RdmaAnswer, RdmaOffer
 from storageserver.membership import Membership
 from storageserver.tables import Tables
 
 UNKNOWN_SESSION_WAIT_S: Final = 2.0
 HEARTBEATS_TO_WAIT: Final = 2  # the first may have been on its way before the session opened
-_PURPOSES: Final = ("data", "server")
+_PURPOSES: Final = ("data", "rdma", "server")
+OFFER_WAIT_S: Final = 10.0
 
 
 class Connections:
     def __init__(
-        self, native: ChunkServer, tables: Tables, membership: Membership, log: Log
+        self, native: ChunkServer, tables: Tables, membership: Membership, rails: Rails, log: Log
     ) -> None:
         self._native = native
         self._tables = tables
         self._membership = membership
+        self._rails = rails
         self._log = log
 
     async def admit(self, peer: Peer, stream: FrameStream) -> None:
         """on_connection of fscommon.net.serve."""
         if peer.purpose not in _PURPOSES:
             raise ProtocolError(f"a storage server takes no connections for '{peer.purpose}'")
+        if peer.purpose == "rdma":
+            await self._admit_rdma(peer, stream)
+            return
         if peer.purpose == "data":
             await self._wait_for_session(peer.session)
         self._adopt(peer, stream)
+
+    async def _admit_rdma(self, peer: Peer, stream: FrameStream) -> None:
+        """Agree on queue pairs; where that fails the client is told why, and comes by TCP."""
+        with trio.fail_after(OFFER_WAIT_S):
+            asked, offer = await receive_offer(stream)
+            if not offer.peer:
+                await answer_offer(stream, asked, self._probe())
+                return
+            await self._wait_for_session(peer.session)
+            token, answer = self._agree(peer, offer)
+            try:
+                await answer_offer(stream, asked, answer)
+            except BaseException:
+                self._native.rdma_drop(token)
+                raise
+        if token:
+            self._adopt(peer, stream, token)
+
+    def _probe(self) -> RdmaAnswer:
+        by = ", ".join(f"{rail.choice.port.name} {rail.choice.gid}" for rail in self._rails.rails)
+        return RdmaAnswer(b"", "" if by else self._rails.reason, by)
+
+    def _agree(self, peer: Peer, offer: RdmaOffer) -> tuple[int, RdmaAnswer]:
+        """The token of a connected queue pair; 0 with the reason why there is none."""
+        rail = self._rails.nearest(gid_of(offer.peer))
+        if rail is None:
+            return 0, RdmaAnswer(b"", self._rails.reason)
+        token = 0
+        try:
+            token, local = self._native.rdma_offer(rail.number, peer.session, peer.previous)
+            self._native.rdma_connect(token, offer.peer)
+        except (OSError, ValueError) as error:
+            self._native.rdma_drop(token)
+            if isinstance(error, OSError):
+                self._rails.failed(rail, error)
+            return 0, RdmaAnswer(b"", f"{rail.choice.port.name}: {error}")
+        return token, RdmaAnswer(local, by=f"{rail.choice.port.name} {rail.choice.gid}")
 
     async def _wait_for_session(self, session: int) -> None:
         with trio.move_on_after(UNKNOWN_SESSION_WAIT_S):
@@ -48,17 +92,19 @@ class Connections:
                 self._membership.hurry()
                 await refreshed.wait()
 
-    def _adopt(self, peer: Peer, stream: FrameStream) -> None:
+    def _adopt(self, peer: Peer, stream: FrameStream, rdma: int = 0) -> None:
         fd, early = stream.detach()
         if early:
             os.close(fd)
+            self._native.rdma_drop(rdma)
             raise ProtocolError("bytes came before the handshake had ended")
         self._native.adopt(  # owns fd from here on, also when it refuses
             fd,
-            purpose=peer.purpose,
+            purpose="data" if rdma else peer.purpose,
             session=peer.session,
             connection=peer.connection,
             previous=peer.previous,
+            rdma=rdma,
         )
         self._log.debug(
             "connection adopted", peer=peer.address, node=peer.node, purpose=peer.purpose,

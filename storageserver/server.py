@@ -17,6 +17,7 @@ from fscommon.auth.key import load_key
 from fscommon.errors import ConfigError
 from fscommon.native import ChunkServer, make_chunk_server
 from fscommon.net.address import STORAGESERVER_PORT, Address, parse_address
+from fscommon.net.rails import Rails
 from fscommon.net.serve import serve
 from fscommon.net.tcp import TcpTransport
 from fscommon.net.transport import Transport
@@ -31,6 +32,7 @@ from storageserver.targets import Targets
 
 PROGRAM: Final = "braidfs-storageserver"
 STOP_DEADLINE_MS: Final = 20_000
+RAILS_REFRESH_S: Final = 5.0
 
 
 class StorageServer:
@@ -56,7 +58,10 @@ class StorageServer:
         self._membership = Membership(metaservers, self._file, log=log, metrics=metrics)
         self._targets = Targets(native, log, metrics)
         self._tables = Tables(native, self._targets)
-        self._connections = Connections(native, self._tables, self._membership, log)
+        self._rails = Rails(native, config.rdma(), log)
+        self._connections = Connections(
+            native, self._tables, self._membership, self._rails, log
+        )
         self._events = NativeEvents(native, log, metrics)
 
     async def run(self) -> None:
@@ -67,6 +72,8 @@ class StorageServer:
             nursery.start_soon(self._events.run)
             state = await self._open_targets()
             self._native.start()
+            self._open_rails()
+            nursery.start_soon(self._watch_rails)
             try:
                 await self._serve(state)
             finally:
@@ -77,6 +84,17 @@ class StorageServer:
     async def _cancel_when_stopping(self, scope: trio.CancelScope) -> None:
         await self._service.stopping.wait()
         scope.cancel()
+
+    def _open_rails(self) -> None:
+        self._rails.refresh()
+        if self._rails.required and not self._rails.rails:
+            raise ConfigError(f"transport is rdma, but: {self._rails.reason}")
+
+    async def _watch_rails(self) -> None:
+        """Ports that come up, or back, are used by connections made after that."""
+        while True:
+            await trio.sleep(RAILS_REFRESH_S)
+            self._rails.refresh()
 
     async def _open_targets(self) -> NodeState:
         state = self._file.load()

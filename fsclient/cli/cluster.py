@@ -66,7 +66,19 @@ def client_json(client: ClientStatus) -> dict[str, Any]:
         "requests": client.requests,
         "seconds_since_report": round(client.seconds_since_report, 3),
         **traffic_json(client.traffic),
+        "paths": [
+            {"node": path.node, "transport": path.transport, "because": path.because}
+            for path in client.paths
+        ],
     }
+
+
+def paths_text(client: ClientStatus) -> str:
+    """Which way the client's bytes go, in few words."""
+    by_rdma = [path for path in client.paths if path.transport == "rdma"]
+    if len(by_rdma) == len(client.paths):
+        return "RDMA" if by_rdma else "-"
+    return f"RDMA {len(by_rdma)}/{len(client.paths)}, else TCP" if by_rdma else "TCP"
 
 
 def session_text(session: int) -> str:

@@ -18,6 +18,7 @@ from .key import key
 from .layout import layout
 from .lock import lock
 from .mounting import mount
+from .net import net
 from .node import node
 from .space import df, du
 from .stat import stat
@@ -27,8 +28,8 @@ from .target import target
 from .top import top
 
 VERBS: tuple[click.Command, ...] = (
-    client, completion, config, df, du, find, key, layout, lock, mount, node, stat, status,
-    support, target, top,
+    client, completion, config, df, du, find, key, layout, lock, mount, net, node, stat,
+    status, support, target, top,
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from fscommon.wire.messages import StatusReply
 
-from .cluster import ask_status, client_json, node_json, session_text, target_json
+from .cluster import ask_status, client_json, node_json, paths_text, session_text, target_json
 from .frame import EXIT_DONE, EXIT_UNHEALTHY, Command, Reach, json_option, reaching, show
 from .health import Problem, Severity, overall, problems_of
 from .words import bar, duration, number, size, table
@@ -111,13 +111,14 @@ def _print_clients(console: Console, reply: StatusReply) -> None:
     rows = [
         (
             session_text(client.session), client.node, str(client.opens),
-            number(client.requests), f"{duration(client.seconds_since_renewal)} ago",
+            number(client.requests), paths_text(client),
+            f"{duration(client.seconds_since_renewal)} ago",
         )
         for client in reply.clients[:CLIENTS_SHOWN]
     ]  # fmt: skip
     console.print(f"\n{len(reply.clients)} clients")
     if rows:
-        columns = ("session", "client", "open", "requests", "heard")
+        columns = ("session", "client", "open", "requests", "bytes by", "heard")
         console.print(table(columns, rows, right="open,requests,heard"))
     if len(reply.clients) > CLIENTS_SHOWN:
         more = len(reply.clients) - CLIENTS_SHOWN

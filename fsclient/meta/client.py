@@ -23,7 +23,7 @@ from fscommon.errors import (
     TransportError,
 )
 from fscommon.tasks import open_tasks
-from fscommon.wire.admin import Traffic
+from fscommon.wire.admin import BytesPath, Traffic
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import Frame
 from fscommon.wire.messages import ClusterMap, Empty, SessionRenew, SessionRenewed
@@ -90,6 +90,7 @@ class MetaClient:
         self._last_heard = 0.0
         self.connection_count = 0
         self.traffic: Callable[[], Traffic] = Traffic  # what the mount moved, for the heartbeat
+        self.paths: Callable[[], tuple[BytesPath, ...]] = tuple  # and how
         self._timer = trio.CancelScope()
 
     # ---- callers ------------------------------------------------------------------------------
@@ -285,7 +286,7 @@ class MetaClient:
 
     def _renew(self) -> None:
         """The heartbeat. Its reply is the cluster map and, in its header, what became durable."""
-        body = encode(SessionRenew(self.core.answered(), self.traffic()))
+        body = encode(SessionRenew(self.core.answered(), self.traffic(), self.paths()))
         self.core.submit(Op.SESSION_RENEW, body, self._renewed, NEVER)
 
     def _renewed(self, error: FsError | None, body: bytes) -> None:

@@ -26,7 +26,7 @@ from fscommon.wire.ops import Op
 
 NONCE_SIZE: Final = 32
 NODE_LENGTH_MAX: Final = 255
-PURPOSES: Final = ("meta", "recall", "data", "server", "admin")
+PURPOSES: Final = ("meta", "recall", "data", "rdma", "server", "admin")
 
 _CLIENT: Final = b"braidfs client"
 _SERVER: Final = b"braidfs server"

@@ -32,6 +32,11 @@ class MountOptions:
     metrics_listen: str = ""
     log_file: str = ""
     log_level: str = "info"
+    transport: str = "auto"  # or rdma: refuse to mount without it; or tcp
+    rdma_devices: str = ""  # names joined by "+", as mlx5_0:1+mlx5_bond_*
+    rdma_subnets: str = ""  # joined by "+"
+    rdma_gid_index: int = -1
+    rdma_memory_mib: int = 256
     kernel_words: str = ""
 
 
@@ -43,6 +48,8 @@ _BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "readahead_kib": (0, 1 << 20),
     "dirty_mib": (1, 1 << 20),
     "held_mib": (0, 1 << 20),
+    "rdma_gid_index": (-1, 255),
+    "rdma_memory_mib": (32, 1 << 16),
 }
 _IGNORED_WORDS: Final = (
     "_netdev allow_other async atime auto blksize bg default_permissions defaults diratime "

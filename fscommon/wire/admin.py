@@ -28,6 +28,15 @@ NO_TRAFFIC: Final = Traffic()
 
 
 @dataclass(frozen=True, slots=True)
+class BytesPath:
+    """How a client's bytes go to one storage server, and why not better."""
+
+    node: int
+    transport: str  # "rdma" or "tcp"
+    because: str  # the rail; of TCP: why not RDMA
+
+
+@dataclass(frozen=True, slots=True)
 class NodeStatus:
     """A storage server. is_current: it has today's table of sessions."""
 
@@ -63,6 +72,7 @@ class ClientStatus:
     replaying: bool
     traffic: Traffic
     seconds_since_report: float
+    paths: tuple[BytesPath, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

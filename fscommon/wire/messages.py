@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from fscommon.wire.admin import (
     NO_TRAFFIC,
+    BytesPath,
     ClientStatus,
     Evict,
     Inspect,
@@ -68,7 +69,8 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First frame on a connection. purpose: "meta", "recall", "data", "server" or "admin"."""
+    """First frame on a connection. purpose: "meta", "recall", "data", "rdma", "server" or
+    "admin". "rdma" is "data" whose frames go over a queue pair; Op.RDMA follows."""
 
     purpose: str
     node: str  # name for logs, at most 255 characters
@@ -91,6 +93,24 @@ class Auth:
 @dataclass(frozen=True, slots=True)
 class AuthReply:
     mac: bytes  # HMAC-SHA256(key, "braidfs server" || transcript)
+
+
+@dataclass(frozen=True, slots=True)
+class RdmaOffer:
+    """First request on a connection of purpose "rdma": the client's queue pair as native describes
+    it. Empty: a question only, whether and by what the server would agree."""
+
+    peer: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RdmaAnswer:
+    """The server's queue pair, connected to the client's; or a reason and no queue pair. by: the
+    port and address it uses, for people."""
+
+    peer: bytes
+    reason: str = ""
+    by: str = ""
 
 
 # ---- namespace -------------------------------------------------------------------------------
@@ -404,6 +424,7 @@ class SessionOpened:
 class SessionRenew:
     answered: int
     traffic: Traffic = NO_TRAFFIC
+    paths: tuple[BytesPath, ...] = ()  # by nodes; the metaserver keeps the first 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -509,6 +530,7 @@ BODIES: dict[Op, tuple[type, type]] = {
     Op.HELLO: (Hello, HelloReply),
     Op.AUTH: (Auth, AuthReply),
     Op.PING: (Empty, Empty),
+    Op.RDMA: (RdmaOffer, RdmaAnswer),
     Op.LOOKUP: (Lookup, Entry),
     Op.GETATTR: (GetAttr, Entry),
     Op.SETATTR: (SetAttr, Opened),

@@ -16,6 +16,7 @@ class Op(IntEnum):
     HELLO = 1
     AUTH = 2
     PING = 3
+    RDMA = 4
 
     READ = 16
     WRITE = 17
@@ -91,6 +92,7 @@ SPECS: dict[Op, Spec] = {
     Op.HELLO: Spec(Retry.NEVER),
     Op.AUTH: Spec(Retry.NEVER),
     Op.PING: _SAFE,
+    Op.RDMA: Spec(Retry.NEVER),
     Op.READ: _SAFE,
     Op.WRITE: Spec(Retry.IF_IDEMPOTENT),
     Op.SYNC: _SAFE,

@@ -6,6 +6,7 @@ its client, which replays and says REPLAY_DONE; until all have, new clients wait
 
 from fscommon.errors import FsError, Status
 from fscommon.types import Ino, SessionId, Txn
+from fscommon.wire.admin import BytesPath
 from fscommon.wire.codec import encode
 from fscommon.wire.messages import Empty, SessionOpen, SessionOpened, SessionRenew, SessionRenewed
 from metaserver.context import Context
@@ -14,6 +15,8 @@ from metaserver.sessions import Session
 from metaserver.transaction import Transaction
 
 _NODE_NAME_LENGTH_MAX = 255
+_PATHS_MAX = 1024
+_PATH_TEXT_LENGTH_MAX = 200
 
 
 def session_open(tx: Transaction, request: SessionOpen, context: Context) -> SessionOpened:
@@ -66,6 +69,14 @@ def session_renew(tx: Transaction, request: SessionRenew, context: Context) -> S
     session = context.services.sessions.get(context.session)
     if session is not None:
         session.traffic, session.reported_s = request.traffic, context.now_s
+        session.paths = tuple(
+            BytesPath(
+                path.node,
+                path.transport[:_PATH_TEXT_LENGTH_MAX],
+                path.because[:_PATH_TEXT_LENGTH_MAX],
+            )
+            for path in request.paths[:_PATHS_MAX]
+        )
     return SessionRenewed(context.services.membership.map())
 
 

@@ -45,6 +45,7 @@ def _client(session: Session, context: Context) -> ClientStatus:
         replaying=session.replaying,
         traffic=session.traffic,
         seconds_since_report=-1.0 if reported_s is None else max(0.0, context.now_s - reported_s),
+        paths=session.paths,
     )
 
 

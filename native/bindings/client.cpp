@@ -12,6 +12,7 @@
 #include <string>
 
 #include "client/datapath.h"
+#include "rdma.h"
 
 namespace nb = nanobind;
 using nb::literals::operator""_a;
@@ -81,11 +82,33 @@ void attach(Datapath& path, int fuse_fd) {
   checked(path.attach(braidfs::net::UniqueFd(fuse_fd)), "/dev/fuse");
 }
 
-void connection_put(Datapath& path, uint32_t lane, uint32_t node, int fd) {
+int rdma_open(Datapath& path, const std::string& device, uint8_t port, uint8_t gid_index,
+              uint32_t memory_mib) {
+  std::string reason;
+  const auto address = braidfs::bindings::rdma_address(device, port, gid_index);
+  const int rail = unlocked([&] {
+    return path.rails().open(address, path.core().lane_count(), uint64_t{memory_mib} << 20, false,
+                             reason);
+  });
+  if (rail < 0) braidfs::bindings::raise_rdma_error(-rail, reason);
+  return rail;
+}
+
+nb::tuple rdma_offer(Datapath& path, uint32_t rail, uint32_t lane) {
+  uint64_t token = 0;
+  braidfs::rdma::Peer local;
+  const int error = unlocked([&] { return path.rails().offer(rail, lane, token, local); });
+  return braidfs::bindings::offer_tuple(error, token, local);
+}
+
+void connection_put(Datapath& path, uint32_t lane, uint32_t node, int fd, uint64_t rdma) {
   checked(fd >= 0, "fd is negative");
   braidfs::net::UniqueFd socket(fd);
-  const bool taken =
-      unlocked([&] { return path.core().connection_put(lane, node, std::move(socket)); });
+  auto claim = path.rails().claim(rdma);
+  checked(rdma == 0 || (claim.channel && claim.lane == lane), "no queue pair has this token");
+  const bool taken = unlocked([&] {
+    return path.core().connection_put(lane, node, std::move(socket), std::move(claim.channel));
+  });
   checked(taken, "no such lane");
 }
 
@@ -193,6 +216,7 @@ void bind_life_cycle(nb::class_<Datapath>& type) {
 }
 
 void bind_cluster(nb::class_<Datapath>& type) {
+  braidfs::bindings::bind_rdma(type);
   type.def("node_put", [](Datapath& path, uint32_t node) { path.core().node_put(node); }, "node"_a,
            ReleaseGil())
       .def("target_put",
@@ -200,7 +224,10 @@ void bind_cluster(nb::class_<Datapath>& type) {
              path.core().target_put(target, node);
            },
            "target"_a, "node"_a, ReleaseGil())
-      .def("connection_put", &connection_put, "lane"_a, "node"_a, "fd"_a)
+      .def("connection_put", &connection_put, "lane"_a, "node"_a, "fd"_a, "rdma"_a = 0)
+      .def("rdma_open", &rdma_open, "device"_a, "port"_a, "gid_index"_a, "memory_mib"_a)
+      .def("rdma_offer", &rdma_offer, "rail"_a, "lane"_a,
+           nb::sig("def rdma_offer(self, rail: int, lane: int) -> tuple[int, bytes]"))
       .def("connection_failed",
            [](Datapath& path, uint32_t lane, uint32_t node) {
              checked(unlocked([&] { return path.core().connection_failed(lane, node); }),

@@ -14,6 +14,7 @@
 #include <tuple>
 #include <vector>
 
+#include "rdma.h"
 #include "server/chunk_server.h"
 
 namespace nb = nanobind;
@@ -110,8 +111,32 @@ nb::tuple target_info(ChunkServer& server, size_t index) {
                         figures.bytes_total, figures.bytes_free, figures.objects, figures.errors);
 }
 
+int rdma_open(ChunkServer& server, const std::string& device, uint8_t port, uint8_t gid_index,
+              uint32_t memory_mib) {
+  std::string reason;
+  int rail = 0;
+  {
+    const nb::gil_scoped_release released;
+    rail = server.rdma_open(braidfs::bindings::rdma_address(device, port, gid_index),
+                            uint64_t{memory_mib} << 20, reason);
+  }
+  if (rail < 0) braidfs::bindings::raise_rdma_error(-rail, reason);
+  return rail;
+}
+
+nb::tuple rdma_offer(ChunkServer& server, uint32_t rail, uint64_t session, uint64_t previous) {
+  uint64_t token = 0;
+  braidfs::rdma::Peer local;
+  int error = 0;
+  {
+    const nb::gil_scoped_release released;
+    error = server.rdma_offer(rail, session, previous, token, local);
+  }
+  return braidfs::bindings::offer_tuple(error, token, local);
+}
+
 void adopt(ChunkServer& server, int fd, const std::string& purpose, uint64_t session,
-           uint64_t connection, uint64_t previous) {
+           uint64_t connection, uint64_t previous, uint64_t rdma) {
   if (fd < 0) throw nb::value_error("fd is negative");
   braidfs::net::UniqueFd owned(fd);
   if (purpose != "data" && purpose != "server") {
@@ -122,7 +147,8 @@ void adopt(ChunkServer& server, int fd, const std::string& purpose, uint64_t ses
                 .purpose = purpose == "server" ? Purpose::kServer : Purpose::kData,
                 .session = session,
                 .connection = connection,
-                .previous = previous});
+                .previous = previous},
+               rdma);
 }
 
 nb::list reap(ChunkServer& server, size_t count_max) {
@@ -150,8 +176,9 @@ using ReleaseGil = nb::call_guard<nb::gil_scoped_release>;
 }  // namespace
 
 void bind_server(nb::module_& module) {
-  nb::class_<ChunkServer>(module, "ChunkServer", "The data plane of one storage server.")
-      .def(nb::new_([](size_t lane_count, const std::string& io) {
+  nb::class_<ChunkServer> type(module, "ChunkServer", "The data plane of one storage server.");
+  braidfs::bindings::bind_rdma(type);
+  type.def(nb::new_([](size_t lane_count, const std::string& io) {
              return make_server(lane_count, io);
            }),
            nb::kw_only(), "lane_count"_a, "io"_a)
@@ -173,7 +200,11 @@ void bind_server(nb::module_& module) {
       .def("fence", &ChunkServer::fence, "session"_a, ReleaseGil())
       .def("map_epoch", &ChunkServer::map_epoch, "epoch"_a)
       .def("adopt", &adopt, "fd"_a, nb::kw_only(), "purpose"_a, "session"_a, "connection"_a,
-           "previous"_a)
+           "previous"_a, "rdma"_a = 0)
+      .def("rdma_open", &rdma_open, "device"_a, "port"_a, "gid_index"_a, "memory_mib"_a)
+      .def("rdma_offer", &rdma_offer, "rail"_a, "session"_a, "previous"_a,
+           nb::sig("def rdma_offer(self, rail: int, session: int, previous: int) "
+                   "-> tuple[int, bytes]"))
       .def("events_fd", [](ChunkServer& server) { return server.events().fd(); })
       .def("reap", &reap, "count_max"_a,
            nb::sig("def reap(self, count_max: int) "

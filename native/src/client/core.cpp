@@ -140,10 +140,13 @@ void Core::target_put(uint32_t target, uint32_t node) {
   }
 }
 
-bool Core::connection_put(uint32_t lane, uint32_t node, net::UniqueFd socket) {
+bool Core::connection_put(uint32_t lane, uint32_t node, net::UniqueFd socket,
+                          std::shared_ptr<rdma::Channel> channel) {
   if (lane >= lanes_.size()) return false;
   auto shared = std::make_shared<net::UniqueFd>(std::move(socket));
-  lanes_[lane]->post([node, shared](Lane& at) { at.connection_put(node, std::move(*shared)); });
+  lanes_[lane]->post([node, shared, channel](Lane& at) {
+    at.connection_put(node, std::move(*shared), channel);
+  });
   return true;
 }
 

@@ -23,6 +23,7 @@
 #include "client/pieces.h"
 #include "client/tables.h"
 #include "fuse/request.h"
+#include "rdma/rails.h"
 
 namespace braidfs::client {
 
@@ -60,7 +61,9 @@ class Core final : public fuse::DataHandler {
   // ---- the cluster ----
   void node_put(uint32_t node);
   void target_put(uint32_t target, uint32_t node);
-  bool connection_put(uint32_t lane, uint32_t node, net::UniqueFd socket);  // false: no such lane
+  // False: no such lane. Frames go over the channel when there is one.
+  bool connection_put(uint32_t lane, uint32_t node, net::UniqueFd socket,
+                      std::shared_ptr<rdma::Channel> channel = {});
   bool connection_failed(uint32_t lane, uint32_t node);
 
   // ---- tables; false: malformed records, or the table is full ----
@@ -83,6 +86,7 @@ class Core final : public fuse::DataHandler {
   std::vector<std::pair<std::string, uint64_t>> counters();
 
   // ---- for lanes and operations ----
+  rdma::Rails& rails() noexcept { return rails_; }
   EventQueue& events() noexcept { return events_; }
   int events_fd() const noexcept { return events_.fd(); }
   Memory& memory() noexcept { return memory_; }
@@ -143,6 +147,7 @@ class Core final : public fuse::DataHandler {
   uint64_t commit_token_ = uint64_t{1} << 62;                    // apart from Python's own tokens
 
   std::atomic<bool> stopped_ = false;
+  rdma::Rails rails_;  // outlives the lanes
   std::vector<std::unique_ptr<Lane>> lanes_;  // last: they end first
 };
 

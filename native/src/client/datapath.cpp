@@ -44,6 +44,9 @@ void Datapath::stop(uint32_t deadline_ms) {
 
 std::vector<std::pair<std::string, uint64_t>> Datapath::counters() {
   auto all = core_.counters();
+  std::map<std::string, uint64_t> rdma;
+  core_.rails().add_counters(rdma);
+  all.insert(all.end(), rdma.begin(), rdma.end());
   const auto fuse = session_.counters();
   all.insert(all.end(), fuse.begin(), fuse.end());
   return all;

@@ -53,6 +53,7 @@ class Datapath final : private fuse::SessionObserver {
 
   // Cluster, tables, commits: the methods of Core under the names of INTERFACES.md.
   Core& core() noexcept { return core_; }
+  rdma::Rails& rails() noexcept { return core_.rails(); }
 
   std::optional<fuse::Upcall> upcall(uint32_t slot) const { return session_.upcall(slot); }
   // 0, -EINVAL or -EAGAIN.

@@ -88,9 +88,10 @@ void Lane::target_put(uint32_t target, uint32_t node) {
   node_of_target_[target] = node;
 }
 
-void Lane::connection_put(uint32_t node, net::UniqueFd socket) {
+void Lane::connection_put(uint32_t node, net::UniqueFd socket,
+                          std::shared_ptr<rdma::Channel> channel) {
   node_put(node);
-  links_[node]->adopt(std::move(socket));
+  links_[node]->adopt(std::move(socket), std::move(channel));
 }
 
 void Lane::connection_failed(uint32_t node) {

@@ -59,7 +59,7 @@ class Lane {
 
   void node_put(uint32_t node);
   void target_put(uint32_t target, uint32_t node);
-  void connection_put(uint32_t node, net::UniqueFd socket);
+  void connection_put(uint32_t node, net::UniqueFd socket, std::shared_ptr<rdma::Channel> channel);
   void connection_failed(uint32_t node);
   void ask_for_connection(uint32_t node);
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "client/lane.h"
+#include "rdma/rdma_stream.h"
 
 namespace braidfs::client {
 
@@ -66,10 +67,11 @@ void Link::ask_for_connection(Clock::time_point now) {
   lane_.ask_for_connection(node_);
 }
 
-void Link::adopt(net::UniqueFd socket) {
+void Link::adopt(net::UniqueFd socket, std::shared_ptr<rdma::Channel> channel) {
   if (stream_) requeue_unanswered();
   asked_ = false;
-  stream_ = std::make_unique<net::FrameStream>(lane_.loop(), std::move(socket), *this);
+  stream_.reset();  // what it lent is back before its successor begins
+  stream_ = rdma::open_stream(lane_.loop(), std::move(socket), std::move(channel), *this);
   if (const int error = stream_->start(); error != 0) {
     stream_.reset();
     return connect_failed();
@@ -113,6 +115,7 @@ bool Link::send(Call* call) {
   frame.header = header_of(*call);
   frame.body = call->view->capability;
   frame.payload = call->payload;
+  if (call->op == Op::kRead) frame.reply_length_max = call->length;
   if (call->op == Op::kWrite) {
     sums_.resize(blocks_touched(call->offset, call->length));
     hash_blocks(call->offset, call->payload, sums_);

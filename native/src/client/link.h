@@ -17,7 +17,9 @@
 #include <vector>
 
 #include "client/call.h"
-#include "net/frame_stream.h"
+#include "net/stream.h"
+#include "net/unique_fd.h"
+#include "rdma/channel.h"
 
 namespace braidfs::client {
 
@@ -35,7 +37,7 @@ class Link final : public net::StreamSink {
   size_t waiting() const noexcept { return reads_.size() + writes_.size(); }
 
   void submit(Call* call);
-  void adopt(net::UniqueFd socket);
+  void adopt(net::UniqueFd socket, std::shared_ptr<rdma::Channel> channel);
   void connect_failed();
   // Once per lane tick: deadlines, silence, reconnecting.
   void tick(Clock::time_point now);
@@ -66,7 +68,7 @@ class Link final : public net::StreamSink {
 
   Lane& lane_;
   const uint32_t node_;
-  std::unique_ptr<net::FrameStream> stream_;
+  std::unique_ptr<net::Stream> stream_;
   std::vector<Call*> slots_;     // by request_id % kSlotCount
   std::vector<uint32_t> free_;   // slot numbers
   uint64_t rounds_ = 1;

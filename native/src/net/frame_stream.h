@@ -17,62 +17,31 @@
 #include "net/buffer_pool.h"
 #include "net/event_loop.h"
 #include "net/frame_parser.h"
+#include "net/stream.h"
 #include "net/unique_fd.h"
 
 namespace braidfs::net {
 
-struct StreamLimits {
-  uint32_t body_length_max = 64u << 10;  // capability and the sums of 16 MiB fit
-  uint32_t payload_length_max = limits::kFramePayloadLengthMax;
-  uint32_t frames_queued_max = 2 * limits::kRequestsInFlightMax;
-  size_t bytes_queued_max = 256u << 20;  // payload bytes waiting to be sent
-};
-
-class StreamSink : public FrameSink {
- public:
-  // error: 0 the peer closed between frames, else an errno (EPROTO: it broke the protocol).
-  virtual void closed(int error, const std::string& reason) = 0;
-  // The send queue fell below half of its bounds after send() had returned false.
-  virtual void sendable() {}
-};
-
-// A frame to be sent. The stream fills in the lengths and checksums of the header.
-struct OutFrame {
-  FrameHeader header{};
-  std::span<const std::byte> body{};        // copied by send()
-  std::span<const std::byte> body_tail{};   // copied after body (sums after a capability)
-  std::span<const std::byte> payload{};     // referenced until sent
-  BufferPool::Lease lease{};                // keeps payload, if it came from a pool
-  std::shared_ptr<const void> keep{};       // or this does
-};
-
-class FrameStream {
+class FrameStream final : public Stream {
  public:
   FrameStream(EventLoop& loop, UniqueFd socket, StreamSink& sink, StreamLimits limits = {});
-  ~FrameStream();
+  ~FrameStream() override;
   FrameStream(const FrameStream&) = delete;
   FrameStream& operator=(const FrameStream&) = delete;
 
-  // Makes the socket non-blocking and begins to receive. 0 or -errno.
-  int start();
+  // Makes the socket non-blocking and begins to receive.
+  int start() override;
 
-  // Queues a frame; sent at the end of the turn. False, and `frame` untouched, when a bound is
-  // reached (sendable() will tell) or the stream is closed.
-  [[nodiscard]] bool send(OutFrame&& frame);
-  // Sends what is queued now instead of at the end of the turn.
-  void flush();
+  [[nodiscard]] bool send(OutFrame&& frame) override;
+  void flush() override;
+  void resume() override;
+  void receive(bool on) override;
+  void cut(int error, std::string reason) override;
 
-  // After payload_buffer() said kPause.
-  void resume();
-  // Stops and starts receiving, for back pressure by the owner.
-  void receive(bool on);
-  // Cuts the connection: closed(error, reason) at the end of the turn.
-  void cut(int error, std::string reason);
-
-  bool is_open() const noexcept { return !cut_; }
-  size_t frames_queued() const noexcept { return count_; }
-  size_t bytes_queued() const noexcept { return bytes_queued_; }
-  Clock::time_point received_at() const noexcept { return received_at_; }
+  bool is_open() const noexcept override { return !cut_; }
+  size_t frames_queued() const noexcept override { return count_; }
+  size_t bytes_queued() const noexcept override { return bytes_queued_; }
+  Clock::time_point received_at() const noexcept override { return received_at_; }
 
  private:
   struct Slot {

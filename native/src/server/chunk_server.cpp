@@ -197,18 +197,52 @@ Lane& ChunkServer::lane_for(const Adoption& adoption, size_t& index) {
   return *lanes_[index];
 }
 
-bool ChunkServer::adopt(Adoption adoption) {
+int ChunkServer::rdma_open(const rdma::DeviceAddress& address, uint64_t memory_bytes,
+                           std::string& reason) {
+  size_t lane_count = 0;
+  {
+    const std::scoped_lock lock(mu_);
+    lane_count = lanes_.size();
+  }
+  if (lane_count == 0) return -ESHUTDOWN;
+  return rails_.open(address, lane_count, memory_bytes, true, reason);
+}
+
+int ChunkServer::rdma_offer(size_t rail, uint64_t session, uint64_t previous, uint64_t& token,
+                            rdma::Peer& local) {
+  const std::scoped_lock lock(mu_);
+  if (phase_.load() != Phase::kRunning) return -ESHUTDOWN;
+  Adoption wanted;
+  wanted.session = session;
+  wanted.previous = previous;
+  size_t index = 0;
+  (void)lane_for(wanted, index);
+  return rails_.offer(rail, index, token, local);
+}
+
+// Which lane gets it: with a queue pair, the one that it was made for. False: no such queue pair.
+bool ChunkServer::place(Adoption& adoption, uint64_t rdma_token, size_t& index) {
+  if (rdma_token == 0) {
+    (void)lane_for(adoption, index);
+    return true;
+  }
+  rdma::Claim claim = rails_.claim(rdma_token);
+  adoption.channel = std::move(claim.channel);
+  index = claim.lane;
+  return adoption.channel != nullptr;
+}
+
+bool ChunkServer::adopt(Adoption adoption, uint64_t rdma_token) {
   const ConnectionName name{.session = adoption.session, .connection = adoption.connection};
   {
     const std::scoped_lock lock(mu_);
     size_t index = 0;
-    if (phase_.load() == Phase::kRunning) {
-      Lane& lane = lane_for(adoption, index);
-      if (registry_.add(name, index)) {
-        lane.adopt(std::move(adoption));
-        return true;
-      }
+    if (phase_.load() == Phase::kRunning && place(adoption, rdma_token, index) &&
+        registry_.add(name, index)) {
+      lanes_[index]->adopt(std::move(adoption));
+      return true;
     }
+    if (adoption.channel) adoption.channel->port().drop(adoption.channel);
   }
   services_.events.log(LogLevel::kWarning, "connection " + std::to_string(name.connection) +
                                                " refused: its name is in use, there are too "
@@ -231,6 +265,7 @@ std::map<std::string, uint64_t> ChunkServer::counters() {
     sums["objects_cached"] += figures.objects_cached;
     sums["groups_cached"] += figures.groups_cached;
   }
+  rails_.add_counters(sums);
   sums["events_dropped"] = services_.events.dropped();
   sums["sessions_live"] = services_.sessions.live_count();
   return sums;

@@ -19,6 +19,7 @@
 #include "server/connection_registry.h"
 #include "server/lane.h"
 #include "server/services.h"
+#include "rdma/rails.h"
 
 namespace braidfs::server {
 
@@ -71,7 +72,14 @@ class ChunkServer {
   void map_epoch(uint32_t epoch) { services_.map_epoch.store(epoch); }
   // False, and the socket closed, when the name is taken, there are too many connections, or the
   // server does not run.
-  bool adopt(Adoption adoption);
+  // rdma_token: of rdma_offer(); 0: frames go over the socket.
+  bool adopt(Adoption adoption, uint64_t rdma_token = 0);
+
+  // ---- RDMA: see rdma/rails.h. The queue pair is made on the lane that the connection will get ----
+  int rdma_open(const rdma::DeviceAddress& address, uint64_t memory_bytes, std::string& reason);
+  int rdma_offer(size_t rail, uint64_t session, uint64_t previous, uint64_t& token,
+                 rdma::Peer& local);
+  rdma::Rails& rails() { return rails_; }
 
   EventQueue& events() { return services_.events; }
   std::map<std::string, uint64_t> counters();
@@ -80,6 +88,7 @@ class ChunkServer {
   void choose_engine(IoEngine io);
   void close_session(uint64_t session);
   Lane& lane_for(const Adoption& adoption, size_t& index);
+  bool place(Adoption& adoption, uint64_t rdma_token, size_t& index);
   bool wait_for_connections(uint32_t deadline_ms) const;
   void stop_targets();
   store::ChunkStore* store_at(size_t index);  // targets_mu_ held
@@ -91,6 +100,7 @@ class ChunkServer {
   std::atomic<Phase> phase_{Phase::kNew};
   Services services_;
   ConnectionRegistry registry_;
+  rdma::Rails rails_;  // outlives the lanes
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::mutex targets_mu_;  // guards the stores against their end in stop(); lanes end before it
   std::mutex mu_;          // guards lanes_ against its end in stop()

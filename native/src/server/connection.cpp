@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "rdma/rdma_stream.h"
 #include "server/lane.h"
 #include "server/services.h"
 
@@ -47,6 +48,7 @@ Connection::Connection(Lane& lane, Adoption adoption)
       state_(lane.services().sessions.connection_added(adoption.session)),
       capabilities_(lane.services().capability_key),
       fd_(std::move(adoption.fd)),
+      channel_(std::move(adoption.channel)),
       progress_at_(lane.loop().now()) {}
 
 Connection::~Connection() = default;
@@ -55,11 +57,11 @@ void Connection::begin(bool wait_for_predecessor) {
   predecessor_pending_ = wait_for_predecessor;
   if (wait_for_predecessor) return;
   phase_ = Phase::kServing;
-  stream_.emplace(lane_.loop(), std::move(fd_), *this,
-                  net::StreamLimits{.body_length_max = kBodyLengthMax,
-                                    .payload_length_max = limits::kFramePayloadLengthMax,
-                                    .frames_queued_max = kFramesQueuedMax,
-                                    .bytes_queued_max = kBytesQueuedMax});
+  stream_ = rdma::open_stream(lane_.loop(), std::move(fd_), std::move(channel_), *this,
+                              {.body_length_max = kBodyLengthMax,
+                               .payload_length_max = limits::kFramePayloadLengthMax,
+                               .frames_queued_max = kFramesQueuedMax,
+                               .bytes_queued_max = kBytesQueuedMax});
   if (const int error = stream_->start(); error != 0) close(-error, "cannot watch the socket");
   if (state_->life() == Life::kFenced) close(0, "the session was fenced");
 }
@@ -92,6 +94,7 @@ void Connection::closed(int error, const std::string& reason) {
   arriving_.reset();
   stream_.reset();
   fd_.reset();
+  if (channel_) channel_->port().drop(std::exchange(channel_, nullptr));
   lane_.forget_waiting(*this);
   end_if_idle();
 }

@@ -11,11 +11,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "net/frame_stream.h"
+#include "net/stream.h"
+#include "net/unique_fd.h"
+#include "rdma/channel.h"
 #include "server/admission.h"
 #include "server/capability.h"
 #include "server/request.h"
@@ -27,6 +28,7 @@ class Lane;
 
 struct Adoption {
   net::UniqueFd fd;
+  std::shared_ptr<rdma::Channel> channel{};  // frames go over it instead
   Purpose purpose = Purpose::kData;
   uint64_t session = 0;
   uint64_t connection = 0;
@@ -87,7 +89,8 @@ class Connection final : public net::StreamSink, public std::enable_shared_from_
   std::shared_ptr<SessionState> state_;
   CapabilityCache capabilities_;
   net::UniqueFd fd_;  // until begin(); then the stream's
-  std::optional<net::FrameStream> stream_;
+  std::shared_ptr<rdma::Channel> channel_;  // until begin(), too
+  std::unique_ptr<net::Stream> stream_;
   Phase phase_ = Phase::kWaiting;
   bool predecessor_pending_ = false;
   bool receiving_ = true;

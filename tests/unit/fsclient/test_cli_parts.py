@@ -7,6 +7,7 @@ import click
 import pytest
 
 from fsclient.cli import frame
+from fsclient.cli.cluster import paths_text
 from fsclient.cli.find import Wanted
 from fsclient.cli.health import Severity, overall, problems_of
 from fsclient.cli.main import cli
@@ -23,7 +24,7 @@ from fscommon.errors import (
 )
 from fscommon.layout.attributes import Attributes
 from fscommon.layout.layout import Layout
-from fscommon.wire.admin import ClientStatus, NodeStatus, TargetHealth, Traffic
+from fscommon.wire.admin import BytesPath, ClientStatus, NodeStatus, TargetHealth, Traffic
 from fscommon.wire.messages import ClusterMap, StatFsReply, StatusReply, TargetEntry
 
 
@@ -111,6 +112,14 @@ def make_client(**changes: object) -> ClientStatus:
         "seconds_since_report": 1.0,
     }  # fmt: skip
     return ClientStatus(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def test_the_way_that_bytes_go_in_few_words() -> None:
+    rdma, tcp = BytesPath(1, "rdma", "mlx5_0:1"), BytesPath(2, "tcp", "the port is down")
+    assert paths_text(make_client()) == "-"
+    assert paths_text(make_client(paths=(rdma,))) == "RDMA"
+    assert paths_text(make_client(paths=(tcp,))) == "TCP"
+    assert paths_text(make_client(paths=(rdma, tcp))) == "RDMA 1/2, else TCP"
 
 
 def test_a_sound_cluster_has_no_problems() -> None:

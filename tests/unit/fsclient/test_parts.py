@@ -136,9 +136,14 @@ class FakeTable:
     def target_put(self, target: int, node: int) -> None:
         self.targets[target] = node
 
-    def connection_put(self, lane: int, node: int, fd: int) -> None:
+    def connection_put(self, lane: int, node: int, fd: int, rdma: int = 0) -> None:
         self.connections.append((lane, node, fd))
 
+    def rdma_offer(self, rail: int, lane: int) -> tuple[int, bytes]:
+        return 1, b""
+
+    def rdma_connect(self, token: int, peer: bytes) -> None: ...
+    def rdma_drop(self, token: int) -> None: ...
     def connection_failed(self, lane: int, node: int) -> None:
         self.failures.append((lane, node))
 

@@ -10,6 +10,7 @@ from fscommon.layout.layout import unpack_layout
 from fscommon.layout.template import unpack_default
 from fscommon.wire.admin import (
     SUM_INODES_MAX,
+    BytesPath,
     Evict,
     Inspect,
     InspectList,
@@ -204,6 +205,13 @@ def test_status_has_traffic_requests_and_defaults(client: Client, admin: Client)
     assert seen.clients[0].requests >= 1 and seen.clients[0].seconds_since_report >= 0
     assert (seen.chunk_size, seen.stripe_width_max) == (1 << 20, 4)
     assert [one.name for one in seen.nodes] == ["n"] and len(seen.health) == 2
+
+
+def test_status_has_the_ways_that_bytes_go_within_bounds(client: Client, admin: Client) -> None:
+    ways = tuple(BytesPath(node, "tcp", "x" * 1000) for node in range(2000))
+    client.call(Op.SESSION_RENEW, SessionRenew(0, paths=ways))
+    kept = admin.call(Op.STATUS, Empty()).clients[0].paths
+    assert len(kept) == 1024 and kept[0] == BytesPath(0, "tcp", "x" * 200)
 
 
 # ---- layouts ---------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def bench() -> Bench:
 
 
 def test_every_op_of_the_metaserver_has_a_handler() -> None:
-    others = {Op.HELLO, Op.AUTH, Op.RECALL}
+    others = {Op.HELLO, Op.AUTH, Op.RDMA, Op.RECALL}
     metadata = {op for op in SPECS if op not in DATA_OPS} - others
     assert set(HANDLERS) == metadata == set(BODIES) - others
 

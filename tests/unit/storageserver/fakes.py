@@ -47,6 +47,7 @@ class FakeChunkServer:
         self.calls: list[tuple[object, ...]] = []
         self.live: list[int] | None = None
         self.adopted: list[tuple[str, int, int, int]] = []
+        self.rdma_tokens: list[int] = []
         self.adoption = trio.Event()
         self.events: list[RawEvent] = []
         self._events_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -90,8 +91,33 @@ class FakeChunkServer:
     def map_epoch(self, epoch: int) -> None:
         self.calls.append(("map_epoch", epoch))
 
-    def adopt(self, fd: int, *, purpose: str, session: int, connection: int, previous: int) -> None:
+    def rdma_open(self, device: str, port: int, gid_index: int, memory_mib: int) -> int:
+        self.calls.append(("rdma_open", device, port, gid_index))
+        return 0
+
+    def rdma_offer(self, rail: int, session: int, previous: int) -> tuple[int, bytes]:
+        self.calls.append(("rdma_offer", rail, session, previous))
+        return 5, b"s" * 40
+
+    def rdma_connect(self, token: int, peer: bytes) -> None:
+        if peer.startswith(b"bad"):
+            raise ValueError("this describes no queue pair that fits")
+        self.calls.append(("rdma_connect", token, peer))
+
+    def rdma_close(self, rail: int) -> None:
+        self.calls.append(("rdma_close", rail))
+
+    def rdma_check(self) -> list[int]:
+        return []
+
+    def rdma_drop(self, token: int) -> None:
+        self.calls.append(("rdma_drop", token))
+
+    def adopt(
+        self, fd: int, *, purpose: str, session: int, connection: int, previous: int, rdma: int = 0
+    ) -> None:
         os.close(fd)
+        self.rdma_tokens.append(rdma)
         self.adopted.append((purpose, session, connection, previous))
         self.adoption.set()
 

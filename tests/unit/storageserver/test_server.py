@@ -1,5 +1,6 @@
 """The storage server around a fake chunk server: joining, heartbeats, admission, refusals."""
 
+import ipaddress
 import json
 import logging
 from collections.abc import AsyncIterator
@@ -10,11 +11,21 @@ import trio
 
 from fscommon.auth.handshake import HelloFields
 from fscommon.auth.key import create_key
-from fscommon.errors import AuthenticationError, BraidError, ConfigError, FsError, Status
+from fscommon.errors import (
+    AuthenticationError,
+    BraidError,
+    ConfigError,
+    FsError,
+    Status,
+    TransportError,
+)
 from fscommon.native import ChunkServer, EventKind
 from fscommon.net.address import parse_address
+from fscommon.net.rails import agree
+from fscommon.net.rdma import Gid, GidKind, Port
 from fscommon.net.stream import FrameStream, connect
 from fscommon.tasks import sole_exception
+from fscommon.wire.messages import RdmaAnswer, RdmaOffer
 from storageserver.config import TargetConfig
 from storageserver.membership import BACKOFF_S_MAX, Backoff
 from tests.unit.storageserver.fakes import (
@@ -218,6 +229,69 @@ async def test_an_unknown_session_is_left_to_native(tcp_world: World) -> None:
         await dial(tcp_world, session=99)
         await tcp_world.native.adoption.wait()
         assert tcp_world.native.live == []
+
+
+def one_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with one RDMA port, at 10.0.0.1."""
+    gid = Gid(1, ipaddress.IPv6Address("::ffff:10.0.0.1"), GidKind.ROCE_V2_IPV4)
+    port = Port("mlx5_0", 1, True, True, 100.0, -1, (gid,))
+    monkeypatch.setattr("fscommon.net.rails.find_ports", lambda: [port])
+
+
+async def offer_rdma(world: World, peer: bytes) -> RdmaAnswer:
+    address = parse_address(world.metaserver.registrations[-1].address)
+    fields = HelloFields("rdma", "client", session=7, connection=70)
+    stream = await connect(address, key=world.metaserver.key, hello=fields, timeout_s=10)
+    try:
+        return await agree(stream, RdmaOffer(peer))
+    finally:
+        await stream.aclose()
+
+
+async def test_an_offered_queue_pair_is_answered_and_adopted(
+    tcp_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_port(monkeypatch)
+    tcp_world.metaserver.sessions = [7]
+    async with tcp_world.running():
+        answer = await offer_rdma(tcp_world, b"c" * 40)
+        await tcp_world.native.adoption.wait()
+        assert answer.peer == b"s" * 40 and "mlx5_0:1" in answer.by
+        assert tcp_world.native.adopted == [("data", 7, 70, 0)]
+        assert tcp_world.native.rdma_tokens == [5]
+        assert ("rdma_connect", 5, b"c" * 40) in tcp_world.native.calls
+
+
+async def test_a_queue_pair_that_does_not_fit_is_refused_with_the_reason(
+    tcp_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_port(monkeypatch)
+    tcp_world.metaserver.sessions = [7]
+    async with tcp_world.running():
+        with pytest.raises(TransportError, match="no queue pair that fits"):
+            await offer_rdma(tcp_world, b"bad" + bytes(37))
+        assert ("rdma_drop", 5) in tcp_world.native.calls
+        assert tcp_world.native.adopted == []
+
+
+async def test_without_rdma_an_offer_is_told_why(
+    tcp_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fscommon.net.rails.find_ports", list)
+    tcp_world.metaserver.sessions = [7]
+    async with tcp_world.running():
+        with pytest.raises(TransportError, match="has no RDMA for us"):
+            await offer_rdma(tcp_world, b"c" * 40)
+
+
+async def test_a_question_gets_an_answer_and_no_queue_pair(
+    tcp_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_port(monkeypatch)
+    async with tcp_world.running():
+        answer = await offer_rdma(tcp_world, b"")
+        assert "10.0.0.1" in answer.by and answer.peer == b""
+        assert tcp_world.native.adopted == []
 
 
 async def test_other_purposes_are_closed(tcp_world: World) -> None:

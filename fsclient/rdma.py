@@ -1,0 +1,60 @@
+"""Which transport a data connection gets: RDMA where both ends have it, else TCP.
+
+Pure policy, time passed in. A node whose RDMA failed (refused, could not be connected, or broke
+soon after it was made) rests, each time longer, and gets TCP meanwhile unless the mount demands
+RDMA; then its connections move back. What changes for a node is told once.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+REST_S_MIN: Final = 5.0
+REST_S_MAX: Final = 300.0
+SHORT_LIFE_S: Final = 20.0
+
+
+@dataclass(slots=True)
+class _Node:
+    rest_until: float = 0.0
+    failures: int = 0
+    said: str = ""
+
+
+class TransportPolicy:
+    def __init__(self, *, required: bool) -> None:
+        self._required = required
+        self._nodes: dict[int, _Node] = {}
+        self._made: dict[tuple[int, int], float] = {}  # by RDMA: lane, node → when
+
+    def use_rdma(self, node: int, lane: int, now: float) -> bool:
+        """Asked for each new connection."""
+        state = self._nodes.setdefault(node, _Node())
+        made = self._made.pop((lane, node), None)
+        if made is not None and now - made < SHORT_LIFE_S:
+            self.failed(node, now)
+        elif made is not None:
+            state.failures = 0
+        return self._required or now >= state.rest_until
+
+    def made(self, node: int, lane: int, now: float) -> None:
+        """A connection was made by RDMA."""
+        self._made[lane, node] = now
+
+    def failed(self, node: int, now: float) -> None:
+        state = self._nodes.setdefault(node, _Node())
+        if now < state.rest_until:
+            return  # one failure for all lanes
+        rest = min(REST_S_MIN * 2**state.failures, REST_S_MAX)
+        state.failures = min(state.failures + 1, 10)
+        state.rest_until = now + rest
+
+    def may_return(self, node: int, now: float) -> bool:
+        """Whether connections by TCP should try RDMA again."""
+        return now >= self._nodes.setdefault(node, _Node()).rest_until
+
+    def is_news(self, node: int, said: str) -> bool:
+        """Whether this differs from what was last said of the node."""
+        state = self._nodes.setdefault(node, _Node())
+        news = state.said != said
+        state.said = said
+        return news

@@ -1,0 +1,21 @@
+// The waist over libibverbs, which is loaded with dlopen at the first open: where it is not
+// installed, programs run and say why there is no RDMA. ANY THREAD.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "rdma/verbs.h"
+
+namespace braidfs::rdma {
+
+struct DeviceAddress {
+  std::string device;  // mlx5_0
+  uint8_t port = 1;
+  uint8_t gid_index = 0;
+};
+
+// 0, or -errno with a sentence in `reason` (-ENOSYS: no libibverbs; -ENODEV: no such device).
+int open_device(const DeviceAddress& address, std::unique_ptr<Device>& device, std::string& reason);
+
+}  // namespace braidfs::rdma

@@ -1,0 +1,98 @@
+// One message of the RDMA transport: what a SEND carries. A message is
+//
+//   MessageHead | segments | frame header and body (or a part of them) | short payload
+//
+// A frame's payload travels in the message when it is short; else the acceptor of the connection
+// moves it: it READs the payload of a request from where the initiator says, and WRITEs the payload
+// of a reply to the place that the request named, before it SENDs the reply. So only initiators
+// expose memory, and a payload's bytes are in place when the message about them arrives.
+// Pure; the checks of what a peer claims are parse()'s.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "braidfs/frame.h"
+
+namespace braidfs::rdma {
+
+inline constexpr uint32_t kSlotSize = 8192;
+inline constexpr uint32_t kShortPayloadMax = 4096;
+inline constexpr uint32_t kBlockSize = 128u << 10;  // of bulk memory
+inline constexpr uint32_t kSegmentsMax = limits::kFramePayloadLengthMax / kBlockSize;
+inline constexpr uint32_t kCredits = 64;  // messages that a peer may have underway to us
+
+struct Segment {
+  uint64_t address = 0;
+  uint32_t key = 0;
+  uint32_t length = 0;
+};
+static_assert(sizeof(Segment) == 16);
+
+enum class Bulk : uint16_t {
+  kNone = 0,
+  kFetch = 1,    // the segments hold this frame's payload: to be READ
+  kPlace = 2,    // the segments are where the payload of the reply may be written
+  kWritten = 3,  // the payload was written to the place that the request named
+};
+
+struct MessageHead {
+  uint32_t magic = kMagic;
+  uint16_t kind = 0;  // Kind
+  uint16_t credits = 0;  // messages of the peer that were taken in since the last message
+  uint32_t head_length = 0;  // of the frame's header and body, here
+  uint32_t head_rest = 0;    // of them, in the messages that follow
+  uint32_t short_length = 0;
+  uint16_t segment_count = 0;
+  uint16_t bulk = 0;
+  uint32_t bulk_length = 0;
+  uint32_t fetched = 0;  // frames of the peer with Bulk::kFetch that were fetched, of all time
+
+  enum Kind : uint16_t { kFrame = 1, kMore = 2, kCredits = 3 };
+  static constexpr uint32_t kMagic = 0x4d445242;  // "BRDM"
+};
+static_assert(sizeof(MessageHead) == 32);
+
+struct Message {
+  MessageHead head;
+  std::vector<Segment> segments;
+  std::span<const std::byte> frame_head;
+  std::span<const std::byte> payload;
+};
+
+// Nothing when the peer broke the protocol: lengths that do not add up, kinds that are none.
+inline std::optional<Message> parse(std::span<const std::byte> bytes) {
+  Message message;
+  MessageHead& head = message.head;
+  if (bytes.size() < sizeof head) return std::nullopt;
+  std::memcpy(&head, bytes.data(), sizeof head);
+  const bool known = head.magic == MessageHead::kMagic && head.kind >= MessageHead::kFrame &&
+                     head.kind <= MessageHead::kCredits &&
+                     head.bulk <= static_cast<uint16_t>(Bulk::kWritten);
+  if (!known || head.segment_count > kSegmentsMax || head.head_length > bytes.size() ||
+      head.short_length > kShortPayloadMax || head.bulk_length > limits::kFramePayloadLengthMax ||
+      head.head_rest > limits::kFrameBodyLengthMax) {
+    return std::nullopt;
+  }
+  const size_t segment_bytes = head.segment_count * sizeof(Segment);
+  if (sizeof head + segment_bytes + head.head_length + head.short_length != bytes.size()) {
+    return std::nullopt;
+  }
+  message.segments.resize(head.segment_count);
+  if (segment_bytes > 0) {
+    std::memcpy(message.segments.data(), bytes.data() + sizeof head, segment_bytes);
+  }
+  message.frame_head = bytes.subspan(sizeof head + segment_bytes, head.head_length);
+  message.payload = bytes.last(head.short_length);
+  return message;
+}
+
+inline uint64_t total_length(std::span<const Segment> segments) {
+  uint64_t total = 0;
+  for (const Segment& segment : segments) total += segment.length;
+  return total;
+}
+
+}  // namespace braidfs::rdma

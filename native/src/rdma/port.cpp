@@ -1,0 +1,254 @@
+#include "rdma/port.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "rdma/channel.h"
+
+namespace braidfs::rdma {
+
+namespace {
+
+constexpr uint64_t kReceiveBit = uint64_t{1} << 63;
+constexpr int kReapRounds = 16;  // then other connections of the lane get their turn
+constexpr size_t kReapMany = 64;
+constexpr std::chrono::milliseconds kRetireLook{10};
+
+}  // namespace
+
+Port::Port(Device& device, const PortSettings& settings) : device_(device), settings_(settings) {}
+
+Port::~Port() {
+  if (*alive_) *alive_ = false;  // after detach() this may be another thread
+  for (auto& line : lines_) line.clear();
+  retired_.clear();
+  {
+    const std::scoped_lock lock(mu_);
+    channels_.clear();
+  }
+  received_into_.reset();
+}
+
+int Port::make() {
+  const uint32_t depth = kWorkMax + settings_.receive_slots + 64;
+  if (const int error = device_.make_completion_queue(depth, completions_); error != 0) return error;
+  if (const int error = device_.make_receive_queue(settings_.receive_slots, receives_); error != 0) {
+    return error;
+  }
+  if (const int error = make_memory(); error != 0) return error;
+  const auto returned = [this] { something_returned(); };
+  out_.on_return(returned);
+  in_.on_return(returned);
+  slots_.on_return(returned);
+  received_into_ = receive_slots_.take(settings_.receive_slots);
+  for (uint32_t slot = 0; slot < settings_.receive_slots; ++slot) {
+    if (const int error = post_receive(slot); error != 0) return error;
+  }
+  return completions_->arm();
+}
+
+int Port::make_memory() {
+  const bool exposed = !settings_.is_acceptor;
+  int error = out_.make(device_, kBlockSize, settings_.out_blocks, exposed);
+  if (error == 0 && settings_.in_blocks > 0) {
+    error = in_.make(device_, kBlockSize, settings_.in_blocks, false);
+  }
+  if (error == 0) error = slots_.make(device_, kSlotSize, settings_.send_slots, false);
+  if (error == 0) error = receive_slots_.make(device_, kSlotSize, settings_.receive_slots, false);
+  return error;
+}
+
+int Port::post_receive(uint32_t slot) {
+  const Receive receive{kReceiveBit | slot, receive_slots_.block(slot), receive_slots_.local_key()};
+  return receives_->post(std::span(&receive, 1));
+}
+
+int Port::make_channel(std::shared_ptr<Channel>& made) {
+  const std::scoped_lock lock(mu_);
+  if (lost_) return -ENODEV;
+  if (channels_.size() >= kChannelsMax) return -EMFILE;
+  std::unique_ptr<QueuePair> pair;
+  const QueuePairSpec spec{.completions = completions_.get(),
+                           .receives = receives_.get(),
+                           .work_max = kChannelWorkMax,
+                           .remote_access = !settings_.is_acceptor};
+  if (const int error = device_.make_queue_pair(spec, pair); error != 0) return error;
+  made = std::make_shared<Channel>(*this, std::move(pair));
+  channels_[made->number()] = made;
+  return 0;
+}
+
+void Port::drop(const std::shared_ptr<Channel>& channel) {
+  const std::scoped_lock lock(mu_);
+  channels_.erase(channel->number());
+}
+
+int Port::attach(net::EventLoop& loop) {
+  if (loop_ != nullptr) return 0;
+  const int error = loop.add(completions_->fd(), EPOLLIN, [this](uint32_t) { on_ready(); });
+  if (error != 0) return error;
+  {
+    const std::scoped_lock lock(mu_);
+    loop_ = &loop;
+  }
+  on_ready();  // what came before anybody listened
+  return 0;
+}
+
+net::EventLoop* Port::attached() {
+  const std::scoped_lock lock(mu_);
+  return loop_;
+}
+
+bool Port::is_idle() {
+  const std::scoped_lock lock(mu_);
+  return channels_.empty();
+}
+
+void Port::detach() {
+  if (loop_ != nullptr && !lost_) loop_->remove(completions_->fd());
+  *alive_ = false;
+  lost_ = true;
+}
+
+std::shared_ptr<Channel> Port::find(uint32_t queue_pair) {
+  const std::scoped_lock lock(mu_);
+  const auto found = channels_.find(queue_pair);
+  return found == channels_.end() ? nullptr : found->second;
+}
+
+// Armed before polling: what completes after the last poll makes the channel readable again.
+void Port::on_ready() {
+  if (lost_) return;
+  if (const int error = completions_->acknowledge(); error != 0) return device_lost(error);
+  if (const int error = completions_->arm(); error != 0) return device_lost(error);
+  for (int round = 0; round < kReapRounds; ++round) {
+    if (!reap_some()) return;
+  }
+  loop_->defer([this, alive = alive_] {
+    if (*alive) on_ready();
+  });
+}
+
+bool Port::reap_some() {
+  std::array<Completion, kReapMany> done;
+  const int count = lost_ ? 0 : completions_->poll(done);
+  if (count < 0) {
+    device_lost(count);
+    return false;
+  }
+  for (int index = 0; index < count; ++index) dispatch(done[static_cast<size_t>(index)]);
+  return count == static_cast<int>(done.size());
+}
+
+void Port::dispatch(const Completion& completion) {
+  const auto channel = find(completion.queue_pair);
+  if ((completion.id & kReceiveBit) != 0) {
+    received(channel, completion);
+  } else if (channel) {
+    channel->completed(completion);
+  }
+}
+
+// The slot goes back at once, whatever its message is worth: no slow peer holds one.
+void Port::received(const std::shared_ptr<Channel>& channel, const Completion& completion) {
+  const auto slot = static_cast<uint32_t>(completion.id & ~kReceiveBit);
+  if (completion.status == 0 && channel) {
+    counters_.messages_received.fetch_add(1, std::memory_order_relaxed);
+    const size_t length = std::min<size_t>(completion.length, kSlotSize);
+    channel->received(receive_slots_.block(slot).first(length));
+  } else if (completion.status != 0 && channel) {
+    channel->failed(completion.status);
+  }
+  if (const int error = post_receive(slot); error != 0) device_lost(error);
+}
+
+void Port::retire(std::shared_ptr<Channel> channel) {
+  if (loop_ == nullptr) return drop(channel);
+  channel->drain();
+  retired_.push_back({std::move(channel), loop_->now() + kRetireMax});
+  if (std::exchange(look_scheduled_, true)) return;
+  loop_->call_at(loop_->now() + kRetireLook, [this, alive = alive_] {
+    if (*alive) look_at_retired();
+  });
+}
+
+void Port::look_at_retired() {
+  look_scheduled_ = false;
+  const auto now = loop_->now();
+  std::vector<Retired> ended;
+  std::erase_if(retired_, [&](Retired& retired) {
+    if (!retired.channel->is_drained() && now < retired.until && !lost_) return false;
+    ended.push_back(std::move(retired));
+    return true;
+  });
+  // A shared receive queue loses the slots of messages that nobody took in when their queue pair goes.
+  if (!ended.empty() && !lost_) on_ready();
+  for (const auto& retired : ended) drop(retired.channel);
+  ended.clear();
+  if (retired_.empty() || std::exchange(look_scheduled_, true)) return;
+  loop_->call_at(now + kRetireLook, [this, alive = alive_] {
+    if (*alive) look_at_retired();
+  });
+}
+
+void Port::wait(Way way, const void* owner, std::function<void()> again) {
+  auto& line = lines_[static_cast<size_t>(way)];
+  const auto same = [&](const Waiter& waiter) { return waiter.owner == owner; };
+  if (std::any_of(line.begin(), line.end(), same)) return;
+  counters_.waits.fetch_add(1, std::memory_order_relaxed);
+  line.push_back({owner, std::move(again)});
+}
+
+void Port::stop_waiting(Way way, const void* owner) {
+  std::erase_if(lines_[static_cast<size_t>(way)],
+                [&](const Waiter& waiter) { return waiter.owner == owner; });
+}
+
+void Port::something_returned() {
+  if (lines_[0].empty() && lines_[1].empty()) return;
+  if (loop_ == nullptr || std::exchange(wake_scheduled_, true)) return;
+  loop_->defer([this, alive = alive_] {
+    if (*alive) wake_waiters();
+  });
+}
+
+void Port::wake_waiters() {
+  wake_scheduled_ = false;
+  wake(Way::kOut);
+  wake(Way::kIn);
+}
+
+// Who is served leaves the line in again(); the first who still lacks something ends the round.
+void Port::wake(Way way) {
+  auto& line = lines_[static_cast<size_t>(way)];
+  while (!line.empty()) {
+    const void* owner = line.front().owner;
+    const auto again = line.front().again;
+    again();
+    if (!line.empty() && line.front().owner == owner) return;
+  }
+}
+
+void Port::device_lost(int error) {
+  lose(std::string("the device is gone: ") + std::strerror(-error));
+}
+
+void Port::lose(const std::string& reason) {
+  if (lost_.exchange(true)) return;
+  if (loop_ != nullptr) loop_->remove(completions_->fd());
+  for (const auto& channel : all_channels()) channel->lost(reason);
+}
+
+std::vector<std::shared_ptr<Channel>> Port::all_channels() {
+  const std::scoped_lock lock(mu_);
+  std::vector<std::shared_ptr<Channel>> all;
+  for (const auto& [number, channel] : channels_) all.push_back(channel);
+  return all;
+}
+
+}  // namespace braidfs::rdma

@@ -1,0 +1,140 @@
+// What the RDMA connections of one lane on one device share: a completion queue whose channel is
+// in the lane's event loop, a receive queue with its message slots, and registered memory.
+//
+// Bounds: slots, blocks and work in flight are fixed when the port is made; a thousand connections
+// share them. Who finds too little waits in a line and is served in order. Channels whose stream
+// is gone stay here, failed, until their work was flushed (or kRetireMax passed): only then do
+// their memory and queue pair go.
+//
+// Threads: LANE ONLY, except make_channel(), drop(), is_idle() and attached(): ANY THREAD, guarded by
+// mu_, and is_lost() and the counters.
+#pragma once
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "net/event_loop.h"
+#include "rdma/arena.h"
+#include "rdma/message.h"
+#include "rdma/verbs.h"
+
+namespace braidfs::rdma {
+
+class Channel;
+
+struct PortSettings {
+  bool is_acceptor = false;  // moves the bytes; its memory is never exposed
+  uint32_t out_blocks = 256;  // payloads on their way out; of an initiator: places for replies too
+  uint32_t in_blocks = 0;     // of an acceptor: payloads fetched
+  uint32_t receive_slots = 512;
+  uint32_t send_slots = 512;
+};
+
+struct PortCounters {
+  std::atomic<uint64_t> messages_sent = 0, messages_received = 0;
+  std::atomic<uint64_t> bytes_written = 0, bytes_fetched = 0, bytes_short = 0;
+  std::atomic<uint64_t> signalled = 0, doorbells = 0, waits = 0, failures = 0;
+};
+
+class Port {
+ public:
+  static constexpr uint32_t kWorkMax = 4096;       // posted and not completed, all channels
+  static constexpr uint32_t kChannelWorkMax = 288;  // of one
+  static constexpr size_t kChannelsMax = 4096;
+  static constexpr std::chrono::milliseconds kRetireMax{2000};
+
+  Port(Device& device, const PortSettings& settings);
+  ~Port();
+  Port(const Port&) = delete;
+  Port& operator=(const Port&) = delete;
+
+  int make();  // once, before anything else; 0 or -errno
+
+  int make_channel(std::shared_ptr<Channel>& made);
+  void drop(const std::shared_ptr<Channel>& channel);  // one that no stream ever had
+
+  int attach(net::EventLoop& loop);  // first call begins to listen; later ones do nothing
+  void retire(std::shared_ptr<Channel> channel);
+  void reap() { on_ready(); }  // now, instead of when the loop comes to it
+  void lose(const std::string& reason);  // every channel fails, and none works any more
+  void detach();  // before the end of an idle port whose loop goes on
+  bool is_lost() const noexcept { return lost_; }
+  bool is_idle();  // no channel is left; with no new ones made, it stays so
+  net::EventLoop* attached();  // null: to none yet
+
+  Arena& out() noexcept { return out_; }
+  Arena& in() noexcept { return in_; }
+  Arena& slots() noexcept { return slots_; }
+  bool is_acceptor() const noexcept { return settings_.is_acceptor; }
+  Device& device() noexcept { return device_; }
+  net::EventLoop& loop() noexcept { return *loop_; }
+  PortCounters& counters() noexcept { return counters_; }
+  bool work_fits(uint32_t count) const noexcept { return work_ + count <= kWorkMax; }
+  void work_posted(uint32_t count) noexcept { work_ += count; }
+  void work_done(uint32_t count) noexcept {
+    work_ -= count;
+    something_returned();
+  }
+
+  // Fair waiting: `owner` may take shared things when nobody waits before it. What goes out never
+  // waits behind what comes in: fetched payloads may have to wait for memory that replies hold.
+  enum class Way : uint8_t { kOut, kIn };
+  bool may_take(Way way, const void* owner) const noexcept {
+    const auto& line = lines_[static_cast<size_t>(way)];
+    return line.empty() || line.front().owner == owner;
+  }
+  void wait(Way way, const void* owner, std::function<void()> again);
+  void stop_waiting(Way way, const void* owner);
+
+ private:
+  struct Waiter {
+    const void* owner;
+    std::function<void()> again;
+  };
+
+  int make_memory();
+  int post_receive(uint32_t slot);
+  void on_ready();
+  bool reap_some();
+  void dispatch(const Completion& completion);
+  void received(const std::shared_ptr<Channel>& channel, const Completion& completion);
+  std::shared_ptr<Channel> find(uint32_t queue_pair);
+  void something_returned();
+  void wake_waiters();
+  void wake(Way way);
+  void look_at_retired();
+  void device_lost(int error);
+  std::vector<std::shared_ptr<Channel>> all_channels();
+
+  Device& device_;
+  const PortSettings settings_;
+  Arena out_, in_, slots_, receive_slots_;
+  Blocks received_into_;  // all of receive_slots_, lent to the receive queue
+  std::unique_ptr<CompletionQueue> completions_;
+  std::unique_ptr<ReceiveQueue> receives_;
+  net::EventLoop* loop_ = nullptr;  // written by the lane, under mu_
+  uint32_t work_ = 0;
+  bool wake_scheduled_ = false;
+  bool look_scheduled_ = false;
+  std::atomic<bool> lost_ = false;
+  std::array<std::deque<Waiter>, 2> lines_;  // by Way
+  struct Retired {
+    std::shared_ptr<Channel> channel;
+    net::Clock::time_point until;
+  };
+  std::vector<Retired> retired_;
+  PortCounters counters_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+
+  std::mutex mu_;
+  std::unordered_map<uint32_t, std::shared_ptr<Channel>> channels_;  // guarded by mu_
+};
+
+}  // namespace braidfs::rdma

@@ -1,0 +1,59 @@
+// One device as a program uses it: a port for each lane, and the queue pairs that Python is just
+// agreeing on with a peer (token → channel), before a lane gets them.
+//
+// A closed rail gives nothing new and fails every stream on it; when the last of them is gone, let_go()
+// takes its ports apart, each on its own lane, and with the last one the device is closed.
+// Threads: ANY THREAD, guarded by mu_.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rdma/channel.h"
+#include "rdma/port.h"
+#include "rdma/verbs.h"
+
+namespace braidfs::rdma {
+
+class Rail : public std::enable_shared_from_this<Rail> {
+ public:
+  static constexpr size_t kAgreeingMax = 256;
+
+  // Registers everything that the lanes will need. 0 or -errno, with a sentence in `reason`.
+  static int make(std::unique_ptr<Device> device, size_t lane_count, const PortSettings& settings,
+                  std::shared_ptr<Rail>& rail, std::string& reason);
+
+  // A queue pair for this lane: its token, and what the peer has to know. 0 or -errno.
+  int offer(size_t lane, uint64_t& token, Peer& local);
+  int connect(uint64_t token, const Peer& peer);   // -ENOENT: no such token
+  std::shared_ptr<Channel> claim(uint64_t token);  // empty: no such token
+  void drop(uint64_t token);
+
+  void close(const std::string& reason);  // again: once more for lanes that were flooded
+  bool is_closed();
+  bool is_idle();
+  // Of an idle, closed one: once true, the rail may be dropped. False: lanes were flooded, call again.
+  bool let_go();
+  bool has_failed();  // the device is beyond use
+
+  size_t lane_count() const noexcept { return ports_.size(); }
+  Port& port(size_t lane) noexcept { return *ports_[lane]; }
+  std::map<std::string, uint64_t> counters() const;
+
+ private:
+  explicit Rail(std::unique_ptr<Device> device) : device_(std::move(device)) {}
+
+  std::unique_ptr<Device> device_;
+  std::vector<std::unique_ptr<Port>> ports_;
+  std::mutex mu_;
+  std::map<uint64_t, std::shared_ptr<Channel>> agreeing_;  // guarded by mu_
+  uint64_t next_token_ = 1;                                // guarded by mu_
+  bool closed_ = false;                                    // guarded by mu_
+  size_t let_go_ = 0;                                      // ports, guarded by mu_
+};
+
+}  // namespace braidfs::rdma

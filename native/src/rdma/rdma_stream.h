@@ -1,0 +1,160 @@
+// Frames over a reliable queue pair (net/stream.h), with the bytes moved as message.h says.
+//
+// The authenticated TCP socket on which the queue pair was agreed stays open beside it: its end is
+// the end of the stream, so a peer that dies is noticed at once and not after retries.
+// Sending: a bounded queue; what is next waits until there are credits of the peer, slots, blocks and
+// work to be had, so order is kept. Receiving: frames are delivered in the order of their messages,
+// also while later payloads are fetched already. A peer that claims what does not add up is cut.
+// Every payload passes through registered blocks with one copy at each end: the owner's buffers are
+// touched only inside send() .. pump() and payload_buffer() .. frame().
+// Invariants: blocks lent to the peer (places, payloads to be fetched) return only when the peer's
+// message says that it is done, or with the queue pair. Threads: LOOP ONLY.
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "net/stream.h"
+#include "net/unique_fd.h"
+#include "rdma/channel.h"
+#include "rdma/message.h"
+
+namespace braidfs::rdma {
+
+class RdmaStream final : public net::Stream, private ChannelUser {
+ public:
+  // requests that may be unanswered: an acceptor refuses more
+  static constexpr size_t kPlacesMax = 4 * limits::kRequestsInFlightMax;
+
+  RdmaStream(net::EventLoop& loop, net::UniqueFd socket, std::shared_ptr<Channel> channel,
+             net::StreamSink& sink, net::StreamLimits limits);
+  ~RdmaStream() override;
+
+  int start() override;
+  [[nodiscard]] bool send(net::OutFrame&& frame) override;
+  void flush() override;
+  void resume() override;
+  void receive(bool on) override;
+  void cut(int error, std::string reason) override;
+
+  bool is_open() const noexcept override { return !cut_; }
+  size_t frames_queued() const noexcept override { return queue_.size(); }
+  size_t bytes_queued() const noexcept override { return bytes_queued_; }
+  net::Clock::time_point received_at() const noexcept override { return received_at_; }
+
+ private:
+  struct Outgoing {
+    uint64_t request_id = 0;
+    bool is_reply = false;
+    uint32_t reply_length_max = 0;
+    std::vector<std::byte> head;
+    std::span<const std::byte> payload{};
+    net::BufferPool::Lease lease{};
+    std::shared_ptr<const void> keep{};
+  };
+  // How a frame leaves: decided once it is its turn.
+  struct Shape {
+    Bulk bulk = Bulk::kNone;
+    uint32_t short_length = 0;
+    uint32_t bulk_length = 0;  // of the payload, or of the place
+    size_t blocks = 0;
+    size_t segments = 0;  // in the message
+    size_t writes = 0;
+    size_t messages = 1;
+  };
+  struct Arrival {
+    MessageHead head;
+    std::vector<Segment> segments;
+    std::vector<std::byte> bytes;  // frame head and short payload
+    Blocks blocks;                 // fetched into
+    uint64_t fetch = 0;  // 0: not asked for yet, or nothing to fetch
+    bool wants_fetch = false;
+  };
+  struct Place {  // of the acceptor: where the peer wants its reply's payload
+    std::vector<Segment> segments;
+  };
+
+  // ChannelUser
+  void message_arrived(std::span<const std::byte> bytes) override;
+  void fetch_done(uint64_t fetch, std::vector<Blocks> memory) override;
+  void channel_failed(const std::string& reason) override;
+
+  // sending
+  void schedule_pump();
+  void pump();
+  bool post_first();
+  bool shape_of(const Outgoing& frame, Shape& shape);
+  bool resources(const Shape& shape, size_t credits_kept);
+  void post_frame(Outgoing& frame, const Shape& shape);
+  std::vector<Segment> fill_blocks(const Outgoing& frame, const Shape& shape, Blocks& blocks,
+                                   std::vector<Work>& works);
+  void post_message(MessageHead head, std::span<const Segment> segments,
+                    std::span<const std::byte> frame_head, std::span<const std::byte> payload,
+                    std::vector<Work>& works, Posted posted);
+  void post_credits();
+  void wait_for_port(Port::Way way);
+  void told_sendable();
+
+  // receiving
+  bool take_frame(Message& message);
+  bool take_more(const Message& message);
+  bool bulk_fits(const Message& message) const;
+  void release_fetched(uint32_t fetched);
+  void drain();
+  void start_fetches();
+  void post_fetch(Arrival& arrival, size_t block_count);
+  bool deliver(Arrival& arrival);  // false: paused or cut
+  bool note_place(const FrameHeader& header, Arrival& arrival);
+  bool take_payload(const FrameHeader& header, Arrival& arrival, std::span<const std::byte> body,
+                    std::span<std::byte>& payload, bool& discard);
+  void consumed(const FrameHeader& header);
+  void watch_socket();
+
+  net::EventLoop& loop_;
+  net::UniqueFd socket_;
+  std::shared_ptr<Channel> channel_;
+  Port& port_;
+  net::StreamSink& sink_;
+  const net::StreamLimits limits_;
+  net::Clock::time_point received_at_;
+
+  std::deque<Outgoing> queue_;
+  size_t bytes_queued_ = 0;
+  uint32_t credits_;            // messages that the peer can take
+  uint32_t credits_owed_ = 0;   // messages taken in and not told yet
+  uint32_t fetched_ = 0;        // frames fetched, of all time (told in every message)
+  size_t fetched_untold_ = 0;   // bytes of them since the last message
+  uint32_t released_ = 0;       // of ours that the peer has fetched
+  std::deque<Blocks> lent_;     // payloads that the peer fetches, in order
+  std::unordered_map<uint64_t, Blocks> places_;         // initiator: for replies
+  std::unordered_map<uint64_t, Place> peer_places_;     // acceptor: of the peer
+  std::deque<Arrival> arrivals_;
+  uint32_t head_missing_ = 0;  // bytes of the last arrival's head that follow
+  uint64_t next_fetch_ = 1;
+  std::vector<uint64_t> body_;  // aligned copy of the body in delivery
+
+  size_t blocks_held_ = 0;   // initiator: lent to the peer
+  bool lacks_out_ = false;  // of what the port shares: it waits there
+  bool lacks_in_ = false;
+  bool refused_send_ = false;
+  bool pump_scheduled_ = false;
+  bool receiving_ = true;
+  bool paused_ = false;
+  bool draining_ = false;
+  bool registered_ = false;
+  bool started_ = false;
+  bool cut_ = false;
+  int error_ = 0;
+  std::string reason_;
+  std::shared_ptr<bool> alive_;
+};
+
+// The stream for an authenticated connection: over `channel` when there is one, else over the socket.
+std::unique_ptr<net::Stream> open_stream(net::EventLoop& loop, net::UniqueFd socket,
+                                         std::shared_ptr<Channel> channel, net::StreamSink& sink,
+                                         net::StreamLimits limits = {});
+
+}  // namespace braidfs::rdma

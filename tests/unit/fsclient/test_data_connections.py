@@ -1,0 +1,161 @@
+"""How a lane's connection is made: by RDMA where it can be, else by TCP, and back; told once."""
+
+import ipaddress
+import os
+import socket
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+import trio
+
+from fsclient.data_connections import DataConnections
+from fscommon.auth.handshake import HelloFields
+from fscommon.errors import TransportError
+from fscommon.net.rails import Rails, RdmaSettings
+from fscommon.net.rdma import Gid, GidKind, Port
+from fscommon.net.stream import FrameStream
+from fscommon.observe.log import Log
+from fscommon.wire.messages import ClusterMap, RdmaAnswer, RdmaOffer, TargetEntry
+from tests.unit.common.test_rdma import FakeNative
+
+NODE = 4
+PEER = b"p" * 40
+
+
+class FakeLanes(FakeNative):
+    """Both what the rails and what the connections want of native."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.put: list[tuple[int, int, int]] = []  # lane, node, token
+        self.failed: list[tuple[int, int]] = []
+        self.dropped: list[int] = []
+        self.changed = trio.Event()
+
+    def node_put(self, node: int, /) -> None: ...
+    def target_put(self, target: int, node: int, /) -> None: ...
+
+    def connection_put(self, lane: int, node: int, fd: int, rdma: int = 0, /) -> None:
+        os.close(fd)
+        self.put.append((lane, node, rdma))
+        self.changed.set()
+
+    def connection_failed(self, lane: int, node: int, /) -> None:
+        self.failed.append((lane, node))
+        self.changed.set()
+
+    def rdma_offer(self, rail: int, lane: int, /) -> tuple[int, bytes]:
+        return 77, PEER
+
+    def rdma_drop(self, token: int, /) -> None:
+        self.dropped.append(token)
+
+
+class FakeStream:
+    def detach(self) -> tuple[int, bytes]:
+        left, right = socket.socketpair()
+        right.close()
+        return left.detach(), b""
+
+    async def aclose(self) -> None: ...
+
+
+class World:
+    """One lane, one node, one port; the server answers offers as `answer` says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, transport: str = "auto") -> None:
+        gid = Gid(1, ipaddress.IPv6Address("::ffff:10.0.0.1"), GidKind.ROCE_V2_IPV4)
+        self.ports = [Port("mlx5_0", 1, True, True, 100.0, -1, (gid,))]
+        self.refusal = ""
+        self.purposes: list[str] = []
+        monkeypatch.setattr("fscommon.net.rails.find_ports", lambda: list(self.ports))
+        monkeypatch.setattr("fsclient.data_connections.agree", self._agree)
+        self.lanes = FakeLanes()
+        self.rails = Rails(self.lanes, RdmaSettings(transport), Log("rdma"))
+        self.rails.refresh()
+        self.data = DataConnections(self.lanes, self._connect, "c", lambda: 9, self.rails)
+        entry = TargetEntry(1, NODE, "127.0.0.1:1", "up", 1, 1)
+        self.data.map_changed(ClusterMap(1, bytes(16), (entry,)))
+
+    async def _connect(self, _address: str, hello: HelloFields) -> FrameStream:
+        self.purposes.append(hello.purpose)
+        return cast("FrameStream", FakeStream())
+
+    async def _agree(self, _stream: FrameStream, offer: RdmaOffer) -> RdmaAnswer:
+        if self.refusal:
+            raise TransportError(self.refusal)
+        assert offer.peer in (PEER, b"")
+        return RdmaAnswer(PEER, by="there")
+
+    async def ask(self, nursery: trio.Nursery) -> None:
+        """The lane wants a connection, and gets one or is told that there is none."""
+        self.lanes.changed = trio.Event()
+        self.data.wanted(NODE, 0, nursery)
+        with trio.fail_after(5):
+            await self.lanes.changed.wait()
+
+
+Make = Callable[..., World]
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Make:
+    return lambda transport="auto": World(monkeypatch, transport)
+
+
+async def test_rdma_is_used_where_both_ends_have_it(make: Make) -> None:
+    world = make()
+    async with trio.open_nursery() as nursery:
+        await world.ask(nursery)
+    assert world.lanes.put == [(0, NODE, 77)] and world.purposes == ["rdma"]
+    assert [(one.transport, one.because) for one in world.data.paths()] == [("rdma", "mlx5_0:1")]
+
+
+async def test_tcp_is_the_fallback_with_its_reason(make: Make) -> None:
+    world = make()
+    world.refusal = "the port is down"
+    async with trio.open_nursery() as nursery:
+        await world.ask(nursery)
+        await world.ask(nursery)
+    assert world.lanes.put == [(0, NODE, 0)] * 2
+    assert world.purposes == ["rdma", "data", "data"], "the second did not try RDMA: it rests"
+    assert world.lanes.dropped == [77]
+    [path] = world.data.paths()
+    assert path.transport == "tcp" and "port is down" in path.because
+
+
+async def test_without_a_port_nobody_is_asked(make: Make) -> None:
+    world = make()
+    world.ports.clear()
+    world.rails.refresh()
+    async with trio.open_nursery() as nursery:
+        await world.ask(nursery)
+    assert world.purposes == ["data"] and world.lanes.put == [(0, NODE, 0)]
+
+
+async def test_a_mount_that_demands_rdma_gets_no_tcp(make: Make) -> None:
+    world = make("rdma")
+    world.refusal = "no"
+    async with trio.open_nursery() as nursery:
+        await world.ask(nursery)
+    assert world.lanes.failed == [(0, NODE)] and not world.lanes.put
+    with pytest.raises(TransportError, match=r"transport=rdma, but 127\.0\.0\.1:1: no"):
+        await world.data.check()
+
+
+async def test_connections_move_back_when_the_rail_returns(
+    make: Make, autojump_clock: trio.testing.MockClock
+) -> None:
+    world = make()
+    world.refusal = "the port is down"
+    async with trio.open_nursery() as nursery:
+        await world.ask(nursery)
+        nursery.start_soon(world.data.watch_rails)
+        await trio.sleep(60)
+        assert world.lanes.put == [(0, NODE, 0)], "still refused"
+        world.refusal = ""
+        await trio.sleep(600)
+        nursery.cancel_scope.cancel()
+    assert world.lanes.put == [(0, NODE, 0), (0, NODE, 77)]
+    assert [path.transport for path in world.data.paths()] == ["rdma"]

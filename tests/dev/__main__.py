@@ -7,9 +7,12 @@ status [--state DIR]     show them
 test [--full] [ARGS]     all tests, quick form or long form; ARGS go to pytest
 check                    linters, types, layers, the native stub
 bench [smoke]            measure against local ext4 and null FUSE
+bench transport          count what a request costs by TCP and by RDMA, in the guest
 sanitize                 native tests under ASan+UBSan and TSan, fuzzers
 wheel [--dependencies]   the wheel and the source distribution, into dist; and what they need
 man                      write man pages and the golden help text anew
+rdma [--seconds N] [--boots N] [COMMAND...]
+                  run COMMAND, or the RDMA tests, in a guest with Soft-RoCE; --boots counts boots
 build [--stub]           what up and test do first; --stub takes the generated stub into the tree
 help                     this text
 """
@@ -85,9 +88,14 @@ def check() -> None:
 
 
 @cli.command()
-@click.argument("suite", type=click.Choice(["smoke"]), default="smoke")
+@click.argument("suite", type=click.Choice(["smoke", "transport"]), default="smoke")
 @click.option("--rounds", type=click.IntRange(1, 50), default=3, show_default=True)
 def bench(suite: str, rounds: int) -> None:
+    if suite == "transport":
+        from tests.bench.transport import transport  # noqa: PLC0415
+
+        transport()
+        return
     from tests.bench.smoke import smoke  # noqa: PLC0415
 
     sys.exit(0 if smoke(rounds) else 1)
@@ -100,6 +108,16 @@ def sanitize(fuzz_seconds: int, integration: bool) -> None:
     from tests.dev.sanitize import sanitize as run  # noqa: PLC0415
 
     sys.exit(0 if run(fuzz_seconds, integration) else 1)
+
+
+@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--seconds", type=click.IntRange(1, 86_400), default=600, show_default=True)
+@click.option("--boots", type=click.IntRange(1, 1000))
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def rdma(seconds: int, boots: int | None, words: tuple[str, ...]) -> None:
+    from tests.dev import rdma as guest  # noqa: PLC0415
+
+    sys.exit(guest.boots(boots) if boots else guest.rdma(words, seconds))
 
 
 @cli.command()

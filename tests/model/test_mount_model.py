@@ -254,7 +254,7 @@ def test_mount_behaves_like_a_local_folder(
     workdir: Path, localdir: Path, sized: Callable[[int, int], int]
 ) -> None:
     @settings(
-        max_examples=sized(120, 3000),
+        max_examples=int(os.environ.get("BRAIDFS_MODEL_EXAMPLES", sized(120, 3000))),
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),

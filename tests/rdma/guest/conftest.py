@@ -1,0 +1,82 @@
+"""A cluster inside the guest: two storage servers, both rails, all bytes by RDMA."""
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.plan import ClusterPlan, make_plan
+from tests.rdma.guest.counters import native_counters
+
+STATE = Path("/var/tmp/braidfs-guest")
+IMAGE = Path("/dev/shm/targets.ext4")
+# Registered memory of six programs and rails has to fit into the guest.
+MEMORY_MIB = 32
+BIG_BYTES = 24 << 20
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if Path("/run/guest/guest.sh").exists():
+        return
+    for item in items:
+        if "tests/rdma/guest" in str(item.path):
+            item.add_marker(pytest.mark.skip(reason="runs in the guest: ./dev rdma"))
+
+
+def plan_of(state: Path, transport: str) -> ClusterPlan:
+    rdma: dict[str, object] = {"transport": transport, "rdma_memory_mib": MEMORY_MIB}
+    options = (f"transport={transport}", f"rdma_memory_mib={MEMORY_MIB}", "timeout=900")
+    return make_plan(
+        state, storage_servers=2, settings={"storageserver": rdma}, client_options=options
+    )
+
+
+@pytest.fixture(scope="session")
+def disk() -> Iterator[Path]:
+    """ext4 in a file in memory: the overlay of the guest knows no O_DIRECT."""
+    with IMAGE.open("wb") as image:
+        image.truncate(400 << 20)
+    subprocess.run(
+        ["mkfs.ext4", "-q", "-F", "-b", "4096", "-E", "lazy_itable_init=1", str(IMAGE)], check=True
+    )
+    STATE.mkdir(parents=True)
+    subprocess.run(["mount", "-o", "loop", str(IMAGE), str(STATE)], check=True)
+    yield STATE
+    subprocess.run(["umount", "-l", str(STATE)], check=False)
+
+
+@pytest.fixture(scope="session")
+def rdma_cluster(disk: Path) -> Iterator[Cluster]:
+    """The session's cluster, transport=auto on both ends (the tests say what was used)."""
+    cluster = Cluster(plan_of(disk / "cluster", "auto"), report=print)
+    cluster.start()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture(autouse=True)
+def logs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What the programs said, shown when the test fails."""
+    yield
+    for path in sorted(STATE.glob("*/log/*.log")):
+        print(f"---- {path.name}\n{path.read_text(errors='replace')[-3000:]}")
+
+
+def servers(cluster: Cluster) -> list[dict[str, int]]:
+    """What each storage server has counted."""
+    return [native_counters(server.metrics_port) for server in cluster.plan.storageservers]
+
+
+def pattern(seed: int) -> bytes:
+    """BIG_BYTES, in which no two chunks are equal."""
+    block = hashlib.shake_128(bytes([seed])).digest(1 << 16)
+    return b"".join(block[at:] + block[:at] for at in range(BIG_BYTES >> 16))
+
+
+def drop_caches() -> None:
+    os.sync()
+    Path("/proc/sys/vm/drop_caches").write_text("3\n")

@@ -1,0 +1,81 @@
+"""The whole mount over RDMA: what is written comes back, and which way it went."""
+
+import filecmp
+import mmap
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.cluster.cluster import Cluster
+from tests.dev.steps import ROOT
+from tests.rdma.guest.conftest import BIG_BYTES, drop_caches, pattern, servers
+from tests.rdma.guest.counters import loopback_bytes, native_counters
+
+TREE = Path("/usr/lib/python3.11/json")
+MODEL = "tests/model/test_mount_model.py"
+MODEL_EXAMPLES = "5"
+
+
+def test_no_payload_byte_goes_by_tcp(rdma_cluster: Cluster) -> None:
+    mount = rdma_cluster.mount_path
+    wanted = pattern(1)
+    tcp_before = loopback_bytes()
+    subprocess.run(["cp", "-r", str(TREE), str(mount / "tree")], check=True)
+    with (mount / "big").open("wb") as file:
+        file.write(wanted)
+        os.fsync(file.fileno())
+    drop_caches()
+    assert (mount / "big").read_bytes() == wanted
+    same = filecmp.dircmp(TREE, mount / "tree")
+    assert not (same.diff_files or same.left_only or same.right_only or same.funny_files)
+    moved = [sum(server[key] for server in servers(rdma_cluster))
+             for key in ("rdma_bytes_fetched", "rdma_bytes_written")]  # fmt: skip
+    assert min(moved) >= BIG_BYTES, moved
+    assert native_counters(rdma_cluster.plan.client_metrics_port)["rdma_messages_sent"] > 0
+    by_tcp = loopback_bytes() - tcp_before
+    assert by_tcp < BIG_BYTES // 4, f"{by_tcp} bytes went by TCP: that is more than metadata"
+
+
+def test_small_reads_travel_in_messages(rdma_cluster: Cluster) -> None:
+    path = rdma_cluster.mount_path / "small"
+    path.write_bytes(pattern(2)[: 1 << 20])
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    drop_caches()
+    before = sum(server["rdma_bytes_short"] for server in servers(rdma_cluster))
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    try:
+        with os.fdopen(os.dup(fd), "rb", buffering=0) as file:
+            page = mmap.mmap(-1, 4096)  # aligned, as O_DIRECT wants it
+            for _ in range(32):
+                assert file.readinto(page) == 4096
+    finally:
+        os.close(fd)
+    after = sum(server["rdma_bytes_short"] for server in servers(rdma_cluster))
+    assert after - before >= 32 * 4096
+
+
+def test_lanes_use_both_rails_at_once(rdma_cluster: Cluster) -> None:
+    """Two lanes, two rails: queue pairs that are ready to send on each of the client's devices."""
+    pid = rdma_cluster.client_pid()
+    shown = subprocess.run(
+        ["rdma", "resource", "show", "qp", "pid", str(pid)], capture_output=True, text=True,
+        check=True,
+    ).stdout  # fmt: skip
+    ready = {line.split()[1] for line in shown.splitlines() if "state RTS" in line}
+    assert ready == {"rxe0/1", "rxe1/1"}, shown
+
+
+def test_the_mount_behaves_like_a_local_folder(rdma_cluster: Cluster) -> None:
+    """The model test of tests/model, with fewer examples."""
+    folder = rdma_cluster.mount_path / "model"
+    folder.mkdir()
+    environment = {**os.environ, "BRAIDFS_TEST_DIR": str(folder),
+                   "BRAIDFS_MODEL_EXAMPLES": MODEL_EXAMPLES}  # fmt: skip
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", MODEL], cwd=ROOT,
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
+    assert "1 passed" in result.stdout

@@ -1,0 +1,199 @@
+"""What is lost when servers die, ports go down and devices go away: nothing; and what is told."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.process import wait_until
+from tests.dev.steps import tool
+from tests.rdma.guest.conftest import drop_caches, pattern, servers
+
+PATIENCE_S = 300.0
+RAILS = ("rail0", "rail1")
+SOURCE = Path("/dev/shm/source")
+
+
+def write_by_itself(path: Path, wanted: bytes) -> "subprocess.Popen[bytes]":
+    """A program of its own that writes and fsyncs: its exit status says whether it was told of an
+    error. (In a thread here, each child we start would flush the open file as it closes it.)"""
+    SOURCE.write_bytes(wanted)
+    words = ["dd", f"if={SOURCE}", f"of={path}", "bs=1M", "conv=fsync"]
+    return subprocess.Popen(words, stderr=subprocess.DEVNULL)
+
+
+@contextmanager
+def writing(path: Path, wanted: bytes) -> Iterator[None]:
+    """The block runs while `wanted` is being written; then it has been, whole, without an error."""
+    writer = write_by_itself(path, wanted)
+    try:
+        assert wait_until(lambda: path.exists() and path.stat().st_size > 0, PATIENCE_S)
+        yield
+        assert writer.wait(PATIENCE_S) == 0
+    finally:
+        writer.kill()
+        writer.wait()
+    drop_caches()
+    assert path.read_bytes() == wanted
+
+
+def client_log(cluster: Cluster) -> str:
+    return (cluster.plan.state / "log" / "client.log").read_text()
+
+
+def told(cluster: Cluster, transport: str) -> int:
+    return client_log(cluster).count(f'event="data goes by {transport}"')
+
+
+def bytes_go_by_rdma(cluster: Cluster, path: Path) -> bool:
+    """Writes a little and looks which way all of it went."""
+    wanted = pattern(9)[: 4 << 20]
+    before = sum(server["rdma_bytes_fetched"] for server in servers(cluster))
+    path.write_bytes(wanted)
+    drop_caches()
+    assert path.read_bytes() == wanted
+    fetched = sum(server["rdma_bytes_fetched"] for server in servers(cluster)) - before
+    return fetched >= len(wanted)
+
+
+def set_links(state: str) -> None:
+    for rail in RAILS:
+        subprocess.run(["ip", "link", "set", rail, state], check=True)
+        if state == "up":  # a link-local address alone would do for nobody
+            address = f"fd77:{rail[-1]}::1/64"
+            subprocess.run(["ip", "addr", "replace", address, "dev", rail, "nodad"], check=True)
+
+
+def braidfs(*words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [tool("braidfs"), *words], capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
+
+
+def paths_of_status(cluster: Cluster) -> list[dict[str, object]]:
+    """Which way the bytes of the cluster's own client go, as the metaserver was told."""
+    metaserver = f"127.0.0.1:{cluster.plan.metaserver.port}"
+    shown = braidfs("status", "--json", "-s", metaserver, "-k", str(cluster.plan.key_file))
+    paths: list[dict[str, object]] = json.loads(shown.stdout)["clients"][0]["paths"]
+    return paths
+
+
+def test_a_killed_server_under_load_loses_nothing(rdma_cluster: Cluster) -> None:
+    with writing(rdma_cluster.mount_path / "killed", pattern(3)):
+        rdma_cluster.storageservers[0].kill()
+        rdma_cluster.start_servers()
+
+
+def test_ports_that_go_down_cost_no_error(rdma_cluster: Cluster) -> None:
+    """Both ports down: bytes go by TCP, which is told once for each server; up: by RDMA again."""
+    assert wait_until(
+        lambda: bytes_go_by_rdma(rdma_cluster, rdma_cluster.mount_path / "up"), PATIENCE_S
+    )
+    by_tcp, by_rdma = told(rdma_cluster, "TCP"), told(rdma_cluster, "RDMA")
+    try:
+        with writing(rdma_cluster.mount_path / "down", pattern(4)):
+            set_links("down")
+        assert told(rdma_cluster, "TCP") == by_tcp + 2
+        assert [path["transport"] for path in paths_of_status(rdma_cluster)] == ["tcp", "tcp"]
+    finally:
+        set_links("up")
+    path = rdma_cluster.mount_path / "up"
+    assert wait_until(lambda: bytes_go_by_rdma(rdma_cluster, path), PATIENCE_S)
+    assert told(rdma_cluster, "RDMA") == by_rdma + 2
+    assert wait_until(
+        lambda: [one["transport"] for one in paths_of_status(rdma_cluster)] == ["rdma", "rdma"],
+        PATIENCE_S,
+    )
+
+
+def test_a_device_that_is_deleted_costs_no_error(rdma_cluster: Cluster) -> None:
+    """Its traffic goes to the other rail; the programs let it go, so that the deletion ends."""
+    try:
+        with writing(rdma_cluster.mount_path / "deleted", pattern(5)):
+            subprocess.run(["rdma", "link", "delete", "rxe0"], check=True, timeout=PATIENCE_S)
+        links = subprocess.run(["rdma", "link"], check=True, capture_output=True, text=True).stdout
+        assert "rxe0" not in links and "rxe1" in links
+        assert wait_until(lambda: "RDMA by rxe1:1" in client_log(rdma_cluster), PATIENCE_S)
+    finally:
+        words = ["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "rail0"]
+        subprocess.run(words, check=True)
+    log = client_log(rdma_cluster)
+
+    def is_back() -> bool:
+        return "RDMA by rxe0:1" in client_log(rdma_cluster)[len(log) :]
+
+    assert wait_until(is_back, PATIENCE_S)
+    path = rdma_cluster.mount_path / "deleted-2"
+    assert wait_until(lambda: bytes_go_by_rdma(rdma_cluster, path), PATIENCE_S)
+
+
+def mount_by_hand(
+    cluster: Cluster, folder: Path, options: str, *limits: str
+) -> "subprocess.CompletedProcess[str]":
+    folder.mkdir()
+    options = f"{options},rdma_memory_mib=32,log_file={folder}.log"
+    return subprocess.run(
+        [*limits, "mount.fuse.braidfs", cluster.plan.source(), str(folder), "-o", options],
+        capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+    )  # fmt: skip
+
+
+# Root may pin what it likes; without this capability the limit counts.
+SMALL_MEMLOCK = ("prlimit", "--memlock=1048576", "setpriv", "--bounding-set=-ipc_lock",
+                 "--inh-caps=-ipc_lock")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "limits", "reason"),
+    [
+        ("rdma_devices=mlx5_0", (), "rxe0:1: not one of the configured devices"),
+        ("rdma_subnets=192.168.0.0/16", (), "rxe0:1: no address in the configured subnets"),
+        ("rdma_gid_index=200", (), "rxe0:1: it has no GID with index 200"),
+        ("", SMALL_MEMLOCK, "raise the memlock limit"),
+    ],
+)
+def test_a_mount_that_demands_rdma_says_what_is_missing(
+    rdma_cluster: Cluster, tmp_path: Path, options: str, limits: tuple[str, ...], reason: str
+) -> None:
+    words = f"key_file={rdma_cluster.plan.key_file},transport=rdma,{options}"
+    result = mount_by_hand(rdma_cluster, tmp_path / "none", words.rstrip(","), *limits)
+    assert result.returncode != 0 and reason in result.stderr, result.stderr
+
+
+def test_with_too_small_a_memlock_limit_bytes_go_by_tcp(
+    rdma_cluster: Cluster, tmp_path: Path
+) -> None:
+    folder = tmp_path / "small"
+    result = mount_by_hand(
+        rdma_cluster, folder, f"key_file={rdma_cluster.plan.key_file}", *SMALL_MEMLOCK
+    )
+    assert result.returncode == 0, result.stderr
+    try:
+        (folder / "by-tcp").write_bytes(pattern(6)[: 1 << 20])
+        assert (rdma_cluster.mount_path / "by-tcp").read_bytes() == pattern(6)[: 1 << 20]
+        log = Path(f"{folder}.log").read_text()
+        assert log.count("no RDMA: ") == 1 and "raise the memlock limit" in log, log
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def queue_pairs() -> int:
+    shown = subprocess.run(["rdma", "resource"], check=True, capture_output=True, text=True).stdout
+    return sum(int(line.split(" qp ")[1].split()[0]) for line in shown.splitlines())
+
+
+def test_who_has_another_key_gets_no_queue_pair(rdma_cluster: Cluster, tmp_path: Path) -> None:
+    key = tmp_path / "other.key"
+    key.write_text("ab" * 32 + "\n")
+    key.chmod(0o600)
+    before = queue_pairs()
+    server = f"127.0.0.1:{rdma_cluster.plan.storageservers[0].port}"
+    result = braidfs("net", "check", server, "-k", str(key))
+    assert result.returncode == 1 and "key" in result.stderr, result.stderr
+    assert queue_pairs() == before
+    result = braidfs("net", "check", server, "-k", str(rdma_cluster.plan.key_file))
+    assert result.returncode == 0 and "data would go by RDMA" in result.stdout, result.stderr

@@ -11,8 +11,9 @@ bench transport          count what a request costs by TCP and by RDMA, in the g
 sanitize                 native tests under ASan+UBSan and TSan, fuzzers
 wheel [--dependencies]   the wheel and the source distribution, into dist; and what they need
 man                      write man pages and the golden help text anew
-rdma [--seconds N] [--boots N] [COMMAND...]
-                  run COMMAND, or the RDMA tests, in a guest with Soft-RoCE; --boots counts boots
+rdma [--seconds N] [--boots N] [--prepare] [COMMAND...]
+                  run COMMAND, or the RDMA tests, in a guest with Soft-RoCE; --boots counts boots,
+                  --prepare only fetches what the guest needs
 build [--stub]           what up and test do first; --stub takes the generated stub into the tree
 help                     this text
 """
@@ -111,12 +112,15 @@ def sanitize(fuzz_seconds: int, integration: bool) -> None:
 
 
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--seconds", type=click.IntRange(1, 86_400), default=600, show_default=True)
+@click.option("--seconds", type=click.IntRange(1, 86_400), default=3600, show_default=True)
 @click.option("--boots", type=click.IntRange(1, 1000))
+@click.option("--prepare", is_flag=True)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
-def rdma(seconds: int, boots: int | None, words: tuple[str, ...]) -> None:
+def rdma(seconds: int, boots: int | None, prepare: bool, words: tuple[str, ...]) -> None:
     from tests.dev import rdma as guest  # noqa: PLC0415
 
+    if prepare:
+        sys.exit(guest.prepare())
     sys.exit(guest.boots(boots) if boots else guest.rdma(words, seconds))
 
 

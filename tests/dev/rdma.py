@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from tests.dev.build import build
 from tests.dev.steps import StepError, console, tool
 from tests.rdma.vm.guest import TIMED_OUT, GuestRun, missing, run_in_guest
+from tests.rdma.vm.image import make_image
 
-SUITE = ("-p", "no:cacheprovider", "--timeout=240", "tests/rdma/guest")
+SUITE = ("-p", "no:cacheprovider", "--timeout=600", "tests/rdma/guest")
 
 
 def rdma(words: Sequence[str], seconds: int) -> int:
@@ -21,6 +22,13 @@ def rdma(words: Sequence[str], seconds: int) -> int:
     if code == TIMED_OUT:
         console.print(f"dev: the guest was stopped after {seconds} s", markup=False)
     return code
+
+
+def prepare() -> int:
+    """Packages are there by now (./dev installs them); this makes the image."""
+    refuse_without_guest()
+    make_image()
+    return 0
 
 
 def boots(count: int) -> int:

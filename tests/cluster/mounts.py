@@ -8,11 +8,11 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster.process import command_of, is_gone, wait_until
+from tests.cluster.process import PATIENCE, command_of, is_gone, wait_until
 
 FSTYPE = "fuse.braidfs"
-MOUNT_SECONDS_MAX = 90
-UNMOUNT_SECONDS_MAX = 90
+MOUNT_SECONDS_MAX = 90 * PATIENCE
+UNMOUNT_SECONDS_MAX = 90 * PATIENCE
 
 
 class MountError(Exception):

@@ -16,8 +16,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-READY_SECONDS_MAX = 60.0
-STOP_SECONDS_MAX = 20.0
+# Under emulation (tests/rdma/vm) everything takes longer.
+PATIENCE = float(os.environ.get("BRAIDFS_TEST_PATIENCE", "1"))
+READY_SECONDS_MAX = 60.0 * PATIENCE
+STOP_SECONDS_MAX = 20.0 * PATIENCE
 LOG_TAIL_LINES = 15
 
 

@@ -47,7 +47,8 @@ class GuestRun:
             f"export {name}={shlex.quote(value)}\n" for name, value in self.environment
         )
         return (
-            f"touch /run/guest/up\n{exports}cd {shlex.quote(str(self.folder))} || exit 126\n"
+            "touch /run/guest/up\nexport BRAIDFS_TEST_PATIENCE=10\n"
+            f"{exports}cd {shlex.quote(str(self.folder))} || exit 126\n"
             f"{shlex.join(self.command)}\n"
         )
 

@@ -18,6 +18,7 @@ import pytest
 
 from tests.cluster import mounts
 from tests.cluster.cluster import Cluster
+from tests.cluster.logs import Expected, LogReader, complaint
 from tests.cluster.plan import make_plan
 from tests.cluster.process import stop_pid
 
@@ -27,6 +28,7 @@ LOCAL_DIRECTORY = os.environ.get("BRAIDFS_TEST_DIR")
 HANG_GRACE_SECONDS = 20.0  # pytest-timeout comes first, where a signal can reach the test
 
 _clusters: list[Cluster] = []
+_logs: dict[Path, LogReader] = {}
 _FAILED: pytest.StashKey[frozenset[str]] = pytest.StashKey()
 
 
@@ -111,6 +113,19 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     return report
 
 
+def _check_logs(item: pytest.Item, cluster: Cluster) -> None:
+    """Fails the test when a program of the cluster logged what the test did not declare."""
+    folder = cluster.plan.state / "log"
+    reader = _logs.setdefault(folder, LogReader(folder))
+    marks = [str(word) for mark in item.iter_markers("expects_log") for word in mark.args]
+    warnings = item.get_closest_marker("expects_warnings") is not None
+    lines = reader.unexpected(Expected(tuple(marks), warnings))
+    if lines and item.stash.get(_FAILED, None) is None:
+        item.session.stash[_FAILED] = item.session.stash.get(_FAILED, frozenset()) | {item.nodeid}
+        item.stash[_FAILED] = frozenset({item.nodeid})
+        pytest.fail(complaint(lines), pytrace=False)
+
+
 def _stop_and_remove(cluster: Cluster, failed: bool) -> None:
     """Its state stays for a look when a test failed, or when BRAIDFS_TEST_KEEP is set."""
     _clusters.remove(cluster)
@@ -136,14 +151,15 @@ def shared_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def cluster(shared_cluster: Cluster) -> Cluster:
+def cluster(shared_cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """The shared cluster, made whole again when an earlier test broke it."""
     expected = len(shared_cluster.programs) + 1
     if len(shared_cluster.running()) != expected:
         if shared_cluster.client_pid() is None:
             shared_cluster.unmount(lazy=True)
         shared_cluster.start()
-    return shared_cluster
+    yield shared_cluster
+    _check_logs(request.node, shared_cluster)
 
 
 @pytest.fixture
@@ -187,5 +203,9 @@ def make_cluster(request: pytest.FixtureRequest) -> Iterator[ClusterMaker]:
         return cluster
 
     yield make
-    for cluster in mine:
-        _stop_and_remove(cluster, failed=_FAILED in request.node.stash)
+    try:
+        for cluster in mine:
+            _check_logs(request.node, cluster)
+    finally:
+        for cluster in mine:
+            _stop_and_remove(cluster, failed=_FAILED in request.node.stash)

@@ -393,6 +393,7 @@ def test_close_frees_the_flock_for_the_next_on_the_same_mount(start: Starter) ->
 # ---- failures -----------------------------------------------------------------------------------
 
 
+@pytest.mark.expects_warnings
 def test_locks_survive_a_restart_of_the_metaserver(
     pair: tuple[Process, Process], cluster: Cluster
 ) -> None:

@@ -80,6 +80,7 @@ def test_status(cli: Cli) -> None:
     assert "healthy" in text and "storageserver-2" in text
 
 
+@pytest.mark.expects_warnings
 def test_status_says_what_is_wrong(make_cluster) -> None:
     cluster = make_cluster(storage_servers=2)
     cli = Cli(cluster)
@@ -143,6 +144,7 @@ def test_clients(cli: Cli, tree: Path) -> None:
     assert "reported" in cli.text("client", "stats") and "session" in cli.text("client", "list")
 
 
+@pytest.mark.expects_warnings
 def test_evicted_client_is_fenced_and_comes_back(cli: Cli, localdir: Path) -> None:
     point = localdir / "mnt"
     point.mkdir()
@@ -314,6 +316,7 @@ def test_second_metaserver_address_is_tried(cli: Cli) -> None:
     assert cli.json("df", "-s", both)["bytes_total"] > 0
 
 
+@pytest.mark.expects_log("connection refused.*handshake failed")
 def test_wrong_key_is_told(cli: Cli, localdir: Path) -> None:
     cli.run("key", "create", localdir / "other.key")
     result = cli.run("status", "-k", localdir / "other.key", code=1)

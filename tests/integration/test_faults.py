@@ -21,7 +21,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.process import Program, wait_until
 from tests.conftest import ClusterMaker
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(900), pytest.mark.expects_warnings]
 
 
 @pytest.fixture

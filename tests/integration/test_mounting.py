@@ -162,6 +162,7 @@ def test_source_without_a_path(cluster: Cluster, mountpoint: Path) -> None:
     _refused("just-words", mountpoint, cluster.plan.options())
 
 
+@pytest.mark.expects_log("connection refused.*handshake failed")
 def test_wrong_key(cluster: Cluster, mountpoint: Path, localdir: Path) -> None:
     wrong = localdir / "wrong.key"
     wrong.touch(mode=0o600)

@@ -49,6 +49,7 @@ def test_commit_batches_are_measured(cluster: Cluster, workdir: Path) -> None:
 
 
 @pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.expects_log("connection refused")
 def test_stranger_gets_a_closed_connection_and_nothing_else(cluster: Cluster, which: int) -> None:
     server: ServerPlan = cluster.plan.servers[which]
     for words in (
@@ -74,6 +75,7 @@ def test_silent_stranger_is_dropped(cluster: Cluster) -> None:
         assert stranger.recv(10) == b""
 
 
+@pytest.mark.expects_log("connection refused")
 def test_many_strangers_do_not_keep_clients_out(cluster: Cluster, localdir: Path) -> None:
     port = cluster.plan.metaserver.port
     crowd = [socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(300)]

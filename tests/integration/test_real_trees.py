@@ -77,6 +77,7 @@ def source_tree(localdir: Path, full: bool) -> Path:
     return tree
 
 
+@pytest.mark.expects_warnings
 def test_trees_survive_remount_and_restart(
     cluster: Cluster, workdir: Path, source_tree: Path
 ) -> None:

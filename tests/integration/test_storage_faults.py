@@ -16,7 +16,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.process import wait_until
 from tests.conftest import ClusterMaker
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(600), pytest.mark.expects_warnings]
 
 
 def _fill(path: Path) -> int | None:
@@ -39,6 +39,7 @@ def _small_cluster(make_cluster: ClusterMaker, capacity: int) -> Cluster:
     )
 
 
+@pytest.mark.expects_log("written bytes were lost: status 28 ")
 def test_full_target_is_told_to_the_writer_only(make_cluster: ClusterMaker) -> None:
     cluster = _small_cluster(make_cluster, 64 << 20)
     mount = cluster.mount_path
@@ -92,6 +93,7 @@ def small_disk(localdir: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
+@pytest.mark.expects_log("written bytes were lost: status 28 ")
 def test_full_disk_under_a_target(make_cluster: ClusterMaker, small_disk: Path) -> None:
     (small_disk / "target").mkdir()
     cluster = make_cluster(storage_servers=1, targets=1)
@@ -130,6 +132,7 @@ def _stored_file(cluster: Cluster, mark: bytes) -> tuple[Path, int]:
 
 
 @pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.expects_log("block fails its checksum")
 def test_flipped_bit_is_eio_and_never_wrong_bytes(
     make_cluster: ClusterMaker, restart: bool
 ) -> None:
@@ -181,6 +184,7 @@ def test_damaged_block_can_be_overwritten(make_cluster: ClusterMaker) -> None:
     assert path.read_bytes() == wanted
 
 
+@pytest.mark.expects_log("cannot be opened: .*belongs to another cluster")
 def test_foreign_target_directory_is_refused(make_cluster: ClusterMaker) -> None:
     one = make_cluster(storage_servers=1, targets=1)
     other = make_cluster(storage_servers=1, targets=1)
@@ -197,6 +201,7 @@ def test_foreign_target_directory_is_refused(make_cluster: ClusterMaker) -> None
     assert str(mine) in program.log_path.read_text()
 
 
+@pytest.mark.expects_log("cannot be opened: .*superblock is damaged")
 def test_damaged_superblock_is_refused(make_cluster: ClusterMaker) -> None:
     cluster = make_cluster(storage_servers=1, targets=1)
     cluster.stop()
@@ -209,6 +214,7 @@ def test_damaged_superblock_is_refused(make_cluster: ClusterMaker) -> None:
         cluster.storageservers[0].start()
 
 
+@pytest.mark.expects_log("written bytes were lost: status 5 ")
 def test_an_error_that_only_a_child_was_told_is_told_to_fsync(make_cluster: ClusterMaker) -> None:
     """A child closes what it inherits as it execs: that close is answered with the error, and
     nobody looks at it."""

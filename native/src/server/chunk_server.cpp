@@ -34,7 +34,10 @@ ChunkServer::ChunkServer(const ServerConfig& config) {
   const size_t share = std::max(config.buffer_bytes_max / count, kLaneBufferBytesMin);
   for (size_t index = 0; index < count; ++index) {
     lanes_.push_back(std::make_unique<Lane>(
-        LaneConfig{.index = index, .buffer_bytes_max = share}, services_, registry_));
+        LaneConfig{.index = index,
+                   .buffer_bytes_max = share,
+                   .stall_max = std::chrono::milliseconds(config.stall_ms_max)},
+        services_, registry_));
     if (fault_ == 0) fault_ = lanes_.back()->loop().fault();
   }
 }

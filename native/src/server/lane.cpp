@@ -12,7 +12,7 @@ namespace braidfs::server {
 
 namespace {
 
-constexpr std::chrono::seconds kStallLook{5};
+constexpr int kStallLooks = 12;  // during the longest stall
 constexpr std::chrono::seconds kCutLogInterval{1};  // a line a second: a stranger cannot flood logs
 
 ConnectionName name_of(const Connection& connection) {
@@ -23,6 +23,7 @@ ConnectionName name_of(const Connection& connection) {
 
 Lane::Lane(const LaneConfig& config, Services& services, ConnectionRegistry& registry)
     : index_(config.index),
+      stall_max_(config.stall_max),
       services_(services),
       registry_(registry),
       buffers_(config.buffer_bytes_max, counters_),
@@ -244,17 +245,17 @@ void Lane::report_cut(const Connection& connection, int error, const std::string
 }
 
 void Lane::look_for_stalled() {
-  const auto since = loop_.now() - kStallMax;
+  const auto since = loop_.now() - stall_max_;
   std::vector<std::shared_ptr<Connection>> stalled;
   for (const auto& [name, connection] : connections_) {
     if (connection->stalled_since(since)) stalled.push_back(connection);
   }
   for (const auto& connection : stalled) {
     add(counters_.stalled_connections);
-    connection->close(ETIMEDOUT, "no progress for a minute");
+    connection->close(ETIMEDOUT, "no progress for too long");
   }
   memory_returned();  // also when it was the system that had no memory
-  loop_.call_at(loop_.now() + kStallLook, [this] { look_for_stalled(); });
+  loop_.call_at(loop_.now() + stall_max_ / kStallLooks, [this] { look_for_stalled(); });
 }
 
 }  // namespace braidfs::server

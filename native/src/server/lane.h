@@ -8,6 +8,7 @@
 // connection_count(): ANY THREAD.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -33,12 +34,11 @@ namespace braidfs::server {
 struct LaneConfig {
   size_t index = 0;
   size_t buffer_bytes_max = 256u << 20;
+  std::chrono::milliseconds stall_max{60'000};  // a connection without progress for longer is cut
 };
 
 class Lane {
  public:
-  static constexpr std::chrono::seconds kStallMax{60};
-
   Lane(const LaneConfig& config, Services& services, ConnectionRegistry& registry);
   ~Lane();
   Lane(const Lane&) = delete;
@@ -81,6 +81,7 @@ class Lane {
   void look_for_stalled();
 
   const size_t index_;
+  const std::chrono::milliseconds stall_max_;
   Services& services_;
   ConnectionRegistry& registry_;
   Counters counters_;

@@ -111,7 +111,10 @@ Status StoreBody::sync_batch(std::span<const ObjectPointer> objects) {
     flush.object->bytes_unsynced |= flush.bytes;
     flush.object->name_unsynced |= flush.name;
     // The kernel forgets dirty pages whose writing failed: a later fdatasync would lie.
-    if (flushed != Status::kOk) flush.object->broken = true;
+    if (flushed == Status::kOk) continue;
+    flush.object->broken = true;
+    say(40, "fdatasync failed: " + object_path(flush.object->id) +
+                " takes no writes until a restart; what was not synced may be lost");
   }
   return committed;
 }

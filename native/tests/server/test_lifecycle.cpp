@@ -67,6 +67,25 @@ TEST_F(Lifecycle, FenceOfASessionWithoutConnectionsIsAnswered) {
   EXPECT_EQ(metaserver.status_of(fence.seal()), Status::kBadRequest);
 }
 
+TEST_F(Lifecycle, APeerThatStopsInTheMiddleOfAFrameIsCutAndAnIdleOneIsNot) {
+  launch({.lane_count = 1, .io = IoEngine::kSyscall, .stall_ms_max = 200});
+  Peer idle = connect();
+  Peer stalled = connect();
+  const Bytes whole = write(0, pattern(4096)).raw();
+  ASSERT_TRUE(stalled.send(Bytes(whole.begin(), whole.begin() + 1000)));
+  EXPECT_TRUE(stalled.ends());
+  EXPECT_EQ(counter("stalled_connections"), 1u);
+  EXPECT_EQ(idle.status_of(write(0, pattern(100))), Status::kOk);
+}
+
+TEST_F(Lifecycle, APeerThatTakesNoRepliesIsCut) {
+  launch({.lane_count = 1, .io = IoEngine::kSyscall, .stall_ms_max = 200});
+  Peer peer = connect();
+  ASSERT_EQ(peer.status_of(write(0, pattern(1 << 20))), Status::kOk);
+  for (int count = 0; count < 16; ++count) ASSERT_TRUE(peer.send(read(0, 1 << 20)));
+  EXPECT_TRUE(eventually([&] { return counter("stalled_connections") == 1; }));
+}
+
 TEST_F(Lifecycle, FenceByPythonClosesToo) {
   Peer peer = connect();
   EXPECT_EQ(peer.status_of(plain(Op::kPing)), Status::kOk);

@@ -226,16 +226,6 @@ TEST_F(Store, FullDeviceDamagesNothing) {
   EXPECT_EQ(get(*store, id, 0, 4096).bytes, pattern(2, 4096));
 }
 
-TEST_F(Store, FailedSyncIsNeverForgotten) {
-  open();
-  ASSERT_EQ(put(*store, id, 0, pattern(1, 4096)), Status::kOk);
-  host.sync_result = -EIO;
-  EXPECT_EQ(store->sync(id), Status::kEio);
-  host.sync_result = 0;
-  EXPECT_EQ(store->sync(id), Status::kEio);
-  EXPECT_GT(store->figures().errors, 0u);
-}
-
 TEST_F(Store, FullLogWaitsForACheckpoint) {
   StoreConfig config = small_config();
   config.log_bytes_max = 64 << 10;

@@ -35,6 +35,7 @@ struct CoreSettings {
   MemoryLimits memory{};
   uint64_t dirty_bytes_per_inode_max = 64u << 20;
   uint32_t timeout_ms = 60'000;  // 0: wait for ever
+  uint32_t silence_ms_max = 30'000;  // a connection that owes answers and says nothing is cut
 };
 
 class Core final : public fuse::DataHandler {
@@ -57,6 +58,10 @@ class Core final : public fuse::DataHandler {
   void release(fuse::LaneContext& context, const fuse::ReleaseRequest& request) override;
   void fsync(fuse::LaneContext& context, const fuse::FsyncRequest& request) override;
   bool interrupt(fuse::LaneContext& context, uint64_t unique) override;
+  fuse::Room room() const noexcept override {
+    if (!memory_.full()) return fuse::Room::kPlenty;
+    return memory_.overfull() ? fuse::Room::kNone : fuse::Room::kLittle;
+  }
 
   // ---- the cluster ----
   void node_put(uint32_t node);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "client/core.h"
 #include "client/lane.h"
 #include "rdma/rdma_stream.h"
 
@@ -13,7 +14,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr auto kSilenceMax = seconds(30);
 constexpr auto kConnectBackoffMin = milliseconds(50);
 constexpr auto kConnectBackoffMax = milliseconds(2000);
 
@@ -225,8 +225,9 @@ void Link::tick(Clock::time_point now) {
     call->status = Status::kEio;
   }
   if (connected() && expired) return cut("a request passed its deadline");
-  if (connected() && in_flight_ > 0 && now - silent_since_ > kSilenceMax) {
-    return cut("no answer for 30 s");
+  const milliseconds silence_max{lane_.core().settings().silence_ms_max};
+  if (connected() && in_flight_ > 0 && now - silent_since_ > silence_max) {
+    return cut("no answer for too long");
   }
   if (stream_ == nullptr && waiting() > 0) ask_for_connection(now);
 }

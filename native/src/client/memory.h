@@ -55,6 +55,7 @@ class Memory {
   static constexpr std::array<uint32_t, 5> kSizes = {4u << 10, 64u << 10, 256u << 10, 1u << 20,
                                                      16u << 20};
   static constexpr uint32_t kPieceMax = 1u << 20;  // largest buffer of a written piece
+  static constexpr uint64_t kOverfullBytes = 64u << 20;
 
   Memory(MemoryLimits limits, uint32_t lane_count);
 
@@ -67,8 +68,12 @@ class Memory {
   Buffer read(uint32_t size);
 
   bool held_over() const noexcept { return account(Buffer::Account::kHeld) > limits_.held_bytes_max; }
-  // No room even for writes whose caller waits: no further request should be read.
+  // No room even for writes whose caller waits: hardly a further request should be read ...
   bool full() const noexcept { return account(Buffer::Account::kDirty) > full_at_; }
+  // ... and none at all.
+  bool overfull() const noexcept {
+    return account(Buffer::Account::kDirty) > full_at_ + kOverfullBytes;
+  }
   uint64_t account(Buffer::Account which) const noexcept {
     return bytes_[static_cast<size_t>(which)].load(std::memory_order_relaxed);
   }

@@ -44,19 +44,43 @@ Lane::Lane(Channel channel, uint32_t max_write, LaneParts parts)
 
 int Lane::attach(net::EventLoop& loop) {
   loop_ = &loop;
+  return watch();
+}
+
+int Lane::watch() {
   // Exclusive: one request wakes one lane, not all of them.
-  return loop.add(parts_.channels.fd(context_.index), EPOLLIN | EPOLLEXCLUSIVE,
-                  [this](uint32_t) { readable(); });
+  return loop_->add(parts_.channels.fd(context_.index), EPOLLIN | EPOLLEXCLUSIVE,
+                    [this](uint32_t) { readable(); });
 }
 
 void Lane::readable() {
   for (int count = 0; count < budget_; ++count) {
+    if (parts_.data.room() != Room::kPlenty && loop_ != nullptr) return rest();
     if (!read_one()) {
       budget_ = 1;
       return;
     }
   }
   budget_ = std::min(budget_ * 2, kRequestsPerTurn);
+}
+
+void Lane::rest() {
+  loop_->remove(parts_.channels.fd(context_.index));
+  trickled_ = loop_->now();
+  loop_->call_at(loop_->now() + kRoomLook, [this] { look_for_room(); });
+}
+
+void Lane::look_for_room() {
+  const Room room = parts_.data.room();
+  if (room == Room::kPlenty) {
+    if (const int error = watch(); error != 0) lost(-error);
+    return;
+  }
+  if (room == Room::kLittle && loop_->now() - trickled_ >= kTrickle) {
+    trickled_ = loop_->now();
+    read_one();
+  }
+  loop_->call_at(loop_->now() + kRoomLook, [this] { look_for_room(); });
 }
 
 bool Lane::read_one() {

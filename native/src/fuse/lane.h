@@ -4,7 +4,11 @@
 // A readable fd is read a bounded number of times, then the loop sees to its network events; as
 // long as requests keep coming the bound is kRequestsPerTurn, else 1 (a read that finds nothing
 // costs as much as one that finds something).
+// While the other half has no room for more bytes the fd is left alone (the kernel keeps the
+// requests, their callers wait) and looked at again every kRoomLook; when there is a little room, one
+// request is read every kTrickle: INTERRUPTs come first in the kernel's queue.
 #pragma once
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -48,6 +52,8 @@ struct LaneParts {
 class Lane {
  public:
   static constexpr int kRequestsPerTurn = 16;
+  static constexpr auto kRoomLook = std::chrono::milliseconds(5);
+  static constexpr auto kTrickle = std::chrono::seconds(1);
 
   Lane(Channel channel, uint32_t max_write, LaneParts parts);
   Lane(const Lane&) = delete;
@@ -70,6 +76,9 @@ class Lane {
   static constexpr std::align_val_t kAlignment{4096};
 
   bool read_one();
+  int watch();  // 0 or -errno
+  void rest();
+  void look_for_room();
   void lost(int error);
   void interrupted(const InterruptRequest& request);
   // True when a table knew the answer and it was sent.
@@ -86,6 +95,7 @@ class Lane {
   std::byte* start_;  // the payload of a WRITE that is read here begins on a page
   net::EventLoop* loop_ = nullptr;
   int budget_ = 1;
+  net::Clock::time_point trickled_{};
   std::atomic<uint64_t> malformed_{0};
 };
 

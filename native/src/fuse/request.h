@@ -80,6 +80,13 @@ struct FsyncRequest {
   bool bytes_only = false;  // fdatasync
 };
 
+// How much room there is for the bytes of further requests.
+enum class Room : uint8_t {
+  kPlenty,
+  kLittle,  // only now and then one, so that signals and closes get through
+  kNone,
+};
+
 // The half that owns file bytes. Every call comes on the lane thread named by the context and must
 // not block; two lanes call at the same time. Requests of directories never come here (RELEASEDIR
 // and FSYNCDIR are upcalls).
@@ -96,6 +103,9 @@ class DataHandler {
   // True when it is known here (it was or will be answered, EINTR if nothing was done yet); false
   // when it is not: the kernel is told to ask again.
   virtual bool interrupt(LaneContext& lane, uint64_t unique) = 0;
+
+  // Asked before each request is read.
+  virtual Room room() const noexcept { return Room::kPlenty; }
 };
 
 // Sends answers to the kernel. ANY THREAD. Nothing is reported to the caller: a request that the

@@ -60,6 +60,16 @@ TEST(Faults, NoConnectionYetMeansWaiting) {
   EXPECT_EQ(rig.replier.wait(unique).bytes, Bytes(5000));
 }
 
+TEST(Faults, ASilentConnectionIsLeftAndItsRequestsAreSentAgain) {
+  RigSettings settings;
+  settings.core.silence_ms_max = 100;
+  Rig rig(settings);
+  rig.open(kFh, O_RDWR, 5000);
+  rig.targets[0]->decide(on(Op::kRead, {Fault::kStall}, 1));
+  EXPECT_EQ(rig.read(kFh, 0, 5000).bytes, Bytes(5000));
+  EXPECT_EQ(rig.targets[0]->count(Op::kRead), 2u);
+}
+
 TEST(Faults, DeadlineEndsInEio) {
   Rig rig(with_timeout(200));
   rig.open(kFh, O_RDWR, 5000);

@@ -82,6 +82,8 @@ class Echo final : public DataHandler {
     replier_.reply_error(lane.index, unique, EINTR);
     return true;
   }
+  Room room() const noexcept override { return room_; }
+  std::atomic<Room> room_{Room::kPlenty};
 
  private:
   void done(const RequestHead& head) { replier_.reply_error(head.channel, head.unique, 0); }
@@ -271,6 +273,32 @@ TEST_F(SessionTest, InterruptsFindTheirRequestWhereverItIs) {
   const Bytes again = ask(0, request(FUSE_INTERRUPT, {99, 0, 0}, fuse_interrupt_in{98}));
   EXPECT_EQ(out_header(again).unique, 99u);
   EXPECT_EQ(out_header(again).error, -EAGAIN);
+}
+
+TEST_F(SessionTest, WithoutRoomRequestsStayInTheKernel) {
+  start();
+  fuse_write_in write{};
+  write.size = 3;
+  echo_.room_ = Room::kNone;
+  ASSERT_TRUE(testing::send(lanes_[0].ours.get(), request(FUSE_WRITE, {6, 9, 1}, write, "abc")));
+  EXPECT_TRUE(receive(lanes_[0].ours.get(), 100).empty());
+  echo_.room_ = Room::kPlenty;
+  EXPECT_EQ(out_header(receive(lanes_[0].ours.get())).unique, 6u);
+  EXPECT_EQ(out_header(ask(0, request(FUSE_WRITE, {8, 9, 1}, write, "abc"))).unique, 8u);
+}
+
+TEST_F(SessionTest, WithLittleRoomOneRequestNowAndThenIsRead) {
+  start();
+  echo_.room_ = Room::kLittle;
+  fuse_write_in write{};
+  write.size = 3;
+  for (const uint64_t unique : {6u, 8u}) {
+    ASSERT_TRUE(testing::send(lanes_[0].ours.get(), request(FUSE_WRITE, {unique, 9, 1}, write, "abc")));
+  }
+  EXPECT_EQ(out_header(receive(lanes_[0].ours.get(), 2000)).unique, 6u);
+  EXPECT_TRUE(receive(lanes_[0].ours.get(), 300).empty());
+  echo_.room_ = Room::kPlenty;
+  EXPECT_EQ(out_header(receive(lanes_[0].ours.get())).unique, 8u);
 }
 
 TEST_F(SessionTest, ForgetsReachPythonAddedUp) {

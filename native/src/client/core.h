@@ -36,6 +36,7 @@ struct CoreSettings {
   uint64_t dirty_bytes_per_inode_max = 64u << 20;
   uint32_t timeout_ms = 60'000;  // 0: wait for ever
   uint32_t silence_ms_max = 30'000;  // a connection that owes answers and says nothing is cut
+  uint32_t sync_after_ms = 5'000;  // what nobody syncs is synced after about so long
 };
 
 class Core final : public fuse::DataHandler {

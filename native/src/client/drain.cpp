@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "client/core.h"
 #include "client/pieces.h"
@@ -11,6 +12,7 @@ namespace braidfs::client {
 namespace {
 
 constexpr uint64_t kEverything = ~uint64_t{0};
+constexpr uint32_t kFailedSyncRest = 12;  // times the usual while until it is tried again
 
 std::string commit_payload(uint64_t file_id, uint32_t flags, uint32_t durable, uint64_t stripes) {
   std::string payload(24, '\0');
@@ -59,6 +61,15 @@ void DrainOperation::for_token(Lane& lane, uint64_t token, InodePtr inode, bool 
   operation->token_ = token;
   operation->durable_ = sync;
   operation->commits_ = false;
+  operation->begin(lane);
+}
+
+void DrainOperation::for_background(Lane& lane, InodePtr inode) {
+  auto operation = std::make_shared<DrainOperation>(Kind::kBackground, fuse::RequestHead{}, nullptr,
+                                                    std::move(inode));
+  operation->durable_ = true;
+  operation->commits_ = false;
+  operation->phase_ = Phase::kSync;
   operation->begin(lane);
 }
 
@@ -152,6 +163,7 @@ void DrainOperation::ask_sync(Lane& lane, const Sync& sync) {
   call->inode = inode_;
   call->owner = shared_from_this();
   call->part = static_cast<uint32_t>(&sync - syncs_.data());
+  call->once = kind_ == Kind::kBackground;
   lane.submit(call);
 }
 
@@ -169,12 +181,19 @@ void DrainOperation::call_done(Lane& lane, Call& call) {
       if (pieces.take_loss(sync.stripe_index, call.incarnation)) inode_->fail(EIO);
     } else if (call.status == Status::kStaleTruncateEpoch) {
       again_ = true;
+    } else if (call.status == Status::kNoObject && kind_ == Kind::kBackground) {
+      pieces.synced(sync.stripe_index, sync.sequence, settled);  // removed meanwhile
     } else {
-      inode_->fail(errno_of(call.status));
-      error_ = errno_of(call.status);
+      refused(errno_of(call.status));
     }
   }
   advance(lane);
+}
+
+// Needs the inode's mutex. In the background nothing is lost yet: a later SYNC may succeed.
+void DrainOperation::refused(int error) {
+  error_ = error;
+  if (kind_ != Kind::kBackground) inode_->fail(error);
 }
 
 void DrainOperation::advance(Lane& lane) {
@@ -183,6 +202,7 @@ void DrainOperation::advance(Lane& lane) {
 }
 
 void DrainOperation::synced(Lane& lane) {
+  if (again_ && kind_ == Kind::kBackground) return finish(lane);
   if (again_ && error_ == 0) {
     if (++rounds_ > kRoundsMax) error_ = EIO;
     phase_ = Phase::kDrain;
@@ -217,6 +237,7 @@ void DrainOperation::send_commit(Lane& lane) {
     inode_->committing = true;
     taken_ = inode_->take_written().value_or(Written{});
     view_ = inode_->view_locked();
+    if (durable_) synced_stripes_ |= std::exchange(inode_->synced_stripes, 0);
   }
   const uint32_t flags = taken_.flags | (synced_stripes_ != 0 ? kCommitSynced : 0);
   event.a = static_cast<int64_t>(taken_.size);
@@ -240,6 +261,7 @@ void DrainOperation::commit_answered(Lane& lane, Status status,
     } else {
       error_ = errno_of(status);
       inode_->give_back(taken_);
+      inode_->synced_stripes |= synced_stripes_;
     }
   }
   if (phase_ == Phase::kSync) {
@@ -255,6 +277,7 @@ void DrainOperation::commit_answered(Lane& lane, Status status,
 // FLUSH tells an error, but does not use it up: it comes too when a child that inherited the descriptor
 // ends or execs, and nobody sees that answer.
 void DrainOperation::finish(Lane& lane) {
+  if (kind_ == Kind::kBackground) return finish_background(lane);
   int error = error_;
   if (handle_ && kind_ != Kind::kRelease) {
     const std::scoped_lock lock(inode_->mu());
@@ -265,6 +288,18 @@ void DrainOperation::finish(Lane& lane) {
   }
   if (kind_ == Kind::kRelease) lane.core().handle_closed(*handle_);
   answer(lane, error);
+  lane.core().inode_idle(inode_);
+}
+
+void DrainOperation::finish_background(Lane& lane) {
+  bool again;
+  {
+    const std::scoped_lock lock(inode_->mu());
+    if (view_->file_id == inode_->view_locked()->file_id) inode_->synced_stripes |= synced_stripes_;
+    inode_->sync_watched = again = inode_->pieces().unsynced();
+  }
+  if (again) lane.sync_later(inode_, error_ == 0 ? 1 : kFailedSyncRest);
+  lane.background_synced();
   lane.core().inode_idle(inode_);
 }
 

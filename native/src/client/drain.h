@@ -1,4 +1,6 @@
-// FLUSH, FSYNC, RELEASE, the end of an O_SYNC write, and Python's drain(): written bytes go to the
+// FLUSH, FSYNC, RELEASE, the end of an O_SYNC write, Python's drain(), and the sync that follows some
+// seconds after bytes that nobody synced (held bytes would stay, and a host that loses power would
+// lose what was written long ago): written bytes go to the
 // targets, then (if it must be durable) their objects are synced, then size and time are committed.
 //
 // Phases: drain (seal, wait until every piece up to now is settled) -> sync (one SYNC for each object
@@ -19,7 +21,7 @@ namespace braidfs::client {
 
 class DrainOperation final : public Operation {
  public:
-  enum class Kind : uint8_t { kFlush, kFsync, kRelease, kWrite, kToken };
+  enum class Kind : uint8_t { kFlush, kFsync, kRelease, kWrite, kToken, kBackground };
 
   static void for_flush(Lane& lane, const fuse::RequestHead& head, HandlePtr handle);
   static void for_fsync(Lane& lane, const fuse::RequestHead& head, HandlePtr handle);
@@ -27,6 +29,8 @@ class DrainOperation final : public Operation {
   static void for_write(Lane& lane, const fuse::RequestHead& head, HandlePtr handle, uint32_t count);
   // → DONE(token)
   static void for_token(Lane& lane, uint64_t token, InodePtr inode, bool sync);
+  // Nobody is told: what fails is tried again later, what is lost is kept as the inode's error.
+  static void for_background(Lane& lane, InodePtr inode);
 
   DrainOperation(Kind kind, const fuse::RequestHead& head, HandlePtr handle, InodePtr inode);
   void proceed(Lane& lane) override;
@@ -55,9 +59,13 @@ class DrainOperation final : public Operation {
   void send_commit(Lane& lane);
   void advance(Lane& lane);
   void finish(Lane& lane);
+  void finish_background(Lane& lane);
   void answer(Lane& lane, int error);
   bool durable() const noexcept { return durable_; }
-  bool is_request() const noexcept { return kind_ != Kind::kToken; }
+  bool is_request() const noexcept {
+    return kind_ != Kind::kToken && kind_ != Kind::kBackground;
+  }
+  void refused(int error);
 
   const Kind kind_;
   bool durable_ = false;

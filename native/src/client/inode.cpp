@@ -29,7 +29,10 @@ void Inode::resize(const Attributes& attributes, FileView view, Settled& settled
   pieces_.trim(same_file ? size_ : 0, settled);
   // Objects of the new file id were never written: nothing of them is to be synced, and a SYNC of
   // one that does not exist would call its holes durable, so that they read as EIO.
-  if (!same_file) pieces_.forget_stripes();
+  if (!same_file) {
+    pieces_.forget_stripes();
+    synced_stripes = 0;
+  }
 }
 
 void Inode::committed(const Attributes& attributes) {
@@ -96,7 +99,7 @@ uint64_t Inode::error_seen_at_open() const noexcept {
 
 bool Inode::busy() const noexcept {
   return handles > 0 || committing || written_.flags != 0 || !pieces_.empty() || watched ||
-         !error_told_;
+         !error_told_ || pieces_.unsynced();
 }
 
 }  // namespace braidfs::client

@@ -71,6 +71,8 @@ class Inode {
   bool dropped = false;  // Python needs the entry no more: it goes when nothing holds it
   bool busy() const noexcept;
   bool watched = false;  // a lane looks after the age of its pieces
+  bool sync_watched = false;  // a lane will sync it after a while
+  uint64_t synced_stripes = 0;  // by that, of this file id, and not told to the metaserver
   uint64_t stream_end = ~uint64_t{0};  // where the last write ended: tells sequential ones
 
   std::atomic<int64_t> reopen_asked_ms = 0;

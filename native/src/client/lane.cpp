@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "client/core.h"
+#include "client/drain.h"
 #include "client/inode.h"
 #include "client/pieces.h"
 #include "client/read.h"
@@ -19,6 +20,7 @@ constexpr auto kTick = milliseconds(25);
 constexpr auto kRestMin = milliseconds(10);
 constexpr auto kRestMax = milliseconds(1000);
 constexpr size_t kReadsKept = 64;
+constexpr size_t kBackgroundSyncsMax = 16;  // of one lane; the rest leaves the way free for others
 
 bool asks_for_capability(Status status) {
   return status == Status::kBadCapability || status == Status::kStaleMapEpoch ||
@@ -109,8 +111,9 @@ void Lane::answered(Call* call, Status status) {
   if (call->failed_early) return finished(call);
   call->status = status;
   if (!sent_again(status)) return finished(call);
-  ++counters_.retries;
   if (asks_for_capability(status)) core_.capability_refused(*call->inode);
+  if (call->once) return finished(call);
+  ++counters_.retries;
   rest(call);
 }
 
@@ -121,7 +124,13 @@ void Lane::finished(Call* call) {
   idle_calls_.push_back(call);
 }
 
+void Lane::unreachable(Call* call) {
+  call->status = Status::kEio;
+  finished(call);
+}
+
 void Lane::rest(Call* call) {
+  if (call->once) return unreachable(call);
   const auto now = loop_.now();
   const auto pause = std::min<Clock::duration>(kRestMin * (1u << std::min(call->attempts, 10u)), kRestMax);
   ++call->attempts;
@@ -189,6 +198,28 @@ void Lane::abort_calls() {
 void Lane::watch_age(std::shared_ptr<Inode> inode) {
   ageing_.push_back(std::move(inode));
   arm_tick();
+}
+
+void Lane::sync_later(std::shared_ptr<Inode> inode, uint32_t times) {
+  loop_.call_at(loop_.now() + milliseconds(core_.settings().sync_after_ms) * times,
+                [this, inode = std::move(inode)]() mutable {
+                  sync_due_.push_back(std::move(inode));
+                  sync_due();
+                });
+}
+
+void Lane::sync_due() {
+  while (syncing_ < kBackgroundSyncsMax && !sync_due_.empty()) {
+    ++syncing_;
+    const std::shared_ptr<Inode> inode = std::move(sync_due_.front());
+    sync_due_.pop_front();
+    DrainOperation::for_background(*this, inode);
+  }
+}
+
+void Lane::background_synced() {
+  --syncing_;
+  loop_.defer([this] { sync_due(); });
 }
 
 void Lane::send_partial_pieces() {

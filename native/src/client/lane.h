@@ -66,10 +66,14 @@ class Lane {
   // From a link: a reply with this status arrived; or the call is over.
   void answered(Call* call, Status status);
   void finished(Call* call);
+  void unreachable(Call* call);  // of one that is tried once
   void abort_calls();
 
   // Looks at the inode's partial pieces again when they have aged.
   void watch_age(std::shared_ptr<Inode> inode);
+  // Syncs the inode after a while, if nobody else has (Inode::sync_watched is set).
+  void sync_later(std::shared_ptr<Inode> inode, uint32_t times = 1);
+  void background_synced();
   void send_partial_pieces();  // of all watched inodes, whatever their age
   // A READ waits for buffer memory: it proceeds after room(), or at the next tick.
   void when_room(std::shared_ptr<Operation> operation);
@@ -94,6 +98,7 @@ class Lane {
   void arm_tick();
   void tick();
   void wake_starved();
+  void sync_due();
   void wake_resting(Clock::time_point now);
 
   Core& core_;
@@ -107,6 +112,8 @@ class Lane {
   std::vector<Resting> resting_;
   std::vector<std::shared_ptr<Inode>> ageing_;
   std::deque<std::shared_ptr<Operation>> starved_;
+  std::deque<std::shared_ptr<Inode>> sync_due_;  // waiting for their turn in the background
+  size_t syncing_ = 0;                           // in the background
   std::vector<std::shared_ptr<ReadOperation>> reads_;  // recycled, oldest first
   size_t next_read_ = 0;
   LaneCounters counters_;

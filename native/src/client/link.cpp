@@ -56,6 +56,10 @@ Link::Link(Lane& lane, uint32_t node) : lane_(lane), node_(node), slots_(kSlotCo
 Link::~Link() = default;
 
 void Link::submit(Call* call) {
+  if (call->once && !connected()) {
+    ask_for_connection(lane_.loop().now());
+    return lane_.unreachable(call);
+  }
   (call->op == Op::kWrite ? writes_ : reads_).push_back(call);
   if (!connected()) return ask_for_connection(lane_.loop().now());
   pump();
@@ -205,6 +209,8 @@ void Link::requeue_unanswered() {
     take(call->request_id);
     if (call->failed_early) {
       lane_.finished(call);
+    } else if (call->once) {
+      lane_.unreachable(call);
     } else {
       (call->op == Op::kWrite ? writes_ : reads_).push_front(call);
     }

@@ -241,6 +241,10 @@ void PieceTable::release(ChunkPieces& pieces, const PiecePtr& piece, Settled& se
 
 // ---- held pieces and durability ----
 
+bool PieceTable::unsynced() const noexcept {
+  return std::ranges::any_of(stripes_, [](const StripeState& stripe) { return stripe.unsynced; });
+}
+
 void PieceTable::note_dropped(const Piece& piece) {
   StripeState& stripe = stripes_[piece.stripe_index];
   stripe.dropped_incarnation = oldest(stripe.dropped_incarnation, piece.incarnation);

@@ -71,6 +71,7 @@ class PieceTable {
 
   // ---- held pieces and durability ----
   std::vector<StripeState>& stripes() noexcept { return stripes_; }
+  bool unsynced() const noexcept;  // some object has bytes that were acknowledged and never synced
   void drop_held(const PiecePtr& piece, Settled& settled);  // the budget needs its place
   void synced(uint32_t stripe_index, uint64_t sequence, Settled& settled);
   void target_lost(uint32_t target, uint64_t incarnation, Settled& settled);

@@ -56,10 +56,13 @@ void Piece::call_done(Lane& lane, Call& call) {
   Settled settled;
   std::shared_ptr<PieceWaiter> told;
   int error;
+  bool watch;
   {
     const std::scoped_lock lock(inode->mu());
     error = conclude(lane.core(), *inode, self, call, settled);
     if (!unsettled()) told = std::exchange(waiter, nullptr);
+    watch = !inode->sync_watched && inode->pieces().unsynced();
+    if (watch) inode->sync_watched = true;
   }
   if (error == ENOSPC) lane.core().no_room(lane.loop().now());
   if (error != 0 && !told) {
@@ -69,6 +72,7 @@ void Piece::call_done(Lane& lane, Call& call) {
                                  std::to_string(call.target));
   }
   if (call.status == Status::kOk) lane.core().held().push(inode, self);
+  if (watch) lane.sync_later(inode);
   if (told) told->piece_done(lane, error);
   perform(lane, inode, settled);
   lane.core().held().evict(lane.core());

@@ -93,7 +93,8 @@ void Core::flush(fuse::LaneContext& context, const fuse::FlushRequest& request) 
     Inode& inode = *handle->inode;
     const std::scoped_lock lock(inode.mu());
     clean = inode.pieces().unsettled() == 0 && !inode.committing && !inode.written();
-    if (clean) error = inode.report(handle->error_seen);
+    uint64_t only_told = handle->error_seen;  // told, not used up: DrainOperation::finish says why
+    if (clean) error = inode.report(only_told);
   }
   if (clean) return replier_->reply_error(request.head.channel, request.head.unique, error);
   DrainOperation::for_flush(*lanes_[context.index], request.head, handle);

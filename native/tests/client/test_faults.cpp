@@ -117,6 +117,9 @@ TEST(Faults, FullTargetIsToldToItsWriterOnce) {
   rig.targets[0]->decide(on(Op::kWrite, {Fault::kStatus, Status::kEnospc}));
   EXPECT_EQ(rig.write(kFh, 0, pattern(100, 4)).count, 100u);  // behind: found out at close
   EXPECT_EQ(rig.flush(kFh), ENOSPC);
+  EXPECT_EQ(rig.flush(kFh), ENOSPC);  // a close may be a child's: it uses nothing up
+  EXPECT_EQ(rig.fsync(kFh), ENOSPC);
+  EXPECT_EQ(rig.fsync(kFh), 0);
   EXPECT_EQ(rig.flush(kFh), 0);
   EXPECT_EQ(rig.write(2, 0, pattern(100, 4)).error, ENOSPC);  // the other handle, once too
   EXPECT_EQ(rig.write(2, 0, pattern(100, 4), O_DIRECT).error, ENOSPC);

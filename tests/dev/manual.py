@@ -1,15 +1,17 @@
 """`./dev man`: what is generated from the programs, written into the tree where it is compared.
 
-Man pages of `braidfs` (docs/man) and the golden text of every --help (tests/golden).
+Man pages of `braidfs` (docs/man), the golden text of every --help (tests/golden), docs/METRICS.md.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.dev import metrics_page
 from tests.dev.steps import ROOT, console
 
 HELP = Path("tests/golden/help.txt")
 MAN = Path("docs/man")
+METRICS = Path("docs/METRICS.md")
 
 
 def generated() -> dict[Path, str]:
@@ -17,7 +19,7 @@ def generated() -> dict[Path, str]:
     from fsclient.cli.main import cli  # noqa: PLC0415 - after the build
     from fsclient.cli.manual import help_texts, pages  # noqa: PLC0415
 
-    made: dict[Path, str] = {HELP: help_texts(cli)}
+    made: dict[Path, str] = {HELP: help_texts(cli), METRICS: metrics_page.page()}
     made.update({MAN / name: text for name, text in pages(cli).items()})
     return made
 

@@ -1,0 +1,40 @@
+"""docs/METRICS.md out of the one table of metrics. Pure; ./dev man writes it, a test compares."""
+
+from fscommon.observe.metrics import TABLE, Metric
+
+_HEAD = """# Metrics
+
+Written by `./dev man` from `fscommon/observe/metrics.py`. Every program serves them for
+Prometheus at its `metrics_listen` (a mount: its option of that name), path `/metrics`; off by
+default. Counters end with `_total`, times are seconds, sizes bytes. A histogram NAME has
+`NAME_bucket`, `NAME_sum` and `NAME_count`.
+`monitoring/alerts.yml` are alert rules, `monitoring/grafana-dashboard.json` is a dashboard.
+
+| metric | kind | labels | what it tells |
+|---|---|---|---|
+"""
+_TAIL = """
+`braidfs_native` shows the counters of the native data path as they are at the time of the scrape,
+one value of `counter` each. They only rise while the program runs, except those that are an amount
+of now: `bytes_dirty`, `bytes_held`, `inodes`, `handles`, `upcalls_waiting`.
+
+| histogram | upper bounds of its buckets |
+|---|---|
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    rows = [
+        f"| `{row.name}` | {row.kind.value} | {_labels(row)} | {row.help} |" for row in TABLE
+    ]
+    buckets = [
+        f"| `{row.name}` | {', '.join(f'{bound:g}' for bound in row.buckets)} |"
+        for row in TABLE
+        if row.buckets
+    ]
+    return _HEAD + "\n".join(rows) + "\n" + _TAIL + "\n".join(buckets) + "\n"
+
+
+def _labels(row: Metric) -> str:
+    return ", ".join(f"`{label}`" for label in row.labels)

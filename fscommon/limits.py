@@ -31,5 +31,6 @@ CONNECTIONS_MAX: Final = 4096  # per server process
 CONNECTIONS_UNAUTHENTICATED_MAX: Final = 256
 REQUESTS_IN_FLIGHT_MAX: Final = 1024  # per connection
 SOLE_LEASE_S: Final = 0.1  # a reply with FLAG_SOLE: no second session is opened for so long
+LEASES_PER_SESSION_MAX: Final = 100_000  # that may be configured; recalls of all fit in one reply
 READDIR_ENTRIES_MAX: Final = 1024
 REPLAY_MUTATIONS_MAX: Final = 65536  # kept by a client until durable

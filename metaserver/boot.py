@@ -19,6 +19,7 @@ from metaserver import records
 from metaserver.context import Progress, Services
 from metaserver.engine import Engine, Time, ino_of_reply
 from metaserver.intents import Intents
+from metaserver.leases.table import Leases
 from metaserver.membership import Membership, Node, Target
 from metaserver.numbers import InodeNumbers
 from metaserver.overlay import Overlay
@@ -36,6 +37,8 @@ class Settings:
     chunk_size: int
     stripe_width_max: int
     store_size_max: int
+    lease_duration_s: float = 30.0
+    leases_max: int = 100_000  # of one session
 
 
 def boot(store: Store, settings: Settings, time: Time) -> Engine:
@@ -90,6 +93,7 @@ def _services(snapshot: Snapshot, settings: Settings, time: Time, cluster: bytes
     intents = Intents()
     for key, _ in snapshot.range(*records.all_of(b"T")):
         intents.add(Ino(records.number_of(key)))
+    leases = _leases(snapshot, settings, sessions, time)
     return Services(
         cluster=cluster,
         capability_key=capability_key(settings.cluster_key, cluster),
@@ -101,7 +105,22 @@ def _services(snapshot: Snapshot, settings: Settings, time: Time, cluster: bytes
         sessions=sessions,
         intents=intents,
         started_s=time.now_s,
+        leases=leases,
     )
+
+
+def _leases(snapshot: Snapshot, settings: Settings, sessions: Sessions, time: Time) -> Leases:
+    """Nothing is leased but what sessions may be writing that were not fenced in time."""
+    leases = Leases(
+        sessions,
+        duration_s=min(settings.lease_duration_s, settings.session_timeout_s),
+        leases_max=settings.leases_max,
+    )
+    for key, _ in snapshot.range(*records.all_of(b"F")):
+        session = SessionId(records.number_of(key))
+        written = snapshot.range(*records.written_of(session))
+        leases.evict(session, [records.written_ino(key) for key, _ in written], time.now_s)
+    return leases
 
 
 def _progress(snapshot: Snapshot, sessions: Sessions) -> Progress:

@@ -8,6 +8,7 @@ from fscommon.limits import (
     CHUNK_SIZE_DEFAULT,
     CHUNK_SIZE_MAX,
     CHUNK_SIZE_MIN,
+    LEASES_PER_SESSION_MAX,
     STRIPE_WIDTH_DEFAULT_MAX,
     STRIPE_WIDTH_MAX,
 )
@@ -25,6 +26,8 @@ class MetaserverConfig:
     log_level: str = "info"
     log_file: str = ""
     session_timeout_s: float = 30.0
+    lease_duration_s: float = 30.0  # at most session_timeout_s
+    leases_per_session_max: int = 100_000
     commit_interval_ms: float = 5.0
     chunk_size: ByteSize = _CHUNK_SIZE
     stripe_width_max: int = STRIPE_WIDTH_DEFAULT_MAX
@@ -39,5 +42,9 @@ class MetaserverConfig:
             raise ValueError(f"stripe_width_max is not in 1..{STRIPE_WIDTH_MAX}")
         if not 0 < self.session_timeout_s <= 3600:
             raise ValueError("session_timeout_s is not in 0..3600")
+        if not 0 < self.lease_duration_s <= 3600:
+            raise ValueError("lease_duration_s is not in 0..3600")
+        if not 1 <= self.leases_per_session_max <= LEASES_PER_SESSION_MAX:
+            raise ValueError(f"leases_per_session_max is not in 1..{LEASES_PER_SESSION_MAX}")
         if not 0 <= self.commit_interval_ms <= 1000:
             raise ValueError("commit_interval_ms is not in 0..1000")

@@ -12,6 +12,7 @@ from fscommon.errors import BraidError
 from fscommon.layout.capability import RIGHT_READ, RIGHT_WRITE, make_capability
 from fscommon.types import FileId, Ino, SessionId, Txn
 from metaserver.intents import Intents
+from metaserver.leases.table import Leases
 from metaserver.locks.table import LockTable
 from metaserver.membership import Membership
 from metaserver.numbers import InodeNumbers
@@ -51,6 +52,7 @@ class Services:
     membership: Membership
     sessions: Sessions
     intents: Intents
+    leases: Leases
     started_s: float = 0.0  # monotonic
     locks: LockTable = field(default_factory=LockTable)
 
@@ -84,6 +86,7 @@ class Context:
     wait_truncate: Ino | None = None  # answer when the truncate of this inode has ended
     inodes_added: int = 0  # merged into the count of inodes when the op succeeds
     notes: dict[bytes, bytes | None] = field(default_factory=dict)  # records beside the outcome
+    removed: list[Ino] = field(default_factory=list)  # inodes that are no more if it succeeds
 
     def check_not_truncating(self, ino: Ino) -> None:
         if ino in self.services.intents:

@@ -5,7 +5,8 @@ A request is run at once as one transaction over the overlay. Its reply leaves a
   its session is held: it is held until that transaction is durable, so replies of a session that
   depend on each other become durable in order;
 - the op asked for durability, or for the end of a truncate;
-- the op cannot run while its inode is being truncated: the request itself is parked and run later.
+- the op cannot run while its inode is being truncated, or another session holds a lease on what it
+  reads or changes (metaserver.leases): the request itself is parked and run later.
 Mutations store their reply in their own transaction; a repeat is answered from it. After a restart
 sessions replay first, and nothing new is served until all have or expired (rule 18).
 `freeze` gives the batch for the committer thread, `committed` releases what waited for it.
@@ -20,7 +21,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from fscommon.errors import FsError, ProtocolError, Status
+from fscommon.errors import BraidError, FsError, ProtocolError, Status
 from fscommon.layout.attributes import unpack_attributes
 from fscommon.limits import REQUESTS_IN_FLIGHT_MAX
 from fscommon.types import Ino, RequestId, SessionId, Txn
@@ -29,7 +30,10 @@ from fscommon.wire.frame import Frame, encode_frame
 from fscommon.wire.header import FLAG_ONEWAY, FLAG_REPLAY, FLAG_REPLY, FLAG_SOLE, Header
 from fscommon.wire.messages import BODIES, Failure, Opened, Replay, SessionOpened
 from fscommon.wire.ops import OPENING, SPECS, Op
+from metaserver.connection import Connection
 from metaserver.context import Context, ParkedError, Replayed, Services
+from metaserver.leases.gate import Asking, LeaseGate
+from metaserver.leases.table import Claim
 from metaserver.ops import HANDLERS, Access, OpFunction
 from metaserver.ops.locks import lock_events_key
 from metaserver.overlay import Overlay
@@ -60,19 +64,6 @@ class Time:
     now_s: float
 
 
-@dataclass(slots=True)
-class Connection:
-    """One peer as the engine sees it. `wake` asks its owner to send what is in the outbox."""
-
-    purpose: str
-    wake: Callable[[], None]
-    end: Callable[[], None]  # close it: another one took its session up
-    session: SessionId = SYSTEM_SESSION
-    in_flight: int = 0  # held or parked
-    outbox: list[bytes] = field(default_factory=list)
-    is_open: bool = True
-
-
 @dataclass(frozen=True, slots=True)
 class _Row:
     op: Op
@@ -100,9 +91,18 @@ class _Outcome:
     truncate: Ino | None = None
 
 
+class _WaitError(BraidError):
+    """A request meets leases of others; it waits with this claim."""
+
+    def __init__(self, claim: Claim) -> None:
+        super().__init__("waits for a lease")
+        self.claim = claim
+
+
 class Engine:
     def __init__(self, overlay: Overlay, services: Services) -> None:
         self.services = services
+        self.gate = LeaseGate(services.leases)
         self.progress = services.progress
         self.sessions = services.sessions
         self._overlay = overlay
@@ -128,6 +128,31 @@ class Engine:
         """Run one request; its reply is in the outbox now or later.
 
         Raises ProtocolError when the peer must be cut off."""
+        self._handle(connection, frame, time, None)
+        self.leases_changed(time)
+
+    def leases_changed(self, time: Time) -> None:
+        """Run what waits for leases no longer, and send recalls."""
+        leases = self.services.leases
+        if leases.is_anyone_ready:
+            self.gate.resume(
+                lambda peer, frame, claim: self._handle_again(peer, frame, time, claim)
+            )
+        if leases.unsent:
+            self.gate.send()
+
+    def _handle_again(self, connection: Connection, frame: Frame, time: Time, claim: Claim) -> None:
+        """A request that had waited; a breach of the protocol in it ends its own connection."""
+        try:
+            self._handle(connection, frame, time, claim)
+        except ProtocolError as error:
+            self.log("a request that waited was refused", error=error)
+            self.closed(connection)
+            connection.end()
+
+    def _handle(
+        self, connection: Connection, frame: Frame, time: Time, claim: Claim | None
+    ) -> None:
         header = frame.header
         row = _ROWS.get(header.op)
         if row is None or header.flags & FLAG_REPLY:
@@ -142,7 +167,7 @@ class Engine:
                 outcome = self._replay(session, row, frame, time)
             else:
                 self._check_served(row, session, connection)
-                outcome = self._run(connection, row, frame, time)
+                outcome = self._run(connection, row, frame, time, claim)
         except FsError as error:
             self.counts[row.op, int(error.status)] += 1
             if not header.flags & FLAG_ONEWAY:
@@ -152,6 +177,9 @@ class Engine:
         except ParkedError as parked:
             connection.in_flight += 1
             self._parked.setdefault(parked.key, []).append((connection, frame))
+            return
+        except _WaitError as waiting:
+            self.gate.wait(waiting.claim, connection, frame)
             return
         self._answer(connection, row, frame, outcome, time.now_s)
         if self.services.locks.fresh:
@@ -167,6 +195,7 @@ class Engine:
                 raise FsError(Status.UNKNOWN_SESSION, "open a session first")
             session.renewed_s = time.now_s
             session.requests += 1
+            session.heard = max(session.heard, header.request_id)
             if session.stored and not self.progress.recovering:
                 self._prune(session, RequestId(header.offset))
             return session
@@ -177,44 +206,47 @@ class Engine:
     def _check_served(self, row: _Row, session: Session | None, connection: Connection) -> None:
         if row.access is Access.SESSION and self.progress.recovering:
             raise FsError(Status.NOT_READY, "waiting for clients of before the restart")
-        if connection.in_flight >= REQUESTS_IN_FLIGHT_MAX:
+        bound = REQUESTS_IN_FLIGHT_MAX * (2 if row.access is Access.CONTROL else 1)
+        if connection.in_flight >= bound:
             raise FsError(Status.BUSY, "too many requests of this connection wait")
 
-    def _run(self, connection: Connection, row: _Row, frame: Frame, time: Time) -> _Outcome:
+    def _run(
+        self, connection: Connection, row: _Row, frame: Frame, time: Time, claim: Claim | None
+    ) -> _Outcome:
         request: Any = decode(row.request, frame.body)
         context = Context(connection.session, time.now_ns, time.now_s, self.services)
-        outcome = self._execute(row, request, frame.header.request_id, context)
+        asking = Asking(row.op, request, frame.header.request_id, time.now_s, claim)
+        outcome = self._execute(row, asking, context)
         if row.op is Op.SESSION_OPEN and outcome.status == 0:
             self._bind(connection, SessionId(decode(SessionOpened, outcome.body).session))
         elif row.op is Op.REPLAY_DONE:
             self.end_recovery_if_done()
         return outcome
 
-    def _execute(self, row: _Row, request: Any, request_id: int, context: Context) -> _Outcome:
+    def _execute(self, row: _Row, asking: Asking, context: Context) -> _Outcome:
         tx = Transaction(self._overlay, context.session)
+        has_leases = row.access is Access.SESSION and not self.progress.recovering
         try:
-            reply = row.function(tx, request, context)
+            if has_leases and (wait := self.gate.pass_or_wait(tx, asking)) is not None:
+                raise _WaitError(wait)
+            reply = row.function(tx, asking.request, context)
         except FsError as error:
-            return _failure(error, tx.foreign)
+            return self._failed(tx, asking, error, has_leases=has_leases)
         except struct.error:
             bad = FsError(Status.BAD_REQUEST, "a number does not fit its field")
             return _failure(bad, tx.foreign)
-        if tx.touched:
-            reply = replace(reply, parents=b"".join(tx.touched))
+        if has_leases and self.gate.is_auditing:
+            self.gate.audit(tx, asking)
+        parents = b"".join(tx.touched) or (
+            self.gate.shown_parent(tx, asking) if has_leases else b""
+        )
+        if parents:
+            reply = replace(reply, parents=parents)
         body = encode(reply)
-        txn = Txn(0)
-        late = False
-        foreign = tx.foreign
-        if context.notes:
-            self._note(tx, context)
-        if tx.writes:
-            txn = self._next_txn()
-            if row.mutation:
-                tx.put(reply_key(context.session, request_id), pack_reply(txn, row.op, body))
-                late = self._remember(row.op, context.session, RequestId(request_id), body)
-            foreign = max(foreign, self._overlay.merge(tx.writes, context.session, txn))
-            self.progress.inodes += context.inodes_added
+        txn, late, foreign = self._merge(tx, row, asking, body, context)
         hold = self.progress.txn if context.wait_durable or late else foreign
+        if has_leases:
+            body = self.gate.granted(tx, asking, reply, body)
         return _Outcome(0, body, txn, hold, context.wait_truncate)
 
     def _note(self, tx: Transaction, context: Context) -> None:
@@ -223,6 +255,33 @@ class Engine:
             tx.writes.update(context.notes)
         else:
             self._overlay.merge(context.notes, context.session, self._next_txn())
+
+    def _merge(
+        self, tx: Transaction, row: _Row, asking: Asking, body: bytes, context: Context
+    ) -> tuple[Txn, bool, Txn]:
+        """The op succeeded: its transaction, whether it came late, what its reply waits for."""
+        if context.notes:
+            self._note(tx, context)
+        if not tx.writes:
+            return Txn(0), False, tx.foreign
+        txn = self._next_txn()
+        late = False
+        if row.mutation:
+            tx.put(reply_key(context.session, asking.request_id), pack_reply(txn, row.op, body))
+            late = self._remember(row.op, context.session, RequestId(asking.request_id), body)
+        foreign = max(tx.foreign, self._overlay.merge(tx.writes, context.session, txn))
+        self.progress.inodes += context.inodes_added
+        for ino in context.removed:
+            self.services.leases.forget(ino, context.now_s)
+        return txn, late, foreign
+
+    def _failed(
+        self, tx: Transaction, asking: Asking, error: FsError, *, has_leases: bool
+    ) -> _Outcome:
+        if not has_leases:
+            return _failure(error, tx.foreign)
+        body = self.gate.failure(tx, asking, error)
+        return _Outcome(int(error.status), body, Txn(0), tx.foreign)
 
     def _next_txn(self) -> Txn:
         self.progress.txn = Txn(self.progress.txn + 1)
@@ -271,7 +330,8 @@ class Engine:
         replayed, now_ns = _former_outcome(row.op, replay.reply)
         context = Context(session.id, now_ns, time.now_s, self.services, replayed)
         request: Any = decode(row.request, replay.request)
-        outcome = self._execute(row, request, frame.header.request_id, context)
+        asking = Asking(row.op, request, frame.header.request_id, time.now_s)
+        outcome = self._execute(row, asking, context)
         self.replays["failed" if outcome.status else "applied"] += 1
         if outcome.status:
             self.log("a replay failed", op=row.op.name, session=session.id, status=outcome.status)
@@ -359,6 +419,12 @@ class Engine:
 
     # ---- connections ---------------------------------------------------------------------
 
+    def attach(self, connection: Connection, session: SessionId) -> None:
+        """A connection for the recalls of a session. Raises ProtocolError: there is none such."""
+        if session == SYSTEM_SESSION or session not in self.sessions:
+            raise ProtocolError("a recall connection names a session")
+        self.gate.attach(connection, session)
+
     def _bind(self, connection: Connection, session: SessionId) -> None:
         """The connection speaks for the session from now on; an older one does not."""
         former = self._owners.get(session)
@@ -373,6 +439,7 @@ class Engine:
         connection.is_open = False
         if self._owners.get(connection.session) is connection:
             del self._owners[connection.session]
+        self.gate.closed(connection)
         for key, waiting in list(self._parked.items()):
             kept = [item for item in waiting if item[0] is not connection]
             if kept:
@@ -381,7 +448,8 @@ class Engine:
                 del self._parked[key]
 
     def evicted(self, session: SessionId) -> None:
-        """The session is gone from the tables; cut its connection off."""
+        """The session is gone from the tables; cut its connections off."""
+        self.gate.ended(session)
         self._holds.pop(session, None)
         connection = self._owners.pop(session, None)
         if connection is not None:
@@ -400,6 +468,8 @@ class Engine:
         if tx.writes:
             self._overlay.merge(tx.writes, SYSTEM_SESSION, self._next_txn())
             self.progress.inodes += context.inodes_added
+            for ino in context.removed:
+                self.services.leases.forget(ino, now.now_s)
         return self.progress.txn
 
     def stored(self, keys: tuple[bytes, bytes], count_max: int) -> list[tuple[bytes, bytes]]:

@@ -4,8 +4,11 @@ An expired session loses its record and stored replies in one transaction; files
 open for writing get an intent that cuts their objects to the committed size, so that bytes written
 but never committed do not show up later. Which these are the store says too (`W` records), for a
 client that died while the metaserver was down and never said its opens again. Once that is durable
-every storage server is told to fence it, until each has or is down itself: one that comes back
-gets the table of sessions before it serves (rule 15).
+every storage server is told to fence it, until each has or is down itself, i.e. out of its own
+lease: one that comes back gets the table of sessions before it serves (rule 15). An `F` record
+stays until then, so that a metaserver that restarts in between goes on fencing, and gives what the
+session was writing to nobody before. A session that keeps an exclusive lease for longer than a
+recall may take goes the same way.
 """
 
 from dataclasses import replace
@@ -19,8 +22,17 @@ from metaserver.background import Background
 from metaserver.context import Context
 from metaserver.namespace.inode import Inode, find, save
 from metaserver.ops.cluster import bump_map_epoch
-from metaserver.ops.session import forget_session
-from metaserver.records import Intent, intent_key, writer_key, written_ino, written_of
+from metaserver.ops.session import delete_range
+from metaserver.records import (
+    Intent,
+    fence_key,
+    intent_key,
+    replies_of,
+    session_key,
+    writer_key,
+    written_ino,
+    written_of,
+)
 from metaserver.sessions import Session
 from metaserver.times import now
 from metaserver.transaction import Transaction
@@ -38,13 +50,24 @@ class Eviction:
         self._log = Log("eviction")
 
     async def run(self, tasks: trio.Nursery) -> None:
+        for ghost in self._engine.services.leases.ghosts():  # of before a restart
+            tasks.start_soon(self._fence_everywhere, ghost, 0)
         while True:
             await trio.sleep(CHECK_S)
             self._check_nodes()
             timeout_s = self._engine.services.session_timeout_s
             for session in self._engine.sessions.expired(now().now_s, timeout_s):
                 self._evict(session, tasks)
+            self._expire_leases(tasks)
             self._committer.changed()
+
+    def _expire_leases(self, tasks: trio.Nursery) -> None:
+        for late in self._engine.services.leases.expire(now().now_s):
+            session = self._engine.sessions.get(late)
+            if session is not None:
+                self._log.warning("client did not give up a lease in time", session=late)
+                self._evict(session, tasks)
+        self._engine.leases_changed(now())
 
     def _check_nodes(self) -> None:
         services = self._engine.services
@@ -69,6 +92,10 @@ class Eviction:
             for node in self._engine.services.membership.nodes():
                 nursery.start_soon(self._fence, node.id, session)
         self._engine.fenced(session, now())
+        self._engine.system(lambda tx, context: _forget_writes(tx, session))
+        self._engine.services.leases.fenced(session, now().now_s)
+        self._engine.leases_changed(now())
+        self._committer.changed()
 
     async def _fence(self, node_id: NodeId, session: SessionId) -> None:
         membership = self._engine.services.membership
@@ -86,16 +113,25 @@ class Eviction:
 
 
 def forget(tx: Transaction, context: Context, session: Session) -> None:
-    """The session's records go; files that it alone was writing are cut to what was committed."""
+    """The session's records go; files that it alone was writing are cut to what was committed.
+    Whatever it may have been writing stays as if leased to it until it is fenced."""
     written = {ino for ino, writable in session.opens.items() if writable}
     written.update(written_ino(key) for key, _ in tx.range(*written_of(session.id)))
-    forget_session(tx, session.id)
+    tx.delete(session_key(session.id))
+    delete_range(tx, *replies_of(session.id))
+    tx.put(fence_key(session.id), b"")  # its W records stay until it is fenced, too
+    context.services.leases.evict(session.id, sorted(written), context.now_s)
     for ino in sorted(written):
         if ino in context.services.intents or _is_written(tx, context, ino, session.id):
             continue
         inode = find(tx, ino)
         if inode is not None and inode.is_file:
             _cut_to_committed(tx, context, inode)
+
+
+def _forget_writes(tx: Transaction, session: SessionId) -> None:
+    tx.delete(fence_key(session))
+    delete_range(tx, *written_of(session))
 
 
 def _is_written(tx: Transaction, context: Context, ino: Ino, but: SessionId) -> bool:

@@ -132,8 +132,10 @@ def _check_rest(snapshot: Snapshot, seen: _Seen) -> None:
 
 def _check_writers(snapshot: Snapshot, seen: _Seen) -> None:
     for key, _ in snapshot.range(*records.all_of(b"W")):
-        if snapshot.get(records.session_key(records.number_of(key))) is None:
-            seen.faults.append(f"what session {records.number_of(key)} writes outlived it")
+        session = records.number_of(key)
+        owners = records.session_key(session), records.fence_key(session)
+        if all(snapshot.get(owner) is None for owner in owners):
+            seen.faults.append(f"what session {session} writes outlived it")
 
 
 def _file_of_intent(value: bytes) -> int:

@@ -93,6 +93,10 @@ def session_key(session: int) -> bytes:
     return _ONE.pack(b"S", session)
 
 
+def fence_key(session: int) -> bytes:
+    return _ONE.pack(b"F", session)
+
+
 def writer_key(session: int, ino: int) -> bytes:
     return _TWO.pack(b"W", session, ino)
 

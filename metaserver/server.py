@@ -20,12 +20,14 @@ from fscommon.observe.log import Log
 from fscommon.observe.metrics import Metrics
 from fscommon.service import Service, run_program
 from fscommon.tasks import open_tasks
+from fscommon.types import SessionId
 from fscommon.wire.ops import Op
 from metaserver.background import Background
 from metaserver.boot import Settings, boot
 from metaserver.committer import Committer
 from metaserver.config import MetaserverConfig
-from metaserver.engine import Connection, Engine
+from metaserver.connection import Connection
+from metaserver.engine import Engine
 from metaserver.eviction import Eviction
 from metaserver.reaper import Reaper
 from metaserver.storage import StorageCalls
@@ -57,6 +59,8 @@ class Metaserver:
             chunk_size=config.chunk_size,
             stripe_width_max=config.stripe_width_max,
             store_size_max=config.store_size_max,
+            lease_duration_s=config.lease_duration_s,
+            leases_max=config.leases_per_session_max,
         )
         self.engine: Engine = boot(store, settings, now())
         self._config = config
@@ -117,6 +121,8 @@ class Metaserver:
             async with open_tasks() as tasks:
                 connection = Connection(peer.purpose, released.set, tasks.cancel_scope.cancel)
                 tasks.start_soon(_send_released, connection, stream, released)
+                if peer.purpose == "recall":
+                    self.engine.attach(connection, SessionId(peer.session))
                 await self._receive(connection, stream)
                 tasks.cancel_scope.cancel()
         finally:
@@ -168,6 +174,18 @@ class Metaserver:
             metrics.counter("braidfs_replays_total", outcome=outcome).inc(count)
         engine.counts.clear()
         engine.replays.clear()
+        self._show_leases()
+
+    def _show_leases(self) -> None:
+        leases, metrics = self.engine.services.leases, self._metrics
+        metrics.gauge("braidfs_leases").set(leases.count)
+        metrics.gauge("braidfs_leases_recalled").set(leases.recalls_open)
+        metrics.gauge("braidfs_requests_waiting").set(len(self.engine.gate))
+        for outcome, count in leases.counts.items():
+            metrics.counter("braidfs_lease_recalls_total", outcome=outcome).inc(count)
+        leases.counts.clear()
+        for seconds in leases.take_recall_seconds():
+            metrics.histogram("braidfs_lease_recall_seconds").observe(seconds)
 
 
 class _Signal:

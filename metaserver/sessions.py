@@ -26,6 +26,7 @@ class Session:
     opened_ns: int
     renewed_s: float  # monotonic
     opens: dict[Ino, bool] = field(default_factory=dict)  # True: for writing
+    heard: int = 0  # newest request id received
     newest: int = 0  # request id of the mutations run
     stored: dict[RequestId, None] = field(default_factory=dict)  # ids of stored replies, in order
     created: dict[RequestId, Ino] = field(default_factory=dict)  # of the stored replies of CREATE

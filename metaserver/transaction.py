@@ -44,6 +44,11 @@ class Transaction:
             self.foreign = cell[2]
         return cell[0]
 
+    def existed(self, key: bytes) -> bool:
+        """There was such a record before this op."""
+        cell = self._filling.get(key) or self._committing.get(key)
+        return (self._snapshot.get(key) if cell is None else cell[0]) is not None
+
     def put(self, key: bytes, value: bytes) -> None:
         self.writes[key] = value
 

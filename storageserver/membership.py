@@ -7,6 +7,7 @@ HEARTBEAT_GAP_S) when a connection shows a session that is not in the table yet.
 """
 
 import random
+import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -107,7 +108,9 @@ class Membership:
             try:
                 async with self._caller() as caller:
                     request = self._registration(state, address, targets.reports())
-                    tables.registered(await _register(caller, request), state.cluster)
+                    asked_ns = _boot_time_ns()
+                    reply = await _register(caller, request)
+                    tables.registered(reply, state.cluster, asked_ns)
                     self._log.info("registered", metaserver=caller.peer_address, node=tables.node)
                     self._registered.set()
                     self._backoff.reset()
@@ -127,13 +130,14 @@ class Membership:
             request = Heartbeat(
                 tables.node, targets.reports(), tables.session_version, targets.traffic()
             )
+            asked_ns = _boot_time_ns()
             try:
                 reply: HeartbeatReply = await caller.call(Op.HEARTBEAT, request, CALL_TIMEOUT_S)
             except BaseException:
                 self._metrics.counter("braidfs_heartbeats_total", outcome="failed").inc()
                 raise
             self._metrics.counter("braidfs_heartbeats_total", outcome="answered").inc()
-            tables.heard(reply)
+            tables.heard(reply, asked_ns)
             await trio.sleep(HEARTBEAT_GAP_S)
             with trio.move_on_after(HEARTBEAT_S - HEARTBEAT_GAP_S):
                 await self._hurry.wait()
@@ -177,6 +181,10 @@ class Membership:
             cluster=state.cluster,
             targets=reports,
         )
+
+
+def _boot_time_ns() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 async def _register(caller: Caller, request: Register) -> Registered:

@@ -1,4 +1,6 @@
-"""What the metaserver says, put into native: capability key, sessions, map epoch, target ids.
+"""What the metaserver says, put into native: capability key, sessions, map epoch, target ids, and
+until when clients may be served: for as long after the last answered heartbeat left as it takes
+the metaserver to give this node up (rule 15). Native looks at that clock with every request.
 
 State of one task (the membership task); connections read `knows` and ask for a refresh. No I/O
 here: the plan is decided by replies, the asking is storageserver.membership.
@@ -13,7 +15,8 @@ from storageserver.targets import Targets
 
 
 class Tables:
-    """session_version: of the table that native has, 0 if none."""
+    """session_version: of the table that native has, 0 if none. asked_ns, below: CLOCK_BOOTTIME
+    when the request left."""
 
     def __init__(self, native: ChunkServer, targets: Targets) -> None:
         self._native = native
@@ -22,8 +25,9 @@ class Tables:
         self._refreshed = trio.Event()
         self.session_version = 0
         self.node = 0
+        self._lease_ns = 0
 
-    def registered(self, reply: Registered, cluster: bytes) -> None:
+    def registered(self, reply: Registered, cluster: bytes, asked_ns: int) -> None:
         """Raises ConfigError when the metaserver is that of another cluster."""
         if cluster not in (b"", reply.cluster):
             raise ConfigError(
@@ -38,12 +42,15 @@ class Tables:
             0  # REGISTER names none: the first heartbeat fetches table and number
         )
         self._put_sessions(reply.sessions)
+        self._lease_ns = int(reply.timeout_s * 1_000_000_000)
+        self._native.serve_until(asked_ns + self._lease_ns)
 
-    def heard(self, reply: HeartbeatReply) -> None:
+    def heard(self, reply: HeartbeatReply, asked_ns: int) -> None:
         self._native.map_epoch(reply.map_epoch)
         if reply.sessions is not None:
             self._put_sessions(reply.sessions)
         self.session_version = reply.session_version
+        self._native.serve_until(asked_ns + self._lease_ns)
         self._refreshed.set()
         self._refreshed = trio.Event()
 

@@ -34,6 +34,7 @@ def remove_inode(tx: Transaction, inode: Inode, context: Context) -> None:
     if inode.is_file:
         tx.put(doomed_key(inode.layout().file_id), inode.tail)
     context.inodes_added -= 1
+    context.removed.append(inode.ino)
 
 
 def _may_be_open(ino: Ino, context: Context) -> bool:

@@ -1,4 +1,8 @@
-"""CLOSE: this session holds these inodes open no more; orphans among them go to the reaper."""
+"""CLOSE: this session holds these inodes open no more; orphans among them go to the reaper.
+
+Everything it wrote is committed: exclusive leases become shared ones, so that the next reader
+elsewhere need not ask.
+"""
 
 from fscommon.types import Ino
 from fscommon.wire.messages import Close, Empty
@@ -11,8 +15,10 @@ def close(tx: Transaction, request: Close, context: Context) -> Empty:
     sessions = context.services.sessions
     session = sessions.get(context.session)
     opens = session.opens if session is not None else {}
-    for ino in map(Ino, request.inos):
+    inos = [Ino(ino) for ino in request.inos]
+    for ino in inos:
         if opens.get(ino):
             tx.delete(writer_key(context.session, ino))
-    sessions.close(context.session, map(Ino, request.inos))
+    sessions.close(context.session, inos)
+    context.services.leases.downgrade(context.session, inos, context.now_s)
     return Empty()

@@ -1,23 +1,54 @@
-"""LEASE_TAKE, LEASE_RETURN, LEASES."""
+"""LEASE_TAKE, LEASE_RETURN, LEASES: what clients and administrators ask of the table of leases.
 
+Taking is the footprint and the grant of the op (metaserver.leases); here is only the inode.
+"""
+
+from fscommon.errors import FsError, Status
+from fscommon.types import Ino, SessionId
 from fscommon.wire.leases import LeaseQuery, LeaseReport, LeaseReturn, LeaseTake, SessionLeases
 from fscommon.wire.messages import Empty, Entry
 from metaserver.context import Context
-from metaserver.namespace.inode import load
+from metaserver.namespace.inode import find, load
+from metaserver.sessions import Session
 from metaserver.transaction import Transaction
+
+_FLAGS_ALL = 63
+_COUNT_MAX = 10_000
 
 
 def lease_take(tx: Transaction, request: LeaseTake, context: Context) -> Entry:
+    if not 0 < request.flags <= _FLAGS_ALL:
+        raise FsError(Status.BAD_REQUEST, f"unknown leases {request.flags:#x}")
     return Entry(load(tx, request.ino).attributes.pack())
 
 
 def lease_return(tx: Transaction, request: LeaseReturn, context: Context) -> Empty:
+    services = context.services
+    for item in request.items:
+        if not 0 <= item.flags <= _FLAGS_ALL:
+            raise FsError(Status.BAD_REQUEST, f"unknown leases {item.flags:#x}")
+    for item in request.items:
+        is_there = item.is_open and find(tx, item.ino) is not None
+        if is_there and services.sessions.has_room(context.session):
+            services.sessions.open(context.session, Ino(item.ino), writable=False)
+    services.leases.returned(context.session, request.items, context.now_s)
     return Empty()
 
 
 def leases(tx: Transaction, request: LeaseQuery, context: Context) -> LeaseReport:
-    rows = tuple(
-        SessionLeases(session.id, session.node, 0, 0, 0, is_cached=False)
-        for session in context.services.sessions.all()
-    )
-    return LeaseReport(rows, (), end=True)
+    sessions = context.services.sessions
+    if request.session == 0:
+        rows = tuple(_row(session, context) for session in sessions.all())
+        return LeaseReport(rows, (), end=True)
+    session = sessions.get(SessionId(request.session))
+    if session is None:
+        raise FsError(Status.UNKNOWN_SESSION, "no such session")
+    held = context.services.leases.of(session.id)
+    behind = [lease for lease in held if lease.ino > request.after]
+    count = max(1, min(request.count, _COUNT_MAX))
+    return LeaseReport((_row(session, context),), tuple(behind[:count]), end=len(behind) <= count)
+
+
+def _row(session: Session, context: Context) -> SessionLeases:
+    inodes, exclusive, recalls, is_cached = context.services.leases.sums(session.id)
+    return SessionLeases(session.id, session.node, inodes, exclusive, recalls, is_cached)

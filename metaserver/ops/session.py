@@ -30,11 +30,14 @@ def session_open(tx: Transaction, request: SessionOpen, context: Context) -> Ses
         session = known
     session.renewed_s = context.now_s
     services.sessions.reassert(session.id, [Ino(ino) for ino in request.opens])
+    if session.replaying:
+        services.leases.reassert(session.id, [Ino(ino) for ino in request.exclusive])
     return SessionOpened(
         session=session.id,
         incarnation=services.progress.incarnation,
         durable=durable_for(session, context),
         timeout_s=services.session_timeout_s,
+        lease_s=services.leases.duration_s,
     )
 
 
@@ -66,7 +69,8 @@ def _new(tx: Transaction, request: SessionOpen, context: Context) -> Session:
 
 
 def session_renew(tx: Transaction, request: SessionRenew, context: Context) -> SessionRenewed:
-    session = context.services.sessions.get(context.session)
+    services = context.services
+    session = services.sessions.get(context.session)
     if session is not None:
         session.traffic, session.reported_s = request.traffic, context.now_s
         session.paths = tuple(
@@ -77,11 +81,12 @@ def session_renew(tx: Transaction, request: SessionRenew, context: Context) -> S
             )
             for path in request.paths[:_PATHS_MAX]
         )
-    return SessionRenewed(context.services.membership.map())
+    return SessionRenewed(services.membership.map(), services.leases.pending(context.session))
 
 
 def session_close(tx: Transaction, request: Empty, context: Context) -> Empty:
     forget_session(tx, context.session)
+    context.services.leases.closed(context.session)
     context.services.sessions.remove(context.session)
     context.services.locks.drop_session(context.session)
     context.wait_durable = True
@@ -91,9 +96,13 @@ def session_close(tx: Transaction, request: Empty, context: Context) -> Empty:
 def forget_session(tx: Transaction, session: SessionId) -> None:
     """Drop its record, its stored replies, and what it had open for writing."""
     tx.delete(session_key(session))
-    for keys in (replies_of(session), written_of(session)):
-        for key, _ in list(tx.range(*keys)):
-            tx.delete(key)
+    delete_range(tx, *replies_of(session))
+    delete_range(tx, *written_of(session))
+
+
+def delete_range(tx: Transaction, start: bytes, end: bytes) -> None:
+    for key, _ in list(tx.range(start, end)):
+        tx.delete(key)
 
 
 def replay_done(tx: Transaction, request: Empty, context: Context) -> Empty:

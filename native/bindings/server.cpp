@@ -197,6 +197,7 @@ void bind_server(nb::module_& module) {
       .def("sessions",
            [](ChunkServer& server, const std::vector<uint64_t>& live) { server.sessions(live); },
            "live"_a, ReleaseGil())
+      .def("serve_until", &ChunkServer::serve_until, "deadline_ns"_a)
       .def("fence", &ChunkServer::fence, "session"_a, ReleaseGil())
       .def("map_epoch", &ChunkServer::map_epoch, "epoch"_a)
       .def("adopt", &adopt, "fd"_a, nb::kw_only(), "purpose"_a, "session"_a, "connection"_a,

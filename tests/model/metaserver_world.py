@@ -34,7 +34,7 @@ from fscommon.wire.messages import (
     Unlink,
 )
 from fscommon.wire.ops import Op
-from metaserver.engine import Connection
+from metaserver.connection import Connection
 from metaserver.namespace.entries import find_dentry
 from metaserver.namespace.inode import find
 from metaserver.sessions import SYSTEM_SESSION

@@ -69,6 +69,7 @@ class ChunkServer {
 
   void capability_key(std::span<const std::byte> key) { services_.capability_key.set(key); }
   void sessions(std::span<const uint64_t> live);
+  void serve_until(int64_t deadline_ns) { services_.sessions.serve_until(deadline_ns); }
   void fence(uint64_t session);
   void map_epoch(uint32_t epoch) { services_.map_epoch.store(epoch); }
   // False, and the socket closed, when the name is taken, there are too many connections, or the

@@ -126,6 +126,7 @@ Status Connection::admit(const FrameHeader& header, std::span<const std::byte> b
   const Services& services = lane_.services();
   if (!services.sessions.ready()) return Status::kNotReady;
   if (purpose_ == Purpose::kData) {
+    if (!services.sessions.is_leased()) return Status::kNotReady;
     if (state_->life() == Life::kFenced) return Status::kFenced;
     if (state_->life() != Life::kLive) return Status::kUnknownSession;
   }

@@ -1,5 +1,7 @@
 #include "server/session_table.h"
 
+#include <time.h>
+
 #include <utility>
 
 namespace braidfs::server {
@@ -21,6 +23,13 @@ std::vector<uint64_t> SessionTable::replace(std::span<const uint64_t> live) {
   }
   ready_.store(true, std::memory_order_release);
   return gone;
+}
+
+bool SessionTable::is_leased() const {
+  timespec now{};
+  ::clock_gettime(CLOCK_BOOTTIME, &now);
+  const int64_t now_ns = int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+  return now_ns < until_ns_.load(std::memory_order_acquire);
 }
 
 void SessionTable::fence(uint64_t session) {

@@ -1,13 +1,15 @@
 // Which clients live, as the metaserver says. ANY THREAD, guarded by mu_; a connection keeps the
 // SessionState of its session and asks it without a lock.
 // Invariants: nothing is live before the first replace(); a fenced session never lives again (its
-// id is not reused), so a table that was on its way when the fence came cannot revive it.
+// id is not reused), so a table that was on its way when the fence came cannot revive it; no client
+// is served once the lease has run out (rule 15).
 #pragma once
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -38,6 +40,10 @@ class SessionTable {
   static constexpr size_t kWaitersMax = 1024;
 
   bool ready() const { return ready_.load(std::memory_order_acquire); }
+  // The lease with the metaserver: clients are served until this time of CLOCK_BOOTTIME (which
+  // also counts a host's sleep). For ever as long as nobody sets it.
+  void serve_until(int64_t deadline_ns) { until_ns_.store(deadline_ns, std::memory_order_release); }
+  bool is_leased() const;
   // The whole table; sessions that are not in it are unknown from now on. Returns those that had
   // connections and are gone.
   std::vector<uint64_t> replace(std::span<const uint64_t> live);
@@ -55,6 +61,7 @@ class SessionTable {
 
  private:
   std::atomic<bool> ready_{false};
+  std::atomic<int64_t> until_ns_{std::numeric_limits<int64_t>::max()};
   mutable std::mutex mu_;
   std::unordered_set<uint64_t> live_;
   std::unordered_set<uint64_t> fenced_;

@@ -32,6 +32,19 @@ TEST_F(Lifecycle, NothingIsServedBeforeTheSessionTable) {
   EXPECT_EQ(metaserver.status_of(plain(Op::kDelete)), Status::kOk);
 }
 
+TEST_F(Lifecycle, NoClientIsServedWithoutALeaseOfTheMetaserver) {
+  Peer peer = connect();
+  Peer metaserver = connect_metaserver();
+  server_->serve_until(1);
+  EXPECT_EQ(peer.status_of(write(0, pattern(100))), Status::kNotReady);
+  EXPECT_EQ(peer.status_of(plain(Op::kPing)), Status::kOk);
+  EXPECT_EQ(metaserver.status_of(plain(Op::kDelete)), Status::kOk) << "it is the one who asks";
+  timespec now{};
+  ::clock_gettime(CLOCK_BOOTTIME, &now);
+  server_->serve_until((int64_t{now.tv_sec} + 3600) * 1'000'000'000);
+  EXPECT_EQ(peer.status_of(write(0, pattern(100))), Status::kOk);
+}
+
 TEST_F(Lifecycle, ASessionThatTheTableLacksIsUnknownUntilItHasIt) {
   Peer peer = connect(999);
   Frame frame = request(Op::kRead);

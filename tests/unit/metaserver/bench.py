@@ -24,7 +24,8 @@ from fscommon.wire.messages import (
 )
 from fscommon.wire.ops import Op
 from metaserver.boot import Settings, boot
-from metaserver.engine import Connection, Engine, Time
+from metaserver.connection import Connection
+from metaserver.engine import Engine, Time
 from metaserver.fsck import check
 from metaserver.store.memory import MemoryStore
 from metaserver.store.waist import Store
@@ -49,11 +50,14 @@ def parse(outgoing: bytes) -> list[Frame]:
 class Bench:
     """One engine over a store; time passes by hand."""
 
-    def __init__(self, store: Store | None = None, *, targets: int = 2) -> None:
+    def __init__(
+        self, store: Store | None = None, *, targets: int = 2, settings: Settings = SETTINGS
+    ) -> None:
         self.store = store or MemoryStore()
         self.now_ns = 1_000_000_000_000
         self.now_s = 1000.0
-        self.engine: Engine = boot(self.store, SETTINGS, self.time())
+        self.engine: Engine = boot(self.store, settings, self.time())
+        self.engine.gate.is_auditing = True  # every footprint is compared with what was written
         if targets:
             self.register(targets)
 

@@ -31,7 +31,7 @@ from fscommon.wire.messages import (
 from fscommon.wire.ops import SPECS, Op
 from metaserver.eviction import forget
 from metaserver.ops import HANDLERS, Access
-from metaserver.records import all_of, inode_key, writer_key
+from metaserver.records import all_of, inode_key, writer_key, written_of
 
 from .bench import ROOT, USER, Bench, Client, parse
 
@@ -308,7 +308,9 @@ def test_a_writer_that_died_with_the_metaserver_leaves_an_intent_too(bench: Benc
     evict(after, gone.session)
     assert after.engine.services.intents.take_fresh() == [alone, late]
     after.settle()
-    assert after.engine.stored(all_of(b"W"), 9) == [(writer_key(alive.session, shared), b"")]
+    mine = [key for key, _ in after.engine.stored(written_of(alive.session), 9)]
+    assert mine == [writer_key(alive.session, shared)]
+    assert len(after.engine.stored(written_of(gone.session), 9)) == 3, "until it is fenced"
     assert after.faults() == []
 
 

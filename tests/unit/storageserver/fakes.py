@@ -46,6 +46,7 @@ class FakeChunkServer:
         self.targets: list[FakeTarget] = []
         self.calls: list[tuple[object, ...]] = []
         self.live: list[int] | None = None
+        self.until_ns = 0
         self.adopted: list[tuple[str, int, int, int]] = []
         self.rdma_tokens: list[int] = []
         self.adoption = trio.Event()
@@ -84,6 +85,10 @@ class FakeChunkServer:
 
     def sessions(self, live: list[int]) -> None:
         self.live = live
+
+    def serve_until(self, deadline_ns: int) -> None:
+        self.until_ns = deadline_ns
+        assert self.live is not None, "the lease comes after the table of sessions"
 
     def fence(self, session: int) -> None:
         self.calls.append(("fence", session))

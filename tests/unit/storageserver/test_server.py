@@ -3,6 +3,7 @@
 import ipaddress
 import json
 import logging
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -97,6 +98,16 @@ async def test_sessions_reach_native(world: World) -> None:
         assert world.metaserver.heartbeats[0].session_version == 0
         assert world.metaserver.heartbeats[1].session_version == 1
         assert ("map_epoch", 9) in world.native.calls
+
+
+async def test_clients_are_served_for_a_lease_after_the_last_heartbeat(world: World) -> None:
+    async with world.running():
+        before_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        count = len(world.metaserver.heartbeats)
+        await world.metaserver.wait_heartbeats(count + 2)
+        lease_ns = 10 * 1_000_000_000
+        now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        assert before_ns < world.native.until_ns - lease_ns < now_ns, "from when it left"
 
 
 @pytest.mark.parametrize("failure", ["hang up", "forgotten"])

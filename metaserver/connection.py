@@ -1,0 +1,20 @@
+"""One peer as the engine sees it. Sockets and tasks are metaserver.server."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fscommon.types import SessionId
+from metaserver.sessions import SYSTEM_SESSION
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """`wake` asks its owner to send what is in the outbox."""
+
+    purpose: str
+    wake: Callable[[], None]
+    end: Callable[[], None]  # close it: another one took its session up
+    session: SessionId = SYSTEM_SESSION
+    in_flight: int = 0  # held or parked
+    outbox: list[bytes] = field(default_factory=list)
+    is_open: bool = True

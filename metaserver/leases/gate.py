@@ -1,0 +1,190 @@
+"""The gate between the engine and the table of leases.
+
+Before an op of a session runs, `pass_or_wait` compares its footprint with what others hold: it
+passes, or its request is kept here, outside of everything else, until `resume` runs it again.
+After it ran, `granted` writes into its reply what the session now holds. Recalls leave on the
+recall connection of their session; while it has none they wait in the table.
+Only the event loop's thread calls; no clock is read here.
+"""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from fscommon.errors import FsError, Status
+from fscommon.layout.attributes import ATTRIBUTES_SIZE, LEASE_ENTRIES
+from fscommon.types import Ino, SessionId
+from fscommon.wire.codec import encode
+from fscommon.wire.frame import Frame, encode_frame
+from fscommon.wire.header import FLAG_ONEWAY
+from fscommon.wire.leases import Recall
+from fscommon.wire.messages import Failure
+from fscommon.wire.ops import Op
+from metaserver.connection import Connection
+from metaserver.leases.footprints import FOOTPRINTS, uncovered
+from metaserver.leases.grants import NAMES, SHOWS_PARENT, records_granted, write_grants
+from metaserver.leases.table import Claim, Leases, Need
+from metaserver.records import inode_key, number_of
+from metaserver.transaction import Transaction
+
+ITEMS_MAX: Final = 1024  # of one RECALL
+Rerun = Callable[[Connection, Frame, Claim], None]
+
+
+@dataclass(slots=True)
+class Asking:
+    """One request at the gate. needs are its footprint, once it was made up."""
+
+    op: Op
+    request: Any
+    request_id: int
+    now_s: float
+    claim: Claim | None = None
+    needs: list[Need] = field(default_factory=list)
+
+
+class LeaseGate:
+    def __init__(self, leases: Leases) -> None:
+        self.leases = leases
+        self._duration_ns = int(leases.duration_s * 1_000_000_000)
+        self._waiting: dict[Claim, tuple[Connection, Frame]] = {}
+        self._connections: dict[SessionId, Connection] = {}
+        self._request_ids = itertools.count(1)
+        self.is_auditing = False  # check every footprint against what was written (tests)
+
+    def __len__(self) -> int:
+        """Requests that wait."""
+        return len(self._waiting)
+
+    # ---- before ----------------------------------------------------------------------------
+
+    def pass_or_wait(self, tx: Transaction, asking: Asking) -> Claim | None:
+        """None: run it. Else `wait` with the claim."""
+        if asking.claim is None and self.leases.is_alone(tx.session) and not self.is_auditing:
+            return None
+        footprint = FOOTPRINTS.get(asking.op)
+        asking.needs = footprint(tx, asking.request) if footprint else []
+        return self.leases.admit(tx.session, asking.needs, asking.now_s, asking.claim)
+
+    def wait(self, claim: Claim, connection: Connection, frame: Frame) -> None:
+        connection.in_flight += 1
+        self._waiting[claim] = (connection, frame)
+
+    def resume(self, rerun: Rerun) -> None:
+        """Run what waits no longer, in order; what that frees too."""
+        while self.leases.is_anyone_ready:
+            for claim in self.leases.take_ready():
+                waiting = self._waiting.pop(claim, None)
+                if waiting is None:
+                    continue
+                connection, frame = waiting
+                connection.in_flight -= 1
+                rerun(connection, frame, claim)
+                if claim not in self._waiting:
+                    self.leases.cancel(claim)
+                connection.wake()
+
+    # ---- after -----------------------------------------------------------------------------
+
+    def granted(self, tx: Transaction, asking: Asking, reply: Any, body: bytes) -> bytes:
+        """The body of a reply as it is sent: what is held stands in its records."""
+        if not self.leases.is_holder(tx.session):
+            return body
+
+        def grant(ino: Ino, wanted: int) -> int:
+            return self._grant(tx, asking, ino, wanted)
+
+        parents = getattr(reply, "parents", b"")
+        records = records_granted(asking.op, asking.request, reply, parents)
+        return write_grants(body, records, grant, self._duration_ns)
+
+    def shown_parent(self, tx: Transaction, asking: Asking) -> bytes:
+        """The record of the directory that a LOOKUP or READDIR looked into, if its names are
+        granted; without lease fields."""
+        name = SHOWS_PARENT.get(asking.op)
+        if name is None or not self.leases.is_holder(tx.session):
+            return b""
+        ino = Ino(getattr(asking.request, name))
+        record = tx.get(inode_key(ino))
+        if record is None or not self._grant(tx, asking, ino, NAMES) & LEASE_ENTRIES:
+            return b""
+        return record[:ATTRIBUTES_SIZE]
+
+    def failure(self, tx: Transaction, asking: Asking, error: FsError) -> bytes:
+        """Body of a failed reply; that a name is absent is worth a lease."""
+        message = str(error).partition(": ")[2]
+        absent = asking.op is Op.LOOKUP and error.status is Status.ENOENT
+        parents = self.shown_parent(tx, asking) if absent else b""
+        body = encode(Failure(message, parents))
+        if not parents:
+            return body
+        asking.op = Op.UNLINK  # no record but those of parents
+        return self.granted(tx, asking, Failure(message, parents), body)
+
+    def _grant(self, tx: Transaction, asking: Asking, ino: Ino, wanted: int) -> int:
+        return self.leases.grant(
+            tx.session, ino, wanted, asking.request_id, asking.now_s, asking.claim
+        )
+
+    def audit(self, tx: Transaction, asking: Asking) -> None:
+        """Raises AssertionError when the op wrote what its footprint does not announce."""
+        missing = uncovered(asking.needs, [key for key in tx.writes if not _is_new(tx, key)])
+        assert not missing, f"{asking.op.name} {asking.request} changed {missing} unannounced"
+
+    # ---- connections -----------------------------------------------------------------------
+
+    def attach(self, connection: Connection, session: SessionId) -> None:
+        """The connection carries the session's recalls from now on."""
+        former = self._connections.get(session)
+        self._connections[session] = connection
+        if former is not None:
+            former.is_open = False
+            former.end()
+        connection.outbox.append(self._frame(Recall(())))
+        self.leases.connected(session)
+        self.send()
+        connection.wake()
+
+    def closed(self, connection: Connection) -> None:
+        """The connection ended: what it waited for is dropped, recalls wait for the next one."""
+        for session, mine in list(self._connections.items()):
+            if mine is connection:
+                del self._connections[session]
+                self.leases.disconnected(session)
+        for claim, (owner, _) in list(self._waiting.items()):
+            if owner is connection:
+                del self._waiting[claim]
+                self.leases.cancel(claim)
+
+    def ended(self, session: SessionId) -> None:
+        """The session is no more."""
+        connection = self._connections.pop(session, None)
+        if connection is not None:
+            connection.is_open = False
+            connection.end()
+
+    def send(self) -> None:
+        """Give recalls to the connections that carry them."""
+        unsent = self.leases.unsent
+        while unsent:
+            session, items = unsent.popitem()
+            connection = self._connections.get(session)
+            if connection is None:
+                continue  # the table tells them again when there is one
+            for start in range(0, len(items), ITEMS_MAX):
+                recall = Recall(tuple(items[start : start + ITEMS_MAX]))
+                connection.outbox.append(self._frame(recall))
+            connection.wake()
+
+    def _frame(self, recall: Recall) -> bytes:
+        return encode_frame(
+            Op.RECALL,
+            flags=FLAG_ONEWAY,
+            request_id=next(self._request_ids),
+            body=encode(recall),
+        )
+
+
+def _is_new(tx: Transaction, key: bytes) -> bool:
+    return key[:1] in (b"I", b"X", b"D") and not tx.existed(inode_key(number_of(key)))

@@ -1,0 +1,114 @@
+"""Grants: the lease fields in the attribute records of a reply.
+
+What each reply grants is a table by op. A reply is stored (for repeats) as its op made it, without
+grants; they are written into the copy that is sent, in place: records lie in the encoded body as
+they are. So a repeat grants nothing.
+"""
+
+import stat
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from fscommon.layout.attributes import (
+    ATTRIBUTES_SIZE,
+    LEASE_DATA,
+    LEASE_ENTRIES,
+    LEASE_META,
+)
+from fscommon.types import Ino
+from fscommon.wire.messages import Create, Open, TmpFile
+from fscommon.wire.ops import Op
+from metaserver.leases.footprints import taken_with
+from metaserver.leases.table import WRITER
+
+Grant = tuple[bytes, int]  # an attribute record, and the LEASE_* bits to grant on its inode
+NAMES: Final = LEASE_META | LEASE_ENTRIES
+_LEASE: Final = struct.Struct("<qI")
+_LEASE_AT: Final = 104
+_INO: Final = struct.Struct("<Q")
+_MODE: Final = struct.Struct("<I")
+_MODE_AT: Final = 56
+
+
+def _found(request: Any, reply: Any) -> Iterator[Grant]:
+    yield reply.attributes, LEASE_META
+
+
+def _made_directory(request: Any, reply: Any) -> Iterator[Grant]:
+    yield reply.attributes, NAMES
+
+
+def _opened(request: Create | Open | TmpFile, reply: Any) -> Iterator[Grant]:
+    writable = isinstance(request, TmpFile) or request.writable
+    if not reply.layout:
+        yield reply.attributes, LEASE_META
+    else:
+        yield reply.attributes, WRITER if writable else LEASE_META | LEASE_DATA
+
+
+def _listed(request: Any, reply: Any) -> Iterator[Grant]:
+    for entry in reply.entries:
+        yield entry.attributes, LEASE_META
+
+
+def _moved(request: Any, reply: Any) -> Iterator[Grant]:
+    yield reply.attributes, LEASE_META
+
+
+def _held(request: Any, reply: Any) -> Iterator[Grant]:
+    yield reply.attributes, 0
+
+
+def _taken(request: Any, reply: Any) -> Iterator[Grant]:
+    wanted = taken_with(request.flags)
+    mode = _MODE.unpack_from(reply.attributes, _MODE_AT)[0]
+    facets = LEASE_META
+    facets |= LEASE_ENTRIES if stat.S_ISDIR(mode) else 0
+    facets |= WRITER if stat.S_ISREG(mode) else 0
+    yield reply.attributes, wanted & facets
+
+
+GRANTS: Final[dict[Op, Callable[[Any, Any], Iterator[Grant]]]] = {
+    Op.LOOKUP: _found,
+    Op.GETATTR: _found,
+    Op.SETATTR: _found,
+    Op.MKNOD: _found,
+    Op.MKDIR: _made_directory,
+    Op.SYMLINK: _found,
+    Op.LINK: _found,
+    Op.RENAME: _moved,
+    Op.CREATE: _opened,
+    Op.TMPFILE: _opened,
+    Op.OPEN: _opened,
+    Op.READDIR: _listed,
+    Op.COMMIT: _held,
+    Op.SETXATTR: _found,
+    Op.REMOVEXATTR: _found,
+    Op.LEASE_TAKE: _taken,
+}
+SHOWS_PARENT: Final = {Op.LOOKUP: "parent", Op.READDIR: "ino"}  # in `parents`, for the grant
+
+
+def records_granted(op: Op, request: Any, reply: Any, parents: bytes) -> Iterator[Grant]:
+    """Every record of the reply that can carry a lease, in the order in which they lie in it."""
+    rows = GRANTS.get(op)
+    if rows is not None:
+        yield from rows(request, reply)
+    for start in range(0, len(parents), ATTRIBUTES_SIZE):
+        yield parents[start : start + ATTRIBUTES_SIZE], NAMES
+
+
+def write_grants(
+    body: bytes, grants: Iterator[Grant], grant: Callable[[Ino, int], int], duration_ns: int
+) -> bytes:
+    """The body with what `grant(ino, wanted)` says is held, in each record."""
+    patched = bytearray(body)
+    behind = 0
+    for record, wanted in grants:
+        held = grant(Ino(_INO.unpack_from(record)[0]), wanted)
+        at = body.index(record, behind)
+        behind = at + ATTRIBUTES_SIZE
+        if held:
+            _LEASE.pack_into(patched, at + _LEASE_AT, duration_ns, held)
+    return bytes(patched)

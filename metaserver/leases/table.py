@@ -1,0 +1,544 @@
+"""The table of leases: a pure state machine; time is passed in, what is to be sent is a plan.
+
+A *need* is an inode with LEASE_* bits: a shared bit to read that facet, an exclusive one to change
+it. `admit` says whether an op with these needs may run now; if not, it recalls what is in its way
+and gives a Claim, which comes out of `take_ready` when every recall that it waits for has ended.
+A recall ends when its number comes back, when its holder has given up the lease unasked, or when
+the lease has run out: `duration_s` after the holder was last heard before the recall was decided,
+because from then on its renewals leave the lease out. A lease with an exclusive bit does not just
+run out: its holder may have sent bytes that are still on their way. `expire` names such sessions;
+they are evicted, and stay in the table as *ghosts* until they are fenced everywhere.
+
+Invariants: two sessions (ghosts included) never hold conflicting leases; nobody is granted what an
+earlier claim of another session needs, so the conflicts of a claim only become fewer; a holder is
+granted nothing on an inode while it is to give up something there.
+Only the event loop's thread calls. Sending is metaserver.leases.gate, fencing metaserver.eviction.
+"""
+
+import itertools
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from fscommon.layout.attributes import (
+    LEASE_DATA,
+    LEASE_DATA_EXCLUSIVE,
+    LEASE_ENTRIES,
+    LEASE_EXCLUSIVE_ALL,
+    LEASE_EXCLUSIVE_SHIFT,
+    LEASE_META,
+    LEASE_META_EXCLUSIVE,
+    LEASE_SHARED_ALL,
+)
+from fscommon.types import Ino, SessionId
+from fscommon.wire.leases import HeldLease, RecallItem, ReturnItem
+from metaserver.sessions import Sessions
+
+WRITER: Final = LEASE_META | LEASE_DATA | LEASE_META_EXCLUSIVE | LEASE_DATA_EXCLUSIVE
+_WRITER_BITS: Final = LEASE_META_EXCLUSIVE | LEASE_DATA_EXCLUSIVE  # come and go together
+_BUSY_WITHIN_S: Final = 1.0  # a directory recalled twice within this ...
+_BUSY_FOR_S: Final = 0.5  # ... is granted to nobody for so long
+_BUSY_MAX: Final = 4096
+_TRIM_LOOK_MAX: Final = 8
+_SECONDS_MAX: Final = 10_000
+_OVERDRAFT: Final = 64  # leases above the bound, while the oldest are on their way back
+
+
+class Need(NamedTuple):
+    ino: Ino
+    flags: int
+
+
+@dataclass(slots=True)
+class Held:
+    """One session's lease on one inode. granted_by: the request that granted it last."""
+
+    session: SessionId
+    flags: int
+    granted_by: int
+
+
+@dataclass(slots=True, eq=False)
+class Claim:
+    """An op that waits. seq: claims run, and are granted leases, in this order."""
+
+    seq: int
+    session: SessionId
+    needs: Sequence[Need] = ()
+    waits: set[int] = field(default_factory=set)  # numbers of recalls
+    told: set[tuple[Ino, SessionId]] = field(default_factory=set)  # size and mtime are committed
+
+
+@dataclass(slots=True, eq=False)
+class _Recall:
+    number: int
+    ino: Ino
+    held: Held
+    flags: int  # 0: only tell
+    limit: int
+    began_s: float
+    deadline_s: float
+    is_trim: bool
+    claims: list[Claim] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Holder:
+    """One session. leases: oldest first. A ghost was evicted and is not fenced everywhere yet."""
+
+    leases: dict[Ino, Held] = field(default_factory=dict)
+    recalls: dict[int, _Recall] = field(default_factory=dict)  # by number, not ended
+    recalled: dict[Ino, list[_Recall]] = field(default_factory=dict)  # the same, by inode
+    is_cached: bool = False  # it has a recall connection
+    trimming: int = 0
+    is_ghost: bool = False
+    is_fenced: bool = False
+    until_s: float = 0.0  # of a ghost: until then it may believe in its leases
+
+
+def conflict(one: int, other: int) -> int:
+    """The facets, as shared bits, on which two sets of LEASE_* bits conflict."""
+    shift = LEASE_EXCLUSIVE_SHIFT
+    return ((one >> shift) & other | one & (other >> shift)) & LEASE_SHARED_ALL
+
+
+class Leases:
+    def __init__(self, sessions: Sessions, *, duration_s: float, leases_max: int) -> None:
+        """sessions: when each was last heard (`renewed_s`), and its newest request (`heard`)."""
+        self.duration_s = duration_s
+        self.leases_max = leases_max
+        self._sessions = sessions
+        self._holders: dict[SessionId, _Holder] = {}
+        self._inodes: dict[Ino, list[Held]] = {}
+        self._recalls: dict[int, _Recall] = {}
+        self._claims: dict[Ino, list[Claim]] = {}
+        self._ready: list[Claim] = []
+        self._numbers = itertools.count(1)
+        self._sequence = itertools.count(1)
+        self._busy: dict[Ino, tuple[float, float]] = {}  # last recall, not granted until
+        self.unsent: dict[SessionId, list[RecallItem]] = {}
+        self.count = 0  # leases of all sessions
+        self.counts: Counter[str] = Counter()  # recalls by how they ended
+        self._recall_seconds: deque[float] = deque(maxlen=_SECONDS_MAX)
+
+    # ---- sessions ------------------------------------------------------------------------
+
+    def connected(self, session: SessionId) -> None:
+        """Its recall connection is there: leases are granted, open recalls are told again."""
+        holder = self._holders.setdefault(session, _Holder())
+        holder.is_cached = True
+        if holder.recalls:
+            self.unsent[session] = [_item(recall) for recall in holder.recalls.values()]
+
+    def disconnected(self, session: SessionId) -> None:
+        holder = self._holders.get(session)
+        if holder is not None:
+            holder.is_cached = False
+            self.unsent.pop(session, None)
+
+    def closed(self, session: SessionId) -> None:
+        """The client ended its session; it has nothing left to write."""
+        holder = self._holders.get(session)
+        if holder is not None:
+            self._vanish(session, holder)
+
+    def evict(self, session: SessionId, writing: Iterable[Ino], now_s: float) -> None:
+        """What it held, and what it could write, stays held until `fenced`."""
+        holder = self._holders.setdefault(session, _Holder())
+        known = self._sessions.get(session)
+        holder.until_s = known.renewed_s + self.duration_s if known else now_s
+        holder.is_cached = False
+        holder.is_ghost = True
+        self.unsent.pop(session, None)
+        for ino in writing:
+            if not any(conflict(WRITER, other.flags) for other in self._others(session, ino)):
+                self._add(session, holder, ino, WRITER, 0)
+
+    def fenced(self, session: SessionId, now_s: float) -> None:
+        """No storage server takes anything from the evicted session any more."""
+        holder = self._holders.get(session)
+        if holder is not None and holder.is_ghost:
+            holder.is_fenced = True
+            self.expire(now_s)
+
+    def ghosts(self) -> list[SessionId]:
+        """Sessions that were evicted and are not known to be fenced."""
+        return [s for s, holder in self._holders.items() if holder.is_ghost]
+
+    def reassert(self, session: SessionId, inos: Iterable[Ino]) -> None:
+        """A client of before the restart says what it held exclusively, before anybody is
+        granted anything."""
+        holder = self._holders.setdefault(session, _Holder())
+        for ino in inos:
+            taken = any(conflict(WRITER, other.flags) for other in self._others(session, ino))
+            if not taken and len(holder.leases) < self.leases_max:
+                self._add(session, holder, ino, WRITER, 0)
+
+    # ---- before an op runs ---------------------------------------------------------------
+
+    def is_holder(self, session: SessionId) -> bool:
+        """It holds, or may be granted, leases."""
+        return session in self._holders
+
+    def is_alone(self, session: SessionId) -> bool:
+        """No other session holds anything: every op of this one may run."""
+        holder = self._holders.get(session)
+        return self.count == (len(holder.leases) if holder else 0)
+
+    def admit(
+        self, session: SessionId, needs: Sequence[Need], now_s: float, claim: Claim | None = None
+    ) -> Claim | None:
+        """None: the op may run now. Else a claim to wait with (the same, if one is given)."""
+        told = claim.told if claim else frozenset()
+        found = [
+            (need, held, give_up)
+            for need in needs
+            for held in self._others(session, need.ino)
+            if (give_up := _to_give_up(need.flags, held.flags)) >= 0
+            and not (give_up == 0 and (need.ino, held.session) in told)
+        ]
+        waits = [self._recall(need, held, give_up, now_s) for need, held, give_up in found]
+        recalls = {recall.number: recall for recall in waits if recall is not None}
+        if claim is not None:
+            self._unlist(claim)
+        if not recalls:
+            return None
+        claim = claim or Claim(next(self._sequence), session)
+        claim.needs = needs
+        claim.waits = set(recalls)
+        for recall in recalls.values():
+            recall.claims.append(claim)
+        for ino in {need.ino for need in needs}:
+            self._claims.setdefault(ino, []).append(claim)
+        return claim
+
+    def cancel(self, claim: Claim) -> None:
+        """Nobody waits for it any more; its recalls go on."""
+        self._unlist(claim)
+        for number in claim.waits:
+            self._recalls[number].claims.remove(claim)
+        claim.waits = set()
+        if claim in self._ready:
+            self._ready.remove(claim)
+
+    def take_ready(self) -> list[Claim]:
+        """Claims whose recalls have all ended, in order; `admit` them again."""
+        ready, self._ready = self._ready, []
+        return sorted(ready, key=lambda claim: claim.seq)
+
+    @property
+    def is_anyone_ready(self) -> bool:
+        return bool(self._ready)
+
+    # ---- grants --------------------------------------------------------------------------
+
+    def grant(
+        self,
+        session: SessionId,
+        ino: Ino,
+        wanted: int,
+        request_id: int,
+        now_s: float,
+        claim: Claim | None = None,
+    ) -> int:
+        """Grant of `wanted` what is free; return what the session holds on the inode then."""
+        holder = self._holders.get(session)
+        if holder is None:
+            return 0
+        held = holder.leases.get(ino)
+        have = held.flags if held else 0
+        recalled = self._recalled(holder, ino) if holder.recalls else 0
+        new = wanted & ~have
+        if not new or recalled or not holder.is_cached:
+            return have & ~recalled
+        new = self._free(session, ino, new, claim) if self._is_contested(session, ino) else new
+        if ino in self._busy and self._busy[ino][1] > now_s:
+            new = 0
+        if new and (held or len(holder.leases) < self.leases_max + _OVERDRAFT):
+            self._add(session, holder, ino, have | new, request_id)
+            have |= new
+            if len(holder.leases) - holder.trimming > self.leases_max:
+                self._trim(session, holder, now_s)
+        return have
+
+    def held(self, session: SessionId, ino: Ino) -> int:
+        holder = self._holders.get(session)
+        held = holder.leases.get(ino) if holder else None
+        return held.flags if held else 0
+
+    def _is_contested(self, session: SessionId, ino: Ino) -> bool:
+        others = self._inodes.get(ino)
+        return ino in self._claims or bool(
+            others and (len(others) > 1 or others[0].session != session)
+        )
+
+    def _free(self, session: SessionId, ino: Ino, new: int, claim: Claim | None) -> int:
+        """What of `new` conflicts with no other session's lease, nor with an earlier claim."""
+        seq = claim.seq if claim else 0
+        others = [held.flags for held in self._others(session, ino)]
+        others += [
+            need.flags
+            for other in self._claims.get(ino, ())
+            if other.session != session and (not seq or other.seq < seq)
+            for need in other.needs
+            if need.ino == ino
+        ]
+        for flags in others:
+            facets = conflict(new, flags)
+            new &= ~(facets << LEASE_EXCLUSIVE_SHIFT)
+            new &= ~conflict(new, flags)
+        if new & _WRITER_BITS and new & _WRITER_BITS != _WRITER_BITS:
+            new &= ~_WRITER_BITS
+        return new
+
+    def _trim(self, session: SessionId, holder: _Holder, now_s: float) -> None:
+        """Too many: ask for the oldest back. Files being written are passed over."""
+        for ino, held in itertools.islice(list(holder.leases.items()), _TRIM_LOOK_MAX):
+            if not held.flags & LEASE_EXCLUSIVE_ALL and not self._recalled(holder, ino):
+                holder.trimming += 1
+                self._send(holder, ino, held, held.flags, now_s, is_trim=True)
+                return
+
+    # ---- what comes back -----------------------------------------------------------------
+
+    def returned(self, session: SessionId, items: Iterable[ReturnItem], now_s: float) -> None:
+        """The answer to a recall gives up what that recall asked for; one that comes twice, or
+        too late, nothing: the lease may have been granted anew since."""
+        holder = self._holders.get(session)
+        if holder is None:
+            return
+        for item in items:
+            if not item.recall:
+                self._give_up(session, holder, Ino(item.ino), item.flags, now_s)
+                continue
+            recall = holder.recalls.get(item.recall)
+            if recall is not None and recall.ino == item.ino:
+                self._end(recall, now_s, "answered")
+
+    def downgrade(self, session: SessionId, inos: Iterable[Ino], now_s: float) -> None:
+        """Files that the session has closed: exclusive becomes shared."""
+        holder = self._holders.get(session)
+        if holder is None:
+            return
+        for ino in inos:
+            held = holder.leases.get(ino)
+            if held is not None and held.flags & LEASE_EXCLUSIVE_ALL:
+                self._give_up(session, holder, ino, LEASE_EXCLUSIVE_ALL, now_s)
+
+    def forget(self, ino: Ino, now_s: float) -> None:
+        """The inode is no more."""
+        for held in list(self._inodes.get(ino, ())):
+            holder = self._holders[held.session]
+            self._give_up(held.session, holder, ino, LEASE_SHARED_ALL, now_s)
+
+    def expire(self, now_s: float) -> list[SessionId]:
+        """End recalls of leases that have run out, and ghosts. Returns the sessions that must be
+        evicted, because they did not give up an exclusive lease in time."""
+        doomed = []
+        for session, holder in list(self._holders.items()):
+            for recall in [r for r in holder.recalls.values() if r.deadline_s <= now_s]:
+                exclusive = not recall.flags or recall.flags & LEASE_EXCLUSIVE_ALL
+                if not exclusive or holder.is_fenced:
+                    self._end(recall, now_s, "fenced" if holder.is_ghost else "expired")
+                elif not holder.is_ghost and session not in doomed:
+                    doomed.append(session)
+            if holder.is_fenced and holder.until_s <= now_s:
+                self._vanish(session, holder)
+        return doomed
+
+    # ---- reports -------------------------------------------------------------------------
+
+    def pending(self, session: SessionId) -> tuple[RecallItem, ...]:
+        """Recalls that the session has not answered."""
+        holder = self._holders.get(session)
+        if holder is None or not holder.recalls:
+            return ()
+        return tuple([_item(recall) for recall in holder.recalls.values()])
+
+    def sums(self, session: SessionId) -> tuple[int, int, int, bool]:
+        """Inodes with a lease, with an exclusive one; open recalls; whether leases are granted."""
+        holder = self._holders.get(session)
+        if holder is None:
+            return 0, 0, 0, False
+        exclusive = sum(1 for h in holder.leases.values() if h.flags & LEASE_EXCLUSIVE_ALL)
+        return len(holder.leases), exclusive, len(holder.recalls), holder.is_cached
+
+    def of(self, session: SessionId) -> list[HeldLease]:
+        """What it holds, in order of ino."""
+        holder = self._holders.get(session)
+        if holder is None:
+            return []
+        return [
+            HeldLease(ino, held.flags, self._recalled(holder, ino))
+            for ino, held in sorted(holder.leases.items())
+        ]
+
+    def take_recall_seconds(self) -> list[float]:
+        """How long the recalls took that ended since the last call, the newest of them."""
+        seconds = list(self._recall_seconds)
+        self._recall_seconds.clear()
+        return seconds
+
+    @property
+    def recalls_open(self) -> int:
+        return len(self._recalls)
+
+    # ---- inside --------------------------------------------------------------------------
+
+    def _others(self, session: SessionId, ino: Ino) -> list[Held]:
+        return [held for held in self._inodes.get(ino, ()) if held.session != session]
+
+    def _add(
+        self, session: SessionId, holder: _Holder, ino: Ino, flags: int, request_id: int
+    ) -> None:
+        held = holder.leases.pop(ino, None)
+        if held is None:
+            held = Held(session, 0, 0)
+            self._inodes.setdefault(ino, []).append(held)
+            self.count += 1
+        held.flags |= flags
+        held.granted_by = request_id
+        holder.leases[ino] = held  # the youngest now
+
+    def _recalled(self, holder: _Holder, ino: Ino) -> int:
+        flags = 0
+        for recall in holder.recalled.get(ino, ()):
+            flags |= recall.flags
+        return flags
+
+    def _recall(self, need: Need, held: Held, give_up: int, now_s: float) -> _Recall | None:
+        """The recall to wait for: one that is open and asks for enough, else a new one. None:
+        the lease has run out already."""
+        holder = self._holders[held.session]
+        if give_up:
+            for open_recall in holder.recalled.get(need.ino, ()):
+                if open_recall.flags & give_up == give_up:
+                    return open_recall
+            self._was_recalled(need, now_s)
+        recall = self._send(holder, need.ino, held, give_up, now_s)
+        if recall.deadline_s <= now_s and give_up and not give_up & LEASE_EXCLUSIVE_ALL:
+            self._end(recall, now_s, "expired")
+            return None
+        return recall
+
+    def _send(
+        self, holder: _Holder, ino: Ino, held: Held, flags: int, now_s: float, *,
+        is_trim: bool = False,
+    ) -> _Recall:  # fmt: skip
+        known = self._sessions.get(held.session)
+        recall = _Recall(
+            number=next(self._numbers),
+            ino=ino,
+            held=held,
+            flags=flags,
+            limit=known.heard if known else 0,
+            began_s=now_s,
+            deadline_s=known.renewed_s + self.duration_s if known else holder.until_s,
+            is_trim=is_trim,
+        )
+        self._recalls[recall.number] = recall
+        holder.recalls[recall.number] = recall
+        holder.recalled.setdefault(ino, []).append(recall)
+        if holder.is_cached:
+            self.unsent.setdefault(held.session, []).append(_item(recall))
+        return recall
+
+    def _was_recalled(self, need: Need, now_s: float) -> None:
+        """A directory that several clients change is better not cached for a while."""
+        if not need.flags & (LEASE_ENTRIES << LEASE_EXCLUSIVE_SHIFT):
+            return
+        last_s, until_s = self._busy.pop(need.ino, (float("-inf"), 0.0))
+        if now_s - last_s < _BUSY_WITHIN_S:
+            until_s = now_s + _BUSY_FOR_S
+        if len(self._busy) >= _BUSY_MAX:
+            del self._busy[next(iter(self._busy))]
+        self._busy[need.ino] = (now_s, until_s)
+
+    def _give_up(
+        self, session: SessionId, holder: _Holder, ino: Ino, flags: int, now_s: float
+    ) -> None:
+        held = holder.leases.get(ino)
+        if held is None:
+            return
+        flags |= (flags & LEASE_SHARED_ALL) << LEASE_EXCLUSIVE_SHIFT
+        held.flags &= ~flags
+        if held.flags & _WRITER_BITS != _WRITER_BITS:
+            held.flags &= ~_WRITER_BITS
+        if not held.flags:
+            self._remove(holder, ino, held)
+        for recall in list(holder.recalled.get(ino, ())):
+            needed = recall.flags or _WRITER_BITS  # a tell is for its holder as long as it writes
+            if not held.flags & needed:
+                self._end(recall, now_s, "answered")
+
+    def _remove(self, holder: _Holder, ino: Ino, held: Held) -> None:
+        del holder.leases[ino]
+        self.count -= 1
+        holders = self._inodes[ino]
+        holders.remove(held)
+        if not holders:
+            del self._inodes[ino]
+
+    def _end(self, recall: _Recall, now_s: float, how: str) -> None:
+        session = recall.held.session
+        holder = self._holders[session]
+        if holder.recalls.pop(recall.number, None) is None:
+            return
+        del self._recalls[recall.number]
+        same = holder.recalled[recall.ino]
+        same.remove(recall)
+        if not same:
+            del holder.recalled[recall.ino]
+        holder.trimming -= recall.is_trim
+        self.counts[how] += 1
+        self._recall_seconds.append(now_s - recall.began_s)
+        if recall.flags:
+            self._give_up(session, holder, recall.ino, recall.flags, now_s)
+        self._release(recall)
+
+    def _release(self, recall: _Recall) -> None:
+        for claim in recall.claims:
+            claim.waits.discard(recall.number)
+            if not recall.flags:
+                claim.told.add((recall.ino, recall.held.session))
+            if not claim.waits:
+                self._ready.append(claim)
+        recall.claims = []
+
+    def _vanish(self, session: SessionId, holder: _Holder) -> None:
+        for ino, held in list(holder.leases.items()):
+            self._remove(holder, ino, held)
+        del self._holders[session]
+        self.unsent.pop(session, None)
+        for recall in holder.recalls.values():
+            del self._recalls[recall.number]
+            self.counts["fenced" if holder.is_ghost else "answered"] += 1
+            self._release(recall)
+
+    def _unlist(self, claim: Claim) -> None:
+        for ino in {need.ino for need in claim.needs}:
+            waiting = self._claims.get(ino, [])
+            if claim in waiting:
+                waiting.remove(claim)
+                if not waiting:
+                    del self._claims[ino]
+
+
+def _to_give_up(need: int, held: int) -> int:
+    """What a holder of `held` must give up for `need`: LEASE_* bits; 0: it must only tell what it
+    knows; -1: nothing is in the way."""
+    facets = conflict(need, held)
+    if not facets:
+        return -1
+    wanted_alone = (need >> LEASE_EXCLUSIVE_SHIFT) & facets
+    if facets == LEASE_META and not wanted_alone:
+        return 0
+    flags = held & (wanted_alone | facets << LEASE_EXCLUSIVE_SHIFT)
+    if flags & _WRITER_BITS:
+        flags |= held & _WRITER_BITS
+    return flags
+
+
+def _item(recall: _Recall) -> RecallItem:
+    return RecallItem(recall.number, recall.ino, recall.flags, recall.held.granted_by, recall.limit)

@@ -1,0 +1,124 @@
+"""Footprints: one for every op, and the audit that compares them with what ops write."""
+
+from typing import Any
+
+import pytest
+
+from fscommon.layout.attributes import (
+    LEASE_DATA,
+    LEASE_DATA_EXCLUSIVE,
+    LEASE_ENTRIES,
+    LEASE_META,
+    LEASE_META_EXCLUSIVE,
+)
+from fscommon.wire.leases import LeaseTake
+from fscommon.wire.messages import (
+    COMMIT_SIZE,
+    SET_MODE,
+    SET_SIZE,
+    Commit,
+    Create,
+    Empty,
+    GetAttr,
+    GetXattr,
+    Link,
+    ListXattr,
+    Lookup,
+    MkDir,
+    MkNod,
+    Open,
+    ReadDir,
+    ReadLink,
+    RemoveXattr,
+    Rename,
+    RmDir,
+    SetAttr,
+    SetXattr,
+    Symlink,
+    Unlink,
+)
+from fscommon.wire.ops import Op
+from metaserver.leases.footprints import FOOTPRINTS
+from metaserver.leases.grants import GRANTS
+from metaserver.leases.table import WRITER, Need
+from metaserver.ops import HANDLERS, Access
+from metaserver.transaction import Transaction
+
+from .bench import ROOT, USER, Bench
+
+READER = LEASE_META | LEASE_DATA
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+# ---- tables -----------------------------------------------------------------------------------
+
+
+def test_every_op_of_a_session_has_a_footprint() -> None:
+    sessions = {op for op, handler in HANDLERS.items() if handler.access is Access.SESSION}
+    assert set(FOOTPRINTS) == sessions
+    assert set(GRANTS) <= sessions
+
+
+def test_footprints(bench: Bench) -> None:
+    """One row for each op: what it reads and changes."""
+    client = bench.client()
+    d = client.mkdir(ROOT, b"d")
+    f = client.create(ROOT, b"f").ino
+    names, changed = LEASE_ENTRIES, 16 | LEASE_META_EXCLUSIVE
+    meta, writing = LEASE_META_EXCLUSIVE, LEASE_META_EXCLUSIVE | LEASE_DATA_EXCLUSIVE
+    set_mode = SetAttr(f, SET_MODE, 0o600, 0, 0, 0, 0, 0, 0, 0, 0)
+    set_size = SetAttr(f, SET_SIZE, 0, 0, 0, 5, 0, 0, 0, 0, 0)
+    rows: list[tuple[Op, Any, dict[int, int]]] = [
+        (Op.LOOKUP, Lookup(ROOT, b"f"), {ROOT: names}),
+        (Op.GETATTR, GetAttr(f), {f: LEASE_META}),
+        (Op.SETATTR, set_mode, {f: meta}),
+        (Op.SETATTR, set_size, {f: writing}),
+        (Op.MKNOD, MkNod(ROOT, b"n", 0o644, 0, USER), {ROOT: changed}),
+        (Op.MKDIR, MkDir(ROOT, b"n", 0o755, USER), {ROOT: changed}),
+        (Op.SYMLINK, Symlink(ROOT, b"n", b"t", USER), {ROOT: changed}),
+        (Op.READLINK, ReadLink(f), {}),
+        (Op.UNLINK, Unlink(ROOT, b"f"), {ROOT: changed, f: meta}),
+        (Op.UNLINK, Unlink(ROOT, b"none"), {ROOT: names}),
+        (Op.RMDIR, RmDir(ROOT, b"d"), {ROOT: changed, d: meta}),
+        (Op.RENAME, Rename(ROOT, b"f", d, b"g", 0), {ROOT: changed, d: changed, f: meta}),
+        (Op.RENAME, Rename(ROOT, b"f", ROOT, b"d", 0), {ROOT: changed, d: meta, f: meta}),
+        (Op.LINK, Link(f, d, b"g"), {d: changed, f: meta}),
+        (Op.CREATE, Create(ROOT, b"n", 0o644, True, True, USER), {ROOT: changed}),
+        (Op.CREATE, Create(ROOT, b"f", 0o644, True, True, USER), {ROOT: names}),
+        (Op.CREATE, Create(ROOT, b"f", 0o644, False, True, USER), {ROOT: names, f: writing}),
+        (Op.OPEN, Open(f, False), {f: READER}),
+        (Op.OPEN, Open(f, True), {f: writing}),
+        (Op.OPEN, Open(d, True), {d: LEASE_META}),
+        (Op.READDIR, ReadDir(d, 0, 10), {d: names}),
+        (Op.COMMIT, Commit(f, f, COMMIT_SIZE, 5, 0, 0, False), {f: meta}),
+        (Op.GETXATTR, GetXattr(f, b"user.a"), {f: LEASE_META}),
+        (Op.SETXATTR, SetXattr(f, b"user.a", b"", 0), {f: meta}),
+        (Op.LISTXATTR, ListXattr(f), {f: LEASE_META}),
+        (Op.REMOVEXATTR, RemoveXattr(f, b"user.a"), {f: meta}),
+        (Op.STATFS, Empty(), {}),
+        (Op.BARRIER, Empty(), {}),
+        (Op.LEASE_TAKE, LeaseTake(f, LEASE_DATA), {f: READER}),
+        (Op.LEASE_TAKE, LeaseTake(f, LEASE_DATA_EXCLUSIVE), {f: WRITER}),
+    ]
+    tx = Transaction(bench.engine._overlay, client.session)  # type: ignore[arg-type]
+    for op, message, expected in rows:
+        found: dict[int, int] = {}
+        for need in FOOTPRINTS[op](tx, message):
+            found[need.ino] = found.get(need.ino, 0) | need.flags
+        assert found == expected, (op, message)
+    assert {op for op, _, _ in rows} >= set(FOOTPRINTS) - {Op.BARRIER}
+
+
+def test_an_op_beside_its_footprint_is_noticed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The audit that runs in every test of the engine would fail."""
+    client = bench.client()
+    client.create(ROOT, b"f")
+    monkeypatch.setitem(FOOTPRINTS, Op.UNLINK, lambda tx, request: [Need(ROOT, 16 | 8)])  # type: ignore[arg-type]
+    with pytest.raises(AssertionError, match="unannounced"):
+        client.send(Op.UNLINK, Unlink(ROOT, b"f"))

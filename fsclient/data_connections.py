@@ -167,13 +167,19 @@ class DataConnections:
         address = self._addresses.get(node)
         if address is None:
             raise ProtocolError(f"node {node} is not in the cluster map")
+        session = self._session()
+        if not session:
+            raise TransportError("the session was lost, the next one is not open yet")
         previous = self._previous.get((lane, node), 0)
-        hello = HelloFields(purpose, self._name, session=self._session(), previous=previous)
+        hello = HelloFields(purpose, self._name, session=session, previous=previous)
         return await self._connect(address, hello), hello
 
     def _detached(self, stream: FrameStream, hello: HelloFields, node: int, lane: int) -> int:
         fd, early = stream.detach()
         self._previous[lane, node] = hello.connection
+        if hello.session != self._session():
+            os.close(fd)
+            raise TransportError("the session ended meanwhile")
         if early:
             os.close(fd)
             raise ProtocolError(f"{self._addresses[node]} spoke before it was asked")

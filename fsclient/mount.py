@@ -31,6 +31,7 @@ from fscommon.tasks import calm_collector, open_tasks, sole_exception
 from fscommon.types import ROOT_INO
 from fscommon.wire.admin import Traffic
 from fscommon.wire.codec import encode
+from fscommon.wire.leases import RecallItem
 from fscommon.wire.messages import ClusterMap, Entry, GetAttr, Lookup
 from fscommon.wire.ops import Op
 
@@ -40,8 +41,10 @@ from .data_connections import DataConnections
 from .fs.filesystem import FileSystem
 from .fuse.calls import Calls
 from .fuse.fusermount import mount_as_user
-from .fuse.operations import CacheTimes, Operations
+from .fuse.operations import Operations
 from .fuse.session import FuseSession
+from .leases.connection import RecallConnection
+from .leases.holder import Leases
 from .meta.client import Events, MetaClient
 from .metrics import ClientMetrics
 from .reaper import Handlers, Reaper
@@ -51,6 +54,7 @@ from .syslog_stream import SyslogStream
 LANES_DEFAULT_MAX = 8
 MAX_WRITE = 1 << 20
 CONNECT_TIMEOUT_S = 10.0
+RECALLS_WAIT_S = 2.0
 DRAIN_TIMEOUT_S = 60.0
 UNMOUNT_TIMEOUT_S = 30.0
 
@@ -129,6 +133,7 @@ class MountedClient:
         self._ended = trio.Event()
         self._map: ClusterMap | None = None
         self._files: FileSystem | None = None
+        self._recalls: RecallConnection | None = None
         self._datapath: Datapath | None = None
         self._data: DataConnections | None = None
         self._nursery: trio.Nursery | None = None
@@ -154,7 +159,9 @@ class MountedClient:
         log = Log("session")
         events = Events(
             self._opens, self._map_changed, self._evicted, self._orphaned, log.warning,
-            self._locks_held, self._reconnected,
+            locks=self._locks_held, reconnected=self._reconnected,
+            exclusive=self._exclusive, opened=self._session_opened, replied=self._replied,
+            renewed=self._renewed, recalled=self._recalled,
         )  # fmt: skip
         return MetaClient(
             self._plan.source.addresses, self._connect_meta, events,
@@ -176,10 +183,14 @@ class MountedClient:
     ) -> None:
         root = await _find_root(meta, self._plan)
         datapath = self._make_datapath(meta)
+        leases = Leases(datapath, trio.current_time)
         files = self._files = FileSystem(
-            meta, datapath, Log("files").warning, believe_s=self._plan.options.attr_timeout,
+            meta, datapath, leases, Log("files").warning,
+            believe_s=self._plan.options.attr_timeout,
             believe_names_s=self._plan.options.entry_timeout,
-        )
+        )  # fmt: skip
+        leases.session_opened(meta.lease_s)
+        leases.renewed(meta.renewed_at, 0)
         data = self._data = DataConnections(
             datapath, self._connect, self._node, lambda: meta.core.session,
             self._make_rails(datapath),
@@ -187,17 +198,17 @@ class MountedClient:
         if self._map is not None:
             data.map_changed(self._map)
         await data.check()
-        options = self._plan.options
-        times = CacheTimes(options.entry_timeout, options.attr_timeout)
-        operations = Operations(files, datapath, root.ino, times)
+        operations = Operations(files, datapath, root.ino, self._plan.options.attr_timeout)
+        await self._start_recalls(meta, tasks)
         await self._mount(datapath)
         meta.traffic = lambda: _traffic(datapath)
         meta.paths = data.paths
         try:
             fuse = FuseSession(operations, datapath.start(root.ino))
-            calls = Calls(operations, files, datapath, times, tasks)
+            calls = Calls(operations, files, datapath, tasks)
             tasks.start_soon(Reaper(datapath, self._handlers(operations, calls, files, data)).run)
             tasks.start_soon(files.closer.run)
+            tasks.start_soon(files.recalls.watch_end, trio.current_time)
             tasks.start_soon(self._run_fuse, fuse)
             tasks.start_soon(self._watch_signals, signals)
             tasks.start_soon(data.watch_rails)
@@ -209,6 +220,15 @@ class MountedClient:
                 await kernel.unmount(self._plan.mountpoint)
             raise
         await self._close(fuse, datapath, files)
+
+    async def _start_recalls(self, meta: MetaClient, tasks: trio.Nursery) -> None:
+        """What is opened before leases are granted is not cached: wait a little for them."""
+        log = Log("recalls").warning
+        recalls = self._recalls = RecallConnection(meta, self._connect_recall, self._recalled, log)
+        tasks.start_soon(recalls.run)
+        if meta.wants_recalls:
+            with trio.move_on_after(RECALLS_WAIT_S):
+                await recalls.is_up.wait()
 
     def _make_datapath(self, meta: MetaClient) -> Datapath:
         options = self._plan.options
@@ -275,6 +295,7 @@ class MountedClient:
             unmounted=self._ended.set,
             call=calls.called,
             reopen=lambda ino: nursery.start_soon(files.files.reopen, ino),
+            ask=lambda ino: nursery.start_soon(files.files.ask, ino),
         )
 
     async def _run_fuse(self, fuse: FuseSession) -> None:
@@ -313,9 +334,38 @@ class MountedClient:
     def _evicted(self, session: int) -> None:
         self._log.error("the session was lost; a new one is open", session=f"{session:x}")
         if self._datapath is not None and self._files is not None and self._nursery is not None:
+            self._files.lost_session()
             self._datapath.session_put(session)
             self._files.locks.lost()
             self._nursery.start_soon(self._files.reopen_all)
+
+    # ---- leases -------------------------------------------------------------------------------
+
+    async def _connect_recall(self, address: str, session: int) -> FrameStream:
+        return await self._connect(address, HelloFields("recall", self._node, session=session))
+
+    def _exclusive(self) -> tuple[int, ...]:
+        return self._files.leases.exclusive() if self._files else ()
+
+    def _session_opened(self, lease_s: float, restarted: bool) -> None:
+        if self._files is not None:
+            if restarted:
+                self._files.recalls.restarted()
+            self._files.leases.session_opened(lease_s)
+        if self._recalls is not None:
+            self._recalls.again()
+
+    def _replied(self, op: Op, message: object, request_id: int) -> None:
+        if self._files is not None:
+            self._files.leases.replied(op, message, request_id)
+
+    def _renewed(self, sent_at: float, answered: int) -> None:
+        if self._files is not None:
+            self._files.leases.renewed(sent_at, answered)
+
+    def _recalled(self, items: tuple[RecallItem, ...]) -> None:
+        if self._files is not None and self._nursery is not None:
+            self._files.recalls.start(items, self._nursery)
 
     def _orphaned(self, op: Op, body: bytes) -> None:
         if self._files is not None:

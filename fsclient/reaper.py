@@ -18,7 +18,7 @@ REAP_COUNT_MAX = 256
 @dataclass(frozen=True, slots=True)
 class Handlers:
     """connect(node, lane), commit(token, ino, size, mtime_ns, payload), interrupt(slot),
-    release(fh, ino), done(token, status, result), unmounted(), reopen(ino),
+    release(fh, ino), done(token, status, result), unmounted(), reopen(ino), ask(ino),
     call(slot, ino, opcode, outcome, payload)."""
 
     connect: Callable[[int, int], None]
@@ -29,6 +29,7 @@ class Handlers:
     unmounted: Callable[[], None]
     reopen: Callable[[int], None]
     call: Callable[[int, int, int, int, bytes], None]
+    ask: Callable[[int], None]
 
 
 class Reaper:
@@ -68,7 +69,15 @@ class Reaper:
             to.done(token, a, b)
         elif kind == EventKind.INTERRUPT:
             to.interrupt(token)
-        elif kind == EventKind.CONNECT:
+        elif kind == EventKind.ASK:
+            to.ask(ino)
+        else:
+            self._dispatch_rare(event)
+
+    def _dispatch_rare(self, event: RawEvent) -> None:
+        kind, _token, ino, a, b, payload = event
+        to = self._handlers
+        if kind == EventKind.CONNECT:
             to.connect(a, b)
         elif kind == EventKind.LOG:
             self._log.at(a, payload.decode("utf-8", "replace"), ino=ino or None)

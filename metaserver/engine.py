@@ -18,7 +18,7 @@ import itertools
 import struct
 from collections import Counter
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from fscommon.errors import BraidError, FsError, ProtocolError, Status

@@ -59,9 +59,7 @@ class StorageServer:
         self._targets = Targets(native, log, metrics)
         self._tables = Tables(native, self._targets)
         self._rails = Rails(native, config.rdma(), log)
-        self._connections = Connections(
-            native, self._tables, self._membership, self._rails, log
-        )
+        self._connections = Connections(native, self._tables, self._membership, self._rails, log)
         self._events = NativeEvents(native, log, metrics)
 
     async def run(self) -> None:

@@ -216,9 +216,7 @@ def _check_folder(path: Path, name: str, errors: list[str], warnings: list[str])
         errors.append(f"{name} {path} cannot be written by uid {os.geteuid()}")
 
 
-def _check_listen(
-    name: str, text: str, port: int, errors: list[str], warnings: list[str]
-) -> None:
+def _check_listen(name: str, text: str, port: int, errors: list[str], warnings: list[str]) -> None:
     try:
         address = parse_address(text, port_default=port)
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET

@@ -151,12 +151,19 @@ def reaching(function: Callable[P, R]) -> Callable[..., R]:
     """Give a verb -s, -k and --timeout, and their outcome as the argument `reach`."""
 
     @click.option(
-        "-s", "--metaserver", envvar="BRAIDFS_METASERVER", metavar="HOST[:PORT],...",
+        "-s",
+        "--metaserver",
+        envvar="BRAIDFS_METASERVER",
+        metavar="HOST[:PORT],...",
         help=f"Metaservers, tried in turn. [env BRAIDFS_METASERVER; then {CONFIG_FILE}; "
         f"then {METASERVER}]",
     )
     @click.option(
-        "-k", "--key-file", envvar="BRAIDFS_KEY_FILE", metavar="FILE", type=click.Path(),
+        "-k",
+        "--key-file",
+        envvar="BRAIDFS_KEY_FILE",
+        metavar="FILE",
+        type=click.Path(),
         help=f"The cluster key. [env BRAIDFS_KEY_FILE; then {CONFIG_FILE}; then {KEY_FILE}]",
     )
     @click.option(

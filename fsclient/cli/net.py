@@ -38,7 +38,11 @@ def net() -> None:
     exits={EXIT_NO_RDMA: "no port can be used"},
 )
 @click.option(
-    "-d", "--device", "devices", multiple=True, metavar="PATTERN",
+    "-d",
+    "--device",
+    "devices",
+    multiple=True,
+    metavar="PATTERN",
     help="As the option rdma_devices: mlx5_0:1, mlx5_bond_*.",
 )
 @click.option("--subnet", "subnets", multiple=True, metavar="NET", help="As rdma_subnets.")
@@ -140,5 +144,3 @@ def _print_check(console: Console, found: dict[str, Any]) -> None:
     console.print(f"server  {found['server'] or 'no RDMA: ' + str(found['server_reason'])}")
     console.print(f"client  {found['client'] or 'no RDMA: ' + str(found['client_reason'])}")
     console.print(f"data would go by {str(found['transport']).upper()}")
-
-

@@ -183,5 +183,3 @@ def _print_pings(console: Console, pings: list[Ping]) -> None:
         rows.append((one.kind, one.name, one.address, connect, fastest, median, ""))
     columns = ("kind", "name", "address", "connect", "fastest", "median", "")
     console.print(table(columns, rows, right="connect,fastest,median"))
-
-

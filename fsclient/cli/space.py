@@ -162,9 +162,7 @@ def _summing(place: Place, tell: Callable[[int], None]) -> Callable[[Caller], An
         sums.directories = 1
         stack: tuple[Stand, ...] = (Stand(attributes.ino, 0),)
         while stack:
-            part: TreeSummed = await caller.call(
-                Op.TREE_SUM, TreeSum(stack), place.reach.timeout_s
-            )
+            part: TreeSummed = await caller.call(Op.TREE_SUM, TreeSum(stack), place.reach.timeout_s)
             sums.add(part)
             stack = part.stack
             tell(sums.inodes)

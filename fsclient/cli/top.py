@@ -111,9 +111,7 @@ def _difference(before: Sample, after: Sample) -> Rates:
               show_default=True, help="How many of the busiest clients to show.")  # fmt: skip
 @reaching
 @json_option
-def top(
-    reach: Reach, interval: float, count: int | None, client_count: int, as_json: bool
-) -> None:
+def top(reach: Reach, interval: float, count: int | None, client_count: int, as_json: bool) -> None:
     """Show what servers and clients are doing now: bytes and requests a second.
 
     With --json, one object a measurement and line."""

@@ -9,6 +9,7 @@ import trio
 from fscommon.wire.messages import Close
 from fscommon.wire.ops import Op
 
+from ..leases.holder import Leases
 from .inodes import Inodes
 from .ports import Metadata
 
@@ -17,8 +18,9 @@ BATCH_COUNT_MAX = 4096
 
 
 class Closer:
-    def __init__(self, meta: Metadata, inodes: Inodes) -> None:
+    def __init__(self, meta: Metadata, leases: Leases, inodes: Inodes) -> None:
         self._meta = meta
+        self._leases = leases
         self._inodes = inodes
 
     async def run(self) -> None:
@@ -29,4 +31,5 @@ class Closer:
     def flush(self) -> None:
         """Send what gathered."""
         while self._inodes.closed and self._meta.is_ready:
-            self._meta.tell(Op.CLOSE, Close(self._inodes.take_closed(BATCH_COUNT_MAX)))
+            inos = self._inodes.take_closed(BATCH_COUNT_MAX)
+            self._leases.closed(inos, self._meta.tell(Op.CLOSE, Close(inos)))

@@ -4,30 +4,41 @@ A new directory is complete: it is empty. After each change of its own the clien
 directory's data_version, which rises by one with every name that comes or goes: as long as it is
 exactly one more than before, nobody else has changed the directory, and it is complete still. Then
 native lanes answer LOOKUP of any name that was never put in (native/src/fuse/complete_table.h), but
-only while the metaserver's word holds that there is no other session (FLAG_SOLE, SOLE_LEASE_S): a
-second mount waits until it has run out, so another client's new name is never missed. (Directory
-leases will give the same to many clients.) A CREATE always asks the metaserver. A name counts as
-there from before its request leaves, whatever becomes of it.
+only while an ENTRIES lease on the directory lasts, or, where there are no leases, while the
+metaserver's word holds that there is no other session (FLAG_SOLE, SOLE_LEASE_S): another client's
+new name is never missed. A CREATE always asks the metaserver. A name is unsure from before its
+request leaves until the reply has come.
 Pure; touched by the client's trio thread only.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable
 
-from fscommon.layout.attributes import ATTRIBUTES_SIZE, Attributes, unpack_attributes
+from fscommon.layout.attributes import (
+    ATTRIBUTES_SIZE,
+    LEASE_ENTRIES,
+    Attributes,
+    unpack_attributes,
+)
 
+from ..leases.holder import Leases
 from .ports import Lanes
 
 DIRECTORIES_MAX = 4096
+CHANGES_MAX = 1 << 16
 
 
 class CompleteDirectories:
     def __init__(
-        self, lanes: Lanes, clock: Callable[[], float], sole_until: Callable[[], float],
-        believe_s: float,
+        self, lanes: Lanes, leases: Leases, clock: Callable[[], float],
+        sole_until: Callable[[], float], believe_s: float,
     ) -> None:  # fmt: skip
-        """believe_s: the longest that a proof is believed; 0 switches all of this off."""
+        """believe_s: the longest that a proof is believed without leases; 0: never."""
         self._lanes = lanes
+        self._leases = leases
+        self._changes: dict[int, int] = {}
+        self._change_count = 0
+        self._change_floor = 0
         self._clock = clock
         self._sole_until = sole_until
         self._believe_s = believe_s
@@ -39,18 +50,34 @@ class CompleteDirectories:
 
     def made(self, record: bytes, asked_at: float) -> None:
         """This client made the directory of this attribute record."""
+        attributes = unpack_attributes(record)
+        if self._leases.is_on:
+            if self._leases.holds(attributes.ino, LEASE_ENTRIES):
+                self._lanes.entries_complete(attributes.ino, 0)
+            return
         if not self._believe_s:
             return
-        attributes = unpack_attributes(record)
         if len(self._versions) >= DIRECTORIES_MAX:
             self._drop(next(iter(self._versions)))
         self._versions[attributes.ino] = attributes.data_version
-        self._lanes.complete_put(attributes.ino, self._left_ms(asked_at))
+        self._lanes.entries_complete(attributes.ino, self._left_ms(asked_at))
 
     def entering(self, parent: int, name: bytes) -> None:
-        """A request leaves that may put name into parent."""
-        if parent in self._versions:
-            self._lanes.complete_add(parent, name)
+        """A request leaves that may change name in parent."""
+        self._lanes.entry_unsure(parent, name)
+        self._note_change(parent)
+
+    def _note_change(self, parent: int) -> None:
+        self._change_count += 1
+        if len(self._changes) >= CHANGES_MAX:
+            self._changes.clear()
+            self._change_floor = self._change_count  # state() of every directory differs
+        self._changes[parent] = self._change_count
+
+    def state(self, parent: int) -> int:
+        """A number that is another one after every change of this client's in parent: what was
+        asked before must not be believed after."""
+        return self._changes.get(parent, self._change_floor)
 
     def changed(self, records: bytes, asked_at: float) -> None:
         """A change of this client's left directories with these attribute records."""
@@ -58,6 +85,7 @@ class CompleteDirectories:
             self._changed(unpack_attributes(records[start : start + ATTRIBUTES_SIZE]), asked_at)
 
     def _changed(self, attributes: Attributes, asked_at: float) -> None:
+        self._note_change(attributes.ino)
         known = self._versions.get(attributes.ino)
         if known is None:
             return
@@ -65,12 +93,12 @@ class CompleteDirectories:
             self._drop(attributes.ino)
             return
         self._versions[attributes.ino] = attributes.data_version
-        self._lanes.complete_extend(attributes.ino, self._left_ms(asked_at))
+        self._lanes.entries_extend(attributes.ino, self._left_ms(asked_at))
 
     def clear(self) -> None:
         """The session was lost: nothing is known any more."""
         self._versions.clear()
-        self._lanes.complete_clear()
+        self._lanes.leases_clear()
 
     def _left_ms(self, asked_at: float) -> int:
         left_s = min(asked_at + self._believe_s, self._sole_until()) - self._clock()
@@ -78,4 +106,4 @@ class CompleteDirectories:
 
     def _drop(self, ino: int) -> None:
         del self._versions[ino]
-        self._lanes.complete_drop(ino)
+        self._lanes.entries_drop(ino)

@@ -69,6 +69,9 @@ class Directories:
     def __len__(self) -> int:
         return len(self._open)
 
+    def ino_of(self, fh: int) -> int:
+        return self._get(fh).ino
+
     async def dots(self, fh: int, cookie: int) -> list[Listed]:
         """The entries of the directory itself and its parent, if they lie behind cookie."""
         if cookie >= COOKIE_PARENT:
@@ -109,15 +112,19 @@ class Directories:
         reply = await self._meta.call(Op.READDIR, request, ReadDirReply)
         if not reply.entries and not reply.end:
             raise FsError(Status.EIO, "a directory page without entries and without end")
+        self._inodes.see_parents(reply.parents)
         directory.entries = reply.entries
         directory.end = reply.end
         directory.change_count = change_count
 
     def _list(self, directory: OpenDirectory, index: int) -> Iterator[Listed]:
         is_stale = directory.change_count != self._inodes.change_count
-        see = self._inodes.see
+        inodes = self._inodes
         for entry in directory.entries[index:]:
-            attributes = see(unpack_attributes(entry.attributes))
+            if is_stale:
+                attributes = inodes.see(unpack_attributes(entry.attributes))
+            else:
+                attributes = inodes.see_record(entry.attributes)
             yield Listed(entry.name, entry.cookie, attributes, is_stale)
 
 

@@ -19,9 +19,10 @@ class Drains:
         self._token = 0
         self._waiting: dict[int, trio.lowlevel.Task] = {}
 
-    async def drain(self, ino: int, *, sync: bool) -> None:
-        """Until what was written to ino is at the targets (durable there if sync)."""
-        await self._wait(ino, lambda token: self._lanes.drain(token, ino, sync))
+    async def drain(self, ino: int, *, sync: bool, commit: bool = False) -> None:
+        """Until what was written to ino is at the targets (durable there if sync) and, if commit,
+        size and time are known to the metaserver."""
+        await self._wait(ino, lambda token: self._lanes.drain(token, ino, sync, commit))
 
     async def punch(self, ino: int, begin: int, end: int) -> None:
         """Make a hole; durable when done."""
@@ -35,7 +36,13 @@ class Drains:
         """Until every lane has dealt with all that it has read from the kernel so far."""
         await self._wait(0, self._lanes.barrier)
 
-    async def _wait(self, ino: int, ask: Callable[[int], None]) -> int:
+    async def notified(self, start: Callable[[int], object], timeout_s: float) -> bool:
+        """Start notifications of the kernel with a token; False: they take longer than that."""
+        with trio.move_on_after(timeout_s) as scope:
+            await self._wait(0, start)
+        return not scope.cancelled_caught
+
+    async def _wait(self, ino: int, ask: Callable[[int], object]) -> int:
         self._token += 1
         token = self._token
         self._waiting[token] = trio.lowlevel.current_task()

@@ -14,7 +14,6 @@ from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import INODE_APPEND, INODE_IMMUTABLE, Attributes
 from fscommon.limits import FILE_SIZE_MAX
 
-from .drains import Drains
 from .files import Change, Files
 from .inodes import without_set_ids
 from .namespace import Namespace
@@ -27,10 +26,10 @@ _MODES: Final = (0, KEEP_SIZE, KEEP_SIZE | PUNCH_HOLE, ZERO_RANGE, ZERO_RANGE | 
 
 
 class Extents:
-    def __init__(self, namespace: Namespace, files: Files, drains: Drains) -> None:
+    def __init__(self, namespace: Namespace, files: Files) -> None:
         self._namespace = namespace
         self._files = files
-        self._drains = drains
+        self._drains = files.drains
 
     async def fallocate(
         self, ino: int, offset: int, length: int, mode: int, *, kill_set_ids: bool
@@ -50,13 +49,15 @@ class Extents:
         if kill_set_ids:
             await self._kill_set_ids(ino, now)
         if mode & (PUNCH_HOLE | ZERO_RANGE) and offset < now.size:
-            await self._make_hole(ino, offset, min(end, now.size))
+            async with self._files.owned(ino):
+                await self._make_hole(ino, offset, min(end, now.size))
         if not mode & KEEP_SIZE and end > now.size:
             await self._files.setattr(ino, Change(size=end, at_least=True))
 
     async def seek(self, ino: int, offset: int, whence: int) -> int:
         if whence not in (os.SEEK_DATA, os.SEEK_HOLE):
             raise FsError(Status.EINVAL, "only SEEK_DATA and SEEK_HOLE come here")
+        await self._files.wait_for_bytes(ino)
         size = (await self._namespace.getattr(ino)).size
         if offset >= size:
             raise FsError(Status.ENXIO)

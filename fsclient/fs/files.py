@@ -10,15 +10,25 @@ Names are in fsclient.fs.namespace; the bytes themselves are only in the native 
 
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import trio
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.attributes import INODE_APPEND, INODE_IMMUTABLE, Attributes, unpack_attributes
+from fscommon.layout.attributes import (
+    INODE_APPEND,
+    INODE_IMMUTABLE,
+    LEASE_DATA,
+    LEASE_DATA_EXCLUSIVE,
+    LEASE_SHARED_ALL,
+    Attributes,
+    unpack_attributes,
+)
 from fscommon.wire.codec import decode
 from fscommon.wire.messages import (
+    BODIES,
     COMMIT_KILL_SUIDGID,
     COMMIT_MTIME,
     COMMIT_SIZE,
@@ -34,8 +44,9 @@ from fscommon.wire.messages import (
     SetAttr,
     TmpFile,
 )
-from fscommon.wire.ops import OPENING, Op
+from fscommon.wire.ops import OPENING, SPECS, Op
 
+from ..leases.holder import Leases, inodes_in
 from .caller import Requester
 from .complete import CompleteDirectories
 from .drains import Drains
@@ -44,16 +55,21 @@ from .ports import Lanes, Metadata, Written
 
 NOTIFIER_LOOK_S = 0.001
 NOTIFIER_LOOKS_MAX = 1000
+ASK_AGAIN_S = 0.01
+OWN_QUESTIONS_MAX = 3000
 _COMMIT_EVENT = struct.Struct("<QIIQ")  # file_id, COMMIT_* flags, durable, stripe_bits
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedFile:
-    """keep_pages: the kernel's pages of this inode are still right."""
+    """keep_pages: the kernel's pages of this inode are still right. direct: this handle may not use
+    any: no lease was granted on the bytes, as others have the file open and one of them writes; or
+    it appends (rule 13)."""
 
     fh: int
     attributes: Attributes
     keep_pages: bool
+    direct: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +91,16 @@ class Change:
 
 class Files:
     def __init__(
-        self, meta: Metadata, lanes: Lanes, inodes: Inodes, complete: CompleteDirectories,
-        drains: Drains, next_handle: Callable[[], int], log: Callable[[str], None],
+        self, meta: Metadata, lanes: Lanes, leases: Leases, inodes: Inodes,
+        complete: CompleteDirectories, next_handle: Callable[[], int],
+        log: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._meta = meta
         self._lanes = lanes
+        self._leases = leases
         self._inodes = inodes
         self._complete = complete
-        self._drains = drains
+        self.drains = Drains(lanes)
         self._next_handle = next_handle
         self._log = log
         self._take_count = 0
@@ -103,8 +121,7 @@ class Files:
         except BaseException:
             self._inodes.release(ino)
             raise
-        keep_pages = self._inodes.may_keep_pages(inode.attributes or attributes)
-        return OpenedFile(self._make_handle(ino, flags), attributes, keep_pages)
+        return self._opened(inode, flags, attributes)
 
     async def create(
         self, parent: int, name: bytes, mode: int, flags: int, requester: Requester
@@ -123,12 +140,9 @@ class Files:
         attributes = self._register(inode, reply)
         self._inodes.changed()
         attributes = await self._open_existing(inode, attributes, flags)
-        keep_pages = self._inodes.may_keep_pages(inode.attributes or attributes)
-        return OpenedFile(self._make_handle(inode.ino, flags), attributes, keep_pages)
+        return self._opened(inode, flags, attributes)
 
-    async def tmpfile(
-        self, parent: int, mode: int, flags: int, requester: Requester
-    ) -> OpenedFile:
+    async def tmpfile(self, parent: int, mode: int, flags: int, requester: Requester) -> OpenedFile:
         """A file without a name; with O_EXCL it never gets one."""
         request = TmpFile(parent, mode, not flags & os.O_EXCL, requester.for_mode(mode))
         reply = await self._meta.call(Op.TMPFILE, request, Opened)
@@ -137,7 +151,7 @@ class Files:
         inode.is_writable = True
         attributes = self._register(inode, reply)
         self._inodes.departed(attributes)
-        return OpenedFile(self._make_handle(inode.ino, flags), attributes, False)
+        return self._opened(inode, flags, attributes)
 
     def released(self, fh: int, ino: int) -> None:
         """The kernel closed a handle (RELEASE event)."""
@@ -145,11 +159,17 @@ class Files:
             self._inodes.release(ino)
 
     def orphaned(self, op: Op, body: bytes) -> None:
-        """An OPEN or CREATE succeeded that nobody waits for any more: close it again."""
-        if op is Op.OPEN or op in OPENING:
-            ino = unpack_attributes(decode(Opened, body).attributes).ino
+        """A request succeeded that nobody waits for any more (the leases that came along were not
+        noted). What was opened is closed again; what was changed is believed no longer: an answer
+        from before the change may have come after it was given up."""
+        reply: object = decode(BODIES[op][1], body)
+        if isinstance(reply, Opened) and (op is Op.OPEN or op in OPENING):
+            ino = unpack_attributes(reply.attributes).ino
             self._inodes.hold(ino)
             self._inodes.release(ino)
+        if SPECS[op].mutation and self._leases.is_on:
+            for ino in inodes_in(reply):
+                self._lanes.lease_drop(0, ino, LEASE_SHARED_ALL)
 
     async def reopen(self, ino: int) -> None:
         """Fetch a new capability for the lanes: the old one was refused, or the session is new."""
@@ -165,11 +185,16 @@ class Files:
     def handle_count(self) -> int:
         return len(self._handles)
 
-    def _make_handle(self, ino: int, flags: int) -> int:
+    def _opened(self, inode: OpenInode, flags: int, attributes: Attributes) -> OpenedFile:
+        keep_pages = self._inodes.may_keep_pages(inode.attributes or attributes)
+        appends = (
+            _is_writable(flags) and flags & os.O_APPEND
+        )  # at an end that the kernel may not know
+        direct = not self._leases.is_cached(inode.ino) or bool(appends and self._leases.is_on)
         fh = self._next_handle()
-        self._handles[fh] = ino
-        self._lanes.handle_put(fh, ino, flags)
-        return fh
+        self._handles[fh] = inode.ino
+        self._lanes.handle_put(fh, inode.ino, flags, direct)
+        return OpenedFile(fh, attributes, keep_pages, direct)
 
     async def _open(self, inode: OpenInode, *, writable: bool) -> Opened:
         asked = writable or inode.is_writable
@@ -182,6 +207,7 @@ class Files:
     def _register(self, inode: OpenInode, reply: Opened) -> Attributes:
         inode.file_id = file_id_of(reply.layout)
         self._lanes.inode_put(reply.attributes, reply.layout, reply.capability)
+        self._leases.tell_lanes(inode.ino)
         self._inodes.see_parents(reply.parents)
         return self._inodes.see_record(reply.attributes)
 
@@ -205,12 +231,14 @@ class Files:
         older than this change and must not come after it."""
         inode = self._inodes.get(ino)
         if change.size is not None and inode is not None:
-            await self._drains.drain(ino, sync=False)
+            await self.drains.drain(ino, sync=False)
         token, written = self._take(inode)
         try:
-            reply = await self._meta.call(Op.SETATTR, _set_attr(ino, change, written), Opened)
-        except BaseException:
-            self._give_back(inode, token, written)
+            request = _set_attr(ino, change, written)
+            reply = await self._meta.call(Op.SETATTR, request, Opened, urgent=bool(token))
+        except BaseException as error:
+            if not (isinstance(error, FsError) and error.status is Status.DISCONNECTED):
+                self._give_back(inode, token, written)
             raise
         return self._changed(inode, token, reply, change)
 
@@ -223,6 +251,7 @@ class Files:
                 inode.file_id = file_id_of(reply.layout)
                 put = self._lanes.inode_put if change.at_least else self._lanes.inode_resize
                 put(reply.attributes, reply.layout, reply.capability)
+                self._leases.tell_lanes(inode.ino)
         self._inodes.changed()
         self._inodes.wrote_pages(unpack_attributes(reply.attributes))
         return self._inodes.see_record(reply.attributes)
@@ -232,14 +261,14 @@ class Files:
         inode = self._inodes.get(ino)
         if inode is None or not inode.is_writable:
             return
-        await self._drains.drain(ino, sync=True)
+        await self.drains.drain(ino, sync=True)
         await self.commit_written(ino)
 
     async def publish(self, ino: int) -> None:
         """What was written to ino so far can be read by other clients."""
         inode = self._inodes.get(ino)
         if inode is not None and inode.is_writable:
-            await self._drains.drain(ino, sync=False)
+            await self.drains.drain(ino, sync=False)
             await self.commit_written(ino)
 
     async def refresh(self, ino: int) -> None:
@@ -273,14 +302,13 @@ class Files:
             return
         request = Commit(ino, inode.file_id, flags, size, mtime_ns, 0, False)
         try:
-            reply = await self._meta.call(Op.COMMIT, request, Entry)
-        except BaseException:
-            self._give_back(inode, token, (size, mtime_ns, flags))
+            reply = await self._meta.call(Op.COMMIT, request, Entry, urgent=True)
+        except BaseException as error:
+            if not (isinstance(error, FsError) and error.status is Status.DISCONNECTED):
+                self._give_back(inode, token, (size, mtime_ns, flags))
             raise
         inode.taken.pop(token, None)
-        self._inodes.changed()
-        self._inodes.wrote_pages(unpack_attributes(reply.attributes))
-        self._inodes.see_record(reply.attributes)
+        self._see_committed(reply.attributes)
 
     async def bytes_changed(self, ino: int, mtime_ns: int) -> None:
         """Bytes changed at the targets in another way than by WRITE."""
@@ -289,9 +317,7 @@ class Files:
             raise FsError(Status.EBADF)
         request = Commit(ino, inode.file_id, COMMIT_MTIME, 0, mtime_ns, 0, False)
         reply = await self._meta.call(Op.COMMIT, request, Entry)
-        self._inodes.changed()
-        self._inodes.wrote_pages(unpack_attributes(reply.attributes))
-        self._inodes.see_record(reply.attributes)
+        self._see_committed(reply.attributes)
 
     def _take(self, inode: OpenInode | None) -> tuple[int, Written]:
         written = self._lanes.inode_take(inode.ino) if inode and inode.is_writable else None
@@ -299,26 +325,106 @@ class Files:
             return 0, (0, 0, 0)
         self._take_count += 1
         inode.taken[self._take_count] = written
+        self._lanes.attributes_drop(inode.ino)  # lanes are not ahead of it any more
         return self._take_count, written
 
-    def _give_back(self, inode: OpenInode | None, token: int, written: Written) -> None:
-        """The change failed: commit by itself what had been taken for it."""
+    def _give_back(
+        self, inode: OpenInode | None, token: int, written: Written,
+        told: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """Commit by itself what has been taken."""
         if inode is None or not token:
             return
         size, mtime_ns, flags = written
         request = Commit(inode.ino, inode.file_id, flags, size, mtime_ns, 0, False)
 
-        def deliver(error: FsError | None, _body: bytes) -> None:
+        def deliver(error: FsError | None, body: bytes) -> None:
             inode.taken.pop(token, None)
-            if error is not None:
+            if error is None:
+                self._see_committed(decode(Entry, body).attributes)
+            else:
                 self._log(f"size and time of inode {inode.ino} could not be committed: {error}")
+            told()
 
-        self._meta.post(Op.COMMIT, request, deliver)
+        self._meta.post(Op.COMMIT, request, deliver, urgent=True)
+
+    # ---- leases -------------------------------------------------------------------------------
+
+    async def ask(self, ino: int) -> None:
+        """An ASK event: lanes want a lease on the bytes of ino, and its present state. An OPEN
+        brings both, as much as the inode's handles may need."""
+        errno_of_answer = 0
+        inode = self._inodes.hold(ino)
+        await self._leases.leaving.wait(ino)
+        self._leases.asks(ino)
+        try:
+            self._register(inode, await self._open(inode, writable=inode.is_writable))
+            if inode.is_writable and not self._leases.holds(ino, LEASE_DATA_EXCLUSIVE):
+                await trio.sleep(ASK_AGAIN_S)  # those that write have to ask again
+        except FsError as error:
+            errno_of_answer = error.errno
+            self._log(f"no lease on inode {ino}: {error}")
+        finally:
+            self._inodes.release(ino)
+            self._lanes.inode_asked(ino, errno_of_answer)
+            self._leases.used(ino)
+
+    async def wait_for_bytes(self, ino: int) -> None:
+        """What other clients have written to ino is at the targets."""
+        inode = self._inodes.get(ino)
+        if inode is not None and self._leases.is_on and not self._leases.holds(ino, LEASE_DATA):
+            self._register(inode, await self._open(inode, writable=inode.is_writable))
+
+    @asynccontextmanager
+    async def owned(self, ino: int) -> AsyncIterator[None]:
+        """Nobody else reads or writes the bytes of ino meanwhile."""
+        inode = self._inodes.get(ino)
+        if inode is None or not self._leases.is_on:
+            yield
+            return
+        for _ in range(OWN_QUESTIONS_MAX):
+            await self._leases.leaving.wait(ino)
+            if self._leases.holds(ino, LEASE_DATA_EXCLUSIVE):
+                break
+            self._register(inode, await self._open(inode, writable=True))
+            if self._leases.holds(ino, LEASE_DATA_EXCLUSIVE):
+                break
+            await trio.sleep(ASK_AGAIN_S)
+        else:
+            raise FsError(Status.EIO, f"no exclusive lease on inode {ino}")
+        with self._leases.using.on(ino):
+            yield
+
+    async def settle(self, ino: int) -> None:
+        """What was written goes to the targets, size and time to the metaserver."""
+        if self._inodes.get(ino) is not None:
+            await self.drains.drain(ino, sync=False, commit=True)
+
+    async def tell_size(self, ino: int) -> None:
+        """Size and time of what was written go to the metaserver, before the bytes themselves."""
+        inode = self._inodes.get(ino)
+        token, written = self._take(inode)
+        if not token:
+            return
+        answered = trio.Event()
+        self._give_back(inode, token, written, answered.set)
+        await answered.wait()
+
+    def lose(self) -> None:
+        """The session was evicted: what was written and not committed is lost (rule 15)."""
+        for ino in self._inodes.held():
+            inode = self._inodes.get(ino)
+            if inode is not None:
+                inode.taken.clear()
+                inode.attributes = None
+            if self._lanes.inode_lost(ino):
+                self._log(f"written bytes of inode {ino} are lost: its next fsync or close fails")
 
     # ---- commits of the lanes -----------------------------------------------------------------
 
     def commit(self, token: int, ino: int, size: int, mtime_ns: int, payload: bytes) -> None:
-        """A COMMIT event: pass it on and answer with commit_done."""
+        """A COMMIT event: pass it on and answer with commit_done. Urgent, like all that says what
+        only this client knows: it must not be overtaken by the return of the lease."""
         file_id, flags, durable, stripe_bits = _COMMIT_EVENT.unpack(payload)
         request = Commit(ino, file_id, flags, size, mtime_ns, stripe_bits, bool(durable))
         inode = self._inodes.get(ino)
@@ -331,7 +437,7 @@ class Files:
                 inode.taken.pop(key, None)
             self._committed(token, ino, error, body)
 
-        self._meta.post(Op.COMMIT, request, deliver)
+        self._meta.post(Op.COMMIT, request, deliver, urgent=True)
 
     def _committed(self, token: int, ino: int, error: FsError | None, body: bytes) -> None:
         if error is not None:
@@ -339,10 +445,13 @@ class Files:
             self._lanes.commit_done(token, int(error.status), b"")
             return
         record = decode(Entry, body).attributes
+        self._see_committed(record)
+        self._lanes.commit_done(token, 0, record)
+
+    def _see_committed(self, record: bytes) -> None:
         self._inodes.changed()
         self._inodes.wrote_pages(unpack_attributes(record))
         self._inodes.see_record(record)
-        self._lanes.commit_done(token, 0, record)
 
 
 def _check_unprotected(attributes: Attributes, flags: int) -> None:

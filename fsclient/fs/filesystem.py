@@ -11,10 +11,11 @@ import trio
 
 from fscommon.tasks import open_tasks
 
+from ..leases.holder import Leases
+from ..leases.recalls import Caches, Recalls
 from .closing import Closer
 from .complete import CompleteDirectories
 from .directories import Directories
-from .drains import Drains
 from .extents import Extents
 from .files import Files
 from .inodes import Inodes
@@ -27,25 +28,33 @@ REOPENS_AT_ONCE_MAX = 64
 
 class FileSystem:
     def __init__(
-        self, meta: Metadata, lanes: Lanes, log: Callable[[str], None], *, believe_s: float = 0.0,
-        believe_names_s: float = 0.0,
+        self, meta: Metadata, lanes: Lanes, leases: Leases, log: Callable[[str], None], *,
+        believe_s: float = 0.0, believe_names_s: float = 0.0,
     ) -> None:  # fmt: skip
-        """How long attributes and names once seen may be believed, as the kernel does."""
+        """How long attributes and names once seen may be believed where there are no leases, as the
+        kernel does."""
         handles = count(1)
         self.next_handle: Callable[[], int] = lambda: next(handles)
-        self.inodes = Inodes(lanes, trio.current_time, believe_s)
-        self.drains = Drains(lanes)
+        self.leases = leases
+        self.inodes = Inodes(lanes, leases, trio.current_time, believe_s)
         self.complete = CompleteDirectories(
-            lanes, trio.current_time, lambda: meta.sole_until, believe_names_s
+            lanes, leases, trio.current_time, lambda: meta.sole_until, believe_names_s
         )
-        self.namespace = Namespace(meta, self.inodes, self.complete)
+        self.namespace = Namespace(meta, leases, self.inodes, self.complete, believe_names_s)
         self.directories = Directories(meta, self.namespace, self.inodes)
-        self.files = Files(
-            meta, lanes, self.inodes, self.complete, self.drains, self.next_handle, log
-        )  # fmt: skip
-        self.extents = Extents(self.namespace, self.files, self.drains)
-        self.locks = Locks(meta, lanes, self.files, self.inodes, self.drains, log)
-        self.closer = Closer(meta, self.inodes)
+        self.files = Files(meta, lanes, leases, self.inodes, self.complete, self.next_handle, log)
+        self.drains = self.files.drains
+        self.extents = Extents(self.namespace, self.files)
+        self.locks = Locks(meta, lanes, leases, self.files, self.inodes, log)
+        self.closer = Closer(meta, leases, self.inodes)
+        caches = Caches(self.files.settle, self.files.tell_size, self.inodes.lost_lease)
+        self.recalls = Recalls(leases, lanes, meta, self.drains, caches, log)
+
+    def lost_session(self) -> None:
+        """Evicted: whatever was believed is void, whatever was not committed is lost."""
+        self.recalls.evicted()
+        self.complete.clear()
+        self.files.lose()
 
     def released(self, fh: int, ino: int) -> None:
         """The kernel closed a handle, and the lanes are done with it."""
@@ -67,7 +76,6 @@ class FileSystem:
 
     async def reopen_all(self) -> None:
         """After the session was lost: fetch new capabilities for all open inodes."""
-        self.complete.clear()
         limit = trio.CapacityLimiter(REOPENS_AT_ONCE_MAX)
 
         async def reopen(ino: int) -> None:

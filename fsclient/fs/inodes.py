@@ -6,24 +6,33 @@ so that this client always sees its own writes.
 Page versions: for inodes whose pages the kernel may hold, the data version these pages belong to
 (close-to-open: an open that finds the same version keeps them). Departed: attributes of inodes
 that lost their last name while the kernel knows them. Both are bounded and dropped by FORGET.
-Bare: inodes seen without extended attributes, believed for as long as the kernel believes the
-attributes that said so (ls -l and cp -a ask for several per file).
 Pure; touched by the client's trio thread only.
 """
 
+import struct
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 
-from fscommon.layout.attributes import ATTRIBUTES_SIZE, Attributes, unpack_attributes
+from fscommon.layout.attributes import (
+    ATTRIBUTES_SIZE,
+    LEASE_DATA,
+    LEASE_META,
+    Attributes,
+    unpack_attributes,
+)
 from fscommon.wire.messages import COMMIT_KILL_SUIDGID, COMMIT_MTIME, COMMIT_SIZE
 
+from ..leases.holder import Leases
+from .bare import BareInodes
 from .ports import Lanes, Written
 
 PAGE_VERSIONS_MAX = 1 << 17
 DEPARTED_MAX = 1 << 14
-BARE_MAX = 1 << 16
 
+_INO = struct.Struct("<Q")  # of an attribute record
+_XATTRS = struct.Struct("<Q20xI")  # change version and number of extended attributes
+_XATTRS_AT = 88
 _SET_ID_BITS = 0o6000
 _SET_GID_AND_GROUP_EXECUTE = 0o2010
 
@@ -44,13 +53,15 @@ class OpenInode:
 
 
 class Inodes:
-    def __init__(self, lanes: Lanes, clock: Callable[[], float], bare_s: float) -> None:
-        """bare_s: how long an inode seen without extended attributes is believed to have none."""
+    def __init__(
+        self, lanes: Lanes, leases: Leases, clock: Callable[[], float], bare_s: float
+    ) -> None:
+        """bare_s: how long an inode seen without extended attributes is believed to have none, when
+        there are no leases."""
         self._lanes = lanes
-        self._clock = clock
-        self._bare_s = bare_s
+        self._leases = leases
         self._valid_ms = int(bare_s * 1000)
-        self._bare: dict[int, float] = {}
+        self.bare = BareInodes(leases, clock, bare_s)
         self._open: dict[int, OpenInode] = {}
         self._page_versions: OrderedDict[int, int] = OrderedDict()
         self._departed: OrderedDict[int, Attributes] = OrderedDict()
@@ -99,7 +110,6 @@ class Inodes:
 
     def see(self, attributes: Attributes) -> Attributes:
         """Attributes as this client must see them, given what came from the metaserver."""
-        self._note_bare(attributes)
         inode = self._open.get(attributes.ino)
         if inode is None:
             return attributes
@@ -113,34 +123,49 @@ class Inodes:
 
     def see_record(self, record: bytes) -> Attributes:
         """see(), for a record as it came; native answers the kernel's next questions from it."""
-        self._lanes.attributes_put(record, self._valid_ms)
-        return self.see(unpack_attributes(record))
+        attributes = unpack_attributes(record)
+        self._put(record, attributes.ino)
+        self.bare.note(attributes.ino, attributes.change_version, attributes.xattr_count)
+        return self.see(attributes)
 
     def see_parents(self, records: bytes) -> None:
-        """Directories in which a name came or went."""
+        """Directories in which a name came or went, or of which a lease was granted."""
         for start in range(0, len(records), ATTRIBUTES_SIZE):
-            self._lanes.attributes_put(records[start : start + ATTRIBUTES_SIZE], self._valid_ms)
+            record = records[start : start + ATTRIBUTES_SIZE]
+            (ino,) = _INO.unpack_from(record)
+            self._put(record, ino)
+            version, xattr_count = _XATTRS.unpack_from(record, _XATTRS_AT)
+            self.bare.note(ino, version, xattr_count)
+
+    def _put(self, record: bytes, ino: int) -> None:
+        """Not while written state is on its way: lanes would go back to what the record says."""
+        leases = self._leases
+        inode = self._open.get(ino)
+        if inode is not None and inode.taken:
+            return
+        if not leases.is_on:
+            self._lanes.attributes_put(record, self._valid_ms, False)
+        elif leases.holds(ino, LEASE_META):
+            self._lanes.attributes_put(record, 0, True)
+
+    def known(self, ino: int) -> Attributes | None:
+        """What is certain about ino without asking: of an open inode, under a lease."""
+        inode = self._open.get(ino)
+        if inode is None or inode.attributes is None or not self._leases.is_on:
+            return None
+        return self.see(inode.attributes) if self._leases.holds(ino, LEASE_META) else None
 
     def changed(self) -> None:
         self.change_count += 1
-
-    def is_bare(self, ino: int) -> bool:
-        """ino was seen without extended attributes a moment ago."""
-        return self._bare.get(ino, 0.0) > self._clock()
-
-    def _note_bare(self, attributes: Attributes) -> None:
-        if attributes.xattr_count:
-            self._bare.pop(attributes.ino, None)
-        elif self._bare_s:
-            if len(self._bare) >= BARE_MAX:
-                self._bare.clear()
-            self._bare[attributes.ino] = self._clock() + self._bare_s
 
     # ---- pages in the kernel ------------------------------------------------------------------
 
     def may_keep_pages(self, attributes: Attributes) -> bool:
         """At an open: do the kernel's pages of this inode show this version? Notes it if not."""
         known = self._page_versions.get(attributes.ino)
+        if not self._leases.is_cached(attributes.ino):
+            self._page_versions.pop(attributes.ino, None)
+            return False
         self._note_pages(attributes.ino, attributes.data_version)
         return known == attributes.data_version
 
@@ -154,6 +179,17 @@ class Inodes:
             self._note_pages(attributes.ino, attributes.data_version)
         else:
             del self._page_versions[attributes.ino]
+
+    def lost_lease(self, ino: int, bits: int) -> None:
+        """What was known under these LEASE_* bits is known no longer, nor are directory pages that
+        were fetched before."""
+        self.changed()
+        if bits & LEASE_DATA:
+            self._page_versions.pop(ino, None)
+        if bits & LEASE_META:
+            self.bare.forget(ino)
+            if ino in self._open:
+                self._open[ino].attributes = None
 
     def _note_pages(self, ino: int, version: int) -> None:
         self._page_versions[ino] = version
@@ -180,7 +216,7 @@ class Inodes:
         """The kernel dropped the inode and with it its pages."""
         self._page_versions.pop(ino, None)
         self._departed.pop(ino, None)
-        self._bare.pop(ino, None)
+        self.bare.forget(ino)
 
 
 def merge_written(attributes: Attributes, written: Written) -> Attributes:

@@ -10,8 +10,9 @@ restarted metaserver, and to know what to drop when a file is closed:
   descriptors that the kernel closes without a FLUSH (opened for reading before the first lock).
 The kernel sends RELEASE after close(2) returned, perhaps to another lane than the next request:
 a refusal for the sake of a lock of this client's is looked at again behind what the lanes had read.
-Bytes written under a lock are at the targets, and their size is committed, before it is let go; who
-gets a lock sees what was committed before. Touched by the trio thread only.
+Where there are no leases, bytes written under a lock are at the targets, and their size is
+committed, before it is let go; who gets a lock sees what was committed before.
+Touched by the trio thread only.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,7 +37,7 @@ from fscommon.wire.locks import (
 )
 from fscommon.wire.ops import Op
 
-from .drains import Drains
+from ..leases.holder import Leases
 from .files import Files
 from .inodes import Inodes
 from .ports import Lanes, Metadata
@@ -84,14 +85,15 @@ class _Attempt:
 
 class Locks:
     def __init__(
-        self, meta: Metadata, lanes: Lanes, files: Files, inodes: Inodes, drains: Drains,
+        self, meta: Metadata, lanes: Lanes, leases: Leases, files: Files, inodes: Inodes,
         log: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._meta = meta
         self._lanes = lanes
         self._files = files
         self._inodes = inodes
-        self._drains = drains
+        self._leases = leases
+        self._drains = files.drains
         self._log = log
         self._held: dict[LockOwner, LockedRanges] = {}
         self._owners: dict[int, set[LockOwner]] = {}  # of inodes that have or had locks
@@ -124,7 +126,8 @@ class Locks:
                 raise
             await self._drains.barrier()  # a RELEASE may be on its way
             await self._acquire(request, wait=wait)
-        await self._files.refresh(request.owner.ino)
+        if not self._leases.is_on:
+            await self._files.refresh(request.owner.ino)
 
     async def closed(self, ino: int, owner_id: int) -> None:
         """FLUSH: this owner closes a descriptor of the file."""
@@ -275,7 +278,8 @@ class Locks:
         ranges = self._held.get(owner)
         if ranges is None:
             return
-        await self._files.publish(owner.ino)
+        if not self._leases.is_on:
+            await self._files.publish(owner.ino)
         message = LockSet(*owner, request.start, request.end, LockType.NONE, request.pid, 0)
         await self._meta.call(Op.LOCK_SET, message, LockDone)
         ranges.set(request.start, request.end, LockType.NONE, request.pid)

@@ -5,6 +5,8 @@ what must be coherent with inodes open here. The kernel checks permissions and c
 Opens are in fsclient.fs.files, directory listings in fsclient.fs.directories.
 """
 
+from dataclasses import dataclass
+
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import Attributes
 from fscommon.layout.template import LAYOUT_XATTR
@@ -42,29 +44,68 @@ from fscommon.wire.messages import (
 )
 from fscommon.wire.ops import Op
 
+from ..leases.holder import Leases
 from .caller import Requester
 from .complete import CompleteDirectories
 from .inodes import Inodes
 from .ports import Metadata
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a name is: an inode, or None, and how long that may be believed, in seconds."""
+
+    attributes: Attributes | None
+    entry_s: float
+
+
 class Namespace:
-    def __init__(self, meta: Metadata, inodes: Inodes, complete: CompleteDirectories) -> None:
+    def __init__(
+        self, meta: Metadata, leases: Leases, inodes: Inodes, complete: CompleteDirectories,
+        believe_names_s: float,
+    ) -> None:  # fmt: skip
+        """believe_names_s: how long a name is believed where there are no leases."""
         self._meta = meta
+        self._leases = leases
         self._inodes = inodes
         self._complete = complete
+        self._believe_names_s = believe_names_s
 
     # ---- finding ------------------------------------------------------------------------------
 
-    async def lookup(self, parent: int, name: bytes) -> Attributes:
+    async def lookup(self, parent: int, name: bytes) -> Found:
         _check_name(name)
         if name == b".":
-            return await self.getattr(parent)
+            return Found(await self.getattr(parent), 0.0)
         if name == b"..":
-            return await self.getattr((await self.getattr(parent)).parent)
-        return self._see(await self._meta.call(Op.LOOKUP, Lookup(parent, name), Entry))
+            return Found(await self.getattr((await self.getattr(parent)).parent), 0.0)
+        state = self._complete.state(parent)
+        try:
+            reply = await self._meta.call(Op.LOOKUP, Lookup(parent, name), Entry)
+        except FsError as error:
+            entry_s = self._absent_s(parent, name, state) if error.status is Status.ENOENT else 0.0
+            if not entry_s:
+                raise
+            return Found(None, entry_s)
+        self._inodes.see_parents(reply.parents)
+        attributes = self._see(reply)
+        if state != self._complete.state(parent):
+            return Found(attributes, 0.0)
+        return Found(attributes, self.entry_s(parent, name, attributes.ino))
+
+    def entry_s(self, parent: int, name: bytes, ino: int) -> float:
+        """How long the kernel may believe that name in parent is ino, as was just learned."""
+        return self._leases.entry_s(parent, name, ino, self._believe_names_s)
+
+    def _absent_s(self, parent: int, name: bytes, state: int) -> float:
+        if state != self._complete.state(parent):
+            return 0.0
+        return self._leases.entry_s(parent, name, 0, 0.0)
 
     async def getattr(self, ino: int) -> Attributes:
+        known = self._inodes.known(ino)
+        if known is not None:
+            return known
         try:
             reply = await self._meta.call(Op.GETATTR, GetAttr(ino), Entry)
         except FsError as error:
@@ -113,11 +154,11 @@ class Namespace:
 
     async def unlink(self, parent: int, name: bytes) -> None:
         _check_name(name)
-        await self._remove(Op.UNLINK, Unlink(parent, name))
+        await self._remove(Op.UNLINK, Unlink(parent, name), parent, name)
 
     async def rmdir(self, parent: int, name: bytes) -> None:
         _check_name(name)
-        await self._remove(Op.RMDIR, RmDir(parent, name))
+        await self._remove(Op.RMDIR, RmDir(parent, name), parent, name)
 
     async def rename(
         self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int
@@ -125,7 +166,7 @@ class Namespace:
         _check_name(name)
         _check_name(new_name)
         request = Rename(parent, name, new_parent, new_name, flags)
-        self._complete.entering(parent, name)  # RENAME_EXCHANGE
+        self._complete.entering(parent, name)
         self._complete.entering(new_parent, new_name)
         asked_at = self._complete.now()
         reply = await self._meta.call(Op.RENAME, request, Renamed)
@@ -139,7 +180,7 @@ class Namespace:
 
     async def getxattr(self, ino: int, name: bytes) -> bytes:
         _check_xattr_name(name)
-        if name != LAYOUT_XATTR and self._inodes.is_bare(ino):
+        if name != LAYOUT_XATTR and ino in self._inodes.bare:
             raise FsError(Status.ENODATA)
         return (await self._meta.call(Op.GETXATTR, GetXattr(ino, name), XattrValue)).value
 
@@ -154,7 +195,7 @@ class Namespace:
         self._changed(await self._meta.call(Op.SETXATTR, request, Entry))
 
     async def listxattr(self, ino: int) -> tuple[bytes, ...]:
-        if self._inodes.is_bare(ino):
+        if ino in self._inodes.bare:
             return ()
         return (await self._meta.call(Op.LISTXATTR, ListXattr(ino), XattrNames)).names
 
@@ -187,11 +228,13 @@ class Namespace:
         self._parents(reply.parents, asked_at)
         return self._changed(reply)
 
-    async def _remove(self, op: Op, request: object) -> None:
+    async def _remove(self, op: Op, request: object, parent: int, name: bytes) -> None:
+        self._complete.entering(parent, name)
         asked_at = self._complete.now()
         reply = await self._meta.call(op, request, Removed)
         self._lost_name(reply.attributes)
         self._parents(reply.parents, asked_at)
+        self._leases.entry_s(parent, name, 0, 0.0)
         self._inodes.changed()
 
     def _parents(self, records: bytes, asked_at: float) -> None:

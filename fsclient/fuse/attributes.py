@@ -33,6 +33,15 @@ def entry_attributes(
     return entry
 
 
+def absent_entry(entry_timeout_s: float) -> pyfuse3.EntryAttributes:
+    """The answer to a LOOKUP that found nothing, to be believed for so long."""
+    entry = pyfuse3.EntryAttributes()
+    entry.st_ino = 0
+    entry.entry_timeout = entry_timeout_s
+    entry.attr_timeout = 0
+    return entry
+
+
 def change_of(
     entry: pyfuse3.EntryAttributes, fields: pyfuse3.SetattrFields, *, kill_set_ids: bool
 ) -> Change:

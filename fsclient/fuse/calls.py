@@ -19,7 +19,7 @@ from ..fs.caller import Requester
 from ..fs.files import Change
 from ..fs.filesystem import FileSystem
 from . import structures
-from .operations import CacheTimes, Operations
+from .operations import Operations
 
 _ENOSYS: Final = 38
 RELEASE, FLUSH, GETLK, SETLK, SETLKW = 18, 25, 31, 32, 33
@@ -48,13 +48,11 @@ Handler = Callable[[Call], Coroutine[Any, Any, bytes]]
 
 class Calls:
     def __init__(
-        self, operations: Operations, files: FileSystem, answers: Answers, times: CacheTimes,
-        nursery: trio.Nursery,
-    ) -> None:  # fmt: skip
+        self, operations: Operations, files: FileSystem, answers: Answers, nursery: trio.Nursery
+    ) -> None:
         self._operations = operations
         self._fs = files
         self._answers = answers
-        self._times = times
         self._nursery = nursery
         self._handlers: dict[int, Handler] = {
             GETLK: self._getlk,
@@ -126,7 +124,8 @@ class Calls:
 
     async def _statx(self, call: Call) -> bytes:
         attributes = await self._fs.namespace.getattr(call.ino)
-        return structures.statx_out(attributes, self._number(attributes), self._times.attr_s)
+        attr_s = self._operations.attributes_s(attributes)
+        return structures.statx_out(attributes, self._number(attributes), attr_s)
 
     async def _fallocate(self, call: Call) -> bytes:
         request = structures.fallocate_in(call.body)
@@ -152,10 +151,9 @@ class Calls:
             call.head.uid, call.head.gid, request.umask, lambda: self._operations.pid_of(slot)
         )
         made = await self._fs.files.tmpfile(call.ino, request.mode, request.flags, requester)
-        times = self._times
         return structures.created_out(
             made.attributes, self._number(made.attributes), made.fh,
-            entry_s=times.entry_s, attr_s=times.attr_s,
+            attr_s=self._operations.attributes_s(made.attributes), direct=made.direct,
         )  # fmt: skip
 
     async def _ioctl(self, call: Call) -> bytes:

@@ -12,13 +12,13 @@ READ, WRITE, FLUSH, FSYNC and RELEASE never come here; they stay in the native l
 import errno
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import pyfuse3
 import trio
 
 from fscommon.errors import FsError
+from fscommon.layout.attributes import Attributes
 from fscommon.limits import NAME_LENGTH_MAX
 from fscommon.observe.log import Log
 
@@ -27,7 +27,7 @@ from ..fs.directories import Listed
 from ..fs.files import OpenedFile
 from ..fs.filesystem import FileSystem
 from ..fs.namespace import Namespace
-from .attributes import change_of, entry_attributes, statvfs
+from .attributes import absent_entry, change_of, entry_attributes, statvfs
 
 T = TypeVar("T")
 Observe = Callable[[str, float, bool], None]  # handler, seconds, failed for a bug
@@ -43,28 +43,19 @@ class Upcalls(Protocol):
     def upcall(self, slot: int, /) -> tuple[int, int, int, int]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class CacheTimes:
-    """How long the kernel may believe a name and attributes, in seconds."""
-
-    entry_s: float
-    attr_s: float
-
-
 class Operations(pyfuse3.Operations):
     supports_dot_lookup = True
     enable_writeback_cache = False
     enable_acl = True
 
-    def __init__(
-        self, files: FileSystem, upcalls: Upcalls, root_ino: int, times: CacheTimes
-    ) -> None:
+    def __init__(self, files: FileSystem, upcalls: Upcalls, root_ino: int, attr_s: float) -> None:
+        """attr_s: how long the kernel may believe attributes where there are no leases."""
         super().__init__()
         self._fs = files
         self._names: Namespace = files.namespace
         self._upcalls = upcalls
         self._root_ino = root_ino
-        self._times = times
+        self._attr_s = attr_s
         self._scopes: dict[int, trio.CancelScope] = {}
         self._interrupted_early: dict[int, int] = {}
         self._log = Log("fuse")
@@ -136,6 +127,10 @@ class Operations(pyfuse3.Operations):
     def kernel_ino_of(self, ino: int) -> int:
         return self._kernel_ino(ino)
 
+    def attributes_s(self, attributes: Attributes) -> float:
+        """How long the kernel may believe them."""
+        return self._fs.leases.attributes_s(attributes.ino, self._attr_s)
+
     def pid_of(self, slot: int) -> int:
         return self._upcalls.upcall(slot)[1]
 
@@ -147,10 +142,13 @@ class Operations(pyfuse3.Operations):
     def _kernel_ino(self, ino: int) -> int:
         return _KERNEL_ROOT if ino == self._root_ino else ino
 
-    def _entry(self, attributes: Any) -> pyfuse3.EntryAttributes:
-        times = self._times
-        ino = self._kernel_ino(attributes.ino)
-        return entry_attributes(attributes, ino, times.entry_s, times.attr_s)
+    def _entry(self, attributes: Attributes, entry_s: float = 0.0) -> pyfuse3.EntryAttributes:
+        attr_s = self.attributes_s(attributes)
+        return entry_attributes(attributes, self._kernel_ino(attributes.ino), entry_s, attr_s)
+
+    def _named(self, parent: int, name: bytes, attributes: Attributes) -> pyfuse3.EntryAttributes:
+        """The inode that a name was given to just now."""
+        return self._entry(attributes, self._names.entry_s(parent, name, attributes.ino))
 
     def _requester(self, ctx: pyfuse3.RequestContext) -> Requester:
         slot = ctx.pid
@@ -160,7 +158,7 @@ class Operations(pyfuse3.Operations):
         return bool(self._upcalls.upcall(ctx.pid)[3] & _UPCALL_KILL_SUIDGID)
 
     def _file(self, opened: OpenedFile) -> pyfuse3.FileInfo:
-        return pyfuse3.FileInfo(fh=opened.fh, keep_cache=opened.keep_pages)
+        return pyfuse3.FileInfo(fh=opened.fh, keep_cache=opened.keep_pages, direct_io=opened.direct)
 
     # ---- names --------------------------------------------------------------------------------
 
@@ -170,7 +168,10 @@ class Operations(pyfuse3.Operations):
         if parent_inode == _KERNEL_ROOT and name == b"..":
             name = b"."  # nothing above the mounted directory is visible
         work = self._names.lookup(self._ino(parent_inode), name)
-        return self._entry(await self._serve(ctx.pid, work))
+        found = await self._serve(ctx.pid, work)
+        if found.attributes is None:
+            return absent_entry(found.entry_s)
+        return self._entry(found.attributes, found.entry_s)
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         for kernel_ino, _count in inode_list:
@@ -181,25 +182,28 @@ class Operations(pyfuse3.Operations):
     ) -> pyfuse3.EntryAttributes:
         parent = self._ino(parent_inode)
         work = self._names.mknod(parent, name, mode, rdev, self._requester(ctx))
-        return self._entry(await self._serve(ctx.pid, work))
+        return self._named(parent, name, await self._serve(ctx.pid, work))
 
     async def mkdir(
         self, parent_inode: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        work = self._names.mkdir(self._ino(parent_inode), name, mode, self._requester(ctx))
-        return self._entry(await self._serve(ctx.pid, work))
+        parent = self._ino(parent_inode)
+        work = self._names.mkdir(parent, name, mode, self._requester(ctx))
+        return self._named(parent, name, await self._serve(ctx.pid, work))
 
     async def symlink(
         self, parent_inode: int, name: bytes, target: bytes, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        work = self._names.symlink(self._ino(parent_inode), name, target, self._requester(ctx))
-        return self._entry(await self._serve(ctx.pid, work))
+        parent = self._ino(parent_inode)
+        work = self._names.symlink(parent, name, target, self._requester(ctx))
+        return self._named(parent, name, await self._serve(ctx.pid, work))
 
     async def link(
         self, inode: int, new_parent_inode: int, new_name: bytes, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        work = self._names.link(self._ino(inode), self._ino(new_parent_inode), new_name)
-        return self._entry(await self._serve(ctx.pid, work))
+        parent = self._ino(new_parent_inode)
+        work = self._names.link(self._ino(inode), parent, new_name)
+        return self._named(parent, new_name, await self._serve(ctx.pid, work))
 
     async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         await self._serve(ctx.pid, self._names.unlink(self._ino(parent_inode), name))
@@ -280,7 +284,7 @@ class Operations(pyfuse3.Operations):
         parent = self._ino(parent_inode)
         work = self._fs.files.create(parent, name, mode, flags, self._requester(ctx))
         opened = await self._serve(ctx.pid, work)
-        return self._file(opened), self._entry(opened.attributes)
+        return self._file(opened), self._named(parent, name, opened.attributes)
 
     # ---- directories --------------------------------------------------------------------------
 
@@ -300,22 +304,24 @@ class Operations(pyfuse3.Operations):
 
     async def _list_directory(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         directories = self._fs.directories
+        parent = directories.ino_of(fh)
         for dot in await directories.dots(fh, start_id):
-            if not self._reply(token, dot):
+            if not self._reply(token, parent, dot):
                 return
         count = 0
         for listed in await directories.page(fh, start_id):
-            if not self._reply(token, listed):
+            if not self._reply(token, parent, listed):
                 directories.taken(fh, count, was_full=True)
                 return
             count += 1
         directories.taken(fh, count, was_full=False)
 
-    def _reply(self, token: pyfuse3.ReaddirToken, listed: Listed) -> bool:
-        ino = self._kernel_ino(listed.attributes.ino)
-        entry_s = 0.0 if listed.is_stale else self._times.entry_s
-        attr_s = 0.0 if listed.is_stale else self._times.attr_s
-        entry = entry_attributes(listed.attributes, ino, entry_s, attr_s)
+    def _reply(self, token: pyfuse3.ReaddirToken, parent: int, listed: Listed) -> bool:
+        if listed.is_stale:
+            ino = self._kernel_ino(listed.attributes.ino)
+            entry = entry_attributes(listed.attributes, ino, 0.0, 0.0)
+        else:
+            entry = self._named(parent, listed.name, listed.attributes)
         return pyfuse3.readdir_reply(token, listed.name, entry, listed.cookie)
 
 

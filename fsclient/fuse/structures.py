@@ -27,6 +27,7 @@ _CALLER: Final = struct.Struct("<4I")
 _ATTR: Final = struct.Struct("<3Q3q10I")
 _ENTRY: Final = struct.Struct("<4Q2I")
 _OPENED: Final = struct.Struct("<QIi")
+_DIRECT_IO: Final = 1
 _STATX: Final = struct.Struct("<QII16x2IQ3IH2x4Q" + "qI4x" * 4 + "4I112x")
 _STATX_MASK: Final = 0xFFF  # basic stats and birth time
 _STATX_IMMUTABLE, _STATX_APPEND, _STATX_NODUMP = 0x10, 0x20, 0x40
@@ -142,15 +143,11 @@ def _attr(attributes: Attributes, ino: int) -> bytes:
     )  # fmt: skip
 
 
-def created_out(
-    attributes: Attributes, ino: int, fh: int, *, entry_s: float, attr_s: float
-) -> bytes:
-    """The answer of CREATE and TMPFILE."""
-    (entry_whole, entry_rest), (attr_whole, attr_rest) = map(
-        _parts, (int(entry_s * _SECOND), int(attr_s * _SECOND))
-    )
-    head = _ENTRY.pack(ino, 0, entry_whole, attr_whole, entry_rest, attr_rest)
-    return head + _attr(attributes, ino) + _OPENED.pack(fh, 0, 0)
+def created_out(attributes: Attributes, ino: int, fh: int, *, attr_s: float, direct: bool) -> bytes:
+    """The answer of TMPFILE."""
+    whole, rest = _parts(int(attr_s * _SECOND))
+    head = _ENTRY.pack(ino, 0, 0, whole, 0, rest)
+    return head + _attr(attributes, ino) + _OPENED.pack(fh, _DIRECT_IO if direct else 0, 0)
 
 
 def statx_out(attributes: Attributes, ino: int, attr_s: float) -> bytes:

@@ -10,10 +10,11 @@ All of this runs in the one trio thread of the client.
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol, TypeVar
 
 import trio
-from outcome import Value
+from outcome import capture
 
 from fscommon.errors import (
     AuthenticationError,
@@ -26,11 +27,12 @@ from fscommon.tasks import open_tasks
 from fscommon.wire.admin import BytesPath, Traffic
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import Frame
+from fscommon.wire.leases import RecallItem
 from fscommon.wire.messages import ClusterMap, Empty, SessionRenew, SessionRenewed
 from fscommon.wire.ops import Op
 
 from .core import Hooks, Phase, SessionCore, SessionRefusedError
-from .pending import NEVER, Deliver
+from .pending import NEVER, Deliver, Pending
 
 T = TypeVar("T")
 
@@ -53,7 +55,12 @@ Connector = Callable[[str, int], Awaitable[Stream]]  # address, session
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """What the client learns from the metaserver; called in the trio thread, must not block."""
+    """What the client learns from the metaserver; called in the trio thread, must not block.
+
+    opens, exclusive: inodes held open, files held exclusively, for SESSION_OPEN. opened(lease_s,
+    restarted): the session is open. replied(op, message, request id): a reply arrived, in order,
+    before anybody else sees it. renewed(sent_at, answered): the heartbeat that left then was
+    answered. recalled: recalls that the metaserver still waits for."""
 
     opens: Callable[[], tuple[int, ...]]
     map_changed: Callable[[ClusterMap], None]
@@ -62,6 +69,11 @@ class Events:
     log: Callable[[str], None]
     locks: Callable[[], list[bytes]] = list  # bodies of LOCK_RESTORE
     reconnected: Callable[[], None] = lambda: None
+    exclusive: Callable[[], tuple[int, ...]] = tuple
+    opened: Callable[[float, bool], None] = lambda lease_s, restarted: None
+    replied: Callable[[Op, object, int], None] = lambda op, message, request_id: None
+    renewed: Callable[[float, int], None] = lambda sent_at, answered: None
+    recalled: Callable[[tuple[RecallItem, ...]], None] = lambda items: None
 
 
 class MetaClient:
@@ -80,9 +92,14 @@ class MetaClient:
         self._events = events
         self._timeout_s = timeout_s
         hooks = Hooks(
-            events.opens, self._is_ready, events.evicted, events.orphaned, events.log, events.locks
-        )
+            opens=events.opens, exclusive=events.exclusive, ready=self._is_ready,
+            evicted=events.evicted, orphaned=events.orphaned, opened=self._opened,
+            failed=lambda failure, request_id: events.replied(Op.LOOKUP, failure, request_id),
+            log=events.log, locks=events.locks,
+        )  # fmt: skip
         self.core = SessionCore(node, hooks)
+        self.lease_s = 0.0
+        self.renewed_at = -inf  # when the last answered heartbeat left
         self._wake = trio.Event()
         self._ready = trio.Event()
         self._address_index = 0
@@ -95,28 +112,35 @@ class MetaClient:
 
     # ---- callers ------------------------------------------------------------------------------
 
-    async def call(self, op: Op, message: object, reply: type[T]) -> T:
+    async def call(self, op: Op, message: object, reply: type[T], *, urgent: bool = False) -> T:
         """Send a request and wait for its reply. Raises FsError."""
         task = trio.lowlevel.current_task()
 
         def deliver(error: FsError | None, body: bytes) -> None:
-            trio.lowlevel.reschedule(task, Value((error, body)))
+            trio.lowlevel.reschedule(task, capture(self._outcome, pending, reply, error, body))
 
-        pending = self.core.submit(op, encode(message), deliver, self._deadline())
+        pending = self.core.submit(op, encode(message), deliver, self._deadline(), urgent=urgent)
         self._wake.set()
 
         def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
             self.core.abandon(pending)
             return trio.lowlevel.Abort.SUCCEEDED
 
-        error, body = await trio.lowlevel.wait_task_rescheduled(abort)
+        outcome: T = await trio.lowlevel.wait_task_rescheduled(abort)
+        return outcome
+
+    def _outcome(self, pending: Pending, reply: type[T], error: FsError | None, body: bytes) -> T:
+        """What a caller gets; the leases that come with it are noted first."""
         if error is not None:
             raise error
-        return decode(reply, body)
+        message = decode(reply, body)
+        self._events.replied(pending.op, message, pending.request_id)
+        return message
 
-    def post(self, op: Op, message: object, deliver: Deliver) -> None:
-        """Send a request whose reply is given to a function instead of a waiting task."""
-        self.core.submit(op, encode(message), deliver, self._deadline())
+    def post(self, op: Op, message: object, deliver: Deliver, *, urgent: bool = False) -> None:
+        """Send a request whose reply is given to a function instead of a waiting task. urgent: its
+        way is free whatever else waits."""
+        self.core.submit(op, encode(message), deliver, self._deadline(), urgent=urgent)
         self._wake.set()
 
     def post_patiently(self, op: Op, message: object, deliver: Deliver) -> None:
@@ -124,10 +148,17 @@ class MetaClient:
         self.core.submit(op, encode(message), deliver, NEVER)
         self._wake.set()
 
-    def tell(self, op: Op, message: object) -> None:
-        """Send a one-way request."""
-        self.core.submit(op, encode(message), None, NEVER, oneway=True)
+    def tell(self, op: Op, message: object, *, urgent: bool = False) -> Pending:
+        """Send a one-way request; its id is known once it was sent."""
+        pending = self.core.submit(op, encode(message), None, NEVER, oneway=True, urgent=urgent)
         self._wake.set()
+        return pending
+
+    async def answered(self, request_id: int) -> None:
+        """Until that request, if it was sent, has been answered."""
+        event = trio.Event()
+        if self.core.when_answered(request_id, event.set):
+            await event.wait()
 
     def abort(self) -> int:
         """Fail every waiting request now; returns how many."""
@@ -136,6 +167,20 @@ class MetaClient:
     @property
     def is_ready(self) -> bool:
         return self.core.phase is Phase.READY
+
+    @property
+    def number(self) -> int:
+        """Of the session."""
+        return self.core.session
+
+    @property
+    def address(self) -> str:
+        """The metaserver that serves the session."""
+        return self._addresses[self._address_index]
+
+    @property
+    def wants_recalls(self) -> bool:
+        return self.is_ready and self.lease_s > 0
 
     @property
     def sole_until(self) -> float:
@@ -170,6 +215,10 @@ class MetaClient:
     async def _announce_ready(self, task_status: trio.TaskStatus[None]) -> None:
         await self._ready.wait()
         task_status.started()
+
+    def _opened(self, lease_s: float, restarted: bool) -> None:
+        self.lease_s = lease_s
+        self._events.opened(lease_s, restarted)
 
     def _is_ready(self) -> None:
         self._ready.set()
@@ -274,9 +323,9 @@ class MetaClient:
         while True:
             now = trio.current_time()
             due = self.core.tick(now)
-            renew_at = min(renew_at, now + self.core.timeout_s / 3)  # it came with the session
+            renew_at = min(renew_at, now + self._renewal_s())  # it came with the session
             if now >= renew_at:
-                renew_at = now + self.core.timeout_s / 3
+                renew_at = now + self._renewal_s()
                 if self.is_ready:
                     self._renew()
             self._wake.set()
@@ -284,16 +333,29 @@ class MetaClient:
             with self._timer:
                 await trio.sleep_forever()
 
+    def _renewal_s(self) -> float:
+        return min(self.core.timeout_s, self.lease_s or self.core.timeout_s) / 3
+
     def _renew(self) -> None:
         """The heartbeat. Its reply is the cluster map and, in its header, what became durable."""
         body = encode(SessionRenew(self.core.answered(), self.traffic(), self.paths()))
-        self.core.submit(Op.SESSION_RENEW, body, self._renewed, NEVER)
 
-    def _renewed(self, error: FsError | None, body: bytes) -> None:
+        def deliver(error: FsError | None, reply: bytes) -> None:
+            self._renewed(pending, error, reply)
+
+        pending = self.core.submit(Op.SESSION_RENEW, body, deliver, NEVER, urgent=True)
+        self._wake.set()
+
+    def _renewed(self, pending: Pending, error: FsError | None, body: bytes) -> None:
         if error is not None:
             self._events.log(f"the heartbeat failed: {error}")
             return
-        cluster_map = decode(SessionRenewed, body).map
+        reply = decode(SessionRenewed, body)
+        self.renewed_at = pending.sent_at
+        self._events.renewed(pending.sent_at, self.core.answered())
+        if reply.recalled:
+            self._events.recalled(reply.recalled)
+        cluster_map = reply.map
         if cluster_map.epoch != self._map_epoch:
             self._map_epoch = cluster_map.epoch
             self._events.map_changed(cluster_map)

@@ -53,8 +53,10 @@ class SessionRefusedError(BraidError):
 class Hooks:
     """What the core asks of and tells to its surroundings; called synchronously.
 
-    opens: inodes held open, for SESSION_OPEN. ready: requests flow again. evicted: the session was
-    lost and a new one is open. orphaned: a success that nobody waits for any more."""
+    opens, exclusive: inodes held open, files held exclusively, for SESSION_OPEN. ready: requests
+    flow again. evicted: the session was lost and a new one is open. orphaned: a success that nobody
+    waits for any more. opened(lease_s, restarted): the session is open, perhaps at another
+    metaserver. failed(failure, request id): a request failed, and its reply grants leases."""
 
     opens: Callable[[], tuple[int, ...]]
     ready: Callable[[], None]
@@ -62,6 +64,9 @@ class Hooks:
     orphaned: Callable[[Op, bytes], None]
     log: Callable[[str], None]
     locks: Callable[[], list[bytes]] = list  # bodies of LOCK_RESTORE, sent before REPLAY_DONE
+    exclusive: Callable[[], tuple[int, ...]] = tuple
+    opened: Callable[[float, bool], None] = lambda lease_s, restarted: None
+    failed: Callable[[Failure, int], None] = lambda failure, request_id: None
 
 
 class SessionCore:
@@ -88,6 +93,8 @@ class SessionCore:
         self._barrier: Pending | None = None
         self._reopen_at = NEVER
         self._backlog: deque[Pending] = deque()
+        self._urgent: deque[Pending] = deque()
+        self._answer_waiters: dict[int, list[Callable[[], None]]] = {}
         self._delayed: list[Pending] = []
         self._window: OrderedDict[int, Pending] = OrderedDict()
         self._replay_queue: deque[Mutation] = deque()
@@ -97,12 +104,25 @@ class SessionCore:
     # ---- requests -----------------------------------------------------------------------------
 
     def submit(
-        self, op: Op, body: bytes, deliver: Deliver | None, deadline: float, *, oneway: bool = False
-    ) -> Pending:
-        """Queue a request; it leaves with the next take_output() if the session is ready."""
+        self, op: Op, body: bytes, deliver: Deliver | None, deadline: float, *,
+        oneway: bool = False, urgent: bool = False,
+    ) -> Pending:  # fmt: skip
+        """Queue a request; it leaves with the next take_output() if the session is ready. urgent:
+        before all that waits, also when the window is full of what waits for it."""
         pending = Pending(op, body, deliver, deadline, oneway=oneway)
-        self._backlog.append(pending)
+        (self._urgent if urgent else self._backlog).append(pending)
         return pending
+
+    def when_answered(self, request_id: int, told: Callable[[], None]) -> bool:
+        """True: told() will be called once that request is answered. False: no need to wait."""
+        if request_id not in self._window:
+            return False
+        self._answer_waiters.setdefault(request_id, []).append(told)
+        return True
+
+    def _tell_answered(self, request_id: int) -> None:
+        for told in self._answer_waiters.pop(request_id, ()):
+            told()
 
     def abandon(self, pending: Pending) -> None:
         """The caller gave up. Unsent: it never leaves. Sent: its outcome is still followed."""
@@ -196,7 +216,10 @@ class SessionCore:
 
     def _send_session_open(self) -> None:
         self._reopen_at = NEVER
-        request = SessionOpen(self.session, self._node, self._hooks.opens(), self.answered())
+        hooks = self._hooks
+        request = SessionOpen(
+            self.session, self._node, hooks.opens(), self.answered(), hooks.exclusive()
+        )
         self._output.append(
             encode_frame(Op.SESSION_OPEN, offset=request.answered, body=encode(request))
         )
@@ -214,13 +237,15 @@ class SessionCore:
             self._session_opened(decode(SessionOpened, frame.body), now)
 
     def _session_opened(self, reply: SessionOpened, now: float) -> None:
-        if self._opened_once and self.incarnation != reply.incarnation:
+        restarted = self._opened_once and self.incarnation != reply.incarnation
+        if restarted:
             self._replay_due = not self._was_evicted
         self._opened_once = True
         self.session = reply.session
         self.incarnation = reply.incarnation
         self.timeout_s = reply.timeout_s
         self.durable = reply.durable
+        self._hooks.opened(reply.lease_s, restarted)
         if self._replay_due:
             self._start_replay()
         else:
@@ -238,11 +263,16 @@ class SessionCore:
         self._window.clear()
         self._mutations_in_flight = 0
         self._barrier = None
+        urgent, self._urgent = self._urgent, deque()  # about leases of the session that is gone
+        for request_id in list(self._answer_waiters):
+            self._tell_answered(request_id)
         for pending in reversed(sent):
             if pending.may_repeat and not pending.oneway:
                 self._backlog.appendleft(pending)
             else:
-                pending.finish(FsError(Status.DISCONNECTED, "the session was evicted"), b"")
+                pending.finish(_evicted(), b"")
+        for pending in urgent:
+            pending.finish(_evicted(), b"")
 
     def _become_ready(self, now: float) -> None:
         self.phase = Phase.READY
@@ -320,6 +350,10 @@ class SessionCore:
 
     def _pump(self, now: float) -> None:
         """Move the backlog into the window as far as the bounds allow."""
+        while self._urgent:
+            urgent = self._urgent.popleft()
+            if not urgent.abandoned:
+                self._send_first(urgent, now)
         while self._backlog and len(self._window) < self.window_count_max:
             pending = self._backlog[0]
             if pending.abandoned:
@@ -376,10 +410,17 @@ class SessionCore:
         if header.status in _RETRY_LATER:
             self._delay(pending, frame, now)
         elif header.status:
-            pending.finish(_error(frame), b"")
+            self._failed(pending, frame)
         else:
             self._succeeded(pending, header, frame.body)
+        self._tell_answered(header.request_id)
         self._durable_is(header.file_id)
+
+    def _failed(self, pending: Pending, frame: Frame) -> None:
+        failure = _failure(frame)
+        if failure.parents and not pending.abandoned:
+            self._hooks.failed(failure, pending.request_id)
+        pending.finish(_error(frame), b"")
 
     def _succeeded(self, pending: Pending, header: Header, body: bytes) -> None:
         if pending.is_mutation:
@@ -407,7 +448,7 @@ class SessionCore:
         self.journal.prune(self.durable, self.incarnation)
 
     def _all(self) -> list[Pending]:
-        return [*self._window.values(), *self._delayed, *self._backlog]
+        return [*self._window.values(), *self._delayed, *self._urgent, *self._backlog]
 
     def _give_up(self, pending: Pending, status: Status, message: str) -> None:
         pending.finish(FsError(status, message), b"")
@@ -416,12 +457,21 @@ class SessionCore:
             self._delayed.remove(pending)
 
 
+def _evicted() -> FsError:
+    return FsError(Status.DISCONNECTED, "the session was evicted")
+
+
+def _failure(frame: Frame) -> Failure:
+    """The body of a reply that is no success."""
+    try:
+        return decode(Failure, frame.body) if frame.body else Failure("")
+    except ProtocolError:
+        return Failure("")
+
+
 def _error(frame: Frame) -> FsError:
     """The error that a reply carries; a status unknown here is EIO."""
-    try:
-        message = decode(Failure, frame.body).message if frame.body else ""
-    except ProtocolError:
-        message = ""
+    message = _failure(frame).message
     try:
         return FsError(Status(frame.header.status), message)
     except ValueError:

@@ -167,7 +167,6 @@ FOOTPRINTS: Final[dict[Op, Callable[[Transaction, Any], Footprint]]] = {
     Op.LOCK_SET: _nothing,
     Op.LOCK_EVENTS: _nothing,
     Op.LOCK_CANCEL: _nothing,
-    Op.LOCK_RESTORE: _nothing,
     Op.LEASE_TAKE: _take,
 }
 

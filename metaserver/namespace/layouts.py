@@ -58,9 +58,7 @@ def layout_text(tx: Transaction, inode: Inode) -> bytes:
     return unpack_default(raw).text().encode()
 
 
-def wanted_default(
-    tx: Transaction, inode: Inode, value: bytes, context: Context
-) -> LayoutDefault:
+def wanted_default(tx: Transaction, inode: Inode, value: bytes, context: Context) -> LayoutDefault:
     """What the text asks for, over what holds now. Raises EINVAL."""
     if inode.is_directory:
         base = default_in(tx, inode, context)

@@ -152,5 +152,3 @@ def evict(tx: Transaction, request: Evict, context: Context) -> Empty:
     if not context.services.sessions.condemn(SessionId(request.session)):
         raise FsError(Status.UNKNOWN_SESSION, f"there is no session {request.session:x}")
     return Empty()
-
-

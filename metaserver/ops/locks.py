@@ -84,9 +84,7 @@ def lock_list(tx: Transaction, request: LockQuery, context: Context) -> LockRepo
     return LockReport(rows, end=len(found) <= count)
 
 
-def _row(
-    context: Context, ino: Ino, owner: Owner, held: LockedRange, is_waiting: bool
-) -> LockRow:
+def _row(context: Context, ino: Ino, owner: Owner, held: LockedRange, is_waiting: bool) -> LockRow:
     lock = HeldLock(ino, owner.is_flock, owner.id, held.start, held.end, held.type, held.pid)
     session = context.services.sessions.get(owner.session)
     return LockRow(lock, owner.session, session.node if session else "", is_waiting)

@@ -128,24 +128,24 @@ void inode_resize(Datapath& path, const nb::bytes& attributes, const nb::bytes& 
   checked(taken, "a malformed record, or too many inodes");
 }
 
-void attributes_put(Datapath& path, const nb::bytes& attributes, uint32_t valid_ms) {
+void attributes_put(Datapath& path, const nb::bytes& attributes, uint32_t valid_ms, bool leased) {
   const auto now = braidfs::fuse::AttributeTable::Clock::now();
-  checked(path.attributes().put(view(attributes), std::chrono::milliseconds(valid_ms), now),
+  checked(path.attributes().put(view(attributes), std::chrono::milliseconds(valid_ms), now, leased),
           "a malformed record");
 }
 
-void complete_put(Datapath& path, uint64_t ino, uint32_t valid_ms) {
-  const auto now = braidfs::fuse::CompleteTable::Clock::now();
-  path.complete().put(ino, now + std::chrono::milliseconds(valid_ms));
+std::string_view text(const nb::bytes& name) {
+  return {static_cast<const char*>(name.data()), name.size()};
 }
 
-void complete_extend(Datapath& path, uint64_t ino, uint32_t valid_ms) {
-  const auto now = braidfs::fuse::CompleteTable::Clock::now();
-  path.complete().extend(ino, now + std::chrono::milliseconds(valid_ms));
+void entries_complete(Datapath& path, uint64_t ino, uint32_t valid_ms) {
+  const auto now = braidfs::fuse::DentryTable::Clock::now();
+  path.dentries().complete(ino, now + std::chrono::milliseconds(valid_ms));
 }
 
-void complete_add(Datapath& path, uint64_t ino, const nb::bytes& name) {
-  path.complete().add(ino, {static_cast<const char*>(name.data()), name.size()});
+void entries_extend(Datapath& path, uint64_t ino, uint32_t valid_ms) {
+  const auto now = braidfs::fuse::DentryTable::Clock::now();
+  path.dentries().extend(ino, now + std::chrono::milliseconds(valid_ms));
 }
 
 nb::object written_tuple(const std::optional<braidfs::client::Written>& written) {
@@ -174,8 +174,7 @@ void answer(Datapath& path, uint32_t slot, int error, const nb::bytes& body) {
 }
 
 void invalidate_entry(Datapath& path, uint64_t parent, const nb::bytes& name) {
-  const std::string_view text(static_cast<const char*>(name.data()), name.size());
-  checked(unlocked([&] { return path.invalidate_entry(parent, text); }));
+  checked(unlocked([&] { return path.invalidate_entry(parent, text(name)); }));
 }
 
 nb::list reap(Datapath& path, size_t count_max) {
@@ -240,12 +239,53 @@ void bind_cluster(nb::class_<Datapath>& type) {
 void bind_tables(nb::class_<Datapath>& type) {
   type.def("inode_put", &inode_put, "attributes"_a, "layout"_a, "capability"_a)
       .def("inode_resize", &inode_resize, "attributes"_a, "layout"_a, "capability"_a)
-      .def("attributes_put", &attributes_put, "attributes"_a, "valid_ms"_a)
-      .def("complete_put", &complete_put, "ino"_a, "valid_ms"_a)
-      .def("complete_extend", &complete_extend, "ino"_a, "valid_ms"_a)
-      .def("complete_add", &complete_add, "ino"_a, "name"_a)
-      .def("complete_drop", [](Datapath& path, uint64_t ino) { path.complete().drop(ino); }, "ino"_a)
-      .def("complete_clear", [](Datapath& path) { path.complete().clear(); })
+      .def("attributes_put", &attributes_put, "attributes"_a, "valid_ms"_a, "leased"_a)
+      .def("attributes_drop", [](Datapath& path, uint64_t ino) { path.attributes().drop(ino); },
+           "ino"_a)
+      .def("entries_lease",
+           [](Datapath& path, uint64_t ino) {
+             path.dentries().lease(ino, braidfs::fuse::DentryTable::Clock::now());
+           },
+           "ino"_a)
+      .def("entries_complete", &entries_complete, "ino"_a, "valid_ms"_a)
+      .def("entries_extend", &entries_extend, "ino"_a, "valid_ms"_a)
+      .def("entries_drop",
+           [](Datapath& path, uint64_t ino) {
+             path.dentries().drop(ino, braidfs::fuse::DentryTable::Clock::now());
+           },
+           "ino"_a)
+      .def("entry_put",
+           [](Datapath& path, uint64_t parent, const nb::bytes& name, uint64_t ino) {
+             return path.dentries().put(parent, text(name), ino);
+           },
+           "parent"_a, "name"_a, "ino"_a)
+      .def("entry_unsure",
+           [](Datapath& path, uint64_t parent, const nb::bytes& name) {
+             path.dentries().unsure(parent, text(name));
+           },
+           "parent"_a, "name"_a)
+      .def("lease_until",
+           [](Datapath& path, uint32_t left_ms) {
+             path.lease_until(std::chrono::milliseconds(left_ms));
+           },
+           "left_ms"_a)
+      .def("lease_drop",
+           [](Datapath& path, uint64_t token, uint64_t ino, uint32_t facets) {
+             return unlocked([&] { return path.lease_drop(token, ino, facets); });
+           },
+           "token"_a, "ino"_a, "facets"_a)
+      .def("leases_clear", [](Datapath& path) { path.leases_clear(); })
+      .def("advance_epoch", [](Datapath& path) { return path.advance_epoch() == 0; }, ReleaseGil())
+      .def("inode_lease",
+           [](Datapath& path, uint64_t ino, uint32_t flags, uint32_t passing) {
+             path.core().inode_lease(ino, flags, passing);
+           },
+           "ino"_a, "flags"_a, "passing"_a, ReleaseGil())
+      .def("inode_lost", [](Datapath& path, uint64_t ino) { return path.core().inode_lost(ino); },
+           "ino"_a, ReleaseGil())
+      .def("inode_asked",
+           [](Datapath& path, uint64_t ino, int error) { path.core().inode_asked(ino, error); },
+           "ino"_a, "error"_a, ReleaseGil())
       .def("inode_drop", [](Datapath& path, uint64_t ino) { path.core().inode_drop(ino); }, "ino"_a,
            ReleaseGil())
       .def("inode_written",
@@ -259,16 +299,16 @@ void bind_tables(nb::class_<Datapath>& type) {
            },
            "ino"_a, nb::sig("def inode_take(self, ino: int) -> tuple[int, int, int] | None"))
       .def("handle_put",
-           [](Datapath& path, uint64_t fh, uint64_t ino, uint32_t open_flags) {
-             checked(unlocked([&] { return path.core().handle_put(fh, ino, open_flags); }),
+           [](Datapath& path, uint64_t fh, uint64_t ino, uint32_t open_flags, bool direct) {
+             checked(unlocked([&] { return path.core().handle_put(fh, ino, open_flags, direct); }),
                      "the inode is not known, or too many handles");
            },
-           "fh"_a, "ino"_a, "open_flags"_a)
+           "fh"_a, "ino"_a, "open_flags"_a, "direct"_a)
       .def("drain",
-           [](Datapath& path, uint64_t token, uint64_t ino, bool sync) {
-             path.core().drain(token, ino, sync);
+           [](Datapath& path, uint64_t token, uint64_t ino, bool sync, bool commit) {
+             path.core().drain(token, ino, sync, commit);
            },
-           "token"_a, "ino"_a, "sync"_a, ReleaseGil())
+           "token"_a, "ino"_a, "sync"_a, "commit"_a, ReleaseGil())
       .def("barrier", [](Datapath& path, uint64_t token) { path.core().barrier(token); }, "token"_a,
            ReleaseGil())
       .def("punch",

@@ -145,8 +145,11 @@ class Cluster:
     def second_client(
         self, mountpoint: Path, *, folder: str = "/", options: str = ""
     ) -> Iterator[Path]:
-        """Another client of the same cluster, unmounted at the end."""
-        words = self.plan.options() + (f",{options}" if options else "")
+        """Another client of the same cluster, unmounted at the end; its log is client-NAME.log, by
+        the name of its mountpoint."""
+        log = f"log_file={self.plan.state}/log/client-{mountpoint.name}.log"
+        words = ",".join(filter(None, (self.plan.options(), log, options)))
+        link_mount_helper()
         mounts.mount(self.plan.source(folder), mountpoint, words)
         try:
             yield mountpoint

@@ -26,9 +26,7 @@ def wheel(folder: Path = DIST) -> Path:
     """Build it; older ones in the folder go."""
     with build_lock():
         _drop(folder.glob("braidfs-*.whl"))
-        environment = (
-            {"CMAKE_CXX_COMPILER_LAUNCHER": "ccache"} if shutil.which("ccache") else {}
-        )
+        environment = {"CMAKE_CXX_COMPILER_LAUNCHER": "ccache"} if shutil.which("ccache") else {}
         words = [sys.executable, "-c", _BACKEND.format(hook="build_wheel"), str(folder)]
         quiet_step("Wheel", words, environment=environment)
     return _told(folder.glob("braidfs-*.whl"))

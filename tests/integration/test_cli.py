@@ -227,9 +227,10 @@ def test_layout(cli: Cli, workdir: Path) -> None:
     cli.run("layout", "set", workdir / "file", "--stripe-width", 2)
     assert len(cli.json("layout", "get", workdir / "file")["targets"]) == 2
     (workdir / "file").write_bytes(b"x" * 1000)
-    assert "written already" in cli.run(
-        "layout", "set", workdir / "file", "--stripe-width", 1, code=1
-    ).stderr
+    assert (
+        "written already"
+        in cli.run("layout", "set", workdir / "file", "--stripe-width", 1, code=1).stderr
+    )
     assert "(set here or above)" in cli.text("layout", "get", workdir)
     cli.run("layout", "set", workdir, "--default")
     cli.run("layout", "set", workdir, "--default")
@@ -281,9 +282,7 @@ def test_support_bundle_holds_no_key(cli: Cli, localdir: Path) -> None:
     path = localdir / "bundle.tar.gz"
     plan = cli.cluster.plan
     (localdir / "extra.log").write_text(f"a line with {plan.key_file.read_text()}")
-    seen = cli.json(
-        "support", "bundle", "-o", path, "--log", plan.state / "log", "--log", localdir
-    )
+    seen = cli.json("support", "bundle", "-o", path, "--log", plan.state / "log", "--log", localdir)
     assert path.stat().st_mode & 0o777 == 0o600
     key = plan.key_file.read_text().strip().encode()
     with tarfile.open(path) as archive:

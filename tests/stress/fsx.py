@@ -2,7 +2,7 @@
 
 Each process has a descriptor of its own and takes turns under one lock, at random: whatever one of
 them wrote, truncated or mapped, the other must read. Run by test_fsx.py, or by hand:
-    python -m tests.stress.fsx FILE --operations 100000 --seed 7
+    python -m tests.stress.fsx FILE FILE --operations 100000 --seed 7
 The first difference prints the offset, the last operations, and the command that repeats them.
 Not fuzzing of concurrent writes without order: their outcome has no oracle.
 """
@@ -15,6 +15,7 @@ import random
 import struct
 import sys
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.synchronize import Lock
 from pathlib import Path
@@ -165,16 +166,19 @@ def _play(path: Path, copy: mmap.mmap, lock: Lock, seed: int, operations: int) -
             HEADER.pack_into(copy, 0, HEADER.unpack_from(copy)[0], done + 1)
 
 
-def run(path: Path, operations: int, seed: int) -> bool:
-    """True when no difference was found; else the story is on stderr."""
-    print(f"repeat: python -m tests.stress.fsx {path} --operations {operations} --seed {seed}")
+def run(paths: Sequence[Path], operations: int, seed: int) -> bool:
+    """One process for each path, all of them of one file. True when no difference was found; else
+    the story is on stderr."""
+    words = " ".join(map(str, paths))
+    print(f"repeat: python -m tests.stress.fsx {words} --operations {operations} --seed {seed}")
+    path = paths[0]
     path.write_bytes(b"")
     copy = mmap.mmap(-1, HEADER.size + FILE_MAX)
     context = multiprocessing.get_context("fork")
     lock = context.Lock()
     players = [
         context.Process(target=_play, args=(path, copy, lock, seed * 2 + number, operations))
-        for number in range(2)
+        for number, path in enumerate(paths)
     ]
     for player in players:
         player.start()
@@ -189,11 +193,11 @@ def run(path: Path, operations: int, seed: int) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.stress.fsx")
-    parser.add_argument("file", type=Path)
+    parser.add_argument("files", type=Path, nargs="+", help="of one file, a process for each")
     parser.add_argument("--operations", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
     words = parser.parse_args()
-    sys.exit(0 if run(words.file, words.operations, words.seed) else 1)
+    sys.exit(0 if run(words.files, words.operations, words.seed) else 1)
 
 
 if __name__ == "__main__":

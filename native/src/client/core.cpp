@@ -72,7 +72,7 @@ void Core::read(fuse::LaneContext& context, const fuse::ReadRequest& request) {
   if (!handle) return replier_->reply_error(request.head.channel, request.head.unique, EBADF);
   lane.counters().reads.fetch_add(1, std::memory_order_relaxed);
   lane.counters().bytes_read.fetch_add(request.size, std::memory_order_relaxed);
-  ReadOperation::start(lane, lane.make_read(), handle->inode, request);
+  ReadOperation::start(lane, lane.make_read(), *handle, request);
 }
 
 void Core::write(fuse::LaneContext& context, const fuse::WriteRequest& request) {
@@ -119,6 +119,13 @@ bool Core::interrupt(fuse::LaneContext& context, uint64_t unique) {
   loop.call_at(Clock::now() + kInterruptGrace,
                [this, operation = std::move(operation)] { answer_error(*operation, EINTR); });
   return true;
+}
+
+bool Core::is_ahead(uint64_t ino) {
+  const InodePtr inode = inodes_.find(ino);
+  if (!inode) return false;
+  const std::scoped_lock lock(inode->mu());
+  return inode->committing || inode->written();
 }
 
 void Core::answer_error(Operation& operation, int error) noexcept {
@@ -209,7 +216,7 @@ std::optional<Written> Core::inode_written(uint64_t ino) {
   const InodePtr inode = inodes_.find(ino);
   if (!inode) return std::nullopt;
   const std::scoped_lock lock(inode->mu());
-  return inode->written();
+  return inode->uncommitted();
 }
 
 std::optional<Written> Core::inode_take(uint64_t ino) {
@@ -219,13 +226,13 @@ std::optional<Written> Core::inode_take(uint64_t ino) {
   return inode->take_written();
 }
 
-bool Core::handle_put(uint64_t fh, uint64_t ino, uint32_t open_flags) {
+bool Core::handle_put(uint64_t fh, uint64_t ino, uint32_t open_flags, bool direct) {
   const InodePtr inode = inodes_.find(ino);
   if (!inode) return false;
   bool made = false;
   const HandlePtr handle = handles_.find_or(fh, [&] {
     made = true;
-    return std::make_shared<Handle>(Handle{.fh = fh, .inode = inode, .open_flags = open_flags});
+    return std::make_shared<Handle>(Handle{.fh = fh, .inode = inode, .open_flags = open_flags, .direct = direct});
   });
   if (!handle || !made) return false;
   const std::scoped_lock lock(inode->mu());
@@ -246,13 +253,93 @@ void Core::handle_closed(const Handle& handle) {
                .b = handle.open_flags});
 }
 
+// ---- leases ----
+
+void Core::lease_until(Clock::time_point until) noexcept {
+  lease_until_ = until.time_since_epoch().count();
+}
+
+bool Core::holds(const Inode& inode, uint32_t flags) const noexcept {
+  const Clock::rep until = lease_until_;
+  if (until == kLeasesDoNotCount) return true;
+  return (inode.lease & flags) != 0 && Clock::now().time_since_epoch().count() < until;
+}
+
+void Core::inode_lease(uint64_t ino, uint32_t flags, uint32_t passing) {
+  const InodePtr inode = inodes_.find(ino);
+  if (!inode) return;
+  std::vector<Inode::Waiter> waiting;
+  {
+    const std::scoped_lock lock(inode->mu());
+    inode->lease = flags;
+    inode->passing = passing;
+    if (passing != 0) waiting = inode->take_asking();
+  }
+  wake(ino, std::move(waiting));
+}
+
+void Core::wake(uint64_t ino, std::vector<Inode::Waiter> waiting) {
+  if (waiting.empty()) return;
+  lane_of(ino).post([waiting = std::move(waiting)](Lane& at) {
+    for (const Inode::Waiter& waiter : waiting) waiter.operation->proceed(at);
+  });
+}
+
+void Core::ask(const InodePtr& inode, Inode::Waiter waiter, uint64_t& question) {
+  const std::scoped_lock lock(inode->mu());
+  Inode::Asking& asking = inode->asking;
+  question = asking.begun + 1;
+  asking.waiting.push_back(std::move(waiter));
+  if (std::exchange(asking.under_way, true)) return;
+  ++asking.begun;
+  events_.put({.kind = EventKind::kAsk, .ino = inode->ino()});
+}
+
+void Core::inode_asked(uint64_t ino, int error) {
+  const InodePtr inode = inodes_.find(ino);
+  if (!inode) return;
+  std::vector<Inode::Waiter> waiting;
+  {
+    const std::scoped_lock lock(inode->mu());
+    inode->asking.error = error;
+    inode->asking.under_way = false;
+    inode->asking.ended = inode->asking.begun;
+    waiting = inode->take_asking();
+  }
+  wake(ino, std::move(waiting));
+}
+
+std::vector<std::pair<uint64_t, uint64_t>> Core::asked_ranges(uint64_t ino) {
+  std::vector<std::pair<uint64_t, uint64_t>> ranges;
+  const InodePtr inode = inodes_.find(ino);
+  if (!inode) return ranges;
+  const std::scoped_lock lock(inode->mu());
+  for (const Inode::Waiter& waiter : inode->asking.waiting) ranges.emplace_back(waiter.begin, waiter.end);
+  return ranges;
+}
+
+bool Core::inode_lost(uint64_t ino) {
+  const InodePtr inode = inodes_.find(ino);
+  if (!inode) return false;
+  auto settled = std::make_shared<Settled>();
+  const bool lost = inode->lose(*settled);
+  lane_of(ino).post([inode, settled](Lane& at) { perform(at, inode, *settled); });
+  return lost;
+}
+
+void Core::spoil_pages(uint64_t ino, uint64_t offset, uint64_t length) {
+  if (spoil_pages_) spoil_pages_(ino, offset, length);
+}
+
 // ---- waiting for targets and for Python ----
 
-void Core::drain(uint64_t token, uint64_t ino, bool sync) {
+void Core::drain(uint64_t token, uint64_t ino, bool sync, bool commit) {
   const InodePtr inode = inodes_.find(ino);
   if (!inode) return events_.put({.kind = EventKind::kDone, .token = token, .ino = ino});
   lane_of(ino).post(
-      [token, inode, sync](Lane& at) { DrainOperation::for_token(at, token, inode, sync); });
+      [token, inode, sync, commit](Lane& at) {
+        DrainOperation::for_token(at, token, inode, {sync, commit});
+      });
 }
 
 void Core::barrier(uint64_t token) {

@@ -8,6 +8,8 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -63,6 +65,7 @@ class Core final : public fuse::DataHandler {
     if (!memory_.full()) return fuse::Room::kPlenty;
     return memory_.overfull() ? fuse::Room::kNone : fuse::Room::kLittle;
   }
+  bool is_ahead(uint64_t ino) override;
 
   // ---- the cluster ----
   void node_put(uint32_t node);
@@ -79,9 +82,32 @@ class Core final : public fuse::DataHandler {
   void inode_drop(uint64_t ino);
   std::optional<Written> inode_written(uint64_t ino);
   std::optional<Written> inode_take(uint64_t ino);
-  bool handle_put(uint64_t fh, uint64_t ino, uint32_t open_flags);  // false: unknown inode
+  bool handle_put(uint64_t fh, uint64_t ino, uint32_t open_flags, bool direct);  // false: unknown inode
 
-  void drain(uint64_t token, uint64_t ino, bool sync);
+  // ---- leases (docs/INTERFACES.md, section 7) ----
+  // Until the first call leases do not count: every file is taken for exclusively ours.
+  void lease_until(Clock::time_point until) noexcept;
+  // kLease* held, and those that are recalled but not returned; nothing for an unknown inode.
+  void inode_lease(uint64_t ino, uint32_t flags, uint32_t passing);
+  void inode_asked(uint64_t ino, int error);       // answers an ASK event
+  // The session was evicted: what was written and not committed is lost. True when there was any;
+  // then every handle learns of it.
+  bool inode_lost(uint64_t ino);
+  // LOCKED inode. One of these leases is held.
+  bool holds(const Inode& inode, uint32_t flags) const noexcept;
+  bool leases_count() const noexcept { return lease_until_ != kLeasesDoNotCount; }
+  // Has Python get a lease on the inode's bytes, and its present state; the operation proceeds when
+  // that was answered, or leases changed. `question` is set to the number of the question (see
+  // Inode::Asking) whose answer is young enough for it. ANY LANE.
+  void ask(const InodePtr& inode, Inode::Waiter waiter, uint64_t& question);
+  // The parts of the file that operations which wait so have to do with.
+  std::vector<std::pair<uint64_t, uint64_t>> asked_ranges(uint64_t ino);
+  // The kernel's pages of that part of a file are not to be kept. ANY LANE.
+  void spoil_pages(uint64_t ino, uint64_t offset, uint64_t length);
+  using SpoilPages = std::function<void(uint64_t ino, uint64_t offset, uint64_t length)>;
+  void page_spoiler(SpoilPages spoil) { spoil_pages_ = std::move(spoil); }  // before the first request
+
+  void drain(uint64_t token, uint64_t ino, bool sync, bool commit);
   // → DONE when every lane has dealt with what it had read from the kernel.
   void barrier(uint64_t token);
   // → DONE; false: no such inode, or not a range.
@@ -128,9 +154,11 @@ class Core final : public fuse::DataHandler {
 
  private:
   static constexpr auto kScarceTime = std::chrono::seconds(5);
+  static constexpr Clock::rep kLeasesDoNotCount = std::numeric_limits<Clock::rep>::max();
   bool quiet();
   Lane& lane_of(uint64_t ino) noexcept { return *lanes_[ino % lanes_.size()]; }
   void resend_lost(Lane& lane, uint32_t target, uint64_t incarnation);
+  void wake(uint64_t ino, std::vector<Inode::Waiter> waiting);
 
   const CoreSettings settings_;
   EventQueue events_;
@@ -140,6 +168,8 @@ class Core final : public fuse::DataHandler {
   InodeTable inodes_{kInodesMax};
   HandleTable handles_{kHandlesMax};
   fuse::Replier* replier_ = nullptr;
+  SpoilPages spoil_pages_;
+  std::atomic<Clock::rep> lease_until_ = kLeasesDoNotCount;
   std::atomic<uint64_t> losses_ = 0;
   std::atomic<Clock::rep> scarce_until_ = 0;
   std::atomic<bool> sending_partial_ = false;

@@ -22,6 +22,9 @@ Datapath::Datapath(const DatapathSettings& settings)
       core_(core_settings(settings)),
       session_(fuse::InitSettings{.max_write = settings.max_write}, *this) {
   core_.replier(session_);
+  core_.page_spoiler([this](uint64_t ino, uint64_t offset, uint64_t length) {
+    session_.invalidate_inode(ino, static_cast<int64_t>(offset), static_cast<int64_t>(length));
+  });
 }
 
 Datapath::~Datapath() { stop(0); }
@@ -69,6 +72,22 @@ void Datapath::called(uint32_t slot, const fuse::RequestHead& head, uint32_t opc
                       .a = opcode,
                       .b = outcome,
                       .payload = std::move(payload)});
+}
+
+void Datapath::notified(uint64_t token) {
+  core_.events().put({.kind = EventKind::kDone, .token = token});
+}
+
+void Datapath::lease_until(std::chrono::milliseconds left) {
+  const auto until = Clock::now() + left;
+  attributes().believe(until);
+  dentries().believe(until);
+  core_.lease_until(until);
+}
+
+void Datapath::leases_clear() {
+  attributes().clear();
+  dentries().clear();
 }
 
 void Datapath::unmounted() { core_.events().put({.kind = EventKind::kUnmounted}); }

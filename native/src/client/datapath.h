@@ -7,6 +7,7 @@
 // and stop() one after another. Blocking: mount() and start() shortly, stop() up to its deadline.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -64,7 +65,16 @@ class Datapath final : private fuse::SessionObserver {
     return session_.invalidate_entry(parent, name);
   }
   fuse::AttributeTable& attributes() noexcept { return session_.attributes(); }
-  fuse::CompleteTable& complete() noexcept { return session_.complete(); }
+  fuse::DentryTable& dentries() noexcept { return session_.dentries(); }
+  // Leases that are held last for so long from now on; from the first call on they count.
+  void lease_until(std::chrono::milliseconds left);
+  // The session was lost: nothing that was known under a lease is known any more.
+  void leases_clear();
+  // → DONE(token): forgotten here, and the kernel told.
+  size_t lease_drop(uint64_t token, uint64_t ino, uint32_t facets) {
+    return session_.lease_drop(token, ino, facets, core_.asked_ranges(ino));
+  }
+  int advance_epoch() noexcept { return session_.advance_epoch(); }
   // Python's answer to a CALL event; false: no call has that slot.
   bool answer(uint32_t slot, int error, std::span<const std::byte> body) {
     return session_.answer(slot, error, body);
@@ -78,6 +88,7 @@ class Datapath final : private fuse::SessionObserver {
   void called(uint32_t slot, const fuse::RequestHead& head, uint32_t opcode,
               std::span<const std::byte> body, int outcome) override;
   void unmounted() override;
+  void notified(uint64_t token) override;
   void log(int level, std::string_view text) override;
 
   std::atomic<uint64_t> cluster_session_;

@@ -1,5 +1,6 @@
 #include "client/drain.h"
 
+#include <cerrno>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -48,19 +49,20 @@ void DrainOperation::for_release(Lane& lane, const fuse::RequestHead& head, Hand
 }
 
 void DrainOperation::for_write(Lane& lane, const fuse::RequestHead& head, HandlePtr handle,
-                               uint32_t count) {
+                               Wrote wrote) {
   const InodePtr inode = handle->inode;
   auto operation = std::make_shared<DrainOperation>(Kind::kWrite, head, std::move(handle), inode);
-  operation->count_ = count;
+  operation->count_ = wrote.count;
+  operation->durable_ = wrote.durable;
   operation->begin(lane);
 }
 
-void DrainOperation::for_token(Lane& lane, uint64_t token, InodePtr inode, bool sync) {
+void DrainOperation::for_token(Lane& lane, uint64_t token, InodePtr inode, Wanted wanted) {
   auto operation = std::make_shared<DrainOperation>(Kind::kToken, fuse::RequestHead{}, nullptr,
                                                     std::move(inode));
   operation->token_ = token;
-  operation->durable_ = sync;
-  operation->commits_ = false;
+  operation->durable_ = wanted.sync;
+  operation->commits_ = wanted.commit;
   operation->begin(lane);
 }
 
@@ -95,6 +97,11 @@ void DrainOperation::drain(Lane& lane) {
   bool done;
   {
     const std::scoped_lock lock(inode_->mu());
+    const bool is_last = is_last_of_lease(lane.core());
+    if (is_last && inode_->writing != 0) {
+      inode_->writing_waiters.push_back(shared_from_this());
+      return;
+    }
     PieceTable& pieces = inode_->pieces();
     if (!sealed_) {
       sealed_ = true;
@@ -103,12 +110,21 @@ void DrainOperation::drain(Lane& lane) {
     }
     view_ = inode_->view_locked();
     done = pieces.is_settled(sequence_, 0, kEverything);
+    if (done && is_last) pieces.drop_all_held(settled);
     if (!done) pieces.wait(shared_from_this(), sequence_, 0, kEverything);
   }
   perform(lane, inode_, settled);
   if (!done) return;
   phase_ = durable_ ? Phase::kSync : Phase::kCommit;
   proceed(lane);
+}
+
+// Needs the inode's mutex. No WRITE may begin any more: the lease is about to be returned, but not
+// before those that have begun are seen here.
+bool DrainOperation::is_last_of_lease(const Core& core) const {
+  const bool may_begin = core.holds(*inode_, kLeaseDataExclusive) ||
+                         (inode_->passing & kLeaseDataExclusive) != 0;
+  return kind_ == Kind::kToken && !may_begin;
 }
 
 // ---- sync ----
@@ -236,6 +252,8 @@ void DrainOperation::send_commit(Lane& lane) {
     const std::scoped_lock lock(inode_->mu());
     inode_->committing = true;
     taken_ = inode_->take_written().value_or(Written{});
+    inode_->in_commit = taken_;
+    lost_count_ = inode_->lost_count;
     view_ = inode_->view_locked();
     if (durable_) synced_stripes_ |= std::exchange(inode_->synced_stripes, 0);
   }
@@ -260,8 +278,12 @@ void DrainOperation::commit_answered(Lane& lane, Status status,
       if (attributes) inode_->committed(*attributes);
     } else {
       error_ = errno_of(status);
-      inode_->give_back(taken_);
       inode_->synced_stripes |= synced_stripes_;
+      if (inode_->lost_count == lost_count_) {
+        inode_->give_back(taken_);
+      } else if ((taken_.flags & kCommitSize) != 0) {
+        inode_->fail(EIO);
+      }
     }
   }
   if (phase_ == Phase::kSync) {

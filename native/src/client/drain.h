@@ -26,9 +26,17 @@ class DrainOperation final : public Operation {
   static void for_flush(Lane& lane, const fuse::RequestHead& head, HandlePtr handle);
   static void for_fsync(Lane& lane, const fuse::RequestHead& head, HandlePtr handle);
   static void for_release(Lane& lane, const fuse::RequestHead& head, HandlePtr handle);
-  static void for_write(Lane& lane, const fuse::RequestHead& head, HandlePtr handle, uint32_t count);
+  struct Wrote {
+    uint32_t count;  // bytes to be reported
+    bool durable;    // else it is enough that the metaserver knows the size
+  };
+  static void for_write(Lane& lane, const fuse::RequestHead& head, HandlePtr handle, Wrote wrote);
   // → DONE(token)
-  static void for_token(Lane& lane, uint64_t token, InodePtr inode, bool sync);
+  struct Wanted {
+    bool sync;
+    bool commit;
+  };
+  static void for_token(Lane& lane, uint64_t token, InodePtr inode, Wanted wanted);
   // Nobody is told: what fails is tried again later, what is lost is kept as the inode's error.
   static void for_background(Lane& lane, InodePtr inode);
 
@@ -50,6 +58,7 @@ class DrainOperation final : public Operation {
 
   void begin(Lane& lane);
   void drain(Lane& lane);
+  bool is_last_of_lease(const Core& core) const;
   void sync(Lane& lane);
   std::vector<Sync> what_to_sync();
   bool may_commit_beside() const;
@@ -88,6 +97,7 @@ class DrainOperation final : public Operation {
   bool commit_beside_ = false;
   bool committed_ = false;
   Written taken_{};
+  uint32_t lost_count_ = 0;  // of the inode, when that was taken
   int error_ = 0;
 };
 

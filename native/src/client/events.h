@@ -24,6 +24,7 @@ enum class EventKind : uint8_t {
   kLog = 7,
   kReopen = 8,
   kCall = 11,  // 9 and 10 are the chunk server's
+  kAsk = 20,
 };
 
 struct Event {

@@ -1,6 +1,7 @@
 #include "client/inode.h"
 
 #include <algorithm>
+#include <cerrno>
 
 namespace braidfs::client {
 
@@ -26,6 +27,10 @@ void Inode::resize(const Attributes& attributes, FileView view, Settled& settled
     written_.flags &= ~kCommitSize;
     written_.size = 0;
   }
+  if (in_commit.size > size_) {
+    in_commit.flags &= ~kCommitSize;
+    in_commit.size = 0;
+  }
   pieces_.trim(same_file ? size_ : 0, settled);
   // Objects of the new file id were never written: nothing of them is to be synced, and a SYNC of
   // one that does not exist would call its holes durable, so that they read as EIO.
@@ -33,6 +38,19 @@ void Inode::resize(const Attributes& attributes, FileView view, Settled& settled
     pieces_.forget_stripes();
     synced_stripes = 0;
   }
+}
+
+bool Inode::lose(Settled& settled) {
+  const std::scoped_lock lock(mu_);
+  const bool lost = pieces_.unsettled() > 0 || (written_.flags & kCommitSize) != 0;
+  pieces_.trim(0, settled);
+  pieces_.forget_stripes();
+  synced_stripes = 0;
+  written_ = {};
+  lease = passing = 0;
+  ++lost_count;
+  if (lost) fail(EIO);
+  return lost;
 }
 
 void Inode::committed(const Attributes& attributes) {
@@ -50,14 +68,16 @@ void Inode::mark_durable(uint64_t file_id, uint64_t stripe_bits) {
   view_ = std::move(changed);
 }
 
-void Inode::wrote(uint64_t end, int64_t mtime_ns, bool kill_suidgid) {
-  if (end > size_) {
+bool Inode::wrote(uint64_t end, int64_t mtime_ns, bool kill_suidgid) {
+  const bool grew = end > size_;
+  if (grew) {
     size_ = end;
     written_.flags |= kCommitSize;
     written_.size = end;
   }
   written_.mtime_ns = std::max(written_.mtime_ns, mtime_ns);
   written_.flags |= kCommitMtime | (kill_suidgid ? kCommitKillSuidgid : 0);
+  return grew;
 }
 
 std::optional<Written> Inode::written() const {
@@ -65,6 +85,16 @@ std::optional<Written> Inode::written() const {
   Written now = written_;
   now.size = std::max(now.size, size_);
   return now;
+}
+
+std::optional<Written> Inode::uncommitted() const {
+  Written all = written().value_or(Written{});
+  if (committing) {
+    all.size = std::max(all.size, in_commit.size);
+    all.mtime_ns = std::max(all.mtime_ns, in_commit.mtime_ns);
+    all.flags |= in_commit.flags;
+  }
+  return all.flags == 0 ? std::nullopt : std::optional(all);
 }
 
 std::optional<Written> Inode::take_written() {
@@ -99,7 +129,7 @@ uint64_t Inode::error_seen_at_open() const noexcept {
 
 bool Inode::busy() const noexcept {
   return handles > 0 || committing || written_.flags != 0 || !pieces_.empty() || watched ||
-         !error_told_ || pieces_.unsynced();
+         !error_told_ || pieces_.unsynced() || asking.under_way || writing != 0;
 }
 
 }  // namespace braidfs::client

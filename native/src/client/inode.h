@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "client/operation.h"
@@ -23,6 +24,10 @@ inline constexpr uint32_t kCommitSize = 1;
 inline constexpr uint32_t kCommitMtime = 2;
 inline constexpr uint32_t kCommitKillSuidgid = 4;
 inline constexpr uint32_t kCommitSynced = 8;
+
+// Lease flags of an attribute record (docs/INTERFACES.md, section 7).
+inline constexpr uint32_t kLeaseData = 4;
+inline constexpr uint32_t kLeaseDataExclusive = 32;
 
 // Size and time to be committed at the metaserver.
 struct Written {
@@ -46,6 +51,8 @@ class Inode {
   void put(const Attributes& attributes, FileView view);
   // After SETATTR(size): the record is the truth, bytes beyond it are gone.
   void resize(const Attributes& attributes, FileView view, Settled& settled);
+  // Drops whatever was written and is not committed; true when there was any, and then it fails.
+  bool lose(Settled& settled);
   const FileViewPtr& view_locked() const noexcept { return view_; }  // LOCKED
   uint64_t size() const noexcept { return size_; }                   // LOCKED
   void committed(const Attributes& attributes);                      // LOCKED
@@ -54,12 +61,44 @@ class Inode {
   PieceTable& pieces() noexcept { return pieces_; }  // LOCKED
 
   // ---- written and not committed: LOCKED ----
-  void wrote(uint64_t end, int64_t mtime_ns, bool kill_suidgid);
+  // True when the file grew.
+  bool wrote(uint64_t end, int64_t mtime_ns, bool kill_suidgid);
   std::optional<Written> written() const;
+  // The same, and what a commit has taken that is not answered yet.
+  std::optional<Written> uncommitted() const;
   std::optional<Written> take_written();
   void give_back(const Written& written);
   bool committing = false;
+  Written in_commit{};  // what that commit has taken
   std::vector<std::shared_ptr<Operation>> commit_waiters;
+
+  uint32_t lost_count = 0;  // of evictions that cost written bytes or sizes
+
+  // ---- leases: LOCKED ----
+  uint32_t lease = 0;    // kLease* of what this session holds, as far as leases count (core.h)
+  // kLease* of what is recalled but not returned yet: reads and writes may go on under it, since one
+  // that waited for the metaserver with a page locked would stop the very invalidation that the
+  // return waits for; they leave nothing in the kernel's pages.
+  uint32_t passing = 0;
+  // Operations that wait until Python has got a lease; each looks again what it has when woken.
+  // Questions are counted: the answer to one that was begun before an operation may be too old.
+  struct Waiter {
+    std::shared_ptr<Operation> operation;
+    uint64_t begin;  // of the bytes that it reads or writes: the kernel may have locked their pages
+    uint64_t end;
+  };
+  struct Asking {
+    bool under_way = false;
+    uint64_t begun = 0;
+    uint64_t ended = 0;
+    int error = 0;  // of the last answer
+    std::vector<Waiter> waiting;
+  };
+  std::vector<Waiter> take_asking() { return std::exchange(asking.waiting, {}); }
+  Asking asking;
+  // WRITEs that saw their lease and have not noted yet what they wrote, and who waits for their end.
+  uint32_t writing = 0;
+  std::vector<std::shared_ptr<Operation>> writing_waiters;
 
   // ---- errors, the first kept and told once to each handle: LOCKED ----
   void fail(int error) noexcept;

@@ -144,6 +144,10 @@ void Lane::resend(Call* call) {
     call->status = Status::kStaleTruncateEpoch;
     return finished(call);
   }
+  if (call->op == Op::kWrite && view->session() != call->view->session()) {
+    call->status = Status::kFenced;  // evicted since: what was written before may not land now
+    return finished(call);
+  }
   call->view = std::move(view);
   route(call);
 }

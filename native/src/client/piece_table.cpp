@@ -268,6 +268,18 @@ void PieceTable::drop_held(const PiecePtr& piece, Settled& settled) {
   if (found->second.empty()) chunks_.erase(found);
 }
 
+void PieceTable::drop_all_held(Settled& settled) {
+  each_chunk(0, ~uint64_t{0}, [&](uint64_t, ChunkPieces& pieces) {
+    std::erase_if(pieces, [&](const PiecePtr& piece) {
+      if (piece->state != PieceState::kHeld) return false;
+      note_dropped(*piece);
+      piece->state = PieceState::kGone;
+      settled.released.push_back(piece);
+      return true;
+    });
+  });
+}
+
 void PieceTable::synced(uint32_t stripe_index, uint64_t sequence, Settled& settled) {
   each_chunk(0, ~uint64_t{0}, [&](uint64_t, ChunkPieces& pieces) {
     std::erase_if(pieces, [&](const PiecePtr& piece) {

@@ -73,6 +73,8 @@ class PieceTable {
   std::vector<StripeState>& stripes() noexcept { return stripes_; }
   bool unsynced() const noexcept;  // some object has bytes that were acknowledged and never synced
   void drop_held(const PiecePtr& piece, Settled& settled);  // the budget needs its place
+  // The lease is returned: from now on others may have written there, and nothing is sent again.
+  void drop_all_held(Settled& settled);
   void synced(uint32_t stripe_index, uint64_t sequence, Settled& settled);
   void target_lost(uint32_t target, uint64_t incarnation, Settled& settled);
   // True when pieces of an older incarnation were dropped: their bytes cannot be sent again. Once.

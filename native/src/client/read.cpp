@@ -1,6 +1,7 @@
 #include "client/read.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "client/core.h"
@@ -8,30 +9,56 @@
 
 namespace braidfs::client {
 
-void ReadOperation::start(Lane& lane, const std::shared_ptr<ReadOperation>& self, InodePtr inode,
+void ReadOperation::start(Lane& lane, const std::shared_ptr<ReadOperation>& self, const Handle& handle,
                           const fuse::ReadRequest& request) {
   ReadOperation& read = *self;
   read.rearm(request.head);
-  read.inode_ = std::move(inode);
+  read.inode_ = handle.inode;
   read.offset_ = request.offset;
   read.size_ = request.size;
   read.restarts_ = 0;
   read.registered_ = false;
+  read.question_ = 0;
+  read.fills_pages_ = !handle.direct && (request.read_flags & fuse::kReadLockOwner) == 0;
   read.proceed(lane);
 }
 
 void ReadOperation::proceed(Lane& lane) {
   if (is_answered()) return answer(lane, EINTR);
+  if (ask_first(lane)) return;
   losses_ = lane.core().losses();  // before looking at the pieces
   if (wait_for_pieces(lane)) return;
   if (length_ == 0) return answer(lane, 0);
   if (!buffer_) buffer_ = lane.core().memory().read(Memory::size_for(size_));
-  if (!registered_) {
-    registered_ = true;
-    lane.core().waiting().put(head().unique, self());
-  }
+  registered(lane);
   if (!buffer_) return lane.when_room(self());
   ask_targets(lane);
+}
+
+void ReadOperation::registered(Lane& lane) {
+  if (registered_) return;
+  registered_ = true;
+  lane.core().waiting().put(head().unique, self());
+}
+
+// True: proceed() will be called again, or it was answered.
+bool ReadOperation::ask_first(Lane& lane) {
+  int error = 0;
+  {
+    const std::scoped_lock lock(inode_->mu());
+    if (lane.core().holds(*inode_, kLeaseData) || (inode_->passing & kLeaseData) != 0) return false;
+    if (question_ != 0 && inode_->asking.ended >= question_) {
+      error = inode_->asking.error;
+      if (error == 0) return false;
+    }
+  }
+  if (error != 0) {
+    answer(lane, error);
+    return true;
+  }
+  registered(lane);
+  lane.core().ask(inode_, {self(), offset_, offset_ + size_}, question_);
+  return true;
 }
 
 // Also takes what it needs of the inode. True: proceed() will be called again.
@@ -46,8 +73,7 @@ bool ReadOperation::wait_for_pieces(Lane& lane) {
     PieceTable& pieces = inode_->pieces();
     if (pieces.unsettled() == 0 || pieces.is_settled(pieces.sequence(), offset_, end)) return false;
     pieces.seal_range(offset_, end, settled);
-    if (!registered_) lane.core().waiting().put(head().unique, self());
-    registered_ = true;
+    registered(lane);
     pieces.wait(self(), pieces.sequence(), offset_, end);
   }
   perform(lane, inode_, settled);
@@ -97,8 +123,21 @@ void ReadOperation::note(const Call& call) {
 
 void ReadOperation::finish(Lane& lane) {
   const bool lost = lane.core().losses() != losses_;
-  if (error_ == 0 && (again_ || lost) && restarts_++ < kRestartsMax) return proceed(lane);
+  if (error_ == 0 && (again_ || lost) && restarts_++ < kRestartsMax) {
+    question_ = 0;
+    return proceed(lane);
+  }
   answer(lane, error_ != 0 ? error_ : (again_ || lost ? EIO : 0));
+}
+
+// Of a lease that is not held any more nobody tells us when these pages become wrong.
+void ReadOperation::spoil_pages(Core& core) {
+  if (!fills_pages_) return;
+  {
+    const std::scoped_lock lock(inode_->mu());
+    if (core.holds(*inode_, kLeaseData)) return;
+  }
+  core.spoil_pages(inode_->ino(), offset_, size_);
 }
 
 void ReadOperation::answer(Lane& lane, int error) {
@@ -112,6 +151,7 @@ void ReadOperation::answer(Lane& lane, int error) {
       core.replier().reply_data(head().channel, head().unique, std::span(&piece, length_ > 0));
     }
   }
+  spoil_pages(core);
   buffer_.reset();
   view_.reset();
   inode_.reset();

@@ -3,20 +3,23 @@
 // The request is cut into spans by the layout; each goes as one READ frame on this lane's own
 // connections and is received into its place of one buffer. What a target does not have is zeros: a
 // short reply, a hole, an object that never was. All on the lane that took the request, except
-// after a wait for pieces, when the lane that settled the last one goes on.
+// after a wait for pieces, when the lane that settled the last one goes on. Without a lease on the
+// file's bytes Python is asked for one first (rule 12); one that was not granted does not keep bytes
+// from being read: they are those of after the question. They do not stay in the kernel then.
 #pragma once
 #include <cstdint>
 #include <memory>
 
 #include "client/inode.h"
 #include "client/lane.h"
+#include "client/tables.h"
 
 namespace braidfs::client {
 
 class ReadOperation final : public Operation {
  public:
   // `self` is fresh or recycled.
-  static void start(Lane& lane, const std::shared_ptr<ReadOperation>& self, InodePtr inode,
+  static void start(Lane& lane, const std::shared_ptr<ReadOperation>& self, const Handle& handle,
                     const fuse::ReadRequest& request);
   void proceed(Lane& lane) override;
   void call_done(Lane& lane, Call& call) override;
@@ -24,11 +27,14 @@ class ReadOperation final : public Operation {
  private:
   static constexpr uint32_t kRestartsMax = 8;
 
+  bool ask_first(Lane& lane);
+  void registered(Lane& lane);
   bool wait_for_pieces(Lane& lane);
   void ask_targets(Lane& lane);
   void note(const Call& call);
   void finish(Lane& lane);
   void answer(Lane& lane, int error);
+  void spoil_pages(Core& core);
   std::shared_ptr<ReadOperation> self() {
     return std::static_pointer_cast<ReadOperation>(shared_from_this());
   }
@@ -45,6 +51,8 @@ class ReadOperation final : public Operation {
   int error_ = 0;
   bool again_ = false;
   bool registered_ = false;
+  uint64_t question_ = 0;     // whose answer suffices; 0: none was asked
+  bool fills_pages_ = false;  // of a handle whose reads find them again
 };
 
 }  // namespace braidfs::client

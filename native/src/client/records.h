@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
@@ -35,6 +36,11 @@ struct FileView {
   std::array<std::byte, sizeof(Capability)> capability{};
   uint32_t map_epoch = 0;  // of the capability
 
+  uint64_t session() const noexcept {
+    uint64_t session;
+    std::memcpy(&session, capability.data() + sizeof(uint64_t), sizeof(session));
+    return session;
+  }
   bool is_durable(uint32_t stripe_index) const noexcept {
     return (durable_stripes >> stripe_index & 1) != 0;
   }

@@ -18,6 +18,7 @@ struct Handle {
   uint64_t fh = 0;
   InodePtr inode;
   uint32_t open_flags = 0;
+  bool direct = false;  // FOPEN_DIRECT_IO: only its mappings use the page cache
   uint64_t error_seen = 0;
 };
 using HandlePtr = std::shared_ptr<Handle>;

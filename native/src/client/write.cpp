@@ -4,7 +4,10 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "client/core.h"
 #include "client/drain.h"
@@ -15,6 +18,7 @@ namespace braidfs::client {
 namespace {
 
 constexpr uint32_t kWindowSmall = 64u << 10;
+constexpr uint64_t kOffsetMax = INT64_MAX;
 constexpr uint32_t kCopyUnlocked = 256u << 10;  // from this size on a part gets a piece of its own
 
 int64_t now_ns() {
@@ -38,10 +42,20 @@ Window window_of(const FileView& view, const Span& span, bool sequential) {
   return {begin, static_cast<uint32_t>(std::min<uint64_t>(size, chunk_begin + view.chunk_size - begin))};
 }
 
+// What the WRITE did to the inode is noted. Drains that wait for that go on.
+void end_write(Lane& lane, Inode& inode) {
+  std::vector<std::shared_ptr<Operation>> waiters;
+  {
+    const std::scoped_lock lock(inode.mu());
+    if (--inode.writing == 0) waiters.swap(inode.writing_waiters);
+  }
+  for (const auto& waiter : waiters) waiter->proceed(lane);
+}
+
 // One WRITE request on its way into pieces; lives on the stack of write_request().
 class WriteRun {
  public:
-  WriteRun(Lane& lane, const HandlePtr& handle, const fuse::WriteRequest& request, uint32_t flags)
+  WriteRun(Lane& lane, const HandlePtr& handle, const fuse::WriteRequest& request, bool shared)
       : lane_(lane),
         core_(lane.core()),
         handle_(handle),
@@ -49,9 +63,10 @@ class WriteRun {
         request_(request),
         end_(request.offset + request.payload.size()),
         view_(inode_->view()),
-        sync_((flags & O_DSYNC) != 0),
-        direct_((flags & O_DIRECT) != 0),
-        through_(sync_ || core_.is_scarce(lane.loop().now())) {}
+        sync_(((request.open_flags | handle->open_flags) & O_DSYNC) != 0),
+        direct_(((request.open_flags | handle->open_flags) & O_DIRECT) != 0),
+        shared_(shared),
+        through_(shared || sync_ || core_.is_scarce(lane.loop().now())) {}
 
   void run();
 
@@ -76,6 +91,7 @@ class WriteRun {
   FileViewPtr view_;
   const bool sync_;
   const bool direct_;  // sent at once, merged with nothing
+  const bool shared_;  // this client is not the only writer
   bool through_;       // answered when the targets have it
   bool behind_ = false;      // some bytes went write-behind
   bool sequential_ = false;
@@ -93,6 +109,7 @@ void WriteRun::run() {
   if (through_) wait_for_targets();
   for (uint64_t at = request_.offset; at < end_ && !no_memory_;) at = put(at);
   if (!operation_ || behind_) note_written();
+  if (!operation_) end_write(lane_, *inode_);
   if (behind_ && !direct_) watch();  // a direct piece left at once: it has no age
   if (operation_) return operation_->piece_done(lane_, no_memory_ ? ENOMEM : 0);
   const auto& head = request_.head;
@@ -109,7 +126,8 @@ void WriteRun::wait_for_targets() {
                                           .end = end_,
                                           .count = static_cast<uint32_t>(request_.payload.size()),
                                           .kill_suidgid = kill,
-                                          .sync = sync_});
+                                          .sync = sync_,
+                                          .shared = shared_});
   core_.waiting().put(request_.head.unique, operation_);
 }
 
@@ -193,16 +211,104 @@ void WriteRun::watch() {
 
 }  // namespace
 
+namespace {
+
+enum class Mode : uint8_t { kOwn, kShared, kAsk };
+
+bool appends(const fuse::WriteRequest& request) {
+  return (request.open_flags & O_APPEND) != 0 && (request.write_flags & fuse::kWriteFromCache) == 0;
+}
+
+// Needs the inode's mutex. Unless it is kAsk, end_write() has to follow.
+Mode begin_write(Core& core, Inode& inode) {
+  const bool own = core.holds(inode, kLeaseDataExclusive);
+  if (!own && (inode.passing & kLeaseDataExclusive) == 0) return Mode::kAsk;
+  ++inode.writing;
+  return own ? Mode::kOwn : Mode::kShared;
+}
+
+void refuse(Lane& lane, const fuse::RequestHead& head, int error) {
+  lane.core().replier().reply_error(head.channel, head.unique, error);
+}
+
+// An append goes to the end as it is now. If not through a direct handle the kernel has put the bytes
+// into its pages at another place: those are not to be kept. (Else it has none behind the end that it
+// knows of, and an invalidation may void the answer to the GETATTR of the next read.)
+bool place_at_end(Core& core, const HandlePtr& handle, fuse::WriteRequest& request) {
+  Inode& inode = *handle->inode;
+  uint64_t size;
+  {
+    const std::scoped_lock lock(inode.mu());
+    size = inode.size();
+  }
+  if (size == request.offset) return true;
+  if (size > kOffsetMax - request.payload.size()) return false;
+  request.offset = size;
+  if (!handle->direct) core.spoil_pages(inode.ino(), 0, 0);
+  return true;
+}
+
+void run(Lane& lane, const HandlePtr& handle, fuse::WriteRequest& request, bool shared) {
+  Core& core = lane.core();
+  if (core.leases_count() && appends(request) && !place_at_end(core, handle, request)) {
+    end_write(lane, *handle->inode);
+    return refuse(lane, request.head, EFBIG);
+  }
+  if (shared && !handle->direct) {
+    core.spoil_pages(handle->inode->ino(), request.offset, request.payload.size());
+  }
+  WriteRun(lane, handle, request, shared).run();
+}
+
+}  // namespace
+
 void write_request(Lane& lane, const HandlePtr& handle, const fuse::WriteRequest& request) {
   int error;
+  Mode mode;
   {
     const std::scoped_lock lock(handle->inode->mu());
     error = handle->inode->report(handle->error_seen);
+    mode = error != 0 ? Mode::kAsk : begin_write(lane.core(), *handle->inode);
   }
-  if (error != 0) {
-    return lane.core().replier().reply_error(request.head.channel, request.head.unique, error);
+  if (error != 0) return refuse(lane, request.head, error);
+  if (mode == Mode::kAsk) return std::make_shared<AskingWrite>(handle, request)->ask(lane);
+  fuse::WriteRequest placed = request;
+  run(lane, handle, placed, mode == Mode::kShared);
+}
+
+AskingWrite::AskingWrite(HandlePtr handle, const fuse::WriteRequest& request)
+    : handle_(std::move(handle)),
+      payload_(request.payload.begin(), request.payload.end()),
+      request_(request) {
+  request_.payload = payload_;
+  rearm(request.head);
+}
+
+void AskingWrite::ask(Lane& lane) {
+  if (questions_++ == 0) lane.core().waiting().put(head().unique, shared_from_this());
+  const uint64_t end = request_.offset + payload_.size();
+  lane.core().ask(handle_->inode, {shared_from_this(), request_.offset, end}, question_);
+}
+
+void AskingWrite::proceed(Lane& lane) {
+  if (is_answered()) return;
+  int error = 0;
+  Mode mode;
+  {
+    const std::scoped_lock lock(handle_->inode->mu());
+    const Inode::Asking& asking = handle_->inode->asking;
+    mode = begin_write(lane.core(), *handle_->inode);
+    if (mode == Mode::kAsk && asking.ended >= question_) error = asking.error;
   }
-  WriteRun(lane, handle, request, request.open_flags | handle->open_flags).run();
+  if (mode == Mode::kAsk && error == 0 && questions_ == kQuestionsMax) error = EIO;
+  if (mode == Mode::kAsk && error == 0) return ask(lane);
+  lane.core().waiting().drop(head().unique);
+  if (!claim()) {
+    if (mode != Mode::kAsk) end_write(lane, *handle_->inode);
+    return;
+  }
+  if (error != 0) return refuse(lane, head(), error);
+  run(lane, handle_, request_, mode == Mode::kShared);
 }
 
 WriteOperation::WriteOperation(const fuse::RequestHead& head, Plan plan) : plan_(std::move(plan)) {
@@ -217,13 +323,17 @@ void WriteOperation::piece_done(Lane& lane, int error) {
 void WriteOperation::finish(Lane& lane) {
   Core& core = lane.core();
   core.waiting().drop(head().unique);
+  bool grew = false;
   if (error_ == 0) {
     const std::scoped_lock lock(plan_.handle->inode->mu());
-    plan_.handle->inode->wrote(plan_.end, now_ns(), plan_.kill_suidgid);
+    grew = plan_.handle->inode->wrote(plan_.end, now_ns(), plan_.kill_suidgid);
   }
+  end_write(lane, *plan_.handle->inode);
   if (!claim()) return;
   if (error_ != 0) return core.replier().reply_error(head().channel, head().unique, error_);
-  if (plan_.sync) return DrainOperation::for_write(lane, head(), plan_.handle, plan_.count);
+  if (plan_.sync || (plan_.shared && grew)) {
+    return DrainOperation::for_write(lane, head(), plan_.handle, {plan_.count, plan_.sync});
+  }
   core.replier().reply_write(head().channel, head().unique, plan_.count);
 }
 

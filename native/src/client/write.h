@@ -3,6 +3,11 @@
 // room a moment ago). O_DIRECT goes round the page cache, not round write-behind: its bytes leave at
 // once and merge with nothing (docs/decisions/0009).
 //
+// A file is written under an exclusive lease, which Python is asked for where it is missing. While that
+// is recalled and not yet returned the file is *shared*: writes still pass, but go through, and one
+// that makes the file longer is answered when the metaserver knows the size. An append goes to the
+// true end, whatever offset the kernel thought of (rule 13).
+//
 // Small sequential writes merge in a piece that is still filling; large ones get pieces of their own,
 // copied before the inode is locked. A piece that is full leaves at once. Errors of pieces whose
 // write was answered stay with the inode; those of a waiting write are its answer.
@@ -10,6 +15,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "client/inode.h"
 #include "client/lane.h"
@@ -18,6 +24,24 @@
 namespace braidfs::client {
 
 void write_request(Lane& lane, const HandlePtr& handle, const fuse::WriteRequest& request);
+
+// A WRITE that waits for an exclusive lease. Has its own copy of the bytes.
+class AskingWrite final : public Operation {
+ public:
+  static constexpr uint32_t kQuestionsMax = 6000;  // Python waits between them
+
+  AskingWrite(HandlePtr handle, const fuse::WriteRequest& request);
+  void ask(Lane& lane);
+  void proceed(Lane& lane) override;
+  void call_done(Lane&, Call&) override {}
+
+ private:
+  HandlePtr handle_;
+  std::vector<std::byte> payload_;
+  fuse::WriteRequest request_;
+  uint32_t questions_ = 0;
+  uint64_t question_ = 0;
+};
 
 // A WRITE that waits for its pieces.
 class WriteOperation final : public Operation, public PieceWaiter {
@@ -28,6 +52,7 @@ class WriteOperation final : public Operation, public PieceWaiter {
     uint32_t count = 0;
     bool kill_suidgid = false;
     bool sync = false;      // O_SYNC, O_DSYNC: durable before it is answered
+    bool shared = false;    // the lease is recalled: a growth is committed before the answer
   };
 
   WriteOperation(const fuse::RequestHead& head, Plan plan);

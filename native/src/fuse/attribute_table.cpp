@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace braidfs::fuse {
@@ -13,7 +14,7 @@ constexpr size_t kIno = 0, kSize = 8, kBlocks = 16, kAtime = 24, kMtime = 32, kC
 constexpr size_t kMode = 56, kNlink = 60, kUid = 64, kGid = 68, kRdev = 72;
 constexpr size_t kChangeVersion = 88, kXattrCount = 116;
 constexpr int64_t kNanoseconds = 1'000'000'000;
-constexpr uint32_t kBlockSize = 4096;
+constexpr uint32_t kBlockSize = 1u << 20;  // as fsclient/fuse/attributes.py says it
 
 template <typename T>
 T field(std::span<const std::byte> record, size_t offset) noexcept {
@@ -55,12 +56,17 @@ fuse_attr attr_of(std::span<const std::byte> record, uint64_t nodeid) noexcept {
 
 }  // namespace
 
+AttributeTable::Clock::time_point AttributeTable::end_of(const Slot& slot) const noexcept {
+  const Clock::time_point lease{Clock::duration(lease_until_.load())};
+  return slot.leased ? std::max(slot.until, lease) : slot.until;
+}
+
 bool AttributeTable::holds(const Slot& slot, uint64_t ino, Clock::time_point now) const noexcept {
-  return slot.until > now && field<uint64_t>(slot.record, kIno) == ino;
+  return end_of(slot) > now && field<uint64_t>(slot.record, kIno) == ino;
 }
 
 bool AttributeTable::put(std::span<const std::byte> record, std::chrono::milliseconds valid,
-                         Clock::time_point now) {
+                         Clock::time_point now, bool leased) {
   if (record.size() != kRecordSize) return false;
   const auto ino = field<uint64_t>(record, kIno);
   const std::scoped_lock lock(mutex(ino));
@@ -71,16 +77,39 @@ bool AttributeTable::put(std::span<const std::byte> record, std::chrono::millise
   if (newer_is_there) return true;
   std::memcpy(held.record.data(), record.data(), kRecordSize);
   held.until = now + valid;
+  held.leased = leased;
+  held.told = now;
   return true;
+}
+
+bool AttributeTable::drop(uint64_t ino, Clock::time_point now) {
+  const std::scoped_lock lock(mutex(ino));
+  Slot& held = slot(ino);
+  if (field<uint64_t>(held.record, kIno) != ino) return false;
+  held.until = {};
+  held.leased = false;
+  return now - held.told < kFresh;
+}
+
+void AttributeTable::clear() {
+  for (size_t group = 0; group < kGroupCount; ++group) {
+    const std::scoped_lock lock(groups_[group]);
+    for (size_t index = group; index < kSlotCount; index += kGroupCount) {
+      slots_[index].until = {};
+      slots_[index].leased = false;
+    }
+  }
 }
 
 std::optional<fuse_attr_out> AttributeTable::getattr(uint64_t ino, uint64_t nodeid,
                                                      Clock::time_point now) {
   const std::scoped_lock lock(mutex(ino));
-  const Slot& held = slot(ino);
-  if (!holds(held, ino, now) || !S_ISDIR(field<uint32_t>(held.record, kMode))) return std::nullopt;
+  Slot& held = slot(ino);
+  if (!holds(held, ino, now)) return std::nullopt;
+  held.told = now;
+  if (!held.leased && !S_ISDIR(field<uint32_t>(held.record, kMode))) return std::nullopt;
   fuse_attr_out out{};
-  const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(held.until - now).count();
+  const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(end_of(held) - now).count();
   out.attr_valid = static_cast<uint64_t>(left / kNanoseconds);
   out.attr_valid_nsec = static_cast<uint32_t>(left % kNanoseconds);
   out.attr = attr_of(held.record, nodeid);

@@ -4,9 +4,10 @@
 // new file whose answers the reply to the CREATE already told.
 //
 // A record is believed until its deadline (the mount's attr_timeout counted from when Python put
-// it), and a newer change_version replaces an older one, never the other way round. Regular files
-// are put too, but GETATTR is answered for directories only: the size and time of a file that is
-// written belong to the lanes. Bounded: a slot for each hash, a later inode takes an earlier one's.
+// it) or, put under a META lease, for as long as the session's leases last; a newer change_version
+// replaces an older one, never the other way round. Files not under a lease are put too, but GETATTR
+// is answered for directories only; never for a file that lanes have written to (the caller knows).
+// Bounded: a slot for each hash, a later inode takes an earlier one's.
 // ANY THREAD; one mutex per group of slots.
 #pragma once
 #include <linux/fuse.h>
@@ -31,8 +32,19 @@ class AttributeTable {
 
   AttributeTable() : slots_(kSlotCount) {}
 
-  // record: docs/INTERFACES.md section 1; false when it has another size.
-  bool put(std::span<const std::byte> record, std::chrono::milliseconds valid, Clock::time_point now);
+  static constexpr std::chrono::milliseconds kFresh{1000};
+
+  // Leases last until then; called with each renewal.
+  void believe(Clock::time_point until) noexcept { lease_until_.store(until.time_since_epoch().count()); }
+
+  // record: docs/INTERFACES.md section 1; false when it has another size. leased: a META lease is
+  // held on it.
+  bool put(std::span<const std::byte> record, std::chrono::milliseconds valid, Clock::time_point now,
+           bool leased = false);
+  // The lease is recalled, or what is known became wrong. True when it was told a moment ago
+  // (kFresh): the process that asked may still be about to take the answer.
+  bool drop(uint64_t ino, Clock::time_point now = Clock::now());
+  void clear();
 
   // The body of a GETATTR reply with `nodeid` as its number; nothing when Python must be asked.
   std::optional<fuse_attr_out> getattr(uint64_t ino, uint64_t nodeid, Clock::time_point now);
@@ -45,17 +57,21 @@ class AttributeTable {
   struct Slot {
     std::array<std::byte, kRecordSize> record;
     Clock::time_point until;  // the epoch: empty
+    bool leased;              // believed while leases last
+    Clock::time_point told;   // put or answered last
   };
-  static constexpr size_t kSlotCount = 1u << 14;
+  static constexpr size_t kSlotCount = 1u << 17;
   static constexpr size_t kGroupCount = 64;
 
   std::mutex& mutex(uint64_t ino) noexcept { return groups_[ino % kGroupCount]; }
   Slot& slot(uint64_t ino) noexcept { return slots_[ino % kSlotCount]; }
+  Clock::time_point end_of(const Slot& slot) const noexcept;
   bool holds(const Slot& slot, uint64_t ino, Clock::time_point now) const noexcept;
 
   std::array<std::mutex, kGroupCount> groups_;  // a slot's inodes share their group
   std::vector<Slot> slots_;                     // guarded by groups_
   std::atomic<uint64_t> answered_{0};
+  std::atomic<Clock::rep> lease_until_{0};
 };
 
 }  // namespace braidfs::fuse

@@ -2,11 +2,13 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <iterator>
 #include <string>
 
 #include "fuse/init.h"
@@ -242,13 +244,25 @@ BridgeCounts Bridge::counts() const {
   return counts_;
 }
 
+void Bridge::notify_behind(std::vector<Notification> batch) {
+  const std::scoped_lock lock(mu_);
+  std::move(batch.begin(), batch.end(), std::back_inserter(behind_));
+  wake();
+}
+
 void Bridge::run() {
   bool connected = true;
   while (!stopping_) {
     bool waiting;
+    std::vector<Notification> behind;
     {
       const std::scoped_lock lock(mu_);
       waiting = !queue_.empty() || !forgets_.empty();
+      behind.swap(behind_);
+    }
+    if (!behind.empty()) {
+      connected = receive_behind(std::move(behind)) && connected;
+      continue;
     }
     std::array<pollfd, 2> fds{{{wakeup_.get(), POLLIN, 0},
                                {connected ? socket_.get() : -1,
@@ -271,6 +285,22 @@ bool Bridge::receive() {
     take_answer({answer_.data(), static_cast<size_t>(length)});
   }
   return true;
+}
+
+// Everything that was in the socket first, then the notifications.
+bool Bridge::receive_behind(std::vector<Notification> batch) {
+  int bytes = 0;
+  bool connected = ::ioctl(socket_.get(), FIONREAD, &bytes) == 0;
+  while (connected && bytes > 0) {
+    const ssize_t length = ::recv(socket_.get(), answer_.data(), answer_.size(), MSG_DONTWAIT);
+    if (length < 0 && errno == EINTR) continue;
+    connected = length > 0 || (length < 0 && errno == EAGAIN);
+    if (length <= 0) break;
+    take_answer({answer_.data(), static_cast<size_t>(length)});
+    bytes -= static_cast<int>(length);
+  }
+  notifier_.push(std::move(batch));
+  return connected;
 }
 
 void Bridge::take_answer(std::span<std::byte> answer) {

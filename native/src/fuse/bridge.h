@@ -66,6 +66,9 @@ class Bridge final : public UpcallSink {
   void flushed(const FlushRequest& request, int error);
   // Python's answer to a call. ANY THREAD. False when no call has that slot (any more).
   bool answer(uint32_t slot, int error, std::span<const std::byte> body);
+  // ANY THREAD. To the notifier, behind every answer that pyfuse3 has written until now: what the
+  // kernel is told by such an answer must not come after the notification that makes it void.
+  void notify_behind(std::vector<Notification> batch);
 
   const SlotTable& slots() const noexcept { return slots_; }
   BridgeCounts counts() const;
@@ -80,6 +83,7 @@ class Bridge final : public UpcallSink {
   bool deliver(const Message& message);
   void run();
   bool receive();
+  bool receive_behind(std::vector<Notification> batch);
   void take_answer(std::span<std::byte> answer);
   void flush();
   bool flush_forgets();
@@ -103,6 +107,7 @@ class Bridge final : public UpcallSink {
   std::deque<Bytes> queue_;                         // guarded by mu_
   size_t queue_bytes_ = 0;                          // guarded by mu_
   std::unordered_map<uint64_t, uint64_t> forgets_;  // guarded by mu_: nodeid to lookups
+  std::vector<Notification> behind_;                // guarded by mu_: see notify_behind()
   BridgeCounts counts_;                             // guarded by mu_
 };
 

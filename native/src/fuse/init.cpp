@@ -25,7 +25,7 @@ constexpr uint64_t kNeeded = FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_DONT_MASK 
 constexpr uint64_t kWanted = kNeeded | FUSE_ASYNC_DIO | FUSE_PARALLEL_DIROPS |
                              FUSE_HANDLE_KILLPRIV_V2 | FUSE_CACHE_SYMLINKS |
                              FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS | FUSE_INIT_EXT |
-                             kDirectIoAllowMmap | kHasResend;
+                             kDirectIoAllowMmap | kHasResend | kHasExpireOnly;
 
 // What libfuse may believe the kernel can do. MAX_PAGES is held back: it would make each of
 // pyfuse3's thousands of tasks allocate a buffer of 1 MiB instead of 132 KiB.

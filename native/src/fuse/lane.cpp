@@ -133,30 +133,62 @@ void Lane::handle(std::span<const std::byte> bytes) {
 bool Lane::answered(const UpcallRequest& request) {
   const RequestHead& head = request.head;
   const uint64_t ino = head.nodeid == FUSE_ROOT_ID ? parts_.root_ino : head.nodeid;
-  if (request.opcode == FUSE_GETATTR) return getattr_answered(head, ino);
-  const int error = known_error(request, ino);
-  if (error != 0) parts_.channels.reply_error(context_.index, head.unique, error);
-  return error != 0;
+  switch (request.opcode) {
+    case FUSE_GETATTR: return getattr_answered(head, ino);
+    case FUSE_GETXATTR: return getxattr_answered(request, ino);
+    case FUSE_LOOKUP: return lookup_answered(request, ino);
+    default: return false;
+  }
 }
 
+// Looks whether lanes are ahead before it looks into the table: what they wrote until then is there.
 bool Lane::getattr_answered(const RequestHead& head, uint64_t ino) {
+  if (parts_.data.is_ahead(ino)) return false;
   const auto known = parts_.attributes.getattr(ino, head.nodeid, AttributeTable::Clock::now());
   if (!known) return false;
   parts_.channels.reply_body(context_.index, head.unique, std::as_bytes(std::span(&*known, 1)));
   return true;
 }
 
-int Lane::known_error(const UpcallRequest& request, uint64_t ino) {
-  const auto now = AttributeTable::Clock::now();
-  if (request.opcode == FUSE_GETXATTR) {
-    if (asks_for_virtual_xattr(request)) return 0;
-    return parts_.attributes.is_bare(ino, now) ? ENODATA : 0;
-  }
-  if (request.opcode != FUSE_LOOKUP) return 0;
+bool Lane::getxattr_answered(const UpcallRequest& request, uint64_t ino) {
+  if (asks_for_virtual_xattr(request)) return false;
+  if (!parts_.attributes.is_bare(ino, AttributeTable::Clock::now())) return false;
+  parts_.channels.reply_error(context_.index, request.head.unique, ENODATA);
+  return true;
+}
+
+bool Lane::lookup_answered(const UpcallRequest& request, uint64_t parent) {
   const auto name = request.bytes.subspan(sizeof(fuse_in_header));  // parsed: ends with NUL
   const std::string_view text(reinterpret_cast<const char*>(name.data()), name.size() - 1);
-  if (text.size() > kNameLengthMax) return 0;
-  return parts_.complete.is_absent(ino, text, now) ? ENOENT : 0;
+  if (text.size() > kNameLengthMax || text == "." || text == "..") return false;
+  const auto now = AttributeTable::Clock::now();
+  return parts_.dentries.find(parent, text, now, [&](const DentryTable::Found& found) {
+    return answer_name(request.head, found, now);
+  });
+}
+
+// An absent name with a time is an entry of node 0, one without is an error.
+bool Lane::answer_name(const RequestHead& head, const DentryTable::Found& found,
+                       AttributeTable::Clock::time_point now) {
+  fuse_entry_out out{};
+  if (found.kind == DentryTable::Found::Kind::kAbsent) {
+    if (found.valid.count() == 0) {
+      parts_.channels.reply_error(context_.index, head.unique, ENOENT);
+      return true;
+    }
+  } else {
+    if (parts_.data.is_ahead(found.ino)) return false;
+    const auto known = parts_.attributes.getattr(found.ino, found.ino, now);
+    if (!known) return false;
+    out.nodeid = found.ino;
+    out.attr_valid = known->attr_valid;
+    out.attr_valid_nsec = known->attr_valid_nsec;
+    out.attr = known->attr;
+  }
+  out.entry_valid = static_cast<uint64_t>(found.valid.count() / 1'000'000'000);
+  out.entry_valid_nsec = static_cast<uint32_t>(found.valid.count() % 1'000'000'000);
+  parts_.channels.reply_body(context_.index, head.unique, std::as_bytes(std::span(&out, 1)));
+  return true;
 }
 
 void Lane::interrupted(const InterruptRequest& request) {

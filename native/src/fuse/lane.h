@@ -18,7 +18,7 @@
 #include "fuse/attribute_table.h"
 #include "fuse/channels.h"
 #include "fuse/closing_table.h"
-#include "fuse/complete_table.h"
+#include "fuse/dentry_table.h"
 #include "fuse/parse.h"
 #include "fuse/request.h"
 #include "net/event_loop.h"
@@ -43,7 +43,7 @@ struct LaneParts {
   DataHandler& data;
   UpcallSink& upcalls;
   AttributeTable& attributes;
-  CompleteTable& complete;
+  DentryTable& dentries;
   ClosingTable& closing;
   uint64_t root_ino;                 // what Python calls nodeid 1
   std::function<void()> unmounted;  // called on the lane, once for each lane
@@ -84,8 +84,10 @@ class Lane {
   // True when a table knew the answer and it was sent.
   bool answered(const UpcallRequest& request);
   bool getattr_answered(const RequestHead& head, uint64_t ino);
-  // The errno that a table knows for this request, or 0.
-  int known_error(const UpcallRequest& request, uint64_t ino);
+  bool getxattr_answered(const UpcallRequest& request, uint64_t ino);
+  bool lookup_answered(const UpcallRequest& request, uint64_t parent);
+  bool answer_name(const RequestHead& head, const DentryTable::Found& found,
+                   AttributeTable::Clock::time_point now);
 
   LaneContext context_;
   LaneParts parts_;

@@ -1,14 +1,20 @@
 #include "fuse/notifier.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <climits>
+#include <iterator>
 
 #include "fuse/protocol.h"
 
 namespace braidfs::fuse {
 
 namespace {
+
+constexpr uint64_t kPage = 4096;
 
 template <typename T>
 std::vector<std::byte> notification(int code, const T& body, std::string_view name, bool has_name) {
@@ -30,6 +36,36 @@ bool may_pass(int32_t code) {
 
 }  // namespace
 
+Notification Notification::of_inode(uint64_t nodeid, int64_t offset, int64_t length) {
+  const fuse_notify_inval_inode_out body{nodeid, offset, length};
+  return {notification(FUSE_NOTIFY_INVAL_INODE, body, {}, false)};
+}
+
+Notification Notification::of_entry(uint64_t parent, std::string_view name, bool expire) {
+  fuse_notify_inval_entry_out body{};
+  body.parent = parent;
+  body.namelen = static_cast<uint32_t>(name.size());
+  body.flags = expire ? kEntryExpireOnly : 0;
+  return {notification(FUSE_NOTIFY_INVAL_ENTRY, body, name, true)};
+}
+
+void invalidate_pages(std::vector<Notification>& batch, uint64_t nodeid, Ranges locked,
+                      uint64_t token) {
+  std::ranges::sort(locked);
+  uint64_t at = 0;
+  for (const auto& [begin, end] : locked) {
+    const uint64_t first = begin / kPage * kPage;
+    if (first > at) {
+      batch.push_back(Notification::of_inode(nodeid, static_cast<int64_t>(at),
+                                             static_cast<int64_t>(first - at)));
+    }
+    at = std::max(at, (end + kPage - 1) / kPage * kPage);
+  }
+  batch.push_back(Notification::of_inode(nodeid, static_cast<int64_t>(at), 0));
+  batch.push_back(Notification::mark(token));
+  if (at > 0) batch.push_back(Notification::of_inode(nodeid, 0, static_cast<int64_t>(at)));
+}
+
 void Notifier::start(net::UniqueFd device) {
   device_ = std::move(device);
   stopping_ = false;
@@ -40,8 +76,14 @@ void Notifier::start(net::UniqueFd device) {
 bool Notifier::stop_within(int wait_ms) {
   std::unique_lock lock(mu_);
   stopping_ = true;
-  queue_.clear();
+  std::deque<Notification> dropped;
+  dropped.swap(queue_);
   changed_.notify_all();
+  lock.unlock();
+  for (const Notification& mark : dropped) {
+    if (mark.bytes.empty()) passed_(mark.token);
+  }
+  lock.lock();
   return changed_.wait_for(lock, std::chrono::milliseconds(wait_ms), [this] { return ended_; });
 }
 
@@ -52,7 +94,7 @@ void Notifier::stop() {
   device_.reset();
 }
 
-int Notifier::push(Bytes notification) {
+int Notifier::push_one(Notification notification) {
   const std::scoped_lock lock(mu_);
   if (stopping_) return 0;
   if (queue_.size() >= kQueueMax) return -EAGAIN;
@@ -61,21 +103,65 @@ int Notifier::push(Bytes notification) {
   return 0;
 }
 
+void Notifier::push(std::vector<Notification> batch) {
+  {
+    const std::scoped_lock lock(mu_);
+    if (!stopping_) {
+      std::move(batch.begin(), batch.end(), std::back_inserter(queue_));
+      changed_.notify_all();
+      return;
+    }
+  }
+  for (const Notification& mark : batch) {
+    if (mark.bytes.empty()) passed_(mark.token);
+  }
+}
+
 int Notifier::invalidate_inode(uint64_t nodeid, int64_t offset, int64_t length) {
-  const fuse_notify_inval_inode_out body{nodeid, offset, length};
-  return push(notification(FUSE_NOTIFY_INVAL_INODE, body, {}, false));
+  return push_one(Notification::of_inode(nodeid, offset, length));
 }
 
 int Notifier::invalidate_entry(uint64_t parent, std::string_view name) {
   if (name.empty() || name.size() > NAME_MAX) return -EINVAL;
-  const fuse_notify_inval_entry_out body{parent, static_cast<uint32_t>(name.size()), 0};
-  return push(notification(FUSE_NOTIFY_INVAL_ENTRY, body, name, true));
+  return push_one(Notification::of_entry(parent, name, false));
 }
 
 int Notifier::forward(std::span<const std::byte> bytes) {
   const auto header = load<fuse_out_header>(bytes);
   if (!header || bytes.size() > kBytesMax || !may_pass(header->error)) return -EINVAL;
-  return push(Bytes(bytes.begin(), bytes.end()));
+  return push_one({std::vector<std::byte>(bytes.begin(), bytes.end())});
+}
+
+int Notifier::advance_epoch() noexcept {
+  fuse_out_header header{};
+  header.len = sizeof(header);
+  header.error = kNotifyIncEpoch;
+  const ssize_t written = ::write(device_.get(), &header, sizeof(header));
+  if (written < 0) return -errno;
+  sent_.fetch_add(1, std::memory_order_relaxed);
+  return 0;
+}
+
+// ENOENT: the kernel does not know that inode or name, so there is nothing to invalidate.
+void Notifier::send(const Notification& notification) {
+  if (notification.bytes.empty()) return passed_(notification.token);
+  const ssize_t written = write_patiently(notification);
+  (written >= 0 || errno == ENOENT ? sent_ : failed_).fetch_add(1, std::memory_order_relaxed);
+}
+
+ssize_t Notifier::write_patiently(const Notification& notification) {
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (true) {
+    const ssize_t written =
+        ::write(device_.get(), notification.bytes.data(), notification.bytes.size());
+    if (written >= 0 || errno != ENOENT || !notification.patient) return written;
+    std::unique_lock lock(mu_);
+    changed_.wait_for(lock, std::chrono::milliseconds(1), [this] { return stopping_; });
+    if (stopping_ || std::chrono::steady_clock::now() > end) {
+      errno = ENOENT;
+      return -1;
+    }
+  }
 }
 
 void Notifier::run() {
@@ -85,12 +171,10 @@ void Notifier::run() {
       changed_.wait(lock);
       continue;
     }
-    const Bytes next = std::move(queue_.front());
+    const Notification next = std::move(queue_.front());
     queue_.pop_front();
     lock.unlock();
-    const ssize_t written = ::write(device_.get(), next.data(), next.size());
-    // ENOENT: the kernel does not know that inode or name, so there is nothing to invalidate.
-    (written >= 0 || errno == ENOENT ? sent_ : failed_).fetch_add(1, std::memory_order_relaxed);
+    send(next);
     lock.lock();
   }
   ended_ = true;

@@ -17,6 +17,11 @@ static_assert(sizeof(fuse_write_in) == 40 && sizeof(fuse_read_in) == 40);
 // Bits of the 64-bit INIT flags (flags | flags2 << 32).
 inline constexpr uint64_t kDirectIoAllowMmap = 1ULL << 36;
 inline constexpr uint64_t kHasResend = 1ULL << 39;
+inline constexpr uint64_t kHasExpireOnly = 1ULL << 35;
+
+// Kinds and flags of notifications.
+inline constexpr int kNotifyIncEpoch = 8;         // Linux 6.16: every dentry is looked up again
+inline constexpr uint32_t kEntryExpireOnly = 1;   // Linux 6.2: a dentry in use stays, to be looked up
 
 // open_flags of fuse_open_out.
 inline constexpr uint32_t kFopenDirectIo = 1u << 0;

@@ -33,6 +33,8 @@ struct RequestHead {
   uint32_t pid = 0;
 };
 
+inline constexpr uint32_t kReadLockOwner = 1u << 1;  // a read(2) on a direct handle: fills no page
+
 struct ReadRequest {
   RequestHead head;
   uint64_t fh = 0;
@@ -99,6 +101,9 @@ class DataHandler {
   virtual void release(LaneContext& lane, const ReleaseRequest& request) = 0;
   virtual void fsync(LaneContext& lane, const FsyncRequest& request) = 0;
 
+  // Lanes know more of this file's size and times than what was told of it last. ANY THREAD.
+  virtual bool is_ahead(uint64_t /*ino*/) { return false; }
+
   // The caller of `unique` was interrupted; the request may wait on another lane than this one.
   // True when it is known here (it was or will be answered, EINTR if nothing was done yet); false
   // when it is not: the kernel is told to ask again.
@@ -135,6 +140,8 @@ class SessionObserver {
   virtual void called(uint32_t slot, const RequestHead& head, uint32_t opcode,
                       std::span<const std::byte> body, int outcome) = 0;
   virtual void unmounted() = 0;
+  // A mark among the notifications was reached: all before it have reached the kernel.
+  virtual void notified(uint64_t /*token*/) {}
   virtual void log(int level, std::string_view text) = 0;  // 10 debug, 20 info, 30 warning, 40 error
 };
 

@@ -50,7 +50,10 @@ int set_nonblocking(int fd) {
 }  // namespace
 
 FuseSession::FuseSession(const InitSettings& settings, SessionObserver& observer, CloneDevice clone)
-    : settings_(settings), observer_(observer), clone_(std::move(clone)) {}
+    : settings_(settings),
+      observer_(observer),
+      clone_(std::move(clone)),
+      notifier_([this](uint64_t token) { observer_.notified(token); }) {}
 
 int FuseSession::mount(const MountRequest& request) {
   if (device_) return -EALREADY;
@@ -102,7 +105,7 @@ int FuseSession::attach_lanes(DataHandler& data, std::span<net::EventLoop* const
   for (Channel channel = 0; channel < loops.size(); ++channel) {
     lanes_.push_back(std::make_unique<Lane>(channel, settings_.max_write,
                                             LaneParts{*channels_, data, upcalls, attributes_,
-                                                      complete_, closing_, root_ino_, unmounted}));
+                                                      dentries_, closing_, root_ino_, unmounted}));
     const int attached = lanes_.back()->attach(*loops[channel]);
     if (attached != 0) return attached;
   }
@@ -179,6 +182,33 @@ int FuseSession::invalidate_entry(uint64_t parent, std::string_view name) {
   return notifier_.invalidate_entry(nodeid(parent), name);
 }
 
+size_t FuseSession::lease_drop(uint64_t token, uint64_t ino, uint32_t facets, Ranges locked) {
+  const bool expire = (negotiated_.flags & kHasExpireOnly) != 0;
+  std::vector<Notification> batch;
+  size_t names = 0;
+  if ((facets & kFacetEntries) != 0) {
+    for (const std::string& name : dentries_.drop(ino, DentryTable::Clock::now())) {
+      batch.push_back(Notification::of_entry(nodeid(ino), name, expire));
+      ++names;
+    }
+  }
+  if ((facets & kFacetMeta) != 0) {
+    batch.push_back(Notification::of_inode(nodeid(ino), -1, 0));
+    batch.back().patient = attributes_.drop(ino);
+  }
+  if ((facets & kFacetData) != 0) {
+    invalidate_pages(batch, nodeid(ino), std::move(locked), token);
+  } else {
+    batch.push_back(Notification::mark(token));
+  }
+  if (bridge_) {
+    bridge_->notify_behind(std::move(batch));
+  } else {
+    notifier_.push(std::move(batch));
+  }
+  return names;
+}
+
 std::vector<std::pair<std::string, uint64_t>> FuseSession::counters() const {
   std::vector<std::pair<std::string, uint64_t>> all{
       {"fuse_notifications", notifier_.sent()},
@@ -188,6 +218,7 @@ std::vector<std::pair<std::string, uint64_t>> FuseSession::counters() const {
   for (const auto& lane : lanes_) malformed += lane->malformed();
   all.emplace_back("fuse_requests_malformed", malformed);
   all.emplace_back("attributes_answered", attributes_.answered());
+  all.emplace_back("names_known", dentries_.names());
   if (channels_) {
     all.emplace_back("fuse_answers", channels_->sent());
     all.emplace_back("fuse_answers_void", channels_->void_answers());

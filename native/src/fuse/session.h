@@ -19,7 +19,7 @@
 #include "fuse/bridge.h"
 #include "fuse/channels.h"
 #include "fuse/closing_table.h"
-#include "fuse/complete_table.h"
+#include "fuse/dentry_table.h"
 #include "fuse/init.h"
 #include "fuse/lane.h"
 #include "fuse/mount.h"
@@ -29,6 +29,11 @@
 #include "net/unique_fd.h"
 
 namespace braidfs::fuse {
+
+// Facets of a lease as one recall names them: those of docs/INTERFACES.md section 7.
+inline constexpr uint32_t kFacetMeta = 1;
+inline constexpr uint32_t kFacetEntries = 2;
+inline constexpr uint32_t kFacetData = 4;
 
 class FuseSession final : public Replier {
  public:
@@ -76,9 +81,16 @@ class FuseSession final : public Replier {
   int invalidate_inode(uint64_t ino, int64_t offset, int64_t length);
   int invalidate_entry(uint64_t parent, std::string_view name);
 
+  // ANY THREAD, after start(). A lease is lost: these tables forget what was known under it and the
+  // kernel is told to; observer.notified(token) when it has been, and whatever was notified before.
+  // Returns how many names it believed. locked: see invalidate_pages().
+  size_t lease_drop(uint64_t token, uint64_t ino, uint32_t facets, Ranges locked = {});
+  // Makes the kernel ask again for every name, past notifications that wait. 0 or -errno.
+  int advance_epoch() noexcept { return notifier_.advance_epoch(); }
+
   // What Python learned and lanes may answer from.
   AttributeTable& attributes() noexcept { return attributes_; }
-  CompleteTable& complete() noexcept { return complete_; }
+  DentryTable& dentries() noexcept { return dentries_; }
 
   const Negotiated& negotiated() const noexcept { return negotiated_; }
   std::vector<std::pair<std::string, uint64_t>> counters() const;
@@ -102,7 +114,7 @@ class FuseSession final : public Replier {
   std::unique_ptr<Channels> channels_;
   Notifier notifier_;
   AttributeTable attributes_;
-  CompleteTable complete_;
+  DentryTable dentries_;
   ClosingTable closing_;
   std::unique_ptr<Bridge> bridge_;
   std::vector<std::unique_ptr<Lane>> lanes_;

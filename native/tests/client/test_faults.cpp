@@ -366,7 +366,7 @@ TEST(Commits, DroppedInodeGoesOnceNothingHoldsIt) {
   EXPECT_EQ(rig.fsync(kFh), 0);
   EXPECT_EQ(rig.release(kFh), 0);
   rig.core->inode_drop(Rig::kIno);
-  const auto gone = [&] { return !rig.core->handle_put(9, Rig::kIno, 0); };
+  const auto gone = [&] { return !rig.core->handle_put(9, Rig::kIno, 0, false); };
   for (int tries = 0; tries < 1000 && !gone(); ++tries) {  // a lane still looks at its age
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     rig.start_release(9);

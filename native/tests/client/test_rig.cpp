@@ -186,7 +186,7 @@ Bytes Rig::capability() const {
 
 void Rig::open(uint64_t fh, uint32_t flags, uint64_t size, uint64_t durable_stripes) {
   core->inode_put(attributes(size), layout(0, durable_stripes), capability());
-  core->handle_put(fh, kIno, flags);
+  core->handle_put(fh, kIno, flags, false);
 }
 
 void Rig::on_lane(uint32_t lane, std::function<void(fuse::LaneContext&)> task) {
@@ -265,7 +265,7 @@ bool Rig::interrupt(uint64_t unique) {
 }
 
 int64_t Rig::drain(bool sync) {
-  core->drain(1, kIno, sync);
+  core->drain(1, kIno, sync, false);
   return wait_event(EventKind::kDone).a;
 }
 

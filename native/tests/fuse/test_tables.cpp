@@ -5,7 +5,9 @@
 #include <cstring>
 
 #include "fuse/attribute_table.h"
-#include "fuse/complete_table.h"
+#include "fuse/dentry_table.h"
+#include "fuse/notifier.h"
+#include "fuse/protocol.h"
 
 namespace braidfs::fuse {
 namespace {
@@ -58,30 +60,124 @@ TEST(AttributeTable, ExtendedAttributesAreAskedFor) {
   EXPECT_FALSE(table.put(std::span<const std::byte>(), milliseconds(1), kNow));
 }
 
-TEST(CompleteTable, OnlyNamesNeverAddedAreAbsent) {
-  CompleteTable table;
-  EXPECT_FALSE(table.is_absent(5, "a", kNow));
-  table.put(5, kNow + milliseconds(10));
-  EXPECT_TRUE(table.is_absent(5, "a", kNow));
-  table.add(5, "a");
-  EXPECT_FALSE(table.is_absent(5, "a", kNow));
-  EXPECT_TRUE(table.is_absent(5, "b", kNow));
-  EXPECT_FALSE(table.is_absent(5, "b", kNow + milliseconds(10)));
+using Kind = DentryTable::Found::Kind;
+
+// What is known of a name, answered or not.
+DentryTable::Found found(DentryTable& table, uint64_t directory, std::string_view name,
+                         DentryTable::Clock::time_point now = kNow, bool answer = true) {
+  DentryTable::Found seen;
+  table.find(directory, name, now, [&](const DentryTable::Found& entry) {
+    seen = entry;
+    return answer;
+  });
+  return seen;
 }
 
-TEST(CompleteTable, AForgottenDirectoryIsNotCompleteAgain) {
-  CompleteTable table;
-  table.put(5, kNow + milliseconds(10));
-  table.drop(5);
+TEST(AttributeTable, UnderALeaseFilesAreAnsweredUntilLeasesEnd) {
+  AttributeTable table;
+  table.put(record_of(8, S_IFREG | 0644, 1), milliseconds(0), kNow, true);
+  EXPECT_FALSE(table.getattr(8, 8, kNow));
+  table.believe(kNow + milliseconds(10));
+  EXPECT_TRUE(table.getattr(8, 8, kNow));
+  EXPECT_FALSE(table.getattr(8, 8, kNow + milliseconds(10)));
+  table.believe(kNow + milliseconds(20));
+  EXPECT_TRUE(table.getattr(8, 8, kNow + milliseconds(10)));
+  table.drop(8);
+  EXPECT_FALSE(table.getattr(8, 8, kNow));
+}
+
+TEST(DentryTable, InACompleteDirectoryOnlyNamesNeverPutAreAbsent) {
+  DentryTable table;
+  EXPECT_EQ(found(table, 5, "a").kind, Kind::kUnknown);
+  table.complete(5, kNow + milliseconds(10));
+  EXPECT_EQ(found(table, 5, "a").kind, Kind::kAbsent);
+  table.unsure(5, "a");
+  EXPECT_EQ(found(table, 5, "a").kind, Kind::kUnknown);
+  EXPECT_EQ(found(table, 5, "b").kind, Kind::kAbsent);
+  EXPECT_EQ(found(table, 5, "b", kNow + milliseconds(10)).kind, Kind::kUnknown);
+}
+
+TEST(DentryTable, ADroppedDirectoryIsNotCompleteAgain) {
+  DentryTable table;
+  table.complete(5, kNow + milliseconds(10));
+  table.drop(5, kNow);
   table.extend(5, kNow + milliseconds(20));
-  EXPECT_FALSE(table.is_absent(5, "a", kNow));
+  EXPECT_EQ(found(table, 5, "a").kind, Kind::kUnknown);
 }
 
-TEST(CompleteTable, TooManyNamesForgetTheDirectory) {
-  CompleteTable table;
-  table.put(5, kNow + milliseconds(10));
-  for (size_t name = 0; name <= CompleteTable::kNamesMax; ++name) table.add(5, std::to_string(name));
-  EXPECT_FALSE(table.is_absent(5, "absent", kNow));
+TEST(DentryTable, TooManyNamesEndCompleteness) {
+  DentryTable table;
+  table.complete(5, kNow + milliseconds(10));
+  for (size_t name = 0; name <= DentryTable::kNamesMax; ++name) table.unsure(5, std::to_string(name));
+  EXPECT_EQ(found(table, 5, "absent").kind, Kind::kUnknown);
+}
+
+TEST(DentryTable, UnderALeaseNamesAreKnownUntilLeasesEnd) {
+  DentryTable table;
+  table.lease(5, kNow);
+  EXPECT_TRUE(table.put(5, "there", 77));
+  EXPECT_TRUE(table.put(5, "absent", 0));
+  EXPECT_EQ(found(table, 5, "there").kind, Kind::kUnknown);
+  table.believe(kNow + milliseconds(10));
+  EXPECT_EQ(found(table, 5, "there").kind, Kind::kPresent);
+  EXPECT_EQ(found(table, 5, "there").ino, 77u);
+  EXPECT_EQ(found(table, 5, "there").valid, milliseconds(10));
+  EXPECT_EQ(found(table, 5, "absent").kind, Kind::kAbsent);
+  EXPECT_EQ(found(table, 5, "never told").kind, Kind::kUnknown);
+  EXPECT_EQ(found(table, 5, "there", kNow + milliseconds(10)).kind, Kind::kUnknown);
+}
+
+TEST(DentryTable, ARecallNamesWhatTheKernelWasTold) {
+  DentryTable table;
+  table.believe(kNow + milliseconds(1000));
+  table.lease(5, kNow);
+  table.put(5, "told", 77);
+  table.unsure(5, "only asked");
+  EXPECT_EQ(table.drop(5, kNow), std::vector<std::string>{"told"});
+  EXPECT_EQ(found(table, 5, "told").kind, Kind::kUnknown);
+  EXPECT_EQ(table.names(), 0u);
+  EXPECT_FALSE(table.put(5, "without a lease", 78));
+}
+
+TEST(DentryTable, AContendedDirectoryTellsTheKernelNothing) {
+  DentryTable table;
+  table.believe(kNow + std::chrono::hours(1));
+  table.lease(5, kNow);
+  table.drop(5, kNow);
+  table.lease(5, kNow + milliseconds(1));
+  EXPECT_FALSE(table.put(5, "name", 77));
+  EXPECT_EQ(found(table, 5, "name").kind, Kind::kPresent);
+  EXPECT_EQ(found(table, 5, "name").valid, milliseconds(0));
+  EXPECT_TRUE(table.drop(5, kNow + milliseconds(2)).empty());
+  table.lease(5, kNow + DentryTable::kContended + milliseconds(3));
+  EXPECT_TRUE(table.put(5, "name", 77));
+}
+
+// ---- pages ----
+
+// offset and length of an INVAL_INODE; {-1, token} of a mark.
+std::pair<int64_t, int64_t> range_of(const Notification& notification) {
+  if (notification.bytes.empty()) return {-1, static_cast<int64_t>(notification.token)};
+  fuse_notify_inval_inode_out body;
+  std::memcpy(&body, notification.bytes.data() + sizeof(fuse_out_header), sizeof(body));
+  return {body.off, body.len};
+}
+
+std::vector<std::pair<int64_t, int64_t>> ranges_of(Ranges locked) {
+  std::vector<Notification> batch;
+  invalidate_pages(batch, 7, std::move(locked), 5);
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  for (const Notification& notification : batch) ranges.push_back(range_of(notification));
+  return ranges;
+}
+
+TEST(Pages, ThoseThatMayBeLockedComeBehindTheMark) {
+  using Pairs = std::vector<std::pair<int64_t, int64_t>>;
+  EXPECT_EQ(ranges_of({}), (Pairs{{0, 0}, {-1, 5}}));
+  EXPECT_EQ(ranges_of({{9000, 9010}}), (Pairs{{0, 8192}, {12288, 0}, {-1, 5}, {0, 12288}}));
+  EXPECT_EQ(ranges_of({{20000, 20001}, {0, 100}}),
+            (Pairs{{4096, 12288}, {20480, 0}, {-1, 5}, {0, 20480}}));
+  EXPECT_EQ(ranges_of({{0, 8192}, {100, 200}}), (Pairs{{8192, 0}, {-1, 5}, {0, 8192}}));
 }
 
 }  // namespace

@@ -6,6 +6,9 @@ from typing import Any, TypeVar, cast
 
 import trio
 
+from fsclient.fs.filesystem import FileSystem
+from fsclient.leases.holder import Leases
+from fsclient.leases.table import KnownLimit
 from fscommon.errors import FsError
 from fscommon.layout.attributes import Attributes
 from fscommon.wire.codec import encode
@@ -26,6 +29,11 @@ def layout(file_id: int) -> bytes:
     return struct.pack("<BBHIQIIQI", 1, 1, 1, 1 << 20, file_id, 0, 0, 0, 7)
 
 
+def make_fs(meta: Any, lanes: Any, log: Callable[[str], None], **times: float) -> FileSystem:
+    """A file system over fakes; the metaserver grants no leases unless a test switches them on."""
+    return FileSystem(meta, lanes, Leases(lanes, trio.current_time), log, **times)
+
+
 class FakeMetadata:
     """Answers each op with what a test put into `answers`: a message, an FsError, or a function of
     the request. Replies to post() wait until deliver_all()."""
@@ -37,7 +45,7 @@ class FakeMetadata:
         self.waiting: list[Callable[[], None]] = []
         self.is_ready = True
 
-    async def call(self, op: Op, message: object, reply: type[T]) -> T:
+    async def call(self, op: Op, message: object, reply: type[T], *, urgent: bool = False) -> T:
         await trio.lowlevel.checkpoint()
         answer = self._answer(op, message)
         if isinstance(answer, FsError):
@@ -45,7 +53,12 @@ class FakeMetadata:
         assert isinstance(answer, reply)
         return answer
 
-    def post(self, op: Op, message: object, deliver: Callable[..., None]) -> None:
+    async def answered(self, request_id: int) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def post(
+        self, op: Op, message: object, deliver: Callable[..., None], *, urgent: bool = False
+    ) -> None:
         def finish() -> None:
             answer = self._answer(op, message)
             if isinstance(answer, FsError):
@@ -58,8 +71,9 @@ class FakeMetadata:
     def post_patiently(self, op: Op, message: object, deliver: Callable[..., None]) -> None:
         self.post(op, message, deliver)
 
-    def tell(self, op: Op, message: object) -> None:
+    def tell(self, op: Op, message: object, *, urgent: bool = False) -> KnownLimit:
         self.told.append((op, message))
+        return KnownLimit(len(self.told) + 1000)
 
     def deliver_all(self) -> None:
         waiting, self.waiting = self.waiting, []
@@ -81,8 +95,15 @@ class FakeLanes:
     def __init__(self) -> None:
         self.inodes: dict[int, tuple[bytes, bytes, bytes]] = {}
         self.believed: dict[int, bytes] = {}
-        self.complete: dict[int, set[bytes]] = {}
-        self.handles: dict[int, tuple[int, int]] = {}
+        self.complete: dict[int, set[bytes]] = {}  # names that are not absent
+        self.names: dict[tuple[int, bytes], int] = {}
+        self.leased: dict[int, tuple[int, int]] = {}
+        self.dropped: list[tuple[int, int]] = []
+        self.asked: list[tuple[int, int]] = []
+        self.lost: set[int] = set()
+        self.epochs = 0
+        self.notifies = True
+        self.handles: dict[int, tuple[int, int, bool]] = {}
         self.written: dict[int, tuple[int, int, int]] = {}
         self.resized: list[int] = []
         self.drained: list[tuple[int, int, bool]] = []
@@ -99,23 +120,58 @@ class FakeLanes:
         ino = int.from_bytes(attributes[:8], "little")
         self.inodes[ino] = (attributes, layout, capability)
 
-    def attributes_put(self, attributes: bytes, valid_ms: int) -> None:
+    def attributes_put(self, attributes: bytes, valid_ms: int, leased: bool) -> None:
         self.believed[int.from_bytes(attributes[:8], "little")] = attributes
 
-    def complete_put(self, ino: int, valid_ms: int) -> None:
+    def attributes_drop(self, ino: int) -> None:
+        self.believed.pop(ino, None)
+
+    def entries_lease(self, ino: int) -> None:
+        self.leased.setdefault(ino, (0, 0))
+
+    def entries_complete(self, ino: int, valid_ms: int) -> None:
         self.complete[ino] = set()
 
-    def complete_extend(self, ino: int, valid_ms: int) -> None:
+    def entries_extend(self, ino: int, valid_ms: int) -> None:
         assert ino in self.complete
 
-    def complete_add(self, ino: int, name: bytes) -> None:
-        self.complete[ino].add(name)
+    def entry_put(self, parent: int, name: bytes, ino: int) -> bool:
+        self.names[parent, name] = ino
+        return parent in self.leased
 
-    def complete_drop(self, ino: int) -> None:
+    def entry_unsure(self, parent: int, name: bytes) -> None:
+        self.names.pop((parent, name), None)
+        if parent in self.complete:
+            self.complete[parent].add(name)
+
+    def entries_drop(self, ino: int) -> None:
         del self.complete[ino]
 
-    def complete_clear(self) -> None:
+    def leases_clear(self) -> None:
         self.complete.clear()
+
+    def lease_until(self, left_ms: int) -> None:
+        self.until_ms = left_ms
+
+    def lease_drop(self, token: int, ino: int, facets: int) -> int:
+        if facets:
+            self.dropped.append((ino, facets))
+        if token and self.notifies:
+            self._tell_done(token, 0)
+        return 0
+
+    def advance_epoch(self) -> bool:
+        self.epochs += 1
+        return True
+
+    def inode_lease(self, ino: int, flags: int, passing: int) -> None:
+        self.leased[ino] = (flags, passing)
+
+    def inode_asked(self, ino: int, error: int) -> None:
+        self.asked.append((ino, error))
+
+    def inode_lost(self, ino: int) -> bool:
+        return ino in self.lost
 
     def inode_drop(self, ino: int) -> None:
         self.inodes.pop(ino, None)
@@ -129,14 +185,16 @@ class FakeLanes:
     def inode_resize(self, attributes: bytes, layout: bytes, capability: bytes) -> None:
         self.resized.append(int.from_bytes(attributes[:8], "little"))
 
-    def handle_put(self, fh: int, ino: int, open_flags: int) -> None:
-        self.handles[fh] = (ino, open_flags)
+    def handle_put(self, fh: int, ino: int, open_flags: int, direct: bool) -> None:
+        self.handles[fh] = (ino, open_flags, direct)
 
-    def drain(self, token: int, ino: int, sync: bool) -> None:
+    def drain(self, token: int, ino: int, sync: bool, commit: bool) -> None:
         self.drained.append((token, ino, sync))
+        self._tell_done(token, self.drain_status)
+
+    def _tell_done(self, token: int, status: int) -> None:
         if self.done is not None:
-            done = self.done
-            trio.lowlevel.current_trio_token().run_sync_soon(done, token, self.drain_status)
+            trio.lowlevel.current_trio_token().run_sync_soon(self.done, token, status)
 
     def punch(self, token: int, ino: int, begin: int, end: int) -> None:
         self.punched.append((ino, begin, end))

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from fsclient.fs.complete import DIRECTORIES_MAX, CompleteDirectories
+from fsclient.leases.holder import Leases
 from fscommon.layout.attributes import Attributes, unpack_attributes
 
 from .fakes import FakeLanes
@@ -17,7 +18,9 @@ def record(ino: int, version: int) -> bytes:
 
 def made(believe_s: float = 1.0) -> tuple[FakeLanes, CompleteDirectories]:
     lanes = FakeLanes()
-    complete = CompleteDirectories(lanes, lambda: 100.0, lambda: 1000.0, believe_s)
+    complete = CompleteDirectories(
+        lanes, Leases(lanes, lambda: 100.0), lambda: 100.0, lambda: 1000.0, believe_s
+    )
     complete.made(record(7, 1), 100.0)
     return lanes, complete
 
@@ -49,9 +52,11 @@ def test_directories_of_others_are_never_complete() -> None:
 def test_belief_is_counted_from_when_the_request_left() -> None:
     told: list[int] = []
     lanes = FakeLanes()
-    lanes.complete_put = lambda ino, valid_ms: told.append(valid_ms)  # type: ignore[method-assign]
+    lanes.entries_complete = lambda ino, valid_ms: told.append(valid_ms)  # type: ignore[method-assign]
     sole_until = [1000.0]
-    complete = CompleteDirectories(lanes, lambda: 100.0, lambda: sole_until[0], 1.0)
+    complete = CompleteDirectories(
+        lanes, Leases(lanes, lambda: 100.0), lambda: 100.0, lambda: sole_until[0], 1.0
+    )
     complete.made(record(7, 1), 99.5)
     complete.made(record(8, 1), 90.0)
     sole_until[0] = 100.0625

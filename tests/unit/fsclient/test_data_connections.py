@@ -68,18 +68,23 @@ class World:
         gid = Gid(1, ipaddress.IPv6Address("::ffff:10.0.0.1"), GidKind.ROCE_V2_IPV4)
         self.ports = [Port("mlx5_0", 1, True, True, 100.0, -1, (gid,))]
         self.refusal = ""
+        self.greeted: Callable[[], None] = lambda: None
         self.purposes: list[str] = []
         monkeypatch.setattr("fscommon.net.rails.find_ports", lambda: list(self.ports))
         monkeypatch.setattr("fsclient.data_connections.agree", self._agree)
         self.lanes = FakeLanes()
         self.rails = Rails(self.lanes, RdmaSettings(transport), Log("rdma"))
         self.rails.refresh()
-        self.data = DataConnections(self.lanes, self._connect, "c", lambda: 9, self.rails)
+        self.session = 9
+        self.data = DataConnections(
+            self.lanes, self._connect, "c", lambda: self.session, self.rails
+        )
         entry = TargetEntry(1, NODE, "127.0.0.1:1", "up", 1, 1)
         self.data.map_changed(ClusterMap(1, bytes(16), (entry,)))
 
     async def _connect(self, _address: str, hello: HelloFields) -> FrameStream:
         self.purposes.append(hello.purpose)
+        self.greeted()
         return cast("FrameStream", FakeStream())
 
     async def _agree(self, _stream: FrameStream, offer: RdmaOffer) -> RdmaAnswer:
@@ -159,3 +164,17 @@ async def test_connections_move_back_when_the_rail_returns(
         nursery.cancel_scope.cancel()
     assert world.lanes.put == [(0, NODE, 0), (0, NODE, 77)]
     assert [path.transport for path in world.data.paths()] == ["rdma"]
+
+
+async def test_no_connection_is_made_for_a_session_that_is_gone(make: Make) -> None:
+    """It would be refused for ever, and the lane would wait on it."""
+    world = make("tcp")
+    async with trio.open_nursery() as nursery:
+        world.session = 0
+        await world.ask(nursery)
+        assert world.purposes == []
+        world.session = 9
+        world.greeted = lambda: setattr(world, "session", 10)
+        await world.ask(nursery)
+    assert world.lanes.put == []
+    assert world.lanes.failed == [(0, NODE), (0, NODE)]

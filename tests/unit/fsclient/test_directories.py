@@ -10,7 +10,7 @@ from fscommon.errors import FsError
 from fscommon.wire.messages import DirectoryEntry, Entry, ReadDir, ReadDirReply, Removed
 from fscommon.wire.ops import Op
 
-from .fakes import DIRECTORY, FakeLanes, FakeMetadata, record
+from .fakes import DIRECTORY, FakeLanes, FakeMetadata, make_fs, record
 
 
 class BigDirectory:
@@ -35,7 +35,7 @@ def meta() -> FakeMetadata:
 
 @pytest.fixture
 def fs(meta: FakeMetadata) -> FileSystem:
-    return FileSystem(meta, FakeLanes(), lambda _: None)
+    return make_fs(meta, FakeLanes(), lambda _: None)
 
 
 async def list_all(fs: FileSystem, fh: int, room: int) -> list[bytes]:

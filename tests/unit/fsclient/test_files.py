@@ -9,7 +9,6 @@ import trio.testing
 
 from fsclient.fs.caller import Requester
 from fsclient.fs.files import Change
-from fsclient.fs.filesystem import FileSystem
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import unpack_attributes
 from fscommon.wire.codec import encode
@@ -29,7 +28,7 @@ from fscommon.wire.messages import (
 )
 from fscommon.wire.ops import Op
 
-from .fakes import FakeLanes, FakeMetadata, layout, record
+from .fakes import FakeLanes, FakeMetadata, layout, make_fs, record
 
 WRITTEN = COMMIT_SIZE | COMMIT_MTIME
 
@@ -39,7 +38,7 @@ class World:
         self.meta = FakeMetadata()
         self.lanes = FakeLanes()
         self.logged: list[str] = []
-        self.fs = FileSystem(self.meta, self.lanes, self.logged.append)
+        self.fs = make_fs(self.meta, self.lanes, self.logged.append)
         self.lanes.done = self.fs.drains.done
 
     def opens_as(self, **fields: int) -> None:
@@ -61,7 +60,7 @@ def world() -> World:
 async def test_open_tells_the_lanes_before_it_returns(world: World) -> None:
     world.opens_as(size=3)
     file = await world.fs.files.open(5, os.O_RDWR, kill_set_ids=False)
-    assert world.lanes.handles == {file.fh: (5, os.O_RDWR)}
+    assert world.lanes.handles == {file.fh: (5, os.O_RDWR, False)}
     assert 5 in world.lanes.inodes
     assert file.attributes.size == 3
     assert world.fs.inodes.held() == (5,)
@@ -316,7 +315,7 @@ async def test_inode_without_xattrs_is_believed_for_a_moment(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     meta = FakeMetadata()
-    fs = FileSystem(meta, FakeLanes(), lambda _: None, believe_s=1.0)
+    fs = make_fs(meta, FakeLanes(), lambda _: None, believe_s=1.0)
     meta.answers[Op.GETATTR] = Entry(record(5))
     meta.answers[Op.GETXATTR] = XattrValue(b"v")
     meta.answers[Op.SETXATTR] = Entry(record(5, xattr_count=1))

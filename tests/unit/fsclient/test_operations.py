@@ -8,13 +8,12 @@ import pyfuse3
 import pytest
 import trio
 
-from fsclient.fs.filesystem import FileSystem
-from fsclient.fuse.operations import CacheTimes, Operations
+from fsclient.fuse.operations import Operations
 from fscommon.errors import FsError, Status
 from fscommon.wire.messages import Entry, StatFsReply
 from fscommon.wire.ops import Op
 
-from .fakes import DIRECTORY, FakeLanes, FakeMetadata, record
+from .fakes import DIRECTORY, FakeLanes, FakeMetadata, make_fs, record
 
 ROOT = 40
 
@@ -49,8 +48,8 @@ def upcalls() -> FakeUpcalls:
 
 @pytest.fixture
 def operations(meta: FakeMetadata, upcalls: FakeUpcalls) -> Operations:
-    files = FileSystem(meta, FakeLanes(), lambda _: None)
-    return Operations(files, upcalls, ROOT, CacheTimes(1.0, 2.0))
+    files = make_fs(meta, FakeLanes(), lambda _: None, believe_names_s=1.0)
+    return Operations(files, upcalls, ROOT, 2.0)
 
 
 async def test_root_has_two_numbers(operations: Operations, meta: FakeMetadata) -> None:
@@ -110,8 +109,8 @@ async def _errno_of_lookup(operations: Operations) -> int:
 
 
 async def test_interrupt_ends_the_handler(upcalls: FakeUpcalls) -> None:
-    files = FileSystem(Stuck(), FakeLanes(), lambda _: None)
-    operations = Operations(files, upcalls, ROOT, CacheTimes(1.0, 1.0))
+    files = make_fs(Stuck(), FakeLanes(), lambda _: None)
+    operations = Operations(files, upcalls, ROOT, 1.0)
     outcome: list[int] = []
 
     async def look() -> None:
@@ -125,8 +124,8 @@ async def test_interrupt_ends_the_handler(upcalls: FakeUpcalls) -> None:
 
 
 async def test_interrupt_before_the_handler_started(upcalls: FakeUpcalls) -> None:
-    files = FileSystem(Stuck(), FakeLanes(), lambda _: None)
-    operations = Operations(files, upcalls, ROOT, CacheTimes(1.0, 1.0))
+    files = make_fs(Stuck(), FakeLanes(), lambda _: None)
+    operations = Operations(files, upcalls, ROOT, 1.0)
     operations.interrupt(3)
     with trio.fail_after(5):
         assert await _errno_of_lookup(operations) == errno.EINTR

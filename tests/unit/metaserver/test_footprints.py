@@ -12,6 +12,7 @@ from fscommon.layout.attributes import (
     LEASE_META_EXCLUSIVE,
 )
 from fscommon.wire.leases import LeaseTake
+from fscommon.wire.locks import LockCancel, LockEvents
 from fscommon.wire.messages import (
     COMMIT_SIZE,
     SET_MODE,
@@ -35,6 +36,7 @@ from fscommon.wire.messages import (
     SetAttr,
     SetXattr,
     Symlink,
+    TmpFile,
     Unlink,
 )
 from fscommon.wire.ops import Op
@@ -101,6 +103,9 @@ def test_footprints(bench: Bench) -> None:
         (Op.REMOVEXATTR, RemoveXattr(f, b"user.a"), {f: meta}),
         (Op.STATFS, Empty(), {}),
         (Op.BARRIER, Empty(), {}),
+        (Op.TMPFILE, TmpFile(d, 0o600, True, USER), {}),
+        (Op.LOCK_EVENTS, LockEvents(()), {}),
+        (Op.LOCK_CANCEL, LockCancel(1), {}),
         (Op.LEASE_TAKE, LeaseTake(f, LEASE_DATA), {f: READER}),
         (Op.LEASE_TAKE, LeaseTake(f, LEASE_DATA_EXCLUSIVE), {f: WRITER}),
     ]
@@ -110,7 +115,8 @@ def test_footprints(bench: Bench) -> None:
         for need in FOOTPRINTS[op](tx, message):
             found[need.ino] = found.get(need.ino, 0) | need.flags
         assert found == expected, (op, message)
-    assert {op for op, _, _ in rows} >= set(FOOTPRINTS) - {Op.BARRIER}
+    locks = {Op.LOCK_GET, Op.LOCK_SET}  # of no inode's attributes, names or bytes
+    assert {op for op, _, _ in rows} >= set(FOOTPRINTS) - locks
 
 
 def test_an_op_beside_its_footprint_is_noticed(

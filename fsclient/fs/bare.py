@@ -1,0 +1,53 @@
+"""Inodes that were seen without extended attributes (ls -l and cp -a ask for several per file).
+
+Believed for as long as the attributes that said so: while a META lease is held, or, where there are
+no leases, for the time that the kernel believes attributes. Replies may come in another order than
+they were made: what an older record says is not believed after a newer one.
+Bounded. Pure; touched by the client's trio thread only.
+"""
+
+from collections.abc import Callable
+from math import inf
+
+from fscommon.layout.attributes import LEASE_META
+
+from ..leases.holder import Leases
+
+BARE_MAX = 1 << 16
+
+
+class BareInodes:
+    def __init__(self, leases: Leases, clock: Callable[[], float], believe_s: float) -> None:
+        """believe_s: how long without leases; 0: not at all."""
+        self._leases = leases
+        self._clock = clock
+        self._believe_s = believe_s
+        self._seen: dict[int, tuple[int, float]] = {}  # change version; bare until then
+
+    def __contains__(self, ino: int) -> bool:
+        """ino has no extended attributes."""
+        known = self._seen.get(ino)
+        if known is None or known[1] <= self._clock():
+            return False
+        return not self._leases.is_on or self._leases.holds(ino, LEASE_META)
+
+    def note(self, ino: int, change_version: int, xattr_count: int) -> None:
+        """What a record of the metaserver's says."""
+        known = self._seen.get(ino)
+        if known is not None and change_version < known[0]:
+            return
+        until = 0.0 if xattr_count else self._until(ino)
+        if not xattr_count and not until:
+            self._seen.pop(ino, None)
+            return
+        if known is None and len(self._seen) >= BARE_MAX:
+            self._seen.clear()
+        self._seen[ino] = (change_version, until)
+
+    def _until(self, ino: int) -> float:
+        if self._leases.is_on:
+            return inf if self._leases.holds(ino, LEASE_META) else 0.0
+        return self._clock() + self._believe_s if self._believe_s else 0.0
+
+    def forget(self, ino: int) -> None:
+        self._seen.pop(ino, None)

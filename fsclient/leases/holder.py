@@ -1,0 +1,179 @@
+"""What this client may believe: grants taken from replies, times told to the kernel and to lanes.
+
+Grants are noted when a reply arrives, in the order of arrival, before the task that waits for it
+runs; so a recall always finds them. Until a metaserver says how long leases last (`is_on`) the
+client goes by the times of its mount options, as one that is alone. While recalls cannot reach it
+none is granted: it reads uncached, and its writes wait.
+Touched by the client's trio thread only. Giving up is fsclient.leases.recalls.
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from fscommon.layout.attributes import (
+    ATTRIBUTES_SIZE,
+    LEASE_DATA,
+    LEASE_DATA_EXCLUSIVE,
+    LEASE_ENTRIES,
+    LEASE_EXCLUSIVE_ALL,
+    LEASE_META,
+    LEASE_META_EXCLUSIVE,
+)
+from fscommon.wire.ops import Op
+
+from .spans import Spans
+from .table import LeaseTable, Limit
+
+MASKS_MAX = 4096
+MARGIN_S = 1.0  # what is to end before the leases do has this long to be told to the kernel
+_INO = struct.Struct("<Q")
+_FLAGS = struct.Struct("<I")
+_FLAGS_AT = 112
+_RECORDS = ("attributes", "replaced", "parents")
+
+
+def inodes_in(reply: object) -> set[int]:
+    """The inodes whose attribute records a reply carries."""
+    return {_INO.unpack_from(records, start)[0] for records, start in _records_of(reply)}
+
+
+def _records_of(reply: object) -> Iterator[tuple[bytes, int]]:
+    """Each attribute record of a reply: the octets and where it begins in them."""
+    for field in _RECORDS:
+        records = getattr(reply, field, b"")
+        for start in range(0, len(records), ATTRIBUTES_SIZE):
+            yield records, start
+    for entry in getattr(reply, "entries", ()):
+        yield entry.attributes, 0
+
+
+class LeaseLanes(Protocol):
+    """The part of the native Datapath that answers under leases."""
+
+    def lease_until(self, left_ms: int, /) -> None: ...
+    def inode_lease(self, ino: int, flags: int, passing: int, /) -> None: ...
+    def entries_lease(self, ino: int, /) -> None: ...
+    def entry_put(self, parent: int, name: bytes, ino: int, /) -> bool: ...
+
+
+class Leases:
+    def __init__(self, lanes: LeaseLanes, clock: Callable[[], float]) -> None:
+        self._lanes = lanes
+        self._clock = clock
+        self.table = LeaseTable()
+        self.lease_s = 0.0
+        self.passing: dict[int, int] = {}  # ino: bits that are recalled and not returned yet
+        self._asking: set[int] = set()
+        self._took: set[int] = set()
+        self.using = Spans()  # what was taken is used once before it is given up
+        self.leaving = Spans()  # a recall of a lease on it is worked on: nothing is granted
+
+    @property
+    def is_on(self) -> bool:
+        return self.lease_s > 0
+
+    # ---- the session --------------------------------------------------------------------------
+
+    def session_opened(self, lease_s: float) -> None:
+        """How long leases of this session last; 0: this metaserver grants none."""
+        self.lease_s = lease_s
+        if self.is_on:
+            self._tell_until()
+
+    def renewed(self, sent_at: float, answered: int) -> None:
+        """The renewal that left then was answered; so was every request up to that id."""
+        if not self.is_on:
+            return
+        self.table.renewed(sent_at, self.lease_s - MARGIN_S)
+        self._tell_until()
+        if self.table.mask_count > MASKS_MAX // 16:
+            self.table.prune(answered)
+
+    def _tell_until(self) -> None:
+        self._lanes.lease_until(max(0, int((self.table.until - self._clock()) * 1000)))
+
+    # ---- grants -------------------------------------------------------------------------------
+
+    def replied(self, op: Op, message: object, request_id: int) -> None:
+        """A reply arrived: note what it grants."""
+        if not self.is_on:
+            return
+        for records, start in _records_of(message):
+            self._grant(records, start, request_id)
+        if op is Op.OPEN and self._asking:
+            self._note_taken(message)
+
+    def _grant(self, records: bytes, start: int, request_id: int) -> None:
+        (flags,) = _FLAGS.unpack_from(records, start + _FLAGS_AT)
+        if flags:
+            (ino,) = _INO.unpack_from(records, start)
+            new = self.table.granted(ino, flags, request_id)
+            if new & LEASE_ENTRIES or flags & self.table.held(ino) & LEASE_ENTRIES:
+                self._lanes.entries_lease(ino)
+
+    # ---- questions of the lanes --------------------------------------------------------------
+
+    def asks(self, ino: int) -> None:
+        """An OPEN of ino leaves that is to bring a lease to lanes that wait for it."""
+        self._asking.add(ino)
+
+    def _note_taken(self, message: object) -> None:
+        (ino,) = _INO.unpack_from(getattr(message, "attributes", bytes(8)))
+        if ino in self._asking and ino not in self._took:
+            self._took.add(ino)
+            self.using.begin(ino)
+
+    def used(self, ino: int) -> None:
+        """Lanes have got it."""
+        self._asking.discard(ino)
+        if ino in self._took:
+            self._took.discard(ino)
+            self.using.end(ino)
+
+    # ---- questions ----------------------------------------------------------------------------
+
+    def holds(self, ino: int, flags: int) -> bool:
+        return self.table.holds(ino, flags, self._clock())
+
+    def attributes_s(self, ino: int, otherwise: float) -> float:
+        """How long the kernel may believe attributes of ino; otherwise: without leases."""
+        if not self.is_on:
+            return otherwise
+        now = self._clock()
+        return self.table.until - now if self.table.holds(ino, LEASE_META, now) else 0.0
+
+    def entry_s(self, parent: int, name: bytes, ino: int, otherwise: float) -> float:
+        """How long the kernel may believe that name in parent is ino (0: absent)."""
+        if not self.is_on:
+            return otherwise
+        now = self._clock()
+        if not self.table.holds(parent, LEASE_ENTRIES, now):
+            return 0.0
+        return self.table.until - now if self._lanes.entry_put(parent, name, ino) else 0.0
+
+    def is_cached(self, ino: int) -> bool:
+        """The kernel may keep pages of ino."""
+        return not self.is_on or self.holds(ino, LEASE_DATA)
+
+    def exclusive(self) -> tuple[int, ...]:
+        """Files that only this session may write, for SESSION_OPEN; also those that are being given
+        up, whose bytes may still be on their way."""
+        held = self.table.with_bits(LEASE_META_EXCLUSIVE | LEASE_DATA_EXCLUSIVE)
+        leaving = (ino for ino, bits in self.passing.items() if bits & LEASE_DATA_EXCLUSIVE)
+        return tuple({*held, *leaving})
+
+    # ---- lanes --------------------------------------------------------------------------------
+
+    def tell_lanes(self, ino: int) -> None:
+        """After lanes got the present state of ino: what is held on it."""
+        if self.is_on:
+            self._lanes.inode_lease(ino, self.table.held(ino), self.passing.get(ino, 0))
+
+    def closed(self, inos: tuple[int, ...], limit: Limit) -> None:
+        """CLOSE of these inodes leaves: their exclusive leases become shared ones."""
+        if self.is_on:
+            for ino in inos:
+                if self.table.held(ino) & LEASE_EXCLUSIVE_ALL:
+                    self.table.give_up(ino, LEASE_EXCLUSIVE_ALL, limit)
+                    self.tell_lanes(ino)

@@ -1,0 +1,214 @@
+"""Giving leases up: when the metaserver recalls them, when they end, when the session is lost.
+
+A recall is worked on by a task of its own: wait for the grant that it speaks of, drain and commit
+what only this client knows, forget and make the kernel forget, then return the lease. The kernel is
+told by the native notifier thread, which may have to wait for a directory's lock or a locked page
+(rule 6). That is bounded: after NAMES_WAIT_S every dentry is made to be asked for again (the
+kernel's epoch), which waits for nothing; pages locked by reads and writes that wait for this very
+lease are not waited for, others up to PAGES_WAIT_S.
+Reads and writes of the file go on while its lease is recalled and not yet returned (`passing`); the
+pages that they leave are invalidated one by one (native), before the return.
+Touched by the client's trio thread only. The connection that recalls come by is
+fsclient.leases.connection.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+from fscommon.errors import FsError
+from fscommon.layout.attributes import (
+    LEASE_DATA,
+    LEASE_DATA_EXCLUSIVE,
+    LEASE_ENTRIES,
+    LEASE_EXCLUSIVE_ALL,
+    LEASE_META,
+    LEASE_SHARED_ALL,
+)
+from fscommon.wire.leases import LeaseReturn, RecallItem, ReturnItem
+from fscommon.wire.ops import Op
+
+from .holder import Leases
+from .spans import Turns
+from .table import KnownLimit, Limit
+
+NAMES_WAIT_S = 0.2
+ATTRIBUTES_WAIT_S = 0.5
+PAGES_WAIT_S = 2.0
+RECALLS_MAX = 4096
+LAPSE_TICK_S = 0.25
+
+
+class RecallLanes(Protocol):
+    def lease_drop(self, token: int, ino: int, facets: int, /) -> int: ...
+    def leases_clear(self) -> None: ...
+    def advance_epoch(self) -> bool: ...
+
+
+class Metaserver(Protocol):
+    def tell(self, op: Op, message: object, *, urgent: bool = False) -> Limit: ...
+    async def answered(self, request_id: int) -> None: ...
+
+
+class Tokens(Protocol):
+    """Waiting for the lanes: fsclient.fs.drains.Drains."""
+
+    async def notified(self, start: Callable[[int], object], timeout_s: float) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """What else is to be given up with a lease. settle(ino): written bytes to the targets, size and
+    time to the metaserver. tell_size(ino): only what is known of them. forget(ino, bits): whatever
+    is remembered of the inode under these bits."""
+
+    settle: Callable[[int], Awaitable[None]]
+    tell_size: Callable[[int], Awaitable[None]]
+    forget: Callable[[int, int], None]
+
+
+class _Unsent:
+    """The limit of a recall in work: everything is masked."""
+
+    __slots__ = ("request_id",)
+
+    def __init__(self) -> None:
+        self.request_id = 0
+
+
+class Recalls:
+    def __init__(
+        self, leases: Leases, lanes: RecallLanes, meta: Metaserver, tokens: Tokens, caches: Caches,
+        log: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._leases = leases
+        self._lanes = lanes
+        self._meta = meta
+        self._tokens = tokens
+        self._caches = caches
+        self._log = log
+        self._working: set[int] = set()
+        self._turns = Turns()
+        self.recall_count = 0
+        self.late_count = 0  # recalls whose names the kernel did not forget in time
+        self._lapsed = False
+
+    # ---- recalls ------------------------------------------------------------------------------
+
+    def start(self, items: tuple[RecallItem, ...], nursery: trio.Nursery) -> None:
+        """Work on these recalls; those in work already are."""
+        for item in items:
+            if item.recall in self._working or len(self._working) >= RECALLS_MAX:
+                continue
+            self._working.add(item.recall)
+            self.recall_count += 1
+            nursery.start_soon(self._work, item)
+
+    async def _work(self, item: RecallItem) -> None:
+        try:
+            await self._meta.answered(item.granted_by)
+            await self._leases.using.wait(item.ino)
+            async with self._turns.of(item.ino):
+                await self._answer(item)
+        finally:
+            self._working.discard(item.recall)
+
+    async def _answer(self, item: RecallItem) -> None:
+        """One after another for each inode: an answer ends every recall that asked for less."""
+        try:
+            if item.flags:
+                await self._give_up(item)
+            else:
+                await self._caches.tell_size(item.ino)
+                self._return(item, 0)
+        except FsError as error:
+            self._log(f"a recall of inode {item.ino} failed: {error}")
+            self._return(item, item.flags)
+
+    async def _give_up(self, item: RecallItem) -> None:
+        """Masked from the beginning until the return is sent, then up to its id."""
+        leases, ino = self._leases, item.ino
+        unsent = _Unsent()
+        leases.leaving.begin(ino)
+        lost = leases.table.give_up(ino, item.flags, unsent)
+        leases.table.give_up(ino, item.flags, KnownLimit(max(1, item.limit)))
+        try:
+            if lost:
+                await self._drop(ino, lost)
+        except FsError as error:  # whoever wrote learns of it at fsync or close
+            self._log(f"what was written to inode {ino} is lost: {error}")
+        finally:
+            self._finish_passing(ino, lost)
+            limit = self._return(item, item.flags)
+            leases.table.give_up(ino, item.flags, limit)
+            unsent.request_id = max(1, item.limit)
+            leases.leaving.end(ino)
+
+    async def _drop(self, ino: int, lost: int) -> None:
+        leases = self._leases
+        leases.passing[ino] = leases.passing.get(ino, 0) | lost
+        leases.tell_lanes(ino)
+        self._caches.forget(ino, lost)
+        if lost & LEASE_SHARED_ALL:
+            await self._tell_kernel(ino, lost & LEASE_SHARED_ALL)
+        if lost & LEASE_DATA_EXCLUSIVE:
+            await self._caches.settle(ino)
+            self._finish_passing(ino, lost)
+            await self._caches.settle(ino)
+        if lost & LEASE_DATA:
+            self._finish_passing(ino, lost)
+            await self._tell_kernel(ino, 0)  # of what passed
+
+    def _finish_passing(self, ino: int, lost: int) -> None:
+        left = self._leases.passing.get(ino, 0) & ~lost
+        if left:
+            self._leases.passing[ino] = left
+        else:
+            self._leases.passing.pop(ino, None)
+        self._leases.tell_lanes(ino)
+
+    async def _tell_kernel(self, ino: int, facets: int) -> None:
+        wait_s = ATTRIBUTES_WAIT_S if facets & LEASE_META else NAMES_WAIT_S
+        wait_s = PAGES_WAIT_S if facets & LEASE_DATA else wait_s
+        in_time = await self._tokens.notified(
+            lambda token: self._lanes.lease_drop(token, ino, facets), wait_s
+        )
+        if not in_time:
+            self.late_count += 1
+            if facets & LEASE_ENTRIES:
+                self._lanes.advance_epoch()
+
+    def _return(self, item: RecallItem, flags: int) -> Limit:
+        returned = ReturnItem(item.ino, flags, item.recall)
+        return self._meta.tell(Op.LEASE_RETURN, LeaseReturn((returned,)), urgent=True)
+
+    # ---- the end of all leases ----------------------------------------------------------------
+
+    async def watch_end(self, clock: Callable[[], float]) -> None:
+        """Leases that were not renewed end: the kernel's pages with them, before others change
+        them (rule 11). Names and attributes have their times in the kernel."""
+        while True:
+            await trio.sleep(LAPSE_TICK_S)
+            ended = self._leases.is_on and clock() >= self._leases.table.until
+            if ended and not self._lapsed and len(self._leases.table):
+                self._log("leases ended: no word from the metaserver in time")
+                self._forget(self._leases.table.drop_shared())
+            self._lapsed = ended
+
+    def restarted(self) -> None:
+        """Another metaserver took over: it knows no shared leases, and was told the exclusive."""
+        held = self._leases.table.drop_shared()
+        self._forget({ino: bits for ino, bits in held.items() if not bits & LEASE_EXCLUSIVE_ALL})
+
+    def evicted(self) -> None:
+        """The session is lost, with every lease."""
+        self._forget(self._leases.table.clear())
+        self._lanes.leases_clear()
+
+    def _forget(self, held: dict[int, int]) -> None:
+        for ino, bits in held.items():
+            self._leases.tell_lanes(ino)
+            self._caches.forget(ino, bits)
+            self._lanes.lease_drop(0, ino, bits & LEASE_SHARED_ALL)

@@ -1,0 +1,55 @@
+"""Inodes on which something is going on that others wait for the end of."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import trio
+
+
+class Spans:
+    """Several may be open on one inode; wait() ends when none is."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, tuple[int, trio.Event]] = {}
+
+    def begin(self, ino: int) -> None:
+        count, event = self._open.get(ino) or (0, trio.Event())
+        self._open[ino] = (count + 1, event)
+
+    def end(self, ino: int) -> None:
+        count, event = self._open.pop(ino)
+        if count > 1:
+            self._open[ino] = (count - 1, event)
+        else:
+            event.set()
+
+    @contextmanager
+    def on(self, ino: int) -> Iterator[None]:
+        self.begin(ino)
+        try:
+            yield
+        finally:
+            self.end(ino)
+
+    async def wait(self, ino: int) -> None:
+        while (span := self._open.get(ino)) is not None:
+            await span[1].wait()
+
+
+class Turns:
+    """One at a time on each inode, in order of arrival."""
+
+    def __init__(self) -> None:
+        self._locks: dict[int, tuple[int, trio.StrictFIFOLock]] = {}
+
+    @asynccontextmanager
+    async def of(self, ino: int) -> AsyncIterator[None]:
+        count, lock = self._locks.get(ino) or (0, trio.StrictFIFOLock())
+        self._locks[ino] = (count + 1, lock)
+        try:
+            async with lock:
+                yield
+        finally:
+            count, lock = self._locks.pop(ino)
+            if count > 1:
+                self._locks[ino] = (count - 1, lock)

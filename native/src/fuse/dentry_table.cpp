@@ -1,0 +1,136 @@
+#include "fuse/dentry_table.h"
+
+#include <algorithm>
+
+namespace braidfs::fuse {
+
+DentryTable::Directory* DentryTable::known(Group& in, uint64_t directory) {
+  const auto found = in.directories.find(directory);
+  return found == in.directories.end() ? nullptr : &found->second;
+}
+
+DentryTable::Directory* DentryTable::make(Group& in, uint64_t directory) {
+  if (Directory* there = known(in, directory)) return there;
+  if (directory_count_ >= kDirectoriesMax) return nullptr;
+  ++directory_count_;
+  return &in.directories[directory];
+}
+
+void DentryTable::lease(uint64_t directory, Clock::time_point now) {
+  Group& in = group(directory);
+  const std::scoped_lock lock(in.mu);
+  Directory* there = make(in, directory);
+  if (there == nullptr || (there->leased && !there->contended)) return;
+  there->leased = true;
+  const auto contended = in.contended.find(directory);
+  if (contended == in.contended.end()) return;
+  there->contended = now < contended->second;
+  if (!there->contended) in.contended.erase(contended);
+}
+
+void DentryTable::complete(uint64_t directory, Clock::time_point until) {
+  Group& in = group(directory);
+  const std::scoped_lock lock(in.mu);
+  Directory* there = make(in, directory);
+  if (there == nullptr || !there->names.empty()) return;
+  there->complete = true;
+  there->until = until;
+}
+
+void DentryTable::extend(uint64_t directory, Clock::time_point until) {
+  Group& in = group(directory);
+  const std::scoped_lock lock(in.mu);
+  if (Directory* there = known(in, directory)) there->until = until;
+}
+
+// The name's place; nullptr when there is no room, and then the directory is complete no more.
+DentryTable::Name* DentryTable::entry_of(Directory& there, std::string_view name) {
+  const auto found = there.names.find(name);
+  if (found != there.names.end()) return &found->second;
+  if (name_count_ >= kNamesMax) {
+    there.complete = false;
+    return nullptr;
+  }
+  ++name_count_;
+  return &there.names.emplace(std::string(name), Name{}).first->second;
+}
+
+bool DentryTable::put(uint64_t directory, std::string_view name, uint64_t ino) {
+  Group& in = group(directory);
+  const std::scoped_lock lock(in.mu);
+  Directory* there = known(in, directory);
+  if (there == nullptr) return false;
+  const bool may_tell = there->leased && !there->contended;
+  Name* entry = entry_of(*there, name);
+  if (entry == nullptr) return false;
+  entry->ino = ino;
+  entry->sure = true;
+  entry->told |= may_tell;
+  return may_tell;
+}
+
+void DentryTable::unsure(uint64_t directory, std::string_view name) {
+  Group& in = group(directory);
+  const std::scoped_lock lock(in.mu);
+  Directory* there = known(in, directory);
+  if (there == nullptr) return;
+  if (Name* entry = entry_of(*there, name)) entry->sure = false;
+}
+
+void DentryTable::forget(Group& in, uint64_t directory) {
+  const auto found = in.directories.find(directory);
+  if (found == in.directories.end()) return;
+  name_count_ -= found->second.names.size();
+  --directory_count_;
+  in.directories.erase(found);
+}
+
+std::vector<std::string> DentryTable::drop(uint64_t directory, Clock::time_point now) {
+  Group& in = group(directory);
+  std::vector<std::string> told;
+  const std::scoped_lock lock(in.mu);
+  if (in.contended.size() >= kContendedMax / kGroupCount) {
+    std::erase_if(in.contended, [&](const auto& entry) { return entry.second <= now; });
+  }
+  if (in.contended.size() < kContendedMax / kGroupCount) in.contended[directory] = now + kContended;
+  const Directory* there = known(in, directory);
+  if (there == nullptr) return told;
+  for (const auto& [name, entry] : there->names) {
+    if (entry.told) told.push_back(name);
+  }
+  forget(in, directory);
+  return told;
+}
+
+void DentryTable::clear() {
+  for (Group& in : groups_) {
+    const std::scoped_lock lock(in.mu);
+    for (const auto& [ino, directory] : in.directories) name_count_ -= directory.names.size();
+    directory_count_ -= in.directories.size();
+    in.directories.clear();
+  }
+}
+
+DentryTable::Clock::time_point DentryTable::end_of(const Directory& directory) const noexcept {
+  const Clock::time_point lease{Clock::duration(lease_until_.load())};
+  return directory.leased ? std::max(directory.until, lease) : directory.until;
+}
+
+DentryTable::Found DentryTable::look(Group& in, uint64_t directory, std::string_view name,
+                                     Clock::time_point now, Name*& entry) {
+  using Kind = Found::Kind;
+  Directory* there = known(in, directory);
+  if (there == nullptr) return {};
+  const auto end = end_of(*there);
+  if (end <= now) return {};
+  const auto valid = there->leased && !there->contended ? end - now : Clock::duration::zero();
+  const auto found = there->names.find(name);
+  if (found == there->names.end()) {  // an answer that is not to be recalled by name has no time
+    return there->complete ? Found{Kind::kAbsent, 0, {}} : Found{};
+  }
+  entry = &found->second;
+  if (!entry->sure || (entry->ino != 0 && !there->leased)) return {};
+  return {entry->ino == 0 ? Kind::kAbsent : Kind::kPresent, entry->ino, valid};
+}
+
+}  // namespace braidfs::fuse

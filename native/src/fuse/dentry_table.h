@@ -1,0 +1,114 @@
+// What lanes may answer about names without an upcall: the names of directories on which this client
+// holds an ENTRIES lease, as far as they were told, absent ones included.
+//
+// A directory is *leased* (believed while the session's lease lasts), or only *believed until* a
+// time of its own (a client that is alone, docs/decisions/0007). A new directory is *complete*: a
+// name that never was put is absent. A name that a request on its way may change is *unsure* until
+// the reply says what became of it.
+// Each name remembers whether the kernel was told it with a time: a recall takes the directory out
+// and gives those names, whose dentries must expire. A directory that was recalled is *contended*
+// for kContended: its names get no time in the kernel, so that its next recall finds nothing to
+// invalidate there; invalidating takes the directory's lock, which a CREATE of this client that
+// waits for us may hold.
+// Bounded: directories and names beyond the bounds are not kept, that is, asked for.
+// ANY THREAD; one mutex for each group of directories, held while an answer is sent: after drop()
+// no answer from before it is on its way.
+#pragma once
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace braidfs::fuse {
+
+class DentryTable {
+ public:
+  using Clock = std::chrono::steady_clock;
+  static constexpr size_t kDirectoriesMax = 1u << 16;
+  static constexpr size_t kNamesMax = 1u << 19;  // of all directories together
+  static constexpr std::chrono::seconds kContended{30};
+  static constexpr size_t kContendedMax = 4096;
+
+  // Leases last until then; called with each renewal. ANY THREAD.
+  void believe(Clock::time_point until) noexcept { lease_until_.store(until.time_since_epoch().count()); }
+
+  // An ENTRIES lease on it is held from now on.
+  void lease(uint64_t directory, Clock::time_point now);
+  // It is new, all its names are known: there are none.
+  void complete(uint64_t directory, Clock::time_point until);
+  // Still complete, believed until then; nothing when it was forgotten here.
+  void extend(uint64_t directory, Clock::time_point until);
+  // name is ino there, or absent (0). True when the kernel may be told so with a time.
+  bool put(uint64_t directory, std::string_view name, uint64_t ino);
+  // A request leaves that may change the name.
+  void unsure(uint64_t directory, std::string_view name);
+  // The lease is recalled: forgets the directory, returns the names that the kernel believes.
+  std::vector<std::string> drop(uint64_t directory, Clock::time_point now);
+  void clear();
+
+  struct Found {
+    enum class Kind : uint8_t { kUnknown, kAbsent, kPresent };
+    Kind kind = Kind::kUnknown;
+    uint64_t ino = 0;
+    std::chrono::nanoseconds valid{0};  // how long the kernel may believe it
+  };
+  // Calls answer(found) with the directory's group locked, unless nothing is known; its result tells
+  // whether the kernel was answered. Answer: bool(const Found&).
+  template <typename Answer>
+  bool find(uint64_t directory, std::string_view name, Clock::time_point now, Answer answer) {
+    Group& in = group(directory);
+    const std::scoped_lock lock(in.mu);
+    Name* entry = nullptr;
+    const Found found = look(in, directory, name, now, entry);
+    if (found.kind == Found::Kind::kUnknown || !answer(found)) return false;
+    if (entry != nullptr && found.valid.count() > 0) entry->told = true;
+    return true;
+  }
+
+  size_t names() const noexcept { return name_count_; }
+
+ private:
+  struct Name {
+    uint64_t ino = 0;
+    bool sure = false;
+    bool told = false;
+  };
+  struct Hash {
+    using is_transparent = void;
+    size_t operator()(std::string_view text) const noexcept { return std::hash<std::string_view>{}(text); }
+  };
+  struct Directory {
+    Clock::time_point until{};
+    bool leased = false;
+    bool complete = false;
+    bool contended = false;
+    std::unordered_map<std::string, Name, Hash, std::equal_to<>> names;
+  };
+  struct alignas(64) Group {
+    std::mutex mu;
+    std::unordered_map<uint64_t, Directory> directories;           // guarded by mu
+    std::unordered_map<uint64_t, Clock::time_point> contended;     // guarded by mu: until when
+  };
+  static constexpr size_t kGroupCount = 32;
+
+  Group& group(uint64_t directory) noexcept { return groups_[directory % kGroupCount]; }
+  Directory* known(Group& in, uint64_t directory);
+  Directory* make(Group& in, uint64_t directory);
+  Name* entry_of(Directory& there, std::string_view name);
+  void forget(Group& in, uint64_t directory);
+  Clock::time_point end_of(const Directory& directory) const noexcept;
+  Found look(Group& in, uint64_t directory, std::string_view name, Clock::time_point now, Name*& entry);
+
+  std::array<Group, kGroupCount> groups_;
+  std::atomic<size_t> directory_count_{0};
+  std::atomic<size_t> name_count_{0};
+  std::atomic<Clock::rep> lease_until_{0};
+};
+
+}  // namespace braidfs::fuse

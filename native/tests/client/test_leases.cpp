@@ -1,0 +1,185 @@
+// Leases at the lanes: who waits, who passes, what is asked, what a return waits for.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include "rig.h"
+
+namespace braidfs::client::rig {
+namespace {
+
+constexpr uint64_t kFh = Rig::kFh;
+constexpr uint64_t kIno = Rig::kIno;
+constexpr uint32_t kBoth = kLeaseData | kLeaseDataExclusive;
+constexpr int kShortly_ms = 100;
+
+// One file is open; leases count, and none is held.
+struct LeasedRig : Rig {
+  explicit LeasedRig(uint64_t size = 0) {
+    core->page_spoiler([this](uint64_t, uint64_t offset, uint64_t length) {
+      const std::scoped_lock lock(mu);
+      spoiled.emplace_back(offset, length);
+    });
+    open(kFh, O_RDWR, size);
+    core->lease_until(Clock::now() + std::chrono::hours(1));
+  }
+  size_t asked() { return events(EventKind::kAsk).size(); }
+  void wait_asked(size_t count) {
+    for (int tries = 0; tries < 5000 && asked() < count; ++tries) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ASSERT_EQ(asked(), count);
+  }
+  size_t spoils() {
+    const std::scoped_lock lock(mu);
+    return spoiled.size();
+  }
+  std::mutex mu;
+  std::vector<std::pair<uint64_t, uint64_t>> spoiled;
+};
+
+TEST(Leases, AReadAsksOnceAndThenGoesOnWithoutPages) {
+  LeasedRig rig(100);
+  const uint64_t unique = rig.start_read(kFh, 0, 100);
+  EXPECT_FALSE(rig.replier.wait_for(unique, kShortly_ms));
+  rig.wait_asked(1);
+  rig.core->inode_asked(kIno, 0);  // nothing was granted
+  EXPECT_EQ(rig.replier.wait(unique).bytes, Bytes(100));
+  EXPECT_EQ(rig.asked(), 1u);
+  EXPECT_EQ(rig.spoils(), 1u);
+}
+
+TEST(Leases, AReadUnderALeaseAsksNobody) {
+  LeasedRig rig(100);
+  rig.core->inode_lease(kIno, kLeaseData, 0);
+  EXPECT_EQ(rig.read(kFh, 0, 100).bytes, Bytes(100));
+  EXPECT_EQ(rig.asked(), 0u);
+  EXPECT_EQ(rig.spoils(), 0u);
+}
+
+TEST(Leases, AnAnswerFromBeforeTheReadIsTooOld) {
+  LeasedRig rig(100);
+  const uint64_t first = rig.start_read(kFh, 0, 100);
+  rig.wait_asked(1);
+  const uint64_t second = rig.start_read(kFh, 0, 100);
+  EXPECT_FALSE(rig.replier.wait_for(second, kShortly_ms));
+  rig.core->inode_asked(kIno, 0);
+  EXPECT_EQ(rig.replier.wait(first).error, 0);
+  rig.wait_asked(2);
+  EXPECT_FALSE(rig.replier.wait_for(second, kShortly_ms));
+  rig.core->inode_asked(kIno, 0);
+  EXPECT_EQ(rig.replier.wait(second).error, 0);
+}
+
+TEST(Leases, AFailedQuestionIsTheReadsError) {
+  LeasedRig rig(100);
+  const uint64_t unique = rig.start_read(kFh, 0, 100);
+  rig.wait_asked(1);
+  rig.core->inode_asked(kIno, ETIMEDOUT);
+  EXPECT_EQ(rig.replier.wait(unique).error, ETIMEDOUT);
+}
+
+TEST(Leases, AWriteWaitsForTheExclusiveLease) {
+  LeasedRig rig;
+  rig.core->inode_lease(kIno, kLeaseData, 0);
+  const Bytes bytes = pattern(5000, 1);
+  const uint64_t unique = rig.start_write(kFh, 0, bytes);
+  rig.wait_asked(1);
+  rig.core->inode_asked(kIno, 0);  // not granted: it asks again
+  rig.wait_asked(2);
+  EXPECT_FALSE(rig.replier.wait_for(unique, kShortly_ms));
+  rig.core->inode_lease(kIno, kBoth, 0);
+  rig.core->inode_asked(kIno, 0);
+  EXPECT_EQ(rig.replier.wait(unique).count, 5000u);
+  EXPECT_EQ(rig.flush(kFh), 0);
+  EXPECT_EQ(rig.file(5000), bytes);
+}
+
+TEST(Leases, WhatWaitsKnowsItsBytes) {
+  LeasedRig rig;
+  rig.start_write(kFh, 8192, pattern(100, 1));
+  rig.wait_asked(1);
+  const std::vector<std::pair<uint64_t, uint64_t>> expected{{8192, 8292}};
+  EXPECT_EQ(rig.core->asked_ranges(kIno), expected);
+  rig.core->inode_lease(kIno, kBoth, 0);
+  rig.core->inode_asked(kIno, 0);
+}
+
+TEST(Leases, AWritePassesWhileItsLeaseIsRecalled) {
+  LeasedRig rig;
+  rig.core->inode_lease(kIno, 0, kBoth);
+  const Bytes bytes = pattern(5000, 2);
+  EXPECT_EQ(rig.write(kFh, 0, bytes).count, 5000u);
+  EXPECT_EQ(rig.file(5000), bytes);  // it went through
+  ASSERT_FALSE(rig.commits().empty());
+  EXPECT_EQ(rig.commits().back().size, 5000u);  // and others can see the size
+  EXPECT_GE(rig.spoils(), 1u);
+  EXPECT_EQ(rig.asked(), 0u);
+}
+
+TEST(Leases, ARecallLetsPassWhatWaits) {
+  LeasedRig rig;
+  const uint64_t unique = rig.start_write(kFh, 0, pattern(10, 3));
+  rig.wait_asked(1);
+  rig.core->inode_lease(kIno, 0, kBoth);
+  EXPECT_EQ(rig.replier.wait(unique).count, 10u);
+}
+
+TEST(Leases, TheReturnWaitsForWritesThatPassed) {
+  LeasedRig rig;
+  rig.targets[0]->decide([](const FrameHeader& header) {
+    const bool is_write = header.op == static_cast<uint8_t>(Op::kWrite);
+    return FakeTarget::Decision{is_write ? FakeTarget::Fault::kStall : FakeTarget::Fault::kNone, {}};
+  });
+  rig.core->inode_lease(kIno, 0, kBoth);
+  const uint64_t unique = rig.start_write(kFh, 0, pattern(5000, 4));
+  for (int tries = 0; tries < 5000 && rig.targets[0]->count(Op::kWrite) == 0; ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  rig.core->inode_lease(kIno, 0, 0);
+  rig.core->drain(99, kIno, false, true);
+  std::this_thread::sleep_for(std::chrono::milliseconds(kShortly_ms));
+  EXPECT_TRUE(rig.events(EventKind::kDone).empty());
+  rig.targets[0]->release_stalled();
+  EXPECT_EQ(rig.wait_event(EventKind::kDone).token, 99u);
+  EXPECT_EQ(rig.replier.wait(unique).count, 5000u);
+  EXPECT_EQ(rig.commits().back().size, 5000u);
+}
+
+TEST(Leases, NothingIsSentAgainAfterTheReturn) {
+  LeasedRig rig;
+  rig.core->inode_lease(kIno, kBoth, 0);
+  EXPECT_EQ(rig.write(kFh, 0, pattern(1000, 7)).count, 1000u);
+  EXPECT_EQ(rig.flush(kFh), 0);  // at the target, not durable: held
+  EXPECT_GT(rig.account(Buffer::Account::kHeld), 0u);
+  rig.core->inode_lease(kIno, 0, 0);
+  rig.core->drain(98, kIno, false, true);
+  EXPECT_EQ(rig.wait_event(EventKind::kDone).token, 98u);
+  EXPECT_TRUE(rig.empties(Buffer::Account::kHeld));
+  rig.targets[0]->lose_unsynced();  // a reboot: what is held would be sent again
+  EXPECT_EQ(rig.fsync(kFh), EIO);
+}
+
+TEST(Leases, AnAppendGoesToTheTrueEnd) {
+  LeasedRig rig(1000);
+  rig.core->inode_lease(kIno, kBoth, 0);
+  const Bytes bytes = pattern(100, 5);
+  EXPECT_EQ(rig.write(kFh, 10, bytes, O_APPEND).count, 100u);  // the kernel thinks that it ends at 10
+  EXPECT_EQ(rig.flush(kFh), 0);
+  Bytes expected(1100);
+  std::copy(bytes.begin(), bytes.end(), expected.begin() + 1000);
+  EXPECT_EQ(rig.file(1100), expected);
+  EXPECT_EQ(rig.spoils(), 1u);
+}
+
+TEST(Leases, ALostSessionFailsWhatWasWritten) {
+  LeasedRig rig;
+  rig.core->inode_lease(kIno, kBoth, 0);
+  EXPECT_EQ(rig.write(kFh, 0, pattern(100, 6)).count, 100u);
+  EXPECT_TRUE(rig.core->inode_lost(kIno));
+  EXPECT_EQ(rig.fsync(kFh), EIO);
+  EXPECT_FALSE(rig.core->inode_lost(kIno));
+  EXPECT_EQ(rig.targets[0]->count(Op::kWrite), 0u);
+}
+
+}  // namespace
+}  // namespace braidfs::client::rig

@@ -1,0 +1,188 @@
+"""Histories of several clients: scripts of operations performed by processes, one per client.
+
+What each call was answered, and when, is what `tests.model.linearizability` judges. Scripts come
+from a seed, which is printed; times are of CLOCK_MONOTONIC, the same for all processes.
+"""
+
+import errno
+import fcntl
+import multiprocessing
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import Any
+
+from tests.model.file_models import (
+    OK,
+    Add,
+    Append,
+    Create,
+    Lookup,
+    ReadAll,
+    Release,
+    Rename,
+    TryLock,
+    Unlink,
+)
+from tests.model.linearizability import Operation
+
+RECORD = 24  # bytes of one record of an appended file
+NO_INO = -1
+Script = list[Any]
+_JOIN_S = 300.0
+
+
+class Performer:
+    """One client at work: does what arguments say, below its own mount."""
+
+    def __init__(self, base: Path, client: int) -> None:
+        self.base = base
+        self.client = client
+        self._files: dict[tuple[str, int], int] = {}
+
+    def _fd(self, name: str, flags: int) -> int:
+        if (name, flags) not in self._files:
+            self._files[name, flags] = os.open(self.base / name, flags | os.O_CREAT, 0o644)
+        return self._files[name, flags]
+
+    def perform(self, argument: Any) -> tuple[Any, Any]:
+        """The argument as it is judged, and the result."""
+        try:
+            return self._act(argument)
+        except OSError as error:
+            return argument, errno.errorcode[error.errno or 0]
+
+    def _act(self, argument: Any) -> tuple[Any, Any]:
+        match argument:
+            case Create(name, _):
+                fd = os.open(self.base / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+                ino = os.fstat(fd).st_ino
+                os.close(fd)
+                return Create(name, ino), OK
+            case Unlink(name):
+                (self.base / name).unlink()
+            case Rename(old, new):
+                os.rename(self.base / old, self.base / new)
+            case Lookup(name):
+                return argument, (self.base / name).stat().st_ino
+            case _:
+                return argument, self._bytes(argument)
+        return argument, OK
+
+    def _bytes(self, argument: Any) -> Any:
+        match argument:
+            case Append(file, record):
+                fd = self._fd(file, os.O_WRONLY | os.O_APPEND)
+                return OK if os.write(fd, record) == len(record) else "SHORT"
+            case ReadAll(file):
+                fd = os.open(self.base / file, os.O_RDONLY | os.O_CREAT, 0o644)
+                octets = os.pread(fd, 1 << 20, 0)
+                os.close(fd)
+                return tuple(octets[at : at + RECORD] for at in range(0, len(octets), RECORD))
+            case TryLock(file, _):
+                fcntl.flock(self._fd(file, os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            case Release(file, _):
+                fcntl.flock(self._fd(file, os.O_RDWR), fcntl.LOCK_UN)
+            case Add(file, amount):
+                return self._add(file, amount)
+        return OK
+
+    def _add(self, file: str, amount: int) -> int:
+        fd = self._fd(file, os.O_RDWR)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        try:
+            before = int(os.pread(fd, 20, 0) or b"0")
+            os.pwrite(fd, b"%020d" % (before + amount), 0)
+        finally:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+        return before
+
+
+def _play(base: Path, client: int, script: Script, start: Barrier, done: Connection) -> None:
+    performer = Performer(base, client)
+    start.wait()
+    history = []
+    for wish in script:
+        call = time.monotonic()
+        argument, result = performer.perform(wish)
+        history.append(Operation(client, call, time.monotonic(), argument, result))
+    done.send(history)
+    start.wait()  # nobody's locks go before all have finished
+    os._exit(0)
+
+
+def record(
+    bases: Sequence[Path], scripts: Sequence[Script], meanwhile: Callable[[], None] | None = None
+) -> list[Operation]:
+    """Play the scripts, each below its base in a process of its own; the history of them all."""
+    context = multiprocessing.get_context("fork")
+    start = context.Barrier(len(scripts) + 1)
+    players = []
+    for client, (base, script) in enumerate(zip(bases, scripts, strict=True)):
+        mine, theirs = context.Pipe(duplex=False)
+        player = context.Process(target=_play, args=(base, client, script, start, theirs))
+        player.start()
+        theirs.close()
+        players.append((player, mine))
+    start.wait()
+    if meanwhile is not None:
+        meanwhile()
+    history: list[Operation] = []
+    for _, mine in players:
+        assert mine.poll(_JOIN_S), "a client does not come to an end"
+        history += mine.recv()
+    start.wait()
+    for player, _ in players:
+        player.join()
+    return history
+
+
+# ---- scripts -------------------------------------------------------------------------------------
+
+
+def names_script(chance: random.Random, count: int, client: int, groups: int) -> Script:
+    """Operations on two names that all share and one that is this client's, in each group.
+
+    Renames go between a shared name and the own one: the kernel looks both names up one after the
+    other, and does nothing if another client has moved the file meanwhile so that both are one. No
+    link: the old name is looked up first and the inode linked then, on a local file system too."""
+    script: Script = []
+    for _ in range(count):
+        group = chance.randrange(groups)
+        shared, own = f"g{group}-{chance.choice('ab')}", f"g{group}-own{client}"
+        any_name = chance.choice([shared, shared, own])
+        script.append(
+            chance.choices(
+                (
+                    Create(any_name, NO_INO), Unlink(any_name), Rename(shared, own),
+                    Rename(own, shared), Lookup(any_name),
+                ),
+                (4, 3, 2, 2, 5),
+            )[0]
+        )  # fmt: skip
+    return script
+
+
+def appends_script(chance: random.Random, count: int, client: int, files: int) -> Script:
+    script: Script = []
+    for number in range(count):
+        file = f"log{chance.randrange(files)}"
+        octets = f"{client:02d}-{number:06d}".encode().ljust(RECORD - 1, b".") + b"\n"
+        script.append(Append(file, octets) if chance.random() < 0.5 else ReadAll(file))
+    return script
+
+
+def locks_script(chance: random.Random, count: int, client: int, files: int) -> Script:
+    script: Script = []
+    for _ in range(count):
+        file = f"lock{chance.randrange(files)}"
+        script.append(TryLock(file, client) if chance.random() < 0.6 else Release(file, client))
+    return script
+
+
+def counter_script(chance: random.Random, count: int, files: int) -> Script:
+    return [Add(f"count{chance.randrange(files)}", chance.randrange(1, 9)) for _ in range(count)]

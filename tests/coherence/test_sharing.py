@@ -1,0 +1,96 @@
+"""One file, several clients: fsx in turns; caches that answer alone, and how many there are."""
+
+import json
+import os
+import random
+import subprocess
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.cluster import BIN, Cluster
+from tests.cluster.process import wait_until
+from tests.coherence.conftest import MountMaker
+from tests.conftest import ClusterMaker
+from tests.stress import fsx
+
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(3600)]
+
+Sized = Callable[[int, int], int]
+OVERDRAFT = 64  # of metaserver.leases.table: while the oldest are on their way back
+
+
+def _here(cluster: Cluster, mount: Path, folder: Path) -> Path:
+    return mount / folder.relative_to(cluster.mount_path)
+
+
+def test_fsx_by_two_clients_in_turns(
+    cluster: Cluster, workdir: Path, more_mounts: MountMaker, sized: Sized
+) -> None:
+    seed = int(os.environ.get("BRAIDFS_TEST_SEED", random.SystemRandom().randrange(1 << 30)))
+    files = [_here(cluster, mount, workdir) / "fsx" for mount in more_mounts(cluster, 2)]
+    assert fsx.run(files, sized(2000, 200_000), seed)
+
+
+# ---- what is leased is answered without the metaserver -------------------------------------------
+
+
+def _requests(cluster: Cluster) -> int:
+    """How many requests the sessions of all clients have sent to the metaserver."""
+    environment = {
+        **os.environ,
+        "BRAIDFS_METASERVER": f"127.0.0.1:{cluster.plan.metaserver.port}",
+        "BRAIDFS_KEY_FILE": str(cluster.plan.key_file),
+    }
+    result = subprocess.run(
+        [BIN / "braidfs", "client", "list", "--json"],
+        check=True, capture_output=True, text=True, env=environment,
+    )  # fmt: skip
+    return sum(int(row["requests"]) for row in json.loads(result.stdout))
+
+
+def _tree(base: Path, folders: int, files: int) -> int:
+    for folder in range(folders):
+        (base / f"{folder}").mkdir()
+        for number in range(files):
+            (base / f"{folder}" / f"{number}").touch()
+    return folders * (files + 1)
+
+
+def test_stat_of_leased_files_asks_nobody(cluster: Cluster, workdir: Path) -> None:
+    count = _tree(workdir, 5, 60)
+    paths = [path for path in workdir.rglob("*")]
+    assert len(paths) == count
+    before = _requests(cluster)
+    for path in paths * 3:
+        path.stat()
+        assert not (path.parent / f"{path.name}-absent").exists() or path.is_dir()
+    asked = _requests(cluster) - before
+    print(f"{asked} requests for {len(paths) * 3} stats")
+    assert asked < count * 1.2 + 50  # an absent name is asked for once; a heartbeat now and then
+
+
+def test_leases_of_a_client_are_bounded(make_cluster: ClusterMaker) -> None:
+    bound = 100
+    cluster = make_cluster(
+        storage_servers=1, settings={"metaserver": {"leases_per_session_max": bound}}
+    )
+    base = cluster.mount_path / "d"
+    base.mkdir()
+    _tree(base, 4, 100)
+    for path in base.rglob("*"):
+        path.stat()
+    port = cluster.plan.metaserver.metrics_port
+    assert wait_until(lambda: 0 < _leases(port) <= bound + OVERDRAFT, 20), _leases(port)
+    for path in base.rglob("*"):
+        assert path.stat().st_nlink
+
+
+def _leases(port: int) -> float:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
+        for line in reply.read().decode().splitlines():
+            if line.startswith("braidfs_leases "):
+                return float(line.split()[1])
+    return -1.0

@@ -1,0 +1,232 @@
+"""Recalls over fakes: what is given up, in which order, and what is returned."""
+
+import pytest
+import trio
+import trio.testing
+
+from fsclient.fs.filesystem import FileSystem
+from fsclient.leases.table import KnownLimit
+from fscommon.layout.attributes import (
+    LEASE_DATA,
+    LEASE_DATA_EXCLUSIVE,
+    LEASE_ENTRIES,
+    LEASE_META,
+    LEASE_META_EXCLUSIVE,
+    with_lease,
+)
+from fscommon.wire.leases import LeaseReturn, RecallItem, ReturnItem
+from fscommon.wire.messages import COMMIT_SIZE, Entry, Opened
+from fscommon.wire.ops import Op
+
+from .fakes import FakeLanes, FakeMetadata, layout, make_fs, record
+
+WRITER = LEASE_META | LEASE_DATA | LEASE_META_EXCLUSIVE | LEASE_DATA_EXCLUSIVE
+NEVER_NS = 30_000_000_000
+
+
+class World:
+    """A client that holds leases."""
+
+    def __init__(self) -> None:
+        self.meta = FakeMetadata()
+        self.lanes = FakeLanes()
+        self.logged: list[str] = []
+        self.fs: FileSystem = make_fs(self.meta, self.lanes, self.logged.append)
+        self.lanes.done = self.fs.drains.done
+        self.leases = self.fs.leases
+        self.leases.session_opened(30.0)
+        self.leases.renewed(trio.current_time(), 0)
+
+    def grant(self, ino: int, flags: int, request_id: int = 1) -> None:
+        reply = Entry(with_lease(record(ino), NEVER_NS, flags))
+        self.leases.replied(Op.GETATTR, reply, request_id)
+
+    async def recall(self, *items: RecallItem) -> None:
+        async with trio.open_nursery() as nursery:
+            self.fs.recalls.start(items, nursery)
+
+    @property
+    def returned(self) -> list[ReturnItem]:
+        items: list[ReturnItem] = []
+        for op, message in self.meta.told:
+            if op is Op.LEASE_RETURN:
+                assert isinstance(message, LeaseReturn)
+                items += message.items
+        return items
+
+
+async def test_names_are_forgotten_then_returned() -> None:
+    world = World()
+    world.grant(7, LEASE_META | LEASE_ENTRIES)
+    await world.recall(RecallItem(1, 7, LEASE_ENTRIES, 0, 3))
+    assert world.lanes.dropped == [(7, LEASE_ENTRIES)]
+    assert world.returned == [ReturnItem(7, LEASE_ENTRIES, 1)]
+    assert world.leases.holds(7, LEASE_META)
+    assert not world.leases.holds(7, LEASE_ENTRIES)
+    world.grant(7, LEASE_ENTRIES, 3)
+    assert not world.leases.holds(7, LEASE_ENTRIES)
+
+
+async def test_what_is_not_held_is_returned_at_once() -> None:
+    world = World()
+    await world.recall(RecallItem(4, 9, LEASE_DATA, 0, 3))
+    assert world.lanes.dropped == []
+    assert world.returned == [ReturnItem(9, LEASE_DATA, 4)]
+
+
+async def test_a_kernel_that_waits_for_a_lock_does_not_hold_names(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    world = World()
+    world.lanes.notifies = False
+    world.grant(7, LEASE_ENTRIES)
+    await world.recall(RecallItem(1, 7, LEASE_ENTRIES, 0, 3))
+    assert world.lanes.epochs == 1
+    assert len(world.returned) == 1
+
+
+async def test_an_exclusive_lease_is_drained_and_committed_first() -> None:
+    world = World()
+    world.fs.inodes.hold(5)
+    world.grant(5, WRITER)
+    states: list[tuple[int, int]] = []
+    told = world.meta.tell
+
+    def tell(op: Op, message: object, *, urgent: bool = False) -> object:
+        states.append((len(world.lanes.drained), world.lanes.leased[5][1]))
+        assert urgent
+        return told(op, message, urgent=urgent)
+
+    world.meta.tell = tell  # type: ignore[method-assign, assignment]
+    await world.recall(RecallItem(1, 5, WRITER, 0, 3))
+    assert states == [(2, 0)]  # passing writes were drained too, and none passes any more
+    assert world.lanes.leased[5] == (0, 0)
+    assert world.lanes.dropped == [(5, LEASE_META | LEASE_DATA)]
+
+
+async def test_a_downgrade_keeps_pages() -> None:
+    world = World()
+    world.fs.inodes.hold(5)
+    world.grant(5, WRITER)
+    await world.recall(RecallItem(1, 5, LEASE_META_EXCLUSIVE | LEASE_DATA_EXCLUSIVE, 0, 3))
+    assert world.lanes.dropped == []
+    assert world.lanes.leased[5] == (LEASE_META | LEASE_DATA, 0)
+    assert len(world.lanes.drained) == 2
+
+
+async def test_a_question_for_the_size_keeps_everything() -> None:
+    world = World()
+    world.fs.inodes.hold(5).is_writable = True
+    world.grant(5, WRITER)
+    world.lanes.written[5] = (4096, 77, COMMIT_SIZE)
+    world.meta.answers[Op.COMMIT] = Entry(record(5, size=4096))
+    async with trio.open_nursery() as nursery:
+        world.fs.recalls.start((RecallItem(2, 5, 0, 0, 3),), nursery)
+        while not world.meta.waiting:
+            await trio.lowlevel.checkpoint()
+        assert world.returned == []
+        world.meta.deliver_all()
+    assert world.meta.requests(Op.COMMIT)[0].size == 4096
+    assert world.returned == [ReturnItem(5, 0, 2)]
+    assert world.leases.holds(5, WRITER)
+    assert world.lanes.drained == []
+
+
+async def test_a_repeated_recall_is_worked_on_once() -> None:
+    world = World()
+    world.grant(7, LEASE_ENTRIES)
+    item = RecallItem(1, 7, LEASE_ENTRIES, 0, 3)
+    await world.recall(item, item)
+    assert len(world.returned) == 1
+
+
+async def test_leases_that_end_take_the_pages_along(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    world = World()
+    world.grant(5, LEASE_DATA)
+    world.grant(6, WRITER)
+    with trio.move_on_after(35):
+        await world.fs.recalls.watch_end(trio.current_time)
+    assert (5, LEASE_DATA) in world.lanes.dropped
+    assert not world.leases.holds(6, WRITER)
+    assert world.leases.exclusive() == (6,)  # its dirty bytes may still be written
+    assert len(world.logged) == 1
+
+
+async def test_an_evicted_session_holds_nothing_and_names_what_was_lost() -> None:
+    world = World()
+    world.fs.inodes.hold(5)
+    world.fs.inodes.hold(6)
+    world.grant(5, WRITER)
+    world.lanes.lost.add(5)
+    world.fs.lost_session()
+    assert not world.leases.holds(5, LEASE_META)
+    assert [line for line in world.logged if "lost" in line] == [
+        "written bytes of inode 5 are lost: its next fsync or close fails"
+    ]
+
+
+async def test_nothing_is_asked_for_while_it_is_given_up(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    world = World()
+    world.fs.inodes.hold(5)
+    world.grant(5, LEASE_DATA)
+    world.lanes.notifies = False
+    asked: list[int] = []
+    opened = Opened(with_lease(record(5), NEVER_NS, LEASE_DATA), layout(9), b"")
+
+    def answer(_request: object) -> Opened:
+        asked.append(len(world.returned))
+        return opened
+
+    world.meta.answers[Op.OPEN] = answer
+    async with trio.open_nursery() as nursery:
+        world.fs.recalls.start((RecallItem(1, 5, LEASE_DATA, 0, 3),), nursery)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(world.fs.files.ask, 5)
+    assert asked == [1]
+    assert world.lanes.asked == [(5, 0)]
+
+
+async def test_another_metaserver_is_told_what_is_being_given_up() -> None:
+    world = World()
+    world.fs.inodes.hold(5)
+    world.grant(5, WRITER)
+    world.leases.table.give_up(5, WRITER, KnownLimit(3))
+    world.leases.passing[5] = WRITER
+    assert world.leases.exclusive() == (5,)
+
+
+async def test_an_evicted_session_makes_the_kernel_forget_its_own_files_too() -> None:
+    world = World()
+    world.grant(5, WRITER)
+    world.fs.recalls.evicted()
+    assert (5, LEASE_META | LEASE_DATA) in world.lanes.dropped
+
+
+async def test_recalls_of_one_inode_are_answered_one_after_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The answer to the second would end the first, whose bytes are not drained yet."""
+    world = World()
+    world.fs.inodes.hold(5)
+    world.grant(5, WRITER)
+    tokens: list[int] = []
+
+    def drain(token: int, ino: int, sync: bool, commit: bool) -> None:
+        tokens.append(token)
+
+    monkeypatch.setattr(world.lanes, "drain", drain)  # ends when this test says so
+    downgrade = RecallItem(1, 5, LEASE_META_EXCLUSIVE | LEASE_DATA_EXCLUSIVE, 0, 3)
+    async with trio.open_nursery() as nursery:
+        world.fs.recalls.start((downgrade, RecallItem(2, 5, WRITER, 0, 3)), nursery)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert len(tokens) == 1
+        assert world.returned == []
+        while len(world.returned) < 2:
+            if tokens:
+                world.fs.drains.done(tokens.pop(), 0)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+    assert {item.recall for item in world.returned} == {1, 2}

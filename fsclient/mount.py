@@ -161,7 +161,7 @@ class MountedClient:
             self._opens, self._map_changed, self._evicted, self._orphaned, log.warning,
             locks=self._locks_held, reconnected=self._reconnected,
             exclusive=self._exclusive, opened=self._session_opened, replied=self._replied,
-            renewed=self._renewed, recalled=self._recalled,
+            renewed=self._renewed, recalled=self._recalled, asking=self._asking,
         )  # fmt: skip
         return MetaClient(
             self._plan.source.addresses, self._connect_meta, events,
@@ -208,6 +208,7 @@ class MountedClient:
             calls = Calls(operations, files, datapath, tasks)
             tasks.start_soon(Reaper(datapath, self._handlers(operations, calls, files, data)).run)
             tasks.start_soon(files.closer.run)
+            tasks.start_soon(files.births.run)
             tasks.start_soon(files.recalls.watch_end, trio.current_time)
             tasks.start_soon(self._run_fuse, fuse)
             tasks.start_soon(self._watch_signals, signals)
@@ -296,6 +297,7 @@ class MountedClient:
             call=calls.called,
             reopen=lambda ino: nursery.start_soon(files.files.reopen, ino),
             ask=lambda ino: nursery.start_soon(files.files.ask, ino),
+            births=files.births.wait,
         )
 
     async def _run_fuse(self, fuse: FuseSession) -> None:
@@ -345,15 +347,19 @@ class MountedClient:
         return await self._connect(address, HelloFields("recall", self._node, session=session))
 
     def _exclusive(self) -> tuple[int, ...]:
-        return self._files.leases.exclusive() if self._files else ()
+        return self._files.exclusive() if self._files else ()
 
     def _session_opened(self, lease_s: float, restarted: bool) -> None:
         if self._files is not None:
             if restarted:
-                self._files.recalls.restarted()
+                self._files.restarted()
             self._files.leases.session_opened(lease_s)
         if self._recalls is not None:
             self._recalls.again()
+
+    def _asking(self) -> None:
+        if self._files is not None:
+            self._files.births.flush()
 
     def _replied(self, op: Op, message: object, request_id: int) -> None:
         if self._files is not None:

@@ -30,6 +30,7 @@ class Handlers:
     reopen: Callable[[int], None]
     call: Callable[[int, int, int, int, bytes], None]
     ask: Callable[[int], None]
+    births: Callable[[], None]
 
 
 class Reaper:
@@ -71,6 +72,8 @@ class Reaper:
             to.interrupt(token)
         elif kind == EventKind.ASK:
             to.ask(ino)
+        elif kind == EventKind.BIRTHS:
+            to.births()
         else:
             self._dispatch_rare(event)
 

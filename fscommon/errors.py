@@ -66,6 +66,14 @@ class Status(IntEnum):
     ABORTED = 1014  # made locally: the administrator gave up on waiting requests
 
 
+def status_of(code: int) -> Status:
+    """The status of a code from the wire; one that is unknown here is EIO."""
+    try:
+        return Status(code)
+    except ValueError:
+        return Status.EIO
+
+
 class Retry(Enum):
     NEVER = "never"
     SAFE = "safe"  # nothing was done: send again

@@ -549,7 +549,10 @@ def _failure(error: FsError, hold: Txn) -> _Outcome:
 
 
 def _former_outcome(op: Op, reply: bytes) -> tuple[Replayed, int]:
-    """Inode, layout and time of the reply that a mutation got before the restart."""
+    """Inode, layout and time of the reply that a mutation got before the restart. A batch of births
+    has its own in the request."""
+    if op is Op.CREATE_BATCH:
+        return Replayed(Ino(0), b""), 0
     message: Any = decode(BODIES[op][1], reply)
     attributes = unpack_attributes(message.attributes)
     layout = message.layout if isinstance(message, Opened) else b""

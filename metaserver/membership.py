@@ -83,6 +83,9 @@ class Membership:
     def targets_of(self, node: NodeId) -> list[Target]:
         return [target for target in self._targets.values() if target.node == node]
 
+    def target(self, target: int) -> Target | None:
+        return self._targets.get(TargetId(target))
+
     def address_of(self, target: TargetId) -> str | None:
         """Where the target's node listens, None when the target is unknown."""
         known = self._targets.get(target)

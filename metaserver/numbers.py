@@ -15,6 +15,7 @@ RANGE: Final = 1 << 20
 
 class InodeNumbers:
     def __init__(self, end: int) -> None:
+        self._first = end
         self._next = end
         self._end = end  # durable
         self._asked = end
@@ -29,6 +30,10 @@ class InodeNumbers:
             raise FsError(Status.BUSY, "the next range of inode numbers is not durable yet")
         self._next += 1
         return Ino(self._next - 1)
+
+    def is_former(self, ino: int) -> bool:
+        """It may have been given before this metaserver started."""
+        return 0 < ino < self._first
 
     def wanted(self) -> int | None:
         """The end to be made durable next, or None while there is enough."""

@@ -31,6 +31,7 @@ class Session:
     stored: dict[RequestId, None] = field(default_factory=dict)  # ids of stored replies, in order
     created: dict[RequestId, Ino] = field(default_factory=dict)  # of the stored replies of CREATE
     unsure: set[Ino] = field(default_factory=set)  # created, perhaps open: see Sessions.reassert
+    slots: dict[Ino, bytes] = field(default_factory=dict)  # layouts of inodes that it may make
     replaying: bool = False  # of a former incarnation, REPLAY_DONE has not come yet
     condemned: bool = False  # an administrator wants it evicted
     requests: int = 0  # since this metaserver started
@@ -111,6 +112,10 @@ class Sessions:
         opens[ino] = writable or opens.get(ino, False)
         self._openers.setdefault(ino, set()).add(session)
         self.reapable.discard(ino)
+
+    def slots(self, session: SessionId) -> dict[Ino, bytes]:
+        """The files that the session may make by itself, with their layouts."""
+        return self._sessions[session].slots
 
     def close(self, session: SessionId, inos: Iterable[Ino]) -> None:
         opens = self._sessions[session].opens

@@ -65,9 +65,10 @@ class CompleteDirectories:
     def entering(self, parent: int, name: bytes) -> None:
         """A request leaves that may change name in parent."""
         self._lanes.entry_unsure(parent, name)
-        self._note_change(parent)
+        self.noted(parent)
 
-    def _note_change(self, parent: int) -> None:
+    def noted(self, parent: int) -> None:
+        """A change of this client's in parent."""
         self._change_count += 1
         if len(self._changes) >= CHANGES_MAX:
             self._changes.clear()
@@ -85,7 +86,7 @@ class CompleteDirectories:
             self._changed(unpack_attributes(records[start : start + ATTRIBUTES_SIZE]), asked_at)
 
     def _changed(self, attributes: Attributes, asked_at: float) -> None:
-        self._note_change(attributes.ino)
+        self.noted(attributes.ino)
         known = self._versions.get(attributes.ino)
         if known is None:
             return

@@ -26,6 +26,7 @@ from fscommon.layout.attributes import (
     Attributes,
     unpack_attributes,
 )
+from fscommon.wire.births import CreateBatch
 from fscommon.wire.codec import decode
 from fscommon.wire.messages import (
     BODIES,
@@ -47,6 +48,7 @@ from fscommon.wire.messages import (
 from fscommon.wire.ops import OPENING, SPECS, Op
 
 from ..leases.holder import Leases, inodes_in
+from .births import FIRST_HANDLE, Births
 from .caller import Requester
 from .complete import CompleteDirectories
 from .drains import Drains
@@ -105,6 +107,7 @@ class Files:
         self._log = log
         self._take_count = 0
         self._handles: dict[int, int] = {}
+        self.births = Births(meta, lanes, leases, inodes, self._born, complete.noted, log)
         self._invalidation_count = 0
 
     # ---- opening and closing ------------------------------------------------------------------
@@ -140,7 +143,13 @@ class Files:
         attributes = self._register(inode, reply)
         self._inodes.changed()
         attributes = await self._open_existing(inode, attributes, flags)
+        if reply.parents:
+            self.births.created(parent)
         return self._opened(inode, flags, attributes)
+
+    def _born(self, fh: int, ino: int) -> None:
+        """Lanes made and opened a file."""
+        self._handles[fh] = ino
 
     async def tmpfile(self, parent: int, mode: int, flags: int, requester: Requester) -> OpenedFile:
         """A file without a name; with O_EXCL it never gets one."""
@@ -155,6 +164,8 @@ class Files:
 
     def released(self, fh: int, ino: int) -> None:
         """The kernel closed a handle (RELEASE event)."""
+        if fh >= FIRST_HANDLE and fh not in self._handles:
+            self.births.collect()
         if self._handles.pop(fh, None) is not None:
             self._inodes.release(ino)
 
@@ -162,6 +173,11 @@ class Files:
         """A request succeeded that nobody waits for any more (the leases that came along were not
         noted). What was opened is closed again; what was changed is believed no longer: an answer
         from before the change may have come after it was given up."""
+        if op is Op.CREATE_BATCH:  # body is the request: replayed, it opened its files once more
+            for birth in decode(CreateBatch, body).births:
+                self._inodes.hold(birth.ino)
+                self._inodes.release(birth.ino)
+            return
         reply: object = decode(BODIES[op][1], body)
         if isinstance(reply, Opened) and (op is Op.OPEN or op in OPENING):
             ino = unpack_attributes(reply.attributes).ino

@@ -47,11 +47,29 @@ class FileSystem:
         self.extents = Extents(self.namespace, self.files)
         self.locks = Locks(meta, lanes, leases, self.files, self.inodes, log)
         self.closer = Closer(meta, leases, self.inodes)
-        caches = Caches(self.files.settle, self.files.tell_size, self.inodes.lost_lease)
+        self.births = self.files.births
+        caches = Caches(
+            self.files.settle, self._tell, self.births.give_back, self.inodes.lost_lease
+        )
         self.recalls = Recalls(leases, lanes, meta, self.drains, caches, log)
+
+    async def _tell(self, ino: int) -> None:
+        """What only this client knows of the inode goes to the metaserver."""
+        await self.births.settle(ino)
+        await self.files.tell_size(ino)
+
+    def exclusive(self) -> tuple[int, ...]:
+        """What only this session may change, for SESSION_OPEN."""
+        return tuple({*self.leases.exclusive(), *self.births.parents_on_way()})
+
+    def restarted(self) -> None:
+        """Another metaserver took over."""
+        self.recalls.restarted()
+        self.births.restarted()
 
     def lost_session(self) -> None:
         """Evicted: whatever was believed is void, whatever was not committed is lost."""
+        self.births.lose()
         self.recalls.evicted()
         self.complete.clear()
         self.files.lose()

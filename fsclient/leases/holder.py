@@ -159,7 +159,7 @@ class Leases:
     def exclusive(self) -> tuple[int, ...]:
         """Files that only this session may write, for SESSION_OPEN; also those that are being given
         up, whose bytes may still be on their way."""
-        held = self.table.with_bits(LEASE_META_EXCLUSIVE | LEASE_DATA_EXCLUSIVE)
+        held = self.table.with_bits(LEASE_META_EXCLUSIVE)
         leaving = (ino for ino, bits in self.passing.items() if bits & LEASE_DATA_EXCLUSIVE)
         return tuple({*held, *leaving})
 

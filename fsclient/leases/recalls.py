@@ -23,6 +23,7 @@ from fscommon.layout.attributes import (
     LEASE_DATA,
     LEASE_DATA_EXCLUSIVE,
     LEASE_ENTRIES,
+    LEASE_ENTRIES_EXCLUSIVE,
     LEASE_EXCLUSIVE_ALL,
     LEASE_META,
     LEASE_SHARED_ALL,
@@ -61,11 +62,13 @@ class Tokens(Protocol):
 @dataclass(frozen=True, slots=True)
 class Caches:
     """What else is to be given up with a lease. settle(ino): written bytes to the targets, size and
-    time to the metaserver. tell_size(ino): only what is known of them. forget(ino, bits): whatever
-    is remembered of the inode under these bits."""
+    time to the metaserver. tell_size(ino): only what is known of them. give_back(ino): the names of
+    a directory are exclusive no longer. forget(ino, bits): whatever is remembered of the inode
+    under these bits."""
 
     settle: Callable[[int], Awaitable[None]]
     tell_size: Callable[[int], Awaitable[None]]
+    give_back: Callable[[int], Awaitable[None]]
     forget: Callable[[int, int], None]
 
 
@@ -151,6 +154,8 @@ class Recalls:
         leases.passing[ino] = leases.passing.get(ino, 0) | lost
         leases.tell_lanes(ino)
         self._caches.forget(ino, lost)
+        if lost & LEASE_ENTRIES_EXCLUSIVE:
+            await self._caches.give_back(ino)
         if lost & LEASE_SHARED_ALL:
             await self._tell_kernel(ino, lost & LEASE_SHARED_ALL)
         if lost & LEASE_DATA_EXCLUSIVE:

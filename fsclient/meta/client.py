@@ -60,7 +60,8 @@ class Events:
     opens, exclusive: inodes held open, files held exclusively, for SESSION_OPEN. opened(lease_s,
     restarted): the session is open. replied(op, message, request id): a reply arrived, in order,
     before anybody else sees it. renewed(sent_at, answered): the heartbeat that left then was
-    answered. recalled: recalls that the metaserver still waits for."""
+    answered. recalled: recalls that the metaserver still waits for. asking(): a request is about to
+    be submitted; what must not come after it may be submitted now."""
 
     opens: Callable[[], tuple[int, ...]]
     map_changed: Callable[[ClusterMap], None]
@@ -74,6 +75,7 @@ class Events:
     replied: Callable[[Op, object, int], None] = lambda op, message, request_id: None
     renewed: Callable[[float, int], None] = lambda sent_at, answered: None
     recalled: Callable[[tuple[RecallItem, ...]], None] = lambda items: None
+    asking: Callable[[], None] = lambda: None
 
 
 class MetaClient:
@@ -115,6 +117,7 @@ class MetaClient:
     async def call(self, op: Op, message: object, reply: type[T], *, urgent: bool = False) -> T:
         """Send a request and wait for its reply. Raises FsError."""
         task = trio.lowlevel.current_task()
+        self._events.asking()
 
         def deliver(error: FsError | None, body: bytes) -> None:
             trio.lowlevel.reschedule(task, capture(self._outcome, pending, reply, error, body))
@@ -140,16 +143,21 @@ class MetaClient:
     def post(self, op: Op, message: object, deliver: Deliver, *, urgent: bool = False) -> None:
         """Send a request whose reply is given to a function instead of a waiting task. urgent: its
         way is free whatever else waits."""
+        self._events.asking()
         self.core.submit(op, encode(message), deliver, self._deadline(), urgent=urgent)
         self._wake.set()
 
-    def post_patiently(self, op: Op, message: object, deliver: Deliver) -> None:
+    def post_patiently(
+        self, op: Op, message: object, deliver: Deliver, *, urgent: bool = False
+    ) -> None:
         """post() of a request that the metaserver may leave unanswered for as long as it likes."""
-        self.core.submit(op, encode(message), deliver, NEVER)
+        self._events.asking()
+        self.core.submit(op, encode(message), deliver, NEVER, urgent=urgent)
         self._wake.set()
 
     def tell(self, op: Op, message: object, *, urgent: bool = False) -> Pending:
         """Send a one-way request; its id is known once it was sent."""
+        self._events.asking()
         pending = self.core.submit(op, encode(message), None, NEVER, oneway=True, urgent=urgent)
         self._wake.set()
         return pending

@@ -209,7 +209,9 @@ class SessionCore:
         due = [p for p in self._delayed if p.not_before <= now]
         if due:
             self._delayed = [p for p in self._delayed if p.not_before > now]
-            self._backlog.extend(due)
+            births = [p for p in due if p.op is Op.CREATE_BATCH]
+            self._urgent.extendleft(reversed(births))
+            self._backlog.extend(p for p in due if p.op is not Op.CREATE_BATCH)
         return self.next_retry_at()
 
     # ---- session ------------------------------------------------------------------------------
@@ -329,6 +331,8 @@ class SessionCore:
         mutation.txn = header.offset
         if mutation.op in OPENING:
             self._hooks.orphaned(mutation.op, mutation.reply)  # it opened the file once more
+        elif mutation.op is Op.CREATE_BATCH:
+            self._hooks.orphaned(mutation.op, mutation.body)  # so did this, as its request says
         self._durable_is(header.file_id)
         if not self._replaying or self._replay_queue:
             self._replay_more()
@@ -350,6 +354,8 @@ class SessionCore:
 
     def _pump(self, now: float) -> None:
         """Move the backlog into the window as far as the bounds allow."""
+        if self._is_held_back():
+            return self._pump_renewals(now)
         while self._urgent:
             urgent = self._urgent.popleft()
             if not urgent.abandoned:
@@ -363,6 +369,16 @@ class SessionCore:
                 self._ask_barrier(now)
                 return
             self._backlog.popleft()
+            self._send_first(pending, now)
+
+    def _is_held_back(self) -> bool:
+        """Births that were refused for now: whatever else there is may speak of these files."""
+        return bool(self._delayed) and any(p.op is Op.CREATE_BATCH for p in self._delayed)
+
+    def _pump_renewals(self, now: float) -> None:
+        renewals = [p for p in self._urgent if p.op is Op.SESSION_RENEW]
+        self._urgent = deque(p for p in self._urgent if p.op is not Op.SESSION_RENEW)
+        for pending in renewals:
             self._send_first(pending, now)
 
     def _send_first(self, pending: Pending, now: float) -> None:
@@ -430,7 +446,7 @@ class SessionCore:
                     txn=header.offset, incarnation=self.incarnation,
                 )
             )  # fmt: skip
-        if pending.abandoned:
+        if pending.abandoned and pending.op is not Op.CREATE_BATCH:
             self._hooks.orphaned(pending.op, body)
         pending.finish(None, body)
 

@@ -32,6 +32,9 @@ INODE_NODUMP: Final = 0x40
 INODE_NOATIME: Final = 0x80
 INODE_FLAGS_SETTABLE: Final = 0xF0
 INODE_LINKABLE: Final = 1 << 31
+# What goes together: a file that one session alone may write, a directory that it alone may change.
+LEASE_WRITER: Final = LEASE_META | LEASE_DATA | LEASE_META_EXCLUSIVE | LEASE_DATA_EXCLUSIVE
+LEASE_NAMER: Final = LEASE_META | LEASE_ENTRIES | LEASE_META_EXCLUSIVE | LEASE_ENTRIES_EXCLUSIVE
 _LEASE: Final = struct.Struct("<qI")
 _LEASE_AT: Final = 104
 

@@ -24,6 +24,7 @@ from fscommon.wire.admin import (
     TreeSum,
     TreeSummed,
 )
+from fscommon.wire.births import Born, CreateBatch, Delegate, Delegated
 from fscommon.wire.leases import LeaseQuery, LeaseReport, LeaseReturn, LeaseTake, Recall, RecallItem
 from fscommon.wire.locks import (
     LockCancel,
@@ -565,6 +566,8 @@ BODIES: dict[Op, tuple[type, type]] = {
     Op.SESSION_CLOSE: (Empty, Empty),
     Op.REPLAY_DONE: (Empty, Empty),
     Op.CLUSTER_MAP: (Empty, ClusterMap),
+    Op.DELEGATE: (Delegate, Delegated),
+    Op.CREATE_BATCH: (CreateBatch, Born),
     Op.LEASE_TAKE: (LeaseTake, Entry),
     Op.LEASE_RETURN: (LeaseReturn, Empty),
     Op.RECALL: (Recall, Empty),

@@ -51,6 +51,8 @@ class Op(IntEnum):
     STATFS = 84
     BARRIER = 85
     TMPFILE = 86
+    DELEGATE = 87
+    CREATE_BATCH = 88
     LOCK_GET = 90
     LOCK_SET = 91
     LOCK_EVENTS = 92
@@ -124,6 +126,8 @@ SPECS: dict[Op, Spec] = {
     Op.REMOVEXATTR: _MUTATION,
     Op.STATFS: _SAFE,
     Op.BARRIER: _SAFE,
+    Op.DELEGATE: _SAFE,
+    Op.CREATE_BATCH: _MUTATION,
     Op.TMPFILE: _MUTATION,
     Op.LOCK_GET: _SAFE,
     Op.LOCK_SET: _SAFE,

@@ -23,6 +23,7 @@ from fscommon.layout.attributes import (
     unpack_attributes,
 )
 from fscommon.types import Ino
+from fscommon.wire.births import CreateBatch, Delegate
 from fscommon.wire.leases import LeaseTake
 from fscommon.wire.messages import (
     SET_SIZE,
@@ -121,6 +122,14 @@ def _take(tx: Transaction, request: LeaseTake) -> Footprint:
     return [Need(Ino(request.ino), taken_with(request.flags))]
 
 
+def _delegate(tx: Transaction, request: Delegate) -> Footprint:
+    return [Need(Ino(request.ino), _CHANGED_NAMES)] if request.ino else []
+
+
+def _create_batch(tx: Transaction, request: CreateBatch) -> Footprint:
+    return [Need(Ino(ino), _CHANGED_NAMES) for ino in {birth.parent for birth in request.births}]
+
+
 def taken_with(flags: int) -> int:
     """What LEASE_TAKE of these bits takes: bytes always with size, exclusive with shared."""
     if flags & (LEASE_DATA_EXCLUSIVE | LEASE_META_EXCLUSIVE):
@@ -167,6 +176,8 @@ FOOTPRINTS: Final[dict[Op, Callable[[Transaction, Any], Footprint]]] = {
     Op.LOCK_SET: _nothing,
     Op.LOCK_EVENTS: _nothing,
     Op.LOCK_CANCEL: _nothing,
+    Op.DELEGATE: _delegate,
+    Op.CREATE_BATCH: _create_batch,
     Op.LEASE_TAKE: _take,
 }
 

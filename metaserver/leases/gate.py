@@ -23,7 +23,13 @@ from fscommon.wire.messages import Failure
 from fscommon.wire.ops import Op
 from metaserver.connection import Connection
 from metaserver.leases.footprints import FOOTPRINTS, uncovered
-from metaserver.leases.grants import NAMES, SHOWS_PARENT, records_granted, write_grants
+from metaserver.leases.grants import (
+    NAMES,
+    SHOWS_PARENT,
+    leases_born,
+    records_granted,
+    write_grants,
+)
 from metaserver.leases.table import Claim, Leases, Need
 from metaserver.records import inode_key, number_of
 from metaserver.transaction import Transaction
@@ -91,6 +97,9 @@ class LeaseGate:
         """The body of a reply as it is sent: what is held stands in its records."""
         if not self.leases.is_holder(tx.session):
             return body
+
+        for ino, flags in leases_born(asking.op, asking.request, reply):
+            self.leases.born(tx.session, ino, flags, asking.request_id, asking.now_s)
 
         def grant(ino: Ino, wanted: int) -> int:
             return self._grant(tx, asking, ino, wanted)

@@ -15,12 +15,13 @@ from fscommon.layout.attributes import (
     LEASE_DATA,
     LEASE_ENTRIES,
     LEASE_META,
+    LEASE_NAMER,
+    LEASE_WRITER,
 )
 from fscommon.types import Ino
 from fscommon.wire.messages import Create, Open, TmpFile
 from fscommon.wire.ops import Op
 from metaserver.leases.footprints import taken_with
-from metaserver.leases.table import WRITER
 
 Grant = tuple[bytes, int]  # an attribute record, and the LEASE_* bits to grant on its inode
 NAMES: Final = LEASE_META | LEASE_ENTRIES
@@ -44,7 +45,7 @@ def _opened(request: Create | Open | TmpFile, reply: Any) -> Iterator[Grant]:
     if not reply.layout:
         yield reply.attributes, LEASE_META
     else:
-        yield reply.attributes, WRITER if writable else LEASE_META | LEASE_DATA
+        yield reply.attributes, LEASE_WRITER if writable else LEASE_META | LEASE_DATA
 
 
 def _listed(request: Any, reply: Any) -> Iterator[Grant]:
@@ -65,8 +66,13 @@ def _taken(request: Any, reply: Any) -> Iterator[Grant]:
     mode = _MODE.unpack_from(reply.attributes, _MODE_AT)[0]
     facets = LEASE_META
     facets |= LEASE_ENTRIES if stat.S_ISDIR(mode) else 0
-    facets |= WRITER if stat.S_ISREG(mode) else 0
+    facets |= LEASE_WRITER if stat.S_ISREG(mode) else 0
     yield reply.attributes, wanted & facets
+
+
+def _delegated(request: Any, reply: Any) -> Iterator[Grant]:
+    if reply.attributes:
+        yield reply.attributes, LEASE_NAMER
 
 
 GRANTS: Final[dict[Op, Callable[[Any, Any], Iterator[Grant]]]] = {
@@ -85,6 +91,7 @@ GRANTS: Final[dict[Op, Callable[[Any, Any], Iterator[Grant]]]] = {
     Op.COMMIT: _held,
     Op.SETXATTR: _found,
     Op.REMOVEXATTR: _found,
+    Op.DELEGATE: _delegated,
     Op.LEASE_TAKE: _taken,
 }
 SHOWS_PARENT: Final = {Op.LOOKUP: "parent", Op.READDIR: "ino"}  # in `parents`, for the grant
@@ -97,6 +104,16 @@ def records_granted(op: Op, request: Any, reply: Any, parents: bytes) -> Iterato
         yield from rows(request, reply)
     for start in range(0, len(parents), ATTRIBUTES_SIZE):
         yield parents[start : start + ATTRIBUTES_SIZE], NAMES
+
+
+def leases_born(op: Op, request: Any, reply: Any) -> Iterator[tuple[Ino, int]]:
+    """What a client holds on the files that it made by itself."""
+    if op is not Op.CREATE_BATCH:
+        return
+    errors = reply.errors or (0,) * len(request.births)
+    for birth, error in zip(request.births, errors, strict=True):
+        if not error:
+            yield Ino(birth.ino), LEASE_WRITER if birth.writable else LEASE_META | LEASE_DATA
 
 
 def write_grants(

@@ -22,21 +22,22 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from fscommon.layout.attributes import (
-    LEASE_DATA,
     LEASE_DATA_EXCLUSIVE,
     LEASE_ENTRIES,
+    LEASE_ENTRIES_EXCLUSIVE,
     LEASE_EXCLUSIVE_ALL,
     LEASE_EXCLUSIVE_SHIFT,
     LEASE_META,
     LEASE_META_EXCLUSIVE,
     LEASE_SHARED_ALL,
+    LEASE_WRITER,
 )
 from fscommon.types import Ino, SessionId
 from fscommon.wire.leases import HeldLease, RecallItem, ReturnItem
 from metaserver.sessions import Sessions
 
-WRITER: Final = LEASE_META | LEASE_DATA | LEASE_META_EXCLUSIVE | LEASE_DATA_EXCLUSIVE
-_WRITER_BITS: Final = LEASE_META_EXCLUSIVE | LEASE_DATA_EXCLUSIVE  # come and go together
+# Exclusive META comes and goes with the other exclusive bit of its inode, be it file or directory.
+_WRITER_BITS: Final = LEASE_META_EXCLUSIVE | LEASE_DATA_EXCLUSIVE | LEASE_ENTRIES_EXCLUSIVE
 _BUSY_WITHIN_S: Final = 1.0  # a directory recalled twice within this ...
 _BUSY_FOR_S: Final = 0.5  # ... is granted to nobody for so long
 _BUSY_MAX: Final = 4096
@@ -152,8 +153,8 @@ class Leases:
         holder.is_ghost = True
         self.unsent.pop(session, None)
         for ino in writing:
-            if not any(conflict(WRITER, other.flags) for other in self._others(session, ino)):
-                self._add(session, holder, ino, WRITER, 0)
+            if not any(conflict(LEASE_WRITER, other.flags) for other in self._others(session, ino)):
+                self._add(session, holder, ino, LEASE_WRITER, 0)
 
     def fenced(self, session: SessionId, now_s: float) -> None:
         """No storage server takes anything from the evicted session any more."""
@@ -166,14 +167,14 @@ class Leases:
         """Sessions that were evicted and are not known to be fenced."""
         return [s for s, holder in self._holders.items() if holder.is_ghost]
 
-    def reassert(self, session: SessionId, inos: Iterable[Ino]) -> None:
+    def reassert(self, session: SessionId, inos: Iterable[Ino], flags: int = LEASE_WRITER) -> None:
         """A client of before the restart says what it held exclusively, before anybody is
         granted anything."""
         holder = self._holders.setdefault(session, _Holder())
         for ino in inos:
-            taken = any(conflict(WRITER, other.flags) for other in self._others(session, ino))
+            taken = any(conflict(flags, other.flags) for other in self._others(session, ino))
             if not taken and len(holder.leases) < self.leases_max:
-                self._add(session, holder, ino, WRITER, 0)
+                self._add(session, holder, ino, flags, 0)
 
     # ---- before an op runs ---------------------------------------------------------------
 
@@ -258,9 +259,18 @@ class Leases:
         if new and (held or len(holder.leases) < self.leases_max + _OVERDRAFT):
             self._add(session, holder, ino, have | new, request_id)
             have |= new
-            if len(holder.leases) - holder.trimming > self.leases_max:
-                self._trim(session, holder, now_s)
+            self._trim_above_bound(holder, now_s)
         return have
+
+    def born(
+        self, session: SessionId, ino: Ino, flags: int, request_id: int, now_s: float
+    ) -> None:
+        """The session made this inode by itself, and holds these leases on it since, above the
+        bound if need be: it could make no more than it had slots."""
+        holder = self._holders.get(session)
+        if holder is not None and not self._others(session, ino):
+            self._add(session, holder, ino, flags, request_id)
+            self._trim_above_bound(holder, now_s)
 
     def held(self, session: SessionId, ino: Ino) -> int:
         holder = self._holders.get(session)
@@ -288,11 +298,13 @@ class Leases:
             facets = conflict(new, flags)
             new &= ~(facets << LEASE_EXCLUSIVE_SHIFT)
             new &= ~conflict(new, flags)
-        if new & _WRITER_BITS and new & _WRITER_BITS != _WRITER_BITS:
-            new &= ~_WRITER_BITS
-        return new
+        return _without_halves(new)
 
-    def _trim(self, session: SessionId, holder: _Holder, now_s: float) -> None:
+    def _trim_above_bound(self, holder: _Holder, now_s: float) -> None:
+        if len(holder.leases) - holder.trimming > self.leases_max:
+            self._trim(holder, now_s)
+
+    def _trim(self, holder: _Holder, now_s: float) -> None:
         """Too many: ask for the oldest back. Files being written are passed over."""
         for ino, held in itertools.islice(list(holder.leases.items()), _TRIM_LOOK_MAX):
             if not held.flags & LEASE_EXCLUSIVE_ALL and not self._recalled(holder, ino):
@@ -325,6 +337,7 @@ class Leases:
             held = holder.leases.get(ino)
             if held is not None and held.flags & LEASE_EXCLUSIVE_ALL:
                 self._give_up(session, holder, ino, LEASE_EXCLUSIVE_ALL, now_s)
+                self._trim_above_bound(holder, now_s)  # now it may be
 
     def forget(self, ino: Ino, now_s: float) -> None:
         """The inode is no more."""
@@ -462,9 +475,7 @@ class Leases:
         if held is None:
             return
         flags |= (flags & LEASE_SHARED_ALL) << LEASE_EXCLUSIVE_SHIFT
-        held.flags &= ~flags
-        if held.flags & _WRITER_BITS != _WRITER_BITS:
-            held.flags &= ~_WRITER_BITS
+        held.flags = _without_halves(held.flags & ~flags)
         if not held.flags:
             self._remove(holder, ino, held)
         for recall in list(holder.recalled.get(ino, ())):
@@ -496,6 +507,8 @@ class Leases:
         if recall.flags:
             self._give_up(session, holder, recall.ino, recall.flags, now_s)
         self._release(recall)
+        if recall.is_trim and not holder.is_ghost:
+            self._trim_above_bound(holder, now_s)
 
     def _release(self, recall: _Recall) -> None:
         for claim in recall.claims:
@@ -538,6 +551,13 @@ def _to_give_up(need: int, held: int) -> int:
     if flags & _WRITER_BITS:
         flags |= held & _WRITER_BITS
     return flags
+
+
+def _without_halves(flags: int) -> int:
+    """Without exclusive bits that have lost the one they come with."""
+    exclusive = flags & _WRITER_BITS
+    is_whole = exclusive & LEASE_META_EXCLUSIVE and exclusive != LEASE_META_EXCLUSIVE
+    return flags if is_whole else flags & ~_WRITER_BITS
 
 
 def _item(recall: _Recall) -> RecallItem:

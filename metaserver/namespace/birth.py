@@ -110,8 +110,14 @@ def _new_inode(
 def _layout(ino: Ino, default: bytes | None, context: Context) -> bytes:
     if context.replayed and context.replayed.layout:
         return context.replayed.layout
-    wanted = cluster_default(context) if default is None else unpack_default(default)
-    return new_layout(FileId(ino), wanted, context).pack()
+    if default is None:
+        return default_layout(ino, context)
+    return new_layout(FileId(ino), unpack_default(default), context).pack()
+
+
+def default_layout(ino: Ino, context: Context) -> bytes:
+    """Of a file whose directory says nothing of layouts. Raises ENOSPC."""
+    return new_layout(FileId(ino), cluster_default(context), context).pack()
 
 
 def _group(parent: Inode, wanted: Wanted, bits: int) -> tuple[int, int]:

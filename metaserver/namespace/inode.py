@@ -93,13 +93,17 @@ def save(tx: Transaction, inode: Inode) -> bytes:
     return packed
 
 
-def touch_directory(tx: Transaction, directory: Inode, now_ns: int, *, subdirectories: int) -> None:
-    """An entry came or went: times, versions, and the link count of sub-directories."""
+def touch_directory(
+    tx: Transaction, directory: Inode, now_ns: int, *, subdirectories: int = 0, names: int = 1
+) -> None:
+    """So many names came or went: times, versions, and the link count of sub-directories."""
     attributes = directory.attributes
-    changed = directory.changed(
-        now_ns,
+    changed = replace(
+        attributes,
+        ctime_ns=now_ns,
         mtime_ns=now_ns,
         nlink=attributes.nlink + subdirectories,
-        data_version=attributes.data_version + 1,
+        data_version=attributes.data_version + names,
+        change_version=attributes.change_version + names,
     )
-    tx.touched.append(save(tx, changed))
+    tx.touched.append(save(tx, Inode(changed, directory.tail)))

@@ -5,11 +5,13 @@ its client, which replays and says REPLAY_DONE; until all have, new clients wait
 """
 
 from fscommon.errors import FsError, Status
+from fscommon.layout.attributes import LEASE_NAMER
 from fscommon.types import Ino, SessionId, Txn
 from fscommon.wire.admin import BytesPath
 from fscommon.wire.codec import encode
 from fscommon.wire.messages import Empty, SessionOpen, SessionOpened, SessionRenew, SessionRenewed
 from metaserver.context import Context
+from metaserver.namespace.inode import find
 from metaserver.records import SessionRecord, replies_of, session_key, written_of
 from metaserver.sessions import Session
 from metaserver.transaction import Transaction
@@ -31,7 +33,10 @@ def session_open(tx: Transaction, request: SessionOpen, context: Context) -> Ses
     session.renewed_s = context.now_s
     services.sessions.reassert(session.id, [Ino(ino) for ino in request.opens])
     if session.replaying:
-        services.leases.reassert(session.id, [Ino(ino) for ino in request.exclusive])
+        names = {ino for ino in request.exclusive if _is_directory(tx, ino)}
+        services.leases.reassert(session.id, [Ino(ino) for ino in names], LEASE_NAMER)
+        files = [Ino(ino) for ino in request.exclusive if ino not in names]
+        services.leases.reassert(session.id, files)
     return SessionOpened(
         session=session.id,
         incarnation=services.progress.incarnation,
@@ -39,6 +44,11 @@ def session_open(tx: Transaction, request: SessionOpen, context: Context) -> Ses
         timeout_s=services.session_timeout_s,
         lease_s=services.leases.duration_s,
     )
+
+
+def _is_directory(tx: Transaction, ino: int) -> bool:
+    inode = find(tx, ino)
+    return inode is not None and inode.is_directory
 
 
 def durable_for(session: Session, context: Context) -> Txn:

@@ -3,13 +3,17 @@
 // into Python; the GIL is let go in every call that takes a lock or waits.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
 
 #include <cerrno>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "client/datapath.h"
 #include "rdma.h"
@@ -148,6 +152,27 @@ void entries_extend(Datapath& path, uint64_t ino, uint32_t valid_ms) {
   path.dentries().extend(ino, now + std::chrono::milliseconds(valid_ms));
 }
 
+// (ino, layout, capability) for each.
+void slots_put(Datapath& path, const std::vector<std::tuple<uint64_t, nb::bytes, nb::bytes>>& slots) {
+  const auto text_of = [](const nb::bytes& bytes) { return std::string(text(bytes)); };
+  std::vector<braidfs::fuse::BirthSlot> taken;
+  for (const auto& [ino, layout, capability] : slots) {
+    taken.push_back({ino, text_of(layout), text_of(capability)});
+  }
+  checked(path.births().slots_put(std::move(taken)), "too many slots");
+}
+
+nb::list births_take(Datapath& path) {
+  const auto bytes_of = [](const std::string& text) { return nb::bytes(text.data(), text.size()); };
+  nb::list births;
+  for (const auto& birth : path.births().take()) {
+    births.append(nb::make_tuple(birth.ino, birth.parent, bytes_of(birth.name), birth.mode, birth.uid,
+                                 birth.gid, birth.time_ns, bytes_of(birth.layout), birth.fh,
+                                 birth.open_flags));
+  }
+  return births;
+}
+
 nb::object written_tuple(const std::optional<braidfs::client::Written>& written) {
   if (!written) return nb::none();
   return nb::make_tuple(written->size, written->mtime_ns, written->flags);
@@ -247,6 +272,16 @@ void bind_tables(nb::class_<Datapath>& type) {
              path.dentries().lease(ino, braidfs::fuse::DentryTable::Clock::now());
            },
            "ino"_a)
+      .def("entries_delegate",
+           [](Datapath& path, uint64_t ino) { return path.dentries().delegate(ino); }, "ino"_a)
+      .def("entries_undelegate",
+           [](Datapath& path, uint64_t ino) { path.dentries().undelegate(ino); }, "ino"_a)
+      .def("slots_put", &slots_put, "slots"_a)
+      .def("slots_clear", [](Datapath& path) { path.births().slots_clear(); })
+      .def("slots_left", [](Datapath& path) { return path.births().slots(); })
+      .def("births_take", &births_take,
+           nb::sig("def births_take(self) -> list[tuple[int, int, bytes, int, int, int, int, bytes, "
+                   "int, int]]"))
       .def("entries_complete", &entries_complete, "ino"_a, "valid_ms"_a)
       .def("entries_extend", &entries_extend, "ino"_a, "valid_ms"_a)
       .def("entries_drop",

@@ -23,10 +23,11 @@ from fscommon.layout.attributes import (
     LEASE_EXCLUSIVE_SHIFT,
     LEASE_META,
     LEASE_META_EXCLUSIVE,
+    LEASE_WRITER,
 )
 from fscommon.types import Ino, SessionId
 from fscommon.wire.leases import RecallItem, ReturnItem
-from metaserver.leases.table import WRITER, Claim, Leases, Need, conflict
+from metaserver.leases.table import Claim, Leases, Need, conflict
 from metaserver.sessions import Session, Sessions
 
 DURATION_S = 10.0
@@ -39,7 +40,7 @@ FOOTPRINTS = {  # needs, granted
     "stat": (READ, LEASE_META),
     "chmod": (CHANGE, LEASE_META),
     "open": (LEASE_META | LEASE_DATA, LEASE_META | LEASE_DATA),
-    "write": (WRITER, WRITER),
+    "write": (LEASE_WRITER, LEASE_WRITER),
     "list": (LEASE_ENTRIES, LEASE_META | LEASE_ENTRIES),
     "create": (LEASE_ENTRIES_EXCLUSIVE | LEASE_META_EXCLUSIVE, LEASE_META | LEASE_ENTRIES),
 }
@@ -112,7 +113,7 @@ class Client:
             if request_id <= limit:
                 gone |= facets | facets << LEASE_EXCLUSIVE_SHIFT
         flags = said & ~gone
-        return flags if flags & WRITER == WRITER else flags & ~LEASE_EXCLUSIVE_ALL
+        return flags if flags & LEASE_WRITER == LEASE_WRITER else flags & ~LEASE_EXCLUSIVE_ALL
 
     def give_up(self, item: RecallItem, now_s: float) -> None:
         ino = Ino(item.ino)
@@ -124,8 +125,8 @@ class Client:
             self.ignored.setdefault(ino, []).append((flags & 7 | flags >> 3, limit))
         have, until_s = self.believed.get(ino, (0, 0.0))
         have &= ~(flags | (flags & 7) << 3)
-        if have & WRITER != WRITER:
-            have &= ~(WRITER & LEASE_EXCLUSIVE_ALL)
+        if have & LEASE_WRITER != LEASE_WRITER:
+            have &= ~(LEASE_WRITER & LEASE_EXCLUSIVE_ALL)
         self.believed[ino] = (have, until_s)
 
 

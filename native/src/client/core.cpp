@@ -242,6 +242,14 @@ bool Core::handle_put(uint64_t fh, uint64_t ino, uint32_t open_flags, bool direc
   return true;
 }
 
+bool Core::born(Bytes attributes, Bytes layout, Bytes capability, uint64_t fh, uint32_t open_flags) {
+  const auto decoded = decode_attributes(attributes);
+  if (!decoded || !inode_put(attributes, layout, capability)) return false;
+  const bool reads_only = (open_flags & O_ACCMODE) == O_RDONLY;
+  inode_lease(decoded->ino, reads_only ? kLeaseData : kLeaseData | kLeaseDataExclusive, 0);
+  return handle_put(fh, decoded->ino, open_flags, false);
+}
+
 void Core::handle_closed(const Handle& handle) {
   {
     const std::scoped_lock lock(handle.inode->mu());

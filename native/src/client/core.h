@@ -60,6 +60,8 @@ class Core final : public fuse::DataHandler {
   void flush(fuse::LaneContext& context, const fuse::FlushRequest& request) override;
   void release(fuse::LaneContext& context, const fuse::ReleaseRequest& request) override;
   void fsync(fuse::LaneContext& context, const fuse::FsyncRequest& request) override;
+  bool born(std::span<const std::byte> attributes, std::span<const std::byte> layout,
+            std::span<const std::byte> capability, uint64_t fh, uint32_t open_flags) override;
   bool interrupt(fuse::LaneContext& context, uint64_t unique) override;
   fuse::Room room() const noexcept override {
     if (!memory_.full()) return fuse::Room::kPlenty;

@@ -92,6 +92,8 @@ void Datapath::leases_clear() {
 
 void Datapath::unmounted() { core_.events().put({.kind = EventKind::kUnmounted}); }
 
+void Datapath::births_wait() { core_.events().put({.kind = EventKind::kBirths}); }
+
 void Datapath::log(int level, std::string_view text) {
   core_.events().log(static_cast<LogLevel>(level), 0, std::string(text));
 }

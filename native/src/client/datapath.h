@@ -66,6 +66,7 @@ class Datapath final : private fuse::SessionObserver {
   }
   fuse::AttributeTable& attributes() noexcept { return session_.attributes(); }
   fuse::DentryTable& dentries() noexcept { return session_.dentries(); }
+  fuse::Births& births() noexcept { return session_.births(); }
   // Leases that are held last for so long from now on; from the first call on they count.
   void lease_until(std::chrono::milliseconds left);
   // The session was lost: nothing that was known under a lease is known any more.
@@ -88,6 +89,7 @@ class Datapath final : private fuse::SessionObserver {
   void called(uint32_t slot, const fuse::RequestHead& head, uint32_t opcode,
               std::span<const std::byte> body, int outcome) override;
   void unmounted() override;
+  void births_wait() override;
   void notified(uint64_t token) override;
   void log(int level, std::string_view text) override;
 

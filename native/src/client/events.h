@@ -25,6 +25,7 @@ enum class EventKind : uint8_t {
   kReopen = 8,
   kCall = 11,  // 9 and 10 are the chunk server's
   kAsk = 20,
+  kBirths = 24,
 };
 
 struct Event {

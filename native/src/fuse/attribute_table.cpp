@@ -5,23 +5,16 @@
 #include <algorithm>
 #include <cstring>
 
+#include "fuse/attribute_record.h"
+
 namespace braidfs::fuse {
 
 namespace {
 
-// Offsets of the packed record.
-constexpr size_t kIno = 0, kSize = 8, kBlocks = 16, kAtime = 24, kMtime = 32, kCtime = 40;
-constexpr size_t kMode = 56, kNlink = 60, kUid = 64, kGid = 68, kRdev = 72;
-constexpr size_t kChangeVersion = 88, kXattrCount = 116;
+using namespace record;
+
 constexpr int64_t kNanoseconds = 1'000'000'000;
 constexpr uint32_t kBlockSize = 1u << 20;  // as fsclient/fuse/attributes.py says it
-
-template <typename T>
-T field(std::span<const std::byte> record, size_t offset) noexcept {
-  T value;
-  std::memcpy(&value, record.data() + offset, sizeof(T));
-  return value;
-}
 
 // Seconds and nanoseconds of a time that may lie before 1970.
 void set_time(std::span<const std::byte> record, size_t offset, uint64_t& seconds,
@@ -36,6 +29,8 @@ void set_time(std::span<const std::byte> record, size_t offset, uint64_t& second
   seconds = static_cast<uint64_t>(whole);
   nanoseconds = static_cast<uint32_t>(rest);
 }
+
+}  // namespace
 
 fuse_attr attr_of(std::span<const std::byte> record, uint64_t nodeid) noexcept {
   fuse_attr attr{};
@@ -53,8 +48,6 @@ fuse_attr attr_of(std::span<const std::byte> record, uint64_t nodeid) noexcept {
   attr.blksize = kBlockSize;
   return attr;
 }
-
-}  // namespace
 
 AttributeTable::Clock::time_point AttributeTable::end_of(const Slot& slot) const noexcept {
   const Clock::time_point lease{Clock::duration(lease_until_.load())};
@@ -115,6 +108,21 @@ std::optional<fuse_attr_out> AttributeTable::getattr(uint64_t ino, uint64_t node
   out.attr = attr_of(held.record, nodeid);
   answered_.fetch_add(1, std::memory_order_relaxed);
   return out;
+}
+
+bool AttributeTable::touch_directory(uint64_t ino, int64_t time_ns, Clock::time_point now) {
+  const std::scoped_lock lock(mutex(ino));
+  Slot& held = slot(ino);
+  if (!holds(held, ino, now) || !held.leased) return false;
+  const auto mode = field<uint32_t>(held.record, kMode);
+  const bool plain = field<uint32_t>(held.record, kXattrCount) == 0 &&
+                     field<uint32_t>(held.record, kFlags) == 0 && (mode & S_ISGID) == 0;
+  if (!S_ISDIR(mode) || !plain) return false;
+  set_field(held.record, kMtime, time_ns);
+  set_field(held.record, kCtime, time_ns);
+  set_field(held.record, kDataVersion, field<uint64_t>(held.record, kDataVersion) + 1);
+  set_field(held.record, kChangeVersion, field<uint64_t>(held.record, kChangeVersion) + 1);
+  return true;
 }
 
 bool AttributeTable::is_bare(uint64_t ino, Clock::time_point now) {

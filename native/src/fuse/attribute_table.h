@@ -25,6 +25,9 @@
 
 namespace braidfs::fuse {
 
+// As the kernel wants them, from a packed record; nodeid: the number that the kernel knows it by.
+fuse_attr attr_of(std::span<const std::byte> record, uint64_t nodeid) noexcept;
+
 class AttributeTable {
  public:
   using Clock = std::chrono::steady_clock;
@@ -48,6 +51,11 @@ class AttributeTable {
 
   // The body of a GETATTR reply with `nodeid` as its number; nothing when Python must be asked.
   std::optional<fuse_attr_out> getattr(uint64_t ino, uint64_t nodeid, Clock::time_point now);
+  // A name came into the directory, in a birth of this client's own: its times and versions, as the
+  // metaserver will have them. False when lanes may not add names to it: it is not known under a lease,
+  // or new files in it take more than the caller's ids and umask (extended attributes, set-group-id,
+  // inode flags).
+  bool touch_directory(uint64_t ino, int64_t time_ns, Clock::time_point now);
   // True when ino is known to have no extended attribute at all.
   bool is_bare(uint64_t ino, Clock::time_point now);
 

@@ -28,6 +28,20 @@ void DentryTable::lease(uint64_t directory, Clock::time_point now) {
   if (!there->contended) in.contended.erase(contended);
 }
 
+bool DentryTable::delegate(uint64_t directory) {
+  Group& in = group(directory);
+  const std::scoped_lock lock(in.mu);
+  Directory* there = known(in, directory);
+  if (there == nullptr || !there->leased || there->contended) return false;
+  return there->delegated = true;
+}
+
+void DentryTable::undelegate(uint64_t directory) {
+  Group& in = group(directory);
+  const std::scoped_lock lock(in.mu);
+  if (Directory* there = known(in, directory)) there->delegated = false;
+}
+
 void DentryTable::complete(uint64_t directory, Clock::time_point until) {
   Group& in = group(directory);
   const std::scoped_lock lock(in.mu);

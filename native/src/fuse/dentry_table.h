@@ -10,6 +10,7 @@
 // for kContended: its names get no time in the kernel, so that its next recall finds nothing to
 // invalidate there; invalidating takes the directory's lock, which a CREATE of this client that
 // waits for us may hold.
+// A leased directory is *delegated* when its lease is exclusive: lanes add names to it themselves.
 // Bounded: directories and names beyond the bounds are not kept, that is, asked for.
 // ANY THREAD; one mutex for each group of directories, held while an answer is sent: after drop()
 // no answer from before it is on its way.
@@ -42,6 +43,11 @@ class DentryTable {
   void lease(uint64_t directory, Clock::time_point now);
   // It is new, all its names are known: there are none.
   void complete(uint64_t directory, Clock::time_point until);
+  // Its lease is exclusive: create() may add names until drop() or undelegate(). False when it is not
+  // leased here, or contended.
+  bool delegate(uint64_t directory);
+  // After it create() adds no more names.
+  void undelegate(uint64_t directory);
   // Still complete, believed until then; nothing when it was forgotten here.
   void extend(uint64_t directory, Clock::time_point until);
   // name is ino there, or absent (0). True when the kernel may be told so with a time.
@@ -71,6 +77,24 @@ class DentryTable {
     return true;
   }
 
+  // Calls make(valid) with the directory's group locked if the directory is delegated and has no such
+  // name for certain; the inode that it returns has the name then, 0 leaves things as they are. True
+  // when there is an inode. Make: uint64_t(std::chrono::nanoseconds), which answers the kernel.
+  template <typename Make>
+  bool create(uint64_t directory, std::string_view name, Clock::time_point now, Make make) {
+    Group& in = group(directory);
+    const std::scoped_lock lock(in.mu);
+    Directory* there = known(in, directory);
+    if (there == nullptr || !there->delegated) return false;
+    Name* entry = nullptr;
+    if (look(in, directory, name, now, entry).kind != Found::Kind::kAbsent) return false;
+    entry = entry_of(*there, name);
+    if (entry == nullptr) return false;
+    const uint64_t ino = make(end_of(*there) - now);
+    *entry = Name{.ino = ino, .sure = true, .told = entry->told || ino != 0};
+    return ino != 0;
+  }
+
   size_t names() const noexcept { return name_count_; }
 
  private:
@@ -88,6 +112,7 @@ class DentryTable {
     bool leased = false;
     bool complete = false;
     bool contended = false;
+    bool delegated = false;
     std::unordered_map<std::string, Name, Hash, std::equal_to<>> names;
   };
   struct alignas(64) Group {

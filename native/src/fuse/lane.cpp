@@ -1,9 +1,12 @@
 #include "fuse/lane.h"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <ctime>
 #include <new>
 #include <string_view>
 
@@ -15,6 +18,40 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr size_t kNameLengthMax = 255;
+constexpr uint32_t kPermissions = 07777;
+constexpr int64_t kNanoseconds = 1'000'000'000;
+
+// The body of a reply to CREATE.
+struct CreateReply {
+  fuse_entry_out entry;
+  fuse_open_out open;
+};
+static_assert(sizeof(CreateReply) == sizeof(fuse_entry_out) + sizeof(fuse_open_out));
+
+// The clock that file systems stamp with.
+int64_t coarse_time_ns() noexcept {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME_COARSE, &now);
+  return now.tv_sec * kNanoseconds + now.tv_nsec;
+}
+
+void set_valid(fuse_entry_out& out, std::chrono::nanoseconds valid) noexcept {
+  out.entry_valid = static_cast<uint64_t>(valid.count() / kNanoseconds);
+  out.entry_valid_nsec = static_cast<uint32_t>(valid.count() % kNanoseconds);
+}
+
+CreateReply reply_to(const Birth& birth, std::span<const std::byte> record,
+                     std::chrono::nanoseconds valid) noexcept {
+  CreateReply reply{};
+  reply.entry.nodeid = birth.ino;
+  set_valid(reply.entry, valid);
+  reply.entry.attr_valid = reply.entry.entry_valid;
+  reply.entry.attr_valid_nsec = reply.entry.entry_valid_nsec;
+  reply.entry.attr = attr_of(record, birth.ino);
+  reply.open.fh = birth.fh;
+  reply.open.open_flags = FOPEN_KEEP_CACHE;
+  return reply;
+}
 
 // One case for each kind of request; the fields are references into the lane.
 template <typename... Cases>
@@ -137,6 +174,7 @@ bool Lane::answered(const UpcallRequest& request) {
     case FUSE_GETATTR: return getattr_answered(head, ino);
     case FUSE_GETXATTR: return getxattr_answered(request, ino);
     case FUSE_LOOKUP: return lookup_answered(request, ino);
+    case FUSE_CREATE: return create_answered(request, ino);
     default: return false;
   }
 }
@@ -185,10 +223,52 @@ bool Lane::answer_name(const RequestHead& head, const DentryTable::Found& found,
     out.attr_valid_nsec = known->attr_valid_nsec;
     out.attr = known->attr;
   }
-  out.entry_valid = static_cast<uint64_t>(found.valid.count() / 1'000'000'000);
-  out.entry_valid_nsec = static_cast<uint32_t>(found.valid.count() % 1'000'000'000);
+  set_valid(out, found.valid);
   parts_.channels.reply_body(context_.index, head.unique, std::as_bytes(std::span(&out, 1)));
   return true;
+}
+
+// A new file in a directory that is delegated; everything else is Python's.
+bool Lane::create_answered(const UpcallRequest& request, uint64_t parent) {
+  constexpr size_t kNameAt = sizeof(fuse_in_header) + sizeof(fuse_create_in);
+  const auto in = load<fuse_create_in>(request.bytes.subspan(sizeof(fuse_in_header)));
+  if (!in || !S_ISREG(in->mode) || (in->flags & O_DIRECT) != 0) return false;
+  const auto bytes = request.bytes.subspan(kNameAt);  // parsed: ends with NUL, others may follow
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()));
+  if (text.empty() || text.size() > kNameLengthMax || text == "." || text == "..") return false;
+  return parts_.dentries.create(parent, text, AttributeTable::Clock::now(), [&](auto valid) {
+    return give_birth(request, *in, parent, text, valid);
+  });
+}
+
+uint64_t Lane::give_birth(const UpcallRequest& request, const fuse_create_in& in, uint64_t parent,
+                          std::string_view name, std::chrono::nanoseconds valid) {
+  const auto now = AttributeTable::Clock::now();
+  const int64_t time_ns = coarse_time_ns();
+  auto slot = parts_.births.take_slot();
+  if (!slot || !parts_.attributes.touch_directory(parent, time_ns, now)) return 0;
+  const RequestHead& head = request.head;
+  Birth birth{.ino = slot->ino,
+              .parent = parent,
+              .fh = parts_.births.next_handle(),
+              .time_ns = time_ns,
+              .mode = in.mode & kPermissions & ~in.umask,
+              .uid = head.uid,
+              .gid = head.gid,
+              .open_flags = in.flags,
+              .name = std::string(name),
+              .layout = std::move(slot->layout)};
+  const auto record = new_file_record(birth);
+  const auto bytes = [](const std::string& text) { return std::as_bytes(std::span(text)); };
+  if (!parts_.data.born(record, bytes(birth.layout), bytes(slot->capability), birth.fh, in.flags)) {
+    return 0;
+  }
+  parts_.attributes.put(record, std::chrono::milliseconds(0), now, true);
+  const CreateReply reply = reply_to(birth, record, valid);
+  const uint64_t ino = birth.ino;
+  if (parts_.births.push(std::move(birth))) parts_.births_wait();
+  parts_.channels.reply_body(context_.index, head.unique, std::as_bytes(std::span(&reply, 1)));
+  return ino;
 }
 
 void Lane::interrupted(const InterruptRequest& request) {

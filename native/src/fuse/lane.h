@@ -16,6 +16,7 @@
 #include <span>
 
 #include "fuse/attribute_table.h"
+#include "fuse/births.h"
 #include "fuse/channels.h"
 #include "fuse/closing_table.h"
 #include "fuse/dentry_table.h"
@@ -45,6 +46,8 @@ struct LaneParts {
   AttributeTable& attributes;
   DentryTable& dentries;
   ClosingTable& closing;
+  Births& births;
+  std::function<void()> births_wait;  // called on the lane for the first birth that is to be taken
   uint64_t root_ino;                 // what Python calls nodeid 1
   std::function<void()> unmounted;  // called on the lane, once for each lane
 };
@@ -86,6 +89,10 @@ class Lane {
   bool getattr_answered(const RequestHead& head, uint64_t ino);
   bool getxattr_answered(const UpcallRequest& request, uint64_t ino);
   bool lookup_answered(const UpcallRequest& request, uint64_t parent);
+  bool create_answered(const UpcallRequest& request, uint64_t parent);
+  // The inode of the new file, after the kernel was answered; 0: it could not be made here.
+  uint64_t give_birth(const UpcallRequest& request, const fuse_create_in& in, uint64_t parent,
+                      std::string_view name, std::chrono::nanoseconds valid);
   bool answer_name(const RequestHead& head, const DentryTable::Found& found,
                    AttributeTable::Clock::time_point now);
 

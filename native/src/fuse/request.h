@@ -101,6 +101,13 @@ class DataHandler {
   virtual void release(LaneContext& lane, const ReleaseRequest& request) = 0;
   virtual void fsync(LaneContext& lane, const FsyncRequest& request) = 0;
 
+  // A new file, which only this client may read and write (docs/INTERFACES.md section 1 has the records),
+  // is opened with this handle. False when there is no room for it. Any lane.
+  virtual bool born(std::span<const std::byte> /*attributes*/, std::span<const std::byte> /*layout*/,
+                    std::span<const std::byte> /*capability*/, uint64_t /*fh*/, uint32_t /*open_flags*/) {
+    return false;
+  }
+
   // Lanes know more of this file's size and times than what was told of it last. ANY THREAD.
   virtual bool is_ahead(uint64_t /*ino*/) { return false; }
 
@@ -140,6 +147,8 @@ class SessionObserver {
   virtual void called(uint32_t slot, const RequestHead& head, uint32_t opcode,
                       std::span<const std::byte> body, int outcome) = 0;
   virtual void unmounted() = 0;
+  // The first of the births (births.h) that are to be taken.
+  virtual void births_wait() {}
   // A mark among the notifications was reached: all before it have reached the kernel.
   virtual void notified(uint64_t /*token*/) {}
   virtual void log(int level, std::string_view text) = 0;  // 10 debug, 20 info, 30 warning, 40 error

@@ -102,10 +102,12 @@ int FuseSession::attach_lanes(DataHandler& data, std::span<net::EventLoop* const
   const auto unmounted = [this] {
     if (!unmounted_.exchange(true)) observer_.unmounted();
   };
+  const auto births_wait = [this] { observer_.births_wait(); };
   for (Channel channel = 0; channel < loops.size(); ++channel) {
     lanes_.push_back(std::make_unique<Lane>(channel, settings_.max_write,
                                             LaneParts{*channels_, data, upcalls, attributes_,
-                                                      dentries_, closing_, root_ino_, unmounted}));
+                                                      dentries_, closing_, births_, births_wait,
+                                                      root_ino_, unmounted}));
     const int attached = lanes_.back()->attach(*loops[channel]);
     if (attached != 0) return attached;
   }
@@ -219,6 +221,7 @@ std::vector<std::pair<std::string, uint64_t>> FuseSession::counters() const {
   all.emplace_back("fuse_requests_malformed", malformed);
   all.emplace_back("attributes_answered", attributes_.answered());
   all.emplace_back("names_known", dentries_.names());
+  all.emplace_back("births", births_.count());
   if (channels_) {
     all.emplace_back("fuse_answers", channels_->sent());
     all.emplace_back("fuse_answers_void", channels_->void_answers());

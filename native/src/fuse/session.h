@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "fuse/attribute_table.h"
+#include "fuse/births.h"
 #include "fuse/bridge.h"
 #include "fuse/channels.h"
 #include "fuse/closing_table.h"
@@ -91,6 +92,7 @@ class FuseSession final : public Replier {
   // What Python learned and lanes may answer from.
   AttributeTable& attributes() noexcept { return attributes_; }
   DentryTable& dentries() noexcept { return dentries_; }
+  Births& births() noexcept { return births_; }
 
   const Negotiated& negotiated() const noexcept { return negotiated_; }
   std::vector<std::pair<std::string, uint64_t>> counters() const;
@@ -116,6 +118,7 @@ class FuseSession final : public Replier {
   AttributeTable attributes_;
   DentryTable dentries_;
   ClosingTable closing_;
+  Births births_;
   std::unique_ptr<Bridge> bridge_;
   std::vector<std::unique_ptr<Lane>> lanes_;
 };

@@ -1,6 +1,7 @@
 // The whole kernel side of a mount over sockets that stand for /dev/fuse and its clones.
 #include "fuse/session.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -35,6 +36,7 @@ class Observer final : public SessionObserver {
   }
   uint32_t slot() const { return slot_; }
   void unmounted() override { push("unmounted"); }
+  void births_wait() override { push("births"); }
   void log(int level, std::string_view) override { push("log " + std::to_string(level)); }
   std::string next() {
     std::unique_lock lock(mu_);
@@ -84,6 +86,11 @@ class Echo final : public DataHandler {
   }
   Room room() const noexcept override { return room_; }
   std::atomic<Room> room_{Room::kPlenty};
+  bool born(std::span<const std::byte>, std::span<const std::byte>, std::span<const std::byte>, uint64_t,
+            uint32_t) override {
+    return has_room_;
+  }
+  std::atomic<bool> has_room_{true};
 
  private:
   void done(const RequestHead& head) { replier_.reply_error(head.channel, head.unique, 0); }
@@ -299,6 +306,129 @@ TEST_F(SessionTest, WithLittleRoomOneRequestNowAndThenIsRead) {
   EXPECT_TRUE(receive(lanes_[0].ours.get(), 300).empty());
   echo_.room_ = Room::kPlenty;
   EXPECT_EQ(out_header(receive(lanes_[0].ours.get())).unique, 8u);
+}
+
+// A directory under an exclusive lease, empty, and slots for two files.
+class BirthTest : public SessionTest {
+ protected:
+  static constexpr uint64_t kFolder = 70;
+
+  void SetUp() override {
+    start();
+    const auto now = DentryTable::Clock::now();
+    session_.dentries().believe(now + std::chrono::hours(1));
+    session_.attributes().believe(now + std::chrono::hours(1));
+    put_folder(S_IFDIR | 0755);
+    session_.dentries().lease(kFolder, now);
+    session_.dentries().complete(kFolder, now);
+    EXPECT_TRUE(session_.dentries().delegate(kFolder));
+    EXPECT_TRUE(session_.births().slots_put({{501, "layout", "key"}, {502, "layout", "key"}}));
+  }
+
+  void put_folder(uint32_t mode, uint32_t flags = 0, uint32_t xattr_count = 0) {
+    record::Record folder{};
+    record::set_field(folder, record::kIno, kFolder);
+    record::set_field(folder, record::kMode, mode);
+    record::set_field(folder, record::kFlags, flags);
+    record::set_field(folder, record::kXattrCount, xattr_count);
+    session_.attributes().put(folder, std::chrono::milliseconds(0), DentryTable::Clock::now(), true);
+  }
+
+  static Bytes create(uint64_t unique, std::string name, uint32_t mode = S_IFREG | 0666,
+                      uint32_t flags = O_WRONLY | O_CREAT) {
+    fuse_create_in in{};
+    in.flags = flags;
+    in.mode = mode;
+    in.umask = 022;
+    name.push_back('\0');
+    return request(FUSE_CREATE, {unique, kFolder}, in, name);
+  }
+
+  bool goes_to_python(const Bytes& bytes) {
+    return at<fuse_in_header>(upcall(0, bytes), 0).opcode == static_cast<uint32_t>(FUSE_CREATE);
+  }
+};
+
+TEST_F(BirthTest, ANewFileIsMadeHereAndToldOfOnce) {
+  const Bytes reply = ask(0, create(6, "new"));
+  const auto entry = at<fuse_entry_out>(reply, sizeof(fuse_out_header));
+  EXPECT_EQ(entry.nodeid, 501u);
+  EXPECT_EQ(entry.attr.mode, static_cast<uint32_t>(S_IFREG | 0644));
+  EXPECT_EQ(entry.attr.uid, 1000u);
+  EXPECT_EQ(entry.attr.gid, 100u);
+  EXPECT_GT(entry.entry_valid, 3000u);
+  EXPECT_EQ(entry.attr_valid, entry.entry_valid);
+  const auto open = at<fuse_open_out>(reply, sizeof(fuse_out_header) + sizeof(fuse_entry_out));
+  EXPECT_EQ(open.fh, Births::kFirstHandle);
+  EXPECT_EQ(observer_.next(), "births");
+  const auto births = session_.births().take();
+  ASSERT_EQ(births.size(), 1u);
+  EXPECT_EQ(births[0].name, "new");
+  EXPECT_EQ(births[0].parent, kFolder);
+  EXPECT_EQ(births[0].mode, 0644u);
+  EXPECT_TRUE(session_.births().take().empty());
+  EXPECT_EQ(at<fuse_entry_out>(ask(1, lookup({8, kFolder}, "new")), sizeof(fuse_out_header)).nodeid, 501u);
+}
+
+TEST_F(BirthTest, TheDirectorysTimesFollow) {
+  ask(0, create(6, "new"));
+  const int64_t time_ns = session_.births().take().at(0).time_ns;
+  const Bytes reply = ask(0, request(FUSE_GETATTR, {8, kFolder}, fuse_getattr_in{}));
+  const auto attr = at<fuse_attr_out>(reply, sizeof(fuse_out_header)).attr;
+  EXPECT_EQ(static_cast<int64_t>(attr.mtime) * 1'000'000'000 + attr.mtimensec, time_ns);
+  EXPECT_EQ(attr.ctime, attr.mtime);
+}
+
+TEST_F(BirthTest, WithoutSlotsItIsPythons) {
+  ask(0, create(6, "one"));
+  ask(1, create(8, "two"));
+  EXPECT_TRUE(goes_to_python(create(10, "three")));
+}
+
+TEST_F(BirthTest, WhatIsThereOrNotKnownIsPythons) {
+  session_.dentries().put(kFolder, "there", 9);
+  session_.dentries().unsure(kFolder, "unsure");
+  EXPECT_TRUE(goes_to_python(create(6, "there")));
+  EXPECT_TRUE(goes_to_python(create(8, "unsure")));
+}
+
+TEST_F(BirthTest, WhatTakesMoreThanIdsAndUmaskIsPythons) {
+  put_folder(S_IFDIR | S_ISGID | 0755);
+  EXPECT_TRUE(goes_to_python(create(6, "a")));
+  put_folder(S_IFDIR | 0755, 0, 1);
+  EXPECT_TRUE(goes_to_python(create(8, "b")));
+  put_folder(S_IFDIR | 0755, 16);
+  EXPECT_TRUE(goes_to_python(create(10, "c")));
+  put_folder(S_IFDIR | 0755);
+  EXPECT_TRUE(goes_to_python(create(12, "d", S_IFREG | 0644, O_WRONLY | O_DIRECT)));
+  EXPECT_TRUE(goes_to_python(create(14, std::string(256, 'n'))));
+  EXPECT_TRUE(goes_to_python(create(16, "..")));
+}
+
+TEST_F(BirthTest, WithoutRoomItIsPythonsAndTheNameStaysFree) {
+  echo_.has_room_ = false;
+  EXPECT_TRUE(goes_to_python(create(6, "new")));
+  echo_.has_room_ = true;
+  const auto entry = at<fuse_entry_out>(ask(0, create(8, "new")), sizeof(fuse_out_header));
+  EXPECT_EQ(entry.nodeid, 502u);
+}
+
+TEST_F(BirthTest, ADirectoryThatIsGivenBackIsPythons) {
+  session_.dentries().undelegate(kFolder);
+  EXPECT_TRUE(goes_to_python(create(6, "new")));
+  EXPECT_TRUE(session_.dentries().delegate(kFolder));
+  session_.lease_drop(0, kFolder, kFacetEntries);
+  EXPECT_TRUE(goes_to_python(create(8, "new")));
+  EXPECT_FALSE(session_.dentries().delegate(kFolder));
+}
+
+TEST(Births, SlotsAreBounded) {
+  Births births;
+  EXPECT_TRUE(births.slots_put(std::vector<BirthSlot>(Births::kSlotsMax)));
+  EXPECT_FALSE(births.slots_put(std::vector<BirthSlot>(1)));
+  births.slots_clear();
+  EXPECT_EQ(births.slots(), 0u);
+  EXPECT_FALSE(births.take_slot());
 }
 
 TEST_F(SessionTest, ForgetsReachPythonAddedUp) {

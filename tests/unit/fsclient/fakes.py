@@ -68,8 +68,10 @@ class FakeMetadata:
 
         self.waiting.append(finish)
 
-    def post_patiently(self, op: Op, message: object, deliver: Callable[..., None]) -> None:
-        self.post(op, message, deliver)
+    def post_patiently(
+        self, op: Op, message: object, deliver: Callable[..., None], *, urgent: bool = False
+    ) -> None:
+        self.post(op, message, deliver, urgent=urgent)
 
     def tell(self, op: Op, message: object, *, urgent: bool = False) -> KnownLimit:
         self.told.append((op, message))
@@ -115,6 +117,33 @@ class FakeLanes:
         self.invalidated: list[int] = []
         self.locked_inodes: set[int] = set()
         self.drain_status = 0
+        self.delegated: set[int] = set()
+        self.may_delegate = True
+        self.slots: list[tuple[int, bytes, bytes]] = []
+        self.births: list[tuple[int, int, bytes, int, int, int, int, bytes, int, int]] = []
+
+    def entries_delegate(self, ino: int) -> bool:
+        if self.may_delegate:
+            self.delegated.add(ino)
+        return self.may_delegate
+
+    def entries_undelegate(self, ino: int) -> None:
+        self.delegated.discard(ino)
+
+    def slots_put(self, slots: list[tuple[int, bytes, bytes]]) -> None:
+        self.slots += slots
+
+    def slots_left(self) -> int:
+        return len(self.slots)
+
+    def slots_clear(self) -> None:
+        self.slots.clear()
+
+    def births_take(
+        self,
+    ) -> list[tuple[int, int, bytes, int, int, int, int, bytes, int, int]]:
+        taken, self.births = self.births, []
+        return taken
 
     def inode_put(self, attributes: bytes, layout: bytes, capability: bytes) -> None:
         ino = int.from_bytes(attributes[:8], "little")

@@ -9,8 +9,9 @@ import pytest
 from fsclient.meta.core import Hooks, Phase, SessionCore, SessionRefusedError
 from fsclient.meta.pending import NEVER, Pending
 from fscommon.errors import FsError, ProtocolError, Status
+from fscommon.wire.births import CreateBatch
 from fscommon.wire.codec import encode
-from fscommon.wire.frame import Frame
+from fscommon.wire.frame import Frame, FrameParser
 from fscommon.wire.header import FLAG_REPLAY, FLAG_REPLY, Header
 from fscommon.wire.messages import Caller, Close, Empty, GetAttr, MkDir, Unlink
 from fscommon.wire.ops import Op
@@ -400,3 +401,28 @@ def test_hostile_replies(client: Client, server: MemoryMetaserver, header: Heade
     client.core.take_output(0.0)
     with pytest.raises(ProtocolError):
         client.core.received(Frame(header, encode(Empty())), 0.0)
+
+
+def test_refused_births_hold_back_all_but_the_heartbeat(
+    client: Client, server: MemoryMetaserver
+) -> None:
+    """What comes after may speak of the files that were made."""
+    open_session(client, server)
+    core = client.core
+    server.busy_count = 1
+    core.submit(Op.CREATE_BATCH, encode(CreateBatch(())), None, NEVER, urgent=True)
+    for reply in server.receive(core.take_output(0.0)):
+        core.received(reply, 0.0)
+    client.getattr(b"look")
+    renewal = core.submit(Op.SESSION_RENEW, encode(Empty()), None, NEVER, urgent=True)
+    assert [op for op, *_ in ops_of(core.take_output(0.0))] == [Op.SESSION_RENEW]
+    assert renewal.request_id
+    core.tick(core.next_retry_at())
+    sent = [op for op, *_ in ops_of(core.take_output(1.0))]
+    assert sent == [Op.CREATE_BATCH, Op.GETATTR]
+
+
+def ops_of(octets: bytes) -> list[tuple[Op, int]]:
+    parser = FrameParser()
+    parser.feed(octets)
+    return [(Op(frame.header.op), frame.header.request_id) for frame in parser.frames()]

@@ -10,7 +10,9 @@ from fscommon.layout.attributes import (
     LEASE_ENTRIES,
     LEASE_META,
     LEASE_META_EXCLUSIVE,
+    LEASE_WRITER,
 )
+from fscommon.wire.births import Birth, CreateBatch, Delegate
 from fscommon.wire.leases import LeaseTake
 from fscommon.wire.locks import LockCancel, LockEvents
 from fscommon.wire.messages import (
@@ -42,7 +44,7 @@ from fscommon.wire.messages import (
 from fscommon.wire.ops import Op
 from metaserver.leases.footprints import FOOTPRINTS
 from metaserver.leases.grants import GRANTS
-from metaserver.leases.table import WRITER, Need
+from metaserver.leases.table import Need
 from metaserver.ops import HANDLERS, Access
 from metaserver.transaction import Transaction
 
@@ -71,6 +73,7 @@ def test_footprints(bench: Bench) -> None:
     d = client.mkdir(ROOT, b"d")
     f = client.create(ROOT, b"f").ino
     names, changed = LEASE_ENTRIES, 16 | LEASE_META_EXCLUSIVE
+    birth = Birth(9, ROOT, b"n", 0o644, 0, 0, 0, b"", writable=True)
     meta, writing = LEASE_META_EXCLUSIVE, LEASE_META_EXCLUSIVE | LEASE_DATA_EXCLUSIVE
     set_mode = SetAttr(f, SET_MODE, 0o600, 0, 0, 0, 0, 0, 0, 0, 0)
     set_size = SetAttr(f, SET_SIZE, 0, 0, 0, 5, 0, 0, 0, 0, 0)
@@ -106,8 +109,11 @@ def test_footprints(bench: Bench) -> None:
         (Op.TMPFILE, TmpFile(d, 0o600, True, USER), {}),
         (Op.LOCK_EVENTS, LockEvents(()), {}),
         (Op.LOCK_CANCEL, LockCancel(1), {}),
+        (Op.DELEGATE, Delegate(0, 8), {}),
+        (Op.DELEGATE, Delegate(ROOT, 8), {ROOT: changed}),
+        (Op.CREATE_BATCH, CreateBatch((birth,)), {ROOT: changed}),
         (Op.LEASE_TAKE, LeaseTake(f, LEASE_DATA), {f: READER}),
-        (Op.LEASE_TAKE, LeaseTake(f, LEASE_DATA_EXCLUSIVE), {f: WRITER}),
+        (Op.LEASE_TAKE, LeaseTake(f, LEASE_DATA_EXCLUSIVE), {f: LEASE_WRITER}),
     ]
     tx = Transaction(bench.engine._overlay, client.session)  # type: ignore[arg-type]
     for op, message, expected in rows:

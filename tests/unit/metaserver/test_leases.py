@@ -12,6 +12,7 @@ from fscommon.layout.attributes import (
     LEASE_ENTRIES,
     LEASE_META,
     LEASE_META_EXCLUSIVE,
+    LEASE_WRITER,
     unpack_attributes,
 )
 from fscommon.wire.codec import decode, encode
@@ -45,7 +46,6 @@ from fscommon.wire.messages import (
 )
 from fscommon.wire.ops import Op
 from metaserver.eviction import forget
-from metaserver.leases.table import WRITER
 
 from .bench import ROOT, SETTINGS, USER, Bench, Client, parse
 
@@ -119,7 +119,7 @@ def test_grants_of_each_reply(bench: Bench) -> None:
     me = Cached.of(bench)
     opened = me.client.call(Op.CREATE, Create(ROOT, b"f", 0o644, True, True, USER))
     f = unpack_attributes(opened.attributes)
-    assert f.lease_flags == WRITER and f.lease_ns == TWO_SESSIONS_S * 1e9
+    assert f.lease_flags == LEASE_WRITER and f.lease_ns == TWO_SESSIONS_S * 1e9
     assert unpack_attributes(opened.parents).lease_flags == NAMES
     made = me.client.call(Op.MKDIR, MkDir(ROOT, b"d", 0o755, USER))
     d = unpack_attributes(made.attributes)
@@ -127,11 +127,12 @@ def test_grants_of_each_reply(bench: Bench) -> None:
     assert me.asks(Op.SYMLINK, Symlink(d.ino, b"s", b"t", USER)) == LEASE_META
     me.client.call(Op.CLOSE, Close((f.ino,)))
     assert me.held(f.ino) == READER, "closing gives up what is exclusive"
-    assert me.asks(Op.OPEN, Open(f.ino, True)) == WRITER
+    assert me.asks(Op.OPEN, Open(f.ino, True)) == LEASE_WRITER
     found = me.client.call(Op.LOOKUP, Lookup(d.ino, b"s"))
     assert unpack_attributes(found.parents).lease_flags == NAMES
     listed = me.client.call(Op.READDIR, ReadDir(ROOT, 0, 10))
-    assert {unpack_attributes(e.attributes).lease_flags for e in listed.entries} == {WRITER, NAMES}
+    flags = {unpack_attributes(e.attributes).lease_flags for e in listed.entries}
+    assert flags == {LEASE_WRITER, NAMES}
     assert unpack_attributes(listed.parents).lease_flags == NAMES
 
 
@@ -214,7 +215,7 @@ def test_stat_asks_the_writer_and_takes_nothing(pair: tuple[Cached, Cached]) -> 
         assert not two.waits()
         stat = unpack_attributes(two.client.take().attributes)
         assert (stat.size, stat.lease_flags) == (size, 0)
-    assert one.held(f) == WRITER
+    assert one.held(f) == LEASE_WRITER
 
 
 def test_two_writers_hand_over_in_order(bench: Bench) -> None:
@@ -228,12 +229,12 @@ def test_two_writers_hand_over_in_order(bench: Bench) -> None:
     assert len(items) == 1, "one recall for both"
     one.answer(items[0])
     assert not two.waits() and three.waits()
-    assert unpack_attributes(two.client.take().attributes).lease_flags == WRITER
+    assert unpack_attributes(two.client.take().attributes).lease_flags == LEASE_WRITER
     (item,) = two.recalled()
     assert item.granted_by == two.client.request_id, "the reply that grants it may be on its way"
     two.answer(item)
     assert not three.waits()
-    assert unpack_attributes(three.client.take().attributes).lease_flags == WRITER
+    assert unpack_attributes(three.client.take().attributes).lease_flags == LEASE_WRITER
     assert two.held(f) == 0
 
 
@@ -386,7 +387,7 @@ def test_an_exclusive_lease_ends_with_the_fence_only(pair: tuple[Cached, Cached]
     bench.engine.services.leases.fenced(one.client.session, bench.now_s)  # type: ignore[arg-type]
     bench.engine.leases_changed(bench.time())
     bench.finish_truncates()
-    assert unpack_attributes(two.client.take().attributes).lease_flags == WRITER
+    assert unpack_attributes(two.client.take().attributes).lease_flags == LEASE_WRITER
 
 
 def test_an_uncached_writer_is_waited_for_too(bench: Bench) -> None:
@@ -419,7 +420,7 @@ def test_after_a_restart_exclusive_leases_are_asserted_again(pair: tuple[Cached,
         client.call(Op.REPLAY_DONE, Empty())
     assert not after.engine.progress.recovering
     cached = [Cached.of(after, client) for client in back]
-    assert cached[0].held(f) == WRITER and cached[1].held(f) == 0, "the first one had it"
+    assert cached[0].held(f) == LEASE_WRITER and cached[1].held(f) == 0, "the first one had it"
     back[1].send(Op.GETATTR, GetAttr(f))
     assert cached[1].waits()
     assert [item.ino for item in cached[0].recalled()] == [f]
@@ -447,7 +448,7 @@ def test_a_restart_before_the_fence_is_complete_forgets_nothing(
     leases.fenced(leases.ghosts()[0], after.now_s)
     after.engine.leases_changed(after.time())
     assert not cached.waits()
-    assert unpack_attributes(back.take().attributes).lease_flags == WRITER
+    assert unpack_attributes(back.take().attributes).lease_flags == LEASE_WRITER
 
 
 def test_a_live_session_cannot_assert_more(pair: tuple[Cached, Cached]) -> None:

@@ -1,0 +1,32 @@
+// The packed attribute record of docs/INTERFACES.md section 1, as far as this folder reads and writes
+// it. Little-endian, as every machine that this runs on.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+namespace braidfs::fuse::record {
+
+inline constexpr size_t kBytes = 128;
+using Record = std::array<std::byte, kBytes>;
+
+inline constexpr size_t kIno = 0, kSize = 8, kBlocks = 16;
+inline constexpr size_t kAtime = 24, kMtime = 32, kCtime = 40, kBtime = 48;  // nanoseconds since 1970
+inline constexpr size_t kMode = 56, kNlink = 60, kUid = 64, kGid = 68, kRdev = 72, kFlags = 76;
+inline constexpr size_t kDataVersion = 80, kChangeVersion = 88, kXattrCount = 116;
+
+template <typename T>
+T field(std::span<const std::byte> record, size_t offset) noexcept {
+  T value;
+  std::memcpy(&value, record.data() + offset, sizeof(T));
+  return value;
+}
+
+template <typename T>
+void set_field(std::span<std::byte> record, size_t offset, T value) noexcept {
+  std::memcpy(record.data() + offset, &value, sizeof(T));
+}
+
+}  // namespace braidfs::fuse::record

@@ -1,0 +1,62 @@
+#include "fuse/births.h"
+
+#include <sys/stat.h>
+
+#include <iterator>
+#include <utility>
+
+namespace braidfs::fuse {
+
+record::Record new_file_record(const Birth& birth) noexcept {
+  record::Record made{};
+  record::set_field(made, record::kIno, birth.ino);
+  for (const size_t at : {record::kAtime, record::kMtime, record::kCtime, record::kBtime}) {
+    record::set_field(made, at, birth.time_ns);
+  }
+  record::set_field(made, record::kMode, static_cast<uint32_t>(S_IFREG | birth.mode));
+  record::set_field(made, record::kNlink, uint32_t{1});
+  record::set_field(made, record::kUid, birth.uid);
+  record::set_field(made, record::kGid, birth.gid);
+  record::set_field(made, record::kDataVersion, uint64_t{1});
+  record::set_field(made, record::kChangeVersion, uint64_t{1});
+  return made;
+}
+
+bool Births::slots_put(std::vector<BirthSlot> slots) {
+  const std::scoped_lock lock(mu_);
+  if (slots_.size() + slots.size() > kSlotsMax) return false;
+  std::move(slots.begin(), slots.end(), std::back_inserter(slots_));
+  return true;
+}
+
+void Births::slots_clear() {
+  const std::scoped_lock lock(mu_);
+  slots_.clear();
+}
+
+size_t Births::slots() const {
+  const std::scoped_lock lock(mu_);
+  return slots_.size();
+}
+
+std::optional<BirthSlot> Births::take_slot() {
+  const std::scoped_lock lock(mu_);
+  if (slots_.empty()) return std::nullopt;
+  std::optional<BirthSlot> slot(std::move(slots_.front()));
+  slots_.pop_front();
+  return slot;
+}
+
+bool Births::push(Birth birth) {
+  count_.fetch_add(1, std::memory_order_relaxed);
+  const std::scoped_lock lock(mu_);
+  births_.push_back(std::move(birth));
+  return births_.size() == 1;
+}
+
+std::vector<Birth> Births::take() {
+  const std::scoped_lock lock(mu_);
+  return std::exchange(births_, {});
+}
+
+}  // namespace braidfs::fuse

@@ -1,0 +1,72 @@
+// Files that lanes make themselves, in directories that are delegated to this client
+// (docs/decisions/0013-delegation.md): slots that the metaserver gave beforehand, each an inode number
+// with its layout and capability, and births, each a slot that became a file and of which the
+// metaserver is still to be told, in the order in which they were answered.
+//
+// Bounded: there are never more births than there were slots. ANY THREAD, guarded by mu_.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fuse/attribute_record.h"
+
+namespace braidfs::fuse {
+
+// layout, capability: records of docs/INTERFACES.md section 1.
+struct BirthSlot {
+  uint64_t ino = 0;
+  std::string layout;
+  std::string capability;
+};
+
+struct Birth {
+  uint64_t ino = 0;
+  uint64_t parent = 0;
+  uint64_t fh = 0;
+  int64_t time_ns = 0;      // since 1970: of the file, and of its directory's change
+  uint32_t mode = 0;        // permissions, the umask taken off
+  uint32_t uid = 0;
+  uint32_t gid = 0;
+  uint32_t open_flags = 0;  // O_*
+  std::string name;
+  std::string layout;
+};
+
+// The attribute record of the new file, as the metaserver will make it.
+record::Record new_file_record(const Birth& birth) noexcept;
+
+class Births {
+ public:
+  static constexpr size_t kSlotsMax = 4096;
+  static constexpr uint64_t kFirstHandle = uint64_t{1} << 62;  // apart from Python's
+
+  // False when there would be too many.
+  bool slots_put(std::vector<BirthSlot> slots);
+  // The session is another one, or another metaserver answers: nothing is known of them there.
+  void slots_clear();
+  size_t slots() const;
+
+  std::optional<BirthSlot> take_slot();
+  uint64_t next_handle() noexcept { return next_handle_.fetch_add(1, std::memory_order_relaxed); }
+  // True when it is the first that waits to be taken.
+  bool push(Birth birth);
+  // All that have not been taken, oldest first.
+  std::vector<Birth> take();
+
+  uint64_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
+
+ private:
+  mutable std::mutex mu_;
+  std::deque<BirthSlot> slots_;  // guarded by mu_
+  std::vector<Birth> births_;    // guarded by mu_
+  std::atomic<uint64_t> next_handle_{kFirstHandle};
+  std::atomic<uint64_t> count_{0};
+};
+
+}  // namespace braidfs::fuse

@@ -1,0 +1,271 @@
+"""Files that lanes make themselves in delegated directories: as any other, for whoever looks, and
+whatever dies meanwhile (docs/decisions/0013-delegation.md)."""
+
+import errno
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import mounts
+from tests.cluster.cluster import Cluster
+from tests.cluster.process import stop_pid, wait_until
+
+COUNT = 300
+USER, GROUP = 12345, 23456
+
+
+def births(cluster: Cluster) -> int:
+    """How many files lanes have made since the mount."""
+    address = f"http://127.0.0.1:{cluster.plan.client_metrics_port}/metrics"
+    with urllib.request.urlopen(address, timeout=10) as answer:
+        found = re.search(r'counter="births"\} (\S+)', answer.read().decode())
+    assert found
+    return int(float(found.group(1)))
+
+
+def make(folder: Path, names: list[str], mode: int = 0o644) -> None:
+    for name in names:
+        os.close(os.open(folder / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+
+
+def delegated(cluster: Cluster, folder: Path) -> None:
+    """Makes files in folder until lanes make them."""
+    before = births(cluster)
+    for number in range(200):
+        make(folder, [f"first-{number}"])
+        if births(cluster) > before:
+            return
+        time.sleep(0.02)
+    pytest.fail("the directory was not delegated")
+
+
+@pytest.fixture
+def folder(cluster: Cluster, workdir: Path) -> Path:
+    new = workdir / "folder"
+    new.mkdir()
+    delegated(cluster, new)
+    return new
+
+
+@pytest.fixture
+def other(shared_cluster: Cluster, localdir: Path) -> Iterator[Path]:
+    point = localdir / "other"
+    with shared_cluster.second_client(point) as mounted:
+        yield mounted
+
+
+def seen_from(other: Path, cluster: Cluster, path: Path) -> Path:
+    return other / path.relative_to(cluster.mount_path)
+
+
+def test_they_are_files_as_any_other(cluster: Cluster, folder: Path) -> None:
+    started_ns = time.time_ns() - 20_000_000
+    names = [f"{number}" for number in range(COUNT)]
+    before = births(cluster)
+    make(folder, names, 0o3600)
+    assert births(cluster) - before > COUNT * 0.9
+    made = [(folder / name).stat() for name in names]
+    assert {status.st_mode for status in made} == {stat.S_IFREG | 0o3600}
+    assert {(status.st_nlink, status.st_size, status.st_blocks) for status in made} == {(1, 0, 0)}
+    assert len({status.st_ino for status in made}) == COUNT
+    for status in made:
+        assert started_ns <= status.st_mtime_ns == status.st_ctime_ns <= time.time_ns()
+    assert set(names) < set(os.listdir(folder))
+    assert folder.stat().st_mtime_ns >= made[-1].st_mtime_ns
+    with pytest.raises(FileExistsError):
+        make(folder, [names[0]])
+    cluster.remount()
+    for name, status in zip(names, made, strict=True):
+        again = (folder / name).stat()
+        assert again.st_ino == status.st_ino
+        assert again.st_mtime_ns == status.st_mtime_ns
+        assert again.st_mode == status.st_mode
+
+
+def test_owner_and_umask_are_the_callers(cluster: Cluster, folder: Path) -> None:
+    folder.chmod(0o777)
+    code = (
+        "import os, sys\n"
+        f"os.setgroups([]); os.setgid({GROUP}); os.setuid({USER}); os.umask(0o027)\n"
+        "for number in range(50):\n"
+        "    os.close(os.open(f'{sys.argv[1]}/u{number}', os.O_CREAT | os.O_WRONLY, 0o666))\n"
+    )
+    subprocess.run([sys.executable, "-c", code, folder], check=True, timeout=60)
+    for number in range(50):
+        status = (folder / f"u{number}").stat()
+        assert (status.st_uid, status.st_gid) == (USER, GROUP)
+        assert stat.S_IMODE(status.st_mode) == 0o640
+
+
+@pytest.mark.parametrize("kind", ["set-group-id", "default ACL", "immutable", "not writable"])
+def test_what_the_directory_says_of_new_files_holds_at_once(folder: Path, kind: str) -> None:
+    if kind == "set-group-id":
+        os.chown(folder, -1, GROUP)
+        folder.chmod(0o2777)
+        make(folder, ["new"])
+        assert (folder / "new").stat().st_gid == GROUP
+    elif kind == "default ACL":
+        subprocess.run(["setfacl", "-d", "-m", f"u:{USER}:rw", folder], check=True, timeout=60)
+        make(folder, ["new"])
+        acl = subprocess.run(["getfacl", "-cn", folder / "new"], capture_output=True, text=True,
+                             check=True, timeout=60).stdout  # fmt: skip
+        assert f"user:{USER}:rw-" in acl
+    elif kind == "immutable":
+        subprocess.run(["chattr", "+i", folder], check=True, timeout=60)
+        try:
+            with pytest.raises(PermissionError):
+                make(folder, ["new"])
+        finally:
+            subprocess.run(["chattr", "-i", folder], check=True, timeout=60)
+    else:
+        folder.chmod(0o555)
+        code = f"import os; os.setuid({USER}); os.open(r'{folder}/new', os.O_CREAT | os.O_WRONLY)"
+        ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                               check=False, timeout=60)  # fmt: skip
+        assert "PermissionError" in ended.stderr
+
+
+def test_bytes_and_names_change_as_ever(cluster: Cluster, folder: Path) -> None:
+    before = births(cluster)
+    for number in range(100):
+        with (folder / f"{number}").open("xb") as file:
+            file.write(b"x" * number * 100)
+    assert births(cluster) - before > 90
+    for number in range(0, 100, 2):
+        (folder / f"{number}").rename(folder / f"even-{number}")
+    for number in range(1, 100, 4):
+        (folder / f"{number}").unlink()
+    for number in range(0, 100, 2):
+        assert (folder / f"even-{number}").read_bytes() == b"x" * number * 100
+    make(folder, ["1", "0"])
+    left = {f"{n}" for n in range(3, 100, 4)} | {f"even-{n}" for n in range(0, 100, 2)} | {"0", "1"}
+    assert {name for name in os.listdir(folder) if not name.startswith("first")} == left
+    cluster.remount()
+    assert {name for name in os.listdir(folder) if not name.startswith("first")} == left
+
+
+def test_another_client_sees_what_was_made_before_it_looked(
+    cluster: Cluster, folder: Path, other: Path
+) -> None:
+    there = seen_from(other, cluster, folder)
+    for number in range(20):
+        make(folder, [f"{number}"])
+        assert (there / f"{number}").exists()
+        assert f"{number}" in os.listdir(there)
+        assert there.stat().st_mtime_ns == folder.stat().st_mtime_ns
+        with pytest.raises(FileExistsError):
+            make(there, [f"{number}"])
+        make(there, [f"other-{number}"])
+        with pytest.raises(FileExistsError):
+            make(folder, [f"other-{number}"])
+
+
+def test_two_clients_make_files_in_one_directory(
+    cluster: Cluster, folder: Path, other: Path, sized: Callable[[int, int], int]
+) -> None:
+    count = sized(200, 20_000)
+    there = seen_from(other, cluster, folder)
+    won: dict[str, list[int]] = {"one": [], "two": []}
+
+    def contend(place: Path, who: str) -> None:
+        for number in range(count):
+            try:
+                make(place, [f"{number}"])
+            except FileExistsError:
+                continue
+            won[who].append(number)
+
+    threads = [
+        threading.Thread(target=contend, args=(folder, "one")),
+        threading.Thread(target=contend, args=(there, "two")),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(won["one"] + won["two"]) == list(range(count)), "each name was made once"
+
+
+@pytest.mark.expects_warnings
+def test_what_was_synced_survives_the_clients_death(
+    make_cluster: Callable[..., Cluster], localdir: Path
+) -> None:
+    cluster = make_cluster()
+    folder = cluster.mount_path / "folder"
+    folder.mkdir()
+    delegated(cluster, folder)
+    names = [f"{number}" for number in range(COUNT)]
+    make(folder, names)
+    fd = os.open(folder, os.O_RDONLY)
+    os.fsync(fd)
+    os.close(fd)
+    with (folder / "synced").open("xb") as file:
+        file.write(b"content")
+        os.fsync(file.fileno())
+    pid = cluster.client_pid()
+    assert pid is not None
+    stop_pid(pid, signal.SIGKILL)
+    cluster.unmount(lazy=True)
+    cluster.mount()
+    assert {*names, "synced"} <= set(os.listdir(folder))
+    assert (folder / "synced").read_bytes() == b"content"
+
+
+@pytest.mark.expects_warnings
+def test_nothing_is_lost_when_the_metaserver_is_killed(
+    make_cluster: Callable[..., Cluster], sized: Callable[[int, int], int]
+) -> None:
+    cluster = make_cluster()
+    folder = cluster.mount_path / "folder"
+    folder.mkdir()
+    delegated(cluster, folder)
+    stop = threading.Event()
+    made: list[str] = []
+
+    def work() -> None:
+        while not stop.is_set():
+            name = f"{len(made)}"
+            with (folder / name).open("xb") as file:
+                if len(made) % 3:
+                    file.write(name.encode())
+            made.append(name)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    for _ in range(sized(4, 40)):
+        enough = len(made) + 50
+        assert wait_until(lambda enough=enough: len(made) > enough, 90)  # type: ignore[misc]
+        cluster.metaserver.signal(signal.SIGKILL)
+        assert wait_until(lambda: cluster.metaserver.pid() is None, 20)
+        cluster.metaserver.start()
+    stop.set()
+    worker.join(120)
+    assert not worker.is_alive()
+    cluster.remount()
+    assert set(made) <= set(os.listdir(folder))
+    for number, name in enumerate(made):
+        assert (folder / name).read_bytes() == (name.encode() if number % 3 else b"")
+
+
+def test_a_name_that_is_too_long_is_refused(folder: Path) -> None:
+    with pytest.raises(OSError) as refused:
+        make(folder, ["n" * 256])
+    assert refused.value.errno == errno.ENAMETOOLONG
+    make(folder, ["n" * 255])
+
+
+def test_the_second_mount_finds_them_by_path(cluster: Cluster, folder: Path, other: Path) -> None:
+    """Not by listing: each LOOKUP alone recalls what it needs."""
+    make(folder, ["alone"])
+    assert seen_from(other, cluster, folder / "alone").stat().st_size == 0
+    assert mounts.is_mounted(other)

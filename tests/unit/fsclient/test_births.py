@@ -1,0 +1,186 @@
+"""Births: when a directory is asked for, that nothing overtakes them, what is lost, giving back."""
+
+import os
+
+import pytest
+import trio
+import trio.testing
+
+from fsclient.fs.births import FIRST_HANDLE, SLOTS_WANTED
+from fscommon.errors import FsError, Status
+from fscommon.layout.attributes import (
+    LEASE_ENTRIES,
+    LEASE_META,
+    LEASE_NAMER,
+    LEASE_WRITER,
+    with_lease,
+)
+from fscommon.wire.births import Born, Delegated, Slot
+from fscommon.wire.messages import Close
+from fscommon.wire.ops import Op
+
+from .fakes import DIRECTORY, FakeLanes, FakeMetadata, layout, make_fs, record
+
+FOLDER = 7
+
+class World:
+    def __init__(self) -> None:
+        self.meta = FakeMetadata()
+        self.lanes = FakeLanes()
+        self.logged: list[str] = []
+        self.fs = make_fs(self.meta, self.lanes, self.logged.append)
+        self.births = self.fs.births
+        leases = self.fs.leases
+        leases.session_opened(30.0)
+        leases.renewed(trio.current_time(), 0)
+        leases.table.granted(FOLDER, LEASE_META | LEASE_ENTRIES, 1)
+        self.meta.answers[Op.DELEGATE] = self._delegate
+        self.meta.answers[Op.CREATE_BATCH] = Born(())
+
+    def _delegate(self, request: object) -> Delegated:
+        ino = getattr(request, "ino")  # noqa: B009
+        slots = tuple(Slot(100 + n, layout(100 + n), b"c") for n in range(4))
+        if not ino:
+            return Delegated(b"", slots)
+        self.fs.leases.table.granted(ino, LEASE_NAMER, 2)
+        return Delegated(with_lease(record(ino, mode=DIRECTORY), 1, LEASE_NAMER), slots)
+
+    def bear(self, ino: int, name: bytes = b"n", flags: int = os.O_WRONLY) -> None:
+        """Lanes make a file."""
+        self.lanes.births.append(
+            (ino, FOLDER, name, 0o644, 1, 2, 3, layout(ino), FIRST_HANDLE + ino, flags)
+        )
+
+    def batches(self) -> list[list[int]]:
+        return [[b.ino for b in batch.births] for batch in self.meta.requests(Op.CREATE_BATCH)]
+
+
+@pytest.fixture
+async def world(nursery: trio.Nursery) -> World:
+    world = World()
+    nursery.start_soon(world.births.run)
+    return world
+
+
+async def delegated(world: World) -> None:
+    world.births.created(FOLDER)
+    world.births.created(FOLDER)
+    await trio.testing.wait_all_tasks_blocked()
+    assert world.lanes.delegated == {FOLDER}
+
+
+async def test_the_second_create_asks_for_the_directory(world: World) -> None:
+    world.births.created(FOLDER)
+    await trio.testing.wait_all_tasks_blocked()
+    assert not world.lanes.delegated
+    await delegated(world)
+    assert world.meta.requests(Op.DELEGATE)[0].count == SLOTS_WANTED
+    assert len(world.lanes.slots) == 4
+
+
+async def test_a_directory_without_a_lease_is_not_asked_for(world: World) -> None:
+    for _ in range(5):
+        world.births.created(8)
+    await trio.testing.wait_all_tasks_blocked()
+    assert world.meta.requests(Op.DELEGATE) == []
+
+
+async def test_a_refused_directory_is_left_alone_for_a_while(world: World) -> None:
+    world.meta.answers[Op.DELEGATE] = FsError(Status.ENOSPC)
+    for _ in range(4):
+        world.births.created(FOLDER)
+        await trio.testing.wait_all_tasks_blocked()
+    assert len(world.meta.requests(Op.DELEGATE)) == 1
+
+
+async def test_births_go_in_order_one_batch_at_a_time(world: World) -> None:
+    await delegated(world)
+    world.bear(100)
+    world.births.wait()
+    world.bear(101)
+    world.births.wait()
+    world.bear(102)
+    world.births.wait()
+    assert len(world.meta.waiting) == 1
+    world.meta.deliver_all()
+    assert len(world.meta.waiting) == 1
+    world.meta.deliver_all()
+    assert world.batches() == [[100], [101, 102]]
+    assert world.fs.inodes.held() == (100, 101, 102)
+    assert world.fs.leases.table.held(100) == LEASE_WRITER
+
+
+async def test_what_gathered_goes_before_any_other_request(world: World) -> None:
+    await delegated(world)
+    world.bear(100)
+    world.births.wait()
+    world.bear(101)
+    world.births.flush()  # as the client of the metaserver does before each request
+    world.meta.deliver_all()
+    assert world.batches() == [[100], [101]]
+
+
+async def test_a_file_that_is_closed_at_once_is_held_before(world: World) -> None:
+    await delegated(world)
+    world.bear(100)
+    world.fs.files.released(FIRST_HANDLE + 100, 100)
+    assert world.fs.inodes.held() == ()
+    world.births.flush()
+    world.fs.closer.flush()
+    assert (Op.CLOSE, Close((100,))) in world.meta.told
+    world.meta.deliver_all()
+    assert world.batches() == [[100]]
+
+
+async def test_what_the_metaserver_refuses_is_named(world: World) -> None:
+    await delegated(world)
+    world.meta.answers[Op.CREATE_BATCH] = Born((0, int(Status.EEXIST)))
+    world.lanes.lost.add(101)
+    world.bear(100, b"good")
+    world.bear(101, b"bad")
+    world.births.wait()
+    world.meta.deliver_all()
+    assert [line for line in world.logged if "bad" in line and "EEXIST" in line]
+    assert not [line for line in world.logged if "good" in line]
+
+
+async def test_giving_back_waits_for_every_birth(world: World) -> None:
+    await delegated(world)
+    world.bear(100)
+    world.births.wait()
+    world.bear(101)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.births.give_back, FOLDER)
+        await trio.testing.wait_all_tasks_blocked()
+        assert world.lanes.delegated == set()
+        assert world.births.parents_on_way() == {FOLDER}
+        world.meta.deliver_all()
+    assert world.batches() == [[100], [101]]
+    assert world.births.parents_on_way() == set()
+    world.births.created(FOLDER)
+    world.births.created(FOLDER)
+    await trio.testing.wait_all_tasks_blocked()
+    assert not world.lanes.delegated, "not at once again"
+
+
+async def test_a_delegated_directory_is_named_at_a_restart(world: World) -> None:
+    await delegated(world)
+    world.bear(100)
+    world.births.wait()
+    assert set(world.fs.exclusive()) == {FOLDER, 100}
+    world.fs.restarted()
+    assert world.lanes.slots == []
+    assert set(world.fs.exclusive()) == {FOLDER, 100}
+
+
+async def test_with_the_session_goes_what_was_not_told(world: World) -> None:
+    await delegated(world)
+    world.bear(100)
+    world.births.wait()
+    world.bear(101, b"late")
+    world.fs.lost_session()
+    assert [line for line in world.logged if "late" in line]
+    assert world.lanes.slots == []
+    world.bear(102)
+    world.births.flush()
+    assert len(world.meta.waiting) == 1

@@ -1,0 +1,210 @@
+"""DELEGATE and CREATE_BATCH: slots, births, what is wrong with them, recalls, replay, restart."""
+
+from dataclasses import replace
+
+import pytest
+
+from fscommon.errors import Status
+from fscommon.layout.attributes import (
+    LEASE_ENTRIES,
+    LEASE_META,
+    LEASE_NAMER,
+    LEASE_WRITER,
+    unpack_attributes,
+)
+from fscommon.layout.layout import unpack_layout
+from fscommon.types import Ino, SessionId
+from fscommon.wire.births import Birth, Born, CreateBatch, Delegate, Delegated, Slot
+from fscommon.wire.codec import encode
+from fscommon.wire.messages import Close, Empty, GetAttr, Lookup, Replay, SessionOpen, Unlink
+from fscommon.wire.ops import Op
+from metaserver.ops.delegate import SLOTS_MAX
+
+from .bench import ROOT, SETTINGS, Bench, Client
+from .test_leases import Cached
+
+TIME_NS = 5_000_000_000_000
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def slots_of(client: Client, count: int = 4, ino: int = ROOT) -> tuple[Slot, ...]:
+    reply: Delegated = client.call(Op.DELEGATE, Delegate(ino, count))
+    return reply.slots
+
+
+def birth(slot: Slot, name: bytes, parent: int = ROOT) -> Birth:
+    return Birth(slot.ino, parent, name, 0o640, 1000, 1001, TIME_NS, slot.layout, writable=True)
+
+
+def test_slots_are_files_to_be(bench: Bench) -> None:
+    client = bench.client()
+    slots = slots_of(client, 3)
+    assert len({slot.ino for slot in slots}) == 3
+    for slot in slots:
+        assert unpack_layout(slot.layout).file_id == slot.ino
+        assert slot.capability
+    assert len(slots_of(client, SLOTS_MAX, 0)) == SLOTS_MAX - 3
+    assert slots_of(client, 1, 0) == ()
+
+
+def test_births_are_files(bench: Bench) -> None:
+    client = bench.client()
+    before = unpack_attributes(client.call(Op.GETATTR, GetAttr(ROOT)).attributes)
+    one, two, *_ = slots_of(client)
+    reply: Born = client.call(Op.CREATE_BATCH, CreateBatch((birth(one, b"a"), birth(two, b"b"))))
+    assert reply.errors == ()
+    found = client.lookup(ROOT, b"a")
+    assert (found.ino, found.mode, found.uid, found.gid) == (one.ino, 0o100640, 1000, 1001)
+    assert {found.atime_ns, found.mtime_ns, found.ctime_ns, found.btime_ns} == {TIME_NS}
+    after = unpack_attributes(client.call(Op.GETATTR, GetAttr(ROOT)).attributes)
+    assert (after.mtime_ns, after.ctime_ns, after.nlink) == (TIME_NS, TIME_NS, before.nlink)
+    assert after.change_version == before.change_version + 2
+    assert bench.engine.progress.inodes == 3
+    assert bench.faults() == []
+    again = client.call(Op.CREATE_BATCH, CreateBatch((birth(one, b"c"),)))
+    assert again.errors == (Status.BAD_REQUEST,), "a slot is used once"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "status"),
+    [
+        ({"ino": 1 << 40}, Status.BAD_REQUEST),
+        ({"layout": b""}, Status.BAD_REQUEST),
+        ({"layout": b"\1" * 40}, Status.BAD_REQUEST),
+        ({"name": b"a/b"}, Status.EINVAL),
+        ({"name": b""}, Status.EINVAL),
+        ({"name": b"n" * 256}, Status.ENAMETOOLONG),
+        ({"name": b"there"}, Status.EEXIST),
+        ({"parent": 1 << 40}, Status.ESTALE),
+    ],
+)
+def test_a_wrong_birth_fails_alone(bench: Bench, wrong: dict[str, object], status: Status) -> None:
+    client = bench.client()
+    client.create(ROOT, b"there")
+    one, two, *_ = slots_of(client)
+    bad = replace(birth(one, b"bad"), **wrong)  # type: ignore[arg-type]
+    reply = client.call(Op.CREATE_BATCH, CreateBatch((bad, birth(two, b"good"))))
+    assert reply.errors == (status, 0)
+    assert client.lookup(ROOT, b"good").ino == two.ino
+    assert bench.faults() == []
+
+
+def test_slots_of_another_session_are_not_ones_own(bench: Bench) -> None:
+    one, two = bench.client(), bench.client()
+    slot = slots_of(one)[0]
+    reply = two.call(Op.CREATE_BATCH, CreateBatch((birth(slot, b"x"),)))
+    assert reply.errors == (Status.BAD_REQUEST,)
+
+
+def test_the_names_are_held_exclusively_until_they_are_wanted(bench: Bench) -> None:
+    one, two = Cached.of(bench), Cached.of(bench)
+    folder = one.client.mkdir(ROOT, b"folder")
+    reply: Delegated = one.client.call(Op.DELEGATE, Delegate(folder, 4))
+    assert unpack_attributes(reply.attributes).lease_flags == LEASE_NAMER
+    slot = reply.slots[0]
+    one.client.call(Op.CREATE_BATCH, CreateBatch((birth(slot, b"a", folder),)))
+    assert one.held(slot.ino) == LEASE_WRITER
+    assert one.held(folder) == LEASE_NAMER
+    two.client.send(Op.LOOKUP, Lookup(folder, b"a"))
+    assert two.client.received() == []
+    (item,) = one.recalled()
+    assert item.flags & LEASE_NAMER == item.flags
+    assert item.flags & ~(LEASE_META | LEASE_ENTRIES) == item.flags, "reading leaves what is shared"
+    one.answer(item)
+    bench.settle()
+    assert unpack_attributes(two.client.take().attributes).ino == slot.ino
+    assert one.held(folder) == LEASE_META | LEASE_ENTRIES
+
+
+def test_a_stat_of_the_directory_only_asks(bench: Bench) -> None:
+    one, two = Cached.of(bench), Cached.of(bench)
+    folder = one.client.mkdir(ROOT, b"folder")
+    one.client.call(Op.DELEGATE, Delegate(folder, 1))
+    two.client.send(Op.GETATTR, GetAttr(folder))
+    (item,) = one.recalled()
+    assert item.flags == 0
+    one.answer(item)
+    bench.settle()
+    assert unpack_attributes(two.client.take().attributes).ino == folder
+    assert one.held(folder) == LEASE_NAMER
+
+
+def test_delegating_recalls_those_who_look(bench: Bench) -> None:
+    one, two = Cached.of(bench), Cached.of(bench)
+    folder = one.client.mkdir(ROOT, b"folder")
+    two.client.send(Op.LOOKUP, Lookup(ROOT, b"folder"))
+    for item in one.recalled():
+        one.answer(item)
+    bench.settle()
+    two.client.take()
+    two.client.call(Op.GETATTR, GetAttr(folder))
+    assert two.held(folder) & LEASE_META
+    one.client.send(Op.DELEGATE, Delegate(folder, 1))
+    for item in two.recalled():
+        two.answer(item)
+    bench.settle()
+    assert unpack_attributes(one.client.take().attributes).lease_flags == LEASE_NAMER
+
+
+def test_a_repeat_is_answered_once_more(bench: Bench) -> None:
+    client = bench.client()
+    slot = slots_of(client)[0]
+    request = CreateBatch((birth(slot, b"a"),))
+    sent = client.send(Op.CREATE_BATCH, request)
+    first = client.take_frame()
+    client.send(Op.CREATE_BATCH, request, request_id=sent)
+    bench.settle()
+    assert client.take_frame().body == first.body
+    assert bench.engine.progress.inodes == 2
+
+
+def test_an_unlinked_birth_that_is_open_stays(bench: Bench) -> None:
+    client = bench.client()
+    slot = slots_of(client)[0]
+    client.call(Op.CREATE_BATCH, CreateBatch((birth(slot, b"a"),)))
+    client.call(Op.UNLINK, Unlink(ROOT, b"a"))
+    assert bench.engine.sessions.is_open(Ino(slot.ino))
+    client.tell(Op.CLOSE, Close((slot.ino,)))
+    assert slot.ino in bench.engine.sessions.reapable
+
+
+def test_births_survive_a_restart_by_replay_and_slots_of_before_are_good(bench: Bench) -> None:
+    client = bench.client()
+    folder = client.mkdir(ROOT, b"folder")
+    bench.settle()
+    one, two, *_ = slots_of(client, ino=folder)
+    request = CreateBatch((birth(one, b"a", folder),))
+    sent = client.send(Op.CREATE_BATCH, request)
+    frame = client.take_frame()  # answered, and not committed
+
+    after = Bench(bench.store, targets=0)
+    back = Client(after, after.connect(), client.session, client.request_id)
+    back.send(Op.SESSION_OPEN, SessionOpen(client.session, "c", (one.ino,), 0, (folder, one.ino)))
+    back.take()
+    leases = after.engine.services.leases.of(SessionId(client.session))
+    held = {lease.ino: lease.flags for lease in leases}
+    assert held == {folder: LEASE_NAMER, one.ino: LEASE_WRITER}
+    replay = Replay(frame.header.offset, 0, encode(request), frame.body)
+    assert back.replay(Op.CREATE_BATCH, replay, sent).header.status == 0
+    back.call(Op.REPLAY_DONE, Empty())
+    assert back.lookup(folder, b"a").mtime_ns == TIME_NS
+    reply = back.call(Op.CREATE_BATCH, CreateBatch((birth(two, b"b", folder),)))
+    assert reply.errors == ()
+    assert after.faults() == []
+
+
+def test_births_above_the_bound_of_leases_make_the_oldest_return() -> None:
+    bench = Bench(settings=replace(SETTINGS, leases_max=10))
+    me = Cached.of(bench)
+    folder = me.client.mkdir(ROOT, b"folder")
+    slots = slots_of(me.client, 200, folder)
+    for number, slot in enumerate(slots):
+        me.client.call(Op.CREATE_BATCH, CreateBatch((birth(slot, b"%d" % number, folder),)))
+        me.client.tell(Op.CLOSE, Close((slot.ino,)))
+        for item in me.recalled():
+            me.answer(item)
+    assert len(bench.engine.services.leases.of(SessionId(me.client.session))) < 20

@@ -6,6 +6,10 @@ it is logged and left out of every report, which the metaserver takes for "down"
 target is native's (native/src/store).
 """
 
+import contextlib
+import errno
+import os
+import tempfile
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +26,9 @@ from storageserver.state import NodeState, StateFile
 
 _MAGIC: Final = b"BRAIDTGT"
 _UUID_AT: Final = slice(32, 48)  # of the superblock (docs/INTERFACES.md, section 4)
+
+
+OBJECT_FILE_SIZE_MAX: Final = 1 << 43  # slot B lies 4 TiB behind slot A
 
 
 class Targets:
@@ -89,6 +96,7 @@ class Targets:
             raise ConfigError(
                 f"{config.path} was a target and holds no superblock now: is its device mounted?"
             )
+        check_file_size(config.path)
         try:
             index = self._native.target_open(
                 str(config.path),
@@ -112,6 +120,19 @@ class Targets:
         gauge("braidfs_target_bytes_free", target=row.target).set(row.bytes_free)
         gauge("braidfs_target_objects", target=row.target).set(row.objects)
         gauge("braidfs_target_errors", target=row.target).set(row.errors)
+
+
+def check_file_size(path: Path) -> None:
+    """Raises ConfigError where no file can be as long as those of objects, which are sparse."""
+    with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=path) as file:
+        try:
+            os.ftruncate(file.fileno(), OBJECT_FILE_SIZE_MAX)
+        except OSError as error:
+            if error.errno == errno.EFBIG:
+                raise ConfigError(
+                    f"target {path}: its file system cannot hold files of 8 TiB; ext4 needs "
+                    "blocks of 4 KiB (mkfs.ext4 -b 4096), as it has them by default"
+                ) from None
 
 
 def superblock_uuid(path: Path) -> bytes | None:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from fscommon.errors import ConfigError
+from storageserver.targets import check_file_size
 from tests.cluster.cluster import Cluster
 from tests.cluster.process import wait_until
 from tests.conftest import ClusterMaker
@@ -229,3 +231,23 @@ def test_an_error_that_only_a_child_was_told_is_told_to_fsync(make_cluster: Clus
             os.fsync(file.fileno())
         assert caught.value.errno == errno.EIO
         cluster.start_servers()
+
+
+def test_a_file_system_with_small_blocks_is_refused(localdir: Path) -> None:
+    """ext4 with blocks of 1 KiB ends at 4 TiB, and the second slot of an object begins there."""
+    for size, refused in ((1024, True), (4096, False)):
+        image, root = localdir / f"image-{size}", localdir / f"target-{size}"
+        root.mkdir()
+        with image.open("wb") as file:
+            file.truncate(64 << 20)
+        subprocess.run(["mkfs.ext4", "-q", "-b", f"{size}", image], check=True, timeout=60)
+        subprocess.run(["mount", "-o", "loop", image, root], check=True, timeout=60)
+        try:
+            if refused:
+                with pytest.raises(ConfigError, match="4 KiB"):
+                    check_file_size(root)
+            else:
+                check_file_size(root)
+            assert [path.name for path in root.iterdir()] == ["lost+found"]
+        finally:
+            subprocess.run(["umount", root], check=True, timeout=60)

@@ -114,6 +114,9 @@ class _Sums:
         self.blocks += attributes.blocks
 
 
+_SUM_MAX = (1 << 64) - 1  # what the wire carries
+
+
 def tree_sum(tx: Transaction, request: TreeSum, context: Context) -> TreeSummed:
     if not 0 < len(request.stack) <= SUM_DEPTH_MAX:
         raise FsError(Status.EINVAL, f"a walk has 1 to {SUM_DEPTH_MAX} directories on its stack")
@@ -135,7 +138,8 @@ def tree_sum(tx: Transaction, request: TreeSum, context: Context) -> TreeSummed:
     if len(stack) > SUM_DEPTH_MAX:
         raise FsError(Status.EOVERFLOW, f"directories are nested over {SUM_DEPTH_MAX} deep")
     return TreeSummed(
-        sums.files, sums.directories, sums.others, sums.bytes, sums.blocks,
+        sums.files, sums.directories, sums.others,
+        min(sums.bytes, _SUM_MAX), min(sums.blocks, _SUM_MAX),  # sparse files may say more
         tuple(sums.linked), tuple(stack),
     )  # fmt: skip
 

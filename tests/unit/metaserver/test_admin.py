@@ -306,3 +306,16 @@ def test_a_layout_is_durable_before_it_is_answered(bench: Bench, client: Client)
     bench.settle()
     client.take()
     assert bench.engine.progress.durable == bench.engine.progress.txn
+
+
+def test_sums_of_sparse_files_end_at_what_the_wire_carries(bench: Bench, admin: Client) -> None:
+    client = bench.client()
+    for number in range(3):
+        ino = client.create(ROOT, b"%d" % number).ino
+        change = SetAttr(
+            ino=ino, valid=SET_SIZE, mode=0, uid=0, gid=0, size=(1 << 63) - 1, atime_ns=0,
+            mtime_ns=0, ctime_ns=0, written_size=0, written_mtime_ns=0,
+        )  # fmt: skip
+        client.call(Op.SETATTR, change)
+    summed = admin.call(Op.TREE_SUM, TreeSum((Place(ROOT, 0),)))
+    assert (summed.files, summed.bytes) == (3, (1 << 64) - 1)

@@ -12,9 +12,7 @@ from tests.rdma.vm.image import make_image
 
 FOLDER = "tests/rdma/guest"
 QUICK = (
-    f"{FOLDER}/test_devices.py::test_both_rails_are_found_and_would_be_used",
     f"{FOLDER}/test_mount.py::test_no_payload_byte_goes_by_tcp",
-    f"{FOLDER}/test_mount.py::test_lanes_use_both_rails_at_once",
     f"{FOLDER}/test_survival.py::test_ports_that_go_down_cost_no_error",
 )
 # On a quiet machine the guest starts such a program in two or three seconds. Where it takes this

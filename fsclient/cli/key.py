@@ -20,6 +20,11 @@ def fingerprint(path: Path) -> str:
     return hashlib.sha256(b"braidfs key fingerprint" + load_key(path)).hexdigest()[:16]
 
 
+def _show(path: Path, as_json: bool) -> None:
+    seen = {"path": str(path), "fingerprint": fingerprint(path)}
+    show(seen, as_json, lambda c: c.print(f"{path}: key {seen['fingerprint']}", markup=False))
+
+
 @key.command(
     "create",
     cls=Command,
@@ -31,8 +36,7 @@ def fingerprint(path: Path) -> str:
 def key_create(path: Path, as_json: bool) -> None:
     """Write a new random key to PATH, readable by its owner alone. A file that exists is kept."""
     create_key(path)
-    seen = {"path": str(path), "fingerprint": fingerprint(path)}
-    show(seen, as_json, lambda c: c.print(f"{path}: key {seen['fingerprint']}", markup=False))
+    _show(path, as_json)
 
 
 @key.command(
@@ -45,5 +49,4 @@ def key_create(path: Path, as_json: bool) -> None:
 @json_option
 def key_check(path: Path, as_json: bool) -> None:
     """Check a key file and print the fingerprint of the key, which gives nothing away."""
-    seen = {"path": str(path), "fingerprint": fingerprint(path)}
-    show(seen, as_json, lambda c: c.print(f"{path}: key {seen['fingerprint']}", markup=False))
+    _show(path, as_json)

@@ -79,7 +79,7 @@ class Births:
         self._waiting: list[Birth] = []  # not told to the metaserver yet
         self._on_way: list[tuple[Birth, ...]] = []
         self._answered = trio.Event()
-        self._is_flushing = False
+        self._is_telling = False
 
     # ---- asking for directories -----------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class Births:
         """A BIRTHS event: lanes made files; they gather while a batch is on its way."""
         self.collect()
         if not self._on_way:
-            self.flush()
+            self._tell()
 
     def collect(self) -> None:
         """Take from the lanes what they made."""
@@ -169,17 +169,19 @@ class Births:
 
     def flush(self) -> None:
         """Tell the metaserver of every birth until now, before whatever is asked of it next."""
-        if self._is_flushing or not (self._delegated or self._waiting):
-            return
-        self._is_flushing = True
-        try:
+        if not self._is_telling and (self._delegated or self._waiting):
             self.collect()
+            self._tell()
+
+    def _tell(self) -> None:
+        self._is_telling = True
+        try:
             while self._waiting:
                 batch = tuple(self._waiting[:BATCH_COUNT_MAX])
                 del self._waiting[:BATCH_COUNT_MAX]
                 self._post(batch)
         finally:
-            self._is_flushing = False
+            self._is_telling = False
 
     def _post(self, batch: tuple[Birth, ...]) -> None:
         self._on_way.append(batch)

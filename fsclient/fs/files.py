@@ -55,8 +55,7 @@ from .drains import Drains
 from .inodes import Inodes, OpenInode, file_id_of
 from .ports import Lanes, Metadata, Written
 
-NOTIFIER_LOOK_S = 0.001
-NOTIFIER_LOOKS_MAX = 1000
+INVALIDATION_WAIT_S = 1.0
 ASK_AGAIN_S = 0.01
 OWN_QUESTIONS_MAX = 3000
 _COMMIT_EVENT = struct.Struct("<QIIQ")  # file_id, COMMIT_* flags, durable, stripe_bits
@@ -108,7 +107,6 @@ class Files:
         self._take_count = 0
         self._handles: dict[int, int] = {}
         self.births = Births(meta, lanes, leases, inodes, self._born, complete.noted, log)
-        self._invalidation_count = 0
 
     # ---- opening and closing ------------------------------------------------------------------
 
@@ -302,13 +300,9 @@ class Files:
         """The kernel forgets size and pages; the notifier's thread has told it when this ends, or
         it is busy for longer than anybody should wait."""
         self._lanes.invalidate_inode(ino, 0, 0)
-        self._invalidation_count += 1
-        for _ in range(NOTIFIER_LOOKS_MAX):
-            counts = self._lanes.counters()
-            done = counts["fuse_notifications"] + counts["fuse_notifications_failed"]
-            if done >= self._invalidation_count:
-                return
-            await trio.sleep(NOTIFIER_LOOK_S)
+        await self.drains.notified(
+            lambda token: self._lanes.lease_drop(token, ino, 0), INVALIDATION_WAIT_S
+        )
 
     async def commit_written(self, ino: int) -> None:
         """Size and time of what the lanes have sent so far are committed."""

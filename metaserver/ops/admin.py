@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import ATTRIBUTES_SIZE
-from fscommon.limits import READDIR_ENTRIES_MAX
 from fscommon.types import SessionId
 from fscommon.wire.admin import (
     INSPECT_NAMES_MAX,
@@ -33,11 +32,11 @@ from metaserver.context import Context
 from metaserver.namespace.entries import get_dentry
 from metaserver.namespace.inode import Inode, find, load
 from metaserver.namespace.layouts import default_in, own_record
+from metaserver.namespace.listing import list_page
 from metaserver.records import (
     dentries_after,
     dentry_cookie,
     dentry_name,
-    inode_key,
     unpack_dentry,
 )
 from metaserver.transaction import Transaction
@@ -70,19 +69,8 @@ def _walk(tx: Transaction, request: Inspect) -> Inode:
 
 
 def inspect_list(tx: Transaction, request: InspectList, context: Context) -> InspectListed:
-    if not load(tx, request.ino).is_directory:
-        raise FsError(Status.ENOTDIR)
-    if request.count < 1:
-        raise FsError(Status.EINVAL, "a page has at least one entry")
-    count = min(request.count, READDIR_ENTRIES_MAX)
-    entries: list[InspectedEntry] = []
-    for key, value in tx.range(*dentries_after(request.ino, request.cookie)):
-        if len(entries) == count:
-            return InspectListed(tuple(entries), end=False)
-        raw = tx.get(inode_key(unpack_dentry(value)[0]))
-        if raw is not None:
-            entries.append(_entry(key, raw))
-    return InspectListed(tuple(entries), end=True)
+    entries, end = list_page(tx, request.ino, request.cookie, request.count, _entry)
+    return InspectListed(entries, end=end)
 
 
 def _entry(key: bytes, raw: bytes) -> InspectedEntry:

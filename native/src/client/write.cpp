@@ -1,7 +1,6 @@
 #include "client/write.h"
 
 #include <fcntl.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,6 +11,7 @@
 #include "client/core.h"
 #include "client/drain.h"
 #include "client/pieces.h"
+#include "fuse/file_time.h"
 
 namespace braidfs::client {
 
@@ -20,12 +20,6 @@ namespace {
 constexpr uint32_t kWindowSmall = 64u << 10;
 constexpr uint64_t kOffsetMax = INT64_MAX;
 constexpr uint32_t kCopyUnlocked = 256u << 10;  // from this size on a part gets a piece of its own
-
-int64_t now_ns() {
-  timespec now;
-  clock_gettime(CLOCK_REALTIME_COARSE, &now);
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 struct Window {
   uint64_t begin;
@@ -197,7 +191,7 @@ uint64_t WriteRun::add(const Span& span, Settled& settled) {
 void WriteRun::note_written() {
   const bool kill = (request_.write_flags & fuse::kWriteKillSuidgid) != 0;
   const std::scoped_lock lock(inode_->mu());
-  inode_->wrote(end_, now_ns(), kill);
+  inode_->wrote(end_, fuse::file_time_ns(), kill);
 }
 
 void WriteRun::watch() {
@@ -326,7 +320,7 @@ void WriteOperation::finish(Lane& lane) {
   bool grew = false;
   if (error_ == 0) {
     const std::scoped_lock lock(plan_.handle->inode->mu());
-    grew = plan_.handle->inode->wrote(plan_.end, now_ns(), plan_.kill_suidgid);
+    grew = plan_.handle->inode->wrote(plan_.end, fuse::file_time_ns(), plan_.kill_suidgid);
   }
   end_write(lane, *plan_.handle->inode);
   if (!claim()) return;

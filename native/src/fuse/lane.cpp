@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <ctime>
 #include <new>
 #include <string_view>
 
+#include "fuse/file_time.h"
 #include "fuse/protocol.h"
 
 namespace braidfs::fuse {
@@ -27,13 +27,6 @@ struct CreateReply {
   fuse_open_out open;
 };
 static_assert(sizeof(CreateReply) == sizeof(fuse_entry_out) + sizeof(fuse_open_out));
-
-// The clock that file systems stamp with.
-int64_t coarse_time_ns() noexcept {
-  timespec now{};
-  clock_gettime(CLOCK_REALTIME_COARSE, &now);
-  return now.tv_sec * kNanoseconds + now.tv_nsec;
-}
 
 void set_valid(fuse_entry_out& out, std::chrono::nanoseconds valid) noexcept {
   out.entry_valid = static_cast<uint64_t>(valid.count() / kNanoseconds);
@@ -244,7 +237,7 @@ bool Lane::create_answered(const UpcallRequest& request, uint64_t parent) {
 uint64_t Lane::give_birth(const UpcallRequest& request, const fuse_create_in& in, uint64_t parent,
                           std::string_view name, std::chrono::nanoseconds valid) {
   const auto now = AttributeTable::Clock::now();
-  const int64_t time_ns = coarse_time_ns();
+  const int64_t time_ns = file_time_ns();
   auto slot = parts_.births.take_slot();
   if (!slot || !parts_.attributes.touch_directory(parent, time_ns, now)) return 0;
   const RequestHead& head = request.head;

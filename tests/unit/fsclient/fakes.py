@@ -242,9 +242,6 @@ class FakeLanes:
     def invalidate_inode(self, ino: int, offset: int, length: int) -> None:
         self.invalidated.append(ino)
 
-    def counters(self) -> dict[str, int]:
-        return {"fuse_notifications": len(self.invalidated), "fuse_notifications_failed": 0}
-
     def locked(self, ino: int, has_locks: bool) -> None:
         (self.locked_inodes.add if has_locks else self.locked_inodes.discard)(ino)
 

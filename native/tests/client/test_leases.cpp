@@ -22,6 +22,7 @@ struct LeasedRig : Rig {
     open(kFh, O_RDWR, size);
     core->lease_until(Clock::now() + std::chrono::hours(1));
   }
+  ~LeasedRig() { core->stop(0); }  // lanes use what is below
   size_t asked() { return events(EventKind::kAsk).size(); }
   void wait_asked(size_t count) {
     for (int tries = 0; tries < 5000 && asked() < count; ++tries) {
@@ -29,7 +30,9 @@ struct LeasedRig : Rig {
     }
     ASSERT_EQ(asked(), count);
   }
+  // A lane spoils pages behind its answer, in the same turn.
   size_t spoils() {
+    for (uint32_t lane = 0; lane < RigSettings{}.lanes; ++lane) on_lane(lane, [](fuse::LaneContext&) {});
     const std::scoped_lock lock(mu);
     return spoiled.size();
   }

@@ -177,12 +177,16 @@ class Hostile : public Faults {
   }
   void say(MessageHead head, const std::vector<Segment>& segments, const Bytes& frame,
            const Bytes& payload = {}) {
-    Bytes message(sizeof head);
-    std::memcpy(message.data(), &head, sizeof head);
-    const auto* at = reinterpret_cast<const std::byte*>(segments.data());
-    message.insert(message.end(), at, at + segments.size() * sizeof(Segment));
-    message.insert(message.end(), frame.begin(), frame.end());
-    message.insert(message.end(), payload.begin(), payload.end());
+    Bytes message;
+    const auto append = [&message](std::span<const std::byte> part) {
+      const size_t at = message.size();
+      message.resize(at + part.size());
+      std::ranges::copy(part, message.begin() + static_cast<ptrdiff_t>(at));
+    };
+    append(std::as_bytes(std::span(&head, 1)));
+    append(std::as_bytes(std::span(segments)));
+    append(frame);
+    append(payload);
     say_bytes(message);
   }
   void say_bytes(const Bytes& message) {

@@ -20,6 +20,7 @@ from fscommon.layout.attributes import (
     Attributes,
     unpack_attributes,
 )
+from fscommon.wire.messages import RENAME_EXCHANGE
 
 from ..leases.holder import Leases
 from .ports import Lanes
@@ -66,6 +67,16 @@ class CompleteDirectories:
         """A request leaves that may change name in parent."""
         self._lanes.entry_unsure(parent, name)
         self.noted(parent)
+
+    def moving(self, old: tuple[int, bytes], new: tuple[int, bytes], flags: int) -> bool:
+        """A RENAME leaves from a name (in a directory) to another. False when the kernel will
+        believe a name that it carried along and that nothing here remembers to recall."""
+        self.entering(*old)
+        self.entering(*new)
+        kept = self._lanes.entry_moves(*old, *new)
+        if flags & RENAME_EXCHANGE:
+            kept = self._lanes.entry_moves(*new, *old) and kept
+        return kept
 
     def noted(self, parent: int) -> None:
         """A change of this client's in parent."""

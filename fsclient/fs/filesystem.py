@@ -40,7 +40,9 @@ class FileSystem:
         self.complete = CompleteDirectories(
             lanes, leases, trio.current_time, lambda: meta.sole_until, believe_names_s
         )
-        self.namespace = Namespace(meta, leases, self.inodes, self.complete, believe_names_s)
+        self.namespace = Namespace(
+            meta, lanes, leases, self.inodes, self.complete, believe_names_s
+        )
         self.directories = Directories(meta, self.namespace, self.inodes)
         self.files = Files(meta, lanes, leases, self.inodes, self.complete, self.next_handle, log)
         self.drains = self.files.drains

@@ -17,6 +17,7 @@ from fscommon.limits import (
     XATTR_VALUE_LENGTH_MAX,
 )
 from fscommon.wire.messages import (
+    RENAME_EXCHANGE,
     XATTR_ACCESS_ACL,
     XATTR_KILL_SGID,
     Empty,
@@ -48,7 +49,7 @@ from ..leases.holder import Leases
 from .caller import Requester
 from .complete import CompleteDirectories
 from .inodes import Inodes
-from .ports import Metadata
+from .ports import Lanes, Metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +62,12 @@ class Found:
 
 class Namespace:
     def __init__(
-        self, meta: Metadata, leases: Leases, inodes: Inodes, complete: CompleteDirectories,
-        believe_names_s: float,
+        self, meta: Metadata, lanes: Lanes, leases: Leases, inodes: Inodes,
+        complete: CompleteDirectories, believe_names_s: float,
     ) -> None:  # fmt: skip
         """believe_names_s: how long a name is believed where there are no leases."""
         self._meta = meta
+        self._lanes = lanes
         self._leases = leases
         self._inodes = inodes
         self._complete = complete
@@ -166,15 +168,18 @@ class Namespace:
         _check_name(name)
         _check_name(new_name)
         request = Rename(parent, name, new_parent, new_name, flags)
-        self._complete.entering(parent, name)
-        self._complete.entering(new_parent, new_name)
+        kept = self._complete.moving((parent, name), (new_parent, new_name), flags)
         asked_at = self._complete.now()
         reply = await self._meta.call(Op.RENAME, request, Renamed)
-        self._inodes.see_record(reply.attributes)
+        moved = self._inodes.see_record(reply.attributes)
         self._parents(reply.parents, asked_at)
-        if reply.replaced:
-            self._lost_name(reply.replaced)
+        replaced = self._lost_name(reply.replaced) if reply.replaced else None
         self._inodes.changed()
+        exchanged = replaced.ino if replaced is not None and flags & RENAME_EXCHANGE else 0
+        old_s = self._leases.entry_s(parent, name, exchanged, 0.0)
+        new_s = self._leases.entry_s(new_parent, new_name, moved.ino, 0.0)
+        if not kept and not (new_s and (old_s or not exchanged)):
+            self._lanes.advance_epoch()
 
     # ---- extended attributes ------------------------------------------------------------------
 
@@ -241,10 +246,11 @@ class Namespace:
         self._inodes.see_parents(records)
         self._complete.changed(records, asked_at)
 
-    def _lost_name(self, record: bytes) -> None:
+    def _lost_name(self, record: bytes) -> Attributes:
         attributes = self._inodes.see_record(record)
         if attributes.nlink == 0:
             self._inodes.departed(attributes)
+        return attributes
 
 
 def _check_name(name: bytes) -> None:

@@ -230,13 +230,17 @@ class Removed:
     parents: bytes = b""
 
 
+RENAME_NOREPLACE = 1
+RENAME_EXCHANGE = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Rename:
     parent: int
     name: bytes
     new_parent: int
     new_name: bytes
-    flags: int  # 0, RENAME_NOREPLACE 1 or RENAME_EXCHANGE 2
+    flags: int  # 0, RENAME_NOREPLACE or RENAME_EXCHANGE
 
 
 @dataclass(frozen=True, slots=True)

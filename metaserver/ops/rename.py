@@ -7,7 +7,7 @@ permissions are the kernel's (default_permissions).
 from dataclasses import dataclass
 
 from fscommon.errors import FsError, Status
-from fscommon.wire.messages import Rename, Renamed
+from fscommon.wire.messages import RENAME_EXCHANGE, RENAME_NOREPLACE, Rename, Renamed
 from metaserver.context import Context
 from metaserver.namespace.entries import (
     Dentry,
@@ -21,8 +21,6 @@ from metaserver.namespace.links import drop_name
 from metaserver.namespace.protection import check_may_add, check_may_remove
 from metaserver.records import dentry_key
 from metaserver.transaction import Transaction
-
-RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -291,7 +291,7 @@ void bind_tables(nb::class_<Datapath>& type) {
            "ino"_a)
       .def("entry_put",
            [](Datapath& path, uint64_t parent, const nb::bytes& name, uint64_t ino) {
-             return path.dentries().put(parent, text(name), ino);
+             return path.dentries().put(parent, text(name), ino, braidfs::fuse::DentryTable::Clock::now());
            },
            "parent"_a, "name"_a, "ino"_a)
       .def("entry_unsure",
@@ -299,6 +299,12 @@ void bind_tables(nb::class_<Datapath>& type) {
              path.dentries().unsure(parent, text(name));
            },
            "parent"_a, "name"_a)
+      .def("entry_moves",
+           [](Datapath& path, uint64_t parent, const nb::bytes& name, uint64_t new_parent,
+              const nb::bytes& new_name) {
+             return path.dentries().moves(parent, text(name), new_parent, text(new_name));
+           },
+           "parent"_a, "name"_a, "new_parent"_a, "new_name"_a)
       .def("lease_until",
            [](Datapath& path, uint32_t left_ms) {
              path.lease_until(std::chrono::milliseconds(left_ms));

@@ -18,6 +18,7 @@ import pytest
 from tests.cluster import mounts
 from tests.cluster.cluster import Cluster
 from tests.cluster.process import wait_until
+from tests.fuse.posix.calls import RENAME_EXCHANGE, c
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(240)]
 
@@ -183,6 +184,33 @@ def test_names_are_seen_at_once(pair: Pair) -> None:
             assert (there / "moved").exists()
             (there / "moved").unlink()
             assert not (here / "moved").exists()
+
+
+@pytest.mark.parametrize("into", [".", "fresh", "shared"])
+def test_renamed_name_is_recalled(pair: Pair, into: str) -> None:
+    """The kernel takes a dentry along with the time that it had under its old name."""
+    here, there = pair
+    for folder in ("fresh", "shared"):
+        (here / folder).mkdir()
+    (there / "shared" / "theirs").touch()  # that directory's lease was recalled
+    with (here / "name").open("wb"):  # an inode that lives on without a name
+        (here / "name").rename(here / into / "moved")
+        assert (here / into / "moved").exists()
+        (there / into / "moved").unlink()
+        assert not (here / into / "moved").exists()
+
+
+def test_exchanged_names_are_recalled(pair: Pair) -> None:
+    here, there = pair
+    (here / "folder").mkdir()
+    with (here / "one").open("wb") as one, (here / "folder" / "two").open("wb") as two:
+        c.renameat2(-100, bytes(here / "one"), -100, bytes(here / "folder" / "two"), RENAME_EXCHANGE)
+        assert (here / "one").stat().st_ino == os.fstat(two.fileno()).st_ino
+        assert (here / "folder" / "two").stat().st_ino == os.fstat(one.fileno()).st_ino
+        (there / "one").unlink()
+        (there / "folder" / "two").unlink()
+        assert not (here / "one").exists()
+        assert not (here / "folder" / "two").exists()
 
 
 def test_listing_sees_what_was_made_before(pair: Pair) -> None:

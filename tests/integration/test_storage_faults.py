@@ -86,7 +86,7 @@ def small_disk(localdir: Path) -> Iterator[Path]:
     image, disk = localdir / "image", localdir / "disk"
     with image.open("wb") as file:
         file.truncate(400 << 20)
-    subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
+    subprocess.run(["mkfs.ext4", "-q", "-b", "4096", str(image)], check=True)
     disk.mkdir()
     result = subprocess.run(["mount", "-o", "loop", image, disk], check=False, capture_output=True)
     if result.returncode != 0:

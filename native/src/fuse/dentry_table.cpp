@@ -69,7 +69,7 @@ DentryTable::Name* DentryTable::entry_of(Directory& there, std::string_view name
   return &there.names.emplace(std::string(name), Name{}).first->second;
 }
 
-bool DentryTable::put(uint64_t directory, std::string_view name, uint64_t ino) {
+bool DentryTable::put(uint64_t directory, std::string_view name, uint64_t ino, Clock::time_point now) {
   Group& in = group(directory);
   const std::scoped_lock lock(in.mu);
   Directory* there = known(in, directory);
@@ -80,6 +80,7 @@ bool DentryTable::put(uint64_t directory, std::string_view name, uint64_t ino) {
   entry->ino = ino;
   entry->sure = true;
   entry->told |= may_tell;
+  if (may_tell) there->told_at = now;
   return may_tell;
 }
 
@@ -91,6 +92,24 @@ void DentryTable::unsure(uint64_t directory, std::string_view name) {
   if (Name* entry = entry_of(*there, name)) entry->sure = false;
 }
 
+bool DentryTable::moves(uint64_t directory, std::string_view name, uint64_t new_directory,
+                        std::string_view new_name) {
+  {
+    Group& in = group(directory);
+    const std::scoped_lock lock(in.mu);
+    const Directory* there = known(in, directory);
+    if (there == nullptr) return true;
+    const auto found = there->names.find(name);
+    if (found == there->names.end() || !found->second.told) return true;
+  }
+  Group& in = group(new_directory);
+  const std::scoped_lock lock(in.mu);
+  Directory* there = known(in, new_directory);
+  Name* entry = there == nullptr ? nullptr : entry_of(*there, new_name);
+  if (entry == nullptr) return false;
+  return entry->told = true;
+}
+
 void DentryTable::forget(Group& in, uint64_t directory) {
   const auto found = in.directories.find(directory);
   if (found == in.directories.end()) return;
@@ -99,21 +118,22 @@ void DentryTable::forget(Group& in, uint64_t directory) {
   in.directories.erase(found);
 }
 
-std::vector<std::string> DentryTable::drop(uint64_t directory, Clock::time_point now) {
+DentryTable::Dropped DentryTable::drop(uint64_t directory, Clock::time_point now) {
   Group& in = group(directory);
-  std::vector<std::string> told;
+  Dropped dropped;
   const std::scoped_lock lock(in.mu);
   if (in.contended.size() >= kContendedMax / kGroupCount) {
     std::erase_if(in.contended, [&](const auto& entry) { return entry.second <= now; });
   }
   if (in.contended.size() < kContendedMax / kGroupCount) in.contended[directory] = now + kContended;
   const Directory* there = known(in, directory);
-  if (there == nullptr) return told;
+  if (there == nullptr) return dropped;
   for (const auto& [name, entry] : there->names) {
-    if (entry.told) told.push_back(name);
+    if (entry.told) dropped.told.push_back(name);
   }
+  dropped.settling = there->told_at > now - kSettling;
   forget(in, directory);
-  return told;
+  return dropped;
 }
 
 void DentryTable::clear() {

@@ -10,6 +10,10 @@
 // for kContended: its names get no time in the kernel, so that its next recall finds nothing to
 // invalidate there; invalidating takes the directory's lock, which a CREATE of this client that
 // waits for us may hold.
+// A rename takes the kernel's dentry along, with the time that it was told: moves().
+// What was told within the last kSettling may not have been noted by the process that asked: Linux
+// sets the time of a dentry that it asked for again without any lock, also after an invalidation
+// (fuse_dentry_revalidate). drop() says so; only the kernel's epoch helps then.
 // A leased directory is *delegated* when its lease is exclusive: lanes add names to it themselves.
 // Bounded: directories and names beyond the bounds are not kept, that is, asked for.
 // ANY THREAD; one mutex for each group of directories, held while an answer is sent: after drop()
@@ -35,6 +39,7 @@ class DentryTable {
   static constexpr size_t kNamesMax = 1u << 19;  // of all directories together
   static constexpr std::chrono::seconds kContended{30};
   static constexpr size_t kContendedMax = 4096;
+  static constexpr std::chrono::seconds kSettling{2};
 
   // Leases last until then; called with each renewal. ANY THREAD.
   void believe(Clock::time_point until) noexcept { lease_until_.store(until.time_since_epoch().count()); }
@@ -51,11 +56,18 @@ class DentryTable {
   // Still complete, believed until then; nothing when it was forgotten here.
   void extend(uint64_t directory, Clock::time_point until);
   // name is ino there, or absent (0). True when the kernel may be told so with a time.
-  bool put(uint64_t directory, std::string_view name, uint64_t ino);
+  bool put(uint64_t directory, std::string_view name, uint64_t ino, Clock::time_point now);
   // A request leaves that may change the name.
   void unsure(uint64_t directory, std::string_view name);
-  // The lease is recalled: forgets the directory, returns the names that the kernel believes.
-  std::vector<std::string> drop(uint64_t directory, Clock::time_point now);
+  // A request leaves that may give what `name` is the name `new_name`. False when the kernel believes
+  // the first, so will believe the second, and there is no directory here to keep that in.
+  bool moves(uint64_t directory, std::string_view name, uint64_t new_directory, std::string_view new_name);
+  struct Dropped {
+    std::vector<std::string> told;  // names that the kernel believes
+    bool settling = false;          // it may be about to believe more: within kSettling
+  };
+  // The lease is recalled: forgets the directory.
+  Dropped drop(uint64_t directory, Clock::time_point now);
   void clear();
 
   struct Found {
@@ -73,7 +85,10 @@ class DentryTable {
     Name* entry = nullptr;
     const Found found = look(in, directory, name, now, entry);
     if (found.kind == Found::Kind::kUnknown || !answer(found)) return false;
-    if (entry != nullptr && found.valid.count() > 0) entry->told = true;
+    if (entry != nullptr && found.valid.count() > 0) {
+      entry->told = true;
+      known(in, directory)->told_at = now;
+    }
     return true;
   }
 
@@ -109,6 +124,7 @@ class DentryTable {
   };
   struct Directory {
     Clock::time_point until{};
+    Clock::time_point told_at{};
     bool leased = false;
     bool complete = false;
     bool contended = false;

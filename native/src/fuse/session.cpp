@@ -189,10 +189,12 @@ size_t FuseSession::lease_drop(uint64_t token, uint64_t ino, uint32_t facets, Ra
   std::vector<Notification> batch;
   size_t names = 0;
   if ((facets & kFacetEntries) != 0) {
-    for (const std::string& name : dentries_.drop(ino, DentryTable::Clock::now())) {
+    const auto dropped = dentries_.drop(ino, DentryTable::Clock::now());
+    for (const std::string& name : dropped.told) {
       batch.push_back(Notification::of_entry(nodeid(ino), name, expire));
-      ++names;
     }
+    names = dropped.told.size();
+    if (dropped.settling) (void)advance_epoch();  // of a kernel that has none see docs/SEMANTICS.md
   }
   if ((facets & kFacetMeta) != 0) {
     batch.push_back(Notification::of_inode(nodeid(ino), -1, 0));

@@ -115,8 +115,8 @@ TEST(DentryTable, TooManyNamesEndCompleteness) {
 TEST(DentryTable, UnderALeaseNamesAreKnownUntilLeasesEnd) {
   DentryTable table;
   table.lease(5, kNow);
-  EXPECT_TRUE(table.put(5, "there", 77));
-  EXPECT_TRUE(table.put(5, "absent", 0));
+  EXPECT_TRUE(table.put(5, "there", 77, kNow));
+  EXPECT_TRUE(table.put(5, "absent", 0, kNow));
   EXPECT_EQ(found(table, 5, "there").kind, Kind::kUnknown);
   table.believe(kNow + milliseconds(10));
   EXPECT_EQ(found(table, 5, "there").kind, Kind::kPresent);
@@ -131,12 +131,12 @@ TEST(DentryTable, ARecallNamesWhatTheKernelWasTold) {
   DentryTable table;
   table.believe(kNow + milliseconds(1000));
   table.lease(5, kNow);
-  table.put(5, "told", 77);
+  table.put(5, "told", 77, kNow);
   table.unsure(5, "only asked");
-  EXPECT_EQ(table.drop(5, kNow), std::vector<std::string>{"told"});
+  EXPECT_EQ(table.drop(5, kNow).told, std::vector<std::string>{"told"});
   EXPECT_EQ(found(table, 5, "told").kind, Kind::kUnknown);
   EXPECT_EQ(table.names(), 0u);
-  EXPECT_FALSE(table.put(5, "without a lease", 78));
+  EXPECT_FALSE(table.put(5, "without a lease", 78, kNow));
 }
 
 TEST(DentryTable, AContendedDirectoryTellsTheKernelNothing) {
@@ -145,12 +145,39 @@ TEST(DentryTable, AContendedDirectoryTellsTheKernelNothing) {
   table.lease(5, kNow);
   table.drop(5, kNow);
   table.lease(5, kNow + milliseconds(1));
-  EXPECT_FALSE(table.put(5, "name", 77));
+  EXPECT_FALSE(table.put(5, "name", 77, kNow));
   EXPECT_EQ(found(table, 5, "name").kind, Kind::kPresent);
   EXPECT_EQ(found(table, 5, "name").valid, milliseconds(0));
-  EXPECT_TRUE(table.drop(5, kNow + milliseconds(2)).empty());
+  EXPECT_TRUE(table.drop(5, kNow + milliseconds(2)).told.empty());
   table.lease(5, kNow + DentryTable::kContended + milliseconds(3));
-  EXPECT_TRUE(table.put(5, "name", 77));
+  EXPECT_TRUE(table.put(5, "name", 77, kNow));
+}
+
+TEST(DentryTable, ARenameTakesAlongWhatTheKernelBelieves) {
+  DentryTable table;
+  table.believe(kNow + milliseconds(1000));
+  table.lease(5, kNow);
+  table.put(5, "old", 77, kNow);
+  EXPECT_TRUE(table.moves(5, "never told", 6, "new")) << "there is nothing to take along";
+  EXPECT_FALSE(table.moves(5, "old", 6, "new")) << "nothing is known of the new directory";
+  table.lease(6, kNow);
+  EXPECT_TRUE(table.moves(5, "old", 6, "new"));
+  EXPECT_TRUE(table.moves(5, "old", 5, "beside"));
+  EXPECT_EQ(table.drop(6, kNow).told, std::vector<std::string>{"new"});
+  EXPECT_EQ(table.drop(5, kNow).told.size(), 2u);
+}
+
+TEST(DentryTable, WhatWasToldAMomentAgoMayNotHaveBeenNoted) {
+  DentryTable table;
+  table.believe(kNow + std::chrono::hours(1));
+  for (const uint64_t directory : {5, 6, 7}) table.lease(directory, kNow);
+  table.put(5, "name", 77, kNow);
+  EXPECT_TRUE(table.drop(5, kNow + milliseconds(100)).settling);
+  table.put(6, "name", 78, kNow);
+  EXPECT_FALSE(table.drop(6, kNow + DentryTable::kSettling).settling);
+  table.put(7, "name", 79, kNow);
+  EXPECT_EQ(found(table, 7, "name", kNow + DentryTable::kSettling).kind, Kind::kPresent);
+  EXPECT_TRUE(table.drop(7, kNow + DentryTable::kSettling).settling);
 }
 
 // ---- pages ----

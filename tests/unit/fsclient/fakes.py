@@ -173,6 +173,9 @@ class FakeLanes:
         if parent in self.complete:
             self.complete[parent].add(name)
 
+    def entry_moves(self, parent: int, name: bytes, new_parent: int, new_name: bytes) -> bool:
+        return new_parent in self.leased or parent not in self.leased
+
     def entries_drop(self, ino: int) -> None:
         del self.complete[ino]
 

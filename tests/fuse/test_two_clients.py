@@ -204,7 +204,8 @@ def test_exchanged_names_are_recalled(pair: Pair) -> None:
     here, there = pair
     (here / "folder").mkdir()
     with (here / "one").open("wb") as one, (here / "folder" / "two").open("wb") as two:
-        c.renameat2(-100, bytes(here / "one"), -100, bytes(here / "folder" / "two"), RENAME_EXCHANGE)
+        ends = bytes(here / "one"), bytes(here / "folder" / "two")
+        c.renameat2(-100, ends[0], -100, ends[1], RENAME_EXCHANGE)
         assert (here / "one").stat().st_ino == os.fstat(two.fileno()).st_ino
         assert (here / "folder" / "two").stat().st_ino == os.fstat(one.fileno()).st_ino
         (there / "one").unlink()

@@ -386,7 +386,7 @@ TEST_F(BirthTest, WithoutSlotsItIsPythons) {
 }
 
 TEST_F(BirthTest, WhatIsThereOrNotKnownIsPythons) {
-  session_.dentries().put(kFolder, "there", 9);
+  session_.dentries().put(kFolder, "there", 9, DentryTable::Clock::now());
   session_.dentries().unsure(kFolder, "unsure");
   EXPECT_TRUE(goes_to_python(create(6, "there")));
   EXPECT_TRUE(goes_to_python(create(8, "unsure")));

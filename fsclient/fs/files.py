@@ -58,6 +58,7 @@ from .ports import Lanes, Metadata, Written
 INVALIDATION_WAIT_S = 1.0
 ASK_AGAIN_S = 0.01
 OWN_QUESTIONS_MAX = 3000
+LOST_INODES_NAMED = 100  # in one line of the log
 _COMMIT_EVENT = struct.Struct("<QIIQ")  # file_id, COMMIT_* flags, durable, stripe_bits
 
 
@@ -189,11 +190,28 @@ class Files:
         """Fetch a new capability for the lanes: the old one was refused, or the session is new."""
         inode = self._inodes.get(ino)
         if inode is None:
-            return
+            return await self._reopen_closed(ino)
         try:
             self._register(inode, await self._open(inode, writable=inode.is_writable))
         except FsError as error:
             self._log(f"cannot open inode {ino} again: {error}")
+
+    async def _reopen_closed(self, ino: int) -> None:
+        """What nobody synced before it was closed the lanes sync after a while: for that they get
+        a new capability, or else nothing more is tried."""
+        error: FsError | None = None
+        inode = self._inodes.hold(ino)
+        try:
+            self._register(inode, await self._open(inode, writable=True))
+        except FsError as failure:
+            error = failure
+        finally:
+            is_closed = self._inodes.release(ino)
+        if error is None or error.status is Status.DISCONNECTED or not is_closed:
+            return
+        self._lanes.inode_lost(ino)
+        if error.status is not Status.ENOENT:
+            self._log(f"inode {ino}, closed and not synced, may not be durable: {error}")
 
     @property
     def handle_count(self) -> int:
@@ -427,8 +445,19 @@ class Files:
             if inode is not None:
                 inode.taken.clear()
                 inode.attributes = None
-            if self._lanes.inode_lost(ino):
+        unsynced = []
+        for ino, is_written in self._lanes.inodes_lost():
+            if is_written:
                 self._log(f"written bytes of inode {ino} are lost: its next fsync or close fails")
+            else:
+                unsynced.append(ino)
+        if unsynced:
+            names = ", ".join(map(str, unsynced[:LOST_INODES_NAMED]))
+            more = ", ..." if len(unsynced) > LOST_INODES_NAMED else ""
+            self._log(
+                f"{len(unsynced)} files were closed and not synced when the session was lost, and"
+                f" may not be durable: inodes {names}{more}"
+            )
 
     # ---- commits of the lanes -----------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 // client/datapath.h, -errno to OSError, malformed or unknown arguments to ValueError. No call back
 // into Python; the GIL is let go in every call that takes a lock or waits.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -324,6 +325,7 @@ void bind_tables(nb::class_<Datapath>& type) {
            "ino"_a, "flags"_a, "passing"_a, ReleaseGil())
       .def("inode_lost", [](Datapath& path, uint64_t ino) { return path.core().inode_lost(ino); },
            "ino"_a, ReleaseGil())
+      .def("inodes_lost", [](Datapath& path) { return unlocked([&] { return path.core().inodes_lost(); }); })
       .def("inode_asked",
            [](Datapath& path, uint64_t ino, int error) { path.core().inode_asked(ino, error); },
            "ino"_a, "error"_a, ReleaseGil())

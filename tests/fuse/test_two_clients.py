@@ -305,6 +305,21 @@ def test_creating_and_unlinking_in_one_directory(
     assert os.listdir(pair[0]) == []
 
 
+def test_fsync_of_a_file_that_another_client_emptied(pair: Pair) -> None:
+    """What the fsync makes durable are not the new, empty file's holes: they read as zeros."""
+    for writer, other in _each_way(pair):
+        out = os.open(writer / "file", os.O_RDWR | os.O_CREAT)
+        os.write(out, os.urandom(3_000_000))
+        os.close(os.open(other / "file", os.O_WRONLY | os.O_TRUNC))
+        assert os.pread(out, 1, 0) == b""
+        os.fsync(out)
+        os.truncate(other / "file", 5_000_000)
+        assert (other / "file").read_bytes() == bytes(5_000_000)
+        assert os.pread(out, 5_000_000, 0) == bytes(5_000_000)
+        os.close(out)
+        os.unlink(writer / "file")
+
+
 # ---- a client that vanishes ----------------------------------------------------------------------
 
 
@@ -326,11 +341,15 @@ def test_stopped_client_is_evicted_and_learns_so(
         kept = os.open(other / "clean", os.O_RDWR | os.O_CREAT)
         os.write(kept, b"kept")
         os.fsync(kept)
+        (other / "closed").write_bytes(b"old!")  # and never synced
+        closed = (base / "closed").stat().st_ino
         os.kill(pid, signal.SIGSTOP)
         try:
             began = time.monotonic()
             (base / "file").write_bytes(b"second")
             assert time.monotonic() - began < 60
+            with (base / "closed").open("r+b") as file:
+                file.write(b"new!")
         finally:
             os.kill(pid, signal.SIGCONT)
         with pytest.raises(OSError, match="Input/output"):
@@ -340,5 +359,10 @@ def test_stopped_client_is_evicted_and_learns_so(
         os.close(out)
         assert (base / "file").read_bytes() == b"second"
         assert wait_until(lambda: (other / "file").read_bytes() == b"second", 20)
+        log = cluster.plan.state / "log" / f"client-{point.name}.log"
+        assert f"may not be durable: inodes {closed}" in log.read_text()
+        with (other / "closed").open("r+b") as file:
+            os.fsync(file.fileno())
+        assert (base / "closed").read_bytes() == b"new!"
         (other / "again").write_bytes(b"goes on")
         assert (base / "again").read_bytes() == b"goes on"

@@ -173,7 +173,8 @@ bool Core::inode_put(Bytes attributes, Bytes layout, Bytes capability) {
   const uint64_t ino = decoded->ino;
   const InodePtr inode = inodes_.find_or(ino, [&] { return std::make_shared<Inode>(ino); });
   if (!inode) return false;
-  inode->put(*decoded, std::move(*view));
+  Settled settled;  // released pieces only: nothing to perform
+  inode->put(*decoded, std::move(*view), settled);
   return true;
 }
 
@@ -328,11 +329,26 @@ std::vector<std::pair<uint64_t, uint64_t>> Core::asked_ranges(uint64_t ino) {
 
 bool Core::inode_lost(uint64_t ino) {
   const InodePtr inode = inodes_.find(ino);
-  if (!inode) return false;
+  return inode && lose(inode) == Inode::Loss::kWritten;
+}
+
+std::vector<std::pair<uint64_t, bool>> Core::inodes_lost() {
+  std::vector<std::pair<uint64_t, bool>> losses;
+  for (const InodePtr& inode : inodes_.all()) {
+    const Inode::Loss loss = lose(inode);
+    if (loss != Inode::Loss::kNone) losses.emplace_back(inode->ino(), loss == Inode::Loss::kWritten);
+  }
+  return losses;
+}
+
+Inode::Loss Core::lose(const InodePtr& inode) {
   auto settled = std::make_shared<Settled>();
-  const bool lost = inode->lose(*settled);
-  lane_of(ino).post([inode, settled](Lane& at) { perform(at, inode, *settled); });
-  return lost;
+  const Inode::Loss loss = inode->lose(*settled);
+  if (!settled->empty()) {
+    lane_of(inode->ino()).post([inode, settled](Lane& at) { perform(at, inode, *settled); });
+  }
+  inode_idle(inode);
+  return loss;
 }
 
 void Core::spoil_pages(uint64_t ino, uint64_t offset, uint64_t length) {

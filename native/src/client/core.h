@@ -95,6 +95,8 @@ class Core final : public fuse::DataHandler {
   // The session was evicted: what was written and not committed is lost. True when there was any;
   // then every handle learns of it.
   bool inode_lost(uint64_t ino);
+  // The same for every inode; those that lost something, and whether it was more than durability.
+  std::vector<std::pair<uint64_t, bool>> inodes_lost();
   // LOCKED inode. One of these leases is held.
   bool holds(const Inode& inode, uint32_t flags) const noexcept;
   bool leases_count() const noexcept { return lease_until_ != kLeasesDoNotCount; }
@@ -159,6 +161,7 @@ class Core final : public fuse::DataHandler {
   static constexpr Clock::rep kLeasesDoNotCount = std::numeric_limits<Clock::rep>::max();
   bool quiet();
   Lane& lane_of(uint64_t ino) noexcept { return *lanes_[ino % lanes_.size()]; }
+  Inode::Loss lose(const InodePtr& inode);
   void resend_lost(Lane& lane, uint32_t target, uint64_t incarnation);
   void wake(uint64_t ino, std::vector<Inode::Waiter> waiting);
 

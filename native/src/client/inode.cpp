@@ -5,9 +5,13 @@
 
 namespace braidfs::client {
 
-void Inode::put(const Attributes& attributes, FileView view) {
+void Inode::put(const Attributes& attributes, FileView view, Settled& settled) {
   const std::scoped_lock lock(mu_);
   dropped = false;
+  if (view_ && view_->file_id != view.file_id) {  // another client truncated it to nothing
+    if (attributes.change_version < change_version_) return;
+    other_objects(settled);
+  }
   pieces_.geometry(view.stripe_width, view.chunk_size);
   view_ = std::make_shared<const FileView>(std::move(view));
   if (attributes.change_version < change_version_) return;  // older than what a commit told us
@@ -32,25 +36,30 @@ void Inode::resize(const Attributes& attributes, FileView view, Settled& settled
     in_commit.size = 0;
   }
   pieces_.trim(same_file ? size_ : 0, settled);
-  // Objects of the new file id were never written: nothing of them is to be synced, and a SYNC of
-  // one that does not exist would call its holes durable, so that they read as EIO.
-  if (!same_file) {
-    pieces_.forget_stripes();
-    synced_stripes = 0;
-  }
+  if (!same_file) other_objects(settled);
 }
 
-bool Inode::lose(Settled& settled) {
-  const std::scoped_lock lock(mu_);
-  const bool lost = pieces_.unsettled() > 0 || (written_.flags & kCommitSize) != 0;
-  pieces_.trim(0, settled);
+// Objects of the new file id were never written: nothing of them is to be synced, and a SYNC of
+// one that does not exist would call its holes durable, so that they read as EIO.
+void Inode::other_objects(Settled& settled) {
+  pieces_.drop_all_held(settled);
   pieces_.forget_stripes();
   synced_stripes = 0;
+}
+
+Inode::Loss Inode::lose(Settled& settled) {
+  const std::scoped_lock lock(mu_);
+  const bool lost = pieces_.unsettled() > 0 || (written_.flags & kCommitSize) != 0;
+  pieces_.drop_all_held(settled);
+  pieces_.trim(0, settled);
+  const bool unsynced = dropped && pieces_.unsynced();
+  if (dropped) pieces_.forget_stripes();  // nobody will ask
   written_ = {};
+  change_version_ = 0;  // the metaserver may have forgotten what it told this session
   lease = passing = 0;
   ++lost_count;
   if (lost) fail(EIO);
-  return lost;
+  return lost ? Loss::kWritten : unsynced ? Loss::kUnsynced : Loss::kNone;
 }
 
 void Inode::committed(const Attributes& attributes) {

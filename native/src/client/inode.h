@@ -48,11 +48,14 @@ class Inode {
     const std::scoped_lock lock(mu_);
     return view_;
   }
-  void put(const Attributes& attributes, FileView view);
+  // A record of older objects than those known changes nothing.
+  void put(const Attributes& attributes, FileView view, Settled& settled);
   // After SETATTR(size): the record is the truth, bytes beyond it are gone.
   void resize(const Attributes& attributes, FileView view, Settled& settled);
-  // Drops whatever was written and is not committed; true when there was any, and then it fails.
-  bool lose(Settled& settled);
+  // Drops whatever was written and is not committed, and what would be sent again: others may have
+  // written there. An open inode's next SYNC still tells whether the rest is durable.
+  enum class Loss : uint8_t { kNone, kUnsynced, kWritten };
+  Loss lose(Settled& settled);
   const FileViewPtr& view_locked() const noexcept { return view_; }  // LOCKED
   uint64_t size() const noexcept { return size_; }                   // LOCKED
   void committed(const Attributes& attributes);                      // LOCKED
@@ -117,6 +120,8 @@ class Inode {
   std::atomic<int64_t> reopen_asked_ms = 0;
 
  private:
+  void other_objects(Settled& settled);  // LOCKED
+
   const uint64_t ino_;
   std::mutex mu_;
   FileViewPtr view_;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -140,6 +141,18 @@ class Rig {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     return account(which) == 0;
+  }
+  uint64_t counter(std::string_view name) {
+    for (const auto& [known, count] : core->counters()) {
+      if (known == name) return count;
+    }
+    throw std::invalid_argument(std::string(name));
+  }
+  bool forgets_inodes() {
+    for (int tries = 0; tries < 2000 && counter("inodes") > 0; ++tries) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return counter("inodes") == 0;
   }
   void set_connecting(bool on) { connecting_ = on; }
   void commit_status(Status status) { commit_status_ = status; }

@@ -184,5 +184,74 @@ TEST(Leases, ALostSessionFailsWhatWasWritten) {
   EXPECT_EQ(rig.targets[0]->count(Op::kWrite), 0u);
 }
 
+// Others may have written there meanwhile: what was held may not come back over it.
+TEST(Leases, ALostSessionSendsNothingAgain) {
+  LeasedRig rig;
+  rig.core->inode_lease(kIno, kBoth, 0);
+  rig.write(kFh, 0, pattern(100, 6));
+  EXPECT_EQ(rig.flush(kFh), 0);
+  const size_t before = rig.targets[0]->count(Op::kWrite);
+  EXPECT_TRUE(rig.core->inodes_lost().empty()) << "its next fsync tells";
+  rig.targets[0]->lose_unsynced();
+  EXPECT_EQ(rig.fsync(kFh), EIO);
+  EXPECT_EQ(rig.targets[0]->count(Op::kWrite), before);
+}
+
+TEST(Leases, AfterALostSessionAnFsyncStillSyncs) {
+  LeasedRig rig;
+  rig.core->inode_lease(kIno, kBoth, 0);
+  const Bytes bytes = pattern(100, 7);
+  rig.write(kFh, 0, bytes);
+  EXPECT_EQ(rig.flush(kFh), 0);
+  EXPECT_TRUE(rig.core->inodes_lost().empty());
+  EXPECT_EQ(rig.fsync(kFh), 0);
+  EXPECT_EQ(rig.file(100, true), bytes);
+}
+
+TEST(Leases, ALostSessionNamesClosedInodesThatMayNotBeDurable) {
+  LeasedRig rig;
+  rig.core->inode_lease(kIno, kBoth, 0);
+  rig.write(kFh, 0, pattern(100, 8));
+  EXPECT_EQ(rig.release(kFh), 0);
+  rig.core->inode_drop(kIno);
+  const std::vector<std::pair<uint64_t, bool>> expected{{kIno, false}};
+  EXPECT_EQ(rig.core->inodes_lost(), expected);
+  EXPECT_TRUE(rig.core->inodes_lost().empty());
+  EXPECT_TRUE(rig.empties(Buffer::Account::kHeld));
+  EXPECT_TRUE(rig.forgets_inodes());
+}
+
+// A SYNC of an object that was never written would call its holes durable.
+TEST(Leases, ObjectsThatAnotherClientMadeAreNotSynced) {
+  LeasedRig rig;
+  rig.core->inode_lease(kIno, kBoth, 0);
+  rig.write(kFh, 0, pattern(300'000, 9));
+  EXPECT_EQ(rig.flush(kFh), 0);
+  rig.core->inode_lease(kIno, 0, 0);
+  rig.file_id = 8;  // truncated to nothing
+  rig.core->inode_put(rig.attributes(0, 100), rig.layout(), rig.capability());
+  const size_t commits = rig.commits().size();
+  EXPECT_EQ(rig.fsync(kFh), 0);
+  for (const auto& target : rig.targets) EXPECT_EQ(target->count(Op::kSync), 0u);
+  ASSERT_GT(rig.commits().size(), commits);
+  EXPECT_EQ(rig.commits().back().stripes, 0u);
+  EXPECT_TRUE(rig.empties(Buffer::Account::kHeld));
+}
+
+// Python may hand over two replies in another order than they came.
+TEST(Leases, ARecordOfOlderObjectsIsIgnored) {
+  LeasedRig rig;
+  rig.core->inode_lease(kIno, kBoth, 0);
+  rig.file_id = 8;
+  rig.core->inode_resize(rig.attributes(0, 100), rig.layout(), rig.capability());
+  rig.file_id = Rig::kIno;
+  rig.core->inode_put(rig.attributes(5000, 99), rig.layout(), rig.capability());
+  rig.file_id = 8;
+  const Bytes bytes = pattern(100, 10);
+  rig.write(kFh, 0, bytes);
+  EXPECT_EQ(rig.fsync(kFh), 0);
+  EXPECT_EQ(rig.file(100), bytes);
+}
+
 }  // namespace
 }  // namespace braidfs::client::rig

@@ -103,6 +103,8 @@ class FakeLanes:
         self.dropped: list[tuple[int, int]] = []
         self.asked: list[tuple[int, int]] = []
         self.lost: set[int] = set()
+        self.unsynced: set[int] = set()
+        self.forgotten: list[int] = []
         self.epochs = 0
         self.notifies = True
         self.handles: dict[int, tuple[int, int, bool]] = {}
@@ -203,7 +205,11 @@ class FakeLanes:
         self.asked.append((ino, error))
 
     def inode_lost(self, ino: int) -> bool:
+        self.forgotten.append(ino)
         return ino in self.lost
+
+    def inodes_lost(self) -> list[tuple[int, bool]]:
+        return [*((ino, True) for ino in self.lost), *((ino, False) for ino in self.unsynced)]
 
     def inode_drop(self, ino: int) -> None:
         self.inodes.pop(ino, None)

@@ -270,6 +270,49 @@ async def test_reopen_after_eviction(world: World) -> None:
     assert world.meta.requests(Op.OPEN)[-1].writable
 
 
+async def test_reopen_of_a_closed_file_gives_the_lanes_a_capability(world: World) -> None:
+    world.opens_as()
+    given: list[int] = []
+    world.lanes.inode_put = lambda *_: given.append(5)  # type: ignore[method-assign]
+    await world.fs.files.reopen(5)
+    assert given == [5]
+    assert world.fs.inodes.held() == ()
+    assert world.fs.inodes.closed == {5}
+    assert not world.lanes.forgotten and not world.logged
+
+
+@pytest.mark.parametrize(
+    ("status", "forgotten", "logged"),
+    [(Status.EPERM, [5], 1), (Status.ENOENT, [5], 0), (Status.DISCONNECTED, [], 0)],
+)
+async def test_reopen_of_a_closed_file_that_fails(
+    world: World, status: Status, forgotten: list[int], logged: int
+) -> None:
+    world.meta.answers[Op.OPEN] = FsError(status)
+    await world.fs.files.reopen(5)
+    assert world.lanes.forgotten == forgotten
+    assert len([line for line in world.logged if "inode 5" in line]) == logged
+
+
+async def test_reopen_that_fails_while_the_file_is_opened_loses_nothing(world: World) -> None:
+    def opened_meanwhile(_: object) -> FsError:
+        world.fs.inodes.hold(5)
+        return FsError(Status.EBUSY)
+
+    world.meta.answers[Op.OPEN] = opened_meanwhile
+    await world.fs.files.reopen(5)
+    assert not world.lanes.forgotten
+
+
+async def test_lost_session_names_what_may_not_be_durable(world: World) -> None:
+    world.lanes.lost.add(5)
+    world.lanes.unsynced.update(range(1000, 1200))
+    world.fs.files.lose()
+    written, unsynced = world.logged
+    assert "inode 5 " in written
+    assert "200 files" in unsynced and ": inodes 1" in unsynced and unsynced.endswith(", ...")
+
+
 async def test_removed_inode_that_the_kernel_knows(world: World) -> None:
     world.meta.answers[Op.UNLINK] = Removed(record(5, nlink=0, size=3))
     await world.fs.namespace.unlink(1, b"f")

@@ -1,42 +1,63 @@
 """`./dev wheel`: what is handed to administrators, in dist/.
 
-The wheel carries the native module, man pages, units and playbooks. Its build folder
-(.build/TAG) is kept, so a second build compiles what changed. The source distribution is what
+The wheel carries man pages, units, playbooks and the native module as the tests ran it, without its
+debug sections: nothing is compiled twice. The source distribution is what
 `pip install braidfs-*.tar.gz` builds from. Both are made by the backend that pyproject.toml names,
 with the packages of this virtual environment. Dependencies are gathered as wheels (pyfuse3 is
 built: PyPI has its source alone), so that hosts need neither an index nor a compiler.
 """
 
+import json
 import shutil
 import sys
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.dev.build import build_lock
-from tests.dev.steps import ROOT, console, quiet_step
+from tests.dev.build import MODULE_FOLDER, build, build_lock
+from tests.dev.steps import BUILD, ROOT, console, quiet_step
 
 DIST = ROOT / "dist"
 DEPENDENCIES = DIST / "dependencies"
-_BACKEND = "import scikit_build_core.build as backend, sys; print(backend.{hook}(sys.argv[1]))"
+_MODULE = BUILD / "module"
+_BACKEND = (
+    "import json, sys; import scikit_build_core.build as backend; "
+    "backend.{hook}(sys.argv[1], json.loads(sys.argv[2]))"
+)
 _PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
 
 
 def wheel(folder: Path = DIST) -> Path:
     """Build it; older ones in the folder go."""
+    build()
     with build_lock():
         _drop(folder.glob("braidfs-*.whl"))
-        environment = {"CMAKE_CXX_COMPILER_LAUNCHER": "ccache"} if shutil.which("ccache") else {}
-        words = [sys.executable, "-c", _BACKEND.format(hook="build_wheel"), str(folder)]
-        quiet_step("Wheel", words, environment=environment)
+        _copy_module()
+        settings = {"cmake.define.BRAIDFS_MODULE_FOLDER": str(_MODULE)}
+        quiet_step("Wheel", _backend_words("build_wheel", folder, settings))
     return _told(folder.glob("braidfs-*.whl"))
 
 
 def source_distribution(folder: Path = DIST) -> Path:
     _drop(folder.glob("braidfs-*.tar.gz"))
-    words = [sys.executable, "-c", _BACKEND.format(hook="build_sdist"), str(folder)]
-    quiet_step("Source distribution", words)
+    quiet_step("Source distribution", _backend_words("build_sdist", folder, {}))
     return _told(folder.glob("braidfs-*.tar.gz"))
+
+
+def _backend_words(hook: str, folder: Path, settings: dict[str, str]) -> list[str]:
+    code = _BACKEND.format(hook=hook)
+    return [sys.executable, "-c", code, str(folder), json.dumps(settings)]
+
+
+def _copy_module() -> None:
+    """The module of this checkout and its stub, to _MODULE."""
+    shutil.rmtree(_MODULE, ignore_errors=True)
+    _MODULE.mkdir()
+    for path in MODULE_FOLDER.glob("_braidfs_native*"):
+        if path.suffix == ".so":
+            quiet_step("Wheel: strip", ["strip", "-o", str(_MODULE / path.name), str(path)])
+        elif path.suffix == ".pyi":
+            shutil.copy2(path, _MODULE)
 
 
 def dependencies(folder: Path = DEPENDENCIES) -> Path:

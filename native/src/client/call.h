@@ -41,6 +41,7 @@ struct Call {
   std::span<std::byte> place{};                // READ: `length` bytes
   std::shared_ptr<CallOwner> owner{};
   uint32_t part = 0;                           // the owner's own number for it
+  bool behind = false;  // WRITE: nobody waits for it yet
   bool once = false;  // ends at the first refusal or lost connection: the owner asks again later
 
   // how it stands

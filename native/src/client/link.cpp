@@ -60,6 +60,7 @@ void Link::submit(Call* call) {
     ask_for_connection(lane_.loop().now());
     return lane_.unreachable(call);
   }
+  if (call->op == Op::kWrite && !may_gather(*call)) gathering_ = false;
   (call->op == Op::kWrite ? writes_ : reads_).push_back(call);
   if (!connected()) return ask_for_connection(lane_.loop().now());
   pump();
@@ -93,7 +94,9 @@ void Link::connect_failed() {
 }
 
 void Link::pump() {
-  if (pump_queue(reads_)) pump_queue(writes_);
+  if (!pump_queue(reads_)) return;
+  if (gathering_ && write_bytes_ > 0 && writes_.size() < kGatherMax) return;
+  if (pump_queue(writes_)) gathering_ = writes_.empty();
 }
 
 // False when the connection takes no more now.
@@ -111,6 +114,10 @@ bool Link::pump_queue(std::deque<Call*>& queue) {
 bool Link::may_send(const Call& call) const noexcept {
   return call.op != Op::kWrite || write_bytes_ == 0 ||
          write_bytes_ + call.payload.size() <= kWriteBytesMax;
+}
+
+bool Link::may_gather(const Call& call) const noexcept {
+  return call.behind && call.payload.size() <= kGatherBytesMax;
 }
 
 bool Link::send(Call* call) {
@@ -199,6 +206,7 @@ void Link::closed(int error, const std::string& reason) {
 }
 
 void Link::requeue_unanswered() {
+  gathering_ = false;
   std::vector<Call*> unanswered;
   for (Call* call : slots_) {
     if (call != nullptr) unanswered.push_back(call);

@@ -2,7 +2,9 @@
 //
 // States: without a connection (CONNECT was asked for, with backoff after failures) and connected.
 // Calls wait in two queues, so that a READ never stands behind megabytes of writes; writes in flight
-// are bounded in bytes. When the connection breaks, unanswered calls go back to the front of their
+// are bounded in bytes. Small writes that nobody waits for leave together: while others are on their
+// way they gather until an answer comes (Nagle's rule, RFC 896) or there are kGatherMax; one wake-up
+// of the server, and one of ours, then serve many. When the connection breaks, unanswered calls go back to the front of their
 // queues in their old order and are sent again on the next one: every data operation may be repeated,
 // since the server ends the old connection's requests first (rule 23).
 //
@@ -27,6 +29,8 @@ class Link final : public net::StreamSink {
  public:
   static constexpr uint32_t kSlotCount = 512;  // below limits::kRequestsInFlightMax of the server
   static constexpr uint64_t kWriteBytesMax = 16u << 20;
+  static constexpr uint32_t kGatherBytesMax = 16u << 10;  // a larger write does not wait
+  static constexpr size_t kGatherMax = 32;
 
   Link(Lane& lane, uint32_t node);
   ~Link() override;
@@ -57,6 +61,7 @@ class Link final : public net::StreamSink {
   void pump();
   bool pump_queue(std::deque<Call*>& queue);
   bool may_send(const Call& call) const noexcept;
+  bool may_gather(const Call& call) const noexcept;
   bool send(Call* call);
   Call* find(const FrameHeader& header) noexcept;
   Call* take(uint64_t request_id) noexcept;
@@ -73,7 +78,8 @@ class Link final : public net::StreamSink {
   std::vector<uint32_t> free_;   // slot numbers
   uint64_t rounds_ = 1;
   size_t in_flight_ = 0;
-  uint64_t write_bytes_ = 0;
+  uint64_t write_bytes_ = 0;  // in flight
+  bool gathering_ = true;     // nobody waits for any of writes_
   std::deque<Call*> reads_;   // READ, SYNC
   std::deque<Call*> writes_;  // WRITE
   std::vector<uint64_t> sums_;  // scratch

@@ -23,6 +23,7 @@ void send_piece(Lane& lane, const InodePtr& inode, const PiecePtr& piece) {
   call->view = std::move(view);
   call->inode = inode;
   call->owner = piece;
+  call->behind = !piece->waiter;
   lane.counters().bytes_sent += span.length;
   lane.submit(call);
 }

@@ -21,6 +21,8 @@ namespace braidfs::client::rig {
 using Bytes = std::vector<std::byte>;
 
 Bytes pattern(size_t length, uint32_t seed);
+// Whether it comes true within two seconds.
+bool eventually(const std::function<bool()>& is_true);
 
 // The objects of one target in memory, served over any number of connections.
 class FakeTarget {
@@ -52,6 +54,7 @@ class FakeTarget {
   void put_object(uint64_t file_id, uint32_t stripe, Bytes bytes);
   size_t count(Op op);
   std::vector<FrameHeader> seen(Op op);
+  size_t unread();  // bytes that were sent here and not taken yet
 
  private:
   void run(std::shared_ptr<net::UniqueFd> socket);
@@ -137,10 +140,7 @@ class Rig {
   uint64_t account(Buffer::Account which) { return core->memory().account(which); }
   // The last reference to a buffer goes on a lane, shortly after the answer that it was part of.
   bool empties(Buffer::Account which) {
-    for (int tries = 0; tries < 2000 && account(which) > 0; ++tries) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return account(which) == 0;
+    return eventually([&] { return account(which) == 0; });
   }
   uint64_t counter(std::string_view name) {
     for (const auto& [known, count] : core->counters()) {

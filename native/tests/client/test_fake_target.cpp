@@ -1,3 +1,4 @@
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -47,6 +48,13 @@ bool sums_agree(const FakeTarget::Frame& frame) {
 }
 
 }  // namespace
+
+bool eventually(const std::function<bool()>& is_true) {
+  for (int tries = 0; tries < 2000 && !is_true(); ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return is_true();
+}
 
 Bytes pattern(size_t length, uint32_t seed) {
   Bytes bytes(length);
@@ -223,6 +231,16 @@ std::vector<FrameHeader> FakeTarget::seen(Op op) {
   std::copy_if(seen_.begin(), seen_.end(), std::back_inserter(headers),
                [&](const FrameHeader& header) { return header.op == static_cast<uint8_t>(op); });
   return headers;
+}
+
+size_t FakeTarget::unread() {
+  const std::scoped_lock lock(mu_);
+  size_t total = 0;
+  for (const auto& socket : sockets_) {
+    int bytes = 0;
+    if (socket->get() >= 0 && ::ioctl(socket->get(), FIONREAD, &bytes) == 0) total += static_cast<size_t>(bytes);
+  }
+  return total;
 }
 
 }  // namespace braidfs::client::rig

@@ -28,6 +28,7 @@ LOCAL_DIRECTORY = os.environ.get("BRAIDFS_TEST_DIR")
 HANG_GRACE_SECONDS = 20.0  # pytest-timeout comes first, where a signal can reach the test
 
 _clusters: list[Cluster] = []
+_shared: list[Cluster] = []  # at most one
 _logs: dict[Path, LogReader] = {}
 _FAILED: pytest.StashKey[frozenset[str]] = pytest.StashKey()
 
@@ -126,6 +127,16 @@ def _check_logs(item: pytest.Item, cluster: Cluster) -> None:
         pytest.fail(complaint(lines), pytrace=False)
 
 
+@pytest.fixture(autouse=True)
+def shared_cluster_logs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After every test of a mount, however it came to the shared cluster: some hold it by fixtures
+    of a whole module or folder."""
+    yield
+    if "mount" in request.keywords:
+        for cluster in _shared:
+            _check_logs(request.node, cluster)
+
+
 def _stop_and_remove(cluster: Cluster, failed: bool) -> None:
     """Its state stays for a look when a test failed, or when BRAIDFS_TEST_KEEP is set."""
     _clusters.remove(cluster)
@@ -145,21 +156,22 @@ def shared_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     _clusters.append(cluster)
     try:
         cluster.start()
+        _shared.append(cluster)
         yield cluster
     finally:
+        _shared.clear()
         _stop_and_remove(cluster, failed=_FAILED in request.session.stash)
 
 
 @pytest.fixture
-def cluster(shared_cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+def cluster(shared_cluster: Cluster) -> Cluster:
     """The shared cluster, made whole again when an earlier test broke it."""
     expected = len(shared_cluster.programs) + 1
     if len(shared_cluster.running()) != expected:
         if shared_cluster.client_pid() is None:
             shared_cluster.unmount(lazy=True)
         shared_cluster.start()
-    yield shared_cluster
-    _check_logs(request.node, shared_cluster)
+    return shared_cluster
 
 
 @pytest.fixture

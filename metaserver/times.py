@@ -2,8 +2,9 @@
 
 import time
 
+from fscommon.file_time import file_time_ns
 from metaserver.engine import Time
 
 
 def now() -> Time:
-    return Time(time.time_ns(), time.monotonic())
+    return Time(file_time_ns(), time.monotonic())

@@ -7,10 +7,10 @@ meanwhile, so no write of this client comes between. Touched by the trio thread 
 
 import errno
 import os
-import time
 from typing import Final
 
 from fscommon.errors import FsError, Status
+from fscommon.file_time import file_time_ns
 from fscommon.layout.attributes import INODE_APPEND, INODE_IMMUTABLE, Attributes
 from fscommon.limits import FILE_SIZE_MAX
 
@@ -80,7 +80,7 @@ class Extents:
     async def _make_hole(self, ino: int, begin: int, end: int) -> None:
         await self._drains.drain(ino, sync=True)  # nothing that is held may be sent again later
         await self._drains.punch(ino, begin, end)
-        await self._files.bytes_changed(ino, time.time_ns())
+        await self._files.bytes_changed(ino, file_time_ns())
 
 
 def _check_flags(attributes: Attributes, mode: int) -> None:

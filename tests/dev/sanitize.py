@@ -76,8 +76,9 @@ def _integration_address() -> None:
         )
     environment = {
         "LD_PRELOAD": f"{_library('libasan.so')}:{_library('libstdc++.so.6')}",
-        "ASAN_OPTIONS": f"detect_leaks=0:log_path={BUILD}/log/asan",
+        "ASAN_OPTIONS": f"detect_leaks=0:handle_sigbus=0:log_path={BUILD}/log/asan",
         "UBSAN_OPTIONS": _UBSAN,
+        "BRAIDFS_TEST_PATIENCE": "3",
         "PYTHONPATH": f"{folder / 'bindings'}:{os.environ['PYTHONPATH']}",
     }
     for old in (BUILD / "log").glob("asan.*"):

@@ -324,3 +324,15 @@ def test_stat_and_fstat_agree(workdir: Path) -> None:
         file.write(b"x" * 12_345)
         file.flush()
         assert os.fstat(file.fileno()) == (workdir / "file").stat()
+
+
+def test_times_of_all_parts_are_of_one_clock(workdir: Path) -> None:
+    """Made by the metaserver or a lane, touched by the kernel, written by a lane: never back."""
+    for number in range(100):
+        path = workdir / f"{number % 50}"
+        os.close(os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY))
+        made = path.stat().st_mtime_ns
+        os.utime(path)
+        touched = path.stat().st_mtime_ns
+        path.write_bytes(b"x")
+        assert made <= touched <= path.stat().st_mtime_ns

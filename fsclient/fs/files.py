@@ -210,7 +210,7 @@ class Files:
         if error is None or error.status is Status.DISCONNECTED or not is_closed:
             return
         self._lanes.inode_lost(ino)
-        if error.status is not Status.ENOENT:
+        if error.status not in (Status.ENOENT, Status.ESTALE):  # not removed
             self._log(f"inode {ino}, closed and not synced, may not be durable: {error}")
 
     @property

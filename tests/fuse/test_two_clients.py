@@ -355,12 +355,12 @@ def test_stopped_client_is_evicted_and_learns_so(
         assert pid is not None
         (base / "file").write_bytes(b"first")
         out = os.open(other / "file", os.O_WRONLY)
-        os.write(out, b"LOST!")
         kept = os.open(other / "clean", os.O_RDWR | os.O_CREAT)
         os.write(kept, b"kept")
         os.fsync(kept)
         (other / "closed").write_bytes(b"old!")  # and never synced
         closed = (base / "closed").stat().st_ino
+        os.write(out, b"LOST!")  # sent after 0.1 s, if it were not stopped
         os.kill(pid, signal.SIGSTOP)
         try:
             began = time.monotonic()

@@ -283,7 +283,7 @@ async def test_reopen_of_a_closed_file_gives_the_lanes_a_capability(world: World
 
 @pytest.mark.parametrize(
     ("status", "forgotten", "logged"),
-    [(Status.EPERM, [5], 1), (Status.ENOENT, [5], 0), (Status.DISCONNECTED, [], 0)],
+    [(Status.EPERM, [5], 1), (Status.ESTALE, [5], 0), (Status.DISCONNECTED, [], 0)],
 )
 async def test_reopen_of_a_closed_file_that_fails(
     world: World, status: Status, forgotten: list[int], logged: int

@@ -10,6 +10,7 @@ void bind_server(nb::module_& module);
 void bind_client(nb::module_& module);
 
 NB_MODULE(_braidfs_native, module) {
+  nb::set_leak_warnings(false);  // what tasks of a finished event loop hold ends with the process
   module.doc() = "The native data plane of BraidFS (docs/INTERFACES.md, section 3).";
   module.attr("HEADER_SIZE") = braidfs::kHeaderSize;
   module.attr("FRAME_VERSION") = static_cast<int>(braidfs::kFrameVersion);

@@ -135,7 +135,9 @@ def test_foreground_until_a_signal(cluster: Cluster, mountpoint: Path) -> None:
         assert client.poll() is None
         os.listdir(mountpoint)
         client.send_signal(signal.SIGTERM)
-        assert client.wait(30) == 0
+        _, said = client.communicate(timeout=30)
+        assert client.returncode == 0
+        assert all(line.startswith(b"time=") for line in said.splitlines()), said
         assert not mounts.is_mounted(mountpoint)
     finally:
         if client.poll() is None:

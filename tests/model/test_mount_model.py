@@ -172,7 +172,8 @@ def _fd_look(side: Side, slot: int) -> object:
     if slot not in side.slots:
         return None
     found = os.fstat(side.slots[slot])
-    return found.st_size, found.st_nlink, found.st_mode
+    size = found.st_size if not stat.S_ISDIR(found.st_mode) else 0  # each file system's own
+    return size, found.st_nlink, found.st_mode
 
 
 _ARGUMENTS: dict[Callable[..., object], tuple[st.SearchStrategy[Any], ...]] = {

@@ -18,7 +18,8 @@ from fscommon.net.rails import Rail, Rails, agree
 from fscommon.net.stream import FrameStream
 from fscommon.observe.log import Log, RateLimit
 from fscommon.wire.admin import BytesPath
-from fscommon.wire.messages import ClusterMap, RdmaOffer
+from fscommon.wire.messages import ClusterMap
+from fscommon.wire.rdma import RdmaOffer
 
 from .rdma import TransportPolicy
 

@@ -296,7 +296,7 @@ class MountedClient:
             unmounted=self._ended.set,
             call=calls.called,
             reopen=lambda ino: nursery.start_soon(files.files.reopen, ino),
-            ask=lambda ino: nursery.start_soon(files.files.ask, ino),
+            ask=lambda ino, end: nursery.start_soon(files.files.ask, ino, end),
             births=files.births.wait,
         )
 

@@ -18,7 +18,7 @@ REAP_COUNT_MAX = 256
 @dataclass(frozen=True, slots=True)
 class Handlers:
     """connect(node, lane), commit(token, ino, size, mtime_ns, payload), interrupt(slot),
-    release(fh, ino), done(token, status, result), unmounted(), reopen(ino), ask(ino),
+    release(fh, ino), done(token, status, result), unmounted(), reopen(ino), ask(ino, end),
     call(slot, ino, opcode, outcome, payload)."""
 
     connect: Callable[[int, int], None]
@@ -29,7 +29,7 @@ class Handlers:
     unmounted: Callable[[], None]
     reopen: Callable[[int], None]
     call: Callable[[int, int, int, int, bytes], None]
-    ask: Callable[[int], None]
+    ask: Callable[[int, int], None]
     births: Callable[[], None]
 
 
@@ -71,7 +71,7 @@ class Reaper:
         elif kind == EventKind.INTERRUPT:
             to.interrupt(token)
         elif kind == EventKind.ASK:
-            to.ask(ino)
+            to.ask(ino, a)
         elif kind == EventKind.BIRTHS:
             to.births()
         else:

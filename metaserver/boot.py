@@ -23,6 +23,8 @@ from metaserver.leases.table import Leases
 from metaserver.membership import Membership, Node, Target
 from metaserver.numbers import InodeNumbers
 from metaserver.overlay import Overlay
+from metaserver.quota.charges import charges_of
+from metaserver.quota.table import QuotaTable
 from metaserver.sessions import Session, Sessions
 from metaserver.store.waist import Snapshot, Store
 
@@ -47,10 +49,10 @@ def boot(store: Store, settings: Settings, time: Time) -> Engine:
     try:
         first = _found(snapshot, time)
         cluster = first.get(records.CLUSTER_KEY) or snapshot.get(records.CLUSTER_KEY) or b""
-        services = _services(snapshot, settings, time, cluster)
+        services = _services(snapshot, settings, time, cluster, first)
     finally:
         snapshot.close()
-    store.commit([*first.items(), *_reservations(services)])
+    store.commit([*first.items(), *_reservations(services), *services.quotas.take_dirty()])
     engine = Engine(Overlay(store), services)
     engine.end_recovery_if_done()
     return engine
@@ -88,7 +90,9 @@ def _number(snapshot: Snapshot, key: bytes) -> int:
     return records.unpack_number(snapshot.get(key))
 
 
-def _services(snapshot: Snapshot, settings: Settings, time: Time, cluster: bytes) -> Services:
+def _services(
+    snapshot: Snapshot, settings: Settings, time: Time, cluster: bytes, first: dict[bytes, bytes]
+) -> Services:
     sessions = _sessions(snapshot, time)
     intents = Intents()
     for key, _ in snapshot.range(*records.all_of(b"T")):
@@ -104,6 +108,7 @@ def _services(snapshot: Snapshot, settings: Settings, time: Time, cluster: bytes
         membership=_membership(snapshot, settings, time, cluster),
         sessions=sessions,
         intents=intents,
+        quotas=_quotas(snapshot, first),
         started_s=time.now_s,
         leases=leases,
     )
@@ -121,6 +126,19 @@ def _leases(snapshot: Snapshot, settings: Settings, sessions: Sessions, time: Ti
         written = snapshot.range(*records.written_of(session))
         leases.evict(session, [records.written_ino(key) for key, _ in written], time.now_s)
     return leases
+
+
+def _quotas(snapshot: Snapshot, first: dict[bytes, bytes]) -> QuotaTable:
+    """In a store that has no accounts yet, everything is counted, once."""
+    table = QuotaTable()
+    if snapshot.get(records.QUOTA_KEY) is None:
+        inodes = (value for _, value in snapshot.range(*records.all_of(b"I")))
+        table.merge(charges_of(inodes), 0)
+        table.merge(charges_of(v for key, v in first.items() if key[:1] == b"I"), 0)
+        return table
+    for key, value in snapshot.range(*records.all_of(b"Q")):
+        table.put(records.quota_account(key), records.unpack_quota(value))
+    return table
 
 
 def _progress(snapshot: Snapshot, sessions: Sessions) -> Progress:
@@ -189,6 +207,7 @@ def _reservations(services: Services) -> list[tuple[bytes, bytes]]:
     end = services.numbers.reserve_first()
     return [
         (records.INO_END_KEY, records.pack_number(end)),
+        (records.QUOTA_KEY, b""),
         (records.MAP_EPOCH_KEY, records.pack_number(services.membership.epoch)),
         (records.RECOVERY_KEY, records.pack_number(services.progress.recovery_txn)),
     ]

@@ -16,6 +16,7 @@ from metaserver.leases.table import Leases
 from metaserver.locks.table import LockTable
 from metaserver.membership import Membership
 from metaserver.numbers import InodeNumbers
+from metaserver.quota.table import Charge, QuotaTable
 from metaserver.sessions import Sessions
 
 
@@ -55,6 +56,7 @@ class Services:
     leases: Leases
     started_s: float = 0.0  # monotonic
     locks: LockTable = field(default_factory=LockTable)
+    quotas: QuotaTable = field(default_factory=QuotaTable)
 
     def capability(self, context: "Context", file_id: FileId, ino: Ino, *, writable: bool) -> bytes:
         return make_capability(
@@ -85,6 +87,8 @@ class Context:
     wait_durable: bool = False  # answer when this op and everything before it is durable
     wait_truncate: Ino | None = None  # answer when the truncate of this inode has ended
     inodes_added: int = 0  # merged into the count of inodes when the op succeeds
+    charges: list[Charge] = field(default_factory=list)  # merged like inodes_added
+    trees_gone: list[int] = field(default_factory=list)  # whose topmost directory was removed
     notes: dict[bytes, bytes | None] = field(default_factory=dict)  # records beside the outcome
     removed: list[Ino] = field(default_factory=list)  # inodes that are no more if it succeeds
 

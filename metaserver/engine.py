@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from fscommon.errors import BraidError, FsError, ProtocolError, Status
 from fscommon.layout.attributes import unpack_attributes
+from fscommon.layout.quota import NO_LIMITS, QuotaKind
 from fscommon.limits import REQUESTS_IN_FLIGHT_MAX
 from fscommon.types import Ino, RequestId, SessionId, Txn
 from fscommon.wire.codec import decode, encode
@@ -32,6 +33,7 @@ from fscommon.wire.messages import BODIES, Failure, Opened, Replay, SessionOpene
 from fscommon.wire.ops import OPENING, SPECS, Op
 from metaserver.connection import Connection
 from metaserver.context import Context, ParkedError, Replayed, Services
+from metaserver.leases.footprints import FOOTPRINTS
 from metaserver.leases.gate import Asking, LeaseGate
 from metaserver.leases.table import Claim
 from metaserver.ops import HANDLERS, Access, OpFunction
@@ -71,10 +73,13 @@ class _Row:
     access: Access
     request: type
     mutation: bool
+    has_footprint: bool
 
 
 _ROWS: Final = {
-    int(op): _Row(op, handler.function, handler.access, BODIES[op][0], SPECS[op].mutation)
+    int(op): _Row(
+        op, handler.function, handler.access, BODIES[op][0], SPECS[op].mutation, op in FOOTPRINTS
+    )
     for op, handler in HANDLERS.items()
 }
 _PURPOSES: Final = {Access.SERVER: "server", Access.CLIENT: "meta", Access.ADMIN: "admin"}
@@ -225,7 +230,7 @@ class Engine:
 
     def _execute(self, row: _Row, asking: Asking, context: Context) -> _Outcome:
         tx = Transaction(self._overlay, context.session)
-        has_leases = row.access is Access.SESSION and not self.progress.recovering
+        has_leases = row.has_footprint and not self.progress.recovering
         try:
             if has_leases and (wait := self.gate.pass_or_wait(tx, asking)) is not None:
                 raise _WaitError(wait)
@@ -249,6 +254,16 @@ class Engine:
             body = self.gate.granted(tx, asking, reply, body)
         return _Outcome(0, body, txn, hold, context.wait_truncate)
 
+    def _account(self, context: Context) -> None:
+        """What the op counted; freeze() puts it beside the op's own records."""
+        self.progress.inodes += context.inodes_added
+        if context.charges:
+            self.services.quotas.merge(context.charges, context.now_ns)
+        for tree in context.trees_gone:
+            self.services.quotas.set_limits((QuotaKind.TREE, tree), NO_LIMITS, context.now_ns)
+        for ino in context.removed:
+            self.services.leases.forget(ino, context.now_s)
+
     def _note(self, tx: Transaction, context: Context) -> None:
         """What an op notes beside its outcome is no mutation: nothing is replayed for it."""
         if tx.writes:
@@ -270,9 +285,7 @@ class Engine:
             tx.put(reply_key(context.session, asking.request_id), pack_reply(txn, row.op, body))
             late = self._remember(row.op, context.session, RequestId(asking.request_id), body)
         foreign = max(tx.foreign, self._overlay.merge(tx.writes, context.session, txn))
-        self.progress.inodes += context.inodes_added
-        for ino in context.removed:
-            self.services.leases.forget(ino, context.now_s)
+        self._account(context)
         return txn, late, foreign
 
     def _failed(
@@ -467,9 +480,7 @@ class Engine:
         operation(tx, context)
         if tx.writes:
             self._overlay.merge(tx.writes, SYSTEM_SESSION, self._next_txn())
-            self.progress.inodes += context.inodes_added
-            for ino in context.removed:
-                self.services.leases.forget(ino, now.now_s)
+            self._account(context)
         return self.progress.txn
 
     def stored(self, keys: tuple[bytes, bytes], count_max: int) -> list[tuple[bytes, bytes]]:
@@ -520,6 +531,7 @@ class Engine:
         batch = list(self._overlay.freeze())
         batch.append((TXN_KEY, pack_number(self._frozen_txn)))
         batch.append((INODES_KEY, pack_number(self.progress.inodes)))
+        batch += self.services.quotas.take_dirty()
         if self._frozen_ino_end is not None:
             batch.append((INO_END_KEY, pack_number(self._frozen_ino_end)))
         return batch

@@ -19,6 +19,8 @@ from fscommon.layout.layout import unpack_layout
 from fscommon.types import ROOT_INO, Ino
 from metaserver import records
 from metaserver.namespace.inode import Inode
+from metaserver.quota.charges import charges_of
+from metaserver.quota.table import QuotaTable
 from metaserver.store.lmdb import LmdbStore
 from metaserver.store.waist import Snapshot
 
@@ -42,6 +44,7 @@ def check(snapshot: Snapshot) -> list[str]:
     _check_tree(seen)
     _check_rest(snapshot, seen)
     _check_writers(snapshot, seen)
+    _check_quotas(snapshot, seen)
     return seen.faults
 
 
@@ -136,6 +139,22 @@ def _check_writers(snapshot: Snapshot, seen: _Seen) -> None:
         owners = records.session_key(session), records.fence_key(session)
         if all(snapshot.get(owner) is None for owner in owners):
             seen.faults.append(f"what session {session} writes outlived it")
+
+
+def _check_quotas(snapshot: Snapshot, seen: _Seen) -> None:
+    if snapshot.get(records.QUOTA_KEY) is None:
+        return
+    counted = QuotaTable()
+    counted.merge(charges_of(inode.attributes.pack() for inode in seen.inodes.values()), 0)
+    for key, value in snapshot.range(*records.all_of(b"Q")):
+        account = records.quota_account(key)
+        stored, real = records.unpack_quota(value), counted.take(account)
+        if (stored.bytes, stored.inodes) != (real.bytes, real.inodes):
+            seen.faults.append(
+                f"account {account} says {stored.bytes} bytes in {stored.inodes} inodes, "
+                f"not {real.bytes} in {real.inodes}"
+            )
+    seen.faults += [f"account {account} has no record" for account, _ in counted.listing()]
 
 
 def _file_of_intent(value: bytes) -> int:

@@ -12,6 +12,7 @@ from typing import Final
 
 from fscommon.checksum import xxh3_64
 from fscommon.errors import ProtocolError
+from fscommon.layout.quota import AccountId, Limits
 from fscommon.types import Ino, RequestId, Txn
 
 COOKIE_FIRST: Final = 3  # 0 starts, 1 and 2 are . and ..
@@ -23,6 +24,7 @@ _DENTRY: Final = struct.Struct("<QB")
 _REPLY: Final = struct.Struct("<QHH")
 _INTENT: Final = struct.Struct("<QI")
 _NUMBER: Final = struct.Struct("<Q")
+_QUOTA: Final = struct.Struct("<16sq5Q2q")
 
 
 def inode_key(ino: int) -> bytes:
@@ -131,6 +133,15 @@ def target_key(target: int) -> bytes:
     return _ONE.pack(b"G", target)
 
 
+def quota_key(account: AccountId) -> bytes:
+    return _TWO.pack(b"Q", *account)
+
+
+def quota_account(key: bytes) -> AccountId:
+    _, kind, number = _TWO.unpack(key)
+    return int(kind), int(number)
+
+
 def number_of(key: bytes) -> int:
     """The number behind the letter."""
     return int(_ONE.unpack_from(key)[1])
@@ -150,6 +161,7 @@ INO_END_KEY: Final = meta_key("ino_end")  # numbers from here on were never give
 MAP_EPOCH_KEY: Final = meta_key("map_epoch")
 TXN_KEY: Final = meta_key("txn")
 INODES_KEY: Final = meta_key("inodes")
+QUOTA_KEY: Final = meta_key("quota")  # there is a `Q` record of whoever has something
 RECOVERY_KEY: Final = meta_key("recovery")  # the last txn when the unfinished recovery began
 SCHEMA_VERSION: Final = 1
 
@@ -198,6 +210,33 @@ def unpack_intent(value: bytes) -> Intent:
         raise ProtocolError("a truncate intent is too short")
     size, epoch = _INTENT.unpack_from(value)
     return Intent(size, epoch, value[_INTENT.size :])
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaRecord:
+    """bytes: 128 bits, as the sum of sparse files may need. since_ns: when the soft limit was
+    exceeded, 0: it is not."""
+
+    bytes: int
+    inodes: int
+    limits: Limits
+    bytes_since_ns: int
+    inodes_since_ns: int
+
+
+def pack_quota(record: QuotaRecord) -> bytes:
+    limits = record.limits
+    used = record.bytes.to_bytes(16, "little", signed=True)
+    return _QUOTA.pack(
+        used, record.inodes, limits.bytes_soft, limits.bytes_hard, limits.inodes_soft,
+        limits.inodes_hard, limits.grace_s, record.bytes_since_ns, record.inodes_since_ns,
+    )  # fmt: skip
+
+
+def unpack_quota(value: bytes) -> QuotaRecord:
+    used, inodes, *limits, bytes_since_ns, inodes_since_ns = _QUOTA.unpack(value)
+    used = int.from_bytes(used, "little", signed=True)
+    return QuotaRecord(used, inodes, Limits(*limits), bytes_since_ns, inodes_since_ns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from fscommon.net.rails import Rails, answer_offer, gid_of, receive_offer
 from fscommon.net.serve import Peer
 from fscommon.net.stream import FrameStream
 from fscommon.observe.log import Log
-from fscommon.wire.messages import RdmaAnswer, RdmaOffer
+from fscommon.wire.rdma import RdmaAnswer, RdmaOffer
 from storageserver.membership import Membership
 from storageserver.tables import Tables
 

@@ -20,6 +20,7 @@ from .lock import lock
 from .mounting import mount
 from .net import net
 from .node import node
+from .quota import quota
 from .space import df, du
 from .stat import stat
 from .status import status
@@ -28,8 +29,8 @@ from .target import target
 from .top import top
 
 VERBS: tuple[click.Command, ...] = (
-    client, completion, config, df, du, find, key, layout, lock, mount, net, node, stat,
-    status, support, target, top,
+    client, completion, config, df, du, find, key, layout, lock, mount, net, node, quota,
+    stat, status, support, target, top,
 )  # fmt: skip
 
 

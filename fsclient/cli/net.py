@@ -14,7 +14,7 @@ from fscommon.net.address import STORAGESERVER_PORT, parse_address
 from fscommon.net.rails import ask
 from fscommon.net.rdma import Choice, NoRdmaError, Wishes, choose, find_ports
 from fscommon.net.stream import connect
-from fscommon.wire.messages import RdmaOffer
+from fscommon.wire.rdma import RdmaOffer
 
 from .frame import EXIT_DONE, Command, Reach, json_option, reaching, run_trio, show
 from .words import table

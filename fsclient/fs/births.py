@@ -6,6 +6,7 @@ native lanes answer CREATE in it (native/src/fuse/births.h), and the metaserver 
 one batch is on its way at a time, the next gathers meanwhile, and before anything else is asked of
 the metaserver whatever has gathered goes first (`flush`), so that nothing overtakes a birth. Who
 wants the directory recalls it; it is given back when every birth has been answered (`settle`).
+Files of users and groups that have quotas are made at the metaserver all the same.
 docs/decisions/0013-delegation.md. Touched by the client's trio thread only.
 """
 
@@ -122,10 +123,13 @@ class Births:
     async def _take(self, parent: int) -> None:
         count = max(0, SLOTS_WANTED - self._lanes.slots_left())
         reply = await self._meta.call(Op.DELEGATE, Delegate(parent, count), Delegated)
+        self._lanes.births_refuse(reply.uids, reply.gids)
         self._lanes.slots_put([(slot.ino, slot.layout, slot.capability) for slot in reply.slots])
         if not parent:
             return
-        if self._leases.holds(parent, LEASE_NAMER) and self._lanes.entries_delegate(parent):
+        if not reply.attributes:
+            self._rest(parent)
+        elif self._leases.holds(parent, LEASE_NAMER) and self._lanes.entries_delegate(parent):
             self._inodes.see_record(reply.attributes)
             self._delegated.add(parent)
         else:

@@ -38,8 +38,8 @@ from fscommon.wire.messages import (
     SET_KILL_SUIDGID,
     SET_MODE,
     Commit,
+    Committed,
     Create,
-    Entry,
     Open,
     Opened,
     SetAttr,
@@ -114,7 +114,7 @@ class Files:
     async def open(self, ino: int, flags: int, *, kill_set_ids: bool) -> OpenedFile:
         inode = self._inodes.hold(ino)
         try:
-            reply = await self._open(inode, writable=_is_writable(flags))
+            reply = await self._open(inode, _is_writable(flags))
             attributes = self._register(inode, reply)
             _check_unprotected(attributes, flags)
             if flags & os.O_TRUNC and _is_writable(flags):
@@ -192,7 +192,7 @@ class Files:
         if inode is None:
             return await self._reopen_closed(ino)
         try:
-            self._register(inode, await self._open(inode, writable=inode.is_writable))
+            self._register(inode, await self._open(inode, inode.is_writable))
         except FsError as error:
             self._log(f"cannot open inode {ino} again: {error}")
 
@@ -228,18 +228,19 @@ class Files:
         self._lanes.handle_put(fh, inode.ino, flags, direct)
         return OpenedFile(fh, attributes, keep_pages, direct)
 
-    async def _open(self, inode: OpenInode, *, writable: bool) -> Opened:
+    async def _open(self, inode: OpenInode, writable: bool, wanted: int = 0) -> Opened:
         asked = writable or inode.is_writable
-        reply = await self._meta.call(Op.OPEN, Open(inode.ino, asked), Opened)
+        reply = await self._meta.call(Op.OPEN, Open(inode.ino, asked, wanted), Opened)
         inode.is_writable |= writable
         if inode.is_writable and not asked:  # meanwhile: this reply's right is the lesser one
-            return await self._open(inode, writable=True)
+            return await self._open(inode, True, wanted)
         return reply
 
     def _register(self, inode: OpenInode, reply: Opened) -> Attributes:
         inode.file_id = file_id_of(reply.layout)
         self._lanes.inode_put(reply.attributes, reply.layout, reply.capability)
         self._leases.tell_lanes(inode.ino)
+        self._inodes.limit(inode, reply.size_limit)
         self._inodes.see_parents(reply.parents)
         return self._inodes.see_record(reply.attributes)
 
@@ -284,6 +285,7 @@ class Files:
                 put = self._lanes.inode_put if change.at_least else self._lanes.inode_resize
                 put(reply.attributes, reply.layout, reply.capability)
                 self._leases.tell_lanes(inode.ino)
+            self._inodes.limit(inode, reply.size_limit)  # whose file it is may have changed, too
         self._inodes.changed()
         self._inodes.wrote_pages(unpack_attributes(reply.attributes))
         return self._inodes.see_record(reply.attributes)
@@ -309,7 +311,7 @@ class Files:
         if inode is None:
             return
         known = inode.attributes
-        attributes = self._register(inode, await self._open(inode, writable=inode.is_writable))
+        attributes = self._register(inode, await self._open(inode, inode.is_writable))
         if known is None or known.data_version != attributes.data_version:
             await self._invalidate(ino)
             self._inodes.may_keep_pages(attributes)
@@ -330,13 +332,13 @@ class Files:
             return
         request = Commit(ino, inode.file_id, flags, size, mtime_ns, 0, False)
         try:
-            reply = await self._meta.call(Op.COMMIT, request, Entry, urgent=True)
+            reply = await self._meta.call(Op.COMMIT, request, Committed, urgent=True)
         except BaseException as error:
             if not (isinstance(error, FsError) and error.status is Status.DISCONNECTED):
                 self._give_back(inode, token, (size, mtime_ns, flags))
             raise
         inode.taken.pop(token, None)
-        self._see_committed(reply.attributes)
+        self._see_committed(inode, reply)
 
     async def bytes_changed(self, ino: int, mtime_ns: int) -> None:
         """Bytes changed at the targets in another way than by WRITE."""
@@ -344,8 +346,7 @@ class Files:
         if inode is None:
             raise FsError(Status.EBADF)
         request = Commit(ino, inode.file_id, COMMIT_MTIME, 0, mtime_ns, 0, False)
-        reply = await self._meta.call(Op.COMMIT, request, Entry)
-        self._see_committed(reply.attributes)
+        self._see_committed(inode, await self._meta.call(Op.COMMIT, request, Committed))
 
     def _take(self, inode: OpenInode | None) -> tuple[int, Written]:
         written = self._lanes.inode_take(inode.ino) if inode and inode.is_writable else None
@@ -369,7 +370,7 @@ class Files:
         def deliver(error: FsError | None, body: bytes) -> None:
             inode.taken.pop(token, None)
             if error is None:
-                self._see_committed(decode(Entry, body).attributes)
+                self._see_committed(inode, decode(Committed, body))
             else:
                 self._log(f"size and time of inode {inode.ino} could not be committed: {error}")
             told()
@@ -378,15 +379,20 @@ class Files:
 
     # ---- leases -------------------------------------------------------------------------------
 
-    async def ask(self, ino: int) -> None:
-        """An ASK event: lanes want a lease on the bytes of ino, and its present state. An OPEN
-        brings both, as much as the inode's handles may need."""
+    async def ask(self, ino: int, end: int = 0) -> None:
+        """An ASK event: lanes want a lease on the bytes of ino, and its present state, or more room
+        by the quotas, up to `end` of the file. An OPEN brings all, as much as the inode's handles
+        may need."""
         errno_of_answer = 0
         inode = self._inodes.hold(ino)
         await self._leases.leaving.wait(ino)
         self._leases.asks(ino)
         try:
-            self._register(inode, await self._open(inode, writable=inode.is_writable))
+            is_limited = inode.size_limit is not None and inode.size_limit >= 0
+            if is_limited:
+                await self.tell_size(ino)  # what was added is charged before there is more room
+            wanted = end if is_limited else 0
+            self._register(inode, await self._open(inode, inode.is_writable, wanted))
             if inode.is_writable and not self._leases.holds(ino, LEASE_DATA_EXCLUSIVE):
                 await trio.sleep(ASK_AGAIN_S)  # those that write have to ask again
         except FsError as error:
@@ -401,7 +407,7 @@ class Files:
         """What other clients have written to ino is at the targets."""
         inode = self._inodes.get(ino)
         if inode is not None and self._leases.is_on and not self._leases.holds(ino, LEASE_DATA):
-            self._register(inode, await self._open(inode, writable=inode.is_writable))
+            self._register(inode, await self._open(inode, inode.is_writable))
 
     @asynccontextmanager
     async def owned(self, ino: int) -> AsyncIterator[None]:
@@ -414,7 +420,7 @@ class Files:
             await self._leases.leaving.wait(ino)
             if self._leases.holds(ino, LEASE_DATA_EXCLUSIVE):
                 break
-            self._register(inode, await self._open(inode, writable=True))
+            self._register(inode, await self._open(inode, True))
             if self._leases.holds(ino, LEASE_DATA_EXCLUSIVE):
                 break
             await trio.sleep(ASK_AGAIN_S)
@@ -483,11 +489,14 @@ class Files:
             self._log(f"commit of inode {ino} failed: {error}")
             self._lanes.commit_done(token, int(error.status), b"")
             return
-        record = decode(Entry, body).attributes
-        self._see_committed(record)
-        self._lanes.commit_done(token, 0, record)
+        reply = decode(Committed, body)
+        self._see_committed(self._inodes.get(ino), reply)
+        self._lanes.commit_done(token, 0, reply.attributes)
 
-    def _see_committed(self, record: bytes) -> None:
+    def _see_committed(self, inode: OpenInode | None, reply: Committed) -> None:
+        record = reply.attributes
+        if inode is not None:
+            self._inodes.limit(inode, reply.size_limit)
         self._inodes.changed()
         self._inodes.wrote_pages(unpack_attributes(record))
         self._inodes.see_record(record)

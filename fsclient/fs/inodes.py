@@ -39,14 +39,15 @@ _SET_GID_AND_GROUP_EXECUTE = 0o2010
 
 class OpenInode:
     """holds: handles plus opens on their way. taken: written states whose COMMIT or SETATTR is
-    not answered yet, by token."""
+    not answered yet, by token. size_limit: what the lanes were told last; None: nothing yet."""
 
-    __slots__ = ("attributes", "file_id", "holds", "ino", "is_writable", "taken")
+    __slots__ = ("attributes", "file_id", "holds", "ino", "is_writable", "size_limit", "taken")
 
     def __init__(self, ino: int) -> None:
         self.ino = ino
         self.holds = 0
         self.is_writable = False
+        self.size_limit: int | None = None
         self.file_id = 0
         self.attributes: Attributes | None = None
         self.taken: dict[int, Written] = {}
@@ -196,6 +197,20 @@ class Inodes:
         self._page_versions.move_to_end(ino)
         if len(self._page_versions) > PAGE_VERSIONS_MAX:
             self._page_versions.popitem(last=False)
+
+    # ---- quotas -------------------------------------------------------------------------------
+
+    def limit(self, inode: OpenInode, size_limit: int) -> None:
+        """How far the file may grow, as far as the metaserver has said."""
+        if inode.is_writable and size_limit != inode.size_limit:
+            inode.size_limit = size_limit
+            self._lanes.size_limit_put(inode.ino, size_limit)
+
+    def moved(self, attributes: Attributes) -> None:
+        """It came into a directory that may be in another quota tree: lanes ask before it grows."""
+        inode = self._open.get(attributes.ino)
+        if inode is not None and attributes.tree:
+            self.limit(inode, 0)
 
     # ---- inodes without a name ----------------------------------------------------------------
 

@@ -150,6 +150,7 @@ class Namespace:
         _check_name(new_name)
         linked = await self._make(Op.LINK, Link(ino, new_parent, new_name), new_parent, new_name)
         self._inodes.returned(ino)
+        self._inodes.moved(linked)
         return linked
 
     # ---- removing and moving ------------------------------------------------------------------
@@ -175,6 +176,8 @@ class Namespace:
         self._parents(reply.parents, asked_at)
         replaced = self._lost_name(reply.replaced) if reply.replaced else None
         self._inodes.changed()
+        for each in filter(None, (moved, replaced)):
+            self._inodes.moved(each)
         exchanged = replaced.ino if replaced is not None and flags & RENAME_EXCHANGE else 0
         old_s = self._leases.entry_s(parent, name, exchanged, 0.0)
         new_s = self._leases.entry_s(new_parent, new_name, moved.ino, 0.0)

@@ -62,9 +62,10 @@ class Attributes:
     lease_ns: int = 0  # how long, from when the request left; 0: nothing is held
     lease_flags: int = 0  # what this session holds on this inode after this reply
     xattr_count: int = 0
+    tree: int = 0  # the directory tree whose quota counts it, by its topmost directory; 0: none
 
     def pack(self) -> bytes:
-        return _RECORD.pack(*_FIELDS(self), 0)
+        return _RECORD.pack(*_FIELDS(self))
 
 
 _FIELDS: Final = attrgetter(*Attributes.__slots__)
@@ -74,7 +75,7 @@ def unpack_attributes(raw: bytes) -> Attributes:
     """Raises ProtocolError unless raw is one record."""
     if len(raw) != ATTRIBUTES_SIZE:
         raise ProtocolError(f"an attribute record has {ATTRIBUTES_SIZE} bytes, not {len(raw)}")
-    return Attributes(*_RECORD.unpack(raw)[:-1])
+    return Attributes(*_RECORD.unpack(raw))
 
 
 def with_lease(record: bytes, duration_ns: int, flags: int) -> bytes:

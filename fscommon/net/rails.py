@@ -29,8 +29,8 @@ from fscommon.observe.log import Log
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import Frame, encode_frame
 from fscommon.wire.header import FLAG_REPLY
-from fscommon.wire.messages import RdmaAnswer, RdmaOffer
 from fscommon.wire.ops import Op
+from fscommon.wire.rdma import RdmaAnswer, RdmaOffer
 
 TRANSPORTS: Final = ("auto", "rdma", "tcp")
 MEMORY_MIB_MIN: Final = 32

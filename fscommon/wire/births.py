@@ -27,10 +27,14 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Delegated:
-    """attributes: of the directory, with what is held on it; b"" for ino 0."""
+    """attributes: of the directory, with what is held on it; b"" for ino 0, and for one in which no
+    files are to be made (its tree has limits). uids, gids: who has limits, whose files are made at
+    the metaserver."""
 
     attributes: bytes
     slots: tuple[Slot, ...]
+    uids: tuple[int, ...] = ()
+    gids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,16 @@ from fscommon.wire.locks import (
     LockSet,
 )
 from fscommon.wire.ops import Op
+from fscommon.wire.quota import (
+    QuotaAssign,
+    QuotaAssigned,
+    QuotaList,
+    QuotaReport,
+    QuotaSet,
+    QuotaTell,
+    QuotaTold,
+)
+from fscommon.wire.rdma import RdmaAnswer, RdmaOffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,24 +104,6 @@ class Auth:
 @dataclass(frozen=True, slots=True)
 class AuthReply:
     mac: bytes  # HMAC-SHA256(key, "braidfs server" || transcript)
-
-
-@dataclass(frozen=True, slots=True)
-class RdmaOffer:
-    """First request on a connection of purpose "rdma": the client's queue pair as native describes
-    it. Empty: a question only, whether and by what the server would agree."""
-
-    peer: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class RdmaAnswer:
-    """The server's queue pair, connected to the client's; or a reason and no queue pair. by: the
-    port and address it uses, for people."""
-
-    peer: bytes
-    reason: str = ""
-    by: str = ""
 
 
 # ---- namespace -------------------------------------------------------------------------------
@@ -284,10 +276,12 @@ class TmpFile:
 class Open:
     """Register this session as having ino open; done once per inode, not per handle.
 
-    writable: the capability asked for carries the write right."""
+    writable: the capability asked for carries the write right. wanted: how long a writer is to make
+    the file, where the last size_limit was less."""
 
     ino: int
     writable: bool
+    wanted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +291,7 @@ class Opened:
     attributes: bytes
     layout: bytes
     capability: bytes
+    size_limit: int = -1  # how long writers may make the file, by the quotas; -1: no limit
     parents: bytes = b""
 
 
@@ -344,6 +339,15 @@ class Commit:
     mtime_ns: int
     stripe_bits: int
     durable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """size_limit: as in Opened."""
+
+    attributes: bytes
+    size_limit: int = -1
+    parents: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -551,7 +555,7 @@ BODIES: dict[Op, tuple[type, type]] = {
     Op.OPEN: (Open, Opened),
     Op.CLOSE: (Close, Empty),
     Op.READDIR: (ReadDir, ReadDirReply),
-    Op.COMMIT: (Commit, Entry),
+    Op.COMMIT: (Commit, Committed),
     Op.GETXATTR: (GetXattr, XattrValue),
     Op.SETXATTR: (SetXattr, Entry),
     Op.LISTXATTR: (ListXattr, XattrNames),
@@ -582,5 +586,9 @@ BODIES: dict[Op, tuple[type, type]] = {
     Op.INSPECT: (Inspect, Inspected),
     Op.INSPECT_LIST: (InspectList, InspectListed),
     Op.TREE_SUM: (TreeSum, TreeSummed),
+    Op.QUOTA_SET: (QuotaSet, Empty),
+    Op.QUOTA_LIST: (QuotaList, QuotaReport),
+    Op.QUOTA_ASSIGN: (QuotaAssign, QuotaAssigned),
+    Op.QUOTA_TELL: (QuotaTell, QuotaTold),
     Op.EVICT: (Evict, Empty),
 }

@@ -77,6 +77,10 @@ class Op(IntEnum):
     TREE_SUM = 206
     EVICT = 207
     LOCK_LIST = 210
+    QUOTA_SET = 211
+    QUOTA_LIST = 212
+    QUOTA_ASSIGN = 213
+    QUOTA_TELL = 214
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +155,10 @@ SPECS: dict[Op, Spec] = {
     Op.INSPECT_LIST: _SAFE,
     Op.TREE_SUM: _SAFE,
     Op.EVICT: _SAFE,
+    Op.QUOTA_SET: _SAFE,
+    Op.QUOTA_LIST: _SAFE,
+    Op.QUOTA_ASSIGN: _SAFE,
+    Op.QUOTA_TELL: _SAFE,
 }
 
 # Mutations whose reply also registers the inode they made as open.

@@ -34,6 +34,7 @@ from fscommon.wire.messages import (
     SetAttr,
 )
 from fscommon.wire.ops import Op
+from fscommon.wire.quota import TELL_INODES_MAX, QuotaTell
 from metaserver.leases.table import Need
 from metaserver.records import dentry_key, inode_key, number_of, unpack_dentry
 from metaserver.transaction import Transaction
@@ -130,6 +131,11 @@ def _create_batch(tx: Transaction, request: CreateBatch) -> Footprint:
     return [Need(Ino(ino), _CHANGED_NAMES) for ino in {birth.parent for birth in request.births}]
 
 
+def _quota_tell(tx: Transaction, request: QuotaTell) -> Footprint:
+    shared = LEASE_META | (LEASE_ENTRIES if request.names else LEASE_DATA)
+    return [Need(Ino(ino), shared) for ino in request.inos[:TELL_INODES_MAX]]
+
+
 def taken_with(flags: int) -> int:
     """What LEASE_TAKE of these bits takes: bytes always with size, exclusive with shared."""
     if flags & (LEASE_DATA_EXCLUSIVE | LEASE_META_EXCLUSIVE):
@@ -179,6 +185,7 @@ FOOTPRINTS: Final[dict[Op, Callable[[Transaction, Any], Footprint]]] = {
     Op.DELEGATE: _delegate,
     Op.CREATE_BATCH: _create_batch,
     Op.LEASE_TAKE: _take,
+    Op.QUOTA_TELL: _quota_tell,  # of no session
 }
 
 

@@ -15,6 +15,7 @@ granted nothing on an inode while it is to give up something there.
 Only the event loop's thread calls. Sending is metaserver.leases.gate, fencing metaserver.eviction.
 """
 
+import heapq
 import itertools
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
@@ -271,6 +272,15 @@ class Leases:
         if holder is not None and not self._others(session, ino):
             self._add(session, holder, ino, flags, request_id)
             self._trim_above_bound(holder, now_s)
+
+    def exclusive_behind(self, after: int, flag: int, count: int) -> list[Ino]:
+        """The next inodes, in order, on which any session holds this bit."""
+        found = (
+            ino
+            for ino, holders in self._inodes.items()
+            if ino > after and any(held.flags & flag for held in holders)
+        )
+        return heapq.nsmallest(count, found)
 
     def held(self, session: SessionId, ino: Ino) -> int:
         holder = self._holders.get(session)

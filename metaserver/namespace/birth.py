@@ -18,6 +18,7 @@ from metaserver.namespace.entries import new_key, put_dentry
 from metaserver.namespace.inode import Inode, load_directory, save, sectors, touch_directory
 from metaserver.namespace.layouts import cluster_default, new_layout, own_record
 from metaserver.namespace.protection import check_may_add
+from metaserver.quota.charges import charge_new
 from metaserver.records import orphan_key, pack_number, xattr_key
 from metaserver.transaction import Transaction
 
@@ -76,6 +77,7 @@ def _make(tx: Transaction, parent: Inode, wanted: Wanted, context: Context) -> I
     for name, value in xattrs:
         tx.put(xattr_key(inode.ino, name), value)
     context.inodes_added += 1
+    charge_new(context, inode.attributes)
     return inode
 
 
@@ -103,6 +105,7 @@ def _new_inode(
         change_version=1,
         parent=wanted.parent if is_directory else 0,
         xattr_count=xattr_count,
+        tree=parent.attributes.tree,
     )
     return Inode(attributes, wanted.target)
 

@@ -9,6 +9,7 @@ that is durable. xattrs go with the inode.
 from fscommon.types import Ino
 from metaserver.context import Context
 from metaserver.namespace.inode import Inode, save
+from metaserver.quota.charges import charge_removed
 from metaserver.records import doomed_key, inode_key, orphan_key, pack_number, xattrs_of
 from metaserver.transaction import Transaction
 
@@ -35,6 +36,7 @@ def remove_inode(tx: Transaction, inode: Inode, context: Context) -> None:
         tx.put(doomed_key(inode.layout().file_id), inode.tail)
     context.inodes_added -= 1
     context.removed.append(inode.ino)
+    charge_removed(context, inode.attributes)
 
 
 def _may_be_open(ino: Ino, context: Context) -> bool:

@@ -34,6 +34,7 @@ from metaserver.ops.lookup import lookup
 from metaserver.ops.mkdir import mkdir
 from metaserver.ops.mknod import mknod
 from metaserver.ops.open import open_
+from metaserver.ops.quota import quota_assign, quota_list, quota_set, quota_tell
 from metaserver.ops.readdir import readdir
 from metaserver.ops.readlink import readlink
 from metaserver.ops.rename import rename
@@ -114,4 +115,8 @@ HANDLERS: Final[dict[Op, Handler]] = {
     Op.INSPECT_LIST: Handler(inspect_list, Access.ADMIN),
     Op.TREE_SUM: Handler(tree_sum, Access.ADMIN),
     Op.EVICT: Handler(evict, Access.ADMIN),
+    Op.QUOTA_SET: Handler(quota_set, Access.ADMIN),
+    Op.QUOTA_LIST: Handler(quota_list, Access.ADMIN),
+    Op.QUOTA_ASSIGN: Handler(quota_assign, Access.ADMIN),
+    Op.QUOTA_TELL: Handler(quota_tell, Access.ADMIN),
 }

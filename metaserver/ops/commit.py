@@ -1,7 +1,8 @@
 """COMMIT: what a writer did to a file: size, mtime, and which objects are durable.
 
 A commit of an older file id, from before a truncate to zero, changes nothing but is answered. A
-growth waits for a truncate in work (rule 19).
+growth waits for a truncate in work (rule 19). What was written is taken whatever the quotas say;
+the reply tells how far the file may grow from now on.
 """
 
 from dataclasses import replace
@@ -14,16 +15,17 @@ from fscommon.wire.messages import (
     COMMIT_SIZE,
     COMMIT_SYNCED,
     Commit,
-    Entry,
+    Committed,
 )
 from metaserver.context import Context
 from metaserver.namespace.inode import Inode, load, save
 from metaserver.namespace.privileges import drop_capability_xattr, without_set_id
 from metaserver.namespace.written import merge_written
+from metaserver.quota.charges import charge_change, size_limit
 from metaserver.transaction import Transaction
 
 
-def commit(tx: Transaction, request: Commit, context: Context) -> Entry:
+def commit(tx: Transaction, request: Commit, context: Context) -> Committed:
     context.wait_durable = request.durable
     inode = load(tx, request.ino)
     if not inode.is_file:
@@ -33,12 +35,18 @@ def commit(tx: Transaction, request: Commit, context: Context) -> Entry:
     if request.flags & COMMIT_SIZE:
         context.check_not_truncating(inode.ino)
     if inode.layout().file_id != request.file_id:
-        return Entry(inode.attributes.pack())
+        return _reply(inode.attributes.pack(), inode, context)
     written = _written(tx, inode, request, context)
     changed = _synced(written, request)
     if changed is inode:
-        return Entry(inode.attributes.pack())
-    return Entry(save(tx, changed))
+        return _reply(inode.attributes.pack(), inode, context)
+    charge_change(context, inode.attributes, changed.attributes)
+    return _reply(save(tx, changed), inode, context)
+
+
+def _reply(packed: bytes, before: Inode, context: Context) -> Committed:
+    """before: what the accounts know of the file until this op is merged."""
+    return Committed(packed, size_limit(context, before.attributes))
 
 
 def _written(tx: Transaction, inode: Inode, request: Commit, context: Context) -> Inode:

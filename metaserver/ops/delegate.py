@@ -2,9 +2,11 @@
 
 DELEGATE gives slots; that it also takes the directory's leases is its footprint and its grant
 (metaserver.leases). CREATE_BATCH tells what became of slots; a birth that is wrong fails alone.
+Where quotas could refuse a file clients make none: in trees that have limits, of owners that do.
 docs/decisions/0013-delegation.md has the whole.
 """
 
+from collections import Counter
 from dataclasses import replace
 
 from fscommon.errors import FsError, ProtocolError, Status
@@ -17,6 +19,7 @@ from metaserver.namespace.birth import default_layout
 from metaserver.namespace.entries import new_key, put_dentry
 from metaserver.namespace.inode import Inode, find, load_directory, save, touch_directory
 from metaserver.namespace.protection import check_may_add
+from metaserver.quota.charges import Owner, charge_born, is_limited, limited_owners
 from metaserver.records import writer_key
 from metaserver.transaction import Transaction
 
@@ -28,13 +31,18 @@ _PERMISSIONS = 0o7777
 
 def delegate(tx: Transaction, request: Delegate, context: Context) -> Delegated:
     """Raises ENOENT, ENOTDIR for what is no directory with a name; ENOSPC."""
-    attributes = load_directory(tx, request.ino).attributes.pack() if request.ino else b""
+    owners = limited_owners(context)
+    attributes = b""
+    if request.ino:
+        directory = load_directory(tx, request.ino).attributes
+        if owners is not None and not is_limited(context, directory.tree):
+            attributes = directory.pack()
     services = context.services
     if services.progress.store_is_full:
         raise FsError(Status.ENOSPC, "the metadata store is full")
     slots = services.sessions.slots(context.session)
     count = max(0, min(request.count, SLOTS_MAX - len(slots)))
-    return Delegated(attributes, tuple([_slot(context) for _ in range(count)]))
+    return Delegated(attributes, tuple([_slot(context) for _ in range(count)]), *(owners or ()))
 
 
 def _slot(context: Context) -> Slot:
@@ -52,17 +60,22 @@ def create_batch(tx: Transaction, request: CreateBatch, context: Context) -> Bor
     errors = [0] * len(request.births)
     parents: dict[int, Inode] = {}
     times: dict[int, list[int]] = {}  # of the names that came
+    owners: Counter[Owner] = Counter()
     for index, birth in enumerate(request.births):
         try:
             if birth.parent not in parents:
                 parents[birth.parent] = _directory(tx, birth.parent)
-            _bear(tx, birth, context)
+            tree = parents[birth.parent].attributes.tree
+            _bear(tx, birth, tree, context)
         except FsError as error:
             errors[index] = int(error.status)
         else:
             times.setdefault(birth.parent, []).append(birth.time_ns)
+            owners[birth.uid, birth.gid, tree] += 1
     for parent, came in times.items():
         touch_directory(tx, parents[parent], max(came), names=len(came))
+    for owner, count in owners.items():
+        charge_born(context, owner, count)
     return Born(tuple(errors) if any(errors) else ())
 
 
@@ -73,7 +86,7 @@ def _directory(tx: Transaction, ino: int) -> Inode:
     return directory
 
 
-def _bear(tx: Transaction, birth: Birth, context: Context) -> None:
+def _bear(tx: Transaction, birth: Birth, tree: int, context: Context) -> None:
     """The file as the client has it. Raises EEXIST; BAD_REQUEST for what is not of a slot of this
     session."""
     key = new_key(tx, birth.parent, birth.name)
@@ -91,6 +104,7 @@ def _bear(tx: Transaction, birth: Birth, context: Context) -> None:
         gid=birth.gid,
         data_version=1,
         change_version=1,
+        tree=tree,
     )
     save(tx, Inode(attributes, birth.layout))
     put_dentry(tx, key, ino, attributes.mode)

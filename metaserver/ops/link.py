@@ -10,6 +10,7 @@ from metaserver.context import Context
 from metaserver.namespace.entries import new_key, put_dentry
 from metaserver.namespace.inode import Inode, load, load_directory, save, touch_directory
 from metaserver.namespace.protection import check_may_add, check_may_link
+from metaserver.quota.charges import charge_change, check_tree
 from metaserver.records import orphan_key
 from metaserver.transaction import Transaction
 
@@ -24,12 +25,25 @@ def link(tx: Transaction, request: Link, context: Context) -> Entry:
     check_may_link(inode)
     if inode.attributes.nlink == 0:
         inode = _first_name(tx, inode, context)
+        inode = _into_tree(inode, parent.attributes.tree, context)
+    elif inode.attributes.tree != parent.attributes.tree and context.replayed is None:
+        raise FsError(Status.EXDEV, "the names of a file are in one quota tree")
     if inode.attributes.nlink >= LINK_COUNT_MAX:
         raise FsError(Status.EMLINK)
     put_dentry(tx, key, inode.ino, inode.attributes.mode)
     touch_directory(tx, parent, context.now_ns, subdirectories=0)
     linked = inode.changed(context.now_ns, nlink=inode.attributes.nlink + 1)
     return Entry(save(tx, linked))
+
+
+def _into_tree(inode: Inode, tree: int, context: Context) -> Inode:
+    """A file made without a name goes into the quota tree of its first one. Raises EDQUOT."""
+    if inode.attributes.tree == tree:
+        return inode
+    check_tree(context, inode.attributes, tree)
+    moved = Inode(replace(inode.attributes, tree=tree), inode.tail)
+    charge_change(context, inode.attributes, moved.attributes)
+    return moved
 
 
 def _first_name(tx: Transaction, inode: Inode, context: Context) -> Inode:

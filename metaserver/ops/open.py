@@ -10,15 +10,19 @@ from fscommon.wire.messages import Open, Opened
 from metaserver.context import Context
 from metaserver.namespace.inode import Inode, load
 from metaserver.namespace.protection import check_may_open
+from metaserver.quota.charges import NO_SIZE_LIMIT, size_limit
 from metaserver.records import writer_key
 from metaserver.transaction import Transaction
 
 
 def open_(tx: Transaction, request: Open, context: Context) -> Opened:
-    return open_inode(tx, load(tx, request.ino), context, writable=request.writable)
+    inode = load(tx, request.ino)
+    return open_inode(tx, inode, context, writable=request.writable, wanted=request.wanted)
 
 
-def open_inode(tx: Transaction, inode: Inode, context: Context, *, writable: bool) -> Opened:
+def open_inode(
+    tx: Transaction, inode: Inode, context: Context, *, writable: bool, wanted: int = 0
+) -> Opened:
     services = context.services
     context.check_not_truncating(inode.ino)
     if not services.sessions.is_writer(context.session, inode.ino):
@@ -34,4 +38,7 @@ def open_inode(tx: Transaction, inode: Inode, context: Context, *, writable: boo
         context.notes[key] = b""
     file_id = FileId(inode.layout().file_id)
     capability = services.capability(context, file_id, inode.ino, writable=writable)
-    return Opened(packed, inode.tail, capability)
+    limit = NO_SIZE_LIMIT
+    if writable:
+        limit = size_limit(context, inode.attributes, wanted=wanted)
+    return Opened(packed, inode.tail, capability, limit)

@@ -19,6 +19,7 @@ from metaserver.namespace.entries import (
 from metaserver.namespace.inode import Inode, load, load_directory, save, touch_directory
 from metaserver.namespace.links import drop_name
 from metaserver.namespace.protection import check_may_add, check_may_remove
+from metaserver.quota.charges import charge_change, check_tree
 from metaserver.records import dentry_key
 from metaserver.transaction import Transaction
 
@@ -74,7 +75,7 @@ def _move(tx: Transaction, request: Rename, move: _Move, context: Context) -> Re
     key = dentry_key(request.new_parent, request.new_name)
     put_dentry(tx, key, move.source.ino, move.source.attributes.mode)
     _touch_parents(tx, move, context)
-    moved = _settle(tx, move.source, move.new_parent, context)
+    moved = _settle(tx, move.source, move.old_parent, move.new_parent, context)
     replaced = drop_name(tx, move.other, context) if move.other else b""
     return Renamed(moved, replaced)
 
@@ -93,8 +94,9 @@ def _exchange(tx: Transaction, request: Rename, move: _Move, context: Context) -
     put_dentry(tx, key, move.source.ino, move.source.attributes.mode)
     put_dentry(tx, move.dentry.key, move.other.ino, move.other.attributes.mode)
     _touch_parents(tx, move, context, exchange=True)
-    moved = _settle(tx, move.source, move.new_parent, context)
-    return Renamed(moved, _settle(tx, move.other, move.old_parent, context))
+    moved = _settle(tx, move.source, move.old_parent, move.new_parent, context)
+    other = _settle(tx, move.other, move.new_parent, move.old_parent, context)
+    return Renamed(moved, other)
 
 
 def _check_replaceable(tx: Transaction, move: _Move) -> None:
@@ -131,7 +133,25 @@ def _touch_parents(
     touch_directory(tx, move.new_parent, context.now_ns, subdirectories=moved - other)
 
 
-def _settle(tx: Transaction, inode: Inode, parent: Inode, context: Context) -> bytes:
-    if inode.is_directory:
-        return save(tx, inode.changed(context.now_ns, parent=parent.ino))
-    return save(tx, inode.changed(context.now_ns))
+def _settle(
+    tx: Transaction, inode: Inode, old_parent: Inode, parent: Inode, context: Context
+) -> bytes:
+    fields = {"parent": parent.ino} if inode.is_directory else {}
+    tree = _tree_after(inode, old_parent, parent, context)
+    changed = inode.changed(context.now_ns, tree=tree, **fields)
+    charge_change(context, inode.attributes, changed.attributes)
+    return save(tx, changed)
+
+
+def _tree_after(inode: Inode, old_parent: Inode, parent: Inode, context: Context) -> int:
+    """The quota tree of what was moved. A file goes over into another; a directory would have to
+    take everything below along: EXDEV, and mv(1) copies. The top of a tree goes anywhere."""
+    attributes = inode.attributes
+    tree = parent.attributes.tree
+    if tree in (attributes.tree, old_parent.attributes.tree) or attributes.tree == attributes.ino:
+        return attributes.tree
+    if context.replayed is None:
+        if inode.is_directory or attributes.nlink > 1:
+            raise FsError(Status.EXDEV, "the target is in another quota tree")
+        check_tree(context, attributes, tree)
+    return tree

@@ -37,6 +37,7 @@ from metaserver.namespace.layouts import new_layout
 from metaserver.namespace.privileges import drop_capability_xattr, without_set_id
 from metaserver.namespace.protection import check_may_change
 from metaserver.namespace.written import merge_written
+from metaserver.quota.charges import charge_change, check_growth, size_limit
 from metaserver.records import Intent, doomed_key, intent_key, xattr_key
 from metaserver.transaction import Transaction
 
@@ -55,14 +56,16 @@ def setattr_(tx: Transaction, request: SetAttr, context: Context) -> Opened:
     resize = _resizes(changed, request)
     shrunk = resize and 0 < request.size < changed.attributes.size
     if resize:
+        check_growth(context, changed.attributes, request.size)
         changed = _resize(tx, changed, request.size, context)
     changed = _change_owner_and_mode(tx, changed, request)
+    charge_change(context, inode.attributes, changed.attributes)
     if changed is not inode or request.valid & _TIMES:
         changed = _change_times(changed, request, context)
         save(tx, changed)
     if shrunk:
         _intend(tx, changed, context)
-    return _reply(changed, context)
+    return _reply(changed, inode, context)
 
 
 def _check_resizable(inode: Inode, request: SetAttr, context: Context) -> None:
@@ -152,10 +155,11 @@ def _change_times(inode: Inode, request: SetAttr, context: Context) -> Inode:
     return inode.changed(context.now_ns, **times)
 
 
-def _reply(inode: Inode, context: Context) -> Opened:
+def _reply(inode: Inode, before: Inode, context: Context) -> Opened:
     packed = inode.attributes.pack()
     if not inode.is_file:
         return Opened(packed, b"", b"")
     file_id = FileId(inode.layout().file_id)
     capability = context.services.capability(context, file_id, inode.ino, writable=True)
-    return Opened(packed, inode.tail, capability)
+    limit = size_limit(context, before.attributes, inode.attributes)
+    return Opened(packed, inode.tail, capability, limit)

@@ -278,6 +278,11 @@ void bind_tables(nb::class_<Datapath>& type) {
       .def("entries_undelegate",
            [](Datapath& path, uint64_t ino) { path.dentries().undelegate(ino); }, "ino"_a)
       .def("slots_put", &slots_put, "slots"_a)
+      .def("births_refuse",
+           [](Datapath& path, std::vector<uint32_t> uids, std::vector<uint32_t> gids) {
+             path.births().refuse(std::move(uids), std::move(gids));
+           },
+           "uids"_a, "gids"_a)
       .def("slots_clear", [](Datapath& path) { path.births().slots_clear(); })
       .def("slots_left", [](Datapath& path) { return path.births().slots(); })
       .def("births_take", &births_take,
@@ -366,6 +371,12 @@ void bind_tables(nb::class_<Datapath>& type) {
                      "the inode is not known, or not an offset");
            },
            "token"_a, "ino"_a, "start"_a, "hole"_a)
+      .def("size_limit_put",
+           [](Datapath& path, uint64_t ino, int64_t limit) {
+             path.core().size_limit_put(ino, limit < 0 ? braidfs::client::Inode::kUnlimited
+                                                       : static_cast<uint64_t>(limit));
+           },
+           "ino"_a, "limit"_a)
       .def("commit_done", &commit_done, "token"_a, "status"_a, "attributes"_a);
 }
 

@@ -227,6 +227,10 @@ std::optional<Written> Core::inode_take(uint64_t ino) {
   return inode->take_written();
 }
 
+void Core::size_limit_put(uint64_t ino, uint64_t limit) {
+  if (const InodePtr inode = inodes_.find(ino)) inode->size_limit = limit;
+}
+
 bool Core::handle_put(uint64_t fh, uint64_t ino, uint32_t open_flags, bool direct) {
   const InodePtr inode = inodes_.find(ino);
   if (!inode) return false;
@@ -298,10 +302,12 @@ void Core::ask(const InodePtr& inode, Inode::Waiter waiter, uint64_t& question) 
   const std::scoped_lock lock(inode->mu());
   Inode::Asking& asking = inode->asking;
   question = asking.begun + 1;
+  const uint64_t at_end = inode->size() + (waiter.end - waiter.begin);  // of an append
+  const uint64_t end = std::max(waiter.end, at_end);
   asking.waiting.push_back(std::move(waiter));
   if (std::exchange(asking.under_way, true)) return;
   ++asking.begun;
-  events_.put({.kind = EventKind::kAsk, .ino = inode->ino()});
+  events_.put({.kind = EventKind::kAsk, .ino = inode->ino(), .a = static_cast<int64_t>(end)});
 }
 
 void Core::inode_asked(uint64_t ino, int error) {

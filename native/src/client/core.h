@@ -84,6 +84,7 @@ class Core final : public fuse::DataHandler {
   void inode_drop(uint64_t ino);
   std::optional<Written> inode_written(uint64_t ino);
   std::optional<Written> inode_take(uint64_t ino);
+  void size_limit_put(uint64_t ino, uint64_t limit);  // Inode::kUnlimited: none
   bool handle_put(uint64_t fh, uint64_t ino, uint32_t open_flags, bool direct);  // false: unknown inode
 
   // ---- leases (docs/INTERFACES.md, section 7) ----

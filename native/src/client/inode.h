@@ -118,6 +118,10 @@ class Inode {
   uint64_t stream_end = ~uint64_t{0};  // where the last write ended: tells sequential ones
 
   std::atomic<int64_t> reopen_asked_ms = 0;
+  // How far quotas let the file grow, as the metaserver said last (Python's size_limit). A WRITE
+  // beyond asks again before it is refused.
+  static constexpr uint64_t kUnlimited = ~uint64_t{0};
+  std::atomic<uint64_t> size_limit = kUnlimited;
 
  private:
   void other_objects(Settled& settled);  // LOCKED

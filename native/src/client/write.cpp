@@ -207,16 +207,29 @@ void WriteRun::watch() {
 
 namespace {
 
-enum class Mode : uint8_t { kOwn, kShared, kAsk };
+// kTooFar: the lease is held, but quotas are not known to let the file grow so far.
+enum class Mode : uint8_t { kOwn, kShared, kAsk, kTooFar };
+
+bool runs(Mode mode) { return mode == Mode::kOwn || mode == Mode::kShared; }
 
 bool appends(const fuse::WriteRequest& request) {
   return (request.open_flags & O_APPEND) != 0 && (request.write_flags & fuse::kWriteFromCache) == 0;
 }
 
-// Needs the inode's mutex. Unless it is kAsk, end_write() has to follow.
-Mode begin_write(Core& core, Inode& inode) {
+// Needs the inode's mutex. What is within the size that the file has already is no growth.
+bool grows_too_far(const Core& core, const Inode& inode, const fuse::WriteRequest& request) {
+  const uint64_t limit = inode.size_limit.load(std::memory_order_relaxed);
+  if (limit == Inode::kUnlimited) return false;
+  const bool at_end = core.leases_count() && appends(request);
+  const uint64_t end = (at_end ? inode.size() : request.offset) + request.payload.size();
+  return end > limit && end > inode.size();
+}
+
+// Needs the inode's mutex. If it runs, end_write() has to follow.
+Mode begin_write(const Core& core, Inode& inode, const fuse::WriteRequest& request) {
   const bool own = core.holds(inode, kLeaseDataExclusive);
   if (!own && (inode.passing & kLeaseDataExclusive) == 0) return Mode::kAsk;
+  if (grows_too_far(core, inode, request)) return Mode::kTooFar;
   ++inode.writing;
   return own ? Mode::kOwn : Mode::kShared;
 }
@@ -262,10 +275,10 @@ void write_request(Lane& lane, const HandlePtr& handle, const fuse::WriteRequest
   {
     const std::scoped_lock lock(handle->inode->mu());
     error = handle->inode->report(handle->error_seen);
-    mode = error != 0 ? Mode::kAsk : begin_write(lane.core(), *handle->inode);
+    mode = error != 0 ? Mode::kAsk : begin_write(lane.core(), *handle->inode, request);
   }
   if (error != 0) return refuse(lane, request.head, error);
-  if (mode == Mode::kAsk) return std::make_shared<AskingWrite>(handle, request)->ask(lane);
+  if (!runs(mode)) return std::make_shared<AskingWrite>(handle, request)->ask(lane);
   fuse::WriteRequest placed = request;
   run(lane, handle, placed, mode == Mode::kShared);
 }
@@ -291,14 +304,17 @@ void AskingWrite::proceed(Lane& lane) {
   {
     const std::scoped_lock lock(handle_->inode->mu());
     const Inode::Asking& asking = handle_->inode->asking;
-    mode = begin_write(lane.core(), *handle_->inode);
-    if (mode == Mode::kAsk && asking.ended >= question_) error = asking.error;
+    mode = begin_write(lane.core(), *handle_->inode, request_);
+    if (!runs(mode) && asking.ended >= question_) {
+      error = asking.error;
+      if (error == 0 && mode == Mode::kTooFar) error = EDQUOT;  // not since the answer either
+    }
   }
-  if (mode == Mode::kAsk && error == 0 && questions_ == kQuestionsMax) error = EIO;
-  if (mode == Mode::kAsk && error == 0) return ask(lane);
+  if (!runs(mode) && error == 0 && questions_ == kQuestionsMax) error = EIO;
+  if (!runs(mode) && error == 0) return ask(lane);
   lane.core().waiting().drop(head().unique);
   if (!claim()) {
-    if (mode != Mode::kAsk) end_write(lane, *handle_->inode);
+    if (runs(mode)) end_write(lane, *handle_->inode);
     return;
   }
   if (error != 0) return refuse(lane, head(), error);

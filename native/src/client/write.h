@@ -25,7 +25,7 @@ namespace braidfs::client {
 
 void write_request(Lane& lane, const HandlePtr& handle, const fuse::WriteRequest& request);
 
-// A WRITE that waits for an exclusive lease. Has its own copy of the bytes.
+// A WRITE that waits for an exclusive lease, or for more room by the quotas. Has its own copy of the bytes.
 class AskingWrite final : public Operation {
  public:
   static constexpr uint32_t kQuestionsMax = 6000;  // Python waits between them

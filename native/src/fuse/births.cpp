@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -37,6 +38,20 @@ void Births::slots_clear() {
 size_t Births::slots() const {
   const std::scoped_lock lock(mu_);
   return slots_.size();
+}
+
+void Births::refuse(std::vector<uint32_t> uids, std::vector<uint32_t> gids) {
+  std::sort(uids.begin(), uids.end());
+  std::sort(gids.begin(), gids.end());
+  const std::scoped_lock lock(mu_);
+  refused_uids_ = std::move(uids);
+  refused_gids_ = std::move(gids);
+}
+
+bool Births::refuses(uint32_t uid, uint32_t gid) const {
+  const std::scoped_lock lock(mu_);
+  return std::binary_search(refused_uids_.begin(), refused_uids_.end(), uid) ||
+         std::binary_search(refused_gids_.begin(), refused_gids_.end(), gid);
 }
 
 std::optional<BirthSlot> Births::take_slot() {

@@ -52,6 +52,10 @@ class Births {
   void slots_clear();
   size_t slots() const;
 
+  // Files of these users and groups are not made here: quotas may refuse them.
+  void refuse(std::vector<uint32_t> uids, std::vector<uint32_t> gids);
+  bool refuses(uint32_t uid, uint32_t gid) const;
+
   std::optional<BirthSlot> take_slot();
   uint64_t next_handle() noexcept { return next_handle_.fetch_add(1, std::memory_order_relaxed); }
   // True when it is the first that waits to be taken.
@@ -65,6 +69,8 @@ class Births {
   mutable std::mutex mu_;
   std::deque<BirthSlot> slots_;  // guarded by mu_
   std::vector<Birth> births_;    // guarded by mu_
+  std::vector<uint32_t> refused_uids_;  // guarded by mu_, sorted
+  std::vector<uint32_t> refused_gids_;  // guarded by mu_, sorted
   std::atomic<uint64_t> next_handle_{kFirstHandle};
   std::atomic<uint64_t> count_{0};
 };

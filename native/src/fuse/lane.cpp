@@ -229,6 +229,7 @@ bool Lane::create_answered(const UpcallRequest& request, uint64_t parent) {
   const auto bytes = request.bytes.subspan(kNameAt);  // parsed: ends with NUL, others may follow
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()));
   if (text.empty() || text.size() > kNameLengthMax || text == "." || text == "..") return false;
+  if (parts_.births.refuses(request.head.uid, request.head.gid)) return false;
   return parts_.dentries.create(parent, text, AttributeTable::Clock::now(), [&](auto valid) {
     return give_birth(request, *in, parent, text, valid);
   });

@@ -97,6 +97,40 @@ TEST(Leases, AWriteWaitsForTheExclusiveLease) {
   EXPECT_EQ(rig.file(5000), bytes);
 }
 
+TEST(Leases, AWriteThatGrowsTooFarAsksBeforeItIsRefused) {
+  LeasedRig rig;
+  rig.core->inode_lease(kIno, kBoth, 0);
+  rig.core->size_limit_put(kIno, 100);
+  EXPECT_EQ(rig.write(kFh, 0, pattern(100, 1)).count, 100u);
+  const uint64_t refused = rig.start_write(kFh, 100, pattern(10, 2));
+  rig.wait_asked(1);
+  EXPECT_EQ(rig.events(EventKind::kAsk).back().a, 110);
+  EXPECT_FALSE(rig.replier.wait_for(refused, kShortly_ms));
+  rig.core->inode_asked(kIno, 0);  // nothing has changed
+  EXPECT_EQ(rig.replier.wait(refused).error, EDQUOT);
+  EXPECT_EQ(rig.write(kFh, 90, pattern(10, 3)).count, 10u);  // no growth
+  const uint64_t taken = rig.start_write(kFh, 100, pattern(10, 2));
+  rig.wait_asked(2);
+  rig.core->size_limit_put(kIno, 110);
+  rig.core->inode_asked(kIno, 0);
+  EXPECT_EQ(rig.replier.wait(taken).count, 10u);
+  rig.core->size_limit_put(kIno, Inode::kUnlimited);
+  EXPECT_EQ(rig.write(kFh, 1 << 20, pattern(10, 2)).count, 10u);
+  EXPECT_EQ(rig.asked(), 2u);
+}
+
+TEST(Leases, AWriteThatIsTooFarAndHasNoLeaseIsNotRefusedYet) {
+  LeasedRig rig;
+  rig.core->size_limit_put(kIno, 0);
+  const uint64_t unique = rig.start_write(kFh, 0, pattern(10, 1));
+  rig.wait_asked(1);
+  rig.core->inode_asked(kIno, 0);  // not granted: the limit may be an old one
+  rig.wait_asked(2);
+  rig.core->inode_lease(kIno, kBoth, 0);
+  rig.core->inode_asked(kIno, 0);
+  EXPECT_EQ(rig.replier.wait(unique).error, EDQUOT);
+}
+
 TEST(Leases, WhatWaitsKnowsItsBytes) {
   LeasedRig rig;
   rig.start_write(kFh, 8192, pattern(100, 1));

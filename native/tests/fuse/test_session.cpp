@@ -370,6 +370,16 @@ TEST_F(BirthTest, ANewFileIsMadeHereAndToldOfOnce) {
   EXPECT_EQ(at<fuse_entry_out>(ask(1, lookup({8, kFolder}, "new")), sizeof(fuse_out_header)).nodeid, 501u);
 }
 
+TEST_F(BirthTest, FilesOfThoseWhoHaveQuotasAreForPython) {
+  session_.births().refuse({7, 1000}, {});
+  EXPECT_TRUE(goes_to_python(create(6, "new")));
+  session_.births().refuse({}, {500, 100});
+  EXPECT_TRUE(goes_to_python(create(8, "new")));
+  EXPECT_EQ(session_.births().slots(), 2u);
+  session_.births().refuse({7}, {500});
+  EXPECT_EQ(at<fuse_entry_out>(ask(0, create(10, "new")), sizeof(fuse_out_header)).nodeid, 501u);
+}
+
 TEST_F(BirthTest, TheDirectorysTimesFollow) {
   ask(0, create(6, "new"));
   const int64_t time_ns = session_.births().take().at(0).time_ns;

@@ -110,6 +110,7 @@ class FakeLanes:
         self.handles: dict[int, tuple[int, int, bool]] = {}
         self.written: dict[int, tuple[int, int, int]] = {}
         self.resized: list[int] = []
+        self.size_limits: dict[int, int] = {}
         self.drained: list[tuple[int, int, bool]] = []
         self.committed: list[tuple[int, int, bytes]] = []
         self.sessions: list[int] = []
@@ -122,6 +123,7 @@ class FakeLanes:
         self.delegated: set[int] = set()
         self.may_delegate = True
         self.slots: list[tuple[int, bytes, bytes]] = []
+        self.refused_owners: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
         self.births: list[tuple[int, int, bytes, int, int, int, int, bytes, int, int]] = []
 
     def entries_delegate(self, ino: int) -> bool:
@@ -137,6 +139,9 @@ class FakeLanes:
 
     def slots_left(self) -> int:
         return len(self.slots)
+
+    def births_refuse(self, uids: tuple[int, ...], gids: tuple[int, ...]) -> None:
+        self.refused_owners = (uids, gids)
 
     def slots_clear(self) -> None:
         self.slots.clear()
@@ -222,6 +227,9 @@ class FakeLanes:
 
     def inode_resize(self, attributes: bytes, layout: bytes, capability: bytes) -> None:
         self.resized.append(int.from_bytes(attributes[:8], "little"))
+
+    def size_limit_put(self, ino: int, limit: int) -> None:
+        self.size_limits[ino] = limit
 
     def handle_put(self, fh: int, ino: int, open_flags: int, direct: bool) -> None:
         self.handles[fh] = (ino, open_flags, direct)

@@ -93,6 +93,17 @@ async def test_a_refused_directory_is_left_alone_for_a_while(world: World) -> No
     assert len(world.meta.requests(Op.DELEGATE)) == 1
 
 
+async def test_a_directory_under_limits_is_left_alone_for_a_while(world: World) -> None:
+    world.meta.answers[Op.DELEGATE] = Delegated(b"", (), (1000, 1001), (7,))
+    for _ in range(4):
+        world.births.created(FOLDER)
+        await trio.testing.wait_all_tasks_blocked()
+    assert len(world.meta.requests(Op.DELEGATE)) == 1
+    assert not world.lanes.delegated
+    assert world.lanes.refused_owners == ((1000, 1001), (7,))
+    assert world.logged == []
+
+
 async def test_births_go_in_order_one_batch_at_a_time(world: World) -> None:
     await delegated(world)
     world.bear(100)

@@ -16,7 +16,8 @@ from fscommon.net.rails import Rails, RdmaSettings
 from fscommon.net.rdma import Gid, GidKind, Port
 from fscommon.net.stream import FrameStream
 from fscommon.observe.log import Log
-from fscommon.wire.messages import ClusterMap, RdmaAnswer, RdmaOffer, TargetEntry
+from fscommon.wire.messages import ClusterMap, TargetEntry
+from fscommon.wire.rdma import RdmaAnswer, RdmaOffer
 from tests.unit.common.test_rdma import FakeNative
 
 NODE = 4

@@ -2,6 +2,7 @@
 
 import os
 import struct
+from dataclasses import replace
 
 import pytest
 import trio
@@ -21,9 +22,11 @@ from fscommon.wire.messages import (
     SET_MTIME,
     SET_SIZE,
     Close,
+    Committed,
     Entry,
     Opened,
     Removed,
+    Renamed,
     XattrValue,
 )
 from fscommon.wire.ops import Op
@@ -123,7 +126,7 @@ async def test_pages_are_kept_while_nobody_else_wrote(world: World) -> None:
 async def test_own_commit_keeps_the_pages(world: World) -> None:
     world.opens_as(data_version=7)
     await world.fs.files.open(5, os.O_RDWR, kill_set_ids=False)
-    world.meta.answers[Op.COMMIT] = Entry(record(5, data_version=8, change_version=1))
+    world.meta.answers[Op.COMMIT] = Committed(record(5, data_version=8, change_version=1))
     _commit(world, size=10)
     world.opens_as(data_version=8)
     assert (await world.fs.files.open(5, os.O_RDONLY, kill_set_ids=False)).keep_pages
@@ -132,7 +135,7 @@ async def test_own_commit_keeps_the_pages(world: World) -> None:
 async def test_foreign_write_between_own_commits_drops_the_pages(world: World) -> None:
     world.opens_as(data_version=7)
     await world.fs.files.open(5, os.O_RDWR, kill_set_ids=False)
-    world.meta.answers[Op.COMMIT] = Entry(record(5, data_version=9, change_version=2))
+    world.meta.answers[Op.COMMIT] = Committed(record(5, data_version=9, change_version=2))
     _commit(world, size=10)
     world.opens_as(data_version=9)
     assert not (await world.fs.files.open(5, os.O_RDONLY, kill_set_ids=False)).keep_pages
@@ -157,7 +160,7 @@ async def test_writer_sees_its_own_size(world: World) -> None:
 async def test_size_does_not_go_back_while_a_commit_is_on_its_way(world: World) -> None:
     world.opens_as(size=3)
     await world.fs.files.open(5, os.O_RDWR, kill_set_ids=False)
-    world.meta.answers[Op.COMMIT] = Entry(record(5, size=4096, change_version=2))
+    world.meta.answers[Op.COMMIT] = Committed(record(5, size=4096, change_version=2))
     payload = struct.pack("<QIIQ", 55, WRITTEN, 0, 0)
     world.fs.files.commit(9, 5, 4096, 20, payload)
     world.attributes_are(size=3, change_version=1)
@@ -204,7 +207,7 @@ async def test_failed_setattr_commits_what_it_took(world: World) -> None:
     await world.fs.files.open(5, os.O_RDWR, kill_set_ids=False)
     world.lanes.written[5] = (4096, 20, WRITTEN)
     world.meta.answers[Op.SETATTR] = FsError(Status.EPERM)
-    world.meta.answers[Op.COMMIT] = Entry(record(5, size=4096))
+    world.meta.answers[Op.COMMIT] = Committed(record(5, size=4096))
     with pytest.raises(FsError):
         await world.fs.files.setattr(5, Change(mode=0o600))
     world.meta.deliver_all()
@@ -371,3 +374,41 @@ async def test_inode_without_xattrs_is_believed_for_a_moment(
     await fs.namespace.getattr(5)
     await fs.namespace.setxattr(5, b"user.a", b"v", Requester(0, 0, 0, lambda: 0))
     assert await fs.namespace.getxattr(5, b"user.a") == b"v"
+
+
+# ---- quotas -------------------------------------------------------------------------------------
+
+
+async def test_lanes_are_told_how_far_a_file_may_grow(world: World) -> None:
+    world.meta.answers[Op.OPEN] = replace(opened(5), size_limit=100)
+    await world.fs.files.open(5, os.O_RDONLY, kill_set_ids=False)
+    assert world.lanes.size_limits == {}, "readers need none"
+    await world.fs.files.open(5, os.O_RDWR, kill_set_ids=False)
+    assert world.lanes.size_limits == {5: 100}
+    world.meta.answers[Op.COMMIT] = Committed(record(5, size=10), size_limit=60)
+    _commit(world, size=10)
+    assert world.lanes.size_limits == {5: 60}
+
+
+async def test_what_was_added_is_charged_before_there_is_more_room(world: World) -> None:
+    world.meta.answers[Op.OPEN] = replace(opened(5), size_limit=4096)
+    await world.fs.files.open(5, os.O_RDWR, kill_set_ids=False)
+    world.lanes.written[5] = (4096, 20, WRITTEN)
+    world.meta.answers[Op.COMMIT] = Committed(record(5, size=4096), size_limit=4096)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.fs.files.ask, 5, 9000)
+        await trio.testing.wait_all_tasks_blocked()
+        world.meta.answers[Op.OPEN] = replace(opened(5, size=4096), size_limit=10_000)
+        world.meta.deliver_all()
+    assert [op for op, _ in world.meta.asked][-2:] == [Op.COMMIT, Op.OPEN]
+    assert world.meta.requests(Op.OPEN)[-1].wanted == 9000
+    assert world.lanes.size_limits == {5: 10_000}
+    assert world.lanes.asked == [(5, 0)]
+
+
+async def test_a_file_moved_into_a_tree_asks_before_it_grows(world: World) -> None:
+    world.meta.answers[Op.OPEN] = replace(opened(5), size_limit=-1)
+    await world.fs.files.open(5, os.O_RDWR, kill_set_ids=False)
+    world.meta.answers[Op.RENAME] = Renamed(record(5, tree=2), b"")
+    await world.fs.namespace.rename(1, b"a", 2, b"b", 0)
+    assert world.lanes.size_limits == {5: 0}

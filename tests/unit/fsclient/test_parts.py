@@ -121,7 +121,7 @@ def test_every_event_reaches_its_handler() -> None:
     Reaper(FakeSource(events), handlers).reap_batch()
     assert seen == [
         ("connect", 3, 4), ("commit", 1, 2, 3, 4, b"p"), ("interrupt", 1), ("release", 3, 2),
-        ("done", 1, 3, 4), ("unmounted",), ("reopen", 2), ("call", 1, 2, 3, 4, b"p"), ("ask", 2),
+        ("done", 1, 3, 4), ("unmounted",), ("reopen", 2), ("call", 1, 2, 3, 4, b"p"), ("ask", 2, 3),
         ("births",),
     ]  # fmt: skip
 

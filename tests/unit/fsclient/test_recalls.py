@@ -15,7 +15,7 @@ from fscommon.layout.attributes import (
     with_lease,
 )
 from fscommon.wire.leases import LeaseReturn, RecallItem, ReturnItem
-from fscommon.wire.messages import COMMIT_SIZE, Entry, Opened
+from fscommon.wire.messages import COMMIT_SIZE, Committed, Entry, Opened
 from fscommon.wire.ops import Op
 
 from .fakes import FakeLanes, FakeMetadata, layout, make_fs, record
@@ -119,7 +119,7 @@ async def test_a_question_for_the_size_keeps_everything() -> None:
     world.fs.inodes.hold(5).is_writable = True
     world.grant(5, WRITER)
     world.lanes.written[5] = (4096, 77, COMMIT_SIZE)
-    world.meta.answers[Op.COMMIT] = Entry(record(5, size=4096))
+    world.meta.answers[Op.COMMIT] = Committed(record(5, size=4096))
     async with trio.open_nursery() as nursery:
         world.fs.recalls.start((RecallItem(2, 5, 0, 0, 3),), nursery)
         while not world.meta.waiting:

@@ -42,6 +42,7 @@ from fscommon.wire.messages import (
     Unlink,
 )
 from fscommon.wire.ops import Op
+from fscommon.wire.quota import QuotaTell
 from metaserver.leases.footprints import FOOTPRINTS
 from metaserver.leases.grants import GRANTS
 from metaserver.leases.table import Need
@@ -63,7 +64,7 @@ def bench() -> Bench:
 
 def test_every_op_of_a_session_has_a_footprint() -> None:
     sessions = {op for op, handler in HANDLERS.items() if handler.access is Access.SESSION}
-    assert set(FOOTPRINTS) == sessions
+    assert set(FOOTPRINTS) == sessions | {Op.QUOTA_TELL}
     assert set(GRANTS) <= sessions
 
 
@@ -114,6 +115,8 @@ def test_footprints(bench: Bench) -> None:
         (Op.CREATE_BATCH, CreateBatch((birth,)), {ROOT: changed}),
         (Op.LEASE_TAKE, LeaseTake(f, LEASE_DATA), {f: READER}),
         (Op.LEASE_TAKE, LeaseTake(f, LEASE_DATA_EXCLUSIVE), {f: LEASE_WRITER}),
+        (Op.QUOTA_TELL, QuotaTell(2, 7, True, 0, (d,)), {d: LEASE_META | LEASE_ENTRIES}),
+        (Op.QUOTA_TELL, QuotaTell(2, 7, False, 0, (f,)), {f: READER}),
     ]
     tx = Transaction(bench.engine._overlay, client.session)  # type: ignore[arg-type]
     for op, message, expected in rows:

@@ -26,7 +26,7 @@ from fscommon.net.rails import agree
 from fscommon.net.rdma import Gid, GidKind, Port
 from fscommon.net.stream import FrameStream, connect
 from fscommon.tasks import sole_exception
-from fscommon.wire.messages import RdmaAnswer, RdmaOffer
+from fscommon.wire.rdma import RdmaAnswer, RdmaOffer
 from storageserver.config import TargetConfig
 from storageserver.membership import BACKOFF_S_MAX, Backoff
 from tests.unit.storageserver.fakes import (

@@ -1,0 +1,34 @@
+"""Limits of an account: of a directory tree, a user or a group. Pure values.
+
+A tree is named by the inode number of its topmost directory. Bytes are sizes of regular files.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+GRACE_S: Final = 7 * 86400
+GRACE_S_MAX: Final = 10 * 366 * 86400
+
+
+class QuotaKind(IntEnum):
+    TREE = 1
+    USER = 2
+    GROUP = 3
+
+
+AccountId = tuple[int, int]  # QuotaKind, number
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """0: none. grace_s: how long a soft limit may be exceeded before it refuses."""
+
+    bytes_soft: int = 0
+    bytes_hard: int = 0
+    inodes_soft: int = 0
+    inodes_hard: int = 0
+    grace_s: int = GRACE_S
+
+
+NO_LIMITS: Final = Limits()

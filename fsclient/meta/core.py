@@ -13,6 +13,7 @@ mutation that could be replayed; nothing but SESSION_OPEN and replays leaves bef
 Touched by the client's trio thread only. Sockets and timers are in fsclient.meta.client.
 """
 
+import itertools
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -97,6 +98,10 @@ class SessionCore:
         self._answer_waiters: dict[int, list[Callable[[], None]]] = {}
         self._delayed: list[Pending] = []
         self._window: OrderedDict[int, Pending] = OrderedDict()
+        self._resend: deque[Pending] = deque()  # of the window, unsent on this connection
+        self._batches_again: deque[Pending] = deque()  # refused for now, oldest first
+        self._batches_out: set[int] = set()  # CREATE_BATCHes sent on this connection, unanswered
+        self._is_served = False  # this connection has had an answer that was no "not now"
         self._replay_queue: deque[Mutation] = deque()
         self._replaying: dict[int, Mutation] = {}
         self._output: list[bytes] = []
@@ -152,7 +157,9 @@ class SessionCore:
         return (first if oldest is None else min(first, oldest)) - 1
 
     def next_retry_at(self) -> float:
-        return min([p.not_before for p in self._delayed] + [self._reopen_at])
+        times = [p.not_before for p in self._delayed]
+        times += [p.not_before for p in self._batches_again if not self._batches_out][:1]
+        return min([*times, self._reopen_at])
 
     @property
     def in_flight_count(self) -> int:
@@ -160,7 +167,8 @@ class SessionCore:
 
     @property
     def waiting_count(self) -> int:
-        return len(self._window) + len(self._backlog) + len(self._delayed)
+        again = len(self._delayed) + len(self._batches_again)
+        return len(self._window) + len(self._backlog) + again
 
     def oldest_sent_at(self) -> float:
         """When the oldest unanswered request was last sent; NEVER if there is none."""
@@ -182,6 +190,9 @@ class SessionCore:
         self._output.clear()
         self._replay_queue.clear()
         self._replaying.clear()
+        self._resend.clear()
+        self._batches_out.clear()
+        self._is_served = False
         self._reopen_at = NEVER
 
     def received(self, frame: Frame, now: float) -> None:
@@ -209,9 +220,7 @@ class SessionCore:
         due = [p for p in self._delayed if p.not_before <= now]
         if due:
             self._delayed = [p for p in self._delayed if p.not_before > now]
-            births = [p for p in due if p.op is Op.CREATE_BATCH]
-            self._urgent.extendleft(reversed(births))
-            self._backlog.extend(p for p in due if p.op is not Op.CREATE_BATCH)
+            self._backlog.extend(due)
         return self.next_retry_at()
 
     # ---- session ------------------------------------------------------------------------------
@@ -263,9 +272,13 @@ class SessionCore:
             self._hooks.log(f"the session was evicted; {lost} mutations may not be durable")
         sent = list(self._window.values())
         self._window.clear()
+        self._resend.clear()
+        self._batches_out.clear()
         self._mutations_in_flight = 0
         self._barrier = None
-        urgent, self._urgent = self._urgent, deque()  # about leases of the session that is gone
+        urgent = [*self._batches_again, *self._urgent]  # about leases of the session that is gone
+        self._batches_again.clear()
+        self._urgent.clear()
         for request_id in list(self._answer_waiters):
             self._tell_answered(request_id)
         for pending in reversed(sent):
@@ -278,9 +291,7 @@ class SessionCore:
 
     def _become_ready(self, now: float) -> None:
         self.phase = Phase.READY
-        for pending in self._window.values():
-            self.resent_count += 1
-            self._put(pending, now)
+        self._resend.extend(self._window.values())
         self._hooks.ready()
         if self._was_evicted:
             self._was_evicted = False
@@ -353,13 +364,19 @@ class SessionCore:
     # ---- requests and replies -----------------------------------------------------------------
 
     def _pump(self, now: float) -> None:
-        """Move the backlog into the window as far as the bounds allow."""
+        """Send the window again, then move the backlog into it as far as the bounds allow."""
+        self._pump_refused_batch(now)
+        while self._resend and not self._is_held_back():
+            self.resent_count += 1
+            self._put(self._resend.popleft(), now)
         if self._is_held_back():
             return self._pump_renewals(now)
-        while self._urgent:
+        while self._urgent and not self._is_held_back():
             urgent = self._urgent.popleft()
             if not urgent.abandoned:
                 self._send_first(urgent, now)
+        if self._is_held_back():
+            return self._pump_renewals(now)
         while self._backlog and len(self._window) < self.window_count_max:
             pending = self._backlog[0]
             if pending.abandoned:
@@ -371,9 +388,18 @@ class SessionCore:
             self._backlog.popleft()
             self._send_first(pending, now)
 
+    def _pump_refused_batch(self, now: float) -> None:
+        """Once more, one at a time, before all else."""
+        again = self._batches_again
+        while again and again[0].abandoned:
+            again.popleft()
+        if again and not self._batches_out and again[0].not_before <= now:
+            self._send_first(again.popleft(), now)
+
     def _is_held_back(self) -> bool:
-        """Births that were refused for now: whatever else there is may speak of these files."""
-        return bool(self._delayed) and any(p.op is Op.CREATE_BATCH for p in self._delayed)
+        """Births were refused for now, or may be, as other clients are still coming back: whatever
+        else there is may speak of these files, and must not overtake them."""
+        return bool(self._batches_again or (self._batches_out and not self._is_served))
 
     def _pump_renewals(self, now: float) -> None:
         renewals = [p for p in self._urgent if p.op is Op.SESSION_RENEW]
@@ -391,6 +417,8 @@ class SessionCore:
 
     def _put(self, pending: Pending, now: float) -> None:
         pending.sent_at = now
+        if pending.op is Op.CREATE_BATCH:
+            self._batches_out.add(pending.request_id)
         self._output.append(
             encode_frame(
                 pending.op, flags=FLAG_ONEWAY if pending.oneway else 0,
@@ -421,6 +449,9 @@ class SessionCore:
         if pending.op != header.op:
             raise ProtocolError(f"reply of op {header.op} to op {pending.op}")
         self._mutations_in_flight -= pending.is_mutation
+        self._batches_out.discard(header.request_id)
+        if pending.is_mutation:
+            self._is_served = header.status not in _RETRY_LATER
         if header.flags & FLAG_SOLE:  # counted from when the request left (rule 11)
             self.sole_until = max(self.sole_until, pending.sent_at + SOLE_LEASE_S)
         if header.status in _RETRY_LATER:
@@ -457,14 +488,20 @@ class SessionCore:
         delay_s = min(RETRY_DELAY_S_MIN * 2**pending.attempt_count, RETRY_DELAY_S_MAX)
         pending.attempt_count += 1
         pending.not_before = now + delay_s
-        self._delayed.append(pending)
+        if pending.op is not Op.CREATE_BATCH:
+            self._delayed.append(pending)
+        elif pending.attempt_count > 1:  # it went alone, before the others
+            self._batches_again.appendleft(pending)
+        else:
+            self._batches_again.append(pending)
 
     def _durable_is(self, durable: int) -> None:
         self.durable = max(self.durable, durable)
         self.journal.prune(self.durable, self.incarnation)
 
     def _all(self) -> list[Pending]:
-        return [*self._window.values(), *self._delayed, *self._urgent, *self._backlog]
+        waiting = (self._delayed, self._batches_again, self._urgent, self._backlog)
+        return [*self._window.values(), *itertools.chain(*waiting)]
 
     def _give_up(self, pending: Pending, status: Status, message: str) -> None:
         pending.finish(FsError(status, message), b"")

@@ -1,6 +1,7 @@
 """Files that lanes make themselves in delegated directories: as any other, for whoever looks, and
 whatever dies meanwhile (docs/decisions/0013-delegation.md)."""
 
+import contextlib
 import errno
 import os
 import re
@@ -19,6 +20,7 @@ import pytest
 from tests.cluster import mounts
 from tests.cluster.cluster import Cluster
 from tests.cluster.process import stop_pid, wait_until
+from tests.fuse.file_maker import FileMaker
 
 COUNT = 300
 USER, GROUP = 12345, 23456
@@ -223,38 +225,24 @@ def test_what_was_synced_survives_the_clients_death(
 
 @pytest.mark.expects_warnings
 def test_nothing_is_lost_when_the_metaserver_is_killed(
-    make_cluster: Callable[..., Cluster], sized: Callable[[int, int], int]
+    make_cluster: Callable[..., Cluster], localdir: Path, sized: Callable[[int, int], int]
 ) -> None:
     cluster = make_cluster()
     folder = cluster.mount_path / "folder"
     folder.mkdir()
     delegated(cluster, folder)
-    stop = threading.Event()
-    made: list[str] = []
-
-    def work() -> None:
-        while not stop.is_set():
-            name = f"{len(made)}"
-            with (folder / name).open("xb") as file:
-                if len(made) % 3:
-                    file.write(name.encode())
-            made.append(name)
-
-    worker = threading.Thread(target=work)
-    worker.start()
-    for _ in range(sized(4, 40)):
-        enough = len(made) + 50
-        assert wait_until(lambda enough=enough: len(made) > enough, 90)  # type: ignore[misc]
-        cluster.metaserver.signal(signal.SIGKILL)
-        assert wait_until(lambda: cluster.metaserver.pid() is None, 20)
-        cluster.metaserver.start()
-    stop.set()
-    worker.join(120)
-    assert not worker.is_alive()
+    others = len(os.listdir(folder))
+    worker = FileMaker(folder, localdir / "log")
+    with contextlib.ExitStack() as stack:
+        stack.callback(worker.end)
+        for _ in range(sized(4, 40)):
+            enough = len(worker.names()) + 50
+            assert wait_until(lambda enough=enough: worker.has(enough), 90)  # type: ignore[misc]
+            cluster.metaserver.signal(signal.SIGKILL)
+            assert wait_until(lambda: cluster.metaserver.pid() is None, 20)
+            cluster.metaserver.start()
     cluster.remount()
-    assert set(made) <= set(os.listdir(folder))
-    for number, name in enumerate(made):
-        assert (folder / name).read_bytes() == (name.encode() if number % 3 else b"")
+    worker.check(folder, others)
 
 
 def test_a_name_that_is_too_long_is_refused(folder: Path) -> None:

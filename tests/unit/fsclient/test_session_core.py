@@ -9,8 +9,8 @@ import pytest
 from fsclient.meta.core import Hooks, Phase, SessionCore, SessionRefusedError
 from fsclient.meta.pending import NEVER, Pending
 from fscommon.errors import FsError, ProtocolError, Status
-from fscommon.wire.births import CreateBatch
-from fscommon.wire.codec import encode
+from fscommon.wire.births import Birth, CreateBatch
+from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import Frame, FrameParser
 from fscommon.wire.header import FLAG_REPLAY, FLAG_REPLY, Header
 from fscommon.wire.messages import Caller, Close, Empty, GetAttr, MkDir, Unlink
@@ -418,8 +418,65 @@ def test_refused_births_hold_back_all_but_the_heartbeat(
     assert [op for op, *_ in ops_of(core.take_output(0.0))] == [Op.SESSION_RENEW]
     assert renewal.request_id
     core.tick(core.next_retry_at())
-    sent = [op for op, *_ in ops_of(core.take_output(1.0))]
-    assert sent == [Op.CREATE_BATCH, Op.GETATTR]
+    again = core.take_output(1.0)
+    assert [op for op, *_ in ops_of(again)] == [Op.CREATE_BATCH]
+    for reply in server.receive(again):
+        core.received(reply, 1.0)
+    assert [op for op, *_ in ops_of(core.take_output(1.0))] == [Op.GETATTR]
+
+
+def test_refused_batches_are_sent_again_in_order(client: Client, server: MemoryMetaserver) -> None:
+    open_session(client, server)
+    core = client.core
+    server.busy_count = 4
+    sent: list[bytes] = []
+    core._is_served = True  # so that two are on their way
+    for number in range(2):
+        body = encode(CreateBatch((Birth(2, 1, b"%d" % number, 0o644, 0, 0, 0, b"", False),)))
+        core.submit(Op.CREATE_BATCH, body, None, NEVER, urgent=True)
+    client.getattr(b"look")
+    now = 0.0
+    while core.waiting_count:
+        octets = core.take_output(now)
+        sent += bodies_of(octets, Op.CREATE_BATCH)
+        for reply in server.receive(octets):
+            core.received(reply, now)
+        now = max(now, min(core.next_retry_at(), now + 1))
+        core.tick(now)
+    names = [decode(CreateBatch, body).births[0].name for body in sent]
+    assert names[:2] == [b"0", b"1"]
+    assert names[-1] == b"1"
+    assert names[2:] == sorted(names[2:]), "the second not before the first was taken"
+
+
+def test_on_a_new_connection_nothing_follows_births_before_they_are_answered(
+    client: Client, server: MemoryMetaserver
+) -> None:
+    """Until other clients are back each request may be refused for now, and a later one pass."""
+    open_session(client, server)
+    core = client.core
+    client.getattr(b"before")
+    core.submit(Op.CREATE_BATCH, encode(CreateBatch(())), None, NEVER, urgent=True)
+    client.getattr(b"after")
+    assert [op for op, *_ in ops_of(core.take_output(0.0))] == [Op.CREATE_BATCH]
+    core.submit(Op.SESSION_RENEW, encode(Empty()), None, NEVER, urgent=True)
+    assert [op for op, *_ in ops_of(core.take_output(0.0))] == [Op.SESSION_RENEW]
+    core.lost()
+    core.connected()
+    for reply in server.receive(core.take_output(0.0)):
+        core.received(reply, 0.0)
+    again = core.take_output(0.0)
+    assert [op for op, *_ in ops_of(again)] == [Op.CREATE_BATCH]
+    for reply in server.receive(again):
+        core.received(reply, 0.0)
+    sent = [op for op, *_ in ops_of(core.take_output(0.0))]
+    assert sent == [Op.SESSION_RENEW, Op.GETATTR, Op.GETATTR]
+
+
+def bodies_of(octets: bytes, op: Op) -> list[bytes]:
+    parser = FrameParser()
+    parser.feed(octets)
+    return [frame.body for frame in parser.frames() if frame.header.op == op]
 
 
 def ops_of(octets: bytes) -> list[tuple[Op, int]]:

@@ -368,6 +368,8 @@ class MountedClient:
     def _renewed(self, sent_at: float, answered: int) -> None:
         if self._files is not None:
             self._files.leases.renewed(sent_at, answered)
+        if self._datapath is not None:
+            self._datapath.memory_rest()
 
     def _recalled(self, items: tuple[RecallItem, ...]) -> None:
         if self._files is not None and self._nursery is not None:

@@ -259,6 +259,7 @@ void bind_cluster(nb::class_<Datapath>& type) {
                      "no such lane");
            },
            "lane"_a, "node"_a)
+      .def("memory_rest", [](Datapath& path) { path.core().memory().rest(); }, ReleaseGil())
       .def("session_put", &Datapath::session_put, "session"_a);
 }
 

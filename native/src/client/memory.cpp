@@ -7,7 +7,8 @@ namespace braidfs::client {
 
 namespace {
 
-constexpr size_t kIdleBytesMax = 16u << 20;     // kept for reuse, per size
+constexpr size_t kIdleBytesMax = 16u << 20;     // kept for reuse, of a size that is no piece's
+constexpr uint64_t kIdleBesides = 32u << 20;    // kept even when the budgets are used up
 constexpr uint64_t kLaneReserve = 4u << 20;     // what one lane may take in before it sees full()
 constexpr size_t kUnbounded = std::numeric_limits<size_t>::max();  // the budgets bound the pools
 
@@ -18,6 +19,9 @@ uint64_t behind_max(uint64_t dirty_bytes_max, uint32_t lane_count) {
 }
 
 size_t idle(uint32_t size) { return kIdleBytesMax / size; }
+size_t idle_pieces(const MemoryLimits& limits, uint32_t size) {
+  return (limits.dirty_bytes_max + limits.held_bytes_max) / size;
+}
 
 }  // namespace
 
@@ -25,10 +29,11 @@ Memory::Memory(MemoryLimits limits, uint32_t lane_count)
     : limits_(limits),
       behind_max_(behind_max(limits.dirty_bytes_max, lane_count)),
       full_at_(std::max(limits.dirty_bytes_max, behind_max_ + kLaneReserve)),
+      kept_max_(limits.dirty_bytes_max + limits.held_bytes_max + kIdleBesides),
       pools_{{{kSizes[0], kUnbounded, idle(kSizes[0])},
               {kSizes[1], kUnbounded, idle(kSizes[1])},
-              {kSizes[2], kUnbounded, idle(kSizes[2])},
-              {kSizes[3], kUnbounded, idle(kSizes[3])},
+              {kSizes[2], kUnbounded, idle_pieces(limits, kSizes[2])},
+              {kSizes[3], kUnbounded, idle_pieces(limits, kSizes[3])},
               {kSizes[4], kUnbounded, idle(kSizes[4])}}} {}
 
 uint32_t Memory::size_for(uint64_t length) noexcept {
@@ -41,11 +46,33 @@ Buffer Memory::charged(Buffer::Account which, uint64_t limit, uint32_t size) {
   const auto index = std::find(kSizes.begin(), kSizes.end(), size) - kSizes.begin();
   if (at(which).fetch_add(size) + size <= limit) {
     if (auto lease = pools_[static_cast<size_t>(index)].lease()) {
+      trim();
       return Buffer(*this, which, std::move(lease));
     }
   }
   at(which) -= size;
   return {};
+}
+
+uint64_t Memory::idle_bytes() const noexcept {
+  uint64_t bytes = 0;
+  for (const auto& pool : pools_) bytes += pool.idle() * pool.buffer_size();
+  return bytes;
+}
+
+void Memory::trim() noexcept {
+  const uint64_t kept =
+      account(Buffer::Account::kDirty) + account(Buffer::Account::kHeld) + idle_bytes();
+  uint64_t excess = kept - std::min(kept, kept_max_);
+  for (size_t index = pools_.size(); excess > 0 && index > 0; --index) {
+    net::BufferPool& pool = pools_[index - 1];
+    const size_t size = pool.buffer_size();
+    excess -= std::min(excess, pool.shrink((excess + size - 1) / size) * size);
+  }
+}
+
+void Memory::rest() noexcept {
+  for (auto& pool : pools_) pool.rest();
 }
 
 Buffer Memory::dirty(uint32_t size, bool caller_waits) {
@@ -69,6 +96,7 @@ void Buffer::reset() noexcept {
   if (!lease_) return;
   memory_->at(account_) -= span().size();
   lease_.reset();
+  memory_->trim();
 }
 
 void Buffer::move_to(Account account) noexcept {

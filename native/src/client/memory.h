@@ -4,6 +4,9 @@
 // yet acknowledged by a target), held (acknowledged, not synced: kept to be sent again, rule 22) and
 // read (bytes on their way to the kernel). Write-behind may fill dirty only to `behind_max`; the
 // rest is for writes whose caller waits, so that these always move. Buffers go from dirty to held.
+//
+// Buffers that came back are kept for reuse, since fresh pages cost as much as the copy into them: as
+// many as fit into the budgets beside those in use, until rest() finds that nobody needed them.
 // ANY THREAD.
 #pragma once
 #include <array>
@@ -74,6 +77,9 @@ class Memory {
   bool overfull() const noexcept {
     return account(Buffer::Account::kDirty) > full_at_ + kOverfullBytes;
   }
+  uint64_t idle_bytes() const noexcept;
+  // Called every few seconds: gives back the idle buffers that nobody needed since the last call.
+  void rest() noexcept;
   uint64_t account(Buffer::Account which) const noexcept {
     return bytes_[static_cast<size_t>(which)].load(std::memory_order_relaxed);
   }
@@ -81,6 +87,7 @@ class Memory {
  private:
   friend class Buffer;
   Buffer charged(Buffer::Account account, uint64_t limit, uint32_t size);
+  void trim() noexcept;
   std::atomic<uint64_t>& at(Buffer::Account which) noexcept {
     return bytes_[static_cast<size_t>(which)];
   }
@@ -88,6 +95,7 @@ class Memory {
   const MemoryLimits limits_;
   const uint64_t behind_max_;
   const uint64_t full_at_;
+  const uint64_t kept_max_;  // bytes in use and idle together, beyond which none stay idle
   std::array<std::atomic<uint64_t>, 3> bytes_{};
   std::array<net::BufferPool, kSizes.size()> pools_;
 };

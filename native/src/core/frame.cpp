@@ -6,11 +6,22 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/hash.h"
+
 namespace braidfs {
 
 namespace {
 
 constexpr size_t kSealed = offsetof(FrameHeader, header_checksum);
+constexpr size_t kLong = 240;  // up to here XXH3 uses no vectors
+
+uint64_t hash_long(const void* bytes, size_t length) noexcept {
+#ifdef BRAIDFS_HAS_AVX2
+  static const bool wide = __builtin_cpu_supports("avx2");
+  if (wide) return braidfs_xxh3_avx2(bytes, length);
+#endif
+  return XXH3_64bits(bytes, length);
+}
 
 // Calls fn(block, piece) for each block part of the payload until fn returns false.
 template <typename Fn>
@@ -38,7 +49,8 @@ FrameFault check(const FrameHeader& header) noexcept {
 }  // namespace
 
 uint64_t xxh3(std::span<const std::byte> bytes) noexcept {
-  return XXH3_64bits(bytes.data(), bytes.size());
+  return bytes.size() > kLong ? hash_long(bytes.data(), bytes.size())
+                              : XXH3_64bits(bytes.data(), bytes.size());
 }
 
 void seal(FrameHeader& header) noexcept { header.header_checksum = XXH3_64bits(&header, kSealed); }

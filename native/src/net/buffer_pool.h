@@ -5,6 +5,8 @@
 // by whoever reaps that operation's completion: reuse is only possible after it was dropped.
 // Invariant: the pool outlives its leases. ANY THREAD, guarded by mu_.
 #pragma once
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
@@ -75,6 +77,8 @@ class BufferPool {
     if (!idle_.empty()) {
       block = std::move(idle_.back());
       idle_.pop_back();
+      unused_ = std::min(unused_, idle_.size());
+      count_idle();
     } else {
       block.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, buffer_size_)));
       if (!block) return {};
@@ -88,19 +92,47 @@ class BufferPool {
     return lent_;
   }
 
+  size_t idle() const noexcept { return idle_count_.load(std::memory_order_relaxed); }
+
+  // Gives up to `count` idle buffers back to the system; returns how many.
+  size_t shrink(size_t count) noexcept {
+    const std::scoped_lock lock(mu_);
+    count = std::min(count, idle_.size());
+    drop(count);
+    return count;
+  }
+
+  // Gives back the buffers that were idle ever since the last call.
+  void rest() noexcept {
+    const std::scoped_lock lock(mu_);
+    drop(unused_);
+    unused_ = idle_.size();
+  }
+
  private:
   void take_back(Block block) noexcept {
     const std::scoped_lock lock(mu_);
     --lent_;
     if (idle_.size() < idle_max_) idle_.push_back(std::move(block));  // reserved: cannot throw
+    count_idle();
   }
+
+  // The oldest; needs mu_.
+  void drop(size_t count) noexcept {
+    idle_.erase(idle_.begin(), idle_.begin() + static_cast<std::ptrdiff_t>(count));
+    unused_ -= std::min(unused_, count);
+    count_idle();
+  }
+  void count_idle() noexcept { idle_count_.store(idle_.size(), std::memory_order_relaxed); }
 
   const size_t buffer_size_;
   const size_t count_max_;
   const size_t idle_max_;
   mutable std::mutex mu_;
   size_t lent_ = 0;          // guarded by mu_
-  std::vector<Block> idle_;  // guarded by mu_
+  std::vector<Block> idle_;  // guarded by mu_; the one that came back last is lent first
+  size_t unused_ = 0;        // guarded by mu_: so many were idle since the last rest()
+  std::atomic<size_t> idle_count_{0};
 };
 
 }  // namespace braidfs::net

@@ -1,6 +1,8 @@
 #include "braidfs/frame.h"
 
 #include <gtest/gtest.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include <cstring>
 #include <vector>
@@ -12,6 +14,15 @@ std::vector<std::byte> raw_of(const FrameHeader& header) {
   std::vector<std::byte> raw(kHeaderSize);
   std::memcpy(raw.data(), &header, kHeaderSize);
   return raw;
+}
+
+TEST(Hash, IsXxh3AtEveryLength) {
+  std::vector<std::byte> bytes(5000);
+  uint32_t state = 1;
+  for (auto& byte : bytes) byte = static_cast<std::byte>((state = state * 1664525u + 1013904223u) >> 24);
+  for (size_t length = 0; length < bytes.size(); ++length) {
+    ASSERT_EQ(xxh3(std::span(bytes).first(length)), XXH3_64bits(bytes.data(), length)) << length;
+  }
 }
 
 TEST(Frame, SealedHeaderDecodesToItself) {

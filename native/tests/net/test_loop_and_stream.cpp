@@ -71,6 +71,27 @@ TEST(EventLoop, ACallbackMayRemoveAnotherThatIsReadyToo) {
   EXPECT_EQ(calls, 1);
 }
 
+TEST(BufferPool, GivesBackWhatNobodyNeeded) {
+  BufferPool pool(4096, 8, 8);
+  {
+    std::vector<BufferPool::Lease> out;
+    for (int count = 0; count < 5; ++count) out.push_back(pool.lease());
+  }
+  EXPECT_EQ(pool.idle(), 5u);
+  pool.rest();
+  EXPECT_EQ(pool.idle(), 5u) << "they were needed since the last call";
+  {
+    const auto one = pool.lease();
+    const auto two = pool.lease();
+  }
+  pool.rest();
+  EXPECT_EQ(pool.idle(), 2u);
+  EXPECT_EQ(pool.shrink(1), 1u);
+  pool.rest();
+  EXPECT_EQ(pool.idle(), 0u);
+  EXPECT_EQ(pool.shrink(1), 0u);
+}
+
 TEST(BufferPool, IsBoundedAndAligned) {
   BufferPool pool(5000, 2, 1);
   auto first = pool.lease();

@@ -1,0 +1,46 @@
+// Budgets of buffers, and what is kept of those that came back.
+#include "client/memory.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace braidfs::client {
+namespace {
+
+constexpr uint32_t kPiece = 1u << 20;
+constexpr uint32_t kQuarter = 256u << 10;
+
+std::vector<Buffer> take(Memory& memory, size_t count, uint32_t size) {
+  std::vector<Buffer> out;
+  for (size_t number = 0; number < count; ++number) out.push_back(memory.dirty(size, true));
+  return out;
+}
+
+TEST(Memory, KeepsWhatCameBackUntilNobodyNeedsIt) {
+  Memory memory({.dirty_bytes_max = 64u << 20, .held_bytes_max = 64u << 20}, 2);
+  take(memory, 100, kPiece);
+  EXPECT_EQ(memory.account(Buffer::Account::kDirty), 0u);
+  EXPECT_EQ(memory.idle_bytes(), 100u * kPiece);
+  memory.rest();
+  take(memory, 10, kPiece);
+  memory.rest();
+  EXPECT_EQ(memory.idle_bytes(), 10u * kPiece);
+  memory.rest();
+  EXPECT_EQ(memory.idle_bytes(), 0u);
+}
+
+TEST(Memory, NeverKeepsMoreThanTheBudgetsBesideWhatIsInUse) {
+  constexpr uint64_t kBudget = 32u << 20;
+  constexpr uint64_t kBesides = 32u << 20;
+  Memory memory({.dirty_bytes_max = kBudget / 2, .held_bytes_max = kBudget / 2}, 2);
+  take(memory, 32, kPiece);
+  const auto small = take(memory, 240, kQuarter);
+  EXPECT_LE(memory.account(Buffer::Account::kDirty) + memory.idle_bytes(), kBudget + kBesides);
+  EXPECT_GT(memory.idle_bytes(), 0u);
+  const auto large = take(memory, 40, kPiece);
+  EXPECT_EQ(memory.idle_bytes(), 0u);
+}
+
+}  // namespace
+}  // namespace braidfs::client

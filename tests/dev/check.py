@@ -8,7 +8,7 @@ import difflib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.dev.build import MODULE_FOLDER, build
+from tests.dev.build import GTEST, MODULE_FOLDER, build
 from tests.dev.steps import ROOT, StepError, console, quiet_step, tool
 
 STUB = ROOT / "native" / "bindings" / "_braidfs_native.pyi"
@@ -16,7 +16,7 @@ PACKAGES = ("fscommon", "fsclient", "metaserver", "storageserver", "tests.cluste
 
 
 def check() -> bool:
-    build()
+    build(tests=GTEST.exists())  # every line of C++ under -Wall -Wextra -Werror
     results = [_passes(one) for one in (_ruff, _mypy, _layers, _stub)]
     return all(results)
 

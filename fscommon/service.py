@@ -11,6 +11,7 @@ import argparse
 import functools
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -84,6 +85,7 @@ def parse_arguments(program: str, description: str, argv: Sequence[str] | None =
 
 def run_service(main: Main, settings: ServiceSettings) -> int:
     """Run main until it returns or a signal ends it; the exit code."""
+    _raise_descriptor_limit()
     log = Log(settings.program)
     endpoint: MetricsEndpoint | None = None
     try:
@@ -142,6 +144,12 @@ def run_program(
         ready_fd=arguments.ready_fd,
     )
     return run_service(functools.partial(main, config), settings)
+
+
+def _raise_descriptor_limit() -> None:
+    """As many as may be: connections, and the files of a storage server's objects."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _supervise(main: Main, service: Service) -> None:

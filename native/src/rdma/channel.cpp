@@ -23,7 +23,7 @@ Channel::~Channel() {
 
 Peer Channel::local() const noexcept {
   Peer local = pair_->local();
-  local.credits = kCredits;
+  local.credits = kCreditsGiven;
   local.slot_size = kSlotSize;
   return local;
 }
@@ -85,7 +85,7 @@ void Channel::drain() noexcept {
 
 void Channel::received(std::span<const std::byte> message) {
   if (user_ != nullptr) return user_->message_arrived(message);
-  if (early_.size() >= kCredits || failed_) return;
+  if (early_.size() >= kCreditsGiven || failed_) return;
   early_.emplace_back(message.begin(), message.end());
 }
 

@@ -2,7 +2,7 @@
 //
 // Work is posted in chains, one entry of the ring each; completions end all entries up to theirs, so
 // that not every chain needs one. Memory of an entry returns with it. Messages that come before a
-// stream is bound wait here (a peer may speak as soon as it is connected), at most kCredits.
+// stream is bound wait here (a peer may speak as soon as it is connected), at most kCreditsGiven.
 // Threads: LANE ONLY, except connect(): before any stream.
 #pragma once
 #include <cstdint>

@@ -22,7 +22,7 @@ inline constexpr uint32_t kSlotSize = 8192;
 inline constexpr uint32_t kShortPayloadMax = 4096;
 inline constexpr uint32_t kBlockSize = 128u << 10;  // of bulk memory
 inline constexpr uint32_t kSegmentsMax = limits::kFramePayloadLengthMax / kBlockSize;
-inline constexpr uint32_t kCredits = 64;  // messages that a peer may have underway to us
+inline constexpr uint32_t kCreditsGiven = 64;  // messages that a peer may have underway to us
 
 struct Segment {
   uint64_t address = 0;

@@ -147,7 +147,7 @@ bool RdmaStream::bulk_fits(const Message& message) const {
 }
 
 bool RdmaStream::take_frame(Message& message) {
-  if (head_missing_ > 0 || arrivals_.size() >= kCredits || !bulk_fits(message)) return false;
+  if (head_missing_ > 0 || arrivals_.size() >= kCreditsGiven || !bulk_fits(message)) return false;
   if (message.head.head_rest > 0 && message.head.short_length > 0) return false;
   Arrival arrival;
   arrival.head = message.head;

@@ -72,7 +72,7 @@ void RdmaStream::pump() {
   start_fetches();
   while (!cut_ && !queue_.empty() && post_first()) {
   }
-  if (!cut_ && (credits_owed_ >= kCredits / 2 || fetched_untold_ >= kFetchedUntoldMax)) {
+  if (!cut_ && (credits_owed_ >= kCreditsGiven / 2 || fetched_untold_ >= kFetchedUntoldMax)) {
     post_credits();
   }
   if (!lacks_out_) port_.stop_waiting(Port::Way::kOut, this);

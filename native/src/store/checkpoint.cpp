@@ -31,7 +31,10 @@ Status StoreBody::checkpoint() {
   const std::lock_guard turn(checkpoint_mu_);
   checkpoint_wanted_ = false;
   const std::vector<ObjectPointer> before = table_.dirty();
-  for_batches(before, [&](auto some) { sync_batch(some); });  // fails again below if it does
+  for_batches(before, [&](auto some) {
+    sync_batch(some);  // fails again below if it does
+    table_.trim();
+  });
   uint64_t number = 0;
   if (Status s = log_->rotate(number); s != Status::kOk) return count_error(s);
   const std::vector<ObjectPointer> objects = table_.take_dirty();
@@ -39,6 +42,7 @@ Status StoreBody::checkpoint() {
   for_batches(objects, [&](auto some) {
     const Status s = checkpoint_batch(some);
     if (s != Status::kOk) result = s;
+    table_.trim();
   });
   if (Status s = sync_unlinked(); s != Status::kOk) result = s;
   fault(FaultPoint::kCheckpointBeforeDrop);

@@ -223,6 +223,7 @@ StoreFigures StoreBody::figures() {
   figures.checkpoints = checkpoints_;
   figures.objects_cached = table_.object_count();
   figures.groups_cached = table_.group_counter();
+  figures.files_open = table_.file_counter();
   return figures;
 }
 

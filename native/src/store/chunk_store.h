@@ -191,6 +191,7 @@ struct StoreFigures {
   uint64_t checkpoints = 0;
   uint64_t objects_cached = 0;
   uint64_t groups_cached = 0;
+  uint64_t files_open = 0;
 };
 
 class ChunkStore;

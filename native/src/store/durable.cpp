@@ -11,6 +11,10 @@
 
 namespace braidfs::store {
 
+namespace {
+constexpr size_t kAgedBatch = 1024;  // objects synced at once, so that many files are open
+}  // namespace
+
 struct StoreBody::Flush {
   ObjectPointer object;
   std::unique_lock<std::mutex> turn;  // of sync_mu
@@ -127,7 +131,13 @@ Status StoreBody::sync_older_than(Clock::duration age) {
     if (object->unsynced() && now - object->unsynced_since >= age && !object->removed)
       old.push_back(object);
   }
-  return sync_batch(old);
+  Status result = Status::kOk;
+  for (size_t first = 0; first < old.size(); first += kAgedBatch) {
+    const Status s = sync_batch(std::span(old).subspan(first, std::min(kAgedBatch, old.size() - first)));
+    if (s != Status::kOk) result = s;
+    table_.trim();
+  }
+  return result;
 }
 
 // What a commit makes free: homes of punched blocks, slots that were left. Object::mu is held.

@@ -1,5 +1,6 @@
 #include "store/object_table.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace braidfs::store {
@@ -13,12 +14,21 @@ ObjectPointer ObjectTable::get(ObjectId id) {
   const std::lock_guard guard(mu_);
   if (auto found = objects_.find(id); found != objects_.end()) {
     recent_.splice(recent_.begin(), recent_, found->second.position);
-    return found->second.object;
+    ObjectPointer object = found->second.object;  // held: it is not evicted
+    if (crowded()) evict_some();  // it may be about to open its file again, or to read record pages
+    return object;
   }
   if (crowded()) evict_some();
   recent_.push_front(id);
   Slot slot{std::make_shared<Object>(id), recent_.begin()};
   return objects_.emplace(id, std::move(slot)).first->second.object;
+}
+
+void ObjectTable::trim() {
+  const std::lock_guard guard(mu_);
+  for (size_t tries = recent_.size(); tries > 0 && crowded(); tries -= std::min<size_t>(tries, kEvictTriesMax)) {
+    evict_some();
+  }
 }
 
 bool ObjectTable::crowded() const noexcept {

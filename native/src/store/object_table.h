@@ -33,6 +33,7 @@ class ObjectTable {
   explicit ObjectTable(TableLimits limits) noexcept : limits_(limits) {}
 
   ObjectPointer get(ObjectId id);
+  void trim();                                      // to the bounds, after many were opened at once
   void erase(const ObjectPointer& object);          // after DELETE; remembers the id
   bool deleted_lately(ObjectId id) const;
 

@@ -304,6 +304,23 @@ TEST_F(Store, CachesStayBounded) {
   }
 }
 
+// Objects whose descriptors were closed stay in the table and are opened again.
+TEST_F(Store, OpenFilesStayBounded) {
+  StoreConfig config = small_config();
+  config.files_open_max = 10;
+  open(config);
+  for (int round = 0; round < 3; ++round) {
+    for (uint64_t i = 1; i <= 200; ++i) {
+      if (round == 0) {
+        ASSERT_EQ(put(*store, {i, 0}, 0, pattern(i, 5000)), Status::kOk);
+      }
+      ASSERT_EQ(get(*store, {i, 0}, 0, 5000).bytes, pattern(i, 5000));
+      ASSERT_LE(store->figures().files_open, 24u) << "round " << round << ", object " << i;
+    }
+    ASSERT_EQ(store->checkpoint(), Status::kOk);
+  }
+}
+
 TEST_F(Store, TargetIdIsKept) {
   open();
   ASSERT_EQ(store->set_target(42), Status::kOk);

@@ -107,7 +107,7 @@ class _WaitError(BraidError):
 class Engine:
     def __init__(self, overlay: Overlay, services: Services) -> None:
         self.services = services
-        self.gate = LeaseGate(services.leases)
+        self.gate = LeaseGate(services.leases, services.sessions)
         self.progress = services.progress
         self.sessions = services.sessions
         self._overlay = overlay
@@ -561,9 +561,9 @@ def _failure(error: FsError, hold: Txn) -> _Outcome:
 
 
 def _former_outcome(op: Op, reply: bytes) -> tuple[Replayed, int]:
-    """Inode, layout and time of the reply that a mutation got before the restart. A batch of births
-    has its own in the request."""
-    if op is Op.CREATE_BATCH:
+    """Inode, layout and time of the reply that a mutation got before the restart. A batch has
+    its own in the request."""
+    if op is Op.CHANGE_BATCH:
         return Replayed(Ino(0), b""), 0
     message: Any = decode(BODIES[op][1], reply)
     attributes = unpack_attributes(message.attributes)

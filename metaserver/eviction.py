@@ -34,9 +34,10 @@ from metaserver.records import (
     written_of,
 )
 from metaserver.sessions import Session
+from metaserver.storage import STORAGE_ERRORS
 from metaserver.times import now
 from metaserver.transaction import Transaction
-from metaserver.truncation import BACKOFF_S_MAX, BACKOFF_S_MIN, STORAGE_ERRORS
+from metaserver.truncation import BACKOFF_S_MAX, BACKOFF_S_MIN
 
 CHECK_S: Final = 0.5
 

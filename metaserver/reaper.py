@@ -19,10 +19,9 @@ from metaserver.namespace.inode import find
 from metaserver.namespace.links import remove_inode
 from metaserver.records import all_of, orphan_key
 from metaserver.transaction import Transaction
-from metaserver.truncation import STORAGE_ERRORS
 
-ROUND_MAX: Final = 512  # records of one round
-PARALLEL_MAX: Final = 32
+ROUND_MAX: Final = 2048  # records of one round
+GATHER_S: Final = 0.25  # nobody waits for the room: rounds are few and large while files go
 RETRY_S: Final = 2.0
 LOOK_S: Final = 1.0
 
@@ -35,11 +34,11 @@ class Reaper:
         self._metrics = background.metrics
         self._log = Log("reaper")
         self._failures = RateLimit(10.0)
-        self._limit = trio.CapacityLimiter(PARALLEL_MAX)
 
     async def run(self) -> None:
         while True:
             await self._wait_for_work()
+            await trio.sleep(GATHER_S)
             self._reap_orphans()
             txn = self._engine.progress.txn
             await self._committer.wait_durable(txn)
@@ -55,7 +54,11 @@ class Reaper:
 
     def _reapable(self) -> list[Ino]:
         services = self._engine.services
-        return [ino for ino in services.sessions.reapable if ino not in services.intents]
+        return [
+            ino
+            for ino in services.sessions.reapable
+            if ino not in services.intents and not services.leases.is_recalled(ino)
+        ]
 
     def _reap_orphans(self) -> None:
         for ino in self._reapable()[:ROUND_MAX]:
@@ -70,25 +73,16 @@ class Reaper:
         self._metrics.gauge("braidfs_reaper_queue").set(len(doomed))
         if len(doomed) == ROUND_MAX:
             self._engine.doomed = True
-        done: list[bytes] = []
-        async with trio.open_nursery() as nursery:
-            for key, layout in doomed:
-                nursery.start_soon(self._delete_one, key, layout, done)
+        answers = await self._storage.delete_all([unpack_layout(raw) for _, raw in doomed])
+        done = [key for (key, _), why in zip(doomed, answers, strict=True) if not why]
+        failures = [why for why in answers if why]
+        if failures and self._failures.permit() is not None:
+            self._log.warning("objects are deleted later", error=failures[0], files=len(failures))
         if done:
             txn = self._engine.system(lambda tx, context: _delete_all(tx, done))
             self._metrics.counter("braidfs_reaped_total", kind="file").inc(len(done))
             await self._committer.wait_durable(txn)
-        return len(done) == len(doomed)
-
-    async def _delete_one(self, key: bytes, layout: bytes, done: list[bytes]) -> None:
-        async with self._limit:
-            try:
-                await self._storage.delete(unpack_layout(layout))
-            except STORAGE_ERRORS as error:
-                if self._failures.permit() is not None:
-                    self._log.warning("objects are deleted later", error=error)
-                return
-        done.append(key)
+        return not failures
 
 
 def _remove(tx: Transaction, context: Context, ino: Ino) -> None:

@@ -159,6 +159,13 @@ class Sessions:
     def is_open(self, ino: Ino) -> bool:
         return ino in self._openers or ino in self._unsure
 
+    def is_open_elsewhere(self, session: SessionId, ino: Ino) -> bool:
+        """Another session than this one has ino open, or may have."""
+        openers = self._openers.get(ino)
+        if openers and (len(openers) > 1 or session not in openers):
+            return True
+        return bool(self._unsure) and not self._unsure.get(ino, set()) <= {session}
+
     def orphaned(self, ino: Ino) -> None:
         self.orphans.add(ino)
         if not self.is_open(ino):

@@ -5,22 +5,27 @@ took durable effect or raises TransportError or FsError; all are safe to repeat 
 them done repeats them (truncation, reaper, eviction).
 """
 
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import trio
 
 from fscommon.auth.handshake import HelloFields
-from fscommon.errors import TransportError
+from fscommon.errors import AuthenticationError, FsError, ProtocolError, TransportError
 from fscommon.layout.layout import Layout, object_length
 from fscommon.net.stream import connect
 from fscommon.net.transport import Transport
 from fscommon.rpc.caller import Caller
 from fscommon.rpc.data import DataCaller
-from fscommon.types import FileId, SessionId, TargetId
+from fscommon.types import SessionId, TargetId
 from metaserver.membership import Membership, Node
 
+STORAGE_ERRORS: Final = (FsError, TransportError, ProtocolError, AuthenticationError)
 CALL_TIMEOUT_S: Final = 10.0
 CONNECT_TIMEOUT_S: Final = 3.0
+
+
+_Object = tuple[int, int, int]  # target, file id, stripe index
 
 
 class StorageCalls:
@@ -60,14 +65,35 @@ class StorageCalls:
             timeout_s=CALL_TIMEOUT_S,
         )
 
-    async def delete(self, layout: Layout) -> None:
-        """Delete every object of the layout."""
-        for stripe_index in range(layout.stripe_width):
-            for replica in range(layout.replica_count):
-                target = TargetId(layout.target(stripe_index, replica))
-                caller = await self._to_target(target)
-                file_id = FileId(layout.file_id)
-                await caller.delete(target, file_id, stripe_index, timeout_s=CALL_TIMEOUT_S)
+    async def delete_all(self, layouts: Sequence[Layout]) -> list[str]:
+        """Delete every object of these layouts. For each: "", or why not all of them are gone."""
+        places: dict[str | None, list[tuple[int, _Object]]] = {}
+        for index, layout in enumerate(layouts):
+            for one in _objects_of(layout):
+                address = self._membership.address_of(TargetId(one[0]))
+                places.setdefault(address, []).append((index, one))
+        failed = {index: f"target {one[0]} is in no node" for index, one in places.pop(None, ())}
+        async with trio.open_nursery() as nursery:
+            for address, objects in places.items():
+                assert address is not None
+                nursery.start_soon(self._delete_at, address, objects, failed)
+        return [failed.get(index, "") for index in range(len(layouts))]
+
+    async def _delete_at(
+        self, address: str, objects: Sequence[tuple[int, _Object]], failed: dict[int, str]
+    ) -> None:
+        try:
+            caller = await self._to(address)
+            words = [one for _, one in objects]
+            gone = await caller.delete_all(words, timeout_s=CALL_TIMEOUT_S)
+        except STORAGE_ERRORS as error:
+            failed.update((index, str(error)) for index, _ in objects)
+            return
+        failed.update(
+            (index, f"{address} did not delete an object")
+            for (index, _), is_gone in zip(objects, gone, strict=True)
+            if not is_gone
+        )
 
     async def fence(self, node: Node, session: SessionId) -> None:
         caller = await self._to(node.address)
@@ -94,3 +120,9 @@ class StorageCalls:
                 caller = self._callers[address] = Caller(stream)
                 self._tasks.start_soon(caller.run)
             return DataCaller(caller)
+
+
+def _objects_of(layout: Layout) -> Iterator[_Object]:
+    for stripe_index in range(layout.stripe_width):
+        for replica in range(layout.replica_count):
+            yield layout.target(stripe_index, replica), layout.file_id, stripe_index

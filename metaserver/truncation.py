@@ -10,7 +10,6 @@ from typing import Final
 
 import trio
 
-from fscommon.errors import AuthenticationError, FsError, ProtocolError, TransportError
 from fscommon.layout.layout import unpack_layout
 from fscommon.observe.log import Log
 from fscommon.types import Ino
@@ -18,14 +17,13 @@ from metaserver.committer import Committer
 from metaserver.context import Context
 from metaserver.engine import Engine
 from metaserver.records import Intent, intent_key, unpack_intent
-from metaserver.storage import StorageCalls
+from metaserver.storage import STORAGE_ERRORS, StorageCalls
 from metaserver.times import now
 from metaserver.transaction import Transaction
 
 PARALLEL_MAX: Final = 64
 BACKOFF_S_MIN: Final = 0.05
 BACKOFF_S_MAX: Final = 2.0
-STORAGE_ERRORS: Final = (FsError, TransportError, ProtocolError, AuthenticationError)
 
 
 class Truncation:

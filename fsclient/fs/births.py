@@ -1,13 +1,14 @@
-"""Files that lanes make themselves, in directories that are delegated to this client.
+"""What lanes change themselves, in directories that are delegated to this client.
 
-A directory in which this client makes one file after the other is asked for: its names and
-attributes exclusively, and slots, i.e. inode numbers with layout and capability. From then on
-native lanes answer CREATE in it (native/src/fuse/births.h), and the metaserver is told afterwards:
-one batch is on its way at a time, the next gathers meanwhile, and before anything else is asked of
-the metaserver whatever has gathered goes first (`flush`), so that nothing overtakes a birth. Who
-wants the directory recalls it; it is given back when every birth has been answered (`settle`).
-Files of users and groups that have quotas are made at the metaserver all the same.
-docs/decisions/0013-delegation.md. Touched by the client's trio thread only.
+A directory in which this client makes or removes one file after the other is asked for: its names
+and attributes exclusively, and for making files slots, i.e. inode numbers with layout and
+capability. From then on native lanes answer CREATE and UNLINK in it (native/src/fuse/births.h), and
+the metaserver is told afterwards: one batch is on its way at a time, the next gathers meanwhile,
+and before anything else is asked of the metaserver whatever has gathered goes first (`flush`), so
+that nothing overtakes a change. Who wants the directory recalls it; it is given back when every
+change has been answered (`settle`). Files of users and groups that have quotas are made at the
+metaserver all the same. docs/decisions/0013-delegation.md, 0014-removals.md. Touched by
+the client's trio thread only.
 """
 
 import os
@@ -25,7 +26,7 @@ from fscommon.layout.attributes import (
     LEASE_NAMER,
     LEASE_WRITER,
 )
-from fscommon.wire.births import Birth, Born, CreateBatch, Delegate, Delegated
+from fscommon.wire.births import Birth, ChangeBatch, Changed, Delegate, Delegated, Removal
 from fscommon.wire.codec import decode
 from fscommon.wire.ops import Op
 
@@ -36,15 +37,16 @@ from .ports import Lanes, Metadata
 BATCH_COUNT_MAX = 512
 SLOTS_WANTED = 1024
 SLOTS_LOW = 512
-CREATES_TO_ASK = 2  # in one directory, each within CREATES_WITHIN_S of the last
-CREATES_WITHIN_S = 1.0
+CHANGES_TO_ASK = 2  # in one directory, each within CHANGES_WITHIN_S of the last
+CHANGES_WITHIN_S = 1.0
 RECALLED_REST_S = 30.0  # as long as names of a recalled directory get no time in the kernel
 DIRECTORIES_MAX = 1024
+LOST_NAMED_MAX = 16  # removals that are lost together and logged by name
 FIRST_HANDLE = 1 << 62  # handles from here on are given by lanes
 
 
 class RawBirth(NamedTuple):
-    """One row of births_take()."""
+    """A file that lanes made."""
 
     ino: int
     parent: int
@@ -58,13 +60,23 @@ class RawBirth(NamedTuple):
     open_flags: int
 
 
+class RawRemoval(NamedTuple):
+    """A name that lanes took away. record: attributes of ino as they are since."""
+
+    parent: int
+    name: bytes
+    ino: int
+    time_ns: int
+    record: bytes
+
+
 class Births:
     def __init__(
         self, meta: Metadata, lanes: Lanes, leases: Leases, inodes: Inodes,
         opened: Callable[[int, int], None], changed: Callable[[int], None],
         log: Callable[[str], None],
     ) -> None:  # fmt: skip
-        """opened(fh, ino): lanes opened a file. changed(ino): a directory got a name."""
+        """opened(fh, ino): lanes opened a file. changed(ino): names of a directory changed."""
         self._meta = meta
         self._lanes = lanes
         self._leases = leases
@@ -72,13 +84,15 @@ class Births:
         self._opened = opened
         self._changed = changed
         self._log = log
-        self._delegated: set[int] = set()
-        self._creates: OrderedDict[int, tuple[int, float]] = OrderedDict()  # how many, the last
+        self._delegated: OrderedDict[int, None] = OrderedDict()
+        self._recent: OrderedDict[int, tuple[int, float]] = OrderedDict()  # how many, the last
         self._rest_until: OrderedDict[int, float] = OrderedDict()
-        self._asked: OrderedDict[int, None] = OrderedDict()  # 0: only for slots
+        self._asked: OrderedDict[int, bool] = OrderedDict()  # with slots; 0: for nothing else
         self._asking = trio.Event()
-        self._waiting: list[Birth] = []  # not told to the metaserver yet
-        self._on_way: list[tuple[Birth, ...]] = []
+        self._bears = False  # files are made, not only removed
+        self._emptying_until = 0.0  # one directory after the other loses its names
+        self._waiting: list[Birth | RawRemoval] = []  # not told to the metaserver yet
+        self._on_way: list[ChangeBatch] = []
         self._answered = trio.Event()
         self._is_telling = False
 
@@ -86,25 +100,36 @@ class Births:
 
     def created(self, parent: int) -> None:
         """A file was made in parent through the metaserver."""
+        if parent in self._delegated:
+            self._keep_slots()
+        else:
+            self._count(parent, CHANGES_TO_ASK, slots=True)
+
+    def removed(self, parent: int) -> None:
+        """A name went from parent through the metaserver. In a tree that is being removed each
+        directory is asked for at once."""
+        is_emptying = trio.current_time() < self._emptying_until
+        self._count(parent, 1 if is_emptying else CHANGES_TO_ASK, slots=False)
+
+    def _count(self, parent: int, enough: int, *, slots: bool) -> None:
         now = trio.current_time()
-        count, last = self._creates.pop(parent, (0, 0.0))
-        count = count + 1 if now - last < CREATES_WITHIN_S else 1
-        self._creates[parent] = (count, now)
-        if len(self._creates) > DIRECTORIES_MAX:
-            self._creates.popitem(last=False)
-        if count >= CREATES_TO_ASK and self._may_ask(parent, now):
-            self._ask(parent)
+        count, last = self._recent.pop(parent, (0, 0.0))
+        count = count + 1 if now - last < CHANGES_WITHIN_S else 1
+        self._recent[parent] = (count, now)
+        if len(self._recent) > DIRECTORIES_MAX:
+            self._recent.popitem(last=False)
+        if count >= enough and self._may_ask(parent, now):
+            self._ask(parent, slots=slots)
 
     def _may_ask(self, parent: int, now: float) -> bool:
         return (
             self._leases.holds(parent, LEASE_META | LEASE_ENTRIES)
             and parent not in self._delegated
-            and len(self._delegated) < DIRECTORIES_MAX
             and self._rest_until.get(parent, 0.0) < now
         )
 
-    def _ask(self, parent: int) -> None:
-        self._asked[parent] = None
+    def _ask(self, parent: int, *, slots: bool) -> None:
+        self._asked[parent] = slots or self._asked.get(parent, False)
         self._asking.set()
 
     async def run(self) -> None:
@@ -112,16 +137,17 @@ class Births:
         while True:
             await self._asking.wait()
             while self._asked:
-                parent, _ = self._asked.popitem(last=False)
+                parent, slots = self._asked.popitem(last=False)
                 try:
-                    await self._take(parent)
+                    await self._take(parent, slots=slots)
                 except FsError as error:
                     self._log(f"directory {parent} is not delegated: {error}")
                     self._rest(parent)
             self._asking = trio.Event()
 
-    async def _take(self, parent: int) -> None:
-        count = max(0, SLOTS_WANTED - self._lanes.slots_left())
+    async def _take(self, parent: int, *, slots: bool) -> None:
+        self._bears |= slots
+        count = max(0, SLOTS_WANTED - self._lanes.slots_left()) if slots else 0
         reply = await self._meta.call(Op.DELEGATE, Delegate(parent, count), Delegated)
         self._lanes.births_refuse(reply.uids, reply.gids)
         self._lanes.slots_put([(slot.ino, slot.layout, slot.capability) for slot in reply.slots])
@@ -131,29 +157,51 @@ class Births:
             self._rest(parent)
         elif self._leases.holds(parent, LEASE_NAMER) and self._lanes.entries_delegate(parent):
             self._inodes.see_record(reply.attributes)
-            self._delegated.add(parent)
+            self._delegated[parent] = None
+            self._undelegate_oldest()
+            if not slots:
+                self._emptying_until = trio.current_time() + CHANGES_WITHIN_S
         else:
             self._rest(parent)
+
+    def _undelegate_oldest(self) -> None:
+        """The bound: its lease stays, and what lanes have done in it is told as ever."""
+        if len(self._delegated) > DIRECTORIES_MAX:
+            oldest, _ = self._delegated.popitem(last=False)
+            self._lanes.entries_undelegate(oldest)
+            self.collect()
+
+    def _keep_slots(self) -> None:
+        if self._lanes.slots_left() < SLOTS_LOW and 0 not in self._asked:
+            self._ask(0, slots=True)
 
     def _rest(self, parent: int) -> None:
         self._rest_until[parent] = trio.current_time() + RECALLED_REST_S
         if len(self._rest_until) > DIRECTORIES_MAX:
             self._rest_until.popitem(last=False)
 
-    # ---- births ---------------------------------------------------------------------------------
+    # ---- changes --------------------------------------------------------------------------------
 
     def wait(self) -> None:
-        """A BIRTHS event: lanes made files; they gather while a batch is on its way."""
+        """A BIRTHS event: lanes changed names; they gather while a batch is on its way."""
         self.collect()
         if not self._on_way:
             self._tell()
 
+    def catch_up(self) -> None:
+        """Before what is remembered is believed: note what lanes have changed."""
+        if self._delegated:
+            self.collect()
+
     def collect(self) -> None:
-        """Take from the lanes what they made."""
-        for row in self._lanes.births_take():
-            self._note(RawBirth(*row))
-        if self._delegated and self._lanes.slots_left() < SLOTS_LOW and 0 not in self._asked:
-            self._ask(0)
+        """Take from the lanes what they did."""
+        for births, removals in self._lanes.changes_take():
+            for birth in births:
+                self._note(RawBirth(*birth))
+            for removal in removals:
+                self._note_removal(RawRemoval(*removal))
+        if self._bears and self._delegated:
+            self._keep_slots()
 
     def _note(self, raw: RawBirth) -> None:
         writable = raw.open_flags & os.O_ACCMODE != os.O_RDONLY
@@ -171,8 +219,14 @@ class Births:
             )
         )  # fmt: skip
 
+    def _note_removal(self, raw: RawRemoval) -> None:
+        self._inodes.departed_record(raw.ino, raw.record)
+        self._inodes.changed()  # pages of directories that were fetched before show the name
+        self._changed(raw.parent)
+        self._waiting.append(raw)
+
     def flush(self) -> None:
-        """Tell the metaserver of every birth until now, before whatever is asked of it next."""
+        """Tell the metaserver of every change until now, before whatever is asked of it next."""
         if not self._is_telling and (self._delegated or self._waiting):
             self.collect()
             self._tell()
@@ -181,73 +235,123 @@ class Births:
         self._is_telling = True
         try:
             while self._waiting:
-                batch = tuple(self._waiting[:BATCH_COUNT_MAX])
+                batch = _batch_of(self._waiting[:BATCH_COUNT_MAX])
                 del self._waiting[:BATCH_COUNT_MAX]
                 self._post(batch)
         finally:
             self._is_telling = False
 
-    def _post(self, batch: tuple[Birth, ...]) -> None:
+    def _post(self, batch: ChangeBatch) -> None:
         self._on_way.append(batch)
 
         def deliver(error: FsError | None, body: bytes) -> None:
             self._told(batch, error, body)
 
-        self._meta.post_patiently(Op.CREATE_BATCH, CreateBatch(batch), deliver, urgent=True)
+        self._meta.post_patiently(Op.CHANGE_BATCH, batch, deliver, urgent=True)
 
-    def _told(self, batch: tuple[Birth, ...], error: FsError | None, body: bytes) -> None:
+    def _told(self, batch: ChangeBatch, error: FsError | None, body: bytes) -> None:
         self._on_way.remove(batch)
+        self._lanes.removals_told(len(batch.removals))
         if error is not None:
             self._lost(batch, error)
         else:
-            reply = decode(Born, body)
+            reply = decode(Changed, body)
             self._inodes.see_parents(reply.parents)
-            failed = [(b, status) for b, status in zip(batch, reply.errors, strict=False) if status]
-            for birth, status in failed:
-                self._lost((birth,), FsError(status_of(status)))
+            for birth, status in zip(batch.births, reply.errors, strict=False):
+                if status:
+                    self._lost_birth(birth, FsError(status_of(status)))
+            failed = [
+                (removal, status_of(status))
+                for removal, status in zip(batch.removals, reply.removal_errors, strict=False)
+                if status
+            ]
+            self._lost_removals(failed)
+            self._forget_bytes(batch, {removal.ino for removal, _ in failed})
         answered, self._answered = self._answered, trio.Event()
         answered.set()
         if not self._on_way:
             self.flush()
 
-    def _lost(self, births: tuple[Birth, ...], error: FsError) -> None:
-        for birth in births:
-            self._lanes.inode_lost(birth.ino)
-            name = birth.name.decode(errors="replace")
-            self._log(f"new file '{name}' (inode {birth.ino}) is lost: {error}")
+    def _forget_bytes(self, batch: ChangeBatch, kept: set[int]) -> None:
+        """Nobody needs durable what was written to a file that is gone."""
+        for removal in batch.removals:
+            if removal.ino not in kept and self._inodes.get(removal.ino) is None:
+                self._lanes.inode_lost(removal.ino)
+
+    def _lost(self, batch: ChangeBatch, error: FsError) -> None:
+        for birth in batch.births:
+            self._lost_birth(birth, error)
+        self._lost_removals([(removal, error.status) for removal in batch.removals])
+
+    def _lost_birth(self, birth: Birth, error: FsError) -> None:
+        self._lanes.inode_lost(birth.ino)
+        name = birth.name.decode(errors="replace")
+        self._log(f"new file '{name}' (inode {birth.ino}) is lost: {error}")
+
+    def _lost_removals(self, lost: list[tuple[Removal, Status]]) -> None:
+        """The names are there still: nothing that says otherwise is believed any longer."""
+        for removal, _ in lost:
+            self._inodes.returned(removal.ino)
+            self._lanes.entry_unsure(removal.parent, removal.name)
+            self._lanes.attributes_drop(removal.ino)
+            self._lanes.attributes_drop(removal.parent)
+        for removal, status in lost[:LOST_NAMED_MAX]:
+            name = removal.name.decode(errors="replace")
+            self._log(
+                f"removed file '{name}' (inode {removal.ino}) in directory {removal.parent} is "
+                f"there still: {status.name}"
+            )
+        if len(lost) > LOST_NAMED_MAX:
+            self._log(f"{len(lost) - LOST_NAMED_MAX} more removed files are there still")
 
     # ---- giving directories back ----------------------------------------------------------------
 
     async def settle(self, ino: int) -> None:
-        """Until the metaserver knows every file that was made in this directory."""
+        """Until the metaserver knows every change of names in this directory."""
         if ino in self._delegated or ino in self.parents_on_way():
             self.flush()
             while self._on_way:
                 await self._answered.wait()
 
     async def give_back(self, ino: int) -> None:
-        """The directory's names are held exclusively no longer: lanes make no more files in it."""
+        """The directory's names are held exclusively no longer: lanes change none any more."""
         self._rest(ino)
         if ino in self._delegated:
             self._lanes.entries_undelegate(ino)
             await self.settle(ino)
-            self._delegated.discard(ino)
+            self._delegated.pop(ino, None)
 
     def parents_on_way(self) -> set[int]:
-        """Directories with births that the metaserver has not answered."""
-        births = [*self._waiting, *(birth for batch in self._on_way for birth in batch)]
-        return {birth.parent for birth in births}
+        """Directories with changes that the metaserver has not answered."""
+        parents = {change.parent for change in self._waiting}
+        for batch in self._on_way:
+            parents.update(birth.parent for birth in batch.births)
+            parents.update(removal.parent for removal in batch.removals)
+        return parents
 
     def restarted(self) -> None:
         """Another metaserver: it knows nothing of slots."""
         self._lanes.slots_clear()
-        if self._delegated:
-            self._ask(0)
+        if self._delegated and self._bears:
+            self._ask(0, slots=True)
 
     def lose(self) -> None:
-        """The session was evicted, and the births that were not told with it."""
+        """The session was evicted, and the changes that were not told with it."""
         self.collect()
         self._lanes.slots_clear()
         self._delegated.clear()
-        lost, self._waiting = self._waiting, []
-        self._lost(tuple(lost), FsError(Status.DISCONNECTED, "the session was evicted"))
+        lost, self._waiting = _batch_of(self._waiting), []
+        self._lanes.removals_told(len(lost.removals))
+        self._lost(lost, FsError(Status.DISCONNECTED, "the session was evicted"))
+
+
+def _batch_of(changes: list[Birth | RawRemoval]) -> ChangeBatch:
+    births: list[Birth] = []
+    removals: list[Removal] = []
+    for change in changes:
+        if isinstance(change, Birth):
+            births.append(change)
+        else:
+            parent, name, ino, time_ns, _ = change
+            removals.append(Removal(parent, name, ino, time_ns, len(births)))
+    return ChangeBatch(tuple(births), tuple(removals))

@@ -87,6 +87,7 @@ class Directories:
     async def page(self, fh: int, cookie: int) -> Iterator[Listed]:
         """Entries behind cookie, at least one unless the directory ends there."""
         directory = self._get(fh)
+        self._inodes.catch_up()
         index = _index_behind(directory.entries, cookie) if cookie > COOKIE_PARENT else None
         if index is None or directory.is_poor(index):
             await self._fetch(directory, cookie)

@@ -26,7 +26,7 @@ from fscommon.layout.attributes import (
     Attributes,
     unpack_attributes,
 )
-from fscommon.wire.births import CreateBatch
+from fscommon.wire.births import ChangeBatch
 from fscommon.wire.codec import decode
 from fscommon.wire.messages import (
     BODIES,
@@ -172,8 +172,8 @@ class Files:
         """A request succeeded that nobody waits for any more (the leases that came along were not
         noted). What was opened is closed again; what was changed is believed no longer: an answer
         from before the change may have come after it was given up."""
-        if op is Op.CREATE_BATCH:  # body is the request: replayed, it opened its files once more
-            for birth in decode(CreateBatch, body).births:
+        if op is Op.CHANGE_BATCH:  # body is the request: replayed, it opened its files once more
+            for birth in decode(ChangeBatch, body).births:
                 self._inodes.hold(birth.ino)
                 self._inodes.release(birth.ino)
             return

@@ -40,16 +40,17 @@ class FileSystem:
         self.complete = CompleteDirectories(
             lanes, leases, trio.current_time, lambda: meta.sole_until, believe_names_s
         )
+        self.files = Files(meta, lanes, leases, self.inodes, self.complete, self.next_handle, log)
+        self.births = self.files.births
+        self.inodes.catch_up = self.births.catch_up
         self.namespace = Namespace(
-            meta, lanes, leases, self.inodes, self.complete, believe_names_s
+            meta, lanes, leases, self.inodes, self.complete, believe_names_s, self.births.removed
         )
         self.directories = Directories(meta, self.namespace, self.inodes)
-        self.files = Files(meta, lanes, leases, self.inodes, self.complete, self.next_handle, log)
         self.drains = self.files.drains
         self.extents = Extents(self.namespace, self.files)
         self.locks = Locks(meta, lanes, leases, self.files, self.inodes, log)
         self.closer = Closer(meta, leases, self.inodes)
-        self.births = self.files.births
         caches = Caches(
             self.files.settle, self._tell, self.births.give_back, self.inodes.lost_lease
         )

@@ -9,6 +9,7 @@ that lost their last name while the kernel knows them. Both are bounded and drop
 Pure; touched by the client's trio thread only.
 """
 
+import stat
 import struct
 from collections import OrderedDict
 from collections.abc import Callable
@@ -33,6 +34,8 @@ DEPARTED_MAX = 1 << 14
 _INO = struct.Struct("<Q")  # of an attribute record
 _XATTRS = struct.Struct("<Q20xI")  # change version and number of extended attributes
 _XATTRS_AT = 88
+_MODE = struct.Struct("<I")
+_MODE_AT = 56
 _SET_ID_BITS = 0o6000
 _SET_GID_AND_GROUP_EXECUTE = 0o2010
 
@@ -65,9 +68,11 @@ class Inodes:
         self.bare = BareInodes(leases, clock, bare_s)
         self._open: dict[int, OpenInode] = {}
         self._page_versions: OrderedDict[int, int] = OrderedDict()
-        self._departed: OrderedDict[int, Attributes] = OrderedDict()
+        self._departed: OrderedDict[int, bytes] = OrderedDict()  # attribute records
         self.closed: set[int] = set()  # not told to the metaserver yet
         self.change_count = 0  # local changes of the namespace and of attributes
+        # Notes what lanes have changed and have not told yet (fsclient.fs.births).
+        self.catch_up: Callable[[], None] = lambda: None
 
     # ---- open inodes --------------------------------------------------------------------------
 
@@ -117,10 +122,19 @@ class Inodes:
         known = inode.attributes
         if known is None or attributes.change_version >= known.change_version:
             inode.attributes = known = attributes
+        if attributes.ino in self._departed:
+            known = self._without_names(known)
         for written in inode.taken.values():
             known = merge_written(known, written)
         current = self._lanes.inode_written(attributes.ino) if inode.is_writable else None
         return merge_written(known, current) if current else known
+
+    def _without_names(self, known: Attributes) -> Attributes:
+        """Attributes that may be from before the last name went."""
+        gone = self.find_departed(known.ino)
+        if gone is None or gone.change_version <= known.change_version:
+            return known
+        return replace(known, nlink=gone.nlink, ctime_ns=max(known.ctime_ns, gone.ctime_ns))
 
     def see_record(self, record: bytes) -> Attributes:
         """see(), for a record as it came; native answers the kernel's next questions from it."""
@@ -216,12 +230,23 @@ class Inodes:
 
     def departed(self, attributes: Attributes) -> None:
         """ino lost its last name; the metaserver may forget it when nobody holds it open."""
-        self._departed[attributes.ino] = attributes
+        self.departed_record(attributes.ino, attributes.pack())
+
+    def departed_record(self, ino: int, record: bytes) -> None:
+        self._departed[ino] = record
         if len(self._departed) > DEPARTED_MAX:
-            self._departed.popitem(last=False)
+            self._dispose(*self._departed.popitem(last=False))
 
     def find_departed(self, ino: int) -> Attributes | None:
-        return self._departed.get(ino)
+        record = self._departed.get(ino)
+        return None if record is None else unpack_attributes(record)
+
+    def _dispose(self, ino: int, record: bytes) -> None:
+        """Nobody will ask for it again: nothing is to be kept about it."""
+        if ino not in self._open:
+            self._leases.table.forget(ino)
+        if stat.S_ISDIR(_MODE.unpack_from(record, _MODE_AT)[0]):
+            self._lanes.entries_drop(ino)
 
     def returned(self, ino: int) -> None:
         """ino has a name again."""
@@ -230,8 +255,10 @@ class Inodes:
     def forget(self, ino: int) -> None:
         """The kernel dropped the inode and with it its pages."""
         self._page_versions.pop(ino, None)
-        self._departed.pop(ino, None)
         self.bare.forget(ino)
+        gone = self._departed.pop(ino, None)
+        if gone is not None:
+            self._dispose(ino, gone)
 
 
 def merge_written(attributes: Attributes, written: Written) -> Attributes:

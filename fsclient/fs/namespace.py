@@ -5,6 +5,7 @@ what must be coherent with inodes open here. The kernel checks permissions and c
 Opens are in fsclient.fs.files, directory listings in fsclient.fs.directories.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fscommon.errors import FsError, Status
@@ -63,15 +64,17 @@ class Found:
 class Namespace:
     def __init__(
         self, meta: Metadata, lanes: Lanes, leases: Leases, inodes: Inodes,
-        complete: CompleteDirectories, believe_names_s: float,
+        complete: CompleteDirectories, believe_names_s: float, removed: Callable[[int], None],
     ) -> None:  # fmt: skip
-        """believe_names_s: how long a name is believed where there are no leases."""
+        """believe_names_s: how long a name is believed where there are no leases. removed(ino): a
+        name of a file went from that directory."""
         self._meta = meta
         self._lanes = lanes
         self._leases = leases
         self._inodes = inodes
         self._complete = complete
         self._believe_names_s = believe_names_s
+        self._removed = removed
 
     # ---- finding ------------------------------------------------------------------------------
 
@@ -91,6 +94,7 @@ class Namespace:
             return Found(None, entry_s)
         self._inodes.see_parents(reply.parents)
         attributes = self._see(reply)
+        self._inodes.catch_up()
         if state != self._complete.state(parent):
             return Found(attributes, 0.0)
         return Found(attributes, self.entry_s(parent, name, attributes.ino))
@@ -100,11 +104,13 @@ class Namespace:
         return self._leases.entry_s(parent, name, ino, self._believe_names_s)
 
     def _absent_s(self, parent: int, name: bytes, state: int) -> float:
+        self._inodes.catch_up()
         if state != self._complete.state(parent):
             return 0.0
         return self._leases.entry_s(parent, name, 0, 0.0)
 
     async def getattr(self, ino: int) -> Attributes:
+        self._inodes.catch_up()
         known = self._inodes.known(ino)
         if known is not None:
             return known
@@ -158,6 +164,7 @@ class Namespace:
     async def unlink(self, parent: int, name: bytes) -> None:
         _check_name(name)
         await self._remove(Op.UNLINK, Unlink(parent, name), parent, name)
+        self._removed(parent)
 
     async def rmdir(self, parent: int, name: bytes) -> None:
         _check_name(name)

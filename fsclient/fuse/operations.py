@@ -174,6 +174,7 @@ class Operations(pyfuse3.Operations):
         return self._entry(found.attributes, found.entry_s)
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
+        self._fs.inodes.catch_up()
         for kernel_ino, _count in inode_list:
             self._fs.inodes.forget(self._ino(kernel_ino))
 

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from fscommon.layout.attributes import (
     ATTRIBUTES_SIZE,
+    LEASE_ALL,
     LEASE_DATA,
     LEASE_DATA_EXCLUSIVE,
     LEASE_ENTRIES,
@@ -105,7 +106,7 @@ class Leases:
             self._note_taken(message)
 
     def _grant(self, records: bytes, start: int, request_id: int) -> None:
-        (flags,) = _FLAGS.unpack_from(records, start + _FLAGS_AT)
+        flags = _FLAGS.unpack_from(records, start + _FLAGS_AT)[0] & LEASE_ALL
         if flags:
             (ino,) = _INO.unpack_from(records, start)
             new = self.table.granted(ino, flags, request_id)

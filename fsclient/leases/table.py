@@ -87,6 +87,11 @@ class LeaseTable:
             self._held.pop(ino, None)
         return held & flags
 
+    def forget(self, ino: int) -> None:
+        """The inode is no more, or nobody here will use it again. To hold less than the metaserver
+        counts is always right."""
+        self._held.pop(ino, None)
+
     def renewed(self, sent_at: float, lease_s: float) -> None:
         self.until = max(self.until, sent_at + lease_s)
 

@@ -100,7 +100,7 @@ class SessionCore:
         self._window: OrderedDict[int, Pending] = OrderedDict()
         self._resend: deque[Pending] = deque()  # of the window, unsent on this connection
         self._batches_again: deque[Pending] = deque()  # refused for now, oldest first
-        self._batches_out: set[int] = set()  # CREATE_BATCHes sent on this connection, unanswered
+        self._batches_out: set[int] = set()  # CHANGE_BATCHes sent on this connection, unanswered
         self._is_served = False  # this connection has had an answer that was no "not now"
         self._replay_queue: deque[Mutation] = deque()
         self._replaying: dict[int, Mutation] = {}
@@ -342,7 +342,7 @@ class SessionCore:
         mutation.txn = header.offset
         if mutation.op in OPENING:
             self._hooks.orphaned(mutation.op, mutation.reply)  # it opened the file once more
-        elif mutation.op is Op.CREATE_BATCH:
+        elif mutation.op is Op.CHANGE_BATCH:
             self._hooks.orphaned(mutation.op, mutation.body)  # so did this, as its request says
         self._durable_is(header.file_id)
         if not self._replaying or self._replay_queue:
@@ -397,8 +397,8 @@ class SessionCore:
             self._send_first(again.popleft(), now)
 
     def _is_held_back(self) -> bool:
-        """Births were refused for now, or may be, as other clients are still coming back: whatever
-        else there is may speak of these files, and must not overtake them."""
+        """Births and removals were refused for now, or may be, as other clients are still coming
+        back: whatever else there is may speak of these names, and must not overtake them."""
         return bool(self._batches_again or (self._batches_out and not self._is_served))
 
     def _pump_renewals(self, now: float) -> None:
@@ -417,7 +417,7 @@ class SessionCore:
 
     def _put(self, pending: Pending, now: float) -> None:
         pending.sent_at = now
-        if pending.op is Op.CREATE_BATCH:
+        if pending.op is Op.CHANGE_BATCH:
             self._batches_out.add(pending.request_id)
         self._output.append(
             encode_frame(
@@ -477,7 +477,7 @@ class SessionCore:
                     txn=header.offset, incarnation=self.incarnation,
                 )
             )  # fmt: skip
-        if pending.abandoned and pending.op is not Op.CREATE_BATCH:
+        if pending.abandoned and pending.op is not Op.CHANGE_BATCH:
             self._hooks.orphaned(pending.op, body)
         pending.finish(None, body)
 
@@ -488,7 +488,7 @@ class SessionCore:
         delay_s = min(RETRY_DELAY_S_MIN * 2**pending.attempt_count, RETRY_DELAY_S_MAX)
         pending.attempt_count += 1
         pending.not_before = now + delay_s
-        if pending.op is not Op.CREATE_BATCH:
+        if pending.op is not Op.CHANGE_BATCH:
             self._delayed.append(pending)
         elif pending.attempt_count > 1:  # it went alone, before the others
             self._batches_again.appendleft(pending)

@@ -24,6 +24,9 @@ LEASE_DATA_EXCLUSIVE: Final = 32
 LEASE_SHARED_ALL: Final = 7
 LEASE_EXCLUSIVE_ALL: Final = 56
 LEASE_EXCLUSIVE_SHIFT: Final = 3  # from a shared bit to its exclusive one
+LEASE_ALL: Final = LEASE_SHARED_ALL | LEASE_EXCLUSIVE_ALL
+# No lease, but said beside them: another session has the inode open.
+OPEN_ELSEWHERE: Final = 64
 # Inode flags: those of FS_IOC_GETFLAGS that are kept, and LINKABLE: an O_TMPFILE that LINK may
 # still give a name.
 INODE_IMMUTABLE: Final = 0x10

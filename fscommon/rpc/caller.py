@@ -6,9 +6,9 @@ TransportError: a Caller does not reconnect, its owner does. Used between server
 a mounted client's session, with replay, is fsclient.meta.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 import trio
 
@@ -24,15 +24,32 @@ from fscommon.wire.frame import Frame, encode_frame
 from fscommon.wire.messages import BODIES, Failure
 from fscommon.wire.ops import Op
 
+EXCHANGES_MAX: Final = 256  # frames of one exchange_all()
+
+
+class _Countdown:
+    """Set as often as it says, it is done."""
+
+    __slots__ = ("_left", "done")
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+        self.done = trio.Event()
+
+    def set(self) -> None:
+        self._left -= 1
+        if self._left <= 0:
+            self.done.set()
+
 
 class _Waiting:
     """One request without a reply."""
 
     __slots__ = ("arrived", "frame", "op")
 
-    def __init__(self, op: Op) -> None:
+    def __init__(self, op: Op, arrived: trio.Event | _Countdown) -> None:
         self.op = op
-        self.arrived = trio.Event()
+        self.arrived = arrived
         self.frame: Frame | None = None
 
 
@@ -80,19 +97,47 @@ class Caller:
             if self._ended is not None:
                 raise TransportError(self._ended)
             self._last_request_id = request_id = self._last_request_id + 1
-            waiting = self._waiting[request_id] = _Waiting(op)
+            arrived = trio.Event()
+            waiting = self._waiting[request_id] = _Waiting(op, arrived)
             try:
                 with trio.fail_after(timeout_s):
                     await self._stream.send(
                         encode_frame(op, request_id=request_id, body=body, **fields)
                     )
-                    await waiting.arrived.wait()
+                    await arrived.wait()
             except trio.TooSlowError:
                 message = f"{self.peer_address} did not answer {op.name} within {timeout_s:g} s"
                 raise TransportError(message) from None
             finally:
                 del self._waiting[request_id]
         return self._answer(waiting)
+
+    async def exchange_all(
+        self, op: Op, frames: Sequence[Mapping[str, int]], *, timeout_s: float
+    ) -> list[Status | None]:
+        """Send frames with these header fields in one go, at most EXCHANGES_MAX; the status of each
+        answer, None where none came in time. Raises TransportError when nothing was sent."""
+        assert 0 < len(frames) <= EXCHANGES_MAX
+        async with self._free:
+            if self._ended is not None:
+                raise TransportError(self._ended)
+            countdown = _Countdown(len(frames))
+            waiting: dict[int, _Waiting] = {}
+            octets = []
+            for fields in frames:
+                self._last_request_id += 1
+                waiting[self._last_request_id] = _Waiting(op, countdown)
+                request_id = self._last_request_id
+                octets.append(encode_frame(op, request_id=request_id, body=b"", **fields))
+            self._waiting.update(waiting)
+            try:
+                with trio.move_on_after(timeout_s):
+                    await self._stream.send(b"".join(octets))
+                    await countdown.done.wait()
+            finally:
+                for request_id in waiting:
+                    del self._waiting[request_id]
+        return [_status(one.frame) if one.frame else None for one in waiting.values()]
 
     async def aclose(self) -> None:
         self._end(f"connection to {self.peer_address} was closed here")
@@ -113,7 +158,7 @@ class Caller:
         waiting = self._waiting.get(header.request_id)
         if waiting is None:
             return  # the caller gave up on it
-        if header.op != waiting.op:
+        if header.op != waiting.op or waiting.frame is not None:
             raise ProtocolError(f"op {header.op} answers {waiting.op.name}")
         waiting.frame = frame
         waiting.arrived.set()
@@ -125,12 +170,17 @@ class Caller:
             waiting.arrived.set()
 
 
-def _failure(frame: Frame) -> FsError:
-    """The error that a reply carries. An unknown status is a breach of the protocol."""
+def _status(frame: Frame) -> Status:
+    """An unknown status is a breach of the protocol."""
     try:
-        status = Status(frame.header.status)
+        return Status(frame.header.status)
     except ValueError:
         raise ProtocolError(f"unknown status {frame.header.status}") from None
+
+
+def _failure(frame: Frame) -> FsError:
+    """The error that a reply carries."""
+    status = _status(frame)
     return FsError(status, decode(Failure, frame.body).message if frame.body else "")
 
 

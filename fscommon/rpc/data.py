@@ -5,11 +5,12 @@ must be "server". File bytes never pass here: READ, WRITE and SYNC are native's.
 """
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fscommon.errors import ProtocolError
-from fscommon.rpc.caller import Caller
+from fscommon.errors import ProtocolError, Status
+from fscommon.rpc.caller import EXCHANGES_MAX, Caller
 from fscommon.wire.ops import Op
 
 _STAT: Final = struct.Struct("<QQII")
@@ -23,7 +24,7 @@ class ObjectStat:
 
 
 class DataCaller:
-    """All four are safe to repeat; each has returned only when its effect is durable."""
+    """All are safe to repeat; each has returned only when its effect is durable."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
@@ -46,6 +47,20 @@ class DataCaller:
             Op.DELETE, timeout_s=timeout_s, target=target, file_id=file_id,
             stripe_index=stripe_index,
         )  # fmt: skip
+
+    async def delete_all(
+        self, objects: Sequence[tuple[int, int, int]], *, timeout_s: float
+    ) -> list[bool]:
+        """Remove these objects (target, file id, stripe index); which of them are gone."""
+        gone: list[bool] = []
+        for start in range(0, len(objects), EXCHANGES_MAX):
+            frames = [
+                {"target": target, "file_id": file_id, "stripe_index": stripe_index}
+                for target, file_id, stripe_index in objects[start : start + EXCHANGES_MAX]
+            ]
+            answers = await self._caller.exchange_all(Op.DELETE, frames, timeout_s=timeout_s)
+            gone += [status == Status.OK for status in answers]
+        return gone
 
     async def stat(
         self, target: int, file_id: int, stripe_index: int, *, timeout_s: float

@@ -1,7 +1,8 @@
-"""Bodies of DELEGATE and CREATE_BATCH (docs/decisions/0013-delegation.md).
+"""Bodies of DELEGATE and CHANGE_BATCH (docs/decisions/0013-delegation.md,
+0014-removals.md).
 
 A client that holds the names of a directory exclusively makes files in it by itself, of slots that
-it was given beforehand. It tells of them afterwards, in order, in batches.
+it was given beforehand, and takes names away. It tells of both afterwards, in order, in batches.
 """
 
 from dataclasses import dataclass
@@ -54,13 +55,29 @@ class Birth:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateBatch:
-    births: tuple[Birth, ...]
+class Removal:
+    """A name that the client took away from what is no directory. ino: what it was. time_ns: since
+    1970. after: how many births of the same batch came before it."""
+
+    parent: int
+    name: bytes
+    ino: int
+    time_ns: int
+    after: int
 
 
 @dataclass(frozen=True, slots=True)
-class Born:
-    """errors: status of each birth, empty when all went well."""
+class ChangeBatch:
+    """Births and removals, each in order; `after` says how they mix."""
+
+    births: tuple[Birth, ...]
+    removals: tuple[Removal, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Status of each birth and of each removal, empty when all of them went well."""
 
     errors: tuple[int, ...]
+    removal_errors: tuple[int, ...] = ()
     parents: bytes = b""

@@ -24,7 +24,7 @@ from fscommon.wire.admin import (
     TreeSum,
     TreeSummed,
 )
-from fscommon.wire.births import Born, CreateBatch, Delegate, Delegated
+from fscommon.wire.births import ChangeBatch, Changed, Delegate, Delegated
 from fscommon.wire.leases import LeaseQuery, LeaseReport, LeaseReturn, LeaseTake, Recall, RecallItem
 from fscommon.wire.locks import (
     LockCancel,
@@ -575,7 +575,7 @@ BODIES: dict[Op, tuple[type, type]] = {
     Op.REPLAY_DONE: (Empty, Empty),
     Op.CLUSTER_MAP: (Empty, ClusterMap),
     Op.DELEGATE: (Delegate, Delegated),
-    Op.CREATE_BATCH: (CreateBatch, Born),
+    Op.CHANGE_BATCH: (ChangeBatch, Changed),
     Op.LEASE_TAKE: (LeaseTake, Entry),
     Op.LEASE_RETURN: (LeaseReturn, Empty),
     Op.RECALL: (Recall, Empty),

@@ -52,7 +52,7 @@ class Op(IntEnum):
     BARRIER = 85
     TMPFILE = 86
     DELEGATE = 87
-    CREATE_BATCH = 88
+    CHANGE_BATCH = 88
     LOCK_GET = 90
     LOCK_SET = 91
     LOCK_EVENTS = 92
@@ -131,7 +131,7 @@ SPECS: dict[Op, Spec] = {
     Op.STATFS: _SAFE,
     Op.BARRIER: _SAFE,
     Op.DELEGATE: _SAFE,
-    Op.CREATE_BATCH: _MUTATION,
+    Op.CHANGE_BATCH: _MUTATION,
     Op.TMPFILE: _MUTATION,
     Op.LOCK_GET: _SAFE,
     Op.LOCK_SET: _SAFE,

@@ -23,7 +23,7 @@ from fscommon.layout.attributes import (
     unpack_attributes,
 )
 from fscommon.types import Ino
-from fscommon.wire.births import CreateBatch, Delegate
+from fscommon.wire.births import ChangeBatch, Delegate
 from fscommon.wire.leases import LeaseTake
 from fscommon.wire.messages import (
     SET_SIZE,
@@ -127,8 +127,18 @@ def _delegate(tx: Transaction, request: Delegate) -> Footprint:
     return [Need(Ino(request.ino), _CHANGED_NAMES)] if request.ino else []
 
 
-def _create_batch(tx: Transaction, request: CreateBatch) -> Footprint:
-    return [Need(Ino(ino), _CHANGED_NAMES) for ino in {birth.parent for birth in request.births}]
+def _change_batch(tx: Transaction, request: ChangeBatch) -> Footprint:
+    """Of the directories alone: a batch waits for nobody, as all else of its client comes behind it
+    (docs/decisions/0014-removals.md)."""
+    parents = {birth.parent for birth in request.births}
+    parents.update(removal.parent for removal in request.removals)
+    return [Need(Ino(ino), _CHANGED_NAMES) for ino in parents]
+
+
+def told_afterwards(request: Any) -> Footprint:
+    """Changes that are not waited for: whoever holds a lease that they void is told afterwards."""
+    removals = request.removals if isinstance(request, ChangeBatch) else ()
+    return [Need(Ino(removal.ino), LEASE_META_EXCLUSIVE) for removal in removals]
 
 
 def _quota_tell(tx: Transaction, request: QuotaTell) -> Footprint:
@@ -183,7 +193,7 @@ FOOTPRINTS: Final[dict[Op, Callable[[Transaction, Any], Footprint]]] = {
     Op.LOCK_EVENTS: _nothing,
     Op.LOCK_CANCEL: _nothing,
     Op.DELEGATE: _delegate,
-    Op.CREATE_BATCH: _create_batch,
+    Op.CHANGE_BATCH: _change_batch,
     Op.LEASE_TAKE: _take,
     Op.QUOTA_TELL: _quota_tell,  # of no session
 }

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.attributes import ATTRIBUTES_SIZE, LEASE_ENTRIES
+from fscommon.layout.attributes import ATTRIBUTES_SIZE, LEASE_ENTRIES, OPEN_ELSEWHERE
 from fscommon.types import Ino, SessionId
 from fscommon.wire.codec import encode
 from fscommon.wire.frame import Frame, encode_frame
@@ -22,7 +22,7 @@ from fscommon.wire.leases import Recall
 from fscommon.wire.messages import Failure
 from fscommon.wire.ops import Op
 from metaserver.connection import Connection
-from metaserver.leases.footprints import FOOTPRINTS, uncovered
+from metaserver.leases.footprints import FOOTPRINTS, told_afterwards, uncovered
 from metaserver.leases.grants import (
     NAMES,
     SHOWS_PARENT,
@@ -32,6 +32,7 @@ from metaserver.leases.grants import (
 )
 from metaserver.leases.table import Claim, Leases, Need
 from metaserver.records import inode_key, number_of
+from metaserver.sessions import Sessions
 from metaserver.transaction import Transaction
 
 ITEMS_MAX: Final = 1024  # of one RECALL
@@ -51,8 +52,9 @@ class Asking:
 
 
 class LeaseGate:
-    def __init__(self, leases: Leases) -> None:
+    def __init__(self, leases: Leases, sessions: Sessions) -> None:
         self.leases = leases
+        self._sessions = sessions
         self._duration_ns = int(leases.duration_s * 1_000_000_000)
         self._waiting: dict[Claim, tuple[Connection, Frame]] = {}
         self._connections: dict[SessionId, Connection] = {}
@@ -102,7 +104,10 @@ class LeaseGate:
             self.leases.born(tx.session, ino, flags, asking.request_id, asking.now_s)
 
         def grant(ino: Ino, wanted: int) -> int:
-            return self._grant(tx, asking, ino, wanted)
+            held = self._grant(tx, asking, ino, wanted)
+            if held and self._sessions.is_open_elsewhere(tx.session, ino):
+                held |= OPEN_ELSEWHERE
+            return held
 
         parents = getattr(reply, "parents", b"")
         records = records_granted(asking.op, asking.request, reply, parents)
@@ -138,7 +143,8 @@ class LeaseGate:
 
     def audit(self, tx: Transaction, asking: Asking) -> None:
         """Raises AssertionError when the op wrote what its footprint does not announce."""
-        missing = uncovered(asking.needs, [key for key in tx.writes if not _is_new(tx, key)])
+        needs = asking.needs + told_afterwards(asking.request)
+        missing = uncovered(needs, [key for key in tx.writes if not _is_new(tx, key)])
         assert not missing, f"{asking.op.name} {asking.request} changed {missing} unannounced"
 
     # ---- connections -----------------------------------------------------------------------

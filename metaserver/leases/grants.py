@@ -108,7 +108,7 @@ def records_granted(op: Op, request: Any, reply: Any, parents: bytes) -> Iterato
 
 def leases_born(op: Op, request: Any, reply: Any) -> Iterator[tuple[Ino, int]]:
     """What a client holds on the files that it made by itself."""
-    if op is not Op.CREATE_BATCH:
+    if op is not Op.CHANGE_BATCH:
         return
     errors = reply.errors or (0,) * len(request.births)
     for birth, error in zip(request.births, errors, strict=True):

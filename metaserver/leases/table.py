@@ -355,6 +355,23 @@ class Leases:
             holder = self._holders[held.session]
             self._give_up(held.session, holder, ino, LEASE_SHARED_ALL, now_s)
 
+    def dismiss(self, session: SessionId, ino: Ino, now_s: float) -> bool:
+        """The session changed the inode without asking those who hold its attributes: they are to
+        give them up, and nobody waits for it. True when others hold leases on it."""
+        others = self._others(session, ino) if self._is_contested(session, ino) else ()
+        need = Need(ino, LEASE_META_EXCLUSIVE)
+        for held in others:
+            give_up = _to_give_up(need.flags, held.flags)
+            if give_up > 0:
+                self._recall(need, held, give_up, now_s)
+        return bool(others)
+
+    def is_recalled(self, ino: Ino) -> bool:
+        """A session that holds leases on the inode has not answered a recall yet."""
+        return any(
+            ino in self._holders[held.session].recalled for held in self._inodes.get(ino, ())
+        )
+
     def expire(self, now_s: float) -> list[SessionId]:
         """End recalls of leases that have run out, and ghosts. Returns the sessions that must be
         evicted, because they did not give up an exclusive lease in time."""

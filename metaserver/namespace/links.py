@@ -26,6 +26,20 @@ def drop_name(tx: Transaction, inode: Inode, context: Context) -> bytes:
     return left.attributes.pack()
 
 
+def drop_name_unasked(tx: Transaction, inode: Inode, time_ns: int, context: Context) -> None:
+    """One name less of what is no directory, since then; sessions that hold leases on the inode
+    were not asked, but are told now. Until they have answered it is kept, as if it were open: they
+    may say that it is."""
+    links = inode.attributes.nlink - 1
+    is_held = context.services.leases.dismiss(context.session, inode.ino, context.now_s)
+    if links:
+        save(tx, inode.changed(time_ns, nlink=links))
+    elif is_held or _may_be_open(inode.ino, context):
+        _orphan(tx, inode.changed(time_ns, nlink=0), context)
+    else:
+        remove_inode(tx, inode, context)
+
+
 def remove_inode(tx: Transaction, inode: Inode, context: Context) -> None:
     """Delete the record, its xattrs, and queue its objects."""
     tx.delete(inode_key(inode.ino))

@@ -18,7 +18,7 @@ from metaserver.ops.close import close
 from metaserver.ops.cluster import cluster_map, heartbeat, register
 from metaserver.ops.commit import commit
 from metaserver.ops.create import create
-from metaserver.ops.delegate import create_batch, delegate
+from metaserver.ops.delegate import change_batch, delegate
 from metaserver.ops.getattr import getattr_
 from metaserver.ops.leases import lease_return, lease_take, leases
 from metaserver.ops.link import link
@@ -92,7 +92,7 @@ HANDLERS: Final[dict[Op, Handler]] = {
     Op.STATFS: Handler(statfs),
     Op.BARRIER: Handler(barrier),
     Op.DELEGATE: Handler(delegate),
-    Op.CREATE_BATCH: Handler(create_batch),
+    Op.CHANGE_BATCH: Handler(change_batch),
     Op.TMPFILE: Handler(tmpfile),
     Op.LOCK_GET: Handler(lock_get),
     Op.LOCK_SET: Handler(lock_set),

@@ -1,9 +1,9 @@
-"""DELEGATE and CREATE_BATCH: files that a client makes by itself.
+"""DELEGATE and CHANGE_BATCH: files that a client makes, and names that it takes away, by itself.
 
 DELEGATE gives slots; that it also takes the directory's leases is its footprint and its grant
-(metaserver.leases). CREATE_BATCH tells what became of slots; a birth that is wrong fails alone.
-Where quotas could refuse a file clients make none: in trees that have limits, of owners that do.
-docs/decisions/0013-delegation.md has the whole.
+(metaserver.leases). CHANGE_BATCH tells what became of slots, and which names are gone; a change
+that is wrong fails alone. Where quotas could refuse a file clients make none: in trees that have
+limits, of owners that do. docs/decisions/0013-delegation.md and 0014-removals.md have the whole.
 """
 
 from collections import Counter
@@ -13,18 +13,36 @@ from fscommon.errors import FsError, ProtocolError, Status
 from fscommon.layout.attributes import Attributes
 from fscommon.layout.layout import unpack_layout
 from fscommon.types import FileId, Ino
-from fscommon.wire.births import Birth, Born, CreateBatch, Delegate, Delegated, Slot
+from fscommon.wire.births import (
+    Birth,
+    ChangeBatch,
+    Changed,
+    Delegate,
+    Delegated,
+    Removal,
+    Slot,
+)
 from metaserver.context import Context
 from metaserver.namespace.birth import default_layout
-from metaserver.namespace.entries import new_key, put_dentry
-from metaserver.namespace.inode import Inode, find, load_directory, save, touch_directory
-from metaserver.namespace.protection import check_may_add
+from metaserver.namespace.entries import get_dentry, new_key, put_dentry
+from metaserver.namespace.inode import (
+    Inode,
+    find,
+    load,
+    load_directory,
+    save,
+    touch_directory,
+)
+from metaserver.namespace.links import drop_name_unasked
+from metaserver.namespace.protection import check_may_add, check_may_remove
 from metaserver.quota.charges import Owner, charge_born, is_limited, limited_owners
 from metaserver.records import writer_key
 from metaserver.transaction import Transaction
 
-BIRTHS_MAX = 1024  # in one batch
+CHANGES_MAX = 1024  # in one batch
 SLOTS_MAX = 4096  # of one session, not used yet
+_NUMBER_END = 1 << 64
+_TIME_END = 1 << 63
 _S_IFREG = 0o100000
 _PERMISSIONS = 0o7777
 
@@ -54,36 +72,95 @@ def _slot(context: Context) -> Slot:
     return Slot(ino, layout, capability)
 
 
-def create_batch(tx: Transaction, request: CreateBatch, context: Context) -> Born:
-    if len(request.births) > BIRTHS_MAX:
-        raise FsError(Status.BAD_REQUEST, f"more than {BIRTHS_MAX} births in one batch")
-    errors = [0] * len(request.births)
-    parents: dict[int, Inode] = {}
-    times: dict[int, list[int]] = {}  # of the names that came
-    owners: Counter[Owner] = Counter()
-    for index, birth in enumerate(request.births):
+def change_batch(tx: Transaction, request: ChangeBatch, context: Context) -> Changed:
+    if len(request.births) + len(request.removals) > CHANGES_MAX:
+        raise FsError(Status.BAD_REQUEST, f"more than {CHANGES_MAX} changes in one batch")
+    for removal in request.removals:
+        _check_numbers(removal)
+    work = _Batch(tx, context)
+    done = 0
+    removal_errors = []
+    for removal in request.removals:
+        if not done <= removal.after <= len(request.births):
+            raise FsError(Status.BAD_REQUEST, "removals are in order")
+        for birth in request.births[done : removal.after]:
+            work.bear(birth)
+        done = removal.after
+        removal_errors.append(work.remove(removal))
+    for birth in request.births[done:]:
+        work.bear(birth)
+    work.touch()
+    errors = tuple(work.birth_errors)
+    return Changed(
+        errors if any(errors) else (), tuple(removal_errors) if any(removal_errors) else ()
+    )
+
+
+class _Batch:
+    """One batch at work; directories change once, at the end."""
+
+    def __init__(self, tx: Transaction, context: Context) -> None:
+        self._tx = tx
+        self._context = context
+        self._directories: dict[int, Inode] = {}
+        self._times: dict[int, list[int]] = {}  # of the names that came and went
+        self._owners: Counter[Owner] = Counter()  # of the births
+        self.birth_errors: list[int] = []
+
+    def bear(self, birth: Birth) -> None:
         try:
-            if birth.parent not in parents:
-                parents[birth.parent] = _directory(tx, birth.parent)
-            tree = parents[birth.parent].attributes.tree
-            _bear(tx, birth, tree, context)
+            directory = self._directory(birth.parent)
+            check_may_add(directory)
+            tree = directory.attributes.tree
+            _bear(self._tx, birth, tree, self._context)
         except FsError as error:
-            errors[index] = int(error.status)
+            self.birth_errors.append(int(error.status))
         else:
-            times.setdefault(birth.parent, []).append(birth.time_ns)
-            owners[birth.uid, birth.gid, tree] += 1
-    for parent, came in times.items():
-        touch_directory(tx, parents[parent], max(came), names=len(came))
-    for owner, count in owners.items():
-        charge_born(context, owner, count)
-    return Born(tuple(errors) if any(errors) else ())
+            self.birth_errors.append(0)
+            self._times.setdefault(birth.parent, []).append(birth.time_ns)
+            self._owners[birth.uid, birth.gid, tree] += 1
+
+    def remove(self, removal: Removal) -> int:
+        """0 or the status of the error."""
+        try:
+            _remove(self._tx, removal, self._directory(removal.parent), self._context)
+        except FsError as error:
+            return int(error.status)
+        self._times.setdefault(removal.parent, []).append(removal.time_ns)
+        return 0
+
+    def touch(self) -> None:
+        for parent, times in self._times.items():
+            touch_directory(self._tx, self._directories[parent], max(times), names=len(times))
+        for owner, count in self._owners.items():
+            charge_born(self._context, owner, count)
+
+    def _directory(self, ino: int) -> Inode:
+        """Raises ESTALE, ENOENT, ENOTDIR."""
+        known = self._directories.get(ino)
+        if known is None:
+            known = self._directories[ino] = load_directory(self._tx, ino)
+        return known
 
 
-def _directory(tx: Transaction, ino: int) -> Inode:
-    """Raises ENOENT, ENOTDIR, EPERM."""
-    directory = load_directory(tx, ino)
-    check_may_add(directory)
-    return directory
+def _check_numbers(removal: Removal) -> None:
+    """Before anything is done: no number may turn out to be none later."""
+    inos = (removal.parent, removal.ino)
+    if not all(0 < ino < _NUMBER_END for ino in inos) or abs(removal.time_ns) >= _TIME_END:
+        raise FsError(Status.BAD_REQUEST, "a number does not fit its field")
+
+
+def _remove(tx: Transaction, removal: Removal, directory: Inode, context: Context) -> None:
+    """Raises ENOENT; ESTALE: the name is another inode's; EISDIR, EPERM."""
+    dentry = get_dentry(tx, removal.parent, removal.name)
+    if dentry.ino != removal.ino:
+        raise FsError(Status.ESTALE, "the name is another inode's")
+    inode = load(tx, dentry.ino)
+    if inode.is_directory:
+        raise FsError(Status.EISDIR)
+    check_may_remove(directory, inode)
+    tx.delete(dentry.key)
+    drop_name_unasked(tx, inode, removal.time_ns, context)
 
 
 def _bear(tx: Transaction, birth: Birth, tree: int, context: Context) -> None:

@@ -163,15 +163,39 @@ void slots_put(Datapath& path, const std::vector<std::tuple<uint64_t, nb::bytes,
   checked(path.births().slots_put(std::move(taken)), "too many slots");
 }
 
-nb::list births_take(Datapath& path) {
-  const auto bytes_of = [](const std::string& text) { return nb::bytes(text.data(), text.size()); };
+nb::bytes bytes_of(const std::string& text) { return nb::bytes(text.data(), text.size()); }
+
+nb::tuple tuple_of(const braidfs::fuse::Birth& birth) {
+  return nb::make_tuple(birth.ino, birth.parent, bytes_of(birth.name), birth.mode, birth.uid,
+                        birth.gid, birth.time_ns, bytes_of(birth.layout), birth.fh,
+                        birth.open_flags);
+}
+
+nb::tuple tuple_of(const braidfs::fuse::Removal& removal) {
+  return nb::make_tuple(removal.parent, bytes_of(removal.name), removal.ino, removal.time_ns,
+                        nb::bytes(removal.record.data(), removal.record.size()));
+}
+
+// Runs: births, then removals.
+nb::list changes_take(Datapath& path) {
+  nb::list runs;
   nb::list births;
-  for (const auto& birth : path.births().take()) {
-    births.append(nb::make_tuple(birth.ino, birth.parent, bytes_of(birth.name), birth.mode, birth.uid,
-                                 birth.gid, birth.time_ns, bytes_of(birth.layout), birth.fh,
-                                 birth.open_flags));
+  nb::list removals;
+  const auto end_run = [&] {
+    if (births.size() + removals.size() > 0) runs.append(nb::make_tuple(births, removals));
+    births = nb::list();
+    removals = nb::list();
+  };
+  for (const auto& change : path.births().take()) {
+    if (const auto* birth = std::get_if<braidfs::fuse::Birth>(&change)) {
+      if (removals.size() > 0) end_run();
+      births.append(tuple_of(*birth));
+    } else {
+      removals.append(tuple_of(std::get<braidfs::fuse::Removal>(change)));
+    }
   }
-  return births;
+  end_run();
+  return runs;
 }
 
 nb::object written_tuple(const std::optional<braidfs::client::Written>& written) {
@@ -286,9 +310,11 @@ void bind_tables(nb::class_<Datapath>& type) {
            "uids"_a, "gids"_a)
       .def("slots_clear", [](Datapath& path) { path.births().slots_clear(); })
       .def("slots_left", [](Datapath& path) { return path.births().slots(); })
-      .def("births_take", &births_take,
-           nb::sig("def births_take(self) -> list[tuple[int, int, bytes, int, int, int, int, bytes, "
-                   "int, int]]"))
+      .def("changes_take", &changes_take,
+           nb::sig("def changes_take(self) -> list[tuple[list[tuple[int, int, bytes, int, int, int, "
+                   "int, bytes, int, int]], list[tuple[int, bytes, int, int, bytes]]]]"))
+      .def("removals_told",
+           [](Datapath& path, uint64_t count) { path.births().removals_told(count); }, "count"_a)
       .def("entries_complete", &entries_complete, "ino"_a, "valid_ms"_a)
       .def("entries_extend", &entries_extend, "ino"_a, "valid_ms"_a)
       .def("entries_drop",

@@ -20,7 +20,7 @@ import pytest
 from tests.cluster import mounts
 from tests.cluster.cluster import Cluster
 from tests.cluster.process import stop_pid, wait_until
-from tests.fuse.file_maker import FileMaker
+from tests.fuse.turnover import Turnover
 
 COUNT = 300
 USER, GROUP = 12345, 23456
@@ -232,11 +232,11 @@ def test_nothing_is_lost_when_the_metaserver_is_killed(
     folder.mkdir()
     delegated(cluster, folder)
     others = len(os.listdir(folder))
-    worker = FileMaker(folder, localdir / "log")
+    worker = Turnover(folder, localdir / "log", "keep")
     with contextlib.ExitStack() as stack:
         stack.callback(worker.end)
         for _ in range(sized(4, 40)):
-            enough = len(worker.names()) + 50
+            enough = len(worker.lines()) + 50
             assert wait_until(lambda enough=enough: worker.has(enough), 90)  # type: ignore[misc]
             cluster.metaserver.signal(signal.SIGKILL)
             assert wait_until(lambda: cluster.metaserver.pid() is None, 20)

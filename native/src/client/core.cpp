@@ -128,6 +128,13 @@ bool Core::is_ahead(uint64_t ino) {
   return inode->committing || inode->written();
 }
 
+bool Core::is_busy(uint64_t ino) {
+  const InodePtr inode = inodes_.find(ino);
+  if (!inode) return false;
+  const std::scoped_lock lock(inode->mu());
+  return inode->handles > 0 || inode->committing || inode->written();
+}
+
 void Core::answer_error(Operation& operation, int error) noexcept {
   if (!operation.claim()) return;
   waiting_.drop(operation.head().unique);

@@ -68,6 +68,7 @@ class Core final : public fuse::DataHandler {
     return memory_.overfull() ? fuse::Room::kNone : fuse::Room::kLittle;
   }
   bool is_ahead(uint64_t ino) override;
+  bool is_busy(uint64_t ino) override;
 
   // ---- the cluster ----
   void node_put(uint32_t node);

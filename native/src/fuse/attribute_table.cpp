@@ -118,11 +118,34 @@ bool AttributeTable::touch_directory(uint64_t ino, int64_t time_ns, Clock::time_
   const bool plain = field<uint32_t>(held.record, kXattrCount) == 0 &&
                      field<uint32_t>(held.record, kFlags) == 0 && (mode & S_ISGID) == 0;
   if (!S_ISDIR(mode) || !plain) return false;
-  set_field(held.record, kMtime, time_ns);
-  set_field(held.record, kCtime, time_ns);
-  set_field(held.record, kDataVersion, field<uint64_t>(held.record, kDataVersion) + 1);
-  set_field(held.record, kChangeVersion, field<uint64_t>(held.record, kChangeVersion) + 1);
+  touch(held, time_ns);
   return true;
+}
+
+void AttributeTable::touch(Slot& directory, int64_t time_ns) noexcept {
+  set_field(directory.record, kMtime, time_ns);
+  set_field(directory.record, kCtime, time_ns);
+  set_field(directory.record, kDataVersion, field<uint64_t>(directory.record, kDataVersion) + 1);
+  set_field(directory.record, kChangeVersion, field<uint64_t>(directory.record, kChangeVersion) + 1);
+}
+
+bool AttributeTable::may_lose_name(uint64_t directory, uint64_t ino, Clock::time_point now) noexcept {
+  const auto is_plain = [&](uint64_t number) {
+    const Slot& held = slot(number);
+    return holds(held, number, now) && held.leased && field<uint32_t>(held.record, kFlags) == 0;
+  };
+  if (!is_plain(directory) || !is_plain(ino)) return false;
+  const Record& gone = slot(ino).record;
+  return S_ISDIR(field<uint32_t>(slot(directory).record, kMode)) &&
+         !S_ISDIR(field<uint32_t>(gone, kMode)) && field<uint32_t>(gone, kNlink) == 1 &&
+         (field<uint32_t>(gone, kLeaseFlags) & kOpenElsewhere) == 0;
+}
+
+Record AttributeTable::removed(Record record, int64_t time_ns) noexcept {
+  set_field(record, kNlink, uint32_t{0});
+  set_field(record, kCtime, time_ns);
+  set_field(record, kChangeVersion, field<uint64_t>(record, kChangeVersion) + 1);
+  return record;
 }
 
 bool AttributeTable::is_bare(uint64_t ino, Clock::time_point now) {

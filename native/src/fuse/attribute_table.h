@@ -21,7 +21,10 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "fuse/attribute_record.h"
 
 namespace braidfs::fuse {
 
@@ -31,7 +34,7 @@ fuse_attr attr_of(std::span<const std::byte> record, uint64_t nodeid) noexcept;
 class AttributeTable {
  public:
   using Clock = std::chrono::steady_clock;
-  static constexpr size_t kRecordSize = 128;
+  static constexpr size_t kRecordSize = record::kBytes;
 
   AttributeTable() : slots_(kSlotCount) {}
 
@@ -56,6 +59,27 @@ class AttributeTable {
   // or new files in it take more than the caller's ids and umask (extended attributes, set-group-id,
   // inode flags).
   bool touch_directory(uint64_t ino, int64_t time_ns, Clock::time_point now);
+  // A name of ino goes from the directory, at this client alone: the times and versions of both, as the
+  // metaserver will have them. Only of an inode with one name that is no directory and that no other
+  // client has open, both known under leases and without inode flags; take(record) is given what
+  // becomes of the inode, and when it refuses nothing is changed. Once drop() of the inode has
+  // returned, no removal of it is taken. Take: bool(const record::Record&).
+  template <typename Take>
+  bool remove(uint64_t directory, uint64_t ino, int64_t time_ns, Clock::time_point now, Take take) {
+    std::unique_lock one(mutex(directory), std::defer_lock);
+    std::unique_lock two(mutex(ino), std::defer_lock);
+    if (one.mutex() == two.mutex()) {
+      one.lock();
+    } else {
+      std::lock(one, two);
+    }
+    if (!may_lose_name(directory, ino, now)) return false;
+    record::Record left = removed(slot(ino).record, time_ns);
+    if (!take(std::as_const(left))) return false;
+    slot(ino).record = left;
+    touch(slot(directory), time_ns);
+    return true;
+  }
   // True when ino is known to have no extended attribute at all.
   bool is_bare(uint64_t ino, Clock::time_point now);
 
@@ -75,6 +99,9 @@ class AttributeTable {
   Slot& slot(uint64_t ino) noexcept { return slots_[ino % kSlotCount]; }
   Clock::time_point end_of(const Slot& slot) const noexcept;
   bool holds(const Slot& slot, uint64_t ino, Clock::time_point now) const noexcept;
+  bool may_lose_name(uint64_t directory, uint64_t ino, Clock::time_point now) noexcept;
+  static record::Record removed(record::Record record, int64_t time_ns) noexcept;
+  static void touch(Slot& directory, int64_t time_ns) noexcept;
 
   std::array<std::mutex, kGroupCount> groups_;  // a slot's inodes share their group
   std::vector<Slot> slots_;                     // guarded by groups_

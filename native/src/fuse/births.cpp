@@ -62,16 +62,29 @@ std::optional<BirthSlot> Births::take_slot() {
   return slot;
 }
 
-bool Births::push(Birth birth) {
-  count_.fetch_add(1, std::memory_order_relaxed);
+bool Births::push(Change change) {
+  const bool is_birth = std::holds_alternative<Birth>(change);
+  (is_birth ? count_ : removal_count_).fetch_add(1, std::memory_order_relaxed);
   const std::scoped_lock lock(mu_);
-  births_.push_back(std::move(birth));
-  return births_.size() == 1;
+  changes_.push_back(std::move(change));
+  return changes_.size() == 1;
 }
 
-std::vector<Birth> Births::take() {
+std::vector<Change> Births::take() {
   const std::scoped_lock lock(mu_);
-  return std::exchange(births_, {});
+  return std::exchange(changes_, {});
+}
+
+bool Births::take_room() noexcept {
+  if (removals_untold_.fetch_add(1) < kRemovalsMax) return true;
+  --removals_untold_;
+  return false;
+}
+
+void Births::removals_told(size_t count) noexcept {
+  size_t untold = removals_untold_.load();
+  while (!removals_untold_.compare_exchange_weak(untold, untold - std::min(count, untold))) {
+  }
 }
 
 }  // namespace braidfs::fuse

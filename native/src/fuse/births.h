@@ -1,9 +1,11 @@
-// Files that lanes make themselves, in directories that are delegated to this client
-// (docs/decisions/0013-delegation.md): slots that the metaserver gave beforehand, each an inode number
-// with its layout and capability, and births, each a slot that became a file and of which the
-// metaserver is still to be told, in the order in which they were answered.
+// What lanes change themselves in directories that are delegated to this client
+// (docs/decisions/0013-delegation.md and 0014-removals.md): slots that the metaserver gave beforehand,
+// each an inode number with its layout and capability; births, each a slot that became a file; and
+// removals, each a name that went. The metaserver is still to be told of both, in the order in which
+// they were answered.
 //
-// Bounded: there are never more births than there were slots. ANY THREAD, guarded by mu_.
+// Bounded: there are never more births than there were slots, and kRemovalsMax removals that the
+// metaserver has not answered. ANY THREAD, guarded by mu_.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -12,6 +14,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "fuse/attribute_record.h"
@@ -38,12 +41,24 @@ struct Birth {
   std::string layout;
 };
 
+// A name that went, of what is no directory.
+struct Removal {
+  uint64_t ino = 0;
+  uint64_t parent = 0;
+  int64_t time_ns = 0;  // since 1970: of the directory's change, and the inode's
+  std::string name;
+  record::Record record{};  // of the inode, as it is since
+};
+
+using Change = std::variant<Birth, Removal>;
+
 // The attribute record of the new file, as the metaserver will make it.
 record::Record new_file_record(const Birth& birth) noexcept;
 
 class Births {
  public:
   static constexpr size_t kSlotsMax = 4096;
+  static constexpr size_t kRemovalsMax = 4096;
   static constexpr uint64_t kFirstHandle = uint64_t{1} << 62;  // apart from Python's
 
   // False when there would be too many.
@@ -59,20 +74,28 @@ class Births {
   std::optional<BirthSlot> take_slot();
   uint64_t next_handle() noexcept { return next_handle_.fetch_add(1, std::memory_order_relaxed); }
   // True when it is the first that waits to be taken.
-  bool push(Birth birth);
+  bool push(Change change);
   // All that have not been taken, oldest first.
-  std::vector<Birth> take();
+  std::vector<Change> take();
+
+  // Before a removal is pushed; false: too many are not answered yet.
+  bool take_room() noexcept;
+  // The metaserver answered so many of them.
+  void removals_told(size_t count) noexcept;
 
   uint64_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
+  uint64_t removal_count() const noexcept { return removal_count_.load(std::memory_order_relaxed); }
 
  private:
   mutable std::mutex mu_;
   std::deque<BirthSlot> slots_;  // guarded by mu_
-  std::vector<Birth> births_;    // guarded by mu_
+  std::vector<Change> changes_;  // guarded by mu_
   std::vector<uint32_t> refused_uids_;  // guarded by mu_, sorted
   std::vector<uint32_t> refused_gids_;  // guarded by mu_, sorted
   std::atomic<uint64_t> next_handle_{kFirstHandle};
+  std::atomic<size_t> removals_untold_{0};
   std::atomic<uint64_t> count_{0};
+  std::atomic<uint64_t> removal_count_{0};
 };
 
 }  // namespace braidfs::fuse

@@ -69,11 +69,19 @@ DentryTable::Name* DentryTable::entry_of(Directory& there, std::string_view name
   return &there.names.emplace(std::string(name), Name{}).first->second;
 }
 
+// What was asked before lanes changed the name themselves is answered after.
+bool DentryTable::contradicts(const Directory& there, std::string_view name, uint64_t ino) {
+  if (!there.delegated) return false;
+  const auto found = there.names.find(name);
+  if (found == there.names.end()) return there.complete && ino != 0;
+  return found->second.sure && found->second.ino != ino;
+}
+
 bool DentryTable::put(uint64_t directory, std::string_view name, uint64_t ino, Clock::time_point now) {
   Group& in = group(directory);
   const std::scoped_lock lock(in.mu);
   Directory* there = known(in, directory);
-  if (there == nullptr) return false;
+  if (there == nullptr || contradicts(*there, name, ino)) return false;
   const bool may_tell = there->leased && !there->contended;
   Name* entry = entry_of(*there, name);
   if (entry == nullptr) return false;

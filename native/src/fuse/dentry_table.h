@@ -14,7 +14,8 @@
 // What was told within the last kSettling may not have been noted by the process that asked: Linux
 // sets the time of a dentry that it asked for again without any lock, also after an invalidation
 // (fuse_dentry_revalidate). drop() says so; only the kernel's epoch helps then.
-// A leased directory is *delegated* when its lease is exclusive: lanes add names to it themselves.
+// A leased directory is *delegated* when its lease is exclusive: lanes add and take names themselves,
+// and what is certain here changes by them alone: put() of something else comes too late.
 // Bounded: directories and names beyond the bounds are not kept, that is, asked for.
 // ANY THREAD; one mutex for each group of directories, held while an answer is sent: after drop()
 // no answer from before it is on its way.
@@ -48,14 +49,15 @@ class DentryTable {
   void lease(uint64_t directory, Clock::time_point now);
   // It is new, all its names are known: there are none.
   void complete(uint64_t directory, Clock::time_point until);
-  // Its lease is exclusive: create() may add names until drop() or undelegate(). False when it is not
-  // leased here, or contended.
+  // Its lease is exclusive: create() and remove() may change names until drop() or undelegate(). False
+  // when it is not leased here, or contended.
   bool delegate(uint64_t directory);
-  // After it create() adds no more names.
+  // After it create() and remove() change no more names.
   void undelegate(uint64_t directory);
   // Still complete, believed until then; nothing when it was forgotten here.
   void extend(uint64_t directory, Clock::time_point until);
-  // name is ino there, or absent (0). True when the kernel may be told so with a time.
+  // name is ino there, or absent (0). True when the kernel may be told so with a time. In a delegated
+  // directory nothing that is certain is changed by it.
   bool put(uint64_t directory, std::string_view name, uint64_t ino, Clock::time_point now);
   // A request leaves that may change the name.
   void unsure(uint64_t directory, std::string_view name);
@@ -110,6 +112,26 @@ class DentryTable {
     return ino != 0;
   }
 
+  // Calls take(ino) with the directory's group locked if the directory is delegated and the name is
+  // there for certain; when it says so the name is gone. Take: bool(uint64_t), which answers the
+  // kernel: it believes the name no longer, so a recall need not speak of it.
+  template <typename Take>
+  bool remove(uint64_t directory, std::string_view name, Clock::time_point now, Take take) {
+    Group& in = group(directory);
+    const std::scoped_lock lock(in.mu);
+    Directory* there = known(in, directory);
+    if (there == nullptr || !there->delegated) return false;
+    Name* entry = nullptr;
+    const Found found = look(in, directory, name, now, entry);
+    if (found.kind != Found::Kind::kPresent || !take(found.ino)) return false;
+    *entry = Name{.ino = 0, .sure = true, .told = false};
+    if (there->complete) {
+      there->names.erase(there->names.find(name));
+      --name_count_;
+    }
+    return true;
+  }
+
   size_t names() const noexcept { return name_count_; }
 
  private:
@@ -142,6 +164,7 @@ class DentryTable {
   Directory* known(Group& in, uint64_t directory);
   Directory* make(Group& in, uint64_t directory);
   Name* entry_of(Directory& there, std::string_view name);
+  static bool contradicts(const Directory& there, std::string_view name, uint64_t ino);
   void forget(Group& in, uint64_t directory);
   Clock::time_point end_of(const Directory& directory) const noexcept;
   Found look(Group& in, uint64_t directory, std::string_view name, Clock::time_point now, Name*& entry);

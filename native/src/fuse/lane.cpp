@@ -62,6 +62,12 @@ bool asks_for_virtual_xattr(const UpcallRequest& request) {
       .starts_with("braidfs.");
 }
 
+// Of a request that is nothing but a name.
+std::string_view only_name(const UpcallRequest& request) {
+  const auto name = request.bytes.subspan(sizeof(fuse_in_header));  // parsed: ends with NUL
+  return {reinterpret_cast<const char*>(name.data()), name.size() - 1};
+}
+
 }  // namespace
 
 Lane::Lane(Channel channel, uint32_t max_write, LaneParts parts)
@@ -168,6 +174,7 @@ bool Lane::answered(const UpcallRequest& request) {
     case FUSE_GETXATTR: return getxattr_answered(request, ino);
     case FUSE_LOOKUP: return lookup_answered(request, ino);
     case FUSE_CREATE: return create_answered(request, ino);
+    case FUSE_UNLINK: return unlink_answered(request, ino);
     default: return false;
   }
 }
@@ -189,8 +196,7 @@ bool Lane::getxattr_answered(const UpcallRequest& request, uint64_t ino) {
 }
 
 bool Lane::lookup_answered(const UpcallRequest& request, uint64_t parent) {
-  const auto name = request.bytes.subspan(sizeof(fuse_in_header));  // parsed: ends with NUL
-  const std::string_view text(reinterpret_cast<const char*>(name.data()), name.size() - 1);
+  const std::string_view text = only_name(request);
   if (text.size() > kNameLengthMax || text == "." || text == "..") return false;
   const auto now = AttributeTable::Clock::now();
   return parts_.dentries.find(parent, text, now, [&](const DentryTable::Found& found) {
@@ -263,6 +269,32 @@ uint64_t Lane::give_birth(const UpcallRequest& request, const fuse_create_in& in
   if (parts_.births.push(std::move(birth))) parts_.births_wait();
   parts_.channels.reply_body(context_.index, head.unique, std::as_bytes(std::span(&reply, 1)));
   return ino;
+}
+
+// A name in a directory that is delegated, of a file that nobody has open; all else is Python's.
+bool Lane::unlink_answered(const UpcallRequest& request, uint64_t parent) {
+  const std::string_view text = only_name(request);
+  const auto now = AttributeTable::Clock::now();
+  return parts_.dentries.remove(parent, text, now, [&](uint64_t ino) {
+    if (!take_name(parent, text, ino)) return false;
+    parts_.channels.reply_error(context_.index, request.head.unique, 0);
+    return true;
+  });
+}
+
+bool Lane::take_name(uint64_t parent, std::string_view name, uint64_t ino) {
+  if (parts_.data.is_busy(ino) || !parts_.births.take_room()) return false;
+  const int64_t time_ns = file_time_ns();
+  const auto push = [&](const record::Record& record) {
+    if (parts_.births.push(Removal{ino, parent, time_ns, std::string(name), record})) {
+      parts_.births_wait();
+    }
+    return true;
+  };
+  const auto now = AttributeTable::Clock::now();
+  if (parts_.attributes.remove(parent, ino, time_ns, now, push)) return true;
+  parts_.births.removals_told(1);  // the room
+  return false;
 }
 
 void Lane::interrupted(const InterruptRequest& request) {

@@ -47,7 +47,7 @@ struct LaneParts {
   DentryTable& dentries;
   ClosingTable& closing;
   Births& births;
-  std::function<void()> births_wait;  // called on the lane for the first birth that is to be taken
+  std::function<void()> births_wait;  // called on the lane for the first change that is to be taken
   uint64_t root_ino;                 // what Python calls nodeid 1
   std::function<void()> unmounted;  // called on the lane, once for each lane
 };
@@ -93,6 +93,9 @@ class Lane {
   // The inode of the new file, after the kernel was answered; 0: it could not be made here.
   uint64_t give_birth(const UpcallRequest& request, const fuse_create_in& in, uint64_t parent,
                       std::string_view name, std::chrono::nanoseconds valid);
+  bool unlink_answered(const UpcallRequest& request, uint64_t parent);
+  // False: the name cannot be taken away here.
+  bool take_name(uint64_t parent, std::string_view name, uint64_t ino);
   bool answer_name(const RequestHead& head, const DentryTable::Found& found,
                    AttributeTable::Clock::time_point now);
 

@@ -111,6 +111,9 @@ class DataHandler {
   // Lanes know more of this file's size and times than what was told of it last. ANY THREAD.
   virtual bool is_ahead(uint64_t /*ino*/) { return false; }
 
+  // The file is open here, or the metaserver is still to be told of what was written. ANY THREAD.
+  virtual bool is_busy(uint64_t /*ino*/) { return false; }
+
   // The caller of `unique` was interrupted; the request may wait on another lane than this one.
   // True when it is known here (it was or will be answered, EINTR if nothing was done yet); false
   // when it is not: the kernel is told to ask again.
@@ -147,7 +150,7 @@ class SessionObserver {
   virtual void called(uint32_t slot, const RequestHead& head, uint32_t opcode,
                       std::span<const std::byte> body, int outcome) = 0;
   virtual void unmounted() = 0;
-  // The first of the births (births.h) that are to be taken.
+  // The first of the changes (births.h) that are to be taken.
   virtual void births_wait() {}
   // A mark among the notifications was reached: all before it have reached the kernel.
   virtual void notified(uint64_t /*token*/) {}

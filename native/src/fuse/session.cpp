@@ -224,6 +224,7 @@ std::vector<std::pair<std::string, uint64_t>> FuseSession::counters() const {
   all.emplace_back("attributes_answered", attributes_.answered());
   all.emplace_back("names_known", dentries_.names());
   all.emplace_back("births", births_.count());
+  all.emplace_back("removals", births_.removal_count());
   if (channels_) {
     all.emplace_back("fuse_answers", channels_->sent());
     all.emplace_back("fuse_answers_void", channels_->void_answers());

@@ -197,6 +197,41 @@ async def test_data_operations_travel_in_the_header() -> None:
         assert (header.target, header.file_id, header.stripe_index) == (1, 2, 3)
 
 
+async def test_many_objects_are_deleted_in_one_go() -> None:
+    sent: list[list[int]] = []
+
+    async def handle(frame: Frame, stream: FrameStream) -> None:
+        file_id = frame.header.file_id
+        sent.append([frame.header.target, file_id, frame.header.stripe_index])
+        if file_id % 100 == 7:
+            await stream.send(reply(frame, encode(Failure("")), status=Status.EIO))
+        elif file_id != 13:  # never answered
+            await stream.send(reply(frame, b""))
+
+    objects = [(1, number, 0) for number in range(300)]
+    async with calling(handle) as caller:
+        gone = await DataCaller(caller).delete_all(objects, timeout_s=0.5)
+    assert [o[1] for o, is_gone in zip(objects, gone, strict=True) if not is_gone] == [
+        7, 13, 107, 207,
+    ]  # fmt: skip
+    assert sent == [list(one) for one in objects]
+
+
+async def test_an_end_of_the_connection_ends_the_deletion_of_many() -> None:
+    async def handle(frame: Frame, stream: FrameStream) -> None:
+        if frame.header.file_id == 5:
+            await stream.aclose()
+        else:
+            await stream.send(reply(frame, b""))
+
+    async with calling(handle) as caller:
+        calls = DataCaller(caller)
+        gone = await calls.delete_all([(1, number, 0) for number in range(9)], timeout_s=5)
+        assert gone[:5] == [True] * 5 and not any(gone[5:])
+        with pytest.raises(TransportError):
+            await calls.delete_all([(1, 1, 0)], timeout_s=5)
+
+
 async def test_a_short_stat_is_refused() -> None:
     async def handle(frame: Frame, stream: FrameStream) -> None:
         await stream.send(reply(frame, b"short"))

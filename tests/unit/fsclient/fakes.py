@@ -11,6 +11,7 @@ from fsclient.leases.holder import Leases
 from fsclient.leases.table import KnownLimit
 from fscommon.errors import FsError
 from fscommon.layout.attributes import Attributes
+from fscommon.native import BirthRow, ChangeRun, RemovalRow
 from fscommon.wire.codec import encode
 from fscommon.wire.ops import Op
 
@@ -124,7 +125,9 @@ class FakeLanes:
         self.may_delegate = True
         self.slots: list[tuple[int, bytes, bytes]] = []
         self.refused_owners: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
-        self.births: list[tuple[int, int, bytes, int, int, int, int, bytes, int, int]] = []
+        self.births: list[BirthRow] = []
+        self.removals: list[RemovalRow] = []
+        self.removals_answered = 0
 
     def entries_delegate(self, ino: int) -> bool:
         if self.may_delegate:
@@ -146,11 +149,13 @@ class FakeLanes:
     def slots_clear(self) -> None:
         self.slots.clear()
 
-    def births_take(
-        self,
-    ) -> list[tuple[int, int, bytes, int, int, int, int, bytes, int, int]]:
-        taken, self.births = self.births, []
-        return taken
+    def changes_take(self) -> list[ChangeRun]:
+        births, self.births = self.births, []
+        removals, self.removals = self.removals, []
+        return [(births, removals)] if births or removals else []
+
+    def removals_told(self, count: int) -> None:
+        self.removals_answered += count
 
     def inode_put(self, attributes: bytes, layout: bytes, capability: bytes) -> None:
         ino = int.from_bytes(attributes[:8], "little")

@@ -15,7 +15,7 @@ from fscommon.layout.attributes import (
     LEASE_WRITER,
     with_lease,
 )
-from fscommon.wire.births import Born, Delegated, Slot
+from fscommon.wire.births import Changed, Delegated, Slot
 from fscommon.wire.messages import Close
 from fscommon.wire.ops import Op
 
@@ -35,7 +35,7 @@ class World:
         leases.renewed(trio.current_time(), 0)
         leases.table.granted(FOLDER, LEASE_META | LEASE_ENTRIES, 1)
         self.meta.answers[Op.DELEGATE] = self._delegate
-        self.meta.answers[Op.CREATE_BATCH] = Born(())
+        self.meta.answers[Op.CHANGE_BATCH] = Changed(())
 
     def _delegate(self, request: object) -> Delegated:
         ino = getattr(request, "ino")  # noqa: B009
@@ -52,7 +52,7 @@ class World:
         )
 
     def batches(self) -> list[list[int]]:
-        return [[b.ino for b in batch.births] for batch in self.meta.requests(Op.CREATE_BATCH)]
+        return [[b.ino for b in batch.births] for batch in self.meta.requests(Op.CHANGE_BATCH)]
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ async def test_a_file_that_is_closed_at_once_is_held_before(world: World) -> Non
 
 async def test_what_the_metaserver_refuses_is_named(world: World) -> None:
     await delegated(world)
-    world.meta.answers[Op.CREATE_BATCH] = Born((0, int(Status.EEXIST)))
+    world.meta.answers[Op.CHANGE_BATCH] = Changed((0, int(Status.EEXIST)))
     world.lanes.lost.add(101)
     world.bear(100, b"good")
     world.bear(101, b"bad")

@@ -9,7 +9,7 @@ import pytest
 from fsclient.meta.core import Hooks, Phase, SessionCore, SessionRefusedError
 from fsclient.meta.pending import NEVER, Pending
 from fscommon.errors import FsError, ProtocolError, Status
-from fscommon.wire.births import Birth, CreateBatch
+from fscommon.wire.births import ChangeBatch, Removal
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import Frame, FrameParser
 from fscommon.wire.header import FLAG_REPLAY, FLAG_REPLY, Header
@@ -410,7 +410,7 @@ def test_refused_births_hold_back_all_but_the_heartbeat(
     open_session(client, server)
     core = client.core
     server.busy_count = 1
-    core.submit(Op.CREATE_BATCH, encode(CreateBatch(())), None, NEVER, urgent=True)
+    core.submit(Op.CHANGE_BATCH, encode(ChangeBatch(())), None, NEVER, urgent=True)
     for reply in server.receive(core.take_output(0.0)):
         core.received(reply, 0.0)
     client.getattr(b"look")
@@ -419,7 +419,7 @@ def test_refused_births_hold_back_all_but_the_heartbeat(
     assert renewal.request_id
     core.tick(core.next_retry_at())
     again = core.take_output(1.0)
-    assert [op for op, *_ in ops_of(again)] == [Op.CREATE_BATCH]
+    assert [op for op, *_ in ops_of(again)] == [Op.CHANGE_BATCH]
     for reply in server.receive(again):
         core.received(reply, 1.0)
     assert [op for op, *_ in ops_of(core.take_output(1.0))] == [Op.GETATTR]
@@ -432,18 +432,18 @@ def test_refused_batches_are_sent_again_in_order(client: Client, server: MemoryM
     sent: list[bytes] = []
     core._is_served = True  # so that two are on their way
     for number in range(2):
-        body = encode(CreateBatch((Birth(2, 1, b"%d" % number, 0o644, 0, 0, 0, b"", False),)))
-        core.submit(Op.CREATE_BATCH, body, None, NEVER, urgent=True)
+        body = encode(ChangeBatch((), (Removal(1, b"%d" % number, 2, 3, 0),)))
+        core.submit(Op.CHANGE_BATCH, body, None, NEVER, urgent=True)
     client.getattr(b"look")
     now = 0.0
     while core.waiting_count:
         octets = core.take_output(now)
-        sent += bodies_of(octets, Op.CREATE_BATCH)
+        sent += bodies_of(octets, Op.CHANGE_BATCH)
         for reply in server.receive(octets):
             core.received(reply, now)
         now = max(now, min(core.next_retry_at(), now + 1))
         core.tick(now)
-    names = [decode(CreateBatch, body).births[0].name for body in sent]
+    names = [decode(ChangeBatch, body).removals[0].name for body in sent]
     assert names[:2] == [b"0", b"1"]
     assert names[-1] == b"1"
     assert names[2:] == sorted(names[2:]), "the second not before the first was taken"
@@ -456,9 +456,9 @@ def test_on_a_new_connection_nothing_follows_births_before_they_are_answered(
     open_session(client, server)
     core = client.core
     client.getattr(b"before")
-    core.submit(Op.CREATE_BATCH, encode(CreateBatch(())), None, NEVER, urgent=True)
+    core.submit(Op.CHANGE_BATCH, encode(ChangeBatch(())), None, NEVER, urgent=True)
     client.getattr(b"after")
-    assert [op for op, *_ in ops_of(core.take_output(0.0))] == [Op.CREATE_BATCH]
+    assert [op for op, *_ in ops_of(core.take_output(0.0))] == [Op.CHANGE_BATCH]
     core.submit(Op.SESSION_RENEW, encode(Empty()), None, NEVER, urgent=True)
     assert [op for op, *_ in ops_of(core.take_output(0.0))] == [Op.SESSION_RENEW]
     core.lost()
@@ -466,7 +466,7 @@ def test_on_a_new_connection_nothing_follows_births_before_they_are_answered(
     for reply in server.receive(core.take_output(0.0)):
         core.received(reply, 0.0)
     again = core.take_output(0.0)
-    assert [op for op, *_ in ops_of(again)] == [Op.CREATE_BATCH]
+    assert [op for op, *_ in ops_of(again)] == [Op.CHANGE_BATCH]
     for reply in server.receive(again):
         core.received(reply, 0.0)
     sent = [op for op, *_ in ops_of(core.take_output(0.0))]

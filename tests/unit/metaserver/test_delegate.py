@@ -1,4 +1,4 @@
-"""DELEGATE and CREATE_BATCH: slots, births, what is wrong with them, recalls, replay, restart."""
+"""DELEGATE and CHANGE_BATCH: slots, births, what is wrong with them, recalls, replay, restart."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from fscommon.layout.attributes import (
 )
 from fscommon.layout.layout import unpack_layout
 from fscommon.types import Ino, SessionId
-from fscommon.wire.births import Birth, Born, CreateBatch, Delegate, Delegated, Slot
+from fscommon.wire.births import Birth, ChangeBatch, Changed, Delegate, Delegated, Slot
 from fscommon.wire.codec import encode
 from fscommon.wire.messages import Close, Empty, GetAttr, Lookup, Replay, SessionOpen, Unlink
 from fscommon.wire.ops import Op
@@ -55,7 +55,7 @@ def test_births_are_files(bench: Bench) -> None:
     client = bench.client()
     before = unpack_attributes(client.call(Op.GETATTR, GetAttr(ROOT)).attributes)
     one, two, *_ = slots_of(client)
-    reply: Born = client.call(Op.CREATE_BATCH, CreateBatch((birth(one, b"a"), birth(two, b"b"))))
+    reply: Changed = client.call(Op.CHANGE_BATCH, ChangeBatch((birth(one, b"a"), birth(two, b"b"))))
     assert reply.errors == ()
     found = client.lookup(ROOT, b"a")
     assert (found.ino, found.mode, found.uid, found.gid) == (one.ino, 0o100640, 1000, 1001)
@@ -65,7 +65,7 @@ def test_births_are_files(bench: Bench) -> None:
     assert after.change_version == before.change_version + 2
     assert bench.engine.progress.inodes == 3
     assert bench.faults() == []
-    again = client.call(Op.CREATE_BATCH, CreateBatch((birth(one, b"c"),)))
+    again = client.call(Op.CHANGE_BATCH, ChangeBatch((birth(one, b"c"),)))
     assert again.errors == (Status.BAD_REQUEST,), "a slot is used once"
 
 
@@ -87,7 +87,7 @@ def test_a_wrong_birth_fails_alone(bench: Bench, wrong: dict[str, object], statu
     client.create(ROOT, b"there")
     one, two, *_ = slots_of(client)
     bad = replace(birth(one, b"bad"), **wrong)  # type: ignore[arg-type]
-    reply = client.call(Op.CREATE_BATCH, CreateBatch((bad, birth(two, b"good"))))
+    reply = client.call(Op.CHANGE_BATCH, ChangeBatch((bad, birth(two, b"good"))))
     assert reply.errors == (status, 0)
     assert client.lookup(ROOT, b"good").ino == two.ino
     assert bench.faults() == []
@@ -96,7 +96,7 @@ def test_a_wrong_birth_fails_alone(bench: Bench, wrong: dict[str, object], statu
 def test_slots_of_another_session_are_not_ones_own(bench: Bench) -> None:
     one, two = bench.client(), bench.client()
     slot = slots_of(one)[0]
-    reply = two.call(Op.CREATE_BATCH, CreateBatch((birth(slot, b"x"),)))
+    reply = two.call(Op.CHANGE_BATCH, ChangeBatch((birth(slot, b"x"),)))
     assert reply.errors == (Status.BAD_REQUEST,)
 
 
@@ -106,7 +106,7 @@ def test_the_names_are_held_exclusively_until_they_are_wanted(bench: Bench) -> N
     reply: Delegated = one.client.call(Op.DELEGATE, Delegate(folder, 4))
     assert unpack_attributes(reply.attributes).lease_flags == LEASE_NAMER
     slot = reply.slots[0]
-    one.client.call(Op.CREATE_BATCH, CreateBatch((birth(slot, b"a", folder),)))
+    one.client.call(Op.CHANGE_BATCH, ChangeBatch((birth(slot, b"a", folder),)))
     assert one.held(slot.ino) == LEASE_WRITER
     assert one.held(folder) == LEASE_NAMER
     two.client.send(Op.LOOKUP, Lookup(folder, b"a"))
@@ -153,10 +153,10 @@ def test_delegating_recalls_those_who_look(bench: Bench) -> None:
 def test_a_repeat_is_answered_once_more(bench: Bench) -> None:
     client = bench.client()
     slot = slots_of(client)[0]
-    request = CreateBatch((birth(slot, b"a"),))
-    sent = client.send(Op.CREATE_BATCH, request)
+    request = ChangeBatch((birth(slot, b"a"),))
+    sent = client.send(Op.CHANGE_BATCH, request)
     first = client.take_frame()
-    client.send(Op.CREATE_BATCH, request, request_id=sent)
+    client.send(Op.CHANGE_BATCH, request, request_id=sent)
     bench.settle()
     assert client.take_frame().body == first.body
     assert bench.engine.progress.inodes == 2
@@ -165,7 +165,7 @@ def test_a_repeat_is_answered_once_more(bench: Bench) -> None:
 def test_an_unlinked_birth_that_is_open_stays(bench: Bench) -> None:
     client = bench.client()
     slot = slots_of(client)[0]
-    client.call(Op.CREATE_BATCH, CreateBatch((birth(slot, b"a"),)))
+    client.call(Op.CHANGE_BATCH, ChangeBatch((birth(slot, b"a"),)))
     client.call(Op.UNLINK, Unlink(ROOT, b"a"))
     assert bench.engine.sessions.is_open(Ino(slot.ino))
     client.tell(Op.CLOSE, Close((slot.ino,)))
@@ -177,8 +177,8 @@ def test_births_survive_a_restart_by_replay_and_slots_of_before_are_good(bench: 
     folder = client.mkdir(ROOT, b"folder")
     bench.settle()
     one, two, *_ = slots_of(client, ino=folder)
-    request = CreateBatch((birth(one, b"a", folder),))
-    sent = client.send(Op.CREATE_BATCH, request)
+    request = ChangeBatch((birth(one, b"a", folder),))
+    sent = client.send(Op.CHANGE_BATCH, request)
     frame = client.take_frame()  # answered, and not committed
 
     after = Bench(bench.store, targets=0)
@@ -189,10 +189,10 @@ def test_births_survive_a_restart_by_replay_and_slots_of_before_are_good(bench: 
     held = {lease.ino: lease.flags for lease in leases}
     assert held == {folder: LEASE_NAMER, one.ino: LEASE_WRITER}
     replay = Replay(frame.header.offset, 0, encode(request), frame.body)
-    assert back.replay(Op.CREATE_BATCH, replay, sent).header.status == 0
+    assert back.replay(Op.CHANGE_BATCH, replay, sent).header.status == 0
     back.call(Op.REPLAY_DONE, Empty())
     assert back.lookup(folder, b"a").mtime_ns == TIME_NS
-    reply = back.call(Op.CREATE_BATCH, CreateBatch((birth(two, b"b", folder),)))
+    reply = back.call(Op.CHANGE_BATCH, ChangeBatch((birth(two, b"b", folder),)))
     assert reply.errors == ()
     assert after.faults() == []
 
@@ -203,7 +203,7 @@ def test_births_above_the_bound_of_leases_make_the_oldest_return() -> None:
     folder = me.client.mkdir(ROOT, b"folder")
     slots = slots_of(me.client, 200, folder)
     for number, slot in enumerate(slots):
-        me.client.call(Op.CREATE_BATCH, CreateBatch((birth(slot, b"%d" % number, folder),)))
+        me.client.call(Op.CHANGE_BATCH, ChangeBatch((birth(slot, b"%d" % number, folder),)))
         me.client.tell(Op.CLOSE, Close((slot.ino,)))
         for item in me.recalled():
             me.answer(item)

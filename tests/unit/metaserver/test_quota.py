@@ -12,7 +12,7 @@ from fscommon.layout.attributes import LEASE_DATA, LEASE_ENTRIES, LEASE_META, un
 from fscommon.layout.quota import NO_LIMITS, Limits, QuotaKind
 from fscommon.types import SessionId
 from fscommon.wire.admin import Place
-from fscommon.wire.births import Birth, CreateBatch, Delegate, Slot
+from fscommon.wire.births import Birth, ChangeBatch, Delegate, Slot
 from fscommon.wire.messages import (
     COMMIT_SIZE,
     SET_SIZE,
@@ -447,7 +447,7 @@ def test_births_are_counted_and_never_refused(world: World) -> None:
     tree = world.tree(top, inodes_hard=2)
     world.limit(UID, inodes_hard=1)
     births = (birth(one, top, b"a"), birth(two, top, b"b"))
-    assert world.call(Op.CREATE_BATCH, CreateBatch(births)).errors == ()
+    assert world.call(Op.CHANGE_BATCH, ChangeBatch(births)).errors == ()
     assert world.used(tree) == (0, 3)
     assert world.used(UID) == (0, 3)
     assert world.bench.faults() == []

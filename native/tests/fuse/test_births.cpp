@@ -1,0 +1,285 @@
+// Files that lanes make, and names that they take away, in a delegated directory.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "session_fixture.h"
+
+namespace braidfs::fuse {
+namespace {
+
+using testing::at;
+using testing::Bytes;
+using testing::lookup;
+using testing::out_header;
+using testing::receive;
+using testing::request;
+using testing::SessionTest;
+
+// A directory under an exclusive lease, empty, and slots for two files.
+class BirthTest : public SessionTest {
+ protected:
+  static constexpr uint64_t kFolder = 70;
+
+  void SetUp() override {
+    start();
+    const auto now = DentryTable::Clock::now();
+    session_.dentries().believe(now + std::chrono::hours(1));
+    session_.attributes().believe(now + std::chrono::hours(1));
+    put_folder(S_IFDIR | 0755);
+    session_.dentries().lease(kFolder, now);
+    session_.dentries().complete(kFolder, now);
+    EXPECT_TRUE(session_.dentries().delegate(kFolder));
+    EXPECT_TRUE(session_.births().slots_put({{501, "layout", "key"}, {502, "layout", "key"}}));
+  }
+
+  void put_folder(uint32_t mode, uint32_t flags = 0, uint32_t xattr_count = 0) {
+    record::Record folder{};
+    record::set_field(folder, record::kIno, kFolder);
+    record::set_field(folder, record::kMode, mode);
+    record::set_field(folder, record::kFlags, flags);
+    record::set_field(folder, record::kXattrCount, xattr_count);
+    session_.attributes().put(folder, std::chrono::milliseconds(0), DentryTable::Clock::now(), true);
+  }
+
+  static Bytes create(uint64_t unique, std::string name, uint32_t mode = S_IFREG | 0666,
+                      uint32_t flags = O_WRONLY | O_CREAT) {
+    fuse_create_in in{};
+    in.flags = flags;
+    in.mode = mode;
+    in.umask = 022;
+    name.push_back('\0');
+    return request(FUSE_CREATE, {unique, kFolder}, in, name);
+  }
+
+  bool goes_to_python(const Bytes& bytes) {
+    return at<fuse_in_header>(upcall(0, bytes), 0).opcode == static_cast<uint32_t>(FUSE_CREATE);
+  }
+};
+
+TEST_F(BirthTest, ANewFileIsMadeHereAndToldOfOnce) {
+  const Bytes reply = ask(0, create(6, "new"));
+  const auto entry = at<fuse_entry_out>(reply, sizeof(fuse_out_header));
+  EXPECT_EQ(entry.nodeid, 501u);
+  EXPECT_EQ(entry.attr.mode, static_cast<uint32_t>(S_IFREG | 0644));
+  EXPECT_EQ(entry.attr.uid, 1000u);
+  EXPECT_EQ(entry.attr.gid, 100u);
+  EXPECT_GT(entry.entry_valid, 3000u);
+  EXPECT_EQ(entry.attr_valid, entry.entry_valid);
+  const auto open = at<fuse_open_out>(reply, sizeof(fuse_out_header) + sizeof(fuse_entry_out));
+  EXPECT_EQ(open.fh, Births::kFirstHandle);
+  EXPECT_EQ(observer_.next(), "births");
+  const auto changes = session_.births().take();
+  ASSERT_EQ(changes.size(), 1u);
+  const Birth birth = std::get<Birth>(changes[0]);
+  EXPECT_EQ(birth.name, "new");
+  EXPECT_EQ(birth.parent, kFolder);
+  EXPECT_EQ(birth.mode, 0644u);
+  EXPECT_TRUE(session_.births().take().empty());
+  EXPECT_EQ(at<fuse_entry_out>(ask(1, lookup({8, kFolder}, "new")), sizeof(fuse_out_header)).nodeid, 501u);
+}
+
+TEST_F(BirthTest, FilesOfThoseWhoHaveQuotasAreForPython) {
+  session_.births().refuse({7, 1000}, {});
+  EXPECT_TRUE(goes_to_python(create(6, "new")));
+  session_.births().refuse({}, {500, 100});
+  EXPECT_TRUE(goes_to_python(create(8, "new")));
+  EXPECT_EQ(session_.births().slots(), 2u);
+  session_.births().refuse({7}, {500});
+  EXPECT_EQ(at<fuse_entry_out>(ask(0, create(10, "new")), sizeof(fuse_out_header)).nodeid, 501u);
+}
+
+TEST_F(BirthTest, TheDirectorysTimesFollow) {
+  ask(0, create(6, "new"));
+  const int64_t time_ns = std::get<Birth>(session_.births().take().at(0)).time_ns;
+  const Bytes reply = ask(0, request(FUSE_GETATTR, {8, kFolder}, fuse_getattr_in{}));
+  const auto attr = at<fuse_attr_out>(reply, sizeof(fuse_out_header)).attr;
+  EXPECT_EQ(static_cast<int64_t>(attr.mtime) * 1'000'000'000 + attr.mtimensec, time_ns);
+  EXPECT_EQ(attr.ctime, attr.mtime);
+}
+
+TEST_F(BirthTest, WithoutSlotsItIsPythons) {
+  ask(0, create(6, "one"));
+  ask(1, create(8, "two"));
+  EXPECT_TRUE(goes_to_python(create(10, "three")));
+}
+
+TEST_F(BirthTest, WhatIsThereOrNotKnownIsPythons) {
+  session_.dentries().unsure(kFolder, "there");
+  session_.dentries().put(kFolder, "there", 9, DentryTable::Clock::now());
+  session_.dentries().unsure(kFolder, "unsure");
+  EXPECT_TRUE(goes_to_python(create(6, "there")));
+  EXPECT_TRUE(goes_to_python(create(8, "unsure")));
+}
+
+TEST_F(BirthTest, WhatTakesMoreThanIdsAndUmaskIsPythons) {
+  put_folder(S_IFDIR | S_ISGID | 0755);
+  EXPECT_TRUE(goes_to_python(create(6, "a")));
+  put_folder(S_IFDIR | 0755, 0, 1);
+  EXPECT_TRUE(goes_to_python(create(8, "b")));
+  put_folder(S_IFDIR | 0755, 16);
+  EXPECT_TRUE(goes_to_python(create(10, "c")));
+  put_folder(S_IFDIR | 0755);
+  EXPECT_TRUE(goes_to_python(create(12, "d", S_IFREG | 0644, O_WRONLY | O_DIRECT)));
+  EXPECT_TRUE(goes_to_python(create(14, std::string(256, 'n'))));
+  EXPECT_TRUE(goes_to_python(create(16, "..")));
+}
+
+TEST_F(BirthTest, WithoutRoomItIsPythonsAndTheNameStaysFree) {
+  echo_.has_room_ = false;
+  EXPECT_TRUE(goes_to_python(create(6, "new")));
+  echo_.has_room_ = true;
+  const auto entry = at<fuse_entry_out>(ask(0, create(8, "new")), sizeof(fuse_out_header));
+  EXPECT_EQ(entry.nodeid, 502u);
+}
+
+TEST_F(BirthTest, ADirectoryThatIsGivenBackIsPythons) {
+  session_.dentries().undelegate(kFolder);
+  EXPECT_TRUE(goes_to_python(create(6, "new")));
+  EXPECT_TRUE(session_.dentries().delegate(kFolder));
+  session_.lease_drop(0, kFolder, kFacetEntries);
+  EXPECT_TRUE(goes_to_python(create(8, "new")));
+  EXPECT_FALSE(session_.dentries().delegate(kFolder));
+}
+
+// The same directory, with a file that is known and not open.
+class RemovalTest : public BirthTest {
+ protected:
+  static constexpr uint64_t kFile = 80;
+
+  void SetUp() override {
+    BirthTest::SetUp();
+    put_file(S_IFREG | 0644);
+    session_.dentries().unsure(kFolder, "file");
+    session_.dentries().put(kFolder, "file", kFile, DentryTable::Clock::now());
+  }
+
+  void put_file(uint32_t mode, uint32_t nlink = 1, uint32_t flags = 0, uint32_t lease = 1) {
+    record::Record file{};
+    record::set_field(file, record::kIno, kFile);
+    record::set_field(file, record::kMode, mode);
+    record::set_field(file, record::kNlink, nlink);
+    record::set_field(file, record::kFlags, flags);
+    record::set_field(file, record::kLeaseFlags, lease);
+    session_.attributes().put(file, std::chrono::milliseconds(0), DentryTable::Clock::now(), true);
+  }
+
+  static Bytes unlink(uint64_t unique, std::string name) {
+    name.push_back('\0');
+    return request(FUSE_UNLINK, {unique, kFolder}, name);
+  }
+
+  bool goes_to_python(const Bytes& bytes) {
+    return at<fuse_in_header>(upcall(0, bytes), 0).opcode == static_cast<uint32_t>(FUSE_UNLINK);
+  }
+  std::vector<Removal> removals() {
+    std::vector<Removal> taken;
+    for (const Change& change : session_.births().take()) taken.push_back(std::get<Removal>(change));
+    return taken;
+  }
+};
+
+TEST_F(RemovalTest, ANameGoesHereAndIsToldOfOnce) {
+  EXPECT_EQ(out_header(ask(0, unlink(6, "file"))).error, 0);
+  EXPECT_EQ(observer_.next(), "births");
+  const auto told = removals();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].name, "file");
+  EXPECT_EQ(told[0].parent, kFolder);
+  EXPECT_EQ(told[0].ino, kFile);
+  EXPECT_EQ(record::field<uint32_t>(told[0].record, record::kNlink), 0u);
+  EXPECT_EQ(record::field<int64_t>(told[0].record, record::kCtime), told[0].time_ns);
+  EXPECT_TRUE(removals().empty());
+  EXPECT_EQ(out_header(ask(1, lookup({8, kFolder}, "file"))).error, -ENOENT);
+  const auto folder = at<fuse_attr_out>(ask(0, request(FUSE_GETATTR, {10, kFolder}, fuse_getattr_in{})),
+                                        sizeof(fuse_out_header)).attr;
+  EXPECT_EQ(static_cast<int64_t>(folder.mtime) * 1'000'000'000 + folder.mtimensec, told[0].time_ns);
+  const auto file = at<fuse_attr_out>(ask(0, request(FUSE_GETATTR, {12, kFile}, fuse_getattr_in{})),
+                                      sizeof(fuse_out_header)).attr;
+  EXPECT_EQ(file.nlink, 0u);
+}
+
+TEST_F(RemovalTest, ABirthThatIsRemovedIsToldOfInOrder) {
+  ask(0, create(6, "new"));
+  EXPECT_EQ(out_header(ask(1, unlink(8, "new"))).error, 0);
+  ask(0, create(10, "new"));
+  const auto changes = session_.births().take();
+  ASSERT_EQ(changes.size(), 3u);
+  EXPECT_EQ(std::get<Birth>(changes[0]).ino, 501u);
+  EXPECT_EQ(std::get<Removal>(changes[1]).ino, 501u);
+  EXPECT_EQ(std::get<Birth>(changes[2]).ino, 502u);
+}
+
+TEST_F(RemovalTest, WhatIsNotCertainOrNotPlainIsPythons) {
+  EXPECT_TRUE(goes_to_python(unlink(6, "unknown")));
+  session_.dentries().unsure(kFolder, "file");
+  EXPECT_TRUE(goes_to_python(unlink(8, "file")));
+  session_.dentries().put(kFolder, "file", kFile, DentryTable::Clock::now());
+  put_file(S_IFREG | 0644, 2);
+  EXPECT_TRUE(goes_to_python(unlink(10, "file")));
+  put_file(S_IFREG | 0644, 1, 16);
+  EXPECT_TRUE(goes_to_python(unlink(12, "file")));
+  put_file(S_IFDIR | 0755);
+  EXPECT_TRUE(goes_to_python(unlink(14, "file")));
+  put_file(S_IFREG | 0644, 1, 0, 1 | record::kOpenElsewhere);
+  EXPECT_TRUE(goes_to_python(unlink(16, "file")));
+  put_file(S_IFREG | 0644);
+  put_folder(S_IFDIR | 0755, 32);
+  EXPECT_TRUE(goes_to_python(unlink(18, "file")));
+  put_folder(S_IFDIR | S_ISGID | 0755, 0, 3);
+  EXPECT_EQ(out_header(ask(0, unlink(20, "file"))).error, 0);
+}
+
+TEST_F(RemovalTest, WhatIsOpenHereIsPythons) {
+  echo_.busy_ = kFile;
+  EXPECT_TRUE(goes_to_python(unlink(6, "file")));
+  EXPECT_TRUE(removals().empty());
+}
+
+TEST_F(RemovalTest, AnInodeWithoutALeaseIsPythons) {
+  session_.lease_drop(0, kFile, kFacetMeta);
+  EXPECT_TRUE(goes_to_python(unlink(6, "file")));
+}
+
+TEST_F(RemovalTest, ADirectoryThatIsGivenBackIsPythons) {
+  session_.dentries().undelegate(kFolder);
+  EXPECT_TRUE(goes_to_python(unlink(6, "file")));
+}
+
+TEST_F(RemovalTest, WhatWasAskedBeforeDoesNotBringANameBack) {
+  ask(0, unlink(6, "file"));
+  EXPECT_FALSE(session_.dentries().put(kFolder, "file", kFile, DentryTable::Clock::now()));
+  EXPECT_EQ(out_header(ask(0, lookup({8, kFolder}, "file"))).error, -ENOENT);
+  ask(0, create(10, "file"));
+  EXPECT_FALSE(session_.dentries().put(kFolder, "file", 0, DentryTable::Clock::now()));
+  EXPECT_EQ(at<fuse_entry_out>(ask(0, lookup({12, kFolder}, "file")), sizeof(fuse_out_header)).nodeid, 501u);
+  session_.dentries().unsure(kFolder, "file");
+  EXPECT_TRUE(session_.dentries().put(kFolder, "file", 0, DentryTable::Clock::now()));
+}
+
+TEST_F(RemovalTest, TooManyThatAreNotAnsweredArePythons) {
+  for (size_t count = 0; count < Births::kRemovalsMax; ++count) {
+    EXPECT_TRUE(session_.births().take_room());
+  }
+  EXPECT_TRUE(goes_to_python(unlink(6, "file")));
+  session_.births().removals_told(1);
+  EXPECT_EQ(out_header(ask(0, unlink(8, "file"))).error, 0);
+}
+
+TEST_F(RemovalTest, ANameThatWentIsNotRecalledByName) {
+  ask(0, create(6, "new"));
+  EXPECT_EQ(session_.lease_drop(0, kFolder, kFacetEntries), 2u);
+  EXPECT_EQ(session_.dentries().names(), 0u);
+}
+
+TEST(Births, SlotsAreBounded) {
+  Births births;
+  EXPECT_TRUE(births.slots_put(std::vector<BirthSlot>(Births::kSlotsMax)));
+  EXPECT_FALSE(births.slots_put(std::vector<BirthSlot>(1)));
+  births.slots_clear();
+  EXPECT_EQ(births.slots(), 0u);
+  EXPECT_FALSE(births.take_slot());
+}
+
+}  // namespace
+}  // namespace braidfs::fuse

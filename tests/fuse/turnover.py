@@ -1,0 +1,67 @@
+"""A process that makes files in a directory, some with bytes, and may remove most of them a little
+later, until it is told to stop; a log says line by line what was answered: +NAME, -NAME.
+
+A process of its own, not a thread, as its descriptors must not be inherited by servers that a test
+starts meanwhile: closing a copy of one, before exec, waits for the very server that is started.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def content(name: str) -> bytes:
+    return name.encode() if int(name) % 3 else b""
+
+
+class Turnover:
+    """what: "remove" or "keep"."""
+
+    def __init__(self, place: Path, log: Path, what: str) -> None:
+        place.mkdir(exist_ok=True)
+        self.place = place
+        self._log = log
+        self._stop = log.with_suffix(".stop")
+        words = [sys.executable, __file__, place, log, self._stop, what]
+        self._process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+
+    def lines(self) -> list[str]:
+        return self._log.read_text().split("\n")[:-1] if self._log.exists() else []
+
+    def has(self, count: int) -> bool:
+        assert self._process.poll() is None, self._process.communicate()[1]
+        return len(self.lines()) >= count
+
+    def end(self) -> None:
+        self._stop.touch()
+        error = self._process.communicate(timeout=120)[1]
+        assert self._process.returncode == 0, error
+
+    def check(self, place: Path, others: int = 0) -> None:
+        """What is there is what was answered; others: how many files somebody else made."""
+        lines = self.lines()
+        made, gone = ({line[1:] for line in lines if line[0] == sign} for sign in "+-")
+        found = set(os.listdir(place))
+        assert made - gone <= found
+        assert not gone & found
+        assert len(found) == len(made - gone) + others
+        for name in made - gone:
+            assert (place / name).read_bytes() == content(name)
+
+
+def work(place: Path, log: Path, stop: Path, what: str) -> None:
+    count = 0
+    with log.open("w", buffering=1) as said:
+        while not stop.exists():
+            with (place / f"{count}").open("xb") as file:
+                file.write(content(f"{count}"))
+            said.write(f"+{count}\n")
+            if what == "remove" and count > 20 and count % 4:
+                (place / f"{count - 20}").unlink()
+                said.write(f"-{count - 20}\n")
+            count += 1
+
+
+if __name__ == "__main__":
+    work(*map(Path, sys.argv[1:4]), sys.argv[4])

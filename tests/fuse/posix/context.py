@@ -177,9 +177,10 @@ def umask(bits: int) -> Iterator[None]:
 
 
 def tick() -> None:
-    """Returns once the coarse clock of the kernel has moved (at most 10 ms)."""
-    start = time.clock_gettime_ns(_COARSE)
-    while time.clock_gettime_ns(_COARSE) == start:
+    """Returns once the kernel's coarse clock is past now (some 10 ms): past every stamp until now,
+    also fine ones (ext4 has them since Linux 6.13), which may be ahead of a clock that moved."""
+    now = time.time_ns()
+    while time.clock_gettime_ns(_COARSE) <= now:
         pass
 
 

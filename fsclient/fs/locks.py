@@ -119,10 +119,12 @@ class Locks:
             await self._unlock(request)
             return
         self._watch(request.owner.ino)
+        others_held = self._others_hold(request.owner)  # and may let go before we are refused
         try:
             await self._acquire(request, wait=wait)
         except FsError as error:
-            if error.status is not Status.EAGAIN or not self._others_hold(request.owner):
+            others_held = others_held or self._others_hold(request.owner)
+            if error.status is not Status.EAGAIN or not others_held:
                 raise
             await self._drains.barrier()  # a RELEASE may be on its way
             await self._acquire(request, wait=wait)

@@ -103,7 +103,8 @@ def test_ports_that_go_down_cost_no_error(rdma_cluster: Cluster) -> None:
         set_links("up")
     path = rdma_cluster.mount_path / "up"
     assert wait_until(lambda: bytes_go_by_rdma(rdma_cluster, path), PATIENCE_S)
-    assert told(rdma_cluster, "RDMA") == by_rdma + 2
+    # More than once for a server whose own port came up a moment later than ours.
+    assert told(rdma_cluster, "RDMA") >= by_rdma + 2
     assert wait_until(
         lambda: [one["transport"] for one in paths_of_status(rdma_cluster)] == ["rdma", "rdma"],
         PATIENCE_S,

@@ -4,15 +4,13 @@ whatever dies meanwhile (docs/decisions/0013-delegation.md)."""
 import contextlib
 import errno
 import os
-import re
 import signal
 import stat
 import subprocess
 import sys
 import threading
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +18,7 @@ import pytest
 from tests.cluster import mounts
 from tests.cluster.cluster import Cluster
 from tests.cluster.process import stop_pid, wait_until
+from tests.fuse.looks import lanes_counted, seen_from
 from tests.fuse.turnover import Turnover
 
 COUNT = 300
@@ -28,11 +27,7 @@ USER, GROUP = 12345, 23456
 
 def births(cluster: Cluster) -> int:
     """How many files lanes have made since the mount."""
-    address = f"http://127.0.0.1:{cluster.plan.client_metrics_port}/metrics"
-    with urllib.request.urlopen(address, timeout=10) as answer:
-        found = re.search(r'counter="births"\} (\S+)', answer.read().decode())
-    assert found
-    return int(float(found.group(1)))
+    return lanes_counted(cluster, "births")
 
 
 def make(folder: Path, names: list[str], mode: int = 0o644) -> None:
@@ -57,17 +52,6 @@ def folder(cluster: Cluster, workdir: Path) -> Path:
     new.mkdir()
     delegated(cluster, new)
     return new
-
-
-@pytest.fixture
-def other(shared_cluster: Cluster, localdir: Path) -> Iterator[Path]:
-    point = localdir / "other"
-    with shared_cluster.second_client(point) as mounted:
-        yield mounted
-
-
-def seen_from(other: Path, cluster: Cluster, path: Path) -> Path:
-    return other / path.relative_to(cluster.mount_path)
 
 
 def test_they_are_files_as_any_other(cluster: Cluster, folder: Path) -> None:

@@ -6,11 +6,9 @@ import json
 import mmap
 import os
 import pwd
-import re
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from fsclient.cli.main import cli
 from tests.cluster import mounts
 from tests.cluster.cluster import Cluster
 from tests.cluster.process import wait_until
+from tests.fuse.looks import lanes_counted, seen_from
 
 # A client that lives briefly may go while it is greeted.
 pytestmark = [
@@ -63,17 +62,6 @@ def tree(workdir: Path, quota: Quota) -> Iterator[Path]:
     path.mkdir()
     yield path
     quota("remove", "--tree", path)
-
-
-@pytest.fixture
-def other(shared_cluster: Cluster, localdir: Path) -> Iterator[Path]:
-    point = localdir / "other"
-    with shared_cluster.second_client(point) as mounted:
-        yield mounted
-
-
-def seen_from(other: Path, cluster: Cluster, path: Path) -> Path:
-    return other / path.relative_to(cluster.mount_path)
 
 
 def refused(call: Callable[..., object], *arguments: object) -> str:
@@ -219,11 +207,7 @@ def test_accounts_outlive_a_kill_of_the_metaserver(make_cluster: Callable[..., C
 
 def births(cluster: Cluster) -> int:
     """How many files lanes have made since the mount."""
-    address = f"http://127.0.0.1:{cluster.plan.client_metrics_port}/metrics"
-    with urllib.request.urlopen(address, timeout=10) as answer:
-        found = re.search(r'counter="births"\} (\S+)', answer.read().decode())
-    assert found
-    return int(float(found.group(1)))
+    return lanes_counted(cluster, "births")
 
 
 def touch(path: Path) -> None:

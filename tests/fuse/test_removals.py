@@ -4,21 +4,20 @@ as any other that was removed, and whatever dies meanwhile (docs/decisions/0014-
 import contextlib
 import errno
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.process import stop_pid, wait_until
+from tests.fuse.looks import lanes_counted, seen_from
 from tests.fuse.turnover import Turnover
 
 COUNT = 300
@@ -27,11 +26,7 @@ USER = 12345
 
 def removals(cluster: Cluster) -> int:
     """How many names lanes have taken away since the mount."""
-    address = f"http://127.0.0.1:{cluster.plan.client_metrics_port}/metrics"
-    with urllib.request.urlopen(address, timeout=10) as answer:
-        found = re.search(r'counter="removals"\} (\S+)', answer.read().decode())
-    assert found
-    return int(float(found.group(1)))
+    return lanes_counted(cluster, "removals")
 
 
 def make(folder: Path, names: list[str], content: bytes = b"") -> None:
@@ -62,17 +57,6 @@ def folder(cluster: Cluster, workdir: Path) -> Path:
     new.mkdir()
     empty(cluster, new)
     return new
-
-
-@pytest.fixture
-def other(shared_cluster: Cluster, localdir: Path) -> Iterator[Path]:
-    point = localdir / "other"
-    with shared_cluster.second_client(point) as mounted:
-        yield mounted
-
-
-def seen_from(other: Path, cluster: Cluster, path: Path) -> Path:
-    return other / path.relative_to(cluster.mount_path)
 
 
 # ---- one client ----------------------------------------------------------------------------------

@@ -1,0 +1,21 @@
+"""How tests look at what a client did: through another mount, and at what its lanes counted."""
+
+import re
+import urllib.request
+from pathlib import Path
+
+from tests.cluster.cluster import Cluster
+
+
+def seen_from(other: Path, cluster: Cluster, path: Path) -> Path:
+    """The path below the cluster's mount as it is below another mount."""
+    return other / path.relative_to(cluster.mount_path)
+
+
+def lanes_counted(cluster: Cluster, counter: str) -> int:
+    """A counter of the native lanes since the mount."""
+    address = f"http://127.0.0.1:{cluster.plan.client_metrics_port}/metrics"
+    with urllib.request.urlopen(address, timeout=10) as answer:
+        found = re.search(rf'counter="{counter}"\}} (\S+)', answer.read().decode())
+    assert found
+    return int(float(found.group(1)))

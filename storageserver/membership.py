@@ -3,7 +3,8 @@
 One task. A lost connection, a refusal that may pass, or a metaserver that forgot this node leads
 to a new registration after a backoff; a foreign cluster or key ends the program, because waiting
 does not heal it. Heartbeats come every HEARTBEAT_S, and at once (but not denser than
-HEARTBEAT_GAP_S) when a connection shows a session that is not in the table yet.
+HEARTBEAT_GAP_S) when a connection shows a session that is not in the table yet, or ended: a
+metaserver that was started anew hears of its storage servers at once.
 """
 
 import random
@@ -29,6 +30,7 @@ from fscommon.net.transport import Transport
 from fscommon.observe.log import Log, RateLimit
 from fscommon.observe.metrics import Metrics
 from fscommon.rpc.caller import Caller, open_caller
+from fscommon.tasks import open_tasks
 from fscommon.wire.messages import Heartbeat, HeartbeatReply, Register, Registered, TargetReport
 from fscommon.wire.ops import Op
 from storageserver.state import NodeState, StateFile
@@ -114,7 +116,9 @@ class Membership:
                     self._log.info("registered", metaserver=caller.peer_address, node=tables.node)
                     self._registered.set()
                     self._backoff.reset()
-                    await self._heartbeats(caller, targets, tables)
+                    async with open_tasks() as tasks:
+                        tasks.start_soon(self._hurry_at_the_end_of, caller)
+                        await self._heartbeats(caller, targets, tables)
             except _PASSING as error:
                 await self._pause(error)
 
@@ -124,6 +128,10 @@ class Membership:
     def hurry(self) -> None:
         """Send the next heartbeat now."""
         self._hurry.set()
+
+    async def _hurry_at_the_end_of(self, caller: Caller) -> None:
+        await caller.wait_ended()
+        self.hurry()
 
     async def _heartbeats(self, caller: Caller, targets: Targets, tables: Tables) -> None:
         while True:

@@ -62,6 +62,7 @@ class Caller:
         self._free = trio.CapacityLimiter(REQUESTS_IN_FLIGHT_MAX)
         self._last_request_id = 0
         self._ended: str | None = None
+        self._end_event = trio.Event()
 
     @property
     def peer_address(self) -> str:
@@ -70,6 +71,10 @@ class Caller:
     @property
     def is_open(self) -> bool:
         return self._ended is None
+
+    async def wait_ended(self) -> None:
+        """Until the connection has ended, whoever ended it."""
+        await self._end_event.wait()
 
     async def run(self) -> None:
         """Receive replies until the connection ends; then returns. Never raises for a bad peer."""
@@ -166,6 +171,7 @@ class Caller:
     def _end(self, why: str) -> None:
         if self._ended is None:
             self._ended = why
+            self._end_event.set()
         for waiting in self._waiting.values():
             waiting.arrived.set()
 

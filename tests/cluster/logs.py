@@ -5,10 +5,12 @@ retry that heals itself, a lost byte or a bug that was caught becomes visible. A
 `pytest.mark.expects_log(PATTERN, ...)`, or `pytest.mark.expects_warnings` where it breaks things on
 purpose: then every warning is expected, an error still is not. What only says that something took
 long (SLOWNESS: all of it heals itself) is no failure on a loaded machine; it is shown in pytest's
-summary.
+summary. What a test broke may be told of a moment later: its marks go on to cover the test after it,
+and every test that ends within LATE_SECONDS.
 """
 
 import re
+import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,6 +23,7 @@ _SLOWNESS = re.compile(
     r"|storage server is down"
 )
 _LINES_MAX = 20  # shown
+LATE_SECONDS = 10.0
 
 
 class SlowMachine(UserWarning):
@@ -50,14 +53,16 @@ class LogReader:
 
     folder: Path
     _offsets: dict[Path, int] = field(default_factory=dict)
-    _before: Expected | None = None  # what a test broke may be told of during the next one
+    _before: list[tuple[float, Expected]] = field(default_factory=list)  # when a test ended, its own
 
     def unexpected(self, expected: Expected) -> list[str]:
         lines: list[str] = []
-        before, self._before = self._before, expected
+        now = time.monotonic()
+        known = [*self._before, (now, expected)]
+        self._before = [one for one in known if one[0] > now - LATE_SECONDS or one is known[-1]]
         for path in sorted(self.folder.glob("*.log")):
             for line in self._new_lines(path):
-                if not line or expected.covers(line) or (before and before.covers(line)):
+                if not line or any(one.covers(line) for _, one in known):
                     continue
                 if _says_slow(line):
                     warnings.warn(f"{path.name}: {line}", SlowMachine, stacklevel=2)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.logs import Expected, LogReader, SlowMachine, complaint
+from tests.cluster.logs import LATE_SECONDS, Expected, LogReader, SlowMachine, complaint
 
 INFO = "time=2026-01-01T00:00:00.000Z level=info part=a event=ready\n"
 WARNING = 'time=2026-01-01T00:00:00.000Z level=warning part=a event="a retry"\n'
@@ -39,3 +39,26 @@ def test_what_only_says_slow_is_shown_and_no_failure(tmp_path: Path) -> None:
         assert reader.unexpected(Expected()) == []
     (tmp_path / "b.log").write_text(slow.replace("warning", "error"))
     assert len(reader.unexpected(Expected())) == 1
+
+
+def test_what_was_expected_may_come_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("tests.cluster.logs.time.monotonic", lambda: now)
+    reader = LogReader(tmp_path)
+    log = tmp_path / "a.log"
+
+    def next_test(lines: str, expected: Expected = Expected()) -> int:
+        with log.open("a") as file:
+            file.write(lines)
+        return len(reader.unexpected(expected))
+
+    assert next_test(WARNING, Expected(any_warning=True)) == 0
+    now += 3 * LATE_SECONDS
+    assert next_test(WARNING) == 0  # the next test, however long it took
+    assert next_test(WARNING) == 1
+    assert next_test(ERROR, Expected(("event=lost",))) == 0
+    for _ in range(5):  # all of one moment
+        assert next_test(ERROR) == 0
+    now += LATE_SECONDS + 1
+    assert next_test("") == 0
+    assert next_test(ERROR) == 1

@@ -5,8 +5,8 @@ retry that heals itself, a lost byte or a bug that was caught becomes visible. A
 `pytest.mark.expects_log(PATTERN, ...)`, or `pytest.mark.expects_warnings` where it breaks things on
 purpose: then every warning is expected, an error still is not. What only says that something took
 long (SLOWNESS: all of it heals itself) is no failure on a loaded machine; it is shown in pytest's
-summary. What a test broke may be told of a moment later: its marks go on to cover the test after it,
-and every test that ends within LATE_SECONDS.
+summary. What a test broke may be told of a moment later: its marks go on to cover the test after
+it, and every test that ends within LATE_SECONDS.
 """
 
 import re
@@ -53,7 +53,7 @@ class LogReader:
 
     folder: Path
     _offsets: dict[Path, int] = field(default_factory=dict)
-    _before: list[tuple[float, Expected]] = field(default_factory=list)  # when a test ended, its own
+    _before: list[tuple[float, Expected]] = field(default_factory=list)  # by the end of a test
 
     def unexpected(self, expected: Expected) -> list[str]:
         lines: list[str] = []

@@ -9,6 +9,7 @@ from tests.cluster.logs import LATE_SECONDS, Expected, LogReader, SlowMachine, c
 INFO = "time=2026-01-01T00:00:00.000Z level=info part=a event=ready\n"
 WARNING = 'time=2026-01-01T00:00:00.000Z level=warning part=a event="a retry"\n'
 ERROR = "time=2026-01-01T00:00:00.000Z level=error part=a event=lost\n"
+NOTHING = Expected()
 
 
 def test_only_what_is_not_declared(tmp_path: Path) -> None:
@@ -47,7 +48,7 @@ def test_what_was_expected_may_come_late(tmp_path: Path, monkeypatch: pytest.Mon
     reader = LogReader(tmp_path)
     log = tmp_path / "a.log"
 
-    def next_test(lines: str, expected: Expected = Expected()) -> int:
+    def next_test(lines: str, expected: Expected = NOTHING) -> int:
         with log.open("a") as file:
             file.write(lines)
         return len(reader.unexpected(expected))

@@ -441,6 +441,10 @@ size_t Core::abort() {
   return count;
 }
 
+void Core::hurry() {
+  for (const auto& lane : lanes_) lane->hurry();
+}
+
 void Core::send_all_partial() {
   if (sending_partial_.exchange(true)) return;
   auto left = std::make_shared<std::atomic<size_t>>(lanes_.size());

@@ -38,6 +38,7 @@ struct CoreSettings {
   uint64_t dirty_bytes_per_inode_max = 64u << 20;
   uint32_t timeout_ms = 60'000;  // 0: wait for ever
   uint32_t silence_ms_max = 30'000;  // a connection that owes answers and says nothing is cut
+  uint32_t gather_ms = 1;  // small writes that nobody waits for leave a node's connection so far apart
   uint32_t sync_after_ms = 5'000;  // what nobody syncs is synced after about so long
 };
 
@@ -156,6 +157,7 @@ class Core final : public fuse::DataHandler {
   uint64_t commit_begin(std::shared_ptr<DrainOperation> operation);  // the token of its event
   void handle_closed(const Handle& handle);
   void send_all_partial();
+  void hurry();  // writes that gather leave: somebody waits
   void inode_idle(const InodePtr& inode);
 
  private:

@@ -114,7 +114,7 @@ void DrainOperation::drain(Lane& lane) {
     if (!done) pieces.wait(shared_from_this(), sequence_, 0, kEverything);
   }
   perform(lane, inode_, settled);
-  if (!done) return;
+  if (!done) return lane.core().hurry();
   phase_ = durable_ ? Phase::kSync : Phase::kCommit;
   proceed(lane);
 }

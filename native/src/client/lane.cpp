@@ -226,6 +226,13 @@ void Lane::background_synced() {
   loop_.defer([this] { sync_due(); });
 }
 
+void Lane::hurry() {
+  if (!gathers_.load(std::memory_order_relaxed) || !gathers_.exchange(false)) return;
+  post([](Lane& lane) {
+    for (auto& [node, link] : lane.links_) link->hurry();
+  });
+}
+
 void Lane::send_partial_pieces() {
   std::vector<std::shared_ptr<Inode>> inodes = ageing_;
   for (const auto& inode : inodes) send_partial(*this, inode);

@@ -74,6 +74,9 @@ class Lane {
   // Syncs the inode after a while, if nobody else has (Inode::sync_watched is set).
   void sync_later(std::shared_ptr<Inode> inode, uint32_t times = 1);
   void background_synced();
+  // Links tell that they let writes gather; who waits for pieces of any lane has them leave.
+  void gathers() noexcept { gathers_.store(true, std::memory_order_relaxed); }
+  void hurry();                // ANY THREAD
   void send_partial_pieces();  // of all watched inodes, whatever their age
   // A READ waits for buffer memory: it proceeds after room(), or at the next tick.
   void when_room(std::shared_ptr<Operation> operation);
@@ -118,6 +121,7 @@ class Lane {
   size_t next_read_ = 0;
   LaneCounters counters_;
   bool ticking_ = false;
+  std::atomic<bool> gathers_ = false;
 };
 
 }  // namespace braidfs::client

@@ -95,8 +95,31 @@ void Link::connect_failed() {
 
 void Link::pump() {
   if (!pump_queue(reads_)) return;
-  if (gathering_ && write_bytes_ > 0 && writes_.size() < kGatherMax) return;
+  if (gathers()) return;
   if (pump_queue(writes_)) gathering_ = writes_.empty();
+}
+
+bool Link::gathers() {
+  if (!gathering_ || writes_.empty() || writes_.size() >= kGatherMax) return false;
+  const auto now = lane_.loop().now();
+  if (now >= gather_until_) {
+    gather_until_ = now + milliseconds(lane_.core().settings().gather_ms);
+    return false;
+  }
+  lane_.gathers();
+  if (!gather_timer_) {
+    gather_timer_ = true;
+    lane_.loop().call_at(gather_until_, [this] {
+      gather_timer_ = false;
+      pump();
+    });
+  }
+  return true;
+}
+
+void Link::hurry() {
+  gathering_ = false;
+  pump();
 }
 
 // False when the connection takes no more now.

@@ -2,11 +2,12 @@
 //
 // States: without a connection (CONNECT was asked for, with backoff after failures) and connected.
 // Calls wait in two queues, so that a READ never stands behind megabytes of writes; writes in flight
-// are bounded in bytes. Small writes that nobody waits for leave together: while others are on their
-// way they gather until an answer comes (Nagle's rule, RFC 896) or there are kGatherMax; one wake-up
-// of the server, and one of ours, then serve many. When the connection breaks, unanswered calls go back to the front of their
-// queues in their old order and are sent again on the next one: every data operation may be repeated,
-// since the server ends the old connection's requests first (rule 23).
+// are bounded in bytes. Small writes that nobody waits for leave together: for gather_ms after some
+// have left the next ones gather, unless there are kGatherMax or somebody begins to wait (hurry); one
+// wake-up of the server, and one of ours, then serve many. When the connection breaks, unanswered
+// calls go back to the front of their queues in their old order and are sent again on the next one:
+// every data operation may be repeated, since the server ends the old connection's requests first
+// (rule 23).
 //
 // Invariant: a call is in exactly one of: a slot, a queue, the lane's backoff list.
 // Threads: LANE ONLY. Not here: what a status means for a call (lane.h).
@@ -41,6 +42,7 @@ class Link final : public net::StreamSink {
   size_t waiting() const noexcept { return reads_.size() + writes_.size(); }
 
   void submit(Call* call);
+  void hurry();  // somebody waits for writes that may be among those that gather
   void adopt(net::UniqueFd socket, std::shared_ptr<rdma::Channel> channel);
   void connect_failed();
   // Once per lane tick: deadlines, silence, reconnecting.
@@ -62,6 +64,7 @@ class Link final : public net::StreamSink {
   bool pump_queue(std::deque<Call*>& queue);
   bool may_send(const Call& call) const noexcept;
   bool may_gather(const Call& call) const noexcept;
+  bool gathers();
   bool send(Call* call);
   Call* find(const FrameHeader& header) noexcept;
   Call* take(uint64_t request_id) noexcept;
@@ -80,6 +83,8 @@ class Link final : public net::StreamSink {
   size_t in_flight_ = 0;
   uint64_t write_bytes_ = 0;  // in flight
   bool gathering_ = true;     // nobody waits for any of writes_
+  bool gather_timer_ = false;
+  Clock::time_point gather_until_{};
   std::deque<Call*> reads_;   // READ, SYNC
   std::deque<Call*> writes_;  // WRITE
   std::vector<uint64_t> sums_;  // scratch

@@ -152,6 +152,7 @@ Buffer WriteRun::buffer_for(uint32_t size) {
   if (!through_) {
     if (Buffer buffer = core_.memory().dirty(size, false)) return buffer;
     core_.send_all_partial();
+    core_.hurry();
     wait_for_targets();
   }
   return core_.memory().dirty(size, true);

@@ -191,12 +191,16 @@ void StoreBody::background(const std::stop_token& stop) {
   pthread_setname_np(pthread_self(), "braid-store");
   bool failed = false;
   while (!stop.stop_requested()) {
+    bool due = true;
     {
       Guard guard(room_mu_);
-      room_.wait_for(guard, stop, kBackgroundPeriod,
-                     [&] { return !failed && checkpoint_wanted_.load(); });
+      due = !room_.wait_for(guard, stop, kBackgroundPeriod, [&] {
+        return !failed && (checkpoint_wanted_ || log_->has_much_to_write_out());
+      });
     }
     if (stop.stop_requested()) return;
+    if (log_->has_much_to_write_out()) log_->write_out();
+    if (!due && !checkpoint_wanted_) continue;
     // Asked for again by writers while a checkpoint ran: answered here even if nothing is left to do,
     // or the wait above would never wait again.
     checkpoint_wanted_ = false;

@@ -33,6 +33,7 @@ class File {
   // file, or with nowait the end of what is cached.
   virtual int64_t readv(std::span<const iovec> parts, uint64_t offset, bool nowait) = 0;
   virtual int64_t writev(std::span<const iovec> parts, uint64_t offset) = 0;
+  virtual int write_out(uint64_t offset, uint64_t length) = 0;  // begins; waits for nothing
   virtual int sync() = 0;  // fdatasync: bytes, allocation and size are durable when it returns 0
   virtual int truncate(uint64_t size) = 0;
   virtual int punch(uint64_t offset, uint64_t length) = 0;     // reads as zeros; size stays

@@ -48,6 +48,10 @@ class PosixFile final : public File {
                                   static_cast<off_t>(offset));
     return put < 0 ? -errno : put;
   }
+  int write_out(uint64_t offset, uint64_t length) override {
+    return outcome(::sync_file_range(fd_.get(), static_cast<off_t>(offset),
+                                     static_cast<off_t>(length), SYNC_FILE_RANGE_WRITE));
+  }
   int sync() override { return outcome(::fdatasync(fd_.get())); }
   int truncate(uint64_t size) override {
     return outcome(::ftruncate(fd_.get(), static_cast<off_t>(size)));

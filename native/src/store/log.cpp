@@ -178,6 +178,7 @@ Status Log::write_at_end(std::span<const std::byte> encoded, std::span<const iov
   parts.push_back({const_cast<std::byte*>(encoded.data()), encoded.size()});
   parts.insert(parts.end(), bytes.begin(), bytes.end());
   uint64_t at = segment.valid_length;
+  allocate_ahead(segment, parts);
   for (size_t first = 0; first < parts.size(); first += kPartsMax) {
     const std::span<iovec> some(parts.data() + first, std::min(kPartsMax, parts.size() - first));
     uint64_t length = 0;
@@ -187,7 +188,42 @@ Status Log::write_at_end(std::span<const std::byte> encoded, std::span<const iov
   }
   bytes_ += at - segment.valid_length;
   segment.valid_length = at;
+  behind_ = at - segment.written_out;
   return Status::kOk;
+}
+
+// A device without room, or that cannot: the write itself tells, or does without.
+void Log::allocate_ahead(Segment& segment, std::span<const iovec> parts) {
+  uint64_t end = segment.valid_length;
+  for (const iovec& part : parts) end += part.iov_len;
+  if (end <= segment.allocated) return;
+  segment.file->allocate(segment.allocated, end + kAllocateBytes - segment.allocated);
+  segment.allocated = end + kAllocateBytes;
+}
+
+Status Log::write_out() {
+  std::shared_ptr<File> file;
+  uint64_t from = 0;
+  uint64_t to = 0;
+  {
+    const std::lock_guard guard(mu_);
+    if (failed_) {
+      behind_ = 0;  // and nothing is appended any more
+      return Status::kEio;
+    }
+    Segment& segment = segments_.back();
+    file = segment.file;
+    from = segment.written_out;
+    to = segment.valid_length / kBlockSize * kBlockSize;  // the last page will be written to again
+    segment.written_out = to;
+    behind_ = segment.valid_length - to;
+  }
+  if (from >= to) return Status::kOk;
+  const int result = file->write_out(from, to - from);
+  if (result == 0) return Status::kOk;
+  const std::lock_guard guard(mu_);
+  failed_ = true;  // as after a failed fdatasync: the kernel may tell it only once
+  return status_of(result);
 }
 
 Status Log::append(EntryHeader header, std::span<const EntryRun> runs,
@@ -241,6 +277,7 @@ Status Log::rotate(uint64_t& number) {
     return status_of(r);
   unsynced_.push_back(segments_.back().file);
   segments_.push_back(std::move(segment));
+  behind_ = 0;
   ++number;
   return Status::kOk;
 }

@@ -3,6 +3,8 @@
 // append() is a write(2) under one mutex; sync() is group commit: one caller fdatasyncs, the others
 // wait for it. A segment is replaced only by rotate() (at a checkpoint), so the whole log is at most
 // StoreConfig::log_bytes_max and a little. After a failed fdatasync the log refuses everything.
+// Space is allocated ahead of the end, and what was appended begins its way to the device early
+// (write_out, by the store's background thread), so that a sync has little left to do.
 //
 // Torn or damaged: the scan stops at the first entry that is not valid and next in number. If any
 // later entry says that the missing one was durable when it was appended, the log is damaged and
@@ -40,6 +42,10 @@ class Log {
   Status append(EntryHeader header, std::span<const EntryRun> runs, std::span<const uint64_t> sums,
                 std::span<const iovec> bytes, uint64_t& sequence);
   Status sync(uint64_t sequence);  // entries up to sequence are durable
+  bool has_much_to_write_out() const noexcept {
+    return behind_.load(std::memory_order_relaxed) >= kWriteOutBytes;
+  }
+  Status write_out();  // begins; blocking where the device's queue is full
 
   Status rotate(uint64_t& number);         // new entries go to segment `number`
   Status drop_before(uint64_t number);     // segments that a checkpoint made superfluous
@@ -47,10 +53,15 @@ class Log {
   uint64_t last_sequence() const;
 
  private:
+  static constexpr uint64_t kAllocateBytes = 4 << 20;
+  static constexpr uint64_t kWriteOutBytes = 1 << 20;
+
   struct Segment {
     uint64_t number = 0;
     uint64_t first_sequence = 0;
     uint64_t valid_length = 0;             // bytes of header and valid entries
+    uint64_t allocated = 0;                // bytes of space asked for
+    uint64_t written_out = 0;              // bytes that are on their way to the device, or there
     std::vector<std::byte> content{};       // only between load and begin_after_load
     std::shared_ptr<File> file{};
   };
@@ -60,6 +71,7 @@ class Log {
   bool scan_segment(Segment& segment, LogScan& scan);
   void look_past(const Segment& segment, size_t from, LogScan& scan) const;
   Status write_at_end(std::span<const std::byte> encoded, std::span<const iovec> bytes);
+  void allocate_ahead(Segment& segment, std::span<const iovec> parts);
   int trim_torn_end();
   static std::string path_of(uint64_t number);
 
@@ -75,6 +87,7 @@ class Log {
   bool syncing_ = false;
   bool failed_ = false;
   std::atomic<uint64_t> bytes_{0};     // of entries in all segments
+  std::atomic<uint64_t> behind_{0};    // bytes of the last segment that are not yet written out
   std::vector<std::byte> scratch_;
 
   void count_bytes();

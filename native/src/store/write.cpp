@@ -228,6 +228,7 @@ Status StoreBody::finish_write(WriteOp& op) {
   uint64_t sequence = 0;
   if (Status s = log_write(*state, sequence); s != Status::kOk) return count_error(s);
   apply_write(*state, sequence);
+  if (log_->has_much_to_write_out()) room_.notify_all();
   fault(FaultPoint::kWriteAfterLog);
   return Status::kOk;
 }

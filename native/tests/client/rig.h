@@ -54,7 +54,6 @@ class FakeTarget {
   void put_object(uint64_t file_id, uint32_t stripe, Bytes bytes);
   size_t count(Op op);
   std::vector<FrameHeader> seen(Op op);
-  size_t unread();  // bytes that were sent here and not taken yet
 
  private:
   void run(std::shared_ptr<net::UniqueFd> socket);

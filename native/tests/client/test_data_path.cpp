@@ -122,52 +122,60 @@ TEST(DataPath, DirectWriteLeavesAtOnceAndIsNotWaitedFor) {
   EXPECT_EQ(rig.file(100), pattern(100, 1));
 }
 
-TEST(DataPath, SmallWritesGatherUntilAnAnswerOrUntilSomebodyWaits) {
-  Rig rig({.lanes = 1});
-  rig.open(kFh, O_RDWR);
-  FakeTarget& target = *rig.targets[0];
-  target.decide([](const FrameHeader& header) -> FakeTarget::Decision {
-    return {header.op == static_cast<uint8_t>(Op::kWrite) ? FakeTarget::Fault::kStall
-                                                          : FakeTarget::Fault::kNone};
-  });
-  const auto write = [&](uint32_t block, uint32_t flags) {
+struct GatheringRig {
+  Rig rig;
+  FakeTarget& target;
+
+  explicit GatheringRig(uint32_t lanes) : rig(settings(lanes)), target(*rig.targets[0]) {
+    rig.open(kFh, O_RDWR);
+  }
+  static RigSettings settings(uint32_t lanes) {
+    RigSettings settings{.lanes = lanes, .chunk_size = 1u << 20};
+    settings.core.gather_ms = 60'000;
+    return settings;
+  }
+  uint64_t start(uint32_t block, uint32_t flags) {
     return rig.start_write(kFh, block * 4096, pattern(4096, block), flags);
-  };
-  EXPECT_EQ(rig.replier.wait(write(0, O_DIRECT)).count, 4096u);
-  ASSERT_TRUE(eventually([&] { return target.count(Op::kWrite) == 1; }));
-  for (uint32_t block = 1; block <= 5; ++block) {
-    EXPECT_EQ(rig.replier.wait(write(block, O_DIRECT)).count, 4096u);
   }
-  EXPECT_EQ(target.unread(), 0u);
-  const uint64_t durable = write(6, O_DIRECT | O_DSYNC);
-  EXPECT_TRUE(eventually([&] { return target.unread() >= 6 * 4096; }));
-  target.release_stalled();
-  EXPECT_EQ(rig.replier.wait(durable).count, 4096u);
-  EXPECT_EQ(rig.fsync(kFh), 0);
-  Bytes expected;
-  for (uint32_t block = 0; block <= 6; ++block) {
-    const Bytes bytes = pattern(4096, block);
-    expected.insert(expected.end(), bytes.begin(), bytes.end());
+  void write(uint32_t block) {
+    EXPECT_EQ(rig.replier.wait(start(block, O_DIRECT)).count, 4096u);
   }
-  EXPECT_EQ(rig.file(expected.size(), true), expected);
+  void expect_blocks(uint32_t count) {
+    Bytes expected;
+    for (uint32_t block = 0; block < count; ++block) {
+      const Bytes bytes = pattern(4096, block);
+      expected.insert(expected.end(), bytes.begin(), bytes.end());
+    }
+    EXPECT_EQ(rig.file(expected.size(), true), expected);
+  }
+};
+
+TEST(DataPath, SmallWritesGatherUntilSomebodyWaitsForOne) {
+  GatheringRig gathering(1);
+  gathering.write(0);
+  ASSERT_TRUE(eventually([&] { return gathering.target.count(Op::kWrite) == 1; }));
+  for (uint32_t block = 1; block <= 5; ++block) gathering.write(block);
+  EXPECT_EQ(gathering.target.count(Op::kWrite), 1u);
+  EXPECT_EQ(gathering.rig.replier.wait(gathering.start(6, O_DIRECT | O_DSYNC)).count, 4096u);
+  EXPECT_EQ(gathering.target.count(Op::kWrite), 7u);
+  gathering.expect_blocks(7);
 }
 
-TEST(DataPath, ManySmallWritesDoNotWaitForAnAnswer) {
-  Rig rig({.lanes = 1, .chunk_size = 1u << 20});
-  rig.open(kFh, O_RDWR);
-  FakeTarget& target = *rig.targets[0];
-  target.decide([](const FrameHeader& header) -> FakeTarget::Decision {
-    return {header.op == static_cast<uint8_t>(Op::kWrite) ? FakeTarget::Fault::kStall
-                                                          : FakeTarget::Fault::kNone};
-  });
-  EXPECT_EQ(rig.write(kFh, 0, pattern(4096, 0), O_DIRECT).count, 4096u);
-  ASSERT_TRUE(eventually([&] { return target.count(Op::kWrite) == 1; }));
-  for (uint32_t block = 1; block <= Link::kGatherMax; ++block) {
-    EXPECT_EQ(rig.write(kFh, block * 4096, pattern(4096, block), O_DIRECT).count, 4096u);
-  }
-  EXPECT_TRUE(eventually([&] { return target.unread() >= Link::kGatherMax * 4096; }));
-  target.release_stalled();
-  EXPECT_EQ(rig.flush(kFh), 0);
+TEST(DataPath, GatheredWritesOfAnyLaneLeaveForAnFsync) {
+  GatheringRig gathering(2);
+  for (uint32_t block = 0; block <= 8; ++block) gathering.write(block);
+  EXPECT_LT(gathering.target.count(Op::kWrite), 9u);
+  EXPECT_EQ(gathering.rig.fsync(kFh), 0);
+  EXPECT_EQ(gathering.target.count(Op::kWrite), 9u);
+  gathering.expect_blocks(9);
+}
+
+TEST(DataPath, ManySmallWritesDoNotGatherAnyLonger) {
+  GatheringRig gathering(1);
+  gathering.write(0);
+  ASSERT_TRUE(eventually([&] { return gathering.target.count(Op::kWrite) == 1; }));
+  for (uint32_t block = 1; block <= Link::kGatherMax; ++block) gathering.write(block);
+  EXPECT_TRUE(eventually([&] { return gathering.target.count(Op::kWrite) > Link::kGatherMax; }));
 }
 
 TEST(DataPath, FlippedBitOnTheWayIsReadAgain) {

@@ -1,4 +1,3 @@
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -231,16 +230,6 @@ std::vector<FrameHeader> FakeTarget::seen(Op op) {
   std::copy_if(seen_.begin(), seen_.end(), std::back_inserter(headers),
                [&](const FrameHeader& header) { return header.op == static_cast<uint8_t>(op); });
   return headers;
-}
-
-size_t FakeTarget::unread() {
-  const std::scoped_lock lock(mu_);
-  size_t total = 0;
-  for (const auto& socket : sockets_) {
-    int bytes = 0;
-    if (socket->get() >= 0 && ::ioctl(socket->get(), FIONREAD, &bytes) == 0) total += static_cast<size_t>(bytes);
-  }
-  return total;
 }
 
 }  // namespace braidfs::client::rig

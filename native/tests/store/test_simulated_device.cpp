@@ -116,6 +116,7 @@ class SimulatedFile final : public File {
     return written;
   }
 
+  int write_out(uint64_t, uint64_t) override { return 0; }
   int sync() override {
     const std::lock_guard guard(host_.mu_);
     if (!host_.step(generation_)) return -EIO;

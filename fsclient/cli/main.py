@@ -27,10 +27,11 @@ from .status import status
 from .support import support
 from .target import target
 from .top import top
+from .validate import validate_
 
 VERBS: tuple[click.Command, ...] = (
     client, completion, config, df, du, find, key, layout, lock, mount, net, node, quota,
-    stat, status, support, target, top,
+    stat, status, support, target, top, validate_,
 )  # fmt: skip
 
 

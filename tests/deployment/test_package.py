@@ -12,6 +12,7 @@ from tests.dev import package
 from tests.dev.steps import ROOT
 
 pytestmark = pytest.mark.timeout(1500)  # a first build of the native module
+JOBS = "fsclient/validate/jobs"
 UNITS = ROOT / "packaging" / "systemd"
 
 
@@ -30,6 +31,8 @@ def test_wheel_holds_what_is_shipped_and_no_more(wheels: Wheels) -> None:
     assert {f"share/braidfs/packaging/systemd/{unit.name}" for unit in UNITS.iterdir()} <= shared
     pages = {page.name for page in (ROOT / "docs" / "man").iterdir()}
     assert pages == {Path(name).name for name in shared if name.startswith("share/man/")}
+    jobs = {f"fsclient/validate/jobs/{job.name}" for job in (ROOT / JOBS).iterdir()}
+    assert jobs and jobs <= set(names)
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests")]
 
 

@@ -1,0 +1,199 @@
+"""A run of a suite: all nodes do each phase together; whatever happens, they clean up.
+
+Trio, one task a node and phase. A node that cannot go on ends the run (NodeError); bytes that were
+read wrong do not: they are what the run was to find. The rules of who reads what: node n reads what
+node n + 1 wrote, so that its own page cache answers nothing; a single node drops its cache.
+"""
+
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import trio
+
+from fscommon.tasks import open_tasks
+
+from ..kernel import FILE_SYSTEM_TYPE
+from .nodes import DamageError, Node, NodeError, NodePlan
+from .outcome import Findings, Measured, NodeFacts, Outcome, of_fio, of_loads
+from .suites import SUITES, Amounts, Kind, Phase, job_text
+from .worker import PROTOCOL
+
+FOLDER_PREFIX: Final = ".braidfs-validate-"
+START_SECONDS_MAX: Final = 60.0
+CLEAN_SECONDS_MAX: Final = 120.0
+PHASE_SECONDS_MAX: Final = 1800.0  # beyond the time that a phase was given
+ROOM_FACTOR: Final = 1.1
+T = TypeVar("T")
+Tell = Callable[[Phase, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """any_file_system: also where no BraidFS is mounted, to compare."""
+
+    suite: str
+    amounts: Amounts
+    any_file_system: bool = False
+
+
+async def validate(run: Run, plans: Sequence[NodePlan], tell: Tell) -> Findings:
+    """tell(phase, index) is called when a phase begins."""
+    findings = Findings(run.suite, time.time_ns())
+    started = time.monotonic()
+    name = f"{FOLDER_PREFIX}{secrets.token_hex(6)}"
+    async with open_tasks() as nursery:
+        nodes: list[Node] = []
+        try:
+            for plan in plans:
+                nodes.append(await Node.start(plan, nursery))
+            findings.nodes = await _introduce(run, nodes)
+            folders = [f"{plan.path.rstrip('/')}/{name}" for plan in plans]
+            await nodes[0].ask("make", START_SECONDS_MAX, folder=folders[0])
+            await _each(nodes, lambda n: nodes[n].ask(
+                "join", START_SECONDS_MAX, folder=folders[n], name=f"node-{n}"))  # fmt: skip
+            stage = _Stage(nodes, folders, run.amounts)
+            for index, phase in enumerate(SUITES[run.suite]):
+                tell(phase, index)
+                findings.outcomes.append(await stage.do(phase))
+        finally:
+            await _end(nodes)
+            nursery.cancel_scope.cancel()  # a shared connection of ssh may keep its errors open
+    findings.seconds = time.monotonic() - started
+    return findings
+
+
+async def _introduce(run: Run, nodes: list[Node]) -> tuple[NodeFacts, ...]:
+    answers = await _each(nodes, lambda n: nodes[n].ask(
+        "hello", START_SECONDS_MAX, path=nodes[n].plan.path))  # fmt: skip
+    facts = [_facts(node.plan, answer) for node, answer in zip(nodes, answers, strict=True)]
+    for one in facts:
+        if not one.fio:
+            raise NodeError(f"{one.name} has no fio: apt-get install fio there")
+        if one.file_system != FILE_SYSTEM_TYPE and not run.any_file_system:
+            raise NodeError(
+                f"{one.name}: {one.path} is {one.file_system}, not BraidFS: is it mounted? "
+                "(--any-file-system measures it all the same)"
+            )
+    room = min(one.bytes_available for one in facts)
+    large_files = sum(phase.name in ("write", "checkpoint") for phase in SUITES[run.suite])
+    needed = int(run.amounts.node_bytes(large_files) * len(facts) * ROOM_FACTOR)
+    if room < needed:
+        raise NodeError(
+            f"{needed / 1e9:.1f} GB are needed and {room / 1e9:.1f} GB are free: "
+            "say less with --size, or use fewer --jobs"
+        )
+    return tuple(facts)
+
+
+def _facts(plan: NodePlan, answer: dict[str, Any]) -> NodeFacts:
+    protocol = answer.pop("protocol")
+    if protocol != PROTOCOL:
+        raise NodeError(f"{plan.name} has another version of braidfs: install the same there")
+    return NodeFacts(name=plan.name, path=plan.path, **answer)
+
+
+async def _each(nodes: Sequence[Node], work: Callable[[int], Awaitable[T]]) -> list[T]:
+    """work(index) for all nodes side by side; results in their order. The first failure ends it."""
+    found: dict[int, T] = {}
+
+    async def one(index: int) -> None:
+        found[index] = await work(index)
+
+    async with open_tasks() as nursery:
+        for index in range(len(nodes)):
+            nursery.start_soon(one, index)
+    return [found[index] for index in range(len(nodes))]
+
+
+async def _end(nodes: Sequence[Node]) -> None:
+    """Also when interrupted: no file stays. Raises NodeError when one may have."""
+    ended: set[str] = set()
+
+    async def one(node: Node) -> None:
+        if await node.end():
+            ended.add(node.plan.name)
+
+    with trio.move_on_after(CLEAN_SECONDS_MAX, shield=True):
+        async with open_tasks() as nursery:
+            for node in nodes:
+                nursery.start_soon(one, node)
+    late = [node.plan.name for node in nodes if node.plan.name not in ended]
+    if late:
+        raise NodeError(
+            f"{', '.join(late)} did not clean up in {CLEAN_SECONDS_MAX:.0f} s: "
+            f"look for {FOLDER_PREFIX}* and remove it"
+        )
+
+
+class _Stage:
+    """The nodes of a run with their folders, and what earlier phases left there."""
+
+    def __init__(self, nodes: list[Node], folders: list[str], amounts: Amounts) -> None:
+        self._nodes = nodes
+        self._folders = folders
+        self._amounts = amounts
+        self._file_bytes = amounts.file_bytes  # of the shortest large file that was written
+
+    async def do(self, phase: Phase) -> Outcome:
+        damage: list[str] = []
+
+        async def one(index: int) -> Measured:
+            try:
+                return await (self._fio if phase.job else self._load)(phase, index)
+            except DamageError as error:
+                damage.append(str(error))
+                return Measured()
+
+        found = await _each(self._nodes, one)
+        return Outcome(phase, tuple(found), tuple(sorted(damage)))
+
+    def _own(self, index: int) -> str:
+        return f"{self._folders[index]}/node-{index}"
+
+    def _peer(self, index: int) -> str:
+        return f"{self._folders[index]}/node-{(index + 1) % len(self._nodes)}"
+
+    async def _fio(self, phase: Phase, index: int) -> Measured:
+        amounts = self._amounts
+        environment = {
+            "FOLDER": self._own(index), "PEER": self._peer(index),
+            "CHECKED": self._peer(index) if phase.verifies else self._own(index),
+            "SIZE": str(amounts.file_bytes if phase.name == "checkpoint" else self._file_bytes),
+            "CHECK_SIZE": str(amounts.check_bytes), "SECONDS": str(amounts.seconds),
+            "JOBS": str(amounts.jobs), "VERIFY": str(int(phase.verifies)),
+        }  # fmt: skip
+        options = ["--verify_only"] if phase.verifies else []
+        options += ["--readonly"] if phase.kind is Kind.READ else []
+        limit_s = amounts.seconds + PHASE_SECONDS_MAX
+        answer = await self._nodes[index].ask(
+            "fio", limit_s + 30, job=job_text(phase), environment=environment,
+            options=options, limit_s=limit_s,
+        )  # fmt: skip
+        if phase.name == "write":
+            written = min(answer["sizes"], default=0) >> 20 << 20
+            if not written:
+                raise NodeError(f"{self._nodes[index].plan.name} wrote less than 1 MiB in time")
+            self._file_bytes = min(self._file_bytes, written)
+        return of_fio(answer["job"], phase.kind, phase.verifies)
+
+    async def _load(self, phase: Phase, index: int) -> Measured:
+        amounts, count = self._amounts, len(self._nodes)
+        given: list[dict[str, Any]] = []
+        for job in range(amounts.jobs):
+            if phase.load.startswith("shared"):
+                owner = (index + 1) % count if phase.verifies else index
+                given.append({
+                    "path": f"{self._folders[index]}/shared.0", "blocks": amounts.blocks,
+                    "rank": owner * amounts.jobs + job, "ranks": count * amounts.jobs,
+                })  # fmt: skip
+            else:
+                folder = self._peer(index) if phase.load == "stat" else self._own(index)
+                given.append({"folder": f"{folder}/names-{job}", "count": amounts.files})
+        answer = await self._nodes[index].ask(
+            "load", PHASE_SECONDS_MAX + 30, action=phase.load, given=given,
+            limit_s=PHASE_SECONDS_MAX,
+        )  # fmt: skip
+        return of_loads(answer["loads"])

@@ -1,0 +1,93 @@
+"""The suites: which phases there are, in which order, and how much each of them does. Pure.
+
+A phase is a fio job of the folder jobs, or one of the loads of load.py (metadata, a shared file).
+Sizes are set once for a run (Amounts) and reach a job as environment variables, so that each job
+file also runs by hand: `FOLDER=/data/x SIZE=1g SECONDS=10 JOBS=4 fio jobs/write.fio`.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.resources import files
+from typing import Final
+
+BLOCK_BYTES: Final = 47_008  # of the shared file, as IOR's hard pattern has it
+
+
+class Kind(StrEnum):
+    WRITE = "write"
+    READ = "read"
+    CHECK = "check"
+    METADATA = "metadata"
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """job: a file of the folder jobs, without .fio. load: an action of load.py instead."""
+
+    name: str
+    title: str
+    kind: Kind
+    job: str = ""
+    load: str = ""
+    verifies: bool = False
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether it takes the time of Amounts.seconds at most, rather than as long as it takes."""
+        return bool(self.job) and self.kind is not Kind.CHECK
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """seconds: of a timed phase. file_bytes: each job's large file. check_bytes: each job's file
+    that is checked. files: empty files of each job. blocks: of each job in the shared file."""
+
+    seconds: int
+    jobs: int
+    file_bytes: int
+    check_bytes: int
+    files: int
+    blocks: int
+
+    def node_bytes(self, large_files: int) -> int:
+        """The most that one node stores, where each job writes so many large files."""
+        small = self.check_bytes + self.blocks * BLOCK_BYTES
+        return self.jobs * (large_files * self.file_bytes + small)
+
+
+_WRITE: Final = Phase("write", "Write large files, synced", Kind.WRITE, job="write")
+_READ: Final = Phase("read", "Read another node's large files", Kind.READ, job="read")
+_RANDOM: Final = Phase("random-read", "Read 4 KiB anywhere", Kind.READ, job="random-read")
+_CHECKED: Final = (
+    Phase("check-write", "Write what is checked", Kind.CHECK, job="check"),
+    Phase("check-read", "Check what another node wrote", Kind.CHECK, job="check", verifies=True),
+)
+_NAMES: Final = (
+    Phase("create", "Create empty files", Kind.METADATA, load="create"),
+    Phase("stat", "Ask for another node's files", Kind.METADATA, load="stat"),
+    Phase("remove", "Remove them", Kind.METADATA, load="remove"),
+)
+_SHARED: Final = (
+    Phase("shared-write", "Write one file of all nodes", Kind.CHECK, load="shared-write"),
+    Phase("shared-read", "Check it", Kind.CHECK, load="shared-read", verifies=True),
+)
+SUITES: Final[dict[str, tuple[Phase, ...]]] = {
+    "quick": (_WRITE, _READ, _RANDOM, *_NAMES, *_CHECKED, *_SHARED),
+    "full": (
+        _WRITE,
+        _READ,
+        Phase("checkpoint", "Write checkpoints of 16 MiB blocks", Kind.WRITE, job="checkpoint"),
+        _RANDOM,
+        Phase("mmap-read", "Read 64 KiB anywhere through mmap", Kind.READ, job="mmap-read"),
+        Phase("overwrite", "Overwrite 4 KiB anywhere", Kind.WRITE, job="overwrite"),
+        *_NAMES, *_CHECKED, *_SHARED,
+    ),
+}  # fmt: skip
+AMOUNTS: Final[dict[str, Amounts]] = {
+    "quick": Amounts(10, 4, 1 << 30, 64 << 20, 1_000, 500),
+    "full": Amounts(60, 8, 8 << 30, 512 << 20, 20_000, 5_000),
+}
+
+
+def job_text(phase: Phase) -> str:
+    return (files(__package__) / "jobs" / f"{phase.job}.fio").read_text()

@@ -15,6 +15,7 @@ from fscommon.wire.ops import Op
 
 from .cluster import ask_status, client_json, session_text
 from .frame import Command, Reach, json_option, reaching, show
+from .leases import leases
 from .words import duration, number, size, table
 
 _POLL_S: Final = 0.1
@@ -23,6 +24,9 @@ _POLL_S: Final = 0.1
 @click.group()
 def client() -> None:
     """Clients: one is one mount on one host."""
+
+
+client.add_command(leases)
 
 
 @client.command(

@@ -20,6 +20,7 @@ from .lock import lock
 from .mounting import mount
 from .net import net
 from .node import node
+from .prefetch import prefetch
 from .quota import quota
 from .space import df, du
 from .stat import stat
@@ -30,8 +31,8 @@ from .top import top
 from .validate import validate_
 
 VERBS: tuple[click.Command, ...] = (
-    client, completion, config, df, du, find, key, layout, lock, mount, net, node, quota,
-    stat, status, support, target, top, validate_,
+    client, completion, config, df, du, find, key, layout, lock, mount, net, node, prefetch,
+    quota, stat, status, support, target, top, validate_,
 )  # fmt: skip
 
 

@@ -144,6 +144,40 @@ def test_clients(cli: Cli, tree: Path) -> None:
     assert "reported" in cli.text("client", "stats") and "session" in cli.text("client", "list")
 
 
+def test_leases_of_clients(cli: Cli, tree: Path) -> None:
+    assert (tree / "large").read_bytes()  # under a lease, in the page cache
+    inode = (tree / "large").stat().st_ino
+    (mine,) = [row for row in cli.json("client", "leases")
+               if row["client"].endswith(str(cli.cluster.mount_path))]  # fmt: skip
+    assert mine["is_cached"] and mine["inodes"] > 0
+    held = {row["inode"]: row for row in cli.json("client", "leases", mine["session"])}
+    assert {"meta", "data"} <= set(held[inode]["holds"])
+    assert len(cli.json("client", "leases", mine["session"], "--limit", 1)) == 1
+    assert str(inode) in cli.text("client", "leases", mine["session"], "--limit", 100_000)
+    assert mine["session"] in cli.text("client", "leases")
+    assert "session" in cli.run("client", "leases", "ffffffffffffff00", code=1).stderr
+    assert "client list" in cli.run("client", "leases", "no number", code=2).stderr
+
+
+def test_prefetch_fills_the_page_cache(cli: Cli, tree: Path, localdir: Path) -> None:
+    with cli.cluster.second_client(localdir / "cold") as cold:
+        folder = cold / tree.name
+        seen = cli.json("prefetch", folder)
+        assert (seen["files"], seen["bytes"], seen["failed"]) == (3, 3_000_020, 0)
+        assert _cached_bytes(folder / "large") >= 3_000_000
+        listed = localdir / "list"
+        listed.write_text(f"{folder}/large\n{folder}/gone\n")
+        again = cli.run("prefetch", "--from", listed, "--jobs", 2, code=1)
+        assert "gone: No such file" in again.stderr
+        assert "1 files, 2.9 MiB" in again.stdout and "1 could not be read" in again.stdout
+    cli.run("prefetch", code=2)
+
+
+def _cached_bytes(path: Path) -> int:
+    words = ["fincore", "--bytes", "--noheadings", "--output", "RES", str(path)]
+    return int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+
+
 @pytest.mark.expects_warnings
 def test_evicted_client_is_fenced_and_comes_back(cli: Cli, localdir: Path) -> None:
     point = localdir / "mnt"

@@ -1,0 +1,214 @@
+"""braidfs prefetch: reads trees into this machine's page cache, ahead of the job that needs them.
+
+Plain reads through the mount by a few threads, so what is cached is held under a lease and goes
+when somebody changes it. Begun again, it passes quickly over what is cached already.
+"""
+
+import os
+import queue
+import stat
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.progress import DownloadColumn, Progress, SpinnerColumn, TransferSpeedColumn
+
+from .frame import EXIT_DONE, EXIT_FAILED, Command, json_option, show, warn
+from .words import number, rate, size
+
+_PIECE: Final = 1 << 20
+_WAITING_MAX: Final = 1024
+_SHOWN_MAX: Final = 10  # files that could not be read and are named
+_TICK_S: Final = 0.2
+
+
+@dataclass(slots=True)
+class Sums:
+    """Counted by all threads, under the mutex."""
+
+    files: int = 0
+    bytes: int = 0
+    failures: list[str] = field(default_factory=list)
+    failed: int = 0
+    mutex: threading.Lock = field(default_factory=threading.Lock)
+
+    def read(self, count: int) -> None:
+        with self.mutex:
+            self.bytes += count
+
+    def done(self) -> None:
+        with self.mutex:
+            self.files += 1
+
+    def fail(self, path: str, error: OSError) -> None:
+        with self.mutex:
+            self.failed += 1
+            if len(self.failures) < _SHOWN_MAX:
+                self.failures.append(f"{path}: {error.strerror}")
+
+
+@click.command(
+    "prefetch",
+    cls=Command,
+    examples=[("braidfs prefetch /data/train/shard-00*", "Files that the next epoch begins with."),
+              ("braidfs prefetch /data/imagenet --jobs 16", "A whole tree, sixteen at a time."),
+              ("braidfs prefetch --from first.txt", "The files that a list names.")],
+)  # fmt: skip
+@click.argument("paths", nargs=-1)
+@click.option("--from", "listed", type=click.File("r"), metavar="FILE",
+              help="Paths, one a line; - is the standard input.")  # fmt: skip
+@click.option("--jobs", type=click.IntRange(1, 256), default=8, show_default=True,
+              help="Files at a time.")  # fmt: skip
+@json_option
+def prefetch(paths: tuple[str, ...], listed: Any, jobs: int, as_json: bool) -> int:
+    """Read files, and all files below directories, into the page cache of this machine.
+
+    Links are not followed and other file systems not entered. The kernel drops what does not fit
+    into memory, so name no more than that. Ctrl-C stops it; begun again, it goes on quickly."""
+    if not paths and listed is None:
+        raise click.UsageError("name a PATH, or a list with --from")
+    started, sums = time.monotonic(), Sums()
+    with _Readers(sums, jobs) as readers, _shown(as_json) as progress:
+        task = progress.add_task("", total=None)
+        for path in _files(_all(paths, listed), sums):
+            while not readers.take(path):
+                progress.update(task, completed=sums.bytes)
+            progress.update(task, completed=sums.bytes)
+        while not readers.wait(_TICK_S):
+            progress.update(task, completed=sums.bytes)
+    seconds = time.monotonic() - started
+    for text in sums.failures:
+        warn(text)
+    show(
+        {"files": sums.files, "bytes": sums.bytes, "failed": sums.failed,
+         "seconds": round(seconds, 3)},
+        as_json,
+        lambda console: console.print(
+            f"{number(sums.files)} files, {size(sums.bytes)}, {rate(sums.bytes, seconds)}"
+            + (f", {number(sums.failed)} could not be read" if sums.failed else "")
+        ),
+    )  # fmt: skip
+    return EXIT_FAILED if sums.failed else EXIT_DONE
+
+
+def _shown(as_json: bool) -> Progress:
+    return Progress(
+        SpinnerColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(),
+        console=Console(stderr=True), transient=True,
+        disable=as_json or not sys.stderr.isatty(),
+    )  # fmt: skip
+
+
+def _all(paths: tuple[str, ...], listed: Any) -> Iterator[str]:
+    yield from paths
+    for line in listed or ():
+        if path := line.rstrip("\n"):
+            yield path
+
+
+def _files(paths: Iterator[str], sums: Sums) -> Iterator[str]:
+    """Regular files, those below directories too, in the order of the directories."""
+    for path in paths:
+        try:
+            seen = os.lstat(path)
+        except OSError as error:
+            sums.fail(path, error)
+            continue
+        if stat.S_ISREG(seen.st_mode):
+            yield path
+        elif stat.S_ISDIR(seen.st_mode):
+            yield from _below(path, seen.st_dev, sums)
+
+
+def _below(top: str, device: int, sums: Sums) -> Iterator[str]:
+    folders = [top]
+    while folders:
+        folder = folders.pop()
+        try:
+            with os.scandir(folder) as entries:
+                found = sorted(entries, key=lambda entry: entry.name)
+        except OSError as error:
+            sums.fail(folder, error)
+            continue
+        for entry in found:
+            if entry.is_file(follow_symlinks=False):
+                yield entry.path
+            elif entry.is_dir(follow_symlinks=False) and _device(entry) == device:
+                folders.append(entry.path)
+
+
+def _device(entry: "os.DirEntry[str]") -> int:
+    try:
+        return entry.stat(follow_symlinks=False).st_dev
+    except OSError:
+        return -1
+
+
+class _Readers:
+    """Threads that read what take() gives them. Leaving the block ends them, if need be between
+    two pieces of a file."""
+
+    def __init__(self, sums: Sums, count: int) -> None:
+        self._sums = sums
+        self._paths: queue.Queue[str] = queue.Queue(_WAITING_MAX)
+        self._is_over = threading.Event()
+        self._threads = [threading.Thread(target=self._work) for _ in range(count)]
+
+    def __enter__(self) -> "_Readers":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def take(self, path: str) -> bool:
+        """False when there is no room for it yet."""
+        try:
+            self._paths.put(path, timeout=_TICK_S)
+        except queue.Full:
+            return False
+        return True
+
+    def wait(self, seconds: float) -> bool:
+        """Whether everything that was taken has been read."""
+        with self._paths.all_tasks_done:
+            return self._paths.all_tasks_done.wait_for(
+                lambda: self._paths.unfinished_tasks == 0, seconds
+            )
+
+    def _work(self) -> None:
+        piece = bytearray(_PIECE)
+        while not self._is_over.is_set():
+            try:
+                path = self._paths.get(timeout=_TICK_S)
+            except queue.Empty:
+                continue
+            try:
+                self._read(path, piece)
+            finally:
+                self._paths.task_done()
+
+    def _read(self, path: str, piece: bytearray) -> None:
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                while not self._is_over.is_set() and (count := os.readv(file, [piece])):
+                    self._sums.read(count)
+            finally:
+                os.close(file)
+        except OSError as error:
+            self._sums.fail(path, error)
+            return
+        self._sums.done()

@@ -145,6 +145,8 @@ def test_configuration_that_is_wrong_fails_the_unit_with_a_reason(host: Host) ->
 
 def test_power_off_stops_clients_first_and_the_metaserver_last(host: Host) -> None:
     """Ends the host: the last test of this file."""
+    # Ours are ordered against mounts by this target alone, and only while it is active.
+    assert show(host, "remote-fs-pre.target", "ActiveState") == "active"
     host.run("systemctl", "start", "data.automount")
     host.run("bash", "-c", "echo last > /data/last")
     host.power_off()

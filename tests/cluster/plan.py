@@ -16,6 +16,10 @@ from pathlib import Path
 
 PORTS = range(10_000, 30_000)
 HOST = "127.0.0.1"
+# Settings for tests that wait until a dead client's session and leases expire: 30 s by default.
+SHORT_SESSIONS: dict[str, dict[str, object]] = {
+    "metaserver": {"session_timeout_s": 4, "lease_duration_s": 4}
+}
 
 
 class PlanError(Exception):

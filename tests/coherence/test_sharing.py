@@ -31,7 +31,7 @@ def test_fsx_by_two_clients_in_turns(
 ) -> None:
     seed = int(os.environ.get("BRAIDFS_TEST_SEED", random.SystemRandom().randrange(1 << 30)))
     files = [_here(cluster, mount, workdir) / "fsx" for mount in more_mounts(cluster, 2)]
-    assert fsx.run(files, sized(2000, 200_000), seed)
+    assert fsx.run(files, sized(1200, 200_000), seed)
 
 
 # ---- what is leased is answered without the metaserver -------------------------------------------

@@ -17,6 +17,7 @@ import pytest
 
 from tests.cluster import mounts
 from tests.cluster.cluster import Cluster
+from tests.cluster.plan import SHORT_SESSIONS
 from tests.cluster.process import stop_pid, wait_until
 from tests.fuse.looks import lanes_counted, seen_from
 from tests.fuse.turnover import Turnover
@@ -186,7 +187,7 @@ def test_two_clients_make_files_in_one_directory(
 def test_what_was_synced_survives_the_clients_death(
     make_cluster: Callable[..., Cluster], localdir: Path
 ) -> None:
-    cluster = make_cluster()
+    cluster = make_cluster(settings=SHORT_SESSIONS)
     folder = cluster.mount_path / "folder"
     folder.mkdir()
     delegated(cluster, folder)

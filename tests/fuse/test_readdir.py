@@ -89,7 +89,7 @@ def test_seekdir_goes_back_to_the_same_entry(workdir: Path, localdir: Path) -> N
 @pytest.mark.timeout(1800)
 def test_listing_while_entries_come_and_go(workdir: Path, sized: Callable[[int, int], int]) -> None:
     """What was there all the time is listed exactly once, whatever happens beside it."""
-    stable = {f"stable-{number}" for number in range(sized(20_000, 1_000_000))}
+    stable = {f"stable-{number}" for number in range(sized(8000, 1_000_000))}
     _touch(workdir, sorted(stable))
     stop = threading.Event()
 

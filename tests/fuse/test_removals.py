@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster import Cluster
+from tests.cluster.plan import SHORT_SESSIONS
 from tests.cluster.process import stop_pid, wait_until
 from tests.fuse.looks import lanes_counted, seen_from
 from tests.fuse.turnover import Turnover
@@ -321,7 +322,7 @@ def test_two_clients_remove_the_same_names(
 def test_what_was_synced_is_gone_after_the_clients_death(
     make_cluster: Callable[..., Cluster],
 ) -> None:
-    cluster = make_cluster(settings={"metaserver": {"session_timeout_s": 3, "lease_duration_s": 3}})
+    cluster = make_cluster(settings=SHORT_SESSIONS)
     folder = cluster.mount_path / "folder"
     folder.mkdir()
     empty(cluster, folder)

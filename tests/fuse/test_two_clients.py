@@ -19,6 +19,7 @@ import pytest
 
 from tests.cluster import mounts
 from tests.cluster.cluster import Cluster
+from tests.cluster.plan import SHORT_SESSIONS
 from tests.cluster.process import wait_until
 from tests.fuse.posix.calls import RENAME_EXCHANGE, c
 
@@ -346,7 +347,7 @@ def test_fsync_of_a_file_that_another_client_emptied(pair: Pair) -> None:
 def test_stopped_client_is_evicted_and_learns_so(
     make_cluster: Callable[..., Cluster], localdir: Path
 ) -> None:
-    cluster = make_cluster(settings={"metaserver": {"session_timeout_s": 3, "lease_duration_s": 3}})
+    cluster = make_cluster(settings=SHORT_SESSIONS)
     point = localdir / "other"
     point.mkdir()
     with cluster.second_client(point) as other:

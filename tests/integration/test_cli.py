@@ -16,7 +16,9 @@ import pytest
 
 from tests.cluster import mounts
 from tests.cluster.cluster import BIN, Cluster
+from tests.cluster.plan import SHORT_SESSIONS
 from tests.cluster.process import wait_until
+from tests.conftest import ClusterMaker
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(600)]
 
@@ -81,7 +83,7 @@ def test_status(cli: Cli) -> None:
 
 
 @pytest.mark.expects_warnings
-def test_status_says_what_is_wrong(make_cluster) -> None:
+def test_status_says_what_is_wrong(make_cluster: ClusterMaker) -> None:
     cluster = make_cluster(storage_servers=2)
     cli = Cli(cluster)
     cluster.storageservers[1].kill()
@@ -179,7 +181,10 @@ def _cached_bytes(path: Path) -> int:
 
 
 @pytest.mark.expects_warnings
-def test_evicted_client_is_fenced_and_comes_back(cli: Cli, localdir: Path) -> None:
+def test_evicted_client_is_fenced_and_comes_back(
+    make_cluster: ClusterMaker, localdir: Path
+) -> None:
+    cli = Cli(make_cluster(settings=SHORT_SESSIONS))
     point = localdir / "mnt"
     point.mkdir()
     cli.run("mount", cli.cluster.plan.source(), point, "-o", cli.cluster.plan.options())

@@ -18,6 +18,7 @@ import pytest
 
 from tests.cluster import mounts
 from tests.cluster.cluster import Cluster
+from tests.cluster.plan import SHORT_SESSIONS
 from tests.cluster.process import Program, wait_until
 from tests.conftest import ClusterMaker
 
@@ -26,11 +27,11 @@ pytestmark = [pytest.mark.mount, pytest.mark.timeout(900), pytest.mark.expects_w
 
 @pytest.fixture
 def tree(localdir: Path) -> Path:
-    """Some 2,000 files in 40 folders, 80 MB: small ones, and some of several chunks."""
+    """Some 1,000 files in 40 folders, 90 MB: small ones, and some of several chunks."""
     chance = random.Random(11)
     for folder in range(40):
         (localdir / "tree" / f"{folder}").mkdir(parents=True)
-        for number in range(50):
+        for number in range(25):
             size = chance.choice([0, 10, 5000, 60_000, 100_000])
             (localdir / "tree" / f"{folder}" / f"{number}").write_bytes(chance.randbytes(size))
         (localdir / "tree" / f"{folder}" / "large").write_bytes(chance.randbytes(1_500_000))
@@ -117,7 +118,7 @@ def test_metaserver_killed_between_answer_and_commit(
     folder.mkdir()
     chance = random.Random(5)
     answered: set[str] = set()
-    for round_ in range(sized(12, 50)):
+    for round_ in range(sized(8, 50)):
         answered |= _burst_and_kill(cluster, folder, round_, chance)
         there = set(os.listdir(folder))
         assert answered - there == set(), f"round {round_}: answered, then gone"
@@ -181,7 +182,7 @@ def test_answered_writes_survive_a_killed_storage_server(make_cluster: ClusterMa
 
 
 def test_killed_client_leaves_a_clean_unmount(make_cluster: ClusterMaker) -> None:
-    cluster = make_cluster()
+    cluster = make_cluster(settings=SHORT_SESSIONS)
     (cluster.mount_path / "file").write_bytes(b"written and closed")
     pid = cluster.client_pid()
     assert pid is not None
@@ -197,7 +198,7 @@ def test_killed_client_leaves_a_clean_unmount(make_cluster: ClusterMaker) -> Non
 
 
 def test_unlinked_file_of_a_killed_client_is_reaped(make_cluster: ClusterMaker) -> None:
-    cluster = make_cluster(storage_servers=1, settings={"metaserver": {"session_timeout_s": 3}})
+    cluster = make_cluster(storage_servers=1, settings=SHORT_SESSIONS)
     path = cluster.mount_path / "orphan"
     fd = os.open(path, os.O_CREAT | os.O_WRONLY)
     os.write(fd, os.urandom(32 << 20))

@@ -219,10 +219,9 @@ class Files:
 
     def _opened(self, inode: OpenInode, flags: int, attributes: Attributes) -> OpenedFile:
         keep_pages = self._inodes.may_keep_pages(inode.attributes or attributes)
-        appends = (
-            _is_writable(flags) and flags & os.O_APPEND
-        )  # at an end that the kernel may not know
-        direct = not self._leases.is_cached(inode.ino) or bool(appends and self._leases.is_on)
+        direct = not self._leases.is_cached(inode.ino) or self._leases.is_contended(inode.ino)
+        if _is_writable(flags) and flags & os.O_APPEND:  # at an end that the kernel may not know
+            direct |= self._leases.is_on
         fh = self._next_handle()
         self._handles[fh] = inode.ino
         self._lanes.handle_put(fh, inode.ino, flags, direct)

@@ -28,6 +28,8 @@ from .table import LeaseTable, Limit
 
 MASKS_MAX = 4096
 MARGIN_S = 1.0  # what is to end before the leases do has this long to be told to the kernel
+CONTENDED_S = 10.0
+CONTENDED_MAX = 4096
 _INO = struct.Struct("<Q")
 _FLAGS = struct.Struct("<I")
 _FLAGS_AT = 112
@@ -68,6 +70,7 @@ class Leases:
         self._asking: set[int] = set()
         self._took: set[int] = set()
         self.using = Spans()  # what was taken is used once before it is given up
+        self._contended: dict[int, float] = {}  # ino: until when
         self.leaving = Spans()  # a recall of a lease on it is worked on: nothing is granted
 
     @property
@@ -156,6 +159,19 @@ class Leases:
     def is_cached(self, ino: int) -> bool:
         """The kernel may keep pages of ino."""
         return not self.is_on or self.holds(ino, LEASE_DATA)
+
+    def bytes_recalled(self, ino: int) -> None:
+        """Another session writes this file."""
+        self._contended.pop(ino, None)
+        self._contended[ino] = self._clock() + CONTENDED_S
+        if len(self._contended) > CONTENDED_MAX:
+            del self._contended[next(iter(self._contended))]
+
+    def is_contended(self, ino: int) -> bool:
+        """Another session wrote this file a moment ago, and may again. An open of now is to read
+        past the page cache, whose reads end at the size that the kernel knows: when an invalidation
+        overtakes the answer to its question for the size, it goes by the old one."""
+        return self._contended.get(ino, 0.0) > self._clock()
 
     def exclusive(self) -> tuple[int, ...]:
         """Files that only this session may write, for SESSION_OPEN; also those that are being given

@@ -152,6 +152,8 @@ class Recalls:
     async def _drop(self, ino: int, lost: int) -> None:
         leases = self._leases
         leases.passing[ino] = leases.passing.get(ino, 0) | lost
+        if lost & LEASE_DATA:
+            leases.bytes_recalled(ino)
         leases.tell_lanes(ino)
         self._caches.forget(ino, lost)
         if lost & LEASE_ENTRIES_EXCLUSIVE:

@@ -81,11 +81,15 @@ def test_two_clients(
     _judge(bases, _scripts(kind, _chance(), 2, sized(150, 3000)), MODELS[kind])
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("kind", list(MODELS))
-def test_four_clients(cluster: Cluster, workdir: Path, more_mounts: MountMaker, kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [kind if kind == "appends" else pytest.param(kind, marks=pytest.mark.full) for kind in MODELS],
+)
+def test_four_clients(
+    cluster: Cluster, workdir: Path, more_mounts: MountMaker, kind: str, sized: Sized
+) -> None:
     bases = [m / workdir.relative_to(cluster.mount_path) for m in more_mounts(cluster, 4)]
-    _judge(bases, _scripts(kind, _chance(), 4, 1000), MODELS[kind])
+    _judge(bases, _scripts(kind, _chance(), 4, sized(200, 1000)), MODELS[kind])
 
 
 @pytest.mark.expects_warnings

@@ -1,10 +1,14 @@
 """Recalls over fakes: what is given up, in which order, and what is returned."""
 
+import itertools
+import os
+
 import pytest
 import trio
 import trio.testing
 
 from fsclient.fs.filesystem import FileSystem
+from fsclient.leases.holder import CONTENDED_MAX, CONTENDED_S
 from fsclient.leases.table import KnownLimit
 from fscommon.layout.attributes import (
     LEASE_DATA,
@@ -112,6 +116,39 @@ async def test_a_downgrade_keeps_pages() -> None:
     assert world.lanes.dropped == []
     assert world.lanes.leased[5] == (LEASE_META | LEASE_DATA, 0)
     assert len(world.lanes.drained) == 2
+
+
+async def test_a_file_that_others_write_is_opened_past_the_page_cache(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """For a while: the kernel may know an old size, which ends buffered reads."""
+    world = World()
+    world.meta.answers[Op.OPEN] = Opened(
+        with_lease(record(5), NEVER_NS, LEASE_META | LEASE_DATA), layout(1), b"c" * 64
+    )
+
+    requests = itertools.count(2000)
+
+    async def is_direct() -> bool:
+        world.grant(5, LEASE_META | LEASE_DATA, next(requests))
+        assert world.leases.is_cached(5)
+        return (await world.fs.files.open(5, os.O_RDONLY, kill_set_ids=False)).direct
+
+    assert not await is_direct()
+    await world.recall(RecallItem(1, 5, LEASE_DATA_EXCLUSIVE, 0, 3))
+    assert not await is_direct(), "others only read it"
+    await world.recall(RecallItem(2, 5, LEASE_META | LEASE_DATA, 0, 3))
+    assert await is_direct()
+    await trio.sleep(CONTENDED_S)
+    assert not await is_direct()
+
+
+async def test_contended_files_are_bounded() -> None:
+    world = World()
+    for ino in range(2, CONTENDED_MAX + 3):
+        world.leases.bytes_recalled(ino)
+    assert not world.leases.is_contended(2)
+    assert world.leases.is_contended(3) and world.leases.is_contended(CONTENDED_MAX + 2)
 
 
 async def test_a_question_for_the_size_keeps_everything() -> None:

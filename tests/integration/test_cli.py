@@ -1,6 +1,12 @@
-"""Every verb of `braidfs` against a running cluster: text and JSON, errors and exit codes."""
+"""Every verb of `braidfs` against a running cluster: text and JSON, errors and exit codes.
 
+Most verbs run in this process, by the function that the program consists of: a program of its own
+takes half a second to start. What a process alone can show (signals, pipes, questions) is one.
+"""
+
+import contextlib
 import fcntl
+import io
 import json
 import os
 import signal
@@ -8,12 +14,16 @@ import subprocess
 import tarfile
 import threading
 import time
+import unittest.mock
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fsclient.cli.frame import run_cli
+from fsclient.cli.main import cli as program
 from tests.cluster import mounts
 from tests.cluster.cluster import BIN, Cluster
 from tests.cluster.plan import SHORT_SESSIONS
@@ -21,6 +31,24 @@ from tests.cluster.process import wait_until
 from tests.conftest import ClusterMaker
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(600)]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    code: int
+    stdout: str
+    stderr: str
+
+
+class _Standard(io.TextIOWrapper):
+    """A standard stream that is a pipe, so to say."""
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO(), encoding="utf-8", errors="surrogateescape")
+
+    def text(self) -> str:
+        self.seek(0)
+        return self.read()
 
 
 class Cli:
@@ -35,7 +63,22 @@ class Cli:
             "BRAIDFS_ADMIN_CONFIG": "/nonexistent",
         }
 
-    def run(self, *words: object, code: int = 0) -> "subprocess.CompletedProcess[str]":
+    def end(self, *words: object) -> Ended:
+        out, err = _Standard(), _Standard()
+        with (
+            unittest.mock.patch.dict(os.environ, self.environment),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            code = run_cli(program, [*map(str, words)])
+        return Ended(code, out.text(), err.text())
+
+    def run(self, *words: object, code: int = 0) -> Ended:
+        ended = self.end(*words)
+        assert ended.code == code, f"{words}: {ended}"
+        return ended
+
+    def process(self, *words: object, code: int = 0) -> "subprocess.CompletedProcess[str]":
         command = [str(BIN / "braidfs"), *map(str, words)]
         result = subprocess.run(
             command, check=False, capture_output=True, text=True, env=self.environment, timeout=120
@@ -46,12 +89,6 @@ class Cli:
 
     def text(self, *words: object, code: int = 0) -> str:
         return self.run(*words, code=code).stdout
-
-    def code(self, *words: object) -> int:
-        command = [str(BIN / "braidfs"), *map(str, words)]
-        return subprocess.run(
-            command, check=False, capture_output=True, env=self.environment, timeout=60
-        ).returncode
 
     def json(self, *words: object, code: int = 0) -> Any:
         return json.loads(self.text(*words, "--json", code=code))
@@ -78,7 +115,7 @@ def test_status(cli: Cli) -> None:
     assert len(seen["nodes"]) == 2 and len(seen["targets"]) == 4
     assert all(row["state"] == "up" for row in seen["targets"])
     assert seen["clients"] and seen["space"]["bytes_total"] > 0
-    text = cli.text("status")
+    text = cli.process("status").stdout
     assert "healthy" in text and "storageserver-2" in text
 
 
@@ -87,7 +124,7 @@ def test_status_says_what_is_wrong(make_cluster: ClusterMaker) -> None:
     cluster = make_cluster(storage_servers=2)
     cli = Cli(cluster)
     cluster.storageservers[1].kill()
-    assert wait_until(lambda: cli.code("status") == 3, 40)
+    assert wait_until(lambda: cli.end("status").code == 3, 40)
     seen = cli.json("status", code=3)
     assert seen["health"] == "failing"
     assert "storageserver-2" in seen["problems"][0]["what"]
@@ -95,7 +132,7 @@ def test_status_says_what_is_wrong(make_cluster: ClusterMaker) -> None:
     assert "is down" in text and "start braidfs-storageserver" in text
     assert "storageserver-2" in cli.text("node", "ping", code=3)
     cluster.storageservers[1].start()
-    assert wait_until(lambda: cli.code("status") == 0, 40)
+    assert wait_until(lambda: cli.end("status").code == 0, 40)
 
 
 def test_nodes_and_targets(cli: Cli) -> None:
@@ -187,12 +224,12 @@ def test_evicted_client_is_fenced_and_comes_back(
     cli = Cli(make_cluster(settings=SHORT_SESSIONS))
     point = localdir / "mnt"
     point.mkdir()
-    cli.run("mount", cli.cluster.plan.source(), point, "-o", cli.cluster.plan.options())
+    cli.process("mount", cli.cluster.plan.source(), point, "-o", cli.cluster.plan.options())
     try:
         (point / "kept").write_bytes(b"stored")
         rows = cli.json("client", "list")
         session = next(row["session"] for row in rows if str(point) in row["client"])
-        result = cli.run("client", "evict", session, code=130)  # nobody answers the question
+        result = cli.process("client", "evict", session, code=130)  # nobody answers the question
         assert "End 1 mounts" in result.stderr
         assert cli.json("client", "evict", session, "--yes") == {"evicted": [session]}
         assert session not in [row["session"] for row in cli.json("client", "list")]
@@ -343,7 +380,7 @@ def test_pipes_that_close_are_no_error_message(cli: Cli, tree: Path) -> None:
 
 
 def test_unreachable_metaserver_is_code_4(cli: Cli) -> None:
-    result = cli.run("status", "-s", "127.0.0.1:1", code=4)
+    result = cli.process("status", "-s", "127.0.0.1:1", code=4)
     assert "is --metaserver right?" in result.stderr
     result = cli.run("status", "-k", "/nonexistent/key", code=2)
     assert "/nonexistent/key" in result.stderr
@@ -357,7 +394,7 @@ def test_second_metaserver_address_is_tried(cli: Cli) -> None:
 @pytest.mark.expects_log("connection refused.*handshake failed")
 def test_wrong_key_is_told(cli: Cli, localdir: Path) -> None:
     cli.run("key", "create", localdir / "other.key")
-    result = cli.run("status", "-k", localdir / "other.key", code=1)
+    result = cli.process("status", "-k", localdir / "other.key", code=1)
     assert "key" in result.stderr and len(result.stderr.splitlines()) == 1
 
 

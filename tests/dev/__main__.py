@@ -8,7 +8,7 @@ test [--full] [ARGS]     all tests, quick form or long form; ARGS go to pytest
 check                    linters, types, layers, the native stub
 bench [smoke]            measure against local ext4 and null FUSE
 bench transport          count what a request costs by TCP and by RDMA, in the guest
-sanitize                 native tests under ASan+UBSan and TSan, fuzzers
+sanitize                 native tests and the mount under ASan+UBSan and TSan, fuzzers
 wheel [--dependencies]   the wheel and the source distribution, into dist; and what they need
 man                      write man pages and the golden help text anew
 rdma [--seconds N] [--boots N] [--prepare] [COMMAND...]

@@ -1,13 +1,14 @@
-"""`./dev sanitize`: native under ASan+UBSan and TSan, the mount under ASan, one minute per fuzzer.
+"""`./dev sanitize`: native and the mount under ASan+UBSan and TSan, one minute for each fuzzer.
 
-Native tests run in both builds. The integration subset runs unmodified Python with libasan
-preloaded and the instrumented module first on its path; leaks are not looked for there (Python
-itself leaves plenty). TSan needs a fixed address space: setarch -R.
+Native tests run in both builds, and so does the integration subset: unmodified Python with libasan
+or libtsan preloaded and the instrumented module first on its path. Leaks are not looked for there
+(Python itself leaves plenty). TSan needs a fixed address space: setarch -R.
 """
 
 import os
 import subprocess
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.dev.build import build, build_lock, cmake_build
@@ -19,11 +20,31 @@ INTEGRATION_TIMEOUT_SECONDS = 1200  # for tests that name none: under ASan every
 _UBSAN = "print_stacktrace=1:halt_on_error=1"
 
 
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """How the runtime of a sanitizer comes into an interpreter that was built without it."""
+
+    title: str
+    sanitizer: str  # as BRAIDFS_SANITIZE names it
+    library: str
+    variable: str
+    options: str
+
+
+ASAN = Runtime("ASan", "address", "libasan.so", "ASAN_OPTIONS", "detect_leaks=0:handle_sigbus=0")
+# A program forks to become a daemon and goes on, which TSan would end; only what our module does is
+# instrumented, and only that is reported.
+TSAN = Runtime(
+    "TSan", "thread", "libtsan.so", "TSAN_OPTIONS",
+    "die_after_fork=0:report_signal_unsafe=0:ignore_noninstrumented_modules=1:handle_sigbus=0",
+)  # fmt: skip
+
+
 def sanitize(fuzz_seconds: int, integration: bool) -> bool:
     build()
     steps: list[Callable[[], None]] = [_native_address, _native_thread]
     if integration:
-        steps.append(_integration_address)
+        steps += [lambda: _integration(ASAN), lambda: _integration(TSAN)]
     steps.append(lambda: _fuzzers(fuzz_seconds))
     results = [_passes(one) for one in steps]
     return all(results)
@@ -68,31 +89,35 @@ def _library(name: str) -> str:
     ).stdout.strip()
 
 
-def _integration_address() -> None:
-    options = ("-DBRAIDFS_SANITIZE=address",)
+def _integration(kind: Runtime) -> None:
+    name = kind.sanitizer
     with build_lock():
         folder = cmake_build(
-            "module-address", "Module with address sanitizer", options, ("_braidfs_native",)
+            f"module-{name}",
+            f"Module with {name} sanitizer",
+            (f"-DBRAIDFS_SANITIZE={name}",),
+            ("_braidfs_native",),
         )
+    reports = BUILD / "log"
     environment = {
-        "LD_PRELOAD": f"{_library('libasan.so')}:{_library('libstdc++.so.6')}",
-        "ASAN_OPTIONS": f"detect_leaks=0:handle_sigbus=0:log_path={BUILD}/log/asan",
+        "LD_PRELOAD": f"{_library(kind.library)}:{_library('libstdc++.so.6')}",
+        kind.variable: f"{kind.options}:log_path={reports / name}",
         "UBSAN_OPTIONS": _UBSAN,
         "BRAIDFS_TEST_PATIENCE": "3",
         "PYTHONPATH": f"{folder / 'bindings'}:{os.environ['PYTHONPATH']}",
     }
-    for old in (BUILD / "log").glob("asan.*"):
+    for old in reports.glob(f"{name}.*"):
         old.unlink()
     timeout = f"--timeout={INTEGRATION_TIMEOUT_SECONDS}"
     code = open_step(
-        [tool("python"), "-m", "pytest", "-q", timeout, *INTEGRATION_SUBSET],
+        ["setarch", "-R", tool("python"), "-m", "pytest", "-q", timeout, *INTEGRATION_SUBSET],
         environment=environment,
     )
-    reports = sorted((BUILD / "log").glob("asan.*"))
-    if code or reports:
-        names = " ".join(map(str, reports)) or "no sanitizer report"
-        raise StepError(f"Integration tests under ASan: exit {code}; {names}")
-    console.print("[green]✓[/] Integration tests under ASan")
+    found = sorted(reports.glob(f"{name}.*"))
+    if code or found:
+        names = " ".join(map(str, found)) or "no sanitizer report"
+        raise StepError(f"Integration tests under {kind.title}: exit {code}; {names}")
+    console.print(f"[green]✓[/] Integration tests under {kind.title}")
 
 
 def _fuzzers(seconds: int) -> None:

@@ -28,6 +28,13 @@ class Closer:
             await trio.sleep(GATHER_S if self._inodes.closed else GATHER_S * 5)
             self.flush()
 
+    def close_now(self, ino: int) -> None:
+        """Of ino, if it is to be told: before the return of its lease, so that whoever waits for
+        that does not find it open."""
+        if ino in self._inodes.closed and self._meta.is_ready:
+            self._inodes.closed.discard(ino)
+            self._leases.closed((ino,), self._meta.tell(Op.CLOSE, Close((ino,)), urgent=True))
+
     def flush(self) -> None:
         """Send what gathered."""
         while self._inodes.closed and self._meta.is_ready:

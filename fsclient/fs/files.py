@@ -167,6 +167,8 @@ class Files:
             self.births.collect()
         if self._handles.pop(fh, None) is not None:
             self._inodes.release(ino)
+        elif fh >= FIRST_HANDLE:
+            self._inodes.release_taken_over(ino)
 
     def orphaned(self, op: Op, body: bytes) -> None:
         """A request succeeded that nobody waits for any more (the leases that came along were not
@@ -291,8 +293,7 @@ class Files:
 
     async def sync(self, ino: int) -> None:
         """What was written to ino is durable, and its size is committed."""
-        inode = self._inodes.get(ino)
-        if inode is None or not inode.is_writable:
+        if self._inodes.get(ino) is None:
             return
         await self.drains.drain(ino, sync=True)
         await self.commit_written(ino)

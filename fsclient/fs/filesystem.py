@@ -52,8 +52,9 @@ class FileSystem:
         self.locks = Locks(meta, lanes, leases, self.files, self.inodes, log)
         self.closer = Closer(meta, leases, self.inodes)
         caches = Caches(
-            self.files.settle, self._tell, self.births.give_back, self.inodes.lost_lease
-        )
+            self.files.settle, self._tell, self.births.give_back,
+            self.inodes.lost_lease, self.closer.close_now,
+        )  # fmt: skip
         self.recalls = Recalls(leases, lanes, meta, self.drains, caches, log)
 
     async def _tell(self, ino: int) -> None:
@@ -73,6 +74,7 @@ class FileSystem:
     def lost_session(self) -> None:
         """Evicted: whatever was believed is void, whatever was not committed is lost."""
         self.births.lose()
+        self.inodes.unkeep_all()
         self.recalls.evicted()
         self.complete.clear()
         self.files.lose()
@@ -91,7 +93,7 @@ class FileSystem:
                 await self.files.sync(ino)
 
         async with open_tasks() as tasks:
-            for ino in self.inodes.held():
+            for ino in self.inodes.written():
                 tasks.start_soon(sync_one, ino)
         await self.namespace.barrier()
 

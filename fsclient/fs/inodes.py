@@ -3,6 +3,9 @@
 OpenInode: one per inode with handles (or an OPEN on its way); registered at the metaserver once per
 inode. It keeps the newest attributes seen and what was taken from the lanes but not yet committed,
 so that this client always sees its own writes.
+Kept: inodes that stay open for a while after their last handle is closed. While their bytes are
+leased the lanes open them for reading by themselves; the handles they made are taken over when the
+inode is kept no longer. One hold stands for both.
 Page versions: for inodes whose pages the kernel may hold, the data version these pages belong to
 (close-to-open: an open that finds the same version keeps them). Departed: attributes of inodes
 that lost their last name while the kernel knows them. Both are bounded and dropped by FORGET.
@@ -28,6 +31,7 @@ from ..leases.holder import Leases
 from .bare import BareInodes
 from .ports import Lanes, Written
 
+KEPT_MAX = 1 << 16
 PAGE_VERSIONS_MAX = 1 << 17
 DEPARTED_MAX = 1 << 14
 
@@ -67,6 +71,8 @@ class Inodes:
         self._valid_ms = int(bare_s * 1000)
         self.bare = BareInodes(leases, clock, bare_s)
         self._open: dict[int, OpenInode] = {}
+        self._kept: OrderedDict[int, None] = OrderedDict()
+        self._taken_over: dict[int, int] = {}  # handles of lanes, by inode: each has a hold
         self._page_versions: OrderedDict[int, int] = OrderedDict()
         self._departed: OrderedDict[int, bytes] = OrderedDict()  # attribute records
         self.closed: set[int] = set()  # not told to the metaserver yet
@@ -90,13 +96,73 @@ class Inodes:
         inode = self._open.get(ino)
         if inode is None:
             return False
+        if inode.holds == 1 and self._keep(inode):
+            return False
+        self._release(inode)
+        if inode.holds == 1 and inode.is_writable:
+            self.unkeep(ino)  # or it would be open for writing
+        return inode.holds == 0
+
+    def _release(self, inode: OpenInode) -> None:
+        ino = inode.ino
         inode.holds -= 1
         if inode.holds:
-            return False
+            return
         del self._open[ino]
         self.closed.add(ino)
         self._lanes.inode_drop(ino)
+
+    def _keep(self, inode: OpenInode) -> bool:
+        """Its last hold becomes that of lanes, which may open it by themselves."""
+        ino = inode.ino
+        if inode.is_writable or inode.taken or ino in self._kept or ino in self._departed:
+            return False
+        leases = self._leases
+        if not leases.is_on or not all(leases.holds(ino, bit) for bit in (LEASE_DATA, LEASE_META)):
+            return False
+        if ino not in self._page_versions or leases.is_contended(ino):
+            return False
+        if not self._lanes.inode_keep(ino):
+            return False
+        inode.attributes = None
+        self._kept[ino] = None
+        if len(self._kept) > KEPT_MAX:
+            self.unkeep(next(iter(self._kept)))
         return True
+
+    def unkeep(self, ino: int) -> None:
+        """Lanes open it no more by themselves. What they opened is open as if they had asked."""
+        if ino not in self._kept:
+            return
+        del self._kept[ino]
+        inode = self._open[ino]
+        count = self._lanes.inode_unkeep(ino)
+        if count:
+            inode.holds += count
+            self._taken_over[ino] = count
+        self._release(inode)
+
+    def unkeep_all(self) -> None:
+        for ino in tuple(self._kept):
+            self.unkeep(ino)
+
+    def release_taken_over(self, ino: int) -> None:
+        """A handle of the lanes' own was closed."""
+        left = self._taken_over.pop(ino, 0) - 1
+        if left < 0:
+            return
+        if left:
+            self._taken_over[ino] = left
+        self.release(ino)
+
+    def is_open(self, ino: int) -> bool:
+        """With a handle, or one on its way."""
+        inode = self._open.get(ino)
+        return inode is not None and (inode.holds > 1 or ino not in self._kept)
+
+    def written(self) -> tuple[int, ...]:
+        """Those that may have been written to."""
+        return tuple(ino for ino, inode in self._open.items() if inode.is_writable)
 
     def get(self, ino: int) -> OpenInode | None:
         return self._open.get(ino)
@@ -199,6 +265,8 @@ class Inodes:
         """What was known under these LEASE_* bits is known no longer, nor are directory pages that
         were fetched before."""
         self.changed()
+        if bits & (LEASE_DATA | LEASE_META):
+            self.unkeep(ino)
         if bits & LEASE_DATA:
             self._page_versions.pop(ino, None)
         if bits & LEASE_META:
@@ -233,6 +301,7 @@ class Inodes:
         self.departed_record(attributes.ino, attributes.pack())
 
     def departed_record(self, ino: int, record: bytes) -> None:
+        self.unkeep(ino)  # the metaserver waits for its close with the removal
         self._departed[ino] = record
         if len(self._departed) > DEPARTED_MAX:
             self._dispose(*self._departed.popitem(last=False))

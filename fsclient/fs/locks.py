@@ -147,7 +147,7 @@ class Locks:
 
     def handle_gone(self, ino: int) -> None:
         """After a handle went from the tables: nobody can lock an inode that is not open."""
-        if ino in self._owners and self._inodes.get(ino) is None:
+        if ino in self._owners and not self._inodes.is_open(ino):
             for owner in list(self._owners[ino]):
                 self._forget(owner)
             del self._owners[ino]
@@ -292,6 +292,7 @@ class Locks:
         """From now on closes of this inode are told to us."""
         if ino not in self._owners:
             self._owners[ino] = set()
+            self._inodes.unkeep(ino)  # each close counts from now on
             self._lanes.locked(ino, True)
 
     def _others_hold(self, owner: LockOwner) -> bool:

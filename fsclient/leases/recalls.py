@@ -64,12 +64,13 @@ class Caches:
     """What else is to be given up with a lease. settle(ino): written bytes to the targets, size and
     time to the metaserver. tell_size(ino): only what is known of them. give_back(ino): the names of
     a directory are exclusive no longer. forget(ino, bits): whatever is remembered of the inode
-    under these bits."""
+    under these bits. close(ino): if nobody has it open any more, the metaserver is told now."""
 
     settle: Callable[[int], Awaitable[None]]
     tell_size: Callable[[int], Awaitable[None]]
     give_back: Callable[[int], Awaitable[None]]
     forget: Callable[[int, int], None]
+    close: Callable[[int], None]
 
 
 class _Unsent:
@@ -144,6 +145,7 @@ class Recalls:
             self._log(f"what was written to inode {ino} is lost: {error}")
         finally:
             self._finish_passing(ino, lost)
+            self._caches.close(ino)
             limit = self._return(item, item.flags)
             leases.table.give_up(ino, item.flags, limit)
             unsent.request_id = max(1, item.limit)

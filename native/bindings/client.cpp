@@ -363,6 +363,10 @@ void bind_tables(nb::class_<Datapath>& type) {
            "ino"_a, "error"_a, ReleaseGil())
       .def("inode_drop", [](Datapath& path, uint64_t ino) { path.core().inode_drop(ino); }, "ino"_a,
            ReleaseGil())
+      .def("inode_keep", [](Datapath& path, uint64_t ino) { return path.core().inode_keep(ino); },
+           "ino"_a, ReleaseGil())
+      .def("inode_unkeep", [](Datapath& path, uint64_t ino) { return path.core().inode_unkeep(ino); },
+           "ino"_a, ReleaseGil())
       .def("inode_written",
            [](Datapath& path, uint64_t ino) {
              return written_tuple(unlocked([&] { return path.core().inode_written(ino); }));

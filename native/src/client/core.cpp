@@ -262,10 +262,45 @@ bool Core::born(Bytes attributes, Bytes layout, Bytes capability, uint64_t fh, u
   return handle_put(fh, decoded->ino, open_flags, false);
 }
 
+bool Core::open(uint64_t ino, uint64_t fh, uint32_t open_flags) {
+  const InodePtr inode = inodes_.find(ino);
+  if (!inode) return false;
+  const std::scoped_lock lock(inode->mu());
+  if (!inode->kept || !leases_count() || !holds(*inode, kLeaseData)) return false;
+  const HandlePtr handle = handles_.find_or(fh, [&] {
+    return std::make_shared<Handle>(Handle{.fh = fh, .inode = inode, .open_flags = open_flags, .own = true});
+  });
+  if (!handle) return false;
+  ++inode->handles;
+  ++inode->own_handles;
+  handle->error_seen = inode->error_seen_at_open();
+  own_opens_.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+bool Core::inode_keep(uint64_t ino) {
+  const InodePtr inode = inodes_.find(ino);
+  if (!inode) return false;
+  const std::scoped_lock lock(inode->mu());
+  return inode->kept = true;
+}
+
+uint32_t Core::inode_unkeep(uint64_t ino) {
+  const InodePtr inode = inodes_.find(ino);
+  if (!inode) return 0;
+  const std::scoped_lock lock(inode->mu());
+  inode->kept = false;
+  return inode->own_handles;
+}
+
 void Core::handle_closed(const Handle& handle) {
   {
     const std::scoped_lock lock(handle.inode->mu());
     --handle.inode->handles;
+    if (handle.own) {
+      --handle.inode->own_handles;
+      if (handle.inode->kept) return;
+    }
   }
   events_.put({.kind = EventKind::kRelease,
                .ino = handle.inode->ino(),
@@ -513,6 +548,7 @@ std::vector<std::pair<std::string, uint64_t>> Core::counters() {
   };
   return {{"reads", sum(&LaneCounters::reads)},
           {"bytes_read", sum(&LaneCounters::bytes_read)},
+          {"opens", own_opens_.load(std::memory_order_relaxed)},
           {"writes", sum(&LaneCounters::writes)},
           {"bytes_written", sum(&LaneCounters::bytes_written)},
           {"bytes_sent", sum(&LaneCounters::bytes_sent)},

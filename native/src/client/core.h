@@ -63,6 +63,7 @@ class Core final : public fuse::DataHandler {
   void fsync(fuse::LaneContext& context, const fuse::FsyncRequest& request) override;
   bool born(std::span<const std::byte> attributes, std::span<const std::byte> layout,
             std::span<const std::byte> capability, uint64_t fh, uint32_t open_flags) override;
+  bool open(uint64_t ino, uint64_t fh, uint32_t open_flags) override;
   bool interrupt(fuse::LaneContext& context, uint64_t unique) override;
   fuse::Room room() const noexcept override {
     if (!memory_.full()) return fuse::Room::kPlenty;
@@ -84,6 +85,10 @@ class Core final : public fuse::DataHandler {
   bool inode_put(Bytes attributes, Bytes layout, Bytes capability);
   bool inode_resize(Bytes attributes, Bytes layout, Bytes capability);
   void inode_drop(uint64_t ino);
+  // From now on lanes open it for reading by themselves while its bytes are leased. False: unknown.
+  bool inode_keep(uint64_t ino);
+  // No longer. Returns how many handles they opened that are not closed: their RELEASEs are told.
+  uint32_t inode_unkeep(uint64_t ino);
   std::optional<Written> inode_written(uint64_t ino);
   std::optional<Written> inode_take(uint64_t ino);
   void size_limit_put(uint64_t ino, uint64_t limit);  // Inode::kUnlimited: none
@@ -182,6 +187,7 @@ class Core final : public fuse::DataHandler {
   std::atomic<uint64_t> losses_ = 0;
   std::atomic<Clock::rep> scarce_until_ = 0;
   std::atomic<bool> sending_partial_ = false;
+  std::atomic<uint64_t> own_opens_ = 0;
 
   std::shared_mutex incarnations_mu_;
   std::unordered_map<uint32_t, uint64_t> incarnations_;  // guarded by incarnations_mu_

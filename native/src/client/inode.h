@@ -110,6 +110,10 @@ class Inode {
 
   // ---- lifetime: LOCKED ----
   uint32_t handles = 0;
+  // Python keeps the inode open, and lanes may open it for reading by themselves as long as its bytes
+  // are leased; handles that they opened so.
+  bool kept = false;
+  uint32_t own_handles = 0;
   bool dropped = false;  // Python needs the entry no more: it goes when nothing holds it
   bool busy() const noexcept;
   bool watched = false;  // a lane looks after the age of its pieces

@@ -19,6 +19,7 @@ struct Handle {
   InodePtr inode;
   uint32_t open_flags = 0;
   bool direct = false;  // FOPEN_DIRECT_IO: only its mappings use the page cache
+  bool own = false;     // opened by a lane: Python was not told
   uint64_t error_seen = 0;
 };
 using HandlePtr = std::shared_ptr<Handle>;

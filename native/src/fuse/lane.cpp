@@ -173,6 +173,7 @@ bool Lane::answered(const UpcallRequest& request) {
     case FUSE_GETATTR: return getattr_answered(head, ino);
     case FUSE_GETXATTR: return getxattr_answered(request, ino);
     case FUSE_LOOKUP: return lookup_answered(request, ino);
+    case FUSE_OPEN: return open_answered(request, ino);
     case FUSE_CREATE: return create_answered(request, ino);
     case FUSE_UNLINK: return unlink_answered(request, ino);
     default: return false;
@@ -224,6 +225,20 @@ bool Lane::answer_name(const RequestHead& head, const DentryTable::Found& found,
   }
   set_valid(out, found.valid);
   parts_.channels.reply_body(context_.index, head.unique, std::as_bytes(std::span(&out, 1)));
+  return true;
+}
+
+// For reading, of a file that Python keeps open: its bytes are leased, so the kernel's pages are right.
+bool Lane::open_answered(const UpcallRequest& request, uint64_t ino) {
+  const auto in = load<fuse_open_in>(request.bytes.subspan(sizeof(fuse_in_header)));
+  if (!in || (in->flags & O_ACCMODE) != O_RDONLY || (in->flags & (O_TRUNC | O_DIRECT)) != 0) return false;
+  if (parts_.closing.holds(request.head.nodeid)) return false;
+  const uint64_t fh = parts_.births.next_handle();
+  if (!parts_.data.open(ino, fh, in->flags)) return false;
+  fuse_open_out out{};
+  out.fh = fh;
+  out.open_flags = kFopenKeepCache | kFopenNoflush;
+  parts_.channels.reply_body(context_.index, request.head.unique, std::as_bytes(std::span(&out, 1)));
   return true;
 }
 

@@ -89,6 +89,7 @@ class Lane {
   bool getattr_answered(const RequestHead& head, uint64_t ino);
   bool getxattr_answered(const UpcallRequest& request, uint64_t ino);
   bool lookup_answered(const UpcallRequest& request, uint64_t parent);
+  bool open_answered(const UpcallRequest& request, uint64_t ino);
   bool create_answered(const UpcallRequest& request, uint64_t parent);
   // The inode of the new file, after the kernel was answered; 0: it could not be made here.
   uint64_t give_birth(const UpcallRequest& request, const fuse_create_in& in, uint64_t parent,

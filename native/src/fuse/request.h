@@ -108,6 +108,9 @@ class DataHandler {
     return false;
   }
 
+  // Opens a file for reading with this handle, if that needs nobody's leave. Any lane.
+  virtual bool open(uint64_t /*ino*/, uint64_t /*fh*/, uint32_t /*open_flags*/) { return false; }
+
   // Lanes know more of this file's size and times than what was told of it last. ANY THREAD.
   virtual bool is_ahead(uint64_t /*ino*/) { return false; }
 

@@ -287,5 +287,41 @@ TEST(Leases, ARecordOfOlderObjectsIsIgnored) {
   EXPECT_EQ(rig.file(100), bytes);
 }
 
+// ---- files that Python keeps open ----
+
+constexpr uint64_t kOwn = uint64_t{1} << 62;
+
+TEST(KeptInodes, AreOpenedByLanesUnderALease) {
+  LeasedRig rig(100);
+  EXPECT_FALSE(rig.core->open(kIno, kOwn, O_RDONLY));  // not kept
+  ASSERT_TRUE(rig.core->inode_keep(kIno));
+  EXPECT_FALSE(rig.core->open(kIno, kOwn, O_RDONLY));  // no lease
+  rig.core->inode_lease(kIno, kLeaseData, 0);
+  EXPECT_TRUE(rig.core->open(kIno, kOwn, O_RDONLY));
+  EXPECT_EQ(rig.read(kOwn, 0, 100).bytes, Bytes(100));
+  rig.core->inode_lease(kIno, 0, kLeaseData);  // recalled
+  EXPECT_FALSE(rig.core->open(kIno, kOwn + 1, O_RDONLY));
+  rig.core->inode_lease(kIno, kLeaseData, 0);
+  rig.core->lease_until(Clock::now());
+  EXPECT_FALSE(rig.core->open(kIno, kOwn + 1, O_RDONLY));  // not renewed
+  EXPECT_FALSE(rig.core->inode_keep(kIno + 1));            // unknown
+  EXPECT_FALSE(rig.core->open(kIno + 1, kOwn + 1, O_RDONLY));
+}
+
+TEST(KeptInodes, TellPythonOnlyOfHandlesThatItTookOver) {
+  LeasedRig rig(100);
+  rig.core->inode_lease(kIno, kLeaseData, 0);
+  ASSERT_TRUE(rig.core->inode_keep(kIno));
+  for (const uint64_t fh : {kOwn, kOwn + 1, kOwn + 2}) ASSERT_TRUE(rig.core->open(kIno, fh, O_RDONLY));
+  rig.release(kOwn);
+  EXPECT_EQ(rig.core->inode_unkeep(kIno), 2u);
+  rig.release(kOwn + 1);
+  rig.release(kOwn + 2);
+  EXPECT_TRUE(eventually([&] { return rig.events(EventKind::kRelease).size() >= 2; }));
+  EXPECT_EQ(rig.events(EventKind::kRelease).front().a, static_cast<int64_t>(kOwn + 1));
+  EXPECT_EQ(rig.core->inode_unkeep(kIno), 0u);
+  EXPECT_FALSE(rig.core->open(kIno, kOwn + 3, O_RDONLY));
+}
+
 }  // namespace
 }  // namespace braidfs::client::rig

@@ -131,6 +131,23 @@ TEST_F(SessionTest, FlushOfALockedInodeIsAnsweredByPython) {
   EXPECT_EQ(out_header(ask(0, request(FUSE_FLUSH, {36, 9, 1}, in))).error, 0);
 }
 
+TEST_F(SessionTest, AnOpenForReadingOfAKeptFileIsNoUpcall) {
+  start();
+  echo_.kept_ = 9;
+  const Bytes opened = ask(0, request(FUSE_OPEN, {30, 9, 1}, fuse_open_in{O_NONBLOCK, 0}));
+  EXPECT_EQ(out_header(opened).error, 0);
+  EXPECT_GE(at<fuse_open_out>(opened, 16).fh, uint64_t{1} << 62);
+  EXPECT_EQ(at<fuse_open_out>(opened, 16).open_flags, kFopenKeepCache | kFopenNoflush);
+  uint64_t unique = 32;
+  for (const uint32_t flags : {O_WRONLY, O_RDWR, O_DIRECT, O_TRUNC}) {
+    upcall(0, request(FUSE_OPEN, {unique, 9, 1}, fuse_open_in{flags, 0}));
+    unique += 2;
+  }
+  upcall(0, request(FUSE_OPEN, {unique, 8, 1}, fuse_open_in{0, 0}));  // another file
+  session_.locked(9, true);
+  upcall(0, request(FUSE_OPEN, {unique + 2, 9, 1}, fuse_open_in{0, 0}));
+}
+
 TEST_F(SessionTest, InterruptsFindTheirRequestWhereverItIs) {
   start();
   const Bytes seen = upcall(0, lookup({12, 1, 1}, "slow"));

@@ -111,6 +111,9 @@ class FakeLanes:
         self.handles: dict[int, tuple[int, int, bool]] = {}
         self.written: dict[int, tuple[int, int, int]] = {}
         self.resized: list[int] = []
+        self.keeps = True
+        self.kept: set[int] = set()
+        self.own_handles: dict[int, int] = {}
         self.size_limits: dict[int, int] = {}
         self.drained: list[tuple[int, int, bool]] = []
         self.committed: list[tuple[int, int, bytes]] = []
@@ -223,6 +226,15 @@ class FakeLanes:
 
     def inode_drop(self, ino: int) -> None:
         self.inodes.pop(ino, None)
+
+    def inode_keep(self, ino: int) -> bool:
+        if self.keeps:
+            self.kept.add(ino)
+        return self.keeps
+
+    def inode_unkeep(self, ino: int) -> int:
+        self.kept.discard(ino)
+        return self.own_handles.pop(ino, 0)
 
     def inode_written(self, ino: int) -> tuple[int, int, int] | None:
         return self.written.get(ino)

@@ -5,11 +5,7 @@ machine hits all three. The table goes to the terminal, everything measured to r
 exit code says whether every least bar was met.
 """
 
-import json
-import os
-import platform
 import statistics
-import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,11 +14,11 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.bench.cases import CREATES, SMOKE, Case, prepare, run_creates, run_fio
+from tests.bench.report import write_results
 from tests.bench.systems import CLIENT_BUDGET_MIB, Systems, running
 from tests.dev.build import build
-from tests.dev.steps import ROOT, console
+from tests.dev.steps import console
 
-RESULTS = ROOT / "results"
 RSS_ALLOWANCE_MIB = 200
 
 
@@ -59,7 +55,15 @@ def smoke(rounds: int) -> bool:
     print(f"client's largest RSS: {rss:.0f} MiB (budget {CLIENT_BUDGET_MIB} + {RSS_ALLOWANCE_MIB})")
     if rss > CLIENT_BUDGET_MIB + RSS_ALLOWANCE_MIB:
         failures.append(f"the client's RSS reached {rss:.0f} MiB")
-    print(f"all runs: {_write(measured, rss, failures)}")
+    content = {
+        "client_rss_mib": rss,
+        "failures": failures,
+        "cases": {
+            case.name: {"unit": case.unit, "runs": measured.runs[case.name]}
+            for case in (*SMOKE, CREATES)
+        },
+    }
+    print(f"all runs: {write_results('smoke', content)}")
     for failure in failures:
         print(f"below the bar: {failure}")
     return not failures
@@ -124,20 +128,3 @@ def _number(value: float | None) -> str:
 
 def _ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
-
-
-def _write(measured: Measured, rss: float, failures: list[str]) -> Path:
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"smoke-{time.strftime('%Y%m%d-%H%M%S')}.json"
-    machine = {"kernel": platform.release(), "cores": os.cpu_count()}
-    content = {
-        "machine": machine,
-        "client_rss_mib": rss,
-        "failures": failures,
-        "cases": {
-            case.name: {"unit": case.unit, "runs": measured.runs[case.name]}
-            for case in (*SMOKE, CREATES)
-        },
-    }
-    path.write_text(json.dumps(content, indent=1) + "\n")
-    return path

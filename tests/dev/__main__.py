@@ -7,6 +7,7 @@ status [--state DIR]     show them
 test [--full] [ARGS]     all tests, quick form or long form; ARGS go to pytest
 check                    linters, types, layers, the native stub
 bench [smoke]            measure against local ext4 and null FUSE
+bench metadata           names and attributes, beside peers that scripts start [--peers DIR]
 bench transport          count what a request costs by TCP and by RDMA, in the guest
 sanitize                 native tests and the mount under ASan+UBSan and TSan, fuzzers
 wheel [--dependencies]   the wheel and the source distribution, into dist; and what they need
@@ -89,9 +90,14 @@ def check() -> None:
 
 
 @cli.command()
-@click.argument("suite", type=click.Choice(["smoke", "transport"]), default="smoke")
+@click.argument("suite", type=click.Choice(["smoke", "metadata", "transport"]), default="smoke")
 @click.option("--rounds", type=click.IntRange(1, 50), default=3, show_default=True)
-def bench(suite: str, rounds: int) -> None:
+@click.option("--peers", type=_FOLDER)
+def bench(suite: str, rounds: int, peers: Path | None) -> None:
+    if suite == "metadata":
+        from tests.bench.metadata import metadata  # noqa: PLC0415
+
+        sys.exit(0 if metadata(rounds, peers) else 1)
     if suite == "transport":
         from tests.bench.transport import transport  # noqa: PLC0415
 

@@ -1,0 +1,237 @@
+"""`./dev bench metadata`: names and attributes, on BraidFS, local ext4, null FUSE and the peers.
+
+Each case is one pass over the same number of empty files, spread over a folder for each process, by
+one process and by many. *Warm*: the client saw every file a moment ago. *Cold*: the kernel was told
+to forget names and attributes (drop_caches), so that the client's own tables and its servers
+answer. A round runs every case on every system; of the rounds the median counts. Null FUSE knows
+its own few files only: it runs what can be done with those.
+"""
+
+import multiprocessing
+import os
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench.cases import SMALL_COUNT
+from tests.bench.report import write_results
+from tests.bench.systems import running
+from tests.dev.build import build
+from tests.dev.steps import BUILD, StepError, console
+
+PROCESSES = (1, 16)
+FILES = 12_000  # in all
+NULL = "nullfs"
+LOCAL = "ext4"
+PEER_SECONDS_MAX = 180
+
+Pass = Callable[[Path, int], None]  # folder of one process, number of files in it
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """least_of_null: by one process. of_peers: at least so many times the best peer, by process
+    count."""
+
+    name: str
+    run: Pass
+    cold: bool = False
+    least_of_null: float | None = None
+    of_peers: tuple[tuple[int, float], ...] = ()
+
+
+def _create(folder: Path, count: int) -> None:
+    with _opened(folder) as fd:
+        for number in range(count):
+            os.close(os.open(f"{number}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, dir_fd=fd))
+
+
+def _stat(folder: Path, count: int) -> None:
+    with _opened(folder) as fd:
+        for name in _names(folder, count):
+            os.stat(name, dir_fd=fd)
+
+
+def _open(folder: Path, count: int) -> None:
+    with _opened(folder) as fd:
+        for name in _names(folder, count):
+            os.close(os.open(name, os.O_RDONLY, dir_fd=fd))
+
+
+def _find(folder: Path, count: int) -> None:
+    """What `find -size` does: a listing, and the attributes of each."""
+    with os.scandir(folder) as entries:
+        seen = sum(1 for entry in entries if entry.stat(follow_symlinks=False).st_size == 0)
+    if seen != count:
+        raise RuntimeError(f"{folder} has {seen} files instead of {count}")
+
+
+def _rename(folder: Path, count: int) -> None:
+    with _opened(folder) as fd:
+        for number in range(count):
+            os.rename(f"{number}", f"r{number}", src_dir_fd=fd, dst_dir_fd=fd)
+
+
+def _remove(folder: Path, count: int) -> None:
+    subprocess.run(["rm", "-r", folder], check=True)
+
+
+CASES = (
+    Case("create", _create, of_peers=((16, 1.5),)),
+    Case("stat, warm", _stat, least_of_null=0.5),
+    Case("open for reading and close, warm", _open, least_of_null=0.5),
+    Case("list with attributes, warm", _find),
+    Case("list with attributes, cold", _find, cold=True, of_peers=((1, 1.0),)),
+    Case("open for reading and close, again", _open),
+    Case("rename", _rename),
+    Case("rm -r", _remove, of_peers=((1, 1.0), (16, 1.5))),
+)
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _names(folder: Path, count: int) -> list[str]:
+    """Null FUSE has files of its own, fewer than are asked for: again and again."""
+    if (folder / "f0").exists():
+        return [f"f{number % SMALL_COUNT}" for number in range(count)]
+    return [f"{number}" for number in range(count)]
+
+
+Key = tuple[str, int]  # case, processes
+Runs = dict[Key, dict[str, list[float]]]
+
+
+def metadata(rounds: int, peers: Path | None) -> bool:
+    """True when every bar was met. peers: a folder of NAME-up and NAME-down scripts."""
+    build(tests=True)
+    runs: Runs = defaultdict(lambda: defaultdict(list))
+    names = sorted(path.name.removesuffix("-up") for path in peers.glob("*-up")) if peers else []
+    if peers and not names:
+        raise StepError(f"no NAME-up script in {peers}")
+    failed: dict[str, str] = {}
+    with running() as systems:
+        folders = systems.folders()
+        for round_ in range(rounds):
+            for system, folder in folders.items():
+                _pass_over(system, folder, runs)
+            for name in names:
+                if name not in failed:
+                    failed |= _peer(peers, name, runs)
+            console.print(f"  round {round_ + 1} of {rounds} done")
+    return _report(runs, [name for name in names if name not in failed], failed)
+
+
+def _peer(peers: Path | None, name: str, runs: Runs) -> dict[str, str]:
+    """One peer, up and down again; why it could not be measured."""
+    assert peers is not None
+    point = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=BUILD / "bench"))
+    try:
+        words = [str(peers / f"{name}-up"), str(point)]
+        subprocess.run(words, check=True, capture_output=True, text=True, timeout=PEER_SECONDS_MAX)
+        _pass_over(name, point, runs)
+    except (subprocess.SubprocessError, OSError, RuntimeError) as error:
+        output = getattr(error, "stderr", "") or ""
+        return {name: f"{error} {output[-300:]}".strip()}
+    finally:
+        words = [str(peers / f"{name}-down"), "wipe"]
+        subprocess.run(words, check=False, capture_output=True, timeout=PEER_SECONDS_MAX)
+        point.rmdir()
+    return {}
+
+
+def _pass_over(system: str, folder: Path, runs: Runs) -> None:
+    for processes in PROCESSES:
+        if system == NULL:
+            bases = [folder] * processes
+        else:
+            bases = [folder / f"p{number}" for number in range(processes)]
+            for base in bases:
+                base.mkdir()
+        for case in CASES:
+            if system == NULL and case.run not in (_stat, _open):
+                continue
+            if case.cold:
+                Path("/proc/sys/vm/drop_caches").write_text("2")
+            seconds = _timed(case.run, bases)
+            runs[case.name, processes][system].append(FILES / processes * len(bases) / seconds)
+        if system != NULL:
+            for base in bases:
+                shutil.rmtree(base, ignore_errors=True)
+
+
+def _timed(run: Pass, bases: list[Path]) -> float:
+    """Seconds from the moment that all processes are ready until the last one is done."""
+    context = multiprocessing.get_context("fork")
+    ready = context.Barrier(len(bases) + 1)
+
+    def work(base: Path) -> None:
+        ready.wait()
+        run(base, FILES // len(bases))
+
+    workers = [context.Process(target=work, args=(base,)) for base in bases]
+    for worker in workers:
+        worker.start()
+    ready.wait()
+    started = time.monotonic()
+    for worker in workers:
+        worker.join()
+    if any(worker.exitcode for worker in workers):
+        raise RuntimeError("a process of the benchmark failed")
+    return time.monotonic() - started
+
+
+def _report(runs: Runs, peers: list[str], failed: dict[str, str]) -> bool:
+    systems = ["braidfs", LOCAL, NULL, *peers]
+    table = Table(title=f"names and attributes: medians, files a second ({FILES:,} files)")
+    for column in ("case", "processes", *systems, "least bars"):
+        table.add_column(column, justify="left" if column == "case" else "right")
+    below = []
+    for case in CASES:
+        for processes in PROCESSES:
+            key = case.name, processes
+            medians = {name: statistics.median(values) for name, values in runs[key].items()}
+            bars = list(_bars(case, processes, medians, peers))
+            below += [f"{case.name}, {processes}: {text}" for text, met in bars if not met]
+            shown = ", ".join(f"[{'green' if met else 'red'}]{text}[/]" for text, met in bars)
+            values = [f"{medians[name]:,.0f}" if name in medians else "-" for name in systems]
+            table.add_row(case.name, f"{processes}", *values, shown or "-")
+    Console(width=max(console.width, 130)).print(table)
+    for name, why in failed.items():
+        print(f"{name} could not be measured: {why}")
+    content = {f"{case}, {count}": dict(values) for (case, count), values in runs.items()}
+    print(f"all runs: {write_results('metadata', {'failures': below, 'cases': content})}")
+    for text in below:
+        print(f"below the bar: {text}")
+    return not below
+
+
+def _bars(
+    case: Case, processes: int, medians: dict[str, float], peers: list[str]
+) -> Iterator[tuple[str, bool]]:
+    mine = medians["braidfs"]
+    if case.least_of_null is not None and processes == 1:
+        got = mine / medians[NULL]
+        yield f"{got:.2f} of {NULL}, at least {case.least_of_null}", got >= case.least_of_null
+    measured = [name for name in peers if name in medians]
+    for count, times in case.of_peers:
+        if count == processes and measured:
+            best = max(measured, key=medians.__getitem__)
+            got = mine / medians[best]
+            yield f"{got:.2f} of {best}, at least {times}", got >= times

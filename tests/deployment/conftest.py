@@ -1,5 +1,6 @@
 """Fixtures of deployment: a wheel of this checkout with everything that it requires."""
 
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -26,6 +27,10 @@ class Wheels:
 
 @pytest.fixture(scope="session")
 def wheels() -> Wheels:
+    """Of this checkout; with BRAIDFS_WHEELS=FOLDER those that are there, e.g. of a release."""
+    if folder := os.environ.get("BRAIDFS_WHEELS"):
+        (wheel,) = Path(folder).glob("braidfs-*.whl")
+        return Wheels(wheel, wheel.parent / "dependencies")
     return Wheels(package.wheel(), package.dependencies())
 
 

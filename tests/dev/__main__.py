@@ -11,6 +11,7 @@ bench metadata           names and attributes, beside peers that scripts start [
 bench transport          count what a request costs by TCP and by RDMA, in the guest
 sanitize                 native tests and the mount under ASan+UBSan and TSan, fuzzers
 wheel [--dependencies]   the wheel and the source distribution, into dist; and what they need
+deployment [ARGS]        the long form of tests/deployment: hosts of namespaces, playbooks, units
 man                      write man pages and the golden help text anew
 rdma [--seconds N] [--boots N] [--prepare] [COMMAND...]
                   run COMMAND, or the RDMA tests, in a guest with Soft-RoCE; --boots counts boots,
@@ -139,6 +140,14 @@ def wheel(dependencies: bool) -> None:
     package.source_distribution()
     if dependencies:
         package.dependencies()
+
+
+@cli.command(context_settings=_PASSED_ON)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def deployment(words: tuple[str, ...]) -> None:
+    from tests.dev.run_tests import test as run  # noqa: PLC0415
+
+    sys.exit(run(True, ("tests/deployment", *words)))
 
 
 @cli.command()

@@ -67,7 +67,11 @@ def dependencies(folder: Path = DEPENDENCIES) -> Path:
     words = [*_PIP, "wheel", "--find-links", str(folder), "-w", str(folder), str(newest)]
     quiet_step("Wheels of dependencies", words)
     _drop(folder.glob("braidfs-*.whl"))
-    console.print(f"[green]✓[/] {folder}: {len(list(folder.glob('*.whl')))} wheels", markup=True)
+    wheels = sorted(folder.glob("*.whl"))
+    with tarfile.open(folder.with_suffix(".tar"), "w") as archive:
+        for one in wheels:
+            archive.add(one, one.name)
+    console.print(f"[green]✓[/] {folder}, {folder.name}.tar: {len(wheels)} wheels")
     return folder
 
 

@@ -1,0 +1,95 @@
+"""Ansible deploys a real cluster on a test host, which is used; in the long form again, and away.
+
+Five hosts, dry runs, upgrade and growth under I/O are test_five_hosts.py, in ./dev test --full and
+./dev deployment, as is ansible-lint: it and what it needs take longer to install than the rest of
+this file takes to run. The key never shows in any output.
+"""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.deployment.conftest import Wheels
+from tests.deployment.hosts import Host, site, why_no_hosts
+from tests.deployment.playbooks import KEY, Playbooks
+from tests.dev import ansible
+
+pytestmark = [
+    pytest.mark.timeout(2400),
+    pytest.mark.skipif(why_no_hosts() is not None, reason=why_no_hosts() or ""),
+]
+LEFT_OVER = ("/opt/braidfs", "/etc/braidfs", "/var/lib/braidfs", "/srv/braidfs",
+             "/usr/sbin/mount.fuse.braidfs", "/usr/local/bin/braidfs")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def small(wheels: Wheels) -> Iterator[tuple[Host, Playbooks]]:
+    with site(wheels.wheel.parent, "solo") as made:
+        groups = {name: ["solo"] for name in ("metaservers", "storageservers", "clients")}
+        yield made.hosts["solo"], Playbooks(made, wheels, groups)
+
+
+def run(program: str, *words: str) -> str:
+    """A program of Ansible's in the folder of the playbooks; what it printed."""
+    path = ansible.program(program)
+    result = subprocess.run(
+        [path, *words], check=False, capture_output=True, text=True, timeout=600,
+        cwd=ansible.PLAYBOOKS, env=ansible.environment(path),
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+@pytest.mark.full
+def test_playbooks_are_clean() -> None:
+    run("ansible-lint", "-q", "--nocolor", "--offline")
+
+
+def test_variables_are_documented() -> None:
+    """Every default is in the argument specs, which Ansible itself reads; and none is elsewhere."""
+    roles = ("node", "metaserver", "storageserver", "fsclient")
+    words = ("-t", "role", "-r", "roles", "--json", *roles)
+    documented = json.loads(run("ansible-doc", *words))
+    for role in roles:
+        (options,) = [spec["options"] for spec in documented[role]["entry_points"].values()]
+        defaults = (ansible.PLAYBOOKS / "roles" / role / "defaults" / "main.yml").read_text()
+        named = set(re.findall(r"^(\w+):", defaults, re.M))
+        assert named <= set(options), role
+        assert all(option["description"] for option in options.values()), role
+
+
+def test_one_machine(small: tuple[Host, Playbooks], full: bool) -> None:
+    solo, playbooks = small
+    first = playbooks.run("site")
+    assert first.changed["solo"] > 0
+    use(solo)
+    if not full:
+        return
+    for name in ("site", "clients"):
+        again = playbooks.run(name, "--diff")
+        assert again.changed == {"solo": 0}, again.output
+    gone = playbooks.run("uninstall", "-e", "remove_bytes=true")
+    assert gone.changed["solo"] > 0
+    assert_clean(solo)
+
+
+def use(host: Host) -> None:
+    """Bytes through the mount, with the kernel's cache dropped between, and a healthy status."""
+    make = "head -c 3000000 /dev/urandom > /run/a; cp /run/a /data/a; sync /data/a"
+    host.run("sh", "-c", f"{make}; cmp /run/a /data/a")
+    assert "healthy" in host.text("braidfs", "status")
+    assert "fuse.braidfs" in host.text("findmnt", "/data")
+    mode = host.text("stat", "-c", "%U %a", "/etc/braidfs/cluster.key")
+    assert mode.strip() == "braidfs 600"
+    assert host.text("cat", "/etc/braidfs/cluster.key").strip() == KEY
+
+
+def assert_clean(host: Host) -> None:
+    for path in LEFT_OVER:
+        assert host.run("test", "-e", path, check=False).returncode == 1, f"{host.name}: {path}"
+    assert "braidfs" not in host.text("systemctl", "list-unit-files", "--no-pager")
+    assert "fuse.braidfs" not in host.text("cat", "/etc/fstab", "/proc/self/mounts")
+    assert "/opt/braidfs" not in host.text("ps", "-eo", "args")

@@ -10,6 +10,7 @@ bench [smoke]            measure against local ext4 and null FUSE
 bench metadata           names and attributes, beside peers that scripts start [--peers DIR]
 bench transport          count what a request costs by TCP and by RDMA, in the guest
 sanitize                 native tests and the mount under ASan+UBSan and TSan, fuzzers
+demo                     two minutes: a cluster comes up, works, loses a server, is validated
 wheel [--dependencies]   the wheel and the source distribution, into dist; and what they need
 deployment [ARGS]        the long form of tests/deployment: hosts of namespaces, playbooks, units
 man                      write man pages and the golden help text anew
@@ -129,6 +130,13 @@ def rdma(seconds: int, boots: int | None, prepare: bool, words: tuple[str, ...])
     if prepare:
         sys.exit(guest.prepare())
     sys.exit(guest.boots(boots) if boots else guest.rdma(words, seconds))
+
+
+@cli.command()
+def demo() -> None:
+    from tests.dev.demo import demo as run  # noqa: PLC0415
+
+    run()
 
 
 @cli.command()

@@ -22,7 +22,7 @@ from ..validate.run import Run, validate
 from ..validate.sizing import GB, PROFILES, Need, sizings
 from ..validate.suites import AMOUNTS, SUITES, Amounts, Phase
 from .frame import EXIT_DONE, EXIT_UNHEALTHY, Command, json_option, run_trio, show, warn
-from .words import Size, table
+from .words import Size, latency, table
 
 SSH: Final = "ssh -o BatchMode=yes -o ConnectTimeout=15"
 _NAMES: Final = tuple(profile.name for profile in PROFILES)
@@ -207,8 +207,8 @@ def _print(console: Console, findings: Findings, need: Need | None, html: Path |
         rate = f"{whole.bytes_per_second / 1e6:,.0f} MB/s" if whole.bytes else ""
         rows.append((
             one.phase.title, f"{whole.seconds:.1f} s", rate,
-            f"{whole.operations_per_second:,.0f}/s", f"{whole.p50_us:,.0f} µs",
-            f"{whole.p99_us:,.0f} µs", checked,
+            f"{whole.operations_per_second:,.0f}/s", latency(whole.p50_us),
+            latency(whole.p99_us), checked,
         ))  # fmt: skip
     columns = ("phase", "took", "bytes", "operations", "median", "99 %", "checked")
     console.print(table(columns, rows, right="took,bytes,operations,median,99 %"))

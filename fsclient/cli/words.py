@@ -41,6 +41,12 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def latency(microseconds: float) -> str:
+    if microseconds < 1000:
+        return f"{microseconds:.0f} µs"
+    return f"{microseconds / 1000:,.1f} ms"
+
+
 def bar(share: float, width: int = 24) -> str:
     filled = round(min(max(share, 0.0), 1.0) * width)
     return "█" * filled + "░" * (width - filled)

@@ -55,31 +55,31 @@ class Amounts:
         return self.jobs * (large_files * self.file_bytes + small)
 
 
-_WRITE: Final = Phase("write", "Write large files, synced", Kind.WRITE, job="write")
-_READ: Final = Phase("read", "Read another node's large files", Kind.READ, job="read")
-_RANDOM: Final = Phase("random-read", "Read 4 KiB anywhere", Kind.READ, job="random-read")
+_WRITE: Final = Phase("write", "Write large files", Kind.WRITE, job="write")
+_READ: Final = Phase("read", "Read large files", Kind.READ, job="read")
+_RANDOM: Final = Phase("random-read", "Read 4 KiB, random", Kind.READ, job="random-read")
 _CHECKED: Final = (
     Phase("check-write", "Write what is checked", Kind.CHECK, job="check"),
-    Phase("check-read", "Check what another node wrote", Kind.CHECK, job="check", verifies=True),
+    Phase("check-read", "Check what was written", Kind.CHECK, job="check", verifies=True),
 )
 _NAMES: Final = (
-    Phase("create", "Create empty files", Kind.METADATA, load="create"),
-    Phase("stat", "Ask for another node's files", Kind.METADATA, load="stat"),
-    Phase("remove", "Remove them", Kind.METADATA, load="remove"),
+    Phase("create", "Create files", Kind.METADATA, load="create"),
+    Phase("stat", "Stat files", Kind.METADATA, load="stat"),
+    Phase("remove", "Remove files", Kind.METADATA, load="remove"),
 )
 _SHARED: Final = (
-    Phase("shared-write", "Write one file of all nodes", Kind.CHECK, load="shared-write"),
-    Phase("shared-read", "Check it", Kind.CHECK, load="shared-read", verifies=True),
+    Phase("shared-write", "Write one shared file", Kind.CHECK, load="shared-write"),
+    Phase("shared-read", "Check the shared file", Kind.CHECK, load="shared-read", verifies=True),
 )
 SUITES: Final[dict[str, tuple[Phase, ...]]] = {
     "quick": (_WRITE, _READ, _RANDOM, *_NAMES, *_CHECKED, *_SHARED),
     "full": (
         _WRITE,
         _READ,
-        Phase("checkpoint", "Write checkpoints of 16 MiB blocks", Kind.WRITE, job="checkpoint"),
+        Phase("checkpoint", "Write checkpoints", Kind.WRITE, job="checkpoint"),
         _RANDOM,
-        Phase("mmap-read", "Read 64 KiB anywhere through mmap", Kind.READ, job="mmap-read"),
-        Phase("overwrite", "Overwrite 4 KiB anywhere", Kind.WRITE, job="overwrite"),
+        Phase("mmap-read", "Read through mmap", Kind.READ, job="mmap-read"),
+        Phase("overwrite", "Overwrite 4 KiB", Kind.WRITE, job="overwrite"),
         *_NAMES, *_CHECKED, *_SHARED,
     ),
 }  # fmt: skip

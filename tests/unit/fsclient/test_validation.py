@@ -128,3 +128,8 @@ def test_page_is_whole_and_loads_nothing() -> None:
     assert "&lt;gpu1&gt;" in text and "<b>wrong</b>" not in text
     assert "<b>not</b> enough" in text and text.count("<svg") == 5
     assert "3 light, 1 medium, 0 heavy" in text
+
+
+def test_table_fits_a_terminal() -> None:
+    names = [phase.title for phases in SUITES.values() for phase in phases]
+    assert max(map(len, names)) <= 24, "the table is to fit 80 columns"

@@ -28,7 +28,7 @@ _MAGIC: Final = b"BRAIDTGT"
 _UUID_AT: Final = slice(32, 48)  # of the superblock (docs/INTERFACES.md, section 4)
 
 
-OBJECT_FILE_SIZE_MAX: Final = 1 << 43  # slot B lies 4 TiB behind slot A
+OBJECT_FILE_SIZE_MAX: Final = (1 << 44) - (1 << 19)  # slot B lies 8 TiB behind slot A
 
 
 class Targets:
@@ -130,7 +130,7 @@ def check_file_size(path: Path) -> None:
         except OSError as error:
             if error.errno == errno.EFBIG:
                 raise ConfigError(
-                    f"target {path}: its file system cannot hold files of 8 TiB; ext4 needs "
+                    f"target {path}: its file system cannot hold files of 16 TiB; ext4 needs "
                     "blocks of 4 KiB (mkfs.ext4 -b 4096), as it has them by default"
                 ) from None
 

@@ -129,6 +129,7 @@ class StoreBody {
   Status load_group(Object& object, uint32_t index, Wait wait, std::shared_ptr<Group>& group);
   Status load_pieces(Object& object, std::vector<GroupPiece>& pieces, Wait wait);
   Status file_of(Object& object, std::shared_ptr<File>& file);
+  uint64_t next_group(Object& object, uint32_t index);
   Status direct_of(Object& object, std::shared_ptr<File>& file);
   Status create_object(Object& object);
   void make_dirty(const ObjectPointer& object, Group& group);

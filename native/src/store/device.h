@@ -39,6 +39,8 @@ class File {
   virtual int punch(uint64_t offset, uint64_t length) = 0;     // reads as zeros; size stays
   virtual int allocate(uint64_t offset, uint64_t length) = 0;  // space for later writes; size stays
   virtual int figures(FileFigures& figures) = 0;
+  // The first byte at or behind offset that may be other than a hole; -ENXIO: there is none.
+  virtual int64_t next_data(uint64_t offset) = 0;
 };
 
 enum class OpenMode : uint8_t { kExisting, kCreate, kDirect };  // kDirect: existing, O_DIRECT

@@ -71,6 +71,10 @@ class PosixFile final : public File {
     figures.allocated = static_cast<uint64_t>(status.st_blocks) * 512;
     return 0;
   }
+  int64_t next_data(uint64_t offset) override {
+    const off_t found = ::lseek(fd_.get(), static_cast<off_t>(offset), SEEK_DATA);
+    return found < 0 ? -errno : found;
+  }
 
  private:
   Descriptor fd_;

@@ -14,7 +14,7 @@ namespace {
 constexpr uint32_t kPageMagic = 0x43455242;  // "BREC"
 constexpr uint16_t kPageFormat = 1;
 constexpr std::array<char, 8> kSuperMagic = {'B', 'R', 'A', 'I', 'D', 'T', 'G', 'T'};
-constexpr uint32_t kSuperVersion = 1;
+constexpr uint32_t kSuperVersion = 2;  // 1: the second slot lay at 4 TiB
 constexpr uint64_t kSegmentMagic = 0x31474f4c44415242;  // "BRADLOG1"
 constexpr uint32_t kRunsMax = 64;
 

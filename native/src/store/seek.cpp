@@ -2,6 +2,7 @@
 // Looks at records only; a bounded number of groups at a time, so that a large object cannot keep
 // its mutex for long: what it has not seen yet it says, and the caller asks again from there.
 #include <algorithm>
+#include <cerrno>
 
 #include "store/body.h"
 
@@ -22,7 +23,13 @@ Status StoreBody::seek(ObjectId id, uint64_t offset, bool hole, SeekResult& resu
   uint64_t block = offset / kBlockSize;
   for (uint32_t looked = 0; block < end && looked < kGroupsPerSeek; ++looked) {
     std::shared_ptr<Group> group;
-    const auto index = static_cast<uint32_t>(block / kGroupBlocks);
+    auto index = static_cast<uint32_t>(block / kGroupBlocks);
+    if (!hole && !object->groups.contains(index)) {
+      const uint64_t next = next_group(*object, index);
+      block = std::max(block, std::min(end, next * kGroupBlocks));
+      index = static_cast<uint32_t>(block / kGroupBlocks);
+      if (block == end) break;
+    }
     if (Status s = load_group(*object, index, Wait::kYes, group); s != Status::kOk) return s;
     if (group->damaged) return Status::kCorrupt;
     const uint64_t group_end = std::min(end, (uint64_t{index} + 1) * kGroupBlocks);
@@ -38,6 +45,25 @@ Status StoreBody::seek(ObjectId id, uint64_t offset, bool hole, SeekResult& resu
     result = {hole ? std::max(offset, end * kBlockSize) : SeekResult::kNothing, true};
   }
   return Status::kOk;
+}
+
+// The first group from `index` on of which anything is known: in memory, or a record page in the file
+// (of a hole there is none).
+uint64_t StoreBody::next_group(Object& object, uint32_t index) {
+  uint64_t next = kGroupCountMax;
+  for (const auto& [number, group] : object.groups) {
+    if (number >= index) next = std::min<uint64_t>(next, number);
+  }
+  std::shared_ptr<File> file;
+  if (file_of(object, file) != Status::kOk) return index;
+  for (const uint8_t place : {0, 1}) {
+    const int64_t found = file->next_data(page_offset(index, place));
+    if (found == -ENXIO) continue;
+    if (found < 0) return index;
+    const uint64_t within = static_cast<uint64_t>(found) - place * kSlotDistance;
+    next = std::min(next, within / kGroupStride);
+  }
+  return next;
 }
 
 }  // namespace braidfs::store

@@ -40,8 +40,31 @@ TEST_F(Seek, DataAndHolesByBlock) {
 }
 
 TEST_F(Seek, LooksAtABoundedNumberOfGroupsAtATime) {
+  for (uint64_t group = 1; group <= 100; ++group) {
+    ASSERT_EQ(put(*store, id, group * kMiB, pattern(3, 4096)), Status::kOk);
+    ASSERT_EQ(store->punch(id, group * kMiB, 4096), Status::kOk);
+  }
   EXPECT_EQ(seek(16384, false), 300 * kMiB);
   EXPECT_GT(asked, 1);
+}
+
+TEST_F(Seek, SkipsHolesOfAnySize) {
+  constexpr uint64_t kFar = uint64_t{7} << 40;
+  ASSERT_EQ(put(*store, id, kFar, pattern(4, 4096)), Status::kOk);
+  EXPECT_EQ(seek(301 * kMiB, false), kFar);
+  EXPECT_EQ(asked, 1);
+  ASSERT_EQ(store->sync(id), Status::kOk);
+  ASSERT_EQ(store->checkpoint(), Status::kOk);
+  store.reset();
+  host.kill();
+  store = open_store(host.boot());
+  EXPECT_EQ(seek(301 * kMiB, false), kFar);
+  EXPECT_EQ(asked, 1);
+  ASSERT_EQ(put(*store, id, kFar, pattern(5, 1 << 20)), Status::kOk);  // the other slot
+  ASSERT_EQ(store->checkpoint(), Status::kOk);
+  EXPECT_EQ(seek(301 * kMiB, false), kFar);
+  EXPECT_EQ(seek(kFar, true), kFar + kMiB);
+  EXPECT_EQ(seek(kFar + kMiB, false), SeekResult::kNothing);
 }
 
 TEST_F(Seek, PunchedBlocksAreHolesAlsoAfterARestart) {

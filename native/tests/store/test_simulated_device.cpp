@@ -145,6 +145,14 @@ class SimulatedFile final : public File {
     figures = {inode_->now.size(), inode_->now.allocated()};
     return 0;
   }
+  int64_t next_data(uint64_t offset) override {
+    const std::lock_guard guard(host_.mu_);
+    if (!host_.alive(generation_)) return -EIO;
+    for (const uint64_t page : inode_->now.page_offsets()) {
+      if (page + kPage > offset) return static_cast<int64_t>(std::max(page, offset));
+    }
+    return -ENXIO;
+  }
 
  private:
   Host& host_;

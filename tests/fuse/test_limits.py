@@ -1,0 +1,113 @@
+"""How much of everything a tree may have (docs/SEMANTICS.md)."""
+
+import contextlib
+import os
+import resource
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(900)]
+
+Sized = Callable[[int, int], int]
+DEPTH = 1000  # of folders, in the long form
+LAST_BYTE = (16 << 40) - 1
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """As many as this process may ask for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_sparse_file_of_16_tib(workdir: Path) -> None:
+    path = workdir / "sparse"
+    with path.open("xb") as file:
+        os.pwrite(file.fileno(), b"!", LAST_BYTE)
+        os.pwrite(file.fileno(), b"?", 1 << 43)
+    assert path.stat().st_size == LAST_BYTE + 1
+    assert path.stat().st_blocks * 512 <= LAST_BYTE + 1
+    with path.open("rb") as file:
+        fd = file.fileno()
+        assert os.pread(fd, 100, LAST_BYTE - 3) == b"\0\0\0!"
+        assert os.pread(fd, 3, (1 << 43) - 1) == b"\0?\0"
+        assert os.pread(fd, 5000, 7 << 40) == bytes(5000)
+        assert (1 << 43) - (4 << 20) <= os.lseek(fd, 1 << 42, os.SEEK_DATA) <= 1 << 43
+    os.truncate(path, 1 << 43)
+    assert path.stat().st_size == 1 << 43
+    os.truncate(path, LAST_BYTE)
+    with path.open("rb") as file:
+        assert os.pread(file.fileno(), 10, 1 << 43) == bytes(10)
+    path.unlink()
+    assert os.listdir(workdir) == []
+
+
+def test_a_thousand_folders_deep(workdir: Path, sized: Sized) -> None:
+    depth = sized(300, DEPTH)
+    with contextlib.ExitStack() as opened:
+        fd = os.open(workdir, os.O_RDONLY)
+        opened.callback(os.close, fd)
+        for _ in range(depth):
+            os.mkdir("deeper", dir_fd=fd)
+            fd = os.open("deeper", os.O_RDONLY | os.O_DIRECTORY, dir_fd=fd)
+            opened.callback(os.close, fd)
+        with open(os.open("bottom", os.O_CREAT | os.O_WRONLY, dir_fd=fd), "wb") as file:
+            file.write(b"deep")
+        up = os.open("../" * (depth // 2), os.O_RDONLY, dir_fd=fd)
+        opened.callback(os.close, up)
+        bottom = os.open("deeper/" * (depth // 2) + "bottom", os.O_RDONLY, dir_fd=up)
+        opened.callback(os.close, bottom)
+        assert os.read(bottom, 10) == b"deep"
+    words = ["find", workdir, "-name", "bottom", "-size", "4c"]
+    found = subprocess.run(words, check=True, capture_output=True, text=True)
+    assert found.stdout.count("/deeper") == depth
+    subprocess.run(["rm", "-r", workdir / "deeper"], check=True)  # shutil.rmtree cannot
+    assert os.listdir(workdir) == []
+
+
+def test_many_hard_links(workdir: Path, sized: Sized) -> None:
+    count = sized(500, 40_000)
+    (workdir / "0").write_bytes(b"shared")
+    for number in range(1, count):
+        os.link(workdir / "0", workdir / f"{number}")
+    assert (workdir / f"{count - 1}").stat().st_nlink == count
+    assert len(os.listdir(workdir)) == count
+    for number in range(count - 1):
+        (workdir / f"{number}").unlink()
+    assert (workdir / f"{count - 1}").stat().st_nlink == 1
+    assert (workdir / f"{count - 1}").read_bytes() == b"shared"
+
+
+@pytest.mark.usefixtures("many_descriptors")
+def test_many_open_files(workdir: Path, sized: Sized) -> None:
+    count = sized(1_500, 100_000)
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < count + 1000:
+        pytest.skip("the limit of descriptors is too low")
+    with contextlib.ExitStack() as opened:
+        descriptors = []
+        for number in range(count):
+            fd = os.open(workdir / f"{number}", os.O_CREAT | os.O_RDWR)
+            opened.callback(os.close, fd)
+            descriptors.append(fd)
+            os.pwrite(fd, b"%d" % number, 0)
+        for number in range(0, count, 7):
+            assert os.pread(descriptors[number], 10, 0) == b"%d" % number
+            assert os.fstat(descriptors[number]).st_size == len(b"%d" % number)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("Readme", "README", "readme"), ("\u00e9", "e\u0301"), ("\u212b", "\u00c5", "A\u030a")],
+)
+def test_names_that_look_alike(workdir: Path, names: tuple[str, ...]) -> None:
+    """Other bytes, another name: neither case nor normalisation counts."""
+    for name in names:
+        (workdir / name).write_text(name)
+    assert sorted(os.listdir(workdir)) == sorted(names)
+    for name in names:
+        assert (workdir / name).read_text() == name

@@ -1,10 +1,11 @@
 """How much of everything a tree may have (docs/SEMANTICS.md)."""
 
 import contextlib
+import multiprocessing
 import os
 import resource
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,17 +14,8 @@ pytestmark = [pytest.mark.mount, pytest.mark.timeout(900)]
 
 Sized = Callable[[int, int], int]
 DEPTH = 1000  # of folders, in the long form
-DESCRIPTORS = 110_000
+OPENERS = 8
 LAST_BYTE = (16 << 40) - 1
-
-
-@pytest.fixture
-def many_descriptors() -> Iterator[None]:
-    """Root may ask for more than the hard limit."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, max(DESCRIPTORS, limits[1])))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_sparse_file_of_16_tib(workdir: Path) -> None:
@@ -84,19 +76,32 @@ def test_many_hard_links(workdir: Path, sized: Sized) -> None:
     assert (workdir / f"{count - 1}").read_bytes() == b"shared"
 
 
-@pytest.mark.usefixtures("many_descriptors")
 def test_many_open_files(workdir: Path, sized: Sized) -> None:
-    count = sized(1_500, 100_000)
-    with contextlib.ExitStack() as opened:
-        descriptors = []
-        for number in range(count):
-            fd = os.open(workdir / f"{number}", os.O_CREAT | os.O_RDWR)
-            opened.callback(os.close, fd)
-            descriptors.append(fd)
+    """By some processes: of one the limit of descriptors may be lower. All are open at once."""
+    count = sized(200, 12_500)
+    context = multiprocessing.get_context("fork")
+    all_open = context.Barrier(OPENERS)
+
+    def use(base: Path) -> None:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        descriptors = [os.open(base / f"{n}", os.O_CREAT | os.O_RDWR) for n in range(count)]
+        for number, fd in enumerate(descriptors):
             os.pwrite(fd, b"%d" % number, 0)
-        for number in range(0, count, 7):
-            assert os.pread(descriptors[number], 10, 0) == b"%d" % number
-            assert os.fstat(descriptors[number]).st_size == len(b"%d" % number)
+        all_open.wait(600)
+        for number, fd in enumerate(descriptors):
+            assert os.pread(fd, 10, 0) == b"%d" % number
+            assert os.fstat(fd).st_size == len(b"%d" % number)
+        all_open.wait(600)
+
+    processes = []
+    for number in range(OPENERS):
+        (workdir / f"{number}").mkdir()
+        processes.append(context.Process(target=use, args=(workdir / f"{number}",)))
+        processes[-1].start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * OPENERS
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ class Playbooks:
             "all": {
                 "hosts": {name: self._host(hosts[name]) for name in self._used()},
                 "vars": {
-                    "ansible_connection": "test_host",
+                    "ansible_connection": "host_by_namespace",
                     "ansible_become": False,
                     "ansible_pipelining": True,
                     "ansible_python_interpreter": "/usr/bin/python3",

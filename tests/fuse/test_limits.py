@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.mount, pytest.mark.timeout(900)]
 Sized = Callable[[int, int], int]
 DEPTH = 1000  # of folders, in the long form
 OPENERS = 8
+WAIT_SECONDS = 300.0
 LAST_BYTE = (16 << 40) - 1
 
 
@@ -76,6 +77,19 @@ def test_many_hard_links(workdir: Path, sized: Sized) -> None:
     assert (workdir / f"{count - 1}").read_bytes() == b"shared"
 
 
+def use_many(base: Path, count: int, wait: Callable[[float], object]) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    descriptors = [os.open(base / f"{n}", os.O_CREAT | os.O_RDWR) for n in range(count)]
+    for number, fd in enumerate(descriptors):
+        os.pwrite(fd, b"%d" % number, 0)
+    wait(WAIT_SECONDS)
+    for number, fd in enumerate(descriptors):
+        assert os.pread(fd, 10, 0) == b"%d" % number
+        assert os.fstat(fd).st_size == len(b"%d" % number)
+    wait(WAIT_SECONDS)
+
+
 def test_many_open_files(workdir: Path, sized: Sized) -> None:
     """By some processes: of one the limit of descriptors may be lower. All are open at once."""
     count = sized(200, 12_500)
@@ -83,16 +97,11 @@ def test_many_open_files(workdir: Path, sized: Sized) -> None:
     all_open = context.Barrier(OPENERS)
 
     def use(base: Path) -> None:
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        descriptors = [os.open(base / f"{n}", os.O_CREAT | os.O_RDWR) for n in range(count)]
-        for number, fd in enumerate(descriptors):
-            os.pwrite(fd, b"%d" % number, 0)
-        all_open.wait(600)
-        for number, fd in enumerate(descriptors):
-            assert os.pread(fd, 10, 0) == b"%d" % number
-            assert os.fstat(fd).st_size == len(b"%d" % number)
-        all_open.wait(600)
+        try:
+            use_many(base, count, all_open.wait)
+        except BaseException:
+            all_open.abort()
+            raise
 
     processes = []
     for number in range(OPENERS):

@@ -9,7 +9,7 @@ from ansible.errors import AnsibleError
 from ansible.plugins.connection.local import Connection as Local
 
 DOCUMENTATION = """
-    name: test_host
+    name: host_by_namespace
     short_description: run tasks in the namespaces of a process
     description: As ansible.builtin.local, behind nsenter(1).
     options:
@@ -25,7 +25,7 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 class Connection(Local):
     """exec_command, put_file and fetch_file, each one nsenter."""
 
-    transport = "test_host"
+    transport = "host_by_namespace"
 
     def exec_command(self, cmd, in_data=None, sudoable=True):
         words = ["nsenter", "-t", str(self.get_option("pid")), "-a", "-w", "env", "-i",

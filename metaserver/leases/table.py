@@ -45,6 +45,9 @@ _BUSY_MAX: Final = 4096
 _TRIM_LOOK_MAX: Final = 8
 _SECONDS_MAX: Final = 10_000
 _OVERDRAFT: Final = 64  # leases above the bound, while the oldest are on their way back
+# The same for files that are written, of which none can be asked back: without the lease nobody
+# could write them. As many as a session may have open (metaserver.sessions).
+_WRITTEN_MAX: Final = 1 << 20
 
 
 class Need(NamedTuple):
@@ -174,7 +177,7 @@ class Leases:
         holder = self._holders.setdefault(session, _Holder())
         for ino in inos:
             taken = any(conflict(flags, other.flags) for other in self._others(session, ino))
-            if not taken and len(holder.leases) < self.leases_max:
+            if not taken and self._has_room(holder, flags):
                 self._add(session, holder, ino, flags, 0)
 
     # ---- before an op runs ---------------------------------------------------------------
@@ -257,11 +260,15 @@ class Leases:
         new = self._free(session, ino, new, claim) if self._is_contested(session, ino) else new
         if ino in self._busy and self._busy[ino][1] > now_s:
             new = 0
-        if new and (held or len(holder.leases) < self.leases_max + _OVERDRAFT):
+        if new and (held or self._has_room(holder, new)):
             self._add(session, holder, ino, have | new, request_id)
             have |= new
             self._trim_above_bound(holder, now_s)
         return have
+
+    def _has_room(self, holder: _Holder, flags: int) -> bool:
+        above = _WRITTEN_MAX if flags & LEASE_DATA_EXCLUSIVE else _OVERDRAFT
+        return len(holder.leases) < self.leases_max + above
 
     def born(
         self, session: SessionId, ino: Ino, flags: int, request_id: int, now_s: float

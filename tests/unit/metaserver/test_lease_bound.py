@@ -4,7 +4,7 @@ not grow with how many there are."""
 from collections.abc import ItemsView, Iterator
 from typing import Any
 
-from fscommon.layout.attributes import LEASE_DATA, LEASE_META
+from fscommon.layout.attributes import LEASE_DATA, LEASE_META, LEASE_WRITER
 from fscommon.types import Ino, SessionId
 from fscommon.wire.leases import ReturnItem
 from metaserver.leases.table import Leases
@@ -34,11 +34,16 @@ class Counted(dict[Ino, Any]):
         return CountedItems(self)  # type: ignore[return-value]
 
 
-def test_the_oldest_is_asked_back_for_each_new_one() -> None:
+def make_leases() -> Leases:
     sessions = Sessions(version=1)
     sessions.add(Session(ONE, "client", 0, 0.0))
     leases = Leases(sessions, duration_s=30.0, leases_max=BOUND)
     leases.connected(ONE)
+    return leases
+
+
+def test_the_oldest_is_asked_back_for_each_new_one() -> None:
+    leases = make_leases()
     for ino in range(BOUND):
         leases.grant(ONE, Ino(ino), READER, 1, 0.0)
     assert not leases.unsent
@@ -51,3 +56,21 @@ def test_the_oldest_is_asked_back_for_each_new_one() -> None:
         leases.returned(ONE, [ReturnItem(item.ino, item.flags, item.recall)], 0.0)
     assert leases.count == BOUND
     assert counted.seen <= 2 * BOUND * 8
+
+
+def test_files_that_are_written_may_be_more() -> None:
+    """Their writers would wait for ever."""
+    leases = make_leases()
+    for ino in range(3 * BOUND):
+        assert leases.grant(ONE, Ino(ino), LEASE_WRITER, 1, 0.0) == LEASE_WRITER
+    assert leases.grant(ONE, Ino(-1), READER, 1, 0.0) == 0
+    assert not leases.unsent
+    leases.downgrade(ONE, [Ino(7)], 0.0)
+    (item,) = leases.unsent.pop(ONE)
+    assert item.ino == 7
+
+
+def test_they_are_given_back_after_a_restart() -> None:
+    leases = make_leases()
+    leases.reassert(ONE, map(Ino, range(2 * BOUND)))
+    assert all(leases.held(ONE, Ino(ino)) == LEASE_WRITER for ino in range(2 * BOUND))

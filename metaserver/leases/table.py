@@ -323,18 +323,11 @@ class Leases:
 
     def _trim(self, holder: _Holder, now_s: float) -> None:
         """Too many: ask for the oldest back. Files being written are passed over."""
-        oldest = itertools.islice(holder.leases.items(), _TRIM_LOOK_MAX)  # of very many: no copy
-        found = next(
-            (
-                (ino, held)
-                for ino, held in oldest
-                if not held.flags & LEASE_EXCLUSIVE_ALL and not self._recalled(holder, ino)
-            ),
-            None,
-        )
-        if found is not None:
-            holder.trimming += 1
-            self._send(holder, *found, found[1].flags, now_s, is_trim=True)
+        for ino, held in itertools.islice(holder.leases.items(), _TRIM_LOOK_MAX):
+            if not held.flags & LEASE_EXCLUSIVE_ALL and not self._recalled(holder, ino):
+                holder.trimming += 1
+                self._send(holder, ino, held, held.flags, now_s, is_trim=True)
+                return
 
     # ---- what comes back -----------------------------------------------------------------
 

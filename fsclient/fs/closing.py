@@ -33,10 +33,13 @@ class Closer:
         that does not find it open."""
         if ino in self._inodes.closed and self._meta.is_ready:
             self._inodes.closed.discard(ino)
-            self._leases.closed((ino,), self._meta.tell(Op.CLOSE, Close((ino,)), urgent=True))
+            self._tell((ino,), urgent=True)
 
     def flush(self) -> None:
         """Send what gathered."""
         while self._inodes.closed and self._meta.is_ready:
             inos = self._inodes.take_closed(BATCH_COUNT_MAX)
-            self._leases.closed(inos, self._meta.tell(Op.CLOSE, Close(inos)))
+            self._tell(inos)
+
+    def _tell(self, inos: tuple[int, ...], *, urgent: bool = False) -> None:
+        self._leases.closed(inos, self._meta.tell(Op.CLOSE, Close(inos), urgent=urgent))

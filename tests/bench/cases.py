@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import subprocess
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,24 +139,38 @@ def _seconds_with_sync(job: dict[str, dict[str, float]], side: dict[str, float])
 
 def run_creates(folder: Path) -> float:
     """Empty files created, opened and closed, a second, by four processes in a folder each."""
-    context = multiprocessing.get_context("fork")
-    start = context.Barrier(CREATE_PROCESSES + 1)
-
-    def create(number: int) -> None:
-        own = folder / f"creates-{number}-{time.monotonic_ns()}"
+    folders = [
+        folder / f"creates-{number}-{time.monotonic_ns()}" for number in range(CREATE_PROCESSES)
+    ]
+    for own in folders:
         own.mkdir()
-        fd = os.open(own, os.O_RDONLY)
-        start.wait()
-        for name in range(CREATE_COUNT):
-            os.close(os.open(f"{name}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, dir_fd=fd))
+    return CREATE_PROCESSES * CREATE_COUNT / timed(create_files, folders, CREATE_COUNT)
 
-    players = [context.Process(target=create, args=(n,)) for n in range(CREATE_PROCESSES)]
-    for player in players:
-        player.start()
-    start.wait()
+
+def create_files(folder: Path, count: int) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    for number in range(count):
+        os.close(os.open(f"{number}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, dir_fd=fd))
+    os.close(fd)
+
+
+def timed(work: Callable[[Path, int], None], folders: Sequence[Path], count: int) -> float:
+    """work(folder, count) by a process for each folder: seconds from the moment that all are ready
+    until the last one is done."""
+    context = multiprocessing.get_context("fork")
+    ready = context.Barrier(len(folders) + 1)
+
+    def start(folder: Path) -> None:
+        ready.wait()
+        work(folder, count)
+
+    processes = [context.Process(target=start, args=(folder,)) for folder in folders]
+    for process in processes:
+        process.start()
+    ready.wait()
     started = time.monotonic()
-    for player in players:
-        player.join()
-    if any(player.exitcode for player in players):
-        raise RuntimeError("a creating process failed")
-    return CREATE_PROCESSES * CREATE_COUNT / (time.monotonic() - started)
+    for process in processes:
+        process.join()
+    if any(process.exitcode for process in processes):
+        raise RuntimeError("a process of the benchmark failed")
+    return time.monotonic() - started

@@ -7,13 +7,11 @@ answer. A round runs every case on every system; of the rounds the median counts
 its own few files only: it runs what can be done with those.
 """
 
-import multiprocessing
 import os
 import shutil
 import statistics
 import subprocess
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +21,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench.cases import SMALL_COUNT
+from tests.bench.cases import SMALL_COUNT, create_files, timed
 from tests.bench.report import write_results
 from tests.bench.systems import running
 from tests.dev.build import build
@@ -48,12 +46,6 @@ class Case:
     cold: bool = False
     least_of_null: float | None = None
     of_peers: tuple[tuple[int, float], ...] = ()
-
-
-def _create(folder: Path, count: int) -> None:
-    with _opened(folder) as fd:
-        for number in range(count):
-            os.close(os.open(f"{number}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, dir_fd=fd))
 
 
 def _stat(folder: Path, count: int) -> None:
@@ -87,7 +79,7 @@ def _remove(folder: Path, count: int) -> None:
 
 
 CASES = (
-    Case("create", _create, of_peers=((16, 1.5),)),
+    Case("create", create_files, of_peers=((16, 1.5),)),
     Case("stat, warm", _stat, least_of_null=0.5),
     Case("open for reading and close, warm", _open, least_of_null=0.5),
     Case("list with attributes, warm", _find),
@@ -122,8 +114,9 @@ def metadata(rounds: int, peers: Path | None) -> bool:
     """True when every bar was met. peers: a folder of NAME-up and NAME-down scripts."""
     build(tests=True)
     runs: Runs = defaultdict(lambda: defaultdict(list))
-    names = sorted(path.name.removesuffix("-up") for path in peers.glob("*-up")) if peers else []
-    if peers and not names:
+    found = sorted(peers.glob("*-up")) if peers else []
+    ups = {path.name.removesuffix("-up"): path for path in found}
+    if peers and not ups:
         raise StepError(f"no NAME-up script in {peers}")
     failed: dict[str, str] = {}
     with running() as systems:
@@ -131,26 +124,25 @@ def metadata(rounds: int, peers: Path | None) -> bool:
         for round_ in range(rounds):
             for system, folder in folders.items():
                 _pass_over(system, folder, runs)
-            for name in names:
+            for name, up in ups.items():
                 if name not in failed:
-                    failed |= _peer(peers, name, runs)
+                    failed |= _peer(up, name, runs)
             console.print(f"  round {round_ + 1} of {rounds} done")
-    return _report(runs, [name for name in names if name not in failed], failed)
+    return _report(runs, [name for name in ups if name not in failed], failed)
 
 
-def _peer(peers: Path | None, name: str, runs: Runs) -> dict[str, str]:
+def _peer(up: Path, name: str, runs: Runs) -> dict[str, str]:
     """One peer, up and down again; why it could not be measured."""
-    assert peers is not None
     point = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=BUILD / "bench"))
     try:
-        words = [str(peers / f"{name}-up"), str(point)]
+        words = [str(up), str(point)]
         subprocess.run(words, check=True, capture_output=True, text=True, timeout=PEER_SECONDS_MAX)
         _pass_over(name, point, runs)
     except (subprocess.SubprocessError, OSError, RuntimeError) as error:
         output = getattr(error, "stderr", "") or ""
         return {name: f"{error} {output[-300:]}".strip()}
     finally:
-        words = [str(peers / f"{name}-down"), "wipe"]
+        words = [str(up.with_name(f"{name}-down")), "wipe"]
         subprocess.run(words, check=False, capture_output=True, timeout=PEER_SECONDS_MAX)
         point.rmdir()
     return {}
@@ -169,32 +161,11 @@ def _pass_over(system: str, folder: Path, runs: Runs) -> None:
                 continue
             if case.cold:
                 Path("/proc/sys/vm/drop_caches").write_text("2")
-            seconds = _timed(case.run, bases)
-            runs[case.name, processes][system].append(FILES / processes * len(bases) / seconds)
+            seconds = timed(case.run, bases, FILES // processes)
+            runs[case.name, processes][system].append(FILES // processes * processes / seconds)
         if system != NULL:
             for base in bases:
                 shutil.rmtree(base, ignore_errors=True)
-
-
-def _timed(run: Pass, bases: list[Path]) -> float:
-    """Seconds from the moment that all processes are ready until the last one is done."""
-    context = multiprocessing.get_context("fork")
-    ready = context.Barrier(len(bases) + 1)
-
-    def work(base: Path) -> None:
-        ready.wait()
-        run(base, FILES // len(bases))
-
-    workers = [context.Process(target=work, args=(base,)) for base in bases]
-    for worker in workers:
-        worker.start()
-    ready.wait()
-    started = time.monotonic()
-    for worker in workers:
-        worker.join()
-    if any(worker.exitcode for worker in workers):
-        raise RuntimeError("a process of the benchmark failed")
-    return time.monotonic() - started
 
 
 def _report(runs: Runs, peers: list[str], failed: dict[str, str]) -> bool:

@@ -1,8 +1,12 @@
 """How tests look at what a client did: through another mount, and at what its lanes counted."""
 
 import re
+import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from tests.cluster.cluster import Cluster
 
@@ -19,3 +23,14 @@ def lanes_counted(cluster: Cluster, counter: str) -> int:
         found = re.search(rf'counter="{counter}"\}} (\S+)', answer.read().decode())
     assert found
     return int(float(found.group(1)))
+
+
+def wait_delegated(cluster: Cluster, counter: str, change: Callable[[int], None]) -> None:
+    """Repeats a change of names, with a number of its own each time, until lanes make it."""
+    before = lanes_counted(cluster, counter)
+    for number in range(200):
+        change(number)
+        if lanes_counted(cluster, counter) > before:
+            return
+        time.sleep(0.02)
+    pytest.fail("the directory was not delegated")

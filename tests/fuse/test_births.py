@@ -19,7 +19,7 @@ from tests.cluster import mounts
 from tests.cluster.cluster import Cluster
 from tests.cluster.plan import SHORT_SESSIONS
 from tests.cluster.process import stop_pid, wait_until
-from tests.fuse.looks import lanes_counted, seen_from
+from tests.fuse.looks import lanes_counted, seen_from, wait_delegated
 from tests.fuse.turnover import Turnover
 
 COUNT = 300
@@ -38,13 +38,7 @@ def make(folder: Path, names: list[str], mode: int = 0o644) -> None:
 
 def delegated(cluster: Cluster, folder: Path) -> None:
     """Makes files in folder until lanes make them."""
-    before = births(cluster)
-    for number in range(200):
-        make(folder, [f"first-{number}"])
-        if births(cluster) > before:
-            return
-        time.sleep(0.02)
-    pytest.fail("the directory was not delegated")
+    wait_delegated(cluster, "births", lambda number: make(folder, [f"first-{number}"]))
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import pytest
 from tests.cluster.cluster import Cluster
 from tests.cluster.plan import SHORT_SESSIONS
 from tests.cluster.process import stop_pid, wait_until
-from tests.fuse.looks import lanes_counted, seen_from
+from tests.fuse.looks import lanes_counted, seen_from, wait_delegated
 from tests.fuse.turnover import Turnover
 
 COUNT = 300
@@ -42,14 +42,12 @@ def numbered(count: int = COUNT) -> list[str]:
 
 def empty(cluster: Cluster, folder: Path) -> None:
     """Makes and removes files in folder until lanes remove them."""
-    before = removals(cluster)
-    for number in range(200):
+
+    def change(number: int) -> None:
         make(folder, [f"first-{number}"])
         (folder / f"first-{number}").unlink()
-        if removals(cluster) > before:
-            return
-        time.sleep(0.02)
-    pytest.fail("the directory was not delegated")
+
+    wait_delegated(cluster, "removals", change)
 
 
 @pytest.fixture

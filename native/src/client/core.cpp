@@ -241,16 +241,23 @@ void Core::size_limit_put(uint64_t ino, uint64_t limit) {
 bool Core::handle_put(uint64_t fh, uint64_t ino, uint32_t open_flags, bool direct) {
   const InodePtr inode = inodes_.find(ino);
   if (!inode) return false;
-  bool made = false;
-  const HandlePtr handle = handles_.find_or(fh, [&] {
-    made = true;
-    return std::make_shared<Handle>(Handle{.fh = fh, .inode = inode, .open_flags = open_flags, .direct = direct});
-  });
-  if (!handle || !made) return false;
   const std::scoped_lock lock(inode->mu());
-  ++inode->handles;
-  inode->dropped = false;
-  handle->error_seen = inode->error_seen_at_open();
+  return enter({.fh = fh, .inode = inode, .open_flags = open_flags, .direct = direct});
+}
+
+// Needs the inode's mutex.
+bool Core::enter(Handle handle) {
+  Inode& inode = *handle.inode;
+  handle.error_seen = inode.error_seen_at_open();
+  bool made = false;
+  const uint64_t fh = handle.fh;
+  const HandlePtr entry = handles_.find_or(fh, [&] {
+    made = true;
+    return std::make_shared<Handle>(std::move(handle));
+  });
+  if (!entry || !made) return false;
+  ++inode.handles;
+  inode.dropped = false;
   return true;
 }
 
@@ -267,13 +274,8 @@ bool Core::open(uint64_t ino, uint64_t fh, uint32_t open_flags) {
   if (!inode) return false;
   const std::scoped_lock lock(inode->mu());
   if (!inode->kept || !leases_count() || !holds(*inode, kLeaseData)) return false;
-  const HandlePtr handle = handles_.find_or(fh, [&] {
-    return std::make_shared<Handle>(Handle{.fh = fh, .inode = inode, .open_flags = open_flags, .own = true});
-  });
-  if (!handle) return false;
-  ++inode->handles;
+  if (!enter({.fh = fh, .inode = inode, .open_flags = open_flags, .own = true})) return false;
   ++inode->own_handles;
-  handle->error_seen = inode->error_seen_at_open();
   own_opens_.fetch_add(1, std::memory_order_relaxed);
   return true;
 }

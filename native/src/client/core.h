@@ -169,6 +169,7 @@ class Core final : public fuse::DataHandler {
   static constexpr auto kScarceTime = std::chrono::seconds(5);
   static constexpr Clock::rep kLeasesDoNotCount = std::numeric_limits<Clock::rep>::max();
   bool quiet();
+  bool enter(Handle handle);  // into the tables. False: that handle is there already, or no room
   Lane& lane_of(uint64_t ino) noexcept { return *lanes_[ino % lanes_.size()]; }
   Inode::Loss lose(const InodePtr& inode);
   void resend_lost(Lane& lane, uint32_t target, uint64_t incarnation);

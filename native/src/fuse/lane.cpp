@@ -237,7 +237,7 @@ bool Lane::open_answered(const UpcallRequest& request, uint64_t ino) {
   if (!parts_.data.open(ino, fh, in->flags)) return false;
   fuse_open_out out{};
   out.fh = fh;
-  out.open_flags = kFopenKeepCache | kFopenNoflush;
+  out.open_flags = FOPEN_KEEP_CACHE | kFopenNoflush;
   parts_.channels.reply_body(context_.index, request.head.unique, std::as_bytes(std::span(&out, 1)));
   return true;
 }

@@ -25,7 +25,6 @@ inline constexpr uint32_t kEntryExpireOnly = 1;   // Linux 6.2: a dentry in use 
 
 // open_flags of fuse_open_out.
 inline constexpr uint32_t kFopenDirectIo = 1u << 0;
-inline constexpr uint32_t kFopenKeepCache = 1u << 1;
 inline constexpr uint32_t kFopenNoflush = 1u << 5;
 inline constexpr uint32_t kFopenParallelDirectWrites = 1u << 6;
 

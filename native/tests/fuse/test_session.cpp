@@ -137,7 +137,7 @@ TEST_F(SessionTest, AnOpenForReadingOfAKeptFileIsNoUpcall) {
   const Bytes opened = ask(0, request(FUSE_OPEN, {30, 9, 1}, fuse_open_in{O_NONBLOCK, 0}));
   EXPECT_EQ(out_header(opened).error, 0);
   EXPECT_GE(at<fuse_open_out>(opened, 16).fh, uint64_t{1} << 62);
-  EXPECT_EQ(at<fuse_open_out>(opened, 16).open_flags, kFopenKeepCache | kFopenNoflush);
+  EXPECT_EQ(at<fuse_open_out>(opened, 16).open_flags, FOPEN_KEEP_CACHE | kFopenNoflush);
   uint64_t unique = 32;
   for (const uint32_t flags : {O_WRONLY, O_RDWR, O_DIRECT, O_TRUNC}) {
     upcall(0, request(FUSE_OPEN, {unique, 9, 1}, fuse_open_in{flags, 0}));

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 import trio
 import trio.testing
 
@@ -14,14 +13,9 @@ from fscommon.wire.messages import Entry, Opened, ReadDirReply, Removed
 from fscommon.wire.ops import Op
 
 from .fakes import layout, record
-from .test_births import FOLDER, World
+from .test_births import FOLDER, World, world
 
-
-@pytest.fixture
-async def world(nursery: trio.Nursery) -> World:
-    world = World()
-    nursery.start_soon(world.births.run)
-    return world
+__all__ = ["world"]  # the fixture
 
 
 async def delegated(world: World) -> None:

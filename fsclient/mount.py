@@ -241,6 +241,7 @@ class MountedClient:
             dirty_bytes_per_inode_max=max(dirty // 2, min(dirty, 16 << 20)),
             held_bytes_max=options.held_mib << 20,
             timeout_ms=0 if options.hard else int(options.timeout * 1000),
+            busy_poll_us=options.busy_poll_us,
             session=meta.core.session,
         )
         return datapath

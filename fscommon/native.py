@@ -166,11 +166,12 @@ class Datapath(EventSource, Protocol):
     def counters(self) -> dict[str, int]: ...
 
 
-def make_chunk_server(*, lane_count: int, io: str) -> ChunkServer:
-    return cast(ChunkServer, _class("ChunkServer")(lane_count=lane_count, io=io))
+def make_chunk_server(*, lane_count: int, io: str, busy_poll_us: int = 0) -> ChunkServer:
+    made = _class("ChunkServer")(lane_count=lane_count, io=io, busy_poll_us=busy_poll_us)
+    return cast(ChunkServer, made)
 
 
-def make_datapath(
+def make_datapath(  # noqa: PLR0913 - the settings of the native class, all named
     *,
     lane_count: int,
     max_write: int,
@@ -178,6 +179,7 @@ def make_datapath(
     dirty_bytes_per_inode_max: int,
     held_bytes_max: int,
     timeout_ms: int,
+    busy_poll_us: int,
     session: int,
 ) -> Datapath:
     made = _class("Datapath")(
@@ -187,6 +189,7 @@ def make_datapath(
         dirty_bytes_per_inode_max=dirty_bytes_per_inode_max,
         held_bytes_max=held_bytes_max,
         timeout_ms=timeout_ms,
+        busy_poll_us=busy_poll_us,
         session=session,
     )
     return cast(Datapath, made)

@@ -12,6 +12,7 @@ from fscommon.net.rdma import Wishes
 
 IO_ENGINES: Final = ("auto", "uring", "syscall")
 LANES_MAX: Final = 64
+BUSY_POLL_US_MAX: Final = 1000
 TARGETS_MAX: Final = 256
 NAME_LENGTH_MAX: Final = 255
 WHOLE_DEVICE: Final = ByteSize(0)
@@ -37,6 +38,7 @@ class StorageServerConfig:
     log_file: str = ""  # empty: stderr
     io_engine: str = "auto"
     lanes: int = 0  # 0: as many as cores, at most 8
+    busy_poll_us: int = 0  # how long a lane looks for requests before it sleeps, at most
     transport: str = "auto"  # or rdma: do not start without it; or tcp
     rdma_devices: tuple[str, ...] = ()  # patterns, as "mlx5_0:1" or "mlx5_bond_*"; none: all
     rdma_subnets: tuple[str, ...] = ()
@@ -50,6 +52,8 @@ class StorageServerConfig:
             raise ValueError(f"io_engine must be one of {', '.join(IO_ENGINES)}")
         if not 0 <= self.lanes <= LANES_MAX:
             raise ValueError(f"lanes must be from 0 to {LANES_MAX}")
+        if not 0 <= self.busy_poll_us <= BUSY_POLL_US_MAX:
+            raise ValueError(f"busy_poll_us must be from 0 to {BUSY_POLL_US_MAX}")
         self.rdma()
         self._check_targets()
         self._check_addresses()

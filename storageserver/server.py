@@ -127,7 +127,9 @@ class StorageServer:
 
 async def _main(config: StorageServerConfig, service: Service) -> None:
     try:
-        native = make_chunk_server(lane_count=config.lanes, io=config.io_engine)
+        native = make_chunk_server(
+            lane_count=config.lanes, io=config.io_engine, busy_poll_us=config.busy_poll_us
+        )
     except (OSError, ValueError) as error:
         raise ConfigError(f"the native data plane cannot start: {error}") from error
     service.metrics.collect_native(native.counters)

@@ -29,6 +29,7 @@ class MountOptions:
     readahead_kib: int = 4096
     dirty_mib: int = 256
     held_mib: int = 256
+    busy_poll_us: int = 200
     metrics_listen: str = ""
     log_file: str = ""
     log_level: str = "info"
@@ -48,6 +49,7 @@ _BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "readahead_kib": (0, 1 << 20),
     "dirty_mib": (1, 1 << 20),
     "held_mib": (0, 1 << 20),
+    "busy_poll_us": (0, 1000),
     "rdma_gid_index": (-1, 255),
     "rdma_memory_mib": (32, 1 << 16),
 }

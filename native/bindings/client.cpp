@@ -63,15 +63,16 @@ using ReleaseGil = nb::call_guard<nb::gil_scoped_release>;
 std::unique_ptr<Datapath> make_datapath(uint32_t lane_count, uint32_t max_write,
                                         uint64_t dirty_bytes_max, uint64_t dirty_bytes_per_inode_max,
                                         uint64_t held_bytes_max, uint32_t timeout_ms,
-                                        uint64_t session) {
+                                        uint32_t busy_poll_us, uint64_t session) {
   const DatapathSettings settings{.lane_count = lane_count,
                                   .max_write = max_write,
                                   .dirty_bytes_max = dirty_bytes_max,
                                   .dirty_bytes_per_inode_max = dirty_bytes_per_inode_max,
                                   .held_bytes_max = held_bytes_max,
                                   .timeout_ms = timeout_ms,
+                                  .busy_poll_us = busy_poll_us,
                                   .session = session};
-  checked(settings.is_valid(), "1 to 64 lanes; max_write a multiple of 4096 up to 16 MiB");
+  checked(settings.is_valid(), "1 to 64 lanes; max_write a multiple of 4096 up to 16 MiB; busy_poll_us up to 1000");
   return std::make_unique<Datapath>(settings);
 }
 
@@ -247,7 +248,7 @@ nb::dict counters(Datapath& path) {
 void bind_life_cycle(nb::class_<Datapath>& type) {
   type.def(nb::new_(&make_datapath), nb::kw_only(), "lane_count"_a, "max_write"_a,
            "dirty_bytes_max"_a, "dirty_bytes_per_inode_max"_a, "held_bytes_max"_a, "timeout_ms"_a,
-           "session"_a)
+           "busy_poll_us"_a, "session"_a)
       .def("mount", &mount, "mountpoint"_a, "source"_a, "options"_a, "read_only"_a)
       .def("attach", &attach, "fuse_fd"_a)
       .def("start",

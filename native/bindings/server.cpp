@@ -58,7 +58,8 @@ Uuid to_uuid(const nb::bytes& bytes, const char* name) {
   return uuid;
 }
 
-std::unique_ptr<ChunkServer> make_server(size_t lane_count, const std::string& io) {
+std::unique_ptr<ChunkServer> make_server(size_t lane_count, const std::string& io,
+                                         uint32_t busy_poll_us) {
   IoEngine engine = IoEngine::kAuto;
   if (io == "uring") {
     engine = IoEngine::kUring;
@@ -68,8 +69,11 @@ std::unique_ptr<ChunkServer> make_server(size_t lane_count, const std::string& i
     throw nb::value_error("io is \"auto\", \"uring\" or \"syscall\"");
   }
   if (lane_count > ChunkServer::kLanesMax) throw nb::value_error("too many lanes");
+  if (busy_poll_us > braidfs::net::EventLoop::kBusyPollUsMax)
+    throw nb::value_error("busy_poll_us is too long");
   auto server = std::make_unique<ChunkServer>(
-      braidfs::server::ServerConfig{.lane_count = lane_count, .io = engine});
+      braidfs::server::ServerConfig{
+      .lane_count = lane_count, .io = engine, .busy_poll_us = busy_poll_us});
   if (server->fault() != 0) raise_os_error(-server->fault(), "cannot start the data path");
   return server;
 }
@@ -178,10 +182,10 @@ using ReleaseGil = nb::call_guard<nb::gil_scoped_release>;
 void bind_server(nb::module_& module) {
   nb::class_<ChunkServer> type(module, "ChunkServer", "The data plane of one storage server.");
   braidfs::bindings::bind_rdma(type);
-  type.def(nb::new_([](size_t lane_count, const std::string& io) {
-             return make_server(lane_count, io);
+  type.def(nb::new_([](size_t lane_count, const std::string& io, uint32_t busy_poll_us) {
+             return make_server(lane_count, io, busy_poll_us);
            }),
-           nb::kw_only(), "lane_count"_a, "io"_a)
+           nb::kw_only(), "lane_count"_a, "io"_a, "busy_poll_us"_a = 0)
       .def("io_engine", [](ChunkServer& server) { return std::string(server.io_engine()); })
       .def("target_open", &target_open, "path"_a, nb::kw_only(), "cluster"_a, "uuid"_a,
            "capacity_bytes"_a, "create"_a)

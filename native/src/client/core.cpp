@@ -548,6 +548,8 @@ std::vector<std::pair<std::string, uint64_t>> Core::counters() {
     for (const auto& lane : lanes_) total += (lane->counters().*field).load(std::memory_order_relaxed);
     return total;
   };
+  uint64_t polls_paid = 0;
+  for (const auto& lane : lanes_) polls_paid += lane->loop().polls_paid();
   return {{"reads", sum(&LaneCounters::reads)},
           {"bytes_read", sum(&LaneCounters::bytes_read)},
           {"opens", own_opens_.load(std::memory_order_relaxed)},
@@ -556,6 +558,7 @@ std::vector<std::pair<std::string, uint64_t>> Core::counters() {
           {"bytes_sent", sum(&LaneCounters::bytes_sent)},
           {"retries", sum(&LaneCounters::retries)},
           {"connections_lost", sum(&LaneCounters::connections_lost)},
+          {"polls_paid", polls_paid},
           {"bytes_dirty", memory_.account(Buffer::Account::kDirty)},
           {"bytes_held", memory_.account(Buffer::Account::kHeld)},
           {"bytes_reading", memory_.account(Buffer::Account::kRead)},

@@ -40,6 +40,7 @@ struct CoreSettings {
   uint32_t silence_ms_max = 30'000;  // a connection that owes answers and says nothing is cut
   uint32_t gather_ms = 1;  // small writes that nobody waits for leave a node's connection so far apart
   uint32_t sync_after_ms = 5'000;  // what nobody syncs is synced after about so long
+  uint32_t busy_poll_us = 0;  // a lane with few calls in work looks for events so long, at most
 };
 
 class Core final : public fuse::DataHandler {

@@ -12,7 +12,8 @@ CoreSettings core_settings(const DatapathSettings& settings) {
           .memory = {.dirty_bytes_max = settings.dirty_bytes_max,
                      .held_bytes_max = settings.held_bytes_max},
           .dirty_bytes_per_inode_max = settings.dirty_bytes_per_inode_max,
-          .timeout_ms = settings.timeout_ms};
+          .timeout_ms = settings.timeout_ms,
+          .busy_poll_us = settings.busy_poll_us};
 }
 
 }  // namespace

@@ -28,12 +28,14 @@ struct DatapathSettings {
   uint64_t dirty_bytes_per_inode_max = 64u << 20;
   uint64_t held_bytes_max = 256u << 20;
   uint32_t timeout_ms = 60'000;
+  uint32_t busy_poll_us = 0;
   uint64_t session = 0;
 
   static constexpr uint32_t kLaneCountMax = 64;
   bool is_valid() const noexcept {
     return lane_count >= 1 && lane_count <= kLaneCountMax && max_write >= 4096 &&
-           max_write <= 16u << 20 && max_write % 4096 == 0;
+           max_write <= 16u << 20 && max_write % 4096 == 0 &&
+           busy_poll_us <= net::EventLoop::kBusyPollUsMax;
   }
 };
 

@@ -20,6 +20,7 @@ constexpr auto kTick = milliseconds(25);
 constexpr auto kRestMin = milliseconds(10);
 constexpr auto kRestMax = milliseconds(1000);
 constexpr size_t kReadsKept = 64;
+constexpr size_t kPolledCallsMax = 4;  // with more in work answers come in numbers
 constexpr size_t kBackgroundSyncsMax = 16;  // of one lane; the rest leaves the way free for others
 
 bool asks_for_capability(Status status) {
@@ -33,7 +34,10 @@ bool sent_again(Status status) {
 
 }  // namespace
 
-Lane::Lane(Core& core, uint32_t index) : core_(core), index_(index) {}
+Lane::Lane(Core& core, uint32_t index) : core_(core), index_(index) {
+  loop_.busy_poll(std::chrono::microseconds(core.settings().busy_poll_us),
+                  [this] { return calls_in_work() <= kPolledCallsMax; });
+}
 
 Lane::~Lane() { stop(); }
 

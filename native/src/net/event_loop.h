@@ -2,22 +2,28 @@
 //
 // A turn is: wait, call the callbacks of what is ready (one call per fd, the callback bounds its own
 // work), run posted tasks, run due timers, run deferred tasks (what callbacks of this turn left for
-// its end, such as one sendmsg for many frames). Callbacks may add and remove any fd, their own
+// its end, such as one sendmsg for many frames). Before it sleeps it may look for events for a moment
+// (busy_poll()). Callbacks may add and remove any fd, their own
 // included: a removed entry lives on until the end of the turn, but is not called again.
 //
 // Threads: everything LOOP ONLY (or before run()), except post() and stop(): ANY THREAD.
 // Not here: what flows through the fds (frame_stream.h).
 #pragma once
+#include <sys/epoll.h>
+
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "net/busy_poll.h"
 #include "net/unique_fd.h"
 
 namespace braidfs::net {
@@ -35,6 +41,7 @@ class EventLoop {
   };
 
   static constexpr size_t kPostedMax = 1u << 16;
+  static constexpr uint32_t kBusyPollUsMax = 1000;
 
   EventLoop();
   ~EventLoop();
@@ -60,6 +67,10 @@ class EventLoop {
   // The time this turn began: cheap, and equal for everything in one turn.
   Clock::time_point now() const noexcept { return now_; }
 
+  // Looks for events for at most so long before it sleeps, when worth() says so (busy_poll.h).
+  void busy_poll(std::chrono::microseconds window_max, std::function<bool()> worth);
+  uint64_t polls_paid() const noexcept { return polls_paid_.load(std::memory_order_relaxed); }
+
   void run();           // until stop()
   void turn(int timeout_ms);  // one turn, for tests and for loops inside other loops
   void stop();          // ANY THREAD. run() returns after the turn in work
@@ -73,6 +84,8 @@ class EventLoop {
   };
 
   int wait_ms(int timeout_ms) const;
+  int wait(std::span<epoll_event> ready, int timeout_ms);
+  int look(std::span<epoll_event> ready, Clock::time_point began);
   void dispatch(int timeout_ms);
   void run_posted();
   void run_timers();
@@ -89,6 +102,10 @@ class EventLoop {
   uint64_t timer_number_ = 0;
   std::vector<Task> deferred_;
   std::vector<Task> running_;
+
+  BusyPoll poll_;
+  std::function<bool()> worth_polling_;
+  std::atomic<uint64_t> polls_paid_ = 0;  // written by the loop, read by any thread
 
   std::mutex mu_;
   std::vector<Task> posted_;  // guarded by mu_

@@ -36,6 +36,7 @@ ChunkServer::ChunkServer(const ServerConfig& config) {
     lanes_.push_back(std::make_unique<Lane>(
         LaneConfig{.index = index,
                    .buffer_bytes_max = share,
+                   .busy_poll = std::chrono::microseconds(config.busy_poll_us),
                    .stall_max = std::chrono::milliseconds(config.stall_ms_max)},
         services_, registry_));
     if (fault_ == 0) fault_ = lanes_.back()->loop().fault();

@@ -29,6 +29,7 @@ struct ServerConfig {
   size_t lane_count = 0;  // 0: one per core, at most 8
   IoEngine io = IoEngine::kAuto;
   size_t buffer_bytes_max = size_t{512} << 20;  // of payloads, all lanes together
+  uint32_t busy_poll_us = 0;  // how long a lane looks for requests before it sleeps, at most
   uint32_t stall_ms_max = 60'000;               // a connection without progress for longer is cut
 };
 

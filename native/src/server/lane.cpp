@@ -27,7 +27,9 @@ Lane::Lane(const LaneConfig& config, Services& services, ConnectionRegistry& reg
       services_(services),
       registry_(registry),
       buffers_(config.buffer_bytes_max, counters_),
-      operations_(*this, services) {}
+      operations_(*this, services) {
+  loop_.busy_poll(config.busy_poll, [this] { return !connections_.empty(); });
+}
 
 Lane::~Lane() { stop(); }
 

@@ -34,6 +34,7 @@ namespace braidfs::server {
 struct LaneConfig {
   size_t index = 0;
   size_t buffer_bytes_max = 256u << 20;
+  std::chrono::microseconds busy_poll{0};
   std::chrono::milliseconds stall_max{60'000};  // a connection without progress for longer is cut
 };
 

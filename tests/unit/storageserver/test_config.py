@@ -38,6 +38,7 @@ def test_defaults(tmp_path: Path) -> None:
     [
         ('io_engine = "fast"', "io_engine must be one of auto, uring, syscall"),
         ("lanes = 65", "lanes must be from 0 to 64"),
+        ("busy_poll_us = 1001", "busy_poll_us must be from 0 to 1000"),
         ("metaservers = []", "name at least one"),
         ('metaservers = ["a:b"]', "'a:b' has no valid port"),
         ('listen = "::1"', "write IPv6 as"),

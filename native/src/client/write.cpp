@@ -159,11 +159,12 @@ Buffer WriteRun::buffer_for(uint32_t size) {
 }
 
 uint64_t WriteRun::add(const Span& span, Settled& settled) {
-  const bool at_once = through_ || direct_;
-  Window window = at_once ? Window{span.begin, std::min(span.length, Memory::kPieceMax)}
-                          : window_of(*view_, span, sequential_);
+  Window window = through_ || direct_
+                      ? Window{span.begin, std::min(span.length, Memory::kPieceMax)}
+                      : window_of(*view_, span, sequential_);
   auto piece = std::make_shared<Piece>();
   piece->buffer = buffer_for(Memory::size_for(window.capacity));
+  const bool at_once = through_ || direct_;  // without room the buffer was one to be waited for
   no_memory_ = !piece->buffer;
   if (no_memory_) return span.begin;
   piece->window = window.begin;

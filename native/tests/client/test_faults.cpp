@@ -257,6 +257,28 @@ TEST(Bounds, DirtyBytesAreBoundedAndWritersWait) {
   for (const uint64_t unique : waiting) EXPECT_EQ(rig.replier.wait(unique).count, bytes.size());
 }
 
+// The budget is used up by pieces that left at once: nothing else would ever send the last one.
+TEST(Bounds, ASmallWriteWithoutRoomIsSent) {
+  RigSettings settings;
+  settings.core.memory.dirty_bytes_max = 1u << 20;
+  Rig rig(settings);
+  rig.open(kFh, O_RDWR);
+  for (const auto& target : rig.targets) target->decide(on(Op::kWrite, {Fault::kStall}));
+  const Bytes bytes = pattern(64u << 10, 1);
+  uint64_t at = 0;
+  for (; at < 8 * bytes.size(); at += bytes.size()) {
+    EXPECT_EQ(rig.write(kFh, at, bytes, O_DIRECT).count, bytes.size());
+  }
+  const uint64_t last = rig.start_write(kFh, at, pattern(5, 2));
+  EXPECT_FALSE(rig.replier.wait_for(last, 100));
+  for (const auto& target : rig.targets) target->release_stalled();
+  const auto reply = rig.replier.wait_for(last, 10'000);
+  ASSERT_TRUE(reply);
+  EXPECT_EQ(reply->count, 5u);
+  EXPECT_EQ(rig.fsync(kFh), 0);
+  EXPECT_EQ(rig.read(kFh, at, 5).bytes, pattern(5, 2));
+}
+
 TEST(Signals, InterruptedReadAndWriteEndWithEintr) {
   Rig rig;
   rig.open(kFh, O_RDWR, 5000);

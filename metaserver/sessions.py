@@ -7,6 +7,7 @@ Evicting an expired session is metaserver.eviction; stored replies are metaserve
 """
 
 import secrets
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -28,7 +29,8 @@ class Session:
     opens: dict[Ino, bool] = field(default_factory=dict)  # True: for writing
     heard: int = 0  # newest request id received
     newest: int = 0  # request id of the mutations run
-    stored: dict[RequestId, None] = field(default_factory=dict)  # ids of stored replies, in order
+    # ids of stored replies, in order
+    stored: OrderedDict[RequestId, None] = field(default_factory=OrderedDict)
     created: dict[RequestId, Ino] = field(default_factory=dict)  # of the stored replies of CREATE
     unsure: set[Ino] = field(default_factory=set)  # created, perhaps open: see Sessions.reassert
     slots: dict[Ino, bytes] = field(default_factory=dict)  # layouts of inodes that it may make

@@ -8,6 +8,7 @@ Touched by the client's trio thread only. Giving up is fsclient.leases.recalls.
 """
 
 import struct
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -70,7 +71,7 @@ class Leases:
         self._asking: set[int] = set()
         self._took: set[int] = set()
         self.using = Spans()  # what was taken is used once before it is given up
-        self._contended: dict[int, float] = {}  # ino: until when
+        self._contended: OrderedDict[int, float] = OrderedDict()  # ino: until when
         self.leaving = Spans()  # a recall of a lease on it is worked on: nothing is granted
 
     @property
@@ -165,7 +166,7 @@ class Leases:
         self._contended.pop(ino, None)
         self._contended[ino] = self._clock() + CONTENDED_S
         if len(self._contended) > CONTENDED_MAX:
-            del self._contended[next(iter(self._contended))]
+            self._contended.popitem(last=False)
 
     def is_contended(self, ino: int) -> bool:
         """Another session wrote this file a moment ago, and may again. An open of now is to read

@@ -17,7 +17,7 @@ Only the event loop's thread calls. Sending is metaserver.leases.gate, fencing m
 
 import heapq
 import itertools
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -90,9 +90,10 @@ class _Recall:
 
 @dataclass(slots=True)
 class _Holder:
-    """One session. leases: oldest first. A ghost was evicted and is not fenced everywhere yet."""
+    """One session. leases: oldest first (what a plain dict deletes at its front stands in the way
+    of each later look there). A ghost was evicted and is not fenced everywhere yet."""
 
-    leases: dict[Ino, Held] = field(default_factory=dict)
+    leases: OrderedDict[Ino, Held] = field(default_factory=OrderedDict)
     recalls: dict[int, _Recall] = field(default_factory=dict)  # by number, not ended
     recalled: dict[Ino, list[_Recall]] = field(default_factory=dict)  # the same, by inode
     is_cached: bool = False  # it has a recall connection
@@ -121,7 +122,8 @@ class Leases:
         self._ready: list[Claim] = []
         self._numbers = itertools.count(1)
         self._sequence = itertools.count(1)
-        self._busy: dict[Ino, tuple[float, float]] = {}  # last recall, not granted until
+        # the last recall, not granted until
+        self._busy: OrderedDict[Ino, tuple[float, float]] = OrderedDict()
         self.unsent: dict[SessionId, list[RecallItem]] = {}
         self.count = 0  # leases of all sessions
         self.counts: Counter[str] = Counter()  # recalls by how they ended
@@ -499,7 +501,7 @@ class Leases:
         if now_s - last_s < _BUSY_WITHIN_S:
             until_s = now_s + _BUSY_FOR_S
         if len(self._busy) >= _BUSY_MAX:
-            del self._busy[next(iter(self._busy))]
+            self._busy.popitem(last=False)
         self._busy[need.ino] = (now_s, until_s)
 
     def _give_up(

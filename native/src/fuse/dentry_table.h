@@ -37,7 +37,7 @@ class DentryTable {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr size_t kDirectoriesMax = 1u << 16;
-  static constexpr size_t kNamesMax = 1u << 19;  // of all directories together
+  static constexpr size_t kNamesMax = 1u << 21;  // of all directories together
   static constexpr std::chrono::seconds kContended{30};
   static constexpr size_t kContendedMax = 4096;
   static constexpr std::chrono::seconds kSettling{2};

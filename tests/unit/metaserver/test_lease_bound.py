@@ -1,6 +1,7 @@
 """A session at its bound of leases: for each new one the oldest is asked back, at a cost that does
 not grow with how many there are."""
 
+from collections import OrderedDict
 from collections.abc import ItemsView, Iterator
 from typing import Any
 
@@ -20,12 +21,12 @@ class CountedItems:
         self._counted = counted
 
     def __iter__(self) -> Iterator[Any]:
-        for item in dict.items(self._counted):
+        for item in OrderedDict.items(self._counted):
             self._counted.seen += 1
             yield item
 
 
-class Counted(dict[Ino, Any]):
+class Counted(OrderedDict[Ino, Any]):
     """Counts the entries that are looked at one after another."""
 
     seen = 0

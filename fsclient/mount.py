@@ -209,6 +209,8 @@ class MountedClient:
             tasks.start_soon(Reaper(datapath, self._handlers(operations, calls, files, data)).run)
             tasks.start_soon(files.closer.run)
             tasks.start_soon(files.births.run)
+            if self._plan.options.open_ahead:
+                tasks.start_soon(files.ahead.run)
             tasks.start_soon(files.recalls.watch_end, trio.current_time)
             tasks.start_soon(self._run_fuse, fuse)
             tasks.start_soon(self._watch_signals, signals)

@@ -206,6 +206,7 @@ class Births:
     def _note(self, raw: RawBirth) -> None:
         writable = raw.open_flags & os.O_ACCMODE != os.O_RDONLY
         inode = self._inodes.hold(raw.ino)
+        self._inodes.parents.note(raw.ino, raw.parent)
         inode.is_writable = writable
         inode.file_id = raw.ino
         self._opened(raw.fh, raw.ino)

@@ -126,6 +126,7 @@ class Directories:
                 attributes = inodes.see(unpack_attributes(entry.attributes))
             else:
                 attributes = inodes.see_record(entry.attributes)
+            inodes.parents.note(attributes.ino, directory.ino)
             yield Listed(entry.name, entry.cookie, attributes, is_stale)
 
 

@@ -107,6 +107,7 @@ class Files:
         self._log = log
         self._take_count = 0
         self._handles: dict[int, int] = {}
+        self.was_read: Callable[[int], None] = lambda ino: None  # opened for that, through here
         self.births = Births(meta, lanes, leases, inodes, self._born, complete.noted, log)
 
     # ---- opening and closing ------------------------------------------------------------------
@@ -123,6 +124,8 @@ class Files:
         except BaseException:
             self._inodes.release(ino)
             raise
+        if not _is_writable(flags):
+            self.was_read(ino)
         return self._opened(inode, flags, attributes)
 
     async def create(
@@ -180,6 +183,11 @@ class Files:
                 self._inodes.release(birth.ino)
             return
         reply: object = decode(BODIES[op][1], body)
+        if op is Op.OPEN_AHEAD:
+            for ino in inodes_in(reply):
+                self._inodes.hold(ino)
+                self._inodes.release(ino)
+            return
         if isinstance(reply, Opened) and (op is Op.OPEN or op in OPENING):
             ino = unpack_attributes(reply.attributes).ino
             self._inodes.hold(ino)
@@ -187,6 +195,8 @@ class Files:
         if SPECS[op].mutation and self._leases.is_on:
             for ino in inodes_in(reply):
                 self._lanes.lease_drop(0, ino, LEASE_SHARED_ALL)
+                self._inodes.unkeep(ino)  # its layout may be another one now
+            self._inodes.resized_closed += op is Op.SETATTR
 
     async def reopen(self, ino: int) -> None:
         """Fetch a new capability for the lanes: the old one was refused, or the session is new."""
@@ -274,6 +284,9 @@ class Files:
             if not (isinstance(error, FsError) and error.status is Status.DISCONNECTED):
                 self._give_back(inode, token, written)
             raise
+        if inode is None and change.size is not None:  # opened ahead meanwhile, perhaps as it was
+            self._inodes.resized_closed += 1
+            inode = self._inodes.get(ino)
         return self._changed(inode, token, reply, change)
 
     def _changed(

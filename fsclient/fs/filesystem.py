@@ -13,6 +13,7 @@ from fscommon.tasks import open_tasks
 
 from ..leases.holder import Leases
 from ..leases.recalls import Caches, Recalls
+from .ahead import Ahead
 from .closing import Closer
 from .complete import CompleteDirectories
 from .directories import Directories
@@ -42,6 +43,8 @@ class FileSystem:
         )
         self.files = Files(meta, lanes, leases, self.inodes, self.complete, self.next_handle, log)
         self.births = self.files.births
+        self.ahead = Ahead(meta, lanes, leases, self.inodes, self.complete, log)
+        self.files.was_read = self.ahead.was_read
         self.inodes.catch_up = self.births.catch_up
         self.namespace = Namespace(
             meta, lanes, leases, self.inodes, self.complete, believe_names_s, self.births.removed
@@ -70,11 +73,13 @@ class FileSystem:
         """Another metaserver took over."""
         self.recalls.restarted()
         self.births.restarted()
+        self.ahead.clear()
 
     def lost_session(self) -> None:
         """Evicted: whatever was believed is void, whatever was not committed is lost."""
         self.births.lose()
         self.inodes.unkeep_all()
+        self.ahead.clear()
         self.recalls.evicted()
         self.complete.clear()
         self.files.lose()

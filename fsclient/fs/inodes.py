@@ -29,6 +29,7 @@ from fscommon.wire.messages import COMMIT_KILL_SUIDGID, COMMIT_MTIME, COMMIT_SIZ
 
 from ..leases.holder import Leases
 from .bare import BareInodes
+from .parents import Parents
 from .ports import Lanes, Written
 
 KEPT_MAX = 1 << 16
@@ -77,6 +78,8 @@ class Inodes:
         self._departed: OrderedDict[int, bytes] = OrderedDict()  # attribute records
         self.closed: set[int] = set()  # not told to the metaserver yet
         self.change_count = 0  # local changes of the namespace and of attributes
+        self.resized_closed = 0  # files that nobody here had open
+        self.parents = Parents()
         # Notes what lanes have changed and have not told yet (fsclient.fs.births).
         self.catch_up: Callable[[], None] = lambda: None
 
@@ -129,6 +132,29 @@ class Inodes:
         if len(self._kept) > KEPT_MAX:
             self.unkeep(next(iter(self._kept)))
         return True
+
+    def may_open_ahead(self, ino: int) -> bool:
+        """The metaserver opened it for this session, and said so just now: lanes may have it, as
+        nobody here has, or is about to give up, anything of it."""
+        leases = self._leases
+        return not (
+            ino in self._open
+            or ino in self._departed
+            or ino in leases.passing
+            or leases.is_contended(ino)
+            or leases.table.held(ino) != LEASE_META | LEASE_DATA
+            or not leases.holds(ino, LEASE_META | LEASE_DATA)
+        )
+
+    def opened_ahead(self, ino: int, layout: bytes) -> None:
+        """Lanes have it: it is kept. (Pages that the kernel may have of it are of a version that is
+        not known here: the first open drops them.)"""
+        if ino in self._open:
+            return
+        self.hold(ino).file_id = file_id_of(layout)
+        self._kept[ino] = None
+        if len(self._kept) > KEPT_MAX:
+            self.unkeep(next(iter(self._kept)))
 
     def unkeep(self, ino: int) -> None:
         """Lanes open it no more by themselves. What they opened is open as if they had asked."""

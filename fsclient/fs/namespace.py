@@ -94,6 +94,7 @@ class Namespace:
             return Found(None, entry_s)
         self._inodes.see_parents(reply.parents)
         attributes = self._see(reply)
+        self._inodes.parents.note(attributes.ino, parent)
         self._inodes.catch_up()
         if state != self._complete.state(parent):
             return Found(attributes, 0.0)

@@ -30,6 +30,7 @@ class MountOptions:
     dirty_mib: int = 256
     held_mib: int = 256
     busy_poll_us: int = 200
+    open_ahead: int = 1  # 0: a file is opened when somebody asks for it
     metrics_listen: str = ""
     log_file: str = ""
     log_level: str = "info"
@@ -50,6 +51,7 @@ _BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "dirty_mib": (1, 1 << 20),
     "held_mib": (0, 1 << 20),
     "busy_poll_us": (0, 1000),
+    "open_ahead": (0, 1),
     "rdma_gid_index": (-1, 255),
     "rdma_memory_mib": (32, 1 << 16),
 }

@@ -24,6 +24,7 @@ from fscommon.wire.admin import (
     TreeSum,
     TreeSummed,
 )
+from fscommon.wire.ahead import OpenAhead, OpenedAhead
 from fscommon.wire.births import ChangeBatch, Changed, Delegate, Delegated
 from fscommon.wire.leases import LeaseQuery, LeaseReport, LeaseReturn, LeaseTake, Recall, RecallItem
 from fscommon.wire.locks import (
@@ -576,6 +577,7 @@ BODIES: dict[Op, tuple[type, type]] = {
     Op.CLUSTER_MAP: (Empty, ClusterMap),
     Op.DELEGATE: (Delegate, Delegated),
     Op.CHANGE_BATCH: (ChangeBatch, Changed),
+    Op.OPEN_AHEAD: (OpenAhead, OpenedAhead),
     Op.LEASE_TAKE: (LeaseTake, Entry),
     Op.LEASE_RETURN: (LeaseReturn, Empty),
     Op.RECALL: (Recall, Empty),

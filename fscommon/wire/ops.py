@@ -53,6 +53,7 @@ class Op(IntEnum):
     TMPFILE = 86
     DELEGATE = 87
     CHANGE_BATCH = 88
+    OPEN_AHEAD = 89
     LOCK_GET = 90
     LOCK_SET = 91
     LOCK_EVENTS = 92
@@ -132,6 +133,7 @@ SPECS: dict[Op, Spec] = {
     Op.BARRIER: _SAFE,
     Op.DELEGATE: _SAFE,
     Op.CHANGE_BATCH: _MUTATION,
+    Op.OPEN_AHEAD: _SAFE,
     Op.TMPFILE: _MUTATION,
     Op.LOCK_GET: _SAFE,
     Op.LOCK_SET: _SAFE,

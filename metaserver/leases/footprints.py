@@ -194,6 +194,7 @@ FOOTPRINTS: Final[dict[Op, Callable[[Transaction, Any], Footprint]]] = {
     Op.LOCK_CANCEL: _nothing,
     Op.DELEGATE: _delegate,
     Op.CHANGE_BATCH: _change_batch,
+    Op.OPEN_AHEAD: _nothing,  # it takes what is free
     Op.LEASE_TAKE: _take,
     Op.QUOTA_TELL: _quota_tell,  # of no session
 }

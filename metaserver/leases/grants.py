@@ -53,6 +53,11 @@ def _listed(request: Any, reply: Any) -> Iterator[Grant]:
         yield entry.attributes, LEASE_META
 
 
+def _opened_ahead(request: Any, reply: Any) -> Iterator[Grant]:
+    for start in range(0, len(reply.attributes), ATTRIBUTES_SIZE):
+        yield reply.attributes[start : start + ATTRIBUTES_SIZE], LEASE_META | LEASE_DATA
+
+
 def _moved(request: Any, reply: Any) -> Iterator[Grant]:
     yield reply.attributes, LEASE_META
 
@@ -92,9 +97,11 @@ GRANTS: Final[dict[Op, Callable[[Any, Any], Iterator[Grant]]]] = {
     Op.SETXATTR: _found,
     Op.REMOVEXATTR: _found,
     Op.DELEGATE: _delegated,
+    Op.OPEN_AHEAD: _opened_ahead,
     Op.LEASE_TAKE: _taken,
 }
-SHOWS_PARENT: Final = {Op.LOOKUP: "parent", Op.READDIR: "ino"}  # in `parents`, for the grant
+# In `parents`, for the grant.
+SHOWS_PARENT: Final = {Op.LOOKUP: "parent", Op.READDIR: "ino", Op.OPEN_AHEAD: "ino"}
 
 
 def records_granted(op: Op, request: Any, reply: Any, parents: bytes) -> Iterator[Grant]:

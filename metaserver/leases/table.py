@@ -25,25 +25,23 @@ from typing import Final, NamedTuple
 from fscommon.layout.attributes import (
     LEASE_DATA_EXCLUSIVE,
     LEASE_ENTRIES,
-    LEASE_ENTRIES_EXCLUSIVE,
     LEASE_EXCLUSIVE_ALL,
     LEASE_EXCLUSIVE_SHIFT,
-    LEASE_META,
     LEASE_META_EXCLUSIVE,
     LEASE_SHARED_ALL,
     LEASE_WRITER,
 )
 from fscommon.types import Ino, SessionId
 from fscommon.wire.leases import HeldLease, RecallItem, ReturnItem
+from metaserver.leases.bits import WRITER_BITS, conflict, to_give_up, without_halves
 from metaserver.sessions import Sessions
 
-# Exclusive META comes and goes with the other exclusive bit of its inode, be it file or directory.
-_WRITER_BITS: Final = LEASE_META_EXCLUSIVE | LEASE_DATA_EXCLUSIVE | LEASE_ENTRIES_EXCLUSIVE
 _BUSY_WITHIN_S: Final = 1.0  # a directory recalled twice within this ...
 _BUSY_FOR_S: Final = 0.5  # ... is granted to nobody for so long
 _BUSY_MAX: Final = 4096
 _TRIM_LOOK_MAX: Final = 8
 _SECONDS_MAX: Final = 10_000
+_AHEAD_SHARE: Final = 0.875  # of the bound: beyond it nothing is granted that nobody asked for
 _OVERDRAFT: Final = 64  # leases above the bound, while the oldest are on their way back
 # The same for files that are written, of which none can be asked back: without the lease nobody
 # could write them. As many as a session may have open (metaserver.sessions).
@@ -101,12 +99,6 @@ class _Holder:
     is_ghost: bool = False
     is_fenced: bool = False
     until_s: float = 0.0  # of a ghost: until then it may believe in its leases
-
-
-def conflict(one: int, other: int) -> int:
-    """The facets, as shared bits, on which two sets of LEASE_* bits conflict."""
-    shift = LEASE_EXCLUSIVE_SHIFT
-    return ((one >> shift) & other | one & (other >> shift)) & LEASE_SHARED_ALL
 
 
 class Leases:
@@ -202,7 +194,7 @@ class Leases:
             (need, held, give_up)
             for need in needs
             for held in self._others(session, need.ino)
-            if (give_up := _to_give_up(need.flags, held.flags)) >= 0
+            if (give_up := to_give_up(need.flags, held.flags)) >= 0
             and not (give_up == 0 and (need.ino, held.session) in told)
         ]
         waits = [self._recall(need, held, give_up, now_s) for need, held, give_up in found]
@@ -272,9 +264,24 @@ class Leases:
         above = _WRITTEN_MAX if flags & LEASE_DATA_EXCLUSIVE else _OVERDRAFT
         return len(holder.leases) < self.leases_max + above
 
-    def born(
-        self, session: SessionId, ino: Ino, flags: int, request_id: int, now_s: float
-    ) -> None:
+    def would_grant(self, session: SessionId, ino: Ino, wanted: int, now_s: float) -> bool:
+        """All of it is held, or free: grant() would give it, and nobody is asked for anything."""
+        holder = self._holders.get(session)
+        if holder is None or not holder.is_cached or self._recalled(holder, ino):
+            return False
+        if ino in self._busy and self._busy[ino][1] > now_s:
+            return False
+        if not self._is_contested(session, ino):
+            return True
+        new = wanted & ~self.held(session, ino)
+        return self._free(session, ino, new, None) == new
+
+    def room_ahead(self, session: SessionId) -> int:
+        """How many inodes more may be granted unasked, without asking for any back."""
+        holder = self._holders.get(session)
+        return int(self.leases_max * _AHEAD_SHARE) - len(holder.leases) if holder else 0
+
+    def born(self, session: SessionId, ino: Ino, flags: int, request_id: int, now_s: float) -> None:
         """The session made this inode by itself, and holds these leases on it since, above the
         bound if need be: it could make no more than it had slots."""
         holder = self._holders.get(session)
@@ -317,7 +324,7 @@ class Leases:
             facets = conflict(new, flags)
             new &= ~(facets << LEASE_EXCLUSIVE_SHIFT)
             new &= ~conflict(new, flags)
-        return _without_halves(new)
+        return without_halves(new)
 
     def _trim_above_bound(self, holder: _Holder, now_s: float) -> None:
         if len(holder.leases) - holder.trimming > self.leases_max:
@@ -370,7 +377,7 @@ class Leases:
         others = self._others(session, ino) if self._is_contested(session, ino) else ()
         need = Need(ino, LEASE_META_EXCLUSIVE)
         for held in others:
-            give_up = _to_give_up(need.flags, held.flags)
+            give_up = to_give_up(need.flags, held.flags)
             if give_up > 0:
                 self._recall(need, held, give_up, now_s)
         return bool(others)
@@ -511,11 +518,11 @@ class Leases:
         if held is None:
             return
         flags |= (flags & LEASE_SHARED_ALL) << LEASE_EXCLUSIVE_SHIFT
-        held.flags = _without_halves(held.flags & ~flags)
+        held.flags = without_halves(held.flags & ~flags)
         if not held.flags:
             self._remove(holder, ino, held)
         for recall in list(holder.recalled.get(ino, ())):
-            needed = recall.flags or _WRITER_BITS  # a tell is for its holder as long as it writes
+            needed = recall.flags or WRITER_BITS  # a tell is for its holder as long as it writes
             if not held.flags & needed:
                 self._end(recall, now_s, "answered")
 
@@ -572,28 +579,6 @@ class Leases:
                 waiting.remove(claim)
                 if not waiting:
                     del self._claims[ino]
-
-
-def _to_give_up(need: int, held: int) -> int:
-    """What a holder of `held` must give up for `need`: LEASE_* bits; 0: it must only tell what it
-    knows; -1: nothing is in the way."""
-    facets = conflict(need, held)
-    if not facets:
-        return -1
-    wanted_alone = (need >> LEASE_EXCLUSIVE_SHIFT) & facets
-    if facets == LEASE_META and not wanted_alone:
-        return 0
-    flags = held & (wanted_alone | facets << LEASE_EXCLUSIVE_SHIFT)
-    if flags & _WRITER_BITS:
-        flags |= held & _WRITER_BITS
-    return flags
-
-
-def _without_halves(flags: int) -> int:
-    """Without exclusive bits that have lost the one they come with."""
-    exclusive = flags & _WRITER_BITS
-    is_whole = exclusive & LEASE_META_EXCLUSIVE and exclusive != LEASE_META_EXCLUSIVE
-    return flags if is_whole else flags & ~_WRITER_BITS
 
 
 def _item(recall: _Recall) -> RecallItem:

@@ -34,6 +34,7 @@ from metaserver.ops.lookup import lookup
 from metaserver.ops.mkdir import mkdir
 from metaserver.ops.mknod import mknod
 from metaserver.ops.open import open_
+from metaserver.ops.open_ahead import open_ahead
 from metaserver.ops.quota import quota_assign, quota_list, quota_set, quota_tell
 from metaserver.ops.readdir import readdir
 from metaserver.ops.readlink import readlink
@@ -93,6 +94,7 @@ HANDLERS: Final[dict[Op, Handler]] = {
     Op.BARRIER: Handler(barrier),
     Op.DELEGATE: Handler(delegate),
     Op.CHANGE_BATCH: Handler(change_batch),
+    Op.OPEN_AHEAD: Handler(open_ahead),
     Op.TMPFILE: Handler(tmpfile),
     Op.LOCK_GET: Handler(lock_get),
     Op.LOCK_SET: Handler(lock_set),

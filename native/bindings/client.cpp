@@ -144,6 +144,26 @@ std::string_view text(const nb::bytes& name) {
   return {static_cast<const char*>(name.data()), name.size()};
 }
 
+nb::bytes open_ahead(Datapath& path, uint64_t parent, const std::vector<nb::bytes>& names,
+                     const nb::bytes& attributes, const std::vector<nb::bytes>& layouts,
+                     const nb::bytes& capabilities, const nb::bytes& wanted) {
+  braidfs::client::AheadPage page;
+  page.parent = parent;
+  page.attributes = view(attributes);
+  page.capabilities = view(capabilities);
+  page.wanted = view(wanted);
+  for (const auto& name : names) page.names.push_back(text(name));
+  for (const auto& layout : layouts) page.layouts.push_back(view(layout));
+  checked(page.is_valid(), "columns of different lengths");
+  const std::string taken = unlocked([&] { return path.open_ahead(page); });
+  return nb::bytes(taken.data(), taken.size());
+}
+
+nb::tuple ahead_counts(Datapath& path) {
+  const auto counts = path.core().ahead_counts();
+  return nb::make_tuple(counts.given, counts.used, counts.unused);
+}
+
 void entries_complete(Datapath& path, uint64_t ino, uint32_t valid_ms) {
   const auto now = braidfs::fuse::DentryTable::Clock::now();
   path.dentries().complete(ino, now + std::chrono::milliseconds(valid_ms));
@@ -366,6 +386,12 @@ void bind_tables(nb::class_<Datapath>& type) {
            ReleaseGil())
       .def("inode_keep", [](Datapath& path, uint64_t ino) { return path.core().inode_keep(ino); },
            "ino"_a, ReleaseGil())
+      .def("open_ahead", &open_ahead, "parent"_a, "names"_a, "attributes"_a, "layouts"_a,
+           "capabilities"_a, "wanted"_a)
+      .def("is_unused", [](Datapath& path, uint64_t ino) { return path.core().is_unused(ino); },
+           "ino"_a, ReleaseGil())
+      .def("ahead_counts", &ahead_counts,
+           nb::sig("def ahead_counts(self) -> tuple[int, int, int]"))
       .def("inode_unkeep", [](Datapath& path, uint64_t ino) { return path.core().inode_unkeep(ino); },
            "ino"_a, ReleaseGil())
       .def("inode_written",

@@ -269,32 +269,6 @@ bool Core::born(Bytes attributes, Bytes layout, Bytes capability, uint64_t fh, u
   return handle_put(fh, decoded->ino, open_flags, false);
 }
 
-bool Core::open(uint64_t ino, uint64_t fh, uint32_t open_flags) {
-  const InodePtr inode = inodes_.find(ino);
-  if (!inode) return false;
-  const std::scoped_lock lock(inode->mu());
-  if (!inode->kept || !leases_count() || !holds(*inode, kLeaseData)) return false;
-  if (!enter({.fh = fh, .inode = inode, .open_flags = open_flags, .own = true})) return false;
-  ++inode->own_handles;
-  own_opens_.fetch_add(1, std::memory_order_relaxed);
-  return true;
-}
-
-bool Core::inode_keep(uint64_t ino) {
-  const InodePtr inode = inodes_.find(ino);
-  if (!inode) return false;
-  const std::scoped_lock lock(inode->mu());
-  return inode->kept = true;
-}
-
-uint32_t Core::inode_unkeep(uint64_t ino) {
-  const InodePtr inode = inodes_.find(ino);
-  if (!inode) return 0;
-  const std::scoped_lock lock(inode->mu());
-  inode->kept = false;
-  return inode->own_handles;
-}
-
 void Core::handle_closed(const Handle& handle) {
   {
     const std::scoped_lock lock(handle.inode->mu());
@@ -553,6 +527,9 @@ std::vector<std::pair<std::string, uint64_t>> Core::counters() {
   return {{"reads", sum(&LaneCounters::reads)},
           {"bytes_read", sum(&LaneCounters::bytes_read)},
           {"opens", own_opens_.load(std::memory_order_relaxed)},
+          {"opened_ahead", ahead_given_.load(std::memory_order_relaxed)},
+          {"opened_ahead_used", ahead_used_.load(std::memory_order_relaxed)},
+          {"opened_ahead_unused", ahead_unused_.load(std::memory_order_relaxed)},
           {"writes", sum(&LaneCounters::writes)},
           {"bytes_written", sum(&LaneCounters::bytes_written)},
           {"bytes_sent", sum(&LaneCounters::bytes_sent)},

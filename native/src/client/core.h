@@ -64,7 +64,7 @@ class Core final : public fuse::DataHandler {
   void fsync(fuse::LaneContext& context, const fuse::FsyncRequest& request) override;
   bool born(std::span<const std::byte> attributes, std::span<const std::byte> layout,
             std::span<const std::byte> capability, uint64_t fh, uint32_t open_flags) override;
-  bool open(uint64_t ino, uint64_t fh, uint32_t open_flags) override;
+  fuse::Opening open(uint64_t ino, uint64_t fh, uint32_t open_flags) override;
   bool interrupt(fuse::LaneContext& context, uint64_t unique) override;
   fuse::Room room() const noexcept override {
     if (!memory_.full()) return fuse::Room::kPlenty;
@@ -88,6 +88,16 @@ class Core final : public fuse::DataHandler {
   void inode_drop(uint64_t ino);
   // From now on lanes open it for reading by themselves while its bytes are leased. False: unknown.
   bool inode_keep(uint64_t ino);
+  // The same of a file that nobody has asked for yet (docs/decisions/0019): its bytes are leased.
+  // False: malformed records, or the table is full.
+  bool inode_ahead(Bytes attributes, Bytes layout, Bytes capability);
+  bool is_unused(uint64_t ino);  // put by inode_ahead(), and not opened by lanes since
+  struct AheadCounts {
+    uint64_t given = 0;   // put by inode_ahead()
+    uint64_t used = 0;    // opened by lanes since
+    uint64_t unused = 0;  // kept no longer, without that
+  };
+  AheadCounts ahead_counts() const noexcept;
   // No longer. Returns how many handles they opened that are not closed: their RELEASEs are told.
   uint32_t inode_unkeep(uint64_t ino);
   std::optional<Written> inode_written(uint64_t ino);
@@ -190,6 +200,9 @@ class Core final : public fuse::DataHandler {
   std::atomic<Clock::rep> scarce_until_ = 0;
   std::atomic<bool> sending_partial_ = false;
   std::atomic<uint64_t> own_opens_ = 0;
+  std::atomic<uint64_t> ahead_given_ = 0;
+  std::atomic<uint64_t> ahead_used_ = 0;
+  std::atomic<uint64_t> ahead_unused_ = 0;
 
   std::shared_mutex incarnations_mu_;
   std::unordered_map<uint32_t, uint64_t> incarnations_;  // guarded by incarnations_mu_

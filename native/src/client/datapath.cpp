@@ -46,6 +46,22 @@ void Datapath::stop(uint32_t deadline_ms) {
   session_.stop();
 }
 
+std::string Datapath::open_ahead(const AheadPage& page) {
+  const auto now = fuse::AttributeTable::Clock::now();
+  std::string taken(page.names.size(), '\0');
+  for (size_t at = 0; at < taken.size(); ++at) {
+    if (page.wanted[at] == std::byte{0}) continue;
+    const auto record = page.attributes.subspan(at * kAttributesSize, kAttributesSize);
+    const auto capability = page.capabilities.subspan(at * sizeof(Capability), sizeof(Capability));
+    const auto decoded = decode_attributes(record);
+    if (!decoded || !core_.inode_ahead(record, page.layouts[at], capability)) continue;
+    taken[at] = '\1';
+    attributes().put(record, std::chrono::milliseconds(0), now, true);
+    if (page.parent != 0) dentries().learn(page.parent, page.names[at], decoded->ino);
+  }
+  return taken;
+}
+
 std::vector<std::pair<std::string, uint64_t>> Datapath::counters() {
   auto all = core_.counters();
   std::map<std::string, uint64_t> rdma;

@@ -39,6 +39,23 @@ struct DatapathSettings {
   }
 };
 
+// A page of a directory whose files were opened ahead (docs/decisions/0019-open-ahead.md): columns, one
+// place for each file. parent 0: the names are not certain.
+struct AheadPage {
+  uint64_t parent = 0;
+  std::vector<std::string_view> names;
+  std::span<const std::byte> attributes;  // records, one after another
+  std::vector<std::span<const std::byte>> layouts;
+  std::span<const std::byte> capabilities;
+  std::span<const std::byte> wanted;  // a byte each, 0: not this one
+
+  bool is_valid() const noexcept {
+    const size_t count = names.size();
+    return layouts.size() == count && wanted.size() == count &&
+           attributes.size() == count * kAttributesSize && capabilities.size() == count * sizeof(Capability);
+  }
+};
+
 class Datapath final : private fuse::SessionObserver {
  public:
   // settings.is_valid() must hold.
@@ -69,6 +86,9 @@ class Datapath final : private fuse::SessionObserver {
   fuse::AttributeTable& attributes() noexcept { return session_.attributes(); }
   fuse::DentryTable& dentries() noexcept { return session_.dentries(); }
   fuse::Births& births() noexcept { return session_.births(); }
+  // META and DATA of the wanted files are leased: lanes answer LOOKUP, GETATTR and OPEN for reading of
+  // them from now on. Which were taken, a byte each. page.is_valid() must hold.
+  std::string open_ahead(const AheadPage& page);
   // Leases that are held last for so long from now on; from the first call on they count.
   void lease_until(std::chrono::milliseconds left);
   // The session was lost: nothing that was known under a lease is known any more.

@@ -114,6 +114,7 @@ class Inode {
   // are leased; handles that they opened so.
   bool kept = false;
   uint32_t own_handles = 0;
+  bool unused = false;  // kept before anybody opened it: the kernel's pages, if it has any, are older
   bool dropped = false;  // Python needs the entry no more: it goes when nothing holds it
   bool busy() const noexcept;
   bool watched = false;  // a lane looks after the age of its pieces

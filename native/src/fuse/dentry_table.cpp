@@ -92,6 +92,15 @@ bool DentryTable::put(uint64_t directory, std::string_view name, uint64_t ino, C
   return may_tell;
 }
 
+void DentryTable::learn(uint64_t directory, std::string_view name, uint64_t ino) {
+  Group& in = group(directory);
+  const std::scoped_lock lock(in.mu);
+  Directory* there = known(in, directory);
+  if (there == nullptr || !there->leased || contradicts(*there, name, ino)) return;
+  if (there->names.contains(name)) return;
+  if (Name* entry = entry_of(*there, name)) *entry = Name{.ino = ino, .sure = true, .told = false};
+}
+
 void DentryTable::unsure(uint64_t directory, std::string_view name) {
   Group& in = group(directory);
   const std::scoped_lock lock(in.mu);

@@ -59,6 +59,8 @@ class DentryTable {
   // name is ino there, or absent (0). True when the kernel may be told so with a time. In a delegated
   // directory nothing that is certain is changed by it.
   bool put(uint64_t directory, std::string_view name, uint64_t ino, Clock::time_point now);
+  // The same of a name that the kernel is not told now; nothing for one that is there already.
+  void learn(uint64_t directory, std::string_view name, uint64_t ino);
   // A request leaves that may change the name.
   void unsure(uint64_t directory, std::string_view name);
   // A request leaves that may give what `name` is the name `new_name`. False when the kernel believes

@@ -234,10 +234,12 @@ bool Lane::open_answered(const UpcallRequest& request, uint64_t ino) {
   if (!in || (in->flags & O_ACCMODE) != O_RDONLY || (in->flags & (O_TRUNC | O_DIRECT)) != 0) return false;
   if (parts_.closing.holds(request.head.nodeid)) return false;
   const uint64_t fh = parts_.births.next_handle();
-  if (!parts_.data.open(ino, fh, in->flags)) return false;
+  const Opening opening = parts_.data.open(ino, fh, in->flags);
+  if (opening == Opening::kRefused) return false;
   fuse_open_out out{};
   out.fh = fh;
-  out.open_flags = FOPEN_KEEP_CACHE | kFopenNoflush;
+  out.open_flags = kFopenNoflush;
+  if (opening == Opening::kKeepsPages) out.open_flags |= FOPEN_KEEP_CACHE;
   parts_.channels.reply_body(context_.index, request.head.unique, std::as_bytes(std::span(&out, 1)));
   return true;
 }

@@ -89,6 +89,13 @@ enum class Room : uint8_t {
   kNone,
 };
 
+// What becomes of an OPEN for reading at a lane.
+enum class Opening : uint8_t {
+  kRefused,     // it is Python's
+  kKeepsPages,  // the kernel's pages of the file are right
+  kDropsPages,
+};
+
 // The half that owns file bytes. Every call comes on the lane thread named by the context and must
 // not block; two lanes call at the same time. Requests of directories never come here (RELEASEDIR
 // and FSYNCDIR are upcalls).
@@ -109,7 +116,9 @@ class DataHandler {
   }
 
   // Opens a file for reading with this handle, if that needs nobody's leave. Any lane.
-  virtual bool open(uint64_t /*ino*/, uint64_t /*fh*/, uint32_t /*open_flags*/) { return false; }
+  virtual Opening open(uint64_t /*ino*/, uint64_t /*fh*/, uint32_t /*open_flags*/) {
+    return Opening::kRefused;
+  }
 
   // Lanes know more of this file's size and times than what was told of it last. ANY THREAD.
   virtual bool is_ahead(uint64_t /*ino*/) { return false; }

@@ -290,29 +290,32 @@ TEST(Leases, ARecordOfOlderObjectsIsIgnored) {
 // ---- files that Python keeps open ----
 
 constexpr uint64_t kOwn = uint64_t{1} << 62;
+using fuse::Opening;
 
 TEST(KeptInodes, AreOpenedByLanesUnderALease) {
   LeasedRig rig(100);
-  EXPECT_FALSE(rig.core->open(kIno, kOwn, O_RDONLY));  // not kept
+  EXPECT_EQ(rig.core->open(kIno, kOwn, O_RDONLY), Opening::kRefused);  // not kept
   ASSERT_TRUE(rig.core->inode_keep(kIno));
-  EXPECT_FALSE(rig.core->open(kIno, kOwn, O_RDONLY));  // no lease
+  EXPECT_EQ(rig.core->open(kIno, kOwn, O_RDONLY), Opening::kRefused);  // no lease
   rig.core->inode_lease(kIno, kLeaseData, 0);
-  EXPECT_TRUE(rig.core->open(kIno, kOwn, O_RDONLY));
+  EXPECT_EQ(rig.core->open(kIno, kOwn, O_RDONLY), Opening::kKeepsPages);
   EXPECT_EQ(rig.read(kOwn, 0, 100).bytes, Bytes(100));
   rig.core->inode_lease(kIno, 0, kLeaseData);  // recalled
-  EXPECT_FALSE(rig.core->open(kIno, kOwn + 1, O_RDONLY));
+  EXPECT_EQ(rig.core->open(kIno, kOwn + 1, O_RDONLY), Opening::kRefused);
   rig.core->inode_lease(kIno, kLeaseData, 0);
   rig.core->lease_until(Clock::now());
-  EXPECT_FALSE(rig.core->open(kIno, kOwn + 1, O_RDONLY));  // not renewed
+  EXPECT_EQ(rig.core->open(kIno, kOwn + 1, O_RDONLY), Opening::kRefused);  // not renewed
   EXPECT_FALSE(rig.core->inode_keep(kIno + 1));            // unknown
-  EXPECT_FALSE(rig.core->open(kIno + 1, kOwn + 1, O_RDONLY));
+  EXPECT_EQ(rig.core->open(kIno + 1, kOwn + 1, O_RDONLY), Opening::kRefused);
 }
 
 TEST(KeptInodes, TellPythonOnlyOfHandlesThatItTookOver) {
   LeasedRig rig(100);
   rig.core->inode_lease(kIno, kLeaseData, 0);
   ASSERT_TRUE(rig.core->inode_keep(kIno));
-  for (const uint64_t fh : {kOwn, kOwn + 1, kOwn + 2}) ASSERT_TRUE(rig.core->open(kIno, fh, O_RDONLY));
+  for (const uint64_t fh : {kOwn, kOwn + 1, kOwn + 2}) {
+    ASSERT_EQ(rig.core->open(kIno, fh, O_RDONLY), Opening::kKeepsPages);
+  }
   rig.release(kOwn);
   EXPECT_EQ(rig.core->inode_unkeep(kIno), 2u);
   rig.release(kOwn + 1);
@@ -320,7 +323,26 @@ TEST(KeptInodes, TellPythonOnlyOfHandlesThatItTookOver) {
   EXPECT_TRUE(eventually([&] { return rig.events(EventKind::kRelease).size() >= 2; }));
   EXPECT_EQ(rig.events(EventKind::kRelease).front().a, static_cast<int64_t>(kOwn + 1));
   EXPECT_EQ(rig.core->inode_unkeep(kIno), 0u);
-  EXPECT_FALSE(rig.core->open(kIno, kOwn + 3, O_RDONLY));
+  EXPECT_EQ(rig.core->open(kIno, kOwn + 3, O_RDONLY), Opening::kRefused);
+}
+
+TEST(KeptInodes, OpenedAheadDropThePagesOfTheirFirstOpen) {
+  LeasedRig rig(100);
+  ASSERT_TRUE(rig.core->inode_ahead(rig.attributes(100, 1), rig.layout(), rig.capability()));
+  EXPECT_TRUE(rig.core->is_unused(kIno));
+  EXPECT_EQ(rig.core->open(kIno, kOwn, O_RDONLY), Opening::kDropsPages);
+  EXPECT_FALSE(rig.core->is_unused(kIno));
+  EXPECT_EQ(rig.core->open(kIno, kOwn + 1, O_RDONLY), Opening::kKeepsPages);
+  EXPECT_EQ(rig.read(kOwn, 0, 100).bytes, Bytes(100));
+  EXPECT_EQ(rig.core->inode_unkeep(kIno), 2u);
+  ASSERT_TRUE(rig.core->inode_ahead(rig.attributes(100, 1), rig.layout(), rig.capability()));
+  rig.core->inode_unkeep(kIno);
+  EXPECT_FALSE(rig.core->is_unused(kIno));
+  const auto counts = rig.core->ahead_counts();
+  EXPECT_EQ(counts.given, 2u);
+  EXPECT_EQ(counts.used, 1u);
+  EXPECT_EQ(counts.unused, 1u);
+  EXPECT_FALSE(rig.core->inode_ahead(rig.attributes(100, 1), rig.layout(), Bytes(3)));  // malformed
 }
 
 }  // namespace

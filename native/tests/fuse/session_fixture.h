@@ -83,7 +83,9 @@ class Echo final : public DataHandler {
     return has_room_;
   }
   std::atomic<bool> has_room_{true};
-  bool open(uint64_t ino, uint64_t, uint32_t) override { return ino == kept_; }
+  Opening open(uint64_t ino, uint64_t, uint32_t) override {
+    return ino == kept_ ? Opening::kKeepsPages : Opening::kRefused;
+  }
   std::atomic<uint64_t> kept_{0};
   bool is_busy(uint64_t ino) override { return ino == busy_; }
   std::atomic<uint64_t> busy_{0};

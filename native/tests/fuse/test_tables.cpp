@@ -139,6 +139,21 @@ TEST(DentryTable, ARecallNamesWhatTheKernelWasTold) {
   EXPECT_FALSE(table.put(5, "without a lease", 78, kNow));
 }
 
+TEST(DentryTable, AnEntryThatWasOnlyLearntNeedsNoRecall) {
+  DentryTable table;
+  table.believe(kNow + milliseconds(10));
+  table.learn(5, "a", 7);
+  EXPECT_EQ(found(table, 5, "a").kind, Kind::kUnknown);  // not leased
+  table.lease(5, kNow);
+  table.put(5, "b", 8, kNow);
+  table.unsure(5, "c");
+  for (const auto name : {"a", "b", "c"}) table.learn(5, name, 7);
+  EXPECT_EQ(found(table, 5, "b").ino, 8u);                // what is known stays
+  EXPECT_EQ(found(table, 5, "c").kind, Kind::kUnknown);  // a request on its way changes it
+  EXPECT_EQ(found(table, 5, "a", kNow, false).ino, 7u);
+  EXPECT_EQ(table.drop(5, kNow).told, std::vector<std::string>{"b"});
+}
+
 TEST(DentryTable, AContendedDirectoryTellsTheKernelNothing) {
   DentryTable table;
   table.believe(kNow + std::chrono::hours(1));

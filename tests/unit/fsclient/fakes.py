@@ -1,7 +1,7 @@
 """Fakes of what fsclient.fs stands on: a scripted metaserver and the tables of the lanes."""
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import trio
@@ -114,6 +114,10 @@ class FakeLanes:
         self.keeps = True
         self.kept: set[int] = set()
         self.own_handles: dict[int, int] = {}
+        self.ahead: set[int] = set()  # kept, and opened by nobody yet
+        self.ahead_given = 0
+        self.ahead_used = 0
+        self.ahead_unused = 0
         self.size_limits: dict[int, int] = {}
         self.drained: list[tuple[int, int, bool]] = []
         self.committed: list[tuple[int, int, bytes]] = []
@@ -232,8 +236,37 @@ class FakeLanes:
             self.kept.add(ino)
         return self.keeps
 
+    def open_ahead(
+        self, parent: int, names: Sequence[bytes], attributes: bytes, layouts: Sequence[bytes],
+        capabilities: bytes, wanted: bytes,
+    ) -> bytes:  # fmt: skip
+        for at, name in enumerate(names):
+            if wanted[at]:
+                taken = attributes[at * 128 : at * 128 + 128]
+                ino = int.from_bytes(taken[:8], "little")
+                self.inodes[ino] = (taken, layouts[at], capabilities[at * 64 : at * 64 + 64])
+                self.kept.add(ino)
+                self.ahead.add(ino)
+                self.ahead_given += 1
+                if parent:
+                    self.names[parent, name] = ino
+        return wanted
+
+    def use_ahead(self, ino: int) -> None:
+        """Lanes open it for an application."""
+        self.ahead.remove(ino)
+        self.ahead_used += 1
+
+    def is_unused(self, ino: int) -> bool:
+        return ino in self.ahead
+
+    def ahead_counts(self) -> tuple[int, int, int]:
+        return self.ahead_given, self.ahead_used, self.ahead_unused
+
     def inode_unkeep(self, ino: int) -> int:
         self.kept.discard(ino)
+        self.ahead_unused += ino in self.ahead
+        self.ahead.discard(ino)
         return self.own_handles.pop(ino, 0)
 
     def inode_written(self, ino: int) -> tuple[int, int, int] | None:

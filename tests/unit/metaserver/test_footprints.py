@@ -12,6 +12,7 @@ from fscommon.layout.attributes import (
     LEASE_META_EXCLUSIVE,
     LEASE_WRITER,
 )
+from fscommon.wire.ahead import OpenAhead
 from fscommon.wire.births import Birth, ChangeBatch, Delegate
 from fscommon.wire.leases import LeaseTake
 from fscommon.wire.locks import LockCancel, LockEvents
@@ -113,6 +114,7 @@ def test_footprints(bench: Bench) -> None:
         (Op.DELEGATE, Delegate(0, 8), {}),
         (Op.DELEGATE, Delegate(ROOT, 8), {ROOT: changed}),
         (Op.CHANGE_BATCH, ChangeBatch((birth,)), {ROOT: changed}),
+        (Op.OPEN_AHEAD, OpenAhead(ROOT, 0, 10), {}),
         (Op.LEASE_TAKE, LeaseTake(f, LEASE_DATA), {f: READER}),
         (Op.LEASE_TAKE, LeaseTake(f, LEASE_DATA_EXCLUSIVE), {f: LEASE_WRITER}),
         (Op.QUOTA_TELL, QuotaTell(2, 7, True, 0, (d,)), {d: LEASE_META | LEASE_ENTRIES}),

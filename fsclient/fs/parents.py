@@ -1,0 +1,25 @@
+"""In which directory a file was seen last: a hint, which may be wrong, of fixed size.
+
+An OPEN of the kernel names the inode alone. Direct-mapped: of two inodes with the same place the
+later one is remembered. Pure; touched by the client's trio thread only.
+"""
+
+from array import array
+
+PLACES = 1 << 16
+
+
+class Parents:
+    def __init__(self) -> None:
+        self._inos = array("Q", bytes(8 * PLACES))
+        self._parents = array("Q", bytes(8 * PLACES))
+
+    def note(self, ino: int, parent: int) -> None:
+        at = ino % PLACES
+        self._inos[at] = ino
+        self._parents[at] = parent
+
+    def of(self, ino: int) -> int:
+        """0: not known."""
+        at = ino % PLACES
+        return self._parents[at] if self._inos[at] == ino else 0

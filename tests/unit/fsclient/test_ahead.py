@@ -1,0 +1,381 @@
+"""Files opened ahead: when a page is asked for, what is taken of it, and that waste ends it."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from fsclient.fs import ahead
+from fsclient.fs.ahead import AGAIN_S, OPENS_MIN, REST_S_MAX, WITHIN_S, AheadGuard, AheadPolicy
+from fsclient.fs.files import Change
+from fscommon.errors import FsError, Status
+from fscommon.layout.attributes import LEASE_DATA, LEASE_ENTRIES, LEASE_META, with_lease
+from fscommon.limits import OPEN_AHEAD_MAX
+from fscommon.wire.ahead import OpenAhead, OpenedAhead
+from fscommon.wire.leases import RecallItem
+from fscommon.wire.messages import Open, Opened
+from fscommon.wire.ops import Op
+
+from .fakes import layout, record
+from .test_kept import closed
+from .test_recalls import NEVER_NS, World
+
+PARENT = 3
+READER = LEASE_META | LEASE_DATA
+FIRST = 100  # inode number of the first file
+
+
+# ---- the policy -------------------------------------------------------------------------------
+
+
+def opened(policy: AheadPolicy, inos: range, now: float = 0.0) -> bool:
+    return [policy.opened(PARENT, ino, now) for ino in inos][-1]
+
+
+def test_a_few_different_files_of_a_directory_are_the_sign() -> None:
+    policy = AheadPolicy()
+    assert not opened(policy, range(OPENS_MIN - 1))
+    assert not opened(policy, range(1)), "again the same"
+    assert opened(policy, range(OPENS_MIN - 1, OPENS_MIN))
+
+
+def test_files_opened_now_and_then_are_not() -> None:
+    policy = AheadPolicy()
+    for number in range(4 * OPENS_MIN):
+        assert not policy.opened(PARENT, number, number * WITHIN_S)
+
+
+def test_each_open_that_comes_all_the_same_asks_for_twice_as_much() -> None:
+    policy = AheadPolicy()
+    opened(policy, range(OPENS_MIN))
+    asked = []
+    for number in range(6):
+        page = policy.ask(PARENT)
+        assert page is not None and policy.ask(PARENT) is None, "one at a time"
+        assert not policy.opened(PARENT, 50, 1.0), "it is on its way"
+        asked.append(page)
+        policy.answered(PARENT, 1000 + number, 1.0, end=False)
+        assert policy.opened(PARENT, 50, 1.0)
+    assert asked[0] == (0, ahead.PAGE_COUNT_FIRST)
+    assert asked[1] == (1000, 2 * ahead.PAGE_COUNT_FIRST)
+    assert asked[-1][1] == OPEN_AHEAD_MAX
+
+
+def test_at_its_end_a_directory_rests() -> None:
+    policy = AheadPolicy()
+    opened(policy, range(OPENS_MIN))
+    policy.ask(PARENT)
+    policy.answered(PARENT, 1000, 1.0, end=True)
+    assert not opened(policy, range(50, 60), now=AGAIN_S)
+    assert opened(policy, range(50, 60), now=AGAIN_S + 2)
+    assert policy.ask(PARENT) == (0, ahead.PAGE_COUNT_FIRST)
+
+
+def test_a_directory_that_others_change_is_asked_for_again_later() -> None:
+    policy = AheadPolicy()
+    opened(policy, range(OPENS_MIN))
+    policy.ask(PARENT)
+    policy.answered(PARENT, 0, 1.0, end=False)
+    assert not policy.opened(PARENT, 50, 1.5)
+    assert policy.opened(PARENT, 50, 2.5) and policy.ask(PARENT) == (0, ahead.PAGE_COUNT_FIRST)
+
+
+def test_directories_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "DIRECTORIES_MAX", 2)
+    policy = AheadPolicy()
+    for parent in range(1, 4):
+        for ino in range(OPENS_MIN):
+            policy.opened(parent, ino, 0.0)
+    assert policy.ask(1) is None
+    assert policy.ask(2) is not None and policy.ask(3) is not None
+
+
+# ---- the guard --------------------------------------------------------------------------------
+
+
+def test_what_is_used_pays() -> None:
+    guard = AheadGuard()
+    assert all(guard.may_ask(600 * n, 100 * n, float(n)) for n in range(20))
+
+
+def test_what_is_not_used_makes_it_rest_longer_and_longer() -> None:
+    guard = AheadGuard()
+    now, unused, rests = 0.0, 0, []
+    for _ in range(10):
+        unused += ahead.JUDGED_MIN
+        assert not guard.may_ask(0, unused, now)
+        began = now
+        while not guard.may_ask(0, unused, now):
+            now += 1
+        rests.append(now - began)
+    assert rests[:3] == [10, 20, 40] and rests[-1] == REST_S_MAX
+    assert guard.may_ask(ahead.JUDGED_MIN, unused, now)  # it pays again
+    assert not guard.may_ask(ahead.JUDGED_MIN, unused + ahead.JUDGED_MIN, now)
+    assert guard.may_ask(ahead.JUDGED_MIN, unused + ahead.JUDGED_MIN, now + 10)
+
+
+# ---- the client -------------------------------------------------------------------------------
+
+
+class Reading(World):
+    """A client that reads the files of one directory."""
+
+    def __init__(self, count: int = 20) -> None:
+        super().__init__()
+        self.inos = list(range(FIRST, FIRST + count))
+        self.meta.answers[Op.OPEN] = self._open
+        self.meta.answers[Op.OPEN_AHEAD] = self.page
+        self.flags = READER
+        self.grant(PARENT, LEASE_META | LEASE_ENTRIES)
+        for ino in self.inos:
+            self.fs.inodes.parents.note(ino, PARENT)
+
+    def _open(self, request: Open) -> Opened:
+        reply = Opened(with_lease(record(request.ino), NEVER_NS, READER), layout(55), b"c" * 64)
+        self.leases.replied(Op.OPEN, reply, 1)
+        return reply
+
+    def page(self, request: OpenAhead) -> OpenedAhead:
+        """As the metaserver answers: without what this client has open."""
+        held = self.fs.inodes.held()
+        inos = [ino for ino in self.inos if ino not in held and ino >= request.cookie]
+        page = inos[: request.count]
+        reply = OpenedAhead(
+            names=tuple([b"%d" % ino for ino in page]),
+            attributes=b"".join([with_lease(record(i), NEVER_NS, self.flags) for i in page]),
+            layouts=tuple([layout(1000 + ino) for ino in page]),
+            capabilities=b"c" * 64 * len(page),
+            cookie=page[-1] + 1 if page else request.cookie,
+            end=len(page) == len(inos),
+        )
+        self.leases.replied(Op.OPEN_AHEAD, reply, 2)
+        return reply
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.fs.ahead.run)
+            await trio.testing.wait_all_tasks_blocked()
+            yield
+            nursery.cancel_scope.cancel()
+
+    async def read(self, *inos: int) -> None:
+        """By an application, through Python."""
+        for ino in inos:
+            file = await self.fs.files.open(ino, os.O_RDONLY, kill_set_ids=False)
+            self.fs.released(file.fh, ino)
+        await trio.testing.wait_all_tasks_blocked()
+
+    @property
+    def asked(self) -> list[OpenAhead]:
+        return self.meta.requests(Op.OPEN_AHEAD)
+
+
+async def test_lanes_have_the_rest_of_the_directory() -> None:
+    world = Reading()
+    async with world.running():
+        await world.read(*world.inos[: OPENS_MIN - 1])
+        assert world.asked == []
+        await world.read(world.inos[OPENS_MIN - 1])
+        assert world.asked == [OpenAhead(PARENT, 0, ahead.PAGE_COUNT_FIRST)]
+        assert world.lanes.kept == set(world.inos) == set(world.fs.inodes.held())
+        last = world.inos[-1]
+        assert world.lanes.names[PARENT, b"%d" % last] == last
+        inode = world.fs.inodes.get(last)
+        assert inode is not None and inode.file_id == 1000 + last and not inode.is_writable
+        assert not world.fs.inodes.is_open(last) and closed(world) == []
+
+
+async def test_it_can_be_off() -> None:
+    world = Reading()
+    await world.read(*world.inos[:10])
+    assert world.asked == []
+
+
+async def test_opens_for_writing_are_no_sign() -> None:
+    world = Reading()
+    async with world.running():
+        for ino in world.inos[:10]:
+            file = await world.fs.files.open(ino, os.O_RDWR, kill_set_ids=False)
+            world.fs.released(file.fh, ino)
+        await trio.testing.wait_all_tasks_blocked()
+        assert world.asked == []
+
+
+async def test_names_that_changed_meanwhile_are_not_believed() -> None:
+    world = Reading()
+
+    def page(request: OpenAhead) -> OpenedAhead:
+        world.fs.complete.noted(PARENT)
+        return world.page(request)
+
+    world.meta.answers[Op.OPEN_AHEAD] = page
+    async with world.running():
+        await world.read(*world.inos[:OPENS_MIN])
+        assert world.lanes.names == {} and world.lanes.kept == set(world.inos)
+
+
+@pytest.mark.parametrize("flags", [0, LEASE_META, LEASE_DATA])
+async def test_what_is_not_leased_is_closed_again(flags: int) -> None:
+    world = Reading()
+    world.flags = flags
+    async with world.running():
+        await world.read(*world.inos[:OPENS_MIN])
+        rest = set(world.inos[OPENS_MIN:])
+        assert not world.lanes.kept & rest and set(closed(world)) == rest
+
+
+async def test_what_was_recalled_meanwhile_is_closed_again() -> None:
+    """The recall overtook the task that waits for the reply."""
+    world = Reading()
+    gone = world.inos[-1]
+
+    def page(request: OpenAhead) -> OpenedAhead:
+        reply = world.page(request)
+        world.leases.table.give_up(gone, READER, ahead_limit())
+        return reply
+
+    world.meta.answers[Op.OPEN_AHEAD] = page
+    async with world.running():
+        await world.read(*world.inos[:OPENS_MIN])
+        assert world.lanes.kept == set(world.inos) - {gone} and closed(world) == [gone]
+
+
+def ahead_limit() -> "Sent":
+    return Sent()
+
+
+class Sent:
+    request_id = 5
+
+
+async def test_what_was_opened_meanwhile_stays_as_it_is() -> None:
+    world = Reading()
+    mine = world.inos[-1]
+
+    def page(request: OpenAhead) -> OpenedAhead:
+        reply = world.page(request)
+        world.fs.inodes.hold(mine).is_writable = True
+        return reply
+
+    world.meta.answers[Op.OPEN_AHEAD] = page
+    async with world.running():
+        await world.read(*world.inos[:OPENS_MIN])
+        inode = world.fs.inodes.get(mine)
+        assert inode is not None and inode.holds == 1 and inode.is_writable
+        assert mine not in world.lanes.kept and closed(world) == []
+
+
+async def test_layouts_of_before_a_truncate_are_not_used() -> None:
+    world = Reading()
+    other = world.inos[5]
+    answer = Opened(record(other), layout(9000), b"c" * 64)
+    world.meta.answers[Op.SETATTR] = answer
+
+    async def page(request: OpenAhead) -> None:
+        await world.fs.files.setattr(other, Change(size=0))
+
+    call = world.meta.call
+
+    async def slowly(op: Op, message: object, reply: type, *, urgent: bool = False) -> object:
+        outcome: object = await call(op, message, reply, urgent=urgent)
+        if isinstance(message, OpenAhead):
+            await page(message)
+        return outcome
+
+    world.meta.call = slowly  # type: ignore[method-assign, assignment]
+    async with world.running():
+        await world.read(*world.inos[:OPENS_MIN])
+        rest = set(world.inos[OPENS_MIN:])
+        assert not world.lanes.kept & rest and set(closed(world)) == rest
+
+
+async def test_a_truncate_that_was_on_its_way_gives_lanes_the_new_layout() -> None:
+    world = Reading()
+    ino = world.inos[-1]
+
+    def truncated(request: object) -> Opened:
+        world.fs.inodes.opened_ahead(ino, layout(1))
+        return Opened(record(ino), layout(9000), b"c" * 64)
+
+    world.meta.answers[Op.SETATTR] = truncated
+    await world.fs.files.setattr(ino, Change(size=0))
+    inode = world.fs.inodes.get(ino)
+    assert world.lanes.resized == [ino] and inode is not None and inode.file_id == 9000
+
+
+async def test_a_recall_finds_it_closed() -> None:
+    world = Reading()
+    async with world.running():
+        await world.read(*world.inos[:OPENS_MIN])
+        ino = world.inos[-1]
+        await world.recall(RecallItem(1, ino, READER, 0, 3))
+        assert ino not in world.lanes.kept
+        assert [op for op, _ in world.meta.told] == [Op.CLOSE, Op.LEASE_RETURN]
+
+
+async def test_a_reply_that_nobody_waits_for_is_closed_again() -> None:
+    from fscommon.wire.codec import encode  # noqa: PLC0415
+
+    world = Reading()
+    reply = world.page(OpenAhead(PARENT, 0, 5))
+    world.fs.files.orphaned(Op.OPEN_AHEAD, encode(reply))
+    assert set(closed(world)) == set(world.inos[:5]) and world.fs.inodes.held() == ()
+
+
+async def test_a_failure_is_no_end(autojump_clock: trio.testing.MockClock) -> None:
+    world = Reading()
+    world.meta.answers[Op.OPEN_AHEAD] = FsError(Status.ESTALE)
+    async with world.running():
+        await world.read(*world.inos[:10])
+        assert len(world.asked) == 1 and world.logged == []
+        await trio.sleep(AGAIN_S + 1)
+        world.leases.renewed(trio.current_time(), 0)
+        world.meta.answers[Op.OPEN_AHEAD] = world.page
+        world.fs.inodes.unkeep_all()
+        await world.read(*world.inos[:10])
+        assert len(world.asked) == 2 and len(world.lanes.kept) == 20
+
+
+async def test_columns_of_different_lengths_are_refused() -> None:
+    world = Reading()
+    world.meta.answers[Op.OPEN_AHEAD] = OpenedAhead((b"a",), b"", (), b"", 1, True)
+    async with world.running():
+        await world.read(*world.inos[:OPENS_MIN])
+        assert len(world.logged) == 1 and len(world.fs.inodes.held()) == OPENS_MIN
+
+
+async def test_too_much_that_is_unused_ends_it(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    monkeypatch.setattr(ahead, "UNUSED_MAX", 64)
+    world = Reading(600)
+    async with world.running():
+        await world.read(*world.inos[-4:])
+        assert len(world.asked) == 1 and len(world.lanes.ahead) == 64
+        await world.read(world.inos[-5])
+        assert len(world.asked) == 1, "so much is open ahead"
+        for ino in world.inos[:20]:
+            world.lanes.use_ahead(ino)
+        await world.read(world.inos[-6])
+        assert len(world.asked) == 2
+        await world.read(world.inos[-7])
+        assert len(world.asked) == 2
+        await trio.sleep(ahead.STALE_S + 1)
+        world.leases.renewed(trio.current_time(), 0)
+        await world.read(world.inos[-8])
+        assert (len(world.asked), world.lanes.ahead_unused) == (3, 44), "the stale make room"
+
+
+async def test_a_restart_begins_anew() -> None:
+    world = Reading()
+    async with world.running():
+        await world.read(*world.inos[:OPENS_MIN])
+        world.fs.restarted()
+        assert world.lanes.kept == set() and set(closed(world)) == set(world.inos)
+        world.grant(PARENT, LEASE_META | LEASE_ENTRIES)
+        await world.read(*world.inos[:OPENS_MIN])
+        assert len(world.asked) == 2 and world.lanes.kept == set(world.inos)

@@ -33,5 +33,6 @@ REQUESTS_IN_FLIGHT_MAX: Final = 1024  # per connection
 SOLE_LEASE_S: Final = 0.1  # a reply with FLAG_SOLE: no second session is opened for so long
 LEASES_PER_SESSION_MAX: Final = 100_000  # that may be configured; recalls of all fit in one reply
 READDIR_ENTRIES_MAX: Final = 1024
+BUSY_POLL_US_MAX: Final = 1000  # net::EventLoop::kBusyPollUsMax
 OPEN_AHEAD_MAX: Final = 512  # names of one OPEN_AHEAD
 REPLAY_MUTATIONS_MAX: Final = 65536  # kept by a client until durable

@@ -6,13 +6,13 @@ from typing import Final
 
 from fscommon.config import ByteSize
 from fscommon.errors import ConfigError
+from fscommon.limits import BUSY_POLL_US_MAX
 from fscommon.net.address import METASERVER_PORT, STORAGESERVER_PORT, Address, parse_address
 from fscommon.net.rails import RdmaSettings
 from fscommon.net.rdma import Wishes
 
 IO_ENGINES: Final = ("auto", "uring", "syscall")
 LANES_MAX: Final = 64
-BUSY_POLL_US_MAX: Final = 1000
 TARGETS_MAX: Final = 256
 NAME_LENGTH_MAX: Final = 255
 WHOLE_DEVICE: Final = ByteSize(0)

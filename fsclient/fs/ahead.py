@@ -218,8 +218,7 @@ class Ahead:
             if is_taken:
                 inodes.opened_ahead(ino, layout)
             else:
-                inodes.hold(ino)
-                inodes.release(ino)
+                inodes.give_back(ino)
         self._note_page(array("Q", inos))
 
     # ---- bounds -------------------------------------------------------------------------------

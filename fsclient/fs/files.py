@@ -179,19 +179,15 @@ class Files:
         from before the change may have come after it was given up."""
         if op is Op.CHANGE_BATCH:  # body is the request: replayed, it opened its files once more
             for birth in decode(ChangeBatch, body).births:
-                self._inodes.hold(birth.ino)
-                self._inodes.release(birth.ino)
+                self._inodes.give_back(birth.ino)
             return
         reply: object = decode(BODIES[op][1], body)
         if op is Op.OPEN_AHEAD:
             for ino in inodes_in(reply):
-                self._inodes.hold(ino)
-                self._inodes.release(ino)
+                self._inodes.give_back(ino)
             return
         if isinstance(reply, Opened) and (op is Op.OPEN or op in OPENING):
-            ino = unpack_attributes(reply.attributes).ino
-            self._inodes.hold(ino)
-            self._inodes.release(ino)
+            self._inodes.give_back(unpack_attributes(reply.attributes).ino)
         if SPECS[op].mutation and self._leases.is_on:
             for ino in inodes_in(reply):
                 self._lanes.lease_drop(0, ino, LEASE_SHARED_ALL)

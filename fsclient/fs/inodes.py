@@ -115,6 +115,12 @@ class Inodes:
         self.closed.add(ino)
         self._lanes.inode_drop(ino)
 
+    def give_back(self, ino: int) -> None:
+        """The metaserver opened it for nobody here: it is to be told, unless somebody here has it
+        open."""
+        self.hold(ino)
+        self.release(ino)
+
     def _keep(self, inode: OpenInode) -> bool:
         """Its last hold becomes that of lanes, which may open it by themselves."""
         ino = inode.ino
@@ -128,10 +134,13 @@ class Inodes:
         if not self._lanes.inode_keep(ino):
             return False
         inode.attributes = None
+        self._note_kept(ino)
+        return True
+
+    def _note_kept(self, ino: int) -> None:
         self._kept[ino] = None
         if len(self._kept) > KEPT_MAX:
             self.unkeep(next(iter(self._kept)))
-        return True
 
     def may_open_ahead(self, ino: int) -> bool:
         """The metaserver opened it for this session, and said so just now: lanes may have it, as
@@ -152,9 +161,7 @@ class Inodes:
         if ino in self._open:
             return
         self.hold(ino).file_id = file_id_of(layout)
-        self._kept[ino] = None
-        if len(self._kept) > KEPT_MAX:
-            self.unkeep(next(iter(self._kept)))
+        self._note_kept(ino)
 
     def unkeep(self, ino: int) -> None:
         """Lanes open it no more by themselves. What they opened is open as if they had asked."""

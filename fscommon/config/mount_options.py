@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from fscommon.config.toml import unknown_word
 from fscommon.errors import ConfigError
+from fscommon.limits import BUSY_POLL_US_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ _BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "readahead_kib": (0, 1 << 20),
     "dirty_mib": (1, 1 << 20),
     "held_mib": (0, 1 << 20),
-    "busy_poll_us": (0, 1000),
+    "busy_poll_us": (0, BUSY_POLL_US_MAX),
     "open_ahead": (0, 1),
     "rdma_gid_index": (-1, 255),
     "rdma_memory_mib": (32, 1 << 16),

@@ -252,7 +252,7 @@ class Leases:
         if not new or recalled or not holder.is_cached:
             return have & ~recalled
         new = self._free(session, ino, new, claim) if self._is_contested(session, ino) else new
-        if ino in self._busy and self._busy[ino][1] > now_s:
+        if self._is_busy(ino, now_s):
             new = 0
         if new and (held or self._has_room(holder, new)):
             self._add(session, holder, ino, have | new, request_id)
@@ -269,7 +269,7 @@ class Leases:
         holder = self._holders.get(session)
         if holder is None or not holder.is_cached or self._recalled(holder, ino):
             return False
-        if ino in self._busy and self._busy[ino][1] > now_s:
+        if self._is_busy(ino, now_s):
             return False
         if not self._is_contested(session, ino):
             return True
@@ -499,6 +499,9 @@ class Leases:
         if holder.is_cached:
             self.unsent.setdefault(held.session, []).append(_item(recall))
         return recall
+
+    def _is_busy(self, ino: Ino, now_s: float) -> bool:
+        return ino in self._busy and self._busy[ino][1] > now_s
 
     def _was_recalled(self, need: Need, now_s: float) -> None:
         """A directory that several clients change is better not cached for a while."""

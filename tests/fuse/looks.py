@@ -1,5 +1,6 @@
 """How tests look at what a client did: through another mount, and at what its lanes counted."""
 
+import os
 import re
 import time
 import urllib.request
@@ -14,6 +15,24 @@ from tests.cluster.cluster import Cluster
 def seen_from(other: Path, cluster: Cluster, path: Path) -> Path:
     """The path below the cluster's mount as it is below another mount."""
     return other / path.relative_to(cluster.mount_path)
+
+
+def may_read(path: Path, uid: int) -> bool:
+    """Whether a process of that user reads the file, or is refused."""
+    pid = os.fork()
+    if pid == 0:
+        code = 2
+        try:
+            os.setuid(uid)
+            path.read_bytes()
+            code = 0
+        except PermissionError:
+            code = 1
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert code in (0, 1)
+    return code == 0
 
 
 def lanes_counted(cluster: Cluster, counter: str) -> int:

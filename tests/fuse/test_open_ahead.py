@@ -10,7 +10,7 @@ import pytest
 from fsclient.fs.ahead import OPENS_MIN, PAGE_COUNT_FIRST
 from tests.cluster.cluster import Cluster
 from tests.cluster.process import wait_until
-from tests.fuse.looks import lanes_counted, seen_from
+from tests.fuse.looks import lanes_counted, may_read, seen_from
 
 from .test_opens import opens, stored
 
@@ -88,23 +88,11 @@ def test_what_another_client_does_is_seen(cluster: Cluster, folder: Path, other:
     assert (folder / "moved").read_bytes() == content(33)
     (there / "34").replace(there / "35")
     assert (folder / "35").read_bytes() == content(34)
-    assert opened_by_stranger(folder / "20")
+    assert may_read(folder / "20", STRANGER)
     (there / "21").chmod(0o600)
-    assert not opened_by_stranger(folder / "21")
+    assert not may_read(folder / "21", STRANGER)
     for number in range(36, COUNT):
         assert (folder / f"{number}").read_bytes() == content(number)
-
-
-def opened_by_stranger(path: Path) -> bool:
-    pid = os.fork()
-    if pid == 0:
-        os.setuid(STRANGER)
-        try:
-            path.read_bytes()
-        except PermissionError:
-            os._exit(1)
-        os._exit(0)
-    return os.waitpid(pid, 0)[1] == 0
 
 
 def test_what_is_done_here_is_seen(cluster: Cluster, folder: Path) -> None:
@@ -117,7 +105,7 @@ def test_what_is_done_here_is_seen(cluster: Cluster, folder: Path) -> None:
     (folder / "33").replace(folder / "34")
     assert (folder / "34").read_bytes() == content(33)
     (folder / "21").chmod(0o600)
-    assert not opened_by_stranger(folder / "21")
+    assert not may_read(folder / "21", STRANGER)
     with (folder / "35").open("ab") as writer:
         writer.write(b"more")
     assert (folder / "35").read_bytes() == content(35) + b"more"

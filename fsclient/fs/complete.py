@@ -24,6 +24,7 @@ from fscommon.wire.messages import RENAME_EXCHANGE
 
 from ..leases.holder import Leases
 from .ports import Lanes
+from .stamps import Stamps
 
 DIRECTORIES_MAX = 4096
 CHANGES_MAX = 1 << 16
@@ -37,9 +38,7 @@ class CompleteDirectories:
         """believe_s: the longest that a proof is believed without leases; 0: never."""
         self._lanes = lanes
         self._leases = leases
-        self._changes: dict[int, int] = {}
-        self._change_count = 0
-        self._change_floor = 0
+        self._changes = Stamps(CHANGES_MAX)
         self._clock = clock
         self._sole_until = sole_until
         self._believe_s = believe_s
@@ -80,16 +79,12 @@ class CompleteDirectories:
 
     def noted(self, parent: int) -> None:
         """A change of this client's in parent."""
-        self._change_count += 1
-        if len(self._changes) >= CHANGES_MAX:
-            self._changes.clear()
-            self._change_floor = self._change_count  # state() of every directory differs
-        self._changes[parent] = self._change_count
+        self._changes.note(parent)
 
     def state(self, parent: int) -> int:
         """A number that is another one after every change of this client's in parent: what was
         asked before must not be believed after."""
-        return self._changes.get(parent, self._change_floor)
+        return self._changes.of(parent)
 
     def changed(self, records: bytes, asked_at: float) -> None:
         """A change of this client's left directories with these attribute records."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.attributes import Attributes, unpack_attributes
+from fscommon.layout.attributes import Attributes, ino_of, unpack_attributes
 from fscommon.wire.messages import DirectoryEntry, ReadDir, ReadDirReply
 from fscommon.wire.ops import Op
 
@@ -37,15 +37,17 @@ class Listed:
 
 
 class OpenDirectory:
-    """Page of entries fetched when change_count was that; end: no entries behind it."""
+    """Page of entries fetched when change_count was that, and so many leases had been lost; end:
+    no entries behind it."""
 
-    __slots__ = ("change_count", "end", "entries", "ino", "page_count")
+    __slots__ = ("change_count", "end", "entries", "ino", "loss_count", "page_count")
 
     def __init__(self, ino: int) -> None:
         self.ino = ino
         self.entries: tuple[DirectoryEntry, ...] = ()
         self.end = False
         self.change_count = 0
+        self.loss_count = 0
         self.page_count = PAGE_COUNT_FIRST
 
     def is_poor(self, index: int) -> bool:
@@ -107,7 +109,7 @@ class Directories:
         return directory
 
     async def _fetch(self, directory: OpenDirectory, cookie: int) -> None:
-        change_count = self._inodes.change_count
+        change_count, loss_count = self._inodes.change_count, self._inodes.losses.now
         behind = cookie if cookie > COOKIE_PARENT else 0
         request = ReadDir(directory.ino, behind, directory.page_count)
         reply = await self._meta.call(Op.READDIR, request, ReadDirReply)
@@ -117,17 +119,24 @@ class Directories:
         directory.entries = reply.entries
         directory.end = reply.end
         directory.change_count = change_count
+        directory.loss_count = loss_count
 
     def _list(self, directory: OpenDirectory, index: int) -> Iterator[Listed]:
-        is_stale = directory.change_count != self._inodes.change_count
         inodes = self._inodes
+        is_changed = directory.change_count != inodes.change_count
+        is_changed = is_changed or self._is_lost(directory, directory.ino)
         for entry in directory.entries[index:]:
+            is_stale = is_changed or self._is_lost(directory, ino_of(entry.attributes))
             if is_stale:
                 attributes = inodes.see(unpack_attributes(entry.attributes))
             else:
                 attributes = inodes.see_record(entry.attributes)
             inodes.parents.note(attributes.ino, directory.ino)
             yield Listed(entry.name, entry.cookie, attributes, is_stale)
+
+    def _is_lost(self, directory: OpenDirectory, ino: int) -> bool:
+        """A lease on the inode was given up since the page was asked for."""
+        return self._inodes.losses.of(ino) > directory.loss_count
 
 
 def _index_behind(entries: tuple[DirectoryEntry, ...], cookie: int) -> int | None:

@@ -190,7 +190,7 @@ class Files:
             self._inodes.give_back(unpack_attributes(reply.attributes).ino)
         if SPECS[op].mutation and self._leases.is_on:
             for ino in inodes_in(reply):
-                self._lanes.lease_drop(0, ino, LEASE_SHARED_ALL)
+                self._lanes.lease_drop(0, (ino,), LEASE_SHARED_ALL)
                 self._inodes.unkeep(ino)  # its layout may be another one now
             self._inodes.resized_closed += op is Op.SETATTR
 
@@ -330,7 +330,7 @@ class Files:
         it is busy for longer than anybody should wait."""
         self._lanes.invalidate_inode(ino, 0, 0)
         await self.drains.notified(
-            lambda token: self._lanes.lease_drop(token, ino, 0), INVALIDATION_WAIT_S
+            lambda token: self._lanes.lease_drop(token, (ino,), 0), INVALIDATION_WAIT_S
         )
 
     async def commit_written(self, ino: int) -> None:

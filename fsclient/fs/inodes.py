@@ -23,6 +23,7 @@ from fscommon.layout.attributes import (
     LEASE_DATA,
     LEASE_META,
     Attributes,
+    ino_of,
     unpack_attributes,
 )
 from fscommon.wire.messages import COMMIT_KILL_SUIDGID, COMMIT_MTIME, COMMIT_SIZE
@@ -31,12 +32,13 @@ from ..leases.holder import Leases
 from .bare import BareInodes
 from .parents import Parents
 from .ports import Lanes, Written
+from .stamps import Stamps
 
 KEPT_MAX = 1 << 16
 PAGE_VERSIONS_MAX = 1 << 17
+LOSSES_MAX = 1 << 16
 DEPARTED_MAX = 1 << 14
 
-_INO = struct.Struct("<Q")  # of an attribute record
 _XATTRS = struct.Struct("<Q20xI")  # change version and number of extended attributes
 _XATTRS_AT = 88
 _MODE = struct.Struct("<I")
@@ -78,6 +80,7 @@ class Inodes:
         self._departed: OrderedDict[int, bytes] = OrderedDict()  # attribute records
         self.closed: set[int] = set()  # not told to the metaserver yet
         self.change_count = 0  # local changes of the namespace and of attributes
+        self.losses = Stamps(LOSSES_MAX)  # of leases
         self.resized_closed = 0  # files that nobody here had open
         self.parents = Parents()
         # Notes what lanes have changed and have not told yet (fsclient.fs.births).
@@ -246,7 +249,7 @@ class Inodes:
         """Directories in which a name came or went, or of which a lease was granted."""
         for start in range(0, len(records), ATTRIBUTES_SIZE):
             record = records[start : start + ATTRIBUTES_SIZE]
-            (ino,) = _INO.unpack_from(record)
+            ino = ino_of(record)
             self._put(record, ino)
             version, xattr_count = _XATTRS.unpack_from(record, _XATTRS_AT)
             self.bare.note(ino, version, xattr_count)
@@ -295,9 +298,9 @@ class Inodes:
             del self._page_versions[attributes.ino]
 
     def lost_lease(self, ino: int, bits: int) -> None:
-        """What was known under these LEASE_* bits is known no longer, nor are directory pages that
-        were fetched before."""
-        self.changed()
+        """What was known under these LEASE_* bits is known no longer, also from directory pages
+        that were fetched before."""
+        self.losses.note(ino)
         if bits & (LEASE_DATA | LEASE_META):
             self.unkeep(ino)
         if bits & LEASE_DATA:

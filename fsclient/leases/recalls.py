@@ -6,13 +6,16 @@ told by the native notifier thread, which may have to wait for a directory's loc
 (rule 6). That is bounded: after NAMES_WAIT_S every dentry is made to be asked for again (the
 kernel's epoch), which waits for nothing; pages locked by reads and writes that wait for this very
 lease are not waited for, others up to PAGES_WAIT_S.
+Recalls of shared leases that come together, as they do when the metaserver asks for the oldest of
+too many back, are worked on by one task and returned together.
 Reads and writes of the file go on while its lease is recalled and not yet returned (`passing`); the
 pages that they leave are invalidated one by one (native), before the return.
 Touched by the client's trio thread only. The connection that recalls come by is
 fsclient.leases.connection.
 """
 
-from collections.abc import Awaitable, Callable
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,7 +46,7 @@ LAPSE_TICK_S = 0.25
 
 
 class RecallLanes(Protocol):
-    def lease_drop(self, token: int, ino: int, facets: int, /) -> int: ...
+    def lease_drop(self, token: int, inos: Sequence[int], facets: int, /) -> int: ...
     def leases_clear(self) -> None: ...
     def advance_epoch(self) -> bool: ...
 
@@ -103,12 +106,42 @@ class Recalls:
 
     def start(self, items: tuple[RecallItem, ...], nursery: trio.Nursery) -> None:
         """Work on these recalls; those in work already are."""
+        together: list[RecallItem] = []
         for item in items:
             if item.recall in self._working or len(self._working) >= RECALLS_MAX:
                 continue
             self._working.add(item.recall)
             self.recall_count += 1
-            nursery.start_soon(self._work, item)
+            if self._is_light(item):
+                together.append(item)
+            else:
+                nursery.start_soon(self._work, item)
+        if together:
+            nursery.start_soon(self._work_together, together, nursery)
+
+    def _is_light(self, item: RecallItem) -> bool:
+        """What is to be given up is only forgotten: nothing is drained for it."""
+        held = item.flags | self._leases.table.held(item.ino)
+        is_shared = not held & (LEASE_EXCLUSIVE_ALL | LEASE_ENTRIES)
+        return bool(item.flags) and is_shared and not self._leases.using.is_open(item.ino)
+
+    async def _work_together(self, items: list[RecallItem], nursery: trio.Nursery) -> None:
+        """Those that are light no more when their grants have come are worked on one by one."""
+        for item in items:
+            await self._meta.answered(item.granted_by)
+        mine: list[RecallItem] = []
+        for item in items:
+            if self._is_light(item) and self._turns.take_now(item.ino):
+                mine.append(item)
+            else:
+                nursery.start_soon(self._work, item)
+        try:
+            if mine:
+                await self._give_up(mine)
+        finally:
+            for item in mine:
+                self._turns.give_back(item.ino)
+                self._working.discard(item.recall)
 
     async def _work(self, item: RecallItem) -> None:
         try:
@@ -123,52 +156,68 @@ class Recalls:
         """One after another for each inode: an answer ends every recall that asked for less."""
         try:
             if item.flags:
-                await self._give_up(item)
+                await self._give_up([item])
             else:
                 await self._caches.tell_size(item.ino)
-                self._return(item, 0)
+                self._return([ReturnItem(item.ino, 0, item.recall)])
         except FsError as error:
             self._log(f"a recall of inode {item.ino} failed: {error}")
-            self._return(item, item.flags)
+            self._return([ReturnItem(item.ino, item.flags, item.recall)])
 
-    async def _give_up(self, item: RecallItem) -> None:
-        """Masked from the beginning until the return is sent, then up to its id."""
-        leases, ino = self._leases, item.ino
-        unsent = _Unsent()
-        leases.leaving.begin(ino)
-        lost = leases.table.give_up(ino, item.flags, unsent)
-        leases.table.give_up(ino, item.flags, KnownLimit(max(1, item.limit)))
-        try:
-            if lost:
-                await self._drop(ino, lost)
-        except FsError as error:  # whoever wrote learns of it at fsync or close
-            self._log(f"what was written to inode {ino} is lost: {error}")
-        finally:
-            self._finish_passing(ino, lost)
-            self._caches.close(ino)
-            limit = self._return(item, item.flags)
-            leases.table.give_up(ino, item.flags, limit)
-            unsent.request_id = max(1, item.limit)
-            leases.leaving.end(ino)
-
-    async def _drop(self, ino: int, lost: int) -> None:
+    async def _give_up(self, items: Sequence[RecallItem]) -> None:
+        """Of several inodes: shared leases only. Masked from the beginning until the return is
+        sent, then up to its id."""
         leases = self._leases
-        leases.passing[ino] = leases.passing.get(ino, 0) | lost
-        if lost & LEASE_DATA:
-            leases.bytes_recalled(ino)
-        leases.tell_lanes(ino)
-        self._caches.forget(ino, lost)
-        if lost & LEASE_ENTRIES_EXCLUSIVE:
-            await self._caches.give_back(ino)
-        if lost & LEASE_SHARED_ALL:
-            await self._tell_kernel(ino, lost & LEASE_SHARED_ALL)
-        if lost & LEASE_DATA_EXCLUSIVE:
-            await self._caches.settle(ino)
-            self._finish_passing(ino, lost)
-            await self._caches.settle(ino)
-        if lost & LEASE_DATA:
-            self._finish_passing(ino, lost)
-            await self._tell_kernel(ino, 0)  # of what passed
+        unsent = _Unsent()
+        lost: dict[int, int] = {}
+        for item in items:
+            leases.leaving.begin(item.ino)
+            lost[item.ino] = leases.table.give_up(item.ino, item.flags, unsent)
+            leases.table.give_up(item.ino, item.flags, KnownLimit(max(1, item.limit)))
+        try:
+            await self._drop({ino: bits for ino, bits in lost.items() if bits})
+        except FsError as error:  # whoever wrote learns of it at fsync or close
+            self._log(f"what was written to inode {items[0].ino} is lost: {error}")
+        finally:
+            for item in items:
+                self._finish_passing(item.ino, lost[item.ino])
+                self._caches.close(item.ino)
+            limit = self._return(ReturnItem(item.ino, item.flags, item.recall) for item in items)
+            unsent.request_id = max([1, *(item.limit for item in items)])
+            for item in items:
+                leases.table.give_up(item.ino, item.flags, limit)
+                leases.leaving.end(item.ino)
+
+    async def _drop(self, lost: dict[int, int]) -> None:
+        leases = self._leases
+        for ino, bits in lost.items():
+            leases.passing[ino] = leases.passing.get(ino, 0) | bits
+            if bits & LEASE_DATA:
+                leases.bytes_recalled(ino)
+            leases.tell_lanes(ino)
+            self._caches.forget(ino, bits)
+        for ino, bits in lost.items():
+            if bits & LEASE_ENTRIES_EXCLUSIVE:
+                await self._caches.give_back(ino)
+        await self._forget_shared(lost)
+        for ino, bits in lost.items():
+            if bits & LEASE_DATA_EXCLUSIVE:
+                await self._caches.settle(ino)
+                self._finish_passing(ino, bits)
+                await self._caches.settle(ino)
+        read = [ino for ino, bits in lost.items() if bits & LEASE_DATA]
+        for ino in read:
+            self._finish_passing(ino, lost[ino])
+        if read:
+            await self._tell_kernel(read, 0)  # of what passed
+
+    async def _forget_shared(self, lost: dict[int, int]) -> None:
+        by_facets = defaultdict(list)
+        for ino, bits in lost.items():
+            by_facets[bits & LEASE_SHARED_ALL].append(ino)
+        for facets, inos in by_facets.items():
+            if facets:
+                await self._tell_kernel(inos, facets)
 
     def _finish_passing(self, ino: int, lost: int) -> None:
         left = self._leases.passing.get(ino, 0) & ~lost
@@ -178,20 +227,19 @@ class Recalls:
             self._leases.passing.pop(ino, None)
         self._leases.tell_lanes(ino)
 
-    async def _tell_kernel(self, ino: int, facets: int) -> None:
+    async def _tell_kernel(self, inos: list[int], facets: int) -> None:
         wait_s = ATTRIBUTES_WAIT_S if facets & LEASE_META else NAMES_WAIT_S
         wait_s = PAGES_WAIT_S if facets & LEASE_DATA else wait_s
         in_time = await self._tokens.notified(
-            lambda token: self._lanes.lease_drop(token, ino, facets), wait_s
+            lambda token: self._lanes.lease_drop(token, inos, facets), wait_s
         )
         if not in_time:
             self.late_count += 1
             if facets & LEASE_ENTRIES:
                 self._lanes.advance_epoch()
 
-    def _return(self, item: RecallItem, flags: int) -> Limit:
-        returned = ReturnItem(item.ino, flags, item.recall)
-        return self._meta.tell(Op.LEASE_RETURN, LeaseReturn((returned,)), urgent=True)
+    def _return(self, items: Iterable[ReturnItem]) -> Limit:
+        return self._meta.tell(Op.LEASE_RETURN, LeaseReturn(tuple(items)), urgent=True)
 
     # ---- the end of all leases ----------------------------------------------------------------
 
@@ -220,4 +268,4 @@ class Recalls:
         for ino, bits in held.items():
             self._leases.tell_lanes(ino)
             self._caches.forget(ino, bits)
-            self._lanes.lease_drop(0, ino, bits & LEASE_SHARED_ALL)
+            self._lanes.lease_drop(0, (ino,), bits & LEASE_SHARED_ALL)

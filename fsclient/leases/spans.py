@@ -31,6 +31,9 @@ class Spans:
         finally:
             self.end(ino)
 
+    def is_open(self, ino: int) -> bool:
+        return ino in self._open
+
     async def wait(self, ino: int) -> None:
         while (span := self._open.get(ino)) is not None:
             await span[1].wait()
@@ -42,6 +45,19 @@ class Turns:
     def __init__(self) -> None:
         self._locks: dict[int, tuple[int, trio.StrictFIFOLock]] = {}
 
+    def take_now(self, ino: int) -> bool:
+        """Without waiting; False: somebody else's turn. To be given back by the same task."""
+        if ino in self._locks:
+            return False
+        lock = trio.StrictFIFOLock()
+        lock.acquire_nowait()
+        self._locks[ino] = (1, lock)
+        return True
+
+    def give_back(self, ino: int) -> None:
+        self._locks[ino][1].release()
+        self._leave(ino)
+
     @asynccontextmanager
     async def of(self, ino: int) -> AsyncIterator[None]:
         count, lock = self._locks.get(ino) or (0, trio.StrictFIFOLock())
@@ -50,6 +66,9 @@ class Turns:
             async with lock:
                 yield
         finally:
-            count, lock = self._locks.pop(ino)
-            if count > 1:
-                self._locks[ino] = (count - 1, lock)
+            self._leave(ino)
+
+    def _leave(self, ino: int) -> None:
+        count, lock = self._locks.pop(ino)
+        if count > 1:
+            self._locks[ino] = (count - 1, lock)

@@ -81,6 +81,11 @@ def unpack_attributes(raw: bytes) -> Attributes:
     return Attributes(*_RECORD.unpack(raw))
 
 
+def ino_of(record: bytes) -> int:
+    """The inode of an attribute record."""
+    return int.from_bytes(record[:8], "little")
+
+
 def with_lease(record: bytes, duration_ns: int, flags: int) -> bytes:
     """The record as it goes to a session that holds these LEASE_* bits on the inode."""
     end = _LEASE_AT + _LEASE.size

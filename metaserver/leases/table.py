@@ -42,7 +42,9 @@ _BUSY_MAX: Final = 4096
 _TRIM_LOOK_MAX: Final = 8
 _SECONDS_MAX: Final = 10_000
 _AHEAD_SHARE: Final = 0.875  # of the bound: beyond it nothing is granted that nobody asked for
-_OVERDRAFT: Final = 64  # leases above the bound, while the oldest are on their way back
+_OVERDRAFT: Final = 1.0  # of the bound, above it, while the oldest are on their way back
+_TRIMMING_MAX: Final = 512  # of these, asked back at a time; and so many at once, if that many
+_TRIMMING_MIN: Final = 64
 # The same for files that are written, of which none can be asked back: without the lease nobody
 # could write them. As many as a session may have open (metaserver.sessions).
 _WRITTEN_MAX: Final = 1 << 20
@@ -241,12 +243,15 @@ class Leases:
         now_s: float,
         claim: Claim | None = None,
     ) -> int:
-        """Grant of `wanted` what is free; return what the session holds on the inode then."""
+        """Grant of `wanted` what is free; return what the session holds on the inode then. What is
+        asked for again is the youngest again."""
         holder = self._holders.get(session)
         if holder is None:
             return 0
         held = holder.leases.get(ino)
         have = held.flags if held else 0
+        if held:
+            holder.leases.move_to_end(ino)
         recalled = self._recalled(holder, ino) if holder.recalls else 0
         new = wanted & ~have
         if not new or recalled or not holder.is_cached:
@@ -261,7 +266,8 @@ class Leases:
         return have
 
     def _has_room(self, holder: _Holder, flags: int) -> bool:
-        above = _WRITTEN_MAX if flags & LEASE_DATA_EXCLUSIVE else _OVERDRAFT
+        shared_max = int(_OVERDRAFT * self.leases_max)
+        above = _WRITTEN_MAX if flags & LEASE_DATA_EXCLUSIVE else shared_max
         return len(holder.leases) < self.leases_max + above
 
     def would_grant(self, session: SessionId, ino: Ino, wanted: int, now_s: float) -> bool:
@@ -327,16 +333,28 @@ class Leases:
         return without_halves(new)
 
     def _trim_above_bound(self, holder: _Holder, now_s: float) -> None:
-        if len(holder.leases) - holder.trimming > self.leases_max:
-            self._trim(holder, now_s)
+        """The oldest are asked back, those that come together at once: a few dozen at least, while
+        others are on their way back."""
+        above = len(holder.leases) - holder.trimming - self.leases_max
+        room = _TRIMMING_MAX - holder.trimming
+        if above > 0 and (not holder.trimming or min(above, room) >= _TRIMMING_MIN):
+            self._trim(holder, min(above, room), now_s)
 
-    def _trim(self, holder: _Holder, now_s: float) -> None:
-        """Too many: ask for the oldest back. Files being written are passed over."""
-        for ino, held in itertools.islice(holder.leases.items(), _TRIM_LOOK_MAX):
-            if not held.flags & LEASE_EXCLUSIVE_ALL and not self._recalled(holder, ino):
+    def _trim(self, holder: _Holder, count: int, now_s: float) -> None:
+        """Files being written are passed over: they are young for a while again."""
+        look_max = _TRIM_LOOK_MAX + holder.trimming + count
+        written: list[Ino] = []
+        for ino, held in itertools.islice(holder.leases.items(), look_max):
+            if held.flags & LEASE_EXCLUSIVE_ALL:
+                written.append(ino)
+            elif not self._recalled(holder, ino):
                 holder.trimming += 1
                 self._send(holder, ino, held, held.flags, now_s, is_trim=True)
-                return
+                count -= 1
+                if not count:
+                    break
+        for ino in written:
+            holder.leases.move_to_end(ino)
 
     # ---- what comes back -----------------------------------------------------------------
 

@@ -365,10 +365,10 @@ void bind_tables(nb::class_<Datapath>& type) {
            },
            "left_ms"_a)
       .def("lease_drop",
-           [](Datapath& path, uint64_t token, uint64_t ino, uint32_t facets) {
-             return unlocked([&] { return path.lease_drop(token, ino, facets); });
+           [](Datapath& path, uint64_t token, const std::vector<uint64_t>& inos, uint32_t facets) {
+             return unlocked([&] { return path.lease_drop(token, inos, facets); });
            },
-           "token"_a, "ino"_a, "facets"_a)
+           "token"_a, "inos"_a, "facets"_a)
       .def("leases_clear", [](Datapath& path) { path.leases_clear(); })
       .def("advance_epoch", [](Datapath& path) { return path.advance_epoch() == 0; }, ReleaseGil())
       .def("inode_lease",

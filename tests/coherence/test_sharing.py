@@ -19,7 +19,6 @@ from tests.stress import fsx
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(3600)]
 
 Sized = Callable[[int, int], int]
-OVERDRAFT = 64  # of metaserver.leases.table: while the oldest are on their way back
 
 
 def _here(cluster: Cluster, mount: Path, folder: Path) -> Path:
@@ -83,7 +82,7 @@ def test_leases_of_a_client_are_bounded(make_cluster: ClusterMaker) -> None:
     for path in base.rglob("*"):
         path.stat()
     port = cluster.plan.metaserver.metrics_port
-    assert wait_until(lambda: 0 < _leases(port) <= bound + OVERDRAFT, 20), _leases(port)
+    assert wait_until(lambda: 0 < _leases(port) <= bound, 20), _leases(port)
     for path in base.rglob("*"):
         assert path.stat().st_nlink
 

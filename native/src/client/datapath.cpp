@@ -102,6 +102,13 @@ void Datapath::lease_until(std::chrono::milliseconds left) {
   core_.lease_until(until);
 }
 
+size_t Datapath::lease_drop(uint64_t token, std::span<const uint64_t> inos, uint32_t facets) {
+  std::vector<fuse::LostLease> lost;
+  lost.reserve(inos.size());
+  for (const uint64_t ino : inos) lost.push_back({ino, core_.asked_ranges(ino)});
+  return session_.lease_drop(token, lost, facets);
+}
+
 void Datapath::leases_clear() {
   attributes().clear();
   dentries().clear();

@@ -94,9 +94,7 @@ class Datapath final : private fuse::SessionObserver {
   // The session was lost: nothing that was known under a lease is known any more.
   void leases_clear();
   // → DONE(token): forgotten here, and the kernel told.
-  size_t lease_drop(uint64_t token, uint64_t ino, uint32_t facets) {
-    return session_.lease_drop(token, ino, facets, core_.asked_ranges(ino));
-  }
+  size_t lease_drop(uint64_t token, std::span<const uint64_t> inos, uint32_t facets);
   int advance_epoch() noexcept { return session_.advance_epoch(); }
   // Python's answer to a CALL event; false: no call has that slot.
   bool answer(uint32_t slot, int error, std::span<const std::byte> body) {

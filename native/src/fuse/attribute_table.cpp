@@ -54,8 +54,32 @@ AttributeTable::Clock::time_point AttributeTable::end_of(const Slot& slot) const
   return slot.leased ? std::max(slot.until, lease) : slot.until;
 }
 
-bool AttributeTable::holds(const Slot& slot, uint64_t ino, Clock::time_point now) const noexcept {
-  return end_of(slot) > now && field<uint64_t>(slot.record, kIno) == ino;
+bool AttributeTable::is_believed(const Slot* slot, Clock::time_point now) const noexcept {
+  return slot != nullptr && end_of(*slot) > now;
+}
+
+AttributeTable::Slot* AttributeTable::find(uint64_t ino) noexcept {
+  const size_t first = first_slot(ino);
+  for (size_t index = first; index < first + kWays; ++index) {
+    if (inos_[index] == ino) return &slots_[index];
+  }
+  return nullptr;
+}
+
+AttributeTable::Slot& AttributeTable::place(uint64_t ino, Clock::time_point now) noexcept {
+  if (Slot* held = find(ino); held != nullptr) return *held;
+  const size_t first = first_slot(ino);
+  size_t chosen = first;
+  for (size_t index = first; index < first + kWays; ++index) {
+    if (end_of(slots_[index]) <= now) {
+      chosen = index;
+      break;
+    }
+    if (slots_[index].told < slots_[chosen].told) chosen = index;
+  }
+  inos_[chosen] = ino;
+  slots_[chosen] = {};
+  return slots_[chosen];
 }
 
 bool AttributeTable::put(std::span<const std::byte> record, std::chrono::milliseconds valid,
@@ -63,9 +87,9 @@ bool AttributeTable::put(std::span<const std::byte> record, std::chrono::millise
   if (record.size() != kRecordSize) return false;
   const auto ino = field<uint64_t>(record, kIno);
   const std::scoped_lock lock(mutex(ino));
-  Slot& held = slot(ino);
+  Slot& held = place(ino, now);
   const bool newer_is_there =
-      holds(held, ino, now) &&
+      end_of(held) > now &&
       field<uint64_t>(held.record, kChangeVersion) > field<uint64_t>(record, kChangeVersion);
   if (newer_is_there) return true;
   std::memcpy(held.record.data(), record.data(), kRecordSize);
@@ -77,19 +101,21 @@ bool AttributeTable::put(std::span<const std::byte> record, std::chrono::millise
 
 bool AttributeTable::drop(uint64_t ino, Clock::time_point now) {
   const std::scoped_lock lock(mutex(ino));
-  Slot& held = slot(ino);
-  if (field<uint64_t>(held.record, kIno) != ino) return false;
-  held.until = {};
-  held.leased = false;
-  return now - held.told < kFresh;
+  Slot* held = find(ino);
+  if (held == nullptr) return false;
+  held->until = {};
+  held->leased = false;
+  return now - held->told < kFresh;
 }
 
 void AttributeTable::clear() {
   for (size_t group = 0; group < kGroupCount; ++group) {
     const std::scoped_lock lock(groups_[group]);
-    for (size_t index = group; index < kSlotCount; index += kGroupCount) {
-      slots_[index].until = {};
-      slots_[index].leased = false;
+    for (size_t set = group; set < kSetCount; set += kGroupCount) {
+      for (size_t index = set * kWays; index < (set + 1) * kWays; ++index) {
+        slots_[index].until = {};
+        slots_[index].leased = false;
+      }
     }
   }
 }
@@ -97,28 +123,28 @@ void AttributeTable::clear() {
 std::optional<fuse_attr_out> AttributeTable::getattr(uint64_t ino, uint64_t nodeid,
                                                      Clock::time_point now) {
   const std::scoped_lock lock(mutex(ino));
-  Slot& held = slot(ino);
-  if (!holds(held, ino, now)) return std::nullopt;
-  held.told = now;
-  if (!held.leased && !S_ISDIR(field<uint32_t>(held.record, kMode))) return std::nullopt;
+  Slot* held = find(ino);
+  if (!is_believed(held, now)) return std::nullopt;
+  held->told = now;
+  if (!held->leased && !S_ISDIR(field<uint32_t>(held->record, kMode))) return std::nullopt;
   fuse_attr_out out{};
-  const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(end_of(held) - now).count();
+  const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(end_of(*held) - now).count();
   out.attr_valid = static_cast<uint64_t>(left / kNanoseconds);
   out.attr_valid_nsec = static_cast<uint32_t>(left % kNanoseconds);
-  out.attr = attr_of(held.record, nodeid);
+  out.attr = attr_of(held->record, nodeid);
   answered_.fetch_add(1, std::memory_order_relaxed);
   return out;
 }
 
 bool AttributeTable::touch_directory(uint64_t ino, int64_t time_ns, Clock::time_point now) {
   const std::scoped_lock lock(mutex(ino));
-  Slot& held = slot(ino);
-  if (!holds(held, ino, now) || !held.leased) return false;
-  const auto mode = field<uint32_t>(held.record, kMode);
-  const bool plain = field<uint32_t>(held.record, kXattrCount) == 0 &&
-                     field<uint32_t>(held.record, kFlags) == 0 && (mode & S_ISGID) == 0;
+  Slot* held = find(ino);
+  if (!is_believed(held, now) || !held->leased) return false;
+  const auto mode = field<uint32_t>(held->record, kMode);
+  const bool plain = field<uint32_t>(held->record, kXattrCount) == 0 &&
+                     field<uint32_t>(held->record, kFlags) == 0 && (mode & S_ISGID) == 0;
   if (!S_ISDIR(mode) || !plain) return false;
-  touch(held, time_ns);
+  touch(*held, time_ns);
   return true;
 }
 
@@ -130,13 +156,14 @@ void AttributeTable::touch(Slot& directory, int64_t time_ns) noexcept {
 }
 
 bool AttributeTable::may_lose_name(uint64_t directory, uint64_t ino, Clock::time_point now) noexcept {
-  const auto is_plain = [&](uint64_t number) {
-    const Slot& held = slot(number);
-    return holds(held, number, now) && held.leased && field<uint32_t>(held.record, kFlags) == 0;
+  const auto is_plain = [&](const Slot* held) {
+    return is_believed(held, now) && held->leased && field<uint32_t>(held->record, kFlags) == 0;
   };
-  if (!is_plain(directory) || !is_plain(ino)) return false;
-  const Record& gone = slot(ino).record;
-  return S_ISDIR(field<uint32_t>(slot(directory).record, kMode)) &&
+  const Slot* from = find(directory);
+  const Slot* file = find(ino);
+  if (!is_plain(from) || !is_plain(file)) return false;
+  const Record& gone = file->record;
+  return S_ISDIR(field<uint32_t>(from->record, kMode)) &&
          !S_ISDIR(field<uint32_t>(gone, kMode)) && field<uint32_t>(gone, kNlink) == 1 &&
          (field<uint32_t>(gone, kLeaseFlags) & kOpenElsewhere) == 0;
 }
@@ -150,8 +177,8 @@ Record AttributeTable::removed(Record record, int64_t time_ns) noexcept {
 
 bool AttributeTable::is_bare(uint64_t ino, Clock::time_point now) {
   const std::scoped_lock lock(mutex(ino));
-  const Slot& held = slot(ino);
-  if (!holds(held, ino, now) || field<uint32_t>(held.record, kXattrCount) != 0) return false;
+  const Slot* held = find(ino);
+  if (!is_believed(held, now) || field<uint32_t>(held->record, kXattrCount) != 0) return false;
   answered_.fetch_add(1, std::memory_order_relaxed);
   return true;
 }

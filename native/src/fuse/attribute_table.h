@@ -7,8 +7,9 @@
 // it) or, put under a META lease, for as long as the session's leases last; a newer change_version
 // replaces an older one, never the other way round. Files not under a lease are put too, but GETATTR
 // is answered for directories only; never for a file that lanes have written to (the caller knows).
-// Bounded: a slot for each hash, a later inode takes an earlier one's.
-// ANY THREAD; one mutex per group of slots.
+// Bounded: kSlotCount records in sets of kWays, as a processor's cache has them; in a full set a new
+// inode takes the place of the one that was told longest ago.
+// ANY THREAD; one mutex per group of sets.
 #pragma once
 #include <linux/fuse.h>
 
@@ -36,7 +37,7 @@ class AttributeTable {
   using Clock = std::chrono::steady_clock;
   static constexpr size_t kRecordSize = record::kBytes;
 
-  AttributeTable() : slots_(kSlotCount) {}
+  AttributeTable() : inos_(kSlotCount), slots_(kSlotCount) {}
 
   static constexpr std::chrono::milliseconds kFresh{1000};
 
@@ -74,10 +75,11 @@ class AttributeTable {
       std::lock(one, two);
     }
     if (!may_lose_name(directory, ino, now)) return false;
-    record::Record left = removed(slot(ino).record, time_ns);
-    if (!take(std::as_const(left))) return false;
-    slot(ino).record = left;
-    touch(slot(directory), time_ns);
+    Slot& gone = *find(ino);
+    const record::Record left = removed(gone.record, time_ns);
+    if (!take(left)) return false;
+    gone.record = left;
+    touch(*find(directory), time_ns);
     return true;
   }
   // True when ino is known to have no extended attribute at all.
@@ -92,18 +94,23 @@ class AttributeTable {
     bool leased;              // believed while leases last
     Clock::time_point told;   // put or answered last
   };
-  static constexpr size_t kSlotCount = 1u << 17;
+  static constexpr size_t kSlotCount = 1u << 18;  // twice as many as a session has leases by default
+  static constexpr size_t kWays = 8;              // whose inos share a cache line or two
+  static constexpr size_t kSetCount = kSlotCount / kWays;
   static constexpr size_t kGroupCount = 64;
 
   std::mutex& mutex(uint64_t ino) noexcept { return groups_[ino % kGroupCount]; }
-  Slot& slot(uint64_t ino) noexcept { return slots_[ino % kSlotCount]; }
+  static size_t first_slot(uint64_t ino) noexcept { return ino % kSetCount * kWays; }
+  Slot* find(uint64_t ino) noexcept;
+  Slot& place(uint64_t ino, Clock::time_point now) noexcept;
   Clock::time_point end_of(const Slot& slot) const noexcept;
-  bool holds(const Slot& slot, uint64_t ino, Clock::time_point now) const noexcept;
+  bool is_believed(const Slot* slot, Clock::time_point now) const noexcept;
   bool may_lose_name(uint64_t directory, uint64_t ino, Clock::time_point now) noexcept;
   static record::Record removed(record::Record record, int64_t time_ns) noexcept;
   static void touch(Slot& directory, int64_t time_ns) noexcept;
 
-  std::array<std::mutex, kGroupCount> groups_;  // a slot's inodes share their group
+  std::array<std::mutex, kGroupCount> groups_;  // a set's inodes share their group
+  std::vector<uint64_t> inos_;                  // of the slots; 0: never used. Guarded by groups_
   std::vector<Slot> slots_;                     // guarded by groups_
   std::atomic<uint64_t> answered_{0};
   std::atomic<Clock::rep> lease_until_{0};

@@ -49,8 +49,8 @@ Notification Notification::of_entry(uint64_t parent, std::string_view name, bool
   return {notification(FUSE_NOTIFY_INVAL_ENTRY, body, name, true)};
 }
 
-void invalidate_pages(std::vector<Notification>& batch, uint64_t nodeid, Ranges locked,
-                      uint64_t token) {
+void invalidate_pages(std::vector<Notification>& batch, std::vector<Notification>& behind,
+                      uint64_t nodeid, Ranges locked) {
   std::ranges::sort(locked);
   uint64_t at = 0;
   for (const auto& [begin, end] : locked) {
@@ -62,8 +62,7 @@ void invalidate_pages(std::vector<Notification>& batch, uint64_t nodeid, Ranges 
     at = std::max(at, (end + kPage - 1) / kPage * kPage);
   }
   batch.push_back(Notification::of_inode(nodeid, static_cast<int64_t>(at), 0));
-  batch.push_back(Notification::mark(token));
-  if (at > 0) batch.push_back(Notification::of_inode(nodeid, 0, static_cast<int64_t>(at)));
+  if (at > 0) behind.push_back(Notification::of_inode(nodeid, 0, static_cast<int64_t>(at)));
 }
 
 void Notifier::start(net::UniqueFd device) {

@@ -40,10 +40,10 @@ struct Notification {
 // Byte ranges: begin, end.
 using Ranges = std::vector<std::pair<uint64_t, uint64_t>>;
 
-// All pages of an inode, then the mark. Pages of the ranges may be locked by a request that waits for
-// what follows the mark; theirs come behind it.
-void invalidate_pages(std::vector<Notification>& batch, uint64_t nodeid, Ranges locked,
-                      uint64_t token);
+// All pages of an inode. Pages of the ranges may be locked by a request that waits for a mark: theirs
+// go into `behind`, which is to come behind it.
+void invalidate_pages(std::vector<Notification>& batch, std::vector<Notification>& behind,
+                      uint64_t nodeid, Ranges locked);
 
 class Notifier {
  public:

@@ -4,8 +4,10 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <iterator>
 
 #include "fuse/protocol.h"
 
@@ -184,27 +186,28 @@ int FuseSession::invalidate_entry(uint64_t parent, std::string_view name) {
   return notifier_.invalidate_entry(nodeid(parent), name);
 }
 
-size_t FuseSession::lease_drop(uint64_t token, uint64_t ino, uint32_t facets, Ranges locked) {
+size_t FuseSession::lease_drop(uint64_t token, std::span<const LostLease> lost, uint32_t facets) {
   const bool expire = (negotiated_.flags & kHasExpireOnly) != 0;
   std::vector<Notification> batch;
+  std::vector<Notification> behind;
   size_t names = 0;
-  if ((facets & kFacetEntries) != 0) {
-    const auto dropped = dentries_.drop(ino, DentryTable::Clock::now());
-    for (const std::string& name : dropped.told) {
-      batch.push_back(Notification::of_entry(nodeid(ino), name, expire));
+  for (const auto& [ino, locked] : lost) {
+    if ((facets & kFacetEntries) != 0) {
+      const auto dropped = dentries_.drop(ino, DentryTable::Clock::now());
+      for (const std::string& name : dropped.told) {
+        batch.push_back(Notification::of_entry(nodeid(ino), name, expire));
+      }
+      names += dropped.told.size();
+      if (dropped.settling) (void)advance_epoch();  // of a kernel that has none see SEMANTICS.md
     }
-    names = dropped.told.size();
-    if (dropped.settling) (void)advance_epoch();  // of a kernel that has none see docs/SEMANTICS.md
+    if ((facets & kFacetMeta) != 0) {
+      batch.push_back(Notification::of_inode(nodeid(ino), -1, 0));
+      batch.back().patient = attributes_.drop(ino);
+    }
+    if ((facets & kFacetData) != 0) invalidate_pages(batch, behind, nodeid(ino), locked);
   }
-  if ((facets & kFacetMeta) != 0) {
-    batch.push_back(Notification::of_inode(nodeid(ino), -1, 0));
-    batch.back().patient = attributes_.drop(ino);
-  }
-  if ((facets & kFacetData) != 0) {
-    invalidate_pages(batch, nodeid(ino), std::move(locked), token);
-  } else {
-    batch.push_back(Notification::mark(token));
-  }
+  batch.push_back(Notification::mark(token));
+  std::ranges::move(behind, std::back_inserter(batch));
   if (bridge_) {
     bridge_->notify_behind(std::move(batch));
   } else {

@@ -36,6 +36,13 @@ inline constexpr uint32_t kFacetMeta = 1;
 inline constexpr uint32_t kFacetEntries = 2;
 inline constexpr uint32_t kFacetData = 4;
 
+// An inode on which a lease is lost, and the pages of it that may be locked by reads which wait for
+// this very loss: nobody waits for theirs.
+struct LostLease {
+  uint64_t ino;
+  Ranges locked = {};
+};
+
 class FuseSession final : public Replier {
  public:
   // Makes another fd of the connection of `device`: clone_device(), or what a test puts in its place.
@@ -82,10 +89,10 @@ class FuseSession final : public Replier {
   int invalidate_inode(uint64_t ino, int64_t offset, int64_t length);
   int invalidate_entry(uint64_t parent, std::string_view name);
 
-  // ANY THREAD, after start(). A lease is lost: these tables forget what was known under it and the
+  // ANY THREAD, after start(). Leases are lost: these tables forget what was known under them and the
   // kernel is told to; observer.notified(token) when it has been, and whatever was notified before.
-  // Returns how many names it believed. locked: see invalidate_pages().
-  size_t lease_drop(uint64_t token, uint64_t ino, uint32_t facets, Ranges locked = {});
+  // Returns how many names it believed.
+  size_t lease_drop(uint64_t token, std::span<const LostLease> lost, uint32_t facets);
   // Makes the kernel ask again for every name, past notifications that wait. 0 or -errno.
   int advance_epoch() noexcept { return notifier_.advance_epoch(); }
 

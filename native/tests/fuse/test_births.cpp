@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <array>
+
 #include "session_fixture.h"
 
 namespace braidfs::fuse {
@@ -50,6 +52,10 @@ class BirthTest : public SessionTest {
     in.umask = 022;
     name.push_back('\0');
     return request(FUSE_CREATE, {unique, kFolder}, in, name);
+  }
+
+  size_t lease_drop(uint64_t ino, uint32_t facets) {
+    return session_.lease_drop(0, std::array{LostLease{ino}}, facets);
   }
 
   bool goes_to_python(const Bytes& bytes) {
@@ -137,7 +143,7 @@ TEST_F(BirthTest, ADirectoryThatIsGivenBackIsPythons) {
   session_.dentries().undelegate(kFolder);
   EXPECT_TRUE(goes_to_python(create(6, "new")));
   EXPECT_TRUE(session_.dentries().delegate(kFolder));
-  session_.lease_drop(0, kFolder, kFacetEntries);
+  lease_drop(kFolder, kFacetEntries);
   EXPECT_TRUE(goes_to_python(create(8, "new")));
   EXPECT_FALSE(session_.dentries().delegate(kFolder));
 }
@@ -237,7 +243,7 @@ TEST_F(RemovalTest, WhatIsOpenHereIsPythons) {
 }
 
 TEST_F(RemovalTest, AnInodeWithoutALeaseIsPythons) {
-  session_.lease_drop(0, kFile, kFacetMeta);
+  lease_drop(kFile, kFacetMeta);
   EXPECT_TRUE(goes_to_python(unlink(6, "file")));
 }
 
@@ -268,7 +274,7 @@ TEST_F(RemovalTest, TooManyThatAreNotAnsweredArePythons) {
 
 TEST_F(RemovalTest, ANameThatWentIsNotRecalledByName) {
   ask(0, create(6, "new"));
-  EXPECT_EQ(session_.lease_drop(0, kFolder, kFacetEntries), 2u);
+  EXPECT_EQ(lease_drop(kFolder, kFacetEntries), 2u);
   EXPECT_EQ(session_.dentries().names(), 0u);
 }
 

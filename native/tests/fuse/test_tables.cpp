@@ -1,8 +1,10 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 
 #include "fuse/attribute_table.h"
 #include "fuse/dentry_table.h"
@@ -50,6 +52,22 @@ TEST(AttributeTable, AnOlderRecordDoesNotReplaceANewer) {
   table.put(record_of(9, S_IFDIR | 0700, 5), milliseconds(1000), kNow);
   table.put(record_of(9, S_IFDIR | 0777, 4), milliseconds(1000), kNow);
   EXPECT_EQ(table.getattr(9, 9, kNow)->attr.mode & 0777, 0700u);
+}
+
+TEST(AttributeTable, InodesOfOneSetAreKeptApart) {
+  constexpr uint64_t kDistance = 1u << 17;
+  AttributeTable table;
+  for (uint64_t way = 0; way < 8; ++way) {
+    table.put(record_of(70 + way * kDistance, S_IFDIR | 0755, 1), milliseconds(100), kNow);
+  }
+  for (uint64_t way = 0; way < 8; ++way) {
+    EXPECT_TRUE(table.getattr(70 + way * kDistance, 1, kNow + milliseconds(2 + way)));
+  }
+  table.put(record_of(70 + 8 * kDistance, S_IFDIR | 0755, 1), milliseconds(100), kNow + milliseconds(50));
+  EXPECT_FALSE(table.getattr(70, 1, kNow + milliseconds(51)));  // told longest ago
+  for (uint64_t way = 1; way < 9; ++way) {
+    EXPECT_TRUE(table.getattr(70 + way * kDistance, 1, kNow + milliseconds(51)));
+  }
 }
 
 TEST(AttributeTable, ExtendedAttributesAreAskedFor) {
@@ -207,7 +225,10 @@ std::pair<int64_t, int64_t> range_of(const Notification& notification) {
 
 std::vector<std::pair<int64_t, int64_t>> ranges_of(Ranges locked) {
   std::vector<Notification> batch;
-  invalidate_pages(batch, 7, std::move(locked), 5);
+  std::vector<Notification> behind;
+  invalidate_pages(batch, behind, 7, std::move(locked));
+  batch.push_back(Notification::mark(5));
+  std::ranges::move(behind, std::back_inserter(batch));
   std::vector<std::pair<int64_t, int64_t>> ranges;
   for (const Notification& notification : batch) ranges.push_back(range_of(notification));
   return ranges;

@@ -204,9 +204,9 @@ class FakeLanes:
     def lease_until(self, left_ms: int) -> None:
         self.until_ms = left_ms
 
-    def lease_drop(self, token: int, ino: int, facets: int) -> int:
+    def lease_drop(self, token: int, inos: Sequence[int], facets: int) -> int:
         if facets:
-            self.dropped.append((ino, facets))
+            self.dropped += [(ino, facets) for ino in inos]
         if token and self.notifies:
             self._tell_done(token, 0)
         return 0

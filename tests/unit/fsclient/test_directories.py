@@ -7,6 +7,7 @@ import pytest
 from fsclient.fs.directories import PAGE_COUNT_FIRST, PAGE_COUNT_MAX
 from fsclient.fs.filesystem import FileSystem
 from fscommon.errors import FsError
+from fscommon.layout.attributes import LEASE_ENTRIES, LEASE_META
 from fscommon.wire.messages import DirectoryEntry, Entry, ReadDir, ReadDirReply, Removed
 from fscommon.wire.ops import Op
 
@@ -109,6 +110,19 @@ async def test_entries_overtaken_by_a_change_are_stale(meta: FakeMetadata, fs: F
     assert not any(listed.is_stale for listed in first)
     await fs.namespace.unlink(2, b"f20")
     assert all(listed.is_stale for listed in await fs.directories.page(1, 10))
+
+
+async def test_only_entries_whose_lease_was_lost_are_stale(
+    meta: FakeMetadata, fs: FileSystem
+) -> None:
+    meta.answers[Op.READDIR] = BigDirectory(100).answer
+    fs.directories.open(1, 2)
+    first = list(await fs.directories.page(1, 0))
+    fs.inodes.lost_lease(first[3].attributes.ino, LEASE_META)
+    again = list(await fs.directories.page(1, first[0].cookie))
+    assert [listed.name for listed in again if listed.is_stale] == [first[3].name]
+    fs.inodes.lost_lease(2, LEASE_ENTRIES)
+    assert all(listed.is_stale for listed in await fs.directories.page(1, first[0].cookie))
 
 
 async def test_unknown_handle(fs: FileSystem) -> None:

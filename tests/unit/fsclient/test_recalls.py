@@ -78,6 +78,39 @@ async def test_what_is_not_held_is_returned_at_once() -> None:
     assert world.returned == [ReturnItem(9, LEASE_DATA, 4)]
 
 
+async def test_shared_leases_recalled_together_are_returned_together() -> None:
+    world = World()
+    for ino in (7, 8, 9):
+        world.grant(ino, LEASE_META | LEASE_DATA)
+    world.fs.inodes.hold(5)
+    world.grant(5, WRITER)
+    recalls = [RecallItem(ino, ino, LEASE_META | LEASE_DATA, 0, 3) for ino in (7, 8, 9)]
+    await world.recall(*recalls, RecallItem(5, 5, WRITER, 0, 3))
+    together = [len(told.items) for _, told in world.meta.told if isinstance(told, LeaseReturn)]
+    assert sorted(together) == [1, 3]
+    assert not any(world.leases.holds(ino, LEASE_META) for ino in (5, 7, 8, 9))
+    world.grant(8, LEASE_DATA, 3)
+    assert not world.leases.holds(8, LEASE_DATA)
+
+
+async def test_one_that_is_recalled_again_meanwhile_waits_its_turn(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    world = World()
+    world.lanes.notifies = False  # the first takes its time
+    for ino in (7, 8):
+        world.grant(ino, LEASE_META | LEASE_DATA)
+    async with trio.open_nursery() as nursery:
+        world.fs.recalls.start((RecallItem(1, 7, LEASE_DATA, 0, 3),), nursery)
+        await trio.testing.wait_all_tasks_blocked()
+        items = (RecallItem(2, 7, LEASE_META, 0, 3), RecallItem(3, 8, LEASE_META, 0, 3))
+        world.fs.recalls.start(items, nursery)
+        await trio.testing.wait_all_tasks_blocked()
+        assert world.returned == []
+    assert sorted(item.recall for item in world.returned) == [1, 2, 3]
+    assert world.returned[-1].recall == 2
+
+
 async def test_a_kernel_that_waits_for_a_lock_does_not_hold_names(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

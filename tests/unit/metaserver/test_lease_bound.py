@@ -66,9 +66,33 @@ def test_files_that_are_written_may_be_more() -> None:
         assert leases.grant(ONE, Ino(ino), LEASE_WRITER, 1, 0.0) == LEASE_WRITER
     assert leases.grant(ONE, Ino(-1), READER, 1, 0.0) == 0
     assert not leases.unsent
-    leases.downgrade(ONE, [Ino(7)], 0.0)
+    leases.downgrade(ONE, map(Ino, range(BOUND)), 0.0)
+    asked = {item.ino for item in leases.unsent.pop(ONE)}
+    assert asked and asked <= set(range(BOUND))
+
+
+def test_many_above_the_bound_are_asked_back_together() -> None:
+    leases = make_leases()
+    for ino in range(2 * BOUND):
+        assert leases.grant(ONE, Ino(ino), READER, 1, 0.0) == READER
+    rounds = 0
+    while items := leases.unsent.pop(ONE, None):
+        assert len(items) <= 512
+        returned = [ReturnItem(item.ino, item.flags, item.recall) for item in items]
+        leases.returned(ONE, returned, 0.0)
+        rounds += 1
+    assert leases.count == BOUND
+    assert rounds <= 20
+    assert leases.held(ONE, Ino(BOUND - 1)) == 0
+    assert leases.held(ONE, Ino(BOUND)) == READER
+
+
+def test_what_is_asked_for_again_is_young_again() -> None:
+    leases = make_leases()
+    for ino in [*range(BOUND), 0, BOUND]:
+        assert leases.grant(ONE, Ino(ino), READER, 1, 0.0) == READER
     (item,) = leases.unsent.pop(ONE)
-    assert item.ino == 7
+    assert item.ino == 1
 
 
 def test_they_are_given_back_after_a_restart() -> None:

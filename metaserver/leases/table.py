@@ -42,7 +42,7 @@ _BUSY_MAX: Final = 4096
 _TRIM_LOOK_MAX: Final = 8
 _SECONDS_MAX: Final = 10_000
 _AHEAD_SHARE: Final = 0.875  # of the bound: beyond it nothing is granted that nobody asked for
-_OVERDRAFT: Final = 1.0  # of the bound, above it, while the oldest are on their way back
+_OVERDRAFT: Final = 64  # leases above twice the bound, while the oldest are on their way back
 _TRIMMING_MAX: Final = 512  # of these, asked back at a time; and so many at once, if that many
 _TRIMMING_MIN: Final = 64
 # The same for files that are written, of which none can be asked back: without the lease nobody
@@ -266,7 +266,7 @@ class Leases:
         return have
 
     def _has_room(self, holder: _Holder, flags: int) -> bool:
-        shared_max = int(_OVERDRAFT * self.leases_max)
+        shared_max = self.leases_max + _OVERDRAFT
         above = _WRITTEN_MAX if flags & LEASE_DATA_EXCLUSIVE else shared_max
         return len(holder.leases) < self.leases_max + above
 

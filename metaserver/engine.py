@@ -35,7 +35,7 @@ from metaserver.connection import Connection
 from metaserver.context import Context, ParkedError, Replayed, Services
 from metaserver.leases.footprints import FOOTPRINTS
 from metaserver.leases.gate import Asking, LeaseGate
-from metaserver.leases.table import Claim
+from metaserver.leases.holders import Claim
 from metaserver.ops import HANDLERS, Access, OpFunction
 from metaserver.ops.locks import lock_events_key
 from metaserver.overlay import Overlay

@@ -141,7 +141,8 @@ class Births:
                 try:
                     await self._take(parent, slots=slots)
                 except FsError as error:
-                    self._log(f"directory {parent} is not delegated: {error}")
+                    if error.status not in (Status.ESTALE, Status.ENOENT):  # removed meanwhile
+                        self._log(f"directory {parent} is not delegated: {error}")
                     self._rest(parent)
             self._asking = trio.Event()
 

@@ -35,7 +35,7 @@ from fscommon.wire.messages import (
 )
 from fscommon.wire.ops import Op
 from fscommon.wire.quota import TELL_INODES_MAX, QuotaTell
-from metaserver.leases.table import Need
+from metaserver.leases.holders import Need
 from metaserver.records import dentry_key, inode_key, number_of, unpack_dentry
 from metaserver.transaction import Transaction
 

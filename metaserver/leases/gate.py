@@ -30,7 +30,8 @@ from metaserver.leases.grants import (
     records_granted,
     write_grants,
 )
-from metaserver.leases.table import Claim, Leases, Need
+from metaserver.leases.holders import Claim, Need
+from metaserver.leases.table import Leases
 from metaserver.records import inode_key, number_of
 from metaserver.sessions import Sessions
 from metaserver.transaction import Transaction

@@ -19,8 +19,7 @@ import heapq
 import itertools
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from fscommon.layout.attributes import (
     LEASE_DATA_EXCLUSIVE,
@@ -34,12 +33,12 @@ from fscommon.layout.attributes import (
 from fscommon.types import Ino, SessionId
 from fscommon.wire.leases import HeldLease, RecallItem, ReturnItem
 from metaserver.leases.bits import WRITER_BITS, conflict, to_give_up, without_halves
+from metaserver.leases.holders import Claim, Held, Holder, Need, Recall
 from metaserver.sessions import Sessions
 
 _BUSY_WITHIN_S: Final = 1.0  # a directory recalled twice within this ...
 _BUSY_FOR_S: Final = 0.5  # ... is granted to nobody for so long
 _BUSY_MAX: Final = 4096
-_TRIM_LOOK_MAX: Final = 8
 _SECONDS_MAX: Final = 10_000
 _AHEAD_SHARE: Final = 0.875  # of the bound: beyond it nothing is granted that nobody asked for
 _OVERDRAFT: Final = 64  # leases above twice the bound, while the oldest are on their way back
@@ -50,68 +49,15 @@ _TRIMMING_MIN: Final = 64
 _WRITTEN_MAX: Final = 1 << 20
 
 
-class Need(NamedTuple):
-    ino: Ino
-    flags: int
-
-
-@dataclass(slots=True)
-class Held:
-    """One session's lease on one inode. granted_by: the request that granted it last."""
-
-    session: SessionId
-    flags: int
-    granted_by: int
-
-
-@dataclass(slots=True, eq=False)
-class Claim:
-    """An op that waits. seq: claims run, and are granted leases, in this order."""
-
-    seq: int
-    session: SessionId
-    needs: Sequence[Need] = ()
-    waits: set[int] = field(default_factory=set)  # numbers of recalls
-    told: set[tuple[Ino, SessionId]] = field(default_factory=set)  # size and mtime are committed
-
-
-@dataclass(slots=True, eq=False)
-class _Recall:
-    number: int
-    ino: Ino
-    held: Held
-    flags: int  # 0: only tell
-    limit: int
-    began_s: float
-    deadline_s: float
-    is_trim: bool
-    claims: list[Claim] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Holder:
-    """One session. leases: oldest first (what a plain dict deletes at its front stands in the way
-    of each later look there). A ghost was evicted and is not fenced everywhere yet."""
-
-    leases: OrderedDict[Ino, Held] = field(default_factory=OrderedDict)
-    recalls: dict[int, _Recall] = field(default_factory=dict)  # by number, not ended
-    recalled: dict[Ino, list[_Recall]] = field(default_factory=dict)  # the same, by inode
-    is_cached: bool = False  # it has a recall connection
-    trimming: int = 0
-    is_ghost: bool = False
-    is_fenced: bool = False
-    until_s: float = 0.0  # of a ghost: until then it may believe in its leases
-
-
 class Leases:
     def __init__(self, sessions: Sessions, *, duration_s: float, leases_max: int) -> None:
         """sessions: when each was last heard (`renewed_s`), and its newest request (`heard`)."""
         self.duration_s = duration_s
         self.leases_max = leases_max
         self._sessions = sessions
-        self._holders: dict[SessionId, _Holder] = {}
+        self._holders: dict[SessionId, Holder] = {}
         self._inodes: dict[Ino, list[Held]] = {}
-        self._recalls: dict[int, _Recall] = {}
+        self._recalls: dict[int, Recall] = {}
         self._claims: dict[Ino, list[Claim]] = {}
         self._ready: list[Claim] = []
         self._numbers = itertools.count(1)
@@ -127,7 +73,7 @@ class Leases:
 
     def connected(self, session: SessionId) -> None:
         """Its recall connection is there: leases are granted, open recalls are told again."""
-        holder = self._holders.setdefault(session, _Holder())
+        holder = self._holders.setdefault(session, Holder())
         holder.is_cached = True
         if holder.recalls:
             self.unsent[session] = [_item(recall) for recall in holder.recalls.values()]
@@ -146,7 +92,7 @@ class Leases:
 
     def evict(self, session: SessionId, writing: Iterable[Ino], now_s: float) -> None:
         """What it held, and what it could write, stays held until `fenced`."""
-        holder = self._holders.setdefault(session, _Holder())
+        holder = self._holders.setdefault(session, Holder())
         known = self._sessions.get(session)
         holder.until_s = known.renewed_s + self.duration_s if known else now_s
         holder.is_cached = False
@@ -170,7 +116,7 @@ class Leases:
     def reassert(self, session: SessionId, inos: Iterable[Ino], flags: int = LEASE_WRITER) -> None:
         """A client of before the restart says what it held exclusively, before anybody is
         granted anything."""
-        holder = self._holders.setdefault(session, _Holder())
+        holder = self._holders.setdefault(session, Holder())
         for ino in inos:
             taken = any(conflict(flags, other.flags) for other in self._others(session, ino))
             if not taken and self._has_room(holder, flags):
@@ -252,7 +198,7 @@ class Leases:
         have = held.flags if held else 0
         if held:
             holder.leases.move_to_end(ino)
-        recalled = self._recalled(holder, ino) if holder.recalls else 0
+        recalled = holder.recalled_flags(ino) if holder.recalls else 0
         new = wanted & ~have
         if not new or recalled or not holder.is_cached:
             return have & ~recalled
@@ -265,7 +211,7 @@ class Leases:
             self._trim_above_bound(holder, now_s)
         return have
 
-    def _has_room(self, holder: _Holder, flags: int) -> bool:
+    def _has_room(self, holder: Holder, flags: int) -> bool:
         shared_max = self.leases_max + _OVERDRAFT
         above = _WRITTEN_MAX if flags & LEASE_DATA_EXCLUSIVE else shared_max
         return len(holder.leases) < self.leases_max + above
@@ -273,7 +219,7 @@ class Leases:
     def would_grant(self, session: SessionId, ino: Ino, wanted: int, now_s: float) -> bool:
         """All of it is held, or free: grant() would give it, and nobody is asked for anything."""
         holder = self._holders.get(session)
-        if holder is None or not holder.is_cached or self._recalled(holder, ino):
+        if holder is None or not holder.is_cached or holder.recalled_flags(ino):
             return False
         if self._is_busy(ino, now_s):
             return False
@@ -332,7 +278,7 @@ class Leases:
             new &= ~conflict(new, flags)
         return without_halves(new)
 
-    def _trim_above_bound(self, holder: _Holder, now_s: float) -> None:
+    def _trim_above_bound(self, holder: Holder, now_s: float) -> None:
         """The oldest are asked back, those that come together at once: a few dozen at least, while
         others are on their way back."""
         above = len(holder.leases) - holder.trimming - self.leases_max
@@ -340,21 +286,10 @@ class Leases:
         if above > 0 and (not holder.trimming or min(above, room) >= _TRIMMING_MIN):
             self._trim(holder, min(above, room), now_s)
 
-    def _trim(self, holder: _Holder, count: int, now_s: float) -> None:
-        """Files being written are passed over: they are young for a while again."""
-        look_max = _TRIM_LOOK_MAX + holder.trimming + count
-        written: list[Ino] = []
-        for ino, held in itertools.islice(holder.leases.items(), look_max):
-            if held.flags & LEASE_EXCLUSIVE_ALL:
-                written.append(ino)
-            elif not self._recalled(holder, ino):
-                holder.trimming += 1
-                self._send(holder, ino, held, held.flags, now_s, is_trim=True)
-                count -= 1
-                if not count:
-                    break
-        for ino in written:
-            holder.leases.move_to_end(ino)
+    def _trim(self, holder: Holder, count: int, now_s: float) -> None:
+        for ino, held in holder.take_oldest(count):
+            holder.trimming += 1
+            self._send(holder, ino, held, held.flags, now_s, is_trim=True)
 
     # ---- what comes back -----------------------------------------------------------------
 
@@ -444,7 +379,7 @@ class Leases:
         if holder is None:
             return []
         return [
-            HeldLease(ino, held.flags, self._recalled(holder, ino))
+            HeldLease(ino, held.flags, holder.recalled_flags(ino))
             for ino, held in sorted(holder.leases.items())
         ]
 
@@ -464,7 +399,7 @@ class Leases:
         return [held for held in self._inodes.get(ino, ()) if held.session != session]
 
     def _add(
-        self, session: SessionId, holder: _Holder, ino: Ino, flags: int, request_id: int
+        self, session: SessionId, holder: Holder, ino: Ino, flags: int, request_id: int
     ) -> None:
         held = holder.leases.pop(ino, None)
         if held is None:
@@ -475,13 +410,7 @@ class Leases:
         held.granted_by = request_id
         holder.leases[ino] = held  # the youngest now
 
-    def _recalled(self, holder: _Holder, ino: Ino) -> int:
-        flags = 0
-        for recall in holder.recalled.get(ino, ()):
-            flags |= recall.flags
-        return flags
-
-    def _recall(self, need: Need, held: Held, give_up: int, now_s: float) -> _Recall | None:
+    def _recall(self, need: Need, held: Held, give_up: int, now_s: float) -> Recall | None:
         """The recall to wait for: one that is open and asks for enough, else a new one. None:
         the lease has run out already."""
         holder = self._holders[held.session]
@@ -497,11 +426,11 @@ class Leases:
         return recall
 
     def _send(
-        self, holder: _Holder, ino: Ino, held: Held, flags: int, now_s: float, *,
+        self, holder: Holder, ino: Ino, held: Held, flags: int, now_s: float, *,
         is_trim: bool = False,
-    ) -> _Recall:  # fmt: skip
+    ) -> Recall:  # fmt: skip
         known = self._sessions.get(held.session)
-        recall = _Recall(
+        recall = Recall(
             number=next(self._numbers),
             ino=ino,
             held=held,
@@ -533,7 +462,7 @@ class Leases:
         self._busy[need.ino] = (now_s, until_s)
 
     def _give_up(
-        self, session: SessionId, holder: _Holder, ino: Ino, flags: int, now_s: float
+        self, session: SessionId, holder: Holder, ino: Ino, flags: int, now_s: float
     ) -> None:
         held = holder.leases.get(ino)
         if held is None:
@@ -547,7 +476,7 @@ class Leases:
             if not held.flags & needed:
                 self._end(recall, now_s, "answered")
 
-    def _remove(self, holder: _Holder, ino: Ino, held: Held) -> None:
+    def _remove(self, holder: Holder, ino: Ino, held: Held) -> None:
         del holder.leases[ino]
         self.count -= 1
         holders = self._inodes[ino]
@@ -555,7 +484,7 @@ class Leases:
         if not holders:
             del self._inodes[ino]
 
-    def _end(self, recall: _Recall, now_s: float, how: str) -> None:
+    def _end(self, recall: Recall, now_s: float, how: str) -> None:
         session = recall.held.session
         holder = self._holders[session]
         if holder.recalls.pop(recall.number, None) is None:
@@ -574,7 +503,7 @@ class Leases:
         if recall.is_trim and not holder.is_ghost:
             self._trim_above_bound(holder, now_s)
 
-    def _release(self, recall: _Recall) -> None:
+    def _release(self, recall: Recall) -> None:
         for claim in recall.claims:
             claim.waits.discard(recall.number)
             if not recall.flags:
@@ -583,7 +512,7 @@ class Leases:
                 self._ready.append(claim)
         recall.claims = []
 
-    def _vanish(self, session: SessionId, holder: _Holder) -> None:
+    def _vanish(self, session: SessionId, holder: Holder) -> None:
         for ino, held in list(holder.leases.items()):
             self._remove(holder, ino, held)
         del self._holders[session]
@@ -602,5 +531,5 @@ class Leases:
                     del self._claims[ino]
 
 
-def _item(recall: _Recall) -> RecallItem:
+def _item(recall: Recall) -> RecallItem:
     return RecallItem(recall.number, recall.ino, recall.flags, recall.held.granted_by, recall.limit)

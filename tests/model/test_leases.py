@@ -27,7 +27,9 @@ from fscommon.layout.attributes import (
 )
 from fscommon.types import Ino, SessionId
 from fscommon.wire.leases import RecallItem, ReturnItem
-from metaserver.leases.table import Claim, Leases, Need, conflict
+from metaserver.leases.bits import conflict
+from metaserver.leases.holders import Claim, Need
+from metaserver.leases.table import Leases
 from metaserver.sessions import Session, Sessions
 
 DURATION_S = 10.0

@@ -46,7 +46,7 @@ from fscommon.wire.ops import Op
 from fscommon.wire.quota import QuotaTell
 from metaserver.leases.footprints import FOOTPRINTS
 from metaserver.leases.grants import GRANTS
-from metaserver.leases.table import Need
+from metaserver.leases.holders import Need
 from metaserver.ops import HANDLERS, Access
 from metaserver.transaction import Transaction
 

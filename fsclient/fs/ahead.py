@@ -196,6 +196,7 @@ class Ahead:
             return
         if not _is_whole(reply):
             self._log(f"a page of directory {parent} has columns of different lengths")
+            self._policy.answered(parent, cookie, trio.current_time(), end=True)
             return
         self._inodes.catch_up()
         self._inodes.see_parents(reply.parents)

@@ -30,8 +30,8 @@ Memory::Memory(MemoryLimits limits, uint32_t lane_count)
       behind_max_(behind_max(limits.dirty_bytes_max, lane_count)),
       full_at_(std::max(limits.dirty_bytes_max, behind_max_ + kLaneReserve)),
       kept_max_(limits.dirty_bytes_max + limits.held_bytes_max + kIdleBesides),
-      pools_{{{kSizes[0], kUnbounded, idle(kSizes[0])},
-              {kSizes[1], kUnbounded, idle(kSizes[1])},
+      pools_{{{kSizes[0], kUnbounded, idle_pieces(limits, kSizes[0])},
+              {kSizes[1], kUnbounded, idle_pieces(limits, kSizes[1])},
               {kSizes[2], kUnbounded, idle_pieces(limits, kSizes[2])},
               {kSizes[3], kUnbounded, idle_pieces(limits, kSizes[3])},
               {kSizes[4], kUnbounded, idle(kSizes[4])}}} {}

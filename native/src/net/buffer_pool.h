@@ -8,21 +8,27 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
-#include <cstdlib>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "net/slabs.h"
+
 namespace braidfs::net {
 
 class BufferPool {
-  struct Free {
-    void operator()(std::byte* bytes) const noexcept { std::free(bytes); }
+  class GiveBack {
+   public:
+    GiveBack() noexcept : slabs_(nullptr) {}
+    explicit GiveBack(Slabs* slabs) noexcept : slabs_(slabs) {}
+    void operator()(std::byte* bytes) const noexcept { slabs_->give_back(bytes); }
+
+   private:
+    Slabs* slabs_;
   };
-  using Block = std::unique_ptr<std::byte, Free>;
+  using Block = std::unique_ptr<std::byte, GiveBack>;
 
  public:
   static constexpr size_t kAlignment = 4096;
@@ -61,7 +67,8 @@ class BufferPool {
   BufferPool(size_t buffer_size, size_t count_max, size_t idle_max)
       : buffer_size_((buffer_size + kAlignment - 1) / kAlignment * kAlignment),
         count_max_(count_max),
-        idle_max_(idle_max) {
+        idle_max_(idle_max),
+        slabs_(buffer_size_) {
     idle_.reserve(idle_max);
   }
   BufferPool(const BufferPool&) = delete;
@@ -80,7 +87,7 @@ class BufferPool {
       unused_ = std::min(unused_, idle_.size());
       count_idle();
     } else {
-      block.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, buffer_size_)));
+      block = Block(slabs_.take(), GiveBack(&slabs_));
       if (!block) return {};
     }
     ++lent_;
@@ -99,6 +106,7 @@ class BufferPool {
     const std::scoped_lock lock(mu_);
     count = std::min(count, idle_.size());
     drop(count);
+    if (count > 0) slabs_.cool();
     return count;
   }
 
@@ -107,6 +115,7 @@ class BufferPool {
     const std::scoped_lock lock(mu_);
     drop(unused_);
     unused_ = idle_.size();
+    slabs_.cool();
   }
 
  private:
@@ -129,6 +138,7 @@ class BufferPool {
   const size_t count_max_;
   const size_t idle_max_;
   mutable std::mutex mu_;
+  Slabs slabs_;              // guarded by mu_; outlives the blocks
   size_t lent_ = 0;          // guarded by mu_
   std::vector<Block> idle_;  // guarded by mu_; the one that came back last is lent first
   size_t unused_ = 0;        // guarded by mu_: so many were idle since the last rest()

@@ -104,6 +104,45 @@ TEST(BufferPool, IsBoundedAndAligned) {
   EXPECT_EQ(pool.lent(), 1u);
 }
 
+// Every buffer is its own memory, also after it came back and its pages were given away.
+TEST(BufferPool, BuffersDoNotOverlap) {
+  constexpr size_t kCount = 2500;  // more than two slabs of them
+  BufferPool pool(4096, kCount, kCount);
+  for (int round = 0; round < 3; ++round) {
+    std::vector<BufferPool::Lease> out;
+    for (size_t index = 0; index < kCount; ++index) {
+      out.push_back(pool.lease());
+      ASSERT_TRUE(out.back());
+      std::memset(out.back().begin(), static_cast<int>(index % 251), 4096);
+    }
+    for (size_t index = 0; index < kCount; ++index) {
+      ASSERT_EQ(out[index].span().front(), static_cast<std::byte>(index % 251));
+      ASSERT_EQ(out[index].span().back(), static_cast<std::byte>(index % 251));
+    }
+    for (size_t index = 0; index < kCount; index += 3) out[index].reset();
+    EXPECT_EQ(pool.shrink(kCount), (kCount + 2) / 3);
+  }
+  pool.rest();
+  pool.rest();
+  EXPECT_EQ(pool.idle(), 0u);
+}
+
+TEST(BufferPool, PagesGoBackToTheSystem) {
+  constexpr size_t kSize = 64u << 10;
+  BufferPool pool(kSize, 1, 1);
+  const std::byte* begin = nullptr;
+  {
+    auto lease = pool.lease();
+    begin = lease.begin();
+    std::memset(lease.begin(), 7, kSize);
+  }
+  pool.rest();
+  pool.rest();
+  auto again = pool.lease();
+  EXPECT_EQ(again.begin(), begin);
+  EXPECT_EQ(again.span()[kSize / 2], std::byte{0}) << "fresh pages";
+}
+
 class Peer : public StreamSink {
  public:
   PayloadPlace payload_buffer(const FrameHeader& header, std::span<const std::byte>) override {

@@ -1,0 +1,68 @@
+#include "net/slabs.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <new>
+
+namespace braidfs::net {
+
+void Slabs::Unmap::operator()(std::byte* begin) const noexcept { (void)munmap(begin, bytes); }
+
+std::byte* Slabs::take() {
+  if (warm_.empty()) {
+    if (cold_.empty() && !map_another()) return nullptr;
+    populate();
+  }
+  std::byte* buffer = warm_.back();
+  warm_.pop_back();
+  return buffer;
+}
+
+bool Slabs::map_another() {
+  const size_t count = std::max<size_t>(kSlabBytes / buffer_size_, 1);
+  const size_t bytes = count * buffer_size_;
+  try {
+    const size_t buffers = (mappings_.size() + 1) * count;
+    warm_.reserve(std::max(buffers, warm_.capacity()));
+    cold_.reserve(std::max(buffers, cold_.capacity()));
+    mappings_.reserve(mappings_.size() + 1);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return false;
+  auto* begin = static_cast<std::byte*>(memory);
+  mappings_.emplace_back(begin, Unmap{bytes});
+  for (size_t index = count; index > 0; --index) cold_.push_back(begin + (index - 1) * buffer_size_);
+  return true;
+}
+
+// Cold buffers that lie side by side become warm together.
+void Slabs::populate() noexcept {
+  std::byte* begin = cold_.back();
+  std::byte* end = begin;
+  do {
+    warm_.push_back(end);
+    cold_.pop_back();
+    end += buffer_size_;
+  } while (!cold_.empty() && cold_.back() == end &&
+           static_cast<size_t>(end - begin) + buffer_size_ <= kPopulateBytes);
+  if (buffer_size_ <= kPopulateMax) {  // kernels before 5.14 refuse: pages come as they are touched
+    (void)madvise(begin, static_cast<size_t>(end - begin), MADV_POPULATE_WRITE);
+  }
+}
+
+void Slabs::cool() noexcept {
+  std::ranges::sort(warm_);
+  for (size_t first = 0; first < warm_.size();) {
+    size_t last = first + 1;
+    while (last < warm_.size() && warm_[last] == warm_[last - 1] + buffer_size_) ++last;
+    (void)madvise(warm_[first], (last - first) * buffer_size_, MADV_DONTNEED);
+    first = last;
+  }
+  cold_.insert(cold_.end(), warm_.rbegin(), warm_.rend());  // reserved: cannot throw
+  warm_.clear();
+}
+
+}  // namespace braidfs::net

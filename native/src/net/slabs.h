@@ -1,0 +1,47 @@
+// Memory for many buffers of one size: carved from large mappings, so that buffers lie side by side
+// and their pages come from the kernel many at a time. (aligned_alloc(3) spends two pages on a buffer
+// of one, and each page that is touched first costs a fault: more than the copy into it.)
+//
+// What is given back stays warm until cool(): then its pages are the system's again, the addresses
+// stay. Not thread-safe: the pool's mutex guards it.
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+namespace braidfs::net {
+
+class Slabs {
+ public:
+  static constexpr size_t kSlabBytes = 4u << 20;      // of address space, or one buffer if that is more
+  static constexpr size_t kPopulateBytes = 256u << 10;  // of pages at a time
+  static constexpr size_t kPopulateMax = 1u << 20;    // larger buffers may be used in part
+
+  // buffer_size: a multiple of the page size.
+  explicit Slabs(size_t buffer_size) noexcept : buffer_size_(buffer_size) {}
+  Slabs(const Slabs&) = delete;
+  Slabs& operator=(const Slabs&) = delete;
+
+  // A buffer with any content; null when the system has no memory.
+  std::byte* take();
+  void give_back(std::byte* buffer) noexcept { warm_.push_back(buffer); }  // reserved: cannot throw
+  // The pages of all buffers that are here go back to the system.
+  void cool() noexcept;
+
+ private:
+  struct Unmap {
+    size_t bytes;
+    void operator()(std::byte* begin) const noexcept;
+  };
+  using Mapping = std::unique_ptr<std::byte, Unmap>;
+
+  bool map_another();
+  void populate() noexcept;
+
+  const size_t buffer_size_;
+  std::vector<Mapping> mappings_;
+  std::vector<std::byte*> warm_;  // the last one is taken next
+  std::vector<std::byte*> cold_;  // without pages; runs of them, each from its highest address down
+};
+
+}  // namespace braidfs::net

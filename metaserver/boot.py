@@ -27,6 +27,7 @@ from metaserver.quota.charges import charges_of
 from metaserver.quota.table import QuotaTable
 from metaserver.sessions import Session, Sessions
 from metaserver.store.waist import Snapshot, Store
+from metaserver.trash.table import TrashTable, Tree, TreeState
 
 _EPOCH_SKIP = 1024  # bumps of the map that the last run may not have made durable
 _INODE_SIZE = 1024  # bytes of the store per inode with its name, about
@@ -109,6 +110,7 @@ def _services(
         sessions=sessions,
         intents=intents,
         quotas=_quotas(snapshot, first),
+        trash=_trash(snapshot),
         started_s=time.now_s,
         leases=leases,
     )
@@ -138,6 +140,15 @@ def _quotas(snapshot: Snapshot, first: dict[bytes, bytes]) -> QuotaTable:
         return table
     for key, value in snapshot.range(*records.all_of(b"Q")):
         table.put(records.quota_account(key), records.unpack_quota(value))
+    return table
+
+
+def _trash(snapshot: Snapshot) -> TrashTable:
+    table = TrashTable()
+    for key, value in snapshot.range(*records.all_of(b"P")):
+        record = records.unpack_trash_tree(value)
+        tree = Tree(TreeState(record.state), record.expiry_s, record.inodes)
+        table.put(records.number_of(key), tree)
     return table
 
 

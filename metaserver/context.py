@@ -18,6 +18,7 @@ from metaserver.membership import Membership
 from metaserver.numbers import InodeNumbers
 from metaserver.quota.table import Charge, QuotaTable
 from metaserver.sessions import Sessions
+from metaserver.trash.table import TrashTable
 
 
 class ParkedError(BraidError):
@@ -57,6 +58,7 @@ class Services:
     started_s: float = 0.0  # monotonic
     locks: LockTable = field(default_factory=LockTable)
     quotas: QuotaTable = field(default_factory=QuotaTable)
+    trash: TrashTable = field(default_factory=TrashTable)
 
     def capability(self, context: "Context", file_id: FileId, ino: Ino, *, writable: bool) -> bytes:
         return make_capability(
@@ -88,6 +90,7 @@ class Context:
     wait_truncate: Ino | None = None  # answer when the truncate of this inode has ended
     inodes_added: int = 0  # merged into the count of inodes when the op succeeds
     charges: list[Charge] = field(default_factory=list)  # merged like inodes_added
+    trash: list[tuple[int, str]] = field(default_factory=list)  # entries: trees, and how
     trees_gone: list[int] = field(default_factory=list)  # whose topmost directory was removed
     notes: dict[bytes, bytes | None] = field(default_factory=dict)  # records beside the outcome
     removed: list[Ino] = field(default_factory=list)  # inodes that are no more if it succeeds

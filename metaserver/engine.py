@@ -259,6 +259,8 @@ class Engine:
         self.progress.inodes += context.inodes_added
         if context.charges:
             self.services.quotas.merge(context.charges, context.now_ns)
+        if context.trash:
+            self.services.trash.merge(context.trash)
         for tree in context.trees_gone:
             self.services.quotas.set_limits((QuotaKind.TREE, tree), NO_LIMITS, context.now_ns)
         for ino in context.removed:
@@ -341,7 +343,7 @@ class Engine:
             self.replays["empty"] += 1
             return _Outcome(0, replay.reply, Txn(0), Txn(0))
         replayed, now_ns = _former_outcome(row.op, replay.reply)
-        context = Context(session.id, now_ns, time.now_s, self.services, replayed)
+        context = Context(session.id, now_ns or time.now_ns, time.now_s, self.services, replayed)
         request: Any = decode(row.request, replay.request)
         asking = Asking(row.op, request, frame.header.request_id, time.now_s)
         outcome = self._execute(row, asking, context)
@@ -532,6 +534,7 @@ class Engine:
         batch.append((TXN_KEY, pack_number(self._frozen_txn)))
         batch.append((INODES_KEY, pack_number(self.progress.inodes)))
         batch += self.services.quotas.take_dirty()
+        batch += self.services.trash.take_dirty()
         if self._frozen_ino_end is not None:
             batch.append((INO_END_KEY, pack_number(self._frozen_ino_end)))
         return batch

@@ -31,6 +31,7 @@ class _Seen:
     names: Counter[Ino] = field(default_factory=Counter)
     subdirectories: Counter[Ino] = field(default_factory=Counter)
     parents: dict[Ino, Ino] = field(default_factory=dict)  # of directories, by dentries
+    kept: Counter[Ino] = field(default_factory=Counter)  # in the trash
     file_ids: Counter[int] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
 
@@ -40,11 +41,13 @@ def check(snapshot: Snapshot) -> list[str]:
     seen = _Seen()
     _read_inodes(snapshot, seen)
     _read_dentries(snapshot, seen)
+    seen.kept.update(records.kept_place(key)[2] for key, _ in snapshot.range(*records.all_of(b"B")))
     _check_inodes(snapshot, seen)
     _check_tree(seen)
     _check_rest(snapshot, seen)
     _check_writers(snapshot, seen)
     _check_quotas(snapshot, seen)
+    _check_trash(snapshot, seen)
     return seen.faults
 
 
@@ -87,11 +90,13 @@ def _check_inodes(snapshot: Snapshot, seen: _Seen) -> None:
         if ino == ROOT_INO:
             seen.names[ino] += 1
         is_orphan = snapshot.get(records.orphan_key(ino)) is not None
-        if is_orphan != (seen.names[ino] == 0):
-            seen.faults.append(f"inode {ino}: {seen.names[ino]} names, orphan: {is_orphan}")
+        kept = seen.kept[ino]
+        if is_orphan + kept != (seen.names[ino] == 0):
+            held = f"orphan: {is_orphan}, in the trash: {kept}"
+            seen.faults.append(f"inode {ino}: {seen.names[ino]} names, {held}")
         links = inode.attributes.nlink
         expected = 2 + seen.subdirectories[ino] if inode.is_directory else seen.names[ino]
-        if links != (0 if is_orphan else expected):
+        if links != (0 if is_orphan or kept else expected):
             seen.faults.append(f"inode {ino} has nlink {links}, not {expected}")
         if inode.is_directory and seen.names[ino] > 1:
             seen.faults.append(f"directory {ino} has {seen.names[ino]} names")
@@ -155,6 +160,30 @@ def _check_quotas(snapshot: Snapshot, seen: _Seen) -> None:
                 f"not {real.bytes} in {real.inodes}"
             )
     seen.faults += [f"account {account} has no record" for account, _ in counted.listing()]
+
+
+def _check_trash(snapshot: Snapshot, seen: _Seen) -> None:
+    aged = {
+        records.kept_of_aged(key, value): key
+        for key, value in snapshot.range(*records.all_of(b"E"))
+    }
+    counted: Counter[int] = Counter()
+    for key, value in snapshot.range(*records.all_of(b"B")):
+        directory, hashed, ino = records.kept_place(key)
+        entry = records.unpack_kept(value)
+        counted[entry.tree] += 1
+        if ino not in seen.inodes:
+            seen.faults.append(f"inode {ino} of the trash is not there")
+        if records.name_hash(entry.name) != hashed:
+            seen.faults.append(f"entry {entry.name!r} of the trash of {directory} has a wrong hash")
+        if aged.pop(key, None) != records.aged_key(entry.tree, entry.removed_ns, ino):
+            seen.faults.append(f"inode {ino} of the trash has no age")
+    seen.faults += [f"an age in the trash, {key!r}, is of no entry" for key in aged.values()]
+    for key, value in snapshot.range(*records.all_of(b"P")):
+        tree, count = records.number_of(key), records.unpack_trash_tree(value).inodes
+        if counted.pop(tree, 0) != count:
+            seen.faults.append(f"the trash of {tree} says it has {count} inodes")
+    seen.faults += [f"entries of the trash of {tree}, which is no tree" for tree in counted]
 
 
 def _file_of_intent(value: bytes) -> int:

@@ -20,11 +20,14 @@ _HASH_END: Final = 1 << 63
 
 _ONE: Final = struct.Struct(">cQ")
 _TWO: Final = struct.Struct(">cQQ")
+_THREE: Final = struct.Struct(">cQQQ")
 _DENTRY: Final = struct.Struct("<QB")
 _REPLY: Final = struct.Struct("<QHH")
 _INTENT: Final = struct.Struct("<QI")
 _NUMBER: Final = struct.Struct("<Q")
 _QUOTA: Final = struct.Struct("<16sq5Q2q")
+_KEPT: Final = struct.Struct("<2Q")
+_TREE: Final = struct.Struct("<B2Q")
 
 
 def inode_key(ino: int) -> bytes:
@@ -142,6 +145,53 @@ def quota_account(key: bytes) -> AccountId:
     return int(kind), int(number)
 
 
+def kept_key(directory: int, hashed: int, ino: int) -> bytes:
+    """An entry of the trash, by the directory that it was removed from."""
+    return _THREE.pack(b"B", directory, hashed, ino)
+
+
+def kept_after(directory: int, hashed: int, ino: int) -> tuple[bytes, bytes]:
+    """The keys of a directory's entries behind this one: start, end."""
+    start = kept_key(directory, hashed, ino)
+    return start + b"\0", _TWO.pack(b"B", directory, _HASH_END)
+
+
+def kept_place(key: bytes) -> tuple[Ino, int, Ino]:
+    """Directory, hash of the name, inode."""
+    _, directory, hashed, ino = _THREE.unpack(key)
+    return Ino(directory), int(hashed), Ino(ino)
+
+
+def aged_key(tree: int, removed_ns: int, ino: int) -> bytes:
+    """The same entry, by its age."""
+    return _THREE.pack(b"E", tree, removed_ns, ino)
+
+
+def aged_after(tree: int, removed_ns: int, ino: int) -> tuple[bytes, bytes]:
+    """The keys of the entries of a tree that were removed later."""
+    return aged_key(tree, removed_ns, ino) + b"\0", _ONE.pack(b"E", tree) + b"\xff" * 17
+
+
+def aged_until(tree: int, removed_ns: int) -> tuple[bytes, bytes]:
+    """The keys of the entries that were removed by then."""
+    return aged_key(tree, 0, 0), aged_key(tree, removed_ns + 1, 0)
+
+
+def pack_aged(directory: int, hashed: int) -> bytes:
+    return _KEPT.pack(directory, hashed)
+
+
+def kept_of_aged(key: bytes, value: bytes) -> bytes:
+    """The key of the entry itself."""
+    _, _, _, ino = _THREE.unpack(key)
+    directory, hashed = _KEPT.unpack(value)
+    return kept_key(directory, hashed, ino)
+
+
+def trash_tree_key(ino: int) -> bytes:
+    return _ONE.pack(b"P", ino)
+
+
 def number_of(key: bytes) -> int:
     """The number behind the letter."""
     return int(_ONE.unpack_from(key)[1])
@@ -237,6 +287,41 @@ def unpack_quota(value: bytes) -> QuotaRecord:
     used, inodes, *limits, bytes_since_ns, inodes_since_ns = _QUOTA.unpack(value)
     used = int.from_bytes(used, "little", signed=True)
     return QuotaRecord(used, inodes, Limits(*limits), bytes_since_ns, inodes_since_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRecord:
+    """An entry of the trash. tree: whose rules hold for it."""
+
+    tree: int
+    removed_ns: int
+    name: bytes
+
+
+def pack_kept(record: KeptRecord) -> bytes:
+    return _KEPT.pack(record.tree, record.removed_ns) + record.name
+
+
+def unpack_kept(value: bytes) -> KeptRecord:
+    tree, removed_ns = _KEPT.unpack_from(value)
+    return KeptRecord(tree, removed_ns, value[_KEPT.size :])
+
+
+@dataclass(frozen=True, slots=True)
+class TrashTreeRecord:
+    """inodes: in its trash."""
+
+    state: int
+    expiry_s: int
+    inodes: int
+
+
+def pack_trash_tree(record: TrashTreeRecord) -> bytes:
+    return _TREE.pack(record.state, record.expiry_s, record.inodes)
+
+
+def unpack_trash_tree(value: bytes) -> TrashTreeRecord:
+    return TrashTreeRecord(*_TREE.unpack(value))
 
 
 @dataclass(frozen=True, slots=True)

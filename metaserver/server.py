@@ -34,6 +34,7 @@ from metaserver.storage import StorageCalls
 from metaserver.store.lmdb import LmdbStore
 from metaserver.store.waist import Store
 from metaserver.times import now
+from metaserver.trash.expiry import TrashExpiry
 from metaserver.truncation import Truncation
 
 PROGRAM: Final = "braidfs-metaserver"
@@ -96,6 +97,7 @@ class Metaserver:
         tasks.start_soon(committer.run)
         background = Background(engine, committer, storage, metrics)
         tasks.start_soon(Reaper(background).run)
+        tasks.start_soon(TrashExpiry(background).run)
         tasks.start_soon(Eviction(background).run, tasks)
         tasks.start_soon(self._show_gauges)
         self._after_requests()
@@ -175,6 +177,7 @@ class Metaserver:
         engine.counts.clear()
         engine.replays.clear()
         self._show_leases()
+        self._show_trash()
 
     def _show_leases(self) -> None:
         leases, metrics = self.engine.services.leases, self._metrics
@@ -186,6 +189,13 @@ class Metaserver:
         leases.counts.clear()
         for seconds in leases.take_recall_seconds():
             metrics.histogram("braidfs_lease_recall_seconds").observe(seconds)
+
+    def _show_trash(self) -> None:
+        trash, metrics = self.engine.services.trash, self._metrics
+        metrics.gauge("braidfs_trash_inodes").set(trash.inodes)
+        for outcome, count in trash.counts.items():
+            metrics.counter("braidfs_trash_total", outcome=outcome).inc(count)
+        trash.counts.clear()
 
 
 class _Signal:

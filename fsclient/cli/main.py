@@ -28,11 +28,13 @@ from .status import status
 from .support import support
 from .target import target
 from .top import top
+from .trash import trash
 from .validate import validate_
 
 VERBS: tuple[click.Command, ...] = (
     client, completion, config, df, du, find, key, layout, lock, mount, net, node, prefetch,
-    quota, stat, status, support, target, top, validate_,
+    quota, stat, status, support, target, top, trash,
+    validate_,
 )  # fmt: skip
 
 

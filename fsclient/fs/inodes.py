@@ -235,6 +235,8 @@ class Inodes:
         """Attributes that may be from before the last name went."""
         gone = self.find_departed(known.ino)
         if gone is None or gone.change_version <= known.change_version:
+            if known.nlink:  # restored from the trash
+                self.returned(known.ino)
             return known
         return replace(known, nlink=gone.nlink, ctime_ns=max(known.ctime_ns, gone.ctime_ns))
 

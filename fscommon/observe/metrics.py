@@ -80,6 +80,8 @@ TABLE: Final[tuple[Metric, ...]] = (
     Metric("braidfs_reaped_total", _C, "Objects and orphans removed by the reaper", ("kind",)),
     Metric("braidfs_reaper_queue", _G, "Removals that wait for the reaper"),
     Metric("braidfs_inodes", _G, "Inodes in the namespace"),
+    Metric("braidfs_trash_inodes", _G, "Inodes in the trash, which braidfs_inodes counts too"),
+    Metric("braidfs_trash_total", _C, "Names that went to the trash and left it", ("outcome",)),
     Metric("braidfs_targets", _G, "Targets in the cluster map", ("state",)),
     # storage server
     Metric("braidfs_targets_unserved", _G, "Configured targets that could not be opened"),

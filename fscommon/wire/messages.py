@@ -51,6 +51,7 @@ from fscommon.wire.quota import (
     QuotaTold,
 )
 from fscommon.wire.rdma import RdmaAnswer, RdmaOffer
+from fscommon.wire.trash import TRASH_BODIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -593,4 +594,5 @@ BODIES: dict[Op, tuple[type, type]] = {
     Op.QUOTA_ASSIGN: (QuotaAssign, QuotaAssigned),
     Op.QUOTA_TELL: (QuotaTell, QuotaTold),
     Op.EVICT: (Evict, Empty),
+    **TRASH_BODIES,
 }

@@ -82,6 +82,12 @@ class Op(IntEnum):
     QUOTA_LIST = 212
     QUOTA_ASSIGN = 213
     QUOTA_TELL = 214
+    TRASH_SET = 215
+    TRASH_TREES = 216
+    TRASH_LIST = 217
+    TRASH_BY_AGE = 218
+    TRASH_RESTORE = 219
+    TRASH_PURGE = 220
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +167,12 @@ SPECS: dict[Op, Spec] = {
     Op.QUOTA_LIST: _SAFE,
     Op.QUOTA_ASSIGN: _SAFE,
     Op.QUOTA_TELL: _SAFE,
+    Op.TRASH_SET: _SAFE,
+    Op.TRASH_TREES: _SAFE,
+    Op.TRASH_LIST: _SAFE,
+    Op.TRASH_BY_AGE: _SAFE,
+    Op.TRASH_RESTORE: Spec(Retry.NEVER),
+    Op.TRASH_PURGE: _SAFE,
 }
 
 # Mutations whose reply also registers the inode they made as open.

@@ -35,6 +35,7 @@ from fscommon.wire.messages import (
 )
 from fscommon.wire.ops import Op
 from fscommon.wire.quota import TELL_INODES_MAX, QuotaTell
+from fscommon.wire.trash import TRASH_ITEMS_MAX, TrashRestore
 from metaserver.leases.holders import Need
 from metaserver.records import dentry_key, inode_key, number_of, unpack_dentry
 from metaserver.transaction import Transaction
@@ -146,6 +147,11 @@ def _quota_tell(tx: Transaction, request: QuotaTell) -> Footprint:
     return [Need(Ino(ino), shared) for ino in request.inos[:TELL_INODES_MAX]]
 
 
+def _trash_restore(tx: Transaction, request: TrashRestore) -> Footprint:
+    inodes = [Need(Ino(item.ino), LEASE_META_EXCLUSIVE) for item in request.items[:TRASH_ITEMS_MAX]]
+    return [Need(Ino(request.new_directory), _CHANGED_NAMES), *inodes]
+
+
 def taken_with(flags: int) -> int:
     """What LEASE_TAKE of these bits takes: bytes always with size, exclusive with shared."""
     if flags & (LEASE_DATA_EXCLUSIVE | LEASE_META_EXCLUSIVE):
@@ -197,6 +203,7 @@ FOOTPRINTS: Final[dict[Op, Callable[[Transaction, Any], Footprint]]] = {
     Op.OPEN_AHEAD: _nothing,  # it takes what is free
     Op.LEASE_TAKE: _take,
     Op.QUOTA_TELL: _quota_tell,  # of no session
+    Op.TRASH_RESTORE: _trash_restore,  # of no session
 }
 
 

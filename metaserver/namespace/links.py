@@ -3,22 +3,24 @@
 A file whose last name goes is removed at once when nobody holds it open; otherwise, and always
 while sessions are still coming back after a restart, it becomes an orphan (`O`), which the reaper
 removes later. Removing an inode leaves a `Z` record per file: the reaper deletes its objects once
-that is durable. xattrs go with the inode.
+that is durable. xattrs go with the inode. In a tree with a trash the last name leaves an entry
+there instead, open or not (metaserver.trash.entries): the inode stays until that is purged.
 """
 
 from fscommon.types import Ino
 from metaserver.context import Context
-from metaserver.namespace.inode import Inode, save
+from metaserver.namespace.inode import Inode, find, save
 from metaserver.quota.charges import charge_removed
 from metaserver.records import doomed_key, inode_key, orphan_key, pack_number, xattrs_of
 from metaserver.transaction import Transaction
+from metaserver.trash.entries import Entry, Place, keep, take
 
 
-def drop_name(tx: Transaction, inode: Inode, context: Context) -> bytes:
+def drop_name(tx: Transaction, inode: Inode, place: Place, context: Context) -> bytes:
     """One name less. Returns the packed attributes afterwards, nlink 0 when it was the last."""
     links = 0 if inode.is_directory else inode.attributes.nlink - 1
     left = inode.changed(context.now_ns, nlink=links)
-    if links:
+    if links or _is_kept(tx, left, place, context):
         return save(tx, left)
     if _may_be_open(left.ino, context):
         return _orphan(tx, left, context)
@@ -26,16 +28,36 @@ def drop_name(tx: Transaction, inode: Inode, context: Context) -> bytes:
     return left.attributes.pack()
 
 
-def drop_name_unasked(tx: Transaction, inode: Inode, time_ns: int, context: Context) -> None:
+def drop_name_unasked(
+    tx: Transaction, inode: Inode, place: Place, time_ns: int, context: Context
+) -> None:
     """One name less of what is no directory, since then; sessions that hold leases on the inode
     were not asked, but are told now. Until they have answered it is kept, as if it were open: they
     may say that it is."""
-    links = inode.attributes.nlink - 1
+    left = inode.changed(time_ns, nlink=inode.attributes.nlink - 1)
     is_held = context.services.leases.dismiss(context.session, inode.ino, context.now_s)
-    if links:
-        save(tx, inode.changed(time_ns, nlink=links))
-    elif is_held or _may_be_open(inode.ino, context):
-        _orphan(tx, inode.changed(time_ns, nlink=0), context)
+    if left.attributes.nlink or _is_kept(tx, left, place, context):
+        save(tx, left)
+    else:
+        _let_go(tx, left, context, is_held=is_held)
+
+
+def discard(tx: Transaction, entry: Entry, how: str, context: Context) -> None:
+    """An entry of the trash goes for good, and its inode, once nobody has that open."""
+    take(tx, entry, how, context)
+    inode = find(tx, entry.ino)
+    if inode is not None:
+        is_held = context.services.leases.dismiss(context.session, inode.ino, context.now_s)
+        _let_go(tx, inode, context, is_held=is_held)
+
+
+def _is_kept(tx: Transaction, inode: Inode, place: Place, context: Context) -> bool:
+    return context.services.trash.is_on and keep(tx, inode, place, context)
+
+
+def _let_go(tx: Transaction, inode: Inode, context: Context, *, is_held: bool) -> None:
+    if is_held or _may_be_open(inode.ino, context):
+        _orphan(tx, inode, context)
     else:
         remove_inode(tx, inode, context)
 

@@ -46,6 +46,14 @@ from metaserver.ops.statfs import statfs
 from metaserver.ops.status import status
 from metaserver.ops.symlink import symlink
 from metaserver.ops.tmpfile import tmpfile
+from metaserver.ops.trash import (
+    trash_by_age,
+    trash_list,
+    trash_purge,
+    trash_restore,
+    trash_set,
+    trash_trees,
+)
 from metaserver.ops.unlink import unlink
 from metaserver.ops.xattrs import getxattr, listxattr, removexattr, setxattr
 from metaserver.transaction import Transaction
@@ -121,4 +129,10 @@ HANDLERS: Final[dict[Op, Handler]] = {
     Op.QUOTA_LIST: Handler(quota_list, Access.ADMIN),
     Op.QUOTA_ASSIGN: Handler(quota_assign, Access.ADMIN),
     Op.QUOTA_TELL: Handler(quota_tell, Access.ADMIN),
+    Op.TRASH_SET: Handler(trash_set, Access.ADMIN),
+    Op.TRASH_TREES: Handler(trash_trees, Access.ADMIN),
+    Op.TRASH_LIST: Handler(trash_list, Access.ADMIN),
+    Op.TRASH_BY_AGE: Handler(trash_by_age, Access.ADMIN),
+    Op.TRASH_RESTORE: Handler(trash_restore, Access.ADMIN),
+    Op.TRASH_PURGE: Handler(trash_purge, Access.ADMIN),
 }

@@ -38,6 +38,7 @@ from metaserver.namespace.protection import check_may_add, check_may_remove
 from metaserver.quota.charges import Owner, charge_born, is_limited, limited_owners
 from metaserver.records import writer_key
 from metaserver.transaction import Transaction
+from metaserver.trash.entries import Place
 
 CHANGES_MAX = 1024  # in one batch
 SLOTS_MAX = 4096  # of one session, not used yet
@@ -160,7 +161,8 @@ def _remove(tx: Transaction, removal: Removal, directory: Inode, context: Contex
         raise FsError(Status.EISDIR)
     check_may_remove(directory, inode)
     tx.delete(dentry.key)
-    drop_name_unasked(tx, inode, removal.time_ns, context)
+    place = Place(removal.parent, removal.name)
+    drop_name_unasked(tx, inode, place, removal.time_ns, context)
 
 
 def _bear(tx: Transaction, birth: Birth, tree: int, context: Context) -> None:

@@ -13,7 +13,7 @@ from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import LEASE_DATA_EXCLUSIVE, LEASE_ENTRIES_EXCLUSIVE
 from fscommon.layout.quota import GRACE_S_MAX, NO_LIMITS, AccountId, Limits, QuotaKind
 from fscommon.limits import FILE_SIZE_MAX
-from fscommon.wire.admin import INSPECT_NAMES_MAX, SUM_DEPTH_MAX, Place
+from fscommon.wire.admin import SUM_DEPTH_MAX, Place
 from fscommon.wire.messages import Empty
 from fscommon.wire.quota import (
     ASSIGN_INODES_MAX,
@@ -30,12 +30,12 @@ from fscommon.wire.quota import (
 )
 from metaserver.context import Context
 from metaserver.namespace.inode import Inode, find, load, load_directory, save
+from metaserver.namespace.paths import path_of
 from metaserver.quota.charges import accounts_of, charge_change
 from metaserver.quota.table import Account
 from metaserver.records import (
     dentries_after,
     dentry_cookie,
-    dentry_name,
     pack_quota,
     quota_key,
     unpack_dentry,
@@ -130,32 +130,12 @@ def _row(tx: Transaction, account: AccountId, entry: Account, now_ns: int) -> Qu
         kind, number, min(entry.bytes, _SUM_MAX), entry.inodes, entry.limits,
         _left_s(entry.bytes_since_ns, entry.limits, now_ns),
         _left_s(entry.inodes_since_ns, entry.limits, now_ns),
-        _path(tx, number) if kind == QuotaKind.TREE else (),
+        path_of(tx, number) if kind == QuotaKind.TREE else (),
     )  # fmt: skip
 
 
 def _left_s(since_ns: int, limits: Limits, now_ns: int) -> float:
     return max(0.0, limits.grace_s - (now_ns - since_ns) / _SECOND_NS) if since_ns else -1.0
-
-
-def _path(tx: Transaction, ino: int) -> tuple[bytes, ...]:
-    """Found upwards; each step looks through one directory."""
-    names: list[bytes] = []
-    directory = find(tx, ino)
-    while directory is not None and directory.ino != directory.attributes.parent:
-        name = _name_in(tx, directory.attributes.parent, directory.ino)
-        if name is None or len(names) >= INSPECT_NAMES_MAX:
-            return ()
-        names.append(name)
-        directory = find(tx, directory.attributes.parent)
-    return tuple(reversed(names))
-
-
-def _name_in(tx: Transaction, parent: int, ino: int) -> bytes | None:
-    for key, value in tx.range(*dentries_after(parent, 0)):
-        if unpack_dentry(value)[0] == ino:
-            return dentry_name(key)
-    return None
 
 
 # ---- assigning ---------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from metaserver.namespace.protection import check_may_add, check_may_remove
 from metaserver.quota.charges import charge_change, check_tree
 from metaserver.records import dentry_key
 from metaserver.transaction import Transaction
+from metaserver.trash.entries import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,8 @@ def _move(tx: Transaction, request: Rename, move: _Move, context: Context) -> Re
     put_dentry(tx, key, move.source.ino, move.source.attributes.mode)
     _touch_parents(tx, move, context)
     moved = _settle(tx, move.source, move.old_parent, move.new_parent, context)
-    replaced = drop_name(tx, move.other, context) if move.other else b""
+    place = Place(request.new_parent, request.new_name)
+    replaced = drop_name(tx, move.other, place, context) if move.other else b""
     return Renamed(moved, replaced)
 
 
@@ -139,6 +141,8 @@ def _settle(
     fields = {"parent": parent.ino} if inode.is_directory else {}
     tree = _tree_after(inode, old_parent, parent, context)
     changed = inode.changed(context.now_ns, tree=tree, **fields)
+    if inode.attributes.parent != changed.attributes.parent:
+        context.services.trash.moved()
     charge_change(context, inode.attributes, changed.attributes)
     return save(tx, changed)
 

@@ -8,6 +8,7 @@ from metaserver.namespace.inode import load, load_directory, touch_directory
 from metaserver.namespace.links import drop_name
 from metaserver.namespace.protection import check_may_remove
 from metaserver.transaction import Transaction
+from metaserver.trash.entries import Place
 
 
 def unlink(tx: Transaction, request: Unlink, context: Context) -> Removed:
@@ -19,4 +20,4 @@ def unlink(tx: Transaction, request: Unlink, context: Context) -> Removed:
     check_may_remove(parent, inode)
     tx.delete(dentry.key)
     touch_directory(tx, parent, context.now_ns, subdirectories=0)
-    return Removed(drop_name(tx, inode, context))
+    return Removed(drop_name(tx, inode, Place(request.parent, request.name), context))

@@ -25,6 +25,7 @@ ELSEWHERE = {
     "mount SOURCE": "tests/integration/test_mounting.py::test_foreground_until_a_signal",
     "validate": "tests/integration/test_validate.py::test_a_remote_node_and_text",
     "net check": "tests/rdma",
+    "trash restore PATH": "tests/fuse/test_trash.py::test_rm_r_and_back",
 }
 # What a word of the guide, or a whole command, is here.
 WORDS = {
@@ -79,10 +80,14 @@ def test_command_runs(
     )
     places = {"folder": workdir, "local": localdir, "configuration": configuration,
               "key": cluster.plan.key_file}  # fmt: skip
+    if command.startswith("trash disable"):
+        assert run_cli(cli, ["trash", "enable", f"{workdir}/sub"]) == EXIT_DONE
     words = WORDS.get(command) or " ".join(WORDS.get(word, word) for word in command.split())
     code = run_cli(cli, shlex.split(words.format(**places)))
     shown = capsys.readouterr()
     has_no_rdma = command == "net devices" and "no RDMA" in shown.err
     assert code == EXIT_DONE or has_no_rdma, shown
+    if command.startswith("trash enable"):
+        assert run_cli(cli, ["trash", "disable", f"{workdir}/sub"]) == EXIT_DONE
     if command.startswith("quota set"):
         assert run_cli(cli, ["quota", "remove", "--tree", f"{workdir}/sub"]) == EXIT_DONE

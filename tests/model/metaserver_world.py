@@ -34,13 +34,14 @@ from fscommon.wire.messages import (
     Unlink,
 )
 from fscommon.wire.ops import Op
+from fscommon.wire.trash import TrashSet
 from metaserver.connection import Connection
 from metaserver.namespace.entries import find_dentry
 from metaserver.namespace.inode import find
 from metaserver.sessions import SYSTEM_SESSION
 from metaserver.store.memory import MemoryStore
 from metaserver.transaction import Transaction
-from tests.unit.metaserver.bench import ROOT, USER, Bench, parse
+from tests.unit.metaserver.bench import ROOT, USER, Bench, Client, parse
 
 NAMES = [b"%d" % i for i in range(12)]
 Place = tuple[int, bytes]
@@ -134,7 +135,7 @@ class SimulatedClient:
 
 
 class World:
-    def __init__(self, seed: int, clients: int = 3) -> None:
+    def __init__(self, seed: int, clients: int = 3, *, has_trash: bool = False) -> None:
         self.random = random.Random(seed)
         self.store = MemoryStore()
         self.bench = Bench(self.store)
@@ -149,6 +150,9 @@ class World:
         self.quiesce()
         for client in self.clients:
             self._make_home(client)
+        if has_trash:
+            admin = Client(self.bench, self.bench.connect("admin"))
+            admin.call(Op.TRASH_SET, TrashSet(ROOT, True, 3600))
         self.quiesce()
 
     def _make_home(self, client: SimulatedClient) -> None:

@@ -44,6 +44,7 @@ from fscommon.wire.messages import (
 )
 from fscommon.wire.ops import Op
 from fscommon.wire.quota import QuotaTell
+from fscommon.wire.trash import TrashItem, TrashRestore
 from metaserver.leases.footprints import FOOTPRINTS
 from metaserver.leases.grants import GRANTS
 from metaserver.leases.holders import Need
@@ -65,7 +66,7 @@ def bench() -> Bench:
 
 def test_every_op_of_a_session_has_a_footprint() -> None:
     sessions = {op for op, handler in HANDLERS.items() if handler.access is Access.SESSION}
-    assert set(FOOTPRINTS) == sessions | {Op.QUOTA_TELL}
+    assert set(FOOTPRINTS) == sessions | {Op.QUOTA_TELL, Op.TRASH_RESTORE}
     assert set(GRANTS) <= sessions
 
 
@@ -119,6 +120,7 @@ def test_footprints(bench: Bench) -> None:
         (Op.LEASE_TAKE, LeaseTake(f, LEASE_DATA_EXCLUSIVE), {f: LEASE_WRITER}),
         (Op.QUOTA_TELL, QuotaTell(2, 7, True, 0, (d,)), {d: LEASE_META | LEASE_ENTRIES}),
         (Op.QUOTA_TELL, QuotaTell(2, 7, False, 0, (f,)), {f: READER}),
+        (Op.TRASH_RESTORE, TrashRestore(7, d, (TrashItem(b"f", f, b"g"),)), {d: changed, f: meta}),
     ]
     tx = Transaction(bench.engine._overlay, client.session)  # type: ignore[arg-type]
     for op, message, expected in rows:

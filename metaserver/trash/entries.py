@@ -1,0 +1,87 @@
+"""Entries of the trash: what a removed name leaves behind, and how it goes.
+
+An entry holds an inode without a name (nlink 0, and no orphan): by its directory and name (`B`),
+and by its age within the tree whose rules hold for it (`E`). Only a last name makes an entry, so an
+inode is in the trash at most once. Nothing here fails: ops check first.
+"""
+
+from dataclasses import dataclass
+
+from fscommon.types import Ino
+from metaserver.context import Context
+from metaserver.namespace.inode import Inode, find
+from metaserver.records import (
+    KeptRecord,
+    aged_key,
+    kept_key,
+    kept_place,
+    name_hash,
+    pack_aged,
+    pack_kept,
+    unpack_kept,
+)
+from metaserver.transaction import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a name is, or was."""
+
+    directory: int
+    name: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    directory: Ino
+    hashed: int
+    ino: Ino
+    record: KeptRecord
+
+    @classmethod
+    def parse(cls, key: bytes, value: bytes) -> "Entry":
+        return cls(*kept_place(key), unpack_kept(value))
+
+
+def tree_of(tx: Transaction, directory: int, context: Context) -> int:
+    """The tree whose trash takes what is removed in the directory, 0: it is gone."""
+    trash = context.services.trash
+    climbed: list[int] = []
+    while (tree := trash.known(directory)) is None:
+        climbed.append(directory)
+        inode = find(tx, directory)
+        above = inode.attributes.parent if inode is not None else directory
+        if above == directory:
+            tree = 0
+            break
+        directory = above
+    if climbed:
+        trash.learn(climbed, tree)
+    return tree
+
+
+def keep(tx: Transaction, inode: Inode, place: Place, context: Context) -> bool:
+    """The inode, which has just lost its last name, goes to the trash. False: there is none."""
+    tree = tree_of(tx, place.directory, context)
+    if not tree:
+        return False
+    hashed = name_hash(place.name)
+    record = KeptRecord(tree, max(context.now_ns, 0), place.name)
+    tx.put(kept_key(place.directory, hashed, inode.ino), pack_kept(record))
+    tx.put(aged_key(tree, record.removed_ns, inode.ino), pack_aged(place.directory, hashed))
+    context.trash.append((tree, "kept"))
+    return True
+
+
+def find_entry(tx: Transaction, directory: int, name: bytes, ino: int) -> Entry | None:
+    key = kept_key(directory, name_hash(name), ino)
+    value = tx.get(key)
+    entry = Entry.parse(key, value) if value is not None else None
+    return entry if entry is not None and entry.record.name == name else None
+
+
+def take(tx: Transaction, entry: Entry, how: str, context: Context) -> None:
+    """The entry is no more; its inode is the caller's."""
+    tx.delete(kept_key(entry.directory, entry.hashed, entry.ino))
+    tx.delete(aged_key(entry.record.tree, entry.record.removed_ns, entry.ino))
+    context.trash.append((entry.record.tree, how))

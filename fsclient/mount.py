@@ -322,7 +322,7 @@ class MountedClient:
             self._ended.set()
 
     def _opens(self) -> tuple[int, ...]:
-        return self._files.inodes.held() if self._files else ()
+        return self._files.inodes.single_open() if self._files else ()
 
     def _locks_held(self) -> list[bytes]:
         return [encode(batch) for batch in self._files.locks.restore()] if self._files else []
@@ -357,6 +357,7 @@ class MountedClient:
             if restarted:
                 self._files.restarted()
             self._files.leases.session_opened(lease_s)
+            self._files.inodes.resume()
         if self._recalls is not None:
             self._recalls.again()
 

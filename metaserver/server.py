@@ -182,6 +182,7 @@ class Metaserver:
     def _show_leases(self) -> None:
         leases, metrics = self.engine.services.leases, self._metrics
         metrics.gauge("braidfs_leases").set(leases.count)
+        metrics.gauge("braidfs_files_by_directory").set(len(leases.children))
         metrics.gauge("braidfs_leases_recalled").set(leases.recalls_open)
         metrics.gauge("braidfs_requests_waiting").set(len(self.engine.gate))
         for outcome, count in leases.counts.items():

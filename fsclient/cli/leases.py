@@ -7,6 +7,7 @@ import click
 from rich.console import Console
 
 from fscommon.layout.attributes import (
+    LEASE_CHILDREN,
     LEASE_DATA,
     LEASE_DATA_EXCLUSIVE,
     LEASE_ENTRIES,
@@ -26,6 +27,7 @@ _FACETS: Final = {
     "meta": (LEASE_META, LEASE_META_EXCLUSIVE),
     "entries": (LEASE_ENTRIES, LEASE_ENTRIES_EXCLUSIVE),
     "data": (LEASE_DATA, LEASE_DATA_EXCLUSIVE),
+    "children": (LEASE_CHILDREN, 0),
 }
 _PAGE: Final = 5_000
 

@@ -1,35 +1,35 @@
-"""Opening ahead: files of a directory that is being read are opened before anybody asks for them.
+"""Opening ahead: files of a directory that is being read are granted before anybody asks for them.
 
-The first open(2) of a file costs an upcall and a round trip; one of a file that lanes hold open
-costs neither (docs/decisions/0017). When several files of one directory were opened for reading
-through Python, a page of the directory is asked of the metaserver (OPEN_AHEAD), whose files are
-then kept open as if they had been read. Each further open that comes through Python asks for the
-next page, of twice the size: a program that reads a few files costs a small page.
-What is not used is waste: when most of what was opened ahead leaves the kept set unused, nothing is
-asked for a while, twice as long each time.
+The first open(2) of a file costs an upcall and a round trip; one of a file that lanes know by its
+directory's grant costs neither (docs/decisions/0019, 0022). When several files of one directory
+were opened for reading through Python, a page of the directory is asked of the metaserver
+(OPEN_AHEAD), which goes to the lanes as it comes. Each further open that comes through Python asks
+for the next page, of twice the size: a program that reads a few files costs a small page.
+What is not used is waste: when most of what was granted goes unused, nothing is asked for a while,
+twice as long each time.
 Everything here happens in tasks of its own: no request waits for it. Bounded: directories, pages in
-flight, files that are open ahead and unused. Touched by the client's trio thread only; AheadPolicy
-and AheadGuard are pure.
+flight, files that are granted. Touched by the client's trio thread only; AheadPolicy and AheadGuard
+are pure.
 """
 
 import struct
-from array import array
-from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import trio
 
 from fscommon.errors import FsError
-from fscommon.layout.attributes import ATTRIBUTES_SIZE, LEASE_ENTRIES
+from fscommon.layout.attributes import ATTRIBUTES_SIZE, LEASE_CHILDREN, LEASE_ENTRIES
 from fscommon.layout.capability import CAPABILITY_SIZE
 from fscommon.limits import OPEN_AHEAD_MAX
 from fscommon.wire.ahead import OpenAhead, OpenedAhead
+from fscommon.wire.leases import LeaseReturn, ReturnItem
 from fscommon.wire.ops import Op
 
 from ..leases.holder import Leases
 from .complete import CompleteDirectories
-from .inodes import KEPT_MAX, Inodes
+from .inodes import Inodes
 from .ports import Lanes, Metadata
 
 OPENS_MIN = 4  # different files of one directory, within ...
@@ -39,8 +39,9 @@ BUSY_S = 1.0  # the same of one that others change
 PAGE_COUNT_FIRST = 64
 PAGES_AT_ONCE = 4
 DIRECTORIES_MAX = 4096
-UNUSED_MAX = KEPT_MAX // 2  # open ahead, and not opened by anybody yet
-STALE_S = 60.0  # unused for so long, they make room for others
+GRANTED_MAX = 1 << 20  # files; the directory that was granted longest ago makes room
+DIRECTORIES_GRANTED_MAX = 1 << 15
+GIVE_UP_COUNT = 512  # files at a time
 JUDGED_MIN = 512  # so many must have been used, or have left unused, before that is judged
 REST_S_MIN = 10.0
 REST_S_MAX = 600.0
@@ -103,8 +104,12 @@ class AheadPolicy:
         if end:
             self._directories[parent] = _Directory(now, not_before=now + AGAIN_S)
 
+    def gone(self, parent: int) -> None:
+        """What was granted of it is given up."""
+        self._directories.pop(parent, None)
+
     def clear(self) -> None:
-        """Nothing is open ahead any more."""
+        """Nothing is granted any more."""
         self._directories.clear()
 
 
@@ -147,10 +152,13 @@ class Ahead:
         self._log = log
         self._policy = AheadPolicy()
         self._guard = AheadGuard()
-        self._pages: deque[tuple[float, array[int]]] = deque()  # when they came: inodes
-        self._page_inodes = 0
+        self._granted: dict[int, None] = {}  # directories, oldest first
+        self._asking: set[int] = set()  # of these a page is on its way
+        self._leaving: set[int] = set()  # these are being given up: no page is asked for
         self._wanted, self._wanting = trio.open_memory_channel[tuple[int, int, int]](PAGES_AT_ONCE)
         self._is_on = False
+        # Gives leases on files up that nobody has asked for (fsclient.leases.recalls).
+        self.give_up: Callable[[Sequence[int]], Awaitable[None]] = _give_up_nothing
 
     async def run(self) -> None:
         """Until cancelled; without it nothing is opened ahead."""
@@ -162,10 +170,13 @@ class Ahead:
     def was_read(self, ino: int) -> None:
         """An application opened it for reading, and lanes could not answer that."""
         parent = self._inodes.parents.of(ino)
-        if not (parent and self._is_on and self._leases.is_on):
+        if not (parent and self._is_on and self._leases.is_on) or parent in self._leaving:
             return
         now = trio.current_time()
-        if not self._policy.opened(parent, ino, now) or not self._may_ask(now):
+        _, used, unused = self._lanes.children_counts()
+        if not self._policy.opened(parent, ino, now):
+            return
+        if not self._guard.may_ask(used, unused, now):
             return
         page = self._policy.ask(parent)
         if page is None:
@@ -176,17 +187,31 @@ class Ahead:
             self._policy.answered(parent, page[0], now, end=False)
 
     def clear(self) -> None:
-        """The leases are lost, and what was open under them is not kept."""
+        """Shared leases are lost: what is open by directories is open by itself. The metaserver is
+        told, which may still count them."""
+        for ino in self._lanes.children_of(0):
+            self._inodes.single(ino)
+        for parent in self._granted:
+            if parent not in self._asking:
+                self._return(parent)
+        self._leaving |= self._asking
         self._policy.clear()
-        self._pages.clear()
-        self._page_inodes = 0
+        self._granted.clear()
 
     async def _work(self) -> None:
-        async for page in self._wanting:
-            await self._open_page(*page)
+        async for parent, cookie, count in self._wanting:
+            await self._make_room(parent, count)
+            self._asking.add(parent)
+            try:
+                await self._open_page(parent, cookie, count)
+            finally:
+                self._asking.discard(parent)
+            if parent in self._leaving:  # since then
+                self._return(parent)
+                self._leaving.discard(parent)
 
     async def _open_page(self, parent: int, cookie: int, count: int) -> None:
-        """From the reply on nothing waits: a file's CLOSE must not overtake it."""
+        """From the reply on nothing waits: a recall must not overtake it."""
         state, resized = self._complete.state(parent), self._inodes.resized_closed
         request = OpenAhead(parent, cookie, count)
         try:
@@ -198,54 +223,59 @@ class Ahead:
             self._log(f"a page of directory {parent} has columns of different lengths")
             self._policy.answered(parent, cookie, trio.current_time(), end=True)
             return
+        if parent in self._leaving:
+            return await self.give_up([ino for (ino,) in _INO.iter_unpack(reply.attributes)])
         self._inodes.catch_up()
         self._inodes.see_parents(reply.parents)
-        is_certain = self._leases.holds(parent, LEASE_ENTRIES) and state == self._complete.state(
-            parent
-        )
-        is_present = resized == self._inodes.resized_closed
-        self._take(parent if is_certain else 0, reply, is_present=is_present)
+        has_names = self._leases.holds(parent, LEASE_ENTRIES)
+        has_names &= state == self._complete.state(parent)
+        if resized == self._inodes.resized_closed:  # else a layout may be of before
+            self._take(parent, reply, has_names=has_names)
         self._policy.answered(parent, reply.cookie, trio.current_time(), end=reply.end)
 
-    def _take(self, parent: int, reply: OpenedAhead, *, is_present: bool) -> None:
-        """is_present: its layouts are those of now. What is not taken is closed again."""
-        inodes = self._inodes
+    def _take(self, parent: int, reply: OpenedAhead, *, has_names: bool) -> None:
+        """What is not taken stays a lease of its own here, as far as it was granted."""
+        inodes, table = self._inodes, self._leases.table
         inos = [ino for (ino,) in _INO.iter_unpack(reply.attributes)]
-        wanted = bytes([is_present and inodes.may_open_ahead(ino) for ino in inos])
+        wanted = bytes([inodes.may_open_ahead(ino) for ino in inos])
         taken = self._lanes.open_ahead(
-            parent, reply.names, reply.attributes, reply.layouts, reply.capabilities, wanted
-        )
-        for ino, layout, is_taken in zip(inos, reply.layouts, taken, strict=True):
+            parent, has_names, reply.names, reply.attributes, reply.layouts, reply.capabilities,
+            wanted,
+        )  # fmt: skip
+        for ino, is_taken in zip(inos, taken, strict=True):
             if is_taken:
-                inodes.opened_ahead(ino, layout)
-            else:
-                inodes.give_back(ino)
-        self._note_page(array("Q", inos))
+                table.forget(ino)
+        if inos:
+            self._granted[parent] = None
 
     # ---- bounds -------------------------------------------------------------------------------
 
-    def _may_ask(self, now: float) -> bool:
-        given, used, unused = self._lanes.ahead_counts()
-        if not self._guard.may_ask(used, unused, now):
-            return False
-        return given - used - unused < UNUSED_MAX or self._give_up_oldest(now)
+    async def _make_room(self, parent: int, count: int) -> None:
+        """Directories that were granted longest ago are given up, but for that one."""
+        while (
+            self._lanes.children_counts()[0] + count > GRANTED_MAX
+            or len(self._granted) >= DIRECTORIES_GRANTED_MAX
+        ):
+            busy = self._asking | {parent}
+            oldest = next((ino for ino in self._granted if ino not in busy), None)
+            if oldest is None:
+                return
+            del self._granted[oldest]
+            self._leaving.add(oldest)
+            self._policy.gone(oldest)
+            inos = self._lanes.children_of(oldest)
+            for begin in range(0, len(inos), GIVE_UP_COUNT):
+                await self.give_up(inos[begin : begin + GIVE_UP_COUNT])
+            self._return(oldest)
+            self._leaving.discard(oldest)
 
-    def _give_up_oldest(self, now: float) -> bool:
-        """Close what nobody has asked for in a long time."""
-        if not self._pages or now - self._pages[0][0] < STALE_S:
-            return False
-        _, inos = self._pages.popleft()
-        self._page_inodes -= len(inos)
-        for ino in inos:
-            if self._lanes.is_unused(ino):
-                self._inodes.unkeep(ino)
-        return True
+    def _return(self, parent: int) -> None:
+        item = ReturnItem(parent, LEASE_CHILDREN, 0)
+        self._meta.tell(Op.LEASE_RETURN, LeaseReturn((item,)), urgent=True)
 
-    def _note_page(self, inos: "array[int]") -> None:
-        self._pages.append((trio.current_time(), inos))
-        self._page_inodes += len(inos)
-        while self._page_inodes > KEPT_MAX:
-            self._page_inodes -= len(self._pages.popleft()[1])
+
+async def _give_up_nothing(inos: Sequence[int]) -> None:
+    pass
 
 
 def _is_whole(reply: OpenedAhead) -> bool:

@@ -20,10 +20,10 @@ import trio
 
 from fscommon.errors import FsError, Status, status_of
 from fscommon.layout.attributes import (
-    LEASE_DATA,
     LEASE_ENTRIES,
     LEASE_META,
     LEASE_NAMER,
+    LEASE_READER,
     LEASE_WRITER,
 )
 from fscommon.wire.births import Birth, ChangeBatch, Changed, Delegate, Delegated, Removal
@@ -211,7 +211,7 @@ class Births:
         inode.is_writable = writable
         inode.file_id = raw.ino
         self._opened(raw.fh, raw.ino)
-        bits = LEASE_WRITER if writable else LEASE_META | LEASE_DATA
+        bits = LEASE_WRITER if writable else LEASE_READER
         self._leases.table.granted(raw.ino, bits, 0)
         self._changed(raw.parent)
         self._waiting.append(

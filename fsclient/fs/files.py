@@ -182,10 +182,6 @@ class Files:
                 self._inodes.give_back(birth.ino)
             return
         reply: object = decode(BODIES[op][1], body)
-        if op is Op.OPEN_AHEAD:
-            for ino in inodes_in(reply):
-                self._inodes.give_back(ino)
-            return
         if isinstance(reply, Opened) and (op is Op.OPEN or op in OPENING):
             self._inodes.give_back(unpack_attributes(reply.attributes).ino)
         if SPECS[op].mutation and self._leases.is_on:
@@ -269,6 +265,7 @@ class Files:
     async def setattr(self, ino: int, change: Change) -> Attributes:
         """Set attributes. Written state that the metaserver does not know yet goes along: it is
         older than this change and must not come after it."""
+        self._inodes.single(ino)
         inode = self._inodes.get(ino)
         if change.size is not None and inode is not None:
             await self.drains.drain(ino, sync=False)

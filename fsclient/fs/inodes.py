@@ -22,6 +22,7 @@ from fscommon.layout.attributes import (
     ATTRIBUTES_SIZE,
     LEASE_DATA,
     LEASE_META,
+    LEASE_READER,
     Attributes,
     ino_of,
     unpack_attributes,
@@ -85,17 +86,48 @@ class Inodes:
         self.parents = Parents()
         # Notes what lanes have changed and have not told yet (fsclient.fs.births).
         self.catch_up: Callable[[], None] = lambda: None
+        # Tells the metaserver of an inode that lanes opened without a word.
+        self.tell_open: Callable[[int], None] = lambda ino: None
 
     # ---- open inodes --------------------------------------------------------------------------
 
     def hold(self, ino: int) -> OpenInode:
         """Take one more hold on ino; it must be registered at the metaserver by the caller."""
-        inode = self._open.get(ino)
-        if inode is None:
-            inode = self._open[ino] = OpenInode(ino)
+        self.single(ino)
+        inode = self._entry(ino)
         inode.holds += 1
         self.closed.discard(ino)
         return inode
+
+    def _entry(self, ino: int) -> OpenInode:
+        inode = self._open.get(ino)
+        if inode is None:
+            inode = self._open[ino] = OpenInode(ino)
+        return inode
+
+    def single(self, ino: int) -> None:
+        """What lanes know of the file by its directory's grant, if anything, becomes leases of its
+        own. What they opened by it is open as if they had asked, which the metaserver is told."""
+        count = self._lanes.child_drop(ino)
+        if count < 0:
+            return
+        self._leases.table.single(ino, LEASE_READER)
+        if count:
+            self._entry(ino).holds += count
+            self._taken_over[ino] = self._taken_over.get(ino, 0) + count
+            self.closed.discard(ino)
+            self.tell_open(ino)
+
+    def single_open(self) -> tuple[int, ...]:
+        """All that is open here, known by its directory's grant or not. Until resume() lanes open
+        nothing more by such grants."""
+        self._lanes.children_pause(True)
+        for ino in self._lanes.children_open():
+            self.single(ino)
+        return self.held()
+
+    def resume(self) -> None:
+        self._lanes.children_pause(False)
 
     def release(self, ino: int) -> bool:
         """Give one hold back; True when it was the last and the metaserver has to know."""
@@ -146,7 +178,7 @@ class Inodes:
             self.unkeep(next(iter(self._kept)))
 
     def may_open_ahead(self, ino: int) -> bool:
-        """The metaserver opened it for this session, and said so just now: lanes may have it, as
+        """The metaserver granted it by its directory, and said so just now: lanes may have it, as
         nobody here has, or is about to give up, anything of it."""
         leases = self._leases
         return not (
@@ -154,20 +186,13 @@ class Inodes:
             or ino in self._departed
             or ino in leases.passing
             or leases.is_contended(ino)
-            or leases.table.held(ino) != LEASE_META | LEASE_DATA
-            or not leases.holds(ino, LEASE_META | LEASE_DATA)
+            or leases.table.held(ino) != LEASE_READER
+            or not leases.holds(ino, LEASE_READER)
         )
-
-    def opened_ahead(self, ino: int, layout: bytes) -> None:
-        """Lanes have it: it is kept. (Pages that the kernel may have of it are of a version that is
-        not known here: the first open drops them.)"""
-        if ino in self._open:
-            return
-        self.hold(ino).file_id = file_id_of(layout)
-        self._note_kept(ino)
 
     def unkeep(self, ino: int) -> None:
         """Lanes open it no more by themselves. What they opened is open as if they had asked."""
+        self.single(ino)
         if ino not in self._kept:
             return
         del self._kept[ino]
@@ -175,7 +200,7 @@ class Inodes:
         count = self._lanes.inode_unkeep(ino)
         if count:
             inode.holds += count
-            self._taken_over[ino] = count
+            self._taken_over[ino] = self._taken_over.get(ino, 0) + count
         self._release(inode)
 
     def unkeep_all(self) -> None:
@@ -243,6 +268,8 @@ class Inodes:
     def see_record(self, record: bytes) -> Attributes:
         """see(), for a record as it came; native answers the kernel's next questions from it."""
         attributes = unpack_attributes(record)
+        if self._lanes.child_is_older(attributes.ino, attributes.change_version):
+            self.single(attributes.ino)
         self._put(record, attributes.ino)
         self.bare.note(attributes.ino, attributes.change_version, attributes.xattr_count)
         return self.see(attributes)

@@ -29,6 +29,7 @@ from fscommon.layout.attributes import (
     LEASE_ENTRIES_EXCLUSIVE,
     LEASE_EXCLUSIVE_ALL,
     LEASE_META,
+    LEASE_READER,
     LEASE_SHARED_ALL,
 )
 from fscommon.wire.leases import LeaseReturn, RecallItem, ReturnItem
@@ -49,6 +50,7 @@ class RecallLanes(Protocol):
     def lease_drop(self, token: int, inos: Sequence[int], facets: int, /) -> int: ...
     def leases_clear(self) -> None: ...
     def advance_epoch(self) -> bool: ...
+    def children_counts(self) -> tuple[int, int, int]: ...
 
 
 class Metaserver(Protocol):
@@ -67,13 +69,16 @@ class Caches:
     """What else is to be given up with a lease. settle(ino): written bytes to the targets, size and
     time to the metaserver. tell_size(ino): only what is known of them. give_back(ino): the names of
     a directory are exclusive no longer. forget(ino, bits): whatever is remembered of the inode
-    under these bits. close(ino): if nobody has it open any more, the metaserver is told now."""
+    under these bits. close(ino): if nobody has it open any more, the metaserver is told now.
+    single(ino): what is held by its directory becomes leases of its own; single_all(): of all."""
 
     settle: Callable[[int], Awaitable[None]]
     tell_size: Callable[[int], Awaitable[None]]
     give_back: Callable[[int], Awaitable[None]]
     forget: Callable[[int, int], None]
     close: Callable[[int], None]
+    single: Callable[[int], None]
+    single_all: Callable[[], None]
 
 
 class _Unsent:
@@ -101,6 +106,12 @@ class Recalls:
         self.recall_count = 0
         self.late_count = 0  # recalls whose names the kernel did not forget in time
         self._lapsed = False
+
+    async def give_up(self, inos: Sequence[int]) -> None:
+        """META and DATA of these files, which nobody has asked for."""
+        items = [RecallItem(0, ino, LEASE_READER, 0, 0) for ino in inos]
+        async with trio.open_nursery() as nursery:
+            await self._work_together(items, nursery)
 
     # ---- recalls ------------------------------------------------------------------------------
 
@@ -171,11 +182,13 @@ class Recalls:
         unsent = _Unsent()
         lost: dict[int, int] = {}
         for item in items:
+            self._caches.single(item.ino)
             leases.leaving.begin(item.ino)
             lost[item.ino] = leases.table.give_up(item.ino, item.flags, unsent)
             leases.table.give_up(item.ino, item.flags, KnownLimit(max(1, item.limit)))
         try:
-            await self._drop({ino: bits for ino, bits in lost.items() if bits})
+            asked = {item.ino for item in items if item.recall}
+            await self._drop({ino: bits for ino, bits in lost.items() if bits}, asked)
         except FsError as error:  # whoever wrote learns of it at fsync or close
             self._log(f"what was written to inode {items[0].ino} is lost: {error}")
         finally:
@@ -188,11 +201,11 @@ class Recalls:
                 leases.table.give_up(item.ino, item.flags, limit)
                 leases.leaving.end(item.ino)
 
-    async def _drop(self, lost: dict[int, int]) -> None:
+    async def _drop(self, lost: dict[int, int], asked: set[int]) -> None:
         leases = self._leases
         for ino, bits in lost.items():
             leases.passing[ino] = leases.passing.get(ino, 0) | bits
-            if bits & LEASE_DATA:
+            if bits & LEASE_DATA and ino in asked:
                 leases.bytes_recalled(ino)
             leases.tell_lanes(ino)
             self._caches.forget(ino, bits)
@@ -249,23 +262,30 @@ class Recalls:
         while True:
             await trio.sleep(LAPSE_TICK_S)
             ended = self._leases.is_on and clock() >= self._leases.table.until
-            if ended and not self._lapsed and len(self._leases.table):
+            is_any = len(self._leases.table) or self._lanes.children_counts()[0]
+            if ended and not self._lapsed and is_any:
                 self._log("leases ended: no word from the metaserver in time")
+                self._caches.single_all()
                 self._forget(self._leases.table.drop_shared())
             self._lapsed = ended
 
     def restarted(self) -> None:
         """Another metaserver took over: it knows no shared leases, and was told the exclusive."""
+        self._caches.single_all()
         held = self._leases.table.drop_shared()
         self._forget({ino: bits for ino, bits in held.items() if not bits & LEASE_EXCLUSIVE_ALL})
 
     def evicted(self) -> None:
         """The session is lost, with every lease."""
+        self._caches.single_all()
         self._forget(self._leases.table.clear())
         self._lanes.leases_clear()
 
     def _forget(self, held: dict[int, int]) -> None:
+        by_facets = defaultdict(list)
         for ino, bits in held.items():
             self._leases.tell_lanes(ino)
             self._caches.forget(ino, bits)
-            self._lanes.lease_drop(0, (ino,), bits & LEASE_SHARED_ALL)
+            by_facets[bits & LEASE_SHARED_ALL].append(ino)
+        for facets, inos in by_facets.items():
+            self._lanes.lease_drop(0, inos, facets)

@@ -87,6 +87,10 @@ class LeaseTable:
             self._held.pop(ino, None)
         return held & flags
 
+    def single(self, ino: int, flags: int) -> None:
+        """What was held by the inode's directory is held by itself."""
+        self._held[ino] = self._held.get(ino, 0) | flags
+
     def forget(self, ino: int) -> None:
         """The inode is no more, or nobody here will use it again. To hold less than the metaserver
         counts is always right."""

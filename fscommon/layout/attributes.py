@@ -27,6 +27,8 @@ LEASE_EXCLUSIVE_SHIFT: Final = 3  # from a shared bit to its exclusive one
 LEASE_ALL: Final = LEASE_SHARED_ALL | LEASE_EXCLUSIVE_ALL
 # No lease, but said beside them: another session has the inode open.
 OPEN_ELSEWHERE: Final = 64
+# Of a directory, at the metaserver only: META and DATA of some of its files are held by it.
+LEASE_CHILDREN: Final = 128
 # Inode flags: those of FS_IOC_GETFLAGS that are kept, and LINKABLE: an O_TMPFILE that LINK may
 # still give a name.
 INODE_IMMUTABLE: Final = 0x10
@@ -35,8 +37,10 @@ INODE_NODUMP: Final = 0x40
 INODE_NOATIME: Final = 0x80
 INODE_FLAGS_SETTABLE: Final = 0xF0
 INODE_LINKABLE: Final = 1 << 31
-# What goes together: a file that one session alone may write, a directory that it alone may change.
-LEASE_WRITER: Final = LEASE_META | LEASE_DATA | LEASE_META_EXCLUSIVE | LEASE_DATA_EXCLUSIVE
+# What goes together: a file that is read, one that a session alone may write, a directory that it
+# alone may change.
+LEASE_READER: Final = LEASE_META | LEASE_DATA
+LEASE_WRITER: Final = LEASE_READER | LEASE_META_EXCLUSIVE | LEASE_DATA_EXCLUSIVE
 LEASE_NAMER: Final = LEASE_META | LEASE_ENTRIES | LEASE_META_EXCLUSIVE | LEASE_ENTRIES_EXCLUSIVE
 _LEASE: Final = struct.Struct("<qI")
 _LEASE_AT: Final = 104

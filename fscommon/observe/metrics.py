@@ -72,6 +72,7 @@ TABLE: Final[tuple[Metric, ...]] = (
     Metric("braidfs_sessions", _G, "Live sessions of clients"),
     Metric("braidfs_sessions_evicted_total", _C, "Sessions that expired and were fenced"),
     Metric("braidfs_leases", _G, "Leases held by clients"),
+    Metric("braidfs_files_by_directory", _G, "Files that clients hold by their directories"),
     Metric("braidfs_leases_recalled", _G, "Recalls that clients have not answered yet"),
     Metric("braidfs_lease_recalls_total", _C, "Recalls that ended, by how", ("outcome",)),
     Metric("braidfs_lease_recall_seconds", _H, "From a recall to its end", (), LATENCY_S),

@@ -20,6 +20,7 @@ from fscommon.layout.attributes import (
     LEASE_ENTRIES_EXCLUSIVE,
     LEASE_META,
     LEASE_META_EXCLUSIVE,
+    LEASE_READER,
     unpack_attributes,
 )
 from fscommon.types import Ino
@@ -42,7 +43,6 @@ from metaserver.transaction import Transaction
 
 Footprint = list[Need]
 _CHANGED_NAMES: Final = LEASE_ENTRIES_EXCLUSIVE | LEASE_META_EXCLUSIVE
-_READ_FILE: Final = LEASE_META | LEASE_DATA
 _WRITE_FILE: Final = LEASE_META_EXCLUSIVE | LEASE_DATA_EXCLUSIVE
 
 
@@ -112,7 +112,7 @@ def _open(tx: Transaction, request: Open) -> Footprint:
 def _opening(tx: Transaction, ino: Ino, *, writable: bool) -> Footprint:
     if not _is_file(tx, ino):
         return [Need(ino, LEASE_META)]
-    return [Need(ino, _WRITE_FILE if writable else _READ_FILE)]
+    return [Need(ino, _WRITE_FILE if writable else LEASE_READER)]
 
 
 def _setattr(tx: Transaction, request: SetAttr) -> Footprint:
@@ -155,9 +155,9 @@ def _trash_restore(tx: Transaction, request: TrashRestore) -> Footprint:
 def taken_with(flags: int) -> int:
     """What LEASE_TAKE of these bits takes: bytes always with size, exclusive with shared."""
     if flags & (LEASE_DATA_EXCLUSIVE | LEASE_META_EXCLUSIVE):
-        return _WRITE_FILE | _READ_FILE
+        return _WRITE_FILE | LEASE_READER
     if flags & LEASE_DATA:
-        return _READ_FILE | flags & LEASE_ENTRIES
+        return LEASE_READER | flags & LEASE_ENTRIES
     return flags & (LEASE_META | LEASE_ENTRIES)
 
 

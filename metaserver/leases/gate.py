@@ -24,8 +24,10 @@ from fscommon.wire.ops import Op
 from metaserver.connection import Connection
 from metaserver.leases.footprints import FOOTPRINTS, told_afterwards, uncovered
 from metaserver.leases.grants import (
+    LOOKS,
     NAMES,
     SHOWS_PARENT,
+    inodes_of,
     leases_born,
     records_granted,
     write_grants,
@@ -103,10 +105,13 @@ class LeaseGate:
 
         for ino, flags in leases_born(asking.op, asking.request, reply):
             self.leases.born(tx.session, ino, flags, asking.request_id, asking.now_s)
+        if asking.op is Op.OPEN_AHEAD and reply.names:
+            inos = inodes_of(reply.attributes)
+            self.leases.grant_children(tx.session, asking.request.ino, inos, asking.request_id)
 
         def grant(ino: Ino, wanted: int) -> int:
             held = self._grant(tx, asking, ino, wanted)
-            if held and self._sessions.is_open_elsewhere(tx.session, ino):
+            if held and self._may_be_open_elsewhere(tx.session, ino):
                 held |= OPEN_ELSEWHERE
             return held
 
@@ -137,10 +142,17 @@ class LeaseGate:
         asking.op = Op.UNLINK  # no record but those of parents
         return self.granted(tx, asking, Failure(message, parents), body)
 
+    def _may_be_open_elsewhere(self, session: SessionId, ino: Ino) -> bool:
+        is_covered = self.leases.children.is_covered_elsewhere(session, ino)
+        return is_covered or self._sessions.is_open_elsewhere(session, ino)
+
     def _grant(self, tx: Transaction, asking: Asking, ino: Ino, wanted: int) -> int:
+        if asking.op is Op.OPEN_AHEAD and self.leases.children.covers(tx.session, ino):
+            return wanted
         return self.leases.grant(
-            tx.session, ino, wanted, asking.request_id, asking.now_s, asking.claim
-        )
+            tx.session, ino, wanted, asking.request_id, asking.now_s, asking.claim,
+            is_look=asking.op in LOOKS,
+        )  # fmt: skip
 
     def audit(self, tx: Transaction, asking: Asking) -> None:
         """Raises AssertionError when the op wrote what its footprint does not announce."""

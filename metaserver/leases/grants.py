@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from fscommon.layout.attributes import (
     ATTRIBUTES_SIZE,
-    LEASE_DATA,
     LEASE_ENTRIES,
     LEASE_META,
     LEASE_NAMER,
+    LEASE_READER,
     LEASE_WRITER,
 )
 from fscommon.types import Ino
@@ -45,7 +45,7 @@ def _opened(request: Create | Open | TmpFile, reply: Any) -> Iterator[Grant]:
     if not reply.layout:
         yield reply.attributes, LEASE_META
     else:
-        yield reply.attributes, LEASE_WRITER if writable else LEASE_META | LEASE_DATA
+        yield reply.attributes, LEASE_WRITER if writable else LEASE_READER
 
 
 def _listed(request: Any, reply: Any) -> Iterator[Grant]:
@@ -55,7 +55,7 @@ def _listed(request: Any, reply: Any) -> Iterator[Grant]:
 
 def _opened_ahead(request: Any, reply: Any) -> Iterator[Grant]:
     for start in range(0, len(reply.attributes), ATTRIBUTES_SIZE):
-        yield reply.attributes[start : start + ATTRIBUTES_SIZE], LEASE_META | LEASE_DATA
+        yield reply.attributes[start : start + ATTRIBUTES_SIZE], LEASE_READER
 
 
 def _moved(request: Any, reply: Any) -> Iterator[Grant]:
@@ -100,6 +100,7 @@ GRANTS: Final[dict[Op, Callable[[Any, Any], Iterator[Grant]]]] = {
     Op.OPEN_AHEAD: _opened_ahead,
     Op.LEASE_TAKE: _taken,
 }
+LOOKS: Final = frozenset({Op.LOOKUP, Op.GETATTR, Op.READDIR})  # nothing is opened or changed
 # In `parents`, for the grant.
 SHOWS_PARENT: Final = {Op.LOOKUP: "parent", Op.READDIR: "ino", Op.OPEN_AHEAD: "ino"}
 
@@ -120,7 +121,13 @@ def leases_born(op: Op, request: Any, reply: Any) -> Iterator[tuple[Ino, int]]:
     errors = reply.errors or (0,) * len(request.births)
     for birth, error in zip(request.births, errors, strict=True):
         if not error:
-            yield Ino(birth.ino), LEASE_WRITER if birth.writable else LEASE_META | LEASE_DATA
+            yield Ino(birth.ino), LEASE_WRITER if birth.writable else LEASE_READER
+
+
+def inodes_of(records: bytes) -> list[Ino]:
+    """The inodes of attribute records that lie one after another."""
+    starts = range(0, len(records), ATTRIBUTES_SIZE)
+    return [Ino(_INO.unpack_from(records, start)[0]) for start in starts]
 
 
 def write_grants(

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from fscommon.layout.attributes import LEASE_EXCLUSIVE_ALL
+from fscommon.layout.attributes import LEASE_CHILDREN, LEASE_EXCLUSIVE_ALL
 from fscommon.types import Ino, SessionId
 
-_LOOK_MAX: Final = 8  # files being written that are passed over at a time
+_LOOK_MAX: Final = 8  # leases that stay where they are, passed over at a time
+_STAYING: Final = LEASE_EXCLUSIVE_ALL | LEASE_CHILDREN
 
 
 class Need(NamedTuple):
@@ -72,17 +73,17 @@ class Holder:
         return flags
 
     def take_oldest(self, count: int) -> list[tuple[Ino, Held]]:
-        """Up to `count` of the oldest leases that may be asked back. Files being written may not:
-        they are young for a while again."""
+        """Up to `count` of the oldest leases that may be asked back. Files being written and
+        directories that stand for their files may not: they are young for a while again."""
         oldest: list[tuple[Ino, Held]] = []
-        written: list[Ino] = []
+        staying: list[Ino] = []
         for ino, held in itertools.islice(self.leases.items(), _LOOK_MAX + self.trimming + count):
-            if held.flags & LEASE_EXCLUSIVE_ALL:
-                written.append(ino)
+            if held.flags & _STAYING:
+                staying.append(ino)
             elif not self.recalled_flags(ino):
                 oldest.append((ino, held))
                 if len(oldest) == count:
                     break
-        for ino in written:
+        for ino in staying:
             self.leases.move_to_end(ino)
         return oldest

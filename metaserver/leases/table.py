@@ -22,17 +22,22 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from fscommon.layout.attributes import (
+    LEASE_ALL,
+    LEASE_CHILDREN,
     LEASE_DATA_EXCLUSIVE,
     LEASE_ENTRIES,
     LEASE_EXCLUSIVE_ALL,
     LEASE_EXCLUSIVE_SHIFT,
+    LEASE_META,
     LEASE_META_EXCLUSIVE,
+    LEASE_READER,
     LEASE_SHARED_ALL,
     LEASE_WRITER,
 )
 from fscommon.types import Ino, SessionId
 from fscommon.wire.leases import HeldLease, RecallItem, ReturnItem
 from metaserver.leases.bits import WRITER_BITS, conflict, to_give_up, without_halves
+from metaserver.leases.children import Children
 from metaserver.leases.holders import Claim, Held, Holder, Need, Recall
 from metaserver.sessions import Sessions
 
@@ -57,6 +62,7 @@ class Leases:
         self._sessions = sessions
         self._holders: dict[SessionId, Holder] = {}
         self._inodes: dict[Ino, list[Held]] = {}
+        self.children = Children()  # what is held by directories, beside the leases here
         self._recalls: dict[int, Recall] = {}
         self._claims: dict[Ino, list[Claim]] = {}
         self._ready: list[Claim] = []
@@ -138,6 +144,9 @@ class Leases:
     ) -> Claim | None:
         """None: the op may run now. Else a claim to wait with (the same, if one is given)."""
         told = claim.told if claim else frozenset()
+        for need in needs:
+            if need.flags & LEASE_EXCLUSIVE_ALL:
+                self.single(need.ino, but=session)
         found = [
             (need, held, give_up)
             for need in needs
@@ -188,20 +197,26 @@ class Leases:
         request_id: int,
         now_s: float,
         claim: Claim | None = None,
+        *,
+        is_look: bool = False,
     ) -> int:
         """Grant of `wanted` what is free; return what the session holds on the inode then. What is
-        asked for again is the youngest again."""
+        asked for again is the youngest again. What is held by a directory stays so while it is only
+        looked at, and needs nothing of its own."""
         holder = self._holders.get(session)
         if holder is None:
             return 0
+        is_covered = self.children.covers(session, ino)
+        if is_covered and not is_look:
+            self.single(ino)
         held = holder.leases.get(ino)
         have = held.flags if held else 0
         if held:
             holder.leases.move_to_end(ino)
         recalled = holder.recalled_flags(ino) if holder.recalls else 0
         new = wanted & ~have
-        if not new or recalled or not holder.is_cached:
-            return have & ~recalled
+        if not new or recalled or not holder.is_cached or (is_covered and is_look):
+            return have & ~recalled & LEASE_ALL
         new = self._free(session, ino, new, claim) if self._is_contested(session, ino) else new
         if self._is_busy(ino, now_s):
             new = 0
@@ -209,7 +224,26 @@ class Leases:
             self._add(session, holder, ino, have | new, request_id)
             have |= new
             self._trim_above_bound(holder, now_s)
-        return have
+        return have & LEASE_ALL
+
+    def grant_children(
+        self, session: SessionId, directory: Ino, inos: Sequence[Ino], request_id: int
+    ) -> None:
+        """META and DATA of these files, by their directory: what the session held of them by
+        themselves becomes part of it. would_grant() has said yes to each, and there was room."""
+        holder = self._holders[session]
+        self._add(session, holder, directory, LEASE_CHILDREN, request_id)
+        self.children.grant(session, directory, inos, request_id)
+        for ino in inos:
+            held = holder.leases.get(ino)
+            if held is not None and not held.flags & ~LEASE_READER:
+                self._remove(holder, ino, held)
+
+    def single(self, ino: Ino, but: SessionId | None = None) -> None:
+        """Whoever holds it by its directory, but that session, holds it by itself from now on, and
+        can be asked for it."""
+        for session, request_id in self.children.take(ino, but):
+            self._add(session, self._holders[session], ino, LEASE_READER, request_id)
 
     def _has_room(self, holder: Holder, flags: int) -> bool:
         shared_max = self.leases_max + _OVERDRAFT
@@ -229,9 +263,12 @@ class Leases:
         return self._free(session, ino, new, None) == new
 
     def room_ahead(self, session: SessionId) -> int:
-        """How many inodes more may be granted unasked, without asking for any back."""
+        """How many files more may be granted by a directory, without asking for any lease back."""
         holder = self._holders.get(session)
-        return int(self.leases_max * _AHEAD_SHARE) - len(holder.leases) if holder else 0
+        if holder is None:
+            return 0
+        room = int(self.leases_max * _AHEAD_SHARE) - len(holder.leases)
+        return self.children.room if room > 0 else 0
 
     def born(self, session: SessionId, ino: Ino, flags: int, request_id: int, now_s: float) -> None:
         """The session made this inode by itself, and holds these leases on it since, above the
@@ -301,6 +338,8 @@ class Leases:
             return
         for item in items:
             if not item.recall:
+                if self.children.covers(session, Ino(item.ino)):
+                    self.single(Ino(item.ino))
                 self._give_up(session, holder, Ino(item.ino), item.flags, now_s)
                 continue
             recall = holder.recalls.get(item.recall)
@@ -320,13 +359,15 @@ class Leases:
 
     def forget(self, ino: Ino, now_s: float) -> None:
         """The inode is no more."""
+        self.children.take(ino)
         for held in list(self._inodes.get(ino, ())):
             holder = self._holders[held.session]
-            self._give_up(held.session, holder, ino, LEASE_SHARED_ALL, now_s)
+            self._give_up(held.session, holder, ino, LEASE_SHARED_ALL | LEASE_CHILDREN, now_s)
 
     def dismiss(self, session: SessionId, ino: Ino, now_s: float) -> bool:
         """The session changed the inode without asking those who hold its attributes: they are to
         give them up, and nobody waits for it. True when others hold leases on it."""
+        self.single(ino)
         others = self._others(session, ino) if self._is_contested(session, ino) else ()
         need = Need(ino, LEASE_META_EXCLUSIVE)
         for held in others:
@@ -334,6 +375,16 @@ class Leases:
             if give_up > 0:
                 self._recall(need, held, give_up, now_s)
         return bool(others)
+
+    def ask_remover(self, session: SessionId, ino: Ino, now_s: float) -> bool:
+        """The session takes the last name of a file that it may have open without a word, as it
+        holds it by its directory: its answer to a recall tells. False: it does not hold it so."""
+        if not self.children.covers(session, ino):
+            return False
+        self.single(ino)
+        holder = self._holders[session]
+        self._send(holder, ino, holder.leases[ino], LEASE_META, now_s)
+        return True
 
     def is_recalled(self, ino: Ino) -> bool:
         """A session that holds leases on the inode has not answered a recall yet."""
@@ -468,6 +519,8 @@ class Leases:
         if held is None:
             return
         flags |= (flags & LEASE_SHARED_ALL) << LEASE_EXCLUSIVE_SHIFT
+        if flags & held.flags & LEASE_CHILDREN:
+            self.children.leave(session, ino)
         held.flags = without_halves(held.flags & ~flags)
         if not held.flags:
             self._remove(holder, ino, held)
@@ -479,6 +532,8 @@ class Leases:
     def _remove(self, holder: Holder, ino: Ino, held: Held) -> None:
         del holder.leases[ino]
         self.count -= 1
+        if held.flags & LEASE_CHILDREN:
+            self.children.leave(held.session, ino)
         holders = self._inodes[ino]
         holders.remove(held)
         if not holders:

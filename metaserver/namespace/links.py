@@ -22,7 +22,8 @@ def drop_name(tx: Transaction, inode: Inode, place: Place, context: Context) -> 
     left = inode.changed(context.now_ns, nlink=links)
     if links or _is_kept(tx, left, place, context):
         return save(tx, left)
-    if _may_be_open(left.ino, context):
+    is_asked = context.services.leases.ask_remover(context.session, left.ino, context.now_s)
+    if is_asked or _may_be_open(left.ino, context):
         return _orphan(tx, left, context)
     remove_inode(tx, left, context)
     return left.attributes.pack()

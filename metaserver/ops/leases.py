@@ -4,6 +4,7 @@ Taking is the footprint and the grant of the op (metaserver.leases); here is onl
 """
 
 from fscommon.errors import FsError, Status
+from fscommon.layout.attributes import LEASE_ALL, LEASE_CHILDREN
 from fscommon.types import Ino, SessionId
 from fscommon.wire.leases import LeaseQuery, LeaseReport, LeaseReturn, LeaseTake, SessionLeases
 from fscommon.wire.messages import Empty, Entry
@@ -12,12 +13,12 @@ from metaserver.namespace.inode import find, load
 from metaserver.sessions import Session
 from metaserver.transaction import Transaction
 
-_FLAGS_ALL = 63
+_FLAGS_ALL = LEASE_ALL | LEASE_CHILDREN
 _COUNT_MAX = 10_000
 
 
 def lease_take(tx: Transaction, request: LeaseTake, context: Context) -> Entry:
-    if not 0 < request.flags <= _FLAGS_ALL:
+    if not 0 < request.flags <= LEASE_ALL:
         raise FsError(Status.BAD_REQUEST, f"unknown leases {request.flags:#x}")
     return Entry(load(tx, request.ino).attributes.pack())
 
@@ -25,7 +26,7 @@ def lease_take(tx: Transaction, request: LeaseTake, context: Context) -> Entry:
 def lease_return(tx: Transaction, request: LeaseReturn, context: Context) -> Empty:
     services = context.services
     for item in request.items:
-        if not 0 <= item.flags <= _FLAGS_ALL:
+        if item.flags & ~_FLAGS_ALL:
             raise FsError(Status.BAD_REQUEST, f"unknown leases {item.flags:#x}")
     for item in request.items:
         is_there = item.is_open and find(tx, item.ino) is not None

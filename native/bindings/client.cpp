@@ -144,11 +144,13 @@ std::string_view text(const nb::bytes& name) {
   return {static_cast<const char*>(name.data()), name.size()};
 }
 
-nb::bytes open_ahead(Datapath& path, uint64_t parent, const std::vector<nb::bytes>& names,
-                     const nb::bytes& attributes, const std::vector<nb::bytes>& layouts,
-                     const nb::bytes& capabilities, const nb::bytes& wanted) {
+nb::bytes open_ahead(Datapath& path, uint64_t parent, bool has_names,
+                     const std::vector<nb::bytes>& names, const nb::bytes& attributes,
+                     const std::vector<nb::bytes>& layouts, const nb::bytes& capabilities,
+                     const nb::bytes& wanted) {
   braidfs::client::AheadPage page;
   page.parent = parent;
+  page.has_names = has_names;
   page.attributes = view(attributes);
   page.capabilities = view(capabilities);
   page.wanted = view(wanted);
@@ -159,9 +161,9 @@ nb::bytes open_ahead(Datapath& path, uint64_t parent, const std::vector<nb::byte
   return nb::bytes(taken.data(), taken.size());
 }
 
-nb::tuple ahead_counts(Datapath& path) {
-  const auto counts = path.core().ahead_counts();
-  return nb::make_tuple(counts.given, counts.used, counts.unused);
+nb::tuple children_counts(Datapath& path) {
+  const auto& children = path.children();
+  return nb::make_tuple(children.count(), children.used(), children.unused());
 }
 
 void entries_complete(Datapath& path, uint64_t ino, uint32_t valid_ms) {
@@ -386,12 +388,25 @@ void bind_tables(nb::class_<Datapath>& type) {
            ReleaseGil())
       .def("inode_keep", [](Datapath& path, uint64_t ino) { return path.core().inode_keep(ino); },
            "ino"_a, ReleaseGil())
-      .def("open_ahead", &open_ahead, "parent"_a, "names"_a, "attributes"_a, "layouts"_a,
-           "capabilities"_a, "wanted"_a)
-      .def("is_unused", [](Datapath& path, uint64_t ino) { return path.core().is_unused(ino); },
-           "ino"_a, ReleaseGil())
-      .def("ahead_counts", &ahead_counts,
-           nb::sig("def ahead_counts(self) -> tuple[int, int, int]"))
+      .def("open_ahead", &open_ahead, "parent"_a, "has_names"_a, "names"_a, "attributes"_a,
+           "layouts"_a, "capabilities"_a, "wanted"_a)
+      .def("child_drop", &Datapath::child_drop, "ino"_a, ReleaseGil())
+      .def("child_is_older",
+           [](Datapath& path, uint64_t ino, uint64_t version) {
+             return path.children().is_older(ino, version);
+           },
+           "ino"_a, "change_version"_a)
+      .def("children_of",
+           [](Datapath& path, uint64_t parent) {
+             return unlocked([&] { return path.children().of(parent); });
+           },
+           "parent"_a)
+      .def("children_open",
+           [](Datapath& path) { return unlocked([&] { return path.core().inodes_granted(); }); })
+      .def("children_pause", [](Datapath& path, bool paused) { path.core().pause_granted(paused); },
+           "paused"_a)
+      .def("children_counts", &children_counts,
+           nb::sig("def children_counts(self) -> tuple[int, int, int]"))
       .def("inode_unkeep", [](Datapath& path, uint64_t ino) { return path.core().inode_unkeep(ino); },
            "ino"_a, ReleaseGil())
       .def("inode_written",

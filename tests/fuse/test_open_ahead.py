@@ -46,11 +46,11 @@ def folder(cluster: Cluster, workdir: Path, other: Path) -> Path:
 
 
 def given(cluster: Cluster) -> int:
-    return lanes_counted(cluster, "opened_ahead")
+    return lanes_counted(cluster, "children_known")
 
 
 def used(cluster: Cluster) -> int:
-    return lanes_counted(cluster, "opened_ahead_used")
+    return lanes_counted(cluster, "children_used")
 
 
 def read_until_opened_ahead(cluster: Cluster, folder: Path, wanted: int) -> None:

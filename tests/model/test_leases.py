@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from fscommon.layout.attributes import (
+    LEASE_CHILDREN,
     LEASE_DATA,
     LEASE_ENTRIES,
     LEASE_ENTRIES_EXCLUSIVE,
@@ -23,6 +24,7 @@ from fscommon.layout.attributes import (
     LEASE_EXCLUSIVE_SHIFT,
     LEASE_META,
     LEASE_META_EXCLUSIVE,
+    LEASE_READER,
     LEASE_WRITER,
 )
 from fscommon.types import Ino, SessionId
@@ -37,6 +39,7 @@ TIMEOUT_S = 12.0
 FENCE_S = 3.0
 LEASES_MAX = 3
 INOS = [Ino(number) for number in range(1, 6)]
+FILES, DIRECTORY = INOS[:3], INOS[4]  # of a page
 READ, CHANGE = LEASE_META, LEASE_META_EXCLUSIVE
 FOOTPRINTS = {  # needs, granted
     "stat": (READ, LEASE_META),
@@ -101,7 +104,9 @@ class Client:
             if until_s <= now_s:
                 old &= LEASE_EXCLUSIVE_ALL
             if flags:
-                self.believed[ino] = (old | flags, request.sent_s + DURATION_S)
+                # One time for all: what the reply does not say, as it is recalled, ends no later.
+                later_s = until_s if old & ~flags else request.sent_s + DURATION_S
+                self.believed[ino] = (old | flags, later_s)
         if request.kind == "renew":
             recalled = {item.ino for item in reply.excluded}
             for ino, (flags, until_s) in list(self.believed.items()):
@@ -143,6 +148,7 @@ class LeaseWorld(RuleBasedStateMachine):
         self.clients: dict[SessionId, Client] = {}
         self.ghosts: list[Client] = []
         self.granted = 0
+        self.paged = 0
         for number in (1, 2, 3):
             self.join(number)
 
@@ -167,6 +173,24 @@ class LeaseWorld(RuleBasedStateMachine):
         client = self.pick(index)
         if not client.is_dead and len(client.unanswered) < 6:
             client.send(kind, [Need(ino, FOOTPRINTS[kind][0]) for ino in inos], self.now_s)
+
+    @rule(index=indices)
+    def ask_for_page(self, index: int) -> None:
+        client = self.pick(index)
+        if not client.is_dead and len(client.unanswered) < 6:
+            client.send("page", [], self.now_s)
+
+    @rule(index=indices)
+    def give_directory_up(self, index: int) -> None:
+        """Not while a page of it is on its way."""
+        client = self.pick(index)
+        kinds = [request.kind for request in client.unanswered.values()]
+        if client.is_dead or "page" in kinds:
+            return
+        items = [ReturnItem(ino, LEASE_READER) for ino in FILES]
+        client.send("return", [], self.now_s, (*items, ReturnItem(DIRECTORY, LEASE_CHILDREN)))
+        for ino in FILES:
+            client.forget(ino, LEASE_READER, client.requests[-1].id)
 
     @rule(index=indices)
     def renew(self, index: int) -> None:
@@ -238,9 +262,19 @@ class LeaseWorld(RuleBasedStateMachine):
             self.leases.returned(client.session, request.items, self.now_s)
         elif request.kind == "renew":
             client.replies.append(Reply(request, [], self.leases.pending(client.session)))
+        elif request.kind == "page":
+            self.run_page(client, request)
         else:
             self.run_or_wait(client, request, None, self.now_s)
         self.settle()
+
+    def run_page(self, client: Client, request: Request) -> None:
+        session, leases = client.session, self.leases
+        free = [i for i in FILES if leases.would_grant(session, i, LEASE_READER, self.now_s)]
+        if free:
+            leases.grant_children(session, DIRECTORY, free, request.id)
+            self.paged += 1
+        client.replies.append(Reply(request, [(ino, LEASE_READER) for ino in free]))
 
     def run_or_wait(
         self, client: Client, request: Request, claim: Claim | None, since_s: float
@@ -252,7 +286,8 @@ class LeaseWorld(RuleBasedStateMachine):
         self.check_runs(client, request, claim)
         held = [
             (need.ino, self.leases.grant(
-                client.session, need.ino, FOOTPRINTS[request.kind][1], request.id, self.now_s, claim
+                client.session, need.ino, FOOTPRINTS[request.kind][1], request.id, self.now_s,
+                claim, is_look=request.kind in ("stat", "list"),
             ))
             for need in request.needs
         ]  # fmt: skip
@@ -319,7 +354,10 @@ class LeaseWorld(RuleBasedStateMachine):
         for client in self.clients.values():
             for ino in client.believed:
                 believed = client.believes(ino, self.now_s)
-                assert not believed & ~self.leases.held(client.session, ino)
+                held = self.leases.held(client.session, ino)
+                if self.leases.children.covers(client.session, ino):
+                    held |= LEASE_READER
+                assert not believed & ~held
 
     @invariant()
     def nothing_waits_for_long(self) -> None:
@@ -358,7 +396,7 @@ TestLeaseWorld = LeaseWorld.TestCase
 
 def test_long_histories() -> None:
     """Random histories with many leases, recalls and evictions in each."""
-    granted = answered = fenced = 0
+    granted = answered = fenced = paged = 0
     for seed in range(12):
         chance = random.Random(seed)
         world = LeaseWorld()
@@ -369,15 +407,20 @@ def test_long_histories() -> None:
             world.nothing_waits_for_long()
         world.teardown()
         granted += world.granted
+        paged += world.paged
         answered += world.leases.counts["answered"]
         fenced += world.leases.counts["fenced"]
-    assert granted > 1000 and answered > 1000 and fenced > 10, "the histories are poor"
+    is_rich = granted > 1000 and answered > 1000 and fenced > 10 and paged > 500
+    assert is_rich, f"the histories are poor: {granted} {answered} {fenced} {paged}"
 
 
 def _step(world: LeaseWorld, chance: random.Random) -> None:
     index = chance.randrange(3)
     action = chance.random()
-    if action < 0.30:
+    if action < 0.07:
+        page = world.ask_for_page if action < 0.06 else world.give_directory_up
+        page(index=index)
+    elif action < 0.30:
         kind = chance.choice(sorted(FOOTPRINTS))
         world.ask(index=index, kind=kind, inos=chance.sample(INOS, chance.randint(1, 2)))
     elif action < 0.55:
@@ -388,11 +431,16 @@ def _step(world: LeaseWorld, chance: random.Random) -> None:
         world.recalls_arrive(index=index, count=chance.randint(1, 6))
     elif action < 0.90:
         world.renew(index=index)
-    elif action < 0.92:
-        world.return_unasked(index=index, ino=chance.choice(INOS))
     elif action < 0.93:
-        world.recall_connection_is_made_again(index=index)
+        _lose(world, chance, index)
     elif action < 0.9997:
         world.time_passes(seconds=chance.choice([0.01, 0.02, 0.3]))
     elif sum(client.is_dead for client in world.clients.values()) < 2:
         world.client_dies(index=index)
+
+
+def _lose(world: LeaseWorld, chance: random.Random, index: int) -> None:
+    if chance.random() < 0.67:
+        world.return_unasked(index=index, ino=chance.choice(INOS))
+    else:
+        world.recall_connection_is_made_again(index=index)

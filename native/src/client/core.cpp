@@ -216,7 +216,7 @@ void Core::inode_idle(const InodePtr& inode) {
   }
   inodes_.take_if(inode->ino(), [&](Inode& entry) {
     const std::scoped_lock lock(entry.mu());
-    return entry.dropped && !entry.busy();
+    return entry.gone = entry.dropped && !entry.busy();
   });
 }
 
@@ -275,6 +275,11 @@ void Core::handle_closed(const Handle& handle) {
     --handle.inode->handles;
     if (handle.own) {
       --handle.inode->own_handles;
+      if (handle.inode->granted && handle.inode->own_handles == 0) {
+        handle.inode->kept = handle.inode->granted = false;
+        handle.inode->dropped = handle.inode->handles == 0;
+        return;
+      }
       if (handle.inode->kept) return;
     }
   }
@@ -527,9 +532,7 @@ std::vector<std::pair<std::string, uint64_t>> Core::counters() {
   return {{"reads", sum(&LaneCounters::reads)},
           {"bytes_read", sum(&LaneCounters::bytes_read)},
           {"opens", own_opens_.load(std::memory_order_relaxed)},
-          {"opened_ahead", ahead_given_.load(std::memory_order_relaxed)},
-          {"opened_ahead_used", ahead_used_.load(std::memory_order_relaxed)},
-          {"opened_ahead_unused", ahead_unused_.load(std::memory_order_relaxed)},
+          {"opens_granted", granted_opens_.load(std::memory_order_relaxed)},
           {"writes", sum(&LaneCounters::writes)},
           {"bytes_written", sum(&LaneCounters::bytes_written)},
           {"bytes_sent", sum(&LaneCounters::bytes_sent)},

@@ -65,6 +65,8 @@ class Core final : public fuse::DataHandler {
   bool born(std::span<const std::byte> attributes, std::span<const std::byte> layout,
             std::span<const std::byte> capability, uint64_t fh, uint32_t open_flags) override;
   fuse::Opening open(uint64_t ino, uint64_t fh, uint32_t open_flags) override;
+  bool open_granted(std::span<const std::byte> attributes, std::span<const std::byte> layout,
+                    std::span<const std::byte> capability, uint64_t fh, uint32_t open_flags) override;
   bool interrupt(fuse::LaneContext& context, uint64_t unique) override;
   fuse::Room room() const noexcept override {
     if (!memory_.full()) return fuse::Room::kPlenty;
@@ -88,17 +90,12 @@ class Core final : public fuse::DataHandler {
   void inode_drop(uint64_t ino);
   // From now on lanes open it for reading by themselves while its bytes are leased. False: unknown.
   bool inode_keep(uint64_t ino);
-  // The same of a file that nobody has asked for yet (docs/decisions/0019): its bytes are leased.
-  // False: malformed records, or the table is full.
-  bool inode_ahead(Bytes attributes, Bytes layout, Bytes capability);
-  bool is_unused(uint64_t ino);  // put by inode_ahead(), and not opened by lanes since
-  struct AheadCounts {
-    uint64_t given = 0;   // put by inode_ahead()
-    uint64_t used = 0;    // opened by lanes since
-    uint64_t unused = 0;  // kept no longer, without that
-  };
-  AheadCounts ahead_counts() const noexcept;
-  // No longer. Returns how many handles they opened that are not closed: their RELEASEs are told.
+  // Those that lanes have open by open_granted(): Python knows of none of them.
+  std::vector<uint64_t> inodes_granted();
+  // No file is opened by open_granted() while this is so.
+  void pause_granted(bool paused) noexcept { granted_paused_ = paused; }
+  bool is_granted(uint64_t ino);
+  // No longer, whichever way lanes came to have it. Returns how many handles they opened that are not closed: their RELEASEs are told.
   uint32_t inode_unkeep(uint64_t ino);
   std::optional<Written> inode_written(uint64_t ino);
   std::optional<Written> inode_take(uint64_t ino);
@@ -180,6 +177,8 @@ class Core final : public fuse::DataHandler {
   static constexpr auto kScarceTime = std::chrono::seconds(5);
   static constexpr Clock::rep kLeasesDoNotCount = std::numeric_limits<Clock::rep>::max();
   bool quiet();
+  // LOCKED inode: a handle of the lanes' own. False: no room, or the inode has left the table.
+  bool open_own(const InodePtr& inode, uint64_t fh, uint32_t open_flags);
   bool enter(Handle handle);  // into the tables. False: that handle is there already, or no room
   Lane& lane_of(uint64_t ino) noexcept { return *lanes_[ino % lanes_.size()]; }
   Inode::Loss lose(const InodePtr& inode);
@@ -200,9 +199,8 @@ class Core final : public fuse::DataHandler {
   std::atomic<Clock::rep> scarce_until_ = 0;
   std::atomic<bool> sending_partial_ = false;
   std::atomic<uint64_t> own_opens_ = 0;
-  std::atomic<uint64_t> ahead_given_ = 0;
-  std::atomic<uint64_t> ahead_used_ = 0;
-  std::atomic<uint64_t> ahead_unused_ = 0;
+  std::atomic<uint64_t> granted_opens_ = 0;
+  std::atomic<bool> granted_paused_ = false;
 
   std::shared_mutex incarnations_mu_;
   std::unordered_map<uint32_t, uint64_t> incarnations_;  // guarded by incarnations_mu_

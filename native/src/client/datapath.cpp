@@ -47,19 +47,24 @@ void Datapath::stop(uint32_t deadline_ms) {
 }
 
 std::string Datapath::open_ahead(const AheadPage& page) {
-  const auto now = fuse::AttributeTable::Clock::now();
   std::string taken(page.names.size(), '\0');
   for (size_t at = 0; at < taken.size(); ++at) {
     if (page.wanted[at] == std::byte{0}) continue;
     const auto record = page.attributes.subspan(at * kAttributesSize, kAttributesSize);
     const auto capability = page.capabilities.subspan(at * sizeof(Capability), sizeof(Capability));
     const auto decoded = decode_attributes(record);
-    if (!decoded || !core_.inode_ahead(record, page.layouts[at], capability)) continue;
+    if (!decoded || !decode_view(page.layouts[at], capability)) continue;
     taken[at] = '\1';
-    attributes().put(record, std::chrono::milliseconds(0), now, true);
-    if (page.parent != 0) dentries().learn(page.parent, page.names[at], decoded->ino);
+    children().put(page.parent, record, page.layouts[at], capability);
+    if (page.has_names) dentries().learn(page.parent, page.names[at], decoded->ino);
   }
   return taken;
+}
+
+int64_t Datapath::child_drop(uint64_t ino) {
+  const bool known = children().drop(ino);
+  if (core_.is_granted(ino)) return core_.inode_unkeep(ino);
+  return known ? 0 : -1;
 }
 
 std::vector<std::pair<std::string, uint64_t>> Datapath::counters() {
@@ -99,6 +104,7 @@ void Datapath::lease_until(std::chrono::milliseconds left) {
   const auto until = Clock::now() + left;
   attributes().believe(until);
   dentries().believe(until);
+  children().believe(until);
   core_.lease_until(until);
 }
 

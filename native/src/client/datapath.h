@@ -39,10 +39,11 @@ struct DatapathSettings {
   }
 };
 
-// A page of a directory whose files were opened ahead (docs/decisions/0019-open-ahead.md): columns, one
-// place for each file. parent 0: the names are not certain.
+// A page of a directory whose files are held by its grant (docs/decisions/0022-directory-grants.md):
+// columns, one place for each file.
 struct AheadPage {
   uint64_t parent = 0;
+  bool has_names = false;  // they are certain
   std::vector<std::string_view> names;
   std::span<const std::byte> attributes;  // records, one after another
   std::vector<std::span<const std::byte>> layouts;
@@ -86,9 +87,13 @@ class Datapath final : private fuse::SessionObserver {
   fuse::AttributeTable& attributes() noexcept { return session_.attributes(); }
   fuse::DentryTable& dentries() noexcept { return session_.dentries(); }
   fuse::Births& births() noexcept { return session_.births(); }
+  fuse::ChildTable& children() noexcept { return session_.children(); }
   // META and DATA of the wanted files are leased: lanes answer LOOKUP, GETATTR and OPEN for reading of
   // them from now on. Which were taken, a byte each. page.is_valid() must hold.
   std::string open_ahead(const AheadPage& page);
+  // No longer, of this file. Returns how many handles lanes have of it, whose RELEASEs are told from now
+  // on; -1: it was not known so.
+  int64_t child_drop(uint64_t ino);
   // Leases that are held last for so long from now on; from the first call on they count.
   void lease_until(std::chrono::milliseconds left);
   // The session was lost: nothing that was known under a lease is known any more.

@@ -114,8 +114,9 @@ class Inode {
   // are leased; handles that they opened so.
   bool kept = false;
   uint32_t own_handles = 0;
-  bool unused = false;  // kept before anybody opened it: the kernel's pages, if it has any, are older
+  bool granted = false;  // kept by its directory's grant, not by Python: until its last handle is closed
   bool dropped = false;  // Python needs the entry no more: it goes when nothing holds it
+  bool gone = false;  // out of the table: whoever still has it looks there again
   bool busy() const noexcept;
   bool watched = false;  // a lane looks after the age of its pieces
   bool sync_watched = false;  // a lane will sync it after a while

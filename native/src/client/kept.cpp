@@ -1,5 +1,5 @@
-// Core: files that Python keeps open, which lanes open for reading by themselves
-// (docs/decisions/0017-kept-open.md, 0019-open-ahead.md).
+// Core: files that lanes open for reading by themselves, because Python keeps them open
+// (docs/decisions/0017-kept-open.md) or by the grant of their directory (0022-directory-grants.md).
 #include <mutex>
 #include <utility>
 
@@ -13,40 +13,44 @@ fuse::Opening Core::open(uint64_t ino, uint64_t fh, uint32_t open_flags) {
   if (!inode) return Opening::kRefused;
   const std::scoped_lock lock(inode->mu());
   if (!inode->kept || !leases_count() || !holds(*inode, kLeaseData)) return Opening::kRefused;
-  if (!enter({.fh = fh, .inode = inode, .open_flags = open_flags, .own = true})) {
-    return Opening::kRefused;
-  }
-  ++inode->own_handles;
-  own_opens_.fetch_add(1, std::memory_order_relaxed);
-  if (!inode->unused) return Opening::kKeepsPages;
-  inode->unused = false;
-  ahead_used_.fetch_add(1, std::memory_order_relaxed);
-  return Opening::kDropsPages;
+  return open_own(inode, fh, open_flags) ? Opening::kKeepsPages : Opening::kRefused;
 }
 
-bool Core::inode_ahead(Bytes attributes, Bytes layout, Bytes capability) {
+bool Core::open_granted(Bytes attributes, Bytes layout, Bytes capability, uint64_t fh,
+                        uint32_t open_flags) {
   const auto decoded = decode_attributes(attributes);
-  if (!decoded || !inode_put(attributes, layout, capability)) return false;
-  inode_lease(decoded->ino, kLeaseData, 0);
+  if (granted_paused_ || !decoded || !inode_put(attributes, layout, capability)) return false;
   const InodePtr inode = inodes_.find(decoded->ino);
   if (!inode) return false;
   const std::scoped_lock lock(inode->mu());
-  inode->kept = inode->unused = true;
-  inode->dropped = false;
-  ahead_given_.fetch_add(1, std::memory_order_relaxed);
+  inode->lease = kLeaseData;
+  if (!holds(*inode, kLeaseData) || !open_own(inode, fh, open_flags)) return false;
+  inode->kept = inode->granted = true;
+  granted_opens_.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 
-bool Core::is_unused(uint64_t ino) {
+bool Core::open_own(const InodePtr& inode, uint64_t fh, uint32_t open_flags) {
+  if (inode->gone || !enter({.fh = fh, .inode = inode, .open_flags = open_flags, .own = true})) return false;
+  ++inode->own_handles;
+  own_opens_.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+std::vector<uint64_t> Core::inodes_granted() {
+  std::vector<uint64_t> found;
+  for (const InodePtr& inode : inodes_.all()) {
+    const std::scoped_lock lock(inode->mu());
+    if (inode->granted) found.push_back(inode->ino());
+  }
+  return found;
+}
+
+bool Core::is_granted(uint64_t ino) {
   const InodePtr inode = inodes_.find(ino);
   if (!inode) return false;
   const std::scoped_lock lock(inode->mu());
-  return inode->unused;
-}
-
-Core::AheadCounts Core::ahead_counts() const noexcept {
-  return {ahead_given_.load(std::memory_order_relaxed), ahead_used_.load(std::memory_order_relaxed),
-          ahead_unused_.load(std::memory_order_relaxed)};
+  return inode->granted;
 }
 
 bool Core::inode_keep(uint64_t ino) {
@@ -60,8 +64,7 @@ uint32_t Core::inode_unkeep(uint64_t ino) {
   const InodePtr inode = inodes_.find(ino);
   if (!inode) return 0;
   const std::scoped_lock lock(inode->mu());
-  inode->kept = false;
-  if (std::exchange(inode->unused, false)) ahead_unused_.fetch_add(1, std::memory_order_relaxed);
+  inode->kept = inode->granted = false;
   return inode->own_handles;
 }
 

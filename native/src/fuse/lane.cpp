@@ -180,10 +180,22 @@ bool Lane::answered(const UpcallRequest& request) {
   }
 }
 
+bool Lane::learn(uint64_t ino, AttributeTable::Clock::time_point now) {
+  return parts_.children.find(ino, now, [&](const ChildTable::Child& child) {
+    return parts_.attributes.put(child.attributes, std::chrono::milliseconds(0), now, true);
+  });
+}
+
+std::optional<fuse_attr_out> Lane::attributes_of(uint64_t ino, uint64_t nodeid,
+                                                 AttributeTable::Clock::time_point now) {
+  const auto known = parts_.attributes.getattr(ino, nodeid, now);
+  return known || !learn(ino, now) ? known : parts_.attributes.getattr(ino, nodeid, now);
+}
+
 // Looks whether lanes are ahead before it looks into the table: what they wrote until then is there.
 bool Lane::getattr_answered(const RequestHead& head, uint64_t ino) {
   if (parts_.data.is_ahead(ino)) return false;
-  const auto known = parts_.attributes.getattr(ino, head.nodeid, AttributeTable::Clock::now());
+  const auto known = attributes_of(ino, head.nodeid, AttributeTable::Clock::now());
   if (!known) return false;
   parts_.channels.reply_body(context_.index, head.unique, std::as_bytes(std::span(&*known, 1)));
   return true;
@@ -191,7 +203,9 @@ bool Lane::getattr_answered(const RequestHead& head, uint64_t ino) {
 
 bool Lane::getxattr_answered(const UpcallRequest& request, uint64_t ino) {
   if (asks_for_virtual_xattr(request)) return false;
-  if (!parts_.attributes.is_bare(ino, AttributeTable::Clock::now())) return false;
+  const auto now = AttributeTable::Clock::now();
+  const auto is_bare = [&] { return parts_.attributes.is_bare(ino, now); };
+  if (!is_bare() && !(learn(ino, now) && is_bare())) return false;
   parts_.channels.reply_error(context_.index, request.head.unique, ENODATA);
   return true;
 }
@@ -216,7 +230,7 @@ bool Lane::answer_name(const RequestHead& head, const DentryTable::Found& found,
     }
   } else {
     if (parts_.data.is_ahead(found.ino)) return false;
-    const auto known = parts_.attributes.getattr(found.ino, found.ino, now);
+    const auto known = attributes_of(found.ino, found.ino, now);
     if (!known) return false;
     out.nodeid = found.ino;
     out.attr_valid = known->attr_valid;
@@ -228,13 +242,15 @@ bool Lane::answer_name(const RequestHead& head, const DentryTable::Found& found,
   return true;
 }
 
-// For reading, of a file that Python keeps open: its bytes are leased, so the kernel's pages are right.
+// For reading, of a file that Python keeps open or that is known by its directory's grant: its bytes are
+// leased, so the kernel's pages are right if they are from since then.
 bool Lane::open_answered(const UpcallRequest& request, uint64_t ino) {
   const auto in = load<fuse_open_in>(request.bytes.subspan(sizeof(fuse_in_header)));
   if (!in || (in->flags & O_ACCMODE) != O_RDONLY || (in->flags & (O_TRUNC | O_DIRECT)) != 0) return false;
   if (parts_.closing.holds(request.head.nodeid)) return false;
   const uint64_t fh = parts_.births.next_handle();
-  const Opening opening = parts_.data.open(ino, fh, in->flags);
+  Opening opening = parts_.data.open(ino, fh, in->flags);
+  if (opening == Opening::kRefused) opening = open_child(ino, fh, in->flags);
   if (opening == Opening::kRefused) return false;
   fuse_open_out out{};
   out.fh = fh;
@@ -242,6 +258,20 @@ bool Lane::open_answered(const UpcallRequest& request, uint64_t ino) {
   if (opening == Opening::kKeepsPages) out.open_flags |= FOPEN_KEEP_CACHE;
   parts_.channels.reply_body(context_.index, request.head.unique, std::as_bytes(std::span(&out, 1)));
   return true;
+}
+
+Opening Lane::open_child(uint64_t ino, uint64_t fh, uint32_t open_flags) {
+  Opening opening = Opening::kRefused;
+  parts_.children.find(ino, AttributeTable::Clock::now(), [&](ChildTable::Child& child) {
+    const auto bytes = [](const std::string& text) { return std::as_bytes(std::span(text)); };
+    if (!parts_.data.open_granted(child.attributes, bytes(child.layout), bytes(child.capability), fh,
+                                  open_flags)) {
+      return false;
+    }
+    opening = parts_.children.mark_opened(child) ? Opening::kKeepsPages : Opening::kDropsPages;
+    return true;
+  });
+  return opening;
 }
 
 // A new file in a directory that is delegated; everything else is Python's.
@@ -300,7 +330,10 @@ bool Lane::unlink_answered(const UpcallRequest& request, uint64_t parent) {
 }
 
 bool Lane::take_name(uint64_t parent, std::string_view name, uint64_t ino) {
-  if (parts_.data.is_busy(ino) || !parts_.births.take_room()) return false;
+  const auto now = AttributeTable::Clock::now();
+  learn(ino, now);
+  const auto is_busy = [&] { return parts_.data.is_busy(ino); };
+  if (!parts_.children.drop_unless(ino, is_busy) || !parts_.births.take_room()) return false;
   const int64_t time_ns = file_time_ns();
   const auto push = [&](const record::Record& record) {
     if (parts_.births.push(Removal{ino, parent, time_ns, std::string(name), record})) {
@@ -308,7 +341,6 @@ bool Lane::take_name(uint64_t parent, std::string_view name, uint64_t ino) {
     }
     return true;
   };
-  const auto now = AttributeTable::Clock::now();
   if (parts_.attributes.remove(parent, ino, time_ns, now, push)) return true;
   parts_.births.removals_told(1);  // the room
   return false;

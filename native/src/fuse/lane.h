@@ -13,11 +13,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "fuse/attribute_table.h"
 #include "fuse/births.h"
 #include "fuse/channels.h"
+#include "fuse/child_table.h"
 #include "fuse/closing_table.h"
 #include "fuse/dentry_table.h"
 #include "fuse/parse.h"
@@ -45,6 +47,7 @@ struct LaneParts {
   UpcallSink& upcalls;
   AttributeTable& attributes;
   DentryTable& dentries;
+  ChildTable& children;
   ClosingTable& closing;
   Births& births;
   std::function<void()> births_wait;  // called on the lane for the first change that is to be taken
@@ -84,6 +87,12 @@ class Lane {
   void look_for_room();
   void lost(int error);
   void interrupted(const InterruptRequest& request);
+  // The attributes of a file that is known by its directory's grant are told from now on. False: it is
+  // not known so.
+  bool learn(uint64_t ino, AttributeTable::Clock::time_point now);
+  std::optional<fuse_attr_out> attributes_of(uint64_t ino, uint64_t nodeid,
+                                             AttributeTable::Clock::time_point now);
+  Opening open_child(uint64_t ino, uint64_t fh, uint32_t open_flags);
   // True when a table knew the answer and it was sent.
   bool answered(const UpcallRequest& request);
   bool getattr_answered(const RequestHead& head, uint64_t ino);

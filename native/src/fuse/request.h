@@ -120,6 +120,14 @@ class DataHandler {
     return Opening::kRefused;
   }
 
+  // The same of a file that is not known yet, whose bytes are leased by its directory's grant: its
+  // records (docs/INTERFACES.md section 1).
+  virtual bool open_granted(std::span<const std::byte> /*attributes*/, std::span<const std::byte> /*layout*/,
+                            std::span<const std::byte> /*capability*/, uint64_t /*fh*/,
+                            uint32_t /*open_flags*/) {
+    return false;
+  }
+
   // Lanes know more of this file's size and times than what was told of it last. ANY THREAD.
   virtual bool is_ahead(uint64_t /*ino*/) { return false; }
 

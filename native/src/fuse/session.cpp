@@ -108,7 +108,7 @@ int FuseSession::attach_lanes(DataHandler& data, std::span<net::EventLoop* const
   for (Channel channel = 0; channel < loops.size(); ++channel) {
     lanes_.push_back(std::make_unique<Lane>(channel, settings_.max_write,
                                             LaneParts{*channels_, data, upcalls, attributes_,
-                                                      dentries_, closing_, births_, births_wait,
+                                                      dentries_, children_, closing_, births_, births_wait,
                                                       root_ino_, unmounted}));
     const int attached = lanes_.back()->attach(*loops[channel]);
     if (attached != 0) return attached;
@@ -226,6 +226,9 @@ std::vector<std::pair<std::string, uint64_t>> FuseSession::counters() const {
   all.emplace_back("fuse_requests_malformed", malformed);
   all.emplace_back("attributes_answered", attributes_.answered());
   all.emplace_back("names_known", dentries_.names());
+  all.emplace_back("children_known", children_.count());
+  all.emplace_back("children_used", children_.used());
+  all.emplace_back("children_unused", children_.unused());
   all.emplace_back("births", births_.count());
   all.emplace_back("removals", births_.removal_count());
   if (channels_) {

@@ -19,6 +19,7 @@
 #include "fuse/births.h"
 #include "fuse/bridge.h"
 #include "fuse/channels.h"
+#include "fuse/child_table.h"
 #include "fuse/closing_table.h"
 #include "fuse/dentry_table.h"
 #include "fuse/init.h"
@@ -99,6 +100,7 @@ class FuseSession final : public Replier {
   // What Python learned and lanes may answer from.
   AttributeTable& attributes() noexcept { return attributes_; }
   DentryTable& dentries() noexcept { return dentries_; }
+  ChildTable& children() noexcept { return children_; }
   Births& births() noexcept { return births_; }
 
   const Negotiated& negotiated() const noexcept { return negotiated_; }
@@ -124,6 +126,7 @@ class FuseSession final : public Replier {
   Notifier notifier_;
   AttributeTable attributes_;
   DentryTable dentries_;
+  ChildTable children_;
   ClosingTable closing_;
   Births births_;
   std::unique_ptr<Bridge> bridge_;

@@ -326,23 +326,50 @@ TEST(KeptInodes, TellPythonOnlyOfHandlesThatItTookOver) {
   EXPECT_EQ(rig.core->open(kIno, kOwn + 3, O_RDONLY), Opening::kRefused);
 }
 
-TEST(KeptInodes, OpenedAheadDropThePagesOfTheirFirstOpen) {
+TEST(GrantedInodes, ComeWithTheirFirstHandleAndGoWithTheLast) {
   LeasedRig rig(100);
-  ASSERT_TRUE(rig.core->inode_ahead(rig.attributes(100, 1), rig.layout(), rig.capability()));
-  EXPECT_TRUE(rig.core->is_unused(kIno));
-  EXPECT_EQ(rig.core->open(kIno, kOwn, O_RDONLY), Opening::kDropsPages);
-  EXPECT_FALSE(rig.core->is_unused(kIno));
+  rig.core->inode_drop(kIno);  // Python has nothing of it
+  const auto open = [&](uint64_t fh) {
+    return rig.core->open_granted(rig.attributes(100, 1), rig.layout(), rig.capability(), fh, O_RDONLY);
+  };
+  ASSERT_TRUE(open(kOwn));
+  EXPECT_TRUE(rig.core->is_granted(kIno));
+  EXPECT_EQ(rig.core->inodes_granted(), std::vector<uint64_t>{kIno});
   EXPECT_EQ(rig.core->open(kIno, kOwn + 1, O_RDONLY), Opening::kKeepsPages);
   EXPECT_EQ(rig.read(kOwn, 0, 100).bytes, Bytes(100));
-  EXPECT_EQ(rig.core->inode_unkeep(kIno), 2u);
-  ASSERT_TRUE(rig.core->inode_ahead(rig.attributes(100, 1), rig.layout(), rig.capability()));
-  rig.core->inode_unkeep(kIno);
-  EXPECT_FALSE(rig.core->is_unused(kIno));
-  const auto counts = rig.core->ahead_counts();
-  EXPECT_EQ(counts.given, 2u);
-  EXPECT_EQ(counts.used, 1u);
-  EXPECT_EQ(counts.unused, 1u);
-  EXPECT_FALSE(rig.core->inode_ahead(rig.attributes(100, 1), rig.layout(), Bytes(3)));  // malformed
+  rig.release(kOwn);
+  rig.release(kOwn + 1);
+  EXPECT_TRUE(eventually([&] { return rig.core->inodes_granted().empty(); }));
+  EXPECT_EQ(rig.core->open(kIno, kOwn + 2, O_RDONLY), Opening::kRefused);
+  EXPECT_TRUE(rig.events(EventKind::kRelease).empty());
+}
+
+TEST(GrantedInodes, AreTakenOverWithTheirHandles) {
+  LeasedRig rig(100);
+  rig.core->inode_drop(kIno);
+  const auto open = [&](uint64_t fh) {
+    return rig.core->open_granted(rig.attributes(100, 1), rig.layout(), rig.capability(), fh, O_RDONLY);
+  };
+  ASSERT_TRUE(open(kOwn));
+  EXPECT_EQ(rig.core->inode_unkeep(kIno), 1u);
+  EXPECT_FALSE(rig.core->is_granted(kIno));
+  EXPECT_EQ(rig.core->open(kIno, kOwn + 1, O_RDONLY), Opening::kRefused);
+  rig.release(kOwn);
+  EXPECT_TRUE(eventually([&] { return rig.events(EventKind::kRelease).size() == 1; }));
+}
+
+TEST(GrantedInodes, AreNotOpenedWithoutALease) {
+  LeasedRig rig(100);
+  const auto open = [&](const Bytes& capability) {
+    return rig.core->open_granted(rig.attributes(100, 1), rig.layout(), capability, kOwn, O_RDONLY);
+  };
+  EXPECT_FALSE(open(Bytes(3)));  // malformed
+  rig.core->pause_granted(true);
+  EXPECT_FALSE(open(rig.capability()));
+  rig.core->pause_granted(false);
+  rig.core->lease_until(Clock::now());
+  EXPECT_FALSE(open(rig.capability()));
+  EXPECT_TRUE(rig.core->inodes_granted().empty());
 }
 
 }  // namespace

@@ -5,8 +5,12 @@
 #include <array>
 #include <cstring>
 #include <iterator>
+#include <span>
+#include <string_view>
+#include <vector>
 
 #include "fuse/attribute_table.h"
+#include "fuse/child_table.h"
 #include "fuse/dentry_table.h"
 #include "fuse/notifier.h"
 #include "fuse/protocol.h"
@@ -241,6 +245,86 @@ TEST(Pages, ThoseThatMayBeLockedComeBehindTheMark) {
   EXPECT_EQ(ranges_of({{20000, 20001}, {0, 100}}),
             (Pairs{{4096, 12288}, {20480, 0}, {-1, 5}, {0, 20480}}));
   EXPECT_EQ(ranges_of({{0, 8192}, {100, 200}}), (Pairs{{8192, 0}, {-1, 5}, {0, 8192}}));
+}
+
+std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
+
+bool put_child(ChildTable& table, uint64_t directory, uint64_t ino, uint64_t version) {
+  return table.put(directory, record_of(ino, S_IFREG | 0644, version), bytes_of("layout"),
+                   bytes_of("capability"));
+}
+
+bool is_there(ChildTable& table, uint64_t ino, ChildTable::Clock::time_point now) {
+  return table.find(ino, now, [](const ChildTable::Child&) { return true; });
+}
+
+TEST(ChildTable, BelievesAsLongAsLeasesLast) {
+  ChildTable table;
+  ASSERT_TRUE(put_child(table, 3, 100, 1));
+  EXPECT_FALSE(is_there(table, 100, kNow));
+  table.believe(kNow + milliseconds(10));
+  EXPECT_TRUE(is_there(table, 100, kNow));
+  EXPECT_FALSE(is_there(table, 101, kNow));
+  EXPECT_FALSE(is_there(table, 100, kNow + milliseconds(10)));
+  EXPECT_FALSE(table.put(3, bytes_of("short"), bytes_of(""), bytes_of("")));
+}
+
+TEST(ChildTable, GivesBackWhatWasPut) {
+  ChildTable table;
+  table.believe(kNow + milliseconds(10));
+  put_child(table, 3, 100, 7);
+  EXPECT_TRUE(table.find(100, kNow, [](const ChildTable::Child& child) {
+    return child.layout == "layout" && child.capability == "capability" &&
+           record::field<uint64_t>(child.attributes, record::kChangeVersion) == 7;
+  }));
+  EXPECT_FALSE(table.find(100, kNow, [](const ChildTable::Child&) { return false; }));
+}
+
+TEST(ChildTable, CountsWhatIsOpenedAndWhatGoesUnopened) {
+  ChildTable table;
+  table.believe(kNow + milliseconds(10));
+  for (const uint64_t ino : {100, 101, 102}) put_child(table, 3, ino, 1);
+  const auto open = [&](uint64_t ino) {
+    bool before = false;
+    table.find(ino, kNow, [&](ChildTable::Child& child) { return before = table.mark_opened(child); });
+    return before;
+  };
+  EXPECT_FALSE(open(100));
+  EXPECT_TRUE(open(100));
+  put_child(table, 3, 100, 1);  // told again: the same version
+  EXPECT_TRUE(open(100));
+  put_child(table, 3, 100, 2);
+  EXPECT_FALSE(open(100));
+  EXPECT_TRUE(table.drop(100));
+  EXPECT_TRUE(table.drop(101));
+  EXPECT_FALSE(table.drop(101));
+  EXPECT_EQ(table.count(), 1u);
+  EXPECT_EQ(table.used(), 2u);
+  EXPECT_EQ(table.unused(), 1u);
+}
+
+TEST(ChildTable, FindsThoseOfADirectoryAndThoseThatAreOlder) {
+  ChildTable table;
+  for (const uint64_t ino : {100, 101}) put_child(table, 3, ino, 5);
+  put_child(table, 4, 102, 5);
+  auto found = table.of(3);
+  std::ranges::sort(found);
+  EXPECT_EQ(found, (std::vector<uint64_t>{100, 101}));
+  EXPECT_EQ(table.of(0).size(), 3u);
+  EXPECT_TRUE(table.of(5).empty());
+  EXPECT_FALSE(table.is_older(100, 5));
+  EXPECT_TRUE(table.is_older(100, 6));
+  EXPECT_FALSE(table.is_older(103, 6));
+}
+
+TEST(ChildTable, KeepsWhatIsInUse) {
+  ChildTable table;
+  put_child(table, 3, 100, 1);
+  EXPECT_FALSE(table.drop_unless(100, [] { return true; }));
+  EXPECT_EQ(table.count(), 1u);
+  EXPECT_TRUE(table.drop_unless(100, [] { return false; }));
+  EXPECT_EQ(table.count(), 0u);
+  EXPECT_TRUE(table.drop_unless(100, [] { return false; }));  // it is not here
 }
 
 }  // namespace

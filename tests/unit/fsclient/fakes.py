@@ -10,7 +10,7 @@ from fsclient.fs.filesystem import FileSystem
 from fsclient.leases.holder import Leases
 from fsclient.leases.table import KnownLimit
 from fscommon.errors import FsError
-from fscommon.layout.attributes import Attributes
+from fscommon.layout.attributes import Attributes, unpack_attributes
 from fscommon.native import BirthRow, ChangeRun, RemovalRow
 from fscommon.wire.codec import encode
 from fscommon.wire.ops import Op
@@ -114,10 +114,11 @@ class FakeLanes:
         self.keeps = True
         self.kept: set[int] = set()
         self.own_handles: dict[int, int] = {}
-        self.ahead: set[int] = set()  # kept, and opened by nobody yet
-        self.ahead_given = 0
-        self.ahead_used = 0
-        self.ahead_unused = 0
+        self.children: dict[int, tuple[int, bytes]] = {}  # directory and attributes of each
+        self.child_handles: dict[int, int] = {}  # of lanes, which Python knows nothing of
+        self.unused: set[int] = set()  # children that nobody opened
+        self.children_counted = [0, 0]  # used, unused
+        self.is_paused = False
         self.size_limits: dict[int, int] = {}
         self.drained: list[tuple[int, int, bool]] = []
         self.committed: list[tuple[int, int, bytes]] = []
@@ -237,36 +238,50 @@ class FakeLanes:
         return self.keeps
 
     def open_ahead(
-        self, parent: int, names: Sequence[bytes], attributes: bytes, layouts: Sequence[bytes],
-        capabilities: bytes, wanted: bytes,
+        self, parent: int, has_names: bool, names: Sequence[bytes], attributes: bytes,
+        layouts: Sequence[bytes], capabilities: bytes, wanted: bytes,
     ) -> bytes:  # fmt: skip
         for at, name in enumerate(names):
             if wanted[at]:
                 taken = attributes[at * 128 : at * 128 + 128]
                 ino = int.from_bytes(taken[:8], "little")
-                self.inodes[ino] = (taken, layouts[at], capabilities[at * 64 : at * 64 + 64])
-                self.kept.add(ino)
-                self.ahead.add(ino)
-                self.ahead_given += 1
-                if parent:
+                self.children[ino] = (parent, taken)
+                self.unused.add(ino)
+                if has_names:
                     self.names[parent, name] = ino
         return wanted
 
-    def use_ahead(self, ino: int) -> None:
+    def use_child(self, ino: int) -> None:
         """Lanes open it for an application."""
-        self.ahead.remove(ino)
-        self.ahead_used += 1
+        assert ino in self.children and not self.is_paused
+        self.child_handles[ino] = self.child_handles.get(ino, 0) + 1
+        self.children_counted[0] += ino in self.unused
+        self.unused.discard(ino)
 
-    def is_unused(self, ino: int) -> bool:
-        return ino in self.ahead
+    def child_drop(self, ino: int) -> int:
+        known = self.children.pop(ino, None) is not None
+        self.children_counted[1] += ino in self.unused
+        self.unused.discard(ino)
+        return self.child_handles.pop(ino, 0 if known else -1)
 
-    def ahead_counts(self) -> tuple[int, int, int]:
-        return self.ahead_given, self.ahead_used, self.ahead_unused
+    def child_is_older(self, ino: int, change_version: int) -> bool:
+        known = self.children.get(ino)
+        return known is not None and unpack_attributes(known[1]).change_version < change_version
+
+    def children_of(self, parent: int) -> list[int]:
+        return [ino for ino, (there, _) in self.children.items() if parent in (0, there)]
+
+    def children_open(self) -> list[int]:
+        return list(self.child_handles)
+
+    def children_pause(self, paused: bool) -> None:
+        self.is_paused = paused
+
+    def children_counts(self) -> tuple[int, int, int]:
+        return len(self.children), self.children_counted[0], self.children_counted[1]
 
     def inode_unkeep(self, ino: int) -> int:
         self.kept.discard(ino)
-        self.ahead_unused += ino in self.ahead
-        self.ahead.discard(ino)
         return self.own_handles.pop(ino, 0)
 
     def inode_written(self, ino: int) -> tuple[int, int, int] | None:

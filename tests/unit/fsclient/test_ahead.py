@@ -3,6 +3,8 @@
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import cast
 
 import pytest
 import trio
@@ -10,12 +12,21 @@ import trio.testing
 
 from fsclient.fs import ahead
 from fsclient.fs.ahead import AGAIN_S, OPENS_MIN, REST_S_MAX, WITHIN_S, AheadGuard, AheadPolicy
+from fsclient.fs.births import FIRST_HANDLE
 from fsclient.fs.files import Change
+from fsclient.leases.table import KnownLimit
 from fscommon.errors import FsError, Status
-from fscommon.layout.attributes import LEASE_DATA, LEASE_ENTRIES, LEASE_META, with_lease
+from fscommon.layout.attributes import (
+    LEASE_CHILDREN,
+    LEASE_DATA,
+    LEASE_ENTRIES,
+    LEASE_META,
+    unpack_attributes,
+    with_lease,
+)
 from fscommon.limits import OPEN_AHEAD_MAX
 from fscommon.wire.ahead import OpenAhead, OpenedAhead
-from fscommon.wire.leases import RecallItem
+from fscommon.wire.leases import LeaseReturn, RecallItem, ReturnItem
 from fscommon.wire.messages import Open, Opened
 from fscommon.wire.ops import Op
 
@@ -25,6 +36,7 @@ from .test_recalls import NEVER_NS, World
 
 PARENT = 3
 READER = LEASE_META | LEASE_DATA
+NAMES = LEASE_META | LEASE_ENTRIES
 FIRST = 100  # inode number of the first file
 
 
@@ -129,7 +141,8 @@ class Reading(World):
         self.meta.answers[Op.OPEN] = self._open
         self.meta.answers[Op.OPEN_AHEAD] = self.page
         self.flags = READER
-        self.grant(PARENT, LEASE_META | LEASE_ENTRIES)
+        self.parent = PARENT
+        self.grant(PARENT, NAMES)
         for ino in self.inos:
             self.fs.inodes.parents.note(ino, PARENT)
 
@@ -170,6 +183,15 @@ class Reading(World):
         await trio.testing.wait_all_tasks_blocked()
 
     @property
+    def granted(self) -> set[int]:
+        """What lanes know by its directory."""
+        return set(self.lanes.children)
+
+    def returned(self) -> list[ReturnItem]:
+        told = [message for op, message in self.meta.told if op is Op.LEASE_RETURN]
+        return [item for message in told for item in cast(LeaseReturn, message).items]
+
+    @property
     def asked(self) -> list[OpenAhead]:
         return self.meta.requests(Op.OPEN_AHEAD)
 
@@ -181,12 +203,11 @@ async def test_lanes_have_the_rest_of_the_directory() -> None:
         assert world.asked == []
         await world.read(world.inos[OPENS_MIN - 1])
         assert world.asked == [OpenAhead(PARENT, 0, ahead.PAGE_COUNT_FIRST)]
-        assert world.lanes.kept == set(world.inos) == set(world.fs.inodes.held())
+        assert world.granted == set(world.inos[OPENS_MIN:])
         last = world.inos[-1]
         assert world.lanes.names[PARENT, b"%d" % last] == last
-        inode = world.fs.inodes.get(last)
-        assert inode is not None and inode.file_id == 1000 + last and not inode.is_writable
-        assert not world.fs.inodes.is_open(last) and closed(world) == []
+        assert set(world.fs.inodes.held()) == set(world.inos[:OPENS_MIN])
+        assert world.leases.table.held(last) == 0, "nothing is kept here for each file"
 
 
 async def test_it_can_be_off() -> None:
@@ -215,41 +236,32 @@ async def test_names_that_changed_meanwhile_are_not_believed() -> None:
     world.meta.answers[Op.OPEN_AHEAD] = page
     async with world.running():
         await world.read(*world.inos[:OPENS_MIN])
-        assert world.lanes.names == {} and world.lanes.kept == set(world.inos)
+        assert world.lanes.names == {} and world.granted == set(world.inos[OPENS_MIN:])
 
 
 @pytest.mark.parametrize("flags", [0, LEASE_META, LEASE_DATA])
-async def test_what_is_not_leased_is_closed_again(flags: int) -> None:
+async def test_what_is_not_leased_is_not_taken(flags: int) -> None:
     world = Reading()
     world.flags = flags
     async with world.running():
         await world.read(*world.inos[:OPENS_MIN])
-        rest = set(world.inos[OPENS_MIN:])
-        assert not world.lanes.kept & rest and set(closed(world)) == rest
+        assert world.granted == set()
 
 
-async def test_what_was_recalled_meanwhile_is_closed_again() -> None:
+async def test_what_was_recalled_meanwhile_is_not_taken() -> None:
     """The recall overtook the task that waits for the reply."""
     world = Reading()
     gone = world.inos[-1]
 
     def page(request: OpenAhead) -> OpenedAhead:
         reply = world.page(request)
-        world.leases.table.give_up(gone, READER, ahead_limit())
+        world.leases.table.give_up(gone, READER, KnownLimit(5))
         return reply
 
     world.meta.answers[Op.OPEN_AHEAD] = page
     async with world.running():
         await world.read(*world.inos[:OPENS_MIN])
-        assert world.lanes.kept == set(world.inos) - {gone} and closed(world) == [gone]
-
-
-def ahead_limit() -> "Sent":
-    return Sent()
-
-
-class Sent:
-    request_id = 5
+        assert world.granted == set(world.inos[OPENS_MIN:]) - {gone}
 
 
 async def test_what_was_opened_meanwhile_stays_as_it_is() -> None:
@@ -266,45 +278,56 @@ async def test_what_was_opened_meanwhile_stays_as_it_is() -> None:
         await world.read(*world.inos[:OPENS_MIN])
         inode = world.fs.inodes.get(mine)
         assert inode is not None and inode.holds == 1 and inode.is_writable
-        assert mine not in world.lanes.kept and closed(world) == []
+        assert mine not in world.granted and world.leases.table.held(mine) == READER
 
 
 async def test_layouts_of_before_a_truncate_are_not_used() -> None:
     world = Reading()
     other = world.inos[5]
-    answer = Opened(record(other), layout(9000), b"c" * 64)
-    world.meta.answers[Op.SETATTR] = answer
-
-    async def page(request: OpenAhead) -> None:
-        await world.fs.files.setattr(other, Change(size=0))
-
+    world.meta.answers[Op.SETATTR] = Opened(record(other), layout(9000), b"c" * 64)
     call = world.meta.call
 
     async def slowly(op: Op, message: object, reply: type, *, urgent: bool = False) -> object:
         outcome: object = await call(op, message, reply, urgent=urgent)
         if isinstance(message, OpenAhead):
-            await page(message)
+            await world.fs.files.setattr(other, Change(size=0))
         return outcome
 
     world.meta.call = slowly  # type: ignore[method-assign, assignment]
     async with world.running():
         await world.read(*world.inos[:OPENS_MIN])
-        rest = set(world.inos[OPENS_MIN:])
-        assert not world.lanes.kept & rest and set(closed(world)) == rest
+        assert world.granted == set()
 
 
-async def test_a_truncate_that_was_on_its_way_gives_lanes_the_new_layout() -> None:
+async def test_what_is_opened_or_changed_through_python_is_a_lease_of_its_own() -> None:
     world = Reading()
-    ino = world.inos[-1]
+    async with world.running():
+        await world.read(*world.inos[:OPENS_MIN])
+        opened, changed, truncated = world.inos[-3:]
+        await world.fs.files.open(opened, os.O_RDONLY, kill_set_ids=False)
+        newer = replace(unpack_attributes(record(changed)), change_version=9)
+        world.fs.inodes.see_record(newer.pack())
+        world.meta.answers[Op.SETATTR] = Opened(record(truncated), layout(9000), b"c" * 64)
+        await world.fs.files.setattr(truncated, Change(size=0))
+        assert not world.granted & {opened, changed, truncated}
+        assert {world.leases.table.held(ino) for ino in (opened, changed, truncated)} == {READER}
 
-    def truncated(request: object) -> Opened:
-        world.fs.inodes.opened_ahead(ino, layout(1))
-        return Opened(record(ino), layout(9000), b"c" * 64)
 
-    world.meta.answers[Op.SETATTR] = truncated
-    await world.fs.files.setattr(ino, Change(size=0))
-    inode = world.fs.inodes.get(ino)
-    assert world.lanes.resized == [ino] and inode is not None and inode.file_id == 9000
+async def test_what_lanes_have_open_is_taken_over() -> None:
+    """The metaserver hears of it before the lease goes back, and of its close when it is closed."""
+    world = Reading()
+    async with world.running():
+        await world.read(*world.inos[:OPENS_MIN])
+        ino = world.inos[-1]
+        world.lanes.use_child(ino)
+        world.lanes.use_child(ino)
+        await world.recall(RecallItem(1, ino, READER, 0, 3))
+        assert ino not in world.granted and world.fs.inodes.is_open(ino)
+        told = [item for item in world.returned() if item.ino == ino]
+        assert told == [ReturnItem(ino, 0, 0, is_open=True), ReturnItem(ino, READER, 1)]
+        for _ in range(2):
+            world.fs.released(FIRST_HANDLE, ino)
+        assert not world.fs.inodes.is_open(ino) and ino in closed(world)
 
 
 async def test_a_recall_finds_it_closed() -> None:
@@ -313,17 +336,20 @@ async def test_a_recall_finds_it_closed() -> None:
         await world.read(*world.inos[:OPENS_MIN])
         ino = world.inos[-1]
         await world.recall(RecallItem(1, ino, READER, 0, 3))
-        assert ino not in world.lanes.kept
-        assert [op for op, _ in world.meta.told] == [Op.CLOSE, Op.LEASE_RETURN]
+        assert ino not in world.granted and (ino, READER) in world.lanes.dropped
+        assert world.returned() == [ReturnItem(ino, READER, 1)]
 
 
-async def test_a_reply_that_nobody_waits_for_is_closed_again() -> None:
-    from fscommon.wire.codec import encode  # noqa: PLC0415
-
+async def test_all_that_is_open_is_said_when_a_session_opens() -> None:
     world = Reading()
-    reply = world.page(OpenAhead(PARENT, 0, 5))
-    world.fs.files.orphaned(Op.OPEN_AHEAD, encode(reply))
-    assert set(closed(world)) == set(world.inos[:5]) and world.fs.inodes.held() == ()
+    async with world.running():
+        await world.read(*world.inos[:OPENS_MIN])
+        ino = world.inos[-1]
+        world.lanes.use_child(ino)
+        assert set(world.fs.inodes.single_open()) == {*world.inos[:OPENS_MIN], ino}
+        assert world.lanes.is_paused, "nothing more is opened without a word"
+        world.fs.inodes.resume()
+        assert not world.lanes.is_paused and ino not in world.granted
 
 
 async def test_a_failure_is_no_end(autojump_clock: trio.testing.MockClock) -> None:
@@ -337,7 +363,7 @@ async def test_a_failure_is_no_end(autojump_clock: trio.testing.MockClock) -> No
         world.meta.answers[Op.OPEN_AHEAD] = world.page
         world.fs.inodes.unkeep_all()
         await world.read(*world.inos[:10])
-        assert len(world.asked) == 2 and len(world.lanes.kept) == 20
+        assert len(world.asked) == 2 and len(world.granted) == 10
 
 
 async def test_columns_of_different_lengths_are_refused() -> None:
@@ -345,37 +371,56 @@ async def test_columns_of_different_lengths_are_refused() -> None:
     world.meta.answers[Op.OPEN_AHEAD] = OpenedAhead((b"a",), b"", (), b"", 1, True)
     async with world.running():
         await world.read(*world.inos[:OPENS_MIN])
-        assert len(world.logged) == 1 and len(world.fs.inodes.held()) == OPENS_MIN
+        assert len(world.logged) == 1 and world.granted == set()
 
 
-async def test_too_much_that_is_unused_ends_it(
-    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
-) -> None:
-    monkeypatch.setattr(ahead, "UNUSED_MAX", 64)
-    world = Reading(600)
+async def test_the_directory_of_long_ago_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "GRANTED_MAX", 100)
+    world = Reading(60)
+    other = list(range(1000, 1060))
     async with world.running():
-        await world.read(*world.inos[-4:])
-        assert len(world.asked) == 1 and len(world.lanes.ahead) == 64
-        await world.read(world.inos[-5])
-        assert len(world.asked) == 1, "so much is open ahead"
-        for ino in world.inos[:20]:
-            world.lanes.use_ahead(ino)
-        await world.read(world.inos[-6])
-        assert len(world.asked) == 2
-        await world.read(world.inos[-7])
-        assert len(world.asked) == 2
-        await trio.sleep(ahead.STALE_S + 1)
-        world.leases.renewed(trio.current_time(), 0)
-        await world.read(world.inos[-8])
-        assert (len(world.asked), world.lanes.ahead_unused) == (3, 44), "the stale make room"
+        await world.read(*world.inos[:OPENS_MIN])
+        assert world.granted == set(world.inos[OPENS_MIN:])
+        old, world.inos, world.parent = world.inos, other, PARENT + 1
+        world.grant(PARENT + 1, NAMES)
+        for ino in other:
+            world.fs.inodes.parents.note(ino, PARENT + 1)
+        await world.read(*other[:OPENS_MIN])
+        assert world.granted == set(other[OPENS_MIN:])
+        given_up = [item.ino for item in world.returned() if item.flags == READER]
+        assert set(given_up) == set(old[OPENS_MIN:])
+        assert world.returned()[-1] == ReturnItem(PARENT, LEASE_CHILDREN, 0)
+        assert {(ino, READER) for ino in given_up} <= set(world.lanes.dropped)
+
+
+async def test_leases_that_ended_leave_nothing_granted() -> None:
+    """A page that is on its way meanwhile is given up when it comes."""
+    world = Reading()
+
+    def page(request: OpenAhead) -> OpenedAhead:
+        reply = world.page(request)
+        world.fs.ahead.clear()
+        return reply
+
+    world.meta.answers[Op.OPEN_AHEAD] = page
+    async with world.running():
+        await world.read(*world.inos[:OPENS_MIN])
+        assert world.granted == set() and world.lanes.children == {}
+        returned = world.returned()
+        assert {item.ino for item in returned[:-1]} == set(world.inos[OPENS_MIN:])
+        assert returned[-1] == ReturnItem(PARENT, LEASE_CHILDREN, 0)
+        assert all(world.leases.table.held(ino) == 0 for ino in world.inos[OPENS_MIN:])
 
 
 async def test_a_restart_begins_anew() -> None:
     world = Reading()
     async with world.running():
         await world.read(*world.inos[:OPENS_MIN])
+        ino = world.inos[-1]
+        world.lanes.use_child(ino)
         world.fs.restarted()
-        assert world.lanes.kept == set() and set(closed(world)) == set(world.inos)
-        world.grant(PARENT, LEASE_META | LEASE_ENTRIES)
+        assert world.granted == set() and world.fs.inodes.held() == (ino,)
+        assert {(ino, READER) for ino in world.inos} <= set(world.lanes.dropped)
+        world.grant(PARENT, NAMES)
         await world.read(*world.inos[:OPENS_MIN])
-        assert len(world.asked) == 2 and world.lanes.kept == set(world.inos)
+        assert len(world.asked) == 2 and world.granted == set(world.inos[OPENS_MIN:-1])

@@ -1,5 +1,6 @@
-"""OPEN_AHEAD: which files of a directory are opened for a session, and that nobody is asked."""
+"""OPEN_AHEAD: which files of a directory a session is granted by it, and that nobody is asked."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -8,26 +9,35 @@ from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import (
     ATTRIBUTES_SIZE,
     LEASE_ALL,
+    LEASE_CHILDREN,
     LEASE_DATA,
     LEASE_ENTRIES,
     LEASE_META,
+    OPEN_ELSEWHERE,
     Attributes,
     unpack_attributes,
 )
 from fscommon.layout.capability import CAPABILITY_SIZE
 from fscommon.limits import OPEN_AHEAD_MAX
-from fscommon.types import Ino
+from fscommon.types import Ino, SessionId
 from fscommon.wire.ahead import OpenAhead, OpenedAhead
+from fscommon.wire.leases import LeaseReturn, ReturnItem
 from fscommon.wire.messages import (
     COMMIT_SIZE,
+    SET_MODE,
     Close,
     Commit,
     Create,
+    Empty,
+    Entry,
+    GetAttr,
     Link,
+    Lookup,
     Open,
     Opened,
     ReadDir,
     SessionOpen,
+    SetAttr,
     Symlink,
     Unlink,
 )
@@ -82,14 +92,20 @@ def is_open(bench: Bench, me: Cached, ino: int) -> bool:
     return (me.client.session, False) in bench.engine.sessions.openers(Ino(ino))
 
 
-def test_it_opens_as_open_does(bench: Bench, maker: Client, me: Cached) -> None:
+def is_covered(bench: Bench, me: Cached, ino: int) -> bool:
+    return bench.engine.services.leases.children.covers(SessionId(me.client.session), Ino(ino))
+
+
+def test_it_brings_what_open_does(bench: Bench, maker: Client, me: Cached) -> None:
     ino = make(maker, ROOT, b"f")
     reply = ask(me)
     found = rows(reply)[b"f"]
     assert (found.ino, found.size) == (ino, 5)
-    assert found.lease_flags & LEASE_ALL == READER == me.held(ino) and found.lease_ns == 30e9
-    assert is_open(bench, me, ino) and reply.end
+    assert found.lease_flags & LEASE_ALL == READER and found.lease_ns == 30e9
+    assert is_covered(bench, me, ino) and reply.end
+    assert not is_open(bench, me, ino) and not me.held(ino), "nothing is kept for each file"
     assert unpack_attributes(reply.parents).lease_flags == NAMES
+    assert me.held(ROOT) == NAMES | LEASE_CHILDREN
     opened: Opened = me.client.call(Op.OPEN, Open(ino, False))
     assert (reply.layouts, reply.capabilities) == ((opened.layout,), opened.capability)
 
@@ -124,8 +140,9 @@ def test_what_is_open_here_is_left_out(bench: Bench, maker: Client, me: Cached) 
     me.client.call(Op.OPEN, Open(ino, False))
     assert rows(ask(me)) == {}
     me.client.call(Op.CLOSE, Close((ino,)))
+    assert me.held(ino) == READER
     assert list(rows(ask(me))) == [b"f"]
-    assert rows(ask(me)) == {}
+    assert me.held(ino) == 0 and is_covered(bench, me, ino), "now by the directory"
 
 
 def test_nobody_is_asked_for_a_lease(bench: Bench, maker: Client, me: Cached) -> None:
@@ -134,7 +151,7 @@ def test_nobody_is_asked_for_a_lease(bench: Bench, maker: Client, me: Cached) ->
     writer = Cached.of(bench)
     writer.client.call(Op.OPEN, Open(ino, True))
     assert list(rows(ask(me))) == [b"g"]
-    assert writer.recalled() == [] and not is_open(bench, me, ino)
+    assert writer.recalled() == [] and not is_covered(bench, me, ino)
 
 
 def test_what_somebody_waits_for_is_left_out(bench: Bench, maker: Client, me: Cached) -> None:
@@ -171,7 +188,6 @@ def test_another_client_recalls_it_like_any_lease(bench: Bench, maker: Client, m
     maker.send(Op.UNLINK, Unlink(ROOT, b"f"))
     recalls = me.recalled()
     assert {item.ino for item in recalls} == {ROOT, ino}
-    me.client.tell(Op.CLOSE, Close((ino,)))
     for item in recalls:
         me.answer(item)
     bench.settle()
@@ -185,9 +201,10 @@ def test_it_leaves_room_for_other_leases(maker: Client) -> None:
     for number in range(20):
         make(maker, ROOT, b"%d" % number)
     reply = ask(me)
-    assert 0 < len(reply.names) <= 7 and reply.end
-    assert ask(me, cookie=reply.cookie).names == ()
-    assert me.recalled() == []
+    assert len(reply.names) == 20 and reply.end, "a directory counts as one"
+    for number in range(7):
+        me.client.mkdir(ROOT, b"d%d" % number)
+    assert ask(me).names == () and me.recalled() == []
 
 
 def test_without_a_recall_connection_nothing_is_opened(bench: Bench, maker: Client) -> None:
@@ -197,17 +214,84 @@ def test_without_a_recall_connection_nothing_is_opened(bench: Bench, maker: Clie
     assert reply.names == () and reply.cookie == 0 and not reply.end
 
 
-def test_a_lost_reply_leaves_nothing_open(bench: Bench, maker: Client, me: Cached) -> None:
-    """The client says what it has open when it is back; asked again, the files are opened again."""
-    ino = make(maker, ROOT, b"f")
+def test_a_lost_reply_is_repeated(bench: Bench, maker: Client, me: Cached) -> None:
+    make(maker, ROOT, b"f")
     request_id = me.client.send(Op.OPEN_AHEAD, OpenAhead(ROOT, 0, 10))
     me.client.received().clear()
-    assert is_open(bench, me, ino)
     me.client.connection = bench.connect()
     me.client.call(Op.SESSION_OPEN, SessionOpen(me.client.session, "c", (), 0))
-    assert not is_open(bench, me, ino)
     again = me.client.call(Op.OPEN_AHEAD, OpenAhead(ROOT, 0, 10), request_id=request_id)
-    assert list(rows(again)) == [b"f"] and is_open(bench, me, ino)
+    assert list(rows(again)) == [b"f"]
+
+
+def test_looking_at_a_file_leaves_it_with_its_directory(
+    bench: Bench, maker: Client, me: Cached
+) -> None:
+    ino = make(maker, ROOT, b"f")
+    ask(me)
+    me.client.call(Op.LOOKUP, Lookup(ROOT, b"f"))
+    me.client.call(Op.READDIR, ReadDir(ROOT, 0, 10))
+    me.client.call(Op.GETATTR, GetAttr(ino))
+    assert me.held(ino) == 0 and is_covered(bench, me, ino)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda ino: (Op.SETATTR, chmod(ino)), lambda ino: (Op.OPEN, Open(ino, False))]
+)
+def test_what_its_holder_changes_or_opens_it_holds_by_itself(
+    bench: Bench, maker: Client, me: Cached, change: Callable[[int], tuple[Op, object]]
+) -> None:
+    ino = make(maker, ROOT, b"f")
+    ask(me)
+    me.client.call(*change(ino))
+    assert me.held(ino) == READER and not is_covered(bench, me, ino)
+
+
+def test_a_directory_given_up_gives_its_files_up(bench: Bench, maker: Client, me: Cached) -> None:
+    ino = make(maker, ROOT, b"f")
+    ask(me)
+    me.client.tell(Op.LEASE_RETURN, LeaseReturn((ReturnItem(ROOT, LEASE_CHILDREN, 0),)))
+    assert not is_covered(bench, me, ino) and me.held(ROOT) == NAMES
+    assert len(bench.engine.services.leases.children) == 0
+    maker.call(Op.SETATTR, chmod(ino))
+    assert me.recalled() == []
+
+
+def test_its_remover_is_asked_whether_it_is_open(bench: Bench, maker: Client, me: Cached) -> None:
+    """Lanes open such a file without a word: the metaserver cannot know."""
+    inos = [make(maker, ROOT, name) for name in (b"open", b"closed")]
+    ask(me)
+    me.client.call(Op.UNLINK, Unlink(ROOT, b"open"))
+    me.client.call(Op.UNLINK, Unlink(ROOT, b"closed"))
+    bench.settle()
+    recalls = [item for item in me.recalled() if item.ino in inos]
+    assert [item.ino for item in recalls] == inos
+    assert set(inos) <= bench.engine.sessions.orphans
+    answers = [ReturnItem(inos[0], 0, 0, is_open=True)]
+    answers += [ReturnItem(item.ino, item.flags, item.recall) for item in recalls]
+    me.client.tell(Op.LEASE_RETURN, LeaseReturn(tuple(answers)))
+    assert is_open(bench, me, inos[0]) and not is_open(bench, me, inos[1])
+    assert not bench.engine.services.leases.is_recalled(Ino(inos[1]))
+
+
+def test_it_may_be_open_elsewhere(bench: Bench, maker: Client, me: Cached) -> None:
+    make(maker, ROOT, b"f")
+    other = Cached.of(bench)
+    ask(me)
+    entry: Entry = other.client.call(Op.LOOKUP, Lookup(ROOT, b"f"))
+    assert unpack_attributes(entry.attributes).lease_flags & OPEN_ELSEWHERE
+
+
+def test_a_client_that_is_gone_holds_nothing(bench: Bench, maker: Client, me: Cached) -> None:
+    ino = make(maker, ROOT, b"f")
+    ask(me)
+    me.client.call(Op.SESSION_CLOSE, Empty())
+    assert len(bench.engine.services.leases.children) == 0
+    maker.call(Op.SETATTR, chmod(ino))
+
+
+def chmod(ino: int) -> SetAttr:
+    return SetAttr(ino, SET_MODE, 0o600, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("count", [0, -1, OPEN_AHEAD_MAX + 1])

@@ -9,30 +9,27 @@ everything is durable. Only this module knows all parts.
 import os
 import signal
 import socket
-import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TextIO, cast
 
 import trio
 
 from fscommon.auth.handshake import HelloFields
-from fscommon.auth.key import load_key
+from fscommon.auth.key import Credential, load_credential
 from fscommon.config.mount_options import MountOptions
-from fscommon.errors import BraidError, ConfigError, FsError, Status
-from fscommon.layout.attributes import Attributes, unpack_attributes
+from fscommon.errors import BraidError, ConfigError
 from fscommon.native import Datapath, make_datapath
 from fscommon.net.rails import Rails, RdmaSettings
 from fscommon.net.rdma import Wishes
 from fscommon.net.stream import FrameStream, connect
 from fscommon.observe.log import Log, start_logging
 from fscommon.tasks import calm_collector, open_tasks, sole_exception
-from fscommon.types import ROOT_INO
 from fscommon.wire.admin import Traffic
 from fscommon.wire.codec import encode
 from fscommon.wire.leases import RecallItem
-from fscommon.wire.messages import ClusterMap, Entry, GetAttr, Lookup
+from fscommon.wire.messages import ClusterMap
 from fscommon.wire.ops import Op
 
 from . import kernel
@@ -43,6 +40,7 @@ from .fuse.calls import Calls
 from .fuse.fusermount import mount_as_user
 from .fuse.operations import Operations
 from .fuse.session import FuseSession
+from .grant import Grant
 from .leases.connection import RecallConnection
 from .leases.holder import Leases
 from .meta.client import Events, MetaClient
@@ -90,15 +88,17 @@ def mount(plan: Plan, *, foreground: bool) -> int:
     rdma_settings(plan.options)
     kernel.check_device()
     kernel.check_mountpoint(plan.mountpoint)
-    key = load_key(plan.options.key_file)
+    credential = load_credential(plan.options.key_file)
     if not foreground:
-        return run_in_background(lambda reporter: _run(plan, key, reporter, in_background=True))
+        return run_in_background(
+            lambda reporter: _run(plan, credential, reporter, in_background=True)
+        )
     reporter = ForegroundReporter()
-    _run(plan, key, reporter, in_background=False)
+    _run(plan, credential, reporter, in_background=False)
     return reporter.exit_code
 
 
-def _run(plan: Plan, key: bytes, reporter: Reporter, *, in_background: bool) -> None:
+def _run(plan: Plan, credential: Credential, reporter: Reporter, *, in_background: bool) -> None:
     """One mount from start to end; whatever fails before READY is told to the reporter."""
     log = Log("mount")
     try:
@@ -107,7 +107,7 @@ def _run(plan: Plan, key: bytes, reporter: Reporter, *, in_background: bool) -> 
         stream = cast(TextIO, SyslogStream("braidfs")) if to_syslog else None
         start_logging(options.log_level, file=options.log_file, stream=stream)
         calm_collector()
-        trio.run(MountedClient(plan, key).run, reporter, strict_exception_groups=True)
+        trio.run(MountedClient(plan, credential).run, reporter, strict_exception_groups=True)
     except BaseException as error:
         cause = (sole_exception(error) if isinstance(error, BaseExceptionGroup) else None) or error
         if isinstance(cause, BraidError):
@@ -125,9 +125,12 @@ def _sentence(plan: Plan, error: BraidError) -> str:
 class MountedClient:
     """Holds the parts of one mount. Attributes that are made in run() exist from then on."""
 
-    def __init__(self, plan: Plan, key: bytes) -> None:
+    def __init__(self, plan: Plan, credential: Credential) -> None:
         self._plan = plan
-        self._key = key
+        self._credential = credential
+        self._grant = Grant(credential)
+        self._is_refused = False
+        self._is_read_only = False
         self._node = f"{socket.gethostname()}:{plan.mountpoint}"[:255]
         self._log = Log("mount")
         self._ended = trio.Event()
@@ -162,6 +165,7 @@ class MountedClient:
             locks=self._locks_held, reconnected=self._reconnected,
             exclusive=self._exclusive, opened=self._session_opened, replied=self._replied,
             renewed=self._renewed, recalled=self._recalled, asking=self._asking,
+            refused=self._refused,
         )  # fmt: skip
         return MetaClient(
             self._plan.source.addresses, self._connect_meta, events,
@@ -172,7 +176,29 @@ class MountedClient:
         return await self._connect(address, HelloFields("meta", self._node, session=session))
 
     async def _connect(self, address: str, hello: HelloFields) -> FrameStream:
-        return await connect(address, key=self._key, hello=hello, timeout_s=CONNECT_TIMEOUT_S)
+        """To a metaserver."""
+        if self._is_refused:
+            self._read_key_again()
+        own = replace(hello, key=self._credential.id)
+        secret = self._credential.secret
+        return await connect(address, key=secret, hello=own, timeout_s=CONNECT_TIMEOUT_S)
+
+    def _read_key_again(self) -> None:
+        """An administrator may have put a new key into the file of the one that is refused."""
+        try:
+            credential = load_credential(self._plan.options.key_file)
+        except ConfigError:
+            return
+        if credential != self._credential:
+            self._log.info("there is a new key", id=f"{credential.id:016x}")
+            self._credential = credential
+            self._grant.renew(credential)
+
+    async def _connect_data(self, address: str, hello: HelloFields) -> FrameStream:
+        """To a storage server."""
+        own = replace(hello, key=self._credential.id)
+        secret = await self._grant.data_key(hello.session)
+        return await connect(address, key=secret, hello=own, timeout_s=CONNECT_TIMEOUT_S)
 
     async def _serve(
         self,
@@ -181,7 +207,9 @@ class MountedClient:
         tasks: trio.Nursery,
         reporter: Reporter,
     ) -> None:
-        root = await _find_root(meta, self._plan)
+        self._grant.meta = meta
+        root = await self._grant.find_root(self._plan.source.path)
+        self._is_read_only = self._plan.options.ro or self._grant.is_read_only
         datapath = self._make_datapath(meta)
         leases = Leases(datapath, trio.current_time)
         files = self._files = FileSystem(
@@ -192,7 +220,7 @@ class MountedClient:
         leases.session_opened(meta.lease_s)
         leases.renewed(meta.renewed_at, 0)
         data = self._data = DataConnections(
-            datapath, self._connect, self._node, lambda: meta.core.session,
+            datapath, self._connect_data, self._node, lambda: meta.core.session,
             self._make_rails(datapath),
         )  # fmt: skip
         if self._map is not None:
@@ -257,13 +285,15 @@ class MountedClient:
         plan = self._plan
         if os.geteuid() != 0:
             fd = await trio.to_thread.run_sync(
-                lambda: mount_as_user(plan.mountpoint, plan.source_text, read_only=plan.options.ro)
+                lambda: mount_as_user(
+                    plan.mountpoint, plan.source_text, read_only=self._is_read_only
+                )
             )
             datapath.attach(fd)
             return
         words = plan.options.kernel_words
         try:
-            datapath.mount(plan.mountpoint, plan.source_text, words, plan.options.ro)
+            datapath.mount(plan.mountpoint, plan.source_text, words, self._is_read_only)
         except OSError as error:
             raise ConfigError(f"mount on {plan.mountpoint} failed: {error.strerror}") from error
 
@@ -336,7 +366,20 @@ class MountedClient:
         if self._data is not None:
             self._data.map_changed(cluster_map)
 
+    def _refused(self, why: str) -> None:
+        """The key is good no more: nothing is believed, nothing waits, as long as that is so."""
+        if not self._is_refused:
+            self._is_refused = True
+            what = "this mount is refused: unmount it, or put a new key into its key file"
+            self._log.error(what, because=why)
+            if self._files is not None:
+                self._files.lost_session()
+                self._files.locks.lost()
+        if self._datapath is not None:
+            self._datapath.abort()
+
     def _evicted(self, session: int) -> None:
+        self._is_refused = False
         self._log.error("the session was lost; a new one is open", session=f"{session:x}")
         if self._datapath is not None and self._files is not None and self._nursery is not None:
             self._files.lost_session()
@@ -423,27 +466,3 @@ def _traffic(datapath: Datapath) -> Traffic:
         reads=counters.get("reads", 0),
         writes=counters.get("writes", 0),
     )
-
-
-async def _find_root(meta: MetaClient, plan: Plan) -> Attributes:
-    """The directory to be mounted."""
-    attributes = unpack_attributes(
-        (await meta.call(Op.GETATTR, GetAttr(ROOT_INO), Entry)).attributes
-    )
-    for name in plan.source.path:
-        try:
-            reply = await meta.call(Op.LOOKUP, Lookup(attributes.ino, name), Entry)
-        except FsError as error:
-            if error.status in (Status.ENOENT, Status.ENOTDIR):
-                raise ConfigError(_no_directory(plan, name)) from None
-            raise
-        attributes = unpack_attributes(reply.attributes)
-    if not stat.S_ISDIR(attributes.mode):
-        raise ConfigError(_no_directory(plan, plan.source.path[-1]))
-    return attributes
-
-
-def _no_directory(plan: Plan, name: bytes) -> str:
-    shown = name.decode(errors="replace")
-    path = b"/".join(plan.source.path).decode(errors="replace")
-    return f"the file system has no directory /{path} ('{shown}' is not there)"

@@ -19,6 +19,7 @@ from metaserver import records
 from metaserver.context import Progress, Services
 from metaserver.engine import Engine, Time, ino_of_reply
 from metaserver.intents import Intents
+from metaserver.keys import ClientKeys, key_of_record
 from metaserver.leases.table import Leases
 from metaserver.membership import Membership, Node, Target
 from metaserver.numbers import InodeNumbers
@@ -94,7 +95,8 @@ def _number(snapshot: Snapshot, key: bytes) -> int:
 def _services(
     snapshot: Snapshot, settings: Settings, time: Time, cluster: bytes, first: dict[bytes, bytes]
 ) -> Services:
-    sessions = _sessions(snapshot, time)
+    keys = _keys(snapshot)
+    sessions = _sessions(snapshot, keys, time)
     intents = Intents()
     for key, _ in snapshot.range(*records.all_of(b"T")):
         intents.add(Ino(records.number_of(key)))
@@ -108,6 +110,7 @@ def _services(
         numbers=InodeNumbers(max(_number(snapshot, records.INO_END_KEY), ROOT_INO + 1)),
         membership=_membership(snapshot, settings, time, cluster),
         sessions=sessions,
+        keys=keys,
         intents=intents,
         quotas=_quotas(snapshot, first),
         trash=_trash(snapshot),
@@ -165,17 +168,27 @@ def _progress(snapshot: Snapshot, sessions: Sessions) -> Progress:
     )
 
 
-def _sessions(snapshot: Snapshot, time: Time) -> Sessions:
+def _keys(snapshot: Snapshot) -> ClientKeys:
+    keys = ClientKeys()
+    for key, value in snapshot.range(*records.all_of(b"K")):
+        keys.put(key_of_record(records.number_of(key), decode(records.KeyRecord, value)))
+    return keys
+
+
+def _sessions(snapshot: Snapshot, keys: ClientKeys, time: Time) -> Sessions:
     sessions = Sessions(version=secrets.randbits(62) + 1)
     for key, value in snapshot.range(*records.all_of(b"S")):
-        record = decode(records.SessionRecord, value)
+        record = records.unpack_session(value)
+        key_id = record.key if isinstance(record, records.KeyedSessionRecord) else 0
         session = Session(
             id=SessionId(records.number_of(key)),
             node=record.node,
             opened_ns=record.opened_ns,
             renewed_s=time.now_s,
+            key=keys.get(key_id),
             replaying=True,
         )
+        session.condemned = key_id != 0 and session.key is None
         for reply_key, raw in snapshot.range(*records.replies_of(session.id)):
             request_id = records.reply_request_id(reply_key)
             reply = records.unpack_reply(raw)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fscommon.types import SessionId
+from metaserver.keys import ClientKey
 from metaserver.sessions import SYSTEM_SESSION
 
 
@@ -18,3 +19,4 @@ class Connection:
     in_flight: int = 0  # held or parked
     outbox: list[bytes] = field(default_factory=list)
     is_open: bool = True
+    key: ClientKey | None = None  # the client's own, None: the cluster key was proved

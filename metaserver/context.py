@@ -12,6 +12,7 @@ from fscommon.errors import BraidError
 from fscommon.layout.capability import RIGHT_READ, RIGHT_WRITE, make_capability
 from fscommon.types import FileId, Ino, SessionId, Txn
 from metaserver.intents import Intents
+from metaserver.keys import ClientKey, ClientKeys
 from metaserver.leases.table import Leases
 from metaserver.locks.table import LockTable
 from metaserver.membership import Membership
@@ -59,6 +60,7 @@ class Services:
     locks: LockTable = field(default_factory=LockTable)
     quotas: QuotaTable = field(default_factory=QuotaTable)
     trash: TrashTable = field(default_factory=TrashTable)
+    keys: ClientKeys = field(default_factory=ClientKeys)
 
     def capability(self, context: "Context", file_id: FileId, ino: Ino, *, writable: bool) -> bytes:
         return make_capability(
@@ -85,6 +87,7 @@ class Context:
     now_ns: int
     now_s: float  # monotonic
     services: Services
+    key: ClientKey | None = None  # of the client that asks, where it has one of its own
     replayed: Replayed | None = None
     wait_durable: bool = False  # answer when this op and everything before it is durable
     wait_truncate: Ino | None = None  # answer when the truncate of this inode has ended

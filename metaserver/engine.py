@@ -31,6 +31,7 @@ from fscommon.wire.frame import Frame, encode_frame
 from fscommon.wire.header import FLAG_ONEWAY, FLAG_REPLAY, FLAG_REPLY, FLAG_SOLE, Header
 from fscommon.wire.messages import BODIES, Failure, Opened, Replay, SessionOpened
 from fscommon.wire.ops import OPENING, SPECS, Op
+from metaserver.confine import check_key, confine
 from metaserver.connection import Connection
 from metaserver.context import Context, ParkedError, Replayed, Services
 from metaserver.leases.footprints import FOOTPRINTS
@@ -193,6 +194,8 @@ class Engine:
     def _admit(
         self, connection: Connection, row: _Row, header: Header, time: Time
     ) -> Session | None:
+        if connection.key is not None:
+            check_key(connection.key, row.op, time.now_ns)
         access = row.access
         if access is Access.SESSION or access is Access.CONTROL:
             session = self.sessions.get(connection.session)
@@ -219,7 +222,9 @@ class Engine:
         self, connection: Connection, row: _Row, frame: Frame, time: Time, claim: Claim | None
     ) -> _Outcome:
         request: Any = decode(row.request, frame.body)
-        context = Context(connection.session, time.now_ns, time.now_s, self.services)
+        context = Context(
+            connection.session, time.now_ns, time.now_s, self.services, connection.key
+        )
         asking = Asking(row.op, request, frame.header.request_id, time.now_s, claim)
         outcome = self._execute(row, asking, context)
         if row.op is Op.SESSION_OPEN and outcome.status == 0:
@@ -232,6 +237,8 @@ class Engine:
         tx = Transaction(self._overlay, context.session)
         has_leases = row.has_footprint and not self.progress.recovering
         try:
+            if context.key is not None:
+                asking.request = confine(tx, row.op, asking.request, context)
             if has_leases and (wait := self.gate.pass_or_wait(tx, asking)) is not None:
                 raise _WaitError(wait)
             reply = row.function(tx, asking.request, context)
@@ -342,8 +349,11 @@ class Engine:
         if replay.txn == 0:  # it changed nothing then, so nothing is to be done again
             self.replays["empty"] += 1
             return _Outcome(0, replay.reply, Txn(0), Txn(0))
+        if session.key is not None and session.key.is_confined:
+            raise FsError(Status.EPERM, "what this client was answered is durable")
         replayed, now_ns = _former_outcome(row.op, replay.reply)
-        context = Context(session.id, now_ns or time.now_ns, time.now_s, self.services, replayed)
+        when_ns = now_ns or time.now_ns
+        context = Context(session.id, when_ns, time.now_s, self.services, session.key, replayed)
         request: Any = decode(row.request, replay.request)
         asking = Asking(row.op, request, frame.header.request_id, time.now_s)
         outcome = self._execute(row, asking, context)
@@ -436,7 +446,8 @@ class Engine:
 
     def attach(self, connection: Connection, session: SessionId) -> None:
         """A connection for the recalls of a session. Raises ProtocolError: there is none such."""
-        if session == SYSTEM_SESSION or session not in self.sessions:
+        known = self.sessions.get(session)
+        if session == SYSTEM_SESSION or known is None or known.key is not connection.key:
             raise ProtocolError("a recall connection names a session")
         self.gate.attach(connection, session)
 
@@ -513,6 +524,7 @@ class Engine:
     def fenced(self, session: SessionId, time: Time) -> None:
         """Nothing of this session can reach a target any more: its locks are free."""
         self.services.locks.drop_session(session)
+        self.services.keys.fenced(session)
         self.locks_changed(time)
 
     # ---- commits -------------------------------------------------------------------------

@@ -56,6 +56,7 @@ class Eviction:
         while True:
             await trio.sleep(CHECK_S)
             self._check_nodes()
+            self._engine.sessions.condemn_refused(now().now_ns)
             timeout_s = self._engine.services.session_timeout_s
             for session in self._engine.sessions.expired(now().now_s, timeout_s):
                 self._evict(session, tasks)
@@ -79,7 +80,13 @@ class Eviction:
             self._engine.system(lambda tx, context: bump_map_epoch(tx, services))
 
     def _evict(self, session: Session, tasks: trio.Nursery) -> None:
-        self._log.warning("client is evicted", session=session.id, node=session.node)
+        key = session.key
+        why = key.refusal(now().now_ns) if key is not None else ""
+        self._log.warning(
+            "client is evicted", session=session.id, node=session.node, because=why or None
+        )
+        if key is not None:
+            self._engine.services.keys.evicted(session.id, key)
         self._metrics.counter("braidfs_sessions_evicted_total").inc()
         txn = self._engine.system(lambda tx, context: forget(tx, context, session), now())
         self._engine.sessions.remove(session.id)
@@ -122,6 +129,8 @@ def forget(tx: Transaction, context: Context, session: Session) -> None:
     delete_range(tx, *replies_of(session.id))
     tx.put(fence_key(session.id), b"")  # its W records stay until it is fenced, too
     context.services.leases.evict(session.id, sorted(written), context.now_s)
+    if session.key is not None and session.key.refusal(context.now_ns):
+        context.services.leases.disown(session.id)
     for ino in sorted(written):
         if ino in context.services.intents or _is_written(tx, context, ino, session.id):
             continue

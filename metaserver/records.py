@@ -14,6 +14,7 @@ from fscommon.checksum import xxh3_64
 from fscommon.errors import ProtocolError
 from fscommon.layout.quota import AccountId, Limits
 from fscommon.types import Ino, RequestId, Txn
+from fscommon.wire.codec import decode
 
 COOKIE_FIRST: Final = 3  # 0 starts, 1 and 2 are . and ..
 _HASH_END: Final = 1 << 63
@@ -134,6 +135,10 @@ def node_key(node: int) -> bytes:
 
 def target_key(target: int) -> bytes:
     return _ONE.pack(b"G", target)
+
+
+def client_key_key(key_id: int) -> bytes:
+    return _ONE.pack(b"K", key_id)
 
 
 def quota_key(account: AccountId) -> bytes:
@@ -328,6 +333,33 @@ def unpack_trash_tree(value: bytes) -> TrashTreeRecord:
 class SessionRecord:
     node: str
     opened_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedSessionRecord(SessionRecord):
+    """Of a client that has a key of its own: its id."""
+
+    key: int
+
+
+def unpack_session(value: bytes) -> SessionRecord:
+    try:
+        return decode(KeyedSessionRecord, value)
+    except ProtocolError:
+        return decode(SessionRecord, value)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """metaserver.keys.ClientKey."""
+
+    name: str
+    root: int
+    path: str
+    flags: int
+    created_ns: int
+    expires_ns: int
+    revoked_ns: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ from typing import Final
 
 import trio
 
-from fscommon.auth.key import load_key
-from fscommon.errors import ConfigError
+from fscommon.auth.handshake import KeyRing
+from fscommon.auth.key import client_secret, load_key
+from fscommon.errors import ConfigError, ProtocolError
 from fscommon.net.serve import Peer, serve
 from fscommon.net.stream import FrameStream
 from fscommon.net.transport import Transport
@@ -21,6 +22,7 @@ from fscommon.observe.metrics import Metrics
 from fscommon.service import Service, run_program
 from fscommon.tasks import open_tasks
 from fscommon.types import SessionId
+from fscommon.wire.hello import KeyedHello
 from fscommon.wire.ops import Op
 from metaserver.background import Background
 from metaserver.boot import Settings, boot
@@ -105,23 +107,35 @@ class Metaserver:
     async def _listen(self, task_status: trio.TaskStatus[object]) -> None:
         await serve(
             self._config.listen,
-            key=self._key,
+            key=KeyRing(self._key, self._client_key),
             on_connection=self._serve,
             log=self._log,
             transport=self._transport,
             task_status=task_status,
         )
 
+    def _client_key(self, hello: KeyedHello) -> bytes | None:
+        """Also of one that is good no longer: its client is told so in answer to its requests."""
+        services = self.engine.services
+        if services.keys.get(hello.key) is None:
+            return None
+        return client_secret(self._key, services.cluster, hello.key)
+
     # ---- connections ---------------------------------------------------------------------
 
     async def _serve(self, peer: Peer, stream: FrameStream) -> None:
+        key = self.engine.services.keys.get(peer.key)
+        if peer.key and key is None:
+            raise ProtocolError("the key was forgotten meanwhile")
         gauge = self._metrics.gauge("braidfs_connections", purpose=_known_purpose(peer.purpose))
         released = _Signal()
         gauge.inc()
         connection: Connection | None = None
         try:
             async with open_tasks() as tasks:
-                connection = Connection(peer.purpose, released.set, tasks.cancel_scope.cancel)
+                connection = Connection(
+                    peer.purpose, released.set, tasks.cancel_scope.cancel, key=key
+                )
                 tasks.start_soon(_send_released, connection, stream, released)
                 if peer.purpose == "recall":
                     self.engine.attach(connection, SessionId(peer.session))

@@ -15,6 +15,7 @@ from typing import Final
 from fscommon.limits import SOLE_LEASE_S
 from fscommon.types import Ino, RequestId, SessionId
 from fscommon.wire.admin import NO_TRAFFIC, BytesPath, Traffic
+from metaserver.keys import ClientKey
 
 SYSTEM_SESSION: Final = SessionId(0)  # the metaserver's own transactions
 _OPENS_MAX: Final = 1 << 20  # per session
@@ -26,6 +27,7 @@ class Session:
     node: str
     opened_ns: int
     renewed_s: float  # monotonic
+    key: ClientKey | None = None  # the client's own, None: it has the cluster key
     opens: dict[Ino, bool] = field(default_factory=dict)  # True: for writing
     heard: int = 0  # newest request id received
     newest: int = 0  # request id of the mutations run
@@ -193,6 +195,15 @@ class Sessions:
         if known is not None:
             known.condemned = True
         return known is not None
+
+    def with_key(self, key: ClientKey) -> list[Session]:
+        return [session for session in self._sessions.values() if session.key is key]
+
+    def condemn_refused(self, now_ns: int) -> None:
+        """Those whose key is good no longer count as expired from now on."""
+        for session in self._sessions.values():
+            if session.key is not None and session.key.refusal(now_ns):
+                session.condemned = True
 
     def expired(self, now_s: float, timeout_s: float) -> list[Session]:
         return [

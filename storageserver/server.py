@@ -13,6 +13,7 @@ from typing import Final
 
 import trio
 
+from fscommon.auth.handshake import KeyRing
 from fscommon.auth.key import load_key
 from fscommon.errors import ConfigError
 from fscommon.native import ChunkServer, make_chunk_server
@@ -106,7 +107,8 @@ class StorageServer:
         async with trio.open_nursery() as nursery:
             listening: Address = await nursery.start(
                 functools.partial(
-                    serve, self._listen(), key=self._key, on_connection=self._connections.admit,
+                    serve, self._listen(), key=KeyRing(self._key, self._tables.client_key),
+                    on_connection=self._connections.admit,
                     log=self._service.log, transport=self._transport,
                 )
             )  # fmt: skip

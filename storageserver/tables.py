@@ -8,8 +8,10 @@ here: the plan is decided by replies, the asking is storageserver.membership.
 
 import trio
 
+from fscommon.auth.key import session_secret
 from fscommon.errors import ConfigError
 from fscommon.native import ChunkServer
+from fscommon.wire.hello import KeyedHello
 from fscommon.wire.messages import HeartbeatReply, Registered
 from storageserver.targets import Targets
 
@@ -25,6 +27,7 @@ class Tables:
         self._refreshed = trio.Event()
         self.session_version = 0
         self.node = 0
+        self._capability_key = b""
         self._lease_ns = 0
 
     def registered(self, reply: Registered, cluster: bytes, asked_ns: int) -> None:
@@ -36,6 +39,7 @@ class Tables:
             )
         self._targets.assign(reply.targets)
         self.node = reply.node
+        self._capability_key = reply.capability_key
         self._native.capability_key(reply.capability_key)
         self._native.map_epoch(reply.map_epoch)
         self.session_version = (
@@ -53,6 +57,12 @@ class Tables:
         self._native.serve_until(asked_ns + self._lease_ns)
         self._refreshed.set()
         self._refreshed = trio.Event()
+
+    def client_key(self, hello: KeyedHello) -> bytes | None:
+        """A client with a key of its own proves the session that it names, and nothing else."""
+        if hello.purpose not in ("data", "rdma") or not hello.session or not self._capability_key:
+            return None
+        return session_secret(self._capability_key, hello.session)
 
     def knows(self, session: int) -> bool:
         return session in self._sessions

@@ -1,42 +1,176 @@
-"""braidfs key: the cluster key."""
+"""braidfs key: the cluster key, and keys for clients that are good for less."""
 
 import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 import click
+import trio
+from rich.console import Console
 
-from fscommon.auth.key import create_key, load_key
+from fscommon.auth.key import (
+    CLUSTER_KEY_ID,
+    Credential,
+    client_secret,
+    create_client_key,
+    create_key,
+    load_credential,
+    load_key,
+)
+from fscommon.errors import BraidError, ConfigError, FsError, Status, TransportError
+from fscommon.layout.quota import NO_LIMITS, QuotaKind
+from fscommon.rpc.caller import Caller
+from fscommon.types import ROOT_INO
+from fscommon.wire.keys import (
+    KEY_READ_ONLY,
+    KEY_ROWS_MAX,
+    KeyCreate,
+    KeyCreated,
+    KeyList,
+    KeyReport,
+    KeyRevoke,
+    KeyRow,
+)
+from fscommon.wire.ops import Op
 
-from .frame import KEY_FILE, Command, json_option, show
+from .cluster import session_text
+from .frame import KEY_FILE, Command, Reach, json_option, reaching, show
+from .places import PATH_TEXT, Place, find_place
+from .trees import account_row, make_tree, top_of
+from .words import Age, duration, shown, table
+
+_POLL_S: Final = 0.1
+_SECOND_NS: Final = 10**9
 
 
 @click.group()
 def key() -> None:
-    """The cluster key: who has it is trusted with everything."""
+    """The cluster key, and keys for clients.
+
+    Whoever has the cluster key is trusted with everything. The key of a client is good for mounting
+    alone: everything or one directory, to read or to write, until it is revoked."""
 
 
-def fingerprint(path: Path) -> str:
+def fingerprint(secret: bytes) -> str:
     """Tells two keys apart and gives none away."""
-    return hashlib.sha256(b"braidfs key fingerprint" + load_key(path)).hexdigest()[:16]
+    return hashlib.sha256(b"braidfs key fingerprint" + secret).hexdigest()[:16]
 
 
-def _show(path: Path, as_json: bool) -> None:
-    seen = {"path": str(path), "fingerprint": fingerprint(path)}
-    show(seen, as_json, lambda c: c.print(f"{path}: key {seen['fingerprint']}", markup=False))
+def _show_file(path: Path, as_json: bool) -> None:
+    credential = load_credential(path)
+    seen: dict[str, Any] = {"path": str(path), "fingerprint": fingerprint(credential.secret)}
+    kind = "key"
+    if credential.id != CLUSTER_KEY_ID:
+        seen["id"] = session_text(credential.id)
+        kind = f"client's key {seen['id']}, fingerprint"
+    show(seen, as_json, lambda c: c.print(f"{path}: {kind} {seen['fingerprint']}", markup=False))
+
+
+# ---- create -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    name: str
+    place: Place | None
+    read_only: bool
+    expires_ns: int
 
 
 @key.command(
     "create",
     cls=Command,
-    examples=[("braidfs key create", f"A new key in {KEY_FILE}."),
-              ("braidfs key create ./cluster.key --json", "Elsewhere; prints its fingerprint.")],
+    help=f"""Write a new random cluster key to PATH, or with --client a key for a client.
+
+    The file is readable by its owner alone; one that exists is kept. A client's key is known to the
+    metaserver; --tree makes the directory a tree, as for quotas, and keeps all else out of the
+    client's reach. For --tree {PATH_TEXT}""",
+    examples=[
+        ("braidfs key create", f"A new cluster key in {KEY_FILE}."),
+        ("braidfs key create ./cluster.key --json", "Elsewhere; prints its fingerprint."),
+        ("braidfs key create gpu.key --client gpu-pool --tree /data/train --read-only",
+         "For nodes that read one directory."),
+        ("braidfs key create guest.key --client guest --tree :/guest --expires 30d",
+         "To write below a directory, for a month."),
+    ],
 )  # fmt: skip
 @click.argument("path", type=click.Path(dir_okay=False, path_type=Path), default=KEY_FILE)
+@click.option("--client", metavar="NAME", help="A key for a client, by this name.")
+@click.option("--tree", metavar="DIR", help="For this directory and what is below it alone.")
+@click.option("--read-only", is_flag=True, help="To read, not to change anything.")
+@click.option("--expires", type=Age(), help="It ends by itself after so long.")
+@reaching
 @json_option
-def key_create(path: Path, as_json: bool) -> None:
-    """Write a new random key to PATH, readable by its owner alone. A file that exists is kept."""
-    create_key(path)
-    _show(path, as_json)
+def key_create(
+    path: Path, client: str | None, tree: str | None, read_only: bool,
+    expires: tuple[str, float] | None, reach: Reach, as_json: bool,
+) -> None:  # fmt: skip
+    if client is None:
+        if tree or read_only or expires:
+            raise click.UsageError("--tree, --read-only and --expires are of a key with --client")
+        create_key(path)
+        _show_file(path, as_json)
+        return
+    expires_ns = time.time_ns() + int(expires[1] * _SECOND_NS) if expires else 0
+    place = find_place(tree, reach) if tree else None
+    wanted = _Wanted(client, place, read_only, expires_ns)
+    reach = place.reach if place else reach
+    _check_free(path)
+    row = reach.ask(lambda caller: _create(caller, reach, wanted, path))
+    show(_as_json(row) | {"path": str(path)}, as_json, lambda c: _print_created(c, row, path))
+
+
+def _check_free(path: Path) -> None:
+    """Before the metaserver is asked: most of what can be wrong with the file."""
+    if path.exists():
+        raise ConfigError(f"cannot create the key file {path}: File exists")
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"cannot create the key file {path}: there is no such directory")
+
+
+async def _create(caller: Caller, reach: Reach, wanted: _Wanted, path: Path) -> KeyRow:
+    root, shown_path = int(ROOT_INO), ":/"
+    if wanted.place is not None and wanted.place.names:
+        shown_path = ":/" + shown(b"/".join(wanted.place.names))
+        root = await _tree_for_key(caller, reach, wanted.place)
+    flags = KEY_READ_ONLY if wanted.read_only else 0
+    request = KeyCreate(wanted.name, root, shown_path, flags, wanted.expires_ns)
+    made: KeyCreated = await caller.call(Op.KEY_CREATE, request, reach.timeout_s)
+    secret = client_secret(load_key(reach.key_file), made.cluster, made.id)
+    try:
+        create_client_key(path, Credential(made.id, secret))
+    except BraidError:
+        await caller.call(Op.KEY_REVOKE, KeyRevoke(made.id), reach.timeout_s)
+        raise
+    return next(row for row in await _rows(caller, reach) if row.id == made.id)
+
+
+async def _tree_for_key(caller: Caller, reach: Reach, place: Place) -> int:
+    """Whoever has limits on a tree does not find a part of it taken out by a key."""
+    attributes = (await top_of(caller, place)).attributes
+    if attributes.tree not in (0, attributes.ino):
+        outer = await account_row(caller, reach, (QuotaKind.TREE, attributes.tree))
+        if outer.limits != NO_LIMITS:
+            raise FsError(
+                Status.EBUSY,
+                f"{place.shown} counts for the quota of a directory above: give it one of its own "
+                f"first (braidfs quota set --tree {place.shown})",
+            )
+    return (await make_tree(caller, place))[1]
+
+
+def _print_created(console: Console, row: KeyRow, path: Path) -> None:
+    ends = f", until {_utc(row.expires_ns)}" if row.expires_ns else ""
+    console.print(
+        f"{path}: key {session_text(row.id)} of client {row.name}: {_rights(row)} "
+        f"{_tree(row)}{ends}", markup=False,
+    )  # fmt: skip
+
+
+# ---- check, list, revoke ----------------------------------------------------------------------
 
 
 @key.command(
@@ -49,4 +183,137 @@ def key_create(path: Path, as_json: bool) -> None:
 @json_option
 def key_check(path: Path, as_json: bool) -> None:
     """Check a key file and print the fingerprint of the key, which gives nothing away."""
-    _show(path, as_json)
+    _show_file(path, as_json)
+
+
+@key.command(
+    "list",
+    cls=Command,
+    examples=[("braidfs key list", "The keys of clients that are good."),
+              ("braidfs key list --all --json", "Those revoked and expired, too.")],
+)  # fmt: skip
+@click.option("--all", "everything", is_flag=True, help="Also those that are good no more.")
+@reaching
+@json_option
+def key_list(reach: Reach, everything: bool, as_json: bool) -> None:
+    """List the keys of clients: what each is good for, and how many mounts use it."""
+    rows = reach.ask(lambda caller: _rows(caller, reach))
+    rows = sorted(
+        (row for row in rows if everything or _state(row) in ("good", "ending")),
+        key=lambda row: row.created_ns,
+    )
+    show([_as_json(row) for row in rows], as_json, lambda console: _print_list(console, rows))
+
+
+@key.command(
+    "revoke",
+    cls=Command,
+    examples=[("braidfs key revoke gpu-pool", "Its mounts are fenced when this ends."),
+              ("braidfs key revoke 5f3a0c91d2e4b7a8 --yes", "By its id, without asking.")],
+)  # fmt: skip
+@click.argument("which", metavar="NAME|ID")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@reaching
+@json_option
+def key_revoke(which: str, yes: bool, reach: Reach, as_json: bool) -> None:
+    """Take a key back, for ever: its mounts are ended and fenced at every storage server.
+
+    What these had not yet sent is lost, as if their hosts had failed; they are refused with EACCES
+    from now on. Ends when no storage server takes anything of them any more."""
+    row = _find(reach.ask(lambda caller: _rows(caller, reach)), which)
+    if not yes and not as_json and row.sessions:
+        click.confirm(f"End {len(row.sessions)} mounts with the key {row.name}?", abort=True,
+                      err=True)  # fmt: skip
+    reach.ask(lambda caller: _revoke(caller, reach, row.id))
+    seen = {"revoked": session_text(row.id), "name": row.name, "mounts": len(row.sessions)}
+    show(seen, as_json, lambda c: c.print(f"{row.name} revoked", markup=False))
+
+
+def _find(rows: Sequence[KeyRow], which: str) -> KeyRow:
+    by_id = [row for row in rows if session_text(row.id) == which.lower()]
+    by_name = [row for row in rows if row.name == which and _state(row) == "good"]
+    if not by_id and not by_name:
+        raise click.BadParameter(f"there is no good key '{which}': see braidfs key list")
+    return (by_name or by_id)[0]
+
+
+async def _revoke(caller: Caller, reach: Reach, key_id: int) -> None:
+    """Ask for it and wait until every session is fenced everywhere."""
+    await caller.call(Op.KEY_REVOKE, KeyRevoke(key_id), reach.timeout_s)
+    try:
+        with trio.fail_after(reach.timeout_s):
+            while await _is_used(caller, reach, key_id):  # noqa: ASYNC110 - another program
+                await trio.sleep(_POLL_S)
+    except trio.TooSlowError:
+        raise TransportError(
+            f"revoked, but a storage server has not fenced its mounts within {reach.timeout_s:g} s:"
+            " see braidfs status"
+        ) from None
+
+
+async def _is_used(caller: Caller, reach: Reach, key_id: int) -> bool:
+    request = KeyList(key_id - 1, 1)
+    report: KeyReport = await caller.call(Op.KEY_LIST, request, reach.timeout_s)
+    return any(row.id == key_id and (row.sessions or row.ending) for row in report.rows)
+
+
+async def _rows(caller: Caller, reach: Reach) -> list[KeyRow]:
+    rows: list[KeyRow] = []
+    while True:
+        request = KeyList(rows[-1].id if rows else 0, KEY_ROWS_MAX)
+        report: KeyReport = await caller.call(Op.KEY_LIST, request, reach.timeout_s)
+        rows += report.rows
+        if report.end or not report.rows:
+            return rows
+
+
+# ---- showing ----------------------------------------------------------------------------------
+
+
+def _state(row: KeyRow) -> str:
+    if row.revoked_ns:
+        return "ending" if row.sessions or row.ending else "revoked"
+    return "expired" if 0 < row.expires_ns <= time.time_ns() else "good"
+
+
+def _rights(row: KeyRow) -> str:
+    return "reads" if row.flags & KEY_READ_ONLY else "reads and writes"
+
+
+def _tree(row: KeyRow) -> str:
+    if row.root == ROOT_INO:
+        return ":/"
+    return ":/" + shown(b"/".join(row.names)) if row.names else f"{row.path} (gone)"
+
+
+def _utc(time_ns: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(time_ns // _SECOND_NS))
+
+
+def _as_json(row: KeyRow) -> dict[str, Any]:
+    return {
+        "id": session_text(row.id),
+        "client": row.name,
+        "tree": _tree(row),
+        "read_only": bool(row.flags & KEY_READ_ONLY),
+        "state": _state(row),
+        "created_ns": row.created_ns,
+        "expires_ns": row.expires_ns or None,
+        "revoked_ns": row.revoked_ns or None,
+        "sessions": [session_text(session) for session in row.sessions],
+    }
+
+
+def _print_list(console: Console, rows: Sequence[KeyRow]) -> None:
+    cells = [
+        (session_text(row.id), row.name, _tree(row), _rights(row), _state(row),
+         str(len(row.sessions)), _left(row))
+        for row in rows
+    ]  # fmt: skip
+    columns = ("id", "client", "tree", "rights", "state", "mounts", "expires")
+    console.print(table(columns, cells, right="mounts"), markup=False)
+
+
+def _left(row: KeyRow) -> str:
+    left_s = (row.expires_ns - time.time_ns()) / _SECOND_NS
+    return f"in {duration(left_s)}" if left_s > 0 else ""

@@ -1,14 +1,12 @@
 """braidfs quota: what trees, users and groups have, and what they may have.
 
-A directory becomes a tree, or ceases to be one, by a walk inside the metaserver that is driven
-from here, a few hundred inodes a request; broken off, it is begun again by the same command.
+Making directories trees is fsclient.cli.trees.
 """
 
 import functools
 import grp
 import os
 import pwd
-import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -19,12 +17,9 @@ from rich.console import Console
 from fscommon.errors import FsError, Status
 from fscommon.layout.quota import NO_LIMITS, AccountId, Limits, QuotaKind
 from fscommon.rpc.caller import Caller
-from fscommon.wire.admin import Place as Stand
 from fscommon.wire.ops import Op
 from fscommon.wire.quota import (
     QUOTA_ROWS_MAX,
-    QuotaAssign,
-    QuotaAssigned,
     QuotaList,
     QuotaReport,
     QuotaRow,
@@ -33,8 +28,9 @@ from fscommon.wire.quota import (
     QuotaTold,
 )
 
-from .frame import Command, Reach, json_option, reaching, show
-from .places import PATH_TEXT, Found, Place, find_place, inspect_place
+from .frame import Command, Reach, json_option, reaching, show, warn
+from .places import PATH_TEXT, Place, find_place, inspect_place
+from .trees import account_row, assign_tree, make_tree, top_of
 from .words import Age, Size, duration, number, size, table
 
 R = TypeVar("R")
@@ -147,8 +143,11 @@ def quota_set(
     reach = whose.reach
 
     async def work(caller: Caller) -> QuotaRow:
-        account = whose.account or await _make_tree(caller, whose.place)
-        old = (await _row(caller, reach, account)).limits
+        account = whose.account
+        if account is None:
+            assert whose.place is not None
+            account = await make_tree(caller, whose.place)
+        old = (await account_row(caller, reach, account)).limits
         limits = Limits(
             *(bytes_limit or (old.bytes_soft, old.bytes_hard)),
             *(inodes_limit or (old.inodes_soft, old.inodes_hard)),
@@ -156,7 +155,7 @@ def quota_set(
         )
         await caller.call(Op.QUOTA_SET, QuotaSet(*account, limits), reach.timeout_s)
         await _tell(caller, account)
-        return await _row(caller, reach, account)
+        return await account_row(caller, reach, account)
 
     _show([reach.ask(work)], as_json)
 
@@ -182,11 +181,11 @@ def quota_remove(whose: Whose, as_json: bool) -> None:
             request = QuotaSet(*whose.account, NO_LIMITS)
             await caller.call(Op.QUOTA_SET, request, reach.timeout_s)
         elif whose.place is not None:
-            top = await _top(caller, whose.place)
+            top = await top_of(caller, whose.place)
             if top.attributes.tree == top.attributes.ino:
                 request = QuotaSet(QuotaKind.TREE, top.attributes.ino, NO_LIMITS)
                 await caller.call(Op.QUOTA_SET, request, reach.timeout_s)
-            await _walk(caller, reach, top.attributes.ino, 0)
+            await _unmake_tree(caller, reach, top.attributes.ino)
 
     reach.ask(work)
     show({"removed": whose.shown}, as_json, lambda console: None)
@@ -224,35 +223,21 @@ def quota_get(reach: Reach, path: str, as_json: bool) -> None:
         seen = (await inspect_place(caller, place)).attributes
         accounts: list[AccountId] = [(QuotaKind.TREE, seen.tree)] if seen.tree else []
         accounts += [(QuotaKind.USER, seen.uid), (QuotaKind.GROUP, seen.gid)]
-        return [await _row(caller, place.reach, account) for account in accounts]
+        return [await account_row(caller, place.reach, account) for account in accounts]
 
     _show(place.reach.ask(work), as_json)
 
 
+async def _unmake_tree(caller: Caller, reach: Reach, ino: int) -> None:
+    try:
+        await assign_tree(caller, reach, ino, 0)
+    except FsError as error:
+        if error.status is not Status.EBUSY:
+            raise
+        warn(f"it has no limits any more, and stays a tree: {str(error).partition(': ')[2]}")
+
+
 # ---- asking -------------------------------------------------------------------------------------
-
-
-async def _top(caller: Caller, place: Place) -> Found:
-    found = await inspect_place(caller, place)
-    if not stat.S_ISDIR(found.attributes.mode):
-        raise FsError(Status.ENOTDIR, f"{place.shown} is no directory")
-    return found
-
-
-async def _make_tree(caller: Caller, place: Place | None) -> AccountId:
-    """Also when it is one already: an earlier walk may have been broken off."""
-    assert place is not None
-    ino = (await _top(caller, place)).attributes.ino
-    await _walk(caller, place.reach, ino, ino)
-    return QuotaKind.TREE, ino
-
-
-async def _walk(caller: Caller, reach: Reach, top: int, tree: int) -> None:
-    stack: tuple[Stand, ...] = (Stand(top, 0),)
-    while stack:
-        reply = await caller.call(Op.QUOTA_ASSIGN, QuotaAssign(top, tree, stack), reach.timeout_s)
-        assert isinstance(reply, QuotaAssigned)
-        stack = reply.stack
 
 
 async def _tell(caller: Caller, account: AccountId) -> None:
@@ -267,16 +252,6 @@ async def _tell(caller: Caller, account: AccountId) -> None:
             told = reply
             if not told.after and not told.inos:
                 break
-
-
-async def _row(caller: Caller, reach: Reach, account: AccountId) -> QuotaRow:
-    kind, number_ = account
-    request = QuotaList(kind, number_ - 1, only_limited=False, count=1)
-    reply = await caller.call(Op.QUOTA_LIST, request, reach.timeout_s)
-    assert isinstance(reply, QuotaReport)
-    if reply.rows and (reply.rows[0].kind, reply.rows[0].number) == (kind, number_):
-        return reply.rows[0]
-    return QuotaRow(kind, number_, 0, 0, NO_LIMITS, -1.0, -1.0, ())
 
 
 async def _rows(caller: Caller, reach: Reach, *, only_limited: bool) -> list[QuotaRow]:

@@ -38,6 +38,8 @@ T = TypeVar("T")
 
 RECONNECT_DELAY_S_MIN = 0.05
 RECONNECT_DELAY_S_MAX = 2.0
+REFUSED_DELAY_S_MAX = 60.0  # of a client whose key is good no more
+DENY_S = 0.25  # how often its requests are failed meanwhile
 CLOSE_TIMEOUT_S = 10.0
 TICK_S = 0.25
 
@@ -60,7 +62,8 @@ class Events:
     opens, exclusive: inodes held open, files held exclusively, for SESSION_OPEN. opened(lease_s,
     restarted): the session is open. replied(op, message, request id): a reply arrived, in order,
     before anybody else sees it. renewed(sent_at, answered): the heartbeat that left then was
-    answered. recalled: recalls that the metaserver still waits for. asking(): a request is about to
+    answered. recalled: recalls that the metaserver still waits for. refused(why): the key is good
+    no more, and the session gone; said again as long as that is so. asking(): a request is about to
     be submitted; what must not come after it may be submitted now."""
 
     opens: Callable[[], tuple[int, ...]]
@@ -75,6 +78,7 @@ class Events:
     replied: Callable[[Op, object, int], None] = lambda op, message, request_id: None
     renewed: Callable[[float, int], None] = lambda sent_at, answered: None
     recalled: Callable[[tuple[RecallItem, ...]], None] = lambda items: None
+    refused: Callable[[str], None] = lambda why: None
     asking: Callable[[], None] = lambda: None
 
 
@@ -111,6 +115,7 @@ class MetaClient:
         self.traffic: Callable[[], Traffic] = Traffic  # what the mount moved, for the heartbeat
         self.paths: Callable[[], tuple[BytesPath, ...]] = tuple  # and how
         self._timer = trio.CancelScope()
+        self._refusal_count = 0  # in a row
 
     # ---- callers ------------------------------------------------------------------------------
 
@@ -229,6 +234,7 @@ class MetaClient:
         self._events.opened(lease_s, restarted)
 
     def _is_ready(self) -> None:
+        self._refusal_count = 0
         self._ready.set()
         self._wake.set()
         self._renew()
@@ -290,7 +296,20 @@ class MetaClient:
         if not self._ready.is_set():
             raise refusal
         self._events.log(str(refusal))
-        await trio.sleep(RECONNECT_DELAY_S_MAX)
+        if refusal.is_final:
+            await self._deny(str(refusal))
+        else:
+            await trio.sleep(RECONNECT_DELAY_S_MAX)
+
+    async def _deny(self, why: str) -> None:
+        """Nothing can be had: say so to whoever asks, and ask again ever more rarely."""
+        delay_s = min(RECONNECT_DELAY_S_MAX * 2**self._refusal_count, REFUSED_DELAY_S_MAX)
+        self._refusal_count = min(self._refusal_count + 1, 16)
+        end = trio.current_time() + delay_s
+        while trio.current_time() < end:
+            self._events.refused(why)
+            self.core.deny(why)
+            await trio.sleep(DENY_S)
 
     async def _receive_all(self, stream: Stream) -> None:
         core = self.core

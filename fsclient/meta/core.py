@@ -47,7 +47,12 @@ class Phase(Enum):
 
 
 class SessionRefusedError(BraidError):
-    """The metaserver will not have this session; the message says why."""
+    """The metaserver will not have this session; the message says why. is_final: asking again is
+    of no use, the key is good no more."""
+
+    def __init__(self, message: str, *, is_final: bool = False) -> None:
+        super().__init__(message)
+        self.is_final = is_final
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +145,11 @@ class SessionCore:
         for pending in waiting:
             self._give_up(pending, Status.ABORTED, "the administrator gave up on it")
         return len(waiting)
+
+    def deny(self, message: str) -> None:
+        """Fail everything that waits: there will be no session for it."""
+        for pending in [p for p in self._all() if p.deliver is not None]:
+            self._give_up(pending, Status.EACCES, message)
 
     def take_output(self, now: float) -> bytes:
         """Bytes to send now; b"" if nothing may leave."""
@@ -242,6 +252,10 @@ class SessionCore:
         elif status in _EVICTED and self.session:
             self._forget_session()
             self._send_session_open()
+        elif status == Status.EACCES:
+            if self.session:
+                self._forget_session()
+            raise SessionRefusedError(_failure(frame).message or "EACCES", is_final=True)
         elif status:
             raise SessionRefusedError(f"the metaserver refused the session: {_error(frame)}")
         else:

@@ -1,9 +1,10 @@
 """The handshake of both ends, sans-IO: bytes in, bytes out (docs/INTERFACES.md, section 2).
 
 HELLO{nonce} -> HELLO reply{nonce} -> AUTH{client's proof} -> AUTH reply{server's proof}. A proof
-is an HMAC under the cluster key over both nonces and everything that HELLO said, with a label for
-each side, so that it can be neither replayed nor reflected. The server proves nothing to a peer
-that has not proved itself, and answers a wrong proof with silence. Either end raises
+is an HMAC under the cluster key, or under the key that HELLO names, over both nonces and everything
+that HELLO said, with a label for each side, so that it can be neither replayed nor reflected. The
+server proves nothing to a peer that has not proved itself, and answers a wrong proof with silence,
+that of a key that it does not know as well. Either end raises
 ProtocolError for what is no handshake and AuthenticationError for a wrong proof; the caller then
 closes the connection. Deadlines and connection counts are fscommon.net's.
 """
@@ -12,6 +13,7 @@ import hashlib
 import hmac
 import secrets
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
@@ -21,7 +23,7 @@ from fscommon.limits import FRAME_BODY_LENGTH_MAX, HANDSHAKE_BODY_LENGTH_MAX
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import Frame, FrameParser, encode_frame
 from fscommon.wire.header import FLAG_REPLY
-from fscommon.wire.messages import Auth, AuthReply, Hello, HelloReply
+from fscommon.wire.hello import Auth, AuthReply, Hello, HelloReply, KeyedHello
 from fscommon.wire.ops import Op
 
 NONCE_SIZE: Final = 32
@@ -47,6 +49,23 @@ class HelloFields:
     session: int = 0
     connection: int = field(default_factory=new_connection)
     previous: int = 0
+    key: int = 0  # id of the client's key that is proved, 0: the cluster key
+
+
+# The secret that this peer has to prove; None: no such key, or not for this purpose.
+ClientKeys = Callable[[KeyedHello], bytes | None]
+
+
+def _no_client_keys(hello: KeyedHello) -> bytes | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRing:
+    """The keys that a server lets peers prove."""
+
+    cluster: bytes = field(repr=False)
+    client_keys: ClientKeys = _no_client_keys
 
 
 class HandshakeState(Enum):
@@ -91,16 +110,12 @@ class ClientHandshake(_Handshake):
 
     def __init__(self, key: bytes, fields: HelloFields) -> None:
         super().__init__(key)
-        self._hello = encode(
-            Hello(
-                purpose=fields.purpose,
-                node=fields.node[:NODE_LENGTH_MAX],
-                nonce=secrets.token_bytes(NONCE_SIZE),
-                session=fields.session,
-                connection=fields.connection,
-                previous=fields.previous,
-            )
-        )
+        said = (
+            fields.purpose, fields.node[:NODE_LENGTH_MAX], secrets.token_bytes(NONCE_SIZE),
+            fields.session, fields.connection, fields.previous,
+        )  # fmt: skip
+        self.key_id = fields.key
+        self._hello = encode(KeyedHello(*said, fields.key) if fields.key else Hello(*said))
 
     def start(self) -> bytes:
         return encode_frame(Op.HELLO, request_id=1, body=self._hello)
@@ -118,17 +133,19 @@ class ClientHandshake(_Handshake):
         _expect(frame, Op.AUTH, reply=True)
         expected = _proof(self._key, _SERVER, self._transcript)
         if not hmac.compare_digest(decode(AuthReply, frame.body).mac, expected):
-            raise AuthenticationError("the server could not prove that it holds the cluster key")
+            raise AuthenticationError("the server could not prove that it holds the key")
         self._done()
         return b""
 
 
 class ServerHandshake(_Handshake):
     """receive() what arrives and send what it returns, until state is DONE; then `hello` holds
-    what the peer said of itself."""
+    what the peer said of itself, and is a KeyedHello where a client's key was proved."""
 
-    def __init__(self, key: bytes) -> None:
-        super().__init__(key)
+    def __init__(self, key: KeyRing | bytes) -> None:
+        ring = key if isinstance(key, KeyRing) else KeyRing(key)
+        super().__init__(ring.cluster)
+        self._client_keys = ring.client_keys
         self._nonce = secrets.token_bytes(NONCE_SIZE)
         self._hello: Hello | None = None
 
@@ -140,8 +157,10 @@ class ServerHandshake(_Handshake):
 
     def _on_hello(self, frame: Frame) -> bytes:
         _expect(frame, Op.HELLO, reply=False)
-        hello = decode(Hello, frame.body)
+        hello = _read_hello(frame.body)
         _check(hello)
+        if isinstance(hello, KeyedHello):
+            self._key = self._client_keys(hello) or secrets.token_bytes(NONCE_SIZE)
         self._hello = hello
         body = encode(HelloReply(self._nonce))
         self._transcript = _digest(frame.body, body)
@@ -152,9 +171,22 @@ class ServerHandshake(_Handshake):
         _expect(frame, Op.AUTH, reply=False)
         expected = _proof(self._key, _CLIENT, self._transcript)
         if not hmac.compare_digest(decode(Auth, frame.body).mac, expected):
-            raise AuthenticationError("the peer could not prove that it holds the cluster key")
+            raise AuthenticationError(_unproved(self._hello))
         self._done()
         return _reply(frame, encode(AuthReply(_proof(self._key, _SERVER, self._transcript))))
+
+
+def _read_hello(body: bytes) -> Hello:
+    try:
+        return decode(KeyedHello, body)
+    except ProtocolError:
+        return decode(Hello, body)
+
+
+def _unproved(hello: Hello | None) -> str:
+    if isinstance(hello, KeyedHello):
+        return f"the peer could not prove that it holds the client's key {hello.key:016x}"
+    return "the peer could not prove that it holds the cluster key"
 
 
 def _check(hello: Hello) -> None:
@@ -167,6 +199,8 @@ def _check(hello: Hello) -> None:
     for number in (hello.session, hello.connection, hello.previous):
         if not 0 <= number <= _U64_MAX:
             raise ProtocolError("HELLO has a number out of range")
+    if isinstance(hello, KeyedHello) and not 0 < hello.key <= _U64_MAX:
+        raise ProtocolError("HELLO names no key")
 
 
 def _expect(frame: Frame, op: Op, *, reply: bool) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import trio
 
-from fscommon.auth.handshake import HandshakeState, ServerHandshake
+from fscommon.auth.handshake import HandshakeState, KeyRing, ServerHandshake
 from fscommon.errors import AuthenticationError, ProtocolError, TransportError
 from fscommon.limits import (
     CONNECTIONS_MAX,
@@ -23,7 +23,7 @@ from fscommon.net.stream import FrameStream
 from fscommon.net.tcp import TcpTransport
 from fscommon.net.transport import ByteStream, Listener, Transport
 from fscommon.observe.log import Log, RateLimit
-from fscommon.wire.messages import Hello
+from fscommon.wire.hello import Hello, KeyedHello
 
 ACCEPT_PAUSE_S = 0.1  # after an error of accept(), mostly too many open files
 
@@ -38,6 +38,7 @@ class Peer:
     connection: int
     previous: int
     address: str
+    key: int = 0  # id of the client's key that it proved, 0: the cluster key
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ OnConnection = Callable[[Peer, FrameStream], Awaitable[None]]
 async def serve(
     listen: Address | str,
     *,
-    key: bytes,
+    key: KeyRing | bytes,
     on_connection: OnConnection,
     log: Log | None = None,
     limits: AcceptLimits | None = None,
@@ -81,7 +82,7 @@ class _Server:
     """Counts of one listener, and what happens to each connection."""
 
     def __init__(
-        self, key: bytes, on_connection: OnConnection, log: Log, limits: AcceptLimits
+        self, key: KeyRing | bytes, on_connection: OnConnection, log: Log, limits: AcceptLimits
     ) -> None:
         self._key = key
         self._on_connection = on_connection
@@ -168,4 +169,5 @@ def _peer(hello: Hello, address: str) -> Peer:
         connection=hello.connection,
         previous=hello.previous,
         address=address,
+        key=hello.key if isinstance(hello, KeyedHello) else 0,
     )

@@ -104,7 +104,7 @@ async def _authenticated(
 ) -> FrameStream:
     await stream.send(handshake.start())
     while handshake.state is not HandshakeState.DONE:
-        received = await _receive(stream, address, handshake.state)
+        received = await _receive(stream, address, handshake)
         try:
             reply = handshake.receive(received)
         except ProtocolError as error:
@@ -116,7 +116,7 @@ async def _authenticated(
     return FrameStream(stream, handshake.parser)
 
 
-async def _receive(stream: ByteStream, address: Address, state: HandshakeState) -> bytes:
+async def _receive(stream: ByteStream, address: Address, handshake: ClientHandshake) -> bytes:
     """Bytes of the handshake; how the connection ends says what the peer thought of it."""
     try:
         received = await stream.receive()
@@ -124,8 +124,10 @@ async def _receive(stream: ByteStream, address: Address, state: HandshakeState) 
         received = b""  # a reset says the same as an end
     if received:
         return received
-    if state is HandshakeState.AUTH:
-        raise AuthenticationError(f"{address} refused this cluster key")
+    if handshake.state is HandshakeState.AUTH:
+        what = "this cluster key" if not handshake.key_id else f"key {handshake.key_id:016x}"
+        raise AuthenticationError(f"{address} refused {what}")
+    or_old = ", or too old for keys of clients" if handshake.key_id else ""
     raise TransportError(
-        f"{address} closed the connection at once: not a BraidFS server, or it is full"
+        f"{address} closed the connection at once: not a BraidFS server, or it is full{or_old}"
     )

@@ -26,6 +26,16 @@ from fscommon.wire.admin import (
 )
 from fscommon.wire.ahead import OpenAhead, OpenedAhead
 from fscommon.wire.births import ChangeBatch, Changed, Delegate, Delegated
+from fscommon.wire.hello import Auth, AuthReply, Hello, HelloReply
+from fscommon.wire.keys import (
+    KeyCreate,
+    KeyCreated,
+    KeyList,
+    KeyReport,
+    KeyRevoke,
+    MountRoot,
+    SessionGrant,
+)
 from fscommon.wire.leases import LeaseQuery, LeaseReport, LeaseReturn, LeaseTake, Recall, RecallItem
 from fscommon.wire.locks import (
     LockCancel,
@@ -75,37 +85,6 @@ class Replay:
     status: int
     request: bytes
     reply: bytes
-
-
-# ---- control: every connection of every program starts with these ----------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """First frame on a connection. purpose: "meta", "recall", "data", "rdma", "server" or
-    "admin". "rdma" is "data" whose frames go over a queue pair; Op.RDMA follows."""
-
-    purpose: str
-    node: str  # name for logs, at most 255 characters
-    nonce: bytes  # 32 fresh random bytes
-    session: int  # 0 when the peer has none (yet)
-    connection: int  # random; names this lane's connection
-    previous: int  # the connection that this one replaces, 0 if none (rule 23)
-
-
-@dataclass(frozen=True, slots=True)
-class HelloReply:
-    nonce: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Auth:
-    mac: bytes  # HMAC-SHA256(key, "braidfs client" || transcript)
-
-
-@dataclass(frozen=True, slots=True)
-class AuthReply:
-    mac: bytes  # HMAC-SHA256(key, "braidfs server" || transcript)
 
 
 # ---- namespace -------------------------------------------------------------------------------
@@ -575,6 +554,8 @@ BODIES: dict[Op, tuple[type, type]] = {
     Op.SESSION_RENEW: (SessionRenew, SessionRenewed),
     Op.SESSION_CLOSE: (Empty, Empty),
     Op.REPLAY_DONE: (Empty, Empty),
+    Op.SESSION_GRANT: (Empty, SessionGrant),
+    Op.MOUNT_ROOT: (MountRoot, Entry),
     Op.CLUSTER_MAP: (Empty, ClusterMap),
     Op.DELEGATE: (Delegate, Delegated),
     Op.CHANGE_BATCH: (ChangeBatch, Changed),
@@ -595,4 +576,7 @@ BODIES: dict[Op, tuple[type, type]] = {
     Op.QUOTA_TELL: (QuotaTell, QuotaTold),
     Op.EVICT: (Evict, Empty),
     **TRASH_BODIES,
+    Op.KEY_CREATE: (KeyCreate, KeyCreated),
+    Op.KEY_LIST: (KeyList, KeyReport),
+    Op.KEY_REVOKE: (KeyRevoke, Empty),
 }

@@ -68,6 +68,8 @@ class Op(IntEnum):
     LEASE_TAKE = 105
     LEASE_RETURN = 106
     RECALL = 107  # from the metaserver to a client
+    SESSION_GRANT = 108
+    MOUNT_ROOT = 109
 
     REGISTER = 200
     HEARTBEAT = 201
@@ -88,6 +90,9 @@ class Op(IntEnum):
     TRASH_BY_AGE = 218
     TRASH_RESTORE = 219
     TRASH_PURGE = 220
+    KEY_CREATE = 221
+    KEY_LIST = 222
+    KEY_REVOKE = 223
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +160,8 @@ SPECS: dict[Op, Spec] = {
     Op.LEASE_TAKE: _SAFE,
     Op.LEASE_RETURN: _SAFE,
     Op.RECALL: _SAFE,
+    Op.SESSION_GRANT: _SAFE,
+    Op.MOUNT_ROOT: _SAFE,
     Op.REGISTER: _SAFE,
     Op.HEARTBEAT: _SAFE,
     Op.STATUS: _SAFE,
@@ -173,6 +180,9 @@ SPECS: dict[Op, Spec] = {
     Op.TRASH_BY_AGE: _SAFE,
     Op.TRASH_RESTORE: Spec(Retry.NEVER),
     Op.TRASH_PURGE: _SAFE,
+    Op.KEY_CREATE: Spec(Retry.NEVER),
+    Op.KEY_LIST: _SAFE,
+    Op.KEY_REVOKE: _SAFE,
 }
 
 # Mutations whose reply also registers the inode they made as open.

@@ -192,6 +192,7 @@ FOOTPRINTS: Final[dict[Op, Callable[[Transaction, Any], Footprint]]] = {
     Op.LISTXATTR: _read,
     Op.REMOVEXATTR: _change,
     Op.STATFS: _nothing,
+    Op.MOUNT_ROOT: _nothing,  # the client takes its leases when it looks
     Op.BARRIER: _nothing,
     Op.TMPFILE: _nothing,  # the directory gives it group and ACL, nothing more
     Op.LOCK_GET: _nothing,

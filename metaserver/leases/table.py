@@ -108,6 +108,13 @@ class Leases:
             if not any(conflict(LEASE_WRITER, other.flags) for other in self._others(session, ino)):
                 self._add(session, holder, ino, LEASE_WRITER, 0)
 
+    def disown(self, session: SessionId) -> None:
+        """What an evicted session may still read in its caches concerns nobody: its leases end with
+        the fence."""
+        holder = self._holders.get(session)
+        if holder is not None and holder.is_ghost:
+            holder.until_s = 0.0
+
     def fenced(self, session: SessionId, now_s: float) -> None:
         """No storage server takes anything from the evicted session any more."""
         holder = self._holders.get(session)

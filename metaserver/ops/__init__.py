@@ -20,6 +20,7 @@ from metaserver.ops.commit import commit
 from metaserver.ops.create import create
 from metaserver.ops.delegate import change_batch, delegate
 from metaserver.ops.getattr import getattr_
+from metaserver.ops.keys import key_create, key_list, key_revoke, mount_root, session_grant
 from metaserver.ops.leases import lease_return, lease_take, leases
 from metaserver.ops.link import link
 from metaserver.ops.locks import (
@@ -116,6 +117,8 @@ HANDLERS: Final[dict[Op, Handler]] = {
     Op.SESSION_RENEW: Handler(session_renew, Access.CONTROL),
     Op.SESSION_CLOSE: Handler(session_close, Access.CONTROL),
     Op.REPLAY_DONE: Handler(replay_done, Access.CONTROL),
+    Op.SESSION_GRANT: Handler(session_grant, Access.CONTROL),
+    Op.MOUNT_ROOT: Handler(mount_root),
     Op.CLUSTER_MAP: Handler(cluster_map, Access.ANY),
     Op.REGISTER: Handler(register, Access.SERVER),
     Op.HEARTBEAT: Handler(heartbeat, Access.SERVER),
@@ -135,4 +138,7 @@ HANDLERS: Final[dict[Op, Handler]] = {
     Op.TRASH_BY_AGE: Handler(trash_by_age, Access.ADMIN),
     Op.TRASH_RESTORE: Handler(trash_restore, Access.ADMIN),
     Op.TRASH_PURGE: Handler(trash_purge, Access.ADMIN),
+    Op.KEY_CREATE: Handler(key_create, Access.ADMIN),
+    Op.KEY_LIST: Handler(key_list, Access.ADMIN),
+    Op.KEY_REVOKE: Handler(key_revoke, Access.ADMIN),
 }

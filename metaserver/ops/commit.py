@@ -26,7 +26,7 @@ from metaserver.transaction import Transaction
 
 
 def commit(tx: Transaction, request: Commit, context: Context) -> Committed:
-    context.wait_durable = request.durable
+    context.wait_durable |= request.durable
     inode = load(tx, request.ino)
     if not inode.is_file:
         raise FsError(Status.EINVAL, "not a regular file")

@@ -148,6 +148,9 @@ def quota_assign(tx: Transaction, request: QuotaAssign, context: Context) -> Quo
     top = load_directory(tx, request.top)
     if request.tree not in (0, top.ino):
         raise FsError(Status.EINVAL, "a tree is named by its topmost directory")
+    key = None if request.tree else context.services.keys.of_root(top.ino, context.now_ns)
+    if key is not None:
+        raise FsError(Status.EBUSY, f"the key '{key.name}' is for this tree: revoke it first")
     tree = request.tree or _tree_above(tx, top)
     walk = _Walk(tx, context, tree, top)
     if len(request.stack) == 1 and request.stack[0] == Place(top.ino, 0):

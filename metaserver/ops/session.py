@@ -12,7 +12,13 @@ from fscommon.wire.codec import encode
 from fscommon.wire.messages import Empty, SessionOpen, SessionOpened, SessionRenew, SessionRenewed
 from metaserver.context import Context
 from metaserver.namespace.inode import find
-from metaserver.records import SessionRecord, replies_of, session_key, written_of
+from metaserver.records import (
+    KeyedSessionRecord,
+    SessionRecord,
+    replies_of,
+    session_key,
+    written_of,
+)
 from metaserver.sessions import Session
 from metaserver.transaction import Transaction
 
@@ -27,7 +33,7 @@ def session_open(tx: Transaction, request: SessionOpen, context: Context) -> Ses
         session = _new(tx, request, context)
     else:
         known = services.sessions.get(SessionId(request.session))
-        if known is None:
+        if known is None or known.key is not context.key:
             raise FsError(Status.UNKNOWN_SESSION, "no such session: it expired or was closed")
         session = known
     session.renewed_s = context.now_s
@@ -71,8 +77,12 @@ def _new(tx: Transaction, request: SessionOpen, context: Context) -> Session:
         node=request.node,
         opened_ns=context.now_ns,
         renewed_s=context.now_s,
+        key=context.key,
     )
-    tx.put(session_key(session.id), encode(SessionRecord(session.node, session.opened_ns)))
+    record = SessionRecord(session.node, session.opened_ns)
+    if context.key is not None:
+        record = KeyedSessionRecord(session.node, session.opened_ns, context.key.id)
+    tx.put(session_key(session.id), encode(record))
     services.sessions.add(session)
     context.wait_durable = True
     return session

@@ -22,6 +22,7 @@ COMMANDS = sorted(set(re.findall(r"`braidfs ([^`]+)`", GUIDE)))
 # The command's own end → the test that runs it.
 ELSEWHERE = {
     "client evict": "tests/integration/test_cli.py::test_evicted_client_is_fenced_and_comes_back",
+    "key revoke": "tests/integration/test_keys.py::test_key_verbs",
     "mount SOURCE": "tests/integration/test_mounting.py::test_foreground_until_a_signal",
     "validate": "tests/integration/test_validate.py::test_a_remote_node_and_text",
     "net check": "tests/rdma",
@@ -33,6 +34,7 @@ WORDS = {
     "PATH": "{folder}/sub",
     "FILE": "{configuration}",
     "cluster.key": "{local}/new.key",
+    "gpu.key": "{local}/gpu.key",
     "bash|zsh|fish": "bash",
     "top": "top --count 1 --interval 0.2",
     "bundle": "bundle -o {local}/bundle.tar.gz",
@@ -89,5 +91,7 @@ def test_command_runs(
     assert code == EXIT_DONE or has_no_rdma, shown
     if command.startswith("trash enable"):
         assert run_cli(cli, ["trash", "disable", f"{workdir}/sub"]) == EXIT_DONE
+    if command.startswith("key create gpu"):
+        assert run_cli(cli, ["key", "revoke", "gpu", "--yes"]) == EXIT_DONE
     if command.startswith("quota set"):
         assert run_cli(cli, ["quota", "remove", "--tree", f"{workdir}/sub"]) == EXIT_DONE

@@ -11,6 +11,7 @@ from fscommon.auth.handshake import (
     ClientHandshake,
     HandshakeState,
     HelloFields,
+    KeyRing,
     ServerHandshake,
 )
 from fscommon.errors import AuthenticationError, ProtocolError
@@ -18,7 +19,7 @@ from fscommon.limits import HANDSHAKE_BODY_LENGTH_MAX
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import FrameParser, encode_frame
 from fscommon.wire.header import FLAG_REPLY
-from fscommon.wire.messages import Auth, AuthReply, Hello, HelloReply
+from fscommon.wire.hello import Auth, AuthReply, Hello, HelloReply, KeyedHello
 from fscommon.wire.ops import Op
 
 KEY = b"k" * 32
@@ -115,6 +116,7 @@ def test_nonces_are_fresh() -> None:
         hello_frame(replace(HELLO, nonce=bytes(31))),
         hello_frame(replace(HELLO, node="n" * 256)),
         hello_frame(replace(HELLO, session=-1)),
+        hello_frame(KeyedHello("meta", "n", bytes(32), 0, 1, 0, 0)),
         encode_frame(Op.HELLO, body=bytes(HANDSHAKE_BODY_LENGTH_MAX + 1)),
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + bytes(80),
     ],
@@ -150,3 +152,48 @@ def test_bodies_may_be_large_afterwards() -> None:
     client.receive(server.receive(client.receive(server.receive(client.start()))))
     server.parser.feed(encode_frame(Op.LOOKUP, body=bytes(HANDSHAKE_BODY_LENGTH_MAX + 1)))
     assert server.parser.next_frame() is not None
+
+
+KEYS = {7: b"seven" * 6, 8: b"eight" * 6}
+RING = KeyRing(KEY, lambda hello: KEYS.get(hello.key))
+KEYED = replace(FIELDS, key=7)
+
+
+def test_a_key_of_a_client() -> None:
+    client, server = ClientHandshake(KEYS[7], KEYED), ServerHandshake(RING)
+    proof = client.receive(server.receive(client.start()))
+    client.receive(server.receive(proof))
+    assert client.state is server.state is HandshakeState.DONE
+    assert isinstance(server.hello, KeyedHello) and server.hello.key == 7
+
+
+@pytest.mark.parametrize(
+    ("secret", "key"),
+    [(KEYS[8], 7), (KEYS[7], 8), (KEY, 7), (KEYS[7], 9), (bytes(32), 9), (KEYS[7], 0)],
+)
+def test_another_key_than_the_one_that_is_named(secret: bytes, key: int) -> None:
+    """A key that is not known ends as one that is: nobody learns which ids there are."""
+    client, server = ClientHandshake(secret, replace(FIELDS, key=key)), ServerHandshake(RING)
+    answer = server.receive(client.start())
+    with pytest.raises(AuthenticationError):
+        server.receive(client.receive(answer))
+
+
+def test_the_id_is_part_of_what_is_proved() -> None:
+    """HELLO cannot be changed on its way, so that a proof is for the key that it names."""
+    client = ClientHandshake(KEYS[7], KEYED)
+    server = ServerHandshake(KeyRing(KEY, lambda hello: KEYS[7]))
+    parser = FrameParser()
+    parser.feed(client.start())
+    frame = parser.next_frame()
+    assert frame is not None
+    answer = server.receive(hello_frame(replace(decode(KeyedHello, frame.body), key=8)))
+    with pytest.raises(AuthenticationError):
+        server.receive(client.receive(answer))
+
+
+def test_a_server_that_knows_no_keys_of_clients() -> None:
+    client, server = ClientHandshake(KEY, KEYED), ServerHandshake(KEY)
+    answer = server.receive(client.start())
+    with pytest.raises(AuthenticationError):
+        server.receive(client.receive(answer))

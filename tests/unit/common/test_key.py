@@ -4,7 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from fscommon.auth.key import create_key, load_key
+from fscommon.auth.key import (
+    Credential,
+    client_secret,
+    create_client_key,
+    create_key,
+    load_credential,
+    load_key,
+    session_secret,
+)
 from fscommon.errors import ConfigError
 
 
@@ -48,3 +56,42 @@ def test_no_file(tmp_path: Path) -> None:
         load_key(tmp_path / "none")
     with pytest.raises(ConfigError, match="not a regular file"):
         load_key(tmp_path)
+
+
+def test_a_key_of_a_client(tmp_path: Path) -> None:
+    made = Credential(0x5F3A0C91D2E4B7A8, bytes(range(32)))
+    path = tmp_path / "client.key"
+    create_client_key(path, made)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert load_credential(path) == made
+    assert made.secret.hex() not in repr(made)
+    with pytest.raises(ConfigError, match="mounting only"):
+        load_key(path)
+    with pytest.raises(ConfigError, match="File exists"):
+        create_client_key(path, made)
+
+
+def test_the_cluster_key_is_a_credential(key_file: Path) -> None:
+    assert load_credential(key_file) == Credential(0, load_key(key_file))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["client:", "client::", f"client:{'1' * 16}", f"client:{'0' * 16}:{'ab' * 32}",
+     f"client:{'1' * 14}:{'ab' * 32}", f"client:{'1' * 16}:{'ab' * 31}",
+     f"client:{'x' * 16}:{'ab' * 32}", f"client:{'1' * 16}:{'ab' * 32}:more"],
+)  # fmt: skip
+def test_no_key_of_a_client(key_file: Path, text: str) -> None:
+    key_file.write_text(text)
+    with pytest.raises(ConfigError):
+        load_credential(key_file)
+
+
+def test_each_secret_is_its_own() -> None:
+    key, cluster = bytes(32), bytes(16)
+    made = {
+        client_secret(key, cluster, 1), client_secret(key, cluster, 2),
+        client_secret(key, b"x" * 16, 1), client_secret(b"x" * 32, cluster, 1),
+        session_secret(key, 1), session_secret(key, 2),
+    }  # fmt: skip
+    assert len(made) == 6 and all(len(secret) == 32 for secret in made)

@@ -51,6 +51,7 @@ class MemoryMetaserver:
         self.kept = Store()
         self.busy_count = 0  # so many requests are answered BUSY first
         self.recovering = False
+        self.is_refusing = False  # the key is good no more
         self.seen: list[tuple[Op, int, int]] = []  # op, request id, flags
         self.next_session = 100
         self.is_open: int = 0
@@ -110,6 +111,8 @@ class MemoryMetaserver:
         return self._execute(session, frame, op)
 
     def _open(self, frame: Frame) -> Frame:
+        if self.is_refusing:
+            return self._fail(frame.header, Status.EACCES)
         request = decode(SessionOpen, frame.body)
         number = request.session
         if number and number not in self.now.sessions:

@@ -58,6 +58,7 @@ class World:
         self.evictions: list[int] = []
         self.orphans: list[Op] = []
         self.logged: list[str] = []
+        self.refusals: list[str] = []
 
     async def connect(self, address: str, session: int) -> MemoryStream:
         await trio.lowlevel.checkpoint()
@@ -71,6 +72,7 @@ class World:
         events = Events(
             tuple, self.maps.append, self.evictions.append,
             lambda op, _body: self.orphans.append(op), self.logged.append,
+            refused=self.refusals.append,
         )  # fmt: skip
         return MetaClient(
             addresses or ("one:1",), self.connect, events, node="test", timeout_s=timeout_s
@@ -124,6 +126,40 @@ async def test_first_failure_is_told(world: World, autojump_clock: trio.testing.
     world.dead = {"one:1", "two:2"}
     with pytest.RaisesGroup(TransportError):
         async with world.running(world.client("one:1", "two:2")):
+            pass
+
+
+async def test_a_key_that_is_good_no_more(
+    world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Nothing waits for ever, also with `hard`; asking again gets rarer; a new key ends it."""
+    client = world.client(timeout_s=math.inf)
+    async with world.running(client):
+        await client.call(Op.MKDIR, mkdir(b"a"), Entry)
+        world.server.is_refusing = True
+        world.server.evict(client.number)
+        world.streams[-1].cut()
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(3):
+            with pytest.raises(FsError) as caught, trio.fail_after(2.0):
+                await client.call(Op.GETATTR, GetAttr(1), Entry)
+            assert caught.value.status is Status.EACCES
+        asked = len(world.dialed)
+        await trio.sleep(600)
+        assert 600 / 60 <= len(world.dialed) - asked <= 600 / 60 + 8
+        assert world.refusals and world.evictions == []
+        world.server.is_refusing = False
+        await trio.sleep(61)
+        await client.call(Op.GETATTR, GetAttr(1), Entry)
+        assert len(world.evictions) == 1
+
+
+async def test_a_first_refusal_is_told(
+    world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    world.server.is_refusing = True
+    with pytest.RaisesGroup(SessionRefusedError):
+        async with world.running(world.client()):
             pass
 
 

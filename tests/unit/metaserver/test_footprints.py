@@ -14,6 +14,7 @@ from fscommon.layout.attributes import (
 )
 from fscommon.wire.ahead import OpenAhead
 from fscommon.wire.births import Birth, ChangeBatch, Delegate
+from fscommon.wire.keys import MountRoot
 from fscommon.wire.leases import LeaseTake
 from fscommon.wire.locks import LockCancel, LockEvents
 from fscommon.wire.messages import (
@@ -108,6 +109,7 @@ def test_footprints(bench: Bench) -> None:
         (Op.LISTXATTR, ListXattr(f), {f: LEASE_META}),
         (Op.REMOVEXATTR, RemoveXattr(f, b"user.a"), {f: meta}),
         (Op.STATFS, Empty(), {}),
+        (Op.MOUNT_ROOT, MountRoot(()), {}),
         (Op.BARRIER, Empty(), {}),
         (Op.TMPFILE, TmpFile(d, 0o600, True, USER), {}),
         (Op.LOCK_EVENTS, LockEvents(()), {}),

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from fscommon.auth.handshake import HelloFields
-from fscommon.auth.key import create_key
+from fscommon.auth.key import create_key, session_secret
 from fscommon.errors import (
     AuthenticationError,
     BraidError,
@@ -240,6 +240,26 @@ async def test_an_unknown_session_is_left_to_native(tcp_world: World) -> None:
         await dial(tcp_world, session=99)
         await tcp_world.native.adoption.wait()
         assert tcp_world.native.live == []
+
+
+async def test_a_client_with_a_key_of_its_own_proves_its_session(tcp_world: World) -> None:
+    tcp_world.metaserver.sessions = [7, 8]
+    secret = session_secret(b"K" * 32, 7)
+    async with tcp_world.running():
+        address = parse_address(tcp_world.metaserver.registrations[-1].address)
+
+        async def prove(secret: bytes, **hello: object) -> None:
+            fields = HelloFields(node="client", key=5, **hello)  # type: ignore[arg-type]
+            await connect(address, key=secret, hello=fields, timeout_s=10)
+
+        for purpose, session in (("data", 8), ("data", 0), ("server", 7), ("meta", 7)):
+            with pytest.raises(AuthenticationError):
+                await prove(secret, purpose=purpose, session=session)
+        with pytest.raises(AuthenticationError):
+            await prove(tcp_world.metaserver.key, purpose="data", session=7)
+        await prove(secret, purpose="data", session=7, connection=70, previous=69)
+        await tcp_world.native.adoption.wait()
+        assert tcp_world.native.adopted == [("data", 7, 70, 69)]
 
 
 def one_port(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,3 +20,5 @@ class Connection:
     outbox: list[bytes] = field(default_factory=list)
     is_open: bool = True
     key: ClientKey | None = None  # the client's own, None: the cluster key was proved
+    node: str = ""  # as it said
+    peer: str = ""  # where it comes from

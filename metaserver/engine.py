@@ -31,6 +31,7 @@ from fscommon.wire.frame import Frame, encode_frame
 from fscommon.wire.header import FLAG_ONEWAY, FLAG_REPLAY, FLAG_REPLY, FLAG_SOLE, Header
 from fscommon.wire.messages import BODIES, Failure, Opened, Replay, SessionOpened
 from fscommon.wire.ops import OPENING, SPECS, Op
+from metaserver.audit import AUDITED
 from metaserver.confine import check_key, confine
 from metaserver.connection import Connection
 from metaserver.context import Context, ParkedError, Replayed, Services
@@ -75,11 +76,13 @@ class _Row:
     request: type
     mutation: bool
     has_footprint: bool
+    is_audited: bool
 
 
 _ROWS: Final = {
     int(op): _Row(
-        op, handler.function, handler.access, BODIES[op][0], SPECS[op].mutation, op in FOOTPRINTS
+        op, handler.function, handler.access, BODIES[op][0], SPECS[op].mutation, op in FOOTPRINTS,
+        op in AUDITED,
     )
     for op, handler in HANDLERS.items()
 }
@@ -127,6 +130,7 @@ class Engine:
         self.log: Callable[..., None] = lambda event, **fields: None
         # op, and when its request arrived (Time.now_s): called when the reply is in the outbox
         self.answered: Callable[[Op, float], None] = lambda op, arrived_s: None
+        self.audited: Callable[[Connection, Frame, int], None] = lambda peer, frame, status: None
 
     # ---- requests ------------------------------------------------------------------------
 
@@ -175,7 +179,7 @@ class Engine:
                 self._check_served(row, session, connection)
                 outcome = self._run(connection, row, frame, time, claim)
         except FsError as error:
-            self.counts[row.op, int(error.status)] += 1
+            self._count(connection, row, frame, int(error.status))
             if not header.flags & FLAG_ONEWAY:
                 self._send(connection, header, _failure(error, Txn(0)))  # shows nothing: no hold
                 self.answered(row.op, time.now_s)
@@ -386,7 +390,7 @@ class Engine:
     def _answer(
         self, connection: Connection, row: _Row, frame: Frame, outcome: _Outcome, now_s: float
     ) -> None:
-        self.counts[row.op, outcome.status] += 1
+        self._count(connection, row, frame, outcome.status)
         if frame.header.flags & FLAG_ONEWAY:
             return
         session = connection.session
@@ -413,6 +417,11 @@ class Engine:
         if session != SYSTEM_SESSION:
             self._holds[session] = Txn(hold)
         self.when_durable(Txn(hold), release)
+
+    def _count(self, connection: Connection, row: _Row, frame: Frame, status: int) -> None:
+        self.counts[row.op, status] += 1
+        if row.is_audited:
+            self.audited(connection, frame, status)
 
     def _send(
         self, connection: Connection, request: Header, outcome: _Outcome, flags: int = 0

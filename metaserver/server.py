@@ -24,6 +24,7 @@ from fscommon.tasks import open_tasks
 from fscommon.types import SessionId
 from fscommon.wire.hello import KeyedHello
 from fscommon.wire.ops import Op
+from metaserver.audit import Audit
 from metaserver.background import Background
 from metaserver.boot import Settings, boot
 from metaserver.committer import Committer
@@ -73,6 +74,7 @@ class Metaserver:
         self._log = Log("metaserver")
         self.engine.log = self._log.warning
         self.engine.answered = self._answered
+        self.engine.audited = Audit().ended
         # A label's lookup costs more than an observation.
         self._observers: dict[Op, Callable[[float], None]] = {}
         self._committer = Committer(self.engine, store, metrics, config.commit_interval_ms / 1000)
@@ -134,8 +136,9 @@ class Metaserver:
         try:
             async with open_tasks() as tasks:
                 connection = Connection(
-                    peer.purpose, released.set, tasks.cancel_scope.cancel, key=key
-                )
+                    peer.purpose, released.set, tasks.cancel_scope.cancel,
+                    key=key, node=peer.node, peer=peer.address,
+                )  # fmt: skip
                 tasks.start_soon(_send_released, connection, stream, released)
                 if peer.purpose == "recall":
                     self.engine.attach(connection, SessionId(peer.session))

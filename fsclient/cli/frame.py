@@ -9,6 +9,8 @@ line on stderr that says what to do, and an exit code of the table below; nothin
 import functools
 import json
 import os
+import pwd
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -117,7 +119,7 @@ class Reach:
         key = load_key(self.key_file)
         failures = []
         for address in self.metaservers:
-            hello = HelloFields("admin", "braidfs")
+            hello = HelloFields("admin", _who())
             try:
                 async with open_caller(
                     address, key=key, hello=hello, timeout_s=self.timeout_s
@@ -138,6 +140,15 @@ class Reach:
     def call(self, op: Any, message: Any) -> Any:
         """One request, its reply."""
         return self.ask(lambda caller: caller.call(op, message, self.timeout_s))
+
+
+def _who() -> str:
+    """For the audit log of the metaserver."""
+    try:
+        user = os.environ.get("SUDO_USER") or pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 def run_trio(function: Callable[..., Awaitable[T]], *args: Any) -> T:

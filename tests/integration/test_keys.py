@@ -7,6 +7,7 @@ revocation under load and a metaserver that is killed.
 import contextlib
 import errno
 import os
+import socket
 import subprocess
 import threading
 import time
@@ -26,7 +27,7 @@ from fscommon.layout.capability import RIGHT_WRITE
 from fscommon.layout.layout import unpack_layout
 from fscommon.rpc.caller import Caller, open_caller
 from fscommon.wire.header import FLAG_CAPABILITY
-from fscommon.wire.keys import MountRoot, SessionGrant
+from fscommon.wire.keys import KeyRevoke, MountRoot, SessionGrant
 from fscommon.wire.messages import (
     ClusterMap,
     Empty,
@@ -227,6 +228,7 @@ def test_an_attacker_at_the_metaserver(
     cluster: Cluster, keys: Keys, trees: Path, localdir: Path
 ) -> None:
     attacker = Attacker(cluster, load_credential(keys.make(trees / "mine")))
+    revoke = KeyRevoke(attacker.credential.id)
     outside = (trees / "theirs" / "file").stat().st_ino
     inside = (trees / "mine" / "file").stat().st_ino
     above = trees.stat().st_ino
@@ -242,7 +244,7 @@ def test_an_attacker_at_the_metaserver(
         for purpose in ("admin", "server", "data"):
             async with attacker.connect(attacker.metaserver, purpose) as caller:
                 assert await answer(caller, Op.STATUS, Empty()) is Status.EPERM
-                assert await answer(caller, Op.KEY_LIST, Empty()) is Status.EPERM
+                assert await answer(caller, Op.KEY_REVOKE, revoke) is Status.EPERM
         for key, secret in (
             (0, attacker.credential.secret),  # as if it were the cluster key
             (attacker.credential.id + 1, attacker.credential.secret),
@@ -253,6 +255,14 @@ def test_an_attacker_at_the_metaserver(
                     pass
 
     trio.run(attack)
+    lines = [line for line in audit_of(cluster) if "outcome=EPERM" in line]
+    assert lines and all("op=KEY_REVOKE" in line and "by=attacker" in line for line in lines)
+    assert f"key={trees.name}" in lines[-1] or "key=mine" in lines[-1]
+
+
+def audit_of(cluster: Cluster) -> list[str]:
+    text = (cluster.plan.state / "log" / "metaserver.log").read_text()
+    return [line for line in text.splitlines() if " part=audit " in line]
 
 
 @pytest.mark.expects_log("could not prove", "cut: refused a frame")
@@ -452,6 +462,9 @@ def test_key_verbs(cluster: Cluster, keys: Keys, trees: Path, localdir: Path) ->
     assert cli.run("key", "revoke", "gpu", code=2).stderr
     row = next(row for row in cli.json("key", "list", "--all") if row["client"] == "gpu")
     assert row["state"] == "revoked" and row["revoked_ns"]
+    made = next(line for line in audit_of(cluster) if "name='gpu'" in line)
+    assert "op=KEY_CREATE outcome=OK" in made and f"@{socket.gethostname()}" in made
+    assert "op=KEY_REVOKE outcome=OK" in audit_of(cluster)[-1]
 
 
 def test_a_part_of_a_limited_tree_needs_a_quota_of_its_own(keys: Keys, trees: Path) -> None:

@@ -72,6 +72,7 @@ def folder(workdir: Path, trash: Trash) -> Iterator[Path]:
     path.mkdir()
     trash("enable", path, "--expire", "1h")
     yield path
+    trash("enable", path)  # a test may have ended it
     trash("disable", path)
     trash("purge", path, "--yes")
 

@@ -47,6 +47,10 @@ def _ino(request: Any) -> Inodes:
     return (request.ino,)
 
 
+def _set(request: Any) -> Inodes:
+    return (request.ino, request.like) if request.like else (request.ino,)
+
+
 def _parent(request: Any) -> Inodes:
     return (request.parent,)
 
@@ -120,7 +124,7 @@ RULES: Final[dict[Op, Rule]] = {
     Op.PING: Rule(),
     Op.LOOKUP: Rule(_parent),
     Op.GETATTR: Rule(_ino),
-    Op.SETATTR: Rule(_ino, _always),
+    Op.SETATTR: Rule(_set, _always),
     Op.MKNOD: Rule(_parent, _always),
     Op.MKDIR: Rule(_parent, _always),
     Op.SYMLINK: Rule(_parent, _always),

@@ -180,6 +180,10 @@ class Membership:
         start = file_id % len(places)
         return tuple([places[(start + index) % len(places)] for index in range(width)])
 
+    def has_room(self, targets: tuple[int, ...]) -> bool:
+        """New files may be put on all of them."""
+        return set(targets) <= set(self._places)
+
     def _choose_places(self) -> None:
         """Targets with room; those that are up if any is (an outage is not lack of space)."""
         room = sorted(target.id for target in self._targets.values() if not target.is_full)

@@ -4,6 +4,8 @@ One waiter per token. Touched by the trio thread only; the event reaper calls do
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
 
 import trio
 from outcome import Value
@@ -11,6 +13,16 @@ from outcome import Value
 from fscommon.errors import FsError, Status
 
 from .ports import Lanes
+
+_BITS: Final = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Where bytes of a file begin."""
+
+    ino: int
+    begin: int
 
 
 class Drains:
@@ -31,6 +43,23 @@ class Drains:
     async def seek(self, ino: int, start: int, *, hole: bool) -> int:
         """Where the next data (or hole) begins; -1: there is none."""
         return await self._wait(ino, lambda token: self._lanes.seek(token, ino, start, hole))
+
+    async def copy_reach(self, source: Extent, sink: Extent, length: int) -> int:
+        """How many bytes of that can be copied without coming here."""
+        return await self._copy(source, sink, length, only_reach=True)
+
+    async def copy(self, source: Extent, sink: Extent, length: int) -> int:
+        """Blocks go from target to target; durable when done. Which stripes were written, a bit
+        each."""
+        return await self._copy(source, sink, length, only_reach=False) & _BITS
+
+    async def _copy(self, source: Extent, sink: Extent, length: int, *, only_reach: bool) -> int:
+        def ask(token: int) -> None:
+            self._lanes.copy(
+                token, source.ino, source.begin, sink.ino, sink.begin, length, only_reach
+            )
+
+        return await self._wait(sink.ino, ask)
 
     async def barrier(self) -> None:
         """Until every lane has dealt with all that it has read from the kernel so far."""

@@ -47,7 +47,7 @@ class Extents:
         if not mode & PUNCH_HOLE:
             await self._check_room(end - max(now.size, min(offset, end)))
         if kill_set_ids:
-            await self._kill_set_ids(ino, now)
+            await kill_set_ids_of(self._files, ino, now)
         if mode & (PUNCH_HOLE | ZERO_RANGE) and offset < now.size:
             async with self._files.owned(ino):
                 await self._make_hole(ino, offset, min(end, now.size))
@@ -73,14 +73,15 @@ class Extents:
         if wanted > 0 and wanted > (await self._namespace.statfs()).bytes_available:
             raise FsError(Status.ENOSPC)
 
-    async def _kill_set_ids(self, ino: int, now: Attributes) -> None:
-        if without_set_ids(now.mode) != now.mode or now.xattr_count:  # one may be a capability
-            await self._files.setattr(ino, Change(kill_set_ids=True))
-
     async def _make_hole(self, ino: int, begin: int, end: int) -> None:
         await self._drains.drain(ino, sync=True)  # nothing that is held may be sent again later
         await self._drains.punch(ino, begin, end)
         await self._files.bytes_changed(ino, file_time_ns())
+
+
+async def kill_set_ids_of(files: Files, ino: int, now: Attributes) -> None:
+    if without_set_ids(now.mode) != now.mode or now.xattr_count:  # one may be a capability
+        await files.setattr(ino, Change(kill_set_ids=True))
 
 
 def _check_flags(attributes: Attributes, mode: int) -> None:

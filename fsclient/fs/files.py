@@ -33,6 +33,7 @@ from fscommon.wire.messages import (
     COMMIT_KILL_SUIDGID,
     COMMIT_MTIME,
     COMMIT_SIZE,
+    COMMIT_SYNCED,
     SET_FLAGS,
     SET_GROW,
     SET_KILL_SUIDGID,
@@ -89,6 +90,7 @@ class Change:
     kill_set_ids: bool = False
     at_least: bool = False  # the size: a larger one stays
     inode_flags: int | None = None
+    like: int = 0  # the size, 0: lie where this file does
 
 
 class Files:
@@ -346,12 +348,14 @@ class Files:
         inode.taken.pop(token, None)
         self._see_committed(inode, reply)
 
-    async def bytes_changed(self, ino: int, mtime_ns: int) -> None:
-        """Bytes changed at the targets in another way than by WRITE."""
+    async def bytes_changed(self, ino: int, mtime_ns: int, stripe_bits: int = 0) -> None:
+        """Bytes changed at the targets in another way than by WRITE. stripe_bits: of the objects
+        that are durable."""
         inode = self._inodes.get(ino)
         if inode is None:
             raise FsError(Status.EBADF)
-        request = Commit(ino, inode.file_id, COMMIT_MTIME, 0, mtime_ns, 0, False)
+        flags = COMMIT_MTIME | (COMMIT_SYNCED if stripe_bits else 0)
+        request = Commit(ino, inode.file_id, flags, 0, mtime_ns, stripe_bits, False)
         self._see_committed(inode, await self._meta.call(Op.COMMIT, request, Committed))
 
     def _take(self, inode: OpenInode | None) -> tuple[int, Written]:
@@ -414,6 +418,21 @@ class Files:
         inode = self._inodes.get(ino)
         if inode is not None and self._leases.is_on and not self._leases.holds(ino, LEASE_DATA):
             self._register(inode, await self._open(inode, inode.is_writable))
+
+    @asynccontextmanager
+    async def readable(self, ino: int) -> AsyncIterator[None]:
+        """Lanes know the inode meanwhile, and what other clients have written is at the targets;
+        also of a file that lanes opened by themselves."""
+        self._inodes.catch_up()
+        self._inodes.single(ino)
+        is_open = self._inodes.get(ino) is not None
+        inode = self._inodes.hold(ino)
+        try:
+            if not is_open or not self._leases.is_on or not self._leases.holds(ino, LEASE_DATA):
+                self._register(inode, await self._open(inode, inode.is_writable))
+            yield
+        finally:
+            self._inodes.release(ino)
 
     @asynccontextmanager
     async def owned(self, ino: int) -> AsyncIterator[None]:
@@ -547,4 +566,5 @@ def _set_attr(ino: int, change: Change, written: Written) -> SetAttr:
         written_size=size if flags & COMMIT_SIZE else 0,
         written_mtime_ns=mtime_ns if flags & COMMIT_MTIME else 0,
         inode_flags=change.inode_flags or 0,
+        like=change.like,
     )

@@ -18,6 +18,7 @@ from ..leases.recalls import Caches, Recalls
 from .ahead import Ahead
 from .closing import Closer
 from .complete import CompleteDirectories
+from .copies import Copies
 from .directories import Directories
 from .extents import Extents
 from .files import Files
@@ -55,6 +56,7 @@ class FileSystem:
         self.directories = Directories(meta, self.namespace, self.inodes)
         self.drains = self.files.drains
         self.extents = Extents(self.namespace, self.files)
+        self.copies = Copies(self.namespace, self.files, log)
         self.locks = Locks(meta, lanes, leases, self.files, self.inodes, log)
         self.closer = Closer(meta, leases, self.inodes)
         caches = Caches(

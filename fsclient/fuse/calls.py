@@ -16,6 +16,7 @@ from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import Attributes
 
 from ..fs.caller import Requester
+from ..fs.drains import Extent
 from ..fs.files import Change
 from ..fs.filesystem import FileSystem
 from . import structures
@@ -23,7 +24,7 @@ from .operations import Operations
 
 _ENOSYS: Final = 38
 RELEASE, FLUSH, GETLK, SETLK, SETLKW = 18, 25, 31, 32, 33
-IOCTL, FALLOCATE, LSEEK, SYNCFS, TMPFILE, STATX = 39, 43, 46, 50, 51, 52
+IOCTL, FALLOCATE, LSEEK, COPY_FILE_RANGE, SYNCFS, TMPFILE, STATX = 39, 43, 46, 47, 50, 51, 52
 
 
 class Answers(Protocol):
@@ -61,6 +62,7 @@ class Calls:
             IOCTL: self._ioctl,
             FALLOCATE: self._fallocate,
             LSEEK: self._lseek,
+            COPY_FILE_RANGE: self._copy,
             SYNCFS: self._syncfs,
             TMPFILE: self._tmpfile,
             STATX: self._statx,
@@ -139,6 +141,17 @@ class Calls:
         request = structures.seek_in(call.body)
         found = await self._fs.extents.seek(call.ino, request.offset, request.whence)
         return found.to_bytes(8, "little")
+
+    async def _copy(self, call: Call) -> bytes:
+        """The kernel goes on with what is left, and copies by itself where this is EOPNOTSUPP."""
+        request = structures.copy_in(call.body)
+        copied = await self._fs.copies.copy(
+            Extent(call.ino, request.offset_in),
+            Extent(self._operations.ino_of(request.nodeid_out), request.offset_out),
+            request.length,
+            kill_set_ids=call.head.uid != 0,
+        )
+        return structures.copy_out(copied)
 
     async def _syncfs(self, call: Call) -> bytes:
         await self._fs.sync()

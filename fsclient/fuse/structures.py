@@ -70,6 +70,16 @@ class SeekIn(NamedTuple):
     whence: int
 
 
+class CopyIn(NamedTuple):
+    fh_in: int
+    offset_in: int
+    nodeid_out: int
+    fh_out: int
+    offset_out: int
+    length: int
+    flags: int
+
+
 class CreateIn(NamedTuple):
     flags: int
     mode: int
@@ -92,6 +102,15 @@ def fallocate_in(body: bytes) -> FallocateIn:
 
 def seek_in(body: bytes) -> SeekIn:
     return SeekIn(*struct.unpack_from("<2QI", body))
+
+
+def copy_in(body: bytes) -> CopyIn:
+    return CopyIn(*struct.unpack_from("<7Q", body))
+
+
+def copy_out(copied: int) -> bytes:
+    """As the answer to a WRITE."""
+    return struct.pack("<2I", copied, 0)
 
 
 def create_in(body: bytes) -> CreateIn:

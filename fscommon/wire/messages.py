@@ -146,6 +146,7 @@ class SetAttr:
     written_size: int
     written_mtime_ns: int
     inode_flags: int = 0  # fscommon.layout.attributes.INODE_*
+    like: int = 0  # with size 0: lie on the targets of this file, if its layout has the same shape
 
 
 @dataclass(frozen=True, slots=True)

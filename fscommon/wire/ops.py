@@ -27,6 +27,7 @@ class Op(IntEnum):
     DELETE = 22
     FENCE = 23
     SEEK = 24
+    COPY = 25
 
     LOOKUP = 64
     GETATTR = 65
@@ -120,6 +121,7 @@ SPECS: dict[Op, Spec] = {
     Op.DELETE: _SAFE,
     Op.FENCE: _SAFE,
     Op.SEEK: _SAFE,
+    Op.COPY: Spec(Retry.IF_IDEMPOTENT),
     Op.LOOKUP: _SAFE,
     Op.GETATTR: _SAFE,
     Op.SETATTR: _MUTATION,

@@ -1,7 +1,8 @@
 """SETATTR: mode, owner, size and times of an inode.
 
 What the writer's lanes know and the metaserver not yet is merged first. A change of size:
-- to zero gives the file a new file id on fresh targets and dooms the old objects: no waiting;
+- to zero gives the file a new file id on fresh targets (or on those of a file that it will be a
+  copy of) and dooms the old objects: no waiting;
 - growth is just the number;
 - a shrink commits size, truncate epoch and intent, and is answered when every target has cut.
 The set-id bits and security.capability go with a change of owner, and where the kernel says so.
@@ -32,7 +33,7 @@ from fscommon.wire.messages import (
 )
 from metaserver.context import Context
 from metaserver.namespace import acl
-from metaserver.namespace.inode import Inode, load, save
+from metaserver.namespace.inode import Inode, find, load, save
 from metaserver.namespace.layouts import new_layout
 from metaserver.namespace.privileges import drop_capability_xattr, without_set_id
 from metaserver.namespace.protection import check_may_change
@@ -57,7 +58,7 @@ def setattr_(tx: Transaction, request: SetAttr, context: Context) -> Opened:
     shrunk = resize and 0 < request.size < changed.attributes.size
     if resize:
         check_growth(context, changed.attributes, request.size)
-        changed = _resize(tx, changed, request.size, context)
+        changed = _resize(tx, changed, request, context)
     changed = _change_owner_and_mode(tx, changed, request)
     charge_change(context, inode.attributes, changed.attributes)
     if changed is not inode or request.valid & _TIMES:
@@ -84,11 +85,12 @@ def _resizes(inode: Inode, request: SetAttr) -> bool:
     return bool(request.valid & SET_SIZE)
 
 
-def _resize(tx: Transaction, inode: Inode, size: int, context: Context) -> Inode:
-    now_ns = context.now_ns
+def _resize(tx: Transaction, inode: Inode, request: SetAttr, context: Context) -> Inode:
+    now_ns, size = context.now_ns, request.size
     if size == 0:
         tx.put(doomed_key(inode.layout().file_id), inode.tail)
-        resized = Inode(inode.attributes, _fresh_layout(inode.layout(), context)).resized(0)
+        fresh = _fresh_layout(tx, inode.layout(), request.like, context)
+        resized = Inode(inode.attributes, fresh).resized(0)
     elif size < inode.attributes.size:
         layout = inode.layout()
         cut = replace(layout, truncate_epoch=layout.truncate_epoch + 1)
@@ -98,11 +100,18 @@ def _resize(tx: Transaction, inode: Inode, size: int, context: Context) -> Inode
     return Inode(replace(resized.attributes, mtime_ns=now_ns), resized.tail)
 
 
-def _fresh_layout(old: Layout, context: Context) -> bytes:
+def _fresh_layout(tx: Transaction, old: Layout, like: int, context: Context) -> bytes:
     if context.replayed is not None:
         return context.replayed.layout
     wanted = LayoutDefault(old.chunk_size, old.stripe_width)
-    return new_layout(FileId(context.services.numbers.take()), wanted, context).pack()
+    file_id = FileId(context.services.numbers.take())
+    model = find(tx, like) if like else None
+    if model is not None and model.is_file:
+        layout = model.layout()
+        same = LayoutDefault(layout.chunk_size, layout.stripe_width) == wanted
+        if same and context.services.membership.has_room(layout.targets):
+            return Layout(file_id, layout.chunk_size, layout.stripe_width, layout.targets).pack()
+    return new_layout(file_id, wanted, context).pack()
 
 
 def _intend(tx: Transaction, inode: Inode, context: Context) -> None:

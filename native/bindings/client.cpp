@@ -444,6 +444,17 @@ void bind_tables(nb::class_<Datapath>& type) {
                      "the inode is not known, or not an offset");
            },
            "token"_a, "ino"_a, "start"_a, "hole"_a)
+      .def("copy",
+           [](Datapath& path, uint64_t token, uint64_t source, uint64_t source_begin, uint64_t sink,
+              uint64_t sink_begin, uint64_t length, bool only_reach) {
+             checked(unlocked([&] {
+                       return path.core().copy(token, {source, source_begin}, {sink, sink_begin},
+                                               length, only_reach);
+                     }),
+                     "an inode is not known, or these are no whole blocks");
+           },
+           "token"_a, "source"_a, "source_begin"_a, "sink"_a, "sink_begin"_a, "length"_a,
+           "only_reach"_a)
       .def("size_limit_put",
            [](Datapath& path, uint64_t ino, int64_t limit) {
              path.core().size_limit_put(ino, limit < 0 ? braidfs::client::Inode::kUnlimited

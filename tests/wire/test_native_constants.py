@@ -66,6 +66,7 @@ def test_header_constants() -> None:
     native = constants("frame.h")
     assert native.pop("FRAME_MAGIC") == header.MAGIC
     assert native.pop("FRAME_VERSION") == header.VERSION
+    assert native.pop("COPY_MUST_EXIST") == 1  # native to native alone
     assert native.pop("RIGHT_READ") == 1
     assert native.pop("RIGHT_WRITE") == 2
     assert native == {name: getattr(header, name) for name in native}

@@ -25,6 +25,7 @@ enum class Op : uint8_t {
   kDelete = 22,
   kFence = 23,
   kSeek = 24,
+  kCopy = 25,
 };
 
 inline constexpr uint32_t kFrameMagic = 0x44495242;  // "BRID"
@@ -73,6 +74,19 @@ struct Capability {
   uint8_t mac[16] = {};
 };
 static_assert(sizeof(Capability) == 64);
+// What a COPY reads, behind the capability of the object that it writes; a capability of the file
+// that it reads follows. Offsets are whole blocks.
+struct CopySource {
+  uint64_t file_id = 0;
+  uint64_t offset = 0;  // in the object
+  uint32_t stripe_index = 0;
+  uint32_t target = 0;
+  uint32_t flags = 0;  // kCopyMustExist
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(CopySource) == 32);
+inline constexpr uint32_t kCopyMustExist = 1;  // an object that is not there is no hole
+
 inline constexpr uint32_t kRightRead = 1;
 inline constexpr uint32_t kRightWrite = 2;
 

@@ -38,6 +38,10 @@ struct Call {
   FileViewPtr view{};
   std::shared_ptr<Inode> inode{};              // gives a newer view when a retry needs one
   std::span<const std::byte> payload{};        // WRITE
+  std::shared_ptr<Inode> source{};             // COPY: what is read; the view it began with
+  FileViewPtr source_view{};
+  uint32_t source_stripe = 0;
+  uint64_t source_offset = 0;  // in that object
   std::span<std::byte> place{};                // READ: `length` bytes
   std::shared_ptr<CallOwner> owner{};
   uint32_t part = 0;                           // the owner's own number for it

@@ -7,6 +7,7 @@
 #include <limits>
 #include <thread>
 
+#include "client/copy.h"
 #include "client/drain.h"
 #include "client/ranges.h"
 #include "client/read.h"
@@ -411,6 +412,22 @@ bool Core::punch(uint64_t token, uint64_t ino, uint64_t begin, uint64_t end) {
   }
   lane_of(ino).post([token, inode, begin, end](Lane& at) {
     PunchOperation::start(at, token, inode, begin, end);
+  });
+  return true;
+}
+
+bool Core::copy(uint64_t token, const Extent& from, const Extent& to, uint64_t length,
+                bool only_reach) {
+  const InodePtr source = inodes_.find(from.ino);
+  const InodePtr sink = inodes_.find(to.ino);
+  const auto end = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  if (!source || !sink || length == 0 || length > end - std::min(end, from.begin) ||
+      length > end - std::min(end, to.begin) ||
+      (from.begin | to.begin | length) % limits::kBlockSize != 0) {
+    return false;
+  }
+  lane_of(to.ino).post([=](Lane& at) {
+    CopyOperation::start(at, token, {source, sink, from.begin, to.begin, length}, only_reach);
   });
   return true;
 }

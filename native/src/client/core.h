@@ -133,6 +133,11 @@ class Core final : public fuse::DataHandler {
   // → DONE; false: no such inode, or not a range.
   bool punch(uint64_t token, uint64_t ino, uint64_t begin, uint64_t end);
   bool seek(uint64_t token, uint64_t ino, uint64_t from, bool hole);
+  struct Extent {
+    uint64_t ino = 0;
+    uint64_t begin = 0;
+  };
+  bool copy(uint64_t token, const Extent& from, const Extent& to, uint64_t length, bool only_reach);
   bool commit_done(uint64_t token, Status status, Bytes attributes);  // false: unknown token
   size_t abort();
   std::vector<std::pair<std::string, uint64_t>> counters();

@@ -94,6 +94,11 @@ void Lane::target_put(uint32_t target, uint32_t node) {
   node_of_target_[target] = node;
 }
 
+std::optional<uint32_t> Lane::node_of(uint32_t target) const {
+  const auto node = node_of_target_.find(target);
+  return node == node_of_target_.end() ? std::nullopt : std::optional(node->second);
+}
+
 void Lane::connection_put(uint32_t node, net::UniqueFd socket,
                           std::shared_ptr<rdma::Channel> channel) {
   node_put(node);
@@ -115,7 +120,10 @@ void Lane::answered(Call* call, Status status) {
   if (call->failed_early) return finished(call);
   call->status = status;
   if (!sent_again(status)) return finished(call);
-  if (asks_for_capability(status)) core_.capability_refused(*call->inode);
+  if (asks_for_capability(status)) {
+    core_.capability_refused(*call->inode);
+    if (call->source) core_.capability_refused(*call->source);  // which of the two is not told
+  }
   if (call->once) return finished(call);
   ++counters_.retries;
   rest(call);
@@ -148,7 +156,7 @@ void Lane::resend(Call* call) {
     call->status = Status::kStaleTruncateEpoch;
     return finished(call);
   }
-  if (call->op == Op::kWrite && view->session() != call->view->session()) {
+  if ((call->op == Op::kWrite || call->op == Op::kCopy) && view->session() != call->view->session()) {
     call->status = Status::kFenced;  // evicted since: what was written before may not land now
     return finished(call);
   }

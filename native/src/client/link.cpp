@@ -1,6 +1,7 @@
 #include "client/link.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "client/core.h"
@@ -34,6 +35,21 @@ FrameHeader header_of(const Call& call) {
     header.flags |= kFlagMustExist;
   }
   return header;
+}
+
+// What a COPY reads, and the right to: as young as there is one, unless the file is another by now.
+std::array<std::byte, sizeof(CopySource) + sizeof(Capability)> source_of(const Call& call) {
+  FileViewPtr view = call.source->view();
+  if (view->file_id != call.source_view->file_id) view = call.source_view;
+  const CopySource source{.file_id = view->file_id,
+                          .offset = call.source_offset,
+                          .stripe_index = call.source_stripe,
+                          .target = view->targets[call.source_stripe],
+                          .flags = view->is_durable(call.source_stripe) ? kCopyMustExist : 0};
+  std::array<std::byte, sizeof(CopySource) + sizeof(Capability)> raw;
+  std::memcpy(raw.data(), &source, sizeof(source));
+  std::memcpy(raw.data() + sizeof(source), view->capability.data(), sizeof(Capability));
+  return raw;
 }
 
 // The two numbers of a SEEK's answer; false when they are not an answer.
@@ -150,6 +166,11 @@ bool Link::send(Call* call) {
   frame.body = call->view->capability;
   frame.payload = call->payload;
   if (call->op == Op::kRead) frame.reply_length_max = call->length;
+  std::array<std::byte, sizeof(CopySource) + sizeof(Capability)> source;
+  if (call->op == Op::kCopy) {
+    source = source_of(*call);
+    frame.body_tail = source;
+  }
   if (call->op == Op::kWrite) {
     sums_.resize(blocks_touched(call->offset, call->length));
     hash_blocks(call->offset, call->payload, sums_);

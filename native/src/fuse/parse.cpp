@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <limits>
 
+#include "braidfs/limits.h"
 #include "fuse/protocol.h"
 
 namespace braidfs::fuse {
@@ -53,6 +54,7 @@ constexpr std::array kUpcallShapes = {
     UpcallShape{FUSE_SETLKW, sizeof(fuse_lk_in), 0, true},
     UpcallShape{FUSE_IOCTL, sizeof(fuse_ioctl_in), 0, true},
     UpcallShape{FUSE_FALLOCATE, sizeof(fuse_fallocate_in), 0, true},
+    UpcallShape{FUSE_COPY_FILE_RANGE, sizeof(fuse_copy_file_range_in), 0, true},
     UpcallShape{FUSE_LSEEK, sizeof(fuse_lseek_in), 0, true},
     UpcallShape{FUSE_SYNCFS, sizeof(fuse_syncfs_in), 0, true},
     UpcallShape{FUSE_TMPFILE, sizeof(fuse_create_in), 1, true},
@@ -179,6 +181,16 @@ int check_ioctl(Bytes body) noexcept {
   return ENOTTY;
 }
 
+// EOPNOTSUPP, with which the kernel copies by itself, for what is not worth a question: little, and
+// what are no whole blocks (fsclient/fs/copies.py).
+int check_copy(Bytes body) noexcept {
+  constexpr uint64_t kLengthMin = 128u << 10;
+  const auto in = load<fuse_copy_file_range_in>(body);
+  if (!in) return EINVAL;
+  const bool blocks = (in->off_in | in->off_out) % limits::kBlockSize == 0;
+  return blocks && in->len >= kLengthMin ? 0 : EOPNOTSUPP;
+}
+
 Request parse_upcall(const RequestHead& head, uint32_t opcode, Bytes bytes, Bytes body) noexcept {
   const auto shape = std::find_if(kUpcallShapes.begin(), kUpcallShapes.end(),
                                   [&](const UpcallShape& known) { return known.opcode == opcode; });
@@ -187,6 +199,10 @@ Request parse_upcall(const RequestHead& head, uint32_t opcode, Bytes bytes, Byte
   if (bytes.size() > (shape->is_call ? kCallBytesMax : kUpcallBytesMax)) return refuse(head, E2BIG);
   if (opcode == FUSE_IOCTL) {
     const int refused = check_ioctl(body);
+    if (refused != 0) return refuse(head, refused);
+  }
+  if (opcode == FUSE_COPY_FILE_RANGE) {
+    const int refused = check_copy(body);
     if (refused != 0) return refuse(head, refused);
   }
   return UpcallRequest{head, opcode, bits_of(opcode, body), bytes, shape->is_call};

@@ -12,6 +12,7 @@ constexpr OpSpec kWriteSpec{true, true, false, true, kRightWrite};
 constexpr OpSpec kSyncSpec{false, true, false, false, 0};
 constexpr OpSpec kTruncateSpec{false, false, true, false, 0};
 constexpr OpSpec kPunchSpec{false, true, false, true, kRightWrite};
+constexpr OpSpec kCopySpec{false, true, false, true, kRightWrite, true};
 constexpr OpSpec kStatSpec{false, true, false, false, kRightRead};
 constexpr OpSpec kServerSpec{false, false, true, false, 0};  // DELETE, FENCE
 constexpr OpSpec kPingSpec{false, false, false, false, 0};
@@ -35,6 +36,7 @@ bool range_fits(const FrameHeader& header, const OpSpec& spec) {
   if (!spec.range) return true;
   if (header.length == 0 || header.length > kOffsetMax - header.offset) return false;
   if (header.op == static_cast<uint8_t>(Op::kPunch)) return true;
+  if (spec.source && (header.offset | header.length) % limits::kBlockSize != 0) return false;
   return header.length <= limits::kFramePayloadLengthMax;
 }
 
@@ -42,6 +44,7 @@ uint32_t body_length_of(const FrameHeader& header, const OpSpec& spec) {
   uint32_t length = 0;
   if ((header.flags & kFlagCapability) != 0) length += sizeof(Capability);
   if (spec.payload) length += 8 * blocks_touched(header.offset, header.length);
+  if (spec.source) length += sizeof(CopySource) + length;  // capabilities: both or none
   return length;
 }
 
@@ -55,6 +58,7 @@ const OpSpec* spec_of(uint8_t op) {
     case Op::kSync: return &kSyncSpec;
     case Op::kTruncate: return &kTruncateSpec;
     case Op::kPunch: return &kPunchSpec;
+    case Op::kCopy: return &kCopySpec;
     case Op::kStat: return &kStatSpec;
     case Op::kSeek: return &kStatSpec;
     case Op::kDelete: return &kServerSpec;
@@ -81,8 +85,25 @@ RequestBody body_of(const FrameHeader& header, std::span<const std::byte> body) 
     std::memcpy(&*parts.capability, body.data(), sizeof(Capability));
     body = body.subspan(sizeof(Capability));
   }
-  parts.sums = body;
+  if (!spec_of(header.op)->source) {
+    parts.sums = body;
+    return parts;
+  }
+  parts.source.emplace();
+  std::memcpy(&*parts.source, body.data(), sizeof(CopySource));
+  body = body.subspan(sizeof(CopySource));
+  if (!body.empty()) {
+    parts.source_capability.emplace();
+    std::memcpy(&*parts.source_capability, body.data(), sizeof(Capability));
+  }
   return parts;
+}
+
+bool source_fits(const FrameHeader& header, const CopySource& source) {
+  return source.offset % limits::kBlockSize == 0 && source.offset <= kOffsetMax &&
+         header.length <= kOffsetMax - source.offset &&
+         source.stripe_index < limits::kStripeWidthMax && (source.flags & ~kCopyMustExist) == 0 &&
+         source.reserved == 0;
 }
 
 }  // namespace braidfs::server

@@ -19,6 +19,7 @@ struct OpSpec {
   bool metaserver_only;  // refused on a kData connection
   bool range;            // offset and length name bytes of the object
   uint32_t rights;
+  bool source = false;  // a COPY names what it reads in its body
 };
 
 // nullptr: not an operation of the data wire.
@@ -31,7 +32,12 @@ Status shape(const FrameHeader& header, Purpose purpose);
 struct RequestBody {
   std::optional<Capability> capability;
   std::span<const std::byte> sums;  // packed u64, one per block
+  std::optional<CopySource> source;
+  std::optional<Capability> source_capability;
 };
+// Whether the source of a COPY is a range of whole blocks that can be.
+bool source_fits(const FrameHeader& header, const CopySource& source);
+
 RequestBody body_of(const FrameHeader& header, std::span<const std::byte> body);
 
 }  // namespace braidfs::server

@@ -112,8 +112,10 @@ Status Connection::check_capability(const FrameHeader& header, std::span<const s
   if (!spec.capability || purpose_ == Purpose::kServer) return Status::kOk;
   const RequestBody parts = body_of(header, body);
   if (!parts.capability) return Status::kBadCapability;
-  const Status status =
-      capabilities_.check(*parts.capability, header.file_id, session_, spec.rights);
+  Status status = capabilities_.check(*parts.capability, header.file_id, session_, spec.rights);
+  if (status == Status::kOk && spec.source) {
+    status = capabilities_.check(*parts.source_capability, parts.source->file_id, session_, kRightRead);
+  }
   if (status != Status::kOk) add(lane_.counters().refused_capabilities);
   return status;
 }
@@ -134,6 +136,11 @@ Status Connection::admit(const FrameHeader& header, std::span<const std::byte> b
     return Status::kStaleMapEpoch;
   }
   if (services.targets.find(header.target) == nullptr) return Status::kNoTarget;
+  if (spec_of(header.op)->source) {
+    const CopySource source = *body_of(header, body).source;
+    if (!source_fits(header, source)) return Status::kBadRequest;
+    if (services.targets.find(source.target) == nullptr) return Status::kNoTarget;
+  }
   return check_capability(header, body);
 }
 
@@ -195,7 +202,9 @@ bool Connection::frame(const FrameHeader& header, std::span<const std::byte> bod
   if (!well_formed(header)) return false;
   const Status status = admit(header, body);
   if (status == Status::kOk) {
-    lane_.execute(accept(header));
+    auto request = accept(header);
+    if (spec_of(header.op)->source) request->source = *body_of(header, body).source;
+    lane_.execute(std::move(request));
   } else {
     refuse(header, status);
   }

@@ -17,8 +17,8 @@ inline void subtract(Counter& counter, uint64_t amount = 1) {
 
 struct alignas(64) Counters {
   Counter reads{0}, writes{0}, syncs{0}, truncates{0}, punches{0}, stats{0}, deletes{0}, fences{0},
-      pings{0}, seeks{0};
-  Counter read_bytes{0}, written_bytes{0};
+      pings{0}, seeks{0}, copies{0};
+  Counter read_bytes{0}, written_bytes{0}, copied_bytes{0};  // copied: here, for no client
   Counter reads_inline{0}, reads_uring{0}, reads_worker{0};
   Counter writes_inline{0}, writes_uring{0}, writes_worker{0};
   Counter payload_checksum_errors{0}, corrupt_blocks{0};
@@ -39,8 +39,10 @@ struct alignas(64) Counters {
     visit("fences", fences);
     visit("pings", pings);
     visit("seeks", seeks);
+    visit("copies", copies);
     visit("read_bytes", read_bytes);
     visit("written_bytes", written_bytes);
+    visit("copied_bytes", copied_bytes);
     visit("reads_inline", reads_inline);
     visit("reads_uring", reads_uring);
     visit("reads_worker", reads_worker);

@@ -150,6 +150,7 @@ void Lane::finish(std::shared_ptr<Request> request) {
   if (request->status == Status::kOk) {
     if (request->op() == Op::kRead) add(counters_.read_bytes, request->payload.size());
     if (request->op() == Op::kWrite) add(counters_.written_bytes, request->payload.size());
+    if (request->op() == Op::kCopy) add(counters_.copied_bytes, request->header.length);
   }
   if (request->op() == Op::kWrite) {  // its bytes are stored: others may have the memory now
     request->payload = {};

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/connection.h"
+#include "server/copy.h"
 #include "server/lane.h"
 
 namespace braidfs::server {
@@ -85,6 +86,19 @@ void perform_sync(Request& request) {
                        : request.store->sync(request.object());
 }
 
+Copy copy_of(const Request& request) {
+  const CopySource& source = request.source;
+  return {.from = request.source_store,
+          .to = request.store,
+          .source = {source.file_id, source.stripe_index},
+          .sink = request.object(),
+          .source_offset = source.offset,
+          .sink_offset = request.header.offset,
+          .length = request.header.length,
+          .epoch = request.header.epoch,
+          .must_exist = (source.flags & kCopyMustExist) != 0};
+}
+
 // The whole operation, blocking; by a worker.
 void perform(Request& request) {
   const FrameHeader& header = request.header;
@@ -102,6 +116,7 @@ void perform(Request& request) {
       request.status = target.truncate(request.object(), header.offset, header.epoch);
       return;
     case Op::kDelete: request.status = target.remove(request.object()); return;
+    case Op::kCopy: request.status = copy_blocks(copy_of(request)); return;
     case Op::kPing:
     case Op::kFence: break;
   }
@@ -121,6 +136,7 @@ Counter& count_of(Counters& counters, Op op) {
     case Op::kPunch: return counters.punches;
     case Op::kStat: return counters.stats;
     case Op::kSeek: return counters.seeks;
+    case Op::kCopy: return counters.copies;
     case Op::kDelete: return counters.deletes;
     case Op::kFence: return counters.fences;
     case Op::kPing: break;
@@ -134,6 +150,9 @@ void Operations::execute(std::shared_ptr<Request> request) {
   add(count_of(lane_.counters(), request->op()));
   request->store = services_.targets.find(request->header.target);
   if (request->store != nullptr) request->incarnation = request->store->incarnation();
+  if (request->op() == Op::kCopy) {
+    request->source_store = services_.targets.find(request->source.target);
+  }
   switch (request->op()) {
     case Op::kPing: return lane_.finish(std::move(request));
     case Op::kFence: return fence(std::move(request));

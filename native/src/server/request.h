@@ -35,6 +35,8 @@ struct Request {
   uint64_t incarnation = 0;
 
   store::ChunkStore* store = nullptr;
+  CopySource source;  // of a COPY
+  store::ChunkStore* source_store = nullptr;
   store::ReadOp reading;
   store::WriteOp writing;
   uint32_t segments_out = 0;  // of the plan, at io_uring

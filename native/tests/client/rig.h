@@ -60,6 +60,7 @@ class FakeTarget {
   bool handle(int socket, const Frame& frame);
   Frame answer(const Frame& request);
   void write(const Frame& request);
+  void copy(const Frame& request);
   Bytes read(const FrameHeader& header, Status& status);
 
   std::mutex mu_;

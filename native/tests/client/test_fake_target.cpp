@@ -173,6 +173,9 @@ FakeTarget::Frame FakeTarget::answer(const Frame& request) {
         status = Status::kChecksum;
       }
       break;
+    case Op::kCopy:
+      copy(request);
+      break;
     case Op::kSync:
       if (request.header.offset != 0 && request.header.offset < incarnation_) {
         status = Status::kStaleIncarnation;
@@ -185,6 +188,19 @@ FakeTarget::Frame FakeTarget::answer(const Frame& request) {
   }
   reply.header.status = static_cast<uint16_t>(status);
   return reply;
+}
+
+// The source is another object here.
+void FakeTarget::copy(const Frame& request) {
+  CopySource source;
+  std::memcpy(&source, request.body.data() + sizeof(Capability), sizeof(source));
+  Bytes bytes = objects_[{source.file_id, source.stripe_index}];
+  bytes.resize(source.offset + request.header.length);
+  Bytes& object = objects_[{request.header.file_id, request.header.stripe_index}];
+  const size_t end = request.header.offset + request.header.length;
+  if (object.size() < end) object.resize(end);
+  std::copy(bytes.begin() + static_cast<ptrdiff_t>(source.offset), bytes.end(),
+            object.begin() + static_cast<ptrdiff_t>(request.header.offset));
 }
 
 void FakeTarget::write(const Frame& request) {

@@ -170,12 +170,26 @@ TEST(Parse, OverlongUpcallIsRefused) {
 
 TEST(Parse, WhatPyfuse3DoesNotKnowIsAnsweredHere) {
   for (const uint32_t opcode :
-       {uint32_t{FUSE_BMAP}, uint32_t{FUSE_POLL}, uint32_t{FUSE_READDIR},
-        uint32_t{FUSE_COPY_FILE_RANGE}, 53u, 9999u}) {
+       {uint32_t{FUSE_BMAP}, uint32_t{FUSE_POLL}, uint32_t{FUSE_READDIR}, 53u, 9999u}) {
     EXPECT_EQ(refused_with(parse(request(opcode, kSender, std::array<char, 64>{}))), ENOSYS) << opcode;
   }
   EXPECT_EQ(refused_with(parse(request(FUSE_DESTROY, kSender))), 0);
   EXPECT_EQ(refused_with(parse(request(FUSE_INIT, kSender))), EIO);
+}
+
+TEST(Parse, CopiesThatTheKernelIsToMakeAreRefusedHere) {
+  fuse_copy_file_range_in copy{};
+  copy.off_in = copy.off_out = 8192;
+  copy.len = 128u << 10;
+  EXPECT_TRUE(std::holds_alternative<UpcallRequest>(
+      parse(request(FUSE_COPY_FILE_RANGE, kSender, copy))));
+  for (uint64_t fuse_copy_file_range_in::*field :
+       {&fuse_copy_file_range_in::off_in, &fuse_copy_file_range_in::off_out,
+        &fuse_copy_file_range_in::len}) {
+    fuse_copy_file_range_in other = copy;
+    --(other.*field);
+    EXPECT_EQ(refused_with(parse(request(FUSE_COPY_FILE_RANGE, kSender, other))), EOPNOTSUPP);
+  }
 }
 
 struct CallCase {

@@ -129,6 +129,29 @@ inline Frame ranged(Op op, uint64_t offset, uint32_t length, uint64_t file_id = 
   return frame.seal();
 }
 
+// From one object of the target to another one.
+inline Frame copy(const CopySource& source, uint64_t offset, uint32_t length, uint64_t sink,
+                  const Capability& reading) {
+  Frame frame = request(Op::kCopy, sink);
+  frame.header.offset = offset;
+  frame.header.length = length;
+  const auto named = std::as_bytes(std::span(&source, 1));
+  frame.body.assign(named.begin(), named.end());
+  const auto right = std::as_bytes(std::span(&reading, 1));
+  frame.body.insert(frame.body.end(), right.begin(), right.end());
+  put_capability(frame, capability_for(sink));
+  return frame.seal();
+}
+
+inline CopySource source_at(uint64_t file_id, uint64_t offset) {
+  return {.file_id = file_id, .offset = offset, .target = kTarget};
+}
+
+inline Frame copy(uint64_t from, uint64_t offset, uint32_t length, uint64_t sink,
+                  uint64_t file_id = kFile) {
+  return copy(source_at(file_id, from), offset, length, sink, capability_for(file_id));
+}
+
 inline Frame read(uint64_t offset, uint32_t length, uint64_t file_id = kFile) {
   return ranged(Op::kRead, offset, length, file_id);
 }

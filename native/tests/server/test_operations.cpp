@@ -103,6 +103,87 @@ TEST_P(Operations, PunchMakesZeros) {
   expect_bytes(peer.ask(read(0, 20000)), 0, bytes);
 }
 
+constexpr uint64_t kSink = 78;
+
+TEST_P(Operations, CopyMovesBlocksBetweenObjects) {
+  Peer peer = connect();
+  const Bytes bytes = pattern(3 << 20);
+  EXPECT_EQ(peer.status_of(write(8192, bytes)), Status::kOk);
+  EXPECT_EQ(peer.status_of(write(0, pattern(40960, 9), kSink)), Status::kOk);
+  const Reply copied = peer.ask(copy(8192, 4096, 3 << 20, kSink));
+  EXPECT_EQ(copied.status(), Status::kOk);
+  EXPECT_NE(copied.header.offset, 0u) << "the incarnation, for the SYNC";
+  expect_bytes(peer.ask(read(4096, 3 << 20, kSink)), 4096, bytes);
+  const Bytes before = pattern(40960, 9);
+  expect_bytes(peer.ask(read(0, 4096, kSink)), 0, Bytes(before.begin(), before.begin() + 4096));
+  expect_bytes(peer.ask(read(8192, 3 << 20)), 8192, bytes);
+  EXPECT_EQ(counter("copied_bytes"), 3u << 20);
+}
+
+TEST_P(Operations, CopyKeepsHolesAndClearsWhatWasThere) {
+  Peer peer = connect();
+  const Bytes bytes = pattern(8192);
+  EXPECT_EQ(peer.status_of(write(0, bytes)), Status::kOk);
+  EXPECT_EQ(peer.status_of(write(1 << 20, bytes)), Status::kOk);
+  EXPECT_EQ(peer.status_of(write(0, pattern(2 << 20, 7), kSink)), Status::kOk);
+  EXPECT_EQ(peer.status_of(copy(0, 0, 2 << 20, kSink)), Status::kOk);
+  Bytes expected(2 << 20);
+  std::copy(bytes.begin(), bytes.end(), expected.begin());
+  std::copy(bytes.begin(), bytes.end(), expected.begin() + (1 << 20));
+  expect_bytes(peer.ask(read(0, 2 << 20, kSink)), 0, expected);
+  const Reply data = peer.ask(ranged(Op::kSeek, 8192, 0, kSink));
+  uint64_t at = 0;
+  ASSERT_EQ(data.body.size(), 16u);
+  std::memcpy(&at, data.body.data(), 8);
+  EXPECT_EQ(at, 1u << 20) << "no zeros were written";
+}
+
+TEST_P(Operations, CopyOfAnObjectThatIsNotThere) {
+  Peer peer = connect();
+  EXPECT_EQ(peer.status_of(write(0, pattern(8192), kSink)), Status::kOk);
+  CopySource source = source_at(kFile, 0);
+  source.flags = kCopyMustExist;
+  EXPECT_EQ(peer.status_of(copy(source, 0, 4096, kSink, capability_for(kFile))), Status::kNoObject);
+  EXPECT_EQ(peer.status_of(copy(0, 0, 4096, kSink)), Status::kOk);
+  const Bytes before = pattern(8192);
+  Bytes expected(4096);
+  expected.insert(expected.end(), before.begin() + 4096, before.end());
+  expect_bytes(peer.ask(read(0, 8192, kSink)), 0, expected);
+}
+
+TEST_P(Operations, CopyAfterATruncateIsRefused) {
+  Peer peer = connect();
+  Peer metaserver = connect_metaserver();
+  EXPECT_EQ(peer.status_of(write(0, pattern(8192))), Status::kOk);
+  Frame truncate = request(Op::kTruncate, kSink);
+  truncate.header.epoch = 3;
+  EXPECT_EQ(metaserver.status_of(truncate.seal()), Status::kOk);
+  EXPECT_EQ(peer.status_of(copy(0, 0, 8192, kSink)), Status::kStaleTruncateEpoch);
+}
+
+TEST_P(Operations, CopyNeedsTheRightToReadAndToWrite) {
+  Peer peer = connect();
+  EXPECT_EQ(peer.status_of(write(0, pattern(8192))), Status::kOk);
+  const CopySource source = source_at(kFile, 0);
+  for (const Capability& wrong :
+       {capability_for(kSink), capability_for(kFile, kSession + 1),
+        capability_for(kFile, kSession, kRightWrite)}) {
+    EXPECT_EQ(peer.status_of(copy(source, 0, 4096, kSink, wrong)), Status::kBadCapability);
+  }
+  Frame readonly = copy(0, 0, 4096, kSink);
+  const Capability reading = capability_for(kSink, kSession, kRightRead);
+  std::memcpy(readonly.body.data(), &reading, sizeof(reading));
+  EXPECT_EQ(peer.status_of(readonly.seal()), Status::kBadCapability);
+  EXPECT_EQ(peer.ask(read(0, 4096, kSink)).payload.size(), 0u);
+  CopySource elsewhere = source;
+  elsewhere.target = kTarget + 1;
+  EXPECT_EQ(peer.status_of(copy(elsewhere, 0, 4096, kSink, capability_for(kFile))), Status::kNoTarget);
+  for (const CopySource& bad : {CopySource{kFile, 100, 0, kTarget}, CopySource{kFile, 0, 1u << 20, kTarget},
+                                CopySource{kFile, 0, 0, kTarget, 2}, CopySource{kFile, ~0ull << 12, 0, kTarget}}) {
+    EXPECT_EQ(peer.status_of(copy(bad, 0, 4096, kSink, capability_for(kFile))), Status::kBadRequest);
+  }
+}
+
 TEST_P(Operations, StatTellsTheLength) {
   Peer peer = connect();
   EXPECT_EQ(peer.status_of(ranged(Op::kStat, 0, 0)), Status::kNoObject);

@@ -92,6 +92,16 @@ TEST_F(Refusals, EmptyRanges) {
   expect_bad_request(ranged(Op::kPunch, 0, 0));
 }
 
+TEST_F(Refusals, CopiesOfNoWholeBlocksOrWithoutASource) {
+  expect_bad_request(copy(0, 100, 4096, kFile + 1));
+  expect_bad_request(copy(0, 0, 5000, kFile + 1));
+  expect_bad_request(copy(0, 0, 0, kFile + 1));
+  expect_bad_request(ranged(Op::kCopy, 0, 4096));
+  Frame frame = copy(0, 0, 4096, kFile + 1);
+  frame.body.pop_back();
+  expect_bad_request(frame.seal());
+}
+
 TEST_F(Refusals, ReadOverThePayloadLimit) {
   expect_bad_request(read(0, limits::kFramePayloadLengthMax + 1));
 }

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import trio
@@ -92,6 +93,18 @@ class FakeMetadata:
         return cast(Answer, answer)(message) if callable(answer) else answer
 
 
+@dataclass
+class FakeCopies:
+    """What becomes of copy(). waits: until finish_copy()."""
+
+    reach: int = 1 << 40
+    status: int = 0
+    stripes: int = 1
+    waits: bool = False
+    token: int = 0
+    made: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+
+
 class FakeLanes:
     """Remembers what it was told; `written` is what inode_written() and inode_take() give."""
 
@@ -106,12 +119,10 @@ class FakeLanes:
         self.lost: set[int] = set()
         self.unsynced: set[int] = set()
         self.forgotten: list[int] = []
-        self.epochs = 0
-        self.notifies = True
+        self.notifies = self.keeps = True
         self.handles: dict[int, tuple[int, int, bool]] = {}
         self.written: dict[int, tuple[int, int, int]] = {}
         self.resized: list[int] = []
-        self.keeps = True
         self.kept: set[int] = set()
         self.own_handles: dict[int, int] = {}
         self.children: dict[int, tuple[int, bytes]] = {}  # directory and attributes of each
@@ -126,9 +137,10 @@ class FakeLanes:
         self.done: Callable[..., None] | None = None
         self.punched: list[tuple[int, int, int]] = []
         self.found = -1
+        self.copies = FakeCopies()
         self.invalidated: list[int] = []
         self.locked_inodes: set[int] = set()
-        self.drain_status = 0
+        self.drain_status = self.epochs = 0
         self.delegated: set[int] = set()
         self.may_delegate = True
         self.slots: list[tuple[int, bytes, bytes]] = []
@@ -313,6 +325,24 @@ class FakeLanes:
 
     def seek(self, token: int, ino: int, start: int, hole: bool) -> None:
         self._finish(token, self.found)
+
+    def copy(
+        self, token: int, source: int, source_begin: int, sink: int, sink_begin: int,
+        length: int, only_reach: bool,
+    ) -> None:  # fmt: skip
+        if only_reach:
+            self._finish(token, min(self.copies.reach, length))
+            return
+        self.copies.made.append((source, source_begin, sink, sink_begin, length))
+        self.copies.token = token
+        if not self.copies.waits:
+            self.finish_copy()
+
+    def finish_copy(self) -> None:
+        if self.copies.status:
+            self._tell_done(self.copies.token, self.copies.status)
+        else:
+            self._finish(self.copies.token, self.copies.stripes)
 
     def _finish(self, token: int, result: int) -> None:
         assert self.done is not None

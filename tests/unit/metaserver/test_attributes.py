@@ -3,6 +3,7 @@
 import stat
 import struct
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import Attributes, unpack_attributes
 from fscommon.layout.layout import Layout, unpack_layout
+from fscommon.layout.template import LAYOUT_XATTR
 from fscommon.wire.messages import (
     COMMIT_KILL_SUIDGID,
     COMMIT_MTIME,
@@ -141,6 +143,26 @@ def test_truncate_to_zero_gives_a_new_file_id(bench: Bench, client: Client) -> N
     assert bench.faults() == []
     doomed = bench.engine.stored(all_of(b"Z"), 9)
     assert [unpack_layout(value) for _, value in doomed] == [old]
+
+
+def test_an_empty_file_is_laid_out_like_the_one_that_it_becomes_a_copy_of(
+    bench: Bench, client: Client
+) -> None:
+    model, ino = client.create(ROOT, b"model").ino, client.create(ROOT, b"f").ino
+    wanted, old = open_layout(client, model), open_layout(client, ino)
+    assert wanted.targets != old.targets
+    reply = client.call(Op.SETATTR, replace(change(ino, SET_SIZE), like=model))
+    new = unpack_layout(reply.layout)
+    assert new == replace(wanted, file_id=new.file_id)
+    assert new.file_id not in (old.file_id, wanted.file_id)
+    for like in (ROOT, 4711):  # of no file: as ever
+        assert client.call(Op.SETATTR, replace(change(ino, SET_SIZE), like=like)).layout
+    client.call(Op.SETXATTR, SetXattr(ROOT, LAYOUT_XATTR, b"stripe_width=1", 0))
+    narrow = client.create(ROOT, b"narrow").ino
+    shape = open_layout(client, narrow).stripe_width
+    reply = client.call(Op.SETATTR, replace(change(narrow, SET_SIZE), like=model))
+    assert unpack_layout(reply.layout).stripe_width == shape == 1, "its own shape stays"
+    assert bench.faults() == []
 
 
 def test_a_shrink_waits_for_the_targets_and_growth_for_the_shrink(

@@ -243,6 +243,8 @@ def test_names_cannot_be_carried_over_the_border(world: World) -> None:
         assert refused(guest, Op.RENAME, request) is Status.ESTALE
     assert refused(guest, Op.LINK, Link(world.outside_file, inside, b"mine")) is Status.ESTALE
     assert refused(guest, Op.LINK, Link(world.file, outside, b"theirs")) is Status.ESTALE
+    like = replace(setattr_of(world.file, SET_SIZE), like=world.outside_file)
+    assert refused(guest, Op.SETATTR, like) is Status.ESTALE
     for name in (b"..", b".", b"a/../../outside"):
         assert refused(guest, Op.LOOKUP, Lookup(inside, name)) is Status.EINVAL
     guest.call(Op.RENAME, Rename(inside, b"file", world.sub, b"moved", 0))

@@ -1,0 +1,88 @@
+"""copy_file_range: whole blocks go from target to target, and never through this client.
+
+What lies on targets of one server each time is copied there (op COPY), chunk by chunk; an empty
+file is first laid out like the one that it becomes a copy of, so that all of it does. The rest
+(ends that are no whole blocks, layouts of other shapes, little) is EOPNOTSUPP: the kernel copies it
+through its page cache. What other clients and this one have written to the source is drained
+before; the sink is this client's alone meanwhile. It is made longer beforehand, so that a quota
+speaks before anything is copied, and cut back when it fails: bytes that came later than the failure
+are then refused by their truncate epoch. Durable when it is answered. Touched by the trio thread.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from fscommon.errors import FsError, Status
+from fscommon.file_time import file_time_ns
+from fscommon.layout.attributes import INODE_APPEND, INODE_IMMUTABLE
+
+from .drains import Extent
+from .extents import BLOCK_SIZE, kill_set_ids_of
+from .files import Change, Files
+from .namespace import Namespace
+
+LENGTH_MIN: Final = 128 << 10  # the kernel is as fast with less; native/src/fuse/parse.cpp
+LENGTH_MAX: Final = 64 << 20  # of one request: it cannot be interrupted
+CUT_S: Final = 30.0
+
+
+class Copies:
+    def __init__(self, namespace: Namespace, files: Files, log: Callable[[str], None]) -> None:
+        self._namespace = namespace
+        self._files = files
+        self._drains = files.drains
+        self._log = log
+
+    async def copy(self, source: Extent, sink: Extent, length: int, *, kill_set_ids: bool) -> int:
+        """How many bytes were copied. Raises EOPNOTSUPP for what the kernel is to copy."""
+        if source.begin % BLOCK_SIZE or sink.begin % BLOCK_SIZE:
+            raise FsError(Status.EOPNOTSUPP, "no whole blocks")
+        if source.ino == sink.ino:
+            raise FsError(Status.EOPNOTSUPP, "within one file")
+        async with self._files.readable(source.ino):
+            size = (await self._namespace.getattr(source.ino)).size
+            length = min(length, size - source.begin, LENGTH_MAX) // BLOCK_SIZE * BLOCK_SIZE
+            if length < LENGTH_MIN:
+                raise FsError(Status.EOPNOTSUPP, "little")
+            await self._drains.drain(source.ino, sync=False)
+            async with self._files.owned(sink.ino):
+                return await self._copy(source, sink, length, kill_set_ids=kill_set_ids)
+
+    async def _copy(self, source: Extent, sink: Extent, length: int, *, kill_set_ids: bool) -> int:
+        await self._drains.drain(
+            sink.ino, sync=True
+        )  # nothing that is held may be sent again later
+        now = await self._namespace.getattr(sink.ino)
+        if now.flags & (INODE_IMMUTABLE | INODE_APPEND):
+            raise FsError(Status.EPERM)
+        reach = await self._drains.copy_reach(source, sink, length)
+        if reach < length and not now.size:
+            await self._files.setattr(sink.ino, Change(size=0, like=source.ino))
+            reach = await self._drains.copy_reach(source, sink, length)
+        if reach < LENGTH_MIN:
+            raise FsError(Status.EOPNOTSUPP, "not on targets of one server")
+        if kill_set_ids:
+            await kill_set_ids_of(self._files, sink.ino, now)
+        if sink.begin + reach > now.size:
+            await self._files.setattr(sink.ino, Change(size=sink.begin + reach, at_least=True))
+        try:
+            with trio.CancelScope(shield=True):  # what is under way cannot be called back
+                stripe_bits = await self._drains.copy(source, sink, reach)
+                await self._files.bytes_changed(sink.ino, file_time_ns(), stripe_bits)
+        except FsError:
+            if sink.begin + reach > now.size:
+                await self._cut(sink.ino, now.size)
+            raise
+        return reach
+
+    async def _cut(self, ino: int, size: int) -> None:
+        with trio.move_on_after(CUT_S, shield=True):
+            try:
+                await self._files.setattr(ino, Change(size=size))
+                return
+            except FsError as error:
+                self._log(f"inode {ino} could not be cut after a failed copy: {error}")
+                return
+        self._log(f"inode {ino} was not cut after a failed copy: no answer")

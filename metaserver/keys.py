@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from fscommon.types import ROOT_INO, Ino, SessionId
-from fscommon.wire.keys import KEY_READ_ONLY, KEYS_MAX
+from fscommon.wire.keys import KEY_READ_ONLY, KEY_SQUASH_ROOT, KEYS_MAX
 from metaserver.records import KeyRecord
 
 _SECOND_NS: Final = 10**9
@@ -32,6 +32,10 @@ class ClientKey:
     @property
     def is_read_only(self) -> bool:
         return bool(self.flags & KEY_READ_ONLY)
+
+    @property
+    def squashes_root(self) -> bool:
+        return bool(self.flags & KEY_SQUASH_ROOT)
 
     @property
     def is_confined(self) -> bool:

@@ -27,6 +27,7 @@ from fscommon.types import ROOT_INO
 from fscommon.wire.keys import (
     KEY_READ_ONLY,
     KEY_ROWS_MAX,
+    KEY_SQUASH_ROOT,
     KeyCreate,
     KeyCreated,
     KeyList,
@@ -43,6 +44,7 @@ from .trees import account_row, make_tree, top_of
 from .words import Age, duration, shown, table
 
 _POLL_S: Final = 0.1
+_FLAGS: Final = {"read_only": KEY_READ_ONLY, "squash_root": KEY_SQUASH_ROOT}
 _SECOND_NS: Final = 10**9
 
 
@@ -76,7 +78,7 @@ def _show_file(path: Path, as_json: bool) -> None:
 class _Wanted:
     name: str
     place: Place | None
-    read_only: bool
+    flags: int
     expires_ns: int
 
 
@@ -95,28 +97,33 @@ class _Wanted:
          "For nodes that read one directory."),
         ("braidfs key create guest.key --client guest --tree :/guest --expires 30d",
          "To write below a directory, for a month."),
+        ("braidfs key create lab.key --client lab --tree :/lab --squash-root",
+         "For hosts whose root is not to be root here."),
     ],
 )  # fmt: skip
 @click.argument("path", type=click.Path(dir_okay=False, path_type=Path), default=KEY_FILE)
 @click.option("--client", metavar="NAME", help="A key for a client, by this name.")
 @click.option("--tree", metavar="DIR", help="For this directory and what is below it alone.")
 @click.option("--read-only", is_flag=True, help="To read, not to change anything.")
+@click.option("--squash-root", is_flag=True, help="Nobody of the client is root: what its root "
+              "makes is nobody's, what root owns is reached as others may.")  # fmt: skip
 @click.option("--expires", type=Age(), help="It ends by itself after so long.")
 @reaching
 @json_option
 def key_create(
-    path: Path, client: str | None, tree: str | None, read_only: bool,
-    expires: tuple[str, float] | None, reach: Reach, as_json: bool,
+    path: Path, client: str | None, tree: str | None, expires: tuple[str, float] | None,
+    reach: Reach, as_json: bool, **rights: bool,
 ) -> None:  # fmt: skip
     if client is None:
-        if tree or read_only or expires:
-            raise click.UsageError("--tree, --read-only and --expires are of a key with --client")
+        if tree or expires or any(rights.values()):
+            raise click.UsageError("what limits a key is for one with --client NAME")
         create_key(path)
         _show_file(path, as_json)
         return
     expires_ns = time.time_ns() + int(expires[1] * _SECOND_NS) if expires else 0
     place = find_place(tree, reach) if tree else None
-    wanted = _Wanted(client, place, read_only, expires_ns)
+    flags = sum(_FLAGS[name] for name, is_wanted in rights.items() if is_wanted)
+    wanted = _Wanted(client, place, flags, expires_ns)
     reach = place.reach if place else reach
     _check_free(path)
     row = reach.ask(lambda caller: _create(caller, reach, wanted, path))
@@ -136,8 +143,7 @@ async def _create(caller: Caller, reach: Reach, wanted: _Wanted, path: Path) -> 
     if wanted.place is not None and wanted.place.names:
         shown_path = ":/" + shown(b"/".join(wanted.place.names))
         root = await _tree_for_key(caller, reach, wanted.place)
-    flags = KEY_READ_ONLY if wanted.read_only else 0
-    request = KeyCreate(wanted.name, root, shown_path, flags, wanted.expires_ns)
+    request = KeyCreate(wanted.name, root, shown_path, wanted.flags, wanted.expires_ns)
     made: KeyCreated = await caller.call(Op.KEY_CREATE, request, reach.timeout_s)
     secret = client_secret(load_key(reach.key_file), made.cluster, made.id)
     try:
@@ -277,7 +283,8 @@ def _state(row: KeyRow) -> str:
 
 
 def _rights(row: KeyRow) -> str:
-    return "reads" if row.flags & KEY_READ_ONLY else "reads and writes"
+    rights = "reads" if row.flags & KEY_READ_ONLY else "reads and writes"
+    return f"{rights}, no root" if row.flags & KEY_SQUASH_ROOT else rights
 
 
 def _tree(row: KeyRow) -> str:
@@ -296,6 +303,7 @@ def _as_json(row: KeyRow) -> dict[str, Any]:
         "client": row.name,
         "tree": _tree(row),
         "read_only": bool(row.flags & KEY_READ_ONLY),
+        "squash_root": bool(row.flags & KEY_SQUASH_ROOT),
         "state": _state(row),
         "created_ns": row.created_ns,
         "expires_ns": row.expires_ns or None,

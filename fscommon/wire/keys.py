@@ -13,7 +13,8 @@ KEYS_MAX: Final = 4096  # known to a metaserver, revoked ones included
 KEY_ROWS_MAX: Final = 1000
 
 KEY_READ_ONLY: Final = 1
-KEY_FLAGS: Final = KEY_READ_ONLY
+KEY_SQUASH_ROOT: Final = 2  # nobody of this client is root
+KEY_FLAGS: Final = KEY_READ_ONLY | KEY_SQUASH_ROOT
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from metaserver.context import Context
 from metaserver.namespace.inode import Inode
 from metaserver.namespace.listing import list_page
 from metaserver.records import dentry_cookie, dentry_name
+from metaserver.squash import may_read
 from metaserver.transaction import Transaction
 
 _NAMES = LEASE_META | LEASE_ENTRIES
@@ -38,7 +39,10 @@ def open_ahead(tx: Transaction, request: OpenAhead, context: Context) -> OpenedA
     rows, end = list_page(tx, directory, request.cookie, request.count, _row)
     if not leases.would_grant(session, directory, _NAMES, context.now_s):
         rows, end = (), False  # others change it: not now
-    found = [row for row in rows if _may_be_granted(row.inode, context)]
+    found = [
+        row for row in rows
+        if _may_be_granted(row.inode, context) and may_read(tx, row.inode, context.key)
+    ]  # fmt: skip
     if len(found) > leases.room_ahead(session):
         found, end = [], True
     return OpenedAhead(

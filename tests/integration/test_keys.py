@@ -172,6 +172,43 @@ def test_a_key_for_a_tree(cluster: Cluster, keys: Keys, trees: Path, localdir: P
         assert (point / "moved").read_bytes() == b"0"
 
 
+def test_root_squash(cluster: Cluster, keys: Keys, trees: Path, localdir: Path) -> None:
+    """Root of the client, who passes all that its kernel checks."""
+    tree, point = trees / "mine", localdir / "mnt"
+    (tree / "secret").write_bytes(b"root's")
+    (tree / "secret").chmod(0o600)
+    (tree / "shut").mkdir(mode=0o700)
+    (tree / "private").write_bytes(b"a user's")
+    (tree / "private").chmod(0o600)
+    os.chown(tree / "private", 1000, 1000)
+    with mounted(cluster, tree, keys.make(tree, "--squash-root"), point):
+        assert (point / "file").read_bytes() == BYTES  # 0644
+        (point / "made").write_bytes(BYTES)
+        (point / "folder").mkdir()
+        for name in ("made", "folder"):
+            assert ((tree / name).stat().st_uid, (tree / name).stat().st_gid) == (65534, 65534)
+        (point / "folder" / "deep").write_bytes(b"deep")
+        for change in (
+            lambda: (point / "secret").read_bytes(), lambda: (point / "file").open("r+b"),
+            lambda: os.truncate(point / "file", 0), lambda: os.listdir(point / "shut"),
+            lambda: (point / "shut" / "x").touch(),
+        ):  # fmt: skip
+            refused(errno.EACCES, change)
+        for change in (
+            lambda: os.chown(point / "made", 0, 0), lambda: (point / "secret").chmod(0o666),
+            lambda: os.mknod(point / "dev", 0o020666, os.makedev(1, 3)),
+            lambda: os.setxattr(point / "made", "trusted.a", b"v"),
+        ):  # fmt: skip
+            refused(errno.EPERM, change)
+        as_user = ["sh", "-c", "cat private && echo more >> private && chmod 640 private"]
+        ended = subprocess.run(as_user, cwd=point, user=1000, group=1000, check=True,
+                               capture_output=True, timeout=60)  # fmt: skip
+        assert ended.stdout == b"a user's"
+    assert (tree / "secret").read_bytes() == b"root's"
+    assert (tree / "made").read_bytes() == BYTES
+    assert (tree / "private").read_bytes() == b"a user'smore\n"
+
+
 # ---- an attacker's program ----------------------------------------------------------------------
 
 
@@ -452,7 +489,7 @@ def test_key_verbs(cluster: Cluster, keys: Keys, trees: Path, localdir: Path) ->
     other = localdir / "other.key"
     assert "there is a key 'gpu'" in cli.run("key", "create", other, *words, code=1).stderr
     assert not other.exists()
-    assert "with --client" in cli.run("key", "create", other, "--read-only", code=2).stderr
+    assert "with --client NAME" in cli.run("key", "create", other, "--read-only", code=2).stderr
     cli.run("key", "create", localdir / "no" / "x.key", "--client", "x", code=2)
     on_file = ("--client", "x", "--tree", trees / "mine" / "file")
     assert "no directory" in cli.run("key", "create", other, *on_file, code=1).stderr

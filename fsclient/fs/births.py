@@ -6,14 +6,15 @@ capability. From then on native lanes answer CREATE and UNLINK in it (native/src
 the metaserver is told afterwards: one batch is on its way at a time, the next gathers meanwhile,
 and before anything else is asked of the metaserver whatever has gathered goes first (`flush`), so
 that nothing overtakes a change. Who wants the directory recalls it; it is given back when every
-change has been answered (`settle`). Files of users and groups that have quotas are made at the
-metaserver all the same. docs/decisions/0013-delegation.md, 0014-removals.md. Touched by
-the client's trio thread only.
+change has been answered (`settle`). The same way goes what lanes set of files that only this client
+may write (mode, owner, times: docs/decisions/0024-settings.md). Files of users and groups that have
+quotas are made at the metaserver all the same. docs/decisions/0013-delegation.md, 0014-removals.md.
+Touched by the client's trio thread only.
 """
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import trio
@@ -26,7 +27,7 @@ from fscommon.layout.attributes import (
     LEASE_READER,
     LEASE_WRITER,
 )
-from fscommon.wire.births import Birth, ChangeBatch, Changed, Delegate, Delegated, Removal
+from fscommon.wire.births import Birth, ChangeBatch, Changed, Delegate, Delegated, Removal, Setting
 from fscommon.wire.codec import decode
 from fscommon.wire.ops import Op
 
@@ -70,6 +71,22 @@ class RawRemoval(NamedTuple):
     record: bytes
 
 
+class RawSetting(NamedTuple):
+    """Attributes that lanes set. record: attributes of ino as they are since, but for what was
+    written."""
+
+    ino: int
+    valid: int
+    mode: int
+    uid: int
+    gid: int
+    atime_ns: int
+    mtime_ns: int
+    ctime_ns: int
+    written_ns: int
+    record: bytes
+
+
 class Births:
     def __init__(
         self, meta: Metadata, lanes: Lanes, leases: Leases, inodes: Inodes,
@@ -91,7 +108,7 @@ class Births:
         self._asking = trio.Event()
         self._bears = False  # files are made, not only removed
         self._emptying_until = 0.0  # one directory after the other loses its names
-        self._waiting: list[Birth | RawRemoval] = []  # not told to the metaserver yet
+        self._waiting: list[Birth | RawRemoval | RawSetting] = []  # not told to the metaserver yet
         self._on_way: list[ChangeBatch] = []
         self._answered = trio.Event()
         self._is_telling = False
@@ -196,11 +213,13 @@ class Births:
 
     def collect(self) -> None:
         """Take from the lanes what they did."""
-        for births, removals in self._lanes.changes_take():
+        for births, removals, settings in self._lanes.changes_take():
             for birth in births:
                 self._note(RawBirth(*birth))
             for removal in removals:
                 self._note_removal(RawRemoval(*removal))
+            for setting in settings:
+                self._note_setting(RawSetting(*setting))
         if self._bears and self._delegated:
             self._keep_slots()
 
@@ -225,6 +244,10 @@ class Births:
         self._inodes.departed_record(raw.ino, raw.record)
         self._inodes.changed()  # pages of directories that were fetched before show the name
         self._changed(raw.parent)
+        self._waiting.append(raw)
+
+    def _note_setting(self, raw: RawSetting) -> None:
+        self._inodes.was_set(raw.ino, raw.record)
         self._waiting.append(raw)
 
     def flush(self) -> None:
@@ -253,7 +276,7 @@ class Births:
 
     def _told(self, batch: ChangeBatch, error: FsError | None, body: bytes) -> None:
         self._on_way.remove(batch)
-        self._lanes.removals_told(len(batch.removals))
+        self._lanes.changes_told(len(batch.removals) + len(batch.settings))
         if error is not None:
             self._lost(batch, error)
         else:
@@ -268,6 +291,7 @@ class Births:
                 if status
             ]
             self._lost_removals(failed)
+            self._settle_settings(batch, reply.setting_errors or (0,) * len(batch.settings))
             self._forget_bytes(batch, {removal.ino for removal, _ in failed})
         answered, self._answered = self._answered, trio.Event()
         answered.set()
@@ -284,6 +308,15 @@ class Births:
         for birth in batch.births:
             self._lost_birth(birth, error)
         self._lost_removals([(removal, error.status) for removal in batch.removals])
+        self._settle_settings(batch, (int(error.status),) * len(batch.settings))
+
+    def _settle_settings(self, batch: ChangeBatch, statuses: Sequence[int]) -> None:
+        gone = {removal.ino for removal in batch.removals}
+        for setting, number in zip(batch.settings, statuses, strict=False):
+            self._inodes.setting_told(setting.ino, is_lost=bool(number))
+            if number and setting.ino not in gone:
+                name = status_of(number).name
+                self._log(f"attributes that were set of inode {setting.ino} are lost: {name}")
 
     def _lost_birth(self, birth: Birth, error: FsError) -> None:
         self._lanes.inode_lost(birth.ino)
@@ -309,8 +342,11 @@ class Births:
     # ---- giving directories back ----------------------------------------------------------------
 
     async def settle(self, ino: int) -> None:
-        """Until the metaserver knows every change of names in this directory."""
-        if ino in self._delegated or ino in self.parents_on_way():
+        """Until the metaserver knows every change of names in this directory, and of attributes of
+        this file."""
+        self.catch_up()
+        is_file = self._inodes.is_being_set(ino)
+        if is_file or ino in self._delegated or ino in self.parents_on_way():
             self.flush()
             while self._on_way:
                 await self._answered.wait()
@@ -325,7 +361,7 @@ class Births:
 
     def parents_on_way(self) -> set[int]:
         """Directories with changes that the metaserver has not answered."""
-        parents = {change.parent for change in self._waiting}
+        parents = {c.parent for c in self._waiting if not isinstance(c, RawSetting)}
         for batch in self._on_way:
             parents.update(birth.parent for birth in batch.births)
             parents.update(removal.parent for removal in batch.removals)
@@ -343,17 +379,20 @@ class Births:
         self._lanes.slots_clear()
         self._delegated.clear()
         lost, self._waiting = _batch_of(self._waiting), []
-        self._lanes.removals_told(len(lost.removals))
+        self._lanes.changes_told(len(lost.removals) + len(lost.settings))
         self._lost(lost, FsError(Status.DISCONNECTED, "the session was evicted"))
 
 
-def _batch_of(changes: list[Birth | RawRemoval]) -> ChangeBatch:
+def _batch_of(changes: list[Birth | RawRemoval | RawSetting]) -> ChangeBatch:
     births: list[Birth] = []
     removals: list[Removal] = []
+    settings: list[Setting] = []
     for change in changes:
         if isinstance(change, Birth):
             births.append(change)
+        elif isinstance(change, RawSetting):
+            settings.append(Setting(*change[:-1]))
         else:
             parent, name, ino, time_ns, _ = change
             removals.append(Removal(parent, name, ino, time_ns, len(births)))
-    return ChangeBatch(tuple(births), tuple(removals))
+    return ChangeBatch(tuple(births), tuple(removals), tuple(settings))

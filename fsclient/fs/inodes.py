@@ -79,6 +79,7 @@ class Inodes:
         self._taken_over: dict[int, int] = {}  # handles of lanes, by inode: each has a hold
         self._page_versions: OrderedDict[int, int] = OrderedDict()
         self._departed: OrderedDict[int, bytes] = OrderedDict()  # attribute records
+        self._being_set: dict[int, int] = {}  # how often, not told or not answered
         self.closed: set[int] = set()  # not told to the metaserver yet
         self.change_count = 0  # local changes of the namespace and of attributes
         self.losses = Stamps(LOSSES_MAX)  # of leases
@@ -248,7 +249,8 @@ class Inodes:
             return attributes
         known = inode.attributes
         if known is None or attributes.change_version >= known.change_version:
-            inode.attributes = known = attributes
+            known = attributes
+            inode.attributes = None if attributes.ino in self._being_set else attributes
         if attributes.ino in self._departed:
             known = self._without_names(known)
         for written in inode.taken.values():
@@ -284,7 +286,10 @@ class Inodes:
             self.bare.note(ino, version, xattr_count)
 
     def _put(self, record: bytes, ino: int) -> None:
-        """Not while written state is on its way: lanes would go back to what the record says."""
+        """Not while written state or set attributes are on their way: lanes would go back to what
+        the record says."""
+        if ino in self._being_set:
+            return self._forget_attributes(ino)
         leases = self._leases
         inode = self._open.get(ino)
         if inode is not None and inode.taken:
@@ -293,6 +298,32 @@ class Inodes:
             self._lanes.attributes_put(record, self._valid_ms, False)
         elif leases.holds(ino, LEASE_META):
             self._lanes.attributes_put(record, 0, True)
+
+    def was_set(self, ino: int, record: bytes) -> None:
+        """Lanes set attributes, of which the metaserver is told later. Until it has answered, other
+        replies may show the inode as it was before."""
+        self._being_set[ino] = self._being_set.get(ino, 0) + 1
+        inode = self._open.get(ino)
+        if inode is not None and inode.attributes is not None:
+            inode.attributes = unpack_attributes(record)
+        self.changed()
+
+    def setting_told(self, ino: int, *, is_lost: bool) -> None:
+        """The metaserver has answered one of them."""
+        left = self._being_set.pop(ino, 0) - 1
+        if left > 0:
+            self._being_set[ino] = left
+        if is_lost:
+            self._forget_attributes(ino)
+
+    def is_being_set(self, ino: int) -> bool:
+        return ino in self._being_set
+
+    def _forget_attributes(self, ino: int) -> None:
+        self._lanes.attributes_drop(ino)
+        inode = self._open.get(ino)
+        if inode is not None:
+            inode.attributes = None
 
     def known(self, ino: int) -> Attributes | None:
         """What is certain about ino without asking: of an open inode, under a lease."""

@@ -2,7 +2,8 @@
 0014-removals.md).
 
 A client that holds the names of a directory exclusively makes files in it by itself, of slots that
-it was given beforehand, and takes names away. It tells of both afterwards, in order, in batches.
+it was given beforehand, and takes names away; of a file that it alone may write it sets attributes.
+It tells of all this afterwards, in order, in batches.
 """
 
 from dataclasses import dataclass
@@ -67,17 +68,37 @@ class Removal:
 
 
 @dataclass(frozen=True, slots=True)
+class Setting:
+    """Attributes of a regular file that the client set, as by SETATTR: valid of SET_MODE, UID, GID,
+    ATIME, MTIME, CTIME and KILL_SUIDGID. written_ns: when it was written before its mtime was set,
+    0 if that is told otherwise."""
+
+    ino: int
+    valid: int
+    mode: int
+    uid: int
+    gid: int
+    atime_ns: int
+    mtime_ns: int
+    ctime_ns: int
+    written_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class ChangeBatch:
-    """Births and removals, each in order; `after` says how they mix."""
+    """Births and removals, each in order; `after` says how they mix. Settings, in order, come
+    behind all of them: a file of which the only name went in between is no more."""
 
     births: tuple[Birth, ...]
     removals: tuple[Removal, ...] = ()
+    settings: tuple[Setting, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Status of each birth and of each removal, empty when all of them went well."""
+    """Status of each birth, removal and setting, empty when all of them went well."""
 
     errors: tuple[int, ...]
     removal_errors: tuple[int, ...] = ()
     parents: bytes = b""
+    setting_errors: tuple[int, ...] = ()

@@ -138,8 +138,11 @@ def _change_batch(tx: Transaction, request: ChangeBatch) -> Footprint:
 
 def told_afterwards(request: Any) -> Footprint:
     """Changes that are not waited for: whoever holds a lease that they void is told afterwards."""
-    removals = request.removals if isinstance(request, ChangeBatch) else ()
-    return [Need(Ino(removal.ino), LEASE_META_EXCLUSIVE) for removal in removals]
+    if not isinstance(request, ChangeBatch):
+        return []
+    inos = [change.ino for change in request.removals]
+    inos += [change.ino for change in request.settings]
+    return [Need(Ino(ino), LEASE_META_EXCLUSIVE) for ino in inos]
 
 
 def _quota_tell(tx: Transaction, request: QuotaTell) -> Footprint:

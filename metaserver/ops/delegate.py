@@ -20,6 +20,7 @@ from fscommon.wire.births import (
     Delegate,
     Delegated,
     Removal,
+    Setting,
     Slot,
 )
 from metaserver.context import Context
@@ -35,6 +36,7 @@ from metaserver.namespace.inode import (
 )
 from metaserver.namespace.links import drop_name_unasked
 from metaserver.namespace.protection import check_may_add, check_may_remove
+from metaserver.ops.setattr import set_unasked
 from metaserver.quota.charges import Owner, charge_born, is_limited, limited_owners
 from metaserver.records import writer_key
 from metaserver.transaction import Transaction
@@ -44,6 +46,7 @@ CHANGES_MAX = 1024  # in one batch
 SLOTS_MAX = 4096  # of one session, not used yet
 _NUMBER_END = 1 << 64
 _TIME_END = 1 << 63
+_ID_END = 1 << 32
 _S_IFREG = 0o100000
 _PERMISSIONS = 0o7777
 
@@ -74,10 +77,13 @@ def _slot(context: Context) -> Slot:
 
 
 def change_batch(tx: Transaction, request: ChangeBatch, context: Context) -> Changed:
-    if len(request.births) + len(request.removals) > CHANGES_MAX:
+    count = len(request.births) + len(request.removals) + len(request.settings)
+    if count > CHANGES_MAX:
         raise FsError(Status.BAD_REQUEST, f"more than {CHANGES_MAX} changes in one batch")
     for removal in request.removals:
         _check_numbers(removal)
+    for setting in request.settings:
+        _check_setting(setting)
     work = _Batch(tx, context)
     done = 0
     removal_errors = []
@@ -91,10 +97,14 @@ def change_batch(tx: Transaction, request: ChangeBatch, context: Context) -> Cha
     for birth in request.births[done:]:
         work.bear(birth)
     work.touch()
-    errors = tuple(work.birth_errors)
+    setting_errors = [work.set(setting) for setting in request.settings]
     return Changed(
-        errors if any(errors) else (), tuple(removal_errors) if any(removal_errors) else ()
+        _if_any(work.birth_errors), _if_any(removal_errors), setting_errors=_if_any(setting_errors)
     )
+
+
+def _if_any(statuses: list[int]) -> tuple[int, ...]:
+    return tuple(statuses) if any(statuses) else ()
 
 
 class _Batch:
@@ -130,6 +140,14 @@ class _Batch:
         self._times.setdefault(removal.parent, []).append(removal.time_ns)
         return 0
 
+    def set(self, setting: Setting) -> int:
+        """0 or the status of the error."""
+        try:
+            set_unasked(self._tx, setting, self._context)
+        except FsError as error:
+            return int(error.status)
+        return 0
+
     def touch(self) -> None:
         for parent, times in self._times.items():
             touch_directory(self._tx, self._directories[parent], max(times), names=len(times))
@@ -148,6 +166,17 @@ def _check_numbers(removal: Removal) -> None:
     """Before anything is done: no number may turn out to be none later."""
     inos = (removal.parent, removal.ino)
     if not all(0 < ino < _NUMBER_END for ino in inos) or abs(removal.time_ns) >= _TIME_END:
+        raise FsError(Status.BAD_REQUEST, "a number does not fit its field")
+
+
+def _check_setting(setting: Setting) -> None:
+    times = (setting.atime_ns, setting.mtime_ns, setting.ctime_ns, setting.written_ns)
+    numbers = (setting.mode, setting.uid, setting.gid)
+    if (
+        not 0 < setting.ino < _NUMBER_END
+        or any(abs(time_ns) >= _TIME_END for time_ns in times)
+        or not all(0 <= number < _ID_END for number in numbers)
+    ):
         raise FsError(Status.BAD_REQUEST, "a number does not fit its field")
 
 

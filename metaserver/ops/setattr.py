@@ -17,6 +17,7 @@ from fscommon.layout.layout import Layout
 from fscommon.layout.template import LayoutDefault
 from fscommon.limits import FILE_SIZE_MAX
 from fscommon.types import FileId
+from fscommon.wire.births import Setting
 from fscommon.wire.messages import (
     SET_ATIME,
     SET_CTIME,
@@ -44,6 +45,7 @@ from metaserver.transaction import Transaction
 
 _VALID_MAX = 2 * SET_FLAGS - 1
 _TIMES = SET_ATIME | SET_MTIME | SET_CTIME
+_SET_UNASKED = _TIMES | SET_MODE | SET_UID | SET_GID | SET_KILL_SUIDGID
 
 
 def setattr_(tx: Transaction, request: SetAttr, context: Context) -> Opened:
@@ -67,6 +69,26 @@ def setattr_(tx: Transaction, request: SetAttr, context: Context) -> Opened:
     if shrunk:
         _intend(tx, changed, context)
     return _reply(changed, inode, context)
+
+
+def set_unasked(tx: Transaction, setting: Setting, context: Context) -> None:
+    """What a client set by itself, of a file that it alone may write. Raises ESTALE; EPERM of one
+    that is protected; BAD_REQUEST for what cannot be set so."""
+    if setting.valid & ~_SET_UNASKED:
+        raise FsError(Status.BAD_REQUEST, f"unknown attributes {setting.valid:#x}")
+    request = SetAttr(
+        setting.ino, setting.valid, setting.mode, setting.uid, setting.gid, 0, setting.atime_ns,
+        setting.mtime_ns, setting.ctime_ns, 0, setting.written_ns,
+    )  # fmt: skip
+    inode = load(tx, request.ino)
+    if not inode.is_file:
+        raise FsError(Status.BAD_REQUEST, "not a regular file")
+    check_may_change(inode, request.valid)
+    context.services.leases.dismiss(context.session, inode.ino, context.now_s)
+    written = merge_written(inode, 0, request.written_mtime_ns)
+    changed = _change_owner_and_mode(tx, written, request)
+    charge_change(context, inode.attributes, changed.attributes)
+    save(tx, _change_times(changed, request, context))
 
 
 def _check_resizable(inode: Inode, request: SetAttr, context: Context) -> None:

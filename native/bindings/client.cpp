@@ -199,22 +199,35 @@ nb::tuple tuple_of(const braidfs::fuse::Removal& removal) {
                         nb::bytes(removal.record.data(), removal.record.size()));
 }
 
-// Runs: births, then removals.
+nb::tuple tuple_of(const braidfs::fuse::Setting& setting) {
+  const auto& record = setting.record;
+  return nb::make_tuple(setting.ino, setting.valid, setting.mode, setting.uid, setting.gid,
+                        setting.atime_ns, setting.mtime_ns, setting.ctime_ns, setting.written_ns,
+                        nb::bytes(reinterpret_cast<const char*>(record.data()), record.size()));
+}
+
+// Runs: births, then removals and settings, whose order among themselves is of no matter: a file of
+// which a name goes is not open.
 nb::list changes_take(Datapath& path) {
   nb::list runs;
   nb::list births;
   nb::list removals;
+  nb::list settings;
+  const auto is_begun = [&] { return removals.size() + settings.size() > 0; };
   const auto end_run = [&] {
-    if (births.size() + removals.size() > 0) runs.append(nb::make_tuple(births, removals));
+    if (births.size() > 0 || is_begun()) runs.append(nb::make_tuple(births, removals, settings));
     births = nb::list();
     removals = nb::list();
+    settings = nb::list();
   };
   for (const auto& change : path.births().take()) {
     if (const auto* birth = std::get_if<braidfs::fuse::Birth>(&change)) {
-      if (removals.size() > 0) end_run();
+      if (is_begun()) end_run();
       births.append(tuple_of(*birth));
+    } else if (const auto* removal = std::get_if<braidfs::fuse::Removal>(&change)) {
+      removals.append(tuple_of(*removal));
     } else {
-      removals.append(tuple_of(std::get<braidfs::fuse::Removal>(change)));
+      settings.append(tuple_of(std::get<braidfs::fuse::Setting>(change)));
     }
   }
   end_run();
@@ -329,15 +342,17 @@ void bind_tables(nb::class_<Datapath>& type) {
       .def("births_refuse",
            [](Datapath& path, std::vector<uint32_t> uids, std::vector<uint32_t> gids) {
              path.births().refuse(std::move(uids), std::move(gids));
+             path.dentries().owners_told();
            },
            "uids"_a, "gids"_a)
       .def("slots_clear", [](Datapath& path) { path.births().slots_clear(); })
       .def("slots_left", [](Datapath& path) { return path.births().slots(); })
       .def("changes_take", &changes_take,
            nb::sig("def changes_take(self) -> list[tuple[list[tuple[int, int, bytes, int, int, int, "
-                   "int, bytes, int, int]], list[tuple[int, bytes, int, int, bytes]]]]"))
-      .def("removals_told",
-           [](Datapath& path, uint64_t count) { path.births().removals_told(count); }, "count"_a)
+                   "int, bytes, int, int]], list[tuple[int, bytes, int, int, bytes]], "
+                   "list[tuple[int, int, int, int, int, int, int, int, int, bytes]]]]"))
+      .def("changes_told",
+           [](Datapath& path, uint64_t count) { path.births().changes_told(count); }, "count"_a)
       .def("entries_complete", &entries_complete, "ino"_a, "valid_ms"_a)
       .def("entries_extend", &entries_extend, "ino"_a, "valid_ms"_a)
       .def("entries_drop",

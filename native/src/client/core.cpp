@@ -136,6 +136,21 @@ bool Core::is_busy(uint64_t ino) {
   return inode->handles > 0 || inode->committing || inode->written();
 }
 
+std::optional<Core::Ahead> Core::before_setting(uint64_t ino, bool sets_mtime) {
+  const InodePtr inode = inodes_.find(ino);
+  if (!inode || !leases_count()) return std::nullopt;
+  const std::scoped_lock lock(inode->mu());
+  if (inode->passing != 0 || inode->committing || inode->asking.under_way ||
+      !holds(*inode, kLeaseDataExclusive)) {
+    return std::nullopt;
+  }
+  const Written written = inode->written().value_or(Written{});
+  if ((written.flags & kCommitKillSuidgid) != 0) return std::nullopt;
+  const Ahead ahead{inode->size(), written.mtime_ns};
+  if (sets_mtime) inode->forget_written_time();
+  return ahead;
+}
+
 void Core::answer_error(Operation& operation, int error) noexcept {
   if (!operation.claim()) return;
   waiting_.drop(operation.head().unique);

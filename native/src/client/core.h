@@ -74,6 +74,7 @@ class Core final : public fuse::DataHandler {
   }
   bool is_ahead(uint64_t ino) override;
   bool is_busy(uint64_t ino) override;
+  std::optional<Ahead> before_setting(uint64_t ino, bool sets_mtime) override;
 
   // ---- the cluster ----
   void node_put(uint32_t node);

@@ -89,6 +89,11 @@ bool Inode::wrote(uint64_t end, int64_t mtime_ns, bool kill_suidgid) {
   return grew;
 }
 
+void Inode::forget_written_time() noexcept {
+  written_.flags &= ~kCommitMtime;
+  written_.mtime_ns = 0;
+}
+
 std::optional<Written> Inode::written() const {
   if (written_.flags == 0) return std::nullopt;
   Written now = written_;

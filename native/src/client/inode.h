@@ -67,6 +67,8 @@ class Inode {
   // True when the file grew.
   bool wrote(uint64_t end, int64_t mtime_ns, bool kill_suidgid);
   std::optional<Written> written() const;
+  // Its time of writing was set: when it was written before is not to be committed.
+  void forget_written_time() noexcept;
   // The same, and what a commit has taken that is not answered yet.
   std::optional<Written> uncommitted() const;
   std::optional<Written> take_written();

@@ -127,13 +127,23 @@ std::optional<fuse_attr_out> AttributeTable::getattr(uint64_t ino, uint64_t node
   if (!is_believed(held, now)) return std::nullopt;
   held->told = now;
   if (!held->leased && !S_ISDIR(field<uint32_t>(held->record, kMode))) return std::nullopt;
+  answered_.fetch_add(1, std::memory_order_relaxed);
+  return answer_of(*held, nodeid, now);
+}
+
+fuse_attr_out AttributeTable::answer_of(const Slot& slot, uint64_t nodeid,
+                                        Clock::time_point now) const noexcept {
   fuse_attr_out out{};
-  const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(end_of(*held) - now).count();
+  const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(end_of(slot) - now).count();
   out.attr_valid = static_cast<uint64_t>(left / kNanoseconds);
   out.attr_valid_nsec = static_cast<uint32_t>(left % kNanoseconds);
-  out.attr = attr_of(held->record, nodeid);
-  answered_.fetch_add(1, std::memory_order_relaxed);
+  out.attr = attr_of(slot.record, nodeid);
   return out;
+}
+
+bool AttributeTable::is_plain_file(const Slot* slot, Clock::time_point now) const noexcept {
+  return is_believed(slot, now) && slot->leased && S_ISREG(field<uint32_t>(slot->record, kMode)) &&
+         field<uint32_t>(slot->record, kFlags) == 0 && field<uint32_t>(slot->record, kXattrCount) == 0;
 }
 
 bool AttributeTable::touch_directory(uint64_t ino, int64_t time_ns, Clock::time_point now) {

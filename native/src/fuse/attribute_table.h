@@ -60,6 +60,17 @@ class AttributeTable {
   // or new files in it take more than the caller's ids and umask (extended attributes, set-group-id,
   // inode flags).
   bool touch_directory(uint64_t ino, int64_t time_ns, Clock::time_point now);
+  // Attributes of a regular file are set, at this client alone: change(record) does it, and says whether
+  // it did. Only of one that is known under a lease, without extended attributes and inode flags.
+  // Returns the body of the answer, with `nodeid` as its number. Change: bool(record::Record&).
+  template <typename Change>
+  std::optional<fuse_attr_out> set(uint64_t ino, uint64_t nodeid, Clock::time_point now, Change change) {
+    const std::scoped_lock lock(mutex(ino));
+    Slot* held = find(ino);
+    if (!is_plain_file(held, now) || !change(held->record)) return std::nullopt;
+    held->told = now;
+    return answer_of(*held, nodeid, now);
+  }
   // A name of ino goes from the directory, at this client alone: the times and versions of both, as the
   // metaserver will have them. Only of an inode with one name that is no directory and that no other
   // client has open, both known under leases and without inode flags; take(record) is given what
@@ -105,6 +116,8 @@ class AttributeTable {
   Slot& place(uint64_t ino, Clock::time_point now) noexcept;
   Clock::time_point end_of(const Slot& slot) const noexcept;
   bool is_believed(const Slot* slot, Clock::time_point now) const noexcept;
+  bool is_plain_file(const Slot* slot, Clock::time_point now) const noexcept;
+  fuse_attr_out answer_of(const Slot& slot, uint64_t nodeid, Clock::time_point now) const noexcept;
   bool may_lose_name(uint64_t directory, uint64_t ino, Clock::time_point now) noexcept;
   static record::Record removed(record::Record record, int64_t time_ns) noexcept;
   static void touch(Slot& directory, int64_t time_ns) noexcept;

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <utility>
 
@@ -63,8 +64,8 @@ std::optional<BirthSlot> Births::take_slot() {
 }
 
 bool Births::push(Change change) {
-  const bool is_birth = std::holds_alternative<Birth>(change);
-  (is_birth ? count_ : removal_count_).fetch_add(1, std::memory_order_relaxed);
+  const std::array counts{&count_, &removal_count_, &setting_count_};
+  counts[change.index()]->fetch_add(1, std::memory_order_relaxed);
   const std::scoped_lock lock(mu_);
   changes_.push_back(std::move(change));
   return changes_.size() == 1;
@@ -76,14 +77,14 @@ std::vector<Change> Births::take() {
 }
 
 bool Births::take_room() noexcept {
-  if (removals_untold_.fetch_add(1) < kRemovalsMax) return true;
-  --removals_untold_;
+  if (untold_.fetch_add(1) < kUntoldMax) return true;
+  --untold_;
   return false;
 }
 
-void Births::removals_told(size_t count) noexcept {
-  size_t untold = removals_untold_.load();
-  while (!removals_untold_.compare_exchange_weak(untold, untold - std::min(count, untold))) {
+void Births::changes_told(size_t count) noexcept {
+  size_t untold = untold_.load();
+  while (!untold_.compare_exchange_weak(untold, untold - std::min(count, untold))) {
   }
 }
 

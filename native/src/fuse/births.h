@@ -1,11 +1,12 @@
 // What lanes change themselves in directories that are delegated to this client
 // (docs/decisions/0013-delegation.md and 0014-removals.md): slots that the metaserver gave beforehand,
-// each an inode number with its layout and capability; births, each a slot that became a file; and
-// removals, each a name that went. The metaserver is still to be told of both, in the order in which
-// they were answered.
+// each an inode number with its layout and capability; births, each a slot that became a file;
+// removals, each a name that went; and settings, each new attributes of a file that only this client
+// may write (docs/decisions/0024-settings.md). The metaserver is still to be told of them, in the order
+// in which they were answered.
 //
-// Bounded: there are never more births than there were slots, and kRemovalsMax removals that the
-// metaserver has not answered. ANY THREAD, guarded by mu_.
+// Bounded: there are never more births than there were slots, and kUntoldMax removals and settings that
+// the metaserver has not answered. ANY THREAD, guarded by mu_.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -50,7 +51,21 @@ struct Removal {
   record::Record record{};  // of the inode, as it is since
 };
 
-using Change = std::variant<Birth, Removal>;
+// Attributes of a regular file that were set. valid: SET_* of docs/INTERFACES.md; times since 1970.
+struct Setting {
+  uint64_t ino = 0;
+  uint32_t valid = 0;
+  uint32_t mode = 0;
+  uint32_t uid = 0;
+  uint32_t gid = 0;
+  int64_t atime_ns = 0;
+  int64_t mtime_ns = 0;
+  int64_t ctime_ns = 0;
+  int64_t written_ns = 0;  // when it was written before, if its own time was set; else 0
+  record::Record record{};  // as it is since, but for what was written
+};
+
+using Change = std::variant<Birth, Removal, Setting>;
 
 // The attribute record of the new file, as the metaserver will make it.
 record::Record new_file_record(const Birth& birth) noexcept;
@@ -58,7 +73,7 @@ record::Record new_file_record(const Birth& birth) noexcept;
 class Births {
  public:
   static constexpr size_t kSlotsMax = 4096;
-  static constexpr size_t kRemovalsMax = 4096;
+  static constexpr size_t kUntoldMax = 4096;
   static constexpr uint64_t kFirstHandle = uint64_t{1} << 62;  // apart from Python's
 
   // False when there would be too many.
@@ -78,13 +93,14 @@ class Births {
   // All that have not been taken, oldest first.
   std::vector<Change> take();
 
-  // Before a removal is pushed; false: too many are not answered yet.
+  // Before a removal or setting is pushed; false: too many are not answered yet.
   bool take_room() noexcept;
   // The metaserver answered so many of them.
-  void removals_told(size_t count) noexcept;
+  void changes_told(size_t count) noexcept;
 
   uint64_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
   uint64_t removal_count() const noexcept { return removal_count_.load(std::memory_order_relaxed); }
+  uint64_t setting_count() const noexcept { return setting_count_.load(std::memory_order_relaxed); }
 
  private:
   mutable std::mutex mu_;
@@ -93,9 +109,10 @@ class Births {
   std::vector<uint32_t> refused_uids_;  // guarded by mu_, sorted
   std::vector<uint32_t> refused_gids_;  // guarded by mu_, sorted
   std::atomic<uint64_t> next_handle_{kFirstHandle};
-  std::atomic<size_t> removals_untold_{0};
+  std::atomic<size_t> untold_{0};
   std::atomic<uint64_t> count_{0};
   std::atomic<uint64_t> removal_count_{0};
+  std::atomic<uint64_t> setting_count_{0};
 };
 
 }  // namespace braidfs::fuse

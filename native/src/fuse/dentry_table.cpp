@@ -33,13 +33,21 @@ bool DentryTable::delegate(uint64_t directory) {
   const std::scoped_lock lock(in.mu);
   Directory* there = known(in, directory);
   if (there == nullptr || !there->leased || there->contended) return false;
+  if (!there->delegated) ++delegated_count_;
   return there->delegated = true;
+}
+
+void DentryTable::end_delegation(Directory& directory) noexcept {
+  if (!directory.delegated) return;
+  directory.delegated = false;
+  --delegated_count_;
+  owners_known_ = false;
 }
 
 void DentryTable::undelegate(uint64_t directory) {
   Group& in = group(directory);
   const std::scoped_lock lock(in.mu);
-  if (Directory* there = known(in, directory)) there->delegated = false;
+  if (Directory* there = known(in, directory)) end_delegation(*there);
 }
 
 void DentryTable::complete(uint64_t directory, Clock::time_point until) {
@@ -130,6 +138,7 @@ bool DentryTable::moves(uint64_t directory, std::string_view name, uint64_t new_
 void DentryTable::forget(Group& in, uint64_t directory) {
   const auto found = in.directories.find(directory);
   if (found == in.directories.end()) return;
+  end_delegation(found->second);
   name_count_ -= found->second.names.size();
   --directory_count_;
   in.directories.erase(found);
@@ -156,7 +165,10 @@ DentryTable::Dropped DentryTable::drop(uint64_t directory, Clock::time_point now
 void DentryTable::clear() {
   for (Group& in : groups_) {
     const std::scoped_lock lock(in.mu);
-    for (const auto& [ino, directory] : in.directories) name_count_ -= directory.names.size();
+    for (auto& [ino, directory] : in.directories) {
+      end_delegation(directory);
+      name_count_ -= directory.names.size();
+    }
     directory_count_ -= in.directories.size();
     in.directories.clear();
   }

@@ -54,6 +54,11 @@ class DentryTable {
   bool delegate(uint64_t directory);
   // After it create() and remove() change no more names.
   void undelegate(uint64_t directory);
+  // Who has quotas was told, and holds until one of the delegated directories is so no longer: whoever
+  // gives somebody a quota takes all of them back (docs/decisions/0015-quotas-by-size.md).
+  void owners_told() noexcept { owners_known_.store(true); }
+  bool any_delegated() const noexcept { return delegated_count_.load() != 0; }
+  bool owners_known() const noexcept { return owners_known_.load() && any_delegated(); }
   // Still complete, believed until then; nothing when it was forgotten here.
   void extend(uint64_t directory, Clock::time_point until);
   // name is ino there, or absent (0). True when the kernel may be told so with a time. In a delegated
@@ -168,12 +173,15 @@ class DentryTable {
   Name* entry_of(Directory& there, std::string_view name);
   static bool contradicts(const Directory& there, std::string_view name, uint64_t ino);
   void forget(Group& in, uint64_t directory);
+  void end_delegation(Directory& directory) noexcept;
   Clock::time_point end_of(const Directory& directory) const noexcept;
   Found look(Group& in, uint64_t directory, std::string_view name, Clock::time_point now, Name*& entry);
 
   std::array<Group, kGroupCount> groups_;
   std::atomic<size_t> directory_count_{0};
   std::atomic<size_t> name_count_{0};
+  std::atomic<size_t> delegated_count_{0};
+  std::atomic<bool> owners_known_{false};
   std::atomic<Clock::rep> lease_until_{0};
 };
 

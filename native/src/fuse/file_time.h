@@ -12,4 +12,9 @@ inline int64_t file_time_ns() noexcept {
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
+// The same of seconds and nanoseconds as the kernel tells them.
+inline int64_t file_time_ns(uint64_t seconds, uint32_t nanoseconds) noexcept {
+  return static_cast<int64_t>(seconds) * 1'000'000'000 + nanoseconds;
+}
+
 }  // namespace braidfs::fuse

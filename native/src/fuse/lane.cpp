@@ -68,6 +68,50 @@ std::string_view only_name(const UpcallRequest& request) {
   return {reinterpret_cast<const char*>(name.data()), name.size() - 1};
 }
 
+// SET_* of fscommon/wire/messages.py.
+constexpr uint32_t kSetMode = 1, kSetUid = 2, kSetGid = 4, kSetAtime = 16, kSetMtime = 32;
+constexpr uint32_t kSetCtime = 64, kSetKillSuidgid = 128;
+constexpr uint32_t kSets = FATTR_MODE | FATTR_UID | FATTR_GID | FATTR_ATIME | FATTR_MTIME;
+constexpr uint32_t kSettable = kSets | FATTR_ATIME_NOW | FATTR_MTIME_NOW | FATTR_FH | FATTR_LOCKOWNER |
+                               FATTR_CTIME | kFattrKillSuidgid;
+
+Setting setting_of(const fuse_setattr_in& in, uint64_t ino) {
+  const int64_t now_ns = file_time_ns();
+  const auto time = [&](uint32_t is_now, uint64_t seconds, uint32_t nanoseconds) {
+    return (in.valid & is_now) != 0 ? now_ns : file_time_ns(seconds, nanoseconds);
+  };
+  Setting setting{.ino = ino, .mode = in.mode & kPermissions, .uid = in.uid, .gid = in.gid};
+  const auto set = [&](uint32_t asked, uint32_t bit) {
+    if ((in.valid & asked) != 0) setting.valid |= bit;
+  };
+  set(FATTR_MODE, kSetMode);
+  set(FATTR_UID, kSetUid);
+  set(FATTR_GID, kSetGid);
+  set(FATTR_ATIME, kSetAtime);
+  set(FATTR_MTIME, kSetMtime);
+  set(kFattrKillSuidgid, kSetKillSuidgid);
+  setting.valid |= kSetCtime;
+  setting.atime_ns = time(FATTR_ATIME_NOW, in.atime, in.atimensec);
+  setting.mtime_ns = time(FATTR_MTIME_NOW, in.mtime, in.mtimensec);
+  setting.ctime_ns = (in.valid & FATTR_CTIME) != 0 ? file_time_ns(in.ctime, in.ctimensec) : now_ns;
+  return setting;
+}
+
+void set_in_record(const Setting& setting, record::Record& record) {
+  const auto set = [&](uint32_t bit, size_t at, auto value) {
+    if ((setting.valid & bit) != 0) record::set_field(record, at, value);
+  };
+  const uint32_t type = record::field<uint32_t>(record, record::kMode) & S_IFMT;
+  set(kSetMode, record::kMode, type | setting.mode);
+  set(kSetUid, record::kUid, setting.uid);
+  set(kSetGid, record::kGid, setting.gid);
+  set(kSetAtime, record::kAtime, setting.atime_ns);
+  set(kSetMtime, record::kMtime, setting.mtime_ns);
+  set(kSetCtime, record::kCtime, setting.ctime_ns);
+  record::set_field(record, record::kChangeVersion,
+                    record::field<uint64_t>(record, record::kChangeVersion) + 1);
+}
+
 }  // namespace
 
 Lane::Lane(Channel channel, uint32_t max_write, LaneParts parts)
@@ -171,6 +215,7 @@ bool Lane::answered(const UpcallRequest& request) {
   const uint64_t ino = head.nodeid == FUSE_ROOT_ID ? parts_.root_ino : head.nodeid;
   switch (request.opcode) {
     case FUSE_GETATTR: return getattr_answered(head, ino);
+    case FUSE_SETATTR: return setattr_answered(request, ino);
     case FUSE_GETXATTR: return getxattr_answered(request, ino);
     case FUSE_LOOKUP: return lookup_answered(request, ino);
     case FUSE_OPEN: return open_answered(request, ino);
@@ -318,6 +363,52 @@ uint64_t Lane::give_birth(const UpcallRequest& request, const fuse_create_in& in
   return ino;
 }
 
+// Of a file that only this client may write; everything else is Python's.
+bool Lane::setattr_answered(const UpcallRequest& request, uint64_t ino) {
+  const auto in = load<fuse_setattr_in>(request.bytes.subspan(sizeof(fuse_in_header)));
+  if (!in || (in->valid & ~kSettable) != 0 || (in->valid & kSets) == 0) return false;
+  if (!parts_.dentries.any_delegated()) return false;  // Python looks for changes only while one is
+  const auto now = AttributeTable::Clock::now();
+  std::optional<DataHandler::Ahead> ahead;
+  Setting setting;
+  const auto known = parts_.attributes.set(ino, request.head.nodeid, now, [&](record::Record& record) {
+    setting = setting_of(*in, ino);
+    if (!may_be_set(record, setting) || !parts_.births.take_room()) return false;
+    const bool sets_mtime = (setting.valid & kSetMtime) != 0;
+    ahead = parts_.data.before_setting(ino, sets_mtime);
+    if (!ahead) {
+      parts_.births.changes_told(1);  // the room
+      return false;
+    }
+    if (sets_mtime) setting.written_ns = ahead->mtime_ns;
+    set_in_record(setting, record);
+    setting.record = record;
+    if (parts_.births.push(setting)) parts_.births_wait();
+    return true;
+  });
+  if (!known) return false;
+  fuse_attr_out out = *known;
+  if (ahead->size > out.attr.size) {
+    out.attr.size = ahead->size;
+    out.attr.blocks = (ahead->size + 511) / 512;
+  }
+  if ((setting.valid & kSetMtime) == 0 && ahead->mtime_ns > record::field<int64_t>(setting.record, record::kMtime)) {
+    out.attr.mtime = static_cast<uint64_t>(ahead->mtime_ns / kNanoseconds);
+    out.attr.mtimensec = static_cast<uint32_t>(ahead->mtime_ns % kNanoseconds);
+  }
+  parts_.channels.reply_body(context_.index, request.head.unique, std::as_bytes(std::span(&out, 1)));
+  return true;
+}
+
+// Set-id bits, which a change of owner takes away, and owners that may have quotas are Python's.
+bool Lane::may_be_set(const record::Record& record, const Setting& setting) const {
+  if ((setting.valid & (kSetUid | kSetGid | kSetKillSuidgid)) == 0) return true;
+  const auto uid = record::field<uint32_t>(record, record::kUid);
+  const auto gid = record::field<uint32_t>(record, record::kGid);
+  if ((record::field<uint32_t>(record, record::kMode) & (S_ISUID | S_ISGID)) != 0) return false;
+  return parts_.dentries.owners_known() && !parts_.births.refuses(uid, gid) && !parts_.births.refuses(setting.uid, setting.gid);
+}
+
 // A name in a directory that is delegated, of a file that nobody has open; all else is Python's.
 bool Lane::unlink_answered(const UpcallRequest& request, uint64_t parent) {
   const std::string_view text = only_name(request);
@@ -342,7 +433,7 @@ bool Lane::take_name(uint64_t parent, std::string_view name, uint64_t ino) {
     return true;
   };
   if (parts_.attributes.remove(parent, ino, time_ns, now, push)) return true;
-  parts_.births.removals_told(1);  // the room
+  parts_.births.changes_told(1);  // the room
   return false;
 }
 

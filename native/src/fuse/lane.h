@@ -103,6 +103,8 @@ class Lane {
   // The inode of the new file, after the kernel was answered; 0: it could not be made here.
   uint64_t give_birth(const UpcallRequest& request, const fuse_create_in& in, uint64_t parent,
                       std::string_view name, std::chrono::nanoseconds valid);
+  bool may_be_set(const record::Record& record, const Setting& setting) const;
+  bool setattr_answered(const UpcallRequest& request, uint64_t ino);
   bool unlink_answered(const UpcallRequest& request, uint64_t parent);
   // False: the name cannot be taken away here.
   bool take_name(uint64_t parent, std::string_view name, uint64_t ino);

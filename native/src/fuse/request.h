@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -130,6 +131,15 @@ class DataHandler {
 
   // Lanes know more of this file's size and times than what was told of it last. ANY THREAD.
   virtual bool is_ahead(uint64_t /*ino*/) { return false; }
+
+  // The file's attributes are about to be set by a lane, mtime too or not: its size and when it was
+  // written last, nothing of which is committed before. Nothing: only Python may set them (this client
+  // is not the only one that may write, or a commit is on its way). ANY THREAD.
+  struct Ahead {
+    uint64_t size = 0;
+    int64_t mtime_ns = 0;  // 0: nothing was written that the metaserver has not been told of
+  };
+  virtual std::optional<Ahead> before_setting(uint64_t /*ino*/, bool /*sets_mtime*/) { return std::nullopt; }
 
   // The file is open here, or the metaserver is still to be told of what was written. ANY THREAD.
   virtual bool is_busy(uint64_t /*ino*/) { return false; }

@@ -231,6 +231,7 @@ std::vector<std::pair<std::string, uint64_t>> FuseSession::counters() const {
   all.emplace_back("children_unused", children_.unused());
   all.emplace_back("births", births_.count());
   all.emplace_back("removals", births_.removal_count());
+  all.emplace_back("settings", births_.setting_count());
   if (channels_) {
     all.emplace_back("fuse_answers", channels_->sent());
     all.emplace_back("fuse_answers_void", channels_->void_answers());

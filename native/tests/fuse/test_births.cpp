@@ -264,11 +264,11 @@ TEST_F(RemovalTest, WhatWasAskedBeforeDoesNotBringANameBack) {
 }
 
 TEST_F(RemovalTest, TooManyThatAreNotAnsweredArePythons) {
-  for (size_t count = 0; count < Births::kRemovalsMax; ++count) {
+  for (size_t count = 0; count < Births::kUntoldMax; ++count) {
     EXPECT_TRUE(session_.births().take_room());
   }
   EXPECT_TRUE(goes_to_python(unlink(6, "file")));
-  session_.births().removals_told(1);
+  session_.births().changes_told(1);
   EXPECT_EQ(out_header(ask(0, unlink(8, "file"))).error, 0);
 }
 

@@ -12,7 +12,7 @@ from fsclient.leases.holder import Leases
 from fsclient.leases.table import KnownLimit
 from fscommon.errors import FsError
 from fscommon.layout.attributes import Attributes, unpack_attributes
-from fscommon.native import BirthRow, ChangeRun, RemovalRow
+from fscommon.native import BirthRow, ChangeRun, RemovalRow, SettingRow
 from fscommon.wire.codec import encode
 from fscommon.wire.ops import Op
 
@@ -108,6 +108,8 @@ class FakeCopies:
 class FakeLanes:
     """Remembers what it was told; `written` is what inode_written() and inode_take() give."""
 
+    settings: Sequence[SettingRow] = ()  # what lanes set
+
     def __init__(self) -> None:
         self.inodes: dict[int, tuple[bytes, bytes, bytes]] = {}
         self.believed: dict[int, bytes] = {}
@@ -172,9 +174,10 @@ class FakeLanes:
     def changes_take(self) -> list[ChangeRun]:
         births, self.births = self.births, []
         removals, self.removals = self.removals, []
-        return [(births, removals)] if births or removals else []
+        settings, self.settings = list(self.settings), ()
+        return [(births, removals, settings)] if births or removals or settings else []
 
-    def removals_told(self, count: int) -> None:
+    def changes_told(self, count: int) -> None:
         self.removals_answered += count
 
     def inode_put(self, attributes: bytes, layout: bytes, capability: bytes) -> None:

@@ -1,6 +1,7 @@
 """Births: when a directory is asked for, that nothing overtakes them, what is lost, giving back."""
 
 import os
+from dataclasses import replace
 
 import pytest
 import trio
@@ -13,10 +14,11 @@ from fscommon.layout.attributes import (
     LEASE_META,
     LEASE_NAMER,
     LEASE_WRITER,
+    unpack_attributes,
     with_lease,
 )
 from fscommon.wire.births import Changed, Delegated, Slot
-from fscommon.wire.messages import Close
+from fscommon.wire.messages import SET_MODE, Close
 from fscommon.wire.ops import Op
 
 from .fakes import DIRECTORY, FakeLanes, FakeMetadata, layout, make_fs, record
@@ -195,3 +197,91 @@ async def test_with_the_session_goes_what_was_not_told(world: World) -> None:
     world.bear(102)
     world.births.flush()
     assert len(world.meta.waiting) == 1
+
+
+# ---- attributes that lanes set ------------------------------------------------------------------
+
+
+def set_attributes(world: World, ino: int, version: int = 7) -> None:
+    """By lanes."""
+    known = replace(unpack_attributes(record(ino)), mode=0o100600, change_version=version)
+    world.lanes.settings = (
+        *world.lanes.settings, (ino, SET_MODE, 0o600, 0, 0, 0, 0, 5, 0, known.pack()),
+    )  # fmt: skip
+
+
+def told(world: World) -> list[int]:
+    return [s.ino for batch in world.meta.requests(Op.CHANGE_BATCH) for s in batch.settings]
+
+
+async def test_settings_go_behind_the_births_before_them(world: World) -> None:
+    await delegated(world)
+    world.bear(100)
+    set_attributes(world, 100)
+    world.births.flush()
+    assert world.fs.inodes.is_being_set(100)
+    world.meta.deliver_all()
+    (batch,) = world.meta.requests(Op.CHANGE_BATCH)
+    assert [b.ino for b in batch.births] == [s.ino for s in batch.settings] == [100]
+    assert batch.settings[0].mode == 0o600
+    assert not world.fs.inodes.is_being_set(100) and world.lanes.removals_answered == 1
+
+
+async def test_what_was_set_is_seen_here(world: World) -> None:
+    await delegated(world)
+    world.bear(100)
+    world.births.collect()
+    world.fs.inodes.see_record(replace(unpack_attributes(record(100)), change_version=6).pack())
+    set_attributes(world, 100)
+    world.fs.inodes.catch_up()
+    known = world.fs.inodes.known(100)
+    assert known is not None and known.mode & 0o777 == 0o600
+
+
+async def test_a_reply_of_before_is_not_believed(world: World) -> None:
+    """It may have the same version, and not what was set."""
+    await delegated(world)
+    world.bear(100)
+    set_attributes(world, 100)
+    world.births.flush()
+    world.fs.leases.table.granted(100, LEASE_WRITER, 3)
+    late = replace(unpack_attributes(record(100)), change_version=7).pack()
+    world.fs.inodes.see_record(late)
+    assert 100 not in world.lanes.believed and world.fs.inodes.known(100) is None
+    world.meta.deliver_all()
+    world.fs.inodes.see_record(late)
+    assert 100 in world.lanes.believed and world.fs.inodes.known(100) is not None
+
+
+async def test_settings_that_are_refused_are_named_and_forgotten(world: World) -> None:
+    await delegated(world)
+    world.meta.answers[Op.CHANGE_BATCH] = Changed((), setting_errors=(int(Status.EPERM),))
+    world.bear(100)
+    world.births.collect()
+    world.fs.inodes.see_record(record(100))
+    set_attributes(world, 100)
+    world.births.flush()
+    world.meta.deliver_all()
+    assert [line for line in world.logged if "100" in line and "EPERM" in line]
+    assert 100 not in world.lanes.believed and world.fs.inodes.known(100) is None
+
+
+async def test_whoever_asks_for_a_file_waits_for_its_settings(world: World) -> None:
+    await delegated(world)
+    world.bear(100)
+    world.births.wait()
+    world.meta.deliver_all()
+    set_attributes(world, 100)
+    settled = False
+
+    async def settle() -> None:
+        nonlocal settled
+        await world.births.settle(100)
+        settled = True
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(settle)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(world.meta.waiting) == 1 and not settled
+        world.meta.deliver_all()
+    assert settled and told(world) == [100]

@@ -1,11 +1,13 @@
 """`./dev test`: the native tests by ctest, then everything else by pytest.
 
-The last line on the terminal is pytest's own summary. With arguments for pytest, only pytest runs.
+The last line on the terminal is pytest's own summary. With arguments for pytest, only pytest runs;
+without, what needs no mount runs in a process of its own meanwhile (tests.dev.beside).
 """
 
 import os
 from collections.abc import Sequence
 
+from tests.dev.beside import FOLDERS
 from tests.dev.build import NATIVE_BUILD, build
 from tests.dev.steps import StepError, console, open_step, quiet_step, tool
 
@@ -15,7 +17,8 @@ FULL_POWER_CUTS = "10000"  # of the simulated device under the chunk store; quic
 def test(full: bool, pytest_words: Sequence[str]) -> int:
     build(tests=True)
     native_ok = True if pytest_words else _native_tests(full)
-    words = [*(["--full"] if full else []), *pytest_words]
+    alone = [f"--ignore={folder}" for folder in FOLDERS]
+    words = [*(["--full"] if full else []), *(pytest_words or ["-p", "tests.dev.beside", *alone])]
     code = open_step([tool("python"), "-m", "pytest", *words])
     return code if native_ok else (code or 1)
 

@@ -22,6 +22,8 @@ from tests.cluster.process import stop_pid, wait_until
 from tests.fuse.looks import lanes_counted, seen_from, wait_delegated
 from tests.fuse.turnover import Turnover
 
+pytestmark = pytest.mark.mount
+
 COUNT = 300
 USER, GROUP = 12345, 23456
 

@@ -15,6 +15,8 @@ from tests.cluster.process import wait_until
 from tests.fuse.looks import lanes_counted, seen_from, wait_delegated
 from tests.fuse.test_quotas import MIB, Quota, quota_of, write_until_refused
 
+pytestmark = pytest.mark.mount
+
 USER, GROUP = 12345, 23456
 LIMITED = 34567
 OLD_NS = 1_234_567_890_123_456_789

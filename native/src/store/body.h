@@ -18,6 +18,12 @@ namespace braidfs::store {
 
 // From so many files on one syncfs costs less than a fdatasync of each.
 inline constexpr size_t kSyncAllMin = 24;
+// So many objects are locked together by one thread, to be synced or written back.
+#ifdef __SANITIZE_THREAD__
+inline constexpr size_t kLockedTogetherMax = 32;  // its detector of deadlocks knows at most 64
+#else
+inline constexpr size_t kLockedTogetherMax = 1024;
+#endif
 
 struct GroupPiece {  // what an operation touches of one group
   uint32_t index = 0;

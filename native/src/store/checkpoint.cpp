@@ -16,11 +16,7 @@ namespace braidfs::store {
 
 namespace {
 
-#ifdef __SANITIZE_THREAD__
-constexpr size_t kBatchObjects = 32;  // its detector of deadlocks knows at most 64 locks of a thread
-#else
-constexpr size_t kBatchObjects = 256;
-#endif
+constexpr size_t kBatchObjects = std::min<size_t>(256, kLockedTogetherMax);
 
 template <typename Fn>
 void for_batches(std::span<const ObjectPointer> objects, Fn fn) {

@@ -11,10 +11,6 @@
 
 namespace braidfs::store {
 
-namespace {
-constexpr size_t kAgedBatch = 1024;  // objects synced at once, so that many files are open
-}  // namespace
-
 struct StoreBody::Flush {
   ObjectPointer object;
   std::unique_lock<std::mutex> turn;  // of sync_mu
@@ -132,8 +128,10 @@ Status StoreBody::sync_older_than(Clock::duration age) {
       old.push_back(object);
   }
   Status result = Status::kOk;
-  for (size_t first = 0; first < old.size(); first += kAgedBatch) {
-    const Status s = sync_batch(std::span(old).subspan(first, std::min(kAgedBatch, old.size() - first)));
+  const std::span<const ObjectPointer> all(old);
+  for (size_t first = 0; first < all.size(); first += kLockedTogetherMax) {
+    const size_t count = std::min(kLockedTogetherMax, all.size() - first);
+    const Status s = sync_batch(all.subspan(first, count));
     if (s != Status::kOk) result = s;
     table_.trim();
   }

@@ -5,7 +5,8 @@ inode. It keeps the newest attributes seen and what was taken from the lanes but
 so that this client always sees its own writes.
 Kept: inodes that stay open for a while after their last handle is closed. While their bytes are
 leased the lanes open them for reading by themselves; the handles they made are taken over when the
-inode is kept no longer. One hold stands for both.
+inode is kept no longer. One hold stands for both. What lanes know by a directory's grant is not
+here at all, until something else than reading is done with it (`single`).
 Page versions: for inodes whose pages the kernel may hold, the data version these pages belong to
 (close-to-open: an open that finds the same version keeps them). Departed: attributes of inodes
 that lost their last name while the kernel knows them. Both are bounded and dropped by FORGET.

@@ -66,7 +66,8 @@ def keep(tx: Transaction, inode: Inode, place: Place, context: Context) -> bool:
     if not tree:
         return False
     hashed = name_hash(place.name)
-    record = KeptRecord(tree, max(context.now_ns, 0), place.name)
+    removed_ns = context.services.trash.stamp(context.now_ns)
+    record = KeptRecord(tree, removed_ns, place.name)
     tx.put(kept_key(place.directory, hashed, inode.ino), pack_kept(record))
     tx.put(aged_key(tree, record.removed_ns, inode.ino), pack_aged(place.directory, hashed))
     context.trash.append((tree, "kept"))

@@ -41,10 +41,17 @@ class TrashTable:
         self.counts: Counter[str] = Counter()  # entries that came and went, by how
         self._dirty: set[int] = set()
         self._tree_of: dict[int, int] = {}  # directory → its tree, 0: none
+        self._stamped_ns = 0
 
     def put(self, ino: int, tree: Tree) -> None:
         self.trees[ino] = tree
         self._changed()
+
+    def stamp(self, now_ns: int) -> int:
+        """When an entry came: each later than the one before, whatever the clock's grain, so that of
+        two versions of a file it is known which is newer."""
+        self._stamped_ns = max(now_ns, self._stamped_ns + 1)
+        return self._stamped_ns
 
     def drop(self, ino: int) -> None:
         self.trees.pop(ino, None)

@@ -49,6 +49,7 @@ from fscommon.wire.trash import (
 )
 from metaserver.records import aged_until, all_of, kept_of_aged
 from metaserver.trash.expiry import _discard_all, _forget
+from metaserver.trash.table import TrashTable
 
 from .bench import ROOT, USER, Bench, Client
 from .test_leases import Cached
@@ -172,6 +173,13 @@ def world() -> World:
 
 
 # ---- what goes there ---------------------------------------------------------------------------
+
+
+def test_of_two_entries_it_is_known_which_is_newer() -> None:
+    """Also within a tick of the clock, and when it is set back."""
+    table = TrashTable()
+    stamps = [table.stamp(now_ns) for now_ns in (5, 5, 5, 3, 100, 100)]
+    assert stamps == [5, 6, 7, 8, 100, 101]
 
 
 def test_without_a_trash_nothing_is_kept(world: World) -> None:

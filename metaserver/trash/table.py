@@ -48,8 +48,8 @@ class TrashTable:
         self._changed()
 
     def stamp(self, now_ns: int) -> int:
-        """When an entry came: each later than the one before, whatever the clock's grain, so that of
-        two versions of a file it is known which is newer."""
+        """When an entry came: each later than the one before, whatever the clock's grain, so that
+        of two versions of a file it is known which is newer."""
         self._stamped_ns = max(now_ns, self._stamped_ns + 1)
         return self._stamped_ns
 

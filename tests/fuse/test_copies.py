@@ -206,6 +206,7 @@ def test_set_id_bits_go_as_with_a_write(workdir: Path) -> None:
     assert (workdir / "sink").stat().st_mode & 0o7000 == 0
 
 
+@pytest.mark.full
 @pytest.mark.expects_warnings
 def test_a_copy_is_durable_and_survives_killed_servers(make_cluster: ClusterMaker) -> None:
     """Each storage server is killed while a copy waits for it, and all again when it is done."""
@@ -242,6 +243,7 @@ def told_size(cluster: Cluster, path: str) -> int:
     return int(json.loads(done.stdout)["size"]) if done.exit_code == 0 else -1
 
 
+@pytest.mark.full
 def test_a_full_target_is_told_and_nothing_is_left(make_cluster: ClusterMaker) -> None:
     cluster = make_cluster(
         storage_servers=1, targets=1,

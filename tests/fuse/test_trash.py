@@ -352,6 +352,7 @@ def restart(cluster: Cluster) -> None:
     os.close(root)
 
 
+@pytest.mark.full
 @pytest.mark.expects_warnings
 def test_what_expires_is_gone_with_its_bytes(make_cluster: ClusterMaker) -> None:
     cluster = make_cluster(storage_servers=1, targets=1)
@@ -378,6 +379,7 @@ def test_what_expires_is_gone_with_its_bytes(make_cluster: ClusterMaker) -> None
     assert (top / "kept").read_bytes() == b"x" * 100_000
 
 
+@pytest.mark.full
 @pytest.mark.expects_warnings
 def test_removals_while_the_metaserver_is_killed(make_cluster: ClusterMaker) -> None:
     """Every unlink that was answered is in the trash, or its file is still there: none is lost."""

@@ -65,7 +65,11 @@ def _kill_and_restart(program: Program, dead_seconds: float) -> None:
     program.start()
 
 
-@pytest.mark.parametrize("victims", [("storage",), ("meta",), ("storage", "meta")])
+@pytest.mark.parametrize("victims", [
+    pytest.param(("storage",), marks=pytest.mark.full),
+    pytest.param(("meta",), marks=pytest.mark.full),
+    ("storage", "meta"),
+])  # fmt: skip
 def test_copy_survives_killed_servers(
     make_cluster: ClusterMaker, tree: Path, victims: tuple[str, ...]
 ) -> None:

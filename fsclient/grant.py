@@ -46,7 +46,7 @@ class Grant:
             attributes = await (self._root_of_key(path) if self._is_own else self._walk(path))
         except FsError as error:
             if error.status is Status.EACCES:
-                raise ConfigError(str(error).partition(": ")[2]) from None
+                raise ConfigError(error.message) from None
             if error.status in (Status.ENOENT, Status.ENOTDIR):
                 raise _no_directory(path, path[-1]) from None
             raise

@@ -7,6 +7,7 @@ native/include/braidfs/status.h repeats the codes; tests/wire/test_status.py com
 """
 
 import errno
+import os
 from dataclasses import dataclass
 from enum import Enum, IntEnum, unique
 
@@ -119,10 +120,16 @@ class FsError(BraidError):
     def __init__(self, status: Status, message: str = "") -> None:
         super().__init__(f"{status.name}: {message}" if message else status.name)
         self.status = status
+        self.message = message
 
     @property
     def errno(self) -> int:
         return TABLE[self.status].errno
+
+    @property
+    def sentence(self) -> str:
+        """What is said to people: the message, else what the errno means."""
+        return self.message or os.strerror(self.errno)
 
 
 class ProtocolError(BraidError):

@@ -19,9 +19,7 @@ from typing import Any, Final
 
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import (
-    LEASE_DATA_EXCLUSIVE,
-    LEASE_ENTRIES_EXCLUSIVE,
-    LEASE_META_EXCLUSIVE,
+    LEASE_EXCLUSIVE_ALL,
 )
 from fscommon.types import ROOT_INO
 from fscommon.wire.births import Delegate
@@ -35,7 +33,6 @@ from metaserver.squash import squash
 from metaserver.transaction import Transaction
 
 TREES_NESTED_MAX: Final = 64  # quota trees within one another
-_EXCLUSIVE: Final = LEASE_META_EXCLUSIVE | LEASE_ENTRIES_EXCLUSIVE | LEASE_DATA_EXCLUSIVE
 
 Inodes = Iterable[int]
 Rewrite = Callable[[Transaction, Any, ClientKey], Any]
@@ -109,7 +106,7 @@ def _if_writable(request: Any) -> bool:
 
 
 def _if_exclusive(request: Any) -> bool:
-    return bool(request.flags & _EXCLUSIVE)
+    return bool(request.flags & LEASE_EXCLUSIVE_ALL)
 
 
 @dataclass(frozen=True, slots=True)

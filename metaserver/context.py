@@ -8,7 +8,7 @@ Only the event loop's thread touches any of it.
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from fscommon.errors import BraidError
+from fscommon.errors import BraidError, FsError, Status
 from fscommon.layout.capability import RIGHT_READ, RIGHT_WRITE, make_capability
 from fscommon.types import FileId, Ino, SessionId, Txn
 from metaserver.intents import Intents
@@ -97,6 +97,11 @@ class Context:
     trees_gone: list[int] = field(default_factory=list)  # whose topmost directory was removed
     notes: dict[bytes, bytes | None] = field(default_factory=dict)  # records beside the outcome
     removed: list[Ino] = field(default_factory=list)  # inodes that are no more if it succeeds
+
+    def check_serving(self) -> None:
+        """Raises NOT_READY: clients of before the restart may still replay what this may upset."""
+        if self.services.progress.recovering:
+            raise FsError(Status.NOT_READY, "waiting for clients of before the restart")
 
     def check_not_truncating(self, ino: Ino) -> None:
         if ino in self.services.intents:

@@ -81,7 +81,12 @@ class _Row:
 
 _ROWS: Final = {
     int(op): _Row(
-        op, handler.function, handler.access, BODIES[op][0], SPECS[op].mutation, op in FOOTPRINTS,
+        op,
+        handler.function,
+        handler.access,
+        BODIES[op][0],
+        SPECS[op].mutation,
+        op in FOOTPRINTS,
         op in AUDITED,
     )
     for op, handler in HANDLERS.items()
@@ -580,8 +585,7 @@ _DOOMED: Final = ord("Z")
 
 
 def _failure(error: FsError, hold: Txn) -> _Outcome:
-    message = str(error).partition(": ")[2]
-    return _Outcome(int(error.status), encode(Failure(message)), Txn(0), hold)
+    return _Outcome(int(error.status), encode(Failure(error.message)), Txn(0), hold)
 
 
 def _former_outcome(op: Op, reply: bytes) -> tuple[Replayed, int]:

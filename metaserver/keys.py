@@ -90,13 +90,14 @@ class ClientKeys:
 
     def named(self, name: str, now_ns: int) -> ClientKey | None:
         """The good one of that name."""
-        good = (key for key in self._keys.values() if not key.refusal(now_ns))
-        return next((key for key in good if key.name == name), None)
+        return next((key for key in self._good(now_ns) if key.name == name), None)
 
     def of_root(self, root: int, now_ns: int) -> ClientKey | None:
         """A good one for that very tree."""
-        good = (key for key in self._keys.values() if not key.refusal(now_ns))
-        return next((key for key in good if key.root == root), None)
+        return next((key for key in self._good(now_ns) if key.root == root), None)
+
+    def _good(self, now_ns: int) -> Iterator[ClientKey]:
+        return (key for key in self._keys.values() if not key.refusal(now_ns))
 
     def superfluous(self, now_ns: int) -> ClientKey | None:
         """Where there are as many as there may be: the oldest that is good for nothing."""

@@ -20,9 +20,7 @@ from fscommon.layout.attributes import (
     INODE_APPEND,
     INODE_IMMUTABLE,
     LEASE_DATA,
-    LEASE_DATA_EXCLUSIVE,
-    LEASE_ENTRIES_EXCLUSIVE,
-    LEASE_META_EXCLUSIVE,
+    LEASE_EXCLUSIVE_ALL,
 )
 from fscommon.wire.leases import LeaseTake
 from fscommon.wire.messages import (
@@ -60,7 +58,6 @@ READ, WRITE, SEARCH = 4, 2, 1
 _OF_WRITERS: Final = (
     SET_SIZE | SET_GROW | SET_ATIME | SET_MTIME | SET_CTIME | SET_KILL_SUIDGID
 )  # what the owner need not be asked for
-_EXCLUSIVE: Final = LEASE_META_EXCLUSIVE | LEASE_ENTRIES_EXCLUSIVE | LEASE_DATA_EXCLUSIVE
 _LOCKED_FLAGS: Final = INODE_IMMUTABLE | INODE_APPEND
 _PRIVILEGED: Final = (b"trusted.", b"security.")
 Squash = Callable[[Transaction, Any], Any]
@@ -216,7 +213,7 @@ def _restore_locks(tx: Transaction, request: Any) -> Any:
 
 
 def _take(tx: Transaction, request: LeaseTake) -> LeaseTake:
-    if request.flags & _EXCLUSIVE:
+    if request.flags & LEASE_EXCLUSIVE_ALL:
         check_may(tx, request.ino, READ | WRITE)
     elif request.flags & LEASE_DATA:
         check_may(tx, request.ino, READ)

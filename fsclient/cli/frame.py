@@ -267,7 +267,7 @@ def _code_of(error: Exception) -> int:
 def sentence(error: Exception) -> str:
     """What an error means to the one who typed the command."""
     if isinstance(error, FsError):
-        what = str(error).partition(": ")[2] or os.strerror(error.errno)
+        what = error.sentence
         return f"{what} (a recovery is going on: try again soon)" if _passes(error) else what
     if isinstance(error, AuthenticationError):
         return f"{error}: take the key file of this cluster with --key-file"

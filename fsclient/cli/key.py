@@ -41,7 +41,7 @@ from .cluster import session_text
 from .frame import KEY_FILE, Command, Reach, json_option, reaching, show
 from .places import PATH_TEXT, Place, find_place
 from .trees import account_row, make_tree, top_of
-from .words import Age, duration, shown, table
+from .words import Age, duration, path_of, table
 
 _POLL_S: Final = 0.1
 _FLAGS: Final = {"read_only": KEY_READ_ONLY, "squash_root": KEY_SQUASH_ROOT}
@@ -139,11 +139,11 @@ def _check_free(path: Path) -> None:
 
 
 async def _create(caller: Caller, reach: Reach, wanted: _Wanted, path: Path) -> KeyRow:
-    root, shown_path = int(ROOT_INO), ":/"
+    root, path_of_root = int(ROOT_INO), path_of(())
     if wanted.place is not None and wanted.place.names:
-        shown_path = ":/" + shown(b"/".join(wanted.place.names))
+        path_of_root = path_of(wanted.place.names)
         root = await _tree_for_key(caller, reach, wanted.place)
-    request = KeyCreate(wanted.name, root, shown_path, wanted.flags, wanted.expires_ns)
+    request = KeyCreate(wanted.name, root, path_of_root, wanted.flags, wanted.expires_ns)
     made: KeyCreated = await caller.call(Op.KEY_CREATE, request, reach.timeout_s)
     secret = client_secret(load_key(reach.key_file), made.cluster, made.id)
     try:
@@ -289,8 +289,8 @@ def _rights(row: KeyRow) -> str:
 
 def _tree(row: KeyRow) -> str:
     if row.root == ROOT_INO:
-        return ":/"
-    return ":/" + shown(b"/".join(row.names)) if row.names else f"{row.path} (gone)"
+        return path_of(())
+    return path_of(row.names) if row.names else f"{row.path} (gone)"
 
 
 def _utc(time_ns: int) -> str:

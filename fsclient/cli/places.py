@@ -95,5 +95,4 @@ async def inspect_place(caller: Caller, place: Place) -> Found:
                 return Found(attributes, reply)
             ino = attributes.ino
     except FsError as error:
-        text = str(error).partition(": ")[2] or os.strerror(error.errno)
-        raise FsError(error.status, f"{place.shown}: {text}") from None
+        raise FsError(error.status, f"{place.shown}: {error.sentence}") from None

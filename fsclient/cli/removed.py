@@ -88,7 +88,7 @@ class Trash:
         return found
 
     async def newest(self, directory: int, name: bytes) -> TrashEntry | None:
-        return max(await self.entries(directory, name), key=_age, default=None)
+        return newest_of(await self.entries(directory, name))
 
     async def find(self, names: Names) -> int:
         """The inode that a path leads to, through the trash where a name is not there. Raises
@@ -179,14 +179,14 @@ class Trash:
         if reply.errors[0]:
             raise FsError(Status(reply.errors[0]), reply.messages[0])
         outcome.restored += 1
-        if _is_directory(entry):
+        if is_directory(entry):
             await self._fill([entry.ino], since_ns, outcome)
         return outcome
 
     async def restore_below(self, top: int, since_ns: int) -> Outcome:
         """All that was removed below a directory that is there, where it can be."""
         outcome = Outcome()
-        removed = [one.entry for one in await self.below(top) if _age(one.entry)[0] >= since_ns]
+        removed = [one.entry for one in await self.below(top) if one.entry.removed_ns >= since_ns]
         trashed = {entry.ino for entry in removed}
         groups: dict[int, list[TrashEntry]] = {}
         for entry in removed:
@@ -218,12 +218,12 @@ class Trash:
             try:
                 reply = await self._caller.call(Op.TRASH_RESTORE, request, WAIT_S)
             except FsError as error:
-                outcome.refused += [(entry.name, _words(error)) for entry in part]
+                outcome.refused += [(entry.name, error.sentence) for entry in part]
                 continue
             for entry, status, text in zip(part, reply.errors, reply.messages, strict=True):
                 if not status:
                     outcome.restored += 1
-                    back += [entry.ino] if _is_directory(entry) else []
+                    back += [entry.ino] if is_directory(entry) else []
                 elif status == Status.EEXIST:
                     outcome.taken += 1
                 else:
@@ -293,14 +293,14 @@ def _age(entry: TrashEntry) -> tuple[int, int]:
     return entry.removed_ns, entry.ino
 
 
-def _is_directory(entry: TrashEntry) -> bool:
+def newest_of(entries: Iterable[TrashEntry]) -> TrashEntry | None:
+    return max(entries, key=_age, default=None)
+
+
+def is_directory(entry: TrashEntry) -> bool:
     return stat.S_ISDIR(unpack_attributes(entry.attributes).mode)
 
 
 def _parts(entries: list[TrashEntry], count: int) -> Iterator[list[TrashEntry]]:
     for start in range(0, len(entries), count):
         yield entries[start : start + count]
-
-
-def _words(error: FsError) -> str:
-    return str(error).partition(": ")[2] or error.status.name

@@ -19,9 +19,9 @@ from fscommon.wire.trash import EXPIRY_S_MAX, TrashEntry, TrashSet, TrashTree
 
 from .frame import EXIT_FAILED, Command, Reach, json_option, reaching, show
 from .places import PATH_TEXT, Place, find_place, inspect_place
-from .removed import Outcome, Removed, Trash, topmost
+from .removed import Outcome, Removed, Trash, is_directory, newest_of, topmost
 from .stat import kind_of
-from .words import Age, duration, number, shown, size, table
+from .words import Age, duration, number, path_of, shown, size, table
 
 _EXPIRY: Final = "7d"
 _SECOND_NS: Final = 10**9
@@ -117,8 +117,8 @@ def trash_trees(reach: Reach, as_json: bool) -> None:
 
 def _tree_path(tree: TrashTree) -> str:
     if tree.ino == 1:
-        return ":/"
-    return ":/" + shown(b"/".join(tree.names)) if tree.names else f"inode {tree.ino}"
+        return path_of(())
+    return path_of(tree.names) if tree.names else f"inode {tree.ino}"
 
 
 def _print_trees(console: Console, trees: list[TrashTree]) -> None:
@@ -290,9 +290,8 @@ def trash_restore(
 def _why(error: FsError, place: Place) -> str:
     if error.status is Status.EEXIST:
         return f"{place.shown}: there is something of this name: say another with --to"
-    text = str(error).partition(": ")[2] or os.strerror(error.errno)
     hint = ", or name another place with --to" if error.status is Status.ENOENT else ""
-    return f"{place.shown}: {text}{hint}"
+    return f"{place.shown}: {error.sentence}{hint}"
 
 
 async def _entry(seen: Trash, place: Place, ino: int | None) -> TrashEntry:
@@ -303,11 +302,12 @@ async def _entry(seen: Trash, place: Place, ino: int | None) -> TrashEntry:
     entries = await seen.entries(directory, place.names[-1])
     if ino is not None:
         entries = [entry for entry in entries if entry.ino == ino]
-    if not entries:
+    newest = newest_of(entries)
+    if newest is None:
         which = f" with id {ino}" if ino is not None else ""
         raise FsError(Status.ENOENT, f"{place.shown}: nothing of this name{which} is in the trash. "
                       "What was removed from a directory that is there: --below")  # fmt: skip
-    return max(entries, key=lambda entry: (entry.removed_ns, entry.ino))
+    return newest
 
 
 async def _goal(seen: Trash, goal: Place, entry: TrashEntry) -> tuple[int, bytes]:
@@ -384,7 +384,7 @@ async def _at_and_below(seen: Trash, place: Place) -> list[TrashEntry]:
     if place.names:
         directory = await _find(seen, place, place.names[:-1])
         at = await seen.entries(directory, place.names[-1])
-    tops = [entry.ino for entry in at if modes.S_ISDIR(_mode(entry))]
+    tops = [entry.ino for entry in at if is_directory(entry)]
     try:
         there = await seen.attributes(1, place.names)
         tops += [there.ino] if modes.S_ISDIR(there.mode) else []
@@ -394,7 +394,3 @@ async def _at_and_below(seen: Trash, place: Place) -> list[TrashEntry]:
         if not at:
             raise BraidError(f"{place.shown}: it is neither there nor in the trash") from None
     return at + [one.entry for top in tops for one in await seen.below(top)]
-
-
-def _mode(entry: TrashEntry) -> int:
-    return Removed(entry, ()).attributes.mode

@@ -109,6 +109,11 @@ def holds(sign: str, value: float, bound: float) -> bool:
     return value <= bound if sign == "-" else value == bound
 
 
+def path_of(names: Sequence[bytes]) -> str:
+    """A path of the file system, from its root."""
+    return ":/" + shown(b"/".join(names))
+
+
 def shown(name: bytes) -> str:
     """A path for JSON and terminals: bytes that are not text keep their place."""
     return name.decode("utf-8", "backslashreplace")

@@ -12,7 +12,6 @@ flight, files that are granted. Touched by the client's trio thread only; AheadP
 are pure.
 """
 
-import struct
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from dataclasses import dataclass, field
 import trio
 
 from fscommon.errors import FsError
-from fscommon.layout.attributes import ATTRIBUTES_SIZE, LEASE_CHILDREN, LEASE_ENTRIES
+from fscommon.layout.attributes import ATTRIBUTES_SIZE, LEASE_CHILDREN, LEASE_ENTRIES, inos_of
 from fscommon.layout.capability import CAPABILITY_SIZE
 from fscommon.limits import OPEN_AHEAD_MAX
 from fscommon.wire.ahead import OpenAhead, OpenedAhead
@@ -45,7 +44,6 @@ GIVE_UP_COUNT = 512  # files at a time
 JUDGED_MIN = 512  # so many must have been used, or have left unused, before that is judged
 REST_S_MIN = 10.0
 REST_S_MAX = 600.0
-_INO = struct.Struct(f"<Q{ATTRIBUTES_SIZE - 8}x")
 
 
 @dataclass(slots=True)
@@ -224,7 +222,7 @@ class Ahead:
             self._policy.answered(parent, cookie, trio.current_time(), end=True)
             return
         if parent in self._leaving:
-            return await self.give_up([ino for (ino,) in _INO.iter_unpack(reply.attributes)])
+            return await self.give_up(inos_of(reply.attributes))
         self._inodes.catch_up()
         self._inodes.see_parents(reply.parents)
         has_names = self._leases.holds(parent, LEASE_ENTRIES)
@@ -236,7 +234,7 @@ class Ahead:
     def _take(self, parent: int, reply: OpenedAhead, *, has_names: bool) -> None:
         """What is not taken stays a lease of its own here, as far as it was granted."""
         inodes, table = self._inodes, self._leases.table
-        inos = [ino for (ino,) in _INO.iter_unpack(reply.attributes)]
+        inos = inos_of(reply.attributes)
         wanted = bytes([inodes.may_open_ahead(ino) for ino in inos])
         taken = self._lanes.open_ahead(
             parent, has_names, reply.names, reply.attributes, reply.layouts, reply.capabilities,

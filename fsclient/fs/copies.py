@@ -17,13 +17,13 @@ import trio
 from fscommon.errors import FsError, Status
 from fscommon.file_time import file_time_ns
 from fscommon.layout.attributes import INODE_APPEND, INODE_IMMUTABLE
+from fscommon.limits import COPY_LENGTH_MIN
 
 from .drains import Extent
 from .extents import BLOCK_SIZE, kill_set_ids_of
 from .files import Change, Files
 from .namespace import Namespace
 
-LENGTH_MIN: Final = 128 << 10  # the kernel is as fast with less; native/src/fuse/parse.cpp
 LENGTH_MAX: Final = 64 << 20  # of one request: it cannot be interrupted
 CUT_S: Final = 30.0
 
@@ -44,16 +44,14 @@ class Copies:
         async with self._files.readable(source.ino):
             size = (await self._namespace.getattr(source.ino)).size
             length = min(length, size - source.begin, LENGTH_MAX) // BLOCK_SIZE * BLOCK_SIZE
-            if length < LENGTH_MIN:
+            if length < COPY_LENGTH_MIN:
                 raise FsError(Status.EOPNOTSUPP, "little")
             await self._drains.drain(source.ino, sync=False)
             async with self._files.owned(sink.ino):
                 return await self._copy(source, sink, length, kill_set_ids=kill_set_ids)
 
     async def _copy(self, source: Extent, sink: Extent, length: int, *, kill_set_ids: bool) -> int:
-        await self._drains.drain(
-            sink.ino, sync=True
-        )  # nothing that is held may be sent again later
+        await self._drains.drain(sink.ino, sync=True)  # or what is held is sent again later
         now = await self._namespace.getattr(sink.ino)
         if now.flags & (INODE_IMMUTABLE | INODE_APPEND):
             raise FsError(Status.EPERM)
@@ -61,7 +59,7 @@ class Copies:
         if reach < length and not now.size:
             await self._files.setattr(sink.ino, Change(size=0, like=source.ino))
             reach = await self._drains.copy_reach(source, sink, length)
-        if reach < LENGTH_MIN:
+        if reach < COPY_LENGTH_MIN:
             raise FsError(Status.EOPNOTSUPP, "not on targets of one server")
         if kill_set_ids:
             await kill_set_ids_of(self._files, sink.ino, now)

@@ -10,8 +10,6 @@ from itertools import count
 import trio
 
 from fscommon.tasks import open_tasks
-from fscommon.wire.leases import LeaseReturn, ReturnItem
-from fscommon.wire.ops import Op
 
 from ..leases.holder import Leases
 from ..leases.recalls import Caches, Recalls
@@ -40,7 +38,6 @@ class FileSystem:
         handles = count(1)
         self.next_handle: Callable[[], int] = lambda: next(handles)
         self.leases = leases
-        self._meta = meta
         self.inodes = Inodes(lanes, leases, trio.current_time, believe_s)
         self.complete = CompleteDirectories(
             lanes, leases, trio.current_time, lambda: meta.sole_until, believe_names_s
@@ -65,17 +62,12 @@ class FileSystem:
         )  # fmt: skip
         self.recalls = Recalls(leases, lanes, meta, self.drains, caches, log)
         self.ahead.give_up = self.recalls.give_up
-        self.inodes.tell_open = self._tell_open
+        self.inodes.tell_open = self.recalls.tell_open
 
     async def _tell(self, ino: int) -> None:
         """What only this client knows of the inode goes to the metaserver."""
         await self.births.settle(ino)
         await self.files.tell_size(ino)
-
-    def _tell_open(self, ino: int) -> None:
-        """Lanes opened it by a grant, of which the metaserver has heard nothing yet."""
-        item = ReturnItem(ino, 0, 0, is_open=True)
-        self._meta.tell(Op.LEASE_RETURN, LeaseReturn((item,)), urgent=True)
 
     def exclusive(self) -> tuple[int, ...]:
         """What only this session may change, for SESSION_OPEN."""

@@ -115,10 +115,14 @@ class Inodes:
             return
         self._leases.table.single(ino, LEASE_READER)
         if count:
-            self._entry(ino).holds += count
-            self._taken_over[ino] = self._taken_over.get(ino, 0) + count
+            self._take_over(self._entry(ino), count)
             self.closed.discard(ino)
             self.tell_open(ino)
+
+    def _take_over(self, inode: OpenInode, count: int) -> None:
+        """So many handles that lanes opened by themselves."""
+        inode.holds += count
+        self._taken_over[inode.ino] = self._taken_over.get(inode.ino, 0) + count
 
     def single_open(self) -> tuple[int, ...]:
         """All that is open here, known by its directory's grant or not. Until resume() lanes open
@@ -201,8 +205,7 @@ class Inodes:
         inode = self._open[ino]
         count = self._lanes.inode_unkeep(ino)
         if count:
-            inode.holds += count
-            self._taken_over[ino] = self._taken_over.get(ino, 0) + count
+            self._take_over(inode, count)
         self._release(inode)
 
     def unkeep_all(self) -> None:

@@ -113,6 +113,10 @@ class Recalls:
         async with trio.open_nursery() as nursery:
             await self._work_together(items, nursery)
 
+    def tell_open(self, ino: int) -> None:
+        """Lanes opened it by its directory's grant, of which the metaserver has heard nothing."""
+        self._return([ReturnItem(ino, 0, 0, is_open=True)])
+
     # ---- recalls ------------------------------------------------------------------------------
 
     def start(self, items: tuple[RecallItem, ...], nursery: trio.Nursery) -> None:
@@ -225,10 +229,7 @@ class Recalls:
             await self._tell_kernel(read, 0)  # of what passed
 
     async def _forget_shared(self, lost: dict[int, int]) -> None:
-        by_facets = defaultdict(list)
-        for ino, bits in lost.items():
-            by_facets[bits & LEASE_SHARED_ALL].append(ino)
-        for facets, inos in by_facets.items():
+        for facets, inos in _by_facets(lost).items():
             if facets:
                 await self._tell_kernel(inos, facets)
 
@@ -282,10 +283,16 @@ class Recalls:
         self._lanes.leases_clear()
 
     def _forget(self, held: dict[int, int]) -> None:
-        by_facets = defaultdict(list)
         for ino, bits in held.items():
             self._leases.tell_lanes(ino)
             self._caches.forget(ino, bits)
-            by_facets[bits & LEASE_SHARED_ALL].append(ino)
-        for facets, inos in by_facets.items():
+        for facets, inos in _by_facets(held).items():
             self._lanes.lease_drop(0, inos, facets)
+
+
+def _by_facets(lost: dict[int, int]) -> dict[int, list[int]]:
+    """Inodes by the facets that are lost, as the kernel and the lanes are told of them."""
+    groups = defaultdict(list)
+    for ino, bits in lost.items():
+        groups[bits & LEASE_SHARED_ALL].append(ino)
+    return groups

@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Final
 
 from fscommon.errors import ProtocolError
+from fscommon.types import Ino
 
 ATTRIBUTES_SIZE: Final = 128
 _RECORD: Final = struct.Struct("<3Q4q6I3Qq2IQ")
@@ -44,6 +45,7 @@ LEASE_WRITER: Final = LEASE_READER | LEASE_META_EXCLUSIVE | LEASE_DATA_EXCLUSIVE
 LEASE_NAMER: Final = LEASE_META | LEASE_ENTRIES | LEASE_META_EXCLUSIVE | LEASE_ENTRIES_EXCLUSIVE
 _LEASE: Final = struct.Struct("<qI")
 _LEASE_AT: Final = 104
+_INO_ALONE: Final = struct.Struct(f"<Q{ATTRIBUTES_SIZE - 8}x")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,11 @@ def unpack_attributes(raw: bytes) -> Attributes:
 def ino_of(record: bytes) -> int:
     """The inode of an attribute record."""
     return int.from_bytes(record[:8], "little")
+
+
+def inos_of(records: bytes) -> list[Ino]:
+    """The inodes of attribute records that lie one after another."""
+    return [Ino(ino) for (ino,) in _INO_ALONE.iter_unpack(records)]
 
 
 def with_lease(record: bytes, duration_ns: int, flags: int) -> bytes:

@@ -31,7 +31,6 @@ class _Holder:
 
 @dataclass(slots=True)
 class _Directory:
-    ino: Ino
     number: int
     inos: "array[int]" = field(default_factory=lambda: array("Q"))  # by place
     holders: dict[SessionId, _Holder] = field(default_factory=dict)
@@ -57,7 +56,7 @@ class Children:
         there = self._by_ino.get(directory)
         if there is None:
             self._numbers += 1
-            there = _Directory(directory, self._numbers)
+            there = _Directory(self._numbers)
             self._by_ino[directory] = self._by_number[there.number] = there
         holder = there.holders.setdefault(session, _Holder())
         holder.granted_by = request_id
@@ -108,12 +107,6 @@ class Children:
         for place, ino in enumerate(there.inos):
             if self._places.get(Ino(ino)) == there.number << _PLACE_BITS | place:
                 del self._places[Ino(ino)]
-
-    def count(self, session: SessionId, directory: Ino) -> int:
-        """How many files it holds by this directory."""
-        there = self._by_ino.get(directory)
-        holder = there.holders.get(session) if there is not None else None
-        return int.from_bytes(holder.bits, "little").bit_count() if holder is not None else 0
 
     def __len__(self) -> int:
         """Files that somebody holds, or held, by a directory that is still granted."""

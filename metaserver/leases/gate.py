@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.attributes import ATTRIBUTES_SIZE, LEASE_ENTRIES, OPEN_ELSEWHERE
+from fscommon.layout.attributes import ATTRIBUTES_SIZE, LEASE_ENTRIES, OPEN_ELSEWHERE, inos_of
 from fscommon.types import Ino, SessionId
 from fscommon.wire.codec import encode
 from fscommon.wire.frame import Frame, encode_frame
@@ -27,7 +27,6 @@ from metaserver.leases.grants import (
     LOOKS,
     NAMES,
     SHOWS_PARENT,
-    inodes_of,
     leases_born,
     records_granted,
     write_grants,
@@ -106,7 +105,7 @@ class LeaseGate:
         for ino, flags in leases_born(asking.op, asking.request, reply):
             self.leases.born(tx.session, ino, flags, asking.request_id, asking.now_s)
         if asking.op is Op.OPEN_AHEAD and reply.names:
-            inos = inodes_of(reply.attributes)
+            inos = inos_of(reply.attributes)
             self.leases.grant_children(tx.session, asking.request.ino, inos, asking.request_id)
 
         def grant(ino: Ino, wanted: int) -> int:
@@ -133,14 +132,13 @@ class LeaseGate:
 
     def failure(self, tx: Transaction, asking: Asking, error: FsError) -> bytes:
         """Body of a failed reply; that a name is absent is worth a lease."""
-        message = str(error).partition(": ")[2]
         absent = asking.op is Op.LOOKUP and error.status is Status.ENOENT
         parents = self.shown_parent(tx, asking) if absent else b""
-        body = encode(Failure(message, parents))
+        body = encode(Failure(error.message, parents))
         if not parents:
             return body
         asking.op = Op.UNLINK  # no record but those of parents
-        return self.granted(tx, asking, Failure(message, parents), body)
+        return self.granted(tx, asking, Failure(error.message, parents), body)
 
     def _may_be_open_elsewhere(self, session: SessionId, ino: Ino) -> bool:
         is_covered = self.leases.children.is_covered_elsewhere(session, ino)

@@ -17,6 +17,7 @@ from fscommon.layout.attributes import (
     LEASE_NAMER,
     LEASE_READER,
     LEASE_WRITER,
+    ino_of,
 )
 from fscommon.types import Ino
 from fscommon.wire.messages import Create, Open, TmpFile
@@ -27,7 +28,6 @@ Grant = tuple[bytes, int]  # an attribute record, and the LEASE_* bits to grant 
 NAMES: Final = LEASE_META | LEASE_ENTRIES
 _LEASE: Final = struct.Struct("<qI")
 _LEASE_AT: Final = 104
-_INO: Final = struct.Struct("<Q")
 _MODE: Final = struct.Struct("<I")
 _MODE_AT: Final = 56
 
@@ -124,12 +124,6 @@ def leases_born(op: Op, request: Any, reply: Any) -> Iterator[tuple[Ino, int]]:
             yield Ino(birth.ino), LEASE_WRITER if birth.writable else LEASE_READER
 
 
-def inodes_of(records: bytes) -> list[Ino]:
-    """The inodes of attribute records that lie one after another."""
-    starts = range(0, len(records), ATTRIBUTES_SIZE)
-    return [Ino(_INO.unpack_from(records, start)[0]) for start in starts]
-
-
 def write_grants(
     body: bytes, grants: Iterator[Grant], grant: Callable[[Ino, int], int], duration_ns: int
 ) -> bytes:
@@ -137,7 +131,7 @@ def write_grants(
     patched = bytearray(body)
     behind = 0
     for record, wanted in grants:
-        held = grant(Ino(_INO.unpack_from(record)[0]), wanted)
+        held = grant(Ino(ino_of(record)), wanted)
         at = body.index(record, behind)
         behind = at + ATTRIBUTES_SIZE
         if held:

@@ -41,7 +41,7 @@ _TIME_END = 1 << 63
 
 
 def key_create(tx: Transaction, request: KeyCreate, context: Context) -> KeyCreated:
-    _check_serving(context)
+    context.check_serving()
     _check_wanted(request, context.now_ns)
     keys = context.services.keys
     if keys.named(request.name, context.now_ns) is not None:
@@ -56,11 +56,6 @@ def key_create(tx: Transaction, request: KeyCreate, context: Context) -> KeyCrea
     tx.put(client_key_key(key.id), encode(key.record()))
     context.wait_durable = True
     return KeyCreated(key.id, context.services.cluster)
-
-
-def _check_serving(context: Context) -> None:
-    if context.services.progress.recovering:
-        raise FsError(Status.NOT_READY, "waiting for clients of before the restart")
 
 
 def _check_wanted(request: KeyCreate, now_ns: int) -> None:

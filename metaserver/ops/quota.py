@@ -47,7 +47,7 @@ _SUM_MAX = (1 << 64) - 1  # what the wire carries
 
 
 def quota_set(tx: Transaction, request: QuotaSet, context: Context) -> Empty:
-    _check_serving(context)
+    context.check_serving()
     account = _account(request.kind, request.number)
     _check_limits(request.limits)
     if request.kind == QuotaKind.TREE:
@@ -61,11 +61,6 @@ def quota_set(tx: Transaction, request: QuotaSet, context: Context) -> Empty:
     tx.put(quota_key(account), pack_quota(quotas.get(account).record()))
     context.wait_durable = True
     return Empty()
-
-
-def _check_serving(context: Context) -> None:
-    if context.services.progress.recovering:
-        raise FsError(Status.NOT_READY, "waiting for clients of before the restart")
 
 
 def _account(kind: int, number: int) -> AccountId:
@@ -88,7 +83,7 @@ def _check_limits(limits: Limits) -> None:
 def quota_tell(tx: Transaction, request: QuotaTell, context: Context) -> QuotaTold:
     """That nobody holds exclusively what the request names is its footprint. Who took it since
     knew the limits by then."""
-    _check_serving(context)
+    context.check_serving()
     account = _account(request.kind, request.number)
     flag = LEASE_ENTRIES_EXCLUSIVE if request.names else LEASE_DATA_EXCLUSIVE
     held = context.services.leases.exclusive_behind(request.after, flag, TELL_INODES_MAX)
@@ -142,7 +137,7 @@ def _left_s(since_ns: int, limits: Limits, now_ns: int) -> float:
 
 
 def quota_assign(tx: Transaction, request: QuotaAssign, context: Context) -> QuotaAssigned:
-    _check_serving(context)
+    context.check_serving()
     if not 0 < len(request.stack) <= SUM_DEPTH_MAX:
         raise FsError(Status.EINVAL, f"a walk has 1 to {SUM_DEPTH_MAX} directories on its stack")
     top = load_directory(tx, request.top)

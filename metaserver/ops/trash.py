@@ -52,7 +52,7 @@ from metaserver.trash.table import Tree, TreeState
 
 
 def trash_set(tx: Transaction, request: TrashSet, context: Context) -> TrashDone:
-    _check_serving(context)
+    context.check_serving()
     directory = load_directory(tx, request.ino)
     trash = context.services.trash
     known = trash.trees.get(directory.ino)
@@ -79,16 +79,11 @@ def _state_off(tx: Transaction, directory: Inode, context: Context) -> TreeState
     return TreeState.ENDING
 
 
-def _check_serving(context: Context) -> None:
-    if context.services.progress.recovering:
-        raise FsError(Status.NOT_READY, "waiting for clients of before the restart")
-
-
 # ---- listing -----------------------------------------------------------------------------------
 
 
 def trash_trees(tx: Transaction, request: TrashTrees, context: Context) -> TrashReport:
-    _check_serving(context)
+    context.check_serving()
     if request.count < 1:
         raise FsError(Status.EINVAL, "a page has at least one tree")
     count = min(request.count, TRASH_PATHS_MAX)
@@ -105,7 +100,7 @@ def trash_trees(tx: Transaction, request: TrashTrees, context: Context) -> Trash
 
 
 def trash_list(tx: Transaction, request: TrashList, context: Context) -> TrashListed:
-    _check_serving(context)
+    context.check_serving()
     hashed, ino = request.after_hash, request.after_ino
     if request.name and not hashed:
         hashed = name_hash(request.name)
@@ -120,7 +115,7 @@ def trash_list(tx: Transaction, request: TrashList, context: Context) -> TrashLi
 
 
 def trash_by_age(tx: Transaction, request: TrashByAge, context: Context) -> TrashListed:
-    _check_serving(context)
+    context.check_serving()
     keys = aged_after(request.tree, request.after_ns, request.after_ino)
     found = (_of_aged(tx, key, value) for key, value in tx.range(*keys))
     page, end = _page(found, request.count)
@@ -156,7 +151,7 @@ def _shown(tx: Transaction, page: Iterable[Entry]) -> Iterator[TrashEntry]:
 
 
 def trash_restore(tx: Transaction, request: TrashRestore, context: Context) -> TrashRestored:
-    _check_serving(context)
+    context.check_serving()
     _check_count(len(request.items))
     try:
         directory = load_directory(tx, request.new_directory)
@@ -176,7 +171,7 @@ def trash_restore(tx: Transaction, request: TrashRestore, context: Context) -> T
             messages.append("")
         except FsError as error:
             errors.append(int(error.status))
-            messages.append(str(error).partition(": ")[2])
+            messages.append(error.message)
     if not all(errors):
         names = errors.count(0)
         touch_directory(tx, directory, context.now_ns, names=names, subdirectories=subdirectories)
@@ -216,7 +211,7 @@ def _quota_tree(inode: Inode, directory: Inode, context: Context) -> int:
 
 
 def trash_purge(tx: Transaction, request: TrashPurge, context: Context) -> TrashDone:
-    _check_serving(context)
+    context.check_serving()
     _check_count(len(request.marks))
     count = 0
     for mark in request.marks:

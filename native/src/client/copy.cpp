@@ -1,7 +1,6 @@
 #include "client/copy.h"
 
 #include <algorithm>
-#include <bit>
 #include <cerrno>
 
 #include "client/core.h"
@@ -27,112 +26,48 @@ Where where(const FileView& view, uint64_t at) {
 
 }  // namespace
 
-CopyOperation::CopyOperation(uint64_t token, CopyRange range, bool only_reach)
-    : token_(token), range_(std::move(range)), only_reach_(only_reach) {}
+CopyOperation::CopyOperation(uint64_t token, CopyRange range)
+    : RoundsOperation(token, range.sink), range_(std::move(range)) {}
 
 void CopyOperation::start(Lane& lane, uint64_t token, CopyRange range, bool only_reach) {
-  std::make_shared<CopyOperation>(token, std::move(range), only_reach)->proceed(lane);
+  const auto operation = std::make_shared<CopyOperation>(token, std::move(range));
+  if (!only_reach) return operation->proceed(lane);
+  const FileViewPtr source = operation->range_.source->view();
+  const FileViewPtr sink = operation->range_.sink->view();
+  const uint64_t reach = operation->reach(lane, *source, *sink);
+  operation->finish(lane, static_cast<int64_t>(reach));
 }
 
-void CopyOperation::proceed(Lane& lane) {
-  source_ = range_.source->view();
-  sink_ = range_.sink->view();
-  if (only_reach_) return finish(lane, static_cast<int64_t>(reach(lane)));
-  syncing_ = again_ = false;
-  incarnations_.assign(sink_->stripe_width, 0);
-  pending_ = 1;
-  if (reach(lane) == range_.length) {
-    copy(lane);
-  } else {
-    error_ = EIO;  // the layout or the map is another one than when Python asked
-  }
-  advance(lane);
-}
-
-uint64_t CopyOperation::reach(Lane& lane) const {
+uint64_t CopyOperation::reach(Lane& lane, const FileView& source, const FileView& sink) const {
   uint64_t done = 0;
   while (done < range_.length) {
-    const Where from = where(*source_, range_.source_begin + done);
-    const Where to = where(*sink_, range_.sink_begin + done);
-    const auto node = lane.node_of(source_->targets[from.stripe_index]);
-    if (!node || node != lane.node_of(sink_->targets[to.stripe_index])) break;
+    const Where from = where(source, range_.source_begin + done);
+    const Where to = where(sink, range_.sink_begin + done);
+    const auto node = lane.node_of(source.targets[from.stripe_index]);
+    if (!node || node != lane.node_of(sink.targets[to.stripe_index])) break;
     done += std::min(from.left, to.left);
   }
   return std::min(done, range_.length);
 }
 
-void CopyOperation::copy(Lane& lane) {
+int CopyOperation::change(Lane& lane) {
+  const FileViewPtr source = range_.source->view();
+  // The layout or the map may be another one than when Python asked.
+  if (reach(lane, *source, view()) < range_.length) return EIO;
   uint64_t length = 0;
   for (uint64_t done = 0; done < range_.length; done += length) {
-    const Where from = where(*source_, range_.source_begin + done);
-    const Where to = where(*sink_, range_.sink_begin + done);
+    const Where from = where(*source, range_.source_begin + done);
+    const Where to = where(view(), range_.sink_begin + done);
     length = std::min({from.left, to.left, range_.length - done, kPieceMax});
-    Call* call = lane.make_call();
-    call->op = Op::kCopy;
-    call->target = sink_->targets[to.stripe_index];
-    call->stripe_index = to.stripe_index;
-    call->offset = to.offset;
-    call->length = static_cast<uint32_t>(length);
+    Call* call =
+        make_call(lane, Op::kCopy, to.stripe_index, to.offset, static_cast<uint32_t>(length));
     call->source = range_.source;
-    call->source_view = source_;
+    call->source_view = source;
     call->source_stripe = from.stripe_index;
     call->source_offset = from.offset;
-    ask(lane, call);
+    submit(lane, call);
   }
-}
-
-void CopyOperation::sync(Lane& lane) {
-  syncing_ = true;
-  pending_ = 1;
-  for (uint32_t stripe = 0; stripe < sink_->stripe_width; ++stripe) {
-    if (incarnations_[stripe] == 0) continue;
-    Call* call = lane.make_call();
-    call->op = Op::kSync;
-    call->target = sink_->targets[stripe];
-    call->stripe_index = stripe;
-    call->offset = incarnations_[stripe];
-    ask(lane, call);
-  }
-  advance(lane);
-}
-
-void CopyOperation::ask(Lane& lane, Call* call) {
-  call->view = sink_;
-  call->inode = range_.sink;
-  call->owner = shared_from_this();
-  ++pending_;
-  lane.submit(call);
-}
-
-void CopyOperation::call_done(Lane& lane, Call& call) {
-  if (call.status == Status::kStaleIncarnation) {
-    again_ = true;
-  } else if (call.status != Status::kOk) {
-    if (error_ == 0) error_ = errno_of(call.status);
-  } else if (call.op == Op::kCopy) {
-    uint64_t& oldest = incarnations_[call.stripe_index];
-    oldest = oldest == 0 ? call.incarnation : std::min(oldest, call.incarnation);
-    stripes_ |= uint64_t{1} << call.stripe_index;
-  }
-  advance(lane);
-}
-
-void CopyOperation::advance(Lane& lane) {
-  if (--pending_ > 0) return;
-  if (error_ == 0 && again_) {
-    if (++rounds_ < kRoundsMax) return proceed(lane);
-    error_ = EIO;
-  }
-  if (error_ == 0 && !syncing_) return sync(lane);
-  finish(lane, std::bit_cast<int64_t>(stripes_));
-}
-
-void CopyOperation::finish(Lane& lane, int64_t result) {
-  lane.core().events().put({.kind = EventKind::kDone,
-                            .token = token_,
-                            .ino = range_.sink->ino(),
-                            .a = error_,
-                            .b = result});
+  return 0;
 }
 
 }  // namespace braidfs::client

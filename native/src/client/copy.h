@@ -5,11 +5,10 @@
 // The range is cut at the chunks of both files; what is copied is what lies, from the beginning on,
 // on targets of one server each time. One thread at a time: the lane that issued the calls.
 #pragma once
+#include <bit>
 #include <cstdint>
-#include <vector>
 
-#include "client/inode.h"
-#include "client/lane.h"
+#include "client/rounds.h"
 
 namespace braidfs::client {
 
@@ -23,34 +22,20 @@ struct CopyRange {
 
 // → DONE(token, status, the sink's stripes that were written, a bit each). only_reach: nothing is
 // copied, DONE tells how many bytes would be.
-class CopyOperation final : public Operation {
+class CopyOperation final : public RoundsOperation {
  public:
   static void start(Lane& lane, uint64_t token, CopyRange range, bool only_reach);
-  CopyOperation(uint64_t token, CopyRange range, bool only_reach);
-  void proceed(Lane& lane) override;
-  void call_done(Lane& lane, Call& call) override;
+  CopyOperation(uint64_t token, CopyRange range);
+
+ protected:
+  int change(Lane& lane) override;
+  bool goes_again(Status status) const override { return status == Status::kStaleIncarnation; }
+  int64_t result() const override { return std::bit_cast<int64_t>(stripes_changed()); }
 
  private:
-  static constexpr uint32_t kRoundsMax = 16;
-  uint64_t reach(Lane& lane) const;
-  void copy(Lane& lane);
-  void sync(Lane& lane);
-  void ask(Lane& lane, Call* call);
-  void advance(Lane& lane);
-  void finish(Lane& lane, int64_t result);
+  uint64_t reach(Lane& lane, const FileView& source, const FileView& sink) const;
 
-  const uint64_t token_;
   const CopyRange range_;
-  const bool only_reach_;
-  FileViewPtr source_;
-  FileViewPtr sink_;
-  std::vector<uint64_t> incarnations_;  // by stripe of the sink: the oldest of this round
-  uint64_t stripes_ = 0;
-  bool syncing_ = false;
-  bool again_ = false;
-  uint32_t pending_ = 0;
-  uint32_t rounds_ = 0;
-  int error_ = 0;
 };
 
 }  // namespace braidfs::client

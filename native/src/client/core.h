@@ -95,9 +95,11 @@ class Core final : public fuse::DataHandler {
   std::vector<uint64_t> inodes_granted();
   // No file is opened by open_granted() while this is so.
   void pause_granted(bool paused) noexcept { granted_paused_ = paused; }
-  bool is_granted(uint64_t ino);
-  // No longer, whichever way lanes came to have it. Returns how many handles they opened that are not closed: their RELEASEs are told.
+  // No longer, whichever way lanes came to have it. Returns how many handles they opened that are
+  // not closed: their RELEASEs are told.
   uint32_t inode_unkeep(uint64_t ino);
+  // The same, of one that lanes have by open_granted(); nullopt: they have not.
+  std::optional<uint32_t> take_granted(uint64_t ino);
   std::optional<Written> inode_written(uint64_t ino);
   std::optional<Written> inode_take(uint64_t ino);
   void size_limit_put(uint64_t ino, uint64_t limit);  // Inode::kUnlimited: none

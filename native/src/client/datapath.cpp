@@ -63,7 +63,7 @@ std::string Datapath::open_ahead(const AheadPage& page) {
 
 int64_t Datapath::child_drop(uint64_t ino) {
   const bool known = children().drop(ino);
-  if (core_.is_granted(ino)) return core_.inode_unkeep(ino);
+  if (const auto handles = core_.take_granted(ino)) return *handles;
   return known ? 0 : -1;
 }
 

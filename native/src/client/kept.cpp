@@ -46,13 +46,6 @@ std::vector<uint64_t> Core::inodes_granted() {
   return found;
 }
 
-bool Core::is_granted(uint64_t ino) {
-  const InodePtr inode = inodes_.find(ino);
-  if (!inode) return false;
-  const std::scoped_lock lock(inode->mu());
-  return inode->granted;
-}
-
 bool Core::inode_keep(uint64_t ino) {
   const InodePtr inode = inodes_.find(ino);
   if (!inode) return false;
@@ -64,6 +57,15 @@ uint32_t Core::inode_unkeep(uint64_t ino) {
   const InodePtr inode = inodes_.find(ino);
   if (!inode) return 0;
   const std::scoped_lock lock(inode->mu());
+  inode->kept = inode->granted = false;
+  return inode->own_handles;
+}
+
+std::optional<uint32_t> Core::take_granted(uint64_t ino) {
+  const InodePtr inode = inodes_.find(ino);
+  if (!inode) return std::nullopt;
+  const std::scoped_lock lock(inode->mu());
+  if (!inode->granted) return std::nullopt;
   inode->kept = inode->granted = false;
   return inode->own_handles;
 }

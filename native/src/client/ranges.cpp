@@ -1,7 +1,6 @@
 #include "client/ranges.h"
 
 #include <algorithm>
-#include <cerrno>
 
 #include "client/core.h"
 
@@ -30,82 +29,23 @@ uint64_t file_offset_of(const FileView& view, uint32_t stripe_index, uint64_t at
 // ---- punch ----
 
 PunchOperation::PunchOperation(uint64_t token, InodePtr inode, uint64_t begin, uint64_t end)
-    : token_(token), inode_(std::move(inode)), begin_(begin), end_(end) {}
+    : RoundsOperation(token, std::move(inode)), begin_(begin), end_(end) {}
 
 void PunchOperation::start(Lane& lane, uint64_t token, InodePtr inode, uint64_t begin,
                            uint64_t end) {
   std::make_shared<PunchOperation>(token, std::move(inode), begin, end)->proceed(lane);
 }
 
-void PunchOperation::proceed(Lane& lane) {
-  view_ = inode_->view();
-  syncing_ = again_ = false;
-  incarnations_.assign(view_->stripe_width, 0);
-  pending_ = 1;
-  punch(lane);
-  advance(lane);
-}
-
-void PunchOperation::ask(Lane& lane, Op op, uint32_t stripe_index, uint64_t offset,
-                         uint32_t length) {
-  Call* call = lane.make_call();
-  call->op = op;
-  call->target = view_->targets[stripe_index];
-  call->stripe_index = stripe_index;
-  call->offset = offset;
-  call->length = length;
-  call->view = view_;
-  call->inode = inode_;
-  call->owner = shared_from_this();
-  ++pending_;
-  lane.submit(call);
-}
-
-void PunchOperation::punch(Lane& lane) {
-  for (uint32_t stripe = 0; stripe < view_->stripe_width; ++stripe) {
-    const uint64_t end = object_offset_from(*view_, stripe, end_);
-    for (uint64_t at = object_offset_from(*view_, stripe, begin_); at < end;) {
+int PunchOperation::change(Lane& lane) {
+  for (uint32_t stripe = 0; stripe < view().stripe_width; ++stripe) {
+    const uint64_t end = object_offset_from(view(), stripe, end_);
+    for (uint64_t at = object_offset_from(view(), stripe, begin_); at < end;) {
       const auto length = static_cast<uint32_t>(std::min<uint64_t>(end - at, kPunchLengthMax));
-      ask(lane, Op::kPunch, stripe, at, length);
+      submit(lane, make_call(lane, Op::kPunch, stripe, at, length));
       at += length;
     }
   }
-}
-
-void PunchOperation::sync(Lane& lane) {
-  syncing_ = true;
-  pending_ = 1;
-  for (uint32_t stripe = 0; stripe < view_->stripe_width; ++stripe) {
-    if (incarnations_[stripe] != 0) ask(lane, Op::kSync, stripe, incarnations_[stripe], 0);
-  }
-  advance(lane);
-}
-
-void PunchOperation::call_done(Lane& lane, Call& call) {
-  if (call.status == Status::kStaleIncarnation || call.status == Status::kStaleTruncateEpoch) {
-    again_ = true;
-  } else if (call.status != Status::kOk) {
-    if (error_ == 0) error_ = errno_of(call.status);
-  } else if (call.op == Op::kPunch) {
-    uint64_t& oldest = incarnations_[call.stripe_index];
-    oldest = oldest == 0 ? call.incarnation : std::min(oldest, call.incarnation);
-  }
-  advance(lane);
-}
-
-void PunchOperation::advance(Lane& lane) {
-  if (--pending_ > 0) return;
-  if (error_ == 0 && again_) {
-    if (++rounds_ < kRoundsMax) return proceed(lane);
-    error_ = EIO;
-  }
-  if (error_ == 0 && !syncing_) return sync(lane);
-  finish(lane);
-}
-
-void PunchOperation::finish(Lane& lane) {
-  lane.core().events().put(
-      {.kind = EventKind::kDone, .token = token_, .ino = inode_->ino(), .a = error_});
+  return 0;
 }
 
 // ---- seek ----

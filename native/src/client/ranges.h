@@ -7,10 +7,8 @@
 // One thread at a time: the lane that issued the calls.
 #pragma once
 #include <cstdint>
-#include <vector>
 
-#include "client/inode.h"
-#include "client/lane.h"
+#include "client/rounds.h"
 
 namespace braidfs::client {
 
@@ -20,32 +18,21 @@ uint64_t object_offset_from(const FileView& view, uint32_t stripe_index, uint64_
 uint64_t file_offset_of(const FileView& view, uint32_t stripe_index, uint64_t at) noexcept;
 
 // → DONE(token, status)
-class PunchOperation final : public Operation {
+class PunchOperation final : public RoundsOperation {
  public:
   static void start(Lane& lane, uint64_t token, InodePtr inode, uint64_t begin, uint64_t end);
   PunchOperation(uint64_t token, InodePtr inode, uint64_t begin, uint64_t end);
-  void proceed(Lane& lane) override;
-  void call_done(Lane& lane, Call& call) override;
+
+ protected:
+  int change(Lane& lane) override;
+  // A truncate that came between changes the layout, not what is to be a hole.
+  bool goes_again(Status status) const override {
+    return status == Status::kStaleIncarnation || status == Status::kStaleTruncateEpoch;
+  }
 
  private:
-  static constexpr uint32_t kRoundsMax = 16;
-  void ask(Lane& lane, Op op, uint32_t stripe_index, uint64_t offset, uint32_t length);
-  void punch(Lane& lane);
-  void sync(Lane& lane);
-  void advance(Lane& lane);
-  void finish(Lane& lane);
-
-  const uint64_t token_;
-  const InodePtr inode_;
   const uint64_t begin_;
   const uint64_t end_;
-  FileViewPtr view_;
-  std::vector<uint64_t> incarnations_;  // by stripe: the oldest that holds a hole of this round
-  bool syncing_ = false;
-  bool again_ = false;
-  uint32_t pending_ = 0;
-  uint32_t rounds_ = 0;
-  int error_ = 0;
 };
 
 // → DONE(token, status, file offset found): kNothing when there is nothing behind `from`.

@@ -184,11 +184,10 @@ int check_ioctl(Bytes body) noexcept {
 // EOPNOTSUPP, with which the kernel copies by itself, for what is not worth a question: little, and
 // what are no whole blocks (fsclient/fs/copies.py).
 int check_copy(Bytes body) noexcept {
-  constexpr uint64_t kLengthMin = 128u << 10;
   const auto in = load<fuse_copy_file_range_in>(body);
   if (!in) return EINVAL;
   const bool blocks = (in->off_in | in->off_out) % limits::kBlockSize == 0;
-  return blocks && in->len >= kLengthMin ? 0 : EOPNOTSUPP;
+  return blocks && in->len >= limits::kCopyLengthMin ? 0 : EOPNOTSUPP;
 }
 
 Request parse_upcall(const RequestHead& head, uint32_t opcode, Bytes bytes, Bytes body) noexcept {

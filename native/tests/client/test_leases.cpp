@@ -333,7 +333,6 @@ TEST(GrantedInodes, ComeWithTheirFirstHandleAndGoWithTheLast) {
     return rig.core->open_granted(rig.attributes(100, 1), rig.layout(), rig.capability(), fh, O_RDONLY);
   };
   ASSERT_TRUE(open(kOwn));
-  EXPECT_TRUE(rig.core->is_granted(kIno));
   EXPECT_EQ(rig.core->inodes_granted(), std::vector<uint64_t>{kIno});
   EXPECT_EQ(rig.core->open(kIno, kOwn + 1, O_RDONLY), Opening::kKeepsPages);
   EXPECT_EQ(rig.read(kOwn, 0, 100).bytes, Bytes(100));
@@ -351,8 +350,8 @@ TEST(GrantedInodes, AreTakenOverWithTheirHandles) {
     return rig.core->open_granted(rig.attributes(100, 1), rig.layout(), rig.capability(), fh, O_RDONLY);
   };
   ASSERT_TRUE(open(kOwn));
-  EXPECT_EQ(rig.core->inode_unkeep(kIno), 1u);
-  EXPECT_FALSE(rig.core->is_granted(kIno));
+  EXPECT_EQ(rig.core->take_granted(kIno), 1u);
+  EXPECT_EQ(rig.core->take_granted(kIno), std::nullopt);
   EXPECT_EQ(rig.core->open(kIno, kOwn + 1, O_RDONLY), Opening::kRefused);
   rig.release(kOwn);
   EXPECT_TRUE(eventually([&] { return rig.events(EventKind::kRelease).size() == 1; }));

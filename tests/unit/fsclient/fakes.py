@@ -365,3 +365,14 @@ class FakeLanes:
 
     def session_put(self, session: int) -> None:
         self.sessions.append(session)
+
+
+class FakeWorld:
+    """A file system over fakes, whose drains end as the fake lanes say."""
+
+    def __init__(self) -> None:
+        self.meta = FakeMetadata()
+        self.lanes = FakeLanes()
+        self.logged: list[str] = []
+        self.fs = make_fs(self.meta, self.lanes, self.logged.append)
+        self.lanes.done = self.fs.drains.done

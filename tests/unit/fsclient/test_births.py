@@ -21,16 +21,14 @@ from fscommon.wire.births import Changed, Delegated, Slot
 from fscommon.wire.messages import SET_MODE, Close
 from fscommon.wire.ops import Op
 
-from .fakes import DIRECTORY, FakeLanes, FakeMetadata, layout, make_fs, record
+from .fakes import DIRECTORY, FakeWorld, layout, record
 
 FOLDER = 7
 
-class World:
+
+class World(FakeWorld):
     def __init__(self) -> None:
-        self.meta = FakeMetadata()
-        self.lanes = FakeLanes()
-        self.logged: list[str] = []
-        self.fs = make_fs(self.meta, self.lanes, self.logged.append)
+        super().__init__()
         self.births = self.fs.births
         leases = self.fs.leases
         leases.session_opened(30.0)

@@ -7,9 +7,10 @@ import pytest
 import trio
 import trio.testing
 
-from fsclient.fs.copies import LENGTH_MAX, LENGTH_MIN
+from fsclient.fs.copies import LENGTH_MAX
 from fsclient.fs.drains import Extent
 from fscommon.errors import FsError, Status
+from fscommon.limits import COPY_LENGTH_MIN
 from fscommon.wire.messages import (
     COMMIT_MTIME,
     COMMIT_SYNCED,
@@ -24,19 +25,15 @@ from fscommon.wire.messages import (
 )
 from fscommon.wire.ops import Op
 
-from .fakes import FakeLanes, FakeMetadata, layout, make_fs, record
+from .fakes import FakeWorld, layout, record
 
 SOURCE, SINK = 5, 6
 SIZE = 10 << 20
 
 
-class World:
+class World(FakeWorld):
     def __init__(self) -> None:
-        self.meta = FakeMetadata()
-        self.lanes = FakeLanes()
-        self.logged: list[str] = []
-        self.fs = make_fs(self.meta, self.lanes, self.logged.append)
-        self.lanes.done = self.fs.drains.done
+        super().__init__()
         self.sizes = {SOURCE: SIZE, SINK: 0}
         self.changes: list[SetAttr] = []
         self.meta.answers[Op.OPEN] = lambda request: self.opened(request.ino)
@@ -101,14 +98,14 @@ async def test_what_the_kernel_is_to_copy(world: World) -> None:
     await world.open()
     assert await world.refused(begin=1) is Status.EOPNOTSUPP
     assert await world.refused(sink_begin=100) is Status.EOPNOTSUPP
-    assert await world.refused(length=LENGTH_MIN - 1) is Status.EOPNOTSUPP
+    assert await world.refused(length=COPY_LENGTH_MIN - 1) is Status.EOPNOTSUPP
     assert await world.refused(begin=SIZE) is Status.EOPNOTSUPP
     with pytest.raises(FsError) as caught:
         await world.fs.copies.copy(
             Extent(SOURCE, 0), Extent(SOURCE, SIZE), SIZE, kill_set_ids=False
         )
     assert caught.value.status is Status.EOPNOTSUPP
-    world.lanes.copies.reach = LENGTH_MIN - 4096
+    world.lanes.copies.reach = COPY_LENGTH_MIN - 4096
     world.sizes[SINK] = 5
     assert await world.refused() is Status.EOPNOTSUPP
     assert world.lanes.copies.made == [] and world.changes == []

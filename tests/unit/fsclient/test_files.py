@@ -31,19 +31,12 @@ from fscommon.wire.messages import (
 )
 from fscommon.wire.ops import Op
 
-from .fakes import FakeLanes, FakeMetadata, layout, make_fs, record
+from .fakes import FakeLanes, FakeMetadata, FakeWorld, layout, make_fs, record
 
 WRITTEN = COMMIT_SIZE | COMMIT_MTIME
 
 
-class World:
-    def __init__(self) -> None:
-        self.meta = FakeMetadata()
-        self.lanes = FakeLanes()
-        self.logged: list[str] = []
-        self.fs = make_fs(self.meta, self.lanes, self.logged.append)
-        self.lanes.done = self.fs.drains.done
-
+class World(FakeWorld):
     def opens_as(self, **fields: int) -> None:
         self.meta.answers[Op.OPEN] = opened(5, **fields)
 

@@ -7,7 +7,6 @@ import pytest
 import trio
 import trio.testing
 
-from fsclient.fs.filesystem import FileSystem
 from fsclient.leases.holder import CONTENDED_MAX, CONTENDED_S
 from fsclient.leases.table import KnownLimit
 from fscommon.layout.attributes import (
@@ -22,21 +21,17 @@ from fscommon.wire.leases import LeaseReturn, RecallItem, ReturnItem
 from fscommon.wire.messages import COMMIT_SIZE, Committed, Entry, Opened
 from fscommon.wire.ops import Op
 
-from .fakes import FakeLanes, FakeMetadata, layout, make_fs, record
+from .fakes import FakeWorld, layout, record
 
 WRITER = LEASE_META | LEASE_DATA | LEASE_META_EXCLUSIVE | LEASE_DATA_EXCLUSIVE
 NEVER_NS = 30_000_000_000
 
 
-class World:
+class World(FakeWorld):
     """A client that holds leases."""
 
     def __init__(self) -> None:
-        self.meta = FakeMetadata()
-        self.lanes = FakeLanes()
-        self.logged: list[str] = []
-        self.fs: FileSystem = make_fs(self.meta, self.lanes, self.logged.append)
-        self.lanes.done = self.fs.drains.done
+        super().__init__()
         self.leases = self.fs.leases
         self.leases.session_opened(30.0)
         self.leases.renewed(trio.current_time(), 0)

@@ -1,0 +1,81 @@
+#include "client/rounds.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "client/core.h"
+
+namespace braidfs::client {
+
+void RoundsOperation::proceed(Lane& lane) {
+  view_ = inode_->view();
+  syncing_ = again_ = false;
+  incarnations_.assign(view_->stripe_width, 0);
+  pending_ = 1;
+  if (const int error = change(lane); error_ == 0) error_ = error;
+  advance(lane);
+}
+
+Call* RoundsOperation::make_call(Lane& lane, Op op, uint32_t stripe_index, uint64_t offset,
+                                 uint32_t length) {
+  Call* call = lane.make_call();
+  call->op = op;
+  call->target = view_->targets[stripe_index];
+  call->stripe_index = stripe_index;
+  call->offset = offset;
+  call->length = length;
+  return call;
+}
+
+void RoundsOperation::submit(Lane& lane, Call* call) {
+  call->view = view_;
+  call->inode = inode_;
+  call->owner = shared_from_this();
+  ++pending_;
+  lane.submit(call);
+}
+
+void RoundsOperation::sync(Lane& lane) {
+  syncing_ = true;
+  pending_ = 1;
+  for (uint32_t stripe = 0; stripe < view_->stripe_width; ++stripe) {
+    if (incarnations_[stripe] == 0) continue;
+    submit(lane, make_call(lane, Op::kSync, stripe, incarnations_[stripe], 0));
+  }
+  advance(lane);
+}
+
+void RoundsOperation::call_done(Lane& lane, Call& call) {
+  if (call.status != Status::kOk) {
+    if (goes_again(call.status)) {
+      again_ = true;
+    } else if (error_ == 0) {
+      error_ = errno_of(call.status);
+    }
+  } else if (call.op != Op::kSync) {
+    uint64_t& oldest = incarnations_[call.stripe_index];
+    oldest = oldest == 0 ? call.incarnation : std::min(oldest, call.incarnation);
+    stripes_ |= uint64_t{1} << call.stripe_index;
+  }
+  advance(lane);
+}
+
+void RoundsOperation::advance(Lane& lane) {
+  if (--pending_ > 0) return;
+  if (error_ == 0 && again_) {
+    if (++rounds_ < kRoundsMax) return proceed(lane);
+    error_ = EIO;
+  }
+  if (error_ == 0 && !syncing_) return sync(lane);
+  finish(lane, result());
+}
+
+void RoundsOperation::finish(Lane& lane, int64_t result) {
+  lane.core().events().put({.kind = EventKind::kDone,
+                            .token = token_,
+                            .ino = inode_->ino(),
+                            .a = error_,
+                            .b = result});
+}
+
+}  // namespace braidfs::client

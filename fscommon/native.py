@@ -59,11 +59,13 @@ class TargetRow(NamedTuple):
 
 RawEvent = tuple[int, int, int, int, int, bytes]
 # Of changes_take(): births (ino, parent, name, mode, uid, gid, time_ns, layout, fh, open flags),
-# and behind them removals (parent, name, ino, time_ns, attribute record).
+# behind them removals (parent, name, ino, time_ns, attribute record) and settings (as wire Setting,
+# attribute record), then moves (parent, name, new name, ino, replaced, time_ns, both records).
 BirthRow = tuple[int, int, bytes, int, int, int, int, bytes, int, int]
 RemovalRow = tuple[int, bytes, int, int, bytes]
 SettingRow = tuple[int, int, int, int, int, int, int, int, int, bytes]
-ChangeRun = tuple[list[BirthRow], list[RemovalRow], list[SettingRow]]
+MoveRow = tuple[int, bytes, bytes, int, int, int, bytes, bytes]
+ChangeRun = tuple[list[BirthRow], list[RemovalRow], list[SettingRow], list[MoveRow]]
 
 
 class EventSource(Protocol):

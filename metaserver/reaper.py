@@ -18,6 +18,7 @@ from metaserver.context import Context
 from metaserver.namespace.inode import find
 from metaserver.namespace.links import remove_inode
 from metaserver.records import all_of, orphan_key
+from metaserver.times import now
 from metaserver.transaction import Transaction
 
 ROUND_MAX: Final = 2048  # records of one round
@@ -54,10 +55,13 @@ class Reaper:
 
     def _reapable(self) -> list[Ino]:
         services = self._engine.services
+        now_s = now().now_s
         return [
             ino
             for ino in services.sessions.reapable
-            if ino not in services.intents and not services.leases.is_recalled(ino)
+            if ino not in services.intents
+            and not services.leases.is_recalled(ino)
+            and not services.sessions.lingers(ino, now_s)
         ]
 
     def _reap_orphans(self) -> None:

@@ -54,6 +54,7 @@ class Sessions:
         self._no_sole_until_s = 0.0
         self.orphans: set[Ino] = set()  # inodes without a name
         self.reapable: set[Ino] = set()  # orphans that nobody holds open; the reaper takes them
+        self._lingering: dict[Ino, float] = {}  # orphans that may be opened until then
 
     def __contains__(self, session: SessionId) -> bool:
         return session in self._sessions
@@ -170,12 +171,20 @@ class Sessions:
             return True
         return bool(self._unsure) and not self._unsure.get(ino, set()) <= {session}
 
-    def orphaned(self, ino: Ino) -> None:
+    def orphaned(self, ino: Ino, until_s: float = 0.0) -> None:
+        """until_s: it may be opened until then (monotonic)."""
         self.orphans.add(ino)
+        if until_s:
+            self._lingering[ino] = until_s
         if not self.is_open(ino):
             self.reapable.add(ino)
 
+    def lingers(self, ino: Ino, now_s: float) -> bool:
+        """Somebody who has looked its name up may be about to open it."""
+        return self._lingering.get(ino, 0.0) > now_s
+
     def reaped(self, ino: Ino) -> None:
+        self._lingering.pop(ino, None)
         self.orphans.discard(ino)
         self.reapable.discard(ino)
 

@@ -1,21 +1,23 @@
 """What lanes change themselves, in directories that are delegated to this client.
 
-A directory in which this client makes or removes one file after the other is asked for: its names
-and attributes exclusively, and for making files slots, i.e. inode numbers with layout and
-capability. From then on native lanes answer CREATE and UNLINK in it (native/src/fuse/births.h), and
-the metaserver is told afterwards: one batch is on its way at a time, the next gathers meanwhile,
-and before anything else is asked of the metaserver whatever has gathered goes first (`flush`), so
-that nothing overtakes a change. Who wants the directory recalls it; it is given back when every
-change has been answered (`settle`). The same way goes what lanes set of files that only this client
-may write (mode, owner, times: docs/decisions/0024-settings.md). Files of users and groups that have
-quotas are made at the metaserver all the same. docs/decisions/0013-delegation.md, 0014-removals.md.
+A directory in which this client makes, removes or renames one file after the other is asked for:
+its names and attributes exclusively, and for making files slots, i.e. inode numbers with layout and
+capability. From then on native lanes answer CREATE, UNLINK and RENAME within it
+(native/src/fuse/births.h), and the metaserver is told afterwards: one batch is on its way at a
+time, the next gathers meanwhile, and before anything else is asked of the metaserver whatever has
+gathered goes first (`flush`), so that nothing overtakes a change. Who wants the directory recalls
+it; it is given back when every change has been answered (`settle`). The same way goes what lanes
+set of files that only this client may write (mode, owner, times: docs/decisions/0024-settings.md).
+Files of users and groups that have quotas are made at the metaserver all the same.
+docs/decisions/0013-delegation.md, 0014-removals.md, 0025-renames.md.
 Touched by the client's trio thread only.
 """
 
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
 import trio
 
@@ -27,7 +29,16 @@ from fscommon.layout.attributes import (
     LEASE_READER,
     LEASE_WRITER,
 )
-from fscommon.wire.births import Birth, ChangeBatch, Changed, Delegate, Delegated, Removal, Setting
+from fscommon.wire.births import (
+    Birth,
+    ChangeBatch,
+    Changed,
+    Delegate,
+    Delegated,
+    Move,
+    Removal,
+    Setting,
+)
 from fscommon.wire.codec import decode
 from fscommon.wire.ops import Op
 
@@ -42,8 +53,11 @@ CHANGES_TO_ASK = 2  # in one directory, each within CHANGES_WITHIN_S of the last
 CHANGES_WITHIN_S = 1.0
 RECALLED_REST_S = 30.0  # as long as names of a recalled directory get no time in the kernel
 DIRECTORIES_MAX = 1024
-LOST_NAMED_MAX = 16  # removals that are lost together and logged by name
+LOST_NAMED_MAX = 16  # removals or moves that are lost together and logged by name
 FIRST_HANDLE = 1 << 62  # handles from here on are given by lanes
+
+Change = Birth | Removal | Setting | Move
+C = TypeVar("C", bound=Change)
 
 
 class RawBirth(NamedTuple):
@@ -71,20 +85,18 @@ class RawRemoval(NamedTuple):
     record: bytes
 
 
-class RawSetting(NamedTuple):
-    """Attributes that lanes set. record: attributes of ino as they are since, but for what was
-    written."""
+class RawMove(NamedTuple):
+    """A name that lanes changed. record: attributes of ino as they are since, but for what was
+    written; replaced_record: of what had the new name, if anything (0)."""
 
+    parent: int
+    name: bytes
+    new_name: bytes
     ino: int
-    valid: int
-    mode: int
-    uid: int
-    gid: int
-    atime_ns: int
-    mtime_ns: int
-    ctime_ns: int
-    written_ns: int
+    replaced: int
+    time_ns: int
     record: bytes
+    replaced_record: bytes
 
 
 class Births:
@@ -107,8 +119,8 @@ class Births:
         self._asked: OrderedDict[int, bool] = OrderedDict()  # with slots; 0: for nothing else
         self._asking = trio.Event()
         self._bears = False  # files are made, not only removed
-        self._emptying_until = 0.0  # one directory after the other loses its names
-        self._waiting: list[Birth | RawRemoval | RawSetting] = []  # not told to the metaserver yet
+        self._going_through_until = 0.0  # one directory after the other is changed
+        self._waiting: list[Change] = []  # not told to the metaserver yet
         self._on_way: list[ChangeBatch] = []
         self._answered = trio.Event()
         self._is_telling = False
@@ -122,11 +134,12 @@ class Births:
         else:
             self._count(parent, CHANGES_TO_ASK, slots=True)
 
-    def removed(self, parent: int) -> None:
-        """A name went from parent through the metaserver. In a tree that is being removed each
-        directory is asked for at once."""
-        is_emptying = trio.current_time() < self._emptying_until
-        self._count(parent, 1 if is_emptying else CHANGES_TO_ASK, slots=False)
+    def touched(self, parent: int) -> None:
+        """Something was changed in parent through the metaserver that lanes might do: a name went
+        or is another one, attributes of a file were set. While one directory after the other is
+        gone through each is asked for at once."""
+        is_going_through = trio.current_time() < self._going_through_until
+        self._count(parent, 1 if is_going_through else CHANGES_TO_ASK, slots=False)
 
     def _count(self, parent: int, enough: int, *, slots: bool) -> None:
         now = trio.current_time()
@@ -178,7 +191,7 @@ class Births:
             self._delegated[parent] = None
             self._undelegate_oldest()
             if not slots:
-                self._emptying_until = trio.current_time() + CHANGES_WITHIN_S
+                self._going_through_until = trio.current_time() + CHANGES_WITHIN_S
         else:
             self._rest(parent)
 
@@ -213,13 +226,15 @@ class Births:
 
     def collect(self) -> None:
         """Take from the lanes what they did."""
-        for births, removals, settings in self._lanes.changes_take():
+        for births, removals, settings, moves in self._lanes.changes_take():
             for birth in births:
                 self._note(RawBirth(*birth))
             for removal in removals:
                 self._note_removal(RawRemoval(*removal))
-            for setting in settings:
-                self._note_setting(RawSetting(*setting))
+            for *setting, record in settings:
+                self._note_setting(Setting(*setting), record)
+            for move in moves:
+                self._note_move(RawMove(*move))
         if self._bears and self._delegated:
             self._keep_slots()
 
@@ -244,11 +259,19 @@ class Births:
         self._inodes.departed_record(raw.ino, raw.record)
         self._inodes.changed()  # pages of directories that were fetched before show the name
         self._changed(raw.parent)
-        self._waiting.append(raw)
+        self._waiting.append(Removal(raw.parent, raw.name, raw.ino, raw.time_ns, after=0))
 
-    def _note_setting(self, raw: RawSetting) -> None:
+    def _note_move(self, raw: RawMove) -> None:
         self._inodes.was_set(raw.ino, raw.record)
-        self._waiting.append(raw)
+        if raw.replaced:
+            self._inodes.departed_record(raw.replaced, raw.replaced_record)
+        self._changed(raw.parent)
+        self._waiting.append(Move(*raw[:6], after=0))
+
+    def _note_setting(self, setting: Setting, record: bytes) -> None:
+        """record: attributes of the inode as they are since, but for what was written."""
+        self._inodes.was_set(setting.ino, record)
+        self._waiting.append(setting)
 
     def flush(self) -> None:
         """Tell the metaserver of every change until now, before whatever is asked of it next."""
@@ -276,23 +299,21 @@ class Births:
 
     def _told(self, batch: ChangeBatch, error: FsError | None, body: bytes) -> None:
         self._on_way.remove(batch)
-        self._lanes.changes_told(len(batch.removals) + len(batch.settings))
+        self._lanes.changes_told(_told_count(batch))
         if error is not None:
             self._lost(batch, error)
         else:
             reply = decode(Changed, body)
             self._inodes.see_parents(reply.parents)
-            for birth, status in zip(batch.births, reply.errors, strict=False):
-                if status:
-                    self._lost_birth(birth, FsError(status_of(status)))
-            failed = [
-                (removal, status_of(status))
-                for removal, status in zip(batch.removals, reply.removal_errors, strict=False)
-                if status
-            ]
-            self._lost_removals(failed)
-            self._settle_settings(batch, reply.setting_errors or (0,) * len(batch.settings))
-            self._forget_bytes(batch, {removal.ino for removal, _ in failed})
+            for birth, status in _failed(batch.births, reply.errors):
+                self._lost_birth(birth, FsError(status))
+            removals = _failed(batch.removals, reply.removal_errors)
+            moves = _failed(batch.moves, reply.move_errors)
+            self._lost_removals(removals)
+            self._settle_moves(batch, moves)
+            self._settle_settings(batch, _failed(batch.settings, reply.setting_errors))
+            kept = {removal.ino for removal, _ in removals} | {move.replaced for move, _ in moves}
+            self._forget_bytes(batch, kept)
         answered, self._answered = self._answered, trio.Event()
         answered.set()
         if not self._on_way:
@@ -300,28 +321,51 @@ class Births:
 
     def _forget_bytes(self, batch: ChangeBatch, kept: set[int]) -> None:
         """Nobody needs durable what was written to a file that is gone."""
-        for removal in batch.removals:
-            if removal.ino not in kept and self._inodes.get(removal.ino) is None:
-                self._lanes.inode_lost(removal.ino)
+        for ino in _gone(batch) - kept:
+            if self._inodes.get(ino) is None:
+                self._lanes.inode_lost(ino)
 
     def _lost(self, batch: ChangeBatch, error: FsError) -> None:
         for birth in batch.births:
             self._lost_birth(birth, error)
         self._lost_removals([(removal, error.status) for removal in batch.removals])
-        self._settle_settings(batch, (int(error.status),) * len(batch.settings))
+        self._settle_moves(batch, [(move, error.status) for move in batch.moves])
+        self._settle_settings(batch, [(setting, error.status) for setting in batch.settings])
 
-    def _settle_settings(self, batch: ChangeBatch, statuses: Sequence[int]) -> None:
-        gone = {removal.ino for removal in batch.removals}
-        for setting, number in zip(batch.settings, statuses, strict=False):
-            self._inodes.setting_told(setting.ino, is_lost=bool(number))
-            if number and setting.ino not in gone:
-                name = status_of(number).name
-                self._log(f"attributes that were set of inode {setting.ino} are lost: {name}")
+    def _settle_moves(self, batch: ChangeBatch, lost: list[tuple[Move, Status]]) -> None:
+        """The names are as they were where that failed: nothing that says otherwise is believed."""
+        failed = {id(move) for move, _ in lost}
+        for move in batch.moves:
+            self._inodes.setting_told(move.ino, is_lost=id(move) in failed)
+        for move, _ in lost:
+            self._inodes.returned(move.replaced)
+            self._lanes.attributes_drop(move.replaced)
+            self._lanes.attributes_drop(move.parent)
+            for name in (move.name, move.new_name):
+                self._lanes.entry_unsure(move.parent, name)
+        self._log_lost(
+            [
+                f"renamed file '{_shown(move.name)}' (inode {move.ino}) in directory {move.parent} "
+                f"is not '{_shown(move.new_name)}': {status.name}"
+                for move, status in lost
+            ],
+            "renamed files have their old names",
+        )
+
+    def _settle_settings(self, batch: ChangeBatch, lost: list[tuple[Setting, Status]]) -> None:
+        gone = _gone(batch)
+        failed = {id(setting): status for setting, status in lost}
+        for setting in batch.settings:
+            status = failed.get(id(setting))
+            self._inodes.setting_told(setting.ino, is_lost=status is not None)
+            if status is not None and setting.ino not in gone:
+                self._log(
+                    f"attributes that were set of inode {setting.ino} are lost: {status.name}"
+                )
 
     def _lost_birth(self, birth: Birth, error: FsError) -> None:
         self._lanes.inode_lost(birth.ino)
-        name = birth.name.decode(errors="replace")
-        self._log(f"new file '{name}' (inode {birth.ino}) is lost: {error}")
+        self._log(f"new file '{_shown(birth.name)}' (inode {birth.ino}) is lost: {error}")
 
     def _lost_removals(self, lost: list[tuple[Removal, Status]]) -> None:
         """The names are there still: nothing that says otherwise is believed any longer."""
@@ -330,14 +374,20 @@ class Births:
             self._lanes.entry_unsure(removal.parent, removal.name)
             self._lanes.attributes_drop(removal.ino)
             self._lanes.attributes_drop(removal.parent)
-        for removal, status in lost[:LOST_NAMED_MAX]:
-            name = removal.name.decode(errors="replace")
-            self._log(
-                f"removed file '{name}' (inode {removal.ino}) in directory {removal.parent} is "
-                f"there still: {status.name}"
-            )
-        if len(lost) > LOST_NAMED_MAX:
-            self._log(f"{len(lost) - LOST_NAMED_MAX} more removed files are there still")
+        self._log_lost(
+            [
+                f"removed file '{_shown(removal.name)}' (inode {removal.ino}) in directory "
+                f"{removal.parent} is there still: {status.name}"
+                for removal, status in lost
+            ],
+            "removed files are there still",
+        )
+
+    def _log_lost(self, messages: list[str], of_more: str) -> None:
+        for message in messages[:LOST_NAMED_MAX]:
+            self._log(message)
+        if len(messages) > LOST_NAMED_MAX:
+            self._log(f"{len(messages) - LOST_NAMED_MAX} more {of_more}")
 
     # ---- giving directories back ----------------------------------------------------------------
 
@@ -361,10 +411,11 @@ class Births:
 
     def parents_on_way(self) -> set[int]:
         """Directories with changes that the metaserver has not answered."""
-        parents = {c.parent for c in self._waiting if not isinstance(c, RawSetting)}
+        parents = {c.parent for c in self._waiting if not isinstance(c, Setting)}
         for batch in self._on_way:
             parents.update(birth.parent for birth in batch.births)
             parents.update(removal.parent for removal in batch.removals)
+            parents.update(move.parent for move in batch.moves)
         return parents
 
     def restarted(self) -> None:
@@ -379,20 +430,43 @@ class Births:
         self._lanes.slots_clear()
         self._delegated.clear()
         lost, self._waiting = _batch_of(self._waiting), []
-        self._lanes.changes_told(len(lost.removals) + len(lost.settings))
+        self._lanes.changes_told(_told_count(lost))
         self._lost(lost, FsError(Status.DISCONNECTED, "the session was evicted"))
 
 
-def _batch_of(changes: list[Birth | RawRemoval | RawSetting]) -> ChangeBatch:
+def _batch_of(changes: list[Change]) -> ChangeBatch:
     births: list[Birth] = []
     removals: list[Removal] = []
     settings: list[Setting] = []
+    moves: list[Move] = []
     for change in changes:
         if isinstance(change, Birth):
             births.append(change)
-        elif isinstance(change, RawSetting):
-            settings.append(Setting(*change[:-1]))
+        elif isinstance(change, Removal):
+            removals.append(replace(change, after=len(births)))
+        elif isinstance(change, Move):
+            moves.append(replace(change, after=len(births) + len(removals)))
         else:
-            parent, name, ino, time_ns, _ = change
-            removals.append(Removal(parent, name, ino, time_ns, len(births)))
-    return ChangeBatch(tuple(births), tuple(removals), tuple(settings))
+            settings.append(change)
+    return ChangeBatch(tuple(births), tuple(removals), tuple(settings), tuple(moves))
+
+
+def _told_count(batch: ChangeBatch) -> int:
+    """What takes room among the changes that are not answered."""
+    return len(batch.removals) + len(batch.settings) + len(batch.moves)
+
+
+def _gone(batch: ChangeBatch) -> set[int]:
+    """Inodes that lost a name to the batch."""
+    gone = {removal.ino for removal in batch.removals}
+    return gone | {move.replaced for move in batch.moves if move.replaced}
+
+
+def _failed(changes: Sequence[C], statuses: Sequence[int]) -> list[tuple[C, Status]]:
+    """No statuses: all went well."""
+    pairs = zip(changes, statuses, strict=False)
+    return [(change, status_of(status)) for change, status in pairs if status]
+
+
+def _shown(name: bytes) -> str:
+    return name.decode(errors="replace")

@@ -9,6 +9,7 @@ Names are in fsclient.fs.namespace; the bytes themselves are only in the native 
 """
 
 import os
+import stat
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -282,7 +283,16 @@ class Files:
         if inode is None and change.size is not None:  # opened ahead meanwhile, perhaps as it was
             self._inodes.resized_closed += 1
             inode = self._inodes.get(ino)
-        return self._changed(inode, token, reply, change)
+        attributes = self._changed(inode, token, reply, change)
+        if change.size is None and stat.S_ISREG(attributes.mode) and not self._inodes.is_open(ino):
+            self._touched(ino)
+        return attributes
+
+    def _touched(self, ino: int) -> None:
+        """Lanes could have done it, if the directory were delegated."""
+        parent = self._inodes.parents.of(ino)
+        if parent:
+            self.births.touched(parent)
 
     def _changed(
         self, inode: OpenInode | None, token: int, reply: Opened, change: Change

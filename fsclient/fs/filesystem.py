@@ -48,7 +48,7 @@ class FileSystem:
         self.files.was_read = self.ahead.was_read
         self.inodes.catch_up = self.births.catch_up
         self.namespace = Namespace(
-            meta, lanes, leases, self.inodes, self.complete, believe_names_s, self.births.removed
+            meta, lanes, leases, self.inodes, self.complete, believe_names_s, self.births.touched
         )
         self.directories = Directories(meta, self.namespace, self.inodes)
         self.drains = self.files.drains

@@ -5,6 +5,7 @@ what must be coherent with inodes open here. The kernel checks permissions and c
 Opens are in fsclient.fs.files, directory listings in fsclient.fs.directories.
 """
 
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -64,17 +65,17 @@ class Found:
 class Namespace:
     def __init__(
         self, meta: Metadata, lanes: Lanes, leases: Leases, inodes: Inodes,
-        complete: CompleteDirectories, believe_names_s: float, removed: Callable[[int], None],
+        complete: CompleteDirectories, believe_names_s: float, touched: Callable[[int], None],
     ) -> None:  # fmt: skip
-        """believe_names_s: how long a name is believed where there are no leases. removed(ino): a
-        name of a file went from that directory."""
+        """believe_names_s: how long a name is believed where there are no leases. touched(ino): a
+        name of a file went from that directory, or is another one there."""
         self._meta = meta
         self._lanes = lanes
         self._leases = leases
         self._inodes = inodes
         self._complete = complete
         self._believe_names_s = believe_names_s
-        self._removed = removed
+        self._touched = touched
 
     # ---- finding ------------------------------------------------------------------------------
 
@@ -165,7 +166,7 @@ class Namespace:
     async def unlink(self, parent: int, name: bytes) -> None:
         _check_name(name)
         await self._remove(Op.UNLINK, Unlink(parent, name), parent, name)
-        self._removed(parent)
+        self._touched(parent)
 
     async def rmdir(self, parent: int, name: bytes) -> None:
         _check_name(name)
@@ -186,6 +187,8 @@ class Namespace:
         self._inodes.changed()
         for each in filter(None, (moved, replaced)):
             self._inodes.moved(each)
+        if parent == new_parent and not stat.S_ISDIR(moved.mode):
+            self._touched(parent)
         exchanged = replaced.ino if replaced is not None and flags & RENAME_EXCHANGE else 0
         old_s = self._leases.entry_s(parent, name, exchanged, 0.0)
         new_s = self._leases.entry_s(new_parent, new_name, moved.ino, 0.0)

@@ -1,8 +1,9 @@
 """Bodies of DELEGATE and CHANGE_BATCH (docs/decisions/0013-delegation.md,
-0014-removals.md).
+0014-removals.md, 0025-renames.md).
 
 A client that holds the names of a directory exclusively makes files in it by itself, of slots that
-it was given beforehand, and takes names away; of a file that it alone may write it sets attributes.
+it was given beforehand, takes names away and changes them; of a file that it alone may write it
+sets attributes.
 It tells of all this afterwards, in order, in batches.
 """
 
@@ -85,20 +86,37 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """A name that the client changed within its directory, of what is no directory. ino: what it
+    is. replaced: what had the new name, which was its only one; 0: nothing. time_ns: since 1970.
+    after: how many births and removals of the same batch came before it."""
+
+    parent: int
+    name: bytes
+    new_name: bytes
+    ino: int
+    replaced: int
+    time_ns: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
 class ChangeBatch:
-    """Births and removals, each in order; `after` says how they mix. Settings, in order, come
-    behind all of them: a file of which the only name went in between is no more."""
+    """Births, removals and moves, each in order; `after` says how they mix. Settings, in order,
+    come behind all of them: a file of which the only name went in between is no more."""
 
     births: tuple[Birth, ...]
     removals: tuple[Removal, ...] = ()
     settings: tuple[Setting, ...] = ()
+    moves: tuple[Move, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Status of each birth, removal and setting, empty when all of them went well."""
+    """Status of each birth, removal, setting and move, empty when all of them went well."""
 
     errors: tuple[int, ...]
     removal_errors: tuple[int, ...] = ()
     parents: bytes = b""
     setting_errors: tuple[int, ...] = ()
+    move_errors: tuple[int, ...] = ()

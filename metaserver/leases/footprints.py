@@ -133,6 +133,7 @@ def _change_batch(tx: Transaction, request: ChangeBatch) -> Footprint:
     (docs/decisions/0014-removals.md)."""
     parents = {birth.parent for birth in request.births}
     parents.update(removal.parent for removal in request.removals)
+    parents.update(move.parent for move in request.moves)
     return [Need(Ino(ino), _CHANGED_NAMES) for ino in parents]
 
 
@@ -142,6 +143,7 @@ def told_afterwards(request: Any) -> Footprint:
         return []
     inos = [change.ino for change in request.removals]
     inos += [change.ino for change in request.settings]
+    inos += [ino for move in request.moves for ino in (move.ino, move.replaced) if ino]
     return [Need(Ino(ino), LEASE_META_EXCLUSIVE) for ino in inos]
 
 

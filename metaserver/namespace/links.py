@@ -2,10 +2,14 @@
 
 A file whose last name goes is removed at once when nobody holds it open; otherwise, and always
 while sessions are still coming back after a restart, it becomes an orphan (`O`), which the reaper
-removes later. Removing an inode leaves a `Z` record per file: the reaper deletes its objects once
-that is durable. xattrs go with the inode. In a tree with a trash the last name leaves an entry
-there instead, open or not (metaserver.trash.entries): the inode stays until that is purged.
+removes later. A file whose name another one took lingers as an orphan for a moment: whoever has
+just looked the name up opens it, and sees one of the two, never an error. Removing an inode leaves
+a `Z` record per file: the reaper deletes its objects once that is durable. xattrs go with the
+inode. In a tree with a trash the last name leaves an entry there instead, open or not
+(metaserver.trash.entries): the inode stays until that is purged.
 """
+
+from typing import Final
 
 from fscommon.types import Ino
 from metaserver.context import Context
@@ -15,23 +19,29 @@ from metaserver.records import doomed_key, inode_key, orphan_key, pack_number, x
 from metaserver.transaction import Transaction
 from metaserver.trash.entries import Entry, Place, keep, take
 
+LINGER_S: Final = 1.0  # much longer than it takes from a lookup to the open
 
-def drop_name(tx: Transaction, inode: Inode, place: Place, context: Context) -> bytes:
-    """One name less. Returns the packed attributes afterwards, nlink 0 when it was the last."""
+
+def drop_name(
+    tx: Transaction, inode: Inode, place: Place, context: Context, *, replaced: bool = False
+) -> bytes:
+    """One name less, which another inode may have taken. Returns the packed attributes afterwards,
+    nlink 0 when it was the last."""
     links = 0 if inode.is_directory else inode.attributes.nlink - 1
     left = inode.changed(context.now_ns, nlink=links)
     if links or _is_kept(tx, left, place, context):
         return save(tx, left)
     is_asked = context.services.leases.ask_remover(context.session, left.ino, context.now_s)
-    if is_asked or _may_be_open(left.ino, context):
-        return _orphan(tx, left, context)
+    if is_asked or replaced or _may_be_open(left.ino, context):
+        return _orphan(tx, left, context, replaced=replaced)
     remove_inode(tx, left, context)
     return left.attributes.pack()
 
 
 def drop_name_unasked(
-    tx: Transaction, inode: Inode, place: Place, time_ns: int, context: Context
-) -> None:
+    tx: Transaction, inode: Inode, place: Place, time_ns: int, context: Context, *,
+    replaced: bool = False,
+) -> None:  # fmt: skip
     """One name less of what is no directory, since then; sessions that hold leases on the inode
     were not asked, but are told now. Until they have answered it is kept, as if it were open: they
     may say that it is."""
@@ -40,7 +50,7 @@ def drop_name_unasked(
     if left.attributes.nlink or _is_kept(tx, left, place, context):
         save(tx, left)
     else:
-        _let_go(tx, left, context, is_held=is_held)
+        _let_go(tx, left, context, is_held=is_held, replaced=replaced)
 
 
 def discard(tx: Transaction, entry: Entry, how: str, context: Context) -> None:
@@ -56,9 +66,11 @@ def _is_kept(tx: Transaction, inode: Inode, place: Place, context: Context) -> b
     return context.services.trash.is_on and keep(tx, inode, place, context)
 
 
-def _let_go(tx: Transaction, inode: Inode, context: Context, *, is_held: bool) -> None:
-    if is_held or _may_be_open(inode.ino, context):
-        _orphan(tx, inode, context)
+def _let_go(
+    tx: Transaction, inode: Inode, context: Context, *, is_held: bool, replaced: bool = False
+) -> None:
+    if is_held or replaced or _may_be_open(inode.ino, context):
+        _orphan(tx, inode, context, replaced=replaced)
     else:
         remove_inode(tx, inode, context)
 
@@ -81,8 +93,9 @@ def _may_be_open(ino: Ino, context: Context) -> bool:
     return services.progress.recovering or services.sessions.is_open(ino) or ino in services.intents
 
 
-def _orphan(tx: Transaction, inode: Inode, context: Context) -> bytes:
+def _orphan(tx: Transaction, inode: Inode, context: Context, *, replaced: bool) -> bytes:
     tx.put(orphan_key(inode.ino), pack_number(context.now_ns))
     packed = save(tx, inode)
-    context.services.sessions.orphaned(inode.ino)
+    until_s = context.now_s + LINGER_S if replaced and not inode.is_directory else 0.0
+    context.services.sessions.orphaned(inode.ino, until_s)
     return packed

@@ -1,13 +1,17 @@
-"""DELEGATE and CHANGE_BATCH: files that a client makes, and names that it takes away, by itself.
+"""DELEGATE and CHANGE_BATCH: files that a client makes, and names that it changes, by itself.
 
 DELEGATE gives slots; that it also takes the directory's leases is its footprint and its grant
-(metaserver.leases). CHANGE_BATCH tells what became of slots, and which names are gone; a change
-that is wrong fails alone. Where quotas could refuse a file clients make none: in trees that have
-limits, of owners that do. docs/decisions/0013-delegation.md and 0014-removals.md have the whole.
+(metaserver.leases). CHANGE_BATCH tells what became of slots, and which names are gone or others
+now; a change that is wrong fails alone. Where quotas could refuse a file clients make none: in
+trees that have limits, of owners that do. docs/decisions/0013-delegation.md and 0014-removals.md
+have the whole.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
+from typing import TypeVar
 
 from fscommon.errors import FsError, ProtocolError, Status
 from fscommon.layout.attributes import Attributes
@@ -19,13 +23,14 @@ from fscommon.wire.births import (
     Changed,
     Delegate,
     Delegated,
+    Move,
     Removal,
     Setting,
     Slot,
 )
 from metaserver.context import Context
 from metaserver.namespace.birth import default_layout
-from metaserver.namespace.entries import get_dentry, new_key, put_dentry
+from metaserver.namespace.entries import Dentry, find_dentry, get_dentry, new_key, put_dentry
 from metaserver.namespace.inode import (
     Inode,
     find,
@@ -38,7 +43,7 @@ from metaserver.namespace.links import drop_name_unasked
 from metaserver.namespace.protection import check_may_add, check_may_remove
 from metaserver.ops.setattr import set_unasked
 from metaserver.quota.charges import Owner, charge_born, is_limited, limited_owners
-from metaserver.records import writer_key
+from metaserver.records import dentry_key, writer_key
 from metaserver.transaction import Transaction
 from metaserver.trash.entries import Place
 
@@ -49,6 +54,7 @@ _TIME_END = 1 << 63
 _ID_END = 1 << 32
 _S_IFREG = 0o100000
 _PERMISSIONS = 0o7777
+C = TypeVar("C", Birth, Removal, Setting, Move)
 
 
 def delegate(tx: Transaction, request: Delegate, context: Context) -> Delegated:
@@ -77,30 +83,56 @@ def _slot(context: Context) -> Slot:
 
 
 def change_batch(tx: Transaction, request: ChangeBatch, context: Context) -> Changed:
-    count = len(request.births) + len(request.removals) + len(request.settings)
-    if count > CHANGES_MAX:
+    _check(request)
+    work = _Batch(tx, context)
+    names = _births_and_removals(request)
+    done = 0
+    for move in request.moves:
+        for change in islice(names, move.after - done):
+            work.change(change)
+        done = move.after
+        work.move(move)
+    for change in names:
+        work.change(change)
+    work.touch()
+    for setting in request.settings:
+        work.set(setting)
+    return Changed(
+        _if_any(work.errors[Birth]), _if_any(work.errors[Removal]),
+        setting_errors=_if_any(work.errors[Setting]), move_errors=_if_any(work.errors[Move]),
+    )  # fmt: skip
+
+
+def _check(request: ChangeBatch) -> None:
+    """Before anything is done. Raises BAD_REQUEST."""
+    names = len(request.births) + len(request.removals)
+    if names + len(request.settings) + len(request.moves) > CHANGES_MAX:
         raise FsError(Status.BAD_REQUEST, f"more than {CHANGES_MAX} changes in one batch")
     for removal in request.removals:
-        _check_numbers(removal)
+        _check_numbers((removal.parent, removal.ino), (removal.time_ns,))
     for setting in request.settings:
-        _check_setting(setting)
-    work = _Batch(tx, context)
+        times = (setting.atime_ns, setting.mtime_ns, setting.ctime_ns, setting.written_ns)
+        _check_numbers((setting.ino,), times, (setting.mode, setting.uid, setting.gid))
+    for move in request.moves:
+        _check_numbers((move.parent, move.ino, move.replaced or move.ino), (move.time_ns,))
+        if move.replaced == move.ino:
+            raise FsError(Status.BAD_REQUEST, "an inode does not replace itself")
+    _check_order([removal.after for removal in request.removals], len(request.births))
+    _check_order([move.after for move in request.moves], names)
+
+
+def _check_order(places: list[int], end: int) -> None:
+    if places != sorted(places) or not all(0 <= place <= end for place in places):
+        raise FsError(Status.BAD_REQUEST, "changes are in order")
+
+
+def _births_and_removals(request: ChangeBatch) -> Iterator[Birth | Removal]:
     done = 0
-    removal_errors = []
     for removal in request.removals:
-        if not done <= removal.after <= len(request.births):
-            raise FsError(Status.BAD_REQUEST, "removals are in order")
-        for birth in request.births[done : removal.after]:
-            work.bear(birth)
+        yield from request.births[done : removal.after]
         done = removal.after
-        removal_errors.append(work.remove(removal))
-    for birth in request.births[done:]:
-        work.bear(birth)
-    work.touch()
-    setting_errors = [work.set(setting) for setting in request.settings]
-    return Changed(
-        _if_any(work.birth_errors), _if_any(removal_errors), setting_errors=_if_any(setting_errors)
-    )
+        yield removal
+    yield from request.births[done:]
 
 
 def _if_any(statuses: list[int]) -> tuple[int, ...]:
@@ -116,37 +148,50 @@ class _Batch:
         self._directories: dict[int, Inode] = {}
         self._times: dict[int, list[int]] = {}  # of the names that came and went
         self._owners: Counter[Owner] = Counter()  # of the births
-        self.birth_errors: list[int] = []
+        self.errors: defaultdict[type, list[int]] = defaultdict(list)  # by kind of change
 
-    def bear(self, birth: Birth) -> None:
-        try:
-            directory = self._directory(birth.parent)
-            check_may_add(directory)
-            tree = directory.attributes.tree
-            _bear(self._tx, birth, tree, self._context)
-        except FsError as error:
-            self.birth_errors.append(int(error.status))
+    def change(self, change: Birth | Removal) -> None:
+        if isinstance(change, Birth):
+            self._try(change, self._bear)
         else:
-            self.birth_errors.append(0)
-            self._times.setdefault(birth.parent, []).append(birth.time_ns)
-            self._owners[birth.uid, birth.gid, tree] += 1
+            self._try(change, self._remove)
 
-    def remove(self, removal: Removal) -> int:
-        """0 or the status of the error."""
-        try:
-            _remove(self._tx, removal, self._directory(removal.parent), self._context)
-        except FsError as error:
-            return int(error.status)
-        self._times.setdefault(removal.parent, []).append(removal.time_ns)
-        return 0
+    def move(self, move: Move) -> None:
+        self._try(move, self._move)
 
-    def set(self, setting: Setting) -> int:
-        """0 or the status of the error."""
+    def set(self, setting: Setting) -> None:
+        self._try(setting, self._set)
+
+    def _try(self, change: C, make: Callable[[C], None]) -> None:
+        """What is wrong fails alone; 0 or the status of the error is noted."""
         try:
-            set_unasked(self._tx, setting, self._context)
+            make(change)
         except FsError as error:
-            return int(error.status)
-        return 0
+            self.errors[type(change)].append(int(error.status))
+        else:
+            self.errors[type(change)].append(0)
+
+    def _bear(self, birth: Birth) -> None:
+        directory = self._directory(birth.parent)
+        check_may_add(directory)
+        tree = directory.attributes.tree
+        _bear(self._tx, birth, tree, self._context)
+        self._touched(birth.parent, birth.time_ns)
+        self._owners[birth.uid, birth.gid, tree] += 1
+
+    def _remove(self, removal: Removal) -> None:
+        _remove(self._tx, removal, self._directory(removal.parent), self._context)
+        self._touched(removal.parent, removal.time_ns)
+
+    def _move(self, move: Move) -> None:
+        _move(self._tx, move, self._directory(move.parent), self._context)
+        self._touched(move.parent, move.time_ns)
+
+    def _set(self, setting: Setting) -> None:
+        set_unasked(self._tx, setting, self._context)
+
+    def _touched(self, parent: int, time_ns: int) -> None:
+        self._times.setdefault(parent, []).append(time_ns)
 
     def touch(self) -> None:
         for parent, times in self._times.items():
@@ -162,19 +207,13 @@ class _Batch:
         return known
 
 
-def _check_numbers(removal: Removal) -> None:
+def _check_numbers(
+    inos: tuple[int, ...], times_ns: tuple[int, ...], numbers: tuple[int, ...] = ()
+) -> None:
     """Before anything is done: no number may turn out to be none later."""
-    inos = (removal.parent, removal.ino)
-    if not all(0 < ino < _NUMBER_END for ino in inos) or abs(removal.time_ns) >= _TIME_END:
-        raise FsError(Status.BAD_REQUEST, "a number does not fit its field")
-
-
-def _check_setting(setting: Setting) -> None:
-    times = (setting.atime_ns, setting.mtime_ns, setting.ctime_ns, setting.written_ns)
-    numbers = (setting.mode, setting.uid, setting.gid)
     if (
-        not 0 < setting.ino < _NUMBER_END
-        or any(abs(time_ns) >= _TIME_END for time_ns in times)
+        not all(0 < ino < _NUMBER_END for ino in inos)
+        or any(abs(time_ns) >= _TIME_END for time_ns in times_ns)
         or not all(0 <= number < _ID_END for number in numbers)
     ):
         raise FsError(Status.BAD_REQUEST, "a number does not fit its field")
@@ -183,15 +222,39 @@ def _check_setting(setting: Setting) -> None:
 def _remove(tx: Transaction, removal: Removal, directory: Inode, context: Context) -> None:
     """Raises ENOENT; ESTALE: the name is another inode's; EISDIR, EPERM."""
     dentry = get_dentry(tx, removal.parent, removal.name)
-    if dentry.ino != removal.ino:
+    inode = _removable(tx, dentry, removal.ino, directory)
+    tx.delete(dentry.key)
+    place = Place(removal.parent, removal.name)
+    drop_name_unasked(tx, inode, place, removal.time_ns, context)
+
+
+def _removable(tx: Transaction, dentry: Dentry | None, ino: int, directory: Inode) -> Inode:
+    """What has the name. Raises ESTALE: that is something else; EISDIR, EPERM."""
+    if dentry is None or dentry.ino != ino:
         raise FsError(Status.ESTALE, "the name is another inode's")
     inode = load(tx, dentry.ino)
     if inode.is_directory:
         raise FsError(Status.EISDIR)
     check_may_remove(directory, inode)
+    return inode
+
+
+def _move(tx: Transaction, move: Move, directory: Inode, context: Context) -> None:
+    """Raises ENOENT, EEXIST; ESTALE: one of the names is another inode's; EISDIR, EPERM."""
+    dentry = get_dentry(tx, move.parent, move.name)
+    inode = _removable(tx, dentry, move.ino, directory)
+    check_may_add(directory)
+    taken = find_dentry(tx, move.parent, move.new_name)
+    if not move.replaced and taken is not None:
+        raise FsError(Status.EEXIST)
+    replaced = _removable(tx, taken, move.replaced, directory) if move.replaced else None
     tx.delete(dentry.key)
-    place = Place(removal.parent, removal.name)
-    drop_name_unasked(tx, inode, place, removal.time_ns, context)
+    put_dentry(tx, dentry_key(move.parent, move.new_name), inode.ino, inode.attributes.mode)
+    context.services.leases.dismiss(context.session, inode.ino, context.now_s)
+    save(tx, inode.changed(move.time_ns))
+    if replaced is not None:
+        place = Place(move.parent, move.new_name)
+        drop_name_unasked(tx, replaced, place, move.time_ns, context, replaced=True)
 
 
 def _bear(tx: Transaction, birth: Birth, tree: int, context: Context) -> None:

@@ -78,7 +78,7 @@ def _move(tx: Transaction, request: Rename, move: _Move, context: Context) -> Re
     _touch_parents(tx, move, context)
     moved = _settle(tx, move.source, move.old_parent, move.new_parent, context)
     place = Place(request.new_parent, request.new_name)
-    replaced = drop_name(tx, move.other, place, context) if move.other else b""
+    replaced = drop_name(tx, move.other, place, context, replaced=True) if move.other else b""
     return Renamed(moved, replaced)
 
 

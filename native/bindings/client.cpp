@@ -200,37 +200,36 @@ nb::tuple tuple_of(const braidfs::fuse::Removal& removal) {
 }
 
 nb::tuple tuple_of(const braidfs::fuse::Setting& setting) {
-  const auto& record = setting.record;
   return nb::make_tuple(setting.ino, setting.valid, setting.mode, setting.uid, setting.gid,
                         setting.atime_ns, setting.mtime_ns, setting.ctime_ns, setting.written_ns,
-                        nb::bytes(reinterpret_cast<const char*>(record.data()), record.size()));
+                        nb::bytes(setting.record.data(), setting.record.size()));
 }
 
-// Runs: births, then removals and settings, whose order among themselves is of no matter: a file of
-// which a name goes is not open.
+nb::tuple tuple_of(const braidfs::fuse::Move& move) {
+  const auto bytes = [](const auto& record) { return nb::bytes(record.data(), record.size()); };
+  return nb::make_tuple(move.parent, bytes_of(move.name), bytes_of(move.new_name), move.ino, move.replaced,
+                        move.time_ns, bytes(move.record), bytes(move.replaced_record));
+}
+
+// Runs: births, then removals and settings, whose order among themselves is of no matter (a file of
+// which a name goes is not open), then moves.
 nb::list changes_take(Datapath& path) {
+  constexpr std::array<size_t, 4> kRank = {0, 1, 1, 2};  // of Birth, Removal, Setting, Move in a run
   nb::list runs;
-  nb::list births;
-  nb::list removals;
-  nb::list settings;
-  const auto is_begun = [&] { return removals.size() + settings.size() > 0; };
+  std::array<nb::list, kRank.size()> run;
+  size_t rank = 0;
   const auto end_run = [&] {
-    if (births.size() > 0 || is_begun()) runs.append(nb::make_tuple(births, removals, settings));
-    births = nb::list();
-    removals = nb::list();
-    settings = nb::list();
+    runs.append(nb::make_tuple(run[0], run[1], run[2], run[3]));
+    run = {};
+    rank = 0;
   };
-  for (const auto& change : path.births().take()) {
-    if (const auto* birth = std::get_if<braidfs::fuse::Birth>(&change)) {
-      if (is_begun()) end_run();
-      births.append(tuple_of(*birth));
-    } else if (const auto* removal = std::get_if<braidfs::fuse::Removal>(&change)) {
-      removals.append(tuple_of(*removal));
-    } else {
-      settings.append(tuple_of(std::get<braidfs::fuse::Setting>(change)));
-    }
+  const auto changes = path.births().take();
+  for (const auto& change : changes) {
+    if (kRank[change.index()] < rank) end_run();
+    rank = kRank[change.index()];
+    std::visit([&](const auto& one) { run[change.index()].append(tuple_of(one)); }, change);
   }
-  end_run();
+  if (!changes.empty()) end_run();
   return runs;
 }
 
@@ -350,7 +349,8 @@ void bind_tables(nb::class_<Datapath>& type) {
       .def("changes_take", &changes_take,
            nb::sig("def changes_take(self) -> list[tuple[list[tuple[int, int, bytes, int, int, int, "
                    "int, bytes, int, int]], list[tuple[int, bytes, int, int, bytes]], "
-                   "list[tuple[int, int, int, int, int, int, int, int, int, bytes]]]]"))
+                   "list[tuple[int, int, int, int, int, int, int, int, int, bytes]], "
+                   "list[tuple[int, bytes, bytes, int, int, int, bytes, bytes]]]]"))
       .def("changes_told",
            [](Datapath& path, uint64_t count) { path.births().changes_told(count); }, "count"_a)
       .def("entries_complete", &entries_complete, "ino"_a, "valid_ms"_a)

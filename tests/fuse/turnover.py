@@ -1,5 +1,6 @@
 """A process that makes files in a directory, some with bytes, and may remove most of them a little
-later, until it is told to stop; a log says line by line what was answered: +NAME, -NAME.
+later, or make them under other names first, until it is told to stop; a log says line by line what
+was answered: +NAME, -NAME.
 
 A process of its own, not a thread, as its descriptors must not be inherited by servers that a test
 starts meanwhile: closing a copy of one, before exec, waits for the very server that is started.
@@ -16,7 +17,7 @@ def content(name: str) -> bytes:
 
 
 class Turnover:
-    """what: "remove" or "keep"."""
+    """what: "remove", "keep" or "rename" (which takes some of the old ones' names)."""
 
     def __init__(self, place: Path, log: Path, what: str) -> None:
         place.mkdir(exist_ok=True)
@@ -54,8 +55,15 @@ def work(place: Path, log: Path, stop: Path, what: str) -> None:
     count = 0
     with log.open("w", buffering=1) as said:
         while not stop.exists():
-            with (place / f"{count}").open("xb") as file:
+            path = place / (f"{count}.new" if what == "rename" else f"{count}")
+            with path.open("xb") as file:
                 file.write(content(f"{count}"))
+            if what == "rename":
+                if count > 20 and count % 4:  # over an old one, and from there on
+                    path.rename(place / f"{count - 20}")
+                    said.write(f"-{count - 20}\n")
+                    path = place / f"{count - 20}"
+                path.rename(place / f"{count}")
             said.write(f"+{count}\n")
             if what == "remove" and count > 20 and count % 4:
                 (place / f"{count - 20}").unlink()

@@ -165,24 +165,48 @@ void AttributeTable::touch(Slot& directory, int64_t time_ns) noexcept {
   set_field(directory.record, kChangeVersion, field<uint64_t>(directory.record, kChangeVersion) + 1);
 }
 
-bool AttributeTable::may_lose_name(uint64_t directory, uint64_t ino, Clock::time_point now) noexcept {
-  const auto is_plain = [&](const Slot* held) {
-    return is_believed(held, now) && held->leased && field<uint32_t>(held->record, kFlags) == 0;
-  };
-  const Slot* from = find(directory);
-  const Slot* file = find(ino);
-  if (!is_plain(from) || !is_plain(file)) return false;
-  const Record& gone = file->record;
-  return S_ISDIR(field<uint32_t>(from->record, kMode)) &&
-         !S_ISDIR(field<uint32_t>(gone, kMode)) && field<uint32_t>(gone, kNlink) == 1 &&
-         (field<uint32_t>(gone, kLeaseFlags) & kOpenElsewhere) == 0;
+AttributeTable::Locked::Locked(AttributeTable& table, uint64_t one, uint64_t two, uint64_t three) {
+  const size_t a = one % kGroupCount;
+  const size_t b = two % kGroupCount;
+  const size_t c = three % kGroupCount;
+  const size_t low = std::min({a, b, c});
+  const size_t high = std::max({a, b, c});
+  const size_t middle = a + b + c - low - high;
+  locks_[0] = std::unique_lock(table.groups_[low]);
+  if (middle != low) locks_[1] = std::unique_lock(table.groups_[middle]);
+  if (high != middle) locks_[2] = std::unique_lock(table.groups_[high]);
+}
+
+bool AttributeTable::is_unprotected(const Slot* slot, Clock::time_point now) const noexcept {
+  return is_believed(slot, now) && slot->leased && field<uint32_t>(slot->record, kFlags) == 0;
+}
+
+bool AttributeTable::may_change_names(uint64_t directory, Clock::time_point now) noexcept {
+  const Slot* slot = find(directory);
+  return is_unprotected(slot, now) && S_ISDIR(field<uint32_t>(slot->record, kMode));
+}
+
+bool AttributeTable::may_move(uint64_t ino, Clock::time_point now) noexcept {
+  const Slot* slot = find(ino);
+  return is_unprotected(slot, now) && !S_ISDIR(field<uint32_t>(slot->record, kMode)) &&
+         field<uint32_t>(slot->record, kNlink) > 0;
+}
+
+bool AttributeTable::may_go(uint64_t ino, Clock::time_point now) noexcept {
+  if (!may_move(ino, now)) return false;
+  const Record& record = find(ino)->record;
+  return field<uint32_t>(record, kNlink) == 1 && (field<uint32_t>(record, kLeaseFlags) & kOpenElsewhere) == 0;
+}
+
+Record AttributeTable::changed(Record record, int64_t time_ns) noexcept {
+  set_field(record, kCtime, time_ns);
+  set_field(record, kChangeVersion, field<uint64_t>(record, kChangeVersion) + 1);
+  return record;
 }
 
 Record AttributeTable::removed(Record record, int64_t time_ns) noexcept {
   set_field(record, kNlink, uint32_t{0});
-  set_field(record, kCtime, time_ns);
-  set_field(record, kChangeVersion, field<uint64_t>(record, kChangeVersion) + 1);
-  return record;
+  return changed(record, time_ns);
 }
 
 bool AttributeTable::is_bare(uint64_t ino, Clock::time_point now) {

@@ -78,18 +78,30 @@ class AttributeTable {
   // returned, no removal of it is taken. Take: bool(const record::Record&).
   template <typename Take>
   bool remove(uint64_t directory, uint64_t ino, int64_t time_ns, Clock::time_point now, Take take) {
-    std::unique_lock one(mutex(directory), std::defer_lock);
-    std::unique_lock two(mutex(ino), std::defer_lock);
-    if (one.mutex() == two.mutex()) {
-      one.lock();
-    } else {
-      std::lock(one, two);
-    }
-    if (!may_lose_name(directory, ino, now)) return false;
+    const Locked locked(*this, directory, ino, ino);
+    if (!may_change_names(directory, now) || !may_go(ino, now)) return false;
     Slot& gone = *find(ino);
     const record::Record left = removed(gone.record, time_ns);
     if (!take(left)) return false;
     gone.record = left;
+    touch(*find(directory), time_ns);
+    return true;
+  }
+  // ino gets another name in the directory, which `replaced` (0: nothing) loses: as remove(), of both.
+  // ino may have several names and be open anywhere. Take: bool(const record::Record& moved, const
+  // record::Record& replaced), the second one empty when there is none.
+  template <typename Take>
+  bool rename(uint64_t directory, uint64_t ino, uint64_t replaced, int64_t time_ns, Clock::time_point now,
+              Take take) {
+    const Locked locked(*this, directory, ino, replaced == 0 ? ino : replaced);
+    if (!may_change_names(directory, now) || !may_move(ino, now)) return false;
+    if (replaced != 0 && !may_go(replaced, now)) return false;
+    Slot& moved = *find(ino);
+    const record::Record there = changed(moved.record, time_ns);
+    const record::Record left = replaced == 0 ? record::Record{} : removed(find(replaced)->record, time_ns);
+    if (!take(there, left)) return false;
+    moved.record = there;
+    if (replaced != 0) find(replaced)->record = left;
     touch(*find(directory), time_ns);
     return true;
   }
@@ -110,6 +122,15 @@ class AttributeTable {
   static constexpr size_t kSetCount = kSlotCount / kWays;
   static constexpr size_t kGroupCount = 64;
 
+  // The groups of some inodes, locked in one order.
+  class Locked {
+   public:
+    Locked(AttributeTable& table, uint64_t one, uint64_t two, uint64_t three);
+
+   private:
+    std::array<std::unique_lock<std::mutex>, 3> locks_;
+  };
+
   std::mutex& mutex(uint64_t ino) noexcept { return groups_[ino % kGroupCount]; }
   static size_t first_slot(uint64_t ino) noexcept { return ino % kSetCount * kWays; }
   Slot* find(uint64_t ino) noexcept;
@@ -118,7 +139,11 @@ class AttributeTable {
   bool is_believed(const Slot* slot, Clock::time_point now) const noexcept;
   bool is_plain_file(const Slot* slot, Clock::time_point now) const noexcept;
   fuse_attr_out answer_of(const Slot& slot, uint64_t nodeid, Clock::time_point now) const noexcept;
-  bool may_lose_name(uint64_t directory, uint64_t ino, Clock::time_point now) noexcept;
+  bool is_unprotected(const Slot* slot, Clock::time_point now) const noexcept;
+  bool may_change_names(uint64_t directory, Clock::time_point now) noexcept;
+  bool may_move(uint64_t ino, Clock::time_point now) noexcept;
+  bool may_go(uint64_t ino, Clock::time_point now) noexcept;
+  static record::Record changed(record::Record record, int64_t time_ns) noexcept;
   static record::Record removed(record::Record record, int64_t time_ns) noexcept;
   static void touch(Slot& directory, int64_t time_ns) noexcept;
 

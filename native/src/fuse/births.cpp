@@ -64,7 +64,7 @@ std::optional<BirthSlot> Births::take_slot() {
 }
 
 bool Births::push(Change change) {
-  const std::array counts{&count_, &removal_count_, &setting_count_};
+  const std::array counts{&count_, &removal_count_, &setting_count_, &move_count_};
   counts[change.index()]->fetch_add(1, std::memory_order_relaxed);
   const std::scoped_lock lock(mu_);
   changes_.push_back(std::move(change));

@@ -1,12 +1,13 @@
 // What lanes change themselves in directories that are delegated to this client
 // (docs/decisions/0013-delegation.md and 0014-removals.md): slots that the metaserver gave beforehand,
 // each an inode number with its layout and capability; births, each a slot that became a file;
-// removals, each a name that went; and settings, each new attributes of a file that only this client
-// may write (docs/decisions/0024-settings.md). The metaserver is still to be told of them, in the order
-// in which they were answered.
+// removals, each a name that went; settings, each new attributes of a file that only this client may
+// write, or that nobody has open (docs/decisions/0024-settings.md); and moves, each a name that became another one of the same
+// directory (0025-renames.md). The metaserver is still to be told of them, in the order in which they
+// were answered.
 //
-// Bounded: there are never more births than there were slots, and kUntoldMax removals and settings that
-// the metaserver has not answered. ANY THREAD, guarded by mu_.
+// Bounded: there are never more births than there were slots, and kUntoldMax of the others that the
+// metaserver has not answered. ANY THREAD, guarded by mu_.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -65,7 +66,19 @@ struct Setting {
   record::Record record{};  // as it is since, but for what was written
 };
 
-using Change = std::variant<Birth, Removal, Setting>;
+// A name that what is no directory has instead of another one, in the same directory.
+struct Move {
+  uint64_t ino = 0;
+  uint64_t replaced = 0;  // what had the new name, which was its only one; 0: nothing
+  uint64_t parent = 0;
+  int64_t time_ns = 0;  // since 1970: of the directory's change, and of both inodes'
+  std::string name;
+  std::string new_name;
+  record::Record record{};           // of the inode, as it is since, but for what was written
+  record::Record replaced_record{};  // of the other one, as it is since
+};
+
+using Change = std::variant<Birth, Removal, Setting, Move>;
 
 // The attribute record of the new file, as the metaserver will make it.
 record::Record new_file_record(const Birth& birth) noexcept;
@@ -93,7 +106,7 @@ class Births {
   // All that have not been taken, oldest first.
   std::vector<Change> take();
 
-  // Before a removal or setting is pushed; false: too many are not answered yet.
+  // Before anything but a birth is pushed; false: too many are not answered yet.
   bool take_room() noexcept;
   // The metaserver answered so many of them.
   void changes_told(size_t count) noexcept;
@@ -101,6 +114,7 @@ class Births {
   uint64_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
   uint64_t removal_count() const noexcept { return removal_count_.load(std::memory_order_relaxed); }
   uint64_t setting_count() const noexcept { return setting_count_.load(std::memory_order_relaxed); }
+  uint64_t move_count() const noexcept { return move_count_.load(std::memory_order_relaxed); }
 
  private:
   mutable std::mutex mu_;
@@ -113,6 +127,7 @@ class Births {
   std::atomic<uint64_t> count_{0};
   std::atomic<uint64_t> removal_count_{0};
   std::atomic<uint64_t> setting_count_{0};
+  std::atomic<uint64_t> move_count_{0};
 };
 
 }  // namespace braidfs::fuse

@@ -52,12 +52,12 @@ class ChildTable {
     return found != in.children.end() && use(found->second);
   }
 
-  // Takes it out unless keep() says so, with its group locked. False: it is still here.
+  // Takes it out unless keep(whether it is here) says so, with its group locked. False: it did.
   template <typename Keep>
   bool drop_unless(uint64_t ino, Keep keep) {
     Group& in = group(ino);
     const std::scoped_lock lock(in.mu);
-    if (keep()) return false;
+    if (keep(in.children.contains(ino))) return false;
     erase(in, ino);
     return true;
   }

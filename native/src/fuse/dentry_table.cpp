@@ -33,21 +33,55 @@ bool DentryTable::delegate(uint64_t directory) {
   const std::scoped_lock lock(in.mu);
   Directory* there = known(in, directory);
   if (there == nullptr || !there->leased || there->contended) return false;
-  if (!there->delegated) ++delegated_count_;
+  if (there->delegated) return true;
+  ++delegated_count_;
+  for (const auto& [name, entry] : there->names) home(directory, entry);
   return there->delegated = true;
 }
 
-void DentryTable::end_delegation(Directory& directory) noexcept {
-  if (!directory.delegated) return;
-  directory.delegated = false;
+void DentryTable::end_delegation(uint64_t directory, Directory& there) {
+  if (!there.delegated) return;
+  there.delegated = false;
   --delegated_count_;
   owners_known_ = false;
+  for (const auto& [name, entry] : there.names) unhome(directory, entry);
+}
+
+// Every change of a name's inode or certainty goes by here.
+void DentryTable::set(uint64_t directory, const Directory& there, Name& entry, const Name& now) {
+  if (there.delegated) unhome(directory, entry);
+  entry = now;
+  if (there.delegated) home(directory, entry);
+}
+
+uint64_t DentryTable::home_of(uint64_t ino) {
+  Homes& in = homes_of(ino);
+  const std::scoped_lock lock(in.mu);
+  const auto found = in.directories.find(ino);
+  return found == in.directories.end() ? 0 : found->second;
+}
+
+void DentryTable::home(uint64_t directory, const Name& entry) {
+  if (!entry.sure || entry.ino == 0 || home_count_ >= kHomesMax) return;
+  Homes& in = homes_of(entry.ino);
+  const std::scoped_lock lock(in.mu);
+  if (in.directories.insert_or_assign(entry.ino, directory).second) ++home_count_;
+}
+
+void DentryTable::unhome(uint64_t directory, const Name& entry) {
+  if (!entry.sure || entry.ino == 0) return;
+  Homes& in = homes_of(entry.ino);
+  const std::scoped_lock lock(in.mu);
+  const auto found = in.directories.find(entry.ino);
+  if (found == in.directories.end() || found->second != directory) return;
+  in.directories.erase(found);
+  --home_count_;
 }
 
 void DentryTable::undelegate(uint64_t directory) {
   Group& in = group(directory);
   const std::scoped_lock lock(in.mu);
-  if (Directory* there = known(in, directory)) end_delegation(*there);
+  if (Directory* there = known(in, directory)) end_delegation(directory, *there);
 }
 
 void DentryTable::complete(uint64_t directory, Clock::time_point until) {
@@ -93,9 +127,7 @@ bool DentryTable::put(uint64_t directory, std::string_view name, uint64_t ino, C
   const bool may_tell = there->leased && !there->contended;
   Name* entry = entry_of(*there, name);
   if (entry == nullptr) return false;
-  entry->ino = ino;
-  entry->sure = true;
-  entry->told |= may_tell;
+  set(directory, *there, *entry, {.ino = ino, .sure = true, .told = entry->told || may_tell});
   if (may_tell) there->told_at = now;
   return may_tell;
 }
@@ -106,7 +138,9 @@ void DentryTable::learn(uint64_t directory, std::string_view name, uint64_t ino)
   Directory* there = known(in, directory);
   if (there == nullptr || !there->leased || contradicts(*there, name, ino)) return;
   if (there->names.contains(name)) return;
-  if (Name* entry = entry_of(*there, name)) *entry = Name{.ino = ino, .sure = true, .told = false};
+  if (Name* entry = entry_of(*there, name)) {
+    set(directory, *there, *entry, {.ino = ino, .sure = true, .told = false});
+  }
 }
 
 void DentryTable::unsure(uint64_t directory, std::string_view name) {
@@ -114,7 +148,9 @@ void DentryTable::unsure(uint64_t directory, std::string_view name) {
   const std::scoped_lock lock(in.mu);
   Directory* there = known(in, directory);
   if (there == nullptr) return;
-  if (Name* entry = entry_of(*there, name)) entry->sure = false;
+  if (Name* entry = entry_of(*there, name)) {
+    set(directory, *there, *entry, {.ino = entry->ino, .sure = false, .told = entry->told});
+  }
 }
 
 bool DentryTable::moves(uint64_t directory, std::string_view name, uint64_t new_directory,
@@ -138,7 +174,7 @@ bool DentryTable::moves(uint64_t directory, std::string_view name, uint64_t new_
 void DentryTable::forget(Group& in, uint64_t directory) {
   const auto found = in.directories.find(directory);
   if (found == in.directories.end()) return;
-  end_delegation(found->second);
+  end_delegation(directory, found->second);
   name_count_ -= found->second.names.size();
   --directory_count_;
   in.directories.erase(found);
@@ -166,7 +202,7 @@ void DentryTable::clear() {
   for (Group& in : groups_) {
     const std::scoped_lock lock(in.mu);
     for (auto& [ino, directory] : in.directories) {
-      end_delegation(directory);
+      end_delegation(ino, directory);
       name_count_ -= directory.names.size();
     }
     directory_count_ -= in.directories.size();

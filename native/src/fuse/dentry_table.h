@@ -15,7 +15,8 @@
 // sets the time of a dentry that it asked for again without any lock, also after an invalidation
 // (fuse_dentry_revalidate). drop() says so; only the kernel's epoch helps then.
 // A leased directory is *delegated* when its lease is exclusive: lanes add and take names themselves,
-// and what is certain here changes by them alone: put() of something else comes too late.
+// and what is certain here changes by them alone: put() of something else comes too late. Of inodes
+// that have a certain name in a delegated directory that directory is their *home* (one of them).
 // Bounded: directories and names beyond the bounds are not kept, that is, asked for.
 // ANY THREAD; one mutex for each group of directories, held while an answer is sent: after drop()
 // no answer from before it is on its way.
@@ -115,7 +116,7 @@ class DentryTable {
     entry = entry_of(*there, name);
     if (entry == nullptr) return false;
     const uint64_t ino = make(end_of(*there) - now);
-    *entry = Name{.ino = ino, .sure = true, .told = entry->told || ino != 0};
+    set(directory, *there, *entry, {.ino = ino, .sure = true, .told = entry->told || ino != 0});
     return ino != 0;
   }
 
@@ -131,7 +132,7 @@ class DentryTable {
     Name* entry = nullptr;
     const Found found = look(in, directory, name, now, entry);
     if (found.kind != Found::Kind::kPresent || !take(found.ino)) return false;
-    *entry = Name{.ino = 0, .sure = true, .told = false};
+    set(directory, *there, *entry, {.ino = 0, .sure = true, .told = false});
     if (there->complete) {
       there->names.erase(there->names.find(name));
       --name_count_;
@@ -139,7 +140,51 @@ class DentryTable {
     return true;
   }
 
+  // Calls take(ino, replaced) with the directory's group locked if the directory is delegated, the name
+  // is there for certain, and what the new one is is certain too: another inode, or nothing (0). When it
+  // says so the inode has the new name instead. Take: bool(uint64_t, uint64_t), which answers the kernel:
+  // its dentry goes along, with the time that it was told.
+  template <typename Take>
+  bool rename(uint64_t directory, std::string_view name, std::string_view new_name, Clock::time_point now,
+              Take take) {
+    Group& in = group(directory);
+    const std::scoped_lock lock(in.mu);
+    Directory* there = known(in, directory);
+    if (there == nullptr || !there->delegated) return false;
+    Name* entry = nullptr;
+    Name* other = nullptr;
+    const Found found = look(in, directory, name, now, entry);
+    const Found taken = look(in, directory, new_name, now, other);
+    if (found.kind != Found::Kind::kPresent || taken.kind == Found::Kind::kUnknown) return false;
+    if (other == nullptr) other = entry_of(*there, new_name);
+    if (other == nullptr || found.ino == taken.ino) return false;
+    other->sure = true;  // what it is now, if it is new here: absent
+    if (!take(found.ino, taken.ino)) return false;
+    const bool told = entry->told || other->told;
+    set(directory, *there, *entry, {.ino = 0, .sure = true, .told = false});
+    set(directory, *there, *other, {.ino = found.ino, .sure = true, .told = told});
+    if (there->complete) {
+      there->names.erase(there->names.find(name));
+      --name_count_;
+    }
+    return true;
+  }
+
+  // Calls change() with the group of the inode's home locked, so that whoever asks for its name comes
+  // after; returns what it says, false when it has no home. Change: bool().
+  template <typename Change>
+  bool at_home(uint64_t ino, Clock::time_point now, Change change) {
+    const uint64_t directory = home_of(ino);
+    if (directory == 0) return false;
+    Group& in = group(directory);
+    const std::scoped_lock lock(in.mu);
+    const Directory* there = known(in, directory);
+    if (there == nullptr || !there->delegated || end_of(*there) <= now) return false;
+    return home_of(ino) == directory && change();
+  }
+
   size_t names() const noexcept { return name_count_; }
+  size_t homes() const noexcept { return home_count_; }
 
  private:
   struct Name {
@@ -166,18 +211,31 @@ class DentryTable {
     std::unordered_map<uint64_t, Clock::time_point> contended;     // guarded by mu: until when
   };
   static constexpr size_t kGroupCount = 32;
+  // Locked behind a directory's group.
+  struct alignas(64) Homes {
+    std::mutex mu;
+    std::unordered_map<uint64_t, uint64_t> directories;  // by inode. guarded by mu
+  };
+  static constexpr size_t kHomesMax = 1u << 18;  // the others have none
 
   Group& group(uint64_t directory) noexcept { return groups_[directory % kGroupCount]; }
   Directory* known(Group& in, uint64_t directory);
   Directory* make(Group& in, uint64_t directory);
   Name* entry_of(Directory& there, std::string_view name);
+  void set(uint64_t directory, const Directory& there, Name& entry, const Name& now);
+  Homes& homes_of(uint64_t ino) noexcept { return homes_[ino % homes_.size()]; }
+  uint64_t home_of(uint64_t ino);
+  void home(uint64_t directory, const Name& entry);
+  void unhome(uint64_t directory, const Name& entry);
   static bool contradicts(const Directory& there, std::string_view name, uint64_t ino);
   void forget(Group& in, uint64_t directory);
-  void end_delegation(Directory& directory) noexcept;
+  void end_delegation(uint64_t directory, Directory& there);
   Clock::time_point end_of(const Directory& directory) const noexcept;
   Found look(Group& in, uint64_t directory, std::string_view name, Clock::time_point now, Name*& entry);
 
   std::array<Group, kGroupCount> groups_;
+  std::array<Homes, kGroupCount> homes_;
+  std::atomic<size_t> home_count_{0};
   std::atomic<size_t> directory_count_{0};
   std::atomic<size_t> name_count_{0};
   std::atomic<size_t> delegated_count_{0};

@@ -20,6 +20,7 @@ constexpr size_t kPage = 4096;
 constexpr size_t kNameLengthMax = 255;
 constexpr uint32_t kPermissions = 07777;
 constexpr int64_t kNanoseconds = 1'000'000'000;
+constexpr uint32_t kRenameNoreplace = 1;  // RENAME_NOREPLACE of rename(2)
 
 // The body of a reply to CREATE.
 struct CreateReply {
@@ -62,6 +63,8 @@ bool asks_for_virtual_xattr(const UpcallRequest& request) {
       .starts_with("braidfs.");
 }
 
+std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+
 // Of a request that is nothing but a name.
 std::string_view only_name(const UpcallRequest& request) {
   const auto name = request.bytes.subspan(sizeof(fuse_in_header));  // parsed: ends with NUL
@@ -95,6 +98,20 @@ Setting setting_of(const fuse_setattr_in& in, uint64_t ino) {
   setting.mtime_ns = time(FATTR_MTIME_NOW, in.mtime, in.mtimensec);
   setting.ctime_ns = (in.valid & FATTR_CTIME) != 0 ? file_time_ns(in.ctime, in.ctimensec) : now_ns;
   return setting;
+}
+
+// The record as this client sees it: what was written is in it.
+record::Record with_written(const Setting& setting, const DataHandler::Ahead& ahead) {
+  record::Record record = setting.record;
+  if (ahead.size > record::field<uint64_t>(record, record::kSize)) {
+    record::set_field(record, record::kSize, ahead.size);
+    record::set_field(record, record::kBlocks, (ahead.size + 511) / 512);
+  }
+  const bool sets_mtime = (setting.valid & kSetMtime) != 0;
+  if (!sets_mtime && ahead.mtime_ns > record::field<int64_t>(record, record::kMtime)) {
+    record::set_field(record, record::kMtime, ahead.mtime_ns);
+  }
+  return record;
 }
 
 void set_in_record(const Setting& setting, record::Record& record) {
@@ -221,6 +238,8 @@ bool Lane::answered(const UpcallRequest& request) {
     case FUSE_OPEN: return open_answered(request, ino);
     case FUSE_CREATE: return create_answered(request, ino);
     case FUSE_UNLINK: return unlink_answered(request, ino);
+    case FUSE_RENAME:
+    case FUSE_RENAME2: return rename_answered(request, ino);
     default: return false;
   }
 }
@@ -308,9 +327,8 @@ bool Lane::open_answered(const UpcallRequest& request, uint64_t ino) {
 Opening Lane::open_child(uint64_t ino, uint64_t fh, uint32_t open_flags) {
   Opening opening = Opening::kRefused;
   parts_.children.find(ino, AttributeTable::Clock::now(), [&](ChildTable::Child& child) {
-    const auto bytes = [](const std::string& text) { return std::as_bytes(std::span(text)); };
-    if (!parts_.data.open_granted(child.attributes, bytes(child.layout), bytes(child.capability), fh,
-                                  open_flags)) {
+    if (!parts_.data.open_granted(child.attributes, bytes_of(child.layout),
+                                  bytes_of(child.capability), fh, open_flags)) {
       return false;
     }
     opening = parts_.children.mark_opened(child) ? Opening::kKeepsPages : Opening::kDropsPages;
@@ -351,52 +369,70 @@ uint64_t Lane::give_birth(const UpcallRequest& request, const fuse_create_in& in
               .name = std::string(name),
               .layout = std::move(slot->layout)};
   const auto record = new_file_record(birth);
-  const auto bytes = [](const std::string& text) { return std::as_bytes(std::span(text)); };
-  if (!parts_.data.born(record, bytes(birth.layout), bytes(slot->capability), birth.fh, in.flags)) {
+  if (!parts_.data.born(record, bytes_of(birth.layout), bytes_of(slot->capability), birth.fh,
+                        in.flags)) {
     return 0;
   }
   parts_.attributes.put(record, std::chrono::milliseconds(0), now, true);
   const CreateReply reply = reply_to(birth, record, valid);
   const uint64_t ino = birth.ino;
-  if (parts_.births.push(std::move(birth))) parts_.births_wait();
+  push(std::move(birth));
   parts_.channels.reply_body(context_.index, head.unique, std::as_bytes(std::span(&reply, 1)));
   return ino;
 }
 
-// Of a file that only this client may write; everything else is Python's.
+// Whether there is room for one more change that the metaserver has not answered, and make() made it.
+template <typename Make>
+bool Lane::with_room(Make make) {
+  if (!parts_.births.take_room()) return false;
+  if (make()) return true;
+  parts_.births.changes_told(1);  // the room
+  return false;
+}
+
+// Of a file that only this client may write, or that nobody has open and whose name is in a directory
+// that is delegated; everything else is Python's.
 bool Lane::setattr_answered(const UpcallRequest& request, uint64_t ino) {
   const auto in = load<fuse_setattr_in>(request.bytes.subspan(sizeof(fuse_in_header)));
   if (!in || (in->valid & ~kSettable) != 0 || (in->valid & kSets) == 0) return false;
   if (!parts_.dentries.any_delegated()) return false;  // Python looks for changes only while one is
+  const Setting setting = setting_of(*in, ino);
+  const bool sets_mtime = (setting.valid & kSetMtime) != 0;
   const auto now = AttributeTable::Clock::now();
-  std::optional<DataHandler::Ahead> ahead;
-  Setting setting;
-  const auto known = parts_.attributes.set(ino, request.head.nodeid, now, [&](record::Record& record) {
-    setting = setting_of(*in, ino);
-    if (!may_be_set(record, setting) || !parts_.births.take_room()) return false;
-    const bool sets_mtime = (setting.valid & kSetMtime) != 0;
-    ahead = parts_.data.before_setting(ino, sets_mtime);
-    if (!ahead) {
-      parts_.births.changes_told(1);  // the room
-      return false;
-    }
-    if (sets_mtime) setting.written_ns = ahead->mtime_ns;
-    set_in_record(setting, record);
-    setting.record = record;
-    if (parts_.births.push(setting)) parts_.births_wait();
-    return true;
-  });
-  if (!known) return false;
-  fuse_attr_out out = *known;
-  if (ahead->size > out.attr.size) {
-    out.attr.size = ahead->size;
-    out.attr.blocks = (ahead->size + 511) / 512;
-  }
-  if ((setting.valid & kSetMtime) == 0 && ahead->mtime_ns > record::field<int64_t>(setting.record, record::kMtime)) {
-    out.attr.mtime = static_cast<uint64_t>(ahead->mtime_ns / kNanoseconds);
-    out.attr.mtimensec = static_cast<uint32_t>(ahead->mtime_ns % kNanoseconds);
-  }
-  parts_.channels.reply_body(context_.index, request.head.unique, std::as_bytes(std::span(&out, 1)));
+  const auto of_a_writer = [&](const record::Record&) { return parts_.data.before_setting(ino, sets_mtime); };
+  const auto of_nobody = [](const record::Record& record) -> std::optional<DataHandler::Ahead> {
+    const bool is_open = (record::field<uint32_t>(record, record::kLeaseFlags) & record::kOpenElsewhere) != 0;
+    if (is_open || record::field<uint32_t>(record, record::kNlink) != 1) return std::nullopt;
+    return DataHandler::Ahead{.size = record::field<uint64_t>(record, record::kSize)};
+  };
+  return take_setting(request, setting, now, of_a_writer) ||
+         parts_.dentries.at_home(ino, now, [&] {
+           return let_go(ino, now) && take_setting(request, setting, now, of_nobody);
+         });
+}
+
+// ahead(record): what lanes know that the record does not; nothing when it may not be set here.
+template <typename Ahead>
+bool Lane::take_setting(const UpcallRequest& request, Setting setting, AttributeTable::Clock::time_point now,
+                        Ahead ahead) {
+  fuse_attr attr{};
+  const auto set = [&](record::Record& record) {
+    return may_be_set(record, setting) && with_room([&] {
+      const auto known = ahead(record);
+      if (!known) return false;
+      if ((setting.valid & kSetMtime) != 0) setting.written_ns = known->mtime_ns;
+      setting.ctime_ns = std::max(setting.ctime_ns, record::field<int64_t>(record, record::kCtime));
+      set_in_record(setting, record);
+      setting.record = record;
+      attr = attr_of(with_written(setting, *known), request.head.nodeid);
+      push(setting);
+      return true;
+    });
+  };
+  auto out = parts_.attributes.set(setting.ino, request.head.nodeid, now, set);
+  if (!out) return false;
+  out->attr = attr;
+  parts_.channels.reply_body(context_.index, request.head.unique, std::as_bytes(std::span(&*out, 1)));
   return true;
 }
 
@@ -406,7 +442,8 @@ bool Lane::may_be_set(const record::Record& record, const Setting& setting) cons
   const auto uid = record::field<uint32_t>(record, record::kUid);
   const auto gid = record::field<uint32_t>(record, record::kGid);
   if ((record::field<uint32_t>(record, record::kMode) & (S_ISUID | S_ISGID)) != 0) return false;
-  return parts_.dentries.owners_known() && !parts_.births.refuses(uid, gid) && !parts_.births.refuses(setting.uid, setting.gid);
+  return parts_.dentries.owners_known() && !parts_.births.refuses(uid, gid) &&
+         !parts_.births.refuses(setting.uid, setting.gid);
 }
 
 // A name in a directory that is delegated, of a file that nobody has open; all else is Python's.
@@ -422,19 +459,76 @@ bool Lane::unlink_answered(const UpcallRequest& request, uint64_t parent) {
 
 bool Lane::take_name(uint64_t parent, std::string_view name, uint64_t ino) {
   const auto now = AttributeTable::Clock::now();
-  learn(ino, now);
-  const auto is_busy = [&] { return parts_.data.is_busy(ino); };
-  if (!parts_.children.drop_unless(ino, is_busy) || !parts_.births.take_room()) return false;
   const int64_t time_ns = file_time_ns();
-  const auto push = [&](const record::Record& record) {
-    if (parts_.births.push(Removal{ino, parent, time_ns, std::string(name), record})) {
-      parts_.births_wait();
+  return let_go(ino, now) && with_room([&] {
+    return parts_.attributes.remove(parent, ino, time_ns, now, [&](const record::Record& record) {
+      push(Removal{ino, parent, time_ns, std::string(name), record});
+      return true;
+    });
+  });
+}
+
+// False: something of it is here that Python is to see to first.
+bool Lane::let_go(uint64_t ino, AttributeTable::Clock::time_point now) {
+  learn(ino, now);
+  return parts_.children.drop_unless(ino, [&](bool) { return parts_.data.is_busy(ino); });
+}
+
+// A name in a directory that is delegated becomes another one there, of what is no directory; what has
+// that is open nowhere. All else is Python's.
+bool Lane::rename_answered(const UpcallRequest& request, uint64_t parent) {
+  const auto body = request.bytes.subspan(sizeof(fuse_in_header));
+  const auto in = load<fuse_rename_in>(body);
+  size_t names_at = sizeof(fuse_rename_in);
+  bool replaces = true;
+  if (request.opcode == FUSE_RENAME2) {
+    const auto more = load<fuse_rename2_in>(body);
+    if (!more || (more->flags & ~kRenameNoreplace) != 0) return false;
+    replaces = more->flags == 0;
+    names_at = sizeof(fuse_rename2_in);
+  }
+  if (!in || in->newdir != request.head.nodeid) return false;
+  const auto bytes = body.subspan(names_at);  // parsed: two names, each ends with NUL
+  const std::string_view name(reinterpret_cast<const char*>(bytes.data()));
+  const std::string_view new_name(reinterpret_cast<const char*>(bytes.data()) + name.size() + 1);
+  if (new_name.empty() || new_name.size() > kNameLengthMax) return false;
+  const auto now = AttributeTable::Clock::now();
+  return parts_.dentries.rename(parent, name, new_name, now, [&](uint64_t ino, uint64_t replaced) {
+    if (replaced != 0 && !replaces) return false;
+    if (!take_move({.ino = ino,
+                    .replaced = replaced,
+                    .parent = parent,
+                    .time_ns = file_time_ns(),
+                    .name = std::string(name),
+                    .new_name = std::string(new_name)})) {
+      return false;
     }
+    parts_.channels.reply_error(context_.index, request.head.unique, 0);
     return true;
-  };
-  if (parts_.attributes.remove(parent, ino, time_ns, now, push)) return true;
-  parts_.births.changes_told(1);  // the room
-  return false;
+  });
+}
+
+bool Lane::take_move(Move move) {
+  const auto now = AttributeTable::Clock::now();
+  learn(move.ino, now);
+  if (parts_.data.is_ahead(move.ino)) return false;
+  // What a directory's grant says of it is of before; with open files Python is to see to that.
+  const auto is_open_by_grant = [&](bool is_known) { return is_known && parts_.data.is_busy(move.ino); };
+  if (!parts_.children.drop_unless(move.ino, is_open_by_grant)) return false;
+  if (move.replaced != 0 && !let_go(move.replaced, now)) return false;
+  return with_room([&] {
+    const auto take = [&](const record::Record& moved, const record::Record& replaced) {
+      move.record = moved;
+      move.replaced_record = replaced;
+      push(std::move(move));
+      return true;
+    };
+    return parts_.attributes.rename(move.parent, move.ino, move.replaced, move.time_ns, now, take);
+  });
+}
+
+void Lane::push(Change change) {
+  if (parts_.births.push(std::move(change))) parts_.births_wait();
 }
 
 void Lane::interrupted(const InterruptRequest& request) {

@@ -105,9 +105,18 @@ class Lane {
                       std::string_view name, std::chrono::nanoseconds valid);
   bool may_be_set(const record::Record& record, const Setting& setting) const;
   bool setattr_answered(const UpcallRequest& request, uint64_t ino);
+  template <typename Ahead>
+  bool take_setting(const UpcallRequest& request, Setting setting, AttributeTable::Clock::time_point now,
+                    Ahead ahead);
   bool unlink_answered(const UpcallRequest& request, uint64_t parent);
   // False: the name cannot be taken away here.
   bool take_name(uint64_t parent, std::string_view name, uint64_t ino);
+  bool rename_answered(const UpcallRequest& request, uint64_t parent);
+  bool take_move(Move move);
+  bool let_go(uint64_t ino, AttributeTable::Clock::time_point now);
+  template <typename Make>
+  bool with_room(Make make);
+  void push(Change change);
   bool answer_name(const RequestHead& head, const DentryTable::Found& found,
                    AttributeTable::Clock::time_point now);
 

@@ -230,6 +230,7 @@ std::vector<std::pair<std::string, uint64_t>> FuseSession::counters() const {
   all.emplace_back("children_used", children_.used());
   all.emplace_back("children_unused", children_.unused());
   all.emplace_back("births", births_.count());
+  all.emplace_back("renames", births_.move_count());
   all.emplace_back("removals", births_.removal_count());
   all.emplace_back("settings", births_.setting_count());
   if (channels_) {

@@ -1,8 +1,9 @@
-// Files that lanes make, and names that they take away, in a delegated directory.
+// Files that lanes make, and names that they take away or change, in a delegated directory.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
 
 #include "session_fixture.h"
@@ -160,9 +161,10 @@ class RemovalTest : public BirthTest {
     session_.dentries().put(kFolder, "file", kFile, DentryTable::Clock::now());
   }
 
-  void put_file(uint32_t mode, uint32_t nlink = 1, uint32_t flags = 0, uint32_t lease = 1) {
+  void put_file(uint32_t mode, uint32_t nlink = 1, uint32_t flags = 0, uint32_t lease = 1,
+                uint64_t ino = kFile) {
     record::Record file{};
-    record::set_field(file, record::kIno, kFile);
+    record::set_field(file, record::kIno, ino);
     record::set_field(file, record::kMode, mode);
     record::set_field(file, record::kNlink, nlink);
     record::set_field(file, record::kFlags, flags);
@@ -176,7 +178,7 @@ class RemovalTest : public BirthTest {
   }
 
   bool goes_to_python(const Bytes& bytes) {
-    return at<fuse_in_header>(upcall(0, bytes), 0).opcode == static_cast<uint32_t>(FUSE_UNLINK);
+    return at<fuse_in_header>(upcall(0, bytes), 0).opcode == at<fuse_in_header>(bytes, 0).opcode;
   }
   std::vector<Removal> removals() {
     std::vector<Removal> taken;
@@ -276,6 +278,226 @@ TEST_F(RemovalTest, ANameThatWentIsNotRecalledByName) {
   ask(0, create(6, "new"));
   EXPECT_EQ(lease_drop(kFolder, kFacetEntries), 2u);
   EXPECT_EQ(session_.dentries().names(), 0u);
+}
+
+// The same directory, with two files that are known and not open; whatever else is asked for in it
+// is known not to be there.
+class MoveTest : public RemovalTest {
+ protected:
+  static constexpr uint64_t kOther = 81;
+
+  void SetUp() override {
+    RemovalTest::SetUp();
+    put_file(S_IFREG | 0644, 1, 0, 1, kOther);
+    session_.dentries().unsure(kFolder, "other");
+    session_.dentries().put(kFolder, "other", kOther, DentryTable::Clock::now());
+  }
+
+  static Bytes rename(uint64_t unique, std::string name, const std::string& new_name,
+                      uint64_t new_folder = kFolder) {
+    name.push_back('\0');
+    return request(FUSE_RENAME, {unique, kFolder}, fuse_rename_in{new_folder}, name + new_name + '\0');
+  }
+  static Bytes rename2(uint64_t unique, std::string name, const std::string& new_name, uint32_t flags) {
+    name.push_back('\0');
+    return request(FUSE_RENAME2, {unique, kFolder}, fuse_rename2_in{kFolder, flags, 0},
+                   name + new_name + '\0');
+  }
+  uint64_t found(uint64_t unique, const std::string& name) {
+    const Bytes answer = ask(0, lookup({unique, kFolder}, name));
+    if (out_header(answer).error != 0) return 0;
+    return at<fuse_entry_out>(answer, sizeof(fuse_out_header)).nodeid;
+  }
+  std::vector<Move> moves() {
+    std::vector<Move> taken;
+    for (const Change& change : session_.births().take()) taken.push_back(std::get<Move>(change));
+    return taken;
+  }
+};
+
+TEST_F(MoveTest, ANameIsAnotherOneAndIsToldOfOnce) {
+  EXPECT_EQ(out_header(ask(0, rename(6, "file", "new"))).error, 0);
+  EXPECT_EQ(observer_.next(), "births");
+  const auto told = moves();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].name, "file");
+  EXPECT_EQ(told[0].new_name, "new");
+  EXPECT_EQ(told[0].parent, kFolder);
+  EXPECT_EQ(told[0].ino, kFile);
+  EXPECT_EQ(told[0].replaced, 0u);
+  EXPECT_EQ(record::field<uint32_t>(told[0].record, record::kNlink), 1u);
+  EXPECT_EQ(record::field<int64_t>(told[0].record, record::kCtime), told[0].time_ns);
+  EXPECT_EQ(record::field<uint64_t>(told[0].record, record::kChangeVersion), 1u);
+  EXPECT_TRUE(moves().empty());
+  EXPECT_EQ(found(8, "file"), 0u);
+  EXPECT_EQ(found(10, "new"), kFile);
+  const auto folder = at<fuse_attr_out>(ask(0, request(FUSE_GETATTR, {12, kFolder}, fuse_getattr_in{})),
+                                        sizeof(fuse_out_header)).attr;
+  EXPECT_EQ(static_cast<int64_t>(folder.mtime) * 1'000'000'000 + folder.mtimensec, told[0].time_ns);
+}
+
+TEST_F(MoveTest, WhatHadTheNewNameIsGone) {
+  EXPECT_EQ(out_header(ask(0, rename(6, "file", "other"))).error, 0);
+  const auto told = moves();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].replaced, kOther);
+  EXPECT_EQ(record::field<uint32_t>(told[0].replaced_record, record::kNlink), 0u);
+  EXPECT_EQ(found(8, "other"), kFile);
+  EXPECT_EQ(found(10, "file"), 0u);
+  const auto other = at<fuse_attr_out>(ask(0, request(FUSE_GETATTR, {12, kOther}, fuse_getattr_in{})),
+                                       sizeof(fuse_out_header)).attr;
+  EXPECT_EQ(other.nlink, 0u);
+}
+
+TEST_F(MoveTest, NoreplaceReplacesNothing) {
+  EXPECT_TRUE(goes_to_python(rename2(6, "file", "other", 1)));
+  EXPECT_EQ(out_header(ask(0, rename2(8, "file", "new", 1))).error, 0);
+  EXPECT_TRUE(goes_to_python(rename2(10, "new", "other", 2)));  // RENAME_EXCHANGE
+  EXPECT_EQ(out_header(ask(0, rename2(12, "new", "other", 0))).error, 0);
+}
+
+TEST_F(MoveTest, OneAfterTheOther) {
+  ask(0, create(6, "new"));
+  EXPECT_EQ(out_header(ask(0, rename(8, "new", "file"))).error, 0);
+  EXPECT_EQ(out_header(ask(0, rename(10, "file", "new"))).error, 0);
+  ask(0, create(12, "file"));
+  const auto changes = session_.births().take();
+  ASSERT_EQ(changes.size(), 4u);
+  EXPECT_EQ(std::get<Move>(changes[1]).replaced, kFile);
+  EXPECT_EQ(std::get<Move>(changes[2]).ino, 501u);
+  EXPECT_EQ(std::get<Birth>(changes[3]).ino, 502u);
+  EXPECT_EQ(found(14, "new"), 501u);
+  EXPECT_EQ(found(16, "file"), 502u);
+}
+
+TEST_F(MoveTest, WhatIsNotCertainOrNotPlainIsPythons) {
+  EXPECT_TRUE(goes_to_python(rename(6, "unknown", "new")));
+  EXPECT_TRUE(goes_to_python(rename(8, "file", "new", 99)));
+  session_.dentries().unsure(kFolder, "other");
+  EXPECT_TRUE(goes_to_python(rename(10, "file", "other")));
+  EXPECT_TRUE(goes_to_python(rename(12, "other", "file")));
+  session_.dentries().put(kFolder, "other", kOther, DentryTable::Clock::now());
+  put_file(S_IFREG | 0644, 1, 16);
+  EXPECT_TRUE(goes_to_python(rename(14, "file", "new")));
+  EXPECT_TRUE(goes_to_python(rename(16, "other", "file")));
+  put_file(S_IFDIR | 0755, 2);
+  EXPECT_TRUE(goes_to_python(rename(18, "file", "new")));
+  EXPECT_TRUE(goes_to_python(rename(20, "other", "file")));
+  put_file(S_IFREG | 0644, 2, 0, 1 | record::kOpenElsewhere);
+  EXPECT_TRUE(goes_to_python(rename(22, "other", "file")));
+  EXPECT_EQ(found(24, "file"), kFile);
+  EXPECT_EQ(out_header(ask(0, rename(26, "file", "new"))).error, 0);  // it stays
+}
+
+TEST_F(MoveTest, TwoNamesOfOneFileArePythons) {
+  session_.dentries().unsure(kFolder, "link");
+  session_.dentries().put(kFolder, "link", kFile, DentryTable::Clock::now());
+  put_file(S_IFREG | 0644, 2);
+  EXPECT_TRUE(goes_to_python(rename(6, "file", "link")));
+  EXPECT_TRUE(moves().empty());
+}
+
+TEST_F(MoveTest, OnlyWhatIsReplacedMustNotBeOpen) {
+  echo_.busy_ = kFile;
+  EXPECT_TRUE(goes_to_python(rename(6, "other", "file")));
+  EXPECT_EQ(out_header(ask(0, rename(8, "file", "new"))).error, 0);
+}
+
+TEST_F(MoveTest, WhatWasRefusedChangesNothing) {
+  for (size_t count = 0; count < Births::kUntoldMax; ++count) {
+    EXPECT_TRUE(session_.births().take_room());
+  }
+  EXPECT_TRUE(goes_to_python(rename(6, "file", "new")));
+  EXPECT_EQ(found(8, "file"), kFile);
+  EXPECT_EQ(found(10, "new"), 0u);
+  session_.births().changes_told(1);
+  EXPECT_EQ(out_header(ask(0, rename(12, "file", "new"))).error, 0);
+}
+
+TEST_F(MoveTest, TheKernelsDentryGoesAlong) {
+  EXPECT_EQ(found(6, "file"), kFile);  // told
+  EXPECT_EQ(out_header(ask(0, rename(8, "file", "new"))).error, 0);
+  const auto dropped = session_.dentries().drop(kFolder, DentryTable::Clock::now());
+  EXPECT_NE(std::find(dropped.told.begin(), dropped.told.end(), "new"), dropped.told.end());
+  EXPECT_EQ(std::find(dropped.told.begin(), dropped.told.end(), "file"), dropped.told.end());
+}
+
+// Attributes of a file that nobody has open.
+class SettingTest : public MoveTest {
+ protected:
+  static Bytes chmod(uint64_t unique, uint32_t mode, uint64_t ino = kFile) {
+    fuse_setattr_in in{};
+    in.valid = FATTR_MODE;
+    in.mode = mode;
+    return request(FUSE_SETATTR, {unique, ino}, in);
+  }
+  uint32_t mode_after(const Bytes& asked) {
+    return at<fuse_attr_out>(ask(0, asked), sizeof(fuse_out_header)).attr.mode & 07777;
+  }
+  size_t settings() {
+    size_t count = 0;
+    for (const Change& change : session_.births().take()) count += std::holds_alternative<Setting>(change);
+    return count;
+  }
+};
+
+TEST_F(SettingTest, OfAFileWithANameInADelegatedDirectoryAreSetHere) {
+  EXPECT_EQ(mode_after(chmod(6, 0600)), 0600u);
+  const auto changes = session_.births().take();
+  ASSERT_EQ(changes.size(), 1u);
+  const auto& told = std::get<Setting>(changes[0]);
+  EXPECT_EQ(told.ino, kFile);
+  EXPECT_EQ(told.mode, 0600u);
+  EXPECT_EQ(told.written_ns, 0);
+  EXPECT_EQ(record::field<uint32_t>(told.record, record::kMode), uint32_t{S_IFREG | 0600});
+  EXPECT_EQ(mode_after(request(FUSE_GETATTR, {8, kFile}, fuse_getattr_in{})), 0600u);
+}
+
+TEST_F(SettingTest, WhatIsOpenOrNotPlainIsPythons) {
+  echo_.busy_ = kFile;
+  EXPECT_TRUE(goes_to_python(chmod(6, 0600)));
+  EXPECT_EQ(mode_after(chmod(8, 0600, kOther)), 0600u);
+  echo_.busy_ = 0;
+  put_file(S_IFREG | 0644, 1, 0, 1 | record::kOpenElsewhere);
+  EXPECT_TRUE(goes_to_python(chmod(10, 0600)));
+  put_file(S_IFREG | 0644, 2);
+  EXPECT_TRUE(goes_to_python(chmod(12, 0600)));
+  put_file(S_IFREG | 0644, 1, 16);
+  EXPECT_TRUE(goes_to_python(chmod(14, 0600)));
+  EXPECT_EQ(settings(), 1u);
+}
+
+TEST_F(SettingTest, OnlyWhileItsNameIsCertainInADelegatedDirectory) {
+  session_.dentries().unsure(kFolder, "file");
+  EXPECT_TRUE(goes_to_python(chmod(6, 0600)));
+  session_.dentries().put(kFolder, "file", kFile, DentryTable::Clock::now());
+  EXPECT_EQ(mode_after(chmod(8, 0600)), 0600u);
+  EXPECT_EQ(out_header(ask(0, rename(10, "file", "new"))).error, 0);
+  EXPECT_EQ(mode_after(chmod(12, 0640)), 0640u);
+  ask(0, create(14, "file"));
+  EXPECT_EQ(mode_after(chmod(16, 0600, 501)), 0600u);
+  session_.dentries().undelegate(kFolder);
+  EXPECT_EQ(session_.dentries().homes(), 0u);
+  // Another directory is: Python looks for changes still.
+  session_.dentries().lease(99, DentryTable::Clock::now());
+  EXPECT_TRUE(session_.dentries().delegate(99));
+  EXPECT_TRUE(goes_to_python(chmod(18, 0600)));
+}
+
+TEST_F(SettingTest, HomesComeAndGoWithNames) {
+  EXPECT_EQ(session_.dentries().homes(), 2u);
+  EXPECT_EQ(out_header(ask(0, rename(6, "file", "other"))).error, 0);
+  EXPECT_EQ(session_.dentries().homes(), 1u);
+  EXPECT_EQ(out_header(ask(0, unlink(8, "other"))).error, 0);
+  EXPECT_EQ(session_.dentries().homes(), 0u);
+  session_.dentries().undelegate(kFolder);
+  session_.dentries().unsure(kFolder, "third");
+  session_.dentries().put(kFolder, "third", 82, DentryTable::Clock::now());
+  EXPECT_EQ(session_.dentries().homes(), 0u);
+  EXPECT_TRUE(session_.dentries().delegate(kFolder));
+  EXPECT_EQ(session_.dentries().homes(), 1u);
+  session_.dentries().drop(kFolder, DentryTable::Clock::now());
+  EXPECT_EQ(session_.dentries().homes(), 0u);
 }
 
 TEST(Births, SlotsAreBounded) {

@@ -320,11 +320,11 @@ TEST(ChildTable, FindsThoseOfADirectoryAndThoseThatAreOlder) {
 TEST(ChildTable, KeepsWhatIsInUse) {
   ChildTable table;
   put_child(table, 3, 100, 1);
-  EXPECT_FALSE(table.drop_unless(100, [] { return true; }));
+  EXPECT_FALSE(table.drop_unless(100, [](bool) { return true; }));
   EXPECT_EQ(table.count(), 1u);
-  EXPECT_TRUE(table.drop_unless(100, [] { return false; }));
+  EXPECT_TRUE(table.drop_unless(100, [](bool) { return false; }));
   EXPECT_EQ(table.count(), 0u);
-  EXPECT_TRUE(table.drop_unless(100, [] { return false; }));  // it is not here
+  EXPECT_TRUE(table.drop_unless(100, [](bool) { return false; }));  // it is not here
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ from fsclient.leases.holder import Leases
 from fsclient.leases.table import KnownLimit
 from fscommon.errors import FsError
 from fscommon.layout.attributes import Attributes, unpack_attributes
-from fscommon.native import BirthRow, ChangeRun, RemovalRow, SettingRow
+from fscommon.native import BirthRow, ChangeRun, MoveRow, RemovalRow, SettingRow
 from fscommon.wire.codec import encode
 from fscommon.wire.ops import Op
 
@@ -149,6 +149,7 @@ class FakeLanes:
         self.refused_owners: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
         self.births: list[BirthRow] = []
         self.removals: list[RemovalRow] = []
+        self.moves: list[MoveRow] = []
         self.removals_answered = 0
 
     def entries_delegate(self, ino: int) -> bool:
@@ -175,7 +176,9 @@ class FakeLanes:
         births, self.births = self.births, []
         removals, self.removals = self.removals, []
         settings, self.settings = list(self.settings), ()
-        return [(births, removals, settings)] if births or removals or settings else []
+        moves, self.moves = self.moves, []
+        run = births, removals, settings, moves
+        return [run] if any(run) else []
 
     def changes_told(self, count: int) -> None:
         self.removals_answered += count

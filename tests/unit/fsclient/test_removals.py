@@ -19,8 +19,8 @@ __all__ = ["world"]  # the fixture
 
 
 async def delegated(world: World) -> None:
-    world.births.removed(FOLDER)
-    world.births.removed(FOLDER)
+    world.births.touched(FOLDER)
+    world.births.touched(FOLDER)
     await trio.testing.wait_all_tasks_blocked()
     assert world.lanes.delegated == {FOLDER}
 
@@ -42,7 +42,7 @@ def told(world: World) -> list[list[int]]:
 
 
 async def test_the_second_unlink_asks_for_the_directory_without_slots(world: World) -> None:
-    world.births.removed(FOLDER)
+    world.births.touched(FOLDER)
     await trio.testing.wait_all_tasks_blocked()
     assert not world.lanes.delegated
     await delegated(world)
@@ -56,7 +56,7 @@ async def test_the_second_unlink_asks_for_the_directory_without_slots(world: Wor
 async def test_in_a_tree_that_is_removed_the_first_unlink_asks(world: World) -> None:
     await delegated(world)
     world.fs.leases.table.granted(8, LEASE_META | LEASE_ENTRIES, 1)
-    world.births.removed(8)
+    world.births.touched(8)
     await trio.testing.wait_all_tasks_blocked()
     assert world.lanes.delegated == {FOLDER, 8}
 
@@ -183,8 +183,8 @@ async def test_what_the_kernel_forgot_is_forgotten(world: World) -> None:
 async def test_delegated_directories_are_bounded(world: World) -> None:
     for ino in range(1000, 1000 + DIRECTORIES_MAX + 10):
         world.fs.leases.table.granted(ino, LEASE_META | LEASE_ENTRIES, 1)
-        world.births.removed(ino)
-        world.births.removed(ino)
+        world.births.touched(ino)
+        world.births.touched(ino)
         await trio.testing.wait_all_tasks_blocked()
     assert len(world.lanes.delegated) == DIRECTORIES_MAX
     assert 1000 not in world.lanes.delegated

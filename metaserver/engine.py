@@ -81,12 +81,7 @@ class _Row:
 
 _ROWS: Final = {
     int(op): _Row(
-        op,
-        handler.function,
-        handler.access,
-        BODIES[op][0],
-        SPECS[op].mutation,
-        op in FOOTPRINTS,
+        op, handler.function, handler.access, BODIES[op][0], SPECS[op].mutation, op in FOOTPRINTS,
         op in AUDITED,
     )
     for op, handler in HANDLERS.items()

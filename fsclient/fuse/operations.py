@@ -76,7 +76,9 @@ class Operations(pyfuse3.Operations):
         return len(self._scopes)
 
     async def _serve(self, slot: int, work: Coroutine[Any, Any, T]) -> T:
-        """Run one handler: interruptible, and whatever goes wrong is an errno."""
+        """Run one handler: interruptible, and whatever goes wrong is an errno. What lanes answered
+        before is known to it."""
+        self._fs.inodes.catch_up()
         began = time.perf_counter()
         failed = False
         scope = trio.CancelScope()

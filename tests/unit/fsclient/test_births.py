@@ -2,12 +2,15 @@
 
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
+import pyfuse3
 import pytest
 import trio
 import trio.testing
 
 from fsclient.fs.births import FIRST_HANDLE, SLOTS_WANTED
+from fsclient.fuse.operations import Operations
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import (
     LEASE_ENTRIES,
@@ -18,7 +21,7 @@ from fscommon.layout.attributes import (
     with_lease,
 )
 from fscommon.wire.births import Changed, Delegated, Slot
-from fscommon.wire.messages import SET_MODE, Close
+from fscommon.wire.messages import SET_MODE, Close, Opened
 from fscommon.wire.ops import Op
 
 from .fakes import DIRECTORY, FakeWorld, layout, record
@@ -283,3 +286,20 @@ async def test_whoever_asks_for_a_file_waits_for_its_settings(world: World) -> N
         assert len(world.meta.waiting) == 1 and not settled
         world.meta.deliver_all()
     assert settled and told(world) == [100]
+
+
+async def test_an_upcall_knows_what_lanes_did_before_it(world: World) -> None:
+    """A file that was made a moment ago, whose new owner has a limit: lanes are told of it."""
+    await delegated(world)
+    world.bear(100)
+    upcalls = SimpleNamespace(upcall=lambda slot: (slot, 1, 3, 0))
+    operations = Operations(world.fs, upcalls, 1, 0.0)
+    limited = Opened(record(100, uid=7), layout(100), b"c" * 64, size_limit=5000)
+    world.meta.answers[Op.SETATTR] = limited
+    fields = SimpleNamespace(update_mode=False, update_uid=True, update_gid=False,
+                             update_size=False, update_atime=False, update_mtime=False,
+                             update_ctime=False)  # fmt: skip
+    attributes = pyfuse3.EntryAttributes()
+    attributes.st_uid = 7
+    await operations.setattr(100, attributes, fields, None, SimpleNamespace(pid=3, uid=0, gid=0))
+    assert world.lanes.size_limits[100] == 5000

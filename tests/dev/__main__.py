@@ -7,6 +7,8 @@ status [--state DIR]     show them
 test [--full] [ARGS]     all tests, quick form or long form; ARGS go to pytest
 check                    linters, types, layers, the native stub
 bench [smoke]            measure against local ext4 and null FUSE
+bench data [--case a,c,…] [--rounds N] [--peers DIR] [--quick] [--plots DIR] [--torch]
+                  the data path: small files, checkpoints, random reads, … (docs/performance.md)
 bench metadata           names and attributes, beside peers that scripts start [--peers DIR]
 bench transport          count what a request costs by TCP and by RDMA, in the guest
 sanitize                 native tests and the mount under ASan+UBSan and TSan, fuzzers
@@ -23,6 +25,7 @@ help                     this text
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -34,6 +37,7 @@ from tests.dev.steps import StepError, console
 _FOLDER = click.Path(file_okay=False, path_type=Path, resolve_path=True)
 _PASSED_ON = {"ignore_unknown_options": True, "help_option_names": []}
 _COUNT = click.IntRange(1, 64)
+_BENCHMARKS = ("smoke", "data", "metadata", "transport")
 
 
 @click.group(add_help_option=False)
@@ -92,10 +96,18 @@ def check() -> None:
 
 
 @cli.command()
-@click.argument("suite", type=click.Choice(["smoke", "metadata", "transport"]), default="smoke")
+@click.argument("suite", type=click.Choice(_BENCHMARKS), default="smoke")
 @click.option("--rounds", type=click.IntRange(1, 50), default=3, show_default=True)
 @click.option("--peers", type=_FOLDER)
-def bench(suite: str, rounds: int, peers: Path | None) -> None:
+@click.option("--case", "cases", default="")
+@click.option("--quick", is_flag=True)
+@click.option("--plots", type=_FOLDER)
+@click.option("--torch", is_flag=True)
+def bench(suite: str, rounds: int, peers: Path | None, **more: Any) -> None:
+    if suite == "data":
+        from tests.bench.data.suite import Wishes, data  # noqa: PLC0415
+
+        sys.exit(0 if data(Wishes(rounds=rounds, peers=peers, **more)) else 1)
     if suite == "metadata":
         from tests.bench.metadata import metadata  # noqa: PLC0415
 

@@ -1,0 +1,208 @@
+"""The file systems that are measured: BraidFS on loopback, the disk under it, null FUSE, peers.
+
+A place has a folder to work in and can make its client forget everything: BraidFS and null FUSE are
+mounted again, a peer is stopped and started by its scripts, which is the only thing that all of
+them offer. `chill` also drops what the kernel caches, the servers' part included.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+import urllib.request
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tests.bench.data.bars import BRAID, LOCAL, NULL
+from tests.bench.data.cost import Serving, with_children
+from tests.bench.systems import NULLFS
+from tests.cluster import mounts
+from tests.cluster.cluster import Cluster
+from tests.cluster.plan import make_plan
+from tests.cluster.process import Program
+from tests.dev.steps import BUILD, StepError, console
+
+PEER_SECONDS_MAX = 180
+PEER_CLIENTS = {"mount", "fuse"}  # names of their pid files
+CLIENT_OPTIONS = ("dirty_mib=256", "held_mib=256")
+
+
+class Place(ABC):
+    name: str
+    folder: Path
+
+    @abstractmethod
+    def remount(self) -> None:
+        """Its client has nothing cached afterwards; servers may."""
+
+    def serving(self) -> Serving:
+        return Serving()
+
+    def served_bytes(self) -> int | None:
+        """What the storage servers have sent to clients so far; None: it does not say."""
+        return None
+
+    def chill(self) -> None:
+        """Nothing is cached anywhere but on the disk itself."""
+        os.sync()
+        self.remount()
+        Path("/proc/sys/vm/drop_caches").write_text("3")
+
+
+class LocalPlace(Place):
+    def __init__(self, folder: Path) -> None:
+        self.name, self.folder = LOCAL, folder
+
+    def remount(self) -> None:
+        """The disk has no client; chill() drops what is cached of it."""
+
+
+class BraidPlace(Place):
+    def __init__(self, cluster: Cluster, folder: str = "bench") -> None:
+        self.name, self.folder = BRAID, cluster.mount_path / folder
+        self._cluster = cluster
+        self.folder.mkdir(exist_ok=True)
+
+    def remount(self) -> None:
+        self._cluster.remount()
+
+    def serving(self) -> Serving:
+        pid = self._cluster.client_pid()
+        servers = [program.pid() for program in self._cluster.programs]
+        return Serving((pid,) if pid else (), tuple(one for one in servers if one))
+
+    def served_bytes(self) -> int | None:
+        ports = [server.metrics_port for server in self._cluster.plan.storageservers]
+        return sum(map(_read_bytes, ports))
+
+
+def _read_bytes(port: int) -> int:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as page:
+        lines = page.read().decode().splitlines()
+    wanted = 'braidfs_native{counter="read_bytes"} '
+    return int(float(next(one for one in lines if one.startswith(wanted)).rpartition(" ")[2]))
+
+
+class NullPlace(Place):
+    """Files f0, f1, ... of one size; what they are can be changed, as it holds none of them."""
+
+    def __init__(self, scratch: Path, folder: Path) -> None:
+        self.name, self.folder = NULL, folder
+        self._scratch = scratch
+        self._words: tuple[str, ...] = ("--files", "1", "--size", "4096")
+        self._program: Program | None = None
+
+    def shape(self, files: int, size: int) -> None:
+        words = ("--files", str(files), "--size", str(size))
+        if words != self._words or self._program is None:
+            self._words = words
+            self.remount()
+
+    def remount(self) -> None:
+        self.stop()
+        self.folder.mkdir(exist_ok=True)
+        self._program = Program(
+            "nullfs", (str(NULLFS), *self._words, str(self.folder)), self._scratch
+        )
+        self._program.start()
+
+    def stop(self) -> None:
+        if mounts.is_mounted(self.folder):
+            mounts.unmount(self.folder, lazy=True)
+        if self._program is not None:
+            self._program.stop()
+            self._program = None
+
+    def serving(self) -> Serving:
+        pid = self._program.pid() if self._program else None
+        return Serving((pid,) if pid else ())
+
+
+class PeerPlace(Place):
+    """By two scripts: `NAME-up DIR` starts it and mounts it there, `NAME-down [wipe]` ends it. Its
+    pid files, where it leaves some in $PEERS_STATE/run/NAME, tell what it costs."""
+
+    def __init__(self, up: Path, state: Path) -> None:
+        self.name = up.name.removesuffix("-up")
+        self._up, self._state = up, state
+        self._point = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=BUILD / "bench"))
+        self.folder = self._point / "bench"
+
+    def start(self) -> None:
+        self._run(str(self._up), str(self._point))
+        self.folder.mkdir(exist_ok=True)
+
+    def remount(self) -> None:
+        self._run(str(self._up.with_name(f"{self.name}-down")))
+        self._run(str(self._up), str(self._point))
+
+    def end(self) -> None:
+        with contextlib.suppress(subprocess.SubprocessError):
+            self._run(str(self._up.with_name(f"{self.name}-down")), "wipe")
+        with contextlib.suppress(OSError):
+            self._point.rmdir()
+
+    def serving(self) -> Serving:
+        client: list[int] = []
+        servers: list[int] = []
+        for file in (self._state / "run" / self.name).glob("*.pid"):
+            pids = [int(word) for word in file.read_text().split() if word.isdigit()]
+            (client if file.stem in PEER_CLIENTS else servers).extend(pids)
+        return Serving(with_children(client), with_children(servers))
+
+    def _run(self, *words: str) -> None:
+        environment = {**os.environ, "PEERS_STATE": str(self._state)}
+        # Daemons of a script may hold its standard output open: a file, not a pipe.
+        with tempfile.TemporaryFile() as output:
+            try:
+                subprocess.run(
+                    words, check=True, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                    timeout=PEER_SECONDS_MAX, env=environment,
+                )  # fmt: skip
+            except subprocess.CalledProcessError as error:
+                output.seek(0)
+                said = output.read().decode(errors="replace").strip()
+                raise RuntimeError(f"{error}: {said[-300:]}") from None
+
+
+@contextlib.contextmanager
+def local_places() -> Iterator[Sequence[Place]]:
+    """BraidFS with two storage servers, ext4 and null FUSE, on one disk; torn down afterwards."""
+    base = BUILD / "bench"
+    base.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix="run-", dir=base))
+    plan = make_plan(scratch / "cluster", storage_servers=2, client_options=CLIENT_OPTIONS)
+    cluster = Cluster(plan)
+    null = NullPlace(scratch, scratch / "null")
+    local = scratch / "local"
+    local.mkdir()
+    try:
+        console.print("starting a cluster of two storage servers, and null FUSE")
+        cluster.start()
+        null.remount()
+        yield BraidPlace(cluster), LocalPlace(local), null
+    finally:
+        cluster.stop()
+        null.stop()
+        shutil.rmtree(scratch)
+
+
+def peers_in(folder: Path | None) -> list[Path]:
+    """The NAME-up scripts of a folder."""
+    ups = sorted(folder.glob("*-up")) if folder else []
+    if folder and not ups:
+        raise StepError(f"no NAME-up script in {folder}")
+    return ups
+
+
+@contextlib.contextmanager
+def peer(up: Path) -> Iterator[PeerPlace]:
+    """One peer, up and down again with all that it stored."""
+    place = PeerPlace(up, BUILD / "bench" / "peers")
+    try:
+        place.start()
+        yield place
+    finally:
+        place.end()

@@ -1,0 +1,200 @@
+"""Case a: a data set of small files, written and then read whole in random order, epoch by epoch.
+
+4 to 256 KiB, lognormal with a median of 100 KiB, as ImageNet's. Cold: nothing is cached anywhere.
+Warm: the epoch after that, in another order. After a remount: the servers may have it cached, the
+client has not. Each process has its share of the order; files are opened, read whole by Python's
+open().read() (or mapped), and closed.
+"""
+
+import math
+import mmap
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from random import Random
+
+from tests.bench.data.amounts import KIB, Amounts
+from tests.bench.data.bars import LOCAL, Bar, Row, Than
+from tests.bench.data.case import Case, Values
+from tests.bench.data.cost import Spent, peak_mib, spending
+from tests.bench.data.places import NullPlace, Place
+from tests.bench.data.workers import together
+
+SIZE_MIN, SIZE_MEDIAN, SIZE_MAX = 4 * KIB, 100 * KIB, 256 * KIB
+SPREAD = 0.6  # sigma of the logarithm
+CREATORS = 4
+BARRED = (4, 16)  # processes that have bars
+CREATE = f"create with data, {CREATORS} processes"
+REMOUNTED = "epoch after a remount, {} processes"
+MAPPED = "epoch by mmap, cold, {} processes"
+CREATE_CPU = "CPU per file created with data"
+COLD_CPU = "CPU per file of a cold epoch"
+COLD_SWITCHES = "context switches per file of a cold epoch"
+CLIENT_PEAK = "client's peak RSS after the epochs"
+SERVERS_PEAK = "servers' peak RSS after the epochs"
+
+
+@dataclass(frozen=True, slots=True)
+class FileSet:
+    paths: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+
+def file_set(folder: Path, amounts: Amounts) -> FileSet:
+    random = Random(4)
+    middle = math.log(SIZE_MEDIAN)
+    drawn = (int(random.lognormvariate(middle, SPREAD)) for _ in range(amounts.files))
+    sizes = tuple(min(SIZE_MAX, max(SIZE_MIN, one)) for one in drawn)
+    paths = tuple(
+        f"{folder}/set/d{number % amounts.folders:04}/f{number:06}"
+        for number in range(amounts.files)
+    )
+    return FileSet(paths, sizes)
+
+
+def null_set(place: NullPlace, amounts: Amounts) -> FileSet:
+    """As many files, each of the median's size."""
+    place.shape(amounts.files, SIZE_MEDIAN)
+    paths = tuple(f"{place.folder}/f{number}" for number in range(amounts.files))
+    return FileSet(paths, (SIZE_MEDIAN,) * amounts.files)
+
+
+def create(files: FileSet, folder: Path, amounts: Amounts) -> float:
+    """Files a second."""
+    (folder / "set").mkdir()
+    for number in range(amounts.folders):
+        (folder / "set" / f"d{number:04}").mkdir()
+    content = memoryview(os.urandom(SIZE_MAX))
+
+    def write(share: Sequence[int]) -> float:
+        for index in share:
+            with open(files.paths[index], "wb", buffering=0) as file:
+                if file.write(content[: files.sizes[index]]) != files.sizes[index]:
+                    raise OSError(0, f"a short write to {files.paths[index]}")
+        return len(share)
+
+    # A process has directories of its own, as those of an unpacked data set would.
+    shares = [
+        [one for one in range(amounts.files) if one % amounts.folders % CREATORS == creator]
+        for creator in range(CREATORS)
+    ]
+    return together([partial(write, share) for share in shares]).rate
+
+
+def read_whole(path: str) -> int:
+    with open(path, "rb") as file:
+        return len(file.read())
+
+
+def read_mapped(path: str) -> int:
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        return len(mapped[:])
+
+
+def epoch(
+    files: FileSet, processes: int, seed: int, read: Callable[[str], int] = read_whole
+) -> float:
+    """Files a second, all of them once."""
+    order = list(range(len(files.paths)))
+    Random(seed).shuffle(order)
+
+    def work(share: Sequence[int]) -> float:
+        for index in share:
+            if read(files.paths[index]) != files.sizes[index]:
+                raise OSError(0, f"{files.paths[index]} is not as long as it was written")
+        return len(share)
+
+    shares = [order[first::processes] for first in range(processes)]
+    return together([partial(work, share) for share in shares]).rate
+
+
+def _cold(processes: int) -> str:
+    return f"epoch cold, {_processes(processes)}"
+
+
+def _warm(processes: int) -> str:
+    return f"epoch warm, {_processes(processes)}"
+
+
+def _processes(count: int) -> str:
+    return "1 process" if count == 1 else f"{count} processes"
+
+
+def _middle(amounts: Amounts) -> int:
+    return 4 if 4 in amounts.processes else amounts.processes[0]
+
+
+def _rows(amounts: Amounts) -> Iterator[Row]:
+    yield Row(CREATE, "files/s", (Bar(Than.PEERS, 3.0),))
+    cold = (Bar(Than.LOCAL, 0.5), Bar(Than.PEERS, 3.0))
+    warm = (Bar(Than.LOCAL, 0.45), Bar(Than.PEERS, 4.0))
+    for count in amounts.processes:
+        yield Row(_cold(count), "files/s", cold if count in BARRED else ())
+        yield Row(_warm(count), "files/s", warm if count in BARRED else ())
+    middle = _middle(amounts)
+    yield Row(REMOUNTED.format(middle), "files/s")
+    yield Row(MAPPED.format(middle), "files/s")
+    yield Row(
+        f"{REMOUNTED.format(middle)}, with cache_dir", "files/s",
+        (Bar(Than.LOCAL, 0.7, row=_cold(middle)),), lacking="there is no option cache_dir",
+    )  # fmt: skip
+    yield Row(
+        f"{_warm(middle)}, sealed tree mounted read-only", "files/s",
+        (Bar(Than.LOCAL, 0.85, row=_warm(middle)),), lacking="trees cannot be sealed",
+    )  # fmt: skip
+    yield Row(CREATE_CPU, "µs", less_is_better=True)
+    yield Row(COLD_CPU, "µs", less_is_better=True)
+    yield Row(COLD_SWITCHES, "", less_is_better=True)
+    yield Row(CLIENT_PEAK, "MiB", less_is_better=True)
+    yield Row(SERVERS_PEAK, "MiB", less_is_better=True)
+
+
+def _run(place: Place, amounts: Amounts) -> Values:
+    values: dict[str, float] = {}
+    if isinstance(place, NullPlace):
+        files = null_set(place, amounts)
+    else:
+        files = file_set(place.folder, amounts)
+        os.sync()
+        with spending(place.serving()) as spent:
+            values[CREATE] = create(files, place.folder, amounts)
+        values |= _spent(place, {CREATE_CPU: spent.cpu_s / amounts.files * 1e6})
+    for count in amounts.processes:
+        place.chill()
+        with spending(place.serving()) as spent:
+            values[_cold(count)] = epoch(files, count, seed=count)
+        values[_warm(count)] = epoch(files, count, seed=count + 100)
+        if count == _middle(amounts):
+            values |= _spent(place, _cold_cost(spent, amounts))
+    values |= _others(place, files, amounts)
+    return values
+
+
+def _others(place: Place, files: FileSet, amounts: Amounts) -> Values:
+    values = {}
+    middle = _middle(amounts)
+    serving = place.serving()
+    peaks = {CLIENT_PEAK: peak_mib(serving.client), SERVERS_PEAK: peak_mib(serving.servers)}
+    if place.name != LOCAL:
+        place.remount()
+        values[REMOUNTED.format(middle)] = epoch(files, middle, seed=7)
+    place.chill()
+    values[MAPPED.format(middle)] = epoch(files, middle, 8, read_mapped)
+    return {**values, **_spent(place, peaks)}
+
+
+def _cold_cost(spent: Spent, amounts: Amounts) -> Values:
+    return {
+        COLD_CPU: spent.cpu_s / amounts.files * 1e6,
+        COLD_SWITCHES: spent.switches / amounts.files,
+    }
+
+
+def _spent(place: Place, values: Values) -> Values:
+    """Nothing for a place that does not tell its processes."""
+    return values if place.serving().client else {}
+
+
+SMALL_FILES = Case("a", "small files", lambda amounts: tuple(_rows(amounts)), _run)

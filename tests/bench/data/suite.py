@@ -1,0 +1,194 @@
+"""`./dev bench data`: rounds of the chosen cases on every place, then the table, JSON and plots.
+
+In a round each case runs on BraidFS, ext4 and null FUSE in turn, and then on each peer, which is up
+for that time only: on two cores an idle one still costs. Of the rounds the median counts. How busy
+the machine is with other work is looked at before each round and told with the results.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.bench.data import (
+    mixed,
+    offload,
+    page,
+    random_reads,
+    shared,
+    small_files,
+    streams,
+    training,
+)
+from tests.bench.data.amounts import FULL, QUICK, Amounts
+from tests.bench.data.bars import BRAID, LOCAL, NULL, Row, judge
+from tests.bench.data.case import Case, empty
+from tests.bench.data.cost import busy_share
+from tests.bench.data.places import Place, local_places, peer, peers_in
+from tests.bench.report import write_results
+from tests.cluster.mounts import MountError
+from tests.cluster.process import ProcessError
+from tests.dev.build import build
+from tests.dev.steps import StepError, console
+
+CASES = (
+    small_files.SMALL_FILES,
+    random_reads.READS,
+    streams.WRITES,
+    streams.READS,
+    mixed.MIXED,
+    random_reads.LATENCY,
+    shared.SHARED,
+    offload.OFFLOAD,
+)
+COST = "g"  # counted around the others
+COST_OF = "abcd"
+_FAILURES = (OSError, RuntimeError, subprocess.SubprocessError, MountError, ProcessError)
+
+
+@dataclass
+class Measured:
+    """Every value of every round, and what could not be measured."""
+
+    values: dict[str, dict[str, list[float]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )  # row → system → values
+    failures: list[str] = field(default_factory=list)
+    busy: list[float] = field(default_factory=list)
+
+    def medians(self) -> dict[tuple[str, str], float]:
+        return {
+            (row, system): statistics.median(values)
+            for row, systems in self.values.items()
+            for system, values in systems.items()
+        }
+
+
+def chosen(words: str) -> list[Case]:
+    """The cases of "a,c,…"; all of them for ""."""
+    known = {case.key: case for case in CASES}
+    keys = {word.strip() for word in words.split(",") if word.strip()}
+    unknown = keys - set(known) - {COST}
+    if unknown:
+        raise StepError(f"no case {', '.join(sorted(unknown))}: there are a to i")
+    if COST in keys:
+        keys |= set(COST_OF)
+    return [case for key, case in known.items() if not keys or key in keys]
+
+
+def measure_place(
+    measured: Measured, place: Place, cases: Sequence[Case], amounts: Amounts, text: str
+) -> None:
+    for case in cases:
+        measure(measured, place, case, amounts, text)
+
+
+def measure(measured: Measured, place: Place, case: Case, amounts: Amounts, text: str) -> None:
+    """One case in one place; a failure is noted, and the other cases go on."""
+    began = time.monotonic()
+    try:
+        os.sync()  # what earlier runs left for the disk is not to be measured in this one
+        for row, value in case.run(place, amounts).items():
+            measured.values[row][place.name].append(value)
+    except _FAILURES as error:
+        measured.failures.append(f"{case.title} on {place.name}: {error}")
+        console.print(f"  {measured.failures[-1]}", markup=False)
+    finally:
+        empty(place)
+    seconds = time.monotonic() - began
+    console.print(f"  {text}: {case.title}: {place.name} ({seconds:.0f} s)", markup=False)
+
+
+def run_rounds(
+    measured: Measured, cases: Sequence[Case], amounts: Amounts, rounds: int, ups: Sequence[Path]
+) -> None:
+    with local_places() as places:
+        for number in range(1, rounds + 1):
+            text = f"round {number} of {rounds}"
+            measured.busy.append(busy_share(time.sleep))
+            for case in cases:
+                for place in places:
+                    measure(measured, place, case, amounts, text)
+            for up in ups:
+                _peer(measured, up, cases, amounts, text)
+
+
+def _peer(
+    measured: Measured, up: Path, cases: Sequence[Case], amounts: Amounts, text: str
+) -> None:
+    try:
+        with peer(up) as place:
+            measure_place(measured, place, cases, amounts, text)
+    except _FAILURES as error:
+        measured.failures.append(f"{up.name}: {error}")
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """cases: their letters; all of them for ""."""
+
+    cases: str = ""
+    rounds: int = 3
+    peers: Path | None = None
+    quick: bool = False
+    plots: Path | None = None
+    torch: bool = False
+
+
+def data(wishes: Wishes) -> bool:
+    """True when every bar that could be judged was met."""
+    cases = chosen(wishes.cases)
+    if wishes.torch:
+        cases.append(training.training())
+    amounts = QUICK if wishes.quick else FULL
+    ups = peers_in(wishes.peers)
+    build(tests=True)
+    measured = Measured()
+    began = time.strftime("%Y-%m-%d %H:%M")
+    run_rounds(measured, cases, amounts, wishes.rounds, ups)
+    systems = [BRAID, LOCAL, NULL, *(up.name.removesuffix("-up") for up in ups)]
+    rows = {case.title: list(case.rows(amounts)) for case in cases}
+    content = results(measured, rows, systems)
+    content |= {
+        "command": " ".join(["./dev", "bench", *sys.argv[2:]]),
+        "began": began,
+        "rounds": wishes.rounds,
+        "amounts": asdict(amounts),
+    }
+    path = write_results("data", content)
+    page.show(content)
+    print(f"all runs: {path}")
+    if wishes.plots:
+        page.draw(path, wishes.plots)
+    return not content["below"] and not content["failures"]
+
+
+def results(
+    measured: Measured, rows: dict[str, list[Row]], systems: Sequence[str]
+) -> dict[str, Any]:
+    """What goes to the JSON file, and from there to the table and the plots."""
+    medians = measured.medians()
+    peers = [one for one in systems if one not in (BRAID, LOCAL, NULL)]
+    groups, below = [], []
+    for title, found in rows.items():
+        lines = []
+        for row in found:
+            verdicts = judge(row, medians, peers)
+            below += [f"{row.name}: {one.text}" for one in verdicts if one.met is False]
+            runs = dict(measured.values.get(row.name, {}))
+            lines.append({
+                "name": row.name, "unit": row.unit, "runs": runs,
+                "medians": {one: medians[row.name, one] for one in runs},
+                "bars": [asdict(one) for one in verdicts],
+            })  # fmt: skip
+        groups.append({"title": title, "rows": lines})
+    return {
+        "systems": list(systems), "groups": groups, "below": below,
+        "failures": measured.failures, "busy_with_other_work": measured.busy,
+    }  # fmt: skip

@@ -1,0 +1,71 @@
+"""`./dev bench data` works: two of its cases in a tiny form, on BraidFS, on the disk and on null
+FUSE. What it says of speed is not looked at here, that it says it is."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.bench.data.amounts import TINY
+from tests.bench.data.bars import BRAID, LOCAL, NULL
+from tests.bench.data.case import Case
+from tests.bench.data.places import BraidPlace, LocalPlace, NullPlace, Place
+from tests.bench.data.small_files import SMALL_FILES
+from tests.bench.data.streams import WRITES
+from tests.bench.data.suite import Measured, measure_place, results
+from tests.cluster.cluster import Cluster
+
+pytestmark = pytest.mark.mount
+CASES = (SMALL_FILES, WRITES)
+# Null FUSE holds nothing: it creates no data set.
+NOT_OF_NULL = {"create with data, 4 processes", "CPU per file created with data"}
+
+
+def test_cases_measure_every_row(cluster: Cluster, localdir: Path) -> None:
+    null = NullPlace(localdir, localdir / "null")
+    (localdir / "disk").mkdir()
+    braid = BraidPlace(cluster, "bench")
+    measured = Measured()
+    try:
+        for place in (braid, LocalPlace(localdir / "disk"), null):
+            measure_place(measured, place, CASES, TINY, "tiny")
+    finally:
+        null.stop()
+        braid.folder.rmdir()  # it is empty: a case cleans up after itself
+    assert measured.failures == []
+    _check_rows(measured)
+    _check_results(measured)
+
+
+def _check_rows(measured: Measured) -> None:
+    medians = measured.medians()
+    for case in CASES:
+        for row in (one for one in case.rows(TINY) if not one.lacking):
+            assert medians[row.name, BRAID] > 0, row.name
+            if row.unit in ("files/s", "MB/s") and "remount" not in row.name:
+                assert medians[row.name, LOCAL] > 0, row.name
+                assert row.name in NOT_OF_NULL or medians[row.name, NULL] > 0, row.name
+
+
+def _check_results(measured: Measured) -> None:
+    rows = {case.title: list(case.rows(TINY)) for case in CASES}
+    found = results(measured, rows, [BRAID, LOCAL, NULL])
+    assert [group["title"] for group in found["groups"]] == ["small files", "checkpoints"]
+    assert {one.split(":")[0] for one in found["below"]} >= {
+        row.name for row in SMALL_FILES.rows(TINY) if row.lacking
+    }
+
+
+def test_a_case_that_fails_does_not_stop_the_others(localdir: Path) -> None:
+    def fail(place: Place, _: object) -> dict[str, float]:
+        (place.folder / "left").write_text("")
+        raise OSError(5, "no such luck")
+
+    def work(_: Place, __: object) -> dict[str, float]:
+        return {"row": 1.0}
+
+    cases = [Case("x", "broken", lambda _: (), fail), Case("y", "whole", lambda _: (), work)]
+    measured = Measured()
+    measure_place(measured, LocalPlace(localdir), cases, TINY, "tiny")
+    assert measured.values == {"row": {LOCAL: [1.0]}}
+    assert measured.failures == ["broken on ext4: [Errno 5] no such luck"]
+    assert list(localdir.iterdir()) == []

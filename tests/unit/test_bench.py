@@ -1,0 +1,69 @@
+"""How `./dev bench data` judges what it measured (tests.bench.data.bars), and what cases it has."""
+
+import pytest
+
+from tests.bench.data.amounts import FULL, QUICK, TINY, Amounts
+from tests.bench.data.bars import Bar, Row, Than, judge
+from tests.bench.data.suite import CASES, Measured, chosen, results
+from tests.dev.steps import StepError
+
+FASTER = Row("epoch", "files/s", (Bar(Than.LOCAL, 0.5), Bar(Than.PEERS, 3.0)))
+
+
+def _met(row: Row, medians: dict[tuple[str, str], float], *peers: str) -> list[bool | None]:
+    return [one.met for one in judge(row, medians, peers)]
+
+
+def test_a_bar_is_a_share_of_another_systems_median() -> None:
+    rates = {("epoch", "braidfs"): 60.0, ("epoch", "ext4"): 100.0, ("epoch", "moose"): 15.0}
+    assert _met(FASTER, rates, "moose") == [True, True]
+    rates["epoch", "braidfs"] = 44.0
+    assert _met(FASTER, rates, "moose") == [False, False]
+
+
+def test_the_best_peer_counts() -> None:
+    rates = {("epoch", "braidfs"): 60.0, ("epoch", "moose"): 15.0, ("epoch", "ceph"): 30.0}
+    assert _met(Row("epoch", "files/s", (Bar(Than.PEERS, 3.0),)), rates, "moose", "ceph") == [False]
+    slow = Row("epoch", "µs", (Bar(Than.PEERS, 3.0, at_most=True),), less_is_better=True)
+    assert _met(slow, rates, "moose", "ceph") == [False]  # 60 is four times 15
+    rates["epoch", "braidfs"] = 45.0
+    assert _met(slow, rates, "moose", "ceph") == [True]
+
+
+def test_what_was_not_measured_is_not_judged() -> None:
+    assert _met(FASTER, {("epoch", "braidfs"): 60.0}, "moose") == [None, None]
+    assert _met(FASTER, {("epoch", "ext4"): 60.0}, "moose") == [None, None]
+    assert _met(FASTER, {("epoch", "ext4"): 60.0}) == [None]  # a run without peers
+
+
+def test_bars_of_a_value_and_of_another_row() -> None:
+    late = Row("p99", "µs", (Bar(Than.ITSELF, 5.0, at_most=True, row="p50"),), less_is_better=True)
+    medians = {("p99", "braidfs"): 90.0, ("p50", "braidfs"): 20.0}
+    assert _met(late, medians) == [True]
+    medians["p50", "braidfs"] = 10.0
+    assert _met(late, medians) == [False]
+    cost = Row("p99", "s", (Bar(Than.VALUE, 80.0, at_most=True),))
+    assert _met(cost, medians) == [False]
+
+
+def test_what_cannot_be_run_yet_is_below_its_bar() -> None:
+    row = Row("sealed", "files/s", (Bar(Than.LOCAL, 0.85),), lacking="trees cannot be sealed")
+    assert [one.met for one in judge(row, {}, ())] == [False]
+    found = results(Measured(), {"small files": [row]}, ["braidfs", "ext4"])
+    assert found["below"] == ["sealed: at least 0.85 of ext4: trees cannot be sealed"]
+
+
+@pytest.mark.parametrize("amounts", [FULL, QUICK, TINY])
+def test_rows_have_names_of_their_own_and_bars_name_rows(amounts: Amounts) -> None:
+    rows = [row for case in CASES for row in case.rows(amounts)]
+    names = [row.name for row in rows]
+    assert len(names) == len(set(names))
+    assert {bar.row for row in rows for bar in row.bars} - {""} <= set(names)
+
+
+def test_cases_are_chosen_by_their_letters() -> None:
+    assert [case.key for case in chosen("c,a")] == ["a", "c"]
+    assert chosen("") == list(CASES)
+    assert [case.key for case in chosen("g")] == ["a", "b", "c", "d"]
+    with pytest.raises(StepError, match="no case x"):
+        chosen("x")

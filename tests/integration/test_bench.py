@@ -11,7 +11,7 @@ from tests.bench.data.case import Case
 from tests.bench.data.places import BraidPlace, LocalPlace, NullPlace, Place
 from tests.bench.data.small_files import SMALL_FILES
 from tests.bench.data.streams import WRITES
-from tests.bench.data.suite import Measured, measure_place, results
+from tests.bench.data.suite import Measured, measure, results
 from tests.cluster.cluster import Cluster
 
 pytestmark = pytest.mark.mount
@@ -27,7 +27,8 @@ def test_cases_measure_every_row(cluster: Cluster, localdir: Path) -> None:
     measured = Measured()
     try:
         for place in (braid, LocalPlace(localdir / "disk"), null):
-            measure_place(measured, place, CASES, TINY, "tiny")
+            for case in CASES:
+                measure(measured, place, case, TINY, "tiny")
     finally:
         null.stop()
         braid.folder.rmdir()  # it is empty: a case cleans up after itself
@@ -65,7 +66,8 @@ def test_a_case_that_fails_does_not_stop_the_others(localdir: Path) -> None:
 
     cases = [Case("x", "broken", lambda _: (), fail), Case("y", "whole", lambda _: (), work)]
     measured = Measured()
-    measure_place(measured, LocalPlace(localdir), cases, TINY, "tiny")
+    for case in cases:
+        measure(measured, LocalPlace(localdir), case, TINY, "tiny")
     assert measured.values == {"row": {LOCAL: [1.0]}}
     assert measured.failures == ["broken on ext4: [Errno 5] no such luck"]
     assert list(localdir.iterdir()) == []

@@ -23,16 +23,16 @@ def number(value: float) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """The median, and of three runs or more how far they lay apart."""
+    """The median, and of several runs how far they lay apart."""
     middle = statistics.median(values)
-    if len(values) < 3:
+    if len(values) < 2:
         return number(middle)
     low, high = min(values), max(values)
     return f"{number(middle)} ({number(low)} to {number(high)})"
 
 
 def show(content: Mapping[str, Any]) -> None:
-    busy = ", ".join(f"{share:.0%}" for share in content["busy_with_other_work"])
+    busy = content["busy_with_other_work"] or [0.0]
     for group in content["groups"]:
         table = Table(title=f"{group['title']}: medians of {content['rounds']}")
         for column in ("row", *content["systems"], "bars"):
@@ -45,7 +45,10 @@ def show(content: Mapping[str, Any]) -> None:
             )
             table.add_row(escape(f"{row['name']} ({row['unit']})".replace(" ()", "")), *cells, bars)
         Console(width=max(console.width, 150)).print(table)
-    print(f"the cores were busy with other work before each round: {busy}")
+    print(
+        f"busy with other work just before a case, share of the cores: median"
+        f" {statistics.median(busy):.0%}, at most {max(busy):.0%}"
+    )
     for text in content["failures"]:
         print(f"could not be measured: {text}")
     for text in content["below"]:

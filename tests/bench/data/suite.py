@@ -2,7 +2,8 @@
 
 In a round each case runs on BraidFS, ext4 and null FUSE in turn, and then on each peer, which is up
 for that time only: on two cores an idle one still costs. Of the rounds the median counts. How busy
-the machine is with other work is looked at before each round and told with the results.
+the machine is with other work is looked at before each case, which waits for a while when it is
+much, and told with the results.
 """
 
 import os
@@ -49,6 +50,8 @@ CASES = (
 )
 COST = "g"  # counted around the others
 COST_OF = "abcd"
+BUSY_MAX = 0.3
+QUIET_SECONDS_MAX = 30.0
 _FAILURES = (OSError, RuntimeError, subprocess.SubprocessError, MountError, ProcessError)
 
 
@@ -82,13 +85,6 @@ def chosen(words: str) -> list[Case]:
     return [case for key, case in known.items() if not keys or key in keys]
 
 
-def measure_place(
-    measured: Measured, place: Place, cases: Sequence[Case], amounts: Amounts, text: str
-) -> None:
-    for case in cases:
-        measure(measured, place, case, amounts, text)
-
-
 def measure(measured: Measured, place: Place, case: Case, amounts: Amounts, text: str) -> None:
     """One case in one place; a failure is noted, and the other cases go on."""
     began = time.monotonic()
@@ -111,12 +107,21 @@ def run_rounds(
     with local_places() as places:
         for number in range(1, rounds + 1):
             text = f"round {number} of {rounds}"
-            measured.busy.append(busy_share(time.sleep))
             for case in cases:
                 for place in places:
+                    measured.busy.append(_quiet())
                     measure(measured, place, case, amounts, text)
             for up in ups:
                 _peer(measured, up, cases, amounts, text)
+
+
+def _quiet() -> float:
+    """Waits, not for ever, for a moment in which others leave most of the cores alone; how busy
+    these are then."""
+    deadline = time.monotonic() + QUIET_SECONDS_MAX
+    while (busy := busy_share(time.sleep)) > BUSY_MAX and time.monotonic() < deadline:
+        time.sleep(5)
+    return busy
 
 
 def _peer(
@@ -124,7 +129,9 @@ def _peer(
 ) -> None:
     try:
         with peer(up) as place:
-            measure_place(measured, place, cases, amounts, text)
+            for case in cases:
+                measured.busy.append(_quiet())
+                measure(measured, place, case, amounts, text)
     except _FAILURES as error:
         measured.failures.append(f"{up.name}: {error}")
 

@@ -158,7 +158,10 @@ def data(wishes: Wishes) -> bool:
     build(tests=True)
     measured = Measured()
     began = time.strftime("%Y-%m-%d %H:%M")
-    run_rounds(measured, cases, amounts, wishes.rounds, ups)
+    try:
+        run_rounds(measured, cases, amounts, wishes.rounds, ups)
+    except KeyboardInterrupt:
+        measured.failures.append("what came after Ctrl-C")
     systems = [BRAID, LOCAL, NULL, *(up.name.removesuffix("-up") for up in ups)]
     rows = {case.title: list(case.rows(amounts)) for case in cases}
     content = results(measured, rows, systems)

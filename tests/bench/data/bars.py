@@ -70,7 +70,7 @@ def _verdict(row: Row, bar: Bar, medians: Medians, peers: Sequence[str]) -> Verd
         return Verdict(f"{_wanted(bar)}: {name} was not measured", None)
     got = mine / reference if reference else float("inf")
     met = got <= bar.factor if bar.at_most else got >= bar.factor
-    said = f"{got:.2f}" if bar.than is Than.VALUE else f"{got:.2f} of {name}"
+    said = f"{got:.3g}" if bar.than is Than.VALUE else f"{got:.3g} of {name}"
     return Verdict(f"{said}, {_least(bar)}", met)
 
 

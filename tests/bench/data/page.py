@@ -34,7 +34,7 @@ def spread(values: Sequence[float]) -> str:
 def show(content: Mapping[str, Any]) -> None:
     busy = content["busy_with_other_work"] or [0.0]
     for group in content["groups"]:
-        table = Table(title=f"{group['title']}: medians of {content['rounds']}")
+        table = Table(title=f"{group['title']}: medians, rounds: {content['rounds']}")
         for column in ("row", *content["systems"], "bars"):
             table.add_column(column, justify="left" if column in ("row", "bars") else "right")
         for row in group["rows"]:

@@ -51,7 +51,7 @@ CASES = (
 COST = "g"  # counted around the others
 COST_OF = "abcd"
 BUSY_MAX = 0.3
-QUIET_SECONDS_MAX = 30.0
+QUIET_SECONDS_MAX = 10.0
 _FAILURES = (OSError, RuntimeError, subprocess.SubprocessError, MountError, ProcessError)
 
 
@@ -64,6 +64,7 @@ class Measured:
     )  # row → system → values
     failures: list[str] = field(default_factory=list)
     busy: list[float] = field(default_factory=list)
+    rounds: int = 0  # that were begun
 
     def medians(self) -> dict[tuple[str, str], float]:
         return {
@@ -107,6 +108,7 @@ def run_rounds(
     with local_places() as places:
         for number in range(1, rounds + 1):
             text = f"round {number} of {rounds}"
+            measured.rounds = number
             for case in cases:
                 for place in places:
                     measured.busy.append(_quiet())
@@ -168,7 +170,7 @@ def data(wishes: Wishes) -> bool:
     content |= {
         "command": " ".join(["./dev", "bench", *sys.argv[2:]]),
         "began": began,
-        "rounds": wishes.rounds,
+        "rounds": measured.rounds,
         "amounts": asdict(amounts),
     }
     path = write_results("data", content)

@@ -1,10 +1,17 @@
-"""How `./dev bench data` judges what it measured (tests.bench.data.bars), and what cases it has."""
+"""How `./dev bench data` judges what it measured (tests.bench.data.bars), which cases it has, and
+how it counts what processes spend and do together."""
+
+import os
+import threading
+import time
 
 import pytest
 
 from tests.bench.data.amounts import FULL, QUICK, TINY, Amounts
 from tests.bench.data.bars import Bar, Row, Than, judge
+from tests.bench.data.cost import Serving, spending
 from tests.bench.data.suite import CASES, Measured, chosen, results
+from tests.bench.data.workers import together
 from tests.dev.steps import StepError
 
 FASTER = Row("epoch", "files/s", (Bar(Than.LOCAL, 0.5), Bar(Than.PEERS, 3.0)))
@@ -67,3 +74,51 @@ def test_cases_are_chosen_by_their_letters() -> None:
     assert [case.key for case in chosen("g")] == ["a", "b", "c", "d"]
     with pytest.raises(StepError, match="no case x"):
         chosen("x")
+
+
+def test_what_processes_spend_is_counted() -> None:
+    with spending(Serving(client=(os.getpid(),))) as spent:
+        for _ in range(20):
+            time.sleep(0.001)
+        end_s = time.process_time() + 0.02
+        while time.process_time() < end_s:
+            pass
+    assert spent.client.switches >= 20
+    assert 0.02 <= spent.client.cpu_s < 10
+    assert spent.servers.switches == 0
+
+
+def test_a_thread_that_ends_takes_nothing_from_the_count() -> None:
+    ended = threading.Event()
+
+    def work() -> None:
+        for _ in range(50):
+            time.sleep(0.001)
+        ended.wait(10)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    time.sleep(0.1)
+    with spending(Serving(client=(os.getpid(),))) as spent:
+        ended.set()
+        thread.join()
+    assert spent.switches >= 0
+
+
+def test_work_of_several_processes_is_added_up() -> None:
+    done = together([lambda: 2.0, lambda: 3.0])
+    assert done.count == 5.0
+    assert done.rate == pytest.approx(5.0 / done.seconds)
+
+
+def test_a_process_that_fails_is_told() -> None:
+    def fail() -> float:
+        raise OSError(5, "no such luck")
+
+    with pytest.raises(RuntimeError, match="no such luck"):
+        together([lambda: 1.0, fail])
+
+
+def test_a_process_that_dies_is_told() -> None:
+    with pytest.raises(RuntimeError, match="was killed"):
+        together([lambda: 1.0, lambda: os._exit(9)])

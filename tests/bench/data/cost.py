@@ -1,7 +1,7 @@
 """What processes spent, from /proc: CPU time, context switches, memory at its peak.
 
-CPU time of a process counts threads that have ended too; context switches only those of threads
-that live, which the lanes and servers of BraidFS do as long as their program.
+CPU time of a process counts threads that have ended too; context switches are those of threads that
+live at the end, which the lanes of BraidFS do as long as their program.
 """
 
 import contextlib
@@ -24,9 +24,6 @@ class Usage:
     cpu_s: float = 0.0
     switches: int = 0
 
-    def since(self, before: "Usage") -> "Usage":
-        return Usage(self.cpu_s - before.cpu_s, self.switches - before.switches)
-
 
 @dataclass(slots=True)
 class Spent:
@@ -47,15 +44,25 @@ class Spent:
 @contextlib.contextmanager
 def spending(serving: Serving) -> Iterator[Spent]:
     """What those processes spend while the block runs; they are not replaced meanwhile."""
-    client, servers = _usage(serving.client), _usage(serving.servers)
+    client, servers = _Count(serving.client), _Count(serving.servers)
     spent = Spent()
     yield spent
-    spent.client = _usage(serving.client).since(client)
-    spent.servers = _usage(serving.servers).since(servers)
+    spent.client = client.usage()
+    spent.servers = servers.usage()
 
 
-def _usage(pids: Sequence[int]) -> Usage:
-    return Usage(sum(map(_cpu_s, pids)), sum(map(_switches, pids)))
+class _Count:
+    """What some processes spend from now on."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._pids = pids
+        self._cpu_s = sum(map(_cpu_s, pids))
+        self._switches = _switches(pids)
+
+    def usage(self) -> Usage:
+        switches = _switches(self._pids)
+        since = sum(count - self._switches.get(task, 0) for task, count in switches.items())
+        return Usage(sum(map(_cpu_s, self._pids)) - self._cpu_s, since)
 
 
 def _cpu_s(pid: int) -> float:
@@ -66,13 +73,16 @@ def _cpu_s(pid: int) -> float:
     return 0.0
 
 
-def _switches(pid: int) -> int:
-    count = 0
-    for status in Path(f"/proc/{pid}/task").glob("*/status"):
-        with contextlib.suppress(OSError):
-            lines = status.read_text().splitlines()
-            count += sum(int(one.split()[1]) for one in lines if "ctxt_switches" in one)
-    return count
+def _switches(pids: Sequence[int]) -> dict[str, int]:
+    """Of each thread."""
+    found = {}
+    for pid in pids:
+        for status in Path(f"/proc/{pid}/task").glob("*/status"):
+            with contextlib.suppress(OSError):
+                lines = status.read_text().splitlines()
+                counts = [int(one.split()[1]) for one in lines if "ctxt_switches" in one]
+                found[status.parent.name] = sum(counts)
+    return found
 
 
 def peak_mib(pids: Sequence[int]) -> float:

@@ -14,9 +14,10 @@ Touched by the client's trio thread only.
 """
 
 import os
+import stat
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 import trio
@@ -28,6 +29,7 @@ from fscommon.layout.attributes import (
     LEASE_NAMER,
     LEASE_READER,
     LEASE_WRITER,
+    Attributes,
 )
 from fscommon.wire.births import (
     Birth,
@@ -40,13 +42,15 @@ from fscommon.wire.births import (
     Setting,
 )
 from fscommon.wire.codec import decode
+from fscommon.wire.messages import COMMIT_MTIME, COMMIT_SIZE
 from fscommon.wire.ops import Op
 
 from ..leases.holder import Leases
 from .inodes import Inodes
-from .ports import Lanes, Metadata
+from .ports import Lanes, Metadata, Written
 
 BATCH_COUNT_MAX = 512
+GATHER_S = 0.005
 SLOTS_WANTED = 1024
 SLOTS_LOW = 512
 CHANGES_TO_ASK = 2  # in one directory, each within CHANGES_WITHIN_S of the last
@@ -56,8 +60,7 @@ DIRECTORIES_MAX = 1024
 LOST_NAMED_MAX = 16  # removals or moves that are lost together and logged by name
 FIRST_HANDLE = 1 << 62  # handles from here on are given by lanes
 
-Change = Birth | Removal | Setting | Move
-C = TypeVar("C", bound=Change)
+C = TypeVar("C", Birth, Removal, Setting, Move)
 
 
 class RawBirth(NamedTuple):
@@ -99,6 +102,37 @@ class RawMove(NamedTuple):
     replaced_record: bytes
 
 
+@dataclass(slots=True)
+class _Newborn:
+    """A file of which the metaserver is still to be told."""
+
+    birth: Birth
+
+    @property
+    def parent(self) -> int:
+        return self.birth.parent
+
+    def write(self, written: Written) -> bytes:
+        """Size and time are other ones now. Returns the attribute record, as the metaserver will
+        have it but for the tree."""
+        size, mtime_ns, flags = written
+        was = self.birth
+        self.birth = now = replace(
+            was,
+            changes=was.changes + 1,
+            size=max(was.size, size) if flags & COMMIT_SIZE else was.size,
+            mtime_ns=max(was.mtime_ns or was.time_ns, mtime_ns if flags & COMMIT_MTIME else 0),
+        )
+        return Attributes(
+            now.ino, now.size, (now.size + 511) // 512, now.time_ns, now.mtime_ns,
+            max(now.time_ns, now.mtime_ns), now.time_ns, stat.S_IFREG | now.mode, 1, now.uid,
+            now.gid, data_version=1 + now.changes, change_version=1 + now.changes,
+        ).pack()  # fmt: skip
+
+
+_Untold = _Newborn | Removal | Setting | Move
+
+
 class Births:
     def __init__(
         self, meta: Metadata, lanes: Lanes, leases: Leases, inodes: Inodes,
@@ -118,9 +152,11 @@ class Births:
         self._rest_until: OrderedDict[int, float] = OrderedDict()
         self._asked: OrderedDict[int, bool] = OrderedDict()  # with slots; 0: for nothing else
         self._asking = trio.Event()
+        self._due = trio.Event()
         self._bears = False  # files are made, not only removed
         self._going_through_until = 0.0  # one directory after the other is changed
-        self._waiting: list[Change] = []  # not told to the metaserver yet
+        self._waiting: list[_Untold] = []
+        self._newborns: dict[int, _Newborn] = {}  # those among them, by inode
         self._on_way: list[ChangeBatch] = []
         self._answered = trio.Event()
         self._is_telling = False
@@ -163,6 +199,20 @@ class Births:
         self._asking.set()
 
     async def run(self) -> None:
+        """Until cancelled: tell what has gathered, and ask for directories."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._tell_what_is_due)
+            await self._ask_one_by_one()
+
+    async def _tell_what_is_due(self) -> None:
+        while True:
+            await self._due.wait()
+            await trio.sleep(GATHER_S)
+            self._due = trio.Event()
+            if not self._on_way:
+                self._tell()
+
+    async def _ask_one_by_one(self) -> None:
         """Ask the metaserver for directories and slots, one after the other."""
         while True:
             await self._asking.wait()
@@ -214,10 +264,20 @@ class Births:
     # ---- changes --------------------------------------------------------------------------------
 
     def wait(self) -> None:
-        """A BIRTHS event: lanes changed names; they gather while a batch is on its way."""
+        """A BIRTHS event: lanes changed names. Changes gather for a moment, and while a batch is on
+        its way: most small files are written and closed by then, and told of once."""
         self.collect()
         if not self._on_way:
-            self._tell()
+            self._due.set()
+
+    def written(self, ino: int, written: Written) -> bytes | None:
+        """Lanes commit size and time of a file. If its birth is still to be told they are told with
+        it: returns the attribute record as it is since. None: it must be committed as ever."""
+        self.catch_up()
+        newborn = self._newborns.get(ino)
+        if newborn is None or written[2] & ~(COMMIT_SIZE | COMMIT_MTIME):
+            return None
+        return newborn.write(written)
 
     def catch_up(self) -> None:
         """Before what is remembered is believed: note what lanes have changed."""
@@ -248,12 +308,12 @@ class Births:
         bits = LEASE_WRITER if writable else LEASE_READER
         self._leases.table.granted(raw.ino, bits, 0)
         self._changed(raw.parent)
-        self._waiting.append(
-            Birth(
-                raw.ino, raw.parent, raw.name, raw.mode, raw.uid, raw.gid, raw.time_ns, raw.layout,
-                writable,
-            )
+        birth = Birth(
+            raw.ino, raw.parent, raw.name, raw.mode, raw.uid, raw.gid, raw.time_ns, raw.layout,
+            writable,
         )  # fmt: skip
+        self._newborns[raw.ino] = newborn = _Newborn(birth)
+        self._waiting.append(newborn)
 
     def _note_removal(self, raw: RawRemoval) -> None:
         self._inodes.departed_record(raw.ino, raw.record)
@@ -283,11 +343,16 @@ class Births:
         self._is_telling = True
         try:
             while self._waiting:
-                batch = _batch_of(self._waiting[:BATCH_COUNT_MAX])
-                del self._waiting[:BATCH_COUNT_MAX]
-                self._post(batch)
+                self._post(self._take_batch(BATCH_COUNT_MAX))
         finally:
             self._is_telling = False
+
+    def _take_batch(self, count: int) -> ChangeBatch:
+        batch = _batch_of(self._waiting[:count])
+        del self._waiting[:count]
+        for birth in batch.births:
+            del self._newborns[birth.ino]
+        return batch
 
     def _post(self, batch: ChangeBatch) -> None:
         self._on_way.append(batch)
@@ -429,19 +494,19 @@ class Births:
         self.collect()
         self._lanes.slots_clear()
         self._delegated.clear()
-        lost, self._waiting = _batch_of(self._waiting), []
+        lost = self._take_batch(len(self._waiting))
         self._lanes.changes_told(_told_count(lost))
         self._lost(lost, FsError(Status.DISCONNECTED, "the session was evicted"))
 
 
-def _batch_of(changes: list[Change]) -> ChangeBatch:
+def _batch_of(changes: Sequence[_Untold]) -> ChangeBatch:
     births: list[Birth] = []
     removals: list[Removal] = []
     settings: list[Setting] = []
     moves: list[Move] = []
     for change in changes:
-        if isinstance(change, Birth):
-            births.append(change)
+        if isinstance(change, _Newborn):
+            births.append(change.birth)
         elif isinstance(change, Removal):
             removals.append(replace(change, after=len(births)))
         elif isinstance(change, Move):

@@ -506,6 +506,9 @@ class Files:
         """A COMMIT event: pass it on and answer with commit_done. Urgent, like all that says what
         only this client knows: it must not be overtaken by the return of the lease."""
         file_id, flags, durable, stripe_bits = _COMMIT_EVENT.unpack(payload)
+        if not durable and (born := self.births.written(ino, (size, mtime_ns, flags))):
+            self._see_written(born)
+            return self._lanes.commit_done(token, 0, born)
         request = Commit(ino, file_id, flags, size, mtime_ns, stripe_bits, bool(durable))
         inode = self._inodes.get(ino)
         key = -token - 1  # apart from the tokens of setattr
@@ -529,9 +532,11 @@ class Files:
         self._lanes.commit_done(token, 0, reply.attributes)
 
     def _see_committed(self, inode: OpenInode | None, reply: Committed) -> None:
-        record = reply.attributes
         if inode is not None:
             self._inodes.limit(inode, reply.size_limit)
+        self._see_written(reply.attributes)
+
+    def _see_written(self, record: bytes) -> None:
         self._inodes.changed()
         self._inodes.wrote_pages(unpack_attributes(record))
         self._inodes.see_record(record)

@@ -42,8 +42,9 @@ class Delegated:
 
 @dataclass(frozen=True, slots=True)
 class Birth:
-    """An empty regular file that the client made of a slot, and opened. mode: permission bits,
-    time_ns: since 1970."""
+    """A regular file that the client made of a slot, and opened. mode: permission bits, times:
+    since 1970. changes: how often it was written since and its size told with this (COMMIT), with
+    size and mtime_ns as they are now; 0: it is empty."""
 
     ino: int
     parent: int
@@ -54,6 +55,9 @@ class Birth:
     time_ns: int
     layout: bytes
     writable: bool
+    changes: int = 0
+    size: int = 0
+    mtime_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from typing import TypeVar
 from fscommon.errors import FsError, ProtocolError, Status
 from fscommon.layout.attributes import Attributes
 from fscommon.layout.layout import unpack_layout
+from fscommon.limits import FILE_SIZE_MAX
 from fscommon.types import FileId, Ino
 from fscommon.wire.births import (
     Birth,
@@ -37,6 +38,7 @@ from metaserver.namespace.inode import (
     load,
     load_directory,
     save,
+    sectors,
     touch_directory,
 )
 from metaserver.namespace.links import drop_name_unasked
@@ -108,6 +110,11 @@ def _check(request: ChangeBatch) -> None:
     names = len(request.births) + len(request.removals)
     if names + len(request.settings) + len(request.moves) > CHANGES_MAX:
         raise FsError(Status.BAD_REQUEST, f"more than {CHANGES_MAX} changes in one batch")
+    for birth in request.births:
+        numbers = (birth.mode, birth.uid, birth.gid, birth.changes)
+        _check_numbers((birth.parent, birth.ino), (birth.time_ns, birth.mtime_ns), numbers)
+        if not 0 <= birth.size <= FILE_SIZE_MAX:
+            raise FsError(Status.BAD_REQUEST, "a size is out of range")
     for removal in request.removals:
         _check_numbers((removal.parent, removal.ino), (removal.time_ns,))
     for setting in request.settings:
@@ -148,6 +155,7 @@ class _Batch:
         self._directories: dict[int, Inode] = {}
         self._times: dict[int, list[int]] = {}  # of the names that came and went
         self._owners: Counter[Owner] = Counter()  # of the births
+        self._bytes: Counter[Owner] = Counter()
         self.errors: defaultdict[type, list[int]] = defaultdict(list)  # by kind of change
 
     def change(self, change: Birth | Removal) -> None:
@@ -177,7 +185,9 @@ class _Batch:
         tree = directory.attributes.tree
         _bear(self._tx, birth, tree, self._context)
         self._touched(birth.parent, birth.time_ns)
-        self._owners[birth.uid, birth.gid, tree] += 1
+        owner = birth.uid, birth.gid, tree
+        self._owners[owner] += 1
+        self._bytes[owner] += birth.size if birth.changes else 0
 
     def _remove(self, removal: Removal) -> None:
         _remove(self._tx, removal, self._directory(removal.parent), self._context)
@@ -197,7 +207,7 @@ class _Batch:
         for parent, times in self._times.items():
             touch_directory(self._tx, self._directories[parent], max(times), names=len(times))
         for owner, count in self._owners.items():
-            charge_born(self._context, owner, count)
+            charge_born(self._context, owner, count, self._bytes[owner])
 
     def _directory(self, ino: int) -> Inode:
         """Raises ESTALE, ENOENT, ENOTDIR."""
@@ -273,10 +283,18 @@ def _bear(tx: Transaction, birth: Birth, tree: int, context: Context) -> None:
         nlink=1,
         uid=birth.uid,
         gid=birth.gid,
-        data_version=1,
-        change_version=1,
+        data_version=1 + birth.changes,
+        change_version=1 + birth.changes,
         tree=tree,
     )
+    if birth.changes:
+        attributes = replace(
+            attributes,
+            size=birth.size,
+            blocks=sectors(birth.size),
+            mtime_ns=birth.mtime_ns,
+            ctime_ns=max(birth.time_ns, birth.mtime_ns),
+        )
     save(tx, Inode(attributes, birth.layout))
     put_dentry(tx, key, ino, attributes.mode)
     sessions = context.services.sessions

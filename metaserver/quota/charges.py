@@ -49,11 +49,11 @@ def charge_new(context: Context, made: Attributes) -> None:
     context.charges += [(account, 0, 1) for account in accounts]
 
 
-def charge_born(context: Context, owner: Owner, count: int) -> None:
-    """Empty files that a client has made already."""
+def charge_born(context: Context, owner: Owner, count: int, size: int) -> None:
+    """Files that a client has made already, and how large they are together."""
     uid, gid, tree = owner
     accounts = ((_USER, uid), (_GROUP, gid), (_TREE, tree))
-    context.charges += [(account, 0, count) for account in accounts[: 3 if tree else 2]]
+    context.charges += [(account, size, count) for account in accounts[: 3 if tree else 2]]
 
 
 def charge_removed(context: Context, gone: Attributes) -> None:

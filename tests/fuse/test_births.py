@@ -226,6 +226,75 @@ def test_nothing_is_lost_when_the_metaserver_is_killed(
     worker.check(folder, others)
 
 
+# ---- written and closed before the metaserver was told of them -----------------------------------
+
+
+def test_size_and_bytes_are_seen_elsewhere_at_once(
+    cluster: Cluster, folder: Path, other: Path
+) -> None:
+    there = seen_from(other, cluster, folder)
+    for number in range(60):
+        content = b"%d" % number * (number * 40)
+        (folder / f"{number}").write_bytes(content)
+        if number % 3 == 0:
+            assert (there / f"{number}").stat().st_size == len(content)
+        assert (there / f"{number}").read_bytes() == content
+        mine, seen = ((at / f"{number}").stat() for at in (folder, there))
+        assert (mine.st_size, mine.st_mtime_ns) == (seen.st_size, seen.st_mtime_ns)
+        assert mine.st_ctime_ns == seen.st_ctime_ns
+        assert mine.st_blocks == seen.st_blocks == (len(content) + 511) // 512
+
+
+def test_closed_and_unmounted_at_once(cluster: Cluster, folder: Path) -> None:
+    for number in range(5):
+        for name in range(10):
+            (folder / f"{number}-{name}").write_bytes(b"content")
+        cluster.remount()
+        assert len(os.listdir(folder)) >= 10 * (number + 1)
+        for name in range(10):
+            assert (folder / f"{number}-{name}").read_bytes() == b"content"
+
+
+def test_written_again_and_again(cluster: Cluster, folder: Path) -> None:
+    """Opened and closed many times before and after the metaserver hears of it."""
+    for number in range(30):
+        path = folder / f"{number}"
+        expected = b""
+        for part in range(6):
+            with path.open("ab") as file:
+                file.write(b"%d" % part * 100)
+            expected += b"%d" % part * 100
+            assert path.stat().st_size == len(expected)
+        with path.open("r+b") as file:
+            file.truncate(250)
+        assert path.read_bytes() == expected[:250]
+    cluster.remount()
+    for number in range(30):
+        assert (folder / f"{number}").read_bytes() == expected[:250]
+
+
+@pytest.mark.expects_warnings
+def test_fsync_makes_the_file_whole(make_cluster: Callable[..., Cluster]) -> None:
+    """The process of the client dies: what was synced is there, with what was made before it."""
+    cluster = make_cluster(settings=SHORT_SESSIONS)
+    folder = cluster.mount_path / "folder"
+    folder.mkdir()
+    for number in range(40):
+        (folder / f"{number}").write_bytes(b"before" * number)
+    with (folder / "synced").open("xb") as file:
+        file.write(b"synced" * 1000)
+        file.flush()
+        os.fsync(file.fileno())
+    pid = cluster.client_pid()
+    assert pid is not None
+    stop_pid(pid, signal.SIGKILL)
+    cluster.unmount(lazy=True)
+    cluster.mount()
+    assert (folder / "synced").read_bytes() == b"synced" * 1000
+    for number in range(40):
+        assert (folder / f"{number}").read_bytes() == b"before" * number
+
+
 def test_a_name_that_is_too_long_is_refused(folder: Path) -> None:
     with pytest.raises(OSError) as refused:
         make(folder, ["n" * 256])

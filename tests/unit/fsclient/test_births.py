@@ -1,6 +1,7 @@
 """Births: when a directory is asked for, that nothing overtakes them, what is lost, giving back."""
 
 import os
+import struct
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from fsclient.fs.births import FIRST_HANDLE, SLOTS_WANTED
+from fsclient.fs.births import FIRST_HANDLE, GATHER_S, SLOTS_WANTED
 from fsclient.fuse.operations import Operations
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import (
@@ -20,9 +21,18 @@ from fscommon.layout.attributes import (
     unpack_attributes,
     with_lease,
 )
-from fscommon.wire.births import Changed, Delegated, Slot
-from fscommon.wire.messages import SET_MODE, Close, Opened
+from fscommon.wire.births import ChangeBatch, Changed, Delegate, Delegated, Slot
+from fscommon.wire.messages import (
+    COMMIT_KILL_SUIDGID,
+    COMMIT_MTIME,
+    COMMIT_SIZE,
+    SET_MODE,
+    Close,
+    Committed,
+    Opened,
+)
 from fscommon.wire.ops import Op
+from tests.unit.metaserver.bench import ROOT, Bench
 
 from .fakes import DIRECTORY, FakeWorld, layout, record
 
@@ -111,6 +121,10 @@ async def test_births_go_in_order_one_batch_at_a_time(world: World) -> None:
     await delegated(world)
     world.bear(100)
     world.births.wait()
+    for _ in range(2000):
+        await trio.sleep(GATHER_S)
+        if world.meta.waiting:
+            break
     world.bear(101)
     world.births.wait()
     world.bear(102)
@@ -131,7 +145,7 @@ async def test_what_gathered_goes_before_any_other_request(world: World) -> None
     world.bear(101)
     world.births.flush()  # as the client of the metaserver does before each request
     world.meta.deliver_all()
-    assert world.batches() == [[100], [101]]
+    assert world.batches() == [[100, 101]]
 
 
 async def test_a_file_that_is_closed_at_once_is_held_before(world: World) -> None:
@@ -152,7 +166,7 @@ async def test_what_the_metaserver_refuses_is_named(world: World) -> None:
     world.lanes.lost.add(101)
     world.bear(100, b"good")
     world.bear(101, b"bad")
-    world.births.wait()
+    world.births.flush()
     world.meta.deliver_all()
     assert [line for line in world.logged if "bad" in line and "EEXIST" in line]
     assert not [line for line in world.logged if "good" in line]
@@ -169,7 +183,7 @@ async def test_giving_back_waits_for_every_birth(world: World) -> None:
         assert world.lanes.delegated == set()
         assert world.births.parents_on_way() == {FOLDER}
         world.meta.deliver_all()
-    assert world.batches() == [[100], [101]]
+    assert world.batches() == [[100, 101]]
     assert world.births.parents_on_way() == set()
     world.births.created(FOLDER)
     world.births.created(FOLDER)
@@ -180,7 +194,7 @@ async def test_giving_back_waits_for_every_birth(world: World) -> None:
 async def test_a_delegated_directory_is_named_at_a_restart(world: World) -> None:
     await delegated(world)
     world.bear(100)
-    world.births.wait()
+    world.births.flush()
     assert set(world.fs.exclusive()) == {FOLDER, 100}
     world.fs.restarted()
     assert world.lanes.slots == []
@@ -190,7 +204,7 @@ async def test_a_delegated_directory_is_named_at_a_restart(world: World) -> None
 async def test_with_the_session_goes_what_was_not_told(world: World) -> None:
     await delegated(world)
     world.bear(100)
-    world.births.wait()
+    world.births.flush()
     world.bear(101, b"late")
     world.fs.lost_session()
     assert [line for line in world.logged if "late" in line]
@@ -270,7 +284,7 @@ async def test_settings_that_are_refused_are_named_and_forgotten(world: World) -
 async def test_whoever_asks_for_a_file_waits_for_its_settings(world: World) -> None:
     await delegated(world)
     world.bear(100)
-    world.births.wait()
+    world.births.flush()
     world.meta.deliver_all()
     set_attributes(world, 100)
     settled = False
@@ -303,3 +317,65 @@ async def test_an_upcall_knows_what_lanes_did_before_it(world: World) -> None:
     attributes.st_uid = 7
     await operations.setattr(100, attributes, fields, None, SimpleNamespace(pid=3, uid=0, gid=0))
     assert world.lanes.size_limits[100] == 5000
+
+
+# ---- what is written before the birth is told ----------------------------------------------------
+
+
+def commit(
+    world: World, ino: int, size: int, mtime_ns: int, flags: int, *, durable: int = 0
+) -> None:
+    """Lanes commit what was written."""
+    payload = struct.pack("<QIIQ", ino, flags, durable, 0)
+    world.fs.files.commit(9, ino, size, mtime_ns, payload)
+
+
+async def test_size_and_time_are_told_with_the_birth(world: World) -> None:
+    await delegated(world)
+    world.bear(100)
+    commit(world, 100, 4096, 55, COMMIT_SIZE | COMMIT_MTIME)
+    commit(world, 100, 1000, 66, COMMIT_MTIME)
+    assert world.meta.requests(Op.COMMIT) == []
+    for number in (0, 1):
+        token, status, raw = world.lanes.committed[number]
+        record_ = unpack_attributes(raw)
+        assert (token, status) == (9, 0)
+        assert (record_.ino, record_.size, record_.mtime_ns) == (100, 4096, (55, 66)[number])
+        assert (record_.data_version, record_.change_version) == (2 + number, 2 + number)
+    world.births.flush()
+    world.meta.deliver_all()
+    (batch,) = world.meta.requests(Op.CHANGE_BATCH)
+    (born,) = batch.births
+    assert (born.changes, born.size, born.mtime_ns) == (2, 4096, 66)
+
+
+async def test_what_is_told_already_or_must_be_durable_is_committed(world: World) -> None:
+    await delegated(world)
+    world.meta.answers[Op.COMMIT] = Committed(record(100))
+    world.bear(100)
+    commit(world, 100, 10, 55, COMMIT_SIZE | COMMIT_MTIME, durable=1)
+    commit(world, 100, 10, 55, COMMIT_SIZE | COMMIT_MTIME | COMMIT_KILL_SUIDGID)
+    world.births.flush()
+    commit(world, 100, 10, 55, COMMIT_SIZE | COMMIT_MTIME)
+    world.meta.deliver_all()
+    assert len(world.meta.requests(Op.COMMIT)) == 3
+    assert [birth.changes for birth in world.meta.requests(Op.CHANGE_BATCH)[0].births] == [0]
+
+
+async def test_the_record_is_the_one_that_the_metaserver_makes(world: World) -> None:
+    """But for the tree and what is granted: the client believes it under its lease."""
+    bench = Bench()
+    client = bench.client()
+    (slot,) = client.call(Op.DELEGATE, Delegate(ROOT, 1)).slots
+    await delegated(world)
+    row = (slot.ino, FOLDER, b"n", 0o640, 7, 8, 1000, slot.layout, FIRST_HANDLE, os.O_WRONLY)
+    world.lanes.births.append(row)
+    for size, mtime_ns in ((100, 900), (5000, 2000)):
+        commit(world, slot.ino, size, mtime_ns, COMMIT_SIZE | COMMIT_MTIME)
+    world.births.flush()
+    world.meta.deliver_all()
+    (batch,) = world.meta.requests(Op.CHANGE_BATCH)
+    (born,) = batch.births
+    client.call(Op.CHANGE_BATCH, ChangeBatch((replace(born, parent=ROOT),)))
+    made = client.lookup(ROOT, b"n")
+    assert replace(made, lease_ns=0, lease_flags=0).pack() == world.lanes.committed[-1][2]

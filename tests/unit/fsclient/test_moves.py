@@ -57,7 +57,7 @@ async def test_they_are_told_in_their_order(world: World) -> None:
     world.bear(101, b"t")
     remove(world, 100, b"f")
     move(world, 101, b"t", b"f")
-    world.births.wait()
+    world.births.flush()
     world.meta.deliver_all()
     (batch,) = world.meta.requests(Op.CHANGE_BATCH)
     assert [birth.ino for birth in batch.births] == [100, 101]
@@ -75,7 +75,7 @@ async def test_what_other_replies_say_meanwhile_is_not_believed(world: World) ->
     world.meta.answers[Op.OPEN] = Opened(record(300), layout(300), b"c" * 64)
     await world.fs.files.open(300, 0, kill_set_ids=False)
     move(world, 300, b"t", b"f", replaced=301)
-    world.births.wait()
+    world.births.flush()
     assert world.fs.inodes.is_being_set(300)
     departed = world.fs.inodes.find_departed(301)
     assert departed is not None and departed.nlink == 0
@@ -101,7 +101,7 @@ async def test_one_that_is_refused_has_its_old_name(world: World) -> None:
     move(world, 202, b"c", b"d")
     answer = Changed((), move_errors=(int(Status.ESTALE), 0))
     world.meta.answers[Op.CHANGE_BATCH] = answer
-    world.births.wait()
+    world.births.flush()
     world.meta.deliver_all()
     assert world.lanes.complete[FOLDER] == {b"a", b"b"}
     assert world.fs.inodes.find_departed(201) is None
@@ -124,6 +124,6 @@ async def test_a_batch_that_fails_as_a_whole(world: World) -> None:
     await delegated(world)
     world.meta.answers[Op.CHANGE_BATCH] = FsError(Status.EIO)
     move(world, 200, b"a", b"b")
-    world.births.wait()
+    world.births.flush()
     world.meta.deliver_all()
     assert [line for line in world.logged if "is not 'b': EIO" in line]

@@ -48,7 +48,7 @@ async def test_the_second_unlink_asks_for_the_directory_without_slots(world: Wor
     await delegated(world)
     assert [request.count for request in world.meta.requests(Op.DELEGATE)] == [0]
     remove(world, 200)
-    world.births.wait()
+    world.births.flush()
     await trio.testing.wait_all_tasks_blocked()
     assert len(world.meta.requests(Op.DELEGATE)) == 1, "nor asks for slots later"
 
@@ -85,7 +85,7 @@ async def test_births_and_removals_keep_their_order(world: World) -> None:
     world.bear(101, b"a")
     remove(world, 101, b"a")
     remove(world, 102, b"b")
-    world.births.wait()
+    world.births.flush()
     world.meta.deliver_all()
     (batch,) = world.meta.requests(Op.CHANGE_BATCH)
     assert [birth.ino for birth in batch.births] == [100, 101]
@@ -100,7 +100,7 @@ async def test_lanes_learn_that_they_were_answered(world: World) -> None:
     await delegated(world)
     for number in range(3):
         remove(world, 200 + number)
-    world.births.wait()
+    world.births.flush()
     assert world.lanes.removals_answered == 0
     world.meta.deliver_all()
     assert world.lanes.removals_answered == 3
@@ -126,7 +126,7 @@ async def test_a_removal_that_failed_is_named_and_believed_no_longer(world: Worl
     world.lanes.believed[201] = gone(201)
     remove(world, 200, b"good")
     remove(world, 201, b"bad")
-    world.births.wait()
+    world.births.flush()
     world.meta.deliver_all()
     assert [line for line in world.logged if "'bad'" in line and "EPERM" in line]
     assert not [line for line in world.logged if "good" in line]
@@ -174,7 +174,7 @@ async def test_what_the_kernel_forgot_is_forgotten(world: World) -> None:
     await delegated(world)
     world.fs.leases.table.granted(200, LEASE_META, 1)
     remove(world, 200)
-    world.births.wait()
+    world.births.flush()
     world.fs.inodes.forget(200)
     assert world.fs.leases.table.held(200) == 0
     assert world.fs.inodes.find_departed(200) is None

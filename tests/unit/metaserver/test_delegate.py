@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fscommon.errors import Status
+from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import (
     LEASE_ENTRIES,
     LEASE_META,
@@ -13,6 +13,7 @@ from fscommon.layout.attributes import (
     unpack_attributes,
 )
 from fscommon.layout.layout import unpack_layout
+from fscommon.layout.quota import QuotaKind
 from fscommon.types import Ino, SessionId
 from fscommon.wire.births import Birth, ChangeBatch, Changed, Delegate, Delegated, Slot
 from fscommon.wire.codec import encode
@@ -67,6 +68,35 @@ def test_births_are_files(bench: Bench) -> None:
     assert bench.faults() == []
     again = client.call(Op.CHANGE_BATCH, ChangeBatch((birth(one, b"c"),)))
     assert again.errors == (Status.BAD_REQUEST,), "a slot is used once"
+
+
+def test_a_birth_tells_what_was_written_since(bench: Bench) -> None:
+    client = bench.client()
+    one, two, *_ = slots_of(client)
+    written = replace(birth(one, b"a"), changes=3, size=4097, mtime_ns=TIME_NS + 9)
+    client.call(Op.CHANGE_BATCH, ChangeBatch((written, birth(two, b"b"))))
+    found = client.lookup(ROOT, b"a")
+    assert (found.size, found.blocks, found.data_version, found.change_version) == (4097, 9, 4, 4)
+    assert found.mtime_ns == found.ctime_ns == TIME_NS + 9
+    assert (found.atime_ns, found.btime_ns) == (TIME_NS, TIME_NS)
+    assert client.lookup(ROOT, b"b").size == 0
+    quotas = bench.engine.services.quotas
+    account = quotas.get((QuotaKind.USER, 1000))
+    assert (account.bytes, account.inodes) == (4097, 2)
+    assert bench.faults() == []
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"size": -1}, {"size": 1 << 63}, {"mtime_ns": 1 << 63}, {"changes": 1 << 32}]
+)
+def test_numbers_that_do_not_fit_do_nothing(bench: Bench, wrong: dict[str, int]) -> None:
+    client = bench.client()
+    (slot,) = slots_of(client, 1)
+    asked = replace(birth(slot, b"a"), **{"changes": 1, **wrong})  # type: ignore[arg-type]
+    with pytest.raises(FsError) as refused:
+        client.call(Op.CHANGE_BATCH, ChangeBatch((asked,)))
+    assert refused.value.status is Status.BAD_REQUEST
+    assert client.call(Op.CHANGE_BATCH, ChangeBatch((birth(slot, b"a"),))).errors == ()
 
 
 @pytest.mark.parametrize(

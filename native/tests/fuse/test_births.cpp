@@ -487,8 +487,10 @@ TEST_F(SettingTest, OnlyWhileItsNameIsCertainInADelegatedDirectory) {
 TEST_F(SettingTest, HomesComeAndGoWithNames) {
   EXPECT_EQ(session_.dentries().homes(), 2u);
   EXPECT_EQ(out_header(ask(0, rename(6, "file", "other"))).error, 0);
+  EXPECT_EQ(found(8, "other"), kFile);  // behind the change, which comes behind its answer
   EXPECT_EQ(session_.dentries().homes(), 1u);
-  EXPECT_EQ(out_header(ask(0, unlink(8, "other"))).error, 0);
+  EXPECT_EQ(out_header(ask(0, unlink(10, "other"))).error, 0);
+  EXPECT_EQ(found(12, "other"), 0u);
   EXPECT_EQ(session_.dentries().homes(), 0u);
   session_.dentries().undelegate(kFolder);
   session_.dentries().unsure(kFolder, "third");

@@ -68,6 +68,13 @@ def test_rows_have_names_of_their_own_and_bars_name_rows(amounts: Amounts) -> No
     assert {bar.row for row in rows for bar in row.bars} - {""} <= set(names)
 
 
+def test_systems_measured_beside_more_other_work_are_told() -> None:
+    measured = Measured()
+    measured.busy |= {"braidfs": [0.1, 0.2], "ext4": [0.3, 0.3], "moose": [1.0, 0.9]}
+    found = results(measured, {}, ["braidfs", "ext4", "moose"])
+    assert [text.split()[0] for text in found["failures"]] == ["moose"]
+
+
 def test_cases_are_chosen_by_their_letters() -> None:
     assert [case.key for case in chosen("c,a")] == ["a", "c"]
     assert chosen("") == list(CASES)

@@ -32,7 +32,6 @@ def spread(values: Sequence[float]) -> str:
 
 
 def show(content: Mapping[str, Any]) -> None:
-    busy = content["busy_with_other_work"] or [0.0]
     for group in content["groups"]:
         table = Table(title=f"{group['title']}: medians, rounds: {content['rounds']}")
         for column in ("row", *content["systems"], "bars"):
@@ -45,10 +44,11 @@ def show(content: Mapping[str, Any]) -> None:
             )
             table.add_row(escape(f"{row['name']} ({row['unit']})".replace(" ()", "")), *cells, bars)
         Console(width=max(console.width, 150)).print(table)
-    print(
-        f"busy with other work just before a case, share of the cores: median"
-        f" {statistics.median(busy):.0%}, at most {max(busy):.0%}"
-    )
+    for system, busy in content["busy_with_other_work"].items():
+        print(
+            f"{system}: others kept the cores busy just before its cases: median"
+            f" {statistics.median(busy):.0%}, at most {max(busy):.0%}"
+        )
     for text in content["failures"]:
         print(f"could not be measured: {text}")
     for text in content["below"]:

@@ -33,6 +33,7 @@ def draw(group: dict[str, Any], systems: list[str], path: Path) -> None:
 
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "braidfs"  # the same results, the same file
+    matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text: a tenth of the size
     import matplotlib.pyplot as plt  # type: ignore[import-not-found] # noqa: PLC0415
 
     rows = [row for row in group["rows"] if row["medians"]]
@@ -59,9 +60,9 @@ def draw(group: dict[str, Any], systems: list[str], path: Path) -> None:
     axes.set_title(f"{group['title']}: each row relative to the best in it", fontsize=9)
     for side in ("top", "right", "bottom"):
         axes.spines[side].set_visible(False)
-    axes.legend(fontsize=7, loc="lower right", frameon=False)
+    axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
     figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
     plt.close(figure)
 
 

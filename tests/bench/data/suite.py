@@ -52,18 +52,20 @@ COST = "g"  # counted around the others
 COST_OF = "abcd"
 BUSY_MAX = 0.3
 QUIET_SECONDS_MAX = 10.0
+UNEQUAL = 0.25
 _FAILURES = (OSError, RuntimeError, subprocess.SubprocessError, MountError, ProcessError)
 
 
 @dataclass
 class Measured:
-    """Every value of every round, and what could not be measured."""
+    """Every value of every round, and what could not be measured. busy: how busy others kept the
+    cores before each case, by system."""
 
     values: dict[str, dict[str, list[float]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )  # row → system → values
     failures: list[str] = field(default_factory=list)
-    busy: list[float] = field(default_factory=list)
+    busy: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     rounds: int = 0  # that were begun
 
     def medians(self) -> dict[tuple[str, str], float]:
@@ -72,6 +74,18 @@ class Measured:
             for row, systems in self.values.items()
             for system, values in systems.items()
         }
+
+    def unequal(self) -> list[str]:
+        """Systems that were measured while the machine was much busier than it was for BraidFS:
+        what is said of them is no comparison."""
+        shares = {system: statistics.median(found) for system, found in self.busy.items() if found}
+        mine = shares.get(BRAID, 0.0)
+        return [
+            f"{system} in equal conditions: others kept {share:.0%} of the cores busy, and"
+            f" {mine:.0%} when it was {BRAID}'s turn"
+            for system, share in shares.items()
+            if share - mine > UNEQUAL
+        ]
 
 
 def chosen(words: str) -> list[Case]:
@@ -111,7 +125,7 @@ def run_rounds(
             measured.rounds = number
             for case in cases:
                 for place in places:
-                    measured.busy.append(_quiet())
+                    measured.busy[place.name].append(_quiet())
                     measure(measured, place, case, amounts, text)
             for up in ups:
                 _peer(measured, up, cases, amounts, text)
@@ -132,7 +146,7 @@ def _peer(
     try:
         with peer(up) as place:
             for case in cases:
-                measured.busy.append(_quiet())
+                measured.busy[place.name].append(_quiet())
                 measure(measured, place, case, amounts, text)
     except _FAILURES as error:
         measured.failures.append(f"{up.name}: {error}")
@@ -202,5 +216,6 @@ def results(
         groups.append({"title": title, "rows": lines})
     return {
         "systems": list(systems), "groups": groups, "below": below,
-        "failures": measured.failures, "busy_with_other_work": measured.busy,
+        "failures": [*measured.failures, *measured.unequal()],
+        "busy_with_other_work": {one: list(found) for one, found in measured.busy.items()},
     }  # fmt: skip

@@ -1,13 +1,15 @@
 """Open directories: listing by cookies, one bounded page of entries per handle.
 
 A listing position is the cookie of the last entry taken: 1 is ".", 2 is "..", the metaserver's own
-are larger. Nothing else is kept, so a directory of any size costs one page. The size of a page
-follows what the kernel took last time, so that little is fetched that is delivered late: entries
-that were fetched before a local change are delivered as *stale*, and whoever passes them on must
-not let the kernel cache them (an entry that was unlinked meanwhile would come back to life).
+are larger. Nothing else is kept by a handle, so a directory of any size costs one page. The size of
+a page follows what the kernel took last time, so that little is fetched that is delivered late:
+entries that were fetched before a local change are delivered as *stale*, and whoever passes them on
+must not let the kernel cache them (an entry that was unlinked meanwhile would come back to life).
+Whole listings that were taken under leases are kept (fsclient.fs.listings), and given again without
+a question.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
 from fscommon.errors import FsError, Status
@@ -16,6 +18,7 @@ from fscommon.wire.messages import DirectoryEntry, ReadDir, ReadDirReply
 from fscommon.wire.ops import Op
 
 from .inodes import Inodes
+from .listings import Listing, Listings
 from .namespace import Namespace
 from .ports import Metadata
 
@@ -38,12 +41,26 @@ class Listed:
 
 class OpenDirectory:
     """Page of entries fetched when change_count was that, and so many leases had been lost; end:
-    no entries behind it."""
+    no entries behind it. gathering: all entries so far. kept: a listing that is given instead.
+    has_lost: changes of its names were lost with the session, and nobody was told yet."""
 
-    __slots__ = ("change_count", "end", "entries", "ino", "loss_count", "page_count")
+    __slots__ = (
+        "change_count",
+        "end",
+        "entries",
+        "gathering",
+        "has_lost",
+        "ino",
+        "kept",
+        "loss_count",
+        "page_count",
+    )  # fmt: skip
 
     def __init__(self, ino: int) -> None:
         self.ino = ino
+        self.gathering: Listing | None = None
+        self.kept: Listing | None = None
+        self.has_lost = False
         self.entries: tuple[DirectoryEntry, ...] = ()
         self.end = False
         self.change_count = 0
@@ -56,10 +73,13 @@ class OpenDirectory:
 
 
 class Directories:
-    def __init__(self, meta: Metadata, namespace: Namespace, inodes: Inodes) -> None:
+    def __init__(
+        self, meta: Metadata, namespace: Namespace, inodes: Inodes, listings: Listings
+    ) -> None:
         self._meta = meta
         self._namespace = namespace
         self._inodes = inodes
+        self._listings = listings
         self._open: dict[int, OpenDirectory] = {}
 
     def open(self, fh: int, ino: int) -> None:
@@ -67,6 +87,20 @@ class Directories:
 
     def release(self, fh: int) -> None:
         self._open.pop(fh, None)
+
+    async def sync(self, fh: int) -> None:
+        """fsync: every change of names that was answered is durable. EIO, once for each handle, if
+        some in this directory were lost."""
+        await self._namespace.barrier()
+        directory = self._get(fh)
+        if directory.has_lost:
+            directory.has_lost = False
+            raise FsError(Status.EIO, "changes of names in it were lost with the session")
+
+    def lose(self, inos: Set[int]) -> None:
+        """Changes of names in these directories were lost."""
+        for directory in self._open.values():
+            directory.has_lost |= directory.ino in inos
 
     def __len__(self) -> int:
         return len(self._open)
@@ -78,7 +112,16 @@ class Directories:
         """The entries of the directory itself and its parent, if they lie behind cookie."""
         if cookie >= COOKIE_PARENT:
             return []
-        own = await self._namespace.getattr(self._get(fh).ino)
+        directory = self._get(fh)
+        self._inodes.catch_up()
+        directory.kept = self._listings.find(directory.ino)
+        if directory.kept is not None:
+            own = directory.kept.own
+            directory.gathering = None
+        else:
+            asked = self._listings.gather(directory.ino)
+            own = await self._namespace.getattr(directory.ino)
+            directory.gathering = asked.of(own)
         parent = Attributes(own.parent or own.ino, mode=own.mode)
         listed = [
             Listed(b".", COOKIE_SELF, own, True),
@@ -90,6 +133,9 @@ class Directories:
         """Entries behind cookie, at least one unless the directory ends there."""
         directory = self._get(fh)
         self._inodes.catch_up()
+        if directory.kept is not None and self._listings.is_good(directory.kept, cookie):
+            return self._list_kept(directory.kept, cookie)
+        directory.kept = None
         index = _index_behind(directory.entries, cookie) if cookie > COOKIE_PARENT else None
         if index is None or directory.is_poor(index):
             await self._fetch(directory, cookie)
@@ -116,6 +162,10 @@ class Directories:
         if not reply.entries and not reply.end:
             raise FsError(Status.EIO, "a directory page without entries and without end")
         self._inodes.see_parents(reply.parents)
+        if directory.gathering is not None:
+            self._listings.add(directory.gathering, behind, reply.entries, end=reply.end)
+            if reply.end:
+                directory.gathering = None
         directory.entries = reply.entries
         directory.end = reply.end
         directory.change_count = change_count
@@ -133,6 +183,13 @@ class Directories:
                 attributes = inodes.see_record(entry.attributes)
             inodes.parents.note(attributes.ino, directory.ino)
             yield Listed(entry.name, entry.cookie, attributes, is_stale)
+
+    def _list_kept(self, kept: Listing, cookie: int) -> Iterator[Listed]:
+        """At least one, unless the directory ends there; and none that is not known any more."""
+        inodes = self._inodes
+        for entry in self._listings.known_behind(kept, cookie):
+            attributes = inodes.see_record(entry.attributes)
+            yield Listed(entry.name, entry.cookie, attributes, False)
 
     def _is_lost(self, directory: OpenDirectory, ino: int) -> bool:
         """A lease on the inode was given up since the page was asked for."""

@@ -21,6 +21,7 @@ from .directories import Directories
 from .extents import Extents
 from .files import Files
 from .inodes import Inodes
+from .listings import Listings
 from .locks import Locks
 from .namespace import Namespace
 from .ports import Lanes, Metadata
@@ -50,7 +51,8 @@ class FileSystem:
         self.namespace = Namespace(
             meta, lanes, leases, self.inodes, self.complete, believe_names_s, self.births.touched
         )
-        self.directories = Directories(meta, self.namespace, self.inodes)
+        listings = Listings(self.inodes, leases, self.complete)
+        self.directories = Directories(meta, self.namespace, self.inodes, listings)
         self.drains = self.files.drains
         self.extents = Extents(self.namespace, self.files)
         self.copies = Copies(self.namespace, self.files, log)
@@ -78,8 +80,15 @@ class FileSystem:
         self.recalls.restarted()
         self.births.restarted()
 
+    def losing_session(self) -> None:
+        """Evicted, which those who wait for the metaserver hear only afterwards: changes of names
+        that it has not answered are lost."""
+        self.births.collect()
+        self.directories.lose(self.births.parents_on_way())
+
     def lost_session(self) -> None:
         """Evicted: whatever was believed is void, whatever was not committed is lost."""
+        self.losing_session()
         self.births.lose()
         self.inodes.unkeep_all()
         self.recalls.evicted()

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.cluster import mounts
-from tests.cluster.plan import ClusterPlan, ServerPlan, save
+from tests.cluster.networks import Place
+from tests.cluster.plan import HERE, ClusterPlan, ServerPlan, save
 from tests.cluster.process import Program, is_gone, stop_pid, wait_until
 
 BIN = Path(sys.prefix) / "bin"
@@ -50,7 +51,7 @@ class Cluster:
     def program(self, server: ServerPlan) -> Program:
         kind = "metaserver" if server is self.plan.metaserver else "storageserver"
         argv = (str(BIN / f"braidfs-{kind}"), "--config", str(self.plan.config_path(server)))
-        return Program(server.name, argv, self.plan.state)
+        return Program(server.name, argv, self.plan.state, server.place.enter)
 
     @property
     def metaserver(self) -> Program:
@@ -95,7 +96,8 @@ class Cluster:
         if mounts.is_mounted(self.plan.mount):
             return
         self._report(f"mounting {self.plan.mount}")
-        pid = mounts.mount(self.plan.source(), self.plan.mount, self.plan.mount_options())
+        options, enter = self.plan.mount_options(), self.plan.client_place.enter
+        pid = mounts.mount(self.plan.source(), self.plan.mount, options, enter=enter)
         self.client_pid_path.write_text(f"{pid}\n")
 
     def unmount(self, *, lazy: bool = False) -> None:
@@ -143,14 +145,14 @@ class Cluster:
 
     @contextlib.contextmanager
     def second_client(
-        self, mountpoint: Path, *, folder: str = "/", options: str = ""
+        self, mountpoint: Path, *, folder: str = "/", options: str = "", place: Place = HERE
     ) -> Iterator[Path]:
         """Another client of the same cluster, unmounted at the end; its log is client-NAME.log, by
         the name of its mountpoint."""
         log = f"log_file={self.plan.state}/log/client-{mountpoint.name}.log"
         words = ",".join(filter(None, (self.plan.options(), log, options)))
         link_mount_helper()
-        mounts.mount(self.plan.source(folder), mountpoint, words)
+        mounts.mount(self.plan.source(folder), mountpoint, words, enter=place.enter)
         try:
             yield mountpoint
         finally:

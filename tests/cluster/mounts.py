@@ -51,10 +51,10 @@ def mount_command(source: str, mountpoint: Path, options: str) -> list[str]:
     return ["mount", "-t", FSTYPE, source, str(mountpoint), "-o", options]
 
 
-def mount(source: str, mountpoint: Path, options: str) -> int:
-    """Mounts and returns the pid of the client."""
+def mount(source: str, mountpoint: Path, options: str, *, enter: tuple[str, ...] = ()) -> int:
+    """Mounts and returns the pid of the client. enter: what goes before the words of mount(8)."""
     mountpoint.mkdir(parents=True, exist_ok=True)
-    command = mount_command(source, mountpoint, options)
+    command = [*enter, *mount_command(source, mountpoint, options)]
     result = subprocess.run(
         command, capture_output=True, text=True, timeout=MOUNT_SECONDS_MAX, check=False
     )

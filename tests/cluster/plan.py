@@ -10,12 +10,16 @@ import json
 import random
 import shlex
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
+
+from tests.cluster.networks import Place
 
 PORTS = range(10_000, 30_000)
-HOST = "127.0.0.1"
+HERE = Place()
+HOST = HERE.address
 # Settings for tests that wait until a dead client's session and leases expire: 30 s by default.
 SHORT_SESSIONS: dict[str, dict[str, object]] = {
     "metaserver": {"session_timeout_s": 4, "lease_duration_s": 4}
@@ -32,6 +36,7 @@ class ServerPlan:
     port: int
     metrics_port: int
     targets: int = 0
+    place: Place = HERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,7 @@ class ClusterPlan:
     client_metrics_port: int
     settings: dict[str, dict[str, object]] = field(default_factory=dict)  # program → extra keys
     client_options: tuple[str, ...] = ()
+    client_place: Place = HERE
 
     @property
     def key_file(self) -> Path:
@@ -57,7 +63,11 @@ class ClusterPlan:
         return (self.metaserver, *self.storageservers)
 
     def source(self, folder: str = "/") -> str:
-        return f"{HOST}:{self.metaserver.port}:{folder}"
+        return f"{self.metaserver_address}:{folder}"
+
+    @property
+    def metaserver_address(self) -> str:
+        return f"{self.metaserver.place.address}:{self.metaserver.port}"
 
     def options(self) -> str:
         """The options that every client of this cluster needs."""
@@ -88,13 +98,13 @@ def free_port(taken: set[int]) -> int:
 
 
 def _server(
-    name: str, targets: int, known: ServerPlan | None, port: Callable[[], int]
+    name: str, targets: int, known: ServerPlan | None, port: Callable[[], int], place: Place
 ) -> ServerPlan:
     if known is None:
-        return ServerPlan(name, port(), port(), targets)
+        return ServerPlan(name, port(), port(), targets, place)
     if targets < known.targets:
         raise PlanError(f"{name} has {known.targets} targets with data: {targets} would lose some")
-    return ServerPlan(name, known.port, known.metrics_port, targets)
+    return ServerPlan(name, known.port, known.metrics_port, targets, known.place)
 
 
 def make_plan(
@@ -105,8 +115,10 @@ def make_plan(
     targets: int | None = None,
     settings: dict[str, dict[str, object]] | None = None,
     client_options: Sequence[str] = (),
+    places: Mapping[str, Place] | None = None,
 ) -> ClusterPlan:
-    """The plan for `state`: what is recorded there, grown to what is asked for."""
+    """The plan for `state`: what is recorded there, grown to what is asked for. places: where each
+    server runs, by name, and the "client"; all on this machine's loopback without."""
     old = recorded(state)
     known = {server.name: server for server in old.servers} if old else {}
     count = storage_servers or (len(old.storageservers) if old else 2)
@@ -115,6 +127,7 @@ def make_plan(
             f"{state} has {len(old.storageservers)} storage servers with data:"
             f" {count} would lose some"
         )
+    places = places or {}
     taken = {port for server in known.values() for port in (server.port, server.metrics_port)}
 
     def port() -> int:
@@ -123,16 +136,20 @@ def make_plan(
     def storage(index: int) -> ServerPlan:
         name = f"storageserver-{index}"
         before = known.get(name)
-        return _server(name, targets or (before.targets if before else 1), before, port)
+        return _server(name, targets or (before.targets if before else 1), before, port,
+                       places.get(name, HERE))  # fmt: skip
 
     return ClusterPlan(
         state=state,
         mount=mount or (old.mount if old else state / "mnt"),
-        metaserver=_server("metaserver", 0, known.get("metaserver"), port),
+        metaserver=_server(
+            "metaserver", 0, known.get("metaserver"), port, places.get("metaserver", HERE)
+        ),
         storageservers=tuple(storage(index) for index in range(1, count + 1)),
         client_metrics_port=old.client_metrics_port if old else port(),
         settings=settings if settings is not None else (old.settings if old else {}),
         client_options=tuple(client_options) or (old.client_options if old else ()),
+        client_place=places.get("client", HERE),
     )
 
 
@@ -145,12 +162,17 @@ def recorded(state: Path) -> ClusterPlan | None:
     return ClusterPlan(
         state=state,
         mount=Path(raw["mount"]),
-        metaserver=ServerPlan(**raw["metaserver"]),
-        storageservers=tuple(ServerPlan(**server) for server in raw["storageservers"]),
+        metaserver=_recorded_server(raw["metaserver"]),
+        storageservers=tuple(map(_recorded_server, raw["storageservers"])),
         client_metrics_port=raw["client_metrics_port"],
         settings=raw["settings"],
         client_options=tuple(raw["client_options"]),
     )
+
+
+def _recorded_server(raw: dict[str, Any]) -> ServerPlan:
+    place = Place(**raw.pop("place", {}))
+    return ServerPlan(**raw, place=place)
 
 
 def save(plan: ClusterPlan) -> None:
@@ -174,7 +196,7 @@ def _make_key(path: Path) -> None:
 
 def _metaserver_config(plan: ClusterPlan) -> dict[str, object]:
     return {
-        "listen": f"{HOST}:{plan.metaserver.port}",
+        "listen": plan.metaserver_address,
         "state_directory": str(plan.state / "meta"),
         "key_file": str(plan.key_file),
         "metrics_listen": f"{HOST}:{plan.metaserver.metrics_port}",
@@ -187,8 +209,8 @@ def _storageserver_config(plan: ClusterPlan, server: ServerPlan) -> str:
     target = {key[7:]: settings.pop(key) for key in list(settings) if key.startswith("target.")}
     program = {
         "name": server.name,
-        "listen": f"{HOST}:{server.port}",
-        "metaservers": [f"{HOST}:{plan.metaserver.port}"],
+        "listen": f"{server.place.address}:{server.port}",
+        "metaservers": [plan.metaserver_address],
         "key_file": str(plan.key_file),
         "state_directory": str(plan.state / "config" / server.name),
         "metrics_listen": f"{HOST}:{server.metrics_port}",

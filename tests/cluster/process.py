@@ -80,11 +80,13 @@ def tail(path: Path, lines: int = LOG_TAIL_LINES) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Where one program of a cluster lives; holds no state but the pid file."""
+    """Where one program of a cluster lives; holds no state but the pid file. enter: words that go
+    before its own and that are gone when it runs, as those of nsenter."""
 
     name: str
     argv: tuple[str, ...]
     state: Path
+    enter: tuple[str, ...] = ()
 
     @property
     def pid_path(self) -> Path:
@@ -133,7 +135,7 @@ class Program:
             folder.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
             return subprocess.Popen(
-                self.argv if ready_fd is None else self._with_ready_fd(ready_fd),
+                self.enter + (self.argv if ready_fd is None else self._with_ready_fd(ready_fd)),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -1,4 +1,5 @@
-"""Several mounts of one cluster, each with a client process of its own."""
+"""Several mounts of one cluster, each with a client process of its own; and, for those that want
+links to cut, each in a network namespace of its own."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -8,8 +9,12 @@ import pytest
 
 from tests.cluster import mounts
 from tests.cluster.cluster import Cluster
+from tests.cluster.networks import Network, network, why_no_networks
+from tests.coherence.links import META, STORES, Linked, client_name, places_of
+from tests.conftest import ClusterMaker
 
 MountMaker = Callable[[Cluster, int], list[Path]]
+LinkedMaker = Callable[[int, float], Linked]
 
 
 @pytest.fixture
@@ -32,3 +37,41 @@ def _leave(point: Path) -> None:
     """Nothing of a failed test stays mounted."""
     while mounts.is_mounted(point):
         mounts.unmount(point, lazy=True)
+
+
+@pytest.fixture(scope="session")
+def networks_work() -> None:
+    if unable := why_no_networks():
+        pytest.skip(unable)
+
+
+@pytest.fixture
+def places(networks_work: None) -> Iterator[Callable[[int], Network]]:
+    """places(count): those of servers and so many clients. They outlive the cluster in them."""
+    with ExitStack() as stack:
+        yield lambda count: stack.enter_context(
+            network(META, *STORES, *(client_name(number) for number in range(1, count + 1)))
+        )
+
+
+@pytest.fixture
+def linked(
+    places: Callable[[int], Network], make_cluster: ClusterMaker, localdir: Path
+) -> Iterator[LinkedMaker]:
+    """linked(clients, session_s): a cluster of so many clients whose sessions last so long without
+    a word."""
+    with ExitStack() as stack:
+
+        def make(count: int, session_s: float) -> Linked:
+            network = places(count)
+            cluster = make_cluster(
+                storage_servers=len(STORES), targets=1, places=places_of(network),
+                settings={
+                    "metaserver": {"session_timeout_s": session_s, "lease_duration_s": session_s}
+                },
+            )  # fmt: skip
+            for number in range(2, count + 1):
+                stack.callback(_leave, localdir / client_name(number))
+            return Linked.make(cluster, network, count, localdir, stack)
+
+        yield make

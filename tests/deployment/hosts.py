@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tests.cluster.networks import NetworkError, Switch
 from tests.cluster.process import wait_until
 
 INIT = Path(__file__).with_name("host_init.sh")
@@ -44,12 +45,6 @@ def _unified() -> Path | None:
         if kind == "cgroup2":
             return Path(place)
     return None
-
-
-def _run(*words: str) -> None:
-    result = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
-    if result.returncode != 0:
-        raise HostError(f"{' '.join(words)}: {result.stderr.strip()}")
 
 
 def _copy(console: int, log: Path) -> None:
@@ -110,15 +105,12 @@ class Host:
         self.pid = int(words[0])
         return self.run("systemctl", "is-system-running", check=False).stdout.strip() == "running"
 
-    def connect(self, switch: str) -> None:
+    def connect(self, switch: Switch) -> None:
         """Plug it into the bridge of the site."""
-        port = f"p-{self.name}"[:15]
-        in_switch = ("ip", "-n", switch)
-        _run(*in_switch, "link", "add", port, "type", "veth", "peer", "name", "eth0",
-             "netns", str(self.pid))  # fmt: skip
-        _run(*in_switch, "link", "set", port, "master", "bridge", "up")
-        self.run("ip", "address", "add", f"{self.address}/24", "dev", "eth0")
-        self.run("ip", "link", "set", "eth0", "up")
+        try:
+            switch.plug(self.name, str(self.pid), self.address, self.command(()))
+        except NetworkError as error:
+            raise HostError(str(error)) from error
 
     def command(self, words: Sequence[str]) -> list[str]:
         return ["nsenter", "-t", str(self.pid), "-a", "-w", "env", "-i", f"PATH={PATH}",
@@ -178,22 +170,21 @@ class Site:
         self.folder = folder
         self.shared = shared
         self.name = f"braidfs-{os.getpid()}"
+        self._switch = Switch(self.name)
         self.hosts = {
             name: Host(self, name, f"{NETWORK}.{number}") for number, name in enumerate(names, 1)
         }
 
     def start(self) -> None:
-        _run("ip", "netns", "add", self.name)
-        _run("ip", "-n", self.name, "link", "add", "bridge", "type", "bridge")
-        _run("ip", "-n", self.name, "link", "set", "bridge", "up")
+        self._switch.start()
         for host in self.hosts.values():
             host.start()
-            host.connect(self.name)
+            host.connect(self._switch)
 
     def stop(self) -> None:
         for host in self.hosts.values():
             host.stop()
-        subprocess.run(["ip", "netns", "delete", self.name], check=False, capture_output=True)
+        self._switch.stop()
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from fsclient.fs.directories import PAGE_COUNT_FIRST, PAGE_COUNT_MAX
 from fsclient.fs.filesystem import FileSystem
 from fscommon.errors import FsError
 from fscommon.layout.attributes import LEASE_ENTRIES, LEASE_META
-from fscommon.wire.messages import DirectoryEntry, Entry, ReadDir, ReadDirReply, Removed
+from fscommon.wire.messages import DirectoryEntry, Empty, Entry, ReadDir, ReadDirReply, Removed
 from fscommon.wire.ops import Op
 
 from .fakes import DIRECTORY, FakeLanes, FakeMetadata, make_fs, record
@@ -146,3 +146,18 @@ async def test_released_directory_is_gone(meta: FakeMetadata, fs: FileSystem) ->
     fs.directories.open(1, 2)
     fs.directories.release(1)
     assert len(fs.directories) == 0
+
+
+async def test_lost_changes_are_told_once_by_fsync(meta: FakeMetadata, fs: FileSystem) -> None:
+    """To each handle of that directory, and to none of another."""
+    meta.answers[Op.BARRIER] = Empty()
+    for fh, ino in ((1, 2), (2, 2), (3, 5)):
+        fs.directories.open(fh, ino)
+    await fs.directories.sync(1)
+    fs.directories.lose({2})
+    fs.directories.open(4, 2)
+    for fh in (1, 2):
+        with pytest.raises(FsError, match="EIO"):
+            await fs.directories.sync(fh)
+    for fh in (1, 2, 3, 4):
+        await fs.directories.sync(fh)

@@ -1,0 +1,34 @@
+"""What the programs of a cluster count: their metrics, read as Prometheus would."""
+
+import re
+import urllib.request
+
+from tests.cluster.networks import Place
+from tests.cluster.plan import HERE, HOST, ServerPlan
+
+SECONDS_MAX = 60.0
+
+
+def metrics(port: int, place: Place = HERE) -> str:
+    """The page of the program that serves it at this port of its own loopback."""
+
+    def read() -> str:
+        with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=SECONDS_MAX) as page:
+            return str(page.read().decode())
+
+    return place.call(read)
+
+
+def metric(server: ServerPlan, name: str, **labels: str) -> float:
+    """The sum of all samples of that name that have these labels."""
+    return sum(samples(metrics(server.metrics_port, server.place), name, **labels).values())
+
+
+def samples(page: str, name: str, **labels: str) -> dict[str, float]:
+    """The samples of that name that have these labels: the text of their labels, and the value."""
+    found: dict[str, float] = {}
+    for one in re.finditer(rf"^{re.escape(name)}(?:\{{(.*)\}})? (\S+)$", page, re.M):
+        text = one.group(1) or ""
+        if all(f'{label}="{value}"' in text for label, value in labels.items()):
+            found[text] = float(one.group(2))
+    return found

@@ -1,0 +1,76 @@
+"""A tree that a client has listed and holds leases on is listed again without the metaserver."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.numbers import metrics, samples
+from tests.coherence.conftest import MountMaker
+from tests.conftest import ClusterMaker
+
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(1200)]
+
+Sized = Callable[[int, int], int]
+HEARTBEATS = {"SESSION_RENEW", "HEARTBEAT", "REGISTER"}
+
+
+def _asked(cluster: Cluster) -> dict[str, float]:
+    """What clients have asked of the metaserver so far, by op."""
+    server = cluster.plan.metaserver
+    counted: dict[str, float] = {}
+    found = samples(metrics(server.metrics_port, server.place), "braidfs_requests_total")
+    for labels, count in found.items():
+        op = labels.split('op="')[1].split('"')[0]
+        if op not in HEARTBEATS:
+            counted[op] = counted.get(op, 0.0) + count
+    return counted
+
+
+def _grown(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    return {op: count - before.get(op, 0.0) for op, count in after.items()
+            if count != before.get(op, 0.0)}  # fmt: skip
+
+
+def _list(base: Path) -> list[str]:
+    words = ["ls", "-lR", "--time-style=full-iso", str(base)]
+    result = subprocess.run(words, check=True, capture_output=True, text=True, timeout=600)
+    return result.stdout.replace(str(base), "").splitlines()
+
+
+def _fill(base: Path, folders: int, files: int) -> None:
+    for folder in range(folders):
+        place = base / f"{folder}"
+        place.mkdir(parents=True)
+        for number in range(files):
+            (place / f"{number}").touch()
+
+
+def test_ls_of_leased_files_asks_nobody(make_cluster: ClusterMaker, sized: Sized) -> None:
+    """With the leases that a client may have at most by default, 100,000, directories included."""
+    cluster = make_cluster(storage_servers=1)
+    base, folders, files = cluster.mount_path / "tree", sized(8, 100), sized(250, 998)
+    _fill(base, folders, files)
+    cluster.remount()
+    first = _list(base)
+    assert len(first) > folders * files
+    before = _asked(cluster)
+    assert _list(base) == first
+    asked = _grown(before, _asked(cluster))
+    print(f"{folders * files} files listed again: asked {asked or 'nothing'}")
+    assert asked == {}
+
+
+def test_a_kept_listing_shows_what_another_client_did(
+    cluster: Cluster, workdir: Path, more_mounts: MountMaker
+) -> None:
+    here, there = (m / workdir.relative_to(cluster.mount_path) for m in more_mounts(cluster, 2))
+    _fill(here, 3, 40)
+    for number in range(10):
+        assert _list(there) == _list(here) == _list(there)
+        (here / "1" / f"new{number}").write_bytes(b"x" * number)
+        (there / "2" / f"{number}").unlink()
+        (here / "0" / f"{number}").rename(here / "1" / f"moved{number}")
+        (there / "0" / "30").chmod(0o600 + number)

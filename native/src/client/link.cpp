@@ -97,7 +97,7 @@ void Link::adopt(net::UniqueFd socket, std::shared_ptr<rdma::Channel> channel) {
     stream_.reset();
     return connect_failed();
   }
-  failures_ = 0;
+  answered_ = false;
   silent_since_ = lane_.loop().now();
   pump();
 }
@@ -226,6 +226,8 @@ bool Link::frame(const FrameHeader& header, std::span<const std::byte> body,
   auto status = static_cast<Status>(header.status);
   if (call->op == Op::kSeek && status == Status::kOk && !take_seek(*call, body)) return false;
   take(header.request_id);
+  failures_ = 0;
+  answered_ = true;
   silent_since_ = lane_.loop().now();
   if (status == Status::kOk && !payload.empty()) {
     const std::span sums(reinterpret_cast<const uint64_t*>(body.data()), body.size() / 8);
@@ -246,6 +248,7 @@ void Link::closed(int error, const std::string& reason) {
   ++lane_.counters().connections_lost;
   requeue_unanswered();
   stream_.reset();
+  if (!answered_) connect_failed();  // a server that will not have this session closes at once
   if (waiting() > 0) ask_for_connection(lane_.loop().now());
 }
 

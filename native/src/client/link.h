@@ -89,6 +89,7 @@ class Link final : public net::StreamSink {
   std::deque<Call*> writes_;  // WRITE
   std::vector<uint64_t> sums_;  // scratch
   bool asked_ = false;
+  bool answered_ = false;  // a request, on this connection
   uint32_t failures_ = 0;
   Clock::time_point ask_again_{};
   Clock::time_point silent_since_{};

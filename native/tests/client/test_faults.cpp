@@ -41,6 +41,18 @@ TEST(Faults, HangUpBeforeAndAfterTheWriteLosesAndRepeatsNothing) {
   }
 }
 
+TEST(Faults, AServerThatHangsUpWithoutAnAnswerIsAskedEverMoreRarely) {
+  Rig rig;
+  rig.open(kFh, O_RDWR, 5000);
+  rig.targets[0]->decide(on(Op::kRead, {Fault::kHangUpBefore}));
+  const uint64_t unique = rig.start_read(kFh, 0, 5000);
+  EXPECT_FALSE(rig.replier.wait_for(unique, 400));
+  EXPECT_GE(rig.targets[0]->count(Op::kRead), 2u);
+  EXPECT_LE(rig.targets[0]->count(Op::kRead), 6u);  // after 0, 50, 150, 350 ms
+  rig.targets[0]->decide({});
+  EXPECT_EQ(rig.replier.wait(unique).bytes, Bytes(5000));
+}
+
 TEST(Faults, ReadsSurviveHangUpsInTheMiddle) {
   Rig rig;
   rig.open(kFh, O_RDWR);

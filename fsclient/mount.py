@@ -165,7 +165,7 @@ class MountedClient:
             locks=self._locks_held, reconnected=self._reconnected,
             exclusive=self._exclusive, opened=self._session_opened, replied=self._replied,
             renewed=self._renewed, recalled=self._recalled, asking=self._asking,
-            refused=self._refused,
+            refused=self._refused, losing=self._losing,
         )  # fmt: skip
         return MetaClient(
             self._plan.source.addresses, self._connect_meta, events,
@@ -377,6 +377,10 @@ class MountedClient:
                 self._files.locks.lost()
         if self._datapath is not None:
             self._datapath.abort()
+
+    def _losing(self) -> None:
+        if self._files is not None:
+            self._files.losing_session()
 
     def _evicted(self, session: int) -> None:
         self._is_refused = False

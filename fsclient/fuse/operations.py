@@ -300,7 +300,7 @@ class Operations(pyfuse3.Operations):
         self._fs.directories.release(fh)
 
     async def fsyncdir(self, fh: int, datasync: bool) -> None:
-        await self._serve_slotless(self._names.barrier())
+        await self._serve_slotless(self._fs.directories.sync(fh))
 
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         await self._serve_slotless(self._list_directory(fh, start_id, token))

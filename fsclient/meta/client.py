@@ -64,7 +64,8 @@ class Events:
     before anybody else sees it. renewed(sent_at, answered): the heartbeat that left then was
     answered. recalled: recalls that the metaserver still waits for. refused(why): the key is good
     no more, and the session gone; said again as long as that is so. asking(): a request is about to
-    be submitted; what must not come after it may be submitted now."""
+    be submitted; what must not come after it may be submitted now. losing(): the session is lost,
+    and nobody who waits for a reply was told so yet."""
 
     opens: Callable[[], tuple[int, ...]]
     map_changed: Callable[[ClusterMap], None]
@@ -80,6 +81,7 @@ class Events:
     recalled: Callable[[tuple[RecallItem, ...]], None] = lambda items: None
     refused: Callable[[str], None] = lambda why: None
     asking: Callable[[], None] = lambda: None
+    losing: Callable[[], None] = lambda: None
 
 
 class MetaClient:
@@ -101,7 +103,7 @@ class MetaClient:
             opens=events.opens, exclusive=events.exclusive, ready=self._is_ready,
             evicted=events.evicted, orphaned=events.orphaned, opened=self._opened,
             failed=lambda failure, request_id: events.replied(Op.LOOKUP, failure, request_id),
-            log=events.log, locks=events.locks,
+            log=events.log, locks=events.locks, losing=events.losing,
         )  # fmt: skip
         self.core = SessionCore(node, hooks)
         self.lease_s = 0.0

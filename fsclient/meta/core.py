@@ -60,7 +60,8 @@ class Hooks:
     """What the core asks of and tells to its surroundings; called synchronously.
 
     opens, exclusive: inodes held open, files held exclusively, for SESSION_OPEN. ready: requests
-    flow again. evicted: the session was lost and a new one is open. orphaned: a success that nobody
+    flow again. losing: the session is lost, which nobody was told yet who waits for a reply.
+    evicted: it was lost and a new one is open. orphaned: a success that nobody
     waits for any more. opened(lease_s, restarted): the session is open, perhaps at another
     metaserver. failed(failure, request id): a request failed, and its reply grants leases."""
 
@@ -73,6 +74,7 @@ class Hooks:
     exclusive: Callable[[], tuple[int, ...]] = tuple
     opened: Callable[[float, bool], None] = lambda lease_s, restarted: None
     failed: Callable[[Failure, int], None] = lambda failure, request_id: None
+    losing: Callable[[], None] = lambda: None
 
 
 class SessionCore:
@@ -278,6 +280,7 @@ class SessionCore:
 
     def _forget_session(self) -> None:
         """Evicted: what had been sent has no stored reply any more, nor can it be replayed."""
+        self._hooks.losing()
         self.session = 0
         self._was_evicted = True
         self._replay_due = False

@@ -2,6 +2,10 @@
 
 What each call was answered, and when, is what `tests.model.linearizability` judges. Scripts come
 from a seed, which is printed; times are of CLOCK_MONOTONIC, the same for all processes.
+
+A client that is evicted loses what was answered and not synced, as it says by EIO at the next
+fsync. Where that may happen scripts are played *carefully*: a change counts when an fsync behind it
+has succeeded, and whatever failed is neither done nor undone (UNKNOWN).
 """
 
 import errno
@@ -11,8 +15,9 @@ import os
 import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.synchronize import Barrier
+from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +33,26 @@ from tests.model.file_models import (
     TryLock,
     Unlink,
 )
-from tests.model.linearizability import Operation
+from tests.model.linearizability import NEVER, UNKNOWN, Operation
 
 RECORD = 24  # bytes of one record of an appended file
 NO_INO = -1
+FAILURES = ("EIO", "ETIMEDOUT", "ENOTCONN")  # that tell nothing of what happened
 Script = list[Any]
 _JOIN_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How scripts are played: an operation at most every pace_s; carefully, i.e. with an fsync
+    behind every change; to the end, or until what goes on meanwhile is over."""
+
+    pace_s: float = 0.0
+    is_careful: bool = False
+    to_the_end: bool = True
+
+
+PLAIN = Manner()
 
 
 class Performer:
@@ -102,35 +121,87 @@ class Performer:
         return before
 
 
-def _play(base: Path, client: int, script: Script, start: Barrier, done: Connection) -> None:
-    performer = Performer(base, client)
-    start.wait()
+class CarefulPerformer(Performer):
+    """Believes in a change when it was synced, and in nothing that failed for want of a server."""
+
+    def __init__(self, base: Path, client: int) -> None:
+        super().__init__(base, client)
+        self._folder = os.open(base, os.O_RDONLY | os.O_DIRECTORY)
+        self._lost_count = 0
+
+    def perform(self, argument: Any) -> tuple[Any, Any]:
+        judged, result = super().perform(argument)
+        if result == OK and isinstance(argument, Create | Unlink | Rename | Append):
+            result = self._synced(argument)
+        if result not in FAILURES:
+            return judged, result
+        if isinstance(argument, Create):  # with whatever inode number
+            self._lost_count += 1
+            judged = Create(argument.name, NO_INO - 1 - self._lost_count * 64 - self.client)
+        return judged, UNKNOWN
+
+    def _synced(self, argument: Any) -> Any:
+        is_append = isinstance(argument, Append)
+        fd = self._fd(argument.file, os.O_WRONLY | os.O_APPEND) if is_append else self._folder
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            return errno.errorcode[error.errno or 0]
+        return OK
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What one player needs. stop: whoever plays not to the end stops then."""
+
+    base: Path
+    client: int
+    script: Script
+    manner: Manner
+    start: Barrier
+    stop: Event
+    done: Connection
+
+
+def _play(part: _Part) -> None:
+    performer = (CarefulPerformer if part.manner.is_careful else Performer)(part.base, part.client)
+    part.start.wait()
     history = []
-    for wish in script:
+    for wish in part.script:
+        if part.stop.is_set() and not part.manner.to_the_end:
+            break
         call = time.monotonic()
         argument, result = performer.perform(wish)
-        history.append(Operation(client, call, time.monotonic(), argument, result))
-    done.send(history)
-    start.wait()  # nobody's locks go before all have finished
+        answer = NEVER if result is UNKNOWN else time.monotonic()
+        history.append(Operation(part.client, call, answer, argument, result))
+        time.sleep(max(0.0, call + part.manner.pace_s - time.monotonic()))
+    part.done.send(history)
+    part.start.wait()  # nobody's locks go before all have finished
     os._exit(0)
 
 
 def record(
-    bases: Sequence[Path], scripts: Sequence[Script], meanwhile: Callable[[], None] | None = None
+    bases: Sequence[Path],
+    scripts: Sequence[Script],
+    meanwhile: Callable[[], None] | None = None,
+    manner: Manner = PLAIN,
 ) -> list[Operation]:
     """Play the scripts, each below its base in a process of its own; the history of them all."""
     context = multiprocessing.get_context("fork")
     start = context.Barrier(len(scripts) + 1)
+    stop = context.Event()
     players = []
     for client, (base, script) in enumerate(zip(bases, scripts, strict=True)):
         mine, theirs = context.Pipe(duplex=False)
-        player = context.Process(target=_play, args=(base, client, script, start, theirs))
+        part = _Part(base, client, script, manner, start, stop, theirs)
+        player = context.Process(target=_play, args=(part,))
         player.start()
         theirs.close()
         players.append((player, mine))
     start.wait()
     if meanwhile is not None:
         meanwhile()
+    stop.set()
     history: list[Operation] = []
     for _, mine in players:
         assert mine.poll(_JOIN_S), "a client does not come to an end"

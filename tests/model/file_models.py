@@ -17,8 +17,10 @@ OK = "OK"
 
 @dataclass(frozen=True, slots=True)
 class Create:
+    """ino: of the file, if the call makes it; below -1: not known, as nobody heard the answer."""
+
     name: str
-    ino: int  # of the file, if the call makes it
+    ino: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +59,15 @@ def _without(state: dict[str, int], name: str) -> _Names:
 
 
 class Names:
-    """A directory: a map of names to inode numbers. Names that no rename connects are apart."""
+    """A directory: a map of names to inode numbers. Names that no rename connects are apart. The
+    first who looks up a file of which nobody heard the number tells it."""
 
     def initial(self) -> Hashable:
         return frozenset()
 
     def after(self, state: _Names, argument: Any, result: Any) -> Hashable | None:
+        if isinstance(argument, Lookup) and isinstance(result, int):
+            state = _told(dict(state), argument.name, result)
         wanted, changed = _name_step(dict(state), argument)
         if result is UNKNOWN or result == wanted:
             return state if changed is None else changed
@@ -81,6 +86,14 @@ class Names:
             for name in names[1:]:
                 roots[root(names[0])] = root(name)
         return by_key(history, lambda operation: root(_names_of(operation.argument)[0]))
+
+
+def _told(state: dict[str, int], name: str, ino: int) -> _Names:
+    """The state where the file of this name turned out to be that, if its number was not known."""
+    known = state.get(name, 0)
+    if known >= -1 or ino in state.values():
+        return frozenset(state.items())
+    return frozenset((other, ino if one == known else one) for other, one in state.items())
 
 
 def _names_of(argument: Any) -> tuple[str, ...]:

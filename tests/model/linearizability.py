@@ -25,6 +25,9 @@ class Unknown:
     def __repr__(self) -> str:
         return "UNKNOWN"
 
+    def __reduce__(self) -> str:
+        return "UNKNOWN"  # there is one, also behind a pipe
+
 
 UNKNOWN: Final = Unknown()
 

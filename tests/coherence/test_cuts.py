@@ -1,0 +1,270 @@
+"""Two and four clients in network namespaces of their own, whose links are cut and restored while
+they work, and while servers are killed; what they saw is judged.
+
+A cut that is shorter than the session costs time and nothing else: no operation fails. A client
+that was cut off for longer is evicted and fenced; it gets EIO for what it had written and not
+synced, and goes on with a new session. Packets are dropped: neither end is told that the other is
+gone.
+"""
+
+import errno
+import multiprocessing
+import os
+import random
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from tests.cluster.networks import Cut
+from tests.cluster.process import Program
+from tests.coherence import histories
+from tests.coherence.conftest import LinkedMaker
+from tests.coherence.histories import Manner
+from tests.coherence.judging import MODELS, judge, make_chance, make_scripts, record_and_judge
+from tests.coherence.links import (
+    META,
+    STORES,
+    LinkCutter,
+    client_name,
+    directions,
+)
+from tests.model.file_models import Release
+from tests.model.linearizability import NEVER, UNKNOWN, Operation
+
+pytestmark = [
+    pytest.mark.mount,
+    pytest.mark.timeout(1200),
+    pytest.mark.expects_warnings,
+    pytest.mark.expects_log("the session was lost", "written bytes were lost", "is lost: "),
+]
+
+Sized = Callable[[int, int], int]
+PACE_S = {"names": 0.004, "appends": 0.03, "locks": 0.004, "counter": 0.02}
+COUNT_MAX = 20_000  # operations of one client
+STEP_SECONDS_MAX = 60.0
+SESSION_S = 3.0  # of clients that are to be evicted
+LONG_SESSION_S = 30.0
+
+
+# ---- cuts that are longer than the session -------------------------------------------------------
+
+
+class Holdings:
+    """What a client has when it is cut off: a file with bytes that nobody else has seen, one that
+    is synced, and two directories that it has to itself, so that it answers changes of their names
+    alone; one of them it changes when it is cut off. They are open in a process of its own: others
+    that the test starts would inherit the descriptors, and wait for the client to close them."""
+
+    def __init__(self, base: Path, other: Path) -> None:
+        self._base = base
+        self._other = other
+        context = multiprocessing.get_context("fork")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=self._serve, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def do(self, step: str) -> None:
+        """open, write, or check."""
+        self._pipe.send(step)
+        assert self._pipe.poll(STEP_SECONDS_MAX), f"'{step}' does not come to an end"
+        assert (said := self._pipe.recv()) == "done", said
+
+    def _serve(self, pipe: Connection) -> None:
+        while (step := pipe.recv()) != "end":
+            try:
+                getattr(self, f"_{step}")()
+                pipe.send("done")
+            except BaseException as error:
+                pipe.send(f"{step}: {error!r}")
+        os._exit(0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Its files are closed, and the mount may go."""
+        self._pipe.send("end")
+        self._process.join(STEP_SECONDS_MAX)
+
+    def _open(self) -> None:
+        flags = os.O_RDWR | os.O_CREAT
+        self._dirty = os.open(self._base / "dirty", flags)
+        self._clean = os.open(self._base / "clean", flags)
+        for fd in (self._dirty, self._clean):
+            os.write(fd, b"kept")
+            os.fsync(fd)
+        self._folders = [self._make_folder(name) for name in ("changed", "unchanged")]
+
+    def _make_folder(self, name: str) -> int:
+        folder = self._base / name
+        folder.mkdir()
+        for number in range(100):
+            (folder / f"{number}").touch()
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        os.fsync(fd)
+        return fd
+
+    def _write(self) -> None:
+        os.pwrite(self._dirty, b"LOST", 4)
+        (self._base / "changed" / "LOST").touch()
+        (self._base / "changed" / "7").unlink()
+
+    def _check(self) -> None:
+        """Back again: EIO for the one that lost bytes, once, and for no other."""
+        with pytest.raises(OSError) as caught:
+            os.fsync(self._dirty)
+        assert caught.value.errno == errno.EIO
+        os.fsync(self._dirty)
+        os.fsync(self._clean)
+        self._check_folders()
+        assert os.pread(self._clean, 10, 0) == b"kept"
+        os.pwrite(self._clean, b"new!", 0)
+        os.close(self._clean)
+        assert (self._other / "clean").read_bytes() == b"new!"
+        os.close(self._dirty)
+        for base in (self._other, self._base):
+            assert (base / "dirty").read_bytes() == b"kept"
+        with (self._base / "dirty").open("r+b") as file:
+            file.write(b"more")
+            os.fsync(file.fileno())
+        assert (self._other / "dirty").read_bytes() == b"more"
+
+    def _check_folders(self) -> None:
+        changed, unchanged = self._folders
+        os.fsync(unchanged)
+        for base in (self._other, self._base):
+            assert sorted(os.listdir(base / "changed")) == sorted(os.listdir(unchanged))
+        with pytest.raises(OSError) as caught:
+            os.fsync(changed)
+        assert caught.value.errno == errno.EIO
+        os.fsync(changed)
+        (self._base / "changed" / "new").touch()
+        os.fsync(changed)
+        assert (self._other / "changed" / "new").exists()
+
+
+def test_two_clients_and_a_cut_that_is_too_long(linked: LinkedMaker) -> None:
+    two = linked(2, SESSION_S)
+    bases, cutter = two.folder("names"), LinkCutter(two)
+    ways = directions(client_name(2))
+    with Holdings(*reversed(two.folder("holdings"))) as holdings:
+
+        def meanwhile() -> None:
+            time.sleep(0.3)
+            cutter.cut(ways["to it"], 0.5)
+            time.sleep(0.3)
+            holdings.do("open")
+            cutter.cut_until_evicted(2, ways["both"], lambda: holdings.do("write"))
+            time.sleep(0.5)
+
+        scripts = make_scripts("names", make_chance(), 2, COUNT_MAX)
+        manner = Manner(PACE_S["names"], is_careful=True, to_the_end=False)
+        history = record_and_judge(bases, scripts, MODELS["names"], meanwhile, manner)
+        holdings.do("check")
+    assert all(cutter.lost), "a cut cost no packet"
+    print(f"{len(history)} operations, of which {_unknown(history)} nobody knows the outcome of")
+
+
+def _unknown(history: list[Operation]) -> int:
+    return sum(one.result is UNKNOWN for one in history)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("kind", ["names", "appends", "locks"])
+def test_clients_that_are_cut_off_again_and_again(
+    linked: LinkedMaker, kind: str, count: int
+) -> None:
+    """Each in turn, in every direction; twice a storage server is killed meanwhile.
+
+    Not the counter: a client whose session ended has lost its locks without a word to those who
+    held them (docs/SEMANTICS.md)."""
+    several = linked(count, SESSION_S)
+    bases = several.folder(kind)
+    cutter = LinkCutter(several)
+    freed: list[Operation] = []
+    rounds = [way for way in ("both", "from it", "to it") for _ in range(2)]
+
+    def meanwhile() -> None:
+        for number, way in enumerate(rounds):
+            victim = number % count + 1
+            freed.extend(_freed_locks(victim - 1))
+            if number % 3 == 2:
+                _kill_and_restart(several.cluster.storageservers[number % 2], 0.5)
+            cuts = directions(client_name(victim))[way]
+            cutter.cut_until_evicted(victim, cuts)
+            time.sleep(2.0)
+
+    scripts = make_scripts(kind, make_chance(), count, COUNT_MAX)
+    manner = Manner(PACE_S[kind], is_careful=True, to_the_end=False)
+    history = histories.record(bases, scripts, meanwhile, manner)
+    judge([*history, *freed] if kind == "locks" else history, MODELS[kind])
+    assert len(cutter.lost) == len(rounds) and all(cutter.lost)
+    for client in range(count):  # each went on with its new session
+        own = [one for one in history if one.client == client]
+        assert any(one.result is not UNKNOWN for one in own[-20:]), f"client {client + 1} is stuck"
+    print(f"{len(history)} operations, {_unknown(history)} of unknown outcome")
+
+
+def _freed_locks(client: int) -> list[Operation]:
+    """Whatever it holds may be free from now on, whenever it is evicted."""
+    files = [f"lock{number}" for number in range(3)]
+    now = time.monotonic()
+    return [Operation(client, now, NEVER, Release(file, client), UNKNOWN) for file in files]
+
+
+def _kill_and_restart(program: Program, dead_s: float) -> None:
+    program.kill()
+    time.sleep(dead_s)
+    program.start()
+
+
+# ---- short cuts ----------------------------------------------------------------------------------
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("kind", list(MODELS))
+def test_short_cuts_and_killed_servers(linked: LinkedMaker, kind: str, count: int) -> None:
+    """Nothing fails and nobody is evicted: whatever is cut is cut for less than a session lasts."""
+    several = linked(count, LONG_SESSION_S)
+    bases = several.folder(kind)
+    cutter = LinkCutter(several)
+    chance = make_chance()
+    kills: list[str] = []
+
+    def meanwhile() -> None:
+        servers = [several.cluster.metaserver, *several.cluster.storageservers]
+        for number, cuts in enumerate(_short_cuts(count, chance)):
+            if number % 3 == 1:
+                victim = servers[number % len(servers)]
+                kills.append(victim.name)
+                several.network.cut(*cuts)
+                _kill_and_restart(victim, 0.3)
+            cutter.cut(cuts, chance.uniform(0.2, 2.5))
+            time.sleep(chance.uniform(0.5, 3.0))
+
+    scripts = make_scripts(kind, chance, count, COUNT_MAX)
+    manner = Manner(PACE_S[kind], to_the_end=False)
+    history = record_and_judge(bases, scripts, MODELS[kind], meanwhile, manner)
+    assert several.evictions() == 0
+    assert len(kills) >= 3 and sum(map(bool, cutter.lost)) > len(cutter.lost) // 2
+    print(f"{len(history)} operations, {len(cutter.lost)} cuts, killed: {', '.join(kills)}")
+
+
+def _short_cuts(count: int, chance: random.Random) -> list[tuple[Cut, ...]]:
+    """Each client off everything, every way; then off one server; then servers off each other."""
+    cuts: list[tuple[Cut, ...]] = []
+    for number in range(1, count + 1):
+        name = client_name(number)
+        cuts += directions(name).values()
+        cuts += [(Cut(name, server),) for server in (META, *STORES)]
+        cuts += [(Cut(server, name),) for server in (META, *STORES)]
+    cuts += [(Cut(META, store), Cut(store, META)) for store in STORES]
+    chance.shuffle(cuts)
+    return cuts[:14]

@@ -16,7 +16,10 @@ void Inode::put(const Attributes& attributes, FileView view, Settled& settled) {
   view_ = std::make_shared<const FileView>(std::move(view));
   if (attributes.change_version < change_version_) return;  // older than what a commit told us
   change_version_ = attributes.change_version;
-  const bool ahead = committing || (written_.flags & kCommitSize) != 0 || pieces_.unsettled() > 0;
+  // Under that lease nobody else changes the size, and what Python has taken may not be committed yet.
+  const bool alone = ((lease | passing) & kLeaseDataExclusive) != 0;
+  const bool ahead =
+      alone || committing || (written_.flags & kCommitSize) != 0 || pieces_.unsettled() > 0;
   size_ = ahead ? std::max(size_, attributes.size) : attributes.size;
 }
 

@@ -51,6 +51,24 @@ TEST(Leases, AReadAsksOnceAndThenGoesOnWithoutPages) {
   EXPECT_EQ(rig.spoils(), 1u);
 }
 
+// Python has taken the size to commit it; an answer from before comes to another OPEN of this client.
+TEST(Leases, AnOlderAnswerDoesNotMoveTheEndOfWhatOnlyThisClientWrites) {
+  LeasedRig rig;
+  rig.core->inode_lease(kIno, kBoth, 0);
+  const Bytes first = pattern(100, 1);
+  const Bytes second = pattern(50, 2);
+  EXPECT_EQ(rig.write(kFh, 0, first, O_APPEND).count, 100u);
+  EXPECT_EQ(rig.drain(false), 0);
+  (void)rig.core->inode_take(kIno);
+  rig.core->inode_put(rig.attributes(0), rig.layout(), rig.capability());
+  EXPECT_EQ(rig.read(kFh, 0, 100).bytes, first);
+  EXPECT_EQ(rig.write(kFh, 0, second, O_APPEND).count, 50u);
+  EXPECT_EQ(rig.flush(kFh), 0);
+  Bytes wanted = first;
+  wanted.insert(wanted.end(), second.begin(), second.end());
+  EXPECT_EQ(rig.file(150), wanted);
+}
+
 TEST(Leases, AReadUnderALeaseAsksNobody) {
   LeasedRig rig(100);
   rig.core->inode_lease(kIno, kLeaseData, 0);

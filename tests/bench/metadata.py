@@ -1,10 +1,11 @@
 """`./dev bench metadata`: names and attributes, on BraidFS, local ext4, null FUSE and the peers.
 
 Each case is one pass over the same number of empty files, spread over a folder for each process, by
-one process and by many. *Warm*: the client saw every file a moment ago. *Cold*: the kernel was told
-to forget names and attributes (drop_caches), so that the client's own tables and its servers
-answer. A round runs every case on every system; of the rounds the median counts. Null FUSE knows
-its own few files only: it runs what can be done with those.
+one process, by some and by many; on BraidFS also by four clients, each a mount of its own that has
+its share of the processes and folders. *Warm*: the client saw every file a moment ago. *Cold*: the
+kernel was told to forget names and attributes (drop_caches), so that the client's own tables and
+its servers answer. A round runs every case on every system; of the rounds the median counts. Null
+FUSE knows its own few files only: it runs what can be done with those.
 """
 
 import os
@@ -13,8 +14,8 @@ import statistics
 import subprocess
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,14 +25,29 @@ from rich.table import Table
 from tests.bench.cases import SMALL_COUNT, create_files, timed
 from tests.bench.report import write_results
 from tests.bench.systems import running
+from tests.cluster.cluster import Cluster
 from tests.dev.build import build
 from tests.dev.steps import BUILD, StepError, console
 
-PROCESSES = (1, 16)
 FILES = 12_000  # in all
+BRAID = "braidfs"
 NULL = "nullfs"
 LOCAL = "ext4"
 PEER_SECONDS_MAX = 180
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How many processes work, and on how many clients; the latter on BraidFS alone."""
+
+    processes: int
+    clients: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.processes}" + (f" on {self.clients} clients" if self.clients > 1 else "")
+
+
+SETTINGS = (Setting(1), Setting(4), Setting(16), Setting(4, 4), Setting(16, 4))
 
 Pass = Callable[[Path, int], None]  # folder of one process, number of files in it
 
@@ -82,11 +98,12 @@ CASES = (
     Case("create", create_files, of_peers=((16, 1.5),)),
     Case("stat, warm", _stat, least_of_null=0.5),
     Case("open for reading and close, warm", _open, least_of_null=0.5),
+    Case("stat, cold", _stat, cold=True),
     Case("list with attributes, warm", _find),
     Case("list with attributes, cold", _find, cold=True, of_peers=((1, 1.0),)),
     Case("open for reading and close, again", _open),
     Case("rename", _rename),
-    Case("rm -r", _remove, of_peers=((1, 1.0), (16, 1.5))),
+    Case("rm -r", _remove, of_peers=((1, 1.0), (4, 1.5))),
 )
 
 
@@ -106,7 +123,7 @@ def _names(folder: Path, count: int) -> list[str]:
     return [f"{number}" for number in range(count)]
 
 
-Key = tuple[str, int]  # case, processes
+Key = tuple[str, Setting]  # the name of the case
 Runs = dict[Key, dict[str, list[float]]]
 
 
@@ -124,6 +141,7 @@ def metadata(rounds: int, peers: Path | None) -> bool:
         for round_ in range(rounds):
             for system, folder in folders.items():
                 _pass_over(system, folder, runs)
+            _clients_pass_over(systems.cluster, runs)
             for name, up in ups.items():
                 if name not in failed:
                     failed |= _peer(up, name, runs)
@@ -149,60 +167,83 @@ def _peer(up: Path, name: str, runs: Runs) -> dict[str, str]:
 
 
 def _pass_over(system: str, folder: Path, runs: Runs) -> None:
-    for processes in PROCESSES:
-        if system == NULL:
-            bases = [folder] * processes
-        else:
-            bases = [folder / f"p{number}" for number in range(processes)]
-            for base in bases:
-                base.mkdir()
-        for case in CASES:
-            if system == NULL and case.run not in (_stat, _open):
-                continue
-            if case.cold:
-                Path("/proc/sys/vm/drop_caches").write_text("2")
-            seconds = timed(case.run, bases, FILES // processes)
-            runs[case.name, processes][system].append(FILES // processes * processes / seconds)
-        if system != NULL:
-            for base in bases:
-                shutil.rmtree(base, ignore_errors=True)
+    for setting in SETTINGS:
+        if setting.clients == 1:
+            _run_cases(system, [folder], setting, runs)
+
+
+def _clients_pass_over(cluster: Cluster, runs: Runs) -> None:
+    """The others are mounted only as long as they are needed: who is alone is told so."""
+    for setting in SETTINGS:
+        if setting.clients == 1:
+            continue
+        with ExitStack() as stack:
+            points = [cluster.plan.state / f"client-{n}" for n in range(2, setting.clients + 1)]
+            others = [stack.enter_context(cluster.second_client(point)) for point in points]
+            _run_cases(BRAID, [cluster.mount_path, *others], setting, runs)
+
+
+def _run_cases(system: str, roots: Sequence[Path], setting: Setting, runs: Runs) -> None:
+    processes = setting.processes
+    bases = [roots[number % len(roots)] / f"p{number}" for number in range(processes)]
+    if system == NULL:
+        bases = [roots[0]] * processes
+    else:
+        for base in bases:
+            base.mkdir()
+    for case in CASES:
+        if system == NULL and case.run not in (_stat, _open):
+            continue
+        if case.cold:
+            Path("/proc/sys/vm/drop_caches").write_text("2")
+        seconds = timed(case.run, bases, FILES // processes)
+        runs[case.name, setting][system].append(FILES // processes * processes / seconds)
+    if system != NULL:
+        for base in bases:
+            shutil.rmtree(base, ignore_errors=True)
 
 
 def _report(runs: Runs, peers: list[str], failed: dict[str, str]) -> bool:
-    systems = ["braidfs", LOCAL, NULL, *peers]
+    systems = [BRAID, LOCAL, NULL, *peers]
     table = Table(title=f"names and attributes: medians, files a second ({FILES:,} files)")
-    for column in ("case", "processes", *systems, "least bars"):
+    for column in ("case", "processes", *systems, "of ext4", "least bars"):
         table.add_column(column, justify="left" if column == "case" else "right")
     below = []
     for case in CASES:
-        for processes in PROCESSES:
-            key = case.name, processes
-            medians = {name: statistics.median(values) for name, values in runs[key].items()}
-            bars = list(_bars(case, processes, medians, peers))
-            below += [f"{case.name}, {processes}: {text}" for text, met in bars if not met]
+        for setting in SETTINGS:
+            medians = _medians(runs, case, setting)
+            bars = list(_bars(case, setting, medians, peers)) if setting.clients == 1 else []
+            below += [f"{case.name}, {setting}: {text}" for text, met in bars if not met]
             shown = ", ".join(f"[{'green' if met else 'red'}]{text}[/]" for text, met in bars)
             values = [f"{medians[name]:,.0f}" if name in medians else "-" for name in systems]
-            table.add_row(case.name, f"{processes}", *values, shown or "-")
-    Console(width=max(console.width, 130)).print(table)
+            local = medians.get(LOCAL) or _medians(runs, case, Setting(setting.processes))[LOCAL]
+            share = f"{medians[BRAID] / local:.2f}"
+            table.add_row(case.name, str(setting), *values, share, shown or "-")
+    Console(width=max(console.width, 150)).print(table)
     for name, why in failed.items():
         print(f"{name} could not be measured: {why}")
-    content = {f"{case}, {count}": dict(values) for (case, count), values in runs.items()}
+    content = {f"{case}, {setting}": dict(values) for (case, setting), values in runs.items()}
     print(f"all runs: {write_results('metadata', {'failures': below, 'cases': content})}")
     for text in below:
         print(f"below the bar: {text}")
     return not below
 
 
+def _medians(runs: Runs, case: Case, setting: Setting) -> dict[str, float]:
+    found = runs[case.name, setting]
+    return {system: statistics.median(values) for system, values in found.items()}
+
+
 def _bars(
-    case: Case, processes: int, medians: dict[str, float], peers: list[str]
+    case: Case, setting: Setting, medians: dict[str, float], peers: list[str]
 ) -> Iterator[tuple[str, bool]]:
-    mine = medians["braidfs"]
-    if case.least_of_null is not None and processes == 1:
+    mine = medians[BRAID]
+    if case.least_of_null is not None and setting.processes == 1:
         got = mine / medians[NULL]
         yield f"{got:.2f} of {NULL}, at least {case.least_of_null}", got >= case.least_of_null
     measured = [name for name in peers if name in medians]
     for count, times in case.of_peers:
-        if count == processes and measured:
+        if count == setting.processes and measured:
             best = max(measured, key=medians.__getitem__)
             got = mine / medians[best]
             yield f"{got:.2f} of {best}, at least {times}", got >= times

@@ -194,7 +194,7 @@ def record(
     for client, (base, script) in enumerate(zip(bases, scripts, strict=True)):
         mine, theirs = context.Pipe(duplex=False)
         part = _Part(base, client, script, manner, start, stop, theirs)
-        player = context.Process(target=_play, args=(part,))
+        player = context.Process(target=_play, args=(part,), daemon=True)
         player.start()
         theirs.close()
         players.append((player, mine))

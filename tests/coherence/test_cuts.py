@@ -218,10 +218,10 @@ def _freed_locks(client: int) -> list[Operation]:
     return [Operation(client, now, NEVER, Release(file, client), UNKNOWN) for file in files]
 
 
-def _kill_and_restart(program: Program, dead_s: float) -> None:
+def _kill_and_restart(program: Program, dead_s: float, *, ready: bool = True) -> None:
     program.kill()
     time.sleep(dead_s)
-    program.start()
+    program.start(ready=ready)
 
 
 # ---- short cuts ----------------------------------------------------------------------------------
@@ -242,10 +242,10 @@ def test_short_cuts_and_killed_servers(linked: LinkedMaker, kind: str, count: in
         servers = [several.cluster.metaserver, *several.cluster.storageservers]
         for number, cuts in enumerate(_short_cuts(count, chance)):
             if number % 3 == 1:
-                victim = servers[number % len(servers)]
+                victim = servers[len(kills) % len(servers)]
                 kills.append(victim.name)
                 several.network.cut(*cuts)
-                _kill_and_restart(victim, 0.3)
+                _kill_and_restart(victim, 0.3, ready=False)  # it may be cut off itself
             cutter.cut(cuts, chance.uniform(0.2, 2.5))
             time.sleep(chance.uniform(0.5, 3.0))
 
@@ -253,7 +253,7 @@ def test_short_cuts_and_killed_servers(linked: LinkedMaker, kind: str, count: in
     manner = Manner(PACE_S[kind], to_the_end=False)
     history = record_and_judge(bases, scripts, MODELS[kind], meanwhile, manner)
     assert several.evictions() == 0
-    assert len(kills) >= 3 and sum(map(bool, cutter.lost)) > len(cutter.lost) // 2
+    assert len(kills) >= 3 and sum(map(bool, cutter.lost)) >= 4  # names go by no storage server
     print(f"{len(history)} operations, {len(cutter.lost)} cuts, killed: {', '.join(kills)}")
 
 

@@ -1,0 +1,97 @@
+"""One file, one writer, readers on other clients, no lock: each sees a prefix of what was written,
+and no block from before one that it has seen (tests.coherence.prefixes says what that is)."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import mounts
+from tests.cluster.cluster import Cluster
+from tests.coherence import prefixes
+from tests.coherence.prefixes import Shared
+
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(900)]
+
+Sized = Callable[[int, int], int]
+Reader = Callable[[Path, Shared], str]
+READERS: tuple[Reader, ...] = (
+    prefixes.read_opened_anew, prefixes.read_opened_once, prefixes.follow, prefixes.read_mapped,
+)  # fmt: skip
+FLAGS = pytest.mark.parametrize("flags", [0, os.O_APPEND], ids=["write", "append"])
+
+
+@pytest.fixture(scope="module")
+def others(shared_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder for the mounts of other clients; the first of them is there."""
+    folder = tmp_path_factory.mktemp("prefixes")
+    with shared_cluster.second_client(folder / "1"):
+        yield folder
+    while mounts.is_mounted(folder / "1"):
+        mounts.unmount(folder / "1", lazy=True)
+
+
+def _file_on(cluster: Cluster, workdir: Path, *roots: Path) -> list[Path]:
+    """A new file as it is called on the cluster's own mount and on the others."""
+    (workdir / "file").touch()
+    place = (workdir / "file").relative_to(cluster.mount_path)
+    return [cluster.mount_path / place, *(root / place for root in roots)]
+
+
+def _writer(path: Path, flags: int, sized: Sized) -> Callable[[Shared], str]:
+    """Slower in the long form, so that the file does not outgrow its readers."""
+    return lambda shared: prefixes.write_records(path, shared, flags, sized(3, 20) / 1000)
+
+
+@FLAGS
+@pytest.mark.parametrize("reader", READERS)
+def test_a_reader_sees_a_prefix(
+    cluster: Cluster, workdir: Path, others: Path, reader: Reader, flags: int, sized: Sized
+) -> None:
+    here, there = _file_on(cluster, workdir, others / "1")
+    parts = [_writer(here, flags, sized), partial(reader, there)]
+    print(*prefixes.run(parts, sized(1, 30)), sep="; ")
+
+
+@pytest.mark.full
+@FLAGS
+def test_readers_on_three_clients_see_prefixes(
+    cluster: Cluster, workdir: Path, others: Path, flags: int, sized: Sized
+) -> None:
+    with ExitStack() as stack:
+        more = [stack.enter_context(cluster.second_client(others / name)) for name in "23"]
+        here, *there = _file_on(cluster, workdir, others / "1", *more)
+        parts = [_writer(here, flags, sized)]
+        parts += [partial(reader, path) for reader, path in zip(READERS, there, strict=False)]
+        print(*prefixes.run(parts, sized(1, 60)), sep="; ")
+
+
+@pytest.mark.full
+@pytest.mark.xfail(strict=False, reason="readers of one client may see zeros for a moment")
+@FLAGS
+@pytest.mark.parametrize("where", ["the writer's client", "another client"])
+def test_many_readers_on_one_client(
+    cluster: Cluster, workdir: Path, others: Path, where: str, flags: int, sized: Sized
+) -> None:
+    """docs/SEMANTICS.md, known gap."""
+    here, there = _file_on(cluster, workdir, others / "1")
+    path = there if where == "another client" else here
+    parts = [_writer(here, flags, sized), *(partial(reader, path) for reader in READERS)]
+    print(*prefixes.run(parts, sized(1, 30)), sep="; ")
+
+
+@pytest.mark.parametrize("readers", [4, pytest.param(8, marks=pytest.mark.full)])
+def test_blocks_that_are_written_over(
+    cluster: Cluster, workdir: Path, others: Path, readers: int, sized: Sized
+) -> None:
+    here, there = _file_on(cluster, workdir, others / "1")
+    here.write_bytes(prefixes.block(0) * prefixes.BLOCKS)
+    parts = [lambda shared: prefixes.rewrite(here, shared, 0.003)]
+    for path, number in zip(cycle((here, there)), range(readers), strict=False):
+        reader = partial(prefixes.read_backwards, anew=number % 4 > 1, is_writers=path == here)
+        parts.append(partial(reader, path))
+    print(*prefixes.run(parts, sized(1, 30)), sep="; ")

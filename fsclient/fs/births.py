@@ -264,11 +264,15 @@ class Births:
     # ---- changes --------------------------------------------------------------------------------
 
     def wait(self) -> None:
-        """A BIRTHS event: lanes changed names. Changes gather for a moment, and while a batch is on
-        its way: most small files are written and closed by then, and told of once."""
+        """A BIRTHS event: lanes changed names. Changes gather while a batch is on its way, births
+        for a moment anyway: most small files are written and closed by then, and told of once."""
         self.collect()
-        if not self._on_way:
+        if self._on_way:
+            return
+        if self._newborns:
             self._due.set()
+        else:
+            self._tell()
 
     def written(self, ino: int, written: Written) -> bytes | None:
         """Lanes commit size and time of a file. If its birth is still to be told they are told with

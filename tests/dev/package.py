@@ -8,9 +8,11 @@ built: PyPI has its source alone), so that hosts need neither an index nor a com
 """
 
 import json
+import os
 import shutil
 import sys
 import tarfile
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -30,11 +32,14 @@ _PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"
 def wheel(folder: Path = DIST) -> Path:
     """Build it; older ones in the folder go."""
     build()
-    with build_lock():
-        _drop(folder.glob("braidfs-*.whl"))
+    folder.mkdir(parents=True, exist_ok=True)
+    with build_lock(), tempfile.TemporaryDirectory(dir=folder) as made:
         _copy_module()
         settings = {"cmake.define.BRAIDFS_MODULE_FOLDER": str(_MODULE)}
-        quiet_step("Wheel", _backend_words("build_wheel", folder, settings))
+        quiet_step("Wheel", _backend_words("build_wheel", Path(made), settings))
+        (new,) = Path(made).glob("braidfs-*.whl")
+        new.replace(folder / new.name)  # others may be about to copy the one before
+        _drop(old for old in folder.glob("braidfs-*.whl") if old.name != new.name)
     return _told(folder.glob("braidfs-*.whl"))
 
 
@@ -68,9 +73,11 @@ def dependencies(folder: Path = DEPENDENCIES) -> Path:
     quiet_step("Wheels of dependencies", words)
     _drop(folder.glob("braidfs-*.whl"))
     wheels = sorted(folder.glob("*.whl"))
-    with tarfile.open(folder.with_suffix(".tar"), "w") as archive:
+    made = folder.with_suffix(f".tar.{os.getpid()}")
+    with tarfile.open(made, "w") as archive:
         for one in wheels:
             archive.add(one, one.name)
+    made.replace(folder.with_suffix(".tar"))
     console.print(f"[green]✓[/] {folder}, {folder.name}.tar: {len(wheels)} wheels")
     return folder
 

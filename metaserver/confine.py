@@ -18,9 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.attributes import (
-    LEASE_EXCLUSIVE_ALL,
-)
+from fscommon.layout.attributes import LEASE_EXCLUSIVE_ALL
 from fscommon.types import ROOT_INO
 from fscommon.wire.births import Delegate
 from fscommon.wire.leases import LeaseReturn

@@ -14,7 +14,6 @@ Touched by the client's trio thread only.
 """
 
 import os
-import stat
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +28,6 @@ from fscommon.layout.attributes import (
     LEASE_NAMER,
     LEASE_READER,
     LEASE_WRITER,
-    Attributes,
 )
 from fscommon.wire.births import (
     Birth,
@@ -61,6 +59,7 @@ LOST_NAMED_MAX = 16  # removals or moves that are lost together and logged by na
 FIRST_HANDLE = 1 << 62  # handles from here on are given by lanes
 
 C = TypeVar("C", Birth, Removal, Setting, Move)
+Outcomes = list[tuple[C, Status]]
 
 
 class RawBirth(NamedTuple):
@@ -117,17 +116,13 @@ class _Newborn:
         have it but for the tree."""
         size, mtime_ns, flags = written
         was = self.birth
-        self.birth = now = replace(
+        self.birth = replace(
             was,
             changes=was.changes + 1,
             size=max(was.size, size) if flags & COMMIT_SIZE else was.size,
             mtime_ns=max(was.mtime_ns or was.time_ns, mtime_ns if flags & COMMIT_MTIME else 0),
         )
-        return Attributes(
-            now.ino, now.size, (now.size + 511) // 512, now.time_ns, now.mtime_ns,
-            max(now.time_ns, now.mtime_ns), now.time_ns, stat.S_IFREG | now.mode, 1, now.uid,
-            now.gid, data_version=1 + now.changes, change_version=1 + now.changes,
-        ).pack()  # fmt: skip
+        return self.birth.attributes().pack()
 
 
 _Untold = _Newborn | Removal | Setting | Move
@@ -374,15 +369,15 @@ class Births:
         else:
             reply = decode(Changed, body)
             self._inodes.see_parents(reply.parents)
-            for birth, status in _failed(batch.births, reply.errors):
+            for birth, status in _failed(_outcomes(batch.births, reply.errors)):
                 self._lost_birth(birth, FsError(status))
-            removals = _failed(batch.removals, reply.removal_errors)
-            moves = _failed(batch.moves, reply.move_errors)
+            removals = _failed(_outcomes(batch.removals, reply.removal_errors))
+            moves = _outcomes(batch.moves, reply.move_errors)
             self._lost_removals(removals)
-            self._settle_moves(batch, moves)
-            self._settle_settings(batch, _failed(batch.settings, reply.setting_errors))
-            kept = {removal.ino for removal, _ in removals} | {move.replaced for move, _ in moves}
-            self._forget_bytes(batch, kept)
+            self._settle_moves(moves)
+            self._settle_settings(batch, _outcomes(batch.settings, reply.setting_errors))
+            kept = {removal.ino for removal, _ in removals}
+            self._forget_bytes(batch, kept | {move.replaced for move, _ in _failed(moves)})
         answered, self._answered = self._answered, trio.Event()
         answered.set()
         if not self._on_way:
@@ -398,14 +393,14 @@ class Births:
         for birth in batch.births:
             self._lost_birth(birth, error)
         self._lost_removals([(removal, error.status) for removal in batch.removals])
-        self._settle_moves(batch, [(move, error.status) for move in batch.moves])
+        self._settle_moves([(move, error.status) for move in batch.moves])
         self._settle_settings(batch, [(setting, error.status) for setting in batch.settings])
 
-    def _settle_moves(self, batch: ChangeBatch, lost: list[tuple[Move, Status]]) -> None:
+    def _settle_moves(self, outcomes: Outcomes[Move]) -> None:
         """The names are as they were where that failed: nothing that says otherwise is believed."""
-        failed = {id(move) for move, _ in lost}
-        for move in batch.moves:
-            self._inodes.setting_told(move.ino, is_lost=id(move) in failed)
+        for move, status in outcomes:
+            self._inodes.setting_told(move.ino, is_lost=status is not Status.OK)
+        lost = _failed(outcomes)
         for move, _ in lost:
             self._inodes.returned(move.replaced)
             self._lanes.attributes_drop(move.replaced)
@@ -421,13 +416,11 @@ class Births:
             "renamed files have their old names",
         )
 
-    def _settle_settings(self, batch: ChangeBatch, lost: list[tuple[Setting, Status]]) -> None:
+    def _settle_settings(self, batch: ChangeBatch, outcomes: Outcomes[Setting]) -> None:
         gone = _gone(batch)
-        failed = {id(setting): status for setting, status in lost}
-        for setting in batch.settings:
-            status = failed.get(id(setting))
-            self._inodes.setting_told(setting.ino, is_lost=status is not None)
-            if status is not None and setting.ino not in gone:
+        for setting, status in outcomes:
+            self._inodes.setting_told(setting.ino, is_lost=status is not Status.OK)
+            if status is not Status.OK and setting.ino not in gone:
                 self._log(
                     f"attributes that were set of inode {setting.ino} are lost: {status.name}"
                 )
@@ -436,7 +429,7 @@ class Births:
         self._lanes.inode_lost(birth.ino)
         self._log(f"new file '{_shown(birth.name)}' (inode {birth.ino}) is lost: {error}")
 
-    def _lost_removals(self, lost: list[tuple[Removal, Status]]) -> None:
+    def _lost_removals(self, lost: Outcomes[Removal]) -> None:
         """The names are there still: nothing that says otherwise is believed any longer."""
         for removal, _ in lost:
             self._inodes.returned(removal.ino)
@@ -531,10 +524,14 @@ def _gone(batch: ChangeBatch) -> set[int]:
     return gone | {move.replaced for move in batch.moves if move.replaced}
 
 
-def _failed(changes: Sequence[C], statuses: Sequence[int]) -> list[tuple[C, Status]]:
+def _outcomes(changes: Sequence[C], statuses: Sequence[int]) -> Outcomes[C]:
     """No statuses: all went well."""
-    pairs = zip(changes, statuses, strict=False)
-    return [(change, status_of(status)) for change, status in pairs if status]
+    pairs = zip(changes, statuses or (0,) * len(changes), strict=False)
+    return [(change, status_of(status)) for change, status in pairs]
+
+
+def _failed(outcomes: Outcomes[C]) -> Outcomes[C]:
+    return [(change, status) for change, status in outcomes if status is not Status.OK]
 
 
 def _shown(name: bytes) -> str:

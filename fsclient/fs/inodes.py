@@ -26,6 +26,7 @@ from fscommon.layout.attributes import (
     LEASE_READER,
     Attributes,
     ino_of,
+    sectors,
     unpack_attributes,
 )
 from fscommon.wire.messages import COMMIT_KILL_SUIDGID, COMMIT_MTIME, COMMIT_SIZE
@@ -436,7 +437,7 @@ def merge_written(attributes: Attributes, written: Written) -> Attributes:
     size = max(size, attributes.size) if flags & COMMIT_SIZE else attributes.size
     mtime_ns = max(mtime_ns, attributes.mtime_ns) if flags & COMMIT_MTIME else attributes.mtime_ns
     return replace(
-        attributes, size=size, blocks=(size + 511) // 512, mtime_ns=mtime_ns,
+        attributes, size=size, blocks=sectors(size), mtime_ns=mtime_ns,
         ctime_ns=max(attributes.ctime_ns, mtime_ns),
         mode=without_set_ids(attributes.mode) if flags & COMMIT_KILL_SUIDGID else attributes.mode,
     )  # fmt: skip

@@ -45,6 +45,7 @@ LEASE_WRITER: Final = LEASE_READER | LEASE_META_EXCLUSIVE | LEASE_DATA_EXCLUSIVE
 LEASE_NAMER: Final = LEASE_META | LEASE_ENTRIES | LEASE_META_EXCLUSIVE | LEASE_ENTRIES_EXCLUSIVE
 _LEASE: Final = struct.Struct("<qI")
 _LEASE_AT: Final = 104
+_SECTOR: Final = 512
 _INO_ALONE: Final = struct.Struct(f"<Q{ATTRIBUTES_SIZE - 8}x")
 
 
@@ -78,6 +79,11 @@ class Attributes:
 
 
 _FIELDS: Final = attrgetter(*Attributes.__slots__)
+
+
+def sectors(size: int) -> int:
+    """st_blocks of so many bytes."""
+    return (size + _SECTOR - 1) // _SECTOR
 
 
 def unpack_attributes(raw: bytes) -> Attributes:

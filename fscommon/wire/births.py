@@ -7,7 +7,13 @@ sets attributes.
 It tells of all this afterwards, in order, in batches.
 """
 
+import stat
 from dataclasses import dataclass
+from typing import Final
+
+from fscommon.layout.attributes import Attributes, sectors
+
+_PERMISSIONS: Final = 0o7777
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,26 @@ class Birth:
     changes: int = 0
     size: int = 0
     mtime_ns: int = 0
+
+    def attributes(self, tree: int = 0) -> Attributes:
+        """Of the file as it is told of. tree: of the directory, which only the metaserver knows."""
+        mtime_ns = self.mtime_ns if self.changes else self.time_ns
+        return Attributes(
+            self.ino,
+            size=self.size if self.changes else 0,
+            blocks=sectors(self.size) if self.changes else 0,
+            atime_ns=self.time_ns,
+            mtime_ns=mtime_ns,
+            ctime_ns=max(self.time_ns, mtime_ns),
+            btime_ns=self.time_ns,
+            mode=stat.S_IFREG | self.mode & _PERMISSIONS,
+            nlink=1,
+            uid=self.uid,
+            gid=self.gid,
+            data_version=1 + self.changes,
+            change_version=1 + self.changes,
+            tree=tree,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,14 @@ import stat
 from dataclasses import dataclass, replace
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.attributes import INODE_LINKABLE, Attributes
+from fscommon.layout.attributes import INODE_LINKABLE, Attributes, sectors
 from fscommon.layout.template import LAYOUT_XATTR, unpack_default
 from fscommon.types import FileId, Ino
 from fscommon.wire.messages import Caller
 from metaserver.context import Context
 from metaserver.namespace import acl
 from metaserver.namespace.entries import new_key, put_dentry
-from metaserver.namespace.inode import Inode, load_directory, save, sectors, touch_directory
+from metaserver.namespace.inode import Inode, load_directory, save, touch_directory
 from metaserver.namespace.layouts import cluster_default, new_layout, own_record
 from metaserver.namespace.protection import check_may_add
 from metaserver.quota.charges import charge_new

@@ -6,16 +6,14 @@ change_version and sets ctime to the op's clock, so that a replay gives the same
 
 import stat
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.attributes import ATTRIBUTES_SIZE, Attributes, unpack_attributes
+from fscommon.layout.attributes import ATTRIBUTES_SIZE, Attributes, sectors, unpack_attributes
 from fscommon.layout.layout import Layout, unpack_layout
 from fscommon.types import Ino
 from metaserver.records import inode_key
 from metaserver.transaction import Transaction
-
-SECTOR: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +55,6 @@ class Inode:
             data_version=self.attributes.data_version + 1,
         )
         return Inode(attributes, self.tail)
-
-
-def sectors(size: int) -> int:
-    return (size + SECTOR - 1) // SECTOR
 
 
 def find(tx: Transaction, ino: int) -> Inode | None:

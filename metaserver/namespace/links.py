@@ -25,8 +25,8 @@ LINGER_S: Final = 1.0  # much longer than it takes from a lookup to the open
 def drop_name(
     tx: Transaction, inode: Inode, place: Place, context: Context, *, replaced: bool = False
 ) -> bytes:
-    """One name less, which another inode may have taken. Returns the packed attributes afterwards,
-    nlink 0 when it was the last."""
+    """One name less. replaced: of a file, and another one has it. Returns the packed attributes
+    afterwards, nlink 0 when it was the last."""
     links = 0 if inode.is_directory else inode.attributes.nlink - 1
     left = inode.changed(context.now_ns, nlink=links)
     if links or _is_kept(tx, left, place, context):
@@ -96,6 +96,6 @@ def _may_be_open(ino: Ino, context: Context) -> bool:
 def _orphan(tx: Transaction, inode: Inode, context: Context, *, replaced: bool) -> bytes:
     tx.put(orphan_key(inode.ino), pack_number(context.now_ns))
     packed = save(tx, inode)
-    until_s = context.now_s + LINGER_S if replaced and not inode.is_directory else 0.0
+    until_s = context.now_s + LINGER_S if replaced else 0.0
     context.services.sessions.orphaned(inode.ino, until_s)
     return packed

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from metaserver.namespace.inode import Inode, sectors
+from fscommon.layout.attributes import sectors
+from metaserver.namespace.inode import Inode
 
 
 def merge_written(inode: Inode, size: int, mtime_ns: int) -> Inode:

@@ -38,7 +38,6 @@ from metaserver.namespace.inode import (
     load,
     load_directory,
     save,
-    sectors,
     touch_directory,
 )
 from metaserver.namespace.links import drop_name_unasked
@@ -54,8 +53,6 @@ SLOTS_MAX = 4096  # of one session, not used yet
 _NUMBER_END = 1 << 64
 _TIME_END = 1 << 63
 _ID_END = 1 << 32
-_S_IFREG = 0o100000
-_PERMISSIONS = 0o7777
 C = TypeVar("C", Birth, Removal, Setting, Move)
 
 
@@ -183,11 +180,11 @@ class _Batch:
         directory = self._directory(birth.parent)
         check_may_add(directory)
         tree = directory.attributes.tree
-        _bear(self._tx, birth, tree, self._context)
+        born = _bear(self._tx, birth, tree, self._context)
         self._touched(birth.parent, birth.time_ns)
         owner = birth.uid, birth.gid, tree
         self._owners[owner] += 1
-        self._bytes[owner] += birth.size if birth.changes else 0
+        self._bytes[owner] += born.size
 
     def _remove(self, removal: Removal) -> None:
         _remove(self._tx, removal, self._directory(removal.parent), self._context)
@@ -267,34 +264,13 @@ def _move(tx: Transaction, move: Move, directory: Inode, context: Context) -> No
         drop_name_unasked(tx, replaced, place, move.time_ns, context, replaced=True)
 
 
-def _bear(tx: Transaction, birth: Birth, tree: int, context: Context) -> None:
+def _bear(tx: Transaction, birth: Birth, tree: int, context: Context) -> Attributes:
     """The file as the client has it. Raises EEXIST; BAD_REQUEST for what is not of a slot of this
     session."""
     key = new_key(tx, birth.parent, birth.name)
     ino = Ino(birth.ino)
     _check_slot(tx, birth, context)
-    attributes = Attributes(
-        ino=ino,
-        atime_ns=birth.time_ns,
-        mtime_ns=birth.time_ns,
-        ctime_ns=birth.time_ns,
-        btime_ns=birth.time_ns,
-        mode=_S_IFREG | birth.mode & _PERMISSIONS,
-        nlink=1,
-        uid=birth.uid,
-        gid=birth.gid,
-        data_version=1 + birth.changes,
-        change_version=1 + birth.changes,
-        tree=tree,
-    )
-    if birth.changes:
-        attributes = replace(
-            attributes,
-            size=birth.size,
-            blocks=sectors(birth.size),
-            mtime_ns=birth.mtime_ns,
-            ctime_ns=max(birth.time_ns, birth.mtime_ns),
-        )
+    attributes = birth.attributes(tree)
     save(tx, Inode(attributes, birth.layout))
     put_dentry(tx, key, ino, attributes.mode)
     sessions = context.services.sessions
@@ -303,6 +279,7 @@ def _bear(tx: Transaction, birth: Birth, tree: int, context: Context) -> None:
     if birth.writable:
         context.notes[writer_key(context.session, ino)] = b""
     context.inodes_added += 1
+    return attributes
 
 
 def _check_slot(tx: Transaction, birth: Birth, context: Context) -> None:

@@ -78,8 +78,10 @@ def _move(tx: Transaction, request: Rename, move: _Move, context: Context) -> Re
     _touch_parents(tx, move, context)
     moved = _settle(tx, move.source, move.old_parent, move.new_parent, context)
     place = Place(request.new_parent, request.new_name)
-    replaced = drop_name(tx, move.other, place, context, replaced=True) if move.other else b""
-    return Renamed(moved, replaced)
+    if move.other is None:
+        return Renamed(moved, b"")
+    is_file = not move.other.is_directory
+    return Renamed(moved, drop_name(tx, move.other, place, context, replaced=is_file))
 
 
 def _exchange(tx: Transaction, request: Rename, move: _Move, context: Context) -> Renamed:

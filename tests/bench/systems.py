@@ -16,7 +16,8 @@ from tests.dev.build import NATIVE_BUILD
 from tests.dev.steps import BUILD, console
 
 NULLFS = NATIVE_BUILD / "bench" / "braidfs-nullfs"
-CLIENT_BUDGET_MIB = 256 + 256  # dirty_mib and held_mib, as mounted here
+CLIENT_OPTIONS = ("dirty_mib=256", "held_mib=256")
+CLIENT_BUDGET_MIB = 256 + 256  # of both
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,8 @@ def running() -> Iterator[Systems]:
     base = BUILD / "bench"
     base.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="run-", dir=base))
-    options = ("dirty_mib=256", "held_mib=256")
-    cluster = Cluster(make_plan(scratch / "cluster", storage_servers=2, client_options=options))
+    plan = make_plan(scratch / "cluster", storage_servers=2, client_options=CLIENT_OPTIONS)
+    cluster = Cluster(plan)
     local, null = scratch / "local", scratch / "null"
     local.mkdir()
     nullfs = _nullfs(scratch, null)

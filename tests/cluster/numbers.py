@@ -32,3 +32,9 @@ def samples(page: str, name: str, **labels: str) -> dict[str, float]:
         if all(f'{label}="{value}"' in text for label, value in labels.items()):
             found[text] = float(one.group(2))
     return found
+
+
+def native_counters(port: int) -> dict[str, int]:
+    """braidfs_native of the program whose metrics are at this port."""
+    found = re.findall(r'^braidfs_native\w*\{.*?"(\w+)"\} ([0-9.e+]+)$', metrics(port), re.M)
+    return {name: int(float(value)) for name, value in found}

@@ -4,13 +4,13 @@ import json
 import os
 import random
 import subprocess
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.cluster import BIN, Cluster
+from tests.cluster.numbers import metric
 from tests.cluster.process import wait_until
 from tests.coherence.conftest import MountMaker
 from tests.conftest import ClusterMaker
@@ -81,15 +81,10 @@ def test_leases_of_a_client_are_bounded(make_cluster: ClusterMaker) -> None:
     _tree(base, 4, 100)
     for path in base.rglob("*"):
         path.stat()
-    port = cluster.plan.metaserver.metrics_port
-    assert wait_until(lambda: 0 < _leases(port) <= bound, 20), _leases(port)
+
+    def leases() -> float:
+        return metric(cluster.plan.metaserver, "braidfs_leases")
+
+    assert wait_until(lambda: 0 < leases() <= bound, 20), leases()
     for path in base.rglob("*"):
         assert path.stat().st_nlink
-
-
-def _leases(port: int) -> float:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
-        for line in reply.read().decode().splitlines():
-            if line.startswith("braidfs_leases "):
-                return float(line.split()[1])
-    return -1.0

@@ -1,15 +1,14 @@
 """How tests look at what a client did: through another mount, and at what its lanes counted."""
 
 import os
-import re
 import time
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.cluster import Cluster
+from tests.cluster.numbers import native_counters
 
 
 def seen_from(other: Path, cluster: Cluster, path: Path) -> Path:
@@ -37,11 +36,7 @@ def may_read(path: Path, uid: int) -> bool:
 
 def lanes_counted(cluster: Cluster, counter: str) -> int:
     """A counter of the native lanes since the mount."""
-    address = f"http://127.0.0.1:{cluster.plan.client_metrics_port}/metrics"
-    with urllib.request.urlopen(address, timeout=10) as answer:
-        found = re.search(rf'counter="{counter}"\}} (\S+)', answer.read().decode())
-    assert found
-    return int(float(found.group(1)))
+    return native_counters(cluster.plan.client_metrics_port)[counter]
 
 
 def wait_delegated(cluster: Cluster, counter: str, change: Callable[[int], None]) -> None:

@@ -5,10 +5,8 @@ import errno
 import json
 import os
 import random
-import re
 import signal
 import subprocess
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from click.testing import CliRunner
 
 from fsclient.cli.main import cli
 from tests.cluster.cluster import Cluster
+from tests.cluster.numbers import native_counters
 from tests.cluster.process import wait_until
 from tests.conftest import ClusterMaker
 from tests.fuse.looks import lanes_counted, seen_from
@@ -30,14 +29,8 @@ KIB, MIB = 1 << 10, 1 << 20
 
 def copied_bytes(cluster: Cluster) -> int:
     """What the storage servers have copied by themselves since they started."""
-    total = 0
-    for server in cluster.plan.storageservers:
-        address = f"http://127.0.0.1:{server.metrics_port}/metrics"
-        with urllib.request.urlopen(address, timeout=10) as answer:
-            found = re.search(r'counter="copied_bytes"\} (\S+)', answer.read().decode())
-        assert found
-        total += int(float(found.group(1)))
-    return total
+    ports = [server.metrics_port for server in cluster.plan.storageservers]
+    return sum(native_counters(port)["copied_bytes"] for port in ports)
 
 
 def copy(source: int, sink: int, length: int, begin: int = 0, sink_begin: int = 0) -> None:

@@ -2,9 +2,9 @@
 // (docs/decisions/0013-delegation.md and 0014-removals.md): slots that the metaserver gave beforehand,
 // each an inode number with its layout and capability; births, each a slot that became a file;
 // removals, each a name that went; settings, each new attributes of a file that only this client may
-// write, or that nobody has open (docs/decisions/0024-settings.md); and moves, each a name that became another one of the same
-// directory (0025-renames.md). The metaserver is still to be told of them, in the order in which they
-// were answered.
+// write, or that nobody has open (docs/decisions/0024-settings.md); and moves, each a name that became
+// another one of the same directory (0025-renames.md). The metaserver is still to be told of them, in
+// the order in which they were answered.
 //
 // Bounded: there are never more births than there were slots, and kUntoldMax of the others that the
 // metaserver has not answered. ANY THREAD, guarded by mu_.

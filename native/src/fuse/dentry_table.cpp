@@ -9,6 +9,11 @@ DentryTable::Directory* DentryTable::known(Group& in, uint64_t directory) {
   return found == in.directories.end() ? nullptr : &found->second;
 }
 
+DentryTable::Directory* DentryTable::delegated(Group& in, uint64_t directory) {
+  Directory* there = known(in, directory);
+  return there != nullptr && there->delegated ? there : nullptr;
+}
+
 DentryTable::Directory* DentryTable::make(Group& in, uint64_t directory) {
   if (Directory* there = known(in, directory)) return there;
   if (directory_count_ >= kDirectoriesMax) return nullptr;
@@ -52,6 +57,13 @@ void DentryTable::set(uint64_t directory, const Directory& there, Name& entry, c
   if (there.delegated) unhome(directory, entry);
   entry = now;
   if (there.delegated) home(directory, entry);
+}
+
+void DentryTable::take_out(uint64_t directory, Directory& there, std::string_view name, Name& entry) {
+  set(directory, there, entry, {.ino = 0, .sure = true, .told = false});
+  if (!there.complete) return;
+  there.names.erase(there.names.find(name));
+  --name_count_;
 }
 
 uint64_t DentryTable::home_of(uint64_t ino) {

@@ -109,8 +109,8 @@ class DentryTable {
   bool create(uint64_t directory, std::string_view name, Clock::time_point now, Make make) {
     Group& in = group(directory);
     const std::scoped_lock lock(in.mu);
-    Directory* there = known(in, directory);
-    if (there == nullptr || !there->delegated) return false;
+    Directory* there = delegated(in, directory);
+    if (there == nullptr) return false;
     Name* entry = nullptr;
     if (look(in, directory, name, now, entry).kind != Found::Kind::kAbsent) return false;
     entry = entry_of(*there, name);
@@ -127,16 +127,12 @@ class DentryTable {
   bool remove(uint64_t directory, std::string_view name, Clock::time_point now, Take take) {
     Group& in = group(directory);
     const std::scoped_lock lock(in.mu);
-    Directory* there = known(in, directory);
-    if (there == nullptr || !there->delegated) return false;
+    Directory* there = delegated(in, directory);
+    if (there == nullptr) return false;
     Name* entry = nullptr;
     const Found found = look(in, directory, name, now, entry);
     if (found.kind != Found::Kind::kPresent || !take(found.ino)) return false;
-    set(directory, *there, *entry, {.ino = 0, .sure = true, .told = false});
-    if (there->complete) {
-      there->names.erase(there->names.find(name));
-      --name_count_;
-    }
+    take_out(directory, *there, name, *entry);
     return true;
   }
 
@@ -149,8 +145,8 @@ class DentryTable {
               Take take) {
     Group& in = group(directory);
     const std::scoped_lock lock(in.mu);
-    Directory* there = known(in, directory);
-    if (there == nullptr || !there->delegated) return false;
+    Directory* there = delegated(in, directory);
+    if (there == nullptr) return false;
     Name* entry = nullptr;
     Name* other = nullptr;
     const Found found = look(in, directory, name, now, entry);
@@ -161,12 +157,8 @@ class DentryTable {
     other->sure = true;  // what it is now, if it is new here: absent
     if (!take(found.ino, taken.ino)) return false;
     const bool told = entry->told || other->told;
-    set(directory, *there, *entry, {.ino = 0, .sure = true, .told = false});
+    take_out(directory, *there, name, *entry);
     set(directory, *there, *other, {.ino = found.ino, .sure = true, .told = told});
-    if (there->complete) {
-      there->names.erase(there->names.find(name));
-      --name_count_;
-    }
     return true;
   }
 
@@ -178,8 +170,8 @@ class DentryTable {
     if (directory == 0) return false;
     Group& in = group(directory);
     const std::scoped_lock lock(in.mu);
-    const Directory* there = known(in, directory);
-    if (there == nullptr || !there->delegated || end_of(*there) <= now) return false;
+    const Directory* there = delegated(in, directory);
+    if (there == nullptr || end_of(*there) <= now) return false;
     return home_of(ino) == directory && change();
   }
 
@@ -220,9 +212,12 @@ class DentryTable {
 
   Group& group(uint64_t directory) noexcept { return groups_[directory % kGroupCount]; }
   Directory* known(Group& in, uint64_t directory);
+  Directory* delegated(Group& in, uint64_t directory);  // nullptr: it is not
   Directory* make(Group& in, uint64_t directory);
   Name* entry_of(Directory& there, std::string_view name);
   void set(uint64_t directory, const Directory& there, Name& entry, const Name& now);
+  // The name is gone for certain; where all are known none is kept for that.
+  void take_out(uint64_t directory, Directory& there, std::string_view name, Name& entry);
   Homes& homes_of(uint64_t ino) noexcept { return homes_[ino % homes_.size()]; }
   uint64_t home_of(uint64_t ino);
   void home(uint64_t directory, const Name& entry);

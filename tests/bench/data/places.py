@@ -10,23 +10,22 @@ import os
 import shutil
 import subprocess
 import tempfile
-import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.bench.data.bars import BRAID, LOCAL, NULL
 from tests.bench.data.cost import Serving, with_children
-from tests.bench.systems import NULLFS
+from tests.bench.systems import CLIENT_OPTIONS, NULLFS
 from tests.cluster import mounts
 from tests.cluster.cluster import Cluster
+from tests.cluster.numbers import native_counters
 from tests.cluster.plan import make_plan
 from tests.cluster.process import Program
 from tests.dev.steps import BUILD, StepError, console
 
 PEER_SECONDS_MAX = 180
 PEER_CLIENTS = {"mount", "fuse"}  # names of their pid files
-CLIENT_OPTIONS = ("dirty_mib=256", "held_mib=256")
 
 
 class Place(ABC):
@@ -75,14 +74,7 @@ class BraidPlace(Place):
 
     def served_bytes(self) -> int | None:
         ports = [server.metrics_port for server in self._cluster.plan.storageservers]
-        return sum(map(_read_bytes, ports))
-
-
-def _read_bytes(port: int) -> int:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as page:
-        lines = page.read().decode().splitlines()
-    wanted = 'braidfs_native{counter="read_bytes"} '
-    return int(float(next(one for one in lines if one.startswith(wanted)).rpartition(" ")[2]))
+        return sum(native_counters(port)["read_bytes"] for port in ports)
 
 
 class NullPlace(Place):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster import Cluster
+from tests.cluster.numbers import native_counters
 from tests.cluster.plan import ClusterPlan, make_plan
-from tests.rdma.guest.counters import native_counters
 
 STATE = Path("/var/tmp/braidfs-guest")
 IMAGE = Path("/dev/shm/targets.ext4")

@@ -1,18 +1,6 @@
-"""What programs and the kernel counted: native counters by their metrics, bytes that went by lo."""
+"""What the kernel counted: bytes that went by lo."""
 
-import re
-import urllib.request
 from pathlib import Path
-
-from tests.cluster.plan import HOST
-
-
-def native_counters(port: int) -> dict[str, int]:
-    """braidfs_native of the program whose metrics are at this port."""
-    with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=60) as reply:
-        text = reply.read().decode()
-    found = re.findall(r'^braidfs_native\w*\{.*?"(\w+)"\} ([0-9.e+]+)$', text, re.MULTILINE)
-    return {name: int(float(value)) for name, value in found}
 
 
 def loopback_bytes() -> int:

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 from tests.cluster.cluster import Cluster
+from tests.cluster.numbers import native_counters
 from tests.dev.steps import ROOT
 from tests.rdma.guest.conftest import BIG_BYTES, drop_caches, pattern, servers
-from tests.rdma.guest.counters import loopback_bytes, native_counters
+from tests.rdma.guest.counters import loopback_bytes
 
 TREE = Path("/usr/lib/python3.11/json")
 MODEL = "tests/model/test_mount_model.py"

@@ -5,7 +5,6 @@ machine hits all three. The table goes to the terminal, everything measured to r
 exit code says whether every least bar was met.
 """
 
-import os
 import statistics
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from rich.table import Table
 
 from tests.bench.cases import CREATES, SMOKE, Case, prepare, run_creates, run_fio
 from tests.bench.report import write_results
+from tests.bench.state import settle
 from tests.bench.systems import CLIENT_BUDGET_MIB, Systems, running
 from tests.dev.build import build
 from tests.dev.steps import console
@@ -74,7 +74,7 @@ def _round(systems: Systems, measured: Measured, text: str) -> None:
     for case in (*SMOKE, CREATES):
         for system, folder in systems.folders().items():
             _show(f"  {text}: {case.name}: {system}")
-            os.sync()  # what earlier runs left for the disk is not to be measured in this one
+            settle()
             value = run_creates(folder) if case is CREATES else _run(case, system, folder)
             if value is not None:
                 measured.runs[case.name][system].append(value)

@@ -6,7 +6,6 @@ the machine is with other work is looked at before each case, which waits for a 
 much, and told with the results.
 """
 
-import os
 import statistics
 import subprocess
 import sys
@@ -33,6 +32,7 @@ from tests.bench.data.case import Case, empty
 from tests.bench.data.cost import busy_share
 from tests.bench.data.places import Place, local_places, peer, peers_in
 from tests.bench.report import write_results
+from tests.bench.state import settle
 from tests.cluster.mounts import MountError
 from tests.cluster.process import ProcessError
 from tests.dev.build import build
@@ -104,7 +104,7 @@ def measure(measured: Measured, place: Place, case: Case, amounts: Amounts, text
     """One case in one place; a failure is noted, and the other cases go on."""
     began = time.monotonic()
     try:
-        os.sync()  # what earlier runs left for the disk is not to be measured in this one
+        settle()
         for row, value in case.run(place, amounts).items():
             measured.values[row][place.name].append(value)
     except _FAILURES as error:

@@ -8,13 +8,13 @@ _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def settle() -> None:
-    """Nothing is left to be written, and the host of a virtual machine backs memory for what comes.
+    """Nothing is left to be written, and the host of a virtual machine backs the memory to come.
 
-    A guest that reports its free pages (free page reporting, Linux Documentation/mm) gives them back
-    after seconds, and each page that is used again costs a fault on the host: writing 512 MiB to the
-    page cache of ext4 took 1.06 s of system time instead of 0.15 where this was measured. So the
-    pages that the next run takes from the kernel are touched and freed just before it, for all
-    systems alike.
+    A guest that reports its free pages (free page reporting, Linux Documentation/mm) gives them
+    back after seconds, and each page that is used again costs a fault on the host: writing 512 MiB
+    to the page cache of ext4 took 1.06 s of system time instead of 0.15 where this was measured.
+    So the pages that the next run takes from the kernel are touched and freed just before it, for
+    all systems alike.
     """
     os.sync()
     size = min(_WARM_MAX, _MEMORY // 8)

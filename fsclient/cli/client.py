@@ -8,12 +8,13 @@ import trio
 from rich.console import Console
 
 from fscommon.errors import FsError, Status, TransportError
+from fscommon.observe.status import client_json, session_text
 from fscommon.rpc.caller import Caller
 from fscommon.wire.admin import ClientStatus, Evict
 from fscommon.wire.messages import Empty, StatusReply
 from fscommon.wire.ops import Op
 
-from .cluster import ask_status, client_json, session_text
+from .cluster import ask_status
 from .frame import Command, Reach, json_option, reaching, show
 from .leases import leases
 from .words import duration, number, size, table

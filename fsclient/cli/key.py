@@ -22,6 +22,7 @@ from fscommon.auth.key import (
 )
 from fscommon.errors import BraidError, ConfigError, FsError, Status, TransportError
 from fscommon.layout.quota import NO_LIMITS, QuotaKind
+from fscommon.observe.status import session_text
 from fscommon.rpc.caller import Caller
 from fscommon.types import ROOT_INO
 from fscommon.wire.keys import (
@@ -37,7 +38,6 @@ from fscommon.wire.keys import (
 )
 from fscommon.wire.ops import Op
 
-from .cluster import session_text
 from .frame import KEY_FILE, Command, Reach, json_option, reaching, show
 from .places import PATH_TEXT, Place, find_place
 from .trees import account_row, make_tree, top_of

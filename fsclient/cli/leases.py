@@ -15,11 +15,11 @@ from fscommon.layout.attributes import (
     LEASE_META,
     LEASE_META_EXCLUSIVE,
 )
+from fscommon.observe.status import session_text
 from fscommon.rpc.caller import Caller
 from fscommon.wire.leases import HeldLease, LeaseQuery, LeaseReport, SessionLeases
 from fscommon.wire.ops import Op
 
-from .cluster import session_text
 from .frame import Command, Reach, json_option, reaching, show
 from .words import number, table
 

@@ -6,11 +6,11 @@ import click
 from rich.console import Console
 
 from fscommon.layout.lock_ranges import LOCK_END, LockType
+from fscommon.observe.status import session_text
 from fscommon.rpc.caller import Caller
 from fscommon.wire.locks import LockQuery, LockReport, LockRow
 from fscommon.wire.ops import Op
 
-from .cluster import session_text
 from .frame import Command, Reach, json_option, reaching, show
 from .words import table
 

@@ -12,11 +12,12 @@ from rich.console import Console
 from fscommon.auth.handshake import HelloFields
 from fscommon.auth.key import load_key
 from fscommon.errors import AuthenticationError, BraidError
+from fscommon.observe.status import node_json
 from fscommon.rpc.caller import open_caller
 from fscommon.wire.messages import Empty, StatusReply
 from fscommon.wire.ops import Op
 
-from .cluster import ask_status, node_json
+from .cluster import ask_status
 from .frame import (
     EXIT_DONE,
     EXIT_UNHEALTHY,

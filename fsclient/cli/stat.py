@@ -14,12 +14,12 @@ from fscommon.errors import BraidError, FsError, Status
 from fscommon.layout.attributes import Attributes
 from fscommon.layout.layout import Layout, object_length, unpack_layout
 from fscommon.layout.template import unpack_default
+from fscommon.observe.status import node_name, session_text
 from fscommon.rpc.caller import Caller, open_caller
 from fscommon.rpc.data import DataCaller
 from fscommon.wire.messages import Empty, StatusReply, TargetEntry
 from fscommon.wire.ops import Op
 
-from .cluster import node_name, session_text
 from .frame import Command, Reach, json_option, reaching, show
 from .places import PATH_TEXT, Found, Place, find_place, inspect_place
 from .words import number, shown, size, table

@@ -1,20 +1,22 @@
 """braidfs status: the cluster on one screen; what is wrong, why, and what to do about it."""
 
-from typing import Any
-
 import click
 from rich.console import Console
 
+from fscommon.observe.health import Problem, Severity, overall, problems_of
+from fscommon.observe.status import paths_text, session_text, status_json, target_json
 from fscommon.wire.messages import StatusReply
 
-from .cluster import ask_status, client_json, node_json, paths_text, session_text, target_json
+from .cluster import ask_status
 from .frame import EXIT_DONE, EXIT_UNHEALTHY, Command, Reach, json_option, reaching, show
-from .health import Problem, Severity, overall, problems_of
 from .words import bar, duration, number, size, table
 
 CLIENTS_SHOWN = 8
 _COLOURS = {"healthy": "green", "degraded": "yellow", "failing": "red"}
-_STATE_COLOURS = {"up": "green", "down": "red", "full": "yellow"}
+_MARKS = {
+    Severity.ERROR: ("red", "✗"), Severity.WARNING: ("yellow", "✗"), Severity.NOTE: ("cyan", "·"),
+}  # fmt: skip
+_STATE_COLOURS = {"up": "green", "down": "red", "full": "yellow", "draining": "cyan"}
 
 
 @click.command(
@@ -39,32 +41,6 @@ def status(reach: Reach, as_json: bool) -> int:
     return EXIT_DONE if is_well else EXIT_UNHEALTHY
 
 
-def status_json(reply: StatusReply, problems: list[Problem]) -> dict[str, Any]:
-    return {
-        "cluster": reply.cluster.hex(),
-        "health": overall(problems),
-        "problems": [problem.as_json() for problem in problems],
-        "metaserver": {
-            "version": reply.version,
-            "uptime_s": round(reply.uptime_s, 3),
-            "state": "recovering" if reply.recovering else "ready",
-            "transaction": reply.txn,
-            "transaction_durable": reply.durable,
-            "map_epoch": reply.map.epoch,
-        },
-        "space": {
-            "bytes_total": reply.files.bytes_total,
-            "bytes_available": reply.files.bytes_available,
-            "inodes_used": reply.files.inodes_total - reply.files.inodes_free,
-            "inodes_total": reply.files.inodes_total,
-        },
-        "layout": {"chunk_size": reply.chunk_size, "stripe_width": reply.stripe_width_max},
-        "nodes": [node_json(node) for node in reply.nodes],
-        "targets": [target_json(reply, row) for row in reply.map.targets],
-        "clients": [client_json(client) for client in reply.clients],
-    }
-
-
 def _print(console: Console, reply: StatusReply, problems: list[Problem]) -> None:
     health = overall(problems)
     state = "recovering" if reply.recovering else "ready"
@@ -74,15 +50,15 @@ def _print(console: Console, reply: StatusReply, problems: list[Problem]) -> Non
     )
     _print_space(console, reply)
     for problem in problems:
-        colour = "red" if problem.severity is Severity.ERROR else "yellow"
-        console.print(f"\n[{colour}]✗ {problem.what}[/]: {problem.why}\n  → {problem.remedy}")
+        colour, mark = _MARKS[problem.severity]
+        console.print(f"\n[{colour}]{mark} {problem.what}[/]: {problem.why}\n  → {problem.remedy}")
     _print_servers(console, reply)
     _print_clients(console, reply)
 
 
 def _print_space(console: Console, reply: StatusReply) -> None:
     files = reply.files
-    used = files.bytes_total - files.bytes_available
+    used = files.bytes_total - files.bytes_free
     share = used / files.bytes_total if files.bytes_total else 0.0
     console.print(
         f"space    {bar(share)} {size(used)} of {size(files.bytes_total)} used ({share:.0%}), "

@@ -22,12 +22,12 @@ import click
 
 from fscommon.errors import BraidError
 from fscommon.net.address import parse_address
+from fscommon.observe.health import problems_of
+from fscommon.observe.status import status_json
 
 from .cluster import ask_status
 from .config import FOLDER, load_any
 from .frame import Command, Reach, json_option, reaching, sentence, show
-from .health import problems_of
-from .status import status_json
 from .words import size
 
 FILE_BYTES_MAX: Final = 4 << 20  # of one file: the end of a log is what matters

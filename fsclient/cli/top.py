@@ -1,13 +1,7 @@
-"""braidfs top: rates of servers and clients, live, from differences between two STATUS replies.
-
-Storage servers count with every heartbeat (2 s), clients with every renewal of their session. A
-rate is the difference of two counts over the time between the reports that held them.
-"""
+"""braidfs top: rates of servers and clients, live (fscommon.observe.rates)."""
 
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -16,85 +10,15 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from fscommon.observe.health import overall, problems_of
+from fscommon.observe.rates import Meter, Rates
+from fscommon.observe.status import session_text
 from fscommon.rpc.caller import Caller
-from fscommon.wire.admin import Traffic
 from fscommon.wire.messages import Empty, StatusReply
 from fscommon.wire.ops import Op
 
-from .cluster import session_text
 from .frame import Command, Reach, json_option, reaching, show_json, terminal
-from .health import overall, problems_of
 from .words import number, size, table
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Counts of one server or client, and when they were reported."""
-
-    at_s: float
-    traffic: Traffic
-    requests: int
-    asked_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    read_bytes: float = 0.0
-    written_bytes: float = 0.0
-    reads: float = 0.0
-    writes: float = 0.0
-    requests: float = 0.0
-
-    def as_json(self) -> dict[str, float]:
-        return {
-            f"{name}_per_s": round(getattr(self, name), 1)
-            for name in ("read_bytes", "written_bytes", "reads", "writes", "requests")
-        }
-
-
-class Meter:
-    """Samples by name; `rates` of what was sampled last and what its latest change was from."""
-
-    def __init__(self) -> None:
-        self._before: dict[str, Sample] = {}
-        self._rates: dict[str, Rates] = {}
-
-    def take(self, status: StatusReply, now_s: float) -> None:
-        for name, sample in _samples(status, now_s):
-            before = self._before.get(name)
-            if before is None or sample.traffic.reads < before.traffic.reads:
-                self._before[name] = sample  # new, or it began anew
-                self._rates[name] = Rates()
-            elif sample.at_s - before.at_s > 0.5:  # another report, not the same one seen again
-                self._rates[name] = _difference(before, sample)
-                self._before[name] = sample
-
-    def rates(self, name: str) -> Rates:
-        return self._rates.get(name, Rates())
-
-
-def _samples(status: StatusReply, now_s: float) -> Iterator[tuple[str, Sample]]:
-    for node in status.nodes:
-        at_s = now_s - node.seconds_since_heartbeat
-        yield f"node {node.node}", Sample(at_s, node.traffic, 0, now_s)
-    for client in status.clients:
-        at_s = now_s - max(client.seconds_since_report, 0.0)
-        yield (
-            f"client {client.session}",
-            Sample(at_s, client.traffic, client.requests, now_s),
-        )
-
-
-def _difference(before: Sample, after: Sample) -> Rates:
-    passed, asked = after.at_s - before.at_s, after.asked_s - before.asked_s
-    old, new = before.traffic, after.traffic
-    return Rates(
-        read_bytes=(new.read_bytes - old.read_bytes) / passed,
-        written_bytes=(new.written_bytes - old.written_bytes) / passed,
-        reads=(new.reads - old.reads) / passed,
-        writes=(new.writes - old.writes) / passed,
-        requests=max(0, after.requests - before.requests) / asked if asked > 0 else 0.0,
-    )
 
 
 @click.command(

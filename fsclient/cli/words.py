@@ -1,4 +1,4 @@
-"""Numbers as people read them, and the small tables and bars of the terminal. Pure."""
+"""Numbers as people read and write them, and the small tables and bars of the terminal. Pure."""
 
 import re
 from collections.abc import Sequence
@@ -7,21 +7,16 @@ from typing import Final
 import click
 from rich.table import Table
 
-_UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")
+from fscommon.observe.words import duration, size
+
+__all__ = [
+    "Age", "Size", "bar", "duration", "holds", "latency", "number", "path_of", "rate", "shown",
+    "size", "split_sign", "table",
+]  # fmt: skip
+
 _SIZE: Final = re.compile(r"(\d{1,18}(?:\.\d{1,6})?)\s*([KMGTP]?)(?:i?B)?", re.I)
 _TIME: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([smhdw]?)", re.I)
 _SECONDS: Final = {"": 86400, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-
-
-def size(count: float) -> str:
-    """Bytes, in powers of 1024."""
-    if count < 1024:
-        return f"{count:.0f} B"
-    for unit in _UNITS:
-        count /= 1024
-        if count < 1023.95:
-            return f"{count:.1f} {unit}"
-    return f"{count:.0f} {_UNITS[-1]}"
 
 
 def rate(count: float, seconds: float) -> str:
@@ -30,15 +25,6 @@ def rate(count: float, seconds: float) -> str:
 
 def number(count: int) -> str:
     return f"{count:,}"
-
-
-def duration(seconds: float) -> str:
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def latency(microseconds: float) -> str:

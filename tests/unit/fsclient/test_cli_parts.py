@@ -7,12 +7,9 @@ import click
 import pytest
 
 from fsclient.cli import frame
-from fsclient.cli.cluster import paths_text
 from fsclient.cli.find import Wanted
-from fsclient.cli.health import Severity, overall, problems_of
 from fsclient.cli.main import cli
 from fsclient.cli.places import find_place
-from fsclient.cli.top import Meter
 from fsclient.cli.words import Age, Size, bar, duration, holds, size
 from fscommon.errors import (
     AuthenticationError,
@@ -24,6 +21,9 @@ from fscommon.errors import (
 )
 from fscommon.layout.attributes import Attributes
 from fscommon.layout.layout import Layout
+from fscommon.observe.health import Severity, overall, problems_of
+from fscommon.observe.rates import Meter
+from fscommon.observe.status import paths_text
 from fscommon.wire.admin import BytesPath, ClientStatus, NodeStatus, TargetHealth, Traffic
 from fscommon.wire.messages import ClusterMap, StatFsReply, StatusReply, TargetEntry
 

@@ -1,12 +1,14 @@
-"""What is wrong with a cluster, why, and what to do: plain rules over one STATUS reply. Pure."""
+"""What is wrong with a cluster, why, and what to do: plain rules over one STATUS reply. Pure.
+
+The command line and the metaserver's page say it.
+"""
 
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from fscommon.wire.messages import StatusReply
-
-from .words import duration, size
+from fscommon.observe.words import duration, size
+from fscommon.wire.messages import StatusReply, TargetEntry
 
 _SILENT_CLIENT_S: Final = 15.0
 _NEARLY_FULL: Final = 0.9
@@ -100,8 +102,11 @@ def _targets(status: StatusReply) -> list[Problem]:
             found.append(Problem(
                 Severity.ERROR, f"target {row.target} is not served",
                 f"its server at {row.address} runs, but could not open it",
-                "look into that server's log: is the device mounted? then restart the server",
+                "look into that server's log: is the device mounted? then "
+                "systemctl reload braidfs-storageserver there",
             ))  # fmt: skip
+        if row.state == "draining":
+            found.append(_draining(status, row))
         if row.state == "full":
             found.append(Problem(
                 Severity.WARNING, f"target {row.target} is full",
@@ -119,6 +124,16 @@ def _targets(status: StatusReply) -> list[Problem]:
                 "restore the files",
             ))  # fmt: skip
     return found
+
+
+def _draining(status: StatusReply, row: TargetEntry) -> Problem:
+    objects = sum(health.objects for health in status.health if health.target == row.target)
+    return Problem(
+        Severity.NOTE, f"target {row.target} is draining",
+        f"it gets no new files; {objects} objects are on it",
+        f"braidfs find :/ --target {row.target} lists what is on it: copy those files and rename "
+        f"the copies over them; braidfs target set-state up {row.target} ends it",
+    )  # fmt: skip
 
 
 def _space(status: StatusReply) -> list[Problem]:

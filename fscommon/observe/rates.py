@@ -1,0 +1,87 @@
+"""Rates of servers and clients, from differences between two STATUS replies. Pure: time is given.
+
+Storage servers count with every heartbeat (2 s), clients with every renewal of their session. A
+rate is the difference of two counts over the time between the reports that held them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fscommon.wire.admin import Traffic
+from fscommon.wire.messages import StatusReply
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Counts of one server or client, and when they were reported."""
+
+    at_s: float
+    traffic: Traffic
+    requests: int
+    asked_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    read_bytes: float = 0.0
+    written_bytes: float = 0.0
+    reads: float = 0.0
+    writes: float = 0.0
+    requests: float = 0.0
+
+    def as_json(self) -> dict[str, float]:
+        return {
+            f"{name}_per_s": round(getattr(self, name), 1)
+            for name in ("read_bytes", "written_bytes", "reads", "writes", "requests")
+        }
+
+
+class Meter:
+    """Samples by name; `rates` of what was sampled last and what its latest change was from."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, Sample] = {}
+        self._rates: dict[str, Rates] = {}
+
+    def take(self, status: StatusReply, now_s: float) -> None:
+        for name, sample in _samples(status, now_s):
+            before = self._before.get(name)
+            if before is None or sample.traffic.reads < before.traffic.reads:
+                self._before[name] = sample  # new, or it began anew
+                self._rates[name] = Rates()
+            elif sample.at_s - before.at_s > 0.5:  # another report, not the same one seen again
+                self._rates[name] = _difference(before, sample)
+                self._before[name] = sample
+
+    def forget_others(self, status: StatusReply) -> None:
+        """Who is gone is not remembered."""
+        live = {name for name, _ in _samples(status, 0.0)}
+        for name in [name for name in self._before if name not in live]:
+            del self._before[name], self._rates[name]
+
+    def rates(self, name: str) -> Rates:
+        return self._rates.get(name, Rates())
+
+
+def _samples(status: StatusReply, now_s: float) -> Iterator[tuple[str, Sample]]:
+    for node in status.nodes:
+        at_s = now_s - node.seconds_since_heartbeat
+        yield f"node {node.node}", Sample(at_s, node.traffic, 0, now_s)
+    for client in status.clients:
+        at_s = now_s - max(client.seconds_since_report, 0.0)
+        yield (
+            f"client {client.session}",
+            Sample(at_s, client.traffic, client.requests, now_s),
+        )
+
+
+def _difference(before: Sample, after: Sample) -> Rates:
+    passed, asked = after.at_s - before.at_s, after.asked_s - before.asked_s
+    old, new = before.traffic, after.traffic
+    return Rates(
+        read_bytes=(new.read_bytes - old.read_bytes) / passed,
+        written_bytes=(new.written_bytes - old.written_bytes) / passed,
+        reads=(new.reads - old.reads) / passed,
+        writes=(new.writes - old.writes) / passed,
+        requests=max(0, after.requests - before.requests) / asked if asked > 0 else 0.0,
+    )

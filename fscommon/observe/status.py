@@ -1,0 +1,104 @@
+"""STATUS as dictionaries that JSON can hold: what `--json` and the metaserver's page show. Pure."""
+
+from typing import Any
+
+from fscommon.observe.health import Problem, overall
+from fscommon.wire.admin import ClientStatus, NodeStatus, Traffic
+from fscommon.wire.messages import StatusReply, TargetEntry
+
+
+def status_json(reply: StatusReply, problems: list[Problem]) -> dict[str, Any]:
+    return {
+        "cluster": reply.cluster.hex(),
+        "health": overall(problems),
+        "problems": [problem.as_json() for problem in problems],
+        "metaserver": {
+            "version": reply.version,
+            "uptime_s": round(reply.uptime_s, 3),
+            "state": "recovering" if reply.recovering else "ready",
+            "transaction": reply.txn,
+            "transaction_durable": reply.durable,
+            "map_epoch": reply.map.epoch,
+        },
+        "space": {
+            "bytes_total": reply.files.bytes_total,
+            "bytes_available": reply.files.bytes_available,
+            "inodes_used": reply.files.inodes_total - reply.files.inodes_free,
+            "inodes_total": reply.files.inodes_total,
+        },
+        "layout": {"chunk_size": reply.chunk_size, "stripe_width": reply.stripe_width_max},
+        "nodes": [node_json(node) for node in reply.nodes],
+        "targets": [target_json(reply, row) for row in reply.map.targets],
+        "clients": [client_json(client) for client in reply.clients],
+    }
+
+
+def traffic_json(traffic: Traffic) -> dict[str, int]:
+    return {
+        "read_bytes": traffic.read_bytes,
+        "written_bytes": traffic.written_bytes,
+        "reads": traffic.reads,
+        "writes": traffic.writes,
+    }
+
+
+def node_json(node: NodeStatus) -> dict[str, Any]:
+    return {
+        "node": node.node,
+        "name": node.name,
+        "address": node.address,
+        "state": "up" if node.is_up else "down",
+        "seconds_since_heartbeat": round(node.seconds_since_heartbeat, 3),
+        "has_current_sessions": node.is_current,
+        **traffic_json(node.traffic),
+    }
+
+
+def target_json(status: StatusReply, row: TargetEntry) -> dict[str, Any]:
+    health = next((one for one in status.health if one.target == row.target), None)
+    return {
+        "target": row.target,
+        "node": row.node,
+        "node_name": node_name(status, row.node),
+        "address": row.address,
+        "state": row.state,
+        "bytes_total": row.bytes_total,
+        "bytes_free": row.bytes_free,
+        "objects": health.objects if health else 0,
+        "errors": health.errors if health else 0,
+        "incarnation": health.incarnation if health else 0,
+    }
+
+
+def node_name(status: StatusReply, node: int) -> str:
+    return next((row.name for row in status.nodes if row.node == node), str(node))
+
+
+def client_json(client: ClientStatus) -> dict[str, Any]:
+    return {
+        "session": session_text(client.session),
+        "client": client.node,
+        "state": "replaying" if client.replaying else "live",
+        "opened_ns": client.opened_ns,
+        "seconds_since_renewal": round(client.seconds_since_renewal, 3),
+        "opens": client.opens,
+        "requests": client.requests,
+        "seconds_since_report": round(client.seconds_since_report, 3),
+        **traffic_json(client.traffic),
+        "paths": [
+            {"node": path.node, "transport": path.transport, "because": path.because}
+            for path in client.paths
+        ],
+    }
+
+
+def paths_text(client: ClientStatus) -> str:
+    """Which way the client's bytes go, in few words."""
+    by_rdma = [path for path in client.paths if path.transport == "rdma"]
+    if len(by_rdma) == len(client.paths):
+        return "RDMA" if by_rdma else "-"
+    return f"RDMA {len(by_rdma)}/{len(client.paths)}, else TCP" if by_rdma else "TCP"
+
+
+def session_text(session: int) -> str:
+    return f"{session:016x}"

@@ -9,6 +9,7 @@ import sys
 
 import click
 
+from .bench import bench
 from .client import client
 from .completion import completion
 from .config import config
@@ -32,7 +33,7 @@ from .trash import trash
 from .validate import validate_
 
 VERBS: tuple[click.Command, ...] = (
-    client, completion, config, df, du, find, key, layout, lock, mount, net, node, prefetch,
+    bench, client, completion, config, df, du, find, key, layout, lock, mount, net, node, prefetch,
     quota, stat, status, support, target, top, trash,
     validate_,
 )  # fmt: skip

@@ -1,4 +1,5 @@
-"""What fio has not: names in a directory (as mdtest) and one file of all nodes (as IOR's hard one).
+"""What fio has not: names in a directory (as mdtest), small files, and one file of all nodes (as
+IOR's hard one).
 
 A program of its own that a worker starts once a job: `python -m fsclient.validate.load ACTION
 {JSON}`. It prints one JSON object: began_s and ended_s (time.time), operations, bytes, and the
@@ -16,6 +17,7 @@ from random import Random
 from typing import Any, Final
 
 BLOCK_BYTES: Final = 47_008
+SMALL_BYTES: Final = 4096
 _PATTERN: Final = Random(1).randbytes(2 * BLOCK_BYTES)
 
 
@@ -81,6 +83,41 @@ def remove(folder: str, count: int) -> dict[str, Any]:
     return seen
 
 
+def small_write(folder: str, count: int) -> dict[str, Any]:
+    Path(folder).mkdir()
+    seen = _timed(
+        lambda name=name: _write_small(name)  # type: ignore[misc]
+        for name in _names(folder, count)
+    )
+    return {**seen, "bytes": count * SMALL_BYTES}
+
+
+def _write_small(name: str) -> None:
+    file = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    try:
+        os.write(file, _PATTERN[:SMALL_BYTES])
+    finally:
+        os.close(file)
+
+
+def small_read(folder: str, count: int) -> dict[str, Any]:
+    """Raises WrongBytesError."""
+    seen = _timed(
+        lambda name=name: _read_small(name)  # type: ignore[misc]
+        for name in _names(folder, count)
+    )
+    return {**seen, "bytes": count * SMALL_BYTES}
+
+
+def _read_small(name: str) -> None:
+    file = os.open(name, os.O_RDONLY)
+    try:
+        if os.read(file, 2 * SMALL_BYTES) != _PATTERN[:SMALL_BYTES]:
+            raise WrongBytesError(f"wrong bytes in {name}")
+    finally:
+        os.close(file)
+
+
 def _names(folder: str, count: int) -> Iterator[str]:
     return (f"{folder}/file-{number:07}" for number in range(count))
 
@@ -122,6 +159,12 @@ def _check_block(file: int, offset: int) -> None:
     raise WrongBytesError(f"wrong bytes at offset {offset + first}")
 
 
+_ACTIONS: Final[dict[str, Callable[..., dict[str, Any]]]] = {
+    "create": create, "stat": stat, "remove": remove, "small-write": small_write,
+    "small-read": small_read, "small-remove": remove,
+}  # fmt: skip
+
+
 def main() -> None:
     action, given = sys.argv[1], json.loads(sys.argv[2])
     try:
@@ -129,7 +172,7 @@ def main() -> None:
             work = shared_write if action == "shared-write" else shared_read
             seen = work(Share(**given))
         else:
-            seen = {"create": create, "stat": stat, "remove": remove}[action](**given)
+            seen = _ACTIONS[action](**given)
     except (OSError, WrongBytesError) as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(84 if isinstance(error, WrongBytesError) else 1)

@@ -18,7 +18,7 @@ from fscommon.tasks import open_tasks
 from ..kernel import FILE_SYSTEM_TYPE
 from .nodes import DamageError, Node, NodeError, NodePlan
 from .outcome import Findings, Measured, NodeFacts, Outcome, of_fio, of_loads
-from .suites import SUITES, Amounts, Kind, Phase, job_text
+from .suites import BENCHES, SUITES, Amounts, Kind, Phase, job_text
 from .worker import PROTOCOL
 
 FOLDER_PREFIX: Final = ".braidfs-validate-"
@@ -32,11 +32,19 @@ Tell = Callable[[Phase, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """any_file_system: also where no BraidFS is mounted, to compare."""
+    """any_file_system: also where no BraidFS is mounted, to compare. parts: of BENCHES, instead of
+    the phases of a suite."""
 
     suite: str
     amounts: Amounts
     any_file_system: bool = False
+    parts: tuple[str, ...] = ()
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        if self.parts:
+            return tuple(phase for part in self.parts for phase in BENCHES[part])
+        return SUITES[self.suite]
 
 
 async def validate(run: Run, plans: Sequence[NodePlan], tell: Tell) -> Findings:
@@ -55,7 +63,7 @@ async def validate(run: Run, plans: Sequence[NodePlan], tell: Tell) -> Findings:
             await _each(nodes, lambda n: nodes[n].ask(
                 "join", START_SECONDS_MAX, folder=folders[n], name=f"node-{n}"))  # fmt: skip
             stage = _Stage(nodes, folders, run.amounts)
-            for index, phase in enumerate(SUITES[run.suite]):
+            for index, phase in enumerate(run.phases):
                 tell(phase, index)
                 findings.outcomes.append(await stage.do(phase))
         finally:
@@ -70,7 +78,7 @@ async def _introduce(run: Run, nodes: list[Node]) -> tuple[NodeFacts, ...]:
         "hello", START_SECONDS_MAX, path=nodes[n].plan.path))  # fmt: skip
     facts = [_facts(node.plan, answer) for node, answer in zip(nodes, answers, strict=True)]
     for one in facts:
-        if not one.fio:
+        if not one.fio and any(phase.job for phase in run.phases):
             raise NodeError(f"{one.name} has no fio: apt-get install fio there")
         if one.file_system != FILE_SYSTEM_TYPE and not run.any_file_system:
             raise NodeError(
@@ -78,7 +86,7 @@ async def _introduce(run: Run, nodes: list[Node]) -> tuple[NodeFacts, ...]:
                 "(--any-file-system measures it all the same)"
             )
     room = min(one.bytes_available for one in facts)
-    large_files = sum(phase.name in ("write", "checkpoint") for phase in SUITES[run.suite])
+    large_files = sum(phase.name in ("write", "checkpoint") for phase in run.phases)
     needed = int(run.amounts.node_bytes(large_files) * len(facts) * ROOM_FACTOR)
     if room < needed:
         raise NodeError(
@@ -190,8 +198,10 @@ class _Stage:
                     "rank": owner * amounts.jobs + job, "ranks": count * amounts.jobs,
                 })  # fmt: skip
             else:
-                folder = self._peer(index) if phase.load == "stat" else self._own(index)
-                given.append({"folder": f"{folder}/names-{job}", "count": amounts.files})
+                is_read = phase.load in ("stat", "small-read")
+                folder = self._peer(index) if is_read else self._own(index)
+                kind = "small" if phase.load.startswith("small") else "names"
+                given.append({"folder": f"{folder}/{kind}-{job}", "count": amounts.files})
         answer = await self._nodes[index].ask(
             "load", PHASE_SECONDS_MAX + 30, action=phase.load, given=given,
             limit_s=PHASE_SECONDS_MAX,

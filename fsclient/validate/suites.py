@@ -1,5 +1,7 @@
 """The suites: which phases there are, in which order, and how much each of them does. Pure.
 
+SUITES are those of `braidfs validate`; BENCHES the parts of `braidfs bench`, which checks nothing.
+
 A phase is a fio job of the folder jobs, or one of the loads of load.py (metadata, a shared file).
 Sizes are set once for a run (Amounts) and reach a job as environment variables, so that each job
 file also runs by hand: `FOLDER=/data/x SIZE=1g SECONDS=10 JOBS=4 fio jobs/write.fio`.
@@ -34,7 +36,7 @@ class Phase:
     @property
     def is_timed(self) -> bool:
         """Whether it takes the time of Amounts.seconds at most, rather than as long as it takes."""
-        return bool(self.job) and self.kind is not Kind.CHECK
+        return bool(self.job) and self.kind is not Kind.CHECK and self.name != "hot-write"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,26 @@ SUITES: Final[dict[str, tuple[Phase, ...]]] = {
         *_NAMES, *_CHECKED, *_SHARED,
     ),
 }  # fmt: skip
+_HOT: Final = Phase("hot-write", "Write small files", Kind.WRITE, job="hot-write")
+BENCHES: Final[dict[str, tuple[Phase, ...]]] = {
+    "network": (
+        _HOT,
+        Phase("round-trip", "4 KiB of a server's memory", Kind.READ, job="round-trip"),
+        Phase("transfer", "1 MiB of servers' memory", Kind.READ, job="transfer"),
+    ),
+    "storage": (
+        _WRITE, _READ, _RANDOM,
+        Phase("sync-write", "Append 4 KiB, fdatasync each", Kind.WRITE, job="sync-write"),
+    ),
+    "metadata": (
+        *_NAMES,
+        Phase("small-write", "Write files of 4 KiB", Kind.METADATA, load="small-write"),
+        Phase("small-read", "Read files of 4 KiB", Kind.METADATA, load="small-read"),
+        Phase("small-remove", "Remove files of 4 KiB", Kind.METADATA, load="small-remove"),
+    ),
+}  # fmt: skip
 AMOUNTS: Final[dict[str, Amounts]] = {
+    "bench": Amounts(10, 4, 1 << 30, 64 << 20, 2_000, 1),
     "quick": Amounts(10, 4, 1 << 30, 64 << 20, 1_000, 500),
     "full": Amounts(60, 8, 8 << 30, 512 << 20, 20_000, 5_000),
 }

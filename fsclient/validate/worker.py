@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from ..kernel import mount_table
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 LINE_BYTES_MAX: Final = 1 << 20
 OUTPUT_BYTES_MAX: Final = 8 << 20
 WRONG_BYTES_EXIT: Final = 84  # EILSEQ: what fio and load.py end with when verification fails

@@ -103,7 +103,7 @@ def test_no_file_stays_whatever_ends_it(workdir: Path, number: int, code: int) -
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         # The random reads, which would go on for ten minutes.
-        assert wait_until(lambda: _is_reading(workdir), 60)
+        assert wait_until(lambda: is_reading(workdir), 60)
         running.send_signal(number)
         _, errors = running.communicate(timeout=60)
     finally:
@@ -111,10 +111,10 @@ def test_no_file_stays_whatever_ends_it(workdir: Path, number: int, code: int) -
     assert running.returncode == code, errors
     assert "Traceback" not in errors
     assert wait_until(lambda: left_in(workdir) == [], 60)
-    assert wait_until(lambda: not _is_reading(workdir), 60)
+    assert wait_until(lambda: not is_reading(workdir), 60)
 
 
-def _is_reading(folder: Path) -> bool:
+def is_reading(folder: Path) -> bool:
     """Whether a fio of the random reads runs below the folder."""
     for place in Path("/proc").glob("[0-9]*/environ"):
         try:
@@ -180,5 +180,3 @@ def test_a_wrong_byte_in_a_checked_file_is_found(tmp_path: Path) -> None:
     assert told.value.is_damage
     worker.clean()
     assert list(tmp_path.iterdir()) == []
-
-

@@ -1,0 +1,80 @@
+"""braidfs bench on real mounts: parts, several nodes, wrong arguments, its end. Sizes are tiny."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fsclient.validate.suites import BENCHES
+from tests.cluster.cluster import BIN, Cluster
+from tests.cluster.process import wait_until
+
+from .test_validate import SMALL, is_reading, left_in
+
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(300)]
+
+
+def bench(*words: object, code: int = 0) -> "subprocess.CompletedProcess[str]":
+    command = [str(BIN / "braidfs"), "bench", *map(str, words)]
+    seen = subprocess.run(command, check=False, capture_output=True, text=True, timeout=200)
+    assert seen.returncode == code, seen
+    assert "Traceback" not in seen.stderr
+    return seen
+
+
+@pytest.fixture
+def two(cluster: Cluster, workdir: Path, localdir: Path) -> Iterator[tuple[Path, Path]]:
+    """One folder of the file system, on two mounts."""
+    with cluster.second_client(localdir / "other") as other:
+        yield workdir, other / workdir.name
+
+
+@pytest.mark.full
+def test_all_parts_on_two_nodes(two: tuple[Path, Path]) -> None:
+    seen = json.loads(bench(*two, *SMALL, "--json").stdout)
+    assert list(seen["parts"]) == list(BENCHES)
+    for part, phases in seen["parts"].items():
+        assert [one["phase"] for one in phases] == [one.name for one in BENCHES[part]]
+        assert all(one["operations"] > 0 and one["p50_us"] > 0 for one in phases), part
+        assert all(node["operations"] > 0 for one in phases for node in one["nodes"])
+    network = {one["phase"]: one for one in seen["parts"]["network"]}
+    assert network["round-trip"]["bytes"] == 4096 * network["round-trip"]["operations"]
+    assert network["transfer"]["bytes_per_second"] > network["round-trip"]["bytes_per_second"]
+    small = {one["phase"]: one for one in seen["parts"]["metadata"]}
+    assert small["small-read"]["bytes"] == 2 * 2 * 20 * 4096
+    assert seen["damage"] == [] and len(seen["nodes"]) == 2
+    assert left_in(two[0]) == []
+
+
+def test_one_part_at_a_time_and_wrong_arguments(workdir: Path, localdir: Path) -> None:
+    seen = bench(workdir, *SMALL, "--part", "metadata")
+    assert "Write files of 4 KiB" in seen.stdout and "1 node" in seen.stdout
+    assert "network" not in seen.stdout and "1/6 Create files" in seen.stderr
+    seen = json.loads(bench(workdir, *SMALL, "--part", "network", "--json").stdout)
+    assert list(seen["parts"]) == ["network"]
+    assert all(one["operations"] > 0 for one in seen["parts"]["network"])
+    assert "PATH" in bench(code=2).stderr
+    assert "disks" in bench(workdir, "--part", "disks", code=2).stderr
+    assert "at least 1 MiB" in bench(workdir, "--size", "1K", code=2).stderr
+    assert "not BraidFS" in bench(localdir, *SMALL, "--part", "network", code=1).stderr
+    assert "absolute PATH" in bench("here", "--hosts", "a", code=2).stderr
+    assert os.listdir(workdir) == []
+
+
+@pytest.mark.full
+def test_ctrl_c_leaves_nothing(workdir: Path) -> None:
+    words = ["bench", str(workdir), "--part", "network", "--seconds", "600", "--size", "4M"]
+    running = subprocess.Popen([str(BIN / "braidfs"), *words], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)  # fmt: skip
+    try:
+        assert wait_until(lambda: is_reading(workdir), 60)
+        running.send_signal(signal.SIGINT)
+        _, errors = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert running.returncode == 130, errors
+    assert "Traceback" not in errors and left_in(workdir) == []

@@ -16,6 +16,7 @@ from fscommon.errors import BraidError, ConfigError
 
 from ..daemon import EXIT_MOUNT, EXIT_OK, EXIT_SYSTEM, EXIT_USAGE
 from ..source import parse_source
+from .remount import is_remount, remount
 
 USAGE = "usage: mount.fuse.braidfs HOST[:PORT][,HOST2...]:/SUBDIR DIR [-sfnv] [-o OPTIONS]"
 
@@ -37,6 +38,8 @@ def run(arguments: Sequence[str]) -> int:
         request = parse_arguments(arguments)
     except ConfigError as error:
         return _fail(EXIT_USAGE, str(error))
+    if is_remount(request.options):
+        return 0 if request.is_fake else remount(request.source, request.directory, request.options)
     return mount_source(request, foreground=False)
 
 

@@ -101,6 +101,44 @@ def test_read_only_mount(cluster: Cluster, workdir: Path, mountpoint: Path) -> N
                 act()
 
 
+def _remount(mountpoint: Path, options: str) -> "subprocess.CompletedProcess[str]":
+    words = ["mount", "-o", f"remount,{options}", str(mountpoint)]
+    return subprocess.run(words, check=False, capture_output=True, text=True, timeout=120)
+
+
+def test_remount_read_only_and_back(cluster: Cluster, mountpoint: Path) -> None:
+    pid = mounts.mount(cluster.plan.source(), mountpoint, cluster.plan.options() + ",nosuid")
+    file = mountpoint / "remounted"
+    with file.open("wb") as opened:
+        opened.write(b"x" * 3_000_000)
+        busy = _remount(mountpoint, "ro")
+        assert busy.returncode == 32 and "busy" in busy.stderr, "a file is open for writing"
+    assert _remount(mountpoint, "ro").stderr == ""
+    flags = os.statvfs(mountpoint).f_flag
+    assert flags & os.ST_RDONLY and flags & os.ST_NOSUID
+    assert (cluster.mount_path / "remounted").stat().st_size == 3_000_000
+    with pytest.raises(OSError, match="Read-only"):
+        file.write_bytes(b"y")
+    with pytest.raises(OSError, match="Read-only"):
+        file.unlink()
+    assert file.read_bytes() == b"x" * 3_000_000
+    assert _remount(mountpoint, "rw").returncode == 0
+    file.write_bytes(b"y")
+    assert (cluster.mount_path / "remounted").read_bytes() == b"y"
+    file.unlink()
+    assert mounts.client_pid(mountpoint) == pid, "the same client all the time"
+    unknown = _remount(mountpoint, "ro,timeuot=3")
+    assert unknown.returncode == 1 and "did you mean 'timeout'" in unknown.stderr
+    mounts.unmount(mountpoint)
+
+
+def test_remount_of_nothing(cluster: Cluster, mountpoint: Path) -> None:
+    words = ["mount.fuse.braidfs", cluster.plan.source(), str(mountpoint), "-o", "remount,ro"]
+    words[0] = str(BIN / words[0])
+    result = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 32 and "no BraidFS is mounted there" in result.stderr
+
+
 def test_fstab_line(cluster: Cluster, mountpoint: Path, localdir: Path) -> None:
     options = f"{cluster.plan.options()},_netdev,nofail,noatime,nosuid,x-systemd.automount"
     line = f"{cluster.plan.source()} {mountpoint} fuse.braidfs {options} 0 0\n"

@@ -362,7 +362,10 @@ class MountedClient:
             self._files.locks.reconnected()
 
     def _map_changed(self, cluster_map: ClusterMap) -> None:
-        self._map = cluster_map
+        before, self._map = self._map, cluster_map
+        are_others = before is not None and before.open_targets() != cluster_map.open_targets()
+        if are_others and self._files is not None:
+            self._files.births.renew_slots()
         if self._data is not None:
             self._data.map_changed(cluster_map)
 

@@ -2,7 +2,8 @@
 
 A program hands run_service() an async main(service). SIGTERM and SIGINT set service.stopping;
 main drains and returns (exit 0). A second signal, or a drain that outlasts its deadline, cancels
-it. Under a supervisor that watches (WatchdogSec= of systemd), the event loop says that it turns.
+it. SIGHUP asks a program that can to read its configuration again. Under a supervisor that watches
+(WatchdogSec= of systemd), the event loop says that it turns.
 An expected failure to start (ConfigError, TransportError, ...) is one sentence on stderr and
 exit 1; any other exception is a bug: logged with its traceback, exit 1.
 """
@@ -49,6 +50,7 @@ class ServiceSettings:
     log_file: str = ""
     metrics_listen: str = ""
     ready_fd: int = -1
+    config_file: Path = Path()
 
 
 class Service:
@@ -58,6 +60,8 @@ class Service:
         self.metrics = metrics
         self.log = Log(settings.program)
         self.stopping = trio.Event()
+        self.config_file = settings.config_file
+        self.reload: Callable[[], None] | None = None  # called at SIGHUP; None: there is nothing to
         self._ready_fd = settings.ready_fd
 
     def ready(self) -> None:
@@ -142,6 +146,7 @@ def run_program(
         log_file=config.log_file,
         metrics_listen=config.metrics_listen,
         ready_fd=arguments.ready_fd,
+        config_file=arguments.config,
     )
     return run_service(functools.partial(main, config), settings)
 
@@ -153,7 +158,7 @@ def _raise_descriptor_limit() -> None:
 
 
 async def _supervise(main: Main, service: Service) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_watch_signals, signals, service, nursery.cancel_scope)
             nursery.start_soon(_feed_watchdog, watchdog_seconds())
@@ -165,6 +170,9 @@ async def _watch_signals(
     signals: AsyncIterator[int], service: Service, scope: trio.CancelScope
 ) -> None:
     async for number in signals:
+        if number == signal.SIGHUP:
+            _reload(service)
+            continue
         if service.stopping.is_set():
             service.log.warning("second signal: stopping at once", signal=number)
             scope.cancel()
@@ -173,6 +181,13 @@ async def _watch_signals(
         notify_supervisor("STOPPING=1")
         service.stopping.set()
         scope.deadline = trio.current_time() + DRAIN_SECONDS_MAX
+
+
+def _reload(service: Service) -> None:
+    if service.reload is None:
+        service.log.info("nothing to reload: a change of the configuration needs a restart")
+    else:
+        service.reload()
 
 
 async def _feed_watchdog(seconds: float) -> None:

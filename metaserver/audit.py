@@ -17,8 +17,8 @@ from fscommon.wire.quota import QuotaAssign
 from metaserver.connection import Connection
 
 AUDITED: Final = frozenset((
-    Op.EVICT, Op.KEY_CREATE, Op.KEY_REVOKE, Op.QUOTA_ASSIGN, Op.QUOTA_SET, Op.TRASH_PURGE,
-    Op.TRASH_RESTORE, Op.TRASH_SET,
+    Op.EVICT, Op.KEY_CREATE, Op.KEY_REVOKE, Op.QUOTA_ASSIGN, Op.QUOTA_SET, Op.TARGET_SET,
+    Op.TRASH_PURGE, Op.TRASH_RESTORE, Op.TRASH_SET,
 ))  # fmt: skip
 _REQUEST_LENGTH_MAX: Final = 400
 _REFUSED_S: Final = 1.0

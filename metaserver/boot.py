@@ -214,7 +214,7 @@ def _membership(snapshot: Snapshot, settings: Settings, time: Time, cluster: byt
         node_id = NodeId(records.number_of(key))
         membership.put_node(Node(node_id, node.uuid, node.name, node.address, time.now_s))
     for key, value in snapshot.range(*records.all_of(b"G")):
-        target = decode(records.TargetRecord, value)
+        target = records.unpack_target(value)
         membership.put_target(
             Target(
                 id=TargetId(records.number_of(key)),
@@ -222,6 +222,7 @@ def _membership(snapshot: Snapshot, settings: Settings, time: Time, cluster: byt
                 node=NodeId(target.node),
                 bytes_total=target.bytes_total,
                 bytes_free=target.bytes_free,
+                is_draining=isinstance(target, records.DrainingTargetRecord),
             )
         )
     return membership

@@ -2,9 +2,10 @@
 
 Plain state in memory with time passed in; `N` and `G` records keep what must survive a restart.
 The epoch rises when somebody joins, moves, goes down or comes back, or a target gets full or has
-room again; not with every change of free space. A target that its node does not name any more
-(its device is broken or not mounted) is down until it is named again. After a restart every known
-target counts as up until its node's heartbeat is overdue. Asking nodes to do things is
+room again, or is set to draining or back; not with every change of free space. A draining target
+gets no new files; what is on it is read and written as ever. A target that its node does not name
+any more (its device is broken or not mounted) is down until it is named again. After a restart
+every known target counts as up until its node's heartbeat is overdue. Asking nodes to do things is
 metaserver.eviction, reaper and truncation.
 """
 
@@ -28,6 +29,7 @@ class TargetState(Enum):
     UP = "up"
     DOWN = "down"
     FULL = "full"
+    DRAINING = "draining"
 
 
 @dataclass(slots=True)
@@ -50,6 +52,7 @@ class Target:
     bytes_free: int
     is_full: bool = False
     is_served: bool = True  # its node named it when it registered last
+    is_draining: bool = False  # as an administrator wants it
     objects: int = 0
     errors: int = 0
     incarnation: int = 0
@@ -169,6 +172,33 @@ class Membership:
             self._choose_places()
         return silent
 
+    def set_draining(self, targets: Iterable[int], wanted: bool) -> list[Target]:
+        """Close targets to new files, or open them again; return those that were not so before.
+        Raises ENOENT; EBUSY: no other would take new files."""
+        chosen = [self._known(number) for number in targets]
+        if wanted:
+            self._check_some_remain({target.id for target in chosen})
+        changed = [target for target in chosen if target.is_draining != wanted]
+        for target in changed:
+            target.is_draining = wanted
+        self._choose_places()
+        return changed
+
+    def _known(self, number: int) -> Target:
+        target = self.target(number)
+        if target is None:
+            raise FsError(Status.ENOENT, f"there is no target {number}")
+        return target
+
+    def _check_some_remain(self, drained: set[TargetId]) -> None:
+        others = [target for target in self._targets.values() if target.id not in drained]
+        if any(self.state(target) is TargetState.UP for target in others):
+            return
+        raise FsError(
+            Status.EBUSY,
+            "no other target is up and has room: nobody could make a new file. Add a target first",
+        )
+
     # ---- where files go ------------------------------------------------------------------
 
     def place(self, file_id: FileId, width_max: int) -> tuple[TargetId, ...]:
@@ -186,7 +216,7 @@ class Membership:
 
     def _choose_places(self) -> None:
         """Targets with room; those that are up if any is (an outage is not lack of space)."""
-        room = sorted(target.id for target in self._targets.values() if not target.is_full)
+        room = sorted(t.id for t in self._targets.values() if not (t.is_full or t.is_draining))
         up = [target for target in room if self._is_up(self._targets[target])]
         self._places = up or room
 
@@ -209,6 +239,8 @@ class Membership:
     def state(self, target: Target) -> TargetState:
         if not self._is_up(target):
             return TargetState.DOWN
+        if target.is_draining:
+            return TargetState.DRAINING
         return TargetState.FULL if target.is_full else TargetState.UP
 
     def _is_up(self, target: Target) -> bool:
@@ -217,11 +249,12 @@ class Membership:
     def statfs(self, *, inodes_used: int, inode_room: int) -> StatFsReply:
         total = sum(target.bytes_total for target in self._targets.values())
         free = sum(target.bytes_free for target in self._targets.values())
+        open_ = [target for target in self._targets.values() if not target.is_draining]
         inodes_free = max(0, inode_room - inodes_used)
         return StatFsReply(
             bytes_total=total,
             bytes_free=free,
-            bytes_available=free,
+            bytes_available=sum(target.bytes_free for target in open_),
             inodes_total=inodes_used + inodes_free,
             inodes_free=inodes_free,
         )

@@ -375,3 +375,17 @@ class TargetRecord:
     node: int
     bytes_total: int
     bytes_free: int
+
+
+@dataclass(frozen=True, slots=True)
+class DrainingTargetRecord(TargetRecord):
+    """Of a target that gets no new files."""
+
+    is_draining: bool = True
+
+
+def unpack_target(value: bytes) -> TargetRecord:
+    try:
+        return decode(DrainingTargetRecord, value)
+    except ProtocolError:
+        return decode(TargetRecord, value)

@@ -42,7 +42,7 @@ from metaserver.truncation import Truncation
 
 PROGRAM: Final = "braidfs-metaserver"
 _GAUGES_S: Final = 1.0
-_STATES: Final = ("up", "down", "full")
+_STATES: Final = ("up", "down", "full", "draining")
 
 
 class Metaserver:

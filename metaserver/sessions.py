@@ -19,6 +19,8 @@ from metaserver.keys import ClientKey
 
 SYSTEM_SESSION: Final = SessionId(0)  # the metaserver's own transactions
 _OPENS_MAX: Final = 1 << 20  # per session
+SLOTS_MAX: Final = 4096  # of one session, not used yet
+SLOTS_OUTDATED_MAX: Final = 4 * SLOTS_MAX
 
 
 @dataclass(slots=True)
@@ -36,6 +38,7 @@ class Session:
     created: dict[RequestId, Ino] = field(default_factory=dict)  # of the stored replies of CREATE
     unsure: set[Ino] = field(default_factory=set)  # created, perhaps open: see Sessions.reassert
     slots: dict[Ino, bytes] = field(default_factory=dict)  # layouts of inodes that it may make
+    slots_outdated: int = 0  # of these: not to be used any more, so others are given in their place
     replaying: bool = False  # of a former incarnation, REPLAY_DONE has not come yet
     condemned: bool = False  # an administrator wants it evicted
     requests: int = 0  # since this metaserver started
@@ -121,6 +124,16 @@ class Sessions:
     def slots(self, session: SessionId) -> dict[Ino, bytes]:
         """The files that the session may make by itself, with their layouts."""
         return self._sessions[session].slots
+
+    def slots_wanted(self, session: SessionId, count: int) -> int:
+        """How many of so many the session may get."""
+        known = self._sessions[session]
+        return max(0, min(count, SLOTS_MAX + known.slots_outdated - len(known.slots)))
+
+    def outdate_slots(self) -> None:
+        """Clients will ask for others; births of those that they have are still taken."""
+        for session in self._sessions.values():
+            session.slots_outdated = min(len(session.slots), SLOTS_OUTDATED_MAX)
 
     def close(self, session: SessionId, inos: Iterable[Ino]) -> None:
         opens = self._sessions[session].opens

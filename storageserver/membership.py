@@ -4,7 +4,8 @@ One task. A lost connection, a refusal that may pass, or a metaserver that forgo
 to a new registration after a backoff; a foreign cluster or key ends the program, because waiting
 does not heal it. Heartbeats come every HEARTBEAT_S, and at once (but not denser than
 HEARTBEAT_GAP_S) when a connection shows a session that is not in the table yet, or ended: a
-metaserver that was started anew hears of its storage servers at once.
+metaserver that was started anew hears of its storage servers at once. Targets that were opened
+later are told by registering again.
 """
 
 import random
@@ -90,6 +91,7 @@ class Membership:
         self._key_refusals = 0
         self._hurry = trio.Event()
         self._registered = trio.Event()
+        self._register_again = False
 
     async def join(self, state: NodeState, address: str) -> NodeState:
         """Ask for a node id and the cluster, without targets; stored when it returns."""
@@ -109,6 +111,8 @@ class Membership:
         while True:
             try:
                 async with self._caller() as caller:
+                    self._register_again = False
+                    targets.publish()
                     request = self._registration(state, address, targets.reports())
                     asked_ns = _boot_time_ns()
                     reply = await _register(caller, request)
@@ -119,6 +123,7 @@ class Membership:
                     async with open_tasks() as tasks:
                         tasks.start_soon(self._hurry_at_the_end_of, caller)
                         await self._heartbeats(caller, targets, tables)
+                        tasks.cancel_scope.cancel()
             except _PASSING as error:
                 await self._pause(error)
 
@@ -129,12 +134,17 @@ class Membership:
         """Send the next heartbeat now."""
         self._hurry.set()
 
+    def register_again(self) -> None:
+        self._register_again = True
+        self.hurry()
+
     async def _hurry_at_the_end_of(self, caller: Caller) -> None:
         await caller.wait_ended()
         self.hurry()
 
     async def _heartbeats(self, caller: Caller, targets: Targets, tables: Tables) -> None:
-        while True:
+        """Until there is something to register."""
+        while not self._register_again:
             request = Heartbeat(
                 tables.node, targets.reports(), tables.session_version, targets.traffic()
             )

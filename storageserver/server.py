@@ -3,18 +3,22 @@
 Start: learn the cluster (first run only), open targets, start native, listen, register; ready
 when registered. Connections that come earlier are authenticated and wait in native, which serves
 nothing before it has the session table (rule 15). Stop: accept no more, then native finishes
-what it has, makes everything durable and marks its targets clean.
+what it has, makes everything durable and marks its targets clean. SIGHUP: targets that are in the
+configuration by now are opened and registered beside the others.
 """
 
+import contextlib
 import functools
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import trio
 
 from fscommon.auth.handshake import KeyRing
 from fscommon.auth.key import load_key
+from fscommon.config import load
 from fscommon.errors import ConfigError
 from fscommon.native import ChunkServer, make_chunk_server
 from fscommon.net.address import STORAGESERVER_PORT, Address, parse_address
@@ -62,23 +66,31 @@ class StorageServer:
         self._rails = Rails(native, config.rdma(), log)
         self._connections = Connections(native, self._tables, self._membership, self._rails, log)
         self._events = NativeEvents(native, log, metrics)
+        self._opening = trio.Lock()  # native opens, starts and stops one after the other
+        self._reloads, self._reloaded = trio.open_memory_channel[None](1)
 
     async def run(self) -> None:
         """Serve until the service stops."""
         self._service.log.info("starting", io_engine=self._native.io_engine())
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._cancel_when_stopping, nursery.cancel_scope)
-            nursery.start_soon(self._events.run)
-            state = await self._open_targets()
-            self._native.start()
-            self._open_rails()
-            nursery.start_soon(self._watch_rails)
-            try:
-                await self._serve(state)
-            finally:
-                with trio.CancelScope(shield=True):
-                    await trio.to_thread.run_sync(self._native.stop, STOP_DEADLINE_MS)
-                self._events.drain()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._cancel_when_stopping, nursery.cancel_scope)
+                nursery.start_soon(self._events.run)
+                state = await self._open_targets()
+                self._service.reload = self._reload
+                nursery.start_soon(self._open_what_is_new)
+                self._native.start()
+                self._open_rails()
+                nursery.start_soon(self._watch_rails)
+                try:
+                    await self._serve(state)
+                finally:
+                    with trio.CancelScope(shield=True):
+                        await self._opening.acquire()
+                        await trio.to_thread.run_sync(self._native.stop, STOP_DEADLINE_MS)
+                    self._events.drain()
+        finally:
+            self._file.release()
 
     async def _cancel_when_stopping(self, scope: trio.CancelScope) -> None:
         await self._service.stopping.wait()
@@ -97,11 +109,37 @@ class StorageServer:
 
     async def _open_targets(self) -> NodeState:
         state = self._file.load()
+        self._file.hold()
         if not state.cluster:
             state = await self._membership.join(state, self._advertised(self._listen()))
         return await trio.to_thread.run_sync(
             self._targets.open_all, self._config.targets, state, self._file
         )
+
+    def _reload(self) -> None:
+        """At SIGHUP; what comes while one waits already is one with it."""
+        with contextlib.suppress(trio.WouldBlock):
+            self._reloads.send_nowait(None)
+
+    async def _open_what_is_new(self) -> None:
+        async for _ in self._reloaded:
+            try:
+                await self._read_again()
+            except ConfigError as error:
+                self._service.log.error("the configuration was not read again", error=error)
+
+    async def _read_again(self) -> None:
+        config = load(StorageServerConfig, self._service.config_file)
+        async with self._opening:
+            count = await trio.to_thread.run_sync(
+                self._targets.open_more, config.targets, self._file.load(), self._file
+            )
+        gone = self._targets.paths() - {target.path for target in config.targets}
+        if gone or replace(config, targets=self._config.targets) != self._config:
+            self._service.log.warning("of what has changed, only new targets need no restart")
+        self._service.log.info("configuration read again", targets_opened=count)
+        if count:
+            self._membership.register_again()
 
     async def _serve(self, state: NodeState) -> None:
         async with trio.open_nursery() as nursery:

@@ -2,19 +2,22 @@
 
 Its uuid and id, the cluster that it joined, and the paths that are targets: a remembered path
 without a superblock is a device that is not mounted, never a place for a new target. Written by
-rename and fsync; a file that does not parse is refused, not replaced.
+rename and fsync; a file that does not parse is refused, not replaced. While the server runs it has
+a POSIX lock on STATE_DIRECTORY/lock: by that others find its pid (fcntl F_GETLK).
 """
 
+import fcntl
 import json
 import os
 import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from fscommon.errors import ConfigError
 
 _FILE: Final = "node.json"
+LOCK_FILE: Final = "lock"
 _UUID_SIZE: Final = 16
 
 
@@ -36,6 +39,22 @@ class StateFile:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._path = directory / _FILE
+        self._lock: IO[bytes] | None = None
+
+    def hold(self) -> None:
+        """Until release(). Raises ConfigError: another process has this state directory."""
+        path = self._directory / LOCK_FILE
+        try:
+            self._lock = path.open("ab")
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"another storage server has {self._directory}") from None
+        except OSError as error:
+            raise ConfigError(f"cannot lock {path}: {error.strerror}") from error
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
 
     def load(self) -> NodeState:
         """The stored state; a new one, stored, at the first start. Raises ConfigError."""

@@ -2,7 +2,8 @@
 
 An empty directory becomes a target once; after that a missing superblock is an error, because the
 device is then most likely not mounted. A target that cannot be opened does not stop the others:
-it is logged and left out of every report, which the metaserver takes for "down". The content of a
+it is logged and left out of every report, which the metaserver takes for "down"; it is tried again
+when the configuration is read again. The content of a
 target is native's (native/src/store).
 """
 
@@ -32,18 +33,47 @@ OBJECT_FILE_SIZE_MAX: Final = (1 << 44) - (1 << 19)  # slot B lies 8 TiB behind 
 
 
 class Targets:
-    """open_all() once, before native starts; may block for a recovery, so call it in a thread."""
+    """open_all() once, before native starts, open_more() later; they may block for a recovery, so
+    call them in a thread, one at a time. What was opened later is reported once it was published,
+    which is for the one who registers."""
 
     def __init__(self, native: ChunkServer, log: Log, metrics: Metrics) -> None:
         self._native = native
         self._log = log
         self._metrics = metrics
-        self._paths: list[Path] = []
+        self._paths: list[Path] = []  # published
+        self._opened: list[Path] = []  # in the order of native's indices
 
     def open_all(
         self, configs: Sequence[TargetConfig], state: NodeState, file: StateFile
     ) -> NodeState:
         """Raises ConfigError, that of the first, when none can be opened."""
+        state, refusals = self._open_each(configs, state, file)
+        if refusals and not self._opened:
+            raise refusals[0]
+        self._tell(refusals)
+        self.publish()
+        return state
+
+    def open_more(self, configs: Sequence[TargetConfig], state: NodeState, file: StateFile) -> int:
+        """Open those that are not open yet; how many that were. Raises ConfigError: the state
+        cannot be stored."""
+        before = len(self._opened)
+        fresh = [config for config in configs if config.path not in self._opened]
+        _, refusals = self._open_each(fresh, state, file)
+        self._tell(refusals)
+        return len(self._opened) - before
+
+    def paths(self) -> set[Path]:
+        """Of what is open."""
+        return set(self._opened)
+
+    def publish(self) -> None:
+        self._paths = list(self._opened)
+
+    def _open_each(
+        self, configs: Sequence[TargetConfig], state: NodeState, file: StateFile
+    ) -> tuple[NodeState, list[ConfigError]]:
         refusals: list[ConfigError] = []
         for config in configs:
             try:
@@ -53,12 +83,12 @@ class Targets:
                 continue
             state = state.with_target(str(config.path))
             file.store(state)
-        if refusals and not self._paths:
-            raise refusals[0]
+        return state, refusals
+
+    def _tell(self, refusals: Sequence[ConfigError]) -> None:
         for refusal in refusals:
-            self._log.error("a target is not served; repair it and restart", error=refusal)
+            self._log.error("a target is not served; repair it and reload", error=refusal)
         self._metrics.gauge("braidfs_targets_unserved").set(len(refusals))
-        return state
 
     def reports(self) -> tuple[TargetReport, ...]:
         rows = [TargetRow(*self._native.target_info(index)) for index in range(len(self._paths))]
@@ -107,7 +137,7 @@ class Targets:
             )
         except (OSError, ValueError) as error:
             raise ConfigError(f"target {config.path} cannot be opened: {error}") from error
-        self._paths.append(config.path)
+        self._opened.append(config.path)
         row = TargetRow(*self._native.target_info(index))
         self._log.info(
             "target opened", path=config.path, target=row.target, uuid=row.uuid,

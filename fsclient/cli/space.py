@@ -14,13 +14,14 @@ import click
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
+from fscommon.observe.status import node_json
 from fscommon.rpc.caller import Caller
 from fscommon.wire.admin import Place as Stand
 from fscommon.wire.admin import TreeSum, TreeSummed
 from fscommon.wire.messages import StatusReply
 from fscommon.wire.ops import Op
 
-from .cluster import ask_status, node_json
+from .cluster import ask_status
 from .frame import Command, Reach, json_option, reaching, show
 from .places import PATH_TEXT, Place, find_place, inspect_place
 from .words import bar, number, size, table
@@ -40,18 +41,21 @@ def df(reach: Reach, as_json: bool) -> None:
     show(_df_json(reply), as_json, lambda console: _print_df(console, reply))
 
 
-def _of_node(reply: StatusReply, node: int) -> tuple[int, int]:
+def _of_node(reply: StatusReply, node: int) -> tuple[int, int, int]:
+    """Bytes: all, free, free on targets that get new files."""
     rows = [row for row in reply.map.targets if row.node == node]
-    return sum(row.bytes_total for row in rows), sum(row.bytes_free for row in rows)
+    open_ = [row for row in rows if row.state != "draining"]
+    total, free = sum(row.bytes_total for row in rows), sum(row.bytes_free for row in rows)
+    return total, free, sum(row.bytes_free for row in open_)
 
 
 def _df_json(reply: StatusReply) -> dict[str, Any]:
     nodes = []
     for one in reply.nodes:
-        total, free = _of_node(reply, one.node)
+        total, _, available = _of_node(reply, one.node)
         seen = node_json(one)
         nodes.append({"name": seen["name"], "state": seen["state"], "bytes_total": total,
-                      "bytes_available": free})  # fmt: skip
+                      "bytes_available": available})  # fmt: skip
     return {
         "bytes_total": reply.files.bytes_total,
         "bytes_available": reply.files.bytes_available,
@@ -62,20 +66,21 @@ def _df_json(reply: StatusReply) -> dict[str, Any]:
 
 
 def _print_df(console: Console, reply: StatusReply) -> None:
+    files = reply.files
     rows = [
         (one.name, "up" if one.is_up else "down", *_df_row(*_of_node(reply, one.node)))
         for one in reply.nodes
     ]
-    rows.append(("whole", "", *_df_row(reply.files.bytes_total, reply.files.bytes_available)))
+    rows.append(("whole", "", *_df_row(files.bytes_total, files.bytes_free, files.bytes_available)))
     columns = ("server", "state", "used", "used ", "available", "size")
     console.print(table(columns, rows, right="used ,available,size"))
     used = reply.files.inodes_total - reply.files.inodes_free
     console.print(f"{number(used)} inodes, room for {number(reply.files.inodes_free)} more")
 
 
-def _df_row(total: int, free: int) -> tuple[str, ...]:
+def _df_row(total: int, free: int, available: int) -> tuple[str, ...]:
     share = 1 - free / total if total else 0.0
-    return f"{bar(share, 16)} {share:>4.0%}", size(total - free), size(free), size(total)
+    return f"{bar(share, 16)} {share:>4.0%}", size(total - free), size(available), size(total)
 
 
 # ---- du --------------------------------------------------------------------------------------

@@ -3,16 +3,23 @@
 import click
 from rich.console import Console
 
+from fscommon.observe.status import target_json
+from fscommon.wire.admin import TargetSet
 from fscommon.wire.messages import StatusReply
+from fscommon.wire.ops import Op
 
-from .cluster import ask_status, target_json
-from .frame import Command, Reach, json_option, reaching, show
+from .cluster import ask_status
+from .frame import EXIT_DONE, Command, Reach, json_option, reaching, show
+from .target_add import target_add
 from .words import bar, number, size, table
 
 
 @click.group()
 def target() -> None:
     """Targets: one is one directory on one device of a storage server."""
+
+
+target.add_command(target_add)
 
 
 @target.command(
@@ -22,7 +29,7 @@ def target() -> None:
               ("braidfs target list --state full", "Those without room."),
               ("braidfs target list --node stor2 --json", "Those of one server, for programs.")],
 )  # fmt: skip
-@click.option("--state", type=click.Choice(["up", "down", "full"]), help="Only these.")
+@click.option("--state", type=click.Choice(["up", "down", "full", "draining"]), help="Only these.")
 @click.option("--node", "node", metavar="NAME", help="Only those of this storage server.")
 @reaching
 @json_option
@@ -51,3 +58,29 @@ def _print_targets(console: Console, reply: StatusReply, found: list[dict[str, o
         ))  # fmt: skip
     columns = ("target", "server", "address", "state", "used", "free", "size", "objects", "errors")
     console.print(table(columns, rows, right="target,free,size,objects,errors"))
+
+
+@target.command(
+    "set-state",
+    cls=Command,
+    examples=[("braidfs target set-state draining 3", "No new files on a worn device."),
+              ("braidfs find :/ --target 3 --type f", "What is on it still."),
+              ("braidfs target set-state up 3 4", "They get new files again.")],
+)  # fmt: skip
+@click.argument("state", type=click.Choice(["draining", "up"]))
+@click.argument("targets", nargs=-1, required=True, type=click.IntRange(1, 2**32 - 1),
+                metavar="TARGET...")  # fmt: skip
+@reaching
+@json_option
+def target_set_state(reach: Reach, state: str, targets: tuple[int, ...], as_json: bool) -> int:
+    """Say whether targets get new files.
+
+    A target that is draining gets none; what is on it is read and written as ever, and goes when
+    its files are removed, emptied, or copied and replaced by the copy. That is kept over restarts.
+    It is refused where no other target could take new files. The other states, down and full, are
+    what the cluster finds by itself. Mounts hear of it within seconds."""
+    reach.call(Op.TARGET_SET, TargetSet(tuple(dict.fromkeys(targets)), state == "draining"))
+    reply = ask_status(reach)
+    rows = [target_json(reply, row) for row in reply.map.targets if row.target in targets]
+    show(rows, as_json, lambda console: _print_targets(console, reply, rows))
+    return EXIT_DONE

@@ -480,8 +480,9 @@ class Births:
             parents.update(move.parent for move in batch.moves)
         return parents
 
-    def restarted(self) -> None:
-        """Another metaserver: it knows nothing of slots."""
+    def renew_slots(self) -> None:
+        """Those that are left are of another metaserver, which knows nothing of them, or say
+        nothing of targets that have come, and lie on some that get no new files."""
         self._lanes.slots_clear()
         if self._delegated and self._bears:
             self._ask(0, slots=True)

@@ -78,7 +78,7 @@ class FileSystem:
     def restarted(self) -> None:
         """Another metaserver took over."""
         self.recalls.restarted()
-        self.births.restarted()
+        self.births.renew_slots()
 
     def losing_session(self) -> None:
         """Evicted, which those who wait for the metaserver hear only afterwards: changes of names

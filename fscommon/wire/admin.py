@@ -12,6 +12,7 @@ from typing import Final
 INSPECT_NAMES_MAX: Final = 256  # components of one path
 SUM_INODES_MAX: Final = 512  # visited for one TREE_SUM
 SUM_DEPTH_MAX: Final = 4096  # directories of a stack
+TARGETS_SET_MAX: Final = 256  # in one TARGET_SET
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,3 +170,11 @@ class Evict:
     """End a session as if it had expired: fenced at the storage servers, its opens gone."""
 
     session: int
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSet:
+    """Whether these targets get new files: all of them, or the request fails."""
+
+    targets: tuple[int, ...]
+    is_draining: bool

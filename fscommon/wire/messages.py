@@ -20,6 +20,7 @@ from fscommon.wire.admin import (
     InspectListed,
     NodeStatus,
     TargetHealth,
+    TargetSet,
     Traffic,
     TreeSum,
     TreeSummed,
@@ -425,7 +426,7 @@ class TargetEntry:
     target: int
     node: int
     address: str  # of its node: "host:port"; IPv6 as "[host]:port"
-    state: str  # "up", "down" or "full"
+    state: str  # "up", "down", "full" or "draining": gets no new files
     bytes_total: int
     bytes_free: int
 
@@ -435,6 +436,10 @@ class ClusterMap:
     epoch: int
     cluster: bytes  # 16-byte uuid
     targets: tuple[TargetEntry, ...]
+
+    def open_targets(self) -> set[int]:
+        """Those that get new files, as far as they are up and have room."""
+        return {row.target for row in self.targets if row.state != "draining"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -580,4 +585,5 @@ BODIES: dict[Op, tuple[type, type]] = {
     Op.KEY_CREATE: (KeyCreate, KeyCreated),
     Op.KEY_LIST: (KeyList, KeyReport),
     Op.KEY_REVOKE: (KeyRevoke, Empty),
+    Op.TARGET_SET: (TargetSet, Empty),
 }

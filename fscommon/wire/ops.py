@@ -94,6 +94,7 @@ class Op(IntEnum):
     KEY_CREATE = 221
     KEY_LIST = 222
     KEY_REVOKE = 223
+    TARGET_SET = 224
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +186,7 @@ SPECS: dict[Op, Spec] = {
     Op.KEY_CREATE: Spec(Retry.NEVER),
     Op.KEY_LIST: _SAFE,
     Op.KEY_REVOKE: _SAFE,
+    Op.TARGET_SET: _SAFE,
 }
 
 # Mutations whose reply also registers the inode they made as open.

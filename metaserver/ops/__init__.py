@@ -15,7 +15,7 @@ from metaserver.context import Context
 from metaserver.ops.admin import evict, inspect, inspect_list, tree_sum
 from metaserver.ops.barrier import barrier, ping
 from metaserver.ops.close import close
-from metaserver.ops.cluster import cluster_map, heartbeat, register
+from metaserver.ops.cluster import cluster_map, heartbeat, register, target_set
 from metaserver.ops.commit import commit
 from metaserver.ops.create import create
 from metaserver.ops.delegate import change_batch, delegate
@@ -141,4 +141,5 @@ HANDLERS: Final[dict[Op, Handler]] = {
     Op.KEY_CREATE: Handler(key_create, Access.ADMIN),
     Op.KEY_LIST: Handler(key_list, Access.ADMIN),
     Op.KEY_REVOKE: Handler(key_revoke, Access.ADMIN),
+    Op.TARGET_SET: Handler(target_set, Access.ADMIN),
 }

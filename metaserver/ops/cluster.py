@@ -1,7 +1,9 @@
-"""CLUSTER_MAP, REGISTER, HEARTBEAT: storage servers, and where they are."""
+"""CLUSTER_MAP, REGISTER, HEARTBEAT, TARGET_SET: storage servers, where they are, and which of their
+targets get new files."""
 
 from fscommon.errors import FsError, Status
 from fscommon.types import NodeId
+from fscommon.wire.admin import TARGETS_SET_MAX, TargetSet
 from fscommon.wire.codec import encode
 from fscommon.wire.messages import (
     ClusterMap,
@@ -16,6 +18,7 @@ from metaserver.context import Context, Services
 from metaserver.membership import NODE_TIMEOUT_S, Node, Target
 from metaserver.records import (
     MAP_EPOCH_KEY,
+    DrainingTargetRecord,
     NodeRecord,
     TargetRecord,
     node_key,
@@ -40,9 +43,10 @@ def register(tx: Transaction, request: Register, context: Context) -> Registered
     targets = _targets(request.targets, node, context)
     tx.put(node_key(node.id), encode(NodeRecord(node.uuid, node.name, node.address)))
     changed = services.membership.put_node(node)
+    if any(services.membership.target(target.id) is None for target in targets):
+        services.sessions.outdate_slots()
     for target in targets:
-        record = TargetRecord(target.uuid, target.node, target.bytes_total, target.bytes_free)
-        tx.put(target_key(target.id), encode(record))
+        _put_target(tx, target)
         changed |= services.membership.put_target(target)
     changed |= bool(services.membership.unserved(node.id, [target.id for target in targets]))
     if changed:
@@ -57,6 +61,12 @@ def register(tx: Transaction, request: Register, context: Context) -> Registered
         sessions=services.sessions.ids(),
         timeout_s=NODE_TIMEOUT_S,
     )
+
+
+def _put_target(tx: Transaction, target: Target) -> None:
+    kind = DrainingTargetRecord if target.is_draining else TargetRecord
+    record = kind(target.uuid, target.node, target.bytes_total, target.bytes_free)
+    tx.put(target_key(target.id), encode(record))
 
 
 def bump_map_epoch(tx: Transaction, services: Services) -> None:
@@ -105,9 +115,27 @@ def _targets(reports: tuple[TargetReport, ...], node: Node, context: Context) ->
             objects=report.objects,
             errors=report.errors,
             incarnation=report.incarnation,
+            is_draining=target is not None and target.is_draining,
         )
         for target, report in zip(known, reports, strict=True)
     ]
+
+
+def target_set(tx: Transaction, request: TargetSet, context: Context) -> Empty:
+    """Answered when durable. Clients hear of it with their next renewal, and give back what they
+    had been promised on these targets. Raises ENOENT, EBUSY, EINVAL."""
+    context.check_serving()
+    services = context.services
+    if not 0 < len(request.targets) <= TARGETS_SET_MAX:
+        raise FsError(Status.EINVAL, f"name 1 to {TARGETS_SET_MAX} targets")
+    changed = services.membership.set_draining(request.targets, request.is_draining)
+    for target in changed:
+        _put_target(tx, target)
+    if changed:
+        bump_map_epoch(tx, services)
+        services.sessions.outdate_slots()
+    context.wait_durable = True
+    return Empty()
 
 
 def heartbeat(tx: Transaction, request: Heartbeat, context: Context) -> HeartbeatReply:

@@ -49,7 +49,6 @@ from metaserver.transaction import Transaction
 from metaserver.trash.entries import Place
 
 CHANGES_MAX = 1024  # in one batch
-SLOTS_MAX = 4096  # of one session, not used yet
 _NUMBER_END = 1 << 64
 _TIME_END = 1 << 63
 _ID_END = 1 << 32
@@ -67,8 +66,7 @@ def delegate(tx: Transaction, request: Delegate, context: Context) -> Delegated:
     services = context.services
     if services.progress.store_is_full:
         raise FsError(Status.ENOSPC, "the metadata store is full")
-    slots = services.sessions.slots(context.session)
-    count = max(0, min(request.count, SLOTS_MAX - len(slots)))
+    count = services.sessions.slots_wanted(context.session, request.count)
     return Delegated(attributes, tuple([_slot(context) for _ in range(count)]), *(owners or ()))
 
 

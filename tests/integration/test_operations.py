@@ -26,6 +26,9 @@ ELSEWHERE = {
     "mount SOURCE": "tests/integration/test_mounting.py::test_foreground_until_a_signal",
     "validate": "tests/integration/test_validate.py::test_a_remote_node_and_text",
     "net check": "tests/rdma",
+    "bench": "tests/integration/test_bench_verb.py::test_all_parts_on_two_nodes",
+    "target add": "tests/integration/test_targets.py::test_a_target_is_added_and_drained",
+    "target set-state": "tests/integration/test_targets.py::test_a_target_is_added_and_drained",
     "trash restore PATH": "tests/fuse/test_trash.py::test_rm_r_and_back",
 }
 # What a word of the guide, or a whole command, is here.

@@ -24,6 +24,8 @@ async def main(service):
     if what == "bug":
         raise KeyError("x")
     service.ready()
+    if what == "reload":
+        service.reload = lambda: service.log.info("read again")
     await service.stopping.wait()
     if what == "hang":
         await trio.sleep_forever()
@@ -72,6 +74,21 @@ def test_a_second_signal_stops_at_once() -> None:
     _, errors = program.communicate(timeout=20)
     assert program.returncode == 0
     assert "second signal" in errors
+
+
+@pytest.mark.parametrize(
+    ("config", "event"), [("reload", "read again"), ("run", "nothing to reload")]
+)
+def test_sighup_reads_the_configuration_again_and_ends_nothing(config: str, event: str) -> None:
+    program, ready = start(config)
+    wait_ready(ready)
+    program.send_signal(signal.SIGHUP)
+    assert program.stderr is not None
+    while event not in program.stderr.readline():
+        assert program.poll() is None
+    program.send_signal(signal.SIGTERM)
+    program.communicate(timeout=20)
+    assert program.returncode == 0
 
 
 def test_a_failure_to_start_is_one_sentence() -> None:

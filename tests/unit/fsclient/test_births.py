@@ -201,6 +201,17 @@ async def test_a_delegated_directory_is_named_at_a_restart(world: World) -> None
     assert set(world.fs.exclusive()) == {FOLDER, 100}
 
 
+async def test_slots_are_asked_for_anew(world: World) -> None:
+    """When targets come, or get no new files any more."""
+    await delegated(world)
+    asked = len(world.meta.requests(Op.DELEGATE))
+    world.births.renew_slots()
+    assert world.lanes.slots == []
+    await trio.testing.wait_all_tasks_blocked()
+    assert [r.ino for r in world.meta.requests(Op.DELEGATE)[asked:]] == [0]
+    assert len(world.lanes.slots) == 4
+
+
 async def test_with_the_session_goes_what_was_not_told(world: World) -> None:
     await delegated(world)
     world.bear(100)

@@ -19,7 +19,7 @@ from fscommon.wire.births import Birth, ChangeBatch, Changed, Delegate, Delegate
 from fscommon.wire.codec import encode
 from fscommon.wire.messages import Close, Empty, GetAttr, Lookup, Replay, SessionOpen, Unlink
 from fscommon.wire.ops import Op
-from metaserver.ops.delegate import SLOTS_MAX
+from metaserver.sessions import SLOTS_MAX
 
 from .bench import ROOT, SETTINGS, Bench, Client
 from .test_leases import Cached

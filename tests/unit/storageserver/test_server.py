@@ -1,15 +1,19 @@
 """The storage server around a fake chunk server: joining, heartbeats, admission, refusals."""
 
+import contextlib
 import ipaddress
 import json
 import logging
+import subprocess
+import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 import trio
 
+from fsclient.cli.target_add import server_pid
 from fscommon.auth.handshake import HelloFields
 from fscommon.auth.key import create_key, session_secret
 from fscommon.errors import (
@@ -181,8 +185,73 @@ async def test_an_unopenable_target_leaves_the_others_served(
             assert [report.uuid for report in registration.targets] == uuids[1:]
             assert [target.target for target in again.native.targets] == [2]
     errors = [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
-    assert errors == ["a target is not served; repair it and restart"]
+    assert errors == ["a target is not served; repair it and reload"]
     assert not (world.path / "t1" / "superblock").exists(), "no new target in its place"
+
+
+async def test_targets_of_a_configuration_that_is_read_again(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.service.config_file = file = world.path / "server.toml"
+    (world.path / "t3").mkdir()
+    async with world.running():
+        assert world.service.reload is not None
+        write_config(file, world, "t1", "t2", "t3", "missing")
+        world.service.reload()
+        await eventually(lambda: [one.target for one in world.native.targets] == [1, 2, 3])
+        last = world.metaserver.registrations[-1]
+        assert [report.target for report in last.targets] == [1, 2, 0]
+        (world.path / "missing").mkdir()
+        world.service.reload()  # what was refused is tried again
+        await eventually(lambda: [one.target for one in world.native.targets] == [1, 2, 3, 4])
+        file.write_text("[[[")
+        caplog.clear()
+        world.service.reload()
+        await eventually(lambda: "the configuration was not read again" in caplog.messages)
+        await world.metaserver.wait_heartbeats(len(world.metaserver.heartbeats) + 1)
+        assert len(world.metaserver.heartbeats[-1].targets) == 4
+    state = json.loads((world.path / "state" / "node.json").read_text())
+    assert [Path(path).name for path in state["targets"]] == ["t1", "t2", "t3", "missing"]
+
+
+async def eventually(is_so: Callable[[], bool]) -> None:
+    """Within the time that the world gives its body."""
+    for _ in range(2000):
+        if is_so():
+            return
+        await trio.sleep(0.01)
+    raise AssertionError("it never came")
+
+
+def write_config(file: Path, world: World, *targets: str) -> None:
+    tables = "".join(f'[[targets]]\npath = "{world.path / name}"\n' for name in targets)
+    file.write_text(
+        f'name = "ss-1"\nkey_file = "{world.path}/key"\nstate_directory = "{world.path}/state"\n'
+        f'listen = "ss:7411"\nmetaservers = ["{world.address}"]\n{tables}'
+    )
+
+
+async def test_one_state_directory_has_one_server(world: World) -> None:
+    (world.path / "state").mkdir()
+    with held(world.path / "state" / "lock") as pid:
+        assert server_pid(world.path / "state") == pid
+        await expect_refusal(world, ConfigError, "another storage server has")
+    assert server_pid(world.path / "state") is None
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Iterator[int]:
+    """By another process."""
+    holder = (
+        "import fcntl, sys; file = open(sys.argv[1], 'ab'); fcntl.lockf(file, fcntl.LOCK_EX)\n"
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    words = [sys.executable, "-c", holder, str(path)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        yield process.pid
+        process.stdin.close()
 
 
 async def test_a_foreign_target_is_refused(world: World) -> None:

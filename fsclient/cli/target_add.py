@@ -1,0 +1,243 @@
+"""braidfs target add: another directory for a storage server, on its host, while it runs.
+
+The server's configuration says which targets it has, so that is what is extended; a SIGHUP makes a
+running server open the target and register it, and the metaserver puts new files on it from then
+on. What can be seen from here is looked at before anything is changed; if the server does not
+serve the target in the end, its configuration is put back. docs/decisions/0028-new-targets.md.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import struct
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import trio
+from rich.console import Console
+
+from fscommon.errors import BraidError, ConfigError
+from fscommon.net.address import parse_address
+from fscommon.observe.status import target_json
+from fscommon.wire.messages import Empty
+from fscommon.wire.ops import Op
+
+from .cluster import ask_status
+from .config import FOLDER, Loaded, load_any
+from .frame import Command, Reach, json_option, reaching, run_trio, show
+from .words import Size, size
+
+_POLL_S: Final = 0.2
+_LOCK: Final = struct.Struct("hhqqi4x")  # struct flock
+_ORDINARY: Final = frozenset(("lost+found",))  # of a fresh file system
+
+
+class NotServedError(BraidError):
+    """The server did not take the target."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    directory: Path
+    capacity: int  # 0: the whole device
+    config: Path
+    wait_s: float
+
+    def table(self) -> str:
+        path = json.dumps(str(self.directory), ensure_ascii=False)
+        capacity = f"capacity_bytes = {self.capacity}\n" if self.capacity else ""
+        return f"\n[[targets]]\npath = {path}\n{capacity}"
+
+
+@click.command(
+    "add",
+    cls=Command,
+    examples=[("braidfs target add /srv/braidfs/nvme3", "On the host of the storage server."),
+              ("braidfs target add /srv/braidfs/nvme3 --capacity 1T --json",
+               "No more than that of its device.")],
+)  # fmt: skip
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--config", "config", type=click.Path(path_type=Path),
+              default=Path(FOLDER) / "storageserver.toml", show_default=True, metavar="FILE",
+              help="The configuration of the storage server; it is extended.")  # fmt: skip
+@click.option("--capacity", type=Size(), metavar="SIZE", help="Not the whole device, but so much.")
+@click.option("--shared-device", is_flag=True,
+              help="Though the device has another target, or the system.")  # fmt: skip
+@click.option("--wait", "wait_s", type=click.FloatRange(0, 3600), default=60.0, show_default=True,
+              metavar="SECONDS", help="How long the server may take to serve it.")  # fmt: skip
+@reaching
+@json_option
+def target_add(
+    reach: Reach,
+    *,
+    capacity: tuple[str, int] | None,
+    shared_device: bool,
+    as_json: bool,
+    **wished: Any,
+) -> None:
+    """Give the storage server of this host another target, without a restart.
+
+    DIRECTORY is empty, on a device of its own (ext4 or XFS), and belongs to the user of the
+    server. New files use it as soon as their mount hears of it, within seconds; what there is stays
+    where it is. If the server does not run, it serves the target when it starts. The sandbox of the
+    unit wants DIRECTORY below /srv/braidfs, or in a ReadWritePaths= of its own."""
+    wish = _wish(capacity=capacity[1] if capacity else 0, **wished)
+    loaded = load_any(wish.config, "storageserver")
+    pid = server_pid(Path(loaded.get("state_directory")))
+    _check(wish, loaded, pid, shared_device=shared_device)
+    if pid is None:
+        _extend(wish)
+        seen: dict[str, Any] = {"path": str(wish.directory), "state": "not served", "target": None}
+    else:
+        seen = _served(_reach_of(reach, loaded), wish, loaded, pid)
+    show(seen, as_json, lambda console: _print(console, wish, seen))
+
+
+def _wish(*, directory: Path, config: Path, capacity: int, wait_s: float) -> _Wish:
+    return _Wish(directory.resolve(), capacity, config.resolve(), wait_s)
+
+
+def server_pid(state_directory: Path) -> int | None:
+    """Of the storage server that has this state directory: who has the lock (storageserver.state).
+    Raises ConfigError."""
+    try:
+        with (state_directory / "lock").open("rb+") as file:
+            asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            answer = fcntl.fcntl(file, fcntl.F_GETLK, asked)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"cannot look into {state_directory}: {error.strerror}") from error
+    kind, _, _, _, pid = _LOCK.unpack(answer)
+    return pid if kind != fcntl.F_UNLCK else None
+
+
+# ---- before anything is changed --------------------------------------------------------------
+
+
+def _check(wish: _Wish, loaded: Loaded, pid: int | None, *, shared_device: bool) -> None:
+    """Raises ConfigError, a sentence for each thing that would not be safe."""
+    path = wish.directory
+    if not path.is_dir():
+        raise ConfigError(f"{path} is not a directory: make it, and mount its device there")
+    known = [Path(target["path"]) for target in loaded.get("targets")]
+    if path in known:
+        raise ConfigError(f"{path} is a target of {wish.config} already")
+    if (path / "superblock").exists():
+        raise ConfigError(
+            f"{path} was made a target already: to have this server serve what is in it, put it "
+            f"into {wish.config} and reload the server"
+        )
+    if left := sorted({one.name for one in path.iterdir()} - _ORDINARY):
+        raise ConfigError(f"{path} is not empty ({left[0]}): a target has a directory to itself")
+    if not shared_device:
+        _check_device(path, known)
+    owner = _user_of(pid)
+    if owner not in (None, 0, path.stat().st_uid):
+        raise ConfigError(f"{path} does not belong to the server's user: chown {owner} {path}")
+
+
+def _check_device(path: Path, known: list[Path]) -> None:
+    device = path.stat().st_dev
+    if device == Path("/").stat().st_dev:
+        raise ConfigError(
+            f"{path} is on the root file system: is its device mounted? "
+            "--shared-device, if so meant"
+        )
+    for other in known:
+        if other.is_dir() and other.stat().st_dev == device:
+            raise ConfigError(
+                f"{path} is on the device of the target {other}: it would bring neither room "
+                "nor speed. --shared-device, if so meant"
+            )
+
+
+def _user_of(pid: int | None) -> int | None:
+    try:
+        return Path(f"/proc/{pid}").stat().st_uid if pid is not None else None
+    except FileNotFoundError:
+        return None
+
+
+# ---- the configuration, and the running server -----------------------------------------------
+
+
+def _extend(wish: _Wish) -> str:
+    """Add the target to the file; the file's text from before. Raises ConfigError."""
+    before = wish.config.read_text()
+    _put(wish.config, before.rstrip("\n") + "\n" + wish.table())
+    return before
+
+
+def _put(path: Path, text: str) -> None:
+    """Replace a configuration by one that the program can use; owner and mode stay."""
+    fresh = path.with_name(f"{path.name}.new")
+    old = path.stat()
+    try:
+        with fresh.open("w") as file:
+            os.fchmod(file.fileno(), old.st_mode & 0o7777)
+            os.fchown(file.fileno(), old.st_uid, old.st_gid)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        load_any(fresh, "storageserver")
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def _reach_of(reach: Reach, loaded: Loaded) -> Reach:
+    """The metaservers of the server, unless others were named."""
+    if reach.is_given:
+        return reach
+    addresses = tuple(parse_address(text) for text in loaded.get("metaservers"))
+    return replace(reach, metaservers=addresses, key_file=Path(loaded.get("key_file")))
+
+
+def _served(reach: Reach, wish: _Wish, loaded: Loaded, pid: int) -> dict[str, Any]:
+    """Extend the configuration, have it read, and wait for the target. Raises NotServedError."""
+    known = {row.target for row in ask_status(reach).map.targets}
+    before = _extend(wish)
+    os.kill(pid, signal.SIGHUP)
+    name = str(loaded.get("name"))
+    found: dict[str, Any] | None = run_trio(_wait_for_it, reach, known, name, wish.wait_s)
+    if found is not None:
+        return {"path": str(wish.directory), **found}
+    _put(wish.config, before)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGHUP)
+    raise NotServedError(
+        f"the storage server {name} (pid {pid}) does not serve {wish.directory}: its "
+        f"log says why. {wish.config} is as it was"
+    )
+
+
+async def _wait_for_it(
+    reach: Reach, known: set[int], name: str, seconds: float
+) -> dict[str, Any] | None:
+    """The row of a target of this server that was not known; None: none came."""
+    with trio.move_on_after(seconds):
+        while True:
+            reply = await reach.run(lambda caller: caller.call(Op.STATUS, Empty(), reach.timeout_s))
+            rows = [target_json(reply, row) for row in reply.map.targets if row.target not in known]
+            if mine := [row for row in rows if row["node_name"] == name]:
+                return mine[0]
+            await trio.sleep(_POLL_S)
+    return None
+
+
+def _print(console: Console, wish: _Wish, seen: dict[str, Any]) -> None:
+    if seen["target"] is None:
+        console.print(
+            f"{wish.directory} is in {wish.config}; the storage server does not run, and serves it "
+            "when it starts", soft_wrap=True,
+        )  # fmt: skip
+        return
+    console.print(
+        f"target {seen['target']} of {seen['node_name']}: {size(seen['bytes_free'])} free, "
+        f"{seen['state']}; new files use it", soft_wrap=True,
+    )  # fmt: skip

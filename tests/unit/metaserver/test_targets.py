@@ -1,0 +1,133 @@
+"""TARGET_SET: targets that get no new files; what is refused, what a restart keeps, slots."""
+
+import pytest
+
+from fscommon.errors import FsError
+from fscommon.layout.layout import unpack_layout
+from fscommon.wire.admin import TARGETS_SET_MAX, TargetSet
+from fscommon.wire.births import Delegate, Delegated
+from fscommon.wire.messages import (
+    SET_SIZE,
+    Create,
+    Empty,
+    SessionRenew,
+    SetAttr,
+    StatFsReply,
+    StatusReply,
+)
+from fscommon.wire.ops import Op
+from metaserver.sessions import SLOTS_MAX
+
+from .bench import ROOT, USER, Bench, Client
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench(targets=3)
+
+
+@pytest.fixture
+def client(bench: Bench) -> Client:
+    return bench.client()
+
+
+@pytest.fixture
+def admin(bench: Bench) -> Client:
+    return Client(bench, bench.connect("admin"))
+
+
+def drain(admin: Client, *targets: int, is_draining: bool = True) -> None:
+    admin.call(Op.TARGET_SET, TargetSet(targets, is_draining))
+
+
+def states(admin: Client) -> list[str]:
+    reply: StatusReply = admin.call(Op.STATUS, Empty())
+    return [row.state for row in reply.map.targets]
+
+
+def targets_of_new(client: Client, name: bytes) -> set[int]:
+    opened = client.call(Op.CREATE, Create(ROOT, name, 0o644, True, True, USER))
+    return set(unpack_layout(opened.layout).targets)
+
+
+def test_new_files_avoid_a_draining_target(client: Client, admin: Client) -> None:
+    assert targets_of_new(client, b"before") == {1, 2, 3}
+    epoch = admin.call(Op.STATUS, Empty()).map.epoch
+    drain(admin, 2)
+    assert states(admin) == ["up", "draining", "up"]
+    assert admin.call(Op.STATUS, Empty()).map.epoch == epoch + 1
+    assert targets_of_new(client, b"while") == {1, 3}
+    drain(admin, 2)  # it is so already
+    assert admin.call(Op.STATUS, Empty()).map.epoch == epoch + 1
+    drain(admin, 2, is_draining=False)
+    assert targets_of_new(client, b"after") == {1, 2, 3}
+
+
+def test_it_is_all_or_none(admin: Client) -> None:
+    with pytest.raises(FsError, match="there is no target 9"):
+        drain(admin, 1, 9)
+    with pytest.raises(FsError, match="1 to 256 targets"):
+        drain(admin)
+    with pytest.raises(FsError, match="1 to 256 targets"):
+        drain(admin, *range(TARGETS_SET_MAX + 1))
+    assert states(admin) == ["up", "up", "up"]
+
+
+def test_somewhere_files_must_go(bench: Bench, admin: Client) -> None:
+    with pytest.raises(FsError, match="nobody could make a new file"):
+        drain(admin, 1, 2, 3)
+    drain(admin, 1, 2)
+    with pytest.raises(FsError, match="Add a target first"):
+        drain(admin, 3)
+    bench.register(1, free=0, node=2)  # one that is full is no help
+    with pytest.raises(FsError, match="has room"):
+        drain(admin, 3)
+    bench.register(1, node=3)
+    drain(admin, 3)
+    assert states(admin) == ["draining", "draining", "draining", "full", "up"]
+
+
+def test_it_outlives_registrations_and_restarts(bench: Bench, admin: Client) -> None:
+    drain(admin, 2)
+    bench.register(3)  # the server was restarted
+    assert states(admin) == ["up", "draining", "up"]
+    assert bench.faults() == []
+    after = Bench(bench.store, targets=0)
+    again = Client(after, after.connect("admin"))
+    assert states(again) == ["up", "draining", "up"]
+    drain(again, 2, is_draining=False)
+    after.settle()
+    third = Bench(after.store, targets=0)
+    assert states(Client(third, third.connect("admin"))) == ["up", "up", "up"]
+
+
+def test_an_emptied_file_moves_away(client: Client, admin: Client) -> None:
+    ino = client.create(ROOT, b"a").ino
+    drain(admin, 1)
+    emptied = client.call(Op.SETATTR, SetAttr(ino, SET_SIZE, 0, 0, 0, 0, 0, 0, 0, 9, 1))
+    assert set(unpack_layout(emptied.layout).targets) == {2, 3}
+
+
+def test_what_is_available_is_what_new_files_may_have(client: Client, admin: Client) -> None:
+    before: StatFsReply = client.call(Op.STATFS, Empty())
+    drain(admin, 2)
+    after: StatFsReply = client.call(Op.STATFS, Empty())
+    assert after.bytes_free == before.bytes_free and after.bytes_total == before.bytes_total
+    assert after.bytes_available == before.bytes_available * 2 // 3
+
+
+def test_slots_are_given_anew(bench: Bench, client: Client, admin: Client) -> None:
+    """Each time that targets are closed or come, a client may throw away what it had."""
+    first: Delegated = client.call(Op.DELEGATE, Delegate(0, SLOTS_MAX))
+    assert len(first.slots) == SLOTS_MAX
+    assert client.call(Op.DELEGATE, Delegate(0, 1)).slots == ()
+    drain(admin, 2)
+    second: Delegated = client.call(Op.DELEGATE, Delegate(0, SLOTS_MAX))
+    assert len(second.slots) == SLOTS_MAX
+    assert all(2 not in unpack_layout(slot.layout).targets for slot in second.slots)
+    assert client.call(Op.DELEGATE, Delegate(0, 1)).slots == ()
+    bench.register(1, node=2)
+    third: Delegated = client.call(Op.DELEGATE, Delegate(0, SLOTS_MAX))
+    assert any(4 in unpack_layout(slot.layout).targets for slot in third.slots)
+    renewed = client.call(Op.SESSION_RENEW, SessionRenew(0))
+    assert renewed.map.open_targets() == {1, 3, 4}

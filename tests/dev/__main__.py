@@ -14,6 +14,7 @@ bench transport          count what a request costs by TCP and by RDMA, in the g
 sanitize                 native tests and the mount under ASan+UBSan and TSan, fuzzers
 demo                     two minutes: a cluster comes up, works, loses a server, is validated
 wheel [--dependencies]   the wheel and the source distribution, into dist; and what they need
+deb                      Debian packages of the three programs, into dist
 deployment [ARGS]        the long form of tests/deployment: hosts of namespaces, playbooks, units
 man                      write man pages and the golden help text anew
 rdma [--seconds N] [--boots N] [--prepare] [COMMAND...]
@@ -160,6 +161,13 @@ def wheel(dependencies: bool) -> None:
     package.source_distribution()
     if dependencies:
         package.dependencies()
+
+
+@cli.command()
+def deb() -> None:
+    from tests.dev import deb as packages  # noqa: PLC0415
+
+    packages.deb()
 
 
 @cli.command(context_settings=_PASSED_ON)

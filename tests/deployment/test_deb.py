@@ -1,0 +1,170 @@
+"""Debian packages: what is in them, and their life on a host with a systemd of its own.
+
+The long form builds them; the quick one only looks whether every program is in one.
+"""
+
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.process import wait_until
+from tests.deployment.hosts import Host, HostError, site, why_no_hosts
+from tests.dev import deb
+from tests.dev.steps import ROOT
+
+pytestmark = pytest.mark.timeout(1500)
+PACKAGING = ROOT / "packaging" / "debian"
+NAMES = ("braidfs", "braidfs-metaserver", "braidfs-storageserver")
+ADMIN = "/etc/braidfs/admin.toml"
+
+
+def output(*words: object) -> str:
+    return subprocess.run(
+        [*map(str, words)], check=True, capture_output=True, text=True, timeout=300
+    ).stdout
+
+
+def test_every_program_and_unit_has_a_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    links = "".join(path.read_text() for path in PACKAGING.glob("*.links"))
+    assert {f"usr/lib/braidfs/bin/{name}" for name in project["scripts"]} == {
+        line.split()[0] for line in links.splitlines()
+    }
+    packages = re.findall(r"^Package: (.+)$", (PACKAGING / "control").read_text(), re.M)
+    assert tuple(packages) == NAMES
+    assert {unit.stem for unit in (ROOT / "packaging" / "systemd").iterdir()} <= set(packages)
+
+
+@pytest.fixture(scope="module")
+def debs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    if shutil.which("dh") is None:
+        pytest.skip("debhelper is not installed: ./dev deb installs it")
+    folder = tmp_path_factory.mktemp("debs")
+    folder.chmod(0o755)
+    return {path.name.partition("_")[0]: path for path in deb.deb(folder)}
+
+
+def field(package: Path, name: str) -> str:
+    return output("dpkg-deb", "-f", package, name).strip()
+
+
+@pytest.mark.full
+def test_what_they_need_and_hold(debs: dict[str, Path]) -> None:
+    assert tuple(sorted(debs)) == NAMES
+    needs = field(debs["braidfs"], "Depends")
+    for library in ("libfuse3-3", "libssl3", "liburing2", "libc6", "libstdc++6", "fuse3"):
+        assert re.search(rf"(^|, ){re.escape(library)}\b", needs), needs
+    assert re.search(r"python3 \(>= 3\.\d+\), python3 \(<< 3\.\d+\)", needs)
+    for name in NAMES[1:]:
+        held = output("dpkg-deb", "-c", debs[name])
+        assert f"lib/systemd/system/{name}.service" in held and f"man8/{name}.8.gz" in held
+        assert f"braidfs (= {field(debs['braidfs'], 'Version')})" in field(debs[name], "Depends")
+    held = output("dpkg-deb", "-c", debs["braidfs"])
+    for path in ("usr/bin/braidfs", "sbin/mount.fuse.braidfs", "man1/braidfs-target.1.gz", ADMIN):
+        assert path in held
+    assert str(ROOT) not in held
+
+
+@pytest.mark.full
+def test_lintian_finds_no_error(debs: dict[str, Path]) -> None:
+    if shutil.which("lintian") is None:
+        pytest.skip("lintian is not installed")
+    # The project has no address.
+    known = "bogus-mail-host,bogus-mail-host-in-debian-changelog"
+    words = ["lintian", "--fail-on", "error", "--suppress-tags", known, *map(str, debs.values())]
+    seen = subprocess.run(words, check=False, capture_output=True, text=True, timeout=600)
+    assert seen.returncode == 0, seen.stdout
+
+
+@pytest.fixture(scope="module")
+def host(debs: dict[str, Path]) -> Iterator[Host]:
+    if (reason := why_no_hosts()) is not None:
+        pytest.skip(reason)
+    _newer(debs)
+    with site(debs["braidfs"].parent, "debian") as made:
+        # Of images for containers: no package may start anything. A host has none.
+        made.hosts["debian"].run("rm", "-f", "/usr/sbin/policy-rc.d")
+        yield made.hosts["debian"]
+
+
+def _newer(debs: dict[str, Path]) -> None:
+    """The same packages as version 9, in the folder newer."""
+    folder = debs["braidfs"].parent / "newer"
+    folder.mkdir()
+    for name, package in debs.items():
+        output("dpkg-deb", "-R", package, folder / name)
+        control = folder / name / "DEBIAN" / "control"
+        version = field(package, "Version")
+        control.write_text(control.read_text().replace(version, "9"))
+        output("dpkg-deb", "-Zgzip", "-z1", "-b", folder / name, folder / f"{name}.deb")
+        shutil.rmtree(folder / name)
+
+
+@pytest.mark.full
+def test_nothing_starts_before_it_is_configured(host: Host) -> None:
+    seen = host.run("sh", "-c", "DEBIAN_FRONTEND=noninteractive dpkg -i /mnt/*.deb")
+    assert "warning" not in seen.stderr.lower().replace("debconf", "")
+    for name in NAMES[1:]:
+        shown = host.text("systemctl", "show", "-p", "ActiveState,Result,ConditionTimestamp", name)
+        assert "ActiveState=inactive" in shown and "Result=success" in shown
+        assert not shown.rstrip().endswith("ConditionTimestamp="), "it was asked to start"
+    assert "braidfs" in host.text("getent", "passwd", "braidfs")
+    found = host.run("find", "/var/lib/braidfs", "/srv/braidfs", "-type", "f", check=False)
+    assert not found.stdout
+    assert "0.1.0" in host.text("braidfs", "--version")
+
+
+@pytest.mark.full
+def test_the_installed_programs_work(host: Host) -> None:
+    host.run("install", "-d", "-o", "braidfs", "-g", "braidfs", "/srv/braidfs/t1")
+    host.run("install", "-d", "/data")
+    host.run("braidfs", "key", "create", "/etc/braidfs/cluster.key")
+    host.run("chown", "braidfs:braidfs", "/etc/braidfs/cluster.key")
+    for name in ("metaserver", "storageserver"):
+        example = f"/usr/share/doc/braidfs-{name}/examples/{name}.toml"
+        local = {"0.0.0.0": "127.0.0.1", "stor1:": "127.0.0.1:", "meta1": "127.0.0.1",
+                 "nvme0": "t1"}  # fmt: skip
+        text = host.text("cat", example)
+        for shipped, here in local.items():
+            text = text.replace(shipped, here)
+        host.run("tee", f"/etc/braidfs/{name}.toml", stdin=text)
+        host.run("systemctl", "start", f"braidfs-{name}")
+    assert "healthy" in host.text("braidfs", "status")
+    assert "enabled" in host.text("systemctl", "is-enabled", *NAMES[1:])
+    host.run("mount", "-t", "fuse.braidfs", "127.0.0.1:/", "/data")
+    host.run("sh", "-c", "echo kept > /data/file; sync /data/file")
+    assert host.text("readlink", "-f", "/usr/bin/braidfs") == "/usr/lib/braidfs/bin/braidfs\n"
+
+
+@pytest.mark.full
+def test_an_upgrade_keeps_configuration_bytes_and_mounts(host: Host) -> None:
+    host.run("tee", "-a", ADMIN, stdin='metaservers = ["127.0.0.1"]\n')
+    before = host.text("cat", ADMIN)
+    pid = host.text("systemctl", "show", "--value", "-p", "MainPID", "braidfs-storageserver")
+    host.run("sh", "-c", "DEBIAN_FRONTEND=noninteractive dpkg -i /mnt/newer/*.deb")
+    assert host.text("cat", ADMIN) == before
+    after = host.text("systemctl", "show", "--value", "-p", "MainPID", "braidfs-storageserver")
+    assert after not in (pid, "0"), "it runs the new release"
+    healthy = lambda: host.run("braidfs", "status", check=False).returncode == 0  # noqa: E731
+    assert wait_until(healthy, 60)
+    host.run("sh", "-c", "echo more >> /data/file; sync /data/file")
+    assert host.text("cat", "/data/file") == "kept\nmore\n"
+
+
+@pytest.mark.full
+def test_removing_leaves_what_is_the_administrators(host: Host) -> None:
+    host.run("umount", "/data")
+    host.run("dpkg", "-r", *NAMES)
+    assert host.run("systemctl", "is-active", "braidfs-metaserver", check=False).returncode != 0
+    assert host.text("cat", ADMIN)  # a conffile
+    host.run("dpkg", "-P", *NAMES)
+    with pytest.raises(HostError):
+        host.run("test", "-e", ADMIN)
+    assert not host.run("find", "/usr/lib/braidfs", check=False).stdout
+    assert host.text("find", "/var/lib/braidfs/metaserver", "-name", "data.mdb")
+    assert host.text("cat", "/etc/braidfs/cluster.key")

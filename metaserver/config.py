@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fscommon.config.toml import ByteSize
+from fscommon.errors import ConfigError
 from fscommon.limits import (
     CHUNK_SIZE_DEFAULT,
     CHUNK_SIZE_MAX,
@@ -12,6 +13,7 @@ from fscommon.limits import (
     STRIPE_WIDTH_DEFAULT_MAX,
     STRIPE_WIDTH_MAX,
 )
+from fscommon.net.address import parse_address
 
 _CHUNK_SIZE = ByteSize(CHUNK_SIZE_DEFAULT)
 _STORE_SIZE = ByteSize(64 << 30)
@@ -23,6 +25,7 @@ class MetaserverConfig:
     key_file: Path
     listen: str = "127.0.0.1:7400"
     metrics_listen: str = ""
+    page_listen: str = ""  # the page of the cluster, for browsers; empty: off
     log_level: str = "info"
     log_file: str = ""
     session_timeout_s: float = 30.0
@@ -34,6 +37,8 @@ class MetaserverConfig:
     store_size_max: ByteSize = _STORE_SIZE  # of the sparse LMDB map
 
     def __post_init__(self) -> None:
+        if self.page_listen:
+            self._check_page()
         if not CHUNK_SIZE_MIN <= self.chunk_size <= CHUNK_SIZE_MAX:
             raise ValueError(f"chunk_size is not in {CHUNK_SIZE_MIN}..{CHUNK_SIZE_MAX}")
         if self.chunk_size % CHUNK_SIZE_MIN:
@@ -48,3 +53,9 @@ class MetaserverConfig:
             raise ValueError(f"leases_per_session_max is not in 1..{LEASES_PER_SESSION_MAX}")
         if not 0 <= self.commit_interval_ms <= 1000:
             raise ValueError("commit_interval_ms is not in 0..1000")
+
+    def _check_page(self) -> None:
+        try:
+            parse_address(self.page_listen)
+        except ConfigError as error:
+            raise ValueError(f"page_listen: {error}") from error

@@ -14,6 +14,7 @@ import trio
 from fscommon.auth.handshake import KeyRing
 from fscommon.auth.key import client_secret, load_key
 from fscommon.errors import ConfigError, ProtocolError
+from fscommon.net.address import parse_address
 from fscommon.net.serve import Peer, serve
 from fscommon.net.stream import FrameStream
 from fscommon.net.transport import Transport
@@ -32,6 +33,9 @@ from metaserver.config import MetaserverConfig
 from metaserver.connection import Connection
 from metaserver.engine import Engine
 from metaserver.eviction import Eviction
+from metaserver.page.endpoint import PageEndpoint
+from metaserver.page.history import SAMPLE_S
+from metaserver.page.source import PageSource
 from metaserver.reaper import Reaper
 from metaserver.storage import StorageCalls
 from metaserver.store.lmdb import LmdbStore
@@ -79,6 +83,7 @@ class Metaserver:
         self._observers: dict[Op, Callable[[float], None]] = {}
         self._committer = Committer(self.engine, store, metrics, config.commit_interval_ms / 1000)
         self._truncation: Truncation | None = None
+        self._answers = 0
 
     async def run(
         self, stopping: trio.Event, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED
@@ -104,6 +109,8 @@ class Metaserver:
         tasks.start_soon(TrashExpiry(background).run)
         tasks.start_soon(Eviction(background).run, tasks)
         tasks.start_soon(self._show_gauges)
+        if self._config.page_listen:
+            tasks.start_soon(self._serve_page)
         self._after_requests()
 
     async def _listen(self, task_status: trio.TaskStatus[object]) -> None:
@@ -166,6 +173,7 @@ class Metaserver:
     # ---- what is seen from outside -------------------------------------------------------
 
     def _answered(self, op: Op, arrived_s: float) -> None:
+        self._answers += 1
         observe = self._observers.get(op)
         if observe is None:
             observe = self._metrics.histogram("braidfs_request_seconds", op=op.name).observe
@@ -177,6 +185,18 @@ class Metaserver:
             self._show()
             self._after_requests()  # intents of evictions
             await trio.sleep(_GAUGES_S)
+
+    async def _serve_page(self) -> None:
+        source = PageSource(self.engine)
+        endpoint = PageEndpoint(parse_address(self._config.page_listen), source.json)
+        self._log.info("page", port=endpoint.port)
+        try:
+            while True:
+                source.sample(self._answers)
+                await trio.sleep(SAMPLE_S)
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(endpoint.stop)
 
     def _show(self) -> None:
         engine, metrics = self.engine, self._metrics

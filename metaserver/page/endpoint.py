@@ -1,0 +1,131 @@
+"""The page by HTTP: GET of four paths, from threads of its own; everything else is refused.
+
+Nobody who asks is authenticated, so: off unless `page_listen` is set, nothing can be changed, at
+most CONNECTIONS_MAX at a time with a bound on how long each may take, and nothing but the page's
+own files is loaded by it (Content-Security-Policy). What it shows is made in the event loop's
+thread, which these threads wait for.
+"""
+
+import http.server
+import threading
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Any, Final
+
+import trio
+
+from fscommon.errors import ConfigError
+from fscommon.net.address import Address
+
+CONNECTIONS_MAX: Final = 32
+CONNECTION_SECONDS_MAX: Final = 10.0
+_POLL_S: Final = 0.1  # how long stop() may take
+STATUS_PATH: Final = "/status.json"
+_FILES: Final = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+}
+_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+class PageEndpoint:
+    """Serves from the start until stop(). source is called in the event loop of the maker."""
+
+    def __init__(self, listen: Address, source: Callable[[], bytes]) -> None:
+        token = trio.lowlevel.current_trio_token()
+        pages = {path: (_read(name), kind) for path, (name, kind) in _FILES.items()}
+
+        def find(path: str) -> tuple[bytes, str] | None:
+            """Raises RunFinishedError, Cancelled: the program ends."""
+            if path == STATUS_PATH:
+                return trio.from_thread.run_sync(source, trio_token=token), "application/json"
+            return pages.get(path)
+
+        handler = type("PageHandler", (_Handler,), {"find": staticmethod(find)})
+        try:
+            self._server = _Server((listen.host, listen.port), handler)
+        except OSError as error:
+            raise ConfigError(
+                f"page_listen: cannot listen at {listen}: {error.strerror or error}"
+            ) from error
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_POLL_S,), daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_port)
+
+    def stop(self) -> None:
+        """Blocks until the listening thread has ended: call it in a thread."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _read(name: str) -> bytes:
+    return (files(__package__) / name).read_bytes()
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 16
+
+    def __init__(self, *args: Any) -> None:
+        self._slots = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        super().__init__(*args)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._slots.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A peer that went away, or was too slow: nothing to tell anybody."""
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    timeout = CONNECTION_SECONDS_MAX
+    find: Callable[[str], tuple[bytes, str] | None]
+
+    def do_GET(self) -> None:
+        try:
+            found = self.find(self.path.partition("?")[0])
+        except (trio.RunFinishedError, trio.Cancelled):
+            self._answer(503, b"the metaserver stops\n", "text/plain")
+            return
+        if found is None:
+            self._answer(404, b"there is no such page\n", "text/plain")
+        else:
+            self._answer(200, *found)
+
+    def _answer(self, code: int, body: bytes, kind: str) -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def version_string(self) -> str:
+        return "BraidFS"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests of browsers are no events."""

@@ -1,0 +1,81 @@
+"""What the page shows, as JSON: STATUS, what is wrong, rates now and over the last hour.
+
+Event loop's thread only. It is made when somebody asks, at most once in FRESH_S however many ask.
+Counters are looked at every SAMPLE_S also while nobody does, so that rates are there at once.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+from fscommon.observe.health import problems_of
+from fscommon.observe.rates import Meter
+from fscommon.observe.status import session_text, status_json
+from fscommon.wire.messages import Empty, StatusReply
+from metaserver.context import Context
+from metaserver.engine import Engine, Time
+from metaserver.ops.status import status
+from metaserver.page.history import SAMPLE_S, History
+from metaserver.times import now
+from metaserver.transaction import Transaction
+
+FRESH_S: Final = 1.0
+ROWS_MAX: Final = 500  # of clients; the busiest ones
+
+
+class PageSource:
+    def __init__(self, engine: Engine, clock: Callable[[], Time] = now) -> None:
+        self._clock = clock
+        self._engine = engine
+        self._history = History()
+        self._meter = Meter()
+        self._made_s = -FRESH_S
+        self._made = b""
+
+    def sample(self, requests: int) -> None:
+        """Every SAMPLE_S; requests: answered so far."""
+        time = self._clock()
+        self._status(time)
+        nodes = self._engine.services.membership.nodes()
+        self._history.sample(nodes, requests, time.now_s, time.now_ns)
+
+    def json(self) -> bytes:
+        time = self._clock()
+        if time.now_s - self._made_s >= FRESH_S:
+            self._made = json.dumps(self._shown(time)).encode()
+            self._made_s = time.now_s
+        return self._made
+
+    def _shown(self, time: Time) -> dict[str, Any]:
+        reply = self._status(time)
+        shown = status_json(reply, problems_of(reply))
+        clients = shown["clients"]
+        for row, client in zip(clients, reply.clients, strict=True):
+            row["rates"] = self._meter.rates(f"client {client.session}").as_json()
+            assert row["session"] == session_text(client.session)
+        clients.sort(key=_busy, reverse=True)
+        for row, node in zip(shown["nodes"], reply.nodes, strict=True):
+            row["rates"] = self._meter.rates(f"node {node.node}").as_json()
+        return {
+            **shown,
+            "now_ns": time.now_ns,
+            "clients": clients[:ROWS_MAX],
+            "client_count": len(clients),
+            "history": {"sample_s": SAMPLE_S, **self._history.as_json()},
+        }
+
+    def _status(self, time: Time) -> StatusReply:
+        found: list[StatusReply] = []
+
+        def look(tx: Transaction, context: Context) -> None:
+            found.append(status(tx, Empty(), context))
+
+        self._engine.system(look, time)
+        self._meter.take(found[0], time.now_s)
+        self._meter.forget_others(found[0])
+        return found[0]
+
+
+def _busy(row: dict[str, Any]) -> tuple[float, int]:
+    rates = row["rates"]
+    return rates["read_bytes_per_s"] + rates["written_bytes_per_s"], row["requests"]

@@ -1,0 +1,150 @@
+"""The page of the cluster, served by a real metaserver: by HTTP, and in a real browser.
+
+The browser is headless Chromium, in the long form: Debian's package, installed if it may be. What
+it made of the page is asked as the document's text after its scripts have run.
+"""
+
+import html
+import http.client
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.plan import free_port
+from tests.cluster.process import wait_until
+from tests.conftest import ClusterMaker
+
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(600)]
+SCREENSHOT = os.environ.get("BRAIDFS_SCREENSHOT")  # where to put one, for docs/page.png
+# A mountpoint is part of a client's name.
+HOSTILE = "<img src=x onerror=document.title='taken'>"
+
+
+@pytest.fixture
+def served(make_cluster: ClusterMaker) -> tuple[Cluster, int]:
+    port = free_port(set())
+    settings = {"metaserver": {"page_listen": f"127.0.0.1:{port}"}}
+    return make_cluster(storage_servers=2, targets=1, settings=settings), port
+
+
+def ask(port: int, path: str, method: str = "GET") -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        connection.request(method, path)
+        reply = connection.getresponse()
+        return reply.status, reply.read()
+    finally:
+        connection.close()
+
+
+def status(port: int) -> Any:
+    code, body = ask(port, "/status.json")
+    assert code == 200
+    return json.loads(body)
+
+
+def test_the_page_by_http(served: tuple[Cluster, int]) -> None:
+    cluster, port = served
+    code, body = ask(port, "/")
+    assert code == 200 and b"page.js" in body
+    assert ask(port, "/config/cluster.key")[0] == 404 and ask(port, "/", "POST")[0] == 501
+    (cluster.mount_path / "file").write_bytes(b"x" * 3_000_000)
+    seen = status(port)
+    assert seen["health"] == "healthy" and len(seen["nodes"]) == 2 and len(seen["targets"]) == 2
+    assert [row["client"].endswith(str(cluster.mount_path)) for row in seen["clients"]] == [True]
+    assert wait_until(lambda: sum(n["written_bytes"] for n in status(port)["nodes"]) >= 3e6, 20)
+    history = status(port)["history"]
+    assert history["at_s"] and all(len(column) == len(history["at_s"]) for name, column in
+                                   history.items() if name != "sample_s")  # fmt: skip
+
+
+@pytest.mark.full
+def test_the_hour_has_what_was_moved(served: tuple[Cluster, int]) -> None:
+    cluster, port = served
+
+    def has_been_seen() -> bool:
+        (cluster.mount_path / "file").write_bytes(b"x" * 3_000_000)
+        history = status(port)["history"]
+        return max(history["requests"]) > 0 and max(history["written_bytes"]) > 100_000
+
+    assert wait_until(has_been_seen, 60)
+
+
+# ---- in a browser ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def chromium() -> str:
+    if shutil.which("chromium") is None:
+        words = ["apt-get", "install", "-y", "--no-install-recommends", "chromium"]
+        said = subprocess.run(words, check=False, capture_output=True, text=True, timeout=500)
+        if said.returncode:
+            reason = (said.stderr.strip() or said.stdout.strip()).splitlines()[-1:]
+            pytest.skip(f"Chromium is not installed and cannot be: {reason}")
+    found = shutil.which("chromium")
+    assert found is not None
+    return found
+
+
+def browse(chromium: str, profile: Path, *words: str) -> str:
+    """What it printed. No name but that of this host is resolved."""
+    fixed = ["--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
+             "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+             "--virtual-time-budget=4000", "--window-size=1180,1120"]  # fmt: skip
+    command = [chromium, *fixed, *words]
+    result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr[-2000:]
+    return result.stdout
+
+
+def text_of(document: str) -> str:
+    body = document.partition("<body")[2].partition(">")[2]
+    return html.unescape(re.sub(r"<[^>]*>", "\n", body))
+
+
+@pytest.fixture
+def hostile(served: tuple[Cluster, int], localdir: Path) -> Iterator[Path]:
+    """A second client whose name is an attack on the page."""
+    place = localdir / HOSTILE
+    with served[0].second_client(place) as mounted:
+        yield mounted
+
+
+@pytest.mark.full
+def test_the_page_in_a_browser(
+    served: tuple[Cluster, int], hostile: Path, chromium: str, localdir: Path
+) -> None:
+    cluster, port = served
+    (hostile / "file").write_bytes(os.urandom(8_000_000))
+    url = f"http://127.0.0.1:{port}/"
+    document = browse(chromium, localdir / "profile", "--dump-dom", url)
+    text = text_of(document)
+    for word in ("healthy", "storageserver-2", "Metadata requests a second", HOSTILE,
+                 str(cluster.mount_path)):  # fmt: skip
+        assert word in text, document[-4000:]
+    assert "<title>BraidFS</title>" in document and "<img" not in document
+    assert document.count("<svg") == 3 and 'id="lost" class="lost" hidden' in document
+    if SCREENSHOT:
+        browse(chromium, localdir / "profile", f"--screenshot={SCREENSHOT}", url)
+
+
+@pytest.mark.full
+@pytest.mark.expects_warnings
+def test_what_is_wrong_is_on_the_page(
+    served: tuple[Cluster, int], chromium: str, localdir: Path
+) -> None:
+    cluster, port = served
+    cluster.storageservers[1].kill()
+    assert wait_until(lambda: status(port)["health"] == "failing", 40)
+    text = text_of(browse(chromium, localdir / "profile", "--dump-dom", f"http://127.0.0.1:{port}/"))
+    assert "storage server storageserver-2" in text and "start braidfs-storageserver" in text
+    assert "failing" in text
+    cluster.storageservers[1].start()

@@ -1,0 +1,175 @@
+"""The page of the cluster: its hour of history, its JSON, and what HTTP gives and refuses."""
+
+import http.client
+import json
+import socket
+from collections.abc import Callable
+
+import pytest
+import trio
+
+from fscommon.errors import ConfigError
+from fscommon.net.address import Address
+from fscommon.types import NodeId
+from fscommon.wire.admin import Traffic
+from fscommon.wire.messages import SessionOpen, SessionRenew
+from fscommon.wire.ops import Op
+from metaserver.membership import Node
+from metaserver.page import endpoint as endpoints
+from metaserver.page.endpoint import PageEndpoint
+from metaserver.page.history import POINTS_MAX, History
+from metaserver.page.source import ROWS_MAX, PageSource
+
+from .bench import Bench, Client
+
+HOSTILE = "<img src=x onerror=alert(1)>\u202e\"';--"
+
+
+def node(heard_s: float, *counts: int, number: int = 1) -> Node:
+    return Node(NodeId(number), b"u", "n", "a:1", heard_s, traffic=Traffic(*counts))
+
+
+def test_rates_are_between_heartbeats() -> None:
+    history = History()
+    history.sample([node(10.0, 1000, 0, 5, 0)], 100, 12.0, 12 * 10**9)
+    history.sample([node(14.0, 5000, 800, 9, 4)], 300, 22.0, 22 * 10**9)  # 4 s later, not 10
+    seen = history.as_json()
+    assert seen["at_s"] == [12, 22]
+    assert seen["read_bytes"] == [0, 1000] and seen["written_bytes"] == [0, 200]
+    assert seen["reads"] == [0, 1] and seen["writes"] == [0, 1]
+    assert seen["requests"] == [0, 20]
+
+
+def test_servers_that_are_silent_restarted_or_new() -> None:
+    history = History()
+    history.sample([node(10.0, 1000)], 0, 10.0, 0)
+    history.sample([node(10.0, 1000)], 0, 20.0, 0)  # silent
+    history.sample([node(30.0, 10)], 0, 30.0, 0)  # it counts from the beginning
+    history.sample([node(40.0, 110), node(40.0, 9000, number=2)], 0, 40.0, 0)
+    history.sample([node(50.0, 210), node(50.0, 9100, number=2)], 0, 50.0, 0)
+    assert history.as_json()["read_bytes"] == [0, 0, 0, 10, 20]
+
+
+def test_an_hour_and_no_more() -> None:
+    history = History()
+    for number in range(POINTS_MAX + 50):
+        history.sample([], number, float(number), number * 10**9)
+    seen = history.as_json()
+    assert {len(column) for column in seen.values()} == {POINTS_MAX}
+    assert seen["at_s"][-1] == POINTS_MAX + 49
+
+
+def test_what_is_shown() -> None:
+    bench = Bench()
+    client = Client(bench, bench.connect())
+    client.send(Op.SESSION_OPEN, SessionOpen(0, HOSTILE, (), 0))
+    bench.settle()
+    client.session = client.take().session
+    source = PageSource(bench.engine, bench.time)
+    source.sample(0)
+    seen = json.loads(source.json())
+    (row,) = seen["clients"]
+    assert row["client"] == HOSTILE and row["rates"]["read_bytes_per_s"] == 0
+    assert seen["health"] == "healthy" and len(seen["targets"]) == 2
+    assert len(seen["history"]["at_s"]) == 1
+    assert source.json() == source.json(), "made once for all who ask within a second"
+    bench.now_s += 4
+    client.call(Op.SESSION_RENEW, SessionRenew(0, Traffic(1 << 30, 0, 1, 0)))
+    (row,) = json.loads(source.json())["clients"]
+    assert row["read_bytes"] == 1 << 30
+    assert row["rates"]["read_bytes_per_s"] == (1 << 30) / 4
+
+
+def test_many_clients_are_cut_short() -> None:
+    bench = Bench()
+    for _ in range(ROWS_MAX + 3):
+        client = Client(bench, bench.connect())
+        client.send(Op.SESSION_OPEN, SessionOpen(0, "c", (), 0))
+        bench.settle()
+        bench.now_s += 1
+    seen = json.loads(PageSource(bench.engine, bench.time).json())
+    assert len(seen["clients"]) == ROWS_MAX and seen["client_count"] == ROWS_MAX + 3
+
+
+# ---- HTTP ------------------------------------------------------------------------------------
+
+
+def ask(port: int, path: str, method: str = "GET") -> tuple[int, http.client.HTTPResponse, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request(method, path)
+        reply = connection.getresponse()
+        return reply.status, reply, reply.read()
+    finally:
+        connection.close()
+
+
+async def test_files_and_json() -> None:
+    page = PageEndpoint(Address("127.0.0.1", 0), lambda: b'{"a": 1}')
+    try:
+        for path, kind, part in (
+            ("/", "text/html", b"<title>BraidFS"), ("/page.js", "text/javascript", b"textContent"),
+            ("/page.css", "text/css", b"body"), ("/status.json?x=1", "application/json", b'"a"'),
+        ):  # fmt: skip
+            status, reply, body = await trio.to_thread.run_sync(ask, page.port, path)
+            assert status == 200 and part in body, path
+            assert str(reply.headers["Content-Type"]).startswith(kind)
+            assert "default-src 'none'" in str(reply.headers["Content-Security-Policy"])
+            assert reply.headers["Server"] == "BraidFS"
+        for path in ("/page", "/../server.py", "/etc/passwd", "//page.js/.."):
+            assert (await trio.to_thread.run_sync(ask, page.port, path))[0] == 404
+        for method in ("POST", "PUT", "DELETE"):
+            assert (await trio.to_thread.run_sync(ask, page.port, "/", method))[0] == 501
+    finally:
+        await trio.to_thread.run_sync(page.stop)
+    with pytest.raises(OSError, match="refused"):
+        await trio.to_thread.run_sync(ask, page.port, "/")
+
+
+def test_its_files_load_nothing_from_elsewhere() -> None:
+    for name in ("index.html", "page.css", "page.js"):
+        text = endpoints._read(name).decode().replace("http://www.w3.org/2000/svg", "")
+        assert "http:" not in text and "https:" not in text and "@import" not in text
+        assert "innerHTML" not in text and "document.write" not in text
+
+
+async def test_connections_are_bounded() -> None:
+    page = PageEndpoint(Address("127.0.0.1", 0), lambda: b"{}")
+    idle = []
+    try:
+        for _ in range(endpoints.CONNECTIONS_MAX):
+            idle.append(socket.create_connection(("127.0.0.1", page.port), timeout=10))
+        await eventually(lambda: page._server._slots._value == 0)
+        with pytest.raises((OSError, http.client.HTTPException)):
+            await trio.to_thread.run_sync(ask, page.port, "/")
+        for one in idle:
+            one.close()
+        await eventually(lambda: page._server._slots._value > 0)
+        assert (await trio.to_thread.run_sync(ask, page.port, "/"))[0] == 200
+    finally:
+        await trio.to_thread.run_sync(page.stop)
+
+
+async def eventually(is_so: Callable[[], bool]) -> None:
+    for _ in range(2000):
+        if is_so():
+            return
+        await trio.sleep(0.01)
+    raise AssertionError("it never came")
+
+
+async def test_who_says_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoints._Handler, "timeout", 0.2)
+    page = PageEndpoint(Address("127.0.0.1", 0), lambda: b"{}")
+    try:
+        with socket.create_connection(("127.0.0.1", page.port), timeout=20) as idle:
+            assert await trio.to_thread.run_sync(idle.recv, 1) == b""
+    finally:
+        await trio.to_thread.run_sync(page.stop)
+
+
+async def test_an_address_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match="page_listen: cannot listen"):
+            PageEndpoint(Address("127.0.0.1", port), lambda: b"")

@@ -14,6 +14,7 @@ import trio
 
 from fscommon.auth.handshake import HelloFields
 from fscommon.errors import AuthenticationError, BraidError, ProtocolError, TransportError
+from fscommon.net.near import pin_lanes
 from fscommon.net.rails import Rail, Rails, agree
 from fscommon.net.stream import FrameStream
 from fscommon.observe.log import Log, RateLimit
@@ -113,17 +114,18 @@ class DataConnections:
                 raise
             except BraidError as error:
                 if rails.required:
+                    self._policy.failed(node, lane, now)
                     raise
                 failure = error
         fd = await self._open_tcp(node, lane)  # fails where the whole server is gone: no news then
         if failure is not None:
-            self._policy.failed(node, now)
+            self._policy.failed(node, lane, now)
         self._by_tcp.add((lane, node))
         self._say(node, "TCP", failure or "RDMA failed a short while ago")
         return fd, 0
 
     async def _open_by_rail(self, node: int, lane: int, rails: Rails) -> tuple[int, int]:
-        rail = rails.of_lane(lane)
+        rail = rails.of_lane(lane + self._policy.turn(node, lane))
         if rail is None:
             raise TransportError(rails.reason)
         opened = await self._open_rdma(node, lane, rail)
@@ -192,6 +194,7 @@ class DataConnections:
         if rails is None or not rails.wanted:
             return
         while True:
+            pin_lanes(rails)
             await trio.sleep(RAILS_REFRESH_S)
             rails.refresh()
             for lane, node in sorted(self._by_tcp) if rails.rails else ():
@@ -207,7 +210,7 @@ class DataConnections:
         try:
             fd, token = await self._open_by_rail(node, lane, rails)
         except BraidError:
-            self._policy.failed(node, trio.current_time())
+            self._policy.failed(node, lane, trio.current_time())
         else:
             self._lanes.connection_put(lane, node, fd, token)
         finally:

@@ -2,7 +2,8 @@
 
 Pure policy, time passed in. A node whose RDMA failed (refused, could not be connected, or broke
 soon after it was made) rests, each time longer, and gets TCP meanwhile unless the mount demands
-RDMA; then its connections move back. What changes for a node is told once.
+RDMA; then its connections move back. A lane that failed tries its next rail the next time: not
+every rail need reach every node. What changes for a node is told once.
 """
 
 from dataclasses import dataclass
@@ -25,13 +26,14 @@ class TransportPolicy:
         self._required = required
         self._nodes: dict[int, _Node] = {}
         self._made: dict[tuple[int, int], float] = {}  # by RDMA: lane, node → when
+        self._turns: dict[tuple[int, int], int] = {}
 
     def use_rdma(self, node: int, lane: int, now: float) -> bool:
         """Asked for each new connection."""
         state = self._nodes.setdefault(node, _Node())
         made = self._made.pop((lane, node), None)
         if made is not None and now - made < SHORT_LIFE_S:
-            self.failed(node, now)
+            self.failed(node, lane, now)
         elif made is not None:
             state.failures = 0
         return self._required or now >= state.rest_until
@@ -40,7 +42,12 @@ class TransportPolicy:
         """A connection was made by RDMA."""
         self._made[lane, node] = now
 
-    def failed(self, node: int, now: float) -> None:
+    def turn(self, node: int, lane: int) -> int:
+        """Which of the rails it is the turn of, from the lane's own on."""
+        return self._turns.get((lane, node), 0)
+
+    def failed(self, node: int, lane: int, now: float) -> None:
+        self._turns[lane, node] = self.turn(node, lane) + 1
         state = self._nodes.setdefault(node, _Node())
         if now < state.rest_until:
             return  # one failure for all lanes

@@ -1,6 +1,6 @@
 // braidfs-transport-bench: the data path's streams, TCP against RDMA, between two machines or processes.
-//   serve [--listen HOST] [--tcp-port N] [--device D [--port N] [--gid-index N]] [--once]
-//   run HOST [--tcp-port N] [--device D ...] [--write] [--size N] [--count N] [--depth N]
+//   serve [--listen HOST] [--tcp-port N] [--device D [--port N] [--gid-index N]] [--busy-poll-us N] [--once]
+//   run HOST [--tcp-port N] [--device D ...] [--busy-poll-us N] [--write] [--size N] [--count N] [--depth N]
 // With --device on both sides frames go over queue pairs, else over the socket. Prints JSON. There is
 // no authentication: for a network of your own, and only while you measure.
 #include <arpa/inet.h>
@@ -29,6 +29,7 @@ struct Arguments {
   uint16_t tcp_port = kPort;
   braidfs::rdma::DeviceAddress device{.device = "", .port = 1, .gid_index = 1};
   Load load;
+  uint32_t busy_poll_us = 0;
   bool once = false;
 };
 
@@ -76,6 +77,10 @@ std::unique_ptr<braidfs::rdma::Rails> open_rails(const Arguments& arguments, boo
   return rails;
 }
 
+void busy_poll(braidfs::net::EventLoop& loop, const Arguments& arguments) {
+  loop.busy_poll(std::chrono::microseconds(arguments.busy_poll_us), [] { return true; });
+}
+
 std::span<const std::byte> bytes_of(const braidfs::rdma::Peer& peer) {
   return std::as_bytes(std::span(&peer, 1));
 }
@@ -117,6 +122,7 @@ void serve(const Arguments& arguments) {
     no_delay(socket.get());
     const auto rails = open_rails(arguments, true);  // outlives the loop that it is attached to
     braidfs::net::EventLoop loop;
+    busy_poll(loop, arguments);
     auto channel = agree(*rails, !arguments.device.device.empty(), socket.get());
     braidfs::bench::Server server(loop);
     auto stream =
@@ -138,6 +144,7 @@ void run(const Arguments& arguments) {
   }
   no_delay(socket.get());
   braidfs::net::EventLoop loop;
+  busy_poll(loop, arguments);
   auto channel = agree(*rails, !arguments.device.device.empty(), socket.get());
   braidfs::bench::Client client(loop, arguments.load);
   auto stream = braidfs::rdma::open_stream(loop, std::move(socket), std::move(channel), client);
@@ -167,7 +174,8 @@ Arguments parse(int argc, char** argv) {
       {"device", required_argument, nullptr, 'd'}, {"port", required_argument, nullptr, 'p'},
       {"gid-index", required_argument, nullptr, 'g'}, {"write", no_argument, nullptr, 'w'},
       {"size", required_argument, nullptr, 's'}, {"count", required_argument, nullptr, 'c'},
-      {"depth", required_argument, nullptr, 'q'}, {"once", no_argument, nullptr, 'o'},
+      {"depth", required_argument, nullptr, 'q'}, {"busy-poll-us", required_argument, nullptr, 'b'},
+      {"once", no_argument, nullptr, 'o'},
       {nullptr, 0, nullptr, 0}};
   for (int flag = 0; (flag = getopt_long(argc, argv, "", options, nullptr)) != -1;) {
     const auto number = [] { return std::strtoull(optarg, nullptr, 10); };
@@ -181,6 +189,7 @@ Arguments parse(int argc, char** argv) {
       case 's': arguments.load.size = static_cast<uint32_t>(number()); break;
       case 'c': arguments.load.count = number(); break;
       case 'q': arguments.load.depth = static_cast<uint32_t>(number()); break;
+      case 'b': arguments.busy_poll_us = static_cast<uint32_t>(number()); break;
       case 'o': arguments.once = true; break;
       default: std::exit(2);
     }
@@ -189,6 +198,9 @@ Arguments parse(int argc, char** argv) {
   if (load.size == 0 || load.size > braidfs::limits::kFramePayloadLengthMax || load.count == 0 ||
       load.depth == 0 || load.depth > braidfs::limits::kRequestsInFlightMax) {
     fail("--size, --count or --depth is out of range");
+  }
+  if (arguments.busy_poll_us > braidfs::net::EventLoop::kBusyPollUsMax) {
+    fail("--busy-poll-us is out of range");
   }
   return arguments;
 }

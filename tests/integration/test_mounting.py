@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fscommon.net.rdma import SYSFS
 from tests.cluster import mounts
 from tests.cluster.cluster import BIN, Cluster
 from tests.cluster.process import is_gone, wait_until
@@ -200,6 +201,13 @@ def test_unknown_host(cluster: Cluster, mountpoint: Path) -> None:
 
 def test_source_without_a_path(cluster: Cluster, mountpoint: Path) -> None:
     _refused("just-words", mountpoint, cluster.plan.options())
+
+
+@pytest.mark.skipif(SYSFS.is_dir(), reason="this kernel has RDMA: tests/rdma has the other reasons")
+def test_transport_rdma_without_rdma(cluster: Cluster, mountpoint: Path) -> None:
+    options = cluster.plan.options() + ",transport=rdma"
+    line = _refused(cluster.plan.source(), mountpoint, options)
+    assert "transport=rdma, but the kernel has no RDMA" in line and "rdma_rxe" in line
 
 
 @pytest.mark.expects_log("connection refused.*handshake failed")

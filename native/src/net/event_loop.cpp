@@ -14,6 +14,7 @@ namespace braidfs::net {
 namespace {
 
 constexpr int kEventsPerTurn = 64;
+constexpr int kQueueLooks = 16;  // in a row: each is a read of memory
 constexpr int kDeferredRoundsMax = 8;  // deferred tasks that defer again wait for the next turn
 
 // How often this thread lost its core to another one. A hypervisor that takes the core is not seen.
@@ -83,6 +84,11 @@ bool EventLoop::post(Task task) {
   return true;
 }
 
+void EventLoop::watch(std::weak_ptr<Queue> queue) {
+  std::erase_if(queues_, [](const auto& one) { return one.expired(); });
+  queues_.push_back(std::move(queue));
+}
+
 EventLoop::Timer EventLoop::call_at(Clock::time_point when, Task task) {
   const Timer timer{when, ++timer_number_};
   timers_.emplace(timer, std::move(task));
@@ -132,25 +138,53 @@ int EventLoop::wait_ms(int timeout_ms) const {
 }
 
 int EventLoop::wait(std::span<epoll_event> ready, int timeout_ms) {
-  const auto sleep = [&] {
-    return epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), timeout_ms);
-  };
-  if (timeout_ms == 0 || !poll_.is_on() || !worth_polling_()) return sleep();
+  if (timeout_ms == 0 || !poll_.is_on() || !worth_polling_()) return sleep(ready, timeout_ms);
   const auto began = Clock::now();
-  int count = look(ready, began);
-  if (count != 0) return count;
-  count = sleep();
+  if (const auto found = look(ready, began)) return *found;
+  const int count = sleep(ready, timeout_ms);
   poll_.slept(Clock::now() - began);
   return count;
 }
 
-// What epoll_wait(2) returned, 0 when the window ended.
-int EventLoop::look(std::span<epoll_event> ready, Clock::time_point began) {
+int EventLoop::sleep(std::span<epoll_event> ready, int timeout_ms) {
+  if (timeout_ms != 0 && !queues_.empty()) {
+    now_ = Clock::now();
+    if (any_queue(&Queue::arm)) timeout_ms = 0;
+  }
+  return epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), timeout_ms);
+}
+
+// One that goes meanwhile leaves its place until the next watch().
+bool EventLoop::any_queue(bool (Queue::*ask)()) {
+  bool any = false;
+  for (size_t index = 0; index < queues_.size(); ++index) {
+    const auto queue = queues_[index].lock();
+    any = (queue && (*queue.*ask)()) || any;
+  }
+  return any;
+}
+
+bool EventLoop::queues_have_something() {
+  if (queues_.empty()) return false;
+  for (int look = 0; look < kQueueLooks; ++look) {
+    if (any_queue(&Queue::take)) return true;
+  }
+  return false;
+}
+
+// What epoll_wait(2) returned, 0 when a queue had something, nothing when the window ended.
+std::optional<int> EventLoop::look(std::span<epoll_event> ready, Clock::time_point began) {
   const auto window = poll_.window(began);
-  if (window.count() == 0) return 0;
+  if (window.count() == 0) return std::nullopt;
   const long switches = preempted();
   auto before = began;
   while (before - began < window) {
+    now_ = before;
+    if (queues_have_something()) {
+      polls_paid_.fetch_add(1, std::memory_order_relaxed);
+      poll_.looked(false, before);
+      return 0;
+    }
     sched_yield();
     const int count =
         epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), 0);
@@ -159,12 +193,12 @@ int EventLoop::look(std::span<epoll_event> ready, Clock::time_point began) {
     if (count != 0 || gave_way) {
       if (count > 0) polls_paid_.fetch_add(1, std::memory_order_relaxed);
       poll_.looked(gave_way, now);
-      return count;
+      return count == 0 ? std::nullopt : std::optional(count);
     }
     before = now;
   }
   poll_.looked(false, before);
-  return 0;
+  return std::nullopt;
 }
 
 void EventLoop::dispatch(int timeout_ms) {
@@ -181,6 +215,7 @@ void EventLoop::dispatch(int timeout_ms) {
     }
   }
   if (posted) run_posted();
+  (void)any_queue(&Queue::take);
 }
 
 void EventLoop::run_posted() {

@@ -5,6 +5,8 @@
 // its end, such as one sendmsg for many frames). Before it sleeps it may look for events for a moment
 // (busy_poll()). Callbacks may add and remove any fd, their own
 // included: a removed entry lives on until the end of the turn, but is not called again.
+// A Queue is looked at in every turn, and asked to tell by its fd only when the loop is about to sleep:
+// while it is busy it costs no system call.
 //
 // Threads: everything LOOP ONLY (or before run()), except post() and stop(): ANY THREAD.
 // Not here: what flows through the fds (frame_stream.h).
@@ -18,6 +20,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -29,6 +32,15 @@
 namespace braidfs::net {
 
 using Clock = std::chrono::steady_clock;
+
+// Something that fills up in memory, such as the completion queue of a card.
+class Queue {
+ public:
+  virtual ~Queue() = default;
+  virtual bool take() = 0;  // what is in it, or some of that; whether there was anything
+  // The loop is about to sleep: from now on the queue's fd tells. True: something was in it, no sleep.
+  virtual bool arm() = 0;
+};
 
 class EventLoop {
  public:
@@ -55,6 +67,8 @@ class EventLoop {
   int add(int fd, uint32_t events, Callback callback);
   int modify(int fd, uint32_t events);
   void remove(int fd);
+
+  void watch(std::weak_ptr<Queue> queue);  // until it is gone
 
   // ANY THREAD. False when the queue is full: the task was not taken. Tasks left when the loop is
   // destroyed are dropped without a call.
@@ -85,7 +99,10 @@ class EventLoop {
 
   int wait_ms(int timeout_ms) const;
   int wait(std::span<epoll_event> ready, int timeout_ms);
-  int look(std::span<epoll_event> ready, Clock::time_point began);
+  int sleep(std::span<epoll_event> ready, int timeout_ms);
+  std::optional<int> look(std::span<epoll_event> ready, Clock::time_point began);
+  bool any_queue(bool (Queue::*ask)());
+  bool queues_have_something();
   void dispatch(int timeout_ms);
   void run_posted();
   void run_timers();
@@ -98,6 +115,7 @@ class EventLoop {
   Clock::time_point now_ = Clock::now();
   std::unordered_map<int, std::unique_ptr<Entry>> entries_;
   std::vector<std::unique_ptr<Entry>> removed_;  // until the end of the turn
+  std::vector<std::weak_ptr<Queue>> queues_;
   std::map<Timer, Task> timers_;
   uint64_t timer_number_ = 0;
   std::vector<Task> deferred_;

@@ -12,8 +12,11 @@ constexpr uint32_t kSignalEvery = 16;
 
 }  // namespace
 
-Channel::Channel(Port& port, std::unique_ptr<QueuePair> pair)
-    : port_(port), pair_(std::move(pair)), number_(pair_->local().queue_pair) {}
+Channel::Channel(Port& port, std::unique_ptr<QueuePair> pair, uint32_t credits_given)
+    : port_(port),
+      pair_(std::move(pair)),
+      number_(pair_->local().queue_pair),
+      credits_given_(credits_given) {}
 
 // The queue pair goes first: nothing touches the ring's memory after that.
 Channel::~Channel() {
@@ -23,13 +26,13 @@ Channel::~Channel() {
 
 Peer Channel::local() const noexcept {
   Peer local = pair_->local();
-  local.credits = kCreditsGiven;
+  local.credits = credits_given_;
   local.slot_size = kSlotSize;
   return local;
 }
 
 int Channel::connect(const Peer& peer) {
-  if (peer.magic != Peer::kMagic || peer.slot_size != kSlotSize || peer.credits < 4 ||
+  if (peer.magic != Peer::kMagic || peer.slot_size != kSlotSize || peer.credits < kCreditsMin ||
       peer.credits > 4096 || peer.mtu < 1 || peer.mtu > 5) {
     return -EPROTO;
   }
@@ -85,7 +88,7 @@ void Channel::drain() noexcept {
 
 void Channel::received(std::span<const std::byte> message) {
   if (user_ != nullptr) return user_->message_arrived(message);
-  if (early_.size() >= kCreditsGiven || failed_) return;
+  if (early_.size() >= credits_given_ || failed_) return;
   early_.emplace_back(message.begin(), message.end());
 }
 

@@ -2,7 +2,7 @@
 //
 // Work is posted in chains, one entry of the ring each; completions end all entries up to theirs, so
 // that not every chain needs one. Memory of an entry returns with it. Messages that come before a
-// stream is bound wait here (a peer may speak as soon as it is connected), at most kCreditsGiven.
+// stream is bound wait here (a peer may speak as soon as it is connected), at most its credits.
 // Threads: LANE ONLY, except connect(): before any stream.
 #pragma once
 #include <cstdint>
@@ -35,7 +35,7 @@ struct Posted {
 
 class Channel {
  public:
-  Channel(Port& port, std::unique_ptr<QueuePair> pair);
+  Channel(Port& port, std::unique_ptr<QueuePair> pair, uint32_t credits_given);
   ~Channel();
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
@@ -45,6 +45,7 @@ class Channel {
   // 0 or -errno; -EPROTO: what the peer says of itself makes no sense.
   int connect(const Peer& peer);
   uint32_t peer_credits() const noexcept { return peer_.credits; }
+  uint32_t credits_given() const noexcept { return credits_given_; }
 
   Port& port() noexcept { return port_; }
   void bind(ChannelUser& user);
@@ -78,6 +79,7 @@ class Channel {
   Port& port_;
   std::unique_ptr<QueuePair> pair_;
   const uint32_t number_;
+  const uint32_t credits_given_;  // to the peer
   Peer peer_{};
   ChannelUser* user_ = nullptr;
   std::deque<Entry> ring_;

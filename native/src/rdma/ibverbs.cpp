@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 #include <random>
+#include <utility>
 #include <vector>
 #undef ibv_query_port
 #undef ibv_reg_mr
@@ -35,6 +36,7 @@ constexpr uint8_t kReceiverNotReadyForEver = 7;
 constexpr uint8_t kReceiverNotReadyTimer = 12;  // 0.64 ms
 constexpr uint8_t kReadsMax = 16;
 constexpr uint8_t kHopLimit = 64;
+constexpr unsigned kAcknowledgedAtOnce = 1024;
 constexpr uint32_t kInlineWanted = 256;  // most requests: copied into the queue, not fetched from memory
 
 // Every function that is no inline one of verbs.h.
@@ -44,8 +46,8 @@ struct Library {
   X(get_device_list) X(free_device_list) X(get_device_name) X(open_device) X(close_device)      \
   X(query_port) X(query_gid) X(query_device) X(alloc_pd) X(dealloc_pd) X(reg_mr) X(dereg_mr)    \
   X(create_comp_channel) X(destroy_comp_channel) X(create_cq) X(destroy_cq) X(get_cq_event)     \
-  X(ack_cq_events) X(get_async_event) X(ack_async_event) X(create_srq) X(destroy_srq) X(create_qp) X(modify_qp) X(destroy_qp)         \
-  X(wc_status_str)
+  X(ack_cq_events) X(get_async_event) X(ack_async_event) X(create_srq) X(destroy_srq)           \
+  X(create_qp) X(modify_qp) X(destroy_qp) X(wc_status_str)
   BRAIDFS_VERBS(BRAIDFS_VERB)
   BRAIDFS_VERB(reg_dmabuf_mr)  // since rdma-core 34: may be missing
   std::string fault;
@@ -94,17 +96,17 @@ class RealCompletionQueue final : public CompletionQueue {
   int fd() const noexcept override { return channel_->fd; }
   int arm() override { return -ibv_req_notify_cq(queue_, 0); }
 
-  // The channel is non-blocking. Acknowledged in lots: each takes a mutex.
+  // The channel is non-blocking, and has one event for each arm(): one system call. Acknowledged in
+  // lots: each takes a mutex.
   int acknowledge() override {
-    for (;;) {
-      ibv_cq* which = nullptr;
-      void* context = nullptr;
-      if (library().get_cq_event(channel_, &which, &context) != 0) break;
-      if (++unacknowledged_ < 1024) continue;
-      library().ack_cq_events(queue_, unacknowledged_);
-      unacknowledged_ = 0;
+    ibv_cq* which = nullptr;
+    void* context = nullptr;
+    if (library().get_cq_event(channel_, &which, &context) != 0) {
+      return errno == EAGAIN || errno == EINTR ? 0 : -EIO;
     }
-    return errno == EAGAIN || errno == EINTR ? 0 : -EIO;
+    if (++unacknowledged_ < kAcknowledgedAtOnce) return 0;
+    library().ack_cq_events(queue_, std::exchange(unacknowledged_, 0));
+    return 0;
   }
 
   int poll(std::span<Completion> into) override {
@@ -360,17 +362,24 @@ class RealDevice final : public Device {
     return library().wc_status_str(static_cast<ibv_wc_status>(status));
   }
 
-  // Events of queue pairs say nothing that completions do not, those of ports are seen by Python.
-  bool has_failed() override {
+  // Events of ports are seen by Python.
+  bool take_events(std::vector<uint32_t>& failed_pairs) override {
     ibv_async_event event{};
     while (library().get_async_event(context_, &event) == 0) {
       failed_ = failed_ || event.event_type == IBV_EVENT_DEVICE_FATAL;
+      if (gave_up_pair(event.event_type)) failed_pairs.push_back(event.element.qp->qp_num);
       library().ack_async_event(&event);
     }
     return failed_ || (errno != EAGAIN && errno != EINTR);
   }
 
  private:
+  // A side that only answers has no completion that would tell it.
+  static bool gave_up_pair(ibv_event_type type) {
+    return type == IBV_EVENT_QP_FATAL || type == IBV_EVENT_QP_REQ_ERR ||
+           type == IBV_EVENT_QP_ACCESS_ERR;
+  }
+
   ibv_context* const context_;
   ibv_pd* const domain_;
   const Route route_;

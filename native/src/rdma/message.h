@@ -8,6 +8,7 @@
 // expose memory, and a payload's bytes are in place when the message about them arrives.
 // Pure; the checks of what a peer claims are parse()'s.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <optional>
@@ -22,7 +23,10 @@ inline constexpr uint32_t kSlotSize = 8192;
 inline constexpr uint32_t kShortPayloadMax = 4096;
 inline constexpr uint32_t kBlockSize = 128u << 10;  // of bulk memory
 inline constexpr uint32_t kSegmentsMax = limits::kFramePayloadLengthMax / kBlockSize;
-inline constexpr uint32_t kCreditsGiven = 64;  // messages that a peer may have underway to us
+// Messages that a peer may have underway to us: as many while there are few peers, never fewer than
+// the longest frame needs.
+inline constexpr uint32_t kCreditsMax = 64;
+inline constexpr uint32_t kCreditsMin = 16;
 
 struct Segment {
   uint64_t address = 0;
@@ -87,6 +91,20 @@ inline std::optional<Message> parse(std::span<const std::byte> bytes) {
   message.frame_head = bytes.subspan(sizeof head + segment_bytes, head.head_length);
   message.payload = bytes.last(head.short_length);
   return message;
+}
+
+// Pieces of a transfer of `length` bytes between blocks and the peer's segments, which hold them and
+// of which none is empty: each is one piece of work.
+inline size_t piece_count(std::span<const Segment> segments, size_t length) {
+  size_t pieces = 0, at = 0, segment = 0, within = 0;
+  for (; at < length; ++pieces) {
+    const size_t step = std::min({kBlockSize - at % kBlockSize, segments[segment].length - within,
+                                  length - at});
+    at += step;
+    within += step;
+    if (within == segments[segment].length) ++segment, within = 0;
+  }
+  return pieces;
 }
 
 inline uint64_t total_length(std::span<const Segment> segments) {

@@ -20,6 +20,16 @@ constexpr std::chrono::milliseconds kRetireLook{10};
 
 }  // namespace
 
+class Port::Watch final : public net::Queue {
+ public:
+  explicit Watch(Port& port) : port_(port) {}
+  bool take() override { return port_.take(); }
+  bool arm() override { return port_.arm(); }
+
+ private:
+  Port& port_;
+};
+
 Port::Port(Device& device, const PortSettings& settings) : device_(device), settings_(settings) {}
 
 Port::~Port() {
@@ -34,8 +44,9 @@ Port::~Port() {
 }
 
 int Port::make() {
-  const uint32_t depth = kWorkMax + settings_.receive_slots + 64;
-  if (const int error = device_.make_completion_queue(depth, completions_); error != 0) return error;
+  if (const int error = device_.make_completion_queue(completions_max(), completions_); error != 0) {
+    return error;
+  }
   if (const int error = device_.make_receive_queue(settings_.receive_slots, receives_); error != 0) {
     return error;
   }
@@ -48,7 +59,7 @@ int Port::make() {
   for (uint32_t slot = 0; slot < settings_.receive_slots; ++slot) {
     if (const int error = post_receive(slot); error != 0) return error;
   }
-  return completions_->arm();
+  return 0;
 }
 
 int Port::make_memory() {
@@ -74,17 +85,28 @@ int Port::make_channel(std::shared_ptr<Channel>& made) {
   std::unique_ptr<QueuePair> pair;
   const QueuePairSpec spec{.completions = completions_.get(),
                            .receives = receives_.get(),
-                           .work_max = kChannelWorkMax,
+                           .work_max = kChannelWorkMax + 1,  // and the mark of drain()
                            .remote_access = !settings_.is_acceptor};
   if (const int error = device_.make_queue_pair(spec, pair); error != 0) return error;
-  made = std::make_shared<Channel>(*this, std::move(pair));
+  const auto share = kUnreadMax / static_cast<uint32_t>(channels_.size() + 1);
+  const uint32_t credits = std::clamp(share, kCreditsMin, kCreditsMax);
+  made = std::make_shared<Channel>(*this, std::move(pair), credits);
   channels_[made->number()] = made;
   return 0;
 }
 
-void Port::drop(const std::shared_ptr<Channel>& channel) {
+// Its peer may have sent already: what it sent is taken in first, on the lane.
+void Port::drop(std::shared_ptr<Channel> channel) {
+  net::EventLoop* const loop = attached();
+  const auto end = [this, alive = alive_, channel] {
+    if (*alive) retire(channel);
+  };
+  if (loop == nullptr || !loop->post(end)) forget(*channel);
+}
+
+void Port::forget(const Channel& channel) {
   const std::scoped_lock lock(mu_);
-  channels_.erase(channel->number());
+  channels_.erase(channel.number());
 }
 
 int Port::attach(net::EventLoop& loop) {
@@ -95,7 +117,9 @@ int Port::attach(net::EventLoop& loop) {
     const std::scoped_lock lock(mu_);
     loop_ = &loop;
   }
-  on_ready();  // what came before anybody listened
+  watch_ = std::make_shared<Watch>(*this);
+  loop.watch(watch_);
+  (void)take();  // what came before anybody listened
   return 0;
 }
 
@@ -111,6 +135,7 @@ bool Port::is_idle() {
 
 void Port::detach() {
   if (loop_ != nullptr && !lost_) loop_->remove(completions_->fd());
+  watch_.reset();
   *alive_ = false;
   lost_ = true;
 }
@@ -121,28 +146,49 @@ std::shared_ptr<Channel> Port::find(uint32_t queue_pair) {
   return found == channels_.end() ? nullptr : found->second;
 }
 
-// Armed before polling: what completes after the last poll makes the channel readable again.
 void Port::on_ready() {
-  if (lost_) return;
-  if (const int error = completions_->acknowledge(); error != 0) return device_lost(error);
-  if (const int error = completions_->arm(); error != 0) return device_lost(error);
-  for (int round = 0; round < kReapRounds; ++round) {
-    if (!reap_some()) return;
-  }
-  loop_->defer([this, alive = alive_] {
-    if (*alive) on_ready();
-  });
+  armed_ = false;
+  if (const int error = lost_ ? 0 : completions_->acknowledge(); error != 0) return device_lost(error);
+  (void)take();
 }
 
-bool Port::reap_some() {
+bool Port::take() {
+  int count = 0;
+  for (int round = 0; round < kReapRounds && reap_some(count); ++round) {
+  }
+  return count > 0;
+}
+
+// Armed only when there is nothing, and looked at once more: what completes after that makes the
+// channel readable.
+bool Port::arm() {
+  if (take()) return true;
+  if (armed_ || lost_) return false;
+  if (const int error = completions_->arm(); error != 0) {
+    device_lost(error);
+    return true;
+  }
+  armed_ = true;
+  return take();
+}
+
+void Port::reap() {
+  int count = 0;
+  while (count < static_cast<int>(completions_max()) && reap_some(count)) {
+  }
+}
+
+// False: that was all. Adds to count.
+bool Port::reap_some(int& count) {
   std::array<Completion, kReapMany> done;
-  const int count = lost_ ? 0 : completions_->poll(done);
-  if (count < 0) {
-    device_lost(count);
+  const int found = lost_ ? 0 : completions_->poll(done);
+  if (found < 0) {
+    device_lost(found);
     return false;
   }
-  for (int index = 0; index < count; ++index) dispatch(done[static_cast<size_t>(index)]);
-  return count == static_cast<int>(done.size());
+  count += found;
+  for (int index = 0; index < found; ++index) dispatch(done[static_cast<size_t>(index)]);
+  return found == static_cast<int>(done.size());
 }
 
 void Port::dispatch(const Completion& completion) {
@@ -168,7 +214,7 @@ void Port::received(const std::shared_ptr<Channel>& channel, const Completion& c
 }
 
 void Port::retire(std::shared_ptr<Channel> channel) {
-  if (loop_ == nullptr) return drop(channel);
+  if (loop_ == nullptr) return forget(*channel);
   channel->drain();
   retired_.push_back({std::move(channel), loop_->now() + kRetireMax});
   if (std::exchange(look_scheduled_, true)) return;
@@ -187,8 +233,8 @@ void Port::look_at_retired() {
     return true;
   });
   // A shared receive queue loses the slots of messages that nobody took in when their queue pair goes.
-  if (!ended.empty() && !lost_) on_ready();
-  for (const auto& retired : ended) drop(retired.channel);
+  if (!ended.empty() && !lost_) reap();
+  for (const auto& retired : ended) forget(*retired.channel);
   ended.clear();
   if (retired_.empty() || std::exchange(look_scheduled_, true)) return;
   loop_->call_at(now + kRetireLook, [this, alive = alive_] {
@@ -241,6 +287,7 @@ void Port::device_lost(int error) {
 void Port::lose(const std::string& reason) {
   if (lost_.exchange(true)) return;
   if (loop_ != nullptr) loop_->remove(completions_->fd());
+  watch_.reset();
   for (const auto& channel : all_channels()) channel->lost(reason);
 }
 

@@ -1,13 +1,13 @@
-// What the RDMA connections of one lane on one device share: a completion queue whose channel is
-// in the lane's event loop, a receive queue with its message slots, and registered memory.
+// What the RDMA connections of one lane on one device share: a completion queue that the lane's event
+// loop looks at, and is woken by, a receive queue with its message slots, and registered memory.
 //
 // Bounds: slots, blocks and work in flight are fixed when the port is made; a thousand connections
-// share them. Who finds too little waits in a line and is served in order. Channels whose stream
+// share them, and the more they are the fewer messages each may have unread (make_channel()). Who finds too little waits in a line and is served in order. Channels whose stream
 // is gone stay here, failed, until their work was flushed (or kRetireMax passed): only then do
 // their memory and queue pair go.
 //
-// Threads: LANE ONLY, except make_channel(), drop(), is_idle() and attached(): ANY THREAD, guarded by
-// mu_, and is_lost() and the counters.
+// Threads: LANE ONLY, except make_channel(), drop(), is_idle(), attached() and find(): ANY THREAD,
+// guarded by mu_, and is_lost() and the counters.
 #pragma once
 #include <array>
 #include <atomic>
@@ -46,7 +46,8 @@ struct PortCounters {
 class Port {
  public:
   static constexpr uint32_t kWorkMax = 4096;       // posted and not completed, all channels
-  static constexpr uint32_t kChannelWorkMax = 288;  // of one
+  static constexpr uint32_t kChannelWorkMax = 160;  // of one: the longest frame fits
+  static constexpr uint32_t kUnreadMax = 4096;  // messages of all peers; beyond, kCreditsMin for each
   static constexpr size_t kChannelsMax = 4096;
   static constexpr std::chrono::milliseconds kRetireMax{2000};
 
@@ -58,16 +59,17 @@ class Port {
   int make();  // once, before anything else; 0 or -errno
 
   int make_channel(std::shared_ptr<Channel>& made);
-  void drop(const std::shared_ptr<Channel>& channel);  // one that no stream ever had
+  void drop(std::shared_ptr<Channel> channel);  // one that no stream ever had
 
   int attach(net::EventLoop& loop);  // first call begins to listen; later ones do nothing
   void retire(std::shared_ptr<Channel> channel);
-  void reap() { on_ready(); }  // now, instead of when the loop comes to it
+  void reap();  // all of it now, instead of when the loop comes to it
   void lose(const std::string& reason);  // every channel fails, and none works any more
   void detach();  // before the end of an idle port whose loop goes on
   bool is_lost() const noexcept { return lost_; }
   bool is_idle();  // no channel is left; with no new ones made, it stays so
   net::EventLoop* attached();  // null: to none yet
+  std::shared_ptr<Channel> find(uint32_t queue_pair);
 
   Arena& out() noexcept { return out_; }
   Arena& in() noexcept { return in_; }
@@ -99,13 +101,18 @@ class Port {
     std::function<void()> again;
   };
 
+  class Watch;  // the completion queue as the loop sees it
+
   int make_memory();
   int post_receive(uint32_t slot);
   void on_ready();
-  bool reap_some();
+  bool take();
+  bool arm();
+  bool reap_some(int& count);
+  uint32_t completions_max() const noexcept { return kWorkMax + settings_.receive_slots + 64; }
+  void forget(const Channel& channel);
   void dispatch(const Completion& completion);
   void received(const std::shared_ptr<Channel>& channel, const Completion& completion);
-  std::shared_ptr<Channel> find(uint32_t queue_pair);
   void something_returned();
   void wake_waiters();
   void wake(Way way);
@@ -121,6 +128,7 @@ class Port {
   std::unique_ptr<ReceiveQueue> receives_;
   net::EventLoop* loop_ = nullptr;  // written by the lane, under mu_
   uint32_t work_ = 0;
+  bool armed_ = false;
   bool wake_scheduled_ = false;
   bool look_scheduled_ = false;
   std::atomic<bool> lost_ = false;
@@ -132,6 +140,7 @@ class Port {
   std::vector<Retired> retired_;
   PortCounters counters_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  std::shared_ptr<Watch> watch_;  // while the loop looks
 
   std::mutex mu_;
   std::unordered_map<uint32_t, std::shared_ptr<Channel>> channels_;  // guarded by mu_

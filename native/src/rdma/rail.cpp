@@ -95,9 +95,22 @@ bool Rail::let_go() {
 }
 
 bool Rail::has_failed() {
-  return device_->has_failed() || std::any_of(ports_.begin(), ports_.end(), [](const auto& port) {
-           return port->is_lost();
-         });
+  std::vector<uint32_t> pairs;
+  const bool failed = device_->take_events(pairs);
+  for (const uint32_t pair : pairs) fail_pair(pair);
+  return failed || std::any_of(ports_.begin(), ports_.end(),
+                               [](const auto& port) { return port->is_lost(); });
+}
+
+void Rail::fail_pair(uint32_t pair) {
+  for (const auto& port : ports_) {
+    auto channel = port->find(pair);
+    net::EventLoop* const loop = channel ? port->attached() : nullptr;
+    if (loop == nullptr) continue;
+    (void)loop->post([self = shared_from_this(), channel = std::move(channel)] {
+      channel->lost("the device gave up the queue pair (did the peer touch what it may not?)");
+    });
+  }
 }
 
 std::map<std::string, uint64_t> Rail::counters() const {

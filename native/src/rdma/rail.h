@@ -38,7 +38,8 @@ class Rail : public std::enable_shared_from_this<Rail> {
   bool is_idle();
   // Of an idle, closed one: once true, the rail may be dropped. False: lanes were flooded, call again.
   bool let_go();
-  bool has_failed();  // the device is beyond use
+  // The device is beyond use. Takes in its events: queue pairs that it gave up end their streams.
+  bool has_failed();
 
   size_t lane_count() const noexcept { return ports_.size(); }
   Port& port(size_t lane) noexcept { return *ports_[lane]; }
@@ -46,6 +47,7 @@ class Rail : public std::enable_shared_from_this<Rail> {
 
  private:
   explicit Rail(std::unique_ptr<Device> device) : device_(std::move(device)) {}
+  void fail_pair(uint32_t pair);
 
   std::unique_ptr<Device> device_;
   std::vector<std::unique_ptr<Port>> ports_;

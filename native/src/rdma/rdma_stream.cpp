@@ -15,7 +15,7 @@ namespace braidfs::rdma {
 
 namespace {
 
-constexpr uint32_t kCreditsMax = 1u << 16;  // more than any honest peer ever has given
+constexpr uint32_t kCreditsHeldMax = 1u << 16;  // more than any honest peer ever has given
 
 }  // namespace
 
@@ -107,7 +107,7 @@ void RdmaStream::message_arrived(std::span<const std::byte> bytes) {
   std::optional<Message> message = parse(bytes);
   if (!message) return cut(EPROTO, "a message that makes no sense");
   credits_ += message->head.credits;
-  if (credits_ > kCreditsMax) return cut(EPROTO, "more credits than there can be");
+  if (credits_ > kCreditsHeldMax) return cut(EPROTO, "more credits than there can be");
   release_fetched(message->head.fetched);
   if (cut_) return;
   bool taken = true;
@@ -131,6 +131,7 @@ void RdmaStream::release_fetched(uint32_t fetched) {
 
 bool RdmaStream::bulk_fits(const Message& message) const {
   const MessageHead& head = message.head;
+  const auto is_empty = [](const Segment& segment) { return segment.length == 0; };
   switch (static_cast<Bulk>(head.bulk)) {
     case Bulk::kNone: return head.segment_count == 0 && head.bulk_length == 0;
     case Bulk::kFetch:
@@ -138,7 +139,9 @@ bool RdmaStream::bulk_fits(const Message& message) const {
       [[fallthrough]];
     case Bulk::kPlace:
       return port_.is_acceptor() && head.bulk_length > 0 &&
-             total_length(message.segments) == head.bulk_length;
+             std::ranges::none_of(message.segments, is_empty) &&
+             total_length(message.segments) == head.bulk_length &&
+             piece_count(message.segments, head.bulk_length) <= kSegmentsMax;
     case Bulk::kWritten:
       return !port_.is_acceptor() && head.segment_count == 0 && head.short_length == 0 &&
              head.bulk_length > 0;
@@ -147,7 +150,7 @@ bool RdmaStream::bulk_fits(const Message& message) const {
 }
 
 bool RdmaStream::take_frame(Message& message) {
-  if (head_missing_ > 0 || arrivals_.size() >= kCreditsGiven || !bulk_fits(message)) return false;
+  if (head_missing_ > 0 || arrivals_.size() >= channel_->credits_given() || !bulk_fits(message)) return false;
   if (message.head.head_rest > 0 && message.head.short_length > 0) return false;
   Arrival arrival;
   arrival.head = message.head;
@@ -179,8 +182,9 @@ void RdmaStream::start_fetches() {
     if (cut_) return;
     if (!arrival.wants_fetch || arrival.fetch != 0) continue;
     const size_t blocks = (arrival.head.bulk_length + kBlockSize - 1) / kBlockSize;
-    const auto works = static_cast<uint32_t>(blocks + arrival.segments.size());
-    if (!port_.may_take(Port::Way::kIn, this) || !channel_->has_room(works) || port_.in().free_count() < blocks) {
+    const auto works = static_cast<uint32_t>(piece_count(arrival.segments, arrival.head.bulk_length));
+    if (!port_.may_take(Port::Way::kIn, this) || !channel_->has_room(works) ||
+        port_.in().free_count() < blocks) {
       return wait_for_port(Port::Way::kIn);
     }
     post_fetch(arrival, blocks);
@@ -268,18 +272,19 @@ bool RdmaStream::deliver(Arrival& arrival) {
   if (!body_.empty()) std::memcpy(body_.data(), bytes.data() + kHeaderSize, header.body_length);
   const std::span body(reinterpret_cast<const std::byte*>(body_.data()), header.body_length);
   if ((body.empty() ? 0 : xxh3(body)) != header.body_checksum) return refuse("damaged body");
-  if (!note_place(header, arrival)) return refuse("a place that cannot be");
+  if (!place_fits(header, arrival)) return refuse("a place that cannot be");
 
   std::span<std::byte> payload;
   bool discard = false;
   if (!take_payload(header, arrival, body, payload, discard)) return false;
+  keep_place(header, arrival);
   consumed(header);
   if (!discard && !sink_.frame(header, body, payload)) return refuse("refused a frame");
   return !cut_;
 }
 
-// Acceptor: remembers where the reply's payload goes. Initiator: checks that there is such a place.
-bool RdmaStream::note_place(const FrameHeader& header, Arrival& arrival) {
+// Of the initiator: whether there is such a place. Of the acceptor: whether one may be offered.
+bool RdmaStream::place_fits(const FrameHeader& header, const Arrival& arrival) const {
   const auto bulk = static_cast<Bulk>(arrival.head.bulk);
   if (bulk == Bulk::kWritten) {
     const auto place = places_.find(header.request_id);
@@ -287,8 +292,14 @@ bool RdmaStream::note_place(const FrameHeader& header, Arrival& arrival) {
            place->second.count() * kBlockSize >= arrival.head.bulk_length;
   }
   if (bulk != Bulk::kPlace) return true;
-  if ((header.flags & kFlagReply) != 0 || peer_places_.size() >= kPlacesMax) return false;
-  return peer_places_.emplace(header.request_id, Place{std::move(arrival.segments)}).second;
+  return (header.flags & kFlagReply) == 0 && peer_places_.size() < kPlacesMax &&
+         !peer_places_.contains(header.request_id);
+}
+
+// Acceptor: where the reply's payload goes.
+void RdmaStream::keep_place(const FrameHeader& header, Arrival& arrival) {
+  if (arrival.head.bulk != static_cast<uint16_t>(Bulk::kPlace)) return;
+  peer_places_.emplace(header.request_id, Place{std::move(arrival.segments)});
 }
 
 // False: it has to wait (paused), or the stream was cut.

@@ -107,7 +107,8 @@ class RdmaStream final : public net::Stream, private ChannelUser {
   void start_fetches();
   void post_fetch(Arrival& arrival, size_t block_count);
   bool deliver(Arrival& arrival);  // false: paused or cut
-  bool note_place(const FrameHeader& header, Arrival& arrival);
+  bool place_fits(const FrameHeader& header, const Arrival& arrival) const;
+  void keep_place(const FrameHeader& header, Arrival& arrival);
   bool take_payload(const FrameHeader& header, Arrival& arrival, std::span<const std::byte> body,
                     std::span<std::byte>& payload, bool& discard);
   void consumed(const FrameHeader& header);

@@ -11,6 +11,13 @@ namespace {
 
 constexpr size_t kCreditsKept = 1;  // for a message that only returns credits
 constexpr size_t kFetchedUntoldMax = 4u << 20;
+constexpr size_t kMessageRoom = kSlotSize - sizeof(MessageHead);
+// The longest frame: its segments and short payload, header and body.
+constexpr size_t kFrameMax = kSegmentsMax * sizeof(Segment) + kShortPayloadMax + kHeaderSize +
+                             net::StreamLimits{}.body_length_max;
+constexpr size_t kMessagesMax = kFrameMax / kMessageRoom + 2;
+static_assert(kMessagesMax + kCreditsKept <= kCreditsMin, "or it would wait for ever");
+static_assert(kMessagesMax + kSegmentsMax <= Port::kChannelWorkMax, "or it would wait for ever");
 
 void append(std::vector<std::byte>& to, std::span<const std::byte> bytes) {
   to.insert(to.end(), bytes.begin(), bytes.end());
@@ -72,7 +79,7 @@ void RdmaStream::pump() {
   start_fetches();
   while (!cut_ && !queue_.empty() && post_first()) {
   }
-  if (!cut_ && (credits_owed_ >= kCreditsGiven / 2 || fetched_untold_ >= kFetchedUntoldMax)) {
+  if (!cut_ && (credits_owed_ >= channel_->credits_given() / 2 || fetched_untold_ >= kFetchedUntoldMax)) {
     post_credits();
   }
   if (!lacks_out_) port_.stop_waiting(Port::Way::kOut, this);
@@ -116,7 +123,7 @@ bool RdmaStream::shape_of(const Outgoing& frame, Shape& shape) {
       return false;
     }
     shape.bulk = Bulk::kWritten;
-    shape.writes = place->second.segments.size() + blocks_for(payload);  // at most
+    shape.writes = piece_count(place->second.segments, payload);
   } else {
     shape.bulk = Bulk::kFetch;
   }
@@ -131,8 +138,7 @@ bool RdmaStream::shape_of(const Outgoing& frame, Shape& shape) {
   const size_t first = kSlotSize - sizeof(MessageHead) - shape.segments * sizeof(Segment) -
                        shape.short_length;
   const size_t rest = frame.head.size() > first ? frame.head.size() - first : 0;
-  const size_t more = kSlotSize - sizeof(MessageHead);
-  shape.messages = 1 + (rest + more - 1) / more;
+  shape.messages = 1 + (rest + kMessageRoom - 1) / kMessageRoom;
   return true;
 }
 
@@ -217,7 +223,7 @@ void RdmaStream::post_frame(Outgoing& frame, const Shape& shape) {
   post_message(message, segments, head.first(first), frame.payload.first(shape.short_length), works,
                std::move(posted));
   for (auto rest = head.subspan(first); !rest.empty() && !cut_;) {
-    const auto part = rest.first(std::min(rest.size(), kSlotSize - sizeof(MessageHead)));
+    const auto part = rest.first(std::min(rest.size(), kMessageRoom));
     MessageHead more;
     more.kind = MessageHead::kMore;
     std::vector<Work> none;

@@ -7,7 +7,7 @@
 // Memory promises: after fail() a queue pair takes no more access of its peer; after its destructor
 // nothing of it touches memory. Work completes in the order it was posted; what is posted to a
 // failed queue pair completes as flushed.
-// Threads: Device: ANY THREAD (has_failed(): one at a time). The others: one thread at a time.
+// Threads: Device: ANY THREAD (take_events(): one at a time). The others: one thread at a time.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -15,6 +15,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace braidfs::rdma {
 
@@ -117,8 +118,9 @@ class Device {
   virtual int make_receive_queue(uint32_t depth, std::unique_ptr<ReceiveQueue>& made) = 0;
   virtual int make_queue_pair(const QueuePairSpec& spec, std::unique_ptr<QueuePair>& made) = 0;
   virtual std::string describe(int status) const = 0;
-  // Takes in what the device has told of itself since the last call: whether it is beyond use.
-  virtual bool has_failed() = 0;
+  // Takes in what the device has told of itself since the last call: whether it is beyond use, and
+  // (appended) queue pairs that it gave up, as it does when a peer touches memory without a right to.
+  virtual bool take_events(std::vector<uint32_t>& failed_pairs) = 0;
 };
 
 }  // namespace braidfs::rdma

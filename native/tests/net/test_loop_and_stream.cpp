@@ -52,6 +52,56 @@ TEST(EventLoop, TimersRunInOrderAndCanBeCancelled) {
   EXPECT_EQ(order, "ab");
 }
 
+// A queue whose fd is an event that is raised only when it was asked for.
+class Memory final : public Queue {
+ public:
+  bool take() override {
+    ++takes;
+    return std::exchange(items, 0) > 0;
+  }
+  bool arm() override {
+    ++arms;
+    return take();
+  }
+  int items = 0, takes = 0, arms = 0;
+};
+
+TEST(EventLoop, AQueueIsAskedToTellOnlyBeforeASleep) {
+  EventLoop loop;
+  auto queue = std::make_shared<Memory>();
+  loop.watch(queue);
+  loop.turn(0);
+  EXPECT_EQ(queue->takes, 1);
+  EXPECT_EQ(queue->arms, 0) << "this turn does not sleep";
+  queue->items = 1;
+  const auto began = Clock::now();
+  loop.turn(10'000);
+  EXPECT_LT(Clock::now() - began, milliseconds(5'000)) << "there was something: no sleep";
+  EXPECT_EQ(queue->arms, 1);
+  loop.turn(1);
+  EXPECT_EQ(queue->arms, 2);
+  const std::weak_ptr<Memory> gone = queue;
+  queue.reset();
+  EXPECT_TRUE(gone.expired());
+  loop.turn(1);
+}
+
+TEST(EventLoop, AQueueIsLookedAtWhileTheLoopPolls) {
+  EventLoop loop;
+  class Filling final : public Queue {  // by each tenth look, and always before a sleep
+   public:
+    bool take() override { return ++looks % 10 == 0; }
+    bool arm() override { return true; }
+    int looks = 0;
+  };
+  auto queue = std::make_shared<Filling>();
+  loop.watch(queue);
+  loop.busy_poll(std::chrono::microseconds(EventLoop::kBusyPollUsMax), [] { return true; });
+  const auto until = Clock::now() + std::chrono::seconds(60);
+  while (loop.polls_paid() < 10 && Clock::now() < until) loop.turn(1);
+  EXPECT_GE(loop.polls_paid(), 10u);
+}
+
 TEST(EventLoop, ACallbackMayRemoveAnotherThatIsReadyToo) {
   EventLoop loop;
   auto [a, b] = socket_pair();

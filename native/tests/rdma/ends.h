@@ -125,7 +125,8 @@ inline std::unique_ptr<Device> open_real_device() {
 class Ports {
  public:
   explicit Ports(net::EventLoop& loop, Sizes sizes = {})
-      : real_(real_device_name() == nullptr ? nullptr : open_real_device()),
+      : sizes_(sizes),
+        real_(real_device_name() == nullptr ? nullptr : open_real_device()),
         device(real_ ? *real_ : static_cast<Device&>(fake)),
         loop_(loop) {
     initiator = std::make_unique<Port>(
@@ -156,12 +157,16 @@ class Ports {
       EXPECT_EQ(port->slots().free_count(), port->slots().count());
       EXPECT_TRUE(port->work_fits(Port::kWorkMax));
     }
+    if (real_ == nullptr) {
+      EXPECT_EQ(fabric.slots_posted(), 2u * sizes_.slots);
+    }
   }
 
   fake::Fabric fabric;
   fake::FakeDevice fake{fabric};
 
  private:
+  const Sizes sizes_;
   std::unique_ptr<Device> real_;
 
  public:

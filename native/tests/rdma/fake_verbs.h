@@ -1,6 +1,7 @@
 // Verbs in memory, for tests: a fabric of queue pairs that does at once what is posted, unless a test
 // holds it back, lets it go on in a random order across queue pairs, fails the nth piece of work, or
-// takes a peer away. It checks keys and bounds as a device does, and counts what went wrong.
+// takes a peer away. It checks keys and bounds as a device does, and counts what went wrong. What a queue
+// pair had received and nobody took in is lost with it, slots included, as cards have it.
 // ANY THREAD: the fabric has one mutex.
 #pragma once
 #include <sys/eventfd.h>
@@ -13,6 +14,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <set>
 #include <vector>
 
 #include "rdma/verbs.h"
@@ -41,7 +43,8 @@ class Fabric {
     fail_in_ = count;
     fail_status_ = status;
   }
-  void lose(uint32_t number);  // the queue pair answers no more
+  void lose(uint32_t number);     // the queue pair answers no more
+  void give_up(uint32_t number);  // the device fails the queue pair and tells by an event
   size_t works_done() const { return works_done_; }
   size_t pairs() const {
     const std::scoped_lock lock(mu_);
@@ -51,6 +54,13 @@ class Fabric {
     const std::scoped_lock lock(mu_);
     return regions_.size();
   }
+  size_t bytes_registered() const {
+    const std::scoped_lock lock(mu_);
+    size_t bytes = 0;
+    for (const auto& [key, memory] : regions_) bytes += memory.bytes.size();
+    return bytes;
+  }
+  size_t slots_posted() const;  // to all receive queues
 
  private:
   friend class FakeDevice;
@@ -67,6 +77,7 @@ class Fabric {
   bool run_one(Pair& pair);  // false: nothing, or it has to wait
   int perform(Pair& pair, const Work& work, Pair* peer, bool& wait);
   int move_bytes(const Work& work, const Pair& peer);
+  void post(Pair& pair, std::span<const Work> chain);
   void complete(Pair& pair, const Work& work, int status);
   void break_pair(Pair& pair);
 
@@ -78,6 +89,8 @@ class Fabric {
   uint32_t next_number_ = 100;
   uint32_t next_key_ = 1000;
   std::map<uint32_t, Pair*> pairs_;
+  std::map<uint32_t, Pair*> busy_;  // those that have work
+  std::set<Receives*> receives_;
   std::map<uint32_t, Memory> regions_;
 };
 
@@ -122,7 +135,10 @@ class Queue final : public CompletionQueue {
     }
     return static_cast<int>(count);
   }
-  void put(const Completion& completion) {  // with the fabric's mutex
+  void forget(uint32_t queue_pair) {  // with the fabric's mutex, as put()
+    std::erase_if(done_, [&](const Completion& one) { return one.queue_pair == queue_pair; });
+  }
+  void put(const Completion& completion) {
     overrun_ = overrun_ || done_.size() >= depth_;
     done_.push_back(completion);
     if (!std::exchange(armed_, false)) return;
@@ -141,7 +157,14 @@ class Queue final : public CompletionQueue {
 
 class Receives final : public ReceiveQueue {
  public:
-  explicit Receives(Fabric& fabric) : fabric_(fabric) {}
+  explicit Receives(Fabric& fabric) : fabric_(fabric) {
+    const std::scoped_lock lock(fabric_.mu_);
+    fabric_.receives_.insert(this);
+  }
+  ~Receives() override {
+    const std::scoped_lock lock(fabric_.mu_);
+    fabric_.receives_.erase(this);
+  }
   int post(std::span<const Receive> receives) override {
     const std::scoped_lock lock(fabric_.mu_);
     places_.insert(places_.end(), receives.begin(), receives.end());
@@ -156,13 +179,16 @@ class Receives final : public ReceiveQueue {
 
 class Pair final : public QueuePair {
  public:
-  Pair(Fabric& fabric, const QueuePairSpec& spec) : fabric_(fabric), spec_(spec) {
+  Pair(Fabric& fabric, const QueuePairSpec& spec, std::vector<uint32_t>& events)
+      : fabric_(fabric), spec_(spec), events_(events) {
     number_ = fabric_.next_number_++;
     fabric_.pairs_[number_] = this;
   }
   ~Pair() override {
     const std::scoped_lock lock(fabric_.mu_);
     fabric_.pairs_.erase(number_);
+    fabric_.busy_.erase(number_);
+    static_cast<Queue*>(spec_.completions)->forget(number_);
   }
   Peer local() const noexcept override {
     Peer self;
@@ -180,12 +206,7 @@ class Pair final : public QueuePair {
   int post(std::span<const Work> chain) override {
     const std::scoped_lock lock(fabric_.mu_);
     if (pending_.size() + chain.size() > spec_.work_max) return -ENOMEM;
-    pending_.insert(pending_.end(), chain.begin(), chain.end());
-    if (failed_) {
-      fabric_.break_pair(*this);
-    } else if (!fabric_.held_) {
-      fabric_.run_all();
-    }
+    fabric_.post(*this, chain);
     return 0;
   }
   void fail() noexcept override {
@@ -197,6 +218,7 @@ class Pair final : public QueuePair {
   friend class Fabric;
   Fabric& fabric_;
   const QueuePairSpec spec_;
+  std::vector<uint32_t>& events_;  // the device's
   uint32_t number_ = 0;
   uint32_t peer_ = 0;
   bool failed_ = false;
@@ -226,7 +248,7 @@ class FakeDevice final : public Device {
   }
   int make_queue_pair(const QueuePairSpec& spec, std::unique_ptr<QueuePair>& made) override {
     const std::scoped_lock lock(fabric_.mu_);
-    made = std::make_unique<Pair>(fabric_, spec);
+    made = std::make_unique<Pair>(fabric_, spec, events_);
     return 0;
   }
   // The bytes stand behind the descriptor of a memfd.
@@ -238,7 +260,12 @@ class FakeDevice final : public Device {
                            region);
   }
   std::string describe(int status) const override { return "status " + std::to_string(status); }
-  bool has_failed() override { return failed; }
+  bool take_events(std::vector<uint32_t>& failed_pairs) override {
+    const std::scoped_lock lock(fabric_.mu_);
+    failed_pairs.insert(failed_pairs.end(), events_.begin(), events_.end());
+    events_.clear();
+    return failed;
+  }
 
   size_t memlock = ~size_t{0};
   bool failed = false;
@@ -247,22 +274,40 @@ class FakeDevice final : public Device {
 
  private:
   Fabric& fabric_;
+  std::vector<uint32_t> events_;  // guarded by the fabric's mutex
 };
 
 inline void Fabric::run_all() {
   if (held_) return;
   for (bool moved = true; moved;) {
     moved = false;
-    for (const auto& [number, pair] : pairs_) moved = run_one(*pair) || moved;
+    for (auto at = busy_.begin(); at != busy_.end();) {
+      Pair& pair = *(at++)->second;  // it may leave, and its peer
+      const auto next = at == busy_.end() ? 0 : at->first;
+      moved = run_one(pair) || moved;
+      at = next == 0 ? busy_.end() : busy_.lower_bound(next);
+    }
   }
+}
+
+inline size_t Fabric::slots_posted() const {
+  const std::scoped_lock lock(mu_);
+  size_t count = 0;
+  for (const Receives* one : receives_) count += one->places_.size();
+  return count;
+}
+
+inline void Fabric::post(Pair& pair, std::span<const Work> chain) {
+  pair.pending_.insert(pair.pending_.end(), chain.begin(), chain.end());
+  if (pair.failed_) return break_pair(pair);
+  busy_[pair.number_] = &pair;
+  run_all();
 }
 
 inline bool Fabric::step(std::mt19937& random) {
   const std::scoped_lock lock(mu_);
   std::vector<Pair*> ready;
-  for (const auto& [number, pair] : pairs_) {
-    if (!pair->pending_.empty()) ready.push_back(pair);
-  }
+  for (const auto& [number, pair] : busy_) ready.push_back(pair);
   std::shuffle(ready.begin(), ready.end(), random);
   for (Pair* pair : ready) {
     if (run_one(*pair)) return true;
@@ -276,6 +321,13 @@ inline void Fabric::lose(uint32_t number) {
   if (found != pairs_.end()) found->second->lost_ = true;
 }
 
+inline void Fabric::give_up(uint32_t number) {
+  const std::scoped_lock lock(mu_);
+  Pair& pair = *pairs_.at(number);
+  break_pair(pair);
+  pair.events_.push_back(number);
+}
+
 inline bool Fabric::run_one(Pair& pair) {
   if (pair.pending_.empty() || pair.failed_ || pair.peer_ == 0) return false;
   const Work work = pair.pending_.front();
@@ -286,11 +338,15 @@ inline bool Fabric::run_one(Pair& pair) {
   int status = perform(pair, work, peer, wait);
   if (wait) return false;
   pair.pending_.pop_front();
+  if (pair.pending_.empty()) busy_.erase(pair.number_);
   ++works_done_;
   if (status != kOk || work.signalled) complete(pair, work, status);
   if (status != kOk) {
     break_pair(pair);
-    if (status == kAccess && peer != nullptr) break_pair(*peer);
+    if (status == kAccess && peer != nullptr) {
+      break_pair(*peer);
+      peer->events_.push_back(peer->number_);
+    }
   }
   return true;
 }
@@ -344,6 +400,7 @@ inline void Fabric::complete(Pair& pair, const Work& work, int status) {
 
 inline void Fabric::break_pair(Pair& pair) {
   pair.failed_ = true;
+  busy_.erase(pair.number_);
   for (const Work& work : std::exchange(pair.pending_, {})) complete(pair, work, kFlushed);
 }
 

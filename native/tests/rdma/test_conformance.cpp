@@ -133,6 +133,24 @@ TEST_P(Conformance, APausedReceiverHoldsTheSenderBackAndGoesOn) {
   EXPECT_EQ(answers.got[299].payload, pattern(50000, 300));
 }
 
+TEST_P(Conformance, ARequestThatWaitsForAPlaceOfItsPayloadKeepsThatOfItsReply) {
+  open();
+  echo();
+  bool pause = true;
+  answers.verdict = [&](const FrameHeader&) {
+    return std::exchange(pause, false) ? net::Verdict::kPause : net::Verdict::kTake;
+  };
+  for (uint64_t id = 1; id <= 3; ++id) {
+    FrameHeader header = request(id);
+    header.length = 50000;
+    ASSERT_TRUE(asks.send(header, pattern(100, id), 50000));
+  }
+  ASSERT_TRUE(turn_until(loop, [&] { return !pause; }));
+  answers.stream->resume();
+  ASSERT_TRUE(turn_until(loop, [&] { return asks.got.size() == 3; }));
+  EXPECT_EQ(asks.got[2].payload, pattern(50000, 3));
+}
+
 TEST_P(Conformance, AReceiverThatStoppedGetsNothingUntilItStartsAgain) {
   open();
   echo();

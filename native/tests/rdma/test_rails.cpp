@@ -36,6 +36,7 @@ class RailsTest : public testing::Test {
     ASSERT_EQ(server.offer(right, 0, answering, two), 0);
     ASSERT_EQ(server.connect(answering, bytes_of(one)), 0);
     ASSERT_EQ(client.connect(asking, bytes_of(two)), 0);
+    asking_pair = one.queue_pair;
     auto [near, far] = socket_pair();
     asks.stream = open_stream(loop, std::move(near), client.claim(asking).channel, asks);
     answers.stream = open_stream(loop, std::move(far), server.claim(answering).channel, answers);
@@ -53,6 +54,7 @@ class RailsTest : public testing::Test {
   net::EventLoop loop;  // its tasks may hold rails
   Rails client, server;
   End asks, answers;
+  uint32_t asking_pair = 0;
 };
 
 TEST_F(RailsTest, AClosedRailFailsItsStreamsAndGivesBackItsMemory) {
@@ -115,6 +117,20 @@ TEST_F(RailsTest, ADeviceThatFailedIsToldUntilItsRailIsClosed) {
   EXPECT_EQ(client.check(), std::vector<int>{1});
   client.close(1);
   EXPECT_TRUE(client.check().empty());
+}
+
+// Who only waits for an answer has no completion that would tell: the device's event does.
+TEST_F(RailsTest, AQueuePairThatTheDeviceGaveUpEndsItsStream) {
+  ASSERT_EQ(add(client, kInitiator), 0);
+  ASSERT_EQ(add(server, kAcceptor), 0);
+  ASSERT_NO_FATAL_FAILURE(open(0, 0));
+  ASSERT_TRUE(answered(1));
+  fabric.give_up(asking_pair);
+  for (int turn = 0; turn < 5; ++turn) loop.turn(1);
+  EXPECT_EQ(asks.closed_count, 0);
+  EXPECT_TRUE(client.check().empty()) << "the device itself is well";
+  ASSERT_TRUE(turn_until(loop, [&] { return asks.closed_count == 1 && answers.closed_count == 1; }));
+  EXPECT_EQ(asks.error, EIO);
 }
 
 TEST_F(RailsTest, TooManyAtOnceAreRefused) {

@@ -1,9 +1,11 @@
-"""What is lost when servers die, ports go down and devices go away: nothing; and what is told."""
+"""What is lost when programs die, ports go down and devices go away: nothing; and what is told."""
 
 import json
+import os
+import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,9 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.process import wait_until
 from tests.dev.steps import tool
 from tests.rdma.guest.conftest import drop_caches, pattern, servers
+from tests.rdma.guest.rails import no_addresses, no_devices, ports_down, set_links
 
 PATIENCE_S = 300.0
-RAILS = ("rail0", "rail1")
 SOURCE = Path("/dev/shm/source")
 
 
@@ -58,14 +60,6 @@ def bytes_go_by_rdma(cluster: Cluster, path: Path) -> bool:
     assert path.read_bytes() == wanted
     fetched = sum(server["rdma_bytes_fetched"] for server in servers(cluster)) - before
     return fetched >= len(wanted)
-
-
-def set_links(state: str) -> None:
-    for rail in RAILS:
-        subprocess.run(["ip", "link", "set", rail, state], check=True)
-        if state == "up":  # a link-local address alone would do for nobody
-            address = f"fd77:{rail[-1]}::1/64"
-            subprocess.run(["ip", "addr", "replace", address, "dev", rail, "nodad"], check=True)
 
 
 def braidfs(*words: str) -> "subprocess.CompletedProcess[str]":
@@ -198,3 +192,54 @@ def test_who_has_another_key_gets_no_queue_pair(rdma_cluster: Cluster, tmp_path:
     assert queue_pairs() == before
     result = braidfs("net", "check", server, "-k", str(rdma_cluster.plan.key_file))
     assert result.returncode == 0 and "data would go by RDMA" in result.stdout, result.stderr
+
+
+def client_of(folder: Path) -> int:
+    """The process that serves this mount."""
+    for task in Path("/proc").glob("[0-9]*"):
+        words = (task / "cmdline").read_bytes().split(b"\0") if (task / "cmdline").exists() else []
+        if os.fsencode(folder) in words and any(b"mount.fuse" in word for word in words):
+            return int(task.name)
+    raise AssertionError(f"nobody serves {folder}")
+
+
+def test_a_killed_client_leaves_nothing_behind(rdma_cluster: Cluster, tmp_path: Path) -> None:
+    """kill -9 amid a write: the servers let its queue pairs go, and serve the others as before."""
+    before = queue_pairs()
+    folder = tmp_path / "killed"
+    result = mount_by_hand(rdma_cluster, folder, f"key_file={rdma_cluster.plan.key_file}")
+    assert result.returncode == 0, result.stderr
+    writer = write_by_itself(folder / "by-the-killed", pattern(7))
+    try:
+        assert wait_until(lambda: queue_pairs() > before, PATIENCE_S)
+        os.kill(client_of(folder), signal.SIGKILL)
+        writer.wait(PATIENCE_S)
+    finally:
+        writer.kill()
+        writer.wait()
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+    assert wait_until(lambda: queue_pairs() <= before, PATIENCE_S)
+    path = rdma_cluster.mount_path / "after-the-killed"
+    assert wait_until(lambda: bytes_go_by_rdma(rdma_cluster, path), PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "reason"),
+    [
+        (ports_down, "rxe0:1: the port is down: check the cable"),
+        (no_addresses, "rxe0:1: no RoCE v2 GID of an IPv4 or global IPv6 address"),
+        (no_devices, "there is no RDMA device"),
+    ],
+)
+def test_a_mount_that_demands_rdma_says_what_is_wrong_with_the_ports(
+    rdma_cluster: Cluster,
+    tmp_path: Path,
+    trouble: Callable[[], AbstractContextManager[None]],
+    reason: str,
+) -> None:
+    with trouble():
+        words = f"key_file={rdma_cluster.plan.key_file},transport=rdma"
+        result = mount_by_hand(rdma_cluster, tmp_path / "none", words)
+    assert result.returncode != 0 and reason in result.stderr, result.stderr
+    path = rdma_cluster.mount_path / "after-the-trouble"
+    assert wait_until(lambda: bytes_go_by_rdma(rdma_cluster, path), PATIENCE_S)

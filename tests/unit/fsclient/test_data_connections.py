@@ -1,5 +1,6 @@
 """How a lane's connection is made: by RDMA where it can be, else by TCP, and back; told once."""
 
+import errno
 import ipaddress
 import os
 import socket
@@ -32,6 +33,7 @@ class FakeLanes(FakeNative):
         self.put: list[tuple[int, int, int]] = []  # lane, node, token
         self.failed: list[tuple[int, int]] = []
         self.dropped: list[int] = []
+        self.unreachable: set[int] = set()  # by these rails
         self.changed = trio.Event()
 
     def node_put(self, node: int, /) -> None: ...
@@ -47,6 +49,8 @@ class FakeLanes(FakeNative):
         self.changed.set()
 
     def rdma_offer(self, rail: int, lane: int, /) -> tuple[int, bytes]:
+        if rail in self.unreachable:
+            raise OSError(errno.EHOSTUNREACH, "no route")
         return 77, PEER
 
     def rdma_drop(self, token: int, /) -> None:
@@ -165,6 +169,24 @@ async def test_connections_move_back_when_the_rail_returns(
         nursery.cancel_scope.cancel()
     assert world.lanes.put == [(0, NODE, 0), (0, NODE, 77)]
     assert [path.transport for path in world.data.paths()] == ["rdma"]
+
+
+async def test_where_one_rail_does_not_reach_another_is_used(
+    make: Make, autojump_clock: trio.testing.MockClock
+) -> None:
+    world = make()
+    gid = Gid(1, ipaddress.IPv6Address("::ffff:10.1.0.1"), GidKind.ROCE_V2_IPV4)
+    world.ports.append(Port("mlx5_1", 1, True, True, 100.0, -1, (gid,)))
+    world.rails.refresh()
+    world.lanes.unreachable = {0}
+    async with trio.open_nursery() as nursery:
+        await world.ask(nursery)
+        assert world.lanes.put == [(0, NODE, 0)], "TCP meanwhile"
+        nursery.start_soon(world.data.watch_rails)
+        await trio.sleep(60)
+        nursery.cancel_scope.cancel()
+    assert world.lanes.put == [(0, NODE, 0), (0, NODE, 77)]
+    assert [path.because for path in world.data.paths()] == ["mlx5_1:1"]
 
 
 async def test_no_connection_is_made_for_a_session_that_is_gone(make: Make) -> None:

@@ -11,7 +11,7 @@ def test_a_failure_rests_the_node_and_longer_each_time() -> None:
     rests = []
     for _ in range(12):
         assert policy.use_rdma(NODE, LANE, now)
-        policy.failed(NODE, now)
+        policy.failed(NODE, LANE, now)
         rest = REST_S_MIN
         while not policy.may_return(NODE, now + rest):
             rest *= 2
@@ -23,9 +23,22 @@ def test_a_failure_rests_the_node_and_longer_each_time() -> None:
 
 def test_other_nodes_are_not_concerned() -> None:
     policy = TransportPolicy(required=False)
-    policy.failed(NODE, 0.0)
+    policy.failed(NODE, LANE, 0.0)
     assert not policy.use_rdma(NODE, LANE, 1.0)
     assert policy.use_rdma(NODE + 1, LANE, 1.0)
+    assert policy.turn(NODE + 1, LANE) == 0
+
+
+def test_a_lane_that_failed_tries_its_next_rail_and_stays_where_it_works() -> None:
+    policy = TransportPolicy(required=False)
+    assert policy.turn(NODE, LANE) == 0
+    policy.failed(NODE, LANE, 0.0)
+    policy.failed(NODE, LANE + 1, 0.1)  # one failure of the node, of two lanes
+    assert [policy.turn(NODE, lane) for lane in (LANE, LANE + 1, LANE + 2)] == [1, 1, 0]
+    assert policy.use_rdma(NODE, LANE, REST_S_MIN)
+    policy.made(NODE, LANE, REST_S_MIN)
+    assert policy.use_rdma(NODE, LANE, REST_S_MIN + SHORT_LIFE_S + 1)
+    assert policy.turn(NODE, LANE) == 1
 
 
 def test_a_connection_that_broke_at_once_counts_as_a_failure() -> None:
@@ -42,7 +55,7 @@ def test_one_that_lived_is_made_again_by_rdma() -> None:
 
 def test_a_mount_that_demands_rdma_never_uses_tcp() -> None:
     policy = TransportPolicy(required=True)
-    policy.failed(NODE, 0.0)
+    policy.failed(NODE, LANE, 0.0)
     assert policy.use_rdma(NODE, LANE, 0.1)
 
 

@@ -19,7 +19,7 @@ import pytest
 from tests.cluster import mounts
 from tests.cluster.cluster import Cluster
 from tests.cluster.logs import Expected, LogReader, complaint
-from tests.cluster.plan import make_plan
+from tests.cluster.plan import free_port, make_plan
 from tests.cluster.process import stop_pid
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -152,7 +152,8 @@ def shared_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """One cluster for all tests that leave it whole: two storage servers, two targets each."""
     if LOCAL_DIRECTORY:
         pytest.skip("BRAIDFS_TEST_DIR is set: no cluster")
-    cluster = Cluster(make_plan(_new_state(), storage_servers=2, targets=2))
+    page = {"metaserver": {"page_listen": f"127.0.0.1:{free_port(set())}"}}
+    cluster = Cluster(make_plan(_new_state(), storage_servers=2, targets=2, settings=page))
     _clusters.append(cluster)
     try:
         cluster.start()

@@ -93,6 +93,20 @@ def test_programs_run_without_rights(host: Host) -> None:
     assert "io_engine=uring" in log or "io_engine=syscall" in log
 
 
+@pytest.mark.full
+def test_a_target_is_added_by_reloading_the_unit(host: Host) -> None:
+    host.run("install", "-d", "-o", "root", "/srv/braidfs/t2")
+    add = ("braidfs", "target", "add", "/srv/braidfs/t2", "--shared-device")
+    refused = host.run(*add, check=False)
+    assert refused.returncode == 2 and "chown" in refused.stderr
+    host.run("chown", "braidfs:braidfs", "/srv/braidfs/t2")
+    pid = show(host, "braidfs-storageserver", "MainPID")
+    assert "target 2 of stor1" in host.text(*add)
+    host.run("systemctl", "reload", "braidfs-storageserver")
+    assert show(host, "braidfs-storageserver", "MainPID") == pid
+    assert host.text("stat", "-c", "%U %a", "/etc/braidfs/storageserver.toml") == "root 644\n"
+
+
 def test_fstab_mounts_on_demand_and_with_mount_a(host: Host) -> None:
     host.run("systemctl", "daemon-reload")
     host.run("systemctl", "start", "data.automount")

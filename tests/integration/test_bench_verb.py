@@ -13,6 +13,7 @@ from fsclient.validate.suites import BENCHES
 from tests.cluster.cluster import BIN, Cluster
 from tests.cluster.process import wait_until
 
+from .test_cli import Cli, Ended
 from .test_validate import SMALL, is_reading, left_in
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(300)]
@@ -50,7 +51,12 @@ def test_all_parts_on_two_nodes(two: tuple[Path, Path]) -> None:
     assert left_in(two[0]) == []
 
 
-def test_one_part_at_a_time_and_wrong_arguments(workdir: Path, localdir: Path) -> None:
+def test_one_part_at_a_time_and_wrong_arguments(
+    cluster: Cluster, workdir: Path, localdir: Path
+) -> None:
+    def bench(*words: object, code: int = 0) -> Ended:
+        return Cli(cluster).run("bench", *words, code=code)
+
     seen = bench(workdir, *SMALL, "--part", "metadata")
     assert "Write files of 4 KiB" in seen.stdout and "1 node" in seen.stdout
     assert "network" not in seen.stdout and "1/6 Create files" in seen.stderr

@@ -27,7 +27,9 @@ SYSFS: Final = Path("/sys/class/infiniband")
 DEBIAN_PACKAGES: Final = Path("/usr/lib/python3/dist-packages")
 GIDS_MAX: Final = 256
 # Of a lane, by the number that verbs give its speed, in Gb/s; and how many lanes a width is.
-_SPEEDS: Final = {1: 2.5, 2: 5.0, 4: 10.0, 8: 10.0, 16: 14.0, 32: 25.0, 64: 50.0, 128: 100.0}
+_SPEEDS: Final = {
+    1: 2.5, 2: 5.0, 4: 10.0, 8: 10.0, 16: 14.0, 32: 25.0, 64: 50.0, 128: 100.0, 256: 200.0,
+}  # fmt: skip
 _WIDTHS: Final = {1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
 _ACTIVE: Final = 4
 _ETHERNET: Final = 2
@@ -194,7 +196,9 @@ def _port(context: Any, device: str, number: int, table: list[Any]) -> Port:
     found = context.query_port(number)
     is_ethernet = found.link_layer == _ETHERNET
     gids = tuple(_gid(entry, is_ethernet) for entry in table if entry.port_num == number)
-    speed = _SPEEDS.get(int(found.active_speed), 0.0) * _WIDTHS.get(int(found.active_width), 1)
+    # The newer field has the speeds that eight bits cannot say; 0 where it is not filled in.
+    lane_speed = int(getattr(found, "active_speed_ex", 0) or found.active_speed)
+    speed = _SPEEDS.get(lane_speed, 0.0) * _WIDTHS.get(int(found.active_width), 1)
     return Port(
         device, number, is_active=found.state == _ACTIVE, is_ethernet=is_ethernet, gigabits=speed,
         numa_node=_numa_node(device), gids=gids,

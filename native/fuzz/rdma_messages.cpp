@@ -109,8 +109,8 @@ void run(std::span<const uint8_t> input) {
   loop.turn(0);
   for (input = input.subspan(1); input.size() > 2;) {
     const size_t length = std::min<size_t>((input[0] | input[1] << 8) % kSlotSize, input.size() - 2);
-    std::vector<std::byte> message(length);
-    std::memcpy(message.data(), input.data() + 2, length);
+    const auto said = std::as_bytes(input.subspan(2, length));
+    std::vector<std::byte> message(said.begin(), said.end());
     make_plausible(message, theirs.out());
     heard->received(message);
     input = input.subspan(2 + length);

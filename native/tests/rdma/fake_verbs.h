@@ -7,6 +7,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <deque>
@@ -15,6 +17,7 @@
 #include <mutex>
 #include <random>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "rdma/verbs.h"

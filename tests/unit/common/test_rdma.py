@@ -3,10 +3,14 @@
 import errno
 import ipaddress
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
 from fscommon.errors import ProtocolError
+from fscommon.net import rdma
 from fscommon.net.rails import Rails, RdmaSettings, gid_of
 from fscommon.net.rdma import Gid, GidKind, Port, Wishes, choose, why_none
 from fscommon.observe.log import Log
@@ -73,6 +77,44 @@ def test_subnets_and_index_choose_among_gids() -> None:
     in_subnet = choose([many], Wishes(subnets=("10.1.0.0/16",)))[0].gid
     by_index = choose([many], Wishes(gid_index=2))[0].gid
     assert in_subnet == by_index == gid(2, "10.1.0.1")
+
+
+class FakeContext:
+    """A device as pyverbs shows it; `more`: what 59 knows of a port beyond 44."""
+
+    more: ClassVar[dict[str, int]] = {}
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def query_device(self) -> SimpleNamespace:
+        return SimpleNamespace(phys_port_cnt=1)
+
+    def query_gid_table(self, _most: int) -> list[SimpleNamespace]:
+        address = "::ffff:10.0.0.1"
+        return [SimpleNamespace(port_num=1, gid_index=3, gid_type=2, gid_str=lambda: address)]
+
+    def query_port(self, _number: int) -> SimpleNamespace:
+        return SimpleNamespace(
+            link_layer=2, state=4, active_speed=128, active_width=2, **FakeContext.more
+        )
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("more", "gigabits"),
+    [({}, 400.0), ({"active_speed_ex": 0}, 400.0), ({"active_speed_ex": 256}, 800.0)],
+)
+def test_ports_are_read_through_either_pyverbs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, more: dict[str, int], gigabits: float
+) -> None:
+    (tmp_path / "mlx5_0").mkdir()
+    monkeypatch.setattr(rdma, "SYSFS", tmp_path)
+    monkeypatch.setattr(rdma, "_load", lambda _: SimpleNamespace(Context=FakeContext))
+    monkeypatch.setattr(FakeContext, "more", more)
+    [found] = rdma.find_ports()
+    assert found == port("mlx5_0", gid(3, "10.0.0.1"), gigabits=gigabits)
 
 
 class FakeNative:

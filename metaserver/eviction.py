@@ -21,7 +21,7 @@ from fscommon.types import Ino, NodeId, SessionId
 from metaserver.background import Background
 from metaserver.context import Context
 from metaserver.namespace.inode import Inode, find, save
-from metaserver.ops.cluster import bump_map_epoch
+from metaserver.ops.cluster import bump_map_epoch, let_join
 from metaserver.ops.session import delete_range
 from metaserver.records import (
     Intent,
@@ -76,7 +76,10 @@ class Eviction:
         silent = services.membership.expire(now().now_s)
         for node in silent:
             self._log.warning("storage server is down", node=node.id, name=node.name)
-        if silent:
+        joined = let_join(services)
+        for target in joined:
+            self._log.info("new files go to a target that came", target=target.id)
+        if silent or joined:
             self._engine.system(lambda tx, context: bump_map_epoch(tx, services))
 
     def _evict(self, session: Session, tasks: trio.Nursery) -> None:

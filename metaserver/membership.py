@@ -3,10 +3,11 @@
 Plain state in memory with time passed in; `N` and `G` records keep what must survive a restart.
 The epoch rises when somebody joins, moves, goes down or comes back, or a target gets full or has
 room again, or is set to draining or back; not with every change of free space. A draining target
-gets no new files; what is on it is read and written as ever. A target that its node does not name
-any more (its device is broken or not mounted) is down until it is named again. After a restart
-every known target counts as up until its node's heartbeat is overdue. Asking nodes to do things is
-metaserver.eviction, reaper and truncation.
+gets no new files; what is on it is read and written as ever. One that is new while there are
+clients is joining: it gets none before each of them has a map that names it. A target that its node
+does not name any more (its device is broken or not mounted) is down until it is named again. After
+a restart every known target counts as up until its node's heartbeat is overdue. Asking nodes to do
+things is metaserver.eviction, reaper and truncation.
 """
 
 from collections.abc import Iterable
@@ -30,6 +31,7 @@ class TargetState(Enum):
     DOWN = "down"
     FULL = "full"
     DRAINING = "draining"
+    JOINING = "joining"
 
 
 @dataclass(slots=True)
@@ -53,6 +55,7 @@ class Target:
     is_full: bool = False
     is_served: bool = True  # its node named it when it registered last
     is_draining: bool = False  # as an administrator wants it
+    joining_epoch: int = 0  # of the first map that names it, while not all clients have that; or 0
     objects: int = 0
     errors: int = 0
     incarnation: int = 0
@@ -184,6 +187,16 @@ class Membership:
         self._choose_places()
         return changed
 
+    def joined(self, epoch: int) -> list[Target]:
+        """All clients have the map of this epoch: new files may go to what it names. Return those
+        targets that waited for it."""
+        fresh = [t for t in self._targets.values() if 0 < t.joining_epoch <= epoch]
+        for target in fresh:
+            target.joining_epoch = 0
+        if fresh:
+            self._choose_places()
+        return fresh
+
     def _known(self, number: int) -> Target:
         target = self.target(number)
         if target is None:
@@ -215,10 +228,12 @@ class Membership:
         return set(targets) <= set(self._places)
 
     def _choose_places(self) -> None:
-        """Targets with room; those that are up if any is (an outage is not lack of space)."""
+        """Targets with room; those that are up if any is (an outage is not lack of space), and not
+        joining."""
         room = sorted(t.id for t in self._targets.values() if not (t.is_full or t.is_draining))
         up = [target for target in room if self._is_up(self._targets[target])]
-        self._places = up or room
+        known = [target for target in up if not self._targets[target].joining_epoch]
+        self._places = known or up or room
 
     # ---- reports -------------------------------------------------------------------------
 
@@ -241,6 +256,8 @@ class Membership:
             return TargetState.DOWN
         if target.is_draining:
             return TargetState.DRAINING
+        if target.joining_epoch:
+            return TargetState.JOINING
         return TargetState.FULL if target.is_full else TargetState.UP
 
     def _is_up(self, target: Target) -> bool:

@@ -46,7 +46,7 @@ from metaserver.truncation import Truncation
 
 PROGRAM: Final = "braidfs-metaserver"
 _GAUGES_S: Final = 1.0
-_STATES: Final = ("up", "down", "full", "draining")
+_STATES: Final = ("up", "down", "full", "draining", "joining")
 
 
 class Metaserver:

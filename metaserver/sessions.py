@@ -19,6 +19,7 @@ from metaserver.keys import ClientKey
 
 SYSTEM_SESSION: Final = SessionId(0)  # the metaserver's own transactions
 _OPENS_MAX: Final = 1 << 20  # per session
+_EPOCH_END: Final = 1 << 63
 SLOTS_MAX: Final = 4096  # of one session, not used yet
 SLOTS_OUTDATED_MAX: Final = 4 * SLOTS_MAX
 
@@ -45,6 +46,7 @@ class Session:
     traffic: Traffic = NO_TRAFFIC  # as the client said
     paths: tuple[BytesPath, ...] = ()  # as the client said
     reported_s: float | None = None  # when it did
+    map_epoch: int = 0  # of the newest cluster map that it was sent
 
 
 class Sessions:
@@ -124,6 +126,10 @@ class Sessions:
     def slots(self, session: SessionId) -> dict[Ino, bytes]:
         """The files that the session may make by itself, with their layouts."""
         return self._sessions[session].slots
+
+    def map_epoch_min(self) -> int:
+        """Every client has the cluster map of this epoch, or a newer one."""
+        return min((one.map_epoch for one in self._sessions.values()), default=_EPOCH_END)
 
     def slots_wanted(self, session: SessionId, count: int) -> int:
         """How many of so many the session may get."""

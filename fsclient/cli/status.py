@@ -16,7 +16,9 @@ _COLOURS = {"healthy": "green", "degraded": "yellow", "failing": "red"}
 _MARKS = {
     Severity.ERROR: ("red", "✗"), Severity.WARNING: ("yellow", "✗"), Severity.NOTE: ("cyan", "·"),
 }  # fmt: skip
-_STATE_COLOURS = {"up": "green", "down": "red", "full": "yellow", "draining": "cyan"}
+_STATE_COLOURS = {
+    "up": "green", "down": "red", "full": "yellow", "draining": "cyan", "joining": "cyan",
+}  # fmt: skip
 
 
 @click.command(

@@ -29,7 +29,8 @@ target.add_command(target_add)
               ("braidfs target list --state full", "Those without room."),
               ("braidfs target list --node stor2 --json", "Those of one server, for programs.")],
 )  # fmt: skip
-@click.option("--state", type=click.Choice(["up", "down", "full", "draining"]), help="Only these.")
+@click.option("--state", type=click.Choice(["up", "down", "full", "draining", "joining"]),
+              help="Only these.")  # fmt: skip
 @click.option("--node", "node", metavar="NAME", help="Only those of this storage server.")
 @reaching
 @json_option

@@ -82,9 +82,9 @@ def target_add(
     """Give the storage server of this host another target, without a restart.
 
     DIRECTORY is empty, on a device of its own (ext4 or XFS), and belongs to the user of the
-    server. New files use it as soon as their mount hears of it, within seconds; what there is stays
-    where it is. If the server does not run, it serves the target when it starts. The sandbox of the
-    unit wants DIRECTORY below /srv/braidfs, or in a ReadWritePaths= of its own."""
+    server. New files use it as soon as all mounts have heard of it, which is waited for; what there
+    is stays where it is. If the server does not run, it serves the target when it starts. The
+    sandbox of the unit wants DIRECTORY below /srv/braidfs, or in a ReadWritePaths= of its own."""
     wish = _wish(capacity=capacity[1] if capacity else 0, **wished)
     loaded = load_any(wish.config, "storageserver")
     pid = server_pid(Path(loaded.get("state_directory")))
@@ -219,15 +219,18 @@ def _served(reach: Reach, wish: _Wish, loaded: Loaded, pid: int) -> dict[str, An
 async def _wait_for_it(
     reach: Reach, known: set[int], name: str, seconds: float
 ) -> dict[str, Any] | None:
-    """The row of a target of this server that was not known; None: none came."""
+    """The row of a target of this server that was not known, once it is up, or as it is when the
+    time is over; None: none came."""
+    found = None
     with trio.move_on_after(seconds):
         while True:
             reply = await reach.run(lambda caller: caller.call(Op.STATUS, Empty(), reach.timeout_s))
             rows = [target_json(reply, row) for row in reply.map.targets if row.target not in known]
-            if mine := [row for row in rows if row["node_name"] == name]:
-                return mine[0]
+            found = next((row for row in rows if row["node_name"] == name), None)
+            if found is not None and found["state"] != "joining":
+                break
             await trio.sleep(_POLL_S)
-    return None
+    return found
 
 
 def _print(console: Console, wish: _Wish, seen: dict[str, Any]) -> None:
@@ -237,7 +240,10 @@ def _print(console: Console, wish: _Wish, seen: dict[str, Any]) -> None:
             "when it starts", soft_wrap=True,
         )  # fmt: skip
         return
+    when = "new files use it"
+    if seen["state"] == "joining":
+        when += " once every mount has heard of it"
     console.print(
         f"target {seen['target']} of {seen['node_name']}: {size(seen['bytes_free'])} free, "
-        f"{seen['state']}; new files use it", soft_wrap=True,
+        f"{seen['state']}; {when}", soft_wrap=True,
     )  # fmt: skip

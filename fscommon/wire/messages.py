@@ -426,7 +426,7 @@ class TargetEntry:
     target: int
     node: int
     address: str  # of its node: "host:port"; IPv6 as "[host]:port"
-    state: str  # "up", "down", "full" or "draining": gets no new files
+    state: str  # "up", "down", "full"; "draining", "joining": no new files
     bytes_total: int
     bytes_free: int
 
@@ -439,7 +439,7 @@ class ClusterMap:
 
     def open_targets(self) -> set[int]:
         """Those that get new files, as far as they are up and have room."""
-        return {row.target for row in self.targets if row.state != "draining"}
+        return {row.target for row in self.targets if row.state not in ("draining", "joining")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,8 +43,9 @@ def register(tx: Transaction, request: Register, context: Context) -> Registered
     targets = _targets(request.targets, node, context)
     tx.put(node_key(node.id), encode(NodeRecord(node.uuid, node.name, node.address)))
     changed = services.membership.put_node(node)
-    if any(services.membership.target(target.id) is None for target in targets):
-        services.sessions.outdate_slots()
+    for target in targets:
+        if services.membership.target(target.id) is None and len(services.sessions):
+            target.joining_epoch = services.membership.epoch + 1
     for target in targets:
         _put_target(tx, target)
         changed |= services.membership.put_target(target)
@@ -116,6 +117,7 @@ def _targets(reports: tuple[TargetReport, ...], node: Node, context: Context) ->
             errors=report.errors,
             incarnation=report.incarnation,
             is_draining=target is not None and target.is_draining,
+            joining_epoch=target.joining_epoch if target is not None else 0,
         )
         for target, report in zip(known, reports, strict=True)
     ]
@@ -136,6 +138,14 @@ def target_set(tx: Transaction, request: TargetSet, context: Context) -> Empty:
         services.sessions.outdate_slots()
     context.wait_durable = True
     return Empty()
+
+
+def let_join(services: Services) -> list[Target]:
+    """Targets that all clients know by now, from this call on."""
+    joined = services.membership.joined(services.sessions.map_epoch_min())
+    if joined:
+        services.sessions.outdate_slots()
+    return joined
 
 
 def heartbeat(tx: Transaction, request: Heartbeat, context: Context) -> HeartbeatReply:

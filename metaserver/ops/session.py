@@ -93,6 +93,7 @@ def session_renew(tx: Transaction, request: SessionRenew, context: Context) -> S
     session = services.sessions.get(context.session)
     if session is not None:
         session.traffic, session.reported_s = request.traffic, context.now_s
+        session.map_epoch = services.membership.epoch
         session.paths = tuple(
             BytesPath(
                 path.node,

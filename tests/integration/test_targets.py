@@ -107,8 +107,9 @@ def _servers_start_again(cli: Cli, localdir: Path) -> None:
     cli.cluster.metaserver.stop()
     cli.cluster.metaserver.start()
     cli.cluster.storageservers[0].start()
-    states = [row["state"] for row in cli.json("target", "list")]
-    assert sorted(states) == ["draining", "up", "up", "up"]
+    states = lambda: sorted(row["state"] for row in cli.json("target", "list"))  # noqa: E731
+    assert states()[0] == "draining"
+    assert wait_until(lambda: states() == ["draining", "up", "up", "up"], CLIENT_HEARS_S)
     content = (cli.cluster.mount_path / "after").read_bytes()
     assert content == b"more" + b"z" * 3_999_996
     ended = lambda: cli.end("target", "set-state", "up", 1, 2, 3, 4).code == 0  # noqa: E731

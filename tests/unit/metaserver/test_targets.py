@@ -16,6 +16,7 @@ from fscommon.wire.messages import (
     StatusReply,
 )
 from fscommon.wire.ops import Op
+from metaserver.ops.cluster import let_join
 from metaserver.sessions import SLOTS_MAX
 
 from .bench import ROOT, USER, Bench, Client
@@ -82,9 +83,35 @@ def test_somewhere_files_must_go(bench: Bench, admin: Client) -> None:
     bench.register(1, free=0, node=2)  # one that is full is no help
     with pytest.raises(FsError, match="has room"):
         drain(admin, 3)
-    bench.register(1, node=3)
+    bench.register(1, node=3)  # there are no clients: nobody has to hear of it first
     drain(admin, 3)
     assert states(admin) == ["draining", "draining", "draining", "full", "up"]
+
+
+def test_new_files_go_to_a_new_target_when_all_clients_know_it(
+    bench: Bench, client: Client, admin: Client
+) -> None:
+    other = bench.client()
+    services = bench.engine.services
+    for one in (client, other):
+        one.call(Op.SESSION_RENEW, SessionRenew(0))
+    bench.register(1, node=2)
+    bench.register(1, node=2)  # it says so again
+    assert states(admin) == ["up", "up", "up", "joining"]
+    assert let_join(services) == [] and targets_of_new(client, b"a") == {1, 2, 3}
+    renewed = client.call(Op.SESSION_RENEW, SessionRenew(0))
+    assert renewed.map.targets[3].state == "joining" and renewed.map.open_targets() == {1, 2, 3}
+    assert let_join(services) == [] and targets_of_new(client, b"b") == {1, 2, 3}
+    other.call(Op.SESSION_RENEW, SessionRenew(0))
+    assert [target.id for target in let_join(services)] == [4] and let_join(services) == []
+    assert states(admin) == ["up"] * 4 and targets_of_new(client, b"c") == {1, 2, 3, 4}
+
+
+def test_clients_that_go_are_not_waited_for(bench: Bench, client: Client, admin: Client) -> None:
+    bench.register(1, node=2)
+    assert let_join(bench.engine.services) == []
+    client.call(Op.SESSION_CLOSE, Empty())
+    assert len(let_join(bench.engine.services)) == 1
 
 
 def test_it_outlives_registrations_and_restarts(bench: Bench, admin: Client) -> None:
@@ -127,6 +154,8 @@ def test_slots_are_given_anew(bench: Bench, client: Client, admin: Client) -> No
     assert all(2 not in unpack_layout(slot.layout).targets for slot in second.slots)
     assert client.call(Op.DELEGATE, Delegate(0, 1)).slots == ()
     bench.register(1, node=2)
+    client.call(Op.SESSION_RENEW, SessionRenew(0))
+    assert let_join(bench.engine.services)
     third: Delegated = client.call(Op.DELEGATE, Delegate(0, SLOTS_MAX))
     assert any(4 in unpack_layout(slot.layout).targets for slot in third.slots)
     renewed = client.call(Op.SESSION_RENEW, SessionRenew(0))

@@ -115,12 +115,15 @@ class BraidError(Exception):
 
 
 class FsError(BraidError):
-    """An operation that ended with a status other than OK: expected, crosses the wire as itself."""
+    """An operation that ended with a status other than OK: expected, crosses the wire as itself.
 
-    def __init__(self, status: Status, message: str = "") -> None:
+    parents: attribute records that came with it (ENOENT of a name: of its directory, if leased)."""
+
+    def __init__(self, status: Status, message: str = "", parents: bytes = b"") -> None:
         super().__init__(f"{status.name}: {message}" if message else status.name)
         self.status = status
         self.message = message
+        self.parents = parents
 
     @property
     def errno(self) -> int:

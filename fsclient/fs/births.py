@@ -28,6 +28,7 @@ from fscommon.layout.attributes import (
     LEASE_NAMER,
     LEASE_READER,
     LEASE_WRITER,
+    with_lease,
 )
 from fscommon.wire.births import (
     Birth,
@@ -122,7 +123,7 @@ class _Newborn:
             size=max(was.size, size) if flags & COMMIT_SIZE else was.size,
             mtime_ns=max(was.mtime_ns or was.time_ns, mtime_ns if flags & COMMIT_MTIME else 0),
         )
-        return self.birth.attributes().pack()
+        return with_lease(self.birth.attributes().pack(), 0, LEASE_WRITER)
 
 
 _Untold = _Newborn | Removal | Setting | Move

@@ -31,18 +31,21 @@ COOKIE_PARENT = 2
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One entry to be passed on. is_stale: a local change may have overtaken it."""
+    """One entry to be passed on. is_stale: a local change may have overtaken it. is_named: its name
+    was told under the lease on the directory's names."""
 
     name: bytes
     cookie: int
     attributes: Attributes
     is_stale: bool
+    is_named: bool
 
 
 class OpenDirectory:
     """Page of entries fetched when change_count was that, and so many leases had been lost; end:
-    no entries behind it. gathering: all entries so far. kept: a listing that is given instead.
-    has_lost: changes of its names were lost with the session, and nobody was told yet."""
+    no entries behind it. is_named: the names were leased. gathering: all entries so far. kept: a
+    listing that is given instead. has_lost: changes of its names were lost with the session, and
+    nobody was told yet."""
 
     __slots__ = (
         "change_count",
@@ -51,6 +54,7 @@ class OpenDirectory:
         "gathering",
         "has_lost",
         "ino",
+        "is_named",
         "kept",
         "loss_count",
         "page_count",
@@ -63,6 +67,7 @@ class OpenDirectory:
         self.has_lost = False
         self.entries: tuple[DirectoryEntry, ...] = ()
         self.end = False
+        self.is_named = False
         self.change_count = 0
         self.loss_count = 0
         self.page_count = PAGE_COUNT_FIRST
@@ -124,8 +129,8 @@ class Directories:
             directory.gathering = asked.of(own)
         parent = Attributes(own.parent or own.ino, mode=own.mode)
         listed = [
-            Listed(b".", COOKIE_SELF, own, True),
-            Listed(b"..", COOKIE_PARENT, parent, True),
+            Listed(b".", COOKIE_SELF, own, True, False),
+            Listed(b"..", COOKIE_PARENT, parent, True, False),
         ]
         return listed[cookie:]
 
@@ -162,6 +167,9 @@ class Directories:
         if not reply.entries and not reply.end:
             raise FsError(Status.EIO, "a directory page without entries and without end")
         self._inodes.see_parents(reply.parents)
+        directory.is_named = self._namespace.are_leased(directory.ino, reply.parents)
+        if not directory.is_named:
+            directory.gathering = None
         if directory.gathering is not None:
             self._listings.add(directory.gathering, behind, reply.entries, end=reply.end)
             if reply.end:
@@ -182,14 +190,14 @@ class Directories:
             else:
                 attributes = inodes.see_record(entry.attributes)
             inodes.parents.note(attributes.ino, directory.ino)
-            yield Listed(entry.name, entry.cookie, attributes, is_stale)
+            yield Listed(entry.name, entry.cookie, attributes, is_stale, directory.is_named)
 
     def _list_kept(self, kept: Listing, cookie: int) -> Iterator[Listed]:
         """At least one, unless the directory ends there; and none that is not known any more."""
         inodes = self._inodes
         for entry in self._listings.known_behind(kept, cookie):
             attributes = inodes.see_record(entry.attributes)
-            yield Listed(entry.name, entry.cookie, attributes, False)
+            yield Listed(entry.name, entry.cookie, attributes, False, True)
 
     def _is_lost(self, directory: OpenDirectory, ino: int) -> bool:
         """A lease on the inode was given up since the page was asked for."""

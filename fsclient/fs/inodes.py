@@ -25,9 +25,11 @@ from fscommon.layout.attributes import (
     LEASE_META,
     LEASE_READER,
     Attributes,
+    granted_in,
     ino_of,
     sectors,
     unpack_attributes,
+    with_lease,
 )
 from fscommon.wire.messages import COMMIT_KILL_SUIDGID, COMMIT_MTIME, COMMIT_SIZE
 
@@ -301,8 +303,12 @@ class Inodes:
             return
         if not leases.is_on:
             self._lanes.attributes_put(record, self._valid_ms, False)
-        elif leases.holds(ino, LEASE_META):
+        elif not leases.holds(ino, LEASE_META):
+            return
+        elif granted_in(record) & LEASE_META:
             self._lanes.attributes_put(record, 0, True)
+        else:  # from before the lease, whose own reply came soon after
+            self._lanes.attributes_drop(ino)
 
     def was_set(self, ino: int, record: bytes) -> None:
         """Lanes set attributes, of which the metaserver is told later. Until it has answered, other
@@ -310,7 +316,7 @@ class Inodes:
         self._being_set[ino] = self._being_set.get(ino, 0) + 1
         inode = self._open.get(ino)
         if inode is not None and inode.attributes is not None:
-            inode.attributes = unpack_attributes(record)
+            inode.attributes = unpack_attributes(with_lease(record, 0, LEASE_META))
         self.changed()
 
     def setting_told(self, ino: int, *, is_lost: bool) -> None:
@@ -334,6 +340,8 @@ class Inodes:
         """What is certain about ino without asking: of an open inode, under a lease."""
         inode = self._open.get(ino)
         if inode is None or inode.attributes is None or not self._leases.is_on:
+            return None
+        if not inode.attributes.lease_flags & LEASE_META:
             return None
         return self.see(inode.attributes) if self._leases.holds(ino, LEASE_META) else None
 

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fscommon.layout.attributes import LEASE_ENTRIES, LEASE_META, Attributes, ino_of
+from fscommon.layout.attributes import LEASE_ENTRIES, LEASE_META, Attributes, granted_in, ino_of
 from fscommon.wire.messages import DirectoryEntry
 
 from ..leases.holder import Leases
@@ -151,4 +151,5 @@ class Knows:
 
     def __call__(self, entry: DirectoryEntry) -> bool:
         ino = ino_of(entry.attributes)
-        return self._lost_at(ino) <= self._loss_count and self._holds(ino, LEASE_META)
+        is_leased = granted_in(entry.attributes) & LEASE_META and self._holds(ino, LEASE_META)
+        return bool(is_leased) and self._lost_at(ino) <= self._loss_count

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.attributes import Attributes
+from fscommon.layout.attributes import Attributes, names_granted
 from fscommon.layout.template import LAYOUT_XATTR
 from fscommon.limits import (
     NAME_LENGTH_MAX,
@@ -89,7 +89,8 @@ class Namespace:
         try:
             reply = await self._meta.call(Op.LOOKUP, Lookup(parent, name), Entry)
         except FsError as error:
-            entry_s = self._absent_s(parent, name, state) if error.status is Status.ENOENT else 0.0
+            is_absent = error.status is Status.ENOENT and self.are_leased(parent, error.parents)
+            entry_s = self._absent_s(parent, name, state) if is_absent else 0.0
             if not entry_s:
                 raise
             return Found(None, entry_s)
@@ -97,9 +98,14 @@ class Namespace:
         attributes = self._see(reply)
         self._inodes.parents.note(attributes.ino, parent)
         self._inodes.catch_up()
-        if state != self._complete.state(parent):
+        is_sure = self.are_leased(parent, reply.parents)
+        if not is_sure or state != self._complete.state(parent):
             return Found(attributes, 0.0)
         return Found(attributes, self.entry_s(parent, name, attributes.ino))
+
+    def are_leased(self, parent: int, parents: bytes) -> bool:
+        """Whether names of parent may be believed that came with these records of directories."""
+        return not self._leases.is_on or names_granted(parents, parent)
 
     def entry_s(self, parent: int, name: bytes, ino: int) -> float:
         """How long the kernel may believe that name in parent is ino, as was just learned."""

@@ -131,7 +131,7 @@ class Operations(pyfuse3.Operations):
 
     def attributes_s(self, attributes: Attributes) -> float:
         """How long the kernel may believe them."""
-        return self._fs.leases.attributes_s(attributes.ino, self._attr_s)
+        return self._fs.leases.attributes_s(attributes, self._attr_s)
 
     def pid_of(self, slot: int) -> int:
         return self._upcalls.upcall(slot)[1]
@@ -323,6 +323,8 @@ class Operations(pyfuse3.Operations):
         if listed.is_stale:
             ino = self._kernel_ino(listed.attributes.ino)
             entry = entry_attributes(listed.attributes, ino, 0.0, 0.0)
+        elif not listed.is_named:
+            entry = self._entry(listed.attributes)
         else:
             entry = self._named(parent, listed.name, listed.attributes)
         return pyfuse3.readdir_reply(token, listed.name, entry, listed.cookie)

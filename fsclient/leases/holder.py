@@ -14,13 +14,14 @@ from typing import Protocol
 
 from fscommon.layout.attributes import (
     ATTRIBUTES_SIZE,
-    LEASE_ALL,
     LEASE_DATA,
     LEASE_DATA_EXCLUSIVE,
     LEASE_ENTRIES,
     LEASE_EXCLUSIVE_ALL,
     LEASE_META,
     LEASE_META_EXCLUSIVE,
+    Attributes,
+    granted_in,
 )
 from fscommon.wire.ops import Op
 
@@ -32,8 +33,6 @@ MARGIN_S = 1.0  # what is to end before the leases do has this long to be told t
 CONTENDED_S = 10.0
 CONTENDED_MAX = 4096
 _INO = struct.Struct("<Q")
-_FLAGS = struct.Struct("<I")
-_FLAGS_AT = 112
 _RECORDS = ("attributes", "replaced", "parents")
 
 
@@ -110,7 +109,7 @@ class Leases:
             self._note_taken(message)
 
     def _grant(self, records: bytes, start: int, request_id: int) -> None:
-        flags = _FLAGS.unpack_from(records, start + _FLAGS_AT)[0] & LEASE_ALL
+        flags = granted_in(records, start)
         if flags:
             (ino,) = _INO.unpack_from(records, start)
             new = self.table.granted(ino, flags, request_id)
@@ -141,15 +140,19 @@ class Leases:
     def holds(self, ino: int, flags: int) -> bool:
         return self.table.holds(ino, flags, self._clock())
 
-    def attributes_s(self, ino: int, otherwise: float) -> float:
-        """How long the kernel may believe attributes of ino; otherwise: without leases."""
+    def attributes_s(self, attributes: Attributes, otherwise: float) -> float:
+        """How long the kernel may believe these attributes; otherwise: without leases. Those from
+        before the lease was granted, by a reply that came soon after, not at all."""
         if not self.is_on:
             return otherwise
+        if not attributes.lease_flags & LEASE_META:
+            return 0.0
         now = self._clock()
-        return self.table.until - now if self.table.holds(ino, LEASE_META, now) else 0.0
+        return self.table.until - now if self.table.holds(attributes.ino, LEASE_META, now) else 0.0
 
     def entry_s(self, parent: int, name: bytes, ino: int, otherwise: float) -> float:
-        """How long the kernel may believe that name in parent is ino (0: absent)."""
+        """How long the kernel may believe that name in parent is ino (0: absent), which was learned
+        under the lease that is held, if one is."""
         if not self.is_on:
             return otherwise
         now = self._clock()

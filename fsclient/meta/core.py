@@ -541,8 +541,8 @@ def _failure(frame: Frame) -> Failure:
 
 def _error(frame: Frame) -> FsError:
     """The error that a reply carries; a status unknown here is EIO."""
-    message = _failure(frame).message
+    failure = _failure(frame)
     try:
-        return FsError(Status(frame.header.status), message)
+        return FsError(Status(frame.header.status), failure.message, failure.parents)
     except ValueError:
-        return FsError(Status.EIO, f"unknown status {frame.header.status}: {message}")
+        return FsError(Status.EIO, f"unknown status {frame.header.status}: {failure.message}")

@@ -103,6 +103,19 @@ def inos_of(records: bytes) -> list[Ino]:
     return [Ino(ino) for (ino,) in _INO_ALONE.iter_unpack(records)]
 
 
+def granted_in(records: bytes, start: int = 0) -> int:
+    """LEASE_* bits that the session held on the inode of the record that begins there, as of the
+    reply that carries it."""
+    return int(_LEASE.unpack_from(records, start + _LEASE_AT)[1]) & LEASE_ALL
+
+
+def names_granted(parents: bytes, ino: int) -> bool:
+    """Whether one of these records, of directories, is ino's and says that its names are leased."""
+    inos = enumerate(inos_of(parents))
+    here = (place * ATTRIBUTES_SIZE for place, found in inos if found == ino)
+    return any(granted_in(parents, start) & LEASE_ENTRIES for start in here)
+
+
 def with_lease(record: bytes, duration_ns: int, flags: int) -> bytes:
     """The record as it goes to a session that holds these LEASE_* bits on the inode."""
     end = _LEASE_AT + _LEASE.size

@@ -119,10 +119,13 @@ class Look:
             raise InconsistentError(f"{size} bytes, where {least} had been read before")
 
     def _first_difference(self, sequence: Records) -> str:
-        wanted = sequence.between(0, len(self.octets))
-        at = next(i for i, (a, b) in enumerate(zip(self.octets, wanted, strict=True)) if a != b)
-        got = self.octets[at : at + 16]
-        return f"at {at} of {len(self.octets)}: {got!r} instead of {wanted[at : at + 16]!r}"
+        return _difference(self.octets, sequence.between(0, len(self.octets)))
+
+
+def _difference(got: bytes, wanted: bytes) -> str:
+    at = next(i for i, (a, b) in enumerate(zip(got, wanted, strict=True)) if a != b)
+    begin = slice(at, at + 16)
+    return f"at {at} of {len(got)}: {got[begin]!r} instead of {wanted[begin]!r}"
 
 
 # ---- processes -----------------------------------------------------------------------------------
@@ -192,11 +195,37 @@ def follow(path: Path, shared: Shared) -> str:
         octets = os.read(fd, 1 << 16)
         if place + len(octets) > size_of(shared.begun):
             raise InconsistentError(f"read beyond what was written, at {place}")
-        if octets != sequence.between(place, place + len(octets)):
-            raise InconsistentError(f"something else than was written, from {place}")
+        wanted = sequence.between(place, place + len(octets))
+        if octets != wanted:
+            raise InconsistentError(f"from {place}: {_difference(octets, wanted)}")
         place, count = place + len(octets), count + bool(octets)
     os.close(fd)
     return f"{count} pieces"
+
+
+def stat_opened_once(path: Path, shared: Shared) -> str:
+    return _sizes(path, shared, anew=False)
+
+
+def stat_opened_anew(path: Path, shared: Shared) -> str:
+    return _sizes(path, shared, anew=True)
+
+
+def _sizes(path: Path, shared: Shared, *, anew: bool) -> str:
+    """Of everything that was written before, and never less than what was told before."""
+    count, seen = 0, 0
+    fd = os.open(path, os.O_RDONLY)
+    while not shared.is_over:
+        done = size_of(shared.done)
+        if anew:
+            os.close(fd)
+            fd = os.open(path, os.O_RDONLY)
+        size = os.fstat(fd).st_size
+        if size < max(done, seen):
+            raise InconsistentError(f"a size of {size}: {done} were written, {seen} told before")
+        seen, count = size, count + 1
+    os.close(fd)
+    return f"{count} sizes"
 
 
 def _whole(fd: int) -> bytes:

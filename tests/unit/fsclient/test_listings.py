@@ -2,14 +2,15 @@
 changed, and never a moment longer."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import trio
 
 from fsclient.fs import listings
 from fsclient.fs.filesystem import FileSystem
-from fscommon.layout.attributes import LEASE_ENTRIES, LEASE_META
-from fscommon.wire.messages import Entry, ReadDirReply, Removed
+from fscommon.layout.attributes import LEASE_ENTRIES, LEASE_META, with_lease
+from fscommon.wire.messages import Entry, ReadDir, ReadDirReply, Removed
 from fscommon.wire.ops import Op
 
 from .fakes import DIRECTORY, FakeLanes, FakeMetadata, make_fs, record
@@ -27,7 +28,7 @@ class World:
         self.fs: FileSystem = make_fs(self.meta, FakeLanes(), lambda _: None)
         self.directory = BigDirectory(count)
         self.meta.answers[Op.GETATTR] = Entry(record(PARENT, mode=DIRECTORY, parent=1))
-        self.meta.answers[Op.READDIR] = self.directory.answer
+        self.meta.answers[Op.READDIR] = self.answer
         self.meta.answers[Op.UNLINK] = Removed(record(20, nlink=0))
         leases = self.fs.leases
         leases.session_opened(30.0)
@@ -36,6 +37,16 @@ class World:
         for ino in self.directory.cookies:
             leases.table.granted(ino, LEASE_META, 1)
         self._handle = 0
+
+    def answer(self, request: ReadDir) -> ReadDirReply:
+        """With leases, as the metaserver writes them into its records."""
+        reply = self.directory.answer(request)
+        entries = tuple(
+            replace(entry, attributes=with_lease(entry.attributes, 1, LEASE_META))
+            for entry in reply.entries
+        )
+        own = record(PARENT, lease_flags=LEASE_ENTRIES | LEASE_META, mode=DIRECTORY)
+        return replace(reply, entries=entries, parents=own)
 
     async def list(self, room: int = 100) -> list[bytes]:
         self._handle += 1
@@ -125,10 +136,9 @@ async def test_one_inode_lost_in_the_middle() -> None:
 @pytest.mark.parametrize("loss", LOSSES)
 async def test_not_kept_when_something_was_lost_while_it_was_taken(loss: str) -> None:
     world = World()
-    answer = world.directory.answer
 
-    def lose_between(request: object) -> ReadDirReply:
-        reply = answer(request)  # type: ignore[arg-type]
+    def lose_between(request: ReadDir) -> ReadDirReply:
+        reply = world.answer(request)
         if len(world.meta.requests(Op.READDIR)) == 3:
             LOSSES[loss](world.fs)
         return reply
@@ -144,6 +154,21 @@ async def test_not_kept_when_something_was_lost_while_it_was_taken(loss: str) ->
 async def test_they_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listings, "ENTRIES_MAX", COUNT)
     world = World(COUNT)
+    await world.list()
+    asked = world.questions
+    await world.list()
+    assert world.questions > asked
+
+
+async def test_names_from_before_the_lease_are_not_kept() -> None:
+    """The page came while the names were not leased, and the lease with another reply, which was
+    noted before the page was looked at."""
+    world = World()
+
+    def unleased(request: ReadDir) -> ReadDirReply:
+        return replace(world.answer(request), parents=b"")
+
+    world.meta.answers[Op.READDIR] = unleased
     await world.list()
     asked = world.questions
     await world.list()

@@ -396,8 +396,10 @@ Inode::Loss Core::lose(const InodePtr& inode) {
   return loss;
 }
 
-void Core::spoil_pages(uint64_t ino, uint64_t offset, uint64_t length) {
-  if (spoil_pages_) spoil_pages_(ino, offset, length);
+void Core::spoil_pages(uint64_t ino, uint64_t offset, uint64_t length, uint64_t read,
+                       std::function<void()> then) {
+  if (spoil_pages_) return spoil_pages_(ino, offset, length, read, std::move(then));
+  if (then) then();
 }
 
 // ---- waiting for targets and for Python ----

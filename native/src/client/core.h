@@ -24,6 +24,7 @@
 #include "client/memory.h"
 #include "client/pieces.h"
 #include "client/tables.h"
+#include "fuse/cut_reads.h"
 #include "fuse/request.h"
 #include "rdma/rails.h"
 
@@ -125,10 +126,17 @@ class Core final : public fuse::DataHandler {
   void ask(const InodePtr& inode, Inode::Waiter waiter, uint64_t& question);
   // The parts of the file that operations which wait so have to do with.
   std::vector<std::pair<uint64_t, uint64_t>> asked_ranges(uint64_t ino);
-  // The kernel's pages of that part of a file are not to be kept. ANY LANE.
-  void spoil_pages(uint64_t ino, uint64_t offset, uint64_t length);
-  using SpoilPages = std::function<void(uint64_t ino, uint64_t offset, uint64_t length)>;
-  void page_spoiler(SpoilPages spoil) { spoil_pages_ = std::move(spoil); }  // before the first request
+  // The kernel's pages of that part of a file are not to be kept. When they are gone `read` of
+  // cut_reads() ends (0: none), and `then` is called. ANY LANE.
+  void spoil_pages(uint64_t ino, uint64_t offset, uint64_t length, uint64_t read = 0,
+                   std::function<void()> then = {});
+  using SpoilPages = std::function<void(uint64_t ino, uint64_t offset, uint64_t length, uint64_t read,
+                                        std::function<void()> then)>;
+  void page_spoiler(SpoilPages spoil, fuse::CutReads& cut) {  // before the first request
+    spoil_pages_ = std::move(spoil);
+    cut_reads_ = &cut;
+  }
+  fuse::CutReads* cut_reads() noexcept { return cut_reads_; }  // nullptr: there is no kernel
 
   void drain(uint64_t token, uint64_t ino, bool sync, bool commit);
   // → DONE when every lane has dealt with what it had read from the kernel.
@@ -202,6 +210,7 @@ class Core final : public fuse::DataHandler {
   HandleTable handles_{kHandlesMax};
   fuse::Replier* replier_ = nullptr;
   SpoilPages spoil_pages_;
+  fuse::CutReads* cut_reads_ = nullptr;
   std::atomic<Clock::rep> lease_until_ = kLeasesDoNotCount;
   std::atomic<uint64_t> losses_ = 0;
   std::atomic<Clock::rep> scarce_until_ = 0;

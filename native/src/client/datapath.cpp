@@ -23,9 +23,11 @@ Datapath::Datapath(const DatapathSettings& settings)
       core_(core_settings(settings)),
       session_(fuse::InitSettings{.max_write = settings.max_write}, *this) {
   core_.replier(session_);
-  core_.page_spoiler([this](uint64_t ino, uint64_t offset, uint64_t length) {
-    session_.invalidate_inode(ino, static_cast<int64_t>(offset), static_cast<int64_t>(length));
-  });
+  core_.page_spoiler(
+      [this](uint64_t ino, uint64_t offset, uint64_t length, uint64_t read, auto then) {
+        session_.spoil_pages(ino, offset, length, read, std::move(then));
+      },
+      session_.cut_reads());
 }
 
 Datapath::~Datapath() { stop(0); }

@@ -123,6 +123,10 @@ class Inode {
   bool watched = false;  // a lane looks after the age of its pieces
   bool sync_watched = false;  // a lane will sync it after a while
   uint64_t synced_stripes = 0;  // by that, of this file id, and not told to the metaserver
+  // Where the first page ends that a READ filled with zeros behind the file's end, since a direct write
+  // last grew the file: such writes go past the kernel's pages.
+  static constexpr uint64_t kNotCut = ~uint64_t{0};
+  uint64_t cut_end = kNotCut;
   uint64_t stream_end = ~uint64_t{0};  // where the last write ended: tells sequential ones
 
   std::atomic<int64_t> reopen_asked_ms = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "client/core.h"
 #include "client/pieces.h"
@@ -17,9 +18,11 @@ void ReadOperation::start(Lane& lane, const std::shared_ptr<ReadOperation>& self
   read.offset_ = request.offset;
   read.size_ = request.size;
   read.restarts_ = 0;
+  read.ends_ = 0;
   read.registered_ = false;
   read.question_ = 0;
-  read.fills_pages_ = !handle.direct && (request.read_flags & fuse::kReadLockOwner) == 0;
+  read.fills_pages_ = (request.read_flags & fuse::kReadLockOwner) == 0;
+  read.cut_ = 0;
   read.proceed(lane);
 }
 
@@ -46,7 +49,9 @@ bool ReadOperation::ask_first(Lane& lane) {
   int error = 0;
   {
     const std::scoped_lock lock(inode_->mu());
-    if (lane.core().holds(*inode_, kLeaseData) || (inode_->passing & kLeaseData) != 0) return false;
+    if (lane.core().holds(*inode_, kLeaseData)) return false;
+    without_lease(lane.core());
+    if ((inode_->passing & kLeaseData) != 0) return false;
     if (question_ != 0 && inode_->asking.ended >= question_) {
       error = inode_->asking.error;
       if (error == 0) return false;
@@ -61,15 +66,31 @@ bool ReadOperation::ask_first(Lane& lane) {
   return true;
 }
 
+// LOCKED inode.
+void ReadOperation::without_lease(Core& core) {
+  if (fills_pages_ && cut_ == 0 && core.cut_reads() != nullptr) {
+    cut_ = core.cut_reads()->begin(inode_->ino());
+  }
+}
+
 // Also takes what it needs of the inode. True: proceed() will be called again.
 bool ReadOperation::wait_for_pieces(Lane& lane) {
   Settled settled;
   const uint64_t end = offset_ + size_;
   {
-    const std::scoped_lock lock(inode_->mu());
+    std::unique_lock lock(inode_->mu());
+    if (!lane.core().holds(*inode_, kLeaseData)) without_lease(lane.core());
     view_ = inode_->view_locked();
     const uint64_t size = inode_->size();
     length_ = offset_ >= size ? 0 : static_cast<uint32_t>(std::min<uint64_t>(size_, size - offset_));
+    if (fills_pages_ && size < end) inode_->cut_end = std::min(inode_->cut_end, size);
+    if (cut_ != 0 && size < end && !lane.core().cut_reads()->cut(inode_->ino(), cut_, size) &&
+        ends_++ < kEndsMax) {
+      lock.unlock();
+      question_ = 0;
+      proceed(lane);
+      return true;
+    }
     PieceTable& pieces = inode_->pieces();
     if (pieces.unsettled() == 0 || pieces.is_settled(pieces.sequence(), offset_, end)) return false;
     pieces.seal_range(offset_, end, settled);
@@ -132,12 +153,7 @@ void ReadOperation::finish(Lane& lane) {
 
 // Of a lease that is not held any more nobody tells us when these pages become wrong.
 void ReadOperation::spoil_pages(Core& core) {
-  if (!fills_pages_) return;
-  {
-    const std::scoped_lock lock(inode_->mu());
-    if (core.holds(*inode_, kLeaseData)) return;
-  }
-  core.spoil_pages(inode_->ino(), offset_, size_);
+  if (cut_ != 0) core.spoil_pages(inode_->ino(), offset_, size_, std::exchange(cut_, 0));
 }
 
 void ReadOperation::answer(Lane& lane, int error) {

@@ -5,7 +5,8 @@
 // short reply, a hole, an object that never was. All on the lane that took the request, except
 // after a wait for pieces, when the lane that settled the last one goes on. Without a lease on the
 // file's bytes Python is asked for one first (rule 12); one that was not granted does not keep bytes
-// from being read: they are those of after the question. They do not stay in the kernel then.
+// from being read: they are those of after the question. They do not stay in the kernel then, and one that ends at the
+// file's end asks again when another end was told meanwhile.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -26,6 +27,7 @@ class ReadOperation final : public Operation {
 
  private:
   static constexpr uint32_t kRestartsMax = 8;
+  static constexpr uint32_t kEndsMax = 100;  // that were told while it asked for the true one
 
   bool ask_first(Lane& lane);
   void registered(Lane& lane);
@@ -34,6 +36,7 @@ class ReadOperation final : public Operation {
   void note(const Call& call);
   void finish(Lane& lane);
   void answer(Lane& lane, int error);
+  void without_lease(Core& core);
   void spoil_pages(Core& core);
   std::shared_ptr<ReadOperation> self() {
     return std::static_pointer_cast<ReadOperation>(shared_from_this());
@@ -48,11 +51,13 @@ class ReadOperation final : public Operation {
   uint64_t losses_ = 0;
   uint32_t pending_ = 0;
   uint32_t restarts_ = 0;
+  uint32_t ends_ = 0;
   int error_ = 0;
   bool again_ = false;
   bool registered_ = false;
   uint64_t question_ = 0;     // whose answer suffices; 0: none was asked
-  bool fills_pages_ = false;  // of a handle whose reads find them again
+  bool fills_pages_ = false;  // of the kernel's
+  uint64_t cut_ = 0;          // its number in fuse/cut_reads.h, when that is done without a lease
 };
 
 }  // namespace braidfs::client

@@ -46,6 +46,24 @@ void end_write(Lane& lane, Inode& inode) {
   for (const auto& waiter : waiters) waiter->proceed(lane);
 }
 
+// Pages that end where the file did, and the number of their READs in fuse/cut_reads.h.
+struct CutPages {
+  uint64_t end = Inode::kNotCut;
+  uint64_t read = 0;
+};
+
+// LOCKED inode: what a WRITE did to it. A direct one that grows the file leaves the kernel's pages as they
+// are: where one of them has zeros behind the former end, it is to be spoiled before anybody is told the
+// new one.
+CutPages note(Core& core, const HandlePtr& handle, uint64_t end, bool kill_suidgid, bool& grew) {
+  Inode& inode = *handle->inode;
+  grew = inode.wrote(end, fuse::file_time_ns(), kill_suidgid);
+  if (!grew || !handle->direct || end <= inode.cut_end || core.cut_reads() == nullptr) return {};
+  const CutPages cut{std::exchange(inode.cut_end, Inode::kNotCut), core.cut_reads()->begin(inode.ino())};
+  core.cut_reads()->cut(inode.ino(), cut.read, cut.end);
+  return cut;
+}
+
 // One WRITE request on its way into pieces; lives on the stack of write_request().
 class WriteRun {
  public:
@@ -73,7 +91,8 @@ class WriteRun {
     return request_.payload.subspan(from - request_.offset, to - from);
   }
   void wait_for_targets();
-  void note_written();
+  CutPages note_written();
+  void reply(const CutPages& cut);
   void watch();
 
   Lane& lane_;
@@ -102,14 +121,23 @@ void WriteRun::run() {
   }
   if (through_) wait_for_targets();
   for (uint64_t at = request_.offset; at < end_ && !no_memory_;) at = put(at);
-  if (!operation_ || behind_) note_written();
+  CutPages cut;
+  if (!operation_ || behind_) cut = note_written();
   if (!operation_) end_write(lane_, *inode_);
   if (behind_ && !direct_) watch();  // a direct piece left at once: it has no age
-  if (operation_) return operation_->piece_done(lane_, no_memory_ ? ENOMEM : 0);
-  const auto& head = request_.head;
-  if (no_memory_) return core_.replier().reply_error(head.channel, head.unique, ENOMEM);
-  core_.replier().reply_write(head.channel, head.unique,
-                              static_cast<uint32_t>(request_.payload.size()));
+  if (!operation_) return reply(cut);
+  if (cut.read != 0) core_.spoil_pages(inode_->ino(), cut.end, 0, cut.read);
+  operation_->piece_done(lane_, no_memory_ ? ENOMEM : 0);
+}
+
+void WriteRun::reply(const CutPages& cut) {
+  const auto answer = [&core = core_, head = request_.head, no_memory = no_memory_,
+                       count = static_cast<uint32_t>(request_.payload.size())] {
+    if (no_memory) return core.replier().reply_error(head.channel, head.unique, ENOMEM);
+    core.replier().reply_write(head.channel, head.unique, count);
+  };
+  if (cut.read == 0) return answer();
+  core_.spoil_pages(inode_->ino(), cut.end, 0, cut.read, answer);
 }
 
 void WriteRun::wait_for_targets() {
@@ -190,10 +218,11 @@ uint64_t WriteRun::add(const Span& span, Settled& settled) {
   return end;
 }
 
-void WriteRun::note_written() {
+CutPages WriteRun::note_written() {
   const bool kill = (request_.write_flags & fuse::kWriteKillSuidgid) != 0;
+  bool grew = false;
   const std::scoped_lock lock(inode_->mu());
-  inode_->wrote(end_, fuse::file_time_ns(), kill);
+  return note(core_, handle_, end_, kill, grew);
 }
 
 void WriteRun::watch() {
@@ -336,11 +365,21 @@ void WriteOperation::finish(Lane& lane) {
   Core& core = lane.core();
   core.waiting().drop(head().unique);
   bool grew = false;
+  CutPages cut;
   if (error_ == 0) {
     const std::scoped_lock lock(plan_.handle->inode->mu());
-    grew = plan_.handle->inode->wrote(plan_.end, fuse::file_time_ns(), plan_.kill_suidgid);
+    cut = note(core, plan_.handle, plan_.end, plan_.kill_suidgid, grew);
   }
   end_write(lane, *plan_.handle->inode);
+  if (cut.read == 0) return tell(lane, grew);
+  auto self = std::static_pointer_cast<WriteOperation>(shared_from_this());
+  core.spoil_pages(plan_.handle->inode->ino(), cut.end, 0, cut.read, [self, &lane, grew] {
+    lane.post([self, grew](Lane& at) { self->tell(at, grew); });
+  });
+}
+
+void WriteOperation::tell(Lane& lane, bool grew) {
+  Core& core = lane.core();
   if (!claim()) return;
   if (error_ != 0) return core.replier().reply_error(head().channel, head().unique, error_);
   if (plan_.sync || (plan_.shared && grew)) {

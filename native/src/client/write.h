@@ -63,6 +63,7 @@ class WriteOperation final : public Operation, public PieceWaiter {
 
  private:
   void finish(Lane& lane);
+  void tell(Lane& lane, bool grew);
 
   const Plan plan_;
   std::atomic<uint32_t> pending_ = 1;  // the one who adds pieces holds one

@@ -13,6 +13,7 @@
 
 #include "fuse/init.h"
 #include "fuse/open_reply.h"
+#include "fuse/told_sizes.h"
 #include "fuse/protocol.h"
 
 namespace braidfs::fuse {
@@ -92,11 +93,12 @@ struct Bridge::Message {
 };
 
 Bridge::Bridge(Channels& channels, Notifier& notifier, SessionObserver& observer,
-               const ClosingTable& closing)
+               const ClosingTable& closing, CutReads& cut_reads)
     : channels_(channels),
       notifier_(notifier),
       observer_(observer),
       closing_(closing),
+      cut_reads_(cut_reads),
       answer_(kAnswerBytesMax + 1) {}
 
 int Bridge::start(std::span<const std::byte> init, net::UniqueFd& python_end) {
@@ -176,7 +178,7 @@ bool Bridge::answer(uint32_t slot, int error, std::span<const std::byte> body) {
   std::memcpy(reply.data(), &header, sizeof(header));
   if (error == 0 && !body.empty()) std::memcpy(reply.data() + sizeof(header), body.data(), body.size());
   improve_open_reply(*found, reply);
-  channels_.send(found->channel, reply);
+  send(*found, reply);
   return true;
 }
 
@@ -303,6 +305,19 @@ bool Bridge::receive_behind(std::vector<Notification> batch) {
   return connected;
 }
 
+// What tells a size may have to wait for pages that are cut (cut_reads.h); an answer under a directory's
+// lock must not, and tells the size as the kernel knows it.
+void Bridge::send(const Upcall& upcall, std::span<std::byte> answer) {
+  if (!cut_reads_.empty()) {
+    if (const auto told = told_size(upcall, answer)) {
+      if (cut_reads_.keeps(upcall.nodeid, *told, upcall.channel, answer)) return;
+    } else {
+      clip_sizes(upcall, answer, cut_reads_);
+    }
+  }
+  channels_.send(upcall.channel, answer);
+}
+
 void Bridge::take_answer(std::span<std::byte> answer) {
   const auto header = load<fuse_out_header>(answer);
   if (!header || header->len > answer.size()) return;
@@ -318,7 +333,7 @@ void Bridge::take_answer(std::span<std::byte> answer) {
   if (upcall) {
     if (closing_.holds(upcall->nodeid)) upcall->bits &= ~kUpcallOpenReadOnly;
     improve_open_reply(*upcall, answer);
-    channels_.send(upcall->channel, answer);
+    send(*upcall, answer);
   }
   const std::scoped_lock lock(mu_);
   ++(upcall ? counts_.answers : counts_.unknown);

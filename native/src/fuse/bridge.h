@@ -22,6 +22,7 @@
 
 #include "fuse/channels.h"
 #include "fuse/closing_table.h"
+#include "fuse/cut_reads.h"
 #include "fuse/lane.h"
 #include "fuse/notifier.h"
 #include "fuse/slot_table.h"
@@ -48,7 +49,7 @@ class Bridge final : public UpcallSink {
   static constexpr uint32_t kCallsMax = 1u << 14;  // waiting locks are most of them
 
   Bridge(Channels& channels, Notifier& notifier, SessionObserver& observer,
-         const ClosingTable& closing);
+         const ClosingTable& closing, CutReads& cut_reads);
   ~Bridge() override { stop(); }
   Bridge(const Bridge&) = delete;
   Bridge& operator=(const Bridge&) = delete;
@@ -85,6 +86,7 @@ class Bridge final : public UpcallSink {
   bool receive();
   bool receive_behind(std::vector<Notification> batch);
   void take_answer(std::span<std::byte> answer);
+  void send(const Upcall& upcall, std::span<std::byte> answer);
   void flush();
   bool flush_forgets();
   void python_gone();
@@ -94,6 +96,7 @@ class Bridge final : public UpcallSink {
   Notifier& notifier_;
   SessionObserver& observer_;
   const ClosingTable& closing_;
+  CutReads& cut_reads_;
   SlotTable slots_;
   std::atomic<uint32_t> calls_{0};
   std::atomic<bool> python_gone_{false};

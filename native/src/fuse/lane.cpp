@@ -261,7 +261,14 @@ bool Lane::getattr_answered(const RequestHead& head, uint64_t ino) {
   if (parts_.data.is_ahead(ino)) return false;
   const auto known = attributes_of(ino, head.nodeid, AttributeTable::Clock::now());
   if (!known) return false;
-  parts_.channels.reply_body(context_.index, head.unique, std::as_bytes(std::span(&*known, 1)));
+  struct {
+    fuse_out_header header;
+    fuse_attr_out body;
+  } const reply{{sizeof(reply), 0, head.unique}, *known};
+  const auto bytes = std::as_bytes(std::span(&reply, 1));
+  if (!parts_.cut_reads.keeps(head.nodeid, known->attr.size, context_.index, bytes)) {
+    parts_.channels.send(context_.index, bytes);
+  }
   return true;
 }
 
@@ -300,6 +307,8 @@ bool Lane::answer_name(const RequestHead& head, const DentryTable::Found& found,
     out.attr_valid = known->attr_valid;
     out.attr_valid_nsec = known->attr_valid_nsec;
     out.attr = known->attr;
+    out.attr.size = parts_.cut_reads.clip(found.ino, out.attr.size);
+    if (out.attr.size != known->attr.size) out.attr_valid = out.attr_valid_nsec = 0;
   }
   set_valid(out, found.valid);
   parts_.channels.reply_body(context_.index, head.unique, std::as_bytes(std::span(&out, 1)));

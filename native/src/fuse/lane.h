@@ -21,6 +21,7 @@
 #include "fuse/channels.h"
 #include "fuse/child_table.h"
 #include "fuse/closing_table.h"
+#include "fuse/cut_reads.h"
 #include "fuse/dentry_table.h"
 #include "fuse/parse.h"
 #include "fuse/request.h"
@@ -49,6 +50,7 @@ struct LaneParts {
   DentryTable& dentries;
   ChildTable& children;
   ClosingTable& closing;
+  CutReads& cut_reads;
   Births& births;
   std::function<void()> births_wait;  // called on the lane for the first change that is to be taken
   uint64_t root_ino;                 // what Python calls nodeid 1

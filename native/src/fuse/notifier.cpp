@@ -38,7 +38,7 @@ bool may_pass(int32_t code) {
 
 Notification Notification::of_inode(uint64_t nodeid, int64_t offset, int64_t length) {
   const fuse_notify_inval_inode_out body{nodeid, offset, length};
-  return {notification(FUSE_NOTIFY_INVAL_INODE, body, {}, false)};
+  return {.bytes = notification(FUSE_NOTIFY_INVAL_INODE, body, {}, false)};
 }
 
 Notification Notification::of_entry(uint64_t parent, std::string_view name, bool expire) {
@@ -46,7 +46,7 @@ Notification Notification::of_entry(uint64_t parent, std::string_view name, bool
   body.parent = parent;
   body.namelen = static_cast<uint32_t>(name.size());
   body.flags = expire ? kEntryExpireOnly : 0;
-  return {notification(FUSE_NOTIFY_INVAL_ENTRY, body, name, true)};
+  return {.bytes = notification(FUSE_NOTIFY_INVAL_ENTRY, body, name, true)};
 }
 
 void invalidate_pages(std::vector<Notification>& batch, std::vector<Notification>& behind,
@@ -79,9 +79,7 @@ bool Notifier::stop_within(int wait_ms) {
   dropped.swap(queue_);
   changed_.notify_all();
   lock.unlock();
-  for (const Notification& mark : dropped) {
-    if (mark.bytes.empty()) passed_(mark.token);
-  }
+  for (const Notification& waiting : dropped) drop(waiting);
   lock.lock();
   return changed_.wait_for(lock, std::chrono::milliseconds(wait_ms), [this] { return ended_; });
 }
@@ -94,8 +92,12 @@ void Notifier::stop() {
 }
 
 int Notifier::push_one(Notification notification) {
-  const std::scoped_lock lock(mu_);
-  if (stopping_) return 0;
+  std::unique_lock lock(mu_);
+  if (stopping_) {
+    lock.unlock();
+    drop(notification);
+    return 0;
+  }
   if (queue_.size() >= kQueueMax) return -EAGAIN;
   queue_.push_back(std::move(notification));
   changed_.notify_all();
@@ -111,13 +113,20 @@ void Notifier::push(std::vector<Notification> batch) {
       return;
     }
   }
-  for (const Notification& mark : batch) {
-    if (mark.bytes.empty()) passed_(mark.token);
-  }
+  for (const Notification& waiting : batch) drop(waiting);
 }
 
-int Notifier::invalidate_inode(uint64_t nodeid, int64_t offset, int64_t length) {
-  return push_one(Notification::of_inode(nodeid, offset, length));
+// After stop(): what waits for it need not any longer.
+void Notifier::drop(const Notification& notification) {
+  if (notification.bytes.empty()) passed_(notification.token);
+  if (notification.then) notification.then();
+}
+
+int Notifier::invalidate_inode(uint64_t nodeid, int64_t offset, int64_t length,
+                               std::function<void()> then) {
+  Notification made = Notification::of_inode(nodeid, offset, length);
+  made.then = std::move(then);
+  return push_one(std::move(made));
 }
 
 int Notifier::invalidate_entry(uint64_t parent, std::string_view name) {
@@ -128,7 +137,7 @@ int Notifier::invalidate_entry(uint64_t parent, std::string_view name) {
 int Notifier::forward(std::span<const std::byte> bytes) {
   const auto header = load<fuse_out_header>(bytes);
   if (!header || bytes.size() > kBytesMax || !may_pass(header->error)) return -EINVAL;
-  return push_one({std::vector<std::byte>(bytes.begin(), bytes.end())});
+  return push_one({.bytes = std::vector<std::byte>(bytes.begin(), bytes.end())});
 }
 
 int Notifier::advance_epoch() noexcept {
@@ -146,6 +155,7 @@ void Notifier::send(const Notification& notification) {
   if (notification.bytes.empty()) return passed_(notification.token);
   const ssize_t written = write_patiently(notification);
   (written >= 0 || errno == ENOENT ? sent_ : failed_).fetch_add(1, std::memory_order_relaxed);
+  if (notification.then) notification.then();
 }
 
 ssize_t Notifier::write_patiently(const Notification& notification) {

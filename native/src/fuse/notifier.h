@@ -23,18 +23,19 @@ namespace braidfs::fuse {
 // One notification as the kernel takes it; without bytes a mark: `token` is told when the thread
 // comes to it, so that everything before it has reached the kernel.
 struct Notification {
-  std::vector<std::byte> bytes;
+  std::vector<std::byte> bytes = {};
   uint64_t token = 0;
   // The kernel was told of this inode a moment ago, in an answer that a process has yet to take: if
   // the inode is not there, it is waited for (kPatience). A notification of an inode that comes
   // later leaves no trace, and the answer would be believed for its whole time.
   bool patient = false;
+  std::function<void()> then = {};  // called when the kernel has taken it, or never will; must not block
 
   // nodeids, not inode numbers. length <= 0: to the end of the file; offset < 0: attributes only.
   static Notification of_inode(uint64_t nodeid, int64_t offset, int64_t length);
   // expire: the name is only asked for again; else it is dropped, even one that is in use.
   static Notification of_entry(uint64_t parent, std::string_view name, bool expire);
-  static Notification mark(uint64_t token) { return {{}, token}; }
+  static Notification mark(uint64_t token) { return {.bytes = {}, .token = token}; }
 };
 
 // Byte ranges: begin, end.
@@ -65,7 +66,8 @@ class Notifier {
   void stop();
 
   // 0 or -EAGAIN (the queue is full) or -EINVAL. nodeid, not inode number.
-  int invalidate_inode(uint64_t nodeid, int64_t offset, int64_t length);
+  // then: if it is taken.
+  int invalidate_inode(uint64_t nodeid, int64_t offset, int64_t length, std::function<void()> then = {});
   int invalidate_entry(uint64_t parent, std::string_view name);
   void push(std::vector<Notification> batch);
   // A notification as pyfuse3 wrote it; only the kinds that cannot hurt are taken.
@@ -81,6 +83,7 @@ class Notifier {
   int push_one(Notification notification);
   void send(const Notification& notification);
   ssize_t write_patiently(const Notification& notification);
+  void drop(const Notification& notification);
   void run();
 
   const Passed passed_;

@@ -33,6 +33,7 @@ inline constexpr uint32_t kOpenKillSuidgid = 1u << 0;    // open_flags of fuse_o
 
 inline constexpr uint32_t kOpStatx = 52;
 inline constexpr size_t kStatxInSize = 24;  // fuse_statx_in
+inline constexpr size_t kStatxSizeAt = 72;  // of fuse_statx_out.stat.size
 
 // The ioctls that have a meaning here (linux/fs.h); all others are ENOTTY.
 inline constexpr uint32_t kIoctlGetFlags = 0x80086601;    // FS_IOC_GETFLAGS

@@ -108,7 +108,8 @@ int FuseSession::attach_lanes(DataHandler& data, std::span<net::EventLoop* const
   for (Channel channel = 0; channel < loops.size(); ++channel) {
     lanes_.push_back(std::make_unique<Lane>(channel, settings_.max_write,
                                             LaneParts{*channels_, data, upcalls, attributes_,
-                                                      dentries_, children_, closing_, births_, births_wait,
+                                                      dentries_, children_, closing_, cut_reads_,
+                                                      births_, births_wait,
                                                       root_ino_, unmounted}));
     const int attached = lanes_.back()->attach(*loops[channel]);
     if (attached != 0) return attached;
@@ -121,7 +122,7 @@ int FuseSession::start(DataHandler& data, std::span<net::EventLoop* const> loops
   root_ino_ = root_ino;
   const int prepared = prepare(loops.size());
   if (prepared != 0) return prepared;
-  bridge_ = std::make_unique<Bridge>(*channels_, notifier_, observer_, closing_);
+  bridge_ = std::make_unique<Bridge>(*channels_, notifier_, observer_, closing_, cut_reads_);
   const int bridged = bridge_->start(upcall_init(negotiated_), python_end);
   return bridged != 0 ? bridged : attach_lanes(data, loops, *bridge_);
 }
@@ -180,6 +181,21 @@ std::optional<Upcall> FuseSession::upcall(uint32_t slot) const {
 
 int FuseSession::invalidate_inode(uint64_t ino, int64_t offset, int64_t length) {
   return notifier_.invalidate_inode(nodeid(ino), offset, length);
+}
+
+void FuseSession::spoil_pages(uint64_t ino, uint64_t offset, uint64_t length, uint64_t read,
+                              std::function<void()> then) {
+  const auto done = [this, ino, read, then = std::move(then)] {
+    if (read != 0) {
+      cut_reads_.end(nodeid(ino), read, [this](Channel channel, std::span<const std::byte> reply) {
+        channels_->send(channel, reply);
+      });
+    }
+    if (then) then();
+  };
+  const int pushed = notifier_.invalidate_inode(nodeid(ino), static_cast<int64_t>(offset),
+                                                static_cast<int64_t>(length), done);
+  if (pushed != 0) done();
 }
 
 int FuseSession::invalidate_entry(uint64_t parent, std::string_view name) {

@@ -21,6 +21,7 @@
 #include "fuse/channels.h"
 #include "fuse/child_table.h"
 #include "fuse/closing_table.h"
+#include "fuse/cut_reads.h"
 #include "fuse/dentry_table.h"
 #include "fuse/init.h"
 #include "fuse/lane.h"
@@ -90,6 +91,12 @@ class FuseSession final : public Replier {
   int invalidate_inode(uint64_t ino, int64_t offset, int64_t length);
   int invalidate_entry(uint64_t parent, std::string_view name);
 
+  // ANY THREAD, after start(). Pages that are not to be kept; then `read` of cut_reads() has ended
+  // (0: none), and `then` is called, on another thread.
+  void spoil_pages(uint64_t ino, uint64_t offset, uint64_t length, uint64_t read,
+                   std::function<void()> then);
+  CutReads& cut_reads() noexcept { return cut_reads_; }
+
   // ANY THREAD, after start(). Leases are lost: these tables forget what was known under them and the
   // kernel is told to; observer.notified(token) when it has been, and whatever was notified before.
   // Returns how many names it believed.
@@ -128,6 +135,7 @@ class FuseSession final : public Replier {
   DentryTable dentries_;
   ChildTable children_;
   ClosingTable closing_;
+  CutReads cut_reads_;
   Births births_;
   std::unique_ptr<Bridge> bridge_;
   std::vector<std::unique_ptr<Lane>> lanes_;

@@ -15,10 +15,14 @@ constexpr int kShortly_ms = 100;
 // One file is open; leases count, and none is held.
 struct LeasedRig : Rig {
   explicit LeasedRig(uint64_t size = 0) {
-    core->page_spoiler([this](uint64_t, uint64_t offset, uint64_t length) {
-      const std::scoped_lock lock(mu);
-      spoiled.emplace_back(offset, length);
-    });
+    core->page_spoiler(
+        [this](uint64_t ino, uint64_t offset, uint64_t length, uint64_t read, const auto& then) {
+          if (read != 0) cut_reads.end(ino, read, [](auto, auto) {});
+          if (then) then();
+          const std::scoped_lock lock(mu);
+          spoiled.emplace_back(offset, length);
+        },
+        cut_reads);
     open(kFh, O_RDWR, size);
     core->lease_until(Clock::now() + std::chrono::hours(1));
   }
@@ -38,6 +42,7 @@ struct LeasedRig : Rig {
   }
   std::mutex mu;
   std::vector<std::pair<uint64_t, uint64_t>> spoiled;
+  fuse::CutReads cut_reads;
 };
 
 TEST(Leases, AReadAsksOnceAndThenGoesOnWithoutPages) {
@@ -75,6 +80,41 @@ TEST(Leases, AReadUnderALeaseAsksNobody) {
   EXPECT_EQ(rig.read(kFh, 0, 100).bytes, Bytes(100));
   EXPECT_EQ(rig.asked(), 0u);
   EXPECT_EQ(rig.spoils(), 0u);
+}
+
+// Its bytes are of before: whoever was granted the lease may have been told newer ones.
+TEST(Leases, PagesReadWithoutALeaseAreSpoiledThoughOneCameSince) {
+  LeasedRig rig(100);
+  rig.targets[0]->decide([](const FrameHeader& header) {
+    const bool is_read = header.op == static_cast<uint8_t>(Op::kRead);
+    return FakeTarget::Decision{is_read ? FakeTarget::Fault::kStall : FakeTarget::Fault::kNone, {}};
+  });
+  const uint64_t unique = rig.start_read(kFh, 0, 100);
+  rig.wait_asked(1);
+  rig.core->inode_asked(kIno, 0);
+  for (int tries = 0; tries < 5000 && rig.targets[0]->count(Op::kRead) == 0; ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  rig.core->inode_lease(kIno, kLeaseData, 0);
+  rig.targets[0]->release_stalled();
+  EXPECT_EQ(rig.replier.wait(unique).bytes, Bytes(100));
+  EXPECT_EQ(rig.spoils(), 1u);
+}
+
+TEST(Leases, AReadAsksAgainWhenALaterEndWasTold) {
+  LeasedRig rig(100);
+  const uint64_t unique = rig.start_read(kFh, 0, 4096);
+  rig.wait_asked(1);
+  EXPECT_FALSE(rig.cut_reads.keeps(kIno, 300, 0, {}));
+  rig.core->inode_asked(kIno, 0);
+  rig.wait_asked(2);
+  EXPECT_FALSE(rig.replier.wait_for(unique, kShortly_ms));
+  auto grown = rig.attributes(300);
+  rig.core->inode_put(grown, rig.layout(), rig.capability());
+  rig.core->inode_asked(kIno, 0);
+  EXPECT_EQ(rig.replier.wait(unique).bytes, Bytes(300));
+  EXPECT_EQ(rig.spoils(), 1u);
+  EXPECT_TRUE(rig.cut_reads.empty());
 }
 
 TEST(Leases, AnAnswerFromBeforeTheReadIsTooOld) {
@@ -224,6 +264,22 @@ TEST(Leases, AnAppendGoesToTheTrueEnd) {
   std::copy(bytes.begin(), bytes.end(), expected.begin() + 1000);
   EXPECT_EQ(rig.file(1100), expected);
   EXPECT_EQ(rig.spoils(), 1u);
+}
+
+// Its bytes go past the kernel's pages, of which one has zeros where they belong.
+TEST(Leases, ADirectWriteThatGrowsTheFileSpoilsThePageAtItsEnd) {
+  LeasedRig rig(100);
+  constexpr uint64_t kDirect = kFh + 1;
+  ASSERT_TRUE(rig.core->handle_put(kDirect, kIno, O_RDWR | O_APPEND, true));
+  rig.core->inode_lease(kIno, kBoth, 0);
+  EXPECT_EQ(rig.write(kDirect, 100, pattern(10, 1), O_APPEND).count, 10u);
+  EXPECT_EQ(rig.spoils(), 0u);  // nobody has read it
+  EXPECT_EQ(rig.read(kFh, 0, 4096).bytes.size(), 110u);
+  EXPECT_EQ(rig.write(kDirect, 110, pattern(10, 2), O_APPEND).count, 10u);
+  EXPECT_EQ(rig.write(kDirect, 120, pattern(10, 3), O_APPEND).count, 10u);
+  ASSERT_EQ(rig.spoils(), 1u);
+  EXPECT_EQ(rig.spoiled.front().first, 110u);
+  EXPECT_TRUE(rig.cut_reads.empty());
 }
 
 TEST(Leases, ALostSessionFailsWhatWasWritten) {

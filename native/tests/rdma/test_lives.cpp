@@ -135,7 +135,7 @@ TEST_F(Lives, EndAsTheyShouldWhateverHappens) {
   NEEDS_FAKE_FABRIC();
   // More of them by hand: BRAIDFS_RDMA_SEEDS=500.
   const char* wanted = std::getenv("BRAIDFS_RDMA_SEEDS");
-  const int seeds = wanted == nullptr ? 20 : std::atoi(wanted);
+  const int seeds = wanted == nullptr ? 10 : std::atoi(wanted);
   constexpr int kActs = 1000;
   constexpr size_t kLives = 4;
   for (int seed = 1; seed <= seeds && !HasFailure(); ++seed) {

@@ -484,7 +484,7 @@ class SessionCore:
         failure = _failure(frame)
         if failure.parents and not pending.abandoned:
             self._hooks.failed(failure, pending.request_id)
-        pending.finish(_error(frame), b"")
+        pending.finish(_error_of(frame.header.status, failure), b"")
 
     def _succeeded(self, pending: Pending, header: Header, body: bytes) -> None:
         if pending.is_mutation:
@@ -540,9 +540,13 @@ def _failure(frame: Frame) -> Failure:
 
 
 def _error(frame: Frame) -> FsError:
-    """The error that a reply carries; a status unknown here is EIO."""
-    failure = _failure(frame)
+    """The error that a reply carries."""
+    return _error_of(frame.header.status, _failure(frame))
+
+
+def _error_of(status: int, failure: Failure) -> FsError:
+    """A status unknown here is EIO."""
     try:
-        return FsError(Status(frame.header.status), failure.message, failure.parents)
+        return FsError(Status(status), failure.message, failure.parents)
     except ValueError:
-        return FsError(Status.EIO, f"unknown status {frame.header.status}: {failure.message}")
+        return FsError(Status.EIO, f"unknown status {status}: {failure.message}")

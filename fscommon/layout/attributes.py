@@ -118,5 +118,11 @@ def names_granted(parents: bytes, ino: int) -> bool:
 
 def with_lease(record: bytes, duration_ns: int, flags: int) -> bytes:
     """The record as it goes to a session that holds these LEASE_* bits on the inode."""
-    end = _LEASE_AT + _LEASE.size
-    return record[:_LEASE_AT] + _LEASE.pack(duration_ns, flags) + record[end:]
+    leased = bytearray(record)
+    put_lease(leased, 0, duration_ns, flags)
+    return bytes(leased)
+
+
+def put_lease(records: bytearray, start: int, duration_ns: int, flags: int) -> None:
+    """with_lease(), of the record that begins there and in place."""
+    _LEASE.pack_into(records, start + _LEASE_AT, duration_ns, flags)

@@ -15,7 +15,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from fscommon.errors import ConfigError
+from fscommon.observe.endpoint import HttpEndpoint
 
 __all__ = [
     "COUNTS",
@@ -168,22 +168,11 @@ class _NativeCollector(Collector):
         yield family
 
 
-class MetricsEndpoint:
-    """The HTTP endpoint; serves from its own thread until stop()."""
+class MetricsEndpoint(HttpEndpoint):
+    """What Prometheus asks."""
 
     def __init__(self, metrics: Metrics, host: str, port: int) -> None:
-        try:
-            self._server, self._thread = start_http_server(port, host, metrics.registry)
-        except OSError as error:
-            raise ConfigError(
-                f"metrics_listen: cannot listen at {host}:{port}: {error.strerror or error}"
-            ) from error
-
-    @property
-    def port(self) -> int:
-        return int(self._server.server_port)
-
-    def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__(
+            "metrics_listen", f"{host}:{port}",
+            lambda: start_http_server(port, host, metrics.registry),
+        )  # fmt: skip

@@ -5,7 +5,8 @@ rate is the difference of two counts over the time between the reports that held
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from fscommon.wire.admin import Traffic
 from fscommon.wire.messages import StatusReply
@@ -29,11 +30,14 @@ class Rates:
     writes: float = 0.0
     requests: float = 0.0
 
+    def __add__(self, other: "Rates") -> "Rates":
+        return Rates(*(getattr(self, name) + getattr(other, name) for name in RATES))
+
     def as_json(self) -> dict[str, float]:
-        return {
-            f"{name}_per_s": round(getattr(self, name), 1)
-            for name in ("read_bytes", "written_bytes", "reads", "writes", "requests")
-        }
+        return {f"{name}_per_s": round(getattr(self, name), 1) for name in RATES}
+
+
+RATES: Final = Rates.__slots__
 
 
 class Meter:
@@ -76,12 +80,18 @@ def _samples(status: StatusReply, now_s: float) -> Iterator[tuple[str, Sample]]:
 
 
 def _difference(before: Sample, after: Sample) -> Rates:
-    passed, asked = after.at_s - before.at_s, after.asked_s - before.asked_s
-    old, new = before.traffic, after.traffic
-    return Rates(
-        read_bytes=(new.read_bytes - old.read_bytes) / passed,
-        written_bytes=(new.written_bytes - old.written_bytes) / passed,
-        reads=(new.reads - old.reads) / passed,
-        writes=(new.writes - old.writes) / passed,
+    asked = after.asked_s - before.asked_s
+    return replace(
+        rates_between(before.traffic, after.traffic, after.at_s - before.at_s),
         requests=max(0, after.requests - before.requests) / asked if asked > 0 else 0.0,
+    )
+
+
+def rates_between(old: Traffic, new: Traffic, passed_s: float) -> Rates:
+    """Of the bytes and operations, without requests."""
+    return Rates(
+        read_bytes=(new.read_bytes - old.read_bytes) / passed_s,
+        written_bytes=(new.written_bytes - old.written_bytes) / passed_s,
+        reads=(new.reads - old.reads) / passed_s,
+        writes=(new.writes - old.writes) / passed_s,
     )

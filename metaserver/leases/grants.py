@@ -18,6 +18,7 @@ from fscommon.layout.attributes import (
     LEASE_READER,
     LEASE_WRITER,
     ino_of,
+    put_lease,
 )
 from fscommon.types import Ino
 from fscommon.wire.messages import Create, Open, TmpFile
@@ -26,8 +27,6 @@ from metaserver.leases.footprints import taken_with
 
 Grant = tuple[bytes, int]  # an attribute record, and the LEASE_* bits to grant on its inode
 NAMES: Final = LEASE_META | LEASE_ENTRIES
-_LEASE: Final = struct.Struct("<qI")
-_LEASE_AT: Final = 104
 _MODE: Final = struct.Struct("<I")
 _MODE_AT: Final = 56
 
@@ -135,5 +134,5 @@ def write_grants(
         at = body.index(record, behind)
         behind = at + ATTRIBUTES_SIZE
         if held:
-            _LEASE.pack_into(patched, at + _LEASE_AT, duration_ns, held)
+            put_lease(patched, at, duration_ns, held)
     return bytes(patched)

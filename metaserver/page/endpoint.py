@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import trio
 
-from fscommon.errors import ConfigError
 from fscommon.net.address import Address
+from fscommon.observe.endpoint import HttpEndpoint
 
 CONNECTIONS_MAX: Final = 32
 CONNECTION_SECONDS_MAX: Final = 10.0
@@ -35,8 +35,8 @@ _HEADERS: Final = {
 }
 
 
-class PageEndpoint:
-    """Serves from the start until stop(). source is called in the event loop of the maker."""
+class PageEndpoint(HttpEndpoint):
+    """source is called in the event loop of the maker; stop() in a thread."""
 
     def __init__(self, listen: Address, source: Callable[[], bytes]) -> None:
         token = trio.lowlevel.current_trio_token()
@@ -49,26 +49,14 @@ class PageEndpoint:
             return pages.get(path)
 
         handler = type("PageHandler", (_Handler,), {"find": staticmethod(find)})
-        try:
-            self._server = _Server((listen.host, listen.port), handler)
-        except OSError as error:
-            raise ConfigError(
-                f"page_listen: cannot listen at {listen}: {error.strerror or error}"
-            ) from error
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(_POLL_S,), daemon=True
-        )
-        self._thread.start()
 
-    @property
-    def port(self) -> int:
-        return int(self._server.server_port)
+        def start() -> tuple[_Server, threading.Thread]:
+            server = _Server((listen.host, listen.port), handler)
+            thread = threading.Thread(target=server.serve_forever, args=(_POLL_S,), daemon=True)
+            thread.start()
+            return server, thread
 
-    def stop(self) -> None:
-        """Blocks until the listening thread has ended: call it in a thread."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__("page_listen", str(listen), start)
 
 
 def _read(name: str) -> bytes:

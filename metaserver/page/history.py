@@ -7,9 +7,10 @@ jump with the time of the sample. A server that is silent adds nothing.
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Final
 
+from fscommon.observe.rates import RATES, Rates, rates_between
 from fscommon.types import NodeId
 from fscommon.wire.admin import Traffic
 from metaserver.membership import Node
@@ -20,14 +21,8 @@ POINTS_MAX: Final = 360
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """at_s: since 1970. The rest are rates a second."""
-
-    at_s: int
-    read_bytes: float = 0.0
-    written_bytes: float = 0.0
-    reads: float = 0.0
-    writes: float = 0.0
-    requests: float = 0.0
+    at_s: int  # since 1970
+    rates: Rates
 
 
 class History:
@@ -38,23 +33,20 @@ class History:
 
     def sample(self, nodes: Iterable[Node], requests: int, now_s: float, now_ns: int) -> None:
         """requests: that this metaserver has answered since it started."""
-        sums = dict.fromkeys(("read_bytes", "written_bytes", "reads", "writes"), 0.0)
+        rates = Rates(requests=self._request_rate(requests, now_s))
         for node in nodes:
-            for name, rate in self._rates(node).items():
-                sums[name] += rate
-        rate = self._request_rate(requests, now_s)
-        self._points.append(Point(now_ns // 1_000_000_000, **sums, requests=rate))
+            rates += self._rates(node)
+        self._points.append(Point(now_ns // 1_000_000_000, rates))
 
-    def _rates(self, node: Node) -> dict[str, float]:
+    def _rates(self, node: Node) -> Rates:
         before = self._nodes.get(node.id)
         self._nodes[node.id] = (node.heard_s, node.traffic)
         if before is None or node.heard_s <= before[0]:
-            return {}
-        old, new = asdict(before[1]), asdict(node.traffic)
-        if any(new[name] < old[name] for name in new):
-            return {}  # it was started anew
-        passed = node.heard_s - before[0]
-        return {name: (new[name] - old[name]) / passed for name in new}
+            return Rates()
+        rates = rates_between(before[1], node.traffic, node.heard_s - before[0])
+        if any(getattr(rates, name) < 0 for name in RATES):
+            return Rates()  # it was started anew
+        return rates
 
     def _request_rate(self, requests: int, now_s: float) -> float:
         before, self._requests = self._requests, (now_s, requests)
@@ -64,7 +56,6 @@ class History:
 
     def as_json(self) -> dict[str, list[float]]:
         """By columns, oldest first."""
-        return {
-            field.name: [round(getattr(point, field.name), 1) for point in self._points]
-            for field in fields(Point)
-        }
+        points = self._points
+        columns = {name: [round(getattr(one.rates, name), 1) for one in points] for name in RATES}
+        return {"at_s": [one.at_s for one in points], **columns}

@@ -2,7 +2,7 @@
 and no block from before one that it has seen (tests.coherence.prefixes says what that is)."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import cycle
@@ -48,14 +48,20 @@ def _writer(path: Path, flags: int, sized: Sized) -> Callable[[Shared], str]:
     return lambda shared: prefixes.write_records(path, shared, flags, sized(3, 20) / 1000)
 
 
+def _read_by_all(
+    path: Path, readers: Sequence[Reader], writer: Callable[[Shared], str], seconds: float
+) -> None:
+    parts = [writer, *(partial(reader, path) for reader in readers)]
+    print(*prefixes.run(parts, seconds), sep="; ")
+
+
 @FLAGS
 @pytest.mark.parametrize("reader", READERS)
 def test_a_reader_sees_a_prefix(
     cluster: Cluster, workdir: Path, others: Path, reader: Reader, flags: int, sized: Sized
 ) -> None:
     here, there = _file_on(cluster, workdir, others / "1")
-    parts = [_writer(here, flags, sized), partial(reader, there)]
-    print(*prefixes.run(parts, sized(1, 30)), sep="; ")
+    _read_by_all(there, [reader], _writer(here, flags, sized), sized(1, 30))
 
 
 @pytest.mark.full
@@ -77,8 +83,7 @@ def test_processes_of_one_client_are_told_the_size(
     """Several ask at once, for what another client writes."""
     here, there = _file_on(cluster, workdir, others / "1")
     askers = [prefixes.stat_opened_once, prefixes.stat_opened_anew] * 2
-    parts = [_writer(here, 0, sized), *(partial(asker, there) for asker in askers)]
-    print(*prefixes.run(parts, sized(5, 30)), sep="; ")
+    _read_by_all(there, askers, _writer(here, 0, sized), sized(5, 30))
 
 
 @pytest.mark.full
@@ -92,8 +97,7 @@ def test_many_readers_on_one_client(
     here, there = _file_on(cluster, workdir, others / "1")
     path = there if where == "another client" else here
     readers = [reader for reader in READERS if reader is not prefixes.read_mapped]
-    parts = [_writer(here, flags, sized), *(partial(reader, path) for reader in readers)]
-    print(*prefixes.run(parts, sized(3, 30)), sep="; ")
+    _read_by_all(path, readers, _writer(here, flags, sized), sized(3, 30))
 
 
 @pytest.mark.full
@@ -106,8 +110,7 @@ def test_a_mapping_reader_beside_others(
     """docs/SEMANTICS.md, known gap."""
     here, there = _file_on(cluster, workdir, others / "1")
     path = there if where == "another client" else here
-    parts = [_writer(here, flags, sized), *(partial(reader, path) for reader in READERS)]
-    print(*prefixes.run(parts, sized(1, 30)), sep="; ")
+    _read_by_all(path, READERS, _writer(here, flags, sized), sized(1, 30))
 
 
 @pytest.mark.parametrize("readers", [4, pytest.param(8, marks=pytest.mark.full)])

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,17 +15,12 @@ from tests.cluster.cluster import BIN, Cluster
 from tests.cluster.process import wait_until
 
 from .test_cli import Cli, Ended
-from .test_validate import SMALL, is_reading, left_in
+from .test_validate import SMALL, is_reading, left_in, measuring
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(300)]
 
 
-def bench(*words: object, code: int = 0) -> "subprocess.CompletedProcess[str]":
-    command = [str(BIN / "braidfs"), "bench", *map(str, words)]
-    seen = subprocess.run(command, check=False, capture_output=True, text=True, timeout=200)
-    assert seen.returncode == code, seen
-    assert "Traceback" not in seen.stderr
-    return seen
+bench = partial(measuring, "bench")
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,16 @@ SMALL = ("--seconds", "1", "--size", "4M", "--jobs", "2", "--files", "20")
 ENDLESS = ("--seconds", "600", "--size", "4M", "--jobs", "1")
 
 
-def validate(*words: object, code: int = 0) -> "subprocess.CompletedProcess[str]":
-    command = [str(BIN / "braidfs"), "validate", *map(str, words)]
+def measuring(verb: str, *words: object, code: int = 0) -> "subprocess.CompletedProcess[str]":
+    """`braidfs validate` or `bench`, until its end."""
+    command = [str(BIN / "braidfs"), verb, *map(str, words)]
     seen = subprocess.run(command, check=False, capture_output=True, text=True, timeout=200)
     assert seen.returncode == code, seen
     assert "Traceback" not in seen.stderr
     return seen
+
+
+validate = partial(measuring, "validate")
 
 
 def left_in(folder: Path) -> list[str]:

@@ -79,7 +79,7 @@ bool ReadOperation::wait_for_pieces(Lane& lane) {
   const uint64_t end = offset_ + size_;
   {
     std::unique_lock lock(inode_->mu());
-    if (!lane.core().holds(*inode_, kLeaseData)) without_lease(lane.core());
+    if (fills_pages_ && !lane.core().holds(*inode_, kLeaseData)) without_lease(lane.core());
     view_ = inode_->view_locked();
     const uint64_t size = inode_->size();
     length_ = offset_ >= size ? 0 : static_cast<uint32_t>(std::min<uint64_t>(size_, size - offset_));

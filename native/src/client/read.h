@@ -5,8 +5,8 @@
 // short reply, a hole, an object that never was. All on the lane that took the request, except
 // after a wait for pieces, when the lane that settled the last one goes on. Without a lease on the
 // file's bytes Python is asked for one first (rule 12); one that was not granted does not keep bytes
-// from being read: they are those of after the question. They do not stay in the kernel then, and one that ends at the
-// file's end asks again when another end was told meanwhile.
+// from being read: they are those of after the question. They do not stay in the kernel then, and a READ
+// that ends at the file's end asks again when another end was told meanwhile.
 #pragma once
 #include <cstdint>
 #include <memory>

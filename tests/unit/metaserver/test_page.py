@@ -3,7 +3,6 @@
 import http.client
 import json
 import socket
-from collections.abc import Callable
 
 import pytest
 import trio
@@ -19,6 +18,7 @@ from metaserver.page import endpoint as endpoints
 from metaserver.page.endpoint import PageEndpoint
 from metaserver.page.history import POINTS_MAX, History
 from metaserver.page.source import ROWS_MAX, PageSource
+from tests.unit.waiting import eventually
 
 from .bench import Bench, Client
 
@@ -148,14 +148,6 @@ async def test_connections_are_bounded() -> None:
         assert (await trio.to_thread.run_sync(ask, page.port, "/"))[0] == 200
     finally:
         await trio.to_thread.run_sync(page.stop)
-
-
-async def eventually(is_so: Callable[[], bool]) -> None:
-    for _ in range(2000):
-        if is_so():
-            return
-        await trio.sleep(0.01)
-    raise AssertionError("it never came")
 
 
 async def test_who_says_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -40,6 +40,7 @@ from tests.unit.storageserver.fakes import (
     World,
     make_world,
 )
+from tests.unit.waiting import eventually
 
 
 @pytest.fixture
@@ -212,15 +213,6 @@ async def test_targets_of_a_configuration_that_is_read_again(
         assert len(world.metaserver.heartbeats[-1].targets) == 4
     state = json.loads((world.path / "state" / "node.json").read_text())
     assert [Path(path).name for path in state["targets"]] == ["t1", "t2", "t3", "missing"]
-
-
-async def eventually(is_so: Callable[[], bool]) -> None:
-    """Within the time that the world gives its body."""
-    for _ in range(2000):
-        if is_so():
-            return
-        await trio.sleep(0.01)
-    raise AssertionError("it never came")
 
 
 def write_config(file: Path, world: World, *targets: str) -> None:

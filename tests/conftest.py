@@ -2,6 +2,7 @@
 
 `workdir` is a fresh folder on the mount of one cluster that the whole session shares; with
 BRAIDFS_TEST_DIR=DIR it is a folder there instead, so that a test of POSIX can be tried on ext4.
+`localdir` is one on the local disk, or in BRAIDFS_TEST_LOCAL_DIR.
 `make_cluster` gives a test a cluster of its own, to be broken. A request that hangs in the kernel
 cannot be interrupted by a signal, so a watchdog kills the clients of a test that is later than its
 own timeout allows: its system call then ends with ENOTCONN, and the test fails instead of hanging.
@@ -25,6 +26,7 @@ from tests.cluster.process import stop_pid
 ROOT = Path(__file__).resolve().parents[1]
 STATES = ROOT / ".build" / "test-states"
 LOCAL_DIRECTORY = os.environ.get("BRAIDFS_TEST_DIR")
+LOCAL_DISK = Path(os.environ.get("BRAIDFS_TEST_LOCAL_DIR", STATES))
 HANG_GRACE_SECONDS = 20.0  # pytest-timeout comes first, where a signal can reach the test
 
 _clusters: list[Cluster] = []
@@ -191,8 +193,8 @@ def workdir(request: pytest.FixtureRequest) -> Iterator[Path]:
 @pytest.fixture
 def localdir() -> Iterator[Path]:
     """A new, empty folder on the local disk: the oracle, or a source of bytes."""
-    STATES.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="local-", dir=STATES))
+    LOCAL_DISK.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="local-", dir=LOCAL_DISK))
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder, ignore_errors=True)

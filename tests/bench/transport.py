@@ -1,7 +1,8 @@
 """`./dev bench transport`: what a request costs each end by TCP and by RDMA, in counts.
 
 Instructions and system calls, from a guest whose clocks count instructions
-(tests/rdma/guest/count_transport.py): emulation makes times meaningless. Of RDMA the kernel's part
+(tests/rdma/guest/count_transport.py): emulation makes times meaningless. Reads and writes are those
+of the native streams, metadata frames go through Python on both ends. Of RDMA the kernel's part
 is Soft-RoCE doing in software what a card does: a card needs neither those instructions nor most of
 the system calls, each of which rings a doorbell of Soft-RoCE. On real cards use
 .build/native/bench/braidfs-transport-bench (docs/OPERATIONS.md).
@@ -40,8 +41,12 @@ def transport() -> None:
     )  # fmt: skip
     for row in rows:
         table.add_row(
-            f"{row['op']} {row['size'] // 1024} KiB", row["transport"],
+            _request(row["op"], row["size"]), row["transport"],
             f"{row['client_instructions']:,.0f}", f"{row['client_calls']:.1f}",
             f"{row['server_instructions']:,.0f}", f"{row['server_calls']:.1f}",
         )  # fmt: skip
     console.print(table)
+
+
+def _request(op: str, size: int) -> str:
+    return f"{op} {size // 1024} KiB" if size >= 1024 else f"{op} {size} B"

@@ -1,4 +1,4 @@
-"""The tests of tests/rdma/guest in one guest: the most telling one, or (--full) all of them."""
+"""The tests of tests/rdma/guest in one guest: the most telling ones, or (--full) all of them."""
 
 import io
 import subprocess
@@ -11,7 +11,10 @@ from tests.rdma.vm.guest import GuestRun, missing, run_in_guest
 from tests.rdma.vm.image import make_image
 
 FOLDER = "tests/rdma/guest"
-QUICK = (f"{FOLDER}/test_mount.py::test_no_payload_byte_goes_by_tcp",)
+QUICK = tuple(
+    f"{FOLDER}/test_mount.py::{name}"
+    for name in ("test_no_payload_byte_goes_by_tcp", "test_two_servers_answer_on_two_addresses")
+)
 # On a quiet machine the guest starts such a program in two or three seconds. Where it takes this
 # long nothing else would keep its own deadlines, and a failure would say nothing about RDMA.
 START_SECONDS_MAX = 15

@@ -134,6 +134,15 @@ TEST_F(Faults, AMemlockThatIsTooSmallIsToldWhenThePortIsMade) {
   EXPECT_EQ(port.make(), -ENOMEM);
 }
 
+// The fake unless it is told otherwise; Soft-RoCE up to now (docs/decisions/0011-gpu-memory.md).
+TEST_F(Faults, ADeviceThatTakesNoDmabufSaysSo) {
+  Ports ports(loop);
+  const Dmabuf memory{.fd = -1, .offset = 0, .length = 4096, .address = 0};
+  std::unique_ptr<Region> region;
+  EXPECT_EQ(ports.device.register_dmabuf(memory, true, region), -EOPNOTSUPP);
+  EXPECT_EQ(region, nullptr);
+}
+
 TEST_F(Faults, APeerThatDescribesItselfWronglyIsRefused) {
   Ports ports(loop);
   std::shared_ptr<Channel> channel;

@@ -1,4 +1,5 @@
-"""In a counting guest: what one read and one write cost each end, by TCP and by RDMA; JSON lines.
+"""In a counting guest: what one read, one write and one metadata request cost each end, by TCP and
+by RDMA; JSON lines. The last is Python's (metadata_ends.py), the others are native's.
 
 One instruction is one nanosecond of this guest's clocks (GuestRun.is_counting), so the CPU time
 that a process used is the number of its instructions, the kernel's on its behalf included. System
@@ -14,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.rdma.guest.metadata_ends import ANSWER
+
 TRACING = Path("/sys/kernel/tracing")
 EVENT = TRACING / "events/raw_syscalls/sys_enter"
 ADDRESS = "10.77.0.1"
@@ -26,18 +29,33 @@ class Load:
     size: int
     counts: tuple[int, int]
 
-    def words(self, count: int) -> list[str]:
-        device = ["--device", "rxe0"] if self.transport == "rdma" else []
+    @property
+    def _device(self) -> list[str]:
+        return ["--device", "rxe0"] if self.transport == "rdma" else []
+
+    def server(self, program: str, count: int) -> list[str]:
+        if self.op == METADATA:
+            return [*ENDS, "serve", ADDRESS, *self._device, "--count", str(count)]
+        return [program, "serve", "--listen", ADDRESS, *self._device, "--once"]
+
+    def client(self, program: str, count: int) -> list[str]:
+        if self.op == METADATA:
+            return [*ENDS, "run", ADDRESS, *self._device, "--count", str(count)]
         write = ["--write"] if self.op == "write" else []
-        return ["run", ADDRESS, *device, *write, "--size", str(self.size), "--count", str(count)]
+        size = ["--size", str(self.size)]
+        return [program, "run", ADDRESS, *self._device, *write, *size, "--count", str(count)]
 
 
-LOADS = tuple(
-    Load(transport, op, size, counts)
-    for op in ("read", "write")
-    for size, counts in ((4096, (100, 600)), (1 << 20, (10, 60)))
-    for transport in ("tcp", "rdma")
+METADATA = "metadata"
+ENDS = (sys.executable, "-m", "tests.rdma.guest.metadata_ends")
+KINDS = (
+    ("read", 4096, (100, 600)),
+    ("read", 1 << 20, (10, 60)),
+    ("write", 4096, (100, 600)),
+    ("write", 1 << 20, (10, 60)),
+    (METADATA, len(ANSWER), (100, 600)),
 )
+LOADS = tuple(Load(transport, *kind) for kind in KINDS for transport in ("tcp", "rdma"))
 
 
 class SystemCalls:
@@ -59,15 +77,11 @@ class SystemCalls:
 
 def measure(program: str, load: Load, count: int) -> dict[str, int]:
     """instructions and system calls of both ends, for all of `count` requests."""
-    device = ["--device", "rxe0"] if load.transport == "rdma" else []
     with SystemCalls() as calls:
-        server = subprocess.Popen(
-            [program, "serve", "--listen", ADDRESS, *device, "--once"],
-            stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        server = subprocess.Popen(load.server(program, count), stdout=subprocess.PIPE, text=True)
         assert server.stdout is not None
         server.stdout.readline()
-        client = subprocess.Popen([program, *load.words(count)], stdout=subprocess.PIPE, text=True)
+        client = subprocess.Popen(load.client(program, count), stdout=subprocess.PIPE, text=True)
         ran = json.loads(client.communicate(timeout=600)[0])
         served = json.loads(server.communicate(timeout=60)[0])
     return {
@@ -85,12 +99,14 @@ def per_request(program: str, load: Load) -> dict[str, Any]:
     return {"transport": load.transport, "op": load.op, "size": load.size, **each}
 
 
-def main(program: str) -> None:
+def main(program: str, only: str = "") -> None:
     if not EVENT.exists():
         subprocess.run(["mount", "-t", "tracefs", "tracefs", str(TRACING)], check=True)
     for load in LOADS:
+        if only not in ("", load.op):
+            continue
         print(json.dumps(per_request(program, load)), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

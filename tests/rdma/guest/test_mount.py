@@ -5,12 +5,20 @@ import mmap
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.numbers import native_counters
 from tests.dev.steps import ROOT
-from tests.rdma.guest.conftest import BIG_BYTES, STATE, drop_caches, pattern, servers
+from tests.rdma.guest.conftest import (
+    BIG_BYTES,
+    STATE,
+    addresses_of,
+    drop_caches,
+    pattern,
+    servers,
+)
 from tests.rdma.guest.counters import loopback_bytes
 
 TREE = Path("/usr/lib/python3.11/json")
@@ -19,16 +27,30 @@ MODEL_EXAMPLES = "40"
 MODEL_SECONDS_MAX = 400.0
 
 
-def moved_by_servers(cluster: Cluster) -> int:
-    """Bytes of payloads that the storage servers have moved by RDMA, of all kinds."""
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Bytes of payloads, as the storage servers counted them, and how many of them RDMA carried: in
+    messages, either way, or by READ and WRITE."""
+
+    payload: int
+    by_rdma: int
+
+
+def moved(cluster: Cluster) -> Moved:
+    each = servers(cluster)
+    client = native_counters(cluster.plan.client_metrics_port)
     keys = ("rdma_bytes_fetched", "rdma_bytes_written", "rdma_bytes_short")
-    return sum(server[key] for server in servers(cluster) for key in keys)
+    return Moved(
+        sum(server["read_bytes"] + server["written_bytes"] for server in each),
+        sum(server[key] for server in each for key in keys) + client["rdma_bytes_short"],
+    )
 
 
 def test_no_payload_byte_goes_by_tcp(rdma_cluster: Cluster) -> None:
+    """To the byte: all that servers wrote and gave to read is what RDMA has carried."""
     mount = rdma_cluster.mount_path
     wanted = pattern(1)
-    tcp_before = loopback_bytes()
+    tcp_before, before = loopback_bytes(), moved(rdma_cluster)
     subprocess.run(["cp", "-r", str(TREE), str(mount / "tree")], check=True)
     with (mount / "big").open("wb") as file:
         file.write(wanted)
@@ -37,12 +59,22 @@ def test_no_payload_byte_goes_by_tcp(rdma_cluster: Cluster) -> None:
     assert (mount / "big").read_bytes() == wanted
     same = filecmp.dircmp(TREE, mount / "tree")
     assert not (same.diff_files or same.left_only or same.right_only or same.funny_files)
-    moved = [sum(server[key] for server in servers(rdma_cluster))
-             for key in ("rdma_bytes_fetched", "rdma_bytes_written")]  # fmt: skip
-    assert min(moved) >= BIG_BYTES, moved
-    assert native_counters(rdma_cluster.plan.client_metrics_port)["rdma_messages_sent"] > 0
+    for key in ("rdma_bytes_fetched", "rdma_bytes_written"):
+        each = [server[key] for server in servers(rdma_cluster)]
+        assert min(each) > 0 and sum(each) >= BIG_BYTES, (key, each)
+    after = moved(rdma_cluster)
+    assert after.payload - before.payload >= 2 * BIG_BYTES
+    assert after.payload - before.payload == after.by_rdma - before.by_rdma
     by_tcp = loopback_bytes() - tcp_before
     assert by_tcp < BIG_BYTES // 4, f"{by_tcp} bytes went by TCP: that is more than metadata"
+
+
+def test_two_servers_answer_on_two_addresses(rdma_cluster: Cluster) -> None:
+    for number, server in enumerate(rdma_cluster.plan.storageservers, 1):
+        log = (rdma_cluster.plan.state / "log" / f"{server.name}.log").read_text()
+        first, second = (f"{address} (" for address in addresses_of(number))
+        assert f"RDMA by rxe0:1 {first}" in log and f"rxe1:1 {second}" in log, log
+        assert not any(f"{address} (" in log for address in addresses_of(3 - number)), log
 
 
 def test_small_reads_travel_in_messages(rdma_cluster: Cluster) -> None:
@@ -83,11 +115,13 @@ def test_the_mount_behaves_like_a_local_folder(rdma_cluster: Cluster) -> None:
     environment = {**os.environ, "BRAIDFS_TEST_DIR": str(folder),
                    "BRAIDFS_TEST_LOCAL_DIR": str(STATE / "oracle"),
                    "BRAIDFS_MODEL_EXAMPLES": MODEL_EXAMPLES}  # fmt: skip
-    before = moved_by_servers(rdma_cluster)
+    before = moved(rdma_cluster)
     result = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", MODEL], cwd=ROOT,
         env=environment, capture_output=True, text=True, check=False, timeout=MODEL_SECONDS_MAX,
     )  # fmt: skip
     assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
     assert "1 passed" in result.stdout
-    assert moved_by_servers(rdma_cluster) > before, "no byte of it went by RDMA"
+    after = moved(rdma_cluster)
+    assert after.by_rdma - before.by_rdma > 0
+    assert after.by_rdma - before.by_rdma == after.payload - before.payload

@@ -1,22 +1,28 @@
 """What is lost when programs die, ports go down and devices go away: nothing; and what is told."""
 
-import json
 import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.process import wait_until
-from tests.dev.steps import tool
-from tests.rdma.guest.conftest import drop_caches, pattern, servers
+from tests.rdma.guest.asking import (
+    PATIENCE_S,
+    braidfs,
+    bytes_go_by_rdma,
+    client_log,
+    mount_by_hand,
+    paths_of_status,
+    told,
+)
+from tests.rdma.guest.conftest import drop_caches, pattern
 from tests.rdma.guest.rails import no_addresses, no_devices, ports_down, set_links
 
-PATIENCE_S = 300.0
 SOURCE = Path("/dev/shm/source")
 
 
@@ -41,39 +47,6 @@ def writing(path: Path, wanted: bytes) -> Iterator[None]:
         writer.wait()
     drop_caches()
     assert path.read_bytes() == wanted
-
-
-def client_log(cluster: Cluster) -> str:
-    return (cluster.plan.state / "log" / "client.log").read_text()
-
-
-def told(cluster: Cluster, transport: str) -> int:
-    return client_log(cluster).count(f'event="data goes by {transport}"')
-
-
-def bytes_go_by_rdma(cluster: Cluster, path: Path) -> bool:
-    """Writes a little and looks which way all of it went."""
-    wanted = pattern(9)[: 4 << 20]
-    before = sum(server["rdma_bytes_fetched"] for server in servers(cluster))
-    path.write_bytes(wanted)
-    drop_caches()
-    assert path.read_bytes() == wanted
-    fetched = sum(server["rdma_bytes_fetched"] for server in servers(cluster)) - before
-    return fetched >= len(wanted)
-
-
-def braidfs(*words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [tool("braidfs"), *words], capture_output=True, text=True, check=False, timeout=PATIENCE_S
-    )
-
-
-def paths_of_status(cluster: Cluster) -> list[dict[str, object]]:
-    """Which way the bytes of the cluster's own client go, as the metaserver was told."""
-    metaserver = f"127.0.0.1:{cluster.plan.metaserver.port}"
-    shown = braidfs("status", "--json", "-s", metaserver, "-k", str(cluster.plan.key_file))
-    paths: list[dict[str, object]] = json.loads(shown.stdout)["clients"][0]["paths"]
-    return paths
 
 
 def test_a_killed_server_under_load_loses_nothing(rdma_cluster: Cluster) -> None:
@@ -126,15 +99,16 @@ def test_a_device_that_is_deleted_costs_no_error(rdma_cluster: Cluster) -> None:
     assert wait_until(lambda: bytes_go_by_rdma(rdma_cluster, path), PATIENCE_S)
 
 
-def mount_by_hand(
-    cluster: Cluster, folder: Path, options: str, *limits: str
-) -> "subprocess.CompletedProcess[str]":
-    folder.mkdir()
-    options = f"{options},rdma_memory_mib=32,log_file={folder}.log"
-    return subprocess.run(
-        [*limits, "mount.fuse.braidfs", cluster.plan.source(), str(folder), "-o", options],
-        capture_output=True, text=True, check=False, timeout=PATIENCE_S,
-    )  # fmt: skip
+def test_addresses_that_go_amid_a_write_cost_no_error(rdma_cluster: Cluster) -> None:
+    """Their GIDs go with them: bytes go by TCP, and by RDMA again when there are some."""
+    path = rdma_cluster.mount_path
+    assert wait_until(lambda: bytes_go_by_rdma(rdma_cluster, path / "with"), PATIENCE_S)
+    by_tcp = told(rdma_cluster, "TCP")
+    with ExitStack() as until_then:
+        with writing(path / "without", pattern(8)):
+            until_then.enter_context(no_addresses())
+        assert told(rdma_cluster, "TCP") == by_tcp + 2
+    assert wait_until(lambda: bytes_go_by_rdma(rdma_cluster, path / "with"), PATIENCE_S)
 
 
 # Root may pin what it likes; without this capability the limit counts.

@@ -1,0 +1,59 @@
+"""What the programs in the guest are asked, and what they said: logs, status, mounts by hand."""
+
+import json
+import subprocess
+from pathlib import Path
+
+from tests.cluster.cluster import Cluster
+from tests.dev.steps import tool
+from tests.rdma.guest.conftest import drop_caches, pattern, servers
+
+PATIENCE_S = 300.0
+
+
+def client_log(cluster: Cluster) -> str:
+    return (cluster.plan.state / "log" / "client.log").read_text()
+
+
+def told(cluster: Cluster, transport: str) -> int:
+    return client_log(cluster).count(f'event="data goes by {transport}"')
+
+
+def fetched(cluster: Cluster) -> int:
+    """Bytes written, of those that RDMA carried; a server that never had it counts none."""
+    return sum(server.get("rdma_bytes_fetched", 0) for server in servers(cluster))
+
+
+def bytes_go_by_rdma(cluster: Cluster, path: Path) -> bool:
+    """Writes a little and looks which way all of it went."""
+    wanted = pattern(9)[: 4 << 20]
+    before = fetched(cluster)
+    path.write_bytes(wanted)
+    drop_caches()
+    assert path.read_bytes() == wanted
+    return fetched(cluster) - before >= len(wanted)
+
+
+def braidfs(*words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [tool("braidfs"), *words], capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
+
+
+def paths_of_status(cluster: Cluster) -> list[dict[str, object]]:
+    """Which way the bytes of the cluster's own client go, as the metaserver was told."""
+    metaserver = f"127.0.0.1:{cluster.plan.metaserver.port}"
+    shown = braidfs("status", "--json", "-s", metaserver, "-k", str(cluster.plan.key_file))
+    paths: list[dict[str, object]] = json.loads(shown.stdout)["clients"][0]["paths"]
+    return paths
+
+
+def mount_by_hand(
+    cluster: Cluster, folder: Path, options: str, *limits: str
+) -> "subprocess.CompletedProcess[str]":
+    folder.mkdir()
+    options = f"{options},rdma_memory_mib=32,log_file={folder}.log"
+    return subprocess.run(
+        [*limits, "mount.fuse.braidfs", cluster.plan.source(), str(folder), "-o", options],
+        capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+    )  # fmt: skip

@@ -68,7 +68,7 @@ _COMMIT_EVENT = struct.Struct("<QIIQ")  # file_id, COMMIT_* flags, durable, stri
 class OpenedFile:
     """keep_pages: the kernel's pages of this inode are still right. direct: this handle may not use
     any: no lease was granted on the bytes, as others have the file open and one of them writes; or
-    it appends (rule 13)."""
+    it appends (rule 13); or it cannot read (docs/decisions/0029)."""
 
     fh: int
     attributes: Attributes
@@ -229,6 +229,7 @@ class Files:
         direct = not self._leases.is_cached(inode.ino) or self._leases.is_contended(inode.ino)
         if _is_writable(flags) and flags & os.O_APPEND:  # at an end that the kernel may not know
             direct |= self._leases.is_on
+        direct |= flags & os.O_ACCMODE == os.O_WRONLY
         fh = self._next_handle()
         self._handles[fh] = inode.ino
         self._lanes.handle_put(fh, inode.ino, flags, direct)

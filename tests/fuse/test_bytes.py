@@ -35,6 +35,47 @@ def test_every_size_reads_back(workdir: Path, size: int) -> None:
     assert path.read_bytes() == wanted
 
 
+def _cached_bytes(path: Path) -> int:
+    words = ["fincore", "--bytes", "--noheadings", "--output", "RES", str(path)]
+    return int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+
+
+@pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_WRONLY | os.O_APPEND])
+def test_a_stream_of_writes_takes_no_page_cache(workdir: Path, flags: int) -> None:
+    """Data sets stay cached while checkpoints are written; a new handle, and one of a file that is
+    there."""
+    wanted = random.Random(7).randbytes(9 * MIB + 5)
+    path = workdir / "checkpoint"
+    for _ in range(2):
+        file = os.open(path, flags | os.O_CREAT | os.O_TRUNC, 0o600)
+        for at in range(0, len(wanted), MIB):
+            assert os.write(file, wanted[at : at + MIB]) == len(wanted[at : at + MIB])
+        os.fsync(file)
+        assert _cached_bytes(path) == 0
+        os.close(file)
+        assert path.read_bytes() == wanted
+        assert _cached_bytes(path) >= len(wanted)
+
+
+def test_readers_see_what_a_write_only_handle_wrote_over(workdir: Path) -> None:
+    """Also through pages and mappings that are older than the write."""
+    path = workdir / "file"
+    path.write_bytes(b"a" * 3 * MIB)
+    with (
+        path.open("rb") as reader,
+        mmap.mmap(reader.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+    ):
+        assert mapped[MIB] == mapped[-1] == ord("a")
+        file = os.open(path, os.O_WRONLY)
+        assert os.pwrite(file, b"b" * MIB, MIB - 10) == MIB
+        assert mapped[MIB - 11 : MIB - 9] == b"ab"
+        assert os.pread(reader.fileno(), 2, MIB - 11) == b"ab"
+        assert os.pwrite(file, b"c" * 100, 3 * MIB) == 100
+        assert os.pread(reader.fileno(), 101, 3 * MIB - 1) == b"a" + b"c" * 100
+        os.close(file)
+    assert path.read_bytes() == b"a" * (MIB - 10) + b"b" * MIB + b"a" * (MIB + 10) + b"c" * 100
+
+
 def test_writes_that_span_chunks_and_targets(workdir: Path) -> None:
     wanted = bytearray(11 * MIB)
     chance = random.Random(1)

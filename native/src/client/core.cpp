@@ -85,6 +85,11 @@ void Core::write(fuse::LaneContext& context, const fuse::WriteRequest& request) 
   write_request(lane, handle, request);
 }
 
+std::span<std::byte> Core::landing(fuse::LaneContext& context, size_t size) {
+  if (size > Memory::kPieceMax) return {};
+  return lanes_[context.index]->landing();
+}
+
 void Core::flush(fuse::LaneContext& context, const fuse::FlushRequest& request) {
   const HandlePtr handle = handles_.find(request.fh);
   if (!handle) return replier_->reply_error(request.head.channel, request.head.unique, 0);
@@ -282,7 +287,7 @@ bool Core::born(Bytes attributes, Bytes layout, Bytes capability, uint64_t fh, u
   if (!decoded || !inode_put(attributes, layout, capability)) return false;
   const bool reads_only = (open_flags & O_ACCMODE) == O_RDONLY;
   inode_lease(decoded->ino, reads_only ? kLeaseData : kLeaseData | kLeaseDataExclusive, 0);
-  return handle_put(fh, decoded->ino, open_flags, false);
+  return handle_put(fh, decoded->ino, open_flags, fuse::writes_only(open_flags));
 }
 
 void Core::handle_closed(const Handle& handle) {

@@ -73,6 +73,7 @@ class Core final : public fuse::DataHandler {
     if (!memory_.full()) return fuse::Room::kPlenty;
     return memory_.overfull() ? fuse::Room::kNone : fuse::Room::kLittle;
   }
+  std::span<std::byte> landing(fuse::LaneContext& context, size_t size) override;
   bool is_ahead(uint64_t ino) override;
   bool is_busy(uint64_t ino) override;
   std::optional<Ahead> before_setting(uint64_t ino, bool sets_mtime) override;

@@ -47,6 +47,11 @@ void Lane::post(std::function<void(Lane&)> task) {
   }
 }
 
+std::span<std::byte> Lane::landing() {
+  if (!landing_) landing_ = core_.memory().landing();
+  return landing_.span();
+}
+
 void Lane::start() {
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), ("braid-lane-" + std::to_string(index_)).c_str());

@@ -11,6 +11,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -19,6 +20,7 @@
 #include "client/call.h"
 #include "client/events.h"
 #include "client/link.h"
+#include "client/memory.h"
 #include "net/event_loop.h"
 
 namespace braidfs::client {
@@ -82,6 +84,12 @@ class Lane {
   void send_partial_pieces();  // of all watched inodes, whatever their age
   // A READ waits for buffer memory: it proceeds after room(), or at the next tick.
   void when_room(std::shared_ptr<Operation> operation);
+  // Memory that the payload of the next WRITE is read into; empty: there is none.
+  std::span<std::byte> landing();
+  bool landed(std::span<const std::byte> payload) const noexcept {
+    return landing_ && payload.data() == landing_.span().data();
+  }
+  void keep_landed(Buffer& buffer) noexcept { landing_.trade(buffer); }  // which is of the same size
   void room() {
     if (!starved_.empty()) wake_starved();
   }
@@ -122,6 +130,7 @@ class Lane {
   std::vector<std::shared_ptr<ReadOperation>> reads_;  // recycled, oldest first
   size_t next_read_ = 0;
   LaneCounters counters_;
+  Buffer landing_;
   bool ticking_ = false;
   std::atomic<bool> gathers_ = false;
 };

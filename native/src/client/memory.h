@@ -2,7 +2,8 @@
 //
 // Three budgets, counted by buffer capacity so that they are honest about memory: dirty (bytes not
 // yet acknowledged by a target), held (acknowledged, not synced: kept to be sent again, rule 22) and
-// read (bytes on their way to the kernel). Write-behind may fill dirty only to `behind_max`; the
+// read (bytes on their way to the kernel). Besides, each lane has a buffer into which the payload of the
+// next WRITE is read (landing). Write-behind may fill dirty only to `behind_max`; the
 // rest is for writes whose caller waits, so that these always move. Buffers go from dirty to held.
 //
 // Buffers that came back are kept for reuse, since fresh pages cost as much as the copy into them: as
@@ -24,7 +25,7 @@ class Memory;
 // A buffer and its place in a budget; both end with it. Moved, never copied.
 class Buffer {
  public:
-  enum class Account : uint8_t { kDirty, kHeld, kRead };
+  enum class Account : uint8_t { kDirty, kHeld, kRead, kLanding };
 
   Buffer() noexcept = default;
   Buffer(Memory& memory, Account account, net::BufferPool::Lease lease) noexcept
@@ -40,6 +41,8 @@ class Buffer {
   std::span<std::byte> span() const noexcept { return lease_.span(); }
   void reset() noexcept;
   void move_to(Account account) noexcept;  // from dirty to held, or back
+  // Another one of the same size gets this one's memory and gives its own; their accounts stay.
+  void trade(Buffer& other) noexcept { std::swap(lease_, other.lease_); }
 
  private:
   Memory* memory_ = nullptr;
@@ -69,6 +72,7 @@ class Memory {
   // which is asked before its request is read.
   Buffer dirty(uint32_t size, bool caller_waits);
   Buffer read(uint32_t size);
+  Buffer landing();  // of kPieceMax; empty when memory is short
 
   bool held_over() const noexcept { return account(Buffer::Account::kHeld) > limits_.held_bytes_max; }
   // No room even for writes whose caller waits: hardly a further request should be read ...
@@ -96,7 +100,7 @@ class Memory {
   const uint64_t behind_max_;
   const uint64_t full_at_;
   const uint64_t kept_max_;  // bytes in use and idle together, beyond which none stay idle
-  std::array<std::atomic<uint64_t>, 3> bytes_{};
+  std::array<std::atomic<uint64_t>, 4> bytes_{};
   std::array<net::BufferPool, kSizes.size()> pools_;
 };
 

@@ -20,6 +20,7 @@ namespace {
 constexpr uint32_t kWindowSmall = 64u << 10;
 constexpr uint64_t kOffsetMax = INT64_MAX;
 constexpr uint32_t kCopyUnlocked = 256u << 10;  // from this size on a part gets a piece of its own
+constexpr uint32_t kKeptMin = Memory::kPieceMax / 2;  // from this size on it may keep the memory it was read into
 
 struct Window {
   uint64_t begin;
@@ -84,8 +85,9 @@ class WriteRun {
 
  private:
   uint64_t put(uint64_t at);
-  uint64_t merge(const Span& span, Settled& settled);
-  uint64_t add(const Span& span, Settled& settled);
+  uint64_t merge(const Span& span);
+  uint64_t add(const Span& span);
+  bool may_keep_memory(const Span& span) const;
   Buffer buffer_for(uint32_t size);
   std::span<const std::byte> bytes(uint64_t from, uint64_t to) const {
     return request_.payload.subspan(from - request_.offset, to - from);
@@ -109,6 +111,7 @@ class WriteRun {
   bool behind_ = false;      // some bytes went write-behind
   bool sequential_ = false;
   bool no_memory_ = false;
+  Settled settled_;  // to be seen to when the writer was answered
   std::shared_ptr<WriteOperation> operation_;
 };
 
@@ -125,7 +128,9 @@ void WriteRun::run() {
   if (!operation_ || behind_) cut = note_written();
   if (!operation_) end_write(lane_, *inode_);
   if (behind_ && !direct_) watch();  // a direct piece left at once: it has no age
-  if (!operation_) return reply(cut);
+  if (!operation_) reply(cut);
+  perform(lane_, inode_, settled_);
+  if (!operation_) return;
   if (cut.read != 0) core_.spoil_pages(inode_->ino(), cut.end, 0, cut.read);
   operation_->piece_done(lane_, no_memory_ ? ENOMEM : 0);
 }
@@ -156,22 +161,19 @@ void WriteRun::wait_for_targets() {
 // Takes the bytes from `at` on as far as one piece goes; returns where it ended.
 uint64_t WriteRun::put(uint64_t at) {
   const Span span = first_span(*view_, at, end_);
-  Settled settled;
   uint64_t done = at;
-  if (!through_ && !direct_ && span.length < kCopyUnlocked) done = merge(span, settled);
-  if (done == at) done = add(span, settled);
-  perform(lane_, inode_, settled);
-  return done;
+  if (!through_ && !direct_ && span.length < kCopyUnlocked) done = merge(span);
+  return done == at ? add(span) : done;
 }
 
-uint64_t WriteRun::merge(const Span& span, Settled& settled) {
+uint64_t WriteRun::merge(const Span& span) {
   const std::scoped_lock lock(inode_->mu());
   PieceTable& pieces = inode_->pieces();
   const PiecePtr piece = pieces.mergeable(span.chunk, span.begin, span.begin + span.length);
   if (!piece) return span.begin;
   const uint64_t end = std::min(span.begin + span.length, piece->window + piece->capacity);
   std::memcpy(piece->bytes(span.begin, end).data(), bytes(span.begin, end).data(), end - span.begin);
-  pieces.merged(piece, span.begin, end, settled);
+  pieces.merged(piece, span.begin, end, settled_);
   behind_ = true;
   return end;
 }
@@ -186,13 +188,20 @@ Buffer WriteRun::buffer_for(uint32_t size) {
   return core_.memory().dirty(size, true);
 }
 
-uint64_t WriteRun::add(const Span& span, Settled& settled) {
-  Window window = through_ || direct_
-                      ? Window{span.begin, std::min(span.length, Memory::kPieceMax)}
-                      : window_of(*view_, span, sequential_);
+// Whole blocks that are the request's only part: they stay where they were read.
+bool WriteRun::may_keep_memory(const Span& span) const {
+  return span.length == request_.payload.size() && span.length >= kKeptMin &&
+         (span.begin | span.length) % limits::kBlockSize == 0 && lane_.landed(request_.payload);
+}
+
+uint64_t WriteRun::add(const Span& span) {
+  const bool keeps = may_keep_memory(span);
+  const bool own = keeps || through_ || direct_;
+  const Window window = own ? Window{span.begin, std::min(span.length, Memory::kPieceMax)}
+                            : window_of(*view_, span, sequential_);
   auto piece = std::make_shared<Piece>();
   piece->buffer = buffer_for(Memory::size_for(window.capacity));
-  const bool at_once = through_ || direct_;  // without room the buffer was one to be waited for
+  const bool at_once = own || through_;  // without room the buffer was one to be waited for
   no_memory_ = !piece->buffer;
   if (no_memory_) return span.begin;
   piece->window = window.begin;
@@ -203,8 +212,12 @@ uint64_t WriteRun::add(const Span& span, Settled& settled) {
   piece->stripe_index = span.stripe_index;
   piece->target = view_->targets[span.stripe_index];
   piece->first_written = lane_.loop().now();
-  const auto from = bytes(piece->begin, piece->end);
-  std::memcpy(piece->bytes(piece->begin, piece->end).data(), from.data(), from.size());
+  if (keeps) {
+    lane_.keep_landed(piece->buffer);
+  } else {
+    const auto from = bytes(piece->begin, piece->end);
+    std::memcpy(piece->bytes(piece->begin, piece->end).data(), from.data(), from.size());
+  }
   if (through_) {
     piece->waiter = operation_;
     operation_->piece_added();
@@ -213,8 +226,8 @@ uint64_t WriteRun::add(const Span& span, Settled& settled) {
   }
   const uint64_t end = piece->end;
   const std::scoped_lock lock(inode_->mu());
-  inode_->pieces().add(piece, settled);
-  if (at_once) inode_->pieces().seal(piece, settled);
+  inode_->pieces().add(piece, settled_);
+  if (at_once) inode_->pieces().seal(piece, settled_);
   return end;
 }
 

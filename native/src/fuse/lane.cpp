@@ -3,9 +3,12 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstring>
 #include <new>
 #include <string_view>
 
@@ -44,6 +47,7 @@ CreateReply reply_to(const Birth& birth, std::span<const std::byte> record,
   reply.entry.attr = attr_of(record, birth.ino);
   reply.open.fh = birth.fh;
   reply.open.open_flags = FOPEN_KEEP_CACHE;
+  if (writes_only(birth.open_flags)) reply.open.open_flags |= kFopenDirectIo | kFopenParallelDirectWrites;
   return reply;
 }
 
@@ -181,9 +185,14 @@ void Lane::look_for_room() {
 }
 
 bool Lane::read_one() {
-  const ssize_t length = ::read(parts_.channels.fd(context_.index), start_, size_);
+  const size_t behind = size_ - kWriteHeadSize;
+  const std::span<std::byte> landing = parts_.data.landing(context_, behind);
+  const std::array<iovec, 2> places{
+      iovec{start_, kWriteHeadSize},
+      iovec{landing.empty() ? start_ + kWriteHeadSize : landing.data(), behind}};
+  const ssize_t length = ::readv(parts_.channels.fd(context_.index), places.data(), places.size());
   if (length > 0) {
-    handle({start_, static_cast<size_t>(length)});
+    arrived(static_cast<size_t>(length), landing);
     return true;
   }
   const int error = length < 0 ? errno : ENODEV;
@@ -192,14 +201,24 @@ bool Lane::read_one() {
   return false;
 }
 
+// Only the payload of a WRITE may lie apart from its head.
+void Lane::arrived(size_t length, std::span<std::byte> landing) {
+  if (landing.empty() || length <= kWriteHeadSize) return handle({start_, length});
+  const auto head = load<fuse_in_header>(std::span<const std::byte>(start_, kWriteHeadSize));
+  const auto behind = std::span<const std::byte>(landing).first(length - kWriteHeadSize);
+  if (head->opcode == FUSE_WRITE) return handle({start_, kWriteHeadSize}, behind);
+  std::memcpy(start_ + kWriteHeadSize, behind.data(), behind.size());
+  handle({start_, length});
+}
+
 // ENODEV: unmounted. Anything else would repeat for ever, so the lane leaves its fd too.
 void Lane::lost(int) {
   if (loop_ != nullptr) loop_->remove(parts_.channels.fd(context_.index));
   parts_.unmounted();
 }
 
-void Lane::handle(std::span<const std::byte> bytes) {
-  const Request request = parse_request(context_.index, bytes, max_write_);
+void Lane::handle(std::span<const std::byte> bytes, std::span<const std::byte> payload) {
+  const Request request = parse_request(context_.index, bytes, max_write_, payload);
   DataHandler& half = parts_.data;
   std::visit(
       Overloaded{

@@ -72,8 +72,8 @@ class Lane {
 
   // Called by the loop; also the way in for tests.
   void readable();
-  // One request as it was read.
-  void handle(std::span<const std::byte> bytes);
+  // One request as it was read; `payload`: that of a WRITE, if it was read apart.
+  void handle(std::span<const std::byte> bytes, std::span<const std::byte> payload = {});
 
   uint64_t malformed() const noexcept { return malformed_.load(std::memory_order_relaxed); }
 
@@ -84,6 +84,7 @@ class Lane {
   static constexpr std::align_val_t kAlignment{4096};
 
   bool read_one();
+  void arrived(size_t length, std::span<std::byte> landing);
   int watch();  // 0 or -errno
   void rest();
   void look_for_room();

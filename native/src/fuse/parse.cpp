@@ -122,15 +122,15 @@ Request parse_read(const RequestHead& head, Bytes body, uint32_t max_write) noex
   return ReadRequest{head, in->fh, in->offset, in->size, in->flags, in->read_flags, in->lock_owner};
 }
 
-Request parse_write(const RequestHead& head, Bytes body, uint32_t max_write) noexcept {
+Request parse_write(const RequestHead& head, Bytes body, uint32_t max_write, Bytes apart) noexcept {
   const auto in = load<fuse_write_in>(body);
-  if (!in || in->size > max_write || in->size != body.size() - sizeof(*in)) {
-    return refuse(head, EINVAL);
-  }
+  if (!in) return refuse(head, EINVAL);
+  const Bytes payload = apart.empty() ? body.subspan(sizeof(*in)) : apart;
+  if (in->size > max_write || in->size != payload.size()) return refuse(head, EINVAL);
   if (!in_file_range(in->offset, in->size)) return refuse(head, EFBIG);
   return WriteRequest{head,      in->fh,          in->offset,
                       in->flags, in->write_flags, in->lock_owner,
-                      body.subspan(sizeof(*in))};
+                      payload};
 }
 
 Request parse_flush(const RequestHead& head, Bytes body) noexcept {
@@ -209,14 +209,15 @@ Request parse_upcall(const RequestHead& head, uint32_t opcode, Bytes bytes, Byte
 
 }  // namespace
 
-Request parse_request(Channel channel, Bytes bytes, uint32_t max_write) noexcept {
+Request parse_request(Channel channel, Bytes bytes, uint32_t max_write, Bytes payload) noexcept {
   const auto in = load<fuse_in_header>(bytes);
-  if (!in || in->len != bytes.size()) return Malformed{};
+  if (!in || in->len != bytes.size() + payload.size()) return Malformed{};
+  if (!payload.empty() && (in->opcode != FUSE_WRITE || bytes.size() != kWriteHeadSize)) return Malformed{};
   const RequestHead head{channel, in->unique, in->nodeid, in->uid, in->gid, in->pid};
   const Bytes body = bytes.subspan(sizeof(*in));
   switch (in->opcode) {
     case FUSE_READ: return parse_read(head, body, max_write);
-    case FUSE_WRITE: return parse_write(head, body, max_write);
+    case FUSE_WRITE: return parse_write(head, body, max_write, payload);
     case FUSE_FLUSH: return parse_flush(head, body);
     case FUSE_RELEASE: return parse_release(head, body);
     case FUSE_FSYNC: return parse_fsync(head, body);

@@ -56,7 +56,9 @@ using Request = std::variant<Malformed, AnsweredRequest, ReadRequest, WriteReque
                              ReleaseRequest, FsyncRequest, ForgetRequest, InterruptRequest,
                              UpcallRequest>;
 
-// `bytes` is exactly what one read(2) of the channel returned.
-Request parse_request(Channel channel, std::span<const std::byte> bytes, uint32_t max_write) noexcept;
+// `bytes` and `payload` are exactly what one read(2) of the channel returned; the payload is that of a
+// WRITE that was read apart from its head, or empty.
+Request parse_request(Channel channel, std::span<const std::byte> bytes, uint32_t max_write,
+                      std::span<const std::byte> payload = {}) noexcept;
 
 }  // namespace braidfs::fuse

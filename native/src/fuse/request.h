@@ -6,6 +6,7 @@
 // (lane index) that the request came in on: an answer written to another clone is refused by the
 // kernel. Each request is answered exactly once. Parsing is in parse.h, upcalls are in bridge.h.
 #pragma once
+#include <fcntl.h>
 #include <sys/uio.h>
 
 #include <cstddef>
@@ -35,6 +36,9 @@ struct RequestHead {
 };
 
 inline constexpr uint32_t kReadLockOwner = 1u << 1;  // a read(2) on a direct handle: fills no page
+
+// A handle that can only write goes past the kernel's page cache (docs/decisions/0029-write-only-handles.md).
+inline bool writes_only(uint32_t open_flags) noexcept { return (open_flags & O_ACCMODE) == O_WRONLY; }
 
 struct ReadRequest {
   RequestHead head;
@@ -151,6 +155,11 @@ class DataHandler {
 
   // Asked before each request is read.
   virtual Room room() const noexcept { return Room::kPlenty; }
+
+  // Where the payload of the next WRITE may be read, `size` bytes that begin on a page; empty: anywhere.
+  // What write() is lent then lies there, and the handler may keep the memory if it gives other memory the
+  // next time.
+  virtual std::span<std::byte> landing(LaneContext& /*lane*/, size_t /*size*/) { return {}; }
 };
 
 // Sends answers to the kernel. ANY THREAD. Nothing is reported to the caller: a request that the

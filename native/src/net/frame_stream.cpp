@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 
 namespace braidfs::net {
 
@@ -22,6 +23,19 @@ constexpr size_t kHeadKept = 4096;  // a slot keeps at most this much memory for
 
 std::span<const std::byte> bytes_of(const FrameHeader& header) {
   return std::as_bytes(std::span(&header, 1));
+}
+
+// BBR estimates the way between two hosts and paces by timers: made for long ways, it leaves short ones idle
+// (docs/performance.md). Every other choice of the system's stays.
+void leave_bbr(int socket) {
+  std::array<char, 16> name{};  // TCP_CA_NAME_MAX
+  auto length = static_cast<socklen_t>(name.size());
+  if (getsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name.data(), &length) != 0) return;
+  if (std::string_view(name.data(), strnlen(name.data(), name.size())) != "bbr") return;
+  for (const std::string_view other : {"cubic", "reno"}) {  // a name may be refused to one without rights
+    const auto size = static_cast<socklen_t>(other.size());
+    if (setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, other.data(), size) == 0) return;
+  }
 }
 
 void append(std::vector<std::byte>& to, std::span<const std::byte> bytes) {
@@ -50,6 +64,7 @@ int FrameStream::start() {
   if (flags < 0 || fcntl(socket_.get(), F_SETFL, flags | O_NONBLOCK) != 0) return -errno;
   const int one = 1;  // refused by local sockets, which need it not
   (void)setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  leave_bbr(socket_.get());
   const int error = loop_.add(socket_.get(), EPOLLIN, [this](uint32_t events) { on_events(events); });
   registered_ = error == 0;
   return error;

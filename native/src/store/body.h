@@ -176,6 +176,7 @@ class StoreBody {
   // read.cpp
   Status prepare(ReadState& state, Wait wait);
   Status plan_read(ReadState& state, Wait wait);
+  bool reads_past_cache(Object& object, const IoPlan& plan);
   Status settle_block(ReadState& state, size_t index);
 
   // durable.cpp

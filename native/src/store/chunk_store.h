@@ -63,6 +63,7 @@ struct StoreConfig {
   uint32_t files_open_max = 2048;
   uint32_t objects_cached_max = 65536;
   uint32_t direct_bytes_min = 128u << 10;   // writes from this size on go O_DIRECT when aligned
+  uint32_t direct_read_bytes_min = 256u << 10;  // of what is not cached, unless it is read again and again
   uint32_t sync_age_ms = 5000;              // older unsynced bytes are synced in the background
   uint32_t wait_ms_max = 30000;
   bool background = true;                   // a thread that syncs old bytes and checkpoints
@@ -86,6 +87,7 @@ class IoPlan {
   bool direct() const noexcept { return direct_; }
   std::span<const IoSegment> segments() const noexcept { return segments_; }
   std::span<const iovec> parts(const IoSegment& segment) const noexcept;
+  uint64_t bytes() const noexcept;  // still to be transferred
   bool done() const noexcept;  // no segment has bytes left (a plan may be empty from the start)
   Status status() const noexcept { return status_; }
 
@@ -93,11 +95,12 @@ class IoPlan {
   // True: the segment was short and now holds the rest; submit it again.
   bool complete(size_t index, int64_t result) noexcept;
   void run() noexcept;         // all that is left, blocking; errors in status()
-  bool run_nowait() noexcept;  // reads only what is cached; true: nothing is left
+  bool run_nowait() noexcept;  // reads only what is cached, nothing by O_DIRECT; true: nothing is left
 
  private:
   friend class StoreBody;
   void consume(IoSegment& segment, uint32_t count) noexcept;
+  bool is_aligned() const noexcept;  // in memory, as O_DIRECT wants it
 
   std::shared_ptr<File> file_;
   std::vector<IoSegment> segments_;

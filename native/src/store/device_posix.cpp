@@ -3,6 +3,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,6 +16,17 @@
 namespace braidfs::store {
 
 namespace {
+
+// cachestat(2), Linux 6.5; younger than the C library's headers.
+constexpr long kCachestat = 451;
+constexpr uint64_t kPage = 4096;
+struct CachestatRange {
+  uint64_t offset;
+  uint64_t length;
+};
+struct Cachestat {
+  uint64_t cached, dirty, writeback, evicted, recently_evicted;  // pages
+};
 
 int outcome(int result) noexcept { return result < 0 ? -errno : 0; }
 
@@ -74,6 +86,11 @@ class PosixFile final : public File {
   int64_t next_data(uint64_t offset) override {
     const off_t found = ::lseek(fd_.get(), static_cast<off_t>(offset), SEEK_DATA);
     return found < 0 ? -errno : found;
+  }
+  bool is_cached(uint64_t offset, uint64_t length) override {
+    const CachestatRange range{offset, length};
+    Cachestat pages{};
+    return ::syscall(kCachestat, fd_.get(), &range, &pages, 0u) == 0 && pages.cached * kPage >= length;
   }
 
  private:

@@ -100,6 +100,8 @@ struct Object {
   bool name_unsynced = false;
   uint32_t epoch = 0;
   uint64_t length = 0;
+  Clock::time_point large_reads_since{};
+  uint64_t large_reads_bytes = 0;  // since then
   uint64_t last_sequence = 0;
   uint64_t committed_sequence = 0;
   uint64_t floor_sequence = 0;   // recovery: pages up to it belong to a deleted object

@@ -12,6 +12,19 @@ std::span<const iovec> IoPlan::parts(const IoSegment& segment) const noexcept {
   return {parts_.data() + segment.part_first, segment.part_count};
 }
 
+uint64_t IoPlan::bytes() const noexcept {
+  uint64_t bytes = 0;
+  for (const IoSegment& segment : segments_) bytes += segment.length;
+  return bytes;
+}
+
+bool IoPlan::is_aligned() const noexcept {
+  return std::all_of(parts_.begin(), parts_.end(), [](const iovec& part) {
+    return reinterpret_cast<uintptr_t>(part.iov_base) % limits::kBlockSize == 0 &&
+           part.iov_len % limits::kBlockSize == 0;
+  });
+}
+
 bool IoPlan::done() const noexcept {
   return std::all_of(segments_.begin(), segments_.end(),
                      [](const IoSegment& segment) { return segment.length == 0; });
@@ -64,7 +77,7 @@ void IoPlan::run() noexcept {
 }
 
 bool IoPlan::run_nowait() noexcept {
-  if (write_) return done();
+  if (write_ || direct_) return done();
   bool nothing_left = true;
   for (size_t i = 0; i < segments_.size(); ++i) {
     while (segments_[i].length != 0) {

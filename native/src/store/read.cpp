@@ -8,6 +8,12 @@
 
 namespace braidfs::store {
 
+namespace {
+
+constexpr auto kReadTogether = std::chrono::seconds(30);
+
+}  // namespace
+
 ReadState::~ReadState() { body.release(*this); }
 
 ReadOp::ReadOp() noexcept = default;
@@ -53,6 +59,26 @@ Status StoreBody::prepare(ReadState& state, Wait wait) {
   return state.length == 0 ? Status::kOk : plan_read(state, wait);
 }
 
+// Large reads leave the page cache to small ones: what is read once, a restore or a scan, costs no copy out
+// of it and throws nothing out. Where several readers go over an object together the first fills the page
+// cache for the others.
+bool StoreBody::reads_past_cache(Object& object, const IoPlan& plan) {
+  const uint64_t bytes = plan.bytes();
+  if (bytes < config_.direct_read_bytes_min || !plan.is_aligned()) return false;
+  const auto now = Clock::now();
+  if (now - object.large_reads_since > kReadTogether) {
+    object.large_reads_since = now;
+    object.large_reads_bytes = 0;
+  }
+  object.large_reads_bytes += bytes;
+  if (object.large_reads_bytes > object.length) return false;
+  std::shared_ptr<File> file;
+  return file_of(object, file) == Status::kOk &&
+         !std::ranges::all_of(plan.segments(), [&](const IoSegment& segment) {
+           return file->is_cached(segment.file_offset, segment.length);
+         });
+}
+
 // One pread per group, from its first to its last block that is not a hole.
 Status StoreBody::plan_read(ReadState& state, Wait wait) {
   Object& object = *state.object;
@@ -78,7 +104,9 @@ Status StoreBody::plan_read(ReadState& state, Wait wait) {
              (home_end - home_first) * kBlockSize);
     state.plan.segments_.push_back(segment);
   }
-  return file_of(object, state.plan.file_);
+  state.plan.direct_ = reads_past_cache(object, state.plan) &&
+                       direct_of(object, state.plan.file_) == Status::kOk;
+  return state.plan.direct_ ? Status::kOk : file_of(object, state.plan.file_);
 }
 
 Status StoreBody::settle_block(ReadState& state, size_t index) {

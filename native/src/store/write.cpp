@@ -13,16 +13,6 @@ namespace {
 
 constexpr uint32_t kSwitchBlocksMin = 32;  // below it REDO costs less than a slot of its own
 
-bool aligned(const IoPlan& plan) noexcept {
-  for (const IoSegment& segment : plan.segments()) {
-    for (const iovec& part : plan.parts(segment)) {
-      if (reinterpret_cast<uintptr_t>(part.iov_base) % kBlockSize != 0) return false;
-      if (part.iov_len % kBlockSize != 0) return false;
-    }
-  }
-  return true;
-}
-
 uint64_t end_of(const WriteRequest& request) noexcept {
   return request.offset + request.payload.size();
 }
@@ -211,9 +201,7 @@ Status StoreBody::plan_write(WriteState& state) {
     }
     if (segment.length != 0) plan.segments_.push_back(segment);
   }
-  uint64_t bytes = 0;
-  for (const IoSegment& segment : plan.segments_) bytes += segment.length;
-  plan.direct_ = bytes >= config_.direct_bytes_min && aligned(plan) &&
+  plan.direct_ = plan.bytes() >= config_.direct_bytes_min && plan.is_aligned() &&
                  direct_of(*state.object, plan.file_) == Status::kOk;
   return plan.direct_ ? Status::kOk : file_of(*state.object, plan.file_);
 }

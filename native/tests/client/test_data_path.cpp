@@ -54,6 +54,57 @@ TEST(DataPath, SmallSequentialWritesMerge) {
   EXPECT_LE(rig.targets[0]->count(Op::kWrite), 8u);  // one, unless the test machine dawdled
 }
 
+// Payloads in whole blocks of half a piece and more stay in the memory they were read into.
+TEST(DataPath, LargeWritesKeepTheirMemory) {
+  for (const uint32_t flags : {0, O_DIRECT, O_DSYNC}) {
+    Rig rig({.lanes = 1, .chunk_size = 1u << 20});
+    rig.open(kFh, O_RDWR);
+    const Bytes bytes = pattern(6u << 20, 40 + flags);
+    std::vector<const std::byte*> places;
+    const size_t lengths[] = {1u << 20, 512u << 10, 512u << 10, 500u << 10, 524u << 10, 100, (1u << 20) - 100};
+    size_t at = 0;
+    for (const size_t length : lengths) {
+      EXPECT_EQ(rig.write(kFh, at, slice(bytes, at, length), flags).count, length);
+      at += length;
+      rig.on_lane(0, [&](fuse::LaneContext& context) {
+        places.push_back(rig.core->landing(context, 1u << 20).data());
+      });
+    }
+    EXPECT_NE(places[0], places[1]);
+    EXPECT_NE(places[1], places[2]);
+    EXPECT_EQ(places[2], places[3]) << "too small to keep the memory";
+    EXPECT_NE(places[3], places[4]);
+    EXPECT_EQ(places[4], places[5]) << "too small";
+    EXPECT_EQ(places[5], places[6]) << "no whole blocks";
+    EXPECT_EQ(rig.read(kFh, 0, 1u << 20).bytes, slice(bytes, 0, 1u << 20));
+    EXPECT_EQ(rig.flush(kFh), 0);
+    EXPECT_EQ(rig.file(at), slice(bytes, 0, at));
+    EXPECT_TRUE(rig.empties(Buffer::Account::kDirty));
+    EXPECT_EQ(rig.account(Buffer::Account::kLanding), Memory::kPieceMax);
+  }
+}
+
+// Later writes into and over memory that was kept, in parts and whole.
+TEST(DataPath, KeptMemoryIsWrittenOverInOrder) {
+  Rig rig({.lanes = 2, .chunk_size = 1u << 20});
+  rig.open(kFh, O_RDWR);
+  Bytes wanted = pattern(4u << 20, 50);
+  std::mt19937 chance(7);
+  rig.write(kFh, 0, slice(wanted, 0, 1u << 20));
+  for (size_t at = 1u << 20; at < wanted.size(); at += 1u << 20) rig.write(kFh, at, slice(wanted, at, 1u << 20));
+  for (int round = 0; round < 120; ++round) {
+    const size_t block = chance() % 1024;
+    const bool whole = chance() % 2 == 0;
+    const size_t from = whole ? block % 512 * 4096 : chance() % (3u << 20);
+    const size_t length = whole ? (512u << 10) + chance() % 128 * 4096 : 1 + chance() % 9000;
+    const Bytes piece = pattern(length, 1000 + round);
+    EXPECT_EQ(rig.write(kFh, from, piece).count, length);
+    std::copy(piece.begin(), piece.end(), wanted.begin() + static_cast<ptrdiff_t>(from));
+  }
+  EXPECT_EQ(rig.fsync(kFh), 0);
+  EXPECT_EQ(rig.file(wanted.size()), wanted);
+}
+
 TEST(DataPath, PartialPieceLeavesWhenItHasAged) {
   Rig rig;
   rig.open(kFh, O_RDWR);

@@ -66,6 +66,7 @@ class Echo final : public DataHandler {
     replier_.reply_data(r.head.channel, r.head.unique, {&piece, 1});
   }
   void write(LaneContext&, const WriteRequest& r) override {
+    if (!landing_.empty()) landed_ = r.payload.data() == landing_.data() && r.payload.size() == 3;
     replier_.reply_write(r.head.channel, r.head.unique, static_cast<uint32_t>(r.payload.size()));
   }
   void flush(LaneContext&, const FlushRequest& r) override { done(r.head); }
@@ -77,6 +78,12 @@ class Echo final : public DataHandler {
     return true;
   }
   Room room() const noexcept override { return room_; }
+  std::span<std::byte> landing(LaneContext& lane, size_t size) override {
+    if (lane.index == 0) landing_.resize(size);  // lane 1 has none
+    return lane.index == 0 ? std::span<std::byte>(landing_) : std::span<std::byte>();
+  }
+  std::vector<std::byte> landing_;
+  std::atomic<bool> landed_{false};
   std::atomic<Room> room_{Room::kPlenty};
   bool born(std::span<const std::byte>, std::span<const std::byte>, std::span<const std::byte>, uint64_t,
             uint32_t) override {

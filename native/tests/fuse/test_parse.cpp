@@ -83,6 +83,27 @@ TEST(Parse, WriteLendsItsPayload) {
   EXPECT_EQ(write->lock_owner, 77u);
 }
 
+TEST(Parse, WriteMayHaveItsPayloadApart) {
+  const Bytes whole = request(FUSE_WRITE, kSender, write_in(10, 5), "hello");
+  const auto head = std::span<const std::byte>(whole).first(kWriteHeadSize);
+  const Bytes apart(whole.begin() + kWriteHeadSize, whole.end());
+  const auto parsed = parse_request(3, head, kMaxWrite, apart);
+  const auto* write = std::get_if<WriteRequest>(&parsed);
+  ASSERT_NE(write, nullptr);
+  EXPECT_EQ(write->payload.data(), apart.data());
+  EXPECT_EQ(write->payload.size(), 5u);
+  const auto is_malformed = [](const Request& request) { return std::holds_alternative<Malformed>(request); };
+  const auto few = std::span<const std::byte>(apart).first(4);
+  EXPECT_TRUE(is_malformed(parse_request(3, head, kMaxWrite, few)));
+  EXPECT_TRUE(is_malformed(parse_request(3, whole, kMaxWrite, apart)));
+  const Bytes wrong = request(FUSE_WRITE, kSender, write_in(10, 6), "hello");
+  const auto wrong_head = std::span<const std::byte>(wrong).first(kWriteHeadSize);
+  EXPECT_EQ(refused_with(parse_request(3, wrong_head, kMaxWrite, apart)), EINVAL);
+  const Bytes other = request(FUSE_READ, kSender, write_in(10, 5), "hello");
+  const auto other_head = std::span<const std::byte>(other).first(kWriteHeadSize);
+  EXPECT_TRUE(is_malformed(parse_request(3, other_head, kMaxWrite, apart)));
+}
+
 TEST(Parse, WriteWhosePayloadIsNotItsSizeIsRefused) {
   EXPECT_EQ(refused_with(parse(request(FUSE_WRITE, kSender, write_in(0, 6), "hello"))), EINVAL);
   EXPECT_EQ(refused_with(parse(request(FUSE_WRITE, kSender, write_in(0, 4), "hello"))), EINVAL);

@@ -39,6 +39,22 @@ TEST_F(SessionTest, FileBytesAreAnsweredNatively) {
   EXPECT_EQ(at<fuse_write_out>(wrote, 16).size, 3u);
 }
 
+TEST_F(SessionTest, OnlyPayloadsStayWhereTheyLanded) {
+  start();
+  fuse_write_in write{};
+  write.size = 3;
+  EXPECT_EQ(at<fuse_write_out>(ask(0, request(FUSE_WRITE, {6, 9, 1}, write, "abc")), 16).size, 3u);
+  EXPECT_TRUE(echo_.landed_);
+  const std::string name(255, 'n');  // longer than the head of a WRITE
+  for (const size_t lane : {0u, 1u}) {
+    const Bytes seen = upcall(lane, lookup({8 + 2 * lane, 1, 1}, name));
+    ASSERT_EQ(seen.size(), sizeof(fuse_in_header) + name.size() + 1);
+    EXPECT_EQ(std::string(reinterpret_cast<const char*>(seen.data()) + sizeof(fuse_in_header)), name);
+    ASSERT_TRUE(testing::send(python_.get(), answer(8 + 2 * lane, -ENOENT)));
+    EXPECT_EQ(out_header(receive(lanes_[lane].ours.get())).error, -ENOENT);
+  }
+}
+
 TEST_F(SessionTest, UpcallCarriesItsSlotAndIsAnsweredOnItsOwnChannel) {
   start();
   const Bytes seen = upcall(1, lookup({8, 1, 4711}, "name"));

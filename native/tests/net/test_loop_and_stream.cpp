@@ -1,5 +1,7 @@
 // The event loop's promises, and two streams talking over a socket pair.
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -256,6 +258,34 @@ TEST(FrameStream, FramesOfAllSizesArriveInOrder) {
   EXPECT_TRUE(pair.right_sink.in_order && pair.right_sink.intact);
   EXPECT_EQ(pair.left->frames_queued(), 0u);
   EXPECT_EQ(pair.left->bytes_queued(), 0u);
+}
+
+// The name of the socket's congestion control.
+std::string congestion(int socket) {
+  std::array<char, 16> name{};
+  auto length = static_cast<socklen_t>(name.size());
+  EXPECT_EQ(getsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name.data(), &length), 0);
+  return name.data();
+}
+
+TEST(FrameStream, TcpIsNotLeftToBbr) {
+  EventLoop loop;
+  Peer sink;
+  for (const std::string before : {"bbr", "reno"}) {
+    UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const int number = socket.get();
+    if (setsockopt(number, IPPROTO_TCP, TCP_CONGESTION, before.data(),
+                   static_cast<socklen_t>(before.size())) != 0) {
+      GTEST_SKIP() << "this machine does not let us have " << before;
+    }
+    FrameStream stream(loop, std::move(socket), sink, {});
+    ASSERT_EQ(stream.start(), 0);
+    if (before == "bbr") {
+      EXPECT_NE(congestion(number), "bbr");
+    } else {
+      EXPECT_EQ(congestion(number), before);
+    }
+  }
 }
 
 TEST(FrameStream, ABoundedQueueTellsWhenItHasRoom) {

@@ -74,7 +74,8 @@ class Host {
                      const std::function<void(const std::string&, Inode&)>& visit);
   uint64_t bytes_max = UINT64_MAX;  // ENOSPC beyond
   uint64_t allocated();
-  int sync_result = 0;              // what fdatasync answers
+  int sync_result = 0;
+  std::atomic<bool> pages_cached = false;  // what is_cached() says              // what fdatasync answers
   std::atomic<uint64_t> space_asked = 0;
 
  private:

@@ -262,6 +262,37 @@ TEST_F(Store, LaneNeverWaits) {
   EXPECT_EQ(store->finish_read(reader, {&sum, 1}).status, Status::kOk);
 }
 
+TEST_F(Store, LargeReadsPassThePageCacheUnlessItHasThemOrTheyRepeat) {
+  open();
+  const ObjectId other{.file_id = id.file_id + 1, .stripe_index = 0};
+  ASSERT_EQ(put(*store, id, 0, pattern(1, 3 * kMiB)), Status::kOk);
+  ASSERT_EQ(put(*store, other, 0, pattern(2, 3 * kMiB)), Status::kOk);
+  const std::unique_ptr<std::byte, decltype(&std::free)> memory(
+      static_cast<std::byte*>(std::aligned_alloc(4096, kMiB + 4096)), &std::free);
+  const auto passes = [&](ObjectId object, uint64_t offset, uint32_t length, size_t misaligned = 0) {
+    ReadOp op;
+    const std::span buffer(memory.get() + misaligned, length);
+    EXPECT_EQ(store->begin_read(op, {object, offset, length, buffer}, Wait::kYes), Status::kOk);
+    const bool direct = op.plan().direct();
+    EXPECT_TRUE(!direct || !op.plan().run_nowait());
+    op.plan().run();
+    std::vector<uint64_t> sums(length / 4096);
+    EXPECT_EQ(store->finish_read(op, sums).length, length);
+    const Bytes8 whole = pattern(object == id ? 1 : 2, 3 * kMiB);
+    EXPECT_EQ(std::memcmp(buffer.data(), whole.data() + offset, length), 0);
+    return direct;
+  };
+  EXPECT_FALSE(passes(id, 0, 128u << 10)) << "small";
+  EXPECT_FALSE(passes(id, 0, kMiB, 8)) << "not in whole pages of memory";
+  EXPECT_TRUE(passes(id, 0, kMiB));
+  EXPECT_TRUE(passes(id, kMiB, kMiB));
+  EXPECT_TRUE(passes(id, 2 * kMiB, kMiB));
+  EXPECT_FALSE(passes(id, 0, kMiB)) << "read together with others";
+  EXPECT_TRUE(passes(other, 0, kMiB));
+  host.pages_cached = true;
+  EXPECT_FALSE(passes(other, kMiB, kMiB));
+}
+
 TEST_F(Store, UnfinishedPlanIsRefused) {
   open();
   const Bytes8 bytes = pattern(1, 8192);

@@ -153,6 +153,7 @@ class SimulatedFile final : public File {
     }
     return -ENXIO;
   }
+  bool is_cached(uint64_t, uint64_t) override { return host_.pages_cached; }
 
  private:
   Host& host_;

@@ -8,12 +8,14 @@ backoff are native's: a failure is reported once and asked for again by the lane
 
 import os
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import trio
 
 from fscommon.auth.handshake import HelloFields
 from fscommon.errors import AuthenticationError, BraidError, ProtocolError, TransportError
+from fscommon.native import NativeTls
 from fscommon.net.near import pin_lanes
 from fscommon.net.rails import Rail, Rails, agree
 from fscommon.net.stream import FrameStream
@@ -35,11 +37,22 @@ class LaneTable(Protocol):
 
     def node_put(self, node: int, /) -> None: ...
     def target_put(self, target: int, node: int, /) -> None: ...
-    def connection_put(self, lane: int, node: int, fd: int, rdma: int = 0, /) -> None: ...
+    def connection_put(
+        self, lane: int, node: int, fd: int, rdma: int = 0, tls: NativeTls | None = None, /
+    ) -> None: ...
     def connection_failed(self, lane: int, node: int, /) -> None: ...
     def rdma_offer(self, rail: int, lane: int, /) -> tuple[int, bytes]: ...
     def rdma_connect(self, token: int, peer: bytes, /) -> None: ...
     def rdma_drop(self, token: int, /) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A socket for a lane. token: the queue pair beside it, 0: none."""
+
+    fd: int
+    tls: NativeTls | None
+    token: int = 0
 
 
 class DataConnections:
@@ -90,21 +103,26 @@ class DataConnections:
 
     async def _make(self, node: int, lane: int) -> None:
         try:
-            fd, token = await self._open_best(node, lane)
+            opened = await self._open_best(node, lane)
         except BraidError as error:
             self._failed(node, lane, error)
         else:
             self.made_count += 1
-            self._lanes.connection_put(lane, node, fd, token)
+            self._put(lane, node, opened)
         finally:
             self._wanted.discard((lane, node))
 
-    async def _open_best(self, node: int, lane: int) -> tuple[int, int]:
-        """An authenticated socket, the caller's, and the queue pair beside it (0: none)."""
+    def _put(self, lane: int, node: int, opened: _Opened) -> None:
+        self._lanes.connection_put(lane, node, opened.fd, opened.token, opened.tls)
+
+    async def _open_best(self, node: int, lane: int) -> _Opened:
+        """An authenticated socket, the caller's."""
         rails = self._rails
         if rails is None or not rails.wanted:
-            self._paths[node] = BytesPath(node, "tcp", "transport=tcp")
-            return await self._open_tcp(node, lane), 0
+            opened = await self._open_tcp(node, lane)
+            way = ("tls", opened.tls.cipher()) if opened.tls else ("tcp", "transport=tcp")
+            self._paths[node] = BytesPath(node, *way)
+            return opened
         now = trio.current_time()
         failure: BraidError | None = None
         if self._policy.use_rdma(node, lane, now):
@@ -117,14 +135,15 @@ class DataConnections:
                     self._policy.failed(node, lane, now)
                     raise
                 failure = error
-        fd = await self._open_tcp(node, lane)  # fails where the whole server is gone: no news then
+        # Fails where the whole server is gone: no news then.
+        opened = await self._open_tcp(node, lane)
         if failure is not None:
             self._policy.failed(node, lane, now)
         self._by_tcp.add((lane, node))
         self._say(node, "TCP", failure or "RDMA failed a short while ago")
-        return fd, 0
+        return opened
 
-    async def _open_by_rail(self, node: int, lane: int, rails: Rails) -> tuple[int, int]:
+    async def _open_by_rail(self, node: int, lane: int, rails: Rails) -> _Opened:
         rail = rails.of_lane(lane + self._policy.turn(node, lane))
         if rail is None:
             raise TransportError(rails.reason)
@@ -144,11 +163,11 @@ class DataConnections:
             self._paths[node] = BytesPath(node, transport.lower(), str(why))
             self._log.info(f"data goes by {transport}", node=node, because=why)
 
-    async def _open_tcp(self, node: int, lane: int) -> int:
+    async def _open_tcp(self, node: int, lane: int) -> _Opened:
         stream, hello = await self._greet(node, lane, "data")
         return self._detached(stream, hello, node, lane)
 
-    async def _open_rdma(self, node: int, lane: int, rail: Rail) -> tuple[int, int]:
+    async def _open_rdma(self, node: int, lane: int, rail: Rail) -> _Opened:
         stream, hello = await self._greet(node, lane, "rdma")
         token = 0
         try:
@@ -156,7 +175,7 @@ class DataConnections:
             with trio.fail_after(RDMA_TIMEOUT_S):
                 answer = await agree(stream, RdmaOffer(offer))
             self._lanes.rdma_connect(token, answer.peer)
-            return self._detached(stream, hello, node, lane), token
+            return replace(self._detached(stream, hello, node, lane), token=token)
         except BaseException as error:
             self._lanes.rdma_drop(token)
             await stream.aclose()
@@ -177,7 +196,8 @@ class DataConnections:
         hello = HelloFields(purpose, self._name, session=session, previous=previous)
         return await self._connect(address, hello), hello
 
-    def _detached(self, stream: FrameStream, hello: HelloFields, node: int, lane: int) -> int:
+    def _detached(self, stream: FrameStream, hello: HelloFields, node: int, lane: int) -> _Opened:
+        tls = stream.tls
         fd, early = stream.detach()
         self._previous[lane, node] = hello.connection
         if hello.session != self._session():
@@ -186,7 +206,7 @@ class DataConnections:
         if early:
             os.close(fd)
             raise ProtocolError(f"{self._addresses[node]} spoke before it was asked")
-        return fd
+        return _Opened(fd, tls)
 
     async def watch_rails(self) -> None:
         """Uses ports that come up, and moves connections back from TCP. Never ends by itself."""
@@ -208,11 +228,11 @@ class DataConnections:
             return
         self._wanted.add((lane, node))
         try:
-            fd, token = await self._open_by_rail(node, lane, rails)
+            opened = await self._open_by_rail(node, lane, rails)
         except BraidError:
             self._policy.failed(node, lane, trio.current_time())
         else:
-            self._lanes.connection_put(lane, node, fd, token)
+            self._put(lane, node, opened)
         finally:
             self._wanted.discard((lane, node))
 

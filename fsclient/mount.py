@@ -12,6 +12,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TextIO, cast
 
 import trio
@@ -19,11 +20,13 @@ import trio
 from fscommon.auth.handshake import HelloFields
 from fscommon.auth.key import Credential, load_credential
 from fscommon.config.mount_options import MountOptions
+from fscommon.config.tls import OFF, TlsSettings
 from fscommon.errors import BraidError, ConfigError
 from fscommon.native import Datapath, make_datapath
 from fscommon.net.rails import Rails, RdmaSettings
 from fscommon.net.rdma import Wishes
 from fscommon.net.stream import FrameStream, connect
+from fscommon.net.tls import transport_of
 from fscommon.observe.log import Log, start_logging
 from fscommon.tasks import calm_collector, open_tasks, sole_exception
 from fscommon.wire.admin import Traffic
@@ -75,8 +78,21 @@ def rdma_settings(options: MountOptions) -> RdmaSettings:
 
     devices, subnets = words(options.rdma_devices), words(options.rdma_subnets)
     wishes = Wishes(devices, subnets, options.rdma_gid_index)
+    transport = options.transport
+    if options.tls != OFF and transport == "rdma":
+        raise ConfigError("mount options: transport=rdma has no encryption: leave it out, or tls")
+    if options.tls != OFF:
+        transport = "tcp"
     try:
-        return RdmaSettings(options.transport, wishes, options.rdma_memory_mib)
+        return RdmaSettings(transport, wishes, options.rdma_memory_mib)
+    except ValueError as error:
+        raise ConfigError(f"mount options: {error}") from error
+
+
+def tls_settings(options: MountOptions) -> TlsSettings:
+    """Raises ConfigError."""
+    try:
+        return TlsSettings(options.tls, Path(options.tls_ca))
     except ValueError as error:
         raise ConfigError(f"mount options: {error}") from error
 
@@ -86,6 +102,7 @@ def mount(plan: Plan, *, foreground: bool) -> int:
 
     Raises ConfigError for what can be seen to be wrong before anything is started."""
     rdma_settings(plan.options)
+    transport_of(tls_settings(plan.options))
     kernel.check_device()
     kernel.check_mountpoint(plan.mountpoint)
     credential = load_credential(plan.options.key_file)
@@ -129,6 +146,7 @@ class MountedClient:
         self._plan = plan
         self._credential = credential
         self._grant = Grant(credential)
+        self._transport = transport_of(tls_settings(plan.options))
         self._is_refused = False
         self._is_read_only = False
         self._node = f"{socket.gethostname()}:{plan.mountpoint}"[:255]
@@ -181,7 +199,9 @@ class MountedClient:
             self._read_key_again()
         own = replace(hello, key=self._credential.id)
         secret = self._credential.secret
-        return await connect(address, key=secret, hello=own, timeout_s=CONNECT_TIMEOUT_S)
+        return await connect(
+            address, key=secret, hello=own, timeout_s=CONNECT_TIMEOUT_S, transport=self._transport
+        )
 
     def _read_key_again(self) -> None:
         """An administrator may have put a new key into the file of the one that is refused."""
@@ -198,7 +218,9 @@ class MountedClient:
         """To a storage server."""
         own = replace(hello, key=self._credential.id)
         secret = await self._grant.data_key(hello.session)
-        return await connect(address, key=secret, hello=own, timeout_s=CONNECT_TIMEOUT_S)
+        return await connect(
+            address, key=secret, hello=own, timeout_s=CONNECT_TIMEOUT_S, transport=self._transport
+        )
 
     async def _serve(
         self,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from fscommon.config.tls import AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE, OFF, TlsSettings
 from fscommon.config.toml import ByteSize
 from fscommon.errors import ConfigError
 from fscommon.limits import (
@@ -35,8 +36,13 @@ class MetaserverConfig:
     chunk_size: ByteSize = _CHUNK_SIZE
     stripe_width_max: int = STRIPE_WIDTH_DEFAULT_MAX
     store_size_max: ByteSize = _STORE_SIZE  # of the sparse LMDB map
+    tls: str = OFF  # or optional, required
+    tls_certificate: Path = CERTIFICATE_FILE
+    tls_key: Path = KEY_FILE
+    tls_ca: Path = AUTHORITY_FILE  # whose certificates are believed
 
     def __post_init__(self) -> None:
+        self.tls_settings()
         if self.page_listen:
             self._check_page()
         if not CHUNK_SIZE_MIN <= self.chunk_size <= CHUNK_SIZE_MAX:
@@ -53,6 +59,10 @@ class MetaserverConfig:
             raise ValueError(f"leases_per_session_max is not in 1..{LEASES_PER_SESSION_MAX}")
         if not 0 <= self.commit_interval_ms <= 1000:
             raise ValueError("commit_interval_ms is not in 0..1000")
+
+    def tls_settings(self) -> TlsSettings:
+        """Raises ValueError."""
+        return TlsSettings(self.tls, self.tls_ca, self.tls_certificate, self.tls_key)
 
     def _check_page(self) -> None:
         try:

@@ -17,6 +17,7 @@ from fscommon.errors import ConfigError, ProtocolError
 from fscommon.net.address import parse_address
 from fscommon.net.serve import Peer, serve
 from fscommon.net.stream import FrameStream
+from fscommon.net.tls import transport_of
 from fscommon.net.transport import Transport
 from fscommon.observe.log import Log
 from fscommon.observe.metrics import Metrics
@@ -275,7 +276,8 @@ async def _main(config: MetaserverConfig, service: Service) -> None:
     except OSError as error:
         raise ConfigError(f"state_directory {config.state_directory}: {error.strerror}") from error
     try:
-        metaserver = Metaserver(config, store, service.metrics, key=key)
+        transport = transport_of(config.tls_settings(), service.log)
+        metaserver = Metaserver(config, store, service.metrics, key=key, transport=transport)
         async with open_tasks() as tasks:
             address = await tasks.start(metaserver.run, service.stopping)
             service.log.info("serving", address=address)

@@ -5,6 +5,14 @@ from pathlib import Path
 from typing import Final
 
 from fscommon.config import ByteSize
+from fscommon.config.tls import (
+    AUTHORITY_FILE,
+    CERTIFICATE_FILE,
+    KEY_FILE,
+    OFF,
+    REQUIRED,
+    TlsSettings,
+)
 from fscommon.errors import ConfigError
 from fscommon.limits import BUSY_POLL_US_MAX
 from fscommon.net.address import METASERVER_PORT, STORAGESERVER_PORT, Address, parse_address
@@ -44,6 +52,10 @@ class StorageServerConfig:
     rdma_subnets: tuple[str, ...] = ()
     rdma_gid_index: int = -1
     rdma_memory_mib: int = 256  # registered for payloads, on each port
+    tls: str = OFF  # or optional, required
+    tls_certificate: Path = CERTIFICATE_FILE
+    tls_key: Path = KEY_FILE
+    tls_ca: Path = AUTHORITY_FILE  # whose certificates are believed
 
     def __post_init__(self) -> None:
         if not 0 < len(self.name) <= NAME_LENGTH_MAX:
@@ -54,14 +66,22 @@ class StorageServerConfig:
             raise ValueError(f"lanes must be from 0 to {LANES_MAX}")
         if not 0 <= self.busy_poll_us <= BUSY_POLL_US_MAX:
             raise ValueError(f"busy_poll_us must be from 0 to {BUSY_POLL_US_MAX}")
+        self.tls_settings()
         self.rdma()
         self._check_targets()
         self._check_addresses()
 
     def rdma(self) -> RdmaSettings:
         """Raises ValueError."""
+        if self.transport == "rdma" and self.tls == REQUIRED:
+            raise ValueError("transport is rdma, which has no encryption, but tls is required")
         wishes = Wishes(self.rdma_devices, self.rdma_subnets, self.rdma_gid_index)
-        return RdmaSettings(self.transport, wishes, self.rdma_memory_mib)
+        transport = "tcp" if self.tls == REQUIRED else self.transport
+        return RdmaSettings(transport, wishes, self.rdma_memory_mib)
+
+    def tls_settings(self) -> TlsSettings:
+        """Raises ValueError."""
+        return TlsSettings(self.tls, self.tls_ca, self.tls_certificate, self.tls_key)
 
     def metaserver_addresses(self) -> tuple[Address, ...]:
         return tuple(parse_address(text) for text in self.metaservers)

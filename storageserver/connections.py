@@ -50,6 +50,9 @@ class Connections:
         """Agree on queue pairs; where that fails the client is told why, and comes by TCP."""
         with trio.fail_after(OFFER_WAIT_S):
             asked, offer = await receive_offer(stream)
+            if stream.tls is not None:
+                await answer_offer(stream, asked, RdmaAnswer(b"", "TLS is on, RDMA has none"))
+                return
             if not offer.peer:
                 await answer_offer(stream, asked, self._probe())
                 return
@@ -93,6 +96,7 @@ class Connections:
                 await refreshed.wait()
 
     def _adopt(self, peer: Peer, stream: FrameStream, rdma: int = 0) -> None:
+        tls = stream.tls
         fd, early = stream.detach()
         if early:
             os.close(fd)
@@ -105,6 +109,7 @@ class Connections:
             connection=peer.connection,
             previous=peer.previous,
             rdma=rdma,
+            tls=tls,
         )
         self._log.debug(
             "connection adopted", peer=peer.address, node=peer.node, purpose=peer.purpose,

@@ -24,7 +24,7 @@ from fscommon.native import ChunkServer, make_chunk_server
 from fscommon.net.address import STORAGESERVER_PORT, Address, parse_address
 from fscommon.net.rails import Rails
 from fscommon.net.serve import serve
-from fscommon.net.tcp import TcpTransport
+from fscommon.net.tls import transport_of
 from fscommon.net.transport import Transport
 from fscommon.service import Service, run_program
 from storageserver.config import StorageServerConfig
@@ -53,7 +53,7 @@ class StorageServer:
         self._config = config
         self._native = native
         self._service = service
-        self._transport = transport or TcpTransport()
+        self._transport = transport or transport_of(config.tls_settings(), service.log)
         self._key = load_key(config.key_file)
         self._file = StateFile(config.state_directory)
         metaservers = Metaservers(

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import mounts
+from tests.cluster.certificates import Certificates, make_certificates
 from tests.cluster.cluster import Cluster
 from tests.cluster.logs import Expected, LogReader, complaint
 from tests.cluster.plan import free_port, make_plan
@@ -62,6 +63,12 @@ def _why_no_mount() -> str | None:
 def full(pytestconfig: pytest.Config) -> bool:
     """True for ./dev test --full."""
     return bool(pytestconfig.getoption("--full"))
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """For servers on 127.0.0.1; tests that change them take a copy."""
+    return make_certificates(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(scope="session")

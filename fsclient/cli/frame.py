@@ -13,6 +13,7 @@ import pwd
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
@@ -24,6 +25,7 @@ from rich.console import Console
 from fscommon.auth.handshake import HelloFields
 from fscommon.auth.key import load_key
 from fscommon.config import load
+from fscommon.config.tls import AUTHORITY_FILE, NO_TLS, OFF, TlsSettings
 from fscommon.errors import (
     AuthenticationError,
     BraidError,
@@ -34,6 +36,7 @@ from fscommon.errors import (
     TransportError,
 )
 from fscommon.net.address import Address, parse_address
+from fscommon.net.tls import transport_of
 from fscommon.rpc.caller import Caller, open_caller
 from fscommon.tasks import sole_exception
 
@@ -103,6 +106,15 @@ class AdminConfig:
 
     metaservers: tuple[str, ...] = (METASERVER,)
     key_file: Path = Path(KEY_FILE)
+    tls: str = OFF
+    tls_ca: Path = AUTHORITY_FILE
+
+    def __post_init__(self) -> None:
+        self.tls_settings()
+
+    def tls_settings(self) -> TlsSettings:
+        """Raises ValueError."""
+        return TlsSettings(self.tls, self.tls_ca)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +124,25 @@ class Reach:
     metaservers: tuple[Address, ...]
     key_file: Path
     timeout_s: float
+    tls: TlsSettings = NO_TLS
     is_given: bool = False  # the metaservers were named on the command line
+
+    def open_caller(
+        self, address: Address | str, hello: HelloFields
+    ) -> AbstractAsyncContextManager[Caller]:
+        """A connection to a server that proves the cluster key."""
+        return open_caller(
+            address, key=load_key(self.key_file), hello=hello, timeout_s=self.timeout_s,
+            transport=transport_of(self.tls),
+        )  # fmt: skip
 
     async def run(self, work: Callable[[Caller], Awaitable[T]]) -> T:
         """Do the work over a connection to the first metaserver that takes one."""
-        key = load_key(self.key_file)
         failures = []
         for address in self.metaservers:
             hello = HelloFields("admin", _who())
             try:
-                async with open_caller(
-                    address, key=key, hello=hello, timeout_s=self.timeout_s
-                ) as caller:
+                async with self.open_caller(address, hello) as caller:
                     return await work(caller)
             except TransportError as error:
                 failures.append(str(error))
@@ -199,6 +218,7 @@ def make_reach(metaserver: str | None, key_file: str | None, timeout_s: float) -
         metaservers=tuple(parse_address(text) for text in texts),
         key_file=Path(key_file) if key_file else config.key_file,
         timeout_s=timeout_s,
+        tls=config.tls_settings(),
         is_given=metaserver is not None,
     )
 

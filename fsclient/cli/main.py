@@ -28,13 +28,14 @@ from .stat import stat
 from .status import status
 from .support import support
 from .target import target
+from .tls import tls
 from .top import top
 from .trash import trash
 from .validate import validate_
 
 VERBS: tuple[click.Command, ...] = (
     bench, client, completion, config, df, du, find, key, layout, lock, mount, net, node, prefetch,
-    quota, stat, status, support, target, top, trash,
+    quota, stat, status, support, target, tls, top, trash,
     validate_,
 )  # fmt: skip
 

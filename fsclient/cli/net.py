@@ -14,6 +14,7 @@ from fscommon.net.address import STORAGESERVER_PORT, parse_address
 from fscommon.net.rails import ask
 from fscommon.net.rdma import Choice, NoRdmaError, Wishes, choose, find_ports
 from fscommon.net.stream import connect
+from fscommon.net.tls import transport_of
 from fscommon.wire.rdma import RdmaOffer
 
 from .frame import EXIT_DONE, Command, Reach, json_option, reaching, run_trio, show
@@ -74,7 +75,7 @@ def check(reach: Reach, host: str, as_json: bool) -> int:
     """Ask the storage server at HOST: would a mount from here use RDMA for it?
 
     It is asked over an authenticated TCP connection; no queue pair is made."""
-    theirs, their_reason = run_trio(_ask, host, load_key(reach.key_file), reach.timeout_s)
+    theirs, their_reason = run_trio(_ask, host, reach)
     mine, my_reason = _mine()
     found = {
         "host": host,
@@ -88,11 +89,15 @@ def check(reach: Reach, host: str, as_json: bool) -> int:
     return EXIT_DONE if theirs and mine else EXIT_NO_RDMA
 
 
-async def _ask(host: str, key: bytes, timeout_s: float) -> tuple[str, str]:
+async def _ask(host: str, reach: Reach) -> tuple[str, str]:
     """What the server would use, and why nothing. Raises TransportError, AuthenticationError."""
     address = parse_address(host, port_default=STORAGESERVER_PORT)
     hello = HelloFields("rdma", "braidfs net check")
-    stream = await connect(address, key=key, hello=hello, timeout_s=timeout_s)
+    timeout_s = reach.timeout_s
+    stream = await connect(
+        address, key=load_key(reach.key_file), hello=hello, timeout_s=timeout_s,
+        transport=transport_of(reach.tls),
+    )  # fmt: skip
     try:
         with trio.fail_after(timeout_s):
             answer = await ask(stream, RdmaOffer(b""))

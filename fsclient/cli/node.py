@@ -10,10 +10,8 @@ import trio
 from rich.console import Console
 
 from fscommon.auth.handshake import HelloFields
-from fscommon.auth.key import load_key
 from fscommon.errors import AuthenticationError, BraidError
 from fscommon.observe.status import node_json
-from fscommon.rpc.caller import open_caller
 from fscommon.wire.messages import Empty, StatusReply
 from fscommon.wire.ops import Op
 
@@ -152,10 +150,7 @@ async def _ping(reach: Reach, place: tuple[str, str, str], count: int) -> Ping:
     seconds: list[float] = []
     started = time.perf_counter()
     try:
-        async with open_caller(
-            address, key=load_key(reach.key_file), hello=HelloFields(purpose, "braidfs ping"),
-            timeout_s=reach.timeout_s,
-        ) as caller:  # fmt: skip
+        async with reach.open_caller(address, HelloFields(purpose, "braidfs ping")) as caller:
             connect_s = time.perf_counter() - started
             for _ in range(count):
                 sent = time.perf_counter()

@@ -9,13 +9,12 @@ import click
 from rich.console import Console
 
 from fscommon.auth.handshake import HelloFields
-from fscommon.auth.key import load_key
 from fscommon.errors import BraidError, FsError, Status
 from fscommon.layout.attributes import Attributes
 from fscommon.layout.layout import Layout, object_length, unpack_layout
 from fscommon.layout.template import unpack_default
 from fscommon.observe.status import node_name, session_text
-from fscommon.rpc.caller import Caller, open_caller
+from fscommon.rpc.caller import Caller
 from fscommon.rpc.data import DataCaller
 from fscommon.wire.messages import Empty, StatusReply, TargetEntry
 from fscommon.wire.ops import Op
@@ -111,10 +110,7 @@ async def _ask_object(
     reach: Reach, row: TargetEntry, layout: Layout, index: int
 ) -> tuple[int, int, str]:
     try:
-        async with open_caller(
-            row.address, key=load_key(reach.key_file), hello=HelloFields("server", "braidfs stat"),
-            timeout_s=reach.timeout_s,
-        ) as caller:  # fmt: skip
+        async with reach.open_caller(row.address, HelloFields("server", "braidfs stat")) as caller:
             seen = await DataCaller(caller).stat(
                 row.target, layout.file_id, index, timeout_s=reach.timeout_s
             )

@@ -10,6 +10,7 @@ import typing
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from fscommon.config.tls import AUTHORITY_FILE, OFF
 from fscommon.config.toml import unknown_word
 from fscommon.errors import ConfigError
 from fscommon.limits import BUSY_POLL_US_MAX
@@ -40,6 +41,8 @@ class MountOptions:
     rdma_subnets: str = ""  # joined by "+"
     rdma_gid_index: int = -1
     rdma_memory_mib: int = 256
+    tls: str = OFF  # or optional, required; bytes go by TCP then
+    tls_ca: str = str(AUTHORITY_FILE)
     kernel_words: str = ""
 
 

@@ -27,6 +27,10 @@ class MemoryStream:
         self._sender = sender
         self._receiver = receiver
 
+    @property
+    def tls(self) -> None:
+        return None
+
     async def send(self, outgoing: bytes) -> None:
         try:
             for start in range(0, len(outgoing), SEGMENT_SIZE):

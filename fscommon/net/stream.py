@@ -4,14 +4,19 @@ Any number of tasks may send: frames never interleave, and a task that is cancel
 of a frame breaks the stream rather than its framing. One task receives.
 """
 
+from typing import Final
+
 import trio
 
 from fscommon.auth.handshake import ClientHandshake, HandshakeState, HelloFields
 from fscommon.errors import AuthenticationError, ProtocolError, TransportError
+from fscommon.native import NativeTls
 from fscommon.net.address import Address, parse_address
 from fscommon.net.tcp import TcpTransport
 from fscommon.net.transport import ByteStream, Transport
 from fscommon.wire.frame import Frame, FrameParser
+
+_ALERT: Final = b"\x15\x03"  # how TLS begins to refuse a connection
 
 
 class FrameStream:
@@ -26,6 +31,11 @@ class FrameStream:
     @property
     def peer_address(self) -> str:
         return self._stream.peer_address
+
+    @property
+    def tls(self) -> NativeTls | None:
+        """What encrypts it: goes where the descriptor of detach() goes."""
+        return self._stream.tls
 
     async def send(self, outgoing: bytes) -> None:
         """Send whole frames. Returns without a checkpoint when the network takes them at once."""
@@ -105,6 +115,8 @@ async def _authenticated(
     await stream.send(handshake.start())
     while handshake.state is not HandshakeState.DONE:
         received = await _receive(stream, address, handshake)
+        if stream.tls is None and received.startswith(_ALERT):
+            raise TransportError(f"{address} takes no connection without TLS: say tls=required")
         try:
             reply = handshake.receive(received)
         except ProtocolError as error:

@@ -55,6 +55,35 @@ class TcpStream:
         except (OSError, ValueError, trio.ClosedResourceError) as error:
             raise self._ended(error) from error
 
+    @property
+    def tls(self) -> None:
+        return None
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    async def readable(self) -> None:
+        try:
+            await trio.lowlevel.wait_readable(self._socket)
+        except (OSError, ValueError, trio.ClosedResourceError) as error:
+            raise self._ended(error) from error
+
+    async def writable(self) -> None:
+        try:
+            await trio.lowlevel.wait_writable(self._socket)
+        except (OSError, ValueError, trio.ClosedResourceError) as error:
+            raise self._ended(error) from error
+
+    async def peek(self) -> int | None:
+        """The next byte, which stays to be received; None when the peer closed."""
+        try:
+            while True:
+                await trio.lowlevel.wait_readable(self._socket)
+                with contextlib.suppress(BlockingIOError):
+                    return next(iter(self._socket.recv(1, socket.MSG_PEEK)), None)
+        except (OSError, ValueError, trio.ClosedResourceError) as error:
+            raise self._ended(error) from error
+
     def detach(self) -> int:
         trio.lowlevel.notify_closing(self._socket)
         return self._socket.detach()

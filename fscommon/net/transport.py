@@ -1,12 +1,14 @@
 """The waist between BraidFS and the network: what every transport must do.
 
-Implementations: fscommon.net.tcp, and fscommon.net.memory for tests; one conformance suite
-(tests/conformance/test_transport.py) runs against each. Failures of any kind are TransportErrors
-whose message is a sentence for people. Authentication and frames are above, in fscommon.net.stream.
+Implementations: fscommon.net.tcp, fscommon.net.tls, and fscommon.net.memory for tests; one
+conformance suite (tests/conformance/test_transport.py) runs against each. Failures of any kind are
+TransportErrors whose message is a sentence for people. Authentication and frames are above, in
+fscommon.net.stream.
 """
 
 from typing import Protocol, runtime_checkable
 
+from fscommon.native import NativeTls
 from fscommon.net.address import Address
 
 
@@ -16,6 +18,10 @@ class ByteStream(Protocol):
 
     @property
     def peer_address(self) -> str: ...
+
+    @property
+    def tls(self) -> NativeTls | None:
+        """What encrypts this connection: goes where the descriptor goes."""
 
     async def send(self, outgoing: bytes) -> None:
         """Return when all is handed to the network. When cancelled, part of it may be sent."""

@@ -94,10 +94,13 @@ def client_json(client: ClientStatus) -> dict[str, Any]:
 
 def paths_text(client: ClientStatus) -> str:
     """Which way the client's bytes go, in few words."""
-    by_rdma = [path for path in client.paths if path.transport == "rdma"]
-    if len(by_rdma) == len(client.paths):
-        return "RDMA" if by_rdma else "-"
-    return f"RDMA {len(by_rdma)}/{len(client.paths)}, else TCP" if by_rdma else "TCP"
+    for transport in ("rdma", "tls"):  # a client has one of them
+        count = sum(path.transport == transport for path in client.paths)
+        if count:
+            by_it = transport.upper()
+            all_of_them = count == len(client.paths)
+            return by_it if all_of_them else f"{by_it} {count}/{len(client.paths)}, else TCP"
+    return "TCP" if client.paths else "-"
 
 
 def session_text(session: int) -> str:

@@ -33,7 +33,7 @@ class BytesPath:
     """How a client's bytes go to one storage server, and why not better."""
 
     node: int
-    transport: str  # "rdma" or "tcp"
+    transport: str  # "rdma", "tcp" or "tls", which is by TCP
     because: str  # the rail; of TCP: why not RDMA
 
 

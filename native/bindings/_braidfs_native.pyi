@@ -7,6 +7,36 @@ HEADER_SIZE: int = 80
 
 FRAME_VERSION: int = 1
 
+class Tls:
+    """One connection; shake() and flush() before anything else."""
+
+    def shake(self) -> int:
+        """0: done; 1, 2: again when the socket can be read, written."""
+
+    def receive(self, room: int) -> bytes | None:
+        """None: nothing yet; b"": the peer's end."""
+
+    def send(self, octets: bytes, start: int = 0) -> int:
+        """How many were taken from start on."""
+
+    def flush(self) -> bool:
+        """Whether all that was taken is at the kernel."""
+
+    def cipher(self) -> str: ...
+
+    def peer_certificate(self) -> tuple[str, str, int]: ...
+
+class TlsContext:
+    """Certificates, for any number of connections."""
+
+    @staticmethod
+    def server(certificate_file: str, key_file: str) -> TlsContext: ...
+
+    @staticmethod
+    def client(authorities_file: str) -> TlsContext: ...
+
+    def open(self, fd: int, peer_name: str = '', records_per_key: int = 4194304) -> Tls: ...
+
 class ChunkServer:
     """The data plane of one storage server."""
 
@@ -42,7 +72,7 @@ class ChunkServer:
 
     def map_epoch(self, epoch: int) -> None: ...
 
-    def adopt(self, fd: int, *, purpose: str, session: int, connection: int, previous: int, rdma: int = 0) -> None: ...
+    def adopt(self, fd: int, *, purpose: str, session: int, connection: int, previous: int, rdma: int = 0, tls: Tls | None = None) -> None: ...
 
     def rdma_open(self, device: str, port: int, gid_index: int, memory_mib: int) -> int: ...
 
@@ -87,7 +117,7 @@ class Datapath:
 
     def target_put(self, target: int, node: int) -> None: ...
 
-    def connection_put(self, lane: int, node: int, fd: int, rdma: int = 0) -> None: ...
+    def connection_put(self, lane: int, node: int, fd: int, rdma: int = 0, tls: Tls | None = None) -> None: ...
 
     def rdma_open(self, device: str, port: int, gid_index: int, memory_mib: int) -> int: ...
 

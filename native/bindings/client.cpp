@@ -18,6 +18,7 @@
 
 #include "client/datapath.h"
 #include "rdma.h"
+#include "tls.h"
 
 namespace nb = nanobind;
 using nb::literals::operator""_a;
@@ -25,6 +26,7 @@ using nb::literals::operator""_a;
 namespace {
 
 using braidfs::Status;
+using braidfs::bindings::TlsHandle;
 using braidfs::client::Datapath;
 using braidfs::client::DatapathSettings;
 
@@ -107,9 +109,10 @@ nb::tuple rdma_offer(Datapath& path, uint32_t rail, uint32_t lane) {
   return braidfs::bindings::offer_tuple(error, token, local);
 }
 
-void connection_put(Datapath& path, uint32_t lane, uint32_t node, int fd, uint64_t rdma) {
+void connection_put(Datapath& path, uint32_t lane, uint32_t node, int fd, uint64_t rdma,
+                    TlsHandle* tls) {
   checked(fd >= 0, "fd is negative");
-  braidfs::net::UniqueFd socket(fd);
+  braidfs::net::Socket socket(braidfs::net::UniqueFd(fd), braidfs::bindings::take_tls(tls));
   auto claim = path.rails().claim(rdma);
   checked(rdma == 0 || (claim.channel && claim.lane == lane), "no queue pair has this token");
   const bool taken = unlocked([&] {
@@ -308,7 +311,8 @@ void bind_cluster(nb::class_<Datapath>& type) {
              path.core().target_put(target, node);
            },
            "target"_a, "node"_a, ReleaseGil())
-      .def("connection_put", &connection_put, "lane"_a, "node"_a, "fd"_a, "rdma"_a = 0)
+      .def("connection_put", &connection_put, "lane"_a, "node"_a, "fd"_a, "rdma"_a = 0,
+           "tls"_a.none() = nb::none())
       .def("rdma_open", &rdma_open, "device"_a, "port"_a, "gid_index"_a, "memory_mib"_a)
       .def("rdma_offer", &rdma_offer, "rail"_a, "lane"_a,
            nb::sig("def rdma_offer(self, rail: int, lane: int) -> tuple[int, bytes]"))

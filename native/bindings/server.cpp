@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "rdma.h"
+#include "tls.h"
 #include "server/chunk_server.h"
 
 namespace nb = nanobind;
@@ -140,14 +141,14 @@ nb::tuple rdma_offer(ChunkServer& server, uint32_t rail, uint64_t session, uint6
 }
 
 void adopt(ChunkServer& server, int fd, const std::string& purpose, uint64_t session,
-           uint64_t connection, uint64_t previous, uint64_t rdma) {
+           uint64_t connection, uint64_t previous, uint64_t rdma, braidfs::bindings::TlsHandle* tls) {
   if (fd < 0) throw nb::value_error("fd is negative");
-  braidfs::net::UniqueFd owned(fd);
+  braidfs::net::Socket owned(braidfs::net::UniqueFd(fd), braidfs::bindings::take_tls(tls));
   if (purpose != "data" && purpose != "server") {
     throw nb::value_error("purpose is \"data\" or \"server\"");
   }
   const nb::gil_scoped_release released;
-  server.adopt({.fd = std::move(owned),
+  server.adopt({.socket = std::move(owned),
                 .purpose = purpose == "server" ? Purpose::kServer : Purpose::kData,
                 .session = session,
                 .connection = connection,
@@ -205,7 +206,7 @@ void bind_server(nb::module_& module) {
       .def("fence", &ChunkServer::fence, "session"_a, ReleaseGil())
       .def("map_epoch", &ChunkServer::map_epoch, "epoch"_a)
       .def("adopt", &adopt, "fd"_a, nb::kw_only(), "purpose"_a, "session"_a, "connection"_a,
-           "previous"_a, "rdma"_a = 0)
+           "previous"_a, "rdma"_a = 0, "tls"_a.none() = nb::none())
       .def("rdma_open", &rdma_open, "device"_a, "port"_a, "gid_index"_a, "memory_mib"_a)
       .def("rdma_offer", &rdma_offer, "rail"_a, "session"_a, "previous"_a,
            nb::sig("def rdma_offer(self, rail: int, session: int, previous: int) "

@@ -1,6 +1,6 @@
-"""What every Transport must do; run against TCP and memory."""
+"""What every Transport must do; run against TCP, TLS and memory."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -10,15 +10,18 @@ from fscommon.errors import TransportError
 from fscommon.net.address import Address
 from fscommon.net.memory import MemoryTransport
 from fscommon.net.tcp import TcpTransport
+from fscommon.net.tls import TlsTransport
 from fscommon.net.transport import ByteStream, Listener, Transport
+from tests.cluster.certificates import Certificates
 
 LOCAL = Address("127.0.0.1", 0)
 
 
-@pytest.fixture(params=[TcpTransport, MemoryTransport])
-def transport(request: pytest.FixtureRequest) -> Transport:
-    make: Callable[[], Transport] = request.param
-    return make()
+@pytest.fixture(params=["tcp", "tls", "memory"])
+def transport(request: pytest.FixtureRequest, certificates: Certificates) -> Transport:
+    if request.param == "tls":
+        return TlsTransport(certificates.settings())
+    return TcpTransport() if request.param == "tcp" else MemoryTransport()
 
 
 @asynccontextmanager
@@ -27,6 +30,9 @@ async def connected(transport: Transport) -> AsyncIterator[tuple[ByteStream, Byt
     client = await transport.dial(listener.address)
     server = await listener.accept()
     with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:  # TLS has both ends speak first
+            nursery.start_soon(client.send, b"!")
+            assert await server.receive() == b"!"
         yield client, server
     for thing in (client, server, listener):
         await thing.aclose()

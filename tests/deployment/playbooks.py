@@ -53,7 +53,7 @@ class Playbooks:
             timeout=PLAY_SECONDS_MAX, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         output = result.stdout + result.stderr
-        assert KEY not in output, "the key was printed"
+        assert KEY not in output and "PRIVATE KEY" not in output, "a key was printed"
         assert (result.returncode != 0) == fails, output
         return Recap(_counts(output, "changed"), _counts(output, "failed"), output)
 
@@ -70,6 +70,8 @@ class Playbooks:
                     "node_wheel": str(self.wheels.wheel),
                     "node_dependencies": f"{self.wheels.dependencies}.tar",
                     "node_key": KEY,
+                    "node_tls": "required",
+                    "node_tls_names": ["{{ address }}"],
                     "node_metaservers": [hosts[n].address for n in self.groups["metaservers"]],
                     "node_sysctls": {"net.ipv4.tcp_rmem": "4096 131072 8388608"},
                     "metaserver_listen": "{{ address }}:7400",

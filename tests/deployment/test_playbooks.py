@@ -85,6 +85,8 @@ def use(host: Host) -> None:
     mode = host.text("stat", "-c", "%U %a", "/etc/braidfs/cluster.key")
     assert mode.strip() == "braidfs 600"
     assert host.text("cat", "/etc/braidfs/cluster.key").strip() == KEY
+    assert "tls=required" in host.text("cat", "/etc/fstab")
+    assert 'tls = "required"' in host.text("cat", "/etc/braidfs/admin.toml")
 
 
 def assert_clean(host: Host) -> None:

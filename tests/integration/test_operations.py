@@ -34,6 +34,8 @@ ELSEWHERE = {
 # What a word of the guide, or a whole command, is here.
 WORDS = {
     "key check": "key check {key}",
+    "tls issue": "tls --help",  # run by test_tls.py
+    "tls check HOST": "tls --help",
     "PATH": "{folder}/sub",
     "FILE": "{configuration}",
     "cluster.key": "{local}/new.key",

@@ -176,10 +176,10 @@ void Core::target_put(uint32_t target, uint32_t node) {
   }
 }
 
-bool Core::connection_put(uint32_t lane, uint32_t node, net::UniqueFd socket,
+bool Core::connection_put(uint32_t lane, uint32_t node, net::Socket socket,
                           std::shared_ptr<rdma::Channel> channel) {
   if (lane >= lanes_.size()) return false;
-  auto shared = std::make_shared<net::UniqueFd>(std::move(socket));
+  auto shared = std::make_shared<net::Socket>(std::move(socket));
   lanes_[lane]->post([node, shared, channel](Lane& at) {
     at.connection_put(node, std::move(*shared), channel);
   });

@@ -82,7 +82,7 @@ class Core final : public fuse::DataHandler {
   void node_put(uint32_t node);
   void target_put(uint32_t target, uint32_t node);
   // False: no such lane. Frames go over the channel when there is one.
-  bool connection_put(uint32_t lane, uint32_t node, net::UniqueFd socket,
+  bool connection_put(uint32_t lane, uint32_t node, net::Socket socket,
                       std::shared_ptr<rdma::Channel> channel = {});
   bool connection_failed(uint32_t lane, uint32_t node);
 

@@ -104,7 +104,7 @@ std::optional<uint32_t> Lane::node_of(uint32_t target) const {
   return node == node_of_target_.end() ? std::nullopt : std::optional(node->second);
 }
 
-void Lane::connection_put(uint32_t node, net::UniqueFd socket,
+void Lane::connection_put(uint32_t node, net::Socket socket,
                           std::shared_ptr<rdma::Channel> channel) {
   node_put(node);
   links_[node]->adopt(std::move(socket), std::move(channel));

@@ -63,7 +63,7 @@ class Lane {
   void node_put(uint32_t node);
   void target_put(uint32_t target, uint32_t node);
   std::optional<uint32_t> node_of(uint32_t target) const;
-  void connection_put(uint32_t node, net::UniqueFd socket, std::shared_ptr<rdma::Channel> channel);
+  void connection_put(uint32_t node, net::Socket socket, std::shared_ptr<rdma::Channel> channel);
   void connection_failed(uint32_t node);
   void ask_for_connection(uint32_t node);
 

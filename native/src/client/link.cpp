@@ -88,7 +88,7 @@ void Link::ask_for_connection(Clock::time_point now) {
   lane_.ask_for_connection(node_);
 }
 
-void Link::adopt(net::UniqueFd socket, std::shared_ptr<rdma::Channel> channel) {
+void Link::adopt(net::Socket socket, std::shared_ptr<rdma::Channel> channel) {
   if (stream_) requeue_unanswered();
   asked_ = false;
   stream_.reset();  // what it lent is back before its successor begins

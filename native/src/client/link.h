@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "client/call.h"
+#include "net/socket.h"
 #include "net/stream.h"
-#include "net/unique_fd.h"
 #include "rdma/channel.h"
 
 namespace braidfs::client {
@@ -43,7 +43,7 @@ class Link final : public net::StreamSink {
 
   void submit(Call* call);
   void hurry();  // somebody waits for writes that may be among those that gather
-  void adopt(net::UniqueFd socket, std::shared_ptr<rdma::Channel> channel);
+  void adopt(net::Socket socket, std::shared_ptr<rdma::Channel> channel);
   void connect_failed();
   // Once per lane tick: deadlines, silence, reconnecting.
   void tick(Clock::time_point now);

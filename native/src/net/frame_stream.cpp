@@ -1,8 +1,5 @@
 #include "net/frame_stream.h"
 
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -10,7 +7,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <string_view>
 
 namespace braidfs::net {
 
@@ -25,26 +21,13 @@ std::span<const std::byte> bytes_of(const FrameHeader& header) {
   return std::as_bytes(std::span(&header, 1));
 }
 
-// BBR estimates the way between two hosts and paces by timers: made for long ways, it leaves short ones idle
-// (docs/performance.md). Every other choice of the system's stays.
-void leave_bbr(int socket) {
-  std::array<char, 16> name{};  // TCP_CA_NAME_MAX
-  auto length = static_cast<socklen_t>(name.size());
-  if (getsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name.data(), &length) != 0) return;
-  if (std::string_view(name.data(), strnlen(name.data(), name.size())) != "bbr") return;
-  for (const std::string_view other : {"cubic", "reno"}) {  // a name may be refused to one without rights
-    const auto size = static_cast<socklen_t>(other.size());
-    if (setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, other.data(), size) == 0) return;
-  }
-}
-
 void append(std::vector<std::byte>& to, std::span<const std::byte> bytes) {
   to.insert(to.end(), bytes.begin(), bytes.end());
 }
 
 }  // namespace
 
-FrameStream::FrameStream(EventLoop& loop, UniqueFd socket, StreamSink& sink, StreamLimits limits)
+FrameStream::FrameStream(EventLoop& loop, Socket socket, StreamSink& sink, StreamLimits limits)
     : loop_(loop),
       socket_(std::move(socket)),
       sink_(sink),
@@ -60,13 +43,10 @@ FrameStream::~FrameStream() {
 }
 
 int FrameStream::start() {
-  const int flags = fcntl(socket_.get(), F_GETFL);
-  if (flags < 0 || fcntl(socket_.get(), F_SETFL, flags | O_NONBLOCK) != 0) return -errno;
-  const int one = 1;  // refused by local sockets, which need it not
-  (void)setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-  leave_bbr(socket_.get());
+  if (const int error = socket_.start(); error != 0) return error;
   const int error = loop_.add(socket_.get(), EPOLLIN, [this](uint32_t events) { on_events(events); });
   registered_ = error == 0;
+  receive_held();
   return error;
 }
 
@@ -118,19 +98,23 @@ void FrameStream::schedule_flush() {
   });
 }
 
-void FrameStream::flush() {
-  while (count_ > 0 && !cut_) {
+// 0, or -errno: -EAGAIN when the socket takes no more now.
+int FrameStream::send_queued() {
+  int error = socket_.flush();
+  while (error == 0 && count_ > 0) {
     std::array<iovec, kSendPlacesMax> places;
-    msghdr message{};
-    message.msg_iov = places.data();
-    message.msg_iovlen = gather(places);
-    const ssize_t count = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0 && errno != EAGAIN) return cut(errno, "send failed");
-    blocked_ = count < 0;
-    if (blocked_) break;
-    sent(static_cast<size_t>(count));
+    const ssize_t count = socket_.send(std::span(places).first(gather(places)));
+    if (count >= 0) sent(static_cast<size_t>(count));
+    if (count < 0 && count != -EINTR) error = static_cast<int>(count);
   }
+  return error == 0 && socket_.unsent() ? -EAGAIN : error;
+}
+
+void FrameStream::flush() {
+  if (cut_) return;
+  const int error = send_queued();
+  if (error != 0 && error != -EAGAIN) return cut(-error, "send failed");
+  blocked_ = error == -EAGAIN;
   update_interest();
   if (refused_send_ && count_ < limits_.frames_queued_max / 2 &&
       bytes_queued_ <= limits_.bytes_queued_max / 2) {
@@ -192,21 +176,32 @@ void FrameStream::on_events(uint32_t events) {
 void FrameStream::receive_some() {
   for (int round = 0; round < kReceivesPerTurn && receiving_ && !cut_; ++round) {
     std::array<iovec, 2> places;
-    msghdr message{};
-    message.msg_iov = places.data();
-    message.msg_iovlen = parser_.wanted(places);
-    if (message.msg_iovlen == 0) return;
+    const auto wanted = std::span(places).first(parser_.wanted(places));
+    if (wanted.empty()) return;
     size_t room = 0;
-    for (size_t index = 0; index < message.msg_iovlen; ++index) room += places[index].iov_len;
-    const ssize_t count = recvmsg(socket_.get(), &message, MSG_DONTWAIT);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0 && errno == EAGAIN) return;
-    if (count < 0) return cut(errno, "receive failed");
+    for (const iovec& place : wanted) room += place.iov_len;
+    const ssize_t count = socket_.receive(wanted);
+    if (count == -EINTR) continue;
+    if (count == -EAGAIN) return;
+    if (count < 0) return cut(static_cast<int>(-count), "receive failed");
     if (count == 0) return cut(parser_.idle() ? 0 : ECONNRESET, "closed by the peer");
     received_at_ = loop_.now();
     if (!settle(parser_.received(static_cast<size_t>(count), sink_))) return;
-    if (static_cast<size_t>(count) < room) return;
+    if (static_cast<size_t>(count) < room) break;
   }
+  receive_held();
+}
+
+// What the socket holds decrypted wakes nobody.
+void FrameStream::receive_held() {
+  if (receive_scheduled_ || cut_ || !registered_ || !socket_.has_more()) return;
+  if (!receiving_ || parser_.paused()) return;
+  receive_scheduled_ = true;
+  loop_.defer([this, alive = alive_] {
+    if (!*alive) return;
+    receive_scheduled_ = false;
+    if (!cut_ && receiving_ && !parser_.paused()) receive_some();
+  });
 }
 
 bool FrameStream::settle(ParseResult result) {
@@ -238,6 +233,7 @@ void FrameStream::update_interest() {
   const uint32_t in = receiving_ && !parser_.paused() ? uint32_t{EPOLLIN} : 0;
   const uint32_t out = blocked_ ? uint32_t{EPOLLOUT} : 0;
   loop_.modify(socket_.get(), in | out);
+  receive_held();
 }
 
 void FrameStream::cut(int error, std::string reason) {

@@ -3,7 +3,7 @@
 // Receiving: one recvmsg takes as many small frames as there are, or fills the payload's final place
 // (frame_parser.h). Sending: a bounded ring of frames; header and body are copied into the ring's
 // slots (memory reused), payloads are referenced and kept alive by a lease or a shared_ptr until the
-// last byte was given to the kernel. Frames queued in one turn leave in one sendmsg at its end.
+// last byte was given to the socket. Frames queued in one turn leave in one sendmsg at its end.
 //
 // After an error, a refused frame or the peer's close: closed() once, at the end of the turn, then
 // nothing more; the owner may destroy the stream in closed() or any time outside the sink's other calls.
@@ -17,14 +17,14 @@
 #include "net/buffer_pool.h"
 #include "net/event_loop.h"
 #include "net/frame_parser.h"
+#include "net/socket.h"
 #include "net/stream.h"
-#include "net/unique_fd.h"
 
 namespace braidfs::net {
 
 class FrameStream final : public Stream {
  public:
-  FrameStream(EventLoop& loop, UniqueFd socket, StreamSink& sink, StreamLimits limits = {});
+  FrameStream(EventLoop& loop, Socket socket, StreamSink& sink, StreamLimits limits = {});
   ~FrameStream() override;
   FrameStream(const FrameStream&) = delete;
   FrameStream& operator=(const FrameStream&) = delete;
@@ -54,11 +54,13 @@ class FrameStream final : public Stream {
 
   void on_events(uint32_t events);
   void receive_some();
+  void receive_held();
   bool settle(ParseResult result);
   Slot& slot(size_t index) noexcept { return slots_[(first_ + index) % slots_.size()]; }
   void fill(Slot& slot, OutFrame&& frame);
   void grow();
   size_t gather(std::span<iovec> places);
+  int send_queued();
   void sent(size_t count);
   void pop() noexcept;
   void schedule_flush();
@@ -66,7 +68,7 @@ class FrameStream final : public Stream {
   void report_closed();
 
   EventLoop& loop_;
-  UniqueFd socket_;
+  Socket socket_;
   StreamSink& sink_;
   const StreamLimits limits_;
   FrameParser parser_;
@@ -82,6 +84,7 @@ class FrameStream final : public Stream {
   bool flush_scheduled_ = false;
   bool receiving_ = true;
   bool registered_ = false;
+  bool receive_scheduled_ = false;
   bool cut_ = false;
   int error_ = 0;
   std::string reason_;

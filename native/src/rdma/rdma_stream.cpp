@@ -338,11 +338,12 @@ void RdmaStream::consumed(const FrameHeader& header) {
   places_.erase(place);
 }
 
-std::unique_ptr<net::Stream> open_stream(net::EventLoop& loop, net::UniqueFd socket,
+std::unique_ptr<net::Stream> open_stream(net::EventLoop& loop, net::Socket socket,
                                          std::shared_ptr<Channel> channel, net::StreamSink& sink,
                                          net::StreamLimits limits) {
   if (!channel) return std::make_unique<net::FrameStream>(loop, std::move(socket), sink, limits);
-  return std::make_unique<RdmaStream>(loop, std::move(socket), std::move(channel), sink, limits);
+  return std::make_unique<RdmaStream>(loop, std::move(socket).take_fd(), std::move(channel), sink,
+                                      limits);
 }
 
 }  // namespace braidfs::rdma

@@ -17,8 +17,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "net/socket.h"
 #include "net/stream.h"
-#include "net/unique_fd.h"
 #include "rdma/channel.h"
 #include "rdma/message.h"
 
@@ -154,7 +154,7 @@ class RdmaStream final : public net::Stream, private ChannelUser {
 };
 
 // The stream for an authenticated connection: over `channel` when there is one, else over the socket.
-std::unique_ptr<net::Stream> open_stream(net::EventLoop& loop, net::UniqueFd socket,
+std::unique_ptr<net::Stream> open_stream(net::EventLoop& loop, net::Socket socket,
                                          std::shared_ptr<Channel> channel, net::StreamSink& sink,
                                          net::StreamLimits limits = {});
 

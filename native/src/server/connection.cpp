@@ -47,7 +47,7 @@ Connection::Connection(Lane& lane, Adoption adoption)
       id_(adoption.connection),
       state_(lane.services().sessions.connection_added(adoption.session)),
       capabilities_(lane.services().capability_key),
-      fd_(std::move(adoption.fd)),
+      socket_(std::move(adoption.socket)),
       channel_(std::move(adoption.channel)),
       progress_at_(lane.loop().now()) {}
 
@@ -57,7 +57,7 @@ void Connection::begin(bool wait_for_predecessor) {
   predecessor_pending_ = wait_for_predecessor;
   if (wait_for_predecessor) return;
   phase_ = Phase::kServing;
-  stream_ = rdma::open_stream(lane_.loop(), std::move(fd_), std::move(channel_), *this,
+  stream_ = rdma::open_stream(lane_.loop(), std::move(socket_), std::move(channel_), *this,
                               {.body_length_max = kBodyLengthMax,
                                .payload_length_max = limits::kFramePayloadLengthMax,
                                .frames_queued_max = kFramesQueuedMax,
@@ -93,7 +93,7 @@ void Connection::closed(int error, const std::string& reason) {
   if (error != 0) lane_.report_cut(*this, error, reason);
   arriving_.reset();
   stream_.reset();
-  fd_.reset();
+  socket_.reset();
   if (channel_) channel_->port().drop(std::exchange(channel_, nullptr));
   lane_.forget_waiting(*this);
   end_if_idle();

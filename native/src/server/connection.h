@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "net/socket.h"
 #include "net/stream.h"
-#include "net/unique_fd.h"
 #include "rdma/channel.h"
 #include "server/admission.h"
 #include "server/capability.h"
@@ -27,7 +27,7 @@ namespace braidfs::server {
 class Lane;
 
 struct Adoption {
-  net::UniqueFd fd;
+  net::Socket socket;
   std::shared_ptr<rdma::Channel> channel{};  // frames go over it instead
   Purpose purpose = Purpose::kData;
   uint64_t session = 0;
@@ -88,7 +88,7 @@ class Connection final : public net::StreamSink, public std::enable_shared_from_
   const uint64_t id_;
   std::shared_ptr<SessionState> state_;
   CapabilityCache capabilities_;
-  net::UniqueFd fd_;  // until begin(); then the stream's
+  net::Socket socket_;  // until begin(); then the stream's
   std::shared_ptr<rdma::Channel> channel_;  // until begin(), too
   std::unique_ptr<net::Stream> stream_;
   Phase phase_ = Phase::kWaiting;

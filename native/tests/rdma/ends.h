@@ -177,7 +177,7 @@ class Ports {
   net::EventLoop& loop_;
 };
 
-enum class Kind { kSocket, kRdma };
+enum class Kind { kSocket, kTls, kRdma };
 
 inline void open_ends(net::EventLoop& loop, Ports* ports, End& asks, End& answers,
                       net::StreamLimits limits = {}) {

@@ -1,4 +1,6 @@
-// What every stream of the data path promises (net/stream.h), run over a socket and over RDMA.
+// What every stream of the data path promises (net/stream.h), run over a socket, over one with TLS and
+// over RDMA.
+#include "../net/certificate.h"
 #include "ends.h"
 
 namespace braidfs::rdma {
@@ -9,7 +11,15 @@ class Conformance : public testing::TestWithParam<Kind> {
   void SetUp() override {
     if (GetParam() == Kind::kRdma) ports = std::make_unique<Ports>(loop);
   }
-  void open(net::StreamLimits limits = {}) { open_ends(loop, ports.get(), asks, answers, limits); }
+  void open(net::StreamLimits limits = {}) {
+    if (GetParam() != Kind::kTls) return open_ends(loop, ports.get(), asks, answers, limits);
+    auto [left, right] = socket_pair();
+    auto [one, other] = net::Certificate().sockets(std::move(left), std::move(right));
+    asks.stream = open_stream(loop, std::move(one), nullptr, asks, limits);
+    answers.stream = open_stream(loop, std::move(other), nullptr, answers, limits);
+    EXPECT_EQ(asks.stream->start(), 0);
+    EXPECT_EQ(answers.stream->start(), 0);
+  }
   void TearDown() override {
     asks.stream.reset();
     answers.stream.reset();
@@ -205,9 +215,11 @@ TEST_P(Conformance, ThePeersEndIsToldOnce) {
   EXPECT_EQ(asks.error, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Streams, Conformance, testing::Values(Kind::kSocket, Kind::kRdma),
+INSTANTIATE_TEST_SUITE_P(Streams, Conformance, testing::Values(Kind::kSocket, Kind::kTls, Kind::kRdma),
                          [](const auto& which) {
-                           return which.param == Kind::kSocket ? "Socket" : "Rdma";
+                           return which.param == Kind::kSocket ? "Socket"
+                                : which.param == Kind::kTls  ? "Tls"
+                                                              : "Rdma";
                          });
 
 }  // namespace

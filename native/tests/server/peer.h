@@ -265,7 +265,7 @@ class ServerTest : public ::testing::Test {
                Purpose purpose = Purpose::kData) {
     int ends[2];
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-    EXPECT_TRUE(server_->adopt({.fd = net::UniqueFd(ends[1]),
+    EXPECT_TRUE(server_->adopt({.socket = net::UniqueFd(ends[1]),
                                 .purpose = purpose,
                                 .session = session,
                                 .connection = ++connection_,

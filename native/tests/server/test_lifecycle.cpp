@@ -172,7 +172,7 @@ TEST_F(Lifecycle, ANameInUseIsRefused) {
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
   Peer second(ends[0]);
   EXPECT_FALSE(server_->adopt(
-      {.fd = net::UniqueFd(ends[1]), .session = kSession, .connection = connection_ + 1}));
+      {.socket = net::UniqueFd(ends[1]), .session = kSession, .connection = connection_ + 1}));
   EXPECT_TRUE(second.ends());
   EXPECT_EQ(first.status_of(plain(Op::kPing)), Status::kOk);
 }
@@ -246,7 +246,7 @@ TEST_F(Lifecycle, StopEndsConnectionsAndASecondStopIsNothing) {
   server_->stop(5000);
   EXPECT_TRUE(peer.ends());
   server_->stop(5000);
-  EXPECT_FALSE(server_->adopt({.fd = {}, .session = kSession, .connection = 1}));
+  EXPECT_FALSE(server_->adopt({.socket = {}, .session = kSession, .connection = 1}));
 }
 
 TEST_F(Lifecycle, AFlippedBitOnDiskIsEioAndAnEvent) {

@@ -13,6 +13,7 @@ import trio
 from fsclient.data_connections import DataConnections
 from fscommon.auth.handshake import HelloFields
 from fscommon.errors import TransportError
+from fscommon.native import NativeTls
 from fscommon.net.rails import Rails, RdmaSettings
 from fscommon.net.rdma import Gid, GidKind, Port
 from fscommon.net.stream import FrameStream
@@ -39,7 +40,9 @@ class FakeLanes(FakeNative):
     def node_put(self, node: int, /) -> None: ...
     def target_put(self, target: int, node: int, /) -> None: ...
 
-    def connection_put(self, lane: int, node: int, fd: int, rdma: int = 0, /) -> None:
+    def connection_put(
+        self, lane: int, node: int, fd: int, rdma: int = 0, tls: NativeTls | None = None, /
+    ) -> None:
         os.close(fd)
         self.put.append((lane, node, rdma))
         self.changed.set()
@@ -58,6 +61,8 @@ class FakeLanes(FakeNative):
 
 
 class FakeStream:
+    tls = None
+
     def detach(self) -> tuple[int, bytes]:
         left, right = socket.socketpair()
         right.close()

@@ -139,7 +139,9 @@ class FakeTable:
     def target_put(self, target: int, node: int) -> None:
         self.targets[target] = node
 
-    def connection_put(self, lane: int, node: int, fd: int, rdma: int = 0) -> None:
+    def connection_put(
+        self, lane: int, node: int, fd: int, rdma: int = 0, tls: object = None
+    ) -> None:
         self.connections.append((lane, node, fd))
 
     def rdma_offer(self, rail: int, lane: int) -> tuple[int, bytes]:
@@ -152,6 +154,8 @@ class FakeTable:
 
 
 class FakeStream:
+    tls = None
+
     def __init__(self) -> None:
         self.ours, self.theirs = socket.socketpair()
 

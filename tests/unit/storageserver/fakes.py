@@ -11,7 +11,7 @@ import trio
 
 from fscommon.auth.key import create_key, load_key
 from fscommon.errors import FsError
-from fscommon.native import RawEvent
+from fscommon.native import NativeTls, RawEvent
 from fscommon.net.address import Address
 from fscommon.net.memory import MemoryTransport
 from fscommon.net.serve import Peer, serve
@@ -119,8 +119,9 @@ class FakeChunkServer:
         self.calls.append(("rdma_drop", token))
 
     def adopt(
-        self, fd: int, *, purpose: str, session: int, connection: int, previous: int, rdma: int = 0
-    ) -> None:
+        self, fd: int, *, purpose: str, session: int, connection: int, previous: int,
+        rdma: int = 0, tls: NativeTls | None = None,
+    ) -> None:  # fmt: skip
         os.close(fd)
         self.rdma_tokens.append(rdma)
         self.adopted.append((purpose, session, connection, previous))

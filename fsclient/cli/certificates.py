@@ -1,0 +1,152 @@
+"""Certificates for TLS, made by the openssl program: an authority of the cluster, and servers' own.
+
+EC keys on P-256. An authority is for ten years, its key beside it, readable by its owner alone; a
+server's certificate names the addresses and hosts by which it is reached. Files come in place by
+renaming, the key first: a server that reads them in between keeps those of before.
+Not here: who believes what (fscommon/net/tls.py), the words of the command line (tls.py).
+"""
+
+import ipaddress
+import os
+import secrets
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from fscommon.errors import BraidError, ConfigError
+
+AUTHORITY_DAYS: Final = 3650
+_EC: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+_EXTENSIONS: Final = """basicConstraints=critical,CA:FALSE
+keyUsage=critical,digitalSignature
+extendedKeyUsage=serverAuth
+subjectAltName={names}
+"""
+
+
+class CertificateError(BraidError):
+    """openssl refused; its own words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    subject: str
+    issuer: str
+    names: tuple[str, ...]
+    ends: datetime
+
+    def days_left(self) -> float:
+        return (self.ends - datetime.now(UTC)).total_seconds() / 86400
+
+
+def create_authority(folder: Path) -> None:
+    """Write ca.crt and ca.key. Raises ConfigError when one is there."""
+    for name in ("ca.crt", "ca.key"):
+        if (folder / name).exists():
+            raise ConfigError(f"{folder / name} exists: what it has signed would be worth nothing")
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as made:
+        key, certificate = Path(made) / "key", Path(made) / "crt"
+        _openssl(
+            "req", "-x509", *_EC, "-keyout", str(key), "-out", str(certificate),
+            "-days", str(AUTHORITY_DAYS), "-subj", f"/CN=BraidFS authority {secrets.token_hex(4)}",
+            "-addext", "keyUsage=critical,keyCertSign,cRLSign",
+        )  # fmt: skip
+        _place(key, folder / "ca.key", 0o600)
+        _place(certificate, folder / "ca.crt", 0o644)
+
+
+def issue(authority: Path, names: Sequence[str], days: int, folder: Path) -> None:
+    """Write server.crt and server.key, signed by the authority in that folder."""
+    if not (authority / "ca.key").exists():
+        raise ConfigError(f"there is no {authority / 'ca.key'}: braidfs tls authority makes one")
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as made:
+        key, asked, certificate = (Path(made) / name for name in ("key", "csr", "crt"))
+        extensions = Path(made) / "extensions"
+        extensions.write_text(_EXTENSIONS.format(names=",".join(map(_alternative, names))))
+        _openssl("req", "-new", *_EC, "-keyout", str(key), "-out", str(asked), "-subj",
+                 f"/CN={names[0][:64]}")  # fmt: skip
+        _openssl(
+            "x509", "-req", "-in", str(asked), "-out", str(certificate), "-days", str(days),
+            "-CA", str(authority / "ca.crt"), "-CAkey", str(authority / "ca.key"),
+            "-set_serial", f"0x{secrets.token_hex(16)}", "-extfile", str(extensions),
+        )  # fmt: skip
+        _place(key, folder / "server.key", 0o600)
+        _place(certificate, folder / "server.crt", 0o644)
+
+
+def is_good(authority: Path, names: Sequence[str], days: int, folder: Path) -> bool:
+    """Whether the folder's certificate is the authority's, for these names, for so long."""
+    files = (folder / "server.crt", folder / "server.key")
+    if not all(path.exists() for path in files):
+        return False
+    try:
+        seen = look_at(files[0])
+        _openssl("verify", "-CAfile", str(authority / "ca.crt"), str(files[0]))
+    except CertificateError:
+        return False
+    return set(seen.names) == set(map(_canonical, names)) and seen.days_left() > days
+
+
+def look_at(path: Path) -> Certificate:
+    """What a file says. Raises CertificateError, ConfigError."""
+    if not path.exists():
+        raise ConfigError(f"there is no {path}")
+    said = _openssl(
+        "x509", "-in", str(path), "-noout", "-subject", "-issuer", "-enddate", "-ext",
+        "subjectAltName", "-nameopt", "RFC2253", "-dateopt", "iso_8601",
+    )  # fmt: skip
+    lines = said.splitlines()
+    values = dict(line.split("=", 1) for line in lines if "=" in line and line[0] != " ")
+    names = [line.strip() for line in lines if line.startswith("    ")]
+    return Certificate(
+        values["subject"],
+        values["issuer"],
+        tuple(_name(word) for line in names for word in line.split(", ")),
+        datetime.fromisoformat(values["notAfter"].replace("Z", "+00:00")),
+    )
+
+
+def _name(word: str) -> str:
+    kind, _, text = word.partition(":")
+    return _canonical(text) if kind == "IP Address" else text
+
+
+def _canonical(name: str) -> str:
+    try:
+        return str(ipaddress.ip_address(name))
+    except ValueError:
+        return name
+
+
+def _alternative(name: str) -> str:
+    try:
+        return f"IP:{ipaddress.ip_address(name)}"
+    except ValueError:
+        return f"DNS:{name}"
+
+
+def _place(made: Path, path: Path, mode: int) -> None:
+    made.chmod(mode)
+    if path.exists():  # of whoever reads it
+        owner = path.stat()
+        os.chown(made, owner.st_uid, owner.st_gid)
+    made.replace(path)
+
+
+def _openssl(*words: str) -> str:
+    try:
+        done = subprocess.run(
+            ("openssl", *words), capture_output=True, text=True, check=False, timeout=60
+        )
+    except FileNotFoundError:
+        raise ConfigError("the program openssl is not installed: apt-get install openssl") from None
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or done.stdout.strip().splitlines()
+        raise CertificateError(f"openssl {words[0]}: {said[-1] if said else 'failed'}")
+    return done.stdout

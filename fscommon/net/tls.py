@@ -1,0 +1,278 @@
+"""The TLS transport: TCP with native TLS 1.3 over it, for metadata and, handed on, for file bytes.
+
+What encrypts is native's (native/src/net/tls.h), so that a connection whose handshake was done here
+can go on in a lane. Both ends shake hands at the first bytes of the connection, within the deadline
+of whoever waits. A server looks at the first byte: a record of TLS begins with 22, a frame does
+not. One that demands TLS tells a plain peer by an alert, which no frame begins with either.
+
+Certificates are looked at with each new connection and read again when their files changed, so
+renewing them needs no restart; files that cannot be used leave those of before in force.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeVar
+
+import trio
+
+from fscommon.config.tls import NO_TLS, TlsSettings
+from fscommon.errors import ConfigError, TransportError
+from fscommon.native import NativeTls, NativeTlsContext, tls_client, tls_server
+from fscommon.net.address import Address
+from fscommon.net.tcp import RECEIVE_SIZE, TcpListener, TcpStream, TcpTransport
+from fscommon.net.transport import Transport
+from fscommon.observe.log import Log, RateLimit
+
+HANDSHAKE: Final = 0x16  # the first byte of a connection by TLS
+ALERT: Final = b"\x15\x03\x03\x00\x02\x02\x47"  # fatal: insufficient_security
+_READABLE: Final = 1
+
+T = TypeVar("T")
+Signature = tuple[tuple[int, int, int], ...]
+
+
+class _PlainPeerError(TransportError):
+    """It hung up where TLS was to begin."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A context, and what its files were like."""
+
+    files: tuple[Path, ...]
+    load: Callable[[], NativeTlsContext]
+    context: NativeTlsContext | None = None
+    seen: Signature = ()
+    limit: RateLimit = field(default_factory=lambda: RateLimit(60.0))
+
+    def current(self, log: Log) -> NativeTlsContext:
+        """Raises ConfigError when there is none yet."""
+        try:
+            seen = tuple(_signature(path) for path in self.files)
+        except OSError as error:
+            return self._or_older(f"cannot read {error.filename}: {error.strerror}", log)
+        if self.context is not None and seen == self.seen:
+            return self.context
+        try:
+            made = self.load()
+        except ValueError as error:
+            return self._or_older(str(error), log)
+        if self.context is not None:
+            log.info("certificates were read again", files=", ".join(map(str, self.files)))
+        self.context, self.seen = made, seen
+        return made
+
+    def _or_older(self, fault: str, log: Log) -> NativeTlsContext:
+        if self.context is None:
+            raise ConfigError(f"TLS: {fault}")
+        if self.limit.permit() is not None:
+            log.error("the certificates of before stay in use", error=fault)
+        return self.context
+
+
+class TlsTransport:
+    """Raises ConfigError when it is made with files that cannot be used."""
+
+    def __init__(self, settings: TlsSettings, log: Log | None = None) -> None:
+        self._settings = settings
+        self._log = log or Log("tls")
+        self._tcp = TcpTransport()
+        self._fallbacks = RateLimit(60.0)
+        self._theirs = _Kept((settings.authority,), lambda: tls_client(str(settings.authority)))
+        self._theirs.current(self._log)
+        self._ours: _Kept | None = None
+        if settings.certificate is not None and settings.key is not None:
+            files = (settings.certificate, settings.key)
+            self._ours = _Kept(files, lambda: tls_server(str(files[0]), str(files[1])))
+            self._ours.current(self._log)
+
+    async def dial(self, address: Address) -> "TlsStream":
+        stream = await self._tcp.dial(address)
+        try:
+            tls = self._theirs.current(self._log).open(stream.fileno(), _name(address))
+        except ValueError as error:
+            await stream.aclose()
+            raise TransportError(f"{address}: {error}") from error
+        return TlsStream(stream, _Dialing(self, address, tls))
+
+    async def listen(self, address: Address) -> "TlsListener":
+        assert self._ours is not None, "a server has a certificate"
+        return TlsListener(await self._tcp.listen(address), self._accept_context, self._settings)
+
+    async def plainly(self, address: Address) -> TcpStream:
+        """A connection without TLS, where that is allowed. Raises TransportError."""
+        if self._settings.is_required:
+            raise TransportError(
+                f"{address} hung up where TLS was to begin: its tls is off, or it is no BraidFS "
+                "server"
+            )
+        stream = await self._tcp.dial(address)
+        if self._fallbacks.permit() is not None:
+            self._log.warning("a server has no TLS: its connection is plain", address=address)
+        return stream
+
+    def _accept_context(self) -> NativeTlsContext:
+        assert self._ours is not None
+        return self._ours.current(self._log)
+
+
+class TlsListener:
+    def __init__(
+        self, listener: TcpListener, context: Callable[[], NativeTlsContext], settings: TlsSettings
+    ) -> None:
+        self._listener = listener
+        self._context = context
+        self._settings = settings
+
+    @property
+    def address(self) -> Address:
+        return self._listener.address
+
+    async def accept(self) -> "TlsStream":
+        accepting = _Accepting(self._context, is_required=self._settings.is_required)
+        return TlsStream(await self._listener.accept(), accepting)
+
+    async def aclose(self) -> None:
+        await self._listener.aclose()
+
+
+@dataclass(frozen=True, slots=True)
+class _Dialing:
+    """How the connecting end begins."""
+
+    transport: TlsTransport
+    address: Address
+    tls: NativeTls
+
+    async def begin(self, stream: TcpStream) -> tuple[TcpStream, NativeTls | None]:
+        try:
+            await _shake(self.tls, stream)
+        except _PlainPeerError:
+            await stream.aclose()
+            return await self.transport.plainly(self.address), None
+        return stream, self.tls
+
+
+@dataclass(frozen=True, slots=True)
+class _Accepting:
+    """How the accepting end begins."""
+
+    context: Callable[[], NativeTlsContext]
+    is_required: bool
+
+    async def begin(self, stream: TcpStream) -> tuple[TcpStream, NativeTls | None]:
+        first = await stream.peek()
+        if first == HANDSHAKE:
+            tls = self.context().open(stream.fileno(), "")
+            await _shake(tls, stream)
+            return stream, tls
+        if first is not None and self.is_required:
+            await stream.send(ALERT)
+            raise TransportError("it came without TLS, which is required here")
+        return stream, None
+
+
+class TlsStream:
+    """ByteStream over a TcpStream, which it owns; plain when that was agreed on."""
+
+    def __init__(self, stream: TcpStream, way: _Dialing | _Accepting) -> None:
+        self._stream = stream
+        self._way: _Dialing | _Accepting | None = way
+        self._beginning = trio.Lock()
+        self._tls: NativeTls | None = None
+
+    @property
+    def peer_address(self) -> str:
+        return self._stream.peer_address
+
+    @property
+    def tls(self) -> NativeTls | None:
+        return self._tls
+
+    async def send(self, outgoing: bytes) -> None:
+        await self.begin()
+        if self._tls is None:
+            await self._stream.send(outgoing)
+            return
+        tls, taken = self._tls, 0
+        while True:
+            taken += self._try(lambda: tls.send(outgoing, taken))  # noqa: B023 - called at once
+            if taken == len(outgoing) and self._try(tls.flush):
+                return
+            await self._stream.writable()
+
+    async def receive(self) -> bytes:
+        await self.begin()
+        if self._tls is None:
+            return await self._stream.receive()
+        tls = self._tls
+        await trio.lowlevel.checkpoint()
+        while (received := self._try(lambda: tls.receive(RECEIVE_SIZE))) is None:
+            await self._stream.readable()
+        return received
+
+    def detach(self) -> int:
+        """tls goes along: it is to be asked for before."""
+        self._tls = self._way = None
+        return self._stream.detach()
+
+    async def aclose(self) -> None:
+        self._tls = self._way = None  # it knows the descriptor's number, soon another file's
+        await self._stream.aclose()
+
+    async def begin(self) -> None:
+        """Shake hands, if that was not done."""
+        if self._way is None:
+            return
+        async with self._beginning:
+            if self._way is not None:
+                self._stream, self._tls = await self._way.begin(self._stream)
+                self._way = None
+
+    def _try(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except OSError as error:
+            raise TransportError(
+                f"connection to {self.peer_address} ended: {error.strerror}"
+            ) from error
+
+
+async def _shake(tls: NativeTls, stream: TcpStream) -> None:
+    try:
+        while wants := tls.shake():
+            await (stream.readable() if wants == _READABLE else stream.writable())
+    except ConnectionError as error:
+        raise _PlainPeerError(f"{stream.peer_address} hung up during the handshake of TLS") from (
+            error
+        )
+    except OSError as error:
+        raise TransportError(
+            f"{stream.peer_address}: no TLS with this server: {error.strerror}"
+        ) from error
+
+
+def transport_of(settings: TlsSettings = NO_TLS, log: Log | None = None) -> Transport:
+    """What connections are made by. Raises ConfigError."""
+    return TlsTransport(settings, log) if settings.is_on else TcpTransport()
+
+
+async def tls_of(address: Address, settings: TlsSettings) -> tuple[str, tuple[str, str, int]]:
+    """Cipher and certificate (subject, issuer, when it ends) of a server. Raises TransportError."""
+    stream = await TlsTransport(settings).dial(address)
+    try:
+        await stream.begin()
+        assert stream.tls is not None
+        return stream.tls.cipher(), stream.tls.peer_certificate()
+    finally:
+        await stream.aclose()
+
+
+def _name(address: Address) -> str:
+    return address.host.partition("%")[0]  # a certificate knows no interface
+
+
+def _signature(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns

@@ -1,0 +1,65 @@
+#include "net/socket.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+
+namespace braidfs::net {
+
+namespace {
+
+// BBR estimates the way between two hosts and paces by timers: made for long ways, it leaves short ones idle
+// (docs/performance.md). Every other choice of the system's stays.
+void leave_bbr(int socket) {
+  std::array<char, 16> name{};  // TCP_CA_NAME_MAX
+  auto length = static_cast<socklen_t>(name.size());
+  if (getsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name.data(), &length) != 0) return;
+  if (std::string_view(name.data(), strnlen(name.data(), name.size())) != "bbr") return;
+  for (const std::string_view other : {"cubic", "reno"}) {  // a name may be refused to one without rights
+    const auto size = static_cast<socklen_t>(other.size());
+    if (setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, other.data(), size) == 0) return;
+  }
+}
+
+}  // namespace
+
+void Socket::reset() noexcept {
+  tls_.reset();
+  fd_.reset();
+}
+
+int Socket::start() {
+  const int flags = fcntl(fd_.get(), F_GETFL);
+  if (flags < 0 || fcntl(fd_.get(), F_SETFL, flags | O_NONBLOCK) != 0) return -errno;
+  const int one = 1;  // refused by local sockets, which need it not
+  (void)setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  leave_bbr(fd_.get());
+  if (tls_) tls_->grow_buffer();
+  return 0;
+}
+
+ssize_t Socket::receive(std::span<iovec> places) {
+  if (tls_) return tls_->receive(places);
+  msghdr message{};
+  message.msg_iov = places.data();
+  message.msg_iovlen = places.size();
+  const ssize_t count = recvmsg(fd_.get(), &message, MSG_DONTWAIT);
+  return count < 0 ? -errno : count;
+}
+
+ssize_t Socket::send(std::span<iovec> places) {
+  if (tls_) return tls_->send(places);
+  msghdr message{};
+  message.msg_iov = places.data();
+  message.msg_iovlen = places.size();
+  const ssize_t count = sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  return count < 0 ? -errno : count;
+}
+
+}  // namespace braidfs::net

@@ -1,0 +1,312 @@
+"""TLS on a real cluster: all that goes over the network is recorded, and nobody can read it.
+
+The recorder stands between the client and every server: the source of the mount and the addresses
+that storage servers advertise are its own. The same cluster without TLS shows that it would see.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fsclient.cli.frame import EXIT_UNHEALTHY, EXIT_UNREACHABLE
+from tests.cluster import mounts
+from tests.cluster.certificates import Certificates, make_certificates
+from tests.cluster.cluster import BIN, Cluster, link_mount_helper
+from tests.cluster.plan import free_port
+from tests.cluster.process import wait_until
+from tests.conftest import ClusterMaker
+
+from .test_cli import Cli
+
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(300)]
+
+MARK = b"the weights of the model are these"
+NAME = "a-name-that-nobody-may-know"
+SIZE = 6 << 20
+
+
+class Recorder:
+    """Hands bytes on between whoever connects to one of its ports and the port behind it."""
+
+    def __init__(self) -> None:
+        self.seen: list[bytes] = []  # one for each direction of a connection
+        self._sockets: list[socket.socket] = []
+
+    def port_for(self, port: int) -> int:
+        listener = socket.create_server(("127.0.0.1", 0))
+        self._start(self._accept, listener, port)
+        return int(listener.getsockname()[1])
+
+    def close(self) -> None:
+        for sock in self._sockets:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
+
+    def saw(self, what: bytes) -> bool:
+        return any(what in octets for octets in self.seen)
+
+    def count(self) -> int:
+        return sum(map(len, self.seen))
+
+    def _start(self, work: Callable[..., None], sock: socket.socket, *words: object) -> None:
+        self._sockets.append(sock)
+        threading.Thread(target=work, args=(sock, *words), daemon=True).start()
+
+    def _accept(self, listener: socket.socket, port: int) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                one = listener.accept()[0]
+                other = socket.create_connection(("127.0.0.1", port))
+                self._start(self._hand_on, one, other)
+                self._start(self._hand_on, other, one)
+
+    def _hand_on(self, from_: socket.socket, to: socket.socket) -> None:
+        index = len(self.seen)
+        self.seen.append(b"")
+        seen = bytearray()
+        with contextlib.suppress(OSError):
+            while octets := from_.recv(1 << 18):
+                seen += octets
+                self.seen[index] = seen
+                to.sendall(octets)
+        with contextlib.suppress(OSError):
+            to.shutdown(socket.SHUT_RDWR)
+
+
+def secret_file(path: Path) -> str:
+    octets = (MARK + os.urandom(64)) * (SIZE // (len(MARK) + 64))
+    path.write_bytes(octets)
+    return hashlib.sha256(octets).hexdigest()
+
+
+@contextlib.contextmanager
+def recorded(
+    make_cluster: ClusterMaker, certificates: Certificates | None
+) -> Iterator[tuple[Recorder, Callable[[], Path]]]:
+    """The recorder, and what mounts the cluster anew so that every byte goes through it."""
+    toml = certificates.toml() if certificates else {}
+    recorder, settings = Recorder(), {"metaserver": dict(toml)}
+    taken: set[int] = set()
+    for index in (1, 2):
+        port = free_port(taken)
+        settings[f"storageserver-{index}"] = {
+            **toml,
+            "listen": f"127.0.0.1:{port}",
+            "advertise": f"127.0.0.1:{recorder.port_for(port)}",
+        }
+    options = certificates.options() if certificates else ()
+    cluster = make_cluster(settings=settings, client_options=options)
+    source = f"127.0.0.1:{recorder.port_for(cluster.plan.metaserver.port)}:/"
+    point = cluster.plan.state / "through"
+
+    def mount() -> Path:
+        link_mount_helper()
+        if mounts.is_mounted(point):
+            mounts.unmount(point)
+        mounts.mount(source, point, cluster.plan.options())
+        return point
+
+    try:
+        yield recorder, mount
+    finally:
+        if mounts.is_mounted(point):
+            mounts.unmount(point)
+        recorder.close()
+
+
+@pytest.mark.parametrize(
+    "is_on", [pytest.param(True, id="tls"), pytest.param(False, id="plain", marks=pytest.mark.full)]
+)
+def test_who_listens_learns_nothing(
+    make_cluster: ClusterMaker, certificates: Certificates, *, is_on: bool
+) -> None:
+    """Neither bytes of a file nor its name, and they arrive as they left. Without TLS it sees both,
+    so it would have seen them."""
+    with recorded(make_cluster, certificates if is_on else None) as (recorder, mount):
+        written = secret_file(mount() / NAME)
+        assert hashlib.sha256((mount() / NAME).read_bytes()).hexdigest() == written
+        assert recorder.count() > 2 * SIZE - 4096
+        assert recorder.saw(MARK) is not is_on
+        assert recorder.saw(NAME.encode()) is not is_on
+
+
+@pytest.fixture
+def secure(make_cluster: ClusterMaker, certificates: Certificates, tmp_path: Path) -> Cluster:
+    """A cluster that demands TLS; its certificates may be changed."""
+    folder = tmp_path / "tls"
+    shutil.copytree(certificates.folder, folder)
+    own = Certificates(folder)
+    settings = {"metaserver": own.toml(), "storageserver": own.toml()}
+    return make_cluster(settings=settings, client_options=own.options())
+
+
+def refused_mount(cluster: Cluster, options: str) -> str:
+    point = cluster.plan.state / "refused"
+    point.mkdir(exist_ok=True)
+    words = (BIN / "mount.fuse.braidfs", cluster.plan.source(), point, "-o",
+             f"key_file={cluster.plan.key_file},timeout=3,{options}")  # fmt: skip
+    ended = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 32 and not mounts.is_mounted(point), ended
+    return ended.stderr
+
+
+def check_what_is_told_to_whom(secure: Cluster, tmp_path: Path) -> None:
+    """A mount without TLS, one that believes another authority, RDMA; and the command line."""
+    assert "takes no connection without TLS" in refused_mount(secure, "tls=off")
+    other = make_certificates(tmp_path / "other")
+    said = refused_mount(secure, f"tls=required,tls_ca={other.authority}")
+    assert "unable to get local issuer certificate" in said
+    assert "tls=optional" not in refused_mount(secure, f"tls=optional,tls_ca={other.authority}")
+    assert "RDMA" not in refused_mount(secure, "tls=required,tls_ca=/nonexistent")
+    assert "no encryption" in refused_mount(secure, "tls=required,transport=rdma")
+    cli = Cli(secure)
+    assert "without TLS" in cli.run("status", code=EXIT_UNREACHABLE).stderr
+
+
+def admin(cluster: Cluster, folder: Path) -> Cli:
+    """The command line with an admin.toml that says TLS."""
+    cli = Cli(cluster)
+    file = cluster.plan.state / "admin.toml"
+    file.write_text(f'tls = "required"\ntls_ca = "{folder / "ca.crt"}"\n')
+    cli.environment["BRAIDFS_ADMIN_CONFIG"] = str(file)
+    return cli
+
+
+def check_every_verb_that_reaches_a_server(secure: Cluster, tmp_path: Path) -> None:
+    cli = admin(secure, tmp_path / "tls")
+    path = secure.mount_path / "file"
+    secret_file(path)
+
+    def ways() -> set[str]:
+        return {one["transport"] for one in cli.json("client", "list")[0]["paths"]}
+
+    assert wait_until(lambda: ways() == {"tls"}, 30), ways()  # it says so when it renews
+    assert " TLS" in cli.text("status")
+    cli.run("status")
+    assert all(not one["error"] for one in cli.json("node", "ping"))
+    assert cli.json("stat", path)["objects"][0]["state"] == "present"
+    port = secure.plan.storageservers[0].port
+    found = cli.json("net", "check", f"127.0.0.1:{port}", code=3)
+    assert found["transport"] == "tcp" and "TLS is on" in found["server_reason"]
+
+
+def check_certificates_change_under_a_mount(secure: Cluster, tmp_path: Path) -> None:
+    """Renewed while bytes flow: nothing is restarted, and who connects next sees the new one."""
+    cli, folder = admin(secure, tmp_path / "tls"), tmp_path / "tls"
+    path = secure.mount_path / "file"
+    written = secret_file(path)
+    words = ("--ca", folder / "ca.crt")
+    before = cli.json("tls", "check", secure.plan.metaserver_address, *words)
+    assert before["cipher"] == "TLS_AES_128_GCM_SHA256" and before["days_left"] > 80
+    cli.run("tls", "issue", "127.0.0.1", "--authority", folder, "--to", folder, "--days", 700)
+    assert cli.json("tls", "check", secure.plan.metaserver_address, *words)["days_left"] > 600
+    for server in secure.plan.storageservers:
+        after = cli.json("tls", "check", f"127.0.0.1:{server.port}", *words)
+        assert after["days_left"] > 600
+    with secure.second_client(tmp_path / "next") as point:
+        assert hashlib.sha256((point / "file").read_bytes()).hexdigest() == written
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == written
+
+
+@pytest.mark.full
+@pytest.mark.expects_warnings
+def test_a_cluster_changes_over(make_cluster: ClusterMaker, certificates: Certificates) -> None:
+    """From nothing to TLS, one server at a time, under a client that was there before: `optional`
+    everywhere, then `required`."""
+    cluster = make_cluster()
+    path = cluster.mount_path / "file"
+    written = secret_file(path)
+    for mode in ("optional", "required"):
+        for server, program in zip(
+            (*cluster.plan.storageservers, cluster.plan.metaserver),
+            (*cluster.storageservers, cluster.metaserver),
+            strict=True,
+        ):
+            text = cluster.plan.config_path(server).read_text()
+            text = "".join(line for line in text.splitlines(True) if not line.startswith("tls"))
+            words = "".join(
+                f"{key} = {json.dumps(value)}\n" for key, value in certificates.toml(mode).items()
+            )
+            cluster.plan.config_path(server).write_text(words + text)
+            program.stop()
+            program.start()
+            if mode == "optional":
+                assert hashlib.sha256(path.read_bytes()).hexdigest() == written
+        if mode == "optional":
+            options = ",".join(certificates.options("required"))
+            cluster.unmount()
+            point, options = cluster.mount_path, f"{cluster.plan.options()},{options}"
+            mounts.mount(cluster.plan.source(), point, options)
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == written
+
+
+def check_who_stands_in_the_middle_is_found_out(secure: Cluster, tmp_path: Path) -> None:
+    """An attacker that ends TLS itself, with a certificate for the same address by an authority of
+    its own: no mount, and no byte of the client's proof behind its handshake."""
+    fake = make_certificates(tmp_path / "fake")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(fake.folder / "server.crt", fake.folder / "server.key")
+    listener = socket.create_server(("127.0.0.1", 0))
+    heard: list[str] = []
+
+    def attack() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                try:
+                    with context.wrap_socket(listener.accept()[0], server_side=True) as tls:
+                        heard.append(repr(tls.recv(4096)))
+                except ssl.SSLError as error:
+                    heard.append(str(error.reason))
+
+    threading.Thread(target=attack, daemon=True).start()
+    port = listener.getsockname()[1]
+    point = tmp_path / "point"
+    point.mkdir()
+    words = (BIN / "mount.fuse.braidfs", f"127.0.0.1:{port}:/", point, "-o",
+             f"{secure.plan.options()},timeout=3")  # fmt: skip
+    ended = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
+    listener.close()
+    assert ended.returncode == 32 and "no TLS with this server" in ended.stderr, ended
+    assert heard and set(heard) == {"TLSV1_ALERT_UNKNOWN_CA"}
+
+
+@pytest.mark.expects_log("connection refused")
+def test_a_cluster_that_demands_tls(secure: Cluster, tmp_path: Path) -> None:
+    check_what_is_told_to_whom(secure, tmp_path)
+    check_who_stands_in_the_middle_is_found_out(secure, tmp_path)
+    check_every_verb_that_reaches_a_server(secure, tmp_path)
+    check_certificates_change_under_a_mount(secure, tmp_path)
+
+
+@pytest.mark.expects_log("wrong magic")
+def test_the_verbs_that_make_certificates(tmp_path: Path, cluster: Cluster) -> None:
+    cli, folder = Cli(cluster), tmp_path / "made"
+    made = cli.json("tls", "authority", folder)
+    assert made["days_left"] > 3600 and "BraidFS authority" in made["subject"]
+    assert os.stat(folder / "ca.key").st_mode & 0o777 == 0o600
+    assert "exists" in cli.run("tls", "authority", folder, code=2).stderr
+    words = ("tls", "issue", "10.0.0.1", "stor1.example", "--authority", folder, "--to", folder)
+    issued = cli.json(*words, "--days", 60)
+    assert issued["names"] == ["10.0.0.1", "stor1.example"] and issued["changed"]
+    assert "names    10.0.0.1, stor1.example" in cli.text("tls", "check", folder / "server.crt")
+    assert not cli.json(*words, "--days", 60, "--renew")["changed"]
+    assert cli.json(*words[:3], *words[4:], "--renew")["changed"]  # a name is gone
+    soon = cli.json("tls", "check", folder / "server.crt", "--days", 400, code=EXIT_UNHEALTHY)
+    assert 364 < soon["days_left"] < 366
+    assert "no address and no name" in cli.run("tls", "issue", "a,b", code=2).stderr
+    assert "tls authority" in cli.run("tls", "issue", "x", "--authority", tmp_path, code=2).stderr
+    assert "there is no" in cli.run("tls", "check", tmp_path / "none", code=2).stderr
+    said = cli.run("tls", "check", cluster.plan.metaserver_address, "--ca", folder / "ca.crt",
+                   code=1).stderr  # fmt: skip
+    assert "its tls is off" in said

@@ -246,11 +246,11 @@ def _load(name: str) -> ModuleType:
 
 def _adopt_debian_package() -> None:
     """Only this one package, so that nothing else of the system's shows in the environment."""
-    folder = DEBIAN_PACKAGES / "pyverbs"
+    first = DEBIAN_PACKAGES / "pyverbs" / "__init__.py"
     spec = importlib.util.spec_from_file_location(
-        "pyverbs", folder / "__init__.py", submodule_search_locations=[str(folder)]
+        "pyverbs", first, submodule_search_locations=[str(first.parent)]
     )
-    if spec is None or spec.loader is None or not folder.is_dir():
+    if spec is None or spec.loader is None or not first.is_file():
         return
     module = importlib.util.module_from_spec(spec)
     sys.modules["pyverbs"] = module

@@ -116,9 +116,22 @@ SMALL_MEMLOCK = ("prlimit", "--memlock=1048576", "setpriv", "--bounding-set=-ipc
                  "--inh-caps=-ipc_lock")  # fmt: skip
 
 
+def hidden(path: str) -> tuple[str, ...]:
+    """What goes before a program for which this file or folder is an empty one."""
+    script = 'if [ -d "$0" ]; then empty=$(mktemp -d); else empty=/dev/null; fi' \
+             ' && mount --bind "$empty" "$(realpath "$0")" && exec "$@"'  # fmt: skip
+    return ("unshare", "--mount", "bash", "-c", script, path)
+
+
+LIBRARY = "/usr/lib/x86_64-linux-gnu/libibverbs.so.1"
+PYVERBS = "/usr/lib/python3/dist-packages/pyverbs"
+
+
 @pytest.mark.parametrize(
     ("options", "limits", "reason"),
     [
+        ("", hidden(LIBRARY), "pyverbs cannot be loaded"),
+        ("", hidden(PYVERBS), "install python3-pyverbs"),
         ("rdma_devices=mlx5_0", (), "rxe0:1: not one of the configured devices"),
         ("rdma_subnets=192.168.0.0/16", (), "rxe0:1: no address in the configured subnets"),
         ("rdma_gid_index=200", (), "rxe0:1: it has no GID with index 200"),

@@ -2,6 +2,7 @@
 
 import errno
 import ipaddress
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -115,6 +116,22 @@ def test_ports_are_read_through_either_pyverbs(
     monkeypatch.setattr(FakeContext, "more", more)
     [found] = rdma.find_ports()
     assert found == port("mlx5_0", gid(3, "10.0.0.1"), gigabits=gigabits)
+
+
+@pytest.mark.parametrize("is_emptied", [False, True])
+def test_without_pyverbs_people_are_told_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_emptied: bool
+) -> None:
+    (tmp_path / "mlx5_0").mkdir()
+    if is_emptied:
+        (tmp_path / "pyverbs").mkdir()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pyverbs"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(rdma, "SYSFS", tmp_path)
+    monkeypatch.setattr(rdma, "DEBIAN_PACKAGES", tmp_path)
+    monkeypatch.setattr(sys, "path", [])  # of an environment that has its own
+    with pytest.raises(rdma.NoRdmaError, match=r"pyverbs cannot be loaded .* python3-pyverbs"):
+        rdma.find_ports()
 
 
 class FakeNative:

@@ -34,6 +34,11 @@ class Grant:
         self._credential = credential
         self._session = 0
 
+    async def know(self) -> None:
+        """What the key is good for, of a mount that another process has made."""
+        if self._is_own:
+            await self._ask()
+
     @property
     def _is_own(self) -> bool:
         return self._credential.id != CLUSTER_KEY_ID

@@ -9,7 +9,8 @@ everything is durable. Only this module knows all parts.
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,8 +36,15 @@ from fscommon.wire.leases import RecallItem
 from fscommon.wire.messages import ClusterMap
 from fscommon.wire.ops import Op
 
-from . import kernel
-from .daemon import EXIT_MOUNT, EXIT_SYSTEM, ForegroundReporter, Reporter, run_in_background
+from . import handover, kernel
+from .daemon import (
+    EXIT_MOUNT,
+    EXIT_OK,
+    EXIT_SYSTEM,
+    ForegroundReporter,
+    Reporter,
+    run_in_background,
+)
 from .data_connections import DataConnections
 from .fs.filesystem import FileSystem
 from .fuse.calls import Calls
@@ -44,6 +52,7 @@ from .fuse.fusermount import mount_as_user
 from .fuse.operations import Operations
 from .fuse.session import FuseSession
 from .grant import Grant
+from .handover import Handed
 from .leases.connection import RecallConnection
 from .leases.holder import Leases
 from .meta.client import Events, MetaClient
@@ -58,6 +67,9 @@ CONNECT_TIMEOUT_S = 10.0
 RECALLS_WAIT_S = 2.0
 DRAIN_TIMEOUT_S = 60.0
 UNMOUNT_TIMEOUT_S = 30.0
+KERNEL_ROOT = 1
+RESTART = signal.SIGUSR1  # the mount goes on in the program that is on the disk now
+SIGNALS = (signal.SIGTERM, signal.SIGINT, RESTART)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,26 +109,45 @@ def tls_settings(options: MountOptions) -> TlsSettings:
         raise ConfigError(f"mount options: {error}") from error
 
 
+def place_of(directory: str) -> str:
+    """Where that is. Of a mount that this process goes on with, as it is written: nobody serves it
+    yet, so nothing may look at it."""
+    return directory if handover.is_taking() else os.path.realpath(directory)
+
+
 def mount(plan: Plan, *, foreground: bool) -> int:
     """Mount and serve; the exit code. In the background it returns once the mount serves.
 
     Raises ConfigError for what can be seen to be wrong before anything is started."""
+    if handover.is_check():
+        load_credential(plan.options.key_file)
+        transport_of(tls_settings(plan.options))
+        sys.stdout.write(f"{handover.VERSION}\n")
+        return EXIT_OK
+    handed = handover.taken()
+    if handed is not None:
+        plan = replace(plan, mountpoint=handed.mountpoint)
+        reporter: Reporter = ForegroundReporter()
+        _run(plan, load_credential(plan.options.key_file), reporter, handed.in_background, handed)
+        return EXIT_MOUNT
     rdma_settings(plan.options)
     transport_of(tls_settings(plan.options))
     kernel.check_device()
     kernel.check_mountpoint(plan.mountpoint)
     credential = load_credential(plan.options.key_file)
     if not foreground:
-        return run_in_background(
-            lambda reporter: _run(plan, credential, reporter, in_background=True)
-        )
-    reporter = ForegroundReporter()
-    _run(plan, credential, reporter, in_background=False)
-    return reporter.exit_code
+        return run_in_background(lambda reporter: _run(plan, credential, reporter, True))
+    own = ForegroundReporter()
+    _run(plan, credential, own, False)
+    return own.exit_code
 
 
-def _run(plan: Plan, credential: Credential, reporter: Reporter, *, in_background: bool) -> None:
-    """One mount from start to end; whatever fails before READY is told to the reporter."""
+def _run(
+    plan: Plan, credential: Credential, reporter: Reporter, in_background: bool,
+    handed: Handed | None = None,
+) -> None:  # fmt: skip
+    """One mount from start to end; whatever fails before READY is told to the reporter. When the
+    mount is handed over this process becomes another program, and does not return."""
     log = Log("mount")
     try:
         options = plan.options
@@ -124,7 +155,10 @@ def _run(plan: Plan, credential: Credential, reporter: Reporter, *, in_backgroun
         stream = cast(TextIO, SyslogStream("braidfs")) if to_syslog else None
         start_logging(options.log_level, file=options.log_file, stream=stream)
         calm_collector()
-        trio.run(MountedClient(plan, credential).run, reporter, strict_exception_groups=True)
+        client = MountedClient(plan, credential, handed)
+        trio.run(client.run, reporter, strict_exception_groups=True)
+        if client.successor is not None:
+            handover.become(handover.named(client.successor, handed, in_background=in_background))
     except BaseException as error:
         cause = (sole_exception(error) if isinstance(error, BaseExceptionGroup) else None) or error
         if isinstance(cause, BraidError):
@@ -142,8 +176,12 @@ def _sentence(plan: Plan, error: BraidError) -> str:
 class MountedClient:
     """Holds the parts of one mount. Attributes that are made in run() exist from then on."""
 
-    def __init__(self, plan: Plan, credential: Credential) -> None:
+    def __init__(self, plan: Plan, credential: Credential, handed: Handed | None = None) -> None:
+        """handed: what another process was, that this one goes on with."""
         self._plan = plan
+        self._handed = handed
+        self._leaving: Callable[[], Handed] | None = None
+        self.successor: Handed | None = None  # what goes on when run() has ended
         self._credential = credential
         self._grant = Grant(credential)
         self._transport = transport_of(tls_settings(plan.options))
@@ -160,7 +198,7 @@ class MountedClient:
         self._nursery: trio.Nursery | None = None
 
     async def run(self, reporter: Reporter) -> None:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        with trio.open_signal_receiver(*SIGNALS) as signals:
             async with open_tasks() as tasks:
                 self._nursery = tasks
                 meta = self._make_meta()
@@ -168,10 +206,19 @@ class MountedClient:
                 try:
                     await self._serve(meta, signals, tasks, reporter)
                 finally:
-                    with trio.CancelScope(shield=True):
-                        await meta.close()  # a session left behind would delay a recovery
+                    if self._leaving is None:
+                        with trio.CancelScope(shield=True):
+                            await meta.close()  # a session left behind would delay a recovery
                 tasks.cancel_scope.cancel()
+            if self._leaving is not None:
+                self._hand_over(self._leaving())
+                return
         self._log.info("unmounted", mountpoint=self._plan.mountpoint)
+
+    def _hand_over(self, handed: Handed) -> None:
+        signal.signal(RESTART, signal.SIG_IGN)  # until the next program listens
+        self.successor = replace(handed, mountpoint=self._plan.mountpoint)
+        self._log.info("handed over", files=len(handed.files.handles))
 
     # ---- up -----------------------------------------------------------------------------------
 
@@ -185,10 +232,14 @@ class MountedClient:
             renewed=self._renewed, recalled=self._recalled, asking=self._asking,
             refused=self._refused, losing=self._losing,
         )  # fmt: skip
-        return MetaClient(
+        meta = MetaClient(
             self._plan.source.addresses, self._connect_meta, events,
             node=self._node, timeout_s=float("inf") if options.hard else options.timeout,
         )  # fmt: skip
+        if self._handed is not None:
+            last = self._handed.session
+            meta.core.resume(last.session, last.incarnation, last.next_request, last.durable)
+        return meta
 
     async def _connect_meta(self, address: str, session: int) -> FrameStream:
         return await self._connect(address, HelloFields("meta", self._node, session=session))
@@ -230,7 +281,7 @@ class MountedClient:
         reporter: Reporter,
     ) -> None:
         self._grant.meta = meta
-        root = await self._grant.find_root(self._plan.source.path)
+        root_ino = await self._find_root()
         self._is_read_only = self._plan.options.ro or self._grant.is_read_only
         datapath = self._make_datapath(meta)
         leases = Leases(datapath, trio.current_time)
@@ -238,6 +289,7 @@ class MountedClient:
             meta, datapath, leases, Log("files").warning,
             believe_s=self._plan.options.attr_timeout,
             believe_names_s=self._plan.options.entry_timeout,
+            first_handle=self._handed.files.first_handle() if self._handed else 1,
         )  # fmt: skip
         leases.session_opened(meta.lease_s)
         leases.renewed(meta.renewed_at, 0)
@@ -248,13 +300,16 @@ class MountedClient:
         if self._map is not None:
             data.map_changed(self._map)
         await data.check()
-        operations = Operations(files, datapath, root.ino, self._plan.options.attr_timeout)
+        operations = Operations(files, datapath, root_ino, self._plan.options.attr_timeout)
         await self._start_recalls(meta, tasks)
-        await self._mount(datapath)
+        if self._handed is None:
+            await self._mount(datapath)
+        else:
+            await self._take_over(self._handed, datapath, files)
         meta.traffic = lambda: _traffic(datapath)
         meta.paths = data.paths
         try:
-            fuse = FuseSession(operations, datapath.start(root.ino))
+            fuse = FuseSession(operations, datapath.start(root_ino))
             calls = Calls(operations, files, datapath, tasks)
             tasks.start_soon(Reaper(datapath, self._handlers(operations, calls, files, data)).run)
             tasks.start_soon(files.closer.run)
@@ -263,7 +318,7 @@ class MountedClient:
                 tasks.start_soon(files.ahead.run)
             tasks.start_soon(files.recalls.watch_end, trio.current_time)
             tasks.start_soon(self._run_fuse, fuse)
-            tasks.start_soon(self._watch_signals, signals)
+            tasks.start_soon(self._watch_signals, signals, meta, operations)
             tasks.start_soon(data.watch_rails)
             async with self._metrics(operations, meta, data, datapath, tasks):
                 await self._announce(reporter, meta)
@@ -273,6 +328,20 @@ class MountedClient:
                 await kernel.unmount(self._plan.mountpoint)
             raise
         await self._close(fuse, datapath, files)
+
+    async def _find_root(self) -> int:
+        if self._handed is None:
+            return (await self._grant.find_root(self._plan.source.path)).ino
+        await self._grant.know()  # the directory may have another name by now
+        return self._handed.root_ino
+
+    async def _take_over(self, handed: Handed, datapath: Datapath, files: FileSystem) -> None:
+        lost = await handed.files.restore(files)
+        if lost:
+            self._log.error("open files are lost", inodes=", ".join(map(str, lost)))
+        handover.take_over(datapath, handed)
+        self._handed = None
+        self._log.info("taken over", generation=handed.generation, files=len(handed.files.handles))
 
     async def _start_recalls(self, meta: MetaClient, tasks: trio.Nursery) -> None:
         """What is opened before leases are granted is not cached: wait a little for them."""
@@ -365,18 +434,41 @@ class MountedClient:
             fuse.close()
         self._ended.set()
 
-    async def _watch_signals(self, signals: AsyncIterator[int]) -> None:
+    async def _watch_signals(
+        self, signals: AsyncIterator[int], meta: MetaClient, operations: Operations
+    ) -> None:
         async for number in signals:
+            if number == RESTART:
+                await self._restart(meta, operations)
+                continue
             self._log.info("unmounting", signal=signal.Signals(number).name)
             with trio.move_on_after(UNMOUNT_TIMEOUT_S):
                 await kernel.unmount(self._plan.mountpoint)
                 await self._ended.wait()
             self._ended.set()
 
+    async def _restart(self, meta: MetaClient, operations: Operations) -> None:
+        datapath, files = self._datapath, self._files
+        assert datapath is not None and files is not None
+        self._log.info("restart: handing over")
+        try:
+            leaving = await handover.leave(
+                datapath, files, meta, lambda: operations.running_count
+            )  # fmt: skip
+        except handover.NotHandedError as error:
+            self._log.warning("restart: this process goes on", because=error)
+            return
+        self._leaving = lambda: replace(leaving(), root_ino=operations.ino_of(KERNEL_ROOT))
+        self._ended.set()
+
     def _opens(self) -> tuple[int, ...]:
+        if self._handed is not None:
+            return self._handed.files.opens()
         return self._files.inodes.single_open() if self._files else ()
 
     def _locks_held(self) -> list[bytes]:
+        if self._handed is not None:
+            return [encode(batch) for batch in self._handed.files.lock_bodies()]
         return [encode(batch) for batch in self._files.locks.restore()] if self._files else []
 
     def _reconnected(self) -> None:

@@ -6,7 +6,6 @@ The exit code is one of mount(8); an error is one line on stderr of the command 
 """
 
 import getopt
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,9 +64,9 @@ def mount_source(request: Request, *, foreground: bool) -> int:
         return _fail(EXIT_USAGE, str(error))
     if request.is_fake:
         return EXIT_OK
-    from ..mount import Plan, mount  # noqa: PLC0415 - usage errors need none of it
+    from ..mount import Plan, mount, place_of  # noqa: PLC0415 - usage errors need none of it
 
-    plan = Plan(source, request.source, os.path.realpath(request.directory), options)
+    plan = Plan(source, request.source, place_of(request.directory), options)
     try:
         return mount(plan, foreground=foreground)
     except BraidError as error:

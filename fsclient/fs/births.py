@@ -472,6 +472,14 @@ class Births:
             await self.settle(ino)
             self._delegated.pop(ino, None)
 
+    async def give_back_all(self) -> None:
+        """No directory is held exclusively any more, and every change has been answered."""
+        for ino in tuple(self._delegated):
+            await self.give_back(ino)
+        self.flush()
+        while self._on_way:
+            await self._answered.wait()
+
     def parents_on_way(self) -> set[int]:
         """Directories with changes that the metaserver has not answered."""
         parents = {c.parent for c in self._waiting if not isinstance(c, Setting)}

@@ -110,6 +110,10 @@ class Directories:
     def __len__(self) -> int:
         return len(self._open)
 
+    def handles(self) -> tuple[tuple[int, int], ...]:
+        """Of all that are open: handle and inode."""
+        return tuple((fh, directory.ino) for fh, directory in self._open.items())
+
     def ino_of(self, fh: int) -> int:
         return self._get(fh).ino
 

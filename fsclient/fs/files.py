@@ -220,6 +220,20 @@ class Files:
         if error.status not in (Status.ENOENT, Status.ESTALE):  # not removed
             self._log(f"inode {ino}, closed and not synced, may not be durable: {error}")
 
+    async def restore(self, ino: int, handles: list[tuple[int, int, bool]]) -> None:
+        """Handles (number, flags, direct) of the process before this one. Raises FsError."""
+        (inode,) = {self._inodes.hold(ino) for _ in handles}
+        try:
+            writable = any(_is_writable(flags) for _, flags, _ in handles)
+            self._register(inode, await self._open(inode, writable))
+        except FsError:
+            for _ in handles:
+                self._inodes.release(ino)
+            raise
+        for fh, flags, direct in handles:
+            self._lanes.handle_put(fh, ino, flags, direct)
+        self._handles.update((fh, ino) for fh, _, _ in handles)
+
     @property
     def handle_count(self) -> int:
         return len(self._handles)

@@ -32,11 +32,11 @@ REOPENS_AT_ONCE_MAX = 64
 class FileSystem:
     def __init__(
         self, meta: Metadata, lanes: Lanes, leases: Leases, log: Callable[[str], None], *,
-        believe_s: float = 0.0, believe_names_s: float = 0.0,
+        believe_s: float = 0.0, believe_names_s: float = 0.0, first_handle: int = 1,
     ) -> None:  # fmt: skip
         """How long attributes and names once seen may be believed where there are no leases, as the
         kernel does."""
-        handles = count(1)
+        handles = count(first_handle)
         self.next_handle: Callable[[], int] = lambda: next(handles)
         self.leases = leases
         self.inodes = Inodes(lanes, leases, trio.current_time, believe_s)

@@ -415,6 +415,10 @@ class Inodes:
         if len(self._departed) > DEPARTED_MAX:
             self._dispose(*self._departed.popitem(last=False))
 
+    def departed_rows(self) -> tuple[tuple[int, bytes], ...]:
+        """All that are known to have no name: inodes and attribute records."""
+        return tuple(self._departed.items())
+
     def find_departed(self, ino: int) -> Attributes | None:
         record = self._departed.get(ino)
         return None if record is None else unpack_attributes(record)

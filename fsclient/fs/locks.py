@@ -43,6 +43,7 @@ from .inodes import Inodes
 from .ports import Lanes, Metadata
 
 CANCEL_TIMEOUT_S: Final = 2.0
+LEAVE_TIMEOUT_S: Final = 5.0
 RESTORE_COUNT: Final = 4096  # locks of one message
 
 
@@ -99,7 +100,7 @@ class Locks:
         self._owners: dict[int, set[LockOwner]] = {}  # of inodes that have or had locks
         self._last_fh: dict[LockOwner, int] = {}
         self._waiting: dict[int, _Attempt] = {}
-        self._ticket = 0
+        self.ticket = 0
         self._acknowledged: list[int] = []
         self._is_polling = False
 
@@ -171,6 +172,40 @@ class Locks:
             if attempt.answered:
                 self._send(attempt)
 
+    @property
+    def waiting_count(self) -> int:
+        """Of requests that wait for a lock."""
+        return len(self._waiting)
+
+    def rows(self) -> list[tuple[HeldLock, int]]:
+        """What is held, and by which handle it was taken last."""
+        return [
+            (HeldLock(*owner, one.start, one.end, one.type, one.pid), self._last_fh.get(owner, 0))
+            for owner, ranges in self._held.items()
+            for one in ranges
+        ]
+
+    def take_back(self, lock: HeldLock, fh: int) -> None:
+        """Held by the process before this one, for the same session."""
+        owner = LockOwner(lock.ino, lock.is_flock, lock.owner)
+        self._watch(lock.ino)
+        ranges = self._held.setdefault(owner, LockedRanges())
+        ranges.set(lock.start, lock.end, LockType(lock.type), lock.pid)
+        self._owners[lock.ino].add(owner)
+        self._last_fh[owner] = fh
+
+    async def leave(self) -> None:
+        """Nobody waits for a lock any more; what was granted meanwhile is let go. Those who wait in
+        the kernel will ask another process."""
+        waiting = list(self._waiting.values())
+        for attempt in waiting:
+            attempt.abandoned = True
+            cancel = LockCancel(attempt.ticket)
+            self._meta.post(Op.LOCK_CANCEL, cancel, self._cancelled(attempt))
+        with trio.move_on_after(LEAVE_TIMEOUT_S):
+            for attempt in waiting:
+                await attempt.settled.wait()
+
     def lost(self) -> None:
         """The session was evicted, and its locks are others' to take."""
         for owner in list(self._held):
@@ -184,8 +219,8 @@ class Locks:
 
     async def _acquire(self, request: LockRequest, *, wait: bool) -> None:
         if wait:
-            self._ticket += 1
-        attempt = _Attempt(request, self._ticket if wait else 0)
+            self.ticket += 1
+        attempt = _Attempt(request, self.ticket if wait else 0)
         if wait:
             self._waiting[attempt.ticket] = attempt
         self._send(attempt)

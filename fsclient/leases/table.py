@@ -126,6 +126,10 @@ class LeaseTable:
         self.until = 0.0
         return dropped
 
+    def rows(self) -> tuple[tuple[int, int], ...]:
+        """All that is held: inodes and bits."""
+        return tuple(self._held.items())
+
     def with_bits(self, flags: int) -> tuple[int, ...]:
         """The inodes on which all these bits are held."""
         return tuple(ino for ino, bits in self._held.items() if bits & flags == flags)

@@ -113,6 +113,20 @@ class SessionCore:
         self._replaying: dict[int, Mutation] = {}
         self._output: list[bytes] = []
 
+    def resume(self, session: int, incarnation: int, next_id: int, durable: int) -> None:
+        """Before the first connection: go on with the session of another process, which has left
+        nothing unanswered and nothing that is not durable."""
+        self.session = session
+        self.incarnation = incarnation
+        self.durable = durable
+        self._next_id = next_id
+        self._opened_once = True
+
+    @property
+    def next_id(self) -> int:
+        """Of the request that is sent next."""
+        return self._next_id
+
     # ---- requests -----------------------------------------------------------------------------
 
     def submit(

@@ -109,6 +109,32 @@ nb::tuple rdma_offer(Datapath& path, uint32_t rail, uint32_t lane) {
   return braidfs::bindings::offer_tuple(error, token, local);
 }
 
+// Descriptors, the connection's first, and what was agreed with the kernel.
+nb::tuple hand_over(Datapath& path) {
+  braidfs::fuse::FuseSession::Handed handed;
+  checked(unlocked([&] { return path.hand_over(handed); }));
+  nb::list fds;
+  for (auto& fd : handed.fds) fds.append(fd.release());
+  return nb::make_tuple(fds, nb::bytes(&handed.agreed, sizeof handed.agreed));
+}
+
+void take_over(Datapath& path, const std::vector<int>& fds, const nb::bytes& agreed,
+               uint64_t first_handle) {
+  braidfs::fuse::FuseSession::Handed handed;
+  for (const int fd : fds) handed.fds.emplace_back(fd);
+  checked(agreed.size() == sizeof handed.agreed, "not what was agreed");
+  std::memcpy(&handed.agreed, agreed.data(), sizeof handed.agreed);
+  checked(unlocked([&] { return path.take_over(std::move(handed), first_handle); }));
+}
+
+nb::list handles(Datapath& path) {
+  nb::list rows;
+  for (const auto& handle : path.core().handles()) {
+    rows.append(nb::make_tuple(handle->fh, handle->inode->ino(), handle->open_flags, handle->direct));
+  }
+  return rows;
+}
+
 void connection_put(Datapath& path, uint32_t lane, uint32_t node, int fd, uint64_t rdma,
                     TlsHandle* tls) {
   checked(fd >= 0, "fd is negative");
@@ -311,6 +337,12 @@ void bind_cluster(nb::class_<Datapath>& type) {
              path.core().target_put(target, node);
            },
            "target"_a, "node"_a, ReleaseGil())
+      .def("pause", [](Datapath& path, bool paused) { return unlocked([&] { return path.pause(paused); }); },
+           "paused"_a)
+      .def("unanswered", [](Datapath& path) { return path.unanswered(); })
+      .def("hand_over", &hand_over, nb::sig("def hand_over(self) -> tuple[list[int], bytes]"))
+      .def("take_over", &take_over, "fds"_a, "agreed"_a, "first_handle"_a)
+      .def("handles", &handles, nb::sig("def handles(self) -> list[tuple[int, int, int, bool]]"))
       .def("connection_put", &connection_put, "lane"_a, "node"_a, "fd"_a, "rdma"_a = 0,
            "tls"_a.none() = nb::none())
       .def("rdma_open", &rdma_open, "device"_a, "port"_a, "gid_index"_a, "memory_mib"_a)

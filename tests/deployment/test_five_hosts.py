@@ -88,6 +88,7 @@ def test_upgrade_under_io(
     for name, unit in SERVERS:
         after = release(hosts.hosts[name], unit)
         assert after != before[name], f"{name} runs the old release"
+    assert mounted_release(load) == after, "a mount in use runs the old release"
     assert "healthy" in load.text("braidfs", "status")
 
 
@@ -99,7 +100,16 @@ SERVERS = (
 
 def release(host: Host, unit: str) -> str:
     """The folder of the release that a unit's process runs."""
-    pid = host.text("systemctl", "show", "--value", "-p", "MainPID", unit).strip()
+    shown = host.text("systemctl", "show", "--value", "-p", "MainPID", unit)
+    return release_of(host, shown.strip())
+
+
+def mounted_release(host: Host) -> str:
+    """The same of the process that serves /data."""
+    return release_of(host, host.text("pgrep", "-f", "mount.fuse.braidfs").split()[0])
+
+
+def release_of(host: Host, pid: str) -> str:
     maps = host.text("cat", f"/proc/{pid}/maps")
     (line, *_) = [line for line in maps.splitlines() if "_braidfs_native" in line or "lmdb" in line]
     return line.split("/opt/braidfs/")[1].partition("/")[0]

@@ -22,7 +22,7 @@ from fsclient.cli.frame import EXIT_UNHEALTHY, EXIT_UNREACHABLE
 from tests.cluster import mounts
 from tests.cluster.certificates import Certificates, make_certificates
 from tests.cluster.cluster import BIN, Cluster, link_mount_helper
-from tests.cluster.plan import free_port
+from tests.cluster.plan import SHORT_SESSIONS, free_port
 from tests.cluster.process import wait_until
 from tests.conftest import ClusterMaker
 
@@ -147,7 +147,8 @@ def secure(make_cluster: ClusterMaker, certificates: Certificates, tmp_path: Pat
     folder = tmp_path / "tls"
     shutil.copytree(certificates.folder, folder)
     own = Certificates(folder)
-    settings = {"metaserver": own.toml(), "storageserver": own.toml()}
+    short = SHORT_SESSIONS["metaserver"]  # clients renew, and say how bytes go, each second or so
+    settings = {"metaserver": {**own.toml(), **short}, "storageserver": own.toml()}
     return make_cluster(settings=settings, client_options=own.options())
 
 

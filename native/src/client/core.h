@@ -139,6 +139,9 @@ class Core final : public fuse::DataHandler {
   }
   fuse::CutReads* cut_reads() noexcept { return cut_reads_; }  // nullptr: there is no kernel
 
+  // Every open handle.
+  std::vector<HandlePtr> handles() { return handles_.all(); }
+
   void drain(uint64_t token, uint64_t ino, bool sync, bool commit);
   // → DONE when every lane has dealt with what it had read from the kernel.
   void barrier(uint64_t token);

@@ -39,6 +39,7 @@ int Datapath::start(uint64_t root_ino) {
   net::UniqueFd python_end;
   const int started = session_.start(core_, loops, root_ino, python_end);
   if (started != 0) return started;
+  session_.go_on();
   core_.start();
   return python_end.release();
 }

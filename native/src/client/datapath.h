@@ -65,6 +65,14 @@ class Datapath final : private fuse::SessionObserver {
 
   int mount(const fuse::MountRequest& request) { return session_.mount(request); }
   int attach(net::UniqueFd device) { return session_.attach(std::move(device)); }
+  // Another process's mount goes on here; lanes number their own handles from first_handle on.
+  int take_over(fuse::FuseSession::Handed handed, uint64_t first_handle) {
+    births().first_handle(first_handle);
+    return session_.take_over(std::move(handed));
+  }
+  bool pause(bool paused) { return session_.pause(paused); }
+  uint64_t unanswered() const { return session_.unanswered(); }
+  int hand_over(fuse::FuseSession::Handed& handed) { return session_.hand_over(handed); }
   // The fd that pyfuse3 mounts as /dev/fd/N, now the caller's; or -errno.
   int start(uint64_t root_ino);
   void stop(uint32_t deadline_ms);

@@ -100,6 +100,8 @@ class Births {
   bool refuses(uint32_t uid, uint32_t gid) const;
 
   std::optional<BirthSlot> take_slot();
+  // Before the lanes run: those below are in use, by handles that this process has taken over.
+  void first_handle(uint64_t first) noexcept { next_handle_.store(first); }
   uint64_t next_handle() noexcept { return next_handle_.fetch_add(1, std::memory_order_relaxed); }
   // True when it is the first that waits to be taken.
   bool push(Change change);

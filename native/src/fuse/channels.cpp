@@ -36,7 +36,7 @@ void Channels::write(Channel channel, uint64_t unique, std::span<const iovec> pi
   (written >= 0 ? sent_ : void_).fetch_add(1, std::memory_order_relaxed);
   if (written >= 0 || errno == ENOENT || errno == ENODEV) return;
   const fuse_out_header failure = header_of(unique, EIO, 0);
-  (void)!::write(fd, &failure, sizeof(failure));
+  if (::write(fd, &failure, sizeof(failure)) >= 0) sent_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void Channels::reply_error(Channel channel, uint64_t unique, int error) noexcept {
@@ -75,6 +75,14 @@ void Channels::send(Channel channel, std::span<const std::byte> reply) noexcept 
   if (!header) return;
   const iovec piece = piece_of(reply.data(), reply.size());
   write(channel, header->unique, {&piece, 1});
+}
+
+int Channels::duplicate(std::vector<net::UniqueFd>& fds) const {
+  for (const auto& clone : clones_) {
+    fds.emplace_back(::fcntl(clone.get(), F_DUPFD, 3));
+    if (!fds.back()) return -errno;
+  }
+  return 0;
 }
 
 void Channels::close() noexcept {

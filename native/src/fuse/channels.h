@@ -40,6 +40,9 @@ class Channels final : public Replier {
   // from other threads go nowhere.
   void close() noexcept;
 
+  // Other fds of the same clones, to be kept over exec(2). 0 or -errno.
+  int duplicate(std::vector<net::UniqueFd>& fds) const;
+
   uint64_t sent() const noexcept { return sent_.load(std::memory_order_relaxed); }
   uint64_t void_answers() const noexcept { return void_.load(std::memory_order_relaxed); }
 

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <new>
 #include <string_view>
+#include <utility>
 
 #include "fuse/file_time.h"
 #include "fuse/protocol.h"
@@ -49,6 +50,10 @@ CreateReply reply_to(const Birth& birth, std::span<const std::byte> record,
   reply.open.open_flags = FOPEN_KEEP_CACHE;
   if (writes_only(birth.open_flags)) reply.open.open_flags |= kFopenDirectIo | kFopenParallelDirectWrites;
   return reply;
+}
+
+bool is_answered(uint32_t opcode) noexcept {
+  return opcode != FUSE_FORGET && opcode != FUSE_BATCH_FORGET && opcode != FUSE_INTERRUPT;
 }
 
 // One case for each kind of request; the fields are references into the lane.
@@ -165,15 +170,34 @@ void Lane::readable() {
   budget_ = std::min(budget_ * 2, kRequestsPerTurn);
 }
 
+bool Lane::pause(bool paused, std::function<void()> done) {
+  return loop_->post([this, paused, done = std::move(done)] {
+    turn(paused);
+    done();
+  });
+}
+
+void Lane::turn(bool paused) {
+  if (std::exchange(paused_, paused) == paused || resting_) return;
+  if (paused) return loop_->remove(parts_.channels.fd(context_.index));
+  if (const int error = watch(); error != 0) lost(-error);
+}
+
 void Lane::rest() {
+  resting_ = true;
   loop_->remove(parts_.channels.fd(context_.index));
   trickled_ = loop_->now();
   loop_->call_at(loop_->now() + kRoomLook, [this] { look_for_room(); });
 }
 
 void Lane::look_for_room() {
+  if (paused_) {
+    loop_->call_at(loop_->now() + kRoomLook, [this] { look_for_room(); });
+    return;
+  }
   const Room room = parts_.data.room();
   if (room == Room::kPlenty) {
+    resting_ = false;
     if (const int error = watch(); error != 0) lost(-error);
     return;
   }
@@ -218,6 +242,8 @@ void Lane::lost(int) {
 }
 
 void Lane::handle(std::span<const std::byte> bytes, std::span<const std::byte> payload) {
+  const auto head = load<fuse_in_header>(bytes);
+  if (head && is_answered(head->opcode)) asked_.fetch_add(1, std::memory_order_release);
   const Request request = parse_request(context_.index, bytes, max_write_, payload);
   DataHandler& half = parts_.data;
   std::visit(

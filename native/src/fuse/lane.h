@@ -75,6 +75,12 @@ class Lane {
   // One request as it was read; `payload`: that of a WRITE, if it was read apart.
   void handle(std::span<const std::byte> bytes, std::span<const std::byte> payload = {});
 
+  // ANY THREAD, while the loop runs. Nothing more is read from the kernel, or again; what was read is
+  // dealt with as ever. `done` is called on the lane. False: the loop takes no task.
+  bool pause(bool paused, std::function<void()> done);
+  // ANY THREAD. How many requests were read that are to be answered.
+  uint64_t asked() const noexcept { return asked_.load(std::memory_order_acquire); }
+
   uint64_t malformed() const noexcept { return malformed_.load(std::memory_order_relaxed); }
 
  private:
@@ -87,6 +93,7 @@ class Lane {
   void arrived(size_t length, std::span<std::byte> landing);
   int watch();  // 0 or -errno
   void rest();
+  void turn(bool paused);
   void look_for_room();
   void lost(int error);
   void interrupted(const InterruptRequest& request);
@@ -132,6 +139,9 @@ class Lane {
   net::EventLoop* loop_ = nullptr;
   int budget_ = 1;
   net::Clock::time_point trickled_{};
+  bool paused_ = false;
+  bool resting_ = false;
+  std::atomic<uint64_t> asked_{0};
   std::atomic<uint64_t> malformed_{0};
 };
 

@@ -140,10 +140,12 @@ int Notifier::forward(std::span<const std::byte> bytes) {
   return push_one({.bytes = std::vector<std::byte>(bytes.begin(), bytes.end())});
 }
 
-int Notifier::advance_epoch() noexcept {
+int Notifier::advance_epoch() noexcept { return tell(kNotifyIncEpoch); }
+
+int Notifier::tell(int code) noexcept {
   fuse_out_header header{};
   header.len = sizeof(header);
-  header.error = kNotifyIncEpoch;
+  header.error = code;
   const ssize_t written = ::write(device_.get(), &header, sizeof(header));
   if (written < 0) return -errno;
   sent_.fetch_add(1, std::memory_order_relaxed);

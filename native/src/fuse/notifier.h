@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "fuse/protocol.h"
 #include "net/unique_fd.h"
 
 namespace braidfs::fuse {
@@ -75,12 +76,16 @@ class Notifier {
   // Makes the kernel look up every name again: at once, without waiting for any lock, and past
   // those that wait. 0, or -errno of a kernel that cannot.
   int advance_epoch() noexcept;
+  // Has the kernel send every unanswered request again, to whichever lane comes first.
+  int resend() noexcept { return tell(kNotifyResend); }
+  int device() const noexcept { return device_.get(); }
 
   uint64_t sent() const noexcept { return sent_.load(std::memory_order_relaxed); }
   uint64_t failed() const noexcept { return failed_.load(std::memory_order_relaxed); }
 
  private:
   int push_one(Notification notification);
+  int tell(int code) noexcept;  // a notification without a body
   void send(const Notification& notification);
   ssize_t write_patiently(const Notification& notification);
   void drop(const Notification& notification);

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <iterator>
+#include <semaphore>
 
 #include "fuse/protocol.h"
 
@@ -17,6 +19,7 @@ namespace {
 
 constexpr int kInitWaitMs = 10'000;
 constexpr int kNotifierWaitMs = 1'000;
+constexpr auto kPauseWait = std::chrono::seconds(5);
 
 // Waits for the first request of the kernel; its length or -errno.
 ssize_t read_first(int device, std::span<std::byte> buffer) {
@@ -86,7 +89,7 @@ int FuseSession::answer_init() {
 int FuseSession::prepare(size_t lane_count) {
   if (channels_) return -EALREADY;
   if (!device_) return -ENOTCONN;
-  const int agreed = answer_init();
+  const int agreed = taken_over_ ? 0 : answer_init();
   if (agreed != 0) return agreed;
   std::vector<net::UniqueFd> clones(lane_count);
   for (auto& clone : clones) {
@@ -148,6 +151,54 @@ void FuseSession::stop() {
   if (channels_) channels_->close();
   stop_notifier();
   device_.reset();
+}
+
+bool FuseSession::pause(bool paused) {
+  const auto left = std::make_shared<std::counting_semaphore<>>(0);
+  for (const auto& lane : lanes_) {
+    if (!lane->pause(paused, [left] { left->release(); })) return false;
+  }
+  const auto until = std::chrono::steady_clock::now() + kPauseWait;
+  for (size_t count = 0; count < lanes_.size(); ++count) {
+    if (!left->try_acquire_until(until)) return false;
+  }
+  return true;
+}
+
+uint64_t FuseSession::unanswered() const {
+  uint64_t asked = 0;
+  for (const auto& lane : lanes_) asked += lane->asked();
+  const uint64_t answered = channels_ ? channels_->sent() : 0;
+  return asked > answered ? asked - answered : 0;
+}
+
+int FuseSession::hand_over(Handed& handed) {
+  if (!channels_) return -ENOTCONN;
+  handed.fds.emplace_back(::fcntl(notifier_.device(), F_DUPFD, 3));
+  if (!handed.fds.back()) return -errno;
+  if (const int error = channels_->duplicate(handed.fds); error != 0) return error;
+  handed.agreed = negotiated_;
+  mountpoint_.clear();  // it is not this process's to abort
+  channels_->close();
+  return 0;
+}
+
+int FuseSession::take_over(Handed handed) {
+  if (device_) return -EALREADY;
+  if (handed.fds.empty()) return -EINVAL;
+  device_ = std::move(handed.fds.front());
+  handed.fds.erase(handed.fds.begin());
+  former_ = std::move(handed.fds);
+  negotiated_ = handed.agreed;
+  taken_over_ = true;
+  return set_nonblocking(device_.get());
+}
+
+void FuseSession::go_on() {
+  if (!taken_over_) return;
+  if ((negotiated_.flags & kHasResend) != 0) (void)notifier_.resend();
+  (void)advance_epoch();
+  former_.clear();
 }
 
 void FuseSession::reply_error(Channel channel, uint64_t unique, int error) noexcept {

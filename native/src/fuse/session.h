@@ -68,6 +68,25 @@ class FuseSession final : public Replier {
                            UpcallSink& upcalls);
   void stop();
 
+  // ---- another process goes on with the mount (docs/decisions/0032-restart.md) ----
+  // What the next process needs to go on: fds[0] the connection, then its clones, none of them closed
+  // by exec(2), and what was agreed at INIT.
+  struct Handed {
+    std::vector<net::UniqueFd> fds;
+    Negotiated agreed;
+  };
+  // ANY THREAD, after start(). Lanes read nothing more from the kernel, or go on. False: not all in time.
+  bool pause(bool paused);
+  // Requests that were read and are not answered yet.
+  uint64_t unanswered() const;
+  // Paused. Answers go nowhere from now on. 0 or -errno, and nothing was changed.
+  int hand_over(Handed& handed);
+  // In place of mount() or attach(), before start().
+  int take_over(Handed handed);
+  // After start(), before the loops run (what they had read would come once more): unanswered requests of
+  // the former process come to this one, names are asked for again. Does nothing where there was none.
+  void go_on();
+
   void reply_error(Channel channel, uint64_t unique, int error) noexcept override;
   void reply_data(Channel channel, uint64_t unique, std::span<const iovec> pieces) noexcept override;
   void reply_write(Channel channel, uint64_t unique, uint32_t count) noexcept override;
@@ -125,6 +144,8 @@ class FuseSession final : public Replier {
   CloneDevice clone_;
   std::string mountpoint_;  // empty after attach()
   net::UniqueFd device_;
+  bool taken_over_ = false;
+  std::vector<net::UniqueFd> former_;  // clones of the former process
   uint64_t root_ino_ = FUSE_ROOT_ID;
   Negotiated negotiated_;
   std::atomic<Channels*> answers_{nullptr};

@@ -1,0 +1,130 @@
+"""braidfs client restart: mounts of this host go on in the program that is installed now."""
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import trio
+from rich.console import Console
+
+from fscommon.errors import BraidError, ConfigError
+
+from ..kernel import FILE_SYSTEM_TYPE, mount_table
+from .frame import Command, json_option, run_trio, show
+
+_GENERATION: Final = b"BRAIDFS_GENERATION="
+_POLL_S: Final = 0.05
+_PROGRAMS: Final = (b"mount.fuse.braidfs", b"braidfs")
+
+
+class NotRestartedError(BraidError):
+    """It serves as before, or not at all; the message says which."""
+
+
+@click.command(
+    "restart",
+    cls=Command,
+    examples=[
+        ("braidfs client restart /data", "After an upgrade: open files, maps and locks stay."),
+        ("braidfs client restart", "All mounts of this host, one after the other."),
+    ],
+)
+@click.argument("directories", nargs=-1, metavar="[DIRECTORY]...")
+@click.option("--timeout", type=click.FloatRange(1, 3600), default=120.0, show_default=True,
+              metavar="SECONDS", help="How long each may take.")  # fmt: skip
+@json_option
+def restart(directories: tuple[str, ...], timeout: float, as_json: bool) -> None:
+    """Let mounts go on in the program that is installed now, under their users.
+
+    What was written is made durable first, what processes ask meanwhile waits for a second or so.
+    A mount that cannot hand over just now (a server is away, say) goes on as it is, and its log
+    says why. Needs the rights of who has mounted."""
+    mounted = [line.mountpoint for line in mount_table() if line.kind == FILE_SYSTEM_TYPE]
+    wanted = [os.path.abspath(one) for one in directories] or mounted  # noqa: PTH100 - no lstat
+    for one in wanted:
+        if one not in mounted:
+            raise ConfigError(f"nothing of BraidFS is mounted on {one}")
+    found = [_restart(one, timeout) for one in wanted]
+    show(found, as_json, lambda console: _print(console, found))
+
+
+def _restart(mountpoint: str, timeout_s: float) -> dict[str, Any]:
+    began = time.monotonic()
+    pid = client_pid(mountpoint)
+    if pid is None:
+        raise NotRestartedError(f"the process that serves {mountpoint} was not found")
+    if not _hands_over(pid):
+        raise NotRestartedError(
+            f"process {pid}, which serves {mountpoint}, cannot hand over: it is of an older "
+            "release, or has just begun; unmount it and mount it again"
+        )
+    before = generation_of(pid)
+    try:
+        os.kill(pid, signal.SIGUSR1)
+    except PermissionError as error:
+        raise NotRestartedError(f"process {pid}, which serves {mountpoint}: {error}") from error
+    run_trio(_wait, mountpoint, pid, before, timeout_s)
+    seconds = round(time.monotonic() - began, 2)
+    return {
+        "mountpoint": mountpoint, "pid": pid, "generation": generation_of(pid), "seconds": seconds,
+    }  # fmt: skip
+
+
+async def _wait(mountpoint: str, pid: int, before: int, timeout_s: float) -> None:
+    """Until the next program serves."""
+    with trio.move_on_after(timeout_s):
+        while generation_of(pid) == before:  # noqa: ASYNC110 - of another process
+            await trio.sleep(_POLL_S)
+        await trio.to_thread.run_sync(os.statvfs, mountpoint, abandon_on_cancel=True)
+        return
+    if generation_of(pid) == before:
+        raise NotRestartedError(f"{mountpoint} goes on as it is: the log of process {pid} says why")
+    raise NotRestartedError(f"{mountpoint} does not answer: see its log")
+
+
+def client_pid(mountpoint: str) -> int | None:
+    """The process that serves the mount: its command line names it."""
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        is_client = any(word.rpartition(b"/")[2] in _PROGRAMS for word in words[:2])
+        if is_client and mountpoint.encode() in [word.rstrip(b"/") or b"/" for word in words]:
+            return int(folder.name)
+    return None
+
+
+def _hands_over(pid: int) -> bool:
+    """It listens to the signal, which would end another one."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return False
+    caught = next((line.split()[1] for line in lines if line.startswith("SigCgt")), "0")
+    return bool(int(caught, 16) >> (signal.SIGUSR1 - 1) & 1)
+
+
+def generation_of(pid: int) -> int:
+    """How often the mount was handed over; -1: there is no such process."""
+    try:
+        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return -1
+    found = [word for word in words if word.startswith(_GENERATION)]
+    return int(found[0].removeprefix(_GENERATION)) if found else 0
+
+
+def _print(console: Console, found: Sequence[dict[str, Any]]) -> None:
+    for one in found:
+        console.print(
+            f"{one['mountpoint']}: restarted, {one['seconds']:g} s (process {one['pid']}, "
+            f"generation {one['generation']})",
+            markup=False,
+        )

@@ -1,0 +1,115 @@
+"""What one client process tells the next of open files: as it is written, and as it is put back.
+
+The next one knows nothing but this. Open files are opened again at the metaserver, which still has
+them open for the session, under the handles that the kernel has. Leases that the session holds are
+taken for held, so that whatever the kernel keeps under them is invalidated when they are recalled
+or end; names are looked up again by themselves. Pure but for restore().
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from fscommon.errors import FsError
+from fscommon.tasks import open_tasks
+from fscommon.wire.locks import HeldLock, LockRestore
+
+from .filesystem import FileSystem
+
+RESTORES_AT_ONCE_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class HandedHandle:
+    fh: int
+    ino: int
+    open_flags: int
+    direct: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HandedLock:
+    """fh: by which it was taken last."""
+
+    lock: HeldLock
+    fh: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandedFiles:
+    """directories: handle and inode. leases: inode and bits. departed: inodes without a name and
+    their attribute records. ticket: the last that was given to a lock."""
+
+    handles: tuple[HandedHandle, ...]
+    directories: tuple[tuple[int, int], ...]
+    leases: tuple[tuple[int, int], ...]
+    locks: tuple[HandedLock, ...]
+    departed: tuple[tuple[int, bytes], ...]
+    ticket: int
+
+    @classmethod
+    def of(cls, files: FileSystem, handles: list[tuple[int, int, int, bool]]) -> "HandedFiles":
+        return cls(
+            handles=tuple(HandedHandle(*row) for row in handles),
+            directories=files.directories.handles(),
+            leases=files.leases.table.rows(),
+            locks=tuple(HandedLock(lock, fh) for lock, fh in files.locks.rows()),
+            departed=files.inodes.departed_rows(),
+            ticket=files.locks.ticket,
+        )
+
+    @classmethod
+    def read(cls, raw: dict[str, Any]) -> "HandedFiles":
+        return cls(
+            handles=tuple(HandedHandle(**row) for row in raw["handles"]),
+            directories=tuple((fh, ino) for fh, ino in raw["directories"]),
+            leases=tuple((ino, bits) for ino, bits in raw["leases"]),
+            locks=tuple(HandedLock(HeldLock(**r["lock"]), r["fh"]) for r in raw["locks"]),
+            departed=tuple((ino, bytes.fromhex(record)) for ino, record in raw["departed"]),
+            ticket=raw["ticket"],
+        )
+
+    def opens(self) -> tuple[int, ...]:
+        return tuple({handle.ino for handle in self.handles})
+
+    def lock_bodies(self) -> list[LockRestore]:
+        return [LockRestore(tuple(held.lock for held in self.locks))] if self.locks else []
+
+    def first_handle(self) -> int:
+        """The first that is free, of those that Python gives."""
+        own = [handle.fh for handle in self.handles if handle.fh < 1 << 62]
+        return 1 + max([0, *own, *(fh for fh, _ in self.directories)])
+
+    async def restore(self, files: FileSystem) -> list[int]:
+        """Before the lanes run. Returns inodes that could not be opened again: their handles are
+        bad from now on."""
+        for ino, bits in self.leases:
+            files.leases.table.single(ino, bits)
+        for ino, record in self.departed:
+            files.inodes.departed_record(ino, record)
+        for fh, ino in self.directories:
+            files.directories.open(fh, ino)
+        by_inode: dict[int, list[HandedHandle]] = defaultdict(list)
+        for handle in self.handles:
+            by_inode[handle.ino].append(handle)
+        lost: list[int] = []
+        limit = trio.CapacityLimiter(RESTORES_AT_ONCE_MAX)
+
+        async def restore_one(ino: int, handles: list[HandedHandle]) -> None:
+            async with limit:
+                try:
+                    await files.files.restore(
+                        ino, [(h.fh, h.open_flags, h.direct) for h in handles]
+                    )
+                except FsError:
+                    lost.append(ino)
+
+        async with open_tasks() as tasks:
+            for ino, handles in by_inode.items():
+                tasks.start_soon(restore_one, ino, handles)
+        for held in self.locks:
+            files.locks.take_back(held.lock, held.fh)
+        files.locks.ticket = self.ticket
+        return lost

@@ -1,0 +1,216 @@
+"""Restart without unmount: the process hands its mount to the program that it becomes (execve).
+
+A signal (RESTART) begins it. The program on the disk is asked whether it takes over; lanes stop to
+read from the kernel, whose requests wait there; what was read is answered; what was written is at
+the targets and committed; every change of names is durable. Until then anything that goes wrong
+only means that this process goes on. Then descriptors and state go into the new program: same pid,
+same cgroup, same session. It opens every open file again at the metaserver, under the numbers that
+the kernel has for handles and inodes, and serves what waits, with whatever was left unanswered
+(waiting locks), which the kernel sends again. docs/decisions/0032-restart.md.
+Not here: the order of a mount's parts (fsclient.mount).
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+import trio
+
+from fscommon.errors import BraidError, FsError, TransportError
+from fscommon.native import Datapath
+from fscommon.wire.messages import Empty
+from fscommon.wire.ops import Op
+
+from .fs.filesystem import FileSystem
+from .fs.handed import HandedFiles
+from .meta.client import MetaClient
+
+ENVIRONMENT: Final = "BRAIDFS_HANDED"  # a descriptor with the state; "check": does it fit?
+GENERATION: Final = "BRAIDFS_GENERATION"
+VERSION: Final = 1  # of the state: a program takes its own alone
+CHECK: Final = "check"
+CHECK_TIMEOUT_S: Final = 30.0
+ANSWER_TIMEOUT_S: Final = 15.0
+SYNC_TIMEOUT_S: Final = 60.0
+NOTIFIED_TIMEOUT_S: Final = 5.0
+POLL_S: Final = 0.01
+FIRST_OWN_HANDLE: Final = 1 << 62
+HANDLES_OF_A_GENERATION: Final = 1 << 48
+
+
+class NotHandedError(BraidError):
+    """This process goes on; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandedSession:
+    session: int
+    incarnation: int
+    next_request: int
+    durable: int
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """What the next process gets. fds: of the kernel's connection. agreed: with it, at INIT."""
+
+    generation: int
+    in_background: bool
+    mountpoint: str
+    root_ino: int
+    fds: tuple[int, ...]
+    agreed: bytes
+    session: HandedSession
+    files: HandedFiles
+
+
+# ---- the process that goes ------------------------------------------------------------------
+
+
+async def leave(
+    datapath: Datapath, files: FileSystem, meta: MetaClient, running: Callable[[], int]
+) -> Callable[[], Handed]:
+    """Hand the mount over; what is returned says the state, once nothing is asked of the metaserver
+    any more. running: handlers that are at work. Raises NotHandedError: nothing was changed."""
+    await _check_successor()
+    if not datapath.pause(True):
+        datapath.pause(False)
+        raise NotHandedError("the lanes do not stop to read")
+    try:
+        await _settle(datapath, files, meta, running)
+    except BaseException as error:
+        datapath.pause(False)
+        files.inodes.resume()
+        if isinstance(error, FsError | OSError):
+            raise NotHandedError(f"what was written could not be made durable: {error}") from error
+        raise
+    fds, agreed = datapath.hand_over()
+    handles = datapath.handles()
+    await files.locks.leave()
+    handed = HandedFiles.of(files, handles)
+
+    def state() -> Handed:
+        core = meta.core
+        session = HandedSession(core.session, core.incarnation, core.next_id, core.durable)
+        return Handed(0, False, "", 0, tuple(fds), agreed, session, handed)
+
+    return state
+
+
+async def _settle(
+    datapath: Datapath, files: FileSystem, meta: MetaClient, running: Callable[[], int]
+) -> None:
+    with trio.move_on_after(ANSWER_TIMEOUT_S) as answering:
+        while datapath.unanswered() > files.locks.waiting_count:  # noqa: ASYNC110 - lanes tell not
+            await trio.sleep(POLL_S)
+    if answering.cancelled_caught:
+        raise NotHandedError(f"{datapath.unanswered()} requests wait, for a server perhaps")
+    with trio.move_on_after(SYNC_TIMEOUT_S) as syncing:
+        await files.births.give_back_all()
+        files.inodes.single_open()
+        files.ahead.clear()
+        files.inodes.unkeep_all()
+        await files.sync()
+        files.closer.flush()
+        await meta.call(Op.BARRIER, Empty(), Empty)
+    if syncing.cancelled_caught:
+        raise NotHandedError("what was written could not be made durable in time")
+    # A notification that waits for a page or a directory would wait for ever.
+    told = await files.drains.notified(
+        lambda token: datapath.lease_drop(token, (), 0), NOTIFIED_TIMEOUT_S
+    )
+    if not told or datapath.unanswered() > files.locks.waiting_count:
+        raise NotHandedError("the kernel is busy with what it was told")
+    if running() > files.locks.waiting_count:
+        raise NotHandedError("a request is still worked on")
+
+
+def _program() -> str:
+    path = shutil.which(sys.argv[0])
+    if path is None:
+        raise NotHandedError(f"there is no program {sys.argv[0]}")
+    return path
+
+
+async def _check_successor() -> None:
+    """The program that is there now begins, and takes this state."""
+    environment = {**os.environ, ENVIRONMENT: CHECK}
+    try:
+        with trio.fail_after(CHECK_TIMEOUT_S):
+            ended = await trio.run_process(
+                [_program(), *sys.argv[1:]], capture_stdout=True, capture_stderr=True,
+                check=False, env=environment, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+    except (OSError, trio.TooSlowError) as error:
+        raise NotHandedError(f"{sys.argv[0]} does not begin: {error!r}") from error
+    said = ended.stdout.decode(errors="replace").strip()
+    if ended.returncode or said != str(VERSION):
+        raise NotHandedError(
+            f"{sys.argv[0]} does not take over: it says '{said}', exit code {ended.returncode}"
+        )
+
+
+def become(handed: Handed) -> None:
+    """Become the program that goes on. Returns only by an OSError."""
+    place = os.memfd_create("braidfs-handed", 0)
+    with os.fdopen(os.dup(place), "wb") as file:
+        file.write(json.dumps(asdict(handed), default=bytes.hex).encode())
+    os.lseek(place, 0, os.SEEK_SET)
+    os.set_inheritable(place, True)
+    environment = {
+        **os.environ, ENVIRONMENT: f"{VERSION}:{place}", GENERATION: str(handed.generation),
+    }  # fmt: skip
+    os.execve(_program(), sys.argv, environment)
+
+
+# ---- the process that comes -----------------------------------------------------------------
+
+
+def is_check() -> bool:
+    """Whether this process is only to say what it would take."""
+    return os.environ.get(ENVIRONMENT) == CHECK
+
+
+def is_taking() -> bool:
+    """Whether this process goes on with a mount."""
+    return os.environ.get(ENVIRONMENT, CHECK) != CHECK
+
+
+def taken() -> Handed | None:
+    """What this process goes on with, if it does."""
+    version, _, fd = os.environ.pop(ENVIRONMENT, "").partition(":")
+    if not fd:
+        return None
+    if version != str(VERSION):
+        raise TransportError(f"a mount was handed over in version {version}, not {VERSION}")
+    with os.fdopen(int(fd), "rb") as file:
+        raw: dict[str, Any] = json.load(file)
+    for number in raw["fds"]:
+        os.set_inheritable(number, False)
+    return Handed(
+        generation=raw["generation"],
+        in_background=raw["in_background"],
+        mountpoint=raw["mountpoint"],
+        root_ino=raw["root_ino"],
+        fds=tuple(raw["fds"]),
+        agreed=bytes.fromhex(raw["agreed"]),
+        session=HandedSession(**raw["session"]),
+        files=HandedFiles.read(raw["files"]),
+    )
+
+
+def take_over(datapath: Datapath, handed: Handed) -> None:
+    """In place of mounting. Raises OSError."""
+    first = FIRST_OWN_HANDLE + handed.generation * HANDLES_OF_A_GENERATION
+    datapath.take_over(list(handed.fds), handed.agreed, first)
+
+
+def named(handed: Handed, previous: Handed | None, *, in_background: bool) -> Handed:
+    """With what the going process is to the next one."""
+    generation = 1 + (previous.generation if previous else 0)
+    return replace(handed, generation=generation, in_background=in_background)

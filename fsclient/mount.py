@@ -69,7 +69,8 @@ DRAIN_TIMEOUT_S = 60.0
 UNMOUNT_TIMEOUT_S = 30.0
 KERNEL_ROOT = 1
 RESTART = signal.SIGUSR1  # the mount goes on in the program that is on the disk now
-SIGNALS = (signal.SIGTERM, signal.SIGINT, RESTART)
+ABORT = signal.SIGUSR2  # whatever waits for a server fails now
+SIGNALS = (signal.SIGTERM, signal.SIGINT, RESTART, ABORT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,6 +442,9 @@ class MountedClient:
             if number == RESTART:
                 await self._restart(meta, operations)
                 continue
+            if number == ABORT:
+                self._abort(meta)
+                continue
             self._log.info("unmounting", signal=signal.Signals(number).name)
             with trio.move_on_after(UNMOUNT_TIMEOUT_S):
                 await kernel.unmount(self._plan.mountpoint)
@@ -460,6 +464,10 @@ class MountedClient:
             return
         self._leaving = lambda: replace(leaving(), root_ino=operations.ino_of(KERNEL_ROOT))
         self._ended.set()
+
+    def _abort(self, meta: MetaClient) -> None:
+        count = meta.abort() + (self._datapath.abort() if self._datapath else 0)
+        self._log.warning("an administrator gave up on waiting requests", count=count)
 
     def _opens(self) -> tuple[int, ...]:
         if self._handed is not None:

@@ -17,7 +17,7 @@ from fscommon.wire.ops import Op
 from .cluster import ask_status
 from .frame import Command, Reach, json_option, reaching, show
 from .leases import leases
-from .restart import restart
+from .restart import abort, restart
 from .words import duration, number, size, table
 
 _POLL_S: Final = 0.1
@@ -30,6 +30,7 @@ def client() -> None:
 
 client.add_command(leases)
 client.add_command(restart)
+client.add_command(abort)
 
 
 @client.command(

@@ -1,4 +1,4 @@
-"""braidfs client restart: mounts of this host go on in the program that is installed now."""
+"""braidfs client restart and abort: for mounts of this host, whose processes get a signal."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ _POLL_S: Final = 0.05
 _PROGRAMS: Final = (b"mount.fuse.braidfs", b"braidfs")
 
 
-class NotRestartedError(BraidError):
+class NotToldError(BraidError):
     """It serves as before, or not at all; the message says which."""
 
 
@@ -43,30 +43,62 @@ def restart(directories: tuple[str, ...], timeout: float, as_json: bool) -> None
     What was written is made durable first, what processes ask meanwhile waits for a second or so.
     A mount that cannot hand over just now (a server is away, say) goes on as it is, and its log
     says why. Needs the rights of who has mounted."""
+    found = [_restart(one, timeout) for one in _mounts(directories)]
+    show(found, as_json, lambda console: _print(console, found))
+
+
+@click.command(
+    "abort",
+    cls=Command,
+    examples=[
+        ("braidfs client abort /data", "Programs that hang there get EIO, now."),
+        ("braidfs client abort --json", "On all mounts of this host."),
+    ],
+)
+@click.argument("directories", nargs=-1, metavar="[DIRECTORY]...")
+@json_option
+def abort(directories: tuple[str, ...], as_json: bool) -> None:
+    """Fail whatever waits for a server on mounts of this host, instead of after their timeout.
+
+    Reads and writes that wait get EIO; written bytes that no server has yet are lost, which the
+    next fsync or close of their file says. The mount goes on: what is asked later waits again. How
+    many requests there were is in its log. Needs the rights of who has mounted."""
+    found = [{"mountpoint": one, "pid": _tell(one, signal.SIGUSR2)} for one in _mounts(directories)]
+    lines = [f"{one['mountpoint']}: told (process {one['pid']})" for one in found]
+    show(found, as_json, lambda console: console.print("\n".join(lines), markup=False))
+
+
+def _mounts(directories: Sequence[str]) -> list[str]:
+    """Those that are named, or all. Raises ConfigError."""
     mounted = [line.mountpoint for line in mount_table() if line.kind == FILE_SYSTEM_TYPE]
     wanted = [os.path.abspath(one) for one in directories] or mounted  # noqa: PTH100 - no lstat
     for one in wanted:
         if one not in mounted:
             raise ConfigError(f"nothing of BraidFS is mounted on {one}")
-    found = [_restart(one, timeout) for one in wanted]
-    show(found, as_json, lambda console: _print(console, found))
+    return wanted
+
+
+def _tell(mountpoint: str, number: int) -> int:
+    """Send the signal to the process that serves the mount, if it listens. Returns its pid."""
+    pid = client_pid(mountpoint)
+    if pid is None:
+        raise NotToldError(f"the process that serves {mountpoint} was not found")
+    if not _listens(pid, number):
+        raise NotToldError(
+            f"process {pid}, which serves {mountpoint}, does not listen to this: it is of an older "
+            "release, or has just begun"
+        )
+    try:
+        os.kill(pid, number)
+    except PermissionError as error:
+        raise NotToldError(f"process {pid}, which serves {mountpoint}: {error}") from error
+    return pid
 
 
 def _restart(mountpoint: str, timeout_s: float) -> dict[str, Any]:
     began = time.monotonic()
-    pid = client_pid(mountpoint)
-    if pid is None:
-        raise NotRestartedError(f"the process that serves {mountpoint} was not found")
-    if not _hands_over(pid):
-        raise NotRestartedError(
-            f"process {pid}, which serves {mountpoint}, cannot hand over: it is of an older "
-            "release, or has just begun; unmount it and mount it again"
-        )
-    before = generation_of(pid)
-    try:
-        os.kill(pid, signal.SIGUSR1)
-    except PermissionError as error:
-        raise NotRestartedError(f"process {pid}, which serves {mountpoint}: {error}") from error
+    before = generation_of(client_pid(mountpoint) or 0)
+    pid = _tell(mountpoint, signal.SIGUSR1)
     run_trio(_wait, mountpoint, pid, before, timeout_s)
     seconds = round(time.monotonic() - began, 2)
     return {
@@ -82,8 +114,8 @@ async def _wait(mountpoint: str, pid: int, before: int, timeout_s: float) -> Non
         await trio.to_thread.run_sync(os.statvfs, mountpoint, abandon_on_cancel=True)
         return
     if generation_of(pid) == before:
-        raise NotRestartedError(f"{mountpoint} goes on as it is: the log of process {pid} says why")
-    raise NotRestartedError(f"{mountpoint} does not answer: see its log")
+        raise NotToldError(f"{mountpoint} goes on as it is: the log of process {pid} says why")
+    raise NotToldError(f"{mountpoint} does not answer: see its log")
 
 
 def client_pid(mountpoint: str) -> int | None:
@@ -101,14 +133,14 @@ def client_pid(mountpoint: str) -> int | None:
     return None
 
 
-def _hands_over(pid: int) -> bool:
-    """It listens to the signal, which would end another one."""
+def _listens(pid: int, number: int) -> bool:
+    """To this signal, which would end another process."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
         return False
     caught = next((line.split()[1] for line in lines if line.startswith("SigCgt")), "0")
-    return bool(int(caught, 16) >> (signal.SIGUSR1 - 1) & 1)
+    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 def generation_of(pid: int) -> int:

@@ -21,6 +21,7 @@ COMMANDS = sorted(set(re.findall(r"`braidfs ([^`]+)`", GUIDE)))
 
 # The command's own end → the test that runs it.
 ELSEWHERE = {
+    "client abort": "tests/integration/test_restart.py::test_abort",
     "client restart": "tests/integration/test_restart.py::test_nobody_notices",
     "client evict": "tests/integration/test_cli.py::test_evicted_client_is_fenced_and_comes_back",
     "key revoke": "tests/integration/test_keys.py::test_key_verbs",

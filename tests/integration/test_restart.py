@@ -1,5 +1,6 @@
 """A mount goes on in another program under its users: what they have open stays what it was."""
 
+import errno
 import fcntl
 import hashlib
 import mmap
@@ -192,6 +193,40 @@ def test_what_cannot_be_handed_over_goes_on(make_cluster: ClusterMaker, tmp_path
     assert restart(cluster) == 1 and path.read_bytes() == octets
 
 
+@pytest.mark.expects_warnings
+def test_abort(cluster: Cluster, workdir: Path) -> None:
+    """A program that waits for a server gets EIO at once; the mount goes on."""
+    path = workdir / "file"
+    octets = os.urandom(1 << 20)
+    path.write_bytes(octets)
+    subprocess.run(("sync", path), check=True)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    place = mmap.mmap(-1, 1 << 20)
+    errors: list[int | None] = []
+
+    def read() -> None:
+        try:
+            os.preadv(fd, [place], 0)
+        except OSError as error:
+            errors.append(error.errno)
+
+    cli = Cli(cluster)
+    with cluster.paused(*cluster.storageservers):
+        reader = threading.Thread(target=read)
+        reader.start()
+        reader.join(1)
+        assert reader.is_alive()
+        (told,) = cli.json("client", "abort", cluster.mount_path)
+        assert told["pid"] == cluster.client_pid()
+        reader.join(10)
+        assert errors == [errno.EIO]
+    assert "told" in cli.text("client", "abort", cluster.mount_path)
+    assert os.preadv(fd, [place], 0) == len(octets) and place[:] == octets
+    os.close(fd)
+
+
 def test_wrong_places(cluster: Cluster, tmp_path: Path) -> None:
     cli = Cli(cluster)
-    assert "nothing of BraidFS" in cli.run("client", "restart", tmp_path, code=2).stderr
+    for verb in ("restart", "abort"):
+        assert "nothing of BraidFS" in cli.run("client", verb, tmp_path, code=2).stderr
+    assert "--timeout" in cli.run("client", "restart", "--timeout", 0, code=2).stderr

@@ -47,6 +47,7 @@ class VerbsStream:
     """ByteStream by SEND and RECV. One send is out at a time, as one request is."""
 
     peer_address = "the other end"
+    tls = None
 
     def __init__(self, device: str, sock: socket.socket) -> None:
         self._gid = next(one.gid for one in choose(find_ports(), Wishes((device,))) if one.gid)

@@ -34,6 +34,7 @@ FILE_BYTES_MAX: Final = 4 << 20  # of one file: the end of a log is what matters
 FETCH_SECONDS_MAX: Final = 5
 _LOGS: Final = ("/var/log/braidfs",)
 _KEY_TEXT: Final = re.compile(rb"\b[0-9a-fA-F]{64}\b")
+_PRIVATE: Final = re.compile(rb"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(-----END|\Z)", re.S)
 _COMMANDS: Final = {
     "host/mounts": ("cat", "/proc/self/mountinfo"),
     "host/meminfo": ("cat", "/proc/meminfo"),
@@ -71,7 +72,8 @@ def bundle(reach: Reach, output: Path | None, logs: tuple[Path, ...], as_json: b
     parts: dict[str, int] = {}
     with path.open("xb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
         for name, text in _parts(reach, logs):
-            held = _KEY_TEXT.sub(b"(64 hex digits left out)", text[-FILE_BYTES_MAX:])
+            held = _KEY_TEXT.sub(b"(64 hex digits left out)", text)
+            held = _PRIVATE.sub(rb"\1 (left out) \2", held)[-FILE_BYTES_MAX:]
             entry = tarfile.TarInfo(f"braidfs-support/{name}")
             entry.size, entry.mtime, entry.mode = len(held), int(time.time()), 0o600
             archive.addfile(entry, io.BytesIO(held))

@@ -207,6 +207,8 @@ def check_certificates_change_under_a_mount(secure: Cluster, tmp_path: Path) -> 
     cli, folder = admin(secure, tmp_path / "tls"), tmp_path / "tls"
     path = secure.mount_path / "file"
     written = secret_file(path)
+    link_mount_helper()
+    cli.run("client", "restart", secure.mount_path)  # and goes on by TLS
     words = ("--ca", folder / "ca.crt")
     before = cli.json("tls", "check", secure.plan.metaserver_address, *words)
     assert before["cipher"] == "TLS_AES_128_GCM_SHA256" and before["days_left"] > 80

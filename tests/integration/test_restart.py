@@ -131,7 +131,9 @@ def test_nobody_notices(cluster: Cluster, workdir: Path) -> None:  # noqa: PLR09
     assert (workdir / "mapped").read_bytes() == octets
 
 
-def test_other_clients_are_believed_afterwards(cluster: Cluster, workdir: Path) -> None:
+def test_other_clients_are_believed_afterwards(
+    cluster: Cluster, workdir: Path, localdir: Path
+) -> None:
     """What the kernel kept under leases of the process before is given up when somebody writes."""
     path = workdir / "shared"
     path.write_bytes(b"before")
@@ -139,7 +141,7 @@ def test_other_clients_are_believed_afterwards(cluster: Cluster, workdir: Path) 
     held = path.open("rb")
     assert os.pread(held.fileno(), 10, 0) == b"before"
     restart(cluster)
-    with cluster.second_client(cluster.plan.state / "other") as other:
+    with cluster.second_client(localdir / "beside") as other:
         there = other / path.relative_to(cluster.mount_path)
         there.write_bytes(b"afterwards, longer")
         assert os.pread(held.fileno(), 100, 0) == b"afterwards, longer"
@@ -220,9 +222,12 @@ def test_abort(cluster: Cluster, workdir: Path) -> None:
         assert told["pid"] == cluster.client_pid()
         reader.join(10)
         assert errors == [errno.EIO]
-    assert "told" in cli.text("client", "abort", cluster.mount_path)
     assert os.preadv(fd, [place], 0) == len(octets) and place[:] == octets
     os.close(fd)
+    log = cluster.plan.state / "log" / "client.log"
+    count = log.read_text().count("gave up")
+    assert "told" in cli.text("client", "abort", cluster.mount_path)
+    assert wait_until(lambda: log.read_text().count("gave up") > count, 10)
 
 
 def test_wrong_places(cluster: Cluster, tmp_path: Path) -> None:

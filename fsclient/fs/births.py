@@ -49,7 +49,7 @@ from .inodes import Inodes
 from .ports import Lanes, Metadata, Written
 
 BATCH_COUNT_MAX = 512
-GATHER_S = 0.005
+GATHER_S = 0.05
 SLOTS_WANTED = 1024
 SLOTS_LOW = 512
 CHANGES_TO_ASK = 2  # in one directory, each within CHANGES_WITHIN_S of the last
@@ -261,11 +261,12 @@ class Births:
 
     def wait(self) -> None:
         """A BIRTHS event: lanes changed names. Changes gather while a batch is on its way, births
-        for a moment anyway: most small files are written and closed by then, and told of once."""
+        for a moment anyway: most small files are written and closed by then, and told of once. A
+        file that is renamed into its place is whole."""
         self.collect()
         if self._on_way:
             return
-        if self._newborns:
+        if self._newborns and len(self._newborns) == len(self._waiting):
             self._due.set()
         else:
             self._tell()
@@ -381,8 +382,8 @@ class Births:
             self._forget_bytes(batch, kept | {move.replaced for move, _ in _failed(moves)})
         answered, self._answered = self._answered, trio.Event()
         answered.set()
-        if not self._on_way:
-            self.flush()
+        if not self._on_way and not self._is_telling:
+            self.wait()
 
     def _forget_bytes(self, batch: ChangeBatch, kept: set[int]) -> None:
         """Nobody needs durable what was written to a file that is gone."""

@@ -13,7 +13,7 @@ from ..leases.holder import Leases
 from .inodes import Inodes
 from .ports import Metadata
 
-GATHER_S = 0.02
+GATHER_S = 0.1
 BATCH_COUNT_MAX = 4096
 
 
@@ -25,7 +25,7 @@ class Closer:
 
     async def run(self) -> None:
         while True:
-            await trio.sleep(GATHER_S if self._inodes.closed else GATHER_S * 5)
+            await trio.sleep(GATHER_S)
             self.flush()
 
     def close_now(self, ino: int) -> None:

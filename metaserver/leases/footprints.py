@@ -5,7 +5,8 @@ change that no other session may go on caching. Pure functions of the request an
 transaction shows; an op that will fail has the footprint of what it looks at. Attributes that a
 reply shows in passing (of the inodes in a LOOKUP or READDIR) are no read: without a lease on them
 the client believes them for nothing but the name.
-Every op of a session has a row. `uncovered` compares a row with what the op then wrote.
+Every op of a session has a row, and so have ops of administrators that look at names: what a client
+made a moment ago is there for them too. `uncovered` compares a row with what the op then wrote.
 """
 
 import stat
@@ -24,6 +25,7 @@ from fscommon.layout.attributes import (
     unpack_attributes,
 )
 from fscommon.types import Ino
+from fscommon.wire.admin import INSPECT_NAMES_MAX, Inspect, InspectList, TreeSum
 from fscommon.wire.births import ChangeBatch, Delegate
 from fscommon.wire.leases import LeaseTake
 from fscommon.wire.messages import (
@@ -36,7 +38,7 @@ from fscommon.wire.messages import (
 )
 from fscommon.wire.ops import Op
 from fscommon.wire.quota import TELL_INODES_MAX, QuotaTell
-from fscommon.wire.trash import TRASH_ITEMS_MAX, TrashRestore
+from fscommon.wire.trash import TRASH_ITEMS_MAX, TrashByAge, TrashList, TrashRestore
 from metaserver.leases.holders import Need
 from metaserver.records import dentry_key, inode_key, number_of, unpack_dentry
 from metaserver.transaction import Transaction
@@ -44,6 +46,8 @@ from metaserver.transaction import Transaction
 Footprint = list[Need]
 _CHANGED_NAMES: Final = LEASE_ENTRIES_EXCLUSIVE | LEASE_META_EXCLUSIVE
 _WRITE_FILE: Final = LEASE_META_EXCLUSIVE | LEASE_DATA_EXCLUSIVE
+# Of a directory: whoever knows names of it that nobody else does tells them, and goes on as before.
+_ASKED: Final = LEASE_META
 
 
 def _nothing(tx: Transaction, request: Any) -> Footprint:
@@ -157,6 +161,36 @@ def _trash_restore(tx: Transaction, request: TrashRestore) -> Footprint:
     return [Need(Ino(request.new_directory), _CHANGED_NAMES), *inodes]
 
 
+def _inspect(tx: Transaction, request: Inspect) -> Footprint:
+    """The directories on the way, as far as their names are known yet."""
+    ino: Ino | None = Ino(request.ino)
+    needs = []
+    for name in request.names[:INSPECT_NAMES_MAX]:
+        if ino is None:
+            break
+        needs.append(Need(ino, _ASKED))
+        ino = _find(tx, ino, name)
+    return needs
+
+
+def _inspect_list(tx: Transaction, request: InspectList) -> Footprint:
+    return [Need(Ino(request.ino), _ASKED)]
+
+
+def _tree_sum(tx: Transaction, request: TreeSum) -> Footprint:
+    """Where it goes on; it ends before the next directory that somebody holds exclusively."""
+    return [Need(Ino(place.ino), _ASKED) for place in request.stack[-1:]]
+
+
+def _trash_list(tx: Transaction, request: TrashList) -> Footprint:
+    return [Need(Ino(request.directory), _ASKED)]
+
+
+def _trash_by_age(tx: Transaction, request: TrashByAge) -> Footprint:
+    """Of the tree's own directory: what was removed a moment ago further down may be missing."""
+    return [Need(Ino(request.tree), _ASKED)]
+
+
 def taken_with(flags: int) -> int:
     """What LEASE_TAKE of these bits takes: bytes always with size, exclusive with shared."""
     if flags & (LEASE_DATA_EXCLUSIVE | LEASE_META_EXCLUSIVE):
@@ -208,8 +242,13 @@ FOOTPRINTS: Final[dict[Op, Callable[[Transaction, Any], Footprint]]] = {
     Op.CHANGE_BATCH: _change_batch,
     Op.OPEN_AHEAD: _nothing,  # it takes what is free
     Op.LEASE_TAKE: _take,
-    Op.QUOTA_TELL: _quota_tell,  # of no session
-    Op.TRASH_RESTORE: _trash_restore,  # of no session
+    Op.INSPECT: _inspect,  # of no session, as all that follow
+    Op.INSPECT_LIST: _inspect_list,
+    Op.TREE_SUM: _tree_sum,
+    Op.TRASH_LIST: _trash_list,
+    Op.TRASH_BY_AGE: _trash_by_age,
+    Op.QUOTA_TELL: _quota_tell,
+    Op.TRASH_RESTORE: _trash_restore,
 }
 
 

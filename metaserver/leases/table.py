@@ -287,12 +287,12 @@ class Leases:
 
     def exclusive_behind(self, after: int, flag: int, count: int) -> list[Ino]:
         """The next inodes, in order, on which any session holds this bit."""
-        found = (
-            ino
-            for ino, holders in self._inodes.items()
-            if ino > after and any(held.flags & flag for held in holders)
-        )
+        found = (ino for ino in self._inodes if ino > after and self.is_held(ino, flag))
         return heapq.nsmallest(count, found)
+
+    def is_held(self, ino: Ino, flags: int) -> bool:
+        """Some session holds one of these bits on it."""
+        return any(held.flags & flags for held in self._inodes.get(ino, ()))
 
     def held(self, session: SessionId, ino: Ino) -> int:
         holder = self._holders.get(session)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.attributes import ATTRIBUTES_SIZE
-from fscommon.types import SessionId
+from fscommon.layout.attributes import ATTRIBUTES_SIZE, LEASE_ENTRIES_EXCLUSIVE
+from fscommon.types import Ino, SessionId
 from fscommon.wire.admin import (
     INSPECT_NAMES_MAX,
     SUM_DEPTH_MAX,
@@ -120,6 +120,7 @@ def tree_sum(tx: Transaction, request: TreeSum, context: Context) -> TreeSummed:
                 stack.append(Place(place.ino, cookie))
                 if inode.is_directory:
                     stack.append(Place(inode.ino, 0))
+                    left = 0 if _is_delegated(inode.ino, context) else left
                 break
         else:
             left -= 1  # an empty directory is work too
@@ -130,6 +131,11 @@ def tree_sum(tx: Transaction, request: TreeSum, context: Context) -> TreeSummed:
         min(sums.bytes, _SUM_MAX), min(sums.blocks, _SUM_MAX),  # sparse files may say more
         tuple(sums.linked), tuple(stack),
     )  # fmt: skip
+
+
+def _is_delegated(ino: Ino, context: Context) -> bool:
+    """Names may be in it that only a client knows: the next request asks for them (footprints)."""
+    return context.services.leases.is_held(ino, LEASE_ENTRIES_EXCLUSIVE)
 
 
 def _children(tx: Transaction, place: Place) -> Iterator[tuple[int, Inode]]:

@@ -64,7 +64,9 @@ struct StoreConfig {
   uint32_t objects_cached_max = 65536;
   uint32_t direct_bytes_min = 128u << 10;   // writes from this size on go O_DIRECT when aligned
   uint32_t direct_read_bytes_min = 256u << 10;  // of what is not cached, unless it is read again and again
-  uint32_t sync_age_ms = 5000;              // older unsynced bytes are synced in the background
+  // Older unsynced bytes are synced in the background, many objects together: before clients ask for it
+  // object by object (sync_after_ms of client/core.h).
+  uint32_t sync_age_ms = 3000;
   uint32_t wait_ms_max = 30000;
   bool background = true;                   // a thread that syncs old bytes and checkpoints
   std::function<void(const CorruptBlock&)> on_corrupt;           // any thread, short

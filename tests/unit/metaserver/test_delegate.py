@@ -1,5 +1,6 @@
 """DELEGATE and CHANGE_BATCH: slots, births, what is wrong with them, recalls, replay, restart."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -15,10 +16,12 @@ from fscommon.layout.attributes import (
 from fscommon.layout.layout import unpack_layout
 from fscommon.layout.quota import QuotaKind
 from fscommon.types import Ino, SessionId
+from fscommon.wire.admin import Inspect, InspectList, Place, TreeSum
 from fscommon.wire.births import Birth, ChangeBatch, Changed, Delegate, Delegated, Slot
 from fscommon.wire.codec import encode
 from fscommon.wire.messages import Close, Empty, GetAttr, Lookup, Replay, SessionOpen, Unlink
 from fscommon.wire.ops import Op
+from fscommon.wire.trash import TrashList
 from metaserver.sessions import SLOTS_MAX
 
 from .bench import ROOT, SETTINGS, Bench, Client
@@ -148,6 +151,45 @@ def test_the_names_are_held_exclusively_until_they_are_wanted(bench: Bench) -> N
     bench.settle()
     assert unpack_attributes(two.client.take().attributes).ino == slot.ino
     assert one.held(folder) == LEASE_META | LEASE_ENTRIES
+
+
+@pytest.mark.parametrize(
+    ("op", "look"),
+    [(Op.INSPECT, lambda ino: Inspect(ROOT, (b"folder", b"a"))),
+     (Op.INSPECT_LIST, lambda ino: InspectList(ino, 0, 10)),
+     (Op.TREE_SUM, lambda ino: TreeSum((Place(ROOT, 0), Place(ino, 0)))),
+     (Op.TRASH_LIST, lambda ino: TrashList(ino, b"", 0, 0, 10))],
+)  # fmt: skip
+def test_administrators_see_what_a_client_made_a_moment_ago(
+    bench: Bench, op: Op, look: Callable[[int], object]
+) -> None:
+    one, admin = Cached.of(bench), Client(bench, bench.connect("admin"))
+    folder = one.client.mkdir(ROOT, b"folder")
+    reply: Delegated = one.client.call(Op.DELEGATE, Delegate(folder, 4))
+    admin.send(op, look(folder))
+    assert admin.received() == []
+    one.client.call(Op.CHANGE_BATCH, ChangeBatch((birth(reply.slots[0], b"a", folder),)))
+    (item,) = one.recalled()
+    assert item.flags == 0, "it only asks"
+    one.answer(item)
+    bench.settle()
+    admin.take()
+    assert one.held(folder) == LEASE_NAMER
+
+
+def test_a_sum_ends_before_names_that_only_a_client_knows(bench: Bench) -> None:
+    one, admin = Cached.of(bench), Client(bench, bench.connect("admin"))
+    folders = [one.client.mkdir(ROOT, b"%d" % number) for number in range(3)]
+    one.client.call(Op.DELEGATE, Delegate(folders[1], 1))
+    stack: tuple[Place, ...] = (Place(ROOT, 0),)
+    while stack[-1].ino != folders[1]:
+        stack = admin.call(Op.TREE_SUM, TreeSum(stack)).stack
+        assert stack
+    admin.send(Op.TREE_SUM, TreeSum(stack))
+    assert admin.received() == []
+    one.answer(*one.recalled())
+    bench.settle()
+    assert admin.take().stack == ()
 
 
 def test_a_stat_of_the_directory_only_asks(bench: Bench) -> None:

@@ -12,6 +12,7 @@ from fscommon.layout.attributes import (
     LEASE_META_EXCLUSIVE,
     LEASE_WRITER,
 )
+from fscommon.wire.admin import Inspect, InspectList, Place, TreeSum
 from fscommon.wire.ahead import OpenAhead
 from fscommon.wire.births import Birth, ChangeBatch, Delegate
 from fscommon.wire.keys import MountRoot
@@ -45,7 +46,7 @@ from fscommon.wire.messages import (
 )
 from fscommon.wire.ops import Op
 from fscommon.wire.quota import QuotaTell
-from fscommon.wire.trash import TrashItem, TrashRestore
+from fscommon.wire.trash import TrashByAge, TrashItem, TrashList, TrashRestore
 from metaserver.leases.footprints import FOOTPRINTS
 from metaserver.leases.grants import GRANTS
 from metaserver.leases.holders import Need
@@ -67,7 +68,8 @@ def bench() -> Bench:
 
 def test_every_op_of_a_session_has_a_footprint() -> None:
     sessions = {op for op, handler in HANDLERS.items() if handler.access is Access.SESSION}
-    assert set(FOOTPRINTS) == sessions | {Op.QUOTA_TELL, Op.TRASH_RESTORE}
+    looking = {Op.INSPECT, Op.INSPECT_LIST, Op.TREE_SUM, Op.TRASH_LIST, Op.TRASH_BY_AGE}
+    assert set(FOOTPRINTS) == sessions | looking | {Op.QUOTA_TELL, Op.TRASH_RESTORE}
     assert set(GRANTS) <= sessions
 
 
@@ -120,6 +122,12 @@ def test_footprints(bench: Bench) -> None:
         (Op.OPEN_AHEAD, OpenAhead(ROOT, 0, 10), {}),
         (Op.LEASE_TAKE, LeaseTake(f, LEASE_DATA), {f: READER}),
         (Op.LEASE_TAKE, LeaseTake(f, LEASE_DATA_EXCLUSIVE), {f: LEASE_WRITER}),
+        (Op.INSPECT, Inspect(ROOT, (b"d", b"none", b"more")), {ROOT: LEASE_META, d: LEASE_META}),
+        (Op.INSPECT, Inspect(f, ()), {}),
+        (Op.INSPECT_LIST, InspectList(d, 0, 10), {d: LEASE_META}),
+        (Op.TREE_SUM, TreeSum((Place(ROOT, 5), Place(d, 0))), {d: LEASE_META}),
+        (Op.TRASH_LIST, TrashList(d, b"", 0, 0, 10), {d: LEASE_META}),
+        (Op.TRASH_BY_AGE, TrashByAge(d, 0, 0, 10), {d: LEASE_META}),
         (Op.QUOTA_TELL, QuotaTell(2, 7, True, 0, (d,)), {d: LEASE_META | LEASE_ENTRIES}),
         (Op.QUOTA_TELL, QuotaTell(2, 7, False, 0, (f,)), {f: READER}),
         (Op.TRASH_RESTORE, TrashRestore(7, d, (TrashItem(b"f", f, b"g"),)), {d: changed, f: meta}),

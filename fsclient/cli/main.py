@@ -23,6 +23,7 @@ from .net import net
 from .node import node
 from .prefetch import prefetch
 from .quota import quota
+from .seal import seal, unseal
 from .space import df, du
 from .stat import stat
 from .status import status
@@ -35,7 +36,7 @@ from .validate import validate_
 
 VERBS: tuple[click.Command, ...] = (
     bench, client, completion, config, df, du, find, key, layout, lock, mount, net, node, prefetch,
-    quota, stat, status, support, target, tls, top, trash,
+    quota, seal, stat, status, support, target, tls, top, trash, unseal,
     validate_,
 )  # fmt: skip
 

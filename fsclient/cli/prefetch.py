@@ -5,14 +5,12 @@ when somebody changes it. Begun again, it passes quickly over what is cached alr
 """
 
 import os
-import queue
 import stat
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Final
 
 import click
@@ -21,11 +19,10 @@ from rich.progress import DownloadColumn, Progress, SpinnerColumn, TransferSpeed
 
 from .frame import EXIT_DONE, EXIT_FAILED, Command, json_option, show, warn
 from .words import number, rate, size
+from .workers import TICK_S, Workers
 
 _PIECE: Final = 1 << 20
-_WAITING_MAX: Final = 1024
 _SHOWN_MAX: Final = 10  # files that could not be read and are named
-_TICK_S: Final = 0.2
 
 
 @dataclass(slots=True)
@@ -74,13 +71,14 @@ def prefetch(paths: tuple[str, ...], listed: Any, jobs: int, as_json: bool) -> i
     if not paths and listed is None:
         raise click.UsageError("name a PATH, or a list with --from")
     started, sums = time.monotonic(), Sums()
-    with _Readers(sums, jobs) as readers, _shown(as_json) as progress:
+    workers = Workers(lambda path, is_over: _read(path, is_over, sums), jobs)
+    with workers, _shown(as_json) as progress:
         task = progress.add_task("", total=None)
         for path in _files(_all(paths, listed), sums):
-            while not readers.take(path):
+            while not workers.take(path):
                 progress.update(task, completed=sums.bytes)
             progress.update(task, completed=sums.bytes)
-        while not readers.wait(_TICK_S):
+        while not workers.wait(TICK_S):
             progress.update(task, completed=sums.bytes)
     seconds = time.monotonic() - started
     for text in sums.failures:
@@ -150,65 +148,16 @@ def _device(entry: "os.DirEntry[str]") -> int:
         return -1
 
 
-class _Readers:
-    """Threads that read what take() gives them. Leaving the block ends them, if need be between
-    two pieces of a file."""
-
-    def __init__(self, sums: Sums, count: int) -> None:
-        self._sums = sums
-        self._paths: queue.Queue[str] = queue.Queue(_WAITING_MAX)
-        self._is_over = threading.Event()
-        self._threads = [threading.Thread(target=self._work) for _ in range(count)]
-
-    def __enter__(self) -> "_Readers":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
-        self._is_over.set()
-        for thread in self._threads:
-            thread.join()
-
-    def take(self, path: str) -> bool:
-        """False when there is no room for it yet."""
+def _read(path: str, is_over: threading.Event, sums: Sums) -> None:
+    piece = bytearray(_PIECE)
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            self._paths.put(path, timeout=_TICK_S)
-        except queue.Full:
-            return False
-        return True
-
-    def wait(self, seconds: float) -> bool:
-        """Whether everything that was taken has been read."""
-        with self._paths.all_tasks_done:
-            return self._paths.all_tasks_done.wait_for(
-                lambda: self._paths.unfinished_tasks == 0, seconds
-            )
-
-    def _work(self) -> None:
-        piece = bytearray(_PIECE)
-        while not self._is_over.is_set():
-            try:
-                path = self._paths.get(timeout=_TICK_S)
-            except queue.Empty:
-                continue
-            try:
-                self._read(path, piece)
-            finally:
-                self._paths.task_done()
-
-    def _read(self, path: str, piece: bytearray) -> None:
-        try:
-            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            try:
-                while not self._is_over.is_set() and (count := os.readv(file, [piece])):
-                    self._sums.read(count)
-            finally:
-                os.close(file)
-        except OSError as error:
-            self._sums.fail(path, error)
-            return
-        self._sums.done()
+            while not is_over.is_set() and (count := os.readv(file, [piece])):
+                sums.read(count)
+        finally:
+            os.close(file)
+    except OSError as error:
+        sums.fail(path, error)
+        return
+    sums.done()

@@ -32,6 +32,8 @@ ELSEWHERE = {
     "target add": "tests/integration/test_targets.py::test_a_target_is_added_and_drained",
     "target set-state": "tests/integration/test_targets.py::test_a_target_is_added_and_drained",
     "trash restore PATH": "tests/fuse/test_trash.py::test_rm_r_and_back",
+    "seal PATH": "tests/integration/test_seal.py::test_a_sealed_tree_is_changed_by_nobody",
+    "unseal PATH": "tests/integration/test_seal.py::test_a_sealed_tree_is_changed_by_nobody",
 }
 # What a word of the guide, or a whole command, is here.
 WORDS = {

@@ -160,11 +160,14 @@ def _copier(pipe: Path, to: BinaryIO) -> threading.Thread:
 
 
 def _wait(machine: "subprocess.Popen[bytes]", control: Path, seconds_max: float) -> int:
-    started = time.monotonic()
+    """The command's time begins when the guest is up."""
+    ends_at = time.monotonic() + BOOT_SECONDS_MAX
     is_up = False
     while machine.poll() is None:
-        is_up = is_up or (control / "up").exists()
-        if time.monotonic() - started > (seconds_max if is_up else BOOT_SECONDS_MAX):
+        if not is_up and (control / "up").exists():
+            is_up = True
+            ends_at = time.monotonic() + seconds_max
+        if time.monotonic() > ends_at:
             return TIMED_OUT if is_up else GUEST_BROKE
         time.sleep(0.02)
     try:

@@ -15,6 +15,7 @@ EXIT_OK = 0
 EXIT_USAGE = 1
 EXIT_SYSTEM = 2
 EXIT_MOUNT = 32
+GENERATION = "BRAIDFS_GENERATION"  # in the environment: how often the mount was handed over
 
 _READY = b"R"
 _MESSAGE_SIZE_MAX = 4096

@@ -26,12 +26,13 @@ from fscommon.native import Datapath
 from fscommon.wire.messages import Empty
 from fscommon.wire.ops import Op
 
+from .daemon import GENERATION
+from .fs.births import FIRST_HANDLE
 from .fs.filesystem import FileSystem
 from .fs.handed import HandedFiles
 from .meta.client import MetaClient
 
 ENVIRONMENT: Final = "BRAIDFS_HANDED"  # a descriptor with the state; "check": does it fit?
-GENERATION: Final = "BRAIDFS_GENERATION"
 VERSION: Final = 1  # of the state: a program takes its own alone
 CHECK: Final = "check"
 CHECK_TIMEOUT_S: Final = 30.0
@@ -39,7 +40,6 @@ ANSWER_TIMEOUT_S: Final = 15.0
 SYNC_TIMEOUT_S: Final = 60.0
 NOTIFIED_TIMEOUT_S: Final = 5.0
 POLL_S: Final = 0.01
-FIRST_OWN_HANDLE: Final = 1 << 62
 HANDLES_OF_A_GENERATION: Final = 1 << 48
 
 
@@ -206,7 +206,7 @@ def taken() -> Handed | None:
 
 def take_over(datapath: Datapath, handed: Handed) -> None:
     """In place of mounting. Raises OSError."""
-    first = FIRST_OWN_HANDLE + handed.generation * HANDLES_OF_A_GENERATION
+    first = FIRST_HANDLE + handed.generation * HANDLES_OF_A_GENERATION
     datapath.take_over(list(handed.fds), handed.agreed, first)
 
 

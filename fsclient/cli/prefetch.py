@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import click
@@ -19,21 +19,15 @@ from rich.progress import DownloadColumn, Progress, SpinnerColumn, TransferSpeed
 
 from .frame import EXIT_DONE, EXIT_FAILED, Command, json_option, show, warn
 from .words import number, rate, size
-from .workers import TICK_S, Workers
+from .workers import Failures, Workers, files_below
 
 _PIECE: Final = 1 << 20
-_SHOWN_MAX: Final = 10  # files that could not be read and are named
 
 
 @dataclass(slots=True)
-class Sums:
-    """Counted by all threads, under the mutex."""
-
+class Sums(Failures):
     files: int = 0
     bytes: int = 0
-    failures: list[str] = field(default_factory=list)
-    failed: int = 0
-    mutex: threading.Lock = field(default_factory=threading.Lock)
 
     def read(self, count: int) -> None:
         with self.mutex:
@@ -42,12 +36,6 @@ class Sums:
     def done(self) -> None:
         with self.mutex:
             self.files += 1
-
-    def fail(self, path: str, error: OSError) -> None:
-        with self.mutex:
-            self.failed += 1
-            if len(self.failures) < _SHOWN_MAX:
-                self.failures.append(f"{path}: {error.strerror}")
 
 
 @click.command(
@@ -72,14 +60,12 @@ def prefetch(paths: tuple[str, ...], listed: Any, jobs: int, as_json: bool) -> i
         raise click.UsageError("name a PATH, or a list with --from")
     started, sums = time.monotonic(), Sums()
     workers = Workers(lambda path, is_over: _read(path, is_over, sums), jobs)
-    with workers, _shown(as_json) as progress:
+    with _shown(as_json) as progress:
         task = progress.add_task("", total=None)
-        for path in _files(_all(paths, listed), sums):
-            while not workers.take(path):
-                progress.update(task, completed=sums.bytes)
-            progress.update(task, completed=sums.bytes)
-        while not workers.wait(TICK_S):
-            progress.update(task, completed=sums.bytes)
+        workers.go_through(
+            _files(_all(paths, listed), sums),
+            lambda: progress.update(task, completed=sums.bytes),
+        )
     seconds = time.monotonic() - started
     for text in sums.failures:
         warn(text)
@@ -121,31 +107,7 @@ def _files(paths: Iterator[str], sums: Sums) -> Iterator[str]:
         if stat.S_ISREG(seen.st_mode):
             yield path
         elif stat.S_ISDIR(seen.st_mode):
-            yield from _below(path, seen.st_dev, sums)
-
-
-def _below(top: str, device: int, sums: Sums) -> Iterator[str]:
-    folders = [top]
-    while folders:
-        folder = folders.pop()
-        try:
-            with os.scandir(folder) as entries:
-                found = sorted(entries, key=lambda entry: entry.name)
-        except OSError as error:
-            sums.fail(folder, error)
-            continue
-        for entry in found:
-            if entry.is_file(follow_symlinks=False):
-                yield entry.path
-            elif entry.is_dir(follow_symlinks=False) and _device(entry) == device:
-                folders.append(entry.path)
-
-
-def _device(entry: "os.DirEntry[str]") -> int:
-    try:
-        return entry.stat(follow_symlinks=False).st_dev
-    except OSError:
-        return -1
+            yield from files_below(path, seen.st_dev, sums)
 
 
 def _read(path: str, is_over: threading.Event, sums: Sums) -> None:

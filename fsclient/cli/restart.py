@@ -13,10 +13,11 @@ from rich.console import Console
 
 from fscommon.errors import BraidError, ConfigError
 
+from ..daemon import GENERATION
 from ..kernel import FILE_SYSTEM_TYPE, mount_table
 from .frame import Command, json_option, run_trio, show
 
-_GENERATION: Final = b"BRAIDFS_GENERATION="
+_GENERATION: Final = f"{GENERATION}=".encode()
 _POLL_S: Final = 0.05
 _PROGRAMS: Final = (b"mount.fuse.braidfs", b"braidfs")
 

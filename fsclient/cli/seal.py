@@ -5,40 +5,35 @@ name comes into it behind the walk, then the files in it.
 """
 
 import fcntl
+import itertools
 import os
 import stat
 import struct
 import sys
-import threading
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 import click
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
+from fscommon.layout.attributes import INODE_IMMUTABLE
+
+from ..fuse.structures import IOCTL_GET_FLAGS, IOCTL_SET_FLAGS
 from .frame import EXIT_DONE, EXIT_FAILED, Command, json_option, show, warn
 from .words import number
-from .workers import TICK_S, Workers
+from .workers import Failures, Workers, files_below
 
-_GET_FLAGS: Final = 0x80086601  # FS_IOC_GETFLAGS, FS_IOC_SETFLAGS: linux/fs.h
-_SET_FLAGS: Final = 0x40086602
-_IMMUTABLE: Final = 0x10  # FS_IMMUTABLE_FL
 _FLAGS: Final = struct.Struct("=I")
-_SHOWN_MAX: Final = 10  # of what could not be changed
 
 
 @dataclass(slots=True)
-class _Sums:
-    """Counted by all threads, under the mutex."""
-
+class _Sums(Failures):
     files: int = 0
     directories: int = 0
     unchanged: int = 0
-    failed: int = 0
-    failures: list[str] = field(default_factory=list)
-    mutex: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def seen(self) -> int:
@@ -51,12 +46,6 @@ class _Sums:
             else:
                 self.files += 1
             self.unchanged += not is_changed
-
-    def fail(self, path: str, error: OSError) -> None:
-        with self.mutex:
-            self.failed += 1
-            if len(self.failures) < _SHOWN_MAX:
-                self.failures.append(f"{path}: {error.strerror}")
 
 
 class _Walk:
@@ -84,70 +73,31 @@ class _Walk:
 
     def _change(self, file: int) -> bool:
         given = bytearray(8)  # the kernel's long, of which it uses an int
-        fcntl.ioctl(file, _GET_FLAGS, given)
+        fcntl.ioctl(file, IOCTL_GET_FLAGS, given)
         (flags,) = _FLAGS.unpack_from(given)
-        wanted = flags | _IMMUTABLE if self._is_sealing else flags & ~_IMMUTABLE
+        wanted = flags | INODE_IMMUTABLE if self._is_sealing else flags & ~INODE_IMMUTABLE
         if wanted == flags:
             return False
-        fcntl.ioctl(file, _SET_FLAGS, _FLAGS.pack(wanted))
+        fcntl.ioctl(file, IOCTL_SET_FLAGS, _FLAGS.pack(wanted))
         return True
 
     def run(self, paths: tuple[str, ...], jobs: int, progress: Progress) -> None:
         task = progress.add_task("", total=None)
-        with Workers(lambda path, _is_over: self.set(path), jobs) as workers:
-            for path in paths:
-                for file in self._files(path):
-                    while not workers.take(file):
-                        progress.update(task, completed=self.sums.seen)
-                    progress.update(task, completed=self.sums.seen)
-            while not workers.wait(TICK_S):
-                progress.update(task, completed=self.sums.seen)
+        Workers(lambda path, _is_over: self.set(path), jobs).go_through(
+            itertools.chain.from_iterable(map(self._files, paths)),
+            lambda: progress.update(task, completed=self.sums.seen),
+        )
 
-    def _files(self, top: str) -> "list[str] | _Below":
+    def _files(self, top: str) -> Iterable[str]:
+        """Directories are seen to on the way, each before what is in it."""
         try:
             seen = os.lstat(top)
         except OSError as error:
             self.sums.fail(top, error)
-            return []
+            return ()
         if stat.S_ISDIR(seen.st_mode):
-            return _Below(self, top, seen.st_dev)
-        return [top]
-
-
-class _Below:
-    """Files below a directory; directories are seen to on the way, each before what is in it."""
-
-    def __init__(self, walk: _Walk, top: str, device: int) -> None:
-        self._walk = walk
-        self._device = device
-        self._folders = [top]
-        self._files: list[str] = []
-
-    def __iter__(self) -> "_Below":
-        return self
-
-    def __next__(self) -> str:
-        while not self._files:
-            if not self._folders:
-                raise StopIteration
-            self._enter(self._folders.pop())
-        return self._files.pop()
-
-    def _enter(self, folder: str) -> None:
-        if not self._walk.set(folder):
-            return
-        try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    if entry.is_file(follow_symlinks=False):
-                        self._files.append(entry.path)
-                    elif entry.is_dir(follow_symlinks=False) and self._is_here(entry):
-                        self._folders.append(entry.path)
-        except OSError as error:
-            self._walk.sums.fail(folder, error)
-
-    def _is_here(self, entry: "os.DirEntry[str]") -> bool:
-        return entry.stat(follow_symlinks=False).st_dev == self._device
+            return files_below(top, seen.st_dev, self.sums, self.set)
+        return (top,)
 
 
 def _run(paths: tuple[str, ...], jobs: int, *, as_json: bool, is_sealing: bool) -> int:

@@ -1,18 +1,68 @@
-"""Threads that work through paths, for verbs that go over trees of files."""
+"""For verbs that go over trees of files: what is below a directory, threads that work on it, what
+failed."""
 
+import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final
 
 _WAITING_MAX: Final = 1024
-TICK_S: Final = 0.2
+_TICK_S: Final = 0.2
+_SHOWN_MAX: Final = 10  # of what failed
+
+
+@dataclass(slots=True)
+class Failures:
+    """What could not be worked on, the first of it by name. Counted by all threads, under the
+    mutex."""
+
+    failed: int = 0
+    failures: list[str] = field(default_factory=list)
+    mutex: threading.Lock = field(default_factory=threading.Lock)
+
+    def fail(self, path: str, error: OSError) -> None:
+        with self.mutex:
+            self.failed += 1
+            if len(self.failures) < _SHOWN_MAX:
+                self.failures.append(f"{path}: {error.strerror}")
+
+
+def files_below(
+    top: str, device: int, failures: Failures, enter: Callable[[str], bool] = lambda folder: True
+) -> Iterator[str]:
+    """Regular files of that device below a directory, in the order of the directories; no link is
+    followed. enter: called with each directory before it is looked into; False: it is left out."""
+    folders = [top]
+    while folders:
+        folder = folders.pop()
+        if not enter(folder):
+            continue
+        try:
+            with os.scandir(folder) as entries:
+                found = sorted(entries, key=lambda entry: entry.name)
+        except OSError as error:
+            failures.fail(folder, error)
+            continue
+        for entry in found:
+            if entry.is_file(follow_symlinks=False):
+                yield entry.path
+            elif entry.is_dir(follow_symlinks=False) and _is_on(device, entry, failures):
+                folders.append(entry.path)
+
+
+def _is_on(device: int, entry: "os.DirEntry[str]", failures: Failures) -> bool:
+    try:
+        return entry.stat(follow_symlinks=False).st_dev == device
+    except OSError as error:
+        failures.fail(entry.path, error)
+        return False
 
 
 class Workers:
-    """Threads that call work(path, is_over) for what take() gives them. Leaving the block ends
-    them; work is to look at is_over now and then."""
+    """Threads that call work(path, is_over), which is to look at is_over now and then."""
 
     def __init__(self, work: Callable[[str, threading.Event], object], count: int) -> None:
         self._work_on = work
@@ -33,25 +83,35 @@ class Workers:
         for thread in self._threads:
             thread.join()
 
-    def take(self, path: str) -> bool:
+    def go_through(self, paths: Iterable[str], looked: Callable[[], None]) -> None:
+        """Return when all have been worked on. looked: called again and again until then."""
+        with self:
+            for path in paths:
+                while not self._take(path):
+                    looked()
+                looked()
+            while not self._wait():
+                looked()
+
+    def _take(self, path: str) -> bool:
         """False when there is no room for it yet."""
         try:
-            self._paths.put(path, timeout=TICK_S)
+            self._paths.put(path, timeout=_TICK_S)
         except queue.Full:
             return False
         return True
 
-    def wait(self, seconds: float) -> bool:
+    def _wait(self) -> bool:
         """Whether everything that was taken has been worked on."""
         with self._paths.all_tasks_done:
             return self._paths.all_tasks_done.wait_for(
-                lambda: self._paths.unfinished_tasks == 0, seconds
+                lambda: self._paths.unfinished_tasks == 0, _TICK_S
             )
 
     def _work(self) -> None:
         while not self._is_over.is_set():
             try:
-                path = self._paths.get(timeout=TICK_S)
+                path = self._paths.get(timeout=_TICK_S)
             except queue.Empty:
                 continue
             try:

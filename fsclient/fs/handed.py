@@ -16,6 +16,7 @@ from fscommon.errors import FsError
 from fscommon.tasks import open_tasks
 from fscommon.wire.locks import HeldLock, LockRestore
 
+from .births import FIRST_HANDLE
 from .filesystem import FileSystem
 
 RESTORES_AT_ONCE_MAX = 64
@@ -79,7 +80,7 @@ class HandedFiles:
 
     def first_handle(self) -> int:
         """The first that is free, of those that Python gives."""
-        own = [handle.fh for handle in self.handles if handle.fh < 1 << 62]
+        own = [handle.fh for handle in self.handles if handle.fh < FIRST_HANDLE]
         return 1 + max([0, *own, *(fh for fh, _ in self.directories)])
 
     async def restore(self, files: FileSystem) -> list[int]:

@@ -25,7 +25,7 @@ from fscommon.layout.attributes import (
     unpack_attributes,
 )
 from fscommon.types import Ino
-from fscommon.wire.admin import INSPECT_NAMES_MAX, Inspect, InspectList, TreeSum
+from fscommon.wire.admin import INSPECT_NAMES_MAX, Inspect, TreeSum
 from fscommon.wire.births import ChangeBatch, Delegate
 from fscommon.wire.leases import LeaseTake
 from fscommon.wire.messages import (
@@ -173,10 +173,6 @@ def _inspect(tx: Transaction, request: Inspect) -> Footprint:
     return needs
 
 
-def _inspect_list(tx: Transaction, request: InspectList) -> Footprint:
-    return [Need(Ino(request.ino), _ASKED)]
-
-
 def _tree_sum(tx: Transaction, request: TreeSum) -> Footprint:
     """Where it goes on; it ends before the next directory that somebody holds exclusively."""
     return [Need(Ino(place.ino), _ASKED) for place in request.stack[-1:]]
@@ -243,7 +239,7 @@ FOOTPRINTS: Final[dict[Op, Callable[[Transaction, Any], Footprint]]] = {
     Op.OPEN_AHEAD: _nothing,  # it takes what is free
     Op.LEASE_TAKE: _take,
     Op.INSPECT: _inspect,  # of no session, as all that follow
-    Op.INSPECT_LIST: _inspect_list,
+    Op.INSPECT_LIST: _read,
     Op.TREE_SUM: _tree_sum,
     Op.TRASH_LIST: _trash_list,
     Op.TRASH_BY_AGE: _trash_by_age,

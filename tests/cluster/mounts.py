@@ -28,6 +28,12 @@ class MountEntry:
     source: str
 
 
+def cached_bytes(path: Path) -> int:
+    """How much of a file the kernel's page cache has."""
+    words = ["fincore", "--bytes", "--noheadings", "--output", "RES", str(path)]
+    return int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+
+
 def mount_entries() -> list[MountEntry]:
     """Every mount of this machine, from /proc/self/mountinfo."""
     found = []

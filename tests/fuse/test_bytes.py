@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.mounts import cached_bytes
+
 pytestmark = pytest.mark.mount
 
 MIB = 1 << 20
@@ -35,11 +37,6 @@ def test_every_size_reads_back(workdir: Path, size: int) -> None:
     assert path.read_bytes() == wanted
 
 
-def _cached_bytes(path: Path) -> int:
-    words = ["fincore", "--bytes", "--noheadings", "--output", "RES", str(path)]
-    return int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
-
-
 @pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_WRONLY | os.O_APPEND])
 def test_a_stream_of_writes_takes_no_page_cache(workdir: Path, flags: int) -> None:
     """Data sets stay cached while checkpoints are written; a new handle, and one of a file that is
@@ -51,10 +48,10 @@ def test_a_stream_of_writes_takes_no_page_cache(workdir: Path, flags: int) -> No
         for at in range(0, len(wanted), MIB):
             assert os.write(file, wanted[at : at + MIB]) == len(wanted[at : at + MIB])
         os.fsync(file)
-        assert _cached_bytes(path) == 0
+        assert cached_bytes(path) == 0
         os.close(file)
         assert path.read_bytes() == wanted
-        assert _cached_bytes(path) >= len(wanted)
+        assert cached_bytes(path) >= len(wanted)
 
 
 def test_readers_see_what_a_write_only_handle_wrote_over(workdir: Path) -> None:

@@ -26,6 +26,7 @@ from fsclient.cli.frame import run_cli
 from fsclient.cli.main import cli as program
 from tests.cluster import mounts
 from tests.cluster.cluster import BIN, Cluster
+from tests.cluster.mounts import cached_bytes
 from tests.cluster.plan import SHORT_SESSIONS
 from tests.cluster.process import wait_until
 from tests.conftest import ClusterMaker
@@ -203,18 +204,13 @@ def test_prefetch_fills_the_page_cache(cli: Cli, tree: Path, localdir: Path) -> 
         folder = cold / tree.name
         seen = cli.json("prefetch", folder)
         assert (seen["files"], seen["bytes"], seen["failed"]) == (3, 3_000_020, 0)
-        assert _cached_bytes(folder / "large") >= 3_000_000
+        assert cached_bytes(folder / "large") >= 3_000_000
         listed = localdir / "list"
         listed.write_text(f"{folder}/large\n{folder}/gone\n")
         again = cli.run("prefetch", "--from", listed, "--jobs", 2, code=1)
         assert "gone: No such file" in again.stderr
         assert "1 files, 2.9 MiB" in again.stdout and "1 could not be read" in again.stdout
     cli.run("prefetch", code=2)
-
-
-def _cached_bytes(path: Path) -> int:
-    words = ["fincore", "--bytes", "--noheadings", "--output", "RES", str(path)]
-    return int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
 
 
 @pytest.mark.expects_warnings

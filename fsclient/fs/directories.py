@@ -1,26 +1,35 @@
 """Open directories: listing by cookies, one bounded page of entries per handle.
 
 A listing position is the cookie of the last entry taken: 1 is ".", 2 is "..", the metaserver's own
-are larger. Nothing else is kept by a handle, so a directory of any size costs one page. The size of
-a page follows what the kernel took last time, so that little is fetched that is delivered late:
-entries that were fetched before a local change are delivered as *stale*, and whoever passes them on
-must not let the kernel cache them (an entry that was unlinked meanwhile would come back to life).
-Whole listings that were taken under leases are kept (fsclient.fs.listings), and given again without
-a question.
+are larger. A handle keeps one page and nothing else, so a directory of any size costs one page.
+What of a page was told under leases goes to the lanes as it comes, which give it to the kernel, and
+give it again as long as it is leased, without a word (native/src/fuse/lister.h). Only what they may
+not tell is listed here, entry by entry. The size of such a page follows what the kernel took last
+time, so that little is fetched that is delivered late: entries that were fetched before a local
+change are delivered as *stale*, and whoever passes them on must not let the kernel cache them (an
+entry that was unlinked meanwhile would come back to life).
 """
 
+import struct
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.attributes import Attributes, ino_of, unpack_attributes
-from fscommon.wire.messages import DirectoryEntry, ReadDir, ReadDirReply
+from fscommon.layout.attributes import (
+    ATTRIBUTES_SIZE,
+    LEASE_ENTRIES,
+    Attributes,
+    inos_of,
+    unpack_attributes,
+)
+from fscommon.wire.messages import ReadDir, ReadDirReply
 from fscommon.wire.ops import Op
 
+from ..leases.holder import Leases
+from .complete import CompleteDirectories
 from .inodes import Inodes
-from .listings import Listing, Listings
 from .namespace import Namespace
-from .ports import Metadata
+from .ports import Lanes, Metadata
 
 PAGE_COUNT_FIRST = 128
 PAGE_COUNT_MIN = 16
@@ -41,50 +50,65 @@ class Listed:
     is_named: bool
 
 
-class OpenDirectory:
-    """Page of entries fetched when change_count was that, and so many leases had been lost; end:
-    no entries behind it. is_named: the names were leased. gathering: all entries so far. kept: a
-    listing that is given instead. has_lost: changes of its names were lost with the session, and
-    nobody was told yet."""
+@dataclass(frozen=True, slots=True)
+class Page:
+    """end: no entries behind it."""
 
-    __slots__ = (
-        "change_count",
-        "end",
-        "entries",
-        "gathering",
-        "has_lost",
-        "ino",
-        "is_named",
-        "kept",
-        "loss_count",
-        "page_count",
-    )  # fmt: skip
+    names: tuple[bytes, ...] = ()
+    cookies: tuple[int, ...] = ()
+    inos: tuple[int, ...] = ()
+    records: bytes = b""
+    end: bool = False
+
+    def record(self, index: int) -> bytes:
+        return self.records[index * ATTRIBUTES_SIZE : (index + 1) * ATTRIBUTES_SIZE]
+
+    def index_behind(self, cookie: int) -> int | None:
+        """Index of the entry that follows the one with this cookie; None if it is not here."""
+        return self.cookies.index(cookie) + 1 if cookie in self.cookies else None
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What was counted when a page was asked for: local changes, lost leases, changes of the
+    directory's names by Python and by lanes."""
+
+    change_count: int = 0
+    loss_count: int = 0
+    state: int = 0
+    lane_changes: int = 0
+
+
+class OpenDirectory:
+    """asked: when the page was asked for. is_named: its names were leased. has_lost: changes of its
+    names were lost with the session, and nobody was told yet."""
+
+    __slots__ = ("asked", "has_lost", "ino", "is_named", "page", "page_count")
 
     def __init__(self, ino: int) -> None:
         self.ino = ino
-        self.gathering: Listing | None = None
-        self.kept: Listing | None = None
         self.has_lost = False
-        self.entries: tuple[DirectoryEntry, ...] = ()
-        self.end = False
+        self.page = Page()
         self.is_named = False
-        self.change_count = 0
-        self.loss_count = 0
+        self.asked = Moment()
         self.page_count = PAGE_COUNT_FIRST
 
     def is_poor(self, index: int) -> bool:
         """Too little is left of the page to fill the kernel's buffer: a fresh page is better."""
-        return not self.end and (len(self.entries) - index) * 2 < self.page_count
+        return not self.page.end and (len(self.page.names) - index) * 2 < self.page_count
 
 
 class Directories:
     def __init__(
-        self, meta: Metadata, namespace: Namespace, inodes: Inodes, listings: Listings
-    ) -> None:
+        self, meta: Metadata, lanes: Lanes, leases: Leases, namespace: Namespace, inodes: Inodes,
+        complete: CompleteDirectories,
+    ) -> None:  # fmt: skip
         self._meta = meta
+        self._lanes = lanes
+        self._leases = leases
         self._namespace = namespace
         self._inodes = inodes
-        self._listings = listings
+        self._complete = complete
         self._open: dict[int, OpenDirectory] = {}
 
     def open(self, fh: int, ino: int) -> None:
@@ -121,16 +145,7 @@ class Directories:
         """The entries of the directory itself and its parent, if they lie behind cookie."""
         if cookie >= COOKIE_PARENT:
             return []
-        directory = self._get(fh)
-        self._inodes.catch_up()
-        directory.kept = self._listings.find(directory.ino)
-        if directory.kept is not None:
-            own = directory.kept.own
-            directory.gathering = None
-        else:
-            asked = self._listings.gather(directory.ino)
-            own = await self._namespace.getattr(directory.ino)
-            directory.gathering = asked.of(own)
+        own = await self._namespace.getattr(self._get(fh).ino)
         parent = Attributes(own.parent or own.ino, mode=own.mode)
         listed = [
             Listed(b".", COOKIE_SELF, own, True, False),
@@ -142,14 +157,16 @@ class Directories:
         """Entries behind cookie, at least one unless the directory ends there."""
         directory = self._get(fh)
         self._inodes.catch_up()
-        if directory.kept is not None and self._listings.is_good(directory.kept, cookie):
-            return self._list_kept(directory.kept, cookie)
-        directory.kept = None
-        index = _index_behind(directory.entries, cookie) if cookie > COOKIE_PARENT else None
+        index = directory.page.index_behind(cookie) if cookie > COOKIE_PARENT else None
         if index is None or directory.is_poor(index):
             await self._fetch(directory, cookie)
             index = 0
         return self._list(directory, index)
+
+    def told(self, fh: int, cookie: int, size: int) -> bytes | None:
+        """What lanes would tell the kernel of the entries behind cookie, in its own format; None:
+        they do not know."""
+        return self._lanes.listing_read(self._get(fh).ino, cookie, size)
 
     def taken(self, fh: int, count: int, *, was_full: bool) -> None:
         """The kernel took that many entries of the last page; was_full: it refused one more."""
@@ -164,53 +181,76 @@ class Directories:
         return directory
 
     async def _fetch(self, directory: OpenDirectory, cookie: int) -> None:
-        change_count, loss_count = self._inodes.change_count, self._inodes.losses.now
+        asked = self._moment(directory.ino)
         behind = cookie if cookie > COOKIE_PARENT else 0
         request = ReadDir(directory.ino, behind, directory.page_count)
         reply = await self._meta.call(Op.READDIR, request, ReadDirReply)
-        if not reply.entries and not reply.end:
-            raise FsError(Status.EIO, "a directory page without entries and without end")
+        page = _page_of(reply)
         self._inodes.see_parents(reply.parents)
         directory.is_named = self._namespace.are_leased(directory.ino, reply.parents)
-        if not directory.is_named:
-            directory.gathering = None
-        if directory.gathering is not None:
-            self._listings.add(directory.gathering, behind, reply.entries, end=reply.end)
-            if reply.end:
-                directory.gathering = None
-        directory.entries = reply.entries
-        directory.end = reply.end
-        directory.change_count = change_count
-        directory.loss_count = loss_count
+        directory.asked = asked
+        directory.page = page
+        self._inodes.catch_up()
+        if directory.is_named and self._tell_lanes(directory, behind):
+            directory.page_count = min(directory.page_count * 2, PAGE_COUNT_MAX)
+
+    def _moment(self, ino: int) -> Moment:
+        inodes = self._inodes
+        return Moment(
+            inodes.change_count, inodes.losses.now, self._complete.state(ino),
+            self._lanes.names_changes(),
+        )  # fmt: skip
+
+    def _tell_lanes(self, directory: OpenDirectory, behind: int) -> bool:
+        """The page as far as it is leased. False: not its names."""
+        ino, page, asked = directory.ino, directory.page, directory.asked
+        for index, entry in enumerate(page.inos):
+            self._inodes.parents.note(entry, ino)
+            if not self._is_stale(directory, entry):
+                self._inodes.see_row(entry, page.record(index))
+        is_sure = (
+            self._leases.holds(ino, LEASE_ENTRIES)
+            and not self._is_lost(directory, ino)
+            and self._complete.state(ino) == asked.state
+        )
+        return is_sure and self._lanes.names_list(
+            ino, page.names, _numbers(page.inos), _numbers(page.cookies), behind, page.end,
+            asked.lane_changes,
+        )  # fmt: skip
 
     def _list(self, directory: OpenDirectory, index: int) -> Iterator[Listed]:
-        inodes = self._inodes
-        is_changed = directory.change_count != inodes.change_count
-        is_changed = is_changed or self._is_lost(directory, directory.ino)
-        for entry in directory.entries[index:]:
-            is_stale = is_changed or self._is_lost(directory, ino_of(entry.attributes))
+        inodes, page = self._inodes, directory.page
+        for at in range(index, len(page.names)):
+            ino = page.inos[at]
+            is_stale = self._is_stale(directory, ino) or self._is_lost(directory, directory.ino)
             if is_stale:
-                attributes = inodes.see(unpack_attributes(entry.attributes))
+                attributes = inodes.see(unpack_attributes(page.record(at)))
             else:
-                attributes = inodes.see_record(entry.attributes)
-            inodes.parents.note(attributes.ino, directory.ino)
-            yield Listed(entry.name, entry.cookie, attributes, is_stale, directory.is_named)
+                attributes = inodes.see_record(page.record(at))
+            inodes.parents.note(ino, directory.ino)
+            yield Listed(
+                page.names[at], page.cookies[at], attributes, is_stale, directory.is_named
+            )
 
-    def _list_kept(self, kept: Listing, cookie: int) -> Iterator[Listed]:
-        """At least one, unless the directory ends there; and none that is not known any more."""
-        inodes = self._inodes
-        for entry in self._listings.known_behind(kept, cookie):
-            attributes = inodes.see_record(entry.attributes)
-            yield Listed(entry.name, entry.cookie, attributes, False, True)
+    def _is_stale(self, directory: OpenDirectory, ino: int) -> bool:
+        """What the page says of the inode may be of before a change."""
+        is_changed = directory.asked.change_count != self._inodes.change_count
+        return is_changed or self._is_lost(directory, ino)
 
     def _is_lost(self, directory: OpenDirectory, ino: int) -> bool:
         """A lease on the inode was given up since the page was asked for."""
-        return self._inodes.losses.of(ino) > directory.loss_count
+        return self._inodes.losses.of(ino) > directory.asked.loss_count
 
 
-def _index_behind(entries: tuple[DirectoryEntry, ...], cookie: int) -> int | None:
-    """Index of the entry that follows the one with this cookie; None if it is not in the page."""
-    for index, entry in enumerate(entries):
-        if entry.cookie == cookie:
-            return index + 1
-    return None
+def _page_of(reply: ReadDirReply) -> Page:
+    """Raises EIO for columns that do not fit, and for a page that has nothing and is no end."""
+    count = len(reply.names)
+    is_whole = len(reply.cookies) == 8 * count and len(reply.attributes) == ATTRIBUTES_SIZE * count
+    if not is_whole or not (count or reply.end):
+        raise FsError(Status.EIO, "a page of a directory that makes no sense")
+    cookies = struct.unpack(f"<{count}Q", reply.cookies)
+    return Page(reply.names, cookies, tuple(inos_of(reply.attributes)), reply.attributes, reply.end)
+
+
+def _numbers(values: tuple[int, ...]) -> bytes:
+    return struct.pack(f"<{len(values)}Q", *values)

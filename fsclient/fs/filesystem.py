@@ -21,7 +21,6 @@ from .directories import Directories
 from .extents import Extents
 from .files import Files
 from .inodes import Inodes
-from .listings import Listings
 from .locks import Locks
 from .namespace import Namespace
 from .ports import Lanes, Metadata
@@ -51,8 +50,9 @@ class FileSystem:
         self.namespace = Namespace(
             meta, lanes, leases, self.inodes, self.complete, believe_names_s, self.births.touched
         )
-        listings = Listings(self.inodes, leases, self.complete)
-        self.directories = Directories(meta, self.namespace, self.inodes, listings)
+        self.directories = Directories(
+            meta, lanes, leases, self.namespace, self.inodes, self.complete
+        )
         self.drains = self.files.drains
         self.extents = Extents(self.namespace, self.files)
         self.copies = Copies(self.namespace, self.files, log)

@@ -283,6 +283,16 @@ class Inodes:
         self.bare.note(attributes.ino, attributes.change_version, attributes.xattr_count)
         return self.see(attributes)
 
+    def see_row(self, ino: int, record: bytes) -> None:
+        """see_record(), of one of many that nobody asked for."""
+        version, xattr_count = _XATTRS.unpack_from(record, _XATTRS_AT)
+        if self._lanes.child_is_older(ino, version):
+            self.single(ino)
+        self._put(record, ino)
+        self.bare.note(ino, version, xattr_count)
+        if ino in self._open:
+            self.see(unpack_attributes(record))
+
     def see_parents(self, records: bytes) -> None:
         """Directories in which a name came or went, or of which a lease was granted."""
         for start in range(0, len(records), ATTRIBUTES_SIZE):

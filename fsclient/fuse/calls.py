@@ -24,7 +24,8 @@ from .operations import Operations
 
 _ENOSYS: Final = 38
 RELEASE, FLUSH, GETLK, SETLK, SETLKW = 18, 25, 31, 32, 33
-IOCTL, FALLOCATE, LSEEK, COPY_FILE_RANGE, SYNCFS, TMPFILE, STATX = 39, 43, 46, 47, 50, 51, 52
+IOCTL, FALLOCATE, READDIRPLUS, LSEEK, COPY_FILE_RANGE = 39, 43, 44, 46, 47
+SYNCFS, TMPFILE, STATX = 50, 51, 52
 
 
 class Answers(Protocol):
@@ -61,6 +62,7 @@ class Calls:
             SETLKW: self._setlkw,
             IOCTL: self._ioctl,
             FALLOCATE: self._fallocate,
+            READDIRPLUS: self._readdirplus,
             LSEEK: self._lseek,
             COPY_FILE_RANGE: self._copy,
             SYNCFS: self._syncfs,
@@ -152,6 +154,9 @@ class Calls:
             kill_set_ids=call.head.uid != 0,
         )
         return structures.copy_out(copied)
+
+    async def _readdirplus(self, call: Call) -> bytes:
+        return await self._operations.list_directory(structures.read_in(call.body))
 
     async def _syncfs(self, call: Call) -> bytes:
         await self._fs.sync()

@@ -28,6 +28,7 @@ from ..fs.files import OpenedFile
 from ..fs.filesystem import FileSystem
 from ..fs.namespace import Namespace
 from .attributes import absent_entry, change_of, entry_attributes, statvfs
+from .structures import DirectoryBody, EntryOut, ReadIn
 
 T = TypeVar("T")
 Observe = Callable[[str, float, bool], None]  # handler, seconds, failed for a bug
@@ -302,32 +303,37 @@ class Operations(pyfuse3.Operations):
     async def fsyncdir(self, fh: int, datasync: bool) -> None:
         await self._serve_slotless(self._fs.directories.sync(fh))
 
-    async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
-        await self._serve_slotless(self._list_directory(fh, start_id, token))
-
-    async def _list_directory(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+    async def list_directory(self, request: ReadIn) -> bytes:
+        """READDIRPLUS, which lanes could not answer: what they know now, else entry by entry."""
         directories = self._fs.directories
+        fh, offset = request.fh, request.offset
         parent = directories.ino_of(fh)
-        for dot in await directories.dots(fh, start_id):
-            if not self._reply(token, parent, dot):
-                return
+        dots = await directories.dots(fh, offset)
+        page = await directories.page(fh, offset)
+        told = directories.told(fh, offset, request.size)
+        if told is not None:
+            return told
+        body = DirectoryBody(request.size)
+        if not all(self._add(body, parent, dot) for dot in dots):
+            return body.octets
         count = 0
-        for listed in await directories.page(fh, start_id):
-            if not self._reply(token, parent, listed):
+        for listed in page:
+            if not self._add(body, parent, listed):
                 directories.taken(fh, count, was_full=True)
-                return
+                return body.octets
             count += 1
         directories.taken(fh, count, was_full=False)
+        return body.octets
 
-    def _reply(self, token: pyfuse3.ReaddirToken, parent: int, listed: Listed) -> bool:
-        if listed.is_stale:
-            ino = self._kernel_ino(listed.attributes.ino)
-            entry = entry_attributes(listed.attributes, ino, 0.0, 0.0)
-        elif not listed.is_named:
-            entry = self._entry(listed.attributes)
-        else:
-            entry = self._named(parent, listed.name, listed.attributes)
-        return pyfuse3.readdir_reply(token, listed.name, entry, listed.cookie)
+    def _add(self, body: DirectoryBody, parent: int, listed: Listed) -> bool:
+        attributes = listed.attributes
+        entry_s = attr_s = 0.0
+        if not listed.is_stale:
+            attr_s = self.attributes_s(attributes)
+            if listed.is_named:
+                entry_s = self._names.entry_s(parent, listed.name, attributes.ino)
+        entry = EntryOut(attributes, self._kernel_ino(attributes.ino), entry_s, attr_s)
+        return body.add(listed.name, listed.cookie, entry)
 
 
 def _name(work: object) -> str:

@@ -4,6 +4,7 @@ Native has checked that each body is as long as its fixed part; what the fields 
 whoever uses them.
 """
 
+import stat
 import struct
 from typing import Final, NamedTuple
 
@@ -27,6 +28,8 @@ _CALLER: Final = struct.Struct("<4I")
 _ATTR: Final = struct.Struct("<3Q3q10I")
 _ENTRY: Final = struct.Struct("<4Q2I")
 _OPENED: Final = struct.Struct("<QIi")
+_DIRENT: Final = struct.Struct("<2Q2I")
+READDIR_SIZE_MAX: Final = 128 << 10
 _DIRECT_IO: Final = 1
 _STATX: Final = struct.Struct("<QII16x2IQ3IH2x4Q" + "qI4x" * 4 + "4I112x")
 _STATX_MASK: Final = 0xFFF  # basic stats and birth time
@@ -70,6 +73,12 @@ class SeekIn(NamedTuple):
     whence: int
 
 
+class ReadIn(NamedTuple):
+    fh: int
+    offset: int
+    size: int
+
+
 class CopyIn(NamedTuple):
     fh_in: int
     offset_in: int
@@ -98,6 +107,10 @@ class IoctlIn(NamedTuple):
 
 def fallocate_in(body: bytes) -> FallocateIn:
     return FallocateIn(*struct.unpack_from("<3QI", body))
+
+
+def read_in(body: bytes) -> ReadIn:
+    return ReadIn(*struct.unpack_from("<2QI", body))
 
 
 def seek_in(body: bytes) -> SeekIn:
@@ -162,11 +175,49 @@ def _attr(attributes: Attributes, ino: int) -> bytes:
     )  # fmt: skip
 
 
+class EntryOut(NamedTuple):
+    """An inode as the kernel knows it: its number, and how long it may believe the name and the
+    attributes."""
+
+    attributes: Attributes
+    ino: int
+    entry_s: float
+    attr_s: float
+
+    @property
+    def octets(self) -> bytes:
+        name_s, name_ns = _parts(int(self.entry_s * _SECOND))
+        attr_s, attr_ns = _parts(int(self.attr_s * _SECOND))
+        head = _ENTRY.pack(self.ino, 0, name_s, attr_s, name_ns, attr_ns)
+        return head + _attr(self.attributes, self.ino)
+
+
+class DirectoryBody:
+    """The answer of READDIRPLUS, as it grows."""
+
+    def __init__(self, size: int) -> None:
+        self._size = min(size, READDIR_SIZE_MAX)
+        self._octets = bytearray()
+
+    def add(self, name: bytes, cookie: int, entry: EntryOut) -> bool:
+        """False: it has no room."""
+        kind = stat.S_IFMT(entry.attributes.mode) >> 12
+        row = entry.octets + _DIRENT.pack(entry.ino, cookie, len(name), kind) + name
+        row += bytes(-len(row) % 8)
+        if len(self._octets) + len(row) > self._size:
+            return False
+        self._octets += row
+        return True
+
+    @property
+    def octets(self) -> bytes:
+        return bytes(self._octets)
+
+
 def created_out(attributes: Attributes, ino: int, fh: int, *, attr_s: float, direct: bool) -> bytes:
     """The answer of TMPFILE."""
-    whole, rest = _parts(int(attr_s * _SECOND))
-    head = _ENTRY.pack(ino, 0, 0, whole, 0, rest)
-    return head + _attr(attributes, ino) + _OPENED.pack(fh, _DIRECT_IO if direct else 0, 0)
+    entry = EntryOut(attributes, ino, 0.0, attr_s)
+    return entry.octets + _OPENED.pack(fh, _DIRECT_IO if direct else 0, 0)
 
 
 def statx_out(attributes: Attributes, ino: int, attr_s: float) -> bytes:

@@ -47,8 +47,6 @@ def _records_of(reply: object) -> Iterator[tuple[bytes, int]]:
         records = getattr(reply, field, b"")
         for start in range(0, len(records), ATTRIBUTES_SIZE):
             yield records, start
-    for entry in getattr(reply, "entries", ()):
-        yield entry.attributes, 0
 
 
 class LeaseLanes(Protocol):

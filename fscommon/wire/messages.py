@@ -293,15 +293,13 @@ class ReadDir:
 
 
 @dataclass(frozen=True, slots=True)
-class DirectoryEntry:
-    name: bytes
-    cookie: int
-    attributes: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class ReadDirReply:
-    entries: tuple[DirectoryEntry, ...]
+    """A column for each thing told of a name: the rows have their places in common. cookies:
+    numbers of eight bytes, little-endian. attributes: records of 128 bytes."""
+
+    names: tuple[bytes, ...]
+    cookies: bytes
+    attributes: bytes
     end: bool
     parents: bytes = b""
 

@@ -48,13 +48,16 @@ def _opened(request: Create | Open | TmpFile, reply: Any) -> Iterator[Grant]:
 
 
 def _listed(request: Any, reply: Any) -> Iterator[Grant]:
-    for entry in reply.entries:
-        yield entry.attributes, LEASE_META
+    return _of_each(reply.attributes, LEASE_META)
 
 
 def _opened_ahead(request: Any, reply: Any) -> Iterator[Grant]:
-    for start in range(0, len(reply.attributes), ATTRIBUTES_SIZE):
-        yield reply.attributes[start : start + ATTRIBUTES_SIZE], LEASE_READER
+    return _of_each(reply.attributes, LEASE_READER)
+
+
+def _of_each(records: bytes, wanted: int) -> Iterator[Grant]:
+    for start in range(0, len(records), ATTRIBUTES_SIZE):
+        yield records[start : start + ATTRIBUTES_SIZE], wanted
 
 
 def _moved(request: Any, reply: Any) -> Iterator[Grant]:
@@ -109,8 +112,7 @@ def records_granted(op: Op, request: Any, reply: Any, parents: bytes) -> Iterato
     rows = GRANTS.get(op)
     if rows is not None:
         yield from rows(request, reply)
-    for start in range(0, len(parents), ATTRIBUTES_SIZE):
-        yield parents[start : start + ATTRIBUTES_SIZE], NAMES
+    yield from _of_each(parents, NAMES)
 
 
 def leases_born(op: Op, request: Any, reply: Any) -> Iterator[tuple[Ino, int]]:

@@ -61,8 +61,9 @@ def _row(key: bytes, record: bytes) -> _Row:
 
 
 def _may_be_granted(inode: Inode, context: Context) -> bool:
-    """An empty file has nothing to be read, and may still be given another layout."""
-    if not inode.is_file or inode.attributes.nlink != 1 or not inode.attributes.size:
+    """An empty file may still be given another layout, which whoever writes it learns as it opens
+    it."""
+    if not inode.is_file or inode.attributes.nlink != 1:
         return False
     services, session, ino = context.services, context.session, inode.ino
     known = services.sessions.get(session)

@@ -4,8 +4,10 @@ The order is that of name hashes, which never changes, so a page needs no state:
 there all the time is seen exactly once.
 """
 
+import struct
+
 from fscommon.layout.attributes import ATTRIBUTES_SIZE
-from fscommon.wire.messages import DirectoryEntry, ReadDir, ReadDirReply
+from fscommon.wire.messages import ReadDir, ReadDirReply
 from metaserver.context import Context
 from metaserver.namespace.listing import list_page
 from metaserver.records import dentry_cookie, dentry_name
@@ -13,9 +15,14 @@ from metaserver.transaction import Transaction
 
 
 def readdir(tx: Transaction, request: ReadDir, context: Context) -> ReadDirReply:
-    entries, end = list_page(tx, request.ino, request.cookie, request.count, _entry)
-    return ReadDirReply(entries, end=end)
+    rows, end = list_page(tx, request.ino, request.cookie, request.count, _row)
+    return ReadDirReply(
+        names=tuple([dentry_name(key) for key, _ in rows]),
+        cookies=struct.pack(f"<{len(rows)}Q", *[dentry_cookie(key) for key, _ in rows]),
+        attributes=b"".join([record[:ATTRIBUTES_SIZE] for _, record in rows]),
+        end=end,
+    )
 
 
-def _entry(key: bytes, record: bytes) -> DirectoryEntry:
-    return DirectoryEntry(dentry_name(key), dentry_cookie(key), record[:ATTRIBUTES_SIZE])
+def _row(key: bytes, record: bytes) -> tuple[bytes, bytes]:
+    return key, record

@@ -205,6 +205,32 @@ void entries_extend(Datapath& path, uint64_t ino, uint32_t valid_ms) {
   path.dentries().extend(ino, now + std::chrono::milliseconds(valid_ms));
 }
 
+// The rows as columns; inos and cookies are numbers of eight bytes.
+bool names_list(Datapath& path, uint64_t directory, const std::vector<nb::bytes>& names, const nb::bytes& inos,
+                const nb::bytes& cookies, uint64_t behind, bool end, uint64_t asked) {
+  using braidfs::fuse::DentryTable;
+  constexpr size_t kNumber = sizeof(uint64_t);
+  checked(inos.size() == names.size() * kNumber && cookies.size() == inos.size(), "columns of different lengths");
+  const auto number = [](const nb::bytes& column, size_t index) {
+    uint64_t value;
+    std::memcpy(&value, static_cast<const char*>(column.data()) + index * kNumber, kNumber);
+    return value;
+  };
+  std::vector<DentryTable::Row> rows;
+  rows.reserve(names.size());
+  for (size_t index = 0; index < names.size(); ++index) {
+    rows.push_back({text(names[index]), number(inos, index), number(cookies, index)});
+  }
+  return unlocked([&] {
+    return path.dentries().list(directory, {behind, rows, end, asked}, DentryTable::Clock::now());
+  });
+}
+
+nb::object listing_read(Datapath& path, uint64_t directory, uint64_t offset, uint32_t size) {
+  const auto body = unlocked([&] { return path.listing_read(directory, offset, size); });
+  return body ? nb::object(nb::bytes(body->data(), body->size())) : nb::none();
+}
+
 // (ino, layout, capability) for each.
 void slots_put(Datapath& path, const std::vector<std::tuple<uint64_t, nb::bytes, nb::bytes>>& slots) {
   const auto text_of = [](const nb::bytes& bytes) { return std::string(text(bytes)); };
@@ -401,6 +427,11 @@ void bind_tables(nb::class_<Datapath>& type) {
              return path.dentries().put(parent, text(name), ino, braidfs::fuse::DentryTable::Clock::now());
            },
            "parent"_a, "name"_a, "ino"_a)
+      .def("names_changes", [](Datapath& path) { return path.dentries().changes(); })
+      .def("names_list", &names_list, "directory"_a, "names"_a, "inos"_a, "cookies"_a, "behind"_a, "end"_a,
+           "asked"_a)
+      .def("listing_read", &listing_read, "directory"_a, "offset"_a, "size"_a,
+           nb::sig("def listing_read(self, directory: int, offset: int, size: int) -> bytes | None"))
       .def("entry_unsure",
            [](Datapath& path, uint64_t parent, const nb::bytes& name) {
              path.dentries().unsure(parent, text(name));

@@ -11,6 +11,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.numbers import metrics, samples
 from tests.coherence.conftest import MountMaker
 from tests.conftest import ClusterMaker
+from tests.fuse.looks import lanes_counted
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(1200)]
 
@@ -69,7 +70,10 @@ def test_ls_of_leased_files_asks_nobody(make_cluster: ClusterMaker, sized: Sized
     first = _list(base)
     assert len(first) > folders * files
     before = _asked_at_rest(cluster)
+    answered = lanes_counted(cluster, "listings_answered")
     assert _list(base) == first
+    answered = lanes_counted(cluster, "listings_answered") - answered
+    assert answered >= 2 * folders, "the names of each, and that there are no more"
     asked = _grown(before, _asked_at_rest(cluster))
     print(f"{folders * files} files listed again: asked {asked or 'nothing'}")
     assert asked == {}

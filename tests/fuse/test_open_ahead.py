@@ -1,6 +1,7 @@
 """Files that were opened ahead: lanes answer their first open, and nobody else sees the difference
 (docs/decisions/0019-open-ahead.md)."""
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,8 +21,11 @@ COUNT = 40
 STRANGER = 12345
 
 
+EMPTY = (3, 22, 23, 24)
+
+
 def content(number: int) -> bytes:
-    return b"%d\n" % number * (1 + 97 * number)
+    return b"" if number in EMPTY else b"%d\n" % number * (1 + 97 * number)
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +97,24 @@ def test_what_another_client_does_is_seen(cluster: Cluster, folder: Path, other:
     assert not may_read(folder / "21", STRANGER)
     for number in range(36, COUNT):
         assert (folder / f"{number}").read_bytes() == content(number)
+
+
+def test_an_empty_file_that_gets_another_layout_and_bytes(
+    cluster: Cluster, folder: Path, other: Path
+) -> None:
+    """Set there, here, and not while it is open."""
+    there = seen_from(other, cluster, folder)
+    for number, place in ((22, there), (23, folder)):
+        os.setxattr(place / f"{number}", "braidfs.layout", b"chunk_size=128KiB")
+        (place / f"{number}").write_bytes(b"new" * 100_000)
+        assert (folder / f"{number}").read_bytes() == b"new" * 100_000
+    with (folder / "24").open("rb") as reader:
+        assert reader.read() == b""
+        with pytest.raises(OSError) as refused:
+            os.setxattr(there / "24", "braidfs.layout", b"chunk_size=128KiB")
+        assert refused.value.errno == errno.EBUSY, "the metaserver has heard that it is open"
+        (there / "24").write_bytes(b"new" * 100_000)
+        assert reader.read() == b"new" * 100_000
 
 
 def test_what_is_done_here_is_seen(cluster: Cluster, folder: Path) -> None:

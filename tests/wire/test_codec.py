@@ -18,7 +18,6 @@ from fscommon.wire.codec import ARRAY_LENGTH_MAX, decode, encode
 from fscommon.wire.messages import (
     BODIES,
     Caller,
-    DirectoryEntry,
     Empty,
     Failure,
     HeartbeatReply,
@@ -109,8 +108,8 @@ def test_golden() -> None:
         (MkDir, [1, b"x", 2, None]),
         (MkDir, [1, b"x", 2, [0, 0, 0, [b"1"]]]),
         (MkDir, [1, b"x", 2, [0, 0, 0, 5]]),
-        (ReadDirReply, [[[b"x", 1]], True]),
-        (ReadDirReply, [[b"x"], True]),
+        (ReadDirReply, [[[b"x", 1]], b"", b"", True]),
+        (ReadDirReply, [[b"x"], 1, b"", True]),
         (HeartbeatReply, [1, 1, 5]),
         (HeartbeatReply, [1, 1, [None]]),
         (Registered, [1, b"", [], b"", 0, [], 5]),
@@ -184,7 +183,6 @@ def test_classes_that_are_no_messages_are_bugs() -> None:
 
 
 def test_entries_of_a_large_directory() -> None:
-    message = ReadDirReply(
-        tuple(DirectoryEntry(b"n%d" % i, i, bytes(128)) for i in range(1024)), True
-    )
+    names = tuple(b"n%d" % i for i in range(1024))
+    message = ReadDirReply(names, bytes(8 * 1024), bytes(128 * 1024), True)
     assert decode(ReadDirReply, encode(message)) == message

@@ -111,6 +111,14 @@ void Datapath::lease_until(std::chrono::milliseconds left) {
   core_.lease_until(until);
 }
 
+std::optional<std::string> Datapath::listing_read(uint64_t directory, uint64_t offset, uint32_t size) {
+  std::optional<std::string> read;
+  session_.list(directory, offset, size, [&](std::span<const std::byte> body) {
+    read.emplace(reinterpret_cast<const char*>(body.data()), body.size());
+  });
+  return read;
+}
+
 size_t Datapath::lease_drop(uint64_t token, std::span<const uint64_t> inos, uint32_t facets) {
   std::vector<fuse::LostLease> lost;
   lost.reserve(inos.size());

@@ -109,6 +109,8 @@ class Datapath final : private fuse::SessionObserver {
   // → DONE(token): forgotten here, and the kernel told.
   size_t lease_drop(uint64_t token, std::span<const uint64_t> inos, uint32_t facets);
   int advance_epoch() noexcept { return session_.advance_epoch(); }
+  // What lanes would answer to READDIRPLUS; nothing when they do not know.
+  std::optional<std::string> listing_read(uint64_t directory, uint64_t offset, uint32_t size);
   // Python's answer to a CALL event; false: no call has that slot.
   bool answer(uint32_t slot, int error, std::span<const std::byte> body) {
     return session_.answer(slot, error, body);

@@ -15,7 +15,8 @@ using Record = std::array<std::byte, kBytes>;
 inline constexpr size_t kIno = 0, kSize = 8, kBlocks = 16;
 inline constexpr size_t kAtime = 24, kMtime = 32, kCtime = 40, kBtime = 48;  // nanoseconds since 1970
 inline constexpr size_t kMode = 56, kNlink = 60, kUid = 64, kGid = 68, kRdev = 72, kFlags = 76;
-inline constexpr size_t kDataVersion = 80, kChangeVersion = 88, kLeaseFlags = 112, kXattrCount = 116;
+inline constexpr size_t kDataVersion = 80, kChangeVersion = 88, kParent = 96, kLeaseFlags = 112;
+inline constexpr size_t kXattrCount = 116;
 inline constexpr uint32_t kOpenElsewhere = 64;  // beside the leases: another client has it open
 
 template <typename T>

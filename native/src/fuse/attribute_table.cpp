@@ -131,6 +131,13 @@ std::optional<fuse_attr_out> AttributeTable::getattr(uint64_t ino, uint64_t node
   return answer_of(*held, nodeid, now);
 }
 
+std::optional<uint64_t> AttributeTable::parent(uint64_t directory, Clock::time_point now) {
+  const std::scoped_lock lock(mutex(directory));
+  const Slot* held = find(directory);
+  if (!is_believed(held, now)) return std::nullopt;
+  return field<uint64_t>(held->record, kParent);
+}
+
 fuse_attr_out AttributeTable::answer_of(const Slot& slot, uint64_t nodeid,
                                         Clock::time_point now) const noexcept {
   fuse_attr_out out{};

@@ -55,6 +55,8 @@ class AttributeTable {
 
   // The body of a GETATTR reply with `nodeid` as its number; nothing when Python must be asked.
   std::optional<fuse_attr_out> getattr(uint64_t ino, uint64_t nodeid, Clock::time_point now);
+  // The directory that this one lies in; nothing when Python must be asked.
+  std::optional<uint64_t> parent(uint64_t directory, Clock::time_point now);
   // A name came into the directory, in a birth of this client's own: its times and versions, as the
   // metaserver will have them. False when lanes may not add names to it: it is not known under a lease,
   // or new files in it take more than the caller's ids and umask (extended attributes, set-group-id,

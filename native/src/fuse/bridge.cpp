@@ -21,7 +21,7 @@ namespace braidfs::fuse {
 namespace {
 
 constexpr int kAnswersPerTurn = 64;
-constexpr size_t kAnswerBytesMax = kUpcallBytesMax;  // READDIRPLUS and xattrs stay below
+constexpr size_t kAnswerBytesMax = kUpcallBytesMax;  // xattrs stay below
 // A SEQPACKET message has to fit into the sender's buffer whole (else EMSGSIZE).
 constexpr int kSocketBytesNeeded = static_cast<int>(2 * kUpcallBytesMax);
 
@@ -58,15 +58,6 @@ struct Bridge::Message {
       : head_size(std::min(kHead, request.bytes.size())), rest(request.bytes.subspan(head_size)) {
     std::memcpy(head.data(), request.bytes.data(), head_size);
     std::memcpy(head.data() + offsetof(fuse_in_header, pid), &slot, sizeof(slot));
-    if (request.opcode == FUSE_READDIRPLUS) clamp_size();
-  }
-
-  void clamp_size() {
-    constexpr size_t at = sizeof(fuse_in_header) + offsetof(fuse_read_in, size);
-    uint32_t size;
-    std::memcpy(&size, head.data() + at, sizeof(size));
-    size = std::min(size, kReaddirBytesMax);
-    std::memcpy(head.data() + at, &size, sizeof(size));
   }
 
   size_t size() const { return head_size + rest.size(); }

@@ -61,7 +61,8 @@ void DentryTable::set(uint64_t directory, const Directory& there, Name& entry, c
 
 void DentryTable::take_out(uint64_t directory, Directory& there, std::string_view name, Name& entry) {
   set(directory, there, entry, {.ino = 0, .sure = true, .told = false});
-  if (!there.complete) return;
+  changed(there);
+  if (!there.complete || there.listing) return;
   there.names.erase(there.names.find(name));
   --name_count_;
 }
@@ -111,16 +112,53 @@ void DentryTable::extend(uint64_t directory, Clock::time_point until) {
   if (Directory* there = known(in, directory)) there->until = until;
 }
 
-// The name's place; nullptr when there is no room, and then the directory is complete no more.
-DentryTable::Name* DentryTable::entry_of(Directory& there, std::string_view name) {
+// nullptr when there is no room: neither all names nor a listing of them are known then.
+DentryTable::Places::value_type* DentryTable::place_of(Directory& there, std::string_view name) {
   const auto found = there.names.find(name);
-  if (found != there.names.end()) return &found->second;
+  if (found != there.names.end()) return &*found;
   if (name_count_ >= kNamesMax) {
     there.complete = false;
+    there.listing.reset();
     return nullptr;
   }
   ++name_count_;
-  return &there.names.emplace(std::string(name), Name{}).first->second;
+  return &*there.names.emplace(std::string(name), Name{}).first;
+}
+
+DentryTable::Name* DentryTable::entry_of(Directory& there, std::string_view name) {
+  auto* place = place_of(there, name);
+  return place == nullptr ? nullptr : &place->second;
+}
+
+void DentryTable::came(Directory& there) noexcept {
+  changed(there);
+  there.listing.reset();
+}
+
+bool DentryTable::may_list(const Directory* there, Clock::time_point now) const noexcept {
+  return there != nullptr && there->leased && !there->contended && end_of(*there) > now;
+}
+
+bool DentryTable::list(uint64_t directory, const Page& page, Clock::time_point now) {
+  Group& in = group(directory);
+  const std::scoped_lock lock(in.mu);
+  Directory* there = known(in, directory);
+  if (!may_list(there, now) || there->changed > page.asked) return false;
+  const Listing* former = there->listing.get();
+  if (former == nullptr || former->end || former->to() != page.behind) {
+    there->listing = std::make_unique<Listing>(page.behind);
+  }
+  for (const Row& row : page.rows) {
+    auto* place = contradicts(*there, row.name, row.ino) ? nullptr : place_of(*there, row.name);
+    if (place == nullptr) {
+      there->listing.reset();
+      return false;
+    }
+    set(directory, *there, place->second, {.ino = row.ino, .sure = true, .told = place->second.told});
+    there->listing->rows.push_back({place, row.cookie});
+  }
+  there->listing->end = page.end;
+  return true;
 }
 
 // What was asked before lanes changed the name themselves is answered after.
@@ -139,6 +177,7 @@ bool DentryTable::put(uint64_t directory, std::string_view name, uint64_t ino, C
   const bool may_tell = there->leased && !there->contended;
   Name* entry = entry_of(*there, name);
   if (entry == nullptr) return false;
+  if (ino != 0 && !entry->sure) came(*there);
   set(directory, *there, *entry, {.ino = ino, .sure = true, .told = entry->told || may_tell});
   if (may_tell) there->told_at = now;
   return may_tell;
@@ -160,6 +199,7 @@ void DentryTable::unsure(uint64_t directory, std::string_view name) {
   const std::scoped_lock lock(in.mu);
   Directory* there = known(in, directory);
   if (there == nullptr) return;
+  came(*there);
   if (Name* entry = entry_of(*there, name)) {
     set(directory, *there, *entry, {.ino = entry->ino, .sure = false, .told = entry->told});
   }

@@ -17,16 +17,22 @@
 // A leased directory is *delegated* when its lease is exclusive: lanes add and take names themselves,
 // and what is certain here changes by them alone: put() of something else comes too late. Of inodes
 // that have a certain name in a delegated directory that directory is their *home* (one of them).
+// Of a leased directory a *listing* may be known: its names in the order of their cookies, from one
+// cookie on, as far as they were asked for. A name that this client takes away is passed over in it; one
+// that comes, or may have come, ends it.
 // Bounded: directories and names beyond the bounds are not kept, that is, asked for.
 // ANY THREAD; one mutex for each group of directories, held while an answer is sent: after drop()
 // no answer from before it is on its way.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -117,6 +123,7 @@ class DentryTable {
     if (entry == nullptr) return false;
     const uint64_t ino = make(end_of(*there) - now);
     set(directory, *there, *entry, {.ino = ino, .sure = true, .told = entry->told || ino != 0});
+    if (ino != 0) came(*there);
     return ino != 0;
   }
 
@@ -159,6 +166,7 @@ class DentryTable {
     const bool told = entry->told || other->told;
     take_out(directory, *there, name, *entry);
     set(directory, *there, *other, {.ino = found.ino, .sure = true, .told = told});
+    came(*there);
     return true;
   }
 
@@ -175,6 +183,57 @@ class DentryTable {
     return home_of(ino) == directory && change();
   }
 
+  // ---- listings ----
+  struct Row {
+    std::string_view name;
+    uint64_t ino;
+    uint64_t cookie;
+  };
+  // A page of names as the metaserver gave it: those behind a cookie (0: from the first), in order. end:
+  // there are no more. asked: what changes() said before it was asked for.
+  struct Page {
+    uint64_t behind;
+    std::span<const Row> rows;
+    bool end;
+    uint64_t asked;
+  };
+  // Rises with every change of names by this client, in whatever directory.
+  uint64_t changes() const noexcept { return changes_.load(); }
+  // Continues the listing if the page does, else begins one. False when the page may be of before a
+  // change of this client's, or the directory is not one whose names the kernel may believe.
+  bool list(uint64_t directory, const Page& page, Clock::time_point now);
+  enum class Given : uint8_t {
+    kTaken,
+    kFull,     // it has no room for this one
+    kUnknown,  // it cannot be told: Python must be asked
+  };
+  // Gives the names behind the cookie to each(row, valid) as long as they are taken, then calls done(),
+  // all with the directory's group locked; false, and no done(), when not even the first is known, nor
+  // that there are none. Each: Given(const Row&, std::chrono::nanoseconds).
+  template <typename Each, typename Done>
+  bool give(uint64_t directory, uint64_t behind, Clock::time_point now, Each each, Done done) {
+    Group& in = group(directory);
+    const std::scoped_lock lock(in.mu);
+    Directory* there = known(in, directory);
+    if (!may_list(there, now) || !there->listing || behind < there->listing->from) return false;
+    const Listing& listing = *there->listing;
+    const auto valid = end_of(*there) - now;
+    size_t taken = 0;
+    Given given = listing.end ? Given::kTaken : Given::kUnknown;
+    for (auto place = listing.first_behind(behind); place != listing.rows.end(); ++place) {
+      auto& [name, entry] = *place->name;
+      if (entry.sure && entry.ino == 0) continue;
+      given = entry.sure ? each(Row{name, entry.ino, place->cookie}, valid) : Given::kUnknown;
+      if (given != Given::kTaken) break;
+      entry.told = true;
+      ++taken;
+    }
+    if (taken == 0 && given == Given::kUnknown) return false;
+    if (taken != 0) there->told_at = now;
+    done();
+    return true;
+  }
+
   size_t names() const noexcept { return name_count_; }
   size_t homes() const noexcept { return home_count_; }
 
@@ -188,6 +247,21 @@ class DentryTable {
     using is_transparent = void;
     size_t operator()(std::string_view text) const noexcept { return std::hash<std::string_view>{}(text); }
   };
+  using Places = std::unordered_map<std::string, Name, Hash, std::equal_to<>>;
+  struct Place {
+    Places::value_type* name;  // is not taken out of the names while this is there
+    uint64_t cookie;
+  };
+  struct Listing {
+    uint64_t from;     // what comes behind this cookie is in rows
+    bool end = false;  // and that is all there is
+    std::vector<Place> rows;
+
+    auto first_behind(uint64_t cookie) const {
+      return std::ranges::upper_bound(rows, cookie, {}, &Place::cookie);
+    }
+    uint64_t to() const { return rows.empty() ? from : rows.back().cookie; }
+  };
   struct Directory {
     Clock::time_point until{};
     Clock::time_point told_at{};
@@ -195,7 +269,9 @@ class DentryTable {
     bool complete = false;
     bool contended = false;
     bool delegated = false;
-    std::unordered_map<std::string, Name, Hash, std::equal_to<>> names;
+    Places names;
+    std::unique_ptr<Listing> listing;  // nullptr: none is known
+    uint64_t changed = 0;              // by this client: what changes_ was then
   };
   struct alignas(64) Group {
     std::mutex mu;
@@ -214,7 +290,12 @@ class DentryTable {
   Directory* known(Group& in, uint64_t directory);
   Directory* delegated(Group& in, uint64_t directory);  // nullptr: it is not
   Directory* make(Group& in, uint64_t directory);
+  Places::value_type* place_of(Directory& there, std::string_view name);
   Name* entry_of(Directory& there, std::string_view name);
+  bool may_list(const Directory* there, Clock::time_point now) const noexcept;
+  void changed(Directory& there) noexcept { there.changed = ++changes_; }
+  // A name may be there that the listing does not have.
+  void came(Directory& there) noexcept;
   void set(uint64_t directory, const Directory& there, Name& entry, const Name& now);
   // The name is gone for certain; where all are known none is kept for that.
   void take_out(uint64_t directory, Directory& there, std::string_view name, Name& entry);
@@ -234,6 +315,7 @@ class DentryTable {
   std::atomic<size_t> directory_count_{0};
   std::atomic<size_t> name_count_{0};
   std::atomic<size_t> delegated_count_{0};
+  std::atomic<uint64_t> changes_{0};
   std::atomic<bool> owners_known_{false};
   std::atomic<Clock::rep> lease_until_{0};
 };

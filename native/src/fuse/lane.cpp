@@ -280,6 +280,7 @@ bool Lane::answered(const UpcallRequest& request) {
     case FUSE_SETATTR: return setattr_answered(request, ino);
     case FUSE_GETXATTR: return getxattr_answered(request, ino);
     case FUSE_LOOKUP: return lookup_answered(request, ino);
+    case FUSE_READDIRPLUS: return readdir_answered(request, ino);
     case FUSE_OPEN: return open_answered(request, ino);
     case FUSE_CREATE: return create_answered(request, ino);
     case FUSE_UNLINK: return unlink_answered(request, ino);
@@ -289,22 +290,10 @@ bool Lane::answered(const UpcallRequest& request) {
   }
 }
 
-bool Lane::learn(uint64_t ino, AttributeTable::Clock::time_point now) {
-  return parts_.children.find(ino, now, [&](const ChildTable::Child& child) {
-    return parts_.attributes.put(child.attributes, std::chrono::milliseconds(0), now, true);
-  });
-}
-
-std::optional<fuse_attr_out> Lane::attributes_of(uint64_t ino, uint64_t nodeid,
-                                                 AttributeTable::Clock::time_point now) {
-  const auto known = parts_.attributes.getattr(ino, nodeid, now);
-  return known || !learn(ino, now) ? known : parts_.attributes.getattr(ino, nodeid, now);
-}
-
 // Looks whether lanes are ahead before it looks into the table: what they wrote until then is there.
 bool Lane::getattr_answered(const RequestHead& head, uint64_t ino) {
   if (parts_.data.is_ahead(ino)) return false;
-  const auto known = attributes_of(ino, head.nodeid, AttributeTable::Clock::now());
+  const auto known = this->known().find(ino, head.nodeid, AttributeTable::Clock::now());
   if (!known) return false;
   struct {
     fuse_out_header header;
@@ -321,7 +310,7 @@ bool Lane::getxattr_answered(const UpcallRequest& request, uint64_t ino) {
   if (asks_for_virtual_xattr(request)) return false;
   const auto now = AttributeTable::Clock::now();
   const auto is_bare = [&] { return parts_.attributes.is_bare(ino, now); };
-  if (!is_bare() && !(learn(ino, now) && is_bare())) return false;
+  if (!is_bare() && !(known().learn(ino, now) && is_bare())) return false;
   parts_.channels.reply_error(context_.index, request.head.unique, ENODATA);
   return true;
 }
@@ -332,6 +321,13 @@ bool Lane::lookup_answered(const UpcallRequest& request, uint64_t parent) {
   const auto now = AttributeTable::Clock::now();
   return parts_.dentries.find(parent, text, now, [&](const DentryTable::Found& found) {
     return answer_name(request.head, found, now);
+  });
+}
+
+bool Lane::readdir_answered(const UpcallRequest& request, uint64_t directory) {
+  const auto in = load<fuse_read_in>(request.bytes.subspan(sizeof(fuse_in_header)));
+  return in && parts_.lister.read(directory, in->offset, in->size, [&](std::span<const std::byte> body) {
+    parts_.channels.reply_body(context_.index, request.head.unique, body);
   });
 }
 
@@ -346,7 +342,7 @@ bool Lane::answer_name(const RequestHead& head, const DentryTable::Found& found,
     }
   } else {
     if (parts_.data.is_ahead(found.ino)) return false;
-    const auto known = attributes_of(found.ino, found.ino, now);
+    const auto known = this->known().find(found.ino, found.ino, now);
     if (!known) return false;
     out.nodeid = found.ino;
     out.attr_valid = known->attr_valid;
@@ -524,7 +520,7 @@ bool Lane::take_name(uint64_t parent, std::string_view name, uint64_t ino) {
 
 // False: something of it is here that Python is to see to first.
 bool Lane::let_go(uint64_t ino, AttributeTable::Clock::time_point now) {
-  learn(ino, now);
+  known().learn(ino, now);
   return parts_.children.drop_unless(ino, [&](bool) { return parts_.data.is_busy(ino); });
 }
 
@@ -564,7 +560,7 @@ bool Lane::rename_answered(const UpcallRequest& request, uint64_t parent) {
 
 bool Lane::take_move(Move move) {
   const auto now = AttributeTable::Clock::now();
-  learn(move.ino, now);
+  known().learn(move.ino, now);
   if (parts_.data.is_ahead(move.ino)) return false;
   // What a directory's grant says of it is of before; with open files Python is to see to that.
   const auto is_open_by_grant = [&](bool is_known) { return is_known && parts_.data.is_busy(move.ino); };

@@ -23,6 +23,8 @@
 #include "fuse/closing_table.h"
 #include "fuse/cut_reads.h"
 #include "fuse/dentry_table.h"
+#include "fuse/known.h"
+#include "fuse/lister.h"
 #include "fuse/parse.h"
 #include "fuse/request.h"
 #include "net/event_loop.h"
@@ -51,6 +53,7 @@ struct LaneParts {
   ChildTable& children;
   ClosingTable& closing;
   CutReads& cut_reads;
+  Lister& lister;
   Births& births;
   std::function<void()> births_wait;  // called on the lane for the first change that is to be taken
   uint64_t root_ino;                 // what Python calls nodeid 1
@@ -97,17 +100,14 @@ class Lane {
   void look_for_room();
   void lost(int error);
   void interrupted(const InterruptRequest& request);
-  // The attributes of a file that is known by its directory's grant are told from now on. False: it is
-  // not known so.
-  bool learn(uint64_t ino, AttributeTable::Clock::time_point now);
-  std::optional<fuse_attr_out> attributes_of(uint64_t ino, uint64_t nodeid,
-                                             AttributeTable::Clock::time_point now);
+  Known known() const noexcept { return {parts_.attributes, parts_.children}; }
   Opening open_child(uint64_t ino, uint64_t fh, uint32_t open_flags);
   // True when a table knew the answer and it was sent.
   bool answered(const UpcallRequest& request);
   bool getattr_answered(const RequestHead& head, uint64_t ino);
   bool getxattr_answered(const UpcallRequest& request, uint64_t ino);
   bool lookup_answered(const UpcallRequest& request, uint64_t parent);
+  bool readdir_answered(const UpcallRequest& request, uint64_t directory);
   bool open_answered(const UpcallRequest& request, uint64_t ino);
   bool create_answered(const UpcallRequest& request, uint64_t parent);
   // The inode of the new file, after the kernel was answered; 0: it could not be made here.

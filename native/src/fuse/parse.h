@@ -15,7 +15,7 @@ namespace braidfs::fuse {
 
 // The longest request that is passed on to pyfuse3: its read buffer is 128 KiB + 4 KiB.
 inline constexpr size_t kUpcallBytesMax = (128u << 10) + 4096;
-// READDIRPLUS asks for at most this much: bounds pyfuse3's answer.
+// At most this much is answered to READDIRPLUS.
 inline constexpr uint32_t kReaddirBytesMax = 128u << 10;
 
 // FORGET or BATCH_FORGET: `entries` holds fuse_forget_one records, or is empty and the one is in `one`.

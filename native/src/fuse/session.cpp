@@ -108,11 +108,12 @@ int FuseSession::attach_lanes(DataHandler& data, std::span<net::EventLoop* const
     if (!unmounted_.exchange(true)) observer_.unmounted();
   };
   const auto births_wait = [this] { observer_.births_wait(); };
+  lister_ = std::make_unique<Lister>(Known{attributes_, children_}, dentries_, cut_reads_, data, root_ino_);
   for (Channel channel = 0; channel < loops.size(); ++channel) {
     lanes_.push_back(std::make_unique<Lane>(channel, settings_.max_write,
                                             LaneParts{*channels_, data, upcalls, attributes_,
                                                       dentries_, children_, closing_, cut_reads_,
-                                                      births_, births_wait,
+                                                      *lister_, births_, births_wait,
                                                       root_ino_, unmounted}));
     const int attached = lanes_.back()->attach(*loops[channel]);
     if (attached != 0) return attached;
@@ -293,6 +294,7 @@ std::vector<std::pair<std::string, uint64_t>> FuseSession::counters() const {
   all.emplace_back("fuse_requests_malformed", malformed);
   all.emplace_back("attributes_answered", attributes_.answered());
   all.emplace_back("names_known", dentries_.names());
+  if (lister_) all.emplace_back("listings_answered", lister_->answered());
   all.emplace_back("children_known", children_.count());
   all.emplace_back("children_used", children_.used());
   all.emplace_back("children_unused", children_.unused());

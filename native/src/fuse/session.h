@@ -25,6 +25,7 @@
 #include "fuse/dentry_table.h"
 #include "fuse/init.h"
 #include "fuse/lane.h"
+#include "fuse/lister.h"
 #include "fuse/mount.h"
 #include "fuse/notifier.h"
 #include "fuse/request.h"
@@ -123,6 +124,11 @@ class FuseSession final : public Replier {
   // Makes the kernel ask again for every name, past notifications that wait. 0 or -errno.
   int advance_epoch() noexcept { return notifier_.advance_epoch(); }
 
+  // ANY THREAD, after start(). What a lane would answer to READDIRPLUS now.
+  bool list(uint64_t directory, uint64_t offset, uint32_t size, const Lister::Send& send) {
+    return lister_ && lister_->read(directory, offset, size, send);
+  }
+
   // What Python learned and lanes may answer from.
   AttributeTable& attributes() noexcept { return attributes_; }
   DentryTable& dentries() noexcept { return dentries_; }
@@ -157,6 +163,7 @@ class FuseSession final : public Replier {
   ChildTable children_;
   ClosingTable closing_;
   CutReads cut_reads_;
+  std::unique_ptr<Lister> lister_;
   Births births_;
   std::unique_ptr<Bridge> bridge_;
   std::vector<std::unique_ptr<Lane>> lanes_;

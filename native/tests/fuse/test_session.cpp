@@ -229,14 +229,6 @@ TEST_F(SessionTest, ReadOnlyOpensNeedNoFlush) {
   EXPECT_EQ(sent.open_flags, kFopenDirectIo | kFopenNoflush | kFopenParallelDirectWrites);
 }
 
-TEST_F(SessionTest, ReaddirIsBounded) {
-  start();
-  fuse_read_in in{};
-  in.size = 1u << 20;
-  const Bytes seen = upcall(0, request(FUSE_READDIRPLUS, {18, 1, 1}, in));
-  EXPECT_EQ(at<fuse_read_in>(seen, 40).size, kReaddirBytesMax);
-}
-
 TEST_F(SessionTest, ASleepingPythonStopsNoLane) {
   start();
   constexpr uint64_t kUpcalls = 20'000;

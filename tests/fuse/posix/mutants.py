@@ -97,7 +97,11 @@ def _plain_rename(_exchange: Any) -> Any:
 
 
 def _lost_entry(reply: Any) -> Any:
-    return lambda entries, end: reply(entries[:-1] if len(entries) > 50 else entries, end)
+    def lost(names: Any, cookies: Any, attributes: Any, end: Any) -> Any:
+        count = len(names) - (len(names) > 50)
+        return reply(names[:count], cookies[: 8 * count], attributes[: 128 * count], end)
+
+    return lost
 
 
 def _no_sticky_bit(change_mode: Any) -> Any:

@@ -111,6 +111,7 @@ class FakeLanes:
     settings: Sequence[SettingRow] = ()  # what lanes set
 
     def __init__(self) -> None:
+        self.listed: dict[int, list[tuple[bytes, int, int]]] = {}  # name, inode and cookie
         self.inodes: dict[int, tuple[bytes, bytes, bytes]] = {}
         self.believed: dict[int, bytes] = {}
         self.complete: dict[int, set[bytes]] = {}  # names that are not absent
@@ -142,7 +143,7 @@ class FakeLanes:
         self.copies = FakeCopies()
         self.invalidated: list[int] = []
         self.locked_inodes: set[int] = set()
-        self.drain_status = self.epochs = 0
+        self.drain_status = self.epochs = self.removals_answered = 0
         self.delegated: set[int] = set()
         self.may_delegate = True
         self.slots: list[tuple[int, bytes, bytes]] = []
@@ -150,7 +151,21 @@ class FakeLanes:
         self.births: list[BirthRow] = []
         self.removals: list[RemovalRow] = []
         self.moves: list[MoveRow] = []
-        self.removals_answered = 0
+
+    def names_changes(self) -> int:
+        return 0
+
+    def names_list(
+        self, directory: int, names: Sequence[bytes], inos: bytes, cookies: bytes, behind: int,
+        end: bool, asked: int,
+    ) -> bool:  # fmt: skip
+        count = len(names)
+        numbers = (struct.unpack(f"<{count}Q", column) for column in (inos, cookies))
+        self.listed[directory] = list(zip(names, *numbers, strict=True))
+        return True
+
+    def listing_read(self, directory: int, offset: int, size: int) -> bytes | None:
+        return None
 
     def entries_delegate(self, ino: int) -> bool:
         if self.may_delegate:

@@ -1,14 +1,18 @@
 """Listing directories: cookies, bounded pages, and entries that a change has overtaken."""
 
+import struct
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import trio
 
 from fsclient.fs.directories import PAGE_COUNT_FIRST, PAGE_COUNT_MAX
 from fsclient.fs.filesystem import FileSystem
 from fscommon.errors import FsError
 from fscommon.layout.attributes import LEASE_ENTRIES, LEASE_META
-from fscommon.wire.messages import DirectoryEntry, Empty, Entry, ReadDir, ReadDirReply, Removed
+from fscommon.wire.messages import Empty, Entry, ReadDir, ReadDirReply, Removed
 from fscommon.wire.ops import Op
 
 from .fakes import DIRECTORY, FakeLanes, FakeMetadata, make_fs, record
@@ -17,14 +21,19 @@ from .fakes import DIRECTORY, FakeLanes, FakeMetadata, make_fs, record
 class BigDirectory:
     """A directory of `count` entries with cookies 10, 20, 30..."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, lease_flags: int = 0) -> None:
+        self.lease_flags = lease_flags
         self.cookies = [10 * (index + 1) for index in range(count)]
 
     def answer(self, request: ReadDir) -> ReadDirReply:
         behind = [cookie for cookie in self.cookies if cookie > request.cookie]
         page = behind[: request.count]
-        entries = tuple(DirectoryEntry(b"f%d" % cookie, cookie, record(cookie)) for cookie in page)
-        return ReadDirReply(entries, len(page) == len(behind))
+        return ReadDirReply(
+            tuple(b"f%d" % cookie for cookie in page),
+            struct.pack(f"<{len(page)}Q", *page),
+            b"".join(record(cookie, lease_flags=self.lease_flags) for cookie in page),
+            len(page) == len(behind),
+        )
 
 
 @pytest.fixture
@@ -132,7 +141,19 @@ async def test_unknown_handle(fs: FileSystem) -> None:
 
 async def test_hostile_empty_page(meta: FakeMetadata, fs: FileSystem) -> None:
     """A page without entries that is not the end would be asked for, for ever."""
-    meta.answers[Op.READDIR] = ReadDirReply((), False)
+    meta.answers[Op.READDIR] = ReadDirReply((), b"", b"", False)
+    fs.directories.open(1, 2)
+    with pytest.raises(FsError, match="EIO"):
+        await fs.directories.page(1, 0)
+
+
+@pytest.mark.parametrize(
+    "columns", [((b"x",), b"", b""), ((b"x",), bytes(8), bytes(127)), ((), bytes(8), bytes(128))]
+)
+async def test_columns_that_do_not_fit(
+    meta: FakeMetadata, fs: FileSystem, columns: tuple[tuple[bytes, ...], bytes, bytes]
+) -> None:
+    meta.answers[Op.READDIR] = ReadDirReply(*columns, True)
     fs.directories.open(1, 2)
     with pytest.raises(FsError, match="EIO"):
         await fs.directories.page(1, 0)
@@ -161,3 +182,79 @@ async def test_lost_changes_are_told_once_by_fsync(meta: FakeMetadata, fs: FileS
             await fs.directories.sync(fh)
     for fh in (1, 2, 3, 4):
         await fs.directories.sync(fh)
+
+
+# ---- what lanes are told, to give it again without a question ------------------------------------
+
+
+class Leased:
+    """A directory whose names and inodes are leased to the client."""
+
+    def __init__(self) -> None:
+        self.meta, self.lanes = FakeMetadata(), FakeLanes()
+        self.fs = make_fs(self.meta, self.lanes, lambda _: None)
+        self.directory = BigDirectory(100, LEASE_META)
+        self.meta.answers[Op.GETATTR] = Entry(record(2, mode=DIRECTORY, parent=1))
+        self.meta.answers[Op.READDIR] = self.answer
+        leases = self.fs.leases
+        leases.session_opened(30.0)
+        leases.renewed(trio.current_time(), 0)
+        leases.table.granted(2, LEASE_ENTRIES | LEASE_META, 1)
+        for ino in self.directory.cookies:
+            leases.table.granted(ino, LEASE_META, 1)
+        self.meanwhile: Callable[[FileSystem], object] = lambda _: None
+
+    def answer(self, request: ReadDir) -> ReadDirReply:
+        own = record(2, lease_flags=LEASE_ENTRIES | LEASE_META, mode=DIRECTORY)
+        reply = replace(self.directory.answer(request), parents=own)
+        self.meanwhile(self.fs)
+        return reply
+
+    async def fetch(self) -> None:
+        self.fs.directories.open(1, 2)
+        await self.fs.directories.page(1, 0)
+
+
+async def test_lanes_are_told_what_is_leased() -> None:
+    world = Leased()
+    await world.fetch()
+    assert world.lanes.listed == {2: [(b"f%d" % ino, ino, ino) for ino in world.directory.cookies]}
+    assert set(world.directory.cookies) <= set(world.lanes.believed)
+
+
+LOSSES: dict[str, Callable[[FileSystem], object]] = {
+    "names": lambda fs: fs.inodes.lost_lease(2, LEASE_ENTRIES),
+    "all leases": lambda fs: fs.leases.table.clear(),
+    "a name of its own": lambda fs: fs.complete.noted(2),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+async def test_lanes_are_told_no_names_after(loss: str) -> None:
+    world = Leased()
+    world.meanwhile = LOSSES[loss]
+    await world.fetch()
+    assert world.lanes.listed == {}
+
+
+async def test_lanes_are_not_told_of_an_inode_that_was_lost() -> None:
+    world = Leased()
+    world.meanwhile = lambda fs: fs.inodes.lost_lease(70, LEASE_META)
+    await world.fetch()
+    assert 70 not in world.lanes.believed and 80 in world.lanes.believed
+
+
+async def test_lanes_are_told_no_attributes_that_may_be_of_before_a_change() -> None:
+    world = Leased()
+    world.meanwhile = lambda fs: fs.inodes.changed()
+    await world.fetch()
+    assert not set(world.directory.cookies) & set(world.lanes.believed)
+
+
+async def test_names_from_before_the_lease_are_not_told() -> None:
+    """The page came while the names were not leased, and the lease with another reply, which was
+    noted before the page was looked at."""
+    world = Leased()
+    world.meta.answers[Op.READDIR] = lambda request: replace(world.answer(request), parents=b"")
+    await world.fetch()
+    assert world.lanes.listed == {}

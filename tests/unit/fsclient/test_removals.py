@@ -162,7 +162,7 @@ async def test_what_is_gone_says_so_to_who_has_it(world: World) -> None:
 
 async def test_pages_of_directories_are_stale_after_it(world: World) -> None:
     await delegated(world)
-    world.meta.answers[Op.READDIR] = ReadDirReply((), True)
+    world.meta.answers[Op.READDIR] = ReadDirReply((), b"", b"", True)
     before = world.fs.inodes.change_count
     world.fs.directories.open(1, FOLDER)
     remove(world, 200)

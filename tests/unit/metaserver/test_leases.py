@@ -7,6 +7,7 @@ import pytest
 
 from fscommon.errors import FsError, ProtocolError, Status
 from fscommon.layout.attributes import (
+    ATTRIBUTES_SIZE,
     LEASE_ALL,
     LEASE_DATA,
     LEASE_DATA_EXCLUSIVE,
@@ -14,6 +15,7 @@ from fscommon.layout.attributes import (
     LEASE_META,
     LEASE_META_EXCLUSIVE,
     LEASE_WRITER,
+    granted_in,
     unpack_attributes,
 )
 from fscommon.wire.codec import decode, encode
@@ -132,8 +134,8 @@ def test_grants_of_each_reply(bench: Bench) -> None:
     found = me.client.call(Op.LOOKUP, Lookup(d.ino, b"s"))
     assert unpack_attributes(found.parents).lease_flags == NAMES
     listed = me.client.call(Op.READDIR, ReadDir(ROOT, 0, 10))
-    flags = {unpack_attributes(e.attributes).lease_flags for e in listed.entries}
-    assert flags == {LEASE_WRITER, NAMES}
+    starts = range(0, len(listed.attributes), ATTRIBUTES_SIZE)
+    assert {granted_in(listed.attributes, start) for start in starts} == {LEASE_WRITER, NAMES}
     assert unpack_attributes(listed.parents).lease_flags == NAMES
 
 

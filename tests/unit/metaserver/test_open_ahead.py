@@ -18,6 +18,7 @@ from fscommon.layout.attributes import (
     unpack_attributes,
 )
 from fscommon.layout.capability import CAPABILITY_SIZE
+from fscommon.layout.template import LAYOUT_XATTR
 from fscommon.limits import OPEN_AHEAD_MAX
 from fscommon.types import Ino, SessionId
 from fscommon.wire.ahead import OpenAhead, OpenedAhead
@@ -38,6 +39,7 @@ from fscommon.wire.messages import (
     ReadDir,
     SessionOpen,
     SetAttr,
+    SetXattr,
     Symlink,
     Unlink,
 )
@@ -125,13 +127,20 @@ def test_pages_follow_each_other(bench: Bench, maker: Client, me: Cached) -> Non
 
 def test_what_does_not_qualify_is_left_out(bench: Bench, maker: Client, me: Cached) -> None:
     make(maker, ROOT, b"plain")
-    make(maker, ROOT, b"empty", size=0)
     twice = make(maker, ROOT, b"twice")
     maker.call(Op.LINK, Link(twice, ROOT, b"again"))
     maker.mkdir(ROOT, b"directory")
     maker.call(Op.SYMLINK, Symlink(ROOT, b"symlink", b"plain", USER))
     maker.call(Op.CREATE, Create(ROOT, b"written", 0o644, True, True, USER))
     assert list(rows(ask(me))) == [b"plain"]
+
+
+def test_an_empty_file_is_granted(bench: Bench, maker: Client, me: Cached) -> None:
+    ino = make(maker, ROOT, b"empty", size=0)
+    assert list(rows(ask(me))) == [b"empty"] and is_covered(bench, me, ino)
+    request = SetXattr(ino, LAYOUT_XATTR, b"stripe_width=1", 0)
+    maker.send(Op.SETXATTR, request)
+    assert [item.ino for item in me.recalled()] == [ino], "its layout is one of its attributes"
 
 
 def test_what_is_open_here_is_left_out(bench: Bench, maker: Client, me: Cached) -> None:

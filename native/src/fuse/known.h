@@ -1,0 +1,30 @@
+// Attributes that lanes may tell: of the table, or of a file that is known by its directory's grant,
+// which are in the table from then on. ANY THREAD.
+#pragma once
+#include <cstdint>
+#include <optional>
+
+#include "fuse/attribute_table.h"
+#include "fuse/child_table.h"
+
+namespace braidfs::fuse {
+
+struct Known {
+  using Clock = AttributeTable::Clock;
+
+  AttributeTable& attributes;
+  ChildTable& children;
+
+  // False: the file is not known by its directory's grant.
+  bool learn(uint64_t ino, Clock::time_point now) const {
+    return children.find(ino, now, [&](const ChildTable::Child& child) {
+      return attributes.put(child.attributes, std::chrono::milliseconds(0), now, true);
+    });
+  }
+  std::optional<fuse_attr_out> find(uint64_t ino, uint64_t nodeid, Clock::time_point now) const {
+    const auto known = attributes.getattr(ino, nodeid, now);
+    return known || !learn(ino, now) ? known : attributes.getattr(ino, nodeid, now);
+  }
+};
+
+}  // namespace braidfs::fuse

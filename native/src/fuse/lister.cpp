@@ -1,0 +1,108 @@
+#include "fuse/lister.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+#include "fuse/attribute_record.h"
+#include "fuse/parse.h"
+#include "fuse/protocol.h"
+
+namespace braidfs::fuse {
+
+namespace {
+
+constexpr uint32_t kSizeMin = 1024;  // has room for the first entries, whatever their names
+constexpr int64_t kNanoseconds = 1'000'000'000;
+constexpr unsigned kTypeShift = 12;  // from the mode of an inode to the type of an entry
+
+}  // namespace
+
+class Dirents {
+ public:
+  explicit Dirents(uint32_t size) : size_(size) { bytes_.reserve(size); }
+
+  // False: no room. nodeid 0: the kernel learns nothing of the inode.
+  bool add(std::string_view name, uint64_t cookie, const fuse_entry_out& entry) {
+    const size_t length = FUSE_DIRENT_ALIGN(FUSE_NAME_OFFSET_DIRENTPLUS + name.size());
+    if (bytes_.size() + length > size_) return false;
+    fuse_direntplus head{};
+    head.entry_out = entry;
+    head.dirent = {.ino = entry.attr.ino,
+                   .off = cookie,
+                   .namelen = static_cast<uint32_t>(name.size()),
+                   .type = entry.attr.mode >> kTypeShift};
+    const size_t at = bytes_.size();
+    bytes_.resize(at + length);
+    std::memcpy(bytes_.data() + at, &head, FUSE_NAME_OFFSET_DIRENTPLUS);
+    std::memcpy(bytes_.data() + at + FUSE_NAME_OFFSET_DIRENTPLUS, name.data(), name.size());
+    return true;
+  }
+
+  std::span<const std::byte> bytes() const noexcept { return bytes_; }
+
+ private:
+  size_t size_;
+  std::vector<std::byte> bytes_;
+};
+
+bool Lister::read(uint64_t directory, uint64_t offset, uint32_t size, const Send& send) {
+  if (size < kSizeMin) return false;
+  const auto now = Clock::now();
+  Dirents dirents(std::min(size, kReaddirBytesMax));
+  const uint64_t behind = offset <= kParentCookie ? 0 : offset;
+  bool is_given = false;
+  dentries_.give(
+      directory, behind, now,
+      [&](const DentryTable::Row& row, std::chrono::nanoseconds valid) {
+        if (dirents.bytes().empty() && !add_dots(dirents, directory, offset, now)) {
+          return DentryTable::Given::kUnknown;
+        }
+        return add(dirents, row, valid, now);
+      },
+      [&] {
+        is_given = !dirents.bytes().empty() || add_dots(dirents, directory, offset, now);
+        if (is_given) send(dirents.bytes());
+      });
+  if (is_given) answered_.fetch_add(1, std::memory_order_relaxed);
+  return is_given;
+}
+
+// False: their numbers are not known.
+bool Lister::add_dots(Dirents& dirents, uint64_t directory, uint64_t offset, Clock::time_point now) const {
+  if (offset >= kParentCookie) return true;
+  const auto parent = known_.attributes.parent(directory, now);
+  if (!parent) return false;
+  fuse_entry_out entry{};
+  entry.attr.mode = S_IFDIR;
+  entry.attr.ino = nodeid(directory);
+  if (offset < kSelfCookie) dirents.add(".", kSelfCookie, entry);
+  entry.attr.ino = nodeid(*parent == 0 ? directory : *parent);
+  dirents.add("..", kParentCookie, entry);
+  return true;
+}
+
+DentryTable::Given Lister::add(Dirents& dirents, const DentryTable::Row& row, std::chrono::nanoseconds valid,
+                               Clock::time_point now) const {
+  using enum DentryTable::Given;
+  if (data_.is_ahead(row.ino)) return kUnknown;
+  const auto known = known_.find(row.ino, nodeid(row.ino), now);
+  if (!known) return kUnknown;
+  fuse_entry_out entry{};
+  entry.nodeid = known->attr.ino;
+  entry.entry_valid = static_cast<uint64_t>(valid.count() / kNanoseconds);
+  entry.entry_valid_nsec = static_cast<uint32_t>(valid.count() % kNanoseconds);
+  entry.attr_valid = known->attr_valid;
+  entry.attr_valid_nsec = known->attr_valid_nsec;
+  entry.attr = known->attr;
+  if (!cut_reads_.empty()) {
+    entry.attr.size = cut_reads_.clip(entry.nodeid, entry.attr.size);
+    if (entry.attr.size != known->attr.size) entry.attr_valid = entry.attr_valid_nsec = 0;
+  }
+  return dirents.add(row.name, row.cookie, entry) ? kTaken : kFull;
+}
+
+}  // namespace braidfs::fuse

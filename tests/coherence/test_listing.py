@@ -1,5 +1,9 @@
 """A tree that a client has listed and holds leases on is listed again without the metaserver."""
 
+import mmap
+import multiprocessing
+import os
+import random
 import subprocess
 import time
 from collections.abc import Callable
@@ -90,3 +94,84 @@ def test_a_kept_listing_shows_what_another_client_did(
         (there / "2" / f"{number}").unlink()
         (here / "0" / f"{number}").rename(here / "1" / f"moved{number}")
         (there / "0" / "30").chmod(0o600 + number)
+
+
+# ---- what a listing shows while names come and go ------------------------------------------------
+
+KEPT = 60  # so many files are there at a time
+
+
+class Counters:
+    """Of files that are made and removed in turn, in memory that is inherited by fork: made and
+    removed, begun and done."""
+
+    MAKING, MADE, REMOVING, REMOVED, OVER = range(5)
+
+    def __init__(self) -> None:
+        self._counters = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
+
+    def __getitem__(self, which: int) -> int:
+        return self._counters[which]
+
+    def __setitem__(self, which: int, number: int) -> None:
+        self._counters[which] = number
+
+
+def _change(folder: Path, counters: Counters, chance: random.Random) -> None:
+    """Files by their numbers, each of which is there for a while; at times none changes."""
+    number = 0
+    while not counters[Counters.OVER]:
+        number += 1
+        counters[Counters.MAKING] = number
+        if number % 3:
+            (folder / f"{number}").touch()
+        else:
+            (folder / f"{number}-first").touch()
+            (folder / f"{number}-first").rename(folder / f"{number}")
+        counters[Counters.MADE] = number
+        if number > KEPT:
+            counters[Counters.REMOVING] = number - KEPT
+            (folder / f"{number - KEPT}").unlink()
+            counters[Counters.REMOVED] = number - KEPT
+        if chance.random() < 0.05:
+            time.sleep(chance.random() / 5)
+
+
+def _watch(folder: Path, counters: Counters) -> None:
+    """Each listing has what was there all the time, and nothing that was not there at all."""
+    count = 0
+    while not counters[Counters.OVER]:
+        made, removed = counters[Counters.MADE], counters[Counters.REMOVED]
+        names = os.listdir(folder)
+        making, removing = counters[Counters.MAKING], counters[Counters.REMOVING]
+        seen = {int(name) for name in names if name.isdigit()}
+        assert len(names) == len(set(names)), "a name was listed twice"
+        missed = set(range(removing + 1, made + 1)) - seen
+        assert not missed, f"{sorted(missed)} were there when the listing began, and stayed"
+        wrong = {number for number in seen if number <= removed or number > making}
+        assert not wrong, f"{sorted(wrong)} were gone, or not there yet"
+        count += 1
+    assert count > 3
+
+
+@pytest.mark.parametrize("where", ["the changing client", "another client", "both"])
+def test_a_listing_while_names_come_and_go(
+    cluster: Cluster, workdir: Path, more_mounts: MountMaker, where: str, sized: Sized
+) -> None:
+    here, there = (m / workdir.relative_to(cluster.mount_path) for m in more_mounts(cluster, 2))
+    places = {"the changing client": [here] * 2, "another client": [there] * 2}
+    counters, fork = Counters(), multiprocessing.get_context("fork")
+    watchers = [
+        fork.Process(target=_watch, args=(folder, counters))
+        for folder in places.get(where, [here, there])
+    ]
+    changer = fork.Process(target=_change, args=(here, counters, random.Random(0)))
+    for process in (changer, *watchers):
+        process.start()
+    changer.join(sized(3, 60))
+    is_changing = changer.is_alive()
+    counters[Counters.OVER] = 1
+    for process in (changer, *watchers):
+        process.join(60)
+    print(f"{counters[Counters.MADE]} files")
+    assert is_changing and [process.exitcode for process in (changer, *watchers)] == [0, 0, 0]

@@ -253,6 +253,9 @@ def test_what_is_below_comes_back_where_names_are_free(folder: Path, trash: Tras
     (folder / "sub" / "taken").write_bytes(b"new")
     (folder / "sub" / "c").write_bytes(b"c")
     (folder / "sub" / "c").unlink()
+    fd = os.open(folder / "sub", os.O_RDONLY)
+    os.fsync(fd)  # what lanes removed is in the trash when the metaserver has been told
+    os.close(fd)
     done = trash("restore", "--below", folder, "--since", "0.000001s")
     assert (done["restored"], done["taken"]) == (0, 0)
     done = trash("restore", "--below", folder, "--since", "1h")

@@ -10,7 +10,7 @@ import stat
 
 from fscommon.auth.key import CLUSTER_KEY_ID, Credential
 from fscommon.errors import ConfigError, FsError, Status, TransportError
-from fscommon.layout.attributes import Attributes, unpack_attributes
+from fscommon.layout.attributes import INODE_IMMUTABLE, Attributes, unpack_attributes
 from fscommon.types import ROOT_INO
 from fscommon.wire.keys import KEY_READ_ONLY, MountRoot, SessionGrant
 from fscommon.wire.messages import Empty, Entry, GetAttr, Lookup
@@ -43,8 +43,9 @@ class Grant:
     def _is_own(self) -> bool:
         return self._credential.id != CLUSTER_KEY_ID
 
-    async def find_root(self, path: tuple[bytes, ...]) -> Attributes:
-        """The directory to be mounted. Raises ConfigError: it is not there, or not for this key."""
+    async def find_root(self, path: tuple[bytes, ...], *, sealed: bool) -> Attributes:
+        """The directory to be mounted. Raises ConfigError: it is not there, or not for this key, or
+        not sealed as it should be."""
         if self._is_own:
             await self._ask()
         try:
@@ -57,6 +58,10 @@ class Grant:
             raise
         if not stat.S_ISDIR(attributes.mode):
             raise _no_directory(path, path[-1])
+        if sealed and not attributes.flags & INODE_IMMUTABLE:
+            raise ConfigError(
+                "the mount option 'sealed' is for sealed trees: braidfs seal PATH on another mount"
+            )
         return attributes
 
     async def _walk(self, path: tuple[bytes, ...]) -> Attributes:

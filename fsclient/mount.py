@@ -12,20 +12,16 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import TextIO, cast
 
 import trio
 
 from fscommon.auth.handshake import HelloFields
 from fscommon.auth.key import Credential, load_credential
-from fscommon.config.mount_options import MountOptions
-from fscommon.config.tls import OFF, TlsSettings
 from fscommon.errors import BraidError, ConfigError
 from fscommon.native import Datapath, make_datapath
-from fscommon.net.rails import Rails, RdmaSettings
-from fscommon.net.rdma import Wishes
+from fscommon.net.rails import Rails
 from fscommon.net.stream import FrameStream, connect
 from fscommon.net.tls import transport_of
 from fscommon.observe.log import Log, start_logging
@@ -57,8 +53,8 @@ from .leases.connection import RecallConnection
 from .leases.holder import Leases
 from .meta.client import Events, MetaClient
 from .metrics import ClientMetrics
+from .plan import Plan, rdma_settings, tls_settings
 from .reaper import Handlers, Reaper
-from .source import Source
 from .syslog_stream import SyslogStream
 
 LANES_DEFAULT_MAX = 8
@@ -71,43 +67,6 @@ KERNEL_ROOT = 1
 RESTART = signal.SIGUSR1  # the mount goes on in the program that is on the disk now
 ABORT = signal.SIGUSR2  # whatever waits for a server fails now
 SIGNALS = (signal.SIGTERM, signal.SIGINT, RESTART, ABORT)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What was asked for. source_text is shown in the table of mounts."""
-
-    source: Source
-    source_text: str
-    mountpoint: str
-    options: MountOptions
-
-
-def rdma_settings(options: MountOptions) -> RdmaSettings:
-    """Raises ConfigError."""
-
-    def words(joined: str) -> tuple[str, ...]:
-        return tuple(filter(None, joined.split("+")))
-
-    devices, subnets = words(options.rdma_devices), words(options.rdma_subnets)
-    wishes = Wishes(devices, subnets, options.rdma_gid_index)
-    transport = options.transport
-    if options.tls != OFF and transport == "rdma":
-        raise ConfigError("mount options: transport=rdma has no encryption: leave it out, or tls")
-    if options.tls != OFF:
-        transport = "tcp"
-    try:
-        return RdmaSettings(transport, wishes, options.rdma_memory_mib)
-    except ValueError as error:
-        raise ConfigError(f"mount options: {error}") from error
-
-
-def tls_settings(options: MountOptions) -> TlsSettings:
-    """Raises ConfigError."""
-    try:
-        return TlsSettings(options.tls, Path(options.tls_ca))
-    except ValueError as error:
-        raise ConfigError(f"mount options: {error}") from error
 
 
 def place_of(directory: str) -> str:
@@ -301,7 +260,7 @@ class MountedClient:
         if self._map is not None:
             data.map_changed(self._map)
         await data.check()
-        operations = Operations(files, datapath, root_ino, self._plan.options.attr_timeout)
+        operations = self._make_operations(files, datapath, root_ino)
         await self._start_recalls(meta, tasks)
         if self._handed is None:
             await self._mount(datapath)
@@ -332,7 +291,8 @@ class MountedClient:
 
     async def _find_root(self) -> int:
         if self._handed is None:
-            return (await self._grant.find_root(self._plan.source.path)).ino
+            sealed = self._plan.options.sealed
+            return (await self._grant.find_root(self._plan.source.path, sealed=sealed)).ino
         await self._grant.know()  # the directory may have another name by now
         return self._handed.root_ino
 
@@ -366,7 +326,13 @@ class MountedClient:
             busy_poll_us=options.busy_poll_us,
             session=meta.core.session,
         )
+        if options.sealed:
+            datapath.seal()
         return datapath
+
+    def _make_operations(self, files: FileSystem, datapath: Datapath, root_ino: int) -> Operations:
+        options = self._plan.options
+        return Operations(files, datapath, root_ino, options.attr_timeout, sealed=options.sealed)
 
     def _make_rails(self, datapath: Datapath) -> Rails:
         rails = Rails(datapath, rdma_settings(self._plan.options), Log("rdma"))

@@ -19,9 +19,10 @@ from fscommon.file_time import file_time_ns
 from fscommon.layout.attributes import INODE_APPEND, INODE_IMMUTABLE
 from fscommon.limits import COPY_LENGTH_MIN
 
+from .changes import Change
 from .drains import Extent
 from .extents import BLOCK_SIZE, kill_set_ids_of
-from .files import Change, Files
+from .files import Files
 from .namespace import Namespace
 
 LENGTH_MAX: Final = 64 << 20  # of one request: it cannot be interrupted

@@ -14,7 +14,8 @@ from fscommon.file_time import file_time_ns
 from fscommon.layout.attributes import INODE_APPEND, INODE_IMMUTABLE, Attributes
 from fscommon.limits import FILE_SIZE_MAX
 
-from .files import Change, Files
+from .changes import Change
+from .files import Files
 from .inodes import without_set_ids
 from .namespace import Namespace
 

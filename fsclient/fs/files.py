@@ -31,20 +31,13 @@ from fscommon.wire.births import ChangeBatch
 from fscommon.wire.codec import decode
 from fscommon.wire.messages import (
     BODIES,
-    COMMIT_KILL_SUIDGID,
     COMMIT_MTIME,
-    COMMIT_SIZE,
     COMMIT_SYNCED,
-    SET_FLAGS,
-    SET_GROW,
-    SET_KILL_SUIDGID,
-    SET_MODE,
     Commit,
     Committed,
     Create,
     Open,
     Opened,
-    SetAttr,
     TmpFile,
 )
 from fscommon.wire.ops import OPENING, SPECS, Op
@@ -52,6 +45,7 @@ from fscommon.wire.ops import OPENING, SPECS, Op
 from ..leases.holder import Leases, inodes_in
 from .births import FIRST_HANDLE, Births
 from .caller import Requester
+from .changes import Change, set_attr
 from .complete import CompleteDirectories
 from .drains import Drains
 from .inodes import Inodes, OpenInode, file_id_of
@@ -74,24 +68,6 @@ class OpenedFile:
     attributes: Attributes
     keep_pages: bool
     direct: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Which attributes to set; None leaves one as it is. kill_set_ids: the change is like a write
-    by one who may not keep the set-id bits."""
-
-    mode: int | None = None
-    uid: int | None = None
-    gid: int | None = None
-    size: int | None = None
-    atime_ns: int | None = None
-    mtime_ns: int | None = None
-    ctime_ns: int | None = None
-    kill_set_ids: bool = False
-    at_least: bool = False  # the size: a larger one stays
-    inode_flags: int | None = None
-    like: int = 0  # the size, 0: lie where this file does
 
 
 class Files:
@@ -151,6 +127,21 @@ class Files:
         if reply.parents:
             self.births.created(parent)
         return self._opened(inode, flags, attributes)
+
+    async def open_sealed(self, ino: int) -> int:
+        """A READ named no handle (a mount of a sealed tree): one of its own for it. Raises FsError;
+        ESTALE: the file is not sealed any more."""
+        inode = self._inodes.hold(ino)
+        try:
+            attributes = self._register(inode, await self._open(inode, writable=False))
+            if not attributes.flags & INODE_IMMUTABLE:
+                raise FsError(Status.ESTALE, "the file is not sealed")
+        except BaseException:
+            self._inodes.release(ino)
+            self._inodes.unkeep(ino)
+            raise
+        self.was_read(ino)
+        return self._opened(inode, os.O_RDONLY, attributes).fh
 
     def _born(self, fh: int, ino: int) -> None:
         """Lanes made and opened a file."""
@@ -289,7 +280,7 @@ class Files:
             await self.drains.drain(ino, sync=False)
         token, written = self._take(inode)
         try:
-            request = _set_attr(ino, change, written)
+            request = set_attr(ino, change, written)
             reply = await self._meta.call(Op.SETATTR, request, Opened, urgent=bool(token))
         except BaseException as error:
             if not (isinstance(error, FsError) and error.status is Status.DISCONNECTED):
@@ -568,33 +559,3 @@ def _check_unprotected(attributes: Attributes, flags: int) -> None:
 
 def _is_writable(flags: int) -> bool:
     return flags & os.O_ACCMODE != os.O_RDONLY
-
-
-def _set_attr(ino: int, change: Change, written: Written) -> SetAttr:
-    """The request for a change, with the written state merged in."""
-    size, mtime_ns, flags = written
-    kill = change.kill_set_ids or bool(flags & COMMIT_KILL_SUIDGID)
-    values = (
-        change.mode, change.uid, change.gid, change.size,
-        change.atime_ns, change.mtime_ns, change.ctime_ns,
-    )  # fmt: skip
-    valid = sum(1 << index for index, value in enumerate(values) if value is not None)
-    valid |= SET_GROW if change.at_least else 0
-    valid |= SET_FLAGS if change.inode_flags is not None else 0
-    if kill and not valid & SET_MODE:
-        valid |= SET_KILL_SUIDGID
-    return SetAttr(
-        ino=ino,
-        valid=valid,
-        mode=change.mode or 0,
-        uid=change.uid or 0,
-        gid=change.gid or 0,
-        size=change.size or 0,
-        atime_ns=change.atime_ns or 0,
-        mtime_ns=change.mtime_ns or 0,
-        ctime_ns=change.ctime_ns or 0,
-        written_size=size if flags & COMMIT_SIZE else 0,
-        written_mtime_ns=mtime_ns if flags & COMMIT_MTIME else 0,
-        inode_flags=change.inode_flags or 0,
-        like=change.like,
-    )

@@ -5,7 +5,7 @@ import pyfuse3
 from fscommon.layout.attributes import Attributes
 from fscommon.wire.messages import StatFsReply
 
-from ..fs.files import Change
+from ..fs.changes import Change
 
 BLOCK_SIZE_OF_IO = 1 << 20
 _FRAGMENT_SIZE = 4096

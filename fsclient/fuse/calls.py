@@ -16,14 +16,14 @@ from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import Attributes
 
 from ..fs.caller import Requester
+from ..fs.changes import Change
 from ..fs.drains import Extent
-from ..fs.files import Change
 from ..fs.filesystem import FileSystem
 from . import structures
 from .operations import Operations
 
 _ENOSYS: Final = 38
-RELEASE, FLUSH, GETLK, SETLK, SETLKW = 18, 25, 31, 32, 33
+READ, RELEASE, FLUSH, GETLK, SETLK, SETLKW = 15, 18, 25, 31, 32, 33
 IOCTL, FALLOCATE, READDIRPLUS, LSEEK, COPY_FILE_RANGE = 39, 43, 44, 46, 47
 SYNCFS, TMPFILE, STATX = 50, 51, 52
 
@@ -57,6 +57,7 @@ class Calls:
         self._answers = answers
         self._nursery = nursery
         self._handlers: dict[int, Handler] = {
+            READ: self._read,
             GETLK: self._getlk,
             SETLK: self._setlk,
             SETLKW: self._setlkw,
@@ -113,6 +114,10 @@ class Calls:
         self._answer(slot, error, b"")
 
     # ---- handlers -----------------------------------------------------------------------------
+
+    async def _read(self, call: Call) -> bytes:
+        """On a mount of a sealed tree; the request goes back to the lane that it came from."""
+        return structures.handle_out(await self._fs.files.open_sealed(call.ino)) + call.body
 
     async def _getlk(self, call: Call) -> bytes:
         request = structures.lock_in(call.ino, call.body)

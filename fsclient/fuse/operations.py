@@ -18,7 +18,7 @@ import pyfuse3
 import trio
 
 from fscommon.errors import FsError
-from fscommon.layout.attributes import Attributes
+from fscommon.layout.attributes import INODE_IMMUTABLE, Attributes
 from fscommon.limits import NAME_LENGTH_MAX
 from fscommon.observe.log import Log
 
@@ -32,6 +32,8 @@ from .structures import DirectoryBody, EntryOut, ReadIn
 
 T = TypeVar("T")
 Observe = Callable[[str, float, bool], None]  # handler, seconds, failed for a bug
+
+SEALED_S = 24 * 3600.0  # as kSealedLife in native/src/fuse/attribute_table.h
 
 _KERNEL_ROOT = 1
 _UPCALL_KILL_SUIDGID = 1
@@ -49,14 +51,19 @@ class Operations(pyfuse3.Operations):
     enable_writeback_cache = False
     enable_acl = True
 
-    def __init__(self, files: FileSystem, upcalls: Upcalls, root_ino: int, attr_s: float) -> None:
-        """attr_s: how long the kernel may believe attributes where there are no leases."""
+    def __init__(
+        self, files: FileSystem, upcalls: Upcalls, root_ino: int, attr_s: float,
+        *, sealed: bool = False,
+    ) -> None:  # fmt: skip
+        """attr_s: how long the kernel may believe attributes where there are no leases. sealed: it
+        may believe what is immutable for SEALED_S."""
         super().__init__()
         self._fs = files
         self._names: Namespace = files.namespace
         self._upcalls = upcalls
         self._root_ino = root_ino
         self._attr_s = attr_s
+        self._sealed = sealed
         self._scopes: dict[int, trio.CancelScope] = {}
         self._interrupted_early: dict[int, int] = {}
         self._log = Log("fuse")
@@ -132,7 +139,9 @@ class Operations(pyfuse3.Operations):
 
     def attributes_s(self, attributes: Attributes) -> float:
         """How long the kernel may believe them."""
-        return self._fs.leases.attributes_s(attributes, self._attr_s)
+        seconds = self._fs.leases.attributes_s(attributes, self._attr_s)
+        stays = seconds and self._sealed and attributes.flags & INODE_IMMUTABLE
+        return SEALED_S if stays else seconds
 
     def pid_of(self, slot: int) -> int:
         return self._upcalls.upcall(slot)[1]
@@ -147,6 +156,8 @@ class Operations(pyfuse3.Operations):
 
     def _entry(self, attributes: Attributes, entry_s: float = 0.0) -> pyfuse3.EntryAttributes:
         attr_s = self.attributes_s(attributes)
+        if self._sealed and entry_s:  # what is immutable keeps its name too
+            entry_s = max(entry_s, attr_s)
         return entry_attributes(attributes, self._kernel_ino(attributes.ino), entry_s, attr_s)
 
     def _named(self, parent: int, name: bytes, attributes: Attributes) -> pyfuse3.EntryAttributes:

@@ -126,6 +126,11 @@ def copy_out(copied: int) -> bytes:
     return struct.pack("<2I", copied, 0)
 
 
+def handle_out(fh: int) -> bytes:
+    """Before the body of a READ that goes back to its lane (docs/decisions/0033)."""
+    return struct.pack("<Q", fh)
+
+
 def create_in(body: bytes) -> CreateIn:
     return CreateIn(*struct.unpack_from("<4I", body))
 

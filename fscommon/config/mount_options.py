@@ -26,6 +26,7 @@ class MountOptions:
     timeout: float = 60.0  # how long a request waits for a dead server before EIO
     hard: bool = False  # wait for ever instead
     ro: bool = False
+    sealed: bool = False  # with ro, of a sealed tree: the kernel asks for nothing twice
     attr_timeout: float = 1.0
     entry_timeout: float = 1.0
     readahead_kib: int = 4096
@@ -86,6 +87,8 @@ def parse_mount_options(text: str) -> MountOptions:
             kernel_words.append(name)
         elif name not in _IGNORED and not word.startswith(_IGNORED_PREFIXES):
             raise ConfigError(unknown_word("mount option", name, known))
+    if values.get("sealed") and not values.get("ro"):
+        raise ConfigError("the mount option 'sealed' needs 'ro' beside it")
     return MountOptions(**values, kernel_words=",".join(kernel_words))
 
 

@@ -340,6 +340,7 @@ void bind_life_cycle(nb::class_<Datapath>& type) {
            "busy_poll_us"_a, "session"_a)
       .def("mount", &mount, "mountpoint"_a, "source"_a, "options"_a, "read_only"_a)
       .def("attach", &attach, "fuse_fd"_a)
+      .def("seal", &Datapath::seal)
       .def("start",
            [](Datapath& path, uint64_t root_ino) {
              return checked(unlocked([&] { return path.start(root_ino); }), "/dev/fuse");

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.cluster import mounts
+from tests.cluster.mounts import HELPER_LINK
 from tests.cluster.networks import Place
 from tests.cluster.plan import HERE, ClusterPlan, ServerPlan, save
 from tests.cluster.process import Program, is_gone, stop_pid, wait_until
 
 BIN = Path(sys.prefix) / "bin"
-HELPER_LINK = Path("/sbin/mount.fuse.braidfs")
 
 Report = Callable[[str], None]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.cluster.process import PATIENCE, command_of, is_gone, wait_until
 
 FSTYPE = "fuse.braidfs"
+HELPER_LINK = Path(f"/sbin/mount.{FSTYPE}")
 MOUNT_SECONDS_MAX = 90 * PATIENCE
 UNMOUNT_SECONDS_MAX = 90 * PATIENCE
 
@@ -50,9 +51,10 @@ def is_mounted(mountpoint: Path) -> bool:
 
 
 def mount_command(source: str, mountpoint: Path, options: str) -> list[str]:
-    """mount(8) hides LD_PRELOAD from its helper: with a sanitizer that is called directly."""
-    if "LD_PRELOAD" in os.environ:
-        helper = Path(sys.prefix) / "bin" / f"mount.{FSTYPE}"
+    """mount(8), or the helper itself: with a sanitizer, as mount(8) hides LD_PRELOAD from it, and
+    where tests of another checkout have just made /sbin's their own."""
+    helper = Path(sys.prefix) / "bin" / f"mount.{FSTYPE}"
+    if "LD_PRELOAD" in os.environ or HELPER_LINK.resolve() != helper.resolve():
         return [str(helper), source, str(mountpoint), "-o", options]
     return ["mount", "-t", FSTYPE, source, str(mountpoint), "-o", options]
 

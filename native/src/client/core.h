@@ -189,6 +189,7 @@ class Core final : public fuse::DataHandler {
   uint64_t losses() const noexcept { return losses_.load(); }
   uint64_t commit_begin(std::shared_ptr<DrainOperation> operation);  // the token of its event
   void handle_closed(const Handle& handle);
+  void close_own(uint64_t fh);  // a handle that nobody but a lane knows of
   void send_all_partial();
   void hurry();  // writes that gather leave: somebody waits
   void inode_idle(const InodePtr& inode);

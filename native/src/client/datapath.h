@@ -73,6 +73,7 @@ class Datapath final : private fuse::SessionObserver {
   bool pause(bool paused) { return session_.pause(paused); }
   uint64_t unanswered() const { return session_.unanswered(); }
   int hand_over(fuse::FuseSession::Handed& handed) { return session_.hand_over(handed); }
+  void seal() noexcept { session_.seal(); }  // before start()
   // The fd that pyfuse3 mounts as /dev/fd/N, now the caller's; or -errno.
   int start(uint64_t root_ino);
   void stop(uint32_t deadline_ms);

@@ -37,6 +37,13 @@ bool Core::open_own(const InodePtr& inode, uint64_t fh, uint32_t open_flags) {
   return true;
 }
 
+void Core::close_own(uint64_t fh) {
+  const HandlePtr handle = handles_.take(fh);
+  if (!handle) return;
+  handle_closed(*handle);
+  inode_idle(handle->inode);
+}
+
 std::vector<uint64_t> Core::inodes_granted() {
   std::vector<uint64_t> found;
   for (const InodePtr& inode : inodes_.all()) {

@@ -23,6 +23,7 @@ void ReadOperation::start(Lane& lane, const std::shared_ptr<ReadOperation>& self
   read.question_ = 0;
   read.fills_pages_ = (request.read_flags & fuse::kReadLockOwner) == 0;
   read.cut_ = 0;
+  read.closes_ = request.closes ? request.fh : 0;
   read.proceed(lane);
 }
 
@@ -171,6 +172,7 @@ void ReadOperation::answer(Lane& lane, int error) {
   buffer_.reset();
   view_.reset();
   inode_.reset();
+  if (closes_ != 0) core.close_own(std::exchange(closes_, 0));
   lane.room();
 }
 

@@ -55,6 +55,7 @@ class ReadOperation final : public Operation {
   int error_ = 0;
   bool again_ = false;
   bool registered_ = false;
+  uint64_t closes_ = 0;       // the handle that ends with it; 0: none
   uint64_t question_ = 0;     // whose answer suffices; 0: none was asked
   bool fills_pages_ = false;  // of the kernel's
   uint64_t cut_ = 0;          // its number in fuse/cut_reads.h, when that is done without a lease

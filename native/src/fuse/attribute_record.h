@@ -17,6 +17,7 @@ inline constexpr size_t kAtime = 24, kMtime = 32, kCtime = 40, kBtime = 48;  // 
 inline constexpr size_t kMode = 56, kNlink = 60, kUid = 64, kGid = 68, kRdev = 72, kFlags = 76;
 inline constexpr size_t kDataVersion = 80, kChangeVersion = 88, kParent = 96, kLeaseFlags = 112;
 inline constexpr size_t kXattrCount = 116;
+inline constexpr uint32_t kImmutable = 0x10;  // of the inode flags (chattr(1))
 inline constexpr uint32_t kOpenElsewhere = 64;  // beside the leases: another client has it open
 
 template <typename T>
@@ -29,6 +30,10 @@ T field(std::span<const std::byte> record, size_t offset) noexcept {
 template <typename T>
 void set_field(std::span<std::byte> record, size_t offset, T value) noexcept {
   std::memcpy(record.data() + offset, &value, sizeof(T));
+}
+
+inline bool is_immutable(std::span<const std::byte> record) noexcept {
+  return (field<uint32_t>(record, kFlags) & kImmutable) != 0;
 }
 
 }  // namespace braidfs::fuse::record

@@ -141,7 +141,9 @@ std::optional<uint64_t> AttributeTable::parent(uint64_t directory, Clock::time_p
 fuse_attr_out AttributeTable::answer_of(const Slot& slot, uint64_t nodeid,
                                         Clock::time_point now) const noexcept {
   fuse_attr_out out{};
-  const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(end_of(slot) - now).count();
+  const bool stays = sealed_ && record::is_immutable(slot.record);
+  const auto life = stays ? std::chrono::nanoseconds(kSealedLife) : end_of(slot) - now;
+  const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(life).count();
   out.attr_valid = static_cast<uint64_t>(left / kNanoseconds);
   out.attr_valid_nsec = static_cast<uint32_t>(left % kNanoseconds);
   out.attr = attr_of(slot.record, nodeid);

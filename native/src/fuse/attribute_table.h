@@ -40,6 +40,17 @@ class AttributeTable {
   AttributeTable() : inos_(kSlotCount), slots_(kSlotCount) {}
 
   static constexpr std::chrono::milliseconds kFresh{1000};
+  static constexpr std::chrono::hours kSealedLife{24};
+
+  // Before anything is asked: the kernel may believe what is immutable for kSealedLife, not only for as
+  // long as the leases last (sealed.cpp).
+  void seal() noexcept { sealed_ = true; }
+  // On a sealed tree: what is immutable keeps its name, which is believed as long as the attributes are.
+  void keep_name(fuse_entry_out& entry) const noexcept {
+    if (!sealed_ || entry.nodeid == 0 || entry.attr_valid <= entry.entry_valid) return;
+    entry.entry_valid = entry.attr_valid;
+    entry.entry_valid_nsec = entry.attr_valid_nsec;
+  }
 
   // Leases last until then; called with each renewal.
   void believe(Clock::time_point until) noexcept { lease_until_.store(until.time_since_epoch().count()); }
@@ -153,6 +164,7 @@ class AttributeTable {
   std::vector<uint64_t> inos_;                  // of the slots; 0: never used. Guarded by groups_
   std::vector<Slot> slots_;                     // guarded by groups_
   std::atomic<uint64_t> answered_{0};
+  bool sealed_ = false;
   std::atomic<Clock::rep> lease_until_{0};
 };
 

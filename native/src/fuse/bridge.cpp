@@ -84,12 +84,13 @@ struct Bridge::Message {
 };
 
 Bridge::Bridge(Channels& channels, Notifier& notifier, SessionObserver& observer,
-               const ClosingTable& closing, CutReads& cut_reads)
+               const ClosingTable& closing, CutReads& cut_reads, ReadAgain read_again)
     : channels_(channels),
       notifier_(notifier),
       observer_(observer),
       closing_(closing),
       cut_reads_(cut_reads),
+      read_again_(std::move(read_again)),
       answer_(kAnswerBytesMax + 1) {}
 
 int Bridge::start(std::span<const std::byte> init, net::UniqueFd& python_end) {
@@ -161,6 +162,10 @@ bool Bridge::answer(uint32_t slot, int error, std::span<const std::byte> body) {
   const auto found = slots_.find(slot);
   if (!found || !found->is_call || !slots_.take(found->unique)) return false;
   --calls_;
+  if (found->opcode == FUSE_READ && error == 0) {
+    if (!read_again_(*found, body)) channels_.reply_error(found->channel, found->unique, EIO);
+    return true;
+  }
   fuse_out_header header{};
   header.len = static_cast<uint32_t>(sizeof(header) + (error == 0 ? body.size() : 0));
   header.error = -error;

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
@@ -48,8 +49,11 @@ class Bridge final : public UpcallSink {
   static constexpr int kSocketBytes = 4 << 20;
   static constexpr uint32_t kCallsMax = 1u << 14;  // waiting locks are most of them
 
+  // Takes a READ that Python has opened a file for, with the handle and its body; false: there is no room.
+  using ReadAgain = std::function<bool(const Upcall& read, std::span<const std::byte> opened)>;
+
   Bridge(Channels& channels, Notifier& notifier, SessionObserver& observer,
-         const ClosingTable& closing, CutReads& cut_reads);
+         const ClosingTable& closing, CutReads& cut_reads, ReadAgain read_again);
   ~Bridge() override { stop(); }
   Bridge(const Bridge&) = delete;
   Bridge& operator=(const Bridge&) = delete;
@@ -97,6 +101,7 @@ class Bridge final : public UpcallSink {
   SessionObserver& observer_;
   const ClosingTable& closing_;
   CutReads& cut_reads_;
+  const ReadAgain read_again_;
   SlotTable slots_;
   std::atomic<uint32_t> calls_{0};
   std::atomic<bool> python_gone_{false};

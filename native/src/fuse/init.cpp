@@ -17,6 +17,8 @@ constexpr uint64_t kNeeded = FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_DONT_MASK 
                              FUSE_DO_READDIRPLUS | FUSE_POSIX_ACL | FUSE_MAX_PAGES |
                              FUSE_EXPLICIT_INVAL_DATA;
 
+constexpr uint64_t kLocks = FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS;
+
 // Taken when offered. Left out on purpose: AUTO_INVAL_DATA (a changed mtime would drop pages),
 // WRITEBACK_CACHE (the kernel would own size and mtime), ATOMIC_O_TRUNC (the truncation comes as a
 // SETATTR), READDIRPLUS_AUTO (pyfuse3 has no handler for plain READDIR),
@@ -24,8 +26,8 @@ constexpr uint64_t kNeeded = FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_DONT_MASK 
 // SECURITY_CTX, CREATE_SUPP_GROUP.
 constexpr uint64_t kWanted = kNeeded | FUSE_ASYNC_DIO | FUSE_PARALLEL_DIROPS |
                              FUSE_HANDLE_KILLPRIV_V2 | FUSE_CACHE_SYMLINKS |
-                             FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS | FUSE_INIT_EXT |
-                             kDirectIoAllowMmap | kHasResend | kHasExpireOnly;
+                             kLocks | FUSE_INIT_EXT | kDirectIoAllowMmap | kHasResend |
+                             kHasExpireOnly;
 
 // What libfuse may believe the kernel can do. MAX_PAGES is held back: it would make each of
 // pyfuse3's thousands of tasks allocate a buffer of 1 MiB instead of 132 KiB.
@@ -71,7 +73,7 @@ Negotiated negotiate(std::span<const std::byte> body, const InitSettings& settin
     result.error = EPROTO;
     return result;
   }
-  result.flags = offered & kWanted;
+  result.flags = offered & (settings.sealed ? kWanted & ~kLocks : kWanted);
   result.reply = make_reply(in, result.flags, settings);
   return result;
 }

@@ -252,9 +252,13 @@ void Lane::handle(std::span<const std::byte> bytes, std::span<const std::byte> p
           [&](const AnsweredRequest& r) {
             parts_.channels.reply_error(context_.index, r.unique, r.error);
           },
-          [&](const ReadRequest& r) { half.read(context_, r); },
+          [&](const ReadRequest& r) {
+            if (!parts_.sealed) return half.read(context_, r);
+            if (!read_unopened(r)) parts_.upcalls.upcall({r.head, FUSE_READ, 0, bytes, true});
+          },
           [&](const WriteRequest& r) { half.write(context_, r); },
           [&](const FlushRequest& r) {
+            if (refused_when_sealed(r.head, FUSE_FLUSH)) return;
             if (parts_.closing.holds(r.head.nodeid)) parts_.closing.expect(r);
             half.flush(context_, r);
           },
@@ -266,7 +270,7 @@ void Lane::handle(std::span<const std::byte> bytes, std::span<const std::byte> p
           [&](const ForgetRequest& r) { parts_.upcalls.forget(r); },
           [&](const InterruptRequest& r) { interrupted(r); },
           [&](const UpcallRequest& r) {
-            if (!answered(r)) parts_.upcalls.upcall(r);
+            if (!refused_when_sealed(r.head, r.opcode) && !answered(r)) parts_.upcalls.upcall(r);
           },
       },
       request);
@@ -352,6 +356,7 @@ bool Lane::answer_name(const RequestHead& head, const DentryTable::Found& found,
     if (out.attr.size != known->attr.size) out.attr_valid = out.attr_valid_nsec = 0;
   }
   set_valid(out, found.valid);
+  parts_.attributes.keep_name(out);
   parts_.channels.reply_body(context_.index, head.unique, std::as_bytes(std::span(&out, 1)));
   return true;
 }

@@ -57,6 +57,7 @@ struct LaneParts {
   Births& births;
   std::function<void()> births_wait;  // called on the lane for the first change that is to be taken
   uint64_t root_ino;                 // what Python calls nodeid 1
+  bool sealed;                       // sealed.cpp
   std::function<void()> unmounted;  // called on the lane, once for each lane
 };
 
@@ -83,6 +84,8 @@ class Lane {
   bool pause(bool paused, std::function<void()> done);
   // ANY THREAD. How many requests were read that are to be answered.
   uint64_t asked() const noexcept { return asked_.load(std::memory_order_acquire); }
+  // A READ that sealed.cpp had Python open its file for.
+  void read_again(const RequestHead& head, std::span<const std::byte> opened);
 
   uint64_t malformed() const noexcept { return malformed_.load(std::memory_order_relaxed); }
 
@@ -102,6 +105,11 @@ class Lane {
   void interrupted(const InterruptRequest& request);
   Known known() const noexcept { return {parts_.attributes, parts_.children}; }
   Opening open_child(uint64_t ino, uint64_t fh, uint32_t open_flags);
+  // sealed.cpp
+  bool refused_when_sealed(const RequestHead& head, uint32_t opcode);
+  bool read_unopened(const ReadRequest& request);
+  bool open_sealed_child(uint64_t ino, uint64_t fh);
+
   // True when a table knew the answer and it was sent.
   bool answered(const UpcallRequest& request);
   bool getattr_answered(const RequestHead& head, uint64_t ino);

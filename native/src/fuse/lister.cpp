@@ -98,6 +98,7 @@ DentryTable::Given Lister::add(Dirents& dirents, const DentryTable::Row& row, st
   entry.attr_valid = known->attr_valid;
   entry.attr_valid_nsec = known->attr_valid_nsec;
   entry.attr = known->attr;
+  known_.attributes.keep_name(entry);
   if (!cut_reads_.empty()) {
     entry.attr.size = cut_reads_.clip(entry.nodeid, entry.attr.size);
     if (entry.attr.size != known->attr.size) entry.attr_valid = entry.attr_valid_nsec = 0;

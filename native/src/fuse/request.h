@@ -48,6 +48,7 @@ struct ReadRequest {
   uint32_t open_flags = 0;
   uint32_t read_flags = 0;
   uint64_t lock_owner = 0;
+  bool closes = false;  // its handle, a lane's own, is closed when it was answered
 };
 
 inline constexpr uint32_t kWriteFromCache = 1u << 0;     // write-back of a shared mapping: any fh of the inode

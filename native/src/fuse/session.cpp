@@ -109,12 +109,13 @@ int FuseSession::attach_lanes(DataHandler& data, std::span<net::EventLoop* const
   };
   const auto births_wait = [this] { observer_.births_wait(); };
   lister_ = std::make_unique<Lister>(Known{attributes_, children_}, dentries_, cut_reads_, data, root_ino_);
+  loops_.assign(loops.begin(), loops.end());
   for (Channel channel = 0; channel < loops.size(); ++channel) {
     lanes_.push_back(std::make_unique<Lane>(channel, settings_.max_write,
                                             LaneParts{*channels_, data, upcalls, attributes_,
                                                       dentries_, children_, closing_, cut_reads_,
                                                       *lister_, births_, births_wait,
-                                                      root_ino_, unmounted}));
+                                                      root_ino_, settings_.sealed, unmounted}));
     const int attached = lanes_.back()->attach(*loops[channel]);
     if (attached != 0) return attached;
   }
@@ -126,9 +127,20 @@ int FuseSession::start(DataHandler& data, std::span<net::EventLoop* const> loops
   root_ino_ = root_ino;
   const int prepared = prepare(loops.size());
   if (prepared != 0) return prepared;
-  bridge_ = std::make_unique<Bridge>(*channels_, notifier_, observer_, closing_, cut_reads_);
+  bridge_ = std::make_unique<Bridge>(
+      *channels_, notifier_, observer_, closing_, cut_reads_,
+      [this](const Upcall& read, std::span<const std::byte> body) { return read_again(read, body); });
   const int bridged = bridge_->start(upcall_init(negotiated_), python_end);
   return bridged != 0 ? bridged : attach_lanes(data, loops, *bridge_);
+}
+
+// Lanes are attached by now, and never taken away while their loops run.
+bool FuseSession::read_again(const Upcall& read, std::span<const std::byte> body) {
+  const RequestHead head{.channel = read.channel, .unique = read.unique, .nodeid = read.nodeid, .pid = read.pid};
+  return loops_[read.channel]->post(
+      [lane = lanes_[read.channel].get(), head, kept = std::vector(body.begin(), body.end())] {
+        lane->read_again(head, kept);
+      });
 }
 
 int FuseSession::start_without_bridge(DataHandler& data, std::span<net::EventLoop* const> loops,

@@ -57,6 +57,12 @@ class FuseSession final : public Replier {
   FuseSession(const FuseSession&) = delete;
   FuseSession& operator=(const FuseSession&) = delete;
 
+  // Before start(): the tree is sealed and mounted read-only (sealed.cpp).
+  void seal() noexcept {
+    settings_.sealed = true;
+    attributes_.seal();
+  }
+
   // 0 or -errno. -EALREADY when there is a device.
   int mount(const MountRequest& request);
   int attach(net::UniqueFd device);
@@ -141,6 +147,7 @@ class FuseSession final : public Replier {
  private:
   int prepare(size_t lane_count);
   int answer_init();
+  bool read_again(const Upcall& read, std::span<const std::byte> body);
   int attach_lanes(DataHandler& data, std::span<net::EventLoop* const> loops, UpcallSink& upcalls);
   void stop_notifier();
   uint64_t nodeid(uint64_t ino) const noexcept { return ino == root_ino_ ? FUSE_ROOT_ID : ino; }
@@ -166,6 +173,7 @@ class FuseSession final : public Replier {
   std::unique_ptr<Lister> lister_;
   Births births_;
   std::unique_ptr<Bridge> bridge_;
+  std::vector<net::EventLoop*> loops_;  // the lanes'
   std::vector<std::unique_ptr<Lane>> lanes_;
 };
 

@@ -113,4 +113,11 @@ T at(const Bytes& bytes, size_t offset) {
 
 inline fuse_out_header out_header(const Bytes& bytes) { return at<fuse_out_header>(bytes, 0); }
 
+// What follows an answer's header.
+inline std::string text_of(const Bytes& bytes) {
+  constexpr size_t kHead = sizeof(fuse_out_header);
+  if (bytes.size() < kHead) return "";
+  return {reinterpret_cast<const char*>(bytes.data()) + kHead, bytes.size() - kHead};
+}
+
 }  // namespace braidfs::fuse::testing

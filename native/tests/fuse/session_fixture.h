@@ -61,6 +61,7 @@ class Echo final : public DataHandler {
       waiting_ = r.head.unique;
       return;
     }
+    read_ = r;
     std::string text = std::to_string(r.offset) + "+" + std::to_string(r.size);
     const iovec piece{text.data(), text.size()};
     replier_.reply_data(r.head.channel, r.head.unique, {&piece, 1});
@@ -82,6 +83,7 @@ class Echo final : public DataHandler {
     if (lane.index == 0) landing_.resize(size);  // lane 1 has none
     return lane.index == 0 ? std::span<std::byte>(landing_) : std::span<std::byte>();
   }
+  ReadRequest read_;  // the last one; look at it when it was answered
   std::vector<std::byte> landing_;
   std::atomic<bool> landed_{false};
   std::atomic<Room> room_{Room::kPlenty};

@@ -47,6 +47,14 @@ TEST(Init, TakesWhatIsNeededAndNothingThatChangesLayouts) {
   }
 }
 
+TEST(Init, LocksAreTheKernelsOnASealedTree) {
+  constexpr uint64_t kLocks = FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS;
+  const fuse_init_in in = offer(kEverything);
+  EXPECT_EQ(agree(in).flags & kLocks, kLocks);
+  const Negotiated sealed = negotiate(std::as_bytes(std::span(&in, 1)), {.sealed = true});
+  EXPECT_EQ(sealed.flags, agree(in).flags & ~kLocks);
+}
+
 TEST(Init, RequestsOfOneMebibyte) {
   const Negotiated agreed = agree(offer(kEverything));
   EXPECT_EQ(agreed.reply.max_write, 1u << 20);

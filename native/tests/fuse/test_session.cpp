@@ -24,6 +24,7 @@ using testing::out_header;
 using testing::receive;
 using testing::request;
 using testing::SessionTest;
+using testing::text_of;
 
 TEST_F(SessionTest, FileBytesAreAnsweredNatively) {
   start();
@@ -32,7 +33,7 @@ TEST_F(SessionTest, FileBytesAreAnsweredNatively) {
   read.size = 512;
   const Bytes got = ask(1, request(FUSE_READ, {4, 9, 1}, read));
   EXPECT_EQ(out_header(got).unique, 4u);
-  EXPECT_EQ(std::string(reinterpret_cast<const char*>(got.data()) + 16, got.size() - 16), "8192+512");
+  EXPECT_EQ(text_of(got), "8192+512");
   fuse_write_in write{};
   write.size = 3;
   const Bytes wrote = ask(0, request(FUSE_WRITE, {6, 9, 1}, write, "abc"));
@@ -162,6 +163,47 @@ TEST_F(SessionTest, AnOpenForReadingOfAKeptFileIsNoUpcall) {
   upcall(0, request(FUSE_OPEN, {unique, 8, 1}, fuse_open_in{0, 0}));  // another file
   session_.locked(9, true);
   upcall(0, request(FUSE_OPEN, {unique + 2, 9, 1}, fuse_open_in{0, 0}));
+}
+
+TEST_F(SessionTest, OnASealedTreeAReadOpensItsFileByItself) {
+  session_.seal();
+  start();
+  EXPECT_EQ(out_header(ask(0, request(FUSE_OPEN, {30, 9, 1}, fuse_open_in{}))).error, -ENOSYS);
+  EXPECT_EQ(out_header(ask(1, request(FUSE_FLUSH, {32, 9, 1}, fuse_flush_in{}))).error, -ENOSYS);
+
+  fuse_read_in read{};
+  read.offset = 4096;
+  read.size = 10;
+  echo_.kept_ = 9;
+  const Bytes kept = ask(1, request(FUSE_READ, {34, 9, 1}, read));
+  EXPECT_EQ(text_of(kept), "4096+10");
+  EXPECT_TRUE(echo_.read_.closes);
+  EXPECT_GE(echo_.read_.fh, uint64_t{1} << 62);
+
+  ASSERT_TRUE(testing::send(lanes_[1].ours.get(), request(FUSE_READ, {36, 8, 1}, read)));
+  EXPECT_EQ(observer_.next(), "call 15 1000 40 0");
+  Bytes opened;
+  const uint64_t fh = 77;
+  testing::append(opened, &fh, sizeof(fh));
+  testing::append(opened, &read, sizeof(read));
+  ASSERT_TRUE(session_.answer(observer_.slot(), 0, opened));
+  EXPECT_EQ(text_of(receive(lanes_[1].ours.get())), "4096+10");
+  EXPECT_TRUE(echo_.read_.closes);
+  EXPECT_EQ(echo_.read_.fh, 77u);
+}
+
+TEST_F(SessionTest, OnASealedTreeAReadThatCannotBeOpenedFails) {
+  session_.seal();
+  start();
+  const auto read = [&](uint64_t unique, int error, std::string_view opened) {
+    EXPECT_TRUE(testing::send(lanes_[0].ours.get(), request(FUSE_READ, {unique, 8, 1}, fuse_read_in{})));
+    EXPECT_EQ(observer_.next(), "call 15 1000 40 0");
+    EXPECT_TRUE(session_.answer(observer_.slot(), error, std::as_bytes(std::span(opened))));
+    return out_header(receive(lanes_[0].ours.get())).error;
+  };
+  EXPECT_EQ(read(40, ESTALE, ""), -ESTALE);
+  EXPECT_EQ(read(42, 0, "short"), -EIO);
+  EXPECT_EQ(read(44, 0, "just a handle and a few bytes"), -EIO);
 }
 
 TEST_F(SessionTest, InterruptsFindTheirRequestWhereverItIs) {

@@ -108,6 +108,27 @@ TEST(AttributeTable, UnderALeaseFilesAreAnsweredUntilLeasesEnd) {
   EXPECT_FALSE(table.getattr(8, 8, kNow));
 }
 
+TEST(AttributeTable, WhatIsImmutableStaysOnASealedTree) {
+  constexpr uint32_t kImmutable = 0x10;
+  AttributeTable table;
+  Record immutable = record_of(8, S_IFREG | 0444, 1);
+  std::memcpy(immutable.data() + 76, &kImmutable, 4);
+  table.put(immutable, {}, kNow, true);
+  table.put(record_of(9, S_IFREG | 0444, 1), {}, kNow, true);
+  table.believe(kNow + milliseconds(1000));
+  EXPECT_EQ(table.getattr(8, 8, kNow)->attr_valid, 1u);
+  table.seal();
+  EXPECT_EQ(table.getattr(8, 8, kNow)->attr_valid, 24u * 3600);
+  EXPECT_EQ(table.getattr(9, 9, kNow)->attr_valid, 1u);
+  EXPECT_FALSE(table.getattr(8, 8, kNow + milliseconds(1000)));  // it may be another one by now
+  fuse_entry_out entry{};
+  entry.nodeid = 8;
+  entry.entry_valid = 1;
+  entry.attr_valid = 24 * 3600;
+  table.keep_name(entry);
+  EXPECT_EQ(entry.entry_valid, entry.attr_valid);
+}
+
 TEST(DentryTable, InACompleteDirectoryOnlyNamesNeverPutAreAbsent) {
   DentryTable table;
   EXPECT_EQ(found(table, 5, "a").kind, Kind::kUnknown);

@@ -18,7 +18,7 @@ from tests.bench.data.bars import BRAID, LOCAL, NULL
 from tests.bench.data.cost import Serving, with_children
 from tests.bench.systems import CLIENT_OPTIONS, NULLFS
 from tests.cluster import mounts
-from tests.cluster.cluster import Cluster
+from tests.cluster.cluster import BIN, Cluster
 from tests.cluster.numbers import native_counters
 from tests.cluster.plan import make_plan
 from tests.cluster.process import Program
@@ -43,6 +43,12 @@ class Place(ABC):
         """What the storage servers have sent to clients so far; None: it does not say."""
         return None
 
+    @contextlib.contextmanager
+    def sealed(self, folder: Path) -> Iterator[Path | None]:
+        """The folder, mounted once more for those who will never change it, with nothing cached at
+        its client; None: there is no such thing."""
+        yield None
+
     def chill(self) -> None:
         """Nothing is cached anywhere but on the disk itself."""
         os.sync()
@@ -66,6 +72,18 @@ class BraidPlace(Place):
 
     def remount(self) -> None:
         self._cluster.remount()
+
+    @contextlib.contextmanager
+    def sealed(self, folder: Path) -> Iterator[Path | None]:
+        point = self._cluster.plan.state / "sealed"
+        below = f"/{folder.relative_to(self._cluster.mount_path)}"
+        subprocess.run([BIN / "braidfs", "seal", folder], check=True, stdout=subprocess.DEVNULL)
+        try:
+            with self._cluster.second_client(point, folder=below, options="ro,sealed"):
+                yield point
+        finally:
+            words = [BIN / "braidfs", "unseal", folder]
+            subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
 
     def serving(self) -> Serving:
         pid = self._cluster.client_pid()

@@ -141,6 +141,8 @@ def test_the_last_word_wins() -> None:
         ("timeout=nan", "is not from"),
         ("timeout=0", "is not from"),
         ("hard=1", "takes no value"),
+        ("sealed", "needs 'ro'"),
+        ("ro,sealed,rw", "needs 'ro'"),
     ],
 )
 def test_refused_mount_options(text: str, words: str) -> None:

@@ -13,7 +13,7 @@ import trio.testing
 from fsclient.fs import ahead
 from fsclient.fs.ahead import AGAIN_S, OPENS_MIN, REST_S_MAX, WITHIN_S, AheadGuard, AheadPolicy
 from fsclient.fs.births import FIRST_HANDLE
-from fsclient.fs.files import Change
+from fsclient.fs.changes import Change
 from fsclient.leases.table import KnownLimit
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import (

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from fsclient.fs.caller import Requester
-from fsclient.fs.files import Change
+from fsclient.fs.changes import Change
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import unpack_attributes
 from fscommon.wire.codec import encode

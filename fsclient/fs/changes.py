@@ -1,0 +1,64 @@
+"""Changes of attributes: what a caller asks for, and the request of it to the metaserver."""
+
+from dataclasses import dataclass
+
+from fscommon.wire.messages import (
+    COMMIT_KILL_SUIDGID,
+    COMMIT_MTIME,
+    COMMIT_SIZE,
+    SET_FLAGS,
+    SET_GROW,
+    SET_KILL_SUIDGID,
+    SET_MODE,
+    SetAttr,
+)
+
+from .ports import Written
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Which attributes to set; None leaves one as it is. kill_set_ids: the change is like a write
+    by one who may not keep the set-id bits."""
+
+    mode: int | None = None
+    uid: int | None = None
+    gid: int | None = None
+    size: int | None = None
+    atime_ns: int | None = None
+    mtime_ns: int | None = None
+    ctime_ns: int | None = None
+    kill_set_ids: bool = False
+    at_least: bool = False  # the size: a larger one stays
+    inode_flags: int | None = None
+    like: int = 0  # the size, 0: lie where this file does
+
+
+def set_attr(ino: int, change: Change, written: Written) -> SetAttr:
+    """The request for a change, with the written state merged in."""
+    size, mtime_ns, flags = written
+    kill = change.kill_set_ids or bool(flags & COMMIT_KILL_SUIDGID)
+    values = (
+        change.mode, change.uid, change.gid, change.size,
+        change.atime_ns, change.mtime_ns, change.ctime_ns,
+    )  # fmt: skip
+    valid = sum(1 << index for index, value in enumerate(values) if value is not None)
+    valid |= SET_GROW if change.at_least else 0
+    valid |= SET_FLAGS if change.inode_flags is not None else 0
+    if kill and not valid & SET_MODE:
+        valid |= SET_KILL_SUIDGID
+    return SetAttr(
+        ino=ino,
+        valid=valid,
+        mode=change.mode or 0,
+        uid=change.uid or 0,
+        gid=change.gid or 0,
+        size=change.size or 0,
+        atime_ns=change.atime_ns or 0,
+        mtime_ns=change.mtime_ns or 0,
+        ctime_ns=change.ctime_ns or 0,
+        written_size=size if flags & COMMIT_SIZE else 0,
+        written_mtime_ns=mtime_ns if flags & COMMIT_MTIME else 0,
+        inode_flags=change.inode_flags or 0,
+        like=change.like,
+    )

@@ -1,0 +1,49 @@
+"""What a mount was asked for, and the settings that its options come to."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fscommon.config.mount_options import MountOptions
+from fscommon.config.tls import OFF, TlsSettings
+from fscommon.errors import ConfigError
+from fscommon.net.rails import RdmaSettings
+from fscommon.net.rdma import Wishes
+
+from .source import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What was asked for. source_text is shown in the table of mounts."""
+
+    source: Source
+    source_text: str
+    mountpoint: str
+    options: MountOptions
+
+
+def rdma_settings(options: MountOptions) -> RdmaSettings:
+    """Raises ConfigError."""
+
+    def words(joined: str) -> tuple[str, ...]:
+        return tuple(filter(None, joined.split("+")))
+
+    devices, subnets = words(options.rdma_devices), words(options.rdma_subnets)
+    wishes = Wishes(devices, subnets, options.rdma_gid_index)
+    transport = options.transport
+    if options.tls != OFF and transport == "rdma":
+        raise ConfigError("mount options: transport=rdma has no encryption: leave it out, or tls")
+    if options.tls != OFF:
+        transport = "tcp"
+    try:
+        return RdmaSettings(transport, wishes, options.rdma_memory_mib)
+    except ValueError as error:
+        raise ConfigError(f"mount options: {error}") from error
+
+
+def tls_settings(options: MountOptions) -> TlsSettings:
+    """Raises ConfigError."""
+    try:
+        return TlsSettings(options.tls, Path(options.tls_ca))
+    except ValueError as error:
+        raise ConfigError(f"mount options: {error}") from error

@@ -1,0 +1,141 @@
+"""Mounts of sealed trees (docs/decisions/0033): a READ opens its file by itself."""
+
+import errno
+import fcntl
+import mmap
+import os
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.cluster import mounts
+from tests.cluster.cluster import BIN, Cluster
+from tests.cluster.numbers import native_counters
+from tests.cluster.plan import free_port
+
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(300)]
+
+FILES, FOLDERS = 60, 6
+BIG = 5 << 20
+
+
+@pytest.fixture
+def tree(workdir: Path) -> Iterator[Path]:
+    """Sealed: small files in folders, and a large one."""
+    top = workdir / "set"
+    for number in range(FOLDERS):
+        (top / f"{number}").mkdir(parents=True)
+    for number in range(FILES):
+        (top / f"{number % FOLDERS}/{number}").write_bytes(_content(number))
+    (top / "big").write_bytes(Random(1).randbytes(BIG))
+    (top / "empty").touch()
+    _braidfs("seal", top)
+    yield top
+    _braidfs("unseal", top)
+
+
+@pytest.fixture
+def point(localdir: Path) -> Iterator[Path]:
+    point = localdir / "sealed"
+    point.mkdir()
+    yield point
+    while mounts.is_mounted(point):
+        mounts.unmount(point, lazy=True)
+
+
+def _content(number: int) -> bytes:
+    return Random(number).randbytes(1 + number * 1000)
+
+
+def _braidfs(*words: object) -> None:
+    subprocess.run([BIN / "braidfs", *map(str, words)], check=True, capture_output=True, timeout=60)
+
+
+def _folder(cluster: Cluster, tree: Path) -> str:
+    return f"/{tree.relative_to(cluster.mount_path)}"
+
+
+def _read_all(mounted: Path) -> None:
+    order = list(range(FILES))
+    Random(2).shuffle(order)
+
+    def check(number: int) -> bool:
+        place = mounted / f"{number % FOLDERS}/{number}"
+        with place.open("rb", buffering=0) as file:  # with a buffer Python asks whether it is a tty
+            return file.readall() == _content(number)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(check, order))
+
+
+def test_a_warm_epoch_asks_nothing(cluster: Cluster, tree: Path, point: Path) -> None:
+    """The bytes are those that were written, and the second time the kernel has all it needs."""
+    port = free_port(set())
+    options = f"ro,sealed,metrics_listen=127.0.0.1:{port}"
+    with cluster.second_client(point, folder=_folder(cluster, tree), options=options) as mounted:
+        _read_all(mounted)
+        assert (mounted / "empty").read_bytes() == b""
+        counted = native_counters(port)
+        assert counted["reads"] >= FILES
+        _read_all(mounted)
+        asked = native_counters(port)["fuse_answers"] - counted["fuse_answers"]
+        assert asked < FILES / 4, asked  # for the directories, perhaps
+
+
+def test_large_files_and_maps(cluster: Cluster, tree: Path, point: Path) -> None:
+    content = (tree / "big").read_bytes()
+    options = "ro,sealed"
+    with cluster.second_client(point, folder=_folder(cluster, tree), options=options) as mounted:
+        random = Random(3)
+        with (mounted / "big").open("rb", buffering=0) as file:
+            for _ in range(50):
+                offset, size = random.randrange(BIG), random.randrange(1, 300_000)
+                assert os.pread(file.fileno(), size, offset) == content[offset : offset + size]
+            assert os.pread(file.fileno(), 10, BIG) == b""
+            with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+                assert mapped[:] == content
+            fcntl.flock(file, fcntl.LOCK_EX)  # the kernel's own, among this mount's processes
+            with (mounted / "big").open("rb") as other, pytest.raises(BlockingIOError):
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert sorted(os.listdir(mounted)) == sorted([*map(str, range(FOLDERS)), "big", "empty"])
+        with pytest.raises(OSError, match="Read-only") as failure:
+            (mounted / "0/0").open("r+b")
+        assert failure.value.errno == errno.EROFS
+
+
+def test_what_is_unsealed_is_stale(cluster: Cluster, tree: Path, point: Path) -> None:
+    """Its bytes may change from now on, so they are fetched no more; those that are cached go when
+    they change."""
+    options = "ro,sealed"
+    with cluster.second_client(point, folder=_folder(cluster, tree), options=options) as mounted:
+        assert (mounted / "1/1").read_bytes() == _content(1)
+        _braidfs("unseal", tree / "1")
+        assert (mounted / "1/1").read_bytes() == _content(1)
+        (tree / "1/1").write_bytes(b"other bytes")
+        for number in (7, 1, 7, 1):
+            with pytest.raises(OSError) as failure:
+                (mounted / f"1/{number}").read_bytes()
+            assert failure.value.errno == errno.ESTALE
+        assert (mounted / "2/2").read_bytes() == _content(2)
+        _braidfs("seal", tree / "1")
+        assert (mounted / "1/7").read_bytes() == _content(7)
+        assert (mounted / "1/1").read_bytes() == b"other bytes"
+
+
+@pytest.mark.parametrize(
+    ("folder", "options", "why"),
+    [("", "ro,sealed", "braidfs seal"), ("set", "sealed", "needs 'ro'")],
+)
+def test_mounts_that_are_refused(
+    cluster: Cluster, tree: Path, point: Path, folder: str, options: str, why: str
+) -> None:
+    source = cluster.plan.source(_folder(cluster, tree.parent / folder))
+    command = mounts.mount_command(source, point, f"{cluster.plan.options()},{options}")
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert why in done.stderr
+    assert not mounts.is_mounted(point)

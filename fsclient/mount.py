@@ -51,6 +51,7 @@ from .grant import Grant
 from .handover import Handed
 from .leases.connection import RecallConnection
 from .leases.holder import Leases
+from .local_cache import open_cache
 from .meta.client import Events, MetaClient
 from .metrics import ClientMetrics
 from .plan import Plan, rdma_settings, tls_settings
@@ -243,7 +244,7 @@ class MountedClient:
         self._grant.meta = meta
         root_ino = await self._find_root()
         self._is_read_only = self._plan.options.ro or self._grant.is_read_only
-        datapath = self._make_datapath(meta)
+        datapath = await self._make_datapath(meta)
         leases = Leases(datapath, trio.current_time)
         files = self._files = FileSystem(
             meta, datapath, leases, Log("files").warning,
@@ -313,7 +314,7 @@ class MountedClient:
             with trio.move_on_after(RECALLS_WAIT_S):
                 await recalls.is_up.wait()
 
-    def _make_datapath(self, meta: MetaClient) -> Datapath:
+    async def _make_datapath(self, meta: MetaClient) -> Datapath:
         options = self._plan.options
         dirty = options.dirty_mib << 20
         datapath = self._datapath = make_datapath(
@@ -328,6 +329,7 @@ class MountedClient:
         )
         if options.sealed:
             datapath.seal()
+        await open_cache(options, datapath, meta, lambda: self._map, needed=not self._handed)
         return datapath
 
     def _make_operations(self, files: FileSystem, datapath: Datapath, root_ino: int) -> Operations:

@@ -44,6 +44,8 @@ class MountOptions:
     rdma_memory_mib: int = 256
     tls: str = OFF  # or optional, required; bytes go by TCP then
     tls_ca: str = str(AUTHORITY_FILE)
+    cache_dir: str = ""  # on a disk of this node: what was read is kept there
+    cache_size: str = ""  # as 200GiB
     kernel_words: str = ""
 
 

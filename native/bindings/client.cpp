@@ -147,6 +147,14 @@ void connection_put(Datapath& path, uint32_t lane, uint32_t node, int fd, uint64
   checked(taken, "no such lane");
 }
 
+void cache_open(Datapath& path, const std::string& directory, uint64_t bytes_max, const nb::bytes& cluster) {
+  braidfs::cache::StoreSettings settings{.directory = directory, .bytes_max = bytes_max};
+  checked(cluster.size() == settings.cluster.size(), "cluster is not of 16 bytes");
+  std::memcpy(settings.cluster.data(), cluster.data(), cluster.size());
+  std::string reason;
+  if (!unlocked([&] { return path.core().use_cache(settings, reason); })) throw nb::value_error(reason.c_str());
+}
+
 void inode_put(Datapath& path, const nb::bytes& attributes, const nb::bytes& layout,
                const nb::bytes& capability) {
   const bool taken = unlocked([&] {
@@ -386,7 +394,8 @@ void bind_cluster(nb::class_<Datapath>& type) {
 }
 
 void bind_tables(nb::class_<Datapath>& type) {
-  type.def("inode_put", &inode_put, "attributes"_a, "layout"_a, "capability"_a)
+  type.def("cache_open", &cache_open, "directory"_a, "bytes_max"_a, "cluster"_a)
+      .def("inode_put", &inode_put, "attributes"_a, "layout"_a, "capability"_a)
       .def("inode_resize", &inode_resize, "attributes"_a, "layout"_a, "capability"_a)
       .def("attributes_put", &attributes_put, "attributes"_a, "valid_ms"_a, "leased"_a)
       .def("attributes_drop", [](Datapath& path, uint64_t ino) { path.attributes().drop(ino); },

@@ -16,7 +16,8 @@ default. Counters end with `_total`, times are seconds, sizes bytes. A histogram
 _TAIL = """
 `braidfs_native` shows the counters of the native data path as they are at the time of the scrape,
 one value of `counter` each. They only rise while the program runs, except those that are an amount
-of now: `bytes_dirty`, `bytes_held`, `inodes`, `handles`, `upcalls_waiting`.
+of now: `bytes_dirty`, `bytes_held`, `inodes`, `handles`, `upcalls_waiting`, `cache_records`,
+`cache_bytes`.
 
 | histogram | upper bounds of its buckets |
 |---|---|

@@ -50,6 +50,7 @@ void Core::stop(uint32_t deadline_ms) {
   while (!quiet() && Clock::now() < deadline) std::this_thread::sleep_for(milliseconds(5));
   abort();
   for (const auto& lane : lanes_) lane->stop();
+  if (local_cache_) local_cache_->stop();
 }
 
 int Core::fault() const noexcept {
@@ -330,6 +331,7 @@ void Core::inode_lease(uint64_t ino, uint32_t flags, uint32_t passing) {
     const std::scoped_lock lock(inode->mu());
     inode->lease = flags;
     inode->passing = passing;
+    if ((flags & kLeaseData) == 0) inode->forget_stamp();
     if (passing != 0) waiting = inode->take_asking();
   }
   wake(ino, std::move(waiting));

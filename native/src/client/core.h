@@ -21,6 +21,7 @@
 
 #include "client/events.h"
 #include "client/lane.h"
+#include "client/local_cache.h"
 #include "client/memory.h"
 #include "client/pieces.h"
 #include "client/tables.h"
@@ -157,7 +158,11 @@ class Core final : public fuse::DataHandler {
   size_t abort();
   std::vector<std::pair<std::string, uint64_t>> counters();
 
+  // Before start(): what is read is kept in this directory (decision 0035). False, and a sentence.
+  bool use_cache(const cache::StoreSettings& settings, std::string& reason);
+
   // ---- for lanes and operations ----
+  LocalCache* local_cache() noexcept { return local_cache_.get(); }  // nullptr: there is none
   rdma::Rails& rails() noexcept { return rails_; }
   EventQueue& events() noexcept { return events_; }
   int events_fd() const noexcept { return events_.fd(); }
@@ -234,7 +239,8 @@ class Core final : public fuse::DataHandler {
 
   std::atomic<bool> stopped_ = false;
   rdma::Rails rails_;  // outlives the lanes
-  std::vector<std::unique_ptr<Lane>> lanes_;  // last: they end first
+  std::vector<std::unique_ptr<Lane>> lanes_;  // behind what they use: they end first
+  std::unique_ptr<LocalCache> local_cache_;  // in their loops: it goes before them
 };
 
 }  // namespace braidfs::client

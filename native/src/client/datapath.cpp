@@ -75,6 +75,7 @@ std::vector<std::pair<std::string, uint64_t>> Datapath::counters() {
   std::map<std::string, uint64_t> rdma;
   core_.rails().add_counters(rdma);
   all.insert(all.end(), rdma.begin(), rdma.end());
+  if (LocalCache* const cache = core_.local_cache()) cache->add_counters(all);
   const auto fuse = session_.counters();
   all.insert(all.end(), fuse.begin(), fuse.end());
   return all;

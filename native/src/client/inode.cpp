@@ -16,6 +16,7 @@ void Inode::put(const Attributes& attributes, FileView view, Settled& settled) {
   view_ = std::make_shared<const FileView>(std::move(view));
   if (attributes.change_version < change_version_) return;  // older than what a commit told us
   change_version_ = attributes.change_version;
+  note_stamp(attributes);
   // Under that lease nobody else changes the size, and what Python has taken may not be committed yet.
   const bool alone = ((lease | passing) & kLeaseDataExclusive) != 0;
   const bool ahead =
@@ -29,6 +30,7 @@ void Inode::resize(const Attributes& attributes, FileView view, Settled& settled
   pieces_.geometry(view.stripe_width, view.chunk_size);
   view_ = std::make_shared<const FileView>(std::move(view));
   change_version_ = std::max(change_version_, attributes.change_version);
+  note_stamp(attributes);
   size_ = attributes.size;
   if (written_.size > size_) {
     written_.flags &= ~kCommitSize;
@@ -58,6 +60,7 @@ Inode::Loss Inode::lose(Settled& settled) {
   const bool unsynced = dropped && pieces_.unsynced();
   if (dropped) pieces_.forget_stripes();  // nobody will ask
   written_ = {};
+  data_version_ = stamp_ = stamped_from_ = 0;
   change_version_ = 0;  // the metaserver may have forgotten what it told this session
   lease = passing = 0;
   ++lost_count;
@@ -68,6 +71,7 @@ Inode::Loss Inode::lose(Settled& settled) {
 void Inode::committed(const Attributes& attributes) {
   if (attributes.change_version < change_version_) return;
   change_version_ = attributes.change_version;
+  note_stamp(attributes);
   size_ = std::max(size_, attributes.size);
 }
 
@@ -80,7 +84,24 @@ void Inode::mark_durable(uint64_t file_id, uint64_t stripe_bits) {
   view_ = std::move(changed);
 }
 
+uint64_t Inode::stamp() const noexcept {
+  const bool at_rest =
+      written_.flags == 0 && !committing && writing == 0 && pieces_.unsettled() == 0;
+  return at_rest ? stamp_ : 0;
+}
+
+void Inode::bytes_change() noexcept {
+  stamp_ = 0;
+  stamped_from_ = data_version_ + 1;
+}
+
+void Inode::note_stamp(const Attributes& known) {
+  data_version_ = std::max(data_version_, known.data_version);
+  stamp_ = known.data_version >= stamped_from_ ? stamp_of(known, *view_) : 0;
+}
+
 bool Inode::wrote(uint64_t end, int64_t mtime_ns, bool kill_suidgid) {
+  bytes_change();
   const bool grew = end > size_;
   if (grew) {
     size_ = end;

@@ -63,6 +63,13 @@ class Inode {
 
   PieceTable& pieces() noexcept { return pieces_; }  // LOCKED
 
+  // ---- the local cache: LOCKED ----
+  // Names the bytes that targets have (records.h), as long as DATA is leased; 0: not known, or they change.
+  uint64_t stamp() const noexcept;
+  // From now on other bytes than the known record is of; those of the next version have a stamp again.
+  void bytes_change() noexcept;
+  void forget_stamp() noexcept { stamp_ = 0; }
+
   // ---- written and not committed: LOCKED ----
   // True when the file grew.
   bool wrote(uint64_t end, int64_t mtime_ns, bool kill_suidgid);
@@ -136,13 +143,17 @@ class Inode {
   std::atomic<uint64_t> size_limit = kUnlimited;
 
  private:
-  void other_objects(Settled& settled);  // LOCKED
+  void other_objects(Settled& settled);      // LOCKED
+  void note_stamp(const Attributes& known);  // LOCKED
 
   const uint64_t ino_;
   std::mutex mu_;
   FileViewPtr view_;
   uint64_t size_ = 0;
   uint64_t change_version_ = 0;
+  uint64_t data_version_ = 0;
+  uint64_t stamp_ = 0;
+  uint64_t stamped_from_ = 0;  // the first data version that has a stamp
   PieceTable pieces_;
   Written written_{};
   int error_ = 0;

@@ -24,6 +24,7 @@ void ReadOperation::start(Lane& lane, const std::shared_ptr<ReadOperation>& self
   read.fills_pages_ = (request.read_flags & fuse::kReadLockOwner) == 0;
   read.cut_ = 0;
   read.closes_ = request.closes ? request.fh : 0;
+  read.asked_cache_ = false;
   read.proceed(lane);
 }
 
@@ -36,7 +37,7 @@ void ReadOperation::proceed(Lane& lane) {
   if (!buffer_) buffer_ = lane.core().memory().read(Memory::size_for(size_));
   registered(lane);
   if (!buffer_) return lane.when_room(self());
-  ask_targets(lane);
+  if (!ask_cache(lane)) ask_targets(lane);
 }
 
 void ReadOperation::registered(Lane& lane) {
@@ -83,6 +84,8 @@ bool ReadOperation::wait_for_pieces(Lane& lane) {
     if (fills_pages_ && !lane.core().holds(*inode_, kLeaseData)) without_lease(lane.core());
     view_ = inode_->view_locked();
     const uint64_t size = inode_->size();
+    file_size_ = size;
+    stamp_ = lane.core().leases_count() && lane.core().holds(*inode_, kLeaseData) ? inode_->stamp() : 0;
     length_ = offset_ >= size ? 0 : static_cast<uint32_t>(std::min<uint64_t>(size_, size - offset_));
     if (fills_pages_ && size < end) inode_->cut_end = std::min(inode_->cut_end, size);
     if (cut_ != 0 && size < end && !lane.core().cut_reads()->cut(inode_->ino(), cut_, size) &&
@@ -100,6 +103,28 @@ bool ReadOperation::wait_for_pieces(Lane& lane) {
   }
   perform(lane, inode_, settled);
   return true;
+}
+
+// Once. True: the local cache has it all, and is asked.
+bool ReadOperation::ask_cache(Lane& lane) {
+  LocalCache* const cache = lane.core().local_cache();
+  if (cache == nullptr || stamp_ == 0 || std::exchange(asked_cache_, true)) return false;
+  const CachedExtent extent{inode_->ino(), stamp_, file_size_, offset_, length_};
+  return cache->read(lane.index(), extent, buffer_.span(), [&lane, read = self()](bool found) {
+    if (!found) return read->ask_targets(lane);
+    read->stamp_ = 0;  // nothing to keep
+    read->answer(lane, 0);
+  });
+}
+
+// They are the bytes of that stamp if it still is the file's: a change since it began would show.
+void ReadOperation::offer_to_cache(Core& core) {
+  if (stamp_ == 0 || core.local_cache() == nullptr) return;
+  {
+    const std::scoped_lock lock(inode_->mu());
+    if (inode_->stamp() != stamp_ || !core.holds(*inode_, kLeaseData)) return;
+  }
+  core.local_cache()->keep({inode_->ino(), stamp_, file_size_, offset_, length_}, std::move(buffer_));
 }
 
 void ReadOperation::ask_targets(Lane& lane) {
@@ -169,6 +194,7 @@ void ReadOperation::answer(Lane& lane, int error) {
     }
   }
   spoil_pages(core);
+  if (error == 0 && length_ > 0) offer_to_cache(core);
   buffer_.reset();
   view_.reset();
   inode_.reset();

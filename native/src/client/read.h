@@ -32,6 +32,8 @@ class ReadOperation final : public Operation {
   bool ask_first(Lane& lane);
   void registered(Lane& lane);
   bool wait_for_pieces(Lane& lane);
+  bool ask_cache(Lane& lane);
+  void offer_to_cache(Core& core);
   void ask_targets(Lane& lane);
   void note(const Call& call);
   void finish(Lane& lane);
@@ -58,6 +60,9 @@ class ReadOperation final : public Operation {
   uint64_t closes_ = 0;       // the handle that ends with it; 0: none
   uint64_t question_ = 0;     // whose answer suffices; 0: none was asked
   bool fills_pages_ = false;  // of the kernel's
+  uint64_t stamp_ = 0;        // of the bytes when it began (inode.h); 0: no matter for the local cache
+  uint64_t file_size_ = 0;
+  bool asked_cache_ = false;
   uint64_t cut_ = 0;          // its number in fuse/cut_reads.h, when that is done without a lease
 };
 

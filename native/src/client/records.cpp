@@ -32,7 +32,8 @@ std::optional<Attributes> decode_attributes(std::span<const std::byte> record) n
   const Attributes attributes{.ino = load<uint64_t>(record, 0),
                               .size = load<uint64_t>(record, 8),
                               .data_version = load<uint64_t>(record, 80),
-                              .change_version = load<uint64_t>(record, 88)};
+                              .change_version = load<uint64_t>(record, 88),
+                              .mtime_ns = load<int64_t>(record, 32)};
   if (attributes.ino == 0 || attributes.size > kSizeMax) return std::nullopt;
   return attributes;
 }
@@ -55,6 +56,12 @@ std::optional<FileView> decode_view(std::span<const std::byte> layout,
   view.map_epoch = decoded.epoch;
   std::copy(capability.begin(), capability.end(), view.capability.begin());
   return view;
+}
+
+uint64_t stamp_of(const Attributes& attributes, const FileView& view) noexcept {
+  const std::array<uint64_t, 5> parts{view.file_id, view.truncate_epoch, attributes.data_version,
+                                      static_cast<uint64_t>(attributes.mtime_ns), attributes.size};
+  return xxh3(std::as_bytes(std::span(parts))) | 1;
 }
 
 Span first_span(const FileView& view, uint64_t begin, uint64_t end) noexcept {

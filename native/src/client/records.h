@@ -20,6 +20,7 @@ struct Attributes {
   uint64_t size = 0;
   uint64_t data_version = 0;
   uint64_t change_version = 0;
+  int64_t mtime_ns = 0;
 };
 inline constexpr size_t kAttributesSize = 128;
 std::optional<Attributes> decode_attributes(std::span<const std::byte> record) noexcept;
@@ -51,6 +52,11 @@ using FileViewPtr = std::shared_ptr<const FileView>;
 // more than one replica (none is written today).
 std::optional<FileView> decode_view(std::span<const std::byte> layout,
                                     std::span<const std::byte> capability);
+
+// Names the bytes of a file, as no other bytes of it are ever named; not 0. Time and size are in it because
+// a version may come again, when a client and the metaserver end together before it was durable; the
+// truncate epoch because it alone changes when a writer was evicted (metaserver/eviction.py).
+uint64_t stamp_of(const Attributes& attributes, const FileView& view) noexcept;
 
 // The part of a file extent inside one chunk, and where its object holds it.
 struct Span {

@@ -8,6 +8,10 @@
 namespace braidfs::client {
 
 void RoundsOperation::proceed(Lane& lane) {
+  {
+    const std::scoped_lock lock(inode_->mu());
+    inode_->bytes_change();
+  }
   view_ = inode_->view();
   syncing_ = again_ = false;
   incarnations_.assign(view_->stripe_width, 0);

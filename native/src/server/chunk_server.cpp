@@ -6,6 +6,8 @@
 #include <thread>
 #include <utility>
 
+#include "net/uring.h"
+
 namespace braidfs::server {
 
 namespace {
@@ -47,7 +49,7 @@ ChunkServer::~ChunkServer() { stop(0); }
 
 void ChunkServer::choose_engine(IoEngine io) {
   if (io == IoEngine::kSyscall) return;
-  const int error = Uring::probe();
+  const int error = net::Uring::probe();
   services_.uring = error == 0;
   if (error == 0) return;
   if (io == IoEngine::kUring) fault_ = error;

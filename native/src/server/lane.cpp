@@ -51,7 +51,7 @@ void Lane::run() {
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
   pthread_setname_np(pthread_self(), ("braid-lane" + std::to_string(index_)).c_str());
   if (services_.uring) {
-    uring_ = std::make_unique<Uring>(loop_);
+    uring_ = std::make_unique<net::Uring>(loop_);
     if (const int error = uring_->open(); error == 0) {
       operations_.use_uring(uring_.get());
     } else {

@@ -22,12 +22,12 @@
 #include <vector>
 
 #include "net/event_loop.h"
+#include "net/uring.h"
 #include "server/buffer_pool.h"
 #include "server/connection.h"
 #include "server/connection_registry.h"
 #include "server/operations.h"
 #include "server/services.h"
-#include "server/uring.h"
 
 namespace braidfs::server {
 
@@ -96,7 +96,7 @@ class Lane {
   bool turn_ = false;       // the connection that resumes now is first in the queue
   bool turn_lost_ = false;  // and there was no room even for it
   net::Clock::time_point cut_logged_at_{};
-  std::unique_ptr<Uring> uring_;
+  std::unique_ptr<net::Uring> uring_;
 
   std::mutex mu_;
   std::vector<std::shared_ptr<Request>> completed_;  // guarded by mu_

@@ -266,7 +266,7 @@ void Operations::submit(const std::shared_ptr<Request>& request, uint32_t index)
     if (request->segments_out > 0) return;
     request->op() == Op::kRead ? finish_read(request) : finish_write(request);
   };
-  uring_->start(UringIo{.fd = plan.fd(),
+  uring_->start(net::UringIo{.fd = plan.fd(),
                  .write = plan.is_write(),
                  .parts = plan.parts(segment),
                  .offset = segment.file_offset},

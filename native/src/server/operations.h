@@ -9,9 +9,9 @@
 #pragma once
 #include <memory>
 
+#include "net/uring.h"
 #include "server/request.h"
 #include "server/services.h"
-#include "server/uring.h"
 
 namespace braidfs::server {
 
@@ -23,7 +23,7 @@ class Operations {
 
   // The request's header was admitted; a READ has its buffer, a WRITE its payload.
   void execute(std::shared_ptr<Request> request);
-  void use_uring(Uring* uring) { uring_ = uring; }  // owned by the lane
+  void use_uring(net::Uring* uring) { uring_ = uring; }  // owned by the lane
 
  private:
   void read(std::shared_ptr<Request> request);
@@ -37,7 +37,7 @@ class Operations {
 
   Lane& lane_;
   Services& services_;
-  Uring* uring_ = nullptr;
+  net::Uring* uring_ = nullptr;
 };
 
 }  // namespace braidfs::server

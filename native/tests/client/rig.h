@@ -102,6 +102,7 @@ struct RigSettings {
   uint32_t targets = 4;
   uint32_t chunk_size = 64u << 10;
   CoreSettings core{};
+  cache::StoreSettings cache{};  // without a directory there is none
 };
 
 class Rig {

@@ -68,6 +68,10 @@ Rig::Rig(RigSettings settings) : settings_(settings) {
   settings_.core.lane_count = settings.lanes;
   core = std::make_unique<Core>(settings_.core);
   core->replier(replier);
+  std::string reason;
+  if (!settings_.cache.directory.empty() && !core->use_cache(settings_.cache, reason)) {
+    throw std::runtime_error(reason);
+  }
   for (uint32_t target = 0; target < settings.targets; ++target) {
     targets.push_back(std::make_unique<FakeTarget>());
     core->target_put(100 + target, 10 + target);
@@ -160,6 +164,7 @@ Bytes Rig::attributes(uint64_t size, uint64_t change_version) const {
   Bytes record(kAttributesSize);
   store(record, 0, kIno);
   store(record, 8, size);
+  store(record, 80, change_version);
   store(record, 88, change_version);
   return record;
 }

@@ -7,7 +7,7 @@ namespace {
 class Operations : public ServerTest, public ::testing::WithParamInterface<IoEngine> {
  protected:
   void SetUp() override {
-    if (GetParam() == IoEngine::kUring && Uring::probe() != 0) GTEST_SKIP() << "no io_uring here";
+    if (GetParam() == IoEngine::kUring && net::Uring::probe() != 0) GTEST_SKIP() << "no io_uring here";
     config_.io = GetParam();
     ServerTest::SetUp();
   }

@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tests.bench.data.bars import BRAID, LOCAL, NULL
@@ -84,6 +85,21 @@ class BraidPlace(Place):
         finally:
             words = [BIN / "braidfs", "unseal", folder]
             subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+
+    @contextlib.contextmanager
+    def with_cache(self) -> Iterator[None]:
+        """Mounted with a cache on the local disk, empty at first, until the end of the block."""
+        without = self._cluster
+        directory = without.plan.state / "cache"
+        options = (*without.plan.client_options, f"cache_dir={directory}", "cache_size=8GiB")
+        self._cluster = Cluster(replace(without.plan, client_options=options))
+        try:
+            self.remount()
+            yield
+        finally:
+            self._cluster = without
+            self.remount()
+            shutil.rmtree(directory)
 
     def serving(self) -> Serving:
         pid = self._cluster.client_pid()

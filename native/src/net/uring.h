@@ -14,7 +14,7 @@
 
 #include "net/event_loop.h"
 
-namespace braidfs::server {
+namespace braidfs::net {
 
 struct UringIo {
   int fd;
@@ -31,7 +31,7 @@ class Uring {
   // 0 when this kernel and its seccomp policy let us, else -errno.
   static int probe();
 
-  explicit Uring(net::EventLoop& loop) : loop_(loop) {}
+  explicit Uring(EventLoop& loop) : loop_(loop) {}
   ~Uring();
   Uring(const Uring&) = delete;
   Uring& operator=(const Uring&) = delete;
@@ -47,7 +47,7 @@ class Uring {
   void submit();
   void reap();
 
-  net::EventLoop& loop_;
+  EventLoop& loop_;
   io_uring ring_{};
   bool open_ = false;
   bool submit_scheduled_ = false;
@@ -56,4 +56,4 @@ class Uring {
   std::vector<uint32_t> free_;
 };
 
-}  // namespace braidfs::server
+}  // namespace braidfs::net

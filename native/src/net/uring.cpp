@@ -1,11 +1,11 @@
-#include "server/uring.h"
+#include "net/uring.h"
 
 #include <sys/epoll.h>
 
 #include <cerrno>
 #include <utility>
 
-namespace braidfs::server {
+namespace braidfs::net {
 
 int Uring::probe() {
   io_uring ring{};
@@ -83,4 +83,4 @@ void Uring::reap() {
   for (unsigned index = 0; index < count; ++index) ready[index].first(ready[index].second);
 }
 
-}  // namespace braidfs::server
+}  // namespace braidfs::net

@@ -1,0 +1,70 @@
+"""The local cache of a mount: a directory on this node's own disk that native keeps read bytes in.
+
+Only the options are here; native/src/cache has the cache (docs/decisions/0035-local-cache.md).
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from fscommon.config.mount_options import MountOptions
+from fscommon.config.toml import parse_size
+from fscommon.errors import ConfigError
+from fscommon.observe.log import Log
+from fscommon.wire.messages import ClusterMap, Empty
+from fscommon.wire.ops import Op
+
+from .meta.client import MetaClient
+
+SIZE_DEFAULT = 10 << 30
+SIZE_MIN = 64 << 20
+
+
+class CacheOpener(Protocol):
+    def cache_open(self, directory: str, bytes_max: int, cluster: bytes) -> None: ...
+
+
+def cache_size(options: MountOptions) -> int:
+    """In bytes; 0: there is to be no cache. Raises ConfigError."""
+    if not options.cache_dir:
+        if options.cache_size:
+            raise ConfigError("the mount option 'cache_size' needs cache_dir=DIRECTORY beside it")
+        return 0
+    if not options.cache_dir.startswith("/"):
+        raise ConfigError(f"the mount option 'cache_dir={options.cache_dir}' is no absolute path")
+    try:
+        size = parse_size(options.cache_size) if options.cache_size else SIZE_DEFAULT
+    except ValueError as error:
+        raise ConfigError(f"the mount option 'cache_size': {error}") from error
+    if size < SIZE_MIN:
+        raise ConfigError(f"the mount option 'cache_size={options.cache_size}' is less than 64MiB")
+    return size
+
+
+async def open_cache(
+    options: MountOptions,
+    native: CacheOpener,
+    meta: MetaClient,
+    known: Callable[[], ClusterMap | None],
+    *,
+    needed: bool = True,
+) -> None:
+    """Before lanes start. known: the map, once the metaserver has told it. Raises ConfigError; a
+    mount for which it is not needed, as it serves already, goes on without."""
+    try:
+        size = cache_size(options)
+        if size:
+            native.cache_open(options.cache_dir, size, await _cluster(meta, known))
+    except (ConfigError, ValueError) as error:
+        if needed:
+            raise ConfigError(str(error)) from error
+        Log("cache").warning("the mount goes on without its local cache", because=str(error))
+
+
+async def _cluster(meta: MetaClient, known: Callable[[], ClusterMap | None]) -> bytes:
+    """The uuid of the file system."""
+    if known() is None:
+        await meta.call(Op.BARRIER, Empty(), Empty)  # the map was asked for before
+    cluster_map = known()
+    if cluster_map is None:
+        raise ConfigError("cache_dir: the metaserver does not say which file system this is")
+    return cluster_map.cluster

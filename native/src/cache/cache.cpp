@@ -1,0 +1,89 @@
+#include "cache/cache.h"
+
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace braidfs::cache {
+
+namespace {
+
+constexpr int kNice = 10;  // lanes go first
+
+uint64_t room_of(const Slice& slice) {
+  uint64_t bytes = 0;
+  for (const Part& part : slice.parts) bytes += part.place.size();
+  return bytes;
+}
+
+}  // namespace
+
+std::unique_ptr<Cache> Cache::open(const StoreSettings& settings, std::string& reason) {
+  auto store = Store::open(settings, reason);
+  return store ? std::unique_ptr<Cache>(new Cache(std::move(store))) : nullptr;
+}
+
+Cache::Cache(std::unique_ptr<Store> store) : store_(std::move(store)), writer_([this] { run(); }) {}
+
+void Cache::offer(const SliceKey& key, uint64_t stamp, uint32_t length, Part part) {
+  const std::scoped_lock lock(mu_);
+  auto slice = gather_.add(key, stamp, length, std::move(part));
+  if (!slice || stopping_ || !store_->wants(key, stamp, length)) return;
+  const uint64_t bytes = room_of(*slice);
+  if (queue_bytes_ + bytes > kQueueBytesMax) {
+    dropped_.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  queue_bytes_ += bytes;
+  queue_.push_back(std::move(*slice));
+  changed_.notify_all();
+}
+
+void Cache::settle() {
+  std::unique_lock lock(mu_);
+  changed_.wait(lock, [&] { return queue_bytes_ == 0; });
+}
+
+void Cache::stop() {
+  {
+    const std::scoped_lock lock(mu_);
+    stopping_ = true;
+    changed_.notify_all();
+  }
+  if (writer_.joinable()) writer_.join();
+}
+
+void Cache::run() {
+  pthread_setname_np(pthread_self(), "braid-cache");
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), kNice);
+  std::unique_lock lock(mu_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    Slice slice = std::move(queue_.front());
+    queue_.pop_front();
+    const uint64_t bytes = room_of(slice);
+    lock.unlock();
+    store_->put(slice);
+    slice = {};
+    lock.lock();
+    queue_bytes_ -= bytes;
+    changed_.notify_all();
+  }
+}
+
+std::vector<std::pair<std::string, uint64_t>> Cache::counters() {
+  const Store::Counts counts = store_->counts();
+  return {{"cache_records", counts.records},
+          {"cache_bytes", counts.bytes},
+          {"cache_stores", counts.written},
+          {"cache_bytes_stored", counts.bytes_written},
+          {"cache_evictions", counts.evicted},
+          {"cache_refusals", counts.refused},
+          {"cache_corrupt", counts.corrupt},
+          {"cache_faults", counts.faults},
+          {"cache_dropped", dropped_.load(std::memory_order_relaxed)}};
+}
+
+}  // namespace braidfs::cache

@@ -1,0 +1,51 @@
+// One file of a cache directory: records one behind another, and the index that says where. Its place on
+// the disk is reserved when it is made. Never written over: what makes room is removed as a whole, and
+// reads that are under way keep the removed file until they end.
+// `bytes` may be read by ANY THREAD; the rest is guarded by the store's mutex.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cache/format.h"
+#include "cache/turnover.h"
+#include "net/unique_fd.h"
+
+namespace braidfs::cache {
+
+struct Segment {
+  uint32_t number = 0;
+  net::UniqueFd bytes;  // O_DIRECT where the file system knows that
+  uint64_t end = 0;     // of the last record
+  std::vector<SliceKey> keys;  // of its records, also of those that are stale
+  size_t live = 0;             // records that the store's index names
+  Turnover::Use use{};
+};
+using SegmentPtr = std::shared_ptr<Segment>;
+
+// The files of a cache directory, by segment numbers. Results are 0 or -errno.
+class Files {
+ public:
+  explicit Files(std::string directory) : directory_(std::move(directory)) {}
+
+  const std::string& directory() const noexcept { return directory_; }
+  std::string path(const std::string& name) const { return directory_ + "/" + name; }
+  std::vector<uint32_t> numbers() const;  // ascending
+  int create(uint32_t number, uint64_t segment_bytes, net::UniqueFd& bytes) const;
+  // With its place reserved to the end; anything else is -EINVAL.
+  int open(uint32_t number, uint64_t segment_bytes, net::UniqueFd& bytes) const;
+  int open_index(uint32_t number, net::UniqueFd& index) const;
+  std::vector<Placed> entries(uint32_t number, uint64_t segment_bytes) const;
+  void remove(uint32_t number) const noexcept;
+
+  int read_small(const std::string& name, std::vector<std::byte>& bytes) const;
+  int write_small(const std::string& name, std::span<const std::byte> bytes) const;
+
+ private:
+  std::string segment_path(uint32_t number, const char* suffix) const;
+  std::string directory_;
+};
+
+}  // namespace braidfs::cache

@@ -1,0 +1,141 @@
+// A cache directory: slices of files in segments, found by inode, slice and stamp.
+//
+// The index is in memory, made from the segments' own when the directory is opened. Records go to the end
+// of the youngest segment. When the directory is full, turnover.h says which segment goes, if any does.
+// Nothing here is needed: an error of the disk, or a full one, costs records and never more.
+// One process has a directory at a time (flock on its file `lock`), and one file system's bytes are in it.
+// Threads: put() on one thread, the writer's; everything else ANY THREAD, guarded by mu_.
+#pragma once
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "cache/segment.h"
+
+namespace braidfs::cache {
+
+struct StoreSettings {
+  static constexpr uint64_t kBytesMin = 64u << 20;
+  std::string directory;
+  uint64_t bytes_max = 0;  // at least kBytesMin
+  std::array<std::byte, 16> cluster{};
+};
+
+// Bytes of a slice that somebody lends until they are written. place: begins on a page, with room for
+// whole blocks.
+struct Part {
+  uint32_t begin = 0;  // in the slice
+  uint32_t length = 0;
+  std::span<std::byte> place;
+  std::shared_ptr<void> owner;
+};
+
+struct Slice {
+  SliceKey key;
+  uint64_t stamp = 0;
+  uint32_t length = 0;
+  std::vector<Part> parts;  // the whole of it, in order
+};
+
+class Store {
+ public:
+  static constexpr size_t kRecordsMax = 2u << 20;  // some 100 bytes of memory each
+  static constexpr auto kFaultRest = std::chrono::seconds(60);  // nothing is written after an error
+
+  struct Found {
+    SegmentPtr segment;
+    uint64_t offset = 0;  // of the head
+    uint32_t length = 0;  // of the bytes
+  };
+
+  // Null, and a sentence.
+  static std::unique_ptr<Store> open(const StoreSettings& settings, std::string& reason);
+
+  // Counts as a use of it. A record of another stamp is forgotten.
+  std::optional<Found> find(const SliceKey& key, uint64_t stamp);
+  // Whether it would be written: it is not there, and finds room. Remembers what does not.
+  bool wants(const SliceKey& key, uint64_t stamp, uint32_t length);
+  // It was not what it is to be.
+  void corrupt(const SliceKey& key, const Found& found);
+  // False: it found no room, or could not be written.
+  bool put(const Slice& slice);
+
+  struct Counts {
+    uint64_t records = 0;
+    uint64_t bytes = 0;  // of segments
+    uint64_t written = 0;
+    uint64_t bytes_written = 0;
+    uint64_t evicted = 0;  // records that made room
+    uint64_t refused = 0;
+    uint64_t corrupt = 0;
+    uint64_t faults = 0;
+  };
+  Counts counts();
+
+ private:
+  struct Hash {
+    size_t operator()(const SliceKey& key) const noexcept;
+  };
+  struct Entry {
+    SegmentPtr segment;
+    uint64_t stamp;
+    uint32_t length;
+    uint32_t block;
+  };
+  using Index = std::unordered_map<SliceKey, Entry, Hash>;
+  using Clock = std::chrono::steady_clock;
+
+  Store(const StoreSettings& settings, net::UniqueFd lock, uint64_t segment_bytes);
+  void load();
+  void load_segment(uint32_t number);
+  void go_on_writing();
+  // LOCKED
+  void enter(const Placed& placed, const SegmentPtr& segment);
+  void forget(Index::iterator entry);
+  bool has(const SliceKey& key, uint64_t stamp) const;
+  bool fits(uint32_t length) const;
+  bool may_grow() const;
+  // A segment that may make room for so many bytes; the end: there is none.
+  std::map<uint32_t, SegmentPtr>::iterator replaceable(uint32_t length);
+  void evict(std::map<uint32_t, SegmentPtr>::iterator which);
+  void fault();
+
+  SegmentPtr reserve(const Slice& slice, uint64_t& at);
+  SegmentPtr new_segment();
+  bool write(const Segment& segment, uint64_t at, const Slice& slice);
+
+  const Files files_;
+  const net::UniqueFd lock_;
+  const uint64_t segment_bytes_;
+  const size_t segments_max_;
+
+  std::mutex mu_;
+  Index index_;                               // guarded by mu_
+  std::map<uint32_t, SegmentPtr> segments_;   // guarded by mu_
+  SegmentPtr writing_;                        // guarded by mu_: the one that records go to
+  Turnover turnover_;                         // guarded by mu_
+  bool any_empty_ = false;                    // guarded by mu_: a segment has perhaps no live record
+  Clock::time_point rests_until_{};           // guarded by mu_
+  Counts counts_;                             // guarded by mu_
+
+  // WRITER ONLY
+  net::UniqueFd index_file_;  // of writing_
+  uint64_t index_end_ = 0;
+  RecordHead* head() noexcept { return reinterpret_cast<RecordHead*>(head_.get()); }
+  struct Pages {
+    void operator()(std::byte* bytes) const noexcept { ::operator delete[](bytes, std::align_val_t{kBlock}); }
+  };
+  std::unique_ptr<std::byte[], Pages> head_;
+};
+
+}  // namespace braidfs::cache

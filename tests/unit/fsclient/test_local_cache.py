@@ -1,0 +1,86 @@
+"""The options cache_dir and cache_size, and what native is told."""
+
+from typing import cast
+
+import pytest
+import trio
+
+from fsclient.local_cache import SIZE_DEFAULT, open_cache
+from fsclient.meta.client import MetaClient
+from fscommon.config.mount_options import parse_mount_options
+from fscommon.errors import ConfigError
+from fscommon.wire.messages import ClusterMap, Empty
+
+CLUSTER = b"c" * 16
+
+
+class Native:
+    def __init__(self, refusal: str = "") -> None:
+        self.opened: list[tuple[str, int, bytes]] = []
+        self._refusal = refusal
+
+    def cache_open(self, directory: str, bytes_max: int, cluster: bytes) -> None:
+        if self._refusal:
+            raise ValueError(self._refusal)
+        self.opened.append((directory, bytes_max, cluster))
+
+
+class Meta:
+    """Answers a BARRIER; the map has come before that answer."""
+
+    def __init__(self) -> None:
+        self.map: ClusterMap | None = None
+
+    async def call(self, *_request: object) -> Empty:
+        self.map = ClusterMap(1, CLUSTER, ())
+        return Empty()
+
+
+def opened(words: str, native: Native, *, needed: bool = True) -> list[tuple[str, int, bytes]]:
+    meta = Meta()
+
+    async def run() -> None:
+        options = parse_mount_options(words)
+        known = cast(MetaClient, meta)
+        await open_cache(options, native, known, lambda: meta.map, needed=needed)
+
+    trio.run(run)
+    return native.opened
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("", []),
+        ("cache_dir=/nvme", [("/nvme", SIZE_DEFAULT, CLUSTER)]),
+        ("cache_dir=/nvme,cache_size=200GiB", [("/nvme", 200 << 30, CLUSTER)]),
+        ("cache_size=64MiB,cache_dir=/nvme", [("/nvme", 64 << 20, CLUSTER)]),
+    ],
+)
+def test_native_is_told(words: str, told: list[tuple[str, int, bytes]]) -> None:
+    assert opened(words, Native()) == told
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        ("cache_size=1GiB", "needs cache_dir"),
+        ("cache_dir=nvme", "no absolute path"),
+        ("cache_dir=/nvme,cache_size=lots", "is not a size"),
+        ("cache_dir=/nvme,cache_size=1MiB", "less than 64MiB"),
+    ],
+)
+def test_what_cannot_be_is_refused(words: str, refusal: str) -> None:
+    native = Native()
+    with pytest.raises(ConfigError, match=refusal):
+        opened(words, native)
+    assert not native.opened
+
+
+def test_what_native_says_is_told() -> None:
+    with pytest.raises(ConfigError, match="in use by another mount"):
+        opened("cache_dir=/nvme", Native("it is in use by another mount"))
+
+
+def test_a_mount_that_serves_goes_on_without() -> None:
+    assert opened("cache_dir=/nvme", Native("it is gone"), needed=False) == []

@@ -16,7 +16,7 @@ from tests.coherence.conftest import MountMaker
 from tests.conftest import ClusterMaker
 from tests.stress import fsx
 
-pytestmark = [pytest.mark.mount, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(7200)]
 
 Sized = Callable[[int, int], int]
 

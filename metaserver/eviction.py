@@ -125,6 +125,8 @@ class Eviction:
 
 def forget(tx: Transaction, context: Context, session: Session) -> None:
     """The session's records go; files that it alone was writing are cut to what was committed.
+    Others are of another version from now on: bytes that it wrote and never committed may be there,
+    and clients keep bytes by version on their disks (docs/decisions/0035-local-cache.md).
     Whatever it may have been writing stays as if leased to it until it is fenced."""
     written = {ino for ino, writable in session.opens.items() if writable}
     written.update(written_ino(key) for key, _ in tx.range(*written_of(session.id)))
@@ -135,10 +137,12 @@ def forget(tx: Transaction, context: Context, session: Session) -> None:
     if session.key is not None and session.key.refusal(context.now_ns):
         context.services.leases.disown(session.id)
     for ino in sorted(written):
-        if ino in context.services.intents or _is_written(tx, context, ino, session.id):
+        inode = None if ino in context.services.intents else find(tx, ino)
+        if inode is None or not inode.is_file:
             continue
-        inode = find(tx, ino)
-        if inode is not None and inode.is_file:
+        if _is_written(tx, context, ino, session.id):
+            save(tx, inode.resized(inode.attributes.size))  # another version: see above
+        else:
             _cut_to_committed(tx, context, inode)
 
 

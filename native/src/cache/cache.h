@@ -23,7 +23,7 @@ namespace braidfs::cache {
 
 class Cache {
  public:
-  static constexpr uint64_t kQueueBytesMax = 16u << 20;
+  static constexpr uint64_t kQueueBytesMax = 48u << 20;
 
   static std::unique_ptr<Cache> open(const StoreSettings& settings, std::string& reason);
   ~Cache() { stop(); }

@@ -30,6 +30,7 @@ from fscommon.wire.messages import (
 )
 from fscommon.wire.ops import SPECS, Op
 from metaserver.eviction import forget
+from metaserver.namespace.inode import load
 from metaserver.ops import HANDLERS, Access
 from metaserver.records import all_of, inode_key, writer_key, written_of
 
@@ -265,11 +266,21 @@ def test_unknown_and_closed_sessions(bench: Bench) -> None:
     assert client.take_frame().header.status == Status.UNKNOWN_SESSION
 
 
+def data_version(bench: Bench, ino: int) -> int:
+    """As it is stored: what an evicted client had may be seen by nobody before it is fenced."""
+    found: list[int] = []
+    bench.engine.system(
+        lambda tx, context: found.append(load(tx, ino).attributes.data_version)
+    )
+    return found[0]
+
+
 def test_an_evicted_writer_leaves_an_intent(bench: Bench) -> None:
     client, other = bench.client(), bench.client()
     alone = client.create(ROOT, b"alone").ino
     shared = client.create(ROOT, b"shared").ino
     other.call(Op.OPEN, Open(shared, True))
+    before = data_version(bench, shared)
     session = bench.engine.sessions.get(client.session)  # type: ignore[arg-type]
     assert session is not None
     version = bench.engine.sessions.version
@@ -278,6 +289,7 @@ def test_an_evicted_writer_leaves_an_intent(bench: Bench) -> None:
     bench.engine.evicted(session.id)
     assert bench.engine.sessions.version > version
     assert bench.engine.services.intents.take_fresh() == [alone]
+    assert data_version(bench, shared) > before, "bytes may be there that were not told"
     assert bench.faults() == []
     client.send(Op.LOOKUP, Lookup(ROOT, b"x"))
     assert client.received() == [], "its connection is cut off"

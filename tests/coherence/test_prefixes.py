@@ -22,7 +22,6 @@ Reader = Callable[[Path, Shared], str]
 READERS: tuple[Reader, ...] = (
     prefixes.read_opened_anew, prefixes.read_opened_once, prefixes.follow, prefixes.read_mapped,
 )  # fmt: skip
-WHERE = pytest.mark.parametrize("where", ["the writer's client", "another client"])
 FLAGS = pytest.mark.parametrize("flags", [0, os.O_APPEND], ids=["write", "append"])
 
 
@@ -86,20 +85,16 @@ def test_processes_of_one_client_are_told_the_size(
     _read_by_all(there, askers, _writer(here, 0, sized), sized(5, 30))
 
 
-ZEROS = pytest.mark.xfail(strict=False, reason="Linux may show zeros of a page that it dropped")
-SIGBUS = pytest.mark.xfail(strict=False, reason="stat may have told more than there is yet")
+THERE = pytest.param(
+    "another client",
+    marks=pytest.mark.xfail(strict=False, reason="zeros of a page that Linux dropped, or SIGBUS"),
+)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    "readers",
-    [
-        pytest.param(READERS[:3], id="read", marks=ZEROS),
-        pytest.param(READERS, id="map", marks=SIGBUS),
-    ],
-)
+@pytest.mark.parametrize("where", ["the writer's client", THERE])
+@pytest.mark.parametrize("readers", [READERS[:3], READERS], ids=["read", "map"])
 @FLAGS
-@WHERE
 def test_many_readers_on_one_client(
     cluster: Cluster, workdir: Path, others: Path, where: str, flags: int,
     readers: Sequence[Reader], sized: Sized,

@@ -8,8 +8,11 @@ be mounted (systemd keeps mount(8) in its own for that), and an interrupt ends a
 """
 
 import os
+import socket
 import sys
 from collections.abc import Callable
+
+from .keeper import SOCKET, become_keeper
 
 EXIT_OK = 0
 EXIT_USAGE = 1
@@ -54,8 +57,9 @@ class ForegroundReporter(Reporter):
         sys.stderr.write(message + "\n")
 
 
-def run_in_background(serve: Callable[[Reporter], None]) -> int:
-    """Fork; the child runs serve(), the parent returns the exit code once that is ready.
+def run_in_background(serve: Callable[[Reporter], None], keep: str = "") -> int:
+    """Fork; the child runs serve(), the parent returns the exit code once that is ready. keep: the
+    mountpoint, if a keeper is to hold the mount: then that is the child, and the client its child.
 
     Call it before any thread or event loop exists."""
     reading, writing = os.pipe()
@@ -63,6 +67,8 @@ def run_in_background(serve: Callable[[Reporter], None]) -> int:
         os.close(writing)
         return _await_child(reading)
     os.close(reading)
+    if keep:
+        _fork_from_keeper(keep)
     exit_code = EXIT_SYSTEM
     try:
         _leave_terminal()
@@ -70,6 +76,21 @@ def run_in_background(serve: Callable[[Reporter], None]) -> int:
         exit_code = EXIT_OK
     finally:
         os._exit(exit_code)
+
+
+def _fork_from_keeper(mountpoint: str) -> None:
+    """Returns in the client; its parent holds the mount."""
+    held, told = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid:
+        try:
+            _leave_terminal()
+            become_keeper(pid, held, mountpoint)
+        finally:
+            os._exit(EXIT_SYSTEM)  # the client serves all the same
+    held.close()
+    told.set_inheritable(True)  # over exec: fsclient.handover
+    os.environ[SOCKET] = str(told.detach())
 
 
 def _leave_terminal() -> None:

@@ -23,6 +23,7 @@ import trio
 
 from fscommon.errors import BraidError, FsError, TransportError
 from fscommon.native import Datapath
+from fscommon.wire.locks import HeldLock
 from fscommon.wire.messages import Empty
 from fscommon.wire.ops import Op
 
@@ -30,10 +31,12 @@ from .daemon import GENERATION
 from .fs.births import FIRST_HANDLE
 from .fs.filesystem import FileSystem
 from .fs.handed import HandedFiles
+from .fs.locks import UNKNOWN_HANDLE
 from .meta.client import MetaClient
+from .survival import read_record
 
 ENVIRONMENT: Final = "BRAIDFS_HANDED"  # a descriptor with the state; "check": does it fit?
-VERSION: Final = 1  # of the state: a program takes its own alone
+VERSION: Final = 2  # of the state: a program takes its own alone
 CHECK: Final = "check"
 CHECK_TIMEOUT_S: Final = 30.0
 ANSWER_TIMEOUT_S: Final = 15.0
@@ -57,7 +60,8 @@ class HandedSession:
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """What the next process gets. fds: of the kernel's connection. agreed: with it, at INIT."""
+    """What the next process gets. fds: of the kernel's connection. agreed: with it, at INIT.
+    is_killed: the process before was killed. unclean: inodes of which it took bytes along."""
 
     generation: int
     in_background: bool
@@ -67,6 +71,8 @@ class Handed:
     agreed: bytes
     session: HandedSession
     files: HandedFiles
+    is_killed: bool = False
+    unclean: tuple[int, ...] = ()
 
 
 # ---- the process that goes ------------------------------------------------------------------
@@ -192,6 +198,8 @@ def taken() -> Handed | None:
         raw: dict[str, Any] = json.load(file)
     for number in raw["fds"]:
         os.set_inheritable(number, False)
+    if "record" in raw:
+        return _of_killed(raw)
     return Handed(
         generation=raw["generation"],
         in_background=raw["in_background"],
@@ -202,6 +210,38 @@ def taken() -> Handed | None:
         session=HandedSession(**raw["session"]),
         files=HandedFiles.read(raw["files"]),
     )
+
+
+def _of_killed(raw: dict[str, Any]) -> Handed:
+    """The keeper knows little; what was open is in the record."""
+    files, unclean = read_record(raw["record"])
+    os.close(raw["record"])
+    return Handed(
+        generation=raw["generation"],
+        in_background=raw["in_background"],
+        mountpoint=raw["mountpoint"],
+        root_ino=raw["root_ino"],
+        fds=tuple(raw["fds"]),
+        agreed=bytes.fromhex(raw["agreed"]),
+        session=HandedSession(raw["session"], 0, 1, 0),
+        files=files,
+        is_killed=True,
+        unclean=unclean,
+    )
+
+
+async def restore(
+    handed: Handed, datapath: Datapath, files: FileSystem, locks: tuple[HeldLock, ...]
+) -> list[int]:
+    """What was open is open again; inodes of which that cannot be had. locks: what the metaserver
+    has for the session, where the process before could not tell."""
+    lost = await handed.files.restore(files)
+    if handed.is_killed:
+        for lock in locks:
+            files.locks.take_back(lock, UNKNOWN_HANDLE)
+        for ino in handed.unclean:
+            datapath.inode_failed(ino)
+    return lost
 
 
 def take_over(datapath: Datapath, handed: Handed) -> None:

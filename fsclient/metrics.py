@@ -5,8 +5,10 @@ The handlers' latencies are observed as they happen, and only when an endpoint i
 
 import trio
 
+from fscommon.native import Datapath
 from fscommon.net.address import parse_address
 from fscommon.observe.metrics import Counter, Histogram, Metrics, MetricsEndpoint
+from fscommon.wire.admin import Traffic
 
 from .data_connections import DataConnections
 from .fuse.operations import Operations
@@ -59,3 +61,13 @@ class ClientMetrics:
     def _reconnects(self, server: str, count: int) -> None:
         if count:
             self.metrics.counter("braidfs_reconnects_total", server=server).inc(count)
+
+
+def traffic_of(datapath: Datapath) -> Traffic:
+    counters = datapath.counters()
+    return Traffic(
+        read_bytes=counters.get("bytes_read", 0),
+        written_bytes=counters.get("bytes_written", 0),
+        reads=counters.get("reads", 0),
+        writes=counters.get("writes", 0),
+    )

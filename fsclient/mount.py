@@ -20,13 +20,13 @@ import trio
 from fscommon.auth.handshake import HelloFields
 from fscommon.auth.key import Credential, load_credential
 from fscommon.errors import BraidError, ConfigError
+from fscommon.layout.attributes import LEASE_READER
 from fscommon.native import Datapath, make_datapath
 from fscommon.net.rails import Rails
 from fscommon.net.stream import FrameStream, connect
 from fscommon.net.tls import transport_of
 from fscommon.observe.log import Log, start_logging
 from fscommon.tasks import calm_collector, open_tasks, sole_exception
-from fscommon.wire.admin import Traffic
 from fscommon.wire.codec import encode
 from fscommon.wire.leases import RecallItem
 from fscommon.wire.messages import ClusterMap
@@ -53,9 +53,10 @@ from .leases.connection import RecallConnection
 from .leases.holder import Leases
 from .local_cache import open_cache
 from .meta.client import Events, MetaClient
-from .metrics import ClientMetrics
+from .metrics import ClientMetrics, traffic_of
 from .plan import Plan, rdma_settings, tls_settings
 from .reaper import Handlers, Reaper
+from .survival import Survival, Told
 from .syslog_stream import SyslogStream
 
 LANES_DEFAULT_MAX = 8
@@ -97,7 +98,8 @@ def mount(plan: Plan, *, foreground: bool) -> int:
     kernel.check_mountpoint(plan.mountpoint)
     credential = load_credential(plan.options.key_file)
     if not foreground:
-        return run_in_background(lambda reporter: _run(plan, credential, reporter, True))
+        keep = plan.mountpoint if plan.options.keeper else ""
+        return run_in_background(lambda reporter: _run(plan, credential, reporter, True), keep)
     own = ForegroundReporter()
     _run(plan, credential, own, False)
     return own.exit_code
@@ -141,6 +143,8 @@ class MountedClient:
         """handed: what another process was, that this one goes on with."""
         self._plan = plan
         self._handed = handed
+        self._generation = handed.generation if handed else 0
+        self._survival: Survival | None = None
         self._leaving: Callable[[], Handed] | None = None
         self.successor: Handed | None = None  # what goes on when run() has ended
         self._credential = credential
@@ -199,7 +203,10 @@ class MountedClient:
         )  # fmt: skip
         if self._handed is not None:
             last = self._handed.session
-            meta.core.resume(last.session, last.incarnation, last.next_request, last.durable)
+            meta.core.resume(
+                last.session, last.incarnation, last.next_request, last.durable,
+                self._handed.unclean,
+            )  # fmt: skip
         return meta
 
     async def _connect_meta(self, address: str, session: int) -> FrameStream:
@@ -245,15 +252,7 @@ class MountedClient:
         root_ino = await self._find_root()
         self._is_read_only = self._plan.options.ro or self._grant.is_read_only
         datapath = await self._make_datapath(meta)
-        leases = Leases(datapath, trio.current_time)
-        files = self._files = FileSystem(
-            meta, datapath, leases, Log("files").warning,
-            believe_s=self._plan.options.attr_timeout,
-            believe_names_s=self._plan.options.entry_timeout,
-            first_handle=self._handed.files.first_handle() if self._handed else 1,
-        )  # fmt: skip
-        leases.session_opened(meta.lease_s)
-        leases.renewed(meta.renewed_at, 0)
+        files = self._files = self._make_files(meta, datapath)
         data = self._data = DataConnections(
             datapath, self._connect_data, self._node, lambda: meta.core.session,
             self._make_rails(datapath),
@@ -263,14 +262,16 @@ class MountedClient:
         await data.check()
         operations = self._make_operations(files, datapath, root_ino)
         await self._start_recalls(meta, tasks)
-        if self._handed is None:
+        taken = self._handed
+        if taken is None:
             await self._mount(datapath)
         else:
-            await self._take_over(self._handed, datapath, files)
-        meta.traffic = lambda: _traffic(datapath)
+            await self._take_over(taken, datapath, files, meta)
+        meta.traffic = lambda: traffic_of(datapath)
         meta.paths = data.paths
         try:
             fuse = FuseSession(operations, datapath.start(root_ino))
+            self._outlive(root_ino, meta, datapath, taken)
             calls = Calls(operations, files, datapath, tasks)
             tasks.start_soon(Reaper(datapath, self._handlers(operations, calls, files, data)).run)
             tasks.start_soon(files.closer.run)
@@ -297,13 +298,28 @@ class MountedClient:
         await self._grant.know()  # the directory may have another name by now
         return self._handed.root_ino
 
-    async def _take_over(self, handed: Handed, datapath: Datapath, files: FileSystem) -> None:
-        lost = await handed.files.restore(files)
+    async def _take_over(
+        self, handed: Handed, datapath: Datapath, files: FileSystem, meta: MetaClient
+    ) -> None:
+        lost = await handover.restore(handed, datapath, files, meta.core.taken_locks)
         if lost:
             self._log.error("open files are lost", inodes=", ".join(map(str, lost)))
         handover.take_over(datapath, handed)
         self._handed = None
+        if handed.is_killed:
+            self._log.warning("the process before was killed", unclean=len(handed.unclean))
         self._log.info("taken over", generation=handed.generation, files=len(handed.files.handles))
+
+    def _outlive(
+        self, root_ino: int, meta: MetaClient, datapath: Datapath, taken: Handed | None
+    ) -> None:
+        """If this process is killed; and if it follows one that was: what the kernel keeps of open
+        files nobody answers for."""
+        if taken is not None and taken.is_killed:
+            datapath.lease_drop(0, taken.files.opens(), LEASE_READER)
+        if self._survival is not None:
+            told = Told(handover.VERSION, self._generation, self._plan.mountpoint, root_ino)
+            self._survival.tell(told, meta.core.session)
 
     async def _start_recalls(self, meta: MetaClient, tasks: trio.Nursery) -> None:
         """What is opened before leases are granted is not cached: wait a little for them."""
@@ -330,11 +346,26 @@ class MountedClient:
         if options.sealed:
             datapath.seal()
         await open_cache(options, datapath, meta, lambda: self._map, needed=not self._handed)
+        self._survival = Survival(datapath)
         return datapath
 
     def _make_operations(self, files: FileSystem, datapath: Datapath, root_ino: int) -> Operations:
         options = self._plan.options
         return Operations(files, datapath, root_ino, options.attr_timeout, sealed=options.sealed)
+
+    def _make_files(self, meta: MetaClient, datapath: Datapath) -> FileSystem:
+        leases = Leases(datapath, trio.current_time)
+        files = FileSystem(
+            meta, datapath, leases, Log("files").warning,
+            believe_s=self._plan.options.attr_timeout,
+            believe_names_s=self._plan.options.entry_timeout,
+            first_handle=self._handed.files.first_handle() if self._handed else 1,
+        )  # fmt: skip
+        files.directories.opened = datapath.directory_opened
+        files.directories.closed = datapath.directory_closed
+        leases.session_opened(meta.lease_s)
+        leases.renewed(meta.renewed_at, 0)
+        return files
 
     def _make_rails(self, datapath: Datapath) -> Rails:
         rails = Rails(datapath, rdma_settings(self._plan.options), Log("rdma"))
@@ -481,6 +512,8 @@ class MountedClient:
         if self._datapath is not None and self._files is not None and self._nursery is not None:
             self._files.lost_session()
             self._datapath.session_put(session)
+            if self._survival is not None:
+                self._survival.session_changed(session)
             self._files.locks.lost()
             self._nursery.start_soon(self._files.reopen_all)
 
@@ -553,13 +586,3 @@ class MountedClient:
             yield
         finally:
             metrics.stop()
-
-
-def _traffic(datapath: Datapath) -> Traffic:
-    counters = datapath.counters()
-    return Traffic(
-        read_bytes=counters.get("bytes_read", 0),
-        written_bytes=counters.get("bytes_written", 0),
-        reads=counters.get("reads", 0),
-        writes=counters.get("writes", 0),
-    )

@@ -11,25 +11,21 @@ session was writing to nobody before. A session that keeps an exclusive lease fo
 recall may take goes the same way.
 """
 
-from dataclasses import replace
 from typing import Final
 
 import trio
 
 from fscommon.observe.log import Log
-from fscommon.types import Ino, NodeId, SessionId
+from fscommon.types import NodeId, SessionId
 from metaserver.background import Background
 from metaserver.context import Context
-from metaserver.namespace.inode import Inode, find, save
+from metaserver.lost_writes import give_up_written
 from metaserver.ops.cluster import bump_map_epoch, let_join
 from metaserver.ops.session import delete_range
 from metaserver.records import (
-    Intent,
     fence_key,
-    intent_key,
     replies_of,
     session_key,
-    writer_key,
     written_ino,
     written_of,
 )
@@ -137,34 +133,9 @@ def forget(tx: Transaction, context: Context, session: Session) -> None:
     if session.key is not None and session.key.refusal(context.now_ns):
         context.services.leases.disown(session.id)
     for ino in sorted(written):
-        inode = None if ino in context.services.intents else find(tx, ino)
-        if inode is None or not inode.is_file:
-            continue
-        if _is_written(tx, context, ino, session.id):
-            save(tx, inode.resized(inode.attributes.size))  # another version: see above
-        else:
-            _cut_to_committed(tx, context, inode)
+        give_up_written(tx, context, session.id, ino)
 
 
 def _forget_writes(tx: Transaction, session: SessionId) -> None:
     tx.delete(fence_key(session))
     delete_range(tx, *written_of(session))
-
-
-def _is_written(tx: Transaction, context: Context, ino: Ino, but: SessionId) -> bool:
-    """Whether another session has it open for writing, or had and may still say so."""
-    sessions = context.services.sessions
-    if any(session != but for session in sessions.written_by(ino)):
-        return True
-    coming = (session.id for session in sessions.replaying() if session.id != but)
-    return any(tx.get(writer_key(session, ino)) is not None for session in coming)
-
-
-def _cut_to_committed(tx: Transaction, context: Context, inode: Inode) -> None:
-    layout = inode.layout()
-    cut = replace(layout, truncate_epoch=layout.truncate_epoch + 1).pack()
-    changed = Inode(inode.attributes, cut)
-    save(tx, changed)
-    intent = Intent(inode.attributes.size, layout.truncate_epoch + 1, cut)
-    tx.put(intent_key(inode.ino), intent.pack())
-    context.services.intents.add(inode.ino)

@@ -21,6 +21,7 @@ from tests.cluster import mounts
 from tests.cluster.certificates import Certificates, make_certificates
 from tests.cluster.cluster import Cluster
 from tests.cluster.logs import Expected, LogReader, complaint
+from tests.cluster.mounts import end_keeper
 from tests.cluster.plan import free_port, make_plan
 from tests.cluster.process import stop_pid
 
@@ -89,6 +90,7 @@ def _kill_clients() -> None:
         pid = cluster.client_pid()
         if pid is not None:
             print(f"watchdog: killing the client of {cluster.mount_path} (pid {pid})")
+            end_keeper(pid)
             stop_pid(pid)
 
 

@@ -11,7 +11,7 @@ entry that was unlinked meanwhile would come back to life).
 """
 
 import struct
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 
 from fscommon.errors import FsError, Status
@@ -110,12 +110,16 @@ class Directories:
         self._inodes = inodes
         self._complete = complete
         self._open: dict[int, OpenDirectory] = {}
+        self.opened: Callable[[int, int], None] = lambda fh, ino: None
+        self.closed: Callable[[int], None] = lambda fh: None
 
     def open(self, fh: int, ino: int) -> None:
         self._open[fh] = OpenDirectory(ino)
+        self.opened(fh, ino)
 
     def release(self, fh: int) -> None:
         self._open.pop(fh, None)
+        self.closed(fh)
 
     async def sync(self, fh: int) -> None:
         """fsync: every change of names that was answered is durable. EIO, once for each handle, if

@@ -104,6 +104,7 @@ class HandedFiles:
                     await files.files.restore(
                         ino, [(h.fh, h.open_flags, h.direct) for h in handles]
                     )
+                    _see_names(files, ino)
                 except FsError:
                     lost.append(ino)
 
@@ -114,3 +115,10 @@ class HandedFiles:
             files.locks.take_back(held.lock, held.fh)
         files.locks.ticket = self.ticket
         return lost
+
+
+def _see_names(files: FileSystem, ino: int) -> None:
+    """A killed process could not say which of its files have no name any more."""
+    inode = files.inodes.get(ino)
+    if inode is not None and inode.attributes is not None and not inode.attributes.nlink:
+        files.inodes.departed(inode.attributes)

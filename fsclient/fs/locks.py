@@ -45,6 +45,7 @@ from .ports import Lanes, Metadata
 CANCEL_TIMEOUT_S: Final = 2.0
 LEAVE_TIMEOUT_S: Final = 5.0
 RESTORE_COUNT: Final = 4096  # locks of one message
+UNKNOWN_HANDLE: Final = 0  # of a process that was killed: its locks go with the last handle
 
 
 class LockOwner(NamedTuple):
@@ -150,6 +151,8 @@ class Locks:
         """After a handle went from the tables: nobody can lock an inode that is not open."""
         if ino in self._owners and not self._inodes.is_open(ino):
             for owner in list(self._owners[ino]):
+                if self._last_fh.get(owner) == UNKNOWN_HANDLE:
+                    self._meta.post(Op.LOCK_SET, _drop(owner), _ignore)
                 self._forget(owner)
             del self._owners[ino]
             self._lanes.locked(ino, False)

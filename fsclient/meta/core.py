@@ -24,7 +24,7 @@ from fscommon.limits import REPLAY_MUTATIONS_MAX, REQUESTS_IN_FLIGHT_MAX, SOLE_L
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import Frame, encode_frame
 from fscommon.wire.header import FLAG_ONEWAY, FLAG_REPLAY, FLAG_SOLE, Header
-from fscommon.wire.locks import LockRestored
+from fscommon.wire.locks import HeldLock, LockRestored
 from fscommon.wire.messages import Empty, Failure, Replay, SessionOpen, SessionOpened
 from fscommon.wire.ops import OPENING, Op
 
@@ -95,6 +95,9 @@ class SessionCore:
         self.resent_count = 0
         self._next_id = 1
         self._opened_once = False
+        self._is_another = False
+        self._lost: tuple[int, ...] = ()
+        self.taken_locks: tuple[HeldLock, ...] = ()  # of the process before this one
         self._replay_due = False
         self._was_evicted = False
         self._mutations_in_flight = 0
@@ -113,9 +116,15 @@ class SessionCore:
         self._replaying: dict[int, Mutation] = {}
         self._output: list[bytes] = []
 
-    def resume(self, session: int, incarnation: int, next_id: int, durable: int) -> None:
+    def resume(
+        self, session: int, incarnation: int, next_id: int, durable: int,
+        lost: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
         """Before the first connection: go on with the session of another process, which has left
-        nothing unanswered and nothing that is not durable."""
+        nothing unanswered and nothing that is not durable, or was killed (incarnation 0) and took
+        along what it had written to the files `lost`."""
+        self._lost = lost
+        self._is_another = session != 0
         self.session = session
         self.incarnation = incarnation
         self.durable = durable
@@ -255,8 +264,9 @@ class SessionCore:
         self._reopen_at = NEVER
         hooks = self._hooks
         request = SessionOpen(
-            self.session, self._node, hooks.opens(), self.answered(), hooks.exclusive()
-        )
+            self.session, self._node, hooks.opens(), self.answered(), hooks.exclusive(),
+            self._is_another, self._lost if self._is_another else (),
+        )  # fmt: skip
         self._output.append(
             encode_frame(Op.SESSION_OPEN, offset=request.answered, body=encode(request))
         )
@@ -282,6 +292,10 @@ class SessionCore:
         if restarted:
             self._replay_due = not self._was_evicted
         self._opened_once = True
+        if self._is_another:
+            self._is_another = False
+            self.taken_locks = reply.locks
+            self._next_id = max(self._next_id, reply.heard + REQUESTS_IN_FLIGHT_MAX)
         self.session = reply.session
         self.incarnation = reply.incarnation
         self.timeout_s = reply.timeout_s
@@ -296,6 +310,7 @@ class SessionCore:
         """Evicted: what had been sent has no stored reply any more, nor can it be replayed."""
         self._hooks.losing()
         self.session = 0
+        self._is_another = False
         self._was_evicted = True
         self._replay_due = False
         lost = self.journal.clear()

@@ -34,6 +34,7 @@ class MountOptions:
     held_mib: int = 256
     busy_poll_us: int = 200
     open_ahead: int = 1  # 0: a file is opened when somebody asks for it
+    keeper: int = 1  # a process that holds the mount, and goes on when the client is killed
     metrics_listen: str = ""
     log_file: str = ""
     log_level: str = "info"
@@ -59,6 +60,7 @@ _BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "held_mib": (0, 1 << 20),
     "busy_poll_us": (0, BUSY_POLL_US_MAX),
     "open_ahead": (0, 1),
+    "keeper": (0, 1),
     "rdma_gid_index": (-1, 255),
     "rdma_memory_mib": (32, 1 << 16),
 }

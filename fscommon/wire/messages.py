@@ -39,6 +39,7 @@ from fscommon.wire.keys import (
 )
 from fscommon.wire.leases import LeaseQuery, LeaseReport, LeaseReturn, LeaseTake, Recall, RecallItem
 from fscommon.wire.locks import (
+    HeldLock,
     LockCancel,
     LockDone,
     LockEvents,
@@ -388,26 +389,34 @@ class SessionOpen:
 
     opens: inodes held open, re-asserted. answered: highest request id below which this client has
     every reply (replies stored for them may be dropped). exclusive: files on which it held
-    DATA_EXCLUSIVE when the connection ended; a restarted metaserver gives it back to it."""
+    DATA_EXCLUSIVE when the connection ended; a restarted metaserver gives it back to it.
+    is_another: another process than before goes on with the session: nobody waits for a lock any
+    more, and slots that were not used are void. lost: files of which it took written bytes
+    along."""
 
     session: int
     node: str
     opens: tuple[int, ...]
     answered: int
     exclusive: tuple[int, ...] = ()
+    is_another: bool = False
+    lost: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SessionOpened:
     """incarnation: of the metaserver process; when it changed, the client replays its mutations
     with txn > durable (FLAG_REPLAY, in order), then sends REPLAY_DONE, then goes on.
-    lease_s: how long leases last; renew before."""
+    lease_s: how long leases last; renew before. heard, locks: for another process of the session:
+    the highest request id that was received from it, and the locks that it holds."""
 
     session: int
     incarnation: int
     durable: int
     timeout_s: float
     lease_s: float = 0.0
+    heard: int = 0
+    locks: tuple[HeldLock, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

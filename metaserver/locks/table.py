@@ -131,6 +131,24 @@ class LockTable:
             self._grant(waiter.wanted.space)
         return was_granted
 
+    def stop_waiting(self, session: SessionId) -> None:
+        """Nobody of the session waits any more, or wants to hear of grants."""
+        client = self._clients.get(session)
+        if client is None:
+            return
+        self.fresh.discard(session)
+        client.granted.clear()
+        for waiter in list(client.waiting.values()):
+            self._leave(waiter)
+            self._grant(waiter.wanted.space)
+
+    def held_by(self, session: SessionId) -> Iterator[tuple[Ino, Owner, LockedRange]]:
+        client = self._clients.get(session)
+        for space, owners in client.spaces.items() if client else ():
+            for owner in owners:
+                for held in self._spaces[space].held[owner]:
+                    yield space[0], owner, held
+
     def drop_session(self, session: SessionId) -> None:
         """The session is gone, and nothing of it can reach a target any more."""
         client = self._clients.pop(session, None)

@@ -4,13 +4,17 @@ A new session is durable before its id is told. A session of a former incarnatio
 its client, which replays and says REPLAY_DONE; until all have, new clients wait (rule 18).
 """
 
+from itertools import islice
+
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import LEASE_NAMER
 from fscommon.types import Ino, SessionId, Txn
 from fscommon.wire.admin import BytesPath
 from fscommon.wire.codec import encode
+from fscommon.wire.locks import HeldLock
 from fscommon.wire.messages import Empty, SessionOpen, SessionOpened, SessionRenew, SessionRenewed
 from metaserver.context import Context
+from metaserver.lost_writes import cut_lost
 from metaserver.namespace.inode import find
 from metaserver.records import (
     KeyedSessionRecord,
@@ -24,6 +28,7 @@ from metaserver.transaction import Transaction
 
 _NODE_NAME_LENGTH_MAX = 255
 _PATHS_MAX = 1024
+_LOCKS_TOLD_MAX = 1 << 16
 _PATH_TEXT_LENGTH_MAX = 200
 
 
@@ -43,12 +48,30 @@ def session_open(tx: Transaction, request: SessionOpen, context: Context) -> Ses
         services.leases.reassert(session.id, [Ino(ino) for ino in names], LEASE_NAMER)
         files = [Ino(ino) for ino in request.exclusive if ino not in names]
         services.leases.reassert(session.id, files)
+    locks: tuple[HeldLock, ...] = ()
+    if request.is_another:
+        session.slots.clear()
+        session.slots_outdated = 0
+        locks = _locks_of(session.id, context)
+        cut_lost(tx, context, session, request.lost)
     return SessionOpened(
         session=session.id,
         incarnation=services.progress.incarnation,
         durable=durable_for(session, context),
         timeout_s=services.session_timeout_s,
         lease_s=services.leases.duration_s,
+        heard=session.heard if request.is_another else 0,
+        locks=locks,
+    )
+
+
+def _locks_of(session: SessionId, context: Context) -> tuple[HeldLock, ...]:
+    """What it holds, when nobody of it waits any more."""
+    table = context.services.locks
+    table.stop_waiting(session)
+    return tuple(
+        HeldLock(ino, owner.is_flock, owner.id, held.start, held.end, held.type, held.pid)
+        for ino, owner, held in islice(table.held_by(session), _LOCKS_TOLD_MAX)
     )
 
 

@@ -110,12 +110,22 @@ nb::tuple rdma_offer(Datapath& path, uint32_t rail, uint32_t lane) {
 }
 
 // Descriptors, the connection's first, and what was agreed with the kernel.
-nb::tuple hand_over(Datapath& path) {
-  braidfs::fuse::FuseSession::Handed handed;
-  checked(unlocked([&] { return path.hand_over(handed); }));
+nb::tuple handed_tuple(braidfs::fuse::FuseSession::Handed& handed) {
   nb::list fds;
   for (auto& fd : handed.fds) fds.append(fd.release());
   return nb::make_tuple(fds, nb::bytes(&handed.agreed, sizeof handed.agreed));
+}
+
+nb::tuple hand_over(Datapath& path) {
+  braidfs::fuse::FuseSession::Handed handed;
+  checked(unlocked([&] { return path.hand_over(handed); }));
+  return handed_tuple(handed);
+}
+
+nb::tuple share(Datapath& path) {
+  braidfs::fuse::FuseSession::Handed handed;
+  checked(unlocked([&] { return path.share(handed); }));
+  return handed_tuple(handed);
 }
 
 void take_over(Datapath& path, const std::vector<int>& fds, const nb::bytes& agreed,
@@ -376,6 +386,14 @@ void bind_cluster(nb::class_<Datapath>& type) {
            "paused"_a)
       .def("unanswered", [](Datapath& path) { return path.unanswered(); })
       .def("hand_over", &hand_over, nb::sig("def hand_over(self) -> tuple[list[int], bytes]"))
+      .def("share", &share, nb::sig("def share(self) -> tuple[list[int], bytes]"))
+      .def("record_make", [](Datapath& path) { return checked(path.core().record().make()); })
+      .def("directory_opened", [](Datapath& path, uint64_t fh,
+           uint64_t ino) { path.core().record().directory_opened(fh, ino); }, "fh"_a, "ino"_a)
+      .def("directory_closed", [](Datapath& path,
+           uint64_t fh) { path.core().record().directory_closed(fh); }, "fh"_a)
+      .def("inode_failed", [](Datapath& path, uint64_t ino) { return path.core().inode_failed(ino); },
+           "ino"_a)
       .def("take_over", &take_over, "fds"_a, "agreed"_a, "first_handle"_a)
       .def("handles", &handles, nb::sig("def handles(self) -> list[tuple[int, int, int, bool]]"))
       .def("connection_put", &connection_put, "lane"_a, "node"_a, "fd"_a, "rdma"_a = 0,

@@ -122,6 +122,7 @@ class Cluster:
             self._report(f"{self.plan.mount} is in use: unmounted lazily, its client stopped")
             self.unmount(lazy=True)
         if pid is not None and not wait_until(lambda: is_gone(pid), 2):
+            mounts.end_keeper(pid)
             stop_pid(pid)
         self.client_pid_path.unlink(missing_ok=True)
         self.stop_servers()

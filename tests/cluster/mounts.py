@@ -5,12 +5,13 @@ source and mountpoint. Knows nothing of servers.
 """
 
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster.process import PATIENCE, command_of, is_gone, wait_until
+from tests.cluster.process import PATIENCE, command_of, is_gone, stop_pid, wait_until
 
 FSTYPE = "fuse.braidfs"
 HELPER_LINK = Path(f"/sbin/mount.{FSTYPE}")
@@ -82,6 +83,16 @@ def client_pid(mountpoint: Path) -> int | None:
             if str(mountpoint) in command and _is_client(command):
                 return int(folder.name)
     return None
+
+
+def end_keeper(pid: int) -> None:
+    """The client of that pid is not started again when it is killed."""
+    try:
+        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return
+    if "fsclient.keeper" in command_of(parent):
+        stop_pid(parent, signal.SIGKILL)
 
 
 def _is_client(command: list[str]) -> bool:

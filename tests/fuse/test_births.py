@@ -183,7 +183,7 @@ def test_two_clients_make_files_in_one_directory(
 def test_what_was_synced_survives_the_clients_death(
     make_cluster: Callable[..., Cluster], localdir: Path
 ) -> None:
-    cluster = make_cluster(settings=SHORT_SESSIONS)
+    cluster = make_cluster(settings=SHORT_SESSIONS, client_options=["keeper=0"])
     folder = cluster.mount_path / "folder"
     folder.mkdir()
     delegated(cluster, folder)
@@ -276,7 +276,7 @@ def test_written_again_and_again(cluster: Cluster, folder: Path) -> None:
 @pytest.mark.expects_warnings
 def test_fsync_makes_the_file_whole(make_cluster: Callable[..., Cluster]) -> None:
     """The process of the client dies: what was synced is there, with what was made before it."""
-    cluster = make_cluster(settings=SHORT_SESSIONS)
+    cluster = make_cluster(settings=SHORT_SESSIONS, client_options=["keeper=0"])
     folder = cluster.mount_path / "folder"
     folder.mkdir()
     for number in range(40):

@@ -320,7 +320,7 @@ def test_two_clients_remove_the_same_names(
 def test_what_was_synced_is_gone_after_the_clients_death(
     make_cluster: Callable[..., Cluster],
 ) -> None:
-    cluster = make_cluster(settings=SHORT_SESSIONS)
+    cluster = make_cluster(settings=SHORT_SESSIONS, client_options=["keeper=0"])
     folder = cluster.mount_path / "folder"
     folder.mkdir()
     empty(cluster, folder)

@@ -313,7 +313,7 @@ def test_none_is_lost_with_the_metaserver(
 
 @pytest.mark.expects_warnings
 def test_synced_ones_outlive_the_client(make_cluster: ClusterMaker) -> None:
-    cluster = make_cluster(settings=SHORT_SESSIONS)
+    cluster = make_cluster(settings=SHORT_SESSIONS, client_options=["keeper=0"])
     folder = cluster.mount_path / "folder"
     folder.mkdir()
     for number in range(60):

@@ -152,13 +152,15 @@ def test_other_clients_are_believed_afterwards(
 
 
 @pytest.mark.full
-def test_fio_goes_on(cluster: Cluster, workdir: Path) -> None:
+def test_fio_goes_on(cluster: Cluster, workdir: Path, localdir: Path) -> None:
     words = (
         "fio", "--name=on", f"--directory={workdir}", "--size=32m", "--numjobs=2", "--rw=randrw",
         "--bsrange=4k-256k", "--ioengine=libaio", "--iodepth=8", "--time_based", "--runtime=10",
         "--verify=crc32c", "--verify_backlog=64", "--group_reporting",
     )  # fmt: skip
-    fio = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    fio = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=localdir
+    )
     time.sleep(3)
     restart(cluster)
     time.sleep(2)

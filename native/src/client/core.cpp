@@ -234,11 +234,14 @@ void Core::inode_drop(uint64_t ino) {
 void Core::inode_idle(const InodePtr& inode) {
   {
     const std::scoped_lock lock(inode->mu());
+    if (inode->is_clean()) record_.drop(inode->noted);
     if (!inode->dropped) return;
   }
   inodes_.take_if(inode->ino(), [&](Inode& entry) {
     const std::scoped_lock lock(entry.mu());
-    return entry.gone = entry.dropped && !entry.busy();
+    entry.gone = entry.dropped && !entry.busy();
+    if (entry.gone) record_.drop(entry.noted);
+    return entry.gone;
   });
 }
 
@@ -275,6 +278,8 @@ bool Core::enter(Handle handle) {
   const uint64_t fh = handle.fh;
   const HandlePtr entry = handles_.find_or(fh, [&] {
     made = true;
+    handle.noted = record_.put({.fh = fh, .ino = inode.ino(), .open_flags = handle.open_flags,
+                                .direct = handle.direct, .kind = OpenRecord::Kind::kHandle});
     return std::make_shared<Handle>(std::move(handle));
   });
   if (!entry || !made) return false;
@@ -291,7 +296,8 @@ bool Core::born(Bytes attributes, Bytes layout, Bytes capability, uint64_t fh, u
   return handle_put(fh, decoded->ino, open_flags, fuse::writes_only(open_flags));
 }
 
-void Core::handle_closed(const Handle& handle) {
+void Core::handle_closed(Handle& handle) {
+  record_.drop(handle.noted);
   {
     const std::scoped_lock lock(handle.inode->mu());
     --handle.inode->handles;

@@ -23,6 +23,7 @@
 #include "client/lane.h"
 #include "client/local_cache.h"
 #include "client/memory.h"
+#include "client/open_record.h"
 #include "client/pieces.h"
 #include "client/tables.h"
 #include "fuse/cut_reads.h"
@@ -117,6 +118,8 @@ class Core final : public fuse::DataHandler {
   // The session was evicted: what was written and not committed is lost. True when there was any;
   // then every handle learns of it.
   bool inode_lost(uint64_t ino);
+  // A process before this one took along what was written to it: its handles are told EIO.
+  bool inode_failed(uint64_t ino);
   // The same for every inode; those that lost something, and whether it was more than durability.
   std::vector<std::pair<uint64_t, bool>> inodes_lost();
   // LOCKED inode. One of these leases is held.
@@ -168,6 +171,13 @@ class Core final : public fuse::DataHandler {
   int events_fd() const noexcept { return events_.fd(); }
   Memory& memory() noexcept { return memory_; }
   HeldQueue& held() noexcept { return held_; }
+  OpenRecord& record() noexcept { return record_; }
+  // LOCKED inode: something was written that is not durable.
+  void note_unclean(Inode& inode) noexcept {
+    if (inode.noted == OpenRecord::kNone) {
+      inode.noted = record_.put({.ino = inode.ino(), .kind = OpenRecord::Kind::kUnclean});
+    }
+  }
   WaitingTable& waiting() noexcept { return waiting_; }
   fuse::Replier& replier() noexcept { return *replier_; }
   Lane& lane(uint32_t index) noexcept { return *lanes_[index]; }
@@ -193,7 +203,7 @@ class Core final : public fuse::DataHandler {
   // may have read what the target lost, and reads again.
   uint64_t losses() const noexcept { return losses_.load(); }
   uint64_t commit_begin(std::shared_ptr<DrainOperation> operation);  // the token of its event
-  void handle_closed(const Handle& handle);
+  void handle_closed(Handle& handle);
   void close_own(uint64_t fh);  // a handle that nobody but a lane knows of
   void send_all_partial();
   void hurry();  // writes that gather leave: somebody waits
@@ -215,6 +225,7 @@ class Core final : public fuse::DataHandler {
   EventQueue events_;
   Memory memory_;
   HeldQueue held_;
+  OpenRecord record_;
   WaitingTable waiting_;
   InodeTable inodes_{kInodesMax};
   HandleTable handles_{kHandlesMax};

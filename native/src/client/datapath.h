@@ -74,6 +74,7 @@ class Datapath final : private fuse::SessionObserver {
   uint64_t unanswered() const { return session_.unanswered(); }
   int hand_over(fuse::FuseSession::Handed& handed) { return session_.hand_over(handed); }
   void seal() noexcept { session_.seal(); }  // before start()
+  int share(fuse::FuseSession::Handed& handed) const { return session_.share(handed); }
   // The fd that pyfuse3 mounts as /dev/fd/N, now the caller's; or -errno.
   int start(uint64_t root_ino);
   void stop(uint32_t deadline_ms);

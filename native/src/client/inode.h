@@ -84,6 +84,13 @@ class Inode {
   Written in_commit{};  // what that commit has taken
   std::vector<std::shared_ptr<Operation>> commit_waiters;
 
+  uint32_t noted = 0;  // its slot in OpenRecord, while something of it is not durable
+  // Nothing of it would be lost with this process.
+  bool is_clean() const noexcept {
+    return pieces_.unsettled() == 0 && !pieces_.unsynced() && !committing &&
+           (written_.flags & kCommitSize) == 0;
+  }
+
   uint32_t lost_count = 0;  // of evictions that cost written bytes or sizes
 
   // ---- leases: LOCKED ----

@@ -21,6 +21,7 @@ struct Handle {
   bool direct = false;  // FOPEN_DIRECT_IO: only its mappings use the page cache
   bool own = false;     // opened by a lane: Python was not told
   uint64_t error_seen = 0;
+  uint32_t noted = 0;  // its slot in OpenRecord
 };
 using HandlePtr = std::shared_ptr<Handle>;
 

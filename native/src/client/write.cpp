@@ -59,6 +59,7 @@ struct CutPages {
 CutPages note(Core& core, const HandlePtr& handle, uint64_t end, bool kill_suidgid, bool& grew) {
   Inode& inode = *handle->inode;
   grew = inode.wrote(end, fuse::file_time_ns(), kill_suidgid);
+  core.note_unclean(inode);
   if (!grew || !handle->direct || end <= inode.cut_end || core.cut_reads() == nullptr) return {};
   const CutPages cut{std::exchange(inode.cut_end, Inode::kNotCut), core.cut_reads()->begin(inode.ino())};
   core.cut_reads()->cut(inode.ino(), cut.read, cut.end);

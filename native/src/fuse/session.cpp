@@ -185,12 +185,17 @@ uint64_t FuseSession::unanswered() const {
   return asked > answered ? asked - answered : 0;
 }
 
-int FuseSession::hand_over(Handed& handed) {
+int FuseSession::share(Handed& handed) const {
   if (!channels_) return -ENOTCONN;
   handed.fds.emplace_back(::fcntl(notifier_.device(), F_DUPFD, 3));
   if (!handed.fds.back()) return -errno;
   if (const int error = channels_->duplicate(handed.fds); error != 0) return error;
   handed.agreed = negotiated_;
+  return 0;
+}
+
+int FuseSession::hand_over(Handed& handed) {
+  if (const int error = share(handed); error != 0) return error;
   mountpoint_.clear();  // it is not this process's to abort
   channels_->close();
   return 0;

@@ -86,6 +86,8 @@ class FuseSession final : public Replier {
   bool pause(bool paused);
   // Requests that were read and are not answered yet.
   uint64_t unanswered() const;
+  // The same for whoever is to hold it while this process lives. 0 or -errno.
+  int share(Handed& handed) const;
   // Paused. Answers go nowhere from now on. 0 or -errno, and nothing was changed.
   int hand_over(Handed& handed);
   // In place of mount() or attach(), before start().

@@ -194,7 +194,8 @@ def test_a_killed_client_leaves_nothing_behind(rdma_cluster: Cluster, tmp_path: 
     """kill -9 amid a write: the servers let its queue pairs go, and serve the others as before."""
     before = queue_pairs()
     folder = tmp_path / "killed"
-    result = mount_by_hand(rdma_cluster, folder, f"key_file={rdma_cluster.plan.key_file}")
+    options = f"key_file={rdma_cluster.plan.key_file},keeper=0"
+    result = mount_by_hand(rdma_cluster, folder, options)
     assert result.returncode == 0, result.stderr
     writer = write_by_itself(folder / "by-the-killed", pattern(7))
     try:

@@ -1,0 +1,173 @@
+"""The keeper of a mount: a small process that holds its descriptors while the client lives.
+
+    python -I -m fsclient.keeper SOCKET PID MOUNTPOINT
+
+It is the client's parent, and does nothing but wait. The client gives it the descriptors of the
+kernel's connection, the record of what is open, and the words to start it again (Kept, by
+fsclient.survival). If the client is killed, the kernel's connection goes on existing, requests wait
+in it, and the keeper starts the program that is on the disk with all that. When the client ends by
+itself, so does the keeper. docs/decisions/0034-survival.md. Imports nothing but the standard
+library: it costs a few MiB of memory. Not here: what the next client does (fsclient.handover).
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+SOCKET: Final = "BRAIDFS_KEEPER"  # in the environment: the client's end of the socket
+HANDED: Final = "BRAIDFS_HANDED"  # that of fsclient.handover
+GENERATION: Final = "BRAIDFS_GENERATION"
+MESSAGE_SIZE_MAX: Final = 1 << 17
+DESCRIPTORS_MAX: Final = 250
+STARTS_MAX: Final = 20  # in a row, of clients that lived for less than SERVED_S
+SERVED_S: Final = 2.0
+DELAY_S_MIN: Final = 0.05
+DELAY_S_MAX: Final = 30.0
+LOOK_MS: Final = 500
+LOOKS_TO_BELIEVE: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What the client said last, and its descriptors: the record of what is open, then those of
+    the kernel's connection."""
+
+    said: dict[str, Any]
+    fds: tuple[int, ...]
+
+
+class Keeper:
+    def __init__(self, end: socket.socket, pid: int) -> None:
+        self._end: socket.socket | None = end
+        self._pid = pid
+        self._kept: Kept | None = None
+        self._starts = 0  # in a row
+        self._started_at = time.monotonic()
+        self._is_told = False  # by the client that runs now: it serves
+        self._dying: set[int] = set()  # killed, but the kernel keeps a thread
+
+    def run(self) -> None:
+        while self._is_to_go_on(self._watch()):
+            delay_s = min(DELAY_S_MAX, DELAY_S_MIN * 2**self._starts) if self._starts else 0.0
+            select.select((), (), (), delay_s)
+            self._starts += 1
+            self._begin()
+
+    def _watch(self) -> int:
+        """Take what the client says until it ends; how it ended."""
+        process = os.pidfd_open(self._pid)
+        poll = select.poll()
+        poll.register(process, select.POLLIN)
+        if self._end is not None:
+            poll.register(self._end, select.POLLIN)
+        looks = 0
+        while looks < LOOKS_TO_BELIEVE:
+            ready = {fd for fd, _ in poll.poll(LOOK_MS)}
+            if self._end is not None and self._end.fileno() in ready:
+                if not self._take(self._end):
+                    poll.unregister(self._end)
+                    self._end.close()
+                    self._end = None
+            elif process in ready:
+                os.close(process)
+                return os.waitpid(self._pid, 0)[1]
+            else:
+                self._bury()
+                looks = looks + 1 if _is_dead(self._pid) else 0
+        os.close(process)
+        self._dying.add(self._pid)
+        return signal.SIGKILL
+
+    def _bury(self) -> None:
+        for pid in list(self._dying):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                self._dying.discard(pid)
+
+    def _take(self, end: socket.socket) -> bool:
+        """One message; False: there will be none any more."""
+        try:
+            octets, fds, _, _ = socket.recv_fds(end, MESSAGE_SIZE_MAX, DESCRIPTORS_MAX)
+        except OSError:
+            return False
+        if not octets:
+            return False
+        self._forget()
+        self._kept = Kept(json.loads(octets), tuple(fds))
+        self._is_told = True
+        return True
+
+    def _is_to_go_on(self, status: int) -> bool:
+        """It was killed; or it could not take over, which may be otherwise in a while."""
+        if time.monotonic() - self._started_at > SERVED_S and self._is_told:
+            self._starts = 0
+        failed = os.WIFSIGNALED(status) or (not self._is_told and os.WEXITSTATUS(status) != 0)
+        return failed and self._kept is not None and self._starts < STARTS_MAX
+
+    def _begin(self) -> None:
+        assert self._kept is not None
+        said, fds = self._kept.said, self._kept.fds
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        place = os.memfd_create("braidfs-handed", 0)
+        state = {**said["state"], "record": fds[0], "fds": fds[1:]}
+        os.write(place, json.dumps(state).encode())
+        os.lseek(place, 0, os.SEEK_SET)
+        environment = {
+            **os.environ, HANDED: f"{said['version']}:{place}", SOCKET: str(theirs.fileno()),
+            GENERATION: str(state["generation"]),
+        }  # fmt: skip
+        for fd in (*fds, place, theirs.fileno()):
+            os.set_inheritable(fd, True)
+        self._started_at, self._is_told = time.monotonic(), False
+        child = subprocess.Popen(
+            said["words"], env=environment, close_fds=True, start_new_session=True,
+            pass_fds=(*fds, place, theirs.fileno()), cwd="/",
+        )  # fmt: skip
+        self._pid, self._end = child.pid, ours
+        child.returncode = 0  # it is waited for here
+        theirs.close()
+        os.close(place)
+
+    def _forget(self) -> None:
+        for fd in self._kept.fds if self._kept else ():
+            os.close(fd)
+        self._kept = None
+
+
+def _is_dead(pid: int) -> bool:
+    """Its first thread has ended, so it was killed; others may wait in the kernel, for answers that
+    only the next client can give (a notification for a page that a READ has locked), and hold up
+    the end of the process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib costs memory
+            return file.read().rpartition(b")")[2].split()[0] == b"Z"
+    except OSError:
+        return False
+
+
+def become_keeper(pid: int, end: socket.socket, mountpoint: str) -> None:
+    """This process, the parent of the client `pid`, holds its descriptors from now on."""
+    end.set_inheritable(True)
+    words = [
+        sys.executable, "-I", "-m", "fsclient.keeper", str(end.fileno()), str(pid), mountpoint,
+    ]  # fmt: skip
+    os.execv(sys.executable, words)
+
+
+def main(words: list[str]) -> None:
+    number, pid, _mountpoint = words
+    with contextlib.suppress(PermissionError):
+        os.setsid()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    Keeper(socket.socket(fileno=int(number)), int(pid)).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

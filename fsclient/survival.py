@@ -1,0 +1,112 @@
+"""What the next process needs if this one is killed, kept where it outlives this one.
+
+Native notes each open file in shared memory (its record), and each inode that has written bytes
+which are not durable. The record and the descriptors of the kernel's connection go to whoever holds
+them: the keeper of a mount in the background (fsclient.keeper), or systemd's store where the mount
+is a service (FileDescriptorStoreMax=). docs/decisions/0034-survival.md.
+Not here: how the next process goes on (fsclient.handover, fsclient.fs.handed).
+"""
+
+import json
+import os
+import shutil
+import socket
+import struct
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from fscommon.native import Datapath
+from fscommon.observe.log import Log
+
+from .fs.handed import HandedFiles, HandedHandle
+from .keeper import DESCRIPTORS_MAX, SOCKET
+
+_ROW: Final = struct.Struct("<QQIIII")  # handle, inode, flags, direct, kind
+_MAGIC: Final = 0x314E45504F465242
+_HANDLE, _DIRECTORY, _UNCLEAN = 1, 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Of this process and its mount. version: of fsclient.handover's state."""
+
+    version: int
+    generation: int
+    mountpoint: str
+    root_ino: int
+
+
+class Survival:
+    """From before the first request to the end of the process. Nobody holds anything if neither a
+    keeper nor a store of descriptors is there."""
+
+    def __init__(self, datapath: Datapath) -> None:
+        self._datapath = datapath
+        self._log = Log("survival")
+        self._keeper = _keeper()
+        self._record = datapath.record_make() if self._keeper is not None else -1
+        self._told: Told | None = None
+
+    def tell(self, told: Told, session: int) -> None:
+        """Lanes run: from now on the mount outlives this process."""
+        self._told = told
+        self.session_changed(session)
+
+    def session_changed(self, session: int) -> None:
+        if self._keeper is None or self._told is None:
+            return
+        fds, agreed = self._datapath.share()
+        state = {
+            "generation": self._told.generation + 1, "in_background": True,
+            "mountpoint": self._told.mountpoint, "root_ino": self._told.root_ino,
+            "agreed": agreed.hex(), "session": session,
+        }  # fmt: skip
+        program = shutil.which(sys.argv[0]) or sys.argv[0]
+        words = {"version": self._told.version, "words": [program, *sys.argv[1:]], "state": state}
+        try:
+            everything = [self._record, *fds][:DESCRIPTORS_MAX]
+            socket.send_fds(self._keeper, [json.dumps(words).encode()], everything)
+        except OSError as error:
+            self._log.warning("nobody holds this mount if its process is killed", error=error)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+
+def _keeper() -> socket.socket | None:
+    number = os.environ.get(SOCKET)
+    if number is None:
+        return None
+    try:
+        keeper = socket.socket(fileno=os.dup(int(number)))
+    except (OSError, ValueError):
+        return None
+    keeper.setblocking(False)
+    return keeper
+
+
+def read_record(fd: int) -> tuple[HandedFiles, tuple[int, ...]]:
+    """What a killed process had open, and the inodes of which bytes may be lost."""
+    handles: list[HandedHandle] = []
+    directories: list[tuple[int, int]] = []
+    unclean: list[int] = []
+    for fh, ino, flags, direct, kind in _rows(fd):
+        if kind == _HANDLE:
+            handles.append(HandedHandle(fh, ino, flags, bool(direct)))
+        elif kind == _DIRECTORY:
+            directories.append((fh, ino))
+        elif kind == _UNCLEAN:
+            unclean.append(ino)
+    files = HandedFiles(tuple(handles), tuple(directories), (), (), (), 0)
+    return files, tuple(unclean)
+
+
+def _rows(fd: int) -> Iterator[tuple[int, int, int, int, int]]:
+    magic, count, *_ = _ROW.unpack(os.pread(fd, _ROW.size, 0))
+    if magic != _MAGIC:
+        raise ValueError("not a record of open files")
+    octets = os.pread(fd, (count - 1) * _ROW.size, _ROW.size)
+    for fh, ino, flags, direct, kind, _ in _ROW.iter_unpack(octets):
+        yield fh, ino, flags, direct, kind

@@ -21,7 +21,7 @@ from fscommon.net.rdma import Wishes
 
 IO_ENGINES: Final = ("auto", "uring", "syscall")
 LANES_MAX: Final = 64
-TARGETS_MAX: Final = 256
+TARGETS_MAX: Final = 64  # of native: server/target_table.h
 NAME_LENGTH_MAX: Final = 255
 WHOLE_DEVICE: Final = ByteSize(0)
 

@@ -6,7 +6,7 @@ import pytest
 
 from fscommon.config import load
 from fscommon.errors import ConfigError
-from storageserver.config import StorageServerConfig
+from storageserver.config import TARGETS_MAX, StorageServerConfig
 
 GOOD = """
 name = "ss-1"
@@ -51,10 +51,20 @@ def test_refusals(tmp_path: Path, line: str, words: str) -> None:
         load_text(tmp_path, line + GOOD)
 
 
+def test_no_more_targets_than_native_has_room_for(tmp_path: Path) -> None:
+    header = Path(__file__).parents[3] / "native" / "src" / "server" / "target_table.h"
+    assert f"kTargetsMax = {TARGETS_MAX};" in header.read_text()
+    many = [f'[[targets]]\npath = "/t{number}"\n' for number in range(TARGETS_MAX + 1)]
+    first = GOOD[: GOOD.index("[[")]
+    assert len(load_text(tmp_path, first + "".join(many[1:])).targets) == TARGETS_MAX
+    with pytest.raises(ConfigError, match=f"1 to {TARGETS_MAX}"):
+        load_text(tmp_path, first + "".join(many))
+
+
 def test_targets_are_needed_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="listed twice"):
         load_text(tmp_path, GOOD.replace("/t2", "/t1"))
-    with pytest.raises(ConfigError, match="1 to 256"):
+    with pytest.raises(ConfigError, match="1 to 64"):
         load_text(tmp_path, GOOD[: GOOD.index("[[")].strip() + "\ntargets = []")
     with pytest.raises(ConfigError, match="1 to 255"):
         load_text(tmp_path, GOOD.replace("ss-1", ""))

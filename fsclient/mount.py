@@ -345,6 +345,8 @@ class MountedClient:
         )
         if options.sealed:
             datapath.seal()
+        if options.io_uring:
+            datapath.use_rings()
         await open_cache(options, datapath, meta, lambda: self._map, needed=not self._handed)
         self._survival = Survival(datapath)
         return datapath

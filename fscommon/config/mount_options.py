@@ -33,6 +33,7 @@ class MountOptions:
     dirty_mib: int = 256
     held_mib: int = 256
     busy_poll_us: int = 200
+    io_uring: bool = False  # the kernel's requests come by it where there is FUSE over io_uring
     open_ahead: int = 1  # 0: a file is opened when somebody asks for it
     keeper: int = 1  # a process that holds the mount, and goes on when the client is killed
     metrics_listen: str = ""

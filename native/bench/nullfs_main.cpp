@@ -1,4 +1,4 @@
-// braidfs-nullfs MOUNTPOINT [--files N] [--size BYTES] [--lanes L] [--ready-fd N]
+// braidfs-nullfs MOUNTPOINT [--files N] [--size BYTES] [--lanes L] [--uring] [--ready-fd N]
 // Serves nullfs.h in the foreground until it is unmounted or gets SIGINT or SIGTERM.
 #include <getopt.h>
 #include <signal.h>
@@ -26,6 +26,7 @@ struct Arguments {
   std::string mountpoint;
   NullShape shape;
   unsigned lanes = std::max(1u, std::min(8u, std::thread::hardware_concurrency()));
+  bool by_ring = false;
   int ready_fd = STDOUT_FILENO;
 };
 
@@ -59,7 +60,7 @@ class Loops final : public braidfs::fuse::SessionObserver {
 };
 
 [[noreturn]] void usage() {
-  std::fputs("usage: braidfs-nullfs MOUNTPOINT [--files N] [--size BYTES] [--lanes L] [--ready-fd N]\n",
+  std::fputs("usage: braidfs-nullfs MOUNTPOINT [--files N] [--size BYTES] [--lanes L] [--uring] [--ready-fd N]\n",
              stderr);
   std::exit(2);
 }
@@ -68,6 +69,7 @@ Arguments parse_arguments(int argc, char** argv) {
   static const option kOptions[] = {{"files", required_argument, nullptr, 'f'},
                                     {"size", required_argument, nullptr, 's'},
                                     {"lanes", required_argument, nullptr, 'l'},
+                                    {"uring", no_argument, nullptr, 'u'},
                                     {"ready-fd", required_argument, nullptr, 'r'},
                                     {nullptr, 0, nullptr, 0}};
   Arguments arguments;
@@ -76,6 +78,7 @@ Arguments parse_arguments(int argc, char** argv) {
       case 'f': arguments.shape.file_count = std::strtoull(optarg, nullptr, 10); break;
       case 's': arguments.shape.file_size = std::strtoull(optarg, nullptr, 10); break;
       case 'l': arguments.lanes = static_cast<unsigned>(std::strtoul(optarg, nullptr, 10)); break;
+      case 'u': arguments.by_ring = true; break;
       case 'r': arguments.ready_fd = static_cast<int>(std::strtol(optarg, nullptr, 10)); break;
       default: usage();
     }
@@ -111,6 +114,7 @@ int main(int argc, char** argv) {
   const Arguments arguments = parse_arguments(argc, argv);
   Loops loops(arguments.lanes);
   FuseSession session({}, loops);
+  if (arguments.by_ring) session.use_rings();
   const int mounted = session.mount({arguments.mountpoint, "nullfs", "", false});
   if (mounted != 0) return fail("mount", arguments.mountpoint, mounted);
   unmount_on_signal(arguments.mountpoint);

@@ -73,6 +73,8 @@ class Datapath final : private fuse::SessionObserver {
   bool pause(bool paused) { return session_.pause(paused); }
   uint64_t unanswered() const { return session_.unanswered(); }
   int hand_over(fuse::FuseSession::Handed& handed) { return session_.hand_over(handed); }
+  void use_rings() noexcept { session_.use_rings(); }  // before start()
+  bool has_rings() const noexcept { return session_.has_rings(); }  // after start()
   void seal() noexcept { session_.seal(); }  // before start()
   int share(fuse::FuseSession::Handed& handed) const { return session_.share(handed); }
   // The fd that pyfuse3 mounts as /dev/fd/N, now the caller's; or -errno.

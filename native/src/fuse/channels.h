@@ -9,20 +9,25 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "fuse/request.h"
+#include "fuse/ring.h"
 #include "net/unique_fd.h"
 
 namespace braidfs::fuse {
 
 class Channels final : public Replier {
  public:
-  explicit Channels(std::vector<net::UniqueFd> clones) : clones_(std::move(clones)) {}
+  // rings: for each clone the ring whose requests have its number, or none; or no rings at all.
+  explicit Channels(std::vector<net::UniqueFd> clones, std::vector<std::shared_ptr<Ring>> rings = {})
+      : clones_(std::move(clones)), rings_(std::move(rings)) {}
 
   size_t count() const noexcept { return clones_.size(); }
   int fd(Channel channel) const noexcept { return clones_[channel].get(); }
+  Ring* ring(Channel channel) const noexcept { return rings_.empty() ? nullptr : rings_[channel].get(); }
 
   void reply_error(Channel channel, uint64_t unique, int error) noexcept override;
   void reply_data(Channel channel, uint64_t unique, std::span<const iovec> pieces) noexcept override;
@@ -47,9 +52,11 @@ class Channels final : public Replier {
   uint64_t void_answers() const noexcept { return void_.load(std::memory_order_relaxed); }
 
  private:
+  bool by_ring(Channel channel, uint64_t unique, int error, std::span<const iovec> body) noexcept;
   void write(Channel channel, uint64_t unique, std::span<const iovec> pieces) noexcept;
 
   std::vector<net::UniqueFd> clones_;
+  std::vector<std::shared_ptr<Ring>> rings_;
   std::atomic<uint64_t> sent_{0};
   std::atomic<uint64_t> void_{0};
 };

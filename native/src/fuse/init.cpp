@@ -73,7 +73,8 @@ Negotiated negotiate(std::span<const std::byte> body, const InitSettings& settin
     result.error = EPROTO;
     return result;
   }
-  result.flags = offered & (settings.sealed ? kWanted & ~kLocks : kWanted);
+  const uint64_t wanted = settings.by_ring ? kWanted | kOverIoUring : kWanted;
+  result.flags = offered & (settings.sealed ? wanted & ~kLocks : wanted);
   result.reply = make_reply(in, result.flags, settings);
   return result;
 }

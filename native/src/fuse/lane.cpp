@@ -150,6 +150,7 @@ Lane::Lane(Channel channel, uint32_t max_write, LaneParts parts)
 
 int Lane::attach(net::EventLoop& loop) {
   loop_ = &loop;
+  if (!join_ring()) return -EAGAIN;
   return watch();
 }
 
@@ -179,12 +180,14 @@ bool Lane::pause(bool paused, std::function<void()> done) {
 
 void Lane::turn(bool paused) {
   if (std::exchange(paused_, paused) == paused || resting_) return;
+  hold_ring(paused);
   if (paused) return loop_->remove(parts_.channels.fd(context_.index));
   if (const int error = watch(); error != 0) lost(-error);
 }
 
 void Lane::rest() {
-  resting_ = true;
+  if (std::exchange(resting_, true)) return;
+  hold_ring(true);
   loop_->remove(parts_.channels.fd(context_.index));
   trickled_ = loop_->now();
   loop_->call_at(loop_->now() + kRoomLook, [this] { look_for_room(); });
@@ -198,12 +201,14 @@ void Lane::look_for_room() {
   const Room room = parts_.data.room();
   if (room == Room::kPlenty) {
     resting_ = false;
+    hold_ring(false);
     if (const int error = watch(); error != 0) lost(-error);
     return;
   }
   if (room == Room::kLittle && loop_->now() - trickled_ >= kTrickle) {
     trickled_ = loop_->now();
-    read_one();
+    Ring* const ring = parts_.channels.ring(context_.index);
+    if (ring == nullptr || !ring->take_one()) read_one();
   }
   loop_->call_at(loop_->now() + kRoomLook, [this] { look_for_room(); });
 }

@@ -18,6 +18,7 @@ static_assert(sizeof(fuse_write_in) == 40 && sizeof(fuse_read_in) == 40);
 inline constexpr uint64_t kDirectIoAllowMmap = 1ULL << 36;
 inline constexpr uint64_t kHasResend = 1ULL << 39;
 inline constexpr uint64_t kHasExpireOnly = 1ULL << 35;
+inline constexpr uint64_t kOverIoUring = 1ULL << 41;  // Linux 6.14
 
 // Kinds and flags of notifications.
 inline constexpr int kNotifyResend = 7;            // Linux 6.9: what is unanswered is read again

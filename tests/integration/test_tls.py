@@ -27,6 +27,7 @@ from tests.cluster.process import wait_until
 from tests.conftest import ClusterMaker
 
 from .test_cli import Cli
+from .test_survival import kill
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(300)]
 
@@ -209,6 +210,9 @@ def check_certificates_change_under_a_mount(secure: Cluster, tmp_path: Path) -> 
     written = secret_file(path)
     link_mount_helper()
     cli.run("client", "restart", secure.mount_path)  # and goes on by TLS
+    with path.open("rb") as file:
+        kill(secure)  # and so does the next process
+        assert hashlib.sha256(file.read()).hexdigest() == written
     words = ("--ca", folder / "ca.crt")
     before = cli.json("tls", "check", secure.plan.metaserver_address, *words)
     assert before["cipher"] == "TLS_AES_128_GCM_SHA256" and before["days_left"] > 80
@@ -284,7 +288,7 @@ def check_who_stands_in_the_middle_is_found_out(secure: Cluster, tmp_path: Path)
     assert heard and set(heard) == {"TLSV1_ALERT_UNKNOWN_CA"}
 
 
-@pytest.mark.expects_log("connection refused")
+@pytest.mark.expects_log("connection refused", "the process before was killed")
 def test_a_cluster_that_demands_tls(secure: Cluster, tmp_path: Path) -> None:
     check_what_is_told_to_whom(secure, tmp_path)
     check_who_stands_in_the_middle_is_found_out(secure, tmp_path)

@@ -16,6 +16,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.numbers import native_counters
 from tests.cluster.plan import free_port
 from tests.cluster.process import wait_until
+from tests.integration.test_cli import Cli
 
 pytestmark = pytest.mark.mount
 
@@ -246,4 +247,20 @@ def test_a_killed_client_leaves_a_cache_behind(
     with mounted(cluster, localdir, workdir, directory) as mount:
         for name, content in files.items():
             assert (mount.root / name).read_bytes() == content
+        assert mount.count("misses") == 0
+
+
+@pytest.mark.full
+def test_a_restarted_client_goes_on_with_its_cache(
+    cluster: Cluster, workdir: Path, localdir: Path, directory: Path
+) -> None:
+    files = write_files(workdir)
+    with mounted(cluster, localdir, workdir, directory) as mount:
+        for name in files:
+            mount.read_until_kept(name)
+        (found,) = Cli(cluster).json("client", "restart", mount.root, "--timeout", 60)
+        assert found["generation"] == 1
+        assert wait_until(lambda: mount.count("records") == len(files) + 3, 20)
+        for name, content in files.items():
+            assert mount.read(name) == content
         assert mount.count("misses") == 0

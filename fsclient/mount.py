@@ -98,7 +98,8 @@ def mount(plan: Plan, *, foreground: bool) -> int:
     kernel.check_mountpoint(plan.mountpoint)
     credential = load_credential(plan.options.key_file)
     if not foreground:
-        keep = plan.mountpoint if plan.options.keeper else ""
+        is_kept = plan.options.keeper and not plan.options.io_uring
+        keep = plan.mountpoint if is_kept else ""
         return run_in_background(lambda reporter: _run(plan, credential, reporter, True), keep)
     own = ForegroundReporter()
     _run(plan, credential, own, False)

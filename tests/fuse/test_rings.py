@@ -109,11 +109,10 @@ def test_a_killed_reader(cluster: Cluster, workdir: Path, mounted: Path) -> None
     assert (here / "file").read_bytes() == b"x" * (8 * MIB)
 
 
+@pytest.mark.full  # the cluster waits 30 s for the client
 @pytest.mark.expects_log("connection ended.*reset", "client is evicted")
-def test_a_killed_client(cluster: Cluster, mounted: Path, full: bool) -> None:
+def test_a_killed_client(cluster: Cluster, mounted: Path) -> None:
     """An error, not a hang."""
-    if not full:
-        pytest.skip("only in ./dev test --full: the cluster waits 30 s for the client")
     pid = client_pid(str(mounted))
     os.kill(pid, signal.SIGKILL)
     assert wait_until(lambda: is_gone(pid), 20)

@@ -25,6 +25,7 @@ from tests.cluster.plan import make_plan
 from tests.cluster.process import Program
 from tests.dev.steps import BUILD, StepError, console
 
+RING_SWITCH = Path("/sys/module/fuse/parameters/enable_uring")
 PEER_SECONDS_MAX = 180
 PEER_CLIENTS = {"mount", "fuse"}  # names of their pid files
 
@@ -87,11 +88,34 @@ class BraidPlace(Place):
             subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
 
     @contextlib.contextmanager
+    def by_ring(self) -> Iterator[bool]:
+        """Mounted with FUSE over io_uring until the end of the block, if the kernel has it."""
+        try:
+            before = RING_SWITCH.read_text()
+            RING_SWITCH.write_text("Y")
+        except OSError:
+            yield False
+            return
+        try:
+            with self._mounted_with("io_uring"):
+                yield True
+        finally:
+            RING_SWITCH.write_text(before)
+
+    @contextlib.contextmanager
     def with_cache(self) -> Iterator[None]:
         """Mounted with a cache on the local disk, empty at first, until the end of the block."""
+        directory = self._cluster.plan.state / "cache"
+        try:
+            with self._mounted_with(f"cache_dir={directory}", "cache_size=8GiB"):
+                yield
+        finally:
+            shutil.rmtree(directory)
+
+    @contextlib.contextmanager
+    def _mounted_with(self, *options: str) -> Iterator[None]:
         without = self._cluster
-        directory = without.plan.state / "cache"
-        options = (*without.plan.client_options, f"cache_dir={directory}", "cache_size=8GiB")
+        options = (*without.plan.client_options, *options)
         self._cluster = Cluster(replace(without.plan, client_options=options))
         try:
             self.remount()
@@ -99,7 +123,6 @@ class BraidPlace(Place):
         finally:
             self._cluster = without
             self.remount()
-            shutil.rmtree(directory)
 
     def serving(self) -> Serving:
         pid = self._cluster.client_pid()

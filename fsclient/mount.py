@@ -89,6 +89,8 @@ def mount(plan: Plan, *, foreground: bool) -> int:
     handed = handover.taken()
     if handed is not None:
         plan = replace(plan, mountpoint=handed.mountpoint)
+        if plan.options.sealed:  # the kernel has no handles: these were for READs
+            handed = replace(handed, files=replace(handed.files, handles=()))
         reporter: Reporter = ForegroundReporter()
         _run(plan, load_credential(plan.options.key_file), reporter, handed.in_background, handed)
         return EXIT_MOUNT

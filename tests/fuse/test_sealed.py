@@ -4,6 +4,7 @@ import errno
 import fcntl
 import mmap
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from tests.cluster import mounts
 from tests.cluster.cluster import BIN, Cluster
 from tests.cluster.numbers import native_counters
 from tests.cluster.plan import free_port
+from tests.cluster.process import wait_until
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(300)]
 
@@ -124,6 +126,25 @@ def test_what_is_unsealed_is_stale(cluster: Cluster, tree: Path, point: Path) ->
         _braidfs("seal", tree / "1")
         assert (mounted / "1/7").read_bytes() == _content(7)
         assert (mounted / "1/1").read_bytes() == b"other bytes"
+
+
+@pytest.mark.expects_warnings  # of connections that end
+def test_a_killed_client(cluster: Cluster, tree: Path, point: Path) -> None:
+    """Readers wait for the next process, which keeps nothing open that the last one had open."""
+    port = free_port(set())
+    options = f"ro,sealed,metrics_listen=127.0.0.1:{port}"
+    with cluster.second_client(point, folder=_folder(cluster, tree), options=options) as mounted:
+        before = mounts.client_pid(mounted)
+        assert before is not None
+        with ThreadPoolExecutor(1) as pool:
+            with cluster.paused(*cluster.storageservers):
+                reading = pool.submit(_read_all, mounted)
+                assert wait_until(lambda: native_counters(port)["handles"] > 0, 10)
+                os.kill(before, signal.SIGKILL)
+            reading.result(60)
+        _read_all(mounted)
+        assert mounts.client_pid(mounted) not in (None, before)
+        assert native_counters(port)["handles"] == 0
 
 
 @pytest.mark.parametrize(

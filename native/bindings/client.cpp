@@ -16,7 +16,9 @@
 #include <tuple>
 #include <vector>
 
+#include "calls.h"
 #include "client/datapath.h"
+#include "handover.h"
 #include "rdma.h"
 #include "tls.h"
 
@@ -26,41 +28,13 @@ using nb::literals::operator""_a;
 namespace {
 
 using braidfs::Status;
+using braidfs::bindings::checked;
+using braidfs::bindings::ReleaseGil;
 using braidfs::bindings::TlsHandle;
+using braidfs::bindings::unlocked;
+using braidfs::bindings::view;
 using braidfs::client::Datapath;
 using braidfs::client::DatapathSettings;
-
-[[noreturn]] void raise_os_error(int error, const char* filename) {
-  nb::object arguments = filename == nullptr
-                             ? nb::make_tuple(error, std::strerror(error))
-                             : nb::make_tuple(error, std::strerror(error), filename);
-  PyErr_SetObject(PyExc_OSError, arguments.ptr());
-  throw nb::python_error();
-}
-
-// result: 0 or more, or -errno.
-int checked(int result, const char* filename = nullptr) {
-  if (result == -EINVAL && filename == nullptr) throw nb::value_error("malformed argument");
-  if (result < 0) raise_os_error(-result, filename);
-  return result;
-}
-
-void checked(bool accepted, const char* refusal) {
-  if (!accepted) throw nb::value_error(refusal);
-}
-
-std::span<const std::byte> view(const nb::bytes& bytes) {
-  return {static_cast<const std::byte*>(bytes.data()), bytes.size()};
-}
-
-// Runs `call` without the GIL and gives its result.
-template <typename Call>
-auto unlocked(Call call) {
-  const nb::gil_scoped_release released;
-  return call();
-}
-
-using ReleaseGil = nb::call_guard<nb::gil_scoped_release>;
 
 std::unique_ptr<Datapath> make_datapath(uint32_t lane_count, uint32_t max_write,
                                         uint64_t dirty_bytes_max, uint64_t dirty_bytes_per_inode_max,
@@ -107,42 +81,6 @@ nb::tuple rdma_offer(Datapath& path, uint32_t rail, uint32_t lane) {
   braidfs::rdma::Peer local;
   const int error = unlocked([&] { return path.rails().offer(rail, lane, token, local); });
   return braidfs::bindings::offer_tuple(error, token, local);
-}
-
-// Descriptors, the connection's first, and what was agreed with the kernel.
-nb::tuple handed_tuple(braidfs::fuse::FuseSession::Handed& handed) {
-  nb::list fds;
-  for (auto& fd : handed.fds) fds.append(fd.release());
-  return nb::make_tuple(fds, nb::bytes(&handed.agreed, sizeof handed.agreed));
-}
-
-nb::tuple hand_over(Datapath& path) {
-  braidfs::fuse::FuseSession::Handed handed;
-  checked(unlocked([&] { return path.hand_over(handed); }));
-  return handed_tuple(handed);
-}
-
-nb::tuple share(Datapath& path) {
-  braidfs::fuse::FuseSession::Handed handed;
-  checked(unlocked([&] { return path.share(handed); }));
-  return handed_tuple(handed);
-}
-
-void take_over(Datapath& path, const std::vector<int>& fds, const nb::bytes& agreed,
-               uint64_t first_handle) {
-  braidfs::fuse::FuseSession::Handed handed;
-  for (const int fd : fds) handed.fds.emplace_back(fd);
-  checked(agreed.size() == sizeof handed.agreed, "not what was agreed");
-  std::memcpy(&handed.agreed, agreed.data(), sizeof handed.agreed);
-  checked(unlocked([&] { return path.take_over(std::move(handed), first_handle); }));
-}
-
-nb::list handles(Datapath& path) {
-  nb::list rows;
-  for (const auto& handle : path.core().handles()) {
-    rows.append(nb::make_tuple(handle->fh, handle->inode->ino(), handle->open_flags, handle->direct));
-  }
-  return rows;
 }
 
 void connection_put(Datapath& path, uint32_t lane, uint32_t node, int fd, uint64_t rdma,
@@ -377,6 +315,7 @@ void bind_life_cycle(nb::class_<Datapath>& type) {
 
 void bind_cluster(nb::class_<Datapath>& type) {
   braidfs::bindings::bind_rdma(type);
+  braidfs::bindings::bind_handover(type);
   type.def("node_put", [](Datapath& path, uint32_t node) { path.core().node_put(node); }, "node"_a,
            ReleaseGil())
       .def("target_put",
@@ -384,20 +323,6 @@ void bind_cluster(nb::class_<Datapath>& type) {
              path.core().target_put(target, node);
            },
            "target"_a, "node"_a, ReleaseGil())
-      .def("pause", [](Datapath& path, bool paused) { return unlocked([&] { return path.pause(paused); }); },
-           "paused"_a)
-      .def("unanswered", [](Datapath& path) { return path.unanswered(); })
-      .def("hand_over", &hand_over, nb::sig("def hand_over(self) -> tuple[list[int], bytes]"))
-      .def("share", &share, nb::sig("def share(self) -> tuple[list[int], bytes]"))
-      .def("record_make", [](Datapath& path) { return checked(path.core().record().make()); })
-      .def("directory_opened", [](Datapath& path, uint64_t fh,
-           uint64_t ino) { path.core().record().directory_opened(fh, ino); }, "fh"_a, "ino"_a)
-      .def("directory_closed", [](Datapath& path,
-           uint64_t fh) { path.core().record().directory_closed(fh); }, "fh"_a)
-      .def("inode_failed", [](Datapath& path, uint64_t ino) { return path.core().inode_failed(ino); },
-           "ino"_a)
-      .def("take_over", &take_over, "fds"_a, "agreed"_a, "first_handle"_a)
-      .def("handles", &handles, nb::sig("def handles(self) -> list[tuple[int, int, int, bool]]"))
       .def("connection_put", &connection_put, "lane"_a, "node"_a, "fd"_a, "rdma"_a = 0,
            "tls"_a.none() = nb::none())
       .def("rdma_open", &rdma_open, "device"_a, "port"_a, "gid_index"_a, "memory_mib"_a)

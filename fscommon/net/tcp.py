@@ -42,14 +42,14 @@ class TcpStream:
                     rest = rest[self._socket.send(rest) :]
                     if not rest:
                         return
-                await trio.lowlevel.wait_writable(self._socket)
+                await trio.lowlevel.wait_writable(self._open())
         except (OSError, ValueError, trio.ClosedResourceError) as error:
             raise self._ended(error) from error
 
     async def receive(self) -> bytes:
         try:
             while True:
-                await trio.lowlevel.wait_readable(self._socket)
+                await trio.lowlevel.wait_readable(self._open())
                 with contextlib.suppress(BlockingIOError):
                     return self._socket.recv(RECEIVE_SIZE)
         except (OSError, ValueError, trio.ClosedResourceError) as error:
@@ -64,13 +64,13 @@ class TcpStream:
 
     async def readable(self) -> None:
         try:
-            await trio.lowlevel.wait_readable(self._socket)
+            await trio.lowlevel.wait_readable(self._open())
         except (OSError, ValueError, trio.ClosedResourceError) as error:
             raise self._ended(error) from error
 
     async def writable(self) -> None:
         try:
-            await trio.lowlevel.wait_writable(self._socket)
+            await trio.lowlevel.wait_writable(self._open())
         except (OSError, ValueError, trio.ClosedResourceError) as error:
             raise self._ended(error) from error
 
@@ -78,7 +78,7 @@ class TcpStream:
         """The next byte, which stays to be received; None when the peer closed."""
         try:
             while True:
-                await trio.lowlevel.wait_readable(self._socket)
+                await trio.lowlevel.wait_readable(self._open())
                 with contextlib.suppress(BlockingIOError):
                     return next(iter(self._socket.recv(1, socket.MSG_PEEK)), None)
         except (OSError, ValueError, trio.ClosedResourceError) as error:
@@ -92,6 +92,13 @@ class TcpStream:
         if self._socket.fileno() >= 0:
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
+
+    def _open(self) -> socket.socket:
+        """What trio may wait for. A closed socket is file descriptor -1 to it, which it takes for
+        one and the same, and never forgets who waited for it."""
+        if self._socket.fileno() < 0:
+            raise trio.ClosedResourceError
+        return self._socket
 
     def _ended(self, error: Exception) -> TransportError:
         reason = getattr(error, "strerror", None) or "it was closed here"

@@ -75,6 +75,17 @@ def dial(
     return connect(address, key=key, hello=HELLO, timeout_s=timeout_s, transport=transport)
 
 
+async def test_connections_that_were_closed_here() -> None:
+    """Each of them says so, whoever else waits for what is closed, too."""
+    async with serving() as address:
+        for _ in range(3):
+            stream = await TcpTransport().dial(address)
+            await stream.aclose()
+            for wait in (stream.receive, stream.readable, stream.writable, stream.peek):
+                with pytest.raises(TransportError, match="closed here"):
+                    await wait()
+
+
 @pytest.mark.parametrize("transport", [TcpTransport(), MemoryTransport()])
 async def test_frames_go_and_come(transport: Transport) -> None:
     async with serving(transport=transport) as address:

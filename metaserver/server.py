@@ -5,6 +5,7 @@ one go, and one that sends replies released later. Requests never wait here exce
 connection's own slow peer and for too many uncommitted records; what else waits is the engine's.
 """
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -17,7 +18,7 @@ from fscommon.errors import ConfigError, ProtocolError
 from fscommon.net.address import parse_address
 from fscommon.net.serve import Peer, serve
 from fscommon.net.stream import FrameStream
-from fscommon.net.tls import transport_of
+from fscommon.net.tls import certificate_ends_s, transport_of, watch_certificate
 from fscommon.net.transport import Transport
 from fscommon.observe.log import Log
 from fscommon.observe.metrics import Metrics
@@ -110,6 +111,7 @@ class Metaserver:
         tasks.start_soon(TrashExpiry(background).run)
         tasks.start_soon(Eviction(background).run, tasks)
         tasks.start_soon(self._show_gauges)
+        tasks.start_soon(watch_certificate, self._transport, metrics)
         if self._config.page_listen:
             tasks.start_soon(self._serve_page)
         self._after_requests()
@@ -188,7 +190,8 @@ class Metaserver:
             await trio.sleep(_GAUGES_S)
 
     async def _serve_page(self) -> None:
-        source = PageSource(self.engine)
+        own = functools.partial(certificate_ends_s, self._transport)
+        source = PageSource(self.engine, certificate_ends_s=own)
         endpoint = PageEndpoint(parse_address(self._config.page_listen), source.json)
         self._log.info("page", port=endpoint.port)
         try:

@@ -24,7 +24,7 @@ from fscommon.native import ChunkServer, make_chunk_server
 from fscommon.net.address import STORAGESERVER_PORT, Address, parse_address
 from fscommon.net.rails import Rails
 from fscommon.net.serve import serve
-from fscommon.net.tls import transport_of
+from fscommon.net.tls import transport_of, watch_certificate
 from fscommon.net.transport import Transport
 from fscommon.service import Service, run_program
 from storageserver.config import StorageServerConfig
@@ -76,6 +76,7 @@ class StorageServer:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._cancel_when_stopping, nursery.cancel_scope)
                 nursery.start_soon(self._events.run)
+                nursery.start_soon(watch_certificate, self._transport, self._service.metrics)
                 state = await self._open_targets()
                 self._service.reload = self._reload
                 nursery.start_soon(self._open_what_is_new)

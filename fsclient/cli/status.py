@@ -7,7 +7,7 @@ from fscommon.observe.health import Problem, Severity, overall, problems_of
 from fscommon.observe.status import paths_text, session_text, status_json, target_json
 from fscommon.wire.messages import StatusReply
 
-from .cluster import ask_status
+from .expiry import ask_with_certificates, seen
 from .frame import EXIT_DONE, EXIT_UNHEALTHY, Command, Reach, json_option, reaching, show
 from .words import bar, duration, number, size, table
 
@@ -36,9 +36,11 @@ def status(reach: Reach, as_json: bool) -> int:
     """Show health, space, servers, targets and clients on one screen.
 
     Each problem comes with its reason and what to do."""
-    reply = ask_status(reach)
-    problems = problems_of(reply)
-    show(status_json(reply, problems), as_json, lambda console: _print(console, reply, problems))
+    reply, certificates = ask_with_certificates(reach)
+    problems = problems_of(reply, seen(certificates))
+    found = status_json(reply, problems)
+    found["certificates"] = [one.as_json() for one in certificates]
+    show(found, as_json, lambda console: _print(console, reply, problems))
     is_well = all(problem.severity is Severity.NOTE for problem in problems)
     return EXIT_DONE if is_well else EXIT_UNHEALTHY
 

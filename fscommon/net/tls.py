@@ -6,7 +6,8 @@ of whoever waits. A server looks at the first byte: a record of TLS begins with 
 not. One that demands TLS tells a plain peer by an alert, which no frame begins with either.
 
 Certificates are looked at with each new connection and read again when their files changed, so
-renewing them needs no restart; files that cannot be used leave those of before in force.
+renewing them needs no restart; files that cannot be used leave those of before in force. A server
+looks at its own every CERTIFICATE_WATCH_S as well, and shows as a metric when it ends.
 """
 
 from collections.abc import Callable
@@ -20,12 +21,16 @@ from fscommon.config.tls import NO_TLS, TlsSettings
 from fscommon.errors import ConfigError, TransportError
 from fscommon.native import NativeTls, NativeTlsContext, tls_client, tls_server
 from fscommon.net.address import Address
+from fscommon.net.certificate import end_of_certificates
 from fscommon.net.tcp import RECEIVE_SIZE, TcpListener, TcpStream, TcpTransport
 from fscommon.net.transport import Transport
 from fscommon.observe.log import Log, RateLimit
+from fscommon.observe.metrics import Metrics
 
 HANDSHAKE: Final = 0x16  # the first byte of a connection by TLS
 ALERT: Final = b"\x15\x03\x03\x00\x02\x02\x47"  # fatal: insufficient_security
+CERTIFICATE_WATCH_S: Final = 10.0
+CERTIFICATE_METRIC: Final = "braidfs_certificate_expiry_timestamp_seconds"
 _READABLE: Final = 1
 
 T = TypeVar("T")
@@ -82,9 +87,10 @@ class TlsTransport:
         self._theirs = _Kept((settings.authority,), lambda: tls_client(str(settings.authority)))
         self._theirs.current(self._log)
         self._ours: _Kept | None = None
+        self._ends_s: int | None = None
         if settings.certificate is not None and settings.key is not None:
             files = (settings.certificate, settings.key)
-            self._ours = _Kept(files, lambda: tls_server(str(files[0]), str(files[1])))
+            self._ours = _Kept(files, lambda: self._load_ours(*files))
             self._ours.current(self._log)
 
     async def dial(self, address: Address) -> "TlsStream":
@@ -112,9 +118,25 @@ class TlsTransport:
             self._log.warning("a server has no TLS: its connection is plain", address=address)
         return stream
 
+    def certificate_ends_s(self) -> int | None:
+        """The Unix time when the server's certificate in force ends, its files looked at as for a
+        new connection; None: there is none, or it does not say."""
+        if self._ours is not None:
+            self._ours.current(self._log)
+        return self._ends_s
+
     def _accept_context(self) -> NativeTlsContext:
         assert self._ours is not None
         return self._ours.current(self._log)
+
+    def _load_ours(self, certificate: Path, key: Path) -> NativeTlsContext:
+        made = tls_server(str(certificate), str(key))
+        try:
+            self._ends_s = end_of_certificates(certificate.read_bytes())
+        except (OSError, ValueError) as error:
+            self._ends_s = None
+            self._log.warning("no end of the certificate", file=certificate, error=error)
+        return made
 
 
 class TlsListener:
@@ -256,6 +278,20 @@ async def _shake(tls: NativeTls, stream: TcpStream) -> None:
 def transport_of(settings: TlsSettings = NO_TLS, log: Log | None = None) -> Transport:
     """What connections are made by. Raises ConfigError."""
     return TlsTransport(settings, log) if settings.is_on else TcpTransport()
+
+
+def certificate_ends_s(transport: Transport | None) -> int | None:
+    """As TlsTransport says it; None of what has no TLS."""
+    return transport.certificate_ends_s() if isinstance(transport, TlsTransport) else None
+
+
+async def watch_certificate(transport: Transport | None, metrics: Metrics) -> None:
+    """Show when the server's certificate ends, until cancelled; a renewed one within
+    CERTIFICATE_WATCH_S, also when nobody connects meanwhile. Returns at once without TLS."""
+    while isinstance(transport, TlsTransport):
+        ends_s = transport.certificate_ends_s()
+        metrics.gauge(CERTIFICATE_METRIC).set(float("nan") if ends_s is None else ends_s)
+        await trio.sleep(CERTIFICATE_WATCH_S)
 
 
 async def tls_of(address: Address, settings: TlsSettings) -> tuple[str, tuple[str, str, int]]:

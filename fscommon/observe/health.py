@@ -1,8 +1,10 @@
 """What is wrong with a cluster, why, and what to do: plain rules over one STATUS reply. Pure.
 
-The command line and the metaserver's page say it.
+The command line and the metaserver's page say it, together with what certificates they have seen:
+STATUS does not tell of them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -13,6 +15,12 @@ from fscommon.wire.messages import StatusReply, TargetEntry
 _SILENT_CLIENT_S: Final = 15.0
 _NEARLY_FULL: Final = 0.9
 _UNDURABLE_MAX: Final = 50_000
+CERTIFICATE_DAYS_MIN: Final = 21  # plays renew in the last 30; monitoring/alerts.yml has it too
+_DAY_S: Final = 86400
+_RENEW: Final = (
+    "run the playbook site.yml, or braidfs tls issue --renew and copy its files there: the server "
+    "takes them without a restart"
+)
 
 
 class Severity(IntEnum):
@@ -42,10 +50,19 @@ def overall(problems: list[Problem]) -> str:
     return {Severity.NOTE: "healthy", Severity.WARNING: "degraded"}.get(worst, "failing")
 
 
-def problems_of(status: StatusReply) -> list[Problem]:
+@dataclass(frozen=True, slots=True)
+class CertificateSeen:
+    """Of a server with TLS, as it showed it. seconds_left: None when it is known only that the
+    certificate has ended."""
+
+    server: str
+    seconds_left: float | None
+
+
+def problems_of(status: StatusReply, certificates: Sequence[CertificateSeen] = ()) -> list[Problem]:
     found = [
         *_metaserver(status), *_nodes(status), *_targets(status), *_space(status),
-        *_clients(status),
+        *_clients(status), *_certificates(certificates),
     ]  # fmt: skip
     return sorted(found, key=lambda problem: -problem.severity)
 
@@ -156,3 +173,21 @@ def _clients(status: StatusReply) -> list[Problem]:
         for client in status.clients
         if client.seconds_since_renewal > _SILENT_CLIENT_S and not client.replaying
     ]  # fmt: skip
+
+
+def _certificates(certificates: Sequence[CertificateSeen]) -> list[Problem]:
+    found = []
+    for seen in certificates:
+        left_s = seen.seconds_left
+        if left_s is None or left_s <= 0:
+            found.append(Problem(
+                Severity.ERROR, f"the certificate of {seen.server} has ended",
+                "connections by TLS that begin now are refused; those of before go on", _RENEW,
+            ))  # fmt: skip
+        elif left_s < CERTIFICATE_DAYS_MIN * _DAY_S:
+            found.append(Problem(
+                Severity.WARNING,
+                f"the certificate of {seen.server} ends in {left_s / _DAY_S:.1f} days",
+                "after that no connection by TLS begins, and nobody has renewed it yet", _RENEW,
+            ))  # fmt: skip
+    return found

@@ -59,6 +59,11 @@ TABLE: Final[tuple[Metric, ...]] = (
     Metric("braidfs_up", _G, "1 while the program serves", ("program",)),
     Metric("braidfs_native", _G, "Counters of the native data path", ("counter",)),
     Metric("braidfs_log_events_total", _C, "Log lines of the native data path", ("level",)),
+    Metric(
+        "braidfs_certificate_expiry_timestamp_seconds",
+        _G,
+        "Unix time when the certificate of a server with TLS ends",
+    ),
     # metadata requests, at the metaserver
     Metric("braidfs_requests_total", _C, "Metadata requests answered", ("op", "status")),
     Metric("braidfs_request_seconds", _H, "Time to answer a metadata request", ("op",), LATENCY_S),

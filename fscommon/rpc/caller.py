@@ -69,6 +69,12 @@ class Caller:
         return self._stream.peer_address
 
     @property
+    def certificate_ends_s(self) -> int | None:
+        """The Unix time when the certificate that the peer showed ends; None without TLS."""
+        tls = self._stream.tls
+        return None if tls is None else tls.peer_certificate()[2]
+
+    @property
     def is_open(self) -> bool:
         return self._ended is None
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
-from fscommon.observe.health import problems_of
+from fscommon.observe.health import CertificateSeen, problems_of
 from fscommon.observe.rates import Meter
 from fscommon.observe.status import session_text, status_json
 from fscommon.wire.messages import Empty, StatusReply
@@ -24,8 +24,16 @@ ROWS_MAX: Final = 500  # of clients; the busiest ones
 
 
 class PageSource:
-    def __init__(self, engine: Engine, clock: Callable[[], Time] = now) -> None:
+    """certificate_ends_s: the metaserver's own one, a Unix time; None: there is none."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Callable[[], Time] = now,
+        certificate_ends_s: Callable[[], int | None] = lambda: None,
+    ) -> None:
         self._clock = clock
+        self._certificate_ends_s = certificate_ends_s
         self._engine = engine
         self._history = History()
         self._meter = Meter()
@@ -48,7 +56,7 @@ class PageSource:
 
     def _shown(self, time: Time) -> dict[str, Any]:
         reply = self._status(time)
-        shown = status_json(reply, problems_of(reply))
+        shown = status_json(reply, problems_of(reply, self._certificates(time)))
         clients = shown["clients"]
         for row, client in zip(clients, reply.clients, strict=True):
             row["rates"] = self._meter.rates(f"client {client.session}").as_json()
@@ -63,6 +71,12 @@ class PageSource:
             "client_count": len(clients),
             "history": {"sample_s": SAMPLE_S, **self._history.as_json()},
         }
+
+    def _certificates(self, time: Time) -> tuple[CertificateSeen, ...]:
+        ends_s = self._certificate_ends_s()
+        if ends_s is None:
+            return ()
+        return (CertificateSeen("the metaserver", ends_s - time.now_ns / 1e9),)
 
     def _status(self, time: Time) -> StatusReply:
         found: list[StatusReply] = []

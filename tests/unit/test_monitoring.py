@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from fscommon.observe.health import CERTIFICATE_DAYS_MIN
 from fscommon.observe.metrics import TABLE, Kind, Metric
 from tests.dev.steps import ROOT
 
@@ -68,3 +69,8 @@ def test_alerts_have_severity_and_summary() -> None:
     assert count == len(_rules()) >= 10
     assert text.count("summary: ") == count
     assert len(re.findall(r"severity: (?:warning|critical)", text)) == count
+
+
+def test_certificates_alert_when_status_says_it_too() -> None:
+    days = re.findall(r"certificate_expiry.*< (\d+) \* 86400", "\n".join(_rules()))
+    assert days == [str(CERTIFICATE_DAYS_MIN)]

@@ -21,7 +21,7 @@ from fscommon.errors import (
 )
 from fscommon.layout.attributes import Attributes
 from fscommon.layout.layout import Layout
-from fscommon.observe.health import Severity, overall, problems_of
+from fscommon.observe.health import CertificateSeen, Severity, overall, problems_of
 from fscommon.observe.rates import Meter
 from fscommon.observe.status import paths_text
 from fscommon.wire.admin import BytesPath, ClientStatus, NodeStatus, TargetHealth, Traffic
@@ -150,6 +150,22 @@ def test_each_problem_is_seen_and_says_what_to_do(
     problems = problems_of(make_status(**changes))
     assert len(problems) == 1 and word in problems[0].what
     assert problems[0].why and problems[0].remedy and overall(problems) == health
+
+
+@pytest.mark.parametrize(
+    ("seconds_left", "said", "health"),
+    [
+        (86400.0 * 30, "", "healthy"),
+        (86400.0 * 20.5, "storage server s1 ends in 20.5 days", "degraded"),
+        (0.0, "storage server s1 has ended", "failing"),
+        (None, "storage server s1 has ended", "failing"),
+    ],
+)
+def test_certificates_that_end_soon(seconds_left: float | None, said: str, health: str) -> None:
+    problems = problems_of(make_status(), [CertificateSeen("storage server s1", seconds_left)])
+    assert overall(problems) == health and len(problems) == bool(said)
+    for problem in problems:
+        assert said in problem.what and "braidfs tls issue --renew" in problem.remedy
 
 
 def test_the_worst_comes_first() -> None:

@@ -80,6 +80,16 @@ def test_what_is_shown() -> None:
     assert row["rates"]["read_bytes_per_s"] == (1 << 30) / 4
 
 
+def test_its_own_certificate_ends_soon() -> None:
+    bench = Bench()
+    ends_s = bench.now_ns // 10**9 + 2 * 86400 + 60
+    source = PageSource(bench.engine, bench.time, certificate_ends_s=lambda: ends_s)
+    seen = json.loads(source.json())
+    (problem,) = seen["problems"]
+    assert problem["what"] == "the certificate of the metaserver ends in 2.0 days"
+    assert seen["health"] == "degraded"
+
+
 def test_many_clients_are_cut_short() -> None:
     bench = Bench()
     for _ in range(ROWS_MAX + 3):

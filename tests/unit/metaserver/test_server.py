@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from fscommon.auth.handshake import HelloFields
 from fscommon.errors import FsError, Status
@@ -14,6 +15,7 @@ from fscommon.layout.attributes import unpack_attributes
 from fscommon.net.memory import MemoryTransport
 from fscommon.net.serve import Peer, serve
 from fscommon.net.stream import FrameStream
+from fscommon.net.tls import CERTIFICATE_METRIC, TlsTransport
 from fscommon.observe.metrics import Metrics
 from fscommon.rpc.caller import Caller as RpcCaller
 from fscommon.rpc.caller import open_caller
@@ -37,6 +39,7 @@ from metaserver.fsck import check
 from metaserver.records import all_of
 from metaserver.server import Metaserver
 from metaserver.store.memory import MemoryStore
+from tests.cluster.certificates import Certificates
 
 from .bench import ROOT, USER
 
@@ -113,6 +116,18 @@ async def running(store: MemoryStore, **settings: float) -> AsyncIterator[Runnin
         yield running
         stopping.set()
         nursery.cancel_scope.cancel()
+
+
+async def test_the_end_of_its_certificate_is_a_metric(certificates: Certificates) -> None:
+    transport, metrics, stopping = TlsTransport(certificates.settings()), Metrics("m"), trio.Event()
+    config = MetaserverConfig(Path("unused"), Path("unused"), listen="127.0.0.1:0")
+    server = Metaserver(config, MemoryStore(), metrics, key=KEY, transport=transport)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.run, stopping)
+        await trio.testing.wait_all_tasks_blocked()
+        shown = metrics.registry.get_sample_value(CERTIFICATE_METRIC)
+        assert shown is not None and shown == transport.certificate_ends_s()
+        stopping.set()
 
 
 async def _serve_storage(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import trio
 from fsclient.cli.target_add import server_pid
 from fscommon.auth.handshake import HelloFields
 from fscommon.auth.key import create_key, session_secret
+from fscommon.config.tls import OPTIONAL
 from fscommon.errors import (
     AuthenticationError,
     BraidError,
@@ -29,10 +31,12 @@ from fscommon.net.address import parse_address
 from fscommon.net.rails import agree
 from fscommon.net.rdma import Gid, GidKind, Port
 from fscommon.net.stream import FrameStream, connect
+from fscommon.net.tls import CERTIFICATE_METRIC, TlsTransport
 from fscommon.tasks import sole_exception
 from fscommon.wire.rdma import RdmaAnswer, RdmaOffer
 from storageserver.config import TargetConfig
 from storageserver.membership import BACKOFF_S_MAX, Backoff
+from tests.cluster.certificates import Certificates
 from tests.unit.storageserver.fakes import (
     CLUSTER,
     OTHER_CLUSTER,
@@ -93,6 +97,16 @@ def only(world: World, name: str) -> tuple[TargetConfig, ...]:
 async def test_the_advertised_address(world: World) -> None:
     async with world.running(advertise="storage.example"):
         assert world.metaserver.registrations[-1].address == "storage.example:7411"
+
+
+async def test_the_end_of_its_certificate_is_a_metric(
+    tcp_world: World, certificates: Certificates
+) -> None:
+    transport = TlsTransport(certificates.settings(OPTIONAL))
+    world = replace(tcp_world, transport=transport)
+    async with world.running(listen="127.0.0.1:0"):
+        shown = world.service.metrics.registry.get_sample_value(CERTIFICATE_METRIC)
+        assert shown is not None and shown == transport.certificate_ends_s()
 
 
 async def test_sessions_reach_native(world: World) -> None:

@@ -93,7 +93,8 @@ std::span<std::byte> Core::landing(fuse::LaneContext& context, size_t size) {
 
 void Core::flush(fuse::LaneContext& context, const fuse::FlushRequest& request) {
   const HandlePtr handle = handles_.find(request.fh);
-  if (!handle) return replier_->reply_error(request.head.channel, request.head.unique, 0);
+  // Its file was lost with the process before this one: close(2) is the last to say so.
+  if (!handle) return replier_->reply_error(request.head.channel, request.head.unique, EBADF);
   int error = 0;
   bool clean = (handle->open_flags & O_ACCMODE) == O_RDONLY;
   if (!clean) {

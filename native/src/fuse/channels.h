@@ -1,9 +1,9 @@
 // The clones of /dev/fuse, one per lane, as places to write answers to. ANY THREAD: the fds are
 // fixed at construction and the kernel serialises writes; counters are atomic.
 //
-// An answer goes to the clone its request was read from: elsewhere the kernel says ENOENT. ENOENT
-// also says that the request ended meanwhile (connection aborted, ENODEV: unmounted); then the
-// answer is void, which is counted and otherwise ignored. An answer that the kernel finds wrong
+// An answer goes to the clone its request was read from, or to the ring that it came by (ring.h): elsewhere
+// the kernel says ENOENT. ENOENT also says that the request ended meanwhile (connection aborted, ENODEV:
+// unmounted); then the answer is void, which is counted and otherwise ignored. An answer that the kernel finds wrong
 // (EINVAL) is followed by EIO, so that no caller waits for ever.
 #pragma once
 #include <atomic>

@@ -34,6 +34,8 @@ SEALED_COLD = "epoch cold, {} processes, sealed tree mounted read-only"
 SEALED_WARM = "epoch warm, {} processes, sealed tree mounted read-only"
 CACHED = f"{REMOUNTED}, with cache_dir"
 FILLING = "epoch cold, {} processes, into an empty cache_dir"
+UNBUFFERED = "epoch warm, {} processes, without Python's buffer"
+SEALED_UNBUFFERED = f"{SEALED_WARM}, without Python's buffer"
 MAPPED = "epoch by mmap, cold, {} processes"
 CREATE_CPU = "CPU per file created with data"
 COLD_CPU = "CPU per file of a cold epoch"
@@ -99,6 +101,13 @@ def read_whole(path: str) -> int:
         return len(file.read())
 
 
+def read_unbuffered(path: str) -> int:
+    """Python's open() asks first whether a file with a buffer is a terminal: ioctl(2), which FUSE
+    passes on. This does not."""
+    with open(path, "rb", buffering=0) as file:
+        return len(file.readall())
+
+
 def read_mapped(path: str) -> int:
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
         return len(mapped[:])
@@ -149,9 +158,12 @@ def _rows(amounts: Amounts) -> Iterator[Row]:
     yield Row(MAPPED.format(middle), "files/s")
     yield Row(RING_COLD.format(middle), "files/s")
     yield Row(RING_WARM.format(middle), "files/s")
+    yield Row(UNBUFFERED.format(middle), "files/s")
     yield Row(SEALED_COLD.format(middle), "files/s")
     sealed = (Bar(Than.LOCAL, 0.85, row=_warm(middle)),)
     yield Row(SEALED_WARM.format(middle), "files/s", sealed)
+    sealed = (Bar(Than.LOCAL, 0.85, row=UNBUFFERED.format(middle)),)
+    yield Row(SEALED_UNBUFFERED.format(middle), "files/s", sealed)
     yield Row(CACHED.format(middle), "files/s", (Bar(Than.LOCAL, 0.7, row=_cold(middle)),))
     yield Row(FILLING.format(middle), "files/s")
     yield Row(CREATE_CPU, "µs", less_is_better=True)
@@ -177,6 +189,7 @@ def _run(place: Place, amounts: Amounts) -> Values:
             values[_cold(count)] = epoch(files, count, seed=count)
         values[_warm(count)] = epoch(files, count, seed=count + 100)
         if count == _middle(amounts):
+            values[UNBUFFERED.format(count)] = epoch(files, count, count + 200, read_unbuffered)
             values |= _spent(place, _cold_cost(spent, amounts))
     values |= _others(place, files, amounts)
     return values
@@ -201,6 +214,7 @@ def _others(place: Place, files: FileSet, amounts: Amounts) -> Values:
             Path("/proc/sys/vm/drop_caches").write_text("3")
             values[SEALED_COLD.format(middle)] = epoch(there, middle, 9)
             values[SEALED_WARM.format(middle)] = epoch(there, middle, 10)
+            values[SEALED_UNBUFFERED.format(middle)] = epoch(there, middle, 11, read_unbuffered)
     return {**values, **_spent(place, peaks)}
 
 

@@ -200,8 +200,14 @@ def taken() -> Handed | None:
         raw: dict[str, Any] = json.load(file)
     for number in raw["fds"]:
         os.set_inheritable(number, False)
-    if "record" in raw:
-        return _of_killed(raw)
+    is_killed = "record" in raw
+    if is_killed:  # the keeper knows little; what was open is in the record
+        files, unclean = read_record(raw["record"])
+        os.close(raw["record"])
+        session = HandedSession(raw["session"], 0, 1, 0)
+    else:
+        files, unclean = HandedFiles.read(raw["files"]), ()
+        session = HandedSession(**raw["session"])
     return Handed(
         generation=raw["generation"],
         in_background=raw["in_background"],
@@ -209,25 +215,9 @@ def taken() -> Handed | None:
         root_ino=raw["root_ino"],
         fds=tuple(raw["fds"]),
         agreed=bytes.fromhex(raw["agreed"]),
-        session=HandedSession(**raw["session"]),
-        files=HandedFiles.read(raw["files"]),
-    )
-
-
-def _of_killed(raw: dict[str, Any]) -> Handed:
-    """The keeper knows little; what was open is in the record."""
-    files, unclean = read_record(raw["record"])
-    os.close(raw["record"])
-    return Handed(
-        generation=raw["generation"],
-        in_background=raw["in_background"],
-        mountpoint=raw["mountpoint"],
-        root_ino=raw["root_ino"],
-        fds=tuple(raw["fds"]),
-        agreed=bytes.fromhex(raw["agreed"]),
-        session=HandedSession(raw["session"], 0, 1, 0),
+        session=session,
         files=files,
-        is_killed=True,
+        is_killed=is_killed,
         unclean=unclean,
     )
 

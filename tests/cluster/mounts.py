@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster.process import PATIENCE, command_of, is_gone, stop_pid, wait_until
+from tests.cluster.process import PATIENCE, command_of, is_gone, parent_of, stop_pid, wait_until
 
 FSTYPE = "fuse.braidfs"
 HELPER_LINK = Path(f"/sbin/mount.{FSTYPE}")
@@ -88,7 +88,7 @@ def client_pid(mountpoint: Path) -> int | None:
 def end_keeper(pid: int) -> None:
     """The client of that pid is not started again when it is killed."""
     try:
-        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        parent = parent_of(pid)
     except OSError:
         return
     if "fsclient.keeper" in command_of(parent):

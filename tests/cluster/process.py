@@ -48,6 +48,11 @@ def command_of(pid: int) -> list[str]:
     return [word.decode(errors="surrogateescape") for word in raw.split(b"\0")[:-1]]
 
 
+def parent_of(pid: int) -> int:
+    """Raises OSError: it is gone."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def reap(pid: int) -> None:
     """Takes the exit of a child of ours; nothing for the children of others."""
     with contextlib.suppress(ChildProcessError):

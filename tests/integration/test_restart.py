@@ -9,6 +9,7 @@ import random
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -131,16 +132,17 @@ def test_nobody_notices(cluster: Cluster, workdir: Path) -> None:  # noqa: PLR09
     assert (workdir / "mapped").read_bytes() == octets
 
 
-def test_other_clients_are_believed_afterwards(
-    cluster: Cluster, workdir: Path, localdir: Path
+def check_that_others_are_believed(
+    cluster: Cluster, workdir: Path, localdir: Path, go_on: Callable[[Cluster], int]
 ) -> None:
-    """What the kernel kept under leases of the process before is given up when somebody writes."""
+    """go_on: another process serves the mount afterwards. What the kernel kept under leases of the
+    one before is given up when somebody writes."""
     path = workdir / "shared"
     path.write_bytes(b"before")
     assert path.read_bytes() == b"before" and path.stat().st_size == 6
     held = path.open("rb")
     assert os.pread(held.fileno(), 10, 0) == b"before"
-    restart(cluster)
+    go_on(cluster)
     with cluster.second_client(localdir / "beside") as other:
         there = other / path.relative_to(cluster.mount_path)
         there.write_bytes(b"afterwards, longer")
@@ -149,6 +151,12 @@ def test_other_clients_are_believed_afterwards(
         there.rename(there.with_name("renamed"))
         assert not path.exists() and (workdir / "renamed").exists()
     held.close()
+
+
+def test_other_clients_are_believed_afterwards(
+    cluster: Cluster, workdir: Path, localdir: Path
+) -> None:
+    check_that_others_are_believed(cluster, workdir, localdir, restart)
 
 
 @pytest.mark.full

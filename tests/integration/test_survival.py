@@ -18,11 +18,11 @@ import pytest
 from fsclient.cli.restart import client_pid
 from tests.cluster.cluster import Cluster, link_mount_helper
 from tests.cluster.plan import SHORT_SESSIONS
-from tests.cluster.process import is_gone, wait_until
+from tests.cluster.process import is_gone, parent_of, wait_until
 from tests.conftest import ClusterMaker
 
 from .test_cli import Cli
-from .test_restart import HOLD
+from .test_restart import HOLD, check_that_others_are_believed
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(90), pytest.mark.expects_warnings]
 
@@ -39,10 +39,6 @@ def kill(cluster: Cluster) -> int:
     after = client_pid(place)
     assert after is not None
     return after
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 class Reader(threading.Thread):
@@ -175,21 +171,7 @@ def test_locks_stay(cluster: Cluster, workdir: Path) -> None:
 def test_names_stay_and_others_are_believed(
     cluster: Cluster, workdir: Path, localdir: Path
 ) -> None:
-    """What the kernel kept under leases of the process that was killed is given up as ever."""
-    path = workdir / "shared"
-    path.write_bytes(b"before")
-    assert path.stat().st_size == 6
-    held = path.open("rb")
-    assert held.read() == b"before"
-    kill(cluster)
-    with cluster.second_client(localdir / "beside") as other:
-        there = other / path.relative_to(cluster.mount_path)
-        there.write_bytes(b"afterwards, longer")
-        assert os.pread(held.fileno(), 100, 0) == b"afterwards, longer"
-        assert path.stat().st_size == 18 and path.read_bytes() == b"afterwards, longer"
-        there.rename(there.with_name("renamed"))
-        assert not path.exists() and (workdir / "renamed").exists()
-    held.close()
+    check_that_others_are_believed(cluster, workdir, localdir, kill)
 
 
 @pytest.mark.full

@@ -166,10 +166,7 @@ bool Bridge::answer(uint32_t slot, int error, std::span<const std::byte> body) {
     if (!read_again_(*found, body)) channels_.reply_error(found->channel, found->unique, EIO);
     return true;
   }
-  fuse_out_header header{};
-  header.len = static_cast<uint32_t>(sizeof(header) + (error == 0 ? body.size() : 0));
-  header.error = -error;
-  header.unique = found->unique;
+  const fuse_out_header header = answer_header(found->unique, error, error == 0 ? body.size() : 0);
   Bytes reply(header.len);
   std::memcpy(reply.data(), &header, sizeof(header));
   if (error == 0 && !body.empty()) std::memcpy(reply.data() + sizeof(header), body.data(), body.size());

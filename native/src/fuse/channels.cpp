@@ -13,14 +13,6 @@ namespace braidfs::fuse {
 
 namespace {
 
-fuse_out_header header_of(uint64_t unique, int error, size_t body_size) noexcept {
-  fuse_out_header header{};
-  header.len = static_cast<uint32_t>(sizeof(header) + body_size);
-  header.error = -error;
-  header.unique = unique;
-  return header;
-}
-
 iovec piece_of(const void* start, size_t size) noexcept {
   return {const_cast<void*>(start), size};  // writev only reads
 }
@@ -43,13 +35,13 @@ void Channels::write(Channel channel, uint64_t unique, std::span<const iovec> pi
   } while (written < 0 && errno == EINTR);
   (written >= 0 ? sent_ : void_).fetch_add(1, std::memory_order_relaxed);
   if (written >= 0 || errno == ENOENT || errno == ENODEV) return;
-  const fuse_out_header failure = header_of(unique, EIO, 0);
+  const fuse_out_header failure = answer_header(unique, EIO, 0);
   if (::write(fd, &failure, sizeof(failure)) >= 0) sent_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void Channels::reply_error(Channel channel, uint64_t unique, int error) noexcept {
   if (by_ring(channel, unique, error, {})) return;
-  const fuse_out_header header = header_of(unique, error, 0);
+  const fuse_out_header header = answer_header(unique, error, 0);
   const iovec piece = piece_of(&header, sizeof(header));
   write(channel, unique, {&piece, 1});
 }
@@ -63,7 +55,7 @@ void Channels::reply_data(Channel channel, uint64_t unique, std::span<const iove
     all[index + 1] = pieces[index];
     size += pieces[index].iov_len;
   }
-  const fuse_out_header header = header_of(unique, 0, size);
+  const fuse_out_header header = answer_header(unique, 0, size);
   all[0] = piece_of(&header, sizeof(header));
   write(channel, unique, {all.data(), pieces.size() + 1});
 }
@@ -109,7 +101,7 @@ void Channels::close() noexcept {
 }
 
 void Channels::reply_again(uint64_t interrupt_unique) noexcept {
-  const fuse_out_header header = header_of(interrupt_unique, EAGAIN, 0);
+  const fuse_out_header header = answer_header(interrupt_unique, EAGAIN, 0);
   for (const auto& clone : clones_) {
     if (::write(clone.get(), &header, sizeof(header)) >= 0) return;
   }

@@ -23,7 +23,6 @@ namespace {
 constexpr size_t kPage = 4096;
 constexpr size_t kNameLengthMax = 255;
 constexpr uint32_t kPermissions = 07777;
-constexpr int64_t kNanoseconds = 1'000'000'000;
 constexpr uint32_t kRenameNoreplace = 1;  // RENAME_NOREPLACE of rename(2)
 
 // The body of a reply to CREATE.
@@ -32,11 +31,6 @@ struct CreateReply {
   fuse_open_out open;
 };
 static_assert(sizeof(CreateReply) == sizeof(fuse_entry_out) + sizeof(fuse_open_out));
-
-void set_valid(fuse_entry_out& out, std::chrono::nanoseconds valid) noexcept {
-  out.entry_valid = static_cast<uint64_t>(valid.count() / kNanoseconds);
-  out.entry_valid_nsec = static_cast<uint32_t>(valid.count() % kNanoseconds);
-}
 
 CreateReply reply_to(const Birth& birth, std::span<const std::byte> record,
                      std::chrono::nanoseconds valid) noexcept {

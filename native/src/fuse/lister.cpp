@@ -16,7 +16,6 @@ namespace braidfs::fuse {
 namespace {
 
 constexpr uint32_t kSizeMin = 1024;  // has room for the first entries, whatever their names
-constexpr int64_t kNanoseconds = 1'000'000'000;
 constexpr unsigned kTypeShift = 12;  // from the mode of an inode to the type of an entry
 
 }  // namespace
@@ -93,8 +92,7 @@ DentryTable::Given Lister::add(Dirents& dirents, const DentryTable::Row& row, st
   if (!known) return kUnknown;
   fuse_entry_out entry{};
   entry.nodeid = known->attr.ino;
-  entry.entry_valid = static_cast<uint64_t>(valid.count() / kNanoseconds);
-  entry.entry_valid_nsec = static_cast<uint32_t>(valid.count() % kNanoseconds);
+  set_valid(entry, valid);
   entry.attr_valid = known->attr_valid;
   entry.attr_valid_nsec = known->attr_valid_nsec;
   entry.attr = known->attr;

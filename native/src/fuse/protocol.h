@@ -2,6 +2,7 @@
 #pragma once
 #include <linux/fuse.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -54,6 +55,22 @@ std::optional<T> load(std::span<const std::byte> bytes) noexcept {
   T value;
   std::memcpy(&value, bytes.data(), sizeof(T));
   return value;
+}
+
+// Of an answer with so many bytes behind it; error: a positive errno, or 0.
+inline fuse_out_header answer_header(uint64_t unique, int error, size_t body_size) noexcept {
+  fuse_out_header header{};
+  header.len = static_cast<uint32_t>(sizeof(header) + body_size);
+  header.error = -error;
+  header.unique = unique;
+  return header;
+}
+
+// For how long the kernel may believe the name.
+inline void set_valid(fuse_entry_out& entry, std::chrono::nanoseconds valid) noexcept {
+  constexpr int64_t kNanoseconds = 1'000'000'000;
+  entry.entry_valid = static_cast<uint64_t>(valid.count() / kNanoseconds);
+  entry.entry_valid_nsec = static_cast<uint32_t>(valid.count() % kNanoseconds);
 }
 
 }  // namespace braidfs::fuse

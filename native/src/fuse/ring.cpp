@@ -221,10 +221,7 @@ bool Ring::reply(uint64_t unique, int error, std::span<const iovec> pieces) {
     size += piece.iov_len;
   }
   if (error != 0) size = 0;
-  fuse_out_header header{};
-  header.len = static_cast<uint32_t>(sizeof(header) + size);
-  header.error = -error;
-  header.unique = unique;
+  const fuse_out_header header = answer_header(unique, error, size);
   std::memcpy(entry->header.in_out.data(), &header, sizeof(header));
   entry->header.state.payload_size = static_cast<uint32_t>(size);
   if (std::this_thread::get_id() == thread_) {

@@ -36,10 +36,8 @@ ssize_t read_first(int device, std::span<std::byte> buffer) {
 
 int write_init(int device, uint64_t unique, const Negotiated& negotiated) {
   const bool refused = negotiated.error != 0;
-  fuse_out_header header{};
-  header.len = static_cast<uint32_t>(sizeof(header) + (refused ? 0 : sizeof(fuse_init_out)));
-  header.error = -negotiated.error;
-  header.unique = unique;
+  const fuse_out_header header =
+      answer_header(unique, negotiated.error, refused ? 0 : sizeof(fuse_init_out));
   std::array<std::byte, sizeof(header) + sizeof(fuse_init_out)> bytes;
   std::memcpy(bytes.data(), &header, sizeof(header));
   std::memcpy(bytes.data() + sizeof(header), &negotiated.reply, sizeof(fuse_init_out));

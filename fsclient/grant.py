@@ -12,7 +12,7 @@ from fscommon.auth.key import CLUSTER_KEY_ID, Credential
 from fscommon.errors import ConfigError, FsError, Status, TransportError
 from fscommon.layout.attributes import INODE_IMMUTABLE, Attributes, unpack_attributes
 from fscommon.types import ROOT_INO
-from fscommon.wire.keys import KEY_READ_ONLY, MountRoot, SessionGrant
+from fscommon.wire.keys import KEY_READ_ONLY, KEY_SQUASH_ALL, MountRoot, SessionGrant
 from fscommon.wire.messages import Empty, Entry, GetAttr, Lookup
 from fscommon.wire.ops import Op
 
@@ -26,6 +26,7 @@ class Grant:
         self._credential = credential
         self.meta: MetaClient | None = None
         self.is_read_only = False
+        self.is_checked_there = False  # permissions are, as all of this client are one user
         self._data_key = b""
         self._session = 0  # that it is of
 
@@ -103,6 +104,7 @@ class Grant:
         if session == meta.number:
             self._session, self._data_key = session, grant.data_key
             self.is_read_only = bool(grant.flags & KEY_READ_ONLY)
+            self.is_checked_there = bool(grant.flags & KEY_SQUASH_ALL)
 
     def _asked(self) -> MetaClient:
         assert self.meta is not None, "put there when the session is open"

@@ -379,10 +379,16 @@ class MountedClient:
 
     async def _mount(self, datapath: Datapath) -> None:
         plan = self._plan
+        checked_there = self._grant.is_checked_there
+        if checked_there:
+            datapath.leave_permissions()
         if os.geteuid() != 0:
             fd = await trio.to_thread.run_sync(
                 lambda: mount_as_user(
-                    plan.mountpoint, plan.source_text, read_only=self._is_read_only
+                    plan.mountpoint,
+                    plan.source_text,
+                    read_only=self._is_read_only,
+                    checks_elsewhere=checked_there,
                 )
             )
             datapath.attach(fd)

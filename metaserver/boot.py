@@ -17,7 +17,7 @@ from fscommon.wire.codec import decode
 from fscommon.wire.ops import OPENING, Op
 from metaserver import records
 from metaserver.context import Progress, Services
-from metaserver.engine import Engine, Time, ino_of_reply
+from metaserver.engine import Engine, Time
 from metaserver.intents import Intents
 from metaserver.keys import ClientKeys, key_of_record
 from metaserver.leases.table import Leases
@@ -26,6 +26,7 @@ from metaserver.numbers import InodeNumbers
 from metaserver.overlay import Overlay
 from metaserver.quota.charges import charges_of
 from metaserver.quota.table import QuotaTable
+from metaserver.replies import ino_of_reply
 from metaserver.sessions import Session, Sessions
 from metaserver.store.waist import Snapshot, Store
 from metaserver.trash.table import TrashTable, Tree, TreeState
@@ -171,7 +172,7 @@ def _progress(snapshot: Snapshot, sessions: Sessions) -> Progress:
 def _keys(snapshot: Snapshot) -> ClientKeys:
     keys = ClientKeys()
     for key, value in snapshot.range(*records.all_of(b"K")):
-        keys.put(key_of_record(records.number_of(key), decode(records.KeyRecord, value)))
+        keys.put(key_of_record(records.number_of(key), records.unpack_key(value)))
     return keys
 
 

@@ -7,7 +7,7 @@ it changes anything; an op without a rule is refused. So
 - of a read-only key every change is EROFS, and it holds nothing exclusively;
 - a key for a tree reaches an inode only if that is in the tree: the record of each inode says so
   (docs/decisions/0015-quotas-by-size.md), whatever names it has. What is outside does not exist;
-- of a key that squashes root nobody is root (metaserver.squash);
+- whom its client cannot be, nothing that it asks for is done by (metaserver.squash);
 - a confined client makes no files by itself, and its changes are durable when they are answered:
   it has nothing to replay, and nothing that it claims to have been answered is believed.
 What a capability allows at storage servers is what the metaserver put into it.
@@ -174,7 +174,7 @@ def check_key(key: ClientKey, op: Op, now_ns: int) -> None:
 
 def confine(tx: Transaction, op: Op, request: Any, context: Context) -> Any:
     """The request as it may be run. Raises EROFS; ESTALE: no such inode, to this client; EACCES,
-    EPERM: it would take root."""
+    EPERM: it would take a user whom the client cannot be."""
     key = context.key
     if key is None or not key.is_confined:
         return request
@@ -185,8 +185,8 @@ def confine(tx: Transaction, op: Op, request: Any, context: Context) -> Any:
         for ino in rule.inodes(request):
             if not is_inside(tx, ino, key):
                 raise FsError(Status.ESTALE, f"inode {ino} is gone")
-    if key.squashes_root:
-        request = squash(tx, op, request)
+    if key.who is not None:
+        request = squash(tx, op, request, key.who)
     context.wait_durable = SPECS[op].mutation
     return rule.rewrite(tx, request, key)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fscommon.types import SessionId
+from metaserver.identity import Who
 from metaserver.keys import ClientKey
 from metaserver.sessions import SYSTEM_SESSION
 
@@ -22,3 +23,9 @@ class Connection:
     key: ClientKey | None = None  # the client's own, None: the cluster key was proved
     node: str = ""  # as it said
     peer: str = ""  # where it comes from
+
+    @property
+    def who(self) -> Who | None:
+        """Whose numbers its replies are told in; None: the cluster's own."""
+        who = self.key.who if self.key is not None else None
+        return who if who is not None and who.translates else None

@@ -22,19 +22,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from fscommon.errors import BraidError, FsError, ProtocolError, Status
-from fscommon.layout.attributes import unpack_attributes
 from fscommon.layout.quota import NO_LIMITS, QuotaKind
 from fscommon.limits import REQUESTS_IN_FLIGHT_MAX
 from fscommon.types import Ino, RequestId, SessionId, Txn
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import Frame, encode_frame
 from fscommon.wire.header import FLAG_ONEWAY, FLAG_REPLAY, FLAG_REPLY, FLAG_SOLE, Header
-from fscommon.wire.messages import BODIES, Failure, Opened, Replay, SessionOpened
+from fscommon.wire.messages import BODIES, Failure, Replay, SessionOpened
 from fscommon.wire.ops import OPENING, SPECS, Op
 from metaserver.audit import AUDITED
 from metaserver.confine import check_key, confine
 from metaserver.connection import Connection
-from metaserver.context import Context, ParkedError, Replayed, Services
+from metaserver.context import Context, ParkedError, Services
 from metaserver.leases.footprints import FOOTPRINTS
 from metaserver.leases.gate import Asking, LeaseGate
 from metaserver.leases.holders import Claim
@@ -51,7 +50,9 @@ from metaserver.records import (
     reply_key,
     unpack_reply,
 )
+from metaserver.replies import former_outcome, ino_of_reply
 from metaserver.sessions import SYSTEM_SESSION, Session
+from metaserver.shown import shown
 from metaserver.store.waist import Batch
 from metaserver.transaction import Transaction
 
@@ -355,7 +356,7 @@ class Engine:
             return _Outcome(0, replay.reply, Txn(0), Txn(0))
         if session.key is not None and session.key.is_confined:
             raise FsError(Status.EPERM, "what this client was answered is durable")
-        replayed, now_ns = _former_outcome(row.op, replay.reply)
+        replayed, now_ns = former_outcome(row.op, replay.reply)
         when_ns = now_ns or time.now_ns
         context = Context(session.id, when_ns, time.now_s, self.services, session.key, replayed)
         request: Any = decode(row.request, replay.request)
@@ -393,6 +394,9 @@ class Engine:
         self._count(connection, row, frame, outcome.status)
         if frame.header.flags & FLAG_ONEWAY:
             return
+        if connection.who is not None:
+            body = shown(row.op, frame, outcome.status, outcome.body, connection.who)
+            outcome = replace(outcome, body=body)
         session = connection.session
         hold = max(outcome.hold, self._holds.get(session, 0))
         if hold <= self.progress.durable and outcome.truncate is None:
@@ -581,18 +585,3 @@ _DOOMED: Final = ord("Z")
 
 def _failure(error: FsError, hold: Txn) -> _Outcome:
     return _Outcome(int(error.status), encode(Failure(error.message)), Txn(0), hold)
-
-
-def _former_outcome(op: Op, reply: bytes) -> tuple[Replayed, int]:
-    """Inode, layout and time of the reply that a mutation got before the restart. A batch has
-    its own in the request."""
-    if op is Op.CHANGE_BATCH:
-        return Replayed(Ino(0), b""), 0
-    message: Any = decode(BODIES[op][1], reply)
-    attributes = unpack_attributes(message.attributes)
-    layout = message.layout if isinstance(message, Opened) else b""
-    return Replayed(Ino(attributes.ino), layout), attributes.ctime_ns
-
-
-def ino_of_reply(op: Op, reply: bytes) -> Ino:
-    return _former_outcome(op, reply)[0].ino

@@ -7,13 +7,14 @@ request of its connections: metaserver.confine. Only the event loop's thread tou
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
 from fscommon.types import ROOT_INO, Ino, SessionId
-from fscommon.wire.keys import KEY_READ_ONLY, KEY_SQUASH_ROOT, KEYS_MAX
-from metaserver.records import KeyRecord
+from fscommon.wire.keys import KEY_MAPS_IDS, KEY_READ_ONLY, KEY_SQUASH_ALL, KEYS_MAX, NO_IDS, IdMap
+from metaserver.identity import Who, who_of
+from metaserver.records import KeyRecord, MappedKeyRecord
 
 _SECOND_NS: Final = 10**9
 
@@ -28,14 +29,15 @@ class ClientKey:
     created_ns: int
     expires_ns: int = 0  # 0: never
     revoked_ns: int = 0  # 0: it was not
+    ids: IdMap = NO_IDS
+    who: Who | None = field(init=False)  # its client may be; None: anybody
+
+    def __post_init__(self) -> None:
+        self.who = who_of(self.flags, self.ids)
 
     @property
     def is_read_only(self) -> bool:
         return bool(self.flags & KEY_READ_ONLY)
-
-    @property
-    def squashes_root(self) -> bool:
-        return bool(self.flags & KEY_SQUASH_ROOT)
 
     @property
     def is_confined(self) -> bool:
@@ -51,17 +53,26 @@ class ClientKey:
         return ""
 
     def record(self) -> KeyRecord:
-        return KeyRecord(
+        fields = (
             self.name, self.root, self.path, self.flags,
             self.created_ns, self.expires_ns, self.revoked_ns,
         )  # fmt: skip
+        return KeyRecord(*fields) if self.ids == NO_IDS else MappedKeyRecord(*fields, self.ids)
 
 
 def key_of_record(key_id: int, record: KeyRecord) -> ClientKey:
     return ClientKey(
         key_id, record.name, Ino(record.root), record.path, record.flags,
         record.created_ns, record.expires_ns, record.revoked_ns,
+        record.ids if isinstance(record, MappedKeyRecord) else NO_IDS,
     )  # fmt: skip
+
+
+def flags_of(asked: int, ids: IdMap) -> int:
+    """Those asked for, and those that the ids say."""
+    if ids.everybody:
+        return asked | KEY_SQUASH_ALL
+    return asked | KEY_MAPS_IDS if ids != NO_IDS else asked
 
 
 class ClientKeys:

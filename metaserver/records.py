@@ -15,6 +15,7 @@ from fscommon.errors import ProtocolError
 from fscommon.layout.quota import AccountId, Limits
 from fscommon.types import Ino, RequestId, Txn
 from fscommon.wire.codec import decode
+from fscommon.wire.keys import IdMap
 
 COOKIE_FIRST: Final = 3  # 0 starts, 1 and 2 are . and ..
 _HASH_END: Final = 1 << 63
@@ -360,6 +361,20 @@ class KeyRecord:
     created_ns: int
     expires_ns: int
     revoked_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class MappedKeyRecord(KeyRecord):
+    """Of a key for a client whose users have other numbers here."""
+
+    ids: IdMap
+
+
+def unpack_key(value: bytes) -> KeyRecord:
+    try:
+        return decode(MappedKeyRecord, value)
+    except ProtocolError:
+        return decode(KeyRecord, value)
 
 
 @dataclass(frozen=True, slots=True)

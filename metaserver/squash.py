@@ -1,13 +1,19 @@
-"""Root squash: of a client whose key says so, nobody is root (docs/decisions/0020-client-keys.md).
+"""Whom a client cannot be, nothing of it is: its key may say that nobody of it is root, that its
+users are others in the cluster, or that all of them are one (metaserver.identity,
+docs/decisions/0020-client-keys.md).
 
 The kernel of a client checks who may do what, and its root passes everything, so a request tells
-little of its caller. What it can never be here is root's own doing. Hence
-- what is made belongs to nobody instead of root, is no device, and no owner is changed;
-- what root owns is reached as far as it lets those who are not root: the bits of its group, unless
-  that is root's too and no ACL says more, and of others. Only its owner may change more than that;
-- xattrs that give rights to programs or are for administrators are not set.
+little of its caller. What it can never be here is the doing of a user whom the client cannot be.
+Hence, calling what such users own foreign,
+- what is made belongs to who asks, by the cluster's numbers, and to nobody where there is none;
+- what is foreign is reached as far as its bits let others, its group if the client can be in that,
+  and those users and groups of its ACL that it can be. Only its owner may change more than that;
+- owners change, if at all, from one whom the client can be to another such;
+- where nobody is root no device is made, and no xattr that gives rights to programs or is for
+  administrators.
 `SQUASHES` has a row for each op that metaserver.confine lets through, None where there is nothing
-to check. All functions raise EACCES or EPERM, or return the request as it is to be run.
+to check. All functions raise EACCES, EPERM or EINVAL, or return the request as it is to be run.
+Replies go the other way in metaserver.shown.
 """
 
 import stat
@@ -22,6 +28,7 @@ from fscommon.layout.attributes import (
     LEASE_DATA,
     LEASE_EXCLUSIVE_ALL,
 )
+from fscommon.types import Ino
 from fscommon.wire.leases import LeaseTake
 from fscommon.wire.messages import (
     SET_ATIME,
@@ -39,121 +46,144 @@ from fscommon.wire.messages import (
     Link,
     MkNod,
     Open,
-    RemoveXattr,
     Rename,
     SetAttr,
     SetXattr,
 )
 from fscommon.wire.ops import Op
+from metaserver.identity import NOBODY, Who
 from metaserver.keys import ClientKey
 from metaserver.namespace import acl
 from metaserver.namespace.entries import find_dentry
 from metaserver.namespace.inode import Inode, find
 from metaserver.records import xattr_key
+from metaserver.shown import ACLS, meant_acl
 from metaserver.transaction import Transaction
 
-NOBODY: Final = 65534
-ROOT_UID: Final = 0
 READ, WRITE, SEARCH = 4, 2, 1
 _OF_WRITERS: Final = (
     SET_SIZE | SET_GROW | SET_ATIME | SET_MTIME | SET_CTIME | SET_KILL_SUIDGID
 )  # what the owner need not be asked for
 _LOCKED_FLAGS: Final = INODE_IMMUTABLE | INODE_APPEND
 _PRIVILEGED: Final = (b"trusted.", b"security.")
-Squash = Callable[[Transaction, Any], Any]
+Squash = Callable[[Transaction, Any, Who], Any]
 
 
-# ---- what root owns -----------------------------------------------------------------------------
+# ---- what is foreign ----------------------------------------------------------------------------
 
 
-def check_may(tx: Transaction, ino: int, wanted: int) -> None:
-    """Raises EACCES when nobody but root may do that with the inode. READ, WRITE, SEARCH."""
+def check_may(tx: Transaction, ino: int, wanted: int, who: Who) -> None:
+    """Raises EACCES when nobody of the client may do that with the inode. READ, WRITE, SEARCH."""
     inode = find(tx, ino)
-    if inode is not None and not may(tx, inode, wanted):
-        raise FsError(Status.EACCES, "it is root's, and root of this client is nobody")
+    if inode is not None and not may(tx, inode, wanted, who):
+        raise FsError(Status.EACCES, "it is a user's whom this client cannot be")
 
 
-def may(tx: Transaction, inode: Inode, wanted: int) -> bool:
+def may(tx: Transaction, inode: Inode, wanted: int, who: Who) -> bool:
     attributes = inode.attributes
-    if attributes.uid != ROOT_UID:
+    if who.may_own(attributes.uid):
         return True
     allowed = attributes.mode & 7
-    if attributes.gid != ROOT_UID or _has_acl(tx, inode):
+    access = _access_acl(tx, inode)
+    if access is not None:
+        allowed |= _of_entries(access, attributes.gid, who)
+    elif who.gids.may_be(attributes.gid):
         allowed |= attributes.mode >> 3 & 7
     return wanted & ~allowed == 0
 
 
+def _access_acl(tx: Transaction, inode: Inode) -> acl.Acl | None:
+    if not inode.attributes.xattr_count:
+        return None
+    raw = tx.get(xattr_key(inode.ino, acl.ACCESS))
+    return None if raw is None else acl.unpack_acl(raw)
+
+
+def _of_entries(access: acl.Acl, gid: int, who: Who) -> int:
+    """What the entries give to those whom the client can be, within the mask."""
+    allowed, mask = 0, 7
+    for entry in access:
+        if entry.tag == acl.MASK:
+            mask = entry.permissions
+        elif (
+            (entry.tag == acl.USER and who.uids.may_be(entry.id))
+            or (entry.tag == acl.GROUP and who.gids.may_be(entry.id))
+            or (entry.tag == acl.GROUP_OBJ and who.gids.may_be(gid))
+        ):
+            allowed |= entry.permissions
+    return allowed & mask
+
+
 def may_read(tx: Transaction, inode: Inode, key: ClientKey | None) -> bool:
     """Whether a client with this key may be given the bytes unasked."""
-    return key is None or not key.squashes_root or may(tx, inode, READ)
+    return key is None or key.who is None or may(tx, inode, READ, key.who)
 
 
-def _has_acl(tx: Transaction, inode: Inode) -> bool:
-    return bool(inode.attributes.xattr_count) and (
-        tx.get(xattr_key(inode.ino, acl.ACCESS)) is not None
-    )
-
-
-def _owned_by_root(tx: Transaction, ino: int) -> bool:
+def _is_foreign(tx: Transaction, ino: int, who: Who) -> bool:
     inode = find(tx, ino)
-    return inode is not None and inode.attributes.uid == ROOT_UID
+    return inode is not None and not who.may_own(inode.attributes.uid)
 
 
 def _forbid(message: str) -> FsError:
-    return FsError(Status.EPERM, f"{message} is for root, and root of this client is nobody")
+    return FsError(Status.EPERM, f"{message} is not for whom this client can be")
 
 
 # ---- names --------------------------------------------------------------------------------------
 
 
-def _look(tx: Transaction, request: Any) -> Any:
-    check_may(tx, request.parent, SEARCH)
+def _look(tx: Transaction, request: Any, who: Who) -> Any:
+    check_may(tx, request.parent, SEARCH, who)
     return request
 
 
-def _list(tx: Transaction, request: Any) -> Any:
-    check_may(tx, request.ino, READ)
+def _list(tx: Transaction, request: Any, who: Who) -> Any:
+    check_may(tx, request.ino, READ, who)
     return request
 
 
-def _make(tx: Transaction, request: Any) -> Any:
-    check_may(tx, request.parent, WRITE | SEARCH)
-    return replace(request, caller=squashed(request.caller))
+def _make(tx: Transaction, request: Any, who: Who) -> Any:
+    check_may(tx, request.parent, WRITE | SEARCH, who)
+    return replace(request, caller=squashed(request.caller, who))
 
 
-def squashed(caller: Caller) -> Caller:
+def squashed(caller: Caller, who: Who) -> Caller:
+    groups = (who.gids.to_cluster(group) for group in caller.groups)
     return replace(
         caller,
-        uid=caller.uid or NOBODY,
-        gid=caller.gid or NOBODY,
-        groups=tuple(group for group in caller.groups if group != ROOT_UID),
+        uid=_or_nobody(who.uids.to_cluster(caller.uid)),
+        gid=_or_nobody(who.gids.to_cluster(caller.gid)),
+        groups=tuple(dict.fromkeys(group for group in groups if group is not None)),
     )
 
 
-def _make_node(tx: Transaction, request: MkNod) -> MkNod:
-    if stat.S_ISCHR(request.mode) or stat.S_ISBLK(request.mode):
+def _or_nobody(number: int | None) -> int:
+    return NOBODY if number is None else number
+
+
+def _make_node(tx: Transaction, request: MkNod, who: Who) -> MkNod:
+    if not who.may_be_root and (stat.S_ISCHR(request.mode) or stat.S_ISBLK(request.mode)):
         raise _forbid("making a device")
-    made: MkNod = _make(tx, request)
+    made: MkNod = _make(tx, request, who)
     return made
 
 
-def _create(tx: Transaction, request: Create) -> Create:
+def _create(tx: Transaction, request: Create, who: Who) -> Create:
     dentry = None if request.exclusive else find_dentry(tx, request.parent, request.name)
     if dentry is None:
-        made: Create = _make(tx, request)
+        made: Create = _make(tx, request, who)
         return made
-    check_may(tx, request.parent, SEARCH)
-    check_may(tx, dentry.ino, READ | WRITE if request.writable else READ)
+    check_may(tx, request.parent, SEARCH, who)
+    check_may(tx, dentry.ino, READ | WRITE if request.writable else READ, who)
     return request
 
 
-def _remove(tx: Transaction, request: Any) -> Any:
-    check_may(tx, request.parent, WRITE | SEARCH)
-    _check_sticky(tx, request.parent, request.name)
+def _remove(tx: Transaction, request: Any, who: Who) -> Any:
+    check_may(tx, request.parent, WRITE | SEARCH, who)
+    _check_sticky(tx, request.parent, request.name, who)
     return request
 
 
-def _check_sticky(tx: Transaction, parent: int, name: bytes) -> None:
+def _check_sticky(tx: Transaction, parent: int, name: bytes, who: Who) -> None:
     """In a sticky directory names are their owners'."""
     directory = find(tx, parent)
     if directory is None or not directory.attributes.mode & stat.S_ISVTX:
@@ -161,96 +191,132 @@ def _check_sticky(tx: Transaction, parent: int, name: bytes) -> None:
     dentry = find_dentry(tx, parent, name)
     if (
         dentry is not None
-        and directory.attributes.uid == ROOT_UID
-        and _owned_by_root(tx, dentry.ino)
+        and not who.may_own(directory.attributes.uid)
+        and _is_foreign(tx, dentry.ino, who)
     ):
         raise _forbid("this name in a sticky directory")
 
 
-def _rename(tx: Transaction, request: Rename) -> Rename:
+def _rename(tx: Transaction, request: Rename, who: Who) -> Rename:
     for parent, name in (
         (request.parent, request.name),
         (request.new_parent, request.new_name),
     ):
-        check_may(tx, parent, WRITE | SEARCH)
-        _check_sticky(tx, parent, name)
+        check_may(tx, parent, WRITE | SEARCH, who)
+        _check_sticky(tx, parent, name, who)
         dentry = find_dentry(tx, parent, name)
         moved = find(tx, dentry.ino) if dentry is not None else None
         if moved is not None and moved.is_directory and request.parent != request.new_parent:
-            check_may(tx, moved.ino, WRITE)  # its `..` changes
+            check_may(tx, moved.ino, WRITE, who)  # its `..` changes
     return request
 
 
-def _link(tx: Transaction, request: Link) -> Link:
-    check_may(tx, request.new_parent, WRITE | SEARCH)
-    check_may(tx, request.ino, READ | WRITE)
+def _link(tx: Transaction, request: Link, who: Who) -> Link:
+    check_may(tx, request.new_parent, WRITE | SEARCH, who)
+    check_may(tx, request.ino, READ | WRITE, who)
     return request
 
 
 # ---- inodes -------------------------------------------------------------------------------------
 
 
-def _open(tx: Transaction, request: Open) -> Open:
+def _open(tx: Transaction, request: Open, who: Who) -> Open:
     """A capability to write reads, too."""
-    check_may(tx, request.ino, READ | WRITE if request.writable else READ)
+    check_may(tx, request.ino, READ | WRITE if request.writable else READ, who)
     return request
 
 
-def _write(tx: Transaction, request: Any) -> Any:
-    check_may(tx, request.ino, READ | WRITE)
+def _write(tx: Transaction, request: Any, who: Who) -> Any:
+    check_may(tx, request.ino, READ | WRITE, who)
     return request
 
 
-def _lock(tx: Transaction, request: Any) -> Any:
-    check_may(tx, request.ino, READ)
+def _lock(tx: Transaction, request: Any, who: Who) -> Any:
+    check_may(tx, request.ino, READ, who)
     return request
 
 
-def _restore_locks(tx: Transaction, request: Any) -> Any:
+def _restore_locks(tx: Transaction, request: Any, who: Who) -> Any:
     for ino in {lock.ino for lock in request.locks}:
-        check_may(tx, ino, READ)
+        check_may(tx, ino, READ, who)
     return request
 
 
-def _take(tx: Transaction, request: LeaseTake) -> LeaseTake:
+def _take(tx: Transaction, request: LeaseTake, who: Who) -> LeaseTake:
     if request.flags & LEASE_EXCLUSIVE_ALL:
-        check_may(tx, request.ino, READ | WRITE)
+        check_may(tx, request.ino, READ | WRITE, who)
     elif request.flags & LEASE_DATA:
-        check_may(tx, request.ino, READ)
+        check_may(tx, request.ino, READ, who)
     return request
 
 
-def _setattr(tx: Transaction, request: SetAttr) -> SetAttr:
+def _setattr(tx: Transaction, request: SetAttr, who: Who) -> SetAttr:
     inode = find(tx, request.ino)
     if inode is None:
         return request
     attributes, valid = inode.attributes, request.valid
-    if valid & SET_UID and request.uid != attributes.uid:
-        raise _forbid("another owner")
-    if valid & SET_GID and request.gid != attributes.gid and request.gid == ROOT_UID:
-        raise _forbid("root's group")
+    if valid & SET_UID:
+        request = replace(request, uid=_new_owner(attributes.uid, request.uid, who))
+    if valid & SET_GID:
+        request = replace(request, gid=_new_group(attributes.gid, request.gid, who))
     if valid & SET_FLAGS and (request.inode_flags ^ attributes.flags) & _LOCKED_FLAGS:
-        raise _forbid("a change of protecting flags")
-    if attributes.uid == ROOT_UID:
+        _check_root("a change of protecting flags", who)
+    if not who.may_own(attributes.uid):
         if valid & ~_OF_WRITERS:
-            raise _forbid("a change of what root owns")
-        check_may(tx, request.ino, READ | WRITE)
+            raise _forbid("a change of what others own")
+        check_may(tx, request.ino, READ | WRITE, who)
     return request
 
 
-def _get_xattr(tx: Transaction, request: GetXattr) -> GetXattr:
+def _check_root(what: str, who: Who) -> None:
+    if not who.may_be_root:
+        raise _forbid(what)
+
+
+def _new_owner(uid: int, asked: int, who: Who) -> int:
+    """Giving it to whom it belongs already is no change, whatever the client is shown of it."""
+    wanted = uid if asked == who.uids.to_client(uid) else who.uids.to_cluster(asked)
+    if wanted == uid:
+        return uid
+    if not who.gives_away:
+        raise _forbid("another owner")
+    if wanted is None:
+        raise _unmapped("user", asked)
+    return wanted
+
+
+def _new_group(gid: int, asked: int, who: Who) -> int:
+    wanted = gid if asked == who.gids.to_client(gid) else who.gids.to_cluster(asked)
+    if wanted is not None:
+        return wanted
+    raise _unmapped("group", asked) if who.translates else _forbid("root's group")
+
+
+def _unmapped(kind: str, number: int) -> FsError:
+    return FsError(Status.EINVAL, f"the key of this client maps no {kind} {number}")
+
+
+def _get_xattr(tx: Transaction, request: GetXattr, who: Who) -> GetXattr:
     if request.name.startswith(b"user."):
-        check_may(tx, request.ino, READ)
+        check_may(tx, request.ino, READ, who)
     return request
 
 
-def _change_xattr(tx: Transaction, request: SetXattr | RemoveXattr) -> SetXattr | RemoveXattr:
+def _set_xattr(tx: Transaction, request: SetXattr, who: Who) -> SetXattr:
+    _change_xattr(tx, request, who)
+    if request.name not in ACLS or not request.value:
+        return request
+    stored = tx.get(xattr_key(Ino(request.ino), request.name))
+    return replace(request, value=meant_acl(request.value, stored, who))
+
+
+def _change_xattr(tx: Transaction, request: Any, who: Who) -> Any:
     if request.name.startswith(_PRIVILEGED):
-        raise _forbid("this xattr")
-    if _owned_by_root(tx, request.ino):
+        _check_root("this xattr", who)
+    if _is_foreign(tx, request.ino, who):
         if not request.name.startswith(b"user."):
-            raise _forbid("a change of what root owns")
-        check_may(tx, request.ino, WRITE)
+            raise _forbid("a change of what others own")
+        check_may(tx, request.ino, WRITE, who)
     return request
 
 
@@ -273,7 +339,7 @@ SQUASHES: Final[dict[Op, Squash | None]] = {
     Op.READDIR: _list,
     Op.COMMIT: _write,
     Op.GETXATTR: _get_xattr,
-    Op.SETXATTR: _change_xattr,
+    Op.SETXATTR: _set_xattr,
     Op.LISTXATTR: None,
     Op.REMOVEXATTR: _change_xattr,
     Op.STATFS: None,
@@ -298,6 +364,6 @@ SQUASHES: Final[dict[Op, Squash | None]] = {
 }
 
 
-def squash(tx: Transaction, op: Op, request: Any) -> Any:
+def squash(tx: Transaction, op: Op, request: Any, who: Who) -> Any:
     function = SQUASHES[op]
-    return request if function is None else function(tx, request)
+    return request if function is None else function(tx, request, who)

@@ -29,6 +29,8 @@ from fscommon.wire.keys import (
     KEY_READ_ONLY,
     KEY_ROWS_MAX,
     KEY_SQUASH_ROOT,
+    NO_IDS,
+    IdMap,
     KeyCreate,
     KeyCreated,
     KeyList,
@@ -39,6 +41,7 @@ from fscommon.wire.keys import (
 from fscommon.wire.ops import Op
 
 from .frame import KEY_FILE, Command, Reach, json_option, reaching, show
+from .ids import id_options, ids_as_json, ids_text, take_ids
 from .places import PATH_TEXT, Place, find_place
 from .trees import account_row, make_tree, top_of
 from .words import Age, duration, path_of, table
@@ -80,6 +83,7 @@ class _Wanted:
     place: Place | None
     flags: int
     expires_ns: int
+    ids: IdMap
 
 
 @key.command(
@@ -99,6 +103,10 @@ class _Wanted:
          "To write below a directory, for a month."),
         ("braidfs key create lab.key --client lab --tree :/lab --squash-root",
          "For hosts whose root is not to be root here."),
+        ("braidfs key create phys.key --client physics --map-uid 1000-1999:21000 --map-gid 100:500",
+         "For hosts with users of their own: 1000 there is 21000 here."),
+        ("braidfs key create kiosk.key --client kiosk --tree :/kiosk --squash-all 5000:5000",
+         "For hosts all of whose users are one."),
     ],
 )  # fmt: skip
 @click.argument("path", type=click.Path(dir_okay=False, path_type=Path), default=KEY_FILE)
@@ -107,23 +115,25 @@ class _Wanted:
 @click.option("--read-only", is_flag=True, help="To read, not to change anything.")
 @click.option("--squash-root", is_flag=True, help="Nobody of the client is root: what its root "
               "makes is nobody's, what root owns is reached as others may.")  # fmt: skip
+@id_options
 @click.option("--expires", type=Age(), help="It ends by itself after so long.")
 @reaching
 @json_option
 def key_create(
     path: Path, client: str | None, tree: str | None, expires: tuple[str, float] | None,
-    reach: Reach, as_json: bool, **rights: bool,
+    reach: Reach, as_json: bool, **limits: Any,
 ) -> None:  # fmt: skip
+    ids = take_ids(limits)
     if client is None:
-        if tree or expires or any(rights.values()):
+        if tree or expires or any(limits.values()) or ids != NO_IDS:
             raise click.UsageError("what limits a key is for one with --client NAME")
         create_key(path)
         _show_file(path, as_json)
         return
     expires_ns = time.time_ns() + int(expires[1] * _SECOND_NS) if expires else 0
     place = find_place(tree, reach) if tree else None
-    flags = sum(_FLAGS[name] for name, is_wanted in rights.items() if is_wanted)
-    wanted = _Wanted(client, place, flags, expires_ns)
+    flags = sum(_FLAGS[name] for name, is_wanted in limits.items() if is_wanted)
+    wanted = _Wanted(client, place, flags, expires_ns, ids)
     reach = place.reach if place else reach
     _check_free(path)
     row = reach.ask(lambda caller: _create(caller, reach, wanted, path))
@@ -143,7 +153,9 @@ async def _create(caller: Caller, reach: Reach, wanted: _Wanted, path: Path) -> 
     if wanted.place is not None and wanted.place.names:
         path_of_root = path_of(wanted.place.names)
         root = await _tree_for_key(caller, reach, wanted.place)
-    request = KeyCreate(wanted.name, root, path_of_root, wanted.flags, wanted.expires_ns)
+    request = KeyCreate(
+        wanted.name, root, path_of_root, wanted.flags, wanted.expires_ns, wanted.ids
+    )
     made: KeyCreated = await caller.call(Op.KEY_CREATE, request, reach.timeout_s)
     secret = client_secret(load_key(reach.key_file), made.cluster, made.id)
     try:
@@ -172,8 +184,13 @@ def _print_created(console: Console, row: KeyRow, path: Path) -> None:
     ends = f", until {_utc(row.expires_ns)}" if row.expires_ns else ""
     console.print(
         f"{path}: key {session_text(row.id)} of client {row.name}: {_rights(row)} "
-        f"{_tree(row)}{ends}", markup=False,
+        f"{_tree(row)}{ends}{_ids(row)}", markup=False,
     )  # fmt: skip
+
+
+def _ids(row: KeyRow) -> str:
+    text = ids_text(row.ids)
+    return f"; {text}" if text else ""
 
 
 # ---- check, list, revoke ----------------------------------------------------------------------
@@ -284,7 +301,10 @@ def _state(row: KeyRow) -> str:
 
 def _rights(row: KeyRow) -> str:
     rights = "reads" if row.flags & KEY_READ_ONLY else "reads and writes"
-    return f"{rights}, no root" if row.flags & KEY_SQUASH_ROOT else rights
+    if row.ids.everybody:
+        return f"{rights}, all as one"
+    mapped = ", ids mapped" if row.ids != NO_IDS else ""
+    return f"{rights}, no root{mapped}" if row.flags & KEY_SQUASH_ROOT else rights + mapped
 
 
 def _tree(row: KeyRow) -> str:
@@ -304,6 +324,7 @@ def _as_json(row: KeyRow) -> dict[str, Any]:
         "tree": _tree(row),
         "read_only": bool(row.flags & KEY_READ_ONLY),
         "squash_root": bool(row.flags & KEY_SQUASH_ROOT),
+        **ids_as_json(row.ids),
         "state": _state(row),
         "created_ns": row.created_ns,
         "expires_ns": row.expires_ns or None,
@@ -320,6 +341,9 @@ def _print_list(console: Console, rows: Sequence[KeyRow]) -> None:
     ]  # fmt: skip
     columns = ("id", "client", "tree", "rights", "state", "mounts", "expires")
     console.print(table(columns, cells, right="mounts"), markup=False)
+    for row in rows:
+        if row.ids != NO_IDS:
+            console.print(f"{row.name}: {ids_text(row.ids)}", markup=False)
 
 
 def _left(row: KeyRow) -> str:

@@ -14,11 +14,16 @@ _COMMAND = "fusermount3"
 _FD_SIZE = array.array("i").itemsize
 
 
-def mount_as_user(mountpoint: str, source: str, *, read_only: bool) -> int:
-    """The mounted /dev/fuse, which is the caller's. Raises ConfigError."""
+def mount_as_user(
+    mountpoint: str, source: str, *, read_only: bool, checks_elsewhere: bool = False
+) -> int:
+    """The mounted /dev/fuse, which is the caller's. checks_elsewhere: the kernel checks no
+    permissions. Raises ConfigError."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with ours, theirs:
-        result = _run(mountpoint, source, theirs, read_only=read_only)
+        checks = () if checks_elsewhere else ("default_permissions",)
+        words = ("ro" if read_only else "rw", "nosuid", "nodev", "allow_other", *checks)
+        result = _run(mountpoint, source, theirs, words)
         if result.returncode:
             reason = result.stderr.decode(errors="replace").strip() or "no reason given"
             raise ConfigError(f"{_COMMAND} could not mount {mountpoint}: {reason}")
@@ -26,12 +31,10 @@ def mount_as_user(mountpoint: str, source: str, *, read_only: bool) -> int:
 
 
 def _run(
-    mountpoint: str, source: str, theirs: socket.socket, *, read_only: bool
+    mountpoint: str, source: str, theirs: socket.socket, options: tuple[str, ...]
 ) -> subprocess.CompletedProcess[bytes]:
-    words = [
-        "ro" if read_only else "rw", "nosuid", "nodev", "allow_other", "default_permissions",
-        "subtype=braidfs", "fsname=" + source.replace("\\", "\\\\").replace(",", "\\,"),
-    ]  # fmt: skip
+    name = source.replace("\\", "\\\\").replace(",", "\\,")
+    words = [*options, "subtype=braidfs", f"fsname={name}"]
     try:
         return subprocess.run(
             [_COMMAND, "-o", ",".join(words), "--", mountpoint],

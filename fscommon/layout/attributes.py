@@ -4,6 +4,7 @@ how long, are its last fields; a stored record has zeros there.
 """
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
@@ -45,6 +46,8 @@ LEASE_WRITER: Final = LEASE_READER | LEASE_META_EXCLUSIVE | LEASE_DATA_EXCLUSIVE
 LEASE_NAMER: Final = LEASE_META | LEASE_ENTRIES | LEASE_META_EXCLUSIVE | LEASE_ENTRIES_EXCLUSIVE
 _LEASE: Final = struct.Struct("<qI")
 _LEASE_AT: Final = 104
+_OWNERS: Final = struct.Struct("<2I")  # uid, gid
+_OWNERS_AT: Final = 64
 _SECTOR: Final = 512
 _INO_ALONE: Final = struct.Struct(f"<Q{ATTRIBUTES_SIZE - 8}x")
 
@@ -121,6 +124,15 @@ def with_lease(record: bytes, duration_ns: int, flags: int) -> bytes:
     leased = bytearray(record)
     put_lease(leased, 0, duration_ns, flags)
     return bytes(leased)
+
+
+def with_owners(records: bytes, uid: Callable[[int], int], gid: Callable[[int], int]) -> bytes:
+    """The records, one after another, with these numbers in place of their owners."""
+    changed = bytearray(records)
+    for at in range(_OWNERS_AT, len(records), ATTRIBUTES_SIZE):
+        owner, group = _OWNERS.unpack_from(records, at)
+        _OWNERS.pack_into(changed, at, uid(owner), gid(group))
+    return bytes(changed)
 
 
 def put_lease(records: bytearray, start: int, duration_ns: int, flags: int) -> None:

@@ -15,6 +15,38 @@ KEY_ROWS_MAX: Final = 1000
 KEY_READ_ONLY: Final = 1
 KEY_SQUASH_ROOT: Final = 2  # nobody of this client is root
 KEY_FLAGS: Final = KEY_READ_ONLY | KEY_SQUASH_ROOT
+# Never asked for; of keys whose ids say so.
+KEY_SQUASH_ALL: Final = 4  # the client's kernel checks no permissions: the metaserver does
+KEY_MAPS_IDS: Final = 8
+ID_RANGES_MAX: Final = 256  # of a key's users, and of its groups
+
+
+@dataclass(frozen=True, slots=True)
+class IdRange:
+    """`count` numbers from `client` on are, in the cluster, those from `cluster` on."""
+
+    client: int
+    cluster: int
+    count: int
+
+    @property
+    def text(self) -> str:
+        """As administrators write it."""
+        last = f"-{self.client + self.count - 1}" if self.count > 1 else ""
+        return f"{self.client}{last}:{self.cluster}"
+
+
+@dataclass(frozen=True, slots=True)
+class IdMap:
+    """Whom a client's users and groups are in the cluster. Without ranges of a kind its numbers are
+    the same. everybody: the user and the group that all are, or ()."""
+
+    uids: tuple[IdRange, ...] = ()
+    gids: tuple[IdRange, ...] = ()
+    everybody: tuple[int, ...] = ()
+
+
+NO_IDS: Final = IdMap()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +59,7 @@ class KeyCreate:
     path: str
     flags: int
     expires_ns: int
+    ids: IdMap = NO_IDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +96,7 @@ class KeyRow:
     revoked_ns: int
     sessions: tuple[int, ...]
     ending: int
+    ids: IdMap = NO_IDS
 
 
 @dataclass(frozen=True, slots=True)

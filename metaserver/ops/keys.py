@@ -14,6 +14,7 @@ from fscommon.types import ROOT_INO, Ino
 from fscommon.wire.admin import INSPECT_NAMES_MAX
 from fscommon.wire.codec import encode
 from fscommon.wire.keys import (
+    ID_RANGES_MAX,
     KEY_FLAGS,
     KEY_NAME_LENGTH_MAX,
     KEY_PATH_LENGTH_MAX,
@@ -30,7 +31,8 @@ from fscommon.wire.keys import (
 from fscommon.wire.messages import Empty, Entry
 from metaserver.confine import is_inside
 from metaserver.context import Context
-from metaserver.keys import ClientKey
+from metaserver.identity import check_map
+from metaserver.keys import ClientKey, flags_of
 from metaserver.namespace.entries import get_dentry
 from metaserver.namespace.inode import Inode, load, load_directory
 from metaserver.namespace.paths import path_of
@@ -49,8 +51,8 @@ def key_create(tx: Transaction, request: KeyCreate, context: Context) -> KeyCrea
     _check_root(tx, request.root)
     _make_room(tx, context)
     key = ClientKey(
-        _new_id(context), request.name, Ino(request.root), request.path, request.flags,
-        context.now_ns, request.expires_ns,
+        _new_id(context), request.name, Ino(request.root), request.path,
+        flags_of(request.flags, request.ids), context.now_ns, request.expires_ns, ids=request.ids,
     )  # fmt: skip
     keys.put(key)
     tx.put(client_key_key(key.id), encode(key.record()))
@@ -67,6 +69,9 @@ def _check_wanted(request: KeyCreate, now_ns: int) -> None:
         raise FsError(Status.EINVAL, f"unknown rights {request.flags:#x}")
     if request.expires_ns and not now_ns < request.expires_ns < _TIME_END:
         raise FsError(Status.EINVAL, "the key would have expired already, or never would")
+    if max(len(request.ids.uids), len(request.ids.gids)) > ID_RANGES_MAX:
+        raise FsError(Status.EINVAL, f"a key has at most {ID_RANGES_MAX} ranges of users or groups")
+    check_map(request.flags, request.ids)
 
 
 def _check_root(tx: Transaction, root: int) -> None:
@@ -106,7 +111,7 @@ def _row(tx: Transaction, key: ClientKey, context: Context) -> KeyRow:
         key.id, key.name, key.root, key.path, path_of(tx, key.root), key.flags,
         key.created_ns, key.expires_ns, key.revoked_ns,
         tuple(session.id for session in services.sessions.with_key(key)),
-        services.keys.ending(key),
+        services.keys.ending(key), key.ids,
     )  # fmt: skip
 
 

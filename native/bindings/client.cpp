@@ -297,6 +297,7 @@ void bind_life_cycle(nb::class_<Datapath>& type) {
       .def("mount", &mount, "mountpoint"_a, "source"_a, "options"_a, "read_only"_a)
       .def("attach", &attach, "fuse_fd"_a)
       .def("seal", &Datapath::seal)
+      .def("leave_permissions", &Datapath::leave_permissions)
       .def("use_rings", &Datapath::use_rings)
       .def("has_rings", &Datapath::has_rings)
       .def("start",

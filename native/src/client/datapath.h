@@ -76,6 +76,7 @@ class Datapath final : private fuse::SessionObserver {
   void use_rings() noexcept { session_.use_rings(); }  // before start()
   bool has_rings() const noexcept { return session_.has_rings(); }  // after start()
   void seal() noexcept { session_.seal(); }  // before start()
+  void leave_permissions() noexcept { session_.leave_permissions(); }  // before mount()
   int share(fuse::FuseSession::Handed& handed) const { return session_.share(handed); }
   // The fd that pyfuse3 mounts as /dev/fd/N, now the caller's; or -errno.
   int start(uint64_t root_ino);

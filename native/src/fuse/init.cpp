@@ -73,8 +73,10 @@ Negotiated negotiate(std::span<const std::byte> body, const InitSettings& settin
     result.error = EPROTO;
     return result;
   }
-  const uint64_t wanted = settings.by_ring ? kWanted | kOverIoUring : kWanted;
-  result.flags = offered & (settings.sealed ? wanted & ~kLocks : wanted);
+  uint64_t wanted = settings.by_ring ? kWanted | kOverIoUring : kWanted;
+  if (settings.sealed) wanted &= ~kLocks;
+  if (settings.checks_elsewhere) wanted &= ~uint64_t{FUSE_POSIX_ACL};  // it means default_permissions
+  result.flags = offered & wanted;
   result.reply = make_reply(in, result.flags, settings);
   return result;
 }

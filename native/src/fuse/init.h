@@ -19,6 +19,7 @@ struct InitSettings {
   uint16_t max_background = 256;
   bool by_ring = false;  // requests by io_uring, where the kernel offers it (ring.h)
   bool sealed = false;  // locks are the kernel's own, among the processes of this machine (sealed.cpp)
+  bool checks_elsewhere = false;  // permissions, and ACLs with them, are not the kernel's to check
 };
 
 struct Negotiated {

@@ -63,7 +63,7 @@ std::string kernel_text(const MountWords& words, int device) {
 
 }  // namespace
 
-MountWords split_options(const std::string& options, bool read_only) {
+MountWords split_options(const std::string& options, bool read_only, bool checks_elsewhere) {
   MountWords words;
   std::string_view rest = options;
   while (!rest.empty()) {
@@ -71,8 +71,10 @@ MountWords split_options(const std::string& options, bool read_only) {
     take_word(words, rest.substr(0, comma));
     rest.remove_prefix(std::min(comma + 1, rest.size()));
   }
-  // The kernel checks permissions for everybody (rule 2); these two are not for choice.
-  append_word(words.text, "default_permissions,allow_other");
+  // The kernel checks permissions for everybody (rule 2), or the metaserver does where everybody is
+  // one user; these two are not for choice.
+  if (!checks_elsewhere) append_word(words.text, "default_permissions");
+  append_word(words.text, "allow_other");
   if (read_only) words.flags |= MS_RDONLY;
   return words;
 }
@@ -83,7 +85,7 @@ int mount_device(const MountRequest& request, net::UniqueFd& device) {
   if (!S_ISDIR(mountpoint.st_mode)) return -ENOTDIR;
   net::UniqueFd opened(::open(kDevice, O_RDWR | O_CLOEXEC | O_NONBLOCK));
   if (!opened) return -errno;
-  const MountWords words = split_options(request.options, request.read_only);
+  const MountWords words = split_options(request.options, request.read_only, request.checks_elsewhere);
   const std::string text = kernel_text(words, opened.get());
   if (::mount(request.source.c_str(), request.mountpoint.c_str(), kType, words.flags,
               text.c_str()) != 0) {

@@ -12,6 +12,7 @@ struct MountRequest {
   std::string source;
   std::string options;  // words of mount(8) that the kernel knows, separated by commas
   bool read_only = false;
+  bool checks_elsewhere = false;  // the kernel checks no permissions
 };
 
 // Options split into what mount(2) takes as flags and what FUSE takes as text.
@@ -19,7 +20,7 @@ struct MountWords {
   unsigned long flags = 0;
   std::string text;  // without fd=, rootmode=, user_id=, group_id=
 };
-MountWords split_options(const std::string& options, bool read_only);
+MountWords split_options(const std::string& options, bool read_only, bool checks_elsewhere = false);
 
 // Opens /dev/fuse and mounts it; `device` is the mounted fd.
 int mount_device(const MountRequest& request, net::UniqueFd& device);

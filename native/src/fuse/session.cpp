@@ -58,8 +58,9 @@ FuseSession::FuseSession(const InitSettings& settings, SessionObserver& observer
       clone_(std::move(clone)),
       notifier_([this](uint64_t token) { observer_.notified(token); }) {}
 
-int FuseSession::mount(const MountRequest& request) {
+int FuseSession::mount(MountRequest request) {
   if (device_) return -EALREADY;
+  request.checks_elsewhere = settings_.checks_elsewhere;
   const int mounted = mount_device(request, device_);
   if (mounted == 0) mountpoint_ = request.mountpoint;
   return mounted;

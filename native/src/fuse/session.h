@@ -66,8 +66,11 @@ class FuseSession final : public Replier {
     attributes_.seal();
   }
 
+  // Before mount() or attach(): permissions are the metaserver's to check.
+  void leave_permissions() noexcept { settings_.checks_elsewhere = true; }
+
   // 0 or -errno. -EALREADY when there is a device.
-  int mount(const MountRequest& request);
+  int mount(MountRequest request);
   int attach(net::UniqueFd device);
 
   // Answers INIT and puts a lane into each loop. `python_end` is what pyfuse3 mounts as /dev/fd/N.

@@ -55,6 +55,13 @@ TEST(Init, LocksAreTheKernelsOnASealedTree) {
   EXPECT_EQ(sealed.flags, agree(in).flags & ~kLocks);
 }
 
+TEST(Init, PermissionsThatAreCheckedElsewhere) {
+  const fuse_init_in in = offer(kEverything);
+  const Negotiated agreed = negotiate(std::as_bytes(std::span(&in, 1)), {.checks_elsewhere = true});
+  EXPECT_EQ(agreed.error, 0);
+  EXPECT_EQ(agreed.flags, agree(in).flags & ~uint64_t{FUSE_POSIX_ACL});
+}
+
 TEST(Init, RequestsOfOneMebibyte) {
   const Negotiated agreed = agree(offer(kEverything));
   EXPECT_EQ(agreed.reply.max_write, 1u << 20);
@@ -104,6 +111,7 @@ TEST(MountOptions, WordsBecomeFlagsAndTheRestIsText) {
   EXPECT_EQ(words.flags, static_cast<unsigned long>(MS_NOSUID | MS_NOATIME | MS_RDONLY));
   EXPECT_EQ(words.text, "max_read=131072,default_permissions,allow_other");
   EXPECT_EQ(split_options("", false).text, "default_permissions,allow_other");
+  EXPECT_EQ(split_options("default_permissions", false, true).text, "allow_other");
   EXPECT_EQ(split_options(",,ro,rw,", false).flags, 0ul);
 }
 

@@ -47,7 +47,8 @@ from fscommon.wire.messages import (
 )
 from fscommon.wire.ops import Op
 from metaserver.confine import RULES
-from metaserver.squash import NOBODY, SQUASHES
+from metaserver.identity import NOBODY
+from metaserver.squash import SQUASHES
 
 from .bench import ROOT, USER, Client
 from .test_keys import World, refused

@@ -27,6 +27,7 @@ from fscommon.config import load
 from fscommon.config.describe import describe
 from fscommon.errors import BraidError
 from fscommon.net.address import parse_address
+from fscommon.observe.endpoint import HttpCertificate
 from fscommon.observe.log import Log, start_logging
 from fscommon.observe.metrics import Metrics, MetricsEndpoint
 from fscommon.tasks import calm_collector, sole_exception
@@ -49,6 +50,7 @@ class ServiceSettings:
     log_level: str = "info"
     log_file: str = ""
     metrics_listen: str = ""
+    http_certificate: HttpCertificate | None = None  # of that endpoint; None: it is plain
     ready_fd: int = -1
     config_file: Path = Path()
 
@@ -97,7 +99,9 @@ def run_service(main: Main, settings: ServiceSettings) -> int:
         metrics = Metrics(settings.program)
         if settings.metrics_listen:
             listen = parse_address(settings.metrics_listen)
-            endpoint = MetricsEndpoint(metrics, listen.host, listen.port)
+            endpoint = MetricsEndpoint(
+                metrics, listen.host, listen.port, settings.http_certificate
+            )
         calm_collector()
         trio.run(_supervise, main, Service(settings, metrics), strict_exception_groups=True)
     except BaseException as error:
@@ -118,6 +122,7 @@ class CommonConfig(Protocol):
     def log_file(self) -> str: ...
     @property
     def metrics_listen(self) -> str: ...
+    def http_certificate(self) -> HttpCertificate | None: ...
 
 
 C = TypeVar("C", bound=CommonConfig)
@@ -145,6 +150,7 @@ def run_program(
         log_level=config.log_level,
         log_file=config.log_file,
         metrics_listen=config.metrics_listen,
+        http_certificate=config.http_certificate(),
         ready_fd=arguments.ready_fd,
         config_file=arguments.config,
     )

@@ -15,6 +15,7 @@ from fscommon.limits import (
     STRIPE_WIDTH_MAX,
 )
 from fscommon.net.address import parse_address
+from fscommon.observe.endpoint import HttpCertificate
 
 _CHUNK_SIZE = ByteSize(CHUNK_SIZE_DEFAULT)
 _STORE_SIZE = ByteSize(64 << 30)
@@ -40,6 +41,7 @@ class MetaserverConfig:
     tls_certificate: Path = CERTIFICATE_FILE
     tls_key: Path = KEY_FILE
     tls_ca: Path = AUTHORITY_FILE  # whose certificates are believed
+    http_tls: bool = False  # metrics and the page by https, with tls_certificate
 
     def __post_init__(self) -> None:
         self.tls_settings()
@@ -63,6 +65,9 @@ class MetaserverConfig:
     def tls_settings(self) -> TlsSettings:
         """Raises ValueError."""
         return TlsSettings(self.tls, self.tls_ca, self.tls_certificate, self.tls_key)
+
+    def http_certificate(self) -> HttpCertificate | None:
+        return HttpCertificate(self.tls_certificate, self.tls_key) if self.http_tls else None
 
     def _check_page(self) -> None:
         try:

@@ -192,7 +192,8 @@ class Metaserver:
     async def _serve_page(self) -> None:
         own = functools.partial(certificate_ends_s, self._transport)
         source = PageSource(self.engine, certificate_ends_s=own)
-        endpoint = PageEndpoint(parse_address(self._config.page_listen), source.json)
+        certificate = self._config.http_certificate()
+        endpoint = PageEndpoint(parse_address(self._config.page_listen), source.json, certificate)
         self._log.info("page", port=endpoint.port)
         try:
             while True:

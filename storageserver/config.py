@@ -18,6 +18,7 @@ from fscommon.limits import BUSY_POLL_US_MAX
 from fscommon.net.address import METASERVER_PORT, STORAGESERVER_PORT, Address, parse_address
 from fscommon.net.rails import RdmaSettings
 from fscommon.net.rdma import Wishes
+from fscommon.observe.endpoint import HttpCertificate
 
 IO_ENGINES: Final = ("auto", "uring", "syscall")
 LANES_MAX: Final = 64
@@ -56,6 +57,7 @@ class StorageServerConfig:
     tls_certificate: Path = CERTIFICATE_FILE
     tls_key: Path = KEY_FILE
     tls_ca: Path = AUTHORITY_FILE  # whose certificates are believed
+    http_tls: bool = False  # metrics by https, with tls_certificate
 
     def __post_init__(self) -> None:
         if not 0 < len(self.name) <= NAME_LENGTH_MAX:
@@ -82,6 +84,9 @@ class StorageServerConfig:
     def tls_settings(self) -> TlsSettings:
         """Raises ValueError."""
         return TlsSettings(self.tls, self.tls_ca, self.tls_certificate, self.tls_key)
+
+    def http_certificate(self) -> HttpCertificate | None:
+        return HttpCertificate(self.tls_certificate, self.tls_key) if self.http_tls else None
 
     def metaserver_addresses(self) -> tuple[Address, ...]:
         return tuple(parse_address(text) for text in self.metaservers)

@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import re
+import ssl
 import subprocess
 import tarfile
 import time
@@ -25,8 +26,8 @@ from fscommon.net.address import parse_address
 from fscommon.observe.health import problems_of
 from fscommon.observe.status import status_json
 
-from .cluster import ask_status
 from .config import FOLDER, load_any
+from .expiry import ask_with_certificates, seen
 from .frame import Command, Reach, json_option, reaching, sentence, show
 from .words import size
 
@@ -79,8 +80,8 @@ def bundle(reach: Reach, output: Path | None, logs: tuple[Path, ...], as_json: b
             archive.addfile(entry, io.BytesIO(held))
             parts[name] = len(held)
     path.chmod(0o600)
-    seen = {"path": str(path), "bytes": path.stat().st_size, "parts": parts}
-    show(seen, as_json, lambda console: console.print(
+    made = {"path": str(path), "bytes": path.stat().st_size, "parts": parts}
+    show(made, as_json, lambda console: console.print(
         f"{path}: {len(parts)} parts, {size(path.stat().st_size)}", markup=False))  # fmt: skip
 
 
@@ -105,8 +106,10 @@ def _caught(work: Callable[[], bytes]) -> bytes:
 
 
 def _status(reach: Reach) -> bytes:
-    reply = ask_status(reach)
-    return json.dumps(status_json(reply, problems_of(reply)), indent=2).encode()
+    reply, certificates = ask_with_certificates(reach)
+    found = status_json(reply, problems_of(reply, seen(certificates)))
+    found["certificates"] = [one.as_json() for one in certificates]
+    return json.dumps(found, indent=2).encode()
 
 
 def _configuration() -> Iterator[tuple[str, bytes]]:
@@ -117,12 +120,15 @@ def _configuration() -> Iterator[tuple[str, bytes]]:
         except (BraidError, OSError):
             continue
         if listen := loaded.get("metrics_listen"):
-            yield f"metrics/{path.stem}", _caught(lambda listen=listen: _fetch(listen))  # type: ignore[misc]
+            has_tls = bool(loaded.get("http_tls"))
+            yield f"metrics/{path.stem}", _caught(lambda at=listen, tls=has_tls: _fetch(at, tls))  # type: ignore[misc]
 
 
-def _fetch(listen: str) -> bytes:
-    address = parse_address(listen)
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=FETCH_SECONDS_MAX) as reply:
+def _fetch(listen: str, has_tls: bool) -> bytes:
+    """Of a program of this very host, so no certificate has to say who it is."""
+    url = f"{'https' if has_tls else 'http'}://{parse_address(listen)}/metrics"
+    trusting = ssl._create_unverified_context()
+    with urllib.request.urlopen(url, timeout=FETCH_SECONDS_MAX, context=trusting) as reply:
         answer: Any = reply.read(FILE_BYTES_MAX)
         return bytes(answer)
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, MetricsHandler
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from fscommon.observe.endpoint import HttpEndpoint
+from fscommon.observe.endpoint import CONNECTION_SECONDS_MAX, HttpCertificate, HttpEndpoint
 
 __all__ = [
     "COUNTS",
@@ -176,8 +176,9 @@ class _NativeCollector(Collector):
 class MetricsEndpoint(HttpEndpoint):
     """What Prometheus asks."""
 
-    def __init__(self, metrics: Metrics, host: str, port: int) -> None:
-        super().__init__(
-            "metrics_listen", f"{host}:{port}",
-            lambda: start_http_server(port, host, metrics.registry),
-        )  # fmt: skip
+    def __init__(
+        self, metrics: Metrics, host: str, port: int, certificate: HttpCertificate | None = None
+    ) -> None:
+        handler = MetricsHandler.factory(metrics.registry)
+        bounded = type("Handler", (handler,), {"timeout": CONNECTION_SECONDS_MAX})
+        super().__init__("metrics_listen", host, port, bounded, certificate)

@@ -1,13 +1,11 @@
-"""The page by HTTP: GET of four paths, from threads of its own; everything else is refused.
+"""The page by HTTP: GET of four paths (fscommon.observe.endpoint); everything else is refused.
 
-Nobody who asks is authenticated, so: off unless `page_listen` is set, nothing can be changed, at
-most CONNECTIONS_MAX at a time with a bound on how long each may take, and nothing but the page's
-own files is loaded by it (Content-Security-Policy). What it shows is made in the event loop's
-thread, which these threads wait for.
+Nobody who asks is authenticated, so: off unless `page_listen` is set, nothing can be changed, and
+nothing but the page's own files is loaded by it (Content-Security-Policy). What it shows is made in
+the event loop's thread, which threads of the endpoint wait for.
 """
 
 import http.server
-import threading
 from collections.abc import Callable
 from importlib.resources import files
 from typing import Any, Final
@@ -15,11 +13,8 @@ from typing import Any, Final
 import trio
 
 from fscommon.net.address import Address
-from fscommon.observe.endpoint import HttpEndpoint
+from fscommon.observe.endpoint import CONNECTION_SECONDS_MAX, HttpCertificate, HttpEndpoint
 
-CONNECTIONS_MAX: Final = 32
-CONNECTION_SECONDS_MAX: Final = 10.0
-_POLL_S: Final = 0.1  # how long stop() may take
 STATUS_PATH: Final = "/status.json"
 _FILES: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -38,7 +33,10 @@ _HEADERS: Final = {
 class PageEndpoint(HttpEndpoint):
     """source is called in the event loop of the maker; stop() in a thread."""
 
-    def __init__(self, listen: Address, source: Callable[[], bytes]) -> None:
+    def __init__(
+        self, listen: Address, source: Callable[[], bytes],
+        certificate: HttpCertificate | None = None,
+    ) -> None:  # fmt: skip
         token = trio.lowlevel.current_trio_token()
         pages = {path: (_read(name), kind) for path, (name, kind) in _FILES.items()}
 
@@ -50,42 +48,11 @@ class PageEndpoint(HttpEndpoint):
 
         handler = type("PageHandler", (_Handler,), {"find": staticmethod(find)})
 
-        def start() -> tuple[_Server, threading.Thread]:
-            server = _Server((listen.host, listen.port), handler)
-            thread = threading.Thread(target=server.serve_forever, args=(_POLL_S,), daemon=True)
-            thread.start()
-            return server, thread
-
-        super().__init__("page_listen", str(listen), start)
+        super().__init__("page_listen", listen.host, listen.port, handler, certificate)
 
 
 def _read(name: str) -> bytes:
     return (files(__package__) / name).read_bytes()
-
-
-class _Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 16
-
-    def __init__(self, *args: Any) -> None:
-        self._slots = threading.BoundedSemaphore(CONNECTIONS_MAX)
-        super().__init__(*args)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._slots.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._slots.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A peer that went away, or was too slow: nothing to tell anybody."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

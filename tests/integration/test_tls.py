@@ -12,8 +12,12 @@ import shutil
 import socket
 import ssl
 import subprocess
+import tarfile
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -149,7 +153,11 @@ def secure(make_cluster: ClusterMaker, certificates: Certificates, tmp_path: Pat
     shutil.copytree(certificates.folder, folder)
     own = Certificates(folder)
     short = SHORT_SESSIONS["metaserver"]  # clients renew, and say how bytes go, each second or so
-    settings = {"metaserver": {**own.toml(), **short}, "storageserver": own.toml()}
+    http = {"http_tls": True, "page_listen": f"127.0.0.1:{free_port(set())}"}
+    settings = {
+        "metaserver": {**own.toml(), **short, **http},
+        "storageserver": {**own.toml(), "http_tls": True},
+    }
     return make_cluster(settings=settings, client_options=own.options())
 
 
@@ -195,12 +203,55 @@ def check_every_verb_that_reaches_a_server(secure: Cluster, tmp_path: Path) -> N
 
     assert wait_until(lambda: ways() == {"tls"}, 30), ways()  # it says so when it renews
     assert " TLS" in cli.text("status")
-    cli.run("status")
+    shown = cli.json("status")["certificates"]
+    assert [row["server"] for row in shown] == [
+        "the metaserver", *(f"storage server {server.name}" for server in
+                            secure.plan.storageservers)
+    ]  # fmt: skip
+    for row in shown:
+        assert 88 < (datetime.fromisoformat(row["ends"]) - datetime.now(UTC)).days < 90
+    bundle = tmp_path / "bundle.tar.gz"
+    cli.run("support", "bundle", "-o", bundle)
+    with tarfile.open(bundle) as archive:
+        file = archive.extractfile("braidfs-support/status.json")
+        assert file is not None and json.load(file)["certificates"] == shown
     assert all(not one["error"] for one in cli.json("node", "ping"))
     assert cli.json("stat", path)["objects"][0]["state"] == "present"
     port = secure.plan.storageservers[0].port
     found = cli.json("net", "check", f"127.0.0.1:{port}", code=3)
     assert found["transport"] == "tcp" and "TLS is on" in found["server_reason"]
+
+
+def check_http_with_tls(secure: Cluster, tmp_path: Path) -> None:
+    """Metrics of both servers and the page: by https alone, with a certificate that is renewed
+    without a restart."""
+    plan, folder = secure.plan, tmp_path / "tls"
+    context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    page = int(str(plan.settings["metaserver"]["page_listen"]).rpartition(":")[2])
+    ports = [plan.metaserver.metrics_port, plan.storageservers[0].metrics_port]
+    for port, path, word in (
+        *((port, "metrics", b"braidfs_certificate_expiry_timestamp_seconds") for port in ports),
+        (page, "", b"page.js"), (page, "status.json", b'"health"'),
+    ):  # fmt: skip
+        at = f"127.0.0.1:{port}/{path}"
+        with urllib.request.urlopen(f"https://{at}", context=context, timeout=20) as reply:
+            assert word in reply.read()
+        with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
+            urllib.request.urlopen(f"https://{at}", timeout=20)
+        with pytest.raises(OSError):
+            urllib.request.urlopen(f"http://{at}", timeout=20)
+    before = shown_certificate(page, context)
+    with socket.create_connection(("127.0.0.1", page)):  # says nothing: others are served
+        Certificates(folder).issue()
+        assert wait_until(lambda: shown_certificate(page, context) != before, 20)
+
+
+def shown_certificate(port: int, context: ssl.SSLContext) -> bytes | None:
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=20) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as tls,
+    ):
+        return tls.getpeercert(binary_form=True)
 
 
 def check_certificates_change_under_a_mount(secure: Cluster, tmp_path: Path) -> None:
@@ -293,6 +344,7 @@ def test_a_cluster_that_demands_tls(secure: Cluster, tmp_path: Path) -> None:
     check_what_is_told_to_whom(secure, tmp_path)
     check_who_stands_in_the_middle_is_found_out(secure, tmp_path)
     check_every_verb_that_reaches_a_server(secure, tmp_path)
+    check_http_with_tls(secure, tmp_path)
     check_certificates_change_under_a_mount(secure, tmp_path)
 
 

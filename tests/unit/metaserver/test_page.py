@@ -9,6 +9,7 @@ import trio
 
 from fscommon.errors import ConfigError
 from fscommon.net.address import Address
+from fscommon.observe.endpoint import CONNECTIONS_MAX
 from fscommon.types import NodeId
 from fscommon.wire.admin import Traffic
 from fscommon.wire.messages import SessionOpen, SessionRenew
@@ -147,7 +148,7 @@ async def test_connections_are_bounded() -> None:
     page = PageEndpoint(Address("127.0.0.1", 0), lambda: b"{}")
     idle = []
     try:
-        for _ in range(endpoints.CONNECTIONS_MAX):
+        for _ in range(CONNECTIONS_MAX):
             idle.append(socket.create_connection(("127.0.0.1", page.port), timeout=10))
         await eventually(lambda: page._server._slots._value == 0)
         with pytest.raises((OSError, http.client.HTTPException)):

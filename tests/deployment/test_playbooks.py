@@ -29,7 +29,10 @@ LEFT_OVER = ("/opt/braidfs", "/etc/braidfs", "/var/lib/braidfs", "/srv/braidfs",
 def small(wheels: Wheels) -> Iterator[tuple[Host, Playbooks]]:
     with site(wheels.wheel.parent, "solo") as made:
         groups = {name: ["solo"] for name in ("metaservers", "storageservers", "clients")}
-        yield made.hosts["solo"], Playbooks(made, wheels, groups)
+        playbooks = Playbooks(made, wheels, groups)
+        cached = {"path": "/data", "cache_dir": "/srv/braidfs-cache", "cache_size": "64MiB"}
+        playbooks.variables = {"fsclient_mounts": [cached], "node_http_tls": True}
+        yield made.hosts["solo"], playbooks
 
 
 def run(program: str, *words: str) -> str:
@@ -61,11 +64,27 @@ def test_variables_are_documented() -> None:
         assert all(option["description"] for option in options.values()), role
 
 
+def test_roles_need_no_defaults_of_another_one() -> None:
+    """Plays have one role each, and its defaults alone: what else is to be in an inventory."""
+    roles = ansible.PLAYBOOKS / "roles"
+    specs = (roles / "node" / "meta" / "argument_specs.yml").read_text()
+    an_option = r"^      (\w+):\n(?:        .*\n)*?        required: true"
+    required = set(re.findall(an_option, specs, re.M))
+    assert {"node_key", "node_metaservers"} <= required < set(re.findall(r"\b(node_\w+):", specs))
+    for role in ("metaserver", "storageserver", "fsclient"):
+        for path in [*(roles / role).rglob("*.yml"), *(roles / role).rglob("*.j2")]:
+            text = path.read_text()
+            for name, rest in re.findall(r"\b(node_\w+)( \| default\()?", text):
+                known = rest or name in required or f"{name} is defined" in text
+                assert known, f"{path.name}: {name} has no default"
+
+
 def test_one_machine(small: tuple[Host, Playbooks], full: bool) -> None:
     solo, playbooks = small
     first = playbooks.run("site")
     assert first.changed["solo"] > 0
     use(solo)
+    assert_options_work(solo)
     if not full:
         return
     for name in ("site", "clients"):
@@ -87,6 +106,24 @@ def use(host: Host) -> None:
     assert host.text("cat", "/etc/braidfs/cluster.key").strip() == KEY
     assert "tls=required" in host.text("cat", "/etc/fstab")
     assert 'tls = "required"' in host.text("cat", "/etc/braidfs/admin.toml")
+
+
+def assert_options_work(host: Host) -> None:
+    """The local cache is used, and a client that is killed goes on, below an automount of systemd;
+    the configuration of servers has what the variables say."""
+    line = host.text("grep", "fuse.braidfs", "/etc/fstab")
+    assert "cache_dir=/srv/braidfs-cache,cache_size=64MiB" in line
+    assert host.text("stat", "-c", "%U %a", "/srv/braidfs-cache").strip() == "root 700"
+    assert host.text("sh", "-c", "ls -A /srv/braidfs-cache")
+    for name in ("metaserver", "storageserver"):
+        assert "http_tls = true" in host.text("cat", f"/etc/braidfs/{name}.toml")
+    (client,) = json.loads(host.text("braidfs", "client", "list", "--json"))
+    assert client["client"].endswith(":/data")
+    assert host.text("pgrep", "-f", "fsclient.keeper")
+    (before,) = host.text("pgrep", "-f", "mount.fuse.braidfs").split()
+    host.run("kill", "-9", before)
+    host.run("sh", "-c", "cmp /run/a /data/a && echo more > /data/more && sync /data/more")
+    assert before not in host.text("pgrep", "-f", "mount.fuse.braidfs").split()
 
 
 def assert_clean(host: Host) -> None:

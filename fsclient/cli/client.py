@@ -15,7 +15,7 @@ from fscommon.wire.messages import Empty, StatusReply
 from fscommon.wire.ops import Op
 
 from .cluster import ask_status
-from .frame import Command, Reach, json_option, reaching, show
+from .frame import Command, Group, Reach, json_option, reaching, show
 from .leases import leases
 from .restart import abort, restart
 from .words import duration, number, size, table
@@ -23,7 +23,7 @@ from .words import duration, number, size, table
 _POLL_S: Final = 0.1
 
 
-@click.group()
+@click.group(cls=Group)
 def client() -> None:
     """Clients: one is one mount on one host."""
 

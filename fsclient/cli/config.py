@@ -32,6 +32,7 @@ from .frame import (
     EXIT_UNHEALTHY,
     AdminConfig,
     Command,
+    Group,
     json_option,
     show,
 )
@@ -86,7 +87,7 @@ def _guess(path: Path) -> str:
     return "admin" if "state_directory" not in table and "metaservers" in table else "metaserver"
 
 
-@click.group()
+@click.group(cls=Group)
 def config() -> None:
     """Configuration files of the programs: show what they mean, find what is wrong."""
 

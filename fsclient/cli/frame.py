@@ -97,6 +97,19 @@ class Command(click.Command):
             formatter.write_dl([(str(code), text) for code, text in self.exits.items()])
 
 
+class Group(click.Group):
+    """Verbs that go together. Its help has their first sentences whole."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, _first_sentence(command)) for name, command in sorted(self.commands.items())]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def _first_sentence(command: click.Command) -> str:
+    return command.get_short_help_str(limit=1000)
+
+
 # ---- reaching the cluster --------------------------------------------------------------------
 
 

@@ -40,18 +40,18 @@ from fscommon.wire.keys import (
 )
 from fscommon.wire.ops import Op
 
-from .frame import KEY_FILE, Command, Reach, json_option, reaching, show
+from .frame import KEY_FILE, Command, Group, Reach, json_option, reaching, show
 from .ids import id_options, ids_as_json, ids_text, take_ids
 from .places import PATH_TEXT, Place, find_place
 from .trees import account_row, make_tree, top_of
-from .words import Age, duration, path_of, table
+from .words import Age, counted, duration, path_of, table
 
 _POLL_S: Final = 0.1
 _FLAGS: Final = {"read_only": KEY_READ_ONLY, "squash_root": KEY_SQUASH_ROOT}
 _SECOND_NS: Final = 10**9
 
 
-@click.group()
+@click.group(cls=Group)
 def key() -> None:
     """The cluster key, and keys for clients.
 
@@ -245,8 +245,8 @@ def key_revoke(which: str, yes: bool, reach: Reach, as_json: bool) -> None:
     from now on. Ends when no storage server takes anything of them any more."""
     row = _find(reach.ask(lambda caller: _rows(caller, reach)), which)
     if not yes and not as_json and row.sessions:
-        click.confirm(f"End {len(row.sessions)} mounts with the key {row.name}?", abort=True,
-                      err=True)  # fmt: skip
+        mounts = counted(len(row.sessions), "mount")
+        click.confirm(f"End {mounts} with the key {row.name}?", abort=True, err=True)
     reach.ask(lambda caller: _revoke(caller, reach, row.id))
     seen = {"revoked": session_text(row.id), "name": row.name, "mounts": len(row.sessions)}
     show(seen, as_json, lambda c: c.print(f"{row.name} revoked", markup=False))

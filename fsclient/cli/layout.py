@@ -16,7 +16,7 @@ from fscommon.errors import BraidError
 from fscommon.layout.layout import unpack_layout
 from fscommon.layout.template import LAYOUT_XATTR, unpack_default
 
-from .frame import Command, Reach, json_option, reaching, show
+from .frame import Command, Group, Reach, json_option, reaching, show
 from .places import PATH_TEXT, Found, find_place, inspect_place
 from .stat import layout_json
 from .words import Size, size
@@ -31,7 +31,7 @@ _MEANINGS: Final = {
 }
 
 
-@click.group()
+@click.group(cls=Group)
 def layout() -> None:
     """Layouts: how large chunks are, and over how many targets a file is spread."""
 

@@ -11,11 +11,11 @@ from fscommon.rpc.caller import Caller
 from fscommon.wire.locks import LockQuery, LockReport, LockRow
 from fscommon.wire.ops import Op
 
-from .frame import Command, Reach, json_option, reaching, show
+from .frame import Command, Group, Reach, json_option, reaching, show
 from .words import table
 
 
-@click.group()
+@click.group(cls=Group)
 def lock() -> None:
     """Locks of programs: flock(2) and fcntl(2)."""
 

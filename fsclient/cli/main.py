@@ -14,7 +14,7 @@ from .client import client
 from .completion import completion
 from .config import config
 from .find import find
-from .frame import run_cli
+from .frame import Group, run_cli
 from .key import key
 from .layout import layout
 from .lock import lock
@@ -41,7 +41,7 @@ VERBS: tuple[click.Command, ...] = (
 )  # fmt: skip
 
 
-@click.group()
+@click.group(cls=Group)
 @click.version_option(package_name="braidfs")
 def cli() -> None:
     """BraidFS, a user-space parallel file system: mount it, look at it, run it.

@@ -17,13 +17,13 @@ from fscommon.net.stream import connect
 from fscommon.net.tls import transport_of
 from fscommon.wire.rdma import RdmaOffer
 
-from .frame import EXIT_DONE, Command, Reach, json_option, reaching, run_trio, show
+from .frame import EXIT_DONE, Command, Group, Reach, json_option, reaching, run_trio, show
 from .words import table
 
 EXIT_NO_RDMA = 3
 
 
-@click.group()
+@click.group(cls=Group)
 def net() -> None:
     """RDMA: what this machine would use, and whether a storage server has it."""
 

@@ -20,6 +20,7 @@ from .frame import (
     EXIT_DONE,
     EXIT_UNHEALTHY,
     Command,
+    Group,
     Reach,
     UnreachableError,
     json_option,
@@ -33,7 +34,7 @@ PINGS_MAX = 100
 _TIMES = ("connect_us", "fastest_us", "median_us")
 
 
-@click.group()
+@click.group(cls=Group)
 def node() -> None:
     """Storage servers: list them, measure the way to them."""
 

@@ -28,7 +28,7 @@ from fscommon.wire.quota import (
     QuotaTold,
 )
 
-from .frame import Command, Reach, json_option, reaching, show, warn
+from .frame import Command, Group, Reach, json_option, reaching, show, warn
 from .places import PATH_TEXT, Place, find_place, inspect_place
 from .trees import account_row, assign_tree, make_tree, top_of
 from .words import Age, Size, duration, number, size, table
@@ -63,7 +63,7 @@ class LimitPair(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         return count
 
 
-@click.group()
+@click.group(cls=Group)
 def quota() -> None:
     """Quotas: how much a directory tree, a user or a group may have."""
 

@@ -9,7 +9,7 @@ from fscommon.wire.messages import StatusReply
 
 from .expiry import ask_with_certificates, seen
 from .frame import EXIT_DONE, EXIT_UNHEALTHY, Command, Reach, json_option, reaching, show
-from .words import bar, duration, number, size, table
+from .words import bar, counted, duration, number, size, table
 
 CLIENTS_SHOWN = 8
 _COLOURS = {"healthy": "green", "degraded": "yellow", "failing": "red"}
@@ -80,7 +80,8 @@ def _print_servers(console: Console, reply: StatusReply) -> None:
             size(row.bytes_free), size(row.bytes_total), number(seen["objects"]),
             str(seen["errors"]),
         ))  # fmt: skip
-    console.print(f"\n{len(reply.nodes)} storage servers, {len(reply.map.targets)} targets")
+    servers = counted(len(reply.nodes), "storage server")
+    console.print(f"\n{servers}, {counted(len(reply.map.targets), 'target')}")
     console.print(table(
         ("target", "server", "address", "state", "free", "size", "objects", "errors"), rows,
         right="target,free,size,objects,errors",
@@ -96,7 +97,7 @@ def _print_clients(console: Console, reply: StatusReply) -> None:
         )
         for client in reply.clients[:CLIENTS_SHOWN]
     ]  # fmt: skip
-    console.print(f"\n{len(reply.clients)} clients")
+    console.print("\n" + counted(len(reply.clients), "client"))
     if rows:
         columns = ("session", "client", "open", "requests", "bytes by", "heard")
         console.print(table(columns, rows, right="open,requests,heard"))

@@ -28,7 +28,7 @@ from fscommon.observe.status import status_json
 
 from .config import FOLDER, load_any
 from .expiry import ask_with_certificates, seen
-from .frame import Command, Reach, json_option, reaching, sentence, show
+from .frame import Command, Group, Reach, json_option, reaching, sentence, show
 from .words import size
 
 FILE_BYTES_MAX: Final = 4 << 20  # of one file: the end of a log is what matters
@@ -45,7 +45,7 @@ _COMMANDS: Final = {
 }
 
 
-@click.group()
+@click.group(cls=Group)
 def support() -> None:
     """For whoever is to find out what is wrong."""
 

@@ -9,12 +9,12 @@ from fscommon.wire.messages import StatusReply
 from fscommon.wire.ops import Op
 
 from .cluster import ask_status
-from .frame import EXIT_DONE, Command, Reach, json_option, reaching, show
+from .frame import EXIT_DONE, Command, Group, Reach, json_option, reaching, show
 from .target_add import target_add
 from .words import bar, number, size, table
 
 
-@click.group()
+@click.group(cls=Group)
 def target() -> None:
     """Targets: one is one directory on one device of a storage server."""
 

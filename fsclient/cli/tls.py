@@ -16,7 +16,7 @@ from fscommon.net.address import METASERVER_PORT, Address, parse_address
 from fscommon.net.tls import tls_of
 
 from .certificates import Certificate, create_authority, is_good, issue, look_at
-from .frame import EXIT_DONE, EXIT_UNHEALTHY, Command, json_option, run_trio, show
+from .frame import EXIT_DONE, EXIT_UNHEALTHY, Command, Group, json_option, run_trio, show
 
 DAYS: Final = 365
 RENEW_DAYS: Final = 30
@@ -25,7 +25,7 @@ _NAME: Final = re.compile(r"[0-9A-Za-z.:_-]+")  # openssl takes it as it is
 _SOON: Final = {EXIT_UNHEALTHY: "the certificate ends within --days"}
 
 
-@click.group()
+@click.group(cls=Group)
 def tls() -> None:
     """TLS for connections by TCP: certificates, and what a server shows.
 

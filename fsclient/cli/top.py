@@ -18,7 +18,7 @@ from fscommon.wire.messages import Empty, StatusReply
 from fscommon.wire.ops import Op
 
 from .frame import Command, Reach, json_option, reaching, show_json, terminal
-from .words import number, size, table
+from .words import counted, number, size, table
 
 
 @click.command(
@@ -95,7 +95,7 @@ def _screen(reply: StatusReply, meter: Meter, client_count: int) -> Group:
     clients = [(one.node, *_cells(rates), number(round(rates.requests))) for rates, one in busy]
     right = "read/s,written/s,reads/s,writes/s,metadata/s"
     return Group(
-        Text(f"{overall(problems_of(reply))}   {len(reply.clients)} clients   "
+        Text(f"{overall(problems_of(reply))}   {counted(len(reply.clients), 'client')}   "
              f"{time.strftime('%H:%M:%S')}\n"),
         table(("server", "state", "read/s", "written/s", "reads/s", "writes/s"), servers, right),
         Text(""),

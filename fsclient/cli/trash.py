@@ -17,7 +17,7 @@ from fscommon.rpc.caller import Caller
 from fscommon.wire.ops import Op
 from fscommon.wire.trash import EXPIRY_S_MAX, TrashEntry, TrashSet, TrashTree
 
-from .frame import EXIT_FAILED, Command, Reach, json_option, reaching, show
+from .frame import EXIT_FAILED, Command, Group, Reach, json_option, reaching, show
 from .places import PATH_TEXT, Place, find_place, inspect_place
 from .removed import Outcome, Removed, Trash, is_directory, newest_of, topmost
 from .stat import kind_of
@@ -27,7 +27,7 @@ _EXPIRY: Final = "7d"
 _SECOND_NS: Final = 10**9
 
 
-@click.group()
+@click.group(cls=Group)
 def trash() -> None:
     """The trash: what is removed in a tree can be brought back for a while.
 

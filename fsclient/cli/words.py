@@ -10,8 +10,8 @@ from rich.table import Table
 from fscommon.observe.words import duration, size
 
 __all__ = [
-    "Age", "Size", "bar", "duration", "holds", "latency", "number", "path_of", "rate", "shown",
-    "size", "split_sign", "table",
+    "Age", "Size", "bar", "counted", "duration", "holds", "latency", "number", "path_of", "rate",
+    "shown", "size", "split_sign", "table",
 ]  # fmt: skip
 
 _SIZE: Final = re.compile(r"(\d{1,18}(?:\.\d{1,6})?)\s*([KMGTP]?)(?:i?B)?", re.I)
@@ -25,6 +25,11 @@ def rate(count: float, seconds: float) -> str:
 
 def number(count: int) -> str:
     return f"{count:,}"
+
+
+def counted(count: int, word: str) -> str:
+    """`1 client`, `2 clients`."""
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
 def latency(microseconds: float) -> str:

@@ -1,7 +1,7 @@
-"""docs/OPERATIONS.md: each command of `braidfs` in it runs, here or in the test that is named.
+"""docs/OPERATIONS.md: each command in it runs, here or in the test that is named.
 
-A command that is added there is run by this file as it stands, or needs a line in WORDS or
-ELSEWHERE. It runs in this process, as `braidfs` does, against the shared cluster.
+A command that is added there is run by this file as it stands, or needs a line in WORDS, ELSEWHERE
+or OTHERS. It runs in this process, as `braidfs` does, against the shared cluster.
 """
 
 import re
@@ -17,7 +17,15 @@ from tests.dev.steps import ROOT
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(300)]
 GUIDE = (ROOT / "docs" / "OPERATIONS.md").read_text()
-COMMANDS = sorted(set(re.findall(r"`braidfs ([^`]+)`", GUIDE)))
+# Lines of the blocks, without what is said of them, command by command.
+LINES = [
+    command.strip()
+    for block in re.findall(r"^```\n(.*?)^```", GUIDE, re.M | re.S)
+    for line in block.splitlines()
+    for command in re.sub(r"\s{2,}#.*", "", line).split("&&")
+]
+OWN = {line.removeprefix("braidfs ") for line in LINES if line.startswith("braidfs ")}
+COMMANDS = sorted(OWN.union(re.findall(r"`braidfs ([^`]+)`", GUIDE)))
 
 # The command's own end → the test that runs it.
 ELSEWHERE = {
@@ -35,6 +43,25 @@ ELSEWHERE = {
     "seal PATH": "tests/integration/test_seal.py::test_a_sealed_tree_is_changed_by_nobody",
     "unseal PATH": "tests/integration/test_seal.py::test_a_sealed_tree_is_changed_by_nobody",
 }
+# Commands of other programs → the test that runs them.
+OTHERS = {
+    "apt-get install": "tests/deployment/test_deb.py::test_the_installed_programs_work",
+    "apt install ./braidfs": "tests/deployment/test_deb.py::test_the_installed_programs_work",
+    "python3 -m venv": "tests/deployment/test_units.py::_install",
+    "/opt/braidfs/bin/pip install": "tests/deployment/test_units.py::_install",
+    "ln -s /opt/braidfs/bin/": "tests/deployment/test_units.py::_install",
+    "useradd --system": "tests/deployment/test_units.py::_install",
+    "chown braidfs:": "tests/deployment/test_units.py::_install",
+    "systemctl enable --now braidfs-": "tests/deployment/test_deb.py::host",
+    "mount -t fuse.braidfs meta1:/train": "tests/integration/test_keys.py::mounted",
+    "mount -t fuse.braidfs meta1:/ /data -o tls=required":
+        "tests/integration/test_tls.py::test_a_cluster_that_demands_tls",
+    "mount -t fuse.braidfs HOST":
+        "tests/integration/test_mounting.py::test_second_client_sees_the_files_of_the_first",
+    "mount -t fuse.braidfs meta1:/imagenet /imagenet -o ro,sealed":
+        "tests/fuse/test_sealed.py::test_a_warm_epoch_asks_nothing",
+    "scp ": "tests/deployment/test_playbooks.py::use",  # which finds the files that a play copied
+}  # fmt: skip
 # What a word of the guide, or a whole command, is here.
 WORDS = {
     "key check": "key check {key}",
@@ -44,6 +71,13 @@ WORDS = {
     "FILE": "{configuration}",
     "cluster.key": "{local}/new.key",
     "gpu.key": "{local}/gpu.key",
+    "phys.key": "{local}/gpu.key",
+    "kiosk.key": "{local}/gpu.key",
+    "/etc/braidfs/cluster.key": "{local}/new.key",
+    "/etc/braidfs/authority": "{local}/authority",
+    "./stor1": "{local}/stor1",
+    "/data/train": "{folder}/sub",
+    "/data/imagenet": "{folder}/sub",
     "bash|zsh|fish": "bash",
     "top": "top --count 1 --interval 0.2",
     "bundle": "bundle -o {local}/bundle.tar.gz",
@@ -64,6 +98,13 @@ def test_playbooks_of_the_guide_are_run_by_tests() -> None:
     assert len(named) >= 5
     assert named == {path.stem for path in (ROOT / "ansible" / "playbooks").glob("*.yml")}
     assert [name for name in named if f'"{name}"' not in tests] == []
+
+
+@pytest.mark.parametrize("line", [one for one in LINES if not one.startswith("braidfs ")])
+def test_what_other_programs_do_is_tried_elsewhere(line: str) -> None:
+    (test,) = [test for start, test in OTHERS.items() if line.startswith(start)]
+    path, _, name = test.partition("::")
+    assert f"def {name}(" in (ROOT / path).read_text()
 
 
 @pytest.mark.parametrize("command", [one for one in COMMANDS if elsewhere(one)])
@@ -93,6 +134,8 @@ def test_command_runs(
               "key": cluster.plan.key_file}  # fmt: skip
     if command.startswith("trash disable"):
         assert run_cli(cli, ["trash", "enable", f"{workdir}/sub"]) == EXIT_DONE
+    if command.startswith("tls issue 10."):
+        assert run_cli(cli, ["tls", "authority", f"{localdir}/authority"]) == EXIT_DONE
     words = WORDS.get(command) or " ".join(WORDS.get(word, word) for word in command.split())
     code = run_cli(cli, shlex.split(words.format(**places)))
     shown = capsys.readouterr()
@@ -100,7 +143,9 @@ def test_command_runs(
     assert code == EXIT_DONE or has_no_rdma, shown
     if command.startswith("trash enable"):
         assert run_cli(cli, ["trash", "disable", f"{workdir}/sub"]) == EXIT_DONE
-    if command.startswith("key create gpu"):
-        assert run_cli(cli, ["key", "revoke", "gpu", "--yes"]) == EXIT_DONE
+    if client := re.search(r"--client (\S+)", command):
+        assert run_cli(cli, ["key", "revoke", client[1], "--yes"]) == EXIT_DONE
+    if command.startswith("seal"):
+        assert run_cli(cli, ["unseal", f"{workdir}/sub"]) == EXIT_DONE
     if command.startswith("quota set"):
         assert run_cli(cli, ["quota", "remove", "--tree", f"{workdir}/sub"]) == EXIT_DONE

@@ -29,6 +29,7 @@ _MAGIC: Final = b"BRAIDTGT"
 _UUID_AT: Final = slice(32, 48)  # of the superblock (docs/INTERFACES.md, section 4)
 
 
+_SECTOR: Final = 512  # of /sys/dev/block, whatever the device has
 OBJECT_FILE_SIZE_MAX: Final = (1 << 44) - (1 << 19)  # slot B lies 8 TiB behind slot A
 
 
@@ -43,6 +44,7 @@ class Targets:
         self._metrics = metrics
         self._paths: list[Path] = []  # published
         self._opened: list[Path] = []  # in the order of native's indices
+        self._worn: dict[int, int] = {}  # as counted last, by target
 
     def open_all(
         self, configs: Sequence[TargetConfig], state: NodeState, file: StateFile
@@ -92,9 +94,10 @@ class Targets:
 
     def reports(self) -> tuple[TargetReport, ...]:
         rows = [TargetRow(*self._native.target_info(index)) for index in range(len(self._paths))]
-        for row in rows:
+        for path, row in zip(self._paths, rows, strict=True):
             if row.target:
                 self._measure(row)
+                self._measure_wear(path, row.target)
         return tuple(TargetReport(*row) for row in rows)
 
     def traffic(self) -> Traffic:
@@ -150,6 +153,25 @@ class Targets:
         gauge("braidfs_target_bytes_free", target=row.target).set(row.bytes_free)
         gauge("braidfs_target_objects", target=row.target).set(row.objects)
         gauge("braidfs_target_errors", target=row.target).set(row.errors)
+
+    def _measure_wear(self, path: Path, target: int) -> None:
+        """What its device was given to write; the rest of its wear only root can ask of it."""
+        written = device_written_bytes(path)
+        if written is not None:
+            name = "braidfs_target_device_written_bytes_total"
+            counter = self._metrics.counter(name, target=target)
+            counter.inc(max(written - self._worn.get(target, 0), 0))
+            self._worn[target] = written
+
+
+def device_written_bytes(path: Path) -> int | None:
+    """Since the host started, by whomever. None: it lies on no device of its own."""
+    number = path.stat().st_dev
+    try:
+        figures = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}/stat").read_text()
+    except OSError:
+        return None
+    return int(figures.split()[6]) * _SECTOR
 
 
 def check_file_size(path: Path) -> None:

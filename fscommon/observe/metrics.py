@@ -11,11 +11,16 @@ from enum import Enum
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, MetricsHandler
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from fscommon.observe.endpoint import CONNECTION_SECONDS_MAX, HttpCertificate, HttpEndpoint
+from fscommon.observe.native_counters import DATA_SECONDS, NativeReader, latencies
 
 __all__ = [
     "COUNTS",
@@ -51,13 +56,17 @@ class Metric:
 LATENCY_S: Final = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30,
 )  # fmt: skip
+DATA_S: Final = (
+    0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5,
+    1, 10,
+)  # fmt: skip - native/src/server/counters.h has them
 COUNTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
 _C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 
 TABLE: Final[tuple[Metric, ...]] = (
     # every program
     Metric("braidfs_up", _G, "1 while the program serves", ("program",)),
-    Metric("braidfs_native", _G, "Counters of the native data path", ("counter",)),
+    Metric("braidfs_native", _G, "Other counters of the native data path", ("counter",)),
     Metric("braidfs_log_events_total", _C, "Log lines of the native data path", ("level",)),
     Metric(
         "braidfs_certificate_expiry_timestamp_seconds",
@@ -97,7 +106,32 @@ TABLE: Final[tuple[Metric, ...]] = (
     Metric("braidfs_target_errors", _G, "I/O and checksum errors of a target", ("target",)),
     Metric("braidfs_corrupt_blocks_total", _C, "Blocks that failed their checksum", ("target",)),
     Metric("braidfs_heartbeats_total", _C, "Heartbeats to the metaserver", ("outcome",)),
+    Metric(
+        "braidfs_target_device_written_bytes_total",
+        _C,
+        "Bytes written to the device of a target since the host started, by whomever",
+        ("target",),
+    ),
+    Metric("braidfs_data_request_seconds", _H, "Time of a data request", ("op",), DATA_S),
+    Metric("braidfs_data_requests_in_flight", _G, "Data requests that are being served"),
+    Metric("braidfs_data_connections", _G, "Connections for data"),
+    Metric("braidfs_transport_bytes_total", _C, "File bytes moved, by how", ("transport",)),
+    # storage server and client
+    Metric("braidfs_data_requests_total", _C, "Data requests; of a client, by programs", ("op",)),
+    Metric(
+        "braidfs_data_bytes_total",
+        _C,
+        "File bytes moved; of a client, for programs",
+        ("direction",),
+    ),
     # client
+    Metric("braidfs_kernel_requests_total", _C, "Requests of the kernel, by who answered", ("by",)),
+    Metric("braidfs_upcalls_waiting", _G, "Requests of the kernel that Python has not answered"),
+    Metric("braidfs_dirty_bytes", _G, "Written bytes that are not at the servers yet"),
+    Metric("braidfs_held_bytes", _G, "Written bytes kept until they are durable"),
+    Metric("braidfs_open_handles", _G, "Open files"),
+    Metric("braidfs_cache_bytes", _G, "Bytes in the local cache"),
+    Metric("braidfs_cache_lookups_total", _C, "Pieces looked up in the local cache", ("outcome",)),
     Metric("braidfs_upcalls_total", _C, "Requests of the kernel answered in Python", ("op",)),
     Metric("braidfs_upcall_seconds", _H, "Time of a Python handler", ("op",), LATENCY_S),
     Metric("braidfs_upcall_failures_total", _C, "Handlers that ended with a bug", ("op",)),
@@ -136,7 +170,7 @@ class Metrics:
 
     def collect_native(self, counters: Callable[[], Mapping[str, int]]) -> None:
         """Show what counters() returns at the time of each scrape."""
-        self.registry.register(_NativeCollector(counters))
+        self.registry.register(_NativeCollector(counters, self._rows))
 
     def _metric(self, name: str, kind: Kind) -> Counter | Gauge | Histogram:
         row = self._rows[name]
@@ -158,19 +192,32 @@ class Metrics:
 
 
 class _NativeCollector(Collector):
-    def __init__(self, counters: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(
+        self, counters: Callable[[], Mapping[str, int]], rows: Mapping[str, Metric]
+    ) -> None:
         self._counters = counters
+        self._rows = rows
+        self._reader = NativeReader()
 
     def describe(self) -> Iterable[Family]:
         return ()
 
     def collect(self) -> Iterator[Family]:
-        family = GaugeMetricFamily(
-            "braidfs_native", "Counters of the native data path", labels=["counter"]
-        )
-        for name, value in sorted(self._counters().items()):
-            family.add_metric([name], value)
-        yield family
+        counters = self._counters()
+        for name, samples in self._reader.samples(counters).items():
+            row = self._rows[name]
+            make = CounterMetricFamily if row.kind is Kind.COUNTER else GaugeMetricFamily
+            family = make(name.removesuffix("_total"), row.help, labels=row.labels)
+            for labels, value in samples:
+                family.add_metric([labels[label] for label in row.labels], value)
+            yield family
+        times = latencies(counters)
+        if times:
+            row = self._rows[DATA_SECONDS]
+            histogram = HistogramMetricFamily(row.name, row.help, labels=row.labels)
+            for op, latency in sorted(times.items()):
+                histogram.add_metric([op], latency.buckets, sum_value=latency.sum_s)
+            yield histogram
 
 
 class MetricsEndpoint(HttpEndpoint):

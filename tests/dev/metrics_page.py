@@ -14,10 +14,11 @@ default. Counters end with `_total`, times are seconds, sizes bytes. A histogram
 |---|---|---|---|
 """
 _TAIL = """
-`braidfs_native` shows the counters of the native data path as they are at the time of the scrape,
-one value of `counter` each. They only rise while the program runs, except those that are an amount
-of now: `bytes_dirty`, `bytes_held`, `inodes`, `handles`, `upcalls_waiting`, `cache_records`,
-`cache_bytes`.
+Those of data requests, bytes and caches are native's counters as they are at the time of the scrape
+(`fscommon/observe/native_counters.py`). `braidfs_native` has its other ones, for whoever looks for
+a fault, one value of `counter` each: they only rise while the program runs, except amounts of now
+(`inodes`, `buffer_bytes`, `cache_records`). How far a device is worn by its own account only root
+can ask (smartctl_exporter); `braidfs_target_device_written_bytes_total` is what it was given.
 
 | histogram | upper bounds of its buckets |
 |---|---|

@@ -41,6 +41,32 @@ def _value(text: str, name: str) -> float:
     return sum(map(float, found))
 
 
+def test_data_requests_are_counted_and_timed(cluster: Cluster, workdir: Path) -> None:
+    """Bytes of files, by transport, and how long storage servers took over them."""
+    size = 5_000_000
+    ports = [server.metrics_port for server in cluster.plan.storageservers]
+
+    def sums(name: str) -> float:
+        texts = [_metrics(port) for port in ports]
+        return sum(_value(text, name) for text in texts)
+
+    names = ("braidfs_transport_bytes_total", "braidfs_data_request_seconds_count")
+    before = [sums(name) for name in names]
+    (workdir / "file").write_bytes(os.urandom(size))
+    descriptor = os.open(workdir / "file", os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+    moved, answered = (sums(name) - old for name, old in zip(names, before, strict=True))
+    assert moved >= size and answered >= 3
+    text = _metrics(ports[0])
+    for op in ("READ", "WRITE", "SYNC", "OTHER"):
+        spans = re.findall(rf'_seconds_bucket\{{le="[^"]+",op="{op}"\}} (\S+)', text)
+        assert len(spans) == 16 and sorted(spans, key=float) == spans
+    client = _metrics(cluster.plan.client_metrics_port)
+    assert _value(client, "braidfs_kernel_requests_total") > 0
+    assert _value(client, "braidfs_data_bytes_total") >= size
+
+
 def test_commit_batches_are_measured(cluster: Cluster, workdir: Path) -> None:
     for number in range(50):
         (workdir / f"{number}").touch()

@@ -283,6 +283,15 @@ void ChunkServer::count_lanes(std::map<std::string, uint64_t>& sums) {
     lane->counters().each([&](const char* name, const Counter& value) {
       sums[name] += value.load(std::memory_order_relaxed);
     });
+    lane->counters().each_latency([&](const std::string& op, const Latency& latency) {
+      const std::string start = "seconds/" + op + "/";
+      for (size_t index = 0; index < latency.counts.size(); ++index) {
+        const bool bounded = index < Latency::kBounds.size();
+        const std::string bound = bounded ? std::to_string(Latency::kBounds[index]) : "more";
+        sums[start + bound] += latency.counts[index].load(std::memory_order_relaxed);
+      }
+      sums[start + "sum"] += latency.sum_us.load(std::memory_order_relaxed);
+    });
   }
 }
 

@@ -1,6 +1,8 @@
 // What one lane has done, as numbers that only rise (gauges are marked). Written by its lane or the
 // worker that serves it, read by any thread: relaxed atomics, summed over lanes by ChunkServer.
 #pragma once
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 
@@ -15,6 +17,22 @@ inline void subtract(Counter& counter, uint64_t amount = 1) {
   counter.fetch_sub(amount, std::memory_order_relaxed);
 }
 
+// How long requests of one kind took, from the header of their frame, so the bytes of a WRITE on the way
+// included, until their reply is handed to the connection: how many in each span of time, and all together.
+struct Latency {
+  // Upper bounds, in microseconds; what took longer is in the last count.
+  static constexpr std::array<uint64_t, 15> kBounds = {
+      25, 50, 100, 250, 500, 1000, 2500, 5000, 10'000, 25'000, 50'000, 100'000, 500'000, 1'000'000, 10'000'000};
+  std::array<Counter, kBounds.size() + 1> counts{};
+  Counter sum_us{0};
+
+  void took(uint64_t us) {
+    const auto bound = std::lower_bound(kBounds.begin(), kBounds.end(), us);
+    add(counts[static_cast<size_t>(bound - kBounds.begin())]);
+    add(sum_us, us);
+  }
+};
+
 struct alignas(64) Counters {
   Counter reads{0}, writes{0}, syncs{0}, truncates{0}, punches{0}, stats{0}, deletes{0}, fences{0},
       pings{0}, seeks{0}, copies{0};
@@ -25,6 +43,7 @@ struct alignas(64) Counters {
   Counter refused_requests{0}, refused_frames{0}, refused_capabilities{0}, busy_requests{0};
   Counter connections{0}, connections_adopted{0}, in_flight{0};  // 1st and 3rd are gauges
   Counter buffer_bytes{0}, buffer_waits{0}, stalled_connections{0};  // 1st is a gauge
+  Latency read_time, write_time, sync_time, other_time;
 
   // visit(name, counter) for each; the names are those of ChunkServer.counters().
   template <typename Visit>
@@ -61,6 +80,15 @@ struct alignas(64) Counters {
     visit("buffer_bytes", buffer_bytes);
     visit("buffer_waits", buffer_waits);
     visit("stalled_connections", stalled_connections);
+  }
+
+  // visit(op, latency) for each kind of request.
+  template <typename Visit>
+  void each_latency(Visit visit) const {
+    visit("READ", read_time);
+    visit("WRITE", write_time);
+    visit("SYNC", sync_time);
+    visit("OTHER", other_time);
   }
 };
 

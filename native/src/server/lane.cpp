@@ -146,7 +146,18 @@ void Lane::execute(std::shared_ptr<Request> request) {
   operations_.execute(std::move(request));
 }
 
+void Lane::observe(const Request& request) {
+  const auto took = std::chrono::steady_clock::now() - request.accepted;
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(took).count();
+  Latency& latency = request.op() == Op::kRead    ? counters_.read_time
+                     : request.op() == Op::kWrite ? counters_.write_time
+                     : request.op() == Op::kSync  ? counters_.sync_time
+                                                  : counters_.other_time;
+  latency.took(static_cast<uint64_t>(us));
+}
+
 void Lane::finish(std::shared_ptr<Request> request) {
+  observe(*request);
   if (request->status == Status::kOk) {
     if (request->op() == Op::kRead) add(counters_.read_bytes, request->payload.size());
     if (request->op() == Op::kWrite) add(counters_.written_bytes, request->payload.size());

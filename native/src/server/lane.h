@@ -60,6 +60,7 @@ class Lane {
 
   void execute(std::shared_ptr<Request> request);
   void finish(std::shared_ptr<Request> request);
+  void observe(const Request& request);  // how long it took
   // Empty when memory is short or others wait for it: then wait_for_memory().
   Buffer take_buffer(size_t size);
   void wait_for_memory(std::shared_ptr<Connection> connection);

@@ -3,6 +3,7 @@
 // through Lane::complete(). Dropping it returns its buffer and its place in the connection's bound,
 // so the reply queue keeps it until the reply was given to the kernel.
 #pragma once
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -33,6 +34,7 @@ struct Request {
   std::vector<std::byte> body;     // of the reply, where it is not sums
   Status status = Status::kOk;
   uint64_t incarnation = 0;
+  std::chrono::steady_clock::time_point accepted = std::chrono::steady_clock::now();
 
   store::ChunkStore* store = nullptr;
   CopySource source;  // of a COPY

@@ -7,10 +7,12 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
+from prometheus_client import generate_latest
 
 from fscommon.errors import ConfigError
 from fscommon.observe.log import Log, RateLimit, request, start_logging
 from fscommon.observe.metrics import TABLE, Kind, Metrics, MetricsEndpoint
+from fscommon.observe.native_counters import ROWS
 
 
 @pytest.fixture
@@ -117,10 +119,51 @@ def test_names_outside_the_table_are_bugs() -> None:
         Metrics("test").counter("braidfs_up", program="test")
 
 
+def test_native_counters_by_their_own_names() -> None:
+    """A storage server's and a client's, as native counts them."""
+    counters = {
+        "reads": 4, "writes": 2, "read_bytes": 900, "written_bytes": 100, "in_flight": 3,
+        "rdma_bytes_written": 300, "objects": 5, "seconds/READ/25": 1, "seconds/READ/1000": 2,
+        "seconds/READ/more": 1, "seconds/READ/sum": 2_500_000,
+    }  # fmt: skip
+    metrics = Metrics("test")
+    metrics.collect_native(lambda: counters)
+    text = generate_latest(metrics.registry).decode()
+    for line in (
+        'braidfs_data_requests_total{op="READ"} 4.0', 'braidfs_data_requests_in_flight 3.0',
+        'braidfs_data_bytes_total{direction="written"} 100.0',
+        'braidfs_transport_bytes_total{transport="rdma"} 300.0',
+        'braidfs_transport_bytes_total{transport="tcp"} 700.0',
+        'braidfs_native{counter="objects"} 5.0',
+        'braidfs_data_request_seconds_bucket{le="2.5e-05",op="READ"} 1.0',
+        'braidfs_data_request_seconds_bucket{le="0.001",op="READ"} 3.0',
+        'braidfs_data_request_seconds_bucket{le="+Inf",op="READ"} 4.0',
+        'braidfs_data_request_seconds_sum{op="READ"} 2.5',
+    ):  # fmt: skip
+        assert line in text.splitlines(), f"{line}\n{text}"
+    counters["rdma_bytes_written"] = 400  # told before the reply is counted: nothing falls
+    assert 'transport="tcp"} 700.0' in generate_latest(metrics.registry).decode()
+    client = {"bytes_read": 7, "fuse_answers": 10, "upcalls_answered": 4, "cache_hits": 3,
+              "cache_misses": 1}  # fmt: skip
+    metrics = Metrics("test")
+    metrics.collect_native(lambda: client)
+    text = generate_latest(metrics.registry).decode()
+    assert 'braidfs_kernel_requests_total{by="native"} 6.0' in text
+    assert 'braidfs_cache_lookups_total{outcome="hit"} 3.0' in text
+    assert "braidfs_transport" not in text
+
+
+def test_every_native_counter_has_a_row_of_the_table() -> None:
+    kinds = {row.name: row for row in TABLE}
+    for row in ROWS.values():
+        assert set(kinds[row.metric].labels) == set(row.labels)
+        assert kinds[row.metric].kind is not Kind.HISTOGRAM
+
+
 def test_endpoint() -> None:
     metrics = Metrics("test")
     metrics.counter("braidfs_requests_total", op="LOOKUP", status="OK").inc(3)
-    metrics.collect_native(lambda: {"reads": 7})
+    metrics.collect_native(lambda: {"retries": 7})
     metrics.up(True)
     endpoint = MetricsEndpoint(metrics, "127.0.0.1", 0)
     try:
@@ -131,5 +174,5 @@ def test_endpoint() -> None:
     finally:
         endpoint.stop()
     assert 'braidfs_requests_total{op="LOOKUP",status="OK"} 3.0' in text
-    assert 'braidfs_native{counter="reads"} 7.0' in text
+    assert 'braidfs_native{counter="retries"} 7.0' in text
     assert 'braidfs_up{program="test"} 1.0' in text

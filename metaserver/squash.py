@@ -8,6 +8,7 @@ Hence, calling what such users own foreign,
 - what is made belongs to who asks, by the cluster's numbers, and to nobody where there is none;
 - what is foreign is reached as far as its bits let others, its group if the client can be in that,
   and those users and groups of its ACL that it can be. Only its owner may change more than that;
+- what belongs to a group that the client cannot be in lends that group to nobody (set-group-id);
 - owners change, if at all, from one whom the client can be to another such;
 - where nobody is root no device is made, and no xattr that gives rights to programs or is for
   administrators.
@@ -37,9 +38,11 @@ from fscommon.wire.messages import (
     SET_GID,
     SET_GROW,
     SET_KILL_SUIDGID,
+    SET_MODE,
     SET_MTIME,
     SET_SIZE,
     SET_UID,
+    XATTR_KILL_SGID,
     Caller,
     Create,
     GetXattr,
@@ -261,11 +264,19 @@ def _setattr(tx: Transaction, request: SetAttr, who: Who) -> SetAttr:
         request = replace(request, gid=_new_group(attributes.gid, request.gid, who))
     if valid & SET_FLAGS and (request.inode_flags ^ attributes.flags) & _LOCKED_FLAGS:
         _check_root("a change of protecting flags", who)
+    if valid & SET_MODE and _lends_group(inode, request.gid if valid & SET_GID else None, who):
+        request = replace(request, mode=request.mode & ~stat.S_ISGID)
     if not who.may_own(attributes.uid):
         if valid & ~_OF_WRITERS:
             raise _forbid("a change of what others own")
         check_may(tx, request.ino, READ | WRITE, who)
     return request
+
+
+def _lends_group(inode: Inode, gid: int | None, who: Who) -> bool:
+    """A program with the set-group-id bit would run as a group that the client cannot be in."""
+    group = inode.attributes.gid if gid is None else gid
+    return inode.is_file and not who.may_be_root and not who.gids.may_be(group)
 
 
 def _check_root(what: str, who: Who) -> None:
@@ -306,7 +317,9 @@ def _set_xattr(tx: Transaction, request: SetXattr, who: Who) -> SetXattr:
     _change_xattr(tx, request, who)
     if request.name not in ACLS or not request.value:
         return request
-    stored = tx.get(xattr_key(Ino(request.ino), request.name))
+    inode, stored = find(tx, request.ino), tx.get(xattr_key(Ino(request.ino), request.name))
+    if inode is not None and request.name == acl.ACCESS and _lends_group(inode, None, who):
+        request = replace(request, flags=XATTR_KILL_SGID)
     return replace(request, value=meant_acl(request.value, stored, who))
 
 

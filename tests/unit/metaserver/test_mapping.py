@@ -346,6 +346,25 @@ def test_names_in_a_sticky_directory_of_others(world: Mapping) -> None:
         client.call(Op.UNLINK, Unlink(sticky, own))
 
 
+def test_a_group_of_others_is_lent_to_nobody(world: Mapping) -> None:
+    """In a directory that hands on its group, by a client that says it is in that."""
+    lent = world.trusted.mkdir(ROOT, b"lent", 0o2777, Caller(0, 4444, 0))
+    wanted = Create(lent, b"tool", 0o2644, True, True, replace(HERE, groups=(4444,)))
+    made = unpack_attributes(world.guest.call(Op.CREATE, wanted).attributes)
+    assert made.gid == NOBODY and world.truly(made.ino) == (21001, 4444)
+    for op, request in (
+        (Op.SETATTR, changed(made.ino, SET_MODE, mode=0o2755)),
+        (Op.SETXATTR, SetXattr(made.ino, acl.ACCESS, acl_of((2, 7, 1005)), 0)),
+    ):
+        world.trusted.call(Op.SETATTR, changed(made.ino, SET_MODE, mode=0o2644))
+        world.guest.call(op, request)
+        mode = unpack_attributes(world.trusted.call(Op.GETATTR, GetAttr(made.ino)).attributes).mode
+        assert not mode & 0o2000, op
+    world.guest.call(Op.SETATTR, changed(world.ours, SET_MODE, mode=0o2755))  # a group of its own
+    shown = unpack_attributes(world.guest.call(Op.GETATTR, GetAttr(world.ours)).attributes)
+    assert shown.mode & 0o7777 == 0o2755
+
+
 # ---- ACLs ---------------------------------------------------------------------------------------
 
 

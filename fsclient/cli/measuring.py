@@ -94,12 +94,12 @@ def measure(run: Run, nodes: Sequence[NodePlan], as_json: bool) -> Findings:
 
 async def _measure(run: Run, nodes: Sequence[NodePlan], as_json: bool) -> Findings:
     if not sys.stderr.isatty():
-        return await validate(run, nodes, _tell_lines(len(run.phases), as_json))
+        return await validate(run, nodes, _tell_lines(as_json))
     with Progress(
         TextColumn("{task.description:<36}"), BarColumn(), TimeElapsedColumn(),
         console=Console(stderr=True), transient=True,
     ) as progress:  # fmt: skip
-        bar = _Bar(progress, run.phases, run.amounts.seconds)
+        bar = _Bar(progress, run.amounts.seconds)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(bar.go_on)
             findings = await validate(run, nodes, bar.tell)
@@ -107,10 +107,10 @@ async def _measure(run: Run, nodes: Sequence[NodePlan], as_json: bool) -> Findin
     return findings
 
 
-def _tell_lines(count: int, as_json: bool) -> Callable[[Phase, int], None]:
-    def tell(phase: Phase, index: int) -> None:
+def _tell_lines(as_json: bool) -> Callable[[Sequence[Phase], int], None]:
+    def tell(phases: Sequence[Phase], index: int) -> None:
         if not as_json:
-            warn(f"{index + 1}/{count} {phase.title}")
+            warn(f"{index + 1}/{len(phases)} {phases[index].title}")
 
     return tell
 
@@ -118,16 +118,19 @@ def _tell_lines(count: int, as_json: bool) -> Callable[[Phase, int], None]:
 class _Bar:
     """The share of the time that all phases are expected to take."""
 
-    def __init__(self, progress: Progress, phases: Sequence[Phase], seconds: int) -> None:
+    def __init__(self, progress: Progress, seconds: int) -> None:
         self._progress = progress
-        self._expected = [float(seconds) if one.is_timed else _GUESS_S for one in phases]
-        self._task = progress.add_task("starting", total=sum(self._expected))
+        self._seconds = float(seconds)
+        self._expected: list[float] = []
+        self._task = progress.add_task("starting", total=None)
         self._index = -1
         self._began_s = time.monotonic()
 
-    def tell(self, phase: Phase, index: int) -> None:
+    def tell(self, phases: Sequence[Phase], index: int) -> None:
+        self._expected = [self._seconds if one.is_timed else _GUESS_S for one in phases]
         self._index, self._began_s = index, time.monotonic()
-        self._progress.update(self._task, description=phase.title)
+        title, total = phases[index].title, sum(self._expected)
+        self._progress.update(self._task, description=title, total=total)
 
     async def go_on(self) -> None:
         while True:

@@ -120,10 +120,10 @@ def print_phases(console: Console, outcomes: Sequence[Outcome]) -> None:
         whole = one.whole
         checked = "[red]DAMAGED[/]" if one.damage else "right" if one.phase.verifies else ""
         rate = f"{whole.bytes_per_second / 1e6:,.0f} MB/s" if whole.bytes else ""
+        waits = [latency(us) if us else "" for us in (whole.p50_us, whole.p99_us)]
         rows.append((
             one.phase.title, f"{whole.seconds:.1f} s", rate,
-            f"{whole.operations_per_second:,.0f}/s", latency(whole.p50_us),
-            latency(whole.p99_us), checked,
+            f"{whole.operations_per_second:,.0f}/s", *waits, checked,
         ))  # fmt: skip
     columns = ("phase", "took", "bytes", "operations", "median", "99 %", "checked")
     console.print(table(columns, rows, right="took,bytes,operations,median,99 %"))

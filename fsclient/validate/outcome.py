@@ -111,6 +111,7 @@ class NodeFacts:
     file_system: str
     source: str
     bytes_available: int
+    tools: tuple[str, ...] = ()  # ior, mdtest, mpirun: those that it has
 
 
 @dataclass(slots=True)

@@ -45,7 +45,7 @@ def page(findings: Findings, amounts: Amounts, need: Need | None) -> str:
         "<h2>Rates</h2>", *_rates(findings),
         "<h2>Every phase</h2>", _phases(findings.outcomes),
         "<h2>Nodes</h2>", *_nodes(findings.outcomes, names), _facts(findings.nodes),
-        "<h2>How it was measured</h2>", _method(),
+        "<h2>How it was measured</h2>", _method(findings),
     ]  # fmt: skip
     return "\n".join(parts) + "\n"
 
@@ -102,6 +102,10 @@ def _rates(findings: Findings) -> list[str]:
     ]
 
 
+def _wait(us: float) -> str:
+    return f"{us:,.0f} µs" if us else ""
+
+
 def _rate(one: Outcome) -> str:
     return f"{one.whole.bytes_per_second / 1e6:,.0f} MB/s"
 
@@ -119,8 +123,8 @@ def _phases(outcomes: Sequence[Outcome]) -> str:
         checked = "damaged" if one.damage else "right" if one.phase.verifies else ""
         rows.append((
             one.phase.title, f"{whole.seconds:.1f} s", _rate(one) if whole.bytes else "",
-            f"{whole.operations_per_second:,.0f}/s", f"{whole.p50_us:,.0f} µs",
-            f"{whole.p99_us:,.0f} µs", checked,
+            f"{whole.operations_per_second:,.0f}/s", _wait(whole.p50_us), _wait(whole.p99_us),
+            checked,
         ))  # fmt: skip
     columns = ("phase", "took", "bytes", "operations", "median", "99 %", "checked")
     return _table(columns, rows)
@@ -150,14 +154,22 @@ def _facts(nodes: Sequence[NodeFacts]) -> str:
     return _table(("node", "mounted", "as", "CPUs", "memory", "kernel", "fio"), rows)
 
 
-def _method() -> str:
+def _method(findings: Findings) -> str:
+    run = {one.phase.tool for one in findings.outcomes} - {""}
+    left_out = [name for name, tool in (("IOR", "ior"), ("mdtest", "mdtest")) if tool not in run]
+    of_tools = "IOR and mdtest ran on each node by itself, all at once. "
+    if left_out:
+        of_tools = (
+            f"Not every node has {' and '.join(left_out)}: the shared file and the names follow "
+            "their patterns. "
+        )
     return (
         "<p class=soft>All nodes do a phase together. A rate is all bytes over the time of the "
         "slowest node, syncs included. Each node reads what another one wrote; a single node drops "
         "its page cache first. A profile is what one GPU reads and writes at a time: light 1 and "
         "0.75, medium 2 and 1.5, heavy 4 and 3 GB/s. These nodes made the load: more of them may "
-        "get more out of the same servers. IOR and mdtest were not run: the shared file and the "
-        "names follow their patterns.</p>"
+        "get more out of the same servers. "
+        f"{of_tools}</p>"
     )
 
 

@@ -16,6 +16,7 @@ import trio
 from fscommon.tasks import open_tasks
 
 from ..kernel import FILE_SYSTEM_TYPE
+from . import tools
 from .nodes import DamageError, Node, NodeError, NodePlan
 from .outcome import Findings, Measured, NodeFacts, Outcome, of_fio, of_loads
 from .suites import BENCHES, SUITES, Amounts, Kind, Phase, job_text
@@ -27,7 +28,7 @@ CLEAN_SECONDS_MAX: Final = 120.0
 PHASE_SECONDS_MAX: Final = 1800.0  # beyond the time that a phase was given
 ROOM_FACTOR: Final = 1.1
 T = TypeVar("T")
-Tell = Callable[[Phase, int], None]
+Tell = Callable[[Sequence[Phase], int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Run:
 
 
 async def validate(run: Run, plans: Sequence[NodePlan], tell: Tell) -> Findings:
-    """tell(phase, index) is called when a phase begins."""
+    """tell(phases, index) is called when a phase begins."""
     findings = Findings(run.suite, time.time_ns())
     started = time.monotonic()
     name = f"{FOLDER_PREFIX}{secrets.token_hex(6)}"
@@ -62,15 +63,23 @@ async def validate(run: Run, plans: Sequence[NodePlan], tell: Tell) -> Findings:
             await nodes[0].ask("make", START_SECONDS_MAX, folder=folders[0])
             await _each(nodes, lambda n: nodes[n].ask(
                 "join", START_SECONDS_MAX, folder=folders[n], name=f"node-{n}"))  # fmt: skip
-            stage = _Stage(nodes, folders, run.amounts)
-            for index, phase in enumerate(run.phases):
-                tell(phase, index)
+            stage = _Stage(nodes, folders, run.amounts, findings.nodes)
+            phases = (*run.phases, *_of_tools(run, findings.nodes))
+            for index, phase in enumerate(phases):
+                tell(phases, index)
                 findings.outcomes.append(await stage.do(phase))
         finally:
             await _end(nodes)
             nursery.cancel_scope.cancel()  # a shared connection of ssh may keep its errors open
     findings.seconds = time.monotonic() - started
     return findings
+
+
+def _of_tools(run: Run, facts: Sequence[NodeFacts]) -> tuple[Phase, ...]:
+    """IOR and mdtest are part of a suite where each node has them."""
+    if run.parts:
+        return ()
+    return tuple(one for one in tools.PHASES if all(one.tool in node.tools for node in facts))
 
 
 async def _introduce(run: Run, nodes: list[Node]) -> tuple[NodeFacts, ...]:
@@ -87,7 +96,9 @@ async def _introduce(run: Run, nodes: list[Node]) -> tuple[NodeFacts, ...]:
             )
     room = min(one.bytes_available for one in facts)
     large_files = sum(phase.name in ("write", "checkpoint") for phase in run.phases)
-    needed = int(run.amounts.node_bytes(large_files) * len(facts) * ROOM_FACTOR)
+    of_tools = tools.node_bytes(run.amounts) if _of_tools(run, facts) else 0
+    each = run.amounts.node_bytes(large_files) + of_tools
+    needed = int(each * len(facts) * ROOM_FACTOR)
     if room < needed:
         raise NodeError(
             f"{needed / 1e9:.1f} GB are needed and {room / 1e9:.1f} GB are free: "
@@ -100,7 +111,8 @@ def _facts(plan: NodePlan, answer: dict[str, Any]) -> NodeFacts:
     protocol = answer.pop("protocol")
     if protocol != PROTOCOL:
         raise NodeError(f"{plan.name} has another version of braidfs: install the same there")
-    return NodeFacts(name=plan.name, path=plan.path, **answer)
+    found = tuple(answer.pop("tools"))
+    return NodeFacts(name=plan.name, path=plan.path, tools=found, **answer)
 
 
 async def _each(nodes: Sequence[Node], work: Callable[[int], Awaitable[T]]) -> list[T]:
@@ -139,7 +151,10 @@ async def _end(nodes: Sequence[Node]) -> None:
 class _Stage:
     """The nodes of a run with their folders, and what earlier phases left there."""
 
-    def __init__(self, nodes: list[Node], folders: list[str], amounts: Amounts) -> None:
+    def __init__(
+        self, nodes: list[Node], folders: list[str], amounts: Amounts, facts: Sequence[NodeFacts]
+    ) -> None:
+        self._facts = facts
         self._nodes = nodes
         self._folders = folders
         self._amounts = amounts
@@ -150,7 +165,8 @@ class _Stage:
 
         async def one(index: int) -> Measured:
             try:
-                return await (self._fio if phase.job else self._load)(phase, index)
+                work = self._fio if phase.job else self._tool if phase.tool else self._load
+                return await work(phase, index)
             except DamageError as error:
                 damage.append(str(error))
                 return Measured()
@@ -186,6 +202,19 @@ class _Stage:
                 raise NodeError(f"{self._nodes[index].plan.name} wrote less than 1 MiB in time")
             self._file_bytes = min(self._file_bytes, written)
         return of_fio(answer["job"], phase.kind, phase.verifies)
+
+    async def _tool(self, phase: Phase, index: int) -> Measured:
+        node, amounts = self._nodes[index], self._amounts
+        tasks = amounts.jobs if tools.LAUNCHER in self._facts[index].tools else 1
+        where = tools.place(phase, self._own(index), self._peer(index))
+        words = tools.command(phase, where, amounts, tasks)
+        answer = await node.ask(
+            "tool", PHASE_SECONDS_MAX + 30, words=words, where=where, limit_s=PHASE_SECONDS_MAX
+        )
+        try:
+            return tools.measured(phase, answer["output"], amounts, tasks)
+        except ValueError as error:
+            raise NodeError(f"{node.plan.name}: {phase.tool}: {error}") from error
 
     async def _load(self, phase: Phase, index: int) -> Measured:
         amounts, count = self._amounts, len(self._nodes)

@@ -24,13 +24,15 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """job: a file of the folder jobs, without .fio. load: an action of load.py instead."""
+    """job: a file of the folder jobs, without .fio; or load: an action of load.py; or tool: a
+    program that nodes may have (tools.py)."""
 
     name: str
     title: str
     kind: Kind
     job: str = ""
     load: str = ""
+    tool: str = ""
     verifies: bool = False
 
     @property

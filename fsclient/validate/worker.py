@@ -23,8 +23,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..kernel import mount_table
+from .tools import is_damage
 
-PROTOCOL: Final = 2
+PROTOCOL: Final = 3
+TOOLS: Final = ("ior", "mdtest", "mpirun")
 LINE_BYTES_MAX: Final = 1 << 20
 OUTPUT_BYTES_MAX: Final = 8 << 20
 WRONG_BYTES_EXIT: Final = 84  # EILSEQ: what fio and load.py end with when verification fails
@@ -111,6 +113,7 @@ class Worker:
             "cpus": os.cpu_count(), "fio": _version_of_fio(),
             "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             "file_system": mount.kind, "source": mount.source,
+            "tools": [name for name in TOOLS if shutil.which(name)],
             "bytes_available": room.f_bavail * room.f_frsize,
         }  # fmt: skip
 
@@ -159,6 +162,23 @@ class Worker:
             replies.append(json.loads(out))
         return {"loads": replies}
 
+    def tool(self, words: list[str], where: str, limit_s: float) -> dict[str, Any]:
+        """Run IOR or mdtest; the reply is what it printed. Pages of files there are dropped."""
+        for path in Path(where).parent.glob(f"{Path(where).name}*"):
+            if path.is_file():
+                _drop_pages(path)
+        as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        more = {"OMPI_MCA_rmaps_base_oversubscribe": "1"}  # tasks wait for storage, not for cores
+        (code, out, errors), = self._run_all(
+            [words], limit_s, {**os.environ, **as_root, **more}
+        )  # fmt: skip
+        if is_damage(out + errors):
+            raise WorkError("IOR read bytes that it had not written", is_damage=True)
+        if code:
+            told = errors.strip().splitlines() or out.strip().splitlines() or [f"exit {code}"]
+            raise WorkError(f"{words[0]}: {told[-1]}")
+        return {"output": out}
+
     def clean(self) -> None:
         """Remove what this node made."""
         if self._own is not None:
@@ -185,6 +205,14 @@ class Worker:
         codes = self.processes.wait(seconds_max)
         return [(code, _text(out), _text(errors))
                 for code, (out, errors) in zip(codes, places, strict=True)]  # fmt: skip
+
+
+def _drop_pages(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
 
 
 def _is_below(path: str, mountpoint: str) -> bool:
@@ -218,7 +246,7 @@ def _answer(worker: Worker, line: bytes) -> dict[str, Any]:
     request: Request = json.loads(line)
     known: dict[str, Callable[..., dict[str, Any]]] = {
         "hello": worker.hello, "make": worker.make, "join": worker.join, "fio": worker.fio,
-        "load": worker.load,
+        "load": worker.load, "tool": worker.tool,
     }  # fmt: skip
     work = known[request.pop("request")]
     try:

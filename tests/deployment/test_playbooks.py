@@ -90,6 +90,7 @@ def test_one_machine(small: tuple[Host, Playbooks], full: bool) -> None:
     for name in ("site", "clients"):
         again = playbooks.run(name, "--diff")
         assert again.changed == {"solo": 0}, again.output
+    give_a_client_a_key_of_its_own(solo, playbooks)
     gone = playbooks.run("uninstall", "-e", "remove_bytes=true")
     assert gone.changed["solo"] > 0
     assert_clean(solo)
@@ -124,6 +125,23 @@ def assert_options_work(host: Host) -> None:
     host.run("kill", "-9", before)
     host.run("sh", "-c", "cmp /run/a /data/a && echo more > /data/more && sync /data/more")
     assert before not in host.text("pgrep", "-f", "mount.fuse.braidfs").split()
+
+
+def give_a_client_a_key_of_its_own(host: Host, playbooks: Playbooks) -> None:
+    """The mount proves that key from then on; a server keeps the cluster key beside it."""
+    host.run("braidfs", "key", "create", "/run/solo.key", "--client", "solo", "--squash-root")
+    secret = host.text("cat", "/run/solo.key").strip()
+    playbooks.variables["fsclient_key"] = secret
+    host.run("umount", "/data")
+    changed = playbooks.run("clients", "-e", "clients_batch=1")
+    assert changed.changed["solo"] > 0 and secret not in changed.output
+    assert "key_file=/etc/braidfs/client.key" in host.text("grep", "fuse.braidfs", "/etc/fstab")
+    assert host.text("stat", "-c", "%U %a", "/etc/braidfs/client.key").strip() == "root 600"
+    host.run("test", "-e", "/etc/braidfs/cluster.key")
+    host.run("ls", "/data")
+    (row,) = json.loads(host.text("braidfs", "key", "list", "--json"))
+    assert len(row["sessions"]) == 1
+    assert playbooks.run("clients", "-e", "clients_batch=1").changed == {"solo": 0}
 
 
 def assert_clean(host: Host) -> None:

@@ -19,6 +19,7 @@ import pytest
 
 from fsclient.validate.load import BLOCK_BYTES
 from fsclient.validate.suites import SUITES, job_text
+from fsclient.validate.tools import PHASES
 from fsclient.validate.worker import Worker, WorkError
 from tests.cluster.cluster import BIN, Cluster
 from tests.cluster.process import wait_until
@@ -70,6 +71,44 @@ def test_two_nodes_json_and_page(two: tuple[Path, Path], localdir: Path) -> None
     assert seen["need"]["is_met"] is False and len(seen["sizing"]) == 3
     assert "not</b> enough" in html.read_text() and str(two[1]) in html.read_text()
     assert left_in(two[0]) == []
+
+
+@pytest.fixture
+def tools(localdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nodes that have IOR, mdtest and mpirun, or something that does and says the same."""
+    folder = localdir / "tools"
+    folder.mkdir()
+    text = Path(__file__).with_name("mpi_stand_ins.py").read_text()
+    for name in ("ior", "mdtest", "mpirun"):
+        (folder / name).write_text(f"#!{sys.executable}\n{text}")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return folder
+
+
+@pytest.mark.full
+def test_ior_and_mdtest_where_nodes_have_them(
+    two: tuple[Path, Path], tools: Path, localdir: Path
+) -> None:
+    html = localdir / "report.html"
+    seen = json.loads(validate(*two, *SMALL, "--json", "--html", html).stdout)
+    names = [one["phase"] for one in seen["phases"]]
+    assert names == [*(one.name for one in SUITES["quick"]), *(one.name for one in PHASES)]
+    by_name: dict[str, Any] = {one["phase"]: one for one in seen["phases"]}
+    assert by_name["ior-easy-write"]["bytes"] == 2 * 2 * 4 * (4 << 20)
+    assert by_name["ior-hard-read"]["bytes"] == 2 * 2 * 64 * BLOCK_BYTES
+    assert by_name["mdtest-stat"]["operations"] == 2 * 2 * 20
+    assert all(node["seconds"] > 0 for one in seen["phases"] for node in one["nodes"])
+    assert seen["damage"] == [] and "IOR checks" in html.read_text()
+    assert "ran on each node by itself" in html.read_text() and left_in(two[0]) == []
+    script = (tools / "ior").read_text()  # one that writes other bytes than it looks for
+    spoiled = script.replace('f"{given.G} {task} {at} "', 'f"{given.w} {task} {at} "')
+    assert spoiled != script
+    (tools / "ior").write_text(spoiled)
+    (tools / "mdtest").unlink()
+    seen = json.loads(validate(*two, *SMALL, "--json", code=3).stdout)
+    assert len(seen["damage"]) == 2 and "IOR read bytes" in seen["damage"][0]
+    assert not any("mdtest" in one["phase"] for one in seen["phases"])
 
 
 @pytest.mark.full

@@ -6,7 +6,7 @@ import pytest
 
 from fsclient.cli.frame import EXIT_USAGE, run_cli
 from fsclient.cli.main import cli
-from fsclient.validate import load, page
+from fsclient.validate import load, page, tools
 from fsclient.validate.nodes import HOSTS_MAX, expand_hosts
 from fsclient.validate.outcome import Findings, Measured, NodeFacts, Outcome, of_fio, together
 from fsclient.validate.sizing import GB, PROFILES, Need, sizings
@@ -88,6 +88,28 @@ def test_fio_sums_are_of_the_direction_that_counts() -> None:
     seen = of_fio({"read": row, "write": empty}, Kind.CHECK, verifies=True)
     assert (seen.bytes_per_second, seen.p50_us, seen.p99_us) == (10, 2, 3)
     assert of_fio({"read": row, "write": empty}, Kind.CHECK, verifies=False).bytes == 0
+
+
+def test_ior_and_mdtest_are_called_and_understood() -> None:
+    amounts, by_name = AMOUNTS["quick"], {phase.name: phase for phase in tools.PHASES}
+    easy, hard = by_name["ior-easy-write"], by_name["ior-hard-read"]
+    assert tools.place(easy, "/d/own", "/d/peer") == "/d/own/ior-easy"
+    assert tools.place(hard, "/d/own", "/d/peer") == "/d/peer/ior-hard"
+    words = tools.command(hard, "/d/peer/ior-hard", amounts, 4)
+    assert words[:4] == ["mpirun", "-n", "4", "ior"] and "-R" in words and "-w" not in words
+    assert tools.command(easy, "/x", amounts, 1)[0] == "ior"
+    said = "Max Write: 512.00 MiB/sec (536.87 MB/sec)\nMax Read:  256.00 MiB/sec (268.44 MB/sec)\n"
+    seen = tools.measured(easy, said, amounts, 2)
+    assert (seen.bytes, seen.seconds) == (2 * 256 << 20, 1.0)
+    assert tools.measured(hard, said, amounts, 1).bytes_per_second == 256 << 20
+    for name, line in (("create", "File creation     :"), ("stat", "File stat"),
+                       ("remove", "   File removal      :")):  # fmt: skip
+        text = f"SUMMARY rate: (of 1 iterations)\n{line}     2000.000   2000.0   2000.0   0.000\n"
+        seen = tools.measured(by_name[f"mdtest-{name}"], text, amounts, 4)
+        assert seen.operations_per_second == 2000 and seen.operations == 4 * amounts.files
+    with pytest.raises(ValueError, match="printed no"):
+        tools.measured(easy, "nothing", amounts, 1)
+    assert tools.is_damage("WARNING: Incorrect data on read (3 errors found).")
 
 
 class _Balanced(HTMLParser):

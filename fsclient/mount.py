@@ -433,6 +433,7 @@ class MountedClient:
             reopen=lambda ino: nursery.start_soon(files.files.reopen, ino),
             ask=lambda ino, end: nursery.start_soon(files.files.ask, ino, end),
             births=files.births.wait,
+            listener=files.recalls,
         )
 
     async def _run_fuse(self, fuse: FuseSession) -> None:

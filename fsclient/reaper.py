@@ -6,6 +6,7 @@ that one turn of the loop serves a whole batch. docs/INTERFACES.md 3.1 has the t
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import trio
 
@@ -13,6 +14,13 @@ from fscommon.native import EventKind, EventSource, RawEvent
 from fscommon.observe.log import Log
 
 REAP_COUNT_MAX = 256
+BATCHES_AT_ONCE_MAX = 64
+
+
+class Listener(Protocol):
+    """Who calls listen() before it goes by what lanes have told."""
+
+    listen: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +39,7 @@ class Handlers:
     call: Callable[[int, int, int, int, bytes], None]
     ask: Callable[[int, int], None]
     births: Callable[[], None]
+    listener: Listener | None = None
 
 
 class Reaper:
@@ -39,6 +48,8 @@ class Reaper:
         self._handlers = handlers
         self._log = Log("lanes")
         self.reaped_count = 0
+        if handlers.listener is not None:
+            handlers.listener.listen = self.reap_waiting
 
     async def run(self) -> None:
         fd = self._source.events_fd()
@@ -46,6 +57,12 @@ class Reaper:
             await trio.lowlevel.wait_readable(fd)
             while self.reap_batch() == REAP_COUNT_MAX:
                 await trio.lowlevel.checkpoint()
+
+    def reap_waiting(self) -> None:
+        """What has been told until now, also what would be told a little later."""
+        for _ in range(BATCHES_AT_ONCE_MAX):
+            if self.reap_batch() < REAP_COUNT_MAX:
+                break
 
     def reap_batch(self) -> int:
         events = self._source.reap(REAP_COUNT_MAX)

@@ -22,16 +22,17 @@ Cell = tuple[bytes | None, SessionId, Txn]
 class Generation:
     """Cells by key. The order of keys is only made up when somebody asks for a range."""
 
-    __slots__ = ("_order", "_unordered", "cells")
+    __slots__ = ("_order", "_unordered", "cells", "note")
 
     def __init__(self) -> None:
         self.cells: dict[bytes, Cell] = {}
         self._order: SortedList = SortedList()
         self._unordered: list[bytes] = []
+        self.note = self._unordered.append  # of each key that comes into cells
 
     def put(self, key: bytes, cell: Cell) -> None:
         if key not in self.cells:
-            self._unordered.append(key)
+            self.note(key)
         self.cells[key] = cell
 
     def keys(self, start: bytes, end: bytes) -> Iterator[bytes]:
@@ -54,13 +55,17 @@ class Overlay:
 
     def merge(self, writes: dict[bytes, bytes | None], session: SessionId, txn: Txn) -> Txn:
         """Add a write set; return the newest transaction of another session that it covers."""
-        filling, committing = self.filling, self.committing.cells
+        cells, note = self.filling.cells, self.filling.note
+        committing = self.committing.cells
         foreign = Txn(0)
         for key, value in writes.items():
-            old = filling.cells.get(key) or committing.get(key)
+            old = cells.get(key)
+            if old is None:
+                note(key)
+                old = committing.get(key)
             if old is not None and old[1] != session and old[2] > foreign:
                 foreign = old[2]
-            filling.put(key, (value, session, txn))
+            cells[key] = (value, session, txn)
         return foreign
 
     def freeze(self) -> Batch:

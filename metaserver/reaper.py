@@ -22,7 +22,8 @@ from metaserver.times import now
 from metaserver.transaction import Transaction
 
 ROUND_MAX: Final = 2048  # records of one round
-GATHER_S: Final = 0.25  # nobody waits for the room: rounds are few and large while files go
+GATHER_S: Final = 0.25  # nobody waits for the room: rounds are few and large while files go,
+GATHERS_MAX: Final = 8  # and wait for the end of it, so long at most
 RETRY_S: Final = 2.0
 LOOK_S: Final = 1.0
 
@@ -35,11 +36,13 @@ class Reaper:
         self._metrics = background.metrics
         self._log = Log("reaper")
         self._failures = RateLimit(10.0)
+        self._is_behind = False  # the last round was a full one
 
     async def run(self) -> None:
         while True:
             await self._wait_for_work()
-            await trio.sleep(GATHER_S)
+            if not self._is_behind:
+                await self._gather()
             self._reap_orphans()
             txn = self._engine.progress.txn
             await self._committer.wait_durable(txn)
@@ -52,6 +55,15 @@ class Reaper:
         while engine.progress.recovering or not (engine.doomed or self._reapable()):
             with trio.move_on_after(LOOK_S):  # the last close of an orphan commits nothing
                 await self._committer.committed.wait()
+
+    async def _gather(self) -> None:
+        """Whoever removes a tree goes on meanwhile, and needs the processors more."""
+        for _ in range(GATHERS_MAX):
+            self._engine.doomed = False
+            await trio.sleep(GATHER_S)
+            if not self._engine.doomed:
+                break
+        self._engine.doomed = True
 
     def _reapable(self) -> list[Ino]:
         services = self._engine.services
@@ -75,8 +87,8 @@ class Reaper:
         self._engine.doomed = False
         doomed = self._engine.stored(all_of(b"Z"), ROUND_MAX)
         self._metrics.gauge("braidfs_reaper_queue").set(len(doomed))
-        if len(doomed) == ROUND_MAX:
-            self._engine.doomed = True
+        self._is_behind = len(doomed) == ROUND_MAX
+        self._engine.doomed |= self._is_behind
         answers = await self._storage.delete_all([unpack_layout(raw) for _, raw in doomed])
         done = [key for (key, _), why in zip(doomed, answers, strict=True) if not why]
         failures = [why for why in answers if why]

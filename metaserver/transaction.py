@@ -7,6 +7,7 @@ the op's reads met; its reply, errors included, waits for that commit (rule 17).
 
 from collections.abc import Iterator
 from heapq import merge
+from itertools import chain
 
 from fscommon.types import SessionId, Txn
 from metaserver.overlay import Cell, Overlay
@@ -60,7 +61,14 @@ class Transaction:
 
         The op writes nothing into the range while it iterates."""
         own = sorted(key for key in self.writes if start <= key < end)
-        layers = [((key, b"") for key in keys) for keys in self._overlaid(start, end, own)]
+        layers = []
+        for keys in self._overlaid(start, end, own):
+            first = next(keys, None)
+            if first is not None:
+                layers.append((key, b"") for key in chain((first,), keys))
+        if not layers:  # nothing of it was changed since the snapshot
+            yield from self._snapshot.range(start, end)
+            return
         previous = None
         for key, value in merge(*layers, self._snapshot.range(start, end), key=_key):
             if key == previous:

@@ -111,7 +111,8 @@ class Trash:
         above = await self._chain(top)
         entries: list[TrashEntry] = []
         for tree in await self.trees():
-            if tree.inodes and (tree.ino in above or top in await self._chain(tree.ino)):
+            # Also of one that is said to be empty: clients tell of removals when they are asked.
+            if tree.ino in above or top in await self._chain(tree.ino):
                 entries += [entry async for entry in self._of_tree(tree.ino)]
         paths = _Paths(self, top, entries)
         found = []

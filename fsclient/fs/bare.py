@@ -44,6 +44,14 @@ class BareInodes:
             self._seen.clear()
         self._seen[ino] = (change_version, until)
 
+    def note_held(self, ino: int, change_version: int, xattr_count: int) -> None:
+        """note(), under a lease that is held."""
+        known = self._seen.get(ino)
+        if known is None and len(self._seen) >= BARE_MAX:
+            self._seen.clear()
+        if known is None or change_version >= known[0]:
+            self._seen[ino] = (change_version, 0.0 if xattr_count else inf)
+
     def _until(self, ino: int) -> float:
         if self._leases.is_on:
             return inf if self._leases.holds(ino, LEASE_META) else 0.0

@@ -50,8 +50,8 @@ from .ports import Lanes, Metadata, Written
 
 BATCH_COUNT_MAX = 512
 GATHER_S = 0.05
-SLOTS_WANTED = 1024
-SLOTS_LOW = 512
+SLOTS_WANTED = 2048
+SLOTS_LOW = 1024
 CHANGES_TO_ASK = 2  # in one directory, each within CHANGES_WITHIN_S of the last
 CHANGES_WITHIN_S = 1.0
 RECALLED_REST_S = 30.0  # as long as names of a recalled directory get no time in the kernel
@@ -123,10 +123,10 @@ class _Newborn:
             size=max(was.size, size) if flags & COMMIT_SIZE else was.size,
             mtime_ns=max(was.mtime_ns or was.time_ns, mtime_ns if flags & COMMIT_MTIME else 0),
         )
-        return with_lease(self.birth.attributes().pack(), 0, LEASE_WRITER)
+        return with_lease(self.birth.record(), 0, LEASE_WRITER)
 
 
-_Untold = _Newborn | Removal | Setting | Move
+_Untold = _Newborn | RawRemoval | Setting | RawMove
 
 
 class Births:
@@ -206,7 +206,7 @@ class Births:
             await trio.sleep(GATHER_S)
             self._due = trio.Event()
             if not self._on_way:
-                self._tell()
+                self.flush()
 
     async def _ask_one_by_one(self) -> None:
         """Ask the metaserver for directories and slots, one after the other."""
@@ -260,16 +260,11 @@ class Births:
     # ---- changes --------------------------------------------------------------------------------
 
     def wait(self) -> None:
-        """A BIRTHS event: lanes changed names. Changes gather while a batch is on its way, births
-        for a moment anyway: most small files are written and closed by then, and told of once. A
-        file that is renamed into its place is whole."""
-        self.collect()
-        if self._on_way:
-            return
-        if self._newborns and len(self._newborns) == len(self._waiting):
+        """A BIRTHS event: lanes changed names. Changes gather while a batch is on its way, and for
+        a moment anyway: most small files are written and closed by then, and told of once; and
+        nothing is done here for each of them as it comes."""
+        if not self._on_way:
             self._due.set()
-        else:
-            self._tell()
 
     def written(self, ino: int, written: Written) -> bytes | None:
         """Lanes commit size and time of a file. If its birth is still to be told they are told with
@@ -290,8 +285,7 @@ class Births:
         for births, removals, settings, moves in self._lanes.changes_take():
             for birth in births:
                 self._note(RawBirth(*birth))
-            for removal in removals:
-                self._note_removal(RawRemoval(*removal))
+            self._note_removals(removals)
             for *setting, record in settings:
                 self._note_setting(Setting(*setting), record)
             for move in moves:
@@ -316,18 +310,23 @@ class Births:
         self._newborns[raw.ino] = newborn = _Newborn(birth)
         self._waiting.append(newborn)
 
-    def _note_removal(self, raw: RawRemoval) -> None:
-        self._inodes.departed_record(raw.ino, raw.record)
-        self._inodes.changed()  # pages of directories that were fetched before show the name
-        self._changed(raw.parent)
-        self._waiting.append(Removal(raw.parent, raw.name, raw.ino, raw.time_ns, after=0))
+    def _note_removals(self, rows: Sequence[tuple[int, bytes, int, int, bytes]]) -> None:
+        if not rows:
+            return
+        removals = [RawRemoval._make(row) for row in rows]
+        for raw in removals:
+            self._inodes.departed_by_lanes(raw.ino, raw.record)
+        self._inodes.changed()  # pages of directories that were fetched before show the names
+        for parent in {raw.parent for raw in removals}:
+            self._changed(parent)
+        self._waiting += removals
 
     def _note_move(self, raw: RawMove) -> None:
         self._inodes.was_set(raw.ino, raw.record)
         if raw.replaced:
-            self._inodes.departed_record(raw.replaced, raw.replaced_record)
+            self._inodes.departed_by_lanes(raw.replaced, raw.replaced_record)
         self._changed(raw.parent)
-        self._waiting.append(Move(*raw[:6], after=0))
+        self._waiting.append(raw)
 
     def _note_setting(self, setting: Setting, record: bytes) -> None:
         """record: attributes of the inode as they are since, but for what was written."""
@@ -371,9 +370,9 @@ class Births:
         else:
             reply = decode(Changed, body)
             self._inodes.see_parents(reply.parents)
-            for birth, status in _failed(_outcomes(batch.births, reply.errors)):
+            for birth, status in _failures(batch.births, reply.errors):
                 self._lost_birth(birth, FsError(status))
-            removals = _failed(_outcomes(batch.removals, reply.removal_errors))
+            removals = _failures(batch.removals, reply.removal_errors)
             moves = _outcomes(batch.moves, reply.move_errors)
             self._lost_removals(removals)
             self._settle_moves(moves)
@@ -515,10 +514,12 @@ def _batch_of(changes: Sequence[_Untold]) -> ChangeBatch:
     for change in changes:
         if isinstance(change, _Newborn):
             births.append(change.birth)
-        elif isinstance(change, Removal):
-            removals.append(replace(change, after=len(births)))
-        elif isinstance(change, Move):
-            moves.append(replace(change, after=len(births) + len(removals)))
+        elif isinstance(change, RawRemoval):
+            removals.append(
+                Removal(change.parent, change.name, change.ino, change.time_ns, len(births))
+            )
+        elif isinstance(change, RawMove):
+            moves.append(Move(*change[:6], after=len(births) + len(removals)))
         else:
             settings.append(change)
     return ChangeBatch(tuple(births), tuple(removals), tuple(settings), tuple(moves))
@@ -539,6 +540,10 @@ def _outcomes(changes: Sequence[C], statuses: Sequence[int]) -> Outcomes[C]:
     """No statuses: all went well."""
     pairs = zip(changes, statuses or (0,) * len(changes), strict=False)
     return [(change, status_of(status)) for change, status in pairs]
+
+
+def _failures(changes: Sequence[C], statuses: Sequence[int]) -> Outcomes[C]:
+    return _failed(_outcomes(changes, statuses)) if statuses else []
 
 
 def _failed(outcomes: Outcomes[C]) -> Outcomes[C]:

@@ -33,7 +33,7 @@ from .ports import Lanes, Metadata
 
 PAGE_COUNT_FIRST = 128
 PAGE_COUNT_MIN = 16
-PAGE_COUNT_MAX = 512
+PAGE_COUNT_MAX = 1024
 COOKIE_SELF = 1
 COOKIE_PARENT = 2
 
@@ -208,10 +208,14 @@ class Directories:
     def _tell_lanes(self, directory: OpenDirectory, behind: int) -> bool:
         """The page as far as it is leased. False: not its names."""
         ino, page, asked = directory.ino, directory.page, directory.asked
-        for index, entry in enumerate(page.inos):
-            self._inodes.parents.note(entry, ino)
-            if not self._is_stale(directory, entry):
-                self._inodes.see_row(entry, page.record(index))
+        self._inodes.parents.note_all(page.inos, ino)
+        if asked.loss_count == self._inodes.losses.now:
+            if asked.change_count == self._inodes.change_count:
+                self._inodes.see_rows(page.records)
+        else:
+            for index, entry in enumerate(page.inos):
+                if not self._is_stale(directory, entry):
+                    self._inodes.see_row(entry, page.record(index))
         is_sure = (
             self._leases.holds(ino, LEASE_ENTRIES)
             and not self._is_lost(directory, ino)
@@ -232,9 +236,7 @@ class Directories:
             else:
                 attributes = inodes.see_record(page.record(at))
             inodes.parents.note(ino, directory.ino)
-            yield Listed(
-                page.names[at], page.cookies[at], attributes, is_stale, directory.is_named
-            )
+            yield Listed(page.names[at], page.cookies[at], attributes, is_stale, directory.is_named)
 
     def _is_stale(self, directory: OpenDirectory, ino: int) -> bool:
         """What the page says of the inode may be of before a change."""

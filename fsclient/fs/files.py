@@ -25,8 +25,10 @@ from fscommon.layout.attributes import (
     LEASE_DATA_EXCLUSIVE,
     LEASE_SHARED_ALL,
     Attributes,
+    ino_of,
     unpack_attributes,
 )
+from fscommon.layout.layout import packed_file_id
 from fscommon.wire.births import ChangeBatch
 from fscommon.wire.codec import decode
 from fscommon.wire.messages import (
@@ -48,7 +50,7 @@ from .caller import Requester
 from .changes import Change, set_attr
 from .complete import CompleteDirectories
 from .drains import Drains
-from .inodes import Inodes, OpenInode, file_id_of
+from .inodes import Inodes, OpenInode
 from .ports import Lanes, Metadata, Written
 
 INVALIDATION_WAIT_S = 1.0
@@ -249,7 +251,7 @@ class Files:
         return reply
 
     def _register(self, inode: OpenInode, reply: Opened) -> Attributes:
-        inode.file_id = file_id_of(reply.layout)
+        inode.file_id = packed_file_id(reply.layout)
         self._lanes.inode_put(reply.attributes, reply.layout, reply.capability)
         self._leases.tell_lanes(inode.ino)
         self._inodes.limit(inode, reply.size_limit)
@@ -306,14 +308,23 @@ class Files:
         if inode is not None:
             inode.taken.pop(token, None)
             if change.size is not None:
-                inode.file_id = file_id_of(reply.layout)
+                inode.file_id = packed_file_id(reply.layout)
                 put = self._lanes.inode_put if change.at_least else self._lanes.inode_resize
                 put(reply.attributes, reply.layout, reply.capability)
                 self._leases.tell_lanes(inode.ino)
             self._inodes.limit(inode, reply.size_limit)  # whose file it is may have changed, too
+        elif change.size is not None:
+            self._resized_closed(reply)
         self._inodes.changed()
         self._inodes.wrote_pages(unpack_attributes(reply.attributes))
         return self._inodes.see_record(reply.attributes)
+
+    def _resized_closed(self, reply: Opened) -> None:
+        """Lanes may know the file still: of one that was closed a moment ago they have the size
+        that it had as it was written, and bytes that are not durable yet."""
+        if reply.layout:
+            self._lanes.inode_resize(reply.attributes, reply.layout, reply.capability)
+            self._lanes.inode_drop(ino_of(reply.attributes))
 
     async def sync(self, ino: int) -> None:
         """What was written to ino is durable, and its size is committed."""

@@ -27,6 +27,7 @@ from fscommon.layout.attributes import (
     Attributes,
     granted_in,
     ino_of,
+    inos_of,
     sectors,
     unpack_attributes,
     with_lease,
@@ -46,6 +47,7 @@ DEPARTED_MAX = 1 << 14
 
 _XATTRS = struct.Struct("<Q20xI")  # change version and number of extended attributes
 _XATTRS_AT = 88
+_ROW = struct.Struct("<Q80xQ16xII8x")  # inode, change version, leases, extended attributes
 _MODE = struct.Struct("<I")
 _MODE_AT = 56
 _SET_ID_BITS = 0o6000
@@ -293,6 +295,27 @@ class Inodes:
         if ino in self._open:
             self.see(unpack_attributes(record))
 
+    def see_rows(self, records: bytes) -> None:
+        """see_row() of each: those about which there is nothing else to know, at once."""
+        is_plain = self._leases.held_now(LEASE_META)
+        wanted = bytearray(len(records) // ATTRIBUTES_SIZE)
+        others = []
+        for at, (ino, version, flags, xattr_count) in enumerate(_ROW.iter_unpack(records)):
+            if (
+                flags & LEASE_META
+                and is_plain(ino)
+                and not (ino in self._open or ino in self._being_set)
+            ):
+                wanted[at] = 1
+                self.bare.note_held(ino, version, xattr_count)
+            else:
+                others.append((ino, at))
+        older = set(self._lanes.attributes_put_rows(records, bytes(wanted)))
+        if older:
+            others += [(ino, at) for at, ino in enumerate(inos_of(records)) if ino in older]
+        for ino, at in others:
+            self.see_row(ino, records[at * ATTRIBUTES_SIZE : (at + 1) * ATTRIBUTES_SIZE])
+
     def see_parents(self, records: bytes) -> None:
         """Directories in which a name came or went, or of which a lease was granted."""
         for start in range(0, len(records), ATTRIBUTES_SIZE):
@@ -421,6 +444,15 @@ class Inodes:
 
     def departed_record(self, ino: int, record: bytes) -> None:
         self.unkeep(ino)  # the metaserver waits for its close with the removal
+        self._depart(ino, record)
+
+    def departed_by_lanes(self, ino: int, record: bytes) -> None:
+        """They took the last name of it, and what they knew of it by its directory with it."""
+        if ino in self._kept:
+            self.unkeep(ino)
+        self._depart(ino, record)
+
+    def _depart(self, ino: int, record: bytes) -> None:
         self._departed[ino] = record
         if len(self._departed) > DEPARTED_MAX:
             self._dispose(*self._departed.popitem(last=False))
@@ -463,11 +495,6 @@ def merge_written(attributes: Attributes, written: Written) -> Attributes:
         ctime_ns=max(attributes.ctime_ns, mtime_ns),
         mode=without_set_ids(attributes.mode) if flags & COMMIT_KILL_SUIDGID else attributes.mode,
     )  # fmt: skip
-
-
-def file_id_of(layout: bytes) -> int:
-    """The file id in a packed layout record, 0 for what has no objects."""
-    return int.from_bytes(layout[8:16], "little")
 
 
 def without_set_ids(mode: int) -> int:

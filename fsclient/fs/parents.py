@@ -5,6 +5,7 @@ later one is remembered. Pure; touched by the client's trio thread only.
 """
 
 from array import array
+from collections.abc import Iterable
 
 PLACES = 1 << 16
 
@@ -18,6 +19,13 @@ class Parents:
         at = ino % PLACES
         self._inos[at] = ino
         self._parents[at] = parent
+
+    def note_all(self, inos: Iterable[int], parent: int) -> None:
+        known, parents = self._inos, self._parents
+        for ino in inos:
+            at = ino % PLACES
+            known[at] = ino
+            parents[at] = parent
 
     def of(self, ino: int) -> int:
         """0: not known."""

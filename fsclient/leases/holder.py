@@ -9,11 +9,11 @@ Touched by the client's trio thread only. Giving up is fsclient.leases.recalls.
 
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol
 
 from fscommon.layout.attributes import (
-    ATTRIBUTES_SIZE,
+    LEASE_ALL,
     LEASE_DATA,
     LEASE_DATA_EXCLUSIVE,
     LEASE_ENTRIES,
@@ -21,7 +21,7 @@ from fscommon.layout.attributes import (
     LEASE_META,
     LEASE_META_EXCLUSIVE,
     Attributes,
-    granted_in,
+    inos_of,
 )
 from fscommon.wire.ops import Op
 
@@ -33,20 +33,13 @@ MARGIN_S = 1.0  # what is to end before the leases do has this long to be told t
 CONTENDED_S = 10.0
 CONTENDED_MAX = 4096
 _INO = struct.Struct("<Q")
+_GRANTS = struct.Struct("<Q104xI12x")  # of an attribute record: inode and lease flags
 _RECORDS = ("attributes", "replaced", "parents")
 
 
 def inodes_in(reply: object) -> set[int]:
     """The inodes whose attribute records a reply carries."""
-    return {_INO.unpack_from(records, start)[0] for records, start in _records_of(reply)}
-
-
-def _records_of(reply: object) -> Iterator[tuple[bytes, int]]:
-    """Each attribute record of a reply: the octets and where it begins in them."""
-    for field in _RECORDS:
-        records = getattr(reply, field, b"")
-        for start in range(0, len(records), ATTRIBUTES_SIZE):
-            yield records, start
+    return {ino for field in _RECORDS for ino in inos_of(getattr(reply, field, b""))}
 
 
 class LeaseLanes(Protocol):
@@ -101,18 +94,18 @@ class Leases:
         """A reply arrived: note what it grants."""
         if not self.is_on:
             return
-        for records, start in _records_of(message):
-            self._grant(records, start, request_id)
+        for field in _RECORDS:
+            self._grant(getattr(message, field, b""), request_id)
         if op is Op.OPEN and self._asking:
             self._note_taken(message)
 
-    def _grant(self, records: bytes, start: int, request_id: int) -> None:
-        flags = granted_in(records, start)
-        if flags:
-            (ino,) = _INO.unpack_from(records, start)
-            new = self.table.granted(ino, flags, request_id)
-            if new & LEASE_ENTRIES or flags & self.table.held(ino) & LEASE_ENTRIES:
-                self._lanes.entries_lease(ino)
+    def _grant(self, records: bytes, request_id: int) -> None:
+        granted = self.table.granted
+        for ino, flags in _GRANTS.iter_unpack(records):
+            if flags & LEASE_ALL:
+                granted(ino, flags & LEASE_ALL, request_id)
+                if flags & self.table.held(ino) & LEASE_ENTRIES:
+                    self._lanes.entries_lease(ino)
 
     # ---- questions of the lanes --------------------------------------------------------------
 
@@ -137,6 +130,13 @@ class Leases:
 
     def holds(self, ino: int, flags: int) -> bool:
         return self.table.holds(ino, flags, self._clock())
+
+    def held_now(self, flags: int) -> Callable[[int], bool]:
+        """holds() of these bits, for many inodes at one moment."""
+        if not self.is_on or self._clock() >= self.table.until:
+            return lambda ino: False
+        held = self.table.held
+        return lambda ino: held(ino) & flags == flags
 
     def attributes_s(self, attributes: Attributes, otherwise: float) -> float:
         """How long the kernel may believe these attributes; otherwise: without leases. Those from

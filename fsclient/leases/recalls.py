@@ -106,6 +106,8 @@ class Recalls:
         self.recall_count = 0
         self.late_count = 0  # recalls whose names the kernel did not forget in time
         self._lapsed = False
+        # Takes what lanes have told: a file that was closed a moment ago is open no longer.
+        self.listen: Callable[[], None] = lambda: None
 
     async def give_up(self, inos: Sequence[int]) -> None:
         """META and DATA of these files, which nobody has asked for."""
@@ -121,6 +123,7 @@ class Recalls:
 
     def start(self, items: tuple[RecallItem, ...], nursery: trio.Nursery) -> None:
         """Work on these recalls; those in work already are."""
+        self.listen()
         together: list[RecallItem] = []
         for item in items:
             if item.recall in self._working or len(self._working) >= RECALLS_MAX:

@@ -64,7 +64,7 @@ class LeaseTable:
 
     def granted(self, ino: int, flags: int, request_id: int) -> int:
         """A reply to that request grants flags. Returns those that are new."""
-        masks = self._masks.get(ino)
+        masks = self._masks.get(ino) if self._masks else None
         if masks is not None:
             for mask in masks:
                 if mask.hides(request_id):

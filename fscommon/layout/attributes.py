@@ -7,13 +7,14 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from fscommon.errors import ProtocolError
 from fscommon.types import Ino
 
 ATTRIBUTES_SIZE: Final = 128
 _RECORD: Final = struct.Struct("<3Q4q6I3Qq2IQ")
+_FILE: Final = struct.Struct("<8xQ40x4I4xI36xIQ")
 
 # Facets of a lease: META (attributes and xattrs), ENTRIES (names in a directory, also the absent
 # ones), DATA (bytes of a file). Whoever holds the exclusive bit of a facet holds the shared one.
@@ -94,6 +95,29 @@ def unpack_attributes(raw: bytes) -> Attributes:
     if len(raw) != ATTRIBUTES_SIZE:
         raise ProtocolError(f"an attribute record has {ATTRIBUTES_SIZE} bytes, not {len(raw)}")
     return Attributes(*_RECORD.unpack(raw))
+
+
+class FileFacts(NamedTuple):
+    """What of a record the removal of a file goes by."""
+
+    size: int
+    mode: int
+    nlink: int
+    uid: int
+    gid: int
+    flags: int
+    xattr_count: int
+    tree: int
+
+
+def file_facts(record: bytes) -> FileFacts:
+    """Of an attribute record, and whatever lies behind it."""
+    return FileFacts._make(_FILE.unpack_from(record))
+
+
+def pack_fields(*fields: int) -> bytes:
+    """A record of all the fields of Attributes, in order: without an object for it."""
+    return _RECORD.pack(*fields)
 
 
 def ino_of(record: bytes) -> int:

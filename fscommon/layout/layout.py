@@ -71,6 +71,11 @@ def unpack_layout(raw: bytes) -> Layout:
     return Layout(file_id, chunk_size, width, targets, replicas, epoch, flags, durable)
 
 
+def packed_file_id(raw: bytes) -> int:
+    """The file id in a packed layout record, 0 for what has none."""
+    return int.from_bytes(raw[8:16], "little")
+
+
 def _check(version: int, replica_count: int, stripe_width: int, chunk_size: int) -> None:
     if version != LAYOUT_VERSION:
         raise ProtocolError(f"layout version {version} is not {LAYOUT_VERSION}")

@@ -11,7 +11,7 @@ import stat
 from dataclasses import dataclass
 from typing import Final
 
-from fscommon.layout.attributes import Attributes, sectors
+from fscommon.layout.attributes import pack_fields, sectors
 
 _PERMISSIONS: Final = 0o7777
 
@@ -65,25 +65,17 @@ class Birth:
     size: int = 0
     mtime_ns: int = 0
 
-    def attributes(self, tree: int = 0) -> Attributes:
-        """Of the file as it is told of. tree: of the directory, which only the metaserver knows."""
-        mtime_ns = self.mtime_ns if self.changes else self.time_ns
-        return Attributes(
-            self.ino,
-            size=self.size if self.changes else 0,
-            blocks=sectors(self.size) if self.changes else 0,
-            atime_ns=self.time_ns,
-            mtime_ns=mtime_ns,
-            ctime_ns=max(self.time_ns, mtime_ns),
-            btime_ns=self.time_ns,
-            mode=stat.S_IFREG | self.mode & _PERMISSIONS,
-            nlink=1,
-            uid=self.uid,
-            gid=self.gid,
-            data_version=1 + self.changes,
-            change_version=1 + self.changes,
-            tree=tree,
-        )
+    def record(self, tree: int = 0) -> bytes:
+        """Attributes of the file as it is told of. tree: of the directory, which only the
+        metaserver knows."""
+        time_ns, version = self.time_ns, 1 + self.changes
+        size, mtime_ns = (self.size, self.mtime_ns) if self.changes else (0, time_ns)
+        return pack_fields(
+            self.ino, size, sectors(size),
+            time_ns, mtime_ns, max(time_ns, mtime_ns), time_ns,
+            stat.S_IFREG | self.mode & _PERMISSIONS, 1, self.uid, self.gid, 0, 0,
+            version, version, 0, 0, 0, 0, tree,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 What each reply grants is a table by op. A reply is stored (for repeats) as its op made it, without
 grants; they are written into the copy that is sent, in place: records lie in the encoded body as
-they are. So a repeat grants nothing.
+they are, those of a listing one after another. So a repeat grants nothing.
 """
 
 import stat
@@ -17,7 +17,7 @@ from fscommon.layout.attributes import (
     LEASE_NAMER,
     LEASE_READER,
     LEASE_WRITER,
-    ino_of,
+    inos_of,
     put_lease,
 )
 from fscommon.types import Ino
@@ -25,7 +25,7 @@ from fscommon.wire.messages import Create, Open, TmpFile
 from fscommon.wire.ops import Op
 from metaserver.leases.footprints import taken_with
 
-Grant = tuple[bytes, int]  # an attribute record, and the LEASE_* bits to grant on its inode
+Grant = tuple[bytes, int]  # attribute records, and the LEASE_* bits to grant on their inodes
 NAMES: Final = LEASE_META | LEASE_ENTRIES
 _MODE: Final = struct.Struct("<I")
 _MODE_AT: Final = 56
@@ -48,16 +48,11 @@ def _opened(request: Create | Open | TmpFile, reply: Any) -> Iterator[Grant]:
 
 
 def _listed(request: Any, reply: Any) -> Iterator[Grant]:
-    return _of_each(reply.attributes, LEASE_META)
+    yield reply.attributes, LEASE_META
 
 
 def _opened_ahead(request: Any, reply: Any) -> Iterator[Grant]:
-    return _of_each(reply.attributes, LEASE_READER)
-
-
-def _of_each(records: bytes, wanted: int) -> Iterator[Grant]:
-    for start in range(0, len(records), ATTRIBUTES_SIZE):
-        yield records[start : start + ATTRIBUTES_SIZE], wanted
+    yield reply.attributes, LEASE_READER
 
 
 def _moved(request: Any, reply: Any) -> Iterator[Grant]:
@@ -112,7 +107,7 @@ def records_granted(op: Op, request: Any, reply: Any, parents: bytes) -> Iterato
     rows = GRANTS.get(op)
     if rows is not None:
         yield from rows(request, reply)
-    yield from _of_each(parents, NAMES)
+    yield parents, NAMES
 
 
 def leases_born(op: Op, request: Any, reply: Any) -> Iterator[tuple[Ino, int]]:
@@ -131,10 +126,12 @@ def write_grants(
     """The body with what `grant(ino, wanted)` says is held, in each record."""
     patched = bytearray(body)
     behind = 0
-    for record, wanted in grants:
-        held = grant(Ino(ino_of(record)), wanted)
-        at = body.index(record, behind)
-        behind = at + ATTRIBUTES_SIZE
-        if held:
-            put_lease(patched, at, duration_ns, held)
+    for records, wanted in grants:
+        at = body.index(records, behind)
+        behind = at + len(records)
+        for ino in inos_of(records):
+            held = grant(ino, wanted)
+            if held:
+                put_lease(patched, at, duration_ns, held)
+            at += ATTRIBUTES_SIZE
     return bytes(patched)

@@ -9,8 +9,11 @@ inode. In a tree with a trash the last name leaves an entry there instead, open 
 (metaserver.trash.entries): the inode stays until that is purged.
 """
 
+import stat
 from typing import Final
 
+from fscommon.layout.attributes import ATTRIBUTES_SIZE, FileFacts, file_facts
+from fscommon.layout.layout import packed_file_id
 from fscommon.types import Ino
 from metaserver.context import Context
 from metaserver.namespace.inode import Inode, find, save
@@ -86,6 +89,27 @@ def remove_inode(tx: Transaction, inode: Inode, context: Context) -> None:
     context.inodes_added -= 1
     context.removed.append(inode.ino)
     charge_removed(context, inode.attributes)
+
+
+def remove_plain(tx: Transaction, ino: Ino, record: bytes, context: Context) -> FileFacts | None:
+    """drop_name_unasked() and remove_inode() of what most files are: a regular one of one name
+    without anything special about it, which nobody else holds leases on or may have open. Nothing
+    is made of its record but a few numbers; what it counted for is the caller's to charge. None:
+    it is another one, and the long way is to be gone."""
+    facts = file_facts(record)
+    is_plain = facts.nlink == 1 and not facts.flags and not facts.xattr_count
+    if not is_plain or not stat.S_ISREG(facts.mode) or context.services.trash.is_on:
+        return None
+    if _may_be_open(ino, context):
+        return None
+    if context.services.leases.dismiss(context.session, ino, context.now_s):
+        return None
+    tx.delete(inode_key(ino))
+    tail = record[ATTRIBUTES_SIZE:]
+    tx.put(doomed_key(packed_file_id(tail)), tail)
+    context.inodes_added -= 1
+    context.removed.append(ino)
+    return facts
 
 
 def _may_be_open(ino: Ino, context: Context) -> bool:

@@ -7,6 +7,7 @@ trees that have limits, of owners that do. docs/decisions/0013-delegation.md and
 have the whole.
 """
 
+import stat
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,9 +15,8 @@ from itertools import islice
 from typing import TypeVar
 
 from fscommon.errors import FsError, ProtocolError, Status
-from fscommon.layout.attributes import Attributes
 from fscommon.layout.layout import unpack_layout
-from fscommon.limits import FILE_SIZE_MAX
+from fscommon.limits import FILE_SIZE_MAX, NAME_LENGTH_MAX
 from fscommon.types import FileId, Ino
 from fscommon.wire.births import (
     Birth,
@@ -40,11 +40,11 @@ from metaserver.namespace.inode import (
     save,
     touch_directory,
 )
-from metaserver.namespace.links import drop_name_unasked
+from metaserver.namespace.links import drop_name_unasked, remove_plain
 from metaserver.namespace.protection import check_may_add, check_may_remove
 from metaserver.ops.setattr import set_unasked
-from metaserver.quota.charges import Owner, charge_born, is_limited, limited_owners
-from metaserver.records import dentry_key, writer_key
+from metaserver.quota.charges import Owner, charge_many, is_limited, limited_owners
+from metaserver.records import dentry_key, inode_key, unpack_dentry, writer_key
 from metaserver.transaction import Transaction
 from metaserver.trash.entries import Place
 
@@ -111,7 +111,11 @@ def _check(request: ChangeBatch) -> None:
         if not 0 <= birth.size <= FILE_SIZE_MAX:
             raise FsError(Status.BAD_REQUEST, "a size is out of range")
     for removal in request.removals:
-        _check_numbers((removal.parent, removal.ino), (removal.time_ns,))
+        is_name = (
+            removal.parent > 0 and removal.ino > 0
+        )  # no number on the wire has more than 64 bits
+        if not is_name or not -_TIME_END < removal.time_ns < _TIME_END:
+            raise _no_number()
     for setting in request.settings:
         times = (setting.atime_ns, setting.mtime_ns, setting.ctime_ns, setting.written_ns)
         _check_numbers((setting.ino,), times, (setting.mode, setting.uid, setting.gid))
@@ -149,7 +153,7 @@ class _Batch:
         self._context = context
         self._directories: dict[int, Inode] = {}
         self._times: dict[int, list[int]] = {}  # of the names that came and went
-        self._owners: Counter[Owner] = Counter()  # of the births
+        self._owners: Counter[Owner] = Counter()  # of files that came, less those that went
         self._bytes: Counter[Owner] = Counter()
         self.errors: defaultdict[type, list[int]] = defaultdict(list)  # by kind of change
 
@@ -178,15 +182,35 @@ class _Batch:
         directory = self._directory(birth.parent)
         check_may_add(directory)
         tree = directory.attributes.tree
-        born = _bear(self._tx, birth, tree, self._context)
+        _bear(self._tx, birth, tree, self._context)
         self._touched(birth.parent, birth.time_ns)
         owner = birth.uid, birth.gid, tree
         self._owners[owner] += 1
-        self._bytes[owner] += born.size
+        self._bytes[owner] += birth.size if birth.changes else 0
 
     def _remove(self, removal: Removal) -> None:
-        _remove(self._tx, removal, self._directory(removal.parent), self._context)
+        directory = self._directory(removal.parent)
+        if directory.attributes.flags or not self._remove_plain(removal):
+            _remove(self._tx, removal, directory, self._context)
         self._touched(removal.parent, removal.time_ns)
+
+    def _remove_plain(self, removal: Removal) -> bool:
+        """False: that one is to be removed with all that there may be to it, or not at all."""
+        tx = self._tx
+        if len(removal.name) > NAME_LENGTH_MAX:
+            return False
+        key = dentry_key(removal.parent, removal.name)
+        named, record = tx.get(key), tx.get(inode_key(removal.ino))
+        if named is None or record is None or unpack_dentry(named)[0] != removal.ino:
+            return False
+        gone = remove_plain(tx, Ino(removal.ino), record, self._context)
+        if gone is None:
+            return False
+        tx.delete(key)
+        owner = gone.uid, gone.gid, gone.tree
+        self._owners[owner] -= 1
+        self._bytes[owner] -= gone.size
+        return True
 
     def _move(self, move: Move) -> None:
         _move(self._tx, move, self._directory(move.parent), self._context)
@@ -202,7 +226,7 @@ class _Batch:
         for parent, times in self._times.items():
             touch_directory(self._tx, self._directories[parent], max(times), names=len(times))
         for owner, count in self._owners.items():
-            charge_born(self._context, owner, count, self._bytes[owner])
+            charge_many(self._context, owner, count, self._bytes[owner])
 
     def _directory(self, ino: int) -> Inode:
         """Raises ESTALE, ENOENT, ENOTDIR."""
@@ -221,7 +245,11 @@ def _check_numbers(
         or any(abs(time_ns) >= _TIME_END for time_ns in times_ns)
         or not all(0 <= number < _ID_END for number in numbers)
     ):
-        raise FsError(Status.BAD_REQUEST, "a number does not fit its field")
+        raise _no_number()
+
+
+def _no_number() -> FsError:
+    return FsError(Status.BAD_REQUEST, "a number does not fit its field")
 
 
 def _remove(tx: Transaction, removal: Removal, directory: Inode, context: Context) -> None:
@@ -262,22 +290,22 @@ def _move(tx: Transaction, move: Move, directory: Inode, context: Context) -> No
         drop_name_unasked(tx, replaced, place, move.time_ns, context, replaced=True)
 
 
-def _bear(tx: Transaction, birth: Birth, tree: int, context: Context) -> Attributes:
+def _bear(tx: Transaction, birth: Birth, tree: int, context: Context) -> None:
     """The file as the client has it. Raises EEXIST; BAD_REQUEST for what is not of a slot of this
     session."""
     key = new_key(tx, birth.parent, birth.name)
     ino = Ino(birth.ino)
-    _check_slot(tx, birth, context)
-    attributes = birth.attributes(tree)
-    save(tx, Inode(attributes, birth.layout))
-    put_dentry(tx, key, ino, attributes.mode)
     sessions = context.services.sessions
+    given = sessions.slots(context.session).get(ino)
+    if given is None or given != birth.layout:
+        _check_slot(tx, birth, context)
+    tx.put(inode_key(ino), birth.record(tree) + birth.layout)
+    put_dentry(tx, key, ino, stat.S_IFREG)
     sessions.slots(context.session).pop(ino, None)
     sessions.open(context.session, ino, writable=birth.writable)
     if birth.writable:
         context.notes[writer_key(context.session, ino)] = b""
     context.inodes_added += 1
-    return attributes
 
 
 def _check_slot(tx: Transaction, birth: Birth, context: Context) -> None:

@@ -49,8 +49,8 @@ def charge_new(context: Context, made: Attributes) -> None:
     context.charges += [(account, 0, 1) for account in accounts]
 
 
-def charge_born(context: Context, owner: Owner, count: int, size: int) -> None:
-    """Files that a client has made already, and how large they are together."""
+def charge_many(context: Context, owner: Owner, count: int, size: int) -> None:
+    """So many files more, or less, of which a client tells afterwards, with so many bytes."""
     uid, gid, tree = owner
     accounts = ((_USER, uid), (_GROUP, gid), (_TREE, tree))
     context.charges += [(account, size, count) for account in accounts[: 3 if tree else 2]]
@@ -117,9 +117,7 @@ def limited_owners(context: Context) -> tuple[tuple[int, ...], tuple[int, ...]] 
     return uids, tuple([number for kind, number in owners if kind == _GROUP])
 
 
-def _check(
-    context: Context, accounts: tuple[AccountId, ...], size: int, inodes: int
-) -> None:
+def _check(context: Context, accounts: tuple[AccountId, ...], size: int, inodes: int) -> None:
     quotas = context.services.quotas
     if quotas.limited and context.replayed is None:
         quotas.check(accounts, size, inodes, context.now_ns)

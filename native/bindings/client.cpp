@@ -125,6 +125,31 @@ void attributes_put(Datapath& path, const nb::bytes& attributes, uint32_t valid_
           "a malformed record");
 }
 
+// The wanted of these records, under leases; returns those that are known by their directory's grant as of
+// before: these are not put.
+std::vector<uint64_t> attributes_put_rows(Datapath& path, const nb::bytes& attributes,
+                                          const nb::bytes& wanted) {
+  namespace record = braidfs::fuse::record;
+  checked(attributes.size() == wanted.size() * record::kBytes, "columns of different lengths");
+  const auto records = view(attributes);
+  const auto is_wanted = view(wanted);
+  return unlocked([&] {
+    std::vector<uint64_t> older;
+    const auto now = braidfs::fuse::AttributeTable::Clock::now();
+    for (size_t index = 0; index < is_wanted.size(); ++index) {
+      if (is_wanted[index] == std::byte{0}) continue;
+      const auto one = records.subspan(index * record::kBytes, record::kBytes);
+      const auto ino = record::field<uint64_t>(one, record::kIno);
+      if (path.children().is_older(ino, record::field<uint64_t>(one, record::kChangeVersion))) {
+        older.push_back(ino);
+      } else {
+        path.attributes().put(one, std::chrono::milliseconds(0), now, true);
+      }
+    }
+    return older;
+  });
+}
+
 std::string_view text(const nb::bytes& name) {
   return {static_cast<const char*>(name.data()), name.size()};
 }
@@ -344,6 +369,7 @@ void bind_tables(nb::class_<Datapath>& type) {
       .def("inode_put", &inode_put, "attributes"_a, "layout"_a, "capability"_a)
       .def("inode_resize", &inode_resize, "attributes"_a, "layout"_a, "capability"_a)
       .def("attributes_put", &attributes_put, "attributes"_a, "valid_ms"_a, "leased"_a)
+      .def("attributes_put_rows", &attributes_put_rows, "attributes"_a, "wanted"_a)
       .def("attributes_drop", [](Datapath& path, uint64_t ino) { path.attributes().drop(ino); },
            "ino"_a)
       .def("entries_lease",

@@ -4,6 +4,7 @@ difference (docs/decisions/0017-kept-open.md)."""
 import fcntl
 import os
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,6 +67,18 @@ def test_what_is_written_here_is_read(cluster: Cluster, file: Path) -> None:
             writer.write(b"more")
             writer.flush()
             assert file.read_bytes() == content[:5] + b"more"
+
+
+def test_what_is_added_to_a_file_that_was_cut_comes_behind_the_cut(workdir: Path) -> None:
+    """The lanes know a file for a while after it was closed, with the size that it had."""
+    for number in range(60):
+        path = workdir / f"cut-{number}"
+        path.write_bytes(b"x" * 3000)
+        time.sleep(number * 0.0005)
+        os.truncate(path, 5)
+        with path.open("ab") as writer:
+            writer.write(b"more")
+        assert path.read_bytes() == b"xxxxxmore", f"{number * 0.5} ms after it was closed"
 
 
 def test_what_another_client_writes_is_read(cluster: Cluster, file: Path, other: Path) -> None:

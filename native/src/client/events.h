@@ -1,9 +1,12 @@
-// What native tells Python: a queue with an eventfd that becomes readable (docs/INTERFACES.md 3.1).
+// What native tells Python: a queue with a descriptor that becomes readable (docs/INTERFACES.md 3.1),
+// at once, or, as long as there is nothing but what nobody waits for (that handles were closed, that
+// lanes changed names), after kPatience: one by one these would wake Python for each file.
 //
 // Events that Python must answer or count are never dropped: there are at most a few per handle or
 // waiting request, so those bound them. LOG events are dropped, and counted, beyond kLogsMax.
 // ANY THREAD, guarded by mu_.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <mutex>
@@ -42,6 +45,7 @@ enum class LogLevel : int64_t { kDebug = 10, kNotice = 20, kWarning = 30, kError
 class EventQueue {
  public:
   static constexpr size_t kLogsMax = 1024;
+  static constexpr std::chrono::milliseconds kPatience{5};
 
   EventQueue();
 
@@ -52,8 +56,15 @@ class EventQueue {
   uint64_t logs_dropped() const;
 
  private:
-  net::UniqueFd wakeup_;
+  void tell(bool is_urgent);
+  void settle();
+
+  net::UniqueFd wakeup_;  // of epoll: one of the two is readable
+  net::UniqueFd now_;     // eventfd
+  net::UniqueFd later_;   // timerfd
   mutable std::mutex mu_;
+  bool is_told_ = false;        // guarded by mu_: now_ is readable
+  bool is_timed_ = false;       // guarded by mu_: later_ runs, or has run out
   std::deque<Event> events_;    // guarded by mu_
   size_t logs_ = 0;             // guarded by mu_: LOG events in events_
   uint64_t logs_dropped_ = 0;   // guarded by mu_

@@ -214,7 +214,8 @@ bool Bridge::deliver(const Message& message) {
 
 void Bridge::forget(const ForgetRequest& request) {
   const std::scoped_lock lock(mu_);
-  const bool first = forgets_.empty();
+  const size_t before = forgets_.size();
+  if (before == 0) forgets_due_ = Clock::now() + kForgetsGather;
   if (request.entries.empty()) forgets_[request.nodeid] += request.lookups;
   for (auto rest = request.entries; !rest.empty();) {
     const auto one = load<fuse_forget_one>(rest);
@@ -222,7 +223,8 @@ void Bridge::forget(const ForgetRequest& request) {
     forgets_[one->nodeid] += one->nlookup;
     rest = rest.subspan(sizeof(*one));
   }
-  if (first) wake();
+  const bool is_full = before < kForgetsPerBatch && forgets_.size() >= kForgetsPerBatch;
+  if (before == 0 || is_full) wake();
 }
 
 bool Bridge::interrupt(uint64_t unique) {
@@ -249,10 +251,12 @@ void Bridge::run() {
   bool connected = true;
   while (!stopping_) {
     bool waiting;
+    int patience_ms;
     std::vector<Notification> behind;
     {
       const std::scoped_lock lock(mu_);
-      waiting = !queue_.empty() || !forgets_.empty();
+      waiting = !queue_.empty() || forgets_are_due();
+      patience_ms = wait_ms();
       behind.swap(behind_);
     }
     if (!behind.empty()) {
@@ -262,7 +266,7 @@ void Bridge::run() {
     std::array<pollfd, 2> fds{{{wakeup_.get(), POLLIN, 0},
                                {connected ? socket_.get() : -1,
                                 static_cast<short>(waiting ? POLLIN | POLLOUT : POLLIN), 0}}};
-    if (::poll(fds.data(), fds.size(), -1) < 0) continue;
+    if (::poll(fds.data(), fds.size(), patience_ms) < 0) continue;
     uint64_t count;
     if (fds[0].revents != 0) (void)!::read(wakeup_.get(), &count, sizeof(count));
     if (fds[1].revents != 0 && !receive()) connected = false;
@@ -332,6 +336,18 @@ void Bridge::take_answer(std::span<std::byte> answer) {
   ++(upcall ? counts_.answers : counts_.unknown);
 }
 
+// mu_ is held.
+bool Bridge::forgets_are_due() const {
+  return !forgets_.empty() && (forgets_.size() >= kForgetsPerBatch || Clock::now() >= forgets_due_);
+}
+
+// mu_ is held. Until the forgets are due; once they are, the socket says when it has room.
+int Bridge::wait_ms() const {
+  if (forgets_.empty() || forgets_are_due()) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(forgets_due_ - Clock::now());
+  return static_cast<int>(std::max<int64_t>(left.count(), 0));
+}
+
 void Bridge::flush() {
   const std::scoped_lock lock(mu_);
   while (!queue_.empty()) {
@@ -341,7 +357,7 @@ void Bridge::flush() {
     queue_bytes_ -= next.size();
     queue_.pop_front();
   }
-  while (!forgets_.empty() && flush_forgets()) {
+  while (forgets_are_due() && flush_forgets()) {
   }
 }
 

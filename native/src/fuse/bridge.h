@@ -4,7 +4,9 @@
 // Down: a lane sends the request itself, non-blocking, with the slot in place of the pid; when the
 // socket is full the request waits in a bounded queue that the bridge thread empties, so that a busy
 // Python never stops a lane. FORGETs are added up per inode (at most one entry for each inode that
-// Python knows) and sent by the bridge thread in batches. Up: the bridge thread reads each answer
+// Python knows) and sent by the bridge thread in batches: nobody waits for them, so they gather for
+// kForgetsGather, or until a batch is full; one by one they would wake Python for each file that is
+// removed. Up: the bridge thread reads each answer
 // and writes it to the channel that its request came from; unique 0 goes to the notifier.
 // When pyfuse3's end closes, everything that waits for it gets EIO.
 //
@@ -12,6 +14,7 @@
 // INTERRUPT, but reach Python as events; answer() sends what Python makes of them.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -46,6 +49,7 @@ class Bridge final : public UpcallSink {
  public:
   static constexpr size_t kQueueBytesMax = 64u << 20;
   static constexpr size_t kForgetsPerBatch = 2048;
+  static constexpr std::chrono::milliseconds kForgetsGather{50};
   static constexpr int kSocketBytes = 4 << 20;
   static constexpr uint32_t kCallsMax = 1u << 14;  // waiting locks are most of them
 
@@ -80,6 +84,7 @@ class Bridge final : public UpcallSink {
 
  private:
   using Bytes = std::vector<std::byte>;
+  using Clock = std::chrono::steady_clock;
   struct Message;
 
   void refuse(const RequestHead& head, int error);
@@ -91,6 +96,8 @@ class Bridge final : public UpcallSink {
   bool receive_behind(std::vector<Notification> batch);
   void take_answer(std::span<std::byte> answer);
   void send(const Upcall& upcall, std::span<std::byte> answer);
+  bool forgets_are_due() const;
+  int wait_ms() const;
   void flush();
   bool flush_forgets();
   void python_gone();
@@ -115,6 +122,7 @@ class Bridge final : public UpcallSink {
   std::deque<Bytes> queue_;                         // guarded by mu_
   size_t queue_bytes_ = 0;                          // guarded by mu_
   std::unordered_map<uint64_t, uint64_t> forgets_;  // guarded by mu_: nodeid to lookups
+  Clock::time_point forgets_due_;                   // guarded by mu_: of the oldest among them
   std::vector<Notification> behind_;                // guarded by mu_: see notify_behind()
   BridgeCounts counts_;                             // guarded by mu_
 };

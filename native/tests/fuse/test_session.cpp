@@ -261,6 +261,20 @@ TEST_F(SessionTest, ForgetsReachPythonAddedUp) {
   EXPECT_EQ(at<fuse_forget_one>(seen, 48).nlookup, 3u);
 }
 
+TEST_F(SessionTest, ForgetsGatherUntilOneMessageTellsThemAll) {
+  start();
+  for (const uint64_t nodeid : {77u, 78u, 77u}) {
+    ASSERT_TRUE(testing::send(lanes_[0].ours.get(), request(FUSE_FORGET, {0, nodeid, 0}, fuse_forget_in{3})));
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  const Bytes seen = receive(python_.get());
+  EXPECT_EQ(at<fuse_batch_forget_in>(seen, 40).count, 2u);
+  const auto first = at<fuse_forget_one>(seen, 48);
+  const auto second = at<fuse_forget_one>(seen, 64);
+  EXPECT_EQ(first.nodeid + second.nodeid, 77u + 78u);
+  EXPECT_EQ(first.nlookup + second.nlookup, 9u);
+}
+
 TEST_F(SessionTest, ReadOnlyOpensNeedNoFlush) {
   start();
   upcall(0, request(FUSE_OPEN, {16, 9, 1}, fuse_open_in{0, 0}));

@@ -11,7 +11,7 @@ from fsclient.fs.filesystem import FileSystem
 from fsclient.leases.holder import Leases
 from fsclient.leases.table import KnownLimit
 from fscommon.errors import FsError
-from fscommon.layout.attributes import Attributes, unpack_attributes
+from fscommon.layout.attributes import ATTRIBUTES_SIZE, Attributes, ino_of, unpack_attributes
 from fscommon.native import BirthRow, ChangeRun, MoveRow, RemovalRow, SettingRow
 from fscommon.wire.codec import encode
 from fscommon.wire.ops import Op
@@ -204,6 +204,18 @@ class FakeLanes:
 
     def attributes_put(self, attributes: bytes, valid_ms: int, leased: bool) -> None:
         self.believed[int.from_bytes(attributes[:8], "little")] = attributes
+
+    def attributes_put_rows(self, attributes: bytes, wanted: bytes) -> list[int]:
+        older = []
+        assert len(attributes) == len(wanted) * ATTRIBUTES_SIZE
+        for at, is_wanted in enumerate(wanted):
+            record = attributes[at * ATTRIBUTES_SIZE : (at + 1) * ATTRIBUTES_SIZE]
+            ino = ino_of(record)
+            if is_wanted and self.child_is_older(ino, unpack_attributes(record).change_version):
+                older.append(ino)
+            elif is_wanted:
+                self.attributes_put(record, 0, True)
+        return older
 
     def attributes_drop(self, ino: int) -> None:
         self.believed.pop(ino, None)

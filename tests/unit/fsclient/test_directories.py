@@ -11,7 +11,7 @@ import trio
 from fsclient.fs.directories import PAGE_COUNT_FIRST, PAGE_COUNT_MAX
 from fsclient.fs.filesystem import FileSystem
 from fscommon.errors import FsError
-from fscommon.layout.attributes import LEASE_ENTRIES, LEASE_META
+from fscommon.layout.attributes import LEASE_ENTRIES, LEASE_META, LEASE_READER
 from fscommon.wire.messages import Empty, Entry, ReadDir, ReadDirReply, Removed
 from fscommon.wire.ops import Op
 
@@ -258,3 +258,32 @@ async def test_names_from_before_the_lease_are_not_told() -> None:
     world.meta.answers[Op.READDIR] = lambda request: replace(world.answer(request), parents=b"")
     await world.fetch()
     assert world.lanes.listed == {}
+
+
+async def test_what_more_is_known_of_some_of_a_page_is_seen_to() -> None:
+    """One is known by its directory's grant as of before, one is open, one is being set, one is not
+    leased: the others are told at once."""
+    world = Leased()
+    inodes = world.fs.inodes
+    inodes.hold(20)
+    inodes.was_set(30, record(30))
+    world.fs.leases.table.forget(40)
+    await world.fetch()
+    known = inodes.get(20)
+    assert known is not None and known.attributes is not None
+    assert 30 not in world.lanes.believed and 40 not in world.lanes.believed
+    assert {10, 20, 50} <= set(world.lanes.believed)
+    assert 50 in inodes.bare and 40 not in inodes.bare
+
+
+async def test_one_of_a_page_that_is_newer_than_its_grant_is_held_by_itself() -> None:
+    world = Leased()
+    world.lanes.children[10] = (2, record(10))
+    newer = b"".join(
+        record(ino, lease_flags=LEASE_META, change_version=1) for ino in world.directory.cookies
+    )
+    world.meta.answers[Op.READDIR] = lambda asked: replace(world.answer(asked), attributes=newer)
+    await world.fetch()
+    assert 10 not in world.lanes.children
+    assert world.lanes.believed[10]
+    assert world.fs.leases.table.held(10) == LEASE_READER

@@ -12,11 +12,13 @@ from fscommon.layout.attributes import (
     OPEN_ELSEWHERE,
     unpack_attributes,
 )
+from fscommon.layout.layout import unpack_layout
 from fscommon.types import Ino, SessionId
 from fscommon.wire.births import Birth, ChangeBatch, Changed, Delegate, Delegated, Removal, Slot
 from fscommon.wire.codec import encode
 from fscommon.wire.messages import (
     SET_FLAGS,
+    SET_SIZE,
     Close,
     Empty,
     GetAttr,
@@ -28,9 +30,11 @@ from fscommon.wire.messages import (
     RmDir,
     SessionOpen,
     SetAttr,
+    SetXattr,
 )
 from fscommon.wire.ops import Op
 from metaserver.ops.delegate import CHANGES_MAX
+from metaserver.records import all_of, inode_key
 
 from .bench import ROOT, Bench, Client
 from .test_leases import Cached
@@ -164,6 +168,30 @@ def test_another_name_of_the_file_stays(bench: Bench) -> None:
     left = client.lookup(ROOT, b"g")
     assert (left.nlink, left.ctime_ns) == (1, TIME_NS)
     assert bench.faults() == []
+
+
+@pytest.mark.parametrize("extra", ["nothing", "an attribute", "a size"])
+def test_nothing_is_left_of_what_is_removed(bench: Bench, extra: str) -> None:
+    """Also of one with more to it than most files have; and its owner is charged for it no more."""
+    client = bench.client()
+    accounts = bench.engine.services.quotas
+    before = {account: (a.inodes, a.bytes) for account, a in accounts.listing()}
+    inodes = bench.engine.progress.inodes
+    ino = file_of(client, b"f")
+    if extra == "an attribute":
+        client.call(Op.SETXATTR, SetXattr(ino, b"user.a", b"b", 0))
+    elif extra == "a size":
+        client.call(Op.SETATTR, SetAttr(ino, SET_SIZE, 0, 0, 0, 12345, 0, 0, 0, 0, 0))
+        bench.settle()
+    assert not remove(client, removal(ino, b"f")).removal_errors
+    bench.commit()
+    snapshot = bench.store.snapshot()
+    left = [key for key, _ in snapshot.range(b"A", b"[") if key[:1] in (b"I", b"D", b"X", b"O")]
+    assert left == [inode_key(ROOT)]
+    doomed = [unpack_layout(value) for _, value in snapshot.range(*all_of(b"Z"))]
+    assert [layout.file_id for layout in doomed] == [ino]
+    assert bench.engine.progress.inodes == inodes
+    assert {account: (a.inodes, a.bytes) for account, a in accounts.listing()} == before
 
 
 def test_one_that_is_open_is_kept(bench: Bench) -> None:

@@ -50,8 +50,8 @@ from .ports import Lanes, Metadata, Written
 
 BATCH_COUNT_MAX = 512
 GATHER_S = 0.05
-SLOTS_WANTED = 2048
-SLOTS_LOW = 1024
+SLOTS_WANTED = 256  # at first, and twice as many each time that half of them are used
+SLOTS_WANTED_MAX = 2048
 CHANGES_TO_ASK = 2  # in one directory, each within CHANGES_WITHIN_S of the last
 CHANGES_WITHIN_S = 1.0
 RECALLED_REST_S = 30.0  # as long as names of a recalled directory get no time in the kernel
@@ -147,9 +147,12 @@ class Births:
         self._recent: OrderedDict[int, tuple[int, float]] = OrderedDict()  # how many, the last
         self._rest_until: OrderedDict[int, float] = OrderedDict()
         self._asked: OrderedDict[int, bool] = OrderedDict()  # with slots; 0: for nothing else
+        self._being_asked: set[int] = set()
         self._asking = trio.Event()
         self._due = trio.Event()
         self._bears = False  # files are made, not only removed
+        self._slots_wanted = SLOTS_WANTED
+        self._is_getting_slots = False
         self._going_through_until = 0.0  # one directory after the other is changed
         self._waiting: list[_Untold] = []
         self._newborns: dict[int, _Newborn] = {}  # those among them, by inode
@@ -187,6 +190,7 @@ class Births:
         return (
             self._leases.holds(parent, LEASE_META | LEASE_ENTRIES)
             and parent not in self._delegated
+            and parent not in self._being_asked
             and self._rest_until.get(parent, 0.0) < now
         )
 
@@ -198,7 +202,7 @@ class Births:
         """Until cancelled: tell what has gathered, and ask for directories."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._tell_what_is_due)
-            await self._ask_one_by_one()
+            await self._ask_together()
 
     async def _tell_what_is_due(self) -> None:
         while True:
@@ -208,24 +212,35 @@ class Births:
             if not self._on_way:
                 self.flush()
 
-    async def _ask_one_by_one(self) -> None:
-        """Ask the metaserver for directories and slots, one after the other."""
+    async def _ask_together(self) -> None:
+        """Ask the metaserver for directories and slots, for all that are wanted at once."""
         while True:
             await self._asking.wait()
-            while self._asked:
-                parent, slots = self._asked.popitem(last=False)
-                try:
-                    await self._take(parent, slots=slots)
-                except FsError as error:
-                    if error.status not in (Status.ESTALE, Status.ENOENT):  # removed meanwhile
-                        self._log(f"directory {parent} is not delegated: {error}")
-                    self._rest(parent)
             self._asking = trio.Event()
+            async with trio.open_nursery() as nursery:
+                while self._asked:
+                    nursery.start_soon(self._ask_for, *self._asked.popitem(last=False))
+
+    async def _ask_for(self, parent: int, slots: bool) -> None:
+        self._being_asked.add(parent)
+        try:
+            await self._take(parent, slots=slots)
+        except FsError as error:
+            if error.status not in (Status.ESTALE, Status.ENOENT):  # removed meanwhile
+                self._log(f"directory {parent} is not delegated: {error}")
+            self._rest(parent)
+        finally:
+            self._being_asked.discard(parent)
 
     async def _take(self, parent: int, *, slots: bool) -> None:
         self._bears |= slots
-        count = max(0, SLOTS_WANTED - self._lanes.slots_left()) if slots else 0
-        reply = await self._meta.call(Op.DELEGATE, Delegate(parent, count), Delegated)
+        is_short = slots and not self._is_getting_slots
+        count = max(0, self._slots_wanted - self._lanes.slots_left()) if is_short else 0
+        self._is_getting_slots |= count > 0
+        try:
+            reply = await self._meta.call(Op.DELEGATE, Delegate(parent, count), Delegated)
+        finally:
+            self._is_getting_slots &= not count
         self._lanes.births_refuse(reply.uids, reply.gids)
         self._lanes.slots_put([(slot.ino, slot.layout, slot.capability) for slot in reply.slots])
         if not parent:
@@ -249,7 +264,9 @@ class Births:
             self.collect()
 
     def _keep_slots(self) -> None:
-        if self._lanes.slots_left() < SLOTS_LOW and 0 not in self._asked:
+        is_asked = self._is_getting_slots or 0 in self._asked
+        if not is_asked and self._lanes.slots_left() < self._slots_wanted // 2:
+            self._slots_wanted = min(2 * self._slots_wanted, SLOTS_WANTED_MAX)
             self._ask(0, slots=True)
 
     def _rest(self, parent: int) -> None:

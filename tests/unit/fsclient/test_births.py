@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from fsclient.fs.births import FIRST_HANDLE, GATHER_S, SLOTS_WANTED
+from fsclient.fs.births import FIRST_HANDLE, GATHER_S, SLOTS_WANTED, SLOTS_WANTED_MAX
 from fsclient.fuse.operations import Operations
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import (
@@ -163,6 +163,28 @@ async def test_a_file_that_is_closed_at_once_is_held_before(world: World) -> Non
     assert (Op.CLOSE, Close((100,))) in world.meta.told
     world.meta.deliver_all()
     assert world.batches() == [[100]]
+
+
+async def test_directories_are_asked_for_together_and_slots_once(world: World) -> None:
+    world.fs.leases.table.granted(8, LEASE_META | LEASE_ENTRIES, 1)
+    for _ in range(3):
+        world.births.created(FOLDER)
+        world.births.created(8)
+    await trio.testing.wait_all_tasks_blocked()
+    asked = world.meta.requests(Op.DELEGATE)
+    assert sorted(request.ino for request in asked) == sorted((FOLDER, 8))
+    assert sorted(request.count for request in asked) == [0, SLOTS_WANTED]
+    assert world.lanes.delegated == {FOLDER, 8}
+
+
+async def test_more_slots_are_asked_for_the_more_are_used(world: World) -> None:
+    await delegated(world)
+    assert len(world.lanes.slots) < SLOTS_WANTED // 2
+    for _ in range(10):
+        world.births.flush()
+        await trio.testing.wait_all_tasks_blocked()
+    counts = [request.count for request in world.meta.requests(Op.DELEGATE)]
+    assert counts[0] == SLOTS_WANTED < counts[1] < counts[-1] <= SLOTS_WANTED_MAX
 
 
 async def test_what_the_metaserver_refuses_is_named(world: World) -> None:

@@ -334,8 +334,7 @@ class MountedClient:
                 await recalls.is_up.wait()
 
     async def _make_datapath(self, meta: MetaClient) -> Datapath:
-        options = self._plan.options
-        dirty = options.dirty_mib << 20
+        options, dirty = self._plan.options, self._plan.options.dirty_mib << 20
         datapath = self._datapath = make_datapath(
             lane_count=options.lanes or min(os.cpu_count() or 1, LANES_DEFAULT_MAX),
             max_write=MAX_WRITE,
@@ -350,6 +349,7 @@ class MountedClient:
             datapath.seal()
         if options.io_uring:
             datapath.use_rings()
+        datapath.inline_births(options.inline)
         await open_cache(options, datapath, meta, lambda: self._map, needed=not self._handed)
         self._survival = Survival(datapath)
         return datapath

@@ -36,4 +36,5 @@ READDIR_ENTRIES_MAX: Final = 1024
 BUSY_POLL_US_MAX: Final = 1000  # net::EventLoop::kBusyPollUsMax
 OPEN_AHEAD_MAX: Final = 512  # names of one OPEN_AHEAD
 REPLAY_MUTATIONS_MAX: Final = 65536  # kept by a client until durable
+INLINE_LENGTH_MAX: Final = 4096  # of a file that lies in its inode's record
 COPY_LENGTH_MIN: Final = 128 << 10  # of copy_file_range: the kernel is as fast with less

@@ -58,7 +58,10 @@ def _read_inodes(snapshot: Snapshot, seen: _Seen) -> None:
         if inode.ino != ino:
             seen.faults.append(f"record of inode {ino} says {inode.ino}")
         if inode.is_file:
-            seen.file_ids[inode.layout().file_id] += 1
+            layout = inode.layout()
+            seen.file_ids[layout.file_id] += 1
+            if len(layout.inline) > inode.attributes.size:
+                seen.faults.append(f"inode {ino} has {len(layout.inline)} bytes behind its end")
         seen.inodes[ino] = inode
 
 

@@ -1,4 +1,5 @@
-"""Inodes whose truncate has not ended at every target yet (rule 19).
+"""Inodes whose truncate has not ended at every target yet (rule 19), or whose bytes are on their
+way from their record to their objects (metaserver.namespace.inline).
 
 A shrink commits the new size together with an intent (`T` record); from then until every target
 has cut its object, no op may grow the file or open it. `Intents` is the table in memory of these

@@ -40,9 +40,10 @@ def _is_written(tx: Transaction, context: Context, ino: Ino, but: SessionId) -> 
 
 def _cut_to_committed(tx: Transaction, context: Context, inode: Inode) -> None:
     layout = inode.layout()
-    cut = replace(layout, truncate_epoch=layout.truncate_epoch + 1).pack()
-    changed = Inode(inode.attributes, cut)
+    cut = replace(layout, truncate_epoch=layout.truncate_epoch + 1)
+    changed = Inode(inode.attributes, cut.pack())
     save(tx, changed)
-    intent = Intent(inode.attributes.size, layout.truncate_epoch + 1, cut)
+    objects = replace(cut, inline=b"").pack()  # what lies in the record stays there
+    intent = Intent(inode.attributes.size, cut.truncate_epoch, objects)
     tx.put(intent_key(inode.ino), intent.pack())
     context.services.intents.add(inode.ino)

@@ -251,7 +251,8 @@ def unpack_reply(value: bytes) -> StoredReply:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """A file must be cut to size at every target before it may grow again (rule 19)."""
+    """A file must be cut to size at every target before it may grow again (rule 19); of a layout
+    with inline bytes: these must be in its objects before anybody opens it."""
 
     size: int
     epoch: int

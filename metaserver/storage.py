@@ -1,4 +1,5 @@
-"""Calls to storage servers: TRUNCATE, DELETE, FENCE by target or node, over kept connections.
+"""Calls to storage servers: TRUNCATE, DELETE, FENCE by target or node, over kept connections; and
+the bytes of files that leave their inode's record.
 
 One connection per address, made when first needed and made anew after a failure. A call either
 took durable effect or raises TransportError or FsError; all are safe to repeat and whoever needs
@@ -64,6 +65,22 @@ class StorageCalls:
             epoch=layout.truncate_epoch,
             timeout_s=CALL_TIMEOUT_S,
         )
+
+    async def spill(self, layout: Layout) -> None:
+        """The objects hold the inline bytes of the layout and nothing else, and are durable; what
+        was sent with an older truncate epoch is refused."""
+        await self.truncate(layout, 0)
+        async with trio.open_nursery() as nursery:
+            for replica in range(layout.replica_count):
+                nursery.start_soon(self._write_one, layout, replica)
+
+    async def _write_one(self, layout: Layout, replica: int) -> None:
+        target = TargetId(layout.target(0, replica))
+        caller = await self._to_target(target)
+        await caller.write_durably(
+            target, layout.file_id, 0, layout.inline, epoch=layout.truncate_epoch,
+            timeout_s=CALL_TIMEOUT_S,
+        )  # fmt: skip
 
     async def delete_all(self, layouts: Sequence[Layout]) -> list[str]:
         """Delete every object of these layouts. For each: "", or why not all of them are gone."""

@@ -1,21 +1,27 @@
 """Ends truncates: cuts every object of an inode with an intent, then clears the intent (rule 19).
+Ends spills, too: an intent with inline bytes moves those into the file's objects
+(docs/decisions/0037-inline-data.md).
 
 For each inode in the table of intents: when the intent is durable, TRUNCATE at every target,
 repeated with backoff until all have answered; then the record is deleted, and when that is durable
 the inode may grow again and the requests that waited go on. Intents found at start are ended in the
 same way. One task per inode, at most PARALLEL_MAX at work.
+What a spill writes could arrive late, from an attempt that was given up, and would then undo what a
+writer wrote since: so each attempt has a truncate epoch of its own, which is durable before.
 """
 
+from dataclasses import replace
 from typing import Final
 
 import trio
 
-from fscommon.layout.layout import unpack_layout
+from fscommon.layout.layout import Layout, unpack_layout
 from fscommon.observe.log import Log
 from fscommon.types import Ino
 from metaserver.committer import Committer
 from metaserver.context import Context
 from metaserver.engine import Engine
+from metaserver.namespace.inode import Inode, load, save
 from metaserver.records import Intent, intent_key, unpack_intent
 from metaserver.storage import STORAGE_ERRORS, StorageCalls
 from metaserver.times import now
@@ -47,7 +53,10 @@ class Truncation:
         async with self._limit:
             intent = self._intent(ino)
             if intent is not None:
-                await self._cut(ino, intent)
+                if unpack_layout(intent.layout).inline:
+                    await self._spill(ino)
+                else:
+                    await self._cut(ino, intent)
                 await self._clear(ino)
         self._engine.truncated(ino, now())
         self.start_fresh()
@@ -72,6 +81,38 @@ class Truncation:
                 self._log.warning("truncate is repeated", ino=ino, error=group.exceptions[0])
             await trio.sleep(delay_s)
             delay_s = min(delay_s * 2, BACKOFF_S_MAX)
+
+    async def _spill(self, ino: Ino) -> None:
+        delay_s = BACKOFF_S_MIN
+        while True:
+            layout = await self._raise_epoch(ino)
+            try:
+                await self._storage.spill(layout)
+                return
+            except* STORAGE_ERRORS as group:
+                self._log.warning("spill is repeated", ino=ino, error=group.exceptions[0])
+            await trio.sleep(delay_s)
+            delay_s = min(delay_s * 2, BACKOFF_S_MAX)
+
+    async def _raise_epoch(self, ino: Ino) -> Layout:
+        """From now on the targets are to refuse what was sent to them before. Returns the layout,
+        with the bytes."""
+        raised: list[Layout] = []
+
+        def change(tx: Transaction, context: Context) -> None:
+            raw = tx.get(intent_key(ino))
+            assert raw is not None, "an intent goes only when it was carried out"
+            intent = unpack_intent(raw)
+            layout = unpack_layout(intent.layout)
+            layout = replace(layout, truncate_epoch=layout.truncate_epoch + 1)
+            raised.append(layout)
+            inode = load(tx, ino)
+            save(tx, Inode(inode.attributes, replace(layout, inline=b"").pack()))
+            raised_intent = Intent(intent.size, layout.truncate_epoch, layout.pack())
+            tx.put(intent_key(ino), raised_intent.pack())
+
+        await self._committer.wait_durable(self._engine.system(change))
+        return raised[0]
 
     async def _clear(self, ino: Ino) -> None:
         txn = self._engine.system(lambda tx, context: tx.delete(intent_key(ino)))

@@ -102,7 +102,7 @@ async def _object(
         length, allocated, state = await _ask_object(place.reach, row, layout, index)
     return Object(
         index, target, node_name(status, row.node) if row else "?", row.address if row else "?",
-        object_length(layout, index, file_size), length, allocated, state,
+        0 if layout.inline else object_length(layout, index, file_size), length, allocated, state,
     )  # fmt: skip
 
 
@@ -164,6 +164,7 @@ def layout_json(layout: Layout) -> dict[str, Any]:
         "replicas": layout.replica_count,
         "targets": list(layout.targets),
         "truncate_epoch": layout.truncate_epoch,
+        "inline": len(layout.inline),
     }
 
 
@@ -203,6 +204,10 @@ def _print_layout(console: Console, layout: Layout, objects: list[Object]) -> No
         f"layout: chunks of {size(layout.chunk_size)} over {layout.stripe_width} targets, "
         f"file id {layout.file_id}, truncate epoch {layout.truncate_epoch}\n"
     )
+    if layout.inline:
+        count = number(len(layout.inline))
+        console.print(f"its first {count} bytes are with the metaserver; it has no objects\n")
+        return
     rows = [
         (
             str(one.stripe_index), str(one.target), one.node, one.address, number(one.length),

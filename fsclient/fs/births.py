@@ -30,6 +30,7 @@ from fscommon.layout.attributes import (
     LEASE_WRITER,
     with_lease,
 )
+from fscommon.layout.layout import with_inline
 from fscommon.wire.births import (
     Birth,
     ChangeBatch,
@@ -104,21 +105,24 @@ class RawMove(NamedTuple):
 
 @dataclass(slots=True)
 class _Newborn:
-    """A file of which the metaserver is still to be told."""
+    """A file of which the metaserver is still to be told. is_whole: with its bytes."""
 
     birth: Birth
+    is_whole: bool = False
 
     @property
     def parent(self) -> int:
         return self.birth.parent
 
-    def write(self, written: Written) -> bytes:
-        """Size and time are other ones now. Returns the attribute record, as the metaserver will
-        have it but for the tree."""
+    def write(self, written: Written, inline: bytes) -> bytes:
+        """Size and time are other ones now. inline: all that the file has, if that is to lie in its
+        record. Returns the attribute record, as the metaserver will have it but for the tree."""
         size, mtime_ns, flags = written
         was = self.birth
+        self.is_whole = bool(inline)
         self.birth = replace(
             was,
+            layout=with_inline(was.layout, inline) if inline else was.layout,
             changes=was.changes + 1,
             size=max(was.size, size) if flags & COMMIT_SIZE else was.size,
             mtime_ns=max(was.mtime_ns or was.time_ns, mtime_ns if flags & COMMIT_MTIME else 0),
@@ -283,14 +287,17 @@ class Births:
         if not self._on_way:
             self._due.set()
 
-    def written(self, ino: int, written: Written) -> bytes | None:
-        """Lanes commit size and time of a file. If its birth is still to be told they are told with
+    def written(self, ino: int, written: Written, inline: bytes = b"") -> bytes | None:
+        """Lanes commit size and time of a file, and its bytes where it is to lie in its record
+        (docs/decisions/0037-inline-data.md). If its birth is still to be told they are told with
         it: returns the attribute record as it is since. None: it must be committed as ever."""
         self.catch_up()
         newborn = self._newborns.get(ino)
-        if newborn is None or written[2] & ~(COMMIT_SIZE | COMMIT_MTIME):
+        if newborn is None or newborn.is_whole or written[2] & ~(COMMIT_SIZE | COMMIT_MTIME):
             return None
-        return newborn.write(written)
+        if inline and (written[0] != len(inline) or newborn.birth.changes):
+            return None
+        return newborn.write(written, inline)
 
     def catch_up(self) -> None:
         """Before what is remembered is believed: note what lanes have changed."""
@@ -369,6 +376,8 @@ class Births:
         del self._waiting[:count]
         for birth in batch.births:
             del self._newborns[birth.ino]
+        if batch.births:
+            self._lanes.births_told([birth.ino for birth in batch.births])
         return batch
 
     def _post(self, batch: ChangeBatch) -> None:

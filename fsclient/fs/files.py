@@ -28,7 +28,7 @@ from fscommon.layout.attributes import (
     ino_of,
     unpack_attributes,
 )
-from fscommon.layout.layout import packed_file_id
+from fscommon.layout.layout import is_inline, packed_file_id
 from fscommon.wire.births import ChangeBatch
 from fscommon.wire.codec import decode
 from fscommon.wire.messages import (
@@ -243,15 +243,19 @@ class Files:
         return OpenedFile(fh, attributes, keep_pages, direct)
 
     async def _open(self, inode: OpenInode, writable: bool, wanted: int = 0) -> Opened:
-        asked = writable or inode.is_writable
+        """What lies in its record is opened for writing only if that was asked for: it would get
+        objects. No capability is needed for its bytes, and lanes ask before they write any."""
+        asked = writable or (inode.is_writable and not inode.is_inline)
         reply = await self._meta.call(Op.OPEN, Open(inode.ino, asked, wanted), Opened)
         inode.is_writable |= writable
-        if inode.is_writable and not asked:  # meanwhile: this reply's right is the lesser one
+        is_lesser = inode.is_writable and not asked  # than what handles have, perhaps since then
+        if is_lesser and not is_inline(reply.layout):
             return await self._open(inode, True, wanted)
         return reply
 
     def _register(self, inode: OpenInode, reply: Opened) -> Attributes:
         inode.file_id = packed_file_id(reply.layout)
+        inode.is_inline = is_inline(reply.layout)
         self._lanes.inode_put(reply.attributes, reply.layout, reply.capability)
         self._leases.tell_lanes(inode.ino)
         self._inodes.limit(inode, reply.size_limit)
@@ -309,6 +313,7 @@ class Files:
             inode.taken.pop(token, None)
             if change.size is not None:
                 inode.file_id = packed_file_id(reply.layout)
+                inode.is_inline = is_inline(reply.layout)
                 put = self._lanes.inode_put if change.at_least else self._lanes.inode_resize
                 put(reply.attributes, reply.layout, reply.capability)
                 self._leases.tell_lanes(inode.ino)
@@ -470,7 +475,7 @@ class Files:
             return
         for _ in range(OWN_QUESTIONS_MAX):
             await self._leases.leaving.wait(ino)
-            if self._leases.holds(ino, LEASE_DATA_EXCLUSIVE):
+            if self._leases.holds(ino, LEASE_DATA_EXCLUSIVE) and not inode.is_inline:
                 break
             self._register(inode, await self._open(inode, True))
             if self._leases.holds(ino, LEASE_DATA_EXCLUSIVE):
@@ -521,11 +526,17 @@ class Files:
 
     def commit(self, token: int, ino: int, size: int, mtime_ns: int, payload: bytes) -> None:
         """A COMMIT event: pass it on and answer with commit_done. Urgent, like all that says what
-        only this client knows: it must not be overtaken by the return of the lease."""
-        file_id, flags, durable, stripe_bits = _COMMIT_EVENT.unpack(payload)
-        if not durable and (born := self.births.written(ino, (size, mtime_ns, flags))):
+        only this client knows: it must not be overtaken by the return of the lease. Bytes of a file
+        go with its birth or not at all: lanes send them to the targets then."""
+        file_id, flags, durable, stripe_bits = _COMMIT_EVENT.unpack_from(payload)
+        inline = payload[_COMMIT_EVENT.size :]
+        if not durable and (born := self.births.written(ino, (size, mtime_ns, flags), inline)):
             self._see_written(born)
+            if inline and (inode := self._inodes.get(ino)):
+                inode.is_inline = True
             return self._lanes.commit_done(token, 0, born)
+        if inline:
+            return self._lanes.commit_done(token, int(Status.ESTALE), b"")
         request = Commit(ino, file_id, flags, size, mtime_ns, stripe_bits, bool(durable))
         inode = self._inodes.get(ino)
         key = -token - 1  # apart from the tokens of setattr

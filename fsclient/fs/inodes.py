@@ -56,14 +56,18 @@ _SET_GID_AND_GROUP_EXECUTE = 0o2010
 
 class OpenInode:
     """holds: handles plus opens on their way. taken: written states whose COMMIT or SETATTR is
-    not answered yet, by token. size_limit: what the lanes were told last; None: nothing yet."""
+    not answered yet, by token. size_limit: what the lanes were told last; None: nothing yet.
+    is_inline: the lanes know that its bytes are in its record, and write none before an OPEN."""
 
-    __slots__ = ("attributes", "file_id", "holds", "ino", "is_writable", "size_limit", "taken")
+    __slots__ = (
+        "attributes", "file_id", "holds", "ino", "is_inline", "is_writable", "size_limit", "taken",
+    )  # fmt: skip
 
     def __init__(self, ino: int) -> None:
         self.ino = ino
         self.holds = 0
         self.is_writable = False
+        self.is_inline = False
         self.size_limit: int | None = None
         self.file_id = 0
         self.attributes: Attributes | None = None

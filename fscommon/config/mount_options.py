@@ -13,7 +13,7 @@ from typing import Any, Final
 from fscommon.config.tls import AUTHORITY_FILE, OFF
 from fscommon.config.toml import unknown_word
 from fscommon.errors import ConfigError
-from fscommon.limits import BUSY_POLL_US_MAX
+from fscommon.limits import BUSY_POLL_US_MAX, INLINE_LENGTH_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ class MountOptions:
     busy_poll_us: int = 200
     io_uring: bool = False  # the kernel's requests come by it where there is FUSE over io_uring
     open_ahead: int = 1  # 0: a file is opened when somebody asks for it
+    inline: int = INLINE_LENGTH_MAX  # new files of so many bytes lie with the metaserver; 0: none
     keeper: int = 1  # a process that holds the mount, and goes on when the client is killed
     metrics_listen: str = ""
     log_file: str = ""
@@ -61,6 +62,7 @@ _BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "held_mib": (0, 1 << 20),
     "busy_poll_us": (0, BUSY_POLL_US_MAX),
     "open_ahead": (0, 1),
+    "inline": (0, INLINE_LENGTH_MAX),
     "keeper": (0, 1),
     "rdma_gid_index": (-1, 255),
     "rdma_memory_mib": (32, 1 << 16),

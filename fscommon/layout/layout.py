@@ -1,25 +1,30 @@
 """Layout of a file: which target holds which bytes, and at which offset of which object.
 
 Chunk c of a file lies in the object of stripe index c % stripe_width; an object packs its chunks
-densely. The packed record and the relations are docs/INTERFACES.md, section 1. Pure: choosing
+densely. What a tiny file holds may lie behind the record itself instead (`inline`): then nothing
+of it is in any object (docs/decisions/0037-inline-data.md).
+The packed record and the relations are docs/INTERFACES.md, section 1. Pure: choosing
 targets is the metaserver's, moving bytes is native's.
 """
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fscommon.errors import ProtocolError
 from fscommon.limits import (
     CHUNK_SIZE_MAX,
     CHUNK_SIZE_MIN,
+    INLINE_LENGTH_MAX,
     REPLICA_COUNT_MAX,
     STRIPE_WIDTH_MAX,
 )
 
 LAYOUT_VERSION: Final = 1
 LAYOUT_HEAD_SIZE: Final = 32
+_FLAGS_AT: Final = 20
+_INLINE: Final = 1  # of the flags: the file's bytes follow the targets
 _HEAD: Final = struct.Struct("<BBHIQIIQ")
 
 
@@ -36,7 +41,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """targets are stripe-major: targets[stripe_index * replica_count + replica]."""
+    """targets are stripe-major: targets[stripe_index * replica_count + replica]. inline: the file
+    begins with these bytes, is zeros behind them, and has no objects; b"": it has."""
 
     file_id: int
     chunk_size: int
@@ -46,13 +52,15 @@ class Layout:
     truncate_epoch: int = 0
     flags: int = 0
     durable_stripes: int = 0  # bit i: the object of stripe index i was synced once
+    inline: bytes = b""
 
     def pack(self) -> bytes:
         head = _HEAD.pack(
             LAYOUT_VERSION, self.replica_count, self.stripe_width, self.chunk_size,
-            self.file_id, self.truncate_epoch, self.flags, self.durable_stripes,
+            self.file_id, self.truncate_epoch, self.flags | (_INLINE if self.inline else 0),
+            self.durable_stripes,
         )  # fmt: skip
-        return head + struct.pack(f"<{len(self.targets)}I", *self.targets)
+        return head + struct.pack(f"<{len(self.targets)}I", *self.targets) + self.inline
 
     def target(self, stripe_index: int, replica: int = 0) -> int:
         return self.targets[stripe_index * self.replica_count + replica]
@@ -65,10 +73,29 @@ def unpack_layout(raw: bytes) -> Layout:
     version, replicas, width, chunk_size, file_id, epoch, flags, durable = _HEAD.unpack_from(raw)
     _check(version, replicas, width, chunk_size)
     count = replicas * width
-    if len(raw) != LAYOUT_HEAD_SIZE + 4 * count:
+    behind = len(raw) - LAYOUT_HEAD_SIZE - 4 * count
+    if behind < 0 or not (0 < behind <= INLINE_LENGTH_MAX if flags & _INLINE else behind == 0):
         raise ProtocolError(f"a layout of {count} targets does not have {len(raw)} bytes")
     targets = struct.unpack_from(f"<{count}I", raw, LAYOUT_HEAD_SIZE)
-    return Layout(file_id, chunk_size, width, targets, replicas, epoch, flags, durable)
+    inline = raw[len(raw) - behind :] if behind else b""
+    return Layout(
+        file_id, chunk_size, width, targets, replicas, epoch, flags & ~_INLINE, durable, inline
+    )  # fmt: skip
+
+
+def is_inline(raw: bytes) -> bool:
+    """Of a sound record, or of none: whether the file's bytes are in it."""
+    return bool(raw) and bool(raw[_FLAGS_AT] & _INLINE)
+
+
+def without_inline(raw: bytes) -> bytes:
+    """The same record as whoever is to remove the objects needs it."""
+    return with_inline(raw, b"") if is_inline(raw) else raw
+
+
+def with_inline(raw: bytes, inline: bytes) -> bytes:
+    """The packed layout of a file without any object, with these bytes of it inline."""
+    return replace(unpack_layout(raw), inline=inline).pack()
 
 
 def packed_file_id(raw: bytes) -> int:

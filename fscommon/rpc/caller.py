@@ -101,7 +101,7 @@ class Caller:
         return decode(BODIES[op][1], frame.body)
 
     async def exchange(
-        self, op: Op, *, timeout_s: float, body: bytes = b"", **fields: int
+        self, op: Op, *, timeout_s: float, body: bytes = b"", payload: bytes = b"", **fields: int
     ) -> Frame:
         """Send one frame with these header fields and return the frame that answers it."""
         async with self._free:
@@ -113,7 +113,9 @@ class Caller:
             try:
                 with trio.fail_after(timeout_s):
                     await self._stream.send(
-                        encode_frame(op, request_id=request_id, body=body, **fields)
+                        encode_frame(
+                            op, request_id=request_id, body=body, payload=payload, **fields
+                        )
                     )
                     await arrived.wait()
             except trio.TooSlowError:
@@ -139,7 +141,9 @@ class Caller:
                 self._last_request_id += 1
                 waiting[self._last_request_id] = _Waiting(op, countdown)
                 request_id = self._last_request_id
-                octets.append(encode_frame(op, request_id=request_id, body=b"", **fields))
+                octets.append(
+                    encode_frame(op, request_id=request_id, body=b"", payload=b"", **fields)
+                )
             self._waiting.update(waiting)
             try:
                 with trio.move_on_after(timeout_s):

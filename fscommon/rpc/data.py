@@ -1,7 +1,8 @@
 """DataCaller: the data operations that the metaserver itself asks of storage servers.
 
 Their fields travel in the frame header (docs/INTERFACES.md, section 2); the connection's purpose
-must be "server". File bytes never pass here: READ, WRITE and SYNC are native's.
+must be "server". Of file bytes only those of tiny files pass here (decision 0037): READ, WRITE
+and SYNC are native's else.
 """
 
 import struct
@@ -9,11 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from fscommon.checksum import xxh3_64
 from fscommon.errors import ProtocolError, Status
+from fscommon.limits import BLOCK_SIZE
 from fscommon.rpc.caller import EXCHANGES_MAX, Caller
+from fscommon.wire.header import FLAG_SUMS
 from fscommon.wire.ops import Op
 
 _STAT: Final = struct.Struct("<QQII")
+_SUM: Final = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,23 @@ class DataCaller:
         await self._caller.exchange(
             Op.TRUNCATE, timeout_s=timeout_s, target=target, file_id=file_id,
             stripe_index=stripe_index, offset=length, epoch=epoch,
+        )  # fmt: skip
+
+    async def write_durably(
+        self, target: int, file_id: int, stripe_index: int, content: bytes, *, epoch: int,
+        timeout_s: float,
+    ) -> None:  # fmt: skip
+        """The object begins with these bytes, of one block at most. Raises FsError
+        STALE_INCARNATION when the target lost them again."""
+        assert 0 < len(content) <= BLOCK_SIZE
+        written = await self._caller.exchange(
+            Op.WRITE, timeout_s=timeout_s, body=_SUM.pack(xxh3_64(content)), payload=content,
+            flags=FLAG_SUMS, target=target, file_id=file_id, stripe_index=stripe_index,
+            length=len(content), epoch=epoch,
+        )  # fmt: skip
+        await self._caller.exchange(
+            Op.SYNC, timeout_s=timeout_s, target=target, file_id=file_id,
+            stripe_index=stripe_index, offset=written.header.offset,
         )  # fmt: skip
 
     async def delete(

@@ -35,16 +35,17 @@ def encode_frame(  # noqa: PLR0913 - the fields of a header, all named
     status: int = 0,
     map_epoch: int = 0,
     body: bytes = b"",
+    payload: bytes = b"",
 ) -> bytes:
-    """Return header and body, ready to be sent."""
+    """Return header, body and payload, ready to be sent."""
     if len(body) > FRAME_BODY_LENGTH_MAX:
         raise ProtocolError(f"body of {len(body)} bytes is over the limit")
     checksum = xxh3_64(body) if body else 0
     header = Header(
         op, flags, request_id, file_id, stripe_index, target, offset, length,
-        0, len(body), epoch, status, map_epoch, checksum,
+        len(payload), len(body), epoch, status, map_epoch, checksum,
     )  # fmt: skip
-    return header.encode() + body
+    return header.encode() + body + payload
 
 
 class FrameParser:

@@ -13,7 +13,7 @@ import stat
 from typing import Final
 
 from fscommon.layout.attributes import ATTRIBUTES_SIZE, FileFacts, file_facts
-from fscommon.layout.layout import packed_file_id
+from fscommon.layout.layout import packed_file_id, without_inline
 from fscommon.types import Ino
 from metaserver.context import Context
 from metaserver.namespace.inode import Inode, find, save
@@ -85,7 +85,7 @@ def remove_inode(tx: Transaction, inode: Inode, context: Context) -> None:
         for key, _ in list(tx.range(*xattrs_of(inode.ino))):
             tx.delete(key)
     if inode.is_file:
-        tx.put(doomed_key(inode.layout().file_id), inode.tail)
+        tx.put(doomed_key(inode.layout().file_id), without_inline(inode.tail))
     context.inodes_added -= 1
     context.removed.append(inode.ino)
     charge_removed(context, inode.attributes)
@@ -106,7 +106,7 @@ def remove_plain(tx: Transaction, ino: Ino, record: bytes, context: Context) -> 
         return None
     tx.delete(inode_key(ino))
     tail = record[ATTRIBUTES_SIZE:]
-    tx.put(doomed_key(packed_file_id(tail)), tail)
+    tx.put(doomed_key(packed_file_id(tail)), without_inline(tail))
     context.inodes_added -= 1
     context.removed.append(ino)
     return facts

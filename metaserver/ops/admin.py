@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import ATTRIBUTES_SIZE, LEASE_ENTRIES_EXCLUSIVE
+from fscommon.layout.layout import is_inline
 from fscommon.types import Ino, SessionId
 from fscommon.wire.admin import (
     INSPECT_NAMES_MAX,
@@ -74,7 +75,9 @@ def inspect_list(tx: Transaction, request: InspectList, context: Context) -> Ins
 
 
 def _entry(key: bytes, raw: bytes) -> InspectedEntry:
-    layout = raw[ATTRIBUTES_SIZE:] if Inode.parse(raw).is_file else b""
+    """What lies in its record lies on no target, and would be too much for a page."""
+    inode = Inode.parse(raw)
+    layout = inode.tail if inode.is_file and not is_inline(inode.tail) else b""
     return InspectedEntry(dentry_name(key), dentry_cookie(key), raw[:ATTRIBUTES_SIZE], layout)
 
 

@@ -34,8 +34,11 @@ def commit(tx: Transaction, request: Commit, context: Context) -> Committed:
         raise FsError(Status.EFBIG)
     if request.flags & COMMIT_SIZE:
         context.check_not_truncating(inode.ino)
-    if inode.layout().file_id != request.file_id:
+    layout = inode.layout()
+    if layout.file_id != request.file_id:
         return _reply(inode.attributes.pack(), inode, context)
+    if layout.inline and request.flags & COMMIT_SIZE and request.size > inode.attributes.size:
+        raise FsError(Status.EINVAL, "nobody has what lies in its record open for writing")
     written = _written(tx, inode, request, context)
     changed = _synced(written, request)
     if changed is inode:

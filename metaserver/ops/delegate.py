@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TypeVar
 
 from fscommon.errors import FsError, ProtocolError, Status
-from fscommon.layout.layout import unpack_layout
+from fscommon.layout.layout import unpack_layout, with_inline
 from fscommon.limits import FILE_SIZE_MAX, NAME_LENGTH_MAX
 from fscommon.types import FileId, Ino
 from fscommon.wire.births import (
@@ -320,8 +320,11 @@ def _check_slot(tx: Transaction, birth: Birth, context: Context) -> None:
     except ProtocolError as error:
         raise FsError(Status.BAD_REQUEST, str(error)) from None
     fresh = replace(layout, truncate_epoch=0, durable_stripes=0) == layout
-    if layout.file_id != ino or not fresh or (given is not None and given != birth.layout):
+    bare = with_inline(birth.layout, b"") if layout.inline else birth.layout
+    if layout.file_id != ino or not fresh or (given is not None and given != bare):
         raise FsError(Status.BAD_REQUEST, f"inode {ino} has another layout")
+    if layout.inline and len(layout.inline) != birth.size:
+        raise FsError(Status.BAD_REQUEST, f"inode {ino} has bytes of another size")
     for target in layout.targets:
         if services.membership.target(target) is None:
             raise FsError(Status.BAD_REQUEST, f"there is no target {target}")

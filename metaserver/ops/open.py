@@ -2,12 +2,14 @@
 
 Who has a file open for writing is also a record of the store (not waited for), because a client
 that died together with the metaserver says its opens to nobody: see metaserver.eviction.
+What lies in its record is moved to its objects before anybody has it open for writing.
 """
 
 from fscommon.errors import FsError, Status
 from fscommon.types import FileId
 from fscommon.wire.messages import Open, Opened
 from metaserver.context import Context
+from metaserver.namespace.inline import has_inline, spill
 from metaserver.namespace.inode import Inode, load
 from metaserver.namespace.protection import check_may_open
 from metaserver.quota.charges import NO_SIZE_LIMIT, size_limit
@@ -29,6 +31,8 @@ def open_inode(
         check_may_open(inode, writable=writable)
     if not services.sessions.has_room(context.session):
         raise FsError(Status.EBUSY, "this session has too many inodes open")
+    if writable and has_inline(inode):
+        inode = spill(tx, inode, context)
     services.sessions.open(context.session, inode.ino, writable=writable)
     packed = inode.attributes.pack()
     if not inode.is_file:

@@ -4,7 +4,8 @@ What the writer's lanes know and the metaserver not yet is merged first. A chang
 - to zero gives the file a new file id on fresh targets (or on those of a file that it will be a
   copy of) and dooms the old objects: no waiting;
 - growth is just the number;
-- a shrink commits size, truncate epoch and intent, and is answered when every target has cut.
+- a shrink commits size, truncate epoch and intent, and is answered when every target has cut;
+- of what lies in its record nothing but the record changes.
 The set-id bits and security.capability go with a change of owner, and where the kernel says so.
 """
 
@@ -13,7 +14,7 @@ from dataclasses import replace
 
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import INODE_FLAGS_SETTABLE
-from fscommon.layout.layout import Layout
+from fscommon.layout.layout import Layout, without_inline
 from fscommon.layout.template import LayoutDefault
 from fscommon.limits import FILE_SIZE_MAX
 from fscommon.types import FileId
@@ -34,6 +35,7 @@ from fscommon.wire.messages import (
 )
 from metaserver.context import Context
 from metaserver.namespace import acl
+from metaserver.namespace.inline import cut_inline, has_inline
 from metaserver.namespace.inode import Inode, find, load, save
 from metaserver.namespace.layouts import new_layout
 from metaserver.namespace.privileges import drop_capability_xattr, without_set_id
@@ -57,7 +59,7 @@ def setattr_(tx: Transaction, request: SetAttr, context: Context) -> Opened:
         _check_resizable(inode, request, context)
     changed = merge_written(inode, request.written_size, request.written_mtime_ns)
     resize = _resizes(changed, request)
-    shrunk = resize and 0 < request.size < changed.attributes.size
+    shrunk = resize and 0 < request.size < changed.attributes.size and not has_inline(inode)
     if resize:
         check_growth(context, changed.attributes, request.size)
         changed = _resize(tx, changed, request, context)
@@ -99,6 +101,8 @@ def _check_resizable(inode: Inode, request: SetAttr, context: Context) -> None:
         raise FsError(Status.EINVAL, "not a regular file")
     if not all(0 <= size <= FILE_SIZE_MAX for size in (request.size, request.written_size)):
         raise FsError(Status.EFBIG)
+    if request.written_size > inode.attributes.size and has_inline(inode):
+        raise FsError(Status.EINVAL, "nobody has what lies in its record open for writing")
     context.check_not_truncating(inode.ino)
 
 
@@ -111,9 +115,11 @@ def _resizes(inode: Inode, request: SetAttr) -> bool:
 def _resize(tx: Transaction, inode: Inode, request: SetAttr, context: Context) -> Inode:
     now_ns, size = context.now_ns, request.size
     if size == 0:
-        tx.put(doomed_key(inode.layout().file_id), inode.tail)
+        tx.put(doomed_key(inode.layout().file_id), without_inline(inode.tail))
         fresh = _fresh_layout(tx, inode.layout(), request.like, context)
         resized = Inode(inode.attributes, fresh).resized(0)
+    elif size < inode.attributes.size and has_inline(inode):
+        resized = cut_inline(inode, size).resized(size)
     elif size < inode.attributes.size:
         layout = inode.layout()
         cut = replace(layout, truncate_epoch=layout.truncate_epoch + 1)

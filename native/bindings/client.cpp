@@ -173,7 +173,7 @@ nb::bytes open_ahead(Datapath& path, uint64_t parent, bool has_names,
 
 nb::tuple children_counts(Datapath& path) {
   const auto& children = path.children();
-  return nb::make_tuple(children.count(), children.used(), children.unused());
+  return nb::make_tuple(children.weight(), children.used(), children.unused());
 }
 
 void entries_complete(Datapath& path, uint64_t ino, uint32_t valid_ms) {
@@ -324,6 +324,9 @@ void bind_life_cycle(nb::class_<Datapath>& type) {
       .def("seal", &Datapath::seal)
       .def("leave_permissions", &Datapath::leave_permissions)
       .def("use_rings", &Datapath::use_rings)
+      .def("inline_births",
+           [](Datapath& path, uint32_t length_max) { path.core().inline_births(length_max); },
+           "length_max"_a)
       .def("has_rings", &Datapath::has_rings)
       .def("start",
            [](Datapath& path, uint64_t root_ino) {
@@ -397,6 +400,11 @@ void bind_tables(nb::class_<Datapath>& type) {
                    "list[tuple[int, bytes, bytes, int, int, int, bytes, bytes]]]]"))
       .def("changes_told",
            [](Datapath& path, uint64_t count) { path.births().changes_told(count); }, "count"_a)
+      .def("births_told",
+           [](Datapath& path, const std::vector<uint64_t>& inos) {
+             unlocked([&] { path.core().births_told(inos); });
+           },
+           "inos"_a)
       .def("entries_complete", &entries_complete, "ino"_a, "valid_ms"_a)
       .def("entries_extend", &entries_extend, "ino"_a, "valid_ms"_a)
       .def("entries_drop",

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cluster import mounts
 from tests.cluster.cluster import Cluster
-from tests.cluster.numbers import native_counters
+from tests.cluster.numbers import metrics, native_counters, samples
 from tests.cluster.plan import free_port
 from tests.cluster.process import wait_until
 
@@ -31,7 +31,11 @@ class CachedMount:
         self._port = port
 
     def count(self, counter: str) -> int:
-        return native_counters(self._port)[f"cache_{counter}"]
+        outcome = {"hits": "hit", "misses": "miss"}.get(counter)
+        if outcome is None:
+            return native_counters(self._port)[f"cache_{counter}"]
+        page = metrics(self._port)
+        return int(sum(samples(page, "braidfs_cache_lookups_total", outcome=outcome).values()))
 
     def read(self, name: str) -> bytes:
         """Past what the kernel has of it."""
@@ -72,6 +76,7 @@ def mounted(
 def write_files(folder: Path, sizes: tuple[int, ...] = SIZES) -> dict[str, bytes]:
     files = {f"of-{size}": random.Random(size).randbytes(size) for size in sizes}
     for name, content in files.items():
+        (folder / name).touch()  # what is born with its bytes may lie with the metaserver
         (folder / name).write_bytes(content)
     return files
 

@@ -39,6 +39,7 @@ void CopyOperation::start(Lane& lane, uint64_t token, CopyRange range, bool only
 }
 
 uint64_t CopyOperation::reach(Lane& lane, const FileView& source, const FileView& sink) const {
+  if (!source.inline_bytes.empty()) return 0;  // not on any target
   uint64_t done = 0;
   while (done < range_.length) {
     const Where from = where(source, range_.source_begin + done);

@@ -289,14 +289,6 @@ bool Core::enter(Handle handle) {
   return true;
 }
 
-bool Core::born(Bytes attributes, Bytes layout, Bytes capability, uint64_t fh, uint32_t open_flags) {
-  const auto decoded = decode_attributes(attributes);
-  if (!decoded || !inode_put(attributes, layout, capability)) return false;
-  const bool reads_only = (open_flags & O_ACCMODE) == O_RDONLY;
-  inode_lease(decoded->ino, reads_only ? kLeaseData : kLeaseData | kLeaseDataExclusive, 0);
-  return handle_put(fh, decoded->ino, open_flags, fuse::writes_only(open_flags));
-}
-
 void Core::handle_closed(Handle& handle) {
   record_.drop(handle.noted);
   {
@@ -579,6 +571,8 @@ std::vector<std::pair<std::string, uint64_t>> Core::counters() {
   for (const auto& lane : lanes_) polls_paid += lane->loop().polls_paid();
   return {{"reads", sum(&LaneCounters::reads)},
           {"bytes_read", sum(&LaneCounters::bytes_read)},
+          {"inline_reads", sum(&LaneCounters::inline_reads)},
+          {"inline_births", sum(&LaneCounters::inline_births)},
           {"opens", own_opens_.load(std::memory_order_relaxed)},
           {"opens_granted", granted_opens_.load(std::memory_order_relaxed)},
           {"writes", sum(&LaneCounters::writes)},

@@ -77,6 +77,11 @@ class Core final : public fuse::DataHandler {
   }
   std::span<std::byte> landing(fuse::LaneContext& context, size_t size) override;
   bool is_ahead(uint64_t ino) override;
+  // From now on new files of so many bytes may lie in their inode's record; 0: none. Before start().
+  void inline_births(uint32_t length_max) noexcept { inline_length_max_ = length_max; }
+  uint32_t inline_length_max() const noexcept { return inline_length_max_; }
+  // The metaserver is told of these births as they are: nothing more can come along with them.
+  void births_told(std::span<const uint64_t> inos);
   bool is_busy(uint64_t ino) override;
   std::optional<Ahead> before_setting(uint64_t ino, bool sets_mtime) override;
 
@@ -213,6 +218,8 @@ class Core final : public fuse::DataHandler {
   static constexpr auto kScarceTime = std::chrono::seconds(5);
   static constexpr Clock::rep kLeasesDoNotCount = std::numeric_limits<Clock::rep>::max();
   bool quiet();
+  static constexpr uint64_t kInlineKeptMax = 64u << 20;
+  void count_kept(Inode& inode, uint64_t bytes);  // LOCKED inode
   // LOCKED inode: a handle of the lanes' own. False: no room, or the inode has left the table.
   bool open_own(const InodePtr& inode, uint64_t fh, uint32_t open_flags);
   bool enter(Handle handle);  // into the tables. False: that handle is there already, or no room
@@ -248,6 +255,8 @@ class Core final : public fuse::DataHandler {
   std::map<uint64_t, std::shared_ptr<DrainOperation>> commits_;  // guarded by commits_mu_
   uint64_t commit_token_ = uint64_t{1} << 62;                    // apart from Python's own tokens
 
+  std::atomic<uint32_t> inline_length_max_ = 0;
+  std::atomic<uint64_t> inline_kept_ = 0;  // bytes of kept inodes' views
   std::atomic<bool> stopped_ = false;
   rdma::Rails rails_;  // outlives the lanes
   std::vector<std::unique_ptr<Lane>> lanes_;  // behind what they use: they end first

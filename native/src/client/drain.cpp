@@ -30,6 +30,7 @@ DrainOperation::DrainOperation(Kind kind, const fuse::RequestHead& head, HandleP
                                InodePtr inode)
     : kind_(kind), handle_(std::move(handle)), inode_(std::move(inode)) {
   durable_ = kind == Kind::kFsync || kind == Kind::kWrite;
+  if (kind == Kind::kFlush || kind == Kind::kFsync || kind == Kind::kRelease) phase_ = Phase::kInline;
   rearm(head);
 }
 
@@ -83,6 +84,8 @@ void DrainOperation::begin(Lane& lane) {
 void DrainOperation::proceed(Lane& lane) {
   lane_index_ = lane.index();
   switch (phase_) {
+    case Phase::kInline:
+      return hand_over(lane);
     case Phase::kDrain:
       return drain(lane);
     case Phase::kSync:
@@ -90,6 +93,46 @@ void DrainOperation::proceed(Lane& lane) {
     case Phase::kCommit:
       return commit(lane);
   }
+}
+
+// ---- bytes that are told with the birth ----
+
+bool DrainOperation::take_inline(const Core& core) {
+  const std::scoped_lock lock(inode_->mu());
+  if (!inode_->may_lie_inline(core.inline_length_max()) || !core.holds(*inode_, kLeaseDataExclusive)) {
+    return false;
+  }
+  inode_->handing_over = true;
+  sequence_ = inode_->pieces().sequence();
+  const PiecePtr piece = inode_->pieces().only_filling(inode_->size());
+  const auto bytes = piece->bytes(piece->begin, piece->end);
+  bytes_.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return true;
+}
+
+void DrainOperation::hand_over(Lane& lane) {
+  if (take_inline(lane.core())) return send_commit(lane);
+  phase_ = Phase::kDrain;
+  proceed(lane);
+}
+
+// No WRITE came meanwhile. Whoever sealed the piece has it go to the targets beside, where nobody reads it.
+void DrainOperation::handed_over(Lane& lane, bool taken) {
+  Settled settled;
+  {
+    const std::scoped_lock lock(inode_->mu());
+    inode_->untold = inode_->handing_over = false;
+    PieceTable& pieces = inode_->pieces();
+    const bool is_alone = pieces.sequence() == sequence_ && pieces.only_filling(bytes_.size()) != nullptr;
+    if (taken && is_alone) pieces.trim(0, settled);
+    if (taken) inode_->lies_inline(view_, std::move(bytes_));
+  }
+  bytes_.clear();
+  if (taken) lane.counters().inline_births.fetch_add(1, std::memory_order_relaxed);
+  perform(lane, inode_, settled);
+  phase_ = Phase::kDrain;
+  committed_ = false;
+  proceed(lane);
 }
 
 void DrainOperation::drain(Lane& lane) {
@@ -255,12 +298,13 @@ void DrainOperation::send_commit(Lane& lane) {
     inode_->in_commit = taken_;
     lost_count_ = inode_->lost_count;
     view_ = inode_->view_locked();
-    if (durable_) synced_stripes_ |= std::exchange(inode_->synced_stripes, 0);
+    if (durable_ && bytes_.empty()) synced_stripes_ |= std::exchange(inode_->synced_stripes, 0);
   }
   const uint32_t flags = taken_.flags | (synced_stripes_ != 0 ? kCommitSynced : 0);
   event.a = static_cast<int64_t>(taken_.size);
   event.b = taken_.mtime_ns;
-  event.payload = commit_payload(view_->file_id, flags, durable_ ? 1 : 0, synced_stripes_);
+  const uint32_t durable = durable_ && bytes_.empty() ? 1 : 0;  // bytes: that is another commit, behind them
+  event.payload = commit_payload(view_->file_id, flags, durable, synced_stripes_) + bytes_;
   event.token = lane.core().commit_begin(std::static_pointer_cast<DrainOperation>(shared_from_this()));
   lane.core().events().put(std::move(event));
 }
@@ -277,7 +321,7 @@ void DrainOperation::commit_answered(Lane& lane, Status status,
       inode_->mark_durable(view_->file_id, synced_stripes_);
       if (attributes) inode_->committed(*attributes);
     } else {
-      error_ = errno_of(status);
+      if (phase_ != Phase::kInline) error_ = errno_of(status);
       inode_->synced_stripes |= synced_stripes_;
       if (inode_->lost_count == lost_count_) {
         inode_->give_back(taken_);
@@ -288,6 +332,8 @@ void DrainOperation::commit_answered(Lane& lane, Status status,
   }
   if (phase_ == Phase::kSync) {
     advance(lane);
+  } else if (phase_ == Phase::kInline) {
+    handed_over(lane, status == Status::kOk);
   } else {
     finish(lane);
   }

@@ -3,6 +3,8 @@
 // lose what was written long ago): written bytes go to the
 // targets, then (if it must be durable) their objects are synced, then size and time are committed.
 //
+// A new file that is small may go another way when it is flushed: its bytes are told with its birth
+// (docs/decisions/0037-inline-data.md; phase inline), by a COMMIT event that has them in its payload.
 // Phases: drain (seal, wait until every piece up to now is settled) -> sync (one SYNC for each object
 // written since its last, in parallel; a target that lost bytes sends it back to drain) -> commit (a
 // COMMIT event that Python answers with commit_done; beside the SYNCs when neither size nor the set
@@ -11,6 +13,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "client/inode.h"
@@ -48,7 +51,7 @@ class DrainOperation final : public Operation {
   uint32_t lane_index() const noexcept { return lane_index_; }
 
  private:
-  enum class Phase : uint8_t { kDrain, kSync, kCommit };
+  enum class Phase : uint8_t { kInline, kDrain, kSync, kCommit };
   struct Sync {
     uint32_t stripe_index;
     uint64_t sequence;
@@ -65,6 +68,9 @@ class DrainOperation final : public Operation {
   void ask_sync(Lane& lane, const Sync& sync);
   void synced(Lane& lane);
   void commit(Lane& lane);
+  bool take_inline(const Core& core);
+  void hand_over(Lane& lane);
+  void handed_over(Lane& lane, bool taken);
   void send_commit(Lane& lane);
   void advance(Lane& lane);
   void finish(Lane& lane);
@@ -87,6 +93,7 @@ class DrainOperation final : public Operation {
   uint32_t lane_index_ = 0;
 
   Phase phase_ = Phase::kDrain;
+  std::string bytes_;  // that are handed over
   uint64_t sequence_ = 0;
   bool sealed_ = false;
   uint32_t rounds_ = 0;

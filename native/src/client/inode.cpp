@@ -60,6 +60,7 @@ Inode::Loss Inode::lose(Settled& settled) {
   const bool unsynced = dropped && pieces_.unsynced();
   if (dropped) pieces_.forget_stripes();  // nobody will ask
   written_ = {};
+  untold = false;
   data_version_ = stamp_ = stamped_from_ = 0;
   change_version_ = 0;  // the metaserver may have forgotten what it told this session
   lease = passing = 0;
@@ -133,6 +134,19 @@ std::optional<Written> Inode::uncommitted() const {
     all.flags |= in_commit.flags;
   }
   return all.flags == 0 ? std::nullopt : std::optional(all);
+}
+
+bool Inode::may_lie_inline(uint32_t length_max) const noexcept {
+  return untold && size_ > 0 && size_ <= length_max && (written_.flags & kCommitSize) != 0 &&
+         (written_.flags & kCommitKillSuidgid) == 0 && !committing && writing == 0 && passing == 0 &&
+         error_told_ && pieces_.only_filling(size_) != nullptr;
+}
+
+void Inode::lies_inline(const FileViewPtr& with, std::string bytes) {
+  if (view_ != with) return;
+  auto changed = std::make_shared<FileView>(*view_);
+  changed->inline_bytes = std::move(bytes);
+  view_ = std::move(changed);
 }
 
 std::optional<Written> Inode::take_written() {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -84,6 +85,16 @@ class Inode {
   Written in_commit{};  // what that commit has taken
   std::vector<std::shared_ptr<Operation>> commit_waiters;
 
+  // ---- a new file that may come to lie in its inode's record (docs/decisions/0037): LOCKED ----
+  bool untold = false;  // the metaserver is not told of its birth yet
+  bool handing_over = false;  // its bytes are with Python, which says whether they were in time
+  // All of it is in one piece here that was never sent, and what it is told with its birth is size and time.
+  bool may_lie_inline(uint32_t length_max) const noexcept;
+  // They were. `with`: the view that they were handed over with; another one is of since then.
+  void lies_inline(const FileViewPtr& with, std::string bytes);
+  // A WRITE has to ask first: then the metaserver gives the file objects.
+  bool lies_inline() const noexcept { return handing_over || !view_->inline_bytes.empty(); }
+
   uint32_t noted = 0;  // its slot in OpenRecord, while something of it is not durable
   // Nothing of it would be lost with this process.
   bool is_clean() const noexcept {
@@ -129,6 +140,7 @@ class Inode {
   // Python keeps the inode open, and lanes may open it for reading by themselves as long as its bytes
   // are leased; handles that they opened so.
   bool kept = false;
+  uint64_t kept_bytes = 0;  // of its view, as long as Python keeps it
   uint32_t own_handles = 0;
   bool granted = false;  // kept by its directory's grant, not by Python: until its last handle is closed
   bool dropped = false;  // Python needs the entry no more: it goes when nothing holds it

@@ -57,6 +57,9 @@ bool Core::inode_keep(uint64_t ino) {
   const InodePtr inode = inodes_.find(ino);
   if (!inode) return false;
   const std::scoped_lock lock(inode->mu());
+  const uint64_t bytes = inode->view_locked()->inline_bytes.size();
+  if (bytes != 0 && inline_kept_ + bytes > kInlineKeptMax) return false;
+  count_kept(*inode, bytes);
   return inode->kept = true;
 }
 
@@ -64,6 +67,7 @@ uint32_t Core::inode_unkeep(uint64_t ino) {
   const InodePtr inode = inodes_.find(ino);
   if (!inode) return 0;
   const std::scoped_lock lock(inode->mu());
+  count_kept(*inode, 0);
   inode->kept = inode->granted = false;
   return inode->own_handles;
 }

@@ -33,6 +33,8 @@ class ReadOperation;
 struct alignas(64) LaneCounters {
   std::atomic<uint64_t> reads = 0;
   std::atomic<uint64_t> bytes_read = 0;
+  std::atomic<uint64_t> inline_reads = 0;
+  std::atomic<uint64_t> inline_births = 0;
   std::atomic<uint64_t> writes = 0;
   std::atomic<uint64_t> bytes_written = 0;
   std::atomic<uint64_t> bytes_sent = 0;

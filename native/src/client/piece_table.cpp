@@ -104,6 +104,13 @@ bool PieceTable::seal_aged(Clock::time_point before, Settled& settled) {
   return all;
 }
 
+PiecePtr PieceTable::only_filling(uint64_t size) const noexcept {
+  if (chunks_.size() != 1 || chunks_.begin()->second.size() != 1 || unsynced()) return nullptr;
+  const PiecePtr& piece = chunks_.begin()->second.front();
+  const bool is_all = piece->state == PieceState::kFilling && piece->begin == 0 && piece->end == size;
+  return is_all ? piece : nullptr;
+}
+
 void PieceTable::renumber(const PiecePtr& piece) {
   unsettled_.erase(piece->sequence);
   piece->sequence = ++sequence_;

@@ -55,6 +55,9 @@ class PieceTable {
   // Seals what was first written before `before`. False: some pieces are still filling.
   bool seal_aged(Clock::time_point before, Settled& settled);
 
+  // The piece that is [0, size), if it is the only one there is and still filling; or nullptr.
+  PiecePtr only_filling(uint64_t size) const noexcept;
+
   // ---- waiting ----
   uint64_t sequence() const noexcept { return sequence_; }
   size_t unsettled() const noexcept { return unsettled_.size(); }

@@ -61,9 +61,17 @@ void SeekOperation::proceed(Lane& lane) {
   view_ = inode_->view();
   nearest_ = kNowhere;
   pending_ = 1;
+  if (!view_->inline_bytes.empty()) return seek_inline(lane);
   for (uint32_t stripe = 0; stripe < view_->stripe_width; ++stripe) {
     ask(lane, stripe, object_offset_from(*view_, stripe, from_));
   }
+  advance(lane);
+}
+
+// Nothing but zeros is behind what lies in the record.
+void SeekOperation::seek_inline(Lane& lane) {
+  if (hole_) nearest_ = std::max<uint64_t>(from_, view_->inline_bytes.size());
+  if (!hole_ && from_ < view_->inline_bytes.size()) nearest_ = from_;
   advance(lane);
 }
 

@@ -46,6 +46,7 @@ class SeekOperation final : public Operation {
   void call_done(Lane& lane, Call& call) override;
 
  private:
+  void seek_inline(Lane& lane);
   void ask(Lane& lane, uint32_t stripe_index, uint64_t offset);
   void found(uint32_t stripe_index, uint64_t at);
   void advance(Lane& lane);

@@ -37,7 +37,19 @@ void ReadOperation::proceed(Lane& lane) {
   if (!buffer_) buffer_ = lane.core().memory().read(Memory::size_for(size_));
   registered(lane);
   if (!buffer_) return lane.when_room(self());
+  if (!view_->inline_bytes.empty()) return answer_inline(lane);
   if (!ask_cache(lane)) ask_targets(lane);
+}
+
+void ReadOperation::answer_inline(Lane& lane) {
+  const auto content = std::as_bytes(std::span(view_->inline_bytes));
+  const auto from = content.subspan(std::min<uint64_t>(offset_, content.size()));
+  const auto there = from.first(std::min<size_t>(from.size(), length_));
+  std::ranges::copy(there, buffer_.span().begin());
+  std::ranges::fill(buffer_.span().subspan(there.size(), length_ - there.size()), std::byte{0});
+  lane.counters().inline_reads.fetch_add(1, std::memory_order_relaxed);
+  stamp_ = 0;  // nothing for the local cache
+  answer(lane, 0);
 }
 
 void ReadOperation::registered(Lane& lane) {

@@ -7,6 +7,7 @@
 // file's bytes Python is asked for one first (rule 12); one that was not granted does not keep bytes
 // from being read: they are those of after the question. They do not stay in the kernel then, and a READ
 // that ends at the file's end asks again when another end was told meanwhile.
+// A file that lies in its inode's record is answered from the view, and no target is asked.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -32,6 +33,7 @@ class ReadOperation final : public Operation {
   bool ask_first(Lane& lane);
   void registered(Lane& lane);
   bool wait_for_pieces(Lane& lane);
+  void answer_inline(Lane& lane);
   bool ask_cache(Lane& lane);
   void offer_to_cache(Core& core);
   void ask_targets(Lane& lane);

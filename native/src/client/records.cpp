@@ -15,12 +15,18 @@ T load(std::span<const std::byte> bytes, size_t offset) noexcept {
 }
 
 constexpr size_t kLayoutHead = 32;
+constexpr uint32_t kInline = 1;  // of the flags: the file's bytes follow the targets
 constexpr uint64_t kSizeMax = (uint64_t{1} << 63) - 1;
+
+bool has_whole_tail(std::span<const std::byte> layout, size_t record_size) noexcept {
+  if ((load<uint32_t>(layout, 20) & kInline) == 0) return layout.size() == record_size;
+  return layout.size() > record_size && layout.size() - record_size <= limits::kInlineLengthMax;
+}
 
 bool plausible(const FileView& view, std::span<const std::byte> layout) noexcept {
   return load<uint8_t>(layout, 0) == 1 && load<uint8_t>(layout, 1) == 1 && view.stripe_width >= 1 &&
          view.stripe_width <= limits::kStripeWidthMax &&
-         layout.size() == kLayoutHead + size_t{4} * view.stripe_width &&
+         has_whole_tail(layout, kLayoutHead + size_t{4} * view.stripe_width) &&
          view.chunk_size >= limits::kChunkSizeMin && view.chunk_size <= limits::kChunkSizeMax &&
          view.chunk_size % limits::kChunkSizeMin == 0;
 }
@@ -50,6 +56,8 @@ std::optional<FileView> decode_view(std::span<const std::byte> layout,
   if (!plausible(view, layout)) return std::nullopt;
   view.targets.resize(view.stripe_width);
   std::memcpy(view.targets.data(), layout.data() + kLayoutHead, size_t{4} * view.stripe_width);
+  const auto behind = layout.subspan(kLayoutHead + size_t{4} * view.stripe_width);
+  view.inline_bytes.assign(reinterpret_cast<const char*>(behind.data()), behind.size());
   Capability decoded;
   std::memcpy(&decoded, capability.data(), sizeof decoded);
   if (decoded.file_id != view.file_id) return std::nullopt;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "braidfs/frame.h"
@@ -34,6 +35,9 @@ struct FileView {
   uint32_t truncate_epoch = 0;
   uint64_t durable_stripes = 0;
   std::vector<uint32_t> targets;  // by stripe index
+  // What the file begins with; zeros are behind it, and nothing of it is in any object. Empty: it has
+  // objects (docs/decisions/0037-inline-data.md).
+  std::string inline_bytes;
   std::array<std::byte, sizeof(Capability)> capability{};
   uint32_t map_epoch = 0;  // of the capability
 

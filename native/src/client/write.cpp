@@ -270,8 +270,10 @@ bool grows_too_far(const Core& core, const Inode& inode, const fuse::WriteReques
   return end > limit && end > inode.size();
 }
 
-// Needs the inode's mutex. If it runs, end_write() has to follow.
+// Needs the inode's mutex. If it runs, end_write() has to follow. What lies in its inode's record gets
+// objects by the OPEN that a question is.
 Mode begin_write(const Core& core, Inode& inode, const fuse::WriteRequest& request) {
+  if (inode.lies_inline()) return Mode::kAsk;
   const bool own = core.holds(inode, kLeaseDataExclusive);
   if (!own && (inode.passing & kLeaseDataExclusive) == 0) return Mode::kAsk;
   if (grows_too_far(core, inode, request)) return Mode::kTooFar;

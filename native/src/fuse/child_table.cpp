@@ -27,6 +27,8 @@ bool ChildTable::put(uint64_t directory, std::span<const std::byte> attributes,
   const auto [there, is_new] = in.children.try_emplace(ino);
   if (is_new) count_.fetch_add(1, std::memory_order_relaxed);
   child.opened = there->second.opened && version_of(there->second) == version_of(child);
+  bytes_.fetch_sub(bytes_of(there->second), std::memory_order_relaxed);
+  bytes_.fetch_add(bytes_of(child), std::memory_order_relaxed);
   there->second = std::move(child);
   return true;
 }
@@ -35,6 +37,7 @@ bool ChildTable::erase(Group& in, uint64_t ino) {
   const auto found = in.children.find(ino);
   if (found == in.children.end()) return false;
   if (!found->second.opened) unused_.fetch_add(1, std::memory_order_relaxed);
+  bytes_.fetch_sub(bytes_of(found->second), std::memory_order_relaxed);
   in.children.erase(found);
   count_.fetch_sub(1, std::memory_order_relaxed);
   return true;

@@ -80,6 +80,8 @@ class ChildTable {
   std::vector<uint64_t> of(uint64_t directory);
 
   size_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
+  // What they take, in children without bytes of their own: those that lie in their record count as more.
+  size_t weight() const noexcept { return count() + bytes_.load(std::memory_order_relaxed) / kChildBytes; }
   uint64_t used() const noexcept { return used_.load(std::memory_order_relaxed); }  // opened, each once
   uint64_t unused() const noexcept { return unused_.load(std::memory_order_relaxed); }  // dropped before
 
@@ -92,9 +94,12 @@ class ChildTable {
 
   Group& group(uint64_t ino) noexcept { return groups_[ino % kGroupCount]; }
   bool erase(Group& in, uint64_t ino);
+  static constexpr size_t kChildBytes = 450;  // of one, about
+  static size_t bytes_of(const Child& child) noexcept { return child.layout.size(); }
 
   std::array<Group, kGroupCount> groups_;
   std::atomic<size_t> count_{0};
+  std::atomic<size_t> bytes_{0};  // of their layouts, and what lies behind those
   std::atomic<uint64_t> used_{0};
   std::atomic<uint64_t> unused_{0};
   std::atomic<Clock::rep> until_{0};

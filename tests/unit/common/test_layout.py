@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from fscommon.errors import ProtocolError
 from fscommon.layout.attributes import ATTRIBUTES_SIZE, Attributes, unpack_attributes
 from fscommon.layout.capability import CAPABILITY_SIZE, capability_key, make_capability
-from fscommon.layout.layout import Layout, object_length, pieces, unpack_layout
+from fscommon.layout.layout import Layout, object_length, pieces, unpack_layout, with_inline
+from fscommon.limits import INLINE_LENGTH_MAX
 
 CHUNK = 64 << 10
 
@@ -22,6 +23,7 @@ layouts = st.builds(
     file_id=st.integers(1, (1 << 64) - 1),
     truncate_epoch=st.integers(0, (1 << 32) - 1),
     durable_stripes=st.integers(0, (1 << 64) - 1),
+    inline=st.binary(max_size=INLINE_LENGTH_MAX),
 )
 offsets = st.integers(0, 20 * CHUNK)
 
@@ -53,6 +55,31 @@ def test_attributes_of_wrong_size_are_refused(size: int) -> None:
 @given(layouts)
 def test_layouts_come_back(layout: Layout) -> None:
     assert unpack_layout(layout.pack()) == layout
+
+
+def test_inline_bytes_are_behind_the_targets() -> None:
+    bare = Layout(7, CHUNK, 2, (1, 2)).pack()
+    told = with_inline(bare, b"tiny")
+    assert told[20] == 1
+    assert told[32:] == bare[32:] + b"tiny"
+    assert with_inline(told, b"") == bare
+
+
+@given(layouts, st.integers(0, 1), st.binary(max_size=3), st.integers(0, 40))
+def test_bytes_that_nobody_announced_are_refused(
+    layout: Layout, flag: int, more: bytes, less: int
+) -> None:
+    raw = bytearray(layout.pack() + more)
+    raw = raw[: max(0, len(raw) - less)]
+    if len(raw) > 20:
+        raw[20] = flag
+    size = 32 + 4 * layout.stripe_width
+    fits = len(raw) == size if not flag else size < len(raw) <= size + INLINE_LENGTH_MAX
+    if fits:
+        assert unpack_layout(bytes(raw)).inline == bytes(raw[size:])
+        return
+    with pytest.raises(ProtocolError):
+        unpack_layout(bytes(raw))
 
 
 def test_golden_layout() -> None:

@@ -109,6 +109,7 @@ class FakeLanes:
     """Remembers what it was told; `written` is what inode_written() and inode_take() give."""
 
     settings: Sequence[SettingRow] = ()  # what lanes set
+    told_births: Sequence[int] = ()
 
     def __init__(self) -> None:
         self.listed: dict[int, list[tuple[bytes, int, int]]] = {}  # name, inode and cookie
@@ -194,6 +195,9 @@ class FakeLanes:
         moves, self.moves = self.moves, []
         run = births, removals, settings, moves
         return [run] if any(run) else []
+
+    def births_told(self, inos: Sequence[int]) -> None:
+        self.told_births = [*self.told_births, *inos]
 
     def changes_told(self, count: int) -> None:
         self.removals_answered += count

@@ -10,7 +10,13 @@ import pytest
 import trio
 import trio.testing
 
-from fsclient.fs.births import FIRST_HANDLE, GATHER_S, SLOTS_WANTED, SLOTS_WANTED_MAX
+from fsclient.fs.births import (
+    BATCH_COUNT_MAX,
+    FIRST_HANDLE,
+    GATHER_S,
+    SLOTS_WANTED,
+    SLOTS_WANTED_MAX,
+)
 from fsclient.fuse.operations import Operations
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import (
@@ -21,6 +27,8 @@ from fscommon.layout.attributes import (
     unpack_attributes,
     with_lease,
 )
+from fscommon.layout.layout import unpack_layout
+from fscommon.limits import FRAME_BODY_LENGTH_MAX, INLINE_LENGTH_MAX, OPEN_AHEAD_MAX
 from fscommon.wire.births import ChangeBatch, Changed, Delegate, Delegated, Slot
 from fscommon.wire.messages import (
     COMMIT_KILL_SUIDGID,
@@ -361,10 +369,11 @@ async def test_an_upcall_knows_what_lanes_did_before_it(world: World) -> None:
 
 
 def commit(
-    world: World, ino: int, size: int, mtime_ns: int, flags: int, *, durable: int = 0
-) -> None:
+    world: World, ino: int, size: int, mtime_ns: int, flags: int, *, durable: int = 0,
+    inline: bytes = b"",
+) -> None:  # fmt: skip
     """Lanes commit what was written."""
-    payload = struct.pack("<QIIQ", ino, flags, durable, 0)
+    payload = struct.pack("<QIIQ", ino, flags, durable, 0) + inline
     world.fs.files.commit(9, ino, size, mtime_ns, payload)
 
 
@@ -398,6 +407,55 @@ async def test_what_is_told_already_or_must_be_durable_is_committed(world: World
     world.meta.deliver_all()
     assert len(world.meta.requests(Op.COMMIT)) == 3
     assert [birth.changes for birth in world.meta.requests(Op.CHANGE_BATCH)[0].births] == [0]
+
+
+async def test_bytes_are_told_with_the_birth(world: World) -> None:
+    await delegated(world)
+    world.bear(100)
+    commit(world, 100, 4, 55, COMMIT_SIZE | COMMIT_MTIME, inline=b"tiny")
+    assert world.lanes.committed[0][:2] == (9, 0)
+    world.births.flush()
+    world.meta.deliver_all()
+    (batch,) = world.meta.requests(Op.CHANGE_BATCH)
+    (born,) = batch.births
+    assert unpack_layout(born.layout).inline == b"tiny"
+    assert (born.changes, born.size, born.mtime_ns) == (1, 4, 55)
+    assert world.lanes.told_births == [100]
+
+
+async def test_bytes_that_come_too_late_or_do_not_fit_stay_with_the_lanes(world: World) -> None:
+    await delegated(world)
+    world.bear(100)
+    flags = COMMIT_SIZE | COMMIT_MTIME
+    commit(world, 100, 5, 55, flags, inline=b"tiny")  # taken by somebody else meanwhile
+    commit(world, 100, 4, 55, flags | COMMIT_KILL_SUIDGID, inline=b"tiny")
+    world.births.flush()
+    commit(world, 100, 4, 55, flags, inline=b"tiny")
+    world.meta.deliver_all()
+    assert [status for _, status, _ in world.lanes.committed] == [Status.ESTALE] * 3
+    assert world.meta.requests(Op.COMMIT) == []
+    (batch,) = world.meta.requests(Op.CHANGE_BATCH)
+    assert not unpack_layout(batch.births[0].layout).inline
+    assert batch.births[0].changes == 0
+
+
+async def test_nothing_is_added_to_a_birth_that_has_its_bytes(world: World) -> None:
+    await delegated(world)
+    world.bear(100)
+    world.meta.answers[Op.COMMIT] = Committed(record(100))
+    commit(world, 100, 4, 55, COMMIT_SIZE | COMMIT_MTIME, inline=b"tiny")
+    commit(world, 100, 9, 66, COMMIT_SIZE | COMMIT_MTIME)
+    world.births.flush()
+    world.meta.deliver_all()
+    (batch,) = world.meta.requests(Op.CHANGE_BATCH)
+    assert (batch.births[0].changes, batch.births[0].size) == (1, 4)
+    (later,) = world.meta.requests(Op.COMMIT)
+    assert later.size == 9
+
+
+def test_a_batch_of_births_with_bytes_fits_a_frame() -> None:
+    assert BATCH_COUNT_MAX * (INLINE_LENGTH_MAX + 1024) < FRAME_BODY_LENGTH_MAX
+    assert OPEN_AHEAD_MAX * (INLINE_LENGTH_MAX + 1024) < FRAME_BODY_LENGTH_MAX
 
 
 async def test_the_record_is_the_one_that_the_metaserver_makes(world: World) -> None:

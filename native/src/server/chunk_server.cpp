@@ -1,5 +1,7 @@
 #include "server/chunk_server.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -13,6 +15,8 @@ namespace braidfs::server {
 namespace {
 
 constexpr size_t kLanesDefaultMax = 8;
+constexpr rlim_t kFilesOpenMin = 512;  // of a target
+constexpr rlim_t kFilesOpenMax = 16384;
 constexpr size_t kLaneBufferBytesMin = 48u << 20;  // two payloads of the largest size, and more
 
 size_t lane_count_of(const ServerConfig& config) {
@@ -25,6 +29,14 @@ LogLevel level_of(int level) {
   if (level >= 40) return LogLevel::kError;
   if (level >= 30) return LogLevel::kWarning;
   return level >= 20 ? LogLevel::kNotice : LogLevel::kDebug;
+}
+
+// An equal part of what this process may have open for each target that there may be.
+uint32_t files_of_a_target() {
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) < 0) return kFilesOpenMin;
+  return static_cast<uint32_t>(
+      std::clamp<rlim_t>(files.rlim_cur / TargetTable::kTargetsMax, kFilesOpenMin, kFilesOpenMax));
 }
 
 }  // namespace
@@ -70,6 +82,7 @@ TargetOpened ChunkServer::target_open(const TargetConfig& config) {
   options.target = config.uuid;
   options.create = config.create;
   options.capacity_bytes = config.capacity_bytes;
+  options.files_open_max = files_of_a_target();
   options.on_corrupt = [this, entry](const store::CorruptBlock& block) {
     services_.events.corrupt(entry->target.load(), block.object.file_id, block.object.stripe_index,
                              block.offset);

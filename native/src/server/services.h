@@ -13,7 +13,7 @@
 
 namespace braidfs::server {
 
-inline constexpr size_t kReadThreads = 8;
+inline constexpr size_t kReadThreads = 32;  // as many first reads of objects wait for the device
 inline constexpr size_t kWriteThreads = 16;
 inline constexpr size_t kBlockingThreads = 16;
 inline constexpr size_t kWorkerQueueMax = 65536;

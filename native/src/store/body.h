@@ -134,7 +134,7 @@ class StoreBody {
   Status open_object(Object& object, Wait wait);
   Status load_group(Object& object, uint32_t index, Wait wait, std::shared_ptr<Group>& group);
   Status load_pieces(Object& object, std::vector<GroupPiece>& pieces, Wait wait);
-  Status file_of(Object& object, std::shared_ptr<File>& file);
+  Status file_of(Object& object, std::shared_ptr<File>& file, Wait wait = Wait::kYes);
   uint64_t next_group(Object& object, uint32_t index);
   Status direct_of(Object& object, std::shared_ptr<File>& file);
   Status create_object(Object& object);
@@ -176,7 +176,8 @@ class StoreBody {
   // read.cpp
   Status prepare(ReadState& state, Wait wait);
   Status plan_read(ReadState& state, Wait wait);
-  bool reads_past_cache(Object& object, const IoPlan& plan);
+  void fetch_together(Object& object, const ReadRequest& request);
+  bool reads_past_cache(Object& object, const IoPlan& plan, Wait wait);
   Status settle_block(ReadState& state, size_t index);
 
   // durable.cpp

@@ -41,6 +41,8 @@ class File {
   virtual int figures(FileFigures& figures) = 0;
   // The first byte at or behind offset that may be other than a hole; -ENXIO: there is none.
   virtual int64_t next_data(uint64_t offset) = 0;
+  // Begins to read this into the page cache, in one piece where it can; waits for nothing.
+  virtual void will_need(uint64_t offset, uint64_t length) = 0;
   // All of it lies in the page cache. False where nobody knows.
   virtual bool is_cached(uint64_t offset, uint64_t length) = 0;
 };

@@ -87,6 +87,9 @@ class PosixFile final : public File {
     const off_t found = ::lseek(fd_.get(), static_cast<off_t>(offset), SEEK_DATA);
     return found < 0 ? -errno : found;
   }
+  void will_need(uint64_t offset, uint64_t length) override {
+    ::posix_fadvise(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(length), POSIX_FADV_WILLNEED);
+  }
   bool is_cached(uint64_t offset, uint64_t length) override {
     const CachestatRange range{offset, length};
     Cachestat pages{};

@@ -46,6 +46,7 @@ Status StoreBody::begin_read(ReadOp& op, const ReadRequest& request, Wait wait) 
 Status StoreBody::prepare(ReadState& state, Wait wait) {
   Object& object = *state.object;
   Guard guard(object.mu);
+  if (wait == Wait::kYes && !object.removed) fetch_together(object, state.request);
   if (Status s = open_object(object, wait); s != Status::kOk) return s;
   if (!object.exists) return Status::kNoObject;
   const uint64_t first = state.request.offset / kBlockSize;
@@ -59,10 +60,21 @@ Status StoreBody::prepare(ReadState& state, Wait wait) {
   return state.length == 0 ? Status::kOk : plan_read(state, wait);
 }
 
+// Records that are not in memory and a small file's bytes lie in one place: they come from the device at once,
+// not one after another as reads of the one and of the other would have them.
+void StoreBody::fetch_together(Object& object, const ReadRequest& request) {
+  const auto group = static_cast<uint32_t>(request.offset / kGroupBytes);
+  const uint64_t end = request.offset % kGroupBytes + request.length;
+  if (end > config_.direct_read_bytes_min || object.groups.contains(group)) return;
+  std::shared_ptr<File> file;
+  if (file_of(object, file) != Status::kOk) return;
+  file->will_need(page_offset(group, 0), kPageSize + end);
+}
+
 // Large reads leave the page cache to small ones: what is read once, a restore or a scan, costs no copy out
 // of it and throws nothing out. Where several readers go over an object together the first fills the page
 // cache for the others.
-bool StoreBody::reads_past_cache(Object& object, const IoPlan& plan) {
+bool StoreBody::reads_past_cache(Object& object, const IoPlan& plan, Wait wait) {
   const uint64_t bytes = plan.bytes();
   if (bytes < config_.direct_read_bytes_min || !plan.is_aligned()) return false;
   const auto now = Clock::now();
@@ -73,7 +85,7 @@ bool StoreBody::reads_past_cache(Object& object, const IoPlan& plan) {
   object.large_reads_bytes += bytes;
   if (object.large_reads_bytes > object.length) return false;
   std::shared_ptr<File> file;
-  return file_of(object, file) == Status::kOk &&
+  return file_of(object, file, wait) == Status::kOk &&
          !std::ranges::all_of(plan.segments(), [&](const IoSegment& segment) {
            return file->is_cached(segment.file_offset, segment.length);
          });
@@ -104,9 +116,9 @@ Status StoreBody::plan_read(ReadState& state, Wait wait) {
              (home_end - home_first) * kBlockSize);
     state.plan.segments_.push_back(segment);
   }
-  state.plan.direct_ = reads_past_cache(object, state.plan) &&
+  state.plan.direct_ = reads_past_cache(object, state.plan, wait) &&
                        direct_of(object, state.plan.file_) == Status::kOk;
-  return state.plan.direct_ ? Status::kOk : file_of(object, state.plan.file_);
+  return state.plan.direct_ ? Status::kOk : file_of(object, state.plan.file_, wait);
 }
 
 Status StoreBody::settle_block(ReadState& state, size_t index) {

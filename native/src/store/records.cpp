@@ -39,8 +39,10 @@ std::vector<GroupPiece> pieces_of(uint64_t first_block, uint64_t end_block) {
   return pieces;
 }
 
-Status StoreBody::file_of(Object& object, std::shared_ptr<File>& file) {
+// Opening may read the device, so who does not wait leaves it to others.
+Status StoreBody::file_of(Object& object, std::shared_ptr<File>& file, Wait wait) {
   if (!object.file) {
+    if (wait == Wait::kNo) return Status::kEagain;
     std::shared_ptr<File> opened;
     const int r = device_->open(object_path(object.id), OpenMode::kExisting, opened);
     if (r == -ENOENT) return Status::kNoObject;
@@ -77,7 +79,7 @@ Status StoreBody::open_object(Object& object, Wait wait) {
   if (object.removed) return Status::kNoObject;
   if (!object.loaded) {
     std::shared_ptr<File> file;
-    const Status opened = file_of(object, file);
+    const Status opened = file_of(object, file, wait);
     if (opened != Status::kOk && opened != Status::kNoObject) return opened;
     object.exists = opened == Status::kOk;
     std::shared_ptr<Group> group;
@@ -163,7 +165,7 @@ Status StoreBody::load_group(Object& object, uint32_t index, Wait wait,
   auto loaded = std::make_shared<Group>(table_.group_counter());
   if (object.exists) {
     std::shared_ptr<File> file;
-    if (Status s = file_of(object, file); s != Status::kOk) return s;
+    if (Status s = file_of(object, file, wait); s != Status::kOk) return s;
     alignas(kPageSize) RecordPage pages[2];
     if (Status s = read_pages(*file, object, index, wait, pages); s != Status::kOk) return s;
     adopt_page(object, index, pages, *loaded);

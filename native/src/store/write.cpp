@@ -114,7 +114,7 @@ Status StoreBody::merge_block(WriteState& state, Guard& guard, uint64_t block, W
   const BlockView view =
       view_of(*piece.group, piece.index, static_cast<uint32_t>(block % kGroupBlocks));
   std::shared_ptr<File> file;
-  if (Status s = file_of(object, file); s != Status::kOk) return s;
+  if (Status s = file_of(object, file, wait); s != Status::kOk) return s;
   merged = std::make_unique<Block>();
   guard.unlock();
   const Status status = read_block(object, file, block, view, merged->bytes, wait);

@@ -117,6 +117,7 @@ class SimulatedFile final : public File {
   }
 
   int write_out(uint64_t, uint64_t) override { return 0; }
+  void will_need(uint64_t, uint64_t) override {}
   int sync() override {
     const std::lock_guard guard(host_.mu_);
     if (!host_.step(generation_)) return -EIO;

@@ -1,13 +1,18 @@
 #include "net/event_loop.h"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
+#include <string_view>
 
 namespace braidfs::net {
 
@@ -22,6 +27,30 @@ long preempted() noexcept {
   rusage usage{};
   getrusage(RUSAGE_THREAD, &usage);
   return usage.ru_nivcsw;
+}
+
+// Whether fewer threads run, or could, than there are cores (proc_loadavg(5), the fourth field). True
+// where nobody can tell.
+class Machine {
+ public:
+  bool has_idle_core() const noexcept {
+    std::array<char, 64> bytes;
+    const ssize_t length = pread(loadavg_.get(), bytes.data(), bytes.size(), 0);
+    std::string_view text(bytes.data(), static_cast<size_t>(std::max<ssize_t>(length, 0)));
+    for (int field = 0; field < 3; ++field) text.remove_prefix(std::min(text.find(' ') + 1, text.size()));
+    int running = 0;  // this thread among them
+    std::from_chars(text.data(), text.data() + text.size(), running);
+    return running <= cores_;
+  }
+
+ private:
+  const UniqueFd loadavg_{::open("/proc/loadavg", O_RDONLY | O_CLOEXEC)};
+  const int cores_ = get_nprocs();
+};
+
+bool has_idle_core() noexcept {
+  static const Machine machine;
+  return machine.has_idle_core();
 }
 
 }  // namespace
@@ -175,7 +204,7 @@ bool EventLoop::queues_have_something() {
 // What epoll_wait(2) returned, 0 when a queue had something, nothing when the window ended.
 std::optional<int> EventLoop::look(std::span<epoll_event> ready, Clock::time_point began) {
   const auto window = poll_.window(began);
-  if (window.count() == 0) return std::nullopt;
+  if (window.count() == 0 || !has_idle_core()) return std::nullopt;
   const long switches = preempted();
   auto before = began;
   while (before - began < window) {

@@ -1,6 +1,7 @@
 """Cases b and f: random 4 KiB reads of a large file, and how long each takes at a light rate.
 
-The client is cold, the servers have the file cached: it is read once through O_DIRECT before. Read
+The client is cold, the servers have the file cached: it is read once through O_DIRECT before, in
+pieces that they do not take for a scan (docs/decisions/0030-large-reads.md). Read
 amplification is what the storage servers sent for each byte that was read, counted by them: by
 O_DIRECT, and through the page cache as a program reads that gives no advice.
 """
@@ -38,7 +39,7 @@ def _prepare(place: Place, amounts: Amounts) -> None:
     write_buffered(file_of(place, 0), amounts.random_bytes, MIB)
     os.sync()
     place.remount()
-    words = ["dd", "bs=1M", "iflag=direct", "of=/dev/null", "status=none"]
+    words = ["dd", "bs=128k", "iflag=direct", "of=/dev/null", "status=none"]
     subprocess.run([*words, f"if={file_of(place, 0)}"], check=True, timeout=600)
 
 

@@ -54,7 +54,7 @@ from .leases.holder import Leases
 from .local_cache import open_cache
 from .meta.client import Events, MetaClient
 from .metrics import ClientMetrics, traffic_of
-from .plan import Plan, rdma_settings, tls_settings
+from .plan import Plan, rdma_settings, rest_memory, tls_settings
 from .reaper import Handlers, Reaper
 from .survival import Survival, Told
 from .syslog_stream import SyslogStream
@@ -557,8 +557,8 @@ class MountedClient:
     def _renewed(self, sent_at: float, answered: int) -> None:
         if self._files is not None:
             self._files.leases.renewed(sent_at, answered)
-        if self._datapath is not None:
-            self._datapath.memory_rest()
+        if self._datapath is not None and self._nursery is not None:
+            self._nursery.start_soon(rest_memory, self._datapath, self._plan.options)
 
     def _recalled(self, items: tuple[RecallItem, ...]) -> None:
         if self._files is not None and self._nursery is not None:

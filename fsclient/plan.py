@@ -1,15 +1,22 @@
-"""What a mount was asked for, and the settings that its options come to."""
+"""What a mount was asked for, and what its options come to."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+import trio
 
 from fscommon.config.mount_options import MountOptions
 from fscommon.config.tls import OFF, TlsSettings
 from fscommon.errors import ConfigError
+from fscommon.native import Datapath
 from fscommon.net.rails import RdmaSettings
 from fscommon.net.rdma import Wishes
 
 from .source import Source
+
+WARM_PART: Final = 64  # of the machine's memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +54,11 @@ def tls_settings(options: MountOptions) -> TlsSettings:
         return TlsSettings(options.tls, Path(options.tls_ca))
     except ValueError as error:
         raise ConfigError(f"mount options: {error}") from error
+
+
+async def rest_memory(datapath: Datapath, options: MountOptions) -> None:
+    """Gives back buffers that nobody needed lately, but for those that stay ready; in a thread, as
+    fresh pages take their time."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    warm = min(options.warm_mib << 20, machine // WARM_PART)
+    await trio.to_thread.run_sync(datapath.memory_rest, warm)

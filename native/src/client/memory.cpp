@@ -9,6 +9,7 @@ namespace {
 
 constexpr size_t kIdleBytesMax = 16u << 20;     // kept for reuse, of a size that is no piece's
 constexpr uint64_t kIdleBesides = 32u << 20;    // kept even when the budgets are used up
+constexpr uint64_t kWarmStep = 64u << 20;       // made by one rest()
 constexpr uint64_t kLaneReserve = 4u << 20;     // what one lane may take in before it sees full()
 constexpr size_t kUnbounded = std::numeric_limits<size_t>::max();  // the budgets bound the pools
 
@@ -71,8 +72,14 @@ void Memory::trim() noexcept {
   }
 }
 
-void Memory::rest() noexcept {
-  for (auto& pool : pools_) pool.rest();
+void Memory::rest(uint64_t warm_bytes) noexcept {
+  for (auto& pool : pools_) {
+    const bool of_pieces = pool.buffer_size() == kPieceMax;
+    const size_t warm = of_pieces ? warm_bytes / kPieceMax : 0;
+    pool.rest(warm);
+    for (size_t made = 0; made < kWarmStep / kPieceMax && pool.warm_one(warm); ++made) {
+    }
+  }
 }
 
 Buffer Memory::dirty(uint32_t size, bool caller_waits) {

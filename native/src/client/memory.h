@@ -82,8 +82,10 @@ class Memory {
     return account(Buffer::Account::kDirty) > full_at_ + kOverfullBytes;
   }
   uint64_t idle_bytes() const noexcept;
-  // Called every few seconds: gives back the idle buffers that nobody needed since the last call.
-  void rest() noexcept;
+  // Called every few seconds: gives back the idle buffers that nobody needed since the last call. So many
+  // bytes of pieces stay ready for the next burst of writes, whose pages are not to be made while a
+  // training waits for its checkpoint; a call makes a part of what is missing of them.
+  void rest(uint64_t warm_bytes = 0) noexcept;
   uint64_t account(Buffer::Account which) const noexcept {
     return bytes_[static_cast<size_t>(which)].load(std::memory_order_relaxed);
   }

@@ -110,10 +110,21 @@ class BufferPool {
     return count;
   }
 
-  // Gives back the buffers that were idle ever since the last call.
-  void rest() noexcept {
+  // Makes one more buffer than there are, to be idle; false when there are `count`, or memory is short.
+  bool warm_one(size_t count) noexcept {
     const std::scoped_lock lock(mu_);
-    drop(unused_);
+    if (lent_ + idle_.size() >= std::min(count, idle_max_)) return false;
+    Block block(slabs_.take(), GiveBack(&slabs_));
+    if (!block) return false;
+    idle_.push_back(std::move(block));  // reserved: cannot throw
+    count_idle();
+    return true;
+  }
+
+  // Gives back the buffers that were idle ever since the last call, but for the last `keep`.
+  void rest(size_t keep = 0) noexcept {
+    const std::scoped_lock lock(mu_);
+    drop(std::min(unused_, idle_.size() - std::min(idle_.size(), keep)));
     unused_ = idle_.size();
     slabs_.cool();
   }

@@ -30,6 +30,27 @@ TEST(Memory, KeepsWhatCameBackUntilNobodyNeedsIt) {
   EXPECT_EQ(memory.idle_bytes(), 0u);
 }
 
+TEST(Memory, KeepsSomeReadyForTheNextBurst) {
+  constexpr uint64_t kWarm = 100u * kPiece;
+  Memory memory({.dirty_bytes_max = 64u << 20, .held_bytes_max = 64u << 20}, 2);
+  memory.rest(kWarm);
+  EXPECT_EQ(memory.idle_bytes(), 64u * kPiece);  // the first part
+  memory.rest(kWarm);
+  memory.rest(kWarm);
+  EXPECT_EQ(memory.idle_bytes(), kWarm);
+  take(memory, 120, kPiece);
+  EXPECT_EQ(memory.idle_bytes(), 120u * kPiece);
+  memory.rest(kWarm);
+  memory.rest(kWarm);
+  EXPECT_EQ(memory.idle_bytes(), kWarm);
+  memory.rest(1000u * kPiece);
+  memory.rest(1000u * kPiece);
+  EXPECT_EQ(memory.idle_bytes(), 128u * kPiece);  // the budgets
+  memory.rest();
+  memory.rest();
+  EXPECT_EQ(memory.idle_bytes(), 0u);
+}
+
 TEST(Memory, NeverKeepsMoreThanTheBudgetsBesideWhatIsInUse) {
   constexpr uint64_t kBudget = 32u << 20;
   constexpr uint64_t kBesides = 32u << 20;

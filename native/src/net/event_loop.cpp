@@ -48,12 +48,12 @@ class Machine {
   const int cores_ = get_nprocs();
 };
 
+}  // namespace
+
 bool has_idle_core() noexcept {
   static const Machine machine;
   return machine.has_idle_core();
 }
-
-}  // namespace
 
 EventLoop::EventLoop()
     : epoll_(epoll_create1(EPOLL_CLOEXEC)), wakeup_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -128,9 +128,11 @@ void EventLoop::cancel(Timer timer) { timers_.erase(timer); }
 
 void EventLoop::defer(Task task) { deferred_.push_back(std::move(task)); }
 
-void EventLoop::busy_poll(std::chrono::microseconds window_max, std::function<bool()> worth) {
+void EventLoop::busy_poll(std::chrono::microseconds window_max, std::function<bool()> worth,
+                          std::function<bool()> idles) {
   poll_.window_max(window_max);
   worth_polling_ = std::move(worth);
+  core_idles_ = std::move(idles);
 }
 
 void EventLoop::run() {
@@ -204,7 +206,7 @@ bool EventLoop::queues_have_something() {
 // What epoll_wait(2) returned, 0 when a queue had something, nothing when the window ended.
 std::optional<int> EventLoop::look(std::span<epoll_event> ready, Clock::time_point began) {
   const auto window = poll_.window(began);
-  if (window.count() == 0 || !has_idle_core()) return std::nullopt;
+  if (window.count() == 0 || !core_idles_()) return std::nullopt;
   const long switches = preempted();
   auto before = began;
   while (before - began < window) {

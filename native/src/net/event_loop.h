@@ -33,6 +33,9 @@ namespace braidfs::net {
 
 using Clock = std::chrono::steady_clock;
 
+// Whether fewer threads run, or could, than there are cores; true where nobody can tell. ANY THREAD.
+bool has_idle_core() noexcept;
+
 // Something that fills up in memory, such as the completion queue of a card.
 class Queue {
  public:
@@ -81,8 +84,9 @@ class EventLoop {
   // The time this turn began: cheap, and equal for everything in one turn.
   Clock::time_point now() const noexcept { return now_; }
 
-  // Looks for events for at most so long before it sleeps, when worth() says so (busy_poll.h).
-  void busy_poll(std::chrono::microseconds window_max, std::function<bool()> worth);
+  // Looks for events for at most so long before it sleeps, when worth() and idles() say so (busy_poll.h).
+  void busy_poll(std::chrono::microseconds window_max, std::function<bool()> worth,
+                 std::function<bool()> idles = has_idle_core);
   uint64_t polls_paid() const noexcept { return polls_paid_.load(std::memory_order_relaxed); }
 
   void run();           // until stop()
@@ -123,6 +127,7 @@ class EventLoop {
 
   BusyPoll poll_;
   std::function<bool()> worth_polling_;
+  std::function<bool()> core_idles_;
   std::atomic<uint64_t> polls_paid_ = 0;  // written by the loop, read by any thread
 
   std::mutex mu_;

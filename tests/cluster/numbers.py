@@ -3,6 +3,7 @@
 import re
 import urllib.request
 
+from fscommon.observe.native_counters import ROWS
 from tests.cluster.networks import Place
 from tests.cluster.plan import HERE, HOST, ServerPlan
 
@@ -35,6 +36,12 @@ def samples(page: str, name: str, **labels: str) -> dict[str, float]:
 
 
 def native_counters(port: int) -> dict[str, int]:
-    """braidfs_native of the program whose metrics are at this port."""
-    found = re.findall(r'^braidfs_native\w*\{.*?"(\w+)"\} ([0-9.e+]+)$', metrics(port), re.M)
-    return {name: int(float(value)) for name, value in found}
+    """What native counts, by its own names, of the program whose metrics are at this port."""
+    page = metrics(port)
+    found = re.findall(r'^braidfs_native\w*\{.*?"(\w+)"\} ([0-9.e+]+)$', page, re.M)
+    counted = {name: int(float(value)) for name, value in found}
+    for name, row in ROWS.items():
+        values = samples(page, row.metric, **row.labels)
+        if values:
+            counted[name] = int(sum(values.values()))
+    return counted

@@ -69,15 +69,16 @@ def dependencies(folder: Path = DEPENDENCIES) -> Path:
     """Wheels of everything that the wheel in dist requires; what is there already is kept."""
     (newest,) = DIST.glob("braidfs-*.whl")
     folder.mkdir(parents=True, exist_ok=True)
-    words = [*_PIP, "wheel", "--find-links", str(folder), "-w", str(folder), str(newest)]
-    quiet_step("Wheels of dependencies", words)
-    _drop(folder.glob("braidfs-*.whl"))
-    wheels = sorted(folder.glob("*.whl"))
-    made = folder.with_suffix(f".tar.{os.getpid()}")
-    with tarfile.open(made, "w") as archive:
-        for one in wheels:
-            archive.add(one, one.name)
-    made.replace(folder.with_suffix(".tar"))
+    with build_lock():
+        words = [*_PIP, "wheel", "--find-links", str(folder), "-w", str(folder), str(newest)]
+        quiet_step("Wheels of dependencies", words)
+        _drop(folder.glob("braidfs-*.whl"))
+        wheels = sorted(folder.glob("*.whl"))
+        made = folder.with_suffix(f".tar.{os.getpid()}")
+        with tarfile.open(made, "w") as archive:
+            for one in wheels:
+                archive.add(one, one.name)
+        made.replace(folder.with_suffix(".tar"))
     console.print(f"[green]✓[/] {folder}, {folder.name}.tar: {len(wheels)} wheels")
     return folder
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cluster import mounts
 from tests.cluster.cluster import Cluster
-from tests.cluster.numbers import metrics, native_counters, samples
+from tests.cluster.numbers import native_counters
 from tests.cluster.plan import free_port
 from tests.cluster.process import wait_until
 
@@ -31,11 +31,7 @@ class CachedMount:
         self._port = port
 
     def count(self, counter: str) -> int:
-        outcome = {"hits": "hit", "misses": "miss"}.get(counter)
-        if outcome is None:
-            return native_counters(self._port)[f"cache_{counter}"]
-        page = metrics(self._port)
-        return int(sum(samples(page, "braidfs_cache_lookups_total", outcome=outcome).values()))
+        return native_counters(self._port)[f"cache_{counter}"]
 
     def read(self, name: str) -> bytes:
         """Past what the kernel has of it."""

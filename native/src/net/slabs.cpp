@@ -3,26 +3,9 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <new>
 
 namespace braidfs::net {
-
-namespace {
-
-// Null when the system has none. What mmap(2) gave beyond an aligned part goes back at once.
-std::byte* map_aligned(size_t bytes, size_t alignment) {
-  void* const memory =
-      mmap(nullptr, bytes + alignment, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return nullptr;
-  auto* const begin = static_cast<std::byte*>(memory);
-  const size_t before = (alignment - reinterpret_cast<uintptr_t>(memory) % alignment) % alignment;
-  if (before > 0) (void)munmap(begin, before);
-  if (before < alignment) (void)munmap(begin + before + bytes, alignment - before);
-  return begin + before;
-}
-
-}  // namespace
 
 void Slabs::Unmap::operator()(std::byte* begin) const noexcept { (void)munmap(begin, bytes); }
 
@@ -47,9 +30,9 @@ bool Slabs::map_another() {
   } catch (const std::bad_alloc&) {
     return false;
   }
-  std::byte* const begin = map_aligned(bytes, kHugePage);
-  if (begin == nullptr) return false;
-  if (has_huge_pages()) (void)madvise(begin, bytes, MADV_HUGEPAGE);
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return false;
+  auto* begin = static_cast<std::byte*>(memory);
   mappings_.emplace_back(begin, Unmap{bytes});
   for (size_t index = count; index > 0; --index) cold_.push_back(begin + (index - 1) * buffer_size_);
   return true;
@@ -57,7 +40,6 @@ bool Slabs::map_another() {
 
 // Cold buffers that lie side by side become warm together.
 void Slabs::populate() noexcept {
-  const size_t together = has_huge_pages() ? kHugePage : kPopulateBytes;
   std::byte* begin = cold_.back();
   std::byte* end = begin;
   do {
@@ -65,7 +47,7 @@ void Slabs::populate() noexcept {
     cold_.pop_back();
     end += buffer_size_;
   } while (!cold_.empty() && cold_.back() == end &&
-           static_cast<size_t>(end - begin) + buffer_size_ <= together);
+           static_cast<size_t>(end - begin) + buffer_size_ <= kPopulateBytes);
   if (buffer_size_ <= kPopulateMax) {  // kernels before 5.14 refuse: pages come as they are touched
     (void)madvise(begin, static_cast<size_t>(end - begin), MADV_POPULATE_WRITE);
   }

@@ -1,8 +1,6 @@
 // Memory for many buffers of one size: carved from large mappings, so that buffers lie side by side
-// and their pages come from the kernel many at a time: huge ones where the system lends them
-// (transparent_hugepage/enabled: always or madvise) and buffers are not tiny. (aligned_alloc(3) spends
-// two pages on a buffer of one, and each page that is touched first costs a fault: more than the copy
-// into it.)
+// and their pages come from the kernel many at a time. (aligned_alloc(3) spends two pages on a buffer
+// of one, and each page that is touched first costs a fault: more than the copy into it.)
 //
 // What is given back stays warm until cool(): then its pages are the system's again, the addresses
 // stay. Not thread-safe: the pool's mutex guards it.
@@ -16,9 +14,7 @@ namespace braidfs::net {
 class Slabs {
  public:
   static constexpr size_t kSlabBytes = 4u << 20;      // of address space, or one buffer if that is more
-  static constexpr size_t kPopulateBytes = 256u << 10;  // of pages at a time, where they are small
-  static constexpr size_t kHugePage = 2u << 20;
-  static constexpr size_t kHugeMin = 64u << 10;       // of buffers whose pages are huge ones
+  static constexpr size_t kPopulateBytes = 256u << 10;  // of pages at a time
   static constexpr size_t kPopulateMax = 1u << 20;    // larger buffers may be used in part
 
   // buffer_size: a multiple of the page size.
@@ -39,7 +35,6 @@ class Slabs {
   };
   using Mapping = std::unique_ptr<std::byte, Unmap>;
 
-  bool has_huge_pages() const noexcept { return buffer_size_ >= kHugeMin; }
   bool map_another();
   void populate() noexcept;
 

@@ -15,7 +15,7 @@ namespace braidfs::server {
 namespace {
 
 constexpr size_t kLanesDefaultMax = 8;
-constexpr rlim_t kFilesOpenMin = 512;  // of a target
+constexpr rlim_t kFilesOpenMin = 2048;  // of a target
 constexpr rlim_t kFilesOpenMax = 16384;
 constexpr size_t kLaneBufferBytesMin = 48u << 20;  // two payloads of the largest size, and more
 

@@ -47,7 +47,8 @@ class File {
   virtual bool is_cached(uint64_t offset, uint64_t length) = 0;
 };
 
-enum class OpenMode : uint8_t { kExisting, kCreate, kDirect };  // kDirect: existing, O_DIRECT
+// kDirect: existing, O_DIRECT. kCached: existing, -EAGAIN unless all that it takes is in memory.
+enum class OpenMode : uint8_t { kExisting, kCreate, kDirect, kCached };
 
 struct DeviceSpace {
   uint64_t bytes_total = 0;

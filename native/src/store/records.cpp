@@ -39,13 +39,14 @@ std::vector<GroupPiece> pieces_of(uint64_t first_block, uint64_t end_block) {
   return pieces;
 }
 
-// Opening may read the device, so who does not wait leaves it to others.
+// Opening may read the device: who does not wait leaves that to others.
 Status StoreBody::file_of(Object& object, std::shared_ptr<File>& file, Wait wait) {
   if (!object.file) {
-    if (wait == Wait::kNo) return Status::kEagain;
     std::shared_ptr<File> opened;
-    const int r = device_->open(object_path(object.id), OpenMode::kExisting, opened);
+    const auto mode = wait == Wait::kNo ? OpenMode::kCached : OpenMode::kExisting;
+    const int r = device_->open(object_path(object.id), mode, opened);
     if (r == -ENOENT) return Status::kNoObject;
+    if (r == -EAGAIN) return Status::kEagain;
     if (r < 0) return count_error(status_of(r));
     object.file = counted(std::move(opened), table_.file_counter());
   }

@@ -10,6 +10,7 @@ What a spill writes could arrive late, from an attempt that was given up, and wo
 writer wrote since: so each attempt has a truncate epoch of its own, which is durable before.
 """
 
+from collections.abc import Awaitable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -72,27 +73,26 @@ class Truncation:
         return unpack_intent(found[0]) if found[0] is not None else None
 
     async def _cut(self, ino: Ino, intent: Intent) -> None:
-        delay_s = BACKOFF_S_MIN
-        while True:
-            try:
-                await self._storage.truncate(unpack_layout(intent.layout), intent.size)
+        layout = unpack_layout(intent.layout)
+        for delay_s in _delays():
+            if await self._is_done("truncate", ino, self._storage.truncate(layout, intent.size)):
                 return
-            except* STORAGE_ERRORS as group:
-                self._log.warning("truncate is repeated", ino=ino, error=group.exceptions[0])
             await trio.sleep(delay_s)
-            delay_s = min(delay_s * 2, BACKOFF_S_MAX)
 
     async def _spill(self, ino: Ino) -> None:
-        delay_s = BACKOFF_S_MIN
-        while True:
+        for delay_s in _delays():
             layout = await self._raise_epoch(ino)
-            try:
-                await self._storage.spill(layout)
+            if await self._is_done("spill", ino, self._storage.spill(layout)):
                 return
-            except* STORAGE_ERRORS as group:
-                self._log.warning("spill is repeated", ino=ino, error=group.exceptions[0])
             await trio.sleep(delay_s)
-            delay_s = min(delay_s * 2, BACKOFF_S_MAX)
+
+    async def _is_done(self, what: str, ino: Ino, call: Awaitable[None]) -> bool:
+        try:
+            await call
+            return True
+        except* STORAGE_ERRORS as group:
+            self._log.warning(f"{what} is repeated", ino=ino, error=group.exceptions[0])
+        return False
 
     async def _raise_epoch(self, ino: Ino) -> Layout:
         """From now on the targets are to refuse what was sent to them before. Returns the layout,
@@ -117,3 +117,10 @@ class Truncation:
     async def _clear(self, ino: Ino) -> None:
         txn = self._engine.system(lambda tx, context: tx.delete(intent_key(ino)))
         await self._committer.wait_durable(txn)
+
+
+def _delays() -> Iterator[float]:
+    delay_s = BACKOFF_S_MIN
+    while True:
+        yield delay_s
+        delay_s = min(delay_s * 2, BACKOFF_S_MAX)

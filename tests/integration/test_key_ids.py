@@ -32,8 +32,7 @@ from fscommon.wire.messages import (
 from fscommon.wire.ops import Op
 from tests.cluster.cluster import Cluster
 
-from .test_cli import Cli
-from .test_keys import SECONDS, Attacker, Keys, answer, mounted, refused
+from .test_keys import SECONDS, Attacker, Keys, answer, made_and_revoked, mounted, refused
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(300)]
 MAP = ("--map-uid", "1000-1999:21000", "--map-gid", "100:500", "--map-gid", "1000-1999:21000")
@@ -43,10 +42,7 @@ ACCESS = "system.posix_acl_access"
 
 @pytest.fixture
 def keys(cluster: Cluster, localdir: Path) -> Iterator[Keys]:
-    made = Keys(Cli(cluster), localdir)
-    yield made
-    for path in localdir.glob("*.key"):
-        made.revoke(path)
+    yield from made_and_revoked(cluster, localdir)
 
 
 @pytest.fixture

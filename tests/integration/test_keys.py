@@ -70,12 +70,16 @@ class Keys:
         return self.cli.json("key", "revoke", f"{load_credential(path).id:016x}")
 
 
-@pytest.fixture
-def keys(cluster: Cluster, localdir: Path) -> Iterator[Keys]:
+def made_and_revoked(cluster: Cluster, localdir: Path) -> Iterator[Keys]:
     made = Keys(Cli(cluster), localdir)
     yield made
     for path in localdir.glob("*.key"):
         made.revoke(path)
+
+
+@pytest.fixture
+def keys(cluster: Cluster, localdir: Path) -> Iterator[Keys]:
+    yield from made_and_revoked(cluster, localdir)
 
 
 @pytest.fixture

@@ -39,6 +39,14 @@ class Inline : public testing::Test {
     record.insert(record.end(), bytes.begin(), bytes.end());
     return record;
   }
+  // pattern(100, 1), and pattern(100, 2) over it from byte 50 on.
+  static Bytes written_again() {
+    Bytes expected = pattern(100, 1);
+    expected.resize(50);
+    const Bytes more = pattern(100, 2);
+    expected.insert(expected.end(), more.begin(), more.end());
+    return expected;
+  }
   size_t writes() { return rig_.targets[0]->count(Op::kWrite); }
 
   Rig rig_;
@@ -100,11 +108,7 @@ TEST_F(Inline, AWriteAfterThatAsksFirst) {
   rig_.core->inode_asked(Rig::kIno, 0);
   EXPECT_EQ(rig_.replier.wait(unique).count, 100u);
   EXPECT_EQ(rig_.flush(Rig::kFh), 0);
-  Bytes expected = pattern(100, 1);
-  expected.resize(50);
-  const Bytes more = pattern(100, 2);
-  expected.insert(expected.end(), more.begin(), more.end());
-  EXPECT_EQ(rig_.file(150), expected);
+  EXPECT_EQ(rig_.file(150), written_again());
   EXPECT_EQ(told(), "");
 }
 
@@ -125,11 +129,7 @@ TEST_F(Inline, AWriteWhileItIsHandedOverAsksToo) {
   rig_.core->inode_asked(Rig::kIno, 0);
   EXPECT_EQ(rig_.replier.wait(unique).count, 100u);
   EXPECT_EQ(rig_.flush(Rig::kFh), 0);
-  Bytes expected = pattern(100, 1);
-  expected.resize(50);
-  const Bytes more = pattern(100, 2);
-  expected.insert(expected.end(), more.begin(), more.end());
-  EXPECT_EQ(rig_.file(150), expected);
+  EXPECT_EQ(rig_.file(150), written_again());
 }
 
 TEST_F(Inline, SyncedItIsCommittedDurably) {

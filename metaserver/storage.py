@@ -12,7 +12,7 @@ from typing import Final
 import trio
 
 from fscommon.auth.handshake import HelloFields
-from fscommon.errors import AuthenticationError, FsError, ProtocolError, TransportError
+from fscommon.errors import AuthenticationError, FsError, ProtocolError, Status, TransportError
 from fscommon.layout.layout import Layout, object_length
 from fscommon.net.stream import connect
 from fscommon.net.transport import Transport
@@ -24,6 +24,7 @@ from metaserver.membership import Membership, Node
 STORAGE_ERRORS: Final = (FsError, TransportError, ProtocolError, AuthenticationError)
 CALL_TIMEOUT_S: Final = 10.0
 CONNECT_TIMEOUT_S: Final = 3.0
+OLD_S: Final = 60.0  # a storage server may be upgraded under a metaserver
 
 
 _Object = tuple[int, int, int]  # target, file id, stripe index
@@ -44,6 +45,7 @@ class StorageCalls:
         self._transport = transport
         self._callers: dict[str, Caller] = {}
         self._dialing: dict[str, trio.Lock] = {}
+        self._old_until: dict[str, float] = {}  # of an earlier release, which knows DELETE alone
 
     async def truncate(self, layout: Layout, size: int) -> None:
         """Cut every object of the layout to what a file of size bytes has."""
@@ -102,8 +104,12 @@ class StorageCalls:
         try:
             caller = await self._to(address)
             words = [one for _, one in objects]
-            gone = await caller.delete_all(words, timeout_s=CALL_TIMEOUT_S)
+            is_old = self._old_until.get(address, 0.0) > trio.current_time()
+            delete = caller.delete_singly if is_old else caller.delete_all
+            gone = await delete(words, timeout_s=CALL_TIMEOUT_S)
         except STORAGE_ERRORS as error:
+            if isinstance(error, FsError) and error.status is Status.BAD_REQUEST:
+                self._old_until[address] = trio.current_time() + OLD_S
             failed.update((index, str(error)) for index, _ in objects)
             return
         failed.update(

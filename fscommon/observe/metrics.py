@@ -115,6 +115,7 @@ TABLE: Final[tuple[Metric, ...]] = (
     Metric("braidfs_data_request_seconds", _H, "Time of a data request", ("op",), DATA_S),
     Metric("braidfs_data_requests_in_flight", _G, "Data requests that are being served"),
     Metric("braidfs_data_connections", _G, "Connections for data"),
+    Metric("braidfs_objects_deleted_total", _C, "Objects that the metaserver had deleted"),
     Metric("braidfs_transport_bytes_total", _C, "File bytes moved, by how", ("transport",)),
     # storage server and client
     Metric("braidfs_data_requests_total", _C, "Data requests; of a client, by programs", ("op",)),

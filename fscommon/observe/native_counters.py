@@ -32,6 +32,8 @@ ROWS: Final[Mapping[str, Row]] = {
     "punches": _op("PUNCH"),
     "stats": _op("STAT"),
     "deletes": _op("DELETE"),
+    "deletes_all": _op("DELETE_ALL"),
+    "deleted_objects": Row("braidfs_objects_deleted_total"),
     "seeks": _op("SEEK"),
     "copies": _op("COPY"),
     "read_bytes": _moved("read"),

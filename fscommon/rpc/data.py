@@ -12,13 +12,14 @@ from typing import Final
 
 from fscommon.checksum import xxh3_64
 from fscommon.errors import ProtocolError, Status
-from fscommon.limits import BLOCK_SIZE
+from fscommon.limits import BLOCK_SIZE, DELETE_ALL_MAX
 from fscommon.rpc.caller import EXCHANGES_MAX, Caller
 from fscommon.wire.header import FLAG_SUMS
 from fscommon.wire.ops import Op
 
 _STAT: Final = struct.Struct("<QQII")
 _SUM: Final = struct.Struct("<Q")
+_NAME: Final = struct.Struct("<QI4x")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,36 @@ class DataCaller:
     async def delete_all(
         self, objects: Sequence[tuple[int, int, int]], *, timeout_s: float
     ) -> list[bool]:
-        """Remove these objects (target, file id, stripe index); which of them are gone."""
+        """Remove these objects (target, file id, stripe index); which of them are gone. Raises
+        FsError BAD_REQUEST, and the connection ends, when the storage server does not know that
+        operation yet: delete_singly()."""
+        by_target: dict[int, list[int]] = {}
+        for index, (target, _, _) in enumerate(objects):
+            by_target.setdefault(target, []).append(index)
+        gone = [False] * len(objects)
+        for target, indices in by_target.items():
+            for start in range(0, len(indices), DELETE_ALL_MAX):
+                some = indices[start : start + DELETE_ALL_MAX]
+                names = b"".join(_NAME.pack(*objects[index][1:]) for index in some)
+                for index, status in zip(
+                    some, await self._delete_named(target, names, timeout_s), strict=True
+                ):
+                    gone[index] = status == Status.OK
+        return gone
+
+    async def _delete_named(self, target: int, names: bytes, timeout_s: float) -> Sequence[int]:
+        count = len(names) // _NAME.size
+        frame = await self._caller.exchange(
+            Op.DELETE_ALL, timeout_s=timeout_s, body=names, target=target, length=count
+        )
+        if len(frame.body) != 2 * count:
+            raise ProtocolError(f"a DELETE_ALL reply of {len(frame.body)} bytes for {count}")
+        return struct.unpack(f"<{count}H", frame.body)
+
+    async def delete_singly(
+        self, objects: Sequence[tuple[int, int, int]], *, timeout_s: float
+    ) -> list[bool]:
+        """delete_all() by a request for each object."""
         gone: list[bool] = []
         for start in range(0, len(objects), EXCHANGES_MAX):
             frames = [

@@ -28,6 +28,7 @@ class Op(IntEnum):
     FENCE = 23
     SEEK = 24
     COPY = 25
+    DELETE_ALL = 26
 
     LOOKUP = 64
     GETATTR = 65
@@ -123,6 +124,7 @@ SPECS: dict[Op, Spec] = {
     Op.FENCE: _SAFE,
     Op.SEEK: _SAFE,
     Op.COPY: Spec(Retry.IF_IDEMPOTENT),
+    Op.DELETE_ALL: _SAFE,
     Op.LOOKUP: _SAFE,
     Op.GETATTR: _SAFE,
     Op.SETATTR: _MUTATION,

@@ -26,6 +26,7 @@ enum class Op : uint8_t {
   kFence = 23,
   kSeek = 24,
   kCopy = 25,
+  kDeleteAll = 26,
 };
 
 inline constexpr uint32_t kFrameMagic = 0x44495242;  // "BRID"
@@ -86,6 +87,14 @@ struct CopySource {
 };
 static_assert(sizeof(CopySource) == 32);
 inline constexpr uint32_t kCopyMustExist = 1;  // an object that is not there is no hole
+
+// One of those that a DELETE_ALL names in its body; the header's length says how many.
+struct ObjectName {
+  uint64_t file_id = 0;
+  uint32_t stripe_index = 0;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(ObjectName) == 16);
 
 inline constexpr uint32_t kRightRead = 1;
 inline constexpr uint32_t kRightWrite = 2;

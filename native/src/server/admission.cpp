@@ -15,6 +15,7 @@ constexpr OpSpec kPunchSpec{false, true, false, true, kRightWrite};
 constexpr OpSpec kCopySpec{false, true, false, true, kRightWrite, true};
 constexpr OpSpec kStatSpec{false, true, false, false, kRightRead};
 constexpr OpSpec kServerSpec{false, false, true, false, 0};  // DELETE, FENCE
+constexpr OpSpec kDeleteAllSpec{false, false, true, false, 0, false, true};
 constexpr OpSpec kPingSpec{false, false, false, false, 0};
 
 constexpr uint64_t kOffsetMax = std::numeric_limits<int64_t>::max();
@@ -33,6 +34,7 @@ bool range_fits(const FrameHeader& header, const OpSpec& spec) {
       header.op != static_cast<uint8_t>(Op::kSync)) {
     return false;
   }
+  if (spec.names) return header.length > 0 && header.length <= limits::kDeleteAllMax;
   if (!spec.range) return true;
   if (header.length == 0 || header.length > kOffsetMax - header.offset) return false;
   if (header.op == static_cast<uint8_t>(Op::kPunch)) return true;
@@ -45,6 +47,7 @@ uint32_t body_length_of(const FrameHeader& header, const OpSpec& spec) {
   if ((header.flags & kFlagCapability) != 0) length += sizeof(Capability);
   if (spec.payload) length += 8 * blocks_touched(header.offset, header.length);
   if (spec.source) length += sizeof(CopySource) + length;  // capabilities: both or none
+  if (spec.names) length += header.length * sizeof(ObjectName);
   return length;
 }
 
@@ -63,6 +66,7 @@ const OpSpec* spec_of(uint8_t op) {
     case Op::kSeek: return &kStatSpec;
     case Op::kDelete: return &kServerSpec;
     case Op::kFence: return &kServerSpec;
+    case Op::kDeleteAll: return &kDeleteAllSpec;
   }
   return nullptr;
 }
@@ -97,6 +101,18 @@ RequestBody body_of(const FrameHeader& header, std::span<const std::byte> body) 
     std::memcpy(&*parts.source_capability, body.data(), sizeof(Capability));
   }
   return parts;
+}
+
+std::vector<store::ObjectId> names_of(std::span<const std::byte> body) {
+  std::vector<store::ObjectId> names;
+  names.reserve(body.size() / sizeof(ObjectName));
+  for (; !body.empty(); body = body.subspan(sizeof(ObjectName))) {
+    ObjectName name;
+    std::memcpy(&name, body.data(), sizeof(name));
+    if (name.stripe_index >= limits::kStripeWidthMax || name.reserved != 0) return {};
+    names.push_back({name.file_id, name.stripe_index});
+  }
+  return names;
 }
 
 bool source_fits(const FrameHeader& header, const CopySource& source) {

@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "braidfs/frame.h"
+#include "store/chunk_store.h"
 
 namespace braidfs::server {
 
@@ -20,6 +22,7 @@ struct OpSpec {
   bool range;            // offset and length name bytes of the object
   uint32_t rights;
   bool source = false;  // a COPY names what it reads in its body
+  bool names = false;   // a DELETE_ALL names its objects there
 };
 
 // nullptr: not an operation of the data wire.
@@ -35,6 +38,8 @@ struct RequestBody {
   std::optional<CopySource> source;
   std::optional<Capability> source_capability;
 };
+// The objects of a DELETE_ALL whose header has the right shape; none: one of them cannot be.
+std::vector<store::ObjectId> names_of(std::span<const std::byte> body);
 // Whether the source of a COPY is a range of whole blocks that can be.
 bool source_fits(const FrameHeader& header, const CopySource& source);
 

@@ -136,6 +136,7 @@ Status Connection::admit(const FrameHeader& header, std::span<const std::byte> b
     return Status::kStaleMapEpoch;
   }
   if (services.targets.find(header.target) == nullptr) return Status::kNoTarget;
+  if (spec_of(header.op)->names && names_of(body).empty()) return Status::kBadRequest;
   if (spec_of(header.op)->source) {
     const CopySource source = *body_of(header, body).source;
     if (!source_fits(header, source)) return Status::kBadRequest;
@@ -204,6 +205,7 @@ bool Connection::frame(const FrameHeader& header, std::span<const std::byte> bod
   if (status == Status::kOk) {
     auto request = accept(header);
     if (spec_of(header.op)->source) request->source = *body_of(header, body).source;
+    if (spec_of(header.op)->names) request->objects = names_of(body);
     lane_.execute(std::move(request));
   } else {
     refuse(header, status);

@@ -162,6 +162,8 @@ void Lane::finish(std::shared_ptr<Request> request) {
     if (request->op() == Op::kRead) add(counters_.read_bytes, request->payload.size());
     if (request->op() == Op::kWrite) add(counters_.written_bytes, request->payload.size());
     if (request->op() == Op::kCopy) add(counters_.copied_bytes, request->header.length);
+    if (request->op() == Op::kDelete) add(counters_.deleted_objects);
+    if (request->op() == Op::kDeleteAll) add(counters_.deleted_objects, request->objects.size());
   }
   if (request->op() == Op::kWrite) {  // its bytes are stored: others may have the memory now
     request->payload = {};

@@ -99,6 +99,18 @@ Copy copy_of(const Request& request) {
           .must_exist = (source.flags & kCopyMustExist) != 0};
 }
 
+// The reply's body is a status for each, packed u16.
+void perform_delete_all(Request& request) {
+  std::vector<Status> statuses(request.objects.size(), Status::kOk);
+  request.store->remove_all(request.objects, statuses);
+  request.body.resize(statuses.size() * sizeof(uint16_t));
+  for (size_t index = 0; index < statuses.size(); ++index) {
+    const auto status = static_cast<uint16_t>(statuses[index]);
+    std::memcpy(request.body.data() + index * sizeof(status), &status, sizeof(status));
+  }
+  request.status = Status::kOk;
+}
+
 // The whole operation, blocking; by a worker.
 void perform(Request& request) {
   const FrameHeader& header = request.header;
@@ -116,6 +128,7 @@ void perform(Request& request) {
       request.status = target.truncate(request.object(), header.offset, header.epoch);
       return;
     case Op::kDelete: request.status = target.remove(request.object()); return;
+    case Op::kDeleteAll: return perform_delete_all(request);
     case Op::kCopy: request.status = copy_blocks(copy_of(request)); return;
     case Op::kPing:
     case Op::kFence: break;
@@ -138,6 +151,7 @@ Counter& count_of(Counters& counters, Op op) {
     case Op::kSeek: return counters.seeks;
     case Op::kCopy: return counters.copies;
     case Op::kDelete: return counters.deletes;
+    case Op::kDeleteAll: return counters.deletes_all;
     case Op::kFence: return counters.fences;
     case Op::kPing: break;
   }

@@ -38,6 +38,7 @@ struct Request {
 
   store::ChunkStore* store = nullptr;
   CopySource source;  // of a COPY
+  std::vector<store::ObjectId> objects;  // of a DELETE_ALL
   store::ChunkStore* source_store = nullptr;
   store::ReadOp reading;
   store::WriteOp writing;

@@ -120,7 +120,7 @@ class StoreBody {
   Status punch(ObjectId id, uint64_t offset, uint64_t length);
   Status stat(ObjectId id, ObjectFigures& figures);
   Status seek(ObjectId id, uint64_t offset, bool hole, SeekResult& result);  // seek.cpp
-  Status remove(ObjectId id);
+  void remove_all(std::span<const ObjectId> ids, std::span<Status> statuses);
   Status sync_older_than(Clock::duration age);
 
   // checkpoint.cpp
@@ -189,6 +189,9 @@ class StoreBody {
   void settle(Object& object);
   bool release_punched(Object& object, const Punched& punched);
   EntryHeader header_for(const Object& object, EntryKind kind) const;
+  struct Removal;
+  bool begin_removal(Removal& removal, Wait wait);
+  void end_removals(std::span<Removal> begun, std::span<Status> statuses);
   Status mark_removed(const ObjectPointer& object);
 
   // cut.cpp

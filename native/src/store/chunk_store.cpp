@@ -284,7 +284,15 @@ Status ChunkStore::stat(ObjectId object, ObjectFigures& figures) {
 Status ChunkStore::seek(ObjectId object, uint64_t offset, bool hole, SeekResult& result) {
   return body_->seek(object, offset, hole, result);
 }
-Status ChunkStore::remove(ObjectId object) { return body_->remove(object); }
+Status ChunkStore::remove(ObjectId object) {
+  Status status = Status::kOk;
+  body_->remove_all({&object, 1}, {&status, 1});
+  return status;
+}
+
+void ChunkStore::remove_all(std::span<const ObjectId> objects, std::span<Status> statuses) {
+  body_->remove_all(objects, statuses);
+}
 Status ChunkStore::sync_all() { return body_->sync_older_than(Clock::duration::zero()); }
 Status ChunkStore::checkpoint() { return body_->checkpoint(); }
 Status ChunkStore::set_target(uint32_t target) { return body_->set_target(target); }

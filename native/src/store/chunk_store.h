@@ -239,6 +239,8 @@ class ChunkStore {
   // The first byte at or behind offset that is data, or (hole) that is not; kNoObject.
   Status seek(ObjectId object, uint64_t offset, bool hole, SeekResult& result);
   Status remove(ObjectId object);                                   // DELETE; none: kOk
+  // The same of many, with one flush of the log; a status for each.
+  void remove_all(std::span<const ObjectId> objects, std::span<Status> statuses);
 
   Status sync_all();    // every object's unsynced bytes
   Status checkpoint();  // empties the log

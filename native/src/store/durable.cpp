@@ -193,30 +193,75 @@ Status StoreBody::stat(ObjectId id, ObjectFigures& figures) {
   return Status::kOk;
 }
 
-Status StoreBody::remove(ObjectId id) {
-  const std::shared_lock passage(gate_);
-  const ObjectPointer object = table_.get(id);
+// One object of a removal, which nobody else reads or writes meanwhile.
+struct StoreBody::Removal {
+  size_t index = 0;  // in what was asked for
+  ObjectPointer object;
   RangeLock::Ticket ticket = 0;
+  uint64_t sequence = 0;  // of the entry; 0: there is no object
   Status status = Status::kOk;
-  {
-    Guard guard(object->mu);
-    const Status opened = open_object(*object, Wait::kYes);  // a damaged one can be deleted
-    if (object->removed) return Status::kOk;
-    if (opened != Status::kOk && opened != Status::kCorrupt) return opened;
-    ticket = object->range.lock(guard, 0, kBlocksMax, true);
-    if (object->exists && !object->removed) {
-      uint64_t sequence = 0;
-      status = log_->append(header_for(*object, EntryKind::kDelete), {}, {}, {}, sequence);
-      fault(FaultPoint::kRemoveAfterLog);
-      guard.unlock();
-      if (status == Status::kOk) status = log_->sync(sequence);
-      guard.lock();
-    }
-    if (status == Status::kOk) status = mark_removed(object);
-    object->range.unlock(ticket);
+};
+
+void StoreBody::remove_all(std::span<const ObjectId> ids, std::span<Status> statuses) {
+  const std::shared_lock passage(gate_);
+  std::vector<Removal> begun;
+  begun.reserve(ids.size());
+  std::vector<size_t> busy;
+  for (size_t index = 0; index < ids.size(); ++index) {
+    Removal removal{.index = index, .object = table_.get(ids[index])};
+    if (begin_removal(removal, Wait::kNo)) begun.push_back(std::move(removal));
+    else busy.push_back(index);
   }
-  if (status == Status::kOk) table_.erase(object);
-  return count_error(status);
+  end_removals(begun, statuses);
+  for (const size_t index : busy) {  // with no other object held: nobody waits in a circle
+    begun.clear();
+    begun.push_back({.index = index, .object = table_.get(ids[index])});
+    (void)begin_removal(begun.front(), Wait::kYes);
+    end_removals(begun, statuses);
+  }
+}
+
+// False: somebody is at work on the object, and the caller does not wait for that. Of an object that
+// is not in memory nothing is read but whether there is one: a damaged one can be deleted, too.
+bool StoreBody::begin_removal(Removal& removal, Wait wait) {
+  Object& object = *removal.object;
+  Guard guard(object.mu);
+  if (object.removed) return true;
+  if (!object.loaded) {
+    std::shared_ptr<File> file;
+    const Status opened = file_of(object, file);
+    object.exists = opened == Status::kOk;
+    if (opened != Status::kOk && opened != Status::kNoObject) {
+      removal.status = opened;
+      return true;
+    }
+  }
+  removal.ticket = wait == Wait::kNo ? object.range.try_lock(0, kBlocksMax, true)
+                                     : object.range.lock(guard, 0, kBlocksMax, true);
+  if (removal.ticket == 0) return false;
+  if (!object.exists || object.removed) return true;
+  removal.status =
+      log_->append(header_for(object, EntryKind::kDelete), {}, {}, {}, removal.sequence);
+  fault(FaultPoint::kRemoveAfterLog);
+  return true;
+}
+
+// One flush of the log makes all the entries durable.
+void StoreBody::end_removals(std::span<Removal> begun, std::span<Status> statuses) {
+  uint64_t newest = 0;
+  for (const Removal& removal : begun) newest = std::max(newest, removal.sequence);
+  const Status synced = newest != 0 ? log_->sync(newest) : Status::kOk;
+  for (Removal& removal : begun) {
+    Status status = removal.status;
+    if (status == Status::kOk && removal.sequence != 0) status = synced;
+    {
+      const std::lock_guard guard(removal.object->mu);
+      if (status == Status::kOk) status = mark_removed(removal.object);
+      if (removal.ticket != 0) removal.object->range.unlock(removal.ticket);
+    }
+    if (status == Status::kOk) table_.erase(removal.object);
+    statuses[removal.index] = count_error(status);
+  }
 }
 
 // The entry is durable; the name goes now and is known to be gone before the log forgets it.

@@ -121,6 +121,14 @@ inline Frame write(uint64_t offset, const Bytes& payload, uint64_t file_id = kFi
   return frame.seal();
 }
 
+inline Frame delete_all(const std::vector<ObjectName>& names) {
+  Frame frame = request(Op::kDeleteAll, 0);
+  frame.header.length = static_cast<uint32_t>(names.size());
+  const auto raw = std::as_bytes(std::span(names));
+  frame.body.assign(raw.begin(), raw.end());
+  return frame.seal();
+}
+
 inline Frame ranged(Op op, uint64_t offset, uint32_t length, uint64_t file_id = kFile) {
   Frame frame = request(op, file_id);
   frame.header.offset = offset;

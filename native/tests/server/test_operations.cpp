@@ -204,6 +204,20 @@ TEST_P(Operations, DeleteRemovesAndIsIdempotent) {
   EXPECT_EQ(peer.status_of(ranged(Op::kStat, 0, 0)), Status::kNoObject);
 }
 
+TEST_P(Operations, DeleteAllRemovesWhatItNames) {
+  Peer peer = connect();
+  Peer metaserver = connect_metaserver();
+  constexpr uint64_t kOther = kFile + 1;
+  EXPECT_EQ(peer.status_of(write(0, pattern(4096))), Status::kOk);
+  EXPECT_EQ(peer.status_of(write(0, pattern(4096), kOther)), Status::kOk);
+  const Reply reply = metaserver.ask(delete_all({{kFile, 0}, {kFile, 1}, {kFile, 0}}));
+  EXPECT_EQ(reply.status(), Status::kOk);
+  EXPECT_EQ(reply.body, Bytes(6)) << "a status for each, all of them 0";
+  EXPECT_EQ(peer.status_of(ranged(Op::kStat, 0, 0)), Status::kNoObject);
+  EXPECT_EQ(peer.status_of(write(0, pattern(4096))), Status::kNoObject) << "a late write brings nothing back";
+  EXPECT_EQ(peer.status_of(ranged(Op::kStat, 0, 0, kOther)), Status::kOk);
+}
+
 TEST_P(Operations, ManyRequestsInFlightAreAllAnswered) {
   Peer peer = connect();
   constexpr int kCount = 400;

@@ -129,6 +129,22 @@ TEST_F(Refusals, DamagedBody) {
 
 TEST_F(Refusals, MetaserverOpsFromAClient) {
   for (const Op op : {Op::kTruncate, Op::kDelete, Op::kFence}) expect_bad_request(plain(op));
+  expect_bad_request(delete_all({{kFile, 0}}));
+}
+
+TEST_F(Refusals, DeleteAllOfNothingOfTooManyOrOfTooFewNames) {
+  expect_bad_request(delete_all({}), Purpose::kServer);
+  expect_bad_request(delete_all(std::vector<ObjectName>(limits::kDeleteAllMax + 1, {kFile, 0})), Purpose::kServer);
+  Frame frame = delete_all({{kFile, 0}});
+  frame.header.length = 2;
+  expect_bad_request(frame.seal(), Purpose::kServer);
+}
+
+TEST_F(Refusals, DeleteAllOfAStripeThatCannotBe) {
+  Peer metaserver = connect_metaserver();
+  const Frame frame = delete_all({{kFile, 0}, {kFile, limits::kStripeWidthMax}});
+  EXPECT_EQ(metaserver.status_of(frame), Status::kBadRequest);
+  EXPECT_EQ(metaserver.status_of(delete_all({{kFile, 0, 1}})), Status::kBadRequest);
 }
 
 TEST_F(Refusals, DamagedPayloadIsSentAgain) {

@@ -1,4 +1,5 @@
 // One property of the chunk store per test, on the simulated device.
+#include <array>
 #include <atomic>
 #include <thread>
 
@@ -198,6 +199,46 @@ TEST_F(Store, DeletedObjectsStayAway) {
   restart(true);
   EXPECT_EQ(get(*store, id, 0, 10).status, Status::kNoObject);
   EXPECT_EQ(store->figures().objects, 0u);
+}
+
+TEST_F(Store, ManyAreRemovedTogether) {
+  open();
+  std::vector<ObjectId> ids;
+  for (uint64_t file = 1; file <= 40; ++file) {
+    ids.push_back({file, 0});
+    if (file % 4 == 0) continue;  // there is none
+    ASSERT_EQ(put(*store, ids.back(), 0, pattern(file, 4096)), Status::kOk);
+  }
+  restart();  // they are not in memory
+  ASSERT_EQ(put(*store, ids[0], 4096, pattern(1, 4096)), Status::kOk);
+  ids.push_back(ids[1]);
+  std::vector<Status> statuses(ids.size(), Status::kEio);
+  store->remove_all(ids, statuses);
+  EXPECT_EQ(statuses, std::vector<Status>(ids.size(), Status::kOk));
+  EXPECT_EQ(store->figures().objects, 0u);
+  restart(true);
+  EXPECT_EQ(store->figures().objects, 0u);
+  for (const ObjectId& gone : ids) EXPECT_EQ(get(*store, gone, 0, 10).status, Status::kNoObject);
+}
+
+TEST_F(Store, OneThatIsBusyIsRemovedAfterTheOthers) {
+  open();
+  const Bytes8 bytes = pattern(1, 4096);
+  const WriteRequest request{.object = id, .epoch = 0, .offset = 0, .payload = bytes, .sums = {}};
+  ASSERT_EQ(store->write(request), Status::kOk);
+  ASSERT_EQ(put(*store, {8, 0}, 0, bytes), Status::kOk);
+  WriteOp holder;
+  ASSERT_EQ(store->begin_write(holder, request, Wait::kNo), Status::kOk);
+  std::array<Status, 2> statuses{Status::kEio, Status::kEio};
+  std::thread remover([&] {
+    const std::array<ObjectId, 2> ids{id, ObjectId{8, 0}};
+    store->remove_all(ids, statuses);
+  });
+  while (get(*store, {8, 0}, 0, 10).status != Status::kNoObject) std::this_thread::yield();
+  holder = WriteOp();
+  remover.join();
+  EXPECT_EQ(statuses, (std::array<Status, 2>{Status::kOk, Status::kOk}));
+  EXPECT_EQ(get(*store, id, 0, 10).status, Status::kNoObject);
 }
 
 TEST_F(Store, FullTargetRefusesTheWriterAndKeepsTheRest) {

@@ -6,6 +6,7 @@
 // BRAIDFS_CUTS sets the number of cuts (default 500), BRAIDFS_SEED the first seed; a failure prints
 // the seed that repeats it.
 #include <cstdlib>
+#include <span>
 
 #include "fixture.h"
 #include "store/fault.h"
@@ -196,11 +197,18 @@ class Trial {
     durable(model, status);
   }
   void remove(Model& model, size_t index) {
-    model.now.clear();
-    const Status status = store_->remove(id(index));
-    answered(model, status);
-    durable(model, status);
-    model.deleted = true;
+    tell("remove", index, 0, 0);
+    Model* const models[] = {&model, &models_[(index + 1) % kObjects]};
+    const ObjectId ids[] = {id(index), id((index + 1) % kObjects)};
+    Status statuses[] = {Status::kOk, Status::kOk};
+    const size_t count = 1 + random_() % 2;
+    store_->remove_all(std::span(ids).first(count), std::span(statuses).first(count));
+    for (size_t i = 0; i < count; ++i) {
+      models[i]->now.clear();
+      answered(*models[i], statuses[i]);
+      durable(*models[i], statuses[i]);
+      models[i]->deleted = true;
+    }
   }
   void checkpoint() {
     tell("checkpoint", 0, 0, 0);

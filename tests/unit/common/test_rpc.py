@@ -197,6 +197,36 @@ async def test_data_operations_travel_in_the_header() -> None:
         assert (header.target, header.file_id, header.stripe_index) == (1, 2, 3)
 
 
+async def test_many_objects_are_named_by_one_request() -> None:
+    sent: list[tuple[int, list[int]]] = []
+
+    async def handle(frame: Frame, stream: FrameStream) -> None:
+        inos = [ino for ino, _, _ in struct.iter_unpack("<QII", frame.body)]
+        assert frame.header.op == Op.DELETE_ALL and frame.header.length == len(inos)
+        sent.append((frame.header.target, inos))
+        statuses = [Status.EIO if ino % 100 == 7 else Status.OK for ino in inos]
+        await stream.send(reply(frame, struct.pack(f"<{len(inos)}H", *statuses)))
+
+    objects = [(1 + number % 2, number, 0) for number in range(1200)]
+    async with calling(handle) as caller:
+        gone = await DataCaller(caller).delete_all(objects, timeout_s=5)
+    assert [o[1] for o, is_gone in zip(objects, gone, strict=True) if not is_gone] == list(
+        range(7, 1200, 100)
+    )
+    assert [(target, len(inos)) for target, inos in sent] == [
+        (1, 256), (1, 256), (1, 88), (2, 256), (2, 256), (2, 88),
+    ]  # fmt: skip
+
+
+async def test_an_answer_of_another_length_is_refused() -> None:
+    async def handle(frame: Frame, stream: FrameStream) -> None:
+        await stream.send(reply(frame, b"\0\0"))
+
+    async with calling(handle) as caller:
+        with pytest.raises(ProtocolError, match="DELETE_ALL"):
+            await DataCaller(caller).delete_all([(1, 2, 3), (1, 2, 4)], timeout_s=5)
+
+
 async def test_many_objects_are_deleted_in_one_go() -> None:
     sent: list[list[int]] = []
 
@@ -210,7 +240,7 @@ async def test_many_objects_are_deleted_in_one_go() -> None:
 
     objects = [(1, number, 0) for number in range(300)]
     async with calling(handle) as caller:
-        gone = await DataCaller(caller).delete_all(objects, timeout_s=0.5)
+        gone = await DataCaller(caller).delete_singly(objects, timeout_s=0.5)
     assert [o[1] for o, is_gone in zip(objects, gone, strict=True) if not is_gone] == [
         7, 13, 107, 207,
     ]  # fmt: skip
@@ -226,10 +256,10 @@ async def test_an_end_of_the_connection_ends_the_deletion_of_many() -> None:
 
     async with calling(handle) as caller:
         calls = DataCaller(caller)
-        gone = await calls.delete_all([(1, number, 0) for number in range(9)], timeout_s=5)
+        gone = await calls.delete_singly([(1, number, 0) for number in range(9)], timeout_s=5)
         assert gone[:5] == [True] * 5 and not any(gone[5:])
         with pytest.raises(TransportError):
-            await calls.delete_all([(1, 1, 0)], timeout_s=5)
+            await calls.delete_singly([(1, 1, 0)], timeout_s=5)
 
 
 async def test_a_short_stat_is_refused() -> None:

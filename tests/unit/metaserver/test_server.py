@@ -1,5 +1,7 @@
 """The whole metaserver over a transport in memory, with a storage server that only notes calls."""
 
+import struct
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -34,6 +36,7 @@ from fscommon.wire.messages import (
     Unlink,
 )
 from fscommon.wire.ops import Op
+from metaserver import reaper
 from metaserver.config import MetaserverConfig
 from metaserver.fsck import check
 from metaserver.records import all_of
@@ -49,28 +52,37 @@ META, STORAGE = "127.0.0.1:7400", "127.0.0.1:7411"
 
 @dataclass
 class FakeStorage:
-    """Answers every data op with OK once `answers` says so."""
+    """Answers every data op with OK once `answers` says so. A DELETE_ALL counts as a DELETE of each
+    object; is_old: it is refused, and the connection closed."""
 
     calls: list[tuple[Op, int, int, int]] = field(default_factory=list)
     status: int = 0
+    frames: Counter[Op] = field(default_factory=Counter)
+    is_old: bool = False
 
     async def serve(self, peer: Peer, stream: FrameStream) -> None:
         assert peer.purpose == "server"
         while batch := await stream.receive_batch():
             for frame in batch:
                 header = frame.header
-                if not self.status:
-                    self.calls.append(
-                        (Op(header.op), header.file_id, header.stripe_index, header.offset)
-                    )
+                op = Op(header.op)
+                self.frames[op] += 1
+                is_refused = op is Op.DELETE_ALL and self.is_old
+                body = b""
+                if not self.status and op is Op.DELETE_ALL and not is_refused:
+                    names = struct.iter_unpack("<QII", frame.body)
+                    self.calls += [(Op.DELETE, ino, index, 0) for ino, index, _ in names]
+                    body = bytes(2 * header.length)
+                elif not self.status and not is_refused:
+                    self.calls.append((op, header.file_id, header.stripe_index, header.offset))
                 await stream.send(
                     encode_frame(
-                        header.op,
-                        flags=FLAG_REPLY,
-                        request_id=header.request_id,
-                        status=self.status,
+                        header.op, flags=FLAG_REPLY, request_id=header.request_id, body=body,
+                        status=int(Status.BAD_REQUEST) if is_refused else self.status,
                     )
-                )
+                )  # fmt: skip
+                if is_refused:
+                    return
 
     def of(self, op: Op) -> list[tuple[int, int, int]]:
         return [call[1:] for call in self.calls if call[0] is op]
@@ -187,6 +199,38 @@ async def test_removed_files_lose_their_objects() -> None:
         await until(lambda: len(run.storage.of(Op.DELETE)) >= 4)
         await until(lambda: not run.server.engine.stored(all_of(b"O"), 9))
     assert check(store.snapshot()) == []
+
+
+async def _remove(client: RpcCaller, count: int) -> None:
+    inos = []
+    for number in range(count):
+        name = b"%d" % number
+        opened = await client.call(Op.CREATE, Create(ROOT, name, 0o644, True, True, USER), 5)
+        inos.append(unpack_attributes(opened.attributes).ino)
+    await client.call(Op.CLOSE, Close(tuple(inos)), 5)
+    for number in range(count):
+        await client.call(Op.UNLINK, Unlink(ROOT, b"%d" % number), 5)
+
+
+async def test_objects_are_deleted_together() -> None:
+    store = MemoryStore()
+    async with running(store) as run, run.client() as client:
+        await _remove(client, 300)
+        await until(lambda: len(run.storage.of(Op.DELETE)) == 600)
+        assert len(set(run.storage.of(Op.DELETE))) == 600
+        assert run.storage.frames[Op.DELETE_ALL] < 20
+        await until(lambda: not run.server.engine.stored(all_of(b"Z"), 9))
+
+
+async def test_a_storage_server_of_before_is_asked_for_one_object_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reaper, "RETRY_S", 0.1)
+    async with running(MemoryStore()) as run, run.client() as client:
+        run.storage.is_old = True
+        await _remove(client, 3)
+        await until(lambda: len(run.storage.of(Op.DELETE)) == 6)
+        assert run.storage.frames == {Op.DELETE_ALL: 1, Op.DELETE: 6}
 
 
 async def test_a_silent_client_is_fenced_and_its_file_cut() -> None:

@@ -31,11 +31,11 @@ from .complete import CompleteDirectories
 from .inodes import Inodes
 from .ports import Lanes, Metadata
 
-OPENS_MIN = 4  # different files of one directory, within ...
+OPENS_MIN = 2  # different files of one directory, within ...
 WITHIN_S = 30.0
 AGAIN_S = 10.0  # a directory that was gone through is not looked at again for so long
 BUSY_S = 1.0  # the same of one that others change
-PAGE_COUNT_FIRST = 64
+PAGE_COUNT_FIRST = 128
 PAGES_AT_ONCE = 4
 DIRECTORIES_MAX = 4096
 GRANTED_MAX = 1 << 20  # files; the directory that was granted longest ago makes room

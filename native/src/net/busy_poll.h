@@ -22,6 +22,7 @@ class BusyPoll {
   static constexpr std::chrono::microseconds kYieldMax{100};  // more is the slice of one who computes
   static constexpr int kStrike = 3;
   static constexpr int kStrikesMax = 12;
+  static constexpr std::chrono::milliseconds kBusyFor{1};
   static constexpr std::chrono::milliseconds kRestMin{20};
   static constexpr std::chrono::milliseconds kRestMax{10'000};
 
@@ -29,8 +30,10 @@ class BusyPoll {
   void window_max(std::chrono::microseconds max) noexcept { max_ = max; }
   bool is_on() const noexcept { return max_.count() > 0; }
   std::chrono::nanoseconds window(Clock::time_point now) const noexcept {
-    return now < rests_until_ ? std::chrono::nanoseconds{} : window_;
+    return now < rests_until_ || now < busy_until_ ? std::chrono::nanoseconds{} : window_;
   }
+  // No core idles, which is not asked again at once: the answer costs a system call.
+  void machine_is_busy(Clock::time_point now) noexcept { busy_until_ = now + kBusyFor; }
 
   // Nothing came within the window; the wait, looking and sleeping, was so long.
   void slept(std::chrono::nanoseconds waited) noexcept {
@@ -58,6 +61,7 @@ class BusyPoll {
   std::chrono::nanoseconds window_{};
   std::chrono::nanoseconds rest_ = kRestMin;
   Clock::time_point rests_until_{};
+  Clock::time_point busy_until_{};
   int strikes_ = 0;
 };
 

@@ -206,7 +206,11 @@ bool EventLoop::queues_have_something() {
 // What epoll_wait(2) returned, 0 when a queue had something, nothing when the window ended.
 std::optional<int> EventLoop::look(std::span<epoll_event> ready, Clock::time_point began) {
   const auto window = poll_.window(began);
-  if (window.count() == 0 || !core_idles_()) return std::nullopt;
+  if (window.count() == 0) return std::nullopt;
+  if (!core_idles_()) {
+    poll_.machine_is_busy(began);
+    return std::nullopt;
+  }
   const long switches = preempted();
   auto before = began;
   while (before - began < window) {

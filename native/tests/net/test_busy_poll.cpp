@@ -57,6 +57,13 @@ TEST(BusyPoll, RestsWhenTheCoreIsSomebodyElses) {
   EXPECT_EQ(poll.window(kNow + BusyPoll::kRestMin), microseconds(200));
 }
 
+TEST(BusyPoll, RestsShortlyWhenNoCoreIdles) {
+  BusyPoll poll = grown(microseconds(200));
+  poll.machine_is_busy(kNow);
+  EXPECT_EQ(poll.window(kNow), nanoseconds{});
+  EXPECT_EQ(poll.window(kNow + BusyPoll::kBusyFor), microseconds(200));
+}
+
 TEST(BusyPoll, ALoneLongYieldIsForgiven) {
   BusyPoll poll = grown(microseconds(200));
   for (int look = 0; look < 1000; ++look) poll.looked(look % 5 == 0, kNow);

@@ -57,7 +57,7 @@ def test_a_few_different_files_of_a_directory_are_the_sign() -> None:
 def test_files_opened_now_and_then_are_not() -> None:
     policy = AheadPolicy()
     for number in range(4 * OPENS_MIN):
-        assert not policy.opened(PARENT, number, number * WITHIN_S)
+        assert not policy.opened(PARENT, number, number * (WITHIN_S + 1))
 
 
 def test_each_open_that_comes_all_the_same_asks_for_twice_as_much() -> None:

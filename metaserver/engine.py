@@ -299,6 +299,8 @@ class Engine:
             tx.put(reply_key(context.session, asking.request_id), pack_reply(txn, row.op, body))
             late = self._remember(row.op, context.session, RequestId(asking.request_id), body)
         foreign = max(tx.foreign, self._overlay.merge(tx.writes, context.session, txn))
+        if row.op is Op.COMMIT and self.services.leases.is_claimed(asking.request.ino):
+            self.urgent = True  # by whoever recalled the lease: the reply to that will wait for it
         self._account(context)
         return txn, late, foreign
 

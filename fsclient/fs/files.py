@@ -445,6 +445,16 @@ class Files:
             self._lanes.inode_asked(ino, errno_of_answer)
             self._leases.used(ino)
 
+    async def before_write(self, ino: int) -> None:
+        """The kernel is about to write to a file that this client has open for writing: the lease
+        that lanes will ask for is asked for now, and with it comes what the kernel asks before."""
+        inode = self._inodes.get(ino)
+        if inode is None or not inode.is_writable or not self._leases.is_on:
+            return
+        await self._leases.leaving.wait(ino)
+        if not self._leases.holds(ino, LEASE_DATA_EXCLUSIVE):
+            self._register(inode, await self._open(inode, True))
+
     async def wait_for_bytes(self, ino: int) -> None:
         """What other clients have written to ino is at the targets."""
         inode = self._inodes.get(ino)

@@ -50,6 +50,7 @@ class FileSystem:
         self.namespace = Namespace(
             meta, lanes, leases, self.inodes, self.complete, believe_names_s, self.births.touched
         )
+        self.namespace.before_write = self.files.before_write
         self.directories = Directories(
             meta, lanes, leases, self.namespace, self.inodes, self.complete
         )
@@ -59,7 +60,7 @@ class FileSystem:
         self.locks = Locks(meta, lanes, leases, self.files, self.inodes, log)
         self.closer = Closer(meta, leases, self.inodes)
         caches = Caches(
-            self.files.settle, self._tell, self.births.give_back,
+            self.files.settle, self._publish, self._tell, self.births.give_back,
             self.inodes.lost_lease, self.closer.close_now, self.inodes.single, self.ahead.clear,
         )  # fmt: skip
         self.recalls = Recalls(leases, lanes, meta, self.drains, caches, log)
@@ -70,6 +71,14 @@ class FileSystem:
         """What only this client knows of the inode goes to the metaserver."""
         await self.births.settle(ino)
         await self.files.tell_size(ino)
+
+    async def _publish(self, ino: int) -> None:
+        """What was written to the inode so far, bytes and size at once: nobody may read it before
+        the lease is returned."""
+        if self.inodes.get(ino) is not None:
+            async with open_tasks() as tasks:
+                tasks.start_soon(self.files.commit_written, ino)
+                await self.drains.drain(ino, sync=False)
 
     def exclusive(self) -> tuple[int, ...]:
         """What only this session may change, for SESSION_OPEN."""

@@ -6,7 +6,7 @@ Opens are in fsclient.fs.files, directory listings in fsclient.fs.directories.
 """
 
 import stat
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from fscommon.errors import FsError, Status
@@ -53,6 +53,8 @@ from .complete import CompleteDirectories
 from .inodes import Inodes
 from .ports import Lanes, Metadata
 
+XATTR_CAPABILITY = b"security.capability"
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -76,6 +78,8 @@ class Namespace:
         self._complete = complete
         self._believe_names_s = believe_names_s
         self._touched = touched
+        # Whoever asks for the capability of a file is about to write to it.
+        self.before_write: Callable[[int], Awaitable[None]] = _nothing
 
     # ---- finding ------------------------------------------------------------------------------
 
@@ -205,6 +209,8 @@ class Namespace:
 
     async def getxattr(self, ino: int, name: bytes) -> bytes:
         _check_xattr_name(name)
+        if name == XATTR_CAPABILITY and ino not in self._inodes.bare:
+            await self.before_write(ino)  # the kernel asks for it before it writes
         if name != LAYOUT_XATTR and ino in self._inodes.bare:
             raise FsError(Status.ENODATA)
         return (await self._meta.call(Op.GETXATTR, GetXattr(ino, name), XattrValue)).value
@@ -276,6 +282,10 @@ class Namespace:
 def _check_name(name: bytes) -> None:
     if len(name) > NAME_LENGTH_MAX:
         raise FsError(Status.ENAMETOOLONG)
+
+
+async def _nothing(_ino: int) -> None:
+    return None
 
 
 def _check_xattr_name(name: bytes) -> None:

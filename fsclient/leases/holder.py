@@ -46,7 +46,7 @@ class LeaseLanes(Protocol):
     """The part of the native Datapath that answers under leases."""
 
     def lease_until(self, left_ms: int, /) -> None: ...
-    def inode_lease(self, ino: int, flags: int, passing: int, /) -> None: ...
+    def inode_lease(self, ino: int, flags: int, passing: int, /) -> bool: ...
     def entries_lease(self, ino: int, /) -> None: ...
     def entry_put(self, parent: int, name: bytes, ino: int, /) -> bool: ...
 
@@ -184,10 +184,12 @@ class Leases:
 
     # ---- lanes --------------------------------------------------------------------------------
 
-    def tell_lanes(self, ino: int) -> None:
-        """After lanes got the present state of ino: what is held on it."""
-        if self.is_on:
-            self._lanes.inode_lease(ino, self.table.held(ino), self.passing.get(ino, 0))
+    def tell_lanes(self, ino: int) -> bool:
+        """After lanes got the present state of ino: what is held on it. True: reads or writes went
+        on under a recalled lease since they were told last."""
+        if not self.is_on:
+            return False
+        return self._lanes.inode_lease(ino, self.table.held(ino), self.passing.get(ino, 0))
 
     def closed(self, inos: tuple[int, ...], limit: Limit) -> None:
         """CLOSE of these inodes leaves: their exclusive leases become shared ones."""

@@ -1,7 +1,8 @@
 """Giving leases up: when the metaserver recalls them, when they end, when the session is lost.
 
-A recall is worked on by a task of its own: wait for the grant that it speaks of, drain and commit
-what only this client knows, forget and make the kernel forget, then return the lease. The kernel is
+A recall is worked on by a task of its own: wait for the grant that it speaks of; drain and commit
+what only this client knows, forget and make the kernel forget, all at once; then, when nothing may
+begin any more, what came meanwhile; then return the lease. The kernel is
 told by the native notifier thread, which may have to wait for a directory's lock or a locked page
 (rule 6). That is bounded: after NAMES_WAIT_S every dentry is made to be asked for again (the
 kernel's epoch), which waits for nothing; pages locked by reads and writes that wait for this very
@@ -16,6 +17,7 @@ fsclient.leases.connection.
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,6 +34,7 @@ from fscommon.layout.attributes import (
     LEASE_READER,
     LEASE_SHARED_ALL,
 )
+from fscommon.tasks import open_tasks
 from fscommon.wire.leases import LeaseReturn, RecallItem, ReturnItem
 from fscommon.wire.ops import Op
 
@@ -67,12 +70,14 @@ class Tokens(Protocol):
 @dataclass(frozen=True, slots=True)
 class Caches:
     """What else is to be given up with a lease. settle(ino): written bytes to the targets, size and
-    time to the metaserver. tell_size(ino): only what is known of them. give_back(ino): the names of
-    a directory are exclusive no longer. forget(ino, bits): whatever is remembered of the inode
+    time to the metaserver, and nothing is under way any more; publish(ino): the most of it, both at
+    once. tell_size(ino): only what is known of them. give_back(ino): the names of a directory are
+    exclusive no longer. forget(ino, bits): whatever is remembered of the inode
     under these bits. close(ino): if nobody has it open any more, the metaserver is told now.
     single(ino): what is held by its directory becomes leases of its own; single_all(): of all."""
 
     settle: Callable[[int], Awaitable[None]]
+    publish: Callable[[int], Awaitable[None]]
     tell_size: Callable[[int], Awaitable[None]]
     give_back: Callable[[int], Awaitable[None]]
     forget: Callable[[int, int], None]
@@ -219,30 +224,35 @@ class Recalls:
         for ino, bits in lost.items():
             if bits & LEASE_ENTRIES_EXCLUSIVE:
                 await self._caches.give_back(ino)
-        await self._forget_shared(lost)
-        for ino, bits in lost.items():
-            if bits & LEASE_DATA_EXCLUSIVE:
-                await self._caches.settle(ino)
-                self._finish_passing(ino, bits)
-                await self._caches.settle(ino)
-        read = [ino for ino, bits in lost.items() if bits & LEASE_DATA]
-        for ino in read:
-            self._finish_passing(ino, lost[ino])
-        if read:
-            await self._tell_kernel(read, 0)  # of what passed
+        written = [ino for ino, bits in lost.items() if bits & LEASE_DATA_EXCLUSIVE]
+        async with open_tasks() as tasks:
+            for ino in written:
+                tasks.start_soon(self._publish, ino)
+            await self._forget_shared(lost)
+        passed = [ino for ino, bits in lost.items() if self._finish_passing(ino, bits)]
+        for ino in written:
+            await self._caches.settle(ino)
+        if any(lost[ino] & LEASE_DATA for ino in passed):
+            await self._tell_kernel(passed, 0)  # the pages that they left
+
+    async def _publish(self, ino: int) -> None:
+        """What fails is told by whoever tries again: settle()."""
+        with suppress(FsError):
+            await self._caches.publish(ino)
 
     async def _forget_shared(self, lost: dict[int, int]) -> None:
         for facets, inos in _by_facets(lost).items():
             if facets:
                 await self._tell_kernel(inos, facets)
 
-    def _finish_passing(self, ino: int, lost: int) -> None:
+    def _finish_passing(self, ino: int, lost: int) -> bool:
+        """True: something passed."""
         left = self._leases.passing.get(ino, 0) & ~lost
         if left:
             self._leases.passing[ino] = left
         else:
             self._leases.passing.pop(ino, None)
-        self._leases.tell_lanes(ino)
+        return self._leases.tell_lanes(ino)
 
     async def _tell_kernel(self, inos: list[int], facets: int) -> None:
         wait_s = ATTRIBUTES_WAIT_S if facets & LEASE_META else NAMES_WAIT_S

@@ -68,8 +68,7 @@ class Leases:
         self._ready: list[Claim] = []
         self._numbers = itertools.count(1)
         self._sequence = itertools.count(1)
-        # the last recall, not granted until
-        self._busy: OrderedDict[Ino, tuple[float, float]] = OrderedDict()
+        self._busy: OrderedDict[Ino, tuple[float, float]] = OrderedDict()  # last recall, until
         self.unsent: dict[SessionId, list[RecallItem]] = {}
         self.count = 0  # leases of all sessions
         self.counts: Counter[str] = Counter()  # recalls by how they ended
@@ -189,6 +188,10 @@ class Leases:
         """Claims whose recalls have all ended, in order; `admit` them again."""
         ready, self._ready = self._ready, []
         return sorted(ready, key=lambda claim: claim.seq)
+
+    def is_claimed(self, ino: Ino) -> bool:
+        """A request waits for a lease on it."""
+        return ino in self._claims
 
     @property
     def is_anyone_ready(self) -> bool:

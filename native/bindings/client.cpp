@@ -448,7 +448,7 @@ void bind_tables(nb::class_<Datapath>& type) {
       .def("advance_epoch", [](Datapath& path) { return path.advance_epoch() == 0; }, ReleaseGil())
       .def("inode_lease",
            [](Datapath& path, uint64_t ino, uint32_t flags, uint32_t passing) {
-             path.core().inode_lease(ino, flags, passing);
+             return path.core().inode_lease(ino, flags, passing);
            },
            "ino"_a, "flags"_a, "passing"_a, ReleaseGil())
       .def("inode_lost", [](Datapath& path, uint64_t ino) { return path.core().inode_lost(ino); },

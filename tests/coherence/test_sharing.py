@@ -4,13 +4,14 @@ import json
 import os
 import random
 import subprocess
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.cluster import BIN, Cluster
-from tests.cluster.numbers import metric
+from tests.cluster.numbers import metric, metrics, samples
 from tests.cluster.process import wait_until
 from tests.coherence.conftest import MountMaker
 from tests.conftest import ClusterMaker
@@ -31,6 +32,69 @@ def test_fsx_by_two_clients_in_turns(
     seed = int(os.environ.get("BRAIDFS_TEST_SEED", random.SystemRandom().randrange(1 << 30)))
     files = [_here(cluster, mount, workdir) / "fsx" for mount in more_mounts(cluster, 2)]
     assert fsx.run(files, sized(1200, 200_000), seed)
+
+
+# ---- what a hand-over costs ---------------------------------------------------------------------
+
+HAND_OVERS = 200
+
+
+def _shown(cluster: Cluster) -> Counter[str]:
+    """Requests answered by the metaserver, by op, and recalls, as of its last look."""
+    page = metrics(cluster.plan.metaserver.metrics_port)
+    found: Counter[str] = Counter()
+    for text, count in samples(page, "braidfs_requests_total").items():
+        found[text.split('"')[1]] += int(count)
+    found["RECALL"] = int(sum(samples(page, "braidfs_lease_recalls_total").values()))
+    return found
+
+
+def _answered(cluster: Cluster) -> Counter[str]:
+    """Those up to now: a look that sees the last of them sees all."""
+    former = _shown(cluster)["STATFS"]
+    os.statvfs(cluster.mount_path)
+    assert wait_until(lambda: _shown(cluster)["STATFS"] > former, 10)
+    return _shown(cluster)
+
+
+def _pass_to_and_fro(paths: Sequence[Path], use: Callable[[int, int], None]) -> None:
+    fds = [os.open(path, os.O_RDWR) for path in paths]
+    try:
+        for number in range(HAND_OVERS):
+            use(fds[number % len(fds)], number)
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def _overwrite(fd: int, number: int) -> None:
+    os.pwrite(fd, bytes([number % 256]) * 4096, 0)
+    assert os.fstat(fd).st_size == 1 << 16
+
+
+def _read_and_overwrite(fd: int, number: int) -> None:
+    if number:
+        assert os.pread(fd, 4096, 0) == bytes([(number - 1) % 256]) * 4096
+    _overwrite(fd, number)
+
+
+@pytest.mark.parametrize("use", [_overwrite, _read_and_overwrite])
+def test_a_hand_over_takes_one_question_one_recall_and_one_commit(
+    cluster: Cluster, workdir: Path, more_mounts: MountMaker, use: Callable[[int, int], None]
+) -> None:
+    """Counted, not timed: a file that two clients write in turns."""
+    paths = [_here(cluster, mount, workdir) / "f" for mount in more_mounts(cluster, 2)]
+    paths[0].write_bytes(bytes(1 << 16))
+    _pass_to_and_fro(paths, use)  # what comes once
+    before = _answered(cluster)
+    _pass_to_and_fro(paths, use)
+    counted = _answered(cluster) - before
+    print(dict(counted))
+    for op in ("OPEN", "COMMIT", "LEASE_RETURN", "RECALL"):
+        assert 0.8 * HAND_OVERS < counted[op] < 1.1 * HAND_OVERS + 10, op
+    usual = {"HEARTBEAT", "SESSION_RENEW", "STATFS"}
+    others = {"OPEN", "COMMIT", "LEASE_RETURN", "RECALL"} | usual
+    assert sum(count for op, count in counted.items() if op not in others) < 0.1 * HAND_OVERS
 
 
 # ---- what is leased is answered without the metaserver -------------------------------------------

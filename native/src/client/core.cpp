@@ -322,18 +322,21 @@ bool Core::holds(const Inode& inode, uint32_t flags) const noexcept {
   return (inode.lease & flags) != 0 && Clock::now().time_since_epoch().count() < until;
 }
 
-void Core::inode_lease(uint64_t ino, uint32_t flags, uint32_t passing) {
+bool Core::inode_lease(uint64_t ino, uint32_t flags, uint32_t passing) {
   const InodePtr inode = inodes_.find(ino);
-  if (!inode) return;
+  if (!inode) return false;
   std::vector<Inode::Waiter> waiting;
+  bool passed;
   {
     const std::scoped_lock lock(inode->mu());
     inode->lease = flags;
     inode->passing = passing;
     if ((flags & kLeaseData) == 0) inode->forget_stamp();
     if (passing != 0) waiting = inode->take_asking();
+    passed = std::exchange(inode->passed, !waiting.empty());
   }
   wake(ino, std::move(waiting));
+  return passed;
 }
 
 void Core::wake(uint64_t ino, std::vector<Inode::Waiter> waiting) {

@@ -118,7 +118,8 @@ class Core final : public fuse::DataHandler {
   // Until the first call leases do not count: every file is taken for exclusively ours.
   void lease_until(Clock::time_point until) noexcept;
   // kLease* held, and those that are recalled but not returned; nothing for an unknown inode.
-  void inode_lease(uint64_t ino, uint32_t flags, uint32_t passing);
+  // True: something passed since it was told last, whose pages the notifier may be about to drop.
+  bool inode_lease(uint64_t ino, uint32_t flags, uint32_t passing);
   void inode_asked(uint64_t ino, int error);       // answers an ASK event
   // The session was evicted: what was written and not committed is lost. True when there was any;
   // then every handle learns of it.

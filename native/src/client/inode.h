@@ -110,6 +110,7 @@ class Inode {
   // that waited for the metaserver with a page locked would stop the very invalidation that the
   // return waits for; they leave nothing in the kernel's pages.
   uint32_t passing = 0;
+  bool passed = false;  // something went on under it, or waited for the lease when it was recalled
   // Operations that wait until Python has got a lease; each looks again what it has when woken.
   // Questions are counted: the answer to one that was begun before an operation may be too old.
   struct Waiter {

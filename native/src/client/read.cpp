@@ -65,7 +65,10 @@ bool ReadOperation::ask_first(Lane& lane) {
     const std::scoped_lock lock(inode_->mu());
     if (lane.core().holds(*inode_, kLeaseData)) return false;
     without_lease(lane.core());
-    if ((inode_->passing & kLeaseData) != 0) return false;
+    if ((inode_->passing & kLeaseData) != 0) {
+      inode_->passed = true;
+      return false;
+    }
     if (question_ != 0 && inode_->asking.ended >= question_) {
       error = inode_->asking.error;
       if (error == 0) return false;

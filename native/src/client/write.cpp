@@ -277,6 +277,7 @@ Mode begin_write(const Core& core, Inode& inode, const fuse::WriteRequest& reque
   const bool own = core.holds(inode, kLeaseDataExclusive);
   if (!own && (inode.passing & kLeaseDataExclusive) == 0) return Mode::kAsk;
   if (grows_too_far(core, inode, request)) return Mode::kTooFar;
+  if (!own) inode.passed = true;
   ++inode.writing;
   return own ? Mode::kOwn : Mode::kShared;
 }

@@ -111,6 +111,9 @@ class FakeLanes:
     settings: Sequence[SettingRow] = ()  # what lanes set
     told_births: Sequence[int] = ()
 
+    barriers = 0  # of the notifier
+    passed: frozenset[int] = frozenset()  # whose reads and writes go on while a lease is recalled
+
     def __init__(self) -> None:
         self.listed: dict[int, list[tuple[bytes, int, int]]] = {}  # name, inode and cookie
         self.inodes: dict[int, tuple[bytes, bytes, bytes]] = {}
@@ -257,6 +260,8 @@ class FakeLanes:
     def lease_drop(self, token: int, inos: Sequence[int], facets: int) -> int:
         if facets:
             self.dropped += [(ino, facets) for ino in inos]
+        else:
+            self.barriers += 1
         if token and self.notifies:
             self._tell_done(token, 0)
         return 0
@@ -265,8 +270,9 @@ class FakeLanes:
         self.epochs += 1
         return True
 
-    def inode_lease(self, ino: int, flags: int, passing: int) -> None:
+    def inode_lease(self, ino: int, flags: int, passing: int) -> bool:
         self.leased[ino] = (flags, passing)
+        return not passing and ino in self.passed
 
     def inode_asked(self, ino: int, error: int) -> None:
         self.asked.append((ino, error))

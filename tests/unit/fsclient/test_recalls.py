@@ -9,6 +9,7 @@ import trio.testing
 
 from fsclient.leases.holder import CONTENDED_MAX, CONTENDED_S
 from fsclient.leases.table import KnownLimit
+from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import (
     LEASE_DATA,
     LEASE_DATA_EXCLUSIVE,
@@ -136,6 +137,48 @@ async def test_an_exclusive_lease_is_drained_and_committed_first() -> None:
     assert world.lanes.dropped == [(5, LEASE_META | LEASE_DATA)]
 
 
+async def test_bytes_size_and_pages_leave_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody may read before the lease is returned: none of them waits for another."""
+    world = World()
+    world.fs.inodes.hold(5).is_writable = True
+    world.grant(5, WRITER)
+    world.lanes.written[5] = (4096, 77, COMMIT_SIZE)
+    world.meta.answers[Op.COMMIT] = Committed(record(5, size=4096))
+    world.lanes.notifies = False  # the kernel waits for a locked page
+    tokens: list[int] = []
+    monkeypatch.setattr(world.lanes, "drain", lambda token, *_: tokens.append(token))
+    async with trio.open_nursery() as nursery:
+        world.fs.recalls.start((RecallItem(1, 5, WRITER, 0, 3),), nursery)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert world.lanes.dropped == [(5, LEASE_META | LEASE_DATA)]
+        assert world.meta.requests(Op.COMMIT)[0].size == 4096
+        assert len(tokens) == 1 and world.returned == []
+        world.fs.drains.done(tokens.pop(), 0)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("passed", [False, True])
+async def test_pages_are_waited_for_again_only_where_something_passed(passed: bool) -> None:
+    world = World()
+    world.fs.inodes.hold(5)
+    world.grant(5, WRITER)
+    world.lanes.passed = frozenset({5} if passed else ())
+    await world.recall(RecallItem(1, 5, WRITER, 0, 3))
+    assert world.lanes.barriers == int(passed)
+    assert len(world.returned) == 1
+
+
+async def test_a_commit_that_fails_is_made_again_before_the_return() -> None:
+    world = World()
+    world.fs.inodes.hold(5).is_writable = True
+    world.grant(5, WRITER)
+    world.lanes.written[5] = (4096, 77, COMMIT_SIZE)
+    world.meta.answers[Op.COMMIT] = FsError(Status.ETIMEDOUT)
+    await world.recall(RecallItem(1, 5, WRITER, 0, 3))
+    assert len(world.lanes.drained) == 2
+    assert world.returned == [ReturnItem(5, WRITER, 1)]
+
+
 async def test_a_downgrade_keeps_pages() -> None:
     world = World()
     world.fs.inodes.hold(5)
@@ -230,6 +273,28 @@ async def test_an_evicted_session_holds_nothing_and_names_what_was_lost() -> Non
     assert [line for line in world.logged if "lost" in line] == [
         "written bytes of inode 5 are lost: its next fsync or close fails"
     ]
+
+
+@pytest.mark.parametrize("is_writable", [True, False])
+async def test_who_is_about_to_write_asks_once(is_writable: bool) -> None:
+    """The kernel asks for the file's capability before it writes: the lease comes with the answer,
+    where the file is open for writing."""
+    world = World()
+    world.fs.inodes.hold(5).is_writable = is_writable
+    opened = Opened(with_lease(record(5), NEVER_NS, WRITER), layout(5), b"")
+
+    def answer(_request: object) -> Opened:
+        world.leases.replied(Op.OPEN, opened, 1)
+        return opened
+
+    world.meta.answers[Op.OPEN] = answer
+    world.meta.answers[Op.GETXATTR] = FsError(Status.ENODATA)
+    for name in (b"security.capability", b"user.a"):
+        with pytest.raises(FsError, match="ENODATA"):
+            await world.fs.namespace.getxattr(5, name)
+    assert len(world.meta.requests(Op.OPEN)) == is_writable
+    assert len(world.meta.requests(Op.GETXATTR)) == 2 * (not is_writable)
+    assert world.leases.holds(5, LEASE_DATA_EXCLUSIVE) is is_writable
 
 
 async def test_nothing_is_asked_for_while_it_is_given_up(

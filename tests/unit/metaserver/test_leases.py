@@ -190,6 +190,19 @@ def test_a_change_waits_for_the_holder(pair: tuple[Cached, Cached]) -> None:
     assert two.client.lookup(ROOT, b"x").ino == made.ino
 
 
+def test_what_another_waits_for_is_made_durable_at_once(pair: tuple[Cached, Cached]) -> None:
+    one, two = pair
+    f = one.client.create(ROOT, b"f").ino
+    bench_of(one).settle()
+    engine = bench_of(one).engine
+    one.client.tell(Op.COMMIT, Commit(f, f, COMMIT_SIZE, 7, 0, 0, False))
+    assert not engine.urgent
+    two.client.send(Op.OPEN, Open(f, False))
+    assert not engine.urgent
+    one.client.tell(Op.COMMIT, Commit(f, f, COMMIT_SIZE, 77, 0, 0, False))
+    assert engine.urgent, "while the holder is still giving the lease up"
+
+
 def test_the_holders_own_requests_pass(pair: tuple[Cached, Cached]) -> None:
     one, two = pair
     f = one.client.create(ROOT, b"f").ino

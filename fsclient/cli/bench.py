@@ -33,8 +33,8 @@ _PARTS = tuple(BENCHES)
 @measuring
 @json_option
 def bench(
-    paths: tuple[str, ...], hosts: str | None, ssh: str, parts: tuple[str, ...], as_json: bool,
-    **given: Any,
+    paths: tuple[str, ...], hosts: str | None, ssh: str, parts: tuple[str, ...], resume: bool,
+    as_json: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Measure network, storage and metadata of the cluster through its mounts, one after the other.
 
@@ -44,12 +44,13 @@ def bench(
     disks alone, files must be larger than the memory of the servers (--size). metadata: names made,
     looked up and removed, and small files with bytes. All nodes do each phase together, and what
     one node wrote another one reads. Everything happens in a folder .braidfs-validate-* below
-    PATH, which goes away at the end, also after Ctrl-C. braidfs validate checks bytes as well, and
-    says for how many GPUs a cluster is enough."""
+    PATH, which goes away at the end, also after Ctrl-C; what was finished by then is kept for
+    --resume. braidfs validate checks bytes as well, and says for how many GPUs a cluster is
+    enough."""
     chosen = tuple(part for part in _PARTS if part in (parts or _PARTS))
     wishes = Wishes(suite="bench", **given)
     run = Run(wishes.suite, wishes.amounts(), wishes.any_file_system, chosen)
-    findings = measure(run, plans(paths, hosts, ssh), as_json)
+    findings = measure(run, plans(paths, hosts, ssh), as_json, resumes=resume)
     groups = _groups(chosen, findings)
     show(_json(run, groups, findings), as_json, lambda console: _print(console, groups, findings))
     return EXIT_UNHEALTHY if findings.damage else EXIT_DONE

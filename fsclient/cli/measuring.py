@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import click
@@ -16,6 +16,7 @@ import trio
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from ..validate.kept import Kept
 from ..validate.nodes import NodePlan, expand_hosts, local_nodes, remote_nodes
 from ..validate.outcome import Findings
 from ..validate.run import Run, validate
@@ -38,6 +39,9 @@ _OPTIONS: Final = (
     click.option("--files", type=click.IntRange(1, 10**7), help="Names that each job makes."),
     click.option("--any-file-system", is_flag=True,
                  help="Also where PATH is not BraidFS: to compare."),
+    click.option("--resume", is_flag=True,
+                 help="Go on with the same command where it was interrupted: what it has finished "
+                 "is not measured again."),
 )  # fmt: skip
 
 
@@ -86,15 +90,29 @@ def plans(paths: Sequence[str], hosts: str | None, ssh: str) -> list[NodePlan]:
         raise click.BadParameter(str(error), param_hint="--hosts") from None
 
 
-def measure(run: Run, nodes: Sequence[NodePlan], as_json: bool) -> Findings:
-    """With a bar on the terminal; without one, a line a phase, unless a program reads."""
-    found: Findings = run_trio(_measure, run, nodes, as_json)
+def measure(
+    run: Run, nodes: Sequence[NodePlan], as_json: bool, *, resumes: bool = False
+) -> Findings:
+    """With a bar on the terminal; without one, a line a phase, unless a program reads. What is
+    finished is kept until all is."""
+    request = {**asdict(run), "nodes": [(node.name, node.path) for node in nodes]}
+    kept = Kept.of("bench" if run.parts else "validate", request)
+    if not resumes:
+        kept.begin()
+    elif not kept.exists():
+        raise click.UsageError("nothing of this command was interrupted: begin without --resume")
+    try:
+        found: Findings = run_trio(_measure, run, nodes, as_json, kept)
+    except BaseException:
+        if kept.exists():
+            warn("what is finished is kept: the same command with --resume goes on from there")
+        raise
     return found
 
 
-async def _measure(run: Run, nodes: Sequence[NodePlan], as_json: bool) -> Findings:
+async def _measure(run: Run, nodes: Sequence[NodePlan], as_json: bool, kept: Kept) -> Findings:
     if not sys.stderr.isatty():
-        return await validate(run, nodes, _tell_lines(as_json))
+        return await validate(run, nodes, _tell_lines(as_json), kept)
     with Progress(
         TextColumn("{task.description:<36}"), BarColumn(), TimeElapsedColumn(),
         console=Console(stderr=True), transient=True,
@@ -102,7 +120,7 @@ async def _measure(run: Run, nodes: Sequence[NodePlan], as_json: bool) -> Findin
         bar = _Bar(progress, run.amounts.seconds)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(bar.go_on)
-            findings = await validate(run, nodes, bar.tell)
+            findings = await validate(run, nodes, bar.tell, kept)
             nursery.cancel_scope.cancel()
     return findings
 

@@ -30,6 +30,7 @@ _NAMES: Final = tuple(profile.name for profile in PROFILES)
          "From sixteen nodes together, over ssh, with a page of plots."),
         ("braidfs validate /data --suite full --hosts gpu01,gpu02 --gpus 16 --profile medium",
          "A longer look; exit 3 when it is too slow for sixteen GPUs."),
+        ("braidfs validate /data --suite full --resume", "Go on after Ctrl-C or a failure."),
         ("braidfs validate /mnt/a /mnt/b", "Two mounts of this machine as two nodes."),
     ],
     exits={EXIT_UNHEALTHY: "bytes were read wrong, or the cluster is too slow for --gpus"},
@@ -47,13 +48,14 @@ _NAMES: Final = tuple(profile.name for profile in PROFILES)
 @json_option
 def validate_(
     paths: tuple[str, ...], hosts: str | None, ssh: str, html: Path | None, worker: bool,
-    as_json: bool, **given: Any,
+    resume: bool, as_json: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Measure and check the file system through its mounts, and say for how many GPUs it is enough.
 
     On all nodes together: large files, random reads, checkpoints, names, one file of all nodes;
     what one node wrote another one reads and checks. Everything happens in a folder
-    .braidfs-validate-* below PATH, which goes away at the end, also after Ctrl-C."""
+    .braidfs-validate-* below PATH, which goes away at the end, also after Ctrl-C. What was finished
+    by then is kept for --resume, which writes files again that are still needed."""
     if worker:
         workers.serve()
         return EXIT_DONE
@@ -63,7 +65,7 @@ def validate_(
     nodes = plans(paths, hosts, ssh)
     if html is not None and not (folder := html.absolute().parent).is_dir():
         raise click.BadParameter(f"there is no folder {folder}", param_hint="--html")
-    findings = measure(run, nodes, as_json)
+    findings = measure(run, nodes, as_json, resumes=resume)
     need = _need(findings, gpus, profile)
     if html is not None:
         html.write_text(page(findings, run.amounts, need))

@@ -111,6 +111,7 @@ class NodeFacts:
     file_system: str
     source: str
     bytes_available: int
+    identity: str = ""  # of the directory: number and birth, as far as they are known
     tools: tuple[str, ...] = ()  # ior, mdtest, mpirun: those that it has
 
 

@@ -17,6 +17,7 @@ from fscommon.tasks import open_tasks
 
 from ..kernel import FILE_SYSTEM_TYPE
 from . import tools
+from .kept import Kept, steps
 from .nodes import DamageError, Node, NodeError, NodePlan
 from .outcome import Findings, Measured, NodeFacts, Outcome, of_fio, of_loads
 from .suites import BENCHES, SUITES, Amounts, Kind, Phase, job_text
@@ -27,6 +28,7 @@ START_SECONDS_MAX: Final = 60.0
 CLEAN_SECONDS_MAX: Final = 120.0
 PHASE_SECONDS_MAX: Final = 1800.0  # beyond the time that a phase was given
 ROOM_FACTOR: Final = 1.1
+NOTHING_KEPT: Final = Kept()
 T = TypeVar("T")
 Tell = Callable[[Sequence[Phase], int], None]
 
@@ -48,10 +50,12 @@ class Run:
         return SUITES[self.suite]
 
 
-async def validate(run: Run, plans: Sequence[NodePlan], tell: Tell) -> Findings:
-    """tell(phases, index) is called when a phase begins."""
+async def validate(
+    run: Run, plans: Sequence[NodePlan], tell: Tell, kept: Kept = NOTHING_KEPT
+) -> Findings:
+    """tell(phases, index) is called when a phase begins. kept: what an earlier run has finished,
+    and where this one puts what it has."""
     findings = Findings(run.suite, time.time_ns())
-    started = time.monotonic()
     name = f"{FOLDER_PREFIX}{secrets.token_hex(6)}"
     async with open_tasks() as nursery:
         nodes: list[Node] = []
@@ -59,20 +63,36 @@ async def validate(run: Run, plans: Sequence[NodePlan], tell: Tell) -> Findings:
             for plan in plans:
                 nodes.append(await Node.start(plan, nursery))
             findings.nodes = await _introduce(run, nodes)
+            phases = (*run.phases, *_of_tools(run, findings.nodes))
+            kept.take(findings, phases)
             folders = [f"{plan.path.rstrip('/')}/{name}" for plan in plans]
             await nodes[0].ask("make", START_SECONDS_MAX, folder=folders[0])
             await _each(nodes, lambda n: nodes[n].ask(
                 "join", START_SECONDS_MAX, folder=folders[n], name=f"node-{n}"))  # fmt: skip
             stage = _Stage(nodes, folders, run.amounts, findings.nodes)
-            phases = (*run.phases, *_of_tools(run, findings.nodes))
-            for index, phase in enumerate(phases):
-                tell(phases, index)
-                findings.outcomes.append(await stage.do(phase))
+            await _go_through(phases, stage, findings, tell, kept)
         finally:
             await _end(nodes)
             nursery.cancel_scope.cancel()  # a shared connection of ssh may keep its errors open
-    findings.seconds = time.monotonic() - started
+    kept.end()
     return findings
+
+
+async def _go_through(
+    phases: Sequence[Phase], stage: "_Stage", findings: Findings, tell: Tell, kept: Kept
+) -> None:
+    """All that is not finished yet; afterwards findings has every phase, in their order."""
+    found = {one.phase.name: one for one in findings.outcomes}
+    left = steps(phases, frozenset(found))
+    before, started = findings.seconds, time.monotonic()
+    for index, step in enumerate(left):
+        tell([one.phase for one in left], index)
+        outcome = await stage.do(step.phase)
+        if not step.is_again or outcome.damage:
+            found[step.phase.name] = outcome
+        findings.outcomes = [found[one.name] for one in phases if one.name in found]
+        findings.seconds = before + time.monotonic() - started
+        kept.put(findings)
 
 
 def _of_tools(run: Run, facts: Sequence[NodeFacts]) -> tuple[Phase, ...]:

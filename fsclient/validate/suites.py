@@ -25,7 +25,7 @@ class Kind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Phase:
     """job: a file of the folder jobs, without .fio; or load: an action of load.py; or tool: a
-    program that nodes may have (tools.py)."""
+    program that nodes may have (tools.py). needs: the phase that makes the files it works on."""
 
     name: str
     title: str
@@ -34,6 +34,7 @@ class Phase:
     load: str = ""
     tool: str = ""
     verifies: bool = False
+    needs: str = ""
 
     @property
     def is_timed(self) -> bool:
@@ -60,21 +61,25 @@ class Amounts:
 
 
 _WRITE: Final = Phase("write", "Write large files", Kind.WRITE, job="write")
-_READ: Final = Phase("read", "Read large files", Kind.READ, job="read")
-_RANDOM: Final = Phase("random-read", "Read 4 KiB, random", Kind.READ, job="random-read")
+_READ: Final = Phase("read", "Read large files", Kind.READ, job="read", needs="write")
+_RANDOM: Final = Phase(
+    "random-read", "Read 4 KiB, random", Kind.READ, job="random-read", needs="write"
+)
 _CHECKED: Final = (
     Phase("check-write", "Write what is checked", Kind.CHECK, job="check"),
-    Phase("check-read", "Check what was written", Kind.CHECK, job="check", verifies=True),
-)
+    Phase("check-read", "Check what was written", Kind.CHECK, job="check", verifies=True,
+          needs="check-write"),
+)  # fmt: skip
 _NAMES: Final = (
     Phase("create", "Create files", Kind.METADATA, load="create"),
-    Phase("stat", "Stat files", Kind.METADATA, load="stat"),
-    Phase("remove", "Remove files", Kind.METADATA, load="remove"),
+    Phase("stat", "Stat files", Kind.METADATA, load="stat", needs="create"),
+    Phase("remove", "Remove files", Kind.METADATA, load="remove", needs="create"),
 )
 _SHARED: Final = (
     Phase("shared-write", "Write one shared file", Kind.CHECK, load="shared-write"),
-    Phase("shared-read", "Check the shared file", Kind.CHECK, load="shared-read", verifies=True),
-)
+    Phase("shared-read", "Check the shared file", Kind.CHECK, load="shared-read", verifies=True,
+          needs="shared-write"),
+)  # fmt: skip
 SUITES: Final[dict[str, tuple[Phase, ...]]] = {
     "quick": (_WRITE, _READ, _RANDOM, *_NAMES, *_CHECKED, *_SHARED),
     "full": (
@@ -82,8 +87,8 @@ SUITES: Final[dict[str, tuple[Phase, ...]]] = {
         _READ,
         Phase("checkpoint", "Write checkpoints", Kind.WRITE, job="checkpoint"),
         _RANDOM,
-        Phase("mmap-read", "Read through mmap", Kind.READ, job="mmap-read"),
-        Phase("overwrite", "Overwrite 4 KiB", Kind.WRITE, job="overwrite"),
+        Phase("mmap-read", "Read through mmap", Kind.READ, job="mmap-read", needs="write"),
+        Phase("overwrite", "Overwrite 4 KiB", Kind.WRITE, job="overwrite", needs="write"),
         *_NAMES, *_CHECKED, *_SHARED,
     ),
 }  # fmt: skip
@@ -91,8 +96,10 @@ _HOT: Final = Phase("hot-write", "Write small files", Kind.WRITE, job="hot-write
 BENCHES: Final[dict[str, tuple[Phase, ...]]] = {
     "network": (
         _HOT,
-        Phase("round-trip", "4 KiB of a server's memory", Kind.READ, job="round-trip"),
-        Phase("transfer", "1 MiB of servers' memory", Kind.READ, job="transfer"),
+        Phase("round-trip", "4 KiB of a server's memory", Kind.READ, job="round-trip",
+              needs="hot-write"),
+        Phase("transfer", "1 MiB of servers' memory", Kind.READ, job="transfer",
+              needs="hot-write"),
     ),
     "storage": (
         _WRITE, _READ, _RANDOM,
@@ -101,8 +108,10 @@ BENCHES: Final[dict[str, tuple[Phase, ...]]] = {
     "metadata": (
         *_NAMES,
         Phase("small-write", "Write files of 4 KiB", Kind.METADATA, load="small-write"),
-        Phase("small-read", "Read files of 4 KiB", Kind.METADATA, load="small-read"),
-        Phase("small-remove", "Remove files of 4 KiB", Kind.METADATA, load="small-remove"),
+        Phase("small-read", "Read files of 4 KiB", Kind.METADATA, load="small-read",
+              needs="small-write"),
+        Phase("small-remove", "Remove files of 4 KiB", Kind.METADATA, load="small-remove",
+              needs="small-write"),
     ),
 }  # fmt: skip
 AMOUNTS: Final[dict[str, Amounts]] = {

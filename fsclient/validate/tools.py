@@ -24,11 +24,13 @@ _DAMAGE: Final = re.compile(r"incorrect data", re.I)
 
 
 def _ior(pattern: str, kind: Kind, title: str, *, verifies: bool = False) -> Phase:
-    return Phase(f"ior-{pattern}-{kind}", title, kind, tool="ior", verifies=verifies)
+    needs = f"ior-{pattern}-write" if kind is Kind.READ else ""
+    return Phase(f"ior-{pattern}-{kind}", title, kind, tool="ior", verifies=verifies, needs=needs)
 
 
 def _mdtest(action: str, title: str) -> Phase:
-    return Phase(f"mdtest-{action}", title, Kind.METADATA, tool="mdtest")
+    needs = "" if action == "create" else "mdtest-create"
+    return Phase(f"mdtest-{action}", title, Kind.METADATA, tool="mdtest", needs=needs)
 
 
 PHASES: Final = (

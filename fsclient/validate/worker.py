@@ -25,7 +25,7 @@ from typing import Any, Final
 from ..kernel import mount_table
 from .tools import is_damage
 
-PROTOCOL: Final = 3
+PROTOCOL: Final = 4
 TOOLS: Final = ("ior", "mdtest", "mpirun")
 LINE_BYTES_MAX: Final = 1 << 20
 OUTPUT_BYTES_MAX: Final = 8 << 20
@@ -114,7 +114,7 @@ class Worker:
             "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             "file_system": mount.kind, "source": mount.source,
             "tools": [name for name in TOOLS if shutil.which(name)],
-            "bytes_available": room.f_bavail * room.f_frsize,
+            "bytes_available": room.f_bavail * room.f_frsize, "identity": _identity(path),
         }  # fmt: skip
 
     def make(self, folder: str) -> dict[str, Any]:
@@ -180,15 +180,17 @@ class Worker:
         return {"output": out}
 
     def clean(self) -> None:
-        """Remove what this node made."""
+        """Remove what this node made. Other nodes do the same, and may take a folder away while
+        this one looks into it."""
+        shutil.rmtree(self._scratch, ignore_errors=True)
         if self._own is not None:
             shutil.rmtree(self._own, ignore_errors=True)
         if self._run is not None:
-            for left in self._run.glob("shared.*"):
-                left.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                for left in self._run.glob("shared.*"):
+                    left.unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 self._run.rmdir()  # the last one can
-        shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _run_all(
         self, commands: list[list[str]], seconds_max: float, environment: dict[str, str]
@@ -222,6 +224,13 @@ def _is_below(path: str, mountpoint: str) -> bool:
 def _text(file: Path) -> str:
     with file.open("rb") as opened:
         return opened.read(OUTPUT_BYTES_MAX).decode(errors="replace")
+
+
+def _identity(path: str) -> str:
+    """Number and birth of a directory: those of another file system's are others."""
+    words = ["stat", "--format=%i %W", "--", path]
+    seen = subprocess.run(words, check=False, capture_output=True, text=True, timeout=20)
+    return seen.stdout.strip()
 
 
 def _version_of_fio() -> str:

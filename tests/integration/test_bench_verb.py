@@ -2,8 +2,6 @@
 
 import json
 import os
-import signal
-import subprocess
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -11,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from fsclient.validate.suites import BENCHES
-from tests.cluster.cluster import BIN, Cluster
-from tests.cluster.process import wait_until
+from tests.cluster.cluster import Cluster
 
 from .test_cli import Cli, Ended
-from .test_validate import SMALL, is_reading, left_in, measuring
+from .test_validate import SMALL, interrupted, kept_in, left_in, measuring
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(300)]
 
@@ -68,15 +65,16 @@ def test_one_part_at_a_time_and_wrong_arguments(
 
 
 @pytest.mark.full
-def test_ctrl_c_leaves_nothing(workdir: Path) -> None:
-    words = ["bench", str(workdir), "--part", "network", "--seconds", "600", "--size", "4M"]
-    running = subprocess.Popen([str(BIN / "braidfs"), *words], stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True)  # fmt: skip
-    try:
-        assert wait_until(lambda: is_reading(workdir), 60)
-        running.send_signal(signal.SIGINT)
-        _, errors = running.communicate(timeout=60)
-    finally:
-        running.kill()
-    assert running.returncode == 130, errors
-    assert "Traceback" not in errors and left_in(workdir) == []
+def test_it_goes_on_after_ctrl_c(
+    workdir: Path, localdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts that are done are not measured again."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(localdir))
+    words = ("--part", "metadata", "--part", "network", "--seconds", "2", "--size", "4M",
+             "--jobs", "1", "--files", "20")  # fmt: skip
+    said = interrupted("bench", workdir, *words)
+    assert "2/9 4 KiB of a server's memory" in said and "with --resume goes on" in said
+    seen = bench(workdir, *words, "--resume")
+    assert "1/9 Write small files (again, for the files)" in seen.stderr
+    assert seen.stdout.count("network") == 1 and "Remove files of 4 KiB" in seen.stdout
+    assert left_in(workdir) == [] and kept_in(localdir) == []

@@ -158,6 +158,59 @@ def test_no_file_stays_whatever_ends_it(workdir: Path, number: int, code: int) -
     assert wait_until(lambda: not is_reading(workdir), 60)
 
 
+def interrupted(verb: str, folder: Path, *words: str) -> str:
+    """Ctrl-C while it reads at random; what it said."""
+    command = [str(BIN / "braidfs"), verb, str(folder), *words]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert wait_until(lambda: is_reading(folder), 60)
+        running.send_signal(signal.SIGINT)
+        _, errors = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert running.returncode == 130 and "Traceback" not in errors, errors
+    assert left_in(folder) == []
+    return errors
+
+
+def kept_in(home: Path) -> list[Path]:
+    return sorted((home / "braidfs").glob("*"))
+
+
+def test_it_goes_on_after_ctrl_c(
+    workdir: Path, localdir: Path, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    """What was measured stays as it was, phases that need files have them made again, and the
+    report is whole."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(localdir))
+    monkeypatch.setenv("TMPDIR", str(localdir / "tmp"))
+    (localdir / "tmp").mkdir()
+    words = ("--seconds", "2", "--size", "4M", "--jobs", "1", "--files", "20")
+    assert "nothing of this command" in validate(workdir, *words, "--resume", code=2).stderr
+    said = interrupted("validate", workdir, *words)
+    assert "3/10 Read 4 KiB" in said and "with --resume goes on" in said
+    (kept,) = kept_in(localdir)
+    before = json.loads(kept.read_text())
+    assert [one["phase"] for one in before["outcomes"]] == ["write", "read"]
+    other = json.dumps({**before, "nodes": [[*before["nodes"][0][:4], "1 1"]]})
+    kept.write_text(other)
+    assert "another file system" in validate(workdir, *words, "--resume", code=1).stderr
+    kept.write_text(json.dumps(before))
+    if full:
+        told = validate(workdir, *words, "--resume").stderr
+        assert "1/9 Write large files (again, for the files)" in told and "2/9 Read 4 KiB" in told
+        assert "Read large" not in told and kept_in(localdir) == []
+        kept.write_text(json.dumps(before))
+    seen = json.loads(validate(workdir, *words, "--resume", "--json").stdout)
+    assert [one["phase"] for one in seen["phases"]] == [one.name for one in SUITES["quick"]]
+    for now, then in zip(seen["phases"], before["outcomes"], strict=False):
+        assert now["bytes"] == then["by_node"][0]["bytes"]
+        assert now["p99_us"] == round(then["by_node"][0]["p99_us"], 3)
+    assert seen["began_ns"] == before["began_ns"] and seen["seconds"] > before["seconds"]
+    assert left_in(workdir) == [] and kept_in(localdir) == []
+    assert os.listdir(localdir / "tmp") == []
+
+
 def is_reading(folder: Path) -> bool:
     """Whether a fio of the random reads runs below the folder."""
     for place in Path("/proc").glob("[0-9]*/environ"):

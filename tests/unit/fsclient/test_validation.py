@@ -7,10 +7,12 @@ import pytest
 from fsclient.cli.frame import EXIT_USAGE, run_cli
 from fsclient.cli.main import cli
 from fsclient.validate import load, page, tools
+from fsclient.validate.kept import steps
 from fsclient.validate.nodes import HOSTS_MAX, expand_hosts
 from fsclient.validate.outcome import Findings, Measured, NodeFacts, Outcome, of_fio, together
 from fsclient.validate.sizing import GB, PROFILES, Need, sizings
-from fsclient.validate.suites import AMOUNTS, BLOCK_BYTES, SUITES, Kind, job_text
+from fsclient.validate.suites import AMOUNTS, BENCHES, BLOCK_BYTES, SUITES, Kind, job_text
+from fsclient.validate.tools import PHASES
 
 
 def test_the_slowest_node_makes_the_rate() -> None:
@@ -155,3 +157,18 @@ def test_page_is_whole_and_loads_nothing() -> None:
 def test_table_fits_a_terminal() -> None:
     names = [phase.title for phases in SUITES.values() for phase in phases]
     assert max(map(len, names)) <= 24, "the table is to fit 80 columns"
+
+
+def test_what_is_left_after_an_interrupt() -> None:
+    """Each phase that is not finished, and before it whatever makes its files, once."""
+    for phases in (*SUITES.values(), *BENCHES.values(), PHASES):
+        names = [phase.name for phase in phases]
+        assert [step.phase.name for step in steps(phases, frozenset())] == names
+        assert all(phase.needs in ("", *names) for phase in phases)
+        for count in range(len(names)):
+            left = steps(phases, frozenset(names[:count]))
+            assert [step.phase.name for step in left if not step.is_again] == names[count:]
+            made = [step.phase.name for step in left]
+            assert len(made) == len(set(made))
+            for place, step in enumerate(left):
+                assert not step.phase.needs or step.phase.needs in made[:place]

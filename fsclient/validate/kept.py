@@ -1,0 +1,120 @@
+"""What a run has finished, in a file, so that the same command goes on after an interrupt.
+
+One JSON file for each request (verb, nodes, amounts), replaced as a whole after each phase, gone
+when the run is over. It says of which nodes and which file system it is: a file system that was
+made anew since then is another one. Not here: which phases come again for their files (suites).
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from .nodes import NodeError
+from .outcome import Findings, Measured, NodeFacts, Outcome
+from .suites import Phase
+
+VERSION: Final = 1
+
+
+def state_folder() -> Path:
+    """Of this user."""
+    given = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(given) if given else Path.home() / ".local" / "state") / "braidfs"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """path: None keeps nothing."""
+
+    path: Path | None = None
+
+    @classmethod
+    def of(cls, verb: str, request: dict[str, Any]) -> "Kept":
+        words = json.dumps({"verb": verb, **request}, sort_keys=True)
+        name = hashlib.sha256(words.encode()).hexdigest()[:16]
+        return cls(state_folder() / f"{verb}-{name}.json")
+
+    def exists(self) -> bool:
+        return self.path is not None and self.path.exists()
+
+    def begin(self) -> None:
+        """What an earlier run of the same request has left is not to be gone on with."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+    end = begin
+
+    def put(self, findings: Findings) -> None:
+        """Raises OSError."""
+        if self.path is None:
+            return
+        state = {
+            "version": VERSION, "began_ns": findings.began_ns, "seconds": findings.seconds,
+            "nodes": _who(findings.nodes),
+            "outcomes": [
+                {"phase": one.phase.name, "damage": one.damage,
+                 "by_node": [asdict(part) for part in one.by_node]}
+                for one in findings.outcomes
+            ],
+        }  # fmt: skip
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        beside = self.path.with_suffix(".new")
+        beside.write_text(json.dumps(state, indent=1))
+        beside.replace(self.path)
+
+    def take(self, findings: Findings, phases: Sequence[Phase]) -> None:
+        """Put what is kept into findings, whose nodes are known. Raises NodeError when it is of
+        others."""
+        if self.path is None or not self.path.exists():
+            return
+        try:
+            state = json.loads(self.path.read_text())
+            same = state["version"] == VERSION and state["nodes"] == _who(findings.nodes)
+        except (ValueError, KeyError) as error:
+            raise NodeError(f"{self.path} cannot be read: begin without --resume") from error
+        if not same:
+            raise NodeError(
+                "what was interrupted was of another file system, or of nodes that have changed: "
+                "begin without --resume"
+            )
+        by_name = {phase.name: phase for phase in phases}
+        findings.outcomes = [
+            Outcome(by_name[one["phase"]], tuple(Measured(**part) for part in one["by_node"]),
+                    tuple(one["damage"]))
+            for one in state["outcomes"] if one["phase"] in by_name
+        ]  # fmt: skip
+        findings.began_ns, findings.seconds = state["began_ns"], state["seconds"]
+
+
+def _who(nodes: Sequence[NodeFacts]) -> list[list[str]]:
+    return [[one.name, one.host, one.file_system, one.source, one.identity] for one in nodes]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A phase that is to be done. is_again: for its files alone, as what it measured is kept."""
+
+    phase: Phase
+    is_again: bool = False
+
+
+def steps(phases: Sequence[Phase], done: frozenset[str]) -> list[Step]:
+    """What is left, and before it what makes the files that it needs. Pure."""
+    by_name = {phase.name: phase for phase in phases}
+    planned: list[Step] = []
+    made: set[str] = set()
+    for phase in phases:
+        if phase.name in done:
+            continue
+        needed = by_name.get(phase.needs)
+        if needed is not None and needed.name in done and needed.name not in made:
+            title = f"{needed.title} (again, for the files)"
+            planned.append(Step(replace(needed, title=title), is_again=True))
+            made.add(needed.name)
+        planned.append(Step(phase))
+        made.add(phase.name)
+    return planned

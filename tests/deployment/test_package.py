@@ -63,6 +63,14 @@ def test_source_distribution_is_whole(tmp_path: Path) -> None:
     assert {name for name in missing if not name.startswith(".ci/")} == set()
 
 
+def test_source_distribution_is_made_where_no_mount_can_be(tmp_path: Path) -> None:
+    source = package.export(tmp_path / "source")
+    if source == ROOT:
+        pytest.skip("not a git checkout")
+    assert (source / "pyproject.toml").exists()
+    assert not [name for name in (".build", ".venv", ".git", "dist") if (source / name).exists()]
+
+
 @pytest.mark.full
 def test_source_distribution_builds(tmp_path: Path) -> None:
     archive = package.source_distribution(tmp_path)

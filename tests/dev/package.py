@@ -10,6 +10,7 @@ built: PyPI has its source alone), so that hosts need neither an index nor a com
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tarfile
 import tempfile
@@ -45,8 +46,25 @@ def wheel(folder: Path = DIST) -> Path:
 
 def source_distribution(folder: Path = DIST) -> Path:
     _drop(folder.glob("braidfs-*.tar.gz"))
-    quiet_step("Source distribution", _backend_words("build_sdist", folder, {}))
+    with tempfile.TemporaryDirectory(prefix="braidfs-source-") as place:
+        source = export(Path(place) / "source")
+        words = _backend_words("build_sdist", folder.absolute(), {})
+        quiet_step("Source distribution", words, folder=source)
     return _told(folder.glob("braidfs-*.tar.gz"))
+
+
+def export(folder: Path) -> Path:
+    """A copy of what git does not ignore, as the backend looks into every folder of where it runs:
+    below .build a mount may lie whose server is gone. Without git: the checkout itself."""
+    words = ["git", "-c", "safe.directory=*", "-C", str(ROOT), "ls-files", "-coz"]
+    listed = subprocess.run([*words, "--exclude-standard"], check=False, capture_output=True)
+    if listed.returncode != 0:
+        return ROOT
+    for name in map(os.fsdecode, filter(None, listed.stdout.split(b"\0"))):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    return folder
 
 
 def _backend_words(hook: str, folder: Path, settings: dict[str, str]) -> list[str]:

@@ -4,6 +4,7 @@ One metaserver, two storage servers and two clients; a third storage server join
 ./dev test --full and ./dev deployment only: its short form is test_playbooks.py.
 """
 
+import json
 import shutil
 import subprocess
 import zipfile
@@ -14,7 +15,7 @@ import pytest
 
 from tests.deployment.conftest import Wheels
 from tests.deployment.hosts import Host, Site, site, why_no_hosts
-from tests.deployment.playbooks import Playbooks
+from tests.deployment.playbooks import KEY, Playbooks
 from tests.deployment.test_playbooks import assert_clean, use
 
 pytestmark = [
@@ -76,6 +77,41 @@ def test_deploy(five: tuple[Site, Playbooks]) -> None:
     assert set(again.changed.values()) == {0}, again.output
     use(hosts.hosts["gpu1"])
     assert hosts.hosts["gpu2"].run("cmp", "/data/a", "/data/a").returncode == 0
+
+
+def test_a_host_that_only_mounts_gives_the_cluster_key_back(
+    five: tuple[Site, Playbooks],
+) -> None:
+    """A client's own key in its place: on the hosts that only mount, for as long as it is said."""
+    hosts, playbooks = five
+    meta1, gpu1 = hosts.hosts["meta1"], hosts.hosts["gpu1"]
+    meta1.run("braidfs", "key", "create", "/run/gpu.key", "--client", "gpu")
+    playbooks.variables["fsclient_key"] = meta1.text("cat", "/run/gpu.key").strip()
+    for name in ("gpu1", "gpu2"):
+        hosts.hosts[name].run("umount", "/data", check=False)
+    given = playbooks.run("site")
+    assert playbooks.variables["fsclient_key"] not in given.output
+    for name in ("gpu1", "gpu2"):
+        host = hosts.hosts[name]
+        assert host.run("test", "-e", "/etc/braidfs/cluster.key", check=False).returncode == 1
+        assert host.text("stat", "-c", "%U %a", "/etc/braidfs/client.key").strip() == "root 600"
+        host.run("sh", "-c", f"echo mine > /data/{name}; sync /data/{name}")
+        refused = host.run("braidfs", "status", check=False)
+        assert refused.returncode == 2 and "/etc/braidfs/cluster.key" in refused.stderr
+    for name in ("meta1", "stor1", "stor2"):
+        hosts.hosts[name].run("test", "-e", "/etc/braidfs/cluster.key")
+    (row,) = json.loads(meta1.text("braidfs", "key", "list", "--json"))
+    assert len(row["sessions"]) == 2
+    again = playbooks.run("site")
+    assert set(again.changed.values()) == {0}, again.output
+    del playbooks.variables["fsclient_key"]  # and back
+    for name in ("gpu1", "gpu2"):
+        hosts.hosts[name].run("umount", "/data")
+    playbooks.run("site")
+    assert gpu1.text("cat", "/etc/braidfs/cluster.key").strip() == KEY
+    assert "client.key" not in gpu1.text("cat", "/etc/fstab")
+    assert gpu1.text("cat", "/data/gpu2") == "mine\n"
+    assert "healthy" in gpu1.text("braidfs", "status")
 
 
 def test_upgrade_under_io(

@@ -12,12 +12,15 @@ import socket
 import sys
 from collections.abc import Callable
 
+from fscommon.supervisor import notify_supervisor
+
 from .keeper import SOCKET, become_keeper
 
 EXIT_OK = 0
 EXIT_USAGE = 1
 EXIT_SYSTEM = 2
 EXIT_MOUNT = 32
+EXIT_LEFT = 75  # the mount is left to the supervisor, which is to start the next process
 GENERATION = "BRAIDFS_GENERATION"  # in the environment: how often the mount was handed over
 
 _READY = b"R"
@@ -35,6 +38,9 @@ class Reporter:
             os.setsid()
         self._tell(_READY)
 
+    def leaves(self) -> None:
+        """The mount goes on in a process that somebody else starts."""
+
     def failed(self, exit_code: int, message: str) -> None:
         self._tell(bytes([exit_code]) + message.encode(errors="replace")[:_MESSAGE_SIZE_MAX])
 
@@ -46,11 +52,17 @@ class Reporter:
 
 
 class ForegroundReporter(Reporter):
-    """Without a parent: a failure goes to stderr, readiness is of no consequence."""
+    """Without a parent: a failure goes to stderr, a supervisor is told that the mount serves."""
 
     def __init__(self) -> None:
         super().__init__(-1)
         self.exit_code = EXIT_OK
+
+    def ready(self) -> None:
+        notify_supervisor("READY=1")
+
+    def leaves(self) -> None:
+        self.exit_code = EXIT_LEFT
 
     def failed(self, exit_code: int, message: str) -> None:
         self.exit_code = exit_code

@@ -50,6 +50,10 @@ class NotHandedError(BraidError):
     """This process goes on; the message says why."""
 
 
+class NoSuccessorError(NotHandedError):
+    """The program that is on the disk now cannot go on with this mount."""
+
+
 @dataclass(frozen=True, slots=True)
 class HandedSession:
     session: int
@@ -141,7 +145,7 @@ async def _settle(
 def _program() -> str:
     path = shutil.which(sys.argv[0])
     if path is None:
-        raise NotHandedError(f"there is no program {sys.argv[0]}")
+        raise NoSuccessorError(f"there is no program {sys.argv[0]}")
     return path
 
 
@@ -155,19 +159,25 @@ async def _check_successor() -> None:
                 check=False, env=environment, stdin=subprocess.DEVNULL,
             )  # fmt: skip
     except (OSError, trio.TooSlowError) as error:
-        raise NotHandedError(f"{sys.argv[0]} does not begin: {error!r}") from error
+        raise NoSuccessorError(f"{sys.argv[0]} does not begin: {error!r}") from error
     said = ended.stdout.decode(errors="replace").strip()
     if ended.returncode or said != str(VERSION):
-        raise NotHandedError(
+        raise NoSuccessorError(
             f"{sys.argv[0]} does not take over: it says '{said}', exit code {ended.returncode}"
         )
+
+
+def state_of(handed: Handed) -> dict[str, Any]:
+    """As JSON has it."""
+    state: dict[str, Any] = json.loads(json.dumps(asdict(handed), default=bytes.hex))
+    return state
 
 
 def become(handed: Handed) -> None:
     """Become the program that goes on. Returns only by an OSError."""
     place = os.memfd_create("braidfs-handed", 0)
     with os.fdopen(os.dup(place), "wb") as file:
-        file.write(json.dumps(asdict(handed), default=bytes.hex).encode())
+        file.write(json.dumps(state_of(handed)).encode())
     os.lseek(place, 0, os.SEEK_SET)
     os.set_inheritable(place, True)
     environment = {

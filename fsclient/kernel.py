@@ -4,7 +4,9 @@ Nothing here may be called in the trio thread once the mount is served, except u
 call on our own mount waits for this very program.
 """
 
+import errno
 import os
+import subprocess
 from pathlib import Path
 
 import trio
@@ -12,13 +14,17 @@ import trio
 from fscommon.errors import ConfigError
 
 FILE_SYSTEM_TYPE = "fuse.braidfs"
+LOOK_SECONDS_MAX = 2.0
+UNMOUNT_SECONDS_MAX = 30.0
 
 
 def check_mountpoint(mountpoint: str) -> None:
-    """Raises ConfigError with one sentence."""
+    """Raises ConfigError with one sentence. What is left there of a client that is gone is
+    unmounted."""
     path = Path(mountpoint)
     for line in mount_table():
-        if line.mountpoint == mountpoint and line.kind == FILE_SYSTEM_TYPE:
+        is_there = line.mountpoint == mountpoint and line.kind == FILE_SYSTEM_TYPE
+        if is_there and not _bury(mountpoint):
             raise ConfigError(f"{mountpoint} is busy: {line.source} is mounted there already")
     try:
         is_directory = path.is_dir()
@@ -29,6 +35,24 @@ def check_mountpoint(mountpoint: str) -> None:
         raise ConfigError(f"the mountpoint {mountpoint} does not exist")
     if not is_directory:
         raise ConfigError(f"the mountpoint {mountpoint} is not a directory")
+
+
+def _bury(mountpoint: str) -> bool:
+    """Unmount it if it is dead (ENOTCONN); whoever still uses it gets errors as before."""
+    look = subprocess.Popen(
+        ["stat", "--", mountpoint], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, env={**os.environ, "LC_ALL": "C"},
+    )  # fmt: skip
+    try:
+        _, said = look.communicate(timeout=LOOK_SECONDS_MAX)
+    except subprocess.TimeoutExpired:  # it is alive, and slow: the look may hang with it
+        look.kill()
+        return False
+    if os.strerror(errno.ENOTCONN).encode() not in said:
+        return False
+    lazily = _unmount_commands(mountpoint)[-1]
+    ended = subprocess.run(lazily, check=False, capture_output=True, timeout=UNMOUNT_SECONDS_MAX)
+    return ended.returncode == 0
 
 
 def check_device() -> None:

@@ -7,6 +7,7 @@ import trio
 
 from fscommon.native import Datapath
 from fscommon.net.address import parse_address
+from fscommon.observe.endpoint import HttpCertificate
 from fscommon.observe.metrics import Counter, Histogram, Metrics, MetricsEndpoint
 from fscommon.wire.admin import Traffic
 
@@ -18,10 +19,11 @@ PERIOD_S = 1.0
 
 
 class ClientMetrics:
-    def __init__(self, listen: str) -> None:
+    def __init__(self, listen: str, certificate: HttpCertificate | None = None) -> None:
+        """Raises ConfigError."""
         self.metrics = Metrics("client")
         address = parse_address(listen)
-        self._endpoint = MetricsEndpoint(self.metrics, address.host, address.port)
+        self._endpoint = MetricsEndpoint(self.metrics, address.host, address.port, certificate)
 
     def watch(self, operations: Operations) -> None:
         """Count and time every handler."""

@@ -9,38 +9,30 @@ everything is durable. Only this module knows all parts.
 import os
 import signal
 import socket
-import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from typing import TextIO, cast
 
 import trio
 
 from fscommon.auth.handshake import HelloFields
 from fscommon.auth.key import Credential, load_credential
-from fscommon.errors import BraidError, ConfigError
+from fscommon.errors import ConfigError
 from fscommon.layout.attributes import LEASE_READER
 from fscommon.native import Datapath, make_datapath
 from fscommon.net.rails import Rails
 from fscommon.net.stream import FrameStream, connect
 from fscommon.net.tls import transport_of
-from fscommon.observe.log import Log, start_logging
-from fscommon.tasks import calm_collector, open_tasks, sole_exception
+from fscommon.observe.log import Log
+from fscommon.supervisor import feed_watchdog, notify_supervisor
+from fscommon.tasks import open_tasks
 from fscommon.wire.codec import encode
 from fscommon.wire.leases import RecallItem
 from fscommon.wire.messages import ClusterMap
 from fscommon.wire.ops import Op
 
-from . import handover, kernel
-from .daemon import (
-    EXIT_MOUNT,
-    EXIT_OK,
-    EXIT_SYSTEM,
-    ForegroundReporter,
-    Reporter,
-    run_in_background,
-)
+from . import fd_store, handover, kernel
+from .daemon import Reporter
 from .data_connections import DataConnections
 from .fs.filesystem import FileSystem
 from .fuse.calls import Calls
@@ -54,10 +46,9 @@ from .leases.holder import Leases
 from .local_cache import open_cache
 from .meta.client import Events, MetaClient
 from .metrics import ClientMetrics, traffic_of
-from .plan import Plan, rdma_settings, rest_memory, tls_settings
+from .plan import Plan, http_certificate, rdma_settings, rest_memory, tls_settings
 from .reaper import Handlers, Reaper
 from .survival import Survival, Told
-from .syslog_stream import SyslogStream
 
 LANES_DEFAULT_MAX = 8
 MAX_WRITE = 1 << 20
@@ -68,75 +59,10 @@ UNMOUNT_TIMEOUT_S = 30.0
 KERNEL_ROOT = 1
 RESTART = signal.SIGUSR1  # the mount goes on in the program that is on the disk now
 ABORT = signal.SIGUSR2  # whatever waits for a server fails now
+LEAVE = signal.SIGHUP  # of a supervisor that holds the mount, and starts the next process
+LEAVE_TIMEOUT_S = 90.0  # less than a unit's TimeoutStopSec
+LEAVE_AGAIN_S = 1.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT, RESTART, ABORT)
-
-
-def place_of(directory: str) -> str:
-    """Where that is. Of a mount that this process goes on with, as it is written: nobody serves it
-    yet, so nothing may look at it."""
-    return directory if handover.is_taking() else os.path.realpath(directory)
-
-
-def mount(plan: Plan, *, foreground: bool) -> int:
-    """Mount and serve; the exit code. In the background it returns once the mount serves.
-
-    Raises ConfigError for what can be seen to be wrong before anything is started."""
-    if handover.is_check():
-        load_credential(plan.options.key_file)
-        transport_of(tls_settings(plan.options))
-        sys.stdout.write(f"{handover.VERSION}\n")
-        return EXIT_OK
-    handed = handover.taken()
-    if handed is not None:
-        plan = replace(plan, mountpoint=handed.mountpoint)
-        if plan.options.sealed:  # the kernel has no handles: these were for READs
-            handed = replace(handed, files=replace(handed.files, handles=()))
-        reporter: Reporter = ForegroundReporter()
-        _run(plan, load_credential(plan.options.key_file), reporter, handed.in_background, handed)
-        return EXIT_MOUNT
-    rdma_settings(plan.options)
-    transport_of(tls_settings(plan.options))
-    kernel.check_device()
-    kernel.check_mountpoint(plan.mountpoint)
-    credential = load_credential(plan.options.key_file)
-    if not foreground:
-        is_kept = plan.options.keeper and not plan.options.io_uring
-        keep = plan.mountpoint if is_kept else ""
-        return run_in_background(lambda reporter: _run(plan, credential, reporter, True), keep)
-    own = ForegroundReporter()
-    _run(plan, credential, own, False)
-    return own.exit_code
-
-
-def _run(
-    plan: Plan, credential: Credential, reporter: Reporter, in_background: bool,
-    handed: Handed | None = None,
-) -> None:  # fmt: skip
-    """One mount from start to end; whatever fails before READY is told to the reporter. When the
-    mount is handed over this process becomes another program, and does not return."""
-    log = Log("mount")
-    try:
-        options = plan.options
-        to_syslog = in_background and not options.log_file
-        stream = cast(TextIO, SyslogStream("braidfs")) if to_syslog else None
-        start_logging(options.log_level, file=options.log_file, stream=stream)
-        calm_collector()
-        client = MountedClient(plan, credential, handed)
-        trio.run(client.run, reporter, strict_exception_groups=True)
-        if client.successor is not None:
-            handover.become(handover.named(client.successor, handed, in_background=in_background))
-    except BaseException as error:
-        cause = (sole_exception(error) if isinstance(error, BaseExceptionGroup) else None) or error
-        if isinstance(cause, BraidError):
-            log.error("the mount failed", error=cause)
-            reporter.failed(EXIT_MOUNT, f"braidfs: {_sentence(plan, cause)}")
-        else:
-            log.exception("unexpected error: this is a bug")
-            reporter.failed(EXIT_SYSTEM, f"braidfs: internal error: {cause!r}")
-
-
-def _sentence(plan: Plan, error: BraidError) -> str:
-    return f"cannot mount {plan.source_text}: {error}"
 
 
 class MountedClient:
@@ -150,6 +76,7 @@ class MountedClient:
         self._survival: Survival | None = None
         self._leaving: Callable[[], Handed] | None = None
         self.successor: Handed | None = None  # what goes on when run() has ended
+        self.is_left = False  # in a process that the supervisor starts
         self._credential = credential
         self._grant = Grant(credential)
         self._transport = transport_of(tls_settings(plan.options))
@@ -166,9 +93,11 @@ class MountedClient:
         self._nursery: trio.Nursery | None = None
 
     async def run(self, reporter: Reporter) -> None:
-        with trio.open_signal_receiver(*SIGNALS) as signals:
+        more = (LEAVE,) if fd_store.is_there() else ()
+        with trio.open_signal_receiver(*SIGNALS, *more) as signals:
             async with open_tasks() as tasks:
                 self._nursery = tasks
+                tasks.start_soon(feed_watchdog)
                 meta = self._make_meta()
                 await tasks.start(meta.run)
                 try:
@@ -351,7 +280,7 @@ class MountedClient:
             datapath.use_rings()
         datapath.inline_births(options.inline)
         await open_cache(options, datapath, meta, lambda: self._map, needed=not self._handed)
-        self._survival = Survival(datapath)
+        self._survival = Survival(datapath, by_rings=options.io_uring)
         return datapath
 
     def _make_operations(self, files: FileSystem, datapath: Datapath, root_ino: int) -> Operations:
@@ -451,18 +380,23 @@ class MountedClient:
     ) -> None:
         async for number in signals:
             if number == RESTART:
-                await self._restart(meta, operations)
+                with suppress(handover.NoSuccessorError):
+                    await self._restart(meta, operations)
                 continue
             if number == ABORT:
                 self._abort(meta)
                 continue
+            if number == LEAVE and await self._leave(meta, operations):
+                continue
             self._log.info("unmounting", signal=signal.Signals(number).name)
+            notify_supervisor("STOPPING=1")
             with trio.move_on_after(UNMOUNT_TIMEOUT_S):
                 await kernel.unmount(self._plan.mountpoint)
                 await self._ended.wait()
             self._ended.set()
 
-    async def _restart(self, meta: MetaClient, operations: Operations) -> None:
+    async def _restart(self, meta: MetaClient, operations: Operations) -> bool:
+        """Whether the mount can go on in another process; False: this one does."""
         datapath, files = self._datapath, self._files
         assert datapath is not None and files is not None
         self._log.info("restart: handing over")
@@ -472,9 +406,26 @@ class MountedClient:
             )  # fmt: skip
         except handover.NotHandedError as error:
             self._log.warning("restart: this process goes on", because=error)
-            return
+            if isinstance(error, handover.NoSuccessorError):
+                raise
+            return False
         self._leaving = lambda: replace(leaving(), root_ino=operations.ino_of(KERNEL_ROOT))
         self._ended.set()
+        return True
+
+    async def _leave(self, meta: MetaClient, operations: Operations) -> bool:
+        """For a supervisor that waits for this process to end. What cannot be handed over for long
+        ends by its SIGKILL, and goes on as after any. False: the mount is to end."""
+        if self._survival is None or not self._survival.is_service:
+            return False
+        with trio.move_on_after(LEAVE_TIMEOUT_S):
+            try:
+                while not await self._restart(meta, operations):  # noqa: ASYNC110 - others tell not
+                    await trio.sleep(LEAVE_AGAIN_S)
+                self.is_left = True
+            except handover.NoSuccessorError:
+                return False
+        return True
 
     def _abort(self, meta: MetaClient) -> None:
         count = meta.abort() + (self._datapath.abort() if self._datapath else 0)
@@ -590,7 +541,8 @@ class MountedClient:
         if not self._plan.options.metrics_listen:
             yield
             return
-        metrics = ClientMetrics(self._plan.options.metrics_listen)
+        options = self._plan.options
+        metrics = ClientMetrics(options.metrics_listen, http_certificate(options))
         metrics.watch(operations)
         metrics.metrics.collect_native(datapath.counters)
         tasks.start_soon(metrics.run, meta, data)

@@ -13,6 +13,7 @@ from fscommon.errors import ConfigError
 from fscommon.native import Datapath
 from fscommon.net.rails import RdmaSettings
 from fscommon.net.rdma import Wishes
+from fscommon.observe.endpoint import HttpCertificate
 
 from .source import Source
 
@@ -54,6 +55,15 @@ def tls_settings(options: MountOptions) -> TlsSettings:
         return TlsSettings(options.tls, Path(options.tls_ca))
     except ValueError as error:
         raise ConfigError(f"mount options: {error}") from error
+
+
+def http_certificate(options: MountOptions) -> HttpCertificate | None:
+    """Of the metrics; None: they are plain. Raises ConfigError."""
+    if not options.http_tls:
+        return None
+    if not options.metrics_listen:
+        raise ConfigError("mount options: http_tls is of metrics: say metrics_listen, too")
+    return HttpCertificate(Path(options.tls_certificate), Path(options.tls_key))
 
 
 async def rest_memory(datapath: Datapath, options: MountOptions) -> None:

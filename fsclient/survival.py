@@ -3,7 +3,7 @@
 Native notes each open file in shared memory (its record), and each inode that has written bytes
 which are not durable. The record and the descriptors of the kernel's connection go to whoever holds
 them: the keeper of a mount in the background (fsclient.keeper), or systemd's store where the mount
-is a service (FileDescriptorStoreMax=). docs/decisions/0034-survival.md.
+is a service (fsclient.fd_store). docs/decisions/0034-survival.md.
 Not here: how the next process goes on (fsclient.handover, fsclient.fs.handed).
 """
 
@@ -15,11 +15,12 @@ import struct
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from fscommon.native import Datapath
 from fscommon.observe.log import Log
 
+from . import fd_store
 from .fs.handed import HandedFiles, HandedHandle
 from .keeper import DESCRIPTORS_MAX, SOCKET
 
@@ -42,12 +43,21 @@ class Survival:
     """From before the first request to the end of the process. Nobody holds anything if neither a
     keeper nor a store of descriptors is there."""
 
-    def __init__(self, datapath: Datapath) -> None:
+    def __init__(self, datapath: Datapath, *, by_rings: bool = False) -> None:
+        """by_rings: the kernel's requests come by io_uring, which ends with this process."""
         self._datapath = datapath
         self._log = Log("survival")
         self._keeper = _keeper()
-        self._record = datapath.record_make() if self._keeper is not None else -1
+        is_service = self._keeper is None and fd_store.is_there() and not by_rings
+        self._store = fd_store.FdStore() if is_service else None
+        is_held = self._keeper is not None or self._store is not None
+        self._record = datapath.record_make() if is_held else -1
         self._told: Told | None = None
+
+    @property
+    def is_service(self) -> bool:
+        """The supervisor holds the mount."""
+        return self._store is not None
 
     def tell(self, told: Told, session: int) -> None:
         """Lanes run: from now on the mount outlives this process."""
@@ -55,24 +65,30 @@ class Survival:
         self.session_changed(session)
 
     def session_changed(self, session: int) -> None:
-        if self._keeper is None or self._told is None:
+        if self._told is None or self._record < 0:
             return
         fds, agreed = self._datapath.share()
         state = {
-            "generation": self._told.generation + 1, "in_background": True,
+            "generation": self._told.generation + 1, "in_background": self._store is None,
             "mountpoint": self._told.mountpoint, "root_ino": self._told.root_ino,
             "agreed": agreed.hex(), "session": session,
         }  # fmt: skip
-        program = shutil.which(sys.argv[0]) or sys.argv[0]
-        words = {"version": self._told.version, "words": [program, *sys.argv[1:]], "state": state}
         try:
-            everything = [self._record, *fds][:DESCRIPTORS_MAX]
-            socket.send_fds(self._keeper, [json.dumps(words).encode()], everything)
+            if self._store is not None:
+                self._store.hold(self._told.version, state, self._record, fds)
+            elif self._keeper is not None:
+                _tell(self._keeper, self._told.version, state, [self._record, *fds])
         except OSError as error:
             self._log.warning("nobody holds this mount if its process is killed", error=error)
         finally:
             for fd in fds:
                 os.close(fd)
+
+
+def _tell(keeper: socket.socket, version: int, state: dict[str, Any], fds: list[int]) -> None:
+    program = shutil.which(sys.argv[0]) or sys.argv[0]
+    words = {"version": version, "words": [program, *sys.argv[1:]], "state": state}
+    socket.send_fds(keeper, [json.dumps(words).encode()], fds[:DESCRIPTORS_MAX])
 
 
 def _keeper() -> socket.socket | None:

@@ -14,7 +14,6 @@ import json
 import os
 import resource
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -30,6 +29,7 @@ from fscommon.net.address import parse_address
 from fscommon.observe.endpoint import HttpCertificate
 from fscommon.observe.log import Log, start_logging
 from fscommon.observe.metrics import Metrics, MetricsEndpoint
+from fscommon.supervisor import feed_watchdog, notify_supervisor
 from fscommon.tasks import calm_collector, sole_exception
 
 DRAIN_SECONDS_MAX: Final = 30.0
@@ -99,9 +99,7 @@ def run_service(main: Main, settings: ServiceSettings) -> int:
         metrics = Metrics(settings.program)
         if settings.metrics_listen:
             listen = parse_address(settings.metrics_listen)
-            endpoint = MetricsEndpoint(
-                metrics, listen.host, listen.port, settings.http_certificate
-            )
+            endpoint = MetricsEndpoint(metrics, listen.host, listen.port, settings.http_certificate)
         calm_collector()
         trio.run(_supervise, main, Service(settings, metrics), strict_exception_groups=True)
     except BaseException as error:
@@ -167,7 +165,7 @@ async def _supervise(main: Main, service: Service) -> None:
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_watch_signals, signals, service, nursery.cancel_scope)
-            nursery.start_soon(_feed_watchdog, watchdog_seconds())
+            nursery.start_soon(feed_watchdog)
             await main(service)
             nursery.cancel_scope.cancel()
 
@@ -196,21 +194,6 @@ def _reload(service: Service) -> None:
         service.reload()
 
 
-async def _feed_watchdog(seconds: float) -> None:
-    """Twice in the time given, as sd_notify(3) says; not at all when nobody watches."""
-    while seconds > 0:
-        notify_supervisor("WATCHDOG=1")
-        await trio.sleep(seconds / 2)
-
-
-def watchdog_seconds() -> float:
-    """How often the supervisor wants to hear from this process; 0: not at all."""
-    text, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
-    if not (text.isascii() and text.isdigit()) or pid not in ("", str(os.getpid())):
-        return 0.0
-    return int(text) / 1e6
-
-
 def _report(log: Log, program: str, error: BaseException) -> int:
     """Say what ended the program, and return its exit code."""
     if isinstance(error, BaseExceptionGroup):
@@ -223,16 +206,3 @@ def _report(log: Log, program: str, error: BaseException) -> int:
     else:
         log.exception("unexpected error: this is a bug")
     return 1
-
-
-def notify_supervisor(message: str) -> None:
-    """sd_notify(3): one datagram to NOTIFY_SOCKET, if there is one."""
-    path = os.environ.get("NOTIFY_SOCKET", "")
-    if not path:
-        return
-    address = "\0" + path[1:] if path.startswith("@") else path
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-        try:
-            sock.sendto(message.encode(), address)
-        except OSError as error:
-            Log("service").warning("supervisor was not notified", error=error)

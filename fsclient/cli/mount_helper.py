@@ -64,8 +64,8 @@ def mount_source(request: Request, *, foreground: bool) -> int:
         return _fail(EXIT_USAGE, str(error))
     if request.is_fake:
         return EXIT_OK
-    from ..mount import mount, place_of  # noqa: PLC0415 - usage errors need none of it
-    from ..plan import Plan  # noqa: PLC0415
+    from ..plan import Plan  # noqa: PLC0415 - usage errors need none of it
+    from ..serve import mount, place_of  # noqa: PLC0415
 
     plan = Plan(source, request.source, place_of(request.directory), options)
     try:

@@ -28,6 +28,8 @@ _EXITS = {1: "wrong source or options", 2: "a system error, or wrong usage",
 def mount(source: str, directory: str, options: tuple[str, ...], foreground: bool) -> int:
     """Mount SOURCE (HOST[:PORT][,HOST2...]:/SUBDIR) at DIRECTORY.
 
-    umount(8) unmounts. Options and exit codes are those of mount.fuse.braidfs(8)."""
+    umount(8) unmounts. Options and exit codes are those of mount.fuse.braidfs(8). As a service of
+    systemd: braidfs-mount@data mounts /data, as /etc/braidfs/mounts/data.conf says (SOURCE=,
+    OPTIONS=)."""
     request = Request(source, directory, ",".join(options), is_fake=False)
     return mount_source(request, foreground=foreground)

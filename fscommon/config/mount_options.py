@@ -10,7 +10,7 @@ import typing
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from fscommon.config.tls import AUTHORITY_FILE, OFF
+from fscommon.config.tls import AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE, OFF
 from fscommon.config.toml import unknown_word
 from fscommon.errors import ConfigError
 from fscommon.limits import BUSY_POLL_US_MAX, INLINE_LENGTH_MAX
@@ -48,6 +48,9 @@ class MountOptions:
     rdma_memory_mib: int = 256
     tls: str = OFF  # or optional, required; bytes go by TCP then
     tls_ca: str = str(AUTHORITY_FILE)
+    http_tls: bool = False  # metrics by https, with tls_certificate
+    tls_certificate: str = str(CERTIFICATE_FILE)
+    tls_key: str = str(KEY_FILE)
     cache_dir: str = ""  # on a disk of this node: what was read is kept there
     cache_size: str = ""  # as 200GiB
     kernel_words: str = ""

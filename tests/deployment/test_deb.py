@@ -21,6 +21,7 @@ pytestmark = pytest.mark.timeout(1500)
 PACKAGING = ROOT / "packaging" / "debian"
 NAMES = ("braidfs", "braidfs-metaserver", "braidfs-storageserver")
 ADMIN = "/etc/braidfs/admin.toml"
+MOUNT_UNIT = "braidfs-mount@.service"
 
 
 def output(*words: object) -> str:
@@ -37,7 +38,9 @@ def test_every_program_and_unit_has_a_package() -> None:
     }
     packages = re.findall(r"^Package: (.+)$", (PACKAGING / "control").read_text(), re.M)
     assert tuple(packages) == NAMES
-    assert {unit.stem for unit in (ROOT / "packaging" / "systemd").iterdir()} <= set(packages)
+    units = {unit.name for unit in (ROOT / "packaging" / "systemd").iterdir()}
+    assert units == {f"{name}.service" for name in NAMES[1:]} | {MOUNT_UNIT}
+    assert f"debian/{MOUNT_UNIT} lib/systemd/system" in (PACKAGING / "braidfs.install").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +68,9 @@ def test_what_they_need_and_hold(debs: dict[str, Path]) -> None:
         assert f"lib/systemd/system/{name}.service" in held and f"man8/{name}.8.gz" in held
         assert f"braidfs (= {field(debs['braidfs'], 'Version')})" in field(debs[name], "Depends")
     held = output("dpkg-deb", "-c", debs["braidfs"])
-    for path in ("usr/bin/braidfs", "sbin/mount.fuse.braidfs", "man1/braidfs-target.1.gz", ADMIN):
+    unit = f"lib/systemd/system/{MOUNT_UNIT}"
+    programs = ("usr/bin/braidfs", "sbin/mount.fuse.braidfs")
+    for path in (*programs, "man1/braidfs-target.1.gz", ADMIN, unit):
         assert path in held
     assert str(ROOT) not in held
 

@@ -91,6 +91,7 @@ def test_one_machine(small: tuple[Host, Playbooks], full: bool) -> None:
         again = playbooks.run(name, "--diff")
         assert again.changed == {"solo": 0}, again.output
     give_a_client_a_key_of_its_own(solo, playbooks)
+    make_the_mount_a_service(solo, playbooks)
     gone = playbooks.run("uninstall", "-e", "remove_bytes=true")
     assert gone.changed["solo"] > 0
     assert_clean(solo)
@@ -141,6 +142,22 @@ def give_a_client_a_key_of_its_own(host: Host, playbooks: Playbooks) -> None:
     host.run("ls", "/data")
     (row,) = json.loads(host.text("braidfs", "key", "list", "--json"))
     assert len(row["sessions"]) == 1
+    assert playbooks.run("clients", "-e", "clients_batch=1").changed == {"solo": 0}
+
+
+def make_the_mount_a_service(host: Host, playbooks: Playbooks) -> None:
+    """Instead of a line of fstab; then the next release under its users, by its unit."""
+    (mount,) = playbooks.variables["fsclient_mounts"]
+    playbooks.variables["fsclient_mounts"] = [{**mount, "by": "service"}]
+    changed = playbooks.run("clients", "-e", "clients_batch=1")
+    assert changed.changed["solo"] > 0
+    assert "fuse.braidfs" not in host.text("cat", "/etc/fstab")
+    unit = "braidfs-mount@data.service"
+    assert host.text("systemctl", "is-active", unit) == "active\n"
+    assert host.text("systemctl", "is-enabled", unit) == "enabled\n"
+    conf = host.text("cat", "/etc/braidfs/mounts/data.conf")
+    assert "tls=required,key_file=/etc/braidfs/client.key" in conf
+    host.run("sh", "-c", "cmp /run/a /data/a && echo more > /data/service && sync /data/service")
     assert playbooks.run("clients", "-e", "clients_batch=1").changed == {"solo": 0}
 
 

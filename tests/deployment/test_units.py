@@ -1,5 +1,6 @@
 """The systemd units and fstab forms under a real systemd: one host with all three programs."""
 
+import contextlib
 import re
 import subprocess
 from collections.abc import Iterator
@@ -17,7 +18,10 @@ pytestmark = [
     pytest.mark.skipif(why_no_hosts() is not None, reason=why_no_hosts() or ""),
 ]
 UNITS = ROOT / "packaging" / "systemd"
-EXPOSURE_MAX = 2.0  # of 10, as systemd-analyze security counts
+MOUNT_UNIT = "braidfs-mount@.service"
+# Of 10, as systemd-analyze security counts. A mount cannot have a mount namespace of its own.
+EXPOSURE_MAX = {MOUNT_UNIT: 4.5}
+EXPOSURE_MAX_OF_SERVERS = 2.0
 METASERVER = """
 state_directory = "/var/lib/braidfs/metaserver"
 key_file = "/etc/braidfs/cluster.key"
@@ -32,6 +36,17 @@ path = "/srv/braidfs/t1"
 FSTAB = """
 127.0.0.1:/ /data fuse.braidfs _netdev,nofail,x-systemd.automount,log_file=/run/data.log 0 0
 127.0.0.1:/ /also fuse.braidfs _netdev,nofail,log_file=/run/also.log 0 0
+"""
+SERVED = "braidfs-mount@served.service"
+LOAD = """
+until [ -e /run/stop ]; do
+  n=$((n + 1))
+  head -c 200000 /dev/urandom >/run/wanted
+  { cp /run/wanted /served/load && sync /served/load && cmp /run/wanted /served/load
+  } 2>>/run/said ||
+    echo "round $n: $(cat /run/said)" >>/run/errors
+  echo $n >/run/rounds
+done
 """
 
 
@@ -51,7 +66,7 @@ def _install(host: Host, wheels: Wheels) -> None:
         host.run("ln", "-s", bin_ / program, f"/usr/local/bin/{program}")
     host.run("ln", "-s", bin_ / "mount.fuse.braidfs", "/sbin/mount.fuse.braidfs")
     host.run("useradd", "--system", "--home-dir", "/var/lib/braidfs", "braidfs")
-    host.run("install", "-d", "/etc/braidfs", "/data", "/also")
+    host.run("install", "-d", "/etc/braidfs/mounts", "/data", "/also", "/served")
     host.run("install", "-d", "-o", "braidfs", "-g", "braidfs", "/srv/braidfs/t1")
     host.run("braidfs", "key", "create", "/etc/braidfs/cluster.key")
     host.run("chown", "braidfs:braidfs", "/etc/braidfs/cluster.key")
@@ -60,6 +75,8 @@ def _install(host: Host, wheels: Wheels) -> None:
     shipped = bin_.parent / "share/braidfs/packaging/systemd"
     host.run("sh", "-c", f"cp {shipped}/* /etc/systemd/system/")
     host.run("tee", "/etc/fstab", stdin=FSTAB)
+    served = "SOURCE=127.0.0.1:/\nOPTIONS=timeout=60\n"
+    host.run("tee", "/etc/braidfs/mounts/served.conf", stdin=served)
     host.run("systemctl", "daemon-reload")
     host.run("systemctl", "start", "braidfs-metaserver", "braidfs-storageserver")
 
@@ -79,7 +96,7 @@ def test_units_expose_little(unit: str) -> None:
     words = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(UNITS / unit)]
     seen = subprocess.run(words, check=True, capture_output=True, text=True, timeout=60).stdout
     (level,) = re.findall(r"Overall exposure level for .*: ([\d.]+)", seen)
-    assert float(level) <= EXPOSURE_MAX, seen
+    assert float(level) <= EXPOSURE_MAX.get(unit, EXPOSURE_MAX_OF_SERVERS), seen
 
 
 def test_programs_run_without_rights(host: Host) -> None:
@@ -143,6 +160,72 @@ def test_killed_storage_server_comes_back(host: Host) -> None:
     assert host.text("cat", "/data/kept") == "kept\n"
 
 
+def test_a_mount_that_is_a_service(host: Host) -> None:
+    """It is seen by the whole host, though its process has few rights, and ends with its unit."""
+    host.run("systemctl", "enable", "--now", SERVED)
+    assert "fuse.braidfs" in host.text("findmnt", "/served")
+    pid = show(host, SERVED, "MainPID")
+    status = host.text("cat", f"/proc/{pid}/status")
+    rights = (1 << 21) | (1 << 2) | (1 << 12)  # SYS_ADMIN, DAC_READ_SEARCH, NET_ADMIN
+    assert re.search(rf"^CapBnd:\s{rights:016x}$", status, re.M) and "Seccomp:\t2" in status
+    namespaces = host.text("readlink", f"/proc/{pid}/ns/mnt", "/proc/1/ns/mnt").split()
+    assert namespaces[0] == namespaces[1], "a mount namespace of its own"
+    wanted = host.text("systemctl", "show", "--value", "-p", "Wants", "remote-fs.target")
+    assert SERVED in wanted
+    host.run("bash", "-c", "echo text > /served/of-a-service")
+    host.run("systemctl", "disable", "--now", SERVED)
+    assert "/served" not in host.text("cat", "/proc/self/mounts")
+    assert show(host, SERVED, "Result") == "success"
+
+
+@contextlib.contextmanager
+def load(host: Host) -> Iterator[None]:
+    """Whoever writes, syncs and reads back meanwhile meets no error."""
+    host.run("rm", "-f", "/run/stop", "/run/errors", "/run/said", "/run/rounds")
+    host.run("systemd-run", "--unit=load", "--collect", "bash", "-c", LOAD)
+    yield
+    done = int(host.text("cat", "/run/rounds"))
+    assert wait_until(lambda: int(host.text("cat", "/run/rounds")) > done + 2, 60)
+    host.run("touch", "/run/stop")
+    host.run("bash", "-c", "while systemctl is-active --quiet load; do sleep 0.2; done")
+    errors = host.run("cat", "/run/errors", check=False)
+    assert errors.returncode != 0, errors.stdout
+
+
+def test_a_service_is_reloaded_and_restarted_under_its_users(host: Host) -> None:
+    host.run("systemctl", "start", SERVED)
+    device = host.text("stat", "-c", "%d", "/served")
+    with load(host):
+        assert wait_until(
+            lambda: host.run("test", "-e", "/run/rounds", check=False).returncode == 0, 30
+        )
+        before = show(host, SERVED, "MainPID")
+        host.run("systemctl", "reload", SERVED)
+        assert show(host, SERVED, "MainPID") == before
+        host.run("systemctl", "restart", SERVED)
+        after = show(host, SERVED, "MainPID")
+        assert after not in ("0", before) and show(host, SERVED, "ActiveState") == "active"
+    log = host.text("journalctl", "-u", SERVED, "--no-pager")
+    assert log.count("taken over") == 2 and "unmounted" not in log.partition("taken over")[2]
+    assert host.text("stat", "-c", "%d", "/served") == device, "another mount"
+
+
+def test_a_service_that_is_killed_or_hangs_comes_back_with_its_mount(host: Host) -> None:
+    host.run("systemctl", "start", SERVED)
+    host.run("bash", "-c", "echo kept > /served/kept; sync /served/kept")
+    device = host.text("stat", "-c", "%d", "/served")
+    for number in ("KILL", "ABRT"):  # ABRT is what the watchdog sends
+        pid = show(host, SERVED, "MainPID")
+        reader = ["bash", "-c", f"exec 3</served/kept; kill -{number} {pid}; cat <&3"]
+        assert host.text(*reader) == "kept\n"
+        assert wait_until(lambda before=pid: show(host, SERVED, "MainPID") not in ("0", before), 60)
+        assert host.text("cat", "/served/kept") == "kept\n"
+    assert host.text("stat", "-c", "%d", "/served") == device, "another mount"
+    host.run("umount", "/served")
+    assert wait_until(lambda: show(host, SERVED, "ActiveState") == "inactive", 30)
+    assert "/served" not in host.text("cat", "/proc/self/mounts"), "umount is the last word"
+
+
 def test_configuration_that_is_wrong_fails_the_unit_with_a_reason(host: Host) -> None:
     host.run("cp", "/etc/braidfs/metaserver.toml", "/run/good.toml")
     host.run("tee", "-a", "/etc/braidfs/metaserver.toml", stdin='lisen = "x"\n')
@@ -161,10 +244,12 @@ def test_power_off_stops_clients_first_and_the_metaserver_last(host: Host) -> No
     """Ends the host: the last test of this file."""
     # Ours are ordered against mounts by this target alone, and only while it is active.
     assert show(host, "remote-fs-pre.target", "ActiveState") == "active"
-    host.run("systemctl", "start", "data.automount")
-    host.run("bash", "-c", "echo last > /data/last")
+    host.run("systemctl", "start", "data.automount", SERVED)
+    host.run("bash", "-c", "echo last > /data/last; echo last > /served/last2")
     host.power_off()
     log = host.log.read_text(errors="replace")
+    served = log.find(f"Stopped {SERVED}")
+    assert 0 <= served < log.find("Stopped braidfs-storageserver.service"), log[-3000:]
     units = ["data.mount", "braidfs-storageserver.service", "braidfs-metaserver.service"]
     ends = [re.search(rf"(?:Unmounted|Stopped) \S*{re.escape(unit)}", log) for unit in units]
     places = [end.start() if end else -1 for end in ends]

@@ -52,7 +52,12 @@ OTHERS = {
     "ln -s /opt/braidfs/bin/": "tests/deployment/test_units.py::_install",
     "useradd --system": "tests/deployment/test_units.py::_install",
     "chown braidfs:": "tests/deployment/test_units.py::_install",
-    "systemctl enable --now braidfs-": "tests/deployment/test_deb.py::host",
+    "systemctl enable --now braidfs-metaserver": "tests/deployment/test_deb.py::host",
+    "systemctl enable --now braidfs-storageserver": "tests/deployment/test_deb.py::host",
+    "install -d /etc/braidfs/mounts": "tests/deployment/test_units.py::_install",
+    "printf '%s": "tests/deployment/test_units.py::_install",
+    "systemctl enable --now braidfs-mount@":
+        "tests/deployment/test_units.py::test_a_mount_that_is_a_service",
     "mount -t fuse.braidfs meta1:/train": "tests/integration/test_keys.py::mounted",
     "mount -t fuse.braidfs meta1:/ /data -o tls=required":
         "tests/integration/test_tls.py::test_a_cluster_that_demands_tls",
@@ -67,6 +72,7 @@ WORDS = {
     "key check": "key check {key}",
     "tls issue": "tls --help",  # run by test_tls.py
     "tls check HOST": "tls --help",
+    "tls issue gpu17": "tls --help",
     "PATH": "{folder}/sub",
     "FILE": "{configuration}",
     "cluster.key": "{local}/new.key",

@@ -246,6 +246,24 @@ def check_http_with_tls(secure: Cluster, tmp_path: Path) -> None:
         assert wait_until(lambda: shown_certificate(page, context) != before, 20)
 
 
+def check_metrics_of_a_mount(secure: Cluster, tmp_path: Path) -> None:
+    """By https alone, too; a certificate that is not there is told before anything is mounted."""
+    folder, port = tmp_path / "tls", free_port(set())
+    context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    words = f"metrics_listen=127.0.0.1:{port},http_tls,tls_key={folder / 'server.key'}"
+    own = ",".join(Certificates(folder).options())
+    missing = refused_mount(secure, f"{own},{words},tls_certificate=/nonexistent")
+    assert "http_tls: /nonexistent" in missing and "No such file" in missing
+    assert "say metrics_listen, too" in refused_mount(secure, f"{own},http_tls")
+    options = f"{words},tls_certificate={folder / 'server.crt'}"
+    with secure.second_client(tmp_path / "metered", options=options):
+        at = f"127.0.0.1:{port}/metrics"
+        with urllib.request.urlopen(f"https://{at}", context=context, timeout=20) as reply:
+            assert b'braidfs_up{program="client"} 1.0' in reply.read()
+        with pytest.raises(OSError):
+            urllib.request.urlopen(f"http://{at}", timeout=20)
+
+
 def shown_certificate(port: int, context: ssl.SSLContext) -> bytes | None:
     with (
         socket.create_connection(("127.0.0.1", port), timeout=20) as plain,
@@ -345,6 +363,7 @@ def test_a_cluster_that_demands_tls(secure: Cluster, tmp_path: Path) -> None:
     check_who_stands_in_the_middle_is_found_out(secure, tmp_path)
     check_every_verb_that_reaches_a_server(secure, tmp_path)
     check_http_with_tls(secure, tmp_path)
+    check_metrics_of_a_mount(secure, tmp_path)
     check_certificates_change_under_a_mount(secure, tmp_path)
 
 

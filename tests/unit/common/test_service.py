@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from fscommon.native import NativeMissingError, make_chunk_server, reap
-from fscommon.service import parse_arguments, watchdog_seconds
+from fscommon.service import parse_arguments
+from fscommon.supervisor import watchdog_seconds
 
 PROGRAM = """
 import sys, trio

@@ -1,0 +1,145 @@
+"""The supervisor's store of descriptors as the holder of a mount that is a service.
+
+What the keeper (fsclient.keeper) is to a mount in the background, systemd is to
+braidfs-mount@.service: it holds the kernel's connection and the record of what is open when the
+client ends, however it ends, and the unit starts the next one with them. The unit asks for it
+(BRAIDFS_FD_STORE, FileDescriptorStoreMax=). docs/decisions/0034-survival.md. Names in the store,
+with the generation G of the process that put them there:
+
+    main      the kernel's connection, the same in all generations
+    lanes-G   its clones
+    record-G  what is open; native writes it
+    state-G   JSON, rewritten in place: what else the next process has to know
+    left-G    JSON of a process that left in order, which knew everything; used by one start alone
+
+A generation that is held whole removes the one before. Not here: what a next process does with it
+(fsclient.handover), whose environment it gets.
+"""
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from fscommon.supervisor import (
+    given_descriptors,
+    is_supervised,
+    notify_supervisor,
+    supervisor_has_read,
+)
+
+from .keeper import GENERATION, HANDED
+
+ASKED: Final = "BRAIDFS_FD_STORE"
+STATE_SIZE: Final = 16384  # a path of the longest kind, and some
+_NAME: Final = re.compile(r"(lanes|record|state|left)-(\d{1,9})")
+_MAIN: Final = "main"
+
+
+def is_there() -> bool:
+    return is_supervised() and os.environ.get(ASKED) == "1"
+
+
+class FdStore:
+    """A process's own generation in the store."""
+
+    def __init__(self) -> None:
+        self._state = -1
+
+    def hold(self, version: int, state: dict[str, Any], record: int, fds: Sequence[int]) -> None:
+        """state: as the keeper has it; its generation is that of the next process. Raises
+        OSError."""
+        words = json.dumps({**state, "version": version}).encode()
+        if len(words) > STATE_SIZE:
+            raise OSError(f"the state of the mount has {len(words)} bytes")
+        if self._state < 0:
+            own = state["generation"] - 1
+            _forget(own)  # of a process of the same number that came less far
+            _put(_MAIN, fds[:1])
+            _put(f"lanes-{own}", fds[1:])
+            _put(f"record-{own}", [record])
+            self._state = os.memfd_create("braidfs-state", os.MFD_CLOEXEC)
+            os.pwrite(self._state, words.ljust(STATE_SIZE), 0)
+            _put(f"state-{own}", [self._state])
+            _forget(own - 1)
+        else:
+            os.pwrite(self._state, words.ljust(STATE_SIZE), 0)
+
+
+def leave(state: dict[str, Any], version: int) -> None:
+    """The last word of a process that leaves in order; the next start has all of it."""
+    place = os.memfd_create("braidfs-left", os.MFD_CLOEXEC)
+    with os.fdopen(os.dup(place), "wb") as file:
+        file.write(json.dumps({**state, "version": version}).encode())
+    _put(f"left-{state['generation'] - 1}", [place])
+    supervisor_has_read()
+
+
+def claim(version: int) -> None:
+    """Have this process go on with what the supervisor held, if it did: from here on as if another
+    process had handed it over. What no program of this version understands is let go."""
+    given = given_descriptors()
+    held = {name: fd for name, fd in given if name != _MAIN}
+    main = [fd for name, fd in given if name == _MAIN]
+    whole = [_generation(name) for name in held if name.startswith("state-")]
+    last = max((one for one in whole if f"record-{one}" in held), default=-1)
+    state = _read(held[f"state-{last}"]) if last >= 0 else {}
+    if not main or state.get("version") != version:
+        for name in {name for name, _ in given}:
+            _remove(name)
+        return _close([fd for _, fd in given])
+    used = {f"record-{last}", *(name for name in held if name.startswith("lanes-"))}
+    lanes = [fd for name, fd in given if name.startswith("lanes-")]
+    state = {**state, "record": held[f"record-{last}"], "fds": [main[0], *lanes]}
+    if f"left-{last}" in held:
+        _remove(f"left-{last}")  # what it says of requests is true once
+        left = _read(held[f"left-{last}"])
+        if left.get("version") == version:
+            state = {**left, "fds": state["fds"]}
+            used.discard(f"record-{last}")
+    _close([fd for name, fd in given if name not in used and fd not in state["fds"]])
+    _hand(state, version)
+
+
+def _hand(state: dict[str, Any], version: int) -> None:
+    place = os.memfd_create("braidfs-handed", os.MFD_CLOEXEC)
+    os.write(place, json.dumps(state).encode())
+    os.lseek(place, 0, os.SEEK_SET)
+    os.environ[HANDED] = f"{version}:{place}"
+    os.environ[GENERATION] = str(state["generation"])
+
+
+def _read(fd: int) -> dict[str, Any]:
+    """Empty when it is none."""
+    try:
+        found = json.loads(os.pread(fd, os.fstat(fd).st_size, 0))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _generation(name: str) -> int:
+    match = _NAME.fullmatch(name)
+    return int(match[2]) if match else -1
+
+
+def _put(name: str, fds: Sequence[int]) -> None:
+    """Unwatched (FDPOLL=0): the supervisor would wake up for each request of the kernel."""
+    if fds:
+        notify_supervisor(f"FDSTORE=1\nFDPOLL=0\nFDNAME={name}", fds)
+
+
+def _remove(name: str) -> None:
+    notify_supervisor(f"FDSTOREREMOVE=1\nFDNAME={name}")
+
+
+def _forget(generation: int) -> None:
+    for kind in ("lanes", "record", "state", "left"):
+        if generation >= 0:
+            _remove(f"{kind}-{generation}")
+
+
+def _close(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)

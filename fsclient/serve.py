@@ -1,0 +1,111 @@
+"""The process around one mount: it begins in the foreground or the background, mounts anew or goes
+on with what another process left, and its end is an exit code, a successor, or a sentence.
+
+Not here: the parts of the mount and their order (fsclient.mount).
+"""
+
+import os
+import sys
+from dataclasses import replace
+from typing import TextIO, cast
+
+import trio
+
+from fscommon.auth.key import Credential, load_credential
+from fscommon.errors import BraidError
+from fscommon.net.tls import transport_of
+from fscommon.observe.log import Log, start_logging
+from fscommon.tasks import calm_collector, sole_exception
+
+from . import fd_store, handover, kernel
+from .daemon import (
+    EXIT_MOUNT,
+    EXIT_OK,
+    EXIT_SYSTEM,
+    ForegroundReporter,
+    Reporter,
+    run_in_background,
+)
+from .handover import Handed
+from .mount import MountedClient
+from .plan import Plan, http_certificate, rdma_settings, tls_settings
+from .syslog_stream import SyslogStream
+
+
+def place_of(directory: str) -> str:
+    """Where that is. Of a mount that this process goes on with, as it is written: nobody serves it
+    yet, so nothing may look at it."""
+    fd_store.claim(handover.VERSION)
+    return directory if handover.is_taking() else os.path.realpath(directory)
+
+
+def mount(plan: Plan, *, foreground: bool) -> int:
+    """Mount and serve; the exit code. In the background it returns once the mount serves.
+
+    Raises ConfigError for what can be seen to be wrong before anything is started."""
+    if handover.is_check():
+        load_credential(plan.options.key_file)
+        transport_of(tls_settings(plan.options))
+        sys.stdout.write(f"{handover.VERSION}\n")
+        return EXIT_OK
+    handed = handover.taken()
+    if handed is not None:
+        return _go_on(plan, handed)
+    rdma_settings(plan.options)
+    transport_of(tls_settings(plan.options))
+    http_certificate(plan.options)
+    kernel.check_device()
+    kernel.check_mountpoint(plan.mountpoint)
+    credential = load_credential(plan.options.key_file)
+    if not foreground:
+        is_kept = plan.options.keeper and not plan.options.io_uring
+        keep = plan.mountpoint if is_kept else ""
+        return run_in_background(lambda reporter: _run(plan, credential, reporter, True), keep)
+    own = ForegroundReporter()
+    _run(plan, credential, own, False)
+    return own.exit_code
+
+
+def _go_on(plan: Plan, handed: Handed) -> int:
+    plan = replace(plan, mountpoint=handed.mountpoint)
+    if plan.options.sealed:  # the kernel has no handles: these were for READs
+        handed = replace(handed, files=replace(handed.files, handles=()))
+    reporter = ForegroundReporter()
+    _run(plan, load_credential(plan.options.key_file), reporter, handed.in_background, handed)
+    return reporter.exit_code
+
+
+def _run(
+    plan: Plan, credential: Credential, reporter: Reporter, in_background: bool,
+    handed: Handed | None = None,
+) -> None:  # fmt: skip
+    """One mount from start to end; whatever fails before READY is told to the reporter. When the
+    mount is handed over this process becomes another program and does not return, or leaves it to
+    the supervisor."""
+    log = Log("mount")
+    try:
+        options = plan.options
+        to_syslog = in_background and not options.log_file
+        stream = cast(TextIO, SyslogStream("braidfs")) if to_syslog else None
+        start_logging(options.log_level, file=options.log_file, stream=stream)
+        calm_collector()
+        client = MountedClient(plan, credential, handed)
+        trio.run(client.run, reporter, strict_exception_groups=True)
+        if client.successor is not None:
+            left = handover.named(client.successor, handed, in_background=in_background)
+            if client.is_left:
+                reporter.leaves()
+                return fd_store.leave(handover.state_of(left), handover.VERSION)
+            handover.become(left)
+    except BaseException as error:
+        cause = (sole_exception(error) if isinstance(error, BaseExceptionGroup) else None) or error
+        if isinstance(cause, BraidError):
+            log.error("the mount failed", error=cause)
+            reporter.failed(EXIT_MOUNT, f"braidfs: {_sentence(plan, cause)}")
+        else:
+            log.exception("unexpected error: this is a bug")
+            reporter.failed(EXIT_SYSTEM, f"braidfs: internal error: {cause!r}")
+
+
+def _sentence(plan: Plan, error: BraidError) -> str:
+    return f"cannot mount {plan.source_text}: {error}"

@@ -42,6 +42,7 @@ _COMMANDS: Final = {
     "host/df": ("df", "-PT"),
     "host/limits": ("sh", "-c", "ulimit -a"),
     "host/journal": ("journalctl", "--no-pager", "-n", "5000", "-u", "braidfs-*"),
+    "host/journal-of-mounts": ("journalctl", "--no-pager", "-n", "5000", "-t", "braidfs"),
 }
 
 
@@ -113,6 +114,8 @@ def _status(reach: Reach) -> bytes:
 
 
 def _configuration() -> Iterator[tuple[str, bytes]]:
+    for path in sorted(Path(FOLDER, "mounts").glob("*.conf")):
+        yield f"config/mounts/{path.name}", _caught(path.read_bytes)
     for path in sorted(Path(FOLDER).glob("*.toml")):
         yield f"config/{path.name}", _caught(path.read_bytes)
         try:

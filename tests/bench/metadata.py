@@ -5,7 +5,8 @@ one process, by some and by many; on BraidFS also by four clients, each a mount 
 its share of the processes and folders. *Warm*: the client saw every file a moment ago. *Cold*: the
 kernel was told to forget names and attributes (drop_caches), so that the client's own tables and
 its servers answer. A round runs every case on every system; of the rounds the median counts. Null
-FUSE knows its own few files only: it runs what can be done with those.
+FUSE knows its own few files only: it runs what can be done with those. A locked file that two
+clients pass to and fro (hand_over.py) is measured beside, on BraidFS: scripts of peers mount once.
 """
 
 import os
@@ -16,13 +17,14 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from tests.bench.cases import SMALL_COUNT, create_files, timed
+from tests.bench.hand_over import HandOvers, median, pass_to_and_fro
 from tests.bench.report import write_results
 from tests.bench.systems import running
 from tests.cluster.cluster import Cluster
@@ -125,6 +127,7 @@ def _names(folder: Path, count: int) -> list[str]:
 
 Key = tuple[str, Setting]  # the name of the case
 Runs = dict[Key, dict[str, list[float]]]
+Passed = dict[str, list[HandOvers]]  # by system
 
 
 def metadata(rounds: int, peers: Path | None) -> bool:
@@ -136,17 +139,23 @@ def metadata(rounds: int, peers: Path | None) -> bool:
     if peers and not ups:
         raise StepError(f"no NAME-up script in {peers}")
     failed: dict[str, str] = {}
+    passed: Passed = defaultdict(list)
     with running() as systems:
         folders = systems.folders()
         for round_ in range(rounds):
             for system, folder in folders.items():
                 _pass_over(system, folder, runs)
             _clients_pass_over(systems.cluster, runs)
+            passed[LOCAL].append(pass_to_and_fro([systems.local, systems.local]))
+            passed[BRAID].append(_passed_by_clients(systems.cluster))
             for name, up in ups.items():
                 if name not in failed:
                     failed |= _peer(up, name, runs)
             console.print(f"  round {round_ + 1} of {rounds} done")
-    return _report(runs, [name for name in ups if name not in failed], failed)
+    for system, turns in passed.items():
+        where = "two clients" if system == BRAID else "one mount"
+        print(f"one locked file to and fro, {system}, {where}: {median(turns)}")
+    return _report(runs, passed, [name for name in ups if name not in failed], failed)
 
 
 def _peer(up: Path, name: str, runs: Runs) -> dict[str, str]:
@@ -183,6 +192,11 @@ def _clients_pass_over(cluster: Cluster, runs: Runs) -> None:
             _run_cases(BRAID, [cluster.mount_path, *others], setting, runs)
 
 
+def _passed_by_clients(cluster: Cluster) -> HandOvers:
+    with cluster.second_client(cluster.plan.state / "client-2") as other:
+        return pass_to_and_fro([cluster.mount_path, other])
+
+
 def _run_cases(system: str, roots: Sequence[Path], setting: Setting, runs: Runs) -> None:
     processes = setting.processes
     bases = [roots[number % len(roots)] / f"p{number}" for number in range(processes)]
@@ -203,7 +217,7 @@ def _run_cases(system: str, roots: Sequence[Path], setting: Setting, runs: Runs)
             shutil.rmtree(base, ignore_errors=True)
 
 
-def _report(runs: Runs, peers: list[str], failed: dict[str, str]) -> bool:
+def _report(runs: Runs, passed: Passed, peers: list[str], failed: dict[str, str]) -> bool:
     systems = [BRAID, LOCAL, NULL, *peers]
     table = Table(title=f"names and attributes: medians, files a second ({FILES:,} files)")
     for column in ("case", "processes", *systems, "of ext4", "least bars"):
@@ -223,7 +237,9 @@ def _report(runs: Runs, peers: list[str], failed: dict[str, str]) -> bool:
     for name, why in failed.items():
         print(f"{name} could not be measured: {why}")
     content = {f"{case}, {setting}": dict(values) for (case, setting), values in runs.items()}
-    print(f"all runs: {write_results('metadata', {'failures': below, 'cases': content})}")
+    turns = {system: [asdict(one) for one in runs_] for system, runs_ in passed.items()}
+    kept = {"failures": below, "cases": content, "one file to and fro": turns}
+    print(f"all runs: {write_results('metadata', kept)}")
     for text in below:
         print(f"below the bar: {text}")
     return not below

@@ -4,9 +4,11 @@ how it counts what processes spend and do together."""
 import os
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
+from tests.bench import hand_over
 from tests.bench.data.amounts import FULL, QUICK, TINY, Amounts
 from tests.bench.data.bars import Bar, Row, Than, judge
 from tests.bench.data.cost import Serving, spending
@@ -129,3 +131,17 @@ def test_a_process_that_fails_is_told() -> None:
 def test_a_process_that_dies_is_told() -> None:
     with pytest.raises(RuntimeError, match="was killed"):
         together([lambda: 1.0, lambda: os._exit(9)])
+
+
+def test_a_file_is_passed_to_and_fro(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    here = tmp_path / "one"
+    passed = hand_over.pass_to_and_fro([here, here], turns=20)
+    assert passed.per_s > 0 and 0 < passed.p50_ms <= passed.p99_ms
+    assert not list(here.iterdir())
+    (tmp_path / "other" / "passed").write_bytes(bytes(hand_over.SIZE))
+    with pytest.raises(RuntimeError, match="turn 1 read something else"):
+        hand_over.pass_to_and_fro([here, tmp_path / "other"], turns=20)
+    one, other = hand_over.HandOvers(9, 1, 5), hand_over.HandOvers(3, 2, 8)
+    assert hand_over.median([one, other, one]) == one

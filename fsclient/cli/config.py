@@ -1,8 +1,9 @@
 """braidfs config: what the programs' TOML files say, and what is wrong with them.
 
-A file is known by its keys: those of a metaserver, of a storage server, or of this command. A
-server program checks its own file (its --check); then comes what can only be seen on this host:
-key, folders, addresses. Nothing is started or changed.
+A file is known by its keys: those of a metaserver, of a storage server, or of this command; those
+of mounts that are services by their names (mount_files). A server program checks its own file (its
+--check); then comes what can only be seen on this host: key, folders, addresses. Nothing is started
+or changed.
 """
 
 import errno
@@ -26,6 +27,7 @@ from fscommon.config.describe import Key, describe
 from fscommon.errors import ConfigError
 from fscommon.net.address import METASERVER_PORT, STORAGESERVER_PORT, parse_address
 
+from . import mount_files
 from .frame import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -38,7 +40,7 @@ from .frame import (
 )
 
 FOLDER: Final = "/etc/braidfs"
-PROGRAMS: Final = ("metaserver", "storageserver", "admin")
+PROGRAMS: Final = ("metaserver", "storageserver", "admin", "mount")
 _CHECK_SECONDS_MAX: Final = 30
 
 
@@ -55,6 +57,8 @@ class Loaded:
 def load_any(path: Path, program: str | None) -> Loaded:
     """Raises ConfigError."""
     kind = program or _guess(path)
+    if kind == "mount":
+        return Loaded(str(path), kind, mount_files.keys_of(path))
     if kind == "admin":
         return Loaded(str(path), kind, tuple(describe(load(AdminConfig, path))))
     words = [_program(f"braidfs-{kind}"), "--config", str(path), "--check"]
@@ -76,6 +80,8 @@ def _program(name: str) -> str:
 
 
 def _guess(path: Path) -> str:
+    if path.suffix == mount_files.SUFFIX:
+        return "mount"
     try:
         table = tomllib.loads(path.read_bytes().decode())
     except OSError as error:
@@ -98,7 +104,8 @@ _whose = click.option("--program", type=click.Choice(list(PROGRAMS)),
 
 
 def _given(paths: tuple[Path, ...]) -> list[Path]:
-    found = list(paths) or sorted(Path(FOLDER).glob("*.toml"))
+    mounts = Path(FOLDER, mount_files.FOLDER).glob(f"*{mount_files.SUFFIX}")
+    found = list(paths) or [*sorted(Path(FOLDER).glob("*.toml")), *sorted(mounts)]
     if not found:
         raise ConfigError(f"there is no TOML file in {FOLDER}: name one")
     return found
@@ -107,7 +114,7 @@ def _given(paths: tuple[Path, ...]) -> list[Path]:
 @config.command(
     "show",
     cls=Command,
-    examples=[("braidfs config show", f"Every TOML file in {FOLDER}."),
+    examples=[("braidfs config show", f"Every file in {FOLDER}, mounts of services too."),
               ("braidfs config show ./storageserver.toml --json", "One file, for programs.")],
 )  # fmt: skip
 @_paths
@@ -190,6 +197,8 @@ def _print_check(console: Console, seen: list[dict[str, Any]]) -> None:
 
 def _on_host(loaded: Loaded) -> tuple[list[str], list[str]]:
     """Errors and warnings that only this host can show."""
+    if loaded.program == "mount":
+        return mount_files.errors_of(Path(loaded.path)), []
     errors: list[str] = []
     warnings: list[str] = []
     try:

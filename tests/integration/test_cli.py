@@ -333,6 +333,28 @@ def test_config(cli: Cli, localdir: Path) -> None:
     )
 
 
+def test_config_of_a_mount_that_is_a_service(cli: Cli, tmp_path: Path) -> None:
+    """Its name is the mountpoint."""
+    point = tmp_path / "with-dash"
+    escaped = str(point)[1:].replace("-", "\\x2d").replace("/", "-")
+    file = tmp_path / f"{escaped}.conf"
+    key = cli.cluster.plan.key_file
+    file.write_text(f"# of jobs\nSOURCE=meta1,meta2:/train\nOPTIONS='timeout=120,key_file={key}'\n")
+    (seen,) = cli.json("config", "show", file)
+    assert seen["program"] == "mount" and seen["keys"]["directory"] == str(point)
+    assert seen["keys"]["timeout"] == 120 and "lanes" in seen["defaults"]
+    assert "is not a directory" in cli.text("config", "check", file, code=1)
+    point.mkdir()
+    assert "sound" in cli.text("config", "check", file)
+    for text, told in (
+        ("SOURCE=meta1:/\nOPTION=ro\n", "did you mean 'OPTIONS'"), ("OPTIONS=ro\n", "no SOURCE="),
+        ("SOURCE=meta1:/\nOPTIONS=timeuot=3\n", "did you mean 'timeout'"),
+        ("SOURCE=meta1:/\nOPTIONS=key_file=/none\n", "/none"),
+    ):  # fmt: skip
+        file.write_text(text)
+        assert told in cli.text("config", "check", file, code=1)
+
+
 def test_top(cli: Cli, tree: Path) -> None:
     seen = cli.json("top", "--count", 1, "--interval", 0.2)
     assert {row["name"] for row in seen["nodes"]} == {"storageserver-1", "storageserver-2"}

@@ -1,0 +1,79 @@
+"""Files of mounts that are services, /etc/braidfs/mounts/NAME.conf, as braidfs-mount@NAME.service
+reads them: SOURCE= and OPTIONS=, lines as of systemd's EnvironmentFile=. NAME is the mountpoint as
+`systemd-escape --path` writes it."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Final
+
+from fscommon.auth.key import load_credential
+from fscommon.config.describe import Key, describe
+from fscommon.config.mount_options import MountOptions, parse_mount_options
+from fscommon.config.toml import unknown_word
+from fscommon.errors import ConfigError
+
+from ..kernel import is_mounted
+from ..plan import http_certificate, rdma_settings, tls_settings
+from ..source import parse_source
+
+FOLDER: Final = "mounts"  # in that of the configuration
+SUFFIX: Final = ".conf"
+_WORDS: Final = frozenset(("SOURCE", "OPTIONS"))
+_ESCAPED: Final = re.compile(r"\\x([0-9a-f]{2})")
+
+
+def mountpoint_of(path: Path) -> str:
+    """mnt-train.conf → /mnt/train."""
+    name = path.name.removesuffix(SUFFIX)
+    folders = "" if name == "-" else name.replace("-", "/")
+    return "/" + _ESCAPED.sub(lambda match: chr(int(match[1], 16)), folders)
+
+
+def keys_of(path: Path) -> tuple[Key, ...]:
+    """What it says, and the options that it does not name. Raises ConfigError."""
+    source, options = _read(path)
+    return (Key("directory", mountpoint_of(path), False), Key("source", source, False),
+            *describe(options))  # fmt: skip
+
+
+def errors_of(path: Path) -> list[str]:
+    """What can be seen to be wrong on this host. Raises ConfigError."""
+    _, options = _read(path)
+    errors = []
+    for look in (
+        lambda: load_credential(options.key_file), lambda: rdma_settings(options),
+        lambda: tls_settings(options), lambda: http_certificate(options),
+    ):  # fmt: skip
+        try:
+            look()
+        except ConfigError as error:
+            errors.append(str(error))
+    point = mountpoint_of(path)
+    if not is_mounted(point) and not Path(point).is_dir():
+        errors.append(f"{point} is not a directory: make it, or rename {path.name}")
+    return errors
+
+
+def _read(path: Path) -> tuple[str, MountOptions]:
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+    found = dict(
+        _pair(path, line) for line in lines if line.strip() and line.strip()[0] not in "#;"
+    )
+    if "SOURCE" not in found:
+        raise ConfigError(f"{path} has no SOURCE=HOST[:PORT][,HOST2...]:/SUBDIR")
+    parse_source(found["SOURCE"])
+    return found["SOURCE"], parse_mount_options(found.get("OPTIONS", ""))
+
+
+def _pair(path: Path, line: str) -> tuple[str, str]:
+    name, equals, value = line.strip().partition("=")
+    if not equals or name not in _WORDS:
+        raise ConfigError(f"{path}: {unknown_word('word', name, _WORDS)}")
+    try:
+        return name, "".join(shlex.split(value))
+    except ValueError as error:
+        raise ConfigError(f"{path}: {name}: {error}") from error

@@ -5,13 +5,19 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from fscommon.native import NativeMissingError, make_chunk_server, reap
 from fscommon.service import parse_arguments
-from fscommon.supervisor import watchdog_seconds
+from fscommon.supervisor import (
+    given_descriptors,
+    notify_supervisor,
+    supervisor_has_read,
+    watchdog_seconds,
+)
 
 PROGRAM = """
 import sys, trio
@@ -144,6 +150,38 @@ def test_a_watchdog_of_another_process_is_not_fed(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("WATCHDOG_PID", "")
     monkeypatch.setenv("WATCHDOG_USEC", "soon")
     assert watchdog_seconds() == 0.0
+
+
+def test_descriptors_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child must not take its parent's."""
+    monkeypatch.setenv("LISTEN_FDS", "2")
+    monkeypatch.setenv("LISTEN_FDNAMES", "main:state-0")
+    monkeypatch.setenv("LISTEN_PID", "1")
+    assert given_descriptors() == []
+    assert not {"LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"} & set(os.environ)
+
+
+def test_a_barrier_is_passed_when_all_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "notify")
+    monkeypatch.setenv("NOTIFY_SOCKET", path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(path)
+        heard: list[bytes] = []
+
+        def hear() -> None:
+            for _ in range(2):
+                octets, fds, _, _ = socket.recv_fds(sock, 100, 4)
+                heard.append(octets)
+                for fd in fds:
+                    os.close(fd)
+
+        listener = threading.Thread(target=hear)
+        listener.start()
+        notify_supervisor("STATUS=leaving")
+        assert supervisor_has_read() and heard == [b"STATUS=leaving", b"BARRIER=1"]
+        listener.join(20)
 
 
 def test_arguments(capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,7 +46,14 @@ from .leases.holder import Leases
 from .local_cache import open_cache
 from .meta.client import Events, MetaClient
 from .metrics import ClientMetrics, traffic_of
-from .plan import Plan, http_certificate, rdma_settings, rest_memory, tls_settings
+from .plan import (
+    Plan,
+    announced_bytes_max,
+    http_certificate,
+    rdma_settings,
+    rest_memory,
+    tls_settings,
+)
 from .reaper import Handlers, Reaper
 from .survival import Survival, Told
 
@@ -206,10 +213,8 @@ class MountedClient:
             self._outlive(root_ino, meta, datapath, taken)
             calls = Calls(operations, files, datapath, tasks)
             tasks.start_soon(Reaper(datapath, self._handlers(operations, calls, files, data)).run)
-            tasks.start_soon(files.closer.run)
-            tasks.start_soon(files.births.run)
-            if self._plan.options.open_ahead:
-                tasks.start_soon(files.ahead.run)
+            options = self._plan.options
+            tasks.start_soon(files.run, bool(options.open_ahead), announced_bytes_max(options))
             tasks.start_soon(files.recalls.watch_end, trio.current_time)
             tasks.start_soon(self._run_fuse, fuse)
             tasks.start_soon(self._watch_signals, signals, meta, operations)

@@ -18,6 +18,7 @@ from fscommon.observe.endpoint import HttpCertificate
 from .source import Source
 
 WARM_PART: Final = 64  # of the machine's memory
+ANNOUNCED_PART: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +67,17 @@ def http_certificate(options: MountOptions) -> HttpCertificate | None:
     return HttpCertificate(Path(options.tls_certificate), Path(options.tls_key))
 
 
+def announced_bytes_max(options: MountOptions) -> int:
+    """Of files that programs announced and have not read yet."""
+    return min(options.announce_mib << 20, _machine_bytes() // ANNOUNCED_PART)
+
+
 async def rest_memory(datapath: Datapath, options: MountOptions) -> None:
     """Gives back buffers that nobody needed lately, but for those that stay ready; in a thread, as
     fresh pages take their time."""
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    warm = min(options.warm_mib << 20, machine // WARM_PART)
+    warm = min(options.warm_mib << 20, _machine_bytes() // WARM_PART)
     await trio.to_thread.run_sync(datapath.memory_rest, warm)
+
+
+def _machine_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

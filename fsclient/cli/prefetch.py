@@ -43,10 +43,10 @@ class Sums(Failures):
     cls=Command,
     examples=[("braidfs prefetch /data/train/shard-00*", "Files that the next epoch begins with."),
               ("braidfs prefetch /data/imagenet --jobs 16", "A whole tree, sixteen at a time."),
-              ("braidfs prefetch --from first.txt", "The files that a list names.")],
+              ("braidfs prefetch --manifest first.txt", "The files that a list names.")],
 )  # fmt: skip
 @click.argument("paths", nargs=-1)
-@click.option("--from", "listed", type=click.File("r"), metavar="FILE",
+@click.option("--manifest", "--from", "listed", type=click.File("r"), metavar="FILE",
               help="Paths, one a line; - is the standard input.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1, 256), default=8, show_default=True,
               help="Files at a time.")  # fmt: skip

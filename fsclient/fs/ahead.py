@@ -102,6 +102,16 @@ class AheadPolicy:
         if end:
             self._directories[parent] = _Directory(now, not_before=now + AGAIN_S)
 
+    def announced(self, parent: int, now: float) -> bool:
+        """Files of parent will be opened. True: ask for a page, the largest there is."""
+        directory = self._directories.get(parent)
+        if directory is None:
+            directory = self._directories[parent] = _Directory(now)
+        if directory.is_asked or now < directory.not_before:
+            return False
+        directory.count = OPEN_AHEAD_MAX
+        return True
+
     def gone(self, parent: int) -> None:
         """What was granted of it is given up."""
         self._directories.pop(parent, None)
@@ -152,6 +162,7 @@ class Ahead:
         self._guard = AheadGuard()
         self._granted: dict[int, None] = {}  # directories, oldest first
         self._asking: set[int] = set()  # of these a page is on its way
+        self._whole: set[int] = set()  # of those that are granted: gone through to their end
         self._leaving: set[int] = set()  # these are being given up: no page is asked for
         self._wanted, self._wanting = trio.open_memory_channel[tuple[int, int, int]](PAGES_AT_ONCE)
         self._is_on = False
@@ -195,18 +206,32 @@ class Ahead:
         self._leaving |= self._asking
         self._policy.clear()
         self._granted.clear()
+        self._whole.clear()
+
+    async def go_through(self, parent: int) -> None:
+        """All files of the directory are granted, as far as they can be and are not already."""
+        if not (self._is_on and self._leases.is_on) or parent in self._whole:
+            return
+        while parent not in self._leaving and self._policy.announced(parent, trio.current_time()):
+            page = self._policy.ask(parent)
+            if page is None:
+                return
+            await self._go_on(parent, *page)
 
     async def _work(self) -> None:
         async for parent, cookie, count in self._wanting:
-            await self._make_room(parent, count)
-            self._asking.add(parent)
-            try:
-                await self._open_page(parent, cookie, count)
-            finally:
-                self._asking.discard(parent)
-            if parent in self._leaving:  # since then
-                self._return(parent)
-                self._leaving.discard(parent)
+            await self._go_on(parent, cookie, count)
+
+    async def _go_on(self, parent: int, cookie: int, count: int) -> None:
+        await self._make_room(parent, count)
+        self._asking.add(parent)
+        try:
+            await self._open_page(parent, cookie, count)
+        finally:
+            self._asking.discard(parent)
+        if parent in self._leaving:  # since then
+            self._return(parent)
+            self._leaving.discard(parent)
 
     async def _open_page(self, parent: int, cookie: int, count: int) -> None:
         """From the reply on nothing waits: a recall must not overtake it."""
@@ -230,6 +255,8 @@ class Ahead:
         if resized == self._inodes.resized_closed:  # else a layout may be of before
             self._take(parent, reply, has_names=has_names)
         self._policy.answered(parent, reply.cookie, trio.current_time(), end=reply.end)
+        if reply.end and parent in self._granted:
+            self._whole.add(parent)
 
     def _take(self, parent: int, reply: OpenedAhead, *, has_names: bool) -> None:
         """What is not taken stays a lease of its own here, as far as it was granted."""
@@ -259,6 +286,7 @@ class Ahead:
             if oldest is None:
                 return
             del self._granted[oldest]
+            self._whole.discard(oldest)
             self._leaving.add(oldest)
             self._policy.gone(oldest)
             inos = self._lanes.children_of(oldest)

@@ -14,6 +14,7 @@ from fscommon.tasks import open_tasks
 from ..leases.holder import Leases
 from ..leases.recalls import Caches, Recalls
 from .ahead import Ahead
+from .announced import Announced
 from .closing import Closer
 from .complete import CompleteDirectories
 from .copies import Copies
@@ -45,6 +46,7 @@ class FileSystem:
         self.files = Files(meta, lanes, leases, self.inodes, self.complete, self.next_handle, log)
         self.births = self.files.births
         self.ahead = Ahead(meta, lanes, leases, self.inodes, self.complete, log)
+        self.announced = Announced(lanes, self.ahead)
         self.files.was_read = self.ahead.was_read
         self.inodes.catch_up = self.births.catch_up
         self.namespace = Namespace(
@@ -66,6 +68,15 @@ class FileSystem:
         self.recalls = Recalls(leases, lanes, meta, self.drains, caches, log)
         self.ahead.give_up = self.recalls.give_up
         self.inodes.tell_open = self.recalls.tell_open
+
+    async def run(self, open_ahead: bool, announced_max: int) -> None:
+        """What goes on beside requests, until cancelled. announced_max: bytes of such files."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.closer.run)
+            nursery.start_soon(self.births.run)
+            if open_ahead:
+                nursery.start_soon(self.ahead.run)
+                nursery.start_soon(self.announced.run, announced_max)
 
     async def _tell(self, ino: int) -> None:
         """What only this client knows of the inode goes to the metaserver."""

@@ -19,7 +19,7 @@ from ..fs.caller import Requester
 from ..fs.changes import Change
 from ..fs.drains import Extent
 from ..fs.filesystem import FileSystem
-from . import structures
+from . import announcement, structures
 from .operations import Operations
 
 _ENOSYS: Final = 38
@@ -181,6 +181,8 @@ class Calls:
 
     async def _ioctl(self, call: Call) -> bytes:
         request, given = structures.ioctl_in(call.body)
+        if request.command == announcement.IOCTL_ANNOUNCE:
+            return structures.ioctl_result(self._announced(given))
         if request.command in (structures.IOCTL_GET_FLAGS, structures.IOCTL_GET_XATTR):
             attributes = await self._fs.namespace.getattr(call.ino)
             return structures.flags_out(attributes, request.command)
@@ -189,6 +191,14 @@ class Calls:
             raise FsError(Status.EOPNOTSUPP, "a flag that is not kept here")
         await self._fs.files.setattr(call.ino, Change(inode_flags=flags))
         return structures.IOCTL_DONE
+
+    def _announced(self, given: bytes) -> int:
+        try:
+            files = announcement.unpack_announcement(given)
+        except ValueError as error:
+            raise FsError(Status.EINVAL, str(error)) from error
+        parents = [self._operations.ino_of(parent) for parent in files.parents]
+        return self._fs.announced.announce(files.inos, parents, replaces=files.replaces)
 
     def _number(self, attributes: Attributes) -> int:
         return self._operations.kernel_ino_of(attributes.ino)

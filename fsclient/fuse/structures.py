@@ -260,4 +260,9 @@ def flags_of(command: int, given: bytes) -> int | None:
     return sum(flag for xflag, flag in _XFLAGS if xflags & xflag)
 
 
+def ioctl_result(result: int) -> bytes:
+    """What ioctl(2) returns."""
+    return _IOCTL_DONE.pack(result, 0, 0, 0)
+
+
 IOCTL_DONE: Final = _IOCTL_DONE.pack(0, 0, 0, 0)

@@ -171,6 +171,13 @@ nb::bytes open_ahead(Datapath& path, uint64_t parent, bool has_names,
   return nb::bytes(taken.data(), taken.size());
 }
 
+size_t announce(Datapath& path, const nb::bytes& inos, bool replaces) {
+  checked(inos.size() % sizeof(uint64_t) == 0, "inode numbers of eight bytes each");
+  std::vector<uint64_t> numbers(inos.size() / sizeof(uint64_t));
+  std::memcpy(numbers.data(), inos.data(), inos.size());
+  return unlocked([&] { return path.core().announce(numbers, replaces); });
+}
+
 nb::tuple children_counts(Datapath& path) {
   const auto& children = path.children();
   return nb::make_tuple(children.weight(), children.used(), children.unused());
@@ -463,6 +470,9 @@ void bind_tables(nb::class_<Datapath>& type) {
            "ino"_a, ReleaseGil())
       .def("open_ahead", &open_ahead, "parent"_a, "has_names"_a, "names"_a, "attributes"_a,
            "layouts"_a, "capabilities"_a, "wanted"_a)
+      .def("announced_limit",
+           [](Datapath& path, uint64_t bytes_max) { path.core().announced_limit(bytes_max); }, "bytes_max"_a)
+      .def("announce", &announce, "inos"_a, "replaces"_a)
       .def("child_drop", &Datapath::child_drop, "ino"_a, ReleaseGil())
       .def("child_is_older",
            [](Datapath& path, uint64_t ino, uint64_t version) {

@@ -207,7 +207,7 @@ def test_prefetch_fills_the_page_cache(cli: Cli, tree: Path, localdir: Path) -> 
         assert cached_bytes(folder / "large") >= 3_000_000
         listed = localdir / "list"
         listed.write_text(f"{folder}/large\n{folder}/gone\n")
-        again = cli.run("prefetch", "--from", listed, "--jobs", 2, code=1)
+        again = cli.run("prefetch", "--manifest", listed, "--jobs", 2, code=1)
         assert "gone: No such file" in again.stderr
         assert "1 files, 2.9 MiB" in again.stdout and "1 could not be read" in again.stdout
     cli.run("prefetch", code=2)

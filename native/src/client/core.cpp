@@ -111,6 +111,7 @@ void Core::flush(fuse::LaneContext& context, const fuse::FlushRequest& request) 
 void Core::release(fuse::LaneContext& context, const fuse::ReleaseRequest& request) {
   const HandlePtr handle = handles_.take(request.fh);
   if (!handle) return replier_->reply_error(request.head.channel, request.head.unique, 0);
+  if (announced_.any()) announced_.closed(handle->inode->ino());
   DrainOperation::for_release(*lanes_[context.index], request.head, handle);
 }
 
@@ -572,7 +573,8 @@ std::vector<std::pair<std::string, uint64_t>> Core::counters() {
   };
   uint64_t polls_paid = 0;
   for (const auto& lane : lanes_) polls_paid += lane->loop().polls_paid();
-  return {{"reads", sum(&LaneCounters::reads)},
+  std::vector<std::pair<std::string, uint64_t>> all = {
+          {"reads", sum(&LaneCounters::reads)},
           {"bytes_read", sum(&LaneCounters::bytes_read)},
           {"inline_reads", sum(&LaneCounters::inline_reads)},
           {"inline_births", sum(&LaneCounters::inline_births)},
@@ -587,9 +589,12 @@ std::vector<std::pair<std::string, uint64_t>> Core::counters() {
           {"bytes_dirty", memory_.account(Buffer::Account::kDirty)},
           {"bytes_held", memory_.account(Buffer::Account::kHeld)},
           {"bytes_reading", memory_.account(Buffer::Account::kRead)},
+          {"bytes_announced", memory_.account(Buffer::Account::kAnnounced)},
           {"inodes", inodes_.count()},
           {"handles", handles_.count()},
           {"logs_dropped", events_.logs_dropped()}};
+  announced_.add_counters(all);
+  return all;
 }
 
 }  // namespace braidfs::client

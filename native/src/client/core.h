@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/announced.h"
 #include "client/events.h"
 #include "client/lane.h"
 #include "client/local_cache.h"
@@ -149,6 +150,14 @@ class Core final : public fuse::DataHandler {
   }
   fuse::CutReads* cut_reads() noexcept { return cut_reads_; }  // nullptr: there is no kernel
 
+  void announced_limit(uint64_t bytes_max) noexcept { announced_.limit(bytes_max); }
+  // These files, by inode number, are going to be read in this order (announced.h). Returns how many are noted.
+  size_t announce(std::span<const uint64_t> inos, bool replaces);
+  // Calls use(attributes, layout, capability) for a file that lanes know by its directory's grant.
+  using UseChild = std::function<void(Bytes, Bytes, Bytes)>;
+  using FindChild = std::function<void(uint64_t ino, const UseChild& use)>;
+  void child_finder(FindChild find) { find_child_ = std::move(find); }  // before the first request
+
   // Every open handle.
   std::vector<HandlePtr> handles() { return handles_.all(); }
 
@@ -171,6 +180,11 @@ class Core final : public fuse::DataHandler {
   bool use_cache(const cache::StoreSettings& settings, std::string& reason);
 
   // ---- for lanes and operations ----
+  Announced& announced() noexcept { return announced_; }
+  // Begins with what is announced next, if there is room. On that lane.
+  void fetch_announced(Lane& lane);
+  // What was fetched, or could not be: `handle` is done with.
+  void announced_came(Lane& lane, const HandlePtr& handle, uint64_t stamp, uint32_t size, Buffer bytes);
   LocalCache* local_cache() noexcept { return local_cache_.get(); }  // nullptr: there is none
   rdma::Rails& rails() noexcept { return rails_; }
   EventQueue& events() noexcept { return events_; }
@@ -223,6 +237,11 @@ class Core final : public fuse::DataHandler {
   void count_kept(Inode& inode, uint64_t bytes);  // LOCKED inode
   // LOCKED inode: a handle of the lanes' own. False: no room, or the inode has left the table.
   bool open_own(const InodePtr& inode, uint64_t fh, uint32_t open_flags);
+  // A handle that is in no table, under which an announced file is fetched; nullptr: not that file.
+  HandlePtr open_announced(uint64_t ino);
+  HandlePtr open_unlisted(const InodePtr& inode, bool granted);
+  void fetch_announced_later(Lane& lane);
+  void expire_announced(Lane& lane);
   bool enter(Handle handle);  // into the tables. False: that handle is there already, or no room
   Lane& lane_of(uint64_t ino) noexcept { return *lanes_[ino % lanes_.size()]; }
   Inode::Loss lose(const InodePtr& inode);
@@ -239,6 +258,9 @@ class Core final : public fuse::DataHandler {
   HandleTable handles_{kHandlesMax};
   fuse::Replier* replier_ = nullptr;
   SpoilPages spoil_pages_;
+  FindChild find_child_;
+  Announced announced_;
+  std::atomic<bool> announced_expire_ = false;  // a timer runs
   fuse::CutReads* cut_reads_ = nullptr;
   std::atomic<Clock::rep> lease_until_ = kLeasesDoNotCount;
   std::atomic<uint64_t> losses_ = 0;

@@ -28,6 +28,12 @@ Datapath::Datapath(const DatapathSettings& settings)
         session_.spoil_pages(ino, offset, length, read, std::move(then));
       },
       session_.cut_reads());
+  core_.child_finder([this](uint64_t ino, const Core::UseChild& use) {
+    children().find(ino, Clock::now(), [&](const fuse::ChildTable::Child& child) {
+      use(child.attributes, std::as_bytes(std::span(child.layout)), std::as_bytes(std::span(child.capability)));
+      return true;
+    });
+  });
 }
 
 Datapath::~Datapath() { stop(0); }

@@ -25,7 +25,7 @@ class Memory;
 // A buffer and its place in a budget; both end with it. Moved, never copied.
 class Buffer {
  public:
-  enum class Account : uint8_t { kDirty, kHeld, kRead, kLanding };
+  enum class Account : uint8_t { kDirty, kHeld, kRead, kLanding, kAnnounced };
 
   Buffer() noexcept = default;
   Buffer(Memory& memory, Account account, net::BufferPool::Lease lease) noexcept
@@ -102,7 +102,7 @@ class Memory {
   const uint64_t behind_max_;
   const uint64_t full_at_;
   const uint64_t kept_max_;  // bytes in use and idle together, beyond which none stay idle
-  std::array<std::atomic<uint64_t>, 4> bytes_{};
+  std::array<std::atomic<uint64_t>, 5> bytes_{};
   std::array<net::BufferPool, kSizes.size()> pools_;
 };
 

@@ -13,32 +13,45 @@ namespace braidfs::client {
 void ReadOperation::start(Lane& lane, const std::shared_ptr<ReadOperation>& self, const Handle& handle,
                           const fuse::ReadRequest& request) {
   ReadOperation& read = *self;
-  read.rearm(request.head);
-  read.inode_ = handle.inode;
-  read.offset_ = request.offset;
-  read.size_ = request.size;
-  read.restarts_ = 0;
-  read.ends_ = 0;
-  read.registered_ = false;
-  read.question_ = 0;
+  read.arm(request.head, handle.inode, request.offset, request.size);
   read.fills_pages_ = (request.read_flags & fuse::kReadLockOwner) == 0;
-  read.cut_ = 0;
   read.closes_ = request.closes ? request.fh : 0;
-  read.asked_cache_ = false;
   read.proceed(lane);
+}
+
+void ReadOperation::fetch(Lane& lane, const std::shared_ptr<ReadOperation>& self, const HandlePtr& handle) {
+  ReadOperation& read = *self;
+  uint64_t size = 0;
+  {
+    const std::scoped_lock lock(handle->inode->mu());
+    size = std::min<uint64_t>(handle->inode->size(), Announced::kFileMax);
+  }
+  read.arm({}, handle->inode, 0, static_cast<uint32_t>(size));
+  read.announced_ = handle;
+  read.proceed(lane);
+}
+
+void ReadOperation::arm(const fuse::RequestHead& head, const InodePtr& inode, uint64_t offset, uint32_t size) {
+  rearm(head);
+  inode_ = inode;
+  offset_ = offset;
+  size_ = size;
+  restarts_ = ends_ = 0;
+  question_ = cut_ = closes_ = 0;
+  registered_ = fills_pages_ = asked_cache_ = false;
 }
 
 void ReadOperation::proceed(Lane& lane) {
   if (is_answered()) return answer(lane, EINTR);
-  if (ask_first(lane)) return;
+  if (!announced_ && ask_first(lane)) return;
   losses_ = lane.core().losses();  // before looking at the pieces
   if (wait_for_pieces(lane)) return;
-  if (length_ == 0) return answer(lane, 0);
+  if (length_ == 0 || (announced_ && stamp_ == 0)) return answer(lane, 0);
   if (!buffer_) buffer_ = lane.core().memory().read(Memory::size_for(size_));
   registered(lane);
-  if (!buffer_) return lane.when_room(self());
+  if (!buffer_) return announced_ ? answer(lane, ENOMEM) : lane.when_room(self());
   if (!view_->inline_bytes.empty()) return answer_inline(lane);
-  if (!ask_cache(lane)) ask_targets(lane);
+  if (!ask_announced(lane) && !ask_cache(lane)) ask_targets(lane);
 }
 
 void ReadOperation::answer_inline(Lane& lane) {
@@ -53,7 +66,7 @@ void ReadOperation::answer_inline(Lane& lane) {
 }
 
 void ReadOperation::registered(Lane& lane) {
-  if (registered_) return;
+  if (registered_ || announced_) return;
   registered_ = true;
   lane.core().waiting().put(head().unique, self());
 }
@@ -120,6 +133,20 @@ bool ReadOperation::wait_for_pieces(Lane& lane) {
   return true;
 }
 
+// True: it was fetched, or will be; then proceed() is called again.
+bool ReadOperation::ask_announced(Lane& lane) {
+  Core& core = lane.core();
+  if (announced_ || stamp_ == 0 || !core.announced().any()) return false;
+  switch (core.announced().read({inode_->ino(), stamp_, file_size_, offset_, length_}, buffer_, self())) {
+    case Announced::Found::kNo: return false;
+    case Announced::Found::kWait: return true;
+    case Announced::Found::kYes: break;
+  }
+  answer(lane, 0);
+  core.fetch_announced(lane);
+  return true;
+}
+
 // Once. True: the local cache has it all, and is asked.
 bool ReadOperation::ask_cache(Lane& lane) {
   LocalCache* const cache = lane.core().local_cache();
@@ -127,18 +154,20 @@ bool ReadOperation::ask_cache(Lane& lane) {
   const CachedExtent extent{inode_->ino(), stamp_, file_size_, offset_, length_};
   return cache->read(lane.index(), extent, buffer_.span(), [&lane, read = self()](bool found) {
     if (!found) return read->ask_targets(lane);
-    read->stamp_ = 0;  // nothing to keep
+    if (!read->announced_) read->stamp_ = 0;  // nothing to keep
     read->answer(lane, 0);
   });
 }
 
-// They are the bytes of that stamp if it still is the file's: a change since it began would show.
+// What was read are the bytes of that stamp if it still is the file's: a change since it began would show.
+bool ReadOperation::is_of_stamp(Core& core) {
+  if (stamp_ == 0) return false;
+  const std::scoped_lock lock(inode_->mu());
+  return inode_->stamp() == stamp_ && core.holds(*inode_, kLeaseData);
+}
+
 void ReadOperation::offer_to_cache(Core& core) {
-  if (stamp_ == 0 || core.local_cache() == nullptr) return;
-  {
-    const std::scoped_lock lock(inode_->mu());
-    if (inode_->stamp() != stamp_ || !core.holds(*inode_, kLeaseData)) return;
-  }
+  if (core.local_cache() == nullptr || !is_of_stamp(core)) return;
   core.local_cache()->keep({inode_->ino(), stamp_, file_size_, offset_, length_}, std::move(buffer_));
 }
 
@@ -197,7 +226,17 @@ void ReadOperation::spoil_pages(Core& core) {
   if (cut_ != 0) core.spoil_pages(inode_->ino(), offset_, size_, std::exchange(cut_, 0));
 }
 
+void ReadOperation::announced_came(Lane& lane, int error) {
+  const HandlePtr handle = std::exchange(announced_, nullptr);
+  const bool is_right = error == 0 && length_ == size_ && is_of_stamp(lane.core());
+  Buffer bytes = std::move(buffer_);
+  view_.reset();
+  inode_.reset();
+  lane.core().announced_came(lane, handle, is_right ? stamp_ : 0, length_, std::move(bytes));
+}
+
 void ReadOperation::answer(Lane& lane, int error) {
+  if (announced_) return announced_came(lane, error);
   Core& core = lane.core();
   if (registered_) core.waiting().drop(head().unique);
   if (claim()) {

@@ -23,6 +23,8 @@ class ReadOperation final : public Operation {
   // `self` is fresh or recycled.
   static void start(Lane& lane, const std::shared_ptr<ReadOperation>& self, const Handle& handle,
                     const fuse::ReadRequest& request);
+  // The whole of an announced file (announced.h), for nobody yet; `handle` is Core's.
+  static void fetch(Lane& lane, const std::shared_ptr<ReadOperation>& self, const HandlePtr& handle);
   void proceed(Lane& lane) override;
   void call_done(Lane& lane, Call& call) override;
 
@@ -30,11 +32,15 @@ class ReadOperation final : public Operation {
   static constexpr uint32_t kRestartsMax = 8;
   static constexpr uint32_t kEndsMax = 100;  // that were told while it asked for the true one
 
+  void arm(const fuse::RequestHead& head, const InodePtr& inode, uint64_t offset, uint32_t size);
   bool ask_first(Lane& lane);
   void registered(Lane& lane);
   bool wait_for_pieces(Lane& lane);
   void answer_inline(Lane& lane);
+  bool ask_announced(Lane& lane);
+  void announced_came(Lane& lane, int error);
   bool ask_cache(Lane& lane);
+  bool is_of_stamp(Core& core);
   void offer_to_cache(Core& core);
   void ask_targets(Lane& lane);
   void note(const Call& call);
@@ -59,6 +65,7 @@ class ReadOperation final : public Operation {
   int error_ = 0;
   bool again_ = false;
   bool registered_ = false;
+  HandlePtr announced_;       // what is read is for announced.h, and this its handle
   uint64_t closes_ = 0;       // the handle that ends with it; 0: none
   uint64_t question_ = 0;     // whose answer suffices; 0: none was asked
   bool fills_pages_ = false;  // of the kernel's

@@ -61,7 +61,7 @@ constexpr std::array kUpcallShapes = {
     UpcallShape{kOpStatx, kStatxInSize, 0, true},
 };
 
-constexpr size_t kCallBytesMax = 4096;
+constexpr size_t kCallBytesMax = 4096 + kAnnounceSize;
 
 // Removes `count` strings from the front; false when one of them does not end.
 bool drop_names(Bytes& bytes, unsigned count) noexcept {
@@ -175,7 +175,8 @@ Request parse_interrupt(const RequestHead& head, Bytes body) noexcept {
 int check_ioctl(Bytes body) noexcept {
   const auto in = load<fuse_ioctl_in>(body);
   if (!in || in->in_size > body.size() - sizeof(*in)) return EINVAL;
-  for (const uint32_t known : {kIoctlGetFlags, kIoctlSetFlags, kIoctlGetXattr, kIoctlSetXattr}) {
+  for (const uint32_t known :
+       {kIoctlGetFlags, kIoctlSetFlags, kIoctlGetXattr, kIoctlSetXattr, kIoctlAnnounce}) {
     if (in->cmd == known) return 0;
   }
   return ENOTTY;

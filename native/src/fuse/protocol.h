@@ -44,6 +44,10 @@ inline constexpr uint32_t kIoctlSetFlags = 0x40086602;    // FS_IOC_SETFLAGS
 inline constexpr uint32_t kIoctlGetXattr = 0x801c581f;    // FS_IOC_FSGETXATTR
 inline constexpr uint32_t kIoctlSetXattr = 0x401c5820;    // FS_IOC_FSSETXATTR
 
+// The program's own (docs/decisions/0038-announced-reads.md): _IOW(0xb4, 1, 16376 bytes).
+inline constexpr uint32_t kIoctlAnnounce = 0x7ff8b401;
+inline constexpr size_t kAnnounceSize = 16376;
+
 // Room for a request's header and fixed part before the payload of a WRITE.
 inline constexpr size_t kWriteHeadSize = sizeof(fuse_in_header) + sizeof(fuse_write_in);
 

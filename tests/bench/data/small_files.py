@@ -9,12 +9,14 @@ open().read() (or mapped), and closed.
 import math
 import mmap
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
 
+from fsclient.announce import Announcer
 from tests.bench.data.amounts import KIB, Amounts
 from tests.bench.data.bars import LOCAL, Bar, Row, Than
 from tests.bench.data.case import Case, Values
@@ -34,6 +36,7 @@ SEALED_COLD = "epoch cold, {} processes, sealed tree mounted read-only"
 SEALED_WARM = "epoch warm, {} processes, sealed tree mounted read-only"
 CACHED = f"{REMOUNTED}, with cache_dir"
 FILLING = "epoch cold, {} processes, into an empty cache_dir"
+ANNOUNCED = "epoch cold, {}, announced"
 UNBUFFERED = "epoch warm, {} processes, without Python's buffer"
 SEALED_UNBUFFERED = f"{SEALED_WARM}, without Python's buffer"
 MAPPED = "epoch by mmap, cold, {} processes"
@@ -117,8 +120,7 @@ def epoch(
     files: FileSet, processes: int, seed: int, read: Callable[[str], int] = read_whole
 ) -> float:
     """Files a second, all of them once."""
-    order = list(range(len(files.paths)))
-    Random(seed).shuffle(order)
+    order = _order(files, seed)
 
     def work(share: Sequence[int]) -> float:
         for index in share:
@@ -128,6 +130,22 @@ def epoch(
 
     shares = [order[first::processes] for first in range(processes)]
     return together([partial(work, share) for share in shares]).rate
+
+
+def _order(files: FileSet, seed: int) -> list[int]:
+    order = list(range(len(files.paths)))
+    Random(seed).shuffle(order)
+    return order
+
+
+def announced_epoch(files: FileSet, processes: int, seed: int, folder: Path) -> float:
+    """Files a second; telling the mount the order is part of the epoch."""
+    began_s = time.monotonic()
+    with Announcer(folder) as announcer:
+        announcer.announce(files.paths[index] for index in _order(files, seed))
+    told_s = time.monotonic() - began_s
+    count = len(files.paths)
+    return count / (count / epoch(files, processes, seed) + told_s)
 
 
 def _cold(processes: int) -> str:
@@ -156,6 +174,8 @@ def _rows(amounts: Amounts) -> Iterator[Row]:
     middle = _middle(amounts)
     yield Row(REMOUNTED.format(middle), "files/s")
     yield Row(MAPPED.format(middle), "files/s")
+    for count in sorted({1, *amounts.processes}):
+        yield Row(ANNOUNCED.format(_processes(count)), "files/s")
     yield Row(RING_COLD.format(middle), "files/s")
     yield Row(RING_WARM.format(middle), "files/s")
     yield Row(UNBUFFERED.format(middle), "files/s")
@@ -204,6 +224,10 @@ def _others(place: Place, files: FileSet, amounts: Amounts) -> Values:
         place.remount()
         values[REMOUNTED.format(middle)] = epoch(files, middle, seed=7)
     if isinstance(place, BraidPlace):
+        for count in sorted({1, *amounts.processes}):
+            place.chill()
+            rate = announced_epoch(files, count, seed=count, folder=place.folder)
+            values[ANNOUNCED.format(_processes(count))] = rate
         values |= _cached(place, files, middle)
         values |= _by_ring(place, files, middle)
     place.chill()

@@ -110,6 +110,8 @@ class FakeLanes:
 
     settings: Sequence[SettingRow] = ()  # what lanes set
     told_births: Sequence[int] = ()
+    announced: Sequence[int] = ()
+    announced_max = 0
 
     barriers = 0  # of the notifier
     passed: frozenset[int] = frozenset()  # whose reads and writes go on while a lease is recalled
@@ -305,6 +307,14 @@ class FakeLanes:
                 if has_names:
                     self.names[parent, name] = ino
         return wanted
+
+    def announced_limit(self, bytes_max: int) -> None:
+        self.announced_max = bytes_max
+
+    def announce(self, inos: bytes, replaces: bool) -> int:
+        before = [] if replaces else self.announced
+        self.announced = [*before, *memoryview(inos).cast("Q")]
+        return len(inos) // 8
 
     def use_child(self, ino: int) -> None:
         """Lanes open it for an application."""

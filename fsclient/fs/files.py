@@ -578,6 +578,8 @@ class Files:
         self._inodes.changed()
         self._inodes.wrote_pages(unpack_attributes(record))
         self._inodes.see_record(record)
+        if (inode := self._inodes.get(ino_of(record))) is not None:
+            inode.wrote = True
 
 
 def _check_unprotected(attributes: Attributes, flags: int) -> None:

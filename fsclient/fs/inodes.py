@@ -57,10 +57,13 @@ _SET_GID_AND_GROUP_EXECUTE = 0o2010
 class OpenInode:
     """holds: handles plus opens on their way. taken: written states whose COMMIT or SETATTR is
     not answered yet, by token. size_limit: what the lanes were told last; None: nothing yet.
-    is_inline: the lanes know that its bytes are in its record, and write none before an OPEN."""
+    is_inline: the lanes know that its bytes are in its record, and write none before an OPEN.
+    wrote: something was committed since the lease on its bytes was lost last. takes_turns: that was
+    so when it was lost."""
 
     __slots__ = (
         "attributes", "file_id", "holds", "ino", "is_inline", "is_writable", "size_limit", "taken",
+        "takes_turns", "wrote",
     )  # fmt: skip
 
     def __init__(self, ino: int) -> None:
@@ -72,6 +75,7 @@ class OpenInode:
         self.file_id = 0
         self.attributes: Attributes | None = None
         self.taken: dict[int, Written] = {}
+        self.wrote = self.takes_turns = False
 
 
 class Inodes:
@@ -415,6 +419,9 @@ class Inodes:
             self.unkeep(ino)
         if bits & LEASE_DATA:
             self._page_versions.pop(ino, None)
+            if (inode := self._open.get(ino)) is not None:
+                inode.takes_turns = inode.wrote or self._lanes.inode_written(ino) is not None
+                inode.wrote = False
         if bits & LEASE_META:
             self.bare.forget(ino)
             if ino in self._open:

@@ -78,7 +78,12 @@ def _read_and_overwrite(fd: int, number: int) -> None:
     _overwrite(fd, number)
 
 
-@pytest.mark.parametrize("use", [_overwrite, _read_and_overwrite])
+def _look_and_overwrite(fd: int, number: int) -> None:
+    assert os.fstat(fd).st_size == 1 << 16
+    _overwrite(fd, number)
+
+
+@pytest.mark.parametrize("use", [_overwrite, _read_and_overwrite, _look_and_overwrite])
 def test_a_hand_over_takes_one_question_one_recall_and_one_commit(
     cluster: Cluster, workdir: Path, more_mounts: MountMaker, use: Callable[[int, int], None]
 ) -> None:

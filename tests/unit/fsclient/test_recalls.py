@@ -297,6 +297,36 @@ async def test_who_is_about_to_write_asks_once(is_writable: bool) -> None:
     assert world.leases.holds(5, LEASE_DATA_EXCLUSIVE) is is_writable
 
 
+async def test_a_stat_takes_the_lease_once_where_it_was_written_under_before() -> None:
+    world = World()
+    world.fs.inodes.hold(5).is_writable = True
+    requests = itertools.count(2000)
+
+    def answer(_request: object) -> Opened:
+        opened = Opened(with_lease(record(5), NEVER_NS, WRITER), layout(5), b"")
+        world.leases.replied(Op.OPEN, opened, next(requests))
+        return opened
+
+    world.meta.answers[Op.OPEN] = answer
+    world.meta.answers[Op.GETATTR] = Entry(record(5))
+    world.meta.answers[Op.COMMIT] = Committed(record(5, size=4096))
+
+    async def opens_of_a_stat() -> int:
+        before = len(world.meta.requests(Op.OPEN))
+        await world.fs.namespace.getattr(5)
+        return len(world.meta.requests(Op.OPEN)) - before
+
+    assert await opens_of_a_stat() == 0, "it never wrote"
+    world.grant(5, WRITER, next(requests))
+    world.lanes.written[5] = (4096, 77, COMMIT_SIZE)
+    takes = []
+    for recall in range(1, 4):
+        await world.recall(RecallItem(recall, 5, WRITER, 0, 3))
+        takes.append(await opens_of_a_stat())
+    assert takes[0] == 1, "it takes turns with another writer"
+    assert takes[-1] == 0, "it only looks now"
+
+
 async def test_nothing_is_asked_for_while_it_is_given_up(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

@@ -16,6 +16,8 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.process import wait_until
 from tests.fuse.looks import lanes_counted, seen_from
 
+from ..integration.test_cli import Cli
+
 pytestmark = pytest.mark.mount
 
 COUNT = 24
@@ -138,6 +140,22 @@ def test_a_later_one_takes_the_place_of_the_first(cluster: Cluster, files: list[
         for path in files[:6]:
             assert path.read_bytes() == content(number_of(path))
         assert lanes_counted(cluster, "announced_reads") - before >= 6
+
+
+def test_a_restart_of_the_client_goes_on_without_them(
+    cluster: Cluster, files: list[Path], other: Path
+) -> None:
+    with Announcer(files[0].parent) as announcer:
+        announcer.announce(files)
+        Cli(cluster).json("client", "restart", cluster.mount_path, "--timeout", 60)
+        for path in files[: COUNT // 2]:
+            assert path.read_bytes() == content(number_of(path))
+        assert announcer.announce(files[COUNT // 2 :]) == COUNT - COUNT // 2
+    for path in files[COUNT // 2 :]:
+        assert path.read_bytes() == content(number_of(path))
+    for path in files:  # no handle of the former process is left: quick, and gone from the targets
+        seen_from(other, cluster, path).unlink()
+    assert not any(path.exists() for path in files)
 
 
 def test_elsewhere_it_is_refused(tmp_path: Path) -> None:

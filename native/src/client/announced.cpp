@@ -24,7 +24,7 @@ std::vector<uint64_t> Announced::take(Clock::time_point now) {
   if (!wanted_.empty()) {
     drop_first_while([&](const File& file) { return !has_room() && now - file.since >= kKeptFor; });
   }
-  if (under_way_ + kBatch > kUnderWayMax) return taken;
+  if (paused_ || under_way_ + kBatch > kUnderWayMax) return taken;
   while (taken.size() < kBatch && !wanted_.empty() && has_room()) {
     const uint64_t ino = wanted_.front();
     wanted_.pop_front();

@@ -42,6 +42,13 @@ class Announced {
 
   // Of what is kept; 0, as in the beginning: nothing is fetched.
   void limit(uint64_t bytes_max) noexcept { bytes_max_ = bytes_max; }
+  // Nothing more is begun, or again.
+  void pause(bool paused) noexcept { paused_ = paused; }
+  size_t under_way() const {
+    const std::scoped_lock lock(mu_);
+    return under_way_;
+  }
+
   // Behind what is wanted already, or in its place. Returns how many there was room for.
   size_t want(std::span<const uint64_t> inos, bool replaces);
   // What is to be fetched now, at most kBatch: each is under way then, until fetched() or missed().
@@ -80,6 +87,7 @@ class Announced {
   bool has_room() const noexcept;
 
   std::atomic<uint64_t> bytes_max_{0};
+  std::atomic<bool> paused_{false};
   std::atomic<size_t> count_{0};  // of files_
   std::atomic<uint64_t> reads_{0};  // that were answered from here
   std::atomic<uint64_t> unused_{0};  // files that went unread, or had changed

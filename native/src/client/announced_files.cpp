@@ -25,6 +25,11 @@ size_t Core::announce(std::span<const uint64_t> inos, bool replaces) {
   return count;
 }
 
+void Core::pause_announced(bool paused) {
+  announced_.pause(paused);
+  if (!paused) announce({}, false);
+}
+
 void Core::fetch_announced(Lane& lane) {
   bool is_one_missing = false;
   for (const uint64_t ino : announced_.take(lane.loop().now())) {

@@ -153,6 +153,8 @@ class Core final : public fuse::DataHandler {
   void announced_limit(uint64_t bytes_max) noexcept { announced_.limit(bytes_max); }
   // These files, by inode number, are going to be read in this order (announced.h). Returns how many are noted.
   size_t announce(std::span<const uint64_t> inos, bool replaces);
+  // Nothing more of it is fetched, or again.
+  void pause_announced(bool paused);
   // Calls use(attributes, layout, capability) for a file that lanes know by its directory's grant.
   using UseChild = std::function<void(Bytes, Bytes, Bytes)>;
   using FindChild = std::function<void(uint64_t ino, const UseChild& use)>;

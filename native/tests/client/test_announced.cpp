@@ -152,6 +152,19 @@ TEST_F(AnnouncedTable, ANewOrderTakesThePlaceOfTheOld) {
   EXPECT_EQ(take(), numbers(200, 3));
 }
 
+TEST_F(AnnouncedTable, BeginsNothingWhilePaused) {
+  want(1, 100);
+  const auto begun = take();
+  files_.pause(true);
+  EXPECT_TRUE(take().empty());
+  EXPECT_EQ(files_.under_way(), begun.size());
+  for (const uint64_t ino : begun) fetched(ino);
+  EXPECT_EQ(files_.under_way(), 0u);
+  EXPECT_EQ(read(begun.front()), Found::kYes);
+  files_.pause(false);
+  EXPECT_FALSE(take().empty());
+}
+
 TEST_F(AnnouncedTable, IsBounded) {
   const auto many = numbers(1, Announced::kWantedMax);
   EXPECT_EQ(files_.want(many, false), Announced::kWantedMax);

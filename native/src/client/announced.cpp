@@ -92,7 +92,7 @@ Announced::Found Announced::read(const CachedExtent& extent, Buffer& place,
     std::memcpy(place.span().data(), file.bytes.span().data() + extent.offset, extent.length);
   }
   if (end == file.size) drop(found);
-  drop_first_while([&](const File& first) { return first.place + kBehindMax < turn; });
+  drop_behind(turn);
   return Found::kYes;
 }
 
@@ -101,7 +101,9 @@ void Announced::closed(uint64_t ino) {
   const auto found = files_.find(ino);
   if (found == files_.end() || found->second.under_way) return;
   unused_.fetch_add(1, std::memory_order_relaxed);
+  const uint64_t turn = found->second.place;
   drop(found);
+  drop_behind(turn);
 }
 
 bool Announced::expire(Clock::time_point now) {
@@ -129,6 +131,10 @@ void Announced::drop_first_while(MayGo may_go) {
     }
     order_.pop_front();
   }
+}
+
+void Announced::drop_behind(uint64_t turn) {
+  drop_first_while([&](const File& first) { return first.place + kBehindMax < turn; });
 }
 
 void Announced::add_counters(std::vector<std::pair<std::string, uint64_t>>& all) const {

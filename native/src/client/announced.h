@@ -82,6 +82,7 @@ class Announced {
 
   // All LOCKED.
   void drop(Files::iterator file);
+  void drop_behind(uint64_t turn);
   template <typename MayGo>
   void drop_first_while(MayGo may_go);
   bool has_room() const noexcept;

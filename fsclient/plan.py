@@ -15,6 +15,7 @@ from fscommon.net.rails import RdmaSettings
 from fscommon.net.rdma import Wishes
 from fscommon.observe.endpoint import HttpCertificate
 
+from .pressure import memory_is_short
 from .source import Source
 
 WARM_PART: Final = 64  # of the machine's memory
@@ -73,10 +74,15 @@ def announced_bytes_max(options: MountOptions) -> int:
 
 
 async def rest_memory(datapath: Datapath, options: MountOptions) -> None:
-    """Gives back buffers that nobody needed lately, but for those that stay ready; in a thread, as
-    fresh pages take their time."""
-    warm = min(options.warm_mib << 20, _machine_bytes() // WARM_PART)
-    await trio.to_thread.run_sync(datapath.memory_rest, warm)
+    """Gives back buffers that nobody needed lately, but for those that stay ready; all that are not
+    in use where memory is short. In a thread, as fresh pages take their time."""
+
+    def rest() -> None:
+        is_short = memory_is_short()
+        warm = 0 if is_short else min(options.warm_mib << 20, _machine_bytes() // WARM_PART)
+        datapath.memory_rest(warm, is_short)
+
+    await trio.to_thread.run_sync(rest)
 
 
 def _machine_bytes() -> int:

@@ -370,8 +370,12 @@ void bind_cluster(nb::class_<Datapath>& type) {
                      "no such lane");
            },
            "lane"_a, "node"_a)
-      .def("memory_rest", [](Datapath& path, uint64_t warm_bytes) { path.core().memory().rest(warm_bytes); },
-           "warm_bytes"_a, ReleaseGil())
+      .def("memory_rest",
+           [](Datapath& path, uint64_t warm_bytes, bool is_short) {
+             if (is_short) path.core().memory_is_short();
+             path.core().memory().rest(warm_bytes);
+           },
+           "warm_bytes"_a, "short"_a, ReleaseGil())
       .def("session_put", &Datapath::session_put, "session"_a);
 }
 

@@ -112,6 +112,16 @@ bool Announced::expire(Clock::time_point now) {
   return !order_.empty();
 }
 
+void Announced::let_go() {
+  const std::scoped_lock lock(mu_);
+  wanted_.clear();
+  for (auto file = files_.begin(); file != files_.end();) {
+    const auto next = std::next(file);
+    if (!file->second.under_way) drop(file);
+    file = next;
+  }
+}
+
 void Announced::drop(Files::iterator file) {
   if (file->second.bytes) bytes_ -= file->second.bytes.span().size();
   files_.erase(file);

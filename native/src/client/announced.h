@@ -66,6 +66,8 @@ class Announced {
   bool expire(Clock::time_point now);
 
   bool any() const noexcept { return count_.load(std::memory_order_relaxed) != 0; }
+  // Of all that is not under way, and of what is wanted: READs ask the targets.
+  void let_go();
   void add_counters(std::vector<std::pair<std::string, uint64_t>>& all) const;
 
  private:

@@ -566,6 +566,11 @@ void Core::resend_lost(Lane& lane, uint32_t target, uint64_t seen) {
   ++losses_;
 }
 
+void Core::memory_is_short() {
+  announced_.let_go();
+  memory_.give_back();
+}
+
 std::vector<std::pair<std::string, uint64_t>> Core::counters() {
   const auto sum = [&](std::atomic<uint64_t> LaneCounters::*field) {
     uint64_t total = 0;

@@ -181,6 +181,9 @@ class Core final : public fuse::DataHandler {
   // Before start(): what is read is kept in this directory (decision 0035). False, and a sentence.
   bool use_cache(const cache::StoreSettings& settings, std::string& reason);
 
+  // The machine is: what is kept for later goes.
+  void memory_is_short();
+
   // ---- for lanes and operations ----
   Announced& announced() noexcept { return announced_; }
   // Begins with what is announced next, if there is room. On that lane.

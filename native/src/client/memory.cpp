@@ -82,6 +82,10 @@ void Memory::rest(uint64_t warm_bytes) noexcept {
   }
 }
 
+void Memory::give_back() noexcept {
+  for (auto& pool : pools_) pool.shrink(pool.idle());
+}
+
 Buffer Memory::dirty(uint32_t size, bool caller_waits) {
   return charged(Buffer::Account::kDirty, caller_waits ? ~uint64_t{0} : behind_max_, size);
 }

@@ -86,6 +86,8 @@ class Memory {
   // bytes of pieces stay ready for the next burst of writes, whose pages are not to be made while a
   // training waits for its checkpoint; a call makes a part of what is missing of them.
   void rest(uint64_t warm_bytes = 0) noexcept;
+  // All that is idle.
+  void give_back() noexcept;
   uint64_t account(Buffer::Account which) const noexcept {
     return bytes_[static_cast<size_t>(which)].load(std::memory_order_relaxed);
   }

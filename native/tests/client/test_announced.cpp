@@ -165,6 +165,19 @@ TEST_F(AnnouncedTable, BeginsNothingWhilePaused) {
   EXPECT_FALSE(take().empty());
 }
 
+TEST_F(AnnouncedTable, LetsGoOfAllThatIsHere) {
+  want(1, 100);
+  const auto first = take();
+  for (const uint64_t ino : first) fetched(ino);
+  const auto second = take();
+  files_.let_go();
+  EXPECT_EQ(kept(), 0u);
+  EXPECT_TRUE(take().empty());
+  EXPECT_EQ(read(first.front()), Found::kNo);
+  fetched(second.front());
+  EXPECT_EQ(read(second.front()), Found::kYes);
+}
+
 TEST_F(AnnouncedTable, IsBounded) {
   const auto many = numbers(1, Announced::kWantedMax);
   EXPECT_EQ(files_.want(many, false), Announced::kWantedMax);

@@ -30,6 +30,15 @@ TEST(Memory, KeepsWhatCameBackUntilNobodyNeedsIt) {
   EXPECT_EQ(memory.idle_bytes(), 0u);
 }
 
+TEST(Memory, GivesAllBackThatIsIdle) {
+  Memory memory({.dirty_bytes_max = 64u << 20, .held_bytes_max = 64u << 20}, 2);
+  take(memory, 100, kPiece);
+  const auto used = take(memory, 3, kPiece);
+  memory.give_back();
+  EXPECT_EQ(memory.idle_bytes(), 0u);
+  EXPECT_EQ(memory.account(Buffer::Account::kDirty), 3u * kPiece);
+}
+
 TEST(Memory, KeepsSomeReadyForTheNextBurst) {
   constexpr uint64_t kWarm = 100u * kPiece;
   Memory memory({.dirty_bytes_max = 64u << 20, .held_bytes_max = 64u << 20}, 2);

@@ -34,15 +34,19 @@ class KnownLimit:
     request_id: int
 
 
+@dataclass(frozen=True, slots=True)
 class _Mask:
-    __slots__ = ("flags", "limits")
-
-    def __init__(self, flags: int, limit: Limit) -> None:
-        self.flags = flags
-        self.limits = [limit]
+    flags: int
+    limit: Limit
 
     def hides(self, request_id: int) -> bool:
-        return any(not limit.request_id or request_id <= limit.request_id for limit in self.limits)
+        return not self.limit.request_id or request_id <= self.limit.request_id
+
+    def adds_to(self, later: "_Mask") -> bool:
+        """It hides something that the other, which was made after it, does not."""
+        if self.flags & ~later.flags or not self.limit.request_id:
+            return True
+        return not later.hides(self.limit.request_id)
 
 
 class LeaseTable:
@@ -78,7 +82,9 @@ class LeaseTable:
         """These bits are held no longer, whatever replies up to the limit say. A shared bit takes
         its exclusive one along. Returns what had been held."""
         flags |= (flags & LEASE_SHARED_ALL) << LEASE_EXCLUSIVE_SHIFT
-        self._masks.setdefault(ino, []).append(_Mask(flags, limit))
+        mask = _Mask(flags, limit)
+        former = self._masks.get(ino, ())
+        self._masks[ino] = [*(one for one in former if one.adds_to(mask)), mask]
         held = self._held.get(ino, 0)
         kept = held & ~flags
         if kept:
@@ -110,7 +116,7 @@ class LeaseTable:
 
     @property
     def mask_count(self) -> int:
-        return len(self._masks)
+        return sum(map(len, self._masks.values()))
 
     def drop_shared(self) -> dict[int, int]:
         """Leases ended without a word: only exclusive ones stay, which nobody else gets before this

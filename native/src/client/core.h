@@ -182,7 +182,10 @@ class Core final : public fuse::DataHandler {
   bool use_cache(const cache::StoreSettings& settings, std::string& reason);
 
   // The machine is: what is kept for later goes.
-  void memory_is_short();
+  void memory_is_short() {
+    announced_.let_go();
+    memory_.give_back();
+  }
 
   // ---- for lanes and operations ----
   Announced& announced() noexcept { return announced_; }

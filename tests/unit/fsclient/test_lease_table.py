@@ -139,3 +139,28 @@ def test_the_table_never_holds_what_the_metaserver_does_not_count(steps: list[in
     for step in steps:
         acts[step]()
         assert not model.table.held(5) or model.counted
+
+
+def test_a_file_that_is_recalled_again_and_again_has_few_masks() -> None:
+    """As two clients that write it in turns make it."""
+    table = LeaseTable()
+    for turn in range(1, 1000):
+        unsent = Sent()
+        table.granted(5, LEASE_DATA | LEASE_META, 10 * turn)
+        table.give_up(5, LEASE_DATA, unsent)
+        table.give_up(5, LEASE_DATA | LEASE_META, KnownLimit(10 * turn))
+        unsent.request_id = 10 * turn
+        table.give_up(5, LEASE_DATA, KnownLimit(10 * turn + 5))
+        assert not table.granted(5, LEASE_DATA, 10 * turn + 5)
+        assert table.granted(5, LEASE_META, 10 * turn + 1) == LEASE_META
+    assert table.mask_count < 10
+
+
+def test_a_wider_mask_takes_the_place_of_narrower_ones_only() -> None:
+    table = LeaseTable()
+    table.give_up(5, LEASE_DATA, KnownLimit(20))
+    table.give_up(5, LEASE_DATA | LEASE_META, KnownLimit(10))
+    assert not table.granted(5, LEASE_DATA, 15), "the older one reaches further"
+    table.give_up(5, LEASE_META, KnownLimit(30))
+    assert not table.granted(5, LEASE_DATA, 20) and not table.granted(5, LEASE_META, 30)
+    assert table.granted(5, LEASE_DATA | LEASE_META, 31) == LEASE_DATA | LEASE_META

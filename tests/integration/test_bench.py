@@ -17,7 +17,7 @@ from tests.cluster.cluster import Cluster
 pytestmark = pytest.mark.mount
 CASES = (SMALL_FILES, WRITES)
 # Null FUSE holds nothing: it creates no data set.
-OURS = ("remount", "cache_dir", "sealed", "over io_uring")  # rows of BraidFS alone
+OURS = ("remount", "cache_dir", "sealed", "over io_uring", "announced")  # rows of BraidFS alone
 NOT_OF_NULL = {"create with data, 4 processes", "CPU per file created with data"}
 
 

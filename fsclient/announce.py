@@ -20,16 +20,14 @@ import fcntl
 import itertools
 import os
 import stat
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 from .fuse.announcement import FILES_MAX, IOCTL_ANNOUNCE, Announcement
 
-_LISTED_MIN: Final = (
-    8  # of so many names in one directory it is listed, instead of a stat() for each
-)
+_LISTED_MIN: Final = 8  # names of one directory from which on it is listed, not each looked up
 _AT_A_TIME: Final = 1 << 16  # paths that are looked up together
 
 AnyPath = str | os.PathLike[str]
@@ -94,14 +92,15 @@ class Announcer:
             for folder, count in Counter(folder for folder, _ in some).items():
                 if folder not in self._listed and count >= _LISTED_MIN:
                     self._list(folder)
-            parents: defaultdict[str, int] = defaultdict(int)
+            parents: dict[str, int] = {}
             for folder, name in some:
                 listed = self._listed.get(folder)
                 if listed is not None:
                     parent, ino = listed[0], listed[1].get(name, 0)
                 else:
-                    parent = parents[folder] or self._number(folder or ".", stat.S_IFDIR)
-                    parents[folder] = parent
+                    if folder not in parents:
+                        parents[folder] = self._number(folder or ".", stat.S_IFDIR)
+                    parent = parents[folder]
                     ino = self._number(f"{folder}/{name}" if folder else name, stat.S_IFREG)
                 if parent and ino:
                     yield ino, parent

@@ -29,7 +29,7 @@ from fscommon.supervisor import (
     supervisor_has_read,
 )
 
-from .keeper import GENERATION, HANDED
+from .keeper import GENERATION, HANDED, state_file
 
 ASKED: Final = "BRAIDFS_FD_STORE"
 STATE_SIZE: Final = 16384  # a path of the longest kind, and some
@@ -69,9 +69,7 @@ class FdStore:
 
 def leave(state: dict[str, Any], version: int) -> None:
     """The last word of a process that leaves in order; the next start has all of it."""
-    place = os.memfd_create("braidfs-left", os.MFD_CLOEXEC)
-    with os.fdopen(os.dup(place), "wb") as file:
-        file.write(json.dumps({**state, "version": version}).encode())
+    place = state_file({**state, "version": version})
     _put(f"left-{state['generation'] - 1}", [place])
     supervisor_has_read()
 
@@ -103,10 +101,7 @@ def claim(version: int) -> None:
 
 
 def _hand(state: dict[str, Any], version: int) -> None:
-    place = os.memfd_create("braidfs-handed", os.MFD_CLOEXEC)
-    os.write(place, json.dumps(state).encode())
-    os.lseek(place, 0, os.SEEK_SET)
-    os.environ[HANDED] = f"{version}:{place}"
+    os.environ[HANDED] = f"{version}:{state_file(state)}"
     os.environ[GENERATION] = str(state["generation"])
 
 

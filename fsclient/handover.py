@@ -32,6 +32,7 @@ from .fs.births import FIRST_HANDLE
 from .fs.filesystem import FileSystem
 from .fs.handed import HandedFiles
 from .fs.locks import UNKNOWN_HANDLE
+from .keeper import state_file
 from .meta.client import MetaClient
 from .survival import read_record
 
@@ -167,18 +168,9 @@ async def _check_successor() -> None:
         )
 
 
-def state_of(handed: Handed) -> dict[str, Any]:
-    """As JSON has it."""
-    state: dict[str, Any] = json.loads(json.dumps(asdict(handed), default=bytes.hex))
-    return state
-
-
 def become(handed: Handed) -> None:
     """Become the program that goes on. Returns only by an OSError."""
-    place = os.memfd_create("braidfs-handed", 0)
-    with os.fdopen(os.dup(place), "wb") as file:
-        file.write(json.dumps(state_of(handed)).encode())
-    os.lseek(place, 0, os.SEEK_SET)
+    place = state_file(asdict(handed))
     os.set_inheritable(place, True)
     environment = {
         **os.environ, ENVIRONMENT: f"{VERSION}:{place}", GENERATION: str(handed.generation),

@@ -35,6 +35,16 @@ LOOK_MS: Final = 500
 LOOKS_TO_BELIEVE: Final = 2
 
 
+def state_file(state: dict[str, Any]) -> int:
+    """A file in memory, at its beginning: the state as JSON, bytes in hexadecimal. No child
+    inherits it unless told to."""
+    place = os.memfd_create("braidfs-handed", os.MFD_CLOEXEC)
+    with os.fdopen(os.dup(place), "wb") as file:
+        file.write(json.dumps(state, default=bytes.hex).encode())
+    os.lseek(place, 0, os.SEEK_SET)
+    return place
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
     """What the client said last, and its descriptors: the record of what is open, then those of
@@ -115,10 +125,8 @@ class Keeper:
         assert self._kept is not None
         said, fds = self._kept.said, self._kept.fds
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        place = os.memfd_create("braidfs-handed", 0)
         state = {**said["state"], "record": fds[0], "fds": fds[1:]}
-        os.write(place, json.dumps(state).encode())
-        os.lseek(place, 0, os.SEEK_SET)
+        place = state_file(state)
         environment = {
             **os.environ, HANDED: f"{said['version']}:{place}", SOCKET: str(theirs.fileno()),
             GENERATION: str(state["generation"]),

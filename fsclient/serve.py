@@ -6,7 +6,7 @@ Not here: the parts of the mount and their order (fsclient.mount).
 
 import os
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TextIO, cast
 
 import trio
@@ -95,7 +95,7 @@ def _run(
             left = handover.named(client.successor, handed, in_background=in_background)
             if client.is_left:
                 reporter.leaves()
-                return fd_store.leave(handover.state_of(left), handover.VERSION)
+                return fd_store.leave(asdict(left), handover.VERSION)
             handover.become(left)
     except BaseException as error:
         cause = (sole_exception(error) if isinstance(error, BaseExceptionGroup) else None) or error

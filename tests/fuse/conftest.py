@@ -14,3 +14,11 @@ def other(shared_cluster: Cluster, localdir: Path) -> Iterator[Path]:
     point = localdir / "other"
     with shared_cluster.second_client(point) as mounted:
         yield mounted
+
+
+@pytest.fixture(scope="module")
+def lasting(shared_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The root of a second mount, for all tests of a module."""
+    point = tmp_path_factory.mktemp("lasting") / "other"
+    with shared_cluster.second_client(point) as mounted:
+        yield mounted

@@ -5,7 +5,6 @@ import errno
 import fcntl
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,13 +25,6 @@ SPREAD = 3  # directories
 
 def content(number: int, version: int = 0) -> bytes:
     return b"%d of %d\n" % (number, version) * (2000 + 97 * number)
-
-
-@pytest.fixture(scope="module")
-def other(shared_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    point = tmp_path_factory.mktemp("announced") / "other"
-    with shared_cluster.second_client(point) as mounted:
-        yield mounted
 
 
 @pytest.fixture
@@ -95,12 +87,12 @@ def test_reading_needs_not_wait_for_them(cluster: Cluster, files: list[Path]) ->
 
 
 def test_what_was_changed_meanwhile_is_read_as_it_is(
-    cluster: Cluster, files: list[Path], other: Path
+    cluster: Cluster, files: list[Path], lasting: Path
 ) -> None:
     with Announcer(files[0].parent) as announcer:
         announcer.announce(files)
     wait_ready(cluster)
-    there = [seen_from(other, cluster, path) for path in files]
+    there = [seen_from(lasting, cluster, path) for path in files]
     there[0].write_bytes(content(0, 1))
     files[1].write_bytes(content(1, 1))
     os.truncate(there[2], 5000)
@@ -143,7 +135,7 @@ def test_a_later_one_takes_the_place_of_the_first(cluster: Cluster, files: list[
 
 
 def test_a_restart_of_the_client_goes_on_without_them(
-    cluster: Cluster, files: list[Path], other: Path
+    cluster: Cluster, files: list[Path], lasting: Path
 ) -> None:
     with Announcer(files[0].parent) as announcer:
         announcer.announce(files)
@@ -154,7 +146,7 @@ def test_a_restart_of_the_client_goes_on_without_them(
     for path in files[COUNT // 2 :]:
         assert path.read_bytes() == content(number_of(path))
     for path in files:  # no handle of the former process is left: quick, and gone from the targets
-        seen_from(other, cluster, path).unlink()
+        seen_from(lasting, cluster, path).unlink()
     assert not any(path.exists() for path in files)
 
 

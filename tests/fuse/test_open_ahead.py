@@ -3,7 +3,6 @@
 
 import errno
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,16 +27,8 @@ def content(number: int) -> bytes:
     return b"" if number in EMPTY else b"%d\n" % number * (1 + 97 * number)
 
 
-@pytest.fixture(scope="module")
-def other(shared_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The root of a second mount, for all tests here."""
-    point = tmp_path_factory.mktemp("ahead") / "other"
-    with shared_cluster.second_client(point) as mounted:
-        yield mounted
-
-
 @pytest.fixture
-def folder(cluster: Cluster, workdir: Path, other: Path) -> Path:
+def folder(cluster: Cluster, workdir: Path, lasting: Path) -> Path:
     """Files of which the first half was read, one after another, by a client that had not seen them
     before, until lanes had the rest."""
     folder = workdir / "set"
@@ -77,8 +68,8 @@ def test_first_opens_are_answered_by_lanes(cluster: Cluster, folder: Path) -> No
     assert used(cluster) - before[1] == COUNT // 2
 
 
-def test_what_another_client_does_is_seen(cluster: Cluster, folder: Path, other: Path) -> None:
-    there = seen_from(other, cluster, folder)
+def test_what_another_client_does_is_seen(cluster: Cluster, folder: Path, lasting: Path) -> None:
+    there = seen_from(lasting, cluster, folder)
     (there / "30").write_bytes(b"new")
     assert (folder / "30").read_bytes() == b"new"
     os.truncate(there / "31", 7)
@@ -100,10 +91,10 @@ def test_what_another_client_does_is_seen(cluster: Cluster, folder: Path, other:
 
 
 def test_an_empty_file_that_gets_another_layout_and_bytes(
-    cluster: Cluster, folder: Path, other: Path
+    cluster: Cluster, folder: Path, lasting: Path
 ) -> None:
     """Set there, here, and not while it is open."""
-    there = seen_from(other, cluster, folder)
+    there = seen_from(lasting, cluster, folder)
     for number, place in ((22, there), (23, folder)):
         os.setxattr(place / f"{number}", "braidfs.layout", b"chunk_size=128KiB")
         (place / f"{number}").write_bytes(b"new" * 100_000)
@@ -133,7 +124,7 @@ def test_what_is_done_here_is_seen(cluster: Cluster, folder: Path) -> None:
     assert (folder / "35").read_bytes() == content(35) + b"more"
 
 
-def test_space_of_a_removed_file_comes_back(cluster: Cluster, workdir: Path, other: Path) -> None:
+def test_space_of_a_removed_file_comes_back(cluster: Cluster, workdir: Path, lasting: Path) -> None:
     folder = workdir / "set"
     folder.mkdir()
     before = stored(cluster)
@@ -145,19 +136,19 @@ def test_space_of_a_removed_file_comes_back(cluster: Cluster, workdir: Path, oth
     cluster.remount()
     read_until_opened_ahead(cluster, folder, COUNT // 2 + 1 - OPENS_MIN)
     assert wait_until(lambda: stored(cluster) > before + (32 << 20), 30)
-    (seen_from(other, cluster, folder) / "large").unlink()
+    (seen_from(lasting, cluster, folder) / "large").unlink()
     # Each of the four targets may have made 4 MiB of its log meanwhile.
     assert wait_until(lambda: stored(cluster) < before + (24 << 20), 60), stored(cluster) - before
 
 
 @pytest.mark.expects_warnings
 def test_it_outlasts_a_restart_of_the_metaserver(
-    cluster: Cluster, folder: Path, other: Path
+    cluster: Cluster, folder: Path, lasting: Path
 ) -> None:
     with (folder / "39").open("rb", buffering=0) as reader:
         cluster.metaserver.kill()
         cluster.metaserver.start()
-        (seen_from(other, cluster, folder) / "39").unlink()
+        (seen_from(lasting, cluster, folder) / "39").unlink()
         assert reader.read() == content(39)
     for number in range(30, 39):
         assert (folder / f"{number}").read_bytes() == content(number)

@@ -61,7 +61,12 @@ constexpr std::array kUpcallShapes = {
     UpcallShape{kOpStatx, kStatxInSize, 0, true},
 };
 
-constexpr size_t kCallBytesMax = 4096 + kAnnounceSize;
+// The longest request of an opcode that goes to Python: an ioctl may carry an announcement.
+size_t bytes_max(const UpcallShape& shape) noexcept {
+  constexpr size_t kCallBytesMax = 4096;
+  if (!shape.is_call) return kUpcallBytesMax;
+  return shape.opcode == FUSE_IOCTL ? kCallBytesMax + kAnnounceSize : kCallBytesMax;
+}
 
 // Removes `count` strings from the front; false when one of them does not end.
 bool drop_names(Bytes& bytes, unsigned count) noexcept {
@@ -196,7 +201,7 @@ Request parse_upcall(const RequestHead& head, uint32_t opcode, Bytes bytes, Byte
                                   [&](const UpcallShape& known) { return known.opcode == opcode; });
   if (shape == kUpcallShapes.end()) return refuse(head, ENOSYS);
   if (!fits(*shape, body)) return refuse(head, EINVAL);
-  if (bytes.size() > (shape->is_call ? kCallBytesMax : kUpcallBytesMax)) return refuse(head, E2BIG);
+  if (bytes.size() > bytes_max(*shape)) return refuse(head, E2BIG);
   if (opcode == FUSE_IOCTL) {
     const int refused = check_ioctl(body);
     if (refused != 0) return refuse(head, refused);

@@ -253,6 +253,16 @@ TEST(Parse, IoctlsOfInodeFlagsAndNoOthers) {
   EXPECT_EQ(refused_with(parse(request(FUSE_IOCTL, kSender, "short"sv))), EINVAL);
 }
 
+TEST(Parse, AnAnnouncementMayBeLongerThanOtherCalls) {
+  fuse_ioctl_in in{};
+  in.cmd = kIoctlAnnounce;
+  in.in_size = kAnnounceSize;
+  const std::string body(kAnnounceSize, 'a');
+  EXPECT_TRUE(std::holds_alternative<UpcallRequest>(parse(request(FUSE_IOCTL, kSender, in, body))));
+  const std::string longer(kAnnounceSize + 4096, 'a');
+  EXPECT_EQ(refused_with(parse(request(FUSE_IOCTL, kSender, in, longer))), E2BIG);
+}
+
 TEST(Parse, BitsThatPyfuse3DoesNotShow) {
   fuse_setattr_in setattr{};
   setattr.valid = kFattrKillSuidgid | FATTR_SIZE;

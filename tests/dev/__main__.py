@@ -7,7 +7,7 @@ status [--state DIR]     show them
 test [--full] [ARGS]     all tests, quick form or long form; ARGS go to pytest
 check                    linters, types, layers, the native stub
 bench [smoke]            measure against local ext4 and null FUSE
-bench data [--case a,c,…] [--rounds N] [--peers DIR] [--quick] [--plots DIR] [--torch]
+bench data [--case a,c,…] [--rounds N] [--peers DIR] [--quick] [--plots DIR] [--torch] [--mpi]
                   the data path: small files, checkpoints, random reads, … (docs/performance.md)
 bench metadata           names and attributes, beside peers that scripts start [--peers DIR]
 bench transport          count what a request costs by TCP and by RDMA, in the guest
@@ -104,6 +104,7 @@ def check() -> None:
 @click.option("--quick", is_flag=True)
 @click.option("--plots", type=_FOLDER)
 @click.option("--torch", is_flag=True)
+@click.option("--mpi", is_flag=True)
 def bench(suite: str, rounds: int, peers: Path | None, **more: Any) -> None:
     if suite == "data":
         from tests.bench.data.suite import Wishes, data  # noqa: PLC0415

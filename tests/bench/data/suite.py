@@ -18,6 +18,7 @@ from typing import Any
 
 from tests.bench.data import (
     mixed,
+    mpi,
     offload,
     page,
     random_reads,
@@ -162,6 +163,7 @@ class Wishes:
     quick: bool = False
     plots: Path | None = None
     torch: bool = False
+    mpi: bool = False
 
 
 def data(wishes: Wishes) -> bool:
@@ -169,6 +171,8 @@ def data(wishes: Wishes) -> bool:
     cases = chosen(wishes.cases)
     if wishes.torch:
         cases.append(training.training())
+    if wishes.mpi:
+        cases.append(mpi.shared_by_mpi())
     amounts = QUICK if wishes.quick else FULL
     ups = peers_in(wishes.peers)
     build(tests=True)

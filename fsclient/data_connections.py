@@ -7,6 +7,7 @@ backoff are native's: a failure is reported once and asked for again by the lane
 """
 
 import os
+import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
@@ -28,6 +29,7 @@ from .rdma import TransportPolicy
 
 RDMA_TIMEOUT_S: Final = 10.0
 RAILS_REFRESH_S: Final = 5.0
+NEARBY: Final = "the server is on this host"
 
 Connect = Callable[[str, HelloFields], Awaitable[FrameStream]]
 
@@ -53,6 +55,15 @@ class _Opened:
     fd: int
     tls: NativeTls | None
     token: int = 0
+
+    @property
+    def is_local(self) -> bool:
+        """A local socket: the server is on this host."""
+        sock = socket.socket(fileno=self.fd)
+        try:
+            return sock.family == socket.AF_UNIX
+        finally:
+            sock.detach()
 
 
 class DataConnections:
@@ -120,8 +131,10 @@ class DataConnections:
         rails = self._rails
         if rails is None or not rails.wanted:
             opened = await self._open_tcp(node, lane)
-            way = ("tls", opened.tls.cipher()) if opened.tls else ("tcp", "transport=tcp")
-            self._paths[node] = BytesPath(node, *way)
+            if opened.tls:
+                self._paths[node] = BytesPath(node, "tls", opened.tls.cipher())
+            else:
+                self._paths[node] = BytesPath(node, "tcp", "transport=tcp")
             return opened
         now = trio.current_time()
         failure: BraidError | None = None
@@ -140,7 +153,8 @@ class DataConnections:
         if failure is not None:
             self._policy.failed(node, lane, now)
         self._by_tcp.add((lane, node))
-        self._say(node, "TCP", failure or "RDMA failed a short while ago")
+        why = failure or "RDMA failed a short while ago"
+        self._say(node, *(("local socket", NEARBY) if opened.is_local else ("TCP", why)))
         return opened
 
     async def _open_by_rail(self, node: int, lane: int, rails: Rails) -> _Opened:
@@ -160,7 +174,7 @@ class DataConnections:
     def _say(self, node: int, transport: str, why: object) -> None:
         is_news = self._policy.is_news(node, transport)
         if is_news:
-            self._paths[node] = BytesPath(node, transport.lower(), str(why))
+            self._paths[node] = BytesPath(node, transport.lower().split()[0], str(why))
             self._log.info(f"data goes by {transport}", node=node, because=why)
 
     async def _open_tcp(self, node: int, lane: int) -> _Opened:

@@ -86,7 +86,9 @@ class MountedClient:
         self.is_left = False  # in a process that the supervisor starts
         self._credential = credential
         self._grant = Grant(credential)
-        self._transport = transport_of(tls_settings(plan.options))
+        self._transport = transport_of(
+            tls_settings(plan.options), is_local=plan.options.transport != "tcp"
+        )
         self._is_refused = False
         self._is_read_only = False
         self._node = f"{socket.gethostname()}:{plan.mountpoint}"[:255]

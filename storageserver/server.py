@@ -53,7 +53,9 @@ class StorageServer:
         self._config = config
         self._native = native
         self._service = service
-        self._transport = transport or transport_of(config.tls_settings(), service.log)
+        self._transport = transport or transport_of(
+            config.tls_settings(), service.log, is_local=config.transport != "tcp"
+        )
         self._key = load_key(config.key_file)
         self._file = StateFile(config.state_directory)
         metaservers = Metaservers(

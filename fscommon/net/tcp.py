@@ -1,4 +1,4 @@
-"""The TCP transport; the one door to network sockets.
+"""The TCP transport, and local sockets instead of it on one host; the one door to sockets.
 
 Sockets are plain non-blocking ones that trio waits on: an immediate send costs one system call
 and no turn of trio's loop, and a receive waits first, so that every batch is a checkpoint.
@@ -7,12 +7,14 @@ A dead peer is found by keepalive when idle and by TCP_USER_TIMEOUT when bytes a
 
 import contextlib
 import os
+import select
 import socket
 from typing import Final
 
 import trio
 
 from fscommon.errors import TransportError
+from fscommon.net import nearby
 from fscommon.net.address import Address
 
 RECEIVE_SIZE: Final = 256 << 10
@@ -24,11 +26,11 @@ USER_TIMEOUT_MS: Final = 30_000
 
 
 class TcpStream:
-    """ByteStream over one connected socket, which it owns."""
+    """ByteStream over one connected socket, TCP or local, which it owns."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, peer: str) -> None:
         self._socket = sock
-        self._peer = _peer_address(sock)
+        self._peer = peer
 
     @property
     def peer_address(self) -> str:
@@ -106,8 +108,14 @@ class TcpStream:
 
 
 class TcpListener:
-    def __init__(self, sock: socket.socket) -> None:
-        self._socket = sock
+    """beside: the local socket for peers on this host."""
+
+    def __init__(self, sock: socket.socket, beside: nearby.NearbySocket | None = None) -> None:
+        self._sockets = [sock] if beside is None else [beside.socket, sock]
+        self._beside = beside
+        self._ready = select.epoll()
+        for one in self._sockets:
+            self._ready.register(one, select.EPOLLIN)
         host, port = sock.getsockname()[:2]
         self._address = Address(host, port)
 
@@ -118,28 +126,42 @@ class TcpListener:
     async def accept(self) -> TcpStream:
         try:
             while True:
-                await trio.lowlevel.wait_readable(self._socket)
-                with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
-                    accepted, _ = self._socket.accept()
-                    return TcpStream(_prepare(accepted))
+                await trio.lowlevel.wait_readable(self._ready.fileno())
+                for one in self._sockets:
+                    with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
+                        accepted, _ = one.accept()
+                        return TcpStream(_prepare(accepted), _peer_address(accepted))
         except (OSError, ValueError, trio.ClosedResourceError) as error:
             raise TransportError(
                 f"cannot accept connections at {self._address}: {error}"
             ) from error
 
     async def aclose(self) -> None:
-        if self._socket.fileno() >= 0:
-            trio.lowlevel.notify_closing(self._socket)
-            self._socket.close()
+        if not self._ready.closed:
+            trio.lowlevel.notify_closing(self._ready.fileno())
+            self._ready.close()
+        if self._beside is not None:  # before the port may be another's
+            self._beside.close()
+        for one in self._sockets:
+            one.close()
 
 
 class TcpTransport:
+    """is_local: peers on this host are met by local sockets."""
+
+    def __init__(self, *, is_local: bool = True) -> None:
+        self.is_local = is_local
+
     async def dial(self, address: Address) -> TcpStream:
         """Try every address that the name has, in the resolver's order."""
         failure = TransportError(f"the name {address.host} has no address")
         for family, kind, protocol, _, sockaddr in await _resolve(address):
+            host, port = sockaddr[:2]
+            if self.is_local and (near := nearby.connect(family, host, port)) is not None:
+                return TcpStream(near, str(address))
             try:
-                return TcpStream(await _connected(family, kind, protocol, sockaddr))
+                sock = await _connected(family, kind, protocol, sockaddr)
+                return TcpStream(sock, _peer_address(sock))
             except OSError as error:
                 failure = _cannot_connect(address, error)
         raise failure
@@ -154,7 +176,9 @@ class TcpTransport:
         except OSError as error:
             sock.close()
             raise TransportError(f"cannot listen at {address}: {error.strerror}") from error
-        return TcpListener(sock)
+        host, port = sock.getsockname()[:2]
+        beside = nearby.listen(host, port, LISTEN_BACKLOG) if self.is_local else None
+        return TcpListener(sock, beside)
 
 
 _Resolved = list[tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int]]]
@@ -196,6 +220,8 @@ def _cannot_connect(address: Address, error: OSError) -> TransportError:
 
 def _prepare(sock: socket.socket) -> socket.socket:
     sock.setblocking(False)
+    if sock.family == socket.AF_UNIX:
+        return sock
     tcp = socket.IPPROTO_TCP
     sock.setsockopt(tcp, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -207,6 +233,8 @@ def _prepare(sock: socket.socket) -> socket.socket:
 
 
 def _peer_address(sock: socket.socket) -> str:
+    if sock.family == socket.AF_UNIX:
+        return nearby.peer_of(sock)
     try:
         host, port = sock.getpeername()[:2]
     except OSError:

@@ -82,7 +82,7 @@ class TlsTransport:
     def __init__(self, settings: TlsSettings, log: Log | None = None) -> None:
         self._settings = settings
         self._log = log or Log("tls")
-        self._tcp = TcpTransport()
+        self._tcp = TcpTransport(is_local=False)  # where TLS is wanted it is everywhere
         self._fallbacks = RateLimit(60.0)
         self._theirs = _Kept((settings.authority,), lambda: tls_client(str(settings.authority)))
         self._theirs.current(self._log)
@@ -275,9 +275,12 @@ async def _shake(tls: NativeTls, stream: TcpStream) -> None:
         ) from error
 
 
-def transport_of(settings: TlsSettings = NO_TLS, log: Log | None = None) -> Transport:
-    """What connections are made by. Raises ConfigError."""
-    return TlsTransport(settings, log) if settings.is_on else TcpTransport()
+def transport_of(
+    settings: TlsSettings = NO_TLS, log: Log | None = None, *, is_local: bool = True
+) -> Transport:
+    """What connections are made by. is_local: where there is no TLS, peers on this host are met by
+    local sockets. Raises ConfigError."""
+    return TlsTransport(settings, log) if settings.is_on else TcpTransport(is_local=is_local)
 
 
 def certificate_ends_s(transport: Transport | None) -> int | None:

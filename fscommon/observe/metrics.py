@@ -116,7 +116,10 @@ TABLE: Final[tuple[Metric, ...]] = (
     Metric("braidfs_data_requests_in_flight", _G, "Data requests that are being served"),
     Metric("braidfs_data_connections", _G, "Connections for data"),
     Metric("braidfs_objects_deleted_total", _C, "Objects that the metaserver had deleted"),
-    Metric("braidfs_transport_bytes_total", _C, "File bytes moved, by how", ("transport",)),
+    Metric(
+        "braidfs_transport_bytes_total", _C, "File bytes moved, by how (tcp: local sockets, too)",
+        ("transport",),
+    ),
     # storage server and client
     Metric("braidfs_data_requests_total", _C, "Data requests; of a client, by programs", ("op",)),
     Metric(

@@ -88,7 +88,8 @@ class NativeReader:
         return found
 
     def _transports(self, counters: Mapping[str, int]) -> list[tuple[dict[str, str], float]]:
-        """Of a storage server. By TCP went what did not go by RDMA, with TLS or without."""
+        """Of a storage server. What did not go by RDMA went by TCP, with TLS or without, or by a
+        local socket."""
         by_rdma = sum(counters.get(name, 0) for name in _RDMA)
         moved = counters["read_bytes"] + counters.get("written_bytes", 0)
         self._by_tcp = max(self._by_tcp, moved - by_rdma)

@@ -33,8 +33,8 @@ class BytesPath:
     """How a client's bytes go to one storage server, and why not better."""
 
     node: int
-    transport: str  # "rdma", "tcp" or "tls", which is by TCP
-    because: str  # the rail; of TCP: why not RDMA
+    transport: str  # "rdma", "local" (a socket on one host), "tcp", or "tls", which is by TCP
+    because: str  # the rail; of others: why not RDMA
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What every Transport must do; run against TCP, TLS and memory."""
+"""What every Transport must do; run against local sockets, TCP, TLS and memory."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,11 +17,13 @@ from tests.cluster.certificates import Certificates
 LOCAL = Address("127.0.0.1", 0)
 
 
-@pytest.fixture(params=["tcp", "tls", "memory"])
+@pytest.fixture(params=["local", "tcp", "tls", "memory"])
 def transport(request: pytest.FixtureRequest, certificates: Certificates) -> Transport:
     if request.param == "tls":
         return TlsTransport(certificates.settings())
-    return TcpTransport() if request.param == "tcp" else MemoryTransport()
+    if request.param == "memory":
+        return MemoryTransport()
+    return TcpTransport(is_local=request.param == "local")
 
 
 @asynccontextmanager

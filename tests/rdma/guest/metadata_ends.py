@@ -176,7 +176,7 @@ def _frames(device: str, sock: socket.socket) -> FrameStream:
         return FrameStream(VerbsStream(device, sock), FrameParser())
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return FrameStream(TcpStream(sock), FrameParser())
+    return FrameStream(TcpStream(sock, "peer"), FrameParser())
 
 
 async def _ask(stream: FrameStream, count: int) -> None:

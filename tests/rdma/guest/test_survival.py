@@ -60,12 +60,12 @@ def test_ports_that_go_down_cost_no_error(rdma_cluster: Cluster) -> None:
     assert wait_until(
         lambda: bytes_go_by_rdma(rdma_cluster, rdma_cluster.mount_path / "up"), PATIENCE_S
     )
-    by_tcp, by_rdma = told(rdma_cluster, "TCP"), told(rdma_cluster, "RDMA")
+    by_tcp, by_rdma = told(rdma_cluster, "local socket"), told(rdma_cluster, "RDMA")
     try:
         with writing(rdma_cluster.mount_path / "down", pattern(4)):
             set_links("down")
-        assert told(rdma_cluster, "TCP") == by_tcp + 2
-        assert [path["transport"] for path in paths_of_status(rdma_cluster)] == ["tcp", "tcp"]
+        assert told(rdma_cluster, "local socket") == by_tcp + 2
+        assert [path["transport"] for path in paths_of_status(rdma_cluster)] == ["local", "local"]
     finally:
         set_links("up")
     path = rdma_cluster.mount_path / "up"
@@ -107,7 +107,7 @@ def test_addresses_that_go_amid_a_write_cost_no_error(rdma_cluster: Cluster) -> 
     with ExitStack() as until_then:
         with writing(path / "without", pattern(8)):
             until_then.enter_context(no_addresses())
-        assert told(rdma_cluster, "TCP") == by_tcp + 2
+        assert told(rdma_cluster, "local socket") == by_tcp + 2
     assert wait_until(lambda: bytes_go_by_rdma(rdma_cluster, path / "with"), PATIENCE_S)
 
 

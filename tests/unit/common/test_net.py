@@ -133,7 +133,7 @@ async def test_the_server_knows_its_peer() -> None:
         seen.append(peer)
 
     async with serving(look) as address:
-        stream = await dial(address)
+        stream = await dial(address, transport=TcpTransport(is_local=False))
         assert await stream.receive_batch() == []
     (peer,) = seen
     assert (peer.purpose, peer.node, peer.session) == ("meta", "node-1", 9)
@@ -308,7 +308,7 @@ async def test_detach() -> None:
 
 async def test_sockets_are_set_up() -> None:
     async with serving() as address:
-        stream = await dial(address)
+        stream = await dial(address, transport=TcpTransport(is_local=False))
         fd, _ = stream.detach()
         with socket.socket(fileno=fd) as sock:
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

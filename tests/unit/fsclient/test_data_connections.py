@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 import trio
 
-from fsclient.data_connections import DataConnections
+from fsclient.data_connections import NEARBY, DataConnections
 from fscommon.auth.handshake import HelloFields
 from fscommon.errors import TransportError
 from fscommon.native import NativeTls
@@ -63,10 +63,11 @@ class FakeLanes(FakeNative):
 class FakeStream:
     tls = None
 
+    def __init__(self, family: int) -> None:
+        self._family = family
+
     def detach(self) -> tuple[int, bytes]:
-        left, right = socket.socketpair()
-        right.close()
-        return left.detach(), b""
+        return socket.socket(self._family).detach(), b""
 
     async def aclose(self) -> None: ...
 
@@ -86,6 +87,7 @@ class World:
         self.rails = Rails(self.lanes, RdmaSettings(transport), Log("rdma"))
         self.rails.refresh()
         self.session = 9
+        self.family = socket.AF_INET
         self.data = DataConnections(
             self.lanes, self._connect, "c", lambda: self.session, self.rails
         )
@@ -95,7 +97,7 @@ class World:
     async def _connect(self, _address: str, hello: HelloFields) -> FrameStream:
         self.purposes.append(hello.purpose)
         self.greeted()
-        return cast("FrameStream", FakeStream())
+        return cast("FrameStream", FakeStream(self.family))
 
     async def _agree(self, _stream: FrameStream, offer: RdmaOffer) -> RdmaAnswer:
         if self.refusal:
@@ -138,6 +140,14 @@ async def test_tcp_is_the_fallback_with_its_reason(make: Make) -> None:
     assert world.lanes.dropped == [77]
     [path] = world.data.paths()
     assert path.transport == "tcp" and "port is down" in path.because
+
+
+async def test_a_server_of_this_host_is_met_by_a_local_socket(make: Make) -> None:
+    world = make()
+    world.refusal, world.family = "the port is down", socket.AF_UNIX
+    async with trio.open_nursery() as nursery:
+        await world.ask(nursery)
+    assert [(one.transport, one.because) for one in world.data.paths()] == [("local", NEARBY)]
 
 
 async def test_without_a_port_nobody_is_asked(make: Make) -> None:

@@ -19,8 +19,24 @@ std::byte* Slabs::take() {
   return buffer;
 }
 
+// Null when the system has no memory. Huge pages begin at multiples of their size.
+std::byte* Slabs::map(size_t bytes) noexcept {
+  const size_t more = pages_ == Pages::kHuge ? kHugePage : 0;
+  void* memory = mmap(nullptr, bytes + more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  auto* begin = static_cast<std::byte*>(memory);
+  if (more == 0) return begin;
+  const size_t before = -reinterpret_cast<uintptr_t>(begin) % kHugePage;
+  if (before > 0) (void)munmap(begin, before);
+  begin += before;
+  (void)munmap(begin + bytes, more - before);
+  (void)madvise(begin, bytes, MADV_HUGEPAGE);
+  return begin;
+}
+
 bool Slabs::map_another() {
-  const size_t count = std::max<size_t>(kSlabBytes / buffer_size_, 1);
+  const size_t slab = pages_ == Pages::kHuge ? kHugeSlabBytes : kSlabBytes;
+  const size_t count = std::max<size_t>(slab / buffer_size_, 1);
   const size_t bytes = count * buffer_size_;
   try {
     const size_t buffers = (mappings_.size() + 1) * count;
@@ -30,9 +46,8 @@ bool Slabs::map_another() {
   } catch (const std::bad_alloc&) {
     return false;
   }
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return false;
-  auto* begin = static_cast<std::byte*>(memory);
+  std::byte* begin = map(bytes);
+  if (begin == nullptr) return false;
   mappings_.emplace_back(begin, Unmap{bytes});
   for (size_t index = count; index > 0; --index) cold_.push_back(begin + (index - 1) * buffer_size_);
   return true;
@@ -48,7 +63,7 @@ void Slabs::populate() noexcept {
     end += buffer_size_;
   } while (!cold_.empty() && cold_.back() == end &&
            static_cast<size_t>(end - begin) + buffer_size_ <= kPopulateBytes);
-  if (buffer_size_ <= kPopulateMax) {  // kernels before 5.14 refuse: pages come as they are touched
+  if (pages_ == Pages::kSmall && buffer_size_ <= kPopulateMax) {  // kernels before 5.14 refuse: pages come as they are touched
     (void)madvise(begin, static_cast<size_t>(end - begin), MADV_POPULATE_WRITE);
   }
 }

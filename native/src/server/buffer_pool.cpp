@@ -12,7 +12,13 @@ constexpr size_t kAlignment = limits::kBlockSize;
 
 }  // namespace
 
-void Buffer::Free::operator()(std::byte* memory) const { std::free(memory); }
+void Buffer::Free::operator()(std::byte* memory) const noexcept {
+  if (slabs_ != nullptr) {
+    slabs_->give_back(memory);
+  } else {
+    std::free(memory);
+  }
+}
 
 Buffer::Buffer(Buffer&& other) noexcept
     : memory_(std::move(other.memory_)),
@@ -33,6 +39,12 @@ void Buffer::reset() {
   pool_->give_back(std::move(memory_), size_);
   size_ = 0;
   pool_ = nullptr;
+}
+
+BufferPool::BufferPool(size_t bytes_max, Counters& counters) : bytes_max_(bytes_max), counters_(counters) {
+  for (size_t size_class = kFirstHuge; size_class < kClassCount; ++size_class) {
+    slabs_[size_class] = std::make_unique<net::Slabs>(bytes_of(size_class), net::Slabs::Pages::kHuge);
+  }
 }
 
 BufferPool::~BufferPool() { subtract(counters_.buffer_bytes, kept_); }
@@ -57,7 +69,7 @@ Buffer BufferPool::take(size_t size) {
   } else {
     drop_kept(bytes);
     if (in_use_ + kept_ + bytes <= bytes_max_) {
-      taken.memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes)));
+      taken.memory_ = make(size_class);
     }
     if (taken.memory_ == nullptr) {
       lacking_ = true;
@@ -71,6 +83,13 @@ Buffer BufferPool::take(size_t size) {
   return taken;
 }
 
+// Null when the system has no memory.
+Buffer::Memory BufferPool::make(size_t size_class) {
+  net::Slabs* const slabs = slabs_[size_class].get();
+  if (slabs != nullptr) return {slabs->take(), Buffer::Free(slabs)};
+  return {static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes_of(size_class))), Buffer::Free()};
+}
+
 void BufferPool::give_back(Buffer::Memory memory, size_t size) {
   in_use_ -= size;
   kept_ += size;
@@ -80,11 +99,13 @@ void BufferPool::give_back(Buffer::Memory memory, size_t size) {
 void BufferPool::drop_kept(size_t bytes_needed) {
   for (size_t size_class = kClassCount; size_class-- > 0;) {
     auto& kept = free_[size_class];
+    const size_t before = kept.size();
     while (!kept.empty() && in_use_ + kept_ + bytes_needed > bytes_max_) {
       kept.pop_back();
       kept_ -= bytes_of(size_class);
       subtract(counters_.buffer_bytes, bytes_of(size_class));
     }
+    if (kept.size() < before && slabs_[size_class]) slabs_[size_class]->cool();
   }
 }
 

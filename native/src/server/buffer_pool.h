@@ -1,7 +1,7 @@
 // Memory for payloads: 4096-aligned so that O_DIRECT works, bounded in total. LANE ONLY.
 // A buffer goes back when its owner lets go of it; the pool outlives its buffers (the lane owns
 // both and ends its requests first). Freed buffers are kept for the next request of their size
-// class; when the bound is near, kept ones of other classes make room.
+// class; when the bound is near, kept ones of other classes make room. Large ones lie on huge pages.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "braidfs/limits.h"
+#include "net/slabs.h"
 #include "server/counters.h"
 
 namespace braidfs::server {
@@ -34,8 +35,14 @@ class Buffer {
 
  private:
   friend class BufferPool;
-  struct Free {
-    void operator()(std::byte* memory) const;
+  class Free {
+   public:
+    Free() noexcept : slabs_(nullptr) {}  // of what malloc(3) gave
+    explicit Free(net::Slabs* slabs) noexcept : slabs_(slabs) {}
+    void operator()(std::byte* memory) const noexcept;
+
+   private:
+    net::Slabs* slabs_;
   };
   using Memory = std::unique_ptr<std::byte[], Free>;
 
@@ -46,7 +53,7 @@ class Buffer {
 
 class BufferPool {
  public:
-  BufferPool(size_t bytes_max, Counters& counters) : bytes_max_(bytes_max), counters_(counters) {}
+  BufferPool(size_t bytes_max, Counters& counters);
   ~BufferPool();
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
@@ -63,9 +70,11 @@ class BufferPool {
  private:
   friend class Buffer;
   static constexpr size_t kClassCount = 13;  // 2^n blocks and two more, n = 0..12
+  static constexpr size_t kFirstHuge = 7;    // half a MiB
   static size_t class_of(size_t size);
   static size_t bytes_of(size_t size_class);
   void give_back(Buffer::Memory memory, size_t size);
+  Buffer::Memory make(size_t size_class);
   void drop_kept(size_t bytes_needed);
 
   const size_t bytes_max_;
@@ -73,6 +82,7 @@ class BufferPool {
   size_t in_use_ = 0;
   size_t kept_ = 0;
   bool lacking_ = false;
+  std::array<std::unique_ptr<net::Slabs>, kClassCount> slabs_;  // of the large classes; outlive free_
   std::array<std::vector<Buffer::Memory>, kClassCount> free_;
 };
 

@@ -195,6 +195,28 @@ TEST(BufferPool, PagesGoBackToTheSystem) {
   EXPECT_EQ(again.span()[kSize / 2], std::byte{0}) << "fresh pages";
 }
 
+TEST(Slabs, OnHugePagesBuffersLieSideBySideFromABoundaryOn) {
+  constexpr size_t kSize = (1u << 20) + 8192;
+  Slabs slabs(kSize, Slabs::Pages::kHuge);
+  std::vector<std::byte*> buffers;
+  for (size_t index = 0; index < Slabs::kHugeSlabBytes / kSize + 1; ++index) {
+    buffers.push_back(slabs.take());
+    ASSERT_NE(buffers.back(), nullptr);
+    std::memset(buffers.back(), static_cast<int>(index), kSize);
+  }
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(buffers.front()) % Slabs::kHugePage, 0u);
+  for (size_t index = 0; index < buffers.size(); ++index) {
+    EXPECT_EQ(buffers[index][0], static_cast<std::byte>(index));
+    EXPECT_EQ(buffers[index][kSize - 1], static_cast<std::byte>(index));
+    if (index > 0 && index + 1 < buffers.size()) {
+      EXPECT_EQ(buffers[index], buffers[index - 1] + kSize);
+    }
+  }
+  for (std::byte* buffer : buffers) slabs.give_back(buffer);
+  slabs.cool();
+  EXPECT_EQ(slabs.take()[kSize / 2], std::byte{0}) << "fresh pages";
+}
+
 class Peer : public StreamSink {
  public:
   PayloadPlace payload_buffer(const FrameHeader& header, std::span<const std::byte>) override {

@@ -52,6 +52,7 @@ from .plan import (
     http_certificate,
     rdma_settings,
     rest_memory,
+    stream_bytes_max,
     tls_settings,
 )
 from .reaper import Handlers, Reaper
@@ -216,6 +217,7 @@ class MountedClient:
             calls = Calls(operations, files, datapath, tasks)
             tasks.start_soon(Reaper(datapath, self._handlers(operations, calls, files, data)).run)
             options = self._plan.options
+            datapath.stream_limit(stream_bytes_max(options))
             tasks.start_soon(files.run, bool(options.open_ahead), announced_bytes_max(options))
             tasks.start_soon(files.recalls.watch_end, trio.current_time)
             tasks.start_soon(self._run_fuse, fuse)

@@ -73,6 +73,11 @@ def announced_bytes_max(options: MountOptions) -> int:
     return min(options.announce_mib << 20, _machine_bytes() // ANNOUNCED_PART)
 
 
+def stream_bytes_max(options: MountOptions) -> int:
+    """Of what is fetched ahead of sequential readers."""
+    return min(options.stream_mib << 20, _machine_bytes() // ANNOUNCED_PART)
+
+
 async def rest_memory(datapath: Datapath, options: MountOptions) -> None:
     """Gives back buffers that nobody needed lately, but for those that stay ready; all that are not
     in use where memory is short. In a thread, as fresh pages take their time."""

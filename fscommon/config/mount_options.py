@@ -33,6 +33,7 @@ class MountOptions:
     dirty_mib: int = 256
     held_mib: int = 256
     warm_mib: int = 256  # of both, kept ready when idle; at most 1/64 of the machine's memory
+    stream_mib: int = 64  # ahead of sequential readers; at most 1/32 of the machine's memory
     announce_mib: int = 256  # of announced files not read yet; at most 1/32 of the machine's memory
     busy_poll_us: int = 200
     io_uring: bool = False  # the kernel's requests come by it where there is FUSE over io_uring
@@ -66,6 +67,7 @@ _BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "dirty_mib": (1, 1 << 20),
     "held_mib": (0, 1 << 20),
     "warm_mib": (0, 1 << 20),
+    "stream_mib": (0, 1 << 20),
     "announce_mib": (0, 1 << 20),
     "busy_poll_us": (0, BUSY_POLL_US_MAX),
     "open_ahead": (0, 1),

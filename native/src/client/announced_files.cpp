@@ -25,7 +25,8 @@ size_t Core::announce(std::span<const uint64_t> inos, bool replaces) {
   return count;
 }
 
-void Core::pause_announced(bool paused) {
+void Core::pause_fetching(bool paused) {
+  streams_.pause(paused);
   announced_.pause(paused);
   if (!paused) announce({}, false);
 }
@@ -83,6 +84,20 @@ void Core::announced_came(Lane& lane, const HandlePtr& handle, uint64_t stamp, u
   for (const auto& waiter : waiters) waiter->proceed(lane);
   if (!announced_expire_.exchange(true)) expire_announced(lane);
   fetch_announced_later(lane);
+}
+
+void Core::piece_came(Lane& lane, const CachedExtent& extent, Buffer bytes) {
+  const auto waiters = bytes ? streams_.fetched(extent, std::move(bytes), lane.loop().now())
+                             : streams_.missed(extent.ino, extent.offset);
+  for (const auto& waiter : waiters) waiter->proceed(lane);
+  if (!streams_expire_.exchange(true)) expire_streams(lane);
+}
+
+void Core::expire_streams(Lane& lane) {
+  lane.loop().call_at(lane.loop().now() + Streams::kKeptFor / 2, [this, &lane] {
+    if (streams_.expire(lane.loop().now())) return expire_streams(lane);
+    streams_expire_ = false;
+  });
 }
 
 void Core::expire_announced(Lane& lane) {

@@ -46,6 +46,7 @@ void Core::start() {
 void Core::stop(uint32_t deadline_ms) {
   if (stopped_.exchange(true)) return;
   announced_.pause(true);
+  streams_.pause(true);
   send_all_partial();
   const auto deadline = Clock::now() + milliseconds(deadline_ms);
   while (!quiet() && Clock::now() < deadline) std::this_thread::sleep_for(milliseconds(5));
@@ -109,10 +110,16 @@ void Core::flush(fuse::LaneContext& context, const fuse::FlushRequest& request) 
   DrainOperation::for_flush(*lanes_[context.index], request.head, handle);
 }
 
+bool Core::is_last(Inode& inode) {
+  const std::scoped_lock lock(inode.mu());
+  return inode.handles <= 1;
+}
+
 void Core::release(fuse::LaneContext& context, const fuse::ReleaseRequest& request) {
   const HandlePtr handle = handles_.take(request.fh);
   if (!handle) return replier_->reply_error(request.head.channel, request.head.unique, 0);
   if (announced_.any()) announced_.closed(handle->inode->ino());
+  if (streams_.any() && is_last(*handle->inode)) streams_.closed(handle->inode->ino());
   DrainOperation::for_release(*lanes_[context.index], request.head, handle);
 }
 

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "client/announced.h"
+#include "client/streams.h"
 #include "client/events.h"
 #include "client/lane.h"
 #include "client/local_cache.h"
@@ -153,8 +154,10 @@ class Core final : public fuse::DataHandler {
   void announced_limit(uint64_t bytes_max) noexcept { announced_.limit(bytes_max); }
   // These files, by inode number, are going to be read in this order (announced.h). Returns how many are noted.
   size_t announce(std::span<const uint64_t> inos, bool replaces);
-  // Nothing more of it is fetched, or again.
-  void pause_announced(bool paused);
+  // Nothing more that nobody asked for is fetched, or again.
+  void pause_fetching(bool paused);
+  uint64_t fetching() const { return announced_.under_way() + streams_.under_way(); }
+  void stream_limit(uint64_t bytes_max) noexcept { streams_.limit(bytes_max); }
   // Calls use(attributes, layout, capability) for a file that lanes know by its directory's grant.
   using UseChild = std::function<void(Bytes, Bytes, Bytes)>;
   using FindChild = std::function<void(uint64_t ino, const UseChild& use)>;
@@ -184,6 +187,7 @@ class Core final : public fuse::DataHandler {
   // The machine is: what is kept for later goes.
   void memory_is_short() {
     announced_.let_go();
+    streams_.let_go();
     memory_.give_back();
   }
 
@@ -193,6 +197,9 @@ class Core final : public fuse::DataHandler {
   void fetch_announced(Lane& lane);
   // What was fetched, or could not be: `handle` is done with.
   void announced_came(Lane& lane, const HandlePtr& handle, uint64_t stamp, uint32_t size, Buffer bytes);
+  Streams& streams() noexcept { return streams_; }
+  // A piece of a stream, or (empty) none.
+  void piece_came(Lane& lane, const CachedExtent& extent, Buffer bytes);
   LocalCache* local_cache() noexcept { return local_cache_.get(); }  // nullptr: there is none
   rdma::Rails& rails() noexcept { return rails_; }
   EventQueue& events() noexcept { return events_; }
@@ -250,6 +257,8 @@ class Core final : public fuse::DataHandler {
   HandlePtr open_unlisted(const InodePtr& inode, bool granted);
   void fetch_announced_later(Lane& lane);
   void expire_announced(Lane& lane);
+  void expire_streams(Lane& lane);
+  static bool is_last(Inode& inode);  // of its handles, with the one that is being closed
   bool enter(Handle handle);  // into the tables. False: that handle is there already, or no room
   Lane& lane_of(uint64_t ino) noexcept { return *lanes_[ino % lanes_.size()]; }
   Inode::Loss lose(const InodePtr& inode);
@@ -269,6 +278,8 @@ class Core final : public fuse::DataHandler {
   FindChild find_child_;
   Announced announced_;
   std::atomic<bool> announced_expire_ = false;  // a timer runs
+  Streams streams_;
+  std::atomic<bool> streams_expire_ = false;  // a timer runs
   fuse::CutReads* cut_reads_ = nullptr;
   std::atomic<Clock::rep> lease_until_ = kLeasesDoNotCount;
   std::atomic<uint64_t> losses_ = 0;

@@ -71,11 +71,11 @@ class Datapath final : private fuse::SessionObserver {
     return session_.take_over(std::move(handed));
   }
   bool pause(bool paused) {
-    core_.pause_announced(paused);
+    core_.pause_fetching(paused);
     return session_.pause(paused);
   }
   // Requests of the kernel's, and what is fetched without one.
-  uint64_t unanswered() { return session_.unanswered() + core_.announced().under_way(); }
+  uint64_t unanswered() { return session_.unanswered() + core_.fetching(); }
   int hand_over(fuse::FuseSession::Handed& handed) { return session_.hand_over(handed); }
   void use_rings() noexcept { session_.use_rings(); }  // before start()
   bool has_rings() const noexcept { return session_.has_rings(); }  // after start()

@@ -31,6 +31,14 @@ void ReadOperation::fetch(Lane& lane, const std::shared_ptr<ReadOperation>& self
   read.proceed(lane);
 }
 
+void ReadOperation::fetch_piece(Lane& lane, const std::shared_ptr<ReadOperation>& self, const InodePtr& inode,
+                                Streams::Piece piece) {
+  ReadOperation& read = *self;
+  read.arm({}, inode, piece.offset, piece.length);
+  read.is_piece_ = true;
+  read.proceed(lane);
+}
+
 void ReadOperation::arm(const fuse::RequestHead& head, const InodePtr& inode, uint64_t offset, uint32_t size) {
   rearm(head);
   inode_ = inode;
@@ -38,20 +46,22 @@ void ReadOperation::arm(const fuse::RequestHead& head, const InodePtr& inode, ui
   size_ = size;
   restarts_ = ends_ = 0;
   question_ = cut_ = closes_ = 0;
-  registered_ = fills_pages_ = asked_cache_ = false;
+  registered_ = fills_pages_ = asked_cache_ = is_piece_ = false;
 }
 
 void ReadOperation::proceed(Lane& lane) {
   if (is_answered()) return answer(lane, EINTR);
-  if (!announced_ && ask_first(lane)) return;
+  if (!is_for_later() && ask_first(lane)) return;
   losses_ = lane.core().losses();  // before looking at the pieces
   if (wait_for_pieces(lane)) return;
-  if (length_ == 0 || (announced_ && stamp_ == 0)) return answer(lane, 0);
+  if (length_ == 0 || (is_for_later() && stamp_ == 0)) return answer(lane, 0);
   if (!buffer_) buffer_ = lane.core().memory().read(Memory::size_for(size_));
   registered(lane);
-  if (!buffer_) return announced_ ? answer(lane, ENOMEM) : lane.when_room(self());
+  if (!buffer_) return is_for_later() ? answer(lane, ENOMEM) : lane.when_room(self());
   if (!view_->inline_bytes.empty()) return answer_inline(lane);
-  if (!ask_announced(lane) && !ask_cache(lane)) ask_targets(lane);
+  Ahead ahead;
+  if (!ask_announced(lane) && !ask_streams(lane, ahead) && !ask_cache(lane)) ask_targets(lane);
+  for (const auto& piece : ahead.pieces) fetch_piece(lane, lane.make_read(), ahead.inode, piece);
 }
 
 void ReadOperation::answer_inline(Lane& lane) {
@@ -66,7 +76,7 @@ void ReadOperation::answer_inline(Lane& lane) {
 }
 
 void ReadOperation::registered(Lane& lane) {
-  if (registered_ || announced_) return;
+  if (registered_ || is_for_later()) return;
   registered_ = true;
   lane.core().waiting().put(head().unique, self());
 }
@@ -136,7 +146,7 @@ bool ReadOperation::wait_for_pieces(Lane& lane) {
 // True: it was fetched, or will be; then proceed() is called again.
 bool ReadOperation::ask_announced(Lane& lane) {
   Core& core = lane.core();
-  if (announced_ || stamp_ == 0 || !core.announced().any()) return false;
+  if (is_for_later() || stamp_ == 0 || !core.announced().any()) return false;
   switch (core.announced().read({inode_->ino(), stamp_, file_size_, offset_, length_}, buffer_, self())) {
     case Announced::Found::kNo: return false;
     case Announced::Found::kWait: return true;
@@ -147,6 +157,16 @@ bool ReadOperation::ask_announced(Lane& lane) {
   return true;
 }
 
+// True: it was fetched, or will be; then proceed() is called again.
+bool ReadOperation::ask_streams(Lane& lane, Ahead& ahead) {
+  const CachedExtent extent{inode_->ino(), stamp_, file_size_, offset_, length_};
+  if (is_for_later() || !Streams::may_be_of(extent)) return false;
+  const auto found = lane.core().streams().read(extent, buffer_, self(), ahead.pieces, lane.loop().now());
+  if (!ahead.pieces.empty()) ahead.inode = inode_;
+  if (found == Streams::Found::kYes) answer(lane, 0);
+  return found != Streams::Found::kNo;
+}
+
 // Once. True: the local cache has it all, and is asked.
 bool ReadOperation::ask_cache(Lane& lane) {
   LocalCache* const cache = lane.core().local_cache();
@@ -154,7 +174,7 @@ bool ReadOperation::ask_cache(Lane& lane) {
   const CachedExtent extent{inode_->ino(), stamp_, file_size_, offset_, length_};
   return cache->read(lane.index(), extent, buffer_.span(), [&lane, read = self()](bool found) {
     if (!found) return read->ask_targets(lane);
-    if (!read->announced_) read->stamp_ = 0;  // nothing to keep
+    if (!read->is_for_later()) read->stamp_ = 0;  // nothing to keep
     read->answer(lane, 0);
   });
 }
@@ -235,8 +255,19 @@ void ReadOperation::announced_came(Lane& lane, int error) {
   lane.core().announced_came(lane, handle, is_right ? stamp_ : 0, length_, std::move(bytes));
 }
 
+void ReadOperation::piece_came(Lane& lane, int error) {
+  const CachedExtent extent{inode_->ino(), stamp_, file_size_, offset_, length_};
+  const bool is_right = error == 0 && length_ > 0 && buffer_ && is_of_stamp(lane.core());
+  Buffer bytes = std::move(buffer_);
+  is_piece_ = false;
+  view_.reset();
+  inode_.reset();
+  lane.core().piece_came(lane, extent, is_right ? std::move(bytes) : Buffer{});
+}
+
 void ReadOperation::answer(Lane& lane, int error) {
   if (announced_) return announced_came(lane, error);
+  if (is_piece_) return piece_came(lane, error);
   Core& core = lane.core();
   if (registered_) core.waiting().drop(head().unique);
   if (claim()) {

@@ -11,9 +11,11 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "client/inode.h"
 #include "client/lane.h"
+#include "client/streams.h"
 #include "client/tables.h"
 
 namespace braidfs::client {
@@ -25,6 +27,9 @@ class ReadOperation final : public Operation {
                     const fuse::ReadRequest& request);
   // The whole of an announced file (announced.h), for nobody yet; `handle` is Core's.
   static void fetch(Lane& lane, const std::shared_ptr<ReadOperation>& self, const HandlePtr& handle);
+  // A piece of a stream (streams.h), for nobody yet.
+  static void fetch_piece(Lane& lane, const std::shared_ptr<ReadOperation>& self, const InodePtr& inode,
+                          Streams::Piece piece);
   void proceed(Lane& lane) override;
   void call_done(Lane& lane, Call& call) override;
 
@@ -39,6 +44,13 @@ class ReadOperation final : public Operation {
   void answer_inline(Lane& lane);
   bool ask_announced(Lane& lane);
   void announced_came(Lane& lane, int error);
+  struct Ahead {
+    InodePtr inode{};
+    std::vector<Streams::Piece> pieces{};
+  };
+  bool ask_streams(Lane& lane, Ahead& ahead);
+  void piece_came(Lane& lane, int error);
+  bool is_for_later() const noexcept { return announced_ || is_piece_; }
   bool ask_cache(Lane& lane);
   bool is_of_stamp(Core& core);
   void offer_to_cache(Core& core);
@@ -66,6 +78,7 @@ class ReadOperation final : public Operation {
   bool again_ = false;
   bool registered_ = false;
   HandlePtr announced_;       // what is read is for announced.h, and this its handle
+  bool is_piece_ = false;     // what is read is for streams.h
   uint64_t closes_ = 0;       // the handle that ends with it; 0: none
   uint64_t question_ = 0;     // whose answer suffices; 0: none was asked
   bool fills_pages_ = false;  // of the kernel's

@@ -372,6 +372,7 @@ void bind_cluster(nb::class_<Datapath>& type) {
            "lane"_a, "node"_a)
       .def("memory_rest",
            [](Datapath& path, uint64_t warm_bytes, bool is_short) {
+             path.core().memory().squeeze(is_short);
              if (is_short) path.core().memory_is_short();
              path.core().memory().rest(warm_bytes);
            },

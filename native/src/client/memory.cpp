@@ -11,6 +11,7 @@ constexpr size_t kIdleBytesMax = 16u << 20;     // kept for reuse, of a size tha
 constexpr uint64_t kIdleBesides = 32u << 20;    // kept even when the budgets are used up
 constexpr uint64_t kWarmStep = 64u << 20;       // made by one rest()
 constexpr uint64_t kLaneReserve = 4u << 20;     // what one lane may take in before it sees full()
+constexpr uint64_t kSqueezed = 4;
 constexpr size_t kUnbounded = std::numeric_limits<size_t>::max();  // the budgets bound the pools
 
 uint64_t behind_max(uint64_t dirty_bytes_max, uint32_t lane_count) {
@@ -87,7 +88,8 @@ void Memory::give_back() noexcept {
 }
 
 Buffer Memory::dirty(uint32_t size, bool caller_waits) {
-  return charged(Buffer::Account::kDirty, caller_waits ? ~uint64_t{0} : behind_max_, size);
+  const uint64_t behind = is_short_ ? behind_max_ / kSqueezed : behind_max_;
+  return charged(Buffer::Account::kDirty, caller_waits ? ~uint64_t{0} : behind, size);
 }
 
 Buffer Memory::read(uint32_t size) {

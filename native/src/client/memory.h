@@ -88,6 +88,8 @@ class Memory {
   void rest(uint64_t warm_bytes = 0) noexcept;
   // All that is idle.
   void give_back() noexcept;
+  // Where the machine's memory is short, write-behind has a quarter of its budget, and writers wait sooner.
+  void squeeze(bool is_short) noexcept { is_short_ = is_short; }
   uint64_t account(Buffer::Account which) const noexcept {
     return bytes_[static_cast<size_t>(which)].load(std::memory_order_relaxed);
   }
@@ -102,6 +104,7 @@ class Memory {
 
   const MemoryLimits limits_;
   const uint64_t behind_max_;
+  std::atomic<bool> is_short_ = false;
   const uint64_t full_at_;
   const uint64_t kept_max_;  // bytes in use and idle together, beyond which none stay idle
   std::array<std::atomic<uint64_t>, 5> bytes_{};

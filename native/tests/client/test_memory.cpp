@@ -39,6 +39,21 @@ TEST(Memory, GivesAllBackThatIsIdle) {
   EXPECT_EQ(memory.account(Buffer::Account::kDirty), 3u * kPiece);
 }
 
+TEST(Memory, WriteBehindHasLessWhereMemoryIsShort) {
+  Memory memory({.dirty_bytes_max = 64u << 20, .held_bytes_max = 64u << 20}, 2);
+  const auto behind = [&memory] {
+    std::vector<Buffer> taken;
+    while (Buffer buffer = memory.dirty(kPiece, false)) taken.push_back(std::move(buffer));
+    return taken.size();
+  };
+  const size_t usual = behind();
+  memory.squeeze(true);
+  EXPECT_EQ(behind(), usual / 4);
+  EXPECT_TRUE(memory.dirty(kPiece, true)) << "who waits is let through";
+  memory.squeeze(false);
+  EXPECT_EQ(behind(), usual);
+}
+
 TEST(Memory, KeepsSomeReadyForTheNextBurst) {
   constexpr uint64_t kWarm = 100u * kPiece;
   Memory memory({.dirty_bytes_max = 64u << 20, .held_bytes_max = 64u << 20}, 2);

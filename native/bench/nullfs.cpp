@@ -1,5 +1,7 @@
 #include "nullfs.h"
 
+#include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -18,6 +20,16 @@ constexpr uint64_t kDirectory = 1ULL << 41;    // set in the nodeid of a created
 constexpr uint64_t kValidSeconds = 3600;
 constexpr size_t kZeros = 1u << 20;
 constexpr uint32_t kKeepCache = 1u << 1;
+
+// Linux 6.9, include/uapi/linux/fuse.h.
+constexpr uint32_t kFopenPassthrough = 1u << 7;
+struct BackingMap {
+  int32_t fd = -1;
+  uint32_t flags = 0;
+  uint64_t padding = 0;
+};
+constexpr unsigned long kBackingOpen = _IOW(229, 1, BackingMap);
+constexpr unsigned long kBackingClose = _IOW(229, 2, uint32_t);
 
 }  // namespace
 
@@ -45,8 +57,43 @@ void NullFileSystem::write(fuse::LaneContext&, const fuse::WriteRequest& request
                        static_cast<uint32_t>(request.payload.size()));
 }
 
+void NullFileSystem::device(net::UniqueFd device) {
+  device_ = std::move(device);
+  backing_ = net::UniqueFd(::open(shape_.backing.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  for (uint64_t index = 0; index < shape_.file_count; ++index) {
+    struct stat found{};
+    (void)fstatat(backing_.get(), ("f" + std::to_string(index)).c_str(), &found, 0);
+    sizes_.push_back(static_cast<uint64_t>(found.st_size));
+  }
+}
+
+// The id of the file's backing, or -errno.
+int NullFileSystem::begin_passthrough(uint64_t nodeid) const noexcept {
+  std::array<char, 32> name{'f'};
+  std::to_chars(name.data() + 1, name.data() + name.size() - 1, nodeid - kFirstFile);
+  const net::UniqueFd file(openat(backing_.get(), name.data(), O_RDONLY | O_CLOEXEC));
+  if (!file) return -errno;
+  BackingMap map{.fd = file.get()};
+  const int id = ioctl(device_.get(), kBackingOpen, &map);
+  return id < 0 ? -errno : id;
+}
+
+void NullFileSystem::open(const fuse::RequestHead& head) {
+  fuse_open_out out{1, kKeepCache, 0};
+  if (!device_ || head.nodeid < kFirstFile || head.nodeid >= kCreated) return answer(head, out);
+  const int id = begin_passthrough(head.nodeid);
+  if (id < 0) return done(head, -id);
+  out.open_flags = kFopenPassthrough;
+  out.fh = out.padding = static_cast<uint32_t>(id);  // backing_id, which the kernel looks up after the answer
+  answer(head, out);
+}
+
 void NullFileSystem::flush(fuse::LaneContext&, const fuse::FlushRequest& r) { done(r.head); }
-void NullFileSystem::release(fuse::LaneContext&, const fuse::ReleaseRequest& r) { done(r.head); }
+void NullFileSystem::release(fuse::LaneContext&, const fuse::ReleaseRequest& r) {
+  const auto id = static_cast<uint32_t>(r.fh);
+  if (device_) (void)ioctl(device_.get(), kBackingClose, &id);
+  done(r.head);
+}
 void NullFileSystem::fsync(fuse::LaneContext&, const fuse::FsyncRequest& r) { done(r.head); }
 bool NullFileSystem::interrupt(fuse::LaneContext&, uint64_t) { return true; }  // answered by now
 
@@ -57,6 +104,7 @@ fuse_attr NullFileSystem::attributes(uint64_t nodeid) const noexcept {
   attr.mode = directory ? S_IFDIR | 0777 : S_IFREG | 0666;
   attr.nlink = directory ? 2 : 1;
   attr.size = directory || nodeid >= kCreated ? 0 : shape_.file_size;
+  if (attr.size > 0 && !sizes_.empty()) attr.size = sizes_[nodeid - kFirstFile];
   attr.blocks = attr.size / 512;
   attr.blksize = 4096;
   return attr;
@@ -141,7 +189,7 @@ void NullFileSystem::upcall(const fuse::UpcallRequest& request) {
     case FUSE_LOOKUP: return lookup(head, body);
     case FUSE_GETATTR:
     case FUSE_SETATTR: return answer(head, attributes_out(head.nodeid));
-    case FUSE_OPEN: return answer(head, fuse_open_out{1, kKeepCache, 0});
+    case FUSE_OPEN: return open(head);
     case FUSE_OPENDIR: return answer(head, fuse_open_out{1, 0, 0});
     case FUSE_CREATE: return create(head);
     case FUSE_MKNOD:

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -19,11 +20,14 @@ namespace braidfs::bench {
 struct NullShape {
   uint64_t file_count = 1;
   uint64_t file_size = 1u << 30;
+  std::string backing{};  // a directory with these files, which the kernel reads by itself (passthrough); "": none
 };
 
 class NullFileSystem final : public fuse::DataHandler, public fuse::UpcallSink {
  public:
   NullFileSystem(const NullShape& shape, fuse::FuseSession& session);
+  // With a backing directory: the device of the mount.
+  void device(net::UniqueFd device);
 
   void read(fuse::LaneContext&, const fuse::ReadRequest& request) override;
   void write(fuse::LaneContext&, const fuse::WriteRequest& request) override;
@@ -46,12 +50,17 @@ class NullFileSystem final : public fuse::DataHandler, public fuse::UpcallSink {
   void create(const fuse::RequestHead& head);
   void readdir(const fuse::RequestHead& head, Bytes body);
   void statfs(const fuse::RequestHead& head);
+  void open(const fuse::RequestHead& head);
+  int begin_passthrough(uint64_t nodeid) const noexcept;
   std::optional<uint64_t> file_named(std::string_view name) const;
   fuse_attr attributes(uint64_t nodeid) const noexcept;
   fuse_attr_out attributes_out(uint64_t nodeid) const noexcept;
   fuse_entry_out entry(uint64_t nodeid) const noexcept;
 
   NullShape shape_;
+  net::UniqueFd device_;
+  net::UniqueFd backing_;
+  std::vector<uint64_t> sizes_;  // of the backing files
   fuse::FuseSession& session_;
   std::vector<std::byte> zeros_;
   std::atomic<uint64_t> created_{0};

@@ -1,4 +1,4 @@
-// braidfs-nullfs MOUNTPOINT [--files N] [--size BYTES] [--lanes L] [--uring] [--ready-fd N]
+// braidfs-nullfs MOUNTPOINT [--files N] [--size BYTES] [--lanes L] [--uring] [--passthrough DIR] [--ready-fd N]
 // Serves nullfs.h in the foreground until it is unmounted or gets SIGINT or SIGTERM.
 #include <getopt.h>
 #include <signal.h>
@@ -60,7 +60,8 @@ class Loops final : public braidfs::fuse::SessionObserver {
 };
 
 [[noreturn]] void usage() {
-  std::fputs("usage: braidfs-nullfs MOUNTPOINT [--files N] [--size BYTES] [--lanes L] [--uring] [--ready-fd N]\n",
+  std::fputs("usage: braidfs-nullfs MOUNTPOINT [--files N] [--size BYTES] [--lanes L] [--uring] "
+             "[--passthrough DIR] [--ready-fd N]\n",
              stderr);
   std::exit(2);
 }
@@ -70,6 +71,7 @@ Arguments parse_arguments(int argc, char** argv) {
                                     {"size", required_argument, nullptr, 's'},
                                     {"lanes", required_argument, nullptr, 'l'},
                                     {"uring", no_argument, nullptr, 'u'},
+                                    {"passthrough", required_argument, nullptr, 'p'},
                                     {"ready-fd", required_argument, nullptr, 'r'},
                                     {nullptr, 0, nullptr, 0}};
   Arguments arguments;
@@ -79,6 +81,7 @@ Arguments parse_arguments(int argc, char** argv) {
       case 's': arguments.shape.file_size = std::strtoull(optarg, nullptr, 10); break;
       case 'l': arguments.lanes = static_cast<unsigned>(std::strtoul(optarg, nullptr, 10)); break;
       case 'u': arguments.by_ring = true; break;
+      case 'p': arguments.shape.backing = optarg; break;
       case 'r': arguments.ready_fd = static_cast<int>(std::strtol(optarg, nullptr, 10)); break;
       default: usage();
     }
@@ -115,6 +118,7 @@ int main(int argc, char** argv) {
   Loops loops(arguments.lanes);
   FuseSession session({}, loops);
   if (arguments.by_ring) session.use_rings();
+  if (!arguments.shape.backing.empty()) session.use_passthrough();
   const int mounted = session.mount({arguments.mountpoint, "nullfs", "", false});
   if (mounted != 0) return fail("mount", arguments.mountpoint, mounted);
   unmount_on_signal(arguments.mountpoint);
@@ -123,6 +127,12 @@ int main(int argc, char** argv) {
   if (started != 0) {
     umount2(arguments.mountpoint.c_str(), MNT_DETACH);
     return fail("serve", arguments.mountpoint, started);
+  }
+  if (!arguments.shape.backing.empty()) {
+    FuseSession::Handed shared;
+    const int error = session.share(shared);
+    if (error != 0 || !session.has_passthrough()) return fail("pass through to", arguments.shape.backing, -ENOTSUP);
+    files.device(std::move(shared.fds.front()));
   }
   if (::write(arguments.ready_fd, "READY\n", 6) < 0) return fail("report to", "--ready-fd", -errno);
   loops.run();

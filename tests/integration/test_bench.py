@@ -8,11 +8,13 @@ import pytest
 from tests.bench.data.amounts import TINY
 from tests.bench.data.bars import BRAID, LOCAL, NULL
 from tests.bench.data.case import Case
-from tests.bench.data.places import BraidPlace, LocalPlace, NullPlace, Place
+from tests.bench.data.places import NULLFS, BraidPlace, LocalPlace, NullPlace, Place
 from tests.bench.data.small_files import SMALL_FILES
 from tests.bench.data.streams import WRITES
 from tests.bench.data.suite import Measured, measure, results
+from tests.cluster import mounts
 from tests.cluster.cluster import Cluster
+from tests.cluster.process import ProcessError, Program
 
 pytestmark = pytest.mark.mount
 CASES = (SMALL_FILES, WRITES)
@@ -72,3 +74,23 @@ def test_a_case_that_fails_does_not_stop_the_others(localdir: Path) -> None:
     assert measured.values == {"row": {LOCAL: [1.0]}}
     assert measured.failures == ["broken on ext4: [Errno 5] no such luck"]
     assert list(localdir.iterdir()) == []
+
+
+def test_null_fuse_may_leave_reading_to_the_kernel(localdir: Path) -> None:
+    """`braidfs-nullfs --passthrough`; docs/decisions/0035-local-cache.md has what it measured."""
+    backing, point = localdir / "backing", localdir / "null"
+    for number, folder in enumerate((backing, point)):
+        folder.mkdir()
+        (backing / f"f{number}").write_bytes(b"%d" % number * 100_000)
+    words = (str(NULLFS), "--files", "2", "--passthrough", str(backing), str(point))
+    program = Program("nullfs", words, localdir)
+    try:
+        program.start()
+    except ProcessError as error:
+        pytest.skip(f"no FUSE passthrough before Linux 6.9: {error}")
+    try:
+        for name in ("f0", "f1", "f0"):
+            assert (point / name).read_bytes() == (backing / name).read_bytes()
+    finally:
+        mounts.unmount(point, lazy=True)
+        program.stop()

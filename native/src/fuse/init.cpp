@@ -55,6 +55,7 @@ fuse_init_out make_reply(const fuse_init_in& in, uint64_t flags, const InitSetti
   out.congestion_threshold = static_cast<uint16_t>(settings.max_background * 3 / 4);
   out.max_write = settings.max_write;
   out.time_gran = 1;
+  if ((flags & kPassthrough) != 0) out.unused[0] = 1;  // max_stack_depth: not files of a stacked file system
   out.max_pages = static_cast<uint16_t>(settings.max_write / kPageSize);
   return out;
 }
@@ -74,6 +75,7 @@ Negotiated negotiate(std::span<const std::byte> body, const InitSettings& settin
     return result;
   }
   uint64_t wanted = settings.by_ring ? kWanted | kOverIoUring : kWanted;
+  if (settings.passthrough) wanted |= kPassthrough;
   if (settings.sealed) wanted &= ~kLocks;
   if (settings.checks_elsewhere) wanted &= ~uint64_t{FUSE_POSIX_ACL};  // it means default_permissions
   result.flags = offered & wanted;

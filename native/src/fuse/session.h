@@ -60,6 +60,9 @@ class FuseSession final : public Replier {
   // Before start(): requests come by io_uring, where the kernel offers it (ring.h); if not, that is logged.
   void use_rings() noexcept { settings_.by_ring = true; }
   bool has_rings() const noexcept { return (negotiated_.flags & kOverIoUring) != 0; }
+  // Before start(): the kernel may be told to read files of other file systems by itself.
+  void use_passthrough() noexcept { settings_.passthrough = true; }
+  bool has_passthrough() const noexcept { return (negotiated_.flags & kPassthrough) != 0; }
   // Before start(): the tree is sealed and mounted read-only (sealed.cpp).
   void seal() noexcept {
     settings_.sealed = true;

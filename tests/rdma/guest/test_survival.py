@@ -56,15 +56,16 @@ def test_a_killed_server_under_load_loses_nothing(rdma_cluster: Cluster) -> None
 
 
 def test_ports_that_go_down_cost_no_error(rdma_cluster: Cluster) -> None:
-    """Both ports down: bytes go by TCP, which is told once for each server; up: by RDMA again."""
+    """Both ports down: bytes go by local sockets, which is told once for each server; up: by RDMA
+    again."""
     assert wait_until(
         lambda: bytes_go_by_rdma(rdma_cluster, rdma_cluster.mount_path / "up"), PATIENCE_S
     )
-    by_tcp, by_rdma = told(rdma_cluster, "local socket"), told(rdma_cluster, "RDMA")
+    before, by_rdma = told(rdma_cluster, "local socket"), told(rdma_cluster, "RDMA")
     try:
         with writing(rdma_cluster.mount_path / "down", pattern(4)):
             set_links("down")
-        assert told(rdma_cluster, "local socket") == by_tcp + 2
+        assert told(rdma_cluster, "local socket") == before + 2
         assert [path["transport"] for path in paths_of_status(rdma_cluster)] == ["local", "local"]
     finally:
         set_links("up")
@@ -100,14 +101,14 @@ def test_a_device_that_is_deleted_costs_no_error(rdma_cluster: Cluster) -> None:
 
 
 def test_addresses_that_go_amid_a_write_cost_no_error(rdma_cluster: Cluster) -> None:
-    """Their GIDs go with them: bytes go by TCP, and by RDMA again when there are some."""
+    """Their GIDs go with them: bytes go by local sockets, and by RDMA again when there are some."""
     path = rdma_cluster.mount_path
     assert wait_until(lambda: bytes_go_by_rdma(rdma_cluster, path / "with"), PATIENCE_S)
-    by_tcp = told(rdma_cluster, "TCP")
+    before = told(rdma_cluster, "local socket")
     with ExitStack() as until_then:
         with writing(path / "without", pattern(8)):
             until_then.enter_context(no_addresses())
-        assert told(rdma_cluster, "local socket") == by_tcp + 2
+        assert told(rdma_cluster, "local socket") == before + 2
     assert wait_until(lambda: bytes_go_by_rdma(rdma_cluster, path / "with"), PATIENCE_S)
 
 

@@ -100,8 +100,8 @@ TEST(CutReads, SizesAreFoundInEachEntryOfAListing) {
   EXPECT_EQ(size(0), 30u);
   EXPECT_EQ(size(1), 30u);
   EXPECT_EQ(size(2), 20u);
-  bytes.resize(bytes.size() - 40);  // an entry that is cut short is left alone
-  clip_sizes({.opcode = FUSE_READDIRPLUS}, bytes, reads.cut);
+  std::vector<std::byte> cut_short(bytes.begin(), bytes.end() - 40);  // such an entry is left alone
+  clip_sizes({.opcode = FUSE_READDIRPLUS}, cut_short, reads.cut);
   reads.end(read);
 }
 

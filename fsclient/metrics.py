@@ -3,11 +3,16 @@
 The handlers' latencies are observed as they happen, and only when an endpoint is configured.
 """
 
+from functools import partial
+from typing import Final
+
 import trio
 
+from fscommon.errors import ConfigError
 from fscommon.native import Datapath
 from fscommon.net.address import parse_address
 from fscommon.observe.endpoint import HttpCertificate
+from fscommon.observe.log import Log, RateLimit
 from fscommon.observe.metrics import Counter, Histogram, Metrics, MetricsEndpoint
 from fscommon.wire.admin import Traffic
 
@@ -15,15 +20,34 @@ from .data_connections import DataConnections
 from .fuse.operations import Operations
 from .meta.client import MetaClient
 
-PERIOD_S = 1.0
+PERIOD_S: Final = 1.0
+PATIENT_S: Final = 0.2  # between attempts to listen
 
 
 class ClientMetrics:
-    def __init__(self, listen: str, certificate: HttpCertificate | None = None) -> None:
-        """Raises ConfigError."""
+    def __init__(
+        self, listen: str, certificate: HttpCertificate | None = None, *, is_patient: bool = False
+    ) -> None:
+        """is_patient: the address may be a killed process's for a while (the kernel may keep a
+        thread of it, and all its sockets, until this one answers); run() listens when it is free.
+        Raises ConfigError."""
         self.metrics = Metrics("client")
         address = parse_address(listen)
-        self._endpoint = MetricsEndpoint(self.metrics, address.host, address.port, certificate)
+        self._open = partial(MetricsEndpoint, self.metrics, address.host, address.port, certificate)
+        self._endpoint: MetricsEndpoint | None = None
+        self._is_patient = is_patient
+        self._log = Log("metrics")
+        self._refusals = RateLimit(60.0)
+        self._listen()
+
+    def _listen(self) -> None:
+        try:
+            self._endpoint = self._open()
+        except ConfigError as error:
+            if not self._is_patient:
+                raise
+            if self._refusals.permit() is not None:
+                self._log.warning("no metrics yet", error=error)
 
     def watch(self, operations: Operations) -> None:
         """Count and time every handler."""
@@ -51,14 +75,17 @@ class ClientMetrics:
         held = self.metrics.gauge("braidfs_mutations_held")
         told_meta = told_data = 0
         while True:
+            if self._endpoint is None:
+                self._listen()
             held.set(len(meta.core.journal))
             self._reconnects("metaserver", meta.connection_count - told_meta)
             self._reconnects("storageserver", data.made_count - told_data)
             told_meta, told_data = meta.connection_count, data.made_count
-            await trio.sleep(PERIOD_S)
+            await trio.sleep(PERIOD_S if self._endpoint is not None else PATIENT_S)
 
     def stop(self) -> None:
-        self._endpoint.stop()
+        if self._endpoint is not None:
+            self._endpoint.stop()
 
     def _reconnects(self, server: str, count: int) -> None:
         if count:

@@ -551,7 +551,10 @@ class MountedClient:
             yield
             return
         options = self._plan.options
-        metrics = ClientMetrics(options.metrics_listen, http_certificate(options))
+        metrics = ClientMetrics(
+            options.metrics_listen, http_certificate(options),
+            is_patient=self._handed is not None,
+        )  # fmt: skip
         metrics.watch(operations)
         metrics.metrics.collect_native(datapath.counters)
         tasks.start_soon(metrics.run, meta, data)

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import random
 import time
+import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -80,8 +81,8 @@ class Holdings:
             try:
                 getattr(self, f"_{step}")()
                 pipe.send("done")
-            except BaseException as error:
-                pipe.send(f"{step}: {error!r}")
+            except BaseException:
+                pipe.send(f"{step}: {traceback.format_exc()}")
         os._exit(0)
 
     def __enter__(self) -> Self:

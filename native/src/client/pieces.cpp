@@ -43,9 +43,12 @@ int conclude(Core& core, Inode& inode, const PiecePtr& piece, const Call& call, 
     inode.pieces().send_again(piece, settled);  // the inode has another file id now
     return 0;
   }
-  inode.pieces().refused(piece, settled);
   const int error = errno_of(call.status);
-  if (!piece->waiter) inode.fail(error);
+  if (!piece->waiter) {
+    if (piece->state == PieceState::kGone) return 0;  // given up before (Inode::lose told it), or cut off
+    inode.fail(error);
+  }
+  inode.pieces().refused(piece, settled);
   return error;
 }
 

@@ -99,6 +99,32 @@ TEST(Faults, UnknownTargetEndsInEioAtTheDeadline) {
   EXPECT_EQ(rig.read(kFh, 0, 5000).error, EIO);
 }
 
+// What the end of the session told is not told again when the WRITE that was on its way ends.
+TEST(Faults, BytesThatWereGivenUpAreLostOnce) {
+  Rig rig;
+  rig.open(kFh, O_RDWR);
+  rig.set_connecting(false);
+  for (const auto& target : rig.targets) target->hang_up();
+  EXPECT_EQ(rig.write(kFh, 0, pattern(100, 1)).count, 100u);
+  const uint64_t sync = rig.start_fsync(kFh);
+  EXPECT_FALSE(rig.replier.wait_for(sync, 50)) << "its WRITE waits for a connection";
+  EXPECT_TRUE(rig.core->inode_lost(Rig::kIno));
+  EXPECT_EQ(rig.replier.wait(sync).error, EIO);
+  std::atomic<int> refused = 0;
+  for (const auto& target : rig.targets) {
+    target->decide([&](const FrameHeader& header) {
+      if (static_cast<Op>(header.op) != Op::kWrite) return FakeTarget::Decision{};
+      ++refused;
+      return FakeTarget::Decision{Fault::kStatus, Status::kFenced};
+    });
+  }
+  rig.set_connecting(true);
+  EXPECT_TRUE(eventually([&] { return refused > 0; }));
+  EXPECT_TRUE(rig.empties(Buffer::Account::kDirty));
+  EXPECT_EQ(rig.fsync(kFh), 0);
+  EXPECT_EQ(rig.flush(kFh), 0);
+}
+
 // ---- refusals ----
 
 TEST(Faults, PassingRefusalsAreAskedAgain) {

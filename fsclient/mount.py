@@ -553,7 +553,7 @@ class MountedClient:
         options = self._plan.options
         metrics = ClientMetrics(
             options.metrics_listen, http_certificate(options),
-            is_patient=self._handed is not None,
+            is_patient=self._generation > 0,
         )  # fmt: skip
         metrics.watch(operations)
         metrics.metrics.collect_native(datapath.counters)

@@ -19,7 +19,7 @@ from .pressure import memory_is_short
 from .source import Source
 
 WARM_PART: Final = 64  # of the machine's memory
-ANNOUNCED_PART: Final = 32
+AHEAD_PART: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +70,16 @@ def http_certificate(options: MountOptions) -> HttpCertificate | None:
 
 def announced_bytes_max(options: MountOptions) -> int:
     """Of files that programs announced and have not read yet."""
-    return min(options.announce_mib << 20, _machine_bytes() // ANNOUNCED_PART)
+    return _ahead_bytes(options.announce_mib)
 
 
 def stream_bytes_max(options: MountOptions) -> int:
     """Of what is fetched ahead of sequential readers."""
-    return min(options.stream_mib << 20, _machine_bytes() // ANNOUNCED_PART)
+    return _ahead_bytes(options.stream_mib)
+
+
+def _ahead_bytes(mib: int) -> int:
+    return min(mib << 20, _machine_bytes() // AHEAD_PART)
 
 
 async def rest_memory(datapath: Datapath, options: MountOptions) -> None:

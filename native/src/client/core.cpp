@@ -45,8 +45,7 @@ void Core::start() {
 
 void Core::stop(uint32_t deadline_ms) {
   if (stopped_.exchange(true)) return;
-  announced_.pause(true);
-  streams_.pause(true);
+  pause_fetching(true);
   send_all_partial();
   const auto deadline = Clock::now() + milliseconds(deadline_ms);
   while (!quiet() && Clock::now() < deadline) std::this_thread::sleep_for(milliseconds(5));

@@ -12,6 +12,7 @@ constexpr uint64_t kIdleBesides = 32u << 20;    // kept even when the budgets ar
 constexpr uint64_t kWarmStep = 64u << 20;       // made by one rest()
 constexpr uint64_t kLaneReserve = 4u << 20;     // what one lane may take in before it sees full()
 constexpr uint64_t kSqueezed = 4;
+constexpr auto kHuge = net::Slabs::Pages::kHuge;
 constexpr size_t kUnbounded = std::numeric_limits<size_t>::max();  // the budgets bound the pools
 
 uint64_t behind_max(uint64_t dirty_bytes_max, uint32_t lane_count) {
@@ -36,7 +37,10 @@ Memory::Memory(MemoryLimits limits, uint32_t lane_count)
               {kSizes[1], kUnbounded, idle_pieces(limits, kSizes[1])},
               {kSizes[2], kUnbounded, idle_pieces(limits, kSizes[2])},
               {kSizes[3], kUnbounded, idle_pieces(limits, kSizes[3])},
-              {kSizes[4], kUnbounded, idle(kSizes[4])}}} {}
+              {kSizes[4], kUnbounded, idle(kSizes[4])},
+              {kSizes[1], kUnbounded, limits.read_bytes_max / kSizes[1], kHuge},
+              {kSizes[2], kUnbounded, limits.read_bytes_max / kSizes[2], kHuge},
+              {kSizes[3], kUnbounded, limits.read_bytes_max / kSizes[3], kHuge}}} {}
 
 uint32_t Memory::size_for(uint64_t length) noexcept {
   const auto found = std::find_if(kSizes.begin(), kSizes.end(),
@@ -45,15 +49,20 @@ uint32_t Memory::size_for(uint64_t length) noexcept {
 }
 
 Buffer Memory::charged(Buffer::Account which, uint64_t limit, uint32_t size) {
-  const auto index = std::find(kSizes.begin(), kSizes.end(), size) - kSizes.begin();
   if (at(which).fetch_add(size) + size <= limit) {
-    if (auto lease = pools_[static_cast<size_t>(index)].lease()) {
+    if (auto lease = pool(which, size).lease()) {
       trim();
       return Buffer(*this, which, std::move(lease));
     }
   }
   at(which) -= size;
   return {};
+}
+
+net::BufferPool& Memory::pool(Buffer::Account which, uint32_t size) noexcept {
+  const auto index = static_cast<size_t>(std::find(kSizes.begin(), kSizes.end(), size) - kSizes.begin());
+  const bool huge = which == Buffer::Account::kRead && index - kFirstHuge < kHugeCount;
+  return pools_[huge ? kSizes.size() + index - kFirstHuge : index];
 }
 
 uint64_t Memory::idle_bytes() const noexcept {
@@ -75,7 +84,7 @@ void Memory::trim() noexcept {
 
 void Memory::rest(uint64_t warm_bytes) noexcept {
   for (auto& pool : pools_) {
-    const bool of_pieces = pool.buffer_size() == kPieceMax;
+    const bool of_pieces = &pool == &this->pool(Buffer::Account::kDirty, kPieceMax);
     const size_t warm = of_pieces ? warm_bytes / kPieceMax : 0;
     pool.rest(warm);
     for (size_t made = 0; made < kWarmStep / kPieceMax && pool.warm_one(warm); ++made) {

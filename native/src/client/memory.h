@@ -8,6 +8,8 @@
 //
 // Buffers that came back are kept for reuse, since fresh pages cost as much as the copy into them: as
 // many as fit into the budgets beside those in use, until rest() finds that nobody needed them.
+// Those that are read into lie on huge pages: the local cache's disk, sockets and /dev/fuse take them in
+// one piece.
 // ANY THREAD.
 #pragma once
 #include <array>
@@ -96,7 +98,10 @@ class Memory {
 
  private:
   friend class Buffer;
+  static constexpr size_t kFirstHuge = 1;  // of kSizes; kHugeCount of them
+  static constexpr size_t kHugeCount = 3;
   Buffer charged(Buffer::Account account, uint64_t limit, uint32_t size);
+  net::BufferPool& pool(Buffer::Account account, uint32_t size) noexcept;
   void trim() noexcept;
   std::atomic<uint64_t>& at(Buffer::Account which) noexcept {
     return bytes_[static_cast<size_t>(which)];
@@ -108,7 +113,7 @@ class Memory {
   const uint64_t full_at_;
   const uint64_t kept_max_;  // bytes in use and idle together, beyond which none stay idle
   std::array<std::atomic<uint64_t>, 5> bytes_{};
-  std::array<net::BufferPool, kSizes.size()> pools_;
+  std::array<net::BufferPool, kSizes.size() + kHugeCount> pools_;  // the last ones are read into
 };
 
 }  // namespace braidfs::client

@@ -64,11 +64,11 @@ class BufferPool {
   };
 
   // buffer_size is rounded up to the alignment.
-  BufferPool(size_t buffer_size, size_t count_max, size_t idle_max)
+  BufferPool(size_t buffer_size, size_t count_max, size_t idle_max, Slabs::Pages pages = Slabs::Pages::kSmall)
       : buffer_size_((buffer_size + kAlignment - 1) / kAlignment * kAlignment),
         count_max_(count_max),
         idle_max_(idle_max),
-        slabs_(buffer_size_) {
+        slabs_(buffer_size_, pages) {
     idle_.reserve(idle_max);
   }
   BufferPool(const BufferPool&) = delete;

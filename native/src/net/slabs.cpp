@@ -7,6 +7,12 @@
 
 namespace braidfs::net {
 
+namespace {
+
+bool is_boundary(const std::byte* at) noexcept { return reinterpret_cast<uintptr_t>(at) % Slabs::kHugePage == 0; }
+
+}  // namespace
+
 void Slabs::Unmap::operator()(std::byte* begin) const noexcept { (void)munmap(begin, bytes); }
 
 std::byte* Slabs::take() {
@@ -70,14 +76,23 @@ void Slabs::populate() noexcept {
 
 void Slabs::cool() noexcept {
   std::ranges::sort(warm_);
+  size_t kept = 0;
   for (size_t first = 0; first < warm_.size();) {
     size_t last = first + 1;
     while (last < warm_.size() && warm_[last] == warm_[last - 1] + buffer_size_) ++last;
-    (void)madvise(warm_[first], (last - first) * buffer_size_, MADV_DONTNEED);
+    size_t from = first;
+    size_t to = last;
+    if (leave_together()) {
+      while (from < to && !is_boundary(warm_[from])) ++from;
+      while (from < to && !is_boundary(warm_[to - 1] + buffer_size_)) --to;
+    }
+    if (from < to) (void)madvise(warm_[from], (to - from) * buffer_size_, MADV_DONTNEED);
+    for (size_t index = to; index > from; --index) cold_.push_back(warm_[index - 1]);  // reserved: cannot throw
+    for (size_t index = first; index < from; ++index) warm_[kept++] = warm_[index];
+    for (size_t index = to; index < last; ++index) warm_[kept++] = warm_[index];
     first = last;
   }
-  cold_.insert(cold_.end(), warm_.rbegin(), warm_.rend());  // reserved: cannot throw
-  warm_.clear();
+  warm_.resize(kept);
 }
 
 }  // namespace braidfs::net

@@ -6,7 +6,8 @@
 // segment of its request, docs/performance.md) they come as they are touched.
 //
 // What is given back stays warm until cool(): then its pages are the system's again, the addresses
-// stay. Not thread-safe: the pool's mutex guards it.
+// stay. Buffers that divide a huge page leave it together: one that went alone would split it.
+// Not thread-safe: the pool's mutex guards it.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -34,7 +35,7 @@ class Slabs {
   // A buffer with any content; null when the system has no memory.
   std::byte* take();
   void give_back(std::byte* buffer) noexcept { warm_.push_back(buffer); }  // reserved: cannot throw
-  // The pages of all buffers that are here go back to the system.
+  // The pages of all buffers that are here go back to the system; of a huge page only with all of its.
   void cool() noexcept;
 
  private:
@@ -46,6 +47,7 @@ class Slabs {
 
   std::byte* map(size_t bytes) noexcept;
   bool map_another();
+  bool leave_together() const noexcept { return pages_ == Pages::kHuge && kHugePage % buffer_size_ == 0; }
   void populate() noexcept;
 
   const size_t buffer_size_;

@@ -77,6 +77,7 @@ struct ReadState {
   ReadRequest request;
   uint32_t length = 0;  // after the cut at the object's end
   std::vector<BlockView> blocks;
+  std::vector<GroupPiece> noted;  // as a large read (Group::read)
 };
 
 struct PageImage {
@@ -177,7 +178,7 @@ class StoreBody {
   Status prepare(ReadState& state, Wait wait);
   Status plan_read(ReadState& state, Wait wait);
   void fetch_together(Object& object, const ReadRequest& request);
-  bool reads_past_cache(Object& object, const IoPlan& plan, Wait wait);
+  bool reads_past_cache(ReadState& state, std::vector<GroupPiece>& pieces, Wait wait);
   Status settle_block(ReadState& state, size_t index);
 
   // durable.cpp

@@ -62,6 +62,8 @@ struct Group {
   std::array<uint32_t, kGroupBlocks> versions{};
   std::bitset<kGroupBlocks> occupied;
   std::map<uint32_t, RedoPointer> redo;
+  std::bitset<kGroupBlocks> read;  // by large reads, lately
+  Clock::time_point read_at{};     // when the last of them came
   uint64_t page_sequence = 0;      // applied_sequence of the page on disk
   uint64_t switch_sequence = 0;    // of the entry that left the other slot
   uint32_t other_blocks = 0;       // that have device space in the other slot
@@ -100,8 +102,7 @@ struct Object {
   bool name_unsynced = false;
   uint32_t epoch = 0;
   uint64_t length = 0;
-  Clock::time_point large_reads_since{};
-  uint64_t large_reads_bytes = 0;  // since then
+  Clock::time_point read_together_until{};  // several readers go over it with large reads
   uint64_t last_sequence = 0;
   uint64_t committed_sequence = 0;
   uint64_t floor_sequence = 0;   // recovery: pages up to it belong to a deleted object

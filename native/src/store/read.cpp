@@ -10,7 +10,29 @@ namespace braidfs::store {
 
 namespace {
 
-constexpr auto kReadTogether = std::chrono::seconds(30);
+constexpr auto kReadTogether = std::chrono::seconds(2);
+
+// True: some of it was read a moment ago, so by another reader.
+bool note_large_read(std::span<const GroupPiece> pieces, Clock::time_point now) {
+  bool again = false;
+  for (const GroupPiece& piece : pieces) {
+    Group& group = *piece.group;
+    if (now - group.read_at > kReadTogether) group.read.reset();
+    group.read_at = now;
+    for (uint32_t block = piece.first; block < piece.first + piece.count; ++block) {
+      again = again || group.read.test(block);
+      group.read.set(block);
+    }
+  }
+  return again;
+}
+
+// It was given up, and will be done anew.
+void forget_large_read(std::span<const GroupPiece> pieces) noexcept {
+  for (const GroupPiece& piece : pieces) {
+    for (uint32_t block = piece.first; block < piece.first + piece.count; ++block) piece.group->read.reset(block);
+  }
+}
 
 }  // namespace
 
@@ -26,6 +48,7 @@ void StoreBody::release(ReadState& state) noexcept {
   if (state.ticket == 0) return;
   const std::lock_guard guard(state.object->mu);
   state.object->range.unlock(state.ticket);
+  forget_large_read(state.noted);
 }
 
 Status StoreBody::begin_read(ReadOp& op, const ReadRequest& request, Wait wait) {
@@ -74,19 +97,16 @@ void StoreBody::fetch_together(Object& object, const ReadRequest& request) {
 // Large reads leave the page cache to small ones: what is read once, a restore or a scan, costs no copy out
 // of it and throws nothing out. Where several readers go over an object together the first fills the page
 // cache for the others.
-bool StoreBody::reads_past_cache(Object& object, const IoPlan& plan, Wait wait) {
-  const uint64_t bytes = plan.bytes();
-  if (bytes < config_.direct_read_bytes_min || !plan.is_aligned()) return false;
+bool StoreBody::reads_past_cache(ReadState& state, std::vector<GroupPiece>& pieces, Wait wait) {
+  if (state.plan.bytes() < config_.direct_read_bytes_min || !state.plan.is_aligned()) return false;
+  Object& object = *state.object;
   const auto now = Clock::now();
-  if (now - object.large_reads_since > kReadTogether) {
-    object.large_reads_since = now;
-    object.large_reads_bytes = 0;
-  }
-  object.large_reads_bytes += bytes;
-  if (object.large_reads_bytes > object.length) return false;
+  if (note_large_read(pieces, now)) object.read_together_until = now + kReadTogether;
+  state.noted = std::move(pieces);
+  if (now < object.read_together_until) return false;
   std::shared_ptr<File> file;
   return file_of(object, file, wait) == Status::kOk &&
-         !std::ranges::all_of(plan.segments(), [&](const IoSegment& segment) {
+         !std::ranges::all_of(state.plan.segments(), [&](const IoSegment& segment) {
            return file->is_cached(segment.file_offset, segment.length);
          });
 }
@@ -116,7 +136,7 @@ Status StoreBody::plan_read(ReadState& state, Wait wait) {
              (home_end - home_first) * kBlockSize);
     state.plan.segments_.push_back(segment);
   }
-  state.plan.direct_ = reads_past_cache(object, state.plan, wait) &&
+  state.plan.direct_ = reads_past_cache(state, pieces, wait) &&
                        direct_of(object, state.plan.file_) == Status::kOk;
   return state.plan.direct_ ? Status::kOk : file_of(object, state.plan.file_, wait);
 }
@@ -138,6 +158,7 @@ ReadResult StoreBody::finish_read(ReadOp& op, std::span<uint64_t> sums) {
   if (!state) return {Status::kBadRequest, 0, 0};
   if (state->plan.status() != Status::kOk) return {count_error(state->plan.status()), 0, 0};
   if (!state->plan.done()) return {Status::kAborted, 0, 0};
+  state->noted.clear();
   const uint32_t count = blocks_touched(state->request.offset, state->length);
   if (sums.size() < count) return {Status::kBadRequest, 0, 0};
   const uint64_t end = state->request.offset + state->length;

@@ -217,6 +217,28 @@ TEST(Slabs, OnHugePagesBuffersLieSideBySideFromABoundaryOn) {
   EXPECT_EQ(slabs.take()[kSize / 2], std::byte{0}) << "fresh pages";
 }
 
+TEST(Slabs, BuffersOfAHugePageGoBackTogether) {
+  constexpr size_t kSize = Slabs::kHugePage / 4;
+  Slabs slabs(kSize, Slabs::Pages::kHuge);
+  std::vector<std::byte*> buffers;
+  for (int index = 0; index < 9; ++index) {  // of two whole huge pages and the next one's first quarter
+    buffers.push_back(slabs.take());
+    ASSERT_NE(buffers.back(), nullptr);
+    std::memset(buffers.back(), 7, kSize);
+  }
+  for (int index = 1; index < 9; ++index) slabs.give_back(buffers[static_cast<size_t>(index)]);
+  slabs.cool();
+  EXPECT_EQ(buffers[4][0], std::byte{0}) << "the second page was free";
+  EXPECT_EQ(buffers[7][kSize - 1], std::byte{0});
+  EXPECT_EQ(buffers[1][0], std::byte{7}) << "of the first page one is out";
+  EXPECT_EQ(buffers[8][0], std::byte{7}) << "of the third page others were never taken";
+  std::vector<std::byte*> again;
+  for (int index = 0; index < 12; ++index) again.push_back(slabs.take());
+  again.push_back(buffers[0]);
+  std::ranges::sort(again);
+  EXPECT_EQ(std::ranges::adjacent_find(again), again.end()) << "each is its own memory";
+}
+
 class Peer : public StreamSink {
  public:
   PayloadPlace payload_buffer(const FrameHeader& header, std::span<const std::byte>) override {

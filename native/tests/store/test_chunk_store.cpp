@@ -323,11 +323,17 @@ TEST_F(Store, LargeReadsPassThePageCacheUnlessItHasThemOrTheyRepeat) {
     EXPECT_EQ(std::memcmp(buffer.data(), whole.data() + offset, length), 0);
     return direct;
   };
+  const auto is_begun_past_it = [&](ObjectId object) {
+    ReadOp op;
+    EXPECT_EQ(store->begin_read(op, {object, 0, kMiB, {memory.get(), kMiB}}, Wait::kNo), Status::kOk);
+    return op.plan().direct();
+  };
   EXPECT_FALSE(passes(id, 0, 128u << 10)) << "small";
   EXPECT_FALSE(passes(id, 0, kMiB, 8)) << "not in whole pages of memory";
   EXPECT_TRUE(passes(id, 0, kMiB));
   EXPECT_TRUE(passes(id, kMiB, kMiB));
   EXPECT_TRUE(passes(id, 2 * kMiB, kMiB));
+  EXPECT_TRUE(is_begun_past_it(other)) << "given up, which is no reading";
   EXPECT_FALSE(passes(id, 0, kMiB)) << "read together with others";
   EXPECT_TRUE(passes(other, 0, kMiB));
   host.pages_cached = true;

@@ -5,11 +5,15 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <system_error>
+
 namespace braidfs::cache {
 
 namespace {
 
 constexpr int kNice = 10;  // lanes go first
+constexpr const char* kCopiesFolder = "/whole";
 
 uint64_t room_of(const Slice& slice) {
   uint64_t bytes = 0;
@@ -21,10 +25,20 @@ uint64_t room_of(const Slice& slice) {
 
 std::unique_ptr<Cache> Cache::open(const StoreSettings& settings, std::string& reason) {
   auto store = Store::open(settings, reason);
-  return store ? std::unique_ptr<Cache>(new Cache(std::move(store))) : nullptr;
+  return store ? std::unique_ptr<Cache>(new Cache(std::move(store), settings)) : nullptr;
 }
 
-Cache::Cache(std::unique_ptr<Store> store) : store_(std::move(store)), writer_([this] { run(); }) {}
+// Copies of before would be more than the cache may take.
+Cache::Cache(std::unique_ptr<Store> store, const StoreSettings& settings) : store_(std::move(store)) {
+  const std::string folder = settings.directory + kCopiesFolder;
+  if (settings.copies_bytes_max > 0) {
+    copies_ = std::make_unique<Copies>(folder, settings.copies_bytes_max, settings.cluster, *store_);
+  } else {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder, ignored);
+  }
+  writer_ = std::thread([this] { run(); });
+}
 
 void Cache::offer(const SliceKey& key, uint64_t stamp, uint32_t length, Part part) {
   const std::scoped_lock lock(mu_);
@@ -46,6 +60,7 @@ void Cache::settle() {
 }
 
 void Cache::stop() {
+  if (copies_) copies_->stop();
   {
     const std::scoped_lock lock(mu_);
     stopping_ = true;
@@ -75,7 +90,8 @@ void Cache::run() {
 
 std::vector<std::pair<std::string, uint64_t>> Cache::counters() {
   const Store::Counts counts = store_->counts();
-  return {{"cache_records", counts.records},
+  auto all = std::vector<std::pair<std::string, uint64_t>>{
+          {"cache_records", counts.records},
           {"cache_bytes", counts.bytes},
           {"cache_stores", counts.written},
           {"cache_bytes_stored", counts.bytes_written},
@@ -84,6 +100,10 @@ std::vector<std::pair<std::string, uint64_t>> Cache::counters() {
           {"cache_corrupt", counts.corrupt},
           {"cache_faults", counts.faults},
           {"cache_dropped", dropped_.load(std::memory_order_relaxed)}};
+  if (copies_) {
+    for (auto& counter : copies_->counters()) all.push_back(std::move(counter));
+  }
+  return all;
 }
 
 }  // namespace braidfs::cache

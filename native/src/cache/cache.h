@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "cache/copies.h"
 #include "cache/gather.h"
 #include "cache/store.h"
 
@@ -38,13 +39,16 @@ class Cache {
   void settle();
   void stop();  // writes what waits
 
+  Copies* copies() noexcept { return copies_.get(); }  // nullptr: there are to be none
+
   std::vector<std::pair<std::string, uint64_t>> counters();
 
  private:
-  explicit Cache(std::unique_ptr<Store> store);
+  Cache(std::unique_ptr<Store> store, const StoreSettings& settings);
   void run();
 
   const std::unique_ptr<Store> store_;
+  std::unique_ptr<Copies> copies_;
   std::mutex mu_;
   std::condition_variable changed_;
   Gather gather_;                 // guarded by mu_

@@ -145,7 +145,7 @@ void Store::forget(Index::iterator entry) {
   index_.erase(entry);
 }
 
-bool Store::has(const SliceKey& key, uint64_t stamp) const {
+bool Store::is_there(const SliceKey& key, uint64_t stamp) const {
   const auto entry = index_.find(key);
   return entry != index_.end() && entry->second.stamp == stamp;
 }
@@ -203,9 +203,14 @@ std::optional<Store::Found> Store::find(const SliceKey& key, uint64_t stamp) {
   return Found{known.segment, uint64_t{known.block} * kBlock, known.length};
 }
 
+bool Store::has(const SliceKey& key, uint64_t stamp) {
+  const std::scoped_lock lock(mu_);
+  return is_there(key, stamp);
+}
+
 bool Store::wants(const SliceKey& key, uint64_t stamp, uint32_t length) {
   const std::scoped_lock lock(mu_);
-  if (has(key, stamp) || Clock::now() < rests_until_) return false;
+  if (is_there(key, stamp) || Clock::now() < rests_until_) return false;
   if (fits(length) || may_grow() || replaceable(length) != segments_.end()) return true;
   ++counts_.refused;
   turnover_.refused(Hash{}(key), length, index_.size());
@@ -254,7 +259,7 @@ SegmentPtr Store::reserve(const Slice& slice, uint64_t& at) {
   const uint32_t length = slice.length;
   {
     const std::scoped_lock lock(mu_);
-    if (has(slice.key, slice.stamp) || Clock::now() < rests_until_) return nullptr;
+    if (is_there(slice.key, slice.stamp) || Clock::now() < rests_until_) return nullptr;
     if (!fits(length)) {
       writing_ = nullptr;
       if (!may_grow()) {

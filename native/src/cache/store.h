@@ -28,6 +28,7 @@ struct StoreSettings {
   static constexpr uint64_t kBytesMin = 64u << 20;
   std::string directory;
   uint64_t bytes_max = 0;  // at least kBytesMin
+  uint64_t copies_bytes_max = 0;  // beside that, for copies of whole files (copies.h); 0: there are none
   std::array<std::byte, 16> cluster{};
 };
 
@@ -65,6 +66,8 @@ class Store {
   std::optional<Found> find(const SliceKey& key, uint64_t stamp);
   // Whether it would be written: it is not there, and finds room. Remembers what does not.
   bool wants(const SliceKey& key, uint64_t stamp, uint32_t length);
+  // Counts as no use.
+  bool has(const SliceKey& key, uint64_t stamp);
   // It was not what it is to be.
   void corrupt(const SliceKey& key, const Found& found);
   // False: it found no room, or could not be written.
@@ -102,7 +105,7 @@ class Store {
   // LOCKED
   void enter(const Placed& placed, const SegmentPtr& segment);
   void forget(Index::iterator entry);
-  bool has(const SliceKey& key, uint64_t stamp) const;
+  bool is_there(const SliceKey& key, uint64_t stamp) const;
   bool fits(uint32_t length) const;
   bool may_grow() const;
   // A segment that may make room for so many bytes; the end: there is none.

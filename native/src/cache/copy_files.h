@@ -1,0 +1,115 @@
+// The files of copies.h, in one folder: of each copy one with exactly the file's bytes, and a small one
+// with the XXH3 of each slice, sealed. A copy counts when both have their names, which they get last.
+// Results are 0 or -errno. ANY THREAD.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <ctime>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cache/format.h"
+#include "net/unique_fd.h"
+
+namespace braidfs::cache {
+
+// The bytes of a whole file.
+struct WholeFile {
+  uint64_t ino = 0;
+  uint64_t stamp = 0;
+  uint64_t size = 0;
+  bool operator==(const WholeFile&) const = default;
+};
+
+constexpr uint32_t slice_count(uint64_t size) noexcept {
+  return static_cast<uint32_t>((size + kSliceBytes - 1) / kSliceBytes);
+}
+constexpr uint32_t slice_length(uint64_t size, uint32_t slice) noexcept {
+  const uint64_t left = size - uint64_t{slice} * kSliceBytes;
+  return left < kSliceBytes ? static_cast<uint32_t>(left) : kSliceBytes;
+}
+
+using Cluster = std::array<std::byte, 16>;
+// By slice.
+using SliceSums = std::vector<uint64_t>;
+
+std::vector<std::byte> encode(const WholeFile& file, const Cluster& cluster, const SliceSums& sums);
+// Nothing: torn, changed, or of another file system.
+struct Summed {
+  WholeFile file;
+  SliceSums sums;
+};
+std::optional<Summed> decode_sums(std::span<const std::byte> bytes, const Cluster& cluster);
+
+// Memory for one slice as a disk reads it directly: begins on a page.
+class SlicePages {
+ public:
+  SlicePages()
+      : bytes_(static_cast<std::byte*>(::operator new[](kHeadBytes + kSliceBytes, std::align_val_t{kBlock}))) {}
+  std::span<std::byte> all() noexcept { return {bytes_.get(), kHeadBytes + kSliceBytes}; }
+  const RecordHead& head() const noexcept { return *reinterpret_cast<const RecordHead*>(bytes_.get()); }
+  std::span<std::byte> slice() noexcept { return all().subspan(kHeadBytes); }
+
+ private:
+  struct Free {
+    void operator()(std::byte* bytes) const noexcept { ::operator delete[](bytes, std::align_val_t{kBlock}); }
+  };
+  std::unique_ptr<std::byte[], Free> bytes_;
+};
+
+class CopyFiles {
+ public:
+  CopyFiles(std::string directory, const Cluster& cluster)
+      : directory_(std::move(directory)), cluster_(cluster) {}
+
+  int make_directory() const;
+  // What a copy of so many bytes takes on the disk.
+  static uint64_t place_bytes(uint64_t size) noexcept;
+
+  struct Known {
+    WholeFile file;
+    timespec made{};
+  };
+  // Those that look whole; everything else in the folder is removed.
+  std::vector<Known> sweep() const;
+
+  // Its place is reserved. Nothing of it counts before finish().
+  int begin(const WholeFile& file, net::UniqueFd& part) const;
+  // pages: padded to whole blocks.
+  static int write_slice(int part, uint32_t slice, std::span<const std::byte> pages);
+  int finish(const WholeFile& file, const SliceSums& sums, int part) const;
+  void remove(const WholeFile& file) const noexcept;  // and what was begun of it
+
+  // Whether its bytes are what they are to be, past the page cache. `goes_on` is asked before each slice;
+  // nothing: it said no.
+  template <typename GoesOn>
+  std::optional<bool> is_sound(const WholeFile& file, SlicePages& pages, GoesOn goes_on) const {
+    net::UniqueFd bytes;
+    const auto summed = read_sums(name_of(file));
+    if (!summed || summed->file != file || open_direct(file, bytes) != 0) return false;
+    for (uint32_t slice = 0; slice < slice_count(file.size); ++slice) {
+      if (!goes_on()) return std::nullopt;
+      if (!is_slice(bytes.get(), *summed, slice, pages)) return false;
+    }
+    return true;
+  }
+  // To be read by the kernel; -EINVAL: it has another size.
+  int open(const WholeFile& file, net::UniqueFd& bytes) const;
+
+ private:
+  std::string path(const std::string& name) const { return directory_ + "/" + name; }
+  static std::string name_of(const WholeFile& file);
+  std::optional<Summed> read_sums(const std::string& name) const;
+  int open_direct(const WholeFile& file, net::UniqueFd& bytes) const;
+  static bool is_slice(int bytes, const Summed& summed, uint32_t slice, SlicePages& pages);
+  std::optional<Known> look(const std::string& name) const;
+
+  const std::string directory_;
+  const Cluster cluster_;
+};
+
+}  // namespace braidfs::cache

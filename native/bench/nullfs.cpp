@@ -21,16 +21,6 @@ constexpr uint64_t kValidSeconds = 3600;
 constexpr size_t kZeros = 1u << 20;
 constexpr uint32_t kKeepCache = 1u << 1;
 
-// Linux 6.9, include/uapi/linux/fuse.h.
-constexpr uint32_t kFopenPassthrough = 1u << 7;
-struct BackingMap {
-  int32_t fd = -1;
-  uint32_t flags = 0;
-  uint64_t padding = 0;
-};
-constexpr unsigned long kBackingOpen = _IOW(229, 1, BackingMap);
-constexpr unsigned long kBackingClose = _IOW(229, 2, uint32_t);
-
 }  // namespace
 
 NullFileSystem::NullFileSystem(const NullShape& shape, fuse::FuseSession& session)
@@ -73,8 +63,8 @@ int NullFileSystem::begin_passthrough(uint64_t nodeid) const noexcept {
   std::to_chars(name.data() + 1, name.data() + name.size() - 1, nodeid - kFirstFile);
   const net::UniqueFd file(openat(backing_.get(), name.data(), O_RDONLY | O_CLOEXEC));
   if (!file) return -errno;
-  BackingMap map{.fd = file.get()};
-  const int id = ioctl(device_.get(), kBackingOpen, &map);
+  fuse::BackingMap map{.fd = file.get()};
+  const int id = ioctl(device_.get(), fuse::kBackingOpen, &map);
   return id < 0 ? -errno : id;
 }
 
@@ -83,7 +73,7 @@ void NullFileSystem::open(const fuse::RequestHead& head) {
   if (!device_ || head.nodeid < kFirstFile || head.nodeid >= kCreated) return answer(head, out);
   const int id = begin_passthrough(head.nodeid);
   if (id < 0) return done(head, -id);
-  out.open_flags = kFopenPassthrough;
+  out.open_flags = fuse::kFopenPassthrough;
   out.fh = out.padding = static_cast<uint32_t>(id);  // backing_id, which the kernel looks up after the answer
   answer(head, out);
 }
@@ -91,7 +81,7 @@ void NullFileSystem::open(const fuse::RequestHead& head) {
 void NullFileSystem::flush(fuse::LaneContext&, const fuse::FlushRequest& r) { done(r.head); }
 void NullFileSystem::release(fuse::LaneContext&, const fuse::ReleaseRequest& r) {
   const auto id = static_cast<uint32_t>(r.fh);
-  if (device_) (void)ioctl(device_.get(), kBackingClose, &id);
+  if (device_) (void)ioctl(device_.get(), fuse::kBackingClose, &id);
   done(r.head);
 }
 void NullFileSystem::fsync(fuse::LaneContext&, const fuse::FsyncRequest& r) { done(r.head); }

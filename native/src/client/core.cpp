@@ -115,6 +115,7 @@ bool Core::is_last(Inode& inode) {
 }
 
 void Core::release(fuse::LaneContext& context, const fuse::ReleaseRequest& request) {
+  if (passthrough_) passthrough_->closed(request.fh);
   const HandlePtr handle = handles_.take(request.fh);
   if (!handle) return replier_->reply_error(request.head.channel, request.head.unique, 0);
   if (announced_.any()) announced_.closed(handle->inode->ino());

@@ -27,6 +27,7 @@
 #include "client/memory.h"
 #include "client/open_record.h"
 #include "client/pieces.h"
+#include "client/passthrough.h"
 #include "client/tables.h"
 #include "fuse/cut_reads.h"
 #include "fuse/request.h"
@@ -72,6 +73,7 @@ class Core final : public fuse::DataHandler {
   fuse::Opening open(uint64_t ino, uint64_t fh, uint32_t open_flags) override;
   bool open_granted(std::span<const std::byte> attributes, std::span<const std::byte> layout,
                     std::span<const std::byte> capability, uint64_t fh, uint32_t open_flags) override;
+  fuse::Passing pass(uint64_t ino, uint64_t fh, fuse::Sealing sealing) override;
   bool interrupt(fuse::LaneContext& context, uint64_t unique) override;
   fuse::Room room() const noexcept override {
     if (!memory_.full()) return fuse::Room::kPlenty;
@@ -184,6 +186,12 @@ class Core final : public fuse::DataHandler {
   // Before start(): what is read is kept in this directory (decision 0035). False, and a sentence.
   bool use_cache(const cache::StoreSettings& settings, std::string& reason);
 
+  // Before start(), behind use_cache(): the kernel reads whole copies by itself.
+  void use_passthrough(BackingCalls calls);
+  // It was agreed with the kernel: copies are made from now on, and used.
+  void start_passthrough();
+  Passthrough* passthrough() noexcept { return passthrough_.get(); }  // nullptr: there is none
+
   // The machine is: what is kept for later goes.
   void memory_is_short() {
     announced_.let_go();
@@ -259,6 +267,7 @@ class Core final : public fuse::DataHandler {
   void expire_announced(Lane& lane);
   void expire_streams(Lane& lane);
   static bool is_last(Inode& inode);  // of its handles, with the one that is being closed
+  cache::Copies* copies() noexcept;  // nullptr: there are to be none
   bool enter(Handle handle);  // into the tables. False: that handle is there already, or no room
   Lane& lane_of(uint64_t ino) noexcept { return *lanes_[ino % lanes_.size()]; }
   Inode::Loss lose(const InodePtr& inode);
@@ -303,6 +312,7 @@ class Core final : public fuse::DataHandler {
   rdma::Rails rails_;  // outlives the lanes
   std::vector<std::unique_ptr<Lane>> lanes_;  // behind what they use: they end first
   std::unique_ptr<LocalCache> local_cache_;  // in their loops: it goes before them
+  std::unique_ptr<Passthrough> passthrough_;
 };
 
 }  // namespace braidfs::client

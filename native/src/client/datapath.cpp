@@ -45,9 +45,23 @@ int Datapath::start(uint64_t root_ino) {
   net::UniqueFd python_end;
   const int started = session_.start(core_, loops, root_ino, python_end);
   if (started != 0) return started;
+  if (session_.has_passthrough()) core_.start_passthrough();
   session_.go_on();
   core_.start();
   return python_end.release();
+}
+
+void Datapath::use_passthrough() {
+  session_.use_passthrough();
+  const auto open = [this](int file) {
+    const int id = session_.backing_open(file);
+    if (id < 0 && !refusal_told_.exchange(true)) {
+      log(30, std::string("the kernel does not take files of the local cache to read: ") + std::strerror(-id));
+    }
+    return id;
+  };
+  core_.use_passthrough({.open = open,
+                                .close = [this](uint32_t id) { session_.backing_close(id); }});
 }
 
 void Datapath::stop(uint32_t deadline_ms) {
@@ -82,6 +96,9 @@ std::vector<std::pair<std::string, uint64_t>> Datapath::counters() {
   core_.rails().add_counters(rdma);
   all.insert(all.end(), rdma.begin(), rdma.end());
   if (LocalCache* const cache = core_.local_cache()) cache->add_counters(all);
+  if (Passthrough* const passthrough = core_.passthrough()) {
+    for (auto& counter : passthrough->counters()) all.push_back(std::move(counter));
+  }
   const auto fuse = session_.counters();
   all.insert(all.end(), fuse.begin(), fuse.end());
   return all;

@@ -79,6 +79,8 @@ class Datapath final : private fuse::SessionObserver {
   int hand_over(fuse::FuseSession::Handed& handed) { return session_.hand_over(handed); }
   void use_rings() noexcept { session_.use_rings(); }  // before start()
   bool has_rings() const noexcept { return session_.has_rings(); }  // after start()
+  // Before start(), behind the cache: whole copies in it are read by the kernel itself, where that is offered.
+  void use_passthrough();
   void seal() noexcept { session_.seal(); }  // before start()
   void leave_permissions() noexcept { session_.leave_permissions(); }  // before mount()
   int share(fuse::FuseSession::Handed& handed) const { return session_.share(handed); }
@@ -138,6 +140,7 @@ class Datapath final : private fuse::SessionObserver {
   void log(int level, std::string_view text) override;
 
   std::atomic<uint64_t> cluster_session_;
+  std::atomic<bool> refusal_told_ = false;
   Core core_;
   fuse::FuseSession session_;  // after core_: it goes first, its lanes are in core_'s loops
 };

@@ -70,6 +70,9 @@ class Inode {
   // From now on other bytes than the known record is of; those of the next version have a stamp again.
   void bytes_change() noexcept;
   void forget_stamp() noexcept { stamp_ = 0; }
+  // Of the record that was told last, leased or not.
+  uint64_t told_stamp() const noexcept { return told_stamp_; }
+  bool is_immutable() const noexcept { return immutable_; }
 
   // ---- written and not committed: LOCKED ----
   // True when the file grew.
@@ -173,6 +176,8 @@ class Inode {
   uint64_t change_version_ = 0;
   uint64_t data_version_ = 0;
   uint64_t stamp_ = 0;
+  uint64_t told_stamp_ = 0;
+  bool immutable_ = false;
   uint64_t stamped_from_ = 0;  // the first data version that has a stamp
   PieceTable pieces_;
   Written written_{};

@@ -18,7 +18,8 @@ namespace braidfs::client {
 
 class OpenRecord {
  public:
-  enum class Kind : uint32_t { kFree = 0, kHandle = 1, kDirectory = 2, kUnclean = 3 };
+  enum class Kind : uint32_t { kFree = 0, kHandle = 1, kDirectory = 2, kUnclean = 3, kBacking = 4 };
+  // Of kBacking, what an inode's handles pass through to (passthrough.h): fh is its stamp, open_flags its id.
   struct Row {
     uint64_t fh = 0;
     uint64_t ino = 0;

@@ -39,7 +39,8 @@ std::optional<Attributes> decode_attributes(std::span<const std::byte> record) n
                               .size = load<uint64_t>(record, 8),
                               .data_version = load<uint64_t>(record, 80),
                               .change_version = load<uint64_t>(record, 88),
-                              .mtime_ns = load<int64_t>(record, 32)};
+                              .mtime_ns = load<int64_t>(record, 32),
+                              .flags = load<uint32_t>(record, 76)};
   if (attributes.ino == 0 || attributes.size > kSizeMax) return std::nullopt;
   return attributes;
 }

@@ -131,6 +131,14 @@ std::optional<fuse_attr_out> AttributeTable::getattr(uint64_t ino, uint64_t node
   return answer_of(*held, nodeid, now);
 }
 
+std::optional<bool> AttributeTable::is_immutable(uint64_t ino, Clock::time_point now) {
+  const std::scoped_lock lock(mutex(ino));
+  const Slot* held = find(ino);
+  const Clock::time_point lease{Clock::duration(lease_until_.load())};
+  if (held == nullptr || !held->leased || lease <= now) return std::nullopt;
+  return record::is_immutable(held->record);
+}
+
 std::optional<uint64_t> AttributeTable::parent(uint64_t directory, Clock::time_point now) {
   const std::scoped_lock lock(mutex(directory));
   const Slot* held = find(directory);

@@ -118,6 +118,8 @@ class AttributeTable {
     touch(*find(directory), time_ns);
     return true;
   }
+  // Nothing: its attributes are not leased.
+  std::optional<bool> is_immutable(uint64_t ino, Clock::time_point now);
   // True when ino is known to have no extended attribute at all.
   bool is_bare(uint64_t ino, Clock::time_point now);
 

@@ -84,13 +84,15 @@ struct Bridge::Message {
 };
 
 Bridge::Bridge(Channels& channels, Notifier& notifier, SessionObserver& observer,
-               const ClosingTable& closing, CutReads& cut_reads, ReadAgain read_again)
+               const ClosingTable& closing, CutReads& cut_reads, ReadAgain read_again,
+               Pass pass)
     : channels_(channels),
       notifier_(notifier),
       observer_(observer),
       closing_(closing),
       cut_reads_(cut_reads),
       read_again_(std::move(read_again)),
+      pass_(std::move(pass)),
       answer_(kAnswerBytesMax + 1) {}
 
 int Bridge::start(std::span<const std::byte> init, net::UniqueFd& python_end) {
@@ -330,7 +332,7 @@ void Bridge::take_answer(std::span<std::byte> answer) {
   if (upcall) {
     if (closing_.holds(upcall->nodeid)) upcall->bits &= ~kUpcallOpenReadOnly;
     improve_open_reply(*upcall, answer);
-    send(*upcall, answer);
+    send(*upcall, pass_reply(*upcall, answer, pass_));
   }
   const std::scoped_lock lock(mu_);
   ++(upcall ? counts_.answers : counts_.unknown);

@@ -29,6 +29,7 @@
 #include "fuse/cut_reads.h"
 #include "fuse/lane.h"
 #include "fuse/notifier.h"
+#include "fuse/open_reply.h"
 #include "fuse/slot_table.h"
 #include "net/unique_fd.h"
 
@@ -56,8 +57,9 @@ class Bridge final : public UpcallSink {
   // Takes a READ that Python has opened a file for, with the handle and its body; false: there is no room.
   using ReadAgain = std::function<bool(const Upcall& read, std::span<const std::byte> opened)>;
 
+  // pass: of files that Python opened (open_reply.h); empty where none passes through.
   Bridge(Channels& channels, Notifier& notifier, SessionObserver& observer,
-         const ClosingTable& closing, CutReads& cut_reads, ReadAgain read_again);
+         const ClosingTable& closing, CutReads& cut_reads, ReadAgain read_again, Pass pass);
   ~Bridge() override { stop(); }
   Bridge(const Bridge&) = delete;
   Bridge& operator=(const Bridge&) = delete;
@@ -109,6 +111,7 @@ class Bridge final : public UpcallSink {
   const ClosingTable& closing_;
   CutReads& cut_reads_;
   const ReadAgain read_again_;
+  const Pass pass_;
   SlotTable slots_;
   std::atomic<uint32_t> calls_{0};
   std::atomic<bool> python_gone_{false};

@@ -6,6 +6,7 @@
 
 #include "fuse/attribute_table.h"
 #include "fuse/child_table.h"
+#include "fuse/request.h"
 
 namespace braidfs::fuse {
 
@@ -20,6 +21,12 @@ struct Known {
     return children.find(ino, now, [&](const ChildTable::Child& child) {
       return attributes.put(child.attributes, std::chrono::milliseconds(0), now, true);
     });
+  }
+  Sealing sealing(uint64_t ino, Clock::time_point now) const {
+    auto known = attributes.is_immutable(ino, now);
+    if (!known && learn(ino, now)) known = attributes.is_immutable(ino, now);
+    if (!known) return Sealing::kUnknown;
+    return *known ? Sealing::kImmutable : Sealing::kMutable;
   }
   std::optional<fuse_attr_out> find(uint64_t ino, uint64_t nodeid, Clock::time_point now) const {
     const auto known = attributes.getattr(ino, nodeid, now);

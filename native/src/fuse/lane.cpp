@@ -360,37 +360,6 @@ bool Lane::answer_name(const RequestHead& head, const DentryTable::Found& found,
   return true;
 }
 
-// For reading, of a file that Python keeps open or that is known by its directory's grant: its bytes are
-// leased, so the kernel's pages are right if they are from since then.
-bool Lane::open_answered(const UpcallRequest& request, uint64_t ino) {
-  const auto in = load<fuse_open_in>(request.bytes.subspan(sizeof(fuse_in_header)));
-  if (!in || (in->flags & O_ACCMODE) != O_RDONLY || (in->flags & (O_TRUNC | O_DIRECT)) != 0) return false;
-  if (parts_.closing.holds(request.head.nodeid)) return false;
-  const uint64_t fh = parts_.births.next_handle();
-  Opening opening = parts_.data.open(ino, fh, in->flags);
-  if (opening == Opening::kRefused) opening = open_child(ino, fh, in->flags);
-  if (opening == Opening::kRefused) return false;
-  fuse_open_out out{};
-  out.fh = fh;
-  out.open_flags = kFopenNoflush;
-  if (opening == Opening::kKeepsPages) out.open_flags |= FOPEN_KEEP_CACHE;
-  parts_.channels.reply_body(context_.index, request.head.unique, std::as_bytes(std::span(&out, 1)));
-  return true;
-}
-
-Opening Lane::open_child(uint64_t ino, uint64_t fh, uint32_t open_flags) {
-  Opening opening = Opening::kRefused;
-  parts_.children.find(ino, AttributeTable::Clock::now(), [&](ChildTable::Child& child) {
-    if (!parts_.data.open_granted(child.attributes, bytes_of(child.layout),
-                                  bytes_of(child.capability), fh, open_flags)) {
-      return false;
-    }
-    opening = parts_.children.mark_opened(child) ? Opening::kKeepsPages : Opening::kDropsPages;
-    return true;
-  });
-  return opening;
-}
-
 // A new file in a directory that is delegated; everything else is Python's.
 bool Lane::create_answered(const UpcallRequest& request, uint64_t parent) {
   constexpr size_t kNameAt = sizeof(fuse_in_header) + sizeof(fuse_create_in);

@@ -58,6 +58,7 @@ struct LaneParts {
   std::function<void()> births_wait;  // called on the lane for the first change that is to be taken
   uint64_t root_ino;                 // what Python calls nodeid 1
   bool sealed;                       // sealed.cpp
+  bool passes;                       // files may pass through (docs/decisions/0041-passthrough.md)
   std::function<void()> unmounted;  // called on the lane, once for each lane
 };
 

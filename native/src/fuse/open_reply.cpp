@@ -1,5 +1,7 @@
 #include "fuse/open_reply.h"
 
+#include <cerrno>
+
 #include "fuse/parse.h"
 #include "fuse/protocol.h"
 
@@ -25,6 +27,28 @@ void improve_open_reply(const Upcall& upcall, std::span<std::byte> reply) noexce
   if ((upcall.bits & kUpcallOpenDirect) != 0) out->open_flags |= kFopenDirectIo;
   if ((out->open_flags & kFopenDirectIo) != 0) out->open_flags |= kFopenParallelDirectWrites;
   std::memcpy(reply.data() + at, &*out, sizeof(*out));
+}
+
+void pass_through(fuse_open_out& out, uint32_t backing) noexcept {
+  out.open_flags &= kFopenDirectIo | kFopenParallelDirectWrites | kFopenNoflush;
+  out.open_flags |= kFopenPassthrough;
+  out.padding = backing;
+}
+
+std::span<std::byte> pass_reply(const Upcall& upcall, std::span<std::byte> reply, const Pass& pass) {
+  constexpr size_t kAt = sizeof(fuse_out_header);
+  if (!pass || upcall.opcode != FUSE_OPEN || reply.size() != kAt + sizeof(fuse_open_out)) return reply;
+  auto out = load<fuse_open_out>(reply.subspan(kAt));
+  const Passing passing = pass(upcall.nodeid, out->fh);
+  if (passing.way == Passing::Way::kByItself) {
+    pass_through(*out, passing.backing);
+    std::memcpy(reply.data() + kAt, &*out, sizeof(*out));
+  } else if (passing.way != Passing::Way::kByRequests) {
+    const fuse_out_header header = answer_header(upcall.unique, ESTALE, 0);
+    std::memcpy(reply.data(), &header, sizeof(header));
+    return reply.first(kAt);
+  }
+  return reply;
 }
 
 }  // namespace braidfs::fuse

@@ -31,9 +31,19 @@ inline constexpr uint32_t kEntryExpireOnly = 1;   // Linux 6.2: a dentry in use 
 inline constexpr uint32_t kFopenDirectIo = 1u << 0;
 inline constexpr uint32_t kFopenNoflush = 1u << 5;
 inline constexpr uint32_t kFopenParallelDirectWrites = 1u << 6;
+inline constexpr uint32_t kFopenPassthrough = 1u << 7;  // Linux 6.9; backing_id is what was padding
 
 inline constexpr uint32_t kFattrKillSuidgid = 1u << 11;  // fuse_setattr_in.valid
 inline constexpr uint32_t kOpenKillSuidgid = 1u << 0;    // open_flags of fuse_open_in, fuse_create_in
+
+// The files behind passthrough, on /dev/fuse (Linux 6.9).
+struct BackingMap {
+  int32_t fd = -1;
+  uint32_t flags = 0;
+  uint64_t padding = 0;
+};
+inline constexpr uint32_t kBackingOpen = 0x4010e501;   // FUSE_DEV_IOC_BACKING_OPEN, of BackingMap: the id
+inline constexpr uint32_t kBackingClose = 0x4004e502;  // FUSE_DEV_IOC_BACKING_CLOSE, of the id
 
 inline constexpr uint32_t kOpStatx = 52;
 inline constexpr size_t kStatxInSize = 24;  // fuse_statx_in

@@ -102,6 +102,26 @@ enum class Opening : uint8_t {
   kDropsPages,
 };
 
+// What is known of a file as it is opened.
+enum class Sealing : uint8_t {
+  kUnknown,    // by a lane, whose attributes of it are not leased
+  kMutable,
+  kImmutable,  // under a lease
+  kAsOpened,   // as the metaserver just said: its record is with its inode
+};
+
+// How the kernel reads with a handle that it is about to be told (docs/decisions/0041-passthrough.md).
+struct Passing {
+  enum class Way : uint8_t {
+    kByRequests,
+    kByItself,  // from the file behind it
+    kAsk,       // to be decided by Python; the handle is closed
+    kStale,     // other bytes than those of the handles that are open; it is closed
+  };
+  Way way = Way::kByRequests;
+  uint32_t backing = 0;
+};
+
 // The half that owns file bytes. Every call comes on the lane thread named by the context and must
 // not block; two lanes call at the same time. Requests of directories never come here (RELEASEDIR
 // and FSYNCDIR are upcalls).
@@ -133,6 +153,10 @@ class DataHandler {
                             uint32_t /*open_flags*/) {
     return false;
   }
+
+  // The kernel is about to be told of this handle; nothing may fail from here on. Asked where files pass
+  // through alone. ANY THREAD.
+  virtual Passing pass(uint64_t /*ino*/, uint64_t /*fh*/, Sealing /*sealing*/) { return {}; }
 
   // Lanes know more of this file's size and times than what was told of it last. ANY THREAD.
   virtual bool is_ahead(uint64_t /*ino*/) { return false; }

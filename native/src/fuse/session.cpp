@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -111,6 +112,9 @@ int FuseSession::prepare(size_t lane_count) {
     observer_.log(30, "the kernel offers no FUSE over io_uring (/sys/module/fuse/parameters/enable_uring): "
                       "requests come by /dev/fuse");
   }
+  if (settings_.passthrough && !has_passthrough()) {
+    observer_.log(30, "the kernel offers no FUSE passthrough (Linux 6.9): lanes read from the local cache");
+  }
   std::vector<net::UniqueFd> clones(lane_count);
   for (auto& clone : clones) {
     const int cloned = clone_(device_.get(), clone);
@@ -135,7 +139,8 @@ int FuseSession::attach_lanes(DataHandler& data, std::span<net::EventLoop* const
                                             LaneParts{*channels_, data, upcalls, attributes_,
                                                       dentries_, children_, closing_, cut_reads_,
                                                       *lister_, births_, births_wait,
-                                                      root_ino_, settings_.sealed, unmounted}));
+                                                      root_ino_, settings_.sealed, has_passthrough(),
+                                                      unmounted}));
     const int attached = lanes_.back()->attach(*loops[channel]);
     if (attached != 0) return attached;
   }
@@ -147,9 +152,14 @@ int FuseSession::start(DataHandler& data, std::span<net::EventLoop* const> loops
   root_ino_ = root_ino;
   const int prepared = prepare(loops.size());
   if (prepared != 0) return prepared;
+  Pass pass;
+  if (has_passthrough()) {
+    pass = [&data](uint64_t nodeid, uint64_t fh) { return data.pass(nodeid, fh, Sealing::kAsOpened); };
+  }
   bridge_ = std::make_unique<Bridge>(
       *channels_, notifier_, observer_, closing_, cut_reads_,
-      [this](const Upcall& read, std::span<const std::byte> body) { return read_again(read, body); });
+      [this](const Upcall& read, std::span<const std::byte> body) { return read_again(read, body); },
+      std::move(pass));
   const int bridged = bridge_->start(upcall_init(negotiated_), python_end);
   return bridged != 0 ? bridged : attach_lanes(data, loops, *bridge_);
 }
@@ -263,6 +273,16 @@ void FuseSession::reply_body(Channel channel, uint64_t unique,
                              std::span<const std::byte> body) noexcept {
   Channels* channels = answers_.load(std::memory_order_acquire);
   if (channels != nullptr) channels->reply_body(channel, unique, body);
+}
+
+int FuseSession::backing_open(int file) noexcept {
+  BackingMap map{.fd = file};
+  const int id = channels_ ? ::ioctl(notifier_.device(), kBackingOpen, &map) : -1;
+  return id >= 0 ? id : -errno;
+}
+
+void FuseSession::backing_close(uint32_t id) noexcept {
+  if (channels_) (void)::ioctl(notifier_.device(), kBackingClose, &id);
 }
 
 std::optional<Upcall> FuseSession::upcall(uint32_t slot) const {

@@ -63,6 +63,9 @@ class FuseSession final : public Replier {
   // Before start(): the kernel may be told to read files of other file systems by itself.
   void use_passthrough() noexcept { settings_.passthrough = true; }
   bool has_passthrough() const noexcept { return (negotiated_.flags & kPassthrough) != 0; }
+  // ANY THREAD, after start(). The id under which the kernel knows this open file; or -errno.
+  int backing_open(int file) noexcept;
+  void backing_close(uint32_t id) noexcept;
   // Before start(): the tree is sealed and mounted read-only (sealed.cpp).
   void seal() noexcept {
     settings_.sealed = true;

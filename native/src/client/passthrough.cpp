@@ -1,0 +1,144 @@
+#include "client/passthrough.h"
+
+#include "client/core.h"
+
+namespace braidfs::client {
+
+using fuse::Passing;
+
+Passing Passthrough::opened(const Opened& opened) {
+  const std::scoped_lock lock(mu_);
+  const auto known = inodes_.find(opened.file.ino);
+  if (known != inodes_.end()) {
+    Entry& entry = known->second;
+    if (entry.id == 0) return enter(entry, opened);
+    if (!opened.is_certain) return {.way = Passing::Way::kAsk};
+    if (opened.is_immutable && opened.file.stamp == entry.file.stamp) return enter(entry, opened);
+    ++stale_;
+    return {.way = Passing::Way::kStale};
+  }
+  Entry entry;
+  const bool may_pass = opened.is_immutable && opened.is_certain && opened.is_leased && !opened.is_direct;
+  if (may_pass && opened.file.stamp != 0 && begin(entry, opened)) {
+    entry.noted = record_.put({.fh = opened.file.stamp,
+                               .ino = opened.file.ino,
+                               .open_flags = entry.id,
+                               .kind = OpenRecord::Kind::kBacking});
+  }
+  return enter(inodes_[opened.file.ino] = entry, opened);
+}
+
+bool Passthrough::begin(Entry& entry, const Opened& opened) {
+  const net::UniqueFd file = copies_ != nullptr ? copies_->open(opened.file) : net::UniqueFd();
+  if (!file) return false;
+  const int id = calls_.open(file.get());
+  if (id <= 0) {
+    ++failures_;
+    copies_->closed(opened.file);
+    return false;
+  }
+  entry.id = static_cast<uint32_t>(id);
+  entry.file = opened.file;
+  entry.uses_copy = true;
+  return true;
+}
+
+Passing Passthrough::enter(Entry& entry, const Opened& opened) {
+  if (!handles_.emplace(opened.fh, opened.file.ino).second) return {};
+  ++entry.handles;
+  if (entry.id == 0) return {};
+  ++opens_;
+  ++passing_;
+  return {.way = Passing::Way::kByItself, .backing = entry.id};
+}
+
+void Passthrough::closed(uint64_t fh) {
+  const std::scoped_lock lock(mu_);
+  const auto handle = handles_.find(fh);
+  if (handle == handles_.end()) return;
+  const auto known = inodes_.find(handle->second);
+  handles_.erase(handle);
+  Entry& entry = known->second;
+  if (entry.id != 0) --passing_;
+  if (--entry.handles > 0) return;
+  if (entry.id != 0) {
+    record_.drop(entry.noted);  // first: an id that was given back is nobody's
+    calls_.close(entry.id);
+    if (entry.uses_copy) copies_->closed(entry.file);
+  }
+  inodes_.erase(known);
+}
+
+void Passthrough::adopt(const std::vector<Backing>& backings,
+                        const std::vector<std::pair<uint64_t, uint64_t>>& handles) {
+  const std::scoped_lock lock(mu_);
+  for (const auto& [fh, ino] : handles) {
+    if (handles_.emplace(fh, ino).second) ++inodes_[ino].handles;
+  }
+  for (const Backing& backing : backings) {
+    const auto known = inodes_.find(backing.ino);
+    if (known == inodes_.end()) {  // its last handle was about to go
+      calls_.close(backing.id);
+      continue;
+    }
+    Entry& entry = known->second;
+    entry.id = backing.id;
+    entry.file = {.ino = backing.ino, .stamp = backing.stamp};
+    entry.noted = record_.put({.fh = backing.stamp,
+                               .ino = backing.ino,
+                               .open_flags = backing.id,
+                               .kind = OpenRecord::Kind::kBacking});
+    passing_ += entry.handles;
+  }
+}
+
+std::vector<Passthrough::Backing> Passthrough::backings() {
+  const std::scoped_lock lock(mu_);
+  std::vector<Backing> all;
+  for (const auto& [ino, entry] : inodes_) {
+    if (entry.id != 0) all.push_back({ino, entry.id, entry.file.stamp});
+  }
+  return all;
+}
+
+std::vector<std::pair<std::string, uint64_t>> Passthrough::counters() {
+  const std::scoped_lock lock(mu_);
+  return {{"passthrough_opens", opens_},
+          {"passthrough_handles", passing_},
+          {"passthrough_stale", stale_},
+          {"passthrough_failures", failures_}};
+}
+
+// ---- Core ----
+
+void Core::use_passthrough(BackingCalls calls) {
+  passthrough_ = std::make_unique<Passthrough>(copies(), record_, std::move(calls));
+}
+
+void Core::start_passthrough() {
+  if (cache::Copies* const made = copies()) made->start();
+}
+
+cache::Copies* Core::copies() noexcept { return local_cache_ ? local_cache_->cache().copies() : nullptr; }
+
+Passing Core::pass(uint64_t ino, uint64_t fh, fuse::Sealing sealing) {
+  if (!passthrough_) return {};
+  const HandlePtr handle = handles_.find(fh);
+  Passthrough::Opened opened{.file = {.ino = ino}, .fh = fh};
+  if (handle) {
+    Inode& inode = *handle->inode;
+    const std::scoped_lock lock(inode.mu());
+    opened.file.size = inode.size();
+    opened.file.stamp = inode.told_stamp();
+    opened.is_leased = leases_count() && holds(inode, kLeaseData) && inode.stamp() == inode.told_stamp();
+    opened.is_certain = sealing != fuse::Sealing::kUnknown;
+    opened.is_immutable = sealing == fuse::Sealing::kAsOpened ? inode.is_immutable()
+                                                              : sealing == fuse::Sealing::kImmutable;
+    opened.is_direct = handle->direct || (handle->open_flags & O_DIRECT) != 0;
+  }
+  const Passing passing = passthrough_->opened(opened);
+  if (passing.way == Passing::Way::kAsk || passing.way == Passing::Way::kStale) close_own(fh);
+  return passing;
+}
+
+}  // namespace braidfs::client

@@ -1,0 +1,103 @@
+// What the kernel is told of handles with which it reads by itself.
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "fuse/known.h"
+#include "fuse/open_reply.h"
+
+namespace braidfs::fuse {
+namespace {
+
+constexpr uint64_t kUnique = 44;
+
+struct Reply {
+  fuse_out_header header;
+  fuse_open_out body;
+};
+
+std::vector<std::byte> opened(uint32_t open_flags) {
+  const Reply reply{{sizeof(Reply), 0, kUnique}, {.fh = 9, .open_flags = open_flags, .padding = 0}};
+  const auto bytes = std::as_bytes(std::span(&reply, 1));
+  return {bytes.begin(), bytes.end()};
+}
+
+Upcall upcall(uint32_t opcode) {
+  Upcall call{};
+  call.unique = kUnique;
+  call.opcode = opcode;
+  call.nodeid = 7;
+  return call;
+}
+
+Pass answers(Passing passing) {
+  return [passing](uint64_t nodeid, uint64_t fh) {
+    EXPECT_EQ(nodeid, 7u);
+    EXPECT_EQ(fh, 9u);
+    return passing;
+  };
+}
+
+TEST(OpenReply, PassesThroughWithoutWhatTheKernelRefusesBeside) {
+  auto reply = opened(FOPEN_KEEP_CACHE | FOPEN_CACHE_DIR | kFopenNoflush | kFopenDirectIo);
+  const auto sent = pass_reply(upcall(FUSE_OPEN), reply, answers({Passing::Way::kByItself, 3}));
+  ASSERT_EQ(sent.size(), sizeof(Reply));
+  const auto out = load<fuse_open_out>(sent.subspan(sizeof(fuse_out_header)));
+  EXPECT_EQ(out->fh, 9u);
+  EXPECT_EQ(out->open_flags, kFopenPassthrough | kFopenNoflush | kFopenDirectIo);
+  EXPECT_EQ(out->padding, 3u);
+}
+
+TEST(OpenReply, OtherBytesAreStale) {
+  auto reply = opened(FOPEN_KEEP_CACHE);
+  const auto sent = pass_reply(upcall(FUSE_OPEN), reply, answers({.way = Passing::Way::kStale}));
+  ASSERT_EQ(sent.size(), sizeof(fuse_out_header));
+  const auto header = load<fuse_out_header>(sent);
+  EXPECT_EQ(header->len, sizeof(fuse_out_header));
+  EXPECT_EQ(header->error, -ESTALE);
+  EXPECT_EQ(header->unique, kUnique);
+}
+
+TEST(OpenReply, StaysAsItIsOtherwise) {
+  const auto before = opened(FOPEN_KEEP_CACHE);
+  const auto untouched = [&](uint32_t opcode, size_t size, const Pass& pass) {
+    auto reply = before;
+    const auto sent = pass_reply(upcall(opcode), std::span(reply).first(size), pass);
+    return sent.size() == size && reply == before;
+  };
+  const Pass nobody = [](uint64_t, uint64_t) -> Passing {
+    ADD_FAILURE();
+    return {};
+  };
+  EXPECT_TRUE(untouched(FUSE_OPEN, sizeof(Reply), answers({})));
+  EXPECT_TRUE(untouched(FUSE_OPEN, sizeof(Reply), {}));
+  EXPECT_TRUE(untouched(FUSE_OPEN, sizeof(fuse_out_header), nobody));  // an error
+  EXPECT_TRUE(untouched(FUSE_OPENDIR, sizeof(Reply), nobody));
+}
+
+TEST(OpenReply, WhatIsSealedIsKnownByLeasesAlone) {
+  AttributeTable attributes;
+  ChildTable children;
+  const Known known{attributes, children};
+  const auto now = AttributeTable::Clock::now();
+  record::Record record{};
+  record::set_field(record, record::kIno, uint64_t{7});
+  record::set_field(record, record::kFlags, record::kImmutable);
+  EXPECT_EQ(known.sealing(7, now), Sealing::kUnknown);
+  attributes.put(record, std::chrono::hours(1), now);
+  EXPECT_EQ(known.sealing(7, now), Sealing::kUnknown);
+  attributes.put(record, std::chrono::hours(1), now, true);
+  EXPECT_EQ(known.sealing(7, now), Sealing::kUnknown) << "the leases have ended";
+  attributes.believe(now + std::chrono::hours(1));
+  EXPECT_EQ(known.sealing(7, now), Sealing::kImmutable);
+  record::set_field(record, record::kFlags, uint32_t{0});
+  attributes.put(record, std::chrono::hours(1), now, true);
+  EXPECT_EQ(known.sealing(7, now), Sealing::kMutable);
+  attributes.drop(7);
+  EXPECT_EQ(known.sealing(7, now), Sealing::kUnknown);
+}
+
+}  // namespace
+}  // namespace braidfs::fuse

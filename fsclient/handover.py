@@ -105,7 +105,7 @@ async def leave(
     fds, agreed = datapath.hand_over()
     handles = datapath.handles()
     await files.locks.leave()
-    handed = HandedFiles.of(files, handles)
+    handed = HandedFiles.of(files, handles, datapath.backings())
 
     def state() -> Handed:
         core = meta.core
@@ -229,6 +229,8 @@ async def restore(
 ) -> list[int]:
     """What was open is open again; inodes of which that cannot be had. locks: what the metaserver
     has for the session, where the process before could not tell."""
+    opened = [(handle.fh, handle.ino) for handle in handed.files.handles]
+    datapath.backings_put(handed.files.backings, opened)  # also of what cannot be opened again
     lost = await handed.files.restore(files)
     if handed.is_killed:
         for lock in locks:

@@ -4,7 +4,8 @@ Only the options are here; native/src/cache has the cache (docs/decisions/0035-l
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from pathlib import Path
+from typing import Final, Protocol
 
 from fscommon.config.mount_options import MountOptions
 from fscommon.config.toml import parse_size
@@ -17,10 +18,13 @@ from .meta.client import MetaClient
 
 SIZE_DEFAULT = 10 << 30
 SIZE_MIN = 64 << 20
+CAP_SYS_ADMIN: Final = 1 << 21
 
 
 class CacheOpener(Protocol):
-    def cache_open(self, directory: str, bytes_max: int, cluster: bytes) -> None: ...
+    def cache_open(
+        self, directory: str, bytes_max: int, cluster: bytes, passthrough: bool = False, /
+    ) -> None: ...
 
 
 def cache_size(options: MountOptions) -> int:
@@ -37,7 +41,25 @@ def cache_size(options: MountOptions) -> int:
         raise ConfigError(f"the mount option 'cache_size': {error}") from error
     if size < SIZE_MIN:
         raise ConfigError(f"the mount option 'cache_size={options.cache_size}' is less than 64MiB")
+    if options.passthrough and size < 2 * SIZE_MIN:
+        raise ConfigError(
+            f"the mount option 'cache_size={options.cache_size}' is less than 128MiB, "
+            "half of which is for what passes through"
+        )
     return size
+
+
+def check_passthrough(options: MountOptions, status: Path = Path("/proc/self/status")) -> None:
+    """Raises ConfigError: the kernel lets none pass through without that capability."""
+    if not options.passthrough:
+        return
+    try:
+        lines = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+        capabilities = int(lines["CapEff"], 16)
+    except (OSError, KeyError, ValueError):
+        return
+    if not capabilities & CAP_SYS_ADMIN:
+        raise ConfigError("the mount option 'passthrough' needs CAP_SYS_ADMIN: mount as root")
 
 
 async def open_cache(
@@ -53,7 +75,9 @@ async def open_cache(
     try:
         size = cache_size(options)
         if size:
-            native.cache_open(options.cache_dir, size, await _cluster(meta, known))
+            check_passthrough(options)
+            cluster = await _cluster(meta, known)
+            native.cache_open(options.cache_dir, size, cluster, options.passthrough)
     except (ConfigError, ValueError) as error:
         if needed:
             raise ConfigError(str(error)) from error

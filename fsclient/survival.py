@@ -26,7 +26,7 @@ from .keeper import DESCRIPTORS_MAX, SOCKET
 
 _ROW: Final = struct.Struct("<QQIIII")  # handle, inode, flags, direct, kind
 _MAGIC: Final = 0x314E45504F465242
-_HANDLE, _DIRECTORY, _UNCLEAN = 1, 2, 3
+_HANDLE, _DIRECTORY, _UNCLEAN, _BACKING = 1, 2, 3, 4  # the last: stamp, inode, id
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,7 @@ def read_record(fd: int) -> tuple[HandedFiles, tuple[int, ...]]:
     handles: list[HandedHandle] = []
     directories: list[tuple[int, int]] = []
     unclean: list[int] = []
+    backings: list[tuple[int, int, int]] = []
     for fh, ino, flags, direct, kind in _rows(fd):
         if kind == _HANDLE:
             handles.append(HandedHandle(fh, ino, flags, bool(direct)))
@@ -115,7 +116,9 @@ def read_record(fd: int) -> tuple[HandedFiles, tuple[int, ...]]:
             directories.append((fh, ino))
         elif kind == _UNCLEAN:
             unclean.append(ino)
-    files = HandedFiles(tuple(handles), tuple(directories), (), (), (), 0)
+        elif kind == _BACKING:
+            backings.append((ino, flags, fh))
+    files = HandedFiles(tuple(handles), tuple(directories), (), (), (), 0, tuple(backings))
     return files, tuple(unclean)
 
 

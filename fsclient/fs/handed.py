@@ -41,7 +41,8 @@ class HandedLock:
 @dataclass(frozen=True, slots=True)
 class HandedFiles:
     """directories: handle and inode. leases: inode and bits. departed: inodes without a name and
-    their attribute records. ticket: the last that was given to a lock."""
+    their attribute records. ticket: the last that was given to a lock. backings: inode, id and
+    stamp of what the kernel reads by itself."""
 
     handles: tuple[HandedHandle, ...]
     directories: tuple[tuple[int, int], ...]
@@ -49,9 +50,15 @@ class HandedFiles:
     locks: tuple[HandedLock, ...]
     departed: tuple[tuple[int, bytes], ...]
     ticket: int
+    backings: tuple[tuple[int, int, int], ...] = ()
 
     @classmethod
-    def of(cls, files: FileSystem, handles: list[tuple[int, int, int, bool]]) -> "HandedFiles":
+    def of(
+        cls,
+        files: FileSystem,
+        handles: list[tuple[int, int, int, bool]],
+        backings: list[tuple[int, int, int]],
+    ) -> "HandedFiles":
         return cls(
             handles=tuple(HandedHandle(*row) for row in handles),
             directories=files.directories.handles(),
@@ -59,6 +66,7 @@ class HandedFiles:
             locks=tuple(HandedLock(lock, fh) for lock, fh in files.locks.rows()),
             departed=files.inodes.departed_rows(),
             ticket=files.locks.ticket,
+            backings=tuple(backings),
         )
 
     @classmethod
@@ -70,6 +78,7 @@ class HandedFiles:
             locks=tuple(HandedLock(HeldLock(**r["lock"]), r["fh"]) for r in raw["locks"]),
             departed=tuple((ino, bytes.fromhex(record)) for ino, record in raw["departed"]),
             ticket=raw["ticket"],
+            backings=tuple((ino, id_, stamp) for ino, id_, stamp in raw.get("backings", ())),
         )
 
     def opens(self) -> tuple[int, ...]:

@@ -55,6 +55,7 @@ class MountOptions:
     tls_key: str = str(KEY_FILE)
     cache_dir: str = ""  # on a disk of this node: what was read is kept there
     cache_size: str = ""  # as 200GiB
+    passthrough: bool = False  # with ro: large sealed files are read there by the kernel itself
     kernel_words: str = ""
 
 
@@ -105,7 +106,20 @@ def parse_mount_options(text: str) -> MountOptions:
             raise ConfigError(unknown_word("mount option", name, known))
     if values.get("sealed") and not values.get("ro"):
         raise ConfigError("the mount option 'sealed' needs 'ro' beside it")
+    if values.get("passthrough"):
+        _check_passthrough(values)
     return MountOptions(**values, kernel_words=",".join(kernel_words))
+
+
+def _check_passthrough(values: dict[str, Any]) -> None:
+    for needed, shown in (("ro", "ro"), ("cache_dir", "cache_dir=DIRECTORY")):
+        if not values.get(needed):
+            raise ConfigError(f"the mount option 'passthrough' needs '{shown}' beside it")
+    if values.get("sealed"):
+        raise ConfigError(
+            "the mount options 'passthrough' and 'sealed' exclude each other: "
+            "a sealed mount has no open files that could pass through"
+        )
 
 
 def _convert(kind: type, name: str, value: str | None) -> Any:

@@ -95,12 +95,16 @@ void connection_put(Datapath& path, uint32_t lane, uint32_t node, int fd, uint64
   checked(taken, "no such lane");
 }
 
-void cache_open(Datapath& path, const std::string& directory, uint64_t bytes_max, const nb::bytes& cluster) {
+// passthrough: half of it is for whole copies.
+void cache_open(Datapath& path, const std::string& directory, uint64_t bytes_max, const nb::bytes& cluster,
+                bool passthrough) {
   braidfs::cache::StoreSettings settings{.directory = directory, .bytes_max = bytes_max};
+  if (passthrough) settings.bytes_max -= settings.copies_bytes_max = bytes_max / 2;
   checked(cluster.size() == settings.cluster.size(), "cluster is not of 16 bytes");
   std::memcpy(settings.cluster.data(), cluster.data(), cluster.size());
   std::string reason;
   if (!unlocked([&] { return path.core().use_cache(settings, reason); })) throw nb::value_error(reason.c_str());
+  if (passthrough) path.use_passthrough();
 }
 
 void inode_put(Datapath& path, const nb::bytes& attributes, const nb::bytes& layout,
@@ -381,7 +385,7 @@ void bind_cluster(nb::class_<Datapath>& type) {
 }
 
 void bind_tables(nb::class_<Datapath>& type) {
-  type.def("cache_open", &cache_open, "directory"_a, "bytes_max"_a, "cluster"_a)
+  type.def("cache_open", &cache_open, "directory"_a, "bytes_max"_a, "cluster"_a, "passthrough"_a = false)
       .def("inode_put", &inode_put, "attributes"_a, "layout"_a, "capability"_a)
       .def("inode_resize", &inode_resize, "attributes"_a, "layout"_a, "capability"_a)
       .def("attributes_put", &attributes_put, "attributes"_a, "valid_ms"_a, "leased"_a)

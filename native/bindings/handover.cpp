@@ -1,5 +1,6 @@
 #include "handover.h"
 
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -54,6 +55,24 @@ nb::list handles(Datapath& path) {
   return rows;
 }
 
+nb::list backings(Datapath& path) {
+  nb::list rows;
+  client::Passthrough* const passthrough = path.core().passthrough();
+  if (passthrough == nullptr) return rows;
+  for (const auto& row : passthrough->backings()) {
+    rows.append(nb::make_tuple(row.ino, row.id, row.stamp));
+  }
+  return rows;
+}
+
+void backings_put(Datapath& path, const std::vector<std::tuple<uint64_t, uint32_t, uint64_t>>& backings,
+                  const std::vector<std::pair<uint64_t, uint64_t>>& handles) {
+  std::vector<client::Passthrough::Backing> rows;
+  for (const auto& [ino, id, stamp] : backings) rows.push_back({ino, id, stamp});
+  if (path.core().passthrough() == nullptr && !rows.empty()) path.use_passthrough();  // its cache is lost
+  if (client::Passthrough* const passthrough = path.core().passthrough()) passthrough->adopt(rows, handles);
+}
+
 }  // namespace
 
 void bind_handover(nb::class_<Datapath>& type) {
@@ -70,6 +89,8 @@ void bind_handover(nb::class_<Datapath>& type) {
       .def("inode_failed", [](Datapath& path, uint64_t ino) { return path.core().inode_failed(ino); },
            "ino"_a)
       .def("take_over", &take_over, "fds"_a, "agreed"_a, "first_handle"_a)
+      .def("backings", &backings, nb::sig("def backings(self) -> list[tuple[int, int, int]]"))
+      .def("backings_put", &backings_put, "backings"_a, "handles"_a)
       .def("handles", &handles, nb::sig("def handles(self) -> list[tuple[int, int, int, bool]]"));
 }
 

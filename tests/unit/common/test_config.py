@@ -143,6 +143,9 @@ def test_the_last_word_wins() -> None:
         ("hard=1", "takes no value"),
         ("sealed", "needs 'ro'"),
         ("ro,sealed,rw", "needs 'ro'"),
+        ("passthrough,cache_dir=/nvme", "'passthrough' needs 'ro'"),
+        ("ro,passthrough", "'passthrough' needs 'cache_dir=DIRECTORY'"),
+        ("ro,sealed,passthrough,cache_dir=/nvme", "exclude each other"),
     ],
 )
 def test_refused_mount_options(text: str, words: str) -> None:

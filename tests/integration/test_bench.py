@@ -1,4 +1,4 @@
-"""`./dev bench data` works: two of its cases in a tiny form, on BraidFS, on the disk and on null
+"""`./dev bench data` works: three of its cases in a tiny form, on BraidFS, on the disk and on null
 FUSE. What it says of speed is not looked at here, that it says it is."""
 
 from pathlib import Path
@@ -10,14 +10,14 @@ from tests.bench.data.bars import BRAID, LOCAL, NULL
 from tests.bench.data.case import Case
 from tests.bench.data.places import NULLFS, BraidPlace, LocalPlace, NullPlace, Place
 from tests.bench.data.small_files import SMALL_FILES
-from tests.bench.data.streams import WRITES
+from tests.bench.data.streams import READS, WRITES
 from tests.bench.data.suite import Measured, measure, results
 from tests.cluster import mounts
 from tests.cluster.cluster import Cluster
 from tests.cluster.process import ProcessError, Program
 
 pytestmark = pytest.mark.mount
-CASES = (SMALL_FILES, WRITES)
+CASES = (SMALL_FILES, WRITES, READS)
 # Null FUSE holds nothing: it creates no data set.
 OURS = ("remount", "cache_dir", "sealed", "over io_uring", "announced")  # rows of BraidFS alone
 NOT_OF_NULL = {"create with data, 4 processes", "CPU per file created with data"}
@@ -53,7 +53,8 @@ def _check_rows(measured: Measured) -> None:
 def _check_results(measured: Measured) -> None:
     rows = {case.title: list(case.rows(TINY)) for case in CASES}
     found = results(measured, rows, [BRAID, LOCAL, NULL])
-    assert [group["title"] for group in found["groups"]] == ["small files", "checkpoints"]
+    titles = [group["title"] for group in found["groups"]]
+    assert titles == ["small files", "checkpoints", "restores"]
     assert {one.split(":")[0] for one in found["below"]} >= {
         row.name for row in SMALL_FILES.rows(TINY) if row.lacking
     }

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from tests.bench.systems import CLIENT_OPTIONS, NULLFS
 from tests.cluster import mounts
 from tests.cluster.cluster import BIN, Cluster
 from tests.cluster.numbers import native_counters
-from tests.cluster.plan import make_plan
+from tests.cluster.plan import free_port, make_plan
 from tests.cluster.process import Program
 from tests.dev.steps import BUILD, StepError, console
 
@@ -79,10 +79,17 @@ class BraidPlace(Place):
     def sealed(self, folder: Path) -> Iterator[Path | None]:
         point = self._cluster.plan.state / "sealed"
         below = f"/{folder.relative_to(self._cluster.mount_path)}"
+        with (
+            self._is_sealed(folder),
+            self._cluster.second_client(point, folder=below, options="ro,sealed"),
+        ):
+            yield point
+
+    @contextlib.contextmanager
+    def _is_sealed(self, folder: Path) -> Iterator[None]:
         subprocess.run([BIN / "braidfs", "seal", folder], check=True, stdout=subprocess.DEVNULL)
         try:
-            with self._cluster.second_client(point, folder=below, options="ro,sealed"):
-                yield point
+            yield
         finally:
             words = [BIN / "braidfs", "unseal", folder]
             subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
@@ -124,6 +131,12 @@ class BraidPlace(Place):
             self._cluster = without
             self.remount()
 
+    @contextlib.contextmanager
+    def kept(self, folder: Path, size: int) -> Iterator["KeptMounts"]:
+        """The folder is sealed, and read through caches of that size, to the end of the block."""
+        with self._is_sealed(folder):
+            yield KeptMounts(self._cluster, folder, size)
+
     def serving(self) -> Serving:
         pid = self._cluster.client_pid()
         servers = [program.pid() for program in self._cluster.programs]
@@ -132,6 +145,29 @@ class BraidPlace(Place):
     def served_bytes(self) -> int | None:
         ports = [server.metrics_port for server in self._cluster.plan.storageservers]
         return sum(native_counters(port)["read_bytes"] for port in ports)
+
+
+class KeptMounts:
+    """Mounts of a sealed folder, one after another, each with what the one before has kept."""
+
+    def __init__(self, cluster: Cluster, folder: Path, size: int) -> None:
+        self._cluster = cluster
+        self._below = f"/{folder.relative_to(cluster.mount_path)}"
+        self._point = cluster.plan.state / "kept"
+        self._directory = cluster.plan.state / "kept-cache"
+        self._words = (f"cache_dir={self._directory}", f"cache_size={size}")
+
+    @contextlib.contextmanager
+    def mounted(self, passes: bool) -> Iterator[tuple[Path, Callable[[str], int]]]:
+        """Where it is, and its counters."""
+        port = free_port(set())
+        words = ("ro", *self._words, f"metrics_listen=127.0.0.1:{port}")
+        options = ",".join((*words, "passthrough") if passes else words)
+        with self._cluster.second_client(self._point, folder=self._below, options=options):
+            yield self._point, lambda name: native_counters(port)[name]
+
+    def clear(self) -> None:
+        shutil.rmtree(self._directory, ignore_errors=True)
 
 
 class NullPlace(Place):

@@ -19,11 +19,13 @@ from tests.bench.data.amounts import GIB, MIB, Amounts, bytes_text
 from tests.bench.data.bars import LOCAL, Bar, Row, Than
 from tests.bench.data.case import Case, Values, empty
 from tests.bench.data.cost import Spent, spending
-from tests.bench.data.places import NullPlace, Place
+from tests.bench.data.places import BraidPlace, KeptMounts, NullPlace, Place
 from tests.bench.data.workers import Together, together
+from tests.cluster.process import wait_until
 
 READERS = (1, 4)
 DIRECT_DEPTH = 4
+KEEP_SECONDS_MAX = 120
 LEAST_OF_LOCAL = {1: 0.65, 4: 0.75}  # by writers
 WRITE_CPU = "CPU per GiB written, 1 MiB sequential, 1 writer"
 READ_CPU = "CPU per GiB read, 1 MiB sequential, 1 reader"
@@ -164,9 +166,16 @@ def _restore(readers: int) -> str:
     return f"restore, cold, {'1 reader' if readers == 1 else f'{readers} readers'}, 1 MiB reads"
 
 
+def _kept(readers: int, passes: bool) -> str:
+    how = "cache_dir and passthrough" if passes else "cache_dir"
+    return f"{_restore(readers)}, after a remount with {how}"
+
+
 def _read_rows(_: Amounts) -> Iterator[Row]:
     for readers in READERS:
         yield Row(_restore(readers), "MB/s", (Bar(Than.LOCAL, 0.7), Bar(Than.PEERS, 2.5)))
+        for passes in (False, True):
+            yield Row(_kept(readers, passes), "MB/s")
     yield Row(READ_CPU, "s", (Bar(Than.VALUE, 1.2, at_most=True),), less_is_better=True)
     yield Row(READ_SWITCHES, "", less_is_better=True)
 
@@ -185,7 +194,62 @@ def _read_run(place: Place, amounts: Amounts) -> Values:
         values[_restore(readers)] = done.rate / 1e6
         if readers == 1 and place.serving().client:
             values |= _cost(spent, size, READ_CPU, READ_SWITCHES)
+    if isinstance(place, BraidPlace):
+        values |= _kept_reads(place, size)
     return values
+
+
+def _kept_reads(place: BraidPlace, size: int) -> Values:
+    """The tree sealed, the caches filled, mounted anew, what passes through checked by then, and
+    nothing in the page cache."""
+    values: dict[str, float] = {}
+    names = [file_of(place, number).name for number in range(max(READERS))]
+    room = 3 * len(names) * size + (1 << 30)  # copies have half of it at most, segments too
+    with place.kept(place.folder, room) as kept:
+        for passes in (False, True):
+            _fill(kept, names, size, passes)
+            for readers in READERS:
+                rate = _read_kept(kept, names, size, passes, readers)
+                values[_kept(readers, passes)] = rate / 1e6
+            kept.clear()
+    return values
+
+
+def _read_kept(
+    kept: KeptMounts, names: list[str], size: int, passes: bool, readers: int
+) -> float:
+    with kept.mounted(passes) as (point, count):
+        if passes:
+            _wait(lambda: count("cache_copies_checked") == len(names))
+        Path("/proc/sys/vm/drop_caches").write_text("3")
+        paths = [point / name for name in names[:readers]]
+        done = together([partial(read_file, path, size, MIB) for path in paths])
+        if passes and count("passthrough_opens") != readers:
+            raise OSError(0, "the kernel did not read them by itself")
+    return done.rate
+
+
+def _fill(kept: KeptMounts, names: list[str], size: int, passes: bool) -> None:
+    """Read until all of it is kept; copies are made when it is read once more."""
+    with kept.mounted(passes) as (point, count):
+
+        def is_kept() -> bool:
+            misses = count("cache_misses")
+            for name in names:
+                path = point / name
+                with path.open("rb") as file:
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                read_file(path, size, MIB)
+            if not passes:
+                return count("cache_misses") == misses
+            return count("cache_copies") == len(names)
+
+        _wait(is_kept)
+
+
+def _wait(is_so: Callable[[], bool]) -> None:
+    if not wait_until(is_so, KEEP_SECONDS_MAX):
+        raise OSError(0, "the cache does not come to hold what was read")
 
 
 WRITES = Case("c", "checkpoints", lambda amounts: tuple(_write_rows(amounts)), _write_run)

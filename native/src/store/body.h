@@ -159,6 +159,7 @@ class StoreBody {
   Status prepare(WriteState& state, Wait wait);
   Status lock_for_write(WriteState& state, Guard& guard, Wait wait);
   Status admit(Object& object, uint32_t epoch) const;
+  Status free_other_slots(WriteState& state, Guard& guard, Wait wait);
   Status merge_edges(WriteState& state, Guard& guard, Wait wait);
   Status merge_block(WriteState& state, Guard& guard, uint64_t block, Wait wait,
                      std::unique_ptr<Block>& merged);

@@ -130,9 +130,15 @@ PageImage StoreBody::image_of(const Object& object, uint32_t index,
 
 Status StoreBody::write_redo(const CheckpointPart& part) {
   for (const PageImage& image : part.images) {
-    for (const auto& [block, redo] : image.redo) {
-      const uint64_t home = block_offset(image.page.group, image.page.slot, block);
-      if (int r = write_whole(*part.file, redo->bytes, home); r < 0) return status_of(r);
+    std::vector<iovec> run;  // of blocks side by side
+    for (size_t at = 0; at < image.redo.size(); ++at) {
+      const auto& [block, redo] = image.redo[at];
+      run.push_back({const_cast<std::byte*>(redo->bytes.data()), kBlockSize});
+      if (at + 1 < image.redo.size() && image.redo[at + 1].first == block + 1) continue;
+      const auto first = static_cast<uint32_t>(block + 1 - run.size());
+      const uint64_t home = block_offset(image.page.group, image.page.slot, first);
+      if (int r = write_parts(*part.file, run, home); r < 0) return status_of(r);
+      run.clear();
     }
   }
   return Status::kOk;

@@ -27,6 +27,19 @@ Status check(const WriteRequest& request) noexcept {
   return Status::kOk;
 }
 
+std::bitset<kGroupBlocks> blocks_of(const GroupPiece& piece) {
+  std::bitset<kGroupBlocks> touched;
+  for (uint32_t i = 0; i < piece.count; ++i) touched.set(piece.first + i);
+  return touched;
+}
+
+// All that there is of the group is overwritten: it may go to the other slot.
+bool may_switch(const GroupPiece& piece) {
+  const auto touched = blocks_of(piece);
+  const auto& occupied = piece.group->occupied;
+  return piece.count >= kSwitchBlocksMin && (occupied & touched).any() && (occupied & ~touched).none();
+}
+
 }  // namespace
 
 WriteState::~WriteState() { body.release(*this); }
@@ -67,11 +80,34 @@ Status StoreBody::prepare(WriteState& state, Wait wait) {
     state.sums.resize(state.end_block - state.first_block);
     hash_blocks(state.request.offset, state.request.payload, state.sums);
   }
+  if (Status s = free_other_slots(state, guard, wait); s != Status::kOk) return s;
   if (Status s = merge_edges(state, guard, wait); s != Status::kOk) return s;
   classify(state);
   if (state.new_blocks != 0 && !space_.admits(state.new_blocks * kBlockSize))
     return Status::kEnospc;
   return plan_write(state);
+}
+
+// Of a group that is overwritten as a whole again, before it was synced, the other slot is still that of the
+// committed state. A sync frees it; else all of it would go through the log, and be written three times.
+Status StoreBody::free_other_slots(WriteState& state, Guard& guard, Wait wait) {
+  const auto is_awaited = [](const GroupPiece& piece) {
+    return piece.group->other_busy && may_switch(piece) && !piece.group->other_in_flight;
+  };
+  for (int turn = 0; turn < 2 && std::ranges::any_of(state.pieces, is_awaited); ++turn) {
+    if (wait == Wait::kNo) return Status::kEagain;
+    guard.unlock();
+    Status status = Status::kOk;
+    if (turn == 0) {
+      const std::lock_guard under_way(state.object->sync_mu);  // that one may have freed it
+    } else {
+      status = sync_batch({&state.object, 1});
+    }
+    guard.lock();
+    if (status != Status::kOk) return status;
+    if (status = admit(*state.object, state.request.epoch); status != Status::kOk) return status;
+  }
+  return Status::kOk;
 }
 
 Status StoreBody::admit(Object& object, uint32_t epoch) const {
@@ -134,14 +170,10 @@ void StoreBody::classify(WriteState& state) {
 
 void StoreBody::place_piece(WriteState& state, GroupPiece& piece) {
   Group& group = *piece.group;
-  std::bitset<kGroupBlocks> touched;
-  for (uint32_t i = 0; i < piece.count; ++i) touched.set(piece.first + i);
   EntryRun run{.group = piece.index, .first = static_cast<uint16_t>(piece.first),
                .count = static_cast<uint16_t>(piece.count), .slot = group.slot};
-  const bool overwrites = (group.occupied & touched).any();
   const uint64_t base = uint64_t{piece.index} * kGroupBlocks;
-  if (overwrites && piece.count >= kSwitchBlocksMin && (group.occupied & ~touched).none() &&
-      !group.other_busy && !group.other_in_flight &&
+  if (may_switch(piece) && !group.other_busy && !group.other_in_flight &&
       state.object->range.try_extend(state.ticket, base, base + kGroupBlocks)) {
     group.other_in_flight = true;
     run.slot = static_cast<uint8_t>(1 - group.slot);

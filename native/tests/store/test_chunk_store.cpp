@@ -83,6 +83,22 @@ TEST_F(Store, WholeGroupOverwriteUsesTheOtherSlot) {
   EXPECT_EQ(get(*store, id, 0, kMiB).bytes, pattern(1, kMiB));
 }
 
+TEST_F(Store, WholeGroupOverwrittenAgainIsSyncedFirst) {
+  open();
+  ASSERT_EQ(put(*store, id, 0, pattern(1, kMiB)), Status::kOk);
+  ASSERT_EQ(store->sync(id), Status::kOk);
+  ASSERT_EQ(put(*store, id, 0, pattern(2, kMiB)), Status::kOk);
+  const Bytes8 third = pattern(3, kMiB);
+  WriteOp op;
+  const WriteRequest request{.object = id, .epoch = 0, .offset = 0, .payload = third, .sums = {}};
+  EXPECT_EQ(store->begin_write(op, request, Wait::kNo), Status::kEagain) << "a lane does not wait for it";
+  ASSERT_EQ(store->write(request), Status::kOk);
+  EXPECT_EQ(store->figures().redo_bytes, 0u);
+  EXPECT_EQ(get(*store, id, 0, kMiB).bytes, third);
+  restart(true);
+  EXPECT_EQ(get(*store, id, 0, kMiB).bytes, pattern(2, kMiB)) << "what was synced for it";
+}
+
 TEST_F(Store, SmallOverwriteOfDurableBlocksIsRedone) {
   open();
   ASSERT_EQ(put(*store, id, 0, pattern(1, kMiB)), Status::kOk);

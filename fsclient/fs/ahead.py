@@ -4,7 +4,8 @@ The first open(2) of a file costs an upcall and a round trip; one of a file that
 directory's grant costs neither (docs/decisions/0019, 0022). When several files of one directory
 were opened for reading through Python, a page of the directory is asked of the metaserver
 (OPEN_AHEAD), which goes to the lanes as it comes. Each further open that comes through Python asks
-for the next page, of twice the size: a program that reads a few files costs a small page.
+for the next page, of twice the size: a program that reads a few files costs a small page. One that
+has gone into several directories will go into others: there its first file is enough.
 What is not used is waste: when most of what was granted goes unused, nothing is asked for a while,
 twice as long each time.
 Everything here happens in tasks of its own: no request waits for it. Bounded: directories, pages in
@@ -12,7 +13,7 @@ flight, files that are granted. Touched by the client's trio thread only; AheadP
 are pure.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -36,6 +37,9 @@ WITHIN_S = 30.0
 AGAIN_S = 10.0  # a directory that was gone through is not looked at again for so long
 BUSY_S = 1.0  # the same of one that others change
 PAGE_COUNT_FIRST = 128
+DIRECTORIES_MIN = 4  # so many gone into within WITHIN_S: of another one the first file is the sign
+EAGER_MAX = 64  # directories by their first file, and one more for so many files that were used:
+EAGER_USED = PAGE_COUNT_FIRST // 4
 PAGES_AT_ONCE = 4
 DIRECTORIES_MAX = 4096
 GRANTED_MAX = 1 << 20  # files; the directory that was granted longest ago makes room
@@ -61,9 +65,12 @@ class AheadPolicy:
 
     def __init__(self) -> None:
         self._directories: OrderedDict[int, _Directory] = OrderedDict()
+        self._gone_into: deque[float] = deque(maxlen=DIRECTORIES_MIN)  # when, by their files
+        self._eager = 0  # directories by their first file alone
 
-    def opened(self, parent: int, ino: int, now: float) -> bool:
-        """A file of parent was opened for reading, and not by lanes. True: ask for a page."""
+    def opened(self, parent: int, ino: int, now: float, used: int = 0) -> bool:
+        """A file of parent was opened for reading, and not by lanes; of those opened ahead so many
+        were used until now. True: ask for a page."""
         directory = self._directories.get(parent)
         if directory is None:
             directory = self._directories[parent] = _Directory(now)
@@ -77,7 +84,18 @@ class AheadPolicy:
                 directory.seen.clear()
                 directory.since = now
             directory.seen.add(ino)
-        return len(directory.seen) >= OPENS_MIN
+            if len(directory.seen) == OPENS_MIN:
+                self._gone_into.append(now)
+        return len(directory.seen) >= OPENS_MIN or self._goes_on(now, used)
+
+    def _goes_on(self, now: float, used: int) -> bool:
+        """A program goes from directory to directory; it may cost some pages in vain."""
+        is_run = len(self._gone_into) == DIRECTORIES_MIN and now - self._gone_into[0] <= WITHIN_S
+        if not is_run or self._eager >= EAGER_MAX + used // EAGER_USED:
+            return False
+        self._eager += 1
+        self._gone_into.append(now)
+        return True
 
     def ask(self, parent: int) -> tuple[int, int] | None:
         """Cookie and count of the page to ask for; None: it is on its way, or not known."""
@@ -183,7 +201,7 @@ class Ahead:
             return
         now = trio.current_time()
         _, used, unused = self._lanes.children_counts()
-        if not self._policy.opened(parent, ino, now):
+        if not self._policy.opened(parent, ino, now, used):
             return
         if not self._guard.may_ask(used, unused, now):
             return

@@ -8,10 +8,19 @@ written, what has several names, and what this session has open already, is left
 grants it again. The grant itself is metaserver.leases.gate's, as of every reply.
 """
 
+import stat
 from typing import NamedTuple
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.attributes import ATTRIBUTES_SIZE, LEASE_ENTRIES, LEASE_META, LEASE_READER
+from fscommon.layout.attributes import (
+    ATTRIBUTES_SIZE,
+    LEASE_ENTRIES,
+    LEASE_META,
+    LEASE_READER,
+    file_facts,
+    ino_of,
+)
+from fscommon.layout.layout import packed_file_id
 from fscommon.limits import OPEN_AHEAD_MAX
 from fscommon.types import FileId, Ino
 from fscommon.wire.ahead import OpenAhead, OpenedAhead
@@ -26,46 +35,50 @@ _NAMES = LEASE_META | LEASE_ENTRIES
 
 
 class _Row(NamedTuple):
-    name: bytes
-    record: bytes
-    inode: Inode
-    cookie: int
+    """One of many: what it takes to say which are meant is unpacked, and no more."""
+
+    key: bytes
+    record: bytes  # of the inode: attributes, and what lies behind
+
+    @property
+    def ino(self) -> Ino:
+        return Ino(ino_of(self.record))
+
+    @property
+    def tail(self) -> bytes:
+        return self.record[ATTRIBUTES_SIZE:]
 
 
 def open_ahead(tx: Transaction, request: OpenAhead, context: Context) -> OpenedAhead:
     if not 0 < request.count <= OPEN_AHEAD_MAX:
         raise FsError(Status.BAD_REQUEST, f"a page of {request.count} names")
     leases, session, directory = context.services.leases, context.session, Ino(request.ino)
-    rows, end = list_page(tx, directory, request.cookie, request.count, _row)
+    rows, end = list_page(tx, directory, request.cookie, request.count, _Row)
     if not leases.would_grant(session, directory, _NAMES, context.now_s):
         rows, end = (), False  # others change it: not now
     found = [
         row for row in rows
-        if _may_be_granted(row.inode, context) and may_read(tx, row.inode, context.key)
+        if _may_be_granted(row, context) and _may_be_read(tx, row, context)
     ]  # fmt: skip
     if len(found) > leases.room_ahead(session):
         found, end = [], True
     return OpenedAhead(
-        names=tuple([row.name for row in found]),
-        attributes=b"".join([row.record for row in found]),
-        layouts=tuple([row.inode.tail for row in found]),
-        capabilities=b"".join([_capability(row.inode, context) for row in found]),
-        cookie=rows[-1].cookie if rows else request.cookie,
+        names=tuple([dentry_name(row.key) for row in found]),
+        attributes=b"".join([row.record[:ATTRIBUTES_SIZE] for row in found]),
+        layouts=tuple([row.tail for row in found]),
+        capabilities=b"".join([_capability(row, context) for row in found]),
+        cookie=dentry_cookie(rows[-1].key) if rows else request.cookie,
         end=end,
     )
 
 
-def _row(key: bytes, record: bytes) -> _Row:
-    inode = Inode.parse(record)
-    return _Row(dentry_name(key), record[:ATTRIBUTES_SIZE], inode, dentry_cookie(key))
-
-
-def _may_be_granted(inode: Inode, context: Context) -> bool:
+def _may_be_granted(row: _Row, context: Context) -> bool:
     """An empty file may still be given another layout, which whoever writes it learns as it opens
     it."""
-    if not inode.is_file or inode.attributes.nlink != 1:
+    facts = file_facts(row.record)
+    if not stat.S_ISREG(facts.mode) or facts.nlink != 1:
         return False
-    services, session, ino = context.services, context.session, inode.ino
+    services, session, ino = context.services, context.session, row.ino
     known = services.sessions.get(session)
     if known is None or ino in known.opens:
         return False
@@ -74,6 +87,10 @@ def _may_be_granted(inode: Inode, context: Context) -> bool:
     return services.leases.would_grant(session, ino, LEASE_READER, context.now_s)
 
 
-def _capability(inode: Inode, context: Context) -> bytes:
-    file_id = FileId(inode.layout().file_id)
-    return context.services.capability(context, file_id, inode.ino, writable=False)
+def _may_be_read(tx: Transaction, row: _Row, context: Context) -> bool:
+    return context.key is None or may_read(tx, Inode.parse(row.record), context.key)
+
+
+def _capability(row: _Row, context: Context) -> bytes:
+    file_id = FileId(packed_file_id(row.tail))
+    return context.services.capability(context, file_id, row.ino, writable=False)

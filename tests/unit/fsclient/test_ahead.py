@@ -11,7 +11,17 @@ import trio
 import trio.testing
 
 from fsclient.fs import ahead
-from fsclient.fs.ahead import AGAIN_S, OPENS_MIN, REST_S_MAX, WITHIN_S, AheadGuard, AheadPolicy
+from fsclient.fs.ahead import (
+    AGAIN_S,
+    DIRECTORIES_MIN,
+    EAGER_MAX,
+    EAGER_USED,
+    OPENS_MIN,
+    REST_S_MAX,
+    WITHIN_S,
+    AheadGuard,
+    AheadPolicy,
+)
 from fsclient.fs.births import FIRST_HANDLE
 from fsclient.fs.changes import Change
 from fsclient.leases.table import KnownLimit
@@ -52,6 +62,33 @@ def test_a_few_different_files_of_a_directory_are_the_sign() -> None:
     assert not opened(policy, range(OPENS_MIN - 1))
     assert not opened(policy, range(1)), "again the same"
     assert opened(policy, range(OPENS_MIN - 1, OPENS_MIN))
+
+
+def gone_into(policy: AheadPolicy, directories: range, now: float = 0.0) -> None:
+    for directory in directories:
+        for ino in range(OPENS_MIN):
+            policy.opened(directory, ino, now)
+
+
+def test_behind_a_few_directories_the_first_file_of_another_is_the_sign() -> None:
+    policy = AheadPolicy()
+    gone_into(policy, range(1, DIRECTORIES_MIN))
+    assert not policy.opened(100, 1, 1.0)
+    gone_into(policy, range(50, 51))
+    assert policy.opened(101, 1, 1.0) and policy.ask(101) is not None
+    assert not policy.opened(102, 1, WITHIN_S + 2), "that was long ago"
+
+
+def test_directories_of_which_nothing_is_used_end_that() -> None:
+    policy = AheadPolicy()
+    gone_into(policy, range(1, DIRECTORIES_MIN + 1))
+    asked = [policy.opened(100 + n, 1, 1.0) for n in range(2 * EAGER_MAX)]
+    assert asked == [True] * EAGER_MAX + [False] * EAGER_MAX
+    assert not policy.opened(1000, 1, 1.0, EAGER_USED - 1)
+    assert policy.opened(1001, 1, 1.0, EAGER_USED)
+    assert not policy.opened(1002, 1, 1.0, EAGER_USED)
+    gone_into(policy, range(2000, 2001), 1.0)
+    assert policy.ask(2000) is not None, "by several of its files as ever"
 
 
 def test_files_opened_now_and_then_are_not() -> None:

@@ -90,16 +90,16 @@ void Cache::run() {
 
 std::vector<std::pair<std::string, uint64_t>> Cache::counters() {
   const Store::Counts counts = store_->counts();
-  auto all = std::vector<std::pair<std::string, uint64_t>>{
-          {"cache_records", counts.records},
-          {"cache_bytes", counts.bytes},
-          {"cache_stores", counts.written},
-          {"cache_bytes_stored", counts.bytes_written},
-          {"cache_evictions", counts.evicted},
-          {"cache_refusals", counts.refused},
-          {"cache_corrupt", counts.corrupt},
-          {"cache_faults", counts.faults},
-          {"cache_dropped", dropped_.load(std::memory_order_relaxed)}};
+  std::vector<std::pair<std::string, uint64_t>> all = {
+      {"cache_records", counts.records},
+      {"cache_bytes", counts.bytes},
+      {"cache_stores", counts.written},
+      {"cache_bytes_stored", counts.bytes_written},
+      {"cache_evictions", counts.evicted},
+      {"cache_refusals", counts.refused},
+      {"cache_corrupt", counts.corrupt},
+      {"cache_faults", counts.faults},
+      {"cache_dropped", dropped_.load(std::memory_order_relaxed)}};
   if (copies_) {
     for (auto& counter : copies_->counters()) all.push_back(std::move(counter));
   }

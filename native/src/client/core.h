@@ -20,14 +20,14 @@
 #include <vector>
 
 #include "client/announced.h"
-#include "client/streams.h"
 #include "client/events.h"
 #include "client/lane.h"
 #include "client/local_cache.h"
 #include "client/memory.h"
 #include "client/open_record.h"
-#include "client/pieces.h"
 #include "client/passthrough.h"
+#include "client/pieces.h"
+#include "client/streams.h"
 #include "client/tables.h"
 #include "fuse/cut_reads.h"
 #include "fuse/request.h"

@@ -60,8 +60,7 @@ void Datapath::use_passthrough() {
     }
     return id;
   };
-  core_.use_passthrough({.open = open,
-                                .close = [this](uint32_t id) { session_.backing_close(id); }});
+  core_.use_passthrough({.open = open, .close = [this](uint32_t id) { session_.backing_close(id); }});
 }
 
 void Datapath::stop(uint32_t deadline_ms) {

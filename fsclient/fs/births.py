@@ -65,7 +65,8 @@ Outcomes = list[tuple[C, Status]]
 
 
 class RawBirth(NamedTuple):
-    """A file that lanes made."""
+    """A file that lanes made. changes: how often its size and mtime were committed since. is_open:
+    by its handle fh, or else it was closed already."""
 
     ino: int
     parent: int
@@ -77,6 +78,11 @@ class RawBirth(NamedTuple):
     layout: bytes
     fh: int
     open_flags: int
+    changes: int
+    size: int
+    mtime_ns: int
+    is_open: bool
+    inline: bytes  # all that it has, if that is to lie in its record
 
 
 class RawRemoval(NamedTuple):
@@ -295,6 +301,8 @@ class Births:
         newborn = self._newborns.get(ino)
         if newborn is None or newborn.is_whole or written[2] & ~(COMMIT_SIZE | COMMIT_MTIME):
             return None
+        if written[2] & COMMIT_MTIME and self._inodes.is_being_set(ino):
+            return None  # written since that was set: a birth is told before settings
         if inline and (written[0] != len(inline) or newborn.birth.changes):
             return None
         return newborn.write(written, inline)
@@ -318,21 +326,27 @@ class Births:
             self._keep_slots()
 
     def _note(self, raw: RawBirth) -> None:
-        writable = raw.open_flags & os.O_ACCMODE != os.O_RDONLY
-        inode = self._inodes.hold(raw.ino)
+        """Lanes have the size and time that were committed with it in their tables already."""
+        writable = raw.is_open and raw.open_flags & os.O_ACCMODE != os.O_RDONLY
         self._inodes.parents.note(raw.ino, raw.parent)
-        inode.is_writable = writable
-        inode.file_id = raw.ino
-        self._opened(raw.fh, raw.ino)
+        if raw.is_open:
+            inode = self._inodes.hold(raw.ino)
+            inode.is_writable = writable
+            inode.file_id = raw.ino
+            inode.wrote = raw.changes > 0
+            inode.is_inline = bool(raw.inline)
+            self._opened(raw.fh, raw.ino)
         bits = LEASE_WRITER if writable else LEASE_READER
         self._leases.table.granted(raw.ino, bits, 0)
         self._changed(raw.parent)
+        layout = with_inline(raw.layout, raw.inline) if raw.inline else raw.layout
         birth = Birth(
-            raw.ino, raw.parent, raw.name, raw.mode, raw.uid, raw.gid, raw.time_ns, raw.layout,
-            writable,
-        )  # fmt: skip
-        self._newborns[raw.ino] = newborn = _Newborn(birth)
+            *raw[:7], layout, writable, raw.changes, raw.size, raw.mtime_ns, is_open=raw.is_open
+        )
+        self._newborns[raw.ino] = newborn = _Newborn(birth, is_whole=bool(raw.inline))
         self._waiting.append(newborn)
+        if not raw.is_open:
+            self._inodes.closed_by_lanes(raw.ino)
 
     def _note_removals(self, rows: Sequence[tuple[int, bytes, int, int, bytes]]) -> None:
         if not rows:

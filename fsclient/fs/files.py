@@ -175,7 +175,8 @@ class Files:
         from before the change may have come after it was given up."""
         if op is Op.CHANGE_BATCH:  # body is the request: replayed, it opened its files once more
             for birth in decode(ChangeBatch, body).births:
-                self._inodes.give_back(birth.ino)
+                if birth.is_open:
+                    self._inodes.give_back(birth.ino)
             return
         reply: object = decode(BODIES[op][1], body)
         if isinstance(reply, Opened) and (op is Op.OPEN or op in OPENING):
@@ -280,6 +281,7 @@ class Files:
     async def setattr(self, ino: int, change: Change) -> Attributes:
         """Set attributes. Written state that the metaserver does not know yet goes along: it is
         older than this change and must not come after it."""
+        self._inodes.catch_up()
         self._inodes.single(ino)
         inode = self._inodes.get(ino)
         if change.size is not None and inode is not None:

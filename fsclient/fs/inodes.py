@@ -169,6 +169,11 @@ class Inodes:
         self.closed.add(ino)
         self._lanes.inode_drop(ino)
 
+    def closed_by_lanes(self, ino: int) -> None:
+        """They opened and closed it without a word, and so will the metaserver be told."""
+        if ino not in self._open:
+            self._lanes.inode_drop(ino)
+
     def give_back(self, ino: int) -> None:
         """The metaserver opened it for nobody here: it is to be told, unless somebody here has it
         open."""

@@ -50,7 +50,7 @@ class Delegated:
 class Birth:
     """A regular file that the client made of a slot, and opened. mode: permission bits, times:
     since 1970. changes: how often it was written since and its size told with this (COMMIT), with
-    size and mtime_ns as they are now; 0: it is empty."""
+    size and mtime_ns as they are now; 0: it is empty. is_open: not closed since."""
 
     ino: int
     parent: int
@@ -64,6 +64,7 @@ class Birth:
     changes: int = 0
     size: int = 0
     mtime_ns: int = 0
+    is_open: bool = True
 
     def record(self, tree: int = 0) -> bytes:
         """Attributes of the file as it is told of. tree: of the directory, which only the

@@ -302,9 +302,10 @@ def _bear(tx: Transaction, birth: Birth, tree: int, context: Context) -> None:
     tx.put(inode_key(ino), birth.record(tree) + birth.layout)
     put_dentry(tx, key, ino, stat.S_IFREG)
     sessions.slots(context.session).pop(ino, None)
-    sessions.open(context.session, ino, writable=birth.writable)
-    if birth.writable:
-        context.notes[writer_key(context.session, ino)] = b""
+    if birth.is_open:
+        sessions.open(context.session, ino, writable=birth.writable)
+        if birth.writable:
+            context.notes[writer_key(context.session, ino)] = b""
     context.inodes_added += 1
 
 

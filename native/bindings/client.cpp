@@ -238,7 +238,8 @@ nb::bytes bytes_of(const std::string& text) { return nb::bytes(text.data(), text
 nb::tuple tuple_of(const braidfs::fuse::Birth& birth) {
   return nb::make_tuple(birth.ino, birth.parent, bytes_of(birth.name), birth.mode, birth.uid,
                         birth.gid, birth.time_ns, bytes_of(birth.layout), birth.fh,
-                        birth.open_flags);
+                        birth.open_flags, birth.changes, birth.size, birth.mtime_ns, birth.is_open,
+                        bytes_of(birth.inline_bytes));
 }
 
 nb::tuple tuple_of(const braidfs::fuse::Removal& removal) {
@@ -270,7 +271,7 @@ nb::list changes_take(Datapath& path) {
     run = {};
     rank = 0;
   };
-  const auto changes = path.births().take();
+  const auto changes = unlocked([&] { return path.changes_take(); });
   for (const auto& change : changes) {
     if (kRank[change.index()] < rank) end_run();
     rank = kRank[change.index()];
@@ -412,7 +413,7 @@ void bind_tables(nb::class_<Datapath>& type) {
       .def("slots_left", [](Datapath& path) { return path.births().slots(); })
       .def("changes_take", &changes_take,
            nb::sig("def changes_take(self) -> list[tuple[list[tuple[int, int, bytes, int, int, int, "
-                   "int, bytes, int, int]], list[tuple[int, bytes, int, int, bytes]], "
+                   "int, bytes, int, int, int, int, int, bool, bytes]], list[tuple[int, bytes, int, int, bytes]], "
                    "list[tuple[int, int, int, int, int, int, int, int, int, bytes]], "
                    "list[tuple[int, bytes, bytes, int, int, int, bytes, bytes]]]]"))
       .def("changes_told",

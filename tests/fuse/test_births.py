@@ -137,6 +137,45 @@ def test_bytes_and_names_change_as_ever(cluster: Cluster, folder: Path) -> None:
     assert {name for name in os.listdir(folder) if not name.startswith("first")} == left
 
 
+def test_closed_files_have_their_sizes_and_times_at_once(cluster: Cluster, folder: Path) -> None:
+    """The metaserver hears of them later, at once of each."""
+    before = lanes_counted(cluster, "commits_with_births")
+    sizes = {f"{number}": 1 + number * 7919 for number in range(COUNT)}
+    for name, size in sizes.items():
+        (folder / name).write_bytes(b"x" * size)
+        status = (folder / name).stat()
+        assert (status.st_size, status.st_blocks) == (size, -(-size // 512))
+        assert status.st_mtime_ns >= folder.stat().st_mtime_ns
+    assert lanes_counted(cluster, "commits_with_births") - before > COUNT / 2
+    times = {name: (folder / name).stat().st_mtime_ns for name in sizes}
+    cluster.remount()
+    for name, size in sizes.items():
+        status = (folder / name).stat()
+        assert (status.st_size, status.st_mtime_ns) == (size, times[name])
+        assert (folder / name).read_bytes() == b"x" * size
+
+
+def test_what_is_written_after_its_time_was_set_has_the_time_of_the_write(
+    cluster: Cluster, folder: Path
+) -> None:
+    names = [f"{number}" for number in range(50)]
+    started_ns = time.time_ns() - 20_000_000
+    for number, name in enumerate(names):
+        with (folder / name).open("xb", buffering=0) as file:
+            file.write(b"before")
+            os.utime(file.fileno(), ns=(5, 5))
+            if number % 2:
+                file.write(b"after")
+    for is_remounted in (False, True):
+        for number, name in enumerate(names):
+            mtime_ns = (folder / name).stat().st_mtime_ns
+            if number % 2:
+                assert mtime_ns > started_ns, is_remounted
+            else:
+                assert mtime_ns == 5, is_remounted
+        cluster.remount()
+
+
 def test_another_client_sees_what_was_made_before_it_looked(
     cluster: Cluster, folder: Path, other: Path
 ) -> None:

@@ -14,12 +14,24 @@ bool Core::born(Bytes attributes, Bytes layout, Bytes capability, uint64_t fh, u
   if (!decoded || !inode_put(attributes, layout, capability)) return false;
   const bool reads_only = (open_flags & O_ACCMODE) == O_RDONLY;
   inode_lease(decoded->ino, reads_only ? kLeaseData : kLeaseData | kLeaseDataExclusive, 0);
-  if (inline_length_max_ != 0 && !reads_only) {
+  {
     const InodePtr inode = inodes_.find(decoded->ino);
     const std::scoped_lock lock(inode->mu());
-    inode->untold = true;
+    inode->birth = {.untaken = true, .fh = fh, .mtime_ns = decoded->mtime_ns};
+    inode->untold = inline_length_max_ != 0 && !reads_only;
   }
   return handle_put(fh, decoded->ino, open_flags, fuse::writes_only(open_flags));
+}
+
+Inode::Birth Core::birth_take(uint64_t ino) {
+  const InodePtr inode = inodes_.find(ino);
+  if (!inode) return {};
+  const std::scoped_lock lock(inode->mu());
+  inode->birth.untaken = false;
+  if (!inode->birth.is_open) inode->lease &= ~kLeaseDataExclusive;  // as after its CLOSE
+  Inode::Birth taken = inode->birth;
+  inode->birth.inline_bytes.clear();
+  return taken;
 }
 
 void Core::births_told(std::span<const uint64_t> inos) {

@@ -163,7 +163,10 @@ std::optional<Core::Ahead> Core::before_setting(uint64_t ino, bool sets_mtime) {
   const Written written = inode->written().value_or(Written{});
   if ((written.flags & kCommitKillSuidgid) != 0) return std::nullopt;
   const Ahead ahead{inode->size(), written.mtime_ns};
-  if (sets_mtime) inode->forget_written_time();
+  if (sets_mtime) {
+    inode->forget_written_time();
+    inode->birth.time_set = true;
+  }
   return ahead;
 }
 
@@ -303,6 +306,11 @@ void Core::handle_closed(Handle& handle) {
   {
     const std::scoped_lock lock(handle.inode->mu());
     --handle.inode->handles;
+    Inode::Birth& birth = handle.inode->birth;
+    if (birth.untaken && birth.fh == handle.fh) {  // Python never hears of the handle
+      birth.is_open = false;
+      return;
+    }
     if (handle.own) {
       --handle.inode->own_handles;
       if (handle.inode->granted && handle.inode->own_handles == 0) {

@@ -84,6 +84,15 @@ class Core final : public fuse::DataHandler {
   // From now on new files of so many bytes may lie in their inode's record; 0: none. Before start().
   void inline_births(uint32_t length_max) noexcept { inline_length_max_ = length_max; }
   uint32_t inline_length_max() const noexcept { return inline_length_max_; }
+  // Python takes the birth: what was committed with it until now. What comes later is committed as ever,
+  // and its RELEASE is told if it is open.
+  Inode::Birth birth_take(uint64_t ino);
+  // Size and time that were committed with a birth: tables of attributes are to have them.
+  using NoteWritten = std::function<void(uint64_t ino, const Written& written)>;
+  void written_noter(NoteWritten note) { note_written_ = std::move(note); }  // before the first request
+  void note_written(const Inode& inode) {
+    if (note_written_) note_written_(inode.ino(), inode.in_commit);
+  }
   // The metaserver is told of these births as they are: nothing more can come along with them.
   void births_told(std::span<const uint64_t> inos);
   bool is_busy(uint64_t ino) override;
@@ -285,6 +294,7 @@ class Core final : public fuse::DataHandler {
   fuse::Replier* replier_ = nullptr;
   SpoilPages spoil_pages_;
   FindChild find_child_;
+  NoteWritten note_written_;
   Announced announced_;
   std::atomic<bool> announced_expire_ = false;  // a timer runs
   Streams streams_;

@@ -28,6 +28,12 @@ Datapath::Datapath(const DatapathSettings& settings)
         session_.spoil_pages(ino, offset, length, read, std::move(then));
       },
       session_.cut_reads());
+  core_.written_noter([this](uint64_t ino, const Written& written) {
+    const bool sized = (written.flags & kCommitSize) != 0;
+    const bool timed = (written.flags & kCommitMtime) != 0;
+    const auto now = fuse::AttributeTable::Clock::now();
+    attributes().wrote(ino, {sized ? written.size : 0, timed ? written.mtime_ns : 0}, now);
+  });
   core_.child_finder([this](uint64_t ino, const Core::UseChild& use) {
     children().find(ino, Clock::now(), [&](const fuse::ChildTable::Child& child) {
       use(child.attributes, std::as_bytes(std::span(child.layout)), std::as_bytes(std::span(child.capability)));
@@ -66,6 +72,21 @@ void Datapath::use_passthrough() {
 void Datapath::stop(uint32_t deadline_ms) {
   core_.stop(deadline_ms);
   session_.stop();
+}
+
+std::vector<fuse::Change> Datapath::changes_take() {
+  auto changes = births().take();
+  for (fuse::Change& change : changes) {
+    auto* const birth = std::get_if<fuse::Birth>(&change);
+    if (birth == nullptr) continue;
+    Inode::Birth told = core_.birth_take(birth->ino);
+    birth->changes = told.changes;
+    birth->size = told.size;
+    birth->mtime_ns = told.mtime_ns;
+    birth->is_open = told.is_open;
+    birth->inline_bytes = std::move(told.inline_bytes);
+  }
+  return changes;
 }
 
 std::string Datapath::open_ahead(const AheadPage& page) {

@@ -106,6 +106,8 @@ class Datapath final : private fuse::SessionObserver {
   fuse::AttributeTable& attributes() noexcept { return session_.attributes(); }
   fuse::DentryTable& dentries() noexcept { return session_.dentries(); }
   fuse::Births& births() noexcept { return session_.births(); }
+  // What lanes changed themselves and nobody has taken, oldest first; births with what was written since.
+  std::vector<fuse::Change> changes_take();
   fuse::ChildTable& children() noexcept { return session_.children(); }
   // META and DATA of the wanted files are leased: lanes answer LOOKUP, GETATTR and OPEN for reading of
   // them from now on. Which were taken, a byte each. page.is_valid() must hold.

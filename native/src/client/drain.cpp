@@ -111,9 +111,21 @@ bool DrainOperation::take_inline(const Core& core) {
 }
 
 void DrainOperation::hand_over(Lane& lane) {
-  if (take_inline(lane.core())) return send_commit(lane);
-  phase_ = Phase::kDrain;
-  proceed(lane);
+  if (!take_inline(lane.core())) {
+    phase_ = Phase::kDrain;
+    return proceed(lane);
+  }
+  bool with_birth;
+  {
+    const std::scoped_lock lock(inode_->mu());
+    inode_->committing = with_birth = inode_->commit_with_birth();
+    if (with_birth) inode_->birth.inline_bytes = bytes_;
+    view_ = inode_->view_locked();
+  }
+  if (!with_birth) return send_commit(lane);
+  const auto waiters = committed_with_birth(lane);
+  handed_over(lane, true);
+  for (const auto& waiter : waiters) waiter->proceed(lane);
 }
 
 // No WRITE came meanwhile. Whoever sealed the piece has it go to the targets beside, where nobody reads it.
@@ -276,6 +288,7 @@ void DrainOperation::synced(Lane& lane) {
 // ---- commit ----
 
 void DrainOperation::commit(Lane& lane) {
+  bool with_birth = false;
   {
     const std::scoped_lock lock(inode_->mu());
     if (commits_ && inode_->committing) {  // another one's: what it commits may be ours
@@ -283,10 +296,27 @@ void DrainOperation::commit(Lane& lane) {
       return;
     }
     commits_ = commits_ && (durable_ || inode_->written());
+    const bool is_close = kind_ == Kind::kFlush || kind_ == Kind::kRelease;
+    if (commits_ && is_close) inode_->committing = with_birth = inode_->commit_with_birth();
+  }
+  if (with_birth) {
+    const auto waiters = committed_with_birth(lane);
+    finish(lane);
+    for (const auto& waiter : waiters) waiter->proceed(lane);
+    return;
   }
   if (!commits_) return finish(lane);
   pending_ = 1;
   send_commit(lane);
+}
+
+// Nobody is asked; but until tables have it too, GETATTR must not look there. Returns who waited for that.
+std::vector<std::shared_ptr<Operation>> DrainOperation::committed_with_birth(Lane& lane) {
+  lane.core().note_written(*inode_);
+  lane.counters().commits_with_births.fetch_add(1, std::memory_order_relaxed);
+  const std::scoped_lock lock(inode_->mu());
+  inode_->committing = false;
+  return std::exchange(inode_->commit_waiters, {});
 }
 
 void DrainOperation::send_commit(Lane& lane) {

@@ -68,6 +68,7 @@ class DrainOperation final : public Operation {
   void ask_sync(Lane& lane, const Sync& sync);
   void synced(Lane& lane);
   void commit(Lane& lane);
+  std::vector<std::shared_ptr<Operation>> committed_with_birth(Lane& lane);
   bool take_inline(const Core& core);
   void hand_over(Lane& lane);
   void handed_over(Lane& lane, bool taken);

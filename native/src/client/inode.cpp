@@ -138,8 +138,26 @@ std::optional<Written> Inode::uncommitted() const {
   return all.flags == 0 ? std::nullopt : std::optional(all);
 }
 
+bool Inode::commit_with_birth() {
+  const auto now = written();
+  const uint32_t others = birth.time_set ? ~kCommitSize : ~(kCommitSize | kCommitMtime);
+  if (!birth.untaken || committing || !now || (now->flags & others) != 0) return false;
+  in_commit = *now;
+  written_ = {};
+  ++birth.changes;
+  if ((now->flags & kCommitSize) != 0) birth.size = std::max(birth.size, now->size);
+  birth.mtime_ns = std::max(birth.mtime_ns, now->mtime_ns);
+  const uint64_t version = 1 + uint64_t{birth.changes};
+  committed({.ino = ino_,
+             .size = birth.size,
+             .data_version = version,
+             .change_version = version,
+             .mtime_ns = birth.mtime_ns});
+  return true;
+}
+
 bool Inode::may_lie_inline(uint32_t length_max) const noexcept {
-  return untold && size_ > 0 && size_ <= length_max && (written_.flags & kCommitSize) != 0 &&
+  return untold && birth.changes == 0 && size_ > 0 && size_ <= length_max && (written_.flags & kCommitSize) != 0 &&
          (written_.flags & kCommitKillSuidgid) == 0 && !committing && writing == 0 && passing == 0 &&
          error_told_ && pieces_.only_filling(size_) != nullptr;
 }

@@ -32,6 +32,11 @@ void set_field(std::span<std::byte> record, size_t offset, T value) noexcept {
   std::memcpy(record.data() + offset, &value, sizeof(T));
 }
 
+inline void set_size(std::span<std::byte> record, uint64_t size) noexcept {
+  set_field(record, kSize, size);
+  set_field(record, kBlocks, (size + 511) / 512);
+}
+
 inline bool is_immutable(std::span<const std::byte> record) noexcept {
   return (field<uint32_t>(record, kFlags) & kImmutable) != 0;
 }

@@ -175,6 +175,25 @@ bool AttributeTable::touch_directory(uint64_t ino, int64_t time_ns, Clock::time_
   return true;
 }
 
+void AttributeTable::wrote(uint64_t ino, const Wrote& wrote, Clock::time_point now) {
+  const std::scoped_lock lock(mutex(ino));
+  Slot* held = find(ino);
+  if (held == nullptr) return;
+  if (!is_plain_file(held, now)) {
+    held->until = {};
+    held->leased = false;
+    return;
+  }
+  record::Record& record = held->record;
+  set_size(record, std::max(field<uint64_t>(record, kSize), wrote.size));
+  for (const size_t at : {kMtime, kCtime}) {
+    set_field(record, at, std::max(field<int64_t>(record, at), wrote.mtime_ns));
+  }
+  for (const size_t at : {kDataVersion, kChangeVersion}) {
+    set_field(record, at, field<uint64_t>(record, at) + 1);
+  }
+}
+
 void AttributeTable::touch(Slot& directory, int64_t time_ns) noexcept {
   set_field(directory.record, kMtime, time_ns);
   set_field(directory.record, kCtime, time_ns);

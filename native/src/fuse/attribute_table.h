@@ -84,6 +84,13 @@ class AttributeTable {
     held->told = now;
     return answer_of(*held, nodeid, now);
   }
+  // Bytes of a file that only this client may write were written, and committed: its size and time, if they
+  // rise, and its versions, as the metaserver will have them. What is not known for certain is forgotten.
+  struct Wrote {
+    uint64_t size = 0;
+    int64_t mtime_ns = 0;
+  };
+  void wrote(uint64_t ino, const Wrote& wrote, Clock::time_point now);
   // A name of ino goes from the directory, at this client alone: the times and versions of both, as the
   // metaserver will have them. Only of an inode with one name that is no directory and that no other
   // client has open, both known under leases and without inode flags; take(record) is given what

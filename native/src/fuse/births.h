@@ -41,6 +41,12 @@ struct Birth {
   uint32_t open_flags = 0;  // O_*
   std::string name;
   std::string layout;
+  // What was written since, and committed: client/inode.h, Birth.
+  uint32_t changes = 0;
+  uint64_t size = 0;
+  int64_t mtime_ns = 0;
+  bool is_open = true;
+  std::string inline_bytes{};
 };
 
 // A name that went, of what is no directory.

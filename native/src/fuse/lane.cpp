@@ -107,8 +107,7 @@ Setting setting_of(const fuse_setattr_in& in, uint64_t ino) {
 record::Record with_written(const Setting& setting, const DataHandler::Ahead& ahead) {
   record::Record record = setting.record;
   if (ahead.size > record::field<uint64_t>(record, record::kSize)) {
-    record::set_field(record, record::kSize, ahead.size);
-    record::set_field(record, record::kBlocks, (ahead.size + 511) / 512);
+    record::set_size(record, ahead.size);
   }
   const bool sets_mtime = (setting.valid & kSetMtime) != 0;
   if (!sets_mtime && ahead.mtime_ns > record::field<int64_t>(record, record::kMtime)) {

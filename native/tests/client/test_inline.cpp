@@ -25,6 +25,8 @@ class Inline : public testing::Test {
   void bear(uint32_t flags = O_WRONLY) {
     ASSERT_TRUE(rig_.core->born(rig_.attributes(0), rig_.layout(), rig_.capability(), Rig::kFh, flags));
   }
+  // Python has taken the birth already, and may still add to it.
+  Inode::Birth take() { return rig_.core->birth_take(Rig::kIno); }
   // The bytes that came with the last COMMIT.
   std::string told() {
     const auto events = rig_.events(EventKind::kCommit);
@@ -52,8 +54,40 @@ class Inline : public testing::Test {
   Rig rig_;
 };
 
+TEST_F(Inline, GoesWithTheBirthThatNobodyHasTaken) {
+  bear();
+  const Bytes bytes = pattern(100, 1);
+  rig_.write(Rig::kFh, 0, bytes);
+  EXPECT_EQ(rig_.flush(Rig::kFh), 0);
+  EXPECT_EQ(rig_.read(Rig::kFh, 0, 4096).bytes, bytes);
+  EXPECT_EQ(rig_.release(Rig::kFh), 0);
+  const Inode::Birth birth = take();
+  EXPECT_EQ(birth.inline_bytes, text(bytes));
+  EXPECT_EQ(birth.size, 100u);
+  EXPECT_EQ(birth.changes, 1u);
+  EXPECT_FALSE(birth.is_open);
+  EXPECT_TRUE(rig_.commits().empty());
+  EXPECT_EQ(writes(), 0u);
+  EXPECT_EQ(rig_.counter("inline_births"), 1u);
+  EXPECT_TRUE(rig_.empties(Buffer::Account::kDirty));
+  rig_.core->inode_drop(Rig::kIno);
+  EXPECT_TRUE(rig_.forgets_inodes());
+}
+
+TEST_F(Inline, WhatIsWrittenAfterAFirstCommitGoesToTheTargets) {
+  bear();
+  EXPECT_EQ(rig_.flush(Rig::kFh), 0);
+  rig_.write(Rig::kFh, 5000, pattern(100, 1));
+  EXPECT_EQ(rig_.flush(Rig::kFh), 0);
+  const Inode::Birth birth = take();
+  EXPECT_EQ(birth.inline_bytes, "");
+  EXPECT_EQ(birth.size, 5100u);
+  EXPECT_EQ(writes(), 1u);
+}
+
 TEST_F(Inline, GoesWithTheBirthWhenItIsClosed) {
   bear();
+  take();
   const Bytes bytes = pattern(100, 1);
   EXPECT_EQ(rig_.write(Rig::kFh, 0, bytes).count, 100u);
   EXPECT_EQ(rig_.flush(Rig::kFh), 0);
@@ -72,6 +106,7 @@ TEST_F(Inline, GoesWithTheBirthWhenItIsClosed) {
 TEST_F(Inline, GoesToTheTargetsWhenItCameTooLate) {
   rig_.commit_status(Status::kStaleMapEpoch);
   bear();
+  take();
   const Bytes bytes = pattern(100, 1);
   rig_.write(Rig::kFh, 0, bytes);
   EXPECT_NE(rig_.flush(Rig::kFh), 0) << "that of the second COMMIT";
@@ -84,6 +119,7 @@ TEST_F(Inline, GoesToTheTargetsWhenItCameTooLate) {
 
 TEST_F(Inline, OnceToldItIsAFileAsAny) {
   bear();
+  take();
   rig_.write(Rig::kFh, 0, pattern(100, 1));
   const uint64_t ino = Rig::kIno;
   rig_.core->births_told(std::span(&ino, 1));
@@ -98,6 +134,7 @@ TEST_F(Inline, OnceToldItIsAFileAsAny) {
 // The question is an OPEN, which has the metaserver move the bytes to the targets.
 TEST_F(Inline, AWriteAfterThatAsksFirst) {
   bear();
+  take();
   rig_.write(Rig::kFh, 0, pattern(100, 1));
   EXPECT_EQ(rig_.flush(Rig::kFh), 0);
   const uint64_t unique = rig_.start_write(Rig::kFh, 50, pattern(100, 2));
@@ -115,6 +152,7 @@ TEST_F(Inline, AWriteAfterThatAsksFirst) {
 TEST_F(Inline, AWriteWhileItIsHandedOverAsksToo) {
   rig_.hold_commits(true);
   bear();
+  take();
   rig_.write(Rig::kFh, 0, pattern(100, 1));
   const uint64_t flush = rig_.start_flush(Rig::kFh);
   EXPECT_FALSE(rig_.replier.wait_for(flush, 20));
@@ -134,6 +172,7 @@ TEST_F(Inline, AWriteWhileItIsHandedOverAsksToo) {
 
 TEST_F(Inline, SyncedItIsCommittedDurably) {
   bear();
+  take();
   const Bytes bytes = pattern(10, 1);
   rig_.write(Rig::kFh, 0, bytes);
   EXPECT_EQ(rig_.fsync(Rig::kFh), 0);
@@ -147,6 +186,7 @@ TEST_F(Inline, SyncedItIsCommittedDurably) {
 TEST_F(Inline, OnlyWhatIsOneSmallPiece) {
   const auto goes_to_targets = [&](auto write) {
     bear();
+  take();
     write();
     EXPECT_EQ(rig_.flush(Rig::kFh), 0);
     EXPECT_GT(writes(), 0u);
@@ -158,6 +198,7 @@ TEST_F(Inline, OnlyWhatIsOneSmallPiece) {
 
 TEST_F(Inline, HolesGoToTheTargets) {
   bear();
+  take();
   rig_.write(Rig::kFh, 10, pattern(10, 1));
   EXPECT_EQ(rig_.flush(Rig::kFh), 0);
   EXPECT_EQ(writes(), 1u);
@@ -165,6 +206,7 @@ TEST_F(Inline, HolesGoToTheTargets) {
 
 TEST_F(Inline, AnEvictedSessionTellsNothing) {
   bear();
+  take();
   rig_.write(Rig::kFh, 0, pattern(10, 1));
   EXPECT_TRUE(rig_.core->inode_lost(Rig::kIno));
   EXPECT_EQ(rig_.release(Rig::kFh), 0);

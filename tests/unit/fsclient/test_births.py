@@ -23,6 +23,7 @@ from fscommon.layout.attributes import (
     LEASE_ENTRIES,
     LEASE_META,
     LEASE_NAMER,
+    LEASE_READER,
     LEASE_WRITER,
     unpack_attributes,
     with_lease,
@@ -66,11 +67,17 @@ class World(FakeWorld):
         self.fs.leases.table.granted(ino, LEASE_NAMER, 2)
         return Delegated(with_lease(record(ino, mode=DIRECTORY), 1, LEASE_NAMER), slots)
 
-    def bear(self, ino: int, name: bytes = b"n", flags: int = os.O_WRONLY) -> None:
-        """Lanes make a file."""
+    def bear(
+        self, ino: int, name: bytes = b"n", flags: int = os.O_WRONLY, *,
+        written: tuple[int, int, int] = (0, 0, 0), is_open: bool = True, inline: bytes = b"",
+    ) -> None:  # fmt: skip
+        """Lanes make a file. written: how often, size and time that they committed with it."""
         self.lanes.births.append(
-            (ino, FOLDER, name, 0o644, 1, 2, 3, layout(ino), FIRST_HANDLE + ino, flags)
-        )
+            (
+                ino, FOLDER, name, 0o644, 1, 2, 3, layout(ino), FIRST_HANDLE + ino, flags,
+                *written, is_open, inline,
+            )
+        )  # fmt: skip
 
     def batches(self) -> list[list[int]]:
         return [[b.ino for b in batch.births] for batch in self.meta.requests(Op.CHANGE_BATCH)]
@@ -409,6 +416,46 @@ async def test_what_is_told_already_or_must_be_durable_is_committed(world: World
     assert [birth.changes for birth in world.meta.requests(Op.CHANGE_BATCH)[0].births] == [0]
 
 
+async def test_what_lanes_committed_and_closed_is_told_as_it_is(world: World) -> None:
+    await delegated(world)
+    world.bear(100, b"a", written=(2, 4096, 66), is_open=False)
+    world.bear(101, b"b", written=(1, 5, 77))
+    world.bear(102, b"c", written=(1, 4, 88), is_open=False, inline=b"tiny")
+    world.births.flush()
+    world.meta.deliver_all()
+    (batch,) = world.meta.requests(Op.CHANGE_BATCH)
+    told = [
+        (b.changes, b.size, b.mtime_ns, b.writable, b.is_open, unpack_layout(b.layout).inline)
+        for b in batch.births
+    ]
+    assert told == [
+        (2, 4096, 66, False, False, b""),
+        (1, 5, 77, True, True, b""),
+        (1, 4, 88, False, False, b"tiny"),
+    ]
+    fs = world.fs
+    assert fs.inodes.held() == (101,)
+    assert fs.inodes.closed == set(), "the metaserver knows it from the birth"
+    assert [fs.leases.table.held(ino) for ino in (100, 101)] == [LEASE_READER, LEASE_WRITER]
+
+
+async def test_what_is_written_after_its_time_was_set_is_committed_behind_that(
+    world: World,
+) -> None:
+    await delegated(world)
+    world.meta.answers[Op.COMMIT] = Committed(record(100))
+    world.bear(100)
+    set_attributes(world, 100)
+    commit(world, 100, 10, 55, COMMIT_SIZE)
+    commit(world, 100, 10, 66, COMMIT_SIZE | COMMIT_MTIME)
+    world.births.flush()
+    world.meta.deliver_all()
+    (batch,) = world.meta.requests(Op.CHANGE_BATCH)
+    assert (batch.births[0].changes, batch.births[0].size) == (1, 10)
+    assert len(batch.settings) == 1
+    assert [later.mtime_ns for later in world.meta.requests(Op.COMMIT)] == [66]
+
+
 async def test_bytes_are_told_with_the_birth(world: World) -> None:
     await delegated(world)
     world.bear(100)
@@ -464,8 +511,12 @@ async def test_the_record_is_the_one_that_the_metaserver_makes(world: World) -> 
     client = bench.client()
     (slot,) = client.call(Op.DELEGATE, Delegate(ROOT, 1)).slots
     await delegated(world)
-    row = (slot.ino, FOLDER, b"n", 0o640, 7, 8, 1000, slot.layout, FIRST_HANDLE, os.O_WRONLY)
-    world.lanes.births.append(row)
+    world.lanes.births.append(
+        (
+            slot.ino, FOLDER, b"n", 0o640, 7, 8, 1000, slot.layout, FIRST_HANDLE, os.O_WRONLY,
+            0, 0, 1000, True, b"",
+        )
+    )  # fmt: skip
     for size, mtime_ns in ((100, 900), (5000, 2000)):
         commit(world, slot.ino, size, mtime_ns, COMMIT_SIZE | COMMIT_MTIME)
     world.births.flush()

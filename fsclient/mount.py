@@ -506,9 +506,9 @@ class MountedClient:
         if self._recalls is not None:
             self._recalls.again()
 
-    def _asking(self) -> None:
+    def _asking(self, op: Op) -> None:
         if self._files is not None:
-            self._files.births.flush()
+            self._files.births.before(op)
 
     def _replied(self, op: Op, message: object, request_id: int) -> None:
         if self._files is not None:

@@ -60,6 +60,9 @@ DIRECTORIES_MAX = 1024
 LOST_NAMED_MAX = 16  # removals or moves that are lost together and logged by name
 FIRST_HANDLE = 1 << 62  # handles from here on are given by lanes
 
+# What they are about was taken from the lanes before.
+_BEHIND_WHAT_WAS_TAKEN = frozenset({Op.CLOSE, Op.DELEGATE})
+
 C = TypeVar("C", Birth, Removal, Setting, Move)
 Outcomes = list[tuple[C, Status]]
 
@@ -220,7 +223,9 @@ class Births:
             await trio.sleep(GATHER_S)
             self._due = trio.Event()
             if not self._on_way:
-                self.flush()
+                self.flush(spare_open=True)
+            if not self._on_way and self._lanes.changes_left():
+                self._due.set()
 
     async def _ask_together(self) -> None:
         """Ask the metaserver for directories and slots, for all that are wanted at once."""
@@ -312,9 +317,9 @@ class Births:
         if self._delegated:
             self.collect()
 
-    def collect(self) -> None:
+    def collect(self, *, spare_open: bool = False) -> None:
         """Take from the lanes what they did."""
-        for births, removals, settings, moves in self._lanes.changes_take():
+        for births, removals, settings, moves in self._lanes.changes_take(spare_open):
             for birth in births:
                 self._note(RawBirth(*birth))
             self._note_removals(removals)
@@ -371,11 +376,16 @@ class Births:
         self._inodes.was_set(setting.ino, record)
         self._waiting.append(setting)
 
-    def flush(self) -> None:
-        """Tell the metaserver of every change until now, before whatever is asked of it next."""
+    def flush(self, *, spare_open: bool = False) -> None:
+        """Tell the metaserver of every change until now, before whatever is asked of it next.
+        spare_open: only of those before the first file that will be whole in a moment."""
         if not self._is_telling and (self._delegated or self._waiting):
-            self.collect()
+            self.collect(spare_open=spare_open)
             self._tell()
+
+    def before(self, op: Op) -> None:
+        """A request is about to be submitted."""
+        self.flush(spare_open=op in _BEHIND_WHAT_WAS_TAKEN)
 
     def _tell(self) -> None:
         self._is_telling = True

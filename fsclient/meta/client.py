@@ -63,7 +63,7 @@ class Events:
     restarted): the session is open. replied(op, message, request id): a reply arrived, in order,
     before anybody else sees it. renewed(sent_at, answered): the heartbeat that left then was
     answered. recalled: recalls that the metaserver still waits for. refused(why): the key is good
-    no more, and the session gone; said again as long as that is so. asking(): a request is about to
+    no more, and the session gone; said again as long as that is so. asking(op): that is about to
     be submitted; what must not come after it may be submitted now. losing(): the session is lost,
     and nobody who waits for a reply was told so yet."""
 
@@ -80,7 +80,7 @@ class Events:
     renewed: Callable[[float, int], None] = lambda sent_at, answered: None
     recalled: Callable[[tuple[RecallItem, ...]], None] = lambda items: None
     refused: Callable[[str], None] = lambda why: None
-    asking: Callable[[], None] = lambda: None
+    asking: Callable[[Op], None] = lambda op: None
     losing: Callable[[], None] = lambda: None
 
 
@@ -124,7 +124,7 @@ class MetaClient:
     async def call(self, op: Op, message: object, reply: type[T], *, urgent: bool = False) -> T:
         """Send a request and wait for its reply. Raises FsError."""
         task = trio.lowlevel.current_task()
-        self._events.asking()
+        self._events.asking(op)
 
         def deliver(error: FsError | None, body: bytes) -> None:
             trio.lowlevel.reschedule(task, capture(self._outcome, pending, reply, error, body))
@@ -150,7 +150,7 @@ class MetaClient:
     def post(self, op: Op, message: object, deliver: Deliver, *, urgent: bool = False) -> None:
         """Send a request whose reply is given to a function instead of a waiting task. urgent: its
         way is free whatever else waits."""
-        self._events.asking()
+        self._events.asking(op)
         self.core.submit(op, encode(message), deliver, self._deadline(), urgent=urgent)
         self._wake.set()
 
@@ -158,13 +158,13 @@ class MetaClient:
         self, op: Op, message: object, deliver: Deliver, *, urgent: bool = False
     ) -> None:
         """post() of a request that the metaserver may leave unanswered for as long as it likes."""
-        self._events.asking()
+        self._events.asking(op)
         self.core.submit(op, encode(message), deliver, NEVER, urgent=urgent)
         self._wake.set()
 
     def tell(self, op: Op, message: object, *, urgent: bool = False) -> Pending:
         """Send a one-way request; its id is known once it was sent."""
-        self._events.asking()
+        self._events.asking(op)
         pending = self.core.submit(op, encode(message), None, NEVER, oneway=True, urgent=urgent)
         self._wake.set()
         return pending

@@ -261,7 +261,7 @@ nb::tuple tuple_of(const braidfs::fuse::Move& move) {
 
 // Runs: births, then removals and settings, whose order among themselves is of no matter (a file of
 // which a name goes is not open), then moves.
-nb::list changes_take(Datapath& path) {
+nb::list changes_take(Datapath& path, bool spare_open) {
   constexpr std::array<size_t, 4> kRank = {0, 1, 1, 2};  // of Birth, Removal, Setting, Move in a run
   nb::list runs;
   std::array<nb::list, kRank.size()> run;
@@ -271,7 +271,7 @@ nb::list changes_take(Datapath& path) {
     run = {};
     rank = 0;
   };
-  const auto changes = unlocked([&] { return path.changes_take(); });
+  const auto changes = unlocked([&] { return path.changes_take(spare_open); });
   for (const auto& change : changes) {
     if (kRank[change.index()] < rank) end_run();
     rank = kRank[change.index()];
@@ -411,8 +411,9 @@ void bind_tables(nb::class_<Datapath>& type) {
            "uids"_a, "gids"_a)
       .def("slots_clear", [](Datapath& path) { path.births().slots_clear(); })
       .def("slots_left", [](Datapath& path) { return path.births().slots(); })
-      .def("changes_take", &changes_take,
-           nb::sig("def changes_take(self) -> list[tuple[list[tuple[int, int, bytes, int, int, int, "
+      .def("changes_left", [](Datapath& path) { return path.births().any(); })
+      .def("changes_take", &changes_take, "spare_open"_a,
+           nb::sig("def changes_take(self, spare_open: bool) -> list[tuple[list[tuple[int, int, bytes, int, int, int, "
                    "int, bytes, int, int, int, int, int, bool, bytes]], list[tuple[int, bytes, int, int, bytes]], "
                    "list[tuple[int, int, int, int, int, int, int, int, int, bytes]], "
                    "list[tuple[int, bytes, bytes, int, int, int, bytes, bytes]]]]"))

@@ -34,6 +34,13 @@ Inode::Birth Core::birth_take(uint64_t ino) {
   return taken;
 }
 
+bool Core::newborn_is_open(uint64_t ino) {
+  const InodePtr inode = inodes_.find(ino);
+  if (!inode) return false;
+  const std::scoped_lock lock(inode->mu());
+  return inode->birth.untaken && inode->birth.is_open;
+}
+
 void Core::births_told(std::span<const uint64_t> inos) {
   for (const uint64_t ino : inos) {
     const InodePtr inode = inodes_.find(ino);

@@ -87,6 +87,7 @@ class Core final : public fuse::DataHandler {
   // Python takes the birth: what was committed with it until now. What comes later is committed as ever,
   // and its RELEASE is told if it is open.
   Inode::Birth birth_take(uint64_t ino);
+  bool newborn_is_open(uint64_t ino);
   // Size and time that were committed with a birth: tables of attributes are to have them.
   using NoteWritten = std::function<void(uint64_t ino, const Written& written)>;
   void written_noter(NoteWritten note) { note_written_ = std::move(note); }  // before the first request

@@ -1,11 +1,18 @@
 #include "client/datapath.h"
 
+#include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
+#include <iterator>
+
+#include "fuse/file_time.h"
 
 namespace braidfs::client {
 
 namespace {
+
+constexpr int64_t kOpenPatienceNs = 200'000'000;  // so long may it take to write a small file
 
 CoreSettings core_settings(const DatapathSettings& settings) {
   return {.lane_count = settings.lane_count,
@@ -74,8 +81,18 @@ void Datapath::stop(uint32_t deadline_ms) {
   session_.stop();
 }
 
-std::vector<fuse::Change> Datapath::changes_take() {
+std::vector<fuse::Change> Datapath::changes_take(bool spare_open) {
   auto changes = births().take();
+  if (spare_open) {
+    const int64_t now_ns = fuse::file_time_ns();
+    const auto first = std::find_if(changes.begin(), changes.end(), [&](const fuse::Change& change) {
+      const auto* const birth = std::get_if<fuse::Birth>(&change);
+      if (birth == nullptr || std::abs(now_ns - birth->time_ns) > kOpenPatienceNs) return false;
+      return core_.newborn_is_open(birth->ino);
+    });
+    births().put_back({std::move_iterator(first), std::move_iterator(changes.end())});
+    changes.erase(first, changes.end());
+  }
   for (fuse::Change& change : changes) {
     auto* const birth = std::get_if<fuse::Birth>(&change);
     if (birth == nullptr) continue;

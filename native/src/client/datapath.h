@@ -107,7 +107,8 @@ class Datapath final : private fuse::SessionObserver {
   fuse::DentryTable& dentries() noexcept { return session_.dentries(); }
   fuse::Births& births() noexcept { return session_.births(); }
   // What lanes changed themselves and nobody has taken, oldest first; births with what was written since.
-  std::vector<fuse::Change> changes_take();
+  // spare_open: only what came before the first file that was made a moment ago and is still open.
+  std::vector<fuse::Change> changes_take(bool spare_open);
   fuse::ChildTable& children() noexcept { return session_.children(); }
   // META and DATA of the wanted files are leased: lanes answer LOOKUP, GETATTR and OPEN for reading of
   // them from now on. Which were taken, a byte each. page.is_valid() must hold.

@@ -76,6 +76,17 @@ std::vector<Change> Births::take() {
   return std::exchange(changes_, {});
 }
 
+void Births::put_back(std::vector<Change> changes) {
+  const std::scoped_lock lock(mu_);
+  std::move(changes_.begin(), changes_.end(), std::back_inserter(changes));
+  changes_ = std::move(changes);
+}
+
+bool Births::any() const {
+  const std::scoped_lock lock(mu_);
+  return !changes_.empty();
+}
+
 bool Births::take_room() noexcept {
   if (untold_.fetch_add(1) < kUntoldMax) return true;
   --untold_;

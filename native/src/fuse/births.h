@@ -113,6 +113,10 @@ class Births {
   bool push(Change change);
   // All that have not been taken, oldest first.
   std::vector<Change> take();
+  // These are not taken after all: they come before what was pushed meanwhile.
+  void put_back(std::vector<Change> changes);
+  // Some wait to be taken.
+  bool any() const;
 
   // Before anything but a birth is pushed; false: too many are not answered yet.
   bool take_room() noexcept;

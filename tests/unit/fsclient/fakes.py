@@ -1,7 +1,7 @@
 """Fakes of what fsclient.fs stands on: a scripted metaserver and the tables of the lanes."""
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -109,6 +109,7 @@ class FakeLanes:
     """Remembers what it was told; `written` is what inode_written() and inode_take() give."""
 
     settings: Sequence[SettingRow] = ()  # what lanes set
+    spared: Set[int] = frozenset()  # inodes that were made a moment ago and are open
     told_births: Sequence[int] = ()
     announced: Sequence[int] = ()
     announced_max = 0
@@ -193,8 +194,13 @@ class FakeLanes:
     def slots_clear(self) -> None:
         self.slots.clear()
 
-    def changes_take(self) -> list[ChangeRun]:
-        births, self.births = self.births, []
+    def changes_left(self) -> bool:
+        return bool(self.births)
+
+    def changes_take(self, spare_open: bool) -> list[ChangeRun]:
+        first = next((n for n, b in enumerate(self.births) if b[0] in self.spared), None)
+        count = first if spare_open and first is not None else len(self.births)
+        births, self.births = self.births[:count], self.births[count:]
         removals, self.removals = self.removals, []
         settings, self.settings = list(self.settings), ()
         moves, self.moves = self.moves, []

@@ -439,6 +439,34 @@ async def test_what_lanes_committed_and_closed_is_told_as_it_is(world: World) ->
     assert [fs.leases.table.held(ino) for ino in (100, 101)] == [LEASE_READER, LEASE_WRITER]
 
 
+async def test_files_that_are_being_written_wait_for_a_moment(world: World) -> None:
+    await delegated(world)
+    world.lanes.spared = {101}
+    for ino in (100, 101, 102):
+        world.bear(ino, b"%d" % ino)
+    world.births.wait()
+    await gathered(world)
+    world.births.before(Op.CLOSE)
+    world.meta.deliver_all()
+    assert world.batches() == [[100]]
+    world.lanes.spared = set()
+    await gathered(world)
+    world.meta.deliver_all()
+    assert world.batches() == [[100], [101, 102]]
+
+
+async def test_while_only_such_files_wait_they_are_looked_at_again(world: World) -> None:
+    await delegated(world)
+    world.lanes.spared = {100}
+    world.bear(100)
+    world.births.wait()
+    await trio.sleep(3 * GATHER_S)
+    assert world.meta.waiting == []
+    world.births.before(Op.OPEN)
+    world.meta.deliver_all()
+    assert world.batches() == [[100]], "whatever else is asked for comes behind it"
+
+
 async def test_what_is_written_after_its_time_was_set_is_committed_behind_that(
     world: World,
 ) -> None:

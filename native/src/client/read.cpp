@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "client/core.h"
 #include "client/pieces.h"
@@ -46,7 +47,7 @@ void ReadOperation::arm(const fuse::RequestHead& head, const InodePtr& inode, ui
   size_ = size;
   restarts_ = ends_ = 0;
   question_ = cut_ = closes_ = 0;
-  registered_ = fills_pages_ = asked_cache_ = is_piece_ = false;
+  registered_ = fills_pages_ = asked_cache_ = asked_streams_ = is_piece_ = false;
 }
 
 void ReadOperation::proceed(Lane& lane) {
@@ -55,13 +56,17 @@ void ReadOperation::proceed(Lane& lane) {
   losses_ = lane.core().losses();  // before looking at the pieces
   if (wait_for_pieces(lane)) return;
   if (length_ == 0 || (is_for_later() && stamp_ == 0)) return answer(lane, 0);
-  if (!buffer_) buffer_ = lane.core().memory().read(Memory::size_for(size_));
   registered(lane);
+  Ahead ahead;
+  if (!ask_streams(lane, ahead)) ask_others(lane);
+  for (const auto& piece : ahead.pieces) fetch_piece(lane, lane.make_read(), ahead.inode, piece);
+}
+
+void ReadOperation::ask_others(Lane& lane) {
+  if (!buffer_) buffer_ = lane.core().memory().read(Memory::size_for(size_));
   if (!buffer_) return is_for_later() ? answer(lane, ENOMEM) : lane.when_room(self());
   if (!view_->inline_bytes.empty()) return answer_inline(lane);
-  Ahead ahead;
-  if (!ask_announced(lane) && !ask_streams(lane, ahead) && !ask_cache(lane)) ask_targets(lane);
-  for (const auto& piece : ahead.pieces) fetch_piece(lane, lane.make_read(), ahead.inode, piece);
+  if (!ask_announced(lane) && !ask_cache(lane)) ask_targets(lane);
 }
 
 void ReadOperation::answer_inline(Lane& lane) {
@@ -160,11 +165,33 @@ bool ReadOperation::ask_announced(Lane& lane) {
 // True: it was fetched, or will be; then proceed() is called again.
 bool ReadOperation::ask_streams(Lane& lane, Ahead& ahead) {
   const CachedExtent extent{inode_->ino(), stamp_, file_size_, offset_, length_};
-  if (is_for_later() || !Streams::may_be_of(extent)) return false;
-  const auto found = lane.core().streams().read(extent, buffer_, self(), ahead.pieces, lane.loop().now());
+  const auto whom = fills_pages_ ? Streams::For::kPages : Streams::For::kProgram;
+  if (is_for_later() || !lane.core().streams().may_be_of(extent, whom)) return false;
+  const auto found = lane.core().streams().read(
+      extent, std::exchange(asked_streams_, true) ? Streams::For::kAgain : whom, parts_, self(), ahead.pieces,
+      lane.loop().now());
   if (!ahead.pieces.empty()) ahead.inode = inode_;
   if (found == Streams::Found::kYes) answer(lane, 0);
   return found != Streams::Found::kNo;
+}
+
+// What the local cache is to keep lies in one buffer.
+void ReadOperation::gather(Lane& lane) {
+  if (parts_.empty() || lane.core().local_cache() == nullptr) return parts_.clear();
+  const auto& first = parts_.front();
+  if (first.from == 0 && first.length == length_ && first.buffer.use_count() == 1) {
+    buffer_ = std::move(*first.buffer);
+    buffer_.move_to(Buffer::Account::kRead);
+    return parts_.clear();
+  }
+  if (!buffer_) buffer_ = lane.core().memory().read(Memory::size_for(size_));
+  if (!buffer_) {
+    stamp_ = 0;
+  } else {
+    std::byte* place = buffer_.span().data();
+    for (const auto& part : parts_) place = std::ranges::copy(part.span(), place).out;
+  }
+  parts_.clear();
 }
 
 // Once. True: the local cache has it all, and is asked.
@@ -265,6 +292,16 @@ void ReadOperation::piece_came(Lane& lane, int error) {
   lane.core().piece_came(lane, extent, is_right ? std::move(bytes) : Buffer{});
 }
 
+void ReadOperation::reply(Core& core) {
+  if (parts_.empty()) {
+    const iovec piece{buffer_.span().data(), length_};
+    return core.replier().reply_data(head().channel, head().unique, std::span(&piece, length_ > 0));
+  }
+  std::vector<iovec> pieces;
+  for (const auto& part : parts_) pieces.push_back({part.span().data(), part.length});
+  core.replier().reply_data(head().channel, head().unique, pieces);
+}
+
 void ReadOperation::answer(Lane& lane, int error) {
   if (announced_) return announced_came(lane, error);
   if (is_piece_) return piece_came(lane, error);
@@ -274,11 +311,11 @@ void ReadOperation::answer(Lane& lane, int error) {
     if (error != 0) {
       core.replier().reply_error(head().channel, head().unique, error);
     } else {
-      const iovec piece{buffer_.span().data(), length_};
-      core.replier().reply_data(head().channel, head().unique, std::span(&piece, length_ > 0));
+      reply(core);
     }
   }
   spoil_pages(core);
+  gather(lane);
   if (error == 0 && length_ > 0) offer_to_cache(core);
   buffer_.reset();
   view_.reset();

@@ -49,6 +49,8 @@ class ReadOperation final : public Operation {
     std::vector<Streams::Piece> pieces{};
   };
   bool ask_streams(Lane& lane, Ahead& ahead);
+  void ask_others(Lane& lane);
+  void gather(Lane& lane);
   void piece_came(Lane& lane, int error);
   bool is_for_later() const noexcept { return announced_ || is_piece_; }
   bool ask_cache(Lane& lane);
@@ -58,6 +60,7 @@ class ReadOperation final : public Operation {
   void note(const Call& call);
   void finish(Lane& lane);
   void answer(Lane& lane, int error);
+  void reply(Core& core);
   void without_lease(Core& core);
   void spoil_pages(Core& core);
   std::shared_ptr<ReadOperation> self() {
@@ -70,6 +73,7 @@ class ReadOperation final : public Operation {
   uint32_t length_ = 0;  // there, by the inode's size
   FileViewPtr view_;
   Buffer buffer_;
+  Streams::Parts parts_;  // instead of it
   uint64_t losses_ = 0;
   uint32_t pending_ = 0;
   uint32_t restarts_ = 0;
@@ -85,6 +89,7 @@ class ReadOperation final : public Operation {
   uint64_t stamp_ = 0;        // of the bytes when it began (inode.h); 0: no matter for the local cache
   uint64_t file_size_ = 0;
   bool asked_cache_ = false;
+  bool asked_streams_ = false;
   uint64_t cut_ = 0;          // its number in fuse/cut_reads.h, when that is done without a lease
 };
 

@@ -44,9 +44,36 @@ Streams::Stream& Streams::stream_of(File& file, const CachedExtent& extent, Cloc
   return *oldest;
 }
 
-void Streams::want(File& file, Stream& stream, const CachedExtent& extent, std::vector<Piece>& wanted,
-                   Clock::time_point now) {
-  if (paused_ || stream.run < kRunMin) return;
+// The first piece that ends behind that place.
+Streams::Pieces::iterator Streams::piece_over(File& file, uint64_t offset) {
+  auto piece = file.pieces.upper_bound(offset);
+  if (piece == file.pieces.begin()) return piece;
+  const auto before = std::prev(piece);
+  return before->first + before->second.length > offset ? before : piece;
+}
+
+// False: there is no room. What is there of it stays.
+bool Streams::add(File& file, uint64_t begin, uint64_t end, Wanted& wanted, Clock::time_point now) {
+  for (uint64_t at = begin; at < end;) {
+    const auto over = piece_over(file, at);
+    const bool is_there = over != file.pieces.end() && over->first <= at;
+    const uint64_t to = is_there ? std::min(end, over->first + over->second.length)
+                                 : std::min(end, over == file.pieces.end() ? end : over->first);
+    if (!is_there) {
+      const auto length = static_cast<uint32_t>(to - at);
+      if (bytes_ + length > bytes_max_ && !(make_room(now) && bytes_ + length <= bytes_max_)) return false;
+      file.pieces.try_emplace(at).first->second.length = length;
+      bytes_ += length;
+      ++under_way_;
+      wanted.push_back({at, length});
+    }
+    at = to;
+  }
+  return true;
+}
+
+void Streams::want(File& file, Stream& stream, const CachedExtent& extent, Wanted& wanted, Clock::time_point now) {
+  if (stream.run < kRunMin) return;
   const uint64_t window = std::min(uint64_t{stream.run} * stream.size, kWindowMax);
   const uint64_t end = std::min(stream.next + window, extent.file_size);
   uint64_t at = std::max(stream.next, stream.ahead);
@@ -54,51 +81,136 @@ void Streams::want(File& file, Stream& stream, const CachedExtent& extent, std::
     at = std::max(at, stream.next + uint64_t{stream.size} * (std::bit_width(stream.early) + 1u));
   }
   for (; at < end; at += stream.size) {
-    const auto length = static_cast<uint32_t>(std::min<uint64_t>(stream.size, extent.file_size - at));
-    if (bytes_ + length > bytes_max_ && !(make_room(now) && bytes_ + length <= bytes_max_)) return;
-    const auto [piece, is_new] = file.pieces.try_emplace(at);
+    if (!add(file, at, std::min(at + stream.size, extent.file_size), wanted, now)) return;
     stream.ahead = at + stream.size;
-    if (!is_new) continue;
-    piece->second.length = length;
-    bytes_ += length;
-    ++under_way_;
-    wanted.push_back({at, length});
   }
 }
 
-Streams::Found Streams::read(const CachedExtent& extent, Buffer& place, const std::shared_ptr<Operation>& reader,
-                             std::vector<Piece>& wanted, Clock::time_point now) {
-  if (bytes_max_ == 0) return Found::kNo;
-  const std::scoped_lock lock(mu_);
+// What lies beyond a READ for the page cache, when what lies behind it was asked for.
+void Streams::want_beyond(File& file, const CachedExtent& extent, Wanted& wanted, Clock::time_point now) {
+  const uint64_t begin = extent.offset + extent.length;
+  const auto run = file.asked.run_before(begin);
+  if (run.is_first ? run.bytes < kFirstMin : run.bytes <= kAroundMax) return;
+  const uint64_t window = std::min(run.bytes, kPagesAheadMax);
+  const uint64_t end = std::min(begin + kPagesAheadMax + kSkipMax, extent.file_size);
+  uint64_t ahead = 0;
+  for (uint64_t at = begin; at < end && ahead < window;) {
+    const auto piece = piece_over(file, at);
+    uint64_t to = std::min(end, (at / Asked::kUnit + 1) * Asked::kUnit);
+    if (piece != file.pieces.end() && piece->first <= at) {
+      to = piece->first + piece->second.length;
+      ahead += to - at;
+    } else {
+      if (piece != file.pieces.end()) to = std::min(to, piece->first);
+      const uint64_t asked = file.asked.of_unit(at / Asked::kUnit);
+      const uint64_t behind = at % Asked::kUnit;  // of its unit; the rest of what was asked for lies beyond
+      const uint64_t had = asked > behind ? asked - behind : 0;
+      if (had * 2 <= to - at) {
+        if (!add(file, at, to, wanted, now)) return;
+        file.pieces.find(at)->second.given = static_cast<uint32_t>(had);
+        ahead += to - at;
+      }
+    }
+    at = to;
+  }
+}
+
+void Streams::want_windows(File& file, const Asked::Windows& windows, const CachedExtent& extent, Wanted& wanted,
+                           Clock::time_point now) {
+  if (windows.stride == 0 || windows.length == 0) return;
+  const uint64_t count = std::clamp<uint64_t>(kWindowMax / windows.length, 1, kWindowsMax);
+  const uint64_t step = std::max(extent.length, kReadMin);
+  for (uint64_t number = 0; number < count; ++number) {
+    const uint64_t begin = windows.begin + number * windows.stride;
+    const uint64_t end = std::min(begin + std::min(windows.length, kWindowMax), extent.file_size);
+    for (uint64_t at = begin; at < end; at += step) {
+      if (!add(file, at, std::min(at + step, end), wanted, now)) return;
+    }
+  }
+}
+
+void Streams::drop_other_versions(File& file, const CachedExtent& extent) {
+  const uint64_t end = extent.offset + extent.length;
+  for (auto piece = piece_over(file, extent.offset); piece != file.pieces.end() && piece->first < end;) {
+    const Kept& kept = piece->second;
+    if (kept.under_way || (kept.stamp == extent.stamp && kept.file_size == extent.file_size)) {
+      ++piece;
+    } else {
+      unused_.fetch_add(1, std::memory_order_relaxed);
+      piece = drop(file, piece);
+    }
+  }
+}
+
+// Whether all of it is there. Where some of it is, the rest is fetched if it may be.
+Streams::Found Streams::find(File& file, const CachedExtent& extent, bool fetches,
+                             const std::shared_ptr<Operation>& reader, Wanted& wanted, Clock::time_point now) {
+  drop_other_versions(file, extent);
+  const uint64_t end = extent.offset + extent.length;
+  const auto is_over = [&](Pieces::iterator piece) { return piece != file.pieces.end() && piece->first < end; };
+  auto piece = piece_over(file, extent.offset);
+  if (!is_over(piece) || (fetches && !paused_ && !add(file, extent.offset, end, wanted, now))) return Found::kNo;
+  for (uint64_t at = extent.offset; at < end;) {
+    piece = piece_over(file, at);
+    if (!is_over(piece) || piece->first > at) return Found::kNo;
+    at = piece->first + piece->second.length;
+  }
+  for (piece = piece_over(file, extent.offset); is_over(piece); ++piece) {
+    if (!piece->second.under_way) continue;
+    piece->second.waiters.push_back(reader);
+    return Found::kWait;
+  }
+  return Found::kYes;
+}
+
+// What has come of that extent is given, or (no parts) need not be.
+void Streams::give(File& file, const CachedExtent& extent, Parts* parts) {
+  const uint64_t end = extent.offset + extent.length;
+  for (auto piece = piece_over(file, extent.offset); piece != file.pieces.end() && piece->first < end;) {
+    Kept& kept = piece->second;
+    if (kept.under_way) {
+      ++piece;
+      continue;
+    }
+    const uint64_t from = std::max(extent.offset, piece->first);
+    const auto length = static_cast<uint32_t>(std::min(end, piece->first + kept.length) - from);
+    if (parts != nullptr) parts->push_back({kept.bytes, static_cast<uint32_t>(from - piece->first), length});
+    kept.given += length;
+    piece = kept.given + kRestMax >= kept.length ? drop(file, piece) : std::next(piece);
+  }
+}
+
+Streams::File* Streams::file_of(const CachedExtent& extent, Clock::time_point now) {
   auto at = files_.find(extent.ino);
   if (at == files_.end()) {
-    if (files_.size() >= kFilesMax && !make_room(now)) return Found::kNo;
+    if (extent.length < kReadMin) return nullptr;
+    if (files_.size() >= kFilesMax && !make_room(now)) return nullptr;
     at = files_.try_emplace(extent.ino).first;
     count_.store(files_.size(), std::memory_order_relaxed);
   }
-  File& file = at->second;
-  file.used = now;
-  Stream& stream = stream_of(file, extent, now);
-  auto found = Found::kNo;
-  const auto piece = file.pieces.find(extent.offset);
-  if (piece != file.pieces.end()) {
-    Kept& kept = piece->second;
-    if (kept.under_way && kept.length == extent.length) {
-      kept.waiters.push_back(reader);
-      found = Found::kWait;
-    } else if (!kept.under_way) {
-      if (kept.stamp == extent.stamp && kept.file_size == extent.file_size && kept.length == extent.length) {
-        reads_.fetch_add(1, std::memory_order_relaxed);
-        place = std::move(kept.bytes);
-        place.move_to(Buffer::Account::kRead);
-        found = Found::kYes;
-      } else {
-        unused_.fetch_add(1, std::memory_order_relaxed);
-      }
-      drop(file, piece);
-    }
+  at->second.used = now;
+  return &at->second;
+}
+
+Streams::Found Streams::read(const CachedExtent& extent, For whom, Parts& parts,
+                             const std::shared_ptr<Operation>& reader, std::vector<Piece>& wanted,
+                             Clock::time_point now) {
+  if (bytes_max_ == 0) return Found::kNo;
+  const std::scoped_lock lock(mu_);
+  File* const file = file_of(extent, now);
+  if (file == nullptr) return Found::kNo;
+  const auto found = find(*file, extent, whom != For::kAgain, reader, wanted, now);
+  if (found == Found::kYes) reads_.fetch_add(1, std::memory_order_relaxed);
+  if (found != Found::kWait) give(*file, extent, found == Found::kYes ? &parts : nullptr);
+  if (whom == For::kPages) {
+    const auto windows = file->asked.note(extent.offset, extent.length);
+    if (paused_) return found;
+    want_windows(*file, windows, extent, wanted, now);
+    want_beyond(*file, extent, wanted, now);
+  } else if (whom == For::kProgram) {
+    Stream& stream = stream_of(*file, extent, now);
+    if (!paused_) want(*file, stream, extent, wanted, now);
   }
-  want(file, stream, extent, wanted, now);
   return found;
 }
 
@@ -117,7 +229,7 @@ Streams::Waiters Streams::fetched(const CachedExtent& extent, Buffer bytes, Cloc
   bytes_ -= std::exchange(kept.length, extent.length);
   kept.since = now;
   bytes.move_to(Buffer::Account::kAnnounced);
-  kept.bytes = std::move(bytes);
+  kept.bytes = std::make_shared<Buffer>(std::move(bytes));
   return std::exchange(kept.waiters, {});
 }
 

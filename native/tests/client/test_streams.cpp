@@ -25,8 +25,14 @@ class StreamTable : public ::testing::Test {
   }
   Found read_at(uint64_t offset, uint32_t length, uint64_t stamp = kStamp, uint64_t ino = kIno) {
     wanted_.clear();
-    place_ = memory_.read(kPart);
-    return streams_.read({ino, stamp, kSize, offset, length}, place_, nullptr, wanted_, now_);
+    parts_.clear();
+    return streams_.read({ino, stamp, kSize, offset, length}, whom_, parts_, nullptr, wanted_, now_);
+  }
+  // For the page cache, a window of so many parts that begins there: the last one's answer.
+  Found window(uint64_t offset, uint64_t count) {
+    auto found = Found::kNo;
+    for (uint64_t part = 0; part < count; ++part) found = read_at(offset + part * kPart, kPart);
+    return found;
   }
   // Parts wanted by the last READ, from the first to the one before the last.
   void expect_wanted(uint64_t begin, uint64_t end) {
@@ -48,8 +54,9 @@ class StreamTable : public ::testing::Test {
   uint64_t kept() const { return memory_.account(Buffer::Account::kAnnounced); }
 
   Memory memory_{MemoryLimits{}, 1};
-  Buffer place_;
   Streams streams_;
+  Streams::For whom_ = Streams::For::kProgram;
+  Streams::Parts parts_;
   std::vector<Streams::Piece> wanted_;
   Streams::Clock::time_point now_ = Streams::Clock::now();
 };
@@ -63,7 +70,8 @@ TEST_F(StreamTable, FetchesAsMuchAsItHasRead) {
   expect_wanted(4, 8);
   fetch();
   EXPECT_EQ(read(4), Found::kYes);
-  EXPECT_EQ(place_.span()[kPart - 1], std::byte{4});
+  ASSERT_EQ(parts_.size(), 1u);
+  EXPECT_EQ(parts_[0].span()[kPart - 1], std::byte{4});
   expect_wanted(8, 10);
   fetch();
   EXPECT_EQ(read(4), Found::kNo) << "once";
@@ -103,7 +111,7 @@ TEST_F(StreamTable, RandomAndStridedReadsAreNone) {
   constexpr uint64_t kParts = 1'000'003;
   for (uint64_t part = 1, count = 0; count < 1000; part = part * 65'537 % kParts, ++count) {
     const CachedExtent extent{kIno, kStamp, kParts * kPart, part * kPart, kPart};
-    EXPECT_EQ(streams_.read(extent, place_, nullptr, wanted_, now_), Found::kNo);
+    EXPECT_EQ(streams_.read(extent, whom_, parts_, nullptr, wanted_, now_), Found::kNo);
   }
   expect_wanted(0, 0);
   for (uint64_t part = 0; part < 100; part += 4) {
@@ -138,9 +146,117 @@ TEST_F(StreamTable, AnotherVersionIsNotGiven) {
   begin();
   fetch();
   EXPECT_EQ(read(4, kStamp + 1), Found::kNo);
-  EXPECT_EQ(read_at(5 * uint64_t{kPart}, kPart - 4096), Found::kNo) << "nor another extent";
-  EXPECT_EQ(read(5), Found::kNo) << "it went with that";
-  EXPECT_EQ(read(6), Found::kYes);
+  EXPECT_EQ(read(4), Found::kNo) << "it went with that";
+  EXPECT_EQ(read(5), Found::kYes);
+}
+
+TEST_F(StreamTable, AReadIsPutTogetherFromPieces) {
+  begin();
+  fetch();
+  EXPECT_EQ(read_at(4 * uint64_t{kPart} + 8192, kPart), Found::kYes);
+  ASSERT_EQ(parts_.size(), 2u);
+  EXPECT_EQ(parts_[0].length, kPart - 8192);
+  EXPECT_EQ(parts_[0].span().front(), std::byte{4});
+  EXPECT_EQ(parts_[1].length, 8192u);
+  EXPECT_EQ(parts_[1].span().back(), std::byte{5});
+  EXPECT_EQ(read(4), Found::kNo) << "each byte once, but for a small rest";
+}
+
+TEST_F(StreamTable, WhatIsMissingBetweenPiecesIsFetched) {
+  begin();
+  fetch();
+  EXPECT_EQ(read_at(7 * uint64_t{kPart} + 8192, kPart), Found::kWait);
+  ASSERT_GE(wanted_.size(), 1u);
+  EXPECT_EQ(wanted_[0].offset, 8 * uint64_t{kPart});
+  EXPECT_EQ(wanted_[0].length, 8192u);
+  fetch();
+  whom_ = Streams::For::kAgain;
+  EXPECT_EQ(read_at(7 * uint64_t{kPart} + 8192, kPart), Found::kYes);
+  EXPECT_EQ(parts_.size(), 2u);
+}
+
+TEST_F(StreamTable, AWaitingReadDoesNotAskForMore) {
+  begin();
+  EXPECT_EQ(read(4), Found::kWait);
+  EXPECT_EQ(streams_.missed(kIno, 4 * uint64_t{kPart}).size(), 1u);
+  whom_ = Streams::For::kAgain;
+  EXPECT_EQ(read(4), Found::kNo);
+  expect_wanted(0, 0);
+}
+
+// ---- for the page cache ----
+
+class PagesTable : public StreamTable {
+ protected:
+  PagesTable() { whom_ = Streams::For::kPages; }
+};
+
+TEST_F(PagesTable, FromTheBeginningItIsAStreamAtOnce) {
+  (void)window(0, 3);
+  expect_wanted(0, 0);
+  (void)read(3);
+  expect_wanted(4, 8);
+}
+
+TEST_F(PagesTable, ElsewhereAWindowMayBeAllOfIt) {
+  for (const uint64_t from : {20, 60, 85}) {
+    (void)window(from * kPart, 8);
+    expect_wanted(0, 0);
+  }
+  (void)read(28);
+  expect_wanted(29, 38);
+}
+
+TEST_F(PagesTable, ReadsOfSomeThreadsAreOneRun) {
+  for (const uint64_t part : {40, 48, 41, 49, 50, 42, 43, 51, 44, 45}) (void)read(part);
+  expect_wanted(0, 0);
+  for (const uint64_t part : {46, 47}) (void)read(part);
+  expect_wanted(0, 0);
+  (void)read(52);
+  expect_wanted(53, 66);
+}
+
+TEST_F(PagesTable, WhatWasAskedForIsNotFetched) {
+  (void)window(14 * kPart, 1);
+  (void)window(0, 9);
+  ASSERT_FALSE(wanted_.empty());
+  for (uint64_t part = 9; part < 12; ++part) {
+    fetch();
+    (void)read(part);
+    for (const auto& piece : wanted_) EXPECT_NE(piece.offset, 14 * uint64_t{kPart});
+  }
+}
+
+TEST_F(PagesTable, WindowsAtOneDistanceAreFetchedAhead) {
+  constexpr uint64_t kStride = 16 * uint64_t{kPart} + 4096;
+  constexpr uint64_t kFrom = 8192;
+  for (uint64_t number = 0; number < 2; ++number) {
+    EXPECT_EQ(window(kFrom + number * kStride, 4), Found::kNo);
+    whom_ = Streams::For::kPages;
+  }
+  wanted_.clear();
+  (void)read_at(kFrom + 2 * kStride, kPart);
+  ASSERT_EQ(wanted_.size(), 16u);
+  EXPECT_EQ(wanted_[0].offset, kFrom + 3 * kStride);
+  EXPECT_EQ(wanted_[4].offset, kFrom + 4 * kStride);
+  fetch();
+  for (uint64_t part = 1; part < 4; ++part) (void)read_at(kFrom + 2 * kStride + part * kPart, kPart);
+  EXPECT_EQ(window(kFrom + 3 * kStride, 4), Found::kYes);
+  EXPECT_EQ(parts_.size(), 1u) << "just the kernel's READs";
+}
+
+TEST_F(PagesTable, SmallReadsAreOfAFileThatIsReadAlready) {
+  constexpr CachedExtent kSmall{kIno, kStamp, kSize, 4 * uint64_t{kPart}, 4096};
+  EXPECT_FALSE(streams_.may_be_of(kSmall, whom_));
+  (void)window(0, 4);
+  EXPECT_TRUE(streams_.may_be_of(kSmall, whom_));
+  EXPECT_FALSE(streams_.may_be_of(kSmall, Streams::For::kProgram));
+  fetch();
+  for (uint64_t at = 0; at < kPart - Streams::kRestMax; at += 4096) {
+    EXPECT_EQ(read_at(4 * uint64_t{kPart} + at, 4096), Found::kYes) << at;
+  }
+  EXPECT_EQ(read_at(4 * uint64_t{kPart}, 4096, kStamp, kIno + 1), Found::kNo);
+  expect_wanted(0, 0);
 }
 
 TEST_F(StreamTable, IsBounded) {
@@ -200,6 +316,7 @@ class StreamedFile : public ::testing::Test {
  protected:
   static constexpr uint32_t kRead = 256u << 10;
   static constexpr uint64_t kLength = 12u << 20;
+  static constexpr uint64_t kBegun = 5u << 20;  // more is fetched when so much was read
   static constexpr uint64_t kOwn = uint64_t{1} << 62;
 
   StreamedFile() {
@@ -241,7 +358,7 @@ class StreamedFile : public ::testing::Test {
 TEST_F(StreamedFile, EachByteIsAskedForOnce) {
   read(0, kLength);
   EXPECT_EQ(asked(), kLength / (64u << 10)) << "a chunk a time";
-  EXPECT_GE(rig_.counter("stream_reads"), kLength / kRead - 8);
+  EXPECT_GE(rig_.counter("stream_reads"), (kLength - Streams::kFirstMin) / kRead);
   EXPECT_EQ(rig_.counter("stream_unused"), 0u);
   EXPECT_TRUE(rig_.empties(Buffer::Account::kAnnounced));
 }
@@ -250,32 +367,32 @@ TEST_F(StreamedFile, WhatCouldNotBeFetchedIsReadByItself) {
   std::atomic<int> failures = 0;
   for (const auto& target : rig_.targets) {
     target->decide([&](const FrameHeader& header) {
-      const bool fails = header.offset >= (2u << 20) / 4 && failures++ < 20;
+      const bool fails = header.offset >= kBegun / 4 && failures++ < 20;
       return fails ? FakeTarget::Decision{FakeTarget::Fault::kStatus, Status::kEio} : FakeTarget::Decision{};
     });
   }
-  read(0, 2u << 20);  // what is fetched ahead of these fails
+  read(0, kBegun);  // what is fetched ahead of these fails
   EXPECT_TRUE(eventually([&] { return rig_.counter("stream_missed") > 0; }));
   EXPECT_TRUE(eventually([&] { return rig_.core->fetching() == 0; }));
   failures = 20;
-  read(2u << 20, kLength);
+  read(kBegun, kLength);
 }
 
 TEST_F(StreamedFile, OfALeaseThatWasLostNothingIsGiven) {
-  read(0, 2u << 20);
+  read(0, kBegun);
   EXPECT_TRUE(eventually([&] { return rig_.account(Buffer::Account::kAnnounced) > 0; }));
   EXPECT_TRUE(eventually([&] { return rig_.core->fetching() == 0; }));
   const uint64_t given = rig_.counter("stream_reads");
   rig_.core->inode_lease(kIno, 0, 0);
-  const uint64_t unique = rig_.start_read(kOwn, 2u << 20, kRead);
+  const uint64_t unique = rig_.start_read(kOwn, kBegun, kRead);
   EXPECT_TRUE(eventually([&] { return !rig_.events(EventKind::kAsk).empty(); }));
   rig_.core->inode_asked(kIno, 0);
-  EXPECT_EQ(rig_.replier.wait(unique).bytes, part(2u << 20));
+  EXPECT_EQ(rig_.replier.wait(unique).bytes, part(kBegun));
   EXPECT_EQ(rig_.counter("stream_reads"), given);
 }
 
 TEST_F(StreamedFile, ClosingLetsGo) {
-  read(0, 2u << 20);
+  read(0, kBegun);
   EXPECT_TRUE(eventually([&] { return rig_.core->fetching() == 0; }));
   EXPECT_GT(rig_.account(Buffer::Account::kAnnounced), 0u);
   EXPECT_EQ(rig_.release(kOwn), 0);

@@ -1,0 +1,55 @@
+// What the kernel has asked for of one file lately, to fill its page cache: how dense that is behind a place, and
+// whether it comes in windows of one length at one distance, as when a loader touches the beginning of each
+// tensor of a mapped file (docs/decisions/0043-mapped-models.md).
+//
+// The kernel asks for a page once, for as long as it keeps it: what it asks for again it has lost, and then all of
+// this is forgotten. Bytes are counted by units of 1 MiB.
+// Threads: none of its own, guarded by whoever has it. Not here: what is fetched (streams.h).
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+
+namespace braidfs::client {
+
+class Asked {
+ public:
+  static constexpr uint64_t kUnit = 1u << 20;
+  static constexpr uint64_t kLookBack = 32 * kUnit;
+  static constexpr uint64_t kNear = 4 * kUnit;     // within it a READ is of the same window
+  static constexpr uint64_t kStrideMax = 1u << 30;
+  static constexpr size_t kRegionsMax = 1024;      // of 64 units each
+
+  // Bytes asked for before a place, as far back as three of four were; and whether that is the file's beginning.
+  struct Run {
+    uint64_t bytes = 0;
+    bool is_first = false;
+  };
+  // Where the next windows are expected to begin: `begin`, and so on. stride 0: nowhere.
+  struct Windows {
+    uint64_t begin = 0;
+    uint64_t length = 0;
+    uint64_t stride = 0;
+  };
+
+  // A READ for the page cache. A new window that came at the distance of the one before tells what is next.
+  Windows note(uint64_t offset, uint32_t length);
+  Run run_before(uint64_t end) const;
+  uint64_t of_unit(uint64_t unit) const;
+
+ private:
+  static constexpr uint64_t kRegion = 64;
+  using Region = std::array<uint32_t, kRegion>;
+
+  bool count(uint64_t offset, uint64_t end);
+  Windows window(uint64_t offset, uint64_t end);
+
+  std::unordered_map<uint64_t, Region> regions_{};
+  uint64_t begin_ = 0;  // of the newest window
+  uint64_t end_ = 0;
+  uint64_t length_ = 0;  // of the one before
+  uint64_t stride_ = 0;  // from it to the newest
+};
+
+}  // namespace braidfs::client

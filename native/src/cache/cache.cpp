@@ -1,12 +1,9 @@
 #include "cache/cache.h"
 
-#include <pthread.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <filesystem>
 #include <system_error>
+
+#include "cache/disk.h"
 
 namespace braidfs::cache {
 
@@ -70,8 +67,7 @@ void Cache::stop() {
 }
 
 void Cache::run() {
-  pthread_setname_np(pthread_self(), "braid-cache");
-  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), kNice);
+  go_behind("braid-cache", kNice);
   std::unique_lock lock(mu_);
   for (;;) {
     changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });

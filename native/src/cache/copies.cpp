@@ -1,12 +1,12 @@
 #include "cache/copies.h"
 
-#include <pthread.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+
+#include "cache/disk.h"
 
 namespace braidfs::cache {
 
@@ -144,8 +144,7 @@ bool Copies::make_room(const WholeFile& file) {
 // ---- the thread ----
 
 void Copies::run() {
-  pthread_setname_np(pthread_self(), "braid-copies");
-  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), kNice);
+  go_behind("braid-copies", kNice);
   (void)::syscall(SYS_ioprio_set, kThisThread, 0, kIdleDisk);
   load();
   std::unique_lock lock(mu_);

@@ -21,7 +21,6 @@ namespace {
 constexpr uint64_t kMagic = 0x3179'706f'6344'5242;  // "BRDcopy1"
 constexpr const char* kSumsSuffix = ".sum";
 constexpr const char* kPartSuffix = ".part";
-constexpr mode_t kMode = 0600;
 
 struct CopyHead {
   uint64_t magic;
@@ -31,20 +30,6 @@ struct CopyHead {
   uint64_t size;
 };
 static_assert(sizeof(CopyHead) == 48);
-
-struct CloseDirectory {
-  void operator()(DIR* directory) const noexcept { ::closedir(directory); }
-};
-
-int open_file(const std::string& path, int flags, net::UniqueFd& file) {
-  file.reset(::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, kMode));
-  return file ? 0 : -errno;
-}
-
-int open_past_pages(const std::string& path, int flags, net::UniqueFd& file) {
-  const int error = open_file(path, flags | O_DIRECT, file);
-  return error == -EINVAL ? open_file(path, flags & ~O_EXCL, file) : error;
-}
 
 // With O_DIRECT at the end of a file: what there is.
 bool read_at(int file, std::span<std::byte> place, uint64_t offset, size_t wanted) {
@@ -90,8 +75,7 @@ int CopyFiles::make_directory() const {
 }
 
 uint64_t CopyFiles::place_bytes(uint64_t size) noexcept {
-  const auto blocks = [](uint64_t bytes) { return (bytes + kBlock - 1) / kBlock * kBlock; };
-  return blocks(size) + blocks(sizeof(CopyHead) + (slice_count(size) + uint64_t{1}) * sizeof(uint64_t));
+  return padded(size) + padded(sizeof(CopyHead) + (slice_count(size) + uint64_t{1}) * sizeof(uint64_t));
 }
 
 std::optional<Summed> CopyFiles::read_sums(const std::string& name) const {
@@ -110,10 +94,9 @@ std::optional<CopyFiles::Known> CopyFiles::look(const std::string& name) const {
 
 std::vector<CopyFiles::Known> CopyFiles::sweep() const {
   std::set<std::string> names;
-  const std::unique_ptr<DIR, CloseDirectory> entries(::opendir(directory_.c_str()));
-  while (const dirent* entry = entries ? ::readdir(entries.get()) : nullptr) {
-    if (entry->d_type != DT_DIR) names.insert(entry->d_name);
-  }
+  visit_directory(directory_, [&](const char* name, int type) {
+    if (type != DT_DIR) names.insert(name);
+  });
   std::vector<Known> whole;
   std::set<std::string> kept;
   for (const std::string& name : names) {
@@ -131,9 +114,8 @@ std::vector<CopyFiles::Known> CopyFiles::sweep() const {
 int CopyFiles::begin(const WholeFile& file, net::UniqueFd& part) const {
   const std::string to = path(name_of(file) + kPartSuffix);
   ::unlink(to.c_str());
-  if (const int error = open_past_pages(to, O_CREAT | O_EXCL | O_RDWR, part)) return error;
-  const uint64_t room = (file.size + kBlock - 1) / kBlock * kBlock;
-  if (::fallocate(part.get(), 0, 0, static_cast<off_t>(room)) == 0 || errno == EOPNOTSUPP) return 0;
+  if (const int error = open_direct(to, O_CREAT | O_EXCL | O_RDWR, part)) return error;
+  if (::fallocate(part.get(), 0, 0, static_cast<off_t>(padded(file.size))) == 0 || errno == EOPNOTSUPP) return 0;
   return -errno;
 }
 
@@ -158,8 +140,8 @@ void CopyFiles::remove(const WholeFile& file) const noexcept {
   for (const char* suffix : {".sum", ".sum.part", ".part", ""}) ::unlink((name + suffix).c_str());
 }
 
-int CopyFiles::open_direct(const WholeFile& file, net::UniqueFd& bytes) const {
-  return open_past_pages(path(name_of(file)), O_RDONLY, bytes);
+int CopyFiles::open_past_pages(const WholeFile& file, net::UniqueFd& bytes) const {
+  return open_direct(path(name_of(file)), O_RDONLY, bytes);
 }
 
 bool CopyFiles::is_slice(int bytes, const Summed& summed, uint32_t slice, SlicePages& pages) {
@@ -171,10 +153,7 @@ bool CopyFiles::is_slice(int bytes, const Summed& summed, uint32_t slice, SliceP
 
 int CopyFiles::open(const WholeFile& file, net::UniqueFd& bytes) const {
   if (const int error = open_file(path(name_of(file)), O_RDONLY, bytes)) return error;
-  struct stat found {};
-  if (::fstat(bytes.get(), &found) != 0) return -errno;
-  const bool fits = S_ISREG(found.st_mode) && static_cast<uint64_t>(found.st_size) == file.size;
-  return fits ? 0 : -EINVAL;
+  return check_size(bytes.get(), file.size);
 }
 
 }  // namespace braidfs::cache

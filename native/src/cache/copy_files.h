@@ -6,12 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "cache/disk.h"
 #include "cache/format.h"
 #include "net/unique_fd.h"
 
@@ -24,14 +24,6 @@ struct WholeFile {
   uint64_t size = 0;
   bool operator==(const WholeFile&) const = default;
 };
-
-constexpr uint32_t slice_count(uint64_t size) noexcept {
-  return static_cast<uint32_t>((size + kSliceBytes - 1) / kSliceBytes);
-}
-constexpr uint32_t slice_length(uint64_t size, uint32_t slice) noexcept {
-  const uint64_t left = size - uint64_t{slice} * kSliceBytes;
-  return left < kSliceBytes ? static_cast<uint32_t>(left) : kSliceBytes;
-}
 
 using Cluster = std::array<std::byte, 16>;
 // By slice.
@@ -48,17 +40,13 @@ std::optional<Summed> decode_sums(std::span<const std::byte> bytes, const Cluste
 // Memory for one slice as a disk reads it directly: begins on a page.
 class SlicePages {
  public:
-  SlicePages()
-      : bytes_(static_cast<std::byte*>(::operator new[](kHeadBytes + kSliceBytes, std::align_val_t{kBlock}))) {}
+  SlicePages() : bytes_(make_pages(kHeadBytes + kSliceBytes)) {}
   std::span<std::byte> all() noexcept { return {bytes_.get(), kHeadBytes + kSliceBytes}; }
   const RecordHead& head() const noexcept { return *reinterpret_cast<const RecordHead*>(bytes_.get()); }
   std::span<std::byte> slice() noexcept { return all().subspan(kHeadBytes); }
 
  private:
-  struct Free {
-    void operator()(std::byte* bytes) const noexcept { ::operator delete[](bytes, std::align_val_t{kBlock}); }
-  };
-  std::unique_ptr<std::byte[], Free> bytes_;
+  Pages bytes_;
 };
 
 class CopyFiles {
@@ -90,7 +78,7 @@ class CopyFiles {
   std::optional<bool> is_sound(const WholeFile& file, SlicePages& pages, GoesOn goes_on) const {
     net::UniqueFd bytes;
     const auto summed = read_sums(name_of(file));
-    if (!summed || summed->file != file || open_direct(file, bytes) != 0) return false;
+    if (!summed || summed->file != file || open_past_pages(file, bytes) != 0) return false;
     for (uint32_t slice = 0; slice < slice_count(file.size); ++slice) {
       if (!goes_on()) return std::nullopt;
       if (!is_slice(bytes.get(), *summed, slice, pages)) return false;
@@ -104,7 +92,7 @@ class CopyFiles {
   std::string path(const std::string& name) const { return directory_ + "/" + name; }
   static std::string name_of(const WholeFile& file);
   std::optional<Summed> read_sums(const std::string& name) const;
-  int open_direct(const WholeFile& file, net::UniqueFd& bytes) const;
+  int open_past_pages(const WholeFile& file, net::UniqueFd& bytes) const;
   static bool is_slice(int bytes, const Summed& summed, uint32_t slice, SlicePages& pages);
   std::optional<Known> look(const std::string& name) const;
 

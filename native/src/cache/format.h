@@ -7,6 +7,7 @@
 // check is as good as absent.
 #pragma once
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -28,8 +29,19 @@ struct SliceKey {
   bool operator==(const SliceKey&) const = default;
 };
 
-constexpr uint32_t padded(uint32_t length) noexcept { return (length + kBlock - 1) / kBlock * kBlock; }
+template <std::unsigned_integral Number>
+constexpr Number padded(Number length) noexcept {
+  return (length + kBlock - 1) / kBlock * kBlock;
+}
 constexpr uint32_t record_bytes(uint32_t length) noexcept { return kHeadBytes + padded(length); }
+
+constexpr uint32_t slice_count(uint64_t size) noexcept {
+  return static_cast<uint32_t>((size + kSliceBytes - 1) / kSliceBytes);
+}
+constexpr uint32_t slice_length(uint64_t size, uint32_t slice) noexcept {
+  const uint64_t left = size - uint64_t{slice} * kSliceBytes;
+  return left < kSliceBytes ? static_cast<uint32_t>(left) : kSliceBytes;
+}
 
 struct RecordHead {
   uint64_t magic;

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <new>
 
 namespace braidfs::cache {
 
@@ -31,9 +30,9 @@ uint64_t segment_bytes_for(uint64_t bytes_max) {
 // Held as long as the fd is open. Empty, and a sentence.
 net::UniqueFd take_lock(const Files& files, std::string& reason) {
   const std::string path = files.path(kLockName);
-  net::UniqueFd file(::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file) {
-    reason = because("cache_dir " + files.directory(), errno);
+  net::UniqueFd file;
+  if (const int error = open_file(path, O_CREAT | O_RDWR, file)) {
+    reason = because("cache_dir " + files.directory(), -error);
   } else if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     reason = errno == EWOULDBLOCK ? "cache_dir " + files.directory() +
                                         " is in use by another mount: give each mount its own"
@@ -94,7 +93,7 @@ Store::Store(const StoreSettings& settings, net::UniqueFd lock, uint64_t segment
       lock_(std::move(lock)),
       segment_bytes_(segment_bytes),
       segments_max_(settings.bytes_max / segment_bytes),
-      head_(static_cast<std::byte*>(::operator new[](sizeof(RecordHead), std::align_val_t{kBlock}))) {}
+      head_(make_pages(sizeof(RecordHead))) {}
 
 // ---- at the beginning, by one thread ----
 

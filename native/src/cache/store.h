@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "cache/disk.h"
 #include "cache/segment.h"
 
 namespace braidfs::cache {
@@ -135,10 +136,7 @@ class Store {
   net::UniqueFd index_file_;  // of writing_
   uint64_t index_end_ = 0;
   RecordHead* head() noexcept { return reinterpret_cast<RecordHead*>(head_.get()); }
-  struct Pages {
-    void operator()(std::byte* bytes) const noexcept { ::operator delete[](bytes, std::align_val_t{kBlock}); }
-  };
-  std::unique_ptr<std::byte[], Pages> head_;
+  Pages head_;
 };
 
 }  // namespace braidfs::cache

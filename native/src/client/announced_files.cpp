@@ -1,9 +1,12 @@
 // Core: what is announced (announced.h) is opened, fetched and closed again, without a word to Python.
 #include <fcntl.h>
 
+#include <atomic>
 #include <limits>
+#include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "client/core.h"
 #include "client/read.h"
@@ -14,6 +17,19 @@ namespace {
 
 // A number that no handle has; to Python one of the lanes' own.
 constexpr uint64_t kUnlisted = std::numeric_limits<int64_t>::max();
+
+void proceed_all(Lane& lane, const std::vector<std::shared_ptr<Operation>>& waiters) {
+  for (const auto& waiter : waiters) waiter->proceed(lane);
+}
+
+// Looks now and then what has to go, while there is something; `runs` while it does.
+template <typename Fetched>
+void expire_later(Lane& lane, Fetched& fetched, std::atomic<bool>& runs) {
+  lane.loop().call_at(lane.loop().now() + Fetched::kKeptFor / 2, [&lane, &fetched, &runs] {
+    if (fetched.expire(lane.loop().now())) return expire_later(lane, fetched, runs);
+    runs = false;
+  });
+}
 
 }  // namespace
 
@@ -38,7 +54,7 @@ void Core::fetch_announced(Lane& lane) {
       ReadOperation::fetch(lane, lane.make_read(), handle);
     } else {
       is_one_missing = true;
-      for (const auto& waiter : announced_.missed(ino)) waiter->proceed(lane);
+      proceed_all(lane, announced_.missed(ino));
     }
   }
   if (is_one_missing) fetch_announced_later(lane);
@@ -79,32 +95,16 @@ void Core::announced_came(Lane& lane, const HandlePtr& handle, uint64_t stamp, u
   const uint64_t ino = handle->inode->ino();
   handle_closed(*handle);
   inode_idle(handle->inode);
-  const auto waiters = stamp != 0 && bytes ? announced_.fetched(ino, stamp, size, std::move(bytes))
-                                           : announced_.missed(ino);
-  for (const auto& waiter : waiters) waiter->proceed(lane);
-  if (!announced_expire_.exchange(true)) expire_announced(lane);
+  const bool is_right = stamp != 0 && bytes;
+  proceed_all(lane, is_right ? announced_.fetched(ino, stamp, size, std::move(bytes)) : announced_.missed(ino));
+  if (!announced_expire_.exchange(true)) expire_later(lane, announced_, announced_expire_);
   fetch_announced_later(lane);
 }
 
 void Core::piece_came(Lane& lane, const CachedExtent& extent, Buffer bytes) {
-  const auto waiters = bytes ? streams_.fetched(extent, std::move(bytes), lane.loop().now())
-                             : streams_.missed(extent.ino, extent.offset);
-  for (const auto& waiter : waiters) waiter->proceed(lane);
-  if (!streams_expire_.exchange(true)) expire_streams(lane);
-}
-
-void Core::expire_streams(Lane& lane) {
-  lane.loop().call_at(lane.loop().now() + Streams::kKeptFor / 2, [this, &lane] {
-    if (streams_.expire(lane.loop().now())) return expire_streams(lane);
-    streams_expire_ = false;
-  });
-}
-
-void Core::expire_announced(Lane& lane) {
-  lane.loop().call_at(lane.loop().now() + Announced::kKeptFor / 2, [this, &lane] {
-    if (announced_.expire(lane.loop().now())) return expire_announced(lane);
-    announced_expire_ = false;
-  });
+  proceed_all(lane, bytes ? streams_.fetched(extent, std::move(bytes), lane.loop().now())
+                   : streams_.missed(extent.ino, extent.offset));
+  if (!streams_expire_.exchange(true)) expire_later(lane, streams_, streams_expire_);
 }
 
 }  // namespace braidfs::client

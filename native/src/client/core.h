@@ -274,8 +274,6 @@ class Core final : public fuse::DataHandler {
   HandlePtr open_announced(uint64_t ino);
   HandlePtr open_unlisted(const InodePtr& inode, bool granted);
   void fetch_announced_later(Lane& lane);
-  void expire_announced(Lane& lane);
-  void expire_streams(Lane& lane);
   static bool is_last(Inode& inode);  // of its handles, with the one that is being closed
   cache::Copies* copies() noexcept;  // nullptr: there are to be none
   bool enter(Handle handle);  // into the tables. False: that handle is there already, or no room

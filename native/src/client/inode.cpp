@@ -100,7 +100,7 @@ void Inode::note_stamp(const Attributes& known) {
   data_version_ = std::max(data_version_, known.data_version);
   stamp_ = known.data_version >= stamped_from_ ? stamp_of(known, *view_) : 0;
   told_stamp_ = stamp_;
-  immutable_ = (known.flags & kFlagImmutable) != 0;
+  immutable_ = known.is_immutable;
 }
 
 bool Inode::wrote(uint64_t end, int64_t mtime_ns, bool kill_suidgid) {

@@ -31,7 +31,7 @@ Cut first_cut(const CachedExtent& extent, uint64_t at) {
   const uint64_t slice_begin = slice * kSliceBytes;
   const uint64_t end = std::min(extent.offset + extent.length, slice_begin + kSliceBytes);
   return {{extent.ino, static_cast<uint32_t>(slice)},
-          static_cast<uint32_t>(std::min<uint64_t>(kSliceBytes, extent.file_size - slice_begin)),
+          cache::slice_length(extent.file_size, static_cast<uint32_t>(slice)),
           static_cast<uint32_t>(at - slice_begin),
           static_cast<uint32_t>(end - at)};
 }

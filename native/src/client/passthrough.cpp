@@ -19,12 +19,7 @@ Passing Passthrough::opened(const Opened& opened) {
   }
   Entry entry;
   const bool may_pass = opened.is_immutable && opened.is_certain && opened.is_leased && !opened.is_direct;
-  if (may_pass && opened.file.stamp != 0 && begin(entry, opened)) {
-    entry.noted = record_.put({.fh = opened.file.stamp,
-                               .ino = opened.file.ino,
-                               .open_flags = entry.id,
-                               .kind = OpenRecord::Kind::kBacking});
-  }
+  if (may_pass && opened.file.stamp != 0 && begin(entry, opened)) note(entry);
   return enter(inodes_[opened.file.ino] = entry, opened);
 }
 
@@ -41,6 +36,14 @@ bool Passthrough::begin(Entry& entry, const Opened& opened) {
   entry.file = opened.file;
   entry.uses_copy = true;
   return true;
+}
+
+// For the next process.
+void Passthrough::note(Entry& entry) {
+  entry.noted = record_.put({.fh = entry.file.stamp,
+                             .ino = entry.file.ino,
+                             .open_flags = entry.id,
+                             .kind = OpenRecord::Kind::kBacking});
 }
 
 Passing Passthrough::enter(Entry& entry, const Opened& opened) {
@@ -84,10 +87,7 @@ void Passthrough::adopt(const std::vector<Backing>& backings,
     Entry& entry = known->second;
     entry.id = backing.id;
     entry.file = {.ino = backing.ino, .stamp = backing.stamp};
-    entry.noted = record_.put({.fh = backing.stamp,
-                               .ino = backing.ino,
-                               .open_flags = backing.id,
-                               .kind = OpenRecord::Kind::kBacking});
+    note(entry);
     passing_ += entry.handles;
   }
 }

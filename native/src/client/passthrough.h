@@ -73,6 +73,7 @@ class Passthrough {
 
   // LOCKED
   bool begin(Entry& entry, const Opened& opened);
+  void note(Entry& entry);
   fuse::Passing enter(Entry& entry, const Opened& opened);
 
   cache::Copies* const copies_;

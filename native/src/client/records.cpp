@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "fuse/attribute_record.h"
+
 namespace braidfs::client {
 
 namespace {
@@ -40,7 +42,7 @@ std::optional<Attributes> decode_attributes(std::span<const std::byte> record) n
                               .data_version = load<uint64_t>(record, 80),
                               .change_version = load<uint64_t>(record, 88),
                               .mtime_ns = load<int64_t>(record, 32),
-                              .flags = load<uint32_t>(record, 76)};
+                              .is_immutable = fuse::record::is_immutable(record)};
   if (attributes.ino == 0 || attributes.size > kSizeMax) return std::nullopt;
   return attributes;
 }

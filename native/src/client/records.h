@@ -22,9 +22,8 @@ struct Attributes {
   uint64_t data_version = 0;
   uint64_t change_version = 0;
   int64_t mtime_ns = 0;
-  uint32_t flags = 0;  // of chattr(1)
+  bool is_immutable = false;
 };
-inline constexpr uint32_t kFlagImmutable = 0x10;
 inline constexpr size_t kAttributesSize = 128;
 std::optional<Attributes> decode_attributes(std::span<const std::byte> record) noexcept;
 

@@ -2,18 +2,13 @@
 #include <fcntl.h>
 
 #include <cerrno>
+#include <span>
 
 #include "fuse/lane.h"
 #include "fuse/open_reply.h"
 #include "fuse/protocol.h"
 
 namespace braidfs::fuse {
-
-namespace {
-
-std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
-
-}  // namespace
 
 // For reading, of a file that Python keeps open or that is known by its directory's grant: its bytes are
 // leased, so the kernel's pages are right if they are from since then.
@@ -45,8 +40,8 @@ bool Lane::open_answered(const UpcallRequest& request, uint64_t ino) {
 Opening Lane::open_child(uint64_t ino, uint64_t fh, uint32_t open_flags) {
   Opening opening = Opening::kRefused;
   parts_.children.find(ino, AttributeTable::Clock::now(), [&](ChildTable::Child& child) {
-    if (!parts_.data.open_granted(child.attributes, bytes_of(child.layout),
-                                  bytes_of(child.capability), fh, open_flags)) {
+    if (!parts_.data.open_granted(child.attributes, std::as_bytes(std::span(child.layout)),
+                                  std::as_bytes(std::span(child.capability)), fh, open_flags)) {
       return false;
     }
     opening = parts_.children.mark_opened(child) ? Opening::kKeepsPages : Opening::kDropsPages;

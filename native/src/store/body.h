@@ -3,6 +3,7 @@
 // punch), checkpoint.cpp, recovery.cpp, chunk_store.cpp (open, superblock, background thread, figures).
 // Private to src/store. ANY THREAD unless a function says which lock its caller holds.
 #pragma once
+#include <bitset>
 #include <condition_variable>
 #include <shared_mutex>
 #include <stop_token>
@@ -31,6 +32,10 @@ struct GroupPiece {  // what an operation touches of one group
   uint32_t count = 0;
   std::shared_ptr<Group> group;
 };
+
+inline std::bitset<kGroupBlocks> blocks_of(const GroupPiece& piece) noexcept {
+  return (~std::bitset<kGroupBlocks>() >> (kGroupBlocks - piece.count)) << piece.first;
+}
 
 // Cuts blocks [first, end) at group boundaries.
 std::vector<GroupPiece> pieces_of(uint64_t first_block, uint64_t end_block);

@@ -19,19 +19,16 @@ bool note_large_read(std::span<const GroupPiece> pieces, Clock::time_point now) 
     Group& group = *piece.group;
     if (now - group.read_at > kReadTogether) group.read.reset();
     group.read_at = now;
-    for (uint32_t block = piece.first; block < piece.first + piece.count; ++block) {
-      again = again || group.read.test(block);
-      group.read.set(block);
-    }
+    const auto blocks = blocks_of(piece);
+    again = again || (group.read & blocks).any();
+    group.read |= blocks;
   }
   return again;
 }
 
 // It was given up, and will be done anew.
 void forget_large_read(std::span<const GroupPiece> pieces) noexcept {
-  for (const GroupPiece& piece : pieces) {
-    for (uint32_t block = piece.first; block < piece.first + piece.count; ++block) piece.group->read.reset(block);
-  }
+  for (const GroupPiece& piece : pieces) piece.group->read &= ~blocks_of(piece);
 }
 
 }  // namespace

@@ -27,12 +27,6 @@ Status check(const WriteRequest& request) noexcept {
   return Status::kOk;
 }
 
-std::bitset<kGroupBlocks> blocks_of(const GroupPiece& piece) {
-  std::bitset<kGroupBlocks> touched;
-  for (uint32_t i = 0; i < piece.count; ++i) touched.set(piece.first + i);
-  return touched;
-}
-
 // All that there is of the group is overwritten: it may go to the other slot.
 bool may_switch(const GroupPiece& piece) {
   const auto touched = blocks_of(piece);

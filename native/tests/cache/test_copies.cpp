@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cache/cache.h"
+#include "cache_files.h"
 
 namespace braidfs::cache {
 namespace {
@@ -22,8 +23,6 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kLast = 5000;  // bytes of the last slice
 constexpr uint64_t kSize = (uint64_t{4} << 20) + kLast;
-
-std::byte byte_at(uint64_t ino, uint64_t at) { return std::byte(ino * 31 + at * 7 + at / 4096); }
 
 class CacheCopies : public ::testing::Test {
  protected:
@@ -84,17 +83,7 @@ class CacheCopies : public ::testing::Test {
     return ~uint64_t{0};
   }
   std::vector<fs::path> files(const std::string& suffix) const {
-    std::vector<fs::path> found;
-    if (!fs::exists(directory_ / "whole")) return found;
-    for (const auto& entry : fs::directory_iterator(directory_ / "whole")) {
-      if (entry.path().extension() == suffix) found.push_back(entry.path());
-    }
-    return found;
-  }
-  static void overwrite(const fs::path& path, uint64_t at, const std::string& bytes) {
-    std::fstream stream(path, std::ios::in | std::ios::out | std::ios::binary);
-    stream.seekp(static_cast<std::streamoff>(at));
-    stream << bytes;
+    return files_of(directory_ / "whole", suffix);
   }
 
   fs::path directory_;

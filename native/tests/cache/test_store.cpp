@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cache/cache.h"
+#include "cache_files.h"
 
 namespace braidfs::cache {
 namespace {
@@ -27,8 +28,6 @@ struct Memory {
   size_t length;
   std::byte* bytes;
 };
-
-std::byte byte_at(uint64_t seed, size_t at) { return std::byte(seed * 31 + at * 7 + at / 4096); }
 
 Part part_of(uint64_t seed, uint32_t begin, uint32_t length) {
   const auto memory = std::make_shared<Memory>(length);
@@ -74,16 +73,7 @@ class CacheStore : public ::testing::Test {
     return true;
   }
   std::vector<fs::path> files(const std::string& suffix) const {
-    std::vector<fs::path> found;
-    for (const auto& entry : fs::directory_iterator(directory_)) {
-      if (entry.path().extension() == suffix) found.push_back(entry.path());
-    }
-    return found;
-  }
-  static void overwrite(const fs::path& path, uint64_t at, const std::string& bytes) {
-    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekp(static_cast<std::streamoff>(at));
-    file << bytes;
+    return files_of(directory_, suffix);
   }
 
   fs::path directory_;

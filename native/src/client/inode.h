@@ -6,6 +6,7 @@
 // Threads: ANY LANE, guarded by mu_. It is the only lock on the path of a file's bytes; those of
 // Memory and EventQueue are leaves below it, and two inodes' are never held together.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -35,6 +36,19 @@ struct Written {
   uint64_t size = 0;
   int64_t mtime_ns = 0;
   uint32_t flags = 0;  // kCommit*
+};
+
+// Whether small writes come beside what was written a moment ago, whichever process makes them: ranks that write
+// one file in turns, or each its own part of it. So it is while every third of them does; random ones do not.
+class SideBySide {
+ public:
+  void note(bool is_beside) noexcept { score_ = std::clamp(score_ + (is_beside ? 2 : -1), 0, kScoreMax); }
+  explicit operator bool() const noexcept { return score_ >= kScoreEnough; }
+
+ private:
+  static constexpr int kScoreMax = 16;
+  static constexpr int kScoreEnough = 4;
+  int score_ = 0;
 };
 
 class Inode {
@@ -175,6 +189,7 @@ class Inode {
   static constexpr uint64_t kNotCut = ~uint64_t{0};
   uint64_t cut_end = kNotCut;
   uint64_t stream_end = ~uint64_t{0};  // where the last write ended: tells sequential ones
+  SideBySide side_by_side;
 
   std::atomic<int64_t> reopen_asked_ms = 0;
   // How far quotas let the file grow, as the metaserver said last (Python's size_limit). A WRITE

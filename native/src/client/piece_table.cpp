@@ -31,27 +31,32 @@ void PieceTable::each_chunk(uint64_t begin, uint64_t end, Fn fn) {
 PiecePtr PieceTable::mergeable(uint64_t chunk, uint64_t begin, uint64_t end) const {
   const auto found = chunks_.find(chunk);
   if (found == chunks_.end()) return nullptr;
-  for (const PiecePtr& piece : found->second) {
-    const uint64_t limit = piece->window + piece->capacity;
-    if (piece->state == PieceState::kFilling && begin >= piece->window && begin < limit &&
-        begin <= piece->end && std::min(end, limit) >= piece->begin) {
-      return piece;
-    }
-  }
-  return nullptr;
+  const auto piece = std::ranges::find_if(
+      found->second, [&](const PiecePtr& one) { return one->may_take(begin, end); });
+  return piece == found->second.end() ? nullptr : *piece;
+}
+
+bool PieceTable::borders(const Piece& piece) const noexcept {
+  const auto found = chunks_.find(piece.chunk);
+  return found != chunks_.end() && std::ranges::any_of(found->second, [&](const PiecePtr& other) {
+    return other->borders(piece.begin, piece.end);
+  });
 }
 
 void PieceTable::merged(const PiecePtr& piece, uint64_t begin, uint64_t end, Settled& settled) {
   renumber(piece);
-  piece->begin = std::min(piece->begin, begin);
-  piece->end = std::max(piece->end, end);
+  piece->took(begin, end);
   ChunkPieces& pieces = chunks_[piece->chunk];
   seal_others(pieces, *piece, piece->begin, piece->end);
   settle(piece->chunk, settled);
-  if (piece->end == piece->window + piece->capacity) seal(piece, settled);
+  if (piece->is_full()) seal(piece, settled);
 }
 
 void PieceTable::add(const PiecePtr& piece, Settled& settled) {
+  if (piece->gathers) {
+    make_way(settled);
+    gathering_.push_back(piece);
+  }
   ChunkPieces& pieces = chunks_[piece->chunk];
   seal_others(pieces, *piece, piece->begin, piece->end);
   piece->sequence = ++sequence_;
@@ -60,7 +65,18 @@ void PieceTable::add(const PiecePtr& piece, Settled& settled) {
   dirty_bytes_ += piece->buffer.span().size();
   pieces.push_back(piece);
   settle(piece->chunk, settled);
-  if (piece->end == piece->window + piece->capacity) seal(piece, settled);
+  if (piece->is_full()) seal(piece, settled);
+}
+
+// For one more that gathers.
+void PieceTable::make_way(Settled& settled) {
+  std::erase_if(gathering_, [](const std::weak_ptr<Piece>& one) {
+    const PiecePtr piece = one.lock();
+    return !piece || piece->state != PieceState::kFilling;
+  });
+  if (gathering_.size() < kGatheringMax) return;
+  seal(gathering_.front().lock(), settled);
+  gathering_.erase(gathering_.begin());
 }
 
 void PieceTable::seal_others(const ChunkPieces& pieces, const Piece& except, uint64_t begin,
@@ -107,7 +123,7 @@ bool PieceTable::seal_aged(Clock::time_point before, Settled& settled) {
 PiecePtr PieceTable::only_filling(uint64_t size) const noexcept {
   if (chunks_.size() != 1 || chunks_.begin()->second.size() != 1 || unsynced()) return nullptr;
   const PiecePtr& piece = chunks_.begin()->second.front();
-  const bool is_all = piece->state == PieceState::kFilling && piece->begin == 0 && piece->end == size;
+  const bool is_all = piece->state == PieceState::kFilling && piece->has_all(0, size) && piece->end == size;
   return is_all ? piece : nullptr;
 }
 
@@ -214,7 +230,7 @@ void PieceTable::acknowledged(const PiecePtr& piece, uint64_t incarnation, Settl
 void PieceTable::drop_covered(const Piece& by, ChunkPieces& pieces, Settled& settled) {
   std::erase_if(pieces, [&](const PiecePtr& piece) {
     if (piece->state != PieceState::kHeld || piece->sequence >= by.sequence ||
-        piece->begin < by.begin || piece->end > by.end) {
+        !by.has_all(piece->begin, piece->end)) {
       return false;
     }
     piece->state = PieceState::kGone;
@@ -355,7 +371,7 @@ void PieceTable::trim(uint64_t size, Settled& settled) {
     std::erase_if(pieces, [&](const PiecePtr& piece) {
       if (piece->end <= size) return false;
       if (piece->begin < size) {
-        if (piece->state != PieceState::kInFlight) piece->end = size;
+        if (piece->state != PieceState::kInFlight) piece->cut(size);
         return false;
       }
       set_state(piece, PieceState::kGone);

@@ -37,6 +37,8 @@ struct Settled {
 
 class PieceTable {
  public:
+  static constexpr size_t kGatheringMax = 32;  // pieces: what its writers left is not waited for
+
   void geometry(uint32_t stripe_width, uint32_t chunk_size) {
     stripes_.resize(stripe_width);
     chunk_size_ = chunk_size;
@@ -45,6 +47,8 @@ class PieceTable {
   // ---- filling ----
   // The filling piece that [begin, end) may be merged into, at least its beginning; or nullptr.
   PiecePtr mergeable(uint64_t chunk, uint64_t begin, uint64_t end) const;
+  // Something was written just beside it, and is not durable.
+  bool borders(const Piece& piece) const noexcept;
   // The caller copied [begin, end) into the piece.
   void merged(const PiecePtr& piece, uint64_t begin, uint64_t end, Settled& settled);
   // A new piece, filling; seals what is in its way.
@@ -99,6 +103,7 @@ class PieceTable {
   void set_state(const PiecePtr& piece, PieceState state);
   void renumber(const PiecePtr& piece);
   static bool may_send(const Piece& piece, const ChunkPieces& pieces) noexcept;
+  void make_way(Settled& settled);
   void seal_others(const ChunkPieces& pieces, const Piece& except, uint64_t begin, uint64_t end);
   void drop_covered(const Piece& by, ChunkPieces& pieces, Settled& settled);
   void note_dropped(const Piece& piece);
@@ -115,6 +120,7 @@ class PieceTable {
   uint32_t chunk_size_ = limits::kChunkSizeMax;
   std::map<uint64_t, ChunkPieces> chunks_;
   std::set<uint64_t> unsettled_;  // their sequences
+  std::vector<std::weak_ptr<Piece>> gathering_;  // oldest first; some may be sealed by now
   uint64_t dirty_bytes_ = 0;
   uint64_t sequence_ = 0;
   std::vector<StripeState> stripes_;

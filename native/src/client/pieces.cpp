@@ -1,5 +1,6 @@
 #include "client/pieces.h"
 
+#include <algorithm>
 #include <cerrno>
 
 #include "client/core.h"
@@ -10,16 +11,15 @@ namespace {
 
 constexpr auto kAge = std::chrono::milliseconds(100);
 
-void send_piece(Lane& lane, const InodePtr& inode, const PiecePtr& piece) {
-  FileViewPtr view = inode->view();
-  const Span span = first_span(*view, piece->begin, piece->end);
+void send_part(Lane& lane, const InodePtr& inode, const PiecePtr& piece, FileViewPtr view, Gap part) {
+  const Span span = first_span(*view, part.begin, part.end);
   Call* call = lane.make_call();
   call->op = Op::kWrite;
   call->target = view->targets[span.stripe_index];
   call->stripe_index = span.stripe_index;
   call->offset = span.object_offset;
   call->length = span.length;
-  call->payload = piece->bytes(piece->begin, piece->begin + span.length);
+  call->payload = piece->bytes(part.begin, part.begin + span.length);
   call->view = std::move(view);
   call->inode = inode;
   call->owner = piece;
@@ -28,22 +28,46 @@ void send_piece(Lane& lane, const InodePtr& inode, const PiecePtr& piece) {
   lane.submit(call);
 }
 
-// Decides what the end of a WRITE means for its piece. Needs the inode's mutex. Returns the errno
+// In flight neither its gaps nor its ends change.
+void send_piece(Lane& lane, const InodePtr& inode, const PiecePtr& piece) {
+  const FileViewPtr view = inode->view();
+  piece->outcome = {.calls = static_cast<uint32_t>(piece->gaps.size()) + 1};
+  uint64_t at = piece->begin;
+  for (const Gap& gap : piece->gaps) {
+    send_part(lane, inode, piece, view, {at, gap.begin});
+    at = gap.end;
+  }
+  send_part(lane, inode, piece, view, {at, piece->end});
+}
+
+// Other objects by now weigh less than an error: what is in flight for them is sent again.
+void note(SendOutcome& outcome, const Call& call) {
+  --outcome.calls;
+  if (call.status == Status::kOk) {
+    const bool first = outcome.incarnation == 0;
+    outcome.incarnation = first ? call.incarnation : std::min(outcome.incarnation, call.incarnation);
+  } else if (outcome.status == Status::kOk || outcome.status == Status::kStaleTruncateEpoch) {
+    outcome.status = call.status;
+  }
+}
+
+// Decides what the end of its WRITEs means for a piece. Needs the inode's mutex. Returns the errno
 // that its waiter gets.
 int conclude(Core& core, Inode& inode, const PiecePtr& piece, const Call& call, Settled& settled) {
-  if (call.status == Status::kOk) {
-    if (call.incarnation < core.incarnation(call.target)) {  // the target lost it since
+  const SendOutcome& outcome = piece->outcome;
+  if (outcome.status == Status::kOk) {
+    if (outcome.incarnation < core.incarnation(call.target)) {  // the target lost it since
       inode.pieces().send_again(piece, settled);
       return 0;
     }
-    inode.pieces().acknowledged(piece, call.incarnation, settled);
+    inode.pieces().acknowledged(piece, outcome.incarnation, settled);
     return 0;
   }
-  if (call.status == Status::kStaleTruncateEpoch && piece->state == PieceState::kInFlight) {
+  if (outcome.status == Status::kStaleTruncateEpoch && piece->state == PieceState::kInFlight) {
     inode.pieces().send_again(piece, settled);  // the inode has another file id now
     return 0;
   }
-  const int error = errno_of(call.status);
+  const int error = errno_of(outcome.status);
   if (!piece->waiter) {
     if (piece->state == PieceState::kGone) return 0;  // given up before (Inode::lose told it), or cut off
     inode.fail(error);
@@ -55,6 +79,9 @@ int conclude(Core& core, Inode& inode, const PiecePtr& piece, const Call& call, 
 }  // namespace
 
 void Piece::call_done(Lane& lane, Call& call) {
+  note(outcome, call);
+  if (outcome.calls > 0) return;
+  const Status status = outcome.status;
   const InodePtr inode = call.inode;
   const PiecePtr self = shared_from_this();
   Settled settled;
@@ -72,10 +99,10 @@ void Piece::call_done(Lane& lane, Call& call) {
   if (error != 0 && !told) {
     lane.core().events().log(LogLevel::kError, inode->ino(),
                              "written bytes were lost: status " +
-                                 std::to_string(static_cast<int>(call.status)) + " from target " +
+                                 std::to_string(static_cast<int>(status)) + " from target " +
                                  std::to_string(call.target));
   }
-  if (call.status == Status::kOk) lane.core().held().push(inode, self);
+  if (status == Status::kOk) lane.core().held().push(inode, self);
   if (watch) lane.sync_later(inode);
   if (told) told->piece_done(lane, error);
   perform(lane, inode, settled);

@@ -27,10 +27,10 @@ struct Window {
   uint32_t capacity;
 };
 
-// The buffer's place in the file for a part that begins at `span`.
-Window window_of(const FileView& view, const Span& span, bool sequential) {
+// The buffer's place in the file for a part that begins at `span`. large: more is to come beside it.
+Window window_of(const FileView& view, const Span& span, bool large) {
   const uint64_t chunk_begin = span.chunk * view.chunk_size;
-  const uint32_t size = sequential || span.length > Memory::kPieceMax / 2
+  const uint32_t size = large || span.length > Memory::kPieceMax / 2
                             ? Memory::kPieceMax
                             : std::max(kWindowSmall, Memory::size_for(span.length));
   const uint64_t begin = chunk_begin + (span.begin - chunk_begin) / size * size;
@@ -89,6 +89,7 @@ class WriteRun {
   uint64_t merge(const Span& span);
   uint64_t add(const Span& span);
   bool may_keep_memory(const Span& span) const;
+  Window place_of(const Span& span, bool at_once, bool keeps) const;
   Buffer buffer_for(uint32_t size);
   std::span<const std::byte> bytes(uint64_t from, uint64_t to) const {
     return request_.payload.subspan(from - request_.offset, to - from);
@@ -111,6 +112,7 @@ class WriteRun {
   bool through_;       // answered when the targets have it
   bool behind_ = false;      // some bytes went write-behind
   bool sequential_ = false;
+  bool gathers_ = false;  // others write beside it
   bool no_memory_ = false;
   Settled settled_;  // to be seen to when the writer was answered
   std::shared_ptr<WriteOperation> operation_;
@@ -120,6 +122,7 @@ void WriteRun::run() {
   {
     const std::scoped_lock lock(inode_->mu());
     sequential_ = request_.offset != 0 && inode_->stream_end == request_.offset;
+    gathers_ = static_cast<bool>(inode_->side_by_side);
     inode_->stream_end = end_;
     if (inode_->pieces().dirty_bytes() >= core_.settings().dirty_bytes_per_inode_max) through_ = true;
   }
@@ -174,6 +177,7 @@ uint64_t WriteRun::merge(const Span& span) {
   if (!piece) return span.begin;
   const uint64_t end = std::min(span.begin + span.length, piece->window + piece->capacity);
   std::memcpy(piece->bytes(span.begin, end).data(), bytes(span.begin, end).data(), end - span.begin);
+  inode_->side_by_side.note(piece->borders(span.begin, end));
   pieces.merged(piece, span.begin, end, settled_);
   behind_ = true;
   return end;
@@ -189,17 +193,27 @@ Buffer WriteRun::buffer_for(uint32_t size) {
   return core_.memory().dirty(size, true);
 }
 
-// Whole blocks that are the request's only part: they stay where they were read.
+// What begins with a block, is the request's only part and goes into one piece: it stays where it was read.
 bool WriteRun::may_keep_memory(const Span& span) const {
-  return span.length == request_.payload.size() && span.length >= kKeptMin &&
-         (span.begin | span.length) % limits::kBlockSize == 0 && lane_.landed(request_.payload);
+  if (span.length != request_.payload.size() || span.length < kKeptMin || !lane_.landed(request_.payload)) return false;
+  if ((span.begin | span.length) % limits::kBlockSize == 0) return true;
+  const Window window = window_of(*view_, span, true);
+  return span.begin % limits::kBlockSize == 0 && span.begin + span.length <= window.begin + window.capacity;
+}
+
+// Memory that is kept begins with its bytes. The kernel cuts a direct write of 1 MiB from memory that does not
+// begin with a page: what is missing to whole blocks comes next.
+Window WriteRun::place_of(const Span& span, bool at_once, bool keeps) const {
+  if (at_once) return {span.begin, std::min(span.length, Memory::kPieceMax)};
+  const Window window = window_of(*view_, span, sequential_ || gathers_);
+  if (!keeps) return window;
+  return {span.begin, static_cast<uint32_t>(window.begin + window.capacity - span.begin)};
 }
 
 uint64_t WriteRun::add(const Span& span) {
   const bool keeps = may_keep_memory(span);
-  const bool own = keeps || through_ || direct_;
-  const Window window = own ? Window{span.begin, std::min(span.length, Memory::kPieceMax)}
-                            : window_of(*view_, span, sequential_);
+  const bool own = through_ || direct_ || (keeps && span.length % limits::kBlockSize == 0);
+  const Window window = place_of(span, own, keeps);
   auto piece = std::make_shared<Piece>();
   piece->buffer = buffer_for(Memory::size_for(window.capacity));
   const bool at_once = own || through_;  // without room the buffer was one to be waited for
@@ -207,6 +221,7 @@ uint64_t WriteRun::add(const Span& span) {
   if (no_memory_) return span.begin;
   piece->window = window.begin;
   piece->capacity = window.capacity;
+  piece->gathers = gathers_ && !own;
   piece->begin = span.begin;
   piece->end = std::min(span.begin + span.length, window.begin + window.capacity);
   piece->chunk = span.chunk;
@@ -227,6 +242,7 @@ uint64_t WriteRun::add(const Span& span) {
   }
   const uint64_t end = piece->end;
   const std::scoped_lock lock(inode_->mu());
+  if (!own) inode_->side_by_side.note(inode_->pieces().borders(*piece));
   inode_->pieces().add(piece, settled_);
   if (at_once) inode_->pieces().seal(piece, settled_);
   return end;

@@ -8,9 +8,10 @@
 // that makes the file longer is answered when the metaserver knows the size. An append goes to the
 // true end, whatever offset the kernel thought of (rule 13).
 //
-// Small sequential writes merge in a piece that is still filling; large ones get pieces of their own,
-// copied before the inode is locked. A piece that is full leaves at once. Errors of pieces whose
-// write was answered stay with the inode; those of a waiting write are its answer.
+// Small writes that lie side by side merge in a piece that is still filling, in whichever order they come
+// (docs/decisions/0042); large ones get pieces of their own, copied before the inode is locked. A piece that
+// is full leaves at once. Errors of pieces whose write was answered stay with the inode; those of a waiting
+// write are its answer.
 #pragma once
 #include <atomic>
 #include <cstdint>

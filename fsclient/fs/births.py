@@ -16,8 +16,7 @@ Touched by the client's trio thread only.
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import trio
 
@@ -28,7 +27,6 @@ from fscommon.layout.attributes import (
     LEASE_NAMER,
     LEASE_READER,
     LEASE_WRITER,
-    with_lease,
 )
 from fscommon.layout.layout import with_inline
 from fscommon.wire.births import (
@@ -48,6 +46,16 @@ from fscommon.wire.ops import Op
 from ..leases.holder import Leases
 from .inodes import Inodes
 from .ports import Lanes, Metadata, Written
+from .untold import (
+    Newborn,
+    RawBirth,
+    RawMove,
+    RawRemoval,
+    Untold,
+    batch_of,
+    inodes_gone,
+    told_count,
+)
 
 BATCH_COUNT_MAX = 512
 GATHER_S = 0.05
@@ -65,81 +73,6 @@ _BEHIND_WHAT_WAS_TAKEN = frozenset({Op.CLOSE, Op.DELEGATE})
 
 C = TypeVar("C", Birth, Removal, Setting, Move)
 Outcomes = list[tuple[C, Status]]
-
-
-class RawBirth(NamedTuple):
-    """A file that lanes made. changes: how often its size and mtime were committed since. is_open:
-    by its handle fh, or else it was closed already."""
-
-    ino: int
-    parent: int
-    name: bytes
-    mode: int
-    uid: int
-    gid: int
-    time_ns: int
-    layout: bytes
-    fh: int
-    open_flags: int
-    changes: int
-    size: int
-    mtime_ns: int
-    is_open: bool
-    inline: bytes  # all that it has, if that is to lie in its record
-
-
-class RawRemoval(NamedTuple):
-    """A name that lanes took away. record: attributes of ino as they are since."""
-
-    parent: int
-    name: bytes
-    ino: int
-    time_ns: int
-    record: bytes
-
-
-class RawMove(NamedTuple):
-    """A name that lanes changed. record: attributes of ino as they are since, but for what was
-    written; replaced_record: of what had the new name, if anything (0)."""
-
-    parent: int
-    name: bytes
-    new_name: bytes
-    ino: int
-    replaced: int
-    time_ns: int
-    record: bytes
-    replaced_record: bytes
-
-
-@dataclass(slots=True)
-class _Newborn:
-    """A file of which the metaserver is still to be told. is_whole: with its bytes."""
-
-    birth: Birth
-    is_whole: bool = False
-
-    @property
-    def parent(self) -> int:
-        return self.birth.parent
-
-    def write(self, written: Written, inline: bytes) -> bytes:
-        """Size and time are other ones now. inline: all that the file has, if that is to lie in its
-        record. Returns the attribute record, as the metaserver will have it but for the tree."""
-        size, mtime_ns, flags = written
-        was = self.birth
-        self.is_whole = bool(inline)
-        self.birth = replace(
-            was,
-            layout=with_inline(was.layout, inline) if inline else was.layout,
-            changes=was.changes + 1,
-            size=max(was.size, size) if flags & COMMIT_SIZE else was.size,
-            mtime_ns=max(was.mtime_ns or was.time_ns, mtime_ns if flags & COMMIT_MTIME else 0),
-        )
-        return with_lease(self.birth.record(), 0, LEASE_WRITER)
-
-
-_Untold = _Newborn | RawRemoval | Setting | RawMove
 
 
 class Births:
@@ -167,8 +100,8 @@ class Births:
         self._slots_wanted = SLOTS_WANTED
         self._is_getting_slots = False
         self._going_through_until = 0.0  # one directory after the other is changed
-        self._waiting: list[_Untold] = []
-        self._newborns: dict[int, _Newborn] = {}  # those among them, by inode
+        self._waiting: list[Untold] = []
+        self._newborns: dict[int, Newborn] = {}  # those among them, by inode
         self._on_way: list[ChangeBatch] = []
         self._answered = trio.Event()
         self._is_telling = False
@@ -348,7 +281,7 @@ class Births:
         birth = Birth(
             *raw[:7], layout, writable, raw.changes, raw.size, raw.mtime_ns, is_open=raw.is_open
         )
-        self._newborns[raw.ino] = newborn = _Newborn(birth, is_whole=bool(raw.inline))
+        self._newborns[raw.ino] = newborn = Newborn(birth, is_whole=bool(raw.inline))
         self._waiting.append(newborn)
         if not raw.is_open:
             self._inodes.closed_by_lanes(raw.ino)
@@ -396,7 +329,7 @@ class Births:
             self._is_telling = False
 
     def _take_batch(self, count: int) -> ChangeBatch:
-        batch = _batch_of(self._waiting[:count])
+        batch = batch_of(self._waiting[:count])
         del self._waiting[:count]
         for birth in batch.births:
             del self._newborns[birth.ino]
@@ -414,7 +347,7 @@ class Births:
 
     def _told(self, batch: ChangeBatch, error: FsError | None, body: bytes) -> None:
         self._on_way.remove(batch)
-        self._lanes.changes_told(_told_count(batch))
+        self._lanes.changes_told(told_count(batch))
         if error is not None:
             self._lost(batch, error)
         else:
@@ -436,7 +369,7 @@ class Births:
 
     def _forget_bytes(self, batch: ChangeBatch, kept: set[int]) -> None:
         """Nobody needs durable what was written to a file that is gone."""
-        for ino in _gone(batch) - kept:
+        for ino in inodes_gone(batch) - kept:
             if self._inodes.get(ino) is None:
                 self._lanes.inode_lost(ino)
 
@@ -468,7 +401,7 @@ class Births:
         )
 
     def _settle_settings(self, batch: ChangeBatch, outcomes: Outcomes[Setting]) -> None:
-        gone = _gone(batch)
+        gone = inodes_gone(batch)
         for setting, status in outcomes:
             self._inodes.setting_told(setting.ino, is_lost=status is not Status.OK)
             if status is not Status.OK and setting.ino not in gone:
@@ -552,38 +485,8 @@ class Births:
         self._lanes.slots_clear()
         self._delegated.clear()
         lost = self._take_batch(len(self._waiting))
-        self._lanes.changes_told(_told_count(lost))
+        self._lanes.changes_told(told_count(lost))
         self._lost(lost, FsError(Status.DISCONNECTED, "the session was evicted"))
-
-
-def _batch_of(changes: Sequence[_Untold]) -> ChangeBatch:
-    births: list[Birth] = []
-    removals: list[Removal] = []
-    settings: list[Setting] = []
-    moves: list[Move] = []
-    for change in changes:
-        if isinstance(change, _Newborn):
-            births.append(change.birth)
-        elif isinstance(change, RawRemoval):
-            removals.append(
-                Removal(change.parent, change.name, change.ino, change.time_ns, len(births))
-            )
-        elif isinstance(change, RawMove):
-            moves.append(Move(*change[:6], after=len(births) + len(removals)))
-        else:
-            settings.append(change)
-    return ChangeBatch(tuple(births), tuple(removals), tuple(settings), tuple(moves))
-
-
-def _told_count(batch: ChangeBatch) -> int:
-    """What takes room among the changes that are not answered."""
-    return len(batch.removals) + len(batch.settings) + len(batch.moves)
-
-
-def _gone(batch: ChangeBatch) -> set[int]:
-    """Inodes that lost a name to the batch."""
-    gone = {removal.ino for removal in batch.removals}
-    return gone | {move.replaced for move in batch.moves if move.replaced}
 
 
 def _outcomes(changes: Sequence[C], statuses: Sequence[int]) -> Outcomes[C]:

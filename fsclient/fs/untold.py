@@ -1,0 +1,118 @@
+"""Changes of names and attributes that lanes made, until the metaserver is told of them, and the
+batches that tell. Which goes when is in fsclient.fs.births."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from fscommon.layout.attributes import LEASE_WRITER, with_lease
+from fscommon.layout.layout import with_inline
+from fscommon.wire.births import Birth, ChangeBatch, Move, Removal, Setting
+from fscommon.wire.messages import COMMIT_MTIME, COMMIT_SIZE
+
+from .ports import Written
+
+
+class RawBirth(NamedTuple):
+    """A file that lanes made. changes: how often its size and mtime were committed since. is_open:
+    by its handle fh, or else it was closed already."""
+
+    ino: int
+    parent: int
+    name: bytes
+    mode: int
+    uid: int
+    gid: int
+    time_ns: int
+    layout: bytes
+    fh: int
+    open_flags: int
+    changes: int
+    size: int
+    mtime_ns: int
+    is_open: bool
+    inline: bytes  # all that it has, if that is to lie in its record
+
+
+class RawRemoval(NamedTuple):
+    """A name that lanes took away. record: attributes of ino as they are since."""
+
+    parent: int
+    name: bytes
+    ino: int
+    time_ns: int
+    record: bytes
+
+
+class RawMove(NamedTuple):
+    """A name that lanes changed. record: attributes of ino as they are since, but for what was
+    written; replaced_record: of what had the new name, if anything (0)."""
+
+    parent: int
+    name: bytes
+    new_name: bytes
+    ino: int
+    replaced: int
+    time_ns: int
+    record: bytes
+    replaced_record: bytes
+
+
+@dataclass(slots=True)
+class Newborn:
+    """A file of which the metaserver is still to be told. is_whole: with its bytes."""
+
+    birth: Birth
+    is_whole: bool = False
+
+    @property
+    def parent(self) -> int:
+        return self.birth.parent
+
+    def write(self, written: Written, inline: bytes) -> bytes:
+        """Size and time are other ones now. inline: all that the file has, if that is to lie in its
+        record. Returns the attribute record, as the metaserver will have it but for the tree."""
+        size, mtime_ns, flags = written
+        was = self.birth
+        self.is_whole = bool(inline)
+        self.birth = replace(
+            was,
+            layout=with_inline(was.layout, inline) if inline else was.layout,
+            changes=was.changes + 1,
+            size=max(was.size, size) if flags & COMMIT_SIZE else was.size,
+            mtime_ns=max(was.mtime_ns or was.time_ns, mtime_ns if flags & COMMIT_MTIME else 0),
+        )
+        return with_lease(self.birth.record(), 0, LEASE_WRITER)
+
+
+Untold = Newborn | RawRemoval | Setting | RawMove
+
+
+def batch_of(changes: Sequence[Untold]) -> ChangeBatch:
+    births: list[Birth] = []
+    removals: list[Removal] = []
+    settings: list[Setting] = []
+    moves: list[Move] = []
+    for change in changes:
+        if isinstance(change, Newborn):
+            births.append(change.birth)
+        elif isinstance(change, RawRemoval):
+            removals.append(
+                Removal(change.parent, change.name, change.ino, change.time_ns, len(births))
+            )
+        elif isinstance(change, RawMove):
+            moves.append(Move(*change[:6], after=len(births) + len(removals)))
+        else:
+            settings.append(change)
+    return ChangeBatch(tuple(births), tuple(removals), tuple(settings), tuple(moves))
+
+
+def told_count(batch: ChangeBatch) -> int:
+    """What takes room among the changes that are not answered."""
+    return len(batch.removals) + len(batch.settings) + len(batch.moves)
+
+
+def inodes_gone(batch: ChangeBatch) -> set[int]:
+    """Inodes that lost a name to the batch."""
+    gone = {removal.ino for removal in batch.removals}
+    return gone | {move.replaced for move in batch.moves if move.replaced}

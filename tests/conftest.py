@@ -10,6 +10,7 @@ own timeout allows: its system call then ends with ENOTCONN, and the test fails 
 
 import os
 import shutil
+import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -35,6 +36,12 @@ _clusters: list[Cluster] = []
 _shared: list[Cluster] = []  # at most one
 _logs: dict[Path, LogReader] = {}
 _FAILED: pytest.StashKey[frozenset[str]] = pytest.StashKey()
+
+
+def pytest_configure() -> None:
+    """A shell that begins tests in the background has SIGINT ignored for all that they start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -13,7 +13,6 @@ docs/decisions/0013-delegation.md, 0014-removals.md, 0025-renames.md.
 Touched by the client's trio thread only.
 """
 
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -28,7 +27,6 @@ from fscommon.layout.attributes import (
     LEASE_READER,
     LEASE_WRITER,
 )
-from fscommon.layout.layout import with_inline
 from fscommon.wire.births import (
     Birth,
     ChangeBatch,
@@ -265,23 +263,18 @@ class Births:
 
     def _note(self, raw: RawBirth) -> None:
         """Lanes have the size and time that were committed with it in their tables already."""
-        writable = raw.is_open and raw.open_flags & os.O_ACCMODE != os.O_RDONLY
         self._inodes.parents.note(raw.ino, raw.parent)
         if raw.is_open:
             inode = self._inodes.hold(raw.ino)
-            inode.is_writable = writable
+            inode.is_writable = raw.writable
             inode.file_id = raw.ino
             inode.wrote = raw.changes > 0
             inode.is_inline = bool(raw.inline)
             self._opened(raw.fh, raw.ino)
-        bits = LEASE_WRITER if writable else LEASE_READER
+        bits = LEASE_WRITER if raw.writable else LEASE_READER
         self._leases.table.granted(raw.ino, bits, 0)
         self._changed(raw.parent)
-        layout = with_inline(raw.layout, raw.inline) if raw.inline else raw.layout
-        birth = Birth(
-            *raw[:7], layout, writable, raw.changes, raw.size, raw.mtime_ns, is_open=raw.is_open
-        )
-        self._newborns[raw.ino] = newborn = Newborn(birth, is_whole=bool(raw.inline))
+        self._newborns[raw.ino] = newborn = raw.newborn()
         self._waiting.append(newborn)
         if not raw.is_open:
             self._inodes.closed_by_lanes(raw.ino)

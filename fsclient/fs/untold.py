@@ -1,6 +1,7 @@
 """Changes of names and attributes that lanes made, until the metaserver is told of them, and the
 batches that tell. Which goes when is in fsclient.fs.births."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -32,6 +33,17 @@ class RawBirth(NamedTuple):
     mtime_ns: int
     is_open: bool
     inline: bytes  # all that it has, if that is to lie in its record
+
+    @property
+    def writable(self) -> bool:
+        """It is open for that."""
+        return self.is_open and self.open_flags & os.O_ACCMODE != os.O_RDONLY
+
+    def newborn(self) -> "Newborn":
+        birth = Birth(
+            *self[:8], self.writable, self.changes, self.size, self.mtime_ns, is_open=self.is_open
+        )
+        return Newborn(with_bytes(birth, self.inline), is_whole=bool(self.inline))
 
 
 class RawRemoval(NamedTuple):
@@ -76,13 +88,17 @@ class Newborn:
         was = self.birth
         self.is_whole = bool(inline)
         self.birth = replace(
-            was,
-            layout=with_inline(was.layout, inline) if inline else was.layout,
+            with_bytes(was, inline),
             changes=was.changes + 1,
             size=max(was.size, size) if flags & COMMIT_SIZE else was.size,
             mtime_ns=max(was.mtime_ns or was.time_ns, mtime_ns if flags & COMMIT_MTIME else 0),
         )
         return with_lease(self.birth.record(), 0, LEASE_WRITER)
+
+
+def with_bytes(birth: Birth, inline: bytes) -> Birth:
+    """b"": as it is."""
+    return replace(birth, layout=with_inline(birth.layout, inline)) if inline else birth
 
 
 Untold = Newborn | RawRemoval | Setting | RawMove

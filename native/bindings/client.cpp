@@ -238,8 +238,8 @@ nb::bytes bytes_of(const std::string& text) { return nb::bytes(text.data(), text
 nb::tuple tuple_of(const braidfs::fuse::Birth& birth) {
   return nb::make_tuple(birth.ino, birth.parent, bytes_of(birth.name), birth.mode, birth.uid,
                         birth.gid, birth.time_ns, bytes_of(birth.layout), birth.fh,
-                        birth.open_flags, birth.changes, birth.size, birth.mtime_ns, birth.is_open,
-                        bytes_of(birth.inline_bytes));
+                        birth.open_flags, birth.since.changes, birth.since.size,
+                        birth.since.mtime_ns, birth.since.is_open, bytes_of(birth.since.inline_bytes));
 }
 
 nb::tuple tuple_of(const braidfs::fuse::Removal& removal) {

@@ -18,10 +18,6 @@ namespace {
 // A number that no handle has; to Python one of the lanes' own.
 constexpr uint64_t kUnlisted = std::numeric_limits<int64_t>::max();
 
-void proceed_all(Lane& lane, const std::vector<std::shared_ptr<Operation>>& waiters) {
-  for (const auto& waiter : waiters) waiter->proceed(lane);
-}
-
 // Looks now and then what has to go, while there is something; `runs` while it does.
 template <typename Fetched>
 void expire_later(Lane& lane, Fetched& fetched, std::atomic<bool>& runs) {

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "client/core.h"
@@ -17,28 +18,23 @@ bool Core::born(Bytes attributes, Bytes layout, Bytes capability, uint64_t fh, u
   {
     const InodePtr inode = inodes_.find(decoded->ino);
     const std::scoped_lock lock(inode->mu());
-    inode->birth = {.untaken = true, .fh = fh, .mtime_ns = decoded->mtime_ns};
+    inode->birth = {.untaken = true, .fh = fh, .told = {.mtime_ns = decoded->mtime_ns}};
     inode->untold = inline_length_max_ != 0 && !reads_only;
   }
   return handle_put(fh, decoded->ino, open_flags, fuse::writes_only(open_flags));
 }
 
-Inode::Birth Core::birth_take(uint64_t ino) {
+std::optional<fuse::BirthSince> Core::birth_take(uint64_t ino, bool spare_open) {
   const InodePtr inode = inodes_.find(ino);
-  if (!inode) return {};
+  if (!inode) return fuse::BirthSince{};
   const std::scoped_lock lock(inode->mu());
-  inode->birth.untaken = false;
-  if (!inode->birth.is_open) inode->lease &= ~kLeaseDataExclusive;  // as after its CLOSE
-  Inode::Birth taken = inode->birth;
-  inode->birth.inline_bytes.clear();
-  return taken;
-}
-
-bool Core::newborn_is_open(uint64_t ino) {
-  const InodePtr inode = inodes_.find(ino);
-  if (!inode) return false;
-  const std::scoped_lock lock(inode->mu());
-  return inode->birth.untaken && inode->birth.is_open;
+  Inode::Birth& birth = inode->birth;
+  if (spare_open && birth.untaken && birth.told.is_open) return std::nullopt;
+  birth.untaken = false;
+  if (!birth.told.is_open) inode->lease &= ~kLeaseDataExclusive;  // as after its CLOSE
+  fuse::BirthSince told = birth.told;
+  birth.told.inline_bytes.clear();
+  return told;
 }
 
 void Core::births_told(std::span<const uint64_t> inos) {

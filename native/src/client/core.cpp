@@ -308,7 +308,7 @@ void Core::handle_closed(Handle& handle) {
     --handle.inode->handles;
     Inode::Birth& birth = handle.inode->birth;
     if (birth.untaken && birth.fh == handle.fh) {  // Python never hears of the handle
-      birth.is_open = false;
+      birth.told.is_open = false;
       return;
     }
     if (handle.own) {

@@ -1,6 +1,5 @@
 #include "client/datapath.h"
 
-#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
@@ -83,25 +82,20 @@ void Datapath::stop(uint32_t deadline_ms) {
 
 std::vector<fuse::Change> Datapath::changes_take(bool spare_open) {
   auto changes = births().take();
-  if (spare_open) {
-    const int64_t now_ns = fuse::file_time_ns();
-    const auto first = std::find_if(changes.begin(), changes.end(), [&](const fuse::Change& change) {
-      const auto* const birth = std::get_if<fuse::Birth>(&change);
-      if (birth == nullptr || std::abs(now_ns - birth->time_ns) > kOpenPatienceNs) return false;
-      return core_.newborn_is_open(birth->ino);
-    });
-    births().put_back({std::move_iterator(first), std::move_iterator(changes.end())});
-    changes.erase(first, changes.end());
-  }
-  for (fuse::Change& change : changes) {
+  const int64_t now_ns = fuse::file_time_ns();
+  const auto take = [&](fuse::Change& change) {
     auto* const birth = std::get_if<fuse::Birth>(&change);
-    if (birth == nullptr) continue;
-    Inode::Birth told = core_.birth_take(birth->ino);
-    birth->changes = told.changes;
-    birth->size = told.size;
-    birth->mtime_ns = told.mtime_ns;
-    birth->is_open = told.is_open;
-    birth->inline_bytes = std::move(told.inline_bytes);
+    if (birth == nullptr) return true;
+    const bool is_young = std::abs(now_ns - birth->time_ns) <= kOpenPatienceNs;
+    auto since = core_.birth_take(birth->ino, spare_open && is_young);
+    if (since) birth->since = std::move(*since);
+    return since.has_value();
+  };
+  auto left = changes.begin();
+  while (left != changes.end() && take(*left)) ++left;
+  if (left != changes.end()) {
+    births().put_back({std::move_iterator(left), std::move_iterator(changes.end())});
+    changes.erase(left, changes.end());
   }
   return changes;
 }

@@ -118,14 +118,14 @@ void DrainOperation::hand_over(Lane& lane) {
   bool with_birth;
   {
     const std::scoped_lock lock(inode_->mu());
-    inode_->committing = with_birth = inode_->commit_with_birth();
-    if (with_birth) inode_->birth.inline_bytes = bytes_;
+    with_birth = inode_->commit_with_birth();
+    if (with_birth) inode_->birth.told.inline_bytes = bytes_;
     view_ = inode_->view_locked();
   }
   if (!with_birth) return send_commit(lane);
   const auto waiters = committed_with_birth(lane);
   handed_over(lane, true);
-  for (const auto& waiter : waiters) waiter->proceed(lane);
+  proceed_all(lane, waiters);
 }
 
 // No WRITE came meanwhile. Whoever sealed the piece has it go to the targets beside, where nobody reads it.
@@ -297,12 +297,12 @@ void DrainOperation::commit(Lane& lane) {
     }
     commits_ = commits_ && (durable_ || inode_->written());
     const bool is_close = kind_ == Kind::kFlush || kind_ == Kind::kRelease;
-    if (commits_ && is_close) inode_->committing = with_birth = inode_->commit_with_birth();
+    if (commits_ && is_close) with_birth = inode_->commit_with_birth();
   }
   if (with_birth) {
     const auto waiters = committed_with_birth(lane);
     finish(lane);
-    for (const auto& waiter : waiters) waiter->proceed(lane);
+    proceed_all(lane, waiters);
     return;
   }
   if (!commits_) return finish(lane);
@@ -367,7 +367,7 @@ void DrainOperation::commit_answered(Lane& lane, Status status,
   } else {
     finish(lane);
   }
-  for (const auto& waiter : waiters) waiter->proceed(lane);
+  proceed_all(lane, waiters);
 }
 
 // ---- answer ----

@@ -142,22 +142,23 @@ bool Inode::commit_with_birth() {
   const auto now = written();
   const uint32_t others = birth.time_set ? ~kCommitSize : ~(kCommitSize | kCommitMtime);
   if (!birth.untaken || committing || !now || (now->flags & others) != 0) return false;
+  committing = true;
   in_commit = *now;
   written_ = {};
-  ++birth.changes;
-  if ((now->flags & kCommitSize) != 0) birth.size = std::max(birth.size, now->size);
-  birth.mtime_ns = std::max(birth.mtime_ns, now->mtime_ns);
-  const uint64_t version = 1 + uint64_t{birth.changes};
+  ++birth.told.changes;
+  if ((now->flags & kCommitSize) != 0) birth.told.size = std::max(birth.told.size, now->size);
+  birth.told.mtime_ns = std::max(birth.told.mtime_ns, now->mtime_ns);
+  const uint64_t version = 1 + uint64_t{birth.told.changes};
   committed({.ino = ino_,
-             .size = birth.size,
+             .size = birth.told.size,
              .data_version = version,
              .change_version = version,
-             .mtime_ns = birth.mtime_ns});
+             .mtime_ns = birth.told.mtime_ns});
   return true;
 }
 
 bool Inode::may_lie_inline(uint32_t length_max) const noexcept {
-  return untold && birth.changes == 0 && size_ > 0 && size_ <= length_max && (written_.flags & kCommitSize) != 0 &&
+  return untold && birth.told.changes == 0 && size_ > 0 && size_ <= length_max && (written_.flags & kCommitSize) != 0 &&
          (written_.flags & kCommitKillSuidgid) == 0 && !committing && writing == 0 && passing == 0 &&
          error_told_ && pieces_.only_filling(size_) != nullptr;
 }

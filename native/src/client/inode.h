@@ -19,6 +19,7 @@
 #include "client/operation.h"
 #include "client/piece_table.h"
 #include "client/records.h"
+#include "fuse/births.h"
 
 namespace braidfs::client {
 
@@ -106,17 +107,13 @@ class Inode {
   // What is told with its birth (docs/decisions/0026), which is with the lanes as long as `untaken`.
   struct Birth {
     bool untaken = false;
-    bool is_open = true;     // the handle that came with it
-    bool time_set = false;   // by a setting, which is told behind it
-    uint64_t fh = 0;
-    uint32_t changes = 0;    // how often size and time were committed
-    uint64_t size = 0;
-    int64_t mtime_ns = 0;
-    std::string inline_bytes{};  // all of the file, if they go with the birth
+    bool time_set = false;  // by a setting, which is told behind it
+    uint64_t fh = 0;        // the handle that came with it
+    fuse::BirthSince told{};
   };
   Birth birth;
   // Size and time that were written are told with the birth, as if the metaserver had been asked and had
-  // answered. False: that is not possible, or there is nothing.
+  // answered: `committing` until tables have them, too. False: that is not possible, or there is nothing.
   bool commit_with_birth();
 
   // ---- a new file that may come to lie in its inode's record (docs/decisions/0037): LOCKED ----

@@ -36,6 +36,11 @@ class Operation : public CallOwner, public std::enable_shared_from_this<Operatio
   std::atomic<bool> answered_ = true;
 };
 
+// Whoever waited for something looks again.
+inline void proceed_all(Lane& lane, const std::vector<std::shared_ptr<Operation>>& waiters) {
+  for (const auto& waiter : waiters) waiter->proceed(lane);
+}
+
 class WaitingTable {
  public:
   void put(uint64_t unique, std::shared_ptr<Operation> operation);

@@ -111,7 +111,7 @@ void Piece::call_done(Lane& lane, Call& call) {
 
 void perform(Lane& lane, const InodePtr& inode, Settled& settled) {
   for (const PiecePtr& piece : settled.send) send_piece(lane, inode, piece);
-  for (const auto& operation : settled.proceed) operation->proceed(lane);
+  proceed_all(lane, settled.proceed);
 }
 
 bool send_aged(Lane& lane, const InodePtr& inode, Clock::time_point now) {

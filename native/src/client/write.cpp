@@ -44,7 +44,7 @@ void end_write(Lane& lane, Inode& inode) {
     const std::scoped_lock lock(inode.mu());
     if (--inode.writing == 0) waiters.swap(inode.writing_waiters);
   }
-  for (const auto& waiter : waiters) waiter->proceed(lane);
+  proceed_all(lane, waiters);
 }
 
 // Pages that end where the file did, and the number of their READs in fuse/cut_reads.h.
@@ -175,7 +175,7 @@ uint64_t WriteRun::merge(const Span& span) {
   PieceTable& pieces = inode_->pieces();
   const PiecePtr piece = pieces.mergeable(span.chunk, span.begin, span.begin + span.length);
   if (!piece) return span.begin;
-  const uint64_t end = std::min(span.begin + span.length, piece->window + piece->capacity);
+  const uint64_t end = std::min(span.begin + span.length, piece->limit());
   std::memcpy(piece->bytes(span.begin, end).data(), bytes(span.begin, end).data(), end - span.begin);
   inode_->side_by_side.note(piece->borders(span.begin, end));
   pieces.merged(piece, span.begin, end, settled_);
@@ -223,7 +223,7 @@ uint64_t WriteRun::add(const Span& span) {
   piece->capacity = window.capacity;
   piece->gathers = gathers_ && !own;
   piece->begin = span.begin;
-  piece->end = std::min(span.begin + span.length, window.begin + window.capacity);
+  piece->end = std::min(span.begin + span.length, piece->limit());
   piece->chunk = span.chunk;
   piece->stripe_index = span.stripe_index;
   piece->target = view_->targets[span.stripe_index];

@@ -103,8 +103,7 @@ bool AttributeTable::drop(uint64_t ino, Clock::time_point now) {
   const std::scoped_lock lock(mutex(ino));
   Slot* held = find(ino);
   if (held == nullptr) return false;
-  held->until = {};
-  held->leased = false;
+  forget(*held);
   return now - held->told < kFresh;
 }
 
@@ -113,8 +112,7 @@ void AttributeTable::clear() {
     const std::scoped_lock lock(groups_[group]);
     for (size_t set = group; set < kSetCount; set += kGroupCount) {
       for (size_t index = set * kWays; index < (set + 1) * kWays; ++index) {
-        slots_[index].until = {};
-        slots_[index].leased = false;
+        forget(slots_[index]);
       }
     }
   }
@@ -180,8 +178,7 @@ void AttributeTable::wrote(uint64_t ino, const Wrote& wrote, Clock::time_point n
   Slot* held = find(ino);
   if (held == nullptr) return;
   if (!is_plain_file(held, now)) {
-    held->until = {};
-    held->leased = false;
+    forget(*held);
     return;
   }
   record::Record& record = held->record;

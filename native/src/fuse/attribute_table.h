@@ -156,6 +156,10 @@ class AttributeTable {
   std::mutex& mutex(uint64_t ino) noexcept { return groups_[ino % kGroupCount]; }
   static size_t first_slot(uint64_t ino) noexcept { return ino % kSetCount * kWays; }
   Slot* find(uint64_t ino) noexcept;
+  static void forget(Slot& slot) noexcept {
+    slot.until = {};
+    slot.leased = false;
+  }
   Slot& place(uint64_t ino, Clock::time_point now) noexcept;
   Clock::time_point end_of(const Slot& slot) const noexcept;
   bool is_believed(const Slot* slot, Clock::time_point now) const noexcept;

@@ -30,6 +30,15 @@ struct BirthSlot {
   std::string capability;
 };
 
+// What became of a new file until its birth was taken (docs/decisions/0026-size-with-the-birth.md).
+struct BirthSince {
+  uint32_t changes = 0;  // how often size and time were committed
+  uint64_t size = 0;
+  int64_t mtime_ns = 0;
+  bool is_open = true;         // by the handle that came with it
+  std::string inline_bytes{};  // all of the file, if they are to lie in its record
+};
+
 struct Birth {
   uint64_t ino = 0;
   uint64_t parent = 0;
@@ -41,12 +50,7 @@ struct Birth {
   uint32_t open_flags = 0;  // O_*
   std::string name;
   std::string layout;
-  // What was written since, and committed: client/inode.h, Birth.
-  uint32_t changes = 0;
-  uint64_t size = 0;
-  int64_t mtime_ns = 0;
-  bool is_open = true;
-  std::string inline_bytes{};
+  BirthSince since{};
 };
 
 // A name that went, of what is no directory.

@@ -22,7 +22,7 @@ class Newborn : public testing::Test {
     });
     EXPECT_TRUE(rig_.core->born(rig_.attributes(0), rig_.layout(), rig_.capability(), Rig::kFh, O_WRONLY));
   }
-  Inode::Birth take() { return rig_.core->birth_take(Rig::kIno); }
+  fuse::BirthSince take() { return rig_.core->birth_take(Rig::kIno).value(); }
 
   Rig rig_;
   std::vector<Written> noted_;
@@ -38,7 +38,7 @@ TEST_F(Newborn, IsWrittenAndClosedWithoutAWord) {
   ASSERT_EQ(noted_.size(), 1u);
   EXPECT_EQ(noted_[0].size, bytes.size());
   EXPECT_TRUE(rig_.commits().empty());
-  const Inode::Birth birth = take();
+  const fuse::BirthSince birth = take();
   EXPECT_TRUE(rig_.events(EventKind::kRelease).empty());
   EXPECT_EQ(birth.changes, 1u);
   EXPECT_EQ(birth.size, bytes.size());
@@ -54,7 +54,7 @@ TEST_F(Newborn, EachCloseThatWroteIsAChange) {
     EXPECT_EQ(rig_.flush(Rig::kFh), 0) << "of another descriptor, which wrote nothing";
     EXPECT_EQ(noted_.size(), count);
   }
-  const Inode::Birth birth = take();
+  const fuse::BirthSince birth = take();
   EXPECT_EQ(birth.changes, 2u);
   EXPECT_EQ(birth.size, 2000u);
   EXPECT_TRUE(birth.is_open);

@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kBatchObjects = std::min<size_t>(256, kLockedTogetherMax);
 
 template <typename Fn>
-void for_batches(std::span<const ObjectPointer> objects, Fn fn) {
+void for_batches(std::span<ObjectPointer> objects, Fn fn) {
   for (size_t first = 0; first < objects.size(); first += kBatchObjects) {
     fn(objects.subspan(first, std::min(kBatchObjects, objects.size() - first)));
   }
@@ -30,19 +30,19 @@ void for_batches(std::span<const ObjectPointer> objects, Fn fn) {
 Status StoreBody::checkpoint() {
   const std::lock_guard turn(checkpoint_mu_);
   checkpoint_wanted_ = false;
-  const std::vector<ObjectPointer> before = table_.dirty();
+  std::vector<ObjectPointer> before = table_.dirty();
   for_batches(before, [&](auto some) {
     sync_batch(some);  // fails again below if it does
-    table_.trim();
+    table_.trim(some);
   });
   uint64_t number = 0;
   if (Status s = log_->rotate(number); s != Status::kOk) return count_error(s);
-  const std::vector<ObjectPointer> objects = table_.take_dirty();
+  std::vector<ObjectPointer> objects = table_.take_dirty();
   Status result = Status::kOk;
   for_batches(objects, [&](auto some) {
     const Status s = checkpoint_batch(some);
     if (s != Status::kOk) result = s;
-    table_.trim();
+    table_.trim(some);
   });
   if (Status s = sync_unlinked(); s != Status::kOk) result = s;
   fault(FaultPoint::kCheckpointBeforeDrop);

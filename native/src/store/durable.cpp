@@ -128,12 +128,12 @@ Status StoreBody::sync_older_than(Clock::duration age) {
       old.push_back(object);
   }
   Status result = Status::kOk;
-  const std::span<const ObjectPointer> all(old);
+  const std::span all(old);
   for (size_t first = 0; first < all.size(); first += kLockedTogetherMax) {
-    const size_t count = std::min(kLockedTogetherMax, all.size() - first);
-    const Status s = sync_batch(all.subspan(first, count));
+    const auto some = all.subspan(first, std::min(kLockedTogetherMax, all.size() - first));
+    const Status s = sync_batch(some);
     if (s != Status::kOk) result = s;
-    table_.trim();
+    table_.trim(some);
   }
   return result;
 }

@@ -13,7 +13,7 @@ constexpr int kEvictTriesMax = 16;  // per lookup: a full table of held objects 
 ObjectPointer ObjectTable::get(ObjectId id) {
   const std::lock_guard guard(mu_);
   if (auto found = objects_.find(id); found != objects_.end()) {
-    recent_.splice(recent_.begin(), recent_, found->second.position);
+    use(found->second);
     ObjectPointer object = found->second.object;  // held: it is not evicted
     if (crowded()) evict_some();  // it may be about to open its file again, or to read record pages
     return object;
@@ -24,8 +24,13 @@ ObjectPointer ObjectTable::get(ObjectId id) {
   return objects_.emplace(id, std::move(slot)).first->second.object;
 }
 
-void ObjectTable::trim() {
+void ObjectTable::trim(std::span<ObjectPointer> used) {
   const std::lock_guard guard(mu_);
+  for (ObjectPointer& object : used) {
+    const auto found = objects_.find(object->id);
+    if (found != objects_.end() && found->second.object == object) use(found->second);
+    object.reset();
+  }
   for (size_t tries = recent_.size(); tries > 0 && crowded(); tries -= std::min<size_t>(tries, kEvictTriesMax)) {
     evict_some();
   }
@@ -36,30 +41,41 @@ bool ObjectTable::crowded() const noexcept {
          files_ >= limits_.files_max;
 }
 
+void ObjectTable::use(Slot& slot) {
+  recent_.splice(recent_.begin(), slot.is_apart ? apart_ : recent_, slot.position);
+  slot.is_apart = false;
+}
+
 void ObjectTable::evict_some() {
   for (int tries = 0; tries < kEvictTriesMax && crowded() && !recent_.empty(); ++tries) {
-    const ObjectId id = recent_.back();
-    const auto found = objects_.find(id);
-    if (try_evict(found->second)) {
-      recent_.pop_back();
-      objects_.erase(found);
-    } else {  // held or dirty: look at it again much later
-      recent_.splice(recent_.begin(), recent_, found->second.position);
+    const auto found = objects_.find(recent_.back());
+    Slot& slot = found->second;
+    switch (try_evict(slot)) {
+      case Outcome::kMayGo:
+        recent_.pop_back();
+        objects_.erase(found);
+        break;
+      case Outcome::kStripped:
+        apart_.splice(apart_.begin(), recent_, slot.position);
+        slot.is_apart = true;
+        break;
+      case Outcome::kBusy:  // look at it again much later
+        use(slot);
+        break;
     }
   }
 }
 
 // Nobody but the table holds it, so nobody can begin to while mu_ is held.
-bool ObjectTable::try_evict(const Slot& slot) {
+ObjectTable::Outcome ObjectTable::try_evict(const Slot& slot) {
   Object& object = *slot.object;
   const std::unique_lock guard(object.mu, std::try_to_lock);
-  if (!guard.owns_lock()) return false;
-  if (slot.object.use_count() == 1 && !object.dirty) return true;
-  if (object.range.idle()) {  // a dirty object keeps its records, not its descriptors
-    object.file.reset();
-    object.direct.reset();
-  }
-  return false;
+  if (!guard.owns_lock()) return Outcome::kBusy;
+  if (slot.object.use_count() == 1 && !object.dirty) return Outcome::kMayGo;
+  if (!object.range.idle()) return Outcome::kBusy;
+  object.file.reset();  // a dirty object keeps its records, not its descriptors
+  object.direct.reset();
+  return object.dirty ? Outcome::kStripped : Outcome::kBusy;
 }
 
 void ObjectTable::erase(const ObjectPointer& object) {
@@ -71,7 +87,7 @@ void ObjectTable::erase(const ObjectPointer& object) {
   }
   const auto found = objects_.find(object->id);
   if (found == objects_.end() || found->second.object != object) return;
-  recent_.erase(found->second.position);
+  (found->second.is_apart ? apart_ : recent_).erase(found->second.position);
   objects_.erase(found);
 }
 

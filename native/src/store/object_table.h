@@ -1,12 +1,15 @@
 // The objects in memory: found by id, evicted when clean and least recently used.
 //
 // Bounds: objects, groups (record pages) and open files, each counted over the whole table; a dirty
-// object or one that somebody holds stays (the checkpoint bounds their number). Also the list of
-// dirty objects, and the ids of objects deleted lately, whose late writes must not bring them back.
+// object or one that somebody holds stays (the checkpoint bounds their number). A dirty one whose files
+// were closed is set apart until it is used again: who makes room does not meet it over and over.
+// Also the list of dirty objects, and the ids of objects deleted lately, whose late writes must not
+// bring them back.
 // ANY THREAD, guarded by mu_; never takes an Object's mutex except by try_lock.
 #pragma once
 #include <deque>
 #include <list>
+#include <span>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -33,7 +36,8 @@ class ObjectTable {
   explicit ObjectTable(TableLimits limits) noexcept : limits_(limits) {}
 
   ObjectPointer get(ObjectId id);
-  void trim();                                      // to the bounds, after many were opened at once
+  // To the bounds; these were used without get(), many at once. Lets go of them.
+  void trim(std::span<ObjectPointer> used);
   void erase(const ObjectPointer& object);          // after DELETE; remembers the id
   bool deleted_lately(ObjectId id) const;
 
@@ -50,10 +54,13 @@ class ObjectTable {
   struct Slot {
     ObjectPointer object;
     std::list<ObjectId>::iterator position;
+    bool is_apart = false;  // its position is in apart_, not in recent_
   };
+  enum class Outcome : uint8_t { kBusy, kMayGo, kStripped };
   bool crowded() const noexcept;
+  void use(Slot& slot);
   void evict_some();
-  bool try_evict(const Slot& slot);
+  static Outcome try_evict(const Slot& slot);
 
   const TableLimits limits_;
   mutable std::mutex mu_;
@@ -61,6 +68,7 @@ class ObjectTable {
   std::atomic<uint64_t> files_{0};
   std::unordered_map<ObjectId, Slot, ObjectIdHash> objects_;
   std::list<ObjectId> recent_;  // front: used last
+  std::list<ObjectId> apart_;   // dirty, without open files when they were looked at
   std::vector<ObjectPointer> dirty_;
   std::deque<ObjectId> deleted_order_;
   std::unordered_set<ObjectId, ObjectIdHash> deleted_;

@@ -416,6 +416,31 @@ TEST_F(Store, OpenFilesStayBounded) {
   }
 }
 
+// More dirty ones than may be kept otherwise: none can go before the checkpoint, all but those in bounds with it.
+TEST_F(Store, ACheckpointMakesRoom) {
+  StoreConfig config = small_config();
+  config.objects_cached_max = 20;
+  config.groups_cached_max = 20;
+  config.files_open_max = 10;
+  config.dirty_groups_max = 1000;
+  open(config);
+  for (int round = 0; round < 2; ++round) {
+    for (uint64_t i = 1; i <= 200; ++i) {
+      ASSERT_EQ(put(*store, {i, 0}, 0, pattern(i + round, 5000)), Status::kOk);
+    }
+    EXPECT_GE(store->figures().objects_cached, 200u);
+    EXPECT_LE(store->figures().files_open, 24u);
+    for (uint64_t i = 1; i <= 200; i += 2) ASSERT_EQ(store->sync({i, 0}), Status::kOk);
+    ASSERT_EQ(store->checkpoint(), Status::kOk);
+    EXPECT_LE(store->figures().objects_cached, 20u);
+    EXPECT_LE(store->figures().groups_cached, 20u);
+    EXPECT_LE(store->figures().files_open, 10u);
+    for (uint64_t i = 1; i <= 200; ++i) {
+      ASSERT_EQ(get(*store, {i, 0}, 0, 5000).bytes, pattern(i + round, 5000));
+    }
+  }
+}
+
 TEST_F(Store, TargetIdIsKept) {
   open();
   ASSERT_EQ(store->set_target(42), Status::kOk);

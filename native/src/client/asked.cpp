@@ -15,16 +15,21 @@ Asked::Windows Asked::note(uint64_t offset, uint32_t length) {
 // False: some of it was asked for before.
 bool Asked::count(uint64_t offset, uint64_t end) {
   for (uint64_t at = offset; at < end;) {
-    const uint64_t unit = at / kUnit;
-    const uint64_t to = std::min(end, (unit + 1) * kUnit);
-    auto region = regions_.find(unit / kRegion);
+    const uint64_t number = at / kUnit;
+    const uint64_t to = std::min(end, (number + 1) * kUnit);
+    auto region = regions_.find(number / kRegion);
     if (region == regions_.end()) {
       if (regions_.size() >= kRegionsMax) regions_.clear();
-      region = regions_.try_emplace(unit / kRegion).first;
+      region = regions_.try_emplace(number / kRegion).first;
     }
-    uint32_t& bytes = region->second[unit % kRegion];
-    if (bytes + (to - at) > kUnit) return false;
-    bytes += static_cast<uint32_t>(to - at);
+    Unit& unit = region->second[number % kRegion];
+    const auto first = static_cast<uint8_t>(at % kUnit / kPage);
+    const auto last = static_cast<uint8_t>((to - 1) % kUnit / kPage);
+    const uint32_t pages = last - first + 1u;
+    if (unit.pages + pages > kUnit / kPage) return false;
+    unit = {.pages = static_cast<uint16_t>(unit.pages + pages),
+            .first = unit.pages == 0 ? first : std::min(unit.first, first),
+            .last = std::max(unit.last, last)};
     at = to;
   }
   return true;
@@ -51,18 +56,30 @@ Asked::Run Asked::run_before(uint64_t end) const {
   Run run;
   uint64_t bytes = 0;
   for (uint64_t to = end; to > 0 && end - to < kLookBack;) {
-    const uint64_t unit = (to - 1) / kUnit;
-    const uint64_t from = unit * kUnit;
-    bytes += std::min(of_unit(unit), to - from);
+    const uint64_t number = (to - 1) / kUnit;
+    const uint64_t from = number * kUnit;
+    bytes += std::min(unit(number).pages * kPage, to - from);
     if (bytes * 4 >= (end - from) * 3) run = {.bytes = bytes, .is_first = from == 0};
     to = from;
   }
   return run;
 }
 
-uint64_t Asked::of_unit(uint64_t unit) const {
-  const auto region = regions_.find(unit / kRegion);
-  return region == regions_.end() ? 0 : region->second[unit % kRegion];
+Asked::Stretch Asked::unasked(uint64_t at, uint64_t to) const {
+  const Unit had = unit(at / kUnit);
+  const uint64_t begin = at - at % kUnit + had.first * kPage;  // of what lies between the first and the last page
+  const uint64_t end = begin + had.span() * kPage;
+  if (at < begin) return {.begin = at, .end = std::min(to, begin)};
+  if (at < end) {
+    if (had.pages * 2 <= had.span()) return {.begin = at, .end = std::min(to, end), .asked = had.pages * kPage};
+    at = std::min(to, end);
+  }
+  return {.begin = at, .end = to};
+}
+
+Asked::Unit Asked::unit(uint64_t number) const {
+  const auto region = regions_.find(number / kRegion);
+  return region == regions_.end() ? Unit{} : region->second[number % kRegion];
 }
 
 }  // namespace braidfs::client

@@ -3,7 +3,7 @@
 // tensor of a mapped file (docs/decisions/0043-mapped-models.md).
 //
 // The kernel asks for a page once, for as long as it keeps it: what it asks for again it has lost, and then all of
-// this is forgotten. Bytes are counted by units of 1 MiB.
+// this is forgotten. Pages are counted by units of 1 MiB, with the first and the last one.
 // Threads: none of its own, guarded by whoever has it. Not here: what is fetched (streams.h).
 #pragma once
 #include <array>
@@ -16,6 +16,7 @@ namespace braidfs::client {
 class Asked {
  public:
   static constexpr uint64_t kUnit = 1u << 20;
+  static constexpr uint64_t kPage = 4u << 10;
   static constexpr uint64_t kLookBack = 32 * kUnit;
   static constexpr uint64_t kNear = 4 * kUnit;     // within it a READ is of the same window
   static constexpr uint64_t kStrideMax = 1u << 30;
@@ -25,6 +26,12 @@ class Asked {
   struct Run {
     uint64_t bytes = 0;
     bool is_first = false;
+  };
+  // A stretch of the file, and how much of it was asked for.
+  struct Stretch {
+    uint64_t begin = 0;
+    uint64_t end = 0;
+    uint64_t asked = 0;
   };
   // Where the next windows are expected to begin: `begin`, and so on. stride 0: nowhere.
   struct Windows {
@@ -36,12 +43,21 @@ class Asked {
   // A READ for the page cache. A new window that came at the distance of the one before tells what is next.
   Windows note(uint64_t offset, uint32_t length);
   Run run_before(uint64_t end) const;
-  uint64_t of_unit(uint64_t unit) const;
+  // The first stretch from `at` on, before `to` and in the same unit, of which at most half was asked for. Empty:
+  // there is none.
+  Stretch unasked(uint64_t at, uint64_t to) const;
 
  private:
   static constexpr uint64_t kRegion = 64;
-  using Region = std::array<uint32_t, kRegion>;
+  struct Unit {
+    uint16_t pages = 0;
+    uint8_t first = 0;
+    uint8_t last = 0;
+    uint64_t span() const noexcept { return pages == 0 ? 0 : last - first + 1u; }
+  };
+  using Region = std::array<Unit, kRegion>;
 
+  Unit unit(uint64_t number) const;
   bool count(uint64_t offset, uint64_t end);
   Windows window(uint64_t offset, uint64_t end);
 

@@ -80,7 +80,7 @@ void Streams::want(File& file, Stream& stream, const CachedExtent& extent, Wante
   if (stream.early != 0) {  // those were asked for
     at = std::max(at, stream.next + uint64_t{stream.size} * (std::bit_width(stream.early) + 1u));
   }
-  for (; at < end; at += stream.size) {
+  for (; at < end && has_room_for(at - stream.next); at += stream.size) {
     if (!add(file, at, std::min(at + stream.size, extent.file_size), wanted, now)) return;
     stream.ahead = at + stream.size;
   }
@@ -94,7 +94,7 @@ void Streams::want_beyond(File& file, const CachedExtent& extent, Wanted& wanted
   const uint64_t window = std::min(run.bytes, kPagesAheadMax);
   const uint64_t end = std::min(begin + kPagesAheadMax + kSkipMax, extent.file_size);
   uint64_t ahead = 0;
-  for (uint64_t at = begin; at < end && ahead < window;) {
+  for (uint64_t at = begin; at < end && ahead < window && has_room_for(ahead);) {
     const auto piece = piece_over(file, at);
     uint64_t to = std::min(end, (at / Asked::kUnit + 1) * Asked::kUnit);
     if (piece != file.pieces.end() && piece->first <= at) {
@@ -102,13 +102,12 @@ void Streams::want_beyond(File& file, const CachedExtent& extent, Wanted& wanted
       ahead += to - at;
     } else {
       if (piece != file.pieces.end()) to = std::min(to, piece->first);
-      const uint64_t asked = file.asked.of_unit(at / Asked::kUnit);
-      const uint64_t behind = at % Asked::kUnit;  // of its unit; the rest of what was asked for lies beyond
-      const uint64_t had = asked > behind ? asked - behind : 0;
-      if (had * 2 <= to - at) {
-        if (!add(file, at, to, wanted, now)) return;
-        file.pieces.find(at)->second.given = static_cast<uint32_t>(had);
-        ahead += to - at;
+      const auto stretch = file.asked.unasked(at, to);
+      if (stretch.begin < stretch.end) {
+        if (!add(file, stretch.begin, stretch.end, wanted, now)) return;
+        file.pieces.find(stretch.begin)->second.given = static_cast<uint32_t>(stretch.asked);
+        ahead += stretch.end - stretch.begin;
+        to = stretch.end;
       }
     }
     at = to;
@@ -175,8 +174,19 @@ void Streams::give(File& file, const CachedExtent& extent, Parts* parts) {
     const uint64_t from = std::max(extent.offset, piece->first);
     const auto length = static_cast<uint32_t>(std::min(end, piece->first + kept.length) - from);
     if (parts != nullptr) parts->push_back({kept.bytes, static_cast<uint32_t>(from - piece->first), length});
+    const bool was_rest = kept.is_rest();
     kept.given += length;
-    piece = kept.given + kRestMax >= kept.length ? drop(file, piece) : std::next(piece);
+    if (kept.given >= kept.length) {
+      piece = drop(file, piece);
+      continue;
+    }
+    if (kept.is_rest() && !was_rest) file.rests.push_back(piece->first);
+    ++piece;
+  }
+  while (file.rests.size() > kRestsMax) {
+    const auto rest = file.pieces.find(file.rests.front());
+    file.rests.pop_front();
+    if (rest != file.pieces.end() && !rest->second.under_way && rest->second.is_rest()) drop(file, rest);
   }
 }
 

@@ -8,6 +8,11 @@ namespace {
 
 constexpr uint64_t kUnit = Asked::kUnit;
 
+bool has_unasked(const Asked& asked, uint64_t unit) {
+  const auto stretch = asked.unasked(unit * kUnit, (unit + 1) * kUnit);
+  return stretch.begin < stretch.end;
+}
+
 TEST(Asked, LooksBackWhileThreeOfFourWereAskedFor) {
   Asked asked;
   asked.note(0, 2 * kUnit);
@@ -36,15 +41,36 @@ TEST(Asked, WhatIsAskedForTwiceWasLost) {
   for (uint64_t unit = 0; unit < 8; ++unit) asked.note(unit * kUnit, kUnit);
   asked.note(4 * kUnit, kUnit);
   EXPECT_EQ(asked.run_before(5 * kUnit).bytes, kUnit);
-  EXPECT_EQ(asked.of_unit(4), kUnit);
-  EXPECT_EQ(asked.of_unit(3), 0u);
+  EXPECT_FALSE(has_unasked(asked, 4));
+  EXPECT_TRUE(has_unasked(asked, 3));
 }
 
 TEST(Asked, AFileIsRememberedInPart) {
   Asked asked;
   for (uint64_t region = 0; region <= Asked::kRegionsMax; ++region) asked.note(region * 64 * kUnit, kUnit);
-  EXPECT_EQ(asked.of_unit(0), 0u);
-  EXPECT_EQ(asked.of_unit(Asked::kRegionsMax * 64), kUnit);
+  EXPECT_TRUE(has_unasked(asked, 0));
+  EXPECT_FALSE(has_unasked(asked, Asked::kRegionsMax * 64));
+}
+
+TEST(Asked, TellsWhatWasNotAskedFor) {
+  Asked asked;
+  const auto is = [&](uint64_t at, uint64_t to, uint64_t begin, uint64_t end, uint64_t had = 0) {
+    const auto stretch = asked.unasked(at, to);
+    EXPECT_EQ(stretch.begin, begin);
+    EXPECT_EQ(stretch.end, end);
+    EXPECT_EQ(stretch.asked, had);
+  };
+  is(4096, kUnit, 4096, kUnit);
+  asked.note(8192, kUnit - 16384);  // all but two pages at either end
+  is(0, kUnit, 0, 8192);
+  is(0, 4096, 0, 4096);
+  is(8192, kUnit, kUnit - 8192, kUnit);
+  is(65536, kUnit - 8192, kUnit - 8192, kUnit - 8192);
+  asked.note(kUnit, 8192);
+  asked.note(2 * kUnit - 100, 100);  // the file's last page
+  is(kUnit, 2 * kUnit, kUnit, 2 * kUnit, 3 * 4096);
+  asked.note(kUnit + 8192, kUnit / 2);
+  is(kUnit, 2 * kUnit, 2 * kUnit, 2 * kUnit);
 }
 
 TEST(Asked, TellsWindowsAtOneDistance) {

@@ -159,29 +159,8 @@ TEST_F(StreamTable, AReadIsPutTogetherFromPieces) {
   EXPECT_EQ(parts_[0].span().front(), std::byte{4});
   EXPECT_EQ(parts_[1].length, 8192u);
   EXPECT_EQ(parts_[1].span().back(), std::byte{5});
-  EXPECT_EQ(read(4), Found::kNo) << "each byte once, but for a small rest";
-}
-
-TEST_F(StreamTable, WhatIsMissingBetweenPiecesIsFetched) {
-  begin();
-  fetch();
-  EXPECT_EQ(read_at(7 * uint64_t{kPart} + 8192, kPart), Found::kWait);
-  ASSERT_GE(wanted_.size(), 1u);
-  EXPECT_EQ(wanted_[0].offset, 8 * uint64_t{kPart});
-  EXPECT_EQ(wanted_[0].length, 8192u);
-  fetch();
-  whom_ = Streams::For::kAgain;
-  EXPECT_EQ(read_at(7 * uint64_t{kPart} + 8192, kPart), Found::kYes);
-  EXPECT_EQ(parts_.size(), 2u);
-}
-
-TEST_F(StreamTable, AWaitingReadDoesNotAskForMore) {
-  begin();
-  EXPECT_EQ(read(4), Found::kWait);
-  EXPECT_EQ(streams_.missed(kIno, 4 * uint64_t{kPart}).size(), 1u);
-  whom_ = Streams::For::kAgain;
-  EXPECT_EQ(read(4), Found::kNo);
-  expect_wanted(0, 0);
+  EXPECT_EQ(read_at(4 * uint64_t{kPart}, 8192), Found::kYes) << "what was left";
+  EXPECT_EQ(read(4), Found::kNo) << "each byte once";
 }
 
 // ---- for the page cache ----
@@ -225,6 +204,46 @@ TEST_F(PagesTable, WhatWasAskedForIsNotFetched) {
     (void)read(part);
     for (const auto& piece : wanted_) EXPECT_NE(piece.offset, 14 * uint64_t{kPart});
   }
+}
+
+// The next READ begins in what is left of a piece, and what lies before a window that was asked for earlier is
+// fetched, too.
+TEST_F(PagesTable, WindowsNeedNotEndWherePiecesDo) {
+  const uint64_t head = 16 * uint64_t{kPart} + 12288;
+  (void)read_at(head, kPart);
+  (void)window(0, 4);
+  for (uint64_t at = 4 * uint64_t{kPart}; at < head; at += kPart - 4096) {
+    fetch();
+    EXPECT_EQ(read_at(at, static_cast<uint32_t>(std::min<uint64_t>(kPart - 4096, head - at))), Found::kYes) << at;
+  }
+}
+
+TEST_F(PagesTable, ReadersShareWhatIsAhead) {
+  for (uint64_t part = 0; part < 33; ++part) {
+    (void)read(part);
+    fetch();
+  }
+  EXPECT_EQ(streams_.bytes(), Streams::kTogether);
+  for (const uint64_t ino : {kIno + 1, kIno + 2}) {
+    const uint64_t before = streams_.bytes();
+    for (uint64_t part = 0; part < 16; ++part) {
+      (void)read(part, kStamp, ino);
+      fetch(ino);
+    }
+    EXPECT_EQ(streams_.bytes() - before, Streams::kAheadLeast);
+  }
+}
+
+TEST_F(PagesTable, RestsAreBounded) {
+  constexpr uint64_t kLast = 50;
+  (void)window(0, 4);
+  for (uint64_t part = 4; part <= kLast; ++part) {
+    fetch();
+    ASSERT_EQ(read_at(part * kPart, kPart - 4096), Found::kYes) << part;
+  }
+  EXPECT_EQ(streams_.bytes(), Streams::kTogether);
+  EXPECT_EQ(read_at((kLast + 1) * kPart - 4096, 4096), Found::kYes);
+  EXPECT_EQ(read_at(5 * uint64_t{kPart} - 4096, 4096), Found::kNo);
 }
 
 TEST_F(PagesTable, WindowsAtOneDistanceAreFetchedAhead) {

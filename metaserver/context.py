@@ -97,6 +97,7 @@ class Context:
     trees_gone: list[int] = field(default_factory=list)  # whose topmost directory was removed
     notes: dict[bytes, bytes | None] = field(default_factory=dict)  # records beside the outcome
     removed: list[Ino] = field(default_factory=list)  # inodes that are no more if it succeeds
+    delegates: bool = False  # the directory that it makes is held exclusively by who makes it
 
     def check_serving(self) -> None:
         """Raises NOT_READY: clients of before the restart may still replay what this may upset."""

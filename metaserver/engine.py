@@ -263,6 +263,7 @@ class Engine:
         txn, late, foreign = self._merge(tx, row, asking, body, context)
         hold = self.progress.txn if context.wait_durable or late else foreign
         if has_leases:
+            asking.delegates = context.delegates
             body = self.gate.granted(tx, asking, reply, body)
         return _Outcome(0, body, txn, hold, context.wait_truncate)
 

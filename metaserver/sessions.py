@@ -22,6 +22,8 @@ _OPENS_MAX: Final = 1 << 20  # per session
 _EPOCH_END: Final = 1 << 63
 SLOTS_MAX: Final = 4096  # of one session, not used yet
 SLOTS_OUTDATED_MAX: Final = 4 * SLOTS_MAX
+EMPTY_MAX: Final = 256  # directories of one session that it holds exclusively since it made them
+EMPTY_S: Final = 60.0  # lately: those that are empty for longer are counted no more
 
 
 @dataclass(slots=True)
@@ -40,6 +42,8 @@ class Session:
     unsure: set[Ino] = field(default_factory=set)  # created, perhaps open: see Sessions.reassert
     slots: dict[Ino, bytes] = field(default_factory=dict)  # layouts of inodes that it may make
     slots_outdated: int = 0  # of these: not to be used any more, so others are given in their place
+    # Directories that it holds exclusively since it made them then, empty until now.
+    empty: OrderedDict[Ino, float] = field(default_factory=OrderedDict)
     replaying: bool = False  # of a former incarnation, REPLAY_DONE has not come yet
     condemned: bool = False  # an administrator wants it evicted
     requests: int = 0  # since this metaserver started
@@ -126,6 +130,21 @@ class Sessions:
     def slots(self, session: SessionId) -> dict[Ino, bytes]:
         """The files that the session may make by itself, with their layouts."""
         return self._sessions[session].slots
+
+    def hand_over(self, session: SessionId, directory: Ino, now_s: float) -> bool:
+        """Whether the session holds exclusively what it just made: only who makes files by itself
+        does, and not ever more that stay empty: who looks into those recalls them one by one."""
+        known = self._sessions[session]
+        while known.empty and next(iter(known.empty.values())) < now_s - EMPTY_S:
+            known.empty.popitem(last=False)
+        if not known.slots or len(known.empty) >= EMPTY_MAX:
+            return False
+        known.empty[directory] = now_s
+        return True
+
+    def filled(self, session: SessionId, directory: Ino) -> None:
+        """The session made something in that directory by itself."""
+        self._sessions[session].empty.pop(directory, None)
 
     def map_epoch_min(self) -> int:
         """Every client has the cluster map of this epoch, or a newer one."""

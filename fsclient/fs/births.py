@@ -113,6 +113,16 @@ class Births:
         else:
             self._count(parent, CHANGES_TO_ASK, slots=True)
 
+    def made(self, directory: int) -> None:
+        """This client made a directory, and may hold it exclusively since: nobody else knows it.
+        Only who has slots does, so they are asked for with the first."""
+        if not self._leases.holds(directory, LEASE_NAMER):
+            if not self._bears and self._leases.holds(directory, LEASE_META | LEASE_ENTRIES):
+                self._ask(0, slots=True)
+        elif self._lanes.entries_delegate(directory):
+            self._delegated[directory] = None
+            self._undelegate_oldest()
+
     def touched(self, parent: int) -> None:
         """Something was changed in parent through the metaserver that lanes might do: a name went
         or is another one, attributes of a file were set. While one directory after the other is

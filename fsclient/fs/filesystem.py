@@ -50,7 +50,7 @@ class FileSystem:
         self.files.was_read = self.ahead.was_read
         self.inodes.catch_up = self.births.catch_up
         self.namespace = Namespace(
-            meta, lanes, leases, self.inodes, self.complete, believe_names_s, self.births.touched
+            meta, lanes, leases, self.inodes, self.complete, believe_names_s, self.births
         )
         self.namespace.before_write = self.files.before_write
         self.directories = Directories(

@@ -8,6 +8,7 @@ Opens are in fsclient.fs.files, directory listings in fsclient.fs.directories.
 import stat
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import Attributes, names_granted
@@ -64,20 +65,27 @@ class Found:
     entry_s: float
 
 
+class Watcher(Protocol):
+    """touched: a name of a file went from that directory, or is another one there. made: this
+    client made that directory."""
+
+    def touched(self, parent: int, /) -> None: ...
+    def made(self, directory: int, /) -> None: ...
+
+
 class Namespace:
     def __init__(
         self, meta: Metadata, lanes: Lanes, leases: Leases, inodes: Inodes,
-        complete: CompleteDirectories, believe_names_s: float, touched: Callable[[int], None],
+        complete: CompleteDirectories, believe_names_s: float, watcher: Watcher,
     ) -> None:  # fmt: skip
-        """believe_names_s: how long a name is believed where there are no leases. touched(ino): a
-        name of a file went from that directory, or is another one there."""
+        """believe_names_s: how long a name is believed where there are no leases."""
         self._meta = meta
         self._lanes = lanes
         self._leases = leases
         self._inodes = inodes
         self._complete = complete
         self._believe_names_s = believe_names_s
-        self._touched = touched
+        self._watcher = watcher
         # Whoever asks for the capability of a file is about to write to it.
         self.before_write: Callable[[int], Awaitable[None]] = _nothing
 
@@ -164,6 +172,7 @@ class Namespace:
         asked_at = self._complete.now()
         made = await self._make(Op.MKDIR, request, parent, name)
         self._complete.made(made.pack(), asked_at)
+        self._watcher.made(made.ino)
         return made
 
     async def symlink(
@@ -187,7 +196,7 @@ class Namespace:
     async def unlink(self, parent: int, name: bytes) -> None:
         _check_name(name)
         await self._remove(Op.UNLINK, Unlink(parent, name), parent, name)
-        self._touched(parent)
+        self._watcher.touched(parent)
 
     async def rmdir(self, parent: int, name: bytes) -> None:
         _check_name(name)
@@ -209,7 +218,7 @@ class Namespace:
         for each in filter(None, (moved, replaced)):
             self._inodes.moved(each)
         if parent == new_parent and not stat.S_ISDIR(moved.mode):
-            self._touched(parent)
+            self._watcher.touched(parent)
         exchanged = replaced.ino if replaced is not None and flags & RENAME_EXCHANGE else 0
         old_s = self._leases.entry_s(parent, name, exchanged, 0.0)
         new_s = self._leases.entry_s(new_parent, new_name, moved.ino, 0.0)

@@ -13,7 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.attributes import ATTRIBUTES_SIZE, LEASE_ENTRIES, OPEN_ELSEWHERE, inos_of
+from fscommon.layout.attributes import (
+    ATTRIBUTES_SIZE,
+    LEASE_ENTRIES,
+    LEASE_EXCLUSIVE_ALL,
+    OPEN_ELSEWHERE,
+    inos_of,
+)
 from fscommon.types import Ino, SessionId
 from fscommon.wire.codec import encode
 from fscommon.wire.frame import Frame, encode_frame
@@ -43,7 +49,8 @@ Rerun = Callable[[Connection, Frame, Claim], None]
 
 @dataclass(slots=True)
 class Asking:
-    """One request at the gate. needs are its footprint, once it was made up."""
+    """One request at the gate. needs are its footprint, once it was made up. delegates: the
+    directory that it made is the session's alone."""
 
     op: Op
     request: Any
@@ -51,6 +58,7 @@ class Asking:
     now_s: float
     claim: Claim | None = None
     needs: list[Need] = field(default_factory=list)
+    delegates: bool = False
 
 
 class LeaseGate:
@@ -109,6 +117,8 @@ class LeaseGate:
             self.leases.grant_children(tx.session, asking.request.ino, inos, asking.request_id)
 
         def grant(ino: Ino, wanted: int) -> int:
+            if asking.op is Op.MKDIR and not asking.delegates:
+                wanted &= ~LEASE_EXCLUSIVE_ALL
             held = self._grant(tx, asking, ino, wanted)
             if held and self._may_be_open_elsewhere(tx.session, ino):
                 held |= OPEN_ELSEWHERE

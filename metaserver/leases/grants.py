@@ -36,7 +36,7 @@ def _found(request: Any, reply: Any) -> Iterator[Grant]:
 
 
 def _made_directory(request: Any, reply: Any) -> Iterator[Grant]:
-    yield reply.attributes, NAMES
+    yield reply.attributes, LEASE_NAMER  # what is exclusive of it only if the op delegates
 
 
 def _opened(request: Create | Open | TmpFile, reply: Any) -> Iterator[Grant]:

@@ -225,6 +225,7 @@ class _Batch:
     def touch(self) -> None:
         for parent, times in self._times.items():
             touch_directory(self._tx, self._directories[parent], max(times), names=len(times))
+            self._context.services.sessions.filled(self._context.session, Ino(parent))
         for owner, count in self._owners.items():
             charge_many(self._context, owner, count, self._bytes[owner])
 

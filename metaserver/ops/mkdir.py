@@ -1,14 +1,29 @@
-"""MKDIR: a directory with a name."""
+"""MKDIR: a directory with a name.
+
+Whoever makes it may make files in it by itself at once, as nobody else can know it yet
+(docs/decisions/0013-delegation.md): where DELEGATE would allow it. Nobody is told here whose files
+are refused, so nobody's may be.
+"""
 
 import stat
 
+from fscommon.layout.attributes import Attributes
 from fscommon.wire.messages import Entry, MkDir
 from metaserver.context import Context
 from metaserver.namespace.birth import Wanted, give_birth
+from metaserver.quota.charges import is_limited, limited_owners
 from metaserver.transaction import Transaction
 
 
 def mkdir(tx: Transaction, request: MkDir, context: Context) -> Entry:
     mode = stat.S_IFDIR | stat.S_IMODE(request.mode)
     inode = give_birth(tx, Wanted(request.parent, request.name, mode, request.caller), context)
+    sessions = context.services.sessions
+    if context.replayed is None and _may_delegate(inode.attributes, context):
+        context.delegates = sessions.hand_over(context.session, inode.ino, context.now_s)
     return Entry(inode.attributes.pack())
+
+
+def _may_delegate(made: Attributes, context: Context) -> bool:
+    is_plain = not made.xattr_count and not made.mode & stat.S_ISGID  # else lanes make no files
+    return is_plain and limited_owners(context) == ((), ()) and not is_limited(context, made.tree)

@@ -75,6 +75,31 @@ def test_they_are_files_as_any_other(cluster: Cluster, folder: Path) -> None:
         assert again.st_mode == status.st_mode
 
 
+def test_files_of_new_directories_are_made_by_lanes_at_once(
+    cluster: Cluster, workdir: Path, other: Path
+) -> None:
+    def first(number: int) -> None:
+        (workdir / f"first-{number}").mkdir()
+        make(workdir / f"first-{number}", ["only"])
+
+    wait_delegated(cluster, "births", first)  # slots are asked for with the first
+    before = births(cluster)
+    for number in range(40):
+        (workdir / f"{number}" / "in").mkdir(parents=True)
+        for folder in (workdir / f"{number}", workdir / f"{number}" / "in"):
+            make(folder, ["only"])
+            (folder / "written").write_bytes(b"x" * 5000)
+    assert births(cluster) - before > 160 * 0.9
+    there = seen_from(other, cluster, workdir)
+    for number in range(40):
+        assert set(os.listdir(there / f"{number}")) == {"in", "only", "written"}
+        assert (there / f"{number}" / "in" / "written").read_bytes() == b"x" * 5000
+        (there / f"{number}" / "in" / "theirs").touch()
+        make(workdir / f"{number}" / "in", ["again"])
+        names = set(os.listdir(workdir / f"{number}" / "in"))
+        assert names == {"again", "only", "theirs", "written"}
+
+
 def test_owner_and_umask_are_the_callers(cluster: Cluster, folder: Path) -> None:
     folder.chmod(0o777)
     code = (

@@ -113,6 +113,33 @@ async def test_the_second_create_asks_for_the_directory(world: World) -> None:
     assert len(world.lanes.slots) == 4
 
 
+async def test_a_directory_that_was_made_is_delegated_at_once(world: World) -> None:
+    world.births.made(FOLDER)
+    world.births.made(FOLDER)
+    await trio.testing.wait_all_tasks_blocked()
+    (asked,) = world.meta.requests(Op.DELEGATE)
+    assert (asked.ino, asked.count) == (0, SLOTS_WANTED), "with the first, slots are asked for"
+    assert not world.lanes.delegated
+    world.fs.leases.table.granted(8, LEASE_NAMER, 2)
+    world.births.made(8)
+    assert world.lanes.delegated == {8}
+    world.births.made(FOLDER)
+    world.lanes.may_delegate = False
+    world.fs.leases.table.granted(9, LEASE_NAMER, 3)
+    world.births.made(9)
+    await trio.testing.wait_all_tasks_blocked()
+    assert world.lanes.delegated == {8}
+    assert len(world.meta.requests(Op.DELEGATE)) == 1
+    await world.births.give_back(8)
+    assert not world.lanes.delegated
+
+
+async def test_without_leases_nothing_is_asked_for_a_new_directory(world: World) -> None:
+    world.births.made(8)
+    await trio.testing.wait_all_tasks_blocked()
+    assert world.meta.requests(Op.DELEGATE) == []
+
+
 async def test_a_directory_without_a_lease_is_not_asked_for(world: World) -> None:
     for _ in range(5):
         world.births.created(8)

@@ -15,14 +15,26 @@ from fscommon.layout.attributes import (
 )
 from fscommon.layout.layout import unpack_layout
 from fscommon.layout.quota import QuotaKind
+from fscommon.layout.template import LAYOUT_XATTR
 from fscommon.types import Ino, SessionId
 from fscommon.wire.admin import Inspect, InspectList, Place, TreeSum
 from fscommon.wire.births import Birth, ChangeBatch, Changed, Delegate, Delegated, Slot
 from fscommon.wire.codec import encode
-from fscommon.wire.messages import Close, Empty, GetAttr, Lookup, Replay, SessionOpen, Unlink
+from fscommon.wire.messages import (
+    SET_MODE,
+    Close,
+    Empty,
+    GetAttr,
+    Lookup,
+    Replay,
+    SessionOpen,
+    SetAttr,
+    SetXattr,
+    Unlink,
+)
 from fscommon.wire.ops import Op
 from fscommon.wire.trash import TrashList
-from metaserver.sessions import SLOTS_MAX
+from metaserver.sessions import EMPTY_MAX, EMPTY_S, SLOTS_MAX
 
 from .bench import ROOT, SETTINGS, Bench, Client
 from .test_leases import Cached
@@ -151,6 +163,47 @@ def test_the_names_are_held_exclusively_until_they_are_wanted(bench: Bench) -> N
     bench.settle()
     assert unpack_attributes(two.client.take().attributes).ino == slot.ino
     assert one.held(folder) == LEASE_META | LEASE_ENTRIES
+
+
+def test_a_new_directory_is_held_exclusively_by_who_made_it(bench: Bench) -> None:
+    one, two = Cached.of(bench), Cached.of(bench)
+    before = one.client.mkdir(ROOT, b"before")
+    assert one.held(before) == LEASE_META | LEASE_ENTRIES, "who has no slots makes no files"
+    slot = slots_of(one.client, 2, 0)[0]
+    folder = one.client.mkdir(ROOT, b"folder")
+    assert one.held(folder) == LEASE_NAMER
+    one.client.call(Op.CHANGE_BATCH, ChangeBatch((birth(slot, b"a", folder),)))
+    two.client.send(Op.LOOKUP, Lookup(folder, b"a"))
+    (item,) = one.recalled()
+    one.answer(item)
+    bench.settle()
+    assert unpack_attributes(two.client.take().attributes).ino == slot.ino
+    assert one.held(folder) == LEASE_META | LEASE_ENTRIES
+    assert bench.faults() == []
+
+
+def test_a_new_directory_in_which_lanes_would_make_no_files_is_not(bench: Bench) -> None:
+    me = Cached.of(bench)
+    slots_of(me.client, 2, 0)
+    plain = me.client.mkdir(ROOT, b"plain")
+    assert me.held(plain) == LEASE_NAMER
+    me.client.call(Op.SETATTR, SetAttr(plain, SET_MODE, 0o2755, 0, 0, 0, 0, 0, 0, 0, 0))
+    assert me.held(me.client.mkdir(plain, b"group")) == LEASE_META | LEASE_ENTRIES
+    me.client.call(Op.SETXATTR, SetXattr(ROOT, LAYOUT_XATTR, b"chunk_size=65536,stripe_width=1", 0))
+    assert me.held(me.client.mkdir(ROOT, b"layout")) == LEASE_META | LEASE_ENTRIES
+
+
+def test_directories_that_stay_empty_are_not_held_without_end(bench: Bench) -> None:
+    me = Cached.of(bench)
+    slot = slots_of(me.client, 2, 0)[0]
+    made = [me.client.mkdir(ROOT, b"%d" % number) for number in range(EMPTY_MAX)]
+    assert {me.held(ino) for ino in made} == {LEASE_NAMER}
+    assert me.held(me.client.mkdir(ROOT, b"more")) == LEASE_META | LEASE_ENTRIES
+    me.client.call(Op.CHANGE_BATCH, ChangeBatch((birth(slot, b"a", made[7]),)))
+    assert me.held(me.client.mkdir(ROOT, b"in its place")) == LEASE_NAMER
+    assert me.held(me.client.mkdir(ROOT, b"and more")) == LEASE_META | LEASE_ENTRIES
+    bench.now_s += EMPTY_S + 1
+    assert me.held(me.client.mkdir(ROOT, b"later")) == LEASE_NAMER
 
 
 @pytest.mark.parametrize(

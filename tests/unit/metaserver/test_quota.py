@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.attributes import LEASE_DATA, LEASE_ENTRIES, LEASE_META, unpack_attributes
+from fscommon.layout.attributes import (
+    LEASE_DATA,
+    LEASE_ENTRIES,
+    LEASE_META,
+    LEASE_NAMER,
+    unpack_attributes,
+)
 from fscommon.layout.quota import NO_LIMITS, Limits, QuotaKind
 from fscommon.types import SessionId
 from fscommon.wire.admin import Place
@@ -466,6 +472,20 @@ def test_clients_make_no_files_where_one_could_be_refused(world: World) -> None:
         world.bench.engine.services.quotas.set_limits((QuotaKind.USER, uid), Limits(1), 0)
     reply = world.call(Op.DELEGATE, Delegate(free, 1))
     assert reply.attributes == b"", "too many to tell"
+
+
+def test_new_directories_are_not_delegated_where_a_file_could_be_refused(world: World) -> None:
+    me = Cached.of(world.bench)
+    me.client.call(Op.DELEGATE, Delegate(0, 4))
+    top = me.client.mkdir(ROOT, b"t")
+    assert me.held(top) == LEASE_NAMER
+    world.tree(top, inodes_hard=1000)
+    for item in me.recalled():
+        me.answer(item)
+    assert me.held(me.client.mkdir(top, b"in the tree")) == LEASE_META | LEASE_ENTRIES
+    assert me.held(me.client.mkdir(ROOT, b"outside")) == LEASE_NAMER
+    world.limit(UID, bytes_hard=1 << 40)
+    assert me.held(me.client.mkdir(ROOT, b"nowhere")) == LEASE_META | LEASE_ENTRIES
 
 
 def test_clients_at_work_learn_of_limits(world: World) -> None:

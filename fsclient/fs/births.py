@@ -97,6 +97,7 @@ class Births:
         self._bears = False  # files are made, not only removed
         self._slots_wanted = SLOTS_WANTED
         self._is_getting_slots = False
+        self._limits_asked_s = -CHANGES_WITHIN_S
         self._going_through_until = 0.0  # one directory after the other is changed
         self._waiting: list[Untold] = []
         self._newborns: dict[int, Newborn] = {}  # those among them, by inode
@@ -115,18 +116,27 @@ class Births:
 
     def made(self, directory: int) -> None:
         """This client made a directory, and may hold it exclusively since: nobody else knows it.
-        Only who has slots does, so they are asked for with the first."""
+        Only who has slots does, so they are asked for with the first; and only where nobody has
+        limits."""
         if not self._leases.holds(directory, LEASE_NAMER):
             if not self._bears and self._leases.holds(directory, LEASE_META | LEASE_ENTRIES):
                 self._ask(0, slots=True)
-        elif self._lanes.entries_delegate(directory):
+            return
+        self._lanes.births_refuse((), ())
+        if self._lanes.entries_delegate(directory):
             self._delegated[directory] = None
             self._undelegate_oldest()
 
     def touched(self, parent: int) -> None:
         """Something was changed in parent through the metaserver that lanes might do: a name went
         or is another one, attributes of a file were set. While one directory after the other is
-        gone through each is asked for at once."""
+        gone through each is asked for at once. Where lanes might have done it already they may not
+        know whose files have limits, since a delegation ended: that is asked once in a second."""
+        if parent in self._delegated:
+            if trio.current_time() >= self._limits_asked_s + CHANGES_WITHIN_S:
+                self._limits_asked_s = trio.current_time()
+                self._ask(0, slots=True)
+            return
         is_going_through = trio.current_time() < self._going_through_until
         self._count(parent, 1 if is_going_through else CHANGES_TO_ASK, slots=False)
 

@@ -70,6 +70,18 @@ def test_what_is_set_before_close_stays(cluster: Cluster, folder: Path, tmp_path
         assert seen(folder / f"{number}") == wanted(number, 1000 * number)
 
 
+def test_a_new_directory_is_enough(cluster: Cluster, folder: Path, tmp_path: Path) -> None:
+    """Whose files are limited is not known any more once a delegation ended; no DELEGATE tells."""
+    with cluster.second_client(tmp_path / "other") as other:
+        assert list(seen_from(other, cluster, folder).iterdir())
+    new = folder / "new"
+    new.mkdir()
+    before = settings(cluster)
+    with (new / "file").open("wb", buffering=0) as file:
+        set_all(file.fileno(), 1)
+    assert settings(cluster) - before == 3
+
+
 def test_another_client_sees_it_at_once(cluster: Cluster, folder: Path, tmp_path: Path) -> None:
     with cluster.second_client(tmp_path / "other") as other:
         there = seen_from(other, cluster, folder)

@@ -10,7 +10,7 @@
 // is fetched that was not, as much again, up to kPagesAheadMax. Until more was asked for than the kernel's own
 // window it may be just that, around one page; but not at the file's beginning. When windows follow each other at
 // one distance, the next ones are fetched.
-// Readers share kTogether: what is far ahead of one would be in the way of what another waits for.
+// Readers share half of the limit: what is far ahead of one would be in the way of what another waits for.
 // So a program that stops has cost at most as much as it read. A piece is named by inode, place and stamp
 // (Inode::stamp), and given, until all of it was, to READs that saw under the inode's mutex that DATA is leased and
 // the stamp is this one. What nobody reads for kKeptFor goes. So many bytes are under way or kept at most.
@@ -49,8 +49,7 @@ class Streams {
   static constexpr uint32_t kRunMin = 4;             // READs
   static constexpr uint64_t kFirstMin = 4u << 20;    // for the page cache, from the file's beginning
   static constexpr uint64_t kPagesAheadMax = 32u << 20;
-  static constexpr uint64_t kTogether = 32u << 20;   // under way or kept, beyond which each reader has ...
-  static constexpr uint64_t kAheadLeast = 4u << 20;  // ... so much ahead and no more
+  static constexpr uint64_t kAheadLeast = 4u << 20;  // of a reader, where all together have their share
   static constexpr uint64_t kAroundMax = 8u << 20;   // the kernel's window, twice its default: POSIX_FADV_SEQUENTIAL
   static constexpr uint32_t kRestMax = 64u << 10;    // what is left of a piece that is given but for that
   static constexpr size_t kRestsMax = 16;            // such pieces of a file: the next READs may begin in them
@@ -157,7 +156,7 @@ class Streams {
   void want_beyond(File& file, const CachedExtent& extent, Wanted& wanted, Clock::time_point now);
   void want_windows(File& file, const Asked::Windows& windows, const CachedExtent& extent, Wanted& wanted,
                     Clock::time_point now);
-  bool has_room_for(uint64_t ahead) const noexcept { return bytes_ < kTogether || ahead < kAheadLeast; }
+  bool has_room_for(uint64_t ahead) const noexcept { return bytes_ < bytes_max_ / 2 || ahead < kAheadLeast; }
   bool add(File& file, uint64_t begin, uint64_t end, Wanted& wanted, Clock::time_point now);
   Pieces::iterator drop(File& file, Pieces::iterator piece);
   void drop_unused(File& file, bool all, Clock::time_point now);

@@ -18,7 +18,10 @@ using Found = Streams::Found;
 
 class StreamTable : public ::testing::Test {
  protected:
-  StreamTable() { streams_.limit(64u << 20); }
+  static constexpr uint64_t kLimit = 64u << 20;
+  static constexpr uint64_t kTogether = kLimit / 2;
+
+  StreamTable() { streams_.limit(kLimit); }
 
   Found read(uint64_t part, uint64_t stamp = kStamp, uint64_t ino = kIno) {
     return read_at(part * kPart, kPart, stamp, ino);
@@ -223,7 +226,7 @@ TEST_F(PagesTable, ReadersShareWhatIsAhead) {
     (void)read(part);
     fetch();
   }
-  EXPECT_EQ(streams_.bytes(), Streams::kTogether);
+  EXPECT_EQ(streams_.bytes(), kTogether);
   for (const uint64_t ino : {kIno + 1, kIno + 2}) {
     const uint64_t before = streams_.bytes();
     for (uint64_t part = 0; part < 16; ++part) {
@@ -241,7 +244,7 @@ TEST_F(PagesTable, RestsAreBounded) {
     fetch();
     ASSERT_EQ(read_at(part * kPart, kPart - 4096), Found::kYes) << part;
   }
-  EXPECT_EQ(streams_.bytes(), Streams::kTogether);
+  EXPECT_EQ(streams_.bytes(), kTogether);
   EXPECT_EQ(read_at((kLast + 1) * kPart - 4096, 4096), Found::kYes);
   EXPECT_EQ(read_at(5 * uint64_t{kPart} - 4096, 4096), Found::kNo);
 }

@@ -121,8 +121,10 @@ async def test_a_directory_that_was_made_is_delegated_at_once(world: World) -> N
     assert (asked.ino, asked.count) == (0, SLOTS_WANTED), "with the first, slots are asked for"
     assert not world.lanes.delegated
     world.fs.leases.table.granted(8, LEASE_NAMER, 2)
+    world.lanes.refused_owners = ((1000,), (7,))
     world.births.made(8)
     assert world.lanes.delegated == {8}
+    assert world.lanes.refused_owners == ((), ()), "it would not be given where somebody has limits"
     world.births.made(FOLDER)
     world.lanes.may_delegate = False
     world.fs.leases.table.granted(9, LEASE_NAMER, 3)
@@ -132,6 +134,16 @@ async def test_a_directory_that_was_made_is_delegated_at_once(world: World) -> N
     assert len(world.meta.requests(Op.DELEGATE)) == 1
     await world.births.give_back(8)
     assert not world.lanes.delegated
+
+
+async def test_what_lanes_left_in_a_delegated_directory_asks_for_limits(world: World) -> None:
+    world.fs.leases.table.granted(8, LEASE_NAMER, 2)
+    world.births.made(8)
+    for _ in range(3):
+        world.births.touched(8)
+        await trio.testing.wait_all_tasks_blocked()
+    (asked,) = world.meta.requests(Op.DELEGATE)
+    assert asked.ino == 0
 
 
 async def test_without_leases_nothing_is_asked_for_a_new_directory(world: World) -> None:

@@ -58,13 +58,13 @@ class TargetRow(NamedTuple):
 
 
 RawEvent = tuple[int, int, int, int, int, bytes]
-# Of changes_take(): births (ino, parent, name, mode, uid, gid, time_ns, layout, fh, open flags, and
-# what was committed since: how often, size, mtime_ns; is the handle open; bytes for its record),
-# behind them removals (parent, name, ino, time_ns, attribute record) and settings (as wire Setting,
-# attribute record), then moves (parent, name, new name, ino, replaced, time_ns, both records).
-BirthRow = tuple[
-    int, int, bytes, int, int, int, int, bytes, int, int, int, int, int, bool, bytes
+# Of changes_take(): births (as wire Birth; file handle, bytes for its record), behind them removals
+# (parent, name, ino, time_ns, attribute record) and settings (as wire Setting, attribute record),
+# then moves (parent, name, new name, ino, replaced, time_ns, both records).
+BirthFields = tuple[
+    int, int, bytes, int, int, int, int, bytes, bool, int, int, int, bool
 ]  # fmt: skip
+BirthRow = tuple[BirthFields, int, bytes]
 RemovalRow = tuple[int, bytes, int, int, bytes]
 SettingRow = tuple[int, int, int, int, int, int, int, int, int, bytes]
 MoveRow = tuple[int, bytes, bytes, int, int, int, bytes, bytes]

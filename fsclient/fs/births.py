@@ -46,13 +46,13 @@ from .inodes import Inodes
 from .ports import Lanes, Metadata, Written
 from .untold import (
     Newborn,
-    RawBirth,
     RawMove,
     RawRemoval,
     Untold,
     batch_of,
     inodes_gone,
     told_count,
+    with_bytes,
 )
 
 BATCH_COUNT_MAX = 512
@@ -122,16 +122,15 @@ class Births:
             if not self._bears and self._leases.holds(directory, LEASE_META | LEASE_ENTRIES):
                 self._ask(0, slots=True)
             return
+        self._make_room()
         self._lanes.births_refuse((), ())
-        if self._lanes.entries_delegate(directory):
-            self._delegated[directory] = None
-            self._undelegate_oldest()
+        self._delegate(directory)
 
     def touched(self, parent: int) -> None:
         """Something was changed in parent through the metaserver that lanes might do: a name went
         or is another one, attributes of a file were set. While one directory after the other is
         gone through each is asked for at once. Where lanes might have done it already they may not
-        know whose files have limits, since a delegation ended: that is asked once in a second."""
+        know whose files have limits, since a recall: that is asked once in a second."""
         if parent in self._delegated:
             if trio.current_time() >= self._limits_asked_s + CHANGES_WITHIN_S:
                 self._limits_asked_s = trio.current_time()
@@ -207,27 +206,34 @@ class Births:
             reply = await self._meta.call(Op.DELEGATE, Delegate(parent, count), Delegated)
         finally:
             self._is_getting_slots &= not count
+        if parent:
+            self._make_room()
         self._lanes.births_refuse(reply.uids, reply.gids)
         self._lanes.slots_put([(slot.ino, slot.layout, slot.capability) for slot in reply.slots])
         if not parent:
             return
-        if not reply.attributes:
-            self._rest(parent)
-        elif self._leases.holds(parent, LEASE_NAMER) and self._lanes.entries_delegate(parent):
+        is_held = reply.attributes and self._leases.holds(parent, LEASE_NAMER)
+        if is_held and self._delegate(parent):
             self._inodes.see_record(reply.attributes)
-            self._delegated[parent] = None
-            self._undelegate_oldest()
             if not slots:
                 self._going_through_until = trio.current_time() + CHANGES_WITHIN_S
         else:
             self._rest(parent)
 
-    def _undelegate_oldest(self) -> None:
-        """The bound: its lease stays, and what lanes have done in it is told as ever."""
-        if len(self._delegated) > DIRECTORIES_MAX:
+    def _make_room(self) -> None:
+        """The bound: the oldest directory's lease stays, and what lanes have done in it is told as
+        ever. Who has limits is to be told to lanes afterwards: they forget it with this."""
+        if len(self._delegated) >= DIRECTORIES_MAX:
             oldest, _ = self._delegated.popitem(last=False)
             self._lanes.entries_undelegate(oldest)
             self.collect()
+
+    def _delegate(self, directory: int) -> bool:
+        """Lanes change names in it from now on."""
+        is_theirs = self._lanes.entries_delegate(directory)
+        if is_theirs:
+            self._delegated[directory] = None
+        return is_theirs
 
     def _keep_slots(self) -> None:
         is_asked = self._is_getting_slots or 0 in self._asked
@@ -271,8 +277,8 @@ class Births:
     def collect(self, *, spare_open: bool = False) -> None:
         """Take from the lanes what they did."""
         for births, removals, settings, moves in self._lanes.changes_take(spare_open):
-            for birth in births:
-                self._note(RawBirth(*birth))
+            for fields, fh, inline in births:
+                self._note(Birth(*fields), fh, inline)
             self._note_removals(removals)
             for *setting, record in settings:
                 self._note_setting(Setting(*setting), record)
@@ -281,23 +287,25 @@ class Births:
         if self._bears and self._delegated:
             self._keep_slots()
 
-    def _note(self, raw: RawBirth) -> None:
-        """Lanes have the size and time that were committed with it in their tables already."""
-        self._inodes.parents.note(raw.ino, raw.parent)
-        if raw.is_open:
-            inode = self._inodes.hold(raw.ino)
-            inode.is_writable = raw.writable
-            inode.file_id = raw.ino
-            inode.wrote = raw.changes > 0
-            inode.is_inline = bool(raw.inline)
-            self._opened(raw.fh, raw.ino)
-        bits = LEASE_WRITER if raw.writable else LEASE_READER
-        self._leases.table.granted(raw.ino, bits, 0)
-        self._changed(raw.parent)
-        self._newborns[raw.ino] = newborn = raw.newborn()
+    def _note(self, birth: Birth, fh: int, inline: bytes) -> None:
+        """Lanes have the size and time that were committed with it in their tables already. inline:
+        all that the file has, if that is to lie in its record."""
+        self._inodes.parents.note(birth.ino, birth.parent)
+        if birth.is_open:
+            inode = self._inodes.hold(birth.ino)
+            inode.is_writable = birth.writable
+            inode.file_id = birth.ino
+            inode.wrote = birth.changes > 0
+            inode.is_inline = bool(inline)
+            self._opened(fh, birth.ino)
+        bits = LEASE_WRITER if birth.writable else LEASE_READER
+        self._leases.table.granted(birth.ino, bits, 0)
+        self._changed(birth.parent)
+        newborn = Newborn(with_bytes(birth, inline), is_whole=bool(inline))
+        self._newborns[birth.ino] = newborn
         self._waiting.append(newborn)
-        if not raw.is_open:
-            self._inodes.closed_by_lanes(raw.ino)
+        if not birth.is_open:
+            self._inodes.closed_by_lanes(birth.ino)
 
     def _note_removals(self, rows: Sequence[tuple[int, bytes, int, int, bytes]]) -> None:
         if not rows:

@@ -1,7 +1,6 @@
 """Changes of names and attributes that lanes made, until the metaserver is told of them, and the
 batches that tell. Which goes when is in fsclient.fs.births."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -12,38 +11,6 @@ from fscommon.wire.births import Birth, ChangeBatch, Move, Removal, Setting
 from fscommon.wire.messages import COMMIT_MTIME, COMMIT_SIZE
 
 from .ports import Written
-
-
-class RawBirth(NamedTuple):
-    """A file that lanes made. changes: how often its size and mtime were committed since. is_open:
-    by its handle fh, or else it was closed already."""
-
-    ino: int
-    parent: int
-    name: bytes
-    mode: int
-    uid: int
-    gid: int
-    time_ns: int
-    layout: bytes
-    fh: int
-    open_flags: int
-    changes: int
-    size: int
-    mtime_ns: int
-    is_open: bool
-    inline: bytes  # all that it has, if that is to lie in its record
-
-    @property
-    def writable(self) -> bool:
-        """It is open for that."""
-        return self.is_open and self.open_flags & os.O_ACCMODE != os.O_RDONLY
-
-    def newborn(self) -> "Newborn":
-        birth = Birth(
-            *self[:8], self.writable, self.changes, self.size, self.mtime_ns, is_open=self.is_open
-        )
-        return Newborn(with_bytes(birth, self.inline), is_whole=bool(self.inline))
 
 
 class RawRemoval(NamedTuple):

@@ -8,6 +8,8 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <fcntl.h>
+
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -236,10 +238,13 @@ void slots_put(Datapath& path, const std::vector<std::tuple<uint64_t, nb::bytes,
 nb::bytes bytes_of(const std::string& text) { return nb::bytes(text.data(), text.size()); }
 
 nb::tuple tuple_of(const braidfs::fuse::Birth& birth) {
-  return nb::make_tuple(birth.ino, birth.parent, bytes_of(birth.name), birth.mode, birth.uid,
-                        birth.gid, birth.time_ns, bytes_of(birth.layout), birth.fh,
-                        birth.open_flags, birth.since.changes, birth.since.size,
-                        birth.since.mtime_ns, birth.since.is_open, bytes_of(birth.since.inline_bytes));
+  const auto& since = birth.since;
+  const bool writable = since.is_open && (birth.open_flags & O_ACCMODE) != O_RDONLY;
+  return nb::make_tuple(
+      nb::make_tuple(birth.ino, birth.parent, bytes_of(birth.name), birth.mode, birth.uid, birth.gid,
+                     birth.time_ns, bytes_of(birth.layout), writable, since.changes, since.size,
+                     since.mtime_ns, since.is_open),
+      birth.fh, bytes_of(since.inline_bytes));
 }
 
 nb::tuple tuple_of(const braidfs::fuse::Removal& removal) {
@@ -413,8 +418,8 @@ void bind_tables(nb::class_<Datapath>& type) {
       .def("slots_left", [](Datapath& path) { return path.births().slots(); })
       .def("changes_left", [](Datapath& path) { return path.births().any(); })
       .def("changes_take", &changes_take, "spare_open"_a,
-           nb::sig("def changes_take(self, spare_open: bool) -> list[tuple[list[tuple[int, int, bytes, int, int, int, "
-                   "int, bytes, int, int, int, int, int, bool, bytes]], list[tuple[int, bytes, int, int, bytes]], "
+           nb::sig("def changes_take(self, spare_open: bool) -> list[tuple[list[tuple[tuple[int, int, bytes, int, int, "
+                   "int, int, bytes, bool, int, int, int, bool], int, bytes]], list[tuple[int, bytes, int, int, bytes]], "
                    "list[tuple[int, int, int, int, int, int, int, int, int, bytes]], "
                    "list[tuple[int, bytes, bytes, int, int, int, bytes, bytes]]]]"))
       .def("changes_told",

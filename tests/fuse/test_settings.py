@@ -82,6 +82,19 @@ def test_a_new_directory_is_enough(cluster: Cluster, folder: Path, tmp_path: Pat
     assert settings(cluster) - before == 3
 
 
+def test_a_directory_that_is_removed_takes_nothing_along(cluster: Cluster, folder: Path) -> None:
+    """Nobody's limits changed by it, so lanes go on setting owners."""
+    for number in range(5):
+        gone = folder / f"gone-{number}"
+        gone.mkdir()
+        (folder / f"new-{number}").mkdir()
+        before = settings(cluster)
+        with (folder / f"new-{number}" / "file").open("wb", buffering=0) as file:
+            gone.rmdir()
+            set_all(file.fileno(), number)
+        assert settings(cluster) - before == 3
+
+
 def test_another_client_sees_it_at_once(cluster: Cluster, folder: Path, tmp_path: Path) -> None:
     with cluster.second_client(tmp_path / "other") as other:
         there = seen_from(other, cluster, folder)

@@ -48,7 +48,6 @@ void DentryTable::end_delegation(uint64_t directory, Directory& there) {
   if (!there.delegated) return;
   there.delegated = false;
   --delegated_count_;
-  owners_known_ = false;
   for (const auto& [name, entry] : there.names) unhome(directory, entry);
 }
 
@@ -94,6 +93,7 @@ void DentryTable::unhome(uint64_t directory, const Name& entry) {
 void DentryTable::undelegate(uint64_t directory) {
   Group& in = group(directory);
   const std::scoped_lock lock(in.mu);
+  owners_known_ = false;
   if (Directory* there = known(in, directory)) end_delegation(directory, *there);
 }
 

@@ -61,8 +61,8 @@ class DentryTable {
   bool delegate(uint64_t directory);
   // After it create() and remove() change no more names.
   void undelegate(uint64_t directory);
-  // Who has quotas was told, and holds until one of the delegated directories is so no longer: whoever
-  // gives somebody a quota takes all of them back (docs/decisions/0015-quotas-by-size.md).
+  // Who has quotas was told, and holds until undelegate(): whoever gives somebody a quota takes all of
+  // the delegated directories back (docs/decisions/0015-quotas-by-size.md).
   void owners_told() noexcept { owners_known_.store(true); }
   bool any_delegated() const noexcept { return delegated_count_.load() != 0; }
   bool owners_known() const noexcept { return owners_known_.load() && any_delegated(); }

@@ -3,9 +3,11 @@
 // punch), checkpoint.cpp, recovery.cpp, chunk_store.cpp (open, superblock, background thread, figures).
 // Private to src/store. ANY THREAD unless a function says which lock its caller holds.
 #pragma once
+#include <algorithm>
 #include <bitset>
 #include <condition_variable>
 #include <shared_mutex>
+#include <span>
 #include <stop_token>
 #include <thread>
 #include <utility>
@@ -25,6 +27,14 @@ inline constexpr size_t kLockedTogetherMax = 32;  // its detector of deadlocks k
 #else
 inline constexpr size_t kLockedTogetherMax = 1024;
 #endif
+
+// Calls fn with one part of the objects after the other, count_max of them at most.
+template <typename Fn>
+void for_batches(std::span<ObjectPointer> objects, size_t count_max, Fn fn) {
+  for (size_t first = 0; first < objects.size(); first += count_max) {
+    fn(objects.subspan(first, std::min(count_max, objects.size() - first)));
+  }
+}
 
 struct GroupPiece {  // what an operation touches of one group
   uint32_t index = 0;

@@ -18,20 +18,13 @@ namespace {
 
 constexpr size_t kBatchObjects = std::min<size_t>(256, kLockedTogetherMax);
 
-template <typename Fn>
-void for_batches(std::span<ObjectPointer> objects, Fn fn) {
-  for (size_t first = 0; first < objects.size(); first += kBatchObjects) {
-    fn(objects.subspan(first, std::min(kBatchObjects, objects.size() - first)));
-  }
-}
-
 }  // namespace
 
 Status StoreBody::checkpoint() {
   const std::lock_guard turn(checkpoint_mu_);
   checkpoint_wanted_ = false;
   std::vector<ObjectPointer> before = table_.dirty();
-  for_batches(before, [&](auto some) {
+  for_batches(before, kBatchObjects, [&](auto some) {
     sync_batch(some);  // fails again below if it does
     table_.trim(some);
   });
@@ -39,7 +32,7 @@ Status StoreBody::checkpoint() {
   if (Status s = log_->rotate(number); s != Status::kOk) return count_error(s);
   std::vector<ObjectPointer> objects = table_.take_dirty();
   Status result = Status::kOk;
-  for_batches(objects, [&](auto some) {
+  for_batches(objects, kBatchObjects, [&](auto some) {
     const Status s = checkpoint_batch(some);
     if (s != Status::kOk) result = s;
     table_.trim(some);

@@ -128,13 +128,11 @@ Status StoreBody::sync_older_than(Clock::duration age) {
       old.push_back(object);
   }
   Status result = Status::kOk;
-  const std::span all(old);
-  for (size_t first = 0; first < all.size(); first += kLockedTogetherMax) {
-    const auto some = all.subspan(first, std::min(kLockedTogetherMax, all.size() - first));
+  for_batches(old, kLockedTogetherMax, [&](auto some) {
     const Status s = sync_batch(some);
     if (s != Status::kOk) result = s;
     table_.trim(some);
-  }
+  });
   return result;
 }
 

@@ -484,6 +484,19 @@ TEST_F(SettingTest, OnlyWhileItsNameIsCertainInADelegatedDirectory) {
   EXPECT_TRUE(goes_to_python(chmod(18, 0600)));
 }
 
+TEST_F(SettingTest, OwnersUntilADirectoryIsTakenBack) {
+  const auto now = DentryTable::Clock::now();
+  session_.dentries().owners_told();
+  session_.dentries().lease(99, now);
+  EXPECT_TRUE(session_.dentries().delegate(99));
+  session_.dentries().drop(99, now);
+  EXPECT_TRUE(session_.dentries().owners_known());
+  session_.dentries().undelegate(98);  // whichever it is
+  EXPECT_FALSE(session_.dentries().owners_known());
+  session_.dentries().owners_told();
+  EXPECT_TRUE(session_.dentries().owners_known());
+}
+
 TEST_F(SettingTest, HomesComeAndGoWithNames) {
   EXPECT_EQ(session_.dentries().homes(), 2u);
   EXPECT_EQ(out_header(ask(0, rename(6, "file", "other"))).error, 0);

@@ -198,7 +198,7 @@ class FakeLanes:
         return bool(self.births)
 
     def changes_take(self, spare_open: bool) -> list[ChangeRun]:
-        first = next((n for n, b in enumerate(self.births) if b[0] in self.spared), None)
+        first = next((n for n, b in enumerate(self.births) if b[0][0] in self.spared), None)
         count = first if spare_open and first is not None else len(self.births)
         births, self.births = self.births[:count], self.births[count:]
         removals, self.removals = self.removals, []

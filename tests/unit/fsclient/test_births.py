@@ -72,12 +72,9 @@ class World(FakeWorld):
         written: tuple[int, int, int] = (0, 0, 0), is_open: bool = True, inline: bytes = b"",
     ) -> None:  # fmt: skip
         """Lanes make a file. written: how often, size and time that they committed with it."""
-        self.lanes.births.append(
-            (
-                ino, FOLDER, name, 0o644, 1, 2, 3, layout(ino), FIRST_HANDLE + ino, flags,
-                *written, is_open, inline,
-            )
-        )  # fmt: skip
+        writable = is_open and flags & os.O_ACCMODE != os.O_RDONLY
+        birth = ino, FOLDER, name, 0o644, 1, 2, 3, layout(ino), writable, *written, is_open
+        self.lanes.births.append((birth, FIRST_HANDLE + ino, inline))
 
     def batches(self) -> list[list[int]]:
         return [[b.ino for b in batch.births] for batch in self.meta.requests(Op.CHANGE_BATCH)]
@@ -578,12 +575,8 @@ async def test_the_record_is_the_one_that_the_metaserver_makes(world: World) -> 
     client = bench.client()
     (slot,) = client.call(Op.DELEGATE, Delegate(ROOT, 1)).slots
     await delegated(world)
-    world.lanes.births.append(
-        (
-            slot.ino, FOLDER, b"n", 0o640, 7, 8, 1000, slot.layout, FIRST_HANDLE, os.O_WRONLY,
-            0, 0, 1000, True, b"",
-        )
-    )  # fmt: skip
+    birth = slot.ino, FOLDER, b"n", 0o640, 7, 8, 1000, slot.layout, True, 0, 0, 1000, True
+    world.lanes.births.append((birth, FIRST_HANDLE, b""))
     for size, mtime_ns in ((100, 900), (5000, 2000)):
         commit(world, slot.ino, size, mtime_ns, COMMIT_SIZE | COMMIT_MTIME)
     world.births.flush()

@@ -11,12 +11,12 @@ import time
 from collections.abc import Iterator, Sequence
 from random import Random
 
+from tests.bench.data import buffers
 from tests.bench.data.amounts import MIB, Amounts
 from tests.bench.data.bars import Bar, Row, Than
 from tests.bench.data.case import Case, Values
 from tests.bench.data.places import NullPlace, Place
 from tests.bench.data.small_files import FileSet, create, file_set
-from tests.bench.data.streams import block_of
 from tests.bench.data.workers import Work, together
 
 READERS = 4
@@ -65,7 +65,7 @@ def _writer(place: Place, size: int, seconds: float, pace: float | None) -> Work
 
     def work() -> float:
         began_s, total, number = time.monotonic(), 0, 0
-        content = memoryview(block_of(MIB))
+        content = buffers.filled(MIB)
         while time.monotonic() < began_s + seconds:
             path = place.folder / f"checkpoint-{number % 2}"
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -8,19 +8,18 @@ to the last one's end) and bytes of all.
 """
 
 import json
-import os
 import sys
 import time
 
 from mpi4py import MPI  # type: ignore[import-not-found]
 
-from tests.bench.data import patterns
+from tests.bench.data import buffers, patterns
 
 
 def _collective(path: str, offsets: list[int], transfer: int, *, reading: bool) -> float:
     mode = MPI.MODE_RDONLY if reading else MPI.MODE_CREATE | MPI.MODE_WRONLY
     file = MPI.File.Open(MPI.COMM_WORLD, path, mode)
-    content = bytearray(transfer) if reading else bytearray(os.urandom(transfer))
+    content = buffers.pages(transfer) if reading else buffers.filled(transfer)
     for offset in offsets:
         if reading:
             file.Read_at_all(offset, content)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from fsclient.validate.load import BLOCK_BYTES
+from tests.bench.data import buffers
 from tests.bench.data.amounts import MIB
 
 
@@ -31,13 +32,13 @@ HARD = Pattern("strided, 47,008 bytes", BLOCK_BYTES, strided=True)
 PATTERNS = (SEGMENTED, STRIDED, HARD)
 
 
-def marked(content: bytearray, offset: int) -> bytearray:
+def marked(content: memoryview, offset: int) -> memoryview:
     """A transfer says where it belongs in its first bytes."""
     content[:8] = offset.to_bytes(8, "little")
     return content
 
 
-def check(content: bytearray, offset: int) -> None:
+def check(content: memoryview, offset: int) -> None:
     """Raises OSError for a transfer that belongs elsewhere."""
     if content[:8] != offset.to_bytes(8, "little"):
         raise OSError(0, f"wrong bytes at offset {offset}")
@@ -45,7 +46,7 @@ def check(content: bytearray, offset: int) -> None:
 
 def write(path: str, offsets: Iterable[int], transfer: int) -> float:
     """Creates the file where it is not there, and syncs it; bytes written."""
-    content, done = bytearray(os.urandom(transfer)), 0
+    content, done = buffers.filled(transfer), 0
     file = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
     for offset in offsets:
         if os.pwrite(file, marked(content, offset), offset) != transfer:
@@ -58,7 +59,7 @@ def write(path: str, offsets: Iterable[int], transfer: int) -> float:
 
 def read(path: str, offsets: Iterable[int], transfer: int) -> float:
     """Bytes read, checked."""
-    into, done = bytearray(transfer), 0
+    into, done = buffers.pages(transfer), 0
     file = os.open(path, os.O_RDONLY)
     for offset in offsets:
         if os.preadv(file, [into], offset) != transfer:

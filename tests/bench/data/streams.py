@@ -6,7 +6,6 @@ when its last write returned. On ext4 this runs twice, buffered and with O_DIREC
 first, four writes of a file in flight), and the better one counts.
 """
 
-import mmap
 import os
 import threading
 import time
@@ -15,6 +14,7 @@ from functools import partial
 from itertools import count as counting
 from pathlib import Path
 
+from tests.bench.data import buffers
 from tests.bench.data.amounts import GIB, MIB, Amounts, bytes_text
 from tests.bench.data.bars import LOCAL, Bar, Row, Than
 from tests.bench.data.case import Case, Values, empty
@@ -40,15 +40,8 @@ def file_of(place: Place, number: int) -> Path:
     return place.folder / f"f{number}"
 
 
-def block_of(size: int) -> mmap.mmap:
-    """Bytes at the beginning of a page, as O_DIRECT needs them."""
-    memory = mmap.mmap(-1, size)
-    memory.write(os.urandom(min(size, MIB)) * max(1, size // MIB))
-    return memory
-
-
 def write_buffered(path: Path, size: int, block: int) -> float:
-    content = memoryview(block_of(block))
+    content = buffers.filled(block)
     file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     for offset in range(0, size, block):
         _write(file, content, offset)
@@ -60,7 +53,7 @@ def write_buffered(path: Path, size: int, block: int) -> float:
 
 def write_direct(path: Path, size: int, block: int) -> float:
     """Each of the threads takes the next block that nobody has taken."""
-    content = memoryview(block_of(block))
+    content = buffers.filled(block)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_DIRECT, 0o600)
     os.posix_fallocate(file, 0, size)
     numbers = counting()
@@ -92,7 +85,7 @@ def _write(file: int, content: memoryview, offset: int) -> None:
 
 
 def read_file(path: Path, size: int, block: int) -> float:
-    into = memoryview(bytearray(block))
+    into = buffers.pages(block)
     file = os.open(path, os.O_RDONLY)
     total = 0
     while got := os.readv(file, [into]):

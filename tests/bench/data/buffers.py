@@ -1,0 +1,21 @@
+"""Memory that is read into and written from: it begins at a page, as that of fio and IOR."""
+
+import mmap
+import os
+
+_REPEATED = 1 << 20
+
+
+def pages(size: int) -> memoryview:
+    """size bytes of zeros. A large bytearray begins 16 bytes behind the beginning of a page, where
+    Zen 3 takes five times as long to copy from other pages (docs/performance.md)."""
+    return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+
+def filled(size: int) -> memoryview:
+    """size bytes at random, which repeat from 1 MiB on."""
+    memory, some = pages(size), os.urandom(min(size, _REPEATED))
+    for first in range(0, size, len(some)):
+        count = min(len(some), size - first)
+        memory[first : first + count] = some[:count]
+    return memory

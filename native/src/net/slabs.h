@@ -3,7 +3,7 @@
 // of one, and each page that is touched first costs a fault: more than the copy into it.)
 //
 // On huge pages (of buffers that a device reads and writes: what lies in one piece of memory is one
-// segment of its request, docs/performance.md) they come as they are touched.
+// segment of its request, docs/performance-history.md) they come as they are touched.
 //
 // What is given back stays warm until cool(): then its pages are the system's again, the addresses
 // stay. Buffers that divide a huge page leave it together: one that went alone would split it.

@@ -15,7 +15,7 @@ namespace braidfs::net {
 namespace {
 
 // BBR estimates the way between two hosts and paces by timers: made for long ways, it leaves short ones idle
-// (docs/performance-history.md). Every other choice of the system's stays.
+// (docs/decisions/0030-large-reads.md). Every other choice of the system's stays.
 void leave_bbr(int socket) {
   std::array<char, 16> name{};  // TCP_CA_NAME_MAX
   auto length = static_cast<socklen_t>(name.size());

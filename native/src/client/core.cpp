@@ -213,11 +213,12 @@ bool Core::inode_put(Bytes attributes, Bytes layout, Bytes capability) {
   auto view = decode_view(layout, capability);
   if (!decoded || !view) return false;
   const uint64_t ino = decoded->ino;
-  const InodePtr inode = inodes_.find_or(ino, [&] { return std::make_shared<Inode>(ino); });
-  if (!inode) return false;
+  const auto shared = std::make_shared<const FileView>(std::move(*view));
   Settled settled;  // released pieces only: nothing to perform
-  inode->put(*decoded, std::move(*view), settled);
-  return true;
+  while (const InodePtr inode = inodes_.find_or(ino, [&] { return std::make_shared<Inode>(ino); })) {
+    if (inode->put(*decoded, shared, settled)) return true;
+  }  // else a lane, done with what was dropped, took it out of the table just now
+  return false;
 }
 
 bool Core::inode_resize(Bytes attributes, Bytes layout, Bytes capability) {

@@ -5,16 +5,17 @@
 
 namespace braidfs::client {
 
-void Inode::put(const Attributes& attributes, FileView view, Settled& settled) {
+bool Inode::put(const Attributes& attributes, const FileViewPtr& view, Settled& settled) {
   const std::scoped_lock lock(mu_);
+  if (gone) return false;
   dropped = false;
-  if (view_ && view_->file_id != view.file_id) {  // another client truncated it to nothing
-    if (attributes.change_version < change_version_) return;
+  if (view_ && view_->file_id != view->file_id) {  // another client truncated it to nothing
+    if (attributes.change_version < change_version_) return true;
     other_objects(settled);
   }
-  pieces_.geometry(view.stripe_width, view.chunk_size);
-  view_ = std::make_shared<const FileView>(std::move(view));
-  if (attributes.change_version < change_version_) return;  // older than what a commit told us
+  pieces_.geometry(view->stripe_width, view->chunk_size);
+  view_ = view;
+  if (attributes.change_version < change_version_) return true;  // older than what a commit told us
   change_version_ = attributes.change_version;
   note_stamp(attributes);
   // Under that lease nobody else changes the size, and what Python has taken may not be committed yet.
@@ -22,6 +23,7 @@ void Inode::put(const Attributes& attributes, FileView view, Settled& settled) {
   const bool ahead =
       alone || committing || (written_.flags & kCommitSize) != 0 || pieces_.unsettled() > 0;
   size_ = ahead ? std::max(size_, attributes.size) : attributes.size;
+  return true;
 }
 
 void Inode::resize(const Attributes& attributes, FileView view, Settled& settled) {

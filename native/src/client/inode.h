@@ -64,8 +64,8 @@ class Inode {
     const std::scoped_lock lock(mu_);
     return view_;
   }
-  // A record of older objects than those known changes nothing.
-  void put(const Attributes& attributes, FileView view, Settled& settled);
+  // A record of older objects than those known changes nothing. False: it is gone.
+  bool put(const Attributes& attributes, const FileViewPtr& view, Settled& settled);
   // After SETATTR(size): the record is the truth, bytes beyond it are gone.
   void resize(const Attributes& attributes, FileView view, Settled& settled);
   // Drops whatever was written and is not committed, and what would be sent again: others may have

@@ -1,7 +1,9 @@
 // What breaks: connections, targets that forget, refusals, deadlines, signals, commits.
+#include <atomic>
 #include <cstring>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <thread>
 
 #include "rig.h"
 
@@ -433,6 +435,25 @@ TEST(Commits, DroppedInodeGoesOnceNothingHoldsIt) {
     rig.core->inode_drop(Rig::kIno);
   }
   EXPECT_TRUE(gone());
+}
+
+TEST(Commits, AnInodeThatIsOpenedWhileItGoesIsThereAgain) {
+  constexpr uint64_t kOpens = 300'000;
+  Rig rig;
+  std::atomic<uint64_t> opened = 0;
+  std::thread closing([&] {
+    for (uint64_t closed = 0; closed < kOpens;) {
+      if (closed < opened) rig.core->close_own(++closed);  // it goes, unless it is opened again
+    }
+  });
+  uint64_t unknown = 0;
+  for (uint64_t fh = 1; fh <= kOpens; opened = fh++) {
+    EXPECT_TRUE(rig.core->inode_put(rig.attributes(0), rig.layout(), rig.capability()));
+    if (!rig.core->handle_put(fh, Rig::kIno, O_RDONLY, false)) ++unknown;
+    rig.core->inode_drop(Rig::kIno);
+  }
+  closing.join();
+  EXPECT_EQ(unknown, 0u);
 }
 
 }  // namespace

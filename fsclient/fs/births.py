@@ -122,9 +122,8 @@ class Births:
             if not self._bears and self._leases.holds(directory, LEASE_META | LEASE_ENTRIES):
                 self._ask(0, slots=True)
             return
-        self._make_room()
-        self._lanes.births_refuse((), ())
         self._delegate(directory)
+        self._lanes.births_refuse((), ())
 
     def touched(self, parent: int) -> None:
         """Something was changed in parent through the metaserver that lanes might do: a name went
@@ -206,30 +205,27 @@ class Births:
             reply = await self._meta.call(Op.DELEGATE, Delegate(parent, count), Delegated)
         finally:
             self._is_getting_slots &= not count
-        if parent:
-            self._make_room()
+        is_held = parent and reply.attributes and self._leases.holds(parent, LEASE_NAMER)
+        is_theirs = is_held and self._delegate(parent)
         self._lanes.births_refuse(reply.uids, reply.gids)
         self._lanes.slots_put([(slot.ino, slot.layout, slot.capability) for slot in reply.slots])
         if not parent:
             return
-        is_held = reply.attributes and self._leases.holds(parent, LEASE_NAMER)
-        if is_held and self._delegate(parent):
+        if is_theirs:
             self._inodes.see_record(reply.attributes)
             if not slots:
                 self._going_through_until = trio.current_time() + CHANGES_WITHIN_S
         else:
             self._rest(parent)
 
-    def _make_room(self) -> None:
-        """The bound: the oldest directory's lease stays, and what lanes have done in it is told as
-        ever. Who has limits is to be told to lanes afterwards: they forget it with this."""
+    def _delegate(self, directory: int) -> bool:
+        """Lanes change names in it from now on; they are to be told afterwards who has limits. The
+        bound: the oldest directory's lease stays, and what lanes have done in it is told as ever,
+        but with it they forget who has."""
         if len(self._delegated) >= DIRECTORIES_MAX:
             oldest, _ = self._delegated.popitem(last=False)
             self._lanes.entries_undelegate(oldest)
             self.collect()
-
-    def _delegate(self, directory: int) -> bool:
-        """Lanes change names in it from now on."""
         is_theirs = self._lanes.entries_delegate(directory)
         if is_theirs:
             self._delegated[directory] = None

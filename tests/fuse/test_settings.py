@@ -71,7 +71,7 @@ def test_what_is_set_before_close_stays(cluster: Cluster, folder: Path, tmp_path
 
 
 def test_a_new_directory_is_enough(cluster: Cluster, folder: Path, tmp_path: Path) -> None:
-    """Whose files are limited is not known any more once a delegation ended; no DELEGATE tells."""
+    """Whose files are limited lanes forget once a directory was taken back; no DELEGATE tells."""
     with cluster.second_client(tmp_path / "other") as other:
         assert list(seen_from(other, cluster, folder).iterdir())
     new = folder / "new"

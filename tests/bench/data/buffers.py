@@ -3,7 +3,7 @@
 import mmap
 import os
 
-_REPEATED = 1 << 20
+from tests.bench.data.amounts import MIB
 
 
 def pages(size: int) -> memoryview:
@@ -14,7 +14,7 @@ def pages(size: int) -> memoryview:
 
 def filled(size: int) -> memoryview:
     """size bytes at random, which repeat from 1 MiB on."""
-    memory, some = pages(size), os.urandom(min(size, _REPEATED))
+    memory, some = pages(size), os.urandom(min(size, MIB))
     for first in range(0, size, len(some)):
         count = min(len(some), size - first)
         memory[first : first + count] = some[:count]

@@ -4,6 +4,8 @@ Every operation gives an outcome, a value or an errno, and both sides' outcomes 
 so must the trees at the end: names, types, modes, link counts, sizes, bytes, xattrs. Hypothesis
 shrinks a difference to the shortest list of operations that shows it; with
 BRAIDFS_MODEL_EXAMPLES (so many, on a slow machine) the first one found is told as it is.
+With BRAIDFS_MODEL_DSYNC=1 every write is durable when it returns, so that its bytes have travelled:
+what is removed soon after it was written never leaves a client's memory else.
 """
 
 import errno
@@ -25,6 +27,7 @@ pytestmark = pytest.mark.mount
 NAMES = ("a", "b", "c", "d/a", "d/b", "d/e/a", "d", "d/e", "x" * 255)
 SIZE_MAX = 3 << 20
 EXAMPLES = os.environ.get("BRAIDFS_MODEL_EXAMPLES")
+DSYNC = os.O_DSYNC if os.environ.get("BRAIDFS_MODEL_DSYNC") == "1" else 0
 Outcome = tuple[str, Any]
 
 _path = st.sampled_from(NAMES)
@@ -67,8 +70,13 @@ class Side:
         self.slots.clear()
 
 
+def _opener(path: str, flags: int) -> int:
+    return os.open(path, flags | DSYNC, 0o644)
+
+
 def _create(side: Side, name: str, seed: int, length: int) -> object:
-    return side.at(name).write_bytes(_pattern(seed, length))
+    with open(side.at(name), "wb", buffering=0, opener=_opener) as file:
+        return file.write(_pattern(seed, length))
 
 
 def _read(side: Side, name: str) -> object:
@@ -76,7 +84,7 @@ def _read(side: Side, name: str) -> object:
 
 
 def _write_at(side: Side, name: str, offset: int, seed: int, length: int) -> object:
-    with side.at(name).open("r+b", buffering=0) as file:
+    with open(side.at(name), "r+b", buffering=0, opener=_opener) as file:
         return os.pwrite(file.fileno(), _pattern(seed, length), offset)
 
 
@@ -138,7 +146,7 @@ def _look(side: Side, name: str) -> object:
 
 
 def _open(side: Side, slot: int, name: str, flags: int) -> object:
-    fd = os.open(side.at(name), flags, 0o644)
+    fd = _opener(str(side.at(name)), flags)
     if slot in side.slots:
         os.close(side.slots[slot])
     side.slots[slot] = fd

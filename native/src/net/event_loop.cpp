@@ -29,6 +29,14 @@ long preempted() noexcept {
   return usage.ru_nivcsw;
 }
 
+// A lane that is woken does not take the core from the thread that woke it, which is about to wait for
+// the answer anyway and has more requests to make until then (decision 0044). Whoever gave the program
+// another policy meant that one.
+void give_way() noexcept {
+  const sched_param none{};
+  if (sched_getscheduler(0) == SCHED_OTHER) (void)sched_setscheduler(0, SCHED_BATCH, &none);
+}
+
 // Whether fewer threads run, or could, than there are cores (proc_loadavg(5), the fourth field). True
 // where nobody can tell.
 class Machine {
@@ -136,6 +144,7 @@ void EventLoop::busy_poll(std::chrono::microseconds window_max, std::function<bo
 }
 
 void EventLoop::run() {
+  give_way();
   for (;;) {
     {
       const std::scoped_lock lock(mu_);

@@ -241,8 +241,13 @@ class Datapath(EventSource, Protocol):
     def counters(self) -> dict[str, int]: ...
 
 
-def make_chunk_server(*, lane_count: int, io: str, busy_poll_us: int = 0) -> ChunkServer:
-    made = _class("ChunkServer")(lane_count=lane_count, io=io, busy_poll_us=busy_poll_us)
+def make_chunk_server(
+    *, lane_count: int, io: str, busy_poll_us: int = 0, target_count: int = 1
+) -> ChunkServer:
+    """target_count: how many targets will be opened; they share what the process may have open."""
+    made = _class("ChunkServer")(
+        lane_count=lane_count, io=io, busy_poll_us=busy_poll_us, target_count=target_count
+    )
     return cast(ChunkServer, made)
 
 

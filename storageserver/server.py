@@ -171,8 +171,9 @@ class StorageServer:
 async def _main(config: StorageServerConfig, service: Service) -> None:
     try:
         native = make_chunk_server(
-            lane_count=config.lanes, io=config.io_engine, busy_poll_us=config.busy_poll_us
-        )
+            lane_count=config.lanes, io=config.io_engine, busy_poll_us=config.busy_poll_us,
+            target_count=len(config.targets),
+        )  # fmt: skip
     except (OSError, ValueError) as error:
         raise ConfigError(f"the native data plane cannot start: {error}") from error
     service.metrics.collect_native(native.counters)

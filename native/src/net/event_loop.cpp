@@ -14,6 +14,8 @@
 #include <charconv>
 #include <string_view>
 
+#include "core/give_way.h"
+
 namespace braidfs::net {
 
 namespace {
@@ -27,14 +29,6 @@ long preempted() noexcept {
   rusage usage{};
   getrusage(RUSAGE_THREAD, &usage);
   return usage.ru_nivcsw;
-}
-
-// A lane that is woken does not take the core from the thread that woke it, which is about to wait for
-// the answer anyway and has more requests to make until then (decision 0044). Whoever gave the program
-// another policy meant that one.
-void give_way() noexcept {
-  const sched_param none{};
-  if (sched_getscheduler(0) == SCHED_OTHER) (void)sched_setscheduler(0, SCHED_BATCH, &none);
 }
 
 // Whether fewer threads run, or could, than there are cores (proc_loadavg(5), the fourth field). True

@@ -15,8 +15,8 @@ namespace braidfs::server {
 namespace {
 
 constexpr size_t kLanesDefaultMax = 8;
-constexpr rlim_t kFilesOpenMin = 2048;  // of a target
-constexpr rlim_t kFilesOpenMax = 16384;
+constexpr rlim_t kFilesOpenMin = 256;  // of a target
+constexpr rlim_t kFilesOpenMax = 65536;
 constexpr size_t kLaneBufferBytesMin = 48u << 20;  // two payloads of the largest size, and more
 
 size_t lane_count_of(const ServerConfig& config) {
@@ -31,17 +31,19 @@ LogLevel level_of(int level) {
   return level >= 20 ? LogLevel::kNotice : LogLevel::kDebug;
 }
 
-// An equal part of what this process may have open for each target that there may be.
-uint32_t files_of_a_target() {
+// An equal part for each target of what this process may have open, but for a quarter that is for
+// connections.
+uint32_t files_of_a_target(size_t target_count) {
   rlimit files{};
   if (::getrlimit(RLIMIT_NOFILE, &files) < 0) return kFilesOpenMin;
-  return static_cast<uint32_t>(
-      std::clamp<rlim_t>(files.rlim_cur / TargetTable::kTargetsMax, kFilesOpenMin, kFilesOpenMax));
+  const rlim_t share = (files.rlim_cur - files.rlim_cur / 4) / std::max<size_t>(target_count, 1);
+  return static_cast<uint32_t>(std::clamp<rlim_t>(share, kFilesOpenMin, kFilesOpenMax));
 }
 
 }  // namespace
 
-ChunkServer::ChunkServer(const ServerConfig& config) {
+ChunkServer::ChunkServer(const ServerConfig& config)
+    : files_of_a_target_(files_of_a_target(config.target_count)) {
   choose_engine(config.io);
   services_.close_session = [this](uint64_t session) { close_session(session); };
   const size_t count = lane_count_of(config);
@@ -82,7 +84,8 @@ TargetOpened ChunkServer::target_open(const TargetConfig& config) {
   options.target = config.uuid;
   options.create = config.create;
   options.capacity_bytes = config.capacity_bytes;
-  options.files_open_max = files_of_a_target();
+  options.files_open_max = files_of_a_target_;
+  options.groups_cached_max = std::max(options.groups_cached_max, files_of_a_target_);
   options.on_corrupt = [this, entry](const store::CorruptBlock& block) {
     services_.events.corrupt(entry->target.load(), block.object.file_id, block.object.stripe_index,
                              block.offset);

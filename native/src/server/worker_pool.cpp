@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "core/give_way.h"
+
 namespace braidfs::server {
 
 namespace {
@@ -25,6 +27,7 @@ WorkerPool::WorkerPool(std::string name, size_t thread_count, size_t queue_max)
     threads_.emplace_back([this, name] {
       block_signals();
       pthread_setname_np(pthread_self(), name.c_str());
+      give_way();
       run();
     });
   }

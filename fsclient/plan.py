@@ -15,7 +15,7 @@ from fscommon.net.rails import RdmaSettings
 from fscommon.net.rdma import Wishes
 from fscommon.observe.endpoint import HttpCertificate
 
-from .pressure import memory_is_short
+from .pressure import memory_is_limited, memory_is_short
 from .source import Source
 
 WARM_PART: Final = 64  # of the machine's memory
@@ -76,6 +76,12 @@ def announced_bytes_max(options: MountOptions) -> int:
 def stream_bytes_max(options: MountOptions) -> int:
     """Of what is fetched ahead of sequential readers."""
     return _ahead_bytes(options.stream_mib)
+
+
+def may_fetch_opened(options: MountOptions) -> bool:
+    """Whether bytes may be put into the kernel's pages before a program asks for them: such pages
+    count for this process's control group, not for the program's."""
+    return bool(options.open_fetch) and not memory_is_limited()
 
 
 def _ahead_bytes(mib: int) -> int:

@@ -1,5 +1,7 @@
 """Whether this machine, or the control group that this process is in, is short of memory
-(Documentation/accounting/psi.rst): then the client keeps nothing that it can do without."""
+(Documentation/accounting/psi.rst): then the client keeps nothing that it can do without. And
+whether that group may have only so much (Documentation/admin-guide/cgroup-v2.rst, memory.max and
+memory.high; cgroup-v1/memory.rst)."""
 
 from pathlib import Path
 from typing import Final
@@ -8,6 +10,7 @@ SHORT_PERCENT: Final = 5.0  # of the last ten seconds in which some task waited 
 MACHINE: Final = Path("/proc/pressure/memory")
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 _OWN: Final = Path("/proc/self/cgroup")
+_LIMIT_MAX: Final = 1 << 60
 
 
 def pressure_of(text: str) -> float:
@@ -38,6 +41,37 @@ def memory_is_short() -> bool:
     own = own_pressure_file(_read(_OWN))
     files = (MACHINE,) if own is None else (MACHINE, own)
     return any(pressure_of(_read(file)) >= SHORT_PERCENT for file in files)
+
+
+def limit_files(cgroups: str, root: Path) -> list[Path]:
+    """Of the groups that /proc/self/cgroup names, and of those around them, if they have any."""
+    files = []
+    for line in cgroups.splitlines():
+        _, controllers, path = line.split(":", 2) if line.count(":") >= 2 else ("", "none", "")
+        names: tuple[str, ...]
+        if controllers == "":  # cgroup v2
+            at, names = root, ("memory.max", "memory.high")
+        elif "memory" in controllers.split(","):
+            at, names = root / "memory", ("memory.limit_in_bytes",)
+        else:
+            continue
+        for part in filter(None, path.split("/")):
+            at = at / part
+            files += [at / name for name in names]
+    return files
+
+
+def is_limit(text: str) -> bool:
+    """Less than any machine has; not "max", nor the number that v1 has for it."""
+    try:
+        return int(text) < _LIMIT_MAX
+    except ValueError:
+        return False
+
+
+def memory_is_limited() -> bool:
+    """Pages that this process fills are its group's, and go when the group has too many of them."""
+    return any(is_limit(_read(file)) for file in limit_files(_read(_OWN), _CGROUPS))
 
 
 def _read(file: Path) -> str:

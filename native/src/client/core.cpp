@@ -173,6 +173,7 @@ std::optional<Core::Ahead> Core::before_setting(uint64_t ino, bool sets_mtime) {
 void Core::answer_error(Operation& operation, int error) noexcept {
   if (!operation.claim()) return;
   waiting_.drop(operation.head().unique);
+  if (operation.answered_early(*this)) return;
   replier_->reply_error(operation.head().channel, operation.head().unique, error);
 }
 
@@ -307,6 +308,9 @@ void Core::handle_closed(Handle& handle) {
   {
     const std::scoped_lock lock(handle.inode->mu());
     --handle.inode->handles;
+    if (std::exchange(handle.inode->is_probe, false)) {
+      whole_reads_.judge(handle.inode->probed_bytes, handle.inode->size());
+    }
     Inode::Birth& birth = handle.inode->birth;
     if (birth.untaken && birth.fh == handle.fh) {  // Python never hears of the handle
       birth.told.is_open = false;

@@ -29,6 +29,7 @@
 #include "client/pieces.h"
 #include "client/streams.h"
 #include "client/tables.h"
+#include "client/whole_reads.h"
 #include "fuse/cut_reads.h"
 #include "fuse/request.h"
 #include "rdma/rails.h"
@@ -73,6 +74,7 @@ class Core final : public fuse::DataHandler {
   fuse::Opening open(uint64_t ino, uint64_t fh, uint32_t open_flags) override;
   bool open_granted(std::span<const std::byte> attributes, std::span<const std::byte> layout,
                     std::span<const std::byte> capability, uint64_t fh, uint32_t open_flags) override;
+  bool fetch_opened(fuse::LaneContext& context, const fuse::RequestHead& head, uint64_t fh) override;
   fuse::Passing pass(uint64_t ino, uint64_t fh, fuse::Sealing sealing) override;
   bool interrupt(fuse::LaneContext& context, uint64_t unique) override;
   fuse::Room room() const noexcept override {
@@ -168,6 +170,8 @@ class Core final : public fuse::DataHandler {
   // Nothing more that nobody asked for is fetched, or again.
   void pause_fetching(bool paused);
   uint64_t fetching() const { return announced_.under_way() + streams_.under_way(); }
+  // Small files may be fetched as they are opened (whole_reads.h).
+  void open_fetch(bool on) noexcept { whole_reads_.turn(on); }
   void stream_limit(uint64_t bytes_max) noexcept { streams_.limit(bytes_max); }
   // Calls use(attributes, layout, capability) for a file that lanes know by its directory's grant.
   using UseChild = std::function<void(Bytes, Bytes, Bytes)>;
@@ -256,6 +260,9 @@ class Core final : public fuse::DataHandler {
   uint64_t losses() const noexcept { return losses_.load(); }
   uint64_t commit_begin(std::shared_ptr<DrainOperation> operation);  // the token of its event
   void handle_closed(Handle& handle);
+  // What was fetched with an OPEN, the whole file (stamp 0: nothing), becomes its pages in the kernel. False: they are
+  // not there, or not right.
+  bool store_pages(Inode& inode, uint64_t stamp, uint64_t nodeid, Bytes bytes);
   void close_own(uint64_t fh);  // a handle that nobody but a lane knows of
   void send_all_partial();
   void hurry();  // writes that gather leave: somebody waits
@@ -304,6 +311,8 @@ class Core final : public fuse::DataHandler {
   std::atomic<bool> sending_partial_ = false;
   std::atomic<uint64_t> own_opens_ = 0;
   std::atomic<uint64_t> granted_opens_ = 0;
+  std::atomic<uint64_t> opens_stored_ = 0;
+  WholeReads whole_reads_;
   std::atomic<bool> granted_paused_ = false;
 
   std::shared_mutex incarnations_mu_;

@@ -23,6 +23,7 @@ std::vector<std::pair<std::string, uint64_t>> Core::counters() {
       {"commits_with_births", sum(&LaneCounters::commits_with_births)},
       {"opens", own_opens_.load(std::memory_order_relaxed)},
       {"opens_granted", granted_opens_.load(std::memory_order_relaxed)},
+      {"opens_stored", opens_stored_.load(std::memory_order_relaxed)},
       {"writes", sum(&LaneCounters::writes)},
       {"bytes_written", sum(&LaneCounters::bytes_written)},
       {"bytes_sent", sum(&LaneCounters::bytes_sent)},

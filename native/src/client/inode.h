@@ -175,6 +175,11 @@ class Inode {
   uint64_t kept_bytes = 0;  // of its view, as long as Python keeps it
   uint32_t own_handles = 0;
   bool granted = false;  // kept by its directory's grant, not by Python: until its last handle is closed
+  // With its first OPEN, which is not answered yet: the kernel's pages may be of before.
+  bool is_fetching = false;
+  // A file whose READs are counted until its next close (whole_reads.h).
+  bool is_probe = false;
+  uint64_t probed_bytes = 0;
   bool dropped = false;  // Python needs the entry no more: it goes when nothing holds it
   bool gone = false;  // out of the table: whoever still has it looks there again
   bool busy() const noexcept;

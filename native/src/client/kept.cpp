@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "client/core.h"
+#include "client/read.h"
 
 namespace braidfs::client {
 
@@ -13,7 +14,8 @@ fuse::Opening Core::open(uint64_t ino, uint64_t fh, uint32_t open_flags) {
   if (!inode) return Opening::kRefused;
   const std::scoped_lock lock(inode->mu());
   if (!inode->kept || !leases_count() || !holds(*inode, kLeaseData)) return Opening::kRefused;
-  return open_own(inode, fh, open_flags) ? Opening::kKeepsPages : Opening::kRefused;
+  if (!open_own(inode, fh, open_flags)) return Opening::kRefused;
+  return inode->is_fetching ? Opening::kDropsPages : Opening::kKeepsPages;
 }
 
 bool Core::open_granted(Bytes attributes, Bytes layout, Bytes capability, uint64_t fh,
@@ -34,6 +36,37 @@ bool Core::open_own(const InodePtr& inode, uint64_t fh, uint32_t open_flags) {
   if (inode->gone || !enter({.fh = fh, .inode = inode, .open_flags = open_flags, .own = true})) return false;
   ++inode->own_handles;
   own_opens_.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+bool Core::fetch_opened(fuse::LaneContext& context, const fuse::RequestHead& head, uint64_t fh) {
+  const HandlePtr handle = whole_reads_.is_on() ? handles_.find(fh) : nullptr;
+  if (!handle) return false;
+  {
+    Inode& inode = *handle->inode;
+    const std::scoped_lock lock(inode.mu());
+    const bool is_small = inode.size() > 0 && inode.size() <= Announced::kFileMax;
+    if (inode.handles != 1 || !is_small) return false;
+    if (!whole_reads_.fetches()) {
+      inode.is_probe = true;
+      inode.probed_bytes = 0;
+      return false;
+    }
+    inode.is_fetching = true;
+  }
+  Lane& lane = *lanes_[context.index];
+  ReadOperation::fetch_opened(lane, lane.make_read(), handle, head);
+  return true;
+}
+
+// The inode's mutex is held until they are there: whoever opens it meanwhile waits, and so does a recall. With one
+// handle, of which the kernel is not told yet, no READ has pages locked that this would wait for.
+bool Core::store_pages(Inode& inode, uint64_t stamp, uint64_t nodeid, Bytes bytes) {
+  const std::scoped_lock lock(inode.mu());
+  inode.is_fetching = false;
+  if (stamp == 0 || inode.handles != 1 || inode.stamp() != stamp || inode.size() != bytes.size() || !holds(inode, kLeaseData)) return false;
+  if (!replier_->store_pages(nodeid, bytes)) return false;
+  opens_stored_.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 

@@ -18,9 +18,14 @@
 
 namespace braidfs::client {
 
+class Core;
+
 class Operation : public CallOwner, public std::enable_shared_from_this<Operation> {
  public:
   virtual void proceed(Lane& lane) = 0;
+
+  // Of one who claimed it, for whom it is not to wait any more: true when there is another answer than an error.
+  virtual bool answered_early(Core& /*core*/) { return false; }
 
   // True for exactly one caller, who then answers.
   bool claim() noexcept { return !answered_.exchange(true); }

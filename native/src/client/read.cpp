@@ -32,6 +32,19 @@ void ReadOperation::fetch(Lane& lane, const std::shared_ptr<ReadOperation>& self
   read.proceed(lane);
 }
 
+void ReadOperation::fetch_opened(Lane& lane, const std::shared_ptr<ReadOperation>& self, const HandlePtr& handle,
+                                 const fuse::RequestHead& head) {
+  ReadOperation& read = *self;
+  uint64_t size = 0;
+  {
+    const std::scoped_lock lock(handle->inode->mu());
+    size = handle->inode->size();
+  }
+  read.arm(head, handle->inode, 0, static_cast<uint32_t>(std::min<uint64_t>(size, Announced::kFileMax)));
+  read.opened_ = handle->fh;
+  read.proceed(lane);
+}
+
 void ReadOperation::fetch_piece(Lane& lane, const std::shared_ptr<ReadOperation>& self, const InodePtr& inode,
                                 Streams::Piece piece) {
   ReadOperation& read = *self;
@@ -46,16 +59,17 @@ void ReadOperation::arm(const fuse::RequestHead& head, const InodePtr& inode, ui
   offset_ = offset;
   size_ = size;
   restarts_ = ends_ = 0;
-  question_ = cut_ = closes_ = 0;
+  question_ = cut_ = closes_ = opened_ = 0;
   registered_ = fills_pages_ = asked_cache_ = asked_streams_ = is_piece_ = false;
+  keeps_ = true;
 }
 
 void ReadOperation::proceed(Lane& lane) {
   if (is_answered()) return answer(lane, EINTR);
-  if (!is_for_later() && ask_first(lane)) return;
+  if (!gives_up() && ask_first(lane)) return;
   losses_ = lane.core().losses();  // before looking at the pieces
   if (wait_for_pieces(lane)) return;
-  if (length_ == 0 || (is_for_later() && stamp_ == 0)) return answer(lane, 0);
+  if (length_ == 0 || (gives_up() && stamp_ == 0)) return answer(lane, 0);
   registered(lane);
   Ahead ahead;
   if (!ask_streams(lane, ahead)) ask_others(lane);
@@ -64,7 +78,7 @@ void ReadOperation::proceed(Lane& lane) {
 
 void ReadOperation::ask_others(Lane& lane) {
   if (!buffer_) buffer_ = lane.core().memory().read(Memory::size_for(size_));
-  if (!buffer_) return is_for_later() ? answer(lane, ENOMEM) : lane.when_room(self());
+  if (!buffer_) return gives_up() ? answer(lane, ENOMEM) : lane.when_room(self());
   if (!view_->inline_bytes.empty()) return answer_inline(lane);
   if (!ask_announced(lane) && !ask_cache(lane)) ask_targets(lane);
 }
@@ -76,7 +90,7 @@ void ReadOperation::answer_inline(Lane& lane) {
   std::ranges::copy(there, buffer_.span().begin());
   std::ranges::fill(buffer_.span().subspan(there.size(), length_ - there.size()), std::byte{0});
   lane.counters().inline_reads.fetch_add(1, std::memory_order_relaxed);
-  stamp_ = 0;  // nothing for the local cache
+  keeps_ = false;
   answer(lane, 0);
 }
 
@@ -129,6 +143,7 @@ bool ReadOperation::wait_for_pieces(Lane& lane) {
     const uint64_t size = inode_->size();
     file_size_ = size;
     stamp_ = lane.core().leases_count() && lane.core().holds(*inode_, kLeaseData) ? inode_->stamp() : 0;
+    if (inode_->is_probe && !gives_up()) inode_->probed_bytes += size_;
     length_ = offset_ >= size ? 0 : static_cast<uint32_t>(std::min<uint64_t>(size_, size - offset_));
     if (fills_pages_ && size < end) inode_->cut_end = std::min(inode_->cut_end, size);
     if (cut_ != 0 && size < end && !lane.core().cut_reads()->cut(inode_->ino(), cut_, size) &&
@@ -201,7 +216,7 @@ bool ReadOperation::ask_cache(Lane& lane) {
   const CachedExtent extent{inode_->ino(), stamp_, file_size_, offset_, length_};
   return cache->read(lane.index(), extent, buffer_.span(), [&lane, read = self()](bool found) {
     if (!found) return read->ask_targets(lane);
-    if (!read->is_for_later()) read->stamp_ = 0;  // nothing to keep
+    read->keeps_ = read->is_for_later();
     read->answer(lane, 0);
   });
 }
@@ -214,7 +229,7 @@ bool ReadOperation::is_of_stamp(Core& core) {
 }
 
 void ReadOperation::offer_to_cache(Core& core) {
-  if (core.local_cache() == nullptr || !is_of_stamp(core)) return;
+  if (core.local_cache() == nullptr || !keeps_ || !is_of_stamp(core)) return;
   core.local_cache()->keep({inode_->ino(), stamp_, file_size_, offset_, length_}, std::move(buffer_));
 }
 
@@ -235,6 +250,7 @@ void ReadOperation::ask_targets(Lane& lane) {
     call->inode = inode_;
     call->place = buffer_.span().subspan(at - offset_, span.length);
     call->owner = shared_from_this();
+    call->once = opened_ != 0;  // nobody waits for a server in open(2) who would not in read(2)
     ++pending_;
     lane.submit(call);
     at += span.length;
@@ -282,6 +298,29 @@ void ReadOperation::announced_came(Lane& lane, int error) {
   lane.core().announced_came(lane, handle, is_right ? stamp_ : 0, length_, std::move(bytes));
 }
 
+// Of a file of which nothing came the kernel asks as ever.
+void ReadOperation::opened_came(Lane& lane, int error) {
+  Core& core = lane.core();
+  if (registered_) core.waiting().drop(head().unique);
+  const bool is_right = error == 0 && length_ == size_ && stamp_ != 0 && buffer_;
+  const bool is_mine = claim();  // else the kernel has the handle, and may have READs under way
+  const uint64_t stamp = is_right && is_mine ? stamp_ : 0;
+  const auto bytes = stamp != 0 ? buffer_.span().first(length_) : std::span<std::byte>{};
+  const bool stored = core.store_pages(*inode_, stamp, head().nodeid, bytes);
+  if (is_mine) core.replier().reply_open(head().channel, head().unique, opened_, stored);
+  if (is_right) offer_to_cache(core);
+  buffer_.reset();
+  view_.reset();
+  inode_.reset();
+  lane.room();
+}
+
+bool ReadOperation::answered_early(Core& core) {
+  if (opened_ == 0) return false;
+  core.replier().reply_open(head().channel, head().unique, opened_, false);
+  return true;
+}
+
 void ReadOperation::piece_came(Lane& lane, int error) {
   const CachedExtent extent{inode_->ino(), stamp_, file_size_, offset_, length_};
   const bool is_right = error == 0 && length_ > 0 && buffer_ && is_of_stamp(lane.core());
@@ -304,6 +343,7 @@ void ReadOperation::reply(Core& core) {
 
 void ReadOperation::answer(Lane& lane, int error) {
   if (announced_) return announced_came(lane, error);
+  if (opened_ != 0) return opened_came(lane, error);
   if (is_piece_) return piece_came(lane, error);
   Core& core = lane.core();
   if (registered_) core.waiting().drop(head().unique);

@@ -27,11 +27,15 @@ class ReadOperation final : public Operation {
                     const fuse::ReadRequest& request);
   // The whole of an announced file (announced.h), for nobody yet; `handle` is Core's.
   static void fetch(Lane& lane, const std::shared_ptr<ReadOperation>& self, const HandlePtr& handle);
+  // The whole of a file whose OPEN is answered then (core.h, fetch_opened).
+  static void fetch_opened(Lane& lane, const std::shared_ptr<ReadOperation>& self, const HandlePtr& handle,
+                           const fuse::RequestHead& head);
   // A piece of a stream (streams.h), for nobody yet.
   static void fetch_piece(Lane& lane, const std::shared_ptr<ReadOperation>& self, const InodePtr& inode,
                           Streams::Piece piece);
   void proceed(Lane& lane) override;
   void call_done(Lane& lane, Call& call) override;
+  bool answered_early(Core& core) override;
 
  private:
   static constexpr uint32_t kRestartsMax = 8;
@@ -44,6 +48,7 @@ class ReadOperation final : public Operation {
   void answer_inline(Lane& lane);
   bool ask_announced(Lane& lane);
   void announced_came(Lane& lane, int error);
+  void opened_came(Lane& lane, int error);
   struct Ahead {
     InodePtr inode{};
     std::vector<Streams::Piece> pieces{};
@@ -53,6 +58,8 @@ class ReadOperation final : public Operation {
   void gather(Lane& lane);
   void piece_came(Lane& lane, int error);
   bool is_for_later() const noexcept { return announced_ || is_piece_; }
+  // It has no lease to ask for, nor memory to wait for: then it ends without bytes.
+  bool gives_up() const noexcept { return is_for_later() || opened_ != 0; }
   bool ask_cache(Lane& lane);
   bool is_of_stamp(Core& core);
   void offer_to_cache(Core& core);
@@ -82,6 +89,8 @@ class ReadOperation final : public Operation {
   bool again_ = false;
   bool registered_ = false;
   HandlePtr announced_;       // what is read is for announced.h, and this its handle
+  uint64_t opened_ = 0;       // what is read is for the kernel's pages, which is not told of this handle yet
+  bool keeps_ = true;         // what is read may be for the local cache, too
   bool is_piece_ = false;     // what is read is for streams.h
   uint64_t closes_ = 0;       // the handle that ends with it; 0: none
   uint64_t question_ = 0;     // whose answer suffices; 0: none was asked

@@ -72,6 +72,26 @@ void Channels::reply_write(Channel channel, uint64_t unique, uint32_t count) noe
   reply_body(channel, unique, std::as_bytes(std::span(&out, 1)));
 }
 
+void Channels::reply_open(Channel channel, uint64_t unique, uint64_t fh, bool keeps_pages) noexcept {
+  fuse_open_out out{};
+  out.fh = fh;
+  out.open_flags = kFopenNoflush;
+  if (keeps_pages) out.open_flags |= FOPEN_KEEP_CACHE;
+  reply_body(channel, unique, std::as_bytes(std::span(&out, 1)));
+}
+
+bool Channels::store_pages(uint64_t nodeid, std::span<const std::byte> bytes) noexcept {
+  fuse_notify_store_out out{};
+  out.nodeid = nodeid;
+  out.size = static_cast<uint32_t>(bytes.size());
+  fuse_out_header header{};
+  header.len = static_cast<uint32_t>(sizeof(header) + sizeof(out) + bytes.size());
+  header.error = FUSE_NOTIFY_STORE;  // unique 0: error is the kind of notification
+  const std::array<iovec, 3> pieces{piece_of(&header, sizeof(header)), piece_of(&out, sizeof(out)),
+                                    piece_of(bytes.data(), bytes.size())};
+  return ::writev(clones_.front().get(), pieces.data(), pieces.size()) == static_cast<ssize_t>(header.len);
+}
+
 void Channels::send(Channel channel, std::span<const std::byte> reply) noexcept {
   const auto header = load<fuse_out_header>(reply);
   if (!header) return;

@@ -154,6 +154,10 @@ class DataHandler {
     return false;
   }
 
+  // Whether it answers the OPEN itself (Replier::reply_open), when the file's bytes are in the kernel's pages: the
+  // first one of a file that is small and likely to be read whole. `fh`: as open_granted() opened it.
+  virtual bool fetch_opened(LaneContext& /*lane*/, const RequestHead& /*head*/, uint64_t /*fh*/) { return false; }
+
   // The kernel is about to be told of this handle; nothing may fail from here on. Asked where files pass
   // through alone. ANY THREAD.
   virtual Passing pass(uint64_t /*ino*/, uint64_t /*fh*/, Sealing /*sealing*/) { return {}; }
@@ -198,6 +202,12 @@ class Replier {
   virtual void reply_data(Channel channel, uint64_t unique, std::span<const iovec> pieces) noexcept = 0;
   // A WRITE took `count` bytes.
   virtual void reply_write(Channel channel, uint64_t unique, uint32_t count) noexcept = 0;
+
+  // An OPEN for reading has this handle.
+  virtual void reply_open(Channel channel, uint64_t unique, uint64_t fh, bool keeps_pages) noexcept = 0;
+  // The first bytes of a file become its first pages in the kernel (FUSE_NOTIFY_STORE). It waits for pages that a READ
+  // has locked: nobody may have the file open but by an OPEN that is not answered yet. False: they are not all there.
+  virtual bool store_pages(uint64_t nodeid, std::span<const std::byte> bytes) noexcept = 0;
 
   static constexpr size_t kPiecesMax = 512;
 };

@@ -269,6 +269,16 @@ void FuseSession::reply_write(Channel channel, uint64_t unique, uint32_t count) 
   if (channels != nullptr) channels->reply_write(channel, unique, count);
 }
 
+void FuseSession::reply_open(Channel channel, uint64_t unique, uint64_t fh, bool keeps_pages) noexcept {
+  Channels* channels = answers_.load(std::memory_order_acquire);
+  if (channels != nullptr) channels->reply_open(channel, unique, fh, keeps_pages);
+}
+
+bool FuseSession::store_pages(uint64_t nodeid, std::span<const std::byte> bytes) noexcept {
+  Channels* channels = answers_.load(std::memory_order_acquire);
+  return channels != nullptr && channels->store_pages(nodeid, bytes);
+}
+
 void FuseSession::reply_body(Channel channel, uint64_t unique,
                              std::span<const std::byte> body) noexcept {
   Channels* channels = answers_.load(std::memory_order_acquire);

@@ -111,6 +111,8 @@ class FuseSession final : public Replier {
   void reply_error(Channel channel, uint64_t unique, int error) noexcept override;
   void reply_data(Channel channel, uint64_t unique, std::span<const iovec> pieces) noexcept override;
   void reply_write(Channel channel, uint64_t unique, uint32_t count) noexcept override;
+  void reply_open(Channel channel, uint64_t unique, uint64_t fh, bool keeps_pages) noexcept override;
+  bool store_pages(uint64_t nodeid, std::span<const std::byte> bytes) noexcept override;
   void reply_body(Channel channel, uint64_t unique, std::span<const std::byte> body) noexcept;
 
   // ANY THREAD, after start(). Nothing: no request of Python's has that slot.

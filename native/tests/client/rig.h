@@ -87,6 +87,11 @@ class FakeReplier final : public fuse::Replier {
   void reply_error(fuse::Channel, uint64_t unique, int error) noexcept override;
   void reply_data(fuse::Channel, uint64_t unique, std::span<const iovec> pieces) noexcept override;
   void reply_write(fuse::Channel, uint64_t unique, uint32_t count) noexcept override;
+  void reply_open(fuse::Channel, uint64_t unique, uint64_t fh, bool keeps_pages) noexcept override;
+  bool store_pages(uint64_t nodeid, std::span<const std::byte> bytes) noexcept override;
+  // What store_pages() took, and what it says.
+  std::vector<Bytes> stored();
+  void refuse_pages(bool on) { refuses_pages_ = on; }
   Reply wait(uint64_t unique);
   std::optional<Reply> wait_for(uint64_t unique, int ms);
 
@@ -95,6 +100,8 @@ class FakeReplier final : public fuse::Replier {
   std::mutex mu_;
   std::condition_variable arrived_;
   std::map<uint64_t, Reply> replies_;
+  std::vector<Bytes> stored_;  // guarded by mu_
+  std::atomic<bool> refuses_pages_ = false;
 };
 
 struct RigSettings {
@@ -116,6 +123,8 @@ class Rig {
   void open(uint64_t fh, uint32_t flags, uint64_t size = 0, uint64_t durable_stripes = 0);
   uint64_t start_write(uint64_t fh, uint64_t offset, const Bytes& bytes, uint32_t flags = 0);
   uint64_t start_read(uint64_t fh, uint64_t offset, uint32_t size);
+  // OPEN of what open_granted() has opened; 0: it is not answered by bytes.
+  uint64_t start_fetch(uint64_t fh);
   uint64_t start_flush(uint64_t fh);
   uint64_t start_fsync(uint64_t fh);
   uint64_t start_release(uint64_t fh);

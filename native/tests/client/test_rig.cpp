@@ -51,6 +51,22 @@ void FakeReplier::reply_write(fuse::Channel, uint64_t unique, uint32_t count) no
   put(unique, {.count = count, .bytes = {}});
 }
 
+void FakeReplier::reply_open(fuse::Channel, uint64_t unique, uint64_t, bool keeps_pages) noexcept {
+  put(unique, {.count = keeps_pages ? 1u : 0u, .bytes = {}});
+}
+
+bool FakeReplier::store_pages(uint64_t, std::span<const std::byte> bytes) noexcept {
+  if (refuses_pages_) return false;
+  const std::scoped_lock lock(mu_);
+  stored_.emplace_back(bytes.begin(), bytes.end());
+  return true;
+}
+
+std::vector<Bytes> FakeReplier::stored() {
+  const std::scoped_lock lock(mu_);
+  return stored_;
+}
+
 std::optional<Reply> FakeReplier::wait_for(uint64_t unique, int ms) {
   std::unique_lock lock(mu_);
   const bool there = arrived_.wait_for(lock, std::chrono::milliseconds(ms),
@@ -233,6 +249,16 @@ uint64_t Rig::start_read(uint64_t fh, uint64_t offset, uint32_t size) {
                          .size = size});
   });
   return unique;
+}
+
+uint64_t Rig::start_fetch(uint64_t fh) {
+  const uint64_t unique = unique_ += 2;
+  const uint32_t lane = next_lane_++ % core->lane_count();
+  bool taken = false;
+  on_lane(lane, [&](fuse::LaneContext& context) {
+    taken = core->fetch_opened(context, {.channel = lane, .unique = unique, .nodeid = kIno}, fh);
+  });
+  return taken ? unique : 0;
 }
 
 uint64_t Rig::start_flush(uint64_t fh) {

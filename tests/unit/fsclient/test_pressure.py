@@ -7,7 +7,14 @@ from typing import cast
 import pytest
 
 from fsclient import plan, pressure
-from fsclient.pressure import memory_is_short, own_pressure_file, pressure_of
+from fsclient.pressure import (
+    is_limit,
+    limit_files,
+    memory_is_limited,
+    memory_is_short,
+    own_pressure_file,
+    pressure_of,
+)
 from fscommon.config.mount_options import MountOptions
 from fscommon.native import Datapath
 
@@ -58,3 +65,46 @@ async def test_the_client_keeps_nothing_ready_then(
     file.unlink()
     assert not memory_is_short()
     assert lanes.asked == [(1 << 20, False), (1 << 20, False), (0, True)]
+
+
+def test_limits_are_those_of_all_groups_around() -> None:
+    root = Path("/r")
+    assert limit_files("0::/pods/one\n", root) == [
+        root / "pods/memory.max", root / "pods/memory.high",
+        root / "pods/one/memory.max", root / "pods/one/memory.high",
+    ]  # fmt: skip
+    v1 = "9:cpu,memory:/docker/x\n3:pids:/y\n"
+    assert limit_files(v1, root) == [
+        root / "memory/docker/memory.limit_in_bytes",
+        root / "memory/docker/x/memory.limit_in_bytes",
+    ]
+    assert limit_files("0::/\nnonsense\n\n", root) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "limited"),
+    [("max\n", False), ("", False), ("2147483648\n", True), ("9223372036854771712\n", False)],
+)
+def test_what_a_limit_is(text: str, limited: bool) -> None:
+    assert is_limit(text) == limited
+
+
+def test_opens_fetch_nothing_where_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not plan.may_fetch_opened(MountOptions(open_fetch=0))
+    for limited in (True, False):
+        monkeypatch.setattr(plan, "memory_is_limited", lambda limited=limited: limited)
+        assert plan.may_fetch_opened(MountOptions()) == (not limited)
+
+
+def test_a_group_is_limited_by_any_of_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "cgroup"
+    own.write_text("0::/a/b\n")
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "memory.max").write_text("max\n")
+    monkeypatch.setattr(pressure, "_OWN", own)
+    monkeypatch.setattr(pressure, "_CGROUPS", tmp_path)
+    assert not memory_is_limited()
+    (tmp_path / "a" / "memory.high").write_text("1000000\n")
+    assert memory_is_limited()

@@ -1,0 +1,199 @@
+// Small files that are fetched as they are opened (client/whole_reads.h, Core::fetch_opened).
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include "client/whole_reads.h"
+#include "rig.h"
+
+namespace braidfs::client::rig {
+namespace {
+
+constexpr uint64_t kIno = Rig::kIno;
+constexpr size_t kSize = 200'000;
+
+TEST(WholeReads, NothingIsFetchedBeforeFilesAreReadWhole) {
+  WholeReads reads;
+  reads.judge(10, 10);
+  EXPECT_FALSE(reads.fetches()) << "off in the beginning";
+  reads.turn(true);
+  for (int count = 1; count < WholeReads::kScoreEnough; ++count) {
+    EXPECT_FALSE(reads.fetches());
+    reads.judge(4096, 4000);  // READs are of whole pages
+  }
+  EXPECT_TRUE(reads.fetches() || reads.fetches());
+}
+
+TEST(WholeReads, OneOfManyIsLeftToBeSeen) {
+  WholeReads reads;
+  reads.turn(true);
+  for (int count = 0; count < WholeReads::kScoreMax; ++count) reads.judge(10, 10);
+  uint32_t probes = 0;
+  for (uint32_t open = 0; open < 4 * WholeReads::kProbeEvery; ++open) probes += reads.fetches() ? 0 : 1;
+  EXPECT_EQ(probes, 4u);
+}
+
+TEST(WholeReads, FilesThatAreNotReadWholeEndIt) {
+  WholeReads reads;
+  reads.turn(true);
+  for (int count = 0; count < 10 * WholeReads::kScoreMax; ++count) reads.judge(10, 10);
+  for (int count = 0; count < 3; ++count) reads.judge(7, 10);
+  EXPECT_FALSE(reads.fetches() || reads.fetches());
+}
+
+class OpenedFile : public ::testing::Test {
+ protected:
+  OpenedFile() {
+    rig_.open(Rig::kFh, O_RDWR, 0);
+    rig_.core->lease_until(Clock::now() + std::chrono::hours(1));
+    rig_.core->inode_lease(kIno, kLeaseData | kLeaseDataExclusive, 0);
+    rig_.write(Rig::kFh, 0, content_);
+    EXPECT_EQ(rig_.fsync(Rig::kFh), 0);
+    rig_.release(Rig::kFh);
+    rig_.core->inode_drop(kIno);
+    EXPECT_TRUE(rig_.forgets_inodes());
+    rig_.core->open_fetch(true);
+  }
+  ~OpenedFile() override { rig_.core->stop(0); }
+
+  void open(uint64_t fh) {
+    ASSERT_TRUE(rig_.core->open_granted(rig_.attributes(kSize, 2), rig_.layout(), rig_.capability(), fh, O_RDONLY));
+  }
+  // Until files are taken for such that are read whole.
+  void convince() {
+    for (uint64_t fh = 1000; fh <= 1000 + WholeReads::kScoreEnough; ++fh) {  // the last one by its turn
+      open(fh);
+      ASSERT_EQ(rig_.start_fetch(fh), 0u);
+      ASSERT_EQ(rig_.read(fh, 0, kSize).bytes, content_);
+      rig_.release(fh);
+      ASSERT_TRUE(rig_.forgets_inodes());
+    }
+    ASSERT_EQ(rig_.counter("opens_stored"), 0u);
+  }
+  // Opened, and being fetched.
+  uint64_t fetched() {
+    open(kOwn);
+    const uint64_t unique = rig_.start_fetch(kOwn);
+    EXPECT_NE(unique, 0u);
+    return unique;
+  }
+  void stall() {
+    for (const auto& target : rig_.targets) {
+      target->decide([this](const FrameHeader&) {
+        return stalls_ ? FakeTarget::Decision{FakeTarget::Fault::kStall} : FakeTarget::Decision{};
+      });
+    }
+  }
+  // A fetch that stands still, once files are known to be read whole.
+  uint64_t stalled() {
+    convince();
+    stalls_ = true;
+    stall();
+    return fetched();
+  }
+  void go_on() {
+    stalls_ = false;
+    for (const auto& target : rig_.targets) target->release_stalled();
+  }
+
+  static constexpr uint64_t kOwn = uint64_t{1} << 62;
+  const Bytes content_ = pattern(kSize, 3);
+  std::atomic<bool> stalls_ = false;
+  Rig rig_;
+};
+
+TEST_F(OpenedFile, IsInTheKernelsPagesWhenItsOpenIsAnswered) {
+  convince();
+  const Reply reply = rig_.replier.wait(fetched());
+  EXPECT_EQ(reply.error, 0);
+  EXPECT_EQ(reply.count, 1u) << "the pages are to be kept";
+  ASSERT_EQ(rig_.replier.stored().size(), 1u);
+  EXPECT_EQ(rig_.replier.stored().front(), content_);
+  EXPECT_EQ(rig_.counter("opens_stored"), 1u);
+  EXPECT_EQ(rig_.release(kOwn), 0);
+  EXPECT_TRUE(rig_.forgets_inodes());
+}
+
+TEST_F(OpenedFile, IsOpenedAsEverWhenTheKernelRefusesItsPages) {
+  convince();
+  rig_.replier.refuse_pages(true);
+  EXPECT_EQ(rig_.replier.wait(fetched()).count, 0u);
+  EXPECT_EQ(rig_.read(kOwn, 0, kSize).bytes, content_);
+}
+
+TEST_F(OpenedFile, IsOpenedThoughItCannotBeRead) {
+  convince();
+  for (const auto& target : rig_.targets) {
+    target->decide([](const FrameHeader&) { return FakeTarget::Decision{FakeTarget::Fault::kStatus, Status::kEio}; });
+  }
+  const Reply reply = rig_.replier.wait(fetched());
+  EXPECT_EQ(reply.error, 0);
+  EXPECT_EQ(reply.count, 0u);
+  EXPECT_TRUE(rig_.replier.stored().empty());
+}
+
+// Whoever has it open may have a READ under way, which has pages locked that the store would wait for.
+TEST_F(OpenedFile, IsNotStoredWhenAnotherOpensItMeanwhile) {
+  const uint64_t unique = stalled();
+  EXPECT_EQ(rig_.core->open(kIno, kOwn + 1, O_RDONLY), fuse::Opening::kDropsPages)
+      << "the kernel's pages may still be of before";
+  go_on();
+  EXPECT_EQ(rig_.replier.wait(unique).count, 0u);
+  EXPECT_TRUE(rig_.replier.stored().empty());
+  EXPECT_EQ(rig_.core->open(kIno, kOwn + 2, O_RDONLY), fuse::Opening::kKeepsPages);
+}
+
+TEST_F(OpenedFile, IsNotStoredWithoutItsLease) {
+  const uint64_t unique = stalled();
+  rig_.core->inode_lease(kIno, 0, 0);
+  go_on();
+  const Reply reply = rig_.replier.wait(unique);
+  EXPECT_EQ(reply.error, 0);
+  EXPECT_EQ(reply.count, 0u);
+  EXPECT_TRUE(rig_.replier.stored().empty());
+}
+
+TEST_F(OpenedFile, IsOpenedAtOnceWhenItsCallerIsInterrupted) {
+  const uint64_t unique = stalled();
+  EXPECT_TRUE(rig_.interrupt(unique));
+  const Reply reply = rig_.replier.wait(unique);
+  EXPECT_EQ(reply.error, 0) << "no EINTR, which programs do not expect of a file";
+  EXPECT_EQ(reply.count, 0u);
+  go_on();
+  EXPECT_EQ(rig_.read(kOwn, 0, kSize).bytes, content_);
+  EXPECT_TRUE(rig_.replier.stored().empty()) << "the kernel may have READs of it under way";
+}
+
+TEST_F(OpenedFile, IsLeftAloneWhenItIsLargeOrOpenAlready) {
+  convince();
+  open(kOwn);
+  open(kOwn + 1);
+  EXPECT_EQ(rig_.start_fetch(kOwn + 1), 0u);
+  EXPECT_EQ(rig_.release(kOwn), 0);
+  EXPECT_EQ(rig_.release(kOwn + 1), 0);
+  EXPECT_TRUE(rig_.forgets_inodes());
+  ASSERT_TRUE(rig_.core->open_granted(rig_.attributes(Announced::kFileMax + 1, 2), rig_.layout(), rig_.capability(),
+                                      kOwn, O_RDONLY));
+  EXPECT_EQ(rig_.start_fetch(kOwn), 0u);
+}
+
+TEST_F(OpenedFile, OfAProgramThatReadsBeginningsAloneIsNotFetched) {
+  convince();
+  for (uint64_t fh = 2000; fh < 2000 + 2 * WholeReads::kProbeEvery; ++fh) {
+    open(fh);
+    const uint64_t unique = rig_.start_fetch(fh);
+    if (unique != 0) {
+      rig_.replier.wait(unique);
+    } else {
+      EXPECT_EQ(rig_.read(fh, 0, 4096).bytes.size(), 4096u);
+    }
+    EXPECT_EQ(rig_.release(fh), 0);
+    EXPECT_TRUE(rig_.forgets_inodes());
+  }
+  const size_t stored = rig_.replier.stored().size();
+  open(kOwn);
+  EXPECT_EQ(rig_.start_fetch(kOwn), 0u);
+  EXPECT_EQ(rig_.replier.stored().size(), stored);
+}
+
+}  // namespace
+}  // namespace braidfs::client::rig

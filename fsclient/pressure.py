@@ -44,7 +44,8 @@ def memory_is_short() -> bool:
 
 
 def limit_files(cgroups: str, root: Path) -> list[Path]:
-    """Of the groups that /proc/self/cgroup names, and of those around them, if they have any."""
+    """Of the groups that /proc/self/cgroup names, and of those around them, if they have any. The
+    outermost one that is seen may be a container's, which has limits."""
     files = []
     for line in cgroups.splitlines():
         _, controllers, path = line.split(":", 2) if line.count(":") >= 2 else ("", "none", "")
@@ -55,9 +56,9 @@ def limit_files(cgroups: str, root: Path) -> list[Path]:
             at, names = root / "memory", ("memory.limit_in_bytes",)
         else:
             continue
-        for part in filter(None, path.split("/")):
-            at = at / part
-            files += [at / name for name in names]
+        parts = [part for part in path.split("/") if part]
+        for count in range(len(parts) + 1):
+            files += [at.joinpath(*parts[:count], name) for name in names]
     return files
 
 

@@ -64,7 +64,8 @@ bool Core::fetch_opened(fuse::LaneContext& context, const fuse::RequestHead& hea
 bool Core::store_pages(Inode& inode, uint64_t stamp, uint64_t nodeid, Bytes bytes) {
   const std::scoped_lock lock(inode.mu());
   inode.is_fetching = false;
-  if (stamp == 0 || inode.handles != 1 || inode.stamp() != stamp || inode.size() != bytes.size() || !holds(inode, kLeaseData)) return false;
+  if (stamp == 0 || inode.stamp() != stamp || !holds(inode, kLeaseData)) return false;
+  if (inode.handles != 1 || inode.size() != bytes.size()) return false;
   if (!replier_->store_pages(nodeid, bytes)) return false;
   opens_stored_.fetch_add(1, std::memory_order_relaxed);
   return true;

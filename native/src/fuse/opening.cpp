@@ -20,7 +20,8 @@ bool Lane::open_answered(const UpcallRequest& request, uint64_t ino) {
   Opening opening = parts_.data.open(ino, fh, in->flags);
   if (opening == Opening::kRefused) opening = open_child(ino, fh, in->flags);
   if (opening == Opening::kRefused) return false;
-  if (opening == Opening::kDropsPages && !parts_.passes && parts_.data.fetch_opened(context_, request.head, fh)) return true;
+  const bool may_be_fetched = opening == Opening::kDropsPages && !parts_.passes;
+  if (may_be_fetched && parts_.data.fetch_opened(context_, request.head, fh)) return true;
   fuse_open_out out{};
   out.fh = fh;
   out.open_flags = kFopenNoflush;

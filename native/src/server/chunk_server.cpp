@@ -43,7 +43,7 @@ uint32_t files_of_a_target(size_t target_count) {
 }  // namespace
 
 ChunkServer::ChunkServer(const ServerConfig& config)
-    : files_of_a_target_(files_of_a_target(config.target_count)) {
+    : target_count_(config.target_count) {
   choose_engine(config.io);
   services_.close_session = [this](uint64_t session) { close_session(session); };
   const size_t count = lane_count_of(config);
@@ -84,8 +84,9 @@ TargetOpened ChunkServer::target_open(const TargetConfig& config) {
   options.target = config.uuid;
   options.create = config.create;
   options.capacity_bytes = config.capacity_bytes;
-  options.files_open_max = files_of_a_target_;
-  options.groups_cached_max = std::max(options.groups_cached_max, files_of_a_target_);
+  const size_t count = std::max(target_count_, services_.targets.count() + 1);
+  options.files_open_max = files_of_a_target(count);
+  options.groups_cached_max = std::max(options.groups_cached_max, options.files_open_max);
   options.on_corrupt = [this, entry](const store::CorruptBlock& block) {
     services_.events.corrupt(entry->target.load(), block.object.file_id, block.object.stripe_index,
                              block.offset);
@@ -96,6 +97,9 @@ TargetOpened ChunkServer::target_open(const TargetConfig& config) {
   auto opened = store::ChunkStore::open(std::move(device), options);
   if (!opened.store) {
     return {.status = opened.status, .message = config.path + ": " + opened.message};
+  }
+  for (size_t index = 0; count > target_count_ && index < services_.targets.count(); ++index) {
+    services_.targets.at(index).store->limit_files(options.files_open_max);  // one more shares with them
   }
   const uint32_t target = opened.store->figures().target;
   services_.targets.add(std::move(opened.store), target);

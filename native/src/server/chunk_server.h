@@ -27,7 +27,7 @@ enum class IoEngine : uint8_t { kAuto, kUring, kSyscall };
 
 struct ServerConfig {
   size_t lane_count = 0;  // 0: one per core, at most 8
-  size_t target_count = 1;  // they share what the process may have open
+  size_t target_count = 1;  // at least; they share what the process may have open
   IoEngine io = IoEngine::kAuto;
   size_t buffer_bytes_max = size_t{512} << 20;  // of payloads, all lanes together
   uint32_t busy_poll_us = 0;  // how long a lane looks for requests before it sleeps, at most
@@ -100,7 +100,7 @@ class ChunkServer {
 
   enum class Phase : uint8_t { kNew, kRunning, kStopped };
 
-  const uint32_t files_of_a_target_;
+  const size_t target_count_;
   int fault_ = 0;
   std::atomic<Phase> phase_{Phase::kNew};
   Services services_;

@@ -247,6 +247,8 @@ class ChunkStore {
   Status set_target(uint32_t target);  // stored in the superblock
   uint64_t incarnation() const noexcept;
   StoreFigures figures();
+  // Another bound than files_open_max: the process has other targets by now.
+  void limit_files(uint32_t files_open_max) noexcept;
 
  private:
   explicit ChunkStore(std::unique_ptr<StoreBody> body) noexcept;

@@ -33,7 +33,10 @@ struct TableLimits {
 
 class ObjectTable {
  public:
-  explicit ObjectTable(TableLimits limits) noexcept : limits_(limits) {}
+  explicit ObjectTable(TableLimits limits) noexcept : limits_(limits), files_max_(limits.files_max) {}
+
+  // From now on; what is open beyond it is closed as others are opened.
+  void limit_files(uint32_t files_max) noexcept { files_max_ = files_max; }
 
   ObjectPointer get(ObjectId id);
   // To the bounds; these were used without get(), many at once. Lets go of them.
@@ -66,6 +69,7 @@ class ObjectTable {
   mutable std::mutex mu_;
   std::atomic<uint64_t> groups_{0};
   std::atomic<uint64_t> files_{0};
+  std::atomic<uint32_t> files_max_;  // instead of that of limits_
   std::unordered_map<ObjectId, Slot, ObjectIdHash> objects_;
   std::list<ObjectId> recent_;  // front: used last
   std::list<ObjectId> apart_;   // dirty, without open files when they were looked at

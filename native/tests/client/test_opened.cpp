@@ -63,7 +63,7 @@ class OpenedFile : public ::testing::Test {
     for (uint64_t fh = 1000; fh <= 1000 + WholeReads::kScoreEnough; ++fh) {  // the last one by its turn
       open(fh);
       ASSERT_EQ(rig_.start_fetch(fh), 0u);
-      for (int lane = 0; lane < 2; ++lane) ASSERT_EQ(rig_.read(fh, 0, kSize).bytes, content_);  // both are connected then
+      for (int lane = 0; lane < 2; ++lane) ASSERT_EQ(rig_.read(fh, 0, kSize).bytes, content_);  // connects both
       rig_.release(fh);
       ASSERT_TRUE(rig_.forgets_inodes());
     }

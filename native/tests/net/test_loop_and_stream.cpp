@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -33,6 +34,19 @@ TEST(EventLoop, PostedTasksRunOnTheLoop) {
   }));
   runner.join();
   EXPECT_EQ(ran, expected);
+}
+
+// docs/decisions/0044: who is woken to answer leaves the core to who asks.
+TEST(EventLoop, GivesWay) {
+  EventLoop loop;
+  int policy = -1;
+  std::thread runner([&] { loop.run(); });
+  EXPECT_TRUE(loop.post([&] {
+    policy = sched_getscheduler(0);
+    loop.stop();
+  }));
+  runner.join();
+  EXPECT_EQ(policy, SCHED_BATCH);
 }
 
 TEST(EventLoop, PostIsBounded) {

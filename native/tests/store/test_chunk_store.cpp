@@ -416,6 +416,20 @@ TEST_F(Store, OpenFilesStayBounded) {
   }
 }
 
+// A target that came later shares what the process may have open.
+TEST_F(Store, OpenFilesAreBoundedAnew) {
+  StoreConfig config = small_config();
+  config.files_open_max = 100;
+  open(config);
+  for (uint64_t i = 1; i <= 200; ++i) ASSERT_EQ(put(*store, {i, 0}, 0, pattern(i, 5000)), Status::kOk);
+  ASSERT_EQ(store->checkpoint(), Status::kOk);
+  for (uint64_t i = 1; i <= 200; ++i) ASSERT_EQ(get(*store, {i, 0}, 0, 5000).bytes, pattern(i, 5000));
+  EXPECT_GE(store->figures().files_open, 90u);
+  store->limit_files(10);
+  for (uint64_t i = 1; i <= 200; ++i) ASSERT_EQ(get(*store, {i, 0}, 0, 5000).bytes, pattern(i, 5000));
+  EXPECT_LE(store->figures().files_open, 24u);
+}
+
 // More dirty ones than may be kept otherwise: none can go before the checkpoint, all but those in bounds with it.
 TEST_F(Store, ACheckpointMakesRoom) {
   StoreConfig config = small_config();

@@ -70,15 +70,18 @@ async def test_the_client_keeps_nothing_ready_then(
 def test_limits_are_those_of_all_groups_around() -> None:
     root = Path("/r")
     assert limit_files("0::/pods/one\n", root) == [
+        root / "memory.max", root / "memory.high",
         root / "pods/memory.max", root / "pods/memory.high",
         root / "pods/one/memory.max", root / "pods/one/memory.high",
     ]  # fmt: skip
     v1 = "9:cpu,memory:/docker/x\n3:pids:/y\n"
     assert limit_files(v1, root) == [
+        root / "memory/memory.limit_in_bytes",
         root / "memory/docker/memory.limit_in_bytes",
         root / "memory/docker/x/memory.limit_in_bytes",
     ]
-    assert limit_files("0::/\nnonsense\n\n", root) == []
+    container = "0::/\nnonsense\n\n"
+    assert limit_files(container, root) == [root / "memory.max", root / "memory.high"]
 
 
 @pytest.mark.parametrize(

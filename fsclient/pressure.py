@@ -3,6 +3,7 @@
 whether that group may have only so much (Documentation/admin-guide/cgroup-v2.rst, memory.max and
 memory.high; cgroup-v1/memory.rst)."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -27,11 +28,19 @@ def pressure_of(text: str) -> float:
     return 0.0
 
 
+def _groups(cgroups: str) -> Iterator[tuple[str, str]]:
+    """Controllers and path of each (cgroups(7)); those of cgroup v2 are "": hierarchy 0."""
+    for line in cgroups.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, colon, path = rest.partition(":")
+        if colon and (controllers == "") == (number == "0"):
+            yield controllers, path
+
+
 def own_pressure_file(cgroups: str) -> Path | None:
     """Of the process's group of cgroup v2, by /proc/self/cgroup; None: it is in the root."""
-    for line in cgroups.splitlines():
-        number, _, path = line.partition("::")
-        if number == "0" and path not in ("", "/"):
+    for controllers, path in _groups(cgroups):
+        if controllers == "" and path not in ("", "/"):
             return _CGROUPS / path.lstrip("/") / "memory.pressure"
     return None
 
@@ -47,8 +56,7 @@ def limit_files(cgroups: str, root: Path) -> list[Path]:
     """Of the groups that /proc/self/cgroup names, and of those around them, if they have any. The
     outermost one that is seen may be a container's, which has limits."""
     files = []
-    for line in cgroups.splitlines():
-        _, controllers, path = line.split(":", 2) if line.count(":") >= 2 else ("", "none", "")
+    for controllers, path in _groups(cgroups):
         names: tuple[str, ...]
         if controllers == "":  # cgroup v2
             at, names = root, ("memory.max", "memory.high")

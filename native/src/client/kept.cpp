@@ -42,10 +42,12 @@ bool Core::open_own(const InodePtr& inode, uint64_t fh, uint32_t open_flags) {
 bool Core::fetch_opened(fuse::LaneContext& context, const fuse::RequestHead& head, uint64_t fh) {
   const HandlePtr handle = whole_reads_.is_on() ? handles_.find(fh) : nullptr;
   if (!handle) return false;
+  uint64_t size = 0;
   {
     Inode& inode = *handle->inode;
     const std::scoped_lock lock(inode.mu());
-    const bool is_small = inode.size() > 0 && inode.size() <= Announced::kFileMax;
+    size = inode.size();
+    const bool is_small = size > 0 && size <= Announced::kFileMax;
     if (inode.handles != 1 || !is_small) return false;
     if (!whole_reads_.fetches()) {
       inode.is_probe = true;
@@ -55,7 +57,7 @@ bool Core::fetch_opened(fuse::LaneContext& context, const fuse::RequestHead& hea
     inode.is_fetching = true;
   }
   Lane& lane = *lanes_[context.index];
-  ReadOperation::fetch_opened(lane, lane.make_read(), handle, head);
+  ReadOperation::fetch_opened(lane, lane.make_read(), handle, head, static_cast<uint32_t>(size));
   return true;
 }
 

@@ -33,14 +33,9 @@ void ReadOperation::fetch(Lane& lane, const std::shared_ptr<ReadOperation>& self
 }
 
 void ReadOperation::fetch_opened(Lane& lane, const std::shared_ptr<ReadOperation>& self, const HandlePtr& handle,
-                                 const fuse::RequestHead& head) {
+                                 const fuse::RequestHead& head, uint32_t size) {
   ReadOperation& read = *self;
-  uint64_t size = 0;
-  {
-    const std::scoped_lock lock(handle->inode->mu());
-    size = handle->inode->size();
-  }
-  read.arm(head, handle->inode, 0, static_cast<uint32_t>(std::min<uint64_t>(size, Announced::kFileMax)));
+  read.arm(head, handle->inode, 0, size);
   read.opened_ = handle->fh;
   read.proceed(lane);
 }

@@ -29,7 +29,7 @@ class ReadOperation final : public Operation {
   static void fetch(Lane& lane, const std::shared_ptr<ReadOperation>& self, const HandlePtr& handle);
   // The whole of a file whose OPEN is answered then (core.h, fetch_opened).
   static void fetch_opened(Lane& lane, const std::shared_ptr<ReadOperation>& self, const HandlePtr& handle,
-                           const fuse::RequestHead& head);
+                           const fuse::RequestHead& head, uint32_t size);
   // A piece of a stream (streams.h), for nobody yet.
   static void fetch_piece(Lane& lane, const std::shared_ptr<ReadOperation>& self, const InodePtr& inode,
                           Streams::Piece piece);

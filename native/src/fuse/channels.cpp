@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 
+#include "fuse/open_reply.h"
 #include "fuse/protocol.h"
 
 namespace braidfs::fuse {
@@ -73,10 +74,7 @@ void Channels::reply_write(Channel channel, uint64_t unique, uint32_t count) noe
 }
 
 void Channels::reply_open(Channel channel, uint64_t unique, uint64_t fh, bool keeps_pages) noexcept {
-  fuse_open_out out{};
-  out.fh = fh;
-  out.open_flags = kFopenNoflush;
-  if (keeps_pages) out.open_flags |= FOPEN_KEEP_CACHE;
+  const fuse_open_out out = opened(fh, keeps_pages);
   reply_body(channel, unique, std::as_bytes(std::span(&out, 1)));
 }
 

@@ -29,6 +29,14 @@ void improve_open_reply(const Upcall& upcall, std::span<std::byte> reply) noexce
   std::memcpy(reply.data() + at, &*out, sizeof(*out));
 }
 
+fuse_open_out opened(uint64_t fh, bool keeps_pages) noexcept {
+  fuse_open_out out{};
+  out.fh = fh;
+  out.open_flags = kFopenNoflush;
+  if (keeps_pages) out.open_flags |= FOPEN_KEEP_CACHE;
+  return out;
+}
+
 void pass_through(fuse_open_out& out, uint32_t backing) noexcept {
   out.open_flags &= kFopenDirectIo | kFopenParallelDirectWrites | kFopenNoflush;
   out.open_flags |= kFopenPassthrough;

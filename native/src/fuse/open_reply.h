@@ -17,6 +17,9 @@ namespace braidfs::fuse {
 // one), and direct handles may have several writers at a time.
 void improve_open_reply(const Upcall& upcall, std::span<std::byte> reply) noexcept;
 
+// Of an OPEN for reading that lanes answer.
+fuse_open_out opened(uint64_t fh, bool keeps_pages) noexcept;
+
 // Tells the kernel to read by itself with this handle. Flags that the kernel does not take beside it go.
 void pass_through(fuse_open_out& out, uint32_t backing) noexcept;
 

@@ -22,10 +22,7 @@ bool Lane::open_answered(const UpcallRequest& request, uint64_t ino) {
   if (opening == Opening::kRefused) return false;
   const bool may_be_fetched = opening == Opening::kDropsPages && !parts_.passes;
   if (may_be_fetched && parts_.data.fetch_opened(context_, request.head, fh)) return true;
-  fuse_open_out out{};
-  out.fh = fh;
-  out.open_flags = kFopenNoflush;
-  if (opening == Opening::kKeepsPages) out.open_flags |= FOPEN_KEEP_CACHE;
+  fuse_open_out out = opened(fh, opening == Opening::kKeepsPages);
   if (parts_.passes) {
     const Passing passing = parts_.data.pass(ino, fh, known().sealing(ino, AttributeTable::Clock::now()));
     if (passing.way == Passing::Way::kByItself) pass_through(out, passing.backing);

@@ -118,7 +118,7 @@ class StoreBody {
   Status stop();
   Status set_target(uint32_t target);
   StoreFigures figures();
-  void limit_files(uint32_t files_open_max) noexcept { table_.limit_files(files_open_max); }
+  void limit_files(uint32_t files_open_max) { table_.limit_files(files_open_max); }
   uint64_t incarnation() const noexcept { return superblock_.incarnation; }
 
   // write.cpp, read.cpp

@@ -298,6 +298,6 @@ Status ChunkStore::checkpoint() { return body_->checkpoint(); }
 Status ChunkStore::set_target(uint32_t target) { return body_->set_target(target); }
 uint64_t ChunkStore::incarnation() const noexcept { return body_->incarnation(); }
 StoreFigures ChunkStore::figures() { return body_->figures(); }
-void ChunkStore::limit_files(uint32_t files_open_max) noexcept { body_->limit_files(files_open_max); }
+void ChunkStore::limit_files(uint32_t files_open_max) { body_->limit_files(files_open_max); }
 
 }  // namespace braidfs::store

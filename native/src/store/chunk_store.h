@@ -248,7 +248,7 @@ class ChunkStore {
   uint64_t incarnation() const noexcept;
   StoreFigures figures();
   // Another bound than files_open_max: the process has other targets by now.
-  void limit_files(uint32_t files_open_max) noexcept;
+  void limit_files(uint32_t files_open_max);
 
  private:
   explicit ChunkStore(std::unique_ptr<StoreBody> body) noexcept;

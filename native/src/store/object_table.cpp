@@ -38,7 +38,7 @@ void ObjectTable::trim(std::span<ObjectPointer> used) {
 
 bool ObjectTable::crowded() const noexcept {
   return objects_.size() >= limits_.objects_max || groups_ >= limits_.groups_max ||
-         files_ >= files_max_;
+         files_ >= limits_.files_max;
 }
 
 void ObjectTable::use(Slot& slot) {

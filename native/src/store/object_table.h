@@ -33,10 +33,13 @@ struct TableLimits {
 
 class ObjectTable {
  public:
-  explicit ObjectTable(TableLimits limits) noexcept : limits_(limits), files_max_(limits.files_max) {}
+  explicit ObjectTable(TableLimits limits) noexcept : limits_(limits) {}
 
   // From now on; what is open beyond it is closed as others are opened.
-  void limit_files(uint32_t files_max) noexcept { files_max_ = files_max; }
+  void limit_files(uint32_t files_max) {
+    const std::lock_guard guard(mu_);
+    limits_.files_max = files_max;
+  }
 
   ObjectPointer get(ObjectId id);
   // To the bounds; these were used without get(), many at once. Lets go of them.
@@ -65,11 +68,10 @@ class ObjectTable {
   void evict_some();
   static Outcome try_evict(const Slot& slot);
 
-  const TableLimits limits_;
   mutable std::mutex mu_;
+  TableLimits limits_;
   std::atomic<uint64_t> groups_{0};
   std::atomic<uint64_t> files_{0};
-  std::atomic<uint32_t> files_max_;  // instead of that of limits_
   std::unordered_map<ObjectId, Slot, ObjectIdHash> objects_;
   std::list<ObjectId> recent_;  // front: used last
   std::list<ObjectId> apart_;   // dirty, without open files when they were looked at

@@ -123,6 +123,8 @@ class Rig {
   void open(uint64_t fh, uint32_t flags, uint64_t size = 0, uint64_t durable_stripes = 0);
   uint64_t start_write(uint64_t fh, uint64_t offset, const Bytes& bytes, uint32_t flags = 0);
   uint64_t start_read(uint64_t fh, uint64_t offset, uint32_t size);
+  // Stored by its only writer, durable, and forgotten here: leases last.
+  void store_and_forget(const Bytes& content);
   // OPEN of what open_granted() has opened; 0: it is not answered by bytes.
   uint64_t start_fetch(uint64_t fh);
   uint64_t start_flush(uint64_t fh);

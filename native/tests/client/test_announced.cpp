@@ -193,15 +193,8 @@ TEST_F(AnnouncedTable, IsBounded) {
 class AnnouncedFile : public ::testing::Test {
  protected:
   AnnouncedFile() {
-    rig_.open(Rig::kFh, O_RDWR, 0);
     rig_.core->announced_limit(64u << 20);
-    rig_.core->lease_until(Clock::now() + std::chrono::hours(1));
-    rig_.core->inode_lease(kIno, kLeaseData | kLeaseDataExclusive, 0);
-    rig_.write(Rig::kFh, 0, content_);
-    EXPECT_EQ(rig_.fsync(Rig::kFh), 0);
-    rig_.release(Rig::kFh);
-    rig_.core->inode_drop(kIno);
-    EXPECT_TRUE(rig_.forgets_inodes());
+    rig_.store_and_forget(content_);
     EXPECT_TRUE(eventually([&] { return rig_.events(EventKind::kRelease).size() == 1; }));
     rig_.core->child_finder([this](uint64_t ino, const Core::UseChild& use) {
       if (ino == kIno && is_granted_) use(rig_.attributes(kSize, 2), rig_.layout(), rig_.capability());

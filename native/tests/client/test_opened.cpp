@@ -43,14 +43,7 @@ TEST(WholeReads, FilesThatAreNotReadWholeEndIt) {
 class OpenedFile : public ::testing::Test {
  protected:
   OpenedFile() {
-    rig_.open(Rig::kFh, O_RDWR, 0);
-    rig_.core->lease_until(Clock::now() + std::chrono::hours(1));
-    rig_.core->inode_lease(kIno, kLeaseData | kLeaseDataExclusive, 0);
-    rig_.write(Rig::kFh, 0, content_);
-    EXPECT_EQ(rig_.fsync(Rig::kFh), 0);
-    rig_.release(Rig::kFh);
-    rig_.core->inode_drop(kIno);
-    EXPECT_TRUE(rig_.forgets_inodes());
+    rig_.store_and_forget(content_);
     rig_.core->open_fetch(true);
   }
   ~OpenedFile() override { rig_.core->stop(0); }

@@ -1,6 +1,7 @@
 #include "rig.h"
 
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -249,6 +250,17 @@ uint64_t Rig::start_read(uint64_t fh, uint64_t offset, uint32_t size) {
                          .size = size});
   });
   return unique;
+}
+
+void Rig::store_and_forget(const Bytes& content) {
+  open(kFh, O_RDWR, 0);
+  core->lease_until(Clock::now() + std::chrono::hours(1));
+  core->inode_lease(kIno, kLeaseData | kLeaseDataExclusive, 0);
+  write(kFh, 0, content);
+  EXPECT_EQ(fsync(kFh), 0);
+  release(kFh);
+  core->inode_drop(kIno);
+  EXPECT_TRUE(forgets_inodes());
 }
 
 uint64_t Rig::start_fetch(uint64_t fh) {

@@ -195,6 +195,7 @@ class MountedClient:
         root_ino = await self._find_root()
         self._is_read_only = self._plan.options.ro or self._grant.is_read_only
         datapath = await self._make_datapath(meta)
+        tasks.start_soon(rest_memory, datapath, self._plan.options)
         files = self._files = self._make_files(meta, datapath)
         data = self._data = DataConnections(
             datapath, self._connect_data, self._node, lambda: meta.core.session,

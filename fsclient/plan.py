@@ -19,6 +19,7 @@ from .pressure import memory_is_limited, memory_is_short
 from .source import Source
 
 WARM_PART: Final = 64  # of the machine's memory
+READ_PART: Final = 4  # as many bytes of what is ready for writes are ready for reads besides
 AHEAD_PART: Final = 32
 
 
@@ -89,13 +90,14 @@ def _ahead_bytes(mib: int) -> int:
 
 
 async def rest_memory(datapath: Datapath, options: MountOptions) -> None:
-    """Gives back buffers that nobody needed lately, but for those that stay ready; all that are not
-    in use where memory is short. In a thread, as fresh pages take their time."""
+    """Gives back buffers that nobody needed lately, but for those that stay ready, and makes what
+    is missing of those; gives back all that are not in use where memory is short. In a thread, as
+    fresh pages take their time."""
 
     def rest() -> None:
         is_short = memory_is_short()
-        warm = 0 if is_short else min(options.warm_mib << 20, _machine_bytes() // WARM_PART)
-        datapath.memory_rest(warm, is_short)
+        ready = 0 if is_short else min(options.warm_mib << 20, _machine_bytes() // WARM_PART)
+        datapath.memory_rest(ready, ready // READ_PART, is_short)
 
     await trio.to_thread.run_sync(rest)
 

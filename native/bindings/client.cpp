@@ -381,12 +381,12 @@ void bind_cluster(nb::class_<Datapath>& type) {
            },
            "lane"_a, "node"_a)
       .def("memory_rest",
-           [](Datapath& path, uint64_t warm_bytes, bool is_short) {
+           [](Datapath& path, uint64_t piece_bytes, uint64_t read_bytes, bool is_short) {
              path.core().memory().squeeze(is_short);
              if (is_short) path.core().memory_is_short();
-             path.core().memory().rest(warm_bytes);
+             path.core().memory().rest({.pieces = piece_bytes, .reads = read_bytes});
            },
-           "warm_bytes"_a, "short"_a, ReleaseGil())
+           "piece_bytes"_a, "read_bytes"_a, "short"_a, ReleaseGil())
       .def("session_put", &Datapath::session_put, "session"_a);
 }
 

@@ -9,7 +9,6 @@ namespace {
 
 constexpr size_t kIdleBytesMax = 16u << 20;     // kept for reuse, of a size that is no piece's
 constexpr uint64_t kIdleBesides = 32u << 20;    // kept even when the budgets are used up
-constexpr uint64_t kWarmStep = 64u << 20;       // made by one rest()
 constexpr uint64_t kLaneReserve = 4u << 20;     // what one lane may take in before it sees full()
 constexpr uint64_t kSqueezed = 4;
 constexpr auto kHuge = net::Slabs::Pages::kHuge;
@@ -82,12 +81,14 @@ void Memory::trim() noexcept {
   }
 }
 
-void Memory::rest(uint64_t warm_bytes) noexcept {
+void Memory::rest(Ready ready) noexcept {
+  net::BufferPool* of_pieces = &pool(Buffer::Account::kDirty, kPieceMax);
+  net::BufferPool* of_reads = &pool(Buffer::Account::kRead, kPieceMax);
   for (auto& pool : pools_) {
-    const bool of_pieces = &pool == &this->pool(Buffer::Account::kDirty, kPieceMax);
-    const size_t warm = of_pieces ? warm_bytes / kPieceMax : 0;
-    pool.rest(warm);
-    for (size_t made = 0; made < kWarmStep / kPieceMax && pool.warm_one(warm); ++made) {
+    const uint64_t bytes = &pool == of_pieces ? ready.pieces : &pool == of_reads ? ready.reads : 0;
+    const size_t count = bytes / kPieceMax;
+    pool.rest(count);
+    while (pool.warm_one(count)) {
     }
   }
 }

@@ -84,10 +84,14 @@ class Memory {
     return account(Buffer::Account::kDirty) > full_at_ + kOverfullBytes;
   }
   uint64_t idle_bytes() const noexcept;
-  // Called every few seconds: gives back the idle buffers that nobody needed since the last call. So many
-  // bytes of pieces stay ready for the next burst of writes, whose pages are not to be made while a
-  // training waits for its checkpoint; a call makes a part of what is missing of them.
-  void rest(uint64_t warm_bytes = 0) noexcept;
+  // Called at first, and every few seconds: gives back the idle buffers that nobody needed since the last
+  // call, but for so many bytes that stay ready, and makes what is missing of those. Their pages are not to
+  // be made while a training waits for its checkpoint, or for its restore.
+  struct Ready {
+    uint64_t pieces = 0;
+    uint64_t reads = 0;  // those of kPieceMax
+  };
+  void rest(Ready ready) noexcept;
   // All that is idle.
   void give_back() noexcept;
   // Where the machine's memory is short, write-behind has a quarter of its budget, and writers wait sooner.

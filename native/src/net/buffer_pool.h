@@ -112,12 +112,16 @@ class BufferPool {
 
   // Makes one more buffer than there are, to be idle; false when there are `count`, or memory is short.
   bool warm_one(size_t count) noexcept {
-    const std::scoped_lock lock(mu_);
-    if (lent_ + idle_.size() >= std::min(count, idle_max_)) return false;
-    Block block(slabs_.take(), GiveBack(&slabs_));
-    if (!block) return false;
-    idle_.push_back(std::move(block));  // reserved: cannot throw
-    count_idle();
+    Lease made;
+    {
+      const std::scoped_lock lock(mu_);
+      if (lent_ + idle_.size() >= std::min(count, idle_max_)) return false;
+      Block block(slabs_.take(), GiveBack(&slabs_));
+      if (!block) return false;
+      ++lent_;
+      made = Lease(this, std::move(block));
+    }
+    Slabs::touch(made.span());  // which may take milliseconds: others go on
     return true;
   }
 

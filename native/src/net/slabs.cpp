@@ -69,9 +69,12 @@ void Slabs::populate() noexcept {
     end += buffer_size_;
   } while (!cold_.empty() && cold_.back() == end &&
            static_cast<size_t>(end - begin) + buffer_size_ <= kPopulateBytes);
-  if (pages_ == Pages::kSmall && buffer_size_ <= kPopulateMax) {  // kernels before 5.14 refuse: pages come as they are touched
-    (void)madvise(begin, static_cast<size_t>(end - begin), MADV_POPULATE_WRITE);
-  }
+  if (pages_ == Pages::kSmall && buffer_size_ <= kPopulateMax) touch({begin, end});
+}
+
+// Kernels before 5.14 refuse: pages come as they are touched.
+void Slabs::touch(std::span<std::byte> buffer) noexcept {
+  (void)madvise(buffer.data(), buffer.size(), MADV_POPULATE_WRITE);
 }
 
 void Slabs::cool() noexcept {

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 namespace braidfs::net {
@@ -35,6 +36,8 @@ class Slabs {
   // A buffer with any content; null when the system has no memory.
   std::byte* take();
   void give_back(std::byte* buffer) noexcept { warm_.push_back(buffer); }  // reserved: cannot throw
+  // All its pages are there from now on, on huge pages too.
+  static void touch(std::span<std::byte> buffer) noexcept;
   // The pages of all buffers that are here go back to the system; of a huge page only with all of its.
   void cool() noexcept;
 

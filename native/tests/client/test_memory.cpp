@@ -22,11 +22,11 @@ TEST(Memory, KeepsWhatCameBackUntilNobodyNeedsIt) {
   take(memory, 100, kPiece);
   EXPECT_EQ(memory.account(Buffer::Account::kDirty), 0u);
   EXPECT_EQ(memory.idle_bytes(), 100u * kPiece);
-  memory.rest();
+  memory.rest({});
   take(memory, 10, kPiece);
-  memory.rest();
+  memory.rest({});
   EXPECT_EQ(memory.idle_bytes(), 10u * kPiece);
-  memory.rest();
+  memory.rest({});
   EXPECT_EQ(memory.idle_bytes(), 0u);
 }
 
@@ -57,21 +57,33 @@ TEST(Memory, WriteBehindHasLessWhereMemoryIsShort) {
 TEST(Memory, KeepsSomeReadyForTheNextBurst) {
   constexpr uint64_t kWarm = 100u * kPiece;
   Memory memory({.dirty_bytes_max = 64u << 20, .held_bytes_max = 64u << 20}, 2);
-  memory.rest(kWarm);
-  EXPECT_EQ(memory.idle_bytes(), 64u * kPiece);  // the first part
-  memory.rest(kWarm);
-  memory.rest(kWarm);
+  memory.rest({.pieces = kWarm});
   EXPECT_EQ(memory.idle_bytes(), kWarm);
   take(memory, 120, kPiece);
   EXPECT_EQ(memory.idle_bytes(), 120u * kPiece);
-  memory.rest(kWarm);
-  memory.rest(kWarm);
+  memory.rest({.pieces = kWarm});
+  memory.rest({.pieces = kWarm});
   EXPECT_EQ(memory.idle_bytes(), kWarm);
-  memory.rest(1000u * kPiece);
-  memory.rest(1000u * kPiece);
+  memory.rest({.pieces = 1000u * kPiece});
   EXPECT_EQ(memory.idle_bytes(), 128u * kPiece);  // the budgets
-  memory.rest();
-  memory.rest();
+  memory.rest({});
+  memory.rest({});
+  EXPECT_EQ(memory.idle_bytes(), 0u);
+}
+
+TEST(Memory, KeepsSomeReadyForTheNextRestore) {
+  constexpr uint64_t kWarm = 16u * kPiece;
+  Memory memory({.dirty_bytes_max = 64u << 20, .held_bytes_max = 64u << 20, .read_bytes_max = 32u << 20}, 2);
+  memory.rest({.pieces = kWarm, .reads = kWarm});
+  EXPECT_EQ(memory.idle_bytes(), 2 * kWarm);
+  {
+    const Buffer buffer = memory.read(kPiece);
+    EXPECT_EQ(memory.idle_bytes(), 2 * kWarm - kPiece) << "it was one of those";
+  }
+  memory.rest({.pieces = kWarm, .reads = 1000u * kPiece});
+  EXPECT_EQ(memory.idle_bytes(), kWarm + (32u << 20)) << "the budget";
+  memory.rest({});
+  memory.rest({});
   EXPECT_EQ(memory.idle_bytes(), 0u);
 }
 

@@ -47,10 +47,10 @@ def test_the_group_of_the_process() -> None:
 
 @dataclass
 class _Lanes:
-    asked: list[tuple[int, bool]] = field(default_factory=list)
+    asked: list[tuple[int, int, bool]] = field(default_factory=list)
 
-    def memory_rest(self, warm_bytes: int, short: bool) -> None:
-        self.asked.append((warm_bytes, short))
+    def memory_rest(self, piece_bytes: int, read_bytes: int, short: bool) -> None:
+        self.asked.append((piece_bytes, read_bytes, short))
 
 
 async def test_the_client_keeps_nothing_ready_then(
@@ -61,10 +61,11 @@ async def test_the_client_keeps_nothing_ready_then(
     monkeypatch.setattr(pressure, "_OWN", tmp_path / "none")
     for percent in ("0.00", "4.99", "5.00"):
         file.write_text(FULL.format(percent))
-        await plan.rest_memory(cast(Datapath, lanes), MountOptions(warm_mib=1))
+        await plan.rest_memory(cast(Datapath, lanes), MountOptions(warm_mib=4))
     file.unlink()
     assert not memory_is_short()
-    assert lanes.asked == [(1 << 20, False), (1 << 20, False), (0, True)]
+    some = (4 << 20, 1 << 20, False)
+    assert lanes.asked == [some, some, (0, 0, True)]
 
 
 def test_limits_are_those_of_all_groups_around() -> None:

@@ -47,7 +47,7 @@ class SideBySide {
   explicit operator bool() const noexcept { return score_ >= kScoreEnough; }
 
  private:
-  static constexpr int kScoreMax = 16;
+  static constexpr int kScoreMax = 256;  // a rank may write alone for a while
   static constexpr int kScoreEnough = 4;
   int score_ = 0;
 };

@@ -53,10 +53,7 @@ void PieceTable::merged(const PiecePtr& piece, uint64_t begin, uint64_t end, Set
 }
 
 void PieceTable::add(const PiecePtr& piece, Settled& settled) {
-  if (piece->gathers) {
-    make_way(settled);
-    gathering_.push_back(piece);
-  }
+  if (piece->gathers) gathering_.push_back(piece);
   ChunkPieces& pieces = chunks_[piece->chunk];
   seal_others(pieces, *piece, piece->begin, piece->end);
   piece->sequence = ++sequence_;
@@ -68,15 +65,15 @@ void PieceTable::add(const PiecePtr& piece, Settled& settled) {
   if (piece->is_full()) seal(piece, settled);
 }
 
-// For one more that gathers.
-void PieceTable::make_way(Settled& settled) {
+void PieceTable::make_way(uint64_t bytes_max, Settled& settled) {
   std::erase_if(gathering_, [](const std::weak_ptr<Piece>& one) {
     const PiecePtr piece = one.lock();
     return !piece || piece->state != PieceState::kFilling;
   });
-  if (gathering_.size() < kGatheringMax) return;
-  seal(gathering_.front().lock(), settled);
-  gathering_.erase(gathering_.begin());
+  while (!gathering_.empty() && (gathering_.size() + 1) * Memory::kPieceMax > bytes_max) {
+    seal(gathering_.front().lock(), settled);
+    gathering_.pop_front();
+  }
 }
 
 void PieceTable::seal_others(const ChunkPieces& pieces, const Piece& except, uint64_t begin,
@@ -104,14 +101,14 @@ void PieceTable::seal_range(uint64_t begin, uint64_t end, Settled& settled) {
   });
 }
 
-bool PieceTable::seal_aged(Clock::time_point before, Settled& settled) {
+bool PieceTable::seal_aged(Clock::time_point now, Settled& settled) {
   bool all = true;
   if (unsettled_.empty()) return all;
   for (auto& [chunk, pieces] : chunks_) {
     bool sealed = false;
     for (const PiecePtr& piece : pieces) {
       if (piece->state != PieceState::kFilling) continue;
-      const bool aged = piece->first_written <= before;
+      const bool aged = now - piece->first_written >= (piece->gathers ? kGatheringAge : kAge);
       if (aged) set_state(piece, PieceState::kQueued);
       (aged ? sealed : all) = aged;
     }

@@ -7,7 +7,9 @@
 // no piece that is gone.
 // Pure bookkeeping: no I/O. Every method needs the inode's mutex.
 #pragma once
+#include <chrono>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <set>
@@ -37,7 +39,9 @@ struct Settled {
 
 class PieceTable {
  public:
-  static constexpr size_t kGatheringMax = 32;  // pieces: what its writers left is not waited for
+  static constexpr auto kAge = std::chrono::milliseconds(100);
+  // Of what gathers: ranks that write in turns were seen to be hundreds of milliseconds apart.
+  static constexpr auto kGatheringAge = std::chrono::milliseconds(1000);
 
   void geometry(uint32_t stripe_width, uint32_t chunk_size) {
     stripes_.resize(stripe_width);
@@ -51,13 +55,16 @@ class PieceTable {
   bool borders(const Piece& piece) const noexcept;
   // The caller copied [begin, end) into the piece.
   void merged(const PiecePtr& piece, uint64_t begin, uint64_t end, Settled& settled);
+  // Before one more that gathers is added: seals the oldest ones that do, until their buffers and its own
+  // (of kPieceMax each) fit into `bytes_max`.
+  void make_way(uint64_t bytes_max, Settled& settled);
   // A new piece, filling; seals what is in its way.
   void add(const PiecePtr& piece, Settled& settled);
   void seal(const PiecePtr& piece, Settled& settled);
   void seal_all(Settled& settled) { seal_range(0, ~uint64_t{0}, settled); }
   void seal_range(uint64_t begin, uint64_t end, Settled& settled);
-  // Seals what was first written before `before`. False: some pieces are still filling.
-  bool seal_aged(Clock::time_point before, Settled& settled);
+  // Seals what has been filling for long enough. False: some pieces are still filling.
+  bool seal_aged(Clock::time_point now, Settled& settled);
 
   // The piece that is [0, size), if it is the only one there is and still filling; or nullptr.
   PiecePtr only_filling(uint64_t size) const noexcept;
@@ -103,7 +110,6 @@ class PieceTable {
   void set_state(const PiecePtr& piece, PieceState state);
   void renumber(const PiecePtr& piece);
   static bool may_send(const Piece& piece, const ChunkPieces& pieces) noexcept;
-  void make_way(Settled& settled);
   void seal_others(const ChunkPieces& pieces, const Piece& except, uint64_t begin, uint64_t end);
   void drop_covered(const Piece& by, ChunkPieces& pieces, Settled& settled);
   void note_dropped(const Piece& piece);
@@ -120,7 +126,7 @@ class PieceTable {
   uint32_t chunk_size_ = limits::kChunkSizeMax;
   std::map<uint64_t, ChunkPieces> chunks_;
   std::set<uint64_t> unsettled_;  // their sequences
-  std::vector<std::weak_ptr<Piece>> gathering_;  // oldest first; some may be sealed by now
+  std::deque<std::weak_ptr<Piece>> gathering_;  // oldest first; some may be sealed by now
   uint64_t dirty_bytes_ = 0;
   uint64_t sequence_ = 0;
   std::vector<StripeState> stripes_;

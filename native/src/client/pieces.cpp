@@ -9,8 +9,6 @@ namespace braidfs::client {
 
 namespace {
 
-constexpr auto kAge = std::chrono::milliseconds(100);
-
 void send_part(Lane& lane, const InodePtr& inode, const PiecePtr& piece, FileViewPtr view, Gap part) {
   const Span span = first_span(*view, part.begin, part.end);
   Call* call = lane.make_call();
@@ -119,7 +117,7 @@ bool send_aged(Lane& lane, const InodePtr& inode, Clock::time_point now) {
   bool all;
   {
     const std::scoped_lock lock(inode->mu());
-    all = inode->pieces().seal_aged(now - kAge, settled);
+    all = inode->pieces().seal_aged(now, settled);
     if (all) inode->watched = false;
   }
   perform(lane, inode, settled);

@@ -90,6 +90,7 @@ class WriteRun {
   uint64_t add(const Span& span);
   bool may_keep_memory(const Span& span) const;
   Window place_of(const Span& span, bool at_once, bool keeps) const;
+  uint64_t gathering_bytes_max() const { return core_.settings().dirty_bytes_per_inode_max / 4 * 3; }
   Buffer buffer_for(uint32_t size);
   std::span<const std::byte> bytes(uint64_t from, uint64_t to) const {
     return request_.payload.subspan(from - request_.offset, to - from);
@@ -110,6 +111,7 @@ class WriteRun {
   const bool direct_;  // sent at once, merged with nothing
   const bool shared_;  // this client is not the only writer
   bool through_;       // answered when the targets have it
+  bool is_full_ = false;     // the inode has as many dirty bytes as it may: no further piece goes write-behind
   bool behind_ = false;      // some bytes went write-behind
   bool sequential_ = false;
   bool gathers_ = false;  // others write beside it
@@ -124,7 +126,7 @@ void WriteRun::run() {
     sequential_ = request_.offset != 0 && inode_->stream_end == request_.offset;
     gathers_ = static_cast<bool>(inode_->side_by_side);
     inode_->stream_end = end_;
-    if (inode_->pieces().dirty_bytes() >= core_.settings().dirty_bytes_per_inode_max) through_ = true;
+    is_full_ = inode_->pieces().dirty_bytes() >= core_.settings().dirty_bytes_per_inode_max;
   }
   if (through_) wait_for_targets();
   for (uint64_t at = request_.offset; at < end_ && !no_memory_;) at = put(at);
@@ -211,6 +213,7 @@ Window WriteRun::place_of(const Span& span, bool at_once, bool keeps) const {
 }
 
 uint64_t WriteRun::add(const Span& span) {
+  if (is_full_ && !through_) wait_for_targets();
   const bool keeps = may_keep_memory(span);
   const bool own = through_ || direct_ || (keeps && span.length % limits::kBlockSize == 0);
   const Window window = place_of(span, own, keeps);
@@ -243,6 +246,7 @@ uint64_t WriteRun::add(const Span& span) {
   const uint64_t end = piece->end;
   const std::scoped_lock lock(inode_->mu());
   if (!own) inode_->side_by_side.note(inode_->pieces().borders(*piece));
+  if (piece->gathers) inode_->pieces().make_way(gathering_bytes_max(), settled_);
   inode_->pieces().add(piece, settled_);
   if (at_once) inode_->pieces().seal(piece, settled_);
   return end;

@@ -111,14 +111,37 @@ TEST(Gathering, TheOldestMakesWay) {
   table.geometry(1, kChunk);
   std::vector<PiecePtr> pieces;
   Settled settled;
-  for (uint64_t chunk = 0; chunk <= PieceTable::kGatheringMax; ++chunk) {
+  constexpr uint64_t kMost = 8;
+  for (uint64_t chunk = 0; chunk <= kMost; ++chunk) {
+    EXPECT_TRUE(settled.send.empty());
     pieces.push_back(piece_of(chunk * kChunk, chunk * kChunk + 10));
     pieces.back()->chunk = chunk;
     pieces.back()->window = chunk * kChunk;
+    table.make_way(kMost * Memory::kPieceMax, settled);
     table.add(pieces.back(), settled);
   }
   ASSERT_EQ(settled.send.size(), 1u);
   EXPECT_EQ(settled.send.front(), pieces.front());
+}
+
+TEST(Gathering, ItMayTakeLongerThanOtherPieces) {
+  PieceTable table;
+  table.geometry(1, kChunk);
+  Settled settled;
+  const auto began = Clock::now();
+  const PiecePtr gathers = piece_of(0, 10);
+  const PiecePtr other = piece_of(kChunk, kChunk + 10);
+  other->gathers = false;
+  other->chunk = 1;
+  for (const PiecePtr& piece : {gathers, other}) {
+    piece->first_written = began;
+    table.add(piece, settled);
+  }
+  EXPECT_FALSE(table.seal_aged(began + PieceTable::kAge, settled));
+  ASSERT_EQ(settled.send.size(), 1u);
+  EXPECT_EQ(settled.send.front(), other);
+  EXPECT_TRUE(table.seal_aged(began + PieceTable::kGatheringAge, settled));
+  EXPECT_EQ(settled.send.size(), 2u);
 }
 
 TEST(Gathering, RandomWritesDoNotLieSideBySide) {
@@ -128,6 +151,11 @@ TEST(Gathering, RandomWritesDoNotLieSideBySide) {
   EXPECT_FALSE(side_by_side);
   for (int write = 0; write < 20; ++write) side_by_side.note(write % 2 == 0);
   EXPECT_TRUE(side_by_side);
+  for (int write = 0; write < 400; ++write) side_by_side.note(write % 2 == 0);
+  for (int write = 0; write < 200; ++write) side_by_side.note(false);
+  EXPECT_TRUE(side_by_side) << "a rank may write alone for a while";
+  for (int write = 0; write < 100; ++write) side_by_side.note(false);
+  EXPECT_FALSE(side_by_side);
 }
 
 // ---- through the lanes ----

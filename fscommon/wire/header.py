@@ -23,7 +23,8 @@ FLAG_REPLAY: Final = 0x8  # a mutation that was answered before and is sent agai
 FLAG_ONEWAY: Final = 0x10  # no reply is wanted
 FLAG_MUST_EXIST: Final = 0x20  # READ: a missing object is NO_OBJECT, not zeros
 FLAG_SOLE: Final = 0x40  # metadata reply: no other session for SOLE_LEASE_S from the request on
-FLAGS_KNOWN: Final = 0x7F
+FLAG_RAW: Final = 0x80  # READ: who asks checks whole blocks, the server need not
+FLAGS_KNOWN: Final = 0xFF
 
 _PACK: Final = struct.Struct("<IBBHQQIIQIIIIHHIQ")
 _SEAL: Final = struct.Struct("<Q")

@@ -38,7 +38,8 @@ inline constexpr uint16_t kFlagReplay = 0x8;
 inline constexpr uint16_t kFlagOneway = 0x10;
 inline constexpr uint16_t kFlagMustExist = 0x20;
 inline constexpr uint16_t kFlagSole = 0x40;  // metadata replies only
-inline constexpr uint16_t kFlagsKnown = 0x7f;
+inline constexpr uint16_t kFlagRaw = 0x80;   // READ: who asks checks whole blocks, the server need not
+inline constexpr uint16_t kFlagsKnown = 0xff;
 
 struct FrameHeader {
   uint32_t magic = kFrameMagic;

@@ -46,6 +46,7 @@ struct Call {
   std::shared_ptr<CallOwner> owner{};
   uint32_t part = 0;                           // the owner's own number for it
   bool behind = false;  // WRITE: nobody waits for it yet
+  bool distrusts = false;  // READ: bytes came that were not what their checksums said: the server is to look
   bool once = false;  // ends at the first refusal or lost connection: the owner asks again later
 
   // how it stands

@@ -34,6 +34,7 @@ FrameHeader header_of(const Call& call) {
   if (call.op == Op::kRead && call.view->is_durable(call.stripe_index)) {
     header.flags |= kFlagMustExist;
   }
+  if (call.op == Op::kRead && !call.distrusts) header.flags |= kFlagRaw;
   return header;
 }
 
@@ -231,7 +232,8 @@ bool Link::frame(const FrameHeader& header, std::span<const std::byte> body,
   silent_since_ = lane_.loop().now();
   if (status == Status::kOk && !payload.empty()) {
     const std::span sums(reinterpret_cast<const uint64_t*>(body.data()), body.size() / 8);
-    if (first_mismatch(call->offset, payload, sums)) status = Status::kChecksum;
+    call->distrusts = first_mismatch(call->offset, payload, sums).has_value();
+    if (call->distrusts) status = Status::kChecksum;
   }
   call->received = static_cast<uint32_t>(payload.size());
   call->incarnation = header.offset;

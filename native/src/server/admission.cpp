@@ -23,7 +23,7 @@ constexpr uint64_t kOffsetMax = std::numeric_limits<int64_t>::max();
 bool flags_fit(const FrameHeader& header, const OpSpec& spec) {
   if ((header.flags & (kFlagReply | kFlagReplay | kFlagOneway)) != 0) return false;
   if (((header.flags & kFlagSums) != 0) != spec.payload) return false;
-  if ((header.flags & kFlagMustExist) != 0 && header.op != static_cast<uint8_t>(Op::kRead)) {
+  if ((header.flags & (kFlagMustExist | kFlagRaw)) != 0 && header.op != static_cast<uint8_t>(Op::kRead)) {
     return false;
   }
   return (header.flags & kFlagCapability) == 0 || spec.capability;

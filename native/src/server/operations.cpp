@@ -22,7 +22,8 @@ store::ReadRequest read_request(const Request& request) {
   return {.object = request.object(),
           .offset = offset,
           .length = request.header.length,
-          .buffer = {request.buffer.data(), room}};
+          .buffer = {request.buffer.data(), room},
+          .raw = (request.header.flags & kFlagRaw) != 0};
 }
 
 store::WriteRequest write_request(const Request& request) {

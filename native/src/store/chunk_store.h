@@ -127,6 +127,8 @@ struct ReadRequest {
   // Whole blocks: read_buffer_bytes(offset, length) bytes, best aligned to 4096. The bytes asked
   // for begin at buffer + offset % 4096. Lives until finish_read returned.
   std::span<std::byte> buffer;
+  // Whole blocks are not compared with their recorded checksums: who gets both does it.
+  bool raw = false;
 };
 
 constexpr size_t read_buffer_bytes(uint64_t offset, uint32_t length) noexcept {

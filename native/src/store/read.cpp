@@ -1,5 +1,5 @@
-// READ: plan of preads, then every block verified against its record, redo bytes over it, holes
-// filled with zeros, and the sums that travel with the payload.
+// READ: plan of preads, then every block verified against its record (but for whole ones that the reader
+// verifies), redo bytes over it, holes filled with zeros, and the sums that travel with the payload.
 #include <algorithm>
 #include <cstring>
 
@@ -161,12 +161,15 @@ ReadResult StoreBody::finish_read(ReadOp& op, std::span<uint64_t> sums) {
   const uint64_t end = state->request.offset + state->length;
   const uint64_t first = state->request.offset / kBlockSize;
   for (uint32_t i = 0; i < count; ++i) {
-    if (Status s = settle_block(*state, i); s != Status::kOk) return {s, 0, 0};
     const uint64_t start = (first + i) * kBlockSize;
     const uint64_t from = std::max(start, state->request.offset);
     const uint64_t to = std::min(start + kBlockSize, end);
     const BlockView& view = state->blocks[i];
-    if (to - from == kBlockSize) {
+    const bool whole = to - from == kBlockSize;
+    if (!whole || !state->request.raw || view.hole || view.redo) {
+      if (Status s = settle_block(*state, i); s != Status::kOk) return {s, 0, 0};
+    }
+    if (whole) {
       sums[i] = view.hole ? zero_block_sum() : view.sum;
     } else {
       sums[i] = xxh3(state->request.buffer.subspan(i * kBlockSize + (from - start), to - from));

@@ -240,7 +240,12 @@ TEST(DataPath, FlippedBitOnTheWayIsReadAgain) {
     return {(*flips)-- > 0 ? FakeTarget::Fault::kFlip : FakeTarget::Fault::kNone};
   });
   EXPECT_EQ(rig.read(kFh, 0, 5000).bytes, bytes);
-  EXPECT_EQ(rig.targets[0]->count(Op::kRead), 3u);
+  std::vector<bool> raw;
+  for (const FrameHeader& header : rig.targets[0]->seen(Op::kRead)) raw.push_back((header.flags & kFlagRaw) != 0);
+  EXPECT_EQ(raw, (std::vector{true, false, false})) << "after wrong bytes the server is to look";
+  rig.targets[0]->decide({});
+  EXPECT_EQ(rig.read(kFh, 0, 100).bytes.size(), 100u);
+  EXPECT_NE(rig.targets[0]->seen(Op::kRead).back().flags & kFlagRaw, 0);
 }
 
 TEST(DataPath, RandomOperationsAgreeWithAModel) {

@@ -44,6 +44,37 @@ TEST(Corruption, EveryFlippedBitOfABlockIsSeen) {
   }
 }
 
+// Whole blocks go to a reader who checks them as they are, with the checksums that show it.
+TEST(Corruption, RawReadsShowItToTheReader) {
+  Stopped stopped;
+  constexpr uint32_t kBlocks = (kLength + kBlockSize - 1) / kBlockSize;
+  constexpr uint32_t kDamaged = 5;
+  for (const uint32_t damaged : {kDamaged, kBlocks - 1}) {
+    const auto group = static_cast<uint32_t>(damaged / (kGroupBytes / kBlockSize));
+    const uint64_t home = block_offset(group, 0, damaged % (kGroupBytes / kBlockSize));
+    stopped.object().now.flip(home, 1);
+    int reported = 0;
+    StoreConfig config = small_config();
+    config.on_corrupt = [&](const CorruptBlock&) { ++reported; };
+    auto store = open_store(stopped.host.boot(), config);
+    Bytes8 buffer(read_buffer_bytes(0, kLength));
+    std::vector<uint64_t> sums(kBlocks);
+    const ReadRequest wanted{.object = kId, .offset = 0, .length = kLength, .buffer = buffer, .raw = true};
+    const ReadResult result = store->read(wanted, sums);
+    if (damaged == kDamaged) {
+      EXPECT_EQ(result.status, Status::kOk);
+      EXPECT_EQ(first_mismatch(0, std::span(buffer).first(kLength), sums), kDamaged);
+      EXPECT_EQ(reported, 0);
+      EXPECT_EQ(get(*store, kId, 0, kLength).status, Status::kCorrupt) << "asked again, the store looks";
+    } else {
+      EXPECT_EQ(result.status, Status::kCorrupt) << "of a part of a block it makes the checksum itself";
+    }
+    EXPECT_EQ(reported, 1);
+    EXPECT_EQ(store->stop(), Status::kOk);
+    stopped.object().now.flip(home, 1);
+  }
+}
+
 TEST(Corruption, EveryFlippedBitOfARecordPageIsSeen) {
   Stopped stopped;
   std::mt19937_64 random(2);

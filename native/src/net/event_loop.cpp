@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
@@ -49,6 +50,14 @@ class Machine {
   const UniqueFd loadavg_{::open("/proc/loadavg", O_RDONLY | O_CLOEXEC)};
   const int cores_ = get_nprocs();
 };
+
+// sendfile(2) knows no MSG_NOSIGNAL.
+void block_broken_pipes() noexcept {
+  sigset_t pipes;
+  sigemptyset(&pipes);
+  sigaddset(&pipes, SIGPIPE);
+  (void)pthread_sigmask(SIG_BLOCK, &pipes, nullptr);
+}
 
 }  // namespace
 
@@ -139,6 +148,7 @@ void EventLoop::busy_poll(std::chrono::microseconds window_max, std::function<bo
 
 void EventLoop::run() {
   give_way();
+  block_broken_pipes();
   for (;;) {
     {
       const std::scoped_lock lock(mu_);

@@ -17,6 +17,14 @@ constexpr size_t kSendPlacesMax = 64;  // iovecs in one sendmsg
 constexpr size_t kSlotsFirst = 16;
 constexpr size_t kHeadKept = 4096;  // a slot keeps at most this much memory for its next frame
 
+constexpr std::array<std::byte, 4096> kZeros{};
+
+size_t length_of(std::span<const FilePart> parts) {
+  size_t length = 0;
+  for (const FilePart& part : parts) length += part.length;
+  return length;
+}
+
 std::span<const std::byte> bytes_of(const FrameHeader& header) {
   return std::as_bytes(std::span(&header, 1));
 }
@@ -52,8 +60,9 @@ int FrameStream::start() {
 
 bool FrameStream::send(OutFrame&& frame) {
   if (cut_) return false;
+  const size_t payload = length_of(frame.files) + frame.payload.size();
   if (count_ >= limits_.frames_queued_max ||
-      (count_ > 0 && bytes_queued_ + frame.payload.size() > limits_.bytes_queued_max)) {
+      (count_ > 0 && bytes_queued_ + payload > limits_.bytes_queued_max)) {
     refused_send_ = true;
     return false;
   }
@@ -65,8 +74,11 @@ bool FrameStream::send(OutFrame&& frame) {
 }
 
 void FrameStream::fill(Slot& to, OutFrame&& frame) {
+  to.files = frame.files;
+  to.file_bytes = length_of(frame.files);
+  to.payload = frame.payload;
   frame.header.body_length = static_cast<uint32_t>(frame.body.size() + frame.body_tail.size());
-  frame.header.payload_length = static_cast<uint32_t>(frame.payload.size());
+  frame.header.payload_length = static_cast<uint32_t>(to.payload_length());
   to.head.clear();
   append(to.head, bytes_of(frame.header));
   append(to.head, frame.body);
@@ -75,10 +87,9 @@ void FrameStream::fill(Slot& to, OutFrame&& frame) {
   frame.header.body_checksum = body.empty() ? 0 : xxh3(body);
   seal(frame.header);
   std::memcpy(to.head.data(), &frame.header, kHeaderSize);
-  to.payload = frame.payload;
   to.lease = std::move(frame.lease);
   to.keep = std::move(frame.keep);
-  bytes_queued_ += to.payload.size();
+  bytes_queued_ += to.payload_length();
 }
 
 void FrameStream::grow() {
@@ -103,11 +114,24 @@ int FrameStream::send_queued() {
   int error = socket_.flush();
   while (error == 0 && count_ > 0) {
     std::array<iovec, kSendPlacesMax> places;
-    const ssize_t count = socket_.send(std::span(places).first(gather(places)));
+    const size_t used = gather(places);
+    const ssize_t count = used > 0 ? socket_.send(std::span(places).first(used)) : send_file();
     if (count >= 0) sent(static_cast<size_t>(count));
     if (count < 0 && count != -EINTR) error = static_cast<int>(count);
   }
   return error == 0 && socket_.unsent() ? -EAGAIN : error;
+}
+
+// The first frame's files are next. Whoever gets the bytes can tell that zeros are not what was meant.
+ssize_t FrameStream::send_file() {
+  size_t at = first_sent_ - slot(0).head.size();
+  auto part = slot(0).files.begin();
+  for (; at >= part->length; ++part) at -= part->length;
+  const size_t left = part->length - at;
+  const ssize_t count = socket_.send_file(part->fd, part->offset + at, left);
+  if (count != 0 && count != -EIO) return count;
+  std::array<iovec, 1> zeros{{{const_cast<std::byte*>(kZeros.data()), std::min(left, kZeros.size())}}};
+  return socket_.send(zeros);
 }
 
 void FrameStream::flush() {
@@ -123,6 +147,7 @@ void FrameStream::flush() {
   }
 }
 
+// What lies in memory up to the next bytes of a file; none: those are next.
 size_t FrameStream::gather(std::span<iovec> places) {
   size_t used = 0;
   size_t skip = first_sent_;
@@ -137,6 +162,8 @@ size_t FrameStream::gather(std::span<iovec> places) {
   };
   for (size_t index = 0; index < count_ && used + 2 <= places.size(); ++index) {
     put(slot(index).head);
+    if (skip < slot(index).file_bytes) break;
+    skip -= slot(index).file_bytes;
     put(slot(index).payload);
   }
   return used;
@@ -152,7 +179,9 @@ void FrameStream::sent(size_t count) {
 
 void FrameStream::pop() noexcept {
   Slot& done = slot(0);
-  bytes_queued_ -= done.payload.size();
+  bytes_queued_ -= done.payload_length();
+  done.files = {};
+  done.file_bytes = 0;
   done.payload = {};
   done.lease.reset();
   done.keep.reset();

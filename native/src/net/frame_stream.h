@@ -38,6 +38,7 @@ class FrameStream final : public Stream {
   void receive(bool on) override;
   void cut(int error, std::string reason) override;
 
+  bool sends_files() const noexcept override { return socket_.sends_files(); }
   bool is_open() const noexcept override { return !cut_; }
   size_t frames_queued() const noexcept override { return count_; }
   size_t bytes_queued() const noexcept override { return bytes_queued_; }
@@ -46,10 +47,13 @@ class FrameStream final : public Stream {
  private:
   struct Slot {
     std::vector<std::byte> head;  // header and body; keeps its memory
+    std::span<const FilePart> files{};
+    size_t file_bytes = 0;
     std::span<const std::byte> payload{};
     BufferPool::Lease lease{};
     std::shared_ptr<const void> keep{};
-    size_t length() const noexcept { return head.size() + payload.size(); }
+    size_t payload_length() const noexcept { return file_bytes + payload.size(); }
+    size_t length() const noexcept { return head.size() + payload_length(); }
   };
 
   void on_events(uint32_t events);
@@ -60,6 +64,7 @@ class FrameStream final : public Stream {
   void fill(Slot& slot, OutFrame&& frame);
   void grow();
   size_t gather(std::span<iovec> places);
+  ssize_t send_file();
   int send_queued();
   void sent(size_t count);
   void pop() noexcept;

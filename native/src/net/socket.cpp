@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -41,6 +42,9 @@ int Socket::start() {
   (void)setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
   leave_bbr(fd_.get());
   if (tls_) tls_->grow_buffer();
+  int domain = 0;
+  socklen_t size = sizeof domain;
+  local_ = getsockopt(fd_.get(), SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX;
   return 0;
 }
 
@@ -59,6 +63,12 @@ ssize_t Socket::send(std::span<iovec> places) {
   message.msg_iov = places.data();
   message.msg_iovlen = places.size();
   const ssize_t count = sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  return count < 0 ? -errno : count;
+}
+
+ssize_t Socket::send_file(int fd, uint64_t offset, size_t length) {
+  auto at = static_cast<off_t>(offset);
+  const ssize_t count = sendfile(fd_.get(), fd, &at, length);
   return count < 0 ? -errno : count;
 }
 

@@ -31,12 +31,20 @@ class StreamSink : public FrameSink {
   virtual void sendable() {}
 };
 
+// Bytes of a file as they lie in the page cache. What the file lacks by the time comes as zeros.
+struct FilePart {
+  int fd = -1;
+  uint64_t offset = 0;
+  uint32_t length = 0;
+};
+
 // A frame to be sent. The stream fills in the lengths and checksums of the header.
 struct OutFrame {
   FrameHeader header{};
   std::span<const std::byte> body{};        // copied by send()
   std::span<const std::byte> body_tail{};   // copied after body (sums after a capability)
-  std::span<const std::byte> payload{};     // referenced until sent
+  std::span<const FilePart> files{};        // where sends_files(): the beginning of the payload, referenced until sent
+  std::span<const std::byte> payload{};     // the (rest of the) payload, referenced until sent
   BufferPool::Lease lease{};                // keeps payload, if it came from a pool
   std::shared_ptr<const void> keep{};       // or this does
   uint32_t reply_length_max = 0;            // of a request: the payload that its answer may have
@@ -51,6 +59,8 @@ class Stream {
   // Queues a frame; sent at the end of the turn. False, and `frame` untouched, when a bound is
   // reached (sendable() will tell) or the stream is closed.
   [[nodiscard]] virtual bool send(OutFrame&& frame) = 0;
+  // Bytes of files leave without being read into memory first.
+  virtual bool sends_files() const noexcept { return false; }
   // Sends what is queued now instead of at the end of the turn.
   virtual void flush() = 0;
   // After payload_buffer() said kPause.

@@ -190,7 +190,9 @@ std::shared_ptr<Request> Connection::accept(const FrameHeader& header) {
   ++in_flight_;
   add(lane_.counters().in_flight);
   limit_reading();
-  return std::make_shared<Request>(shared_from_this(), header);
+  auto request = std::make_shared<Request>(shared_from_this(), header);
+  request->may_lend = stream_->sends_files();
+  return request;
 }
 
 bool Connection::frame(const FrameHeader& header, std::span<const std::byte> body,
@@ -222,8 +224,9 @@ void Connection::reply(std::shared_ptr<Request> request) {
   if (done.status == Status::kOk) {
     if (static_cast<Op>(header.op) == Op::kRead) {
       out.header.flags |= kFlagSums;
-      out.header.length = static_cast<uint32_t>(done.payload.size());
+      out.header.length = done.payload_length();
       out.body = std::as_bytes(std::span(done.sums));
+      out.files = done.files;
       out.payload = done.payload;
     } else {
       out.body = done.body;

@@ -37,7 +37,7 @@ struct alignas(64) Counters {
   Counter reads{0}, writes{0}, syncs{0}, truncates{0}, punches{0}, stats{0}, deletes{0}, fences{0},
       pings{0}, seeks{0}, copies{0}, deletes_all{0}, deleted_objects{0};
   Counter read_bytes{0}, written_bytes{0}, copied_bytes{0};  // copied: here, for no client
-  Counter reads_inline{0}, reads_uring{0}, reads_worker{0};
+  Counter reads_inline{0}, reads_uring{0}, reads_worker{0}, reads_lent{0};  // the last: of any of them
   Counter writes_inline{0}, writes_uring{0}, writes_worker{0};
   Counter payload_checksum_errors{0}, corrupt_blocks{0};
   Counter refused_requests{0}, refused_frames{0}, refused_capabilities{0}, busy_requests{0};
@@ -65,6 +65,7 @@ struct alignas(64) Counters {
     visit("written_bytes", written_bytes);
     visit("copied_bytes", copied_bytes);
     visit("reads_inline", reads_inline);
+    visit("reads_lent", reads_lent);
     visit("reads_uring", reads_uring);
     visit("reads_worker", reads_worker);
     visit("writes_inline", writes_inline);

@@ -159,7 +159,7 @@ void Lane::observe(const Request& request) {
 void Lane::finish(std::shared_ptr<Request> request) {
   observe(*request);
   if (request->status == Status::kOk) {
-    if (request->op() == Op::kRead) add(counters_.read_bytes, request->payload.size());
+    if (request->op() == Op::kRead) add(counters_.read_bytes, request->payload_length());
     if (request->op() == Op::kWrite) add(counters_.written_bytes, request->payload.size());
     if (request->op() == Op::kCopy) add(counters_.copied_bytes, request->header.length);
     if (request->op() == Op::kDelete) add(counters_.deleted_objects);

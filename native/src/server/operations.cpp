@@ -54,9 +54,30 @@ void take_result(Request& request, const store::ReadResult& result) {
                      result.length};
 }
 
-void perform_read(Request& request) {
+// Of a READ that has begun: true where its bytes go out of the page cache as they are.
+bool lend(Request& request, Counters& counters) {
+  if (!request.may_lend) return false;
   make_room_for_sums(request);
-  take_result(request, request.store->read(read_request(request), request.sums));
+  const store::ReadResult result = request.store->lend_read(request.reading, request.sums, request.lent);
+  if (result.status == Status::kEagain) return false;
+  request.reading = {};
+  take_result(request, result);
+  if (result.status != Status::kOk) request.lent = {};
+  add(counters.reads_lent);
+  request.payload = request.payload.subspan(std::min<size_t>(request.lent.length(), request.payload.size()));
+  for (const store::FileExtent& extent : request.lent.extents) {
+    request.files.push_back({request.lent.file->fd(), extent.offset, extent.length});
+  }
+  return true;
+}
+
+void perform_read(Request& request, Counters& counters) {
+  const Status status = request.store->begin_read(request.reading, read_request(request), Wait::kYes);
+  if (status != Status::kOk) return take_result(request, {status, 0, 0});
+  if (lend(request, counters)) return;
+  request.reading.plan().run();
+  make_room_for_sums(request);
+  take_result(request, request.store->finish_read(request.reading, request.sums));
 }
 
 void perform_stat(Request& request) {
@@ -113,11 +134,11 @@ void perform_delete_all(Request& request) {
 }
 
 // The whole operation, blocking; by a worker.
-void perform(Request& request) {
+void perform(Request& request, Counters& counters) {
   const FrameHeader& header = request.header;
   store::ChunkStore& target = *request.store;
   switch (request.op()) {
-    case Op::kRead: return perform_read(request);
+    case Op::kRead: return perform_read(request, counters);
     case Op::kStat: return perform_stat(request);
     case Op::kSync: return perform_sync(request);
     case Op::kSeek: return perform_seek(request);
@@ -186,6 +207,8 @@ void Operations::read(std::shared_ptr<Request> request) {
     wanted.status = absent_or(wanted, status);
     return lane_.finish(std::move(request));
   }
+  if (lend(wanted, lane_.counters())) return lane_.finish(std::move(request));
+  wanted.fetched = uring_ != nullptr && wanted.may_lend && wanted.store->fetch_to_lend(wanted.reading);
   if (wanted.reading.plan().done() || wanted.reading.plan().run_nowait()) {
     add(lane_.counters().reads_inline);
     return finish_read(std::move(request));
@@ -195,6 +218,10 @@ void Operations::read(std::shared_ptr<Request> request) {
 }
 
 void Operations::finish_read(std::shared_ptr<Request> request) {
+  if (request->fetched) {
+    if (!lend(*request, lane_.counters())) return on_worker(services_.readers, std::move(request));
+    return lane_.finish(std::move(request));
+  }
   make_room_for_sums(*request);
   take_result(*request, request->store->finish_read(request->reading, request->sums));
   request->reading = {};
@@ -250,7 +277,7 @@ void Operations::on_worker(WorkerPool& pool, std::shared_ptr<Request> request) {
   if (wanted.op() == Op::kRead) add(lane_.counters().reads_worker);
   if (wanted.op() == Op::kWrite) add(lane_.counters().writes_worker);
   const bool taken = pool.submit([&lane = lane_, request]() mutable {
-    perform(*request);
+    perform(*request, lane.counters());
     lane.complete(std::move(request));
   });
   if (taken) return;

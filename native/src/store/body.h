@@ -93,6 +93,7 @@ struct ReadState {
   uint32_t length = 0;  // after the cut at the object's end
   std::vector<BlockView> blocks;
   std::vector<GroupPiece> noted;  // as a large read (Group::read)
+  std::vector<FileExtent> extents;  // that are being fetched into the page cache
 };
 
 struct PageImage {
@@ -127,6 +128,8 @@ class StoreBody {
   void release(WriteState& state) noexcept;
   Status begin_read(ReadOp& op, const ReadRequest& request, Wait wait);
   ReadResult finish_read(ReadOp& op, std::span<uint64_t> sums);
+  bool fetch_to_lend(ReadOp& op);
+  ReadResult lend_read(ReadOp& op, std::span<uint64_t> sums, Lent& lent);
   void release(ReadState& state) noexcept;
   static IoPlan& plan_of(WriteOp& op) noexcept { return op.state_->plan; }
 
@@ -197,6 +200,8 @@ class StoreBody {
   void fetch_together(Object& object, const ReadRequest& request);
   bool reads_past_cache(ReadState& state, std::vector<GroupPiece>& pieces, Wait wait);
   Status settle_block(ReadState& state, size_t index);
+  Status settle(ReadState& state, size_t index, uint64_t& sum);
+  bool may_lend(const ReadState& state) const;
 
   // durable.cpp
   struct Flush;  // one object's part of a sync

@@ -256,6 +256,11 @@ Status ChunkStore::begin_read(ReadOp& op, const ReadRequest& request, Wait wait)
 ReadResult ChunkStore::finish_read(ReadOp& op, std::span<uint64_t> sums) {
   return body_->finish_read(op, sums);
 }
+ReadResult ChunkStore::lend_read(ReadOp& op, std::span<uint64_t> sums, Lent& lent) {
+  return body_->lend_read(op, sums, lent);
+}
+
+bool ChunkStore::fetch_to_lend(ReadOp& op) { return body_->fetch_to_lend(op); }
 
 Status ChunkStore::write(const WriteRequest& request) {
   WriteOp op;

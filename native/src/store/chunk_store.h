@@ -64,6 +64,7 @@ struct StoreConfig {
   uint32_t objects_cached_max = 65536;
   uint32_t direct_bytes_min = 128u << 10;   // writes from this size on go O_DIRECT when aligned
   uint32_t direct_read_bytes_min = 256u << 10;  // of what is not cached, unless it is read again and again
+  uint32_t lend_bytes_min = 32u << 10;  // of raw reads that go out of the page cache: less is copied sooner
   // Older unsynced bytes are synced in the background, many objects together: before clients ask for it
   // object by object (sync_after_ms of client/core.h).
   uint32_t sync_age_ms = 3000;
@@ -173,6 +174,17 @@ struct ReadResult {
   uint32_t sum_count = 0;  // blocks_touched(offset, length)
 };
 
+// Bytes of a read where they lie in the object's file, instead of in the buffer.
+struct FileExtent {
+  uint64_t offset = 0;
+  uint32_t length = 0;
+};
+struct Lent {
+  std::shared_ptr<File> file;
+  std::vector<FileExtent> extents;  // whole blocks; what is left of the read is in the buffer, in its place
+  uint32_t length() const noexcept;
+};
+
 struct ObjectFigures {
   uint64_t length = 0;
   uint64_t allocated = 0;
@@ -228,6 +240,14 @@ class ChunkStore {
   Status begin_read(ReadOp& op, const ReadRequest& request, Wait wait);
   // sums: room for blocks_touched(offset, length) of the request; whole blocks get the stored sum.
   ReadResult finish_read(ReadOp& op, std::span<uint64_t> sums);
+
+  // Of a raw read that has begun, in place of finish_read(): all whole blocks as file extents, which are in the page
+  // cache and not in the buffer. kEagain: not here and now, or too little to be worth it; the op is as it was.
+  // From then on the blocks may be written while they are on their way: their sums tell.
+  ReadResult lend_read(ReadOp& op, std::span<uint64_t> sums, Lent& lent);
+  // Begins to fetch its blocks into the page cache. True: the plan has the last of them only, and once that is
+  // done lend_read() is next; what that refuses has to begin again. False: nothing of it is to be lent.
+  bool fetch_to_lend(ReadOp& op);
 
   // The same, whole: begin with Wait::kYes, run, finish.
   Status write(const WriteRequest& request);

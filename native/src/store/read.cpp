@@ -150,6 +150,24 @@ Status StoreBody::settle_block(ReadState& state, size_t index) {
   return Status::kCorrupt;
 }
 
+// The block as its reader gets it, and the sum of that.
+Status StoreBody::settle(ReadState& state, size_t index, uint64_t& sum) {
+  const uint64_t start = (state.request.offset / kBlockSize + index) * kBlockSize;
+  const uint64_t from = std::max(start, state.request.offset);
+  const uint64_t to = std::min(start + kBlockSize, state.request.offset + state.length);
+  const BlockView& view = state.blocks[index];
+  const bool whole = to - from == kBlockSize;
+  if (!whole || !state.request.raw || view.hole || view.redo) {
+    if (Status s = settle_block(state, index); s != Status::kOk) return s;
+  }
+  if (whole) {
+    sum = view.hole ? zero_block_sum() : view.sum;
+  } else {
+    sum = xxh3(state.request.buffer.subspan(index * kBlockSize + (from - start), to - from));
+  }
+  return Status::kOk;
+}
+
 ReadResult StoreBody::finish_read(ReadOp& op, std::span<uint64_t> sums) {
   const std::unique_ptr<ReadState> state = std::move(op.state_);
   if (!state) return {Status::kBadRequest, 0, 0};
@@ -158,24 +176,79 @@ ReadResult StoreBody::finish_read(ReadOp& op, std::span<uint64_t> sums) {
   state->noted.clear();
   const uint32_t count = blocks_touched(state->request.offset, state->length);
   if (sums.size() < count) return {Status::kBadRequest, 0, 0};
-  const uint64_t end = state->request.offset + state->length;
-  const uint64_t first = state->request.offset / kBlockSize;
   for (uint32_t i = 0; i < count; ++i) {
-    const uint64_t start = (first + i) * kBlockSize;
-    const uint64_t from = std::max(start, state->request.offset);
-    const uint64_t to = std::min(start + kBlockSize, end);
-    const BlockView& view = state->blocks[i];
-    const bool whole = to - from == kBlockSize;
-    if (!whole || !state->request.raw || view.hole || view.redo) {
-      if (Status s = settle_block(*state, i); s != Status::kOk) return {s, 0, 0};
-    }
-    if (whole) {
-      sums[i] = view.hole ? zero_block_sum() : view.sum;
-    } else {
-      sums[i] = xxh3(state->request.buffer.subspan(i * kBlockSize + (from - start), to - from));
-    }
+    if (Status s = settle(*state, i, sums[i]); s != Status::kOk) return {s, 0, 0};
   }
   return {Status::kOk, state->length, count};
+}
+
+namespace {
+
+// All is in the page cache, and nothing of it still on its way there: whoever sends it would wait. Pages of one
+// extent come in order, so the last one tells.
+bool is_there(File& file, const FileExtent& extent) {
+  std::byte last{};
+  const iovec part{&last, 1};
+  return file.is_cached(extent.offset, extent.length) &&
+         file.readv({&part, 1}, extent.offset + extent.length - 1, true) == 1;
+}
+
+}  // namespace
+
+// Everything lies in its place in the file; and it is to be read through the page cache.
+bool StoreBody::may_lend(const ReadState& state) const {
+  return state.request.raw && state.request.offset % kBlockSize == 0 && state.length >= config_.lend_bytes_min &&
+         !state.plan.direct_ &&
+         std::ranges::none_of(state.blocks, [](const BlockView& block) { return block.hole || block.redo; });
+}
+
+bool StoreBody::fetch_to_lend(ReadOp& op) {
+  ReadState& state = *op.state_;
+  if (!may_lend(state)) return false;
+  IoPlan& plan = state.plan;
+  for (const IoSegment& segment : plan.segments_) {
+    plan.file_->will_need(segment.file_offset, segment.length);
+    state.extents.push_back({segment.file_offset, segment.length});
+  }
+  const size_t last = state.blocks.size() - 1;
+  plan.segments_.clear();
+  IoSegment segment{.file_offset = state.blocks[last].home, .part_first = static_cast<uint32_t>(plan.parts_.size())};
+  add_part(plan, segment, state.request.buffer.data() + last * kBlockSize, kBlockSize);
+  plan.segments_.push_back(segment);
+  return true;
+}
+
+ReadResult StoreBody::lend_read(ReadOp& op, std::span<uint64_t> sums, Lent& lent) {
+  constexpr ReadResult kNotHere{Status::kEagain, 0, 0};
+  ReadState& state = *op.state_;
+  if (!may_lend(state) || state.plan.status() != Status::kOk) return kNotHere;
+  std::vector<FileExtent> extents = state.extents;
+  if (extents.empty()) {
+    for (const IoSegment& segment : state.plan.segments()) extents.push_back({segment.file_offset, segment.length});
+  }
+  File& file = *state.plan.file_;
+  const uint32_t count = blocks_touched(state.request.offset, state.length);
+  if (sums.size() < count) return {Status::kBadRequest, 0, 0};
+  if (!std::ranges::all_of(extents, [&](const FileExtent& extent) { return is_there(file, extent); })) return kNotHere;
+  if (const uint32_t whole = state.length / kBlockSize; whole < count) {
+    const iovec tail{state.request.buffer.data() + size_t{whole} * kBlockSize, kBlockSize};
+    if (file.readv({&tail, 1}, state.blocks[whole].home, true) != kBlockSize) return kNotHere;
+    if ((extents.back().length -= kBlockSize) == 0) extents.pop_back();
+  }
+  for (uint32_t i = 0; i < count; ++i) {
+    if (Status s = settle(state, i, sums[i]); s != Status::kOk) return {s, 0, 0};
+  }
+  lent = {state.plan.file_, std::move(extents)};
+  state.noted.clear();
+  const ReadResult result{Status::kOk, state.length, count};
+  op.state_.reset();
+  return result;
+}
+
+uint32_t Lent::length() const noexcept {
+  uint32_t length = 0;
+  for (const FileExtent& extent : extents) length += extent.length;
+  return length;
 }
 
 }  // namespace braidfs::store

@@ -318,6 +318,85 @@ TEST(FrameStream, FramesOfAllSizesArriveInOrder) {
   EXPECT_EQ(pair.left->bytes_queued(), 0u);
 }
 
+// A file of such bytes, without a name.
+UniqueFd file_of(size_t length, std::byte content) {
+  char name[] = "/tmp/braidfs-test-XXXXXX";
+  UniqueFd file(mkstemp(name));
+  EXPECT_GE(file.get(), 0);
+  EXPECT_EQ(unlink(name), 0);
+  const std::vector<std::byte> bytes(length, content);
+  EXPECT_EQ(::write(file.get(), bytes.data(), length), static_cast<ssize_t>(length));
+  return file;
+}
+
+TEST(FrameStream, BytesOfFilesArriveAmongOthers) {
+  constexpr uint32_t kLength = 300'000;
+  Pair pair;
+  ASSERT_TRUE(pair.left->sends_files());
+  std::vector<UniqueFd> files;
+  std::vector<std::array<FilePart, 2>> parts(60);
+  std::vector<std::vector<std::byte>> tails;
+  uint64_t total = 0;
+  for (uint64_t id = 1; id <= 60; ++id) {
+    const auto content = static_cast<std::byte>(id);
+    files.push_back(file_of(kLength, content));
+    tails.emplace_back(id % 4 == 0 ? 0 : id * 100, content);
+    const int file = files.back().get();
+    parts[id - 1] = {FilePart{file, 1000, kLength - 1000}, FilePart{file, 0, static_cast<uint32_t>(id)}};
+    OutFrame frame{.payload = tails.back()};
+    frame.header.request_id = id;
+    const size_t used = id % 3;
+    frame.files = std::span(parts[id - 1]).first(used);
+    total += (used > 0 ? kLength - 1000 : 0) + (used > 1 ? id : 0) + tails.back().size();
+    ASSERT_TRUE(pair.left->send(std::move(frame)));
+  }
+  EXPECT_EQ(pair.left->bytes_queued(), total);
+  for (int turn = 0; turn < 10'000 && pair.right_sink.frames < 60; ++turn) pair.loop.turn(10);
+  EXPECT_EQ(pair.right_sink.frames, 60u);
+  EXPECT_EQ(pair.right_sink.bytes, total);
+  EXPECT_TRUE(pair.right_sink.in_order && pair.right_sink.intact);
+  EXPECT_EQ(pair.left->bytes_queued(), 0u);
+}
+
+// Its checksums tell the receiver; the connection goes on.
+TEST(FrameStream, WhatAFileLacksComesAsZeros) {
+  Pair pair;
+  const UniqueFd file = file_of(10'000, std::byte{1});
+  const std::array<FilePart, 1> part{FilePart{file.get(), 0, 100'000}};
+  OutFrame frame{.files = part};
+  frame.header.request_id = 1;
+  ASSERT_TRUE(pair.left->send(std::move(frame)));
+  ASSERT_TRUE(pair.send(2, {}));
+  for (int turn = 0; turn < 1000 && pair.right_sink.frames < 2; ++turn) pair.loop.turn(10);
+  EXPECT_EQ(pair.right_sink.frames, 2u);
+  EXPECT_EQ(pair.right_sink.bytes, 100'000u);
+  EXPECT_FALSE(pair.right_sink.intact);
+  EXPECT_EQ(pair.right_sink.closed_error, 0);
+}
+
+TEST(FrameStream, APeerThatIsGoneEndsAFileToo) {
+  EventLoop loop;
+  auto [one, two] = socket_pair();
+  Peer sink;
+  FrameStream stream(loop, std::move(one), sink);
+  ASSERT_EQ(stream.start(), 0);
+  const UniqueFd file = file_of(4u << 20, std::byte{1});
+  const std::array<FilePart, 1> part{FilePart{file.get(), 0, 4u << 20}};
+  std::thread runner([&] { loop.run(); });
+  std::atomic<bool> sent = false;
+  EXPECT_TRUE(loop.post([&] {
+    sent = stream.send({.files = part});
+    stream.flush();  // what the socket takes
+    two.reset();
+    stream.flush();
+    loop.defer([&] { loop.stop(); });
+  }));
+  runner.join();
+  EXPECT_TRUE(sent);
+  loop.turn(10);
+  EXPECT_TRUE(sink.is_closed);
+}
+
 // The name of the socket's congestion control.
 std::string congestion(int socket) {
   std::array<char, 16> name{};

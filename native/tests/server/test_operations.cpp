@@ -35,6 +35,81 @@ TEST_P(Operations, BytesWrittenAreRead) {
   }
 }
 
+Frame raw(Frame frame) {
+  frame.header.flags |= kFlagRaw;
+  return frame.seal();
+}
+
+// docs/decisions/0047: what lies in the page cache goes to a local reader that checks it as it is.
+TEST_P(Operations, RawReadsAreLent) {
+  Peer peer = connect();
+  Bytes bytes = pattern(70'000);
+  ASSERT_EQ(peer.status_of(write(0, bytes)), Status::kOk);
+  expect_bytes(peer.ask(read(0, 70'000)), 0, bytes);
+  EXPECT_EQ(counter("reads_lent"), 0u);
+  expect_bytes(peer.ask(raw(read(0, 70'000))), 0, bytes);
+  EXPECT_EQ(counter("reads_lent"), 1u);
+  expect_bytes(peer.ask(raw(read(0, 200'000))), 0, bytes);  // to the object's end
+  expect_bytes(peer.ask(raw(read(4096, 61'440))), 4096, Bytes(bytes.begin() + 4096, bytes.begin() + 65'536));
+  EXPECT_EQ(counter("reads_lent"), 3u);
+  expect_bytes(peer.ask(raw(read(100, 60'000))), 100, Bytes(bytes.begin() + 100, bytes.begin() + 60'100));
+  expect_bytes(peer.ask(raw(read(0, 8192))), 0, Bytes(bytes.begin(), bytes.begin() + 8192));
+  EXPECT_EQ(counter("reads_lent"), 3u) << "parts of blocks, and little";
+  EXPECT_EQ(counter("read_bytes"), 70'000u * 3 + 61'440 + 60'000 + 8192);
+  ASSERT_EQ(peer.status_of(ranged(Op::kSync, 0, 0)), Status::kOk);
+  const Bytes other = pattern(4096, 9);
+  ASSERT_EQ(peer.status_of(write(8192, other)), Status::kOk);  // lies in the redo log now
+  std::copy(other.begin(), other.end(), bytes.begin() + 8192);
+  expect_bytes(peer.ask(raw(read(0, 70'000))), 0, bytes);
+  EXPECT_EQ(counter("reads_lent"), 3u);
+  ASSERT_EQ(peer.status_of(write(1 << 20, pattern(4096))), Status::kOk);
+  Bytes holes(70'000);
+  expect_bytes(peer.ask(raw(read(200'704, 70'000))), 200'704, holes);
+  EXPECT_EQ(counter("reads_lent"), 3u);
+}
+
+TEST_P(Operations, RawReadsFetchWhatTheyLend) {
+  const Bytes bytes = pattern(150'000);
+  {
+    Peer peer = connect();
+    ASSERT_EQ(peer.status_of(write(0, bytes)), Status::kOk);
+    ASSERT_EQ(peer.status_of(ranged(Op::kSync, 0, 0)), Status::kOk);
+  }
+  server_->stop(5000);
+  launch({.lane_count = 1, .io = GetParam()});
+  Peer peer = connect();
+  for (int round = 0; round < 2; ++round) {  // the first has to read the records, too
+    for (const auto& file : std::filesystem::recursive_directory_iterator(directory_ / "objects")) {
+      if (!file.is_regular_file()) continue;
+      const net::UniqueFd fd(::open(file.path().c_str(), O_RDONLY | O_CLOEXEC));
+      ASSERT_EQ(posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED), 0);
+    }
+    expect_bytes(peer.ask(raw(read(0, 150'000))), 0, bytes);
+  }
+  EXPECT_GE(counter("reads_lent"), GetParam() == IoEngine::kUring ? 1u : 0u);
+}
+
+// The reader sees it, asks again, and is told.
+TEST_P(Operations, WrongBytesThatAreLentShow) {
+  Peer peer = connect();
+  const Bytes bytes = pattern(100'000);
+  ASSERT_EQ(peer.status_of(write(0, bytes)), Status::kOk);
+  ASSERT_EQ(peer.status_of(ranged(Op::kSync, 0, 0)), Status::kOk);
+  for (const auto& file : std::filesystem::recursive_directory_iterator(directory_ / "objects")) {
+    if (!file.is_regular_file()) continue;
+    const net::UniqueFd fd(::open(file.path().c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_EQ(::pwrite(fd.get(), "wrong", 5, 4096 + 3 * 4096), 5);  // block 3 of group 0, slot A
+    ASSERT_EQ(fsync(fd.get()), 0);
+  }
+  const Reply reply = peer.ask(raw(read(0, 100'000)));
+  ASSERT_EQ(reply.status(), Status::kOk);
+  std::vector<uint64_t> sums(reply.body.size() / 8);
+  std::memcpy(sums.data(), reply.body.data(), reply.body.size());
+  EXPECT_EQ(first_mismatch(0, reply.payload, sums), 3u);
+  EXPECT_EQ(counter("reads_lent"), 1u);
+  EXPECT_EQ(peer.status_of(read(0, 100'000)), Status::kCorrupt);
+}
+
 TEST_P(Operations, LargestPayloadPasses) {
   Peer peer = connect();
   const Bytes bytes = pattern(limits::kFramePayloadLengthMax);

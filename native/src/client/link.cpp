@@ -18,6 +18,8 @@ using std::chrono::seconds;
 constexpr auto kConnectBackoffMin = milliseconds(50);
 constexpr auto kConnectBackoffMax = milliseconds(2000);
 
+constexpr int kLocalSendBuffer = 4 << 20;  // some pieces: their lane need not wait for the server's to read each part
+
 FrameHeader header_of(const Call& call) {
   FrameHeader header;
   header.op = static_cast<uint8_t>(call.op);
@@ -93,7 +95,8 @@ void Link::adopt(net::Socket socket, std::shared_ptr<rdma::Channel> channel) {
   if (stream_) requeue_unanswered();
   asked_ = false;
   stream_.reset();  // what it lent is back before its successor begins
-  stream_ = rdma::open_stream(lane_.loop(), std::move(socket), std::move(channel), *this);
+  stream_ = rdma::open_stream(lane_.loop(), std::move(socket), std::move(channel), *this,
+                              {.local_send_buffer = kLocalSendBuffer});
   if (const int error = stream_->start(); error != 0) {
     stream_.reset();
     return connect_failed();
@@ -177,6 +180,7 @@ bool Link::send(Call* call) {
     hash_blocks(call->offset, call->payload, sums_);
     frame.body_tail = std::as_bytes(std::span(sums_));
     frame.keep = call->owner;
+    frame.lends = true;
   }
   if (!stream_->send(std::move(frame))) {
     call->request_id = 0;

@@ -15,6 +15,7 @@ namespace {
 constexpr int kReceivesPerTurn = 16;   // then others get their turn
 constexpr size_t kSendPlacesMax = 64;  // iovecs in one sendmsg
 constexpr size_t kSlotsFirst = 16;
+constexpr size_t kLentMin = 64u << 10;  // less is copied sooner
 constexpr size_t kHeadKept = 4096;  // a slot keeps at most this much memory for its next frame
 
 constexpr std::array<std::byte, 4096> kZeros{};
@@ -52,6 +53,7 @@ FrameStream::~FrameStream() {
 
 int FrameStream::start() {
   if (const int error = socket_.start(); error != 0) return error;
+  if (limits_.local_send_buffer > 0 && socket_.takes_pages()) socket_.send_buffer(limits_.local_send_buffer);
   const int error = loop_.add(socket_.get(), EPOLLIN, [this](uint32_t events) { on_events(events); });
   registered_ = error == 0;
   receive_held();
@@ -77,6 +79,7 @@ void FrameStream::fill(Slot& to, OutFrame&& frame) {
   to.files = frame.files;
   to.file_bytes = length_of(frame.files);
   to.payload = frame.payload;
+  to.lends = frame.lends && to.payload.size() >= kLentMin && takes_pages() && pipe_.open();
   frame.header.body_length = static_cast<uint32_t>(frame.body.size() + frame.body_tail.size());
   frame.header.payload_length = static_cast<uint32_t>(to.payload_length());
   to.head.clear();
@@ -115,16 +118,27 @@ int FrameStream::send_queued() {
   while (error == 0 && count_ > 0) {
     std::array<iovec, kSendPlacesMax> places;
     const size_t used = gather(places);
-    const ssize_t count = used > 0 ? socket_.send(std::span(places).first(used)) : send_file();
+    const ssize_t count = used > 0 ? socket_.send(std::span(places).first(used)) : send_pages();
     if (count >= 0) sent(static_cast<size_t>(count));
     if (count < 0 && count != -EINTR) error = static_cast<int>(count);
   }
   return error == 0 && socket_.unsent() ? -EAGAIN : error;
 }
 
-// The first frame's files are next. Whoever gets the bytes can tell that zeros are not what was meant.
-ssize_t FrameStream::send_file() {
-  size_t at = first_sent_ - slot(0).head.size();
+// What is next of the first frame does not go through memory of ours.
+ssize_t FrameStream::send_pages() {
+  Slot& first = slot(0);
+  const size_t at = first_sent_ - first.head.size();
+  if (at < first.file_bytes) return send_file(at);
+  if (pipe_.held() == 0 && pipe_.take(first.payload.subspan(at - first.file_bytes)) <= 0) {
+    first.lends = false;  // then by copies
+    return 0;
+  }
+  return pipe_.give(socket_.get());
+}
+
+// Whoever gets the bytes can tell that zeros are not what was meant.
+ssize_t FrameStream::send_file(size_t at) {
   auto part = slot(0).files.begin();
   for (; at >= part->length; ++part) at -= part->length;
   const size_t left = part->length - at;
@@ -147,7 +161,7 @@ void FrameStream::flush() {
   }
 }
 
-// What lies in memory up to the next bytes of a file; none: those are next.
+// What is to be copied up to the next bytes that go by reference; none: those are next.
 size_t FrameStream::gather(std::span<iovec> places) {
   size_t used = 0;
   size_t skip = first_sent_;
@@ -164,6 +178,7 @@ size_t FrameStream::gather(std::span<iovec> places) {
     put(slot(index).head);
     if (skip < slot(index).file_bytes) break;
     skip -= slot(index).file_bytes;
+    if (slot(index).lends) break;
     put(slot(index).payload);
   }
   return used;
@@ -183,6 +198,7 @@ void FrameStream::pop() noexcept {
   done.files = {};
   done.file_bytes = 0;
   done.payload = {};
+  done.lends = false;
   done.lease.reset();
   done.keep.reset();
   if (done.head.capacity() > kHeadKept) done.head = {};

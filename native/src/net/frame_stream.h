@@ -3,7 +3,7 @@
 // Receiving: one recvmsg takes as many small frames as there are, or fills the payload's final place
 // (frame_parser.h). Sending: a bounded ring of frames; header and body are copied into the ring's
 // slots (memory reused), payloads are referenced and kept alive by a lease or a shared_ptr until the
-// last byte was given to the socket. Frames queued in one turn leave in one sendmsg at its end.
+// last byte was given to the socket (what is lent: until the peer answered). Frames queued in one turn leave in one sendmsg at its end.
 //
 // After an error, a refused frame or the peer's close: closed() once, at the end of the turn, then
 // nothing more; the owner may destroy the stream in closed() or any time outside the sink's other calls.
@@ -17,6 +17,7 @@
 #include "net/buffer_pool.h"
 #include "net/event_loop.h"
 #include "net/frame_parser.h"
+#include "net/page_pipe.h"
 #include "net/socket.h"
 #include "net/stream.h"
 
@@ -38,7 +39,7 @@ class FrameStream final : public Stream {
   void receive(bool on) override;
   void cut(int error, std::string reason) override;
 
-  bool sends_files() const noexcept override { return socket_.sends_files(); }
+  bool takes_pages() const noexcept override { return socket_.takes_pages(); }
   bool is_open() const noexcept override { return !cut_; }
   size_t frames_queued() const noexcept override { return count_; }
   size_t bytes_queued() const noexcept override { return bytes_queued_; }
@@ -50,6 +51,7 @@ class FrameStream final : public Stream {
     std::span<const FilePart> files{};
     size_t file_bytes = 0;
     std::span<const std::byte> payload{};
+    bool lends = false;  // payload goes by reference
     BufferPool::Lease lease{};
     std::shared_ptr<const void> keep{};
     size_t payload_length() const noexcept { return file_bytes + payload.size(); }
@@ -64,7 +66,8 @@ class FrameStream final : public Stream {
   void fill(Slot& slot, OutFrame&& frame);
   void grow();
   size_t gather(std::span<iovec> places);
-  ssize_t send_file();
+  ssize_t send_pages();
+  ssize_t send_file(size_t at);
   int send_queued();
   void sent(size_t count);
   void pop() noexcept;
@@ -84,6 +87,7 @@ class FrameStream final : public Stream {
   size_t count_ = 0;
   size_t first_sent_ = 0;  // bytes of slot(0) given to the kernel already
   size_t bytes_queued_ = 0;
+  PagePipe pipe_;  // holds bytes of slot(0)'s payload that come next, or nothing
   bool blocked_ = false;         // the socket's buffer is full: waiting for EPOLLOUT
   bool refused_send_ = false;    // send() said false: sendable() is owed
   bool flush_scheduled_ = false;

@@ -66,6 +66,12 @@ ssize_t Socket::send(std::span<iovec> places) {
   return count < 0 ? -errno : count;
 }
 
+// Beyond net.core.wmem_max only who administers the network may go.
+void Socket::send_buffer(int bytes) {
+  if (setsockopt(fd_.get(), SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof bytes) == 0) return;
+  (void)setsockopt(fd_.get(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+}
+
 ssize_t Socket::send_file(int fd, uint64_t offset, size_t length) {
   auto at = static_cast<off_t>(offset);
   const ssize_t count = sendfile(fd_.get(), fd, &at, length);

@@ -21,6 +21,7 @@ struct StreamLimits {
   uint32_t payload_length_max = limits::kFramePayloadLengthMax;
   uint32_t frames_queued_max = 2 * limits::kRequestsInFlightMax;
   size_t bytes_queued_max = 256u << 20;  // payload bytes waiting to be sent
+  int local_send_buffer = 0;             // of a local socket, as far as the system allows; 0: its own choice
 };
 
 class StreamSink : public FrameSink {
@@ -43,10 +44,11 @@ struct OutFrame {
   FrameHeader header{};
   std::span<const std::byte> body{};        // copied by send()
   std::span<const std::byte> body_tail{};   // copied after body (sums after a capability)
-  std::span<const FilePart> files{};        // where sends_files(): the beginning of the payload, referenced until sent
+  std::span<const FilePart> files{};        // where takes_pages(): the beginning of the payload, referenced until sent
   std::span<const std::byte> payload{};     // the (rest of the) payload, referenced until sent
   BufferPool::Lease lease{};                // keeps payload, if it came from a pool
   std::shared_ptr<const void> keep{};       // or this does
+  bool lends = false;                       // payload stays as it is until the peer has answered, sent or not
   uint32_t reply_length_max = 0;            // of a request: the payload that its answer may have
 };
 
@@ -59,8 +61,8 @@ class Stream {
   // Queues a frame; sent at the end of the turn. False, and `frame` untouched, when a bound is
   // reached (sendable() will tell) or the stream is closed.
   [[nodiscard]] virtual bool send(OutFrame&& frame) = 0;
-  // Bytes of files leave without being read into memory first.
-  virtual bool sends_files() const noexcept { return false; }
+  // Pages of files, and of memory that is lent, go to the peer by reference.
+  virtual bool takes_pages() const noexcept { return false; }
   // Sends what is queued now instead of at the end of the turn.
   virtual void flush() = 0;
   // After payload_buffer() said kPause.

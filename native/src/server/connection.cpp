@@ -191,7 +191,7 @@ std::shared_ptr<Request> Connection::accept(const FrameHeader& header) {
   add(lane_.counters().in_flight);
   limit_reading();
   auto request = std::make_shared<Request>(shared_from_this(), header);
-  request->may_lend = stream_->sends_files();
+  request->may_lend = stream_->takes_pages();
   return request;
 }
 

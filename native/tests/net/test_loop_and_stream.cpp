@@ -332,7 +332,7 @@ UniqueFd file_of(size_t length, std::byte content) {
 TEST(FrameStream, BytesOfFilesArriveAmongOthers) {
   constexpr uint32_t kLength = 300'000;
   Pair pair;
-  ASSERT_TRUE(pair.left->sends_files());
+  ASSERT_TRUE(pair.left->takes_pages());
   std::vector<UniqueFd> files;
   std::vector<std::array<FilePart, 2>> parts(60);
   std::vector<std::vector<std::byte>> tails;
@@ -356,6 +356,44 @@ TEST(FrameStream, BytesOfFilesArriveAmongOthers) {
   EXPECT_EQ(pair.right_sink.bytes, total);
   EXPECT_TRUE(pair.right_sink.in_order && pair.right_sink.intact);
   EXPECT_EQ(pair.left->bytes_queued(), 0u);
+}
+
+TEST(FrameStream, MemoryThatIsLentArrivesAmongOthers) {
+  Pair pair({.local_send_buffer = 1 << 20});
+  std::vector<std::vector<std::byte>> payloads;
+  uint64_t total = 0;
+  for (uint64_t id = 1; id <= 60; ++id) {
+    payloads.emplace_back(id % 5 == 0 ? 3'000'000 : id % 3 == 0 ? 0 : id * 2'000, static_cast<std::byte>(id));
+    total += payloads.back().size();
+    OutFrame frame{.payload = payloads.back(), .lends = id % 4 != 1};
+    frame.header.request_id = id;
+    ASSERT_TRUE(pair.left->send(std::move(frame)));
+  }
+  for (int turn = 0; turn < 10'000 && pair.right_sink.frames < 60; ++turn) pair.loop.turn(10);
+  EXPECT_EQ(pair.right_sink.frames, 60u);
+  EXPECT_EQ(pair.right_sink.bytes, total);
+  EXPECT_TRUE(pair.right_sink.in_order && pair.right_sink.intact);
+  EXPECT_EQ(pair.left->bytes_queued(), 0u);
+}
+
+TEST(FrameStream, WhatIsLentIsNotCopied) {
+  if (PagePipe pipe; !pipe.open()) GTEST_SKIP() << "no pipe of 256 KiB for this user now";
+  for (const bool lends : {true, false}) {
+    Pair pair;
+    pair.right_sink.pausing = true;
+    std::vector<std::byte> payload(100'000, std::byte{1});
+    OutFrame frame{.payload = payload, .lends = lends};
+    frame.header.request_id = 1;
+    ASSERT_TRUE(pair.left->send(std::move(frame)));
+    for (int turn = 0; turn < 100 && pair.left->frames_queued() > 0; ++turn) pair.loop.turn(1);
+    ASSERT_EQ(pair.left->frames_queued(), 0u) << "the socket has it";
+    payload[50'000] = std::byte{2};
+    pair.right_sink.pausing = false;
+    pair.right->resume();
+    for (int turn = 0; turn < 1000 && pair.right_sink.frames == 0; ++turn) pair.loop.turn(10);
+    EXPECT_EQ(pair.right_sink.bytes, payload.size());
+    EXPECT_EQ(pair.right_sink.intact, !lends);
+  }
 }
 
 // Its checksums tell the receiver; the connection goes on.

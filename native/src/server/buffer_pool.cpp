@@ -9,6 +9,7 @@ namespace braidfs::server {
 namespace {
 
 constexpr size_t kAlignment = limits::kBlockSize;
+constexpr size_t kWarmClass = 8;  // 1 MiB
 
 }  // namespace
 
@@ -81,6 +82,16 @@ Buffer BufferPool::take(size_t size) {
   taken.size_ = bytes;
   taken.pool_ = this;
   return taken;
+}
+
+void BufferPool::warm(size_t bytes) {
+  std::vector<Buffer> made;
+  for (bytes = std::min(bytes, bytes_max_ / 4); bytes >= bytes_of(kWarmClass); bytes -= bytes_of(kWarmClass)) {
+    made.push_back(take(bytes_of(kWarmClass)));
+    if (!made.back()) break;
+    net::Slabs::touch(std::as_writable_bytes(std::span(made.back().data(), made.back().size())));
+  }
+  clear_lacking();
 }
 
 // Null when the system has no memory.

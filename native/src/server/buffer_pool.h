@@ -61,6 +61,8 @@ class BufferPool {
   // An empty Buffer when the bound is reached (or the system has no memory): ask again after some
   // other buffer went back. size is at most kSizeMax.
   Buffer take(size_t size);
+  // Large buffers of so many bytes in all, at most a quarter of the bound, are ready: their pages are there.
+  void warm(size_t bytes);
   size_t bytes_in_use() const { return in_use_; }
   bool lacking() const { return lacking_; }  // a take() failed since the last clear_lacking()
   void clear_lacking() { lacking_ = false; }

@@ -12,6 +12,8 @@ namespace braidfs::server {
 
 namespace {
 
+// Fresh pages may take longer than the disk: the first checkpoint after a start does not wait for them.
+constexpr size_t kWarmBytes = 32u << 20;
 constexpr int kStallLooks = 12;  // during the longest stall
 constexpr std::chrono::seconds kCutLogInterval{1};  // a line a second: a stranger cannot flood logs
 
@@ -50,6 +52,7 @@ void Lane::run() {
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
   pthread_setname_np(pthread_self(), ("braid-lane" + std::to_string(index_)).c_str());
+  buffers_.warm(kWarmBytes);
   if (services_.uring) {
     uring_ = std::make_unique<net::Uring>(loop_);
     if (const int error = uring_->open(); error == 0) {

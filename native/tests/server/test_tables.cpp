@@ -6,6 +6,22 @@
 namespace braidfs::server {
 namespace {
 
+TEST(BufferPool, SomeBuffersAreReadyBeforeTheyAreNeeded) {
+  constexpr size_t kMiB = 1u << 20;
+  Counters counters;
+  BufferPool pool(40 * kMiB, counters);
+  pool.warm(32 * kMiB);
+  const uint64_t ready = counters.buffer_bytes.load();
+  EXPECT_GT(ready, 8 * kMiB);
+  EXPECT_LE(ready, 10 * kMiB) << "a quarter of the bound";
+  EXPECT_FALSE(pool.lacking());
+  EXPECT_EQ(pool.bytes_in_use(), 0u);
+  std::vector<Buffer> taken;
+  for (int number = 0; number < 8; ++number) taken.push_back(pool.take(kMiB));
+  EXPECT_EQ(counters.buffer_bytes.load(), ready) << "they were there";
+  EXPECT_TRUE(pool.take(BufferPool::kSizeMax)) << "and make room for others";
+}
+
 TEST(BufferPool, BuffersAreAlignedAndBoundedAndReused) {
   Counters counters;
   BufferPool pool(40u << 20, counters);

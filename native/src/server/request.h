@@ -33,7 +33,7 @@ struct Request {
   std::span<std::byte> payload{};  // in buffer, at the offset's place in its block
   store::Lent lent;                // of a READ: its beginning, payload is the rest
   std::vector<net::FilePart> files;  // the same, for the stream
-  bool may_lend = false;           // the connection sends files
+  bool may_lend = false;           // the connection takes pages
   bool fetched = false;            // its blocks are in the page cache, or were
   std::vector<uint64_t> sums;      // of a WRITE as sent, of a READ as found
   std::vector<std::byte> body;     // of the reply, where it is not sums

@@ -20,12 +20,6 @@ constexpr size_t kHeadKept = 4096;  // a slot keeps at most this much memory for
 
 constexpr std::array<std::byte, 4096> kZeros{};
 
-size_t length_of(std::span<const FilePart> parts) {
-  size_t length = 0;
-  for (const FilePart& part : parts) length += part.length;
-  return length;
-}
-
 std::span<const std::byte> bytes_of(const FrameHeader& header) {
   return std::as_bytes(std::span(&header, 1));
 }

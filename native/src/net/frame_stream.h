@@ -3,7 +3,8 @@
 // Receiving: one recvmsg takes as many small frames as there are, or fills the payload's final place
 // (frame_parser.h). Sending: a bounded ring of frames; header and body are copied into the ring's
 // slots (memory reused), payloads are referenced and kept alive by a lease or a shared_ptr until the
-// last byte was given to the socket (what is lent: until the peer answered). Frames queued in one turn leave in one sendmsg at its end.
+// last byte was given to the socket (what is lent: until the peer answered). Frames queued in one turn
+// leave in one sendmsg at its end.
 //
 // After an error, a refused frame or the peer's close: closed() once, at the end of the turn, then
 // nothing more; the owner may destroy the stream in closed() or any time outside the sink's other calls.

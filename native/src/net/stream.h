@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 
+#include "core/file_part.h"
 #include "net/buffer_pool.h"
 #include "net/event_loop.h"
 #include "net/frame_parser.h"
@@ -32,19 +33,13 @@ class StreamSink : public FrameSink {
   virtual void sendable() {}
 };
 
-// Bytes of a file as they lie in the page cache. What the file lacks by the time comes as zeros.
-struct FilePart {
-  int fd = -1;
-  uint64_t offset = 0;
-  uint32_t length = 0;
-};
-
 // A frame to be sent. The stream fills in the lengths and checksums of the header.
 struct OutFrame {
   FrameHeader header{};
   std::span<const std::byte> body{};        // copied by send()
   std::span<const std::byte> body_tail{};   // copied after body (sums after a capability)
-  std::span<const FilePart> files{};        // where takes_pages(): the beginning of the payload, referenced until sent
+  // Where takes_pages(): the beginning of the payload, referenced until sent. What a file lacks by then comes as zeros.
+  std::span<const FilePart> files{};
   std::span<const std::byte> payload{};     // the (rest of the) payload, referenced until sent
   BufferPool::Lease lease{};                // keeps payload, if it came from a pool
   std::shared_ptr<const void> keep{};       // or this does

@@ -9,7 +9,7 @@ namespace braidfs::server {
 namespace {
 
 constexpr size_t kAlignment = limits::kBlockSize;
-constexpr size_t kWarmClass = 8;  // 1 MiB
+constexpr size_t kWarmSize = 1u << 20;  // of most large payloads
 
 }  // namespace
 
@@ -86,8 +86,9 @@ Buffer BufferPool::take(size_t size) {
 
 void BufferPool::warm(size_t bytes) {
   std::vector<Buffer> made;
-  for (bytes = std::min(bytes, bytes_max_ / 4); bytes >= bytes_of(kWarmClass); bytes -= bytes_of(kWarmClass)) {
-    made.push_back(take(bytes_of(kWarmClass)));
+  const size_t each = bytes_of(class_of(kWarmSize));
+  for (bytes = std::min(bytes, bytes_max_ / 4); bytes >= each; bytes -= each) {
+    made.push_back(take(each));
     if (!made.back()) break;
     net::Slabs::touch(std::as_writable_bytes(std::span(made.back().data(), made.back().size())));
   }

@@ -226,7 +226,7 @@ void Connection::reply(std::shared_ptr<Request> request) {
       out.header.flags |= kFlagSums;
       out.header.length = done.payload_length();
       out.body = std::as_bytes(std::span(done.sums));
-      out.files = done.files;
+      out.files = done.lent.parts;
       out.payload = done.payload;
     } else {
       out.body = done.body;

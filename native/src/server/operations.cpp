@@ -62,13 +62,16 @@ bool lend(Request& request, Counters& counters) {
   if (result.status == Status::kEagain) return false;
   request.reading = {};
   take_result(request, result);
-  if (result.status != Status::kOk) request.lent = {};
   add(counters.reads_lent);
-  request.payload = request.payload.subspan(std::min<size_t>(request.lent.length(), request.payload.size()));
-  for (const store::FileExtent& extent : request.lent.extents) {
-    request.files.push_back({request.lent.file->fd(), extent.offset, extent.length});
-  }
+  request.payload = request.payload.subspan(length_of(request.lent.parts));  // refused: nothing of nothing
   return true;
+}
+
+// Of a READ whose plan is done.
+void finish_plan(Request& request) {
+  make_room_for_sums(request);
+  take_result(request, request.store->finish_read(request.reading, request.sums));
+  request.reading = {};
 }
 
 void perform_read(Request& request, Counters& counters) {
@@ -76,8 +79,7 @@ void perform_read(Request& request, Counters& counters) {
   if (status != Status::kOk) return take_result(request, {status, 0, 0});
   if (lend(request, counters)) return;
   request.reading.plan().run();
-  make_room_for_sums(request);
-  take_result(request, request.store->finish_read(request.reading, request.sums));
+  finish_plan(request);
 }
 
 void perform_stat(Request& request) {
@@ -222,9 +224,7 @@ void Operations::finish_read(std::shared_ptr<Request> request) {
     if (!lend(*request, lane_.counters())) return on_worker(services_.readers, std::move(request));
     return lane_.finish(std::move(request));
   }
-  make_room_for_sums(*request);
-  take_result(*request, request->store->finish_read(request->reading, request->sums));
-  request->reading = {};
+  finish_plan(*request);
   lane_.finish(std::move(request));
 }
 

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "braidfs/frame.h"
-#include "net/stream.h"
 #include "server/buffer_pool.h"
 #include "store/chunk_store.h"
 
@@ -32,7 +31,6 @@ struct Request {
   Buffer buffer;                   // bytes of a WRITE, or room for those of a READ
   std::span<std::byte> payload{};  // in buffer, at the offset's place in its block
   store::Lent lent;                // of a READ: its beginning, payload is the rest
-  std::vector<net::FilePart> files;  // the same, for the stream
   bool may_lend = false;           // the connection takes pages
   bool fetched = false;            // its blocks are in the page cache, or were
   std::vector<uint64_t> sums;      // of a WRITE as sent, of a READ as found
@@ -50,7 +48,7 @@ struct Request {
   uint32_t segments_out = 0;  // of the plan, at io_uring
 
   Op op() const { return static_cast<Op>(header.op); }
-  uint32_t payload_length() const { return static_cast<uint32_t>(lent.length() + payload.size()); }
+  uint32_t payload_length() const { return static_cast<uint32_t>(length_of(lent.parts) + payload.size()); }
   store::ObjectId object() const { return {header.file_id, header.stripe_index}; }
 };
 

@@ -93,7 +93,7 @@ struct ReadState {
   uint32_t length = 0;  // after the cut at the object's end
   std::vector<BlockView> blocks;
   std::vector<GroupPiece> noted;  // as a large read (Group::read)
-  std::vector<FileExtent> extents;  // that are being fetched into the page cache
+  std::vector<FilePart> parts;  // that are being fetched into the page cache
 };
 
 struct PageImage {

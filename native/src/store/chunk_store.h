@@ -30,6 +30,7 @@
 
 #include "braidfs/limits.h"
 #include "braidfs/status.h"
+#include "core/file_part.h"
 #include "store/device.h"
 
 namespace braidfs::store {
@@ -175,14 +176,9 @@ struct ReadResult {
 };
 
 // Bytes of a read where they lie in the object's file, instead of in the buffer.
-struct FileExtent {
-  uint64_t offset = 0;
-  uint32_t length = 0;
-};
 struct Lent {
   std::shared_ptr<File> file;
-  std::vector<FileExtent> extents;  // whole blocks; what is left of the read is in the buffer, in its place
-  uint32_t length() const noexcept;
+  std::vector<FilePart> parts;  // whole blocks; what is left of the read is in the buffer, in its place
 };
 
 struct ObjectFigures {
@@ -241,7 +237,7 @@ class ChunkStore {
   // sums: room for blocks_touched(offset, length) of the request; whole blocks get the stored sum.
   ReadResult finish_read(ReadOp& op, std::span<uint64_t> sums);
 
-  // Of a raw read that has begun, in place of finish_read(): all whole blocks as file extents, which are in the page
+  // Of a raw read that has begun, in place of finish_read(): all whole blocks as parts of the file, which are in the page
   // cache and not in the buffer. kEagain: not here and now, or too little to be worth it; the op is as it was.
   // From then on the blocks may be written while they are on their way: their sums tell.
   ReadResult lend_read(ReadOp& op, std::span<uint64_t> sums, Lent& lent);

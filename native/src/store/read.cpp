@@ -185,12 +185,18 @@ ReadResult StoreBody::finish_read(ReadOp& op, std::span<uint64_t> sums) {
 namespace {
 
 // All is in the page cache, and nothing of it still on its way there: whoever sends it would wait. Pages of one
-// extent come in order, so the last one tells.
-bool is_there(File& file, const FileExtent& extent) {
+// part come in order, so the last one tells.
+bool is_there(File& file, const FilePart& part) {
   std::byte last{};
-  const iovec part{&last, 1};
-  return file.is_cached(extent.offset, extent.length) &&
-         file.readv({&part, 1}, extent.offset + extent.length - 1, true) == 1;
+  const iovec place{&last, 1};
+  return file.is_cached(part.offset, part.length) &&
+         file.readv({&place, 1}, part.offset + part.length - 1, true) == 1;
+}
+
+std::vector<FilePart> parts_of(const IoPlan& plan) {
+  std::vector<FilePart> parts;
+  for (const IoSegment& segment : plan.segments()) parts.push_back({plan.fd(), segment.file_offset, segment.length});
+  return parts;
 }
 
 }  // namespace
@@ -206,10 +212,8 @@ bool StoreBody::fetch_to_lend(ReadOp& op) {
   ReadState& state = *op.state_;
   if (!may_lend(state)) return false;
   IoPlan& plan = state.plan;
-  for (const IoSegment& segment : plan.segments_) {
-    plan.file_->will_need(segment.file_offset, segment.length);
-    state.extents.push_back({segment.file_offset, segment.length});
-  }
+  state.parts = parts_of(plan);
+  for (const FilePart& part : state.parts) plan.file_->will_need(part.offset, part.length);
   const size_t last = state.blocks.size() - 1;
   plan.segments_.clear();
   IoSegment segment{.file_offset = state.blocks[last].home, .part_first = static_cast<uint32_t>(plan.parts_.size())};
@@ -222,33 +226,24 @@ ReadResult StoreBody::lend_read(ReadOp& op, std::span<uint64_t> sums, Lent& lent
   constexpr ReadResult kNotHere{Status::kEagain, 0, 0};
   ReadState& state = *op.state_;
   if (!may_lend(state) || state.plan.status() != Status::kOk) return kNotHere;
-  std::vector<FileExtent> extents = state.extents;
-  if (extents.empty()) {
-    for (const IoSegment& segment : state.plan.segments()) extents.push_back({segment.file_offset, segment.length});
-  }
+  std::vector<FilePart> parts = state.parts.empty() ? parts_of(state.plan) : state.parts;
   File& file = *state.plan.file_;
   const uint32_t count = blocks_touched(state.request.offset, state.length);
   if (sums.size() < count) return {Status::kBadRequest, 0, 0};
-  if (!std::ranges::all_of(extents, [&](const FileExtent& extent) { return is_there(file, extent); })) return kNotHere;
+  if (!std::ranges::all_of(parts, [&](const FilePart& part) { return is_there(file, part); })) return kNotHere;
   if (const uint32_t whole = state.length / kBlockSize; whole < count) {
     const iovec tail{state.request.buffer.data() + size_t{whole} * kBlockSize, kBlockSize};
     if (file.readv({&tail, 1}, state.blocks[whole].home, true) != kBlockSize) return kNotHere;
-    if ((extents.back().length -= kBlockSize) == 0) extents.pop_back();
+    if ((parts.back().length -= kBlockSize) == 0) parts.pop_back();
   }
   for (uint32_t i = 0; i < count; ++i) {
     if (Status s = settle(state, i, sums[i]); s != Status::kOk) return {s, 0, 0};
   }
-  lent = {state.plan.file_, std::move(extents)};
+  lent = {state.plan.file_, std::move(parts)};
   state.noted.clear();
   const ReadResult result{Status::kOk, state.length, count};
   op.state_.reset();
   return result;
-}
-
-uint32_t Lent::length() const noexcept {
-  uint32_t length = 0;
-  for (const FileExtent& extent : extents) length += extent.length;
-  return length;
 }
 
 }  // namespace braidfs::store

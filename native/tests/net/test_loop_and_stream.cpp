@@ -296,6 +296,15 @@ struct Pair {
     frame.payload = payload;
     return left->send(std::move(frame));
   }
+  // So many frames, and their bytes, arrive as they were sent, and nothing is left.
+  void expect_arrival(uint64_t frames, uint64_t bytes) {
+    for (int turn = 0; turn < 10'000 && right_sink.frames < frames; ++turn) loop.turn(10);
+    EXPECT_EQ(right_sink.frames, frames);
+    EXPECT_EQ(right_sink.bytes, bytes);
+    EXPECT_TRUE(right_sink.in_order && right_sink.intact);
+    EXPECT_EQ(left->frames_queued(), 0u);
+    EXPECT_EQ(left->bytes_queued(), 0u);
+  }
   EventLoop loop;
   Peer left_sink, right_sink;
   std::unique_ptr<FrameStream> left, right;
@@ -310,12 +319,7 @@ TEST(FrameStream, FramesOfAllSizesArriveInOrder) {
     total += payloads.back().size();
     ASSERT_TRUE(pair.send(id, payloads.back()));
   }
-  for (int turn = 0; turn < 10'000 && pair.right_sink.frames < 200; ++turn) pair.loop.turn(10);
-  EXPECT_EQ(pair.right_sink.frames, 200u);
-  EXPECT_EQ(pair.right_sink.bytes, total);
-  EXPECT_TRUE(pair.right_sink.in_order && pair.right_sink.intact);
-  EXPECT_EQ(pair.left->frames_queued(), 0u);
-  EXPECT_EQ(pair.left->bytes_queued(), 0u);
+  pair.expect_arrival(200, total);
 }
 
 // A file of such bytes, without a name.
@@ -351,11 +355,7 @@ TEST(FrameStream, BytesOfFilesArriveAmongOthers) {
     ASSERT_TRUE(pair.left->send(std::move(frame)));
   }
   EXPECT_EQ(pair.left->bytes_queued(), total);
-  for (int turn = 0; turn < 10'000 && pair.right_sink.frames < 60; ++turn) pair.loop.turn(10);
-  EXPECT_EQ(pair.right_sink.frames, 60u);
-  EXPECT_EQ(pair.right_sink.bytes, total);
-  EXPECT_TRUE(pair.right_sink.in_order && pair.right_sink.intact);
-  EXPECT_EQ(pair.left->bytes_queued(), 0u);
+  pair.expect_arrival(60, total);
 }
 
 TEST(FrameStream, MemoryThatIsLentArrivesAmongOthers) {
@@ -369,11 +369,7 @@ TEST(FrameStream, MemoryThatIsLentArrivesAmongOthers) {
     frame.header.request_id = id;
     ASSERT_TRUE(pair.left->send(std::move(frame)));
   }
-  for (int turn = 0; turn < 10'000 && pair.right_sink.frames < 60; ++turn) pair.loop.turn(10);
-  EXPECT_EQ(pair.right_sink.frames, 60u);
-  EXPECT_EQ(pair.right_sink.bytes, total);
-  EXPECT_TRUE(pair.right_sink.in_order && pair.right_sink.intact);
-  EXPECT_EQ(pair.left->bytes_queued(), 0u);
+  pair.expect_arrival(60, total);
 }
 
 TEST(FrameStream, WhatIsLentIsNotCopied) {

@@ -1,6 +1,7 @@
 // The other end of a connection to a ChunkServer under test, and a server over a directory of its
 // own: blocking sockets, every wait bounded by kPatience. Test thread only.
 #pragma once
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
@@ -281,6 +282,15 @@ class ServerTest : public ::testing::Test {
     return Peer(ends[0]);
   }
   Peer connect_metaserver() { return connect(0, 0, Purpose::kServer); }
+
+  // The files of the target's objects, open for reading and writing.
+  std::vector<net::UniqueFd> object_files() const {
+    std::vector<net::UniqueFd> files;
+    for (const auto& file : std::filesystem::recursive_directory_iterator(directory_ / "objects")) {
+      if (file.is_regular_file()) files.emplace_back(::open(file.path().c_str(), O_RDWR | O_CLOEXEC));
+    }
+    return files;
+  }
 
   uint64_t counter(const std::string& name) { return server_->counters().at(name); }
   // Waits for a condition that other threads bring about.

@@ -1,5 +1,4 @@
 // Sessions, fencing, replaced connections, bounds, events, stop.
-#include <fcntl.h>
 
 #include "peer.h"
 
@@ -258,9 +257,7 @@ TEST_F(Lifecycle, AFlippedBitOnDiskIsEioAndAnEvent) {
     server_->stop(5000);
   }
   int flipped = 0;
-  for (const auto& file : std::filesystem::recursive_directory_iterator(directory_ / "objects")) {
-    if (!file.is_regular_file()) continue;
-    const net::UniqueFd fd(::open(file.path().c_str(), O_RDWR | O_CLOEXEC));
+  for (const net::UniqueFd& fd : object_files()) {
     char byte = 0;
     const off_t at = 4096 + 8 * 4096 + 77;  // block 8 of group 0, slot A
     ASSERT_EQ(::pread(fd.get(), &byte, 1, at), 1);

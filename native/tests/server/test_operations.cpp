@@ -79,11 +79,7 @@ TEST_P(Operations, RawReadsFetchWhatTheyLend) {
   launch({.lane_count = 1, .io = GetParam()});
   Peer peer = connect();
   for (int round = 0; round < 2; ++round) {  // the first has to read the records, too
-    for (const auto& file : std::filesystem::recursive_directory_iterator(directory_ / "objects")) {
-      if (!file.is_regular_file()) continue;
-      const net::UniqueFd fd(::open(file.path().c_str(), O_RDONLY | O_CLOEXEC));
-      ASSERT_EQ(posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED), 0);
-    }
+    for (const net::UniqueFd& fd : object_files()) ASSERT_EQ(posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED), 0);
     expect_bytes(peer.ask(raw(read(0, 150'000))), 0, bytes);
   }
   EXPECT_GE(counter("reads_lent"), GetParam() == IoEngine::kUring ? 1u : 0u);
@@ -95,9 +91,7 @@ TEST_P(Operations, WrongBytesThatAreLentShow) {
   const Bytes bytes = pattern(100'000);
   ASSERT_EQ(peer.status_of(write(0, bytes)), Status::kOk);
   ASSERT_EQ(peer.status_of(ranged(Op::kSync, 0, 0)), Status::kOk);
-  for (const auto& file : std::filesystem::recursive_directory_iterator(directory_ / "objects")) {
-    if (!file.is_regular_file()) continue;
-    const net::UniqueFd fd(::open(file.path().c_str(), O_RDWR | O_CLOEXEC));
+  for (const net::UniqueFd& fd : object_files()) {
     ASSERT_EQ(::pwrite(fd.get(), "wrong", 5, 4096 + 3 * 4096), 5);  // block 3 of group 0, slot A
     ASSERT_EQ(fsync(fd.get()), 0);
   }

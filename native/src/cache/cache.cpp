@@ -72,12 +72,16 @@ void Cache::run() {
   for (;;) {
     changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
     if (queue_.empty()) return;
-    Slice slice = std::move(queue_.front());
-    queue_.pop_front();
-    const uint64_t bytes = room_of(slice);
+    std::vector<Slice> slices;
+    uint64_t bytes = 0;
+    while (!queue_.empty() && slices.size() < Store::kRunSlicesMax && bytes < Store::kRunBytesMax) {
+      slices.push_back(std::move(queue_.front()));
+      bytes += room_of(slices.back());
+      queue_.pop_front();
+    }
     lock.unlock();
-    store_->put(slice);
-    slice = {};
+    store_->put(slices);
+    slices.clear();
     lock.lock();
     queue_bytes_ -= bytes;
     changed_.notify_all();

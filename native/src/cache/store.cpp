@@ -20,6 +20,7 @@ constexpr uint64_t kSegmentShare = 64;  // of the whole, one of so many
 constexpr uint64_t kSegmentBytesMin = 8u << 20;
 constexpr uint64_t kSegmentBytesMax = uint64_t{1} << 30;
 constexpr uint64_t kMib = 1u << 20;
+constexpr size_t kRunPartsMax = 900;  // with a head for each slice less than IOV_MAX
 
 std::string because(const std::string& what, int error) { return what + ": " + std::strerror(error); }
 
@@ -93,7 +94,7 @@ Store::Store(const StoreSettings& settings, net::UniqueFd lock, uint64_t segment
       lock_(std::move(lock)),
       segment_bytes_(segment_bytes),
       segments_max_(settings.bytes_max / segment_bytes),
-      head_(make_pages(sizeof(RecordHead))) {}
+      heads_(make_pages(kRunSlicesMax * sizeof(RecordHead))) {}
 
 // ---- at the beginning, by one thread ----
 
@@ -235,43 +236,78 @@ Store::Counts Store::counts() {
 
 // ---- WRITER ONLY ----
 
-bool Store::put(const Slice& slice) {
-  uint64_t at = 0;
-  const SegmentPtr segment = reserve(slice, at);
-  if (!segment) return false;
-  const bool written = write(*segment, at, slice);
+size_t Store::put(std::span<const Slice> slices) {
+  size_t written = 0;
+  while (!slices.empty()) {
+    const Run run = reserve(slices);
+    if (run.segment && put(run)) written += run.slices.size();
+    slices = slices.subspan(std::max<size_t>(run.slices.size(), 1));
+  }
+  return written;
+}
+
+bool Store::put(const Run& run) {
+  std::vector<Placed> placed;
+  uint64_t at = run.begin;
+  for (const Slice& slice : run.slices) {
+    placed.push_back({slice.key, slice.stamp, slice.length, static_cast<uint32_t>(at / kBlock)});
+    at += record_bytes(slice.length);
+  }
+  const bool written = write(run, placed);
   const std::scoped_lock lock(mu_);
   if (!written) {
     fault();
     return false;
   }
-  const Placed placed{slice.key, slice.stamp, slice.length, static_cast<uint32_t>(at / kBlock)};
-  enter(placed, segment);
-  segment->use = turnover_.fresh(segment->keys.size());
-  ++counts_.written;
-  counts_.bytes_written += slice.length;
+  for (const Placed& one : placed) {
+    enter(one, run.segment);
+    ++counts_.written;
+    counts_.bytes_written += one.length;
+  }
+  run.segment->use = turnover_.fresh(run.segment->keys.size());
   return true;
 }
 
-// Where its record goes; nullptr: nowhere, or it is there. Only this thread moves a segment's end.
-SegmentPtr Store::reserve(const Slice& slice, uint64_t& at) {
-  const uint32_t length = slice.length;
-  {
-    const std::scoped_lock lock(mu_);
-    if (is_there(slice.key, slice.stamp) || Clock::now() < rests_until_) return nullptr;
-    if (!fits(length)) {
-      writing_ = nullptr;
-      if (!may_grow()) {
-        const auto which = replaceable(length);
-        if (which == segments_.end()) return nullptr;
-        if (which->second->live > 0) turnover_.replaced(segment_bytes_);
-        evict(which);
-      }
-    }
+// Only this thread moves a segment's end.
+Store::Run Store::reserve(std::span<const Slice> slices) {
+  const Slice& first = slices.front();
+  Run run;
+  if (!reserve_place(first)) return run;
+  run.segment = writing_ ? writing_ : new_segment();
+  if (!run.segment) return run;
+  run.begin = run.segment->end;
+  run.end = run.begin + record_bytes(first.length);
+  size_t count = 1;
+  size_t parts = first.parts.size();
+  while (count < std::min(slices.size(), kRunSlicesMax)) {
+    const Slice& next = slices[count];
+    parts += next.parts.size();
+    if (parts > kRunPartsMax || !goes_with(run, next)) break;
+    run.end += record_bytes(next.length);
+    ++count;
   }
-  SegmentPtr segment = writing_ ? writing_ : new_segment();
-  if (segment) at = segment->end;
-  return segment;
+  run.slices = slices.first(count);
+  return run;
+}
+
+bool Store::reserve_place(const Slice& slice) {
+  const std::scoped_lock lock(mu_);
+  if (is_there(slice.key, slice.stamp) || Clock::now() < rests_until_) return false;
+  if (fits(slice.length)) return true;
+  writing_ = nullptr;
+  if (may_grow()) return true;
+  const auto which = replaceable(slice.length);
+  if (which == segments_.end()) return false;
+  if (which->second->live > 0) turnover_.replaced(segment_bytes_);
+  evict(which);
+  return true;
+}
+
+bool Store::goes_with(const Run& run, const Slice& slice) {
+  const uint64_t end = run.end + record_bytes(slice.length);
+  if (end > segment_bytes_ || end - run.begin > kRunBytesMax) return false;
+  const std::scoped_lock lock(mu_);
+  return !is_there(slice.key, slice.stamp);
 }
 
 SegmentPtr Store::new_segment() {
@@ -293,26 +329,32 @@ SegmentPtr Store::new_segment() {
   return writing_ = std::move(segment);
 }
 
-bool Store::write(const Segment& segment, uint64_t at, const Slice& slice) {
+bool Store::write(const Run& run, std::span<const Placed> placed) {
+  std::vector<iovec> places;
+  std::vector<IndexEntry> entries;
   std::vector<std::span<const std::byte>> parts;
-  std::vector<iovec> places{{head_.get(), kHeadBytes}};
-  for (const Part& part : slice.parts) {
-    parts.push_back(part.place.first(part.length));
-    const uint32_t whole = padded(part.length);
-    std::memset(part.place.data() + part.length, 0, whole - part.length);
-    places.push_back({part.place.data(), whole});
+  RecordHead* head = heads();
+  for (size_t which = 0; which < placed.size(); ++which, ++head) {
+    parts.clear();
+    places.push_back({head, kHeadBytes});
+    for (const Part& part : run.slices[which].parts) {
+      parts.push_back(part.place.first(part.length));
+      const uint32_t whole = padded(part.length);
+      std::memset(part.place.data() + part.length, 0, whole - part.length);
+      places.push_back({part.place.data(), whole});
+    }
+    make_head(*head, placed[which].key, placed[which].stamp, parts);
+    entries.push_back(index_entry(placed[which]));
   }
-  make_head(*head(), slice.key, slice.stamp, parts);
-  const auto length = static_cast<ssize_t>(record_bytes(slice.length));
   const int count = static_cast<int>(places.size());
-  if (::pwritev(segment.bytes.get(), places.data(), count, static_cast<off_t>(at)) != length) return false;
-  const IndexEntry entry =
-      index_entry({slice.key, slice.stamp, slice.length, static_cast<uint32_t>(at / kBlock)});
-  const auto bytes = std::as_bytes(std::span(&entry, 1));
+  const ssize_t bytes =
+      ::pwritev(run.segment->bytes.get(), places.data(), count, static_cast<off_t>(run.begin));
+  if (bytes != static_cast<ssize_t>(run.end - run.begin)) return false;
+  const auto index = std::as_bytes(std::span(entries));
   const ssize_t indexed =
-      ::pwrite(index_file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(index_end_));
-  if (indexed != static_cast<ssize_t>(bytes.size())) return false;
-  index_end_ += bytes.size();
+      ::pwrite(index_file_.get(), index.data(), index.size(), static_cast<off_t>(index_end_));
+  if (indexed != static_cast<ssize_t>(index.size())) return false;
+  index_end_ += index.size();
   return true;
 }
 

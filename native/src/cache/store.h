@@ -53,6 +53,8 @@ class Store {
  public:
   static constexpr size_t kRecordsMax = 2u << 20;  // some 100 bytes of memory each
   static constexpr auto kFaultRest = std::chrono::seconds(60);  // nothing is written after an error
+  static constexpr size_t kRunSlicesMax = 64;
+  static constexpr uint64_t kRunBytesMax = 8u << 20;
 
   struct Found {
     SegmentPtr segment;
@@ -71,8 +73,9 @@ class Store {
   bool has(const SliceKey& key, uint64_t stamp);
   // It was not what it is to be.
   void corrupt(const SliceKey& key, const Found& found);
-  // False: it found no room, or could not be written.
-  bool put(const Slice& slice);
+  // How many were written: the others are there, found no room, or could not be. Those that lie side by
+  // side are one write, of at most kRunBytesMax and kRunSlicesMax.
+  size_t put(std::span<const Slice> slices);
 
   struct Counts {
     uint64_t records = 0;
@@ -96,6 +99,13 @@ class Store {
     uint32_t length;
     uint32_t block;
   };
+  // Records that are written together: `slices` of them, from `begin` of the segment on.
+  struct Run {
+    SegmentPtr segment;
+    uint64_t begin = 0;
+    uint64_t end = 0;
+    std::span<const Slice> slices;
+  };
   using Index = std::unordered_map<SliceKey, Entry, Hash>;
   using Clock = std::chrono::steady_clock;
 
@@ -114,9 +124,13 @@ class Store {
   void evict(std::map<uint32_t, SegmentPtr>::iterator which);
   void fault();
 
-  SegmentPtr reserve(const Slice& slice, uint64_t& at);
+  // Where the first of them goes, and those behind it that go with it. No segment: nowhere, or it is there.
+  Run reserve(std::span<const Slice> slices);
+  bool goes_with(const Run& run, const Slice& slice);
+  bool reserve_place(const Slice& slice);
   SegmentPtr new_segment();
-  bool write(const Segment& segment, uint64_t at, const Slice& slice);
+  bool put(const Run& run);
+  bool write(const Run& run, std::span<const Placed> placed);
 
   const Files files_;
   const net::UniqueFd lock_;
@@ -135,8 +149,8 @@ class Store {
   // WRITER ONLY
   net::UniqueFd index_file_;  // of writing_
   uint64_t index_end_ = 0;
-  RecordHead* head() noexcept { return reinterpret_cast<RecordHead*>(head_.get()); }
-  Pages head_;
+  RecordHead* heads() noexcept { return reinterpret_cast<RecordHead*>(heads_.get()); }
+  Pages heads_;  // kRunSlicesMax
 };
 
 }  // namespace braidfs::cache

@@ -54,6 +54,7 @@ class CacheStore : public ::testing::Test {
     EXPECT_TRUE(store) << reason_;
     return store;
   }
+  static bool put(Store& store, const Slice& slice) { return store.put({&slice, 1}) == 1; }
   // Whether the record's bytes are those that were put.
   static bool reads(Store& store, uint64_t ino, uint32_t length, uint64_t stamp = 5) {
     const auto found = store.find({ino, 0}, stamp);
@@ -85,20 +86,64 @@ TEST_F(CacheStore, FindsWhatWasPutAlsoWhenOpenedAnew) {
   const std::vector<uint32_t> lengths{1, 4096, 4097, 100'000, kSliceBytes};
   {
     const auto store = open();
-    for (size_t at = 0; at < lengths.size(); ++at) EXPECT_TRUE(store->put(slice_of(at + 1, lengths[at])));
+    for (size_t at = 0; at < lengths.size(); ++at) EXPECT_TRUE(put(*store, slice_of(at + 1, lengths[at])));
     for (size_t at = 0; at < lengths.size(); ++at) EXPECT_TRUE(reads(*store, at + 1, lengths[at]));
   }
   const auto store = open();
   EXPECT_EQ(store->counts().records, lengths.size());
   for (size_t at = 0; at < lengths.size(); ++at) EXPECT_TRUE(reads(*store, at + 1, lengths[at]));
-  EXPECT_TRUE(store->put(slice_of(77, 5000)));  // goes on in the same segment
+  EXPECT_TRUE(put(*store, slice_of(77, 5000)));  // goes on in the same segment
   EXPECT_TRUE(reads(*store, 77, 5000));
   EXPECT_EQ(files(".seg").size(), 1u);
 }
 
+TEST_F(CacheStore, PutsManyAsOneWriteAndMore) {
+  constexpr uint64_t kMany = 3 * Store::kRunSlicesMax;
+  std::vector<Slice> slices;
+  for (uint64_t ino = 1; ino <= kMany; ++ino) {
+    const uint32_t length = ino % 5 == 0 ? kSliceBytes : static_cast<uint32_t>(ino) * 100;
+    slices.push_back(slice_of(ino, length));
+  }
+  const auto length_of = [&](uint64_t ino) { return slices[ino - 1].length; };
+  {
+    const auto store = open();
+    EXPECT_TRUE(put(*store, slice_of(7, length_of(7))));  // it is there, between others
+    EXPECT_EQ(store->put(slices), kMany - 1);
+    EXPECT_GT(files(".seg").size(), 1u);
+    for (uint64_t ino = 1; ino <= kMany; ++ino) EXPECT_TRUE(reads(*store, ino, length_of(ino)));
+    EXPECT_EQ(store->put(slices), 0u);
+  }
+  const auto store = open();
+  EXPECT_EQ(store->counts().records, kMany);
+  for (uint64_t ino = 1; ino <= kMany; ++ino) EXPECT_TRUE(reads(*store, ino, length_of(ino)));
+}
+
+TEST_F(CacheStore, PutsSlicesOfManyPartsTogether) {
+  std::vector<Slice> slices;
+  for (uint64_t ino = 1; ino <= 7; ++ino) {  // more parts than one write takes
+    Slice slice{{ino, 0}, 5, kSliceBytes, {}};
+    for (uint32_t at = 0; at < kSliceBytes; at += kBlock) slice.parts.push_back(part_of(ino, at, kBlock));
+    slices.push_back(std::move(slice));
+  }
+  const auto store = open();
+  EXPECT_EQ(store->put(slices), 7u);
+  for (uint64_t ino = 1; ino <= 7; ++ino) EXPECT_TRUE(reads(*store, ino, kSliceBytes));
+}
+
+TEST_F(CacheStore, PutsNoMoreOfManyThanFit) {
+  std::vector<Slice> slices;
+  for (uint64_t ino = 1; ino <= 80; ++ino) slices.push_back(slice_of(ino, kSliceBytes));
+  const auto store = open();
+  const size_t written = store->put(slices);
+  EXPECT_EQ(written, 56u);  // seven in each of eight segments
+  EXPECT_EQ(store->counts().records, written);
+  EXPECT_TRUE(reads(*store, 56, kSliceBytes));
+  EXPECT_FALSE(store->find({57, 0}, 5));
+}
+
 TEST_F(CacheStore, IsOneOwnersAndForNobodyElsesEyes) {
   const auto store = open();
-  EXPECT_TRUE(store->put(slice_of(1, 5000)));
+  EXPECT_TRUE(put(*store, slice_of(1, 5000)));
   EXPECT_FALSE(Store::open(settings_, reason_));
   EXPECT_NE(reason_.find("in use by another mount"), std::string::npos) << reason_;
   for (const auto& entry : fs::directory_iterator(directory_)) {
@@ -108,7 +153,7 @@ TEST_F(CacheStore, IsOneOwnersAndForNobodyElsesEyes) {
 }
 
 TEST_F(CacheStore, HoldsOneFileSystem) {
-  open()->put(slice_of(1, 5000));
+  put(*open(), slice_of(1, 5000));
   settings_.cluster[0] = std::byte{1};
   EXPECT_FALSE(Store::open(settings_, reason_));
   EXPECT_NE(reason_.find("another file system"), std::string::npos) << reason_;
@@ -118,10 +163,10 @@ TEST_F(CacheStore, HoldsOneFileSystem) {
 
 TEST_F(CacheStore, ARecordOfAnotherStampIsForgotten) {
   const auto store = open();
-  EXPECT_TRUE(store->put(slice_of(1, 5000, 5)));
+  EXPECT_TRUE(put(*store, slice_of(1, 5000, 5)));
   EXPECT_FALSE(store->find({1, 0}, 6));
   EXPECT_FALSE(store->find({1, 0}, 5));
-  EXPECT_TRUE(store->put(slice_of(1, 6000, 6)));
+  EXPECT_TRUE(put(*store, slice_of(1, 6000, 6)));
   EXPECT_TRUE(reads(*store, 1, 6000, 6));
   EXPECT_EQ(store->counts().records, 1u);
 }
@@ -129,7 +174,7 @@ TEST_F(CacheStore, ARecordOfAnotherStampIsForgotten) {
 TEST_F(CacheStore, ChangedBytesAreNoticedAndForgotten) {
   {
     const auto store = open();
-    for (uint64_t ino = 1; ino <= 3; ++ino) EXPECT_TRUE(store->put(slice_of(ino, 5000)));
+    for (uint64_t ino = 1; ino <= 3; ++ino) EXPECT_TRUE(put(*store, slice_of(ino, 5000)));
   }
   overwrite(files(".seg").at(0), record_bytes(5000) + kHeadBytes + 4321, "x");
   const auto store = open();
@@ -144,7 +189,7 @@ TEST_F(CacheStore, ChangedBytesAreNoticedAndForgotten) {
 TEST_F(CacheStore, FilesThatAreTornOrGoneCostTheirRecords) {
   {
     const auto store = open();
-    for (uint64_t ino = 1; ino <= 30; ++ino) EXPECT_TRUE(store->put(slice_of(ino, kSliceBytes)));
+    for (uint64_t ino = 1; ino <= 30; ++ino) EXPECT_TRUE(put(*store, slice_of(ino, kSliceBytes)));
   }
   auto segments = files(".seg");
   ASSERT_EQ(segments.size(), 5u);  // seven records each
@@ -159,22 +204,22 @@ TEST_F(CacheStore, FilesThatAreTornOrGoneCostTheirRecords) {
   EXPECT_EQ(store->counts().records, 3u + 2u);
   for (uint64_t ino = 15; ino <= 17; ++ino) EXPECT_TRUE(reads(*store, ino, kSliceBytes)) << ino;
   EXPECT_TRUE(reads(*store, 30, kSliceBytes));
-  EXPECT_TRUE(store->put(slice_of(50, 5000)));
+  EXPECT_TRUE(put(*store, slice_of(50, 5000)));
 }
 
 TEST_F(CacheStore, ATornSuperblockCostsAll) {
-  open()->put(slice_of(1, 5000));
+  put(*open(), slice_of(1, 5000));
   overwrite(directory_ / "braidfs-cache", 5, "??");
   const auto store = open();
   EXPECT_EQ(store->counts().records, 0u);
-  EXPECT_TRUE(store->put(slice_of(2, 5000)));
+  EXPECT_TRUE(put(*store, slice_of(2, 5000)));
 }
 
 TEST_F(CacheStore, ASmallerSizeKeepsTheYoungest) {
   settings_.bytes_max = 128u << 20;
   {
     const auto store = open();
-    for (uint64_t ino = 1; ino <= 80; ++ino) EXPECT_TRUE(store->put(slice_of(ino, kSliceBytes)));
+    for (uint64_t ino = 1; ino <= 80; ++ino) EXPECT_TRUE(put(*store, slice_of(ino, kSliceBytes)));
   }
   settings_.bytes_max = 64u << 20;
   const auto store = open();
@@ -192,7 +237,7 @@ TEST_F(CacheStore, WhenItIsFullNothingGoesThatIsRead) {
       if (store->find({ino, 0}, 5)) {
         ++hits;
       } else if (store->wants({ino, 0}, 5, kSliceBytes)) {
-        store->put(slice_of(ino, kSliceBytes));
+        put(*store, slice_of(ino, kSliceBytes));
       }
     }
     return hits;
@@ -209,7 +254,7 @@ TEST_F(CacheStore, WhenItIsFullNothingGoesThatIsRead) {
 
 TEST_F(CacheStore, AReadUnderWayOutlivesTheEvictionOfItsSegment) {
   const auto store = open();
-  for (uint64_t ino = 1; ino <= 8; ++ino) EXPECT_TRUE(store->put(slice_of(ino, kSliceBytes)));
+  for (uint64_t ino = 1; ino <= 8; ++ino) EXPECT_TRUE(put(*store, slice_of(ino, kSliceBytes)));
   const auto found = store->find({1, 0}, 5);
   ASSERT_TRUE(found);
   for (const auto& path : files(".seg")) fs::remove(path);

@@ -50,10 +50,9 @@ from .plan import (
     Plan,
     announced_bytes_max,
     http_certificate,
-    may_fetch_opened,
     rdma_settings,
     rest_memory,
-    stream_bytes_max,
+    set_ahead,
     tls_settings,
 )
 from .reaper import Handlers, Reaper
@@ -219,8 +218,7 @@ class MountedClient:
             calls = Calls(operations, files, datapath, tasks)
             tasks.start_soon(Reaper(datapath, self._handlers(operations, calls, files, data)).run)
             options = self._plan.options
-            datapath.stream_limit(stream_bytes_max(options))
-            datapath.open_fetch(may_fetch_opened(options))
+            set_ahead(datapath, options)
             tasks.start_soon(files.run, bool(options.open_ahead), announced_bytes_max(options))
             tasks.start_soon(files.recalls.watch_end, trio.current_time)
             tasks.start_soon(self._run_fuse, fuse)

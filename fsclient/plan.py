@@ -74,15 +74,17 @@ def announced_bytes_max(options: MountOptions) -> int:
     return _ahead_bytes(options.announce_mib)
 
 
-def stream_bytes_max(options: MountOptions) -> int:
-    """Of what is fetched ahead of sequential readers."""
-    return _ahead_bytes(options.stream_mib)
-
-
 def may_fetch_opened(options: MountOptions) -> bool:
     """Whether bytes may be put into the kernel's pages before a program asks for them: such pages
     count for this process's control group, not for the program's."""
     return bool(options.open_fetch) and not memory_is_limited()
+
+
+def set_ahead(datapath: Datapath, options: MountOptions) -> None:
+    """What lanes may fetch, and have fetched, before a program asks."""
+    datapath.stream_limit(_ahead_bytes(options.stream_mib))
+    datapath.fetch_ahead(bool(options.fetch_ahead))
+    datapath.open_fetch(may_fetch_opened(options))
 
 
 def _ahead_bytes(mib: int) -> int:

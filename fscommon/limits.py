@@ -38,4 +38,6 @@ OPEN_AHEAD_MAX: Final = 512  # names of one OPEN_AHEAD
 REPLAY_MUTATIONS_MAX: Final = 65536  # kept by a client until durable
 INLINE_LENGTH_MAX: Final = 4096  # of a file that lies in its inode's record
 DELETE_ALL_MAX: Final = 256  # objects of one DELETE_ALL
+FETCH_MAX: Final = 256  # objects of one FETCH
+FETCH_LENGTH_MAX: Final = 1 << 20  # of each
 COPY_LENGTH_MIN: Final = 128 << 10  # of copy_file_range: the kernel is as fast with less

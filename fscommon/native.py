@@ -172,6 +172,7 @@ class Datapath(EventSource, Protocol):
         layouts: Sequence[bytes], capabilities: bytes, wanted: bytes, /,
     ) -> bytes: ...  # fmt: skip
     def announced_limit(self, bytes_max: int) -> None: ...
+    def fetch_ahead(self, on: bool) -> None: ...
     def open_fetch(self, on: bool) -> None: ...
     def stream_limit(self, bytes_max: int) -> None: ...
     def announce(self, inos: bytes, replaces: bool) -> int: ...
@@ -243,11 +244,22 @@ class Datapath(EventSource, Protocol):
 
 
 def make_chunk_server(
-    *, lane_count: int, io: str, busy_poll_us: int = 0, target_count: int = 1
+    *,
+    lane_count: int,
+    io: str,
+    busy_poll_us: int = 0,
+    target_count: int = 1,
+    fetched_bytes_max: int = 1 << 30,
 ) -> ChunkServer:
-    """target_count: how many targets will be opened; they share what the process may have open."""
+    """target_count: how many targets will be opened; they share what the process may have open.
+    fetched_bytes_max: of files that clients are going to read and have not read yet, in the page
+    cache; 0: nothing is fetched for them."""
     made = _class("ChunkServer")(
-        lane_count=lane_count, io=io, busy_poll_us=busy_poll_us, target_count=target_count
+        lane_count=lane_count,
+        io=io,
+        busy_poll_us=busy_poll_us,
+        target_count=target_count,
+        fetched_bytes_max=fetched_bytes_max,
     )
     return cast(ChunkServer, made)
 

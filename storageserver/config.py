@@ -1,5 +1,6 @@
 """The keys of a storage server's TOML file."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,6 +25,8 @@ IO_ENGINES: Final = ("auto", "uring", "syscall")
 LANES_MAX: Final = 64
 TARGETS_MAX: Final = 64  # of native: server/target_table.h
 NAME_LENGTH_MAX: Final = 255
+FETCH_AHEAD_PART: Final = 8  # of the memory: one part for files that clients are going to read
+FETCH_AHEAD_MIB_MAX: Final = 1 << 24
 WHOLE_DEVICE: Final = ByteSize(0)
 
 
@@ -48,6 +51,7 @@ class StorageServerConfig:
     io_engine: str = "auto"
     lanes: int = 0  # 0: as many as cores, at most 8
     busy_poll_us: int = 0  # how long a lane looks for requests before it sleeps, at most
+    fetch_ahead_mib: int = -1  # of files that clients are going to read; -1: 1/8 of the memory
     transport: str = "auto"  # or rdma: do not start without it; or tcp
     rdma_devices: tuple[str, ...] = ()  # patterns, as "mlx5_0:1" or "mlx5_bond_*"; none: all
     rdma_subnets: tuple[str, ...] = ()
@@ -68,6 +72,8 @@ class StorageServerConfig:
             raise ValueError(f"lanes must be from 0 to {LANES_MAX}")
         if not 0 <= self.busy_poll_us <= BUSY_POLL_US_MAX:
             raise ValueError(f"busy_poll_us must be from 0 to {BUSY_POLL_US_MAX}")
+        if not -1 <= self.fetch_ahead_mib <= FETCH_AHEAD_MIB_MAX:
+            raise ValueError(f"fetch_ahead_mib must be from -1 to {FETCH_AHEAD_MIB_MAX}")
         self.tls_settings()
         self.rdma()
         self._check_targets()
@@ -87,6 +93,13 @@ class StorageServerConfig:
 
     def http_certificate(self) -> HttpCertificate | None:
         return HttpCertificate(self.tls_certificate, self.tls_key) if self.http_tls else None
+
+    def fetched_bytes_max(self) -> int:
+        """Of what may be in the page cache, because clients are going to read it, and is unread."""
+        if self.fetch_ahead_mib >= 0:
+            return self.fetch_ahead_mib << 20
+        machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return machine_bytes // FETCH_AHEAD_PART
 
     def metaserver_addresses(self) -> tuple[Address, ...]:
         return tuple(parse_address(text) for text in self.metaservers)

@@ -172,7 +172,7 @@ async def _main(config: StorageServerConfig, service: Service) -> None:
     try:
         native = make_chunk_server(
             lane_count=config.lanes, io=config.io_engine, busy_poll_us=config.busy_poll_us,
-            target_count=len(config.targets),
+            target_count=len(config.targets), fetched_bytes_max=config.fetched_bytes_max(),
         )  # fmt: skip
     except (OSError, ValueError) as error:
         raise ConfigError(f"the native data plane cannot start: {error}") from error

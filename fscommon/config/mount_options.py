@@ -38,6 +38,7 @@ class MountOptions:
     busy_poll_us: int = 200
     io_uring: bool = False  # the kernel's requests come by it where there is FUSE over io_uring
     open_ahead: int = 1  # 0: a file is opened when somebody asks for it
+    fetch_ahead: int = 1  # 0: servers are not told which small files are going to be read
     open_fetch: int = 1  # 0: a small file's bytes do not come with its open, but when it is read
     inline: int = INLINE_LENGTH_MAX  # new files of so many bytes lie with the metaserver; 0: none
     keeper: int = 1  # a process that holds the mount, and goes on when the client is killed
@@ -73,6 +74,7 @@ _BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "announce_mib": (0, 1 << 20),
     "busy_poll_us": (0, BUSY_POLL_US_MAX),
     "open_ahead": (0, 1),
+    "fetch_ahead": (0, 1),
     "open_fetch": (0, 1),
     "inline": (0, INLINE_LENGTH_MAX),
     "keeper": (0, 1),

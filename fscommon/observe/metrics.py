@@ -117,6 +117,17 @@ TABLE: Final[tuple[Metric, ...]] = (
     Metric("braidfs_data_connections", _G, "Connections for data"),
     Metric("braidfs_objects_deleted_total", _C, "Objects that the metaserver had deleted"),
     Metric(
+        "braidfs_fetched_ahead_bytes_total",
+        _C,
+        "Bytes read into the page cache before a client asked",
+    ),
+    Metric(
+        "braidfs_fetched_ahead_objects_total",
+        _C,
+        "Objects of them: read by a client then, or not",
+        ("outcome",),
+    ),
+    Metric(
         "braidfs_transport_bytes_total", _C, "File bytes moved, by how (tcp: local sockets, too)",
         ("transport",),
     ),

@@ -29,6 +29,7 @@ class Op(IntEnum):
     SEEK = 24
     COPY = 25
     DELETE_ALL = 26
+    FETCH = 27
 
     LOOKUP = 64
     GETATTR = 65
@@ -125,6 +126,7 @@ SPECS: dict[Op, Spec] = {
     Op.SEEK: _SAFE,
     Op.COPY: Spec(Retry.IF_IDEMPOTENT),
     Op.DELETE_ALL: _SAFE,
+    Op.FETCH: _SAFE,
     Op.LOOKUP: _SAFE,
     Op.GETATTR: _SAFE,
     Op.SETATTR: _MUTATION,

@@ -488,6 +488,7 @@ void bind_tables(nb::class_<Datapath>& type) {
            "layouts"_a, "capabilities"_a, "wanted"_a)
       .def("announced_limit",
            [](Datapath& path, uint64_t bytes_max) { path.core().announced_limit(bytes_max); }, "bytes_max"_a)
+      .def("fetch_ahead", [](Datapath& path, bool on) { path.core().turn_fetch_ahead(on); }, "on"_a)
       .def("open_fetch", [](Datapath& path, bool on) { path.core().open_fetch(on); }, "on"_a)
       .def("stream_limit",
            [](Datapath& path, uint64_t bytes_max) { path.core().stream_limit(bytes_max); }, "bytes_max"_a)

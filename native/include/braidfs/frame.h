@@ -27,6 +27,7 @@ enum class Op : uint8_t {
   kSeek = 24,
   kCopy = 25,
   kDeleteAll = 26,
+  kFetch = 27,
 };
 
 inline constexpr uint32_t kFrameMagic = 0x44495242;  // "BRID"
@@ -96,6 +97,15 @@ struct ObjectName {
   uint32_t reserved = 0;
 };
 static_assert(sizeof(ObjectName) == 16);
+
+// An object that a FETCH names in its body, of which so many bytes are going to be read; the header's length says
+// how many there are.
+struct FetchedObject {
+  Capability capability;
+  uint32_t stripe_index = 0;
+  uint32_t length = 0;  // 1 to kFetchLengthMax, from the object's beginning
+};
+static_assert(sizeof(FetchedObject) == 72);
 
 inline constexpr uint32_t kRightRead = 1;
 inline constexpr uint32_t kRightWrite = 2;

@@ -32,6 +32,7 @@ class Cache {
   Cache& operator=(const Cache&) = delete;
 
   std::optional<Store::Found> find(const SliceKey& key, uint64_t stamp) { return store_->find(key, stamp); }
+  bool has(const SliceKey& key, uint64_t stamp) { return store_->has(key, stamp); }
   void corrupt(const SliceKey& key, const Store::Found& found) { store_->corrupt(key, found); }
   // A part of a slice of that length was read, by a READ that the cache did not answer.
   void offer(const SliceKey& key, uint64_t stamp, uint32_t length, Part part);

@@ -38,6 +38,7 @@ struct Call {
   FileViewPtr view{};
   std::shared_ptr<Inode> inode{};              // gives a newer view when a retry needs one
   std::span<const std::byte> payload{};        // WRITE
+  std::span<const std::byte> names{};          // FETCH: its body
   std::shared_ptr<Inode> source{};             // COPY: what is read; the view it began with
   FileViewPtr source_view{};
   uint32_t source_stripe = 0;

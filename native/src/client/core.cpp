@@ -310,6 +310,7 @@ void Core::handle_closed(Handle& handle) {
     --handle.inode->handles;
     if (std::exchange(handle.inode->is_probe, false)) {
       whole_reads_.judge(handle.inode->probed_bytes, handle.inode->size());
+      send_fetches();
     }
     Inode::Birth& birth = handle.inode->birth;
     if (birth.untaken && birth.fh == handle.fh) {  // Python never hears of the handle

@@ -21,6 +21,7 @@
 
 #include "client/announced.h"
 #include "client/events.h"
+#include "client/fetch_ahead.h"
 #include "client/lane.h"
 #include "client/local_cache.h"
 #include "client/memory.h"
@@ -172,6 +173,14 @@ class Core final : public fuse::DataHandler {
   uint64_t fetching() const { return announced_.under_way() + streams_.under_way(); }
   // Small files may be fetched as they are opened (whole_reads.h).
   void open_fetch(bool on) noexcept { whole_reads_.turn(on); }
+  // Servers may be told of files that are going to be read (fetch_ahead.h).
+  void turn_fetch_ahead(bool on) noexcept {
+    fetch_ahead_.turn(on);
+    whole_reads_.watch(on);
+  }
+  // This one is, like others of its directory; send_fetches() behind the last of them.
+  void fetch_ahead(const Attributes& attributes, const FileView& view);
+  void send_fetches();
   void stream_limit(uint64_t bytes_max) noexcept { streams_.limit(bytes_max); }
   // Calls use(attributes, layout, capability) for a file that lanes know by its directory's grant.
   using UseChild = std::function<void(Bytes, Bytes, Bytes)>;
@@ -218,6 +227,7 @@ class Core final : public fuse::DataHandler {
   void fetch_announced(Lane& lane);
   // What was fetched, or could not be: `handle` is done with.
   void announced_came(Lane& lane, const HandlePtr& handle, uint64_t stamp, uint32_t size, Buffer bytes);
+  void fetch_ended(Lane& lane, FetchAhead::Batch batch, FetchAhead::Outcome outcome);
   Streams& streams() noexcept { return streams_; }
   // A piece of a stream, or (empty) none.
   void piece_came(Lane& lane, const CachedExtent& extent, Buffer bytes);
@@ -280,6 +290,7 @@ class Core final : public fuse::DataHandler {
   HandlePtr open_announced(uint64_t ino);
   HandlePtr open_unlisted(const InodePtr& inode, bool granted);
   void fetch_announced_later(Lane& lane);
+  void send_fetches(Lane& lane);
   static bool is_last(Inode& inode);  // of its handles, with the one that is being closed
   cache::Copies* copies() noexcept;  // nullptr: there are to be none
   bool enter(Handle handle);  // into the tables. False: that handle is there already, or no room
@@ -302,6 +313,7 @@ class Core final : public fuse::DataHandler {
   NoteWritten note_written_;
   Announced announced_;
   std::atomic<bool> announced_expire_ = false;  // a timer runs
+  FetchAhead fetch_ahead_;
   Streams streams_;
   std::atomic<bool> streams_expire_ = false;  // a timer runs
   fuse::CutReads* cut_reads_ = nullptr;

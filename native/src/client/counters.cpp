@@ -38,6 +38,7 @@ std::vector<std::pair<std::string, uint64_t>> Core::counters() {
       {"handles", handles_.count()},
       {"logs_dropped", events_.logs_dropped()}};
   announced_.add_counters(all);
+  fetch_ahead_.add_counters(all);
   streams_.add_counters(all);
   return all;
 }

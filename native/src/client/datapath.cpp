@@ -107,11 +107,14 @@ std::string Datapath::open_ahead(const AheadPage& page) {
     const auto record = page.attributes.subspan(at * kAttributesSize, kAttributesSize);
     const auto capability = page.capabilities.subspan(at * sizeof(Capability), sizeof(Capability));
     const auto decoded = decode_attributes(record);
-    if (!decoded || !decode_view(page.layouts[at], capability)) continue;
+    const auto view = decode_view(page.layouts[at], capability);
+    if (!decoded || !view) continue;
     taken[at] = '\1';
     children().put(page.parent, record, page.layouts[at], capability);
     if (page.has_names) dentries().learn(page.parent, page.names[at], decoded->ino);
+    core_.fetch_ahead(*decoded, *view);
   }
+  core_.send_fetches();
   return taken;
 }
 

@@ -40,7 +40,7 @@ bool Core::open_own(const InodePtr& inode, uint64_t fh, uint32_t open_flags) {
 }
 
 bool Core::fetch_opened(fuse::LaneContext& context, const fuse::RequestHead& head, uint64_t fh) {
-  const HandlePtr handle = whole_reads_.is_on() ? handles_.find(fh) : nullptr;
+  const HandlePtr handle = whole_reads_.is_watching() ? handles_.find(fh) : nullptr;
   if (!handle) return false;
   uint64_t size = 0;
   {

@@ -125,7 +125,7 @@ void Lane::answered(Call* call, Status status) {
   if (call->failed_early) return finished(call);
   call->status = status;
   if (!sent_again(status)) return finished(call);
-  if (asks_for_capability(status)) {
+  if (call->inode && asks_for_capability(status)) {
     core_.capability_refused(*call->inode);
     if (call->source) core_.capability_refused(*call->source);  // which of the two is not told
   }

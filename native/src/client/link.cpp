@@ -23,7 +23,7 @@ constexpr int kLocalSendBuffer = 4 << 20;  // some pieces: their lane need not w
 FrameHeader header_of(const Call& call) {
   FrameHeader header;
   header.op = static_cast<uint8_t>(call.op);
-  header.flags = kFlagCapability;
+  header.flags = call.op == Op::kFetch ? 0 : kFlagCapability;
   header.request_id = call.request_id;
   header.file_id = call.view->file_id;
   header.stripe_index = call.stripe_index;
@@ -167,7 +167,7 @@ bool Link::send(Call* call) {
   call->request_id = rounds_ * kSlotCount + free_.back();
   net::OutFrame frame;
   frame.header = header_of(*call);
-  frame.body = call->view->capability;
+  frame.body = call->op == Op::kFetch ? call->names : std::span<const std::byte>(call->view->capability);
   frame.payload = call->payload;
   if (call->op == Op::kRead) frame.reply_length_max = call->length;
   std::array<std::byte, sizeof(CopySource) + sizeof(Capability)> source;

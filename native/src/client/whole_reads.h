@@ -17,11 +17,14 @@ class WholeReads {
 
   // Off in the beginning: nothing is fetched.
   void turn(bool on) noexcept { on_ = on; }
-  bool is_on() const noexcept { return on_; }
+  // Opens are probed although nothing is fetched.
+  void watch(bool on) noexcept { watches_ = on; }
+  bool is_watching() const noexcept { return on_ || watches_; }
+  bool are_usual() const noexcept { return score_ >= kScoreEnough; }
 
   // Of an open: true to fetch, false for a probe.
   bool fetches() noexcept {
-    if (!on_ || score_ < kScoreEnough) return false;
+    if (!on_ || !are_usual()) return false;
     return opens_.fetch_add(1, std::memory_order_relaxed) % kProbeEvery != 0;
   }
 
@@ -36,6 +39,7 @@ class WholeReads {
 
  private:
   std::atomic<bool> on_{false};
+  std::atomic<bool> watches_{false};
   std::atomic<int> score_{0};
   std::atomic<uint32_t> opens_{0};
 };

@@ -1,5 +1,6 @@
 #include "server/admission.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -15,7 +16,10 @@ constexpr OpSpec kPunchSpec{false, true, false, true, kRightWrite};
 constexpr OpSpec kCopySpec{false, true, false, true, kRightWrite, true};
 constexpr OpSpec kStatSpec{false, true, false, false, kRightRead};
 constexpr OpSpec kServerSpec{false, false, true, false, 0};  // DELETE, FENCE
-constexpr OpSpec kDeleteAllSpec{false, false, true, false, 0, false, true};
+constexpr OpSpec kDeleteAllSpec{.metaserver_only = true,
+                                .names_max = limits::kDeleteAllMax,
+                                .name_bytes = sizeof(ObjectName)};
+constexpr OpSpec kFetchSpec{.names_max = limits::kFetchMax, .name_bytes = sizeof(FetchedObject)};
 constexpr OpSpec kPingSpec{false, false, false, false, 0};
 
 constexpr uint64_t kOffsetMax = std::numeric_limits<int64_t>::max();
@@ -34,7 +38,7 @@ bool range_fits(const FrameHeader& header, const OpSpec& spec) {
       header.op != static_cast<uint8_t>(Op::kSync)) {
     return false;
   }
-  if (spec.names) return header.length > 0 && header.length <= limits::kDeleteAllMax;
+  if (spec.names_max > 0) return header.length > 0 && header.length <= spec.names_max;
   if (!spec.range) return true;
   if (header.length == 0 || header.length > kOffsetMax - header.offset) return false;
   if (header.op == static_cast<uint8_t>(Op::kPunch)) return true;
@@ -47,7 +51,7 @@ uint32_t body_length_of(const FrameHeader& header, const OpSpec& spec) {
   if ((header.flags & kFlagCapability) != 0) length += sizeof(Capability);
   if (spec.payload) length += 8 * blocks_touched(header.offset, header.length);
   if (spec.source) length += sizeof(CopySource) + length;  // capabilities: both or none
-  if (spec.names) length += header.length * sizeof(ObjectName);
+  length += header.length * spec.name_bytes;
   return length;
 }
 
@@ -67,6 +71,7 @@ const OpSpec* spec_of(uint8_t op) {
     case Op::kDelete: return &kServerSpec;
     case Op::kFence: return &kServerSpec;
     case Op::kDeleteAll: return &kDeleteAllSpec;
+    case Op::kFetch: return &kFetchSpec;
   }
   return nullptr;
 }
@@ -113,6 +118,16 @@ std::vector<store::ObjectId> names_of(std::span<const std::byte> body) {
     names.push_back({name.file_id, name.stripe_index});
   }
   return names;
+}
+
+std::vector<FetchedObject> fetched_of(std::span<const std::byte> body) {
+  std::vector<FetchedObject> fetched(body.size() / sizeof(FetchedObject));
+  if (!fetched.empty()) std::memcpy(fetched.data(), body.data(), fetched.size() * sizeof(FetchedObject));
+  const bool can_be = std::ranges::all_of(fetched, [](const FetchedObject& object) {
+    return object.stripe_index < limits::kStripeWidthMax && object.length > 0 &&
+           object.length <= limits::kFetchLengthMax;
+  });
+  return can_be ? fetched : std::vector<FetchedObject>{};
 }
 
 bool source_fits(const FrameHeader& header, const CopySource& source) {

@@ -16,13 +16,14 @@ namespace braidfs::server {
 enum class Purpose : uint8_t { kData, kServer };
 
 struct OpSpec {
-  bool payload;          // a WRITE carries its bytes, nothing else does
-  bool capability;       // needed unless the connection's purpose is kServer
-  bool metaserver_only;  // refused on a kData connection
-  bool range;            // offset and length name bytes of the object
-  uint32_t rights;
-  bool source = false;  // a COPY names what it reads in its body
-  bool names = false;   // a DELETE_ALL names its objects there
+  bool payload = false;          // a WRITE carries its bytes, nothing else does
+  bool capability = false;       // needed unless the connection's purpose is kServer
+  bool metaserver_only = false;  // refused on a kData connection
+  bool range = false;            // offset and length name bytes of the object
+  uint32_t rights = 0;
+  bool source = false;           // a COPY names what it reads in its body
+  uint32_t names_max = 0;        // it names so many objects there, at most: the header's length says how many
+  uint32_t name_bytes = 0;       // of each
 };
 
 // nullptr: not an operation of the data wire.
@@ -40,6 +41,8 @@ struct RequestBody {
 };
 // The objects of a DELETE_ALL whose header has the right shape; none: one of them cannot be.
 std::vector<store::ObjectId> names_of(std::span<const std::byte> body);
+// Those of a FETCH; none: one of them cannot be.
+std::vector<FetchedObject> fetched_of(std::span<const std::byte> body);
 // Whether the source of a COPY is a range of whole blocks that can be.
 bool source_fits(const FrameHeader& header, const CopySource& source);
 

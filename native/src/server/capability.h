@@ -40,6 +40,11 @@ class CapabilityCache {
   // right.
   Status check(const Capability& capability, uint64_t file_id, uint64_t session, uint32_t rights);
 
+  // The same of one that is not going to be asked about again soon: nothing is remembered.
+  bool proves(const Capability& capability, uint64_t session, uint32_t rights) const {
+    return capability.session == session && (capability.rights & rights) == rights && key_.proves(capability);
+  }
+
   size_t size() const { return proved_.size(); }
 
  private:

@@ -43,7 +43,7 @@ uint32_t files_of_a_target(size_t target_count) {
 }  // namespace
 
 ChunkServer::ChunkServer(const ServerConfig& config)
-    : target_count_(config.target_count) {
+    : target_count_(config.target_count), services_(config.fetched_bytes_max) {
   choose_engine(config.io);
   services_.close_session = [this](uint64_t session) { close_session(session); };
   const size_t count = lane_count_of(config);
@@ -160,6 +160,7 @@ void ChunkServer::stop(uint32_t deadline_ms) {
     for (const auto& lane : lanes_) lane->close_all();
     wait_for_connections(deadline_ms);
   }
+  services_.fetcher.stop();
   services_.readers.stop();
   services_.writers.stop();
   services_.blocking.stop();
@@ -292,6 +293,12 @@ std::map<std::string, uint64_t> ChunkServer::counters() {
     sums["groups_cached"] += figures.groups_cached;
   }
   rails_.add_counters(sums);
+  const Fetcher::Counts fetched = services_.fetcher.counts();
+  sums["fetched_objects"] = fetched.objects;
+  sums["fetched_bytes"] = fetched.bytes;
+  sums["fetched_used"] = fetched.used;
+  sums["fetched_unused"] = fetched.unused;
+  sums["fetches_refused"] = fetched.refused;
   sums["events_dropped"] = services_.events.dropped();
   sums["sessions_live"] = services_.sessions.live_count();
   return sums;

@@ -31,6 +31,7 @@ struct ServerConfig {
   IoEngine io = IoEngine::kAuto;
   size_t buffer_bytes_max = size_t{512} << 20;  // of payloads, all lanes together
   uint32_t busy_poll_us = 0;  // how long a lane looks for requests before it sleeps, at most
+  uint64_t fetched_bytes_max = uint64_t{1} << 30;  // into the page cache, not read yet; 0: nothing is fetched
   uint32_t stall_ms_max = 60'000;               // a connection without progress for longer is cut
 };
 

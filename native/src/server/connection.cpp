@@ -136,7 +136,8 @@ Status Connection::admit(const FrameHeader& header, std::span<const std::byte> b
     return Status::kStaleMapEpoch;
   }
   if (services.targets.find(header.target) == nullptr) return Status::kNoTarget;
-  if (spec_of(header.op)->names && names_of(body).empty()) return Status::kBadRequest;
+  if (op == Op::kDeleteAll && names_of(body).empty()) return Status::kBadRequest;
+  if (op == Op::kFetch && fetched_of(body).empty()) return Status::kBadRequest;
   if (spec_of(header.op)->source) {
     const CopySource source = *body_of(header, body).source;
     if (!source_fits(header, source)) return Status::kBadRequest;
@@ -204,15 +205,34 @@ bool Connection::frame(const FrameHeader& header, std::span<const std::byte> bod
   }
   if (!well_formed(header)) return false;
   const Status status = admit(header, body);
-  if (status == Status::kOk) {
+  if (status == Status::kOk && header.op == static_cast<uint8_t>(Op::kFetch)) {
+    fetch(header, body);
+  } else if (status == Status::kOk) {
     auto request = accept(header);
     if (spec_of(header.op)->source) request->source = *body_of(header, body).source;
-    if (spec_of(header.op)->names) request->objects = names_of(body);
+    if (header.op == static_cast<uint8_t>(Op::kDeleteAll)) request->objects = names_of(body);
     lane_.execute(std::move(request));
   } else {
     refuse(header, status);
   }
   return true;
+}
+
+// Answered when it is known to whoever fetches: nobody waits for the bytes. What this peer may not read is left out.
+void Connection::fetch(const FrameHeader& header, std::span<const std::byte> body) {
+  add(lane_.counters().fetches);
+  std::vector<Fetcher::Wanted> wanted;
+  for (const FetchedObject& object : fetched_of(body)) {
+    const bool may_read = purpose_ == Purpose::kServer ||
+                          capabilities_.proves(object.capability, session_, kRightRead);
+    if (!may_read) {
+      add(lane_.counters().refused_capabilities);
+      continue;
+    }
+    wanted.push_back({{object.capability.file_id, object.stripe_index}, header.target, object.length});
+  }
+  const bool is_taken = lane_.services().fetcher.want(wanted, lane_.loop().now());
+  send_status(header, is_taken ? Status::kOk : Status::kBusy);
 }
 
 void Connection::reply(std::shared_ptr<Request> request) {

@@ -35,7 +35,7 @@ struct Latency {
 
 struct alignas(64) Counters {
   Counter reads{0}, writes{0}, syncs{0}, truncates{0}, punches{0}, stats{0}, deletes{0}, fences{0},
-      pings{0}, seeks{0}, copies{0}, deletes_all{0}, deleted_objects{0};
+      pings{0}, seeks{0}, copies{0}, deletes_all{0}, deleted_objects{0}, fetches{0};
   Counter read_bytes{0}, written_bytes{0}, copied_bytes{0};  // copied: here, for no client
   Counter reads_inline{0}, reads_uring{0}, reads_worker{0}, reads_lent{0};  // the last: of any of them
   Counter writes_inline{0}, writes_uring{0}, writes_worker{0};
@@ -61,6 +61,7 @@ struct alignas(64) Counters {
     visit("copies", copies);
     visit("deletes_all", deletes_all);
     visit("deleted_objects", deleted_objects);
+    visit("fetches", fetches);
     visit("read_bytes", read_bytes);
     visit("written_bytes", written_bytes);
     visit("copied_bytes", copied_bytes);

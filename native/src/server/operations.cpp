@@ -155,6 +155,7 @@ void perform(Request& request, Counters& counters) {
     case Op::kDeleteAll: return perform_delete_all(request);
     case Op::kCopy: request.status = copy_blocks(copy_of(request)); return;
     case Op::kPing:
+    case Op::kFetch:
     case Op::kFence: break;
   }
   request.status = Status::kBadRequest;
@@ -176,6 +177,7 @@ Counter& count_of(Counters& counters, Op op) {
     case Op::kCopy: return counters.copies;
     case Op::kDelete: return counters.deletes;
     case Op::kDeleteAll: return counters.deletes_all;
+    case Op::kFetch: return counters.fetches;
     case Op::kFence: return counters.fences;
     case Op::kPing: break;
   }
@@ -202,6 +204,7 @@ void Operations::execute(std::shared_ptr<Request> request) {
 
 void Operations::read(std::shared_ptr<Request> request) {
   Request& wanted = *request;
+  if (wanted.header.offset == 0) services_.fetcher.was_read(wanted.header.target, wanted.object());
   const Status status =
       wanted.store->begin_read(wanted.reading, read_request(wanted), Wait::kNo);
   if (status == Status::kEagain) return on_worker(services_.readers, std::move(request));

@@ -7,6 +7,7 @@
 
 #include "server/capability.h"
 #include "server/event_queue.h"
+#include "server/fetcher.h"
 #include "server/session_table.h"
 #include "server/target_table.h"
 #include "server/worker_pool.h"
@@ -19,6 +20,8 @@ inline constexpr size_t kBlockingThreads = 16;
 inline constexpr size_t kWorkerQueueMax = 65536;
 
 struct Services {
+  explicit Services(uint64_t fetched_bytes_max) : fetcher(targets, fetched_bytes_max) {}
+
   CapabilityKey capability_key;
   SessionTable sessions;
   EventQueue events;
@@ -33,6 +36,7 @@ struct Services {
   WorkerPool readers{"braid-read", kReadThreads, kWorkerQueueMax};
   WorkerPool writers{"braid-write", kWriteThreads, kWorkerQueueMax};
   WorkerPool blocking{"braid-block", kBlockingThreads, kWorkerQueueMax};
+  Fetcher fetcher;
 };
 
 }  // namespace braidfs::server

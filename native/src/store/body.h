@@ -130,6 +130,7 @@ class StoreBody {
   ReadResult finish_read(ReadOp& op, std::span<uint64_t> sums);
   bool fetch_to_lend(ReadOp& op);
   ReadResult lend_read(ReadOp& op, std::span<uint64_t> sums, Lent& lent);
+  Status fetch(ObjectId id, uint32_t length, Fetching& fetching);
   void release(ReadState& state) noexcept;
   static IoPlan& plan_of(WriteOp& op) noexcept { return op.state_->plan; }
 

@@ -262,6 +262,10 @@ ReadResult ChunkStore::lend_read(ReadOp& op, std::span<uint64_t> sums, Lent& len
 
 bool ChunkStore::fetch_to_lend(ReadOp& op) { return body_->fetch_to_lend(op); }
 
+Status ChunkStore::fetch(ObjectId object, uint32_t length, Fetching& fetching) {
+  return body_->fetch(object, length, fetching);
+}
+
 Status ChunkStore::write(const WriteRequest& request) {
   WriteOp op;
   if (Status s = begin_write(op, request, Wait::kYes); s != Status::kOk) return s;

@@ -181,6 +181,12 @@ struct Lent {
   std::vector<FilePart> parts;  // whole blocks; what is left of the read is in the buffer, in its place
 };
 
+// What is on its way into the page cache.
+struct Fetching {
+  std::shared_ptr<File> file;
+  uint64_t last = 0;  // its last byte, which is there when all is
+};
+
 struct ObjectFigures {
   uint64_t length = 0;
   uint64_t allocated = 0;
@@ -244,6 +250,10 @@ class ChunkStore {
   // Begins to fetch its blocks into the page cache. True: the plan has the last of them only, and once that is
   // done lend_read() is next; what that refuses has to begin again. False: nothing of it is to be lent.
   bool fetch_to_lend(ReadOp& op);
+
+  // Begins to read the object's records and so many bytes (at most kGroupBytes) of its beginning into the page
+  // cache, for reads to come. Blocks where the file is not open.
+  Status fetch(ObjectId object, uint32_t length, Fetching& fetching);
 
   // The same, whole: begin with Wait::kYes, run, finish.
   Status write(const WriteRequest& request);

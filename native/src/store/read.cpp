@@ -80,6 +80,15 @@ Status StoreBody::prepare(ReadState& state, Wait wait) {
   return state.length == 0 ? Status::kOk : plan_read(state, wait);
 }
 
+namespace {
+
+// Of a group: its records, and so many bytes of its beginning.
+void fetch_group(File& file, uint32_t group, uint64_t length) {
+  file.will_need(page_offset(group, 0), kPageSize + length);
+}
+
+}  // namespace
+
 // Records that are not in memory and a small file's bytes lie in one place: they come from the device at once,
 // not one after another as reads of the one and of the other would have them.
 void StoreBody::fetch_together(Object& object, const ReadRequest& request) {
@@ -87,8 +96,20 @@ void StoreBody::fetch_together(Object& object, const ReadRequest& request) {
   const uint64_t end = request.offset % kGroupBytes + request.length;
   if (end > config_.direct_read_bytes_min || object.groups.contains(group)) return;
   std::shared_ptr<File> file;
-  if (file_of(object, file) != Status::kOk) return;
-  file->will_need(page_offset(group, 0), kPageSize + end);
+  if (file_of(object, file) == Status::kOk) fetch_group(*file, group, end);
+}
+
+Status StoreBody::fetch(ObjectId id, uint32_t length, Fetching& fetching) {
+  if (length == 0 || length > kGroupBytes) return Status::kBadRequest;
+  {
+    const ObjectPointer object = table_.get(id);
+    const std::lock_guard guard(object->mu);
+    if (object->removed) return Status::kNoObject;
+    if (Status s = file_of(*object, fetching.file); s != Status::kOk) return s;
+  }
+  fetching.last = block_offset(0, 0, 0) + length - 1;
+  fetch_group(*fetching.file, 0, length);
+  return Status::kOk;
 }
 
 // Large reads leave the page cache to small ones: what is read once, a restore or a scan, costs no copy out

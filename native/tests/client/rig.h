@@ -54,6 +54,7 @@ class FakeTarget {
   void put_object(uint64_t file_id, uint32_t stripe, Bytes bytes);
   size_t count(Op op);
   std::vector<FrameHeader> seen(Op op);
+  std::vector<FetchedObject> fetched();  // what FETCHes named
 
  private:
   void run(std::shared_ptr<net::UniqueFd> socket);
@@ -72,6 +73,7 @@ class FakeTarget {
   bool stalling_ = true;
   bool stopped_ = false;
   std::vector<FrameHeader> seen_;
+  std::vector<FetchedObject> fetched_;
   std::vector<std::shared_ptr<net::UniqueFd>> sockets_;
   std::vector<std::thread> threads_;
 };

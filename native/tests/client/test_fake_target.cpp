@@ -183,6 +183,12 @@ FakeTarget::Frame FakeTarget::answer(const Frame& request) {
         durable_[key] = objects_[key];
       }
       break;
+    case Op::kFetch: {
+      const size_t known = fetched_.size();
+      fetched_.resize(known + request.header.length);
+      std::memcpy(&fetched_[known], request.body.data(), request.body.size());
+      break;
+    }
     default:
       status = Status::kBadRequest;
   }
@@ -236,6 +242,11 @@ Bytes FakeTarget::durable_object(uint64_t file_id, uint32_t stripe) {
 void FakeTarget::put_object(uint64_t file_id, uint32_t stripe, Bytes bytes) {
   const std::scoped_lock lock(mu_);
   objects_[{file_id, stripe}] = std::move(bytes);
+}
+
+std::vector<FetchedObject> FakeTarget::fetched() {
+  const std::scoped_lock lock(mu_);
+  return fetched_;
 }
 
 size_t FakeTarget::count(Op op) { return seen(op).size(); }

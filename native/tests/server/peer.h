@@ -130,6 +130,24 @@ inline Frame delete_all(const std::vector<ObjectName>& names) {
   return frame.seal();
 }
 
+struct Named {
+  uint64_t file_id = kFile;
+  uint32_t length = 4096;
+  uint32_t stripe_index = 0;
+  uint64_t session = kSession;
+};
+
+inline Frame fetch(const std::vector<Named>& names) {
+  Frame frame = request(Op::kFetch, 0);
+  frame.header.length = static_cast<uint32_t>(names.size());
+  for (const Named& name : names) {
+    const FetchedObject object{capability_for(name.file_id, name.session, kRightRead), name.stripe_index, name.length};
+    const auto raw = std::as_bytes(std::span(&object, 1));
+    frame.body.insert(frame.body.end(), raw.begin(), raw.end());
+  }
+  return frame.seal();
+}
+
 inline Frame ranged(Op op, uint64_t offset, uint32_t length, uint64_t file_id = kFile) {
   Frame frame = request(op, file_id);
   frame.header.offset = offset;

@@ -1,4 +1,9 @@
 // Every data operation, through a socket, with both I/O engines.
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+
 #include "peer.h"
 
 namespace braidfs::server {
@@ -285,6 +290,76 @@ TEST_P(Operations, DeleteAllRemovesWhatItNames) {
   EXPECT_EQ(peer.status_of(ranged(Op::kStat, 0, 0)), Status::kNoObject);
   EXPECT_EQ(peer.status_of(write(0, pattern(4096))), Status::kNoObject) << "a late write brings nothing back";
   EXPECT_EQ(peer.status_of(ranged(Op::kStat, 0, 0, kOther)), Status::kOk);
+}
+
+// Of a file, in the page cache.
+size_t resident_pages(int fd) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0 || status.st_size == 0) return 0;
+  const auto size = static_cast<size_t>(status.st_size);
+  void* const mapped = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
+  if (mapped == MAP_FAILED) return 0;
+  std::vector<unsigned char> pages((size + 4095) / 4096);
+  const int done = ::mincore(mapped, size, pages.data());
+  ::munmap(mapped, size);
+  return done != 0 ? 0 : static_cast<size_t>(std::ranges::count_if(pages, [](unsigned char page) { return page & 1; }));
+}
+
+TEST_P(Operations, FetchReadsObjectsIntoThePageCache) {
+  Peer peer = connect();
+  const Bytes bytes = pattern(200'000);
+  std::vector<Named> names;
+  for (uint64_t file = kFile; file < kFile + 4; ++file) {
+    EXPECT_EQ(peer.status_of(write(0, bytes, file)), Status::kOk);
+    EXPECT_EQ(peer.status_of(ranged(Op::kSync, 0, 0, file)), Status::kOk);
+    names.push_back({.file_id = file, .length = static_cast<uint32_t>(bytes.size())});
+  }
+  const auto resident = [&] {
+    size_t pages = 0;
+    for (const auto& file : object_files()) pages += resident_pages(file.get());
+    return pages;
+  };
+  launch(config_);  // what the server keeps is gone
+  for (const auto& file : object_files()) {
+    ASSERT_EQ(::fdatasync(file.get()), 0);
+    ASSERT_EQ(::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED), 0);
+  }
+  ASSERT_LT(resident(), 4u);
+  Peer again = connect();
+  names.push_back({.file_id = kFile + 99});  // no such object
+  EXPECT_EQ(again.status_of(fetch(names)), Status::kOk);
+  EXPECT_TRUE(eventually([&] { return resident() >= 4 * bytes.size() / 4096; })) << resident();
+  EXPECT_EQ(counter("fetches"), 1u);
+  EXPECT_EQ(counter("fetched_used"), 0u);
+  for (uint64_t file = kFile; file < kFile + 4; ++file) {
+    expect_bytes(again.ask(read(0, static_cast<uint32_t>(bytes.size()), file)), 0, bytes);
+  }
+  EXPECT_EQ(counter("fetched_used"), 4u);
+  EXPECT_EQ(counter("fetched_objects"), 5u);
+}
+
+TEST_P(Operations, FetchLeavesOutWhatThePeerMayNotRead) {
+  Peer peer = connect();
+  EXPECT_EQ(peer.status_of(fetch({{.session = kSession + 1}, {.file_id = kFile + 1}})), Status::kOk);
+  EXPECT_TRUE(eventually([&] { return counter("fetched_objects") == 1; }));
+  EXPECT_EQ(counter("refused_capabilities"), 1u);
+  EXPECT_EQ(peer.status_of(fetch({{.file_id = kFile + 2}})), Status::kOk);
+  EXPECT_TRUE(eventually([&] { return counter("fetched_objects") == 2; })) << "the one before was never fetched";
+}
+
+TEST_P(Operations, FetchIsRefusedWhereThereIsNoRoom) {
+  ServerConfig config = config_;
+  config.fetched_bytes_max = 10'000;
+  launch(config);
+  Peer peer = connect();
+  EXPECT_EQ(peer.status_of(fetch({{.length = 9'000}, {.file_id = kFile + 1, .length = 9'000}})), Status::kBusy);
+  EXPECT_TRUE(eventually([&] { return counter("fetched_objects") == 1; }));
+  EXPECT_EQ(counter("fetches_refused"), 1u);
+  (void)peer.ask(read(0, 4096));
+  EXPECT_EQ(peer.status_of(fetch({{.file_id = kFile + 1, .length = 9'000}})), Status::kOk) << "the other was read";
+  config.fetched_bytes_max = 0;
+  launch(config);
+  EXPECT_EQ(connect().status_of(fetch({{.length = 1}})), Status::kBusy);
 }
 
 TEST_P(Operations, ManyRequestsInFlightAreAllAnswered) {

@@ -147,6 +147,22 @@ TEST_F(Refusals, DeleteAllOfAStripeThatCannotBe) {
   EXPECT_EQ(metaserver.status_of(delete_all({{kFile, 0, 1}})), Status::kBadRequest);
 }
 
+TEST_F(Refusals, FetchOfNothingOfTooManyOrOfTooFewNames) {
+  expect_bad_request(fetch({}));
+  expect_bad_request(fetch(std::vector<Named>(limits::kFetchMax + 1)));
+  Frame frame = fetch({{}});
+  frame.header.length = 2;
+  expect_bad_request(frame.seal());
+}
+
+TEST_F(Refusals, FetchOfWhatCannotBe) {
+  Peer peer = connect();
+  EXPECT_EQ(peer.status_of(fetch({{}, {.stripe_index = limits::kStripeWidthMax}})), Status::kBadRequest);
+  EXPECT_EQ(peer.status_of(fetch({{.length = 0}})), Status::kBadRequest);
+  EXPECT_EQ(peer.status_of(fetch({{.length = limits::kFetchLengthMax + 1}})), Status::kBadRequest);
+  EXPECT_EQ(counter("fetched_objects"), 0u);
+}
+
 TEST_F(Refusals, DamagedPayloadIsSentAgain) {
   Peer peer = connect();
   const Bytes good = pattern(20000);

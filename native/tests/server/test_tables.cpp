@@ -2,6 +2,7 @@
 #include <poll.h>
 
 #include "peer.h"
+#include "server/fetcher.h"
 
 namespace braidfs::server {
 namespace {
@@ -42,6 +43,28 @@ TEST(BufferPool, BuffersAreAlignedAndBoundedAndReused) {
   const Buffer two = pool.take(BufferPool::kSizeMax);
   EXPECT_TRUE(one && two) << "kept buffers of other sizes make room";
   EXPECT_LE(counters.buffer_bytes.load(), 40u << 20);
+}
+
+TEST(Fetcher, WhatNobodyReadsMakesRoomInTheEnd) {
+  const TargetTable targets;
+  Fetcher fetcher(targets, 1000);
+  const auto now = Fetcher::Clock::now();
+  const auto wants = [&](uint64_t file_id, uint32_t length, Fetcher::Clock::time_point at) {
+    return fetcher.want(std::array{Fetcher::Wanted{{file_id, 0}, kTarget, length}}, at);
+  };
+  EXPECT_TRUE(wants(1, 600, now));
+  EXPECT_TRUE(wants(1, 600, now)) << "known already";
+  EXPECT_FALSE(wants(2, 600, now));
+  EXPECT_FALSE(wants(2, 600, now + Fetcher::kUnreadFor - std::chrono::seconds(1)));
+  EXPECT_TRUE(wants(2, 600, now + Fetcher::kUnreadFor));
+  EXPECT_EQ(fetcher.counts().unused, 1u);
+  EXPECT_EQ(fetcher.counts().refused, 2u);
+  fetcher.was_read(kTarget + 1, {2, 0});
+  EXPECT_FALSE(wants(3, 600, now + Fetcher::kUnreadFor)) << "that was another target's";
+  fetcher.was_read(kTarget, {2, 0});
+  EXPECT_TRUE(wants(3, 600, now + Fetcher::kUnreadFor));
+  fetcher.stop();
+  EXPECT_FALSE(wants(4, 1, now));
 }
 
 TEST(SessionTable, FencedStaysFenced) {

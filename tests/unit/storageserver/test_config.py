@@ -1,5 +1,6 @@
 """The TOML of a storage server."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -33,12 +34,21 @@ def test_defaults(tmp_path: Path) -> None:
     assert [target.capacity_bytes for target in config.targets] == [0, 10 << 30]
 
 
+def test_what_is_fetched_ahead_is_a_part_of_the_memory_or_what_is_said(tmp_path: Path) -> None:
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert load_text(tmp_path, GOOD).fetched_bytes_max() == memory_bytes // 8
+    for mib in (0, 300):
+        said = load_text(tmp_path, f"fetch_ahead_mib = {mib}\n" + GOOD)
+        assert said.fetched_bytes_max() == mib << 20
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
         ('io_engine = "fast"', "io_engine must be one of auto, uring, syscall"),
         ("lanes = 65", "lanes must be from 0 to 64"),
         ("busy_poll_us = 1001", "busy_poll_us must be from 0 to 1000"),
+        ("fetch_ahead_mib = -2", "fetch_ahead_mib must be from -1 to 16777216"),
         ("metaservers = []", "name at least one"),
         ('metaservers = ["a:b"]', "'a:b' has no valid port"),
         ('listen = "::1"', "write IPv6 as"),

@@ -1,0 +1,109 @@
+// Objects of small files that clients are going to read, read into the page cache before they ask
+// (docs/decisions/0049-fetched-ahead.md).
+//
+// What waits is fetched in the order of file ids, up and from the beginning again: files that were made one
+// after another lie so on the disk. So many bytes are on their way at once, and so many may have been fetched
+// that nobody has read yet; after kUnreadFor those count no more. What there is no room for is refused.
+// One thread fetches, and its I/O has the priority of all: readers may wait for pages that it asked for.
+// Threads: ANY THREAD, guarded by mu_; stop() before the targets end.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <map>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "server/target_table.h"
+#include "store/chunk_store.h"
+
+namespace braidfs::server {
+
+class Fetcher {
+ public:
+  using Clock = std::chrono::steady_clock;
+  static constexpr size_t kQueueMax = 1u << 17;
+  static constexpr size_t kUnreadMax = 1u << 20;
+  static constexpr std::chrono::minutes kUnreadFor{10};
+  static constexpr uint64_t kUnderWayMax = 1u << 20;  // of each target: reads that somebody waits for queue behind it
+
+  struct Wanted {
+    store::ObjectId object;
+    uint32_t target = 0;
+    uint32_t length = 0;
+  };
+
+  // unread_bytes_max: fetched, and not read yet.
+  Fetcher(const TargetTable& targets, uint64_t unread_bytes_max);
+  ~Fetcher() { stop(); }
+  Fetcher(const Fetcher&) = delete;
+  Fetcher& operator=(const Fetcher&) = delete;
+  void stop();
+
+  // False: there is no room for all of them, and the rest is not fetched.
+  bool want(std::span<const Wanted> wanted, Clock::time_point now);
+  // Somebody reads its beginning.
+  void was_read(uint32_t target, store::ObjectId object) {
+    if (unread_count_.load(std::memory_order_relaxed) > 0) forget({object, target});
+  }
+
+  struct Counts {
+    uint64_t objects = 0;
+    uint64_t bytes = 0;
+    uint64_t used = 0;     // objects that were read then
+    uint64_t unused = 0;   // that nobody read
+    uint64_t refused = 0;  // requests
+  };
+  Counts counts() const;
+
+ private:
+  using Key = std::pair<store::ObjectId, uint32_t>;
+  struct Hash {
+    size_t operator()(const Key& key) const noexcept;
+  };
+  struct Unread {
+    Key key{};
+    uint32_t length = 0;
+    Clock::time_point since{};
+  };
+  using Place = std::list<Unread>::iterator;
+  struct UnderWay {
+    store::Fetching what;
+    uint32_t length = 0;
+  };
+
+  void run();
+  void fetch(const Key& key, uint32_t length);
+  void forget(const Key& key);
+  // LOCKED
+  bool has_room(uint32_t length) const;
+  void drop(Place unread);
+  void expire(Clock::time_point now);
+  std::pair<Key, uint32_t> take_next();
+
+  const TargetTable& targets_;
+  const uint64_t unread_bytes_max_;
+  mutable std::mutex mu_;
+  std::condition_variable work_;
+  std::map<Key, uint32_t> queue_;  // lengths
+  Key cursor_{};                   // where the next one is looked for
+  std::list<Unread> unread_;       // the oldest first; those of the queue too
+  std::unordered_map<Key, Place, Hash> places_;
+  uint64_t unread_bytes_ = 0;
+  std::atomic<size_t> unread_count_{0};
+  Counts counts_;
+  bool stopping_ = false;
+
+  // The thread's own.
+  std::deque<UnderWay> under_way_;
+  uint64_t under_way_bytes_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace braidfs::server

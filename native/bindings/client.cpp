@@ -180,7 +180,7 @@ nb::bytes open_ahead(Datapath& path, uint64_t parent, bool has_names,
 size_t announce(Datapath& path, const nb::bytes& inos, bool replaces) {
   checked(inos.size() % sizeof(uint64_t) == 0, "inode numbers of eight bytes each");
   std::vector<uint64_t> numbers(inos.size() / sizeof(uint64_t));
-  std::memcpy(numbers.data(), inos.data(), inos.size());
+  if (!numbers.empty()) std::memcpy(numbers.data(), inos.data(), inos.size());
   return unlocked([&] { return path.core().announce(numbers, replaces); });
 }
 

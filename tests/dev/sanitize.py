@@ -31,7 +31,11 @@ class Runtime:
     options: str
 
 
-ASAN = Runtime("ASan", "address", "libasan.so", "ASAN_OPTIONS", "detect_leaks=0:handle_sigbus=0")
+ASAN = Runtime(
+    "ASan", "address", "libasan.so", "ASAN_OPTIONS",
+    # What is freed stays in memory for a while, which tests of the memory's bounds would count.
+    "detect_leaks=0:handle_sigbus=0:quarantine_size_mb=128",
+)  # fmt: skip
 # A program forks to become a daemon and goes on, which TSan would end; only what our module does is
 # instrumented, and only that is reported.
 TSAN = Runtime(
@@ -102,7 +106,7 @@ def _integration(kind: Runtime) -> None:
     environment = {
         "LD_PRELOAD": f"{_library(kind.library)}:{_library('libstdc++.so.6')}",
         kind.variable: f"{kind.options}:log_path={reports / name}",
-        "UBSAN_OPTIONS": _UBSAN,
+        "UBSAN_OPTIONS": f"{_UBSAN}:log_path={reports / name}",
         "BRAIDFS_TEST_PATIENCE": "3",
         "PYTHONPATH": f"{folder / 'bindings'}:{os.environ['PYTHONPATH']}",
     }

@@ -257,7 +257,7 @@ class DentryTable {
     bool end = false;  // and that is all there is
     std::vector<Place> rows;
 
-    auto first_behind(uint64_t cookie) const {
+    std::vector<Place>::const_iterator first_behind(uint64_t cookie) const {
       return std::ranges::upper_bound(rows, cookie, {}, &Place::cookie);
     }
     uint64_t to() const { return rows.empty() ? from : rows.back().cookie; }

@@ -146,7 +146,7 @@ bool DentryTable::list(uint64_t directory, const Page& page, Clock::time_point n
   if (!may_list(there, now) || there->changed > page.asked) return false;
   const Listing* former = there->listing.get();
   if (former == nullptr || former->end || former->to() != page.behind) {
-    there->listing = std::make_unique<Listing>(page.behind);
+    there->listing = std::make_unique<Listing>(Listing{.from = page.behind});
   }
   for (const Row& row : page.rows) {
     auto* place = contradicts(*there, row.name, row.ino) ? nullptr : place_of(*there, row.name);

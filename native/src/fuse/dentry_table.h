@@ -255,7 +255,7 @@ class DentryTable {
   struct Listing {
     uint64_t from;     // what comes behind this cookie is in rows
     bool end = false;  // and that is all there is
-    std::vector<Place> rows;
+    std::vector<Place> rows{};
 
     std::vector<Place>::const_iterator first_behind(uint64_t cookie) const {
       return std::ranges::upper_bound(rows, cookie, {}, &Place::cookie);

@@ -1,6 +1,5 @@
 """What a mount was asked for, and what its options come to."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -10,6 +9,7 @@ import trio
 from fscommon.config.mount_options import MountOptions
 from fscommon.config.tls import OFF, TlsSettings
 from fscommon.errors import ConfigError
+from fscommon.machine import memory_bytes
 from fscommon.native import Datapath
 from fscommon.net.rails import RdmaSettings
 from fscommon.net.rdma import Wishes
@@ -88,7 +88,7 @@ def set_ahead(datapath: Datapath, options: MountOptions) -> None:
 
 
 def _ahead_bytes(mib: int) -> int:
-    return min(mib << 20, _machine_bytes() // AHEAD_PART)
+    return min(mib << 20, memory_bytes() // AHEAD_PART)
 
 
 async def rest_memory(datapath: Datapath, options: MountOptions) -> None:
@@ -98,11 +98,7 @@ async def rest_memory(datapath: Datapath, options: MountOptions) -> None:
 
     def rest() -> None:
         is_short = memory_is_short()
-        ready = 0 if is_short else min(options.warm_mib << 20, _machine_bytes() // WARM_PART)
+        ready = 0 if is_short else min(options.warm_mib << 20, memory_bytes() // WARM_PART)
         datapath.memory_rest(ready, ready // READ_PART, is_short)
 
     await trio.to_thread.run_sync(rest)
-
-
-def _machine_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,6 +1,5 @@
 """The keys of a storage server's TOML file."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,6 +15,7 @@ from fscommon.config.tls import (
 )
 from fscommon.errors import ConfigError
 from fscommon.limits import BUSY_POLL_US_MAX
+from fscommon.machine import memory_bytes
 from fscommon.net.address import METASERVER_PORT, STORAGESERVER_PORT, Address, parse_address
 from fscommon.net.rails import RdmaSettings
 from fscommon.net.rdma import Wishes
@@ -98,8 +98,7 @@ class StorageServerConfig:
         """Of what may be in the page cache, because clients are going to read it, and is unread."""
         if self.fetch_ahead_mib >= 0:
             return self.fetch_ahead_mib << 20
-        machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return machine_bytes // FETCH_AHEAD_PART
+        return memory_bytes() // FETCH_AHEAD_PART
 
     def metaserver_addresses(self) -> tuple[Address, ...]:
         return tuple(parse_address(text) for text in self.metaservers)

@@ -22,6 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from fscommon.machine import memory_bytes
+
 from ..kernel import mount_table
 from .tools import is_damage
 
@@ -111,7 +113,7 @@ class Worker:
         return {
             "protocol": PROTOCOL, "host": platform.node(), "kernel": platform.release(),
             "cpus": os.cpu_count(), "fio": _version_of_fio(),
-            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            "memory_bytes": memory_bytes(),
             "file_system": mount.kind, "source": mount.source,
             "tools": [name for name in TOOLS if shutil.which(name)],
             "bytes_available": room.f_bavail * room.f_frsize, "identity": _identity(path),

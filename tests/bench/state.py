@@ -3,8 +3,9 @@
 import mmap
 import os
 
+from fscommon.machine import memory_bytes
+
 _WARM_MAX = 2 << 30
-_MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def settle() -> None:
@@ -17,5 +18,5 @@ def settle() -> None:
     all systems alike.
     """
     os.sync()
-    size = min(_WARM_MAX, _MEMORY // 8)
+    size = min(_WARM_MAX, memory_bytes() // 8)
     mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()

@@ -5,7 +5,7 @@ import urllib.request
 
 from fscommon.observe.native_counters import ROWS
 from tests.cluster.networks import Place
-from tests.cluster.plan import HERE, HOST, ServerPlan
+from tests.cluster.plan import HERE, HOST, ClusterPlan, ServerPlan
 
 SECONDS_MAX = 60.0
 
@@ -45,3 +45,8 @@ def native_counters(port: int) -> dict[str, int]:
         if values:
             counted[name] = int(sum(values.values()))
     return counted
+
+
+def servers_counted(plan: ClusterPlan, counter: str) -> int:
+    """The sum of a native counter over the storage servers, since they started."""
+    return sum(native_counters(server.metrics_port)[counter] for server in plan.storageservers)

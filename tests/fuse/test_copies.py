@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from fsclient.cli.main import cli
 from tests.cluster.cluster import Cluster
-from tests.cluster.numbers import native_counters
+from tests.cluster.numbers import servers_counted
 from tests.cluster.process import wait_until
 from tests.conftest import ClusterMaker
 from tests.fuse.looks import lanes_counted, seen_from
@@ -29,8 +29,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 def copied_bytes(cluster: Cluster) -> int:
     """What the storage servers have copied by themselves since they started."""
-    ports = [server.metrics_port for server in cluster.plan.storageservers]
-    return sum(native_counters(port)["copied_bytes"] for port in ports)
+    return servers_counted(cluster.plan, "copied_bytes")
 
 
 def copy(source: int, sink: int, length: int, begin: int = 0, sink_begin: int = 0) -> None:

@@ -62,8 +62,7 @@ void CapabilityCache::remember(const Capability& capability) {
 
 Status CapabilityCache::check(const Capability& capability, uint64_t file_id, uint64_t session,
                               uint32_t rights) {
-  if (capability.file_id != file_id || capability.session != session) return Status::kBadCapability;
-  if ((capability.rights & rights) != rights) return Status::kBadCapability;
+  if (capability.file_id != file_id || !says(capability, session, rights)) return Status::kBadCapability;
   if (const uint64_t now = key_.generation(); now != generation_) {
     proved_.clear();
     order_.clear();

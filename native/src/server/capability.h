@@ -42,12 +42,15 @@ class CapabilityCache {
 
   // The same of one that is not going to be asked about again soon: nothing is remembered.
   bool proves(const Capability& capability, uint64_t session, uint32_t rights) const {
-    return capability.session == session && (capability.rights & rights) == rights && key_.proves(capability);
+    return says(capability, session, rights) && key_.proves(capability);
   }
 
   size_t size() const { return proved_.size(); }
 
  private:
+  static bool says(const Capability& capability, uint64_t session, uint32_t rights) noexcept {
+    return capability.session == session && (capability.rights & rights) == rights;
+  }
   bool proved(const Capability& capability);
   void remember(const Capability& capability);
 

@@ -137,7 +137,6 @@ Status Connection::admit(const FrameHeader& header, std::span<const std::byte> b
   }
   if (services.targets.find(header.target) == nullptr) return Status::kNoTarget;
   if (op == Op::kDeleteAll && names_of(body).empty()) return Status::kBadRequest;
-  if (op == Op::kFetch && fetched_of(body).empty()) return Status::kBadRequest;
   if (spec_of(header.op)->source) {
     const CopySource source = *body_of(header, body).source;
     if (!source_fits(header, source)) return Status::kBadRequest;
@@ -220,9 +219,11 @@ bool Connection::frame(const FrameHeader& header, std::span<const std::byte> bod
 
 // Answered when it is known to whoever fetches: nobody waits for the bytes. What this peer may not read is left out.
 void Connection::fetch(const FrameHeader& header, std::span<const std::byte> body) {
+  const std::vector<FetchedObject> objects = fetched_of(body);
+  if (objects.empty()) return refuse(header, Status::kBadRequest);
   add(lane_.counters().fetches);
   std::vector<Fetcher::Wanted> wanted;
-  for (const FetchedObject& object : fetched_of(body)) {
+  for (const FetchedObject& object : objects) {
     const bool may_read = purpose_ == Purpose::kServer ||
                           capabilities_.proves(object.capability, session_, kRightRead);
     if (!may_read) {

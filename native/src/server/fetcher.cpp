@@ -1,11 +1,7 @@
 #include "server/fetcher.h"
 
-#include <pthread.h>
-#include <signal.h>
-
-#include <algorithm>
-
 #include "core/give_way.h"
+#include "server/threads.h"
 #include "store/device.h"
 
 namespace braidfs::server {
@@ -47,7 +43,7 @@ bool Fetcher::want(std::span<const Wanted> wanted, Clock::time_point now) {
       if (!is_taken) break;
       places_.emplace(key, unread_.insert(unread_.end(), Unread{key, one.length, now}));
       unread_bytes_ += one.length;
-      queue_.emplace(key, one.length);
+      queue_.insert(key);
     }
     unread_count_.store(unread_.size(), std::memory_order_relaxed);
     if (!is_taken) ++counts_.refused;
@@ -87,19 +83,16 @@ Fetcher::Counts Fetcher::counts() const {
 std::pair<Fetcher::Key, uint32_t> Fetcher::take_next() {
   auto next = queue_.upper_bound(cursor_);
   if (next == queue_.end()) next = queue_.begin();
-  const std::pair<Key, uint32_t> taken = *next;
+  cursor_ = *next;
   queue_.erase(next);
-  cursor_ = taken.first;
+  const uint32_t length = places_.at(cursor_)->length;
   ++counts_.objects;
-  counts_.bytes += taken.second;
-  return taken;
+  counts_.bytes += length;
+  return {cursor_, length};
 }
 
 void Fetcher::run() {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
-  pthread_setname_np(pthread_self(), "braid-fetch");
+  begin_thread("braid-fetch");
   give_way();
   std::unique_lock lock(mu_);
   while (!stopping_) {

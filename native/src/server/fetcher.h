@@ -13,8 +13,8 @@
 #include <cstdint>
 #include <deque>
 #include <list>
-#include <map>
 #include <mutex>
+#include <set>
 #include <span>
 #include <thread>
 #include <unordered_map>
@@ -91,7 +91,7 @@ class Fetcher {
   const uint64_t unread_bytes_max_;
   mutable std::mutex mu_;
   std::condition_variable work_;
-  std::map<Key, uint32_t> queue_;  // lengths
+  std::set<Key> queue_;  // of unread_
   Key cursor_{};                   // where the next one is looked for
   std::list<Unread> unread_;       // the oldest first; those of the queue too
   std::unordered_map<Key, Place, Hash> places_;

@@ -1,12 +1,11 @@
 #include "server/lane.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
+
+#include "server/threads.h"
 
 namespace braidfs::server {
 
@@ -48,10 +47,7 @@ void Lane::stop() {
 }
 
 void Lane::run() {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
-  pthread_setname_np(pthread_self(), ("braid-lane" + std::to_string(index_)).c_str());
+  begin_thread(("braid-lane" + std::to_string(index_)).c_str());
   buffers_.warm(kWarmBytes);
   if (services_.uring) {
     uring_ = std::make_unique<net::Uring>(loop_);

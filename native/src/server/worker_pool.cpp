@@ -1,32 +1,18 @@
 #include "server/worker_pool.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <utility>
 
 #include "core/give_way.h"
+#include "server/threads.h"
 
 namespace braidfs::server {
-
-namespace {
-
-// Signals belong to Python's main thread.
-void block_signals() {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
-}
-
-}  // namespace
 
 WorkerPool::WorkerPool(std::string name, size_t thread_count, size_t queue_max)
     : queue_max_(queue_max) {
   threads_.reserve(thread_count);
   for (size_t index = 0; index < thread_count; ++index) {
     threads_.emplace_back([this, name] {
-      block_signals();
-      pthread_setname_np(pthread_self(), name.c_str());
+      begin_thread(name.c_str());
       give_way();
       run();
     });

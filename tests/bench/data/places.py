@@ -20,7 +20,7 @@ from tests.bench.data.cost import Serving, with_children
 from tests.bench.systems import CLIENT_OPTIONS, NULLFS
 from tests.cluster import mounts
 from tests.cluster.cluster import BIN, Cluster
-from tests.cluster.numbers import native_counters
+from tests.cluster.numbers import native_counters, servers_counted
 from tests.cluster.plan import free_port, make_plan
 from tests.cluster.process import Program
 from tests.dev.steps import BUILD, StepError, console
@@ -143,8 +143,7 @@ class BraidPlace(Place):
         return Serving((pid,) if pid else (), tuple(one for one in servers if one))
 
     def served_bytes(self) -> int | None:
-        ports = [server.metrics_port for server in self._cluster.plan.storageservers]
-        return sum(native_counters(port)["read_bytes"] for port in ports)
+        return servers_counted(self._cluster.plan, "read_bytes")
 
 
 class KeptMounts:

@@ -24,6 +24,11 @@ NODE_TIMEOUT_S: Final = 10.0  # a node that was silent for so long is down
 _FULL_SHARE: Final = 100  # full below 1/100 of free space ...
 _ROOM_SHARE: Final = 50  # ... until 1/50 is free again
 _TARGETS_MAX: Final = 4096
+# Fibonacci hashing: multiples of the golden ratio lie evenly on a circle, those of any run of file
+# ids and those of the first few ids of each of many runs (clients get ids in blocks, and most use
+# the first ones of a block), which the remainder of a division would put on few targets.
+_GOLDEN: Final = 0x9E37_79B9_7F4A_7C15
+_U64: Final = (1 << 64) - 1
 
 
 class TargetState(Enum):
@@ -215,12 +220,12 @@ class Membership:
     # ---- where files go ------------------------------------------------------------------
 
     def place(self, file_id: FileId, width_max: int) -> tuple[TargetId, ...]:
-        """Targets of a new file: as many as may be, the first rotated by file id."""
+        """Targets of a new file: as many as may be, the first by a hash of the file id."""
         places = self._places
         if not places:
             raise FsError(Status.ENOSPC, "no target has room")
         width = min(len(places), width_max)
-        start = file_id % len(places)
+        start = (file_id * _GOLDEN & _U64) * len(places) >> 64
         return tuple([places[(start + index) % len(places)] for index in range(width)])
 
     def has_room(self, targets: tuple[int, ...]) -> bool:

@@ -18,7 +18,7 @@ from typing import Final
 
 from fscommon.types import Ino, SessionId
 
-_PLACES_MAX: Final = 1 << 23  # of all directories
+_PLACES_MAX: Final = 1 << 21  # of all directories: some 270 MB
 _PLACE_BITS: Final = 32
 _PLACE: Final = (1 << _PLACE_BITS) - 1
 

@@ -18,7 +18,7 @@ class Need(NamedTuple):
     flags: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Held:
     """One session's lease on one inode. granted_by: the request that granted it last."""
 

@@ -15,7 +15,6 @@ granted nothing on an inode while it is to give up something there.
 Only the event loop's thread calls. Sending is metaserver.leases.gate, fencing metaserver.eviction.
 """
 
-import heapq
 import itertools
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Sequence
@@ -39,13 +38,14 @@ from fscommon.wire.leases import HeldLease, RecallItem, ReturnItem
 from metaserver.leases.bits import WRITER_BITS, conflict, to_give_up, without_halves
 from metaserver.leases.children import Children
 from metaserver.leases.holders import Claim, Held, Holder, Need, Recall
+from metaserver.leases.inodes import InodeHolders
 from metaserver.sessions import Sessions
 
 _BUSY_WITHIN_S: Final = 1.0  # a directory recalled twice within this ...
 _BUSY_FOR_S: Final = 0.5  # ... is granted to nobody for so long
 _BUSY_MAX: Final = 4096
 _SECONDS_MAX: Final = 10_000
-_AHEAD_SHARE: Final = 0.875  # of the bound: beyond it nothing is granted that nobody asked for
+_AHEAD_SHARE: Final = 0.875  # of the bound: beyond it only who opens or changes is granted more
 _OVERDRAFT: Final = 64  # leases above twice the bound, while the oldest are on their way back
 _TRIMMING_MAX: Final = 512  # of these, asked back at a time; and so many at once, if that many
 _TRIMMING_MIN: Final = 64
@@ -61,7 +61,7 @@ class Leases:
         self.leases_max = leases_max
         self._sessions = sessions
         self._holders: dict[SessionId, Holder] = {}
-        self._inodes: dict[Ino, list[Held]] = {}
+        self._inodes = InodeHolders()
         self.children = Children()  # what is held by directories, beside the leases here
         self._recalls: dict[int, Recall] = {}
         self._claims: dict[Ino, list[Claim]] = {}
@@ -104,7 +104,7 @@ class Leases:
         holder.is_ghost = True
         self.unsent.pop(session, None)
         for ino in writing:
-            if not any(conflict(LEASE_WRITER, other.flags) for other in self._others(session, ino)):
+            if not self._conflicts(session, ino, LEASE_WRITER):
                 self._add(session, holder, ino, LEASE_WRITER, 0)
 
     def disown(self, session: SessionId) -> None:
@@ -130,8 +130,7 @@ class Leases:
         granted anything."""
         holder = self._holders.setdefault(session, Holder())
         for ino in inos:
-            taken = any(conflict(flags, other.flags) for other in self._others(session, ino))
-            if not taken and self._has_room(holder, flags):
+            if not self._conflicts(session, ino, flags) and self._has_room(holder, flags):
                 self._add(session, holder, ino, flags, 0)
 
     # ---- before an op runs ---------------------------------------------------------------
@@ -156,7 +155,7 @@ class Leases:
         found = [
             (need, held, give_up)
             for need in needs
-            for held in self._others(session, need.ino)
+            for held in self._inodes.rivals(session, need.ino, need.flags)
             if (give_up := to_give_up(need.flags, held.flags)) >= 0
             and not (give_up == 0 and (need.ino, held.session) in told)
         ]
@@ -212,7 +211,8 @@ class Leases:
     ) -> int:
         """Grant of `wanted` what is free; return what the session holds on the inode then. What is
         asked for again is the youngest again. What is held by a directory stays so while it is only
-        looked at, and needs nothing of its own."""
+        looked at, and needs nothing of its own. A mere look at attributes pushes nothing out: a
+        walk through a large tree would ask everything back."""
         holder = self._holders.get(session)
         if holder is None:
             return 0
@@ -230,7 +230,8 @@ class Leases:
         new = self._free(session, ino, new, claim) if self._is_contested(session, ino) else new
         if self._is_busy(ino, now_s):
             new = 0
-        if new and (held or self._has_room(holder, new)):
+        is_passing = is_look and not new & LEASE_ENTRIES
+        if new and (held or self._has_room(holder, new, is_passing=is_passing)):
             self._add(session, holder, ino, have | new, request_id)
             have |= new
             self._trim_above_bound(holder, now_s)
@@ -255,7 +256,9 @@ class Leases:
         for session, request_id in self.children.take(ino, but):
             self._add(session, self._holders[session], ino, LEASE_READER, request_id)
 
-    def _has_room(self, holder: Holder, flags: int) -> bool:
+    def _has_room(self, holder: Holder, flags: int, *, is_passing: bool = False) -> bool:
+        if is_passing:
+            return self._has_room_ahead(holder)
         shared_max = self.leases_max + _OVERDRAFT
         above = _WRITTEN_MAX if flags & LEASE_DATA_EXCLUSIVE else shared_max
         return len(holder.leases) < self.leases_max + above
@@ -277,25 +280,26 @@ class Leases:
         holder = self._holders.get(session)
         if holder is None:
             return 0
-        room = int(self.leases_max * _AHEAD_SHARE) - len(holder.leases)
-        return self.children.room if room > 0 else 0
+        return self.children.room if self._has_room_ahead(holder) else 0
+
+    def _has_room_ahead(self, holder: Holder) -> bool:
+        return len(holder.leases) < int(self.leases_max * _AHEAD_SHARE)
 
     def born(self, session: SessionId, ino: Ino, flags: int, request_id: int, now_s: float) -> None:
         """The session made this inode by itself, and holds these leases on it since, above the
         bound if need be: it could make no more than it had slots."""
         holder = self._holders.get(session)
-        if holder is not None and not self._others(session, ino):
+        if holder is not None and not self._inodes.has_others(session, ino):
             self._add(session, holder, ino, flags, request_id)
             self._trim_above_bound(holder, now_s)
 
     def exclusive_behind(self, after: int, flag: int, count: int) -> list[Ino]:
-        """The next inodes, in order, on which any session holds this bit."""
-        found = (ino for ino in self._inodes if ino > after and self.is_held(ino, flag))
-        return heapq.nsmallest(count, found)
+        """The next inodes, in order, on which any session holds this exclusive bit."""
+        return self._inodes.exclusive_behind(after, flag, count)
 
     def is_held(self, ino: Ino, flags: int) -> bool:
-        """Some session holds one of these bits on it."""
-        return any(held.flags & flags for held in self._inodes.get(ino, ()))
+        """Some session holds one of these exclusive bits on it."""
+        return self._inodes.is_held(ino, flags)
 
     def held(self, session: SessionId, ino: Ino) -> int:
         holder = self._holders.get(session)
@@ -303,15 +307,12 @@ class Leases:
         return held.flags if held else 0
 
     def _is_contested(self, session: SessionId, ino: Ino) -> bool:
-        others = self._inodes.get(ino)
-        return ino in self._claims or bool(
-            others and (len(others) > 1 or others[0].session != session)
-        )
+        return ino in self._claims or self._inodes.has_others(session, ino)
 
     def _free(self, session: SessionId, ino: Ino, new: int, claim: Claim | None) -> int:
         """What of `new` conflicts with no other session's lease, nor with an earlier claim."""
         seq = claim.seq if claim else 0
-        others = [held.flags for held in self._others(session, ino)]
+        others = [held.flags for held in self._inodes.rivals(session, ino, new)]
         others += [
             need.flags
             for other in self._claims.get(ino, ())
@@ -370,7 +371,7 @@ class Leases:
     def forget(self, ino: Ino, now_s: float) -> None:
         """The inode is no more."""
         self.children.take(ino)
-        for held in list(self._inodes.get(ino, ())):
+        for held in list(self._inodes.of(ino)):
             holder = self._holders[held.session]
             self._give_up(held.session, holder, ino, LEASE_SHARED_ALL | LEASE_CHILDREN, now_s)
 
@@ -378,8 +379,8 @@ class Leases:
         """The session changed the inode without asking those who hold its attributes: they are to
         give them up, and nobody waits for it. True when others hold leases on it."""
         self.single(ino)
-        others = self._others(session, ino) if self._is_contested(session, ino) else ()
         need = Need(ino, LEASE_META_EXCLUSIVE)
+        others = self._inodes.others(session, ino)
         for held in others:
             give_up = to_give_up(need.flags, held.flags)
             if give_up > 0:
@@ -399,7 +400,7 @@ class Leases:
     def is_recalled(self, ino: Ino) -> bool:
         """A session that holds leases on the inode has not answered a recall yet."""
         return any(
-            ino in self._holders[held.session].recalled for held in self._inodes.get(ino, ())
+            ino in self._holders[held.session].recalled for held in self._inodes.of(ino)
         )
 
     def expire(self, now_s: float) -> list[SessionId]:
@@ -456,8 +457,10 @@ class Leases:
 
     # ---- inside --------------------------------------------------------------------------
 
-    def _others(self, session: SessionId, ino: Ino) -> list[Held]:
-        return [held for held in self._inodes.get(ino, ()) if held.session != session]
+    def _conflicts(self, session: SessionId, ino: Ino, flags: int) -> bool:
+        """Another session holds what contradicts these bits."""
+        rivals = self._inodes.rivals(session, ino, flags)
+        return any(conflict(flags, held.flags) for held in rivals)
 
     def _add(
         self, session: SessionId, holder: Holder, ino: Ino, flags: int, request_id: int
@@ -465,9 +468,9 @@ class Leases:
         held = holder.leases.pop(ino, None)
         if held is None:
             held = Held(session, 0, 0)
-            self._inodes.setdefault(ino, []).append(held)
+            self._inodes.add(ino, held)
             self.count += 1
-        held.flags |= flags
+        self._inodes.change(ino, held, held.flags | flags)
         held.granted_by = request_id
         holder.leases[ino] = held  # the youngest now
 
@@ -531,7 +534,7 @@ class Leases:
         flags |= (flags & LEASE_SHARED_ALL) << LEASE_EXCLUSIVE_SHIFT
         if flags & held.flags & LEASE_CHILDREN:
             self.children.leave(session, ino)
-        held.flags = without_halves(held.flags & ~flags)
+        self._inodes.change(ino, held, without_halves(held.flags & ~flags))
         if not held.flags:
             self._remove(holder, ino, held)
         for recall in list(holder.recalled.get(ino, ())):
@@ -544,10 +547,7 @@ class Leases:
         self.count -= 1
         if held.flags & LEASE_CHILDREN:
             self.children.leave(held.session, ino)
-        holders = self._inodes[ino]
-        holders.remove(held)
-        if not holders:
-            del self._inodes[ino]
+        self._inodes.remove(ino, held)
 
     def _end(self, recall: Recall, now_s: float, how: str) -> None:
         session = recall.held.session

@@ -66,9 +66,10 @@ def _fill(base: Path, folders: int, files: int) -> None:
 
 
 def test_ls_of_leased_files_asks_nobody(make_cluster: ClusterMaker, sized: Sized) -> None:
-    """With the leases that a client may have at most by default, 100,000, directories included."""
+    """With the leases that looks may have at most by default, 7/8 of 100,000, directories
+    included."""
     cluster = make_cluster(storage_servers=1)
-    base, folders, files = cluster.mount_path / "tree", sized(8, 100), sized(250, 998)
+    base, folders, files = cluster.mount_path / "tree", sized(8, 100), sized(250, 870)
     _fill(base, folders, files)
     cluster.remount()
     first = _list(base)

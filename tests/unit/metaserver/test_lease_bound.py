@@ -2,17 +2,22 @@
 not grow with how many there are."""
 
 from collections import OrderedDict
-from collections.abc import ItemsView, Iterator
+from collections.abc import Callable, ItemsView, Iterator
 from typing import Any
 
-from fscommon.layout.attributes import LEASE_DATA, LEASE_META, LEASE_WRITER
+import pytest
+
+from fscommon.layout.attributes import LEASE_DATA, LEASE_ENTRIES, LEASE_META, LEASE_WRITER
 from fscommon.types import Ino, SessionId
 from fscommon.wire.leases import ReturnItem
+from metaserver.leases import bits, table
+from metaserver.leases.holders import Need
 from metaserver.leases.table import Leases
 from metaserver.sessions import Session, Sessions
 
 READER = LEASE_META | LEASE_DATA
 ONE = SessionId(1)
+FILE = Ino(7)
 BOUND = 1000
 
 
@@ -35,12 +40,21 @@ class Counted(OrderedDict[Ino, Any]):
         return CountedItems(self)  # type: ignore[return-value]
 
 
-def make_leases() -> Leases:
-    sessions = Sessions(version=1)
-    sessions.add(Session(ONE, "client", 0, 0.0))
-    leases = Leases(sessions, duration_s=30.0, leases_max=BOUND)
-    leases.connected(ONE)
+def make_leases(sessions: int = 1) -> Leases:
+    known = Sessions(version=1)
+    leases = Leases(known, duration_s=30.0, leases_max=BOUND)
+    for number in range(1, sessions + 1):
+        known.add(Session(SessionId(number), "client", 0, 0.0))
+        leases.connected(SessionId(number))
     return leases
+
+
+def _counting(function: Callable[[int, int], int], calls: list[int]) -> Callable[[int, int], int]:
+    def counting(one: int, other: int) -> int:
+        calls.append(one)
+        return function(one, other)
+
+    return counting
 
 
 def test_the_oldest_is_asked_back_for_each_new_one() -> None:
@@ -93,6 +107,48 @@ def test_what_is_asked_for_again_is_young_again() -> None:
         assert leases.grant(ONE, Ino(ino), READER, 1, 0.0) == READER
     (item,) = leases.unsent.pop(ONE)
     assert item.ino == 1
+
+
+def test_a_walk_through_a_large_tree_asks_nothing_back() -> None:
+    leases = make_leases()
+    for ino in range(5 * BOUND):
+        leases.grant(ONE, Ino(ino), LEASE_META, 1, 0.0, is_look=True)
+    assert leases.count == BOUND * 7 // 8
+    assert not leases.unsent
+    names = LEASE_META | LEASE_ENTRIES
+    assert leases.grant(ONE, Ino(6 * BOUND), names, 1, 0.0, is_look=True) == names
+    assert leases.grant(ONE, Ino(7 * BOUND), READER, 1, 0.0) == READER  # it is opened
+    assert leases.grant(ONE, Ino(0), READER, 1, 0.0, is_look=True) == READER
+
+
+def test_a_look_costs_the_same_whoever_else_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shared need compares itself with nobody while nobody holds an exclusive bit."""
+    compared: list[int] = []
+    for module in (table, bits):
+        monkeypatch.setattr(module, "conflict", _counting(bits.conflict, compared))
+    monkeypatch.setattr(table, "to_give_up", _counting(bits.to_give_up, compared))
+    leases = make_leases(sessions=1001)
+    for number in range(1, 1001):
+        assert leases.admit(SessionId(number), [Need(FILE, READER)], 0.0) is None
+        assert leases.grant(SessionId(number), FILE, READER, 1, 0.0) == READER
+    assert not compared
+    last = SessionId(1001)
+    claim = leases.admit(last, [Need(FILE, LEASE_WRITER)], 0.0)
+    assert claim is not None and len(claim.waits) == 1000
+    for session, items in list(leases.unsent.items()):
+        leases.returned(session, [ReturnItem(i.ino, i.flags, i.recall) for i in items], 0.0)
+    assert leases.take_ready() == [claim]
+    assert leases.grant(last, FILE, LEASE_WRITER, 1, 0.0, claim) == LEASE_WRITER
+    assert leases.exclusive_behind(0, LEASE_WRITER & ~READER, 10) == [FILE]
+    leases.cancel(claim)
+    assert leases.admit(ONE, [Need(FILE, LEASE_DATA)], 0.0) is not None
+    leases.downgrade(last, [FILE], 0.0)
+    assert not leases.is_held(FILE, LEASE_WRITER & ~READER)
+    assert not leases.exclusive_behind(0, LEASE_WRITER & ~READER, 10)
+
+
+def test_files_opened_ahead_are_bounded() -> None:
+    assert make_leases().room_ahead(ONE) == 1 << 21
 
 
 def test_they_are_given_back_after_a_restart() -> None:

@@ -1,9 +1,12 @@
 """TARGET_SET: targets that get no new files; what is refused, what a restart keeps, slots."""
 
+from collections import Counter
+
 import pytest
 
 from fscommon.errors import FsError
 from fscommon.layout.layout import unpack_layout
+from fscommon.types import FileId
 from fscommon.wire.admin import TARGETS_SET_MAX, TargetSet
 from fscommon.wire.births import Delegate, Delegated
 from fscommon.wire.messages import (
@@ -160,3 +163,18 @@ def test_slots_are_given_anew(bench: Bench, client: Client, admin: Client) -> No
     assert any(4 in unpack_layout(slot.layout).targets for slot in third.slots)
     renewed = client.call(Op.SESSION_RENEW, SessionRenew(0))
     assert renewed.map.open_targets() == {1, 3, 4}
+
+
+@pytest.mark.parametrize(
+    ("blocks", "used"), [(1, 1000), (4, 250), (64, 16), (125, 8), (250, 4), (1000, 1)]
+)
+@pytest.mark.parametrize("first", [2, 77, 1_000_003])
+def test_new_files_are_spread_evenly(blocks: int, used: int, first: int) -> None:
+    """By one client or by many, each of which uses the first ids of the blocks that it got."""
+    membership = Bench(targets=64).engine.services.membership
+    placed = Counter(
+        membership.place(FileId(first + block * 256 + index), 4)[0]
+        for block in range(blocks)
+        for index in range(used)
+    )
+    assert max(placed.values()) <= 1.3 * blocks * used / 64

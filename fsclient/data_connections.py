@@ -91,6 +91,7 @@ class DataConnections:
         self._log = Log("data")
         self._failures: dict[int, RateLimit] = {}
         self._paths: dict[int, BytesPath] = {}
+        self.path_changed: Callable[[], None] = lambda: None  # `paths` says something else now
         self.made_count = 0
         self.failed_count = 0
 
@@ -132,9 +133,9 @@ class DataConnections:
         if rails is None or not rails.wanted:
             opened = await self._open_tcp(node, lane)
             if opened.tls:
-                self._paths[node] = BytesPath(node, "tls", opened.tls.cipher())
+                self._goes(BytesPath(node, "tls", opened.tls.cipher()))
             else:
-                self._paths[node] = BytesPath(node, "tcp", "transport=tcp")
+                self._goes(BytesPath(node, "tcp", "transport=tcp"))
             return opened
         now = trio.current_time()
         failure: BraidError | None = None
@@ -171,10 +172,15 @@ class DataConnections:
         """How bytes go to each node that they went to, for the metaserver's status."""
         return tuple(path for _, path in sorted(self._paths.items()))
 
+    def _goes(self, path: BytesPath) -> None:
+        if self._paths.get(path.node) != path:
+            self._paths[path.node] = path
+            self.path_changed()
+
     def _say(self, node: int, transport: str, why: object) -> None:
         is_news = self._policy.is_news(node, transport)
         if is_news:
-            self._paths[node] = BytesPath(node, transport.lower().split()[0], str(why))
+            self._goes(BytesPath(node, transport.lower().split()[0], str(why)))
             self._log.info(f"data goes by {transport}", node=node, because=why)
 
     async def _open_tcp(self, node: int, lane: int) -> _Opened:

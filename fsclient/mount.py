@@ -211,7 +211,7 @@ class MountedClient:
         else:
             await self._take_over(taken, datapath, files, meta)
         meta.traffic = lambda: traffic_of(datapath)
-        meta.paths = data.paths
+        meta.paths, data.path_changed = data.paths, meta.renew_soon
         try:
             fuse = FuseSession(operations, datapath.start(root_ino))
             self._outlive(root_ino, meta, datapath, taken)

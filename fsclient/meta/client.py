@@ -42,6 +42,7 @@ REFUSED_DELAY_S_MAX = 60.0  # of a client whose key is good no more
 DENY_S = 0.25  # how often its requests are failed meanwhile
 CLOSE_TIMEOUT_S = 10.0
 TICK_S = 0.25
+RENEW_SOON_S = 0.2
 
 
 class Stream(Protocol):
@@ -117,6 +118,7 @@ class MetaClient:
         self.traffic: Callable[[], Traffic] = Traffic  # what the mount moved, for the heartbeat
         self.paths: Callable[[], tuple[BytesPath, ...]] = tuple  # and how
         self._timer = trio.CancelScope()
+        self._renew_by = inf  # a heartbeat is wanted by then
         self._refusal_count = 0  # in a row
 
     # ---- callers ------------------------------------------------------------------------------
@@ -352,15 +354,21 @@ class MetaClient:
         while True:
             now = trio.current_time()
             due = self.core.tick(now)
-            renew_at = min(renew_at, now + self._renewal_s())  # it came with the session
+            # It came with the session.
+            renew_at = min(renew_at, now + self._renewal_s(), self._renew_by)
             if now >= renew_at:
                 renew_at = now + self._renewal_s()
                 if self.is_ready:
+                    self._renew_by = inf
                     self._renew()
             self._wake.set()
             self._timer = trio.CancelScope(deadline=min(due, renew_at, now + TICK_S))
             with self._timer:
                 await trio.sleep_forever()
+
+    def renew_soon(self) -> None:
+        """What the heartbeat tells has changed, and may change again within a moment."""
+        self._renew_by = min(self._renew_by, trio.current_time() + RENEW_SOON_S)
 
     def _renewal_s(self) -> float:
         return min(self.core.timeout_s, self.lease_s or self.core.timeout_s) / 3

@@ -120,6 +120,20 @@ def test_status(cli: Cli) -> None:
     assert "healthy" in text and "storageserver-2" in text
 
 
+def test_status_says_how_bytes_go(make_cluster: ClusterMaker) -> None:
+    """Soon after the first of them went: no heartbeat but the one that this causes comes so soon."""
+    slow = {"metaserver": {"session_timeout_s": 600, "lease_duration_s": 600}}
+    cluster = make_cluster(storage_servers=2, settings=slow)
+    cli = Cli(cluster)
+
+    def ways() -> list[str]:
+        (client,) = cli.json("status")["clients"]
+        return [path["transport"] for path in client["paths"]]
+
+    (cluster.mount_path / "file").write_bytes(os.urandom(4 << 20))
+    assert wait_until(lambda: ways() == ["local", "local"], 10), ways()
+
+
 @pytest.mark.expects_warnings
 def test_status_says_what_is_wrong(make_cluster: ClusterMaker) -> None:
     cluster = make_cluster(storage_servers=2)

@@ -89,4 +89,4 @@ def test_each_server_is_reached_as_both_ends_can(rdma_cluster: Cluster, tmp_path
         assert "the server has no RDMA for us: transport=tcp" in refused.stderr, refused.stderr
     rdma_cluster.remount()  # it would return by itself, but not before it has rested
     assert wait_until(lambda: bytes_go_by_rdma(rdma_cluster, path), PATIENCE_S)
-    assert transports(rdma_cluster) == ["rdma", "rdma"]
+    assert wait_until(lambda: transports(rdma_cluster) == ["rdma", "rdma"], PATIENCE_S)

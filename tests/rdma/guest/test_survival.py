@@ -66,7 +66,10 @@ def test_ports_that_go_down_cost_no_error(rdma_cluster: Cluster) -> None:
         with writing(rdma_cluster.mount_path / "down", pattern(4)):
             set_links("down")
         assert told(rdma_cluster, "local socket") == before + 2
-        assert [path["transport"] for path in paths_of_status(rdma_cluster)] == ["local", "local"]
+        assert wait_until(
+            lambda: [one["transport"] for one in paths_of_status(rdma_cluster)] == ["local"] * 2,
+            PATIENCE_S,
+        )
     finally:
         set_links("up")
     path = rdma_cluster.mount_path / "up"

@@ -92,7 +92,12 @@ class World:
             self.lanes, self._connect, "c", lambda: self.session, self.rails
         )
         entry = TargetEntry(1, NODE, "127.0.0.1:1", "up", 1, 1)
+        self.changes = 0
+        self.data.path_changed = self._path_changed
         self.data.map_changed(ClusterMap(1, bytes(16), (entry,)))
+
+    def _path_changed(self) -> None:
+        self.changes += 1
 
     async def _connect(self, _address: str, hello: HelloFields) -> FrameStream:
         self.purposes.append(hello.purpose)
@@ -140,6 +145,7 @@ async def test_tcp_is_the_fallback_with_its_reason(make: Make) -> None:
     assert world.lanes.dropped == [77]
     [path] = world.data.paths()
     assert path.transport == "tcp" and "port is down" in path.because
+    assert world.changes == 1, "the second went the same way"
 
 
 async def test_a_server_of_this_host_is_met_by_a_local_socket(make: Make) -> None:

@@ -105,6 +105,20 @@ async def test_call_and_map(world: World, autojump_clock: trio.testing.MockClock
     assert [cluster_map.epoch for cluster_map in world.maps] == [1]
 
 
+async def test_what_changed_is_told_soon_and_together(
+    world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    client = world.client()
+    async with world.running(client):
+        for _ in range(8):
+            await trio.sleep(1)
+            client.renew_soon()
+            client.renew_soon()
+        await trio.sleep(0.9)
+        renewals = [op for op, *_ in world.server.seen if op is Op.SESSION_RENEW]
+    assert len(renewals) == 9  # one for each second, and the first
+
+
 async def test_many_callers(world: World, autojump_clock: trio.testing.MockClock) -> None:
     client = world.client()
     names = [b"%d" % index for index in range(3000)]

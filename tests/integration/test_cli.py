@@ -121,7 +121,7 @@ def test_status(cli: Cli) -> None:
 
 
 def test_status_says_how_bytes_go(make_cluster: ClusterMaker) -> None:
-    """Soon after the first of them went: no heartbeat but the one that this causes comes so soon."""
+    """Soon after the first went: no heartbeat but the one that this causes comes so soon."""
     slow = {"metaserver": {"session_timeout_s": 600, "lease_duration_s": 600}}
     cluster = make_cluster(storage_servers=2, settings=slow)
     cli = Cli(cluster)

@@ -180,16 +180,16 @@ def _sessions(snapshot: Snapshot, keys: ClientKeys, time: Time) -> Sessions:
     sessions = Sessions(version=secrets.randbits(62) + 1)
     for key, value in snapshot.range(*records.all_of(b"S")):
         record = records.unpack_session(value)
-        key_id = record.key if isinstance(record, records.KeyedSessionRecord) else 0
         session = Session(
             id=SessionId(records.number_of(key)),
             node=record.node,
             opened_ns=record.opened_ns,
             renewed_s=time.now_s,
-            key=keys.get(key_id),
+            key=keys.get(record.key),
+            lives=record.lives,
             replaying=True,
         )
-        session.condemned = key_id != 0 and session.key is None
+        session.condemned = record.key != 0 and session.key is None
         for reply_key, raw in snapshot.range(*records.replies_of(session.id)):
             request_id = records.reply_request_id(reply_key)
             reply = records.unpack_reply(raw)

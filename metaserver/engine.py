@@ -50,7 +50,7 @@ from metaserver.records import (
     reply_key,
     unpack_reply,
 )
-from metaserver.replies import former_outcome, ino_of_reply
+from metaserver.replies import former_outcome, ino_of_reply, request_hash
 from metaserver.sessions import SYSTEM_SESSION, Session
 from metaserver.shown import shown
 from metaserver.store.waist import Batch
@@ -230,7 +230,10 @@ class Engine:
         context = Context(
             connection.session, time.now_ns, time.now_s, self.services, connection.key
         )
-        asking = Asking(row.op, request, frame.header.request_id, time.now_s, claim)
+        header = frame.header
+        asking = Asking(
+            row.op, request, header.request_id, header.body_checksum, time.now_s, claim
+        )
         outcome = self._execute(row, asking, context)
         if row.op is Op.SESSION_OPEN and outcome.status == 0:
             self._bind(connection, SessionId(decode(SessionOpened, outcome.body).session))
@@ -297,7 +300,8 @@ class Engine:
         txn = self._next_txn()
         late = False
         if row.mutation:
-            tx.put(reply_key(context.session, asking.request_id), pack_reply(txn, row.op, body))
+            stored = pack_reply(txn, row.op, body, asking.request_hash)
+            tx.put(reply_key(context.session, asking.request_id), stored)
             late = self._remember(row.op, context.session, RequestId(asking.request_id), body)
         foreign = max(tx.foreign, self._overlay.merge(tx.writes, context.session, txn))
         if row.op is Op.COMMIT and self.services.leases.is_claimed(asking.request.ino):
@@ -339,6 +343,10 @@ class Engine:
         raw = tx.get(reply_key(session.id, frame.header.request_id))
         assert raw is not None, "session.stored names replies that exist"
         stored = unpack_reply(raw)
+        if not stored.answers(row.op, request_hash(frame)):
+            self.replays["refused"] += 1
+            self.log("a request has the id of another one", op=row.op.name, session=session.id)
+            raise FsError(Status.EIO, "another request had this id and was answered")
         if frame.header.flags & FLAG_REPLAY:
             self.replays["stored"] += 1
             return _Outcome(0, stored.body, stored.txn, Txn(0))
@@ -363,7 +371,9 @@ class Engine:
         when_ns = now_ns or time.now_ns
         context = Context(session.id, when_ns, time.now_s, self.services, session.key, replayed)
         request: Any = decode(row.request, replay.request)
-        asking = Asking(row.op, request, frame.header.request_id, time.now_s)
+        asking = Asking(
+            row.op, request, frame.header.request_id, request_hash(frame), time.now_s
+        )
         outcome = self._execute(row, asking, context)
         self.replays["failed" if outcome.status else "applied"] += 1
         if outcome.status:

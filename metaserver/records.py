@@ -24,7 +24,9 @@ _ONE: Final = struct.Struct(">cQ")
 _TWO: Final = struct.Struct(">cQQ")
 _THREE: Final = struct.Struct(">cQQQ")
 _DENTRY: Final = struct.Struct("<QB")
-_REPLY: Final = struct.Struct("<QHH")
+_REPLY: Final = struct.Struct("<QHH")  # transaction, format, op
+_REPLY_HASH: Final = struct.Struct("<Q")
+_HASHED: Final = 1  # the format in which the hash of the request follows; 0: of before
 _INTENT: Final = struct.Struct("<QI")
 _NUMBER: Final = struct.Struct("<Q")
 _QUOTA: Final = struct.Struct("<16sq5Q2q")
@@ -233,20 +235,29 @@ def unpack_number(value: bytes | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StoredReply:
-    """The answer of a successful mutation, kept until the client needs it no more."""
+    """The answer of a successful mutation, kept until the client needs it no more. request_hash:
+    of the body that it answered; None in a record of before these were kept."""
 
     txn: Txn
     op: int
     body: bytes
+    request_hash: int | None
+
+    def answers(self, op: int, request_hash: int) -> bool:
+        """Whether it answered that very request."""
+        return self.op == op and self.request_hash in (None, request_hash)
 
 
-def pack_reply(txn: int, op: int, body: bytes) -> bytes:
-    return _REPLY.pack(txn, 0, op) + body
+def pack_reply(txn: int, op: int, body: bytes, request_hash: int) -> bytes:
+    return _REPLY.pack(txn, _HASHED, op) + _REPLY_HASH.pack(request_hash) + body
 
 
 def unpack_reply(value: bytes) -> StoredReply:
-    txn, _, op = _REPLY.unpack_from(value)
-    return StoredReply(Txn(txn), op, value[_REPLY.size :])
+    txn, form, op = _REPLY.unpack_from(value)
+    if form != _HASHED:
+        return StoredReply(Txn(txn), op, value[_REPLY.size :], None)
+    (request_hash,) = _REPLY_HASH.unpack_from(value, _REPLY.size)
+    return StoredReply(Txn(txn), op, value[_REPLY.size + _REPLY_HASH.size :], request_hash)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,16 +350,30 @@ class SessionRecord:
 
 @dataclass(frozen=True, slots=True)
 class KeyedSessionRecord(SessionRecord):
-    """Of a client that has a key of its own: its id."""
+    """key: id of the one that the client has of its own; 0: it has none."""
 
     key: int
 
 
-def unpack_session(value: bytes) -> SessionRecord:
+@dataclass(frozen=True, slots=True)
+class LivedSessionRecord(KeyedSessionRecord):
+    """lives: which processes have gone on with it, see metaserver.sessions."""
+
+    lives: int
+
+
+def unpack_session(value: bytes) -> LivedSessionRecord:
+    """Of this or a former release."""
     try:
-        return decode(KeyedSessionRecord, value)
+        return decode(LivedSessionRecord, value)
     except ProtocolError:
-        return decode(SessionRecord, value)
+        pass
+    try:
+        keyed = decode(KeyedSessionRecord, value)
+        return LivedSessionRecord(keyed.node, keyed.opened_ns, keyed.key, 0)
+    except ProtocolError:
+        record = decode(SessionRecord, value)
+        return LivedSessionRecord(record.node, record.opened_ns, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)

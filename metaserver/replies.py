@@ -1,11 +1,15 @@
-"""What a reply said, for running its request again and for whoever counts what a session made."""
+"""What a reply said, for running its request again and for whoever counts what a session made; and
+which request a stored reply answered: told to another one it would be believed."""
 
 from typing import Any
 
+from fscommon.checksum import xxh3_64
 from fscommon.layout.attributes import unpack_attributes
 from fscommon.types import Ino
 from fscommon.wire.codec import decode
-from fscommon.wire.messages import BODIES, Opened
+from fscommon.wire.frame import Frame
+from fscommon.wire.header import FLAG_REPLAY
+from fscommon.wire.messages import BODIES, Opened, Replay
 from fscommon.wire.ops import Op
 from metaserver.context import Replayed
 
@@ -19,6 +23,14 @@ def former_outcome(op: Op, reply: bytes) -> tuple[Replayed, int]:
     attributes = unpack_attributes(message.attributes)
     layout = message.layout if isinstance(message, Opened) else b""
     return Replayed(Ino(attributes.ino), layout), attributes.ctime_ns
+
+
+def request_hash(frame: Frame) -> int:
+    """What tells requests of one op apart; a replay carries the body of the request as it was."""
+    if not frame.header.flags & FLAG_REPLAY:
+        return frame.header.body_checksum
+    request = decode(Replay, frame.body).request
+    return xxh3_64(request) if request else 0  # as in the header of a frame without a body
 
 
 def ino_of_reply(op: Op, reply: bytes) -> Ino:

@@ -3,6 +3,10 @@
 In memory; the `S` record keeps a session over a restart, after which the client says again what
 it has open. Ids are random, so an old client is never taken for a new one. `version` changes with
 every change of the set of sessions; storage servers compare it with theirs (rule 15).
+
+Request ids never repeat within a session, whoever of the client and the metaserver was killed, or
+both: each process that goes on with the session is another life of it, counted in its record before
+the process is answered, and has a range of ids of its own.
 Evicting an expired session is metaserver.eviction; stored replies are metaserver.engine.
 """
 
@@ -24,6 +28,8 @@ SLOTS_MAX: Final = 4096  # of one session, not used yet
 SLOTS_OUTDATED_MAX: Final = 4 * SLOTS_MAX
 EMPTY_MAX: Final = 256  # directories of one session that it holds exclusively since it made them
 EMPTY_S: Final = 60.0  # lately: those that are empty for longer are counted no more
+IDS_OF_A_LIFE: Final = 1 << 44  # requests of one process: 50,000 a second for ten years
+LIVES_MAX: Final = 1 << 18  # ids stay below 2^62
 
 
 @dataclass(slots=True)
@@ -35,6 +41,7 @@ class Session:
     key: ClientKey | None = None  # the client's own, None: it has the cluster key
     opens: dict[Ino, bool] = field(default_factory=dict)  # True: for writing
     heard: int = 0  # newest request id received
+    lives: int = 0  # the present one's request ids begin at lives * IDS_OF_A_LIFE
     newest: int = 0  # request id of the mutations run
     # ids of stored replies, in order
     stored: OrderedDict[RequestId, None] = field(default_factory=OrderedDict)

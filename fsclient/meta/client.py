@@ -21,6 +21,7 @@ from fscommon.errors import (
     BraidError,
     FsError,
     ProtocolError,
+    Status,
     TransportError,
 )
 from fscommon.tasks import open_tasks
@@ -40,6 +41,8 @@ RECONNECT_DELAY_S_MIN = 0.05
 RECONNECT_DELAY_S_MAX = 2.0
 REFUSED_DELAY_S_MAX = 60.0  # of a client whose key is good no more
 DENY_S = 0.25  # how often its requests are failed meanwhile
+BREACHES_MAX = 5  # in a row, of the protocol: then what waits is failed
+BREACHES_FORGOTTEN_S = 60.0  # without one
 CLOSE_TIMEOUT_S = 10.0
 TICK_S = 0.25
 RENEW_SOON_S = 0.2
@@ -120,6 +123,8 @@ class MetaClient:
         self._timer = trio.CancelScope()
         self._renew_by = inf  # a heartbeat is wanted by then
         self._refusal_count = 0  # in a row
+        self._breach_count = 0  # in a row: the metaserver said what makes no sense
+        self._breached_at = -inf
 
     # ---- callers ------------------------------------------------------------------------------
 
@@ -145,7 +150,11 @@ class MetaClient:
         """What a caller gets; the leases that come with it are noted first."""
         if error is not None:
             raise error
-        message = decode(reply, body)
+        try:
+            message = decode(reply, body)
+        except ProtocolError as wrong:
+            self._events.log(f"the metaserver's reply to {pending.op.name} makes no sense: {wrong}")
+            raise FsError(Status.EIO, "the metaserver's reply makes no sense") from wrong
         self._events.replied(pending.op, message, pending.request_id)
         return message
 
@@ -280,13 +289,16 @@ class MetaClient:
         self._last_heard = trio.current_time()
         self._wake.set()
         refusal: SessionRefusedError | None = None
+        breach: ProtocolError | None = None
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._send_all, stream)
                 nursery.start_soon(self._watch_silence)
                 await self._receive_all(stream)
-        except* (TransportError, ProtocolError) as group:
+        except* TransportError as group:
             self._events.log(f"connection to the metaserver lost: {group.exceptions[0]}")
+        except* ProtocolError as group:
+            breach = next(e for e in group.exceptions if isinstance(e, ProtocolError))
         except* SessionRefusedError as group:
             refusal = next(e for e in group.exceptions if isinstance(e, SessionRefusedError))
         finally:
@@ -295,6 +307,8 @@ class MetaClient:
                 await stream.aclose()
         if refusal is not None:
             await self._refused(refusal)
+        elif breach is not None:
+            await self._breached(breach)
 
     async def _refused(self, refusal: SessionRefusedError) -> None:
         if not self._ready.is_set():
@@ -305,14 +319,37 @@ class MetaClient:
         else:
             await trio.sleep(RECONNECT_DELAY_S_MAX)
 
+    async def _breached(self, breach: ProtocolError) -> None:
+        """A damaged or foolish answer: connect again, on which the request is sent again. Where
+        that is of no use, whoever waits is told, and another answer asked for ever more rarely."""
+        if trio.current_time() - self._breached_at > BREACHES_FORGOTTEN_S:
+            self._breach_count = 0
+        self._breach_count = min(self._breach_count + 1, BREACHES_MAX + 16)
+        self._events.log(f"the metaserver's answer makes no sense: {breach}")
+        if self._breach_count >= BREACHES_MAX:
+            count = self.core.distrust(f"the metaserver's answers make no sense: {breach}")
+            self._events.log(
+                f"the metaserver's answers made no sense {self._breach_count} times in a row: "
+                f"{count} requests that waited get EIO"
+            )
+            await self._deny_for(Status.EIO, str(breach), self._breach_count - BREACHES_MAX)
+        self._breached_at = trio.current_time()
+
     async def _deny(self, why: str) -> None:
         """Nothing can be had: say so to whoever asks, and ask again ever more rarely."""
-        delay_s = min(RECONNECT_DELAY_S_MAX * 2**self._refusal_count, REFUSED_DELAY_S_MAX)
         self._refusal_count = min(self._refusal_count + 1, 16)
+        await self._deny_for(Status.EACCES, why, self._refusal_count)
+
+    async def _deny_for(self, status: Status, why: str, count: int) -> None:
+        """count: how often in a row before now, and now."""
+        if not count:
+            return
+        delay_s = min(RECONNECT_DELAY_S_MAX * 2 ** (count - 1), REFUSED_DELAY_S_MAX)
         end = trio.current_time() + delay_s
         while trio.current_time() < end:
-            self._events.refused(why)
-            self.core.deny(why)
+            if status is Status.EACCES:
+                self._events.refused(why)
+            self.core.deny(status, why)
             await trio.sleep(DENY_S)
 
     async def _receive_all(self, stream: Stream) -> None:

@@ -166,15 +166,21 @@ class SessionCore:
 
     def abort(self) -> int:
         """Fail everything that somebody waits for; returns how many."""
+        return self.deny(Status.ABORTED, "the administrator gave up on it")
+
+    def deny(self, status: Status, message: str) -> int:
+        """Fail everything that waits: there will be no session for it. Returns how many."""
         waiting = [p for p in self._all() if p.deliver is not None]
         for pending in waiting:
-            self._give_up(pending, Status.ABORTED, "the administrator gave up on it")
+            self._give_up(pending, status, message)
         return len(waiting)
 
-    def deny(self, message: str) -> None:
-        """Fail everything that waits: there will be no session for it."""
-        for pending in [p for p in self._all() if p.deliver is not None]:
-            self._give_up(pending, Status.EACCES, message)
+    def distrust(self, message: str) -> int:
+        """What the metaserver answers makes no sense, time and again: fail everything that waits,
+        and send nothing again of what was sent. Returns how many were failed."""
+        count = self.deny(Status.EIO, message)
+        self._forget_sent()
+        return count
 
     def take_output(self, now: float) -> bytes:
         """Bytes to send now; b"" if nothing may leave."""
@@ -316,17 +322,10 @@ class SessionCore:
         lost = self.journal.clear()
         if lost:
             self._hooks.log(f"the session was evicted; {lost} mutations may not be durable")
-        sent = list(self._window.values())
-        self._window.clear()
-        self._resend.clear()
-        self._batches_out.clear()
-        self._mutations_in_flight = 0
-        self._barrier = None
+        sent = self._forget_sent()
         urgent = [*self._batches_again, *self._urgent]  # about leases of the session that is gone
         self._batches_again.clear()
         self._urgent.clear()
-        for request_id in list(self._answer_waiters):
-            self._tell_answered(request_id)
         for pending in reversed(sent):
             if pending.may_repeat and not pending.oneway:
                 self._backlog.appendleft(pending)
@@ -334,6 +333,18 @@ class SessionCore:
                 pending.finish(_evicted(), b"")
         for pending in urgent:
             pending.finish(_evicted(), b"")
+
+    def _forget_sent(self) -> list[Pending]:
+        """Nobody waits any more for replies to what was sent; returns it."""
+        sent = list(self._window.values())
+        self._window.clear()
+        self._resend.clear()
+        self._batches_out.clear()
+        self._mutations_in_flight = 0
+        self._barrier = None
+        for request_id in list(self._answer_waiters):
+            self._tell_answered(request_id)
+        return sent
 
     def _become_ready(self, now: float) -> None:
         self.phase = Phase.READY
@@ -489,11 +500,12 @@ class SessionCore:
         if header.status in _EVICTED:
             self.must_reconnect = True  # the request stays; SESSION_OPEN will tell
             return
-        pending = self._window.pop(header.request_id, None)
+        pending = self._window.get(header.request_id)
         if pending is None:
             raise ProtocolError(f"reply to request {header.request_id} that was not sent")
         if pending.op != header.op:
-            raise ProtocolError(f"reply of op {header.op} to op {pending.op}")
+            raise ProtocolError(f"reply of op {header.op} to op {pending.op.name}")
+        del self._window[header.request_id]
         self._mutations_in_flight -= pending.is_mutation
         self._batches_out.discard(header.request_id)
         if pending.is_mutation:

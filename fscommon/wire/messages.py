@@ -408,7 +408,7 @@ class SessionOpened:
     """incarnation: of the metaserver process; when it changed, the client replays its mutations
     with txn > durable (FLAG_REPLAY, in order), then sends REPLAY_DONE, then goes on.
     lease_s: how long leases last; renew before. heard, locks: for another process of the session:
-    the highest request id that was received from it, and the locks that it holds."""
+    a bound of the request ids that any process of it has used, and the locks that it holds."""
 
     session: int
     incarnation: int

@@ -49,12 +49,13 @@ Rerun = Callable[[Connection, Frame, Claim], None]
 
 @dataclass(slots=True)
 class Asking:
-    """One request at the gate. needs are its footprint, once it was made up. delegates: the
-    directory that it made is the session's alone."""
+    """One request at the gate. request_hash tells it from others that have its id. needs are its
+    footprint, once it was made up. delegates: the directory that it made is the session's alone."""
 
     op: Op
     request: Any
     request_id: int
+    request_hash: int
     now_s: float
     claim: Claim | None = None
     needs: list[Need] = field(default_factory=list)

@@ -17,13 +17,12 @@ from metaserver.context import Context
 from metaserver.lost_writes import cut_lost
 from metaserver.namespace.inode import find
 from metaserver.records import (
-    KeyedSessionRecord,
-    SessionRecord,
+    LivedSessionRecord,
     replies_of,
     session_key,
     written_of,
 )
-from metaserver.sessions import Session
+from metaserver.sessions import IDS_OF_A_LIFE, LIVES_MAX, Session
 from metaserver.transaction import Transaction
 
 _NODE_NAME_LENGTH_MAX = 255
@@ -41,6 +40,8 @@ def session_open(tx: Transaction, request: SessionOpen, context: Context) -> Ses
         if known is None or known.key is not context.key:
             raise FsError(Status.UNKNOWN_SESSION, "no such session: it expired or was closed")
         session = known
+        if request.is_another:
+            _begin_life(tx, session, context)
     session.renewed_s = context.now_s
     services.sessions.reassert(session.id, [Ino(ino) for ino in request.opens])
     if session.replaying:
@@ -60,9 +61,24 @@ def session_open(tx: Transaction, request: SessionOpen, context: Context) -> Ses
         durable=durable_for(session, context),
         timeout_s=services.session_timeout_s,
         lease_s=services.leases.duration_s,
-        heard=session.heard if request.is_another else 0,
+        heard=session.lives * IDS_OF_A_LIFE if request.is_another else 0,
         locks=locks,
     )
+
+
+def _begin_life(tx: Transaction, session: Session, context: Context) -> None:
+    """Another process goes on: its request ids are none that any process of the session had."""
+    if session.lives >= LIVES_MAX:
+        raise FsError(Status.UNKNOWN_SESSION, "too many processes have gone on with the session")
+    session.lives += 1
+    _put_record(tx, session)
+    context.wait_durable = True
+
+
+def _put_record(tx: Transaction, session: Session) -> None:
+    key = session.key.id if session.key is not None else 0
+    record = LivedSessionRecord(session.node, session.opened_ns, key, session.lives)
+    tx.put(session_key(session.id), encode(record))
 
 
 def _locks_of(session: SessionId, context: Context) -> tuple[HeldLock, ...]:
@@ -101,11 +117,11 @@ def _new(tx: Transaction, request: SessionOpen, context: Context) -> Session:
         opened_ns=context.now_ns,
         renewed_s=context.now_s,
         key=context.key,
+        lives=request.answered // IDS_OF_A_LIFE,  # a client that was evicted counts on
     )
-    record = SessionRecord(session.node, session.opened_ns)
-    if context.key is not None:
-        record = KeyedSessionRecord(session.node, session.opened_ns, context.key.id)
-    tx.put(session_key(session.id), encode(record))
+    if not 0 <= session.lives <= LIVES_MAX:
+        raise FsError(Status.BAD_REQUEST, "no client has answered so many requests")
+    _put_record(tx, session)
     services.sessions.add(session)
     context.wait_durable = True
     return session

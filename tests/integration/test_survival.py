@@ -112,6 +112,35 @@ def test_readers_do_not_notice(cluster: Cluster, workdir: Path) -> None:
     assert path.read_bytes() == octets
 
 
+@pytest.mark.expects_log("the mount failed")  # while the metaserver is away
+@pytest.mark.parametrize("rounds", [1, pytest.param(6, marks=pytest.mark.full)])
+def test_killed_with_the_metaserver(make_cluster: ClusterMaker, rounds: int) -> None:
+    """Client and metaserver, at once, among changes: what is answered afterwards was done. Ids of
+    requests must not begin again, as the metaserver has replies to those of before."""
+    cluster = make_cluster()
+    top = cluster.mount_path / "top"
+    top.mkdir()
+    subprocess.run(("sync", "-f", top), check=True)
+    expected = set()
+    for number in range(rounds):
+        for index in range(1500):
+            (top / f"before-{number}-{index}").mkdir()
+        pid = cluster.client_pid()
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        cluster.metaserver.kill()
+        cluster.metaserver.start()
+        assert wait_until(lambda pid=pid: cluster.client_pid() not in (None, pid), 30)
+        for index in range(700):
+            name = f"after-{number}-{index}"
+            (top / name).mkdir()
+            (top / name).rename(top / f"{name}-renamed")
+            expected.add(f"{name}-renamed")
+        subprocess.run(("sync", "-f", top), check=True)
+    cluster.remount()
+    assert expected <= {entry.name for entry in top.iterdir() if entry.is_dir()}
+
+
 def test_what_was_lost_is_told(cluster: Cluster, workdir: Path) -> None:
     """Bytes that were not durable: EIO at the next fsync and close, once for each descriptor.
     Whoever had synced is told nothing, and writes on."""

@@ -3,10 +3,14 @@
 Nothing but the network, the clock and the disk is pretended. One seed decides everything. The
 oracle knows of each name whether it must be there: what an answered operation says counts from its
 answer until the next operation on that name is sent; overlapping operations make a name uncertain.
+Clients are killed, too, alone or together with the metaserver; another process goes on with their
+session (docs/decisions/0034-survival.md). What such a client was answered and is not durable is
+uncertain then, and so is what it asked.
 """
 
 import random
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +19,8 @@ from fsclient.meta.pending import NEVER
 from fscommon.errors import FsError
 from fscommon.layout.attributes import unpack_attributes
 from fscommon.wire.codec import decode, encode
+from fscommon.wire.frame import Frame
+from fscommon.wire.header import FLAG_REPLAY
 from fscommon.wire.messages import (
     BODIES,
     SET_MODE,
@@ -27,6 +33,7 @@ from fscommon.wire.messages import (
     MkDir,
     Opened,
     Rename,
+    Replay,
     RmDir,
     SetAttr,
     SetXattr,
@@ -71,23 +78,42 @@ class Oracle:
             if alone and key in outcome:
                 self.known[key] = outcome[key]
 
+    def orphaned(self, ticket: dict[Any, int]) -> None:
+        """Whoever asked is dead: it may have been done, or will never be."""
+        for key in ticket:
+            self.pending[key] -= 1
+        self.doubt(ticket)
+
+    def doubt(self, keys: Iterable[Any]) -> None:
+        for key in keys:
+            self.known.pop(key, None)
+            self.version[key] += 1
+
 
 class SimulatedClient:
     def __init__(self, world: "World", index: int) -> None:
         self.world = world
         self.opens: set[int] = set()
+        self.doubtful: set[int] = set()  # of these: made by a process that was killed
         self.home = ROOT
         self.evictions = 0
+        self.name = f"client{index}"
+        self.core = self._new_core()
+        self.connection: Connection | None = None
+        self.inbound = b""
+        self.tickets: list[dict[Any, int]] = []  # of what is not answered
+        self.answered: dict[int, list[Any]] = {}  # request ids, and what they were about
+        self.bodies: dict[tuple[int, int], tuple[int, bytes]] = {}  # session, id: what was sent
+
+    def _new_core(self) -> SessionCore:
         hooks = Hooks(
             opens=lambda: tuple(self.opens),
             ready=lambda: None,
             evicted=self._evicted,
             orphaned=self._orphaned,
-            log=world.log.append,
+            log=self.world.log.append,
         )
-        self.core = SessionCore(f"client{index}", hooks)
-        self.connection: Connection | None = None
-        self.inbound = b""
+        return SessionCore(self.name, hooks)
 
     def _evicted(self, session: int) -> None:
         self.evictions += 1
@@ -111,6 +137,23 @@ class SimulatedClient:
             self.connection = None
             self.core.lost()
 
+    def die(self) -> None:
+        """SIGKILL: another process has the session and the open files, and nothing else."""
+        self.disconnect()
+        oracle = self.world.oracle
+        for ticket in self.tickets:
+            oracle.orphaned(ticket)
+        self.tickets.clear()
+        for mutation in self.core.journal.in_order():
+            oracle.doubt(self.answered.get(mutation.request_id, ()))
+            if mutation.op is Op.CREATE:
+                made = unpack_attributes(decode(Opened, mutation.reply).attributes)
+                self.doubtful.add(made.ino)
+        self.answered.clear()
+        session = self.core.session
+        self.core = self._new_core()
+        self.core.resume(session, 0, 1, 0)
+
     def send(self) -> None:
         """What the core has to say reaches the engine."""
         if self.connection is None:
@@ -118,7 +161,19 @@ class SimulatedClient:
         now = self.world.now()
         self.core.tick(now)
         for frame in parse(self.core.take_output(now)):
+            self._check_id(frame)
             self.world.bench.engine.handle(self.connection, frame, self.world.bench.time())
+
+    def _check_id(self, frame: Frame) -> None:
+        """An id of a session is that of one request, whoever was killed."""
+        header = frame.header
+        if not header.request_id:
+            return
+        body = decode(Replay, frame.body).request if header.flags & FLAG_REPLAY else frame.body
+        sent = self.bodies.setdefault(
+            (self.core.session, header.request_id), (header.op, body)
+        )
+        assert sent == (header.op, body), f"id {header.request_id} was that of another request"
 
     def receive(self, count: int) -> None:
         """The first replies that the engine gave so far reach the core."""
@@ -143,6 +198,7 @@ class World:
         self.oracle = Oracle()
         self.directories = [ROOT]
         self.crashes = 0
+        self.deaths = 0  # of clients
         self.answers: Counter[str] = Counter()
         self.replayed: Counter[str] = Counter()
         self.unique = 0
@@ -150,6 +206,8 @@ class World:
         self.quiesce()
         for client in self.clients:
             self._make_home(client)
+        self.quiesce()
+        self.bench.settle()
         if has_trash:
             admin = Client(self.bench, self.bench.connect("admin"))
             admin.call(Op.TRASH_SET, TrashSet(ROOT, True, 3600))
@@ -179,10 +237,26 @@ class World:
             client.receive(self.random.randint(1, 4))
         elif action < 0.91:
             self.bench.commit()
-        elif action < 0.955:
+        elif action < 0.945:
             client.connect()
+        elif action < 0.955:
+            self.kill(client)
         else:
             self.crash()
+
+    def kill(self, client: SimulatedClient) -> None:
+        """Of a client, half of the time with others, and the metaserver."""
+        self.deaths += 1
+        client.die()
+        if self.random.random() < 0.5:
+            for other in self.random.sample(self.clients, self.random.randint(0, 2)):
+                other.die()
+            if self.random.random() < 0.5:
+                self.store.commit(self.bench.engine.freeze())
+            self.restart()
+            self.quiesce()
+            self.verify()
+        client.connect()
 
     def crash(self) -> None:
         """kill -9 of the metaserver, half of the time between a commit and its replies."""
@@ -257,13 +331,16 @@ class World:
         ticket = self.oracle.sent(keys)
 
         def deliver(error: FsError | None, body: bytes) -> None:
+            client.tickets.remove(ticket)
+            client.answered[pending.request_id] = keys
             self.answers[op.name if error is None else f"{op.name} {error.status.name}"] += 1
             if error is not None:
                 self.oracle.answered(ticket, {})
                 return
             self.oracle.answered(ticket, outcome(decode(BODIES[op][1], body)))
 
-        client.core.submit(op, encode(message), deliver, NEVER)
+        client.tickets.append(ticket)
+        pending = client.core.submit(op, encode(message), deliver, NEVER)
 
     def create(self, client: SimulatedClient) -> None:
         place = self.place(client)
@@ -376,6 +453,6 @@ class World:
             assert (dentry.ino if dentry else None) == expected, (key, dentry, expected)
         for client in self.clients:
             assert client.evictions == 0
-            for ino in client.opens:
+            for ino in client.opens - client.doubtful:
                 assert find(tx, ino) is not None, f"inode {ino} is open but gone"
         assert not [line for line in self.log if "failed" in line], self.log

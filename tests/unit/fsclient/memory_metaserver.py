@@ -52,6 +52,10 @@ class MemoryMetaserver:
         self.busy_count = 0  # so many requests are answered BUSY first
         self.recovering = False
         self.is_refusing = False  # the key is good no more
+        self.heard = 0  # for another process of a session
+        self.lies_about: set[bytes] = set()  # names; replies to changes of them are of another op
+        self.lied: set[int] = set()  # request ids
+        self.is_lying = False  # of SESSION_OPEN, too
         self.seen: list[tuple[Op, int, int]] = []  # op, request id, flags
         self.next_session = 100
         self.is_open: int = 0
@@ -124,8 +128,8 @@ class MemoryMetaserver:
             self.kept.sessions[number] = Session()
         self.now.sessions[number].opens = request.opens
         self.is_open = number
-        reply = SessionOpened(number, self.incarnation, self.kept.txn, 30.0)
-        return self._reply(frame.header, encode(reply), 0)
+        reply = SessionOpened(number, self.incarnation, self.kept.txn, 30.0, heard=self.heard)
+        return self._reply(frame.header, b"?" if self.is_lying else encode(reply), 0)
 
     def _execute(self, session: Session, frame: Frame, op: Op) -> Frame:
         header, body = frame.header, frame.body
@@ -135,6 +139,8 @@ class MemoryMetaserver:
             return self._reply(header, self._read(op), 0)
         stored = session.replies.get(header.request_id)
         if stored is not None:
+            if header.request_id in self.lied:
+                header = header._replace(op=Op.SETXATTR)
             return self._reply(header, stored[1], stored[0])
         if header.request_id <= session.answered:
             raise AssertionError(f"request {header.request_id} was answered and is sent again")
@@ -151,6 +157,9 @@ class MemoryMetaserver:
         self.now.applied.append(name)
         reply = encode(Removed(name) if op is Op.UNLINK else Entry(name))
         session.replies[header.request_id] = (self.now.txn, reply)
+        if name in self.lies_about:
+            self.lied.add(header.request_id)
+            header = header._replace(op=Op.SETXATTR)
         return self._reply(header, reply, self.now.txn)
 
     def _read(self, op: Op) -> bytes:

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from fsclient.meta.client import Events, MetaClient
+from fsclient.meta.client import BREACHES_MAX, Events, MetaClient
 from fsclient.meta.core import SessionRefusedError
 from fscommon.errors import FsError, Status, TransportError
 from fscommon.wire.frame import Frame
@@ -190,6 +190,58 @@ async def test_reconnect_replays(world: World, autojump_clock: trio.testing.Mock
             assert not client.is_ready
             world.dead = set()
     assert world.server.now.applied == [b"a", b"b"]
+
+
+async def test_answers_that_make_no_sense(
+    world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The one request that is answered so gets EIO, soon, also with `hard`; all else goes on."""
+    client = world.client(timeout_s=math.inf)
+    world.server.lies_about = {b"lied"}
+    async with world.running(client):
+        await client.call(Op.MKDIR, mkdir(b"before"), Entry)
+        with pytest.raises(FsError) as caught, trio.fail_after(30.0):
+            await client.call(Op.MKDIR, mkdir(b"lied"), Entry)
+        assert caught.value.status is Status.EIO
+        with trio.fail_after(30.0):
+            await client.call(Op.MKDIR, mkdir(b"after"), Entry)
+        assert len(world.dialed) == 1 + BREACHES_MAX
+        await trio.sleep(600)
+        assert len(world.dialed) == 1 + BREACHES_MAX, "it is at rest"
+    assert any("made no sense 5 times in a row" in line for line in world.logged)
+
+
+async def test_a_metaserver_that_makes_no_sense_at_all(
+    world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Whoever asks gets EIO, and it is asked ever more rarely, until it makes sense again."""
+    client = world.client(timeout_s=math.inf)
+    async with world.running(client):
+        await client.call(Op.MKDIR, mkdir(b"a"), Entry)
+        world.server.is_lying = True
+        world.streams[-1].cut()
+        await trio.sleep(20)
+        for _ in range(3):
+            with pytest.raises(FsError) as caught, trio.fail_after(3.0):
+                await client.call(Op.GETATTR, GetAttr(1), Entry)
+            assert caught.value.status is Status.EIO
+        asked, lines = len(world.dialed), len(world.logged)
+        await trio.sleep(600)
+        assert len(world.dialed) - asked <= 600 / 60 + 8
+        assert len(world.logged) - lines <= 3 * (600 / 60 + 8)
+        world.server.is_lying = False
+        await trio.sleep(61)
+        await client.call(Op.GETATTR, GetAttr(1), Entry)
+
+
+async def test_a_reply_that_cannot_be_read(
+    world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    client = world.client()
+    async with world.running(client):
+        with pytest.raises(FsError, match="EIO"):
+            await client.call(Op.MKDIR, mkdir(b"a"), ClusterMap)
+    assert any("reply to MKDIR makes no sense" in line for line in world.logged)
 
 
 async def test_timeout(world: World, autojump_clock: trio.testing.MockClock) -> None:

@@ -496,11 +496,12 @@ def test_the_secret_of_a_session_is_its_own(world: World) -> None:
 def test_a_record_of_before_keys_is_read(world: World) -> None:
     from metaserver.records import (  # noqa: PLC0415
         KeyedSessionRecord,
+        LivedSessionRecord,
         SessionRecord,
         unpack_session,
     )
 
-    assert unpack_session(encode(SessionRecord("n", 5))) == SessionRecord("n", 5)
-    assert unpack_session(encode(KeyedSessionRecord("n", 5, 7))).node == "n"
+    assert unpack_session(encode(SessionRecord("n", 5))) == LivedSessionRecord("n", 5, 0, 0)
+    assert unpack_session(encode(KeyedSessionRecord("n", 5, 7))) == LivedSessionRecord("n", 5, 7, 0)
     assert decode(SessionRecord, encode(SessionRecord("n", 5))).opened_ns == 5
     assert world.bench.faults() == []

@@ -139,6 +139,11 @@ class ProtocolError(BraidError):
     """The peer sent something that the wire forbids; its connection is closed."""
 
 
+class RangeError(ProtocolError):
+    """A message whose shape is right and of which a value is out of its range: it can be answered,
+    so that one value that is wrong by mistake does not cost its sender the connection."""
+
+
 class TransportError(BraidError):
     """A connection could not be made, or ended."""
 

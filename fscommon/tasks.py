@@ -31,6 +31,12 @@ def sole_exception(group: BaseExceptionGroup[BaseException]) -> BaseException | 
     return leaves[0] if len(leaves) == 1 else None
 
 
+def first_exception(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Of several that say the same, cancellations aside: one to be told."""
+    leaves = _leaves(group)
+    return next((leaf for leaf in leaves if not isinstance(leaf, trio.Cancelled)), leaves[0])
+
+
 def _leaves(error: BaseException) -> list[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         return [leaf for inner in error.exceptions for leaf in _leaves(inner)]

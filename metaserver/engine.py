@@ -15,29 +15,27 @@ Only the event loop's thread calls. Connections and tasks are metaserver.server 
 
 import heapq
 import itertools
-import struct
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from fscommon.errors import BraidError, FsError, ProtocolError, Status
+from fscommon.errors import BraidError, FsError, ProtocolError, RangeError, Status
 from fscommon.layout.quota import NO_LIMITS, QuotaKind
 from fscommon.limits import REQUESTS_IN_FLIGHT_MAX
 from fscommon.types import Ino, RequestId, SessionId, Txn
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import Frame, encode_frame
 from fscommon.wire.header import FLAG_ONEWAY, FLAG_REPLAY, FLAG_REPLY, FLAG_SOLE, Header
-from fscommon.wire.messages import BODIES, Failure, Replay, SessionOpened
-from fscommon.wire.ops import OPENING, SPECS, Op
-from metaserver.audit import AUDITED
+from fscommon.wire.messages import Failure, Replay, SessionOpened
+from fscommon.wire.ops import OPENING, Op
 from metaserver.confine import check_key, confine
 from metaserver.connection import Connection
 from metaserver.context import Context, ParkedError, Services
-from metaserver.leases.footprints import FOOTPRINTS
+from metaserver.dispatch import PURPOSES, Row, row_of
 from metaserver.leases.gate import Asking, LeaseGate
 from metaserver.leases.holders import Claim
-from metaserver.ops import HANDLERS, Access, OpFunction
+from metaserver.ops import Access
 from metaserver.ops.locks import lock_events_key
 from metaserver.overlay import Overlay
 from metaserver.records import (
@@ -67,27 +65,6 @@ class Time:
 
     now_ns: int
     now_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    op: Op
-    function: OpFunction
-    access: Access
-    request: type
-    mutation: bool
-    has_footprint: bool
-    is_audited: bool
-
-
-_ROWS: Final = {
-    int(op): _Row(
-        op, handler.function, handler.access, BODIES[op][0], SPECS[op].mutation, op in FOOTPRINTS,
-        op in AUDITED,
-    )
-    for op, handler in HANDLERS.items()
-}
-_PURPOSES: Final = {Access.SERVER: "server", Access.CLIENT: "meta", Access.ADMIN: "admin"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +109,9 @@ class Engine:
         # op, and when its request arrived (Time.now_s): called when the reply is in the outbox
         self.answered: Callable[[Op, float], None] = lambda op, arrived_s: None
         self.audited: Callable[[Connection, Frame, int], None] = lambda peer, frame, status: None
+        self.refused: Callable[[Connection, Op, RangeError], None] = lambda peer, op, error: None
+        # An op has a fault: told while its exception is handled; the request alone fails by it.
+        self.failed: Callable[[Connection, Op], None] = _raise_again
 
     # ---- requests ------------------------------------------------------------------------
 
@@ -152,7 +132,9 @@ class Engine:
         if leases.unsent:
             self.gate.send()
 
-    def _handle_again(self, connection: Connection, frame: Frame, time: Time, claim: Claim) -> None:
+    def _handle_again(
+        self, connection: Connection, frame: Frame, time: Time, claim: Claim | None
+    ) -> None:
         """A request that had waited; a breach of the protocol in it ends its own connection."""
         try:
             self._handle(connection, frame, time, claim)
@@ -164,40 +146,45 @@ class Engine:
     def _handle(
         self, connection: Connection, frame: Frame, time: Time, claim: Claim | None
     ) -> None:
-        header = frame.header
-        row = _ROWS.get(header.op)
-        if row is None or header.flags & FLAG_REPLY:
-            raise ProtocolError(f"op {header.op} is no request to a metaserver")
+        row = row_of(frame.header)
         if not connection.is_open:
             return
         try:
-            session = self._admit(connection, row, header, time)
-            if row.mutation and session is not None and header.request_id in session.stored:
-                outcome = self._repeat(session, row, frame)
-            elif header.flags & FLAG_REPLAY:
-                outcome = self._replay(session, row, frame, time)
-            else:
-                self._check_served(row, session, connection)
-                outcome = self._run(connection, row, frame, time, claim)
+            outcome = self._outcome(connection, row, frame, time, claim)
+            self._answer(connection, row, frame, outcome, time.now_s)
         except FsError as error:
-            self._count(connection, row, frame, int(error.status))
-            if not header.flags & FLAG_ONEWAY:
-                self._send(connection, header, _failure(error, Txn(0)))  # shows nothing: no hold
-                self.answered(row.op, time.now_s)
-            return
+            self._refuse(connection, row, frame, error, time.now_s)
         except ParkedError as parked:
             connection.in_flight += 1
             self._parked.setdefault(parked.key, []).append((connection, frame))
-            return
         except _WaitError as waiting:
             self.gate.wait(waiting.claim, connection, frame)
-            return
-        self._answer(connection, row, frame, outcome, time.now_s)
+        except RangeError as error:
+            self.refused(connection, row.op, error)
+            bad = FsError(Status.BAD_REQUEST, str(error))
+            self._refuse(connection, row, frame, bad, time.now_s)
+        except ProtocolError:
+            raise
+        except Exception:
+            self.failed(connection, row.op)
+            fault = FsError(Status.EIO, "a fault of the metaserver, which its log tells of")
+            self._refuse(connection, row, frame, fault, time.now_s)
         if self.services.locks.fresh:
             self.locks_changed(time)
 
+    def _outcome(
+        self, connection: Connection, row: Row, frame: Frame, time: Time, claim: Claim | None
+    ) -> _Outcome:
+        session = self._admit(connection, row, frame.header, time)
+        if row.mutation and session is not None and frame.header.request_id in session.stored:
+            return self._repeat(session, row, frame)
+        if frame.header.flags & FLAG_REPLAY:
+            return self._replay(session, row, frame, time)
+        self._check_served(row, session, connection)
+        return self._run(connection, row, frame, time, claim)
+
     def _admit(
-        self, connection: Connection, row: _Row, header: Header, time: Time
+        self, connection: Connection, row: Row, header: Header, time: Time
     ) -> Session | None:
         if connection.key is not None:
             check_key(connection.key, row.op, time.now_ns)
@@ -212,11 +199,11 @@ class Engine:
             if session.stored and not self.progress.recovering:
                 self._prune(session, RequestId(header.offset))
             return session
-        if access is not Access.ANY and connection.purpose != _PURPOSES[access]:
+        if access is not Access.ANY and connection.purpose != PURPOSES[access]:
             raise FsError(Status.EPERM, f"{row.op.name} is not for a {connection.purpose} peer")
         return None
 
-    def _check_served(self, row: _Row, session: Session | None, connection: Connection) -> None:
+    def _check_served(self, row: Row, session: Session | None, connection: Connection) -> None:
         if row.access is Access.SESSION and self.progress.recovering:
             raise FsError(Status.NOT_READY, "waiting for clients of before the restart")
         bound = REQUESTS_IN_FLIGHT_MAX * (2 if row.access is Access.CONTROL else 1)
@@ -224,7 +211,7 @@ class Engine:
             raise FsError(Status.BUSY, "too many requests of this connection wait")
 
     def _run(
-        self, connection: Connection, row: _Row, frame: Frame, time: Time, claim: Claim | None
+        self, connection: Connection, row: Row, frame: Frame, time: Time, claim: Claim | None
     ) -> _Outcome:
         request: Any = decode(row.request, frame.body)
         context = Context(
@@ -241,7 +228,7 @@ class Engine:
             self.end_recovery_if_done()
         return outcome
 
-    def _execute(self, row: _Row, asking: Asking, context: Context) -> _Outcome:
+    def _execute(self, row: Row, asking: Asking, context: Context) -> _Outcome:
         tx = Transaction(self._overlay, context.session)
         has_leases = row.has_footprint and not self.progress.recovering
         try:
@@ -250,19 +237,18 @@ class Engine:
             if has_leases and (wait := self.gate.pass_or_wait(tx, asking)) is not None:
                 raise _WaitError(wait)
             reply = row.function(tx, asking.request, context)
+            if has_leases and self.gate.is_auditing:
+                self.gate.audit(tx, asking)
+            parents = b"".join(tx.touched) or (
+                self.gate.shown_parent(tx, asking) if has_leases else b""
+            )
+            if parents:
+                reply = replace(reply, parents=parents)
+            body = encode(reply)
         except FsError as error:
             return self._failed(tx, asking, error, has_leases=has_leases)
-        except struct.error:
-            bad = FsError(Status.BAD_REQUEST, "a number does not fit its field")
-            return _failure(bad, tx.foreign)
-        if has_leases and self.gate.is_auditing:
-            self.gate.audit(tx, asking)
-        parents = b"".join(tx.touched) or (
-            self.gate.shown_parent(tx, asking) if has_leases else b""
-        )
-        if parents:
-            reply = replace(reply, parents=parents)
-        body = encode(reply)
+        except ProtocolError as error:
+            raise RuntimeError(f"what is stored, or was answered, is wrong: {error}") from error
         txn, late, foreign = self._merge(tx, row, asking, body, context)
         hold = self.progress.txn if context.wait_durable or late else foreign
         if has_leases:
@@ -290,7 +276,7 @@ class Engine:
             self._overlay.merge(context.notes, context.session, self._next_txn())
 
     def _merge(
-        self, tx: Transaction, row: _Row, asking: Asking, body: bytes, context: Context
+        self, tx: Transaction, row: Row, asking: Asking, body: bytes, context: Context
     ) -> tuple[Txn, bool, Txn]:
         """The op succeeded: its transaction, whether it came late, what its reply waits for."""
         if context.notes:
@@ -337,7 +323,7 @@ class Engine:
 
     # ---- repeats and replays -------------------------------------------------------------
 
-    def _repeat(self, session: Session, row: _Row, frame: Frame) -> _Outcome:
+    def _repeat(self, session: Session, row: Row, frame: Frame) -> _Outcome:
         """The stored reply, told when it is durable: it may depend on others' changes."""
         tx = Transaction(self._overlay, session.id)
         raw = tx.get(reply_key(session.id, frame.header.request_id))
@@ -358,7 +344,7 @@ class Engine:
             truncate = ino if ino in self.services.intents else None
         return _Outcome(0, stored.body, stored.txn, stored.txn, truncate)
 
-    def _replay(self, session: Session | None, row: _Row, frame: Frame, time: Time) -> _Outcome:
+    def _replay(self, session: Session | None, row: Row, frame: Frame, time: Time) -> _Outcome:
         if session is None or not row.mutation or not session.replaying:
             raise FsError(Status.BAD_REQUEST, "nothing is to be replayed")
         replay = decode(Replay, frame.body)
@@ -402,7 +388,7 @@ class Engine:
     # ---- replies -------------------------------------------------------------------------
 
     def _answer(
-        self, connection: Connection, row: _Row, frame: Frame, outcome: _Outcome, now_s: float
+        self, connection: Connection, row: Row, frame: Frame, outcome: _Outcome, now_s: float
     ) -> None:
         self._count(connection, row, frame, outcome.status)
         if frame.header.flags & FLAG_ONEWAY:
@@ -435,7 +421,15 @@ class Engine:
             self._holds[session] = Txn(hold)
         self.when_durable(Txn(hold), release)
 
-    def _count(self, connection: Connection, row: _Row, frame: Frame, status: int) -> None:
+    def _refuse(
+        self, connection: Connection, row: Row, frame: Frame, error: FsError, now_s: float
+    ) -> None:
+        self._count(connection, row, frame, int(error.status))
+        if not frame.header.flags & FLAG_ONEWAY:
+            self._send(connection, frame.header, _failure(error, Txn(0)))  # shows nothing: no hold
+            self.answered(row.op, now_s)
+
+    def _count(self, connection: Connection, row: Row, frame: Frame, status: int) -> None:
         self.counts[row.op, status] += 1
         if row.is_audited:
             self.audited(connection, frame, status)
@@ -538,7 +532,8 @@ class Engine:
         for connection, frame in self._parked.pop(key, ()):
             connection.in_flight -= 1
             if connection.is_open:
-                self.handle(connection, frame, time)
+                self._handle_again(connection, frame, time, None)
+                self.leases_changed(time)
                 connection.wake()
 
     def locks_changed(self, time: Time) -> None:
@@ -594,6 +589,11 @@ class Engine:
 
 
 _DOOMED: Final = ord("Z")
+
+
+def _raise_again(connection: Connection, op: Op) -> None:
+    """Of an engine without a log: who drives it is to see the fault."""
+    raise  # noqa: PLE0704 - it is called while one is handled
 
 
 def _failure(error: FsError, hold: Txn) -> _Outcome:

@@ -18,7 +18,8 @@ from typing import Final
 from fscommon.errors import FsError, Status
 from fscommon.types import FileId, NodeId, TargetId
 from fscommon.wire.admin import NO_TRAFFIC, Traffic
-from fscommon.wire.messages import ClusterMap, StatFsReply, TargetEntry, TargetReport
+from fscommon.wire.messages import ClusterMap, StatFsReply, TargetEntry
+from fscommon.wire.servers import TargetReport
 
 NODE_TIMEOUT_S: Final = 10.0  # a node that was silent for so long is down
 _FULL_SHARE: Final = 100  # full below 1/100 of free space ...

@@ -1,9 +1,8 @@
 """Keys and values of the store (docs/INTERFACES.md, section 5): the one place that knows them.
 
 Keys are a letter and big-endian integers, so that their order is the order of the numbers. Values
-are packed records, or msgpack of the frozen dataclasses at the end (fscommon.wire.codec). A
-number outside of 64 bits, which only a hostile request holds, is a struct.error; the engine makes
-that BAD_REQUEST. What the records mean is namespace/, sessions, membership.
+are packed records, or msgpack of the frozen dataclasses at the end (fscommon.wire.codec). What the
+records mean is namespace/, sessions, membership.
 """
 
 import struct
@@ -13,6 +12,7 @@ from typing import Final
 from fscommon.checksum import xxh3_64
 from fscommon.errors import ProtocolError
 from fscommon.layout.quota import AccountId, Limits
+from fscommon.ranges import I64, U32, U64, Text, Token
 from fscommon.types import Ino, RequestId, Txn
 from fscommon.wire.codec import decode
 from fscommon.wire.keys import IdMap
@@ -344,22 +344,22 @@ def unpack_trash_tree(value: bytes) -> TrashTreeRecord:
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    node: str
-    opened_ns: int
+    node: Text
+    opened_ns: I64
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedSessionRecord(SessionRecord):
     """key: id of the one that the client has of its own; 0: it has none."""
 
-    key: int
+    key: U64
 
 
 @dataclass(frozen=True, slots=True)
 class LivedSessionRecord(KeyedSessionRecord):
     """lives: which processes have gone on with it, see metaserver.sessions."""
 
-    lives: int
+    lives: U64
 
 
 def unpack_session(value: bytes) -> LivedSessionRecord:
@@ -380,13 +380,13 @@ def unpack_session(value: bytes) -> LivedSessionRecord:
 class KeyRecord:
     """metaserver.keys.ClientKey."""
 
-    name: str
-    root: int
-    path: str
-    flags: int
-    created_ns: int
-    expires_ns: int
-    revoked_ns: int
+    name: Text
+    root: U64
+    path: Text
+    flags: U32
+    created_ns: I64
+    expires_ns: I64
+    revoked_ns: I64
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,17 +405,17 @@ def unpack_key(value: bytes) -> KeyRecord:
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    uuid: bytes
-    name: str
-    address: str
+    uuid: Token
+    name: Text
+    address: Text
 
 
 @dataclass(frozen=True, slots=True)
 class TargetRecord:
-    uuid: bytes
-    node: int
-    bytes_total: int
-    bytes_free: int
+    uuid: Token
+    node: U64
+    bytes_total: U64
+    bytes_free: U64
 
 
 @dataclass(frozen=True, slots=True)

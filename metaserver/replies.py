@@ -5,6 +5,7 @@ from typing import Any
 
 from fscommon.checksum import xxh3_64
 from fscommon.layout.attributes import unpack_attributes
+from fscommon.layout.layout import unpack_layout
 from fscommon.types import Ino
 from fscommon.wire.codec import decode
 from fscommon.wire.frame import Frame
@@ -16,12 +17,14 @@ from metaserver.context import Replayed
 
 def former_outcome(op: Op, reply: bytes) -> tuple[Replayed, int]:
     """Inode, layout and time of the reply that a mutation got before the restart. A batch has
-    its own in the request."""
+    its own in the request. Raises ProtocolError: nobody was answered this."""
     if op is Op.CHANGE_BATCH:
         return Replayed(Ino(0), b""), 0
     message: Any = decode(BODIES[op][1], reply)
     attributes = unpack_attributes(message.attributes)
     layout = message.layout if isinstance(message, Opened) else b""
+    if layout:
+        unpack_layout(layout)
     return Replayed(Ino(attributes.ino), layout), attributes.ctime_ns
 
 

@@ -14,13 +14,13 @@ import trio
 
 from fscommon.auth.handshake import KeyRing
 from fscommon.auth.key import client_secret, load_key
-from fscommon.errors import ConfigError, ProtocolError
+from fscommon.errors import ConfigError, ProtocolError, RangeError
 from fscommon.net.address import parse_address
 from fscommon.net.serve import Peer, serve
 from fscommon.net.stream import FrameStream
 from fscommon.net.tls import certificate_ends_s, transport_of, watch_certificate
 from fscommon.net.transport import Transport
-from fscommon.observe.log import Log
+from fscommon.observe.log import Log, RateLimit
 from fscommon.observe.metrics import Metrics
 from fscommon.service import Service, run_program
 from fscommon.tasks import open_tasks
@@ -48,6 +48,7 @@ from metaserver.truncation import Truncation
 
 PROGRAM: Final = "braidfs-metaserver"
 _GAUGES_S: Final = 1.0
+_REFUSALS_S: Final = 60.0  # between two lines that a peer can cause
 _STATES: Final = ("up", "down", "full", "draining", "joining")
 
 
@@ -81,6 +82,9 @@ class Metaserver:
         self.engine.log = self._log.warning
         self.engine.answered = self._answered
         self.engine.audited = Audit().ended
+        self.engine.refused = self._refused
+        self.engine.failed = self._failed
+        self._refusals = RateLimit(_REFUSALS_S)
         # A label's lookup costs more than an observation.
         self._observers: dict[Op, Callable[[float], None]] = {}
         self._committer = Committer(self.engine, store, metrics, config.commit_interval_ms / 1000)
@@ -182,6 +186,20 @@ class Metaserver:
             observe = self._metrics.histogram("braidfs_request_seconds", op=op.name).observe
             self._observers[op] = observe
         observe(now().now_s - arrived_s)
+
+    def _refused(self, connection: Connection, op: Op, error: RangeError) -> None:
+        suppressed = self._refusals.permit()
+        if suppressed is not None:
+            self._log.warning(
+                "a request was refused", op=op.name, peer=connection.peer, node=connection.node,
+                error=error, suppressed=suppressed or None,
+            )  # fmt: skip
+
+    def _failed(self, connection: Connection, op: Op) -> None:
+        self._log.exception(
+            "a request failed: this is a bug", op=op.name, peer=connection.peer,
+            node=connection.node,
+        )  # fmt: skip
 
     async def _show_gauges(self) -> None:
         while True:

@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from fscommon.errors import ProtocolError
+from fscommon.errors import ProtocolError, TransportError
 from fscommon.native import ChunkServer
 from fscommon.net.rails import Rails, answer_offer, gid_of, receive_offer
 from fscommon.net.serve import Peer
@@ -40,7 +40,10 @@ class Connections:
         if peer.purpose not in _PURPOSES:
             raise ProtocolError(f"a storage server takes no connections for '{peer.purpose}'")
         if peer.purpose == "rdma":
-            await self._admit_rdma(peer, stream)
+            try:
+                await self._admit_rdma(peer, stream)
+            except trio.TooSlowError:
+                raise TransportError(f"RDMA was not agreed on in {OFFER_WAIT_S:g} s") from None
             return
         if peer.purpose == "data":
             await self._wait_for_session(peer.session)

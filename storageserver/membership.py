@@ -32,8 +32,8 @@ from fscommon.observe.log import Log, RateLimit
 from fscommon.observe.metrics import Metrics
 from fscommon.rpc.caller import Caller, open_caller
 from fscommon.tasks import open_tasks
-from fscommon.wire.messages import Heartbeat, HeartbeatReply, Register, Registered, TargetReport
 from fscommon.wire.ops import Op
+from fscommon.wire.servers import Heartbeat, HeartbeatReply, Register, Registered, TargetReport
 from storageserver.state import NodeState, StateFile
 from storageserver.tables import Tables
 from storageserver.targets import Targets

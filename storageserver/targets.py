@@ -21,7 +21,7 @@ from fscommon.native import ChunkServer, TargetRow
 from fscommon.observe.log import Log
 from fscommon.observe.metrics import Metrics
 from fscommon.wire.admin import Traffic
-from fscommon.wire.messages import TargetReport
+from fscommon.wire.servers import TargetReport
 from storageserver.config import TargetConfig
 from storageserver.state import NodeState, StateFile
 

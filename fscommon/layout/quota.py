@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+from fscommon.ranges import U32, U64
+
 GRACE_S: Final = 7 * 86400
 GRACE_S_MAX: Final = 10 * 366 * 86400
 
@@ -24,11 +26,11 @@ AccountId = tuple[int, int]  # QuotaKind, number
 class Limits:
     """0: none. grace_s: how long a soft limit may be exceeded before it refuses."""
 
-    bytes_soft: int = 0
-    bytes_hard: int = 0
-    inodes_soft: int = 0
-    inodes_hard: int = 0
-    grace_s: int = GRACE_S
+    bytes_soft: U64 = 0
+    bytes_hard: U64 = 0
+    inodes_soft: U64 = 0
+    inodes_hard: U64 = 0
+    grace_s: U32 = GRACE_S
 
 
 NO_LIMITS: Final = Limits()

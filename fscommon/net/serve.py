@@ -1,9 +1,8 @@
 """The accepting end: every connection is counted, authenticated within a deadline, then served.
 
 Strangers get a closed connection and nothing else, cost at most a handshake buffer each, and are
-logged at most once a minute. Connections over the bounds are closed at once. An exception of
-on_connection that says "this peer is broken" ends its connection; any other is a bug and ends
-the server.
+logged at most once a minute. Connections over the bounds are closed at once. Whatever
+on_connection raises, one exception or several, ends its connection and nothing else.
 """
 
 from collections.abc import Awaitable, Callable
@@ -23,6 +22,7 @@ from fscommon.net.stream import FrameStream
 from fscommon.net.tcp import TcpTransport
 from fscommon.net.transport import ByteStream, Listener, Transport
 from fscommon.observe.log import Log, RateLimit
+from fscommon.tasks import first_exception
 from fscommon.wire.hello import Hello, KeyedHello
 
 ACCEPT_PAUSE_S = 0.1  # after an error of accept(), mostly too many open files
@@ -138,8 +138,13 @@ class _Server:
         self._authenticated += 1
         try:
             await self._on_connection(peer, frames)
-        except (ProtocolError, TransportError) as error:
+        except* (ProtocolError, TransportError) as group:  # several, where it has several tasks
+            error = first_exception(group)
             self._log.warning("connection ended", peer=peer.address, node=peer.node, error=error)
+        except* Exception:
+            self._log.exception(
+                "connection ended: this is a bug", peer=peer.address, node=peer.node
+            )
         finally:
             self._authenticated -= 1
 

@@ -7,7 +7,9 @@ bodies into its table; who may see what a person may not is decided by who holds
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
+
+from fscommon.ranges import I64, U32, U64, Many, Message, Name, Names, Record, Text, U64s
 
 INSPECT_NAMES_MAX: Final = 256  # components of one path
 SUM_INODES_MAX: Final = 512  # visited for one TREE_SUM
@@ -19,10 +21,10 @@ TARGETS_SET_MAX: Final = 256  # in one TARGET_SET
 class Traffic:
     """What a client or storage server moved since it started."""
 
-    read_bytes: int = 0
-    written_bytes: int = 0
-    reads: int = 0
-    writes: int = 0
+    read_bytes: U64 = 0
+    written_bytes: U64 = 0
+    reads: U64 = 0
+    writes: U64 = 0
 
 
 NO_TRAFFIC: Final = Traffic()
@@ -32,18 +34,18 @@ NO_TRAFFIC: Final = Traffic()
 class BytesPath:
     """How a client's bytes go to one storage server, and why not better."""
 
-    node: int
-    transport: str  # "rdma", "local" (a socket on one host), "tcp", or "tls", which is by TCP
-    because: str  # the rail; of others: why not RDMA
+    node: U64
+    transport: Text  # "rdma", "local" (a socket on one host), "tcp", or "tls", which is by TCP
+    because: Message  # the rail; of others: why not RDMA
 
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
     """A storage server. is_current: it has today's table of sessions."""
 
-    node: int
-    name: str
-    address: str
+    node: U64
+    name: Text
+    address: Text
     is_up: bool
     seconds_since_heartbeat: float
     is_current: bool
@@ -54,39 +56,39 @@ class NodeStatus:
 class TargetHealth:
     """What the last heartbeat said of a target, beside its row of the map."""
 
-    target: int
-    incarnation: int
-    objects: int
-    errors: int
+    target: U64
+    incarnation: U64
+    objects: U64
+    errors: U64
 
 
 @dataclass(frozen=True, slots=True)
 class ClientStatus:
     """A session. traffic is of seconds_since_report ago; -1: it never reported any."""
 
-    session: int
-    node: str
-    opens: int
+    session: U64
+    node: Text
+    opens: U64
     seconds_since_renewal: float
-    opened_ns: int
-    requests: int
+    opened_ns: I64
+    requests: U64
     replaying: bool
     traffic: Traffic
     seconds_since_report: float
-    paths: tuple[BytesPath, ...] = ()
+    paths: Annotated[tuple[BytesPath, ...], Many] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Inspect:
     """The inode that is reached from ino by these names."""
 
-    ino: int
-    names: tuple[bytes, ...]
+    ino: U64
+    names: Names
 
 
 @dataclass(frozen=True, slots=True)
 class Opener:
-    session: int
+    session: U64
     writable: bool
 
 
@@ -95,12 +97,12 @@ class Inspected:
     """layout: of a file. link: target of a symbolic link. inherited: what new files in this
     directory get (packed LayoutDefault), own: that this very directory says so."""
 
-    attributes: bytes
-    layout: bytes
-    link: bytes
-    inherited: bytes
+    attributes: Record
+    layout: Record
+    link: Record
+    inherited: Record
     own: bool
-    openers: tuple[Opener, ...]
+    openers: Annotated[tuple[Opener, ...], Many]
     truncating: bool
 
 
@@ -108,22 +110,22 @@ class Inspected:
 class InspectList:
     """A page of a directory; as READDIR, with layouts, and for no session."""
 
-    ino: int
-    cookie: int
-    count: int
+    ino: U64
+    cookie: U64
+    count: U32
 
 
 @dataclass(frozen=True, slots=True)
 class InspectedEntry:
-    name: bytes
-    cookie: int
-    attributes: bytes
-    layout: bytes
+    name: Name
+    cookie: U64
+    attributes: Record
+    layout: Record
 
 
 @dataclass(frozen=True, slots=True)
 class InspectListed:
-    entries: tuple[InspectedEntry, ...]
+    entries: Annotated[tuple[InspectedEntry, ...], Many]
     end: bool
 
 
@@ -131,8 +133,8 @@ class InspectListed:
 class Place:
     """Where a walk stands in a directory: behind this cookie."""
 
-    ino: int
-    cookie: int
+    ino: U64
+    cookie: U64
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,41 +142,41 @@ class TreeSum:
     """Sum up what is below the directories of the stack, innermost last; at most SUM_INODES_MAX
     inodes for one request."""
 
-    stack: tuple[Place, ...]
+    stack: Annotated[tuple[Place, ...], Many]
 
 
 @dataclass(frozen=True, slots=True)
 class LinkedFile:
     """A file with several names, not in the sums: whoever asks counts each once."""
 
-    ino: int
-    size: int
-    blocks: int
+    ino: U64
+    size: U64
+    blocks: U64
 
 
 @dataclass(frozen=True, slots=True)
 class TreeSummed:
     """stack: to go on from, empty at the end."""
 
-    files: int
-    directories: int
-    others: int
-    bytes: int
-    blocks: int
-    linked: tuple[LinkedFile, ...]
-    stack: tuple[Place, ...]
+    files: U64
+    directories: U64
+    others: U64
+    bytes: U64
+    blocks: U64
+    linked: Annotated[tuple[LinkedFile, ...], Many]
+    stack: Annotated[tuple[Place, ...], Many]
 
 
 @dataclass(frozen=True, slots=True)
 class Evict:
     """End a session as if it had expired: fenced at the storage servers, its opens gone."""
 
-    session: int
+    session: U64
 
 
 @dataclass(frozen=True, slots=True)
 class TargetSet:
     """Whether these targets get new files: all of them, or the request fails."""
 
-    targets: tuple[int, ...]
+    targets: U64s
     is_draining: bool

@@ -9,9 +9,10 @@ It tells of all this afterwards, in order, in batches.
 
 import stat
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 from fscommon.layout.attributes import pack_fields, sectors
+from fscommon.ranges import I64, U32, U64, Blob, Many, Name, Record, U32s
 
 _PERMISSIONS: Final = 0o7777
 
@@ -21,17 +22,17 @@ class Delegate:
     """Take the names and attributes of directory ino exclusively (0: of none) and give slots: at
     most count, and no more than this session may have unused."""
 
-    ino: int
-    count: int
+    ino: U64
+    count: U32
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
     """A file that may be made: its inode number, layout, and a capability to write it."""
 
-    ino: int
-    layout: bytes
-    capability: bytes
+    ino: U64
+    layout: Record
+    capability: Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +41,10 @@ class Delegated:
     files are to be made (its tree has limits). uids, gids: who has limits, whose files are made at
     the metaserver."""
 
-    attributes: bytes
-    slots: tuple[Slot, ...]
-    uids: tuple[int, ...] = ()
-    gids: tuple[int, ...] = ()
+    attributes: Record
+    slots: Annotated[tuple[Slot, ...], Many]
+    uids: U32s = ()
+    gids: U32s = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +53,18 @@ class Birth:
     since 1970. changes: how often it was written since and its size told with this (COMMIT), with
     size and mtime_ns as they are now; 0: it is empty. is_open: not closed since."""
 
-    ino: int
-    parent: int
-    name: bytes
-    mode: int
-    uid: int
-    gid: int
-    time_ns: int
-    layout: bytes
+    ino: U64
+    parent: U64
+    name: Name
+    mode: U32
+    uid: U32
+    gid: U32
+    time_ns: I64
+    layout: Record
     writable: bool
-    changes: int = 0
-    size: int = 0
-    mtime_ns: int = 0
+    changes: U32 = 0
+    size: U64 = 0
+    mtime_ns: I64 = 0
     is_open: bool = True
 
     def record(self, tree: int = 0) -> bytes:
@@ -84,11 +85,11 @@ class Removal:
     """A name that the client took away from what is no directory. ino: what it was. time_ns: since
     1970. after: how many births of the same batch came before it."""
 
-    parent: int
-    name: bytes
-    ino: int
-    time_ns: int
-    after: int
+    parent: U64
+    name: Name
+    ino: U64
+    time_ns: I64
+    after: U32
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +98,15 @@ class Setting:
     ATIME, MTIME, CTIME and KILL_SUIDGID. written_ns: when it was written before its mtime was set,
     0 if that is told otherwise."""
 
-    ino: int
-    valid: int
-    mode: int
-    uid: int
-    gid: int
-    atime_ns: int
-    mtime_ns: int
-    ctime_ns: int
-    written_ns: int
+    ino: U64
+    valid: U32
+    mode: U32
+    uid: U32
+    gid: U32
+    atime_ns: I64
+    mtime_ns: I64
+    ctime_ns: I64
+    written_ns: I64
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +115,13 @@ class Move:
     is. replaced: what had the new name, which was its only one; 0: nothing. time_ns: since 1970.
     after: how many births and removals of the same batch came before it."""
 
-    parent: int
-    name: bytes
-    new_name: bytes
-    ino: int
-    replaced: int
-    time_ns: int
-    after: int
+    parent: U64
+    name: Name
+    new_name: Name
+    ino: U64
+    replaced: U64
+    time_ns: I64
+    after: U32
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,18 +129,18 @@ class ChangeBatch:
     """Births, removals and moves, each in order; `after` says how they mix. Settings, in order,
     come behind all of them: a file of which the only name went in between is no more."""
 
-    births: tuple[Birth, ...]
-    removals: tuple[Removal, ...] = ()
-    settings: tuple[Setting, ...] = ()
-    moves: tuple[Move, ...] = ()
+    births: Annotated[tuple[Birth, ...], Many]
+    removals: Annotated[tuple[Removal, ...], Many] = ()
+    settings: Annotated[tuple[Setting, ...], Many] = ()
+    moves: Annotated[tuple[Move, ...], Many] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
     """Status of each birth, removal, setting and move, empty when all of them went well."""
 
-    errors: tuple[int, ...]
-    removal_errors: tuple[int, ...] = ()
-    parents: bytes = b""
-    setting_errors: tuple[int, ...] = ()
-    move_errors: tuple[int, ...] = ()
+    errors: U32s
+    removal_errors: U32s = ()
+    parents: Blob = b""
+    setting_errors: U32s = ()
+    move_errors: U32s = ()

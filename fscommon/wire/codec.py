@@ -1,38 +1,44 @@
 """Messages as msgpack arrays of their fields, in order; the door to msgpack.
 
 A message is a frozen dataclass of int, float, bool, str, bytes, other such dataclasses, tuples
-`tuple[X, ...]` of these, and `X | None`. Each class is compiled once into a coder. Flat classes
-(nothing nested) need no Python code per field: one attrgetter packs, one tuple of types verifies.
-Decoding is strict: exact types, exact number of fields, nothing behind the end, no maps, no
-extensions. Nesting deeper than the class is a wrong type; the class itself may not be deeper than
-MSGPACK_DEPTH_MAX. All that can be wrong with received bytes is a ProtocolError.
+`tuple[X, ...]` of these, and `X | None`. Each number says its width and each bytes, str and tuple
+how long it may be (fscommon.ranges): a class that does not is no message. Each class is compiled
+once into a coder without Python code per field: one attrgetter packs; one tuple of types, one
+struct of all the numbers and a few lengths verify.
+Decoding is strict: exact types, exact number of fields, every value in its range, nothing behind
+the end, no maps, no extensions. Nesting deeper than the class is a wrong type; the class itself may
+not be deeper than MSGPACK_DEPTH_MAX. All that can be wrong with received bytes is a ProtocolError,
+where only a value is out of its range a RangeError.
 """
 
+import itertools
 import math
+import struct
 import types
 import typing
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
-from operator import attrgetter
+from dataclasses import dataclass, fields, is_dataclass
+from operator import attrgetter, itemgetter
 from typing import Any, Final, TypeVar
 
 import msgpack  # type: ignore[import-untyped]
 
-from fscommon.errors import ProtocolError
+from fscommon.errors import ProtocolError, RangeError
 from fscommon.limits import FRAME_BODY_LENGTH_MAX, MSGPACK_DEPTH_MAX
+from fscommon.ranges import ARRAY_LENGTH_MAX, Most, Width
 
 M = TypeVar("M")
 
-ARRAY_LENGTH_MAX: Final = 1 << 17  # entries of one array
-
 _Coder = Callable[[Any], Any]
-_SCALARS: Final = (int, bool, str, bytes)
+_FIELDS_MANY: Final = 7  # from which on a constructor is slower than going past it
 
 
 def encode(message: Any) -> bytes:
     """Bytes of a message. Raises ProtocolError when a value does not fit the wire."""
+    cls = type(message)
+    shape = _compiled.get(cls) or _shape(cls)
     try:
-        packed = msgpack.packb(_shape(type(message)).lower(message), use_bin_type=True)
+        packed = msgpack.packb(shape.lower(message), use_bin_type=True)
     except (OverflowError, ValueError, TypeError) as error:
         raise ProtocolError(f"{type(message).__name__} cannot be encoded: {error}") from error
     if len(packed) > FRAME_BODY_LENGTH_MAX:
@@ -42,7 +48,7 @@ def encode(message: Any) -> bytes:
 
 def decode(cls: type[M], body: bytes) -> M:
     """The message in body. Raises ProtocolError when it is not exactly one."""
-    shape = _shape(cls)
+    shape = _compiled.get(cls) or _shape(cls)
     if len(body) > FRAME_BODY_LENGTH_MAX:
         raise ProtocolError(f"body of {len(body)} bytes is over the limit")
     try:
@@ -52,8 +58,65 @@ def decode(cls: type[M], body: bytes) -> M:
         )  # fmt: skip
     except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
         raise ProtocolError(f"body is not a {cls.__name__}: {error}") from error
-    message: M = shape.lift(values)
+    message: M = shape.lift(values, len(body) <= shape.least)
     return message
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """A type as its hint says it. element: of an array, whole: of an optional."""
+
+    kind: type  # on the wire: of what msgpack gives
+    width: Width | None = None
+    most: int | None = None
+    element: "_Field | None" = None
+    whole: "_Field | None" = None
+    message: type | None = None
+
+
+def read_hint(hint: Any) -> _Field:
+    """Raises TypeError for what cannot be in a message, or has no range."""
+    hint, ranges = _without_ranges(hint)
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
+        most = _range(ranges, Most, hint).length
+        return _Field(tuple, most=most, element=read_hint(arguments[0]))
+    is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
+    if is_union and len(arguments) == 2 and arguments[1] is type(None):
+        whole = read_hint(arguments[0])
+        if whole.element is None:
+            raise TypeError("only an array of a message may be optional")
+        return _Field(tuple, most=whole.most, whole=whole)
+    if hint is int:
+        return _Field(int, width=_range(ranges, Width, hint))
+    if hint in (bytes, str):
+        return _Field(hint, most=_range(ranges, Most, hint).length)
+    if hint in (bool, float):
+        return _Field(hint)
+    return _Field(tuple, message=hint)
+
+
+def _without_ranges(hint: Any) -> tuple[Any, list[Any]]:
+    """The hint without NewType, which exists for mypy alone, and what Annotated says of it."""
+    ranges: list[Any] = []
+    while True:
+        if hasattr(hint, "__supertype__"):
+            hint = hint.__supertype__
+        elif typing.get_origin(hint) is typing.Annotated:
+            ranges += hint.__metadata__
+            hint = hint.__origin__
+        else:
+            return hint, ranges
+
+
+R = TypeVar("R", Width, Most)
+
+
+def _range(ranges: list[Any], kind: type[R], hint: Any) -> R:
+    for one in ranges:
+        if isinstance(one, kind):
+            return one
+    raise TypeError(f"{hint} of a message has no range (fscommon.ranges)")
 
 
 class _Shape:
@@ -64,47 +127,113 @@ class _Shape:
             raise TypeError(f"{cls.__name__} is not a dataclass")
         if depth > MSGPACK_DEPTH_MAX:
             raise TypeError(f"{cls.__name__} is nested deeper than {MSGPACK_DEPTH_MAX}")
-        hints = typing.get_type_hints(cls)
-        self._cls = cls
-        self._names = tuple(field.name for field in fields(cls))
-        kinds = tuple(_runtime_type(hints[name]) for name in self._names)
-        self._types = kinds
-        self._flat = all(kind in _SCALARS for kind in kinds)
-        self._lowers = tuple(_lower(kind, depth + 1) for kind in kinds)
-        self._lifts = tuple(_lift(kind, depth + 1) for kind in kinds)
-        self._get = _getter(self._names)
-        self.lower: _Coder = self._get if self._flat else self._lower_each
-        self.lift: _Coder = self._lift_flat if self._flat else self._lift_each
+        hints = typing.get_type_hints(cls, include_extras=True)
+        names = tuple(field.name for field in fields(cls))
+        rows = tuple(read_hint(hints[name]) for name in names)
+        lengths = [row.most for row in rows if row.most is not None]
+        # Of a body of so many bytes no field can be too long.
+        self.least = min(lengths, default=FRAME_BODY_LENGTH_MAX)
+        self.lift = _lift_of(cls, names, rows, depth)
+        self._get = _getter(names)
+        self._lowers = tuple(_lower(row, depth + 1) for row in rows)
+        is_flat = all(lower is _as_is for lower in self._lowers)
+        self.lower: _Coder = self._get if is_flat else self._lower_each
 
     def _lower_each(self, message: Any) -> Any:
         return tuple([f(v) for f, v in zip(self._lowers, self._get(message), strict=True)])
 
-    def _lift_flat(self, values: Any) -> Any:
-        if type(values) is not tuple or tuple(map(type, values)) != self._types:
-            raise ProtocolError(f"fields of {self._cls.__name__} have wrong types")
-        return self._cls(*values)
 
-    def _lift_each(self, values: Any) -> Any:
-        if type(values) is not tuple or len(values) != len(self._lifts):
-            raise ProtocolError(f"{self._cls.__name__} has {len(self._lifts)} fields")
-        return self._cls(*[f(v) for f, v in zip(self._lifts, values, strict=True)])
+def _lift_of(
+    cls: type, names: tuple[str, ...], rows: tuple[_Field, ...], depth: int
+) -> Callable[..., Any]:
+    """The one function on the way of every request: what it needs are its own variables. Its
+    second argument says that no field can be too long."""
+    kinds = [row.kind for row in rows]
+    other_kinds = _with_none(rows)
+    numbers, fit = _numbers(rows)
+    lengths = tuple((place, row.most) for place, row in enumerate(rows) if row.most is not None)
+    lifts = ((place, _lift_inner(row, depth + 1)) for place, row in enumerate(rows))
+    inner = tuple((place, lift) for place, lift in lifts if lift is not None)
+    make = _maker(cls, names)
+
+    def lift(values: Any, is_short: bool = False) -> Any:
+        if type(values) is not tuple or (
+            (met := [*map(type, values)]) != kinds and tuple(met) not in other_kinds
+        ):
+            raise ProtocolError(f"fields of {cls.__name__} have wrong types")
+        try:
+            fit(*(values if numbers is None else numbers(values)))
+        except struct.error:
+            raise RangeError(f"a number of {cls.__name__} is out of range") from None
+        if not is_short:
+            for place, most in lengths:
+                if values[place] is not None and len(values[place]) > most:
+                    raise RangeError(f"{names[place]} of {cls.__name__} is too long")
+        if inner:
+            values = list(values)
+            for place, lift_one in inner:
+                values[place] = lift_one(values[place])
+        return cls(*values) if make is None else make(values)
+
+    return lift
 
 
-_compiled: dict[tuple[type, int], _Shape] = {}  # filled once per class, never changed after
+_compiled: dict[type, _Shape] = {}  # filled once per class, never changed after
 
 
 def _shape(cls: type, depth: int = 0) -> _Shape:
-    shape = _compiled.get((cls, depth))
+    shape = _compiled.get(cls)
     if shape is None:
-        shape = _compiled[cls, depth] = _Shape(cls, depth)
+        shape = _compiled[cls] = _Shape(cls, depth)
     return shape
 
 
-def _runtime_type(hint: Any) -> Any:
-    """The hint without NewType, which exists for mypy alone."""
-    while hasattr(hint, "__supertype__"):
-        hint = hint.__supertype__
-    return hint
+def _with_none(rows: tuple[_Field, ...]) -> frozenset[tuple[type, ...]]:
+    """The types of fields of which those that may be are None."""
+    choices = [(row.kind, type(None)) if row.whole else (row.kind,) for row in rows]
+    return frozenset(itertools.product(*choices)) if any(row.whole for row in rows) else frozenset()
+
+
+def _numbers(rows: tuple[_Field, ...]) -> tuple[_Coder | None, Callable[..., bytes]]:
+    """What takes the numbers out of the values (None: they are passed whole), and a struct that
+    takes them: one call for the ranges of all of them."""
+    if all(row.kind in _FORMATS for row in rows):
+        return None, struct.Struct("=" + "".join(_FORMATS[row.kind](row) for row in rows)).pack
+    places = [place for place, row in enumerate(rows) if row.width is not None]
+    fit = struct.Struct("=" + "".join(_FORMATS[int](rows[place]) for place in places)).pack
+    if len(places) < 2:
+        first = places[0] if places else 0
+        return itemgetter(slice(first, first + len(places))), fit
+    return itemgetter(*places), fit
+
+
+def _format_of_int(row: _Field) -> str:
+    assert row.width is not None, "read_hint sees to it"
+    return row.width.code
+
+
+_FORMATS: Final[dict[type, Callable[[_Field], str]]] = {
+    int: _format_of_int,
+    bool: lambda row: "?",
+    bytes: lambda row: "0s",
+}
+
+
+def _maker(cls: type, names: tuple[str, ...]) -> _Coder | None:
+    """Makes a message with many fields without its constructor, which looks each of them up by its
+    name; None: the constructor does."""
+    slots = tuple(getattr(cls, name, None) for name in names)
+    places = tuple(slot for slot in slots if isinstance(slot, types.MemberDescriptorType))
+    if len(names) < _FIELDS_MANY or len(places) < len(names):
+        return None
+    put = types.MemberDescriptorType.__set__
+
+    def make(values: Any) -> Any:
+        message: Any = object.__new__(cls)
+        any(map(put, places, itertools.repeat(message), values))  # it returns None for each
+        return message
+
+    return make
 
 
 def _getter(names: tuple[str, ...]) -> _Coder:
@@ -116,81 +245,64 @@ def _getter(names: tuple[str, ...]) -> _Coder:
     return lambda message: (single(message),)
 
 
-def _element(hint: Any) -> Any:
-    """X of tuple[X, ...]; None when the hint is no such tuple."""
-    arguments = typing.get_args(hint)
-    if typing.get_origin(hint) is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
-        return _runtime_type(arguments[0])
-    return None
-
-
-def _optional(hint: Any) -> Any:
-    """X of X | None; None when the hint is no such union."""
-    arguments = typing.get_args(hint)
-    if isinstance(hint, types.UnionType) and len(arguments) == 2 and arguments[1] is type(None):
-        return _runtime_type(arguments[0])
-    return None
-
-
-def _lower(hint: Any, depth: int) -> _Coder:
-    if hint in _SCALARS:
-        return _as_is
-    if hint is float:
-        return float
-    if (element := _element(hint)) is not None:
-        inner = _lower(element, depth + 1)
-        if inner is _as_is:
-            return tuple
-        return lambda values: tuple(map(inner, values))
-    if (kind := _optional(hint)) is not None:
-        inner = _lower(kind, depth)
+def _lower(row: _Field, depth: int) -> _Coder:
+    if row.whole is not None:
+        inner = _lower(row.whole, depth)
         return lambda value: None if value is None else inner(value)
-    return _shape(hint, depth).lower
-
-
-def _lift(hint: Any, depth: int) -> _Coder:
-    if hint in _SCALARS:
-        return _exactly(hint)
-    if hint is float:
-        return _finite
-    if (element := _element(hint)) is not None:
-        return _array_of(element, depth)
-    if (kind := _optional(hint)) is not None:
-        inner = _lift(kind, depth)
-        return lambda value: None if value is None else inner(value)
-    return _shape(hint, depth).lift
+    if row.element is not None:
+        inner = _lower(row.element, depth + 1)
+        return tuple if inner is _as_is else lambda values: tuple(map(inner, values))
+    if row.message is not None:
+        return _shape(row.message, depth).lower
+    return float if row.kind is float else _as_is
 
 
 def _as_is(value: Any) -> Any:
     return value
 
 
-def _exactly(kind: type) -> _Coder:
-    def lift(value: Any) -> Any:
-        if type(value) is not kind:
-            raise ProtocolError(f"expected {kind.__name__}, not {type(value).__name__}")
-        return value
+def _lift_inner(row: _Field, depth: int) -> Callable[[Any], Any] | None:
+    """What is left to do with a value of the right type and length; None: nothing."""
+    if row.whole is not None:
+        array = _lift_inner(row.whole, depth)
+        assert array is not None, "read_hint sees to it"
+        return lambda value: None if value is None else array(value)
+    if row.element is not None:
+        return _lift_array(row.element, depth)
+    if row.message is not None:
+        return _shape(row.message, depth).lift
+    return _finite if row.kind is float else None
 
-    return lift
 
-
-def _finite(value: Any) -> float:
-    if type(value) is not float or not math.isfinite(value):
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
         raise ProtocolError("expected a finite float")
     return value
 
 
-def _array_of(element: Any, depth: int) -> _Coder:
-    inner = _lift(element, depth + 1)
+def _lift_array(element: _Field, depth: int) -> _Coder:
+    inner = _lift_inner(element, depth + 1)
+    kind = {element.kind}
+    fits = _all_fit(element)
 
-    def lift(values: Any) -> Any:
-        if type(values) is not tuple:
-            raise ProtocolError(f"expected an array, not {type(values).__name__}")
-        return tuple(map(inner, values))
+    def lift(values: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not values:
+            return values
+        if set(map(type, values)) != kind:
+            raise ProtocolError(f"expected an array of {element.kind.__name__}")
+        if not fits(values):
+            raise RangeError("an entry of an array is out of range")
+        return values if inner is None else tuple(map(inner, values))
 
-    def lift_scalars(values: Any) -> Any:
-        if type(values) is not tuple or any(type(value) is not element for value in values):
-            raise ProtocolError(f"expected an array of {element.__name__}")
-        return values
+    return lift
 
-    return lift_scalars if element in _SCALARS else lift
+
+def _all_fit(element: _Field) -> Callable[[tuple[Any, ...]], bool]:
+    """Whether each of several values, at least one, is in the range of the element."""
+    if element.width is not None:
+        low, high = element.width.low, element.width.high
+        return lambda values: min(values) >= low and max(values) <= high
+    if element.most is not None:
+        most = element.most
+        return lambda values: max(map(len, values)) <= most
+    return lambda values: True

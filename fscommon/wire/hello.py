@@ -7,18 +7,20 @@ connection, and all else stays as it was.
 
 from dataclasses import dataclass
 
+from fscommon.ranges import U64, Text, Token
+
 
 @dataclass(frozen=True, slots=True)
 class Hello:
     """First frame on a connection. purpose: "meta", "recall", "data", "rdma", "server" or
     "admin". "rdma" is "data" whose frames go over a queue pair; Op.RDMA follows."""
 
-    purpose: str
-    node: str  # name for logs, at most 255 characters
-    nonce: bytes  # 32 fresh random bytes
-    session: int  # 0 when the peer has none (yet)
-    connection: int  # random; names this lane's connection
-    previous: int  # the connection that this one replaces, 0 if none (rule 23)
+    purpose: Text
+    node: Text  # name for logs, at most 255 characters
+    nonce: Token  # 32 fresh random bytes
+    session: U64  # 0 when the peer has none (yet)
+    connection: U64  # random; names this lane's connection
+    previous: U64  # the connection that this one replaces, 0 if none (rule 23)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +28,19 @@ class KeyedHello(Hello):
     """key: the id of the client's key. A metaserver is shown the secret of that key, a storage
     server that of the session (fscommon.auth.key)."""
 
-    key: int
+    key: U64
 
 
 @dataclass(frozen=True, slots=True)
 class HelloReply:
-    nonce: bytes
+    nonce: Token
 
 
 @dataclass(frozen=True, slots=True)
 class Auth:
-    mac: bytes  # HMAC-SHA256(key, "braidfs client" || transcript)
+    mac: Token  # HMAC-SHA256(key, "braidfs client" || transcript)
 
 
 @dataclass(frozen=True, slots=True)
 class AuthReply:
-    mac: bytes  # HMAC-SHA256(key, "braidfs server" || transcript)
+    mac: Token  # HMAC-SHA256(key, "braidfs server" || transcript)

@@ -5,7 +5,9 @@ the key's id. SESSION_GRANT and MOUNT_ROOT are the first that a client with such
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
+
+from fscommon.ranges import I64, U32, U64, Many, Names, Text, Token, U32s, U64s
 
 KEY_NAME_LENGTH_MAX: Final = 64
 KEY_PATH_LENGTH_MAX: Final = 4096
@@ -25,9 +27,9 @@ ID_RANGES_MAX: Final = 256  # of a key's users, and of its groups
 class IdRange:
     """`count` numbers from `client` on are, in the cluster, those from `cluster` on."""
 
-    client: int
-    cluster: int
-    count: int
+    client: U32
+    cluster: U32
+    count: U64
 
     @property
     def text(self) -> str:
@@ -41,9 +43,9 @@ class IdMap:
     """Whom a client's users and groups are in the cluster. Without ranges of a kind its numbers are
     the same. everybody: the user and the group that all are, or ()."""
 
-    uids: tuple[IdRange, ...] = ()
-    gids: tuple[IdRange, ...] = ()
-    everybody: tuple[int, ...] = ()
+    uids: Annotated[tuple[IdRange, ...], Many] = ()
+    gids: Annotated[tuple[IdRange, ...], Many] = ()
+    everybody: U32s = ()
 
 
 NO_IDS: Final = IdMap()
@@ -54,11 +56,11 @@ class KeyCreate:
     """root: the topmost directory of the quota tree that the key is for; 1: everything. path: of
     root, for messages to people. flags: KEY_*. expires_ns: when it ends by itself, 0: never."""
 
-    name: str
-    root: int
-    path: str
-    flags: int
-    expires_ns: int
+    name: Text
+    root: U64
+    path: Text
+    flags: U32
+    expires_ns: I64
     ids: IdMap = NO_IDS
 
 
@@ -66,16 +68,16 @@ class KeyCreate:
 class KeyCreated:
     """Durable. cluster: what the secret is made of, beside the id and the cluster key."""
 
-    id: int
-    cluster: bytes
+    id: U64
+    cluster: Token
 
 
 @dataclass(frozen=True, slots=True)
 class KeyList:
     """A page of the keys with ids behind `after`."""
 
-    after: int
-    count: int
+    after: U64
+    count: U32
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,23 +87,23 @@ class KeyRow:
     have the key. ending: sessions that are not fenced everywhere yet. Times are 0 where nothing
     happened yet."""
 
-    id: int
-    name: str
-    root: int
-    path: str
-    names: tuple[bytes, ...]
-    flags: int
-    created_ns: int
-    expires_ns: int
-    revoked_ns: int
-    sessions: tuple[int, ...]
-    ending: int
+    id: U64
+    name: Text
+    root: U64
+    path: Text
+    names: Names
+    flags: U32
+    created_ns: I64
+    expires_ns: I64
+    revoked_ns: I64
+    sessions: U64s
+    ending: U64
     ids: IdMap = NO_IDS
 
 
 @dataclass(frozen=True, slots=True)
 class KeyReport:
-    rows: tuple[KeyRow, ...]
+    rows: Annotated[tuple[KeyRow, ...], Many]
     end: bool
 
 
@@ -110,7 +112,7 @@ class KeyRevoke:
     """Reply: Empty, when durable. The metaserver serves the key's sessions no more from now on;
     that storage servers do not either is told by KEY_LIST (sessions, ending)."""
 
-    id: int
+    id: U64
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +120,9 @@ class SessionGrant:
     """What this session may do, by its key. data_key: what the session proves itself with at
     storage servers; b"": the cluster key."""
 
-    name: str
-    flags: int
-    data_key: bytes
+    name: Text
+    flags: U32
+    data_key: Token
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,4 +130,4 @@ class MountRoot:
     """The directory that is reached from the root of the file system by these names; EACCES where
     the key is not for it. Reply: Entry."""
 
-    names: tuple[bytes, ...]
+    names: Names

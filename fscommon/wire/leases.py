@@ -7,6 +7,9 @@ takes what no reply granted, and an administrator asks who holds what.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from fscommon.ranges import U32, U64, Many, Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,18 +21,18 @@ class RecallItem:
     granted what is asked for; if that reply has not arrived, it is on its way. limit: whatever
     replies to requests up to this id grant on these facets counts no more."""
 
-    recall: int  # its number; rises, never 0
-    ino: int
-    flags: int
-    granted_by: int
-    limit: int
+    recall: U64  # its number; rises, never 0
+    ino: U64
+    flags: U32
+    granted_by: U64
+    limit: U64
 
 
 @dataclass(frozen=True, slots=True)
 class Recall:
     """Metaserver to client, one-way, on the recall connection. Empty: leases are granted now."""
 
-    items: tuple[RecallItem, ...]
+    items: Annotated[tuple[RecallItem, ...], Many]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +41,9 @@ class ReturnItem:
     that this ends, 0 when nobody asked. is_open: the client has the inode open without having
     told so: the metaserver is to count it as open."""
 
-    ino: int
-    flags: int
-    recall: int = 0
+    ino: U64
+    flags: U32
+    recall: U64 = 0
     is_open: bool = False
 
 
@@ -48,45 +51,45 @@ class ReturnItem:
 class LeaseReturn:
     """Client to metaserver, on the session's connection."""
 
-    items: tuple[ReturnItem, ...]
+    items: Annotated[tuple[ReturnItem, ...], Many]
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTake:
     """Wait until these LEASE_* bits can be granted; the reply's record says what is held then."""
 
-    ino: int
-    flags: int
+    ino: U64
+    flags: U32
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseQuery:
     """session 0: the sums of every session; else that session's leases behind ino `after`."""
 
-    session: int
-    after: int = 0
-    count: int = 1000
+    session: U64
+    after: U64 = 0
+    count: U32 = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLeases:
-    session: int
-    node: str
-    inodes: int  # with any lease
-    exclusive: int  # of them, with an exclusive one
-    recalls: int  # that it has not answered yet
+    session: U64
+    node: Text
+    inodes: U64  # with any lease
+    exclusive: U64  # of them, with an exclusive one
+    recalls: U32  # that it has not answered yet
     is_cached: bool  # it has a recall connection: leases are granted to it
 
 
 @dataclass(frozen=True, slots=True)
 class HeldLease:
-    ino: int
-    flags: int
-    recalled: int  # LEASE_* bits of recalls that are not answered yet
+    ino: U64
+    flags: U32
+    recalled: U32  # LEASE_* bits of recalls that are not answered yet
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseReport:
-    sessions: tuple[SessionLeases, ...]
-    leases: tuple[HeldLease, ...]  # in order of ino; empty for session 0
+    sessions: Annotated[tuple[SessionLeases, ...], Many]
+    leases: Annotated[tuple[HeldLease, ...], Many]  # in order of ino; empty for session 0
     end: bool  # there are no more behind these

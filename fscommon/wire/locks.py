@@ -8,29 +8,32 @@ All of them may be repeated: setting a lock again changes nothing, tickets name 
 """
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from fscommon.ranges import U8, U32, U64, Many, Text, U64s
 
 
 @dataclass(frozen=True, slots=True)
 class LockGet:
     """Who holds what such a lock would contradict? Reply: LockFound."""
 
-    ino: int
+    ino: U64
     is_flock: bool
-    owner: int
-    start: int
-    end: int
-    type: int
+    owner: U64
+    start: U64
+    end: U64
+    type: U8
 
 
 @dataclass(frozen=True, slots=True)
 class LockFound:
     """type 2 (none): nobody; the rest is 0."""
 
-    type: int
-    start: int = 0
-    end: int = 0
-    pid: int = 0
-    session: int = 0
+    type: U8
+    start: U64 = 0
+    end: U64 = 0
+    pid: U32 = 0
+    session: U64 = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +41,14 @@ class LockSet:
     """Lock, change or unlock. ticket 0: EAGAIN instead of waiting; otherwise the client's number
     for this request, never used for another one: a repeat of one that waits goes on waiting."""
 
-    ino: int
+    ino: U64
     is_flock: bool
-    owner: int
-    start: int
-    end: int
-    type: int
-    pid: int
-    ticket: int
+    owner: U64
+    start: U64
+    end: U64
+    type: U8
+    pid: U32
+    ticket: U64
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,63 +63,63 @@ class LockEvents:
     """Answered when a ticket of this session was granted, however long that takes; again and
     again until it is in `acknowledged`."""
 
-    acknowledged: tuple[int, ...]
+    acknowledged: U64s
 
 
 @dataclass(frozen=True, slots=True)
 class LockGranted:
-    tickets: tuple[int, ...]
+    tickets: U64s
 
 
 @dataclass(frozen=True, slots=True)
 class LockCancel:
     """The caller waits no longer. Reply: LockDone, granted if it was, and is, had."""
 
-    ticket: int
+    ticket: U64
 
 
 @dataclass(frozen=True, slots=True)
 class HeldLock:
-    ino: int
+    ino: U64
     is_flock: bool
-    owner: int
-    start: int
-    end: int
-    type: int
-    pid: int
+    owner: U64
+    start: U64
+    end: U64
+    type: U8
+    pid: U32
 
 
 @dataclass(frozen=True, slots=True)
 class LockRestore:
     """What this session held when the metaserver was restarted; only before REPLAY_DONE."""
 
-    locks: tuple[HeldLock, ...]
+    locks: Annotated[tuple[HeldLock, ...], Many]
 
 
 @dataclass(frozen=True, slots=True)
 class LockRestored:
     """How many another session has said to hold."""
 
-    refused: int
+    refused: U64
 
 
 @dataclass(frozen=True, slots=True)
 class LockQuery:
     """For administrators: held and waiting ones, `count` of them behind the first `skip`."""
 
-    skip: int = 0
-    count: int = 1000
+    skip: U32 = 0
+    count: U32 = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class LockRow:
     lock: HeldLock
-    session: int
-    node: str
+    session: U64
+    node: Text
     is_waiting: bool
 
 
 @dataclass(frozen=True, slots=True)
 class LockReport:
-    locks: tuple[LockRow, ...]
+    locks: Annotated[tuple[LockRow, ...], Many]
     end: bool

@@ -8,7 +8,25 @@ The table at the end gives each op its request and reply.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from fscommon.limits import XATTR_VALUE_LENGTH_MAX
+from fscommon.ranges import (
+    I64,
+    U32,
+    U64,
+    Blob,
+    Many,
+    Message,
+    Most,
+    Name,
+    Names,
+    Record,
+    Text,
+    Token,
+    U32s,
+    U64s,
+)
 from fscommon.wire.admin import (
     NO_TRAFFIC,
     BytesPath,
@@ -63,6 +81,7 @@ from fscommon.wire.quota import (
     QuotaTold,
 )
 from fscommon.wire.rdma import RdmaAnswer, RdmaOffer
+from fscommon.wire.servers import Heartbeat, HeartbeatReply, Register, Registered
 from fscommon.wire.trash import TRASH_BODIES
 
 
@@ -75,18 +94,18 @@ class Empty:
 class Failure:
     """Body of a reply whose status is not OK. parents: directories whose lease it grants."""
 
-    message: str
-    parents: bytes = b""
+    message: Message
+    parents: Blob = b""
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
     """Body of a request with FLAG_REPLAY: what was sent and answered before the restart."""
 
-    txn: int
-    status: int
-    request: bytes
-    reply: bytes
+    txn: U64
+    status: U32
+    request: Blob
+    reply: Blob
 
 
 # ---- namespace -------------------------------------------------------------------------------
@@ -97,16 +116,16 @@ class Caller:
     """Who asks: what the kernel put into the FUSE header, and all supplementary groups when the
     op needs them (creating in a set-group-id directory), else ()."""
 
-    uid: int
-    gid: int
-    umask: int
-    groups: tuple[int, ...] = ()
+    uid: U32
+    gid: U32
+    umask: U32
+    groups: U32s = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    parent: int
-    name: bytes
+    parent: U64
+    name: Name
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +135,13 @@ class Entry:
     parents, here and below: the attribute records, after the op, of the directories in which it
     made or removed a name (the kernel asks for them next), or whose lease it grants."""
 
-    attributes: bytes  # 128 bytes, packed
-    parents: bytes = b""
+    attributes: Record  # 128 bytes, packed
+    parents: Blob = b""
 
 
 @dataclass(frozen=True, slots=True)
 class GetAttr:
-    ino: int
+    ino: U64
 
 
 SET_MODE, SET_UID, SET_GID, SET_SIZE, SET_ATIME, SET_MTIME, SET_CTIME = 1, 2, 4, 8, 16, 32, 64
@@ -136,74 +155,74 @@ class SetAttr:
     """valid: SET_* bits. written_size/written_mtime_ns: what the writer's native lanes knew before
     the change and the metaserver not yet (0 if nothing): merged first, by maximum."""
 
-    ino: int
-    valid: int
-    mode: int
-    uid: int
-    gid: int
-    size: int
-    atime_ns: int
-    mtime_ns: int
-    ctime_ns: int  # 0: the metaserver's clock
-    written_size: int
-    written_mtime_ns: int
-    inode_flags: int = 0  # fscommon.layout.attributes.INODE_*
-    like: int = 0  # with size 0: lie on the targets of this file, if its layout has the same shape
+    ino: U64
+    valid: U32
+    mode: U32
+    uid: U32
+    gid: U32
+    size: U64
+    atime_ns: I64
+    mtime_ns: I64
+    ctime_ns: I64  # 0: the metaserver's clock
+    written_size: U64
+    written_mtime_ns: I64
+    inode_flags: U32 = 0  # fscommon.layout.attributes.INODE_*
+    like: U64 = 0  # with size 0: lie on the targets of this file, if its layout has the same shape
 
 
 @dataclass(frozen=True, slots=True)
 class MkNod:
-    parent: int
-    name: bytes
-    mode: int
-    rdev: int
+    parent: U64
+    name: Name
+    mode: U32
+    rdev: U32
     caller: Caller
 
 
 @dataclass(frozen=True, slots=True)
 class MkDir:
-    parent: int
-    name: bytes
-    mode: int
+    parent: U64
+    name: Name
+    mode: U32
     caller: Caller
 
 
 @dataclass(frozen=True, slots=True)
 class Symlink:
-    parent: int
-    name: bytes
-    target: bytes
+    parent: U64
+    name: Name
+    target: Record
     caller: Caller
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLink:
-    ino: int
+    ino: U64
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLinkReply:
-    target: bytes
+    target: Record
 
 
 @dataclass(frozen=True, slots=True)
 class Unlink:
-    parent: int
-    name: bytes
+    parent: U64
+    name: Name
 
 
 @dataclass(frozen=True, slots=True)
 class RmDir:
-    parent: int
-    name: bytes
+    parent: U64
+    name: Name
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
     """What lost a link: attributes after it (nlink 0 when it was the last)."""
 
-    attributes: bytes
-    parents: bytes = b""
+    attributes: Record
+    parents: Blob = b""
 
 
 RENAME_NOREPLACE = 1
@@ -212,34 +231,34 @@ RENAME_EXCHANGE = 2
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    parent: int
-    name: bytes
-    new_parent: int
-    new_name: bytes
-    flags: int  # 0, RENAME_NOREPLACE or RENAME_EXCHANGE
+    parent: U64
+    name: Name
+    new_parent: U64
+    new_name: Name
+    flags: U32  # 0, RENAME_NOREPLACE or RENAME_EXCHANGE
 
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    attributes: bytes  # of the moved inode
-    replaced: bytes  # of the inode that lost its name or was exchanged, b"" if none
-    parents: bytes = b""
+    attributes: Record  # of the moved inode
+    replaced: Record  # of the inode that lost its name or was exchanged, b"" if none
+    parents: Blob = b""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    ino: int
-    new_parent: int
-    new_name: bytes
+    ino: U64
+    new_parent: U64
+    new_name: Name
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
     """Make a regular file and open it, or open it if it exists and exclusive is false."""
 
-    parent: int
-    name: bytes
-    mode: int
+    parent: U64
+    name: Name
+    mode: U32
     exclusive: bool
     writable: bool
     caller: Caller
@@ -250,8 +269,8 @@ class TmpFile:
     """Make a regular file without a name and open it for writing; reply: Opened. linkable: LINK
     may give it a name (O_TMPFILE without O_EXCL)."""
 
-    parent: int
-    mode: int
+    parent: U64
+    mode: U32
     linkable: bool
     caller: Caller
 
@@ -263,34 +282,34 @@ class Open:
     writable: the capability asked for carries the write right. wanted: how long a writer is to make
     the file, where the last size_limit was less."""
 
-    ino: int
+    ino: U64
     writable: bool
-    wanted: int = 0
+    wanted: U64 = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
     """Reply of OPEN and CREATE. capability carries read, and write if it was asked for."""
 
-    attributes: bytes
-    layout: bytes
-    capability: bytes
-    size_limit: int = -1  # how long writers may make the file, by the quotas; -1: no limit
-    parents: bytes = b""
+    attributes: Record
+    layout: Record
+    capability: Record
+    size_limit: I64 = -1  # how long writers may make the file, by the quotas; -1: no limit
+    parents: Blob = b""
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
     """The session holds none of these inodes open any more. One-way."""
 
-    inos: tuple[int, ...]
+    inos: U64s
 
 
 @dataclass(frozen=True, slots=True)
 class ReadDir:
-    ino: int
-    cookie: int  # 0 to start; otherwise that of the last entry taken
-    count: int
+    ino: U64
+    cookie: U64  # 0 to start; otherwise that of the last entry taken
+    count: U32
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,11 +317,11 @@ class ReadDirReply:
     """A column for each thing told of a name: the rows have their places in common. cookies:
     numbers of eight bytes, little-endian. attributes: records of 128 bytes."""
 
-    names: tuple[bytes, ...]
-    cookies: bytes
-    attributes: bytes
+    names: Names
+    cookies: Blob
+    attributes: Blob
     end: bool
-    parents: bytes = b""
+    parents: Blob = b""
 
 
 COMMIT_SIZE, COMMIT_MTIME, COMMIT_KILL_SUIDGID, COMMIT_SYNCED = 1, 2, 4, 8
@@ -314,12 +333,12 @@ class Commit:
     the objects of stripe_bits (bit i: stripe index i) are durable at the targets: from then on a
     missing object of these is an error, not a hole. durable: answer when the transaction is."""
 
-    ino: int
-    file_id: int
-    flags: int
-    size: int
-    mtime_ns: int
-    stripe_bits: int
+    ino: U64
+    file_id: U64
+    flags: U32
+    size: U64
+    mtime_ns: I64
+    stripe_bits: U64
     durable: bool
 
 
@@ -327,20 +346,20 @@ class Commit:
 class Committed:
     """size_limit: as in Opened."""
 
-    attributes: bytes
-    size_limit: int = -1
-    parents: bytes = b""
+    attributes: Record
+    size_limit: I64 = -1
+    parents: Blob = b""
 
 
 @dataclass(frozen=True, slots=True)
 class GetXattr:
-    ino: int
-    name: bytes
+    ino: U64
+    name: Name
 
 
 @dataclass(frozen=True, slots=True)
 class XattrValue:
-    value: bytes
+    value: Blob
 
 
 XATTR_ACCESS_ACL = b"system.posix_acl_access"
@@ -349,35 +368,35 @@ XATTR_KILL_SGID = 4  # with an access ACL: its caller may not keep the set-group
 
 @dataclass(frozen=True, slots=True)
 class SetXattr:
-    ino: int
-    name: bytes
-    value: bytes
-    flags: int  # 0, XATTR_CREATE 1 or XATTR_REPLACE 2, or XATTR_KILL_SGID
+    ino: U64
+    name: Name
+    value: Annotated[bytes, Most(2 * XATTR_VALUE_LENGTH_MAX)]
+    flags: U32  # 0, XATTR_CREATE 1 or XATTR_REPLACE 2, or XATTR_KILL_SGID
 
 
 @dataclass(frozen=True, slots=True)
 class ListXattr:
-    ino: int
+    ino: U64
 
 
 @dataclass(frozen=True, slots=True)
 class XattrNames:
-    names: tuple[bytes, ...]
+    names: Names
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveXattr:
-    ino: int
-    name: bytes
+    ino: U64
+    name: Name
 
 
 @dataclass(frozen=True, slots=True)
 class StatFsReply:
-    bytes_total: int
-    bytes_free: int
-    bytes_available: int
-    inodes_total: int
-    inodes_free: int
+    bytes_total: U64
+    bytes_free: U64
+    bytes_available: U64
+    inodes_total: U64
+    inodes_free: U64
 
 
 # ---- sessions --------------------------------------------------------------------------------
@@ -394,13 +413,13 @@ class SessionOpen:
     more, and slots that were not used are void. lost: files of which it took written bytes
     along."""
 
-    session: int
-    node: str
-    opens: tuple[int, ...]
-    answered: int
-    exclusive: tuple[int, ...] = ()
+    session: U64
+    node: Text
+    opens: U64s
+    answered: U64
+    exclusive: U64s = ()
     is_another: bool = False
-    lost: tuple[int, ...] = ()
+    lost: U64s = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,39 +429,40 @@ class SessionOpened:
     lease_s: how long leases last; renew before. heard, locks: for another process of the session:
     a bound of the request ids that any process of it has used, and the locks that it holds."""
 
-    session: int
-    incarnation: int
-    durable: int
+    session: U64
+    incarnation: U64
+    durable: U64
     timeout_s: float
     lease_s: float = 0.0
-    heard: int = 0
-    locks: tuple[HeldLock, ...] = ()
+    heard: U64 = 0
+    locks: Annotated[tuple[HeldLock, ...], Many] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRenew:
-    answered: int
+    answered: U64
     traffic: Traffic = NO_TRAFFIC
-    paths: tuple[BytesPath, ...] = ()  # by nodes; the metaserver keeps the first 1024
+    # By nodes; the metaserver keeps the first 1024.
+    paths: Annotated[tuple[BytesPath, ...], Many] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TargetEntry:
     """One row of the cluster map. replicas of a stripe are lists of target ids in layouts."""
 
-    target: int
-    node: int
-    address: str  # of its node: "host:port"; IPv6 as "[host]:port"
-    state: str  # "up", "down", "full"; "draining", "joining": no new files
-    bytes_total: int
-    bytes_free: int
+    target: U64
+    node: U64
+    address: Text  # of its node: "host:port"; IPv6 as "[host]:port"
+    state: Text  # "up", "down", "full"; "draining", "joining": no new files
+    bytes_total: U64
+    bytes_free: U64
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterMap:
-    epoch: int
-    cluster: bytes  # 16-byte uuid
-    targets: tuple[TargetEntry, ...]
+    epoch: U64
+    cluster: Token  # 16-byte uuid
+    targets: Annotated[tuple[TargetEntry, ...], Many]
 
     def open_targets(self) -> set[int]:
         """Those that get new files, as far as they are up and have room."""
@@ -455,78 +475,24 @@ class SessionRenewed:
     the request left."""
 
     map: ClusterMap
-    recalled: tuple[RecallItem, ...] = ()
-
-
-# ---- storage servers -> metaserver -----------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class TargetReport:
-    target: int  # 0: new, wants an id
-    uuid: bytes  # from the superblock
-    incarnation: int
-    bytes_total: int
-    bytes_free: int
-    objects: int
-    errors: int
-
-
-@dataclass(frozen=True, slots=True)
-class Register:
-    node: int  # 0: new, wants an id
-    uuid: bytes  # of the node
-    name: str
-    address: str  # "host:port" for data connections
-    cluster: bytes  # b"" when the node never joined one
-    targets: tuple[TargetReport, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """targets: ids in the order of the request. sessions: every live one (rule 15)."""
-
-    node: int
-    cluster: bytes
-    targets: tuple[int, ...]
-    capability_key: bytes  # 32 bytes, for HMAC-SHA256 of capabilities
-    map_epoch: int
-    sessions: tuple[int, ...]
-    timeout_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
-    node: int
-    targets: tuple[TargetReport, ...]
-    session_version: int  # of the session table that this node has, 0 if none
-    traffic: Traffic = NO_TRAFFIC
-
-
-@dataclass(frozen=True, slots=True)
-class HeartbeatReply:
-    """sessions is None while session_version is current."""
-
-    map_epoch: int
-    session_version: int
-    sessions: tuple[int, ...] | None
+    recalled: Annotated[tuple[RecallItem, ...], Many] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StatusReply:
-    cluster: bytes
+    cluster: Token
     map: ClusterMap
-    clients: tuple[ClientStatus, ...]
+    clients: Annotated[tuple[ClientStatus, ...], Many]
     recovering: bool
-    txn: int
-    durable: int
+    txn: U64
+    durable: U64
     files: StatFsReply
-    nodes: tuple[NodeStatus, ...]
-    health: tuple[TargetHealth, ...]
-    version: str
+    nodes: Annotated[tuple[NodeStatus, ...], Many]
+    health: Annotated[tuple[TargetHealth, ...], Many]
+    version: Text
     uptime_s: float
-    chunk_size: int  # of new files, where their directory says nothing else
-    stripe_width_max: int
+    chunk_size: U64  # of new files, where their directory says nothing else
+    stripe_width_max: U32
 
 
 BODIES: dict[Op, tuple[type, type]] = {

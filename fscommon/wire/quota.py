@@ -5,9 +5,10 @@ Kinds are those of fscommon.layout.quota. `fscommon.wire.messages.BODIES` ties t
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 from fscommon.layout.quota import Limits
+from fscommon.ranges import U32, U64, Many, Names, U64s
 from fscommon.wire.admin import Place
 
 QUOTA_ROWS_MAX: Final = 1000
@@ -19,8 +20,8 @@ TELL_INODES_MAX: Final = 1024  # of one QUOTA_TELL
 class QuotaSet:
     """Reply: Empty, when durable. A tree must have been made one: QUOTA_ASSIGN."""
 
-    kind: int
-    number: int
+    kind: U32
+    number: U64
     limits: Limits
 
 
@@ -28,10 +29,10 @@ class QuotaSet:
 class QuotaList:
     """A page of the accounts behind (kind, number), in this order."""
 
-    kind: int
-    number: int
+    kind: U32
+    number: U64
     only_limited: bool
-    count: int
+    count: U32
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +40,19 @@ class QuotaRow:
     """left_s: how long a soft limit may still be exceeded; -1: it is not, 0: no longer.
     names: the path of a tree from the root; () for others, and for one that has no name."""
 
-    kind: int
-    number: int
-    used_bytes: int
-    used_inodes: int
+    kind: U32
+    number: U64
+    used_bytes: U64
+    used_inodes: U64
     limits: Limits
     bytes_left_s: float
     inodes_left_s: float
-    names: tuple[bytes, ...]
+    names: Names
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaReport:
-    rows: tuple[QuotaRow, ...]
+    rows: Annotated[tuple[QuotaRow, ...], Many]
     end: bool
 
 
@@ -61,17 +62,17 @@ class QuotaAssign:
     topmost directory, and the walk begins with it, at cookie 0. tree 0: into that of its parent.
     A tree within keeps its own account. Repeating a step changes nothing."""
 
-    top: int
-    tree: int
-    stack: tuple[Place, ...]
+    top: U64
+    tree: U64
+    stack: Annotated[tuple[Place, ...], Many]
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaAssigned:
     """The stack to go on from; empty: it is done."""
 
-    assigned: int
-    stack: tuple[Place, ...]
+    assigned: U64
+    stack: Annotated[tuple[Place, ...], Many]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +81,16 @@ class QuotaTell:
     nobody holds those of `inos` any more, with the next ones behind `after` that may concern the
     account. names: of directories, in which files are made; else of files, which are written."""
 
-    kind: int
-    number: int
+    kind: U32
+    number: U64
     names: bool
-    after: int
-    inos: tuple[int, ...]
+    after: U64
+    inos: U64s
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaTold:
     """inos: to be told with the next request; after: where to go on from, 0 at the end."""
 
-    inos: tuple[int, ...]
-    after: int
+    inos: U64s
+    after: U64

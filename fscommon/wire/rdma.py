@@ -5,13 +5,15 @@
 
 from dataclasses import dataclass
 
+from fscommon.ranges import Message, Record, Text
+
 
 @dataclass(frozen=True, slots=True)
 class RdmaOffer:
     """First request on a connection of purpose "rdma": the client's queue pair as native describes
     it. Empty: a question only, whether and by what the server would agree."""
 
-    peer: bytes
+    peer: Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,6 @@ class RdmaAnswer:
     """The server's queue pair, connected to the client's; or a reason and no queue pair. by: the
     port and address it uses, for people."""
 
-    peer: bytes
-    reason: str = ""
-    by: str = ""
+    peer: Record
+    reason: Message = ""
+    by: Text = ""

@@ -7,8 +7,9 @@ at most once, so (directory, name, ino) names an entry.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
+from fscommon.ranges import I64, U32, U64, Blob, Many, Message, Name, Names, Record, U32s
 from fscommon.wire.ops import Op
 
 TRASH_ENTRIES_MAX: Final = 1000  # of one page
@@ -23,24 +24,24 @@ class TrashSet:
     """What is removed in directory ino and below goes to the trash for expiry_s, or no longer. The
     nearest directory above a name counts. Reply: TrashDone, when durable."""
 
-    ino: int
+    ino: U64
     on: bool
-    expiry_s: int
+    expiry_s: I64
 
 
 @dataclass(frozen=True, slots=True)
 class TrashDone:
     """count: what was purged."""
 
-    count: int = 0
+    count: U64 = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TrashTrees:
     """A page of the trees behind the one with this number; TRASH_PATHS_MAX at most."""
 
-    after: int
-    count: int
+    after: U64
+    count: U32
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +49,16 @@ class TrashTree:
     """A directory of which it was said what becomes of removed names. on False: they are gone.
     inodes: in its trash. names: the path, () for the root and when it is not found."""
 
-    ino: int
+    ino: U64
     on: bool
-    expiry_s: int
-    inodes: int
-    names: tuple[bytes, ...]
+    expiry_s: I64
+    inodes: U64
+    names: Names
 
 
 @dataclass(frozen=True, slots=True)
 class TrashReport:
-    trees: tuple[TrashTree, ...]
+    trees: Annotated[tuple[TrashTree, ...], Many]
     end: bool
 
 
@@ -66,11 +67,11 @@ class TrashList:
     """A page of the entries of a directory (which may be in the trash itself, or gone) behind
     (name hash, ino). name b"": any."""
 
-    directory: int
-    name: bytes
-    after_hash: int
-    after_ino: int
-    count: int
+    directory: U64
+    name: Name
+    after_hash: U64
+    after_ino: U64
+    count: U32
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,31 +79,31 @@ class TrashByAge:
     """A page of the entries of a tree, those first that were removed first, behind
     (removed_ns, ino)."""
 
-    tree: int
-    after_ns: int
-    after_ino: int
-    count: int
+    tree: U64
+    after_ns: U64
+    after_ino: U64
+    count: U32
 
 
 @dataclass(frozen=True, slots=True)
 class TrashEntry:
     """tree: whose expiry counts. attributes: the packed record of the inode."""
 
-    directory: int
-    name: bytes
-    ino: int
-    removed_ns: int
-    tree: int
-    attributes: bytes
+    directory: U64
+    name: Name
+    ino: U64
+    removed_ns: I64
+    tree: U64
+    attributes: Record
 
 
 @dataclass(frozen=True, slots=True)
 class TrashListed:
     """after_*: where to go on from, unless this is the end."""
 
-    entries: tuple[TrashEntry, ...]
-    after: int
-    after_ino: int
+    entries: Annotated[tuple[TrashEntry, ...], Many]
+    after: U64
+    after_ino: U64
     end: bool
 
 
@@ -110,18 +111,18 @@ class TrashListed:
 class TrashItem:
     """An entry of a directory, and the name that it is to get."""
 
-    name: bytes
-    ino: int
-    new_name: bytes
+    name: Name
+    ino: U64
+    new_name: Name
 
 
 @dataclass(frozen=True, slots=True)
 class TrashRestore:
     """Give entries of a directory a name in another one, or in the same. Reply when durable."""
 
-    directory: int
-    new_directory: int
-    items: tuple[TrashItem, ...]
+    directory: U64
+    new_directory: U64
+    items: Annotated[tuple[TrashItem, ...], Many]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,18 +130,18 @@ class TrashRestored:
     """The status of each item, and what to say of it: ENOENT it is not in the trash (any more),
     EEXIST the name is taken, EXDEV, EDQUOT the quota tree. Items fail alone."""
 
-    errors: tuple[int, ...]
-    messages: tuple[str, ...]
-    parents: bytes = b""
+    errors: U32s
+    messages: Annotated[tuple[Message, ...], Many]
+    parents: Blob = b""
 
 
 @dataclass(frozen=True, slots=True)
 class TrashMark:
     """An entry to be removed for good."""
 
-    directory: int
-    name: bytes
-    ino: int
+    directory: U64
+    name: Name
+    ino: U64
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,7 @@ class TrashPurge:
     """Remove entries for good; those that are not there are passed over. Reply: TrashDone, when
     durable."""
 
-    marks: tuple[TrashMark, ...]
+    marks: Annotated[tuple[TrashMark, ...], Many]
 
 
 TRASH_BODIES: Final[dict[Op, tuple[type, type]]] = {

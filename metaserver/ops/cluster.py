@@ -5,15 +5,8 @@ from fscommon.errors import FsError, Status
 from fscommon.types import NodeId
 from fscommon.wire.admin import TARGETS_SET_MAX, TargetSet
 from fscommon.wire.codec import encode
-from fscommon.wire.messages import (
-    ClusterMap,
-    Empty,
-    Heartbeat,
-    HeartbeatReply,
-    Register,
-    Registered,
-    TargetReport,
-)
+from fscommon.wire.messages import ClusterMap, Empty
+from fscommon.wire.servers import Heartbeat, HeartbeatReply, Register, Registered, TargetReport
 from metaserver.context import Context, Services
 from metaserver.membership import NODE_TIMEOUT_S, Node, Target
 from metaserver.records import (

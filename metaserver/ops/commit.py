@@ -30,7 +30,7 @@ def commit(tx: Transaction, request: Commit, context: Context) -> Committed:
     inode = load(tx, request.ino)
     if not inode.is_file:
         raise FsError(Status.EINVAL, "not a regular file")
-    if not 0 <= request.size <= FILE_SIZE_MAX:
+    if request.size > FILE_SIZE_MAX:
         raise FsError(Status.EFBIG)
     if request.flags & COMMIT_SIZE:
         context.check_not_truncating(inode.ino)

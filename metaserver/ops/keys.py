@@ -65,7 +65,7 @@ def _check_wanted(request: KeyCreate, now_ns: int) -> None:
         raise FsError(Status.EINVAL, f"a name has 1 to {KEY_NAME_LENGTH_MAX} printable characters")
     if len(request.path) > KEY_PATH_LENGTH_MAX:
         raise FsError(Status.EINVAL, "the path is too long")
-    if request.flags & ~KEY_FLAGS or request.flags < 0:
+    if request.flags & ~KEY_FLAGS:
         raise FsError(Status.EINVAL, f"unknown rights {request.flags:#x}")
     if request.expires_ns and not now_ns < request.expires_ns < _TIME_END:
         raise FsError(Status.EINVAL, "the key would have expired already, or never would")

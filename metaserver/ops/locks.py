@@ -43,8 +43,6 @@ def lock_get(tx: Transaction, request: LockGet, context: Context) -> LockFound:
 
 
 def lock_set(tx: Transaction, request: LockSet, context: Context) -> LockDone:
-    if request.ticket < 0:
-        raise FsError(Status.BAD_REQUEST, "a ticket is not negative")
     wanted = _wanted(request, request.pid, context)
     return LockDone(context.services.locks.ask(wanted, request.ticket))
 
@@ -78,8 +76,8 @@ def lock_restore(tx: Transaction, request: LockRestore, context: Context) -> Loc
 
 def lock_list(tx: Transaction, request: LockQuery, context: Context) -> LockReport:
     count = min(max(request.count, 1), _LIST_COUNT_MAX)
-    skip = max(request.skip, 0)
-    found = list(islice(context.services.locks.listing(), skip, skip + count + 1))
+    last = request.skip + count + 1
+    found = list(islice(context.services.locks.listing(), request.skip, last))
     rows = tuple(_row(context, *one) for one in found[:count])
     return LockReport(rows, end=len(found) <= count)
 
@@ -91,7 +89,7 @@ def _row(context: Context, ino: Ino, owner: Owner, held: LockedRange, is_waiting
 
 
 def _wanted(request: LockGet | LockSet | HeldLock, pid: int, context: Context) -> Wanted:
-    if not 0 <= request.start < request.end <= LOCK_END:
+    if not request.start < request.end <= LOCK_END:
         raise FsError(Status.EINVAL, "not a range of a file")
     try:
         kind = LockType(request.type)

@@ -51,7 +51,7 @@ _SET_UNASKED = _TIMES | SET_MODE | SET_UID | SET_GID | SET_KILL_SUIDGID
 
 
 def setattr_(tx: Transaction, request: SetAttr, context: Context) -> Opened:
-    if not 0 <= request.valid <= _VALID_MAX:
+    if request.valid > _VALID_MAX:
         raise FsError(Status.BAD_REQUEST, f"unknown attributes {request.valid:#x}")
     inode = load(tx, request.ino)
     check_may_change(inode, request.valid)
@@ -99,7 +99,7 @@ def _check_resizable(inode: Inode, request: SetAttr, context: Context) -> None:
         raise FsError(Status.EISDIR)
     if not inode.is_file:
         raise FsError(Status.EINVAL, "not a regular file")
-    if not all(0 <= size <= FILE_SIZE_MAX for size in (request.size, request.written_size)):
+    if max(request.size, request.written_size) > FILE_SIZE_MAX:
         raise FsError(Status.EFBIG)
     if request.written_size > inode.attributes.size and has_inline(inode):
         raise FsError(Status.EINVAL, "nobody has what lies in its record open for writing")

@@ -3,55 +3,57 @@
 import contextlib
 import typing
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any
 
 import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fscommon.errors import ProtocolError
+from fscommon.errors import ProtocolError, RangeError
 from fscommon.limits import FRAME_BODY_LENGTH_MAX
+from fscommon.ranges import ARRAY_LENGTH_MAX, U64, Most, Text, Width
 from fscommon.types import Ino
 from fscommon.wire import messages
-from fscommon.wire.codec import ARRAY_LENGTH_MAX, decode, encode
+from fscommon.wire.codec import decode, encode, read_hint
 from fscommon.wire.messages import (
     BODIES,
     Caller,
     Empty,
     Failure,
-    HeartbeatReply,
     Lookup,
     MkDir,
     ReadDirReply,
-    Registered,
     Replay,
 )
+from fscommon.wire.servers import HeartbeatReply, Registered
 
 CLASSES = sorted(
     {cls for pair in BODIES.values() for cls in pair} | {Failure, Replay}, key=lambda c: c.__name__
 )
-SCALARS: dict[Any, st.SearchStrategy[Any]] = {
-    int: st.integers(-(1 << 63), (1 << 64) - 1),
-    float: st.floats(allow_nan=False, allow_infinity=False),
-    bool: st.booleans(),
-    str: st.text(max_size=20),
-    bytes: st.binary(max_size=20),
-}
 
 
 def values_of(hint: Any) -> st.SearchStrategy[Any]:
-    if hint in SCALARS:
-        return SCALARS[hint]
-    if typing.get_origin(hint) is tuple:
-        return st.lists(values_of(typing.get_args(hint)[0]), max_size=3).map(tuple)
-    if typing.get_args(hint):
+    row = read_hint(hint)
+    if row.whole is not None:
         return st.none() | values_of(typing.get_args(hint)[0])
-    return messages_of(hint)
+    if row.element is not None:
+        inner = hint.__origin__ if typing.get_origin(hint) is Annotated else hint
+        return st.lists(values_of(typing.get_args(inner)[0]), max_size=3).map(tuple)
+    if row.message is not None:
+        return messages_of(row.message)
+    if row.width is not None:
+        return st.integers(row.width.low, row.width.high)
+    return {
+        float: st.floats(allow_nan=False, allow_infinity=False),
+        bool: st.booleans(),
+        str: st.text(max_size=20),
+        bytes: st.binary(max_size=20),
+    }[row.kind]
 
 
 def messages_of(cls: type) -> st.SearchStrategy[Any]:
-    hints = typing.get_type_hints(cls)
+    hints = typing.get_type_hints(cls, include_extras=True)
     return st.builds(cls, **{f.name: values_of(hints[f.name]) for f in fields(cls)})
 
 
@@ -173,7 +175,7 @@ def test_new_types_are_their_base() -> None:
     class Row:
         ino: Ino
 
-    Row.__annotations__["ino"] = Ino
+    Row.__annotations__["ino"] = Annotated[Ino, Width("Q")]
     assert decode(Row, encode(Row(Ino(3)))) == Row(Ino(3))
 
 
@@ -186,3 +188,65 @@ def test_entries_of_a_large_directory() -> None:
     names = tuple(b"n%d" % i for i in range(1024))
     message = ReadDirReply(names, bytes(8 * 1024), bytes(128 * 1024), True)
     assert decode(ReadDirReply, encode(message)) == message
+
+
+# ---- ranges ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", "BHIQq")
+def test_a_number_fits_its_width(code: str) -> None:
+    width = Width(code)
+
+    @dataclass(frozen=True, slots=True)
+    class Row:
+        number: int
+        several: tuple[int, ...]
+
+    number = Annotated[int, width]
+    Row.__annotations__.update(number=number, several=Annotated[tuple[number, ...], Most(4)])
+    for value in (width.low, 0, width.high):
+        assert decode(Row, encode(Row(value, (0, value)))) == Row(value, (0, value))
+    for value in (width.low - 1, width.high + 1):
+        if -(1 << 63) <= value < 1 << 64:  # msgpack has no others
+            for row in (Row(value, ()), Row(0, (0, value))):
+                with pytest.raises(RangeError):
+                    decode(Row, encode(row))
+
+
+def test_bytes_texts_and_arrays_have_a_longest() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Inner:
+        text: str
+        name: bytes
+
+    @dataclass(frozen=True, slots=True)
+    class Row:
+        inner: Inner
+        names: tuple[bytes, ...]
+        several: tuple[Inner, ...]
+
+    short = Annotated[bytes, Most(3)]
+    Inner.__annotations__.update(text=Annotated[str, Most(3)], name=short)
+    some = Annotated[tuple[short, ...], Most(3)]
+    Row.__annotations__.update(
+        inner=Inner, names=some, several=Annotated[tuple[Inner, ...], Most(2)]
+    )
+    least = Inner("ååå", b"123")
+    for row in (Row(least, (b"123",) * 3, (least,) * 2), Row(Inner("", b""), (), ())):
+        assert decode(Row, encode(row)) == row
+    for row in (
+        Row(Inner("1234", b""), (), ()),
+        Row(Inner("", b"1234"), (), ()),
+        Row(least, (b"",) * 4, ()),
+        Row(least, (b"1234",), ()),
+        Row(least, (), (least,) * 3),
+        Row(least, (), (least, Inner("1234", b""))),
+    ):
+        with pytest.raises(RangeError):
+            decode(Row, encode(row))
+
+
+@pytest.mark.parametrize("hint", [int, bytes, str, tuple[U64, ...], Text | None])
+def test_a_field_without_a_range_is_a_bug(hint: Any) -> None:
+    with pytest.raises(TypeError):
+        read_hint(hint)

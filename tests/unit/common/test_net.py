@@ -35,6 +35,8 @@ class RecordedLog(Log):
     def warning(self, event: str, **fields: object) -> None:
         self.events.append((event, fields.get("why")))
 
+    exception = warning
+
 
 async def echo(peer: Peer, stream: FrameStream) -> None:
     while batch := await stream.receive_batch():
@@ -277,14 +279,35 @@ async def test_a_connection_that_ends_within_a_frame() -> None:
             await stream.receive_batch()
 
 
-async def test_bugs_end_the_server() -> None:
-    async def bug(peer: Peer, stream: FrameStream) -> None:
-        raise KeyError("bug")
+async def _fails(error: Exception) -> None:
+    await trio.lowlevel.checkpoint()
+    raise error
 
-    with pytest.raises(ExceptionGroup):
-        async with serving(bug) as address:
-            await dial(address)
-            await trio.sleep_forever()
+
+@pytest.mark.parametrize(
+    ("errors", "said"),
+    [
+        ((KeyError("bug"),), "connection ended: this is a bug"),
+        ((TransportError("reset"), TransportError("reset too")), "connection ended"),
+        ((ProtocolError("wrong"), TransportError("reset")), "connection ended"),
+    ],
+)
+async def test_what_fails_in_a_connection_ends_it_alone(
+    errors: tuple[Exception, ...], said: str
+) -> None:
+    """Also several tasks of it that fail together."""
+
+    async def fails(peer: Peer, stream: FrameStream) -> None:
+        async with trio.open_nursery() as nursery:
+            for error in errors:
+                nursery.start_soon(_fails, error)
+
+    log = RecordedLog()
+    async with serving(fails, log=log) as address:
+        for _ in range(2):
+            stream = await dial(address)
+            assert await stream.receive_batch() == []
+    assert [event for event, _ in log.events] == [said, said]
 
 
 async def test_detach() -> None:

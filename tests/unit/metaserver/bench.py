@@ -16,13 +16,11 @@ from fscommon.wire.messages import (
     Failure,
     Lookup,
     MkDir,
-    Register,
-    Registered,
     SessionOpen,
     SessionOpened,
-    TargetReport,
 )
 from fscommon.wire.ops import Op
+from fscommon.wire.servers import Register, Registered, TargetReport
 from metaserver.boot import Settings, boot
 from metaserver.connection import Connection
 from metaserver.engine import Engine, Time

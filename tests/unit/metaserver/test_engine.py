@@ -16,7 +16,6 @@ from fscommon.wire.messages import (
     Create,
     Empty,
     GetAttr,
-    Heartbeat,
     Lookup,
     MkDir,
     Open,
@@ -25,10 +24,10 @@ from fscommon.wire.messages import (
     RmDir,
     SessionOpen,
     SessionRenew,
-    TargetReport,
     Unlink,
 )
 from fscommon.wire.ops import SPECS, Op
+from fscommon.wire.servers import Heartbeat, TargetReport
 from metaserver.eviction import forget
 from metaserver.namespace.inode import load
 from metaserver.ops import HANDLERS, Access

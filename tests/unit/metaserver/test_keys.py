@@ -448,7 +448,7 @@ def test_wrong_keys_are_not_made(world: World) -> None:
         (replace(good, name="n" * 65), Status.EINVAL),
         (replace(good, name="a\nb"), Status.EINVAL),
         (replace(good, flags=1 << 20), Status.EINVAL),
-        (replace(good, flags=-1), Status.EINVAL),
+        (replace(good, flags=-1), Status.BAD_REQUEST),
         (replace(good, expires_ns=1), Status.EINVAL),
         (replace(good, root=world.outside), Status.EINVAL),
         (replace(good, root=world.file), Status.ENOTDIR),

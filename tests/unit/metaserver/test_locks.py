@@ -76,7 +76,7 @@ def test_a_repeat_of_a_request_that_waits_waits_on(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    "request_", [lock(WRITE, end=0), lock(WRITE, start=-1), lock(WRITE, end=LOCK_END + 1)]
+    "request_", [lock(WRITE, end=0), lock(WRITE, start=LOCK_END), lock(WRITE, end=LOCK_END + 1)]
 )
 def test_what_is_no_range_is_refused(bench: Bench, request_: LockSet) -> None:
     assert refusal(bench.client(), Op.LOCK_SET, request_) is Status.EINVAL
@@ -87,6 +87,7 @@ def test_hostile_numbers_are_refused(bench: Bench) -> None:
     strange = LockSet(INO, False, 1, 0, 5, 17, 1, 0)
     assert refusal(client, Op.LOCK_SET, strange) is Status.EINVAL
     assert refusal(client, Op.LOCK_SET, lock(WRITE, ticket=-1)) is Status.BAD_REQUEST
+    assert refusal(client, Op.LOCK_SET, lock(WRITE, start=-1)) is Status.BAD_REQUEST
     too_many = LockEvents(tuple(range((1 << 15) + 1)))
     assert refusal(client, Op.LOCK_EVENTS, too_many) is Status.BAD_REQUEST
     assert not client.call(Op.LOCK_CANCEL, LockCancel(12345)).granted

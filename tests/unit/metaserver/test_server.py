@@ -29,13 +29,12 @@ from fscommon.wire.messages import (
     Create,
     Empty,
     Open,
-    Register,
     SessionOpen,
     SetAttr,
-    TargetReport,
     Unlink,
 )
 from fscommon.wire.ops import Op
+from fscommon.wire.servers import Register, TargetReport
 from metaserver import reaper
 from metaserver.config import MetaserverConfig
 from metaserver.fsck import check

@@ -23,8 +23,9 @@ from fscommon.service import Service, ServiceSettings
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import Frame, encode_frame
 from fscommon.wire.header import FLAG_REPLY
-from fscommon.wire.messages import Failure, Heartbeat, HeartbeatReply, Register, Registered
+from fscommon.wire.messages import Failure
 from fscommon.wire.ops import Op
+from fscommon.wire.servers import Heartbeat, HeartbeatReply, Register, Registered
 from storageserver.config import StorageServerConfig, TargetConfig
 from storageserver.server import StorageServer
 

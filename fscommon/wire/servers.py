@@ -1,0 +1,61 @@
+"""Bodies of what storage servers say to the metaserver.
+
+`fscommon.wire.messages.BODIES` ties them to their ops.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fscommon.ranges import U64, Many, Text, Token, U64s
+from fscommon.wire.admin import NO_TRAFFIC, Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class TargetReport:
+    target: U64  # 0: new, wants an id
+    uuid: Token  # from the superblock
+    incarnation: U64
+    bytes_total: U64
+    bytes_free: U64
+    objects: U64
+    errors: U64
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    node: U64  # 0: new, wants an id
+    uuid: Token  # of the node
+    name: Text
+    address: Text  # "host:port" for data connections
+    cluster: Token  # b"" when the node never joined one
+    targets: Annotated[tuple[TargetReport, ...], Many]
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """targets: ids in the order of the request. sessions: every live one (rule 15)."""
+
+    node: U64
+    cluster: Token
+    targets: U64s
+    capability_key: Token  # 32 bytes, for HMAC-SHA256 of capabilities
+    map_epoch: U64
+    sessions: U64s
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    node: U64
+    targets: Annotated[tuple[TargetReport, ...], Many]
+    session_version: U64  # of the session table that this node has, 0 if none
+    traffic: Traffic = NO_TRAFFIC
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReply:
+    """sessions is None while session_version is current."""
+
+    map_epoch: U64
+    session_version: U64
+    sessions: U64s | None

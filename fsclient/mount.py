@@ -45,6 +45,7 @@ from .leases.connection import RecallConnection
 from .leases.holder import Leases
 from .local_cache import open_cache
 from .meta.client import Events, MetaClient
+from .meta.restoring import Held
 from .metrics import ClientMetrics, traffic_of
 from .plan import (
     Plan,
@@ -134,7 +135,8 @@ class MountedClient:
         log = Log("session")
         events = Events(
             self._opens, self._map_changed, self._evicted, self._orphaned, log.warning,
-            locks=self._locks_held, reconnected=self._reconnected,
+            held=Held(self._locks_held, self._shared_leases, self._leases_lost),
+            reconnected=self._reconnected,
             exclusive=self._exclusive, opened=self._session_opened, replied=self._replied,
             renewed=self._renewed, recalled=self._recalled, asking=self._asking,
             refused=self._refused, losing=self._losing,
@@ -497,6 +499,13 @@ class MountedClient:
 
     def _exclusive(self) -> tuple[int, ...]:
         return self._files.exclusive() if self._files else ()
+
+    def _shared_leases(self) -> list[bytes]:
+        return [encode(batch) for batch in self._files.restorable()] if self._files else []
+
+    def _leases_lost(self, inos: tuple[int, ...] | None) -> None:
+        if self._files is not None:
+            self._files.recalls.lost(inos)
 
     def _session_opened(self, lease_s: float, restarted: bool) -> None:
         if self._files is not None:

@@ -57,7 +57,7 @@ class Status(IntEnum):
     FENCED = 1004  # this session was evicted
     BAD_CAPABILITY = 1005  # the capability is forged, of another session, or lacks the right
     STALE_INCARNATION = 1006  # the target lost unsynced bytes since the write
-    STALE_MAP_EPOCH = 1007  # the sender's cluster map is old: fetch it
+    STALE_MAP_EPOCH = 1007  # only storage servers of earlier releases: the capability is old
     STALE_TRUNCATE_EPOCH = 1008  # a write from before a truncate
     CORRUPT = 1009  # a stored block fails its checksum
     NO_OBJECT = 1010  # the target has no such object

@@ -5,6 +5,7 @@ must come back and replay; while an earlier recovery is unfinished its `recovery
 that clients are told the same durable transaction again.
 """
 
+import itertools
 import secrets
 import stat
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from metaserver.store.waist import Snapshot, Store
 from metaserver.trash.table import TrashTable, Tree, TreeState
 
 _EPOCH_SKIP = 1024  # bumps of the map that the last run may not have made durable
+_RECALL_BITS = 40  # where the numbers of recalls begin, so that none of before comes again
 _INODE_SIZE = 1024  # bytes of the store per inode with its name, about
 
 
@@ -127,6 +129,7 @@ def _leases(snapshot: Snapshot, settings: Settings, sessions: Sessions, time: Ti
         duration_s=min(settings.lease_duration_s, settings.session_timeout_s),
         leases_max=settings.leases_max,
     )
+    leases.numbers = itertools.count(secrets.randbits(_RECALL_BITS) + 1)
     for key, _ in snapshot.range(*records.all_of(b"F")):
         session = SessionId(records.number_of(key))
         written = snapshot.range(*records.written_of(session))

@@ -64,6 +64,10 @@ def _locked(request: Any) -> Inodes:
     return {lock.ino for lock in request.locks}
 
 
+def _leased(request: Any) -> Inodes:
+    return [lease.ino for lease in request.leases]
+
+
 def _as_it_is(tx: Transaction, request: Any, key: ClientKey) -> Any:
     return request
 
@@ -158,6 +162,7 @@ RULES: Final[dict[Op, Rule]] = {
     Op.CLUSTER_MAP: Rule(),
     Op.LEASE_TAKE: Rule(_ino, _if_exclusive),
     Op.LEASE_RETURN: Rule(rewrite=_own_returns),
+    Op.LEASE_RESTORE: Rule(_leased),
 }
 # What a client may send whose key confines it to nothing.
 _UNCONFINED: Final = frozenset((*RULES, Op.CHANGE_BATCH))

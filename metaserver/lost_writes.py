@@ -41,8 +41,7 @@ def _is_written(tx: Transaction, context: Context, ino: Ino, but: SessionId) -> 
 def _cut_to_committed(tx: Transaction, context: Context, inode: Inode) -> None:
     layout = inode.layout()
     cut = replace(layout, truncate_epoch=layout.truncate_epoch + 1)
-    changed = Inode(inode.attributes, cut.pack())
-    save(tx, changed)
+    save(tx, Inode(inode.resized(inode.attributes.size).attributes, cut.pack()))
     objects = replace(cut, inline=b"").pack()  # what lies in the record stays there
     intent = Intent(inode.attributes.size, cut.truncate_epoch, objects)
     tx.put(intent_key(inode.ino), intent.pack())

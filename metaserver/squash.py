@@ -374,6 +374,7 @@ SQUASHES: Final[dict[Op, Squash | None]] = {
     Op.CLUSTER_MAP: None,
     Op.LEASE_TAKE: _take,
     Op.LEASE_RETURN: None,
+    Op.LEASE_RESTORE: None,  # of what may be read
 }
 
 

@@ -41,7 +41,6 @@ class Tables:
         self.node = reply.node
         self._capability_key = reply.capability_key
         self._native.capability_key(reply.capability_key)
-        self._native.map_epoch(reply.map_epoch)
         self.session_version = (
             0  # REGISTER names none: the first heartbeat fetches table and number
         )
@@ -50,7 +49,6 @@ class Tables:
         self._native.serve_until(asked_ns + self._lease_ns)
 
     def heard(self, reply: HeartbeatReply, asked_ns: int) -> None:
-        self._native.map_epoch(reply.map_epoch)
         if reply.sessions is not None:
             self._put_sessions(reply.sessions)
         self.session_version = reply.session_version

@@ -4,12 +4,13 @@ One FileSystem per mount, touched by the trio thread only. It knows neither FUSE
 how the lanes' events arrive (fsclient.reaper).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 
 import trio
 
 from fscommon.tasks import open_tasks
+from fscommon.wire.leases import LeaseRestore
 
 from ..leases.holder import Leases
 from ..leases.recalls import Caches, Recalls
@@ -94,6 +95,11 @@ class FileSystem:
     def exclusive(self) -> tuple[int, ...]:
         """What only this session may change, for SESSION_OPEN."""
         return tuple({*self.leases.exclusive(), *self.births.parents_on_way()})
+
+    def restorable(self) -> Iterator[LeaseRestore]:
+        """The shared leases that a restarted metaserver is told of: those of open files before
+        all."""
+        return self.recalls.restorable(self.inodes.held())
 
     def restarted(self) -> None:
         """Another metaserver took over."""

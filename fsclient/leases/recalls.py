@@ -16,9 +16,10 @@ fsclient.leases.connection.
 """
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 import trio
@@ -35,7 +36,7 @@ from fscommon.layout.attributes import (
     LEASE_SHARED_ALL,
 )
 from fscommon.tasks import open_tasks
-from fscommon.wire.leases import LeaseReturn, RecallItem, ReturnItem
+from fscommon.wire.leases import LeaseRestore, LeaseReturn, RecallItem, ReturnItem, SharedLease
 from fscommon.wire.ops import Op
 
 from .holder import Leases
@@ -46,6 +47,8 @@ NAMES_WAIT_S = 0.2
 ATTRIBUTES_WAIT_S = 0.5
 PAGES_WAIT_S = 2.0
 RECALLS_MAX = 4096
+RESTORED_MAX = 4096  # leases on files that nobody has open
+RESTORED_AT_ONCE = 16384
 LAPSE_TICK_S = 0.25
 
 
@@ -284,10 +287,27 @@ class Recalls:
             self._lapsed = ended
 
     def restarted(self) -> None:
-        """Another metaserver took over: it knows no shared leases, and was told the exclusive."""
+        """Another metaserver took over: it was told the exclusive leases, is told others before it
+        grants anything; what was held by a directory is held by itself. Attributes end: some
+        changes of them ask nobody, and tell afterwards, which may not have come to be."""
         self._caches.single_all()
-        held = self._leases.table.drop_shared()
-        self._forget({ino: bits for ino, bits in held.items() if not bits & LEASE_EXCLUSIVE_ALL})
+        self._forget(self._leases.table.end(LEASE_META))
+
+    def restorable(self, opened: Iterable[int]) -> Iterator[LeaseRestore]:
+        """The leases to tell it of: all on these inodes, and the youngest others. What is left out
+        is held no longer."""
+        shared = self._leases.table.shared()
+        first = dict.fromkeys(ino for ino in opened if ino in shared)
+        others = [ino for ino in shared if ino not in first]
+        count = max(0, len(others) - RESTORED_MAX)
+        self.lost(others[:count])
+        rows = (SharedLease(ino, shared[ino]) for ino in [*first, *others[count:]])
+        while batch := tuple(islice(rows, RESTORED_AT_ONCE)):
+            yield LeaseRestore(batch)
+
+    def lost(self, inos: Iterable[int] | None) -> None:
+        """Nothing is held of these inodes any more; None: of none that is not held exclusively."""
+        self._forget(self._leases.table.end(LEASE_SHARED_ALL, inos))
 
     def evicted(self) -> None:
         """The session is lost, with every lease."""

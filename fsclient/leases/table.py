@@ -10,6 +10,7 @@ renewal left (rule 11); one granted since then lasts longer in truth, which is n
 Invariant: a bit that is held is one that the metaserver counts for this session, or has ended.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -117,6 +118,22 @@ class LeaseTable:
     @property
     def mask_count(self) -> int:
         return sum(map(len, self._masks.values()))
+
+    def shared(self) -> dict[int, int]:
+        """The inodes of which nothing is held exclusively, those that came last at the end."""
+        return {ino: bits for ino, bits in self._held.items() if not bits & LEASE_EXCLUSIVE_ALL}
+
+    def end(self, flags: int, inos: Iterable[int] | None = None) -> dict[int, int]:
+        """These bits ended without a word on such inodes, on all (None) or these of them. Returns
+        what was held of them."""
+        shared = self.shared()
+        chosen = shared if inos is None else [ino for ino in inos if ino in shared]
+        ended = {ino: shared[ino] & flags for ino in chosen if shared[ino] & flags}
+        for ino in ended:
+            self._held[ino] &= ~flags
+            if not self._held[ino]:
+                del self._held[ino]
+        return ended
 
     def drop_shared(self) -> dict[int, int]:
         """Leases ended without a word: only exclusive ones stay, which nobody else gets before this

@@ -9,7 +9,7 @@ All of this runs in the one trio thread of the client.
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol, TypeVar
 
@@ -34,6 +34,7 @@ from fscommon.wire.ops import Op
 
 from .core import Hooks, Phase, SessionCore, SessionRefusedError
 from .pending import NEVER, Deliver, Pending
+from .restoring import Held
 
 T = TypeVar("T")
 
@@ -76,7 +77,7 @@ class Events:
     evicted: Callable[[int], None]
     orphaned: Callable[[Op, bytes], None]
     log: Callable[[str], None]
-    locks: Callable[[], list[bytes]] = list  # bodies of LOCK_RESTORE
+    held: Held = field(default_factory=Held)  # for a restarted metaserver
     reconnected: Callable[[], None] = lambda: None
     exclusive: Callable[[], tuple[int, ...]] = tuple
     opened: Callable[[float, bool], None] = lambda lease_s, restarted: None
@@ -107,7 +108,7 @@ class MetaClient:
             opens=events.opens, exclusive=events.exclusive, ready=self._is_ready,
             evicted=events.evicted, orphaned=events.orphaned, opened=self._opened,
             failed=lambda failure, request_id: events.replied(Op.LOOKUP, failure, request_id),
-            log=events.log, locks=events.locks, losing=events.losing,
+            log=events.log, losing=events.losing, held=events.held,
         )  # fmt: skip
         self.core = SessionCore(node, hooks)
         self.lease_s = 0.0

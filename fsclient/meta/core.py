@@ -16,7 +16,7 @@ Touched by the client's trio thread only. Sockets and timers are in fsclient.met
 import itertools
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from fscommon.errors import BraidError, FsError, ProtocolError, Status
@@ -24,12 +24,13 @@ from fscommon.limits import REPLAY_MUTATIONS_MAX, REQUESTS_IN_FLIGHT_MAX, SOLE_L
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import Frame, encode_frame
 from fscommon.wire.header import FLAG_ONEWAY, FLAG_REPLAY, FLAG_SOLE, Header
-from fscommon.wire.locks import HeldLock, LockRestored
+from fscommon.wire.locks import HeldLock
 from fscommon.wire.messages import Empty, Failure, Replay, SessionOpen, SessionOpened
 from fscommon.wire.ops import OPENING, Op
 
 from .journal import Journal, Mutation
 from .pending import NEVER, Deliver, Pending
+from .restoring import RESTORES, Held, Restoring
 
 REPLAYS_IN_FLIGHT_MAX = 256
 RETRY_DELAY_S_MIN = 0.01
@@ -61,16 +62,17 @@ class Hooks:
 
     opens, exclusive: inodes held open, files held exclusively, for SESSION_OPEN. ready: requests
     flow again. losing: the session is lost, which nobody was told yet who waits for a reply.
-    evicted: it was lost and a new one is open. orphaned: a success that nobody
-    waits for any more. opened(lease_s, restarted): the session is open, perhaps at another
-    metaserver. failed(failure, request id): a request failed, and its reply grants leases."""
+    evicted: it was lost and a new one is open. held: for a restarted metaserver. orphaned: a
+    success that nobody waits for any more. opened(lease_s, restarted): the session is open, perhaps
+    at another metaserver. failed(failure, request id): a request failed, and its reply grants
+    leases."""
 
     opens: Callable[[], tuple[int, ...]]
     ready: Callable[[], None]
     evicted: Callable[[int], None]
     orphaned: Callable[[Op, bytes], None]
     log: Callable[[str], None]
-    locks: Callable[[], list[bytes]] = list  # bodies of LOCK_RESTORE, sent before REPLAY_DONE
+    held: Held = field(default_factory=Held)
     exclusive: Callable[[], tuple[int, ...]] = tuple
     opened: Callable[[float, bool], None] = lambda lease_s, restarted: None
     failed: Callable[[Failure, int], None] = lambda failure, request_id: None
@@ -81,6 +83,7 @@ class SessionCore:
     def __init__(self, node: str, hooks: Hooks) -> None:
         self._node = node
         self._hooks = hooks
+        self._restoring = Restoring(hooks.held, hooks.log)
         self.phase = Phase.OFFLINE
         self.session = 0
         self.incarnation = 0
@@ -114,6 +117,7 @@ class SessionCore:
         self._is_served = False  # this connection has had an answer that was no "not now"
         self._replay_queue: deque[Mutation] = deque()
         self._replaying: dict[int, Mutation] = {}
+        self._replay_failed = False
         self._output: list[bytes] = []
 
     def resume(
@@ -229,6 +233,7 @@ class SessionCore:
         self.phase = Phase.OFFLINE
         self.must_reconnect = False
         self._output.clear()
+        self._restoring.disconnected()
         self._replay_queue.clear()
         self._replaying.clear()
         self._resend.clear()
@@ -359,6 +364,7 @@ class SessionCore:
     def _start_replay(self) -> None:
         """What this incarnation answered already, before the connection was lost, it still has."""
         self.phase = Phase.REPLAYING
+        self._replay_failed = False
         self._replay_queue.extend(
             m for m in self.journal.in_order() if m.incarnation != self.incarnation
         )
@@ -370,8 +376,7 @@ class SessionCore:
             self._replaying[mutation.request_id] = mutation
             self._output.append(self._replay_frame(mutation))
         if not self._replaying:
-            for body in self._hooks.locks():
-                self._output.append(encode_frame(Op.LOCK_RESTORE, body=body))
+            self._output += self._restoring.frames(leases=not self._replay_failed)
             self._output.append(encode_frame(Op.REPLAY_DONE, offset=self.answered(), body=_EMPTY))
 
     def _replay_frame(self, mutation: Mutation) -> bytes:
@@ -386,14 +391,15 @@ class SessionCore:
         if header.op == Op.REPLAY_DONE:
             self._replay_ended(frame, now)
             return
-        if header.op == Op.LOCK_RESTORE:
-            self._locks_restored(frame)
+        if header.op in RESTORES:
+            self._restoring.answered(frame)
             return
         mutation = self._replaying.pop(header.request_id, None)
         if mutation is None:
             raise ProtocolError(f"reply to a replay of {header.request_id} that was not sent")
         self.replayed_count += 1
         if header.status:
+            self._replay_failed = True
             self._hooks.log(f"replay of request {header.request_id} failed: {_error(frame)}")
         mutation.incarnation = self.incarnation
         mutation.txn = header.offset
@@ -404,11 +410,6 @@ class SessionCore:
         self._durable_is(header.file_id)
         if not self._replaying or self._replay_queue:
             self._replay_more()
-
-    def _locks_restored(self, frame: Frame) -> None:
-        refused = decode(LockRestored, frame.body).refused if not frame.header.status else -1
-        if refused:
-            self._hooks.log(f"locks could not be restored: {refused} (-1: {_error(frame)})")
 
     def _replay_ended(self, frame: Frame, now: float) -> None:
         if frame.header.status:

@@ -2,14 +2,16 @@
 
 Grants need no message: they travel in the attribute records of replies
 (fscommon.layout.attributes). These are the ways back: the metaserver recalls, the client returns,
-takes what no reply granted, and an administrator asks who holds what.
+takes what no reply granted, tells a restarted metaserver what it holds, and an administrator asks
+who holds what.
 `fscommon.wire.messages.BODIES` ties them to their ops.
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final
 
 from fscommon.ranges import U32, U64, Many, Text
+from fscommon.wire.ops import Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,28 @@ class LeaseTake:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedLease:
+    ino: U64
+    flags: U32  # LEASE_DATA, LEASE_ENTRIES
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRestore:
+    """What this session held when the metaserver was restarted; only before REPLAY_DONE. Exclusive
+    leases are in SESSION_OPEN."""
+
+    leases: Annotated[tuple[SharedLease, ...], Many]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRestored:
+    """The inodes of which nothing is held: they are gone, others hold them, or there are too
+    many."""
+
+    refused: Annotated[tuple[U64, ...], Many]
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseQuery:
     """session 0: the sums of every session; else that session's leases behind ino `after`."""
 
@@ -93,3 +117,9 @@ class LeaseReport:
     sessions: Annotated[tuple[SessionLeases, ...], Many]
     leases: Annotated[tuple[HeldLease, ...], Many]  # in order of ino; empty for session 0
     end: bool  # there are no more behind these
+
+
+LEASE_BODIES: Final[dict[Op, tuple[type, type]]] = {
+    Op.LEASES: (LeaseQuery, LeaseReport),
+    Op.LEASE_RESTORE: (LeaseRestore, LeaseRestored),
+}

@@ -55,7 +55,7 @@ from fscommon.wire.keys import (
     MountRoot,
     SessionGrant,
 )
-from fscommon.wire.leases import LeaseQuery, LeaseReport, LeaseReturn, LeaseTake, Recall, RecallItem
+from fscommon.wire.leases import LEASE_BODIES, LeaseReturn, LeaseTake, Recall, RecallItem
 from fscommon.wire.locks import (
     HeldLock,
     LockCancel,
@@ -545,7 +545,6 @@ BODIES: dict[Op, tuple[type, type]] = {
     Op.REGISTER: (Register, Registered),
     Op.HEARTBEAT: (Heartbeat, HeartbeatReply),
     Op.STATUS: (Empty, StatusReply),
-    Op.LEASES: (LeaseQuery, LeaseReport),
     Op.INSPECT: (Inspect, Inspected),
     Op.INSPECT_LIST: (InspectList, InspectListed),
     Op.TREE_SUM: (TreeSum, TreeSummed),
@@ -554,6 +553,7 @@ BODIES: dict[Op, tuple[type, type]] = {
     Op.QUOTA_ASSIGN: (QuotaAssign, QuotaAssigned),
     Op.QUOTA_TELL: (QuotaTell, QuotaTold),
     Op.EVICT: (Evict, Empty),
+    **LEASE_BODIES,
     **TRASH_BODIES,
     Op.KEY_CREATE: (KeyCreate, KeyCreated),
     Op.KEY_LIST: (KeyList, KeyReport),

@@ -73,6 +73,7 @@ class Op(IntEnum):
     RECALL = 107  # from the metaserver to a client
     SESSION_GRANT = 108
     MOUNT_ROOT = 109
+    LEASE_RESTORE = 110
 
     REGISTER = 200
     HEARTBEAT = 201
@@ -166,6 +167,7 @@ SPECS: dict[Op, Spec] = {
     Op.CLUSTER_MAP: _SAFE,
     Op.LEASE_TAKE: _SAFE,
     Op.LEASE_RETURN: _SAFE,
+    Op.LEASE_RESTORE: _SAFE,
     Op.RECALL: _SAFE,
     Op.SESSION_GRANT: _SAFE,
     Op.MOUNT_ROOT: _SAFE,

@@ -66,7 +66,7 @@ class Leases:
         self._recalls: dict[int, Recall] = {}
         self._claims: dict[Ino, list[Claim]] = {}
         self._ready: list[Claim] = []
-        self._numbers = itertools.count(1)
+        self.numbers = itertools.count(1)  # of recalls
         self._sequence = itertools.count(1)
         self._busy: OrderedDict[Ino, tuple[float, float]] = OrderedDict()  # last recall, until
         self.unsent: dict[SessionId, list[RecallItem]] = {}
@@ -125,13 +125,13 @@ class Leases:
         """Sessions that were evicted and are not known to be fenced."""
         return [s for s, holder in self._holders.items() if holder.is_ghost]
 
-    def reassert(self, session: SessionId, inos: Iterable[Ino], flags: int = LEASE_WRITER) -> None:
-        """A client of before the restart says what it held exclusively, before anybody is
-        granted anything."""
+    def reassert(self, session: SessionId, ino: Ino, flags: int) -> bool:
+        """A client of before the restart says what it held; False: it holds nothing there."""
         holder = self._holders.setdefault(session, Holder())
-        for ino in inos:
-            if not self._conflicts(session, ino, flags) and self._has_room(holder, flags):
-                self._add(session, holder, ino, flags, 0)
+        is_given = not self._conflicts(session, ino, flags) and self._has_room(holder, flags)
+        if is_given:
+            self._add(session, holder, ino, flags, 0)
+        return is_given
 
     # ---- before an op runs ---------------------------------------------------------------
 
@@ -495,7 +495,7 @@ class Leases:
     ) -> Recall:  # fmt: skip
         known = self._sessions.get(held.session)
         recall = Recall(
-            number=next(self._numbers),
+            number=next(self.numbers),
             ino=ino,
             held=held,
             flags=flags,

@@ -21,7 +21,7 @@ from metaserver.ops.create import create
 from metaserver.ops.delegate import change_batch, delegate
 from metaserver.ops.getattr import getattr_
 from metaserver.ops.keys import key_create, key_list, key_revoke, mount_root, session_grant
-from metaserver.ops.leases import lease_return, lease_take, leases
+from metaserver.ops.leases import lease_restore, lease_return, lease_take, leases
 from metaserver.ops.link import link
 from metaserver.ops.locks import (
     lock_cancel,
@@ -113,6 +113,7 @@ HANDLERS: Final[dict[Op, Handler]] = {
     Op.LOCK_LIST: Handler(lock_list, Access.ADMIN),
     Op.LEASE_TAKE: Handler(lease_take),
     Op.LEASE_RETURN: Handler(lease_return, Access.CONTROL),
+    Op.LEASE_RESTORE: Handler(lease_restore, Access.CONTROL),
     Op.SESSION_OPEN: Handler(session_open, Access.CLIENT),
     Op.SESSION_RENEW: Handler(session_renew, Access.CONTROL),
     Op.SESSION_CLOSE: Handler(session_close, Access.CONTROL),

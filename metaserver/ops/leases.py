@@ -1,15 +1,25 @@
-"""LEASE_TAKE, LEASE_RETURN, LEASES: what clients and administrators ask of the table of leases.
+"""LEASE_TAKE, LEASE_RETURN, LEASE_RESTORE, LEASES: what clients and
+administrators ask of the table of leases.
 
 Taking is the footprint and the grant of the op (metaserver.leases); here is only the inode.
 """
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.attributes import LEASE_ALL, LEASE_CHILDREN
+from fscommon.layout.attributes import LEASE_ALL, LEASE_CHILDREN, LEASE_DATA, LEASE_ENTRIES
 from fscommon.types import Ino, SessionId
-from fscommon.wire.leases import LeaseQuery, LeaseReport, LeaseReturn, LeaseTake, SessionLeases
+from fscommon.wire.leases import (
+    LeaseQuery,
+    LeaseReport,
+    LeaseRestore,
+    LeaseRestored,
+    LeaseReturn,
+    LeaseTake,
+    SessionLeases,
+)
 from fscommon.wire.messages import Empty, Entry
 from metaserver.context import Context
 from metaserver.namespace.inode import find, load
+from metaserver.records import inode_key
 from metaserver.sessions import Session
 from metaserver.transaction import Transaction
 
@@ -34,6 +44,24 @@ def lease_return(tx: Transaction, request: LeaseReturn, context: Context) -> Emp
             services.sessions.open(context.session, Ino(item.ino), writable=False)
     services.leases.returned(context.session, request.items, context.now_s)
     return Empty()
+
+
+def lease_restore(tx: Transaction, request: LeaseRestore, context: Context) -> LeaseRestored:
+    """Bytes and names that clients hold go on over a restart: nobody was granted anything since,
+    and whoever is to change them asks first. Else each file in use would be opened once more."""
+    session = context.services.sessions.get(context.session)
+    if session is None or not session.replaying:
+        raise FsError(Status.BAD_REQUEST, "nothing is to be restored")
+    for lease in request.leases:
+        if not lease.flags or lease.flags & ~(LEASE_DATA | LEASE_ENTRIES):
+            raise FsError(Status.BAD_REQUEST, f"leases {lease.flags:#x} cannot be restored")
+    table = context.services.leases
+    refused = [
+        lease.ino for lease in request.leases
+        if tx.get(inode_key(Ino(lease.ino))) is None
+        or not table.reassert(session.id, Ino(lease.ino), lease.flags)
+    ]  # fmt: skip
+    return LeaseRestored(tuple(refused))
 
 
 def leases(tx: Transaction, request: LeaseQuery, context: Context) -> LeaseReport:

@@ -7,7 +7,7 @@ its client, which replays and says REPLAY_DONE; until all have, new clients wait
 from itertools import islice
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.attributes import LEASE_NAMER
+from fscommon.layout.attributes import LEASE_NAMER, LEASE_WRITER
 from fscommon.types import Ino, SessionId, Txn
 from fscommon.wire.admin import BytesPath
 from fscommon.wire.codec import encode
@@ -45,10 +45,9 @@ def session_open(tx: Transaction, request: SessionOpen, context: Context) -> Ses
     session.renewed_s = context.now_s
     services.sessions.reassert(session.id, [Ino(ino) for ino in request.opens])
     if session.replaying:
-        names = {ino for ino in request.exclusive if _is_directory(tx, ino)}
-        services.leases.reassert(session.id, [Ino(ino) for ino in names], LEASE_NAMER)
-        files = [Ino(ino) for ino in request.exclusive if ino not in names]
-        services.leases.reassert(session.id, files)
+        for ino in request.exclusive:
+            flags = LEASE_NAMER if _is_directory(tx, ino) else LEASE_WRITER
+            services.leases.reassert(session.id, Ino(ino), flags)
     locks: tuple[HeldLock, ...] = ()
     if request.is_another:
         session.slots.clear()

@@ -203,7 +203,6 @@ void bind_server(nb::module_& module) {
            "live"_a, ReleaseGil())
       .def("serve_until", &ChunkServer::serve_until, "deadline_ns"_a)
       .def("fence", &ChunkServer::fence, "session"_a, ReleaseGil())
-      .def("map_epoch", &ChunkServer::map_epoch, "epoch"_a)
       .def("adopt", &adopt, "fd"_a, nb::kw_only(), "purpose"_a, "session"_a, "connection"_a,
            "previous"_a, "rdma"_a = 0, "tls"_a.none() = nb::none())
       .def("rdma_open", &rdma_open, "device"_a, "port"_a, "gid_index"_a, "memory_mib"_a)

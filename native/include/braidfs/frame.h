@@ -58,7 +58,7 @@ struct FrameHeader {
   uint32_t epoch = 0;  // truncate epoch of the object that the sender knows
   uint16_t status = 0;
   uint16_t reserved = 0;
-  uint32_t map_epoch = 0;
+  uint32_t map_epoch = 0;  // metadata replies; of no meaning in data requests
   uint64_t body_checksum = 0;
   uint64_t header_checksum = 0;
 };

@@ -31,7 +31,6 @@ FrameHeader header_of(const Call& call) {
   header.offset = call.offset;
   header.length = call.length;
   header.epoch = call.view->truncate_epoch;
-  header.map_epoch = call.view->map_epoch;
   if (call.op == Op::kWrite) header.flags |= kFlagSums;
   if (call.op == Op::kRead && call.view->is_durable(call.stripe_index)) {
     header.flags |= kFlagMustExist;

@@ -64,13 +64,12 @@ std::optional<FileView> decode_view(std::span<const std::byte> layout,
   Capability decoded;
   std::memcpy(&decoded, capability.data(), sizeof decoded);
   if (decoded.file_id != view.file_id) return std::nullopt;
-  view.map_epoch = decoded.epoch;
   std::copy(capability.begin(), capability.end(), view.capability.begin());
   return view;
 }
 
 uint64_t stamp_of(const Attributes& attributes, const FileView& view) noexcept {
-  const std::array<uint64_t, 5> parts{view.file_id, view.truncate_epoch, attributes.data_version,
+  const std::array<uint64_t, 4> parts{view.file_id, attributes.data_version,
                                       static_cast<uint64_t>(attributes.mtime_ns), attributes.size};
   return xxh3(std::as_bytes(std::span(parts))) | 1;
 }

@@ -40,7 +40,6 @@ struct FileView {
   // objects (docs/decisions/0037-inline-data.md).
   std::string inline_bytes;
   std::array<std::byte, sizeof(Capability)> capability{};
-  uint32_t map_epoch = 0;  // of the capability
 
   uint64_t session() const noexcept {
     uint64_t session;
@@ -59,8 +58,9 @@ std::optional<FileView> decode_view(std::span<const std::byte> layout,
                                     std::span<const std::byte> capability);
 
 // Names the bytes of a file, as no other bytes of it are ever named; not 0. Time and size are in it because
-// a version may come again, when a client and the metaserver end together before it was durable; the
-// truncate epoch because it alone changes when a writer was evicted (metaserver/eviction.py).
+// a version may come again, when a client and the metaserver end together before it was durable. Where the
+// bytes are (targets, truncate epoch) is not: they may move without being others. Who makes them others
+// raises the version, the end of a lost writer too (metaserver/lost_writes.py).
 uint64_t stamp_of(const Attributes& attributes, const FileView& view) noexcept;
 
 // The part of a file extent inside one chunk, and where its object holds it.

@@ -74,7 +74,6 @@ class ChunkServer {
   void sessions(std::span<const uint64_t> live);
   void serve_until(int64_t deadline_ns) { services_.sessions.serve_until(deadline_ns); }
   void fence(uint64_t session);
-  void map_epoch(uint32_t epoch) { services_.map_epoch.store(epoch); }
   // False, and the socket closed, when the name is taken, there are too many connections, or the
   // server does not run.
   // rdma_token: of rdma_offer(); 0: frames go over the socket.

@@ -132,9 +132,6 @@ Status Connection::admit(const FrameHeader& header, std::span<const std::byte> b
     if (state_->life() == Life::kFenced) return Status::kFenced;
     if (state_->life() != Life::kLive) return Status::kUnknownSession;
   }
-  if (header.map_epoch != 0 && header.map_epoch < services.map_epoch.load()) {
-    return Status::kStaleMapEpoch;
-  }
   if (services.targets.find(header.target) == nullptr) return Status::kNoTarget;
   if (op == Op::kDeleteAll && names_of(body).empty()) return Status::kBadRequest;
   if (spec_of(header.op)->source) {

@@ -26,7 +26,6 @@ struct Services {
   SessionTable sessions;
   EventQueue events;
   TargetTable targets;
-  std::atomic<uint32_t> map_epoch{0};
   bool uring = false;  // else reads and writes that would block go to the workers
 
   // Closes every connection of the session on every lane; when_ended() of `sessions` tells the end.

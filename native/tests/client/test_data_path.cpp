@@ -29,6 +29,17 @@ TEST(DataPath, WriteThroughIsStripedExactly) {
   EXPECT_TRUE(rig.read(kFh, 700'001, 4096).bytes.empty());
 }
 
+// A capability is good whatever map it was made under.
+TEST(DataPath, NoMapEpochIsStated) {
+  Rig rig;
+  Bytes capability = rig.capability();
+  capability[20] = std::byte{7};
+  rig.core->inode_put(rig.attributes(5000), rig.layout(), capability);
+  rig.core->handle_put(kFh, Rig::kIno, O_RDWR, false);
+  EXPECT_EQ(rig.read(kFh, 0, 5000).bytes, Bytes(5000));
+  for (const FrameHeader& header : rig.targets[0]->seen(Op::kRead)) EXPECT_EQ(header.map_epoch, 0u);
+}
+
 TEST(DataPath, WriteBehindIsReadBackAndDrained) {
   Rig rig;
   rig.open(kFh, O_RDWR);

@@ -89,6 +89,15 @@ TEST_F(LocalCacheTest, BytesOfAnotherVersionAreAskedFor) {
   EXPECT_GT(asked(), 0u);
 }
 
+// A layout says where the bytes are, not which: one that changed (a target, a truncate epoch) voids nothing.
+TEST_F(LocalCacheTest, BytesThatMovedAreTheSame) {
+  fill();
+  again();
+  ASSERT_TRUE(rig_->core->inode_put(rig_->attributes(kSize, 2), rig_->layout(5), rig_->capability()));
+  EXPECT_EQ(read(), content_);
+  EXPECT_EQ(asked(), 0u);
+}
+
 TEST_F(LocalCacheTest, WithoutALeaseNothingIsAnswered) {
   fill();
   const size_t before = asked();

@@ -11,6 +11,7 @@ from fscommon.errors import Status
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import Frame, FrameParser, encode_frame
 from fscommon.wire.header import FLAG_ONEWAY, FLAG_REPLAY, FLAG_REPLY, Header
+from fscommon.wire.leases import LeaseRestored
 from fscommon.wire.messages import (
     BODIES,
     ClusterMap,
@@ -51,6 +52,8 @@ class MemoryMetaserver:
         self.kept = Store()
         self.busy_count = 0  # so many requests are answered BUSY first
         self.recovering = False
+        self.refused_leases: tuple[int, ...] = ()
+        self.fails_replays = False
         self.is_refusing = False  # the key is good no more
         self.heard = 0  # for another process of a session
         self.lies_about: set[bytes] = set()  # names; replies to changes of them are of another op
@@ -105,13 +108,22 @@ class MemoryMetaserver:
         self._drop_replies(session)
         if header.flags & FLAG_ONEWAY:
             return None
-        if self.recovering and op is not Op.REPLAY_DONE and not header.flags & FLAG_REPLAY:
-            return self._fail(header, Status.NOT_READY)
-        if op is Op.REPLAY_DONE:
-            self.recovering = False
+        if self.recovering and op is not Op.REPLAY_DONE:
+            return self._recover(session, frame, op)
+        self.recovering = False
         if self.busy_count and op is not Op.REPLAY_DONE:
             self.busy_count -= 1
             return self._fail(header, Status.BUSY)
+        return self._execute(session, frame, op)
+
+    def _recover(self, session: Session, frame: Frame, op: Op) -> Frame:
+        header = frame.header
+        if op is Op.LEASE_RESTORE:
+            return self._reply(header, encode(LeaseRestored(self.refused_leases)), 0)
+        if not header.flags & FLAG_REPLAY:
+            return self._fail(header, Status.NOT_READY)
+        if self.fails_replays:
+            return self._fail(header, Status.ENOENT)
         return self._execute(session, frame, op)
 
     def _open(self, frame: Frame) -> Frame:

@@ -457,7 +457,9 @@ async def test_a_restart_begins_anew() -> None:
         world.lanes.use_child(ino)
         world.fs.restarted()
         assert world.granted == set() and world.fs.inodes.held() == (ino,)
-        assert {(ino, READER) for ino in world.inos} <= set(world.lanes.dropped)
+        assert {(ino, LEASE_META) for ino in world.inos} <= set(world.lanes.dropped)
+        told = {one.ino: one.flags for batch in world.fs.restorable() for one in batch.leases}
+        assert told.items() >= dict.fromkeys(world.inos, LEASE_DATA).items()
         world.grant(PARENT, NAMES)
         await world.read(*world.inos[:OPENS_MIN])
         assert len(world.asked) == 2 and world.granted == set(world.inos[OPENS_MIN:-1])

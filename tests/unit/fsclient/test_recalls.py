@@ -8,6 +8,7 @@ import trio
 import trio.testing
 
 from fsclient.leases.holder import CONTENDED_MAX, CONTENDED_S
+from fsclient.leases.recalls import RESTORED_MAX
 from fsclient.leases.table import KnownLimit
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import (
@@ -390,3 +391,41 @@ async def test_recalls_of_one_inode_are_answered_one_after_another(
                 world.fs.drains.done(tokens.pop(), 0)
             await trio.testing.wait_all_tasks_blocked(0.01)
     assert {item.recall for item in world.returned} == {1, 2}
+
+
+# ---- a restarted metaserver ---------------------------------------------------------------------
+
+
+def _told(world: World) -> dict[int, int]:
+    batches = list(world.fs.restorable())
+    return {lease.ino: lease.flags for batch in batches for lease in batch.leases}
+
+
+async def test_bytes_and_names_outlive_the_metaserver_attributes_do_not() -> None:
+    world = World()
+    world.grant(7, LEASE_META | LEASE_DATA)
+    world.grant(8, LEASE_META | LEASE_ENTRIES)
+    world.grant(9, WRITER)
+    world.fs.restarted()
+    assert _told(world) == {7: LEASE_DATA, 8: LEASE_ENTRIES}
+    assert world.leases.holds(7, LEASE_DATA) and not world.leases.holds(7, LEASE_META)
+    assert world.leases.holds(9, WRITER), "SESSION_OPEN has it"
+    assert all(facets == LEASE_META for _, facets in world.lanes.dropped)
+    world.fs.recalls.lost((7, 9, 123))
+    assert not world.leases.holds(7, LEASE_DATA) and world.leases.holds(9, WRITER)
+    assert (7, LEASE_DATA) in world.lanes.dropped
+    world.fs.recalls.lost(None)
+    assert not world.leases.holds(8, LEASE_ENTRIES) and world.leases.holds(9, WRITER)
+    assert _told(world) == {}
+
+
+async def test_leases_of_open_files_come_first_and_the_youngest_then() -> None:
+    world = World()
+    count = RESTORED_MAX + 10
+    for ino in range(100, 100 + count):
+        world.grant(ino, LEASE_DATA)
+    for ino in range(100, 105):
+        world.fs.inodes.hold(ino)
+    told = _told(world)
+    assert list(told) == [*range(100, 105), *range(110, 100 + count)]
+    assert not world.leases.holds(105, LEASE_DATA), "what is not told is not held"

@@ -8,11 +8,14 @@ import pytest
 
 from fsclient.meta.core import Hooks, Phase, SessionCore, SessionRefusedError
 from fsclient.meta.pending import NEVER, Pending
+from fsclient.meta.restoring import Held
 from fscommon.errors import FsError, ProtocolError, Status
+from fscommon.layout.attributes import LEASE_DATA
 from fscommon.wire.births import ChangeBatch, Removal
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import Frame, FrameParser
 from fscommon.wire.header import FLAG_REPLAY, FLAG_REPLY, Header
+from fscommon.wire.leases import LeaseRestore, LeaseRestored, SharedLease
 from fscommon.wire.messages import Caller, Close, Empty, GetAttr, MkDir, Unlink
 from fscommon.wire.ops import Op
 
@@ -25,6 +28,8 @@ class Client:
     """A core with what it told: outcomes by name of the request."""
 
     def __init__(self) -> None:
+        self.leases: list[bytes] = []  # bodies of LEASE_RESTORE
+        self.lost: list[tuple[int, ...] | None] = []
         self.outcomes: dict[bytes, FsError | None] = {}
         self.evictions: list[int] = []
         self.orphans: list[Op] = []
@@ -34,11 +39,17 @@ class Client:
         hooks = Hooks(
             lambda: self.opens, self._ready, self.evictions.append,
             lambda op, _body: self.orphans.append(op), self.logged.append,
+            Held(leases=lambda: self.leases, leases_lost=self._lost),
         )  # fmt: skip
         self.core = SessionCore("test", hooks)
 
     def _ready(self) -> None:
         self.ready_count += 1
+
+    def _lost(self, inos: tuple[int, ...] | None) -> None:
+        self.lost.append(inos)
+        if inos is None:
+            self.leases = []
 
     def mkdir(self, name: bytes, deadline: float = NEVER) -> Pending:
         return self._submit(Op.MKDIR, encode(MkDir(1, name, 0o755, CALLER)), name, deadline)
@@ -179,6 +190,69 @@ def test_connection_lost_during_the_replay(client: Client, server: MemoryMetaser
     open_session(client, server)
     assert server.now.applied == [b"a", b"b"]
     assert not server.recovering
+
+
+RESTORE = encode(LeaseRestore((SharedLease(7, LEASE_DATA),)))
+
+
+def _restored(client: Client, server: MemoryMetaserver) -> list[Op]:
+    """What the client says to a metaserver that was restarted, in order."""
+    open_session(client, server)
+    client.mkdir(b"a")
+    exchange(client, server)
+    server.crash()
+    client.core.lost()
+    client.leases = [RESTORE]
+    seen = len(server.seen)
+    open_session(client, server)
+    return [op for op, _, _ in server.seen[seen:]]
+
+
+def test_leases_are_restored_behind_replays(client: Client, server: MemoryMetaserver) -> None:
+    server.refused_leases = (7, 9)
+    told = _restored(client, server)
+    assert told == [Op.SESSION_OPEN, Op.MKDIR, Op.LEASE_RESTORE, Op.REPLAY_DONE]
+    assert client.lost == [(7, 9)]
+
+
+def test_nothing_is_held_on_when_a_replay_fails(client: Client, server: MemoryMetaserver) -> None:
+    server.fails_replays = True
+    assert Op.LEASE_RESTORE not in _restored(client, server)
+    assert client.lost == [None]
+
+
+def test_a_metaserver_that_knows_no_such_op_is_not_asked_twice(
+    client: Client, server: MemoryMetaserver
+) -> None:
+    """One of an earlier release ends the connection."""
+    open_session(client, server)
+    server.crash()
+    client.core.lost()
+    client.leases = [RESTORE]
+    client.core.connected()
+    for reply in server.receive(client.core.take_output(0.0)):
+        client.core.received(reply, 0.0)
+    assert client.core.take_output(0.0)  # LEASE_RESTORE, of which no answer comes
+    server.disconnect()
+    client.core.lost()
+    assert client.lost == [None]
+    seen = len(server.seen)
+    open_session(client, server)
+    assert [op for op, _, _ in server.seen[seen:]] == [Op.SESSION_OPEN, Op.REPLAY_DONE]
+
+
+def test_an_answer_to_a_restore_that_was_not_sent_ends_the_connection(
+    client: Client, server: MemoryMetaserver
+) -> None:
+    open_session(client, server)
+    server.crash()
+    client.core.lost()
+    client.core.connected()
+    for reply in server.receive(client.core.take_output(0.0)):
+        client.core.received(reply, 0.0)
+    odd = Frame(Header(op=Op.LEASE_RESTORE, flags=FLAG_REPLY), encode(LeaseRestored(())))
+    with pytest.raises(ProtocolError):
+        client.core.received(odd, 0.0)
 
 
 def _cut_points() -> Iterator[tuple[int, int, str]]:

@@ -28,7 +28,14 @@ from fscommon.wire.keys import (
     KeyRow,
     MountRoot,
 )
-from fscommon.wire.leases import LeaseQuery, LeaseReturn, LeaseTake, ReturnItem
+from fscommon.wire.leases import (
+    LeaseQuery,
+    LeaseRestore,
+    LeaseReturn,
+    LeaseTake,
+    ReturnItem,
+    SharedLease,
+)
 from fscommon.wire.locks import HeldLock, LockGet, LockRestore, LockSet
 from fscommon.wire.messages import (
     COMMIT_SIZE,
@@ -185,7 +192,7 @@ REQUESTS: dict[Op, Asks] = {
 # Named otherwise: their own tests below.
 OTHERWISE = {
     Op.RENAME, Op.LINK, Op.DELEGATE, Op.LOCK_RESTORE, Op.SESSION_OPEN, Op.LEASE_RETURN,
-    Op.MOUNT_ROOT,
+    Op.MOUNT_ROOT, Op.LEASE_RESTORE,
 }  # fmt: skip
 WITHOUT_INODES = {
     Op.PING, Op.CLOSE, Op.STATFS, Op.BARRIER, Op.LOCK_EVENTS, Op.LOCK_CANCEL, Op.SESSION_RENEW,
@@ -333,6 +340,8 @@ def test_a_forged_replay_is_refused(world: World) -> None:
     assert again.replay(Op.CREATE, lie, 77).header.status == Status.EPERM
     lock = HeldLock(world.outside_file, False, 1, 0, 10, 1, 7)
     assert refused(again, Op.LOCK_RESTORE, LockRestore((lock,))) is Status.ESTALE
+    lease = SharedLease(world.outside_file, LEASE_DATA)
+    assert refused(again, Op.LEASE_RESTORE, LeaseRestore((lease,))) is Status.ESTALE
 
 
 @pytest.mark.parametrize("flags", [0, KEY_READ_ONLY])

@@ -1,4 +1,4 @@
-"""Leases in the engine: footprints, grants in replies, recalls, waiting, eviction, restart."""
+"""Leases in the engine: footprints, grants in replies, recalls, waiting, eviction."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +41,6 @@ from fscommon.wire.messages import (
     MkDir,
     Open,
     ReadDir,
-    SessionOpen,
     SessionRenew,
     SetXattr,
     Symlink,
@@ -418,64 +417,6 @@ def test_an_uncached_writer_is_waited_for_too(bench: Bench) -> None:
     bench.engine.services.leases.fenced(one.session, bench.now_s)  # type: ignore[arg-type]
     bench.engine.leases_changed(bench.time())
     assert not two.waits()
-
-
-# ---- restart ------------------------------------------------------------------------------------
-
-
-def test_after_a_restart_exclusive_leases_are_asserted_again(pair: tuple[Cached, Cached]) -> None:
-    one, two = pair
-    f = one.client.create(ROOT, b"f").ino
-    before = bench_of(one)
-    before.settle()
-    after = Bench(before.store, targets=0)
-    back = [Client(after, after.connect(), c.client.session, 50, 50) for c in (one, two)]
-    back[0].send(Op.SESSION_OPEN, SessionOpen(one.client.session, "c", (f,), 50, (f,)))
-    back[1].send(Op.SESSION_OPEN, SessionOpen(two.client.session, "c", (), 50, (f,)))
-    for client in back:
-        assert client.take().lease_s == 30.0
-        client.call(Op.REPLAY_DONE, Empty())
-    assert not after.engine.progress.recovering
-    cached = [Cached.of(after, client) for client in back]
-    assert cached[0].held(f) == LEASE_WRITER and cached[1].held(f) == 0, "the first one had it"
-    back[1].send(Op.GETATTR, GetAttr(f))
-    assert cached[1].waits()
-    assert [item.ino for item in cached[0].recalled()] == [f]
-
-
-def test_a_restart_before_the_fence_is_complete_forgets_nothing(
-    pair: tuple[Cached, Cached],
-) -> None:
-    one, two = pair
-    f = one.client.create(ROOT, b"f").ino
-    before = bench_of(one)
-    evict(before, one.client)
-    before.finish_truncates()
-    assert before.faults() == []
-    after = Bench(before.store, targets=0)
-    leases = after.engine.services.leases
-    assert leases.ghosts() == [one.client.session]
-    back = Client(after, after.connect(), two.client.session, 50, 50)
-    back.send(Op.SESSION_OPEN, SessionOpen(two.client.session, "c", (), 50))
-    back.take()
-    back.call(Op.REPLAY_DONE, Empty())
-    cached = Cached.of(after, back)
-    back.send(Op.OPEN, Open(f, True))
-    assert cached.waits()
-    leases.fenced(leases.ghosts()[0], after.now_s)
-    after.engine.leases_changed(after.time())
-    assert not cached.waits()
-    assert unpack_attributes(back.take().attributes).lease_flags & LEASE_ALL == LEASE_WRITER
-
-
-def test_a_live_session_cannot_assert_more(pair: tuple[Cached, Cached]) -> None:
-    one, _ = pair
-    f = one.client.create(ROOT, b"f").ino
-    one.client.call(Op.CLOSE, Close((f,)))
-    again = Client(bench_of(one), bench_of(one).connect(), one.client.session, 50, 50)
-    again.send(Op.SESSION_OPEN, SessionOpen(one.client.session, "c", (), 50, (f,)))
-    again.take()
-    assert Cached(again, None).held(f) == READER
 
 
 # ---- hostile peers ------------------------------------------------------------------------------

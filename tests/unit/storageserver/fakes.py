@@ -94,9 +94,6 @@ class FakeChunkServer:
     def fence(self, session: int) -> None:
         self.calls.append(("fence", session))
 
-    def map_epoch(self, epoch: int) -> None:
-        self.calls.append(("map_epoch", epoch))
-
     def rdma_open(self, device: str, port: int, gid_index: int, memory_mib: int) -> int:
         self.calls.append(("rdma_open", device, port, gid_index))
         return 0

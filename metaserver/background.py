@@ -1,4 +1,5 @@
-"""What the metaserver's background tasks work with: the engine, the committer, storage, metrics.
+"""What the metaserver's background tasks work with: the engine, the committer, storage, metrics,
+the time.
 
 The tasks themselves are reaper and eviction.
 """
@@ -9,6 +10,7 @@ from fscommon.observe.metrics import Metrics
 from metaserver.committer import Committer
 from metaserver.engine import Engine
 from metaserver.storage import StorageCalls
+from metaserver.times import Clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,3 +19,4 @@ class Background:
     committer: Committer
     storage: StorageCalls
     metrics: Metrics
+    clock: Clock

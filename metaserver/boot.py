@@ -226,7 +226,9 @@ def _membership(snapshot: Snapshot, settings: Settings, time: Time, cluster: byt
                 node=NodeId(target.node),
                 bytes_total=target.bytes_total,
                 bytes_free=target.bytes_free,
-                is_draining=isinstance(target, records.DrainingTargetRecord),
+                is_draining=target.is_draining,
+                incarnation=target.incarnation,
+                incarnation_kept=target.incarnation,
             )
         )
     return membership

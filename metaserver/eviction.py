@@ -31,7 +31,6 @@ from metaserver.records import (
 )
 from metaserver.sessions import Session
 from metaserver.storage import STORAGE_ERRORS
-from metaserver.times import now
 from metaserver.transaction import Transaction
 from metaserver.truncation import BACKOFF_S_MAX, BACKOFF_S_MIN
 
@@ -41,6 +40,7 @@ CHECK_S: Final = 0.5
 class Eviction:
     def __init__(self, background: Background) -> None:
         self._engine = background.engine
+        self._now = background.clock
         self._committer = background.committer
         self._storage = background.storage
         self._metrics = background.metrics
@@ -52,24 +52,24 @@ class Eviction:
         while True:
             await trio.sleep(CHECK_S)
             self._check_nodes()
-            self._engine.sessions.condemn_refused(now().now_ns)
+            self._engine.sessions.condemn_refused(self._now().now_ns)
             timeout_s = self._engine.services.session_timeout_s
-            for session in self._engine.sessions.expired(now().now_s, timeout_s):
+            for session in self._engine.sessions.expired(self._now().now_s, timeout_s):
                 self._evict(session, tasks)
             self._expire_leases(tasks)
             self._committer.changed()
 
     def _expire_leases(self, tasks: trio.Nursery) -> None:
-        for late in self._engine.services.leases.expire(now().now_s):
+        for late in self._engine.services.leases.expire(self._now().now_s):
             session = self._engine.sessions.get(late)
             if session is not None:
                 self._log.warning("client did not give up a lease in time", session=late)
                 self._evict(session, tasks)
-        self._engine.leases_changed(now())
+        self._engine.leases_changed(self._now())
 
     def _check_nodes(self) -> None:
         services = self._engine.services
-        silent = services.membership.expire(now().now_s)
+        silent = services.membership.expire(self._now().now_s)
         for node in silent:
             self._log.warning("storage server is down", node=node.id, name=node.name)
         joined = let_join(services)
@@ -80,14 +80,14 @@ class Eviction:
 
     def _evict(self, session: Session, tasks: trio.Nursery) -> None:
         key = session.key
-        why = key.refusal(now().now_ns) if key is not None else ""
+        why = key.refusal(self._now().now_ns) if key is not None else ""
         self._log.warning(
             "client is evicted", session=session.id, node=session.node, because=why or None
         )
         if key is not None:
             self._engine.services.keys.evicted(session.id, key)
         self._metrics.counter("braidfs_sessions_evicted_total").inc()
-        txn = self._engine.system(lambda tx, context: forget(tx, context, session), now())
+        txn = self._engine.system(lambda tx, context: forget(tx, context, session), self._now())
         self._engine.sessions.remove(session.id)
         self._engine.evicted(session.id)
         self._engine.end_recovery_if_done()
@@ -98,10 +98,10 @@ class Eviction:
         async with trio.open_nursery() as nursery:
             for node in self._engine.services.membership.nodes():
                 nursery.start_soon(self._fence, node.id, session)
-        self._engine.fenced(session, now())
+        self._engine.fenced(session, self._now())
         self._engine.system(lambda tx, context: _forget_writes(tx, session))
-        self._engine.services.leases.fenced(session, now().now_s)
-        self._engine.leases_changed(now())
+        self._engine.services.leases.fenced(session, self._now().now_s)
+        self._engine.leases_changed(self._now())
         self._committer.changed()
 
     async def _fence(self, node_id: NodeId, session: SessionId) -> None:

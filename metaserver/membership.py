@@ -64,7 +64,8 @@ class Target:
     joining_epoch: int = 0  # of the first map that names it, while not all clients have that; or 0
     objects: int = 0
     errors: int = 0
-    incarnation: int = 0
+    incarnation: int = 0  # the newest that was heard: it rises when unsynced bytes were lost
+    incarnation_kept: int = 0  # in its record
 
 
 class Membership:
@@ -165,7 +166,7 @@ class Membership:
             raise FsError(Status.NO_TARGET, f"target {report.target} is not this node's: register")
         target.bytes_total, target.bytes_free = report.bytes_total, report.bytes_free
         target.objects, target.errors = report.objects, report.errors
-        target.incarnation = report.incarnation
+        target.incarnation = max(target.incarnation, report.incarnation)
         was_full = target.is_full
         target.is_full = _is_full(target, was_full=was_full)
         return target.is_full != was_full

@@ -18,7 +18,6 @@ from metaserver.context import Context
 from metaserver.namespace.inode import find
 from metaserver.namespace.links import remove_inode
 from metaserver.records import all_of, orphan_key
-from metaserver.times import now
 from metaserver.transaction import Transaction
 
 ROUND_MAX: Final = 2048  # records of one round
@@ -31,6 +30,7 @@ LOOK_S: Final = 1.0
 class Reaper:
     def __init__(self, background: Background) -> None:
         self._engine = background.engine
+        self._now = background.clock
         self._committer = background.committer
         self._storage = background.storage
         self._metrics = background.metrics
@@ -67,7 +67,7 @@ class Reaper:
 
     def _reapable(self) -> list[Ino]:
         services = self._engine.services
-        now_s = now().now_s
+        now_s = self._now().now_s
         return [
             ino
             for ino in services.sessions.reapable

@@ -6,7 +6,8 @@ records mean is namespace/, sessions, membership.
 """
 
 import struct
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import astuple, dataclass
 from typing import Final
 
 from fscommon.checksum import xxh3_64
@@ -412,6 +413,20 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class TargetRecord:
+    """incarnation: the newest that the target was heard to have; 0: not known."""
+
+    uuid: Token
+    node: U64
+    bytes_total: U64
+    bytes_free: U64
+    is_draining: bool = False
+    incarnation: U64 = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FormerTargetRecord:
+    """As earlier releases wrote it."""
+
     uuid: Token
     node: U64
     bytes_total: U64
@@ -419,14 +434,13 @@ class TargetRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class DrainingTargetRecord(TargetRecord):
-    """Of a target that gets no new files."""
-
-    is_draining: bool = True
+class FormerDrainingTargetRecord(FormerTargetRecord):
+    is_draining: bool
 
 
 def unpack_target(value: bytes) -> TargetRecord:
-    try:
-        return decode(DrainingTargetRecord, value)
-    except ProtocolError:
+    with suppress(ProtocolError):
         return decode(TargetRecord, value)
+    with suppress(ProtocolError):
+        return TargetRecord(*astuple(decode(FormerDrainingTargetRecord, value)))
+    return TargetRecord(*astuple(decode(FormerTargetRecord, value)))

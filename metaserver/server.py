@@ -42,7 +42,7 @@ from metaserver.reaper import Reaper
 from metaserver.storage import StorageCalls
 from metaserver.store.lmdb import LmdbStore
 from metaserver.store.waist import Store
-from metaserver.times import now
+from metaserver.times import Clock
 from metaserver.trash.expiry import TrashExpiry
 from metaserver.truncation import Truncation
 
@@ -73,7 +73,8 @@ class Metaserver:
             lease_duration_s=config.lease_duration_s,
             leases_max=config.leases_per_session_max,
         )
-        self.engine: Engine = boot(store, settings, now())
+        self._now = Clock()
+        self.engine: Engine = boot(store, settings, self._now())
         self._config = config
         self._metrics = metrics
         self._key = key
@@ -108,9 +109,10 @@ class Metaserver:
         storage = StorageCalls(
             engine.services.membership, key=self._key, tasks=tasks, transport=self._transport
         )
-        self._truncation = Truncation(engine, committer, storage, tasks)
+        self._truncation = Truncation(engine, committer, storage, tasks, self._now)
+        tasks.start_soon(self._now.run)
         tasks.start_soon(committer.run)
-        background = Background(engine, committer, storage, metrics)
+        background = Background(engine, committer, storage, metrics, self._now)
         tasks.start_soon(Reaper(background).run)
         tasks.start_soon(TrashExpiry(background).run)
         tasks.start_soon(Eviction(background).run, tasks)
@@ -165,7 +167,7 @@ class Metaserver:
 
     async def _receive(self, connection: Connection, stream: FrameStream) -> None:
         while batch := await stream.receive_batch():
-            time = now()
+            time = self._now()
             for frame in batch:
                 self.engine.handle(connection, frame, time)
             self._after_requests()
@@ -185,7 +187,7 @@ class Metaserver:
         if observe is None:
             observe = self._metrics.histogram("braidfs_request_seconds", op=op.name).observe
             self._observers[op] = observe
-        observe(now().now_s - arrived_s)
+        observe(self._now().now_s - arrived_s)
 
     def _refused(self, connection: Connection, op: Op, error: RangeError) -> None:
         suppressed = self._refusals.permit()
@@ -209,7 +211,7 @@ class Metaserver:
 
     async def _serve_page(self) -> None:
         own = functools.partial(certificate_ends_s, self._transport)
-        source = PageSource(self.engine, certificate_ends_s=own)
+        source = PageSource(self.engine, self._now, certificate_ends_s=own)
         certificate = self._config.http_certificate()
         endpoint = PageEndpoint(parse_address(self._config.page_listen), source.json, certificate)
         self._log.info("page", port=endpoint.port)

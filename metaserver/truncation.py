@@ -25,7 +25,7 @@ from metaserver.engine import Engine
 from metaserver.namespace.inode import Inode, load, save
 from metaserver.records import Intent, intent_key, unpack_intent
 from metaserver.storage import STORAGE_ERRORS, StorageCalls
-from metaserver.times import now
+from metaserver.times import Clock
 from metaserver.transaction import Transaction
 
 PARALLEL_MAX: Final = 64
@@ -35,8 +35,10 @@ BACKOFF_S_MAX: Final = 2.0
 
 class Truncation:
     def __init__(
-        self, engine: Engine, committer: Committer, storage: StorageCalls, tasks: trio.Nursery
-    ) -> None:
+        self, engine: Engine, committer: Committer, storage: StorageCalls, tasks: trio.Nursery,
+        clock: Clock,
+    ) -> None:  # fmt: skip
+        self._now = clock
         self._tasks = tasks
         self._engine = engine
         self._committer = committer
@@ -59,7 +61,7 @@ class Truncation:
                 else:
                     await self._cut(ino, intent)
                 await self._clear(ino)
-        self._engine.truncated(ino, now())
+        self._engine.truncated(ino, self._now())
         self.start_fresh()
         self._committer.changed()
 

@@ -11,7 +11,6 @@ from metaserver.context import Context, Services
 from metaserver.membership import NODE_TIMEOUT_S, Node, Target
 from metaserver.records import (
     MAP_EPOCH_KEY,
-    DrainingTargetRecord,
     NodeRecord,
     TargetRecord,
     node_key,
@@ -58,9 +57,12 @@ def register(tx: Transaction, request: Register, context: Context) -> Registered
 
 
 def _put_target(tx: Transaction, target: Target) -> None:
-    kind = DrainingTargetRecord if target.is_draining else TargetRecord
-    record = kind(target.uuid, target.node, target.bytes_total, target.bytes_free)
+    record = TargetRecord(
+        target.uuid, target.node, target.bytes_total, target.bytes_free, target.is_draining,
+        target.incarnation,
+    )  # fmt: skip
     tx.put(target_key(target.id), encode(record))
+    target.incarnation_kept = target.incarnation
 
 
 def bump_map_epoch(tx: Transaction, services: Services) -> None:
@@ -108,7 +110,7 @@ def _targets(reports: tuple[TargetReport, ...], node: Node, context: Context) ->
             bytes_free=report.bytes_free,
             objects=report.objects,
             errors=report.errors,
-            incarnation=report.incarnation,
+            incarnation=max(report.incarnation, target.incarnation if target else 0),
             is_draining=target is not None and target.is_draining,
             joining_epoch=target.joining_epoch if target is not None else 0,
         )
@@ -150,6 +152,10 @@ def heartbeat(tx: Transaction, request: Heartbeat, context: Context) -> Heartbea
     node.traffic = request.traffic
     if services.membership.heard(node.id, request.targets, context.now_s):
         bump_map_epoch(tx, services)
+    for target in services.membership.targets_of(node.id):
+        if target.incarnation > target.incarnation_kept:
+            _put_target(tx, target)
+            context.wait_durable = True
     version = services.sessions.version
     current = request.session_version == version
     return HeartbeatReply(

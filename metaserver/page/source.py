@@ -16,7 +16,6 @@ from metaserver.context import Context
 from metaserver.engine import Engine, Time
 from metaserver.ops.status import status
 from metaserver.page.history import SAMPLE_S, History
-from metaserver.times import now
 from metaserver.transaction import Transaction
 
 FRESH_S: Final = 1.0
@@ -29,7 +28,7 @@ class PageSource:
     def __init__(
         self,
         engine: Engine,
-        clock: Callable[[], Time] = now,
+        clock: Callable[[], Time],
         certificate_ends_s: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._clock = clock

@@ -18,7 +18,6 @@ from metaserver.context import Context
 from metaserver.namespace.inode import find
 from metaserver.namespace.links import discard
 from metaserver.records import aged_until, kept_of_aged, trash_tree_key
-from metaserver.times import now
 from metaserver.transaction import Transaction
 from metaserver.trash.entries import Entry
 from metaserver.trash.table import TrashTable, TreeState
@@ -31,6 +30,7 @@ _SECOND_NS: Final = 10**9
 class TrashExpiry:
     def __init__(self, background: Background) -> None:
         self._engine = background.engine
+        self._now = background.clock
         self._committer = background.committer
         self._trash: TrashTable = background.engine.services.trash
         self._log = Log("trash")
@@ -45,11 +45,11 @@ class TrashExpiry:
         count = 0
         while tree in self._trash.trees and not self._engine.progress.recovering:
             if not self._trash.trees[tree].inodes:
-                self._engine.system(partial(_forget, tree), now())
+                self._engine.system(partial(_forget, tree), self._now())
                 self._committer.changed()
                 break
             expiry_ns = self._trash.trees[tree].expiry_s * _SECOND_NS
-            keys = aged_until(tree, max(now().now_ns - expiry_ns, 0))
+            keys = aged_until(tree, max(self._now().now_ns - expiry_ns, 0))
             due = self._engine.stored(keys, ROUND_MAX)
             if not due:
                 break
@@ -60,8 +60,8 @@ class TrashExpiry:
 
     def _purge(self, due: list[tuple[bytes, bytes]]) -> Txn:
         keys = [kept_of_aged(key, value) for key, value in due]
-        txn = self._engine.system(partial(_discard_all, keys), now())
-        self._engine.leases_changed(now())  # recalls of what others hold on them
+        txn = self._engine.system(partial(_discard_all, keys), self._now())
+        self._engine.leases_changed(self._now())  # recalls of what others hold on them
         return txn
 
 

@@ -6,9 +6,10 @@ import pytest
 
 from fscommon.errors import FsError
 from fscommon.layout.layout import unpack_layout
-from fscommon.types import FileId
+from fscommon.types import FileId, TargetId
 from fscommon.wire.admin import TARGETS_SET_MAX, TargetSet
 from fscommon.wire.births import Delegate, Delegated
+from fscommon.wire.codec import encode
 from fscommon.wire.messages import (
     SET_SIZE,
     Create,
@@ -19,7 +20,9 @@ from fscommon.wire.messages import (
     StatusReply,
 )
 from fscommon.wire.ops import Op
+from fscommon.wire.servers import Heartbeat, Register, TargetReport
 from metaserver.ops.cluster import let_join
+from metaserver.records import FormerDrainingTargetRecord, FormerTargetRecord, target_key
 from metaserver.sessions import SLOTS_MAX
 
 from .bench import ROOT, USER, Bench, Client
@@ -178,3 +181,67 @@ def test_new_files_are_spread_evenly(blocks: int, used: int, first: int) -> None
         for index in range(used)
     )
     assert max(placed.values()) <= 1.3 * blocks * used / 64
+
+
+# ---- incarnations -------------------------------------------------------------------------------
+
+
+def report(incarnation: int) -> TargetReport:
+    return TargetReport(1, bytes([1, 0]) * 8, incarnation, 1 << 40, 1 << 39, 0, 0)
+
+
+def incarnation(bench: Bench) -> int:
+    reply: StatusReply = Client(bench, bench.connect("admin")).call(Op.STATUS, Empty())
+    return reply.health[0].incarnation
+
+
+def again(bench: Bench) -> Bench:
+    """Started anew over what is durable; nothing has been heard yet."""
+    return Bench(bench.store, targets=0)
+
+
+def test_the_incarnation_of_a_target_outlives_the_metaserver(bench: Bench) -> None:
+    drain(Client(bench, bench.connect("admin")), 1)
+    server = Client(bench, bench.connect("server"))
+    server.call(Op.REGISTER, Register(1, bytes([1]) * 16, "n", "127.0.0.1:1", b"", (report(7),)))
+    assert incarnation(again(bench)) == 7
+    server.call(Op.HEARTBEAT, Heartbeat(1, (report(9),), 0))
+    assert incarnation(again(bench)) == 9, "durable before the answer"
+    after = again(bench)
+    assert after.engine.services.membership.targets()[0].is_draining
+
+
+@pytest.mark.parametrize("op", [Op.REGISTER, Op.HEARTBEAT])
+def test_it_never_falls(bench: Bench, op: Op) -> None:
+    server = Client(bench, bench.connect("server"))
+    server.call(Op.HEARTBEAT, Heartbeat(1, (report(9),), 0))
+    late = {
+        Op.REGISTER: Register(1, bytes([1]) * 16, "n", "127.0.0.1:1", b"", (report(3),)),
+        Op.HEARTBEAT: Heartbeat(1, (report(3),), 0),
+    }[op]
+    server.call(op, late)
+    assert incarnation(bench) == incarnation(again(bench)) == 9
+
+
+def test_heartbeats_that_tell_nothing_new_write_nothing(bench: Bench) -> None:
+    server = Client(bench, bench.connect("server"))
+    server.call(Op.HEARTBEAT, Heartbeat(1, (report(9),), 0))
+    bench.settle()
+    server.call(Op.HEARTBEAT, Heartbeat(1, (report(9),), 0))
+    assert not bench.engine.dirty
+
+
+@pytest.mark.parametrize("is_draining", [False, True])
+def test_records_of_earlier_releases_are_read(bench: Bench, is_draining: bool) -> None:
+    former = (bytes([1, 0]) * 8, 1, 1 << 40, 1 << 39)
+    record = FormerTargetRecord(*former)
+    if is_draining:
+        record = FormerDrainingTargetRecord(*former, True)
+    bench.settle()
+    bench.store.commit([(target_key(TargetId(1)), encode(record))])
+    after = again(bench)
+    assert after.engine.services.membership.targets()[0].is_draining == is_draining
+    assert incarnation(after) == 0
+    server = Client(after, after.connect("server"))
+    server.call(Op.HEARTBEAT, Heartbeat(1, (report(9),), 0))
+    assert incarnation(again(after)) == 9

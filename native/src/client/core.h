@@ -45,7 +45,7 @@ struct CoreSettings {
   MemoryLimits memory{};
   uint64_t dirty_bytes_per_inode_max = 64u << 20;
   uint32_t timeout_ms = 60'000;  // 0: wait for ever
-  uint32_t silence_ms_max = 30'000;  // a connection that owes answers and says nothing is cut
+  uint32_t silence_ms_max = 10'000;  // a connection that owes answers and says nothing, not even to a PING, is cut
   uint32_t gather_ms = 1;  // small writes that nobody waits for leave a node's connection so far apart
   uint32_t sync_after_ms = 5'000;  // what nobody syncs is synced after about so long
   uint32_t busy_poll_us = 0;  // a lane with few calls in work looks for events so long, at most

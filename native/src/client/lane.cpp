@@ -17,6 +17,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr auto kTick = milliseconds(25);
+constexpr auto kLate = milliseconds(1000);  // a tick: this thread was kept from running
 constexpr auto kRestMin = milliseconds(10);
 constexpr auto kRestMax = milliseconds(1000);
 constexpr size_t kReadsKept = 64;
@@ -189,12 +190,23 @@ void Lane::wake_resting(Clock::time_point now) {
 void Lane::arm_tick() {
   if (ticking_) return;
   ticking_ = true;
-  loop_.call_at(Clock::now() + kTick, [this] { tick(); });
+  tick_due_ = Clock::now() + kTick;
+  loop_.call_at(tick_due_, [this] { tick(); });
+}
+
+// While this thread did not run (its process was stopped, the machine was overloaded) nobody's answer could be
+// taken: that time counts against nobody.
+void Lane::excuse(Clock::duration late) {
+  for (const auto& call : calls_) {
+    if (call->deadline != Clock::time_point::max()) call->deadline += late;
+  }
+  for (auto& [node, link] : links_) link->excuse(late);
 }
 
 void Lane::tick() {
   ticking_ = false;
   const auto now = loop_.now();
+  if (now - tick_due_ > kLate) excuse(now - tick_due_);
   wake_resting(now);
   for (auto& [node, link] : links_) link->tick(now);
   std::vector<std::shared_ptr<Inode>> ageing;

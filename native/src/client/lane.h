@@ -113,6 +113,7 @@ class Lane {
   void resend(Call* call);
   void arm_tick();
   void tick();
+  void excuse(Clock::duration late);
   void wake_starved();
   void sync_due();
   void wake_resting(Clock::time_point now);
@@ -135,6 +136,7 @@ class Lane {
   LaneCounters counters_;
   Buffer landing_;
   bool ticking_ = false;
+  Clock::time_point tick_due_{};
   std::atomic<bool> gathers_ = false;
 };
 

@@ -85,7 +85,7 @@ void Link::submit(Call* call) {
 }
 
 void Link::ask_for_connection(Clock::time_point now) {
-  if (asked_ || stream_ != nullptr || now < ask_again_) return;
+  if (asked_ || now < ask_again_) return;
   asked_ = true;
   lane_.ask_for_connection(node_);
 }
@@ -101,7 +101,7 @@ void Link::adopt(net::Socket socket, std::shared_ptr<rdma::Channel> channel) {
     return connect_failed();
   }
   answered_ = false;
-  silent_since_ = lane_.loop().now();
+  heard();
   pump();
 }
 
@@ -188,7 +188,7 @@ bool Link::send(Call* call) {
   ++rounds_;
   slots_[call->request_id % kSlotCount] = call;
   free_.pop_back();
-  if (in_flight_++ == 0) silent_since_ = lane_.loop().now();
+  if (in_flight_++ == 0) heard();
   write_bytes_ += call->payload.size();
   call->sent = lane_.loop().now();
   ++call->attempts;
@@ -225,6 +225,10 @@ net::PayloadPlace Link::payload_buffer(const FrameHeader& header, std::span<cons
 
 bool Link::frame(const FrameHeader& header, std::span<const std::byte> body,
                  std::span<std::byte> payload) {
+  if (header.request_id == kPingId && header.op == static_cast<uint8_t>(Op::kPing) && pinged_) {
+    heard();
+    return true;
+  }
   Call* call = find(header);
   if (call == nullptr) return false;
   auto status = static_cast<Status>(header.status);
@@ -232,7 +236,7 @@ bool Link::frame(const FrameHeader& header, std::span<const std::byte> body,
   take(header.request_id);
   failures_ = 0;
   answered_ = true;
-  silent_since_ = lane_.loop().now();
+  heard();
   if (status == Status::kOk && !payload.empty()) {
     const std::span sums(reinterpret_cast<const uint64_t*>(body.data()), body.size() / 8);
     call->distrusts = first_mismatch(call->offset, payload, sums).has_value();
@@ -291,11 +295,28 @@ void Link::tick(Clock::time_point now) {
     call->status = Status::kEio;
   }
   if (connected() && expired) return cut("a request passed its deadline");
-  const milliseconds silence_max{lane_.core().settings().silence_ms_max};
-  if (connected() && in_flight_ > 0 && now - silent_since_ > silence_max) {
-    return cut("no answer for too long");
-  }
+  if (connected() && in_flight_ > 0) watch_silence(now);
   if (stream_ == nullptr && waiting() > 0) ask_for_connection(now);
+}
+
+void Link::watch_silence(Clock::time_point now) {
+  const milliseconds silence_max{lane_.core().settings().silence_ms_max};
+  const auto silence = now - silent_since_;
+  if (silence > silence_max) return cut("no answer for too long");
+  if (silence > silence_max / 5 && !pinged_) ping();
+  if (silence > silence_max * 3 / 10) ask_for_connection(now);
+}
+
+void Link::ping() {
+  net::OutFrame frame;
+  frame.header.op = static_cast<uint8_t>(Op::kPing);
+  frame.header.request_id = kPingId;
+  pinged_ = stream_->send(std::move(frame));
+}
+
+void Link::heard() noexcept {
+  silent_since_ = lane_.loop().now();
+  pinged_ = false;
 }
 
 void Link::expire(std::deque<Call*>& queue, Clock::time_point now) {

@@ -8,6 +8,9 @@
 // calls go back to the front of their queues in their old order and are sent again on the next one:
 // every data operation may be repeated, since the server ends the old connection's requests first
 // (rule 23).
+// A connection that owes answers and is silent is asked for a sign of life (PING, which a server answers
+// from its event loop whatever its disks do); without one another connection is made beside it and takes its
+// place when it is there; at last it is cut.
 //
 // Invariant: a call is in exactly one of: a slot, a queue, the lane's backoff list.
 // Threads: LANE ONLY. Not here: what a status means for a call (lane.h).
@@ -32,6 +35,7 @@ class Link final : public net::StreamSink {
   static constexpr uint64_t kWriteBytesMax = 16u << 20;
   static constexpr uint32_t kGatherBytesMax = 16u << 10;  // a larger write does not wait
   static constexpr size_t kGatherMax = 32;
+  static constexpr uint64_t kPingId = ~uint64_t{0};  // no call's
 
   Link(Lane& lane, uint32_t node);
   ~Link() override;
@@ -47,6 +51,7 @@ class Link final : public net::StreamSink {
   void connect_failed();
   // Once per lane tick: deadlines, silence, reconnecting.
   void tick(Clock::time_point now);
+  void excuse(Clock::duration late) noexcept { silent_since_ += late; }
   // Fails every call with this status; those whose memory is lent end when the connection lets go.
   void fail_all(Status status);
   void cut(const std::string& reason);
@@ -70,6 +75,9 @@ class Link final : public net::StreamSink {
   Call* take(uint64_t request_id) noexcept;
   bool check_reply(const Call& call, const FrameHeader& header, std::span<const std::byte> body,
                    std::span<const std::byte> payload, Status& status) const;
+  void watch_silence(Clock::time_point now);
+  void ping();
+  void heard() noexcept;
   void expire(std::deque<Call*>& queue, Clock::time_point now);
   void fail_queue(std::deque<Call*>& queue, Status status);
   void requeue_unanswered();
@@ -93,6 +101,7 @@ class Link final : public net::StreamSink {
   uint32_t failures_ = 0;
   Clock::time_point ask_again_{};
   Clock::time_point silent_since_{};
+  bool pinged_ = false;  // since silent_since_
 };
 
 }  // namespace braidfs::client

@@ -34,7 +34,7 @@ class FakeTarget {
     Bytes payload;
   };
   // What a test wants done with a request instead of the usual.
-  enum class Fault : uint8_t { kNone, kStatus, kHangUpBefore, kHangUpAfter, kStall, kFlip };
+  enum class Fault : uint8_t { kNone, kStatus, kHangUpBefore, kHangUpAfter, kStall, kForget, kFlip };
   struct Decision {
     Fault fault = Fault::kNone;
     Status status = Status::kOk;

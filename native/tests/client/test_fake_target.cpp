@@ -128,6 +128,7 @@ bool FakeTarget::handle(int socket, const Frame& request) {
     changed_.notify_all();
     if (decision.fault == Fault::kHangUpBefore) return false;
     if (decision.fault == Fault::kStall) changed_.wait(lock, [&] { return stopped_ || !stalling_; });
+    if (decision.fault == Fault::kForget) return true;
     if (decision.fault == Fault::kStatus) {
       reply.header.status = static_cast<uint16_t>(decision.status);
     } else {
@@ -189,6 +190,7 @@ FakeTarget::Frame FakeTarget::answer(const Frame& request) {
       std::memcpy(&fetched_[known], request.body.data(), request.body.size());
       break;
     }
+    case Op::kPing: break;
     default:
       status = Status::kBadRequest;
   }

@@ -84,6 +84,50 @@ TEST(Faults, ASilentConnectionIsLeftAndItsRequestsAreSentAgain) {
   EXPECT_EQ(rig.targets[0]->count(Op::kRead), 2u);
 }
 
+// By another connection, made while the silent one is still there.
+TEST(Faults, ASilentConnectionIsReplacedBeforeItIsCut) {
+  RigSettings settings;
+  settings.core.silence_ms_max = 2000;
+  Rig rig(settings);
+  rig.open(kFh, O_RDWR, 5000);
+  rig.targets[0]->decide(on(Op::kRead, {Fault::kStall}, 1));
+  EXPECT_EQ(rig.read(kFh, 0, 5000).bytes, Bytes(5000));
+  EXPECT_EQ(rig.targets[0]->count(Op::kRead), 2u);
+  uint64_t lost = 0;
+  for (uint32_t lane = 0; lane < rig.core->lane_count(); ++lane) lost += rig.core->lane(lane).counters().connections_lost;
+  EXPECT_EQ(lost, 0u);
+}
+
+TEST(Faults, ASlowAnswerOfALivingServerIsWaitedFor) {
+  RigSettings settings;
+  settings.core.silence_ms_max = 250;
+  Rig rig(settings);
+  rig.open(kFh, O_RDWR, 5000);
+  rig.targets[0]->decide(on(Op::kRead, {Fault::kForget}, 1));
+  const uint64_t unique = rig.start_read(kFh, 0, 5000);
+  EXPECT_FALSE(rig.replier.wait_for(unique, 800));
+  EXPECT_EQ(rig.targets[0]->count(Op::kRead), 1u);
+  EXPECT_GE(rig.targets[0]->count(Op::kPing), 3u);
+  rig.targets[0]->hang_up();
+  EXPECT_EQ(rig.replier.wait(unique).bytes, Bytes(5000));
+}
+
+// A process that was stopped finds deadlines behind it whose answers it could not take.
+TEST(Faults, TimeInWhichALaneDidNotRunCountsAgainstNobody) {
+  RigSettings settings = with_timeout(600);
+  settings.lanes = 1;
+  settings.core.silence_ms_max = 900;
+  Rig rig(settings);
+  rig.open(kFh, O_RDWR, 5000);
+  rig.targets[0]->decide(on(Op::kRead, {Fault::kForget}, 1));
+  const uint64_t unique = rig.start_read(kFh, 0, 5000);
+  ASSERT_TRUE(eventually([&] { return rig.targets[0]->count(Op::kRead) == 1; }));
+  rig.on_lane(0, [](fuse::LaneContext&) { std::this_thread::sleep_for(std::chrono::milliseconds(1500)); });
+  EXPECT_FALSE(rig.replier.wait_for(unique, 100)) << "no EIO yet";
+  rig.targets[0]->hang_up();
+  EXPECT_EQ(rig.replier.wait(unique).bytes, Bytes(5000));
+}
+
 TEST(Faults, DeadlineEndsInEio) {
   Rig rig(with_timeout(200));
   rig.open(kFh, O_RDWR, 5000);

@@ -56,6 +56,7 @@ from metaserver.transaction import Transaction
 
 CELLS_MAX: Final = 20_000  # uncommitted; connections pause above it
 _FULL: Final = 0.95  # of the store: no new inodes beyond
+_Claimed = Claim | None
 SystemOp = Callable[[Transaction, Context], None]
 
 
@@ -132,20 +133,16 @@ class Engine:
         if leases.unsent:
             self.gate.send()
 
-    def _handle_again(
-        self, connection: Connection, frame: Frame, time: Time, claim: Claim | None
-    ) -> None:
+    def _handle_again(self, peer: Connection, frame: Frame, time: Time, claim: _Claimed) -> None:
         """A request that had waited; a breach of the protocol in it ends its own connection."""
         try:
-            self._handle(connection, frame, time, claim)
+            self._handle(peer, frame, time, claim)
         except ProtocolError as error:
             self.log("a request that waited was refused", error=error)
-            self.closed(connection)
-            connection.end()
+            self.closed(peer)
+            peer.end()
 
-    def _handle(
-        self, connection: Connection, frame: Frame, time: Time, claim: Claim | None
-    ) -> None:
+    def _handle(self, connection: Connection, frame: Frame, time: Time, claim: _Claimed) -> None:
         row = row_of(frame.header)
         if not connection.is_open:
             return
@@ -155,14 +152,14 @@ class Engine:
         except FsError as error:
             self._refuse(connection, row, frame, error, time.now_s)
         except ParkedError as parked:
-            connection.in_flight += 1
+            connection.holds(frame)
             self._parked.setdefault(parked.key, []).append((connection, frame))
         except _WaitError as waiting:
             self.gate.wait(waiting.claim, connection, frame)
         except RangeError as error:
             self.refused(connection, row.op, error)
-            bad = FsError(Status.BAD_REQUEST, str(error))
-            self._refuse(connection, row, frame, bad, time.now_s)
+            refusal = FsError(Status.BAD_REQUEST, str(error))
+            self._refuse(connection, row, frame, refusal, time.now_s)
         except ProtocolError:
             raise
         except Exception:
@@ -207,8 +204,8 @@ class Engine:
         if row.access is Access.SESSION and self.progress.recovering:
             raise FsError(Status.NOT_READY, "waiting for clients of before the restart")
         bound = REQUESTS_IN_FLIGHT_MAX * (2 if row.access is Access.CONTROL else 1)
-        if connection.in_flight >= bound:
-            raise FsError(Status.BUSY, "too many requests of this connection wait")
+        if connection.in_flight >= bound or connection.share.is_used_up:
+            raise FsError(Status.BUSY, "too many requests of this connection, or its key, wait")
 
     def _run(
         self, connection: Connection, row: Row, frame: Frame, time: Time, claim: Claim | None
@@ -403,10 +400,12 @@ class Engine:
             self._send(connection, frame.header, outcome, FLAG_SOLE if is_sole else 0)
             self.answered(row.op, now_s)
             return
-        connection.in_flight += 1
+        connection.holds(frame)
+        connection.waits(len(outcome.body))
 
         def release() -> None:
-            connection.in_flight -= 1
+            connection.lets_go(frame)
+            connection.waits(-len(outcome.body))
             if connection.is_open:
                 self._send(connection, frame.header, outcome)
                 self.answered(row.op, now_s)
@@ -441,7 +440,7 @@ class Engine:
         durable = self.progress.durable
         if session is not None and session.replaying:
             durable = self.progress.recovery_txn
-        connection.outbox.append(
+        connection.put(
             encode_frame(
                 request.op,
                 flags=FLAG_REPLY | flags,
@@ -530,7 +529,7 @@ class Engine:
     def _resume(self, key: Hashable, time: Time) -> None:
         """Run again what was parked under this key."""
         for connection, frame in self._parked.pop(key, ()):
-            connection.in_flight -= 1
+            connection.lets_go(frame)
             if connection.is_open:
                 self._handle_again(connection, frame, time, None)
                 self.leases_changed(time)

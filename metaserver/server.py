@@ -15,6 +15,7 @@ import trio
 from fscommon.auth.handshake import KeyRing
 from fscommon.auth.key import client_secret, load_key
 from fscommon.errors import ConfigError, ProtocolError, RangeError
+from fscommon.limits import UNREAD_BYTES_MAX
 from fscommon.net.address import parse_address
 from fscommon.net.serve import Peer, serve
 from fscommon.net.stream import FrameStream
@@ -38,6 +39,7 @@ from metaserver.eviction import Eviction
 from metaserver.page.endpoint import PageEndpoint
 from metaserver.page.history import SAMPLE_S
 from metaserver.page.source import PageSource
+from metaserver.peers import Peers
 from metaserver.reaper import Reaper
 from metaserver.storage import StorageCalls
 from metaserver.store.lmdb import LmdbStore
@@ -86,6 +88,7 @@ class Metaserver:
         self.engine.refused = self._refused
         self.engine.failed = self._failed
         self._refusals = RateLimit(_REFUSALS_S)
+        self._peers = Peers(self._log, self._now)
         # A label's lookup costs more than an observation.
         self._observers: dict[Op, Callable[[float], None]] = {}
         self._committer = Committer(self.engine, store, metrics, config.commit_interval_ms / 1000)
@@ -153,26 +156,48 @@ class Metaserver:
             async with open_tasks() as tasks:
                 connection = Connection(
                     peer.purpose, released.set, tasks.cancel_scope.cancel,
-                    key=key, node=peer.node, peer=peer.address,
+                    key=key, node=peer.node, peer=peer.address, share=self._peers.share_of(key),
                 )  # fmt: skip
-                tasks.start_soon(_send_released, connection, stream, released)
+                tasks.start_soon(self._send_released, connection, stream, released)
                 if peer.purpose == "recall":
                     self.engine.attach(connection, SessionId(peer.session))
+                self._peers.began(connection)
                 await self._receive(connection, stream)
                 tasks.cancel_scope.cancel()
         finally:
             gauge.dec()
             if connection is not None:
+                self._peers.ended(connection)
                 self.engine.closed(connection)
 
     async def _receive(self, connection: Connection, stream: FrameStream) -> None:
         while batch := await stream.receive_batch():
             time = self._now()
+            self._peers.heard(connection)
             for frame in batch:
                 self.engine.handle(connection, frame, time)
+                if connection.unread_bytes > UNREAD_BYTES_MAX and connection.outbox:
+                    await self._flush(connection, stream)
             self._after_requests()
-            await _flush(connection, stream)
+            await self._flush(connection, stream)
             await self._committer.room()
+
+    async def _send_released(
+        self, connection: Connection, stream: FrameStream, released: "_Signal"
+    ) -> None:
+        while True:
+            await released.wait()
+            await self._flush(connection, stream)
+
+    async def _flush(self, connection: Connection, stream: FrameStream) -> None:
+        while connection.outbox:
+            outgoing = connection.take()
+            token = self._peers.sends(connection)
+            try:
+                await stream.send(outgoing)
+            finally:
+                self._peers.has_sent(token)
+            connection.waits(-len(outgoing))
 
     def _after_requests(self) -> None:
         self._committer.changed()
@@ -206,6 +231,7 @@ class Metaserver:
     async def _show_gauges(self) -> None:
         while True:
             self._show()
+            self._peers.end_late()
             self._after_requests()  # intents of evictions
             await trio.sleep(_GAUGES_S)
 
@@ -273,19 +299,6 @@ class _Signal:
     async def wait(self) -> None:
         await self._event.wait()
         self._event = trio.Event()
-
-
-async def _send_released(connection: Connection, stream: FrameStream, released: _Signal) -> None:
-    while True:
-        await released.wait()
-        await _flush(connection, stream)
-
-
-async def _flush(connection: Connection, stream: FrameStream) -> None:
-    while connection.outbox:
-        outgoing = b"".join(connection.outbox)
-        connection.outbox.clear()
-        await stream.send(outgoing)
 
 
 def _known_purpose(purpose: str) -> str:

@@ -1,12 +1,18 @@
 """The accepting end: every connection is counted, authenticated within a deadline, then served.
 
-Strangers get a closed connection and nothing else, cost at most a handshake buffer each, and are
-logged at most once a minute. Connections over the bounds are closed at once. Whatever
-on_connection raises, one exception or several, ends its connection and nothing else.
+Strangers, who have not proved themselves yet, share a small pool: where it is full, or descriptors
+are short, the oldest goes of the address that has most of them, so nobody shuts others out by
+connecting. They get a closed connection and nothing else, cost at most a handshake buffer each, and
+are logged at most once a minute. Connections over the bounds are closed at once, and no key but the
+cluster's may have more than its share of them. Whatever on_connection raises, one exception or
+several, ends its connection and nothing else.
 """
 
+import re
+from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 import trio
 
@@ -14,6 +20,7 @@ from fscommon.auth.handshake import HandshakeState, KeyRing, ServerHandshake
 from fscommon.errors import AuthenticationError, ProtocolError, TransportError
 from fscommon.limits import (
     CONNECTIONS_MAX,
+    CONNECTIONS_PER_KEY_MAX,
     CONNECTIONS_UNAUTHENTICATED_MAX,
     HANDSHAKE_SECONDS_MAX,
 )
@@ -25,6 +32,7 @@ from fscommon.observe.log import Log, RateLimit
 from fscommon.tasks import first_exception
 from fscommon.wire.hello import Hello, KeyedHello
 
+_PROCESS: Final = re.compile(r"pid \d+, ")  # of who comes by a local socket
 ACCEPT_PAUSE_S = 0.1  # after an error of accept(), mostly too many open files
 
 
@@ -43,7 +51,10 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class AcceptLimits:
+    """per_key_max: connections of one client's key."""
+
     connections_max: int = CONNECTIONS_MAX
+    per_key_max: int = CONNECTIONS_PER_KEY_MAX
     unauthenticated_max: int = CONNECTIONS_UNAUTHENTICATED_MAX
     handshake_seconds_max: float = HANDSHAKE_SECONDS_MAX
 
@@ -90,7 +101,8 @@ class _Server:
         self._limits = limits
         self._refusals = RateLimit(60.0)
         self._authenticated = 0
-        self._unauthenticated = 0
+        self._of_keys: Counter[int] = Counter()
+        self._strangers = _Strangers()
 
     async def accept_all(self, listener: Listener, nursery: trio.Nursery) -> None:
         while True:
@@ -98,36 +110,38 @@ class _Server:
                 stream = await listener.accept()
             except TransportError as error:
                 self._refused("accept failed", str(listener.address), error)
+                self._strangers.end_one()
                 await trio.sleep(ACCEPT_PAUSE_S)
                 continue
-            if self._unauthenticated >= self._limits.unauthenticated_max:
-                self._refused("too many handshakes", stream.peer_address)
-                await stream.aclose()
-            else:
-                self._unauthenticated += 1
-                nursery.start_soon(self._run, stream)
+            if len(self._strangers) >= self._limits.unauthenticated_max:
+                self._refused("too many handshakes", self._strangers.end_one())
+            nursery.start_soon(self._run, stream, self._strangers.add(stream.peer_address))
 
-    async def _run(self, stream: ByteStream) -> None:
+    async def _run(self, stream: ByteStream, stranger: "_Stranger") -> None:
         try:
-            authenticated = await self._authenticate(stream)
+            authenticated = await self._authenticate(stream, stranger)
             if authenticated is not None:
                 await self._serve(*authenticated)
         finally:
             await stream.aclose()
 
-    async def _authenticate(self, stream: ByteStream) -> tuple[Peer, FrameStream] | None:
+    async def _authenticate(
+        self, stream: ByteStream, stranger: "_Stranger"
+    ) -> tuple[Peer, FrameStream] | None:
         handshake = ServerHandshake(self._key)
+        stranger.scope.deadline = trio.current_time() + self._limits.handshake_seconds_max
         try:
-            with trio.fail_after(self._limits.handshake_seconds_max):
+            with stranger.scope:
                 await _shake_hands(stream, handshake)
-        except trio.TooSlowError:
-            self._refused("handshake too slow", stream.peer_address)
-            return None
         except (ProtocolError, AuthenticationError, TransportError) as error:
             self._refused("handshake failed", stream.peer_address, error)
             return None
         finally:
-            self._unauthenticated -= 1
+            self._strangers.remove(stranger)
+        if stranger.scope.cancelled_caught:
+            if not stranger.is_ended:
+                self._refused("handshake too slow", stream.peer_address)
+            return None
         peer = _peer(handshake.hello, stream.peer_address)
         return peer, FrameStream(stream, handshake.parser)
 
@@ -135,7 +149,11 @@ class _Server:
         if self._authenticated >= self._limits.connections_max:
             self._refused("too many connections", peer.address)
             return
+        if peer.key and self._of_keys[peer.key] >= self._limits.per_key_max:
+            self._refused("too many connections of one key", peer.address)
+            return
         self._authenticated += 1
+        self._of_keys[peer.key] += 1
         try:
             await self._on_connection(peer, frames)
         except* (ProtocolError, TransportError) as group:  # several, where it has several tasks
@@ -147,6 +165,9 @@ class _Server:
             )
         finally:
             self._authenticated -= 1
+            self._of_keys[peer.key] -= 1
+            if not self._of_keys[peer.key]:
+                del self._of_keys[peer.key]
 
     def _refused(self, why: str, address: str, error: Exception | None = None) -> None:
         suppressed = self._refusals.permit()
@@ -154,6 +175,54 @@ class _Server:
             self._log.warning(
                 "connection refused", why=why, peer=address, error=error, suppressed=suppressed
             )
+
+
+@dataclass(eq=False, slots=True)
+class _Stranger:
+    host: str
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    is_ended: bool = False  # for another one to have its place
+
+
+class _Strangers:
+    """Connections that have not proved themselves, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._all: dict[_Stranger, None] = {}
+        self._of_hosts: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, address: str) -> _Stranger:
+        stranger = _Stranger(_host(address))
+        self._all[stranger] = None
+        self._of_hosts[stranger.host] += 1
+        return stranger
+
+    def remove(self, stranger: _Stranger) -> None:
+        if stranger not in self._all:
+            return
+        del self._all[stranger]
+        self._of_hosts[stranger.host] -= 1
+        if not self._of_hosts[stranger.host]:
+            del self._of_hosts[stranger.host]
+
+    def end_one(self) -> str:
+        """The oldest of the host that has most; which host that is, "" if there is no stranger."""
+        if not self._all:
+            return ""
+        most = max(self._of_hosts.values())
+        chosen = next(one for one in self._all if self._of_hosts[one.host] == most)
+        chosen.is_ended = True
+        chosen.scope.cancel()
+        self.remove(chosen)
+        return chosen.host
+
+
+def _host(address: str) -> str:
+    """Whom strangers are counted by: a host, on this one a user."""
+    return _PROCESS.sub("", address) if _PROCESS.search(address) else address.rpartition(":")[0]
 
 
 async def _shake_hands(stream: ByteStream, handshake: ServerHandshake) -> None:

@@ -87,7 +87,7 @@ class LeaseGate:
         return self.leases.admit(tx.session, asking.needs, asking.now_s, asking.claim)
 
     def wait(self, claim: Claim, connection: Connection, frame: Frame) -> None:
-        connection.in_flight += 1
+        connection.holds(frame)
         self._waiting[claim] = (connection, frame)
 
     def resume(self, rerun: Rerun) -> None:
@@ -98,7 +98,7 @@ class LeaseGate:
                 if waiting is None:
                     continue
                 connection, frame = waiting
-                connection.in_flight -= 1
+                connection.lets_go(frame)
                 rerun(connection, frame, claim)
                 if claim not in self._waiting:
                     self.leases.cancel(claim)
@@ -178,7 +178,7 @@ class LeaseGate:
         if former is not None:
             former.is_open = False
             former.end()
-        connection.outbox.append(self._frame(Recall(())))
+        connection.put(self._frame(Recall(())))
         self.leases.connected(session)
         self.send()
         connection.wake()
@@ -211,7 +211,7 @@ class LeaseGate:
                 continue  # the table tells them again when there is one
             for start in range(0, len(items), ITEMS_MAX):
                 recall = Recall(tuple(items[start : start + ITEMS_MAX]))
-                connection.outbox.append(self._frame(recall))
+                connection.put(self._frame(recall))
             connection.wake()
 
     def _frame(self, recall: Recall) -> bytes:

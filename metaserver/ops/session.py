@@ -8,6 +8,7 @@ from itertools import islice
 
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import LEASE_NAMER, LEASE_WRITER
+from fscommon.limits import SESSIONS_MAX, SESSIONS_PER_KEY_MAX
 from fscommon.types import Ino, SessionId, Txn
 from fscommon.wire.admin import BytesPath
 from fscommon.wire.codec import encode
@@ -102,10 +103,23 @@ def durable_for(session: Session, context: Context) -> Txn:
     return progress.recovery_txn if session.replaying else progress.durable
 
 
+def _check_room(context: Context) -> None:
+    """A session costs memory, and a record: a connection opens one, a key not ever more."""
+    sessions, key = context.services.sessions, context.key
+    if sessions.get(context.session) is not None:
+        raise FsError(Status.BAD_REQUEST, "this connection has a session")
+    if len(sessions) >= SESSIONS_MAX:
+        raise FsError(Status.EDQUOT, f"{SESSIONS_MAX} clients are mounted, and no more may be")
+    if key is not None and len(sessions.with_key(key)) >= SESSIONS_PER_KEY_MAX:
+        said = f"{SESSIONS_PER_KEY_MAX} clients are mounted with the key '{key.name}'"
+        raise FsError(Status.EDQUOT, f"{said}, and no more may be: give others a key of their own")
+
+
 def _new(tx: Transaction, request: SessionOpen, context: Context) -> Session:
     services = context.services
     if services.progress.recovering:
         raise FsError(Status.NOT_READY, "waiting for clients of before the restart")
+    _check_room(context)
     if len(services.sessions) and not services.sessions.end_sole(context.now_s):
         raise FsError(Status.NOT_READY, "the only client of before is being told")
     if len(request.node) > _NODE_NAME_LENGTH_MAX:

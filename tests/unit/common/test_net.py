@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from fscommon.auth.handshake import HelloFields
+from fscommon.auth.handshake import HelloFields, KeyRing
 from fscommon.errors import AuthenticationError, ConfigError, ProtocolError, TransportError
 from fscommon.net.address import Address, parse_address
 from fscommon.net.memory import MemoryTransport
-from fscommon.net.serve import AcceptLimits, Peer, serve
+from fscommon.net.serve import AcceptLimits, Peer, _Strangers, serve
 from fscommon.net.stream import FrameStream, connect
 from fscommon.net.tcp import TcpTransport
 from fscommon.net.transport import Transport
@@ -56,10 +56,11 @@ async def serving(
     limits: AcceptLimits | None = None,
     log: Log | None = None,
     transport: Transport | None = None,
+    key: KeyRing | bytes = KEY,
 ) -> AsyncIterator[Address]:
     async with trio.open_nursery() as nursery:
         task = functools.partial(
-            serve, LOCAL, key=KEY, on_connection=on_connection, limits=limits, log=log,
+            serve, LOCAL, key=key, on_connection=on_connection, limits=limits, log=log,
             transport=transport,
         )  # fmt: skip
         address: Address = await nursery.start(task)
@@ -230,21 +231,54 @@ async def test_slow_handshakes_are_cut() -> None:
     assert log.events == [("connection refused", "handshake too slow")]
 
 
-async def test_too_many_handshakes_are_refused() -> None:
+async def test_strangers_shut_nobody_out() -> None:
+    """However many connect and say nothing: the oldest of them make room."""
     log = RecordedLog()
     async with serving(limits=AcceptLimits(unauthenticated_max=2), log=log) as address:
-        waiting = [await TcpTransport().dial(address) for _ in range(2)]
-        assert await read_to_end(address, b"") == b""
-        assert log.events == [("connection refused", "too many handshakes")]
-        for stream in waiting:
-            await stream.aclose()
-        while True:  # room again as soon as the server saw them go
-            try:
-                stream_again = await dial(address)
+        waiting = [await TcpTransport().dial(address) for _ in range(5)]
+        stream = await dial(address)
+        for one in waiting[:4]:
+            assert await one.receive() == b""
+        await stream.send(encode_frame(Op.PING))
+        assert len(await stream.receive_batch()) == 1
+        assert log.events[0] == ("connection refused", "too many handshakes")
+        for one in (stream, *waiting):
+            await one.aclose()
+
+
+def test_of_strangers_the_host_goes_that_has_most() -> None:
+    pool = _Strangers()
+    single = pool.add("10.0.0.1:5")
+    many = [pool.add(f"10.0.0.2:{port}") for port in range(3)]
+    local = [pool.add(f"this host (pid {pid}, uid 7)") for pid in range(2)]
+    assert pool.end_one() == "10.0.0.2" and many[0].is_ended
+    assert {pool.end_one(), pool.end_one()} == {"10.0.0.2", "this host (uid 7)"}
+    assert not single.is_ended
+    pool.remove(many[0])  # twice is no harm
+    assert len(pool) == 3 and [one.is_ended for one in (many[2], local[1])] == [False, False]
+
+
+async def test_a_clients_key_has_its_share_of_connections() -> None:
+    log = RecordedLog()
+    ring = KeyRing(KEY, lambda hello: b"c" * 32)
+    async with serving(limits=AcceptLimits(per_key_max=2), log=log, key=ring) as address:
+        hello = HelloFields("meta", "node-1", key=5)
+        kept = [
+            await connect(address, key=b"c" * 32, hello=hello, timeout_s=10) for _ in range(2)
+        ]
+        more = await connect(address, key=b"c" * 32, hello=hello, timeout_s=10)
+        assert await more.receive_batch() == []
+        assert log.events == [("connection refused", "too many connections of one key")]
+        await (await dial(address)).aclose()
+        await kept[0].aclose()
+        await more.aclose()
+        while True:  # as soon as the server saw it go
+            more = await connect(address, key=b"c" * 32, hello=hello, timeout_s=10)
+            await more.send(encode_frame(Op.PING))
+            if await more.receive_batch():
                 break
-            except TransportError:
-                await trio.lowlevel.checkpoint()
-        await stream_again.aclose()
+        for one in (kept[1], more):
+            await one.aclose()
 
 
 async def test_too_many_connections_are_refused() -> None:

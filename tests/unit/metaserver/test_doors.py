@@ -4,6 +4,7 @@ The whole metaserver over a transport in memory. Whatever of a request is refuse
 done, so each test ends with fsck of the store.
 """
 
+import contextlib
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,14 +12,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import trio
 
 from fscommon.auth.handshake import HelloFields
 from fscommon.auth.key import client_secret
-from fscommon.errors import FsError, Status
+from fscommon.errors import FsError, Status, TransportError
+from fscommon.limits import UNREAD_BYTES_MAX
 from fscommon.net.memory import MemoryTransport
+from fscommon.net.stream import FrameStream, connect
 from fscommon.rpc.caller import Caller as RpcCaller
 from fscommon.rpc.caller import open_caller
 from fscommon.wire.births import Birth, ChangeBatch, Setting
+from fscommon.wire.codec import encode
+from fscommon.wire.frame import encode_frame
 from fscommon.wire.header import Header
 from fscommon.wire.keys import KEY_READ_ONLY, KeyCreate
 from fscommon.wire.leases import LeaseReturn, ReturnItem
@@ -30,17 +36,19 @@ from fscommon.wire.messages import (
     GetAttr,
     MkDir,
     MkNod,
+    ReadDir,
     SessionOpen,
     SetAttr,
     TmpFile,
 )
 from fscommon.wire.ops import Op
 from metaserver import dispatch
+from metaserver.connection import Share
 from metaserver.fsck import check
 from metaserver.store.memory import MemoryStore
 from tests.unit.waiting import eventually
 
-from .bench import ROOT, USER
+from .bench import ROOT, USER, Bench
 from .test_server import KEY, META, Running, running
 
 HUGE = 1 << 40  # beyond 32 bits
@@ -136,3 +144,115 @@ async def test_a_fault_of_an_op_costs_its_request_alone(
 
 def _header(op: Op) -> Header:
     return Header(int(op))
+
+
+# ---- shares ----------------------------------------------------------------------------------
+
+
+async def _fill(client: RpcCaller, count: int) -> None:
+    for number in range(count):
+        name = b"%d" % number + b"x" * 240
+        await client.call(Op.MKDIR, MkDir(ROOT, name, 0o755, USER), 5)
+
+
+async def _connected(metaserver: Running, credential: tuple[int, bytes]) -> FrameStream:
+    """A client with a session, as bytes."""
+    hello = HelloFields("meta", "greedy", key=credential[0])
+    transport = metaserver.transport
+    stream = await connect(META, key=credential[1], hello=hello, timeout_s=5, transport=transport)
+    opened = 0
+    while not opened:
+        body = encode(SessionOpen(0, "n", (), 0))
+        await stream.send(encode_frame(Op.SESSION_OPEN, request_id=1, body=body))
+        (frame,) = await stream.receive_batch()
+        opened = frame.header.status == 0
+    return stream
+
+
+async def _key(metaserver: Running, flags: int = 0) -> tuple[int, bytes]:
+    async with metaserver.caller("admin") as admin:
+        made = await admin.call(Op.KEY_CREATE, KeyCreate("k", 1, ":/", flags, 0), 5)
+    return made.id, client_secret(KEY, made.cluster, made.id)
+
+
+READ_ALL = encode(ReadDir(ROOT, 0, 1024))
+
+
+async def test_answers_that_are_not_read_are_bounded_and_end_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("metaserver.peers.UNREAD_SECONDS_MAX", 0.5)
+    async with world() as metaserver:
+        async with metaserver.client() as client:
+            await _fill(client, 200)
+        key = await _key(metaserver, KEY_READ_ONLY)
+        stream = await _connected(metaserver, key)
+        share = metaserver.server._peers.share_of(
+            metaserver.server.engine.services.keys.get(key[0])
+        )
+        many = [encode_frame(Op.READDIR, request_id=n, body=READ_ALL) for n in range(2, 2002)]
+        highest = 0
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_send_until_it_ends, stream, b"".join(many))
+            with trio.fail_after(30):
+                while metaserver.server._peers._sending or not highest:  # until it is cut
+                    highest = max(highest, share.unread_bytes)
+                    await trio.sleep(0.02)
+            nursery.cancel_scope.cancel()
+        assert 100_000 < highest < 2 * UNREAD_BYTES_MAX, "2,000 answers have 150 MB"
+        await eventually(lambda: share.unread_bytes == 0)
+        await stream.aclose()
+
+
+async def _send_until_it_ends(stream: FrameStream, outgoing: bytes) -> None:
+    with contextlib.suppress(TransportError):
+        await stream.send(outgoing)
+
+
+def test_a_key_whose_share_is_used_up_is_busy() -> None:
+    bench = Bench()
+    client = bench.client()
+    client.connection.share = Share(1000)
+    client.connection.waits(1000)
+    with pytest.raises(FsError) as caught:
+        client.call(Op.GETATTR, GetAttr(ROOT))
+    assert caught.value.status is Status.BUSY
+    client.connection.waits(-1000)
+    client.call(Op.GETATTR, GetAttr(ROOT))
+
+
+async def test_a_connection_has_one_session_and_a_key_not_ever_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("metaserver.ops.session.SESSIONS_PER_KEY_MAX", 2)
+    async with world() as metaserver:
+        key = await _key(metaserver)
+        streams = [await _connected(metaserver, key) for _ in range(2)]
+        hello = HelloFields("meta", "one more", key=key[0])
+        again = encode(SessionOpen(0, "n", (), 0))
+        await streams[0].send(encode_frame(Op.SESSION_OPEN, request_id=2, body=again))
+        (frame,) = await streams[0].receive_batch()
+        assert frame.header.status == Status.BAD_REQUEST
+        async with open_caller(
+            META, key=key[1], hello=hello, timeout_s=5, transport=metaserver.transport
+        ) as more:
+            with pytest.raises(FsError, match="2 clients are mounted with the key 'k'") as caught:
+                await more.call(Op.SESSION_OPEN, SessionOpen(0, "n", (), 0), 5)
+        assert caught.value.status is Status.EDQUOT
+        for stream in streams:
+            await stream.aclose()
+
+
+async def test_who_opens_no_session_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metaserver.peers.SESSION_OPEN_SECONDS_MAX", 0.3)
+    async with world() as metaserver, metaserver.client() as client:
+        id_, secret = await _key(metaserver)
+        for purpose, key in (("meta", 0), ("meta", id_), ("admin", id_)):
+            hello = HelloFields(purpose, "silent", key=key)
+            stream = await connect(
+                META, key=secret if key else KEY, hello=hello, timeout_s=5,
+                transport=metaserver.transport,
+            )  # fmt: skip
+            with trio.fail_after(20):
+                assert await stream.receive_batch() == []
+        await client.call(Op.GETATTR, GetAttr(ROOT), 5)

@@ -1,0 +1,53 @@
+"""One attack on a cluster that runs, and what is wrong afterwards."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+from fscommon.auth.key import load_key
+from fscommon.wire.ops import Op
+from metaserver.fsck import check
+from metaserver.store.lmdb import LmdbStore
+from tests.cluster.cluster import Cluster
+from tests.hostile.attack import ServerEndedError, World, attack, attack_without_key
+
+GROWTH_BYTES_MAX: Final = 400 << 20
+_BUG: Final = re.compile(r"this is a bug|Traceback|level=error")
+
+
+async def run(
+    cluster: Cluster, seed: int, kinds: tuple[str, ...], ops: tuple[Op, ...], count: int
+) -> list[str]:
+    """A sentence for each fault; stops the metaserver."""
+    world = World(cluster.plan.metaserver_address, load_key(cluster.plan.key_file))
+    await world.prepare()
+    pid = cluster.metaserver.pid()
+    before = _memory(pid)
+    repeat = f"repeat: python -m tests.hostile --seed {seed} --count {count}"
+    try:
+        await attack_without_key(world, seed, count)
+        await attack(world, seed, kinds, ops, count, print)
+    except ServerEndedError as error:
+        one = f" --op {error.op}" if error.op in Op.__members__ else ""
+        return [str(error), f"{repeat} --kind {error.kind}{one}"]
+    faults = []
+    if cluster.metaserver.pid() != pid:
+        faults.append("the metaserver ended")
+    elif (grown := _memory(pid) - before) > GROWTH_BYTES_MAX:
+        faults.append(f"the metaserver has grown by {grown >> 20} MiB")
+    faults += [line for line in _log(cluster).splitlines() if _BUG.search(line)]
+    cluster.metaserver.stop()
+    store = LmdbStore(cluster.plan.state / "meta" / "store", size_max=1 << 20)
+    faults += check(store.snapshot())
+    store.close()
+    return [*faults, repeat] if faults else []
+
+
+def _log(cluster: Cluster) -> str:
+    return cluster.metaserver.log_path.read_text(errors="replace")
+
+
+def _memory(pid: int | None) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (resident,) = [line.split()[1] for line in lines if line.startswith("VmRSS:")]
+    return int(resident) << 10

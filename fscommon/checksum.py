@@ -15,6 +15,7 @@ Bytes: TypeAlias = bytes | bytearray | memoryview
 SUM_SIZE: Final = 8
 
 xxh3_64 = xxhash.xxh3_64_intdigest  # an alias, not a function: a call less per frame
+xxh3_64_bytes = xxhash.xxh3_64_digest
 
 
 def block_sums(offset: int, payload: Bytes) -> list[int]:

@@ -309,7 +309,13 @@ def _known_purpose(purpose: str) -> str:
 async def _main(config: MetaserverConfig, service: Service) -> None:
     key = load_key(config.key_file)
     try:
-        store = LmdbStore(config.state_directory / "store", size_max=config.store_size_max)
+        store = LmdbStore(
+            config.state_directory / "store",
+            size_max=config.store_size_max,
+            on_damage=lambda text: service.log.error(
+                "damaged metadata: its users get EIO", what=text
+            ),
+        )
     except OSError as error:
         raise ConfigError(f"state_directory {config.state_directory}: {error.strerror}") from error
     try:

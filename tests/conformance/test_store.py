@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import lmdb
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from metaserver.store.lmdb import LmdbStore, StoreError
+from metaserver.store.lmdb import DamagedRecordError, LmdbStore, StoreError
 from metaserver.store.memory import MemoryStore
 from metaserver.store.waist import Store
 
@@ -119,3 +120,48 @@ def test_lmdb_that_is_full_writes_nothing_of_the_batch(tmp_path: Path) -> None:
         store.commit([(b"%d" % i, b"x" * 10_000) for i in range(1000)])
     assert everything(store) == [(b"a", b"1")]
     store.close()
+
+
+def _stored(directory: Path, key: bytes) -> bytes:
+    with lmdb.open(str(directory)) as environment, environment.begin() as transaction:
+        return bytes(transaction.get(key))
+
+
+def _overwrite(directory: Path, key: bytes, value: bytes) -> None:
+    with lmdb.open(str(directory)) as environment, environment.begin(write=True) as transaction:
+        transaction.put(key, value)
+
+
+def test_lmdb_never_gives_a_damaged_record(tmp_path: Path) -> None:
+    """Each byte of value and sum, shorter ones, and the record of another key in its place."""
+    store = LmdbStore(tmp_path, size_max=1 << 26)
+    store.commit([(b"a", b"value"), (b"b", b"other"), (b"c", b"")])
+    store.close()
+    stored = _stored(tmp_path, b"a")
+    damaged = [
+        stored[:at] + bytes([stored[at] ^ 4]) + stored[at + 1 :] for at in range(len(stored))
+    ]
+    damaged += [b"", stored[:-1], bytes(len(stored)), _stored(tmp_path, b"b")]
+    for value in damaged:
+        _overwrite(tmp_path, b"a", value)
+        told: list[str] = []
+        store = LmdbStore(tmp_path, size_max=1 << 26, on_damage=told.append)
+        snapshot = store.snapshot()
+        with pytest.raises(DamagedRecordError, match="key b'a'"):
+            snapshot.get(b"a")
+        with pytest.raises(DamagedRecordError, match="key b'a'"):
+            list(snapshot.range(b"a", b"z"))
+        assert snapshot.get(b"b") == b"other", "the others are as they were"
+        assert len(told) == 2
+        snapshot.close()
+        store.close()
+
+
+def test_lmdb_gives_sums_to_a_store_without(tmp_path: Path) -> None:
+    with lmdb.open(str(tmp_path)) as environment, environment.begin(write=True) as transaction:
+        for i in range(1000):
+            transaction.put(b"%04d" % i, b"x" * i)
+    for _ in range(2):
+        store = LmdbStore(tmp_path, size_max=1 << 26)
+        assert everything(store) == [(b"%04d" % i, b"x" * i) for i in range(1000)]
+        store.close()

@@ -67,7 +67,11 @@ class Survival:
     def session_changed(self, session: int) -> None:
         if self._told is None or self._record < 0:
             return
-        fds, agreed = self._datapath.share()
+        try:
+            fds, agreed = self._datapath.share()
+        except OSError as error:  # it was unmounted meanwhile
+            self._log.info("there is no mount any more to be held", error=error)
+            return
         state = {
             "generation": self._told.generation + 1, "in_background": self._store is None,
             "mountpoint": self._told.mountpoint, "root_ino": self._told.root_ino,

@@ -34,7 +34,6 @@ from metaserver.trash.table import TrashTable, Tree, TreeState
 
 _EPOCH_SKIP = 1024  # bumps of the map that the last run may not have made durable
 _RECALL_BITS = 40  # where the numbers of recalls begin, so that none of before comes again
-_INODE_SIZE = 1024  # bytes of the store per inode with its name, about
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,6 @@ class Settings:
     session_timeout_s: float
     chunk_size: int
     stripe_width_max: int
-    store_size_max: int
     lease_duration_s: float = 30.0
     leases_max: int = 100_000  # of one session
 
@@ -59,6 +57,7 @@ def boot(store: Store, settings: Settings, time: Time) -> Engine:
         snapshot.close()
     store.commit([*first.items(), *_reservations(services), *services.quotas.take_dirty()])
     engine = Engine(Overlay(store), services)
+    engine.progress.has_room(store.room())
     engine.end_recovery_if_done()
     return engine
 
@@ -108,7 +107,6 @@ def _services(
         cluster=cluster,
         capability_key=capability_key(settings.cluster_key, cluster),
         session_timeout_s=settings.session_timeout_s,
-        inode_room=settings.store_size_max // _INODE_SIZE,
         progress=_progress(snapshot, sessions),
         numbers=InodeNumbers(max(_number(snapshot, records.INO_END_KEY), ROOT_INO + 1)),
         membership=_membership(snapshot, settings, time, cluster),

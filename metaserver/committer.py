@@ -2,16 +2,25 @@
 
 One task and one thread at a time: the task freezes a batch every commit interval, or at once when
 somebody waits; a thread writes it and waits for the disk while the event loop goes on filling the
-next. A store that fails ends the program: what was answered is replayed to the next one.
+next. A store that is full makes everybody wait who waits for a commit, until there is room; reads
+go on, and so little is let in while it is nearly full that this is not to be. A store that fails
+ends the program: what was answered is replayed to the next one.
 """
 
+import contextlib
 import time
+from math import inf
+from typing import Final
 
 import trio
 
+from fscommon.observe.log import Log
 from fscommon.observe.metrics import Metrics
 from metaserver.engine import Engine
-from metaserver.store.waist import Store
+from metaserver.store.waist import Batch, Store, StoreFullError, StoreRoom
+
+FULL_RETRY_S: Final = 0.5
+LOG_FULL_S: Final = 60.0
 
 
 class Committer:
@@ -24,6 +33,8 @@ class Committer:
         self._urgent = trio.Event()
         self._room = trio.Event()
         self.committed = trio.Event()  # replaced after every commit
+        self._frozen: Batch | None = None  # did not fit yet
+        self._log = Log("committer")
 
     def changed(self) -> None:
         """Requests were run: call after each batch of them."""
@@ -41,9 +52,11 @@ class Committer:
             await self._commit()
 
     async def drain(self) -> None:
-        """At the end: commit what is left. run() has been cancelled."""
-        while self._engine.dirty:
-            await self._commit()
+        """At the end: commit what is left, or leave it to the clients' replays if it does not fit.
+        run() has been cancelled."""
+        with contextlib.suppress(StoreFullError):
+            while self._engine.dirty or self._frozen is not None:
+                await self._commit_once()
 
     async def room(self) -> None:
         """Wait while too much is uncommitted."""
@@ -59,13 +72,28 @@ class Committer:
             await self.committed.wait()
 
     async def _commit(self) -> None:
-        self._dirty = trio.Event()
-        self._urgent = trio.Event()
-        batch = self._engine.freeze()
+        logged_at = -inf
+        while True:
+            try:
+                return await self._commit_once()
+            except StoreFullError as error:
+                self._engine.progress.has_room(StoreRoom(0, 0))
+                if trio.current_time() - logged_at > LOG_FULL_S:
+                    logged_at = trio.current_time()
+                    self._log.error("changes wait: the store is full", error=error)
+            await trio.sleep(FULL_RETRY_S)
+
+    async def _commit_once(self) -> None:
+        """Raises StoreFullError: the batch is kept."""
+        if self._frozen is None:
+            self._dirty = trio.Event()
+            self._urgent = trio.Event()
+            self._frozen = self._engine.freeze()
         started = time.perf_counter()
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(self._store.commit, batch)
-        count = self._engine.committed(fullness=self._store.fullness())
+            await trio.to_thread.run_sync(self._store.commit, self._frozen)
+        self._frozen = None
+        count = self._engine.committed(self._store.room())
         self._metrics.counter("braidfs_commits_total").inc()
         self._metrics.histogram("braidfs_commit_seconds").observe(time.perf_counter() - started)
         self._metrics.histogram("braidfs_commit_transactions").observe(count)

@@ -18,7 +18,7 @@ from fscommon.net.address import parse_address
 from fscommon.observe.endpoint import HttpCertificate
 
 _CHUNK_SIZE = ByteSize(CHUNK_SIZE_DEFAULT)
-_STORE_SIZE = ByteSize(64 << 30)
+_STORE_SIZE = ByteSize(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class MetaserverConfig:
     commit_interval_ms: float = 5.0
     chunk_size: ByteSize = _CHUNK_SIZE
     stripe_width_max: int = STRIPE_WIDTH_DEFAULT_MAX
-    store_size_max: ByteSize = _STORE_SIZE  # of the sparse LMDB map
+    store_size_max: ByteSize = _STORE_SIZE  # bytes of records; 0: as many as the disk holds
     tls: str = OFF  # or optional, required
     tls_certificate: Path = CERTIFICATE_FILE
     tls_key: Path = KEY_FILE

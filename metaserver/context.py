@@ -7,6 +7,7 @@ Only the event loop's thread touches any of it.
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import Final
 
 from fscommon.errors import BraidError, FsError, Status
 from fscommon.layout.capability import RIGHT_READ, RIGHT_WRITE, make_capability
@@ -19,7 +20,13 @@ from metaserver.membership import Membership
 from metaserver.numbers import InodeNumbers
 from metaserver.quota.table import Charge, QuotaTable
 from metaserver.sessions import Sessions
+from metaserver.store.waist import StoreRoom
 from metaserver.trash.table import TrashTable
+
+CELLS_MAX: Final = 20_000  # uncommitted; connections pause above it
+_CELLS_MIN: Final = 64
+_CELL_SIZE: Final = 32 << 10  # what one may need of the store for a while: fresh pages for its path
+_MUCH: Final = StoreRoom(0, 1 << 44)
 
 
 class ParkedError(BraidError):
@@ -41,7 +48,14 @@ class Progress:
     recovery_txn: Txn  # durable when this incarnation's recovery began
     recovering: bool
     inodes: int = 0
-    store_is_full: bool = False
+    room: StoreRoom = _MUCH  # of the store
+
+    cells_max: int = CELLS_MAX
+
+    def has_room(self, room: StoreRoom) -> None:
+        """What the store says after a commit, or since one did not fit."""
+        self.room = room
+        self.cells_max = max(_CELLS_MIN, min(CELLS_MAX, room.free // _CELL_SIZE))
 
 
 @dataclass(slots=True)
@@ -49,7 +63,6 @@ class Services:
     cluster: bytes  # uuid
     capability_key: bytes
     session_timeout_s: float
-    inode_room: int  # how many inodes the store may hold, about
     progress: Progress
     numbers: InodeNumbers
     membership: Membership
@@ -98,6 +111,12 @@ class Context:
     notes: dict[bytes, bytes | None] = field(default_factory=dict)  # records beside the outcome
     removed: list[Ino] = field(default_factory=list)  # inodes that are no more if it succeeds
     delegates: bool = False  # the directory that it makes is held exclusively by who makes it
+
+    def check_room(self) -> None:
+        """Raises ENOSPC: nothing that grows fits any more, as removals must. What was answered
+        before a restart is done again all the same."""
+        if self.services.progress.room.is_full and self.replayed is None:
+            raise FsError(Status.ENOSPC, "the metadata store is full")
 
     def check_serving(self) -> None:
         """Raises NOT_READY: clients of before the restart may still replay what this may upset."""

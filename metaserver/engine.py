@@ -51,11 +51,9 @@ from metaserver.records import (
 from metaserver.replies import former_outcome, ino_of_reply, request_hash
 from metaserver.sessions import SYSTEM_SESSION, Session
 from metaserver.shown import shown
-from metaserver.store.waist import Batch
+from metaserver.store.waist import Batch, StoreRoom
 from metaserver.transaction import Transaction
 
-CELLS_MAX: Final = 20_000  # uncommitted; connections pause above it
-_FULL: Final = 0.95  # of the store: no new inodes beyond
 _Claimed = Claim | None
 SystemOp = Callable[[Transaction, Context], None]
 
@@ -555,7 +553,7 @@ class Engine:
 
     @property
     def overfull(self) -> bool:
-        return len(self._overlay.filling.cells) > CELLS_MAX
+        return len(self._overlay.filling.cells) > self.progress.cells_max
 
     def freeze(self) -> Batch:
         """The next batch for the store; `committed` must follow before the next freeze."""
@@ -571,13 +569,13 @@ class Engine:
             batch.append((INO_END_KEY, pack_number(self._frozen_ino_end)))
         return batch
 
-    def committed(self, *, fullness: float) -> int:
+    def committed(self, room: StoreRoom) -> int:
         """The frozen batch is durable. Returns how many transactions it had."""
         count = self._frozen_txn - self.progress.durable
         self.doomed |= any(key[0] == _DOOMED for key in self._overlay.committing.cells)
         self._overlay.committed()
         self.progress.durable = self._frozen_txn
-        self.progress.store_is_full = fullness > _FULL
+        self.progress.has_room(room)
         if self._frozen_ino_end is not None:
             self.services.numbers.reserved(self._frozen_ino_end)
         waiters = self._durable_waiters

@@ -270,11 +270,10 @@ class Membership:
     def _is_up(self, target: Target) -> bool:
         return target.is_served and target.node not in self._down
 
-    def statfs(self, *, inodes_used: int, inode_room: int) -> StatFsReply:
+    def statfs(self, *, inodes_used: int, inodes_free: int) -> StatFsReply:
         total = sum(target.bytes_total for target in self._targets.values())
         free = sum(target.bytes_free for target in self._targets.values())
         open_ = [target for target in self._targets.values() if not target.is_draining]
-        inodes_free = max(0, inode_room - inodes_used)
         return StatFsReply(
             bytes_total=total,
             bytes_free=free,

@@ -71,7 +71,6 @@ class Metaserver:
             session_timeout_s=config.session_timeout_s,
             chunk_size=config.chunk_size,
             stripe_width_max=config.stripe_width_max,
-            store_size_max=config.store_size_max,
             lease_duration_s=config.lease_duration_s,
             leases_max=config.leases_per_session_max,
         )
@@ -175,6 +174,9 @@ class Metaserver:
             time = self._now()
             self._peers.heard(connection)
             for frame in batch:
+                if self.engine.overfull:
+                    await self._make_room(connection, stream)
+                    time = self._now()
                 self.engine.handle(connection, frame, time)
                 if connection.unread_bytes > UNREAD_BYTES_MAX and connection.outbox:
                     await self._flush(connection, stream)
@@ -198,6 +200,12 @@ class Metaserver:
             finally:
                 self._peers.has_sent(token)
             connection.waits(-len(outgoing))
+
+    async def _make_room(self, connection: Connection, stream: FrameStream) -> None:
+        """Too much is uncommitted for what the store can take."""
+        self._after_requests()
+        await self._flush(connection, stream)
+        await self._committer.room()
 
     def _after_requests(self) -> None:
         self._committer.changed()
@@ -255,6 +263,8 @@ class Metaserver:
         metrics.gauge("braidfs_transaction_durable").set(engine.progress.durable)
         metrics.gauge("braidfs_sessions").set(len(engine.sessions))
         metrics.gauge("braidfs_inodes").set(engine.progress.inodes)
+        metrics.gauge("braidfs_store_bytes_used").set(engine.progress.room.used)
+        metrics.gauge("braidfs_store_bytes").set(engine.progress.room.total)
         states = [row.state for row in engine.services.membership.map().targets]
         for state in _STATES:
             metrics.gauge("braidfs_targets", state=state).set(states.count(state))

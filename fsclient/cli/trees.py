@@ -41,7 +41,8 @@ async def assign_tree(caller: Caller, reach: Reach, top: int, tree: int) -> None
 
 async def account_row(caller: Caller, reach: Reach, account: AccountId) -> QuotaRow:
     kind, number_ = account
-    request = QuotaList(kind, number_ - 1, only_limited=False, count=1)
+    before = (kind, number_ - 1) if number_ else (kind - 1, (1 << 64) - 1)
+    request = QuotaList(*before, only_limited=False, count=1)
     reply = await caller.call(Op.QUOTA_LIST, request, reach.timeout_s)
     assert isinstance(reply, QuotaReport)
     if reply.rows and (reply.rows[0].kind, reply.rows[0].number) == (kind, number_):

@@ -332,7 +332,9 @@ class SessionCore:
         self._batches_again.clear()
         self._urgent.clear()
         for pending in reversed(sent):
-            if pending.may_repeat and not pending.oneway:
+            if pending.op is Op.SESSION_CLOSE:
+                pending.finish(None, _EMPTY)  # it is, and the next one is not to be
+            elif pending.may_repeat and not pending.oneway:
                 self._backlog.appendleft(pending)
             else:
                 pending.finish(_evicted(), b"")
@@ -499,7 +501,8 @@ class SessionCore:
     def _request_answered(self, frame: Frame, now: float) -> None:
         header = frame.header
         if header.status in _EVICTED:
-            self.must_reconnect = True  # the request stays; SESSION_OPEN will tell
+            # SESSION_OPEN will tell, unless it came behind SESSION_CLOSE, whose answer is to come.
+            self.must_reconnect = not self._is_closing()
             return
         pending = self._window.get(header.request_id)
         if pending is None:
@@ -521,6 +524,9 @@ class SessionCore:
             self._succeeded(pending, header, frame.body)
         self._tell_answered(header.request_id)
         self._durable_is(header.file_id)
+
+    def _is_closing(self) -> bool:
+        return any(pending.op is Op.SESSION_CLOSE for pending in self._window.values())
 
     def _failed(self, pending: Pending, frame: Frame) -> None:
         failure = _failure(frame)

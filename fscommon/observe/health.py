@@ -59,6 +59,12 @@ class CertificateSeen:
     seconds_left: float | None
 
 
+_MORE_ROOM = (
+    "make room on the disk of the metaserver's state_directory, or raise store_size_max of "
+    "braidfs-metaserver, if it is set, and restart it; or remove files"
+)
+
+
 def problems_of(status: StatusReply, certificates: Sequence[CertificateSeen] = ()) -> list[Problem]:
     found = [
         *_metaserver(status), *_nodes(status), *_targets(status), *_space(status),
@@ -82,10 +88,18 @@ def _metaserver(status: StatusReply) -> list[Problem]:
             f"{status.txn - status.durable} operations are answered and not yet durable",
             "look at braidfs_commit_seconds and at the disk of its state_directory",
         ))  # fmt: skip
-    if status.files.inodes_free == 0:
+    files = status.files
+    if files.inodes_free == 0:
         found.append(Problem(
-            Severity.ERROR, "the metadata store is full", "no new file can be made",
-            "raise store_size_max of braidfs-metaserver and restart it",
+            Severity.ERROR, "the metadata store is full",
+            "no new file, name or extended attribute can be made; files can be read and removed",
+            _MORE_ROOM,
+        ))  # fmt: skip
+    elif files.inodes_free * 10 <= files.inodes_total:
+        used = 100 - 100 * files.inodes_free // files.inodes_total
+        found.append(Problem(
+            Severity.WARNING, f"the metadata store is {used} % full",
+            "when it is full no new file can be made", _MORE_ROOM,
         ))  # fmt: skip
     return found
 

@@ -95,6 +95,11 @@ TABLE: Final[tuple[Metric, ...]] = (
     Metric("braidfs_reaped_total", _C, "Objects and orphans removed by the reaper", ("kind",)),
     Metric("braidfs_reaper_queue", _G, "Removals that wait for the reaper"),
     Metric("braidfs_inodes", _G, "Inodes in the namespace"),
+    Metric("braidfs_store_bytes_used", _G, "Bytes that the metadata store's records take"),
+    Metric(
+        "braidfs_store_bytes", _G,
+        "Bytes that they may take, by store_size_max and the disk of the state_directory",
+    ),
     Metric("braidfs_trash_inodes", _G, "Inodes in the trash, which braidfs_inodes counts too"),
     Metric("braidfs_trash_total", _C, "Names that went to the trash and left it", ("outcome",)),
     Metric("braidfs_targets", _G, "Targets in the cluster map", ("state",)),

@@ -7,7 +7,6 @@ parent's default ACL, else from the umask. A replayed op gets the number and lay
 import stat
 from dataclasses import dataclass, replace
 
-from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import INODE_LINKABLE, Attributes, sectors
 from fscommon.layout.template import LAYOUT_XATTR, unpack_default
 from fscommon.types import FileId, Ino
@@ -65,8 +64,7 @@ def give_birth_nameless(
 
 
 def _make(tx: Transaction, parent: Inode, wanted: Wanted, context: Context) -> Inode:
-    if context.services.progress.store_is_full:
-        raise FsError(Status.ENOSPC, "the metadata store is full")
+    context.check_room()
     xattrs, bits = _inherited_acls(tx, parent, wanted)
     layout = own_record(tx, parent)
     if layout is not None and stat.S_ISDIR(wanted.mode):

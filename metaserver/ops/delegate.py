@@ -60,9 +60,8 @@ def delegate(tx: Transaction, request: Delegate, context: Context) -> Delegated:
         directory = load_directory(tx, request.ino).attributes
         if owners is not None and not is_limited(context, directory.tree):
             attributes = directory.pack()
+    context.check_room()
     services = context.services
-    if services.progress.store_is_full:
-        raise FsError(Status.ENOSPC, "the metadata store is full")
     count = services.sessions.slots_wanted(context.session, request.count)
     return Delegated(attributes, tuple([_slot(context) for _ in range(count)]), *(owners or ()))
 

@@ -23,6 +23,7 @@ def link(tx: Transaction, request: Link, context: Context) -> Entry:
     key = new_key(tx, request.new_parent, request.new_name)
     check_may_add(parent)
     check_may_link(inode)
+    context.check_room()
     if inode.attributes.nlink == 0:
         inode = _first_name(tx, inode, context)
         inode = _into_tree(inode, parent.attributes.tree, context)

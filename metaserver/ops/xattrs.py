@@ -57,6 +57,7 @@ def setxattr(tx: Transaction, request: SetXattr, context: Context) -> Entry:
         raise FsError(Status.E2BIG)
     inode = load(tx, request.ino)
     check_may_set_xattr(inode)
+    context.check_room()
     if request.flags == XATTR_KILL_SGID and request.name == acl.ACCESS:
         return _set_access(tx, inode, request.value, context, ~stat.S_ISGID)
     if request.flags not in (0, XATTR_CREATE, XATTR_REPLACE):
@@ -72,7 +73,7 @@ def setxattr(tx: Transaction, request: SetXattr, context: Context) -> Entry:
         return _set_access(tx, inode, request.value, context)
     value = _sound_default(inode, request.value) if request.name == acl.DEFAULT else request.value
     if not exists:
-        _check_room(tx, inode, request.name, context)
+        _check_names(tx, inode, request.name)
     changed = _put(tx, inode, request.name, value)
     return Entry(save(tx, changed.changed(context.now_ns)))
 
@@ -142,9 +143,7 @@ def _sound_default(inode: Inode, value: bytes) -> bytes:
     return acl.pack_acl(acl.unpack_acl(value))
 
 
-def _check_room(tx: Transaction, inode: Inode, name: bytes, context: Context) -> None:
-    if context.services.progress.store_is_full:
-        raise FsError(Status.ENOSPC, "the metadata store is full")
+def _check_names(tx: Transaction, inode: Inode, name: bytes) -> None:
     if inode.attributes.xattr_count < _ALWAYS_FIT:
         return
     names = sum(len(one) + 1 for one in _names(tx, inode))

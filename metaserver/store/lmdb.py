@@ -5,11 +5,17 @@ within one call because LMDB ties it to its thread; LMDB writes pages, fdatasync
 page and syncs that, so a crash shows the batch whole or not at all. A snapshot is one read
 transaction: LMDB keeps the pages it needs. The map is sparse: its size is a bound, not a use.
 
+Full. Every change needs fresh pages first, that of a removal too. So nothing that grows is taken
+when less than a reserve is left (StoreRoom.is_full): of the bound, beyond which the map goes on a
+little, and of the disk, where the reserve is allocated to the file ahead of its pages.
+
 LMDB has no checksums. Behind each value lies the XXH3 of key and value, so that a damaged record is
 an error of whoever needs it (DamagedRecordError, told to `on_damage`) and never another value. A
 store without these sums, of an older program, is given them when it is opened.
 """
 
+import errno
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, cast
@@ -17,19 +23,19 @@ from typing import Final, cast
 import lmdb
 
 from fscommon.checksum import SUM_SIZE, xxh3_64_bytes
-from fscommon.errors import BraidError, FsError, Status
-from metaserver.store.waist import Batch
+from fscommon.errors import FsError, Status
+from metaserver.store.waist import Batch, StoreError, StoreFullError, StoreRoom
 
 KEY_LENGTH_MAX: Final = 511  # LMDB's own bound; our longest key has 272 bytes
 _SIZE_MIN: Final = 1 << 20
+_SIZE_MAX: Final = 1 << 44
+_BEYOND: Final = 256 << 20  # the map goes on so far beyond the bound, or a quarter of that
+_RESERVE_MAX: Final = 64 << 20
+_RESERVE_SHARE: Final = 32  # of a small disk
 # Behind all others: records of this store have sums.
 _SEALED_KEY: Final = b"\xff" * KEY_LENGTH_MAX
 
 OnDamage = Callable[[str], None]
-
-
-class StoreError(BraidError):
-    """The store refused to read or write; the message says which store and why."""
 
 
 class DamagedRecordError(FsError):
@@ -77,11 +83,16 @@ class LmdbStore:
     def __init__(
         self, directory: Path, *, size_max: int, on_damage: OnDamage = lambda _: None
     ) -> None:
+        """size_max: 0 for as much as the disk holds. Raises OSError, StoreError."""
         directory.mkdir(parents=True, exist_ok=True)
+        disk = os.statvfs(directory)
+        disk_size = disk.f_blocks * disk.f_frsize
+        self._size_max = max(min(size_max or disk_size, _SIZE_MAX), _SIZE_MIN)
+        self._reserve = min(_RESERVE_MAX, disk_size // _RESERVE_SHARE)
         try:
             self._environment = lmdb.open(
                 str(directory),
-                map_size=max(size_max, _SIZE_MIN),
+                map_size=self._size_max + max(self._size_max // 4, _BEYOND),
                 max_dbs=0,
                 max_readers=8,
                 readahead=False,
@@ -91,12 +102,15 @@ class LmdbStore:
         except lmdb.Error as error:
             raise StoreError(f"{directory}: {error}") from error
         self._directory = directory
+        self._file = os.open(directory / "data.mdb", os.O_RDWR | os.O_CLOEXEC)
         self._on_damage = on_damage
         try:
             self._give_sums()
         except lmdb.Error as error:
             self.close()
             raise StoreError(f"{directory}: its records cannot be given sums: {error}") from error
+        self._allocated = 0
+        self._room = self._measure()
 
     def _give_sums(self) -> None:
         """Once, all or none: 1.5 s for a million records."""
@@ -123,11 +137,48 @@ class LmdbStore:
                     else:
                         transaction.put(key, _seal(key, value))
         except lmdb.Error as error:
+            if isinstance(error, lmdb.MapFullError | lmdb.DiskError) or self._is_disk_full():
+                raise StoreFullError(f"{self._directory}: no room for a commit: {error}") from error
             raise StoreError(f"{self._directory}: commit failed: {error}") from error
+        self._room = self._measure()
 
-    def fullness(self) -> float:
-        used = self._environment.info()["last_pgno"] * self._environment.stat()["psize"]
-        return float(used / self._environment.info()["map_size"])
+    def _is_disk_full(self) -> bool:
+        """A disk that takes a part of what LMDB writes is an I/O error to it."""
+        disk = os.fstatvfs(self._file)
+        return disk.f_bavail * disk.f_frsize < self._reserve
+
+    def room(self) -> StoreRoom:
+        return self._room
+
+    def _measure(self) -> StoreRoom:
+        """Pages in use, without those that LMDB will use again; and what the file may come to."""
+        stat = self._environment.stat()
+        page = stat["psize"]
+        used = (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]) * page
+        self._allocate_ahead((self._environment.info()["last_pgno"] + 1) * page)
+        disk = os.fstatvfs(self._file)
+        file_size = max(self._allocated, os.fstat(self._file).st_size)
+        by_disk = file_size + disk.f_bavail * disk.f_frsize
+        total = min(self._size_max, by_disk)
+        return StoreRoom(used, total, max(0, self._reserve - (by_disk - total)))
+
+    def _allocate_ahead(self, end: int) -> None:
+        """Behind its last page the file has the reserve, or what the disk gives of it."""
+        if self._allocated >= end + self._reserve:
+            return
+        for share in (2.0, 1.0, 0.5, 0.25):
+            wanted = int(self._reserve * share)
+            if wanted == 0 or end + wanted <= self._allocated:
+                return
+            try:
+                os.posix_fallocate(self._file, end, wanted)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    return  # a file system that cannot: the bound and the free bytes must do
+            else:
+                self._allocated = end + wanted
+                return
 
     def close(self) -> None:
+        os.close(self._file)
         self._environment.close()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from sortedcontainers import SortedDict  # type: ignore[import-untyped]
 
-from metaserver.store.waist import Batch
+from metaserver.store.waist import Batch, StoreRoom
 
 
 class MemorySnapshot:
@@ -46,8 +46,8 @@ class MemoryStore:
         self._records = records
         self.commits += 1
 
-    def fullness(self) -> float:
-        return 0.0
+    def room(self) -> StoreRoom:
+        return StoreRoom(used=0, total=1 << 30)
 
     def close(self) -> None:
         """Nothing to close; the records stay."""

@@ -7,9 +7,43 @@ What is written but not committed yet is metaserver.overlay, never the store.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from fscommon.errors import BraidError
+
+_FULL_SHARE: Final = 20  # of the whole that is kept for removals
+_FULL_MAX: Final = 1 << 30  # but no more
 
 Batch = Sequence[tuple[bytes, bytes | None]]  # each key at most once; None deletes
+
+
+class StoreError(BraidError):
+    """The store refused to read or write; the message says which store and why."""
+
+
+class StoreFullError(StoreError):
+    """There is no room for the batch: not in the store's bound, or not on its disk. Nothing was
+    written; the same batch may fit later."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRoom:
+    """Bytes that records take, and bytes that they may take: by the store's bound, and by the disk
+    as others have filled it. reserve: what is kept so that removals can be written."""
+
+    used: int
+    total: int
+    reserve: int = 0
+
+    @property
+    def free(self) -> int:
+        return max(0, self.total - self.used)
+
+    @property
+    def is_full(self) -> bool:
+        """Nothing that grows fits any more."""
+        return self.free <= max(self.reserve, min(self.total // _FULL_SHARE, _FULL_MAX))
 
 
 class Snapshot(Protocol):
@@ -33,8 +67,8 @@ class Store(Protocol):
         """Write the batch and wait until it is durable. Raises StoreError: nothing was written."""
         ...
 
-    def fullness(self) -> float:
-        """The used share of the room that the store has, 0..1."""
+    def room(self) -> StoreRoom:
+        """As of the last commit; any thread."""
         ...
 
     def close(self) -> None: ...

@@ -1,5 +1,8 @@
 """The conformance suite of the Store waist, run against every implementation."""
 
+import contextlib
+import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from metaserver.store.lmdb import DamagedRecordError, LmdbStore, StoreError
+from metaserver.store.lmdb import DamagedRecordError, LmdbStore
 from metaserver.store.memory import MemoryStore
-from metaserver.store.waist import Store
+from metaserver.store.waist import Store, StoreFullError
 
 Opener = Callable[[], Store]
 
@@ -83,7 +86,7 @@ def test_longest_keys_and_values(store: Store) -> None:
 def test_an_empty_batch(store: Store) -> None:
     store.commit([])
     assert everything(store) == []
-    assert 0.0 <= store.fullness() < 0.5
+    assert store.room().used < store.room().total / 2 and not store.room().is_full
 
 
 _KEYS = st.binary(min_size=1, max_size=4)
@@ -114,11 +117,62 @@ def test_lmdb_keeps_batches_over_a_reopening(tmp_path: Path) -> None:
 
 
 def test_lmdb_that_is_full_writes_nothing_of_the_batch(tmp_path: Path) -> None:
+    """Its bound is told; the map goes on beyond it, for what was taken before."""
     store = LmdbStore(tmp_path, size_max=1 << 20)
     store.commit([(b"a", b"1")])
-    with pytest.raises(StoreError, match="commit failed"):
-        store.commit([(b"%d" % i, b"x" * 10_000) for i in range(1000)])
+    large = [(b"%d" % i, b"x" * (1 << 20)) for i in range(300)]
+    with pytest.raises(StoreFullError, match="no room"):
+        store.commit(large)
     assert everything(store) == [(b"a", b"1")]
+    store.commit(large[:2])
+    assert store.room().is_full and store.room().free == 0
+    store.commit([(key, None) for key, _ in large[:2]])
+    assert not store.room().is_full, "pages that are used again count as free"
+    store.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid():
+        pytest.skip("only root mounts a tmpfs")
+    subprocess.run(("mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", tmp_path), check=True)
+    yield tmp_path
+    subprocess.run(("umount", "-l", tmp_path), check=True)
+
+
+def fill(directory: Path) -> Path:
+    """Everything that the disk has left."""
+    path = directory / "filled"
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(1 << 16)):
+            pass
+    return path
+
+
+def test_lmdb_on_a_disk_that_others_fill(small_disk: Path) -> None:
+    """What is kept for them takes many changes, also after it was opened again; it is told that
+    nothing more fits, until it does. Beyond that a batch is refused whole, and fits later."""
+    store = LmdbStore(small_disk / "store", size_max=0)
+    store.commit([(b"%d" % i, b"x" * 1000) for i in range(2000)])
+    assert not store.room().is_full
+    filled = fill(small_disk)
+    made = 2000
+    while not store.room().is_full:
+        store.commit([(b"%d" % made, b"x" * 1000)])
+        made += 1
+    for round_ in range(200):
+        if round_ == 100:
+            store.close()
+            store = LmdbStore(small_disk / "store", size_max=0)
+        store.commit([(b"%d" % i, None) for i in range(round_ * 10, round_ * 10 + 10)])
+    assert made > 2100 and not store.room().is_full, "what was removed is room again"
+    batch = [(b"large%d" % i, b"x" * 100_000) for i in range(60)]
+    with pytest.raises(StoreFullError):
+        store.commit(batch)
+    assert store.room().used < 4 << 20
+    filled.unlink()
+    store.commit(batch)
+    assert not store.room().is_full
     store.close()
 
 

@@ -19,7 +19,7 @@ from fscommon.wire.leases import LeaseRestore, LeaseRestored, SharedLease
 from fscommon.wire.messages import Caller, Close, Empty, GetAttr, MkDir, Unlink
 from fscommon.wire.ops import Op
 
-from .memory_metaserver import MemoryMetaserver, Session
+from .memory_metaserver import MemoryMetaserver
 
 CALLER = Caller(0, 0, 0)
 
@@ -484,38 +484,6 @@ def exchange_on_a_new_connection(client: Client, server: MemoryMetaserver) -> No
     server.disconnect()
     client.core.connected()
     exchange(client, server)
-
-
-def test_ids_of_another_process_are_its_own(client: Client, server: MemoryMetaserver) -> None:
-    """It begins behind what the metaserver says, though it had counted for itself."""
-    client.core.resume(101, 1, 7, 0)
-    server.now.sessions[101] = Session()
-    server.heard = 1 << 44
-    exchange_on_a_new_connection(client, server)
-    client.mkdir(b"a")
-    exchange(client, server)
-    assert client.core.next_id > 1 << 44
-    first = client.core.next_id
-    client.core.lost()
-    exchange_on_a_new_connection(client, server)
-    assert client.core.next_id == first, "it is the same process"
-
-
-def test_what_is_distrusted_is_failed_and_not_sent_again(
-    client: Client, server: MemoryMetaserver
-) -> None:
-    open_session(client, server)
-    client.mkdir(b"sent")
-    sent = client.core.take_output(0.0)
-    client.mkdir(b"waits")
-    assert client.core.distrust("nonsense") == 2
-    assert all(e is not None and e.status is Status.EIO for e in client.outcomes.values())
-    client.core.lost()
-    exchange_on_a_new_connection(client, server)
-    assert sent and client.core.waiting_count == 0 and server.now.applied == []
-    client.mkdir(b"later")
-    exchange(client, server)
-    assert client.outcomes[b"later"] is None
 
 
 def test_refused_births_hold_back_all_but_the_heartbeat(

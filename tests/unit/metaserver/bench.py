@@ -33,7 +33,6 @@ SETTINGS = Settings(
     session_timeout_s=30.0,
     chunk_size=1 << 20,
     stripe_width_max=4,
-    store_size_max=1 << 30,
 )
 ROOT = 1
 USER = Caller(uid=1000, gid=1000, umask=0o022)
@@ -80,7 +79,7 @@ class Bench:
     def commit(self) -> None:
         batch = self.engine.freeze()
         self.store.commit(batch)
-        self.engine.committed(fullness=0.0)
+        self.engine.committed(self.store.room())
 
     def settle(self) -> None:
         """Commit until nothing waits; what the truncation task does is done at once."""

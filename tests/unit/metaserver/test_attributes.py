@@ -12,6 +12,7 @@ from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import Attributes, unpack_attributes
 from fscommon.layout.layout import Layout, unpack_layout
 from fscommon.layout.template import LAYOUT_XATTR
+from fscommon.wire.births import Delegate
 from fscommon.wire.messages import (
     COMMIT_KILL_SUIDGID,
     COMMIT_MTIME,
@@ -29,18 +30,23 @@ from fscommon.wire.messages import (
     Close,
     Commit,
     Create,
+    Empty,
     GetAttr,
     GetXattr,
     Link,
     ListXattr,
+    MkDir,
     Open,
     RemoveXattr,
+    Rename,
     SetAttr,
     SetXattr,
     Symlink,
+    Unlink,
 )
 from fscommon.wire.ops import Op
 from metaserver.records import all_of
+from metaserver.store.waist import StoreRoom
 
 from .bench import ROOT, USER, Bench, Client
 
@@ -365,7 +371,20 @@ def test_link_counts_have_an_end(bench: Bench, client: Client, monkeypatch: Any)
 
 def test_a_full_store_takes_no_new_inodes(bench: Bench, client: Client) -> None:
     ino = client.create(ROOT, b"f").ino
-    bench.engine.progress.store_is_full = True
+    client.call(Op.SETXATTR, SetXattr(ino, b"user.old", b"", 0))
+    bench.engine.progress.has_room(StoreRoom(used=100, total=100))
     assert fails(client, Op.CREATE, Create(ROOT, b"g", 0o6, True, True, USER)) is Status.ENOSPC
-    assert fails(client, Op.SETXATTR, SetXattr(ino, b"user.a", b"", 0)) is Status.ENOSPC
+    assert fails(client, Op.MKDIR, MkDir(ROOT, b"g", 0o7, USER)) is Status.ENOSPC
+    assert fails(client, Op.SYMLINK, Symlink(ROOT, b"g", b"to", USER)) is Status.ENOSPC
+    assert fails(client, Op.LINK, Link(ino, ROOT, b"g")) is Status.ENOSPC
+    assert fails(client, Op.DELEGATE, Delegate(0, 1)) is Status.ENOSPC
+    for name, value in ((b"user.a", b""), (b"user.old", b"longer"), (ACCESS, WITH_USER)):
+        assert fails(client, Op.SETXATTR, SetXattr(ino, name, value, 0)) is Status.ENOSPC
+    client.call(Op.RENAME, Rename(ROOT, b"f", ROOT, b"h", 0))
+    client.call(Op.REMOVEXATTR, RemoveXattr(ino, b"user.old"))
+    client.call(Op.UNLINK, Unlink(ROOT, b"h"))
+    assert client.call(Op.STATFS, Empty()).inodes_free == 0
+    assert bench.engine.progress.cells_max < 100, "little is let in before it is committed"
+    bench.engine.progress.has_room(StoreRoom(used=10, total=100))
+    client.create(ROOT, b"g")
     client.tell(Op.CLOSE, Close((ino,)))

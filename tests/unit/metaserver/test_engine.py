@@ -179,7 +179,7 @@ def test_held_while_the_batch_is_in_work(bench: Bench) -> None:
     second.send(Op.LOOKUP, Lookup(ROOT, b"d"))
     assert second.received() == []
     bench.store.commit(batch)
-    bench.engine.committed(fullness=0.0)
+    bench.engine.committed(bench.store.room())
     assert second.take_frame().header.status == 0
 
 

@@ -324,7 +324,7 @@ def test_without_its_recall_connection_nothing_new_is_granted(pair: tuple[Cached
 
 
 def test_the_oldest_leases_go_back() -> None:
-    bench = Bench(settings=SETTINGS.__class__(b"k" * 32, 30.0, 1 << 20, 4, 1 << 30, 30.0, 4))
+    bench = Bench(settings=SETTINGS.__class__(b"k" * 32, 30.0, 1 << 20, 4, 30.0, 4))
     me = Cached.of(bench)
     d = me.client.mkdir(ROOT, b"d")
     inos = [me.client.mkdir(d, b"%d" % i) for i in range(8)]

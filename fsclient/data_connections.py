@@ -17,6 +17,7 @@ import trio
 from fscommon.auth.handshake import HelloFields
 from fscommon.errors import AuthenticationError, BraidError, ProtocolError, TransportError
 from fscommon.native import NativeTls
+from fscommon.net.backoff import Backoff
 from fscommon.net.near import pin_lanes
 from fscommon.net.rails import Rail, Rails, agree
 from fscommon.net.stream import FrameStream
@@ -90,6 +91,7 @@ class DataConnections:
         self._wanted: set[tuple[int, int]] = set()
         self._log = Log("data")
         self._failures: dict[int, RateLimit] = {}
+        self._backoffs: dict[int, Backoff] = {}  # when to try again is for native to say
         self._paths: dict[int, BytesPath] = {}
         self.path_changed: Callable[[], None] = lambda: None  # `paths` says something else now
         self.made_count = 0
@@ -120,6 +122,7 @@ class DataConnections:
             self._failed(node, lane, error)
         else:
             self.made_count += 1
+            self._backoff(node).reset()
             self._put(lane, node, opened)
         finally:
             self._wanted.discard((lane, node))
@@ -214,7 +217,15 @@ class DataConnections:
             raise TransportError("the session was lost, the next one is not open yet")
         previous = self._previous.get((lane, node), 0)
         hello = HelloFields(purpose, self._name, session=session, previous=previous)
-        return await self._connect(address, hello), hello
+        patience_s = self._backoff(node).connect_s
+        try:
+            with trio.fail_after(patience_s):
+                return await self._connect(address, hello), hello
+        except trio.TooSlowError:
+            raise TransportError(f"{address} did not answer within {patience_s:.1f} s") from None
+
+    def _backoff(self, node: int) -> Backoff:
+        return self._backoffs.setdefault(node, Backoff(delay_s_max=1.0))
 
     def _detached(self, stream: FrameStream, hello: HelloFields, node: int, lane: int) -> _Opened:
         tls = stream.tls
@@ -277,6 +288,7 @@ class DataConnections:
 
     def _failed(self, node: int, lane: int, error: BraidError) -> None:
         self.failed_count += 1
+        self._backoff(node).failed()
         limit = self._failures.setdefault(node, RateLimit(10.0))
         suppressed = limit.permit()
         if suppressed is not None:

@@ -148,6 +148,10 @@ class TransportError(BraidError):
     """A connection could not be made, or ended."""
 
 
+class NobodyThereError(TransportError):
+    """The host is there and nobody listens: the program that did has ended."""
+
+
 class AuthenticationError(BraidError):
     """The peer could not prove that it holds the cluster key."""
 

@@ -122,14 +122,13 @@ class Engine:
         self.leases_changed(time)
 
     def leases_changed(self, time: Time) -> None:
-        """Run what waits for leases no longer, and send recalls."""
+        """Run what waits for leases no longer, and send recalls, and word of a new map."""
         leases = self.services.leases
         if leases.is_anyone_ready:
             self.gate.resume(
                 lambda peer, frame, claim: self._handle_again(peer, frame, time, claim)
             )
-        if leases.unsent:
-            self.gate.send()
+        self.gate.tell(self.services.membership.epoch)
 
     def _handle_again(self, peer: Connection, frame: Frame, time: Time, claim: _Claimed) -> None:
         """A request that had waited; a breach of the protocol in it ends its own connection."""
@@ -392,7 +391,7 @@ class Engine:
             body = shown(row.op, frame, outcome.status, outcome.body, connection.who)
             outcome = replace(outcome, body=body)
         session = connection.session
-        hold = max(outcome.hold, self._holds.get(session, 0))
+        hold = max(outcome.hold, self._holds.get(session, 0)) if row.op is not Op.PING else 0
         if hold <= self.progress.durable and outcome.truncate is None:
             is_sole = row.access is Access.SESSION and self.sessions.sole(now_s)
             self._send(connection, frame.header, outcome, FLAG_SOLE if is_sole else 0)

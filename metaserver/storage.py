@@ -23,7 +23,7 @@ from metaserver.membership import Membership, Node
 
 STORAGE_ERRORS: Final = (FsError, TransportError, ProtocolError, AuthenticationError)
 CALL_TIMEOUT_S: Final = 10.0
-CONNECT_TIMEOUT_S: Final = 3.0
+CONNECT_TIMEOUT_S: Final = 2.0
 OLD_S: Final = 60.0  # a storage server may be upgraded under a metaserver
 
 

@@ -8,9 +8,7 @@ metaserver that was started anew hears of its storage servers at once. Targets t
 later are told by registering again.
 """
 
-import random
 import time
-from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final
@@ -27,6 +25,7 @@ from fscommon.errors import (
     TransportError,
 )
 from fscommon.net.address import Address
+from fscommon.net.backoff import Backoff
 from fscommon.net.transport import Transport
 from fscommon.observe.log import Log, RateLimit
 from fscommon.observe.metrics import Metrics
@@ -38,31 +37,14 @@ from storageserver.state import NodeState, StateFile
 from storageserver.tables import Tables
 from storageserver.targets import Targets
 
-HEARTBEAT_S: Final = 2.0
+HEARTBEAT_S: Final = 1.0
 HEARTBEAT_GAP_S: Final = 0.05
-CONNECT_TIMEOUT_S: Final = 5.0
-CALL_TIMEOUT_S: Final = 5.0
-BACKOFF_S_MIN: Final = 0.1
-BACKOFF_S_MAX: Final = 5.0
+CONNECT_S_MAX: Final = 5.0
+CALL_TIMEOUT_S: Final = 3.0  # with a connection anew, well within this server's lease
+BACKOFF_S_MAX: Final = 1.0
 KEY_REFUSALS_MAX: Final = 3  # one may be a metaserver that was killed in the handshake
 
 _PASSING: Final = (TransportError, ProtocolError, AuthenticationError, FsError)
-
-
-class Backoff:
-    """Delays that double up to a bound, each between half and all of it at random."""
-
-    def __init__(self, uniform: Callable[[float, float], float] = random.uniform) -> None:
-        self._uniform = uniform
-        self._delay_s = BACKOFF_S_MIN
-
-    def next_s(self) -> float:
-        delay_s = self._delay_s
-        self._delay_s = min(delay_s * 2, BACKOFF_S_MAX)
-        return self._uniform(delay_s / 2, delay_s)
-
-    def reset(self) -> None:
-        self._delay_s = BACKOFF_S_MIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +68,7 @@ class Membership:
         self._log = log
         self._metrics = metrics
         self._failures = RateLimit(10.0)
-        self._backoff = Backoff()
+        self._backoff = Backoff(delay_s_max=BACKOFF_S_MAX, connect_s_max=CONNECT_S_MAX)
         self._turn = 0
         self._key_refusals = 0
         self._hurry = trio.Event()
@@ -168,7 +150,7 @@ class Membership:
             addresses[self._turn % len(addresses)],
             key=self._metaservers.key,
             hello=HelloFields("server", self._metaservers.name),
-            timeout_s=CONNECT_TIMEOUT_S,
+            timeout_s=self._backoff.connect_s,
             transport=self._metaservers.transport,
         )
 
@@ -186,7 +168,7 @@ class Membership:
         if suppressed is not None:
             self._log.warning("no metaserver", error=error, suppressed=suppressed)
         self._turn += 1
-        await trio.sleep(self._backoff.next_s())
+        await trio.sleep(self._backoff.failed())
 
     def _registration(
         self, state: NodeState, address: str, reports: tuple[TargetReport, ...]

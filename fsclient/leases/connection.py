@@ -1,7 +1,8 @@
 """The connection that recalls come by: made when the session is there, and again when it ends.
 
-It carries nothing but RECALL, from the metaserver, so that a recall never waits behind replies that
-wait for it (rule 6). Without it the metaserver grants no lease.
+It carries nothing but RECALL, and word that the cluster map changed, from the metaserver, so that
+a recall never waits behind replies that wait for it (rule 6). Without it the metaserver grants no
+lease.
 """
 
 from collections.abc import Awaitable, Callable
@@ -12,7 +13,7 @@ import trio
 from fscommon.errors import BraidError, ProtocolError
 from fscommon.wire.codec import decode
 from fscommon.wire.frame import Frame
-from fscommon.wire.leases import Recall, RecallItem
+from fscommon.wire.leases import MAP_NOTICE, Recall, RecallItem
 from fscommon.wire.ops import Op
 
 RETRY_S_MIN = 0.05
@@ -33,6 +34,7 @@ class Session(Protocol):
     def address(self) -> str: ...
     @property
     def wants_recalls(self) -> bool: ...
+    def look_at_map(self) -> None: ...
 
 
 Dial = Callable[[str, int], Awaitable[Stream]]  # address, session
@@ -81,8 +83,11 @@ class RecallConnection:
     def _received(self, frame: Frame) -> None:
         if frame.header.op != Op.RECALL or frame.header.is_reply:
             raise ProtocolError(f"op {frame.header.op} on a connection for recalls")
-        items = decode(Recall, frame.body).items
-        if not items:
+        told = decode(Recall, frame.body).items
+        items = tuple(item for item in told if item != MAP_NOTICE)
+        if len(items) < len(told):
+            self._session.look_at_map()
+        if not told:
             self.connection_count += 1
             self.is_up.set()
         self._recalled(items)

@@ -8,6 +8,7 @@ wait at once and the core follows the request to its end.
 All of this runs in the one trio thread of the client.
 """
 
+import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from math import inf
@@ -20,32 +21,39 @@ from fscommon.errors import (
     AuthenticationError,
     BraidError,
     FsError,
+    NobodyThereError,
     ProtocolError,
     Status,
     TransportError,
 )
+from fscommon.net.backoff import Backoff
 from fscommon.tasks import open_tasks
 from fscommon.wire.admin import BytesPath, Traffic
 from fscommon.wire.codec import decode, encode
-from fscommon.wire.frame import Frame
+from fscommon.wire.frame import Frame, encode_frame
 from fscommon.wire.leases import RecallItem
 from fscommon.wire.messages import ClusterMap, Empty, SessionRenew, SessionRenewed
 from fscommon.wire.ops import Op
 
+from . import silence
 from .core import Hooks, Phase, SessionCore, SessionRefusedError
 from .pending import NEVER, Deliver, Pending
 from .restoring import Held
+from .silence import Silence, Step
 
 T = TypeVar("T")
 
-RECONNECT_DELAY_S_MIN = 0.05
-RECONNECT_DELAY_S_MAX = 2.0
+RECONNECT_DELAY_S_MAX = 1.0
+REFUSED_DELAY_S_MIN = 2.0
 REFUSED_DELAY_S_MAX = 60.0  # of a client whose key is good no more
 DENY_S = 0.25  # how often its requests are failed meanwhile
 BREACHES_MAX = 5  # in a row, of the protocol: then what waits is failed
 BREACHES_FORGOTTEN_S = 60.0  # without one
 CLOSE_TIMEOUT_S = 10.0
 TICK_S = 0.25
+MAP_SPREAD_S = 0.2
+LATE_S = 1.0  # of a tick: this process did not run
+_PING = encode_frame(Op.PING, body=encode(Empty()))
 RENEW_SOON_S = 0.2
 
 
@@ -117,7 +125,11 @@ class MetaClient:
         self._ready = trio.Event()
         self._address_index = 0
         self._map_epoch = -1
-        self._last_heard = 0.0
+        self._backoff = Backoff(delay_s_max=RECONNECT_DELAY_S_MAX)
+        self._silence = Silence(-inf)
+        self._connected_at = -inf
+        self._is_pinging = False
+        self._spare: Stream | None = None  # made beside a silent one
         self.connection_count = 0
         self.traffic: Callable[[], Traffic] = Traffic  # what the mount moved, for the heartbeat
         self.paths: Callable[[], tuple[BytesPath, ...]] = tuple  # and how
@@ -226,7 +238,7 @@ class MetaClient:
             nursery.start_soon(self._tick)
             nursery.start_soon(self._announce_ready, task_status)
             while True:
-                stream = stream or await self._connect_again()
+                stream = stream or self._take_spare() or await self._connect_again()
                 await self._serve(stream)
                 stream = None
 
@@ -249,6 +261,7 @@ class MetaClient:
 
     def _is_ready(self) -> None:
         self._refusal_count = 0
+        self._backoff.reset()
         self._ready.set()
         self._wake.set()
         self._renew()
@@ -264,14 +277,20 @@ class MetaClient:
         raise last or TransportError("no metaserver address was given")
 
     async def _connect_again(self) -> Stream:
-        delay_s = RECONNECT_DELAY_S_MIN
         while True:
-            await trio.sleep(delay_s)
+            await trio.sleep(self._backoff.failed())
             try:
-                return await self._connect_one()
+                with trio.fail_after(self._backoff.connect_s):
+                    return await self._connect_one()
+            except trio.TooSlowError:
+                self._next_address()
+                self._events.log("cannot connect to the metaserver: it is silent")
             except (TransportError, ProtocolError, AuthenticationError) as error:
                 self._events.log(f"cannot connect to the metaserver: {error}")
-            delay_s = min(delay_s * 2, RECONNECT_DELAY_S_MAX)
+
+    def _take_spare(self) -> Stream | None:
+        spare, self._spare = self._spare, None
+        return spare
 
     async def _connect_one(self) -> Stream:
         """Try the next address; one that failed is not asked again before the others."""
@@ -279,15 +298,20 @@ class MetaClient:
         try:
             return await self._connector(address, self.core.session)
         except BraidError:
-            self._address_index = (self._address_index + 1) % len(self._addresses)
+            self._next_address()
             raise
+
+    def _next_address(self) -> None:
+        self._address_index = (self._address_index + 1) % len(self._addresses)
 
     async def _serve(self, stream: Stream) -> None:
         """Talk on one connection until it ends. A refused session is raised before it was ever
         ready (the mount fails); later it is one more reason to connect again."""
         self.core.connected()
         self.connection_count += 1
-        self._last_heard = trio.current_time()
+        self._connected_at = trio.current_time()
+        self._silence = Silence(self._connected_at)
+        self._is_pinging = False
         self._wake.set()
         refusal: SessionRefusedError | None = None
         breach: ProtocolError | None = None
@@ -318,7 +342,7 @@ class MetaClient:
         if refusal.is_final:
             await self._deny(str(refusal))
         else:
-            await trio.sleep(RECONNECT_DELAY_S_MAX)
+            await trio.sleep(REFUSED_DELAY_S_MIN)
 
     async def _breached(self, breach: ProtocolError) -> None:
         """A damaged or foolish answer: connect again, on which the request is sent again. Where
@@ -345,7 +369,7 @@ class MetaClient:
         """count: how often in a row before now, and now."""
         if not count:
             return
-        delay_s = min(RECONNECT_DELAY_S_MAX * 2 ** (count - 1), REFUSED_DELAY_S_MAX)
+        delay_s = min(REFUSED_DELAY_S_MIN * 2 ** (count - 1), REFUSED_DELAY_S_MAX)
         end = trio.current_time() + delay_s
         while trio.current_time() < end:
             if status is Status.EACCES:
@@ -359,9 +383,11 @@ class MetaClient:
             frames = await stream.receive_batch()
             if not frames:
                 raise TransportError("the metaserver closed the connection")
-            self._last_heard = now = trio.current_time()
+            now = trio.current_time()
+            self._silence.heard(now)
             for frame in frames:
-                core.received(frame, now)
+                if frame.header.op != Op.PING:
+                    core.received(frame, now)
             if core.must_reconnect:
                 raise TransportError("the session was evicted")
             self._timer.deadline = min(self._timer.deadline, core.next_retry_at())
@@ -370,6 +396,9 @@ class MetaClient:
     async def _send_all(self, stream: Stream) -> None:
         while True:
             octets = self.core.take_output(trio.current_time())
+            if self._is_pinging:
+                self._is_pinging = False
+                octets += _PING
             if octets:
                 await stream.send(octets)
                 continue
@@ -377,13 +406,35 @@ class MetaClient:
             self._wake = trio.Event()
 
     async def _watch_silence(self) -> None:
-        """A peer that keeps a request unanswered and says nothing is gone."""
-        while True:
-            patience_s = self.core.timeout_s
-            await trio.sleep(patience_s / 4)
-            waited_since = max(self.core.oldest_sent_at(), self._last_heard)
-            if waited_since + patience_s < trio.current_time():
-                raise TransportError(f"the metaserver was silent for {patience_s:.0f} s")
+        """A peer that keeps a request unanswered and gives no sign of life is gone."""
+        async with open_tasks() as probes:
+            while True:
+                await trio.sleep(silence.TICK_S)
+                now = trio.current_time()
+                owed_since = self.core.oldest_sent_at() if self.is_ready else self._connected_at
+                step = self._silence.step(now, owed_since, self.core.timeout_s)
+                if step is Step.GIVE_UP:
+                    raise TransportError("the metaserver is silent")
+                if step is Step.PING:
+                    self._is_pinging = True
+                    self._wake.set()
+                elif step is Step.PROBE and self._spare is not None:
+                    raise TransportError("it is silent, and answers by another connection")
+                elif step is Step.PROBE and not probes.child_tasks:
+                    probes.start_soon(self._probe)
+                elif step is Step.WAIT and (spare := self._take_spare()) is not None:
+                    await spare.aclose()
+
+    async def _probe(self) -> None:
+        """Another connection beside a silent one, to take its place if that stays silent a moment
+        longer. Where nobody listens any more it is given up at once."""
+        with trio.move_on_after(silence.PROBE_S):
+            try:
+                self._spare = await self._connector(self.address, self.core.session)
+            except NobodyThereError as error:
+                raise TransportError(f"the metaserver is silent: {error}") from error
+            except BraidError as error:
+                self._events.log(f"the metaserver is silent: {error}")
 
     # ---- timers -------------------------------------------------------------------------------
 
@@ -403,10 +454,19 @@ class MetaClient:
             self._timer = trio.CancelScope(deadline=min(due, renew_at, now + TICK_S))
             with self._timer:
                 await trio.sleep_forever()
+            late_s = trio.current_time() - now - TICK_S
+            if late_s > LATE_S:
+                self.core.excuse(late_s)
 
     def renew_soon(self) -> None:
         """What the heartbeat tells has changed, and may change again within a moment."""
         self._renew_by = min(self._renew_by, trio.current_time() + RENEW_SOON_S)
+
+    def look_at_map(self) -> None:
+        """The cluster map has changed. All clients hear of it together, and do not ask together."""
+        at = trio.current_time() + random.uniform(0.0, MAP_SPREAD_S)
+        self._renew_by = min(self._renew_by, at)
+        self._timer.deadline = min(self._timer.deadline, at)
 
     def _renewal_s(self) -> float:
         return min(self.core.timeout_s, self.lease_s or self.core.timeout_s) / 3

@@ -255,6 +255,11 @@ class SessionCore:
         else:
             raise ProtocolError(f"unexpected reply to op {header.op}")
 
+    def excuse(self, late_s: float) -> None:
+        """For so long nothing could be received: that counts against nobody."""
+        for pending in self._all():
+            pending.deadline += late_s
+
     def tick(self, now: float) -> float:
         """Expire deadlines and release delayed retries; returns when to call again."""
         if self._reopen_at <= now and self.phase is Phase.OPENING:

@@ -1,9 +1,9 @@
 """What to do about a metaserver that owes answers and says nothing: a pure policy, time passed in.
 
 After PING_S it is asked for a sign of life on the same connection (an answer may take long, as
-when it waits for another client's lease), after PROBE_S another connection is tried beside, and
-after SILENCE_S_MAX this one is given up. Time in which the client itself did not run, as it was
-stopped or its event loop was held up, counts against nobody.
+when it waits for another client's lease), after PROBE_S another connection is tried beside, which
+takes its place if it comes about, and after SILENCE_S_MAX this one is given up. Time in which the
+client itself did not run, as it was stopped or its event loop was held up, counts against nobody.
 """
 
 from enum import Enum, auto

@@ -13,7 +13,7 @@ from typing import Final
 
 import trio
 
-from fscommon.errors import TransportError
+from fscommon.errors import NobodyThereError, TransportError
 from fscommon.net import nearby
 from fscommon.net.address import Address
 
@@ -214,7 +214,7 @@ async def _connected(
 
 def _cannot_connect(address: Address, error: OSError) -> TransportError:
     if isinstance(error, ConnectionRefusedError):
-        return TransportError(f"nothing listens at {address} (connection refused)")
+        return NobodyThereError(f"nothing listens at {address} (connection refused)")
     return TransportError(f"cannot connect to {address}: {error.strerror or error}")
 
 

@@ -30,6 +30,11 @@ class RecallItem:
     limit: U64
 
 
+# In place of a recall: the cluster map has changed, SESSION_RENEW brings it. A client of an earlier
+# release gives up nothing of an inode that does not exist.
+MAP_NOTICE: Final = RecallItem(0, 0, 0, 0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Recall:
     """Metaserver to client, one-way, on the recall connection. Empty: leases are granted now."""

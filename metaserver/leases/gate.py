@@ -24,7 +24,7 @@ from fscommon.types import Ino, SessionId
 from fscommon.wire.codec import encode
 from fscommon.wire.frame import Frame, encode_frame
 from fscommon.wire.header import FLAG_ONEWAY
-from fscommon.wire.leases import Recall
+from fscommon.wire.leases import MAP_NOTICE, Recall
 from fscommon.wire.messages import Failure
 from fscommon.wire.ops import Op
 from metaserver.connection import Connection
@@ -70,6 +70,7 @@ class LeaseGate:
         self._waiting: dict[Claim, tuple[Connection, Frame]] = {}
         self._connections: dict[SessionId, Connection] = {}
         self._request_ids = itertools.count(1)
+        self._map_told = 0  # its epoch
         self.is_auditing = False  # check every footprint against what was written (tests)
 
     def __len__(self) -> int:
@@ -212,6 +213,17 @@ class LeaseGate:
             for start in range(0, len(items), ITEMS_MAX):
                 recall = Recall(tuple(items[start : start + ITEMS_MAX]))
                 connection.put(self._frame(recall))
+            connection.wake()
+
+    def tell(self, map_epoch: int) -> None:
+        """Recalls, and that the cluster map is another: every client that hears it asks for it."""
+        if self.leases.unsent:
+            self.send()
+        if map_epoch == self._map_told:
+            return
+        self._map_told = map_epoch
+        for connection in self._connections.values():
+            connection.put(self._frame(Recall((MAP_NOTICE,))))
             connection.wake()
 
     def _frame(self, recall: Recall) -> bytes:

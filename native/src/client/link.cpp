@@ -108,7 +108,9 @@ void Link::adopt(net::Socket socket, std::shared_ptr<rdma::Channel> channel) {
 void Link::connect_failed() {
   asked_ = false;
   const auto backoff = kConnectBackoffMin * (1u << std::min(failures_, 10u));
-  ask_again_ = lane_.loop().now() + std::min<Clock::duration>(backoff, kConnectBackoffMax);
+  const auto most = std::min<Clock::duration>(backoff, kConnectBackoffMax);
+  // At random from half of it: those who lost a server together do not come back together.
+  ask_again_ = lane_.loop().now() + most / 2 + most / 2 * (chance_() % 1024) / 1024;
   ++failures_;
 }
 

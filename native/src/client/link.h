@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -99,6 +100,7 @@ class Link final : public net::StreamSink {
   bool asked_ = false;
   bool answered_ = false;  // a request, on this connection
   uint32_t failures_ = 0;
+  std::minstd_rand chance_{std::random_device{}()};
   Clock::time_point ask_again_{};
   Clock::time_point silent_since_{};
   bool pinged_ = false;  // since silent_since_

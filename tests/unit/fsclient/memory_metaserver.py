@@ -28,6 +28,8 @@ from fscommon.wire.messages import (
 )
 from fscommon.wire.ops import SPECS, Op
 
+_EMPTY = encode(Empty())
+
 
 @dataclass
 class Session:
@@ -99,8 +101,8 @@ class MemoryMetaserver:
         header = frame.header
         op = Op(header.op)
         self.seen.append((op, header.request_id, header.flags))
-        if op is Op.SESSION_OPEN:
-            return self._open(frame)
+        if op in (Op.SESSION_OPEN, Op.PING):
+            return self._open(frame) if op is not Op.PING else self._reply(header, _EMPTY, 0)
         session = self.now.sessions.get(self.is_open)
         if session is None:
             return self._fail(header, Status.UNKNOWN_SESSION)

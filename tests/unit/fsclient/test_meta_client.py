@@ -27,12 +27,25 @@ class MemoryStream:
         self.server = server
         self.inbox, self.outbox = trio.open_memory_channel[Frame](math.inf)[::-1]
         self.is_mute = False
+        self.is_held = False  # until release() no answer comes
+        self.is_closed = self.is_cut = False
+        self.forgets: Op | None = None
+        self._held: list[Frame] = []
 
     async def send(self, octets: bytes) -> None:
         await trio.lowlevel.checkpoint()
+        if self.is_cut:
+            raise TransportError("cut")
         for reply in self.server.receive(octets):
-            if not self.is_mute:
+            if self.is_held:
+                self._held.append(reply)
+            elif not self.is_mute and reply.header.op != self.forgets:
                 self.outbox.send_nowait(reply)
+
+    def release(self) -> None:
+        self.is_held = False
+        for reply in self._held:
+            self.outbox.send_nowait(reply)
 
     async def receive_batch(self) -> list[Frame]:
         try:
@@ -41,9 +54,11 @@ class MemoryStream:
             return []
 
     async def aclose(self) -> None:
+        self.is_closed = True
         self.outbox.close()
 
     def cut(self) -> None:
+        self.is_cut = True
         self.server.disconnect()
         self.outbox.close()
 
@@ -54,6 +69,8 @@ class World:
         self.streams: list[MemoryStream] = []
         self.dialed: list[str] = []
         self.dead: set[str] = set()
+        self.failure: type[TransportError] = TransportError
+        self.mutes_next = False
         self.maps: list[ClusterMap] = []
         self.evictions: list[int] = []
         self.orphans: list[Op] = []
@@ -64,8 +81,9 @@ class World:
         await trio.lowlevel.checkpoint()
         self.dialed.append(address)
         if address in self.dead:
-            raise TransportError(f"nothing listens at {address}")
+            raise self.failure(f"nothing listens at {address}")
         self.streams.append(MemoryStream(self.server))
+        self.streams[-1].is_mute, self.mutes_next = self.mutes_next, False
         return self.streams[-1]
 
     def client(self, *addresses: str, timeout_s: float = 60.0) -> MetaClient:
@@ -247,7 +265,7 @@ async def test_a_reply_that_cannot_be_read(
 async def test_timeout(world: World, autojump_clock: trio.testing.MockClock) -> None:
     client = world.client(timeout_s=5.0)
     async with world.running(client):
-        world.streams[-1].is_mute = True
+        world.streams[-1].forgets = Op.GETATTR
         began = trio.current_time()
         with pytest.raises(FsError) as caught:
             await client.call(Op.GETATTR, GetAttr(1), Entry)

@@ -21,6 +21,7 @@ from fscommon.layout.attributes import (
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import encode_frame
 from fscommon.wire.leases import (
+    MAP_NOTICE,
     LeaseQuery,
     LeaseReport,
     LeaseReturn,
@@ -507,3 +508,29 @@ def test_closing_a_session_frees_its_leases(pair: tuple[Cached, Cached]) -> None
     assert two.waits()
     one.client.call(Op.SESSION_CLOSE, Empty())
     assert not two.waits()
+
+
+# ---- the cluster map ----------------------------------------------------------------------------
+
+
+def test_a_new_map_is_told_to_all_who_hear_recalls(bench: Bench) -> None:
+    hearing, other = Cached.of(bench), Cached.of(bench)
+    deaf = bench.client()
+    bench.engine.leases_changed(bench.time())
+    hearing.recalled(), other.recalled()
+    bench.register(1, node=2)
+    for cached in (hearing, other):
+        assert cached.recalled() == [MAP_NOTICE]
+    deaf.call(Op.GETATTR, GetAttr(ROOT))
+    assert hearing.recalled() == [], "once"
+    reply = hearing.client.call(Op.SESSION_RENEW, SessionRenew(0))
+    assert len(reply.map.targets) == 3
+
+
+def test_a_notice_answered_as_a_recall_changes_nothing(bench: Bench) -> None:
+    """By a client of an earlier release."""
+    former = Cached.of(bench)
+    former.client.create(ROOT, b"f")
+    before = former.client.call(Op.LEASES, LeaseQuery(former.client.session)).leases
+    former.answer(MAP_NOTICE)
+    assert former.client.call(Op.LEASES, LeaseQuery(former.client.session)).leases == before

@@ -35,7 +35,6 @@ from fscommon.net.tls import CERTIFICATE_METRIC, TlsTransport
 from fscommon.tasks import sole_exception
 from fscommon.wire.rdma import RdmaAnswer, RdmaOffer
 from storageserver.config import TargetConfig
-from storageserver.membership import BACKOFF_S_MAX, Backoff
 from tests.cluster.certificates import Certificates
 from tests.unit.storageserver.fakes import (
     CLUSTER,
@@ -424,12 +423,3 @@ async def test_native_events_become_logs(world: World, caplog: pytest.LogCapture
     (corrupt,) = [r for r in caplog.records if "checksum" in r.getMessage()]
     fields = corrupt.__dict__["braid_fields"]
     assert fields == {"target": 3, "file_id": 5, "stripe_index": 1, "offset": 4096}
-
-
-def test_backoff() -> None:
-    backoff = Backoff(uniform=lambda low, high: high)
-    delays = [backoff.next_s() for _ in range(10)]
-    assert delays[:3] == [0.1, 0.2, 0.4]
-    assert max(delays) == delays[-1] == BACKOFF_S_MAX
-    backoff.reset()
-    assert backoff.next_s() == 0.1

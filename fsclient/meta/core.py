@@ -28,6 +28,7 @@ from fscommon.wire.locks import HeldLock
 from fscommon.wire.messages import Empty, Failure, Replay, SessionOpen, SessionOpened
 from fscommon.wire.ops import OPENING, Op
 
+from .failures import error_in, error_of, evicted, failure_in
 from .journal import Journal, Mutation
 from .pending import NEVER, Deliver, Pending
 from .restoring import RESTORES, Held, Restoring
@@ -297,9 +298,9 @@ class SessionCore:
         elif status == Status.EACCES:
             if self.session:
                 self._forget_session()
-            raise SessionRefusedError(_failure(frame).message or "EACCES", is_final=True)
+            raise SessionRefusedError(failure_in(frame).message or "EACCES", is_final=True)
         elif status:
-            raise SessionRefusedError(f"the metaserver refused the session: {_error(frame)}")
+            raise SessionRefusedError(f"the metaserver refused the session: {error_in(frame)}")
         else:
             self._session_opened(decode(SessionOpened, frame.body), now)
 
@@ -342,9 +343,9 @@ class SessionCore:
             elif pending.may_repeat and not pending.oneway:
                 self._backlog.appendleft(pending)
             else:
-                pending.finish(_evicted(), b"")
+                pending.finish(evicted(), b"")
         for pending in urgent:
-            pending.finish(_evicted(), b"")
+            pending.finish(evicted(), b"")
 
     def _forget_sent(self) -> list[Pending]:
         """Nobody waits any more for replies to what was sent; returns it."""
@@ -407,7 +408,7 @@ class SessionCore:
         self.replayed_count += 1
         if header.status:
             self._replay_failed = True
-            self._hooks.log(f"replay of request {header.request_id} failed: {_error(frame)}")
+            self._hooks.log(f"replay of request {header.request_id} failed: {error_in(frame)}")
         mutation.incarnation = self.incarnation
         mutation.txn = header.offset
         if mutation.op in OPENING:
@@ -421,7 +422,7 @@ class SessionCore:
     def _replay_ended(self, frame: Frame, now: float) -> None:
         if frame.header.status:
             raise SessionRefusedError(
-                f"the metaserver refused the end of the replay: {_error(frame)}"
+                f"the metaserver refused the end of the replay: {error_in(frame)}"
             )
         self._replay_due = False
         self._become_ready(now)
@@ -534,10 +535,10 @@ class SessionCore:
         return any(pending.op is Op.SESSION_CLOSE for pending in self._window.values())
 
     def _failed(self, pending: Pending, frame: Frame) -> None:
-        failure = _failure(frame)
+        failure = failure_in(frame)
         if failure.parents and not pending.abandoned:
             self._hooks.failed(failure, pending.request_id)
-        pending.finish(_error_of(frame.header.status, failure), b"")
+        pending.finish(error_of(frame.header.status, failure), b"")
 
     def _succeeded(self, pending: Pending, header: Header, body: bytes) -> None:
         if pending.is_mutation:
@@ -553,7 +554,7 @@ class SessionCore:
 
     def _delay(self, pending: Pending, frame: Frame, now: float) -> None:
         if pending.abandoned or pending.deadline <= now:
-            pending.finish(_error(frame), b"")
+            pending.finish(error_in(frame), b"")
             return
         delay_s = min(RETRY_DELAY_S_MIN * 2**pending.attempt_count, RETRY_DELAY_S_MAX)
         pending.attempt_count += 1
@@ -578,28 +579,3 @@ class SessionCore:
         pending.abandoned = True
         if pending in self._delayed:
             self._delayed.remove(pending)
-
-
-def _evicted() -> FsError:
-    return FsError(Status.DISCONNECTED, "the session was evicted")
-
-
-def _failure(frame: Frame) -> Failure:
-    """The body of a reply that is no success."""
-    try:
-        return decode(Failure, frame.body) if frame.body else Failure("")
-    except ProtocolError:
-        return Failure("")
-
-
-def _error(frame: Frame) -> FsError:
-    """The error that a reply carries."""
-    return _error_of(frame.header.status, _failure(frame))
-
-
-def _error_of(status: int, failure: Failure) -> FsError:
-    """A status unknown here is EIO."""
-    try:
-        return FsError(Status(status), failure.message, failure.parents)
-    except ValueError:
-        return FsError(Status.EIO, f"unknown status {status}: {failure.message}")

@@ -1,7 +1,8 @@
 """Connections of clients and of the metaserver, handed to native once they are authenticated.
 
 A session that opened a moment ago may reach this server before its table does: then a heartbeat
-is sent at once and the connection waits for it, briefly. Native refuses what is unknown after that.
+is sent at once and the connection waits for it, briefly. What is unknown after that native refuses,
+and of a client that has a key of its own it is not even taken.
 """
 
 import os
@@ -47,6 +48,7 @@ class Connections:
             return
         if peer.purpose == "data":
             await self._wait_for_session(peer.session)
+            self._check_session(peer)
         self._adopt(peer, stream)
 
     async def _admit_rdma(self, peer: Peer, stream: FrameStream) -> None:
@@ -60,6 +62,7 @@ class Connections:
                 await answer_offer(stream, asked, self._probe())
                 return
             await self._wait_for_session(peer.session)
+            self._check_session(peer)
             token, answer = self._agree(peer, offer)
             try:
                 await answer_offer(stream, asked, answer)
@@ -97,6 +100,11 @@ class Connections:
                 refreshed = self._tables.refreshed
                 self._membership.hurry()
                 await refreshed.wait()
+
+    def _check_session(self, peer: Peer) -> None:
+        """Whose session ended may still know its secret, but is to hold no connection."""
+        if peer.key and not self._tables.knows(peer.session):
+            raise ProtocolError(f"session {peer.session} of the key {peer.key:016x} is not known")
 
     def _adopt(self, peer: Peer, stream: FrameStream, rdma: int = 0) -> None:
         tls = stream.tls

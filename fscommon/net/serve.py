@@ -9,6 +9,7 @@ several, ends its connection and nothing else.
 """
 
 import re
+import resource
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from fscommon.tasks import first_exception
 from fscommon.wire.hello import Hello, KeyedHello
 
 _PROCESS: Final = re.compile(r"pid \d+, ")  # of who comes by a local socket
+_STRANGERS_PART: Final = 16
 ACCEPT_PAUSE_S = 0.1  # after an error of accept(), mostly too many open files
 
 
@@ -49,13 +51,20 @@ class Peer:
     key: int = 0  # id of the client's key that it proved, 0: the cluster key
 
 
+def _strangers_max() -> int:
+    """A small part of the descriptors that this process may have: the rest is for whom it serves,
+    and for what it stores."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(min(CONNECTIONS_UNAUTHENTICATED_MAX, soft // _STRANGERS_PART), 8)
+
+
 @dataclass(frozen=True, slots=True)
 class AcceptLimits:
     """per_key_max: connections of one client's key."""
 
     connections_max: int = CONNECTIONS_MAX
     per_key_max: int = CONNECTIONS_PER_KEY_MAX
-    unauthenticated_max: int = CONNECTIONS_UNAUTHENTICATED_MAX
+    unauthenticated_max: int = field(default_factory=_strangers_max)
     handshake_seconds_max: float = HANDSHAKE_SECONDS_MAX
 
 

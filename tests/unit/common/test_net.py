@@ -15,7 +15,7 @@ from fscommon.net.address import Address, parse_address
 from fscommon.net.memory import MemoryTransport
 from fscommon.net.serve import AcceptLimits, Peer, _Strangers, serve
 from fscommon.net.stream import FrameStream, connect
-from fscommon.net.tcp import TcpTransport
+from fscommon.net.tcp import TcpListener, TcpStream, TcpTransport
 from fscommon.net.transport import Transport
 from fscommon.observe.log import Log
 from fscommon.wire.frame import encode_frame
@@ -256,6 +256,37 @@ def test_of_strangers_the_host_goes_that_has_most() -> None:
     assert not single.is_ended
     pool.remove(many[0])  # twice is no harm
     assert len(pool) == 3 and [one.is_ended for one in (many[2], local[1])] == [False, False]
+
+
+class ShortOfDescriptors(TcpTransport):
+    """accept() fails until a connection was closed here."""
+
+    async def listen(self, address: Address) -> TcpListener:
+        listener = await super().listen(address)
+        accept = listener.accept
+
+        async def fails_once() -> TcpStream:
+            listener.accept = accept  # type: ignore[method-assign]
+            await trio.lowlevel.wait_readable(listener._ready.fileno())
+            raise TransportError("cannot accept connections: Too many open files")
+
+        self.make_short = lambda: setattr(listener, "accept", fails_once)
+        return listener
+
+
+async def test_where_descriptors_are_short_a_stranger_goes() -> None:
+    log, transport = RecordedLog(), ShortOfDescriptors()
+    limits = AcceptLimits(handshake_seconds_max=1000)
+    async with serving(log=log, transport=transport, limits=limits) as address:
+        first = await TcpTransport().dial(address)
+        await (await dial(address)).aclose()  # the server has seen the first one, too
+        transport.make_short()
+        stream = await dial(address)  # one accept may be under way
+        stream = await dial(address)
+        assert await first.receive() == b""
+        await stream.send(encode_frame(Op.PING))
+        assert len(await stream.receive_batch()) == 1
+    assert ("connection refused", "accept failed") in log.events
 
 
 async def test_a_clients_key_has_its_share_of_connections() -> None:

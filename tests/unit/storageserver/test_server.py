@@ -335,6 +335,19 @@ async def test_a_client_with_a_key_of_its_own_proves_its_session(tcp_world: Worl
         assert tcp_world.native.adopted == [("data", 7, 70, 69)]
 
 
+async def test_a_session_that_ended_holds_no_connection(tcp_world: World) -> None:
+    """Though whoever had it, and a key of its own, still knows its secret."""
+    tcp_world.metaserver.sessions = [7]
+    async with tcp_world.running():
+        address = parse_address(tcp_world.metaserver.registrations[-1].address)
+        fields = HelloFields("data", "client", session=6, key=5)
+        secret = session_secret(b"K" * 32, 6)
+        stream = await connect(address, key=secret, hello=fields, timeout_s=10)
+        with trio.fail_after(20):
+            assert await stream.receive_batch() == []
+        assert tcp_world.native.adopted == []
+
+
 def one_port(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with one RDMA port, at 10.0.0.1."""
     gid = Gid(1, ipaddress.IPv6Address("::ffff:10.0.0.1"), GidKind.ROCE_V2_IPV4)

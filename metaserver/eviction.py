@@ -19,6 +19,7 @@ from fscommon.observe.log import Log
 from fscommon.types import NodeId, SessionId
 from metaserver.background import Background
 from metaserver.context import Context
+from metaserver.faults import Faults
 from metaserver.lost_writes import give_up_written
 from metaserver.ops.cluster import bump_map_epoch, let_join
 from metaserver.ops.session import delete_range
@@ -45,6 +46,7 @@ class Eviction:
         self._storage = background.storage
         self._metrics = background.metrics
         self._log = Log("eviction")
+        self._faults = Faults(self._log)
 
     async def run(self, tasks: trio.Nursery) -> None:
         for ghost in self._engine.services.leases.ghosts():  # of before a restart
@@ -55,8 +57,10 @@ class Eviction:
             self._engine.sessions.condemn_refused(self._now().now_ns)
             timeout_s = self._engine.services.session_timeout_s
             for session in self._engine.sessions.expired(self._now().now_s, timeout_s):
-                self._evict(session, tasks)
-            self._expire_leases(tasks)
+                with self._faults.contained("an eviction", session=session.id):
+                    self._evict(session, tasks)
+            with self._faults.contained("the expiry of leases"):
+                self._expire_leases(tasks)
             self._committer.changed()
 
     def _expire_leases(self, tasks: trio.Nursery) -> None:

@@ -15,6 +15,7 @@ from fscommon.observe.log import Log, RateLimit
 from fscommon.types import Ino
 from metaserver.background import Background
 from metaserver.context import Context
+from metaserver.faults import Faults
 from metaserver.namespace.inode import find
 from metaserver.namespace.links import remove_inode
 from metaserver.records import all_of, orphan_key
@@ -35,6 +36,7 @@ class Reaper:
         self._storage = background.storage
         self._metrics = background.metrics
         self._log = Log("reaper")
+        self._faults = Faults(self._log)
         self._failures = RateLimit(10.0)
         self._is_behind = False  # the last round was a full one
 
@@ -43,10 +45,13 @@ class Reaper:
             await self._wait_for_work()
             if not self._is_behind:
                 await self._gather()
-            self._reap_orphans()
-            txn = self._engine.progress.txn
-            await self._committer.wait_durable(txn)
-            if not await self._delete_objects():
+            is_done = False
+            with self._faults.contained("the reaper"):
+                self._reap_orphans()
+                txn = self._engine.progress.txn
+                await self._committer.wait_durable(txn)
+                is_done = await self._delete_objects()
+            if not is_done:
                 await trio.sleep(RETRY_S)
                 self._engine.doomed = True
 

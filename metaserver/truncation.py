@@ -22,6 +22,7 @@ from fscommon.types import Ino
 from metaserver.committer import Committer
 from metaserver.context import Context
 from metaserver.engine import Engine
+from metaserver.faults import Faults
 from metaserver.namespace.inode import Inode, load, save
 from metaserver.records import Intent, intent_key, unpack_intent
 from metaserver.storage import STORAGE_ERRORS, StorageCalls
@@ -44,6 +45,7 @@ class Truncation:
         self._committer = committer
         self._storage = storage
         self._log = Log("truncation")
+        self._faults = Faults(self._log)
         self._limit = trio.CapacityLimiter(PARALLEL_MAX)
 
     def start_fresh(self) -> None:
@@ -54,16 +56,21 @@ class Truncation:
     async def _end(self, ino: Ino) -> None:
         await self._committer.wait_durable(self._engine.progress.txn)
         async with self._limit:
-            intent = self._intent(ino)
-            if intent is not None:
-                if unpack_layout(intent.layout).inline:
-                    await self._spill(ino)
-                else:
-                    await self._cut(ino, intent)
-                await self._clear(ino)
-        self._engine.truncated(ino, self._now())
+            with self._faults.contained("the end of a truncate", ino=ino):
+                await self._carry_out(ino)
+                self._engine.truncated(ino, self._now())
         self.start_fresh()
         self._committer.changed()
+
+    async def _carry_out(self, ino: Ino) -> None:
+        intent = self._intent(ino)
+        if intent is None:
+            return
+        if unpack_layout(intent.layout).inline:
+            await self._spill(ino)
+        else:
+            await self._cut(ino, intent)
+        await self._clear(ino)
 
     def _intent(self, ino: Ino) -> Intent | None:
         found: list[bytes | None] = []

@@ -15,6 +15,7 @@ from fscommon.observe.log import Log
 from fscommon.types import Txn
 from metaserver.background import Background
 from metaserver.context import Context
+from metaserver.faults import Faults
 from metaserver.namespace.inode import find
 from metaserver.namespace.links import discard
 from metaserver.records import aged_until, kept_of_aged, trash_tree_key
@@ -34,12 +35,14 @@ class TrashExpiry:
         self._committer = background.committer
         self._trash: TrashTable = background.engine.services.trash
         self._log = Log("trash")
+        self._faults = Faults(self._log)
 
     async def run(self) -> None:
         while True:
             await trio.sleep(CHECK_S)
             for tree in list(self._trash.trees):
-                await self._expire(tree)
+                with self._faults.contained("the expiry of a trash", tree=tree):
+                    await self._expire(tree)
 
     async def _expire(self, tree: int) -> None:
         count = 0

@@ -15,7 +15,7 @@ from fscommon.wire.ops import Op
 from tests.cluster.cluster import Cluster
 from tests.cluster.plan import make_plan
 from tests.hostile.attack import ALL_OPS, KINDS
-from tests.hostile.run import run
+from tests.hostile.run import SETTINGS, run
 
 
 def main() -> int:
@@ -27,7 +27,7 @@ def main() -> int:
     words = parser.parse_args()
     ops = tuple(Op[name] for name in words.op) if words.op else ALL_OPS
     state = Path(tempfile.mkdtemp(prefix="hostile-"))
-    cluster = Cluster(make_plan(state, storage_servers=1))
+    cluster = Cluster(make_plan(state, storage_servers=1, settings=SETTINGS))
     try:
         cluster.start_servers()
         faults = trio.run(run, cluster, words.seed, tuple(words.kind or KINDS), ops, words.count)

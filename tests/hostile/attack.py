@@ -37,6 +37,7 @@ from tests.hostile.requests import Maker
 Tell = Callable[[str], None]
 ROUND: Final = 64  # frames before a PING
 PATIENCE_S: Final = 60.0
+LOOK_S: Final = 0.2
 USER: Final = messages.Caller(0, 0, 0o22)
 KINDS: Final = ("client", "key", "read-only", "squashed", "tree", "server", "admin")
 _KEYS: Final = {"key": 0, "read-only": KEY_READ_ONLY, "squashed": KEY_SQUASH_ROOT, "tree": 0}
@@ -105,6 +106,17 @@ class World:
             await client.call(Op.RMDIR, RmDir(self.own, name), PATIENCE_S)
             await client.call(Op.SESSION_CLOSE, Empty(), PATIENCE_S)
 
+    async def wait_for_evictions(self) -> None:
+        """Whatever the sessions of attackers named has been looked at."""
+        async with open_caller(
+            self.address, key=self.key, hello=HelloFields("admin", "good"), timeout_s=PATIENCE_S
+        ) as admin:
+            for _ in range(int(PATIENCE_S / LOOK_S)):
+                if not (await admin.call(Op.STATUS, Empty(), PATIENCE_S)).clients:
+                    return
+                await trio.sleep(LOOK_S)
+        raise ServerEndedError("client", "all ops", "their sessions do not end")
+
     def hello(self, kind: str) -> tuple[bytes, HelloFields]:
         key_id = self.keys.get(kind, 0)
         secret = client_secret(self.key, self.cluster, key_id) if key_id else self.key
@@ -112,13 +124,14 @@ class World:
         return secret, HelloFields(purpose, "hostile", key=key_id)
 
 
-async def open_session(client: Caller) -> None:
+async def open_session(client: Caller) -> int:
     """Asked again as long as the only client of before is being told that it is not alone."""
     with trio.fail_after(PATIENCE_S):
         while True:
             try:
-                await client.call(Op.SESSION_OPEN, SessionOpen(0, "n", (), 0), PATIENCE_S)
-                return
+                asked = SessionOpen(0, "n", (), 0)
+                opened = await client.call(Op.SESSION_OPEN, asked, PATIENCE_S)
+                return int(opened.session)
             except FsError as error:
                 if error.status is not Status.NOT_READY:
                     raise

@@ -11,6 +11,10 @@ from metaserver.store.lmdb import LmdbStore
 from tests.cluster.cluster import Cluster
 from tests.hostile.attack import ServerEndedError, World, attack, attack_without_key
 
+# Sessions end soon after their connections: what they had named is looked at again then.
+SETTINGS: Final[dict[str, dict[str, object]]] = {
+    "metaserver": {"session_timeout_s": 3.0, "lease_duration_s": 3.0}
+}
 GROWTH_BYTES_MAX: Final = 400 << 20
 _BUG: Final = re.compile(r"this is a bug|Traceback|level=error")
 
@@ -27,6 +31,7 @@ async def run(
     try:
         await attack_without_key(world, seed, count)
         await attack(world, seed, kinds, ops, count, print)
+        await world.wait_for_evictions()
     except ServerEndedError as error:
         one = f" --op {error.op}" if error.op in Op.__members__ else ""
         return [str(error), f"{repeat} --kind {error.kind}{one}"]

@@ -12,7 +12,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.plan import make_plan
 from tests.conftest import STATES
 from tests.hostile.attack import ALL_OPS, KINDS
-from tests.hostile.run import run
+from tests.hostile.run import SETTINGS, run
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -22,7 +22,7 @@ def servers() -> Iterator[Cluster]:
     """Without a mount. Their state stays if BRAIDFS_TEST_KEEP is set."""
     STATES.mkdir(parents=True, exist_ok=True)
     state = Path(tempfile.mkdtemp(prefix="hostile-", dir=STATES))
-    cluster = Cluster(make_plan(state, storage_servers=1))
+    cluster = Cluster(make_plan(state, storage_servers=1, settings=SETTINGS))
     try:
         cluster.start_servers()
         yield cluster

@@ -42,10 +42,13 @@ from fscommon.wire.messages import (
     TmpFile,
 )
 from fscommon.wire.ops import Op
-from metaserver import dispatch
+from metaserver import dispatch, eviction
 from metaserver.connection import Share
+from metaserver.context import Context
 from metaserver.fsck import check
+from metaserver.sessions import Session
 from metaserver.store.memory import MemoryStore
+from metaserver.transaction import Transaction
 from tests.unit.waiting import eventually
 
 from .bench import ROOT, USER, Bench
@@ -144,6 +147,35 @@ async def test_a_fault_of_an_op_costs_its_request_alone(
 
 def _header(op: Op) -> Header:
     return Header(int(op))
+
+
+async def test_a_fault_of_an_eviction_costs_that_eviction_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of what a session named, say: the metaserver goes on, and evicts others."""
+    really = eviction.forget
+
+    async with world() as metaserver:
+        key = await _key(metaserver)
+        streams = [await _connected(metaserver, key) for _ in range(2)]
+        engine = metaserver.server.engine
+        ill, well = engine.sessions.ids()
+
+        def forget(tx: Transaction, context: Context, session: Session) -> None:
+            if session.id == ill:
+                raise ValueError("a record that nobody thought of")
+            really(tx, context, session)
+
+        monkeypatch.setattr(eviction, "forget", forget)
+        engine.sessions.condemn(ill)
+        engine.sessions.condemn(well)
+        await eventually(lambda: well not in engine.sessions)
+        assert ill in engine.sessions
+        monkeypatch.undo()
+        await eventually(lambda: ill not in engine.sessions)
+        for stream in streams:
+            await stream.aclose()
+    assert any("an eviction failed: this is a bug" in one.getMessage() for one in caplog.records)
 
 
 # ---- shares ----------------------------------------------------------------------------------

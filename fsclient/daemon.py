@@ -74,6 +74,8 @@ def run_in_background(serve: Callable[[Reporter], None], keep: str = "") -> int:
     mountpoint, if a keeper is to hold the mount: then that is the child, and the client its child.
 
     Call it before any thread or event loop exists."""
+    if "/" in sys.argv[0]:  # the next process is to find it from another directory
+        sys.argv[0] = os.path.abspath(sys.argv[0])  # noqa: PTH100 - links stay: they are upgraded
     reading, writing = os.pipe()
     if os.fork():
         os.close(writing)

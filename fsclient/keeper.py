@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import syslog
 import time
 from dataclasses import dataclass
 from typing import Any, Final
@@ -65,11 +66,23 @@ class Keeper:
         self._dying: set[int] = set()  # killed, but the kernel keeps a thread
 
     def run(self) -> None:
-        while self._is_to_go_on(self._watch()):
+        while self._is_to_go_on(self._watch()) and self._start_again():
+            pass
+
+    def _start_again(self) -> bool:
+        """Perhaps in a while: memory or descriptors are short, or the program is being replaced."""
+        while self._starts < STARTS_MAX:
             delay_s = min(DELAY_S_MAX, DELAY_S_MIN * 2**self._starts) if self._starts else 0.0
             select.select((), (), (), delay_s)
             self._starts += 1
-            self._begin()
+            try:
+                self._begin()
+            except OSError as error:
+                _tell(f"the client cannot be started (attempt {self._starts}): {error}")
+            else:
+                return True
+        _tell(f"the client could not be started {STARTS_MAX} times: the mount ends")
+        return False
 
     def _watch(self) -> int:
         """Take what the client says until it ends; how it ended."""
@@ -124,29 +137,39 @@ class Keeper:
     def _begin(self) -> None:
         assert self._kept is not None
         said, fds = self._kept.said, self._kept.fds
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         state = {**said["state"], "record": fds[0], "fds": fds[1:]}
-        place = state_file(state)
-        environment = {
-            **os.environ, HANDED: f"{said['version']}:{place}", SOCKET: str(theirs.fileno()),
-            GENERATION: str(state["generation"]),
-        }  # fmt: skip
-        for fd in (*fds, place, theirs.fileno()):
-            os.set_inheritable(fd, True)
-        self._started_at, self._is_told = time.monotonic(), False
-        child = subprocess.Popen(
-            said["words"], env=environment, close_fds=True, start_new_session=True,
-            pass_fds=(*fds, place, theirs.fileno()), cwd="/",
-        )  # fmt: skip
+        with contextlib.ExitStack() as ends:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ends.enter_context(theirs)
+            failing = ends.enter_context(contextlib.ExitStack())
+            failing.enter_context(ours)
+            place = state_file(state)
+            ends.callback(os.close, place)
+            environment = {
+                **os.environ, HANDED: f"{said['version']}:{place}", SOCKET: str(theirs.fileno()),
+                GENERATION: str(state["generation"]),
+            }  # fmt: skip
+            for fd in (*fds, place, theirs.fileno()):
+                os.set_inheritable(fd, True)
+            self._started_at, self._is_told = time.monotonic(), False
+            child = subprocess.Popen(
+                said["words"], env=environment, close_fds=True, start_new_session=True,
+                pass_fds=(*fds, place, theirs.fileno()), cwd="/",
+            )  # fmt: skip
+            failing.pop_all()
         self._pid, self._end = child.pid, ours
         child.returncode = 0  # it is waited for here
-        theirs.close()
-        os.close(place)
 
     def _forget(self) -> None:
         for fd in self._kept.fds if self._kept else ():
             os.close(fd)
         self._kept = None
+
+
+def _tell(what: str) -> None:
+    """To the system's log: this process has no other."""
+    syslog.openlog("braidfs-keeper", syslog.LOG_PID, syslog.LOG_DAEMON)
+    syslog.syslog(syslog.LOG_ERR, what)
 
 
 def _is_dead(pid: int) -> bool:

@@ -55,6 +55,7 @@ from .plan import (
     rest_memory,
     set_ahead,
     tls_settings,
+    written_bytes_max,
 )
 from .reaper import Handlers, Reaper
 from .survival import Survival, Told
@@ -275,13 +276,13 @@ class MountedClient:
                 await recalls.is_up.wait()
 
     async def _make_datapath(self, meta: MetaClient) -> Datapath:
-        options, dirty = self._plan.options, self._plan.options.dirty_mib << 20
+        options, dirty = self._plan.options, written_bytes_max(self._plan.options.dirty_mib)
         datapath = self._datapath = make_datapath(
             lane_count=options.lanes or min(os.cpu_count() or 1, LANES_DEFAULT_MAX),
             max_write=MAX_WRITE,
             dirty_bytes_max=dirty,
             dirty_bytes_per_inode_max=max(dirty // 2, min(dirty, 16 << 20)),
-            held_bytes_max=options.held_mib << 20,
+            held_bytes_max=written_bytes_max(options.held_mib),
             timeout_ms=0 if options.hard else int(options.timeout * 1000),
             busy_poll_us=options.busy_poll_us,
             session=meta.core.session,

@@ -18,7 +18,9 @@ from fscommon.observe.endpoint import HttpCertificate
 from .pressure import memory_is_limited, memory_is_short
 from .source import Source
 
-WARM_PART: Final = 64  # of the machine's memory
+WARM_PART: Final = 64  # of the memory that the machine has, or this process may have
+WRITTEN_PART: Final = 8  # for bytes on their way to servers at most, and as much for those held
+WRITTEN_MIN: Final = 1 << 20
 READ_PART: Final = 4  # as many bytes of what is ready for writes are ready for reads besides
 AHEAD_PART: Final = 32
 
@@ -67,6 +69,11 @@ def http_certificate(options: MountOptions) -> HttpCertificate | None:
     if not options.metrics_listen:
         raise ConfigError("mount options: http_tls is of metrics: say metrics_listen, too")
     return HttpCertificate(Path(options.tls_certificate), Path(options.tls_key))
+
+
+def written_bytes_max(mib: int) -> int:
+    """Of what was written and is on its way, or held until it is durable."""
+    return min(mib << 20, max(WRITTEN_MIN, memory_bytes() // WRITTEN_PART))
 
 
 def announced_bytes_max(options: MountOptions) -> int:

@@ -14,6 +14,7 @@ import json
 import os
 import resource
 import signal
+import stat
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -86,7 +87,18 @@ def parse_arguments(program: str, description: str, argv: Sequence[str] | None =
     parser.add_argument("--ready-fd", type=int, default=-1, help="gets READY when serving")
     parser.add_argument("--check", action="store_true", help="print the configuration as JSON")
     parsed = parser.parse_args(argv)
+    if parsed.ready_fd >= 0 and not _is_pipe(parsed.ready_fd):
+        parser.error(f"--ready-fd {parsed.ready_fd} is no open pipe: it gets READY when serving")
     return Arguments(parsed.config, parsed.ready_fd, parsed.check)
+
+
+def _is_pipe(fd: int) -> bool:
+    """Or a socket; a file that happens to have this number is none of ours to write to."""
+    try:
+        mode = os.fstat(fd).st_mode
+        return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+    except OSError:
+        return False
 
 
 def run_service(main: Main, settings: ServiceSettings) -> int:

@@ -19,6 +19,7 @@ from .frame import Command, json_option, run_trio, show
 
 _GENERATION: Final = f"{GENERATION}=".encode()
 _POLL_S: Final = 0.05
+_FUSE: Final = "/dev/fuse"
 _PROGRAMS: Final = (b"mount.fuse.braidfs", b"braidfs")
 
 
@@ -120,7 +121,8 @@ async def _wait(mountpoint: str, pid: int, before: int, timeout_s: float) -> Non
 
 
 def client_pid(mountpoint: str) -> int | None:
-    """The process that serves the mount: its command line names it."""
+    """The process that serves the mount: its command line names it, as that of this command may
+    do, and it alone has the kernel's connection open."""
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
@@ -129,9 +131,25 @@ def client_pid(mountpoint: str) -> int | None:
         except OSError:
             continue
         is_client = any(word.rpartition(b"/")[2] in _PROGRAMS for word in words[:2])
-        if is_client and mountpoint.encode() in [word.rstrip(b"/") or b"/" for word in words]:
+        is_named = os.fsencode(mountpoint) in [word.rstrip(b"/") or b"/" for word in words]
+        if is_client and is_named and _has_a_connection(folder):
             return int(folder.name)
     return None
+
+
+def _has_a_connection(process: Path) -> bool:
+    """To /dev/fuse. The keeper of a mount has some, too, but is another program."""
+    try:
+        return any(_points_to(fd, _FUSE) for fd in (process / "fd").iterdir())
+    except OSError:
+        return False
+
+
+def _points_to(fd: Path, path: str) -> bool:
+    try:
+        return os.readlink(fd) == path  # noqa: PTH115 - no object for each descriptor
+    except OSError:
+        return False  # closed meanwhile
 
 
 def _listens(pid: int, number: int) -> bool:

@@ -3,8 +3,9 @@
 HELLO{nonce} -> HELLO reply{nonce} -> AUTH{client's proof} -> AUTH reply{server's proof}. A proof
 is an HMAC under the cluster key, or under the key that HELLO names, over both nonces and everything
 that HELLO said, with a label for each side, so that it can be neither replayed nor reflected. The
-server proves nothing to a peer that has not proved itself, and answers a wrong proof with silence,
-that of a key that it does not know as well. Either end raises
+server proves nothing to a peer that has not proved itself, and answers a wrong proof with a refusal
+(an AUTH reply with a status), that of a key that it does not know as well: a connection that ends
+without one has just ended. Either end raises
 ProtocolError for what is no handshake and AuthenticationError for a wrong proof; the caller then
 closes the connection. Deadlines and connection counts are fscommon.net's.
 """
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
-from fscommon.errors import AuthenticationError, ProtocolError
+from fscommon.errors import AuthenticationError, ProtocolError, Status
 from fscommon.limits import FRAME_BODY_LENGTH_MAX, HANDSHAKE_BODY_LENGTH_MAX
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import Frame, FrameParser, encode_frame
@@ -130,6 +131,9 @@ class ClientHandshake(_Handshake):
         return encode_frame(Op.AUTH, request_id=2, body=encode(proof))
 
     def _on_auth(self, frame: Frame) -> bytes:
+        if frame.header.op == Op.AUTH and frame.header.status == Status.EACCES:
+            what = "this cluster key" if not self.key_id else f"key {self.key_id:016x}"
+            raise AuthenticationError(f"the server refused {what}")
         _expect(frame, Op.AUTH, reply=True)
         expected = _proof(self._key, _SERVER, self._transcript)
         if not hmac.compare_digest(decode(AuthReply, frame.body).mac, expected):
@@ -148,6 +152,7 @@ class ServerHandshake(_Handshake):
         self._client_keys = ring.client_keys
         self._nonce = secrets.token_bytes(NONCE_SIZE)
         self._hello: Hello | None = None
+        self.refusal = b""  # to be said to a peer whose proof was wrong (AuthenticationError)
 
     @property
     def hello(self) -> Hello:
@@ -171,6 +176,10 @@ class ServerHandshake(_Handshake):
         _expect(frame, Op.AUTH, reply=False)
         expected = _proof(self._key, _CLIENT, self._transcript)
         if not hmac.compare_digest(decode(Auth, frame.body).mac, expected):
+            self.refusal = encode_frame(
+                Op.AUTH, flags=FLAG_REPLY, request_id=frame.header.request_id,
+                status=int(Status.EACCES),
+            )  # fmt: skip
             raise AuthenticationError(_unproved(self._hello))
         self._done()
         return _reply(frame, encode(AuthReply(_proof(self._key, _SERVER, self._transcript))))

@@ -30,11 +30,11 @@ class MountOptions:
     attr_timeout: float = 1.0
     entry_timeout: float = 1.0
     readahead_kib: int = 4096
-    dirty_mib: int = 256
-    held_mib: int = 256
-    warm_mib: int = 256  # of both, kept ready when idle; at most 1/64 of the machine's memory
-    stream_mib: int = 64  # ahead of sequential readers; at most 1/32 of the machine's memory
-    announce_mib: int = 256  # of announced files not read yet; at most 1/32 of the machine's memory
+    dirty_mib: int = 256  # at most 1/8 of the memory that the process may have
+    held_mib: int = 256  # as much
+    warm_mib: int = 256  # of both, kept ready when idle; at most 1/64 of that memory
+    stream_mib: int = 64  # ahead of sequential readers; at most 1/32 of that memory
+    announce_mib: int = 256  # of announced files not read yet; at most 1/32 of that memory
     busy_poll_us: int = 200
     io_uring: bool = False  # the kernel's requests come by it where there is FUSE over io_uring
     open_ahead: int = 1  # 0: a file is opened when somebody asks for it

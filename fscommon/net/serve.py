@@ -239,7 +239,11 @@ async def _shake_hands(stream: ByteStream, handshake: ServerHandshake) -> None:
         received = await stream.receive()
         if not received:
             raise TransportError("closed by the peer")
-        reply = handshake.receive(received)
+        try:
+            reply = handshake.receive(received)
+        except AuthenticationError:
+            await stream.send(handshake.refusal)
+            raise
         if reply:
             await stream.send(reply)
 

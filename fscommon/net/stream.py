@@ -137,8 +137,7 @@ async def _receive(stream: ByteStream, address: Address, handshake: ClientHandsh
     if received:
         return received
     if handshake.state is HandshakeState.AUTH:
-        what = "this cluster key" if not handshake.key_id else f"key {handshake.key_id:016x}"
-        raise AuthenticationError(f"{address} refused {what}")
+        raise TransportError(f"{address} closed the connection within the handshake")
     or_old = ", or too old for keys of clients" if handshake.key_id else ""
     raise TransportError(
         f"{address} closed the connection at once: not a BraidFS server, or it is full{or_old}"

@@ -8,6 +8,7 @@ once, by start_logging() in fscommon.service; before that, warnings go to stderr
 
 import contextvars
 import logging
+import logging.handlers
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ LEVELS: Final = {
     "error": logging.ERROR,
 }
 VALUE_LENGTH_MAX: Final = 2048
+_TRACEBACK_BEGIN: Final = 400  # of one that is too long: what ran, and, at its end, what failed
 
 _request: contextvars.ContextVar[int] = contextvars.ContextVar("request", default=0)
 
@@ -97,7 +99,8 @@ def start_logging(level: str, *, file: str = "", stream: TextIO | None = None) -
     if level not in LEVELS:
         raise ConfigError(f"log level '{level}' is not one of {', '.join(LEVELS)}")
     try:
-        handler = logging.FileHandler(file) if file else logging.StreamHandler(stream or sys.stderr)
+        handler: logging.Handler
+        handler = RotatedFileHandler(file) if file else logging.StreamHandler(stream or sys.stderr)
     except OSError as error:
         raise ConfigError(f"cannot write the log file {file}: {error.strerror}") from error
     handler.setFormatter(LineFormatter())
@@ -121,8 +124,31 @@ class LineFormatter(logging.Formatter):
             fields["request"] = request_id
         fields.update(getattr(record, "braid_fields", {}))
         if record.exc_info:
-            fields["traceback"] = self.formatException(record.exc_info)
+            fields["traceback"] = _shortened(self.formatException(record.exc_info))
         return " ".join(f"{key}={_quoted(value)}" for key, value in fields.items())
+
+
+def _shortened(traceback: str) -> str:
+    """Its end names the exception, so what is too long loses its middle."""
+    if len(traceback) <= VALUE_LENGTH_MAX:
+        return traceback
+    gap = "\n[...]\n"
+    end = VALUE_LENGTH_MAX - _TRACEBACK_BEGIN - len(gap)
+    return traceback[:_TRACEBACK_BEGIN] + gap + traceback[-end:]
+
+
+class RotatedFileHandler(logging.handlers.WatchedFileHandler):
+    """A file that may be moved or removed at any time: the next line begins a new one there. A disk
+    that is full costs lines, never the program."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            super().emit(record)
+        except OSError:
+            self.handleError(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - of logging
+        """Nothing: standard error is nobody's, or full as well."""
 
 
 def _timestamp(seconds: float) -> str:

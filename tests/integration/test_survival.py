@@ -240,6 +240,20 @@ def test_restarts_and_kills_in_turns(cluster: Cluster, workdir: Path) -> None:
     assert sum(1 for one in workdir.glob("made-*") if one.read_bytes() == b"made") == 300
 
 
+def test_nobody_else_is_taken_for_the_client(cluster: Cluster) -> None:
+    """Another process may have the same words: the command that asks, an editor, a former one. The
+    one that serves was started after it."""
+    words = ["braidfs", "-c", "import time; time.sleep(60)", str(cluster.mount_path)]
+    with subprocess.Popen(words, executable=os.sys.executable) as decoy:
+        try:
+            pid = kill(cluster)
+            assert pid != decoy.pid and client_pid(str(cluster.mount_path)) == pid
+            (told,) = Cli(cluster).json("client", "abort", cluster.mount_path)
+            assert told["pid"] == pid
+        finally:
+            decoy.kill()
+
+
 def test_the_keeper_ends_with_the_mount(make_cluster: ClusterMaker) -> None:
     cluster = make_cluster()
     pid = cluster.client_pid()

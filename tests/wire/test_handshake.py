@@ -57,11 +57,13 @@ def test_bytes_behind_the_handshake_are_kept() -> None:
     assert frame is not None and frame.header.request_id == 9
 
 
-def test_a_client_with_another_key_gets_no_answer() -> None:
+def test_a_client_with_another_key_is_told_so_and_no_more() -> None:
     client, server = ClientHandshake(OTHER_KEY, FIELDS), ServerHandshake(KEY)
     proof = client.receive(server.receive(client.start()))
     with pytest.raises(AuthenticationError):
         server.receive(proof)
+    with pytest.raises(AuthenticationError, match="the server refused this cluster key"):
+        client.receive(server.refusal)
     with pytest.raises(ProtocolError, match="not authenticated"):
         _ = server.hello
 

@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from fscommon.auth.handshake import HelloFields, KeyRing
+from fscommon.auth.handshake import HelloFields, KeyRing, ServerHandshake
 from fscommon.errors import AuthenticationError, ConfigError, ProtocolError, TransportError
 from fscommon.net.address import Address, parse_address
 from fscommon.net.memory import MemoryTransport
 from fscommon.net.serve import AcceptLimits, Peer, _Strangers, serve
 from fscommon.net.stream import FrameStream, connect
 from fscommon.net.tcp import TcpListener, TcpStream, TcpTransport
-from fscommon.net.transport import Transport
+from fscommon.net.transport import Listener, Transport
 from fscommon.observe.log import Log
 from fscommon.wire.frame import encode_frame
 from fscommon.wire.header import FLAG_REPLY
@@ -151,6 +151,27 @@ async def test_another_key() -> None:
             with pytest.raises(AuthenticationError, match="refused this cluster key"):
                 await dial(address, b"o" * 32)
     assert log.events == [("connection refused", "handshake failed")]  # once a minute
+
+
+async def test_a_server_that_ends_within_the_handshake() -> None:
+    """It refused nothing: whoever asked asks again. At each step, by an end and by a reset."""
+    for steps in range(2):
+        listener = await TcpTransport().listen(LOCAL)
+
+        async def answer(listener: Listener = listener, steps: int = steps) -> None:
+            stream = await listener.accept()
+            handshake = ServerHandshake(KEY)
+            for _ in range(steps):
+                await stream.send(handshake.receive(await stream.receive()))
+            await stream.receive()
+            await stream.aclose()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answer)
+            with pytest.raises(TransportError, match=r"closed the connection"):
+                await dial(listener.address)
+            nursery.cancel_scope.cancel()
+        await listener.aclose()
 
 
 async def test_nobody_there() -> None:

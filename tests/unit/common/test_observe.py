@@ -5,6 +5,7 @@ import logging
 import re
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from prometheus_client import generate_latest
@@ -44,6 +45,46 @@ def test_what_a_peer_sent_stays_one_value(lines: io.StringIO) -> None:
 def test_long_values_are_cut(lines: io.StringIO) -> None:
     Log("net").info("hello", node="n" * 100_000)
     assert len(lines.getvalue()) < 3000
+
+
+def _fail_deeply(depth: int) -> None:
+    if depth:
+        _fail_deeply(depth - 1) if depth % 2 else _fail_also_deeply(depth - 1)
+    raise ValueError("what went wrong")
+
+
+def _fail_also_deeply(depth: int) -> None:
+    _fail_deeply(depth)
+
+
+def test_a_long_traceback_still_names_the_exception(lines: io.StringIO) -> None:
+    try:
+        _fail_deeply(60)
+    except ValueError:
+        Log("net").exception("unexpected error: this is a bug")
+    line = lines.getvalue()
+    assert "ValueError: what went wrong" in line and "Traceback (most recent" in line
+    assert "[...]" in line and len(line) < 3000
+
+
+def test_a_log_file_may_be_moved_and_removed(
+    lines: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "braidfs.log"
+    start_logging("info", file=str(file))
+    log = Log("net")
+    log.info("one")
+    file.rename(tmp_path / "braidfs.log.1")
+    log.info("two")
+    assert "event=two" in file.read_text() and "event=one" not in file.read_text()
+    file.unlink()
+    log.info("three")
+    assert "event=three" in file.read_text()
+    (handler,) = logging.getLogger().handlers
+    handler.stream.close()
+    handler.stream = open("/dev/full", "w")  # noqa: SIM115 - a disk that is full
+    monkeypatch.setattr(handler, "reopenIfNeeded", lambda: None)
+    log.info("nobody reads this, and nothing fails")
 
 
 def test_request_ids(lines: io.StringIO) -> None:

@@ -8,14 +8,14 @@ import pytest
 
 from fsclient import plan, pressure
 from fsclient.pressure import (
-    is_limit,
-    limit_files,
     memory_is_limited,
     memory_is_short,
     own_pressure_file,
     pressure_of,
 )
+from fscommon import machine
 from fscommon.config.mount_options import MountOptions
+from fscommon.machine import limit_files, limit_of, memory_bytes, memory_limits
 from fscommon.native import Datapath
 
 FULL = (
@@ -58,7 +58,7 @@ async def test_the_client_keeps_nothing_ready_then(
 ) -> None:
     file, lanes = tmp_path / "memory", _Lanes()
     monkeypatch.setattr(pressure, "MACHINE", file)
-    monkeypatch.setattr(pressure, "_OWN", tmp_path / "none")
+    monkeypatch.setattr(pressure, "OWN_GROUPS", tmp_path / "none")
     for percent in ("0.00", "4.99", "5.00"):
         file.write_text(FULL.format(percent))
         await plan.rest_memory(cast(Datapath, lanes), MountOptions(warm_mib=4))
@@ -86,11 +86,14 @@ def test_limits_are_those_of_all_groups_around() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "limited"),
-    [("max\n", False), ("", False), ("2147483648\n", True), ("9223372036854771712\n", False)],
-)
-def test_what_a_limit_is(text: str, limited: bool) -> None:
-    assert is_limit(text) == limited
+    ("text", "limit"),
+    [
+        ("max\n", None), ("", None), ("2147483648\n", 1 << 31), ("9223372036854771712\n", None),
+        ("-1\n", None),
+    ],
+)  # fmt: skip
+def test_what_a_limit_is(text: str, limit: int | None) -> None:
+    assert limit_of(text) == limit
 
 
 def test_opens_fetch_nothing_where_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,8 +110,20 @@ def test_a_group_is_limited_by_any_of_its_files(
     own.write_text("0::/a/b\n")
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "memory.max").write_text("max\n")
-    monkeypatch.setattr(pressure, "_OWN", own)
-    monkeypatch.setattr(pressure, "_CGROUPS", tmp_path)
-    assert not memory_is_limited()
+    assert memory_limits(own, tmp_path) == []
     (tmp_path / "a" / "memory.high").write_text("1000000\n")
+    (tmp_path / "a" / "b" / "memory.max").write_text("3000000\n")
+    assert memory_limits(own, tmp_path) == [1_000_000, 3_000_000]
+    monkeypatch.setattr(pressure, "memory_limits", lambda: [1])
     assert memory_is_limited()
+
+
+def test_budgets_are_parts_of_what_the_group_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "memory_limits", list)
+    whole = memory_bytes()
+    monkeypatch.setattr(machine, "memory_limits", lambda: [1 << 60, 64 << 20])
+    assert memory_bytes() == 64 << 20 < whole
+    assert plan.written_bytes_max(256) == 8 << 20 and plan.written_bytes_max(4) == 4 << 20
+    assert plan.announced_bytes_max(MountOptions()) == 2 << 20
+    monkeypatch.setattr(machine, "memory_limits", lambda: [1000])
+    assert plan.written_bytes_max(256) == 1 << 20, "less would stop every writer"

@@ -13,6 +13,7 @@ CHUNK_SIZE_MAX: Final = 64 << 20
 STRIPE_WIDTH_DEFAULT_MAX: Final = 4
 STRIPE_WIDTH_MAX: Final = 64
 REPLICA_COUNT_MAX: Final = 3
+OBJECT_BYTES_MAX: Final = 8_355_967 << 20  # what a target can hold of a file, as its records lie
 
 NAME_LENGTH_MAX: Final = 255
 SYMLINK_LENGTH_MAX: Final = 4095

@@ -101,7 +101,7 @@ def _services(
     sessions = _sessions(snapshot, keys, time)
     intents = Intents()
     for key, _ in snapshot.range(*records.all_of(b"T")):
-        intents.add(Ino(records.number_of(key)))
+        intents.add_former(Ino(records.number_of(key)))
     leases = _leases(snapshot, settings, sessions, time)
     return Services(
         cluster=cluster,

@@ -16,6 +16,7 @@ class Intents:
     def __init__(self) -> None:
         self._pending: set[Ino] = set()
         self._fresh: list[Ino] = []  # not taken by the truncation task yet
+        self._former: set[Ino] = set()  # found at start: targets may have been asked before
 
     def __contains__(self, ino: Ino) -> bool:
         return ino in self._pending
@@ -31,9 +32,17 @@ class Intents:
             self._pending.add(ino)
             self._fresh.append(ino)
 
+    def add_former(self, ino: Ino) -> None:
+        self.add(ino)
+        self._former.add(ino)
+
+    def is_former(self, ino: Ino) -> bool:
+        return ino in self._former
+
     def take_fresh(self) -> list[Ino]:
         fresh, self._fresh = self._fresh, []
         return fresh
 
     def done(self, ino: Ino) -> None:
         self._pending.discard(ino)
+        self._former.discard(ino)

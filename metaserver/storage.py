@@ -14,6 +14,7 @@ import trio
 from fscommon.auth.handshake import HelloFields
 from fscommon.errors import AuthenticationError, FsError, ProtocolError, Status, TransportError
 from fscommon.layout.layout import Layout, object_length
+from fscommon.limits import OBJECT_BYTES_MAX
 from fscommon.net.stream import connect
 from fscommon.net.transport import Transport
 from fscommon.rpc.caller import Caller
@@ -63,7 +64,7 @@ class StorageCalls:
             target,
             layout.file_id,
             stripe_index,
-            length=object_length(layout, stripe_index, size),
+            length=min(object_length(layout, stripe_index, size), OBJECT_BYTES_MAX),
             epoch=layout.truncate_epoch,
             timeout_s=CALL_TIMEOUT_S,
         )

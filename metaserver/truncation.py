@@ -6,8 +6,10 @@ For each inode in the table of intents: when the intent is durable, TRUNCATE at 
 repeated with backoff until all have answered; then the record is deleted, and when that is durable
 the inode may grow again and the requests that waited go on. Intents found at start are ended in the
 same way. One task per inode, at most PARALLEL_MAX at work.
-What a spill writes could arrive late, from an attempt that was given up, and would then undo what a
-writer wrote since: so each attempt has a truncate epoch of its own, which is durable before.
+What an attempt asks could arrive late, after it was given up or this program was killed, and would
+then undo what a writer wrote since: so each attempt has a truncate epoch of its own, which is
+durable before, and targets refuse those of attempts before the last. Of a cut the first one's is
+that of the intent.
 """
 
 from collections.abc import Awaitable, Iterator
@@ -23,7 +25,7 @@ from metaserver.committer import Committer
 from metaserver.context import Context
 from metaserver.engine import Engine
 from metaserver.faults import Faults
-from metaserver.namespace.inode import Inode, load, save
+from metaserver.namespace.inode import Inode, find, save
 from metaserver.records import Intent, intent_key, unpack_intent
 from metaserver.storage import STORAGE_ERRORS, StorageCalls
 from metaserver.times import Clock
@@ -82,15 +84,22 @@ class Truncation:
         return unpack_intent(found[0]) if found[0] is not None else None
 
     async def _cut(self, ino: Ino, intent: Intent) -> None:
-        layout = unpack_layout(intent.layout)
+        layout: Layout | None = unpack_layout(intent.layout)
+        if self._engine.services.intents.is_former(ino):
+            layout = await self._raise_epoch(ino)
         for delay_s in _delays():
+            if layout is None:
+                return
             if await self._is_done("truncate", ino, self._storage.truncate(layout, intent.size)):
                 return
             await trio.sleep(delay_s)
+            layout = await self._raise_epoch(ino)
 
     async def _spill(self, ino: Ino) -> None:
         for delay_s in _delays():
             layout = await self._raise_epoch(ino)
+            if layout is None:
+                return
             if await self._is_done("spill", ino, self._storage.spill(layout)):
                 return
             await trio.sleep(delay_s)
@@ -103,9 +112,9 @@ class Truncation:
             self._log.warning(f"{what} is repeated", ino=ino, error=group.exceptions[0])
         return False
 
-    async def _raise_epoch(self, ino: Ino) -> Layout:
-        """From now on the targets are to refuse what was sent to them before. Returns the layout,
-        with the bytes."""
+    async def _raise_epoch(self, ino: Ino) -> Layout | None:
+        """From now on the targets are to refuse what was sent to them before. Returns the layout of
+        the intent, with the bytes of a spill; None: the inode is no more."""
         raised: list[Layout] = []
 
         def change(tx: Transaction, context: Context) -> None:
@@ -113,15 +122,18 @@ class Truncation:
             assert raw is not None, "an intent goes only when it was carried out"
             intent = unpack_intent(raw)
             layout = unpack_layout(intent.layout)
+            inode = find(tx, ino)
+            if inode is None:
+                return
             layout = replace(layout, truncate_epoch=layout.truncate_epoch + 1)
             raised.append(layout)
-            inode = load(tx, ino)
-            save(tx, Inode(inode.attributes, replace(layout, inline=b"").pack()))
+            known = replace(inode.layout(), truncate_epoch=layout.truncate_epoch)
+            save(tx, Inode(inode.attributes, known.pack()))
             raised_intent = Intent(intent.size, layout.truncate_epoch, layout.pack())
             tx.put(intent_key(ino), raised_intent.pack())
 
         await self._committer.wait_durable(self._engine.system(change))
-        return raised[0]
+        return raised[0] if raised else None
 
     async def _clear(self, ino: Ino) -> None:
         txn = self._engine.system(lambda tx, context: tx.delete(intent_key(ino)))

@@ -1,0 +1,186 @@
+"""The task that ends truncates: every attempt has an epoch of its own, and none is for ever."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from fscommon.errors import TransportError
+from fscommon.layout.layout import Layout, object_length, unpack_layout
+from fscommon.limits import FILE_SIZE_MAX, OBJECT_BYTES_MAX
+from fscommon.rpc.data import DataCaller
+from fscommon.types import Ino
+from fscommon.wire.messages import SET_SIZE, Open, Opened, SetAttr
+from fscommon.wire.ops import Op
+from metaserver.namespace.inode import Inode, load, save
+from metaserver.records import Intent, inode_key, intent_key
+from metaserver.storage import StorageCalls
+from metaserver.truncation import Truncation
+
+from .bench import ROOT, Bench, Client
+
+pytestmark = pytest.mark.expects_log("truncate is repeated")
+
+
+@dataclass
+class Committer:
+    """Everything is durable as soon as somebody waits for it."""
+
+    bench: Bench
+
+    async def wait_durable(self, txn: int) -> None:
+        await trio.lowlevel.checkpoint()
+        self.bench.settle()
+
+    def changed(self) -> None:
+        self.bench.settle()
+
+
+@dataclass
+class Targets:
+    """What they were asked, and how often they fail first."""
+
+    failures: int = 0
+    asked: list[tuple[int, int]] = field(default_factory=list)  # epoch, size
+
+    async def truncate(self, layout: Layout, size: int) -> None:
+        await trio.lowlevel.checkpoint()
+        self.asked.append((layout.truncate_epoch, size))
+        if len(self.asked) <= self.failures:
+            raise TransportError("no answer")
+
+
+@asynccontextmanager
+async def ending(bench: Bench, targets: Targets) -> AsyncIterator[Truncation]:
+    async with trio.open_nursery() as tasks:
+        truncation = Truncation(
+            bench.engine,
+            cast(Any, Committer(bench)),
+            cast(StorageCalls, targets),
+            tasks,
+            cast(Any, bench.time),
+        )
+        truncation.start_fresh()
+        yield truncation
+
+
+def grown(client: Client, size: int) -> int:
+    ino = client.create(ROOT, b"file").ino
+    resized(client, ino, size)
+    client.bench.settle()
+    client.take()
+    return ino
+
+
+def resized(client: Client, ino: int, size: int) -> None:
+    client.send(Op.SETATTR, SetAttr(ino, SET_SIZE, 0, 0, 0, size, 0, 0, 0, 0, 0))
+
+
+def opened(client: Client, ino: int) -> Layout:
+    reply: Opened = client.call(Op.OPEN, Open(ino, True))
+    return unpack_layout(reply.layout)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+async def test_each_attempt_has_an_epoch_of_its_own(
+    bench: Bench, autojump_clock: MockClock
+) -> None:
+    client = bench.client()
+    ino = grown(client, 1000)
+    targets = Targets(failures=2)
+    resized(client, ino, 10)
+    async with ending(bench, targets):
+        pass
+    assert targets.asked == [(1, 10), (2, 10), (3, 10)]
+    client.take()
+    assert opened(client, ino).truncate_epoch == 3, "what its writers send is of the last one"
+    assert bench.faults() == []
+    resized(client, ino, 5)
+    async with ending(bench, targets):
+        pass
+    assert targets.asked[3:] == [(4, 5)], "one attempt that works costs no other commit"
+
+
+async def test_after_a_restart_the_epoch_is_another(
+    bench: Bench, autojump_clock: MockClock
+) -> None:
+    """The attempt of before may still be on its way."""
+    client = bench.client()
+    ino = grown(client, 1000)
+    resized(client, ino, 10)
+    bench.settle()
+    after = Bench(bench.store)
+    targets = Targets()
+    async with ending(after, targets):
+        pass
+    assert targets.asked == [(2, 10)]
+    assert ino not in after.engine.services.intents
+
+
+async def test_an_intent_without_an_inode_ends(bench: Bench, autojump_clock: MockClock) -> None:
+    layout = Layout(77, 1 << 20, 1, (1,), truncate_epoch=4)
+    key = intent_key(Ino(77))
+    bench.engine.system(lambda tx, context: tx.put(key, Intent(5, 4, layout.pack()).pack()))
+    bench.settle()
+    after = Bench(bench.store)
+    targets = Targets()
+    async with ending(after, targets):
+        pass
+    assert targets.asked == []
+    assert Ino(77) not in after.engine.services.intents
+
+
+async def test_what_lies_in_the_record_stays_there(bench: Bench, autojump_clock: MockClock) -> None:
+    """A lost writer's file is cut at the targets, though nothing of it is there."""
+    client = bench.client()
+    ino = Ino(client.create(ROOT, b"file").ino)
+    kept: list[Layout] = []
+
+    def change(tx: Any, context: Any) -> None:
+        inode = load(tx, ino)
+        inline = replace(inode.layout(), inline=b"tiny")
+        save(tx, Inode(replace(inode.attributes, size=4), inline.pack()))
+        objects = replace(inline, inline=b"", truncate_epoch=1)
+        tx.put(intent_key(ino), Intent(4, 1, objects.pack()).pack())
+        context.services.intents.add(ino)
+
+    def look(tx: Any, context: Any) -> None:
+        kept.append(Inode.parse(tx.get(inode_key(ino))).layout())
+
+    bench.engine.system(change)
+    async with ending(bench, Targets(failures=1)):
+        pass
+    bench.engine.system(look)
+    assert (kept[0].inline, kept[0].truncate_epoch) == (b"tiny", 2)
+
+
+@pytest.mark.parametrize("size", [FILE_SIZE_MAX, 1 << 62, 2 * OBJECT_BYTES_MAX + 1, 4096])
+async def test_no_object_is_cut_to_what_none_can_hold(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths: list[int] = []
+    layout = Layout(1, 1 << 20, 2, (1, 2))
+
+    class Caller:
+        async def truncate(self, *name: int, length: int, **rest: float) -> None:
+            await trio.lowlevel.checkpoint()
+            lengths.append(length)
+
+    async def to_target(self: StorageCalls, target: int) -> DataCaller:
+        await trio.lowlevel.checkpoint()
+        return cast(DataCaller, Caller())
+
+    monkeypatch.setattr(StorageCalls, "_to_target", to_target)
+    async with trio.open_nursery() as tasks:
+        calls = StorageCalls(cast(Any, None), key=b"", tasks=tasks)
+        await calls.truncate(layout, size)
+    wanted = [min(object_length(layout, index, size), OBJECT_BYTES_MAX) for index in range(2)]
+    assert sorted(lengths) == sorted(wanted)

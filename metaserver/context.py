@@ -11,7 +11,7 @@ from typing import Final
 
 from fscommon.errors import BraidError, FsError, Status
 from fscommon.layout.capability import RIGHT_READ, RIGHT_WRITE, make_capability
-from fscommon.types import FileId, Ino, SessionId, Txn
+from fscommon.types import Ino, SessionId, Txn
 from metaserver.intents import Intents
 from metaserver.keys import ClientKey, ClientKeys
 from metaserver.leases.table import Leases
@@ -75,10 +75,10 @@ class Services:
     trash: TrashTable = field(default_factory=TrashTable)
     keys: ClientKeys = field(default_factory=ClientKeys)
 
-    def capability(self, context: "Context", file_id: FileId, ino: Ino, *, writable: bool) -> bytes:
+    def capability(self, context: "Context", layout: bytes, ino: Ino, *, writable: bool) -> bytes:
         return make_capability(
             self.capability_key,
-            file_id=file_id,
+            layout=layout,
             session=context.session,
             rights=RIGHT_READ | RIGHT_WRITE if writable else RIGHT_READ,
             map_epoch=self.membership.epoch,

@@ -1,19 +1,24 @@
 """Capabilities: the metaserver's word that a session may touch the objects of a file (rule 25).
 
-64 packed bytes: what is allowed to whom, and a MAC under a key that only the metaserver and the
-storage servers have. Storage servers verify them in native (native/src/server).
+64 packed bytes: what is allowed to whom, which objects the file has and where, and a MAC under a
+key that only the metaserver and the storage servers have. Storage servers verify them in native
+(native/src/server).
 """
 
 import hmac
 import struct
 from typing import Final
 
+from fscommon.layout.layout import FILE_ID, STRIPE_WIDTH, TRUNCATE_EPOCH, packed_targets
+
 CAPABILITY_SIZE: Final = 64
 RIGHT_READ: Final = 1
 RIGHT_WRITE: Final = 2
 
-_SIGNED: Final = struct.Struct("<QQIIQ16x")
+_SIGNED: Final = struct.Struct("<8sQIIQ2s2x4sQ")
 _MAC_SIZE: Final = 16
+TARGET_MARK_FACTOR: Final = 0x9E3779B1
+_U32: Final = (1 << 32) - 1
 
 
 def capability_key(cluster_key: bytes, cluster_uuid: bytes) -> bytes:
@@ -22,7 +27,20 @@ def capability_key(cluster_key: bytes, cluster_uuid: bytes) -> bytes:
 
 
 def make_capability(
-    key: bytes, *, file_id: int, session: int, rights: int, map_epoch: int, ino: int
+    key: bytes, *, layout: bytes, session: int, rights: int, map_epoch: int, ino: int
 ) -> bytes:
-    signed = _SIGNED.pack(file_id, session, rights, map_epoch, ino)
+    """layout: the packed record of the file, which has no objects but those."""
+    signed = _SIGNED.pack(
+        layout[FILE_ID], session, rights, map_epoch, ino,
+        layout[STRIPE_WIDTH], layout[TRUNCATE_EPOCH], _target_marks(packed_targets(layout)),
+    )  # fmt: skip
     return signed + hmac.digest(key, signed, "sha256")[:_MAC_SIZE]
+
+
+def _target_marks(targets: tuple[int, ...]) -> int:
+    """A share of each target's number for each stripe: as many bits as there is room for."""
+    bits = min(32, 64 // len(targets))
+    marks = 0
+    for target in reversed(targets):
+        marks = marks << bits | (target * TARGET_MARK_FACTOR & _U32) >> 32 - bits
+    return marks

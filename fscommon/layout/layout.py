@@ -17,12 +17,17 @@ from fscommon.limits import (
     CHUNK_SIZE_MAX,
     CHUNK_SIZE_MIN,
     INLINE_LENGTH_MAX,
+    OBJECT_BYTES_MAX,
     REPLICA_COUNT_MAX,
     STRIPE_WIDTH_MAX,
 )
 
 LAYOUT_VERSION: Final = 1
 LAYOUT_HEAD_SIZE: Final = 32
+STRIPE_WIDTH: Final = slice(2, 4)  # where these are in a packed record
+SHAPE: Final = slice(2, 8)  # stripe width and chunk size
+FILE_ID: Final = slice(8, 16)
+TRUNCATE_EPOCH: Final = slice(16, 20)
 _FLAGS_AT: Final = 20
 _INLINE: Final = 1  # of the flags: the file's bytes follow the targets
 _HEAD: Final = struct.Struct("<BBHIQIIQ")
@@ -100,7 +105,21 @@ def with_inline(raw: bytes, inline: bytes) -> bytes:
 
 def packed_file_id(raw: bytes) -> int:
     """The file id in a packed layout record, 0 for what has none."""
-    return int.from_bytes(raw[8:16], "little")
+    return int.from_bytes(raw[FILE_ID], "little")
+
+
+def packed_targets(raw: bytes) -> tuple[int, ...]:
+    """The first replica's targets of a sound record, by stripe index."""
+    replicas, (width,) = raw[1], struct.unpack_from("<H", raw, 2)
+    return struct.unpack_from(f"<{width * replicas}I", raw, LAYOUT_HEAD_SIZE)[::replicas]
+
+
+def storable_end(shape: bytes) -> int:
+    """Of a layout with this SHAPE: the file's bytes before it can be stored, whatever they are.
+    Behind it may be a hole, which needs no object."""
+    width, chunk_size = struct.unpack("<HI", shape)
+    rows, rest = divmod(OBJECT_BYTES_MAX, chunk_size)
+    return int(rows * width * chunk_size + rest)
 
 
 def _check(version: int, replica_count: int, stripe_width: int, chunk_size: int) -> None:

@@ -17,7 +17,7 @@ from typing import TypeVar
 from fscommon.errors import FsError, ProtocolError, Status
 from fscommon.layout.layout import unpack_layout, with_inline
 from fscommon.limits import FILE_SIZE_MAX, NAME_LENGTH_MAX
-from fscommon.types import FileId, Ino
+from fscommon.types import Ino
 from fscommon.wire.births import (
     Birth,
     ChangeBatch,
@@ -71,7 +71,7 @@ def _slot(context: Context) -> Slot:
     ino = services.numbers.take()
     layout = default_layout(ino, context)
     services.sessions.slots(context.session)[ino] = layout
-    capability = services.capability(context, FileId(ino), ino, writable=True)
+    capability = services.capability(context, layout, ino, writable=True)
     return Slot(ino, layout, capability)
 
 

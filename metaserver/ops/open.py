@@ -6,7 +6,6 @@ What lies in its record is moved to its objects before anybody has it open for w
 """
 
 from fscommon.errors import FsError, Status
-from fscommon.types import FileId
 from fscommon.wire.messages import Open, Opened
 from metaserver.context import Context
 from metaserver.namespace.inline import has_inline, spill
@@ -40,8 +39,7 @@ def open_inode(
     key = writer_key(context.session, inode.ino)
     if writable and tx.get(key) is None:
         context.notes[key] = b""
-    file_id = FileId(inode.layout().file_id)
-    capability = services.capability(context, file_id, inode.ino, writable=writable)
+    capability = services.capability(context, inode.tail, inode.ino, writable=writable)
     limit = NO_SIZE_LIMIT
     if writable:
         limit = size_limit(context, inode.attributes, wanted=wanted)

@@ -20,9 +20,8 @@ from fscommon.layout.attributes import (
     file_facts,
     ino_of,
 )
-from fscommon.layout.layout import packed_file_id
 from fscommon.limits import OPEN_AHEAD_MAX
-from fscommon.types import FileId, Ino
+from fscommon.types import Ino
 from fscommon.wire.ahead import OpenAhead, OpenedAhead
 from metaserver.context import Context
 from metaserver.namespace.inode import Inode
@@ -92,5 +91,4 @@ def _may_be_read(tx: Transaction, row: _Row, context: Context) -> bool:
 
 
 def _capability(row: _Row, context: Context) -> bytes:
-    file_id = FileId(packed_file_id(row.tail))
-    return context.services.capability(context, file_id, row.ino, writable=False)
+    return context.services.capability(context, row.tail, row.ino, writable=False)

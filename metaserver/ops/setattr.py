@@ -197,7 +197,6 @@ def _reply(inode: Inode, before: Inode, context: Context) -> Opened:
     packed = inode.attributes.pack()
     if not inode.is_file:
         return Opened(packed, b"", b"")
-    file_id = FileId(inode.layout().file_id)
-    capability = context.services.capability(context, file_id, inode.ino, writable=True)
+    capability = context.services.capability(context, inode.tail, inode.ino, writable=True)
     limit = size_limit(context, before.attributes, inode.attributes)
     return Opened(packed, inode.tail, capability, limit)

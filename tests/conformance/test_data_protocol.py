@@ -18,6 +18,8 @@ from fscommon import native
 from fscommon.checksum import block_sums, xxh3_64
 from fscommon.errors import Status
 from fscommon.layout.capability import RIGHT_READ, RIGHT_WRITE, make_capability
+from fscommon.layout.layout import Layout
+from fscommon.limits import CHUNK_SIZE_DEFAULT
 from fscommon.wire.header import (
     FLAG_CAPABILITY,
     FLAG_MUST_EXIST,
@@ -144,8 +146,9 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
 
 
 def _capability(file_id: int = FILE, *, rights: int = RIGHT_READ | RIGHT_WRITE) -> bytes:
+    layout = Layout(file_id, CHUNK_SIZE_DEFAULT, 1, (TARGET,), truncate_epoch=9).pack()
     return make_capability(
-        KEY, file_id=file_id, session=SESSION, rights=rights, map_epoch=1, ino=file_id
+        KEY, layout=layout, session=SESSION, rights=rights, map_epoch=1, ino=file_id
     )
 
 

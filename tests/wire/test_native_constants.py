@@ -5,6 +5,7 @@ from pathlib import Path
 
 from fscommon import errors, limits
 from fscommon.errors import Retry, Status
+from fscommon.layout import capability
 from fscommon.wire import header
 from fscommon.wire.messages import BODIES
 from fscommon.wire.ops import SPECS, Op
@@ -19,13 +20,15 @@ def snake(camel: str) -> str:
 
 
 def number(text: str) -> int:
-    value, _, shift = re.sub(r"(?<=\d)u\b", "", text).partition("<<")
+    plain = re.sub(r"uint64_t{([\d']+)}", lambda found: found[1].replace("'", ""), text)
+    value, _, shift = re.sub(r"(?<=\d)u\b", "", plain).partition("<<")
     return int(value, 0) << int(shift or 0)
 
 
 def constants(name: str) -> dict[str, int]:
     found = CONSTANT.findall((INCLUDE / name).read_text())
-    return {snake(k): number(v) for k, v in found if re.fullmatch(r"[\dxa-fu <]+", v)}
+    pattern = r"(uint64_t{[\d']+}|[\dxa-fu]+)( << \d+)?"
+    return {snake(k): number(v) for k, v in found if re.fullmatch(pattern, v)}
 
 
 def enumerators(name: str, enum: str) -> dict[str, int]:
@@ -69,6 +72,7 @@ def test_header_constants() -> None:
     assert native.pop("COPY_MUST_EXIST") == 1  # native to native alone
     assert native.pop("RIGHT_READ") == 1
     assert native.pop("RIGHT_WRITE") == 2
+    assert native.pop("TARGET_MARK_FACTOR") == capability.TARGET_MARK_FACTOR
     assert native == {name: getattr(header, name) for name in native}
 
 

@@ -73,10 +73,22 @@ struct Capability {
   uint32_t rights = 0;  // bit 0 read, bit 1 write
   uint32_t epoch = 0;   // of the cluster map when it was made
   uint64_t ino = 0;     // for logs
-  uint8_t reserved[16] = {};
+  uint16_t stripe_width = 0;  // 0: made before these fields, of any object and epoch
+  uint16_t reserved = 0;
+  uint32_t truncate_epoch = 0;
+  uint64_t target_marks = 0;  // which target has which stripe (target_mark_width)
   uint8_t mac[16] = {};
 };
 static_assert(sizeof(Capability) == 64);
+// Of target_marks each stripe has so many bits, the first stripe the lowest ones: the upper bits of its target
+// times kTargetMarkFactor. Of one or two stripes they are the target itself, of more a share of it.
+inline constexpr uint32_t kTargetMarkFactor = 0x9e3779b1;
+constexpr uint32_t target_mark_width(uint32_t stripe_width) noexcept {
+  return stripe_width <= 2 ? 32 : 64 / stripe_width;
+}
+constexpr uint32_t target_mark(uint32_t target, uint32_t stripe_width) noexcept {
+  return (target * kTargetMarkFactor) >> (32 - target_mark_width(stripe_width));
+}
 // What a COPY reads, behind the capability of the object that it writes; a capability of the file
 // that it reads follows. Offsets are whole blocks.
 struct CopySource {

@@ -60,9 +60,12 @@ void CapabilityCache::remember(const Capability& capability) {
   next_ = (next_ + 1) % kEntriesMax;
 }
 
-Status CapabilityCache::check(const Capability& capability, uint64_t file_id, uint64_t session,
+Status CapabilityCache::check(const Capability& capability, const Place& place, uint64_t session,
                               uint32_t rights) {
-  if (capability.file_id != file_id || !says(capability, session, rights)) return Status::kBadCapability;
+  if (capability.file_id != place.file_id || !says(capability, session, rights) ||
+      !covers(capability, place)) {
+    return Status::kBadCapability;
+  }
   if (const uint64_t now = key_.generation(); now != generation_) {
     proved_.clear();
     order_.clear();

@@ -112,9 +112,14 @@ Status Connection::check_capability(const FrameHeader& header, std::span<const s
   if (!spec.capability || purpose_ == Purpose::kServer) return Status::kOk;
   const RequestBody parts = body_of(header, body);
   if (!parts.capability) return Status::kBadCapability;
-  Status status = capabilities_.check(*parts.capability, header.file_id, session_, spec.rights);
+  const bool writes = (spec.rights & kRightWrite) != 0;
+  Status status = capabilities_.check(
+      *parts.capability,
+      {header.file_id, header.stripe_index, header.target, writes ? header.epoch : 0}, session_, spec.rights);
   if (status == Status::kOk && spec.source) {
-    status = capabilities_.check(*parts.source_capability, parts.source->file_id, session_, kRightRead);
+    const CopySource& source = *parts.source;
+    status = capabilities_.check(*parts.source_capability, {source.file_id, source.stripe_index, source.target},
+                                 session_, kRightRead);
   }
   if (status != Status::kOk) add(lane_.counters().refused_capabilities);
   return status;
@@ -222,7 +227,9 @@ void Connection::fetch(const FrameHeader& header, std::span<const std::byte> bod
   std::vector<Fetcher::Wanted> wanted;
   for (const FetchedObject& object : objects) {
     const bool may_read = purpose_ == Purpose::kServer ||
-                          capabilities_.proves(object.capability, session_, kRightRead);
+                          capabilities_.proves(object.capability,
+                                               {object.capability.file_id, object.stripe_index, header.target},
+                                               session_, kRightRead);
     if (!may_read) {
       add(lane_.counters().refused_capabilities);
       continue;

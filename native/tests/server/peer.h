@@ -44,8 +44,15 @@ inline Bytes pattern(size_t size, uint8_t seed = 1) {
 }
 
 inline Capability capability_for(uint64_t file_id, uint64_t session = kSession,
-                                 uint32_t rights = kRightRead | kRightWrite) {
+                                 uint32_t rights = kRightRead | kRightWrite,
+                                 std::span<const uint32_t> targets = {}, uint32_t epoch = 0) {
   Capability capability;
+  capability.stripe_width = static_cast<uint16_t>(targets.size());
+  capability.truncate_epoch = epoch;
+  for (size_t stripe = 0; stripe < targets.size(); ++stripe) {
+    const uint64_t mark = target_mark(targets[stripe], capability.stripe_width);
+    capability.target_marks |= mark << (stripe * target_mark_width(capability.stripe_width));
+  }
   capability.file_id = file_id;
   capability.session = session;
   capability.rights = rights;

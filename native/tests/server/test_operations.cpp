@@ -225,6 +225,38 @@ TEST_P(Operations, CopyOfAnObjectThatIsNotThere) {
   expect_bytes(peer.ask(read(0, 8192, kSink)), 0, expected);
 }
 
+// Whoever may write a file makes no object that is none of its.
+TEST_P(Operations, ACapabilityIsOfTheObjectsThatItsFileHas) {
+  Peer peer = connect();
+  const auto say = [&](Frame frame, uint32_t stripe, uint32_t epoch, const Capability& capability) {
+    std::memcpy(frame.body.data(), &capability, sizeof(capability));
+    frame.header.stripe_index = stripe;
+    frame.header.epoch = epoch;
+    return peer.status_of(frame.seal());
+  };
+  for (const uint32_t width : {1u, 2u, 3u, 5u, 64u}) {
+    std::vector<uint32_t> targets(width);
+    for (uint32_t stripe = 0; stripe < width; ++stripe) targets[stripe] = kTarget + stripe;
+    const Capability right = capability_for(kFile, kSession, kRightRead | kRightWrite, targets, 4);
+    const Bytes bytes = pattern(4096);
+    EXPECT_EQ(say(write(0, bytes), 0, 4, right), Status::kOk);
+    EXPECT_EQ(say(write(0, bytes), 0, 5, right), Status::kBadCapability) << "an epoch that is to come";
+    for (const uint32_t stripe : {width, 63u, 62u}) {
+      if (stripe < width || stripe >= limits::kStripeWidthMax) continue;
+      EXPECT_EQ(say(write(0, bytes), stripe, 4, right), Status::kBadCapability);
+      EXPECT_EQ(say(ranged(Op::kPunch, 0, 4096), stripe, 4, right), Status::kBadCapability);
+      EXPECT_EQ(say(ranged(Op::kSync, 0, 0), stripe, 0, right), Status::kBadCapability);
+      EXPECT_EQ(say(read(0, 4096), stripe, 0, right), Status::kBadCapability);
+      EXPECT_EQ(say(copy(0, 0, 4096, kFile), stripe, 4, right), Status::kBadCapability);
+    }
+    if (width == 64) continue;  // with a bit for each stripe half of all targets are right
+    targets[0] = kTarget + 100;  // this one is another server's
+    const Capability elsewhere = capability_for(kFile, kSession, kRightRead | kRightWrite, targets, 4);
+    EXPECT_EQ(say(write(0, bytes), 0, 4, elsewhere), Status::kBadCapability) << width;
+  }
+  EXPECT_GT(counter("refused_capabilities"), 0u);
+}
+
 TEST_P(Operations, CopyAfterATruncateIsRefused) {
   Peer peer = connect();
   Peer metaserver = connect_metaserver();

@@ -10,8 +10,22 @@ from hypothesis import strategies as st
 from fscommon.errors import ProtocolError
 from fscommon.layout.attributes import ATTRIBUTES_SIZE, Attributes, unpack_attributes
 from fscommon.layout.capability import CAPABILITY_SIZE, capability_key, make_capability
-from fscommon.layout.layout import Layout, object_length, pieces, unpack_layout, with_inline
-from fscommon.limits import INLINE_LENGTH_MAX
+from fscommon.layout.layout import (
+    SHAPE,
+    Layout,
+    object_length,
+    pieces,
+    storable_end,
+    unpack_layout,
+    with_inline,
+)
+from fscommon.limits import (
+    CHUNK_SIZE_MAX,
+    CHUNK_SIZE_MIN,
+    FILE_SIZE_MAX,
+    INLINE_LENGTH_MAX,
+    OBJECT_BYTES_MAX,
+)
 
 CHUNK = 64 << 10
 
@@ -134,10 +148,50 @@ def test_object_lengths_are_where_the_pieces_end(layout: Layout, size: int) -> N
     assert {i: object_length(layout, i, size) for i in ends} == ends
 
 
+shapes = st.tuples(st.integers(1, 64), st.integers(1, CHUNK_SIZE_MAX // CHUNK_SIZE_MIN))
+
+
+def laid_out(width: int, units: int) -> Layout:
+    return Layout(1, units * CHUNK_SIZE_MIN, width, tuple(range(width)))
+
+
+@given(shape=shapes, around=st.integers(-3, 3))
+def test_what_targets_can_hold(shape: tuple[int, int], around: int) -> None:
+    """The first byte that no object can hold, and all before it that one can."""
+    layout = laid_out(*shape)
+    end = storable_end(layout.pack()[SHAPE])
+    assert 0 < end < FILE_SIZE_MAX
+    (piece,) = pieces(layout, end + around, 1)
+    if around <= 0:
+        assert (piece.object_offset >= OBJECT_BYTES_MAX) == (around == 0)
+    assert all(object_length(layout, i, end) <= OBJECT_BYTES_MAX for i in range(shape[0]))
+
+
+@given(shape=shapes, offset=st.integers(0, FILE_SIZE_MAX - 1))
+def test_extents_at_any_offset(shape: tuple[int, int], offset: int) -> None:
+    """Pieces lie where the relation of chunks and objects says, also near the largest size, and
+    nothing of it needs more than 64 bits."""
+    layout = laid_out(*shape)
+    length = min(FILE_SIZE_MAX - offset, 3 * layout.chunk_size)
+    at = offset
+    for piece in pieces(layout, offset, length):
+        row, inside = divmod(piece.object_offset, layout.chunk_size)
+        chunk = row * layout.stripe_width + piece.stripe_index
+        assert (piece.offset, at) == (at, chunk * layout.chunk_size + inside)
+        assert piece.object_offset + piece.length < 1 << 64
+        assert object_length(layout, piece.stripe_index, at + piece.length) == (
+            piece.object_offset + piece.length
+        )
+        at += piece.length
+    assert at == offset + length
+
+
 def test_capability() -> None:
     key = capability_key(b"k" * 32, b"u" * 16)
     assert key == hmac.digest(b"k" * 32, b"braidfs capability" + b"u" * 16, "sha256")
-    raw = make_capability(key, file_id=1, session=2, rights=3, map_epoch=4, ino=5)
+    layout = Layout(1, CHUNK, 2, (6, 7), truncate_epoch=8).pack()
+    raw = make_capability(key, layout=layout, session=2, rights=3, map_epoch=4, ino=5)
     assert len(raw) == CAPABILITY_SIZE
-    assert raw[:48] == struct.pack("<QQIIQ", 1, 2, 3, 4, 5) + bytes(16)
+    marks = [target * 0x9E3779B1 & (1 << 32) - 1 for target in (6, 7)]
+    assert raw[:48] == struct.pack("<QQIIQHHIII", 1, 2, 3, 4, 5, 2, 0, 8, *marks)
     assert raw[48:] == hmac.digest(key, raw[:48], "sha256")[:16]

@@ -290,7 +290,7 @@ class Births:
         if birth.is_open:
             inode = self._inodes.hold(birth.ino)
             inode.is_writable = birth.writable
-            inode.file_id = birth.ino
+            inode.see_layout(birth.layout)
             inode.wrote = birth.changes > 0
             inode.is_inline = bool(inline)
             self._opened(fh, birth.ino)

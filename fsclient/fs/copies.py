@@ -67,9 +67,10 @@ class Copies:
         if sink.begin + reach > now.size:
             await self._files.setattr(sink.ino, Change(size=sink.begin + reach, at_least=True))
         try:
+            file_id, _ = self._files.objects_of(sink.ino)
             with trio.CancelScope(shield=True):  # what is under way cannot be called back
                 stripe_bits = await self._drains.copy(source, sink, reach)
-                await self._files.bytes_changed(sink.ino, file_time_ns(), stripe_bits)
+                await self._files.bytes_changed(sink.ino, file_time_ns(), file_id, stripe_bits)
         except FsError:
             if sink.begin + reach > now.size:
                 await self._cut(sink.ino, now.size)

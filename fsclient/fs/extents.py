@@ -12,7 +12,7 @@ from typing import Final
 from fscommon.errors import FsError, Status
 from fscommon.file_time import file_time_ns
 from fscommon.layout.attributes import INODE_APPEND, INODE_IMMUTABLE, Attributes
-from fscommon.limits import FILE_SIZE_MAX
+from fscommon.limits import FILE_SIZE_MAX, OBJECT_BYTES_MAX
 
 from .changes import Change
 from .files import Files
@@ -46,6 +46,8 @@ class Extents:
         now = await self._namespace.getattr(ino)
         _check_flags(now, mode)
         if not mode & PUNCH_HOLE:
+            if end > OBJECT_BYTES_MAX and end > self._files.objects_of(ino)[1]:
+                raise FsError(Status.EFBIG, "no target can hold that much of one file")
             await self._check_room(end - max(now.size, min(offset, end)))
         if kill_set_ids:
             await kill_set_ids_of(self._files, ino, now)
@@ -76,8 +78,9 @@ class Extents:
 
     async def _make_hole(self, ino: int, begin: int, end: int) -> None:
         await self._drains.drain(ino, sync=True)  # nothing that is held may be sent again later
+        file_id, _ = self._files.objects_of(ino)
         await self._drains.punch(ino, begin, end)
-        await self._files.bytes_changed(ino, file_time_ns())
+        await self._files.bytes_changed(ino, file_time_ns(), file_id)
 
 
 async def kill_set_ids_of(files: Files, ino: int, now: Attributes) -> None:

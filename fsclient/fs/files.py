@@ -28,7 +28,7 @@ from fscommon.layout.attributes import (
     ino_of,
     unpack_attributes,
 )
-from fscommon.layout.layout import is_inline, packed_file_id
+from fscommon.layout.layout import is_inline, storable_end
 from fscommon.wire.births import ChangeBatch
 from fscommon.wire.codec import decode
 from fscommon.wire.messages import (
@@ -255,8 +255,7 @@ class Files:
         return reply
 
     def _register(self, inode: OpenInode, reply: Opened) -> Attributes:
-        inode.file_id = packed_file_id(reply.layout)
-        inode.is_inline = is_inline(reply.layout)
+        inode.see_layout(reply.layout)
         self._lanes.inode_put(reply.attributes, reply.layout, reply.capability)
         self._leases.tell_lanes(inode.ino)
         self._inodes.limit(inode, reply.size_limit)
@@ -314,8 +313,7 @@ class Files:
         if inode is not None:
             inode.taken.pop(token, None)
             if change.size is not None:
-                inode.file_id = packed_file_id(reply.layout)
-                inode.is_inline = is_inline(reply.layout)
+                inode.see_layout(reply.layout)
                 put = self._lanes.inode_put if change.at_least else self._lanes.inode_resize
                 put(reply.attributes, reply.layout, reply.capability)
                 self._leases.tell_lanes(inode.ino)
@@ -332,6 +330,11 @@ class Files:
         if reply.layout:
             self._lanes.inode_resize(reply.attributes, reply.layout, reply.capability)
             self._lanes.inode_drop(ino_of(reply.attributes))
+
+    def objects_of(self, ino: int) -> tuple[int, int]:
+        """The file id of an open inode, and how far bytes of it can be stored."""
+        inode = self._inodes.opened(ino)
+        return inode.file_id, storable_end(inode.shape)
 
     async def sync(self, ino: int) -> None:
         """What was written to ino is durable, and its size is committed."""
@@ -382,14 +385,12 @@ class Files:
         inode.taken.pop(token, None)
         self._see_committed(inode, reply)
 
-    async def bytes_changed(self, ino: int, mtime_ns: int, stripe_bits: int = 0) -> None:
-        """Bytes changed at the targets in another way than by WRITE. stripe_bits: of the objects
-        that are durable."""
-        inode = self._inodes.get(ino)
-        if inode is None:
-            raise FsError(Status.EBADF)
-        flags = COMMIT_MTIME | (COMMIT_SYNCED if stripe_bits else 0)
-        request = Commit(ino, inode.file_id, flags, 0, mtime_ns, stripe_bits, False)
+    async def bytes_changed(self, ino: int, mtime_ns: int, file_id: int, bits: int = 0) -> None:
+        """Bytes changed at the targets in another way than by WRITE. bits: of those objects of
+        file_id that are durable; the file may have others by now."""
+        inode = self._inodes.opened(ino)
+        flags = COMMIT_MTIME | (COMMIT_SYNCED if bits else 0)
+        request = Commit(ino, file_id, flags, 0, mtime_ns, bits, False)
         self._see_committed(inode, await self._meta.call(Op.COMMIT, request, Committed))
 
     def _take(self, inode: OpenInode | None) -> tuple[int, Written]:

@@ -19,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 
+from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import (
     ATTRIBUTES_SIZE,
     LEASE_DATA,
@@ -32,6 +33,7 @@ from fscommon.layout.attributes import (
     unpack_attributes,
     with_lease,
 )
+from fscommon.layout.layout import SHAPE, is_inline, packed_file_id
 from fscommon.wire.messages import COMMIT_KILL_SUIDGID, COMMIT_MTIME, COMMIT_SIZE
 
 from ..leases.holder import Leases
@@ -62,8 +64,8 @@ class OpenInode:
     so when it was lost."""
 
     __slots__ = (
-        "attributes", "file_id", "holds", "ino", "is_inline", "is_writable", "size_limit", "taken",
-        "takes_turns", "wrote",
+        "attributes", "file_id", "holds", "ino", "is_inline", "is_writable", "shape", "size_limit",
+        "taken", "takes_turns", "wrote",
     )  # fmt: skip
 
     def __init__(self, ino: int) -> None:
@@ -73,9 +75,15 @@ class OpenInode:
         self.is_inline = False
         self.size_limit: int | None = None
         self.file_id = 0
+        self.shape = b""  # of its layout
         self.attributes: Attributes | None = None
         self.taken: dict[int, Written] = {}
         self.wrote = self.takes_turns = False
+
+    def see_layout(self, raw: bytes) -> None:
+        self.file_id = packed_file_id(raw)
+        self.shape = raw[SHAPE]
+        self.is_inline = is_inline(raw)
 
 
 class Inodes:
@@ -250,6 +258,13 @@ class Inodes:
 
     def get(self, ino: int) -> OpenInode | None:
         return self._open.get(ino)
+
+    def opened(self, ino: int) -> OpenInode:
+        """Raises EBADF for one that is not open."""
+        inode = self._open.get(ino)
+        if inode is None:
+            raise FsError(Status.EBADF)
+        return inode
 
     def held(self) -> tuple[int, ...]:
         return tuple(self._open)

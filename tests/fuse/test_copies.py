@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -254,3 +255,44 @@ def test_a_full_target_is_told_and_nothing_is_left(make_cluster: ClusterMaker) -
         assert os.pread(sink, 30 * MIB, 6) == bytes(30 * MIB - 6), "no byte of the copy is left"
         os.close(sink)
     assert (cluster.mount_path / "source").read_bytes() == wanted
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_copies_of_holes_are_read(cluster: Cluster, workdir: Path, other: Path, width: int) -> None:
+    """Whatever stripes have no byte in them: the file's, or a part of it that was allocated."""
+    os.setxattr(workdir, "braidfs.layout", f"chunk_size=64KiB,stripe_width={width}".encode())
+    source, sink = workdir / "source", workdir / "sink"
+    for size, data in ((200 * KIB, ()), (5 * MIB, ()), (3 * MIB, (0,)), (3 * MIB, (2 * MIB,))):
+        with source.open("w+b") as file:
+            if data:
+                os.posix_fallocate(file.fileno(), 0, size)
+            os.ftruncate(file.fileno(), size)
+            for at in data:
+                os.pwrite(file.fileno(), b"data", at)
+            wanted = os.pread(file.fileno(), size, 0)
+        with source.open("rb") as file, sink.open("w+b") as copied:
+            copy(file.fileno(), copied.fileno(), size)
+        assert sink.read_bytes() == wanted
+        assert seen_from(other, cluster, sink).read_bytes() == wanted
+        subprocess.run(["cp", "--reflink=never", str(sink), str(sink) + "2"], check=True)
+        assert Path(str(sink) + "2").read_bytes() == wanted
+    cluster.remount()
+    assert sink.read_bytes() == wanted
+
+
+def test_a_file_emptied_during_its_copy_has_holes_only(workdir: Path, cluster: Cluster) -> None:
+    """What was copied is of the objects of before: of those of now nothing is durable."""
+    source, sink = workdir / "source", workdir / "sink"
+    with source.open("w+b") as file:
+        os.pwrite(file.fileno(), content(16 * MIB), 0)
+    for _ in range(5):
+        with source.open("rb") as file, sink.open("w+b") as copied:
+            copier = threading.Thread(
+                target=os.copy_file_range, args=(file.fileno(), copied.fileno(), 16 * MIB, 0, 0)
+            )
+            copier.start()
+            os.close(os.open(sink, os.O_WRONLY | os.O_TRUNC))
+            copier.join()
+            size = os.fstat(copied.fileno()).st_size
+            os.ftruncate(copied.fileno(), 16 * MIB)
+            assert len(os.pread(copied.fileno(), 16 * MIB, 0)) == 16 * MIB, size

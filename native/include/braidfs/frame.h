@@ -97,7 +97,7 @@ struct CopySource {
   uint32_t stripe_index = 0;
   uint32_t target = 0;
   uint32_t flags = 0;  // kCopyMustExist
-  uint32_t reserved = 0;
+  uint32_t epoch_end = 0;  // the truncate epoch that its reader knows of, and 1; 0: not stated
 };
 static_assert(sizeof(CopySource) == 32);
 inline constexpr uint32_t kCopyMustExist = 1;  // an object that is not there is no hole

@@ -15,13 +15,15 @@ constexpr uint64_t kPieceMax = 16u << 20;
 struct Where {
   uint32_t stripe_index;
   uint64_t offset;  // in the object
-  uint64_t left;    // of the chunk
+  uint64_t left;    // of the chunk, and of what an object can hold
 };
 
 Where where(const FileView& view, uint64_t at) {
   const uint64_t chunk = at / view.chunk_size;
   const auto stripe = static_cast<uint32_t>(chunk % view.stripe_width);
-  return {stripe, object_offset_from(view, stripe, at), view.chunk_size - at % view.chunk_size};
+  const uint64_t offset = object_offset_from(view, stripe, at);
+  const uint64_t room = limits::kObjectBytesMax - std::min(offset, limits::kObjectBytesMax);
+  return {stripe, offset, std::min(view.chunk_size - at % view.chunk_size, room)};
 }
 
 }  // namespace
@@ -46,7 +48,9 @@ uint64_t CopyOperation::reach(Lane& lane, const FileView& source, const FileView
     const Where to = where(sink, range_.sink_begin + done);
     const auto node = lane.node_of(source.targets[from.stripe_index]);
     if (!node || node != lane.node_of(sink.targets[to.stripe_index])) break;
-    done += std::min(from.left, to.left);
+    const uint64_t length = std::min(from.left, to.left);
+    if (length == 0) break;
+    done += length;
   }
   return std::min(done, range_.length);
 }

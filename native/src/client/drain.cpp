@@ -163,7 +163,7 @@ void DrainOperation::drain(Lane& lane) {
       sequence_ = pieces.sequence();
       pieces.seal_all(settled);
     }
-    view_ = inode_->view_locked();
+    take_view();
     done = pieces.is_settled(sequence_, 0, kEverything);
     if (done && is_last) pieces.drop_all_held(settled);
     if (!done) pieces.wait(shared_from_this(), sequence_, 0, kEverything);
@@ -184,10 +184,16 @@ bool DrainOperation::is_last_of_lease(const Core& core) const {
 
 // ---- sync ----
 
+// LOCKED inode. What was synced of objects that the file has no more says nothing of those that it has now.
+void DrainOperation::take_view() {
+  const FileViewPtr former = std::exchange(view_, inode_->view_locked());
+  if (former && former->file_id != view_->file_id) synced_stripes_ = 0;
+}
+
 std::vector<DrainOperation::Sync> DrainOperation::what_to_sync() {
   std::vector<Sync> syncs;
   const std::scoped_lock lock(inode_->mu());
-  view_ = inode_->view_locked();
+  take_view();
   auto& stripes = inode_->pieces().stripes();
   for (uint32_t index = 0; index < stripes.size(); ++index) {
     if (stripes[index].unsynced) {
@@ -327,7 +333,7 @@ void DrainOperation::send_commit(Lane& lane) {
     taken_ = inode_->take_written().value_or(Written{});
     inode_->in_commit = taken_;
     lost_count_ = inode_->lost_count;
-    view_ = inode_->view_locked();
+    take_view();
     if (durable_ && bytes_.empty()) synced_stripes_ |= std::exchange(inode_->synced_stripes, 0);
   }
   const uint32_t flags = taken_.flags | (synced_stripes_ != 0 ? kCommitSynced : 0);
@@ -352,7 +358,7 @@ void DrainOperation::commit_answered(Lane& lane, Status status,
       if (attributes) inode_->committed(*attributes);
     } else {
       if (phase_ != Phase::kInline) error_ = errno_of(status);
-      inode_->synced_stripes |= synced_stripes_;
+      if (view_->file_id == inode_->view_locked()->file_id) inode_->synced_stripes |= synced_stripes_;
       if (inode_->lost_count == lost_count_) {
         inode_->give_back(taken_);
       } else if ((taken_.flags & kCommitSize) != 0) {

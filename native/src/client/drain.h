@@ -63,6 +63,7 @@ class DrainOperation final : public Operation {
   void drain(Lane& lane);
   bool is_last_of_lease(const Core& core) const;
   void sync(Lane& lane);
+  void take_view();
   std::vector<Sync> what_to_sync();
   bool may_commit_beside() const;
   void ask_sync(Lane& lane, const Sync& sync);

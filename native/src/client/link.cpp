@@ -32,9 +32,7 @@ FrameHeader header_of(const Call& call) {
   header.length = call.length;
   header.epoch = call.view->truncate_epoch;
   if (call.op == Op::kWrite) header.flags |= kFlagSums;
-  if (call.op == Op::kRead && call.view->is_durable(call.stripe_index)) {
-    header.flags |= kFlagMustExist;
-  }
+  if (call.op == Op::kRead && must_exist(*call.view, call.stripe_index)) header.flags |= kFlagMustExist;
   if (call.op == Op::kRead && !call.distrusts) header.flags |= kFlagRaw;
   return header;
 }
@@ -47,7 +45,8 @@ std::array<std::byte, sizeof(CopySource) + sizeof(Capability)> source_of(const C
                           .offset = call.source_offset,
                           .stripe_index = call.source_stripe,
                           .target = view->targets[call.source_stripe],
-                          .flags = view->is_durable(call.source_stripe) ? kCopyMustExist : 0};
+                          .flags = must_exist(*view, call.source_stripe) ? kCopyMustExist : 0,
+                          .epoch_end = view->truncate_epoch + 1};
   std::array<std::byte, sizeof(CopySource) + sizeof(Capability)> raw;
   std::memcpy(raw.data(), &source, sizeof(source));
   std::memcpy(raw.data() + sizeof(source), view->capability.data(), sizeof(Capability));

@@ -1,6 +1,7 @@
 #include "client/ranges.h"
 
 #include <algorithm>
+#include <cerrno>
 
 #include "client/core.h"
 
@@ -38,7 +39,8 @@ void PunchOperation::start(Lane& lane, uint64_t token, InodePtr inode, uint64_t 
 
 int PunchOperation::change(Lane& lane) {
   for (uint32_t stripe = 0; stripe < view().stripe_width; ++stripe) {
-    const uint64_t end = object_offset_from(view(), stripe, end_);
+    const uint64_t end =
+        std::min(object_offset_from(view(), stripe, end_), limits::kObjectBytesMax);
     for (uint64_t at = object_offset_from(view(), stripe, begin_); at < end;) {
       const auto length = static_cast<uint32_t>(std::min<uint64_t>(end - at, kPunchLengthMax));
       submit(lane, make_call(lane, Op::kPunch, stripe, at, length));
@@ -60,6 +62,7 @@ void SeekOperation::start(Lane& lane, uint64_t token, InodePtr inode, uint64_t f
 void SeekOperation::proceed(Lane& lane) {
   view_ = inode_->view();
   nearest_ = kNowhere;
+  again_ = false;
   pending_ = 1;
   if (!view_->inline_bytes.empty()) return seek_inline(lane);
   for (uint32_t stripe = 0; stripe < view_->stripe_width; ++stripe) {
@@ -76,6 +79,7 @@ void SeekOperation::seek_inline(Lane& lane) {
 }
 
 void SeekOperation::ask(Lane& lane, uint32_t stripe_index, uint64_t offset) {
+  if (offset >= limits::kObjectBytesMax) return found(stripe_index, hole_ ? offset : kNowhere);
   Call* call = lane.make_call();
   call->op = Op::kSeek;
   call->target = view_->targets[stripe_index];
@@ -94,8 +98,10 @@ void SeekOperation::found(uint32_t stripe_index, uint64_t at) {
 }
 
 void SeekOperation::call_done(Lane& lane, Call& call) {
-  if (call.status == Status::kNoObject && !call.view->is_durable(call.stripe_index)) {
+  if (call.status == Status::kNoObject && !must_exist(*call.view, call.stripe_index)) {
     found(call.stripe_index, hole_ ? call.offset : kNowhere);
+  } else if (call.status == Status::kStaleTruncateEpoch) {
+    again_ = true;
   } else if (call.status != Status::kOk) {
     if (error_ == 0) error_ = errno_of(call.status);
   } else if (call.seek_ended) {
@@ -108,6 +114,10 @@ void SeekOperation::call_done(Lane& lane, Call& call) {
 
 void SeekOperation::advance(Lane& lane) {
   if (--pending_ > 0) return;
+  if (error_ == 0 && again_) {
+    if (++rounds_ < kRoundsMax) return proceed(lane);
+    error_ = EIO;
+  }
   const int64_t at = nearest_ == kNowhere ? kNothing : static_cast<int64_t>(nearest_);
   lane.core().events().put(
       {.kind = EventKind::kDone, .token = token_, .ino = inode_->ino(), .a = error_, .b = at});

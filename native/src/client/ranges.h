@@ -39,6 +39,7 @@ class PunchOperation final : public RoundsOperation {
 class SeekOperation final : public Operation {
  public:
   static constexpr int64_t kNothing = -1;
+  static constexpr uint32_t kRoundsMax = 16;
 
   static void start(Lane& lane, uint64_t token, InodePtr inode, uint64_t from, bool hole);
   SeekOperation(uint64_t token, InodePtr inode, uint64_t from, bool hole);
@@ -57,6 +58,8 @@ class SeekOperation final : public Operation {
   const bool hole_;
   FileViewPtr view_;
   uint64_t nearest_ = ~uint64_t{0};
+  bool again_ = false;  // the file was cut meanwhile
+  uint32_t rounds_ = 0;
   uint32_t pending_ = 0;
   int error_ = 0;
 };

@@ -235,6 +235,12 @@ void ReadOperation::ask_targets(Lane& lane) {
   const uint64_t end = offset_ + length_;
   for (uint64_t at = offset_; at < end;) {
     const Span span = first_span(*view_, at, end);
+    const auto place = buffer_.span().subspan(at - offset_, span.length);
+    at += span.length;
+    if (span.object_offset >= limits::kObjectBytesMax) {  // no object can hold that: it is a hole
+      std::ranges::fill(place, std::byte{0});
+      continue;
+    }
     Call* call = lane.make_call();
     call->op = Op::kRead;
     call->target = view_->targets[span.stripe_index];
@@ -243,12 +249,11 @@ void ReadOperation::ask_targets(Lane& lane) {
     call->length = span.length;
     call->view = view_;
     call->inode = inode_;
-    call->place = buffer_.span().subspan(at - offset_, span.length);
+    call->place = place;
     call->owner = shared_from_this();
     call->once = opened_ != 0;  // nobody waits for a server in open(2) who would not in read(2)
     ++pending_;
     lane.submit(call);
-    at += span.length;
   }
   if (--pending_ == 0) finish(lane);
 }
@@ -260,7 +265,7 @@ void ReadOperation::call_done(Lane& lane, Call& call) {
 
 void ReadOperation::note(const Call& call) {
   if (call.status == Status::kOk || (call.status == Status::kNoObject &&
-                                     !call.view->is_durable(call.stripe_index))) {
+                                     !must_exist(*call.view, call.stripe_index))) {
     const auto hole = call.place.subspan(call.received);
     if (!hole.empty()) std::memset(hole.data(), 0, hole.size());
   } else if (call.status == Status::kStaleTruncateEpoch) {

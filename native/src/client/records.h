@@ -34,7 +34,7 @@ struct FileView {
   uint32_t stripe_width = 0;
   uint32_t chunk_size = 0;
   uint32_t truncate_epoch = 0;
-  uint64_t durable_stripes = 0;
+  uint64_t durable_stripes = 0;  // bit i: a SYNC of that object was answered, after a WRITE or COPY of it was
   std::vector<uint32_t> targets;  // by stripe index
   // What the file begins with; zeros are behind it, and nothing of it is in any object. Empty: it has
   // objects (docs/decisions/0037-inline-data.md).
@@ -51,6 +51,12 @@ struct FileView {
   }
 };
 using FileViewPtr = std::shared_ptr<const FileView>;
+
+// The one rule of what an object that is not there means to whoever reads, copies or seeks in it: of a stripe
+// that was synced once it is lost (EIO), else it is a hole (docs/INTERFACES.md, section 1).
+inline bool must_exist(const FileView& view, uint32_t stripe_index) noexcept {
+  return view.is_durable(stripe_index);
+}
 
 // nullopt when the layout or capability is malformed, of two minds about the file id, or asks for
 // more than one replica (none is written today).
@@ -71,6 +77,13 @@ struct Span {
   uint32_t stripe_index = 0;
   uint64_t object_offset = 0;
 };
+
+// The file's bytes before it can be stored, whatever they are; those behind may be a hole, which needs no
+// object.
+constexpr uint64_t storable_end(const FileView& view) noexcept {
+  return limits::kObjectBytesMax / view.chunk_size * view.chunk_size * view.stripe_width +
+         limits::kObjectBytesMax % view.chunk_size;
+}
 
 // The span at the beginning of [begin, end): it ends at the chunk's end or earlier.
 Span first_span(const FileView& view, uint64_t begin, uint64_t end) noexcept;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "client/core.h"
 
@@ -12,7 +13,8 @@ void RoundsOperation::proceed(Lane& lane) {
     const std::scoped_lock lock(inode_->mu());
     inode_->bytes_change();
   }
-  view_ = inode_->view();
+  const FileViewPtr former = std::exchange(view_, inode_->view());
+  if (former && former->file_id != view_->file_id) stripes_ = 0;  // of objects that are going away
   syncing_ = again_ = false;
   incarnations_.assign(view_->stripe_width, 0);
   pending_ = 1;

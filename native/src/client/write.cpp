@@ -69,14 +69,15 @@ CutPages note(Core& core, const HandlePtr& handle, uint64_t end, bool kill_suidg
 // One WRITE request on its way into pieces; lives on the stack of write_request().
 class WriteRun {
  public:
-  WriteRun(Lane& lane, const HandlePtr& handle, const fuse::WriteRequest& request, bool shared)
+  WriteRun(Lane& lane, const HandlePtr& handle, const fuse::WriteRequest& request, FileViewPtr view,
+           bool shared)
       : lane_(lane),
         core_(lane.core()),
         handle_(handle),
         inode_(handle->inode),
         request_(request),
         end_(request.offset + request.payload.size()),
-        view_(inode_->view()),
+        view_(std::move(view)),
         sync_(((request.open_flags | handle->open_flags) & O_DSYNC) != 0),
         direct_(((request.open_flags | handle->open_flags) & O_DIRECT) != 0),
         shared_(shared),
@@ -323,16 +324,29 @@ bool place_at_end(Core& core, const HandlePtr& handle, fuse::WriteRequest& reque
   return true;
 }
 
+// As a local file system does: what can be stored is written, and only a write of nothing but what cannot is
+// refused. The kernel's own pages are written whole or not at all.
+bool cut_to_storable(const FileView& view, fuse::WriteRequest& request) {
+  const uint64_t end = storable_end(view);
+  if (request.offset >= end) return false;
+  if (request.payload.size() <= end - request.offset) return true;
+  if ((request.write_flags & fuse::kWriteFromCache) != 0) return false;
+  request.payload = request.payload.first(end - request.offset);
+  return true;
+}
+
 void run(Lane& lane, const HandlePtr& handle, fuse::WriteRequest& request, bool shared) {
   Core& core = lane.core();
-  if (core.leases_count() && appends(request) && !place_at_end(core, handle, request)) {
+  FileViewPtr view = handle->inode->view();
+  const bool has_place = !core.leases_count() || !appends(request) || place_at_end(core, handle, request);
+  if (!has_place || !cut_to_storable(*view, request)) {
     end_write(lane, *handle->inode);
     return refuse(lane, request.head, EFBIG);
   }
   if (shared && !handle->direct) {
     core.spoil_pages(handle->inode->ino(), request.offset, request.payload.size());
   }
-  WriteRun(lane, handle, request, shared).run();
+  WriteRun(lane, handle, request, std::move(view), shared).run();
 }
 
 }  // namespace

@@ -133,8 +133,7 @@ std::vector<FetchedObject> fetched_of(std::span<const std::byte> body) {
 bool source_fits(const FrameHeader& header, const CopySource& source) {
   return source.offset % limits::kBlockSize == 0 && source.offset <= kOffsetMax &&
          header.length <= kOffsetMax - source.offset &&
-         source.stripe_index < limits::kStripeWidthMax && (source.flags & ~kCopyMustExist) == 0 &&
-         source.reserved == 0;
+         source.stripe_index < limits::kStripeWidthMax && (source.flags & ~kCopyMustExist) == 0;
 }
 
 }  // namespace braidfs::server

@@ -28,6 +28,7 @@ class Copier {
 
   Status run() {
     uint64_t done = 0;
+    if (const Status made = copy_.to->make(copy_.sink, copy_.epoch); made != Status::kOk) return made;
     while (done < copy_.length) {
       uint64_t data = 0;
       Status status = next(done, false, data);
@@ -51,7 +52,7 @@ class Copier {
     store::SeekResult found{.at = copy_.source_offset + from, .ended = false};
     const uint64_t end = copy_.source_offset + copy_.length;
     while (!found.ended && found.at < end) {
-      const Status status = copy_.from->seek(copy_.source, found.at, hole, found);
+      const Status status = copy_.from->seek(copy_.source, copy_.source_epoch, found.at, hole, found);
       if (status != Status::kOk) return status;
     }
     at = std::min(found.at, end) / limits::kBlockSize * limits::kBlockSize - copy_.source_offset;
@@ -60,7 +61,7 @@ class Copier {
 
   Status clear(uint64_t begin, uint64_t end) const {
     if (begin == end) return Status::kOk;
-    return copy_.to->punch(copy_.sink, copy_.sink_offset + begin, end - begin);
+    return copy_.to->punch(copy_.sink, copy_.sink_offset + begin, end - begin, copy_.epoch);
   }
 
   Status move(uint64_t done, uint32_t length) {

@@ -19,10 +19,12 @@ struct Copy {
   uint64_t sink_offset = 0;
   uint32_t length = 0;
   uint32_t epoch = 0;        // of the sink
+  uint32_t source_epoch = 0;
   bool must_exist = false;   // a source that is not there is kNoObject, else a hole
 };
 
-// Not durable before a SYNC of the sink. An error leaves the sink as it was up to somewhere, and
+// The sink is there afterwards, whatever the source holds: a SYNC of it that is answered may be told to the
+// metaserver (durable_stripes). Not durable before that SYNC. An error leaves the sink as it was up to somewhere, and
 // the source's bytes before that.
 Status copy_blocks(const Copy& copy);
 

@@ -96,7 +96,8 @@ void perform_stat(Request& request) {
 void perform_seek(Request& request) {
   store::SeekResult result;
   const bool hole = request.header.length != 0;
-  request.status = request.store->seek(request.object(), request.header.offset, hole, result);
+  request.status =
+      request.store->seek(request.object(), request.header.epoch, request.header.offset, hole, result);
   if (request.status != Status::kOk) return;
   const uint64_t body[2] = {result.at, result.ended ? 1u : 0u};
   request.body.resize(sizeof(body));
@@ -120,6 +121,7 @@ Copy copy_of(const Request& request) {
           .sink_offset = request.header.offset,
           .length = request.header.length,
           .epoch = request.header.epoch,
+          .source_epoch = source.epoch_end - 1,  // 0, of earlier clients: any
           .must_exist = (source.flags & kCopyMustExist) != 0};
 }
 
@@ -146,7 +148,7 @@ void perform(Request& request, Counters& counters) {
     case Op::kSeek: return perform_seek(request);
     case Op::kWrite: request.status = target.write(write_request(request)); return;
     case Op::kPunch:
-      request.status = target.punch(request.object(), header.offset, header.length);
+      request.status = target.punch(request.object(), header.offset, header.length, header.epoch);
       return;
     case Op::kTruncate:
       request.status = target.truncate(request.object(), header.offset, header.epoch);

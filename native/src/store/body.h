@@ -137,10 +137,11 @@ class StoreBody {
   // durable.cpp
   Status sync(ObjectId id);
   Status sync_batch(std::span<const ObjectPointer> objects);
+  Status make(ObjectId id, uint32_t epoch);
   Status truncate(ObjectId id, uint64_t length, uint32_t epoch);
-  Status punch(ObjectId id, uint64_t offset, uint64_t length);
+  Status punch(ObjectId id, uint64_t offset, uint64_t length, uint32_t epoch);
   Status stat(ObjectId id, ObjectFigures& figures);
-  Status seek(ObjectId id, uint64_t offset, bool hole, SeekResult& result);  // seek.cpp
+  Status seek(ObjectId id, uint32_t epoch, uint64_t offset, bool hole, SeekResult& result);  // seek.cpp
   void remove_all(std::span<const ObjectId> ids, std::span<Status> statuses);
   Status sync_older_than(Clock::duration age);
 
@@ -225,6 +226,7 @@ class StoreBody {
     std::vector<std::shared_ptr<RedoBlock>> redo;
   };
   Status lock_whole(Object& object, Guard& guard, RangeLock::Ticket& ticket);
+  Status make_locked(const ObjectPointer& object, uint32_t epoch);
   Status truncate_locked(const ObjectPointer& object, Guard& guard, uint64_t length, uint32_t epoch);
   Status zero_edge(Object& object, Guard& guard, uint64_t from, uint64_t to, Edges& edges);
   Status log_cut(const ObjectPointer& object, EntryHeader header, const Edges& edges);

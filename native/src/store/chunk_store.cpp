@@ -281,17 +281,19 @@ ReadResult ChunkStore::read(const ReadRequest& request, std::span<uint64_t> sums
 }
 
 Status ChunkStore::sync(ObjectId object) { return body_->sync(object); }
+Status ChunkStore::make(ObjectId object, uint32_t epoch) { return body_->make(object, epoch); }
 Status ChunkStore::truncate(ObjectId object, uint64_t length, uint32_t epoch) {
   return body_->truncate(object, length, epoch);
 }
-Status ChunkStore::punch(ObjectId object, uint64_t offset, uint64_t length) {
-  return body_->punch(object, offset, length);
+Status ChunkStore::punch(ObjectId object, uint64_t offset, uint64_t length, uint32_t epoch) {
+  return body_->punch(object, offset, length, epoch);
 }
 Status ChunkStore::stat(ObjectId object, ObjectFigures& figures) {
   return body_->stat(object, figures);
 }
-Status ChunkStore::seek(ObjectId object, uint64_t offset, bool hole, SeekResult& result) {
-  return body_->seek(object, offset, hole, result);
+Status ChunkStore::seek(ObjectId object, uint32_t epoch, uint64_t offset, bool hole,
+                        SeekResult& result) {
+  return body_->seek(object, epoch, offset, hole, result);
 }
 Status ChunkStore::remove(ObjectId object) {
   Status status = Status::kOk;

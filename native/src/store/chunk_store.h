@@ -260,12 +260,15 @@ class ChunkStore {
   ReadResult read(const ReadRequest& request, std::span<uint64_t> sums);
 
   Status sync(ObjectId object);  // no such object: kOk (nothing was lost that this target knew)
-  // length: of the object. Creates the object if there is none, so that the epoch is known.
+  // The object is there from now on, empty if it was not; durable after sync().
+  Status make(ObjectId object, uint32_t epoch);
+  // length: of the object. Creates the object if there is none, so that the epoch is known. An epoch that is not
+  // above the object's is kStaleTruncateEpoch, but for the very cut that it is of: that is durable when answered.
   Status truncate(ObjectId object, uint64_t length, uint32_t epoch);
-  Status punch(ObjectId object, uint64_t offset, uint64_t length);  // no such object: kOk
+  Status punch(ObjectId object, uint64_t offset, uint64_t length, uint32_t epoch);  // no such object: kOk
   Status stat(ObjectId object, ObjectFigures& figures);             // kNoObject
-  // The first byte at or behind offset that is data, or (hole) that is not; kNoObject.
-  Status seek(ObjectId object, uint64_t offset, bool hole, SeekResult& result);
+  // The first byte at or behind offset that is data, or (hole) that is not; kNoObject, kStaleTruncateEpoch.
+  Status seek(ObjectId object, uint32_t epoch, uint64_t offset, bool hole, SeekResult& result);
   Status remove(ObjectId object);                                   // DELETE; none: kOk
   // The same of many, with one flush of the log; a status for each.
   void remove_all(std::span<const ObjectId> objects, std::span<Status> statuses);

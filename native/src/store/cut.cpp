@@ -1,4 +1,5 @@
-// TRUNCATE and PUNCH: blocks become holes, partial blocks get zeros through the log.
+// TRUNCATE and PUNCH: blocks become holes, partial blocks get zeros through the log. And making an
+// object that holds nothing yet, which is a TRUNCATE to nothing of one that is not there.
 //
 // TRUNCATE keeps the whole object locked until its entry is committed and the tail of the file is
 // gone, so that nobody can load a record page that was cut off. PUNCH leaves the homes occupied
@@ -20,6 +21,25 @@ constexpr uint64_t round_up(uint64_t bytes) noexcept {
 
 }  // namespace
 
+Status StoreBody::make(ObjectId id, uint32_t epoch) {
+  const ObjectPointer object = table_.get(id);
+  Guard guard(object->mu);
+  if (Status s = open_object(*object, Wait::kYes); s != Status::kOk) return s;
+  if (Status s = admit(*object, epoch); s != Status::kOk) return s;
+  return object->exists ? Status::kOk : count_error(make_locked(object, epoch));
+}
+
+// The entry keeps the object, though nothing is in it, when the host is lost after a sync.
+Status StoreBody::make_locked(const ObjectPointer& object, uint32_t epoch) {
+  if (!space_.admits(kBlockSize)) return Status::kEnospc;
+  if (Status s = create_object(*object); s != Status::kOk) return s;
+  EntryHeader header = header_for(*object, EntryKind::kTruncate);
+  header.epoch = epoch;
+  if (Status s = log_cut(object, header, {}); s != Status::kOk) return s;
+  object->epoch = epoch;
+  return Status::kOk;
+}
+
 Status StoreBody::truncate(ObjectId id, uint64_t length, uint32_t epoch) {
   if (length > kObjectBytesMax) return Status::kEfbig;
   const std::shared_lock passage(gate_);
@@ -28,7 +48,15 @@ Status StoreBody::truncate(ObjectId id, uint64_t length, uint32_t epoch) {
   if (Status s = open_object(*object, Wait::kYes); s != Status::kOk) return s;
   const RangeLock::Ticket ticket = object->range.lock(guard, 0, kBlocksMax, true);
   Status status = admit(*object, epoch);
-  if (status == Status::kOk) status = truncate_locked(object, guard, length, epoch);
+  const bool is_repeated = object->exists && epoch == object->epoch;
+  if (status == Status::kOk && is_repeated) {  // that cut, or one that is long past
+    status = length == object->length ? Status::kOk : Status::kStaleTruncateEpoch;
+    guard.unlock();
+    if (status == Status::kOk) status = sync_batch({&object, 1});
+    guard.lock();
+  } else if (status == Status::kOk) {
+    status = truncate_locked(object, guard, length, epoch);
+  }
   object->range.unlock(ticket);
   return count_error(status);
 }
@@ -174,7 +202,7 @@ Status StoreBody::release_tail(Object& object, uint64_t length) {
   return Status::kOk;
 }
 
-Status StoreBody::punch(ObjectId id, uint64_t offset, uint64_t length) {
+Status StoreBody::punch(ObjectId id, uint64_t offset, uint64_t length, uint32_t epoch) {
   if (length == 0 || offset > kObjectBytesMax) return Status::kOk;
   const ObjectPointer object = table_.get(id);
   Guard guard(object->mu);
@@ -187,6 +215,7 @@ Status StoreBody::punch(ObjectId id, uint64_t offset, uint64_t length) {
       object->range.lock(guard, first_block, round_up(end) / kBlockSize, true);
   Status status = Status::kOk;
   if (object->broken) status = Status::kEio;
+  else if (epoch < object->epoch) status = Status::kStaleTruncateEpoch;
   else if (!object->removed) status = punch_locked(object, guard, offset, end);
   object->range.unlock(ticket);
   return count_error(status);

@@ -20,6 +20,7 @@ inline constexpr uint64_t kGroupStride = kPageSize + kGroupBytes;
 inline constexpr uint64_t kSlotDistance = uint64_t{1} << 43;  // both end below 16 TiB, as ext4 does
 inline constexpr uint32_t kGroupCountMax = static_cast<uint32_t>(kSlotDistance / kGroupStride);
 inline constexpr uint64_t kObjectBytesMax = uint64_t{kGroupCountMax} * kGroupBytes;
+static_assert(kObjectBytesMax == limits::kObjectBytesMax);
 inline constexpr uint64_t kBlocksMax = uint64_t{kGroupCountMax} * kGroupBlocks;
 
 // The record page of a group has two places as its blocks have two slots; the two are independent:

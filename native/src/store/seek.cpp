@@ -14,11 +14,13 @@ constexpr uint32_t kGroupsPerSeek = 64;
 
 }  // namespace
 
-Status StoreBody::seek(ObjectId id, uint64_t offset, bool hole, SeekResult& result) {
+Status StoreBody::seek(ObjectId id, uint32_t epoch, uint64_t offset, bool hole,
+                       SeekResult& result) {
   const ObjectPointer object = table_.get(id);
   Guard guard(object->mu);
   if (Status s = open_object(*object, Wait::kYes); s != Status::kOk) return s;
   if (!object->exists || object->removed) return Status::kNoObject;
+  if (epoch < object->epoch) return Status::kStaleTruncateEpoch;
   const uint64_t end = (object->length + kBlockSize - 1) / kBlockSize;
   uint64_t block = offset / kBlockSize;
   for (uint32_t looked = 0; block < end && looked < kGroupsPerSeek; ++looked) {

@@ -225,6 +225,49 @@ TEST_P(Operations, CopyOfAnObjectThatIsNotThere) {
   expect_bytes(peer.ask(read(0, 8192, kSink)), 0, expected);
 }
 
+// The metaserver is told of a copy that its sink's object is durable: from then on none is a lost one.
+TEST_P(Operations, CopyOfNothingLeavesAnObject) {
+  Peer peer = connect();
+  EXPECT_EQ(peer.status_of(copy(0, 0, 1 << 20, kSink)), Status::kOk);
+  EXPECT_EQ(peer.status_of(ranged(Op::kSync, 0, 0, kSink)), Status::kOk);
+  launch(config_);
+  Peer again = connect();
+  Frame must = read(0, 4096, kSink);
+  must.header.flags |= kFlagMustExist;
+  const Reply reply = again.ask(must.seal());
+  EXPECT_EQ(reply.status(), Status::kOk);
+  EXPECT_TRUE(reply.payload.empty());
+}
+
+TEST_P(Operations, CommandsOfAFormerAttemptAreRefused) {
+  Peer peer = connect();
+  Peer metaserver = connect_metaserver();
+  const Bytes bytes = pattern(8192);
+  const auto with_epoch = [](Frame frame, uint64_t offset, uint32_t epoch) {
+    frame.header.offset = offset;
+    frame.header.epoch = epoch;
+    return frame.seal();
+  };
+  EXPECT_EQ(peer.status_of(write(0, bytes)), Status::kOk);
+  const Frame cut = with_epoch(request(Op::kTruncate), 4096, 3);
+  EXPECT_EQ(metaserver.status_of(cut), Status::kOk);
+  EXPECT_EQ(metaserver.status_of(cut), Status::kOk) << "it is cut so already";
+  EXPECT_EQ(peer.status_of(with_epoch(write(4096, Bytes(bytes.begin(), bytes.begin() + 4096)), 4096, 3)), Status::kOk);
+  EXPECT_EQ(metaserver.status_of(cut), Status::kStaleTruncateEpoch);
+  EXPECT_EQ(peer.status_of(ranged(Op::kPunch, 0, 8192)), Status::kStaleTruncateEpoch);
+  EXPECT_EQ(peer.status_of(ranged(Op::kSeek, 0, 0)), Status::kStaleTruncateEpoch);
+  CopySource source = source_at(kFile, 0);
+  source.epoch_end = 3;  // knows of epoch 2
+  EXPECT_EQ(peer.status_of(copy(source, 0, 4096, kSink, capability_for(kFile))), Status::kStaleTruncateEpoch);
+  for (const uint32_t epoch_end : {0u, 4u}) {  // of an earlier client; of this epoch
+    source.epoch_end = epoch_end;
+    EXPECT_EQ(peer.status_of(copy(source, 0, 4096, kSink, capability_for(kFile))), Status::kOk);
+  }
+  Bytes expected(bytes.begin(), bytes.begin() + 4096);
+  expected.insert(expected.end(), bytes.begin(), bytes.begin() + 4096);
+  expect_bytes(peer.ask(read(0, 8192)), 0, expected);
+}
+
 // Whoever may write a file makes no object that is none of its.
 TEST_P(Operations, ACapabilityIsOfTheObjectsThatItsFileHas) {
   Peer peer = connect();

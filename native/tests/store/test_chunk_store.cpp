@@ -50,7 +50,7 @@ TEST_F(Store, MissingObject) {
   EXPECT_EQ(store->stat(id, figures), Status::kNoObject);
   EXPECT_EQ(store->sync(id), Status::kOk);
   EXPECT_EQ(store->remove(id), Status::kOk);
-  EXPECT_EQ(store->punch(id, 0, 100), Status::kOk);
+  EXPECT_EQ(store->punch(id, 0, 100, 0), Status::kOk);
 }
 
 TEST_F(Store, HolesAreZerosWithTheirSum) {
@@ -118,7 +118,7 @@ TEST_F(Store, RestartInTheSameBootKeepsEverythingAnswered) {
   ASSERT_EQ(store->sync(id), Status::kOk);
   ASSERT_EQ(put(*store, id, 4096, pattern(2, 4096)), Status::kOk);      // redo
   ASSERT_EQ(put(*store, id, 2 * kMiB, pattern(3, 4096)), Status::kOk);  // in place
-  ASSERT_EQ(store->punch(id, 0, 4096), Status::kOk);
+  ASSERT_EQ(store->punch(id, 0, 4096, 0), Status::kOk);
   restart();
   EXPECT_EQ(store->incarnation(), incarnation);
   EXPECT_EQ(get(*store, id, 0, 4096).bytes, Bytes8(4096));
@@ -183,7 +183,7 @@ TEST_F(Store, PunchGivesSpaceBackAfterSync) {
   open();
   ObjectFigures figures;
   ASSERT_EQ(put(*store, id, 0, pattern(1, 4 * kMiB)), Status::kOk);
-  ASSERT_EQ(store->punch(id, 4096, 3 * kMiB), Status::kOk);
+  ASSERT_EQ(store->punch(id, 4096, 3 * kMiB, 0), Status::kOk);
   EXPECT_EQ(get(*store, id, 4096, 3 * kMiB).bytes, Bytes8(3 * kMiB));
   ASSERT_EQ(store->sync(id), Status::kOk);
   ASSERT_EQ(store->stat(id, figures), Status::kOk);
@@ -197,7 +197,7 @@ TEST_F(Store, PunchWithoutSyncIsUndoneByACut) {
     auto one = open_store(other.boot());
     ASSERT_EQ(put(*one, id, 0, pattern(1, 16384)), Status::kOk);
     ASSERT_EQ(one->sync(id), Status::kOk);
-    ASSERT_EQ(one->punch(id, 4096, 8192), Status::kOk);
+    ASSERT_EQ(one->punch(id, 4096, 8192, 0), Status::kOk);
     ASSERT_EQ(put(*one, id, 4096, pattern(2, 4096)), Status::kOk);
     one.reset();
     other.cut();

@@ -18,7 +18,7 @@ class Seek : public ::testing::Test {
   uint64_t seek(uint64_t offset, bool hole) {
     SeekResult result{offset, false};
     for (asked = 0; !result.ended; ++asked) {
-      EXPECT_EQ(store->seek(id, result.at, hole, result), Status::kOk);
+      EXPECT_EQ(store->seek(id, 0, result.at, hole, result), Status::kOk);
     }
     return result.at;
   }
@@ -42,7 +42,7 @@ TEST_F(Seek, DataAndHolesByBlock) {
 TEST_F(Seek, LooksAtABoundedNumberOfGroupsAtATime) {
   for (uint64_t group = 1; group <= 100; ++group) {
     ASSERT_EQ(put(*store, id, group * kMiB, pattern(3, 4096)), Status::kOk);
-    ASSERT_EQ(store->punch(id, group * kMiB, 4096), Status::kOk);
+    ASSERT_EQ(store->punch(id, group * kMiB, 4096, 0), Status::kOk);
   }
   EXPECT_EQ(seek(16384, false), 300 * kMiB);
   EXPECT_GT(asked, 1);
@@ -68,7 +68,7 @@ TEST_F(Seek, SkipsHolesOfAnySize) {
 }
 
 TEST_F(Seek, PunchedBlocksAreHolesAlsoAfterARestart) {
-  ASSERT_EQ(store->punch(id, 8192, 4096), Status::kOk);
+  ASSERT_EQ(store->punch(id, 8192, 4096, 0), Status::kOk);
   EXPECT_EQ(seek(0, false), 12288u);
   ASSERT_EQ(store->sync(id), Status::kOk);
   store.reset();
@@ -79,7 +79,7 @@ TEST_F(Seek, PunchedBlocksAreHolesAlsoAfterARestart) {
 
 TEST_F(Seek, NoObjectIsToldApart) {
   SeekResult result;
-  EXPECT_EQ(store->seek({8, 0}, 0, false, result), Status::kNoObject);
+  EXPECT_EQ(store->seek({8, 0}, 0, 0, false, result), Status::kNoObject);
 }
 
 }  // namespace

@@ -37,20 +37,21 @@ class Grant:
 
     async def know(self) -> None:
         """What the key is good for, of a mount that another process has made."""
-        if self._is_own:
+        if self.is_own:
             await self._ask()
 
     @property
-    def _is_own(self) -> bool:
+    def is_own(self) -> bool:
+        """The key is the client's own, not the cluster's."""
         return self._credential.id != CLUSTER_KEY_ID
 
     async def find_root(self, path: tuple[bytes, ...], *, sealed: bool) -> Attributes:
         """The directory to be mounted. Raises ConfigError: it is not there, or not for this key, or
         not sealed as it should be."""
-        if self._is_own:
+        if self.is_own:
             await self._ask()
         try:
-            attributes = await (self._root_of_key(path) if self._is_own else self._walk(path))
+            attributes = await (self._root_of_key(path) if self.is_own else self._walk(path))
         except FsError as error:
             if error.status is Status.EACCES:
                 raise ConfigError(error.message) from None
@@ -84,7 +85,7 @@ class Grant:
 
     async def data_key(self, session: int) -> bytes:
         """What this session proves itself with at storage servers."""
-        if not self._is_own:
+        if not self.is_own:
             return self._credential.secret
         if self._session != session:
             await self._ask()

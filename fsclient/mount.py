@@ -199,6 +199,7 @@ class MountedClient:
         datapath = await self._make_datapath(meta)
         tasks.start_soon(rest_memory, datapath, self._plan.options)
         files = self._files = self._make_files(meta, datapath)
+        files.births.proves_slots = self._grant.is_own
         data = self._data = DataConnections(
             datapath, self._connect_data, self._node, lambda: meta.core.session,
             self._make_rails(datapath),

@@ -8,8 +8,10 @@ it changes anything; an op without a rule is refused. So
 - a key for a tree reaches an inode only if that is in the tree: the record of each inode says so
   (docs/decisions/0015-quotas-by-size.md), whatever names it has. What is outside does not exist;
 - whom its client cannot be, nothing that it asks for is done by (metaserver.squash);
-- a confined client makes no files by itself, and its changes are durable when they are answered:
-  it has nothing to replay, and nothing that it claims to have been answered is believed.
+- a confined client's changes are durable when they are answered: it has nothing to replay, and
+  nothing that it claims to have been answered is believed. Files that it made by itself are of
+  slots that it was given, which it proves where the metaserver does not remember them
+  (metaserver.ops.delegate).
 What a capability allows at storage servers is what the metaserver put into it.
 """
 
@@ -20,7 +22,7 @@ from typing import Any, Final
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import LEASE_EXCLUSIVE_ALL
 from fscommon.types import ROOT_INO
-from fscommon.wire.births import Delegate
+from fscommon.wire.births import ChangeBatch, Delegate
 from fscommon.wire.leases import LeaseReturn
 from fscommon.wire.messages import SessionOpen
 from fscommon.wire.ops import SPECS, Op
@@ -44,6 +46,10 @@ def _ino(request: Any) -> Inodes:
     return (request.ino,)
 
 
+def _ino_if_any(request: Any) -> Inodes:
+    return (request.ino,) if request.ino else ()
+
+
 def _set(request: Any) -> Inodes:
     return (request.ino, request.like) if request.like else (request.ino,)
 
@@ -60,6 +66,13 @@ def _linked(request: Any) -> Inodes:
     return (request.ino, request.new_parent)
 
 
+def _changed_parents(request: ChangeBatch) -> Inodes:
+    parents = {birth.parent for birth in request.births}
+    parents.update(removal.parent for removal in request.removals)
+    parents.update(move.parent for move in request.moves)
+    return parents
+
+
 def _locked(request: Any) -> Inodes:
     return {lock.ino for lock in request.locks}
 
@@ -72,9 +85,16 @@ def _as_it_is(tx: Transaction, request: Any, key: ClientKey) -> Any:
     return request
 
 
-def _no_directory(tx: Transaction, request: Delegate, key: ClientKey) -> Delegate:
-    """Answered as in a tree with limits: its files are made, and removed, by ordinary requests."""
-    return Delegate(0, 0)
+def _own_directory(tx: Transaction, request: Delegate, key: ClientKey) -> Delegate:
+    """Whose users are others than the cluster's gets none, as in a tree that is full: its files are
+    made, and removed, by ordinary requests."""
+    return request if key.who is None else Delegate(0, 0)
+
+
+def _own_changes(tx: Transaction, request: ChangeBatch, key: ClientKey) -> ChangeBatch:
+    if key.who is not None:
+        raise FsError(Status.EPERM, f"CHANGE_BATCH is not for the key '{key.name}' of a client")
+    return request
 
 
 def _own_opens(tx: Transaction, request: SessionOpen, key: ClientKey) -> SessionOpen:
@@ -143,10 +163,11 @@ RULES: Final[dict[Op, Rule]] = {
     Op.SETXATTR: Rule(_ino, _always),
     Op.LISTXATTR: Rule(_ino),
     Op.REMOVEXATTR: Rule(_ino, _always),
-    Op.STATFS: Rule(),
+    Op.STATFS: Rule(_ino_if_any),
     Op.BARRIER: Rule(),
     Op.TMPFILE: Rule(_parent, _always),
-    Op.DELEGATE: Rule(_none, _always, _no_directory),
+    Op.DELEGATE: Rule(_ino_if_any, _always, _own_directory),
+    Op.CHANGE_BATCH: Rule(_changed_parents, _always, _own_changes),
     Op.OPEN_AHEAD: Rule(_ino),
     Op.LOCK_GET: Rule(_ino),
     Op.LOCK_SET: Rule(_ino),
@@ -164,8 +185,6 @@ RULES: Final[dict[Op, Rule]] = {
     Op.LEASE_RETURN: Rule(rewrite=_own_returns),
     Op.LEASE_RESTORE: Rule(_leased),
 }
-# What a client may send whose key confines it to nothing.
-_UNCONFINED: Final = frozenset((*RULES, Op.CHANGE_BATCH))
 
 
 def check_key(key: ClientKey, op: Op, now_ns: int) -> None:
@@ -173,7 +192,7 @@ def check_key(key: ClientKey, op: Op, now_ns: int) -> None:
     why = key.refusal(now_ns)
     if why:
         raise FsError(Status.EACCES, why)
-    if op not in (RULES if key.is_confined else _UNCONFINED):
+    if op not in RULES:
         raise FsError(Status.EPERM, f"{op.name} is not for the key '{key.name}' of a client")
 
 

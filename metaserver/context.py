@@ -5,12 +5,13 @@ synchronously and says in the context what its reply must wait for: the engine d
 Only the event loop's thread touches any of it.
 """
 
+import hmac
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Final
 
 from fscommon.errors import BraidError, FsError, Status
-from fscommon.layout.capability import RIGHT_READ, RIGHT_WRITE, make_capability
+from fscommon.layout.capability import RIGHT_READ, RIGHT_WRITE, make_capability, map_epoch_of
 from fscommon.types import Ino, SessionId, Txn
 from metaserver.intents import Intents
 from metaserver.keys import ClientKey, ClientKeys
@@ -84,6 +85,18 @@ class Services:
             map_epoch=self.membership.epoch,
             ino=ino,
         )
+
+    def has_made(self, context: "Context", capability: bytes, layout: bytes, ino: Ino) -> bool:
+        """It is the capability of a slot of this session, with that number and valid layout."""
+        mine = make_capability(
+            self.capability_key,
+            layout=layout,
+            session=context.session,
+            rights=RIGHT_READ | RIGHT_WRITE,
+            map_epoch=map_epoch_of(capability),
+            ino=ino,
+        )
+        return hmac.compare_digest(mine, capability)
 
 
 @dataclass(frozen=True, slots=True)

@@ -358,7 +358,8 @@ SQUASHES: Final[dict[Op, Squash | None]] = {
     Op.STATFS: None,
     Op.BARRIER: None,
     Op.TMPFILE: _make,
-    Op.DELEGATE: None,  # gives nothing to confined clients
+    Op.DELEGATE: None,  # gives nothing to such clients
+    Op.CHANGE_BATCH: None,  # refused to them
     Op.OPEN_AHEAD: _list,  # and leaves out what may not be read
     Op.LOCK_GET: None,
     Op.LOCK_SET: _lock,

@@ -44,6 +44,7 @@ from fscommon.wire.ops import Op
 from ..leases.holder import Leases
 from .inodes import Inodes
 from .ports import Lanes, Metadata, Written
+from .shares import Shares
 from .untold import (
     Newborn,
     RawMove,
@@ -88,6 +89,9 @@ class Births:
         self._changed = changed
         self._log = log
         self._delegated: OrderedDict[int, None] = OrderedDict()
+        self._shares = Shares(lanes)
+        self.proves_slots = False  # the metaserver does not take the word of this client's key
+        self._proofs: dict[int, bytes] = {}  # capabilities of slots that lanes have
         self._recent: OrderedDict[int, tuple[int, float]] = OrderedDict()  # how many, the last
         self._rest_until: OrderedDict[int, float] = OrderedDict()
         self._asked: OrderedDict[int, bool] = OrderedDict()  # with slots; 0: for nothing else
@@ -111,6 +115,7 @@ class Births:
         """A file was made in parent through the metaserver."""
         if parent in self._delegated:
             self._keep_slots()
+            self._keep_share(parent)
         else:
             self._count(parent, CHANGES_TO_ASK, slots=True)
 
@@ -206,9 +211,13 @@ class Births:
         finally:
             self._is_getting_slots &= not count
         is_held = parent and reply.attributes and self._leases.holds(parent, LEASE_NAMER)
+        if is_held:
+            self._shares.told(parent, reply.files, reply.size_limit)
         is_theirs = is_held and self._delegate(parent)
         self._lanes.births_refuse(reply.uids, reply.gids)
         self._lanes.slots_put([(slot.ino, slot.layout, slot.capability) for slot in reply.slots])
+        if self.proves_slots:
+            self._proofs.update((slot.ino, slot.capability) for slot in reply.slots)
         if not parent:
             return
         if is_theirs:
@@ -222,10 +231,11 @@ class Births:
         """Lanes change names in it from now on; they are to be told afterwards who has limits. The
         bound: the oldest directory's lease stays, and what lanes have done in it is told as ever,
         but with it they forget who has."""
-        if len(self._delegated) >= DIRECTORIES_MAX:
+        if len(self._delegated) >= DIRECTORIES_MAX and directory not in self._delegated:
             oldest, _ = self._delegated.popitem(last=False)
             self._lanes.entries_undelegate(oldest)
             self.collect()
+            self._shares.forget(oldest)
         is_theirs = self._lanes.entries_delegate(directory)
         if is_theirs:
             self._delegated[directory] = None
@@ -236,6 +246,14 @@ class Births:
         if not is_asked and self._lanes.slots_left() < self._slots_wanted // 2:
             self._slots_wanted = min(2 * self._slots_wanted, SLOTS_WANTED_MAX)
             self._ask(0, slots=True)
+
+    def _keep_share(self, parent: int) -> None:
+        """Asks for more of a limit before lanes have used up what was told."""
+        if not self._shares.is_short(parent) or parent not in self._delegated:
+            return
+        is_asked = parent in self._being_asked or parent in self._asked
+        if not is_asked and self._rest_until.get(parent, 0.0) < trio.current_time():
+            self._ask(parent, slots=True)
 
     def _rest(self, parent: int) -> None:
         self._rest_until[parent] = trio.current_time() + RECALLED_REST_S
@@ -293,11 +311,15 @@ class Births:
             inode.see_layout(birth.layout)
             inode.wrote = birth.changes > 0
             inode.is_inline = bool(inline)
+            inode.size_limit = self._shares.size_limit(birth.parent)
             self._opened(fh, birth.ino)
+        self._shares.used(birth.parent)
+        self._keep_share(birth.parent)
         bits = LEASE_WRITER if birth.writable else LEASE_READER
         self._leases.table.granted(birth.ino, bits, 0)
         self._changed(birth.parent)
-        newborn = Newborn(with_bytes(birth, inline), is_whole=bool(inline))
+        proof = self._proofs.pop(birth.ino, b"")
+        newborn = Newborn(with_bytes(birth, inline), bool(inline), proof)
         self._newborns[birth.ino] = newborn
         self._waiting.append(newborn)
         if not birth.is_open:
@@ -471,6 +493,7 @@ class Births:
             self._lanes.entries_undelegate(ino)
             await self.settle(ino)
             self._delegated.pop(ino, None)
+            self._shares.forget(ino)
 
     async def give_back_all(self) -> None:
         """No directory is held exclusively any more, and every change has been answered."""
@@ -492,14 +515,20 @@ class Births:
     def renew_slots(self) -> None:
         """Those that are left are of another metaserver, which knows nothing of them, or say
         nothing of targets that have come, and lie on some that get no new files."""
-        self._lanes.slots_clear()
+        self._clear_slots()
         if self._delegated and self._bears:
             self._ask(0, slots=True)
 
+    def _clear_slots(self) -> None:
+        self._lanes.slots_clear()
+        self.collect()  # what was made of them keeps its proof
+        self._proofs.clear()
+
     def lose(self) -> None:
         """The session was evicted, and the changes that were not told with it."""
-        self.collect()
-        self._lanes.slots_clear()
+        self._clear_slots()
+        for directory in self._delegated:
+            self._shares.forget(directory)
         self._delegated.clear()
         lost = self._take_batch(len(self._waiting))
         self._lanes.changes_told(told_count(lost))

@@ -429,6 +429,7 @@ class Files:
         by the quotas, up to `end` of the file. An OPEN brings all, as much as the inode's handles
         may need."""
         errno_of_answer = 0
+        self._inodes.catch_up()  # it may be new, with a share of its tree's limit
         inode = self._inodes.hold(ino)
         await self._leases.leaving.wait(ino)
         self._leases.asks(ino)

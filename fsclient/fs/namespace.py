@@ -40,6 +40,7 @@ from fscommon.wire.messages import (
     Renamed,
     RmDir,
     SetXattr,
+    StatFs,
     StatFsReply,
     Symlink,
     Unlink,
@@ -256,8 +257,9 @@ class Namespace:
 
     # ---- the whole file system ----------------------------------------------------------------
 
-    async def statfs(self) -> StatFsReply:
-        return await self._meta.call(Op.STATFS, Empty(), StatFsReply)
+    async def statfs(self, ino: int = 0) -> StatFsReply:
+        """Room in the tree that ino is in; 0: in the cluster."""
+        return await self._meta.call(Op.STATFS, StatFs(ino), StatFsReply)
 
     async def barrier(self) -> None:
         """Everything answered so far is durable when this returns."""

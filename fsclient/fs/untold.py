@@ -39,10 +39,12 @@ class RawMove(NamedTuple):
 
 @dataclass(slots=True)
 class Newborn:
-    """A file of which the metaserver is still to be told. is_whole: with its bytes."""
+    """A file of which the metaserver is still to be told. is_whole: with its bytes. proof: the
+    capability of its slot, where the metaserver wants to see it."""
 
     birth: Birth
     is_whole: bool = False
+    proof: bytes = b""
 
     @property
     def parent(self) -> int:
@@ -73,12 +75,14 @@ Untold = Newborn | RawRemoval | Setting | RawMove
 
 def batch_of(changes: Sequence[Untold]) -> ChangeBatch:
     births: list[Birth] = []
+    proofs: list[bytes] = []
     removals: list[Removal] = []
     settings: list[Setting] = []
     moves: list[Move] = []
     for change in changes:
         if isinstance(change, Newborn):
             births.append(change.birth)
+            proofs.append(change.proof)
         elif isinstance(change, RawRemoval):
             removals.append(
                 Removal(change.parent, change.name, change.ino, change.time_ns, len(births))
@@ -87,7 +91,10 @@ def batch_of(changes: Sequence[Untold]) -> ChangeBatch:
             moves.append(Move(*change[:6], after=len(births) + len(removals)))
         else:
             settings.append(change)
-    return ChangeBatch(tuple(births), tuple(removals), tuple(settings), tuple(moves))
+    return ChangeBatch(
+        tuple(births), tuple(removals), tuple(settings), tuple(moves),
+        tuple(proofs) if any(proofs) else (),
+    )  # fmt: skip
 
 
 def told_count(batch: ChangeBatch) -> int:

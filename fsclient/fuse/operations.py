@@ -37,13 +37,14 @@ SEALED_S = 24 * 3600.0  # as kSealedLife in native/src/fuse/attribute_table.h
 
 _KERNEL_ROOT = 1
 _UPCALL_KILL_SUIDGID = 1
+_UPCALL_INODE = 4  # place in what upcall() returns
 _INTERRUPTS_EARLY_MAX = 4096
 
 
 class Upcalls(Protocol):
     """The part of the native Datapath that knows the requests behind slots."""
 
-    def upcall(self, slot: int, /) -> tuple[int, int, int, int]: ...
+    def upcall(self, slot: int, /) -> tuple[int, int, int, int, int]: ...
 
 
 class Operations(pyfuse3.Operations):
@@ -281,7 +282,8 @@ class Operations(pyfuse3.Operations):
         return True
 
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
-        reply = await self._serve(ctx.pid, self._names.statfs())
+        ino = self._ino(self._upcalls.upcall(ctx.pid)[_UPCALL_INODE])  # pyfuse3 does not show it
+        reply = await self._serve(ctx.pid, self._names.statfs(ino))
         return statvfs(reply, NAME_LENGTH_MAX)
 
     # ---- files --------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ _SIGNED: Final = struct.Struct("<8sQIIQ2s2x4sQ")
 _MAC_SIZE: Final = 16
 TARGET_MARK_FACTOR: Final = 0x9E3779B1
 _U32: Final = (1 << 32) - 1
+_MAP_EPOCH: Final = slice(20, 24)
 
 
 def capability_key(cluster_key: bytes, cluster_uuid: bytes) -> bytes:
@@ -44,3 +45,8 @@ def _target_marks(targets: tuple[int, ...]) -> int:
     for target in reversed(targets):
         marks = marks << bits | (target * TARGET_MARK_FACTOR & _U32) >> 32 - bits
     return marks
+
+
+def map_epoch_of(capability: bytes) -> int:
+    """0 for what is no capability."""
+    return int.from_bytes(capability[_MAP_EPOCH], "little")

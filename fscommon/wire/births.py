@@ -38,13 +38,16 @@ class Slot:
 @dataclass(frozen=True, slots=True)
 class Delegated:
     """attributes: of the directory, with what is held on it; b"" for ino 0, and for one in which no
-    files are to be made (its tree has limits). uids, gids: who has limits, whose files are made at
-    the metaserver."""
+    files are to be made (its tree is nearly full). uids, gids: who has limits, whose files are made
+    at the metaserver. files, size_limit: where the tree has limits, how many files more may be made
+    in this directory, and to what size each may grow before its writer asks; 0, 0: it has none."""
 
     attributes: Record
     slots: Annotated[tuple[Slot, ...], Many]
     uids: U32s = ()
     gids: U32s = ()
+    files: U32 = 0
+    size_limit: U64 = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +130,14 @@ class Move:
 @dataclass(frozen=True, slots=True)
 class ChangeBatch:
     """Births, removals and moves, each in order; `after` says how they mix. Settings, in order,
-    come behind all of them: a file of which the only name went in between is no more."""
+    come behind all of them: a file of which the only name went in between is no more. proofs: the
+    capability of each birth's slot, from a client whose word alone is not taken; else empty."""
 
     births: Annotated[tuple[Birth, ...], Many]
     removals: Annotated[tuple[Removal, ...], Many] = ()
     settings: Annotated[tuple[Setting, ...], Many] = ()
     moves: Annotated[tuple[Move, ...], Many] = ()
+    proofs: Annotated[tuple[Record, ...], Many] = ()
 
 
 @dataclass(frozen=True, slots=True)

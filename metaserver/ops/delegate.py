@@ -3,8 +3,8 @@
 DELEGATE gives slots; that it also takes the directory's leases is its footprint and its grant
 (metaserver.leases). CHANGE_BATCH tells what became of slots, and which names are gone or others
 now; a change that is wrong fails alone. Where quotas could refuse a file clients make none: in
-trees that have limits, of owners that do. docs/decisions/0013-delegation.md and 0014-removals.md
-have the whole.
+trees that have limits beyond their share, of owners that have some. docs/decisions/
+0013-delegation.md and 0014-removals.md have the whole.
 """
 
 import stat
@@ -29,6 +29,7 @@ from fscommon.wire.births import (
     Setting,
     Slot,
 )
+from metaserver.confine import is_inside
 from metaserver.context import Context
 from metaserver.namespace.birth import default_layout
 from metaserver.namespace.entries import Dentry, find_dentry, get_dentry, new_key, put_dentry
@@ -43,7 +44,13 @@ from metaserver.namespace.inode import (
 from metaserver.namespace.links import drop_name_unasked, remove_plain
 from metaserver.namespace.protection import check_may_add, check_may_remove
 from metaserver.ops.setattr import set_unasked
-from metaserver.quota.charges import Owner, charge_many, is_limited, limited_owners
+from metaserver.quota.charges import (
+    Owner,
+    charge_many,
+    is_limited,
+    limited_owners,
+    share_of_tree,
+)
 from metaserver.records import dentry_key, inode_key, unpack_dentry, writer_key
 from metaserver.transaction import Transaction
 from metaserver.trash.entries import Place
@@ -55,15 +62,20 @@ C = TypeVar("C", Birth, Removal, Setting, Move)
 def delegate(tx: Transaction, request: Delegate, context: Context) -> Delegated:
     """Raises ENOENT, ENOTDIR for what is no directory with a name; ENOSPC."""
     owners = limited_owners(context)
-    attributes = b""
-    if request.ino:
+    attributes, share = b"", None
+    if request.ino and owners is not None:
         directory = load_directory(tx, request.ino).attributes
-        if owners is not None and not is_limited(context, directory.tree):
+        has_limits = is_limited(context, directory.tree)
+        share = share_of_tree(context, directory) if has_limits else None
+        if share is not None or not has_limits:
             attributes = directory.pack()
     context.check_room()
     services = context.services
     count = services.sessions.slots_wanted(context.session, request.count)
-    return Delegated(attributes, tuple([_slot(context) for _ in range(count)]), *(owners or ()))
+    slots = tuple([_slot(context) for _ in range(count)])
+    uids, gids = owners or ((), ())
+    more = (share.files, share.size_limit) if share is not None else (0, 0)
+    return Delegated(attributes, slots, uids, gids, *more)
 
 
 def _slot(context: Context) -> Slot:
@@ -77,7 +89,7 @@ def _slot(context: Context) -> Slot:
 
 def change_batch(tx: Transaction, request: ChangeBatch, context: Context) -> Changed:
     _check(request)
-    work = _Batch(tx, context)
+    work = _Batch(tx, context, request)
     names = _births_and_removals(request)
     done = 0
     for move in request.moves:
@@ -130,13 +142,16 @@ def _if_any(statuses: list[int]) -> tuple[int, ...]:
 class _Batch:
     """One batch at work; directories change once, at the end."""
 
-    def __init__(self, tx: Transaction, context: Context) -> None:
+    def __init__(self, tx: Transaction, context: Context, request: ChangeBatch) -> None:
+        births = zip(request.births, request.proofs, strict=False)
+        self._proofs = {birth.ino: proof for birth, proof in births}
         self._tx = tx
         self._context = context
         self._directories: dict[int, Inode] = {}
         self._times: dict[int, list[int]] = {}  # of the names that came and went
         self._owners: Counter[Owner] = Counter()  # of files that came, less those that went
         self._bytes: Counter[Owner] = Counter()
+        self._born: Counter[tuple[int, int]] = Counter()  # files by directory and its tree
         self.errors: defaultdict[type, list[int]] = defaultdict(list)  # by kind of change
 
     def change(self, change: Birth | Removal) -> None:
@@ -164,8 +179,11 @@ class _Batch:
         directory = self._directory(birth.parent)
         check_may_add(directory)
         tree = directory.attributes.tree
+        _check_slot(self._tx, birth, self._proofs.get(birth.ino, b""), self._context)
         _bear(self._tx, birth, tree, self._context)
         self._touched(birth.parent, birth.time_ns)
+        if tree:
+            self._born[birth.parent, tree] += 1
         owner = birth.uid, birth.gid, tree
         self._owners[owner] += 1
         self._bytes[owner] += birth.size if birth.changes else 0
@@ -199,6 +217,9 @@ class _Batch:
         self._touched(move.parent, move.time_ns)
 
     def _set(self, setting: Setting) -> None:
+        key = self._context.key
+        if key is not None and key.is_confined and not is_inside(self._tx, setting.ino, key):
+            raise FsError(Status.ESTALE)
         set_unasked(self._tx, setting, self._context)
 
     def _touched(self, parent: int, time_ns: int) -> None:
@@ -208,6 +229,9 @@ class _Batch:
         for parent, times in self._times.items():
             touch_directory(self._tx, self._directories[parent], max(times), names=len(times))
             self._context.services.sessions.filled(self._context.session, Ino(parent))
+        shares = self._context.services.quotas.shares
+        for (parent, tree), count in self._born.items():
+            shares.used(self._context.session, Ino(parent), tree, count)
         for owner, count in self._owners.items():
             charge_many(self._context, owner, count, self._bytes[owner])
 
@@ -258,14 +282,10 @@ def _move(tx: Transaction, move: Move, directory: Inode, context: Context) -> No
 
 
 def _bear(tx: Transaction, birth: Birth, tree: int, context: Context) -> None:
-    """The file as the client has it. Raises EEXIST; BAD_REQUEST for what is not of a slot of this
-    session."""
+    """The file as the client has it. Raises EEXIST."""
     key = new_key(tx, birth.parent, birth.name)
     ino = Ino(birth.ino)
     sessions = context.services.sessions
-    given = sessions.slots(context.session).get(ino)
-    if given is None or given != birth.layout:
-        _check_slot(tx, birth, context)
     tx.put(inode_key(ino), birth.record(tree) + birth.layout)
     put_dentry(tx, key, ino, stat.S_IFREG)
     sessions.slots(context.session).pop(ino, None)
@@ -276,17 +296,30 @@ def _bear(tx: Transaction, birth: Birth, tree: int, context: Context) -> None:
     context.inodes_added += 1
 
 
-def _check_slot(tx: Transaction, birth: Birth, context: Context) -> None:
-    """Slots are known in memory only; what was given before a restart is told by its number."""
+def _was_given(tx: Transaction, birth: Birth, proof: bytes, context: Context) -> bool:
+    services = context.services
+    ino = Ino(birth.ino)
+    if not services.numbers.is_former(ino) or find(tx, ino) is not None:
+        return False
+    is_confined = context.key is not None and context.key.is_confined
+    return not is_confined or services.has_made(context, proof, birth.layout, ino)
+
+
+def _check_slot(tx: Transaction, birth: Birth, proof: bytes, context: Context) -> None:
+    """Slots are known in memory only; what was given before a restart is told by its number, and by
+    its capability where the client's word is not taken. Raises BAD_REQUEST for what is not of a
+    slot of this session."""
     services = context.services
     ino = Ino(birth.ino)
     given = services.sessions.slots(context.session).get(ino)
-    if given is None and not (services.numbers.is_former(ino) and find(tx, ino) is None):
-        raise FsError(Status.BAD_REQUEST, f"inode {ino} is no slot of this session")
+    if given == birth.layout:
+        return
     try:
         layout = unpack_layout(birth.layout)
     except ProtocolError as error:
         raise FsError(Status.BAD_REQUEST, str(error)) from None
+    if given is None and not _was_given(tx, birth, proof, context):
+        raise FsError(Status.BAD_REQUEST, f"inode {ino} is no slot of this session")
     fresh = replace(layout, truncate_epoch=0, durable_stripes=0) == layout
     bare = with_inline(birth.layout, b"") if layout.inline else birth.layout
     if layout.file_id != ino or not fresh or (given is not None and given != bare):

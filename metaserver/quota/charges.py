@@ -4,17 +4,25 @@ An op says in its context what an inode was and what it becomes; the engine merg
 has succeeded. A replay is never refused: it was granted before. What is refused is new inodes and
 growth that was asked for (a truncate, a rename into another tree). What a client has written or
 made by itself is always taken: it was told beforehand how far a file may grow (`size_limit`), asks
-again there before it refuses, and makes no files of those who have limits (`limited_owners`).
+again there before it refuses, makes no more files in a tree that has limits than its share
+(metaserver.quota.shares), and none of users and groups that have some (`limited_owners`).
 """
 
 import stat
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from fscommon.layout.attributes import ATTRIBUTES_SIZE, Attributes, unpack_attributes
+from fscommon.layout.attributes import (
+    ATTRIBUTES_SIZE,
+    LEASE_ENTRIES_EXCLUSIVE,
+    Attributes,
+    unpack_attributes,
+)
 from fscommon.layout.quota import AccountId, QuotaKind
 from fscommon.limits import FILE_SIZE_MAX
+from fscommon.types import Ino, SessionId
 from metaserver.context import Context
+from metaserver.quota.shares import Share
 from metaserver.quota.table import Charge
 
 NO_SIZE_LIMIT: Final = -1
@@ -102,6 +110,20 @@ def size_limit(
         return NO_SIZE_LIMIT
     growth = max(GROWTH, room // _GROWTH_SHARE, wanted - before.size)
     return min(before.size + min(room, growth), FILE_SIZE_MAX)
+
+
+def share_of_tree(context: Context, directory: Attributes) -> Share | None:
+    """What this client may make by itself in a directory whose tree has limits, more than it knows
+    of; None: nothing."""
+    services = context.services
+
+    def is_held(session: SessionId, ino: Ino) -> bool:
+        return bool(services.leases.held(session, ino) & LEASE_ENTRIES_EXCLUSIVE)
+
+    room = services.quotas.room((_TREE, directory.tree), context.now_ns)
+    return services.quotas.shares.grant(
+        context.session, Ino(directory.ino), directory.tree, room, is_held
+    )
 
 
 def is_limited(context: Context, tree: int) -> bool:

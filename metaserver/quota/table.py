@@ -19,6 +19,7 @@ from typing import Final
 
 from fscommon.errors import FsError, Status
 from fscommon.layout.quota import NO_LIMITS, AccountId, Limits, QuotaKind
+from metaserver.quota.shares import Room, ShareTable
 from metaserver.records import QuotaRecord, pack_quota, quota_key
 
 _SECOND_NS: Final = 10**9
@@ -75,6 +76,7 @@ class QuotaTable:
         self._accounts: dict[AccountId, Account] = {}
         self._dirty: set[AccountId] = set()
         self.limited: set[AccountId] = set()  # accounts that have limits
+        self.shares = ShareTable()
 
     def put(self, account: AccountId, record: QuotaRecord) -> None:
         """From the store."""
@@ -126,6 +128,11 @@ class QuotaTable:
             if account in self.limited
         ]
         return min((room for room in rooms if room is not None), default=None)
+
+    def room(self, account: AccountId, now_ns: int) -> Room:
+        """What is left to an account that has limits."""
+        entry = self._accounts[account]
+        return Room(entry.bytes_room(now_ns), entry.inodes_room(now_ns))
 
     def take_dirty(self) -> list[tuple[bytes, bytes | None]]:
         """Records of what changed since the last call, for the batch that is frozen now."""

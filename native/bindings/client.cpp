@@ -303,7 +303,7 @@ nb::tuple upcall(Datapath& path, uint32_t slot) {
   const auto found = unlocked([&] { return path.upcall(slot); });
   if (!found) throw nb::value_error("no upcall has this slot");
   return nb::make_tuple(found->unique, found->pid, found->opcode,
-                        found->bits & braidfs::fuse::kUpcallKillSuidgid);
+                        found->bits & braidfs::fuse::kUpcallKillSuidgid, found->nodeid);
 }
 
 void answer(Datapath& path, uint32_t slot, int error, const nb::bytes& body) {
@@ -414,6 +414,13 @@ void bind_tables(nb::class_<Datapath>& type) {
              path.dentries().owners_told();
            },
            "uids"_a, "gids"_a)
+      .def("births_share",
+           [](Datapath& path, uint64_t directory, uint64_t files, uint64_t size_limit) {
+             path.births().share(directory, files, size_limit);
+           },
+           "directory"_a, "files"_a, "size_limit"_a)
+      .def("births_unshare", [](Datapath& path, uint64_t directory) { path.births().unshare(directory); },
+           "directory"_a)
       .def("slots_clear", [](Datapath& path) { path.births().slots_clear(); })
       .def("slots_left", [](Datapath& path) { return path.births().slots(); })
       .def("changes_left", [](Datapath& path) { return path.births().any(); })
@@ -569,7 +576,7 @@ void bind_tables(nb::class_<Datapath>& type) {
 
 void bind_requests(nb::class_<Datapath>& type) {
   type.def("upcall", &upcall, "slot"_a,
-           nb::sig("def upcall(self, slot: int) -> tuple[int, int, int, int]"))
+           nb::sig("def upcall(self, slot: int) -> tuple[int, int, int, int, int]"))
       .def("answer", &answer, "slot"_a, "error"_a, "body"_a)
       .def("locked",
            [](Datapath& path, uint64_t ino, bool has_locks) { path.locked(ino, has_locks); },

@@ -258,6 +258,42 @@ def test_files_that_lanes_make_are_counted_and_a_limit_ends_that(
         quota("remove", "--tree", folder)
 
 
+def test_lanes_make_their_share_of_a_limit(tree: Path, quota: Quota, cluster: Cluster) -> None:
+    """Nearly all files of a tree with plenty left, and what they write is bounded there, too: a
+    file that grows beyond its share asks."""
+    quota("set", "--tree", tree, "--inodes", 5000, "--bytes", "2G")
+    folder = tree / "folder"  # one that the new limit took from nobody
+    folder.mkdir()
+    delegated(cluster, folder)
+    before = births(cluster)
+    assert make_until_refused(folder, 1500) == (1500, "")
+    assert births(cluster) >= before + 1400
+    with (folder / "large").open("wb", buffering=0) as large:
+        for _ in range(48):
+            large.write(bytes(MIB))
+    inodes = len(list(folder.iterdir())) + 2
+    assert used(quota, tree) == (48 * MIB, inodes)
+    quota("set", "--tree", tree, "--inodes", inodes + 3, "--bytes", 49 * MIB)
+    for number in range(3):
+        touch(folder / f"last-{number}")
+    assert refused(touch, folder / "one-too-many") == "EDQUOT"
+    with (folder / "large").open("ab", buffering=0) as large:
+        assert write_until_refused(large.fileno()) == (MIB, "EDQUOT")
+
+
+def test_df_in_a_limited_tree_shows_its_limit(tree: Path, quota: Quota) -> None:
+    whole = os.statvfs(tree)
+    (tree / "file").write_bytes(bytes(3 * MIB))
+    quota("set", "--tree", tree, "--inodes", 100, "--bytes", "8M")
+    for place in (tree, tree / "file"):
+        room = os.statvfs(place)
+        assert room.f_blocks * room.f_frsize == 8 * MIB
+        assert room.f_bavail * room.f_frsize == room.f_bfree * room.f_frsize == 5 * MIB
+        assert (room.f_files, room.f_ffree) == (100, 98)
+    outside = os.statvfs(tree.parent)
+    assert outside.f_blocks == whole.f_blocks
+
+
 def test_files_of_a_limited_user_are_not_made_by_lanes(
     workdir: Path, quota: Quota, cluster: Cluster
 ) -> None:

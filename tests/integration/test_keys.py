@@ -41,6 +41,8 @@ from fscommon.wire.messages import (
 from fscommon.wire.ops import Op
 from tests.cluster import mounts
 from tests.cluster.cluster import BIN, Cluster
+from tests.cluster.numbers import native_counters
+from tests.cluster.plan import free_port
 from tests.cluster.process import wait_until
 from tests.conftest import ClusterMaker
 
@@ -474,6 +476,32 @@ def test_a_killed_metaserver(make_cluster: ClusterMaker, localdir: Path) -> None
         assert [(tree / f"f{number}").read_bytes() for number in range(1, 41)] == expected
         log = (cluster.plan.state / "log" / "client-mnt.log").read_text()
         assert "connection to the metaserver lost" in log and "replay" not in log
+
+
+@pytest.mark.expects_warnings
+def test_its_lanes_make_files_and_none_is_lost(make_cluster: ClusterMaker, localdir: Path) -> None:
+    """Of slots that the metaserver gave; one that was killed meanwhile is shown proofs of them."""
+    cluster = make_cluster(storage_servers=1)
+    keys = Keys(Cli(cluster), localdir)
+    tree = cluster.mount_path / "mine"
+    tree.mkdir()
+    key, point, port = keys.make(tree), localdir / "mnt", free_port(set())
+    inside = f"/{tree.relative_to(cluster.mount_path)}"
+    options = f"key_file={key},metrics_listen=127.0.0.1:{port}"
+    with cluster.second_client(point, folder=inside, options=options):
+        folder = point / "folder"
+        folder.mkdir()
+        for number in range(1000):
+            (folder / f"{number}").write_bytes(b"%d" % number)
+            if number == 600:
+                cluster.metaserver.kill()
+                cluster.metaserver.start()
+        assert native_counters(port)["births"] > 700
+        fd = os.open(folder, os.O_RDONLY)
+        os.fsync(fd)
+        os.close(fd)
+        seen = {int(one.name): one.read_bytes() for one in (tree / "folder").iterdir()}
+        assert seen == {number: b"%d" % number for number in range(1000)}
 
 
 # ---- key files and verbs ------------------------------------------------------------------------

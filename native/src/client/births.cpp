@@ -10,18 +10,19 @@
 
 namespace braidfs::client {
 
-bool Core::born(Bytes attributes, Bytes layout, Bytes capability, uint64_t fh, uint32_t open_flags) {
+bool Core::born(Bytes attributes, Bytes layout, Bytes capability, const fuse::NewHandle& handle) {
   const auto decoded = decode_attributes(attributes);
   if (!decoded || !inode_put(attributes, layout, capability)) return false;
-  const bool reads_only = (open_flags & O_ACCMODE) == O_RDONLY;
+  const bool reads_only = (handle.open_flags & O_ACCMODE) == O_RDONLY;
   inode_lease(decoded->ino, reads_only ? kLeaseData : kLeaseData | kLeaseDataExclusive, 0);
   {
     const InodePtr inode = inodes_.find(decoded->ino);
     const std::scoped_lock lock(inode->mu());
-    inode->birth = {.untaken = true, .fh = fh, .told = {.mtime_ns = decoded->mtime_ns}};
+    inode->size_limit = handle.size_limit;
+    inode->birth = {.untaken = true, .fh = handle.fh, .told = {.mtime_ns = decoded->mtime_ns}};
     inode->untold = inline_length_max_ != 0 && !reads_only;
   }
-  return handle_put(fh, decoded->ino, open_flags, fuse::writes_only(open_flags));
+  return handle_put(handle.fh, decoded->ino, handle.open_flags, fuse::writes_only(handle.open_flags));
 }
 
 std::optional<fuse::BirthSince> Core::birth_take(uint64_t ino, bool spare_open) {

@@ -71,7 +71,7 @@ class Core final : public fuse::DataHandler {
   void release(fuse::LaneContext& context, const fuse::ReleaseRequest& request) override;
   void fsync(fuse::LaneContext& context, const fuse::FsyncRequest& request) override;
   bool born(std::span<const std::byte> attributes, std::span<const std::byte> layout,
-            std::span<const std::byte> capability, uint64_t fh, uint32_t open_flags) override;
+            std::span<const std::byte> capability, const fuse::NewHandle& handle) override;
   fuse::Opening open(uint64_t ino, uint64_t fh, uint32_t open_flags) override;
   bool open_granted(std::span<const std::byte> attributes, std::span<const std::byte> layout,
                     std::span<const std::byte> capability, uint64_t fh, uint32_t open_flags) override;

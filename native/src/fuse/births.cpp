@@ -55,11 +55,29 @@ bool Births::refuses(uint32_t uid, uint32_t gid) const {
          std::binary_search(refused_gids_.begin(), refused_gids_.end(), gid);
 }
 
-std::optional<BirthSlot> Births::take_slot() {
+void Births::share(uint64_t directory, uint64_t files, uint64_t size_limit) {
+  const std::scoped_lock lock(mu_);
+  Share& share = shares_[directory];
+  share.files += files;
+  share.size_limit = size_limit;
+}
+
+void Births::unshare(uint64_t directory) {
+  const std::scoped_lock lock(mu_);
+  shares_.erase(directory);
+}
+
+std::optional<BirthSlot> Births::take_slot(uint64_t directory) {
   const std::scoped_lock lock(mu_);
   if (slots_.empty()) return std::nullopt;
+  const auto share = shares_.find(directory);
+  if (share != shares_.end() && share->second.files == 0) return std::nullopt;
   std::optional<BirthSlot> slot(std::move(slots_.front()));
   slots_.pop_front();
+  if (share != shares_.end()) {
+    --share->second.files;
+    slot->size_limit = share->second.size_limit;
+  }
   return slot;
 }
 

@@ -16,6 +16,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <variant>
 #include <vector>
 
@@ -23,11 +24,14 @@
 
 namespace braidfs::fuse {
 
+constexpr uint64_t kNoSizeLimit = ~uint64_t{0};
+
 // layout, capability: records of docs/INTERFACES.md section 1.
 struct BirthSlot {
   uint64_t ino = 0;
   std::string layout;
   std::string capability;
+  uint64_t size_limit = kNoSizeLimit;  // what the file may grow to before quotas are asked
 };
 
 // What became of a new file until its birth was taken (docs/decisions/0026-size-with-the-birth.md).
@@ -109,7 +113,14 @@ class Births {
   void refuse(std::vector<uint32_t> uids, std::vector<uint32_t> gids);
   bool refuses(uint32_t uid, uint32_t gid) const;
 
-  std::optional<BirthSlot> take_slot();
+  // In a directory of a tree with limits: so many files more may be made here, each of which may grow
+  // to that size before quotas are asked.
+  void share(uint64_t directory, uint64_t files, uint64_t size_limit);
+  // The directory has no share any more: its tree has no limits, or nobody makes files here.
+  void unshare(uint64_t directory);
+
+  // For a file in that directory; none where its share is used up.
+  std::optional<BirthSlot> take_slot(uint64_t directory);
   // Before the lanes run: those below are in use, by handles that this process has taken over.
   void first_handle(uint64_t first) noexcept { next_handle_.store(first); }
   uint64_t next_handle() noexcept { return next_handle_.fetch_add(1, std::memory_order_relaxed); }
@@ -138,6 +149,11 @@ class Births {
   std::vector<Change> changes_;  // guarded by mu_
   std::vector<uint32_t> refused_uids_;  // guarded by mu_, sorted
   std::vector<uint32_t> refused_gids_;  // guarded by mu_, sorted
+  struct Share {
+    uint64_t files = 0;  // that may still be made
+    uint64_t size_limit = kNoSizeLimit;
+  };
+  std::unordered_map<uint64_t, Share> shares_;  // guarded by mu_, by directory; as many as are delegated
   std::atomic<uint64_t> next_handle_{kFirstHandle};
   std::atomic<size_t> untold_{0};
   std::atomic<uint64_t> count_{0};

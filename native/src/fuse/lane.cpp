@@ -377,7 +377,7 @@ uint64_t Lane::give_birth(const UpcallRequest& request, const fuse_create_in& in
                           std::string_view name, std::chrono::nanoseconds valid) {
   const auto now = AttributeTable::Clock::now();
   const int64_t time_ns = file_time_ns();
-  auto slot = parts_.births.take_slot();
+  auto slot = parts_.births.take_slot(parent);
   if (!slot || !parts_.attributes.touch_directory(parent, time_ns, now)) return 0;
   const RequestHead& head = request.head;
   Birth birth{.ino = slot->ino,
@@ -391,8 +391,8 @@ uint64_t Lane::give_birth(const UpcallRequest& request, const fuse_create_in& in
               .name = std::string(name),
               .layout = std::move(slot->layout)};
   const auto record = new_file_record(birth);
-  if (!parts_.data.born(record, bytes_of(birth.layout), bytes_of(slot->capability), birth.fh,
-                        in.flags)) {
+  if (!parts_.data.born(record, bytes_of(birth.layout), bytes_of(slot->capability),
+                        {birth.fh, in.flags, slot->size_limit})) {
     return 0;
   }
   parts_.attributes.put(record, std::chrono::milliseconds(0), now, true);

@@ -122,6 +122,13 @@ struct Passing {
   uint32_t backing = 0;
 };
 
+// How a new file is opened. size_limit: what it may grow to before quotas are asked.
+struct NewHandle {
+  uint64_t fh = 0;
+  uint32_t open_flags = 0;
+  uint64_t size_limit = ~uint64_t{0};
+};
+
 // The half that owns file bytes. Every call comes on the lane thread named by the context and must
 // not block; two lanes call at the same time. Requests of directories never come here (RELEASEDIR
 // and FSYNCDIR are upcalls).
@@ -137,7 +144,7 @@ class DataHandler {
   // A new file, which only this client may read and write (docs/INTERFACES.md section 1 has the records),
   // is opened with this handle. False when there is no room for it. Any lane.
   virtual bool born(std::span<const std::byte> /*attributes*/, std::span<const std::byte> /*layout*/,
-                    std::span<const std::byte> /*capability*/, uint64_t /*fh*/, uint32_t /*open_flags*/) {
+                    std::span<const std::byte> /*capability*/, const NewHandle& /*handle*/) {
     return false;
   }
 

@@ -20,7 +20,7 @@ class Newborn : public testing::Test {
       EXPECT_TRUE(rig_.core->is_ahead(ino)) << "tables are not up to date yet";
       noted_.push_back(written);
     });
-    EXPECT_TRUE(rig_.core->born(rig_.attributes(0), rig_.layout(), rig_.capability(), Rig::kFh, O_WRONLY));
+    EXPECT_TRUE(rig_.core->born(rig_.attributes(0), rig_.layout(), rig_.capability(), {Rig::kFh, O_WRONLY}));
   }
   fuse::BirthSince take() { return rig_.core->birth_take(Rig::kIno).value(); }
 

@@ -23,7 +23,7 @@ class Inline : public testing::Test {
   Inline() : rig_({.targets = 1}) { rig_.core->inline_births(kMost); }
 
   void bear(uint32_t flags = O_WRONLY) {
-    ASSERT_TRUE(rig_.core->born(rig_.attributes(0), rig_.layout(), rig_.capability(), Rig::kFh, flags));
+    ASSERT_TRUE(rig_.core->born(rig_.attributes(0), rig_.layout(), rig_.capability(), {Rig::kFh, flags}));
   }
   // Python has taken the birth already, and may still add to it.
   fuse::BirthSince take() { return rig_.core->birth_take(Rig::kIno).value(); }

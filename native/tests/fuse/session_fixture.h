@@ -87,8 +87,8 @@ class Echo final : public DataHandler {
   std::vector<std::byte> landing_;
   std::atomic<bool> landed_{false};
   std::atomic<Room> room_{Room::kPlenty};
-  bool born(std::span<const std::byte>, std::span<const std::byte>, std::span<const std::byte>, uint64_t,
-            uint32_t) override {
+  bool born(std::span<const std::byte>, std::span<const std::byte>, std::span<const std::byte>,
+            const NewHandle&) override {
     return has_room_;
   }
   std::atomic<bool> has_room_{true};

@@ -96,6 +96,13 @@ TEST_F(BirthTest, FilesOfThoseWhoHaveQuotasAreForPython) {
   EXPECT_EQ(at<fuse_entry_out>(ask(0, create(10, "new")), sizeof(fuse_out_header)).nodeid, 501u);
 }
 
+TEST_F(BirthTest, FilesBeyondAShareAreForPython) {
+  session_.births().share(kFolder, 1, 1 << 20);
+  EXPECT_EQ(at<fuse_entry_out>(ask(0, create(6, "new")), sizeof(fuse_out_header)).nodeid, 501u);
+  EXPECT_TRUE(goes_to_python(create(8, "newer")));
+  EXPECT_EQ(session_.births().slots(), 1u);
+}
+
 TEST_F(BirthTest, TheDirectorysTimesFollow) {
   ask(0, create(6, "new"));
   const int64_t time_ns = std::get<Birth>(session_.births().take().at(0)).time_ns;
@@ -521,7 +528,21 @@ TEST(Births, SlotsAreBounded) {
   EXPECT_FALSE(births.slots_put(std::vector<BirthSlot>(1)));
   births.slots_clear();
   EXPECT_EQ(births.slots(), 0u);
-  EXPECT_FALSE(births.take_slot());
+  EXPECT_FALSE(births.take_slot(1));
+}
+
+TEST(Births, AShareOfALimitIsUsedUp) {
+  Births births;
+  EXPECT_TRUE(births.slots_put(std::vector<BirthSlot>(4)));
+  births.share(7, 1, 4096);
+  EXPECT_EQ(births.take_slot(7)->size_limit, 4096u);
+  EXPECT_FALSE(births.take_slot(7));
+  EXPECT_EQ(births.slots(), 3u);
+  EXPECT_EQ(births.take_slot(8)->size_limit, kNoSizeLimit);
+  births.share(7, 1, 512);
+  EXPECT_EQ(births.take_slot(7)->size_limit, 512u);
+  births.unshare(7);
+  EXPECT_EQ(births.take_slot(7)->size_limit, kNoSizeLimit);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar, cast
 
 import trio
@@ -190,6 +191,17 @@ class FakeLanes:
 
     def births_refuse(self, uids: tuple[int, ...], gids: tuple[int, ...]) -> None:
         self.refused_owners = (uids, gids)
+
+    @cached_property
+    def shares(self) -> dict[int, tuple[int, int]]:
+        return {}
+
+    def births_share(self, directory: int, files: int, size_limit: int) -> None:
+        had, _ = self.shares.get(directory, (0, 0))
+        self.shares[directory] = had + files, size_limit
+
+    def births_unshare(self, directory: int) -> None:
+        self.shares.pop(directory, None)
 
     def slots_clear(self) -> None:
         self.slots.clear()

@@ -52,6 +52,8 @@ class World(FakeWorld):
     def __init__(self) -> None:
         super().__init__()
         self.births = self.fs.births
+        self.share = (0, 0)  # files and size limit that the metaserver tells
+        self.is_full = False
         leases = self.fs.leases
         leases.session_opened(30.0)
         leases.renewed(trio.current_time(), 0)
@@ -64,8 +66,11 @@ class World(FakeWorld):
         slots = tuple(Slot(100 + n, layout(100 + n), b"c") for n in range(4))
         if not ino:
             return Delegated(b"", slots)
+        if self.is_full:
+            return Delegated(b"", slots)
         self.fs.leases.table.granted(ino, LEASE_NAMER, 2)
-        return Delegated(with_lease(record(ino, mode=DIRECTORY), 1, LEASE_NAMER), slots)
+        attributes = with_lease(record(ino, mode=DIRECTORY), 1, LEASE_NAMER)
+        return Delegated(attributes, slots, (), (), *self.share)
 
     def bear(
         self, ino: int, name: bytes = b"n", flags: int = os.O_WRONLY, *,

@@ -30,10 +30,10 @@ class FakeUpcalls:
     def __init__(self) -> None:
         self.uniques = {3: 1000}
 
-    def upcall(self, slot: int) -> tuple[int, int, int, int]:
+    def upcall(self, slot: int) -> tuple[int, int, int, int, int]:
         if slot not in self.uniques:
             raise ValueError(slot)
-        return self.uniques[slot], 1, 3, 0
+        return self.uniques[slot], 1, 3, 0, 77
 
 
 @pytest.fixture

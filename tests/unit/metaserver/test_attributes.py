@@ -30,7 +30,6 @@ from fscommon.wire.messages import (
     Close,
     Commit,
     Create,
-    Empty,
     GetAttr,
     GetXattr,
     Link,
@@ -41,6 +40,7 @@ from fscommon.wire.messages import (
     Rename,
     SetAttr,
     SetXattr,
+    StatFs,
     Symlink,
     Unlink,
 )
@@ -383,7 +383,7 @@ def test_a_full_store_takes_no_new_inodes(bench: Bench, client: Client) -> None:
     client.call(Op.RENAME, Rename(ROOT, b"f", ROOT, b"h", 0))
     client.call(Op.REMOVEXATTR, RemoveXattr(ino, b"user.old"))
     client.call(Op.UNLINK, Unlink(ROOT, b"h"))
-    assert client.call(Op.STATFS, Empty()).inodes_free == 0
+    assert client.call(Op.STATFS, StatFs()).inodes_free == 0
     assert bench.engine.progress.cells_max < 100, "little is let in before it is committed"
     bench.engine.progress.has_room(StoreRoom(used=10, total=100))
     client.create(ROOT, b"g")

@@ -24,6 +24,7 @@ from fscommon.wire.messages import (
     RmDir,
     SessionOpen,
     SessionRenew,
+    StatFs,
     Unlink,
 )
 from fscommon.wire.ops import SPECS, Op
@@ -502,9 +503,9 @@ def test_foreign_targets_are_refused(bench: Bench) -> None:
 
 def test_statfs_and_status(bench: Bench) -> None:
     client = bench.client()
-    before = client.call(Op.STATFS, Empty())
+    before = client.call(Op.STATFS, StatFs())
     client.create(ROOT, b"f")
-    after = client.call(Op.STATFS, Empty())
+    after = client.call(Op.STATFS, StatFs())
     assert after.bytes_total == 2 << 40 and after.bytes_free == 1 << 40
     assert after.inodes_free == before.inodes_free - 1
     status = client.call(Op.STATUS, Empty())

@@ -17,11 +17,12 @@ from fscommon.layout.capability import RIGHT_WRITE
 from fscommon.types import SessionId
 from fscommon.wire.admin import Place
 from fscommon.wire.ahead import OpenAhead
-from fscommon.wire.births import Birth, ChangeBatch, Delegate
+from fscommon.wire.births import Birth, ChangeBatch, Delegate, Removal, Setting, Slot
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.header import FLAG_REPLAY
 from fscommon.wire.keys import (
     KEY_READ_ONLY,
+    KEY_SQUASH_ROOT,
     KeyCreate,
     KeyList,
     KeyRevoke,
@@ -63,6 +64,7 @@ from fscommon.wire.messages import (
     SessionOpened,
     SetAttr,
     SetXattr,
+    StatFs,
     Symlink,
     TmpFile,
     Unlink,
@@ -185,20 +187,21 @@ REQUESTS: dict[Op, Asks] = {
     Op.REMOVEXATTR: lambda d, f: [RemoveXattr(f, b"user.a")],
     Op.TMPFILE: lambda d, f: [TmpFile(d, 0o600, True, USER)],
     Op.OPEN_AHEAD: lambda d, f: [OpenAhead(d, 0, 64)],
+    Op.STATFS: lambda d, f: [StatFs(d), StatFs(f)],
     Op.LEASE_TAKE: lambda d, f: [LeaseTake(f, LEASE_META), LeaseTake(f, LEASE_DATA_EXCLUSIVE)],
     Op.LOCK_GET: lambda d, f: [LockGet(f, False, 1, 0, 10, 1)],
     Op.LOCK_SET: lambda d, f: [LockSet(f, False, 1, 0, 10, 1, 7, 0)],
 }
 # Named otherwise: their own tests below.
 OTHERWISE = {
-    Op.RENAME, Op.LINK, Op.DELEGATE, Op.LOCK_RESTORE, Op.SESSION_OPEN, Op.LEASE_RETURN,
-    Op.MOUNT_ROOT, Op.LEASE_RESTORE,
+    Op.RENAME, Op.LINK, Op.DELEGATE, Op.CHANGE_BATCH, Op.LOCK_RESTORE, Op.SESSION_OPEN,
+    Op.LEASE_RETURN, Op.MOUNT_ROOT, Op.LEASE_RESTORE,
 }  # fmt: skip
 WITHOUT_INODES = {
-    Op.PING, Op.CLOSE, Op.STATFS, Op.BARRIER, Op.LOCK_EVENTS, Op.LOCK_CANCEL, Op.SESSION_RENEW,
+    Op.PING, Op.CLOSE, Op.BARRIER, Op.LOCK_EVENTS, Op.LOCK_CANCEL, Op.SESSION_RENEW,
     Op.SESSION_CLOSE, Op.REPLAY_DONE, Op.SESSION_GRANT, Op.CLUSTER_MAP,
 }  # fmt: skip
-NOT_FOR_CONFINED = {Op.CHANGE_BATCH, Op.STATUS, Op.LEASES}
+NOT_FOR_CONFINED = {Op.STATUS, Op.LEASES}
 
 
 def test_every_op_of_clients_is_thought_of() -> None:
@@ -313,15 +316,73 @@ def test_a_reader_gets_no_right_to_write(world: World) -> None:
     assert unpack_attributes(taken.attributes).ino == world.file
 
 
-def test_no_files_are_made_on_credit(world: World) -> None:
-    """Slots, births of invented numbers, and replays of what never was."""
+def born(slot: Slot, parent: int, name: bytes) -> Birth:
+    return Birth(slot.ino, parent, name, 0o666, 0, 0, 1, slot.layout, True)
+
+
+def test_files_are_made_in_the_tree_of_slots_that_were_given(world: World) -> None:
     guest = world.client(world.key())
-    given = guest.call(Op.DELEGATE, Delegate(world.inside, 100))
-    assert not given.slots and not given.attributes
+    given = guest.call(Op.DELEGATE, Delegate(world.inside, 2))
+    assert len(given.slots) == 2 and unpack_attributes(given.attributes).ino == world.inside
+    mine, other = given.slots
+    batch = ChangeBatch((born(mine, world.inside, b"mine"),))
+    assert guest.call(Op.CHANGE_BATCH, batch).errors == ()
+    assert guest.lookup(world.inside, b"mine").ino == mine.ino
+    assert refused(guest, Op.DELEGATE, Delegate(world.outside, 0)) is Status.ESTALE
+    outside = ChangeBatch((born(other, world.outside, b"mine"),))
+    assert refused(guest, Op.CHANGE_BATCH, outside) is Status.ESTALE
+    theirs = Setting(world.outside_file, SET_MODE, 0o777, 0, 0, 0, 0, 0, 0)
+    reply = guest.call(Op.CHANGE_BATCH, ChangeBatch((), (), (theirs,)))
+    assert reply.setting_errors == (Status.ESTALE,)
+    gone = Removal(world.inside, b"mine", world.outside_file, 1, 0)
+    assert guest.call(Op.CHANGE_BATCH, ChangeBatch((), (gone,))).removal_errors == (Status.ESTALE,)
+
+
+@pytest.mark.parametrize("flags", [KEY_SQUASH_ROOT, KEY_READ_ONLY])
+def test_others_make_no_files_by_themselves(world: World, flags: int) -> None:
+    guest = world.client(world.key(flags=flags))
+    change = ChangeBatch((), (), (Setting(world.file, SET_MODE, 0o777, 0, 0, 0, 0, 0, 0),))
+    if flags == KEY_READ_ONLY:
+        assert refused(guest, Op.DELEGATE, Delegate(world.inside, 100)) is Status.EROFS
+        assert refused(guest, Op.CHANGE_BATCH, change) is Status.EROFS
+    else:
+        given = guest.call(Op.DELEGATE, Delegate(world.inside, 100))
+        assert not given.slots and not given.attributes
+        assert refused(guest, Op.CHANGE_BATCH, change) is Status.EPERM
+
+
+def test_no_files_are_made_on_credit(world: World) -> None:
+    """Births of invented numbers, and replays of what never was."""
+    guest = world.client(world.key())
     layout = world.trusted.call(Op.OPEN, Open(world.outside_file, writable=False)).layout
     birth = Birth(world.outside_file, world.inside, b"mine", 0o666, 0, 0, 1, layout, True)
-    assert refused(guest, Op.CHANGE_BATCH, ChangeBatch((birth,))) is Status.EPERM
+    reply = guest.call(Op.CHANGE_BATCH, ChangeBatch((birth,)))
+    assert reply.errors == (Status.BAD_REQUEST,)
     assert refused(guest, Op.REPLAY_DONE, Empty(), flags=FLAG_REPLAY) is Status.BAD_REQUEST
+
+
+def test_slots_of_before_a_restart_are_proved(world: World) -> None:
+    """What was made of them is told afterwards: by their capabilities, which nobody else has."""
+    key_id = world.key()
+    guest = world.client(key_id)
+    mine, forged, early = guest.call(Op.DELEGATE, Delegate(world.inside, 3)).slots
+    theirs = world.trusted.call(Op.DELEGATE, Delegate(0, 1)).slots[0]
+    session = guest.session
+    world.restart()
+    again = world.stranger(key_id)
+    again.session = session
+    again.call(Op.SESSION_OPEN, SessionOpen(session, "g", (), 0))
+    again.call(Op.REPLAY_DONE, Empty())
+    trusted = Client(world.bench, world.bench.connect(), world.trusted.session)
+    trusted.call(Op.SESSION_OPEN, SessionOpen(trusted.session, "t", (), 0))
+    trusted.call(Op.REPLAY_DONE, Empty())
+    births = tuple(born(s, world.inside, b"%d" % s.ino) for s in (mine, forged, early, theirs))
+    proofs = (mine.capability, mine.capability, b"", theirs.capability)
+    reply = again.call(Op.CHANGE_BATCH, ChangeBatch(births, proofs=proofs))
+    refused_ = int(Status.BAD_REQUEST)
+    assert reply.errors == (0, refused_, refused_, refused_)
+    reply = again.call(Op.CHANGE_BATCH, ChangeBatch(births[:1], proofs=proofs[:1]))
+    assert reply.errors != (), "it was made"
 
 
 def test_a_forged_replay_is_refused(world: World) -> None:

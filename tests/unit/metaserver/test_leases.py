@@ -44,6 +44,7 @@ from fscommon.wire.messages import (
     ReadDir,
     SessionRenew,
     SetXattr,
+    StatFs,
     Symlink,
     Unlink,
 )
@@ -181,7 +182,7 @@ def test_a_change_waits_for_the_holder(pair: tuple[Cached, Cached]) -> None:
     (item,) = two.recalled()
     assert (item.ino, item.flags) == (ROOT, NAMES)
     assert item.limit == two.client.request_id == item.granted_by
-    one.client.send(Op.STATFS, Empty())
+    one.client.send(Op.STATFS, StatFs())
     assert not one.waits(), "other requests of the session go on"
     one.client.take()
     two.answer(item)

@@ -18,7 +18,8 @@ from fscommon.layout.attributes import (
 from fscommon.layout.quota import NO_LIMITS, Limits, QuotaKind
 from fscommon.types import SessionId
 from fscommon.wire.admin import Place
-from fscommon.wire.births import Birth, ChangeBatch, Delegate, Slot
+from fscommon.wire.births import Birth, ChangeBatch, Delegate, Delegated, Slot
+from fscommon.wire.leases import LeaseReturn, ReturnItem
 from fscommon.wire.messages import (
     COMMIT_SIZE,
     SET_SIZE,
@@ -33,6 +34,8 @@ from fscommon.wire.messages import (
     Rename,
     RmDir,
     SetAttr,
+    StatFs,
+    StatFsReply,
     Symlink,
     TmpFile,
     Unlink,
@@ -461,10 +464,11 @@ def test_births_are_counted_and_never_refused(world: World) -> None:
 
 def test_clients_make_no_files_where_one_could_be_refused(world: World) -> None:
     free, top = world.mkdir(b"free"), world.mkdir(b"t")
-    world.tree(top, inodes_hard=1000)
+    world.tree(top, inodes_hard=100)
     world.limit(UID, bytes_hard=1 << 40)
     world.limit((QuotaKind.GROUP, 7), inodes_soft=5)
-    assert world.call(Op.DELEGATE, Delegate(top, 1)).attributes == b""
+    reply = world.call(Op.DELEGATE, Delegate(top, 1))
+    assert (reply.attributes, reply.files) == (b"", 0), "nearly full"
     reply = world.call(Op.DELEGATE, Delegate(free, 1))
     assert unpack_attributes(reply.attributes).ino == free
     assert (reply.uids, reply.gids) == ((1000,), (7,))
@@ -472,6 +476,60 @@ def test_clients_make_no_files_where_one_could_be_refused(world: World) -> None:
         world.bench.engine.services.quotas.set_limits((QuotaKind.USER, uid), Limits(1), 0)
     reply = world.call(Op.DELEGATE, Delegate(free, 1))
     assert reply.attributes == b"", "too many to tell"
+
+
+def test_room_in_a_tree_is_what_its_limit_leaves(world: World) -> None:
+    top = world.mkdir(b"t")
+    world.file(b"f", 5 * MIB, top)
+    whole: StatFsReply = world.call(Op.STATFS, StatFs())
+    assert world.call(Op.STATFS, StatFs(top)) == whole
+    world.tree(top, bytes_hard=100 * MIB, inodes_hard=50)
+    inside: StatFsReply = world.call(Op.STATFS, StatFs(top))
+    assert (inside.bytes_total, inside.bytes_free) == (100 * MIB, 95 * MIB)
+    assert inside.bytes_available == 95 * MIB
+    assert (inside.inodes_total, inside.inodes_free) == (50, 48)
+    assert world.call(Op.STATFS, StatFs(ROOT)) == world.call(Op.STATFS, StatFs()) == whole
+    assert world.call(Op.STATFS, StatFs(1 << 60)) == whole, "an inode that is gone"
+    world.limit((QuotaKind.TREE, top), bytes_soft=3 * MIB)
+    inside = world.call(Op.STATFS, StatFs(top))
+    assert (inside.bytes_total, inside.bytes_free) == (3 * MIB, 0)
+    assert inside.inodes_total == whole.inodes_total
+
+
+def test_clients_make_their_share_of_a_limit(world: World) -> None:
+    """An eighth of what is left beside what others were told; what is told of is not out any more,
+    nor what was told of a directory that nobody holds."""
+    me, other = Cached.of(world.bench), Cached.of(world.bench)
+    top = world.mkdir(b"t")
+    sub = world.mkdir(b"sub", top)
+    world.tree(top, inodes_hard=802, bytes_hard=800 * MIB)
+    first: Delegated = me.client.call(Op.DELEGATE, Delegate(top, 128))
+    assert unpack_attributes(first.attributes).ino == top
+    assert (first.files, first.size_limit) == (100, MIB)
+    second: Delegated = other.client.call(Op.DELEGATE, Delegate(sub, 1))
+    assert (second.files, second.size_limit) == (700 // 8, 700 * MIB // 8 // (700 // 8))
+    births = tuple(birth(slot, top, b"%d" % slot.ino) for slot in first.slots[:60])
+    assert me.client.call(Op.CHANGE_BATCH, ChangeBatch(births)).errors == ()
+    more: Delegated = me.client.call(Op.DELEGATE, Delegate(top, 0))
+    out = 40 + second.files
+    assert more.files == (740 - out) // 8
+    me.client.tell(Op.LEASE_RETURN, LeaseReturn((ReturnItem(top, LEASE_ENTRIES, 0),)))
+    again: Delegated = me.client.call(Op.DELEGATE, Delegate(top, 0))
+    assert again.files == (740 - second.files) // 8
+
+
+def test_what_is_told_never_exceeds_a_limit_alone(world: World) -> None:
+    """However often it is asked for, in whatever directories."""
+    me = Cached.of(world.bench)
+    top = me.client.mkdir(ROOT, b"t")
+    folders = [top, *(me.client.mkdir(top, b"%d" % number) for number in range(20))]
+    world.tree(top, bytes_hard=1000 * MIB, inodes_hard=10_000)
+    told = [
+        me.client.call(Op.DELEGATE, Delegate(folder, 0)) for _ in range(10) for folder in folders
+    ]
+    assert told[0].files == 1024 and told[-1].files == 0 and told[-1].attributes == b""
+    assert sum(one.files for one in told) <= 10_000
+    assert sum(one.files * one.size_limit for one in told) <= 1000 * MIB
 
 
 def test_new_directories_are_not_delegated_where_a_file_could_be_refused(world: World) -> None:

@@ -16,6 +16,7 @@ from fscommon.wire.messages import (
     Empty,
     SessionRenew,
     SetAttr,
+    StatFs,
     StatFsReply,
     StatusReply,
 )
@@ -142,9 +143,9 @@ def test_an_emptied_file_moves_away(client: Client, admin: Client) -> None:
 
 
 def test_what_is_available_is_what_new_files_may_have(client: Client, admin: Client) -> None:
-    before: StatFsReply = client.call(Op.STATFS, Empty())
+    before: StatFsReply = client.call(Op.STATFS, StatFs())
     drain(admin, 2)
-    after: StatFsReply = client.call(Op.STATFS, Empty())
+    after: StatFsReply = client.call(Op.STATFS, StatFs())
     assert after.bytes_free == before.bytes_free and after.bytes_total == before.bytes_total
     assert after.bytes_available == before.bytes_available * 2 // 3
 

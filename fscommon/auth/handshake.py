@@ -33,7 +33,6 @@ PURPOSES: Final = ("meta", "recall", "data", "rdma", "server", "admin")
 
 _CLIENT: Final = b"braidfs client"
 _SERVER: Final = b"braidfs server"
-_U64_MAX: Final = (1 << 64) - 1
 
 
 def new_connection() -> int:
@@ -205,10 +204,7 @@ def _check(hello: Hello) -> None:
         raise ProtocolError(f"a nonce has {NONCE_SIZE} bytes")
     if len(hello.node) > NODE_LENGTH_MAX:
         raise ProtocolError("HELLO has a node name that is too long")
-    for number in (hello.session, hello.connection, hello.previous):
-        if not 0 <= number <= _U64_MAX:
-            raise ProtocolError("HELLO has a number out of range")
-    if isinstance(hello, KeyedHello) and not 0 < hello.key <= _U64_MAX:
+    if isinstance(hello, KeyedHello) and not hello.key:
         raise ProtocolError("HELLO names no key")
 
 

@@ -7,6 +7,7 @@ backoff are native's: a failure is reported once and asked for again by the lane
 """
 
 import os
+import random
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -15,20 +16,27 @@ from typing import Final, Protocol
 import trio
 
 from fscommon.auth.handshake import HelloFields
-from fscommon.errors import AuthenticationError, BraidError, ProtocolError, TransportError
+from fscommon.errors import (
+    AuthenticationError,
+    BraidError,
+    ProtocolError,
+    RefusedError,
+    TransportError,
+)
 from fscommon.native import NativeTls
 from fscommon.net.backoff import Backoff
 from fscommon.net.near import pin_lanes
 from fscommon.net.rails import Rail, Rails, agree
 from fscommon.net.stream import FrameStream
 from fscommon.observe.log import Log, RateLimit
-from fscommon.wire.admin import BytesPath
+from fscommon.wire.admin import NO_PATH, BytesPath
 from fscommon.wire.messages import ClusterMap
 from fscommon.wire.rdma import RdmaOffer
 
 from .rdma import TransportPolicy
 
 RDMA_TIMEOUT_S: Final = 10.0
+ASK_S: Final = 1.0
 RAILS_REFRESH_S: Final = 5.0
 NEARBY: Final = "the server is on this host"
 
@@ -93,6 +101,7 @@ class DataConnections:
         self._failures: dict[int, RateLimit] = {}
         self._backoffs: dict[int, Backoff] = {}  # when to try again is for native to say
         self._paths: dict[int, BytesPath] = {}
+        self._refusals: dict[int, str] = {}  # nodes that take no more connections, and why
         self.path_changed: Callable[[], None] = lambda: None  # `paths` says something else now
         self.made_count = 0
         self.failed_count = 0
@@ -123,6 +132,8 @@ class DataConnections:
         else:
             self.made_count += 1
             self._backoff(node).reset()
+            if self._refusals.pop(node, None) is not None:
+                self.path_changed()
             self._put(lane, node, opened)
         finally:
             self._wanted.discard((lane, node))
@@ -172,8 +183,10 @@ class DataConnections:
         return opened
 
     def paths(self) -> tuple[BytesPath, ...]:
-        """How bytes go to each node that they went to, for the metaserver's status."""
-        return tuple(path for _, path in sorted(self._paths.items()))
+        """How bytes go to each node that they went to, for the metaserver's status; and to which
+        they do not, as it refuses this client."""
+        refused = {node: BytesPath(node, NO_PATH, why) for node, why in self._refusals.items()}
+        return tuple(path for _, path in sorted({**self._paths, **refused}.items()))
 
     def _goes(self, path: BytesPath) -> None:
         if self._paths.get(path.node) != path:
@@ -267,7 +280,29 @@ class DataConnections:
         finally:
             self._wanted.discard((lane, node))
 
-    async def check(self) -> None:
+    async def check(self, *, is_new: bool) -> None:
+        """Before the first request; is_new: of a mount."""
+        if is_new:
+            await self._ask_one()
+        await self._check_rdma()
+
+    async def _ask_one(self) -> None:
+        """Raises RefusedError where a storage server, any of them, has no place for
+        one more client: that is better said now than waited for."""
+        if not self._addresses:
+            return
+        address = random.choice(list(self._addresses.values()))
+        hello = HelloFields("data", self._name, session=self._session())
+        with trio.move_on_after(ASK_S):
+            try:
+                stream = await self._connect(address, hello)
+            except RefusedError:
+                raise
+            except BraidError:  # it may be down just now
+                return
+            await stream.aclose()
+
+    async def _check_rdma(self) -> None:
         """For a mount that demands RDMA: raises TransportError, with the reason, for a server that
         has none."""
         rails = self._rails
@@ -289,6 +324,9 @@ class DataConnections:
     def _failed(self, node: int, lane: int, error: BraidError) -> None:
         self.failed_count += 1
         self._backoff(node).failed()
+        if isinstance(error, RefusedError) and node not in self._refusals:
+            self._refusals[node] = str(error)
+            self.path_changed()
         limit = self._failures.setdefault(node, RateLimit(10.0))
         suppressed = limit.permit()
         if suppressed is not None:

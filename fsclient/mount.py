@@ -206,7 +206,7 @@ class MountedClient:
         )  # fmt: skip
         if self._map is not None:
             data.map_changed(self._map)
-        await data.check()
+        await data.check(is_new=self._handed is None)
         operations = self._make_operations(files, datapath, root_ino)
         await self._start_recalls(meta, tasks)
         taken = self._handed

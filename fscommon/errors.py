@@ -152,6 +152,10 @@ class NobodyThereError(TransportError):
     """The host is there and nobody listens: the program that did has ended."""
 
 
+class RefusedError(TransportError):
+    """The peer takes no more connections just now; the message says why."""
+
+
 class AuthenticationError(BraidError):
     """The peer could not prove that it holds the cluster key."""
 

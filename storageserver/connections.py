@@ -6,6 +6,7 @@ and of a client that has a key of its own it is not even taken.
 """
 
 import os
+from math import inf
 from typing import Final
 
 import trio
@@ -13,9 +14,10 @@ import trio
 from fscommon.errors import ProtocolError, TransportError
 from fscommon.native import ChunkServer
 from fscommon.net.rails import Rails, answer_offer, gid_of, receive_offer
-from fscommon.net.serve import Peer
+from fscommon.net.serve import Peer, connections_max, too_many
 from fscommon.net.stream import FrameStream
 from fscommon.observe.log import Log
+from fscommon.wire.hello import Hello
 from fscommon.wire.rdma import RdmaAnswer, RdmaOffer
 from storageserver.membership import Membership
 from storageserver.tables import Tables
@@ -24,6 +26,9 @@ UNKNOWN_SESSION_WAIT_S: Final = 2.0
 HEARTBEATS_TO_WAIT: Final = 2  # the first may have been on its way before the session opened
 _PURPOSES: Final = ("data", "rdma", "server")
 OFFER_WAIT_S: Final = 10.0
+SHARE: Final = 0.25  # of the descriptors; the others are for the files of objects
+ROOM: Final = 1 / 16  # of the connections that may be: when less is left, idle ones are closed
+IDLE_MS: Final = 5000
 
 
 class Connections:
@@ -35,6 +40,21 @@ class Connections:
         self._membership = membership
         self._rails = rails
         self._log = log
+        self.count_max = connections_max(SHARE)
+        self._room_made_at = -inf
+
+    def why_not(self, hello: Hello) -> str:
+        """Why this peer, who proved itself, is not served; "": it is. When it gets crowded those go
+        whom nobody has used for longest: a client makes another one when it needs it."""
+        if hello.purpose == "server":  # the metaserver's own
+            return ""
+        count = self._native.connection_count()
+        room = max(1, int(self.count_max * ROOM))
+        now = trio.current_time()
+        if count > self.count_max - room and now - self._room_made_at > 1.0:
+            self._room_made_at = now
+            self._native.close_idle(room, IDLE_MS)
+        return too_many(count) if count >= self.count_max else ""
 
     async def admit(self, peer: Peer, stream: FrameStream) -> None:
         """on_connection of fscommon.net.serve."""

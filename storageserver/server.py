@@ -23,7 +23,7 @@ from fscommon.errors import ConfigError
 from fscommon.native import ChunkServer, make_chunk_server
 from fscommon.net.address import STORAGESERVER_PORT, Address, parse_address
 from fscommon.net.rails import Rails
-from fscommon.net.serve import serve
+from fscommon.net.serve import AcceptLimits, serve
 from fscommon.net.tls import transport_of, watch_certificate
 from fscommon.net.transport import Transport
 from fscommon.service import Service, run_program
@@ -150,6 +150,7 @@ class StorageServer:
                 functools.partial(
                     serve, self._listen(), key=KeyRing(self._key, self._tables.client_key),
                     on_connection=self._connections.admit,
+                    limits=AcceptLimits(why_not=self._connections.why_not),
                     log=self._service.log, transport=self._transport,
                 )
             )  # fmt: skip

@@ -19,12 +19,13 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
-from fscommon.errors import AuthenticationError, ProtocolError, Status
+from fscommon.errors import AuthenticationError, ProtocolError, RefusedError, Status
 from fscommon.limits import FRAME_BODY_LENGTH_MAX, HANDSHAKE_BODY_LENGTH_MAX
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import Frame, FrameParser, encode_frame
 from fscommon.wire.header import FLAG_REPLY
 from fscommon.wire.hello import Auth, AuthReply, Hello, HelloReply, KeyedHello
+from fscommon.wire.messages import Failure
 from fscommon.wire.ops import Op
 
 NONCE_SIZE: Final = 32
@@ -133,6 +134,8 @@ class ClientHandshake(_Handshake):
         if frame.header.op == Op.AUTH and frame.header.status == Status.EACCES:
             what = "this cluster key" if not self.key_id else f"key {self.key_id:016x}"
             raise AuthenticationError(f"the server refused {what}")
+        if frame.header.op == Op.AUTH and frame.header.is_reply and frame.header.status:
+            raise RefusedError(decode(Failure, frame.body).message)
         _expect(frame, Op.AUTH, reply=True)
         expected = _proof(self._key, _SERVER, self._transcript)
         if not hmac.compare_digest(decode(AuthReply, frame.body).mac, expected):
@@ -145,13 +148,18 @@ class ServerHandshake(_Handshake):
     """receive() what arrives and send what it returns, until state is DONE; then `hello` holds
     what the peer said of itself, and is a KeyedHello where a client's key was proved."""
 
-    def __init__(self, key: KeyRing | bytes) -> None:
+    def __init__(
+        self, key: KeyRing | bytes, why_not: Callable[[Hello], str] = lambda hello: ""
+    ) -> None:
+        """why_not: of a peer that proved itself, why it is not served; "": it is."""
         ring = key if isinstance(key, KeyRing) else KeyRing(key)
         super().__init__(ring.cluster)
         self._client_keys = ring.client_keys
         self._nonce = secrets.token_bytes(NONCE_SIZE)
         self._hello: Hello | None = None
         self.refusal = b""  # to be said to a peer whose proof was wrong (AuthenticationError)
+        self._why_not = why_not
+        self.no_place = ""  # why a peer that proved itself is not served
 
     @property
     def hello(self) -> Hello:
@@ -175,12 +183,12 @@ class ServerHandshake(_Handshake):
         _expect(frame, Op.AUTH, reply=False)
         expected = _proof(self._key, _CLIENT, self._transcript)
         if not hmac.compare_digest(decode(Auth, frame.body).mac, expected):
-            self.refusal = encode_frame(
-                Op.AUTH, flags=FLAG_REPLY, request_id=frame.header.request_id,
-                status=int(Status.EACCES),
-            )  # fmt: skip
+            self.refusal = _reply(frame, b"", status=int(Status.EACCES))
             raise AuthenticationError(_unproved(self._hello))
         self._done()
+        self.no_place = self._why_not(self.hello)
+        if self.no_place:
+            return _reply(frame, encode(Failure(self.no_place)), status=int(Status.BUSY))
         return _reply(frame, encode(AuthReply(_proof(self._key, _SERVER, self._transcript))))
 
 
@@ -214,9 +222,11 @@ def _expect(frame: Frame, op: Op, *, reply: bool) -> None:
         raise ProtocolError(f"expected {op.name} of the handshake, got op {header.op}")
 
 
-def _reply(frame: Frame, body: bytes) -> bytes:
+def _reply(frame: Frame, body: bytes, status: int = 0) -> bytes:
     request_id = frame.header.request_id
-    return encode_frame(frame.header.op, flags=FLAG_REPLY, request_id=request_id, body=body)
+    return encode_frame(
+        frame.header.op, flags=FLAG_REPLY, request_id=request_id, body=body, status=status
+    )
 
 
 def _digest(hello: bytes, reply: bytes) -> bytes:

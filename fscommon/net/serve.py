@@ -58,17 +58,39 @@ def _strangers_max() -> int:
     return max(min(CONNECTIONS_UNAUTHENTICATED_MAX, soft // _STRANGERS_PART), 8)
 
 
+WhyNot = Callable[[Hello], str]  # why a peer is not served; "": it is
+
+
+def connections_max(share: float) -> int:
+    """How many connections a process may have that uses such a share of its descriptors for them.
+    Programs raise their limit to what they may have when they start (fscommon.service)."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if descriptors == resource.RLIM_INFINITY:
+        return CONNECTIONS_MAX
+    return min(CONNECTIONS_MAX, int(descriptors * share))
+
+
+def too_many(count: int) -> str:
+    """What a peer is told that would be one too many."""
+    return (
+        f"it has {count}, as many as its descriptors allow: raise LimitNOFILE of its service, "
+        "or have clients mount with fewer lanes"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class AcceptLimits:
-    """per_key_max: connections of one client's key."""
+    """per_key_max: connections of one client's key. why_not: of peers who proved themselves."""
 
-    connections_max: int = CONNECTIONS_MAX
+    connections_max: int = field(default_factory=lambda: connections_max(0.75))
     per_key_max: int = CONNECTIONS_PER_KEY_MAX
     unauthenticated_max: int = field(default_factory=_strangers_max)
     handshake_seconds_max: float = HANDSHAKE_SECONDS_MAX
+    why_not: WhyNot = lambda hello: ""
 
 
 OnConnection = Callable[[Peer, FrameStream], Awaitable[None]]
+
 
 
 async def serve(
@@ -81,7 +103,8 @@ async def serve(
     transport: Transport | None = None,
     task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until cancelled. task_status.started() gets the address really listened at.
+    """Serve until cancelled. task_status.started() gets the address really listened at. Whom
+    the limits refuse is told so when it has proved itself.
 
     on_connection runs in a task of its own; its stream is closed when it returns, unless it was
     detached.
@@ -137,7 +160,7 @@ class _Server:
     async def _authenticate(
         self, stream: ByteStream, stranger: "_Stranger"
     ) -> tuple[Peer, FrameStream] | None:
-        handshake = ServerHandshake(self._key)
+        handshake = ServerHandshake(self._key, self._why_not)
         stranger.scope.deadline = trio.current_time() + self._limits.handshake_seconds_max
         try:
             with stranger.scope:
@@ -151,16 +174,21 @@ class _Server:
             if not stranger.is_ended:
                 self._refused("handshake too slow", stream.peer_address)
             return None
+        if handshake.no_place:
+            self._refused(handshake.no_place, stream.peer_address)
+            return None
         peer = _peer(handshake.hello, stream.peer_address)
         return peer, FrameStream(stream, handshake.parser)
 
-    async def _serve(self, peer: Peer, frames: FrameStream) -> None:
+    def _why_not(self, hello: Hello) -> str:
         if self._authenticated >= self._limits.connections_max:
-            self._refused("too many connections", peer.address)
-            return
-        if peer.key and self._of_keys[peer.key] >= self._limits.per_key_max:
-            self._refused("too many connections of one key", peer.address)
-            return
+            return too_many(self._authenticated)
+        key = hello.key if isinstance(hello, KeyedHello) else 0
+        if key and self._of_keys[key] >= self._limits.per_key_max:
+            return f"this key has {self._of_keys[key]}, as many as one may"
+        return self._limits.why_not(hello)
+
+    async def _serve(self, peer: Peer, frames: FrameStream) -> None:
         self._authenticated += 1
         self._of_keys[peer.key] += 1
         try:

@@ -9,7 +9,7 @@ from typing import Final
 import trio
 
 from fscommon.auth.handshake import ClientHandshake, HandshakeState, HelloFields
-from fscommon.errors import AuthenticationError, ProtocolError, TransportError
+from fscommon.errors import AuthenticationError, ProtocolError, RefusedError, TransportError
 from fscommon.native import NativeTls
 from fscommon.net.address import Address, parse_address
 from fscommon.net.tcp import TcpTransport
@@ -123,6 +123,8 @@ async def _authenticated(
             raise TransportError(f"{address} is not a BraidFS server: {error}") from error
         except AuthenticationError as error:
             raise AuthenticationError(f"{address}: {error}") from error
+        except RefusedError as error:
+            raise RefusedError(f"{address} takes no more connections: {error}") from error
         if reply:
             await stream.send(reply)
     return FrameStream(stream, handshake.parser)

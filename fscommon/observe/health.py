@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import Final
 
 from fscommon.observe.words import duration, size
+from fscommon.wire.admin import NO_PATH
 from fscommon.wire.messages import StatusReply, TargetEntry
 
 _SILENT_CLIENT_S: Final = 15.0
@@ -178,7 +179,7 @@ def _space(status: StatusReply) -> list[Problem]:
 
 
 def _clients(status: StatusReply) -> list[Problem]:
-    return [
+    silent = [
         Problem(
             Severity.WARNING, f"client {client.node} is silent",
             f"not heard of for {duration(client.seconds_since_renewal)}",
@@ -186,6 +187,28 @@ def _clients(status: StatusReply) -> list[Problem]:
         )
         for client in status.clients
         if client.seconds_since_renewal > _SILENT_CLIENT_S and not client.replaying
+    ]  # fmt: skip
+    return silent + _refused_clients(status)
+
+
+def _refused_clients(status: StatusReply) -> list[Problem]:
+    """One line for each storage server, however many clients it refuses."""
+    refused: dict[int, list[tuple[str, str]]] = {}
+    for client in status.clients:
+        for path in client.paths:
+            if path.transport == NO_PATH:
+                refused.setdefault(path.node, []).append((client.node, path.because))
+    names = {node.node: node.name for node in status.nodes}
+    return [
+        Problem(
+            Severity.ERROR,
+            f"storage server {names.get(node, node)} takes no more connections of "
+            f"{len(clients)} clients: {', '.join(name for name, _ in clients[:3])}",
+            clients[0][1],
+            "raise LimitNOFILE of its service, or mount with fewer lanes; what these clients do "
+            "there waits, and fails after their timeout",
+        )
+        for node, clients in sorted(refused.items())
     ]  # fmt: skip
 
 

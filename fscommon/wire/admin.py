@@ -30,13 +30,16 @@ class Traffic:
 NO_TRAFFIC: Final = Traffic()
 
 
+NO_PATH: Final = "none"
+
+
 @dataclass(frozen=True, slots=True)
 class BytesPath:
     """How a client's bytes go to one storage server, and why not better."""
 
     node: U64
-    transport: Text  # "rdma", "local" (a socket on one host), "tcp", or "tls", which is by TCP
-    because: Message  # the rail; of others: why not RDMA
+    transport: Text  # "rdma", "local" (a socket on one host), "tcp", "tls" (by TCP); or NO_PATH
+    because: Message  # the rail; of others: why not RDMA; why the server refuses this client
 
 
 @dataclass(frozen=True, slots=True)

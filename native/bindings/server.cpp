@@ -205,6 +205,12 @@ void bind_server(nb::module_& module) {
       .def("fence", &ChunkServer::fence, "session"_a, ReleaseGil())
       .def("adopt", &adopt, "fd"_a, nb::kw_only(), "purpose"_a, "session"_a, "connection"_a,
            "previous"_a, "rdma"_a = 0, "tls"_a.none() = nb::none())
+      .def("connection_count", &ChunkServer::connection_count)
+      .def("close_idle",
+           [](ChunkServer& server, size_t count_max, uint32_t idle_ms) {
+             server.close_idle(count_max, std::chrono::milliseconds(idle_ms));
+           },
+           "count_max"_a, "idle_ms"_a, ReleaseGil())
       .def("rdma_open", &rdma_open, "device"_a, "port"_a, "gid_index"_a, "memory_mib"_a)
       .def("rdma_offer", &rdma_offer, "rail"_a, "session"_a, "previous"_a,
            nb::sig("def rdma_offer(self, rail: int, session: int, previous: int) "

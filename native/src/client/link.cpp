@@ -253,7 +253,8 @@ bool Link::frame(const FrameHeader& header, std::span<const std::byte> body,
 void Link::sendable() { pump(); }
 
 void Link::closed(int error, const std::string& reason) {
-  lane_.log(LogLevel::kWarning, "connection to node " + std::to_string(node_) + " ended: " + reason +
+  const bool is_idle = in_flight_ == 0 && waiting() == 0;  // a server has many clients, and closes what is not used
+  lane_.log(is_idle ? LogLevel::kDebug : LogLevel::kWarning, "connection to node " + std::to_string(node_) + " ended: " + reason +
                                     (error == 0 ? "" : std::string(" (") + std::strerror(error) + ")"));
   ++lane_.counters().connections_lost;
   requeue_unanswered();

@@ -205,6 +205,13 @@ void ChunkServer::close_session(uint64_t session) {
   for (const auto& lane : lanes_) lane->close_session(session);
 }
 
+void ChunkServer::close_idle(size_t count_max, std::chrono::milliseconds idle_min) {
+  const std::scoped_lock lock(mu_);
+  if (phase_.load() != Phase::kRunning) return;
+  const size_t share = (count_max + lanes_.size() - 1) / lanes_.size();
+  for (const auto& lane : lanes_) lane->close_idle(share, idle_min);
+}
+
 // Beside the connection that it replaces, so that the two are ordered by one thread; else where
 // there are fewest.
 Lane& ChunkServer::lane_for(const Adoption& adoption, size_t& index) {

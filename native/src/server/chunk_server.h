@@ -74,6 +74,10 @@ class ChunkServer {
   void sessions(std::span<const uint64_t> live);
   void serve_until(int64_t deadline_ns) { services_.sessions.serve_until(deadline_ns); }
   void fence(uint64_t session);
+  size_t connection_count() const { return registry_.size(); }
+  // Closes up to so many connections that were idle for so long, and longest: their clients make others when
+  // they need them.
+  void close_idle(size_t count_max, std::chrono::milliseconds idle_min);
   // False, and the socket closed, when the name is taken, there are too many connections, or the
   // server does not run.
   // rdma_token: of rdma_offer(); 0: frames go over the socket.

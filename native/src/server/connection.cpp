@@ -1,5 +1,6 @@
 #include "server/connection.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -303,6 +304,12 @@ bool Connection::stalled_since(net::Clock::time_point when) const {
   if (!stream_ || phase_ != Phase::kServing) return false;
   if (arriving_ && stream_->received_at() < when) return true;
   return stream_->frames_queued() > 0 && progress_at_ < when;
+}
+
+std::optional<net::Clock::time_point> Connection::idle_since() const {
+  if (purpose_ != Purpose::kData || phase_ != Phase::kServing || !stream_) return std::nullopt;
+  if (in_flight_ > 0 || arriving_ || stream_->frames_queued() > 0) return std::nullopt;
+  return std::max(progress_at_, stream_->received_at());
 }
 
 }  // namespace braidfs::server

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,8 @@ class Connection final : public net::StreamSink, public std::enable_shared_from_
   // Memory came back: go on with the payload that had no place.
   void resume();
   bool stalled_since(net::Clock::time_point when) const;
+  // Since when a client has asked for nothing and is owed nothing; nullopt: it is, or this is no client's.
+  std::optional<net::Clock::time_point> idle_since() const;
 
   net::PayloadPlace payload_buffer(const FrameHeader& header,
                                    std::span<const std::byte> body) override;

@@ -110,6 +110,22 @@ void Lane::close_all() {
   });
 }
 
+void Lane::close_idle(size_t count_max, std::chrono::milliseconds idle_min) {
+  post([this, count_max, idle_min] {
+    std::vector<std::pair<net::Clock::time_point, std::shared_ptr<Connection>>> idle;
+    for (const auto& [name, connection] : connections_) {
+      const auto since = connection->idle_since();
+      if (since && loop_.now() - *since >= idle_min) idle.emplace_back(*since, connection);
+    }
+    const size_t count = std::min(count_max, idle.size());
+    const auto earlier = [](const auto& left, const auto& right) { return left.first < right.first; };
+    std::partial_sort(idle.begin(), idle.begin() + static_cast<ptrdiff_t>(count), idle.end(), earlier);
+    for (size_t index = 0; index < count; ++index) {
+      idle[index].second->close(0, "it was idle, and others need its place");
+    }
+  });
+}
+
 void Lane::complete(std::shared_ptr<Request> request) {
   bool first = false;
   {

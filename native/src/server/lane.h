@@ -51,6 +51,8 @@ class Lane {
   void adopt(Adoption adoption);
   void close_session(uint64_t session);
   void close_all();
+  // The connections that were idle for longest, and for at least so long.
+  void close_idle(size_t count_max, std::chrono::milliseconds idle_min);
   void complete(std::shared_ptr<Request> request);
   size_t connection_count() const { return connection_count_.load(std::memory_order_acquire); }
 

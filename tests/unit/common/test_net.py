@@ -2,24 +2,33 @@
 
 import functools
 import os
+import resource
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 import trio
 
 from fscommon.auth.handshake import HelloFields, KeyRing, ServerHandshake
-from fscommon.errors import AuthenticationError, ConfigError, ProtocolError, TransportError
+from fscommon.errors import (
+    AuthenticationError,
+    ConfigError,
+    ProtocolError,
+    RefusedError,
+    TransportError,
+)
+from fscommon.limits import CONNECTIONS_MAX
 from fscommon.net.address import Address, parse_address
 from fscommon.net.memory import MemoryTransport
-from fscommon.net.serve import AcceptLimits, Peer, _Strangers, serve
+from fscommon.net.serve import AcceptLimits, Peer, _Strangers, connections_max, serve, too_many
 from fscommon.net.stream import FrameStream, connect
 from fscommon.net.tcp import TcpListener, TcpStream, TcpTransport
 from fscommon.net.transport import Listener, Transport
 from fscommon.observe.log import Log
 from fscommon.wire.frame import encode_frame
 from fscommon.wire.header import FLAG_REPLY
+from fscommon.wire.hello import Hello
 from fscommon.wire.ops import Op
 
 KEY = b"k" * 32
@@ -318,17 +327,15 @@ async def test_a_clients_key_has_its_share_of_connections() -> None:
         kept = [
             await connect(address, key=b"c" * 32, hello=hello, timeout_s=10) for _ in range(2)
         ]
-        more = await connect(address, key=b"c" * 32, hello=hello, timeout_s=10)
-        assert await more.receive_batch() == []
-        assert log.events == [("connection refused", "too many connections of one key")]
+        with pytest.raises(RefusedError, match="this key has 2, as many as one may"):
+            await connect(address, key=b"c" * 32, hello=hello, timeout_s=10)
+        assert log.events == [("connection refused", "this key has 2, as many as one may")]
         await (await dial(address)).aclose()
         await kept[0].aclose()
-        await more.aclose()
-        while True:  # as soon as the server saw it go
-            more = await connect(address, key=b"c" * 32, hello=hello, timeout_s=10)
-            await more.send(encode_frame(Op.PING))
-            if await more.receive_batch():
-                break
+        more: FrameStream | None = None
+        while more is None:  # as soon as the server saw it go
+            with suppress(RefusedError):
+                more = await connect(address, key=b"c" * 32, hello=hello, timeout_s=10)
         for one in (kept[1], more):
             await one.aclose()
 
@@ -337,11 +344,43 @@ async def test_too_many_connections_are_refused() -> None:
     log = RecordedLog()
     async with serving(limits=AcceptLimits(connections_max=2), log=log) as address:
         kept = [await dial(address) for _ in range(2)]
-        stream = await dial(address)
-        assert await stream.receive_batch() == []
-        assert log.events == [("connection refused", "too many connections")]
+        with pytest.raises(RefusedError, match=f"{address} takes no more .* it has 2, as many"):
+            await dial(address)
+        assert log.events == [("connection refused", too_many(2))]
         for one in kept:
             await one.aclose()
+
+
+async def test_who_proves_nothing_is_not_told_that_a_server_is_full() -> None:
+    async with serving(limits=AcceptLimits(connections_max=0), log=RecordedLog()) as address:
+        with pytest.raises(AuthenticationError):
+            await dial(address, b"o" * 32)
+
+
+async def test_a_server_may_say_no_for_reasons_of_its_own() -> None:
+    seen: list[str] = []
+
+    def why_not(hello: Hello) -> str:
+        seen.append(hello.purpose)
+        return "it rests" if len(seen) == 1 else ""
+
+    async with serving(limits=AcceptLimits(why_not=why_not), log=RecordedLog()) as address:
+        with pytest.raises(RefusedError, match="it rests"):
+            await dial(address)
+        await (await dial(address)).aclose()
+    assert seen == ["meta", "meta"]
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "share", "expected"),
+    [(1024, 0.25, 256), (4096, 0.75, 3072), (1 << 30, 0.25, CONNECTIONS_MAX),
+     (resource.RLIM_INFINITY, 0.75, CONNECTIONS_MAX)],
+)  # fmt: skip
+def test_bounds_follow_the_descriptors(
+    monkeypatch: pytest.MonkeyPatch, descriptors: int, share: float, expected: int
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (descriptors, descriptors))
+    assert connections_max(share) == expected
 
 
 async def test_a_broken_peer_ends_its_connection_alone() -> None:

@@ -142,6 +142,8 @@ def test_a_sound_cluster_has_no_problems() -> None:
         ({"recovering": True, "clients": (make_client(replaying=True),)}, "recovers", "degraded"),
         ({"clients": (make_client(seconds_since_renewal=20.0),)}, "silent", "degraded"),
         ({"txn": 10**6}, "slow", "degraded"),
+        ({"clients": (make_client(paths=(BytesPath(1, "none", "it has 7"),)),) * 2},
+         "s1 takes no more connections of 2 clients", "failing"),
     ],
 )  # fmt: skip
 def test_each_problem_is_seen_and_says_what_to_do(

@@ -12,12 +12,13 @@ import trio
 
 from fsclient.data_connections import NEARBY, DataConnections
 from fscommon.auth.handshake import HelloFields
-from fscommon.errors import TransportError
+from fscommon.errors import RefusedError, TransportError
 from fscommon.native import NativeTls
 from fscommon.net.rails import Rails, RdmaSettings
 from fscommon.net.rdma import Gid, GidKind, Port
 from fscommon.net.stream import FrameStream
 from fscommon.observe.log import Log
+from fscommon.wire.admin import NO_PATH
 from fscommon.wire.messages import ClusterMap, TargetEntry
 from fscommon.wire.rdma import RdmaAnswer, RdmaOffer
 from tests.unit.common.test_rdma import FakeNative
@@ -172,7 +173,7 @@ async def test_a_mount_that_demands_rdma_gets_no_tcp(make: Make) -> None:
         await world.ask(nursery)
     assert world.lanes.failed == [(0, NODE)] and not world.lanes.put
     with pytest.raises(TransportError, match=r"transport=rdma, but 127\.0\.0\.1:1: no"):
-        await world.data.check()
+        await world.data.check(is_new=False)
 
 
 async def test_connections_move_back_when_the_rail_returns(
@@ -222,3 +223,39 @@ async def test_no_connection_is_made_for_a_session_that_is_gone(make: Make) -> N
         await world.ask(nursery)
     assert world.lanes.put == []
     assert world.lanes.failed == [(0, NODE), (0, NODE)]
+
+
+# ---- a server that is full ----------------------------------------------------------------------
+
+
+class Full(World):
+    """Its server refuses so many connections."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, refusals: int) -> None:
+        super().__init__(monkeypatch, "tcp")
+        self.refusals = refusals
+
+    async def _connect(self, address: str, hello: HelloFields) -> FrameStream:
+        if self.refusals:
+            self.refusals -= 1
+            raise RefusedError(f"{address} takes no more connections: it has 7")
+        return await super()._connect(address, hello)
+
+
+async def test_a_refusal_is_told_until_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Full(monkeypatch, refusals=2)
+    async with trio.open_nursery() as nursery:
+        for _ in range(2):
+            await world.ask(nursery)
+            (path,) = world.data.paths()
+            assert (path.node, path.transport) == (NODE, NO_PATH) and "it has 7" in path.because
+        assert world.changes == 1 and world.lanes.failed == [(0, NODE)] * 2
+        await world.ask(nursery)
+    assert world.changes >= 2 and [one.transport for one in world.data.paths()] == ["tcp"]
+
+
+async def test_a_mount_is_told_that_a_server_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RefusedError, match="it has 7"):
+        await Full(monkeypatch, refusals=1).data.check(is_new=True)
+    await Full(monkeypatch, refusals=1).data.check(is_new=False)
+    await Full(monkeypatch, refusals=0).data.check(is_new=True)

@@ -49,6 +49,7 @@ class FakeChunkServer:
         self.live: list[int] | None = None
         self.until_ns = 0
         self.adopted: list[tuple[str, int, int, int]] = []
+        self.connections = 0
         self.rdma_tokens: list[int] = []
         self.adoption = trio.Event()
         self.events: list[RawEvent] = []
@@ -93,6 +94,12 @@ class FakeChunkServer:
 
     def fence(self, session: int) -> None:
         self.calls.append(("fence", session))
+
+    def connection_count(self) -> int:
+        return self.connections
+
+    def close_idle(self, count_max: int, idle_ms: int) -> None:
+        self.calls.append(("close_idle", count_max, idle_ms))
 
     def rdma_open(self, device: str, port: int, gid_index: int, memory_mib: int) -> int:
         self.calls.append(("rdma_open", device, port, gid_index))

@@ -4,6 +4,7 @@ import contextlib
 import ipaddress
 import json
 import logging
+import resource
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ from fscommon.errors import (
     BraidError,
     ConfigError,
     FsError,
+    RefusedError,
     Status,
     TransportError,
 )
@@ -35,6 +37,7 @@ from fscommon.net.tls import CERTIFICATE_METRIC, TlsTransport
 from fscommon.tasks import sole_exception
 from fscommon.wire.rdma import RdmaAnswer, RdmaOffer
 from storageserver.config import TargetConfig
+from storageserver.connections import IDLE_MS
 from tests.cluster.certificates import Certificates
 from tests.unit.storageserver.fakes import (
     CLUSTER,
@@ -302,10 +305,38 @@ async def test_a_session_that_is_new_is_asked_for(tcp_world: World) -> None:
     async with tcp_world.running():
         await tcp_world.metaserver.wait_heartbeats(1)
         tcp_world.metaserver.open_session(8)
-        with trio.fail_after(1.5):  # less than a heartbeat's time
+        with trio.fail_after(0.8):  # less than a heartbeat's time
             await dial(tcp_world, session=8)
             await tcp_world.native.adoption.wait()
         assert tcp_world.native.live == [8]
+
+
+async def test_a_full_server_makes_room_or_says_so(
+    tcp_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (640, 640))  # 160 for connections
+    native = tcp_world.native
+    tcp_world.metaserver.sessions = [7]
+
+    def room_made() -> list[tuple[object, ...]]:
+        return [call for call in native.calls if call[0] == "close_idle"]
+
+    async with tcp_world.running():
+        native.connections = 100
+        await dial(tcp_world, session=7)
+        assert not room_made()
+        native.connections = 155
+        await dial(tcp_world, session=7)
+        assert room_made() == [("close_idle", 10, IDLE_MS)]
+        native.connections = 160
+        with pytest.raises(RefusedError, match="it has 160, as many as its descriptors allow"):
+            await dial(tcp_world, session=7)
+        address = parse_address(tcp_world.metaserver.registrations[-1].address)
+        hello = HelloFields("server", "metaserver")
+        await connect(address, key=tcp_world.metaserver.key, hello=hello, timeout_s=10)
+        assert len(room_made()) == 1, "once a second"
+        native.connections = 140
+        await dial(tcp_world, session=7)
 
 
 async def test_an_unknown_session_is_left_to_native(tcp_world: World) -> None:

@@ -7,6 +7,7 @@ key that only the metaserver and the storage servers have. Storage servers verif
 
 import hmac
 import struct
+from functools import lru_cache
 from typing import Final
 
 from fscommon.layout.layout import FILE_ID, STRIPE_WIDTH, TRUNCATE_EPOCH, packed_targets
@@ -18,6 +19,7 @@ RIGHT_WRITE: Final = 2
 _SIGNED: Final = struct.Struct("<8sQIIQ2s2x4sQ")
 _MAC_SIZE: Final = 16
 TARGET_MARK_FACTOR: Final = 0x9E3779B1
+MARKS_KEPT: Final = 4096
 _U32: Final = (1 << 32) - 1
 _MAP_EPOCH: Final = slice(20, 24)
 
@@ -38,8 +40,11 @@ def make_capability(
     return signed + hmac.digest(key, signed, "sha256")[:_MAC_SIZE]
 
 
-def _target_marks(targets: tuple[int, ...]) -> int:
-    """A share of each target's number for each stripe: as many bits as there is room for."""
+@lru_cache(MARKS_KEPT)
+def _target_marks(packed: bytes) -> int:
+    """A share of each target's number for each stripe: as many bits as there is room for. Files
+    have one of few sets of targets, and every open needs this."""
+    targets = struct.unpack(f"<{len(packed) // 4}I", packed)
     bits = min(32, 64 // len(targets))
     marks = 0
     for target in reversed(targets):

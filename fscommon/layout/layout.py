@@ -108,10 +108,9 @@ def packed_file_id(raw: bytes) -> int:
     return int.from_bytes(raw[FILE_ID], "little")
 
 
-def packed_targets(raw: bytes) -> tuple[int, ...]:
-    """The first replica's targets of a sound record, by stripe index."""
-    replicas, (width,) = raw[1], struct.unpack_from("<H", raw, 2)
-    return struct.unpack_from(f"<{width * replicas}I", raw, LAYOUT_HEAD_SIZE)[::replicas]
+def packed_targets(raw: bytes) -> bytes:
+    """The targets of a sound record without replicas, u32 each, by stripe index."""
+    return raw[LAYOUT_HEAD_SIZE : LAYOUT_HEAD_SIZE + 4 * (raw[2] | raw[3] << 8)]
 
 
 def storable_end(shape: bytes) -> int:

@@ -98,6 +98,26 @@ TEST_F(Lifecycle, APeerThatTakesNoRepliesIsCut) {
   EXPECT_TRUE(eventually([&] { return counter("stalled_connections") == 1; }));
 }
 
+TEST_F(Lifecycle, WhoWasIdleForLongestGoesForOthers) {
+  launch({.lane_count = 1, .io = IoEngine::kSyscall});
+  Peer first = connect();
+  Peer second = connect();
+  Peer metaserver = connect_metaserver();
+  EXPECT_EQ(first.status_of(plain(Op::kPing)), Status::kOk);
+  EXPECT_EQ(metaserver.status_of(plain(Op::kPing)), Status::kOk);
+  EXPECT_EQ(second.status_of(plain(Op::kPing)), Status::kOk);
+  EXPECT_EQ(server_->connection_count(), 3u);
+  server_->close_idle(100, std::chrono::hours(1));
+  EXPECT_EQ(second.status_of(plain(Op::kPing)), Status::kOk);
+  EXPECT_EQ(first.status_of(plain(Op::kPing)), Status::kOk);  // now the other one is the older
+  server_->close_idle(1, std::chrono::milliseconds(0));
+  EXPECT_TRUE(second.ends());
+  server_->close_idle(100, std::chrono::milliseconds(0));
+  EXPECT_TRUE(first.ends());
+  EXPECT_EQ(metaserver.status_of(plain(Op::kPing)), Status::kOk);
+  EXPECT_TRUE(eventually([&] { return server_->connection_count() == 1; }));
+}
+
 TEST_F(Lifecycle, FenceByPythonClosesToo) {
   Peer peer = connect();
   EXPECT_EQ(peer.status_of(plain(Op::kPing)), Status::kOk);

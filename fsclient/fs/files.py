@@ -28,7 +28,7 @@ from fscommon.layout.attributes import (
     ino_of,
     unpack_attributes,
 )
-from fscommon.layout.layout import is_inline, storable_end
+from fscommon.layout.layout import storable_end
 from fscommon.wire.births import ChangeBatch
 from fscommon.wire.codec import decode
 from fscommon.wire.messages import (
@@ -243,15 +243,16 @@ class Files:
         self._lanes.handle_put(fh, inode.ino, flags, direct)
         return OpenedFile(fh, attributes, keep_pages, direct)
 
-    async def _open(self, inode: OpenInode, writable: bool, wanted: int = 0) -> Opened:
-        """What lies in its record is opened for writing only if that was asked for: it would get
-        objects. No capability is needed for its bytes, and lanes ask before they write any."""
-        asked = writable or (inode.is_writable and not inode.is_inline)
-        reply = await self._meta.call(Op.OPEN, Open(inode.ino, asked, wanted), Opened)
+    async def _open(
+        self, inode: OpenInode, writable: bool, wanted: int = 0, *, moves: bool = False
+    ) -> Opened:
+        """moves: lanes are about to write. What lies in its record gets objects then."""
+        asked = writable or inode.is_writable
+        request = Open(inode.ino, asked, wanted, asked and moves)
+        reply = await self._meta.call(Op.OPEN, request, Opened)
         inode.is_writable |= writable
-        is_lesser = inode.is_writable and not asked  # than what handles have, perhaps since then
-        if is_lesser and not is_inline(reply.layout):
-            return await self._open(inode, True, wanted)
+        if inode.is_writable and not asked:  # less than what handles have since then
+            return await self._open(inode, True, wanted, moves=moves)
         return reply
 
     def _register(self, inode: OpenInode, reply: Opened) -> Attributes:
@@ -438,7 +439,10 @@ class Files:
             if is_limited:
                 await self.tell_size(ino)  # what was added is charged before there is more room
             wanted = end if is_limited else 0
-            self._register(inode, await self._open(inode, inode.is_writable, wanted))
+            # Who reads asks for want of a lease, who writes also if it has one.
+            moves = not self._leases.is_on or self._leases.holds(ino, LEASE_DATA_EXCLUSIVE)
+            opened = await self._open(inode, inode.is_writable, wanted, moves=moves)
+            self._register(inode, opened)
             if inode.is_writable and not self._leases.holds(ino, LEASE_DATA_EXCLUSIVE):
                 await trio.sleep(ASK_AGAIN_S)  # those that write have to ask again
         except FsError as error:
@@ -491,7 +495,7 @@ class Files:
             await self._leases.leaving.wait(ino)
             if self._leases.holds(ino, LEASE_DATA_EXCLUSIVE) and not inode.is_inline:
                 break
-            self._register(inode, await self._open(inode, True))
+            self._register(inode, await self._open(inode, True, moves=True))
             if self._leases.holds(ino, LEASE_DATA_EXCLUSIVE):
                 break
             await trio.sleep(ASK_AGAIN_S)

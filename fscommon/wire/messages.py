@@ -280,11 +280,13 @@ class Open:
     """Register this session as having ino open; done once per inode, not per handle.
 
     writable: the capability asked for carries the write right. wanted: how long a writer is to make
-    the file, where the last size_limit was less."""
+    the file, where the last size_limit was less. moves: bytes are about to be written, so what lies
+    in the inode's record is to be in objects when this is answered."""
 
     ino: U64
     writable: bool
     wanted: U64 = 0
+    moves: bool = False
 
 
 @dataclass(frozen=True, slots=True)

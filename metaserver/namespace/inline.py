@@ -1,9 +1,9 @@
 """Files that lie in their inode's record (docs/decisions/0037-inline-data.md).
 
 What such a file holds is behind its layout; behind that it is zeros up to its size, so a truncate
-needs no object, and no client. Whoever opens it for writing gets a file like any other: its bytes
-go to the objects first, by an intent (metaserver.intents), which holds them until they are durable
-there; nobody opens the file meanwhile.
+needs no object, and no client. Whoever is about to write to it gets a file like any other: its
+bytes go to the objects first, by an intent (metaserver.intents), which holds them until they are
+durable there; nobody opens the file meanwhile.
 """
 
 from dataclasses import replace

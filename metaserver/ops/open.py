@@ -2,8 +2,11 @@
 
 Who has a file open for writing is also a record of the store (not waited for), because a client
 that died together with the metaserver says its opens to nobody: see metaserver.eviction.
-What lies in its record is moved to its objects before anybody has it open for writing.
+What lies in its record is moved to its objects before anybody writes, which is not before anybody
+has it open for writing: many who do never write.
 """
+
+from dataclasses import replace
 
 from fscommon.errors import FsError, Status
 from fscommon.wire.messages import Open, Opened
@@ -18,7 +21,12 @@ from metaserver.transaction import Transaction
 
 def open_(tx: Transaction, request: Open, context: Context) -> Opened:
     inode = load(tx, request.ino)
-    return open_inode(tx, inode, context, writable=request.writable, wanted=request.wanted)
+    opened = open_inode(tx, inode, context, writable=request.writable, wanted=request.wanted)
+    if not (request.writable and request.moves and has_inline(inode)):
+        return opened
+    layout = spill(tx, inode, context).tail
+    capability = context.services.capability(context, layout, inode.ino, writable=True)
+    return replace(opened, layout=layout, capability=capability)
 
 
 def open_inode(
@@ -30,8 +38,6 @@ def open_inode(
         check_may_open(inode, writable=writable)
     if not services.sessions.has_room(context.session):
         raise FsError(Status.EBUSY, "this session has too many inodes open")
-    if writable and has_inline(inode):
-        inode = spill(tx, inode, context)
     services.sessions.open(context.session, inode.ino, writable=writable)
     packed = inode.attributes.pack()
     if not inode.is_file:

@@ -329,6 +329,9 @@ def test_stat_and_layout_say_so(cluster: Cluster, tiny: Path) -> None:
     number = next(number for number in range(COUNT) if inline(number))
     assert inline(number) == len(content(number))
     assert "with the metaserver" in said(number)
+    with (tiny / f"{number}").open("r+b") as file:
+        assert file.read() == content(number)
+    assert inline(number) == len(content(number)), "it was opened for writing, and not written"
     with (tiny / f"{number}").open("ab") as file:
         file.write(b"!")
     assert inline(number) == 0

@@ -8,6 +8,7 @@ from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import unpack_attributes
 from fscommon.layout.layout import Layout, unpack_layout, with_inline
 from fscommon.limits import INLINE_LENGTH_MAX, READDIR_ENTRIES_MAX
+from fscommon.types import Ino
 from fscommon.wire.admin import Inspect, InspectList
 from fscommon.wire.births import Birth, ChangeBatch
 from fscommon.wire.messages import (
@@ -95,11 +96,11 @@ def test_bytes_that_do_not_fit_are_refused(bench: Bench, wrong: object) -> None:
         client.lookup(ROOT, b"tiny")
 
 
-def test_opening_for_writing_spills_first(bench: Bench) -> None:
+def test_who_is_about_to_write_waits_for_the_move(bench: Bench) -> None:
     client = bench.client()
     ino = born(client)
     bench.settle()
-    client.send(Op.OPEN, Open(ino, True))
+    client.send(Op.OPEN, Open(ino, True, moves=True))
     bench.settle()
     assert not client.received(), "not before the bytes are in the objects"
     intent = bench.store.snapshot().get(intent_key(ino))
@@ -115,17 +116,25 @@ def test_opening_for_writing_spills_first(bench: Bench) -> None:
     assert bench.faults() == []
 
 
-def test_a_create_of_what_is_there_spills_too(bench: Bench) -> None:
+def test_who_does_not_write_moves_nothing(bench: Bench) -> None:
+    """Many open a file for writing, and only read it."""
     client = bench.client()
-    born(client)
-    reply = client.call(Op.CREATE, Create(ROOT, b"tiny", 0o644, False, True, USER))
-    assert unpack_layout(reply.layout).inline == b""
+    ino = born(client)
+    bench.settle()
+    for op, request in (
+        (Op.CREATE, Create(ROOT, b"tiny", 0o644, False, True, USER)), (Op.OPEN, Open(ino, True)),
+        (Op.OPEN, Open(ino, False, moves=True)),
+    ):  # fmt: skip
+        assert unpack_layout(client.call(op, request).layout).inline == CONTENT
+    assert bench.engine.sessions.is_writer(client.session, Ino(ino))
+    assert bench.store.snapshot().get(intent_key(ino)) is None
+    assert bench.faults() == []
 
 
 def test_a_spill_survives_a_crash(bench: Bench) -> None:
     client = bench.client()
     ino = born(client)
-    client.send(Op.OPEN, Open(ino, True))
+    client.send(Op.OPEN, Open(ino, True, moves=True))
     bench.settle()
     after = Bench(bench.store, targets=0)
     assert after.engine.services.intents.take_fresh() == [ino]
@@ -138,7 +147,7 @@ def test_a_spill_that_was_not_durable_did_not_happen(bench: Bench) -> None:
     client = bench.client()
     ino = born(client)
     bench.settle()
-    client.send(Op.OPEN, Open(ino, True))
+    client.send(Op.OPEN, Open(ino, True, moves=True))
     assert not client.received()
     after = Bench(bench.store, targets=0)
     assert after.engine.services.intents.take_fresh() == []

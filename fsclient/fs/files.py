@@ -19,7 +19,6 @@ import trio
 
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import (
-    INODE_APPEND,
     INODE_IMMUTABLE,
     LEASE_DATA,
     LEASE_DATA_EXCLUSIVE,
@@ -51,6 +50,7 @@ from .changes import Change, set_attr
 from .complete import CompleteDirectories
 from .drains import Drains
 from .inodes import Inodes, OpenInode
+from .open_flags import check_unprotected, is_writable
 from .ports import Lanes, Metadata, Written
 
 INVALIDATION_WAIT_S = 1.0
@@ -96,23 +96,23 @@ class Files:
     async def open(self, ino: int, flags: int, *, kill_set_ids: bool) -> OpenedFile:
         inode = self._inodes.hold(ino)
         try:
-            reply = await self._open(inode, _is_writable(flags))
+            reply = await self._open(inode, is_writable(flags))
             attributes = self._register(inode, reply)
-            _check_unprotected(attributes, flags)
-            if flags & os.O_TRUNC and _is_writable(flags):
+            check_unprotected(attributes, flags)
+            if flags & os.O_TRUNC and is_writable(flags):
                 change = Change(size=0, kill_set_ids=kill_set_ids)
                 attributes = await self.setattr(ino, change)
         except BaseException:
             self._inodes.release(ino)
             raise
-        if not _is_writable(flags):
+        if not is_writable(flags):
             self.was_read(ino)
         return self._opened(inode, flags, attributes)
 
     async def create(
         self, parent: int, name: bytes, mode: int, flags: int, requester: Requester
     ) -> OpenedFile:
-        writable = _is_writable(flags)
+        writable = is_writable(flags)
         exclusive = bool(flags & os.O_EXCL)
         caller = requester.for_mode(mode)
         request = Create(parent, name, mode, exclusive, writable, caller)
@@ -218,7 +218,7 @@ class Files:
         """Handles (number, flags, direct) of the process before this one. Raises FsError."""
         (inode,) = {self._inodes.hold(ino) for _ in handles}
         try:
-            writable = any(_is_writable(flags) for _, flags, _ in handles)
+            writable = any(is_writable(flags) for _, flags, _ in handles)
             self._register(inode, await self._open(inode, writable))
         except FsError:
             for _ in handles:
@@ -235,7 +235,7 @@ class Files:
     def _opened(self, inode: OpenInode, flags: int, attributes: Attributes) -> OpenedFile:
         keep_pages = self._inodes.may_keep_pages(inode.attributes or attributes)
         direct = not self._leases.is_cached(inode.ino) or self._leases.is_contended(inode.ino)
-        if _is_writable(flags) and flags & os.O_APPEND:  # at an end that the kernel may not know
+        if is_writable(flags) and flags & os.O_APPEND:  # at an end that the kernel may not know
             direct |= self._leases.is_on
         direct |= flags & os.O_ACCMODE == os.O_WRONLY
         fh = self._next_handle()
@@ -268,7 +268,7 @@ class Files:
     ) -> Attributes:
         """CREATE found a file, perhaps: what an OPEN of it would have done."""
         try:
-            _check_unprotected(attributes, flags)
+            check_unprotected(attributes, flags)
             if flags & os.O_TRUNC and attributes.size:
                 return await self.setattr(inode.ino, Change(size=0))
         except BaseException:
@@ -588,16 +588,3 @@ class Files:
         self._inodes.see_record(record)
         if (inode := self._inodes.get(ino_of(record))) is not None:
             inode.wrote = True
-
-
-def _check_unprotected(attributes: Attributes, flags: int) -> None:
-    if not _is_writable(flags):
-        return
-    if attributes.flags & INODE_IMMUTABLE:
-        raise FsError(Status.EPERM, "the file is immutable")
-    if attributes.flags & INODE_APPEND and (flags & os.O_TRUNC or not flags & os.O_APPEND):
-        raise FsError(Status.EPERM, "the file is append-only")
-
-
-def _is_writable(flags: int) -> bool:
-    return flags & os.O_ACCMODE != os.O_RDONLY

@@ -103,7 +103,8 @@ class Mount:
 
 def mount_table() -> list[Mount]:
     """Of this process."""
-    return [Mount(line) for line in Path("/proc/self/mounts").read_text().splitlines()]
+    text = os.fsdecode(Path("/proc/self/mounts").read_bytes())  # names are bytes
+    return [Mount(line) for line in text.split("\n") if line]
 
 
 def _unescape(word: str) -> str:

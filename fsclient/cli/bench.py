@@ -12,7 +12,8 @@ from ..validate.run import Run
 from ..validate.suites import BENCHES
 from .frame import EXIT_DONE, EXIT_UNHEALTHY, Command, json_option, show
 from .measuring import Wishes, measure, measuring, plans
-from .words import latency, table
+from .terminal import table
+from .words import latency
 
 _PARTS = tuple(BENCHES)
 

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from fscommon.errors import FsError, Status, TransportError
 from fscommon.observe.status import client_json, session_text
+from fscommon.observe.visible import visible
 from fscommon.rpc.caller import Caller
 from fscommon.wire.admin import ClientStatus, Evict
 from fscommon.wire.messages import Empty, StatusReply
@@ -18,7 +19,8 @@ from .cluster import ask_status
 from .frame import Command, Group, Reach, json_option, reaching, show
 from .leases import leases
 from .restart import abort, restart
-from .words import duration, number, size, table
+from .terminal import table
+from .words import duration, number, size
 
 _POLL_S: Final = 0.1
 
@@ -132,7 +134,7 @@ def client_evict(
     victims = _victims(ask_status(reach), session, host)
     if not yes and not as_json:
         names = ", ".join(one.node for one in victims)
-        click.confirm(f"End {len(victims)} mounts ({names})?", abort=True, err=True)
+        click.confirm(f"End {len(victims)} mounts ({visible(names)})?", abort=True, err=True)
     gone = reach.ask(lambda caller: _evict(caller, reach, victims))
     show({"evicted": [session_text(one) for one in gone]}, as_json,
          lambda console: console.print(f"{len(gone)} evicted"))  # fmt: skip

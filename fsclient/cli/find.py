@@ -22,6 +22,7 @@ import trio
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import Attributes, unpack_attributes
 from fscommon.layout.layout import unpack_layout
+from fscommon.observe.visible import visible_name
 from fscommon.rpc.caller import Caller
 from fscommon.wire.admin import InspectedEntry, InspectList, InspectListed
 from fscommon.wire.ops import Op
@@ -104,7 +105,7 @@ def find(
 ) -> None:
     wanted = Wanted(**conditions)
     place = find_place(path, reach)
-    write = _write_json if as_json else _write_path(b"\0" if is_null else b"\n")
+    write = _write_json if as_json else _write_whole if is_null else _write_path
     walk = Walk(place, wanted, depth, write)
     place.reach.ask(walk.run)
     sys.stdout.flush()
@@ -113,11 +114,12 @@ def find(
 Write = Callable[[bytes, Attributes, bytes], None]
 
 
-def _write_path(end: bytes) -> Write:
-    def write(path: bytes, attributes: Attributes, layout: bytes) -> None:
-        sys.stdout.buffer.write(path + end)
+def _write_path(path: bytes, attributes: Attributes, layout: bytes) -> None:
+    sys.stdout.buffer.write(visible_name(path).encode() + b"\n")
 
-    return write
+
+def _write_whole(path: bytes, attributes: Attributes, layout: bytes) -> None:
+    sys.stdout.buffer.write(path + b"\0")
 
 
 def _write_json(path: bytes, attributes: Attributes, layout: bytes) -> None:

@@ -7,6 +7,7 @@ line on stderr that says what to do, and an exit code of the table below; nothin
 """
 
 import functools
+import io
 import json
 import os
 import pwd
@@ -37,8 +38,11 @@ from fscommon.errors import (
 )
 from fscommon.net.address import Address, parse_address
 from fscommon.net.tls import transport_of
+from fscommon.observe.visible import visible_lines
 from fscommon.rpc.caller import Caller, open_caller
 from fscommon.tasks import sole_exception
+
+from .terminal import terminal
 
 EXIT_DONE: Final = 0
 EXIT_FAILED: Final = 1
@@ -57,7 +61,6 @@ EXITS: Final = {
 CONFIG_FILE: Final = "/etc/braidfs/admin.toml"
 KEY_FILE: Final = "/etc/braidfs/cluster.key"
 METASERVER: Final = "127.0.0.1:7400"
-PIPE_WIDTH: Final = 240  # columns, where no terminal says
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -257,13 +260,8 @@ def show(found: Any, as_json: bool, people: Callable[[Console], None]) -> None:
     people(terminal())
 
 
-def terminal() -> Console:
-    """Standard output; a pipe or file gets whole lines, however long."""
-    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
-
-
 def warn(text: str) -> None:
-    sys.stderr.write(f"braidfs: {text}\n")
+    sys.stderr.write(f"braidfs: {visible_lines(text)}\n")
 
 
 # ---- the end of a command --------------------------------------------------------------------
@@ -281,7 +279,9 @@ def run_cli(cli: click.Command, arguments: Sequence[str] | None = None) -> int:
         warn("interrupted")
         return EXIT_INTERRUPTED
     except click.ClickException as error:
-        error.show()
+        said = io.StringIO()
+        error.show(said)  # it may say what was typed, which may be a name
+        sys.stderr.write(visible_lines(said.getvalue()))
         return EXIT_USAGE if isinstance(error, click.UsageError) else EXIT_FAILED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -23,6 +23,7 @@ from fscommon.auth.key import (
 from fscommon.errors import BraidError, ConfigError, FsError, Status, TransportError
 from fscommon.layout.quota import NO_LIMITS, QuotaKind
 from fscommon.observe.status import session_text
+from fscommon.observe.visible import visible
 from fscommon.rpc.caller import Caller
 from fscommon.types import ROOT_INO
 from fscommon.wire.keys import (
@@ -43,8 +44,9 @@ from fscommon.wire.ops import Op
 from .frame import KEY_FILE, Command, Group, Reach, json_option, reaching, show
 from .ids import id_options, ids_as_json, ids_text, take_ids
 from .places import PATH_TEXT, Place, find_place
+from .terminal import table
 from .trees import account_row, make_tree, top_of
-from .words import Age, counted, duration, path_of, table
+from .words import Age, counted, duration, path_of
 
 _POLL_S: Final = 0.1
 _FLAGS: Final = {"read_only": KEY_READ_ONLY, "squash_root": KEY_SQUASH_ROOT}
@@ -246,7 +248,7 @@ def key_revoke(which: str, yes: bool, reach: Reach, as_json: bool) -> None:
     row = _find(reach.ask(lambda caller: _rows(caller, reach)), which)
     if not yes and not as_json and row.sessions:
         mounts = counted(len(row.sessions), "mount")
-        click.confirm(f"End {mounts} with the key {row.name}?", abort=True, err=True)
+        click.confirm(f"End {mounts} with the key {visible(row.name)}?", abort=True, err=True)
     reach.ask(lambda caller: _revoke(caller, reach, row.id))
     seen = {"revoked": session_text(row.id), "name": row.name, "mounts": len(row.sessions)}
     show(seen, as_json, lambda c: c.print(f"{row.name} revoked", markup=False))

@@ -21,7 +21,8 @@ from fscommon.wire.leases import HeldLease, LeaseQuery, LeaseReport, SessionLeas
 from fscommon.wire.ops import Op
 
 from .frame import Command, Reach, json_option, reaching, show
-from .words import number, table
+from .terminal import table
+from .words import number
 
 _FACETS: Final = {
     "meta": (LEASE_META, LEASE_META_EXCLUSIVE),

@@ -12,7 +12,7 @@ from fscommon.wire.locks import LockQuery, LockReport, LockRow
 from fscommon.wire.ops import Op
 
 from .frame import Command, Group, Reach, json_option, reaching, show
-from .words import table
+from .terminal import table
 
 
 @click.group(cls=Group)

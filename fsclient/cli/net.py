@@ -18,7 +18,7 @@ from fscommon.net.tls import transport_of
 from fscommon.wire.rdma import RdmaOffer
 
 from .frame import EXIT_DONE, Command, Group, Reach, json_option, reaching, run_trio, show
-from .words import table
+from .terminal import table
 
 EXIT_NO_RDMA = 3
 

@@ -28,7 +28,8 @@ from .frame import (
     run_trio,
     show,
 )
-from .words import duration, size, table
+from .terminal import table
+from .words import duration, size
 
 PINGS_MAX = 100
 _TIMES = ("connect_us", "fastest_us", "median_us")

@@ -30,8 +30,9 @@ from fscommon.wire.quota import (
 
 from .frame import Command, Group, Reach, json_option, reaching, show, warn
 from .places import PATH_TEXT, Place, find_place, inspect_place
+from .terminal import table
 from .trees import account_row, assign_tree, make_tree, top_of
-from .words import Age, Size, duration, number, size, table
+from .words import Age, Size, duration, number, size
 
 R = TypeVar("R")
 TELL_TIMEOUT_S = 120.0

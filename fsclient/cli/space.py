@@ -24,7 +24,8 @@ from fscommon.wire.ops import Op
 from .cluster import ask_status
 from .frame import Command, Reach, json_option, reaching, show
 from .places import PATH_TEXT, Place, find_place, inspect_place
-from .words import bar, number, size, table
+from .terminal import table
+from .words import bar, number, size
 
 
 @click.command(

@@ -21,7 +21,8 @@ from fscommon.wire.ops import Op
 
 from .frame import Command, Reach, json_option, reaching, show
 from .places import PATH_TEXT, Found, Place, find_place, inspect_place
-from .words import number, shown, size, table
+from .terminal import table
+from .words import number, shown, size
 
 _KINDS: Final = {
     modes.S_IFREG: "file", modes.S_IFDIR: "directory", modes.S_IFLNK: "symlink",

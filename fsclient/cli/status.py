@@ -9,7 +9,8 @@ from fscommon.wire.messages import StatusReply
 
 from .expiry import ask_with_certificates, seen
 from .frame import EXIT_DONE, EXIT_UNHEALTHY, Command, Reach, json_option, reaching, show
-from .words import bar, counted, duration, number, size, table
+from .terminal import plain, table
+from .words import bar, counted, duration, number, size
 
 CLIENTS_SHOWN = 8
 _COLOURS = {"healthy": "green", "degraded": "yellow", "failing": "red"}
@@ -55,7 +56,10 @@ def _print(console: Console, reply: StatusReply, problems: list[Problem]) -> Non
     _print_space(console, reply)
     for problem in problems:
         colour, mark = _MARKS[problem.severity]
-        console.print(f"\n[{colour}]{mark} {problem.what}[/]: {problem.why}\n  → {problem.remedy}")
+        console.print(
+            f"\n[{colour}]{mark} {plain(problem.what)}[/]: "
+            f"{plain(problem.why)}\n  → {plain(problem.remedy)}"
+        )
     _print_servers(console, reply)
     _print_clients(console, reply)
 

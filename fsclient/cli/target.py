@@ -11,7 +11,8 @@ from fscommon.wire.ops import Op
 from .cluster import ask_status
 from .frame import EXIT_DONE, Command, Group, Reach, json_option, reaching, show
 from .target_add import target_add
-from .words import bar, number, size, table
+from .terminal import table
+from .words import bar, number, size
 
 
 @click.group(cls=Group)

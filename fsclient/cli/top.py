@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 import trio
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
@@ -17,8 +17,9 @@ from fscommon.rpc.caller import Caller
 from fscommon.wire.messages import Empty, StatusReply
 from fscommon.wire.ops import Op
 
-from .frame import Command, Reach, json_option, reaching, show_json, terminal
-from .words import counted, number, size, table
+from .frame import Command, Reach, json_option, reaching, show_json
+from .terminal import table, terminal
+from .words import counted, number, size
 
 
 @click.command(
@@ -49,7 +50,7 @@ def top(reach: Reach, interval: float, count: int | None, client_count: int, as_
     async def work(caller: Caller) -> None:
         await measure(caller)
         is_live = sys.stdout.isatty() and not as_json
-        with Live(console=Console(), screen=is_live, auto_refresh=False) as live:
+        with Live(console=terminal(), screen=is_live, auto_refresh=False) as live:
             left = count
             while left is None or left > 0:
                 await trio.sleep(interval)

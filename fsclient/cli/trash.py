@@ -21,7 +21,8 @@ from .frame import EXIT_FAILED, Command, Group, Reach, json_option, reaching, sh
 from .places import PATH_TEXT, Place, find_place, inspect_place
 from .removed import Outcome, Removed, Trash, is_directory, newest_of, topmost
 from .stat import kind_of
-from .words import Age, duration, number, path_of, shown, size, table
+from .terminal import table
+from .words import Age, duration, number, path_of, shown, size
 
 _EXPIRY: Final = "7d"
 _SECOND_NS: Final = 10**9

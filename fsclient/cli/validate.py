@@ -16,7 +16,8 @@ from ..validate.sizing import GB, PROFILES, Need, sizings
 from ..validate.suites import SUITES, Amounts
 from .frame import EXIT_DONE, EXIT_UNHEALTHY, Command, json_option, show
 from .measuring import Wishes, measure, measuring, plans
-from .words import latency, table
+from .terminal import table
+from .words import latency
 
 _NAMES: Final = tuple(profile.name for profile in PROFILES)
 

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from typing import Final
 
 import click
-from rich.table import Table
 
 from fscommon.observe.words import duration, size
 
 __all__ = [
     "Age", "Size", "bar", "counted", "duration", "holds", "latency", "number", "path_of", "rate",
-    "shown", "size", "split_sign", "table",
+    "shown", "size", "split_sign",
 ]  # fmt: skip
 
 _SIZE: Final = re.compile(r"(\d{1,18}(?:\.\d{1,6})?)\s*([KMGTP]?)(?:i?B)?", re.I)
@@ -41,17 +40,6 @@ def latency(microseconds: float) -> str:
 def bar(share: float, width: int = 24) -> str:
     filled = round(min(max(share, 0.0), 1.0) * width)
     return "█" * filled + "░" * (width - filled)
-
-
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> Table:
-    """Columns whose name is among the comma-separated words of right are right-aligned."""
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    aligned = right.split(",")
-    for column in columns:
-        made.add_column(column, justify="right" if column in aligned else "left", no_wrap=True)
-    for row in rows:
-        made.add_row(*row)
-    return made
 
 
 class Size(click.ParamType):  # type: ignore[type-arg,unused-ignore]

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Final, TextIO
 
 from fscommon.errors import ConfigError
+from fscommon.observe.visible import visible
 
 ROOT: Final = "braidfs"
 LEVELS: Final = {
@@ -163,8 +164,4 @@ def _quoted(value: object) -> str:
     if text and text.isascii() and text.isprintable() and not any(c in ' "=\\' for c in text):
         return text
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(c if c.isprintable() else _escape(c) for c in escaped) + '"'
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
+    return f'"{visible(escaped)}"'

@@ -30,14 +30,19 @@ function duration(seconds) {
   return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
 }
 
+// Names with what does not print (controls, what turns the direction of text) shown by number.
+function visible(text) {
+  return String(text).replace(/\p{C}/gu, (c) => `\\u{${c.codePointAt(0).toString(16)}}`);
+}
+
 function element(kind, text, style) {
   const made = document.createElement(kind);
-  if (text !== undefined) made.textContent = text;
+  if (text !== undefined) made.textContent = visible(text);
   if (style) made.className = style;
   return made;
 }
 
-function say(id, text) { document.getElementById(id).textContent = text; }
+function say(id, text) { document.getElementById(id).textContent = visible(text); }
 
 function table(id, columns, rows) {
   const head = element("tr");

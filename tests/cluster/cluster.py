@@ -6,6 +6,7 @@ behind the back of both. Servers start in order: the metaserver first, the other
 """
 
 import contextlib
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from tests.cluster import mounts
 from tests.cluster.mounts import HELPER_LINK
 from tests.cluster.networks import Place
 from tests.cluster.plan import HERE, ClusterPlan, ServerPlan, save
-from tests.cluster.process import Program, is_gone, stop_pid, wait_until
+from tests.cluster.process import Program, is_gone, stop_pid, wait_until, write_script
 
 BIN = Path(sys.prefix) / "bin"
 
@@ -26,11 +27,15 @@ def _silent(_text: str) -> None:
     return None
 
 
-def link_mount_helper() -> None:
+def link_mount_helper(report: Report = _silent) -> None:
     """mount(8) finds its helpers in /sbin alone: /sbin/mount.fuse.braidfs → this environment's."""
     script = BIN / "mount.fuse.braidfs"
-    if HELPER_LINK.is_symlink() and HELPER_LINK.readlink() == script:
+    before = HELPER_LINK.readlink() if HELPER_LINK.is_symlink() else None
+    if before == script:
         return
+    if before is not None or HELPER_LINK.exists():
+        whose = before or "another program"
+        report(f"taking {HELPER_LINK} from {whose}: mount(8) begins {script} from now on")
     fresh = HELPER_LINK.with_name(f"{HELPER_LINK.name}.new")
     fresh.unlink(missing_ok=True)
     fresh.symlink_to(script)
@@ -92,12 +97,14 @@ class Cluster:
         self.start_servers()
 
     def mount(self) -> None:
-        link_mount_helper()
+        link_mount_helper(self._report)
         if mounts.is_mounted(self.plan.mount):
             return
         self._report(f"mounting {self.plan.mount}")
         options, enter = self.plan.mount_options(), self.plan.client_place.enter
         pid = mounts.mount(self.plan.source(), self.plan.mount, options, enter=enter)
+        words = (*enter, *mounts.mount_command(self.plan.source(), self.plan.mount, options))
+        write_script(self.client_pid_path.with_suffix(".start"), f"exec {shlex.join(words)}\n")
         self.client_pid_path.write_text(f"{pid}\n")
 
     def unmount(self, *, lazy: bool = False) -> None:

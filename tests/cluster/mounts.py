@@ -5,6 +5,7 @@ source and mountpoint. Knows nothing of servers.
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -39,10 +40,11 @@ def cached_bytes(path: Path) -> int:
 def mount_entries() -> list[MountEntry]:
     """Every mount of this machine, from /proc/self/mountinfo."""
     found = []
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+    for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).split("\n")[:-1]:
         before, after = line.split(" - ", 1)
         fstype, source = after.split(" ")[:2]
-        mountpoint = before.split(" ")[4].encode().decode("unicode_escape")
+        octal = re.compile(r"\\([0-7]{3})")  # of space, tab, newline, backslash
+        mountpoint = octal.sub(lambda found: chr(int(found[1], 8)), before.split(" ")[4])
         found.append(MountEntry(mountpoint, fstype, source))
     return found
 

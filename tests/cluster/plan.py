@@ -232,6 +232,8 @@ def _toml(table: dict[str, object]) -> str:
 
 def _environment(plan: ClusterPlan) -> str:
     values = {
+        "BRAIDFS_METASERVER": plan.metaserver_address,  # these two are for braidfs
+        "BRAIDFS_KEY_FILE": str(plan.key_file),
         "BRAIDFS_SOURCE": plan.source(),
         "BRAIDFS_OPTIONS": plan.options(),
         "BRAIDFS_MOUNT": str(plan.mount),

@@ -1,14 +1,15 @@
 """One detached program of a cluster: started, found again by its pid file, stopped by its pid.
 
 A program is a session of its own, so no signal of the terminal reaches it. Its pid stands in
-STATE/run/NAME.pid, its standard error in STATE/log/NAME.log. A pid counts only while
-/proc/PID/cmdline still is the recorded one: a pid that the kernel gave to somebody else is never
-signalled. What a program does is none of this module's business.
+STATE/run/NAME.pid, its standard error in STATE/log/NAME.log; STATE/run/NAME.start starts it again.
+A pid counts only while /proc/PID/cmdline still is the recorded one: a pid that the kernel gave to
+somebody else is never signalled. What a program does is none of this module's business.
 """
 
 import contextlib
 import os
 import select
+import shlex
 import signal
 import subprocess
 import time
@@ -83,6 +84,11 @@ def tail(path: Path, lines: int = LOG_TAIL_LINES) -> str:
         return ""
 
 
+def write_script(path: Path, commands: str) -> None:
+    path.write_text(f"#!/bin/sh\n{commands}")
+    path.chmod(0o755)
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """Where one program of a cluster lives; holds no state but the pid file. enter: words that go
@@ -138,6 +144,7 @@ class Program:
     def _spawn(self, ready_fd: int | None) -> "subprocess.Popen[bytes]":
         for folder in (self.pid_path.parent, self.log_path.parent):
             folder.mkdir(parents=True, exist_ok=True)
+        self._write_start()
         with self.log_path.open("ab") as log:
             return subprocess.Popen(
                 self.enter + (self.argv if ready_fd is None else self._with_ready_fd(ready_fd)),
@@ -148,6 +155,26 @@ class Program:
                 pass_fds=() if ready_fd is None else (ready_fd,),
                 cwd="/",
             )
+
+    @property
+    def start_path(self) -> Path:
+        return self.state / "run" / f"{self.name}.start"
+
+    def _write_start(self) -> None:
+        """For people: a script that starts it again as it was, in the background."""
+        pid, log = shlex.quote(str(self.pid_path)), shlex.quote(str(self.log_path))
+        words = shlex.join((*self.enter, *self.argv))
+        write_script(self.start_path, f"""\
+pid=$(cat {pid} 2>/dev/null)
+if [ -n "$pid" ] && grep -qF -- {shlex.quote(self.argv[-1])} "/proc/$pid/cmdline" 2>/dev/null; then
+    echo "{self.name} runs already (pid $pid)"
+    exit 0
+fi
+cd /
+setsid {words} < /dev/null >> {log} 2>&1 &
+echo $! > {pid}
+echo "{self.name} was started (pid $!); its log is {log}"
+""")
 
     def _with_ready_fd(self, ready_fd: int) -> tuple[str, ...]:
         # Before the recorded words, so that a running program is known by its last ones.

@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 from tests.cluster import mounts
-from tests.cluster.cluster import Cluster
+from tests.cluster.cluster import BIN, Cluster
 from tests.cluster.plan import ClusterPlan, PlanError, make_plan, recorded
 from tests.dev.build import build, has_fuse
 from tests.dev.steps import ROOT, StepError, console
@@ -38,6 +38,7 @@ def up(state: Path, mount: Path | None, storage_servers: int | None, targets: in
 
 def _print_where(plan: ClusterPlan) -> None:
     quoted = shlex.quote(str(plan.mount))
+    names = ", ".join([*(server.name for server in plan.servers), "client"])
     suffix = "" if plan.state == DEFAULT_STATE else f" --state {shlex.quote(str(plan.state))}"
     print(
         f"""
@@ -55,6 +56,12 @@ Try:
   df -h {quoted}
   ./dev status{suffix}
   ./dev down{suffix}
+
+braidfs, its command line (set +a ends the export):
+  set -a; . {shlex.quote(str(plan.state / "cluster.env"))}; set +a
+  {shlex.quote(str(BIN / "braidfs"))} status
+A program that was killed:
+  {shlex.quote(str(plan.state / "run"))}/NAME.start    with NAME one of {names}
 """,
         end="",
     )

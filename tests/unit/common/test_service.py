@@ -209,3 +209,25 @@ def test_reap_names_the_fields() -> None:
     assert (event.kind, event.token, event.ino, event.a, event.b, event.payload) == (
         7, 1, 2, 30, 4, b"x",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["closed", "file", "terminal"])
+def test_a_ready_fd_that_is_no_pipe_is_refused(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "store").write_bytes(b"precious")
+    fd = os.open({"file": tmp_path / "store"}.get(kind, Path("/dev/null")), os.O_RDWR)
+    if kind == "closed":
+        os.close(fd)
+    with pytest.raises(SystemExit) as ended:
+        parse_arguments("braidfs-test", "Tests.", ["--config", "x", "--ready-fd", str(fd)])
+    assert ended.value.code == 2
+    assert f"--ready-fd {fd} is no open pipe" in capsys.readouterr().err
+    assert (tmp_path / "store").read_bytes() == b"precious"
+    reader, writer = os.pipe()
+    words = ["--config", "x", "--ready-fd", str(writer)]
+    assert parse_arguments("braidfs-test", "Tests.", words).ready_fd == writer
+    os.close(reader)
+    os.close(writer)
+    if kind != "closed":
+        os.close(fd)

@@ -167,6 +167,12 @@ class StoreBody {
   void adopt_page(Object& object, uint32_t index, const RecordPage (&pages)[2], Group& group);
   void apply_cuts(const Object& object, uint32_t index, Group& group);
   static void apply_cut_to(const Punched& cut, uint32_t index, Group& group);
+  void adopt_finished(const RecordPage (&pages)[2], const PageState (&states)[2], Group& group) const;
+  static bool is_cut_off(const Object& object, uint32_t index, uint64_t page_sequence) noexcept;
+  Status miss_pages(Object& object, uint32_t index, Wait wait, Group& group);
+  Status map_page(const ObjectPointer& object, uint32_t index, const Group& group, std::vector<uint32_t>& also);
+  Status map_pages(const ObjectPointer& object);
+  Status load_ancestors(Object& object, uint32_t index);
   void shed_groups(Object& object);
   // Verified bytes of one block; the caller holds its range lock, not the mutex.
   Status read_block(Object& object, const std::shared_ptr<File>& file, uint64_t block,
@@ -267,9 +273,11 @@ class StoreBody {
   std::atomic<uint64_t> errors_{0};
   std::atomic<uint64_t> checkpoints_{0};
   std::atomic<uint32_t> target_{0};
-  bool recovering_ = false;  // pages torn by the cut are expected
+  bool recovering_ = false;
+  bool torn_expected_ = false;  // recovery: a checkpoint did not end, so pages may be torn or missing
   Gate gate_;
   std::mutex checkpoint_mu_;
+  uint64_t checkpoint_start_ = 0;  // RecordPage::log_start; guarded by checkpoint_mu_
   std::mutex batch_mu_;  // whoever holds the sync_mu of several objects
   std::mutex unlinked_mu_;
   std::unordered_set<std::string> unlinked_;  // directories with an unlink not yet durable

@@ -30,6 +30,7 @@ Status StoreBody::checkpoint() {
   });
   uint64_t number = 0;
   if (Status s = log_->rotate(number); s != Status::kOk) return count_error(s);
+  checkpoint_start_ = log_->newest_start();
   std::vector<ObjectPointer> objects = table_.take_dirty();
   Status result = Status::kOk;
   for_batches(objects, kBatchObjects, [&](auto some) {
@@ -79,6 +80,7 @@ Status StoreBody::snapshot(const ObjectPointer& object, CheckpointPart& part) {
     guard.lock();
   }
   if (!object->removed && status == Status::kOk) status = file_of(*object, part.file);
+  if (!object->removed && status == Status::kOk) status = map_pages(object);
   object->dirty = false;
   if (status != Status::kOk) {
     table_.add_dirty(object);
@@ -86,7 +88,7 @@ Status StoreBody::snapshot(const ObjectPointer& object, CheckpointPart& part) {
     for (auto& [index, group] : object->groups) {
       if (!group->dirty) continue;
       make_clean(*group);
-      if (!group->damaged) part.images.push_back(image_of(*object, index, group));
+      part.images.push_back(image_of(*object, index, group));
     }
     guard.unlock();
     status = write_redo(part);
@@ -108,6 +110,10 @@ PageImage StoreBody::image_of(const Object& object, uint32_t index,
   image.redo.assign(group->redo.begin(), group->redo.end());
   RecordPage& page = image.page;
   page.slot = group->slot;
+  if (index == 0 && object.mapped) page.flags |= kPageMapped;
+  if (group->damaged) page.flags |= kPageLost;
+  if (group->children) page.children = *group->children;
+  page.log_start = checkpoint_start_;
   page.file_id = object.id.file_id;
   page.stripe_index = object.id.stripe_index;
   page.group = index;
@@ -173,6 +179,8 @@ void StoreBody::finish_group(Object& object, File& file, PageImage& image) {
   group.generation = image.page.generation;
   group.place = image.place;
   group.page_sequence = image.page.applied_sequence;
+  const auto mark = static_cast<uint8_t>(std::min(group.generation, 2u));
+  if (image.page.group == 0 && object.mark < mark && file.set_mark(mark) == 0) object.mark = mark;
   for (const auto& [block, redo] : image.redo) {
     const auto found = group.redo.find(block);
     if (found != group.redo.end() && found->second == redo) group.redo.erase(found);

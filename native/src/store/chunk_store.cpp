@@ -80,6 +80,7 @@ Status StoreBody::create_target(std::string& message) {
   superblock_.uuid = config_.target;
   superblock_.incarnation = 1;
   superblock_.clean = 1;
+  superblock_.next_sequence = 1;
   return write_superblock();
 }
 
@@ -142,6 +143,11 @@ Status StoreBody::open(std::string& message) {
   log_ = std::make_unique<Log>(*device_, superblock_.uuid);
   Recovery recovery(*this, same_boot);
   if (Status s = recovery.run(message); s != Status::kOk) return s;
+  if (same_boot && recovery.lossy()) {
+    ++superblock_.incarnation;
+    say(30, "the log was damaged: clients are to send again what they had not synced; incarnation " +
+                std::to_string(superblock_.incarnation));
+  }
   if (!same_boot) {
     ++superblock_.incarnation;
     say(30, "the host was lost: " + std::to_string(recovery.dropped()) +
@@ -174,6 +180,7 @@ Status StoreBody::stop() {
   if (Status s = checkpoint(); s != Status::kOk) return s;
   const std::lock_guard guard(superblock_mu_);
   superblock_.clean = 1;
+  superblock_.next_sequence = log_->last_sequence() + 1;
   superblock_.objects = objects_;
   superblock_.used_bytes = space_.used();
   return write_superblock();

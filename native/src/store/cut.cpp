@@ -19,6 +19,11 @@ constexpr uint64_t round_up(uint64_t bytes) noexcept {
   return (bytes + kBlockSize - 1) / kBlockSize * kBlockSize;
 }
 
+// Group 0 keeps length and epoch.
+constexpr uint32_t groups_kept(uint64_t length) noexcept {
+  return std::max(static_cast<uint32_t>((length + kGroupBytes - 1) / kGroupBytes), 1u);
+}
+
 }  // namespace
 
 Status StoreBody::make(ObjectId id, uint32_t epoch) {
@@ -79,6 +84,7 @@ Status StoreBody::truncate_locked(const ObjectPointer& object, Guard& guard, uin
   if (shrinks) {  // loaded before the entry is written: afterwards nothing may fail
     std::vector<GroupPiece> boundary = pieces_of(length / kBlockSize, length / kBlockSize + 1);
     if (Status s = load_pieces(*object, boundary, Wait::kYes); s != Status::kOk) return s;
+    if (Status s = load_ancestors(*object, groups_kept(length)); s != Status::kOk) return s;
   }
   if (Status s = log_cut(object, header, edges); s != Status::kOk) return s;
   if (shrinks) {
@@ -102,7 +108,7 @@ Status StoreBody::truncate_locked(const ObjectPointer& object, Guard& guard, uin
 Status StoreBody::log_cut(const ObjectPointer& object, EntryHeader header, const Edges& edges) {
   std::vector<iovec> bytes;
   for (const auto& redo : edges.redo) bytes.push_back({redo->bytes.data(), kBlockSize});
-  uint64_t sequence = 0;
+  uint64_t sequence = object->last_sequence;
   table_.add_dirty(object);
   if (Status s = log_->append(header, edges.runs, edges.sums, bytes, sequence); s != Status::kOk)
     return s;
@@ -153,6 +159,10 @@ Status StoreBody::cut_groups(const ObjectPointer& object, uint64_t first_block,
     const uint64_t base = uint64_t{index} * kGroupBlocks;
     const uint64_t from = std::clamp(first_block, base, base + kGroupBlocks);
     const uint64_t to = std::clamp(end_block, base, base + kGroupBlocks);
+    if (end_block == kBlocksMax && group->children) {
+      cut_map(*group->children, index, groups_kept(first_block * kBlockSize));
+      make_dirty(object, *group);
+    }
     if (from >= to) continue;
     for (uint64_t block = from; block < to; ++block)
       group->clear(static_cast<uint32_t>(block - base));
@@ -177,8 +187,7 @@ Status StoreBody::release_tail(Object& object, uint64_t length) {
   FileFigures before;
   if (int r = file->figures(before); r < 0) return Status::kEio;
   const uint64_t first_block = round_up(length) / kBlockSize;
-  auto whole = static_cast<uint32_t>((first_block + kGroupBlocks - 1) / kGroupBlocks);
-  whole = std::max(whole, 1u);  // group 0 keeps length and epoch
+  const uint32_t whole = groups_kept(length);
   if (first_block < uint64_t{whole} * kGroupBlocks) {
     release_boundary(object, *file, whole - 1,
                      static_cast<uint32_t>(first_block % kGroupBlocks));

@@ -18,6 +18,7 @@ namespace braidfs::store {
 struct FileFigures {
   uint64_t size = 0;
   uint64_t allocated = 0;  // bytes of device space
+  uint8_t mark = 0;        // File::set_mark
 };
 
 class File {
@@ -39,6 +40,8 @@ class File {
   virtual int punch(uint64_t offset, uint64_t length) = 0;     // reads as zeros; size stays
   virtual int allocate(uint64_t offset, uint64_t length) = 0;  // space for later writes; size stays
   virtual int figures(FileFigures& figures) = 0;
+  // 1 or 2, kept beside the file's bytes, whatever becomes of these; durable some time later.
+  virtual int set_mark(uint8_t mark) = 0;
   // The first byte at or behind offset that may be other than a hole; -ENXIO: there is none.
   virtual int64_t next_data(uint64_t offset) = 0;
   // Begins to read this into the page cache, in one piece where it can; waits for nothing.

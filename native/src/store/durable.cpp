@@ -237,7 +237,7 @@ bool StoreBody::begin_removal(Removal& removal, Wait wait) {
   removal.ticket = wait == Wait::kNo ? object.range.try_lock(0, kBlocksMax, true)
                                      : object.range.lock(guard, 0, kBlocksMax, true);
   if (removal.ticket == 0) return false;
-  if (!object.exists || object.removed) return true;
+  if ((!object.exists && !object.leftover) || object.removed) return true;
   removal.status =
       log_->append(header_for(object, EntryKind::kDelete), {}, {}, {}, removal.sequence);
   fault(FaultPoint::kRemoveAfterLog);
@@ -267,7 +267,7 @@ Status StoreBody::mark_removed(const ObjectPointer& object) {
   if (object->removed) return Status::kOk;
   object->removed = true;
   for (auto& [index, group] : object->groups) make_clean(*group);
-  if (!object->exists) return Status::kOk;
+  if (!object->exists && !object->leftover) return Status::kOk;
   std::shared_ptr<File> file;
   FileFigures figures;
   if (file_of(*object, file) == Status::kOk && file->figures(figures) == 0)
@@ -279,7 +279,7 @@ Status StoreBody::mark_removed(const ObjectPointer& object) {
   const int r = device_->unlink(object_path(object->id));
   fault(FaultPoint::kRemoveAfterUnlink);
   --objects_;
-  object->exists = false;
+  object->exists = object->leftover = false;
   // The list of dirty objects may hold it until the next checkpoint: its space is free now.
   object->file.reset();
   object->direct.reset();

@@ -15,8 +15,11 @@ constexpr uint32_t kPageMagic = 0x43455242;  // "BREC"
 constexpr uint16_t kPageFormat = 1;
 constexpr std::array<char, 8> kSuperMagic = {'B', 'R', 'A', 'I', 'D', 'T', 'G', 'T'};
 constexpr uint32_t kSuperVersion = 2;  // 1: the second slot lay at 4 TiB
-constexpr uint64_t kSegmentMagic = 0x31474f4c44415242;  // "BRADLOG1"
+constexpr uint64_t kSegmentMagicOld = 0x31474f4c44415242;  // "BRADLOG1": entries without key and distance
+constexpr uint64_t kSegmentMagic = 0x32474f4c44415242;     // "BRADLOG2"
+constexpr uint32_t kPromiseMagic = 0x4d525042;             // "BPRM"
 constexpr uint32_t kRunsMax = 64;
+constexpr uint32_t kBodyBytesMax = 1 << 20;  // far more than a write of 16 MiB needs
 
 template <typename Sealed>
 uint64_t checksum_of(Sealed copy) noexcept {
@@ -60,11 +63,33 @@ bool header_is_sound(const EntryHeader& header) noexcept {
   const auto kind = static_cast<uint16_t>(header.kind);
   return kind >= 1 && kind <= static_cast<uint16_t>(EntryKind::kDelete) &&
          header.run_count <= kRunsMax * kGroupBlocks && header.object_length <= kObjectBytesMax &&
-         header.body_length % 8 == 0 && header.bytes_length % kBlockSize == 0 &&
+         header.body_length % 8 == 0 && header.body_length <= kBodyBytesMax && header.bytes_length % kBlockSize == 0 &&
          header.body_length >= header.run_count * sizeof(EntryRun);
 }
 
 }  // namespace
+
+uint32_t next_in_map(const ChildMap& map, uint32_t parent, uint32_t group) noexcept {
+  uint32_t next = kGroupCountMax;
+  for (uint32_t level = 0; level < 3; ++level) {
+    for (uint32_t index = 1; index < 256; ++index) {
+      const uint32_t child = parent + (index << (8 * level));
+      if (child >= next) break;
+      if (child >= group && in_map(map.written, {parent, level, index})) next = child;
+    }
+  }
+  return next;
+}
+
+void cut_map(ChildMap& map, uint32_t parent, uint32_t group) noexcept {
+  for (uint32_t level = 0; level < 3; ++level) {
+    for (uint32_t index = 1; index < 256; ++index) {
+      if (parent + (index << (8 * level)) < group) continue;
+      map.written[level][index / 64] &= ~(uint64_t{1} << (index % 64));
+      map.twice[level][index / 64] &= ~(uint64_t{1} << (index % 64));
+    }
+  }
+}
 
 void seal(RecordPage& page) noexcept {
   page.magic = kPageMagic;
@@ -98,7 +123,7 @@ std::string refusal(const Superblock& superblock, const Uuid& cluster) {
 }
 
 void encode_entry(EntryHeader header, std::span<const EntryRun> runs,
-                  std::span<const uint64_t> sums, std::vector<std::byte>& encoded) {
+                  std::span<const uint64_t> sums, uint64_t key, std::vector<std::byte>& encoded) {
   header.magic = kEntryMagic;
   header.run_count = static_cast<uint16_t>(runs.size());
   header.body_length = static_cast<uint32_t>(runs.size_bytes() + sums.size_bytes());
@@ -109,12 +134,13 @@ void encode_entry(EntryHeader header, std::span<const EntryRun> runs,
   if (!runs.empty()) std::memcpy(at + sizeof header, runs.data(), runs.size_bytes());
   if (!sums.empty())
     std::memcpy(at + sizeof header + runs.size_bytes(), sums.data(), sums.size_bytes());
-  header.checksum = xxh3(encoded);
+  header.checksum = xxh3(encoded) ^ key;
   std::memcpy(at, &header, sizeof header);
 }
 
-bool decode_entry(std::span<const std::byte> raw, EntryView& view) noexcept {
+bool decode_entry(std::span<const std::byte> raw, uint64_t key, EntryView& view) noexcept {
   EntryHeader& header = view.header;
+  view.sealed = view.whole = false;
   if (raw.size() < sizeof header) return false;
   std::memcpy(&header, raw.data(), sizeof header);
   if (header.magic != kEntryMagic || !header_is_sound(header)) return false;
@@ -123,7 +149,7 @@ bool decode_entry(std::span<const std::byte> raw, EntryView& view) noexcept {
   static thread_local std::vector<std::byte> copy;
   copy.assign(raw.begin(), raw.begin() + static_cast<ptrdiff_t>(sealed));
   std::memset(copy.data() + offsetof(EntryHeader, checksum), 0, sizeof header.checksum);
-  if (xxh3(copy) != header.checksum) return false;
+  if ((xxh3(copy) ^ key) != header.checksum) return false;
   const std::byte* body = raw.data() + sizeof header;
   const size_t runs_length = header.run_count * sizeof(EntryRun);
   view.runs = {reinterpret_cast<const EntryRun*>(body), header.run_count};
@@ -131,7 +157,16 @@ bool decode_entry(std::span<const std::byte> raw, EntryView& view) noexcept {
                (header.body_length - runs_length) / sizeof(uint64_t)};
   view.bytes = raw.subspan(sealed, header.bytes_length);
   view.length = sealed + header.bytes_length;
-  return runs_are_sound(view) && redo_bytes_agree(view);
+  view.sealed = runs_are_sound(view);
+  view.whole = view.sealed && redo_bytes_agree(view);
+  return view.whole;
+}
+
+uint64_t segment_key(const Uuid& uuid, uint64_t number) noexcept {
+  std::array<std::byte, sizeof uuid + sizeof number> bytes{};
+  std::memcpy(bytes.data(), uuid.data(), sizeof uuid);
+  std::memcpy(bytes.data() + sizeof uuid, &number, sizeof number);
+  return xxh3(bytes);
 }
 
 void seal(SegmentHeader& header) noexcept {
@@ -139,9 +174,36 @@ void seal(SegmentHeader& header) noexcept {
   header.checksum = checksum_of(header);
 }
 
-bool valid(const SegmentHeader& header, uint64_t number, const Uuid& uuid) noexcept {
-  return header.magic == kSegmentMagic && header.checksum == checksum_of(header) &&
-         header.number == number && header.uuid == uuid;
+SegmentState check(const SegmentHeader& header, uint64_t number, const Uuid& uuid) noexcept {
+  const bool old = header.magic == kSegmentMagicOld;
+  if ((!old && header.magic != kSegmentMagic) || header.checksum != checksum_of(header) ||
+      header.number != number || header.uuid != uuid)
+    return SegmentState::kDamaged;
+  return old ? SegmentState::kValidOld : SegmentState::kValid;
+}
+
+void encode_promises(uint64_t durable_sequence, std::span<const Promise> promises, uint64_t key,
+                     std::vector<std::byte>& encoded) {
+  PromiseHeader header{.magic = kPromiseMagic, .count = static_cast<uint32_t>(promises.size()),
+                       .durable_sequence = durable_sequence};
+  encoded.resize(sizeof header + promises.size_bytes());
+  std::memcpy(encoded.data(), &header, sizeof header);
+  if (!promises.empty()) std::memcpy(encoded.data() + sizeof header, promises.data(), promises.size_bytes());
+  header.checksum = xxh3(encoded) ^ key;
+  std::memcpy(encoded.data(), &header, sizeof header);
+}
+
+size_t decode_promises(std::span<const std::byte> raw, uint64_t key, PromiseHeader& header,
+                       std::span<const Promise>& promises) noexcept {
+  if (raw.size() < sizeof header) return 0;
+  std::memcpy(&header, raw.data(), sizeof header);
+  if (header.magic != kPromiseMagic || header.count > (raw.size() - sizeof header) / sizeof(Promise)) return 0;
+  const size_t length = sizeof header + header.count * sizeof(Promise);
+  std::vector<std::byte> copy(raw.begin(), raw.begin() + static_cast<ptrdiff_t>(length));
+  std::memset(copy.data() + offsetof(PromiseHeader, checksum), 0, sizeof header.checksum);
+  if ((xxh3(copy) ^ key) != header.checksum) return 0;
+  promises = {reinterpret_cast<const Promise*>(raw.data() + sizeof header), header.count};
+  return length;
 }
 
 std::string object_directory(ObjectId object) {

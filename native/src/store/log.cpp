@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "store/fault.h"
 #include "store/io.h"
@@ -24,8 +24,18 @@ std::string Log::path_of(uint64_t number) {
   return text;
 }
 
-int Log::create_segment(uint64_t number, uint64_t first_sequence, std::shared_ptr<File>& file) {
+std::string Log::promises_path_of(uint64_t number) { return path_of(number) + ".synced"; }
+
+int Log::create_segment(uint64_t number, uint64_t first_sequence, Segment& segment) {
+  segment = {.number = number, .first_sequence = first_sequence, .valid_length = kSegmentHeaderSize,
+             .key = segment_key(uuid_, number)};
+  std::shared_ptr<File>& file = segment.file;
   if (int r = device_.open(path_of(number), OpenMode::kCreate, file); r < 0) return r;
+  std::shared_ptr<File> promises;
+  if (int r = device_.open(promises_path_of(number), OpenMode::kCreate, promises); r < 0) return r;
+  if (int r = promises->truncate(0); r < 0) return r;
+  segment.promises = std::make_shared<PromiseFile>(std::move(promises), segment.key);
+  segment.promises->keep(first_sequence - 1, {});  // if the segment is lost before anything is in it
   std::vector<std::byte> raw(kSegmentHeaderSize);
   SegmentHeader header;
   header.number = number;
@@ -42,130 +52,48 @@ int Log::create_segment(uint64_t number, uint64_t first_sequence, std::shared_pt
 }
 
 Status Log::create() {
-  Segment segment{.number = 1, .first_sequence = 1, .valid_length = kSegmentHeaderSize};
-  if (int r = create_segment(1, 1, segment.file); r < 0) return status_of(r);
+  Segment segment;
+  if (int r = create_segment(1, 1, segment); r < 0) return status_of(r);
   segments_.push_back(std::move(segment));
   return Status::kOk;
 }
 
-int Log::read_segment(Segment& segment) {
-  const std::string path = path_of(segment.number);
-  if (int r = device_.open(path, OpenMode::kExisting, segment.file); r < 0) return r;
-  FileFigures figures;
-  if (int r = segment.file->figures(figures); r < 0) return r;
-  segment.content.resize(figures.size);
-  return read_whole(*segment.file, segment.content, 0);
-}
-
-// True: the segment is valid to its end, the next one may follow.
-bool Log::scan_segment(Segment& segment, LogScan& scan) {
-  SegmentHeader header;
-  const std::span<const std::byte> raw = segment.content;
-  if (raw.size() < kSegmentHeaderSize) return false;
-  std::memcpy(&header, raw.data(), sizeof header);
-  if (!valid(header, segment.number, uuid_)) return false;
-  if (next_sequence_ == 0) next_sequence_ = header.first_sequence;
-  if (header.first_sequence != next_sequence_) return false;
-  segment.first_sequence = header.first_sequence;
-  size_t at = kSegmentHeaderSize;
-  EntryView view;
-  while (decode_entry(raw.subspan(at), view) && view.header.sequence == next_sequence_) {
-    at += view.length;
-    ++next_sequence_;
-    ++scan.entries;
-  }
-  segment.valid_length = at;
-  return at == raw.size();
-}
-
-// Searches what follows the first invalid entry for one that shows it had been durable.
-void Log::look_past(const Segment& segment, size_t from, LogScan& scan) const {
-  const std::span<const std::byte> raw = segment.content;
-  EntryView view;
-  for (size_t at = (from + 7) / 8 * 8; at + sizeof(EntryHeader) <= raw.size(); at += 8) {
-    uint32_t magic = 0;
-    std::memcpy(&magic, raw.data() + at, sizeof magic);
-    if (magic != kEntryMagic || !decode_entry(raw.subspan(at), view)) continue;
-    if (view.header.durable_sequence < next_sequence_) continue;
-    scan.status = Status::kCorrupt;
-    scan.message = "the log is damaged: entry " + std::to_string(next_sequence_) + " in " +
-                   path_of(segment.number) + " at " +
-                   std::to_string(segment.valid_length) + " was durable and is not valid";
-    return;
-  }
-}
-
-LogScan Log::load() {
-  LogScan scan;
-  std::vector<uint64_t> numbers;
-  const int listed = device_.list(kDirectory, [&](std::string_view name) {
-    uint64_t number = 0;
-    const auto parsed = std::from_chars(name.data(), name.data() + name.size(), number, 16);
-    if (parsed.ptr == name.data() + name.size() && number != 0) numbers.push_back(number);
-  });
-  std::sort(numbers.begin(), numbers.end());
-  if (listed < 0 || numbers.empty()) {
-    return {Status::kCorrupt, "the log (directory wal) is missing or empty", 0};
-  }
-  next_sequence_ = 0;
-  bool whole = true;
-  for (const uint64_t number : numbers) {
-    Segment segment{.number = number};
-    if (int r = read_segment(segment); r < 0) {
-      return {status_of(r), "cannot read " + path_of(number), 0};
-    }
-    if (whole) {
-      whole = scan_segment(segment, scan);
-      if (segment.valid_length != 0) good_segments_ = segments_.size() + 1;
-      if (!whole) look_past(segment, std::max(segment.valid_length, uint64_t{8}), scan);
-    } else {
-      look_past(segment, 0, scan);
-    }
-    segments_.push_back(std::move(segment));
-  }
-  if (good_segments_ == 0 && scan.status == Status::kOk) {
-    scan = {Status::kCorrupt, "the first log segment " + path_of(numbers[0]) + " is damaged", 0};
-  }
-  return scan;
-}
-
-void Log::visit(const std::function<void(const EntryView&)>& visit) const {
-  EntryView view;
-  for (size_t i = 0; i < good_segments_; ++i) {
-    const std::span<const std::byte> raw(segments_[i].content.data(), segments_[i].valid_length);
-    for (size_t at = kSegmentHeaderSize; at < raw.size(); at += view.length) {
-      if (!decode_entry(raw.subspan(at), view)) return;
-      visit(view);
-    }
-  }
-}
-
-// Highest first, so that a cut in between leaves the same torn end, only shorter.
+// Highest first, so that a cut in between leaves the same torn end, only shorter. What was promised stays until
+// a checkpoint has what recovery made of it.
 int Log::trim_torn_end() {
   while (segments_.size() > good_segments_) {
-    if (int r = device_.unlink(path_of(segments_.back().number)); r < 0) return r;
+    const uint64_t number = segments_.back().number;
+    if (int r = device_.unlink(path_of(number)); r < 0 && r != -ENOENT) return r;
     if (int r = device_.sync_directory(kDirectory); r < 0) return r;
+    stale_promises_.push_back(number);
     segments_.pop_back();
   }
+  if (segments_.empty()) return 0;
   Segment& last = segments_.back();
   if (last.valid_length != last.content.size()) {
     if (int r = last.file->truncate(last.valid_length); r < 0) return r;
   }
   for (Segment& segment : segments_) {
+    if (!segment.file) continue;  // it is gone
     if (int r = segment.file->sync(); r < 0) return r;
   }
   return 0;
 }
 
 Status Log::begin_after_load() {
-  const uint64_t number = segments_.back().number + 1;
+  uint64_t number = 1;
+  for (const Segment& segment : segments_) number = std::max(number, segment.number + 1);
+  for (const uint64_t stale : stale_promises_) number = std::max(number, stale + 1);
   if (int r = trim_torn_end(); r < 0) return status_of(r);
   durable_sequence_ = next_sequence_ - 1;
-  for (Segment& segment : segments_) segment.content = {};
+  for (Segment& segment : segments_) {
+    segment.content = {};
+    segment.entries = {};
+  }
+  loaded_promises_ = {};
   fault(FaultPoint::kRecoverAfterTrim);
-  Segment segment{.number = number, .first_sequence = next_sequence_,
-                  .valid_length = kSegmentHeaderSize};
-  if (int r = create_segment(number, next_sequence_, segment.file); r < 0) return status_of(r);
+  Segment segment;
+  if (int r = create_segment(number, next_sequence_, segment); r < 0) return status_of(r);
   segments_.push_back(std::move(segment));
   count_bytes();
   return Status::kOk;
@@ -234,9 +162,15 @@ Status Log::append(EntryHeader header, std::span<const EntryRun> runs,
   if (failed_) return Status::kEio;
   header.sequence = next_sequence_;
   header.durable_sequence = durable_sequence_;
-  encode_entry(header, runs, sums, scratch_);
+  header.distance = static_cast<uint32_t>(std::min<uint64_t>(next_sequence_ - sequence, UINT32_MAX));
+  encode_entry(header, runs, sums, segments_.back().key, scratch_);
   if (Status s = write_at_end(scratch_, bytes); s != Status::kOk) return s;
   sequence = next_sequence_++;
+  const bool deletes = header.kind == EntryKind::kDelete;
+  if (deletes || header.kind == EntryKind::kCommit) {
+    promised_.push_back({.file_id = header.file_id, .stripe_index = header.stripe_index,
+                         .deleted = deletes, .sequence = deletes ? sequence : header.value});
+  }
   return Status::kOk;
 }
 
@@ -250,12 +184,15 @@ Status Log::sync(uint64_t sequence) {
     }
     syncing_ = true;
     const uint64_t reached = next_sequence_ - 1;
+    const std::vector<Promise> promises = std::exchange(promised_, {});
+    const std::shared_ptr<PromiseFile> promise_file = segments_.back().promises;
     std::vector<std::shared_ptr<File>> files = std::move(unsynced_);
     unsynced_.clear();
     files.push_back(segments_.back().file);
     guard.unlock();
     int result = 0;
     for (const auto& file : files) result = result < 0 ? result : file->sync();
+    if (result == 0) promise_file->keep(reached, promises);
     guard.lock();
     syncing_ = false;
     if (result < 0) failed_ = true;
@@ -271,10 +208,8 @@ Status Log::rotate(uint64_t& number) {
   if (failed_) return Status::kEio;
   number = segments_.back().number;
   if (segments_.back().valid_length == kSegmentHeaderSize) return Status::kOk;  // still empty
-  Segment segment{.number = number + 1, .first_sequence = next_sequence_,
-                  .valid_length = kSegmentHeaderSize};
-  if (int r = create_segment(segment.number, next_sequence_, segment.file); r < 0)
-    return status_of(r);
+  Segment segment;
+  if (int r = create_segment(number + 1, next_sequence_, segment); r < 0) return status_of(r);
   unsynced_.push_back(segments_.back().file);
   segments_.push_back(std::move(segment));
   behind_ = 0;
@@ -288,6 +223,12 @@ Status Log::drop_before(uint64_t number) {
     const std::lock_guard guard(mu_);
     for (const Segment& segment : segments_)
       if (segment.number < number) numbers.push_back(segment.number);
+  }
+  // What was promised goes first: all of it is in the objects, and must not speak of what goes later.
+  std::vector<uint64_t> promised = std::exchange(stale_promises_, {});
+  promised.insert(promised.end(), numbers.begin(), numbers.end());
+  for (const uint64_t old : promised) {
+    if (int r = device_.unlink(promises_path_of(old)); r < 0 && r != -ENOENT) return status_of(r);
   }
   for (const uint64_t old : numbers) {  // oldest first: what remains is always a whole tail
     if (int r = device_.unlink(path_of(old)); r < 0 && r != -ENOENT) return status_of(r);
@@ -303,6 +244,11 @@ void Log::count_bytes() {
   uint64_t bytes = 0;
   for (const Segment& segment : segments_) bytes += segment.valid_length - kSegmentHeaderSize;
   bytes_ = bytes;
+}
+
+uint64_t Log::newest_start() const {
+  const std::lock_guard guard(mu_);
+  return segments_.back().first_sequence;
 }
 
 uint64_t Log::last_sequence() const {

@@ -57,7 +57,15 @@ struct Group {
     redo.erase(block);
   }
 
+  // The map of this group's children, made when it is needed.
+  ChildMap& map() {
+    if (!children) children = std::make_unique<ChildMap>();
+    return *children;
+  }
+
   std::atomic<uint64_t>& counted;
+  std::unique_ptr<ChildMap> children;  // null: no child has a page
+  std::unique_ptr<ChildMap> finished;  // recovery: the same, as of the last checkpoint that ended
   std::array<uint64_t, kGroupBlocks> sums{};
   std::array<uint32_t, kGroupBlocks> versions{};
   std::bitset<kGroupBlocks> occupied;
@@ -93,7 +101,10 @@ struct Object {
   std::shared_ptr<File> file;
   std::shared_ptr<File> direct;
   bool loaded = false;
-  bool exists = false;   // there is an object file
+  bool exists = false;   // there is an object
+  bool leftover = false; // there is a file, and nothing in it: its object was never synced
+  bool mapped = false;   // pages say which pages there are (ChildMap)
+  uint8_t mark = 0;      // of the file, as far as known: places of group 0 that have had a page
   bool removed = false;  // by DELETE; this instance answers kNoObject for ever
   bool damaged = false;  // group 0's page cannot be trusted: length and epoch are unknown
   bool broken = false;   // fdatasync failed: what was answered may be lost

@@ -72,7 +72,8 @@ Status StoreBody::create_object(Object& object) {
   object.file = counted(std::move(opened), table_.file_counter());
   object.exists = true;
   object.name_unsynced = true;
-  ++objects_;
+  if (!object.leftover) ++objects_;
+  object.leftover = false;
   return Status::kOk;
 }
 
@@ -86,8 +87,14 @@ Status StoreBody::open_object(Object& object, Wait wait) {
     std::shared_ptr<Group> group;
     if (Status s = load_group(object, 0, wait, group); s != Status::kOk) return s;
     object.damaged = group->damaged;
-    // Never checkpointed: a process that was killed may have left the name unsynced, and no entry.
-    object.name_unsynced = object.exists && group->generation == 0;
+    if (group->generation == 0 && !object.damaged) {
+      // Never checkpointed: a process that was killed may have left the name unsynced, and no entry.
+      object.name_unsynced = object.exists;
+      object.mapped = true;
+      // What the log says of objects is in their pages after a recovery; so nothing was synced of this one.
+      object.leftover = object.exists && !recovering_;
+      object.exists = object.exists && recovering_;
+    }
     object.loaded = true;
   }
   if (object.damaged) {
@@ -124,9 +131,15 @@ void StoreBody::adopt_page(Object& object, uint32_t index, const RecordPage (&pa
     if (states[place] != PageState::kValid) continue;
     if (best < 0 || pages[place].generation > pages[best].generation) best = place;
   }
-  // While recovering, a torn page is one that the last checkpoint did not finish: the log has what
-  // it was to say, and names the generation that must be there (checked by the entry).
-  if (damage && !recovering_) group.damaged = true;
+  // A torn page is one that a checkpoint did not finish: the log has what it was to say, and names the
+  // generation that must be there (checked by the entry). What was cut off is of no interest.
+  const uint64_t sequence = best < 0 ? 0 : pages[best].applied_sequence;
+  const bool cut_off = is_cut_off(object, index, sequence);
+  if (damage && !torn_expected_ && !cut_off) group.damaged = true;
+  // From the second page on there is one in both places.
+  const bool gone = best >= 0 && pages[best].generation > 1 && states[1 - best] == PageState::kEmpty;
+  const bool replaced = object.floor_sequence != 0 && sequence <= object.floor_sequence;
+  if (gone && !cut_off && !replaced) group.damaged = true;
   if (damage) group.place = states[0] == PageState::kDamaged ? 1 : 0;
   if (best < 0) return;
   const RecordPage& page = pages[best];
@@ -134,14 +147,30 @@ void StoreBody::adopt_page(Object& object, uint32_t index, const RecordPage (&pa
   group.generation = page.generation;
   group.page_sequence = page.applied_sequence;
   group.slot = page.slot;
-  if (page.applied_sequence <= object.floor_sequence && object.floor_sequence != 0) return;
+  if (replaced) return;
+  if ((page.flags & kPageLost) != 0 && !cut_off) group.damaged = true;
+  if (page.children != ChildMap{}) group.map() = page.children;
+  if (torn_expected_) adopt_finished(pages, states, group);
   group.sums = page.sums;
   group.versions = page.versions;
   for (uint32_t i = 0; i < kGroupBlocks; ++i) group.occupied[i] = page.versions[i] != 0;
   if (index != 0) return;
+  object.mapped = (page.flags & kPageMapped) != 0;
   object.length = page.object_length;
   object.epoch = page.epoch;
   object.last_sequence = object.committed_sequence = page.applied_sequence;
+}
+
+// Recovery, when a checkpoint did not end: what the newest page says that it did not write.
+void StoreBody::adopt_finished(const RecordPage (&pages)[2], const PageState (&states)[2], Group& group) const {
+  const RecordPage* newest = nullptr;
+  for (int place = 0; place < 2; ++place) {
+    const RecordPage& page = pages[place];
+    const bool finished = page.log_start != 0 && page.log_start <= log_->oldest_start();
+    if (states[place] != PageState::kValid || !finished) continue;
+    if (newest == nullptr || page.generation > newest->generation) newest = &page;
+  }
+  if (newest != nullptr) group.finished = std::make_unique<ChildMap>(newest->children);
 }
 
 // Recovery only: a page older than a TRUNCATE or PUNCH of the log.
@@ -151,6 +180,85 @@ void StoreBody::apply_cut_to(const Punched& cut, uint32_t index, Group& group) {
   const uint64_t from = std::clamp(cut.first, base, base + kGroupBlocks);
   const uint64_t to = std::clamp(cut.end, base, base + kGroupBlocks);
   for (uint64_t block = from; block < to; ++block) group.clear(static_cast<uint32_t>(block - base));
+  if (cut.end != kBlocksMax || !group.children) return;
+  cut_map(*group.children, index, static_cast<uint32_t>((cut.first + kGroupBlocks - 1) / kGroupBlocks));
+}
+
+// Recovery only: a TRUNCATE of the log took the whole group, and its pages are older than that.
+bool StoreBody::is_cut_off(const Object& object, uint32_t index, uint64_t page_sequence) noexcept {
+  return index != 0 && std::ranges::any_of(object.cuts, [&](const Punched& cut) {
+    return cut.end == kBlocksMax && cut.first <= uint64_t{index} * kGroupBlocks && page_sequence < cut.sequence;
+  });
+}
+
+// Whether pages of the group are gone that there have been: for group 0 the file's mark says it, for
+// others the map in another group's page. A second page always lies beside a first one, so with two nothing
+// is to be asked. The caller holds object.mu.
+Status StoreBody::miss_pages(Object& object, uint32_t index, Wait wait, Group& group) {
+  if (group.generation > 1 || group.damaged) return Status::kOk;
+  if (index == 0) {
+    FileFigures figures;
+    if (object.file->figures(figures) < 0) return count_error(Status::kEio);
+    object.mark = figures.mark;
+    group.damaged = figures.mark > group.generation && object.floor_sequence == 0;
+    return Status::kOk;
+  }
+  if (!object.mapped || is_cut_off(object, index, group.page_sequence)) return Status::kOk;
+  const ChildPlace place = child_place(index);
+  std::shared_ptr<Group> parent;
+  if (Status s = load_group(object, place.parent, wait, parent); s != Status::kOk) return s;
+  const auto misses = [&](const ChildMap* map) {
+    return map != nullptr && in_map(group.generation == 0 ? map->written : map->twice, place);
+  };
+  group.damaged = misses(parent->children.get()) && (!torn_expected_ || misses(parent->finished.get()));
+  if (parent->damaged && !torn_expected_) group.damaged = true;
+  return Status::kOk;
+}
+
+// The group will have one more page: its parent's page says so, which the same checkpoint writes.
+Status StoreBody::map_page(const ObjectPointer& object, uint32_t index, const Group& group,
+                           std::vector<uint32_t>& also) {
+  const ChildPlace place = child_place(index);
+  std::shared_ptr<Group> parent;
+  if (Status s = load_group(*object, place.parent, Wait::kYes, parent); s != Status::kOk) return s;
+  ChildMap& map = parent->map();
+  const uint64_t bit = uint64_t{1} << (place.index % 64);
+  uint64_t& written = map.written[place.level][place.index / 64];
+  uint64_t& twice = map.twice[place.level][place.index / 64];
+  const bool news = (written & bit) == 0 || (group.generation > 0 && (twice & bit) == 0);
+  if (!news) return Status::kOk;
+  written |= bit;
+  if (group.generation > 0) twice |= bit;
+  if (!parent->dirty) also.push_back(place.parent);
+  make_dirty(object, *parent);
+  return Status::kOk;
+}
+
+// Before a checkpoint: maps name all pages that it is to write. The caller holds object->mu.
+Status StoreBody::map_pages(const ObjectPointer& object) {
+  if (!object->mapped) return Status::kOk;
+  std::vector<uint32_t> indexes;
+  for (const auto& [index, group] : object->groups) {
+    if (group->dirty && index != 0) indexes.push_back(index);
+  }
+  for (size_t at = 0; at < indexes.size(); ++at) {  // grows by parents
+    if (indexes[at] == 0) continue;
+    const std::shared_ptr<Group> group = object->groups.at(indexes[at]);
+    if (Status s = map_page(object, indexes[at], *group, indexes); s != Status::kOk) return s;
+  }
+  return Status::kOk;
+}
+
+// Groups before `index` whose maps may name it or later ones. The caller holds object.mu.
+Status StoreBody::load_ancestors(Object& object, uint32_t index) {
+  if (!object.mapped) return Status::kOk;
+  for (const uint32_t parent : ancestors_of(index)) {
+    std::shared_ptr<Group> group;
+    if (parent >= index) continue;
+    if (Status s = load_group(object, parent, Wait::kYes, group); s != Status::kOk) return s;
+    if (group->damaged) return Status::kCorrupt;
+  }
+  return Status::kOk;
 }
 
 void StoreBody::apply_cuts(const Object& object, uint32_t index, Group& group) {
@@ -170,6 +278,7 @@ Status StoreBody::load_group(Object& object, uint32_t index, Wait wait,
     alignas(kPageSize) RecordPage pages[2];
     if (Status s = read_pages(*file, object, index, wait, pages); s != Status::kOk) return s;
     adopt_page(object, index, pages, *loaded);
+    if (Status s = miss_pages(object, index, wait, *loaded); s != Status::kOk) return s;
     if (!object.cuts.empty()) apply_cuts(object, index, *loaded);
   }
   shed_groups(object);

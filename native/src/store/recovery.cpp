@@ -2,28 +2,35 @@
 //
 // A group's page is loaded when the first entry names it; entries that the page has already
 // (applied_sequence) are skipped; an entry that names a younger page generation than the one found
-// shows that a good page was lost, and the group is damaged. Pages torn by the cut are expected:
-// they belong to groups that the log names, and are written anew by the checkpoint that follows.
+// shows that a good page was lost, and the group is damaged. Pages torn by the cut are expected only
+// where a checkpoint had begun, so that there are two segments: they belong to groups that the log names, and
+// are written anew by the checkpoint that follows.
+//
+// Entries may be missing (log.h). Each says which one of its object came before it, and syncs promised up to
+// where each object was durable: an object whose entries do not reach that far, one after the other, has lost
+// something, nobody knows what. All of it is an error from then on, and its page says so (kPageLost).
 #include "store/recovery.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
+#include "braidfs/frame.h"
 #include "store/fault.h"
 
 namespace braidfs::store {
 
 Status Recovery::run(std::string& message) {
   body_.recovering_ = true;
-  LogScan scan = body_.log_->load();
-  message = scan.message;
-  if (scan.status != Status::kOk) return scan.status;
+  if (Status s = load_log(message); s != Status::kOk) return s;
+  body_.torn_expected_ = body_.log_->was_rotating();
+  for (const Promise& promise : body_.log_->promises()) learn(promise);
   body_.log_->visit([&](const EntryView& entry) { learn(entry); });
   body_.log_->visit([&](const EntryView& entry) { replay(entry); });
   fault(FaultPoint::kRecoverAfterReplay);
   message = "cannot replay the log";
   if (failure_ != Status::kOk) return failure_;
+  if (Status s = keep_promises(); s != Status::kOk) return s;
   if (Status s = body_.log_->begin_after_load(); s != Status::kOk) return s;
   std::vector<ObjectPointer> objects;
   for (const auto& [id, object] : objects_) objects.push_back(object);
@@ -36,16 +43,44 @@ Status Recovery::run(std::string& message) {
   }
   message = "cannot checkpoint what was replayed (is the device full?)";
   const Status checkpointed = body_.checkpoint();
-  body_.recovering_ = false;
+  body_.recovering_ = body_.torn_expected_ = false;
   // Dropped entries must leave the log before a later COMMIT of their object could bring them back.
   return dropped_ == 0 && checkpointed == Status::kEnospc ? Status::kOk : checkpointed;
 }
 
+Status Recovery::load_log(std::string& message) {
+  const LogScan scan = body_.log_->load(same_boot_);
+  message = scan.message;
+  lossy_ = scan.lossy;
+  const bool damaged = scan.status == Status::kCorrupt || scan.lossy;
+  const Superblock& stopped = body_.superblock_;
+  if (damaged && stopped.clean != 0 && stopped.next_sequence != 0) {
+    body_.say(30, "the log is damaged, and not needed: the target was stopped, and all is in its objects");
+    body_.log_->load_nothing(stopped.next_sequence);
+    lossy_ = false;
+    return Status::kOk;
+  }
+  if (scan.status == Status::kOk && !message.empty()) body_.say(40, message);
+  return scan.status;
+}
+
+void Recovery::learn(const Promise& promise) {
+  Fate& fate = fates_[{promise.file_id, promise.stripe_index}];
+  if (promise.deleted != 0) {
+    fate.deleted = std::max(fate.deleted, promise.sequence);
+    return;
+  }
+  fate.promised = std::max(fate.promised, promise.sequence);
+  fate.committed = std::max(fate.committed, promise.sequence);
+}
+
 void Recovery::learn(const EntryView& entry) {
   Fate& fate = fates_[{entry.header.file_id, entry.header.stripe_index}];
-  if (entry.header.kind == EntryKind::kCommit)
+  if (entry.header.kind == EntryKind::kCommit) {
     fate.committed = std::max(fate.committed, entry.header.value);
-  if (entry.header.kind == EntryKind::kDelete) fate.deleted = entry.header.sequence;
+    fate.promised = std::max(fate.promised, entry.header.value);
+  }
+  if (entry.header.kind == EntryKind::kDelete) fate.deleted = std::max(fate.deleted, entry.header.sequence);
   if (entry.header.kind == EntryKind::kTruncate) {
     const uint64_t first = (entry.header.value + kBlockSize - 1) / kBlockSize;
     fate.truncations.push_back({first, kBlocksMax, entry.header.sequence});
@@ -54,11 +89,11 @@ void Recovery::learn(const EntryView& entry) {
 
 // True when a later truncation takes the whole group: its page may have left the file, so neither
 // its generation nor its records say anything.
-bool Recovery::cut_off_later(ObjectId id, const EntryRun& run, uint64_t sequence) const {
+bool Recovery::cut_off_later(ObjectId id, uint32_t group, uint64_t sequence) const {
   const Fate& fate = fates_.at(id);
   return std::any_of(fate.truncations.begin(), fate.truncations.end(), [&](const Punched& cut) {
     return cut.sequence > sequence && (same_boot_ || cut.sequence <= fate.committed) &&
-           run.group != 0 && cut.first <= uint64_t{run.group} * kGroupBlocks;
+           group != 0 && cut.first <= uint64_t{group} * kGroupBlocks;
   });
 }
 
@@ -71,22 +106,22 @@ void Recovery::replay(const EntryView& entry) {
     return;
   }
   ObjectPointer object;
-  const Status opened = object_for(entry, fate.deleted, object);
+  const bool may_be_new = header.kind == EntryKind::kTruncate;
+  const Status opened = object_for({header.file_id, header.stripe_index}, fate, may_be_new, object);
   if (opened != Status::kOk) failure_ = opened;
   else apply(object, entry);
 }
 
-Status Recovery::object_for(const EntryView& entry, uint64_t deleted, ObjectPointer& object) {
-  const ObjectId id{entry.header.file_id, entry.header.stripe_index};
+Status Recovery::object_for(ObjectId id, const Fate& fate, bool may_be_new, ObjectPointer& object) {
   ObjectPointer& known = objects_[id];
   if (!known) {
     known = body_.table_.get(id);
-    known->floor_sequence = deleted;
+    known->floor_sequence = fate.deleted;
     const std::lock_guard guard(known->mu);
     const Status opened = body_.open_object(*known, Wait::kYes);
-    if (opened != Status::kOk) return opened;
+    if (opened != Status::kOk && opened != Status::kCorrupt) return opened;
     if (!known->exists) {
-      if (entry.header.kind != EntryKind::kTruncate)
+      if (!may_be_new)
         body_.say(40, "the file of " + object_path(id) + " is missing: its bytes are lost");
       if (Status s = body_.create_object(*known); s != Status::kOk) return s;
     }
@@ -95,8 +130,35 @@ Status Recovery::object_for(const EntryView& entry, uint64_t deleted, ObjectPoin
   return Status::kOk;
 }
 
+// The caller holds object->mu.
+void Recovery::lose(const ObjectPointer& object, uint64_t sequence) {
+  Group& zero = *object->groups.at(0);
+  body_.make_dirty(object, zero);  // its page is to say so
+  object->last_sequence = std::max(object->last_sequence, sequence);
+  if (object->damaged) return;
+  object->damaged = zero.damaged = true;
+  body_.say(40, object_path(object->id) + " is damaged: log entries about it, up to " + std::to_string(sequence) +
+                    ", are missing; it cannot be read any more, write or restore its file anew");
+}
+
+// Objects that syncs spoke of and whose entries did not come.
+Status Recovery::keep_promises() {
+  for (const auto& [id, fate] : fates_) {
+    if (fate.promised <= fate.deleted) continue;
+    ObjectPointer object;
+    if (Status s = object_for(id, fate, false, object); s != Status::kOk) return s;
+    const std::lock_guard guard(object->mu);
+    if (object->last_sequence < fate.promised) lose(object, fate.promised);
+  }
+  return Status::kOk;
+}
+
 void Recovery::apply(const ObjectPointer& object, const EntryView& entry) {
   const std::lock_guard guard(object->mu);
+  const uint32_t distance = entry.header.distance;
+  const bool names_one = distance != 0 && distance != UINT32_MAX;
+  if (names_one && entry.header.sequence - distance > object->last_sequence)
+    lose(object, entry.header.sequence - distance);
   apply_header(object, entry.header);
   apply_cut(object, entry.header);
   apply_runs(object, entry);
@@ -133,6 +195,15 @@ void Recovery::apply_cut(const ObjectPointer& object, const EntryHeader& header)
   } else if (cut.first % kGroupBlocks != 0) {
     pieces = pieces_of(cut.first, cut.first + 1);
   }
+  if (header.kind == EntryKind::kTruncate && object->mapped) {
+    const auto index = std::max(static_cast<uint32_t>((cut.first + kGroupBlocks - 1) / kGroupBlocks), 1u);
+    for (const uint32_t parent : ancestors_of(index)) {
+      if (parent < index) pieces.push_back({.index = parent, .group = nullptr});
+    }
+  }
+  std::erase_if(pieces, [&](const GroupPiece& piece) {
+    return cut_off_later(object->id, piece.index, header.sequence);
+  });
   for (GroupPiece& piece : pieces) {  // before the cut is listed: loading applies the list
     const Status s = body_.load_group(*object, piece.index, Wait::kYes, piece.group);
     if (s != Status::kOk) failure_ = s;
@@ -142,7 +213,7 @@ void Recovery::apply_cut(const ObjectPointer& object, const EntryHeader& header)
   for (auto& [index, group] : object->groups) {
     body_.apply_cut_to(cut, index, *group);
     const uint64_t base = uint64_t{index} * kGroupBlocks;
-    if (base < cut.end && cut.first < base + kGroupBlocks) body_.make_dirty(object, *group);
+    if ((base < cut.end && cut.first < base + kGroupBlocks) || group->children) body_.make_dirty(object, *group);
   }
 }
 
@@ -152,15 +223,15 @@ void Recovery::apply_runs(const ObjectPointer& object, const EntryView& entry) {
   for (const EntryRun& run : entry.runs) {
     const size_t bytes = (run.flags & kRunRedo) != 0 ? size_t{run.count} * kBlockSize : 0;
     apply_run(object, run, entry.header.sequence, entry.sums.subspan(sum, run.count),
-              entry.bytes.subspan(byte, bytes));
+              entry.bytes.subspan(byte, bytes), entry.whole);
     sum += run.count;
     byte += bytes;
   }
 }
 
 void Recovery::apply_run(const ObjectPointer& object, const EntryRun& run, uint64_t sequence,
-                         std::span<const uint64_t> sums, std::span<const std::byte> bytes) {
-  if (cut_off_later(object->id, run, sequence)) return;
+                         std::span<const uint64_t> sums, std::span<const std::byte> bytes, bool whole) {
+  if (cut_off_later(object->id, run.group, sequence)) return;
   std::shared_ptr<Group> group;
   const Status loaded = body_.load_group(*object, run.group, Wait::kYes, group);
   if (loaded != Status::kOk) {
@@ -179,12 +250,17 @@ void Recovery::apply_run(const ObjectPointer& object, const EntryRun& run, uint6
     const uint32_t block = uint32_t{run.first} + i;
     group->set(block, sums[i]);
     group->occupied.set(block);
-    if (bytes.empty()) {
-      group->redo.erase(block);
+    group->redo.erase(block);
+    if (bytes.empty()) continue;
+    const auto content = bytes.subspan(size_t{i} * kBlockSize, kBlockSize);
+    if (!whole && xxh3(content) != sums[i]) {  // its home has other bytes: the record's sum will show it
+      body_.say(40, object_path(object->id) + " has lost the block at " +
+                        std::to_string((uint64_t{run.group} * kGroupBlocks + block) * kBlockSize) +
+                        ": its bytes in the log are damaged");
       continue;
     }
     auto redo = std::make_shared<RedoBlock>(body_.redo_bytes_);
-    std::memcpy(redo->bytes.data(), bytes.data() + size_t{i} * kBlockSize, kBlockSize);
+    std::memcpy(redo->bytes.data(), content.data(), kBlockSize);
     group->redo[block] = std::move(redo);
   }
 }
@@ -211,6 +287,7 @@ Status Recovery::finish_object(const ObjectPointer& object) {
   }
   object->cuts.clear();
   object->floor_sequence = 0;
+  for (auto& [index, group] : object->groups) group->finished.reset();
   return first_block == kBlocksMax ? Status::kOk : drop_tail(*object, first_block);
 }
 

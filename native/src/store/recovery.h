@@ -15,24 +15,30 @@ class Recovery {
   // On failure `message` says why the target is refused.
   Status run(std::string& message);
   uint64_t dropped() const noexcept { return dropped_; }
+  bool lossy() const noexcept { return lossy_; }  // more than that may be missing
 
  private:
   struct Fate {  // of one object, known after the first pass
     uint64_t committed = 0;
     uint64_t deleted = 0;
+    uint64_t promised = 0;  // to whoever waited for a sync
     std::vector<Punched> truncations;  // by entry; their pages may be gone already
   };
 
   void learn(const EntryView& entry);
   void replay(const EntryView& entry);
-  bool cut_off_later(ObjectId id, const EntryRun& run, uint64_t sequence) const;
-  Status object_for(const EntryView& entry, uint64_t deleted, ObjectPointer& object);
+  bool cut_off_later(ObjectId id, uint32_t group, uint64_t sequence) const;
+  Status load_log(std::string& message);
+  void learn(const Promise& promise);
+  Status object_for(ObjectId id, const Fate& fate, bool may_be_new, ObjectPointer& object);
   void apply(const ObjectPointer& object, const EntryView& entry);
+  Status keep_promises();
+  void lose(const ObjectPointer& object, uint64_t sequence);
   void apply_header(const ObjectPointer& object, const EntryHeader& header);
   void apply_cut(const ObjectPointer& object, const EntryHeader& header);
   void apply_runs(const ObjectPointer& object, const EntryView& entry);
   void apply_run(const ObjectPointer& object, const EntryRun& run, uint64_t sequence,
-                 std::span<const uint64_t> sums, std::span<const std::byte> bytes);
+                 std::span<const uint64_t> sums, std::span<const std::byte> bytes, bool whole);
   Status finish_deleted();
   Status finish_object(const ObjectPointer& object);
   Status drop_tail(Object& object, uint64_t first_block);
@@ -40,6 +46,7 @@ class Recovery {
   StoreBody& body_;
   const bool same_boot_;
   uint64_t dropped_ = 0;
+  bool lossy_ = false;
   Status failure_ = Status::kOk;
   std::unordered_map<ObjectId, Fate, ObjectIdHash> fates_;
   std::unordered_map<ObjectId, ObjectPointer, ObjectIdHash> objects_;

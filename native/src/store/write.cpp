@@ -270,6 +270,7 @@ Status StoreBody::log_write(WriteState& state, uint64_t& sequence) {
   std::vector<iovec> bytes;
   bytes.reserve(state.redo.size());
   for (const auto& redo : state.redo) bytes.push_back({redo->bytes.data(), kBlockSize});
+  sequence = object.last_sequence;
   table_.add_dirty(state.object);  // before the entry, or a checkpoint that begins now misses it
   return log_->append(header, state.runs, state.sums, bytes, sequence);
 }

@@ -24,6 +24,8 @@ class Bytes {
   uint64_t size() const { return size_; }
   uint64_t allocated() const { return pages_.size() * 4096; }
   void flip(uint64_t offset, uint8_t bits);
+  uint8_t mark = 0;  // File::set_mark
+  void zero(uint64_t offset, uint64_t length);  // written, not a hole
   std::vector<uint64_t> page_offsets() const;
 
  private:
@@ -32,7 +34,7 @@ class Bytes {
 };
 
 struct Change {
-  enum Kind : uint8_t { kWrite, kPunch, kResize } kind;
+  enum Kind : uint8_t { kWrite, kPunch, kResize, kMark } kind;
   uint64_t offset = 0;
   uint64_t length = 0;
   std::vector<std::byte> bytes;
@@ -69,7 +71,9 @@ class Host {
   bool dead() const;
   uint64_t changes() const;
 
+  void become(const Host& other);  // files as they are there, nothing shared; the devices before end
   std::shared_ptr<Inode> find(const std::string& path);
+  void forget(const std::string& path);  // the file is gone
   void for_each_file(const std::string& prefix,
                      const std::function<void(const std::string&, Inode&)>& visit);
   uint64_t bytes_max = UINT64_MAX;  // ENOSPC beyond

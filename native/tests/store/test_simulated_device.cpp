@@ -73,6 +73,8 @@ void Bytes::flip(uint64_t offset, uint8_t bits) {
   pages_[offset / kPage][offset % kPage] ^= std::byte{bits};
 }
 
+void Bytes::zero(uint64_t offset, uint64_t length) { write(offset, std::vector<std::byte>(length)); }
+
 std::vector<uint64_t> Bytes::page_offsets() const {
   std::vector<uint64_t> offsets;
   for (const auto& [index, page] : pages_) offsets.push_back(index * kPage);
@@ -143,7 +145,14 @@ class SimulatedFile final : public File {
   int figures(FileFigures& figures) override {
     const std::lock_guard guard(host_.mu_);
     if (!host_.alive(generation_)) return -EIO;
-    figures = {inode_->now.size(), inode_->now.allocated()};
+    figures = {inode_->now.size(), inode_->now.allocated(), inode_->now.mark};
+    return 0;
+  }
+  int set_mark(uint8_t mark) override {
+    const std::lock_guard guard(host_.mu_);
+    if (!host_.step(generation_)) return -EIO;
+    inode_->now.mark = mark;
+    inode_->changes.push_back({Change::kMark, mark, 0, {}});
     return 0;
   }
   int64_t next_data(uint64_t offset) override {
@@ -310,6 +319,10 @@ void Host::sync(Directory& directory) {
 void Host::apply(Bytes& bytes, const Change& change, bool torn) {
   if (change.kind == Change::kPunch) return bytes.punch(change.offset, change.length);
   if (change.kind == Change::kResize) return bytes.resize(change.offset);
+  if (change.kind == Change::kMark) {
+    bytes.mark = static_cast<uint8_t>(change.offset);
+    return;
+  }
   if (!torn) return bytes.write(change.offset, change.bytes);
   const std::span<const std::byte> all = change.bytes;
   const bool mostly = random_() % 2 == 0;
@@ -353,6 +366,33 @@ void Host::cut() {
     directory.now = directory.durable;
   }
   for (const auto& inode : inodes) lose(*inode);
+}
+
+void Host::become(const Host& other) {
+  const std::lock_guard guard(mu_);
+  std::unordered_map<const Inode*, std::shared_ptr<Inode>> copies;
+  const auto copy_of = [&](const std::shared_ptr<Inode>& inode) {
+    auto& copy = copies[inode.get()];
+    if (!copy) copy = std::make_shared<Inode>(*inode);
+    return copy;
+  };
+  directories_ = other.directories_;
+  for (auto& [path, directory] : directories_) {
+    for (auto& [name, inode] : directory.now) inode = copy_of(inode);
+    for (auto& [name, inode] : directory.durable) inode = copy_of(inode);
+    for (NameChange& change : directory.changes) {
+      if (change.inode) change.inode = copy_of(change.inode);
+    }
+  }
+  boot_ = other.boot_;
+  ++generation_;
+}
+
+void Host::forget(const std::string& path) {
+  const std::lock_guard guard(mu_);
+  const Path parts = split(path);
+  directories_[parts.directory].now.erase(parts.name);
+  directories_[parts.directory].durable.erase(parts.name);
 }
 
 std::shared_ptr<Inode> Host::find(const std::string& path) {

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <new>
 
 #include "cache/format.h"
@@ -19,6 +20,10 @@ namespace {
 
 constexpr mode_t kMode = 0600;
 
+bool is_ours_alone(const struct stat& found) {
+  return found.st_uid == ::geteuid() && (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
 struct CloseDirectory {
   void operator()(DIR* directory) const noexcept { ::closedir(directory); }
 };
@@ -27,7 +32,19 @@ struct CloseDirectory {
 
 int open_file(const std::string& path, int flags, net::UniqueFd& file) {
   file.reset(::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, kMode));
-  return file ? 0 : -errno;
+  if (!file) return -errno;
+  struct stat found {};
+  if (::fstat(file.get(), &found) != 0) return -errno;
+  return is_ours_alone(found) ? 0 : -EPERM;
+}
+
+std::string why_not_ours(const std::string& directory) {
+  struct stat found {};
+  if (::lstat(directory.c_str(), &found) != 0) return std::strerror(errno);
+  if (!S_ISDIR(found.st_mode)) return "it is no directory (nor may it be a link to one)";
+  if (found.st_uid != ::geteuid()) return "it belongs to another user: what lies in it could be read as file data";
+  if (!is_ours_alone(found)) return "others may write to it (chmod go-w): what they put there could be read as file data";
+  return "";
 }
 
 int open_direct(const std::string& path, int flags, net::UniqueFd& file) {

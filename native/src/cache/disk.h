@@ -11,7 +11,10 @@
 
 namespace braidfs::cache {
 
+// -EPERM: it is another user's, or others may write to it.
 int open_file(const std::string& path, int flags, net::UniqueFd& file);
+// Why this directory is not to be believed: half a sentence, empty for one that only this user can write to.
+std::string why_not_ours(const std::string& directory);
 // Past the page cache, which would hold twice what the kernel has of the files themselves; through it where the
 // file system does not know O_DIRECT.
 int open_direct(const std::string& path, int flags, net::UniqueFd& file);

@@ -80,6 +80,10 @@ std::unique_ptr<Store> Store::open(const StoreSettings& settings, std::string& r
     reason = because("cache_dir " + settings.directory, errno);
     return nullptr;
   }
+  if (const std::string why = why_not_ours(settings.directory); !why.empty()) {
+    reason = "cache_dir " + settings.directory + ": " + why;
+    return nullptr;
+  }
   const Files files(settings.directory);
   net::UniqueFd lock = take_lock(files, reason);
   const uint64_t segment_bytes = lock ? agree(files, settings, reason) : 0;

@@ -64,6 +64,7 @@ class BufferPool {
   // Large buffers of so many bytes in all, at most a quarter of the bound, are ready: their pages are there.
   void warm(size_t bytes);
   size_t bytes_in_use() const { return in_use_; }
+  size_t bytes_free() const { return bytes_max_ - in_use_; }
   bool lacking() const { return lacking_; }  // a take() failed since the last clear_lacking()
   void clear_lacking() { lacking_ = false; }
 

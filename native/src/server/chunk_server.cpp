@@ -15,6 +15,7 @@ namespace braidfs::server {
 namespace {
 
 constexpr size_t kLanesDefaultMax = 8;
+constexpr size_t kOfASessionMax = 256;  // connections; a client has one for each lane, and for a moment its successor
 constexpr rlim_t kFilesOpenMin = 256;  // of a target
 constexpr rlim_t kFilesOpenMax = 65536;
 constexpr size_t kLaneBufferBytesMin = 48u << 20;  // two payloads of the largest size, and more
@@ -271,7 +272,9 @@ bool ChunkServer::adopt(Adoption adoption, uint64_t rdma_token) {
   {
     const std::scoped_lock lock(mu_);
     size_t index = 0;
-    if (phase_.load() == Phase::kRunning && place(adoption, rdma_token, index) &&
+    const bool has_room =
+        adoption.purpose == Purpose::kServer || services_.sessions.connection_count(name.session) < kOfASessionMax;
+    if (has_room && phase_.load() == Phase::kRunning && place(adoption, rdma_token, index) &&
         registry_.add(name, index)) {
       lanes_[index]->adopt(std::move(adoption));
       return true;
@@ -279,6 +282,7 @@ bool ChunkServer::adopt(Adoption adoption, uint64_t rdma_token) {
     if (adoption.channel) adoption.channel->port().drop(adoption.channel);
   }
   services_.events.log(LogLevel::kWarning, "connection " + std::to_string(name.connection) +
+                                               " of session " + std::to_string(name.session) +
                                                " refused: its name is in use, there are too "
                                                "many, or the server stops");
   services_.events.closed(name.session, name.connection);

@@ -19,6 +19,7 @@ using Life = SessionState::Life;
 // bytes are bounded by the lane's buffers: so the stream never has to refuse a reply.
 constexpr uint32_t kFramesQueuedMax = 32u << 10;
 constexpr size_t kBytesQueuedMax = size_t{1} << 40;
+constexpr size_t kPartOfFree = 4;  // of the lane's memory, for one connection
 constexpr uint32_t kBodyLengthMax =
     sizeof(Capability) + 8 * (limits::kFramePayloadLengthMax / limits::kBlockSize + 1);
 
@@ -37,8 +38,19 @@ FrameHeader reply_header(const FrameHeader& request, Status status) {
 }  // namespace
 
 Request::~Request() {
-  buffer.reset();
+  drop_buffer();
   connection->request_dropped();
+}
+
+void Request::take_buffer(Buffer taken) {
+  buffer = std::move(taken);
+  connection->holds(buffer.size());
+}
+
+void Request::drop_buffer() {
+  if (!buffer) return;
+  connection->lets_go(buffer.size());
+  buffer.reset();
 }
 
 Connection::Connection(Lane& lane, Adoption adoption)
@@ -93,6 +105,7 @@ void Connection::closed(int error, const std::string& reason) {
   phase_ = Phase::kClosing;
   if (error != 0) lane_.report_cut(*this, error, reason);
   arriving_.reset();
+  std::exchange(held_back_, {}).clear();
   stream_.reset();
   socket_.reset();
   if (channel_) channel_->port().drop(std::exchange(channel_, nullptr));
@@ -175,13 +188,17 @@ net::PayloadPlace Connection::payload_buffer(const FrameHeader& header,
     return {.verdict = net::Verdict::kDiscard};
   }
   const size_t skew = header.offset % limits::kBlockSize;
+  if (!may_hold(skew + header.payload_length)) {
+    waits_for_own_ = true;
+    return {.verdict = net::Verdict::kPause};
+  }
   Buffer buffer = lane_.take_buffer(skew + header.payload_length);
   if (!buffer) {
     lane_.wait_for_memory(shared_from_this());
     return {.verdict = net::Verdict::kPause};
   }
   arriving_ = accept(header);
-  arriving_->buffer = std::move(buffer);
+  arriving_->take_buffer(std::move(buffer));
   arriving_->payload = {arriving_->buffer.data() + skew, header.payload_length};
   arriving_->sums.resize(blocks_touched(header.offset, header.length));
   const auto sums = body_of(header, body).sums;
@@ -265,6 +282,24 @@ void Connection::reply(std::shared_ptr<Request> request) {
   }
 }
 
+bool Connection::may_hold(size_t bytes) const {
+  return held_bytes_ == 0 || held_bytes_ + bytes <= lane_.bytes_free() / kPartOfFree;
+}
+
+void Connection::hold_back(std::shared_ptr<Request> request) {
+  held_back_.push_back(std::move(request));
+  limit_reading();
+}
+
+void Connection::run_held_back() {
+  while (!held_back_.empty() && may_hold(lane_.bytes_of(*held_back_.front()))) {
+    auto request = std::move(held_back_.front());
+    held_back_.pop_front();
+    lane_.execute(std::move(request));
+  }
+  if (std::exchange(waits_for_own_, false)) resume();
+}
+
 void Connection::resume() {
   if (stream_) stream_->resume();
 }
@@ -276,7 +311,7 @@ void Connection::request_dropped() {
   progress_at_ = lane_.loop().now();
   lane_.memory_returned();
   const bool may_read = !receiving_ && in_flight_ <= kInFlightMax / 2;
-  if (may_read || (phase_ == Phase::kClosing && in_flight_ == 0)) schedule_settle();
+  if (may_read || waits_for_own_ || !held_back_.empty() || (phase_ == Phase::kClosing && in_flight_ == 0)) schedule_settle();
 }
 
 void Connection::schedule_settle() {
@@ -288,13 +323,14 @@ void Connection::schedule_settle() {
 
 void Connection::settle() {
   settle_scheduled_ = false;
+  if (phase_ == Phase::kServing) run_held_back();
   limit_reading();
   end_if_idle();
 }
 
 void Connection::limit_reading() {
   if (!stream_ || phase_ != Phase::kServing) return;
-  const bool wanted = in_flight_ < kInFlightMax;
+  const bool wanted = in_flight_ < kInFlightMax && held_back_.empty();
   if (wanted == receiving_) return;
   receiving_ = wanted;
   stream_->receive(wanted);

@@ -14,6 +14,7 @@ namespace {
 // Fresh pages may take longer than the disk: the first checkpoint after a start does not wait for them.
 constexpr size_t kWarmBytes = 32u << 20;
 constexpr int kStallLooks = 12;  // during the longest stall
+constexpr int kStallPartWhenShort = 6;
 constexpr std::chrono::seconds kCutLogInterval{1};  // a line a second: a stranger cannot flood logs
 
 ConnectionName name_of(const Connection& connection) {
@@ -146,12 +147,27 @@ void Lane::drain_completed() {
 }
 
 bool Lane::give_buffer(Request& request) {
-  request.buffer =
-      buffers_.take(store::read_buffer_bytes(request.header.offset, request.header.length));
-  return static_cast<bool>(request.buffer);
+  Buffer buffer = buffers_.take(bytes_of(request));
+  if (!buffer) return false;
+  request.take_buffer(std::move(buffer));
+  return true;
+}
+
+size_t Lane::bytes_of(const Request& read) {
+  return store::read_buffer_bytes(read.header.offset, read.header.length);
+}
+
+// A READ of a connection that has its share of the memory waits for answers of before to leave.
+bool Lane::held_back(std::shared_ptr<Request>& read) {
+  Connection& owner = *read->connection;
+  if (owner.may_hold(bytes_of(*read))) return false;
+  add(counters_.buffer_waits);
+  owner.hold_back(std::move(read));
+  return true;
 }
 
 void Lane::execute(std::shared_ptr<Request> request) {
+  if (request->op() == Op::kRead && held_back(request)) return;
   if (request->op() == Op::kRead && (!waiting_.empty() || !give_buffer(*request))) {
     add(counters_.buffer_waits);
     waiting_.emplace_back(std::move(request));
@@ -182,7 +198,7 @@ void Lane::finish(std::shared_ptr<Request> request) {
   }
   if (request->op() == Op::kWrite) {  // its bytes are stored: others may have the memory now
     request->payload = {};
-    request->buffer.reset();
+    request->drop_buffer();
     memory_returned();
   }
   if (request->status == Status::kCorrupt) add(counters_.corrupt_blocks);
@@ -221,9 +237,10 @@ void Lane::serve_waiting() {
 
 bool Lane::serve_first() {
   if (auto* first = std::get_if<std::shared_ptr<Request>>(&waiting_.front())) {
-    if (!give_buffer(**first)) return false;
+    if ((*first)->connection->may_hold(bytes_of(**first)) && !give_buffer(**first)) return false;
     auto request = std::move(*first);
     waiting_.pop_front();
+    if (!request->buffer && held_back(request)) return true;
     operations_.execute(std::move(request));
     return true;
   }
@@ -276,7 +293,8 @@ void Lane::report_cut(const Connection& connection, int error, const std::string
 }
 
 void Lane::look_for_stalled() {
-  const auto since = loop_.now() - stall_max_;
+  // Where memory is short, whoever does not take its answers has less time.
+  const auto since = loop_.now() - (waiting_.empty() ? stall_max_ : stall_max_ / kStallPartWhenShort);
   std::vector<std::shared_ptr<Connection>> stalled;
   for (const auto& [name, connection] : connections_) {
     if (connection->stalled_since(since)) stalled.push_back(connection);

@@ -65,6 +65,8 @@ class Lane {
   void observe(const Request& request);  // how long it took
   // Empty when memory is short or others wait for it: then wait_for_memory().
   Buffer take_buffer(size_t size);
+  size_t bytes_free() const { return buffers_.bytes_free(); }
+  static size_t bytes_of(const Request& read);
   void wait_for_memory(std::shared_ptr<Connection> connection);
   void memory_returned();
   void forget_waiting(const Connection& connection);
@@ -80,6 +82,7 @@ class Lane {
   void begin(Adoption adoption);
   void drain_completed();
   bool give_buffer(Request& request);
+  bool held_back(std::shared_ptr<Request>& read);
   void serve_waiting();
   bool serve_first();
   void look_for_stalled();

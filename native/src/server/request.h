@@ -26,6 +26,10 @@ struct Request {
   Request(const Request&) = delete;
   Request& operator=(const Request&) = delete;
 
+  // The connection counts what it holds of the lane's memory.
+  void take_buffer(Buffer taken);
+  void drop_buffer();
+
   std::shared_ptr<Connection> connection;
   FrameHeader header;
   Buffer buffer;                   // bytes of a WRITE, or room for those of a READ

@@ -83,6 +83,12 @@ std::shared_ptr<SessionState> SessionTable::connection_added(uint64_t session) {
   return state;
 }
 
+size_t SessionTable::connection_count(uint64_t session) const {
+  const std::scoped_lock lock(mu_);
+  const auto found = states_.find(session);
+  return found == states_.end() ? 0 : found->second->connections_;
+}
+
 void SessionTable::connection_ended(uint64_t session) {
   std::vector<std::function<void()>> ended;
   {

@@ -57,6 +57,7 @@ class SessionTable {
 
   std::shared_ptr<SessionState> connection_added(uint64_t session);
   void connection_ended(uint64_t session);
+  size_t connection_count(uint64_t session) const;
   size_t live_count() const;
 
  private:

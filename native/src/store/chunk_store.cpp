@@ -26,9 +26,12 @@ StoreBody::StoreBody(std::shared_ptr<Device> files, const StoreConfig& settings)
     : device_(std::move(files)),
       config_(settings),
       space_(*device_, settings.capacity_bytes, settings.reserve_bytes),
-      table_({settings.objects_cached_max, settings.groups_cached_max, settings.files_open_max}) {}
+      table_({settings.objects_cached_max, settings.groups_cached_max, settings.files_open_max}) {
+  device_->make_room = [this] { return table_.close_files(); };
+}
 
 StoreBody::~StoreBody() {
+  device_->make_room = [] { return false; };
   thread_.request_stop();
   room_.notify_all();
 }

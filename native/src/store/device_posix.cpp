@@ -123,7 +123,10 @@ class PosixDevice final : public Device {
     int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW;
     if (mode == OpenMode::kCreate) flags |= O_CREAT;
     if (mode == OpenMode::kDirect) flags |= O_DIRECT;
-    const int fd = ::openat(root_.get(), path.c_str(), flags, 0600);
+    int fd = ::openat(root_.get(), path.c_str(), flags, 0600);
+    while (fd < 0 && (errno == EMFILE || errno == ENFILE) && make_room()) {
+      fd = ::openat(root_.get(), path.c_str(), flags, 0600);
+    }
     if (fd < 0) return -errno;
     file = std::make_shared<PosixFile>(fd);
     return 0;

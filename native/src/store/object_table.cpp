@@ -1,12 +1,14 @@
 #include "store/object_table.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace braidfs::store {
 
 namespace {
 constexpr size_t kDeletedMax = 16384;
+constexpr uint64_t kClosedTogether = 16;
 constexpr int kEvictTriesMax = 16;  // per lookup: a full table of held objects costs little
 }  // namespace
 
@@ -76,6 +78,35 @@ ObjectTable::Outcome ObjectTable::try_evict(const Slot& slot) {
   object.file.reset();  // a dirty object keeps its records, not its descriptors
   object.direct.reset();
   return object.dirty ? Outcome::kStripped : Outcome::kBusy;
+}
+
+bool ObjectTable::close_files() {
+  const std::lock_guard guard(mu_);
+  std::unordered_set<const Object*> dirty;
+  for (const ObjectPointer& object : dirty_) dirty.insert(object.get());
+  const uint64_t before = files_;
+  auto position = recent_.end();
+  while (position != recent_.begin() && before - files_ < kClosedTogether) {
+    const auto found = objects_.find(*--position);
+    Slot& slot = found->second;
+    if (!is_unused(slot, dirty)) continue;
+    const auto behind = std::next(position);
+    if (const Outcome outcome = try_evict(slot); outcome == Outcome::kMayGo) {
+      recent_.erase(position);
+      objects_.erase(found);
+      position = behind;
+    } else if (outcome == Outcome::kStripped) {
+      apart_.splice(apart_.begin(), recent_, slot.position);
+      slot.is_apart = true;
+      position = behind;
+    }
+  }
+  return files_ < before;
+}
+
+// Only the table has it, and the list of dirty ones where it is dirty: so nobody holds its mutex, this thread included.
+bool ObjectTable::is_unused(const Slot& slot, const std::unordered_set<const Object*>& dirty) const {
+  return slot.object.use_count() == (dirty.contains(slot.object.get()) ? 2 : 1);
 }
 
 void ObjectTable::erase(const ObjectPointer& object) {

@@ -44,6 +44,9 @@ class ObjectTable {
   ObjectPointer get(ObjectId id);
   // To the bounds; these were used without get(), many at once. Lets go of them.
   void trim(std::span<ObjectPointer> used);
+  // Descriptors are short: close files that nobody uses, those used longest ago first. False: there are none. The
+  // caller may hold the mutex of an object that it also holds a pointer to.
+  bool close_files();
   void erase(const ObjectPointer& object);          // after DELETE; remembers the id
   bool deleted_lately(ObjectId id) const;
 
@@ -65,6 +68,7 @@ class ObjectTable {
   enum class Outcome : uint8_t { kBusy, kMayGo, kStripped };
   bool crowded() const noexcept;
   void use(Slot& slot);
+  bool is_unused(const Slot& slot, const std::unordered_set<const Object*>& dirty) const;
   void evict_some();
   static Outcome try_evict(const Slot& slot);
 

@@ -152,6 +152,44 @@ TEST_F(CacheStore, IsOneOwnersAndForNobodyElsesEyes) {
   }
 }
 
+TEST_F(CacheStore, ADirectoryThatOthersMayWriteToIsRefused) {
+  put(*open(), slice_of(1, 5000));
+  for (const auto also : {fs::perms::others_write, fs::perms::group_write}) {
+    fs::permissions(directory_, also, fs::perm_options::add);
+    EXPECT_FALSE(Store::open(settings_, reason_));
+    EXPECT_NE(reason_.find("others may write to it"), std::string::npos) << reason_;
+    fs::permissions(directory_, also, fs::perm_options::remove);
+  }
+  EXPECT_TRUE(reads(*open(), 1, 5000));
+}
+
+TEST_F(CacheStore, ADirectoryOfAnotherUserIsRefused) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root gives a directory away";
+  ASSERT_EQ(::chown(directory_.c_str(), 65534, 65534), 0);
+  EXPECT_FALSE(Store::open(settings_, reason_));
+  EXPECT_NE(reason_.find("belongs to another user"), std::string::npos) << reason_;
+}
+
+TEST_F(CacheStore, ALinkToADirectoryIsRefused) {
+  const fs::path link = directory_.string() + "-link";
+  fs::create_directory_symlink(directory_, link);
+  settings_.directory = link;
+  EXPECT_FALSE(Store::open(settings_, reason_));
+  fs::remove(link);
+  EXPECT_NE(reason_.find("it is no directory"), std::string::npos) << reason_;
+}
+
+TEST_F(CacheStore, AFileThatOthersMayWriteToIsNotBelieved) {
+  put(*open(), slice_of(1, 5000));
+  for (const auto& entry : fs::directory_iterator(directory_)) {
+    const bool is_lock = entry.path().filename() == "lock" || entry.path().filename() == "braidfs-cache";
+    if (!is_lock) fs::permissions(entry.path(), fs::perms::others_write, fs::perm_options::add);
+  }
+  EXPECT_FALSE(reads(*open(), 1, 5000));
+  fs::permissions(directory_ / "braidfs-cache", fs::perms::others_write, fs::perm_options::add);
+  EXPECT_FALSE(Store::open(settings_, reason_));
+}
+
 TEST_F(CacheStore, HoldsOneFileSystem) {
   put(*open(), slice_of(1, 5000));
   settings_.cluster[0] = std::byte{1};

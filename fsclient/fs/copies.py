@@ -47,7 +47,8 @@ class Copies:
             length = min(length, size - source.begin, LENGTH_MAX) // BLOCK_SIZE * BLOCK_SIZE
             if length < COPY_LENGTH_MIN:
                 raise FsError(Status.EOPNOTSUPP, "little")
-            await self._drains.drain(source.ino, sync=False)
+            # Durable: a target that loses power meanwhile would copy what it had before.
+            await self._drains.drain(source.ino, sync=True)
             async with self._files.owned(sink.ino):
                 return await self._copy(source, sink, length, kill_set_ids=kill_set_ids)
 

@@ -36,7 +36,7 @@ struct Call {
   uint64_t offset = 0;  // in the object; SYNC: the oldest incarnation to be made durable
   uint32_t length = 0;
   FileViewPtr view{};
-  std::shared_ptr<Inode> inode{};              // gives a newer view when a retry needs one
+  std::shared_ptr<Inode> inode{};              // gives a newer view of the same object when a retry needs one
   std::span<const std::byte> payload{};        // WRITE
   std::span<const std::byte> names{};          // FETCH: its body
   std::shared_ptr<Inode> source{};             // COPY: what is read; the view it began with
@@ -60,6 +60,7 @@ struct Call {
 
   // how it ended
   Status status = Status::kOk;
+  Status refusal = Status::kOk;  // what the server said, for the log; `status` is what that means (outcomes.h)
   uint32_t received = 0;       // READ: bytes in place
   uint64_t incarnation = 0;    // of the target; 0 when no server answered
   uint64_t seek_at = 0;        // SEEK: where (~0: nowhere)

@@ -552,39 +552,4 @@ void Core::capability_refused(Inode& inode) {
   events_.put({.kind = EventKind::kReopen, .ino = inode.ino()});
 }
 
-// ---- incarnations ----
-
-uint64_t Core::incarnation(uint32_t target) {
-  const std::shared_lock lock(incarnations_mu_);
-  const auto found = incarnations_.find(target);
-  return found == incarnations_.end() ? 0 : found->second;
-}
-
-void Core::incarnation_seen(Lane& lane, uint32_t target, uint64_t seen) {
-  if (incarnation(target) >= seen) return;
-  const std::scoped_lock one(loss_mu_);
-  const uint64_t known = incarnation(target);
-  if (known >= seen) return;
-  if (known != 0) resend_lost(lane, target, seen);
-  const std::unique_lock lock(incarnations_mu_);
-  incarnations_[target] = seen;
-}
-
-// Everything is queued again before losses_ rises, and that before the new incarnation is known:
-// a READ of lost bytes either waits for them or sees the change (read.cpp).
-void Core::resend_lost(Lane& lane, uint32_t target, uint64_t seen) {
-  lane.log(LogLevel::kWarning, "target " + std::to_string(target) +
-                                   " lost what was not synced; sending again what is held");
-  for (const InodePtr& inode : inodes_.all()) {
-    auto settled = std::make_shared<Settled>();
-    {
-      const std::scoped_lock lock(inode->mu());
-      inode->pieces().target_lost(target, seen, *settled);
-    }
-    if (settled->empty()) continue;
-    lane.loop().defer([&lane, inode, settled] { perform(lane, inode, *settled); });
-  }
-  ++losses_;
-}
-
 }  // namespace braidfs::client

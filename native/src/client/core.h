@@ -255,8 +255,11 @@ class Core final : public fuse::DataHandler {
   // Answers once; later answers are void.
   void answer_error(Operation& operation, int error) noexcept;
   void capability_refused(Inode& inode);
-  // A reply of this target carried this incarnation: when it rose, held pieces are sent again.
+  // A reply of this target carried this incarnation: when it rose, held pieces are sent again. When it
+  // returns they are queued, whichever lane was the first to see it.
   void incarnation_seen(Lane& lane, uint32_t target, uint64_t incarnation);
+  // The newest one that was seen: what an older one acknowledged is lost. May be asked with an inode locked;
+  // a piece that is acknowledged under that lock is then seen by whoever goes over the pieces of a loss.
   uint64_t incarnation(uint32_t target);
   // A target had no room a moment ago: writes go through, so that write(2) is told (rule 24).
   void no_room(Clock::time_point now) noexcept {
@@ -296,6 +299,7 @@ class Core final : public fuse::DataHandler {
   bool enter(Handle handle);  // into the tables. False: that handle is there already, or no room
   Lane& lane_of(uint64_t ino) noexcept { return *lanes_[ino % lanes_.size()]; }
   Inode::Loss lose(const InodePtr& inode);
+  uint64_t settled_incarnation(uint32_t target);
   void resend_lost(Lane& lane, uint32_t target, uint64_t incarnation);
   void wake(uint64_t ino, std::vector<Inode::Waiter> waiting);
 
@@ -328,7 +332,11 @@ class Core final : public fuse::DataHandler {
   std::atomic<bool> granted_paused_ = false;
 
   std::shared_mutex incarnations_mu_;
-  std::unordered_map<uint32_t, uint64_t> incarnations_;  // guarded by incarnations_mu_
+  struct Incarnation {
+    uint64_t newest = 0;   // that was seen
+    uint64_t settled = 0;  // whose loss was seen to: what older ones held is queued again
+  };
+  std::unordered_map<uint32_t, Incarnation> incarnations_;  // guarded by incarnations_mu_
   std::mutex loss_mu_;                                   // one loss at a time
 
   std::mutex commits_mu_;

@@ -97,7 +97,8 @@ void DrainOperation::proceed(Lane& lane) {
 
 // ---- bytes that are told with the birth ----
 
-bool DrainOperation::take_inline(const Core& core) {
+// True: it has begun, and nobody else commits; `with_birth`: nobody is to be asked.
+bool DrainOperation::take_inline(const Core& core, bool& with_birth) {
   const std::scoped_lock lock(inode_->mu());
   if (!inode_->may_lie_inline(core.inline_length_max()) || !core.holds(*inode_, kLeaseDataExclusive)) {
     return false;
@@ -107,20 +108,18 @@ bool DrainOperation::take_inline(const Core& core) {
   const PiecePtr piece = inode_->pieces().only_filling(inode_->size());
   const auto bytes = piece->bytes(piece->begin, piece->end);
   bytes_.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  with_birth = inode_->commit_with_birth();
+  if (with_birth) inode_->birth.told.inline_bytes = bytes_;
+  if (!with_birth) take_commit();
+  view_ = inode_->view_locked();
   return true;
 }
 
 void DrainOperation::hand_over(Lane& lane) {
-  if (!take_inline(lane.core())) {
+  bool with_birth = false;
+  if (!take_inline(lane.core(), with_birth)) {
     phase_ = Phase::kDrain;
     return proceed(lane);
-  }
-  bool with_birth;
-  {
-    const std::scoped_lock lock(inode_->mu());
-    with_birth = inode_->commit_with_birth();
-    if (with_birth) inode_->birth.told.inline_bytes = bytes_;
-    view_ = inode_->view_locked();
   }
   if (!with_birth) return send_commit(lane);
   const auto waiters = committed_with_birth(lane);
@@ -166,6 +165,7 @@ void DrainOperation::drain(Lane& lane) {
     take_view();
     done = pieces.is_settled(sequence_, 0, kEverything);
     if (done && is_last) pieces.drop_all_held(settled);
+    if (done && durable_) take_syncs();
     if (!done) pieces.wait(shared_from_this(), sequence_, 0, kEverything);
   }
   perform(lane, inode_, settled);
@@ -190,18 +190,17 @@ void DrainOperation::take_view() {
   if (former && former->file_id != view_->file_id) synced_stripes_ = 0;
 }
 
-std::vector<DrainOperation::Sync> DrainOperation::what_to_sync() {
-  std::vector<Sync> syncs;
-  const std::scoped_lock lock(inode_->mu());
+// Needs the inode's mutex: what it takes is right only as long as everything is settled.
+void DrainOperation::take_syncs() {
+  syncs_.clear();
   take_view();
-  auto& stripes = inode_->pieces().stripes();
+  acknowledgements_ = inode_->pieces().acknowledgements();
+  const auto& stripes = inode_->pieces().stripes();
   for (uint32_t index = 0; index < stripes.size(); ++index) {
-    if (stripes[index].unsynced) {
-      syncs.push_back({index, stripes[index].last_sequence, stripes[index].oldest_incarnation});
-    }
+    if (stripes[index].unsynced()) syncs_.push_back({index, stripes[index].oldest_incarnation});
   }
-  commit_beside_ = commits_ && !committed_ && !syncs.empty() && may_commit_beside();
-  return syncs;
+  commit_beside_ = commits_ && !committed_ && !syncs_.empty() && may_commit_beside();
+  if (commit_beside_) take_commit();
 }
 
 // Needs the inode's mutex. True when the commit claims nothing that the SYNCs must prove first.
@@ -210,13 +209,16 @@ bool DrainOperation::may_commit_beside() const {
   if (inode_->committing || (written && (written->flags & kCommitSize) != 0)) return false;
   auto& stripes = inode_->pieces().stripes();
   for (uint32_t index = 0; index < stripes.size(); ++index) {
-    if (stripes[index].unsynced && !view_->is_durable(index)) return false;
+    if (stripes[index].unsynced() && !view_->is_durable(index)) return false;
   }
   return true;
 }
 
 void DrainOperation::sync(Lane& lane) {
-  syncs_ = what_to_sync();
+  if (kind_ == Kind::kBackground) {  // what is not settled has its turn later
+    const std::scoped_lock lock(inode_->mu());
+    take_syncs();
+  }
   again_ = false;
   pending_ = 1;
   if (commit_beside_) {
@@ -250,16 +252,16 @@ void DrainOperation::call_done(Lane& lane, Call& call) {
   {
     const std::scoped_lock lock(inode_->mu());
     PieceTable& pieces = inode_->pieces();
-    if (call.status == Status::kOk) {
-      pieces.synced(sync.stripe_index, sync.sequence, settled);
+    if (call.status == Status::kOk && call.incarnation == sync.incarnation) {
+      pieces.synced(sync.stripe_index, acknowledgements_, settled);
       if (call.view->file_id == view_->file_id) synced_stripes_ |= uint64_t{1} << sync.stripe_index;
-    } else if (call.status == Status::kStaleIncarnation) {
+    } else if (call.status == Status::kOk || call.status == Status::kStaleIncarnation) {
       again_ = true;  // what is held was queued again when the reply was seen
       if (pieces.take_loss(sync.stripe_index, call.incarnation)) inode_->fail(EIO);
     } else if (call.status == Status::kStaleTruncateEpoch) {
       again_ = true;
     } else if (call.status == Status::kNoObject && kind_ == Kind::kBackground) {
-      pieces.synced(sync.stripe_index, sync.sequence, settled);  // removed meanwhile
+      pieces.synced(sync.stripe_index, acknowledgements_, settled);  // removed meanwhile
     } else {
       refused(errno_of(call.status));
     }
@@ -304,6 +306,7 @@ void DrainOperation::commit(Lane& lane) {
     commits_ = commits_ && (durable_ || inode_->written());
     const bool is_close = kind_ == Kind::kFlush || kind_ == Kind::kRelease;
     if (commits_ && is_close) with_birth = inode_->commit_with_birth();
+    if (commits_ && !with_birth) take_commit();
   }
   if (with_birth) {
     const auto waiters = committed_with_birth(lane);
@@ -325,17 +328,19 @@ std::vector<std::shared_ptr<Operation>> DrainOperation::committed_with_birth(Lan
   return std::exchange(inode_->commit_waiters, {});
 }
 
+// Needs the inode's mutex, under which nobody else was seen to commit: of two at once one would end, with
+// nothing taken, before the other one has told the metaserver what both were for.
+void DrainOperation::take_commit() {
+  inode_->committing = true;
+  taken_ = inode_->take_written().value_or(Written{});
+  inode_->in_commit = taken_;
+  lost_count_ = inode_->lost_count;
+  take_view();
+  if (durable_ && bytes_.empty()) synced_stripes_ |= std::exchange(inode_->synced_stripes, 0);
+}
+
 void DrainOperation::send_commit(Lane& lane) {
   Event event{.kind = EventKind::kCommit, .ino = inode_->ino()};
-  {
-    const std::scoped_lock lock(inode_->mu());
-    inode_->committing = true;
-    taken_ = inode_->take_written().value_or(Written{});
-    inode_->in_commit = taken_;
-    lost_count_ = inode_->lost_count;
-    take_view();
-    if (durable_ && bytes_.empty()) synced_stripes_ |= std::exchange(inode_->synced_stripes, 0);
-  }
   const uint32_t flags = taken_.flags | (synced_stripes_ != 0 ? kCommitSynced : 0);
   event.a = static_cast<int64_t>(taken_.size);
   event.b = taken_.mtime_ns;
@@ -382,6 +387,10 @@ void DrainOperation::commit_answered(Lane& lane, Status status,
 // ends or execs, and nobody sees that answer.
 void DrainOperation::finish(Lane& lane) {
   if (kind_ == Kind::kBackground) return finish_background(lane);
+  if (!commits_ && synced_stripes_ != 0) {  // the next commit tells of them
+    const std::scoped_lock lock(inode_->mu());
+    if (view_->file_id == inode_->view_locked()->file_id) inode_->synced_stripes |= synced_stripes_;
+  }
   int error = error_;
   if (handle_ && kind_ != Kind::kRelease) {
     const std::scoped_lock lock(inode_->mu());

@@ -5,8 +5,9 @@
 //
 // A new file that is small may go another way when it is flushed: its bytes are told with its birth
 // (docs/decisions/0037-inline-data.md; phase inline), by a COMMIT event that has them in its payload.
-// Phases: drain (seal, wait until every piece up to now is settled) -> sync (one SYNC for each object
-// written since its last, in parallel; a target that lost bytes sends it back to drain) -> commit (a
+// Phases: drain (seal, wait until every piece up to now is settled, and take what is to be synced under the
+// same lock: a target's loss that another lane sees may unsettle it at any time) -> sync (one SYNC for each
+// object written since its last, in parallel; a target that lost bytes sends it back to drain) -> commit (a
 // COMMIT event that Python answers with commit_done; beside the SYNCs when neither size nor the set
 // of durable objects changes) -> answer. Interrupted ones go on without an answer.
 // One thread at a time: the lane that let it proceed.
@@ -54,7 +55,6 @@ class DrainOperation final : public Operation {
   enum class Phase : uint8_t { kInline, kDrain, kSync, kCommit };
   struct Sync {
     uint32_t stripe_index;
-    uint64_t sequence;
     uint64_t incarnation;
   };
   static constexpr uint32_t kRoundsMax = 16;
@@ -64,15 +64,16 @@ class DrainOperation final : public Operation {
   bool is_last_of_lease(const Core& core) const;
   void sync(Lane& lane);
   void take_view();
-  std::vector<Sync> what_to_sync();
+  void take_syncs();
   bool may_commit_beside() const;
   void ask_sync(Lane& lane, const Sync& sync);
   void synced(Lane& lane);
   void commit(Lane& lane);
   std::vector<std::shared_ptr<Operation>> committed_with_birth(Lane& lane);
-  bool take_inline(const Core& core);
+  bool take_inline(const Core& core, bool& with_birth);
   void hand_over(Lane& lane);
   void handed_over(Lane& lane, bool taken);
+  void take_commit();
   void send_commit(Lane& lane);
   void advance(Lane& lane);
   void finish(Lane& lane);
@@ -100,6 +101,7 @@ class DrainOperation final : public Operation {
   bool sealed_ = false;
   uint32_t rounds_ = 0;
   std::vector<Sync> syncs_;
+  uint64_t acknowledgements_ = 0;  // that they make durable
   uint32_t pending_ = 0;      // SYNC calls, and the commit beside them
   uint64_t synced_stripes_ = 0;
   bool again_ = false;

@@ -58,7 +58,7 @@ Inode::Loss Inode::lose(Settled& settled) {
   const std::scoped_lock lock(mu_);
   const bool lost = pieces_.unsettled() > 0 || (written_.flags & kCommitSize) != 0;
   pieces_.drop_all_held(settled);
-  pieces_.trim(0, settled);
+  pieces_.trim(0, settled, EIO);
   const bool unsynced = dropped && pieces_.unsynced();
   if (dropped) pieces_.forget_stripes();  // nobody will ask
   written_ = {};

@@ -7,6 +7,7 @@
 #include "client/core.h"
 #include "client/drain.h"
 #include "client/inode.h"
+#include "client/outcomes.h"
 #include "client/pieces.h"
 #include "client/read.h"
 
@@ -24,13 +25,10 @@ constexpr size_t kReadsKept = 64;
 constexpr size_t kPolledCallsMax = 4;  // with more in work answers come in numbers
 constexpr size_t kBackgroundSyncsMax = 16;  // of one lane; the rest leaves the way free for others
 
-bool asks_for_capability(Status status) {
-  return status == Status::kBadCapability || status == Status::kStaleMapEpoch ||
-         status == Status::kStaleTruncateEpoch;
-}
-
-bool sent_again(Status status) {
-  return retry_is_safe(status) || status == Status::kStaleTruncateEpoch;
+// Its object is not one of the file's any more, or lies on another target.
+bool is_elsewhere(const Call& call, const FileView& view) {
+  return view.file_id != call.view->file_id || call.stripe_index >= view.stripe_width ||
+         view.targets[call.stripe_index] != call.target;
 }
 
 }  // namespace
@@ -124,15 +122,22 @@ void Lane::ask_for_connection(uint32_t node) {
 void Lane::answered(Call* call, Status status) {
   if (call->incarnation != 0) core_.incarnation_seen(*this, call->target, call->incarnation);
   if (call->failed_early) return finished(call);
-  call->status = status;
-  if (!sent_again(status)) return finished(call);
-  if (call->inode && asks_for_capability(status)) {
-    core_.capability_refused(*call->inode);
-    if (call->source) core_.capability_refused(*call->source);  // which of the two is not told
+  call->status = call->refusal = status;
+  switch (outcome_of(call->op, status)) {
+    case Outcome::kTell: return finished(call);
+    case Outcome::kFail: call->status = Status::kEio; return finished(call);
+    case Outcome::kRenew: ask_for_view(*call); break;
+    case Outcome::kAgain: break;
   }
   if (call->once) return finished(call);
   ++counters_.retries;
   rest(call);
+}
+
+void Lane::ask_for_view(const Call& call) {
+  if (!call.inode) return;
+  core_.capability_refused(*call.inode);
+  if (call.source) core_.capability_refused(*call.source);  // which of the two is not told
 }
 
 void Lane::finished(Call* call) {
@@ -156,14 +161,16 @@ void Lane::rest(Call* call) {
   arm_tick();
 }
 
+// A call has its object and, if it changes that, the truncate epoch that it was made under, for life. Under
+// a newer epoch it would bring back what was cut off since: its owner knows what is left of it.
 void Lane::resend(Call* call) {
   FileViewPtr view = call->inode->view();
-  if (view->file_id != call->view->file_id) {  // truncated to nothing since: its bytes are gone
-    call->status = Status::kStaleTruncateEpoch;
+  if (changes(call->op) && view->session() != call->view->session()) {
+    call->status = Status::kFenced;  // evicted since: what was written before may not land now
     return finished(call);
   }
-  if ((call->op == Op::kWrite || call->op == Op::kCopy) && view->session() != call->view->session()) {
-    call->status = Status::kFenced;  // evicted since: what was written before may not land now
+  if (is_elsewhere(*call, *view) || (changes(call->op) && view->truncate_epoch != call->view->truncate_epoch)) {
+    call->status = Status::kStaleTruncateEpoch;
     return finished(call);
   }
   call->view = std::move(view);

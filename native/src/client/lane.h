@@ -108,6 +108,7 @@ class Lane {
     Call* call;
   };
 
+  void ask_for_view(const Call& call);
   void route(Call* call);
   void rest(Call* call);
   void resend(Call* call);

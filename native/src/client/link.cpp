@@ -63,6 +63,11 @@ bool take_seek(Call& call, std::span<const std::byte> body) {
   return call.seek_ended ? call.seek_at >= call.offset : call.seek_at > call.offset;
 }
 
+// What it did is known by the incarnation that did it.
+bool tells_incarnation(Op op) {
+  return op == Op::kWrite || op == Op::kSync || op == Op::kPunch || op == Op::kCopy;
+}
+
 }  // namespace
 
 Link::Link(Lane& lane, uint32_t node) : lane_(lane), node_(node), slots_(kSlotCount, nullptr) {
@@ -234,6 +239,7 @@ bool Link::frame(const FrameHeader& header, std::span<const std::byte> body,
   if (call == nullptr) return false;
   auto status = static_cast<Status>(header.status);
   if (call->op == Op::kSeek && status == Status::kOk && !take_seek(*call, body)) return false;
+  if (status == Status::kOk && header.offset == 0 && tells_incarnation(call->op)) return false;
   take(header.request_id);
   failures_ = 0;
   answered_ = true;

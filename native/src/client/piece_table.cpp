@@ -56,9 +56,9 @@ void PieceTable::add(const PiecePtr& piece, Settled& settled) {
   if (piece->gathers) gathering_.push_back(piece);
   ChunkPieces& pieces = chunks_[piece->chunk];
   seal_others(pieces, *piece, piece->begin, piece->end);
-  piece->sequence = ++sequence_;
+  piece->sequence = piece->since = ++sequence_;
   piece->state = PieceState::kFilling;
-  unsettled_.insert(piece->sequence);
+  unsettled_.insert(piece->since);
   dirty_bytes_ += piece->buffer.span().size();
   pieces.push_back(piece);
   settle(piece->chunk, settled);
@@ -125,9 +125,9 @@ PiecePtr PieceTable::only_filling(uint64_t size) const noexcept {
 }
 
 void PieceTable::renumber(const PiecePtr& piece) {
-  unsettled_.erase(piece->sequence);
-  piece->sequence = ++sequence_;
-  unsettled_.insert(piece->sequence);
+  unsettled_.erase(unsettled_.find(piece->since));
+  piece->sequence = piece->since = ++sequence_;
+  unsettled_.insert(piece->since);
 }
 
 void PieceTable::set_state(const PiecePtr& piece, PieceState state) {
@@ -136,10 +136,10 @@ void PieceTable::set_state(const PiecePtr& piece, PieceState state) {
   if (was == piece->unsettled()) return;
   const uint64_t bytes = piece->buffer.span().size();
   if (was) {
-    unsettled_.erase(piece->sequence);
+    unsettled_.erase(unsettled_.find(piece->since));
     dirty_bytes_ -= bytes;
   } else {
-    unsettled_.insert(piece->sequence);
+    unsettled_.insert(piece->since);
     dirty_bytes_ += bytes;
   }
 }
@@ -170,7 +170,7 @@ bool PieceTable::any_unsettled(uint64_t sequence, uint64_t begin, uint64_t end) 
   for (auto at = chunks_.lower_bound(begin / chunk_size_);
        at != chunks_.end() && at->first <= last; ++at) {
     for (const PiecePtr& piece : at->second) {
-      if (piece->unsettled() && piece->sequence <= sequence && piece->begin < end &&
+      if (piece->unsettled() && piece->since <= sequence && piece->begin < end &&
           piece->end > begin) {
         return true;
       }
@@ -202,6 +202,7 @@ void PieceTable::wake(Settled& settled) {
 
 void PieceTable::acknowledged(const PiecePtr& piece, uint64_t incarnation, Settled& settled) {
   if (piece->state != PieceState::kInFlight) return;
+  piece->landed();
   ChunkPieces& pieces = chunks_[piece->chunk];
   const bool earlier_waits = std::any_of(pieces.begin(), pieces.end(), [&](const PiecePtr& other) {
     return other->state == PieceState::kQueued && other->sequence < piece->sequence &&
@@ -212,11 +213,11 @@ void PieceTable::acknowledged(const PiecePtr& piece, uint64_t incarnation, Settl
     return settle(piece->chunk, settled);
   }
   piece->incarnation = incarnation;
+  piece->acknowledgement = ++acknowledgements_;
+  piece->sends = 0;
   set_state(piece, PieceState::kHeld);
   piece->buffer.move_to(Buffer::Account::kHeld);
   StripeState& stripe = stripes_[piece->stripe_index];
-  stripe.unsynced = true;
-  stripe.last_sequence = std::max(stripe.last_sequence, piece->sequence);
   stripe.oldest_incarnation = oldest(stripe.oldest_incarnation, incarnation);
   drop_covered(*piece, pieces, settled);
   settle(piece->chunk, settled);
@@ -224,12 +225,13 @@ void PieceTable::acknowledged(const PiecePtr& piece, uint64_t incarnation, Settl
 }
 
 // What was overwritten whole need not be sent again.
-void PieceTable::drop_covered(const Piece& by, ChunkPieces& pieces, Settled& settled) {
+void PieceTable::drop_covered(Piece& by, ChunkPieces& pieces, Settled& settled) {
   std::erase_if(pieces, [&](const PiecePtr& piece) {
     if (piece->state != PieceState::kHeld || piece->sequence >= by.sequence ||
         !by.has_all(piece->begin, piece->end)) {
       return false;
     }
+    by.since = std::min(by.since, piece->since);
     piece->state = PieceState::kGone;
     settled.released.push_back(piece);
     return true;
@@ -245,6 +247,7 @@ void PieceTable::refused(const PiecePtr& piece, Settled& settled) {
 
 void PieceTable::send_again(const PiecePtr& piece, Settled& settled) {
   if (piece->state != PieceState::kInFlight) return;
+  piece->landed();
   piece->state = PieceState::kQueued;
   settle(piece->chunk, settled);
 }
@@ -262,13 +265,13 @@ void PieceTable::release(ChunkPieces& pieces, const PiecePtr& piece, Settled& se
 // ---- held pieces and durability ----
 
 bool PieceTable::unsynced() const noexcept {
-  return std::ranges::any_of(stripes_, [](const StripeState& stripe) { return stripe.unsynced; });
+  return std::ranges::any_of(stripes_, [](const StripeState& stripe) { return stripe.unsynced(); });
 }
 
 void PieceTable::note_dropped(const Piece& piece) {
   StripeState& stripe = stripes_[piece.stripe_index];
   stripe.dropped_incarnation = oldest(stripe.dropped_incarnation, piece.incarnation);
-  stripe.dropped_sequence = std::max(stripe.dropped_sequence, piece.sequence);
+  stripe.dropped_acknowledgement = std::max(stripe.dropped_acknowledgement, piece.acknowledgement);
 }
 
 void PieceTable::drop_held(const PiecePtr& piece, Settled& settled) {
@@ -300,11 +303,11 @@ void PieceTable::drop_all_held(Settled& settled) {
   });
 }
 
-void PieceTable::synced(uint32_t stripe_index, uint64_t sequence, Settled& settled) {
+void PieceTable::synced(uint32_t stripe_index, uint64_t acknowledgements, Settled& settled) {
   each_chunk(0, ~uint64_t{0}, [&](uint64_t, ChunkPieces& pieces) {
     std::erase_if(pieces, [&](const PiecePtr& piece) {
       if (piece->state != PieceState::kHeld || piece->stripe_index != stripe_index ||
-          piece->sequence > sequence) {
+          piece->acknowledgement > acknowledgements) {
         return false;
       }
       piece->state = PieceState::kGone;
@@ -313,8 +316,9 @@ void PieceTable::synced(uint32_t stripe_index, uint64_t sequence, Settled& settl
     });
   });
   StripeState& stripe = stripes_[stripe_index];
-  stripe.unsynced = stripe.last_sequence > sequence;
-  if (stripe.dropped_sequence <= sequence) stripe.dropped_incarnation = stripe.dropped_sequence = 0;
+  if (stripe.dropped_acknowledgement <= acknowledgements) {
+    stripe.dropped_incarnation = stripe.dropped_acknowledgement = 0;
+  }
   recount_oldest(stripe_index);
 }
 
@@ -331,46 +335,57 @@ void PieceTable::recount_oldest(uint32_t stripe_index) {
 
 void PieceTable::target_lost(uint32_t target, uint64_t incarnation, Settled& settled) {
   each_chunk(0, ~uint64_t{0}, [&](uint64_t chunk, ChunkPieces& pieces) {
-    for (const PiecePtr& piece : pieces) {
-      if (piece->state == PieceState::kHeld && piece->target == target &&
-          piece->incarnation < incarnation) {
-        requeue_with_later(*piece, pieces);
-      }
-    }
+    requeue(pieces, target, incarnation);
     settle(chunk, settled);
   });
   for (uint32_t index = 0; index < stripes_.size(); ++index) recount_oldest(index);
 }
 
-void PieceTable::requeue_with_later(const Piece& lost, ChunkPieces& pieces) {
-  for (const PiecePtr& piece : pieces) {
-    if (piece->state != PieceState::kHeld || piece->sequence < lost.sequence ||
-        !piece->shares_block(lost.begin, lost.end)) {
-      continue;
+// What was lost, and every later piece that shares a block with one that goes again: it would be
+// overwritten by what is older. (An earlier queued piece that shares a block with a held one goes again.)
+void PieceTable::requeue(const ChunkPieces& pieces, uint32_t target, uint64_t incarnation) {
+  const auto goes_again = [&](const Piece& piece) {
+    if (piece.target == target && piece.incarnation < incarnation) return true;
+    return std::ranges::any_of(pieces, [&](const PiecePtr& other) {
+      return other->state == PieceState::kQueued && other->sequence < piece.sequence &&
+             other->shares_block(piece.begin, piece.end);
+    });
+  };
+  for (bool more = true; more;) {
+    more = false;
+    for (const PiecePtr& piece : pieces) {
+      if (piece->state != PieceState::kHeld || !goes_again(*piece)) continue;
+      set_state(piece, PieceState::kQueued);
+      piece->buffer.move_to(Buffer::Account::kDirty);
+      more = true;
     }
-    set_state(piece, PieceState::kQueued);
-    piece->buffer.move_to(Buffer::Account::kDirty);
   }
 }
 
 bool PieceTable::take_loss(uint32_t stripe_index, uint64_t incarnation) {
   StripeState& stripe = stripes_[stripe_index];
   const bool lost = stripe.dropped_incarnation != 0 && stripe.dropped_incarnation < incarnation;
-  if (lost) stripe.dropped_incarnation = stripe.dropped_sequence = 0;
+  if (lost) stripe.dropped_incarnation = stripe.dropped_acknowledgement = 0;
   recount_oldest(stripe_index);
   return lost;
 }
 
 void PieceTable::forget_stripes() { std::ranges::fill(stripes_, StripeState{}); }
 
-void PieceTable::trim(uint64_t size, Settled& settled) {
+void PieceTable::trim(uint64_t size, Settled& settled, int error) {
+  settled.given_up_error = error;
   each_chunk(size, ~uint64_t{0}, [&](uint64_t, ChunkPieces& pieces) {
     std::erase_if(pieces, [&](const PiecePtr& piece) {
       if (piece->end <= size) return false;
       if (piece->begin < size) {
-        if (piece->state != PieceState::kInFlight) piece->cut(size);
+        if (piece->state == PieceState::kInFlight) {
+          piece->cut_at = std::min(piece->cut_at, size);
+        } else {
+          piece->cut(size);
+        }
         return false;
       }
+      if (piece->waiter && !piece->is_sent) settled.given_up.push_back(std::move(piece->waiter));
       set_state(piece, PieceState::kGone);
       settled.released.push_back(piece);
       return true;

@@ -3,6 +3,11 @@
 // Order: of two pieces that share a block, the later one is not sent before the earlier one was
 // acknowledged, so targets end with what was written last. A held piece that a target lost is queued
 // again under its old number, and so is every later held piece that shares a block with it.
+// What an acknowledged piece overwrote whole is forgotten, and so whoever waits for that waits for the piece
+// instead, should its target lose it (Piece::since).
+// Acknowledgements are numbered. A SYNC makes durable what was acknowledged before it left, and so it is
+// known by the number that the last acknowledgement had then: by sequence numbers it would be taken to
+// cover an older piece that was acknowledged (or sent again) while it was on its way.
 // Invariants: filling pieces share no block with one another nor with any later piece; chunks_ holds
 // no piece that is gone.
 // Pure bookkeeping: no I/O. Every method needs the inode's mutex.
@@ -22,11 +27,12 @@ namespace braidfs::client {
 
 // Where an object stands between acknowledged and durable.
 struct StripeState {
-  bool unsynced = false;             // written since the last SYNC
-  uint64_t last_sequence = 0;        // of the youngest acknowledged piece
-  uint64_t oldest_incarnation = 0;   // among unsynced pieces, dropped ones included; 0: none
-  uint64_t dropped_incarnation = 0;  // oldest among pieces no longer held; 0: none
-  uint64_t dropped_sequence = 0;     // youngest of those
+  uint64_t oldest_incarnation = 0;       // among unsynced pieces, dropped ones included; 0: none
+  uint64_t dropped_incarnation = 0;      // oldest among pieces no longer held; 0: none
+  uint64_t dropped_acknowledgement = 0;  // youngest of those
+  // A SYNC that names no incarnation would succeed at a target that lost what it is for: there is none
+  // such, since nothing is unsynced without an incarnation.
+  bool unsynced() const noexcept { return oldest_incarnation != 0; }
 };
 
 // What became possible: for the caller to do without the lock (pieces.h: perform).
@@ -34,7 +40,9 @@ struct Settled {
   std::vector<PiecePtr> send;                        // in flight from now on
   std::vector<std::shared_ptr<Operation>> proceed;
   std::vector<PiecePtr> released;                    // let go outside the lock
-  bool empty() const noexcept { return send.empty() && proceed.empty(); }
+  std::vector<std::shared_ptr<PieceWaiter>> given_up;  // by trim(), with that error
+  int given_up_error = 0;
+  bool empty() const noexcept { return send.empty() && proceed.empty() && given_up.empty(); }
 };
 
 class PieceTable {
@@ -84,19 +92,21 @@ class PieceTable {
   void send_again(const PiecePtr& piece, Settled& settled);
 
   // ---- held pieces and durability ----
+  uint64_t acknowledgements() const noexcept { return acknowledgements_; }
   std::vector<StripeState>& stripes() noexcept { return stripes_; }
   bool unsynced() const noexcept;  // some object has bytes that were acknowledged and never synced
   void drop_held(const PiecePtr& piece, Settled& settled);  // the budget needs its place
   // The lease is returned: from now on others may have written there, and nothing is sent again.
   void drop_all_held(Settled& settled);
-  void synced(uint32_t stripe_index, uint64_t sequence, Settled& settled);
+  // A SYNC that left when acknowledgements() was that.
+  void synced(uint32_t stripe_index, uint64_t acknowledgements, Settled& settled);
   void target_lost(uint32_t target, uint64_t incarnation, Settled& settled);
   // True when pieces of an older incarnation were dropped: their bytes cannot be sent again. Once.
   bool take_loss(uint32_t stripe_index, uint64_t incarnation);
   // The inode has other objects now: none of them was written.
   void forget_stripes();
-  // Bytes from `size` on no longer exist.
-  void trim(uint64_t size, Settled& settled);
+  // Bytes from `size` on no longer exist. Who waits for one of them to be written gets the error.
+  void trim(uint64_t size, Settled& settled, int error = 0);
 
  private:
   using ChunkPieces = std::vector<PiecePtr>;  // by sequence, unless merged since
@@ -111,12 +121,12 @@ class PieceTable {
   void renumber(const PiecePtr& piece);
   static bool may_send(const Piece& piece, const ChunkPieces& pieces) noexcept;
   void seal_others(const ChunkPieces& pieces, const Piece& except, uint64_t begin, uint64_t end);
-  void drop_covered(const Piece& by, ChunkPieces& pieces, Settled& settled);
+  void drop_covered(Piece& by, ChunkPieces& pieces, Settled& settled);
   void note_dropped(const Piece& piece);
   void release(ChunkPieces& pieces, const PiecePtr& piece, Settled& settled);
   void settle(uint64_t chunk, Settled& settled);
   void wake(Settled& settled);
-  void requeue_with_later(const Piece& lost, ChunkPieces& pieces);
+  void requeue(const ChunkPieces& pieces, uint32_t target, uint64_t incarnation);
   void recount_oldest(uint32_t stripe_index);
 
   template <typename Fn>
@@ -125,10 +135,11 @@ class PieceTable {
 
   uint32_t chunk_size_ = limits::kChunkSizeMax;
   std::map<uint64_t, ChunkPieces> chunks_;
-  std::set<uint64_t> unsettled_;  // their sequences
+  std::multiset<uint64_t> unsettled_;  // since when they are: Piece::since
   std::deque<std::weak_ptr<Piece>> gathering_;  // oldest first; some may be sealed by now
   uint64_t dirty_bytes_ = 0;
   uint64_t sequence_ = 0;
+  uint64_t acknowledgements_ = 0;
   std::vector<StripeState> stripes_;
   std::vector<Waiter> waiters_;
 };

@@ -9,16 +9,17 @@ namespace braidfs::client {
 
 namespace {
 
-void send_part(Lane& lane, const InodePtr& inode, const PiecePtr& piece, FileViewPtr view, Gap part) {
-  const Span span = first_span(*view, part.begin, part.end);
+constexpr uint32_t kSendsMax = 64;  // of one piece, in a row: then its target is of two minds
+
+void send_part(Lane& lane, const InodePtr& inode, const PiecePtr& piece, const FileViewPtr& view, const Span& span) {
   Call* call = lane.make_call();
   call->op = Op::kWrite;
   call->target = view->targets[span.stripe_index];
   call->stripe_index = span.stripe_index;
   call->offset = span.object_offset;
   call->length = span.length;
-  call->payload = piece->bytes(part.begin, part.begin + span.length);
-  call->view = std::move(view);
+  call->payload = piece->bytes(span.begin, span.begin + span.length);
+  call->view = view;
   call->inode = inode;
   call->owner = piece;
   call->behind = !piece->waiter;
@@ -26,16 +27,40 @@ void send_part(Lane& lane, const InodePtr& inode, const PiecePtr& piece, FileVie
   lane.submit(call);
 }
 
-// In flight neither its gaps nor its ends change.
-void send_piece(Lane& lane, const InodePtr& inode, const PiecePtr& piece) {
-  const FileViewPtr view = inode->view();
-  piece->outcome = {.calls = static_cast<uint32_t>(piece->gaps.size()) + 1};
-  uint64_t at = piece->begin;
-  for (const Gap& gap : piece->gaps) {
-    send_part(lane, inode, piece, view, {at, gap.begin});
-    at = gap.end;
+// fn(span) for each WRITE that the piece's bytes are. In flight neither its gaps nor its ends change.
+template <typename Fn>
+void each_span(const Piece& piece, const FileView& view, Fn fn) {
+  uint64_t at = piece.begin;
+  for (size_t part = 0; part <= piece.gaps.size(); ++part) {
+    const uint64_t end = part < piece.gaps.size() ? piece.gaps[part].begin : piece.end;
+    while (at < end) {
+      const Span span = first_span(view, at, end);
+      fn(span);
+      at += span.length;
+    }
+    if (part < piece.gaps.size()) at = piece.gaps[part].end;
   }
-  send_part(lane, inode, piece, view, {at, piece->end});
+}
+
+// Where it goes is decided together with that it still goes: it may have been given up, or its inode have
+// got another view, since it was in flight.
+FileViewPtr take_for_sending(Inode& inode, Piece& piece) {
+  const std::scoped_lock lock(inode.mu());
+  if (piece.state != PieceState::kInFlight) return nullptr;  // whoever gave it up told its waiter
+  const FileViewPtr view = inode.view_locked();
+  piece.stripe_index = first_span(*view, piece.begin, piece.end).stripe_index;
+  piece.target = view->targets[piece.stripe_index];
+  piece.is_sent = true;
+  ++piece.sends;
+  return view;
+}
+
+void send_piece(Lane& lane, const InodePtr& inode, const PiecePtr& piece) {
+  const FileViewPtr view = take_for_sending(*inode, *piece);
+  if (!view) return;
+  piece->outcome = {};
+  each_span(*piece, *view, [&](const Span&) { ++piece->outcome.calls; });
+  each_span(*piece, *view, [&](const Span& span) { send_part(lane, inode, piece, view, span); });
 }
 
 // Other objects by now weigh less than an error: what is in flight for them is sent again.
@@ -46,6 +71,7 @@ void note(SendOutcome& outcome, const Call& call) {
     outcome.incarnation = first ? call.incarnation : std::min(outcome.incarnation, call.incarnation);
   } else if (outcome.status == Status::kOk || outcome.status == Status::kStaleTruncateEpoch) {
     outcome.status = call.status;
+    outcome.refusal = call.refusal != Status::kOk ? call.refusal : call.status;
   }
 }
 
@@ -53,19 +79,20 @@ void note(SendOutcome& outcome, const Call& call) {
 // that its waiter gets.
 int conclude(Core& core, Inode& inode, const PiecePtr& piece, const Call& call, Settled& settled) {
   const SendOutcome& outcome = piece->outcome;
-  if (outcome.status == Status::kOk) {
-    if (outcome.incarnation < core.incarnation(call.target)) {  // the target lost it since
-      inode.pieces().send_again(piece, settled);
-      return 0;
-    }
+  piece->is_sent = false;
+  if (piece->state == PieceState::kGone && outcome.status == Status::kOk) return 0;
+  // The target lost it since; or its WRITEs were of another epoch or object than the inode has by now.
+  const bool is_lost = outcome.status == Status::kOk && outcome.incarnation < core.incarnation(call.target);
+  const bool is_stale = outcome.status == Status::kStaleTruncateEpoch && piece->state == PieceState::kInFlight;
+  if ((is_lost || is_stale) && piece->sends < kSendsMax) {
+    inode.pieces().send_again(piece, settled);
+    return 0;
+  }
+  if (outcome.status == Status::kOk && !is_lost) {
     inode.pieces().acknowledged(piece, outcome.incarnation, settled);
     return 0;
   }
-  if (outcome.status == Status::kStaleTruncateEpoch && piece->state == PieceState::kInFlight) {
-    inode.pieces().send_again(piece, settled);  // the inode has another file id now
-    return 0;
-  }
-  const int error = errno_of(outcome.status);
+  const int error = is_lost ? EIO : errno_of(outcome.status);
   if (!piece->waiter) {
     if (piece->state == PieceState::kGone) return 0;  // given up before (Inode::lose told it), or cut off
     inode.fail(error);
@@ -79,7 +106,7 @@ int conclude(Core& core, Inode& inode, const PiecePtr& piece, const Call& call, 
 void Piece::call_done(Lane& lane, Call& call) {
   note(outcome, call);
   if (outcome.calls > 0) return;
-  const Status status = outcome.status;
+  const SendOutcome ended = outcome;
   const InodePtr inode = call.inode;
   const PiecePtr self = shared_from_this();
   Settled settled;
@@ -97,10 +124,10 @@ void Piece::call_done(Lane& lane, Call& call) {
   if (error != 0 && !told) {
     lane.core().events().log(LogLevel::kError, inode->ino(),
                              "written bytes were lost: status " +
-                                 std::to_string(static_cast<int>(status)) + " from target " +
+                                 std::to_string(static_cast<int>(ended.refusal)) + " from target " +
                                  std::to_string(call.target));
   }
-  if (status == Status::kOk) lane.core().held().push(inode, self);
+  if (ended.status == Status::kOk) lane.core().held().push(inode, self);
   if (watch) lane.sync_later(inode);
   if (told) told->piece_done(lane, error);
   perform(lane, inode, settled);
@@ -108,6 +135,7 @@ void Piece::call_done(Lane& lane, Call& call) {
 }
 
 void perform(Lane& lane, const InodePtr& inode, Settled& settled) {
+  for (const auto& waiter : settled.given_up) waiter->piece_done(lane, settled.given_up_error);
   for (const PiecePtr& piece : settled.send) send_piece(lane, inode, piece);
   proceed_all(lane, settled.proceed);
 }

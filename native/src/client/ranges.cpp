@@ -4,6 +4,7 @@
 #include <cerrno>
 
 #include "client/core.h"
+#include "client/pieces.h"
 
 namespace braidfs::client {
 
@@ -59,8 +60,26 @@ void SeekOperation::start(Lane& lane, uint64_t token, InodePtr inode, uint64_t f
   std::make_shared<SeekOperation>(token, std::move(inode), from, hole)->proceed(lane);
 }
 
+// What a target lost and is sent again is data, though the target does not know it just now (as read.cpp).
+bool SeekOperation::wait_for_pieces(Lane& lane) {
+  Settled settled;
+  {
+    const std::scoped_lock lock(inode_->mu());
+    view_ = inode_->view_locked();
+    PieceTable& pieces = inode_->pieces();
+    const uint64_t sequence = pieces.sequence();
+    if (pieces.is_settled(sequence, 0, kNowhere)) return false;
+    pieces.seal_all(settled);
+    pieces.wait(shared_from_this(), sequence, 0, kNowhere);
+  }
+  perform(lane, inode_, settled);
+  lane.core().hurry();
+  return true;
+}
+
 void SeekOperation::proceed(Lane& lane) {
-  view_ = inode_->view();
+  losses_ = lane.core().losses();  // before looking at the pieces
+  if (wait_for_pieces(lane)) return;
   nearest_ = kNowhere;
   again_ = false;
   pending_ = 1;
@@ -114,7 +133,7 @@ void SeekOperation::call_done(Lane& lane, Call& call) {
 
 void SeekOperation::advance(Lane& lane) {
   if (--pending_ > 0) return;
-  if (error_ == 0 && again_) {
+  if (error_ == 0 && (again_ || lane.core().losses() != losses_)) {
     if (++rounds_ < kRoundsMax) return proceed(lane);
     error_ = EIO;
   }

@@ -47,6 +47,7 @@ class SeekOperation final : public Operation {
   void call_done(Lane& lane, Call& call) override;
 
  private:
+  bool wait_for_pieces(Lane& lane);
   void seek_inline(Lane& lane);
   void ask(Lane& lane, uint32_t stripe_index, uint64_t offset);
   void found(uint32_t stripe_index, uint64_t at);
@@ -58,9 +59,10 @@ class SeekOperation final : public Operation {
   const bool hole_;
   FileViewPtr view_;
   uint64_t nearest_ = ~uint64_t{0};
-  bool again_ = false;  // the file was cut meanwhile
-  uint32_t rounds_ = 0;
+  uint64_t losses_ = 0;
   uint32_t pending_ = 0;
+  uint32_t rounds_ = 0;
+  bool again_ = false;
   int error_ = 0;
 };
 

@@ -24,15 +24,54 @@ Bytes pattern(size_t length, uint32_t seed);
 // Whether it comes true within two seconds.
 bool eventually(const std::function<bool()>& is_true);
 
-// The objects of one target in memory, served over any number of connections.
+Bytes attributes_record(uint64_t ino, uint64_t size, uint64_t change_version);
+struct LayoutFields {
+  uint64_t file_id = 0;
+  uint32_t targets = 0;  // numbered from 100 on
+  uint32_t chunk_size = 0;
+  uint32_t epoch = 0;
+  uint64_t durable_stripes = 0;
+};
+Bytes layout_record(const LayoutFields& fields);
+Bytes capability_record(uint64_t file_id);
+
+struct Frame {
+  FrameHeader header;
+  Bytes body;
+  Bytes payload;
+};
+
+// The objects of one target in memory, and which of their bytes would outlive a loss of power.
+struct FakeStore {
+  using Key = std::pair<uint64_t, uint32_t>;
+
+  Frame answer(const Frame& request);
+  // What goes over the wire as the answer to that request.
+  Bytes packed(const FrameHeader& request, Frame reply) const;
+  void truncate(const Key& key, size_t length, uint32_t epoch);  // durable when done
+  void lose_unsynced() {
+    objects = durable;
+    ++incarnation;
+  }
+
+  std::map<Key, Bytes> objects;
+  std::map<Key, Bytes> durable;
+  std::map<Key, uint32_t> epochs;
+  std::vector<FetchedObject> fetched;
+  uint64_t incarnation = 1;
+
+ private:
+  void write(const Frame& request, Status& status);
+  void copy(const Frame& request);
+  void sync(const FrameHeader& header, Status& status);
+  Bytes read(const FrameHeader& header, Status& status);
+};
+
+// One target, served over any number of connections.
 class FakeTarget {
  public:
-  using Key = std::pair<uint64_t, uint32_t>;
-  struct Frame {
-    FrameHeader header;
-    Bytes body;
-    Bytes payload;
-  };
+  using Key = FakeStore::Key;
+  using Frame = rig::Frame;
   // What a test wants done with a request instead of the usual.
   enum class Fault : uint8_t { kNone, kStatus, kHangUpBefore, kHangUpAfter, kStall, kForget, kFlip };
   struct Decision {
@@ -59,21 +98,14 @@ class FakeTarget {
  private:
   void run(std::shared_ptr<net::UniqueFd> socket);
   bool handle(int socket, const Frame& frame);
-  Frame answer(const Frame& request);
-  void write(const Frame& request);
-  void copy(const Frame& request);
-  Bytes read(const FrameHeader& header, Status& status);
 
   std::mutex mu_;
   std::condition_variable changed_;
-  std::map<Key, Bytes> objects_;
-  std::map<Key, Bytes> durable_;
-  uint64_t incarnation_ = 1;
+  FakeStore store_;
   Decide decide_;
   bool stalling_ = true;
   bool stopped_ = false;
   std::vector<FrameHeader> seen_;
-  std::vector<FetchedObject> fetched_;
   std::vector<std::shared_ptr<net::UniqueFd>> sockets_;
   std::vector<std::thread> threads_;
 };

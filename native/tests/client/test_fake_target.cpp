@@ -26,7 +26,7 @@ bool transmit(int socket, std::span<const std::byte> bytes) {
   return true;
 }
 
-bool receive_frame(int socket, FakeTarget::Frame& frame) {
+bool receive_frame(int socket, Frame& frame) {
   Bytes raw(kHeaderSize);
   if (!receive(socket, raw)) return false;
   const auto decoded = decode_header(raw);
@@ -37,7 +37,7 @@ bool receive_frame(int socket, FakeTarget::Frame& frame) {
   return receive(socket, frame.body) && receive(socket, frame.payload);
 }
 
-bool sums_agree(const FakeTarget::Frame& frame) {
+bool sums_agree(const Frame& frame) {
   if (frame.body.size() < sizeof(Capability)) return false;
   const auto& header = frame.header;
   std::vector<uint64_t> sums((frame.body.size() - sizeof(Capability)) / 8);
@@ -94,8 +94,7 @@ void FakeTarget::hang_up() {
 void FakeTarget::lose_unsynced() {
   {
     const std::scoped_lock lock(mu_);
-    objects_ = durable_;
-    ++incarnation_;
+    store_.lose_unsynced();
   }
   hang_up();
 }
@@ -120,6 +119,7 @@ void FakeTarget::run(std::shared_ptr<net::UniqueFd> socket) {
 
 bool FakeTarget::handle(int socket, const Frame& request) {
   Frame reply;
+  Bytes packed;
   Decision decision;
   {
     std::unique_lock lock(mu_);
@@ -132,15 +132,21 @@ bool FakeTarget::handle(int socket, const Frame& request) {
     if (decision.fault == Fault::kStatus) {
       reply.header.status = static_cast<uint16_t>(decision.status);
     } else {
-      reply = answer(request);
+      reply = store_.answer(request);
     }
-    reply.header.offset = incarnation_;
+    const bool flips = decision.fault == Fault::kFlip && !reply.payload.empty();
+    packed = store_.packed(request.header, std::move(reply));
+    if (flips) packed[packed.size() - 1] ^= std::byte{1};
   }
   if (decision.fault == Fault::kHangUpAfter) return false;
-  if (decision.fault == Fault::kFlip && !reply.payload.empty()) reply.payload[0] ^= std::byte{1};
-  reply.header.op = request.header.op;
+  return transmit(socket, packed);
+}
+
+Bytes FakeStore::packed(const FrameHeader& request, Frame reply) const {
+  reply.header.offset = incarnation;
+  reply.header.op = request.op;
   reply.header.flags |= kFlagReply;
-  reply.header.request_id = request.header.request_id;
+  reply.header.request_id = request.request_id;
   reply.header.body_length = static_cast<uint32_t>(reply.body.size());
   reply.header.payload_length = static_cast<uint32_t>(reply.payload.size());
   reply.header.body_checksum = reply.body.empty() ? 0 : xxh3(reply.body);
@@ -149,13 +155,12 @@ bool FakeTarget::handle(int socket, const Frame& request) {
   std::memcpy(all.data(), &reply.header, kHeaderSize);
   all.insert(all.end(), reply.body.begin(), reply.body.end());
   all.insert(all.end(), reply.payload.begin(), reply.payload.end());
-  return transmit(socket, all);
+  return all;
 }
 
-FakeTarget::Frame FakeTarget::answer(const Frame& request) {
+Frame FakeStore::answer(const Frame& request) {
   Frame reply;
   Status status = Status::kOk;
-  const Key key{request.header.file_id, request.header.stripe_index};
   switch (static_cast<Op>(request.header.op)) {
     case Op::kRead: {
       reply.payload = read(request.header, status);
@@ -168,26 +173,18 @@ FakeTarget::Frame FakeTarget::answer(const Frame& request) {
       break;
     }
     case Op::kWrite:
-      if (sums_agree(request)) {
-        write(request);
-      } else {
-        status = Status::kChecksum;
-      }
+      write(request, status);
       break;
     case Op::kCopy:
       copy(request);
       break;
     case Op::kSync:
-      if (request.header.offset != 0 && request.header.offset < incarnation_) {
-        status = Status::kStaleIncarnation;
-      } else if (objects_.contains(key)) {
-        durable_[key] = objects_[key];
-      }
+      sync(request.header, status);
       break;
     case Op::kFetch: {
-      const size_t known = fetched_.size();
-      fetched_.resize(known + request.header.length);
-      std::memcpy(&fetched_[known], request.body.data(), request.body.size());
+      const size_t known = fetched.size();
+      fetched.resize(known + request.header.length);
+      std::memcpy(&fetched[known], request.body.data(), request.body.size());
       break;
     }
     case Op::kPing: break;
@@ -199,29 +196,33 @@ FakeTarget::Frame FakeTarget::answer(const Frame& request) {
 }
 
 // The source is another object here.
-void FakeTarget::copy(const Frame& request) {
+void FakeStore::copy(const Frame& request) {
   CopySource source;
   std::memcpy(&source, request.body.data() + sizeof(Capability), sizeof(source));
-  Bytes bytes = objects_[{source.file_id, source.stripe_index}];
+  Bytes bytes = objects[{source.file_id, source.stripe_index}];
   bytes.resize(source.offset + request.header.length);
-  Bytes& object = objects_[{request.header.file_id, request.header.stripe_index}];
+  Bytes& object = objects[{request.header.file_id, request.header.stripe_index}];
   const size_t end = request.header.offset + request.header.length;
   if (object.size() < end) object.resize(end);
   std::copy(bytes.begin() + static_cast<ptrdiff_t>(source.offset), bytes.end(),
             object.begin() + static_cast<ptrdiff_t>(request.header.offset));
 }
 
-void FakeTarget::write(const Frame& request) {
-  Bytes& object = objects_[{request.header.file_id, request.header.stripe_index}];
+void FakeStore::write(const Frame& request, Status& status) {
+  if (!sums_agree(request)) status = Status::kChecksum;
+  const auto epoch = epochs.find({request.header.file_id, request.header.stripe_index});
+  if (epoch != epochs.end() && request.header.epoch < epoch->second) status = Status::kStaleTruncateEpoch;
+  if (status != Status::kOk) return;
+  Bytes& object = objects[{request.header.file_id, request.header.stripe_index}];
   const size_t end = request.header.offset + request.payload.size();
   if (object.size() < end) object.resize(end);
   std::copy(request.payload.begin(), request.payload.end(),
             object.begin() + static_cast<ptrdiff_t>(request.header.offset));
 }
 
-Bytes FakeTarget::read(const FrameHeader& header, Status& status) {
-  const auto found = objects_.find({header.file_id, header.stripe_index});
-  if (found == objects_.end()) {
+Bytes FakeStore::read(const FrameHeader& header, Status& status) {
+  const auto found = objects.find({header.file_id, header.stripe_index});
+  if (found == objects.end()) {
     if ((header.flags & kFlagMustExist) != 0) status = Status::kNoObject;
     return {};
   }
@@ -231,24 +232,41 @@ Bytes FakeTarget::read(const FrameHeader& header, Status& status) {
   return {object.begin() + static_cast<ptrdiff_t>(from), object.begin() + static_cast<ptrdiff_t>(to)};
 }
 
+void FakeStore::sync(const FrameHeader& header, Status& status) {
+  const Key key{header.file_id, header.stripe_index};
+  if (header.offset != 0 && header.offset < incarnation) {
+    status = Status::kStaleIncarnation;
+  } else if (objects.contains(key)) {
+    durable[key] = objects[key];
+  }
+}
+
+void FakeStore::truncate(const Key& key, size_t length, uint32_t epoch) {
+  epochs[key] = epoch;
+  if (!objects.contains(key)) return;
+  Bytes& object = objects[key];
+  object.resize(std::min(object.size(), length));
+  durable[key] = object;
+}
+
 Bytes FakeTarget::object(uint64_t file_id, uint32_t stripe) {
   const std::scoped_lock lock(mu_);
-  return objects_[{file_id, stripe}];
+  return store_.objects[{file_id, stripe}];
 }
 
 Bytes FakeTarget::durable_object(uint64_t file_id, uint32_t stripe) {
   const std::scoped_lock lock(mu_);
-  return durable_[{file_id, stripe}];
+  return store_.durable[{file_id, stripe}];
 }
 
 void FakeTarget::put_object(uint64_t file_id, uint32_t stripe, Bytes bytes) {
   const std::scoped_lock lock(mu_);
-  objects_[{file_id, stripe}] = std::move(bytes);
+  store_.objects[{file_id, stripe}] = std::move(bytes);
 }
 
 std::vector<FetchedObject> FakeTarget::fetched() {
   const std::scoped_lock lock(mu_);
-  return fetched_;
+  return store_.fetched;
 }
 
 size_t FakeTarget::count(Op op) { return seen(op).size(); }

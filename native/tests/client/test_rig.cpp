@@ -27,6 +27,35 @@ constexpr int kPatience_ms = 20'000;  // a test that waits this long has failed
 
 }  // namespace
 
+Bytes attributes_record(uint64_t ino, uint64_t size, uint64_t change_version) {
+  Bytes record(kAttributesSize);
+  store(record, 0, ino);
+  store(record, 8, size);
+  store(record, 80, change_version);
+  store(record, 88, change_version);
+  return record;
+}
+
+Bytes layout_record(const LayoutFields& fields) {
+  const auto width = static_cast<uint16_t>(fields.targets);
+  Bytes record(32 + 4 * width);
+  store<uint8_t>(record, 0, 1);
+  store<uint8_t>(record, 1, 1);
+  store(record, 2, width);
+  store(record, 4, fields.chunk_size);
+  store(record, 8, fields.file_id);
+  store(record, 16, fields.epoch);
+  store(record, 24, fields.durable_stripes);
+  for (uint32_t index = 0; index < width; ++index) store(record, 32 + 4 * index, 100 + index);
+  return record;
+}
+
+Bytes capability_record(uint64_t file_id) {
+  Bytes record(sizeof(Capability));
+  store(record, 0, file_id);
+  return record;
+}
+
 void FakeReplier::put(uint64_t unique, Reply reply) {
   const std::scoped_lock lock(mu_);
   if (replies_.contains(unique)) std::abort();  // answered twice
@@ -178,33 +207,18 @@ std::vector<Rig::Committed> Rig::commits() {
 }
 
 Bytes Rig::attributes(uint64_t size, uint64_t change_version) const {
-  Bytes record(kAttributesSize);
-  store(record, 0, kIno);
-  store(record, 8, size);
-  store(record, 80, change_version);
-  store(record, 88, change_version);
-  return record;
+  return attributes_record(kIno, size, change_version);
 }
 
 Bytes Rig::layout(uint32_t epoch, uint64_t durable_stripes) const {
-  const auto width = static_cast<uint16_t>(settings_.targets);
-  Bytes record(32 + 4 * width);
-  store<uint8_t>(record, 0, 1);
-  store<uint8_t>(record, 1, 1);
-  store(record, 2, width);
-  store(record, 4, settings_.chunk_size);
-  store(record, 8, file_id);
-  store(record, 16, epoch);
-  store(record, 24, durable_stripes);
-  for (uint32_t index = 0; index < width; ++index) store(record, 32 + 4 * index, 100 + index);
-  return record;
+  return layout_record({.file_id = file_id,
+                        .targets = settings_.targets,
+                        .chunk_size = settings_.chunk_size,
+                        .epoch = epoch,
+                        .durable_stripes = durable_stripes});
 }
 
-Bytes Rig::capability() const {
-  Bytes record(sizeof(Capability));
-  store(record, 0, file_id);
-  return record;
-}
+Bytes Rig::capability() const { return capability_record(file_id); }
 
 void Rig::open(uint64_t fh, uint32_t flags, uint64_t size, uint64_t durable_stripes) {
   core->inode_put(attributes(size), layout(0, durable_stripes), capability());

@@ -162,3 +162,11 @@ async def _cancel_when_copying(world: World, scope: trio.CancelScope) -> None:
     scope.cancel()
     await trio.sleep(1)
     world.lanes.finish_copy()
+
+
+async def test_source_and_sink_are_durable_before_targets_copy(world: World) -> None:
+    """A target that lost what it had not synced would copy what was there before, and succeed."""
+    await world.open()
+    await world.copy()
+    drained = [(ino, sync) for _, ino, sync in world.lanes.drained]
+    assert drained[:2] == [(SOURCE, True), (SINK, True)]

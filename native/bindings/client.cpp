@@ -394,6 +394,11 @@ void bind_tables(nb::class_<Datapath>& type) {
   type.def("cache_open", &cache_open, "directory"_a, "bytes_max"_a, "cluster"_a, "passthrough"_a = false)
       .def("inode_put", &inode_put, "attributes"_a, "layout"_a, "capability"_a)
       .def("inode_resize", &inode_resize, "attributes"_a, "layout"_a, "capability"_a)
+      .def("view_put",
+           [](Datapath& path, uint64_t ino, const nb::bytes& layout, const nb::bytes& capability) {
+             return unlocked([&] { return path.core().view_put(ino, view(layout), view(capability)); });
+           },
+           "ino"_a, "layout"_a, "capability"_a)
       .def("attributes_put", &attributes_put, "attributes"_a, "valid_ms"_a, "leased"_a)
       .def("attributes_put_rows", &attributes_put_rows, "attributes"_a, "wanted"_a)
       .def("attributes_drop", [](Datapath& path, uint64_t ino) { path.attributes().drop(ino); },

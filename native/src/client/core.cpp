@@ -235,6 +235,12 @@ bool Core::inode_resize(Bytes attributes, Bytes layout, Bytes capability) {
   return true;
 }
 
+bool Core::view_put(uint64_t ino, Bytes layout, Bytes capability) {
+  auto view = decode_view(layout, capability);
+  const InodePtr inode = inodes_.find(ino);
+  return view && inode && inode->view_put(std::make_shared<const FileView>(std::move(*view)));
+}
+
 void Core::inode_drop(uint64_t ino) {
   const InodePtr inode = inodes_.find(ino);
   if (!inode) return;

@@ -113,6 +113,8 @@ class Core final : public fuse::DataHandler {
   using Bytes = std::span<const std::byte>;
   bool inode_put(Bytes attributes, Bytes layout, Bytes capability);
   bool inode_resize(Bytes attributes, Bytes layout, Bytes capability);
+  // False also of an unknown inode, or a view that is older than its own (Inode::view_put).
+  bool view_put(uint64_t ino, Bytes layout, Bytes capability);
   void inode_drop(uint64_t ino);
   // From now on lanes open it for reading by themselves while its bytes are leased. False: unknown.
   bool inode_keep(uint64_t ino);

@@ -13,8 +13,10 @@ bool Inode::put(const Attributes& attributes, const FileViewPtr& view, Settled& 
     if (attributes.change_version < change_version_) return true;
     other_objects(settled);
   }
-  pieces_.geometry(view->stripe_width, view->chunk_size);
-  view_ = view;
+  if (!is_older(*view)) {
+    pieces_.geometry(view->stripe_width, view->chunk_size);
+    view_ = view;
+  }
   if (attributes.change_version < change_version_) return true;  // older than what a commit told us
   change_version_ = attributes.change_version;
   note_stamp(attributes);
@@ -26,8 +28,18 @@ bool Inode::put(const Attributes& attributes, const FileViewPtr& view, Settled& 
   return true;
 }
 
+bool Inode::view_put(const FileViewPtr& view) {
+  const std::scoped_lock lock(mu_);
+  if (gone || !view_ || view_->file_id != view->file_id || is_older(*view)) return false;
+  const bool is_cut_alike = view_->stripe_width == view->stripe_width && view_->chunk_size == view->chunk_size;
+  if (!is_cut_alike || view_->inline_bytes.empty() != view->inline_bytes.empty()) return false;
+  view_ = view;
+  return true;
+}
+
 void Inode::resize(const Attributes& attributes, FileView view, Settled& settled) {
   const std::scoped_lock lock(mu_);
+  if (is_older(view)) return;  // and so is the size: what was written behind it since is to stay
   const bool same_file = view_ && view_->file_id == view.file_id;
   pieces_.geometry(view.stripe_width, view.chunk_size);
   view_ = std::make_shared<const FileView>(std::move(view));

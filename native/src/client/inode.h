@@ -66,6 +66,9 @@ class Inode {
   }
   // A record of older objects than those known changes nothing. False: it is gone.
   bool put(const Attributes& attributes, const FileViewPtr& view, Settled& settled);
+  // Where its bytes are has changed, or the right to reach them, and nothing else: no size, no written piece.
+  // False: it is not younger than what is known, or not a view of these bytes.
+  bool view_put(const FileViewPtr& view);
   // After SETATTR(size): the record is the truth, bytes beyond it are gone.
   void resize(const Attributes& attributes, FileView view, Settled& settled);
   // Drops whatever was written and is not committed, and what would be sent again: others may have
@@ -201,6 +204,10 @@ class Inode {
 
  private:
   void other_objects(Settled& settled);      // LOCKED
+  // LOCKED: a view of the same objects as they were before what is known. (Of one epoch the last one told counts.)
+  bool is_older(const FileView& view) const noexcept {
+    return view_ && view_->file_id == view.file_id && view.truncate_epoch < view_->truncate_epoch;
+  }
   void note_stamp(const Attributes& known);  // LOCKED
 
   const uint64_t ino_;

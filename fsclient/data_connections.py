@@ -48,6 +48,7 @@ class LaneTable(Protocol):
 
     def node_put(self, node: int, /) -> None: ...
     def target_put(self, target: int, node: int, /) -> None: ...
+    def target_state(self, target: int, up: bool, /) -> None: ...
     def connection_put(
         self, lane: int, node: int, fd: int, rdma: int = 0, tls: NativeTls | None = None, /
     ) -> None: ...
@@ -95,6 +96,7 @@ class DataConnections:
         self._session = session
         self._addresses: dict[int, str] = {}
         self._nodes_of_targets: dict[int, int] = {}
+        self._down: set[int] = set()  # targets
         self._previous: dict[tuple[int, int], int] = {}
         self._wanted: set[tuple[int, int]] = set()
         self._log = Log("data")
@@ -117,6 +119,13 @@ class DataConnections:
             if self._nodes_of_targets.get(entry.target) != entry.node:
                 self._nodes_of_targets[entry.target] = entry.node
                 self._lanes.target_put(entry.target, entry.node)
+        self._tell_states(cluster_map)
+
+    def _tell_states(self, cluster_map: ClusterMap) -> None:
+        down = {entry.target for entry in cluster_map.targets if entry.state == "down"}
+        for target in sorted(down ^ self._down):
+            self._lanes.target_state(target, target not in down)
+        self._down = down
 
     def wanted(self, node: int, lane: int, nursery: trio.Nursery) -> None:
         """A CONNECT event."""

@@ -364,11 +364,10 @@ void bind_cluster(nb::class_<Datapath>& type) {
   braidfs::bindings::bind_handover(type);
   type.def("node_put", [](Datapath& path, uint32_t node) { path.core().node_put(node); }, "node"_a,
            ReleaseGil())
-      .def("target_put",
-           [](Datapath& path, uint32_t target, uint32_t node) {
-             path.core().target_put(target, node);
-           },
+      .def("target_put", [](Datapath& path, uint32_t target, uint32_t node) { path.core().target_put(target, node); },
            "target"_a, "node"_a, ReleaseGil())
+      .def("target_state", [](Datapath& path, uint32_t target, bool up) { path.core().target_state(target, up); },
+           "target"_a, "up"_a, ReleaseGil())
       .def("connection_put", &connection_put, "lane"_a, "node"_a, "fd"_a, "rdma"_a = 0,
            "tls"_a.none() = nb::none())
       .def("rdma_open", &rdma_open, "device"_a, "port"_a, "gid_index"_a, "memory_mib"_a)
@@ -376,8 +375,7 @@ void bind_cluster(nb::class_<Datapath>& type) {
            nb::sig("def rdma_offer(self, rail: int, lane: int) -> tuple[int, bytes]"))
       .def("connection_failed",
            [](Datapath& path, uint32_t lane, uint32_t node) {
-             checked(unlocked([&] { return path.core().connection_failed(lane, node); }),
-                     "no such lane");
+             checked(unlocked([&] { return path.core().connection_failed(lane, node); }), "no such lane");
            },
            "lane"_a, "node"_a)
       .def("memory_rest",
@@ -401,12 +399,9 @@ void bind_tables(nb::class_<Datapath>& type) {
            "ino"_a, "layout"_a, "capability"_a)
       .def("attributes_put", &attributes_put, "attributes"_a, "valid_ms"_a, "leased"_a)
       .def("attributes_put_rows", &attributes_put_rows, "attributes"_a, "wanted"_a)
-      .def("attributes_drop", [](Datapath& path, uint64_t ino) { path.attributes().drop(ino); },
-           "ino"_a)
+      .def("attributes_drop", [](Datapath& path, uint64_t ino) { path.attributes().drop(ino); }, "ino"_a)
       .def("entries_lease",
-           [](Datapath& path, uint64_t ino) {
-             path.dentries().lease(ino, braidfs::fuse::DentryTable::Clock::now());
-           },
+           [](Datapath& path, uint64_t ino) { path.dentries().lease(ino, braidfs::fuse::DentryTable::Clock::now()); },
            "ino"_a)
       .def("entries_delegate",
            [](Datapath& path, uint64_t ino) { return path.dentries().delegate(ino); }, "ino"_a)

@@ -191,6 +191,12 @@ void Core::target_put(uint32_t target, uint32_t node) {
   }
 }
 
+void Core::target_state(uint32_t target, bool is_up) {
+  for (const auto& lane : lanes_) {
+    lane->post([target, is_up](Lane& at) { at.target_state(target, is_up); });
+  }
+}
+
 bool Core::connection_put(uint32_t lane, uint32_t node, net::Socket socket,
                           std::shared_ptr<rdma::Channel> channel) {
   if (lane >= lanes_.size()) return false;

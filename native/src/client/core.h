@@ -104,6 +104,9 @@ class Core final : public fuse::DataHandler {
   // ---- the cluster ----
   void node_put(uint32_t node);
   void target_put(uint32_t target, uint32_t node);
+  // Of the cluster map, for a target that target_put() told: lanes give up silent connections to a node that
+  // is down sooner, and go on at once with what waited when it is up. Any number of times.
+  void target_state(uint32_t target, bool is_up);
   // False: no such lane. Frames go over the channel when there is one.
   bool connection_put(uint32_t lane, uint32_t node, net::Socket socket,
                       std::shared_ptr<rdma::Channel> channel = {});

@@ -98,6 +98,23 @@ void Lane::target_put(uint32_t target, uint32_t node) {
   node_of_target_[target] = node;
 }
 
+// Whoever told it may be wrong: a target that is down is still asked, and what waits for it goes on waiting.
+void Lane::target_state(uint32_t target, bool is_up) {
+  const auto node = node_of_target_.find(target);
+  if (node == node_of_target_.end()) return;
+  Link& link = *links_.find(node->second)->second;
+  if (!is_up) {
+    down_.insert(target);
+    return link.suspect(true);
+  }
+  down_.erase(target);
+  const bool any_down = std::ranges::any_of(down_, [&](uint32_t one) { return node_of(one) == node->second; });
+  link.suspect(any_down);
+  for (Resting& resting : resting_) {
+    if (resting.call->target == target) resting.until = {};
+  }
+}
+
 std::optional<uint32_t> Lane::node_of(uint32_t target) const {
   const auto node = node_of_target_.find(target);
   return node == node_of_target_.end() ? std::nullopt : std::optional(node->second);

@@ -15,6 +15,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "client/call.h"
@@ -69,6 +70,8 @@ class Lane {
   void connection_put(uint32_t node, net::Socket socket, std::shared_ptr<rdma::Channel> channel);
   void connection_failed(uint32_t node);
   void ask_for_connection(uint32_t node);
+  // Of the cluster map: silence of a node that has a target which is down is not borne for long.
+  void target_state(uint32_t target, bool is_up);
 
   // From a link: a reply with this status arrived; or the call is over.
   void answered(Call* call, Status status);
@@ -128,6 +131,7 @@ class Lane {
   std::vector<std::unique_ptr<Call>> calls_;
   std::vector<Call*> idle_calls_;
   std::vector<Resting> resting_;
+  std::unordered_set<uint32_t> down_;  // targets, by the cluster map
   std::vector<std::shared_ptr<Inode>> ageing_;
   std::deque<std::shared_ptr<Operation>> starved_;
   std::deque<std::shared_ptr<Inode>> sync_due_;  // waiting for their turn in the background

@@ -308,7 +308,8 @@ void Link::tick(Clock::time_point now) {
 }
 
 void Link::watch_silence(Clock::time_point now) {
-  const milliseconds silence_max{lane_.core().settings().silence_ms_max};
+  const milliseconds patience{lane_.core().settings().silence_ms_max};
+  const milliseconds silence_max = suspected_ ? patience / 3 : patience;
   const auto silence = now - silent_since_;
   if (silence > silence_max) return cut("no answer for too long");
   if (silence > silence_max / 5 && !pinged_) ping();
@@ -325,6 +326,15 @@ void Link::ping() {
 void Link::heard() noexcept {
   silent_since_ = lane_.loop().now();
   pinged_ = false;
+}
+
+void Link::suspect(bool on) {
+  const bool was = std::exchange(suspected_, on);
+  if (on && !was && connected() && in_flight_ > 0 && !pinged_) ping();
+  if (on || !was || connected()) return;
+  ask_again_ = {};  // it is up again: no backoff
+  failures_ = 0;
+  if (waiting() > 0) ask_for_connection(lane_.loop().now());
 }
 
 void Link::expire(std::deque<Call*>& queue, Clock::time_point now) {

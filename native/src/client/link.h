@@ -10,7 +10,8 @@
 // (rule 23).
 // A connection that owes answers and is silent is asked for a sign of life (PING, which a server answers
 // from its event loop whatever its disks do); without one another connection is made beside it and takes its
-// place when it is there; at last it is cut.
+// place when it is there; at last it is cut. All that comes in a third of the time where the cluster map says
+// that the node is down; when it says that it is up again nobody waits for a backoff to end.
 //
 // Invariant: a call is in exactly one of: a slot, a queue, the lane's backoff list.
 // Threads: LANE ONLY. Not here: what a status means for a call (lane.h).
@@ -50,6 +51,8 @@ class Link final : public net::StreamSink {
   void hurry();  // somebody waits for writes that may be among those that gather
   void adopt(net::Socket socket, std::shared_ptr<rdma::Channel> channel);
   void connect_failed();
+  // A target of this node is down, says the cluster map; or all are up.
+  void suspect(bool on);
   // Once per lane tick: deadlines, silence, reconnecting.
   void tick(Clock::time_point now);
   void excuse(Clock::duration late) noexcept { silent_since_ += late; }
@@ -104,6 +107,7 @@ class Link final : public net::StreamSink {
   Clock::time_point ask_again_{};
   Clock::time_point silent_since_{};
   bool pinged_ = false;  // since silent_since_
+  bool suspected_ = false;
 };
 
 }  // namespace braidfs::client

@@ -130,6 +130,7 @@ class FakeTable:
     def __init__(self) -> None:
         self.nodes: list[int] = []
         self.targets: dict[int, int] = {}
+        self.states: list[tuple[int, bool]] = []
         self.connections: list[tuple[int, int, int]] = []
         self.failures: list[tuple[int, int]] = []
 
@@ -138,6 +139,9 @@ class FakeTable:
 
     def target_put(self, target: int, node: int) -> None:
         self.targets[target] = node
+
+    def target_state(self, target: int, up: bool) -> None:
+        self.states.append((target, up))
 
     def connection_put(
         self, lane: int, node: int, fd: int, rdma: int = 0, tls: object = None
@@ -195,3 +199,25 @@ async def test_data_connections_name_their_predecessor() -> None:
     assert sorted(table.failures) == [(0, 9), (0, 9), (1, 5), (1, 5)]
     for _, _, fd in table.connections:
         os.close(fd)
+
+
+async def _no_connection(address: str, hello: HelloFields) -> FakeStream:
+    raise AssertionError(address)
+
+
+def test_lanes_are_told_once_which_targets_are_down() -> None:
+    table = FakeTable()
+    data = DataConnections(table, _no_connection, "test", lambda: 77)  # type: ignore[arg-type]
+
+    def change(epoch: int, *states: str) -> None:
+        rows = (TargetEntry(7 + at, 4, "a:1", state, 0, 0) for at, state in enumerate(states))
+        data.map_changed(ClusterMap(epoch, b"", tuple(rows)))
+
+    change(1, "up", "full")
+    assert table.states == []
+    change(2, "down", "full")
+    change(3, "down", "draining")
+    assert table.states == [(7, False)]
+    change(4, "up", "down")
+    assert table.states == [(7, False), (7, True), (8, False)]
+    assert table.targets == {7: 4, 8: 4}

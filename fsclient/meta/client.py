@@ -243,13 +243,18 @@ class MetaClient:
                 stream = None
 
     async def close(self) -> None:
-        """Make everything durable and end the session; gives up after CLOSE_TIMEOUT_S."""
+        """Make everything durable and end the session; gives up after CLOSE_TIMEOUT_S, and says
+        what is uncertain then."""
+        why = "the metaserver did not answer in time"
         with trio.move_on_after(CLOSE_TIMEOUT_S):
             try:
                 await self.call(Op.BARRIER, Empty(), Empty)
                 await self.call(Op.SESSION_CLOSE, Empty(), Empty)
+                return
             except FsError as error:
-                self._events.log(f"the session was not closed: {error}")
+                why = str(error)
+        count = self.core.uncertain_count()
+        self._events.log(f"the session was not closed: {why}; {count} changes may be lost")
 
     async def _announce_ready(self, task_status: trio.TaskStatus[None]) -> None:
         await self._ready.wait()

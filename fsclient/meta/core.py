@@ -216,6 +216,10 @@ class SessionCore:
         again = len(self._delayed) + len(self._batches_again)
         return len(self._window) + len(self._backlog) + again
 
+    def uncertain_count(self) -> int:
+        """Requests that change something and are not known to be durable, answered or not."""
+        return len(self.journal) + sum(1 for pending in self._all() if pending.is_mutation)
+
     def oldest_sent_at(self) -> float:
         """When the oldest unanswered request was last sent; NEVER if there is none."""
         return next(iter(self._window.values())).sent_at if self._window else NEVER

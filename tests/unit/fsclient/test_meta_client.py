@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from fsclient.meta.client import BREACHES_MAX, Events, MetaClient
+from fsclient.meta.client import BREACHES_MAX, CLOSE_TIMEOUT_S, Events, MetaClient
 from fsclient.meta.core import SessionRefusedError
 from fscommon.errors import FsError, Status, TransportError
 from fscommon.wire.frame import Frame
@@ -321,6 +321,26 @@ async def test_close_makes_everything_durable(
         await client.call(Op.MKDIR, mkdir(b"a"), Entry)
         await client.close()
     assert world.server.kept.applied == [b"a"]
+
+
+@pytest.mark.parametrize("timeout_s", [2.0, math.inf])
+async def test_close_gives_up_and_says_what_is_uncertain(
+    world: World, autojump_clock: trio.testing.MockClock, timeout_s: float
+) -> None:
+    client = world.client(timeout_s=timeout_s)
+    async with world.running(client):
+        await client.call(Op.MKDIR, mkdir(b"a"), Entry)
+        assert client.core.uncertain_count() == 1
+        for stream in world.streams:
+            stream.is_mute = True
+        world.dead.add("one:1")
+        client.post(Op.MKDIR, mkdir(b"b"), lambda error, body: None)
+        assert client.core.uncertain_count() == 2
+        started = trio.current_time()
+        await client.close()
+        assert trio.current_time() - started <= CLOSE_TIMEOUT_S
+        (said,) = [line for line in world.logged if "was not closed" in line]
+        assert "2 changes may be lost" in said
 
 
 async def test_abort(world: World, autojump_clock: trio.testing.MockClock) -> None:

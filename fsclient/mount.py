@@ -251,6 +251,7 @@ class MountedClient:
         if lost:
             self._log.error("open files are lost", inodes=", ".join(map(str, lost)))
         handover.take_over(datapath, handed)
+        files.recalls.former.follow(files.leases.lease_s)
         self._handed = None
         if handed.is_killed:
             self._log.warning("the process before was killed", unclean=len(handed.unclean))
@@ -262,7 +263,7 @@ class MountedClient:
         """If this process is killed; and if it follows one that was: what the kernel keeps of open
         files nobody answers for."""
         if taken is not None and taken.is_killed:
-            datapath.lease_drop(0, taken.files.opens(), LEASE_READER)
+            datapath.lease_drop(0, (*taken.files.opens(), *taken.unclean), LEASE_READER)
         if self._survival is not None:
             told = Told(handover.VERSION, self._generation, self._plan.mountpoint, root_ino)
             self._survival.tell(told, meta.core.session)

@@ -223,8 +223,11 @@ class Namespace:
         exchanged = replaced.ino if replaced is not None and flags & RENAME_EXCHANGE else 0
         old_s = self._leases.entry_s(parent, name, exchanged, 0.0)
         new_s = self._leases.entry_s(new_parent, new_name, moved.ino, 0.0)
-        if not kept and not (new_s and (old_s or not exchanged)):
-            self._lanes.advance_epoch()
+        # What Linux takes along with the name: the lanes are told when the rename has ended there.
+        if not kept and not new_s:
+            self._lanes.expire_names(new_parent, (new_name,))
+        if not kept and exchanged and not old_s:
+            self._lanes.expire_names(parent, (name,))
 
     # ---- extended attributes ------------------------------------------------------------------
 

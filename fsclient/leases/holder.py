@@ -25,6 +25,7 @@ from fscommon.layout.attributes import (
 )
 from fscommon.wire.ops import Op
 
+from .former import ABSENT_S
 from .spans import Spans
 from .table import LeaseTable, Limit
 
@@ -156,7 +157,10 @@ class Leases:
         now = self._clock()
         if not self.table.holds(parent, LEASE_ENTRIES, now):
             return 0.0
-        return self.table.until - now if self._lanes.entry_put(parent, name, ino) else 0.0
+        if not self._lanes.entry_put(parent, name, ino):
+            return 0.0
+        left_s = self.table.until - now
+        return left_s if ino else min(left_s, ABSENT_S)
 
     def is_cached(self, ino: int) -> bool:
         """The kernel may keep pages of ino."""

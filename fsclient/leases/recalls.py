@@ -3,10 +3,10 @@
 A recall is worked on by a task of its own: wait for the grant that it speaks of; drain and commit
 what only this client knows, forget and make the kernel forget, all at once; then, when nothing may
 begin any more, what came meanwhile; then return the lease. The kernel is
-told by the native notifier thread, which may have to wait for a directory's lock or a locked page
-(rule 6). That is bounded: after NAMES_WAIT_S every dentry is made to be asked for again (the
-kernel's epoch), which waits for nothing; pages locked by reads and writes that wait for this very
-lease are not waited for, others up to PAGES_WAIT_S.
+told by native notifier threads, which may have to wait for a directory's lock or a locked page
+(rule 6). That is bounded: a directory's lock is waited for NAMES_WAIT_S, because who holds it may
+wait for another client that waits for us; the kernel is told as soon as it is free. Pages locked by
+reads and writes that wait for this very lease are not waited for, others up to PAGES_WAIT_S.
 Recalls of shared leases that come together, as they do when the metaserver asks for the oldest of
 too many back, are worked on by one task and returned together.
 Reads and writes of the file go on while its lease is recalled and not yet returned (`passing`); the
@@ -39,6 +39,7 @@ from fscommon.tasks import open_tasks
 from fscommon.wire.leases import LeaseRestore, LeaseReturn, RecallItem, ReturnItem, SharedLease
 from fscommon.wire.ops import Op
 
+from .former import FormerMetaserver, FormerNames
 from .holder import Leases
 from .spans import Turns
 from .table import KnownLimit, Limit
@@ -55,11 +56,11 @@ LAPSE_TICK_S = 0.25
 class RecallLanes(Protocol):
     def lease_drop(self, token: int, inos: Sequence[int], facets: int, /) -> int: ...
     def leases_clear(self) -> None: ...
-    def advance_epoch(self) -> bool: ...
+    def expire_names(self, parent: int, names: Sequence[bytes], /) -> None: ...
     def children_counts(self) -> tuple[int, int, int]: ...
 
 
-class Metaserver(Protocol):
+class Metaserver(FormerMetaserver, Protocol):
     def tell(self, op: Op, message: object, *, urgent: bool = False) -> Limit: ...
     async def answered(self, request_id: int) -> None: ...
 
@@ -111,6 +112,7 @@ class Recalls:
         self._log = log
         self._working: set[int] = set()
         self._turns = Turns()
+        self.former = FormerNames(lanes, meta, log)
         self.recall_count = 0
         self.late_count = 0  # recalls whose names the kernel did not forget in time
         self._lapsed = False
@@ -200,6 +202,8 @@ class Recalls:
             self._caches.single(item.ino)
             leases.leaving.begin(item.ino)
             lost[item.ino] = leases.table.give_up(item.ino, item.flags, unsent)
+            if self.former.are_believed:  # a process that was killed told nobody what it held
+                lost[item.ino] |= item.flags & LEASE_SHARED_ALL
             leases.table.give_up(item.ino, item.flags, KnownLimit(max(1, item.limit)))
         try:
             asked = {item.ino for item in items if item.recall}
@@ -227,6 +231,8 @@ class Recalls:
         for ino, bits in lost.items():
             if bits & LEASE_ENTRIES_EXCLUSIVE:
                 await self._caches.give_back(ino)
+            if bits & LEASE_ENTRIES:
+                await self.former.expire(ino)
         written = [ino for ino, bits in lost.items() if bits & LEASE_DATA_EXCLUSIVE]
         async with open_tasks() as tasks:
             for ino in written:
@@ -265,8 +271,6 @@ class Recalls:
         )
         if not in_time:
             self.late_count += 1
-            if facets & LEASE_ENTRIES:
-                self._lanes.advance_epoch()
 
     def _return(self, items: Iterable[ReturnItem]) -> Limit:
         return self._meta.tell(Op.LEASE_RETURN, LeaseReturn(tuple(items)), urgent=True)

@@ -311,8 +311,10 @@ void answer(Datapath& path, uint32_t slot, int error, const nb::bytes& body) {
   checked(unlocked([&] { return path.answer(slot, error, view(body)); }), "no call has this slot");
 }
 
-void invalidate_entry(Datapath& path, uint64_t parent, const nb::bytes& name) {
-  checked(unlocked([&] { return path.invalidate_entry(parent, text(name)); }));
+void expire_names(Datapath& path, uint64_t parent, const std::vector<nb::bytes>& names) {
+  std::vector<std::string_view> texts;
+  for (const nb::bytes& name : names) texts.push_back(text(name));
+  checked(unlocked([&] { return path.expire_names(parent, texts); }));
 }
 
 nb::list reap(Datapath& path, size_t count_max) {
@@ -475,14 +477,12 @@ void bind_tables(nb::class_<Datapath>& type) {
            },
            "token"_a, "inos"_a, "facets"_a)
       .def("leases_clear", [](Datapath& path) { path.leases_clear(); })
-      .def("advance_epoch", [](Datapath& path) { return path.advance_epoch() == 0; }, ReleaseGil())
       .def("inode_lease",
            [](Datapath& path, uint64_t ino, uint32_t flags, uint32_t passing) {
              return path.core().inode_lease(ino, flags, passing);
            },
            "ino"_a, "flags"_a, "passing"_a, ReleaseGil())
-      .def("inode_lost", [](Datapath& path, uint64_t ino) { return path.core().inode_lost(ino); },
-           "ino"_a, ReleaseGil())
+      .def("inode_lost", [](Datapath& path, uint64_t ino) { return path.core().inode_lost(ino); }, "ino"_a, ReleaseGil())
       .def("inodes_lost", [](Datapath& path) { return unlocked([&] { return path.core().inodes_lost(); }); })
       .def("inode_asked",
            [](Datapath& path, uint64_t ino, int error) { path.core().inode_asked(ino, error); },
@@ -586,7 +586,7 @@ void bind_requests(nb::class_<Datapath>& type) {
              checked(unlocked([&] { return path.invalidate_inode(ino, offset, length); }));
            },
            "ino"_a, "offset"_a, "length"_a)
-      .def("invalidate_entry", &invalidate_entry, "parent"_a, "name"_a);
+      .def("expire_names", &expire_names, "parent"_a, "names"_a);
 }
 
 }  // namespace

@@ -100,8 +100,8 @@ class Datapath final : private fuse::SessionObserver {
   int invalidate_inode(uint64_t ino, int64_t offset, int64_t length) {
     return session_.invalidate_inode(ino, offset, length);
   }
-  int invalidate_entry(uint64_t parent, std::string_view name) {
-    return session_.invalidate_entry(parent, name);
+  int expire_names(uint64_t parent, std::span<const std::string_view> names) {
+    return session_.expire_names(parent, names);
   }
   fuse::AttributeTable& attributes() noexcept { return session_.attributes(); }
   fuse::DentryTable& dentries() noexcept { return session_.dentries(); }
@@ -122,7 +122,6 @@ class Datapath final : private fuse::SessionObserver {
   void leases_clear();
   // → DONE(token): forgotten here, and the kernel told.
   size_t lease_drop(uint64_t token, std::span<const uint64_t> inos, uint32_t facets);
-  int advance_epoch() noexcept { return session_.advance_epoch(); }
   // What lanes would answer to READDIRPLUS; nothing when they do not know.
   std::optional<std::string> listing_read(uint64_t directory, uint64_t offset, uint32_t size);
   // Python's answer to a CALL event; false: no call has that slot.

@@ -154,7 +154,9 @@ bool DentryTable::list(uint64_t directory, const Page& page, Clock::time_point n
       there->listing.reset();
       return false;
     }
-    set(directory, *there, place->second, {.ino = row.ino, .sure = true, .told = place->second.told});
+    const Name& known_so_far = place->second;
+    set(directory, *there, place->second,
+        {.ino = row.ino, .sure = true, .told = known_so_far.told, .looked = known_so_far.looked});
     there->listing->rows.push_back({place, row.cookie});
   }
   there->listing->end = page.end;
@@ -178,8 +180,8 @@ bool DentryTable::put(uint64_t directory, std::string_view name, uint64_t ino, C
   Name* entry = entry_of(*there, name);
   if (entry == nullptr) return false;
   if (ino != 0 && !entry->sure) came(*there);
-  set(directory, *there, *entry, {.ino = ino, .sure = true, .told = entry->told || may_tell});
-  if (may_tell) there->told_at = now;
+  set(directory, *there, *entry,
+      {.ino = ino, .sure = true, .told = entry->told || may_tell, .looked = may_tell ? stamp(now) : entry->looked});
   return may_tell;
 }
 
@@ -201,12 +203,14 @@ void DentryTable::unsure(uint64_t directory, std::string_view name) {
   if (there == nullptr) return;
   came(*there);
   if (Name* entry = entry_of(*there, name)) {
-    set(directory, *there, *entry, {.ino = entry->ino, .sure = false, .told = entry->told});
+    set(directory, *there, *entry,
+        {.ino = entry->ino, .sure = false, .told = entry->told, .looked = entry->looked});
   }
 }
 
 bool DentryTable::moves(uint64_t directory, std::string_view name, uint64_t new_directory,
                         std::string_view new_name) {
+  uint32_t looked = 0;
   {
     Group& in = group(directory);
     const std::scoped_lock lock(in.mu);
@@ -214,12 +218,14 @@ bool DentryTable::moves(uint64_t directory, std::string_view name, uint64_t new_
     if (there == nullptr) return true;
     const auto found = there->names.find(name);
     if (found == there->names.end() || !found->second.told) return true;
+    looked = found->second.looked;
   }
   Group& in = group(new_directory);
   const std::scoped_lock lock(in.mu);
   Directory* there = known(in, new_directory);
   Name* entry = there == nullptr ? nullptr : entry_of(*there, new_name);
   if (entry == nullptr) return false;
+  entry->looked = std::max(entry->looked, looked);
   return entry->told = true;
 }
 
@@ -242,10 +248,16 @@ DentryTable::Dropped DentryTable::drop(uint64_t directory, Clock::time_point now
   if (in.contended.size() < kContendedMax / kGroupCount) in.contended[directory] = now + kContended;
   const Directory* there = known(in, directory);
   if (there == nullptr) return dropped;
+  uint32_t newest_ms = static_cast<uint32_t>(kSettling.count());
   for (const auto& [name, entry] : there->names) {
-    if (entry.told) dropped.told.push_back(name);
+    if (!entry.told) continue;
+    dropped.told.push_back(name);
+    const uint32_t ago_ms = stamp(now) - entry.looked;
+    if (entry.looked == 0 || ago_ms >= kSettling.count()) continue;
+    dropped.settling.push_back(name);
+    newest_ms = std::min(newest_ms, ago_ms);
   }
-  dropped.settling = there->told_at > now - kSettling;
+  if (!dropped.settling.empty()) dropped.looked_at = now - std::chrono::milliseconds(newest_ms);
   forget(in, directory);
   return dropped;
 }
@@ -281,7 +293,8 @@ DentryTable::Found DentryTable::look(Group& in, uint64_t directory, std::string_
   }
   entry = &found->second;
   if (!entry->sure || (entry->ino != 0 && !there->leased)) return {};
-  return {entry->ino == 0 ? Kind::kAbsent : Kind::kPresent, entry->ino, valid};
+  if (entry->ino != 0) return {Kind::kPresent, entry->ino, valid};
+  return {Kind::kAbsent, 0, std::min<std::chrono::nanoseconds>(valid, kAbsentLife)};
 }
 
 }  // namespace braidfs::fuse

@@ -11,9 +11,11 @@
 // invalidate there; invalidating takes the directory's lock, which a CREATE of this client that
 // waits for us may hold.
 // A rename takes the kernel's dentry along, with the time that it was told: moves().
-// What was told within the last kSettling may not have been noted by the process that asked: Linux
-// sets the time of a dentry that it asked for again without any lock, also after an invalidation
-// (fuse_dentry_revalidate). drop() says so; only the kernel's epoch helps then.
+// What a LOOKUP was told within the last kSettling may not have been noted by the process that asked:
+// Linux sets the time of a dentry that it asked for again without any lock, also after an invalidation
+// (fuse_dentry_revalidate). drop() names these, which are to be invalidated once more.
+// An absent name is told for kAbsentLife at most: a process that goes on with the mount can ask for the
+// names that are there, and make the kernel forget them, but not for those that are not.
 // A leased directory is *delegated* when its lease is exclusive: lanes add and take names themselves,
 // and what is certain here changes by them alone: put() of something else comes too late. Of inodes
 // that have a certain name in a delegated directory that directory is their *home* (one of them).
@@ -47,7 +49,8 @@ class DentryTable {
   static constexpr size_t kNamesMax = 1u << 21;  // of all directories together
   static constexpr std::chrono::seconds kContended{30};
   static constexpr size_t kContendedMax = 4096;
-  static constexpr std::chrono::seconds kSettling{2};
+  static constexpr std::chrono::milliseconds kSettling{100};
+  static constexpr std::chrono::seconds kAbsentLife{1};
 
   // Leases last until then; called with each renewal. ANY THREAD.
   void believe(Clock::time_point until) noexcept { lease_until_.store(until.time_since_epoch().count()); }
@@ -79,8 +82,9 @@ class DentryTable {
   // the first, so will believe the second, and there is no directory here to keep that in.
   bool moves(uint64_t directory, std::string_view name, uint64_t new_directory, std::string_view new_name);
   struct Dropped {
-    std::vector<std::string> told;  // names that the kernel believes
-    bool settling = false;          // it may be about to believe more: within kSettling
+    std::vector<std::string> told;      // names that the kernel believes
+    std::vector<std::string> settling;  // those that it may be about to believe once more
+    Clock::time_point looked_at{};      // when the last of these was told
   };
   // The lease is recalled: forgets the directory.
   Dropped drop(uint64_t directory, Clock::time_point now);
@@ -103,7 +107,7 @@ class DentryTable {
     if (found.kind == Found::Kind::kUnknown || !answer(found)) return false;
     if (entry != nullptr && found.valid.count() > 0) {
       entry->told = true;
-      known(in, directory)->told_at = now;
+      entry->looked = stamp(now);
     }
     return true;
   }
@@ -122,7 +126,8 @@ class DentryTable {
     entry = entry_of(*there, name);
     if (entry == nullptr) return false;
     const uint64_t ino = make(end_of(*there) - now);
-    set(directory, *there, *entry, {.ino = ino, .sure = true, .told = entry->told || ino != 0});
+    set(directory, *there, *entry,
+        {.ino = ino, .sure = true, .told = entry->told || ino != 0, .looked = entry->looked});
     if (ino != 0) came(*there);
     return ino != 0;
   }
@@ -164,8 +169,9 @@ class DentryTable {
     other->sure = true;  // what it is now, if it is new here: absent
     if (!take(found.ino, taken.ino)) return false;
     const bool told = entry->told || other->told;
+    const uint32_t looked = std::max(entry->looked, other->looked);
     take_out(directory, *there, name, *entry);
-    set(directory, *there, *other, {.ino = found.ino, .sure = true, .told = told});
+    set(directory, *there, *other, {.ino = found.ino, .sure = true, .told = told, .looked = looked});
     came(*there);
     return true;
   }
@@ -229,7 +235,6 @@ class DentryTable {
       ++taken;
     }
     if (taken == 0 && given == Given::kUnknown) return false;
-    if (taken != 0) there->told_at = now;
     done();
     return true;
   }
@@ -242,6 +247,7 @@ class DentryTable {
     uint64_t ino = 0;
     bool sure = false;
     bool told = false;
+    uint32_t looked = 0;  // stamp() of when a LOOKUP was told it with a time; 0: never
   };
   struct Hash {
     using is_transparent = void;
@@ -264,7 +270,6 @@ class DentryTable {
   };
   struct Directory {
     Clock::time_point until{};
-    Clock::time_point told_at{};
     bool leased = false;
     bool complete = false;
     bool contended = false;
@@ -286,6 +291,11 @@ class DentryTable {
   };
   static constexpr size_t kHomesMax = 1u << 18;  // the others have none
 
+  // Milliseconds, never 0; begins again after 49 days.
+  static uint32_t stamp(Clock::time_point now) noexcept {
+    const auto since = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch());
+    return std::max(static_cast<uint32_t>(since.count()), 1u);
+  }
   Group& group(uint64_t directory) noexcept { return groups_[directory % kGroupCount]; }
   Directory* known(Group& in, uint64_t directory);
   Directory* delegated(Group& in, uint64_t directory);  // nullptr: it is not

@@ -3,10 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <chrono>
-#include <climits>
 #include <iterator>
+#include <ranges>
 
 #include "fuse/protocol.h"
 
@@ -32,6 +33,18 @@ std::vector<std::byte> notification(int code, const T& body, std::string_view na
 bool may_pass(int32_t code) {
   return code == FUSE_NOTIFY_INVAL_INODE || code == FUSE_NOTIFY_INVAL_ENTRY ||
          code == FUSE_NOTIFY_DELETE;
+}
+
+// Of one that is no mark. What names a parent begins with it.
+uint32_t queue_of(const Notification& notification) {
+  const std::span<const std::byte> bytes(notification.bytes);
+  const auto body = bytes.subspan(std::min(bytes.size(), sizeof(fuse_out_header)));
+  const auto header = load<fuse_out_header>(bytes);
+  if (!header || header->error != FUSE_NOTIFY_INVAL_INODE) {
+    return names_queue(load<uint64_t>(body).value_or(0));
+  }
+  const auto inode = load<fuse_notify_inval_inode_out>(body);
+  return inode && inode->off < 0 ? kAttributesQueue : kPagesQueue;
 }
 
 }  // namespace
@@ -68,26 +81,31 @@ void invalidate_pages(std::vector<Notification>& batch, std::vector<Notification
 void Notifier::start(net::UniqueFd device) {
   device_ = std::move(device);
   stopping_ = false;
-  ended_ = false;
-  thread_ = std::thread([this] { run(); });
+  running_ = queues_.size();
+  for (Queue& queue : queues_) queue.thread = std::thread([this, &queue] { run(queue); });
 }
 
 bool Notifier::stop_within(int wait_ms) {
+  std::vector<Notification> dropped;
   std::unique_lock lock(mu_);
   stopping_ = true;
-  std::deque<Notification> dropped;
-  dropped.swap(queue_);
-  changed_.notify_all();
+  for (Queue& queue : queues_) {
+    std::ranges::move(queue.ready, std::back_inserter(dropped));
+    queue.ready.clear();
+    for (auto& [due, waiting] : queue.later) dropped.push_back(std::move(waiting));
+    queue.later.clear();
+    queue.changed.notify_all();
+  }
   lock.unlock();
-  for (const Notification& waiting : dropped) drop(waiting);
+  for (Notification& waiting : dropped) conclude(waiting);
   lock.lock();
-  return changed_.wait_for(lock, std::chrono::milliseconds(wait_ms), [this] { return ended_; });
+  return ended_.wait_for(lock, std::chrono::milliseconds(wait_ms), [this] { return running_ == 0; });
 }
 
 void Notifier::stop() {
-  if (!thread_.joinable()) return;
+  if (!queues_.front().thread.joinable()) return;
   stop_within(0);
-  thread_.join();
+  for (Queue& queue : queues_) queue.thread.join();
   device_.reset();
 }
 
@@ -95,30 +113,65 @@ int Notifier::push_one(Notification notification) {
   std::unique_lock lock(mu_);
   if (stopping_) {
     lock.unlock();
-    drop(notification);
+    conclude(notification);
     return 0;
   }
-  if (queue_.size() >= kQueueMax) return -EAGAIN;
-  queue_.push_back(std::move(notification));
-  changed_.notify_all();
+  if (queues_[queue_of(notification)].ready.size() >= kQueueMax) return -EAGAIN;
+  put(std::move(notification));
   return 0;
 }
 
+// Patient ones count for the mark behind them.
 void Notifier::push(std::vector<Notification> batch) {
+  std::shared_ptr<Mark> mark;
+  for (Notification& each : std::views::reverse(batch)) {
+    if (each.bytes.empty()) {
+      mark = std::make_shared<Mark>(each.token, static_cast<uint32_t>(std::popcount(each.queues)));
+      each.mark = mark;
+    } else if (each.patient && mark) {
+      ++mark->left;
+      each.mark = mark;
+    }
+  }
   {
     const std::scoped_lock lock(mu_);
     if (!stopping_) {
-      std::move(batch.begin(), batch.end(), std::back_inserter(queue_));
-      changed_.notify_all();
+      for (Notification& each : batch) put(std::move(each));
       return;
     }
   }
-  for (const Notification& waiting : batch) drop(waiting);
+  for (Notification& each : batch) {
+    const int parts = each.bytes.empty() ? std::popcount(each.queues) : 1;
+    for (int part = 0; part < parts; ++part) conclude(each);
+  }
 }
 
-// After stop(): what waits for it need not any longer.
-void Notifier::drop(const Notification& notification) {
-  if (notification.bytes.empty()) passed_(notification.token);
+// mu_ is held, as in all that put().
+void Notifier::put(Notification notification) {
+  if (!notification.bytes.empty()) return put(queue_of(notification), std::move(notification));
+  for (uint32_t queue = 0; queue < kQueueCount; ++queue) {
+    if ((notification.queues >> queue & 1) != 0) put(queue, notification);
+  }
+}
+
+void Notifier::put(uint32_t index, Notification notification) {
+  Queue& queue = queues_[index];
+  if (notification.not_before > Clock::now()) {
+    const auto due = notification.not_before;
+    queue.later.emplace(due, std::move(notification));
+  } else {
+    queue.ready.push_back(std::move(notification));
+  }
+  queue.changed.notify_all();
+}
+
+// What a mark counts of this one has come to its end.
+void Notifier::counted(Notification& notification) {
+  if (notification.mark && --notification.mark->left == 0) passed_(notification.mark->token);
+}
+
+void Notifier::conclude(Notification& notification) {
+  counted(notification);
   if (notification.then) notification.then();
 }
 
@@ -129,23 +182,16 @@ int Notifier::invalidate_inode(uint64_t nodeid, int64_t offset, int64_t length,
   return push_one(std::move(made));
 }
 
-int Notifier::invalidate_entry(uint64_t parent, std::string_view name) {
-  if (name.empty() || name.size() > NAME_MAX) return -EINVAL;
-  return push_one(Notification::of_entry(parent, name, false));
-}
-
 int Notifier::forward(std::span<const std::byte> bytes) {
   const auto header = load<fuse_out_header>(bytes);
   if (!header || bytes.size() > kBytesMax || !may_pass(header->error)) return -EINVAL;
   return push_one({.bytes = std::vector<std::byte>(bytes.begin(), bytes.end())});
 }
 
-int Notifier::advance_epoch() noexcept { return tell(kNotifyIncEpoch); }
-
-int Notifier::tell(int code) noexcept {
+int Notifier::resend() noexcept {
   fuse_out_header header{};
   header.len = sizeof(header);
-  header.error = code;
+  header.error = kNotifyResend;
   const ssize_t written = ::write(device_.get(), &header, sizeof(header));
   if (written < 0) return -errno;
   sent_.fetch_add(1, std::memory_order_relaxed);
@@ -153,43 +199,56 @@ int Notifier::tell(int code) noexcept {
 }
 
 // ENOENT: the kernel does not know that inode or name, so there is nothing to invalidate.
-void Notifier::send(const Notification& notification) {
-  if (notification.bytes.empty()) return passed_(notification.token);
-  const ssize_t written = write_patiently(notification);
-  (written >= 0 || errno == ENOENT ? sent_ : failed_).fetch_add(1, std::memory_order_relaxed);
-  if (notification.then) notification.then();
-}
-
-ssize_t Notifier::write_patiently(const Notification& notification) {
-  const auto end = std::chrono::steady_clock::now() + kPatience;
-  while (true) {
-    const ssize_t written =
-        ::write(device_.get(), notification.bytes.data(), notification.bytes.size());
-    if (written >= 0 || errno != ENOENT || !notification.patient) return written;
-    std::unique_lock lock(mu_);
-    changed_.wait_for(lock, std::chrono::milliseconds(1), [this] { return stopping_; });
-    if (stopping_ || std::chrono::steady_clock::now() > end) {
-      errno = ENOENT;
-      return -1;
-    }
+void Notifier::send(Queue& queue, Notification next) {
+  if (!next.bytes.empty()) {
+    const ssize_t written = ::write(device_.get(), next.bytes.data(), next.bytes.size());
+    const bool is_unknown = written < 0 && errno == ENOENT;
+    if (is_unknown && next.patient && is_tried_again(queue, next)) return;
+    (written >= 0 || is_unknown ? sent_ : failed_).fetch_add(1, std::memory_order_relaxed);
   }
+  conclude(next);
 }
 
-void Notifier::run() {
+// Ever further apart. The mark waits for it no longer than kPatience.
+bool Notifier::is_tried_again(Queue& queue, Notification& next) {
+  const auto now = Clock::now();
+  if (next.since == Clock::time_point{}) next.since = now;
+  const auto waited = now - next.since;
+  if (waited > kTries) return false;
+  if (waited > kPatience) {
+    counted(next);
+    next.mark.reset();
+  }
+  next.not_before = now + std::max<Clock::duration>(std::chrono::milliseconds(1), waited / 2);
+  const std::scoped_lock lock(mu_);
+  if (stopping_) return false;
+  const auto due = next.not_before;
+  queue.later.emplace(due, std::move(next));
+  return true;
+}
+
+void Notifier::run(Queue& queue) {
   std::unique_lock lock(mu_);
   while (!stopping_) {
-    if (queue_.empty()) {
-      changed_.wait(lock);
+    while (!queue.later.empty() && queue.later.begin()->first <= Clock::now()) {
+      queue.ready.push_back(std::move(queue.later.begin()->second));
+      queue.later.erase(queue.later.begin());
+    }
+    if (queue.ready.empty()) {
+      if (queue.later.empty()) {
+        queue.changed.wait(lock);
+      } else {
+        queue.changed.wait_until(lock, queue.later.begin()->first);
+      }
       continue;
     }
-    const Notification next = std::move(queue_.front());
-    queue_.pop_front();
+    Notification next = std::move(queue.ready.front());
+    queue.ready.pop_front();
     lock.unlock();
-    send(next);
+    send(queue, std::move(next));
     lock.lock();
   }
-  ended_ = true;
-  changed_.notify_all();
+  if (--running_ == 0) ended_.notify_all();
 }
 
 }  // namespace braidfs::fuse

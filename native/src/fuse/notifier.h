@@ -1,8 +1,11 @@
-// Notifications to the kernel (invalidate an inode's pages, a name), written by one thread of their
-// own: each may wait for a directory's lock or a locked page, that is, for a request that a lane or
-// Python must answer (rule 6). ANY THREAD may push, guarded by mu_; at most kQueueMax single ones
-// wait; a batch (one recall) is bounded by the table that it came from.
+// Notifications to the kernel (invalidate an inode's pages, a name), written by threads of their own:
+// each may wait for a directory's lock or a locked page, that is, for a request that a lane or Python
+// must answer (rule 6). There is a queue with a thread for each kind, so that what waits holds up
+// nothing else: one for attributes, which never wait; one for pages; some for names, by directory.
+// ANY THREAD may push, guarded by mu_; at most kQueueMax single ones wait; a batch (one recall) is
+// bounded by the table that it came from.
 #pragma once
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -10,10 +13,13 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "fuse/protocol.h"
@@ -21,22 +27,51 @@
 
 namespace braidfs::fuse {
 
-// One notification as the kernel takes it; without bytes a mark: `token` is told when the thread
-// comes to it, so that everything before it has reached the kernel.
+// Kinds of notifications, each of which has its queue.
+inline constexpr uint32_t kAttributesQueue = 0;
+inline constexpr uint32_t kPagesQueue = 1;
+inline constexpr uint32_t kFirstNamesQueue = 2;
+inline constexpr uint32_t kNamesQueueCount = 4;
+inline constexpr uint32_t kQueueCount = kFirstNamesQueue + kNamesQueueCount;
+inline constexpr uint32_t kAllQueues = (1u << kQueueCount) - 1;
+
+constexpr uint32_t names_queue(uint64_t parent) noexcept {
+  return kFirstNamesQueue + static_cast<uint32_t>(parent % kNamesQueueCount);
+}
+
+// A token that is told when nothing is left that it counts.
+struct Mark {
+  uint64_t token;
+  std::atomic<uint32_t> left;
+};
+
+// One notification as the kernel takes it; without bytes a mark: `token` is told when the threads of
+// `queues` (bits) come to it, so that everything before it there has reached the kernel.
 struct Notification {
+  using Clock = std::chrono::steady_clock;
+
   std::vector<std::byte> bytes = {};
   uint64_t token = 0;
+  uint32_t queues = 0;
   // The kernel was told of this inode a moment ago, in an answer that a process has yet to take: if
-  // the inode is not there, it is waited for (kPatience). A notification of an inode that comes
-  // later leaves no trace, and the answer would be believed for its whole time.
+  // the inode is not there, it is tried again, and for kPatience the batch's mark waits for it. A
+  // notification of an inode that comes later leaves no trace, and the answer would be believed for
+  // its whole time.
   bool patient = false;
+  Clock::time_point not_before = {};
   std::function<void()> then = {};  // called when the kernel has taken it, or never will; must not block
+  // The notifier's own.
+  std::shared_ptr<Mark> mark = {};
+  Clock::time_point since = {};  // it was tried first
 
   // nodeids, not inode numbers. length <= 0: to the end of the file; offset < 0: attributes only.
   static Notification of_inode(uint64_t nodeid, int64_t offset, int64_t length);
-  // expire: the name is only asked for again; else it is dropped, even one that is in use.
+  // expire: the name is only asked for again; else it is dropped, even one that is in use, with all
+  // that is mounted below it.
   static Notification of_entry(uint64_t parent, std::string_view name, bool expire);
-  static Notification mark(uint64_t token) { return {.bytes = {}, .token = token}; }
+  static Notification mark_of(uint64_t token, uint32_t queues = kAllQueues) {
+    return {.bytes = {}, .token = token, .queues = queues};
+  }
 };
 
 // Byte ranges: begin, end.
@@ -49,12 +84,14 @@ void invalidate_pages(std::vector<Notification>& batch, std::vector<Notification
 
 class Notifier {
  public:
+  using Clock = Notification::Clock;
   static constexpr size_t kQueueMax = 65536;
   static constexpr size_t kBytesMax = 4096;  // of one notification
   static constexpr std::chrono::milliseconds kPatience{300};
+  static constexpr std::chrono::seconds kTries{2};  // of a patient one, from the first to the last
   using Passed = std::function<void(uint64_t token)>;
 
-  // passed: called on the notifier's thread for each mark; must not block.
+  // passed: called on one of the threads for each mark; must not block.
   explicit Notifier(Passed passed) : passed_(std::move(passed)) {}
   ~Notifier() { stop(); }
   Notifier(const Notifier&) = delete;
@@ -66,42 +103,46 @@ class Notifier {
   bool stop_within(int wait_ms);
   void stop();
 
-  // 0 or -EAGAIN (the queue is full) or -EINVAL. nodeid, not inode number.
+  // 0 or -EAGAIN (the queue is full). nodeid, not inode number.
   // then: if it is taken.
   int invalidate_inode(uint64_t nodeid, int64_t offset, int64_t length, std::function<void()> then = {});
-  int invalidate_entry(uint64_t parent, std::string_view name);
   void push(std::vector<Notification> batch);
   // A notification as pyfuse3 wrote it; only the kinds that cannot hurt are taken.
   int forward(std::span<const std::byte> notification);
-  // Makes the kernel look up every name again: at once, without waiting for any lock, and past
-  // those that wait. 0, or -errno of a kernel that cannot.
-  int advance_epoch() noexcept;
-  // Has the kernel send every unanswered request again, to whichever lane comes first.
-  int resend() noexcept { return tell(kNotifyResend); }
+  // Has the kernel send every unanswered request again, to whichever lane comes first. 0 or -errno.
+  int resend() noexcept;
   int device() const noexcept { return device_.get(); }
 
   uint64_t sent() const noexcept { return sent_.load(std::memory_order_relaxed); }
   uint64_t failed() const noexcept { return failed_.load(std::memory_order_relaxed); }
 
  private:
+  struct Queue {
+    std::deque<Notification> ready;
+    std::multimap<Clock::time_point, Notification> later;
+    std::condition_variable changed;
+    std::thread thread;
+  };
+
   int push_one(Notification notification);
-  int tell(int code) noexcept;  // a notification without a body
-  void send(const Notification& notification);
-  ssize_t write_patiently(const Notification& notification);
-  void drop(const Notification& notification);
-  void run();
+  void put(Notification notification);
+  void put(uint32_t queue, Notification notification);
+  void run(Queue& queue);
+  void send(Queue& queue, Notification next);
+  bool is_tried_again(Queue& queue, Notification& next);
+  void counted(Notification& notification);
+  void conclude(Notification& notification);
 
   const Passed passed_;
   net::UniqueFd device_;
-  std::thread thread_;
   std::atomic<uint64_t> sent_{0};
   std::atomic<uint64_t> failed_{0};
 
   std::mutex mu_;
-  std::condition_variable changed_;
-  std::deque<Notification> queue_;  // guarded by mu_
-  bool stopping_ = false;           // guarded by mu_
-  bool ended_ = true;               // guarded by mu_
+  std::condition_variable ended_;
+  std::array<Queue, kQueueCount> queues_;  // guarded by mu_, but for the threads
+  bool stopping_ = false;                  // guarded by mu_
+  size_t running_ = 0;                     // guarded by mu_
 };
 
 }  // namespace braidfs::fuse

@@ -23,8 +23,7 @@ inline constexpr uint64_t kHasExpireOnly = 1ULL << 35;
 inline constexpr uint64_t kOverIoUring = 1ULL << 41;  // Linux 6.14
 
 // Kinds and flags of notifications.
-inline constexpr int kNotifyResend = 7;            // Linux 6.9: what is unanswered is read again
-inline constexpr int kNotifyIncEpoch = 8;         // Linux 6.16: every dentry is looked up again
+inline constexpr int kNotifyResend = 7;           // Linux 6.9: what is unanswered is read again
 inline constexpr uint32_t kEntryExpireOnly = 1;   // Linux 6.2: a dentry in use stays, to be looked up
 
 // open_flags of fuse_open_out.

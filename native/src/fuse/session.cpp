@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <climits>
 #include <iterator>
 #include <semaphore>
 
@@ -21,6 +22,9 @@ namespace {
 constexpr int kInitWaitMs = 10'000;
 constexpr int kNotifierWaitMs = 1'000;
 constexpr auto kPauseWait = std::chrono::seconds(5);
+// How long a process takes to note what it was told, at most; and what is tried for one that was held up.
+constexpr auto kSettles = std::chrono::milliseconds(20);
+constexpr std::array kSettlesLate{std::chrono::milliseconds(200), std::chrono::milliseconds(2000)};
 
 // Waits for the first request of the kernel; its length or -errno.
 ssize_t read_first(int device, std::span<std::byte> buffer) {
@@ -246,7 +250,6 @@ int FuseSession::take_over(Handed handed) {
 void FuseSession::go_on() {
   if (!taken_over_) return;
   if ((negotiated_.flags & kHasResend) != 0) (void)notifier_.resend();
-  (void)advance_epoch();
   former_.clear();
 }
 
@@ -318,36 +321,64 @@ void FuseSession::spoil_pages(uint64_t ino, uint64_t offset, uint64_t length, ui
   if (pushed != 0) done();
 }
 
-int FuseSession::invalidate_entry(uint64_t parent, std::string_view name) {
-  return notifier_.invalidate_entry(nodeid(parent), name);
+// A kernel before Linux 6.2 knows no expiry, and lets go what is mounted below.
+Notification FuseSession::expiry(uint64_t parent, std::string_view name) const {
+  return Notification::of_entry(nodeid(parent), name, (negotiated_.flags & kHasExpireOnly) != 0);
+}
+
+int FuseSession::expire_names(uint64_t parent, std::span<const std::string_view> names) {
+  std::vector<Notification> batch;
+  for (const std::string_view name : names) {
+    if (name.empty() || name.size() > NAME_MAX) return -EINVAL;
+    batch.push_back(expiry(parent, name));
+  }
+  notifier_.push(std::move(batch));
+  return 0;
+}
+
+// What a LOOKUP was told a moment ago is believed once more when its process comes to it: such names
+// expire again before the lease is given back, and a few times after, for a process that was held up.
+size_t FuseSession::drop_names(uint64_t ino, LostBatch& lost) {
+  auto dropped = dentries_.drop(ino, DentryTable::Clock::now());
+  for (const std::string& name : dropped.told) lost.now.push_back(expiry(ino, name));
+  for (const std::string& name : dropped.settling) {
+    Notification again = expiry(ino, name);
+    again.not_before = dropped.looked_at + kSettles;
+    lost.again.push_back(again);
+    for (const auto late : kSettlesLate) {
+      again.not_before = dropped.looked_at + late;
+      lost.behind.push_back(again);
+    }
+  }
+  if (!dropped.settling.empty()) lost.until = std::max(lost.until, dropped.looked_at + kSettles);
+  return dropped.told.size();
 }
 
 size_t FuseSession::lease_drop(uint64_t token, std::span<const LostLease> lost, uint32_t facets) {
-  const bool expire = (negotiated_.flags & kHasExpireOnly) != 0;
-  std::vector<Notification> batch;
-  std::vector<Notification> behind;
+  LostBatch batch;
+  uint32_t queues = lost.empty() ? kAllQueues : 0;
+  if ((facets & kFacetMeta) != 0) queues |= 1u << kAttributesQueue;
+  if ((facets & kFacetData) != 0 || facets == 0) queues |= 1u << kPagesQueue;
   size_t names = 0;
   for (const auto& [ino, locked] : lost) {
     if ((facets & kFacetEntries) != 0) {
-      const auto dropped = dentries_.drop(ino, DentryTable::Clock::now());
-      for (const std::string& name : dropped.told) {
-        batch.push_back(Notification::of_entry(nodeid(ino), name, expire));
-      }
-      names += dropped.told.size();
-      if (dropped.settling) (void)advance_epoch();  // of a kernel that has none see SEMANTICS.md
+      names += drop_names(ino, batch);
+      queues |= 1u << names_queue(nodeid(ino));
     }
     if ((facets & kFacetMeta) != 0) {
-      batch.push_back(Notification::of_inode(nodeid(ino), -1, 0));
-      batch.back().patient = attributes_.drop(ino);
+      batch.now.push_back(Notification::of_inode(nodeid(ino), -1, 0));
+      batch.now.back().patient = attributes_.drop(ino);
     }
-    if ((facets & kFacetData) != 0) invalidate_pages(batch, behind, nodeid(ino), locked);
+    if ((facets & kFacetData) != 0) invalidate_pages(batch.now, batch.behind, nodeid(ino), locked);
   }
-  batch.push_back(Notification::mark(token));
-  std::ranges::move(behind, std::back_inserter(batch));
+  std::ranges::move(batch.again, std::back_inserter(batch.now));
+  batch.now.push_back(Notification::mark_of(token, queues));
+  batch.now.back().not_before = batch.until;
+  std::ranges::move(batch.behind, std::back_inserter(batch.now));
   if (bridge_) {
-    bridge_->notify_behind(std::move(batch));
+    bridge_->notify_behind(std::move(batch.now));
   } else {
-    notifier_.push(std::move(batch));
+    notifier_.push(std::move(batch.now));
   }
   return names;
 }

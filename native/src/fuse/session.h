@@ -105,7 +105,7 @@ class FuseSession final : public Replier {
   // In place of mount() or attach(), before start().
   int take_over(Handed handed);
   // After start(), before the loops run (what they had read would come once more): unanswered requests of
-  // the former process come to this one, names are asked for again. Does nothing where there was none.
+  // the former process come to this one. Does nothing where there was none.
   void go_on();
 
   void reply_error(Channel channel, uint64_t unique, int error) noexcept override;
@@ -128,10 +128,11 @@ class FuseSession final : public Replier {
     closing_.drop(nodeid(ino));
   }
 
-  // ANY THREAD, after start(). 0, -EINVAL or -EAGAIN (too many waiting); inode numbers as Python
+  // ANY THREAD, after start(). 0 or -EAGAIN (too many waiting); inode numbers as Python
   // knows them. length <= 0: to the end of the file; offset < 0: attributes only.
   int invalidate_inode(uint64_t ino, int64_t offset, int64_t length);
-  int invalidate_entry(uint64_t parent, std::string_view name);
+  // The kernel asks for these names again; before a lease_drop() that comes later is told. 0 or -EINVAL.
+  int expire_names(uint64_t parent, std::span<const std::string_view> names);
 
   // ANY THREAD, after start(). Pages that are not to be kept; then `read` of cut_reads() has ended
   // (0: none), and `then` is called, on another thread.
@@ -140,11 +141,10 @@ class FuseSession final : public Replier {
   CutReads& cut_reads() noexcept { return cut_reads_; }
 
   // ANY THREAD, after start(). Leases are lost: these tables forget what was known under them and the
-  // kernel is told to; observer.notified(token) when it has been, and whatever was notified before.
+  // kernel is told to; observer.notified(token) when it has been. Without a facet: when what was notified
+  // of pages before has been; without inodes: when all of it has been.
   // Returns how many names it believed.
   size_t lease_drop(uint64_t token, std::span<const LostLease> lost, uint32_t facets);
-  // Makes the kernel ask again for every name, past notifications that wait. 0 or -errno.
-  int advance_epoch() noexcept { return notifier_.advance_epoch(); }
 
   // ANY THREAD, after start(). What a lane would answer to READDIRPLUS now.
   bool list(uint64_t directory, uint64_t offset, uint32_t size, const Lister::Send& send) {
@@ -167,6 +167,13 @@ class FuseSession final : public Replier {
   bool read_again(const Upcall& read, std::span<const std::byte> body);
   int attach_lanes(DataHandler& data, std::span<net::EventLoop* const> loops, UpcallSink& upcalls);
   void stop_notifier();
+  // What a recall makes void: now; once more; and behind its mark, which does not come before `until`.
+  struct LostBatch {
+    std::vector<Notification> now, again, behind;
+    DentryTable::Clock::time_point until{};
+  };
+  Notification expiry(uint64_t parent, std::string_view name) const;
+  size_t drop_names(uint64_t ino, LostBatch& lost);
   uint64_t nodeid(uint64_t ino) const noexcept { return ino == root_ino_ ? FUSE_ROOT_ID : ino; }
 
   InitSettings settings_;

@@ -326,15 +326,19 @@ TEST_F(SessionTest, NonsenseFromPythonHurtsNobody) {
 
 TEST_F(SessionTest, NotificationsNameTheRootByItsNodeid) {
   start();
-  ASSERT_EQ(session_.invalidate_entry(kRootIno, "gone"), 0);
+  const std::vector<std::string_view> names{"gone"};
+  ASSERT_EQ(session_.expire_names(kRootIno, names), 0);
   const Bytes entry = receive(device_.ours.get());
   EXPECT_EQ(out_header(entry).error, FUSE_NOTIFY_INVAL_ENTRY);
   EXPECT_EQ(at<fuse_notify_inval_entry_out>(entry, 16).parent, 1u);
+  EXPECT_EQ(at<fuse_notify_inval_entry_out>(entry, 16).flags, kEntryExpireOnly) << "what is mounted there stays";
   EXPECT_EQ(entry.size(), 16 + sizeof(fuse_notify_inval_entry_out) + 5);
   ASSERT_EQ(session_.invalidate_inode(77, 0, -1), 0);
   EXPECT_EQ(at<fuse_notify_inval_inode_out>(receive(device_.ours.get()), 16).ino, 77u);
-  EXPECT_EQ(session_.invalidate_entry(1, ""), -EINVAL);
-  EXPECT_EQ(session_.invalidate_entry(1, std::string(256, 'x')), -EINVAL);
+  const std::string long_name(256, 'x');
+  for (const std::string_view name : {std::string_view(), std::string_view(long_name)}) {
+    EXPECT_EQ(session_.expire_names(1, std::span(&name, 1)), -EINVAL);
+  }
 }
 
 TEST_F(SessionTest, UnmountIsToldOnce) {

@@ -260,12 +260,41 @@ TEST(DentryTable, WhatWasToldAMomentAgoMayNotHaveBeenNoted) {
   table.believe(kNow + std::chrono::hours(1));
   for (const uint64_t directory : {5, 6, 7}) table.lease(directory, kNow);
   table.put(5, "name", 77, kNow);
-  EXPECT_TRUE(table.drop(5, kNow + milliseconds(100)).settling);
+  table.put(5, "other", 80, kNow + milliseconds(30));
+  table.put(5, "old", 81, kNow - DentryTable::kSettling);
+  auto dropped = table.drop(5, kNow + milliseconds(50));
+  std::ranges::sort(dropped.settling);
+  EXPECT_EQ(dropped.settling, (std::vector<std::string>{"name", "other"}));
+  EXPECT_EQ(dropped.looked_at, kNow + milliseconds(30));
+  EXPECT_EQ(dropped.told.size(), 3u);
   table.put(6, "name", 78, kNow);
-  EXPECT_FALSE(table.drop(6, kNow + DentryTable::kSettling).settling);
+  EXPECT_TRUE(table.drop(6, kNow + DentryTable::kSettling).settling.empty());
   table.put(7, "name", 79, kNow);
   EXPECT_EQ(found(table, 7, "name", kNow + DentryTable::kSettling).kind, Kind::kPresent);
-  EXPECT_TRUE(table.drop(7, kNow + DentryTable::kSettling).settling);
+  EXPECT_EQ(table.drop(7, kNow + DentryTable::kSettling).settling.size(), 1u);
+}
+
+TEST(DentryTable, WhatIsMovedSettlesUnderItsNewName) {
+  DentryTable table;
+  table.believe(kNow + std::chrono::hours(1));
+  table.lease(5, kNow);
+  table.lease(6, kNow);
+  table.put(5, "name", 77, kNow);
+  EXPECT_TRUE(table.moves(5, "name", 6, "moved"));
+  table.put(6, "older", 78, kNow - DentryTable::kSettling);
+  EXPECT_EQ(table.drop(6, kNow + milliseconds(1)).settling, std::vector<std::string>{"moved"});
+}
+
+TEST(DentryTable, AnAbsentNameIsToldForAMoment) {
+  DentryTable table;
+  table.believe(kNow + std::chrono::hours(1));
+  table.lease(5, kNow);
+  table.put(5, "absent", 0, kNow);
+  table.put(5, "there", 77, kNow);
+  EXPECT_EQ(found(table, 5, "absent").valid, DentryTable::kAbsentLife);
+  EXPECT_EQ(found(table, 5, "there").valid, std::chrono::hours(1));
+  table.believe(kNow + milliseconds(10));
+  EXPECT_EQ(found(table, 5, "absent").valid, milliseconds(10));
 }
 
 // ---- pages ----
@@ -282,7 +311,7 @@ std::vector<std::pair<int64_t, int64_t>> ranges_of(Ranges locked) {
   std::vector<Notification> batch;
   std::vector<Notification> behind;
   invalidate_pages(batch, behind, 7, std::move(locked));
-  batch.push_back(Notification::mark(5));
+  batch.push_back(Notification::mark_of(5));
   std::ranges::move(behind, std::back_inserter(batch));
   std::vector<std::pair<int64_t, int64_t>> ranges;
   for (const Notification& notification : batch) ranges.push_back(range_of(notification));

@@ -116,6 +116,7 @@ class FakeLanes:
     announced_max = 0
 
     barriers = 0  # of the notifier
+    expired: Sequence[tuple[int, bytes]] = ()
     passed: frozenset[int] = frozenset()  # whose reads and writes go on while a lease is recalled
 
     def __init__(self) -> None:
@@ -151,7 +152,7 @@ class FakeLanes:
         self.copies = FakeCopies()
         self.invalidated: list[int] = []
         self.locked_inodes: set[int] = set()
-        self.drain_status = self.epochs = self.removals_answered = 0
+        self.drain_status = self.removals_answered = 0
         self.delegated: set[int] = set()
         self.may_delegate = True
         self.slots: list[tuple[int, bytes, bytes]] = []
@@ -286,9 +287,8 @@ class FakeLanes:
             self._tell_done(token, 0)
         return 0
 
-    def advance_epoch(self) -> bool:
-        self.epochs += 1
-        return True
+    def expire_names(self, parent: int, names: Sequence[bytes]) -> None:
+        self.expired = [*self.expired, *((parent, name) for name in names)]
 
     def inode_lease(self, ino: int, flags: int, passing: int) -> bool:
         self.leased[ino] = (flags, passing)

@@ -7,6 +7,7 @@ import pytest
 import trio
 import trio.testing
 
+from fsclient.leases.former import ABSENT_S
 from fsclient.leases.holder import CONTENDED_MAX, CONTENDED_S
 from fsclient.leases.recalls import RESTORED_MAX
 from fsclient.leases.table import KnownLimit
@@ -20,7 +21,15 @@ from fscommon.layout.attributes import (
     with_lease,
 )
 from fscommon.wire.leases import LeaseReturn, RecallItem, ReturnItem
-from fscommon.wire.messages import COMMIT_SIZE, Committed, Entry, Opened
+from fscommon.wire.messages import (
+    COMMIT_SIZE,
+    RENAME_EXCHANGE,
+    Committed,
+    Entry,
+    Opened,
+    ReadDirReply,
+    Renamed,
+)
 from fscommon.wire.ops import Op
 
 from .fakes import FakeWorld, layout, record
@@ -115,8 +124,52 @@ async def test_a_kernel_that_waits_for_a_lock_does_not_hold_names(
     world.lanes.notifies = False
     world.grant(7, LEASE_ENTRIES)
     await world.recall(RecallItem(1, 7, LEASE_ENTRIES, 0, 3))
-    assert world.lanes.epochs == 1
+    assert world.fs.recalls.late_count == 1
     assert len(world.returned) == 1
+
+
+def _page(*names: bytes, end: bool) -> ReadDirReply:
+    cookies = b"".join(cookie.to_bytes(8, "little") for cookie in range(1, len(names) + 1))
+    return ReadDirReply(names, cookies, b"", end)
+
+
+async def test_names_that_a_former_process_told_expire_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    world = World()
+    pages = [_page(b"a", b"b", end=False), _page(b"c", end=True), _page(end=True)]
+    world.meta.answers[Op.READDIR] = lambda _request: pages.pop(0)
+    world.fs.recalls.former.follow(30.0)
+    began = trio.current_time()
+    await world.recall(RecallItem(1, 7, LEASE_ENTRIES, 0, 3))
+    assert world.lanes.expired == [(7, b"a"), (7, b"b"), (7, b"c")]
+    assert world.lanes.dropped == [(7, LEASE_ENTRIES)], "though nobody knows of the lease"
+    assert trio.current_time() - began >= ABSENT_S, "what was not there may still be believed"
+    assert world.returned == [ReturnItem(7, LEASE_ENTRIES, 1)]
+    await world.recall(RecallItem(2, 7, LEASE_ENTRIES, 0, 5))
+    assert len(world.lanes.expired) == 3
+
+
+async def test_a_former_process_is_believed_for_one_lease(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    world = World()
+    world.fs.recalls.former.follow(30.0)
+    await trio.sleep(30.0)
+    await world.recall(RecallItem(1, 7, LEASE_ENTRIES, 0, 3))
+    assert not world.lanes.expired
+    assert world.lanes.dropped == []
+
+
+async def test_former_names_that_cannot_be_asked_for_are_told(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    world = World()
+    world.meta.answers[Op.READDIR] = FsError(Status.EIO)
+    world.fs.recalls.former.follow(30.0)
+    await world.recall(RecallItem(1, 7, LEASE_ENTRIES, 0, 3))
+    assert len(world.returned) == 1
+    assert any("directory 7" in line for line in world.logged)
 
 
 async def test_an_exclusive_lease_is_drained_and_committed_first() -> None:
@@ -429,3 +482,15 @@ async def test_leases_of_open_files_come_first_and_the_youngest_then() -> None:
     told = _told(world)
     assert list(told) == [*range(100, 105), *range(110, 100 + count)]
     assert not world.leases.holds(105, LEASE_DATA), "what is not told is not held"
+
+
+@pytest.mark.parametrize("flags", (0, RENAME_EXCHANGE))
+async def test_a_name_that_is_taken_along_expires_where_it_may_not_be_believed(flags: int) -> None:
+    world = World()
+    world.grant(7, LEASE_ENTRIES)  # the kernel believes names here, and knows none of directory 8
+    replaced = record(6) if flags else b""
+    world.meta.answers[Op.RENAME] = Renamed(record(5), replaced)
+    await world.fs.namespace.rename(7, b"old", 8, b"new", flags)
+    assert world.lanes.expired == [(8, b"new")]
+    await world.fs.namespace.rename(7, b"old", 7, b"new", flags)
+    assert world.lanes.expired == [(8, b"new")]

@@ -1,0 +1,72 @@
+"""Names that the process before this one told the kernel, in directories still leased.
+
+A client that goes on with a mount (docs/decisions/0032, 0034) knows the leases, or hears of them
+by a recall, but not which names the kernel believes under them. So for as long as those may be
+believed, the first recall of a directory's names has the kernel ask again for each name that is
+there; one that is not there is believed for ABSENT_S at most, which is waited for. Nothing that is
+mounted below, or in use, is touched by it (docs/decisions/0055-names-expire.md).
+Touched by the client's trio thread only.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import trio
+
+from fscommon.errors import FsError
+from fscommon.wire.messages import ReadDir, ReadDirReply
+from fscommon.wire.ops import Op
+
+ABSENT_S: Final = 1.0  # as kAbsentLife in native/src/fuse/dentry_table.h
+_PAGE_COUNT: Final = 1024
+_COOKIE_SIZE: Final = 8
+
+
+class FormerLanes(Protocol):
+    def expire_names(self, parent: int, names: Sequence[bytes], /) -> None: ...
+
+
+class FormerMetaserver(Protocol):
+    async def call(
+        self, op: Op, message: object, reply: type[ReadDirReply], *, urgent: bool = False
+    ) -> ReadDirReply: ...
+
+
+class FormerNames:
+    def __init__(
+        self, lanes: FormerLanes, meta: FormerMetaserver, log: Callable[[str], None]
+    ) -> None:
+        self._lanes = lanes
+        self._meta = meta
+        self._log = log
+        self._since = self._until = -1.0
+        self._expired: set[int] = set()
+
+    def follow(self, lease_s: float) -> None:
+        """Another process told the kernel until now, and nothing for longer than that."""
+        self._since = trio.current_time()
+        self._until = self._since + lease_s
+
+    @property
+    def are_believed(self) -> bool:
+        return trio.current_time() < self._until
+
+    async def expire(self, directory: int) -> None:
+        """Before the lease on its names is given up. Does nothing when there are none."""
+        if not self.are_believed or directory in self._expired:
+            return
+        await trio.sleep_until(self._since + ABSENT_S)
+        try:
+            await self._expire(directory)
+        except FsError as error:
+            self._log(f"names of directory {directory} may be believed for a lease: {error}")
+        self._expired.add(directory)
+
+    async def _expire(self, directory: int) -> None:
+        cookie, is_end = 0, False
+        while not is_end:
+            request = ReadDir(directory, cookie, _PAGE_COUNT)
+            page = await self._meta.call(Op.READDIR, request, ReadDirReply, urgent=True)
+            self._lanes.expire_names(directory, page.names)
+            is_end = page.end or not page.names
+            cookie = int.from_bytes(page.cookies[-_COOKIE_SIZE:], "little")

@@ -1,0 +1,95 @@
+// Notifications over a socket that stands for /dev/fuse: what comes when, and which marks wait for what.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "fuse/notifier.h"
+#include "kernel_side.h"
+
+namespace braidfs::fuse::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = Notification::Clock;
+
+class NotifierTest : public ::testing::Test {
+ protected:
+  NotifierTest() { notifier_.start(std::move(device_.theirs)); }
+
+  // What was told at that moment or was by now; false after some seconds.
+  bool is_told(uint64_t token) {
+    std::unique_lock lock(mu_);
+    return changed_.wait_for(lock, std::chrono::seconds(5), [&] { return std::ranges::count(told_, token) != 0; });
+  }
+  size_t told_count() {
+    const std::scoped_lock lock(mu_);
+    return told_.size();
+  }
+  Bytes next() { return receive(device_.ours.get()); }
+
+  std::mutex mu_;
+  std::condition_variable changed_;
+  std::vector<uint64_t> told_;
+  SocketPair device_;
+  Notifier notifier_{[this](uint64_t token) {
+    const std::scoped_lock lock(mu_);
+    told_.push_back(token);
+    changed_.notify_all();
+  }};
+};
+
+Notification later(Notification notification, Clock::time_point when) {
+  notification.not_before = when;
+  return notification;
+}
+
+TEST_F(NotifierTest, WhatIsForLaterHoldsUpItsMarkAlone) {
+  const auto when = Clock::now() + milliseconds(60);
+  std::vector<Notification> batch;
+  batch.push_back(later(Notification::of_entry(5, "again", true), when));
+  batch.push_back(later(Notification::mark_of(7, 1u << names_queue(5)), when));
+  batch.push_back(Notification::of_entry(5, "now", true));
+  batch.push_back(Notification::mark_of(8, 1u << names_queue(5)));
+  notifier_.push(std::move(batch));
+  EXPECT_EQ(next().size(), 16 + sizeof(fuse_notify_inval_entry_out) + 4);
+  EXPECT_TRUE(is_told(8));
+  EXPECT_EQ(next().size(), 16 + sizeof(fuse_notify_inval_entry_out) + 6);
+  EXPECT_GE(Clock::now(), when);
+  EXPECT_TRUE(is_told(7));
+  EXPECT_EQ(told_count(), 2u);
+}
+
+TEST_F(NotifierTest, AMarkIsToldOnceWhateverItsQueues) {
+  std::vector<Notification> batch;
+  for (uint64_t parent = 0; parent < 8; ++parent) batch.push_back(Notification::of_entry(parent, "x", true));
+  batch.push_back(Notification::of_inode(9, -1, 0));
+  batch.push_back(Notification::of_inode(9, 0, 0));
+  batch.push_back(Notification::mark_of(3));
+  notifier_.push(std::move(batch));
+  EXPECT_TRUE(is_told(3));
+  for (int count = 0; count < 10; ++count) EXPECT_FALSE(next().empty());
+  EXPECT_EQ(told_count(), 1u);
+}
+
+TEST_F(NotifierTest, WhatWaitsIsDoneWithWhenItEnds) {
+  bool called = false;
+  Notification entry = later(Notification::of_entry(5, "never", true), Clock::now() + std::chrono::hours(1));
+  entry.then = [&called] { called = true; };
+  std::vector<Notification> batch;
+  batch.push_back(std::move(entry));
+  batch.push_back(later(Notification::mark_of(1), Clock::now() + std::chrono::hours(1)));
+  notifier_.push(std::move(batch));
+  notifier_.stop();
+  EXPECT_TRUE(called);
+  batch.clear();
+  batch.push_back(Notification::mark_of(2));
+  notifier_.push(std::move(batch));
+  EXPECT_EQ(told_, (std::vector<uint64_t>{1, 2}));
+}
+
+}  // namespace
+}  // namespace braidfs::fuse::testing

@@ -85,7 +85,6 @@ void NullFileSystem::release(fuse::LaneContext&, const fuse::ReleaseRequest& r) 
   done(r.head);
 }
 void NullFileSystem::fsync(fuse::LaneContext&, const fuse::FsyncRequest& r) { done(r.head); }
-bool NullFileSystem::interrupt(fuse::LaneContext&, uint64_t) { return true; }  // answered by now
 
 fuse_attr NullFileSystem::attributes(uint64_t nodeid) const noexcept {
   const bool directory = nodeid == FUSE_ROOT_ID || (nodeid & kDirectory) != 0;

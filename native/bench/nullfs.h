@@ -34,11 +34,11 @@ class NullFileSystem final : public fuse::DataHandler, public fuse::UpcallSink {
   void flush(fuse::LaneContext&, const fuse::FlushRequest& request) override;
   void release(fuse::LaneContext&, const fuse::ReleaseRequest& request) override;
   void fsync(fuse::LaneContext&, const fuse::FsyncRequest& request) override;
-  bool interrupt(fuse::LaneContext&, uint64_t unique) override;
+  std::optional<fuse::Waiting> waiting(uint64_t) override { return std::nullopt; }  // answered by now
+  bool interrupt(uint64_t) override { return true; }
 
   void upcall(const fuse::UpcallRequest& request) override;
   void forget(const fuse::ForgetRequest&) override {}
-  bool interrupt(uint64_t) override { return true; }
 
  private:
   using Bytes = std::span<const std::byte>;

@@ -11,7 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -265,6 +266,53 @@ def test_interrupted_metadata_call_returns_at_once(make_cluster: ClusterMaker) -
         caller.wait(20)
         assert time.monotonic() - started < 2.0
     assert not (cluster.mount_path / "never-seen").exists()
+
+
+_MAKER = """
+import os, signal, sys
+signal.signal(signal.SIGALRM, lambda *_: print("handled", flush=True))
+signal.siginterrupt(signal.SIGALRM, True)
+print("asks", flush=True)
+fd = os.open(sys.argv[1], os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+print("made", flush=True)
+"""
+
+
+@contextmanager
+def _maker_of(path: Path) -> Iterator["subprocess.Popen[str]"]:
+    """A program that creates the file, exclusively, and was sent a signal that it handles."""
+    words = (sys.executable, "-c", _MAKER, str(path))
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as maker:
+        assert maker.stdout is not None and maker.stdout.readline() == "asks\n"
+        time.sleep(0.5)
+        maker.send_signal(signal.SIGALRM)
+        time.sleep(0.5)
+        assert maker.poll() is None
+        yield maker
+        maker.kill()
+
+
+def test_a_handled_signal_waits_for_the_answer(make_cluster: ClusterMaker) -> None:
+    cluster = make_cluster(storage_servers=1)
+    path = cluster.mount_path / "made"
+    with ExitStack() as stack:
+        with cluster.paused(cluster.metaserver):
+            maker = stack.enter_context(_maker_of(path))
+        said, _ = maker.communicate(timeout=30)
+        assert said == "handled\nmade\n", "and not an error of a file that exists"
+    assert path.exists()
+
+
+def test_a_killed_caller_goes_at_once_though_it_was_interrupted_before(
+    make_cluster: ClusterMaker,
+) -> None:
+    """The kernel tells of the first signal alone."""
+    cluster = make_cluster(storage_servers=1)
+    with cluster.paused(cluster.metaserver), _maker_of(cluster.mount_path / "made") as maker:
+        started = time.monotonic()
+        maker.kill()
+        maker.wait(20)
+        assert time.monotonic() - started < 2.0
 
 
 def test_dead_server_gives_eio_after_the_timeout(make_cluster: ClusterMaker) -> None:

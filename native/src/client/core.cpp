@@ -21,7 +21,6 @@ using std::chrono::milliseconds;
 
 // A signal that a request would outrun anyway is no reason for EINTR, which programs do not expect
 // of a file: only a request that still waits after this long is given up.
-constexpr auto kInterruptGrace = milliseconds(50);
 constexpr int64_t kReopenEvery_ms = 1000;
 
 int64_t now_ms() {
@@ -129,13 +128,17 @@ void Core::fsync(fuse::LaneContext& context, const fuse::FsyncRequest& request) 
   DrainOperation::for_fsync(*lanes_[context.index], request.head, handle);
 }
 
-bool Core::interrupt(fuse::LaneContext& context, uint64_t unique) {
-  std::shared_ptr<Operation> operation = waiting_.find(unique);
-  if (!operation) return false;
-  net::EventLoop& loop = lanes_[context.index]->loop();
-  loop.call_at(Clock::now() + kInterruptGrace,
-               [this, operation = std::move(operation)] { answer_error(*operation, EINTR); });
-  return true;
+std::optional<fuse::Waiting> Core::waiting(uint64_t unique) {
+  const std::shared_ptr<Operation> operation = waiting_.find(unique);
+  if (!operation) return std::nullopt;
+  using Ends = fuse::Waiting::Ends;
+  return fuse::Waiting{operation->head().pid, operation->is_read() ? Ends::kWhenAsked : Ends::kByFatalSignal};
+}
+
+bool Core::interrupt(uint64_t unique) {
+  const std::shared_ptr<Operation> operation = waiting_.find(unique);
+  if (operation) answer_error(*operation, EINTR);
+  return operation != nullptr;
 }
 
 bool Core::is_ahead(uint64_t ino) {

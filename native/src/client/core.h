@@ -77,7 +77,8 @@ class Core final : public fuse::DataHandler {
                     std::span<const std::byte> capability, uint64_t fh, uint32_t open_flags) override;
   bool fetch_opened(fuse::LaneContext& context, const fuse::RequestHead& head, uint64_t fh) override;
   fuse::Passing pass(uint64_t ino, uint64_t fh, fuse::Sealing sealing) override;
-  bool interrupt(fuse::LaneContext& context, uint64_t unique) override;
+  std::optional<fuse::Waiting> waiting(uint64_t unique) override;
+  bool interrupt(uint64_t unique) override;
   fuse::Room room() const noexcept override {
     if (!memory_.full()) return fuse::Room::kPlenty;
     return memory_.overfull() ? fuse::Room::kNone : fuse::Room::kLittle;

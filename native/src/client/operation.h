@@ -27,6 +27,9 @@ class Operation : public CallOwner, public std::enable_shared_from_this<Operatio
   // Of one who claimed it, for whom it is not to wait any more: true when there is another answer than an error.
   virtual bool answered_early(Core& /*core*/) { return false; }
 
+  // It changes nothing, so that it may end without having been done.
+  virtual bool is_read() const noexcept { return false; }
+
   // True for exactly one caller, who then answers.
   bool claim() noexcept { return !answered_.exchange(true); }
   bool is_answered() const noexcept { return answered_; }

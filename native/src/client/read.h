@@ -36,6 +36,7 @@ class ReadOperation final : public Operation {
   void proceed(Lane& lane) override;
   void call_done(Lane& lane, Call& call) override;
   bool answered_early(Core& core) override;
+  bool is_read() const noexcept override { return true; }
 
  private:
   static constexpr uint32_t kRestartsMax = 8;

@@ -229,6 +229,14 @@ void Bridge::forget(const ForgetRequest& request) {
   if (before == 0 || is_full) wake();
 }
 
+std::optional<Waiting> Bridge::waiting(uint64_t unique) {
+  const auto slot = slots_.slot_of(unique);
+  const auto upcall = slot ? slots_.find(*slot) : std::nullopt;
+  if (!upcall) return std::nullopt;
+  const bool is_lock = upcall->opcode == FUSE_SETLKW;
+  return Waiting{upcall->pid, is_lock ? Waiting::Ends::kByAnySignal : Waiting::Ends::kByFatalSignal};
+}
+
 bool Bridge::interrupt(uint64_t unique) {
   const auto slot = slots_.slot_of(unique);
   if (!slot) return false;

@@ -71,7 +71,8 @@ class Bridge final : public UpcallSink {
   void upcall(const UpcallRequest& request) override;    // ANY LANE
   void forget(const ForgetRequest& request) override;    // ANY LANE
   void released(const ReleaseRequest& request) override;  // ANY LANE
-  bool interrupt(uint64_t unique) override;              // ANY LANE
+  std::optional<Waiting> waiting(uint64_t unique) override;  // ANY LANE
+  bool interrupt(uint64_t unique) override;                  // ANY LANE
 
   // The answer of a FLUSH that Python has to see first (closing_table.h). ANY THREAD.
   void flushed(const FlushRequest& request, int error);

@@ -139,10 +139,12 @@ Lane::Lane(Channel channel, uint32_t max_write, LaneParts parts)
       max_write_(max_write),
       size_(std::max<size_t>(kWriteHeadSize + max_write, FUSE_MIN_READ_BUFFER)),
       pages_(static_cast<std::byte*>(::operator new[](kPage + size_, kAlignment))),
-      start_(pages_.get() + kPage - kWriteHeadSize) {}
+      start_(pages_.get() + kPage - kWriteHeadSize),
+      interruptions_(parts_.channels, parts_.data, parts_.upcalls) {}
 
 int Lane::attach(net::EventLoop& loop) {
   loop_ = &loop;
+  interruptions_.attach(loop);
   if (!join_ring()) return -EAGAIN;
   return watch();
 }
@@ -266,7 +268,7 @@ void Lane::handle(std::span<const std::byte> bytes, std::span<const std::byte> p
           },
           [&](const FsyncRequest& r) { half.fsync(context_, r); },
           [&](const ForgetRequest& r) { parts_.upcalls.forget(r); },
-          [&](const InterruptRequest& r) { interrupted(r); },
+          [&](const InterruptRequest& r) { interruptions_.put(r.unique, r.target); },
           [&](const UpcallRequest& r) {
             if (!refused_when_sealed(r.head, r.opcode) && !answered(r)) parts_.upcalls.upcall(r);
           },
@@ -551,12 +553,6 @@ bool Lane::take_move(Move move) {
 
 void Lane::push(Change change) {
   if (parts_.births.push(std::move(change))) parts_.births_wait();
-}
-
-void Lane::interrupted(const InterruptRequest& request) {
-  if (parts_.data.interrupt(context_, request.target)) return;
-  if (parts_.upcalls.interrupt(request.target)) return;
-  parts_.channels.reply_again(request.unique);
 }
 
 }  // namespace braidfs::fuse

@@ -23,6 +23,7 @@
 #include "fuse/closing_table.h"
 #include "fuse/cut_reads.h"
 #include "fuse/dentry_table.h"
+#include "fuse/interruptions.h"
 #include "fuse/known.h"
 #include "fuse/lister.h"
 #include "fuse/parse.h"
@@ -40,7 +41,8 @@ class UpcallSink {
   virtual void forget(const ForgetRequest& request) = 0;
   // A handle of an inode with locks is closed; only told, answered elsewhere.
   virtual void released(const ReleaseRequest&) {}
-  // True when the interrupted request is known here.
+  // As in DataHandler.
+  virtual std::optional<Waiting> waiting(uint64_t unique) = 0;
   virtual bool interrupt(uint64_t unique) = 0;
 };
 
@@ -107,7 +109,6 @@ class Lane {
   void turn(bool paused);
   void look_for_room();
   void lost(int error);
-  void interrupted(const InterruptRequest& request);
   Known known() const noexcept { return {parts_.attributes, parts_.children}; }
   Opening open_child(uint64_t ino, uint64_t fh, uint32_t open_flags);
   // sealed.cpp
@@ -154,6 +155,7 @@ class Lane {
   net::Clock::time_point trickled_{};
   bool paused_ = false;
   bool resting_ = false;
+  Interruptions interruptions_;
   std::atomic<uint64_t> asked_{0};
   std::atomic<uint64_t> malformed_{0};
 };

@@ -25,6 +25,17 @@ struct LaneContext {
   uint32_t index = 0;  // of the lane; equals the channel of its requests
 };
 
+// A request that is not answered yet.
+struct Waiting {
+  enum class Ends : uint8_t {
+    kByFatalSignal,
+    kWhenAsked,     // also by a signal that people send to end a program, when it takes long
+    kByAnySignal,
+  };
+  uint32_t pid = 0;  // of the thread that waits
+  Ends ends = Ends::kByFatalSignal;
+};
+
 // Who sent a request and where the answer goes. pid 0: the kernel itself (write-back, read-ahead).
 struct RequestHead {
   Channel channel = 0;
@@ -184,10 +195,11 @@ class DataHandler {
   // The file is open here, or the metaserver is still to be told of what was written. ANY THREAD.
   virtual bool is_busy(uint64_t /*ino*/) { return false; }
 
-  // The caller of `unique` was interrupted; the request may wait on another lane than this one.
-  // True when it is known here (it was or will be answered, EINTR if nothing was done yet); false
-  // when it is not: the kernel is told to ask again.
-  virtual bool interrupt(LaneContext& lane, uint64_t unique) = 0;
+  // Whether that request waits here, on whichever lane. ANY THREAD.
+  virtual std::optional<Waiting> waiting(uint64_t unique) = 0;
+  // Nobody is to wait for it any more (interruptions.h): it is answered EINTR, or done already. False: it
+  // does not wait here. ANY THREAD.
+  virtual bool interrupt(uint64_t unique) = 0;
 
   // Asked before each request is read.
   virtual Room room() const noexcept { return Room::kPlenty; }

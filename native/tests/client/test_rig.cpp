@@ -322,9 +322,7 @@ int Rig::fsync(uint64_t fh) { return replier.wait(start_fsync(fh)).error; }
 int Rig::release(uint64_t fh) { return replier.wait(start_release(fh)).error; }
 
 bool Rig::interrupt(uint64_t unique) {
-  bool known = false;
-  on_lane(0, [&](fuse::LaneContext& context) { known = core->interrupt(context, unique); });
-  return known;
+  return core->interrupt(unique);
 }
 
 int64_t Rig::drain(bool sync) {

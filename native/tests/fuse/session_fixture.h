@@ -58,6 +58,7 @@ class Echo final : public DataHandler {
   void read(LaneContext& lane, const ReadRequest& r) override {
     EXPECT_EQ(lane.index, r.head.channel);
     if (r.offset == 1ULL << 40) {
+      waiting_pid_ = r.head.pid;
       waiting_ = r.head.unique;
       return;
     }
@@ -73,9 +74,14 @@ class Echo final : public DataHandler {
   void flush(LaneContext&, const FlushRequest& r) override { done(r.head); }
   void release(LaneContext&, const ReleaseRequest& r) override { done(r.head); }
   void fsync(LaneContext&, const FsyncRequest& r) override { done(r.head); }
-  bool interrupt(LaneContext& lane, uint64_t unique) override {
+  std::optional<Waiting> waiting(uint64_t unique) override {
+    if (waiting_ != unique) return std::nullopt;
+    return Waiting{waiting_pid_, Waiting::Ends::kWhenAsked};
+  }
+  bool interrupt(uint64_t unique) override {
     if (waiting_ != unique) return false;
-    replier_.reply_error(lane.index, unique, EINTR);
+    waiting_ = 0;
+    replier_.reply_error(0, unique, EINTR);
     return true;
   }
   Room room() const noexcept override { return room_; }
@@ -103,6 +109,7 @@ class Echo final : public DataHandler {
   void done(const RequestHead& head) { replier_.reply_error(head.channel, head.unique, 0); }
   Replier& replier_;
   std::atomic<uint64_t> waiting_{0};
+  std::atomic<uint32_t> waiting_pid_{0};
 };
 
 class SessionTest : public ::testing::Test {

@@ -206,16 +206,19 @@ TEST_F(SessionTest, OnASealedTreeAReadThatCannotBeOpenedFails) {
   EXPECT_EQ(read(44, 0, "just a handle and a few bytes"), -EIO);
 }
 
+constexpr uint32_t kNoThread = 1u << 30;  // beyond every pid
+
+// What no process of this machine waits for may be ended; what one does is answered.
 TEST_F(SessionTest, InterruptsFindTheirRequestWhereverItIs) {
   start();
-  const Bytes seen = upcall(0, lookup({12, 1, 1}, "slow"));
+  const Bytes seen = upcall(0, lookup({12, 1, kNoThread}, "slow"));
   const auto slot = at<fuse_in_header>(seen, 0).pid;
   ASSERT_TRUE(testing::send(lanes_[1].ours.get(), request(FUSE_INTERRUPT, {13, 0, 0}, fuse_interrupt_in{12})));
   EXPECT_EQ(observer_.next(), "interrupt " + std::to_string(slot));
 
   fuse_read_in read{};
   read.offset = 1ULL << 40;
-  ASSERT_TRUE(testing::send(lanes_[0].ours.get(), request(FUSE_READ, {14, 9, 1}, read)));
+  ASSERT_TRUE(testing::send(lanes_[0].ours.get(), request(FUSE_READ, {14, 9, kNoThread}, read)));
   const Bytes stopped = ask(0, request(FUSE_INTERRUPT, {15, 0, 0}, fuse_interrupt_in{14}));
   EXPECT_EQ(out_header(stopped).unique, 14u);
   EXPECT_EQ(out_header(stopped).error, -EINTR);
@@ -223,6 +226,19 @@ TEST_F(SessionTest, InterruptsFindTheirRequestWhereverItIs) {
   const Bytes again = ask(0, request(FUSE_INTERRUPT, {99, 0, 0}, fuse_interrupt_in{98}));
   EXPECT_EQ(out_header(again).unique, 99u);
   EXPECT_EQ(out_header(again).error, -EAGAIN);
+}
+
+TEST_F(SessionTest, ARequestWhoseCallerGoesOnIsAnsweredWhenItIsDone) {
+  start();
+  const auto own = static_cast<uint32_t>(::getpid());
+  upcall(0, lookup({12, 1, own}, "slow"));
+  ASSERT_TRUE(testing::send(lanes_[1].ours.get(), request(FUSE_INTERRUPT, {15, 0, 0}, fuse_interrupt_in{12})));
+  // By the time that an INTERRUPT of a thread which nobody sees has ended its request, this one was looked at.
+  const auto slot = at<fuse_in_header>(upcall(1, lookup({16, 1, kNoThread}, "unseen")), 0).pid;
+  ASSERT_TRUE(testing::send(lanes_[1].ours.get(), request(FUSE_INTERRUPT, {17, 0, 0}, fuse_interrupt_in{16})));
+  EXPECT_EQ(observer_.next(), "interrupt " + std::to_string(slot));
+  ASSERT_TRUE(testing::send(python_.get(), answer(12, -ENOENT)));
+  EXPECT_EQ(out_header(receive(lanes_[0].ours.get())).error, -ENOENT) << "and not EINTR";
 }
 
 TEST_F(SessionTest, WithoutRoomRequestsStayInTheKernel) {

@@ -20,7 +20,7 @@ REMOUNT: Final = "remount"
 _FLAGS: Final = frozenset((
     "ro", "rw", "nosuid", "suid", "nodev", "dev", "noexec", "exec", "noatime", "atime",
     "relatime", "norelatime", "strictatime", "nostrictatime", "nodiratime", "diratime", "sync",
-    "async", "dirsync", "silent", "loud",
+    "async", "dirsync", "silent", "loud", "nosymfollow", "symfollow",
 ))  # fmt: skip
 # What the kernel shows of the mount, which mount(8) therefore gives again.
 _SHOWN: Final = ("user_id=", "group_id=", "rootmode=", "fd=", "max_read=", "blksize=")

@@ -1,6 +1,6 @@
 """The options of a mount: what follows -o, as a frozen dataclass.
 
-Words that belong to the kernel (nosuid, nodev, ...) are kept for mount(2), those of mount(8) and
+Words that belong to the kernel (nosuid, sync, ...) are kept for mount(2), those of mount(8) and
 systemd are taken and ignored; anything unknown is
 refused with the nearest known option. fsclient decides what the options do.
 """
@@ -82,14 +82,15 @@ _BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "rdma_memory_mib": (32, 1 << 16),
 }
 _IGNORED_WORDS: Final = (
-    "_netdev allow_other async atime auto blksize bg default_permissions defaults diratime "
-    "dirsync fg fsname group lazytime loud mand nofail noatime noauto nodiratime noiversion "
-    "nolazytime nomand nostrictatime norelatime nouser nousers owner relatime rw silent "
+    "_netdev allow_other atime auto blksize bg default_permissions defaults diratime dirsync fg "
+    "fsname group iversion lazytime loud mand nofail noatime noauto nodiratime nogroup noiversion "
+    "nolazytime nomand noowner nostrictatime norelatime nouser nousers owner relatime rw silent "
     "strictatime subtype user users"
 )
-_KERNEL_WORDS: Final = frozenset(("nosuid", "suid", "nodev", "dev", "noexec", "exec"))
+_WORDS_OF_THE_KERNEL: Final = "nosuid suid nodev dev noexec exec sync async nosymfollow symfollow"
+_KERNEL_WORDS: Final = frozenset(_WORDS_OF_THE_KERNEL.split())
 _IGNORED: Final = frozenset(_IGNORED_WORDS.split())
-_IGNORED_PREFIXES: Final = ("x-", "comment=", "uhelper=", "helper=")
+_IGNORED_PREFIXES: Final = ("x-", "X-", "comment=", "uhelper=", "helper=")
 
 
 def parse_mount_options(text: str) -> MountOptions:

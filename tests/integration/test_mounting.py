@@ -1,5 +1,6 @@
 """Mounting as people do it: mount(8), fstab, fusermount3, foreground; each error one line."""
 
+import errno
 import os
 import signal
 import socket
@@ -13,6 +14,7 @@ import pytest
 from fscommon.net.rdma import SYSFS
 from tests.cluster import mounts
 from tests.cluster.cluster import BIN, Cluster
+from tests.cluster.numbers import metric
 from tests.cluster.process import is_gone, wait_until
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(300)]
@@ -100,6 +102,30 @@ def test_read_only_mount(cluster: Cluster, workdir: Path, mountpoint: Path) -> N
         for act in (lambda: (mirror / "new").touch(), lambda: (mirror / "file").unlink()):
             with pytest.raises(OSError, match="Read-only"):
                 act()
+
+
+def _syncs(cluster: Cluster) -> float:
+    servers = cluster.plan.storageservers
+    return sum(metric(server, "braidfs_data_requests_total", op="SYNC") for server in servers)
+
+
+def test_sync_and_nosymfollow(cluster: Cluster, mountpoint: Path) -> None:
+    """With `sync` each write is on stable storage when it returns: nothing is left to an fsync."""
+    options = f"{cluster.plan.options()},sync,nosymfollow,iversion,x-systemd.idle-timeout=60"
+    mounts.mount(cluster.plan.source(), mountpoint, options)
+    assert os.statvfs(mountpoint).f_flag & os.ST_SYNCHRONOUS
+    (mountpoint / "target").touch()
+    (mountpoint / "link").symlink_to("target")
+    with pytest.raises(OSError, match="symbolic links") as refused:
+        (mountpoint / "link").read_bytes()
+    assert refused.value.errno == errno.ELOOP
+    for flags in (os.O_RDWR, os.O_WRONLY):
+        fd = os.open(mountpoint / f"written {flags}", flags | os.O_CREAT)
+        for number in range(3):
+            before = _syncs(cluster)
+            os.pwrite(fd, b"x" * 100_000, number * 100_000)
+            assert _syncs(cluster) > before
+        os.close(fd)
 
 
 def _remount(mountpoint: Path, options: str) -> "subprocess.CompletedProcess[str]":

@@ -20,6 +20,7 @@ namespace {
 
 constexpr const char* kDevice = "/dev/fuse";
 constexpr const char* kType = "fuse.braidfs";
+constexpr unsigned long kNoSymfollow = 256;  // MS_NOSYMFOLLOW, Linux 5.10
 
 struct FlagWord {
   std::string_view word;
@@ -36,7 +37,8 @@ constexpr std::array kFlagWords = {
     FlagWord{"dirsync", MS_DIRSYNC, 0},     FlagWord{"noatime", MS_NOATIME, 0},
     FlagWord{"atime", 0, MS_NOATIME},       FlagWord{"nodiratime", MS_NODIRATIME, 0},
     FlagWord{"relatime", MS_RELATIME, 0},   FlagWord{"norelatime", 0, MS_RELATIME},
-    FlagWord{"strictatime", MS_STRICTATIME, 0},
+    FlagWord{"strictatime", MS_STRICTATIME, 0}, FlagWord{"nosymfollow", kNoSymfollow, 0},
+    FlagWord{"symfollow", 0, kNoSymfollow},
 };
 
 void append_word(std::string& text, std::string_view word) {

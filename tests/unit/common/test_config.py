@@ -121,7 +121,15 @@ def test_mount_options() -> None:
 
 def test_words_of_mount_are_ignored() -> None:
     words = "rw,noatime,auto,noauto,defaults,user,_netdev,nofail"
-    assert parse_mount_options(f"{words},x-systemd.automount,,async") == MountOptions()
+    words += ",users,group,noowner,iversion,noiversion,dirsync,lazytime,comment=root's,uhelper=x"
+    more = "x-systemd.automount,x-systemd.requires=network.target,X-mount.mkdir=0755"
+    assert parse_mount_options(f"{words},{more},,relatime") == MountOptions()
+
+
+@pytest.mark.parametrize("word", ("snyc", "acl", "discard", "x", "usr_xattr=1", "errors=panic"))
+def test_an_unknown_word_is_refused_by_name(word: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{word.partition('=')[0]}'"):
+        parse_mount_options(f"rw,{word},nofail")
 
 
 def test_the_last_word_wins() -> None:
@@ -163,8 +171,8 @@ def test_every_number_has_bounds() -> None:
 
 
 def test_security_words_are_kept_in_order() -> None:
-    options = parse_mount_options("nosuid,_netdev,nodev,noexec,exec,ro")
-    assert options.kernel_words == "nosuid,nodev,noexec,exec"
+    options = parse_mount_options("nosuid,_netdev,nodev,noexec,exec,sync,nosymfollow,ro")
+    assert options.kernel_words == "nosuid,nodev,noexec,exec,sync,nosymfollow"
     assert options.ro
 
 

@@ -37,6 +37,7 @@ from fscommon.wire.messages import (
     SET_FLAGS,
     SET_GID,
     SET_GROW,
+    SET_KILL_SGID,
     SET_KILL_SUIDGID,
     SET_MODE,
     SET_MTIME,
@@ -65,7 +66,7 @@ from metaserver.transaction import Transaction
 
 READ, WRITE, SEARCH = 4, 2, 1
 _OF_WRITERS: Final = (
-    SET_SIZE | SET_GROW | SET_ATIME | SET_MTIME | SET_CTIME | SET_KILL_SUIDGID
+    SET_SIZE | SET_GROW | SET_ATIME | SET_MTIME | SET_CTIME | SET_KILL_SUIDGID | SET_KILL_SGID
 )  # what the owner need not be asked for
 _LOCKED_FLAGS: Final = INODE_IMMUTABLE | INODE_APPEND
 _PRIVILEGED: Final = (b"trusted.", b"security.")

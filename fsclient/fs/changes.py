@@ -1,13 +1,18 @@
 """Changes of attributes: what a caller asks for, and the request of it to the metaserver."""
 
+import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from fscommon.layout.attributes import Attributes
 from fscommon.wire.messages import (
+    COMMIT_KILL_SGID,
     COMMIT_KILL_SUIDGID,
     COMMIT_MTIME,
     COMMIT_SIZE,
     SET_FLAGS,
     SET_GROW,
+    SET_KILL_SGID,
     SET_KILL_SUIDGID,
     SET_MODE,
     SetAttr,
@@ -19,7 +24,8 @@ from .ports import Written
 @dataclass(frozen=True, slots=True)
 class Change:
     """Which attributes to set; None leaves one as it is. kill_set_ids: the change is like a write
-    by one who may not keep the set-id bits."""
+    by one who may not keep the set-id bits. in_group: whether he is in that group, which is asked
+    for the bit of a group that may not execute; kill_every_sgid: he is not."""
 
     mode: int | None = None
     uid: int | None = None
@@ -29,9 +35,23 @@ class Change:
     mtime_ns: int | None = None
     ctime_ns: int | None = None
     kill_set_ids: bool = False
+    kill_every_sgid: bool = False
+    in_group: Callable[[int], bool] = lambda _gid: False
     at_least: bool = False  # the size: a larger one stays
     inode_flags: int | None = None
     like: int = 0  # the size, 0: lie where this file does
+
+    def takes_more(self, left: Attributes) -> bool:
+        """A set-group-id bit was left that the caller may not keep."""
+        asks = self.kill_set_ids and not self.kill_every_sgid
+        return asks and is_lent_to_group(left.mode) and not self.in_group(left.gid)
+
+
+def is_lent_to_group(mode: int) -> bool:
+    """It is a file's and has a set-group-id bit that does not mean execution: who is in the group
+    may keep it."""
+    bits = mode & (stat.S_ISGID | stat.S_IXGRP)
+    return bits == stat.S_ISGID and not stat.S_ISDIR(mode)
 
 
 def set_attr(ino: int, change: Change, written: Written) -> SetAttr:
@@ -47,6 +67,7 @@ def set_attr(ino: int, change: Change, written: Written) -> SetAttr:
     valid |= SET_FLAGS if change.inode_flags is not None else 0
     if kill and not valid & SET_MODE:
         valid |= SET_KILL_SUIDGID
+        valid |= SET_KILL_SGID if change.kill_every_sgid or flags & COMMIT_KILL_SGID else 0
     return SetAttr(
         ino=ino,
         valid=valid,

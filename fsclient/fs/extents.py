@@ -13,10 +13,11 @@ from fscommon.errors import FsError, Status
 from fscommon.file_time import file_time_ns
 from fscommon.layout.attributes import INODE_APPEND, INODE_IMMUTABLE, Attributes
 from fscommon.limits import FILE_SIZE_MAX, OBJECT_BYTES_MAX
+from fscommon.wire.messages import COMMIT_KILL_SUIDGID
 
 from .changes import Change
 from .files import Files
-from .inodes import without_set_ids
+from .inodes import left_of_mode
 from .namespace import Namespace
 
 KEEP_SIZE: Final = 1
@@ -84,8 +85,11 @@ class Extents:
 
 
 async def kill_set_ids_of(files: Files, ino: int, now: Attributes) -> None:
-    if without_set_ids(now.mode) != now.mode or now.xattr_count:  # one may be a capability
-        await files.setattr(ino, Change(kill_set_ids=True))
+    has_bits = left_of_mode(now.mode, COMMIT_KILL_SUIDGID) != now.mode
+    if has_bits or now.xattr_count:  # one may be a capability
+        # Of a group that may not execute: the kernel has asked for that before, where it should go.
+        change = Change(kill_set_ids=True, in_group=lambda _gid: True)
+        await files.setattr(ino, change)
 
 
 def _check_flags(attributes: Attributes, mode: int) -> None:

@@ -110,8 +110,9 @@ class Files:
         return self._opened(inode, flags, attributes)
 
     async def create(
-        self, parent: int, name: bytes, mode: int, flags: int, requester: Requester
-    ) -> OpenedFile:
+        self, parent: int, name: bytes, mode: int, flags: int, requester: Requester,
+        *, kill_set_ids: bool = False,
+    ) -> OpenedFile:  # fmt: skip
         writable = is_writable(flags)
         exclusive = bool(flags & os.O_EXCL)
         caller = requester.for_mode(mode)
@@ -125,7 +126,8 @@ class Files:
         inode.is_writable |= writable
         attributes = self._register(inode, reply)
         self._inodes.changed()
-        attributes = await self._open_existing(inode, attributes, flags)
+        change = Change(size=0, kill_set_ids=kill_set_ids, in_group=requester.in_group)
+        attributes = await self._open_existing(inode, attributes, flags, change)
         if reply.parents:
             self.births.created(parent)
         return self._opened(inode, flags, attributes)
@@ -264,13 +266,13 @@ class Files:
         return self._inodes.see_record(reply.attributes)
 
     async def _open_existing(
-        self, inode: OpenInode, attributes: Attributes, flags: int
+        self, inode: OpenInode, attributes: Attributes, flags: int, to_nothing: Change
     ) -> Attributes:
         """CREATE found a file, perhaps: what an OPEN of it would have done."""
         try:
             check_unprotected(attributes, flags)
             if flags & os.O_TRUNC and attributes.size:
-                return await self.setattr(inode.ino, Change(size=0))
+                return await self.setattr(inode.ino, to_nothing)
         except BaseException:
             self._inodes.release(inode.ino)
             raise
@@ -298,6 +300,8 @@ class Files:
             self._inodes.resized_closed += 1
             inode = self._inodes.get(ino)
         attributes = self._changed(inode, token, reply, change)
+        if change.takes_more(attributes):
+            return await self.setattr(ino, Change(kill_set_ids=True, kill_every_sgid=True))
         if change.size is None and stat.S_ISREG(attributes.mode) and not self._inodes.is_open(ino):
             self._touched(ino)
         return attributes

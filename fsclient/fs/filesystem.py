@@ -54,6 +54,7 @@ class FileSystem:
             meta, lanes, leases, self.inodes, self.complete, believe_names_s, self.births
         )
         self.namespace.before_write = self.files.before_write
+        self.namespace.tell_written = self.files.commit_written
         self.directories = Directories(
             meta, lanes, leases, self.namespace, self.inodes, self.complete
         )

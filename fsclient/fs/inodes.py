@@ -35,9 +35,16 @@ from fscommon.layout.attributes import (
 )
 from fscommon.layout.layout import SHAPE, is_inline, packed_file_id
 from fscommon.wire.messages import COMMIT_KILL_SUIDGID, COMMIT_MTIME, COMMIT_SIZE
+from fscommon.wire.messages import (
+    COMMIT_KILL_SGID,
+    COMMIT_KILL_SUIDGID,
+    COMMIT_MTIME,
+    COMMIT_SIZE,
+)
 
 from ..leases.holder import Leases
 from .bare import BareInodes
+from .changes import is_lent_to_group
 from .parents import Parents
 from .ports import Lanes, Written
 from .stamps import Stamps
@@ -53,7 +60,6 @@ _ROW = struct.Struct("<Q80xQ16xII8x")  # inode, change version, leases, extended
 _MODE = struct.Struct("<I")
 _MODE_AT = 56
 _SET_ID_BITS = 0o6000
-_SET_GID_AND_GROUP_EXECUTE = 0o2010
 
 
 class OpenInode:
@@ -288,6 +294,8 @@ class Inodes:
         if known is None or attributes.change_version >= known.change_version:
             known = attributes
             inode.attributes = None if attributes.ino in self._being_set else attributes
+        if inode.is_writable and attributes.mode & _SET_ID_BITS:
+            self._lanes.set_ids_put(attributes.ino, attributes.mode, attributes.gid)
         if attributes.ino in self._departed:
             known = self._without_names(known)
         for written in inode.taken.values():
@@ -517,19 +525,25 @@ class Inodes:
 
 
 def merge_written(attributes: Attributes, written: Written) -> Attributes:
-    """Attributes with what the lanes wrote and the metaserver does not know yet."""
+    """Attributes with what the lanes wrote and the metaserver does not know yet. mtime was set to
+    now, whatever it had been before."""
     size, mtime_ns, flags = written
     size = max(size, attributes.size) if flags & COMMIT_SIZE else attributes.size
-    mtime_ns = max(mtime_ns, attributes.mtime_ns) if flags & COMMIT_MTIME else attributes.mtime_ns
+    times = {}
+    if flags & COMMIT_MTIME:
+        times = {"mtime_ns": mtime_ns, "ctime_ns": max(attributes.ctime_ns, mtime_ns)}
     return replace(
-        attributes, size=size, blocks=sectors(size), mtime_ns=mtime_ns,
-        ctime_ns=max(attributes.ctime_ns, mtime_ns),
-        mode=without_set_ids(attributes.mode) if flags & COMMIT_KILL_SUIDGID else attributes.mode,
+        attributes, size=size, blocks=sectors(size), mode=left_of_mode(attributes.mode, flags),
+        **times,
     )  # fmt: skip
 
 
-def without_set_ids(mode: int) -> int:
-    """What a write by an ordinary user leaves of mode: set-group-id without group execute stays."""
-    if mode & _SET_GID_AND_GROUP_EXECUTE == _SET_GID_AND_GROUP_EXECUTE:
+def left_of_mode(mode: int, flags: int) -> int:
+    """What writes leave of it, by their COMMIT_* flags."""
+    if not flags & COMMIT_KILL_SUIDGID:
+        return mode
+    if flags & COMMIT_KILL_SGID or not is_lent_to_group(mode):
         return mode & ~_SET_ID_BITS
-    return mode & ~0o4000
+    return mode & ~stat.S_ISUID
+
+

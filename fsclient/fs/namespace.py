@@ -89,6 +89,8 @@ class Namespace:
         self._watcher = watcher
         # Whoever asks for the capability of a file is about to write to it.
         self.before_write: Callable[[int], Awaitable[None]] = _nothing
+        # It goes with what is written, of which the metaserver may still be to be told.
+        self.tell_written: Callable[[int], Awaitable[None]] = _nothing
 
     # ---- finding ------------------------------------------------------------------------------
 
@@ -235,6 +237,7 @@ class Namespace:
         _check_xattr_name(name)
         if name == XATTR_CAPABILITY and ino not in self._inodes.bare:
             await self.before_write(ino)  # the kernel asks for it before it writes
+            await self.tell_written(ino)
         if name != LAYOUT_XATTR and ino in self._inodes.bare:
             raise FsError(Status.ENODATA)
         return (await self._meta.call(Op.GETXATTR, GetXattr(ino, name), XattrValue)).value
@@ -252,6 +255,7 @@ class Namespace:
     async def listxattr(self, ino: int) -> tuple[bytes, ...]:
         if ino in self._inodes.bare:
             return ()
+        await self.tell_written(ino)
         return (await self._meta.call(Op.LISTXATTR, ListXattr(ino), XattrNames)).names
 
     async def removexattr(self, ino: int, name: bytes) -> None:

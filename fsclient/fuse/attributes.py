@@ -5,6 +5,7 @@ import pyfuse3
 from fscommon.layout.attributes import Attributes
 from fscommon.wire.messages import StatFsReply
 
+from ..fs.caller import Requester
 from ..fs.changes import Change
 
 BLOCK_SIZE_OF_IO = 1 << 20
@@ -43,8 +44,9 @@ def absent_entry(entry_timeout_s: float) -> pyfuse3.EntryAttributes:
 
 
 def change_of(
-    entry: pyfuse3.EntryAttributes, fields: pyfuse3.SetattrFields, *, kill_set_ids: bool
-) -> Change:
+    entry: pyfuse3.EntryAttributes, fields: pyfuse3.SetattrFields, requester: Requester,
+    *, kill_set_ids: bool,
+) -> Change:  # fmt: skip
     """What a SETATTR request asks for."""
     return Change(
         mode=entry.st_mode & 0o7777 if fields.update_mode else None,
@@ -55,6 +57,7 @@ def change_of(
         mtime_ns=entry.st_mtime_ns if fields.update_mtime else None,
         ctime_ns=entry.st_ctime_ns if fields.update_ctime else None,
         kill_set_ids=kill_set_ids,
+        in_group=requester.in_group,
     )
 
 

@@ -12,6 +12,7 @@ READ, WRITE, FLUSH, FSYNC and RELEASE never come here; they stay in the native l
 import errno
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import pyfuse3
@@ -23,6 +24,7 @@ from fscommon.limits import NAME_LENGTH_MAX
 from fscommon.observe.log import Log
 
 from ..fs.caller import Requester
+from ..fs.changes import Change
 from ..fs.directories import Listed
 from ..fs.files import OpenedFile
 from ..fs.filesystem import FileSystem
@@ -255,9 +257,17 @@ class Operations(pyfuse3.Operations):
         fh: int | None,
         ctx: pyfuse3.RequestContext,
     ) -> pyfuse3.EntryAttributes:
-        change = change_of(attr, fields, kill_set_ids=self._kills_set_ids(ctx))
-        work = self._fs.files.setattr(self._ino(inode), change)
+        kill, requester = self._kills_set_ids(ctx), self._requester(ctx)
+        change = change_of(attr, fields, requester, kill_set_ids=kill)
+        work = self._set(self._ino(inode), change, requester)
         return self._entry(await self._serve(ctx.pid, work))
+
+    async def _set(self, ino: int, change: Change, requester: Requester) -> Attributes:
+        """A set-group-id bit may stay for a member of the group that the file had before."""
+        if change.kill_set_ids and change.gid is not None and requester.uid:
+            group = (await self._names.getattr(ino)).gid
+            change = replace(change, in_group=lambda _gid: requester.in_group(group))
+        return await self._fs.files.setattr(ino, change)
 
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
         return await self._serve(ctx.pid, self._names.getxattr(self._ino(inode), name))
@@ -299,7 +309,10 @@ class Operations(pyfuse3.Operations):
         if len(name) > NAME_LENGTH_MAX:
             raise pyfuse3.FUSEError(errno.ENAMETOOLONG)
         parent = self._ino(parent_inode)
-        work = self._fs.files.create(parent, name, mode, flags, self._requester(ctx))
+        kill = self._kills_set_ids(ctx)
+        work = self._fs.files.create(
+            parent, name, mode, flags, self._requester(ctx), kill_set_ids=kill
+        )
         opened = await self._serve(ctx.pid, work)
         return self._file(opened), self._named(parent, name, opened.attributes)
 

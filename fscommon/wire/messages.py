@@ -148,6 +148,7 @@ SET_MODE, SET_UID, SET_GID, SET_SIZE, SET_ATIME, SET_MTIME, SET_CTIME = 1, 2, 4,
 SET_KILL_SUIDGID = 128  # a write-like change by one who may not keep the set-id bits
 SET_GROW = 256  # with SET_SIZE: at least that size, whatever it is now
 SET_FLAGS = 512
+SET_KILL_SGID = 1024  # with SET_KILL_SUIDGID: also that of a group which may not execute
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +328,7 @@ class ReadDirReply:
 
 
 COMMIT_SIZE, COMMIT_MTIME, COMMIT_KILL_SUIDGID, COMMIT_SYNCED = 1, 2, 4, 8
+COMMIT_KILL_SGID = 16  # as SET_KILL_SGID
 
 
 @dataclass(frozen=True, slots=True)

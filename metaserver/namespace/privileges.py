@@ -1,7 +1,8 @@
 """What a file loses when somebody writes to it or changes its owner.
 
-The set-user-id bit; the set-group-id bit where it means execution; and security.capability.
-The kernel leaves this to us (HANDLE_KILLPRIV_V2).
+The set-user-id bit; the set-group-id bit where it means execution, or the client says that its user
+is not in the group; and security.capability. The kernel leaves this to us (HANDLE_KILLPRIV_V2).
+Directories lose nothing.
 """
 
 import stat
@@ -14,9 +15,12 @@ from metaserver.transaction import Transaction
 _CAPABILITY = b"security.capability"
 
 
-def without_set_id(attributes: Attributes) -> Attributes:
+def without_set_id(attributes: Attributes, *, every_group: bool = False) -> Attributes:
+    """every_group: also of one that may not execute."""
+    if stat.S_ISDIR(attributes.mode):
+        return attributes
     mode = attributes.mode & ~stat.S_ISUID
-    if mode & stat.S_IXGRP:
+    if mode & stat.S_IXGRP or every_group:
         mode &= ~stat.S_ISGID
     return attributes if mode == attributes.mode else replace(attributes, mode=mode)
 

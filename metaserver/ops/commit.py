@@ -10,6 +10,7 @@ from dataclasses import replace
 from fscommon.errors import FsError, Status
 from fscommon.limits import FILE_SIZE_MAX
 from fscommon.wire.messages import (
+    COMMIT_KILL_SGID,
     COMMIT_KILL_SUIDGID,
     COMMIT_MTIME,
     COMMIT_SIZE,
@@ -60,7 +61,8 @@ def _written(tx: Transaction, inode: Inode, request: Commit, context: Context) -
     if request.flags & (COMMIT_KILL_SUIDGID | COMMIT_MTIME):
         attributes = drop_capability_xattr(tx, attributes)
     if request.flags & COMMIT_KILL_SUIDGID:
-        attributes = without_set_id(attributes)
+        every_group = bool(request.flags & COMMIT_KILL_SGID)
+        attributes = without_set_id(attributes, every_group=every_group)
     if attributes is inode.attributes:
         return inode
     return Inode(attributes, inode.tail).changed(context.now_ns)

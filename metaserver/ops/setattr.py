@@ -25,6 +25,7 @@ from fscommon.wire.messages import (
     SET_FLAGS,
     SET_GID,
     SET_GROW,
+    SET_KILL_SGID,
     SET_KILL_SUIDGID,
     SET_MODE,
     SET_MTIME,
@@ -45,7 +46,7 @@ from metaserver.quota.charges import charge_change, check_growth, size_limit
 from metaserver.records import Intent, doomed_key, intent_key, xattr_key
 from metaserver.transaction import Transaction
 
-_VALID_MAX = 2 * SET_FLAGS - 1
+_VALID_MAX = 2 * SET_KILL_SGID - 1
 _TIMES = SET_ATIME | SET_MTIME | SET_CTIME
 _SET_UNASKED = _TIMES | SET_MODE | SET_UID | SET_GID | SET_KILL_SUIDGID
 
@@ -65,7 +66,7 @@ def setattr_(tx: Transaction, request: SetAttr, context: Context) -> Opened:
         changed = _resize(tx, changed, request, context)
     changed = _change_owner_and_mode(tx, changed, request)
     charge_change(context, inode.attributes, changed.attributes)
-    if changed is not inode or request.valid & _TIMES:
+    if changed is not inode or request.valid & (_TIMES | SET_KILL_SUIDGID):
         changed = _change_times(changed, request, context)
         save(tx, changed)
     if shrunk:
@@ -157,7 +158,7 @@ def _change_owner_and_mode(tx: Transaction, inode: Inode, request: SetAttr) -> I
     if owner or valid & (SET_KILL_SUIDGID | SET_SIZE):
         attributes = drop_capability_xattr(tx, attributes)
     if owner or valid & SET_KILL_SUIDGID:
-        attributes = without_set_id(attributes)
+        attributes = without_set_id(attributes, every_group=bool(valid & SET_KILL_SGID))
     if valid & SET_MODE:
         mode = stat.S_IFMT(attributes.mode) | request.mode & 0o7777
         attributes = replace(attributes, mode=mode)

@@ -524,6 +524,11 @@ void bind_tables(nb::class_<Datapath>& type) {
              return written_tuple(unlocked([&] { return path.core().inode_written(ino); }));
            },
            "ino"_a, nb::sig("def inode_written(self, ino: int) -> tuple[int, int, int] | None"))
+      .def("set_ids_put",
+           [](Datapath& path, uint64_t ino, uint32_t mode, uint32_t gid) {
+             unlocked([&] { path.core().set_ids_put(ino, mode, gid); });
+           },
+           "ino"_a, "mode"_a, "gid"_a)
       .def("inode_take",
            [](Datapath& path, uint64_t ino) {
              return written_tuple(unlocked([&] { return path.core().inode_take(ino); }));

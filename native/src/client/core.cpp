@@ -173,6 +173,13 @@ std::optional<Core::Ahead> Core::before_setting(uint64_t ino, bool sets_mtime) {
   return ahead;
 }
 
+void Core::set_ids_put(uint64_t ino, uint32_t mode, uint32_t gid) {
+  const InodePtr inode = inodes_.find(ino);
+  if (!inode) return;
+  const std::scoped_lock lock(inode->mu());
+  inode->note_set_ids(mode, gid);
+}
+
 void Core::answer_error(Operation& operation, int error) noexcept {
   if (!operation.claim()) return;
   waiting_.drop(operation.head().unique);

@@ -101,6 +101,7 @@ class Core final : public fuse::DataHandler {
   void births_told(std::span<const uint64_t> inos);
   bool is_busy(uint64_t ino) override;
   std::optional<Ahead> before_setting(uint64_t ino, bool sets_mtime) override;
+  void set_ids_put(uint64_t ino, uint32_t mode, uint32_t gid) override;
 
   // ---- the cluster ----
   void node_put(uint32_t node);
@@ -163,6 +164,11 @@ class Core final : public fuse::DataHandler {
   // cut_reads() ends (0: none), and `then` is called. ANY LANE.
   void spoil_pages(uint64_t ino, uint64_t offset, uint64_t length, uint64_t read = 0,
                    std::function<void()> then = {});
+  // The kernel asks for the inode's attributes again before it believes them; `then` is called. ANY LANE.
+  void forget_attributes(uint64_t ino, std::function<void()> then) {
+    spoil_pages(ino, kAttributesAlone, 0, 0, std::move(then));
+  }
+  static constexpr uint64_t kAttributesAlone = ~uint64_t{0};  // as an offset: no pages
   using SpoilPages = std::function<void(uint64_t ino, uint64_t offset, uint64_t length, uint64_t read,
                                         std::function<void()> then)>;
   void page_spoiler(SpoilPages spoil, fuse::CutReads& cut) {  // before the first request

@@ -115,9 +115,10 @@ void Inode::note_stamp(const Attributes& known) {
   stamp_ = known.data_version >= stamped_from_ ? stamp_of(known, *view_) : 0;
   told_stamp_ = stamp_;
   immutable_ = known.is_immutable;
+  note_set_ids(known.mode, known.gid);
 }
 
-bool Inode::wrote(uint64_t end, int64_t mtime_ns, bool kill_suidgid) {
+bool Inode::wrote(uint64_t end, int64_t mtime_ns, uint32_t kill) {
   bytes_change();
   const bool grew = end > size_;
   if (grew) {
@@ -125,8 +126,8 @@ bool Inode::wrote(uint64_t end, int64_t mtime_ns, bool kill_suidgid) {
     written_.flags |= kCommitSize;
     written_.size = end;
   }
-  written_.mtime_ns = std::max(written_.mtime_ns, mtime_ns);
-  written_.flags |= kCommitMtime | (kill_suidgid ? kCommitKillSuidgid : 0);
+  written_.mtime_ns = mtime_ns;
+  written_.flags |= kCommitMtime | kill;
   return grew;
 }
 
@@ -146,7 +147,7 @@ std::optional<Written> Inode::uncommitted() const {
   Written all = written().value_or(Written{});
   if (committing) {
     all.size = std::max(all.size, in_commit.size);
-    all.mtime_ns = std::max(all.mtime_ns, in_commit.mtime_ns);
+    if ((all.flags & kCommitMtime) == 0) all.mtime_ns = in_commit.mtime_ns;
     all.flags |= in_commit.flags;
   }
   return all.flags == 0 ? std::nullopt : std::optional(all);
@@ -161,7 +162,7 @@ bool Inode::commit_with_birth() {
   written_ = {};
   ++birth.told.changes;
   if ((now->flags & kCommitSize) != 0) birth.told.size = std::max(birth.told.size, now->size);
-  birth.told.mtime_ns = std::max(birth.told.mtime_ns, now->mtime_ns);
+  if ((now->flags & kCommitMtime) != 0) birth.told.mtime_ns = now->mtime_ns;
   const uint64_t version = 1 + uint64_t{birth.told.changes};
   committed({.ino = ino_,
              .size = birth.told.size,
@@ -192,7 +193,7 @@ std::optional<Written> Inode::take_written() {
 
 void Inode::give_back(const Written& written) {
   written_.size = std::max(written_.size, written.size);
-  written_.mtime_ns = std::max(written_.mtime_ns, written.mtime_ns);
+  if ((written_.flags & kCommitMtime) == 0) written_.mtime_ns = written.mtime_ns;  // else written since
   written_.flags |= written.flags;
 }
 

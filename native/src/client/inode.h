@@ -6,6 +6,8 @@
 // Threads: ANY LANE, guarded by mu_. It is the only lock on the path of a file's bytes; those of
 // Memory and EventQueue are leaves below it, and two inodes' are never held together.
 #pragma once
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -27,6 +29,7 @@ inline constexpr uint32_t kCommitSize = 1;
 inline constexpr uint32_t kCommitMtime = 2;
 inline constexpr uint32_t kCommitKillSuidgid = 4;
 inline constexpr uint32_t kCommitSynced = 8;
+inline constexpr uint32_t kCommitKillSgid = 16;  // also that of a group which may not execute
 
 // Lease flags of an attribute record (docs/INTERFACES.md, section 7).
 inline constexpr uint32_t kLeaseData = 4;
@@ -93,8 +96,8 @@ class Inode {
   bool is_immutable() const noexcept { return immutable_; }
 
   // ---- written and not committed: LOCKED ----
-  // True when the file grew.
-  bool wrote(uint64_t end, int64_t mtime_ns, bool kill_suidgid);
+  // kill: kCommitKill*. True when the file grew.
+  bool wrote(uint64_t end, int64_t mtime_ns, uint32_t kill);
   std::optional<Written> written() const;
   // Its time of writing was set: when it was written before is not to be committed.
   void forget_written_time() noexcept;
@@ -128,6 +131,18 @@ class Inode {
   void lies_inline(const FileViewPtr& with, std::string bytes);
   // A WRITE has to ask first: then the metaserver gives the file objects.
   bool lies_inline() const noexcept { return handing_over || !view_->inline_bytes.empty(); }
+
+  // ---- set-id bits: LOCKED ----
+  // Mode and group of a file with such bits, as far as the kernel may believe so; mode 0: it has none. A
+  // record that is older than a change may bring them back: that costs one notification too many.
+  struct SetIds {
+    uint32_t mode = 0;
+    uint32_t gid = 0;
+  };
+  SetIds set_ids{};
+  void note_set_ids(uint32_t mode, uint32_t gid) noexcept {
+    if ((mode & (S_ISUID | S_ISGID)) != 0) set_ids = {mode, gid};
+  }
 
   uint32_t noted = 0;  // its slot in OpenRecord, while something of it is not durable
   // Nothing of it would be lost with this process.

@@ -134,7 +134,7 @@ Passing Core::pass(uint64_t ino, uint64_t fh, fuse::Sealing sealing) {
     opened.is_certain = sealing != fuse::Sealing::kUnknown;
     opened.is_immutable = sealing == fuse::Sealing::kAsOpened ? inode.is_immutable()
                                                               : sealing == fuse::Sealing::kImmutable;
-    opened.is_direct = handle->direct || (handle->open_flags & O_DIRECT) != 0;
+    opened.is_direct = handle->goes_past_pages();
   }
   const Passing passing = passthrough_->opened(opened);
   if (passing.way == Passing::Way::kAsk || passing.way == Passing::Way::kStale) close_own(fh);

@@ -22,6 +22,8 @@ struct Attributes {
   uint64_t data_version = 0;
   uint64_t change_version = 0;
   int64_t mtime_ns = 0;
+  uint32_t mode = 0;
+  uint32_t gid = 0;
   bool is_immutable = false;
 };
 inline constexpr size_t kAttributesSize = 128;

@@ -22,6 +22,9 @@ struct Handle {
   bool own = false;     // opened by a lane: Python was not told
   uint64_t error_seen = 0;
   uint32_t noted = 0;  // its slot in OpenRecord
+
+  // The kernel reads and writes past its pages: every O_DIRECT handle is FOPEN_DIRECT_IO (open_reply.h).
+  bool goes_past_pages() const noexcept { return direct || (open_flags & O_DIRECT) != 0; }
 };
 using HandlePtr = std::shared_ptr<Handle>;
 

@@ -11,6 +11,7 @@
 #include "client/core.h"
 #include "client/drain.h"
 #include "client/pieces.h"
+#include "client/set_ids.h"
 #include "fuse/file_time.h"
 
 namespace braidfs::client {
@@ -53,17 +54,33 @@ struct CutPages {
   uint64_t read = 0;
 };
 
-// LOCKED inode: what a WRITE did to it. A direct one that grows the file leaves the kernel's pages as they
-// are: where one of them has zeros behind the former end, it is to be spoiled before anybody is told the
-// new one.
-CutPages note(Core& core, const HandlePtr& handle, uint64_t end, bool kill_suidgid, bool& grew) {
+// What of the kernel's is wrong after a WRITE: before the writer is answered it is to be forgotten.
+struct Stale {
+  CutPages cut;
+  bool mode = false;  // has set-id bits that are gone
+  explicit operator bool() const noexcept { return cut.read != 0 || mode; }
+};
+
+// LOCKED inode: what a WRITE did to it. A direct one leaves what the kernel has as it is: if it grows the
+// file, a page may have zeros behind the former end, which is to be spoiled before anybody is told the new
+// one; and the mode is believed to be what it was. (Before any other one the kernel asks for the bits to go.)
+Stale note(Core& core, const HandlePtr& handle, uint64_t end, uint32_t kill, bool& grew) {
   Inode& inode = *handle->inode;
-  grew = inode.wrote(end, fuse::file_time_ns(), kill_suidgid);
+  grew = inode.wrote(end, fuse::file_time_ns(), kill);
   core.note_unclean(inode);
-  if (!grew || !handle->direct || end <= inode.cut_end || core.cut_reads() == nullptr) return {};
-  const CutPages cut{std::exchange(inode.cut_end, Inode::kNotCut), core.cut_reads()->begin(inode.ino())};
-  core.cut_reads()->cut(inode.ino(), cut.read, cut.end);
-  return cut;
+  Stale stale;
+  if (!handle->goes_past_pages()) return stale;
+  if (kill != 0) stale.mode = std::exchange(inode.set_ids, {}).mode != 0;
+  if (!grew || end <= inode.cut_end || core.cut_reads() == nullptr) return stale;
+  stale.cut = {std::exchange(inode.cut_end, Inode::kNotCut), core.cut_reads()->begin(inode.ino())};
+  core.cut_reads()->cut(inode.ino(), stale.cut.read, stale.cut.end);
+  return stale;
+}
+
+// An invalidation of pages is one of the attributes, too.
+void forget(Core& core, uint64_t ino, const Stale& stale, std::function<void()> then = {}) {
+  if (stale.cut.read != 0) return core.spoil_pages(ino, stale.cut.end, 0, stale.cut.read, std::move(then));
+  core.forget_attributes(ino, std::move(then));
 }
 
 // One WRITE request on its way into pieces; lives on the stack of write_request().
@@ -97,8 +114,8 @@ class WriteRun {
     return request_.payload.subspan(from - request_.offset, to - from);
   }
   void wait_for_targets();
-  CutPages note_written();
-  void reply(const CutPages& cut);
+  Stale note_written();
+  void reply(const Stale& stale);
   void watch();
 
   Lane& lane_;
@@ -117,49 +134,52 @@ class WriteRun {
   bool sequential_ = false;
   bool gathers_ = false;  // others write beside it
   bool no_memory_ = false;
+  uint32_t kill_ = 0;  // kCommitKill*
   Settled settled_;  // to be seen to when the writer was answered
   std::shared_ptr<WriteOperation> operation_;
 };
 
 void WriteRun::run() {
+  Inode::SetIds set_ids;
   {
     const std::scoped_lock lock(inode_->mu());
     sequential_ = request_.offset != 0 && inode_->stream_end == request_.offset;
     gathers_ = static_cast<bool>(inode_->side_by_side);
     inode_->stream_end = end_;
     is_full_ = inode_->pieces().dirty_bytes() >= core_.settings().dirty_bytes_per_inode_max;
+    set_ids = inode_->set_ids;
   }
+  kill_ = kill_flags(request_, set_ids);
   if (through_) wait_for_targets();
   for (uint64_t at = request_.offset; at < end_ && !no_memory_;) at = put(at);
-  CutPages cut;
-  if (!operation_ || behind_) cut = note_written();
+  Stale stale;
+  if (!operation_ || behind_) stale = note_written();
   if (!operation_) end_write(lane_, *inode_);
   if (behind_ && !direct_) watch();  // a direct piece left at once: it has no age
-  if (!operation_) reply(cut);
+  if (!operation_) reply(stale);
   perform(lane_, inode_, settled_);
   if (!operation_) return;
-  if (cut.read != 0) core_.spoil_pages(inode_->ino(), cut.end, 0, cut.read);
+  if (stale) forget(core_, inode_->ino(), stale);
   operation_->piece_done(lane_, no_memory_ ? ENOMEM : 0);
 }
 
-void WriteRun::reply(const CutPages& cut) {
+void WriteRun::reply(const Stale& stale) {
   const auto answer = [&core = core_, head = request_.head, no_memory = no_memory_,
                        count = static_cast<uint32_t>(request_.payload.size())] {
     if (no_memory) return core.replier().reply_error(head.channel, head.unique, ENOMEM);
     core.replier().reply_write(head.channel, head.unique, count);
   };
-  if (cut.read == 0) return answer();
-  core_.spoil_pages(inode_->ino(), cut.end, 0, cut.read, answer);
+  if (!stale) return answer();
+  forget(core_, inode_->ino(), stale, answer);
 }
 
 void WriteRun::wait_for_targets() {
   through_ = true;
-  const bool kill = (request_.write_flags & fuse::kWriteKillSuidgid) != 0;
   operation_ = std::make_shared<WriteOperation>(
       request_.head, WriteOperation::Plan{.handle = handle_,
                                           .end = end_,
                                           .count = static_cast<uint32_t>(request_.payload.size()),
-                                          .kill_suidgid = kill,
+                                          .kill = kill_,
                                           .sync = sync_,
                                           .shared = shared_});
   core_.waiting().put(request_.head.unique, operation_);
@@ -253,11 +273,10 @@ uint64_t WriteRun::add(const Span& span) {
   return end;
 }
 
-CutPages WriteRun::note_written() {
-  const bool kill = (request_.write_flags & fuse::kWriteKillSuidgid) != 0;
+Stale WriteRun::note_written() {
   bool grew = false;
   const std::scoped_lock lock(inode_->mu());
-  return note(core_, handle_, end_, kill, grew);
+  return note(core_, handle_, end_, kill_, grew);
 }
 
 void WriteRun::watch() {
@@ -416,15 +435,15 @@ void WriteOperation::finish(Lane& lane) {
   Core& core = lane.core();
   core.waiting().drop(head().unique);
   bool grew = false;
-  CutPages cut;
+  Stale stale;
   if (error_ == 0) {
     const std::scoped_lock lock(plan_.handle->inode->mu());
-    cut = note(core, plan_.handle, plan_.end, plan_.kill_suidgid, grew);
+    stale = note(core, plan_.handle, plan_.end, plan_.kill, grew);
   }
   end_write(lane, *plan_.handle->inode);
-  if (cut.read == 0) return tell(lane, grew);
+  if (!stale) return tell(lane, grew);
   auto self = std::static_pointer_cast<WriteOperation>(shared_from_this());
-  core.spoil_pages(plan_.handle->inode->ino(), cut.end, 0, cut.read, [self, &lane, grew] {
+  forget(core, plan_.handle->inode->ino(), stale, [self, &lane, grew] {
     lane.post([self, grew](Lane& at) { self->tell(at, grew); });
   });
 }

@@ -51,7 +51,7 @@ class WriteOperation final : public Operation, public PieceWaiter {
     HandlePtr handle;
     uint64_t end = 0;
     uint32_t count = 0;
-    bool kill_suidgid = false;
+    uint32_t kill = 0;      // kCommitKill*
     bool sync = false;      // O_SYNC, O_DSYNC: durable before it is answered
     bool shared = false;    // the lease is recalled: a growth is committed before the answer
   };

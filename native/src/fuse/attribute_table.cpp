@@ -183,8 +183,9 @@ void AttributeTable::wrote(uint64_t ino, const Wrote& wrote, Clock::time_point n
   }
   record::Record& record = held->record;
   set_size(record, std::max(field<uint64_t>(record, kSize), wrote.size));
-  for (const size_t at : {kMtime, kCtime}) {
-    set_field(record, at, std::max(field<int64_t>(record, at), wrote.mtime_ns));
+  if (wrote.mtime_ns != 0) {
+    set_field(record, kMtime, wrote.mtime_ns);
+    set_field(record, kCtime, std::max(field<int64_t>(record, kCtime), wrote.mtime_ns));
   }
   for (const size_t at : {kDataVersion, kChangeVersion}) {
     set_field(record, at, field<uint64_t>(record, at) + 1);

@@ -84,8 +84,9 @@ class AttributeTable {
     held->told = now;
     return answer_of(*held, nodeid, now);
   }
-  // Bytes of a file that only this client may write were written, and committed: its size and time, if they
-  // rise, and its versions, as the metaserver will have them. What is not known for certain is forgotten.
+  // Bytes of a file that only this client may write were written, and committed: its size if it rises, its
+  // time (0: unknown), and its versions, as the metaserver will have them. What is not known for certain is
+  // forgotten.
   struct Wrote {
     uint64_t size = 0;
     int64_t mtime_ns = 0;

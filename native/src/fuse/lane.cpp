@@ -110,7 +110,7 @@ record::Record with_written(const Setting& setting, const DataHandler::Ahead& ah
     record::set_size(record, ahead.size);
   }
   const bool sets_mtime = (setting.valid & kSetMtime) != 0;
-  if (!sets_mtime && ahead.mtime_ns > record::field<int64_t>(record, record::kMtime)) {
+  if (!sets_mtime && ahead.mtime_ns != 0) {
     record::set_field(record, record::kMtime, ahead.mtime_ns);
   }
   return record;
@@ -423,7 +423,13 @@ bool Lane::setattr_answered(const UpcallRequest& request, uint64_t ino) {
   const Setting setting = setting_of(*in, ino);
   const bool sets_mtime = (setting.valid & kSetMtime) != 0;
   const auto now = AttributeTable::Clock::now();
-  const auto of_a_writer = [&](const record::Record&) { return parts_.data.before_setting(ino, sets_mtime); };
+  const auto of_a_writer = [&](const record::Record& record) {
+    const auto ahead = parts_.data.before_setting(ino, sets_mtime);
+    if (ahead && (setting.valid & kSetMode) != 0) {
+      parts_.data.set_ids_put(ino, setting.mode, record::field<uint32_t>(record, record::kGid));
+    }
+    return ahead;
+  };
   const auto of_nobody = [](const record::Record& record) -> std::optional<DataHandler::Ahead> {
     const bool is_open = (record::field<uint32_t>(record, record::kLeaseFlags) & record::kOpenElsewhere) != 0;
     if (is_open || record::field<uint32_t>(record, record::kNlink) != 1) return std::nullopt;

@@ -94,10 +94,17 @@ uint32_t open_bits(uint32_t open_flags, uint32_t kill_flags) noexcept {
   return bits;
 }
 
+// Nothing is set where the kernel takes away no more than set-id bits: before a buffered write, and by a
+// chown that leaves both owners as they are. (It drops ATTR_KILL_* and sends the rest: fs/fuse/dir.c.)
+bool takes_set_ids(uint32_t valid) noexcept {
+  constexpr uint32_t kSetsNothing = FATTR_FH | FATTR_LOCKOWNER;
+  return (valid & kFattrKillSuidgid) != 0 || (valid & ~kSetsNothing) == 0;
+}
+
 uint32_t bits_of(uint32_t opcode, Bytes body) noexcept {
   if (opcode == FUSE_SETATTR) {
     const auto in = load<fuse_setattr_in>(body);
-    return in && (in->valid & kFattrKillSuidgid) != 0 ? kUpcallKillSuidgid : 0;
+    return in && takes_set_ids(in->valid) ? kUpcallKillSuidgid : 0;
   }
   if (opcode == FUSE_OPEN) {
     const auto in = load<fuse_open_in>(body);

@@ -192,6 +192,10 @@ class DataHandler {
   };
   virtual std::optional<Ahead> before_setting(uint64_t /*ino*/, bool /*sets_mtime*/) { return std::nullopt; }
 
+  // The kernel may believe from now on that the file has this mode and group. What it writes takes set-id
+  // bits away, which it is to be told then. ANY THREAD.
+  virtual void set_ids_put(uint64_t /*ino*/, uint32_t /*mode*/, uint32_t /*gid*/) {}
+
   // The file is open here, or the metaserver is still to be told of what was written. ANY THREAD.
   virtual bool is_busy(uint64_t /*ino*/) { return false; }
 

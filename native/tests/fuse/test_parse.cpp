@@ -268,6 +268,13 @@ TEST(Parse, BitsThatPyfuse3DoesNotShow) {
   setattr.valid = kFattrKillSuidgid | FATTR_SIZE;
   EXPECT_EQ(std::get<UpcallRequest>(parse(request(FUSE_SETATTR, kSender, setattr))).bits,
             kUpcallKillSuidgid);
+  for (const uint32_t nothing : {0u, uint32_t{FATTR_FH}, uint32_t{FATTR_FH | FATTR_LOCKOWNER}}) {
+    setattr.valid = nothing;  // chown(-1, -1), or the kernel is about to write
+    EXPECT_EQ(std::get<UpcallRequest>(parse(request(FUSE_SETATTR, kSender, setattr))).bits,
+              kUpcallKillSuidgid);
+  }
+  setattr.valid = FATTR_MODE;
+  EXPECT_EQ(std::get<UpcallRequest>(parse(request(FUSE_SETATTR, kSender, setattr))).bits, 0u);
   const fuse_open_in open{O_RDWR, kOpenKillSuidgid};
   EXPECT_EQ(std::get<UpcallRequest>(parse(request(FUSE_OPEN, kSender, open))).bits, kUpcallKillSuidgid);
   const fuse_create_in create{O_RDONLY | O_CREAT, 0644, 022, 0};

@@ -115,6 +115,7 @@ class FakeLanes:
     announced: Sequence[int] = ()
     announced_max = 0
 
+    set_ids: frozenset[tuple[int, int, int]] = frozenset()  # inodes, modes, groups
     barriers = 0  # of the notifier
     expired: Sequence[tuple[int, bytes]] = ()
     passed: frozenset[int] = frozenset()  # whose reads and writes go on while a lease is recalled
@@ -369,6 +370,9 @@ class FakeLanes:
 
     def inode_written(self, ino: int) -> tuple[int, int, int] | None:
         return self.written.get(ino)
+
+    def set_ids_put(self, ino: int, mode: int, gid: int) -> None:
+        self.set_ids |= {(ino, mode, gid)}
 
     def inode_take(self, ino: int) -> tuple[int, int, int] | None:
         return self.written.pop(ino, None)

@@ -1,6 +1,7 @@
 """Open files: registration, close-to-open, written state, truncation, commits."""
 
 import os
+import stat
 import struct
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from fscommon.wire.messages import (
     COMMIT_KILL_SUIDGID,
     COMMIT_MTIME,
     COMMIT_SIZE,
+    SET_KILL_SGID,
     SET_KILL_SUIDGID,
     SET_MODE,
     SET_MTIME,
@@ -193,6 +195,29 @@ async def test_pending_kill_does_not_undo_a_chmod(world: World) -> None:
     first, second = world.meta.requests(Op.SETATTR)
     assert first.valid == SET_MODE
     assert second.valid == SET_SIZE | SET_KILL_SUIDGID
+
+
+@pytest.mark.parametrize(("mode", "is_member", "asks"), [
+    (0o2767, False, 2), (0o2767, True, 1), (0o767, False, 1), (0o2777, False, 1),
+])  # fmt: skip
+async def test_a_set_group_id_bit_without_execution_goes_for_strangers(
+    world: World, mode: int, is_member: bool, asks: int
+) -> None:
+    world.meta.answers[Op.SETATTR] = opened(5, mode=stat.S_IFREG | mode, gid=7)
+    change = Change(size=0, kill_set_ids=True, in_group=lambda gid: is_member and gid == 7)
+    await world.fs.files.setattr(5, change)
+    requests = world.meta.requests(Op.SETATTR)
+    assert [r.valid for r in requests] == [
+        SET_SIZE | SET_KILL_SUIDGID, SET_KILL_SUIDGID | SET_KILL_SGID
+    ][:asks]  # fmt: skip
+
+
+async def test_lanes_know_which_files_have_set_id_bits(world: World) -> None:
+    world.opens_as(mode=stat.S_IFREG | 0o4755, gid=7)
+    await world.fs.files.open(5, os.O_RDONLY, kill_set_ids=False)
+    assert not world.lanes.set_ids
+    await world.fs.files.open(5, os.O_RDWR, kill_set_ids=False)
+    assert world.lanes.set_ids == {(5, stat.S_IFREG | 0o4755, 7)}
 
 
 async def test_failed_setattr_commits_what_it_took(world: World) -> None:

@@ -14,6 +14,7 @@ from fscommon.layout.layout import Layout, unpack_layout
 from fscommon.layout.template import LAYOUT_XATTR
 from fscommon.wire.births import Delegate
 from fscommon.wire.messages import (
+    COMMIT_KILL_SGID,
     COMMIT_KILL_SUIDGID,
     COMMIT_MTIME,
     COMMIT_SIZE,
@@ -21,6 +22,7 @@ from fscommon.wire.messages import (
     SET_ATIME,
     SET_CTIME,
     SET_GID,
+    SET_KILL_SGID,
     SET_KILL_SUIDGID,
     SET_MODE,
     SET_MTIME,
@@ -129,6 +131,25 @@ def test_kill_suidgid_spares_a_group_bit_without_execution(client: Client) -> No
     assert stat.S_IMODE(mode) == 0o2745
     set_attributes(client, ino, SET_MODE, mode=0o6755)
     assert stat.S_IMODE(set_attributes(client, ino, SET_KILL_SUIDGID).mode) == 0o755
+
+
+def test_kill_of_every_group_bit(client: Client) -> None:
+    made = client.create(ROOT, b"f")
+    every = SET_KILL_SUIDGID | SET_KILL_SGID
+    set_attributes(client, made.ino, SET_MODE, mode=0o6745)
+    assert stat.S_IMODE(set_attributes(client, made.ino, every).mode) == 0o745
+    set_attributes(client, made.ino, SET_MODE, mode=0o6745)
+    flags = COMMIT_MTIME | COMMIT_KILL_SUIDGID | COMMIT_KILL_SGID
+    client.call(Op.COMMIT, Commit(made.ino, made.ino, flags, 0, 1, 0, False))
+    assert stat.S_IMODE(attributes(client, made.ino).mode) == 0o745
+
+
+def test_a_kill_changes_ctime_and_no_directory(client: Client) -> None:
+    for ino, left in ((client.create(ROOT, b"f").ino, 0o755), (client.mkdir(ROOT, b"d"), 0o6755)):
+        before = set_attributes(client, ino, SET_MODE, mode=0o6755)
+        after = set_attributes(client, ino, SET_KILL_SUIDGID | SET_KILL_SGID)
+        assert stat.S_IMODE(after.mode) == left
+        assert after.ctime_ns > before.ctime_ns
 
 
 def test_growth_is_just_a_number(client: Client) -> None:

@@ -42,6 +42,7 @@ from fscommon.wire.messages import (
     SET_MODE,
     SET_MTIME,
     SET_SIZE,
+    SET_TIMES_GIVEN,
     SET_UID,
     XATTR_KILL_SGID,
     Caller,
@@ -67,6 +68,7 @@ from metaserver.transaction import Transaction
 READ, WRITE, SEARCH = 4, 2, 1
 _OF_WRITERS: Final = (
     SET_SIZE | SET_GROW | SET_ATIME | SET_MTIME | SET_CTIME | SET_KILL_SUIDGID | SET_KILL_SGID
+    | SET_TIMES_GIVEN
 )  # what the owner need not be asked for
 _LOCKED_FLAGS: Final = INODE_IMMUTABLE | INODE_APPEND
 _PRIVILEGED: Final = (b"trusted.", b"security.")

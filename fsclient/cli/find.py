@@ -20,6 +20,7 @@ import click
 import trio
 
 from fscommon.errors import FsError, Status
+from fscommon.file_time import true_time
 from fscommon.layout.attributes import Attributes, unpack_attributes
 from fscommon.layout.layout import unpack_layout
 from fscommon.observe.visible import visible_name
@@ -58,7 +59,8 @@ class Wanted:
             return False
         if self.target is not None and not _lies_on(layout, self.target):
             return False
-        return self.age is None or _is_of_age(self.age, now_s - attributes.mtime_ns / 1e9)
+        age_s = now_s - true_time(attributes.mtime_ns) / 1e9
+        return self.age is None or _is_of_age(self.age, age_s)
 
 
 def _is_of_age(age: tuple[str, float], seconds: float) -> bool:
@@ -126,7 +128,7 @@ def _write_json(path: bytes, attributes: Attributes, layout: bytes) -> None:
     seen: dict[str, Any] = {
         "path": shown(path), "ino": attributes.ino, "type": kind_of(attributes),
         "size": attributes.size, "uid": attributes.uid, "gid": attributes.gid,
-        "mode": f"{modes.S_IMODE(attributes.mode):04o}", "mtime_ns": attributes.mtime_ns,
+        "mode": f"{modes.S_IMODE(attributes.mode):04o}", "mtime_ns": true_time(attributes.mtime_ns),
     }  # fmt: skip
     if layout:
         seen["targets"] = list(unpack_layout(layout).targets)

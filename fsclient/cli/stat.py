@@ -10,6 +10,7 @@ from rich.console import Console
 
 from fscommon.auth.handshake import HelloFields
 from fscommon.errors import BraidError, FsError, Status
+from fscommon.file_time import true_time
 from fscommon.layout.attributes import Attributes
 from fscommon.layout.layout import Layout, object_length, unpack_layout
 from fscommon.layout.template import unpack_default
@@ -133,8 +134,8 @@ def stat_json(place: Place, found: Found, objects: list[Object]) -> dict[str, An
         "mode": f"{modes.S_IMODE(attributes.mode):04o}",
         "uid": attributes.uid, "gid": attributes.gid, "nlink": attributes.nlink,
         "size": attributes.size, "blocks": attributes.blocks,
-        "atime_ns": attributes.atime_ns, "mtime_ns": attributes.mtime_ns,
-        "ctime_ns": attributes.ctime_ns, "btime_ns": attributes.btime_ns,
+        "atime_ns": true_time(attributes.atime_ns), "mtime_ns": true_time(attributes.mtime_ns),
+        "ctime_ns": true_time(attributes.ctime_ns), "btime_ns": true_time(attributes.btime_ns),
         "data_version": attributes.data_version, "change_version": attributes.change_version,
         "xattrs": attributes.xattr_count,
         "truncating": inspected.truncating,
@@ -185,7 +186,7 @@ def _print(console: Console, place: Place, found: Found, objects: list[Object]) 
         f"inode {attributes.ino}  {modes.filemode(attributes.mode)}  links {attributes.nlink}  "
         f"owner {attributes.uid}:{attributes.gid}  xattrs {attributes.xattr_count}"
     )
-    print_(f"modified {_time(attributes.mtime_ns)}   made {_time(attributes.btime_ns)}")
+    print_(f"modified {_time(true_time(attributes.mtime_ns))}   made {_time(attributes.btime_ns)}")
     if inspected.link:
         print_(f"points to {shown(inspected.link)}", markup=False)
     if inspected.inherited:

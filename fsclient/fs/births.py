@@ -38,7 +38,7 @@ from fscommon.wire.births import (
     Setting,
 )
 from fscommon.wire.codec import decode
-from fscommon.wire.messages import COMMIT_MTIME, COMMIT_SIZE
+from fscommon.wire.messages import COMMIT_MTIME, COMMIT_SIZE, SET_MTIME
 from fscommon.wire.ops import Op
 
 from ..leases.holder import Leases
@@ -345,6 +345,8 @@ class Births:
 
     def _note_setting(self, setting: Setting, record: bytes) -> None:
         """record: attributes of the inode as they are since, but for what was written."""
+        if setting.valid & SET_MTIME and (inode := self._inodes.get(setting.ino)) is not None:
+            inode.time_was_set(tuple(inode.taken))
         self._inodes.was_set(setting.ino, record)
         self._waiting.append(setting)
 

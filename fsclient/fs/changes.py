@@ -15,6 +15,7 @@ from fscommon.wire.messages import (
     SET_KILL_SGID,
     SET_KILL_SUIDGID,
     SET_MODE,
+    SET_TIMES_GIVEN,
     SetAttr,
 )
 
@@ -36,10 +37,15 @@ class Change:
     ctime_ns: int | None = None
     kill_set_ids: bool = False
     kill_every_sgid: bool = False
+    times_given: bool = False  # not both those of the call
     in_group: Callable[[int], bool] = lambda _gid: False
     at_least: bool = False  # the size: a larger one stays
     inode_flags: int | None = None
     like: int = 0  # the size, 0: lie where this file does
+
+    @property
+    def sets_mtime(self) -> bool:
+        return self.mtime_ns is not None or self.size is not None
 
     def takes_more(self, left: Attributes) -> bool:
         """A set-group-id bit was left that the caller may not keep."""
@@ -64,6 +70,7 @@ def set_attr(ino: int, change: Change, written: Written) -> SetAttr:
     )  # fmt: skip
     valid = sum(1 << index for index, value in enumerate(values) if value is not None)
     valid |= SET_GROW if change.at_least else 0
+    valid |= SET_TIMES_GIVEN if change.times_given else 0
     valid |= SET_FLAGS if change.inode_flags is not None else 0
     if kill and not valid & SET_MODE:
         valid |= SET_KILL_SUIDGID

@@ -57,6 +57,8 @@ class Extents:
                 await self._make_hole(ino, offset, min(end, now.size))
         if not mode & KEEP_SIZE and end > now.size:
             await self._files.setattr(ino, Change(size=end, at_least=True))
+        elif not mode & (PUNCH_HOLE | ZERO_RANGE):  # a change all the same
+            await self._files.setattr(ino, Change(mtime_ns=file_time_ns()))
 
     async def seek(self, ino: int, offset: int, whence: int) -> int:
         if whence not in (os.SEEK_DATA, os.SEEK_HOLE):

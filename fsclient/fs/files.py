@@ -227,6 +227,7 @@ class Files:
                 self._inodes.release(ino)
             raise
         for fh, flags, direct in handles:
+            inode.had_readers |= not is_writable(flags)
             self._lanes.handle_put(fh, ino, flags, direct)
         self._handles.update((fh, ino) for fh, _, _ in handles)
 
@@ -240,6 +241,7 @@ class Files:
         if is_writable(flags) and flags & os.O_APPEND:  # at an end that the kernel may not know
             direct |= self._leases.is_on
         direct |= flags & os.O_ACCMODE == os.O_WRONLY
+        inode.had_readers |= not is_writable(flags)
         fh = self._next_handle()
         self._handles[fh] = inode.ino
         self._lanes.handle_put(fh, inode.ino, flags, direct)
@@ -289,6 +291,7 @@ class Files:
         if change.size is not None and inode is not None:
             await self.drains.drain(ino, sync=False)
         token, written = self._take(inode)
+        before = tuple(inode.taken) if inode is not None and change.sets_mtime else ()
         try:
             request = set_attr(ino, change, written)
             reply = await self._meta.call(Op.SETATTR, request, Opened, urgent=bool(token))
@@ -299,6 +302,8 @@ class Files:
         if inode is None and change.size is not None:  # opened ahead meanwhile, perhaps as it was
             self._inodes.resized_closed += 1
             inode = self._inodes.get(ino)
+        if inode is not None:
+            inode.time_was_set(before)
         attributes = self._changed(inode, token, reply, change)
         if change.takes_more(attributes):
             return await self.setattr(ino, Change(kill_set_ids=True, kill_every_sgid=True))
@@ -366,10 +371,14 @@ class Files:
             await self._invalidate(ino)
             self._inodes.may_keep_pages(attributes)
 
-    async def _invalidate(self, ino: int) -> None:
-        """The kernel forgets size and pages; the notifier's thread has told it when this ends, or
-        it is busy for longer than anybody should wait."""
-        self._lanes.invalidate_inode(ino, 0, 0)
+    async def attributes_changed(self, ino: int) -> None:
+        """By a request that has no attributes in its answer: the kernel is to ask again."""
+        await self._invalidate(ino, -1)
+
+    async def _invalidate(self, ino: int, begin: int = 0) -> None:
+        """The kernel forgets attributes and pages (-1: none); the notifier's thread has told it
+        when this ends, or it is busy for longer than anybody should wait."""
+        self._lanes.invalidate_inode(ino, begin, 0)
         await self.drains.notified(
             lambda token: self._lanes.lease_drop(token, (ino,), 0), INVALIDATION_WAIT_S
         )

@@ -76,6 +76,7 @@ class FileSystem:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.closer.run)
             nursery.start_soon(self.births.run)
+            nursery.start_soon(self.locks.watch_descriptors)
             if open_ahead:
                 nursery.start_soon(self.ahead.run)
                 nursery.start_soon(self.announced.run, announced_max)

@@ -16,7 +16,7 @@ Pure; touched by the client's trio thread only.
 import stat
 import struct
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from fscommon.errors import FsError, Status
@@ -34,7 +34,6 @@ from fscommon.layout.attributes import (
     with_lease,
 )
 from fscommon.layout.layout import SHAPE, is_inline, packed_file_id
-from fscommon.wire.messages import COMMIT_KILL_SUIDGID, COMMIT_MTIME, COMMIT_SIZE
 from fscommon.wire.messages import (
     COMMIT_KILL_SGID,
     COMMIT_KILL_SUIDGID,
@@ -66,12 +65,13 @@ class OpenInode:
     """holds: handles plus opens on their way. taken: written states whose COMMIT or SETATTR is
     not answered yet, by token. size_limit: what the lanes were told last; None: nothing yet.
     is_inline: the lanes know that its bytes are in its record, and write none before an OPEN.
+    had_readers: some handle was opened for reading only.
     wrote: something was committed since the lease on its bytes was lost last. takes_turns: that was
     so when it was lost."""
 
     __slots__ = (
-        "attributes", "file_id", "holds", "ino", "is_inline", "is_writable", "shape", "size_limit",
-        "taken", "takes_turns", "wrote",
+        "attributes", "file_id", "had_readers", "holds", "ino", "is_inline", "is_writable", "shape",
+        "size_limit", "taken", "takes_turns", "wrote",
     )  # fmt: skip
 
     def __init__(self, ino: int) -> None:
@@ -79,6 +79,7 @@ class OpenInode:
         self.holds = 0
         self.is_writable = False
         self.is_inline = False
+        self.had_readers = False
         self.size_limit: int | None = None
         self.file_id = 0
         self.shape = b""  # of its layout
@@ -90,6 +91,13 @@ class OpenInode:
         self.file_id = packed_file_id(raw)
         self.shape = raw[SHAPE]
         self.is_inline = is_inline(raw)
+
+    def time_was_set(self, tokens: Iterable[int]) -> None:
+        """Since these states were taken: when it was written before is nothing to show."""
+        for token in tokens:
+            if token in self.taken:
+                size, _, flags = self.taken[token]
+                self.taken[token] = size, 0, flags & ~COMMIT_MTIME
 
 
 class Inodes:
@@ -148,6 +156,7 @@ class Inodes:
 
     def _take_over(self, inode: OpenInode, count: int) -> None:
         """So many handles that lanes opened by themselves."""
+        inode.had_readers = True
         inode.holds += count
         self._taken_over[inode.ino] = self._taken_over.get(inode.ino, 0) + count
 

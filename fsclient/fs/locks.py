@@ -7,7 +7,8 @@ restarted metaserver, and to know what to drop when a file is closed:
 - fcntl locks of an owner (a process's file table) go when it closes any descriptor of the file
   (FLUSH), before close(2) returns;
 - flock and OFD locks go with their open file description (RELEASE), as do fcntl locks on
-  descriptors that the kernel closes without a FLUSH (opened for reading before the first lock).
+  descriptors that the kernel closes without a FLUSH (opened for reading before the first lock). The
+  close of another one of these is found by a look into /proc, LOOK_S after it at most.
 The kernel sends RELEASE after close(2) returned, perhaps to another lane than the next request:
 a refusal for the sake of a lock of this client's is looked at again behind what the lanes had read.
 Where there are no leases, bytes written under a lock are at the targets, and their size is
@@ -38,6 +39,7 @@ from fscommon.wire.locks import (
 from fscommon.wire.ops import Op
 
 from ..leases.holder import Leases
+from . import descriptors
 from .files import Files
 from .inodes import Inodes
 from .ports import Lanes, Metadata
@@ -45,6 +47,8 @@ from .ports import Lanes, Metadata
 CANCEL_TIMEOUT_S: Final = 2.0
 LEAVE_TIMEOUT_S: Final = 5.0
 RESTORE_COUNT: Final = 4096  # locks of one message
+LOOK_S: Final = 0.05  # at descriptors whose close nobody tells
+WATCHED_MAX: Final = 4096
 UNKNOWN_HANDLE: Final = 0  # of a process that was killed: its locks go with the last handle
 
 
@@ -100,6 +104,9 @@ class Locks:
         self._held: dict[LockOwner, LockedRanges] = {}
         self._owners: dict[int, set[LockOwner]] = {}  # of inodes that have or had locks
         self._last_fh: dict[LockOwner, int] = {}
+        self._unflushed: set[int] = set()  # inodes with handles whose close sends no FLUSH
+        self._watched: dict[LockOwner, tuple[int, frozenset[int]]] = {}  # process, descriptors
+        self._watches = trio.Event()
         self._waiting: dict[int, _Attempt] = {}
         self.ticket = 0
         self._acknowledged: list[int] = []
@@ -155,6 +162,7 @@ class Locks:
                     self._meta.post(Op.LOCK_SET, _drop(owner), _ignore)
                 self._forget(owner)
             del self._owners[ino]
+            self._unflushed.discard(ino)
             self._lanes.locked(ino, False)
 
     # ---- the session --------------------------------------------------------------------------
@@ -266,6 +274,7 @@ class Locks:
         self._held.setdefault(owner, LockedRanges()).set(start, end, kind, pid)
         self._owners.setdefault(owner.ino, set()).add(owner)
         self._last_fh[owner] = fh
+        self._note_descriptors(owner, pid)
         attempt.settle(None)
 
     async def _cancel(self, attempt: _Attempt) -> bool:
@@ -332,6 +341,30 @@ class Locks:
             self._owners[ino] = set()
             self._inodes.unkeep(ino)  # each close counts from now on
             self._lanes.locked(ino, True)
+            if (inode := self._inodes.get(ino)) is not None and inode.had_readers:
+                self._unflushed.add(ino)
+
+    # ---- closes that nobody tells -------------------------------------------------------------
+
+    def _note_descriptors(self, owner: LockOwner, pid: int) -> None:
+        if owner.is_flock or owner.ino not in self._unflushed or owner in self._watched:
+            return
+        numbers = descriptors.reading(pid, owner.ino)
+        if numbers and len(self._watched) < WATCHED_MAX:
+            self._watched[owner] = pid, numbers
+            self._watches.set()
+
+    async def watch_descriptors(self) -> None:
+        """Drops fcntl locks of processes that closed such a descriptor."""
+        while True:
+            await self._watches.wait()
+            await trio.sleep(LOOK_S)
+            for owner, (pid, numbers) in tuple(self._watched.items()):
+                if not descriptors.are_there(pid, owner.ino, numbers):
+                    self._meta.post(Op.LOCK_SET, _drop(owner), _ignore)
+                    self._forget(owner)
+            if not self._watched:
+                self._watches = trio.Event()
 
     def _others_hold(self, owner: LockOwner) -> bool:
         return any(
@@ -342,6 +375,7 @@ class Locks:
     def _forget(self, owner: LockOwner) -> None:
         self._held.pop(owner, None)
         self._last_fh.pop(owner, None)
+        self._watched.pop(owner, None)
         self._owners.get(owner.ino, set()).discard(owner)
 
 

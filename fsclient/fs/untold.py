@@ -60,7 +60,7 @@ class Newborn:
             with_bytes(was, inline),
             changes=was.changes + 1,
             size=max(was.size, size) if flags & COMMIT_SIZE else was.size,
-            mtime_ns=max(was.mtime_ns or was.time_ns, mtime_ns if flags & COMMIT_MTIME else 0),
+            mtime_ns=mtime_ns if flags & COMMIT_MTIME else was.mtime_ns or was.time_ns,
         )
         return with_lease(self.birth.record(), 0, LEASE_WRITER)
 

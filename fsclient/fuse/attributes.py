@@ -2,6 +2,7 @@
 
 import pyfuse3
 
+from fscommon.file_time import kept_time, true_time
 from fscommon.layout.attributes import Attributes
 from fscommon.wire.messages import StatFsReply
 
@@ -28,9 +29,9 @@ def entry_attributes(
     entry.st_size = attributes.size
     entry.st_blocks = attributes.blocks
     entry.st_blksize = BLOCK_SIZE_OF_IO
-    entry.st_atime_ns = attributes.atime_ns
-    entry.st_mtime_ns = attributes.mtime_ns
-    entry.st_ctime_ns = attributes.ctime_ns
+    entry.st_atime_ns = true_time(attributes.atime_ns)
+    entry.st_mtime_ns = true_time(attributes.mtime_ns)
+    entry.st_ctime_ns = true_time(attributes.ctime_ns)
     return entry
 
 
@@ -45,7 +46,7 @@ def absent_entry(entry_timeout_s: float) -> pyfuse3.EntryAttributes:
 
 def change_of(
     entry: pyfuse3.EntryAttributes, fields: pyfuse3.SetattrFields, requester: Requester,
-    *, kill_set_ids: bool,
+    *, kill_set_ids: bool, times_given: bool,
 ) -> Change:  # fmt: skip
     """What a SETATTR request asks for."""
     return Change(
@@ -53,11 +54,12 @@ def change_of(
         uid=entry.st_uid if fields.update_uid else None,
         gid=entry.st_gid if fields.update_gid else None,
         size=entry.st_size if fields.update_size else None,
-        atime_ns=entry.st_atime_ns if fields.update_atime else None,
-        mtime_ns=entry.st_mtime_ns if fields.update_mtime else None,
-        ctime_ns=entry.st_ctime_ns if fields.update_ctime else None,
+        atime_ns=kept_time(entry.st_atime_ns) if fields.update_atime else None,
+        mtime_ns=kept_time(entry.st_mtime_ns) if fields.update_mtime else None,
+        ctime_ns=kept_time(entry.st_ctime_ns) if fields.update_ctime else None,
         kill_set_ids=kill_set_ids,
         in_group=requester.in_group,
+        times_given=times_given,
     )
 
 

@@ -190,6 +190,7 @@ class Calls:
         if flags is None:
             raise FsError(Status.EOPNOTSUPP, "a flag that is not kept here")
         await self._fs.files.setattr(call.ino, Change(inode_flags=flags))
+        await self._fs.files.attributes_changed(call.ino)
         return structures.IOCTL_DONE
 
     def _announced(self, given: bytes) -> int:

@@ -40,6 +40,7 @@ SEALED_S = 24 * 3600.0  # as kSealedLife in native/src/fuse/attribute_table.h
 _KERNEL_ROOT = 1
 _UPCALL_KILL_SUIDGID = 1
 _UPCALL_INODE = 4  # place in what upcall() returns
+_UPCALL_SETS_TIMES = 8
 _INTERRUPTS_EARLY_MAX = 4096
 
 
@@ -257,8 +258,11 @@ class Operations(pyfuse3.Operations):
         fh: int | None,
         ctx: pyfuse3.RequestContext,
     ) -> pyfuse3.EntryAttributes:
-        kill, requester = self._kills_set_ids(ctx), self._requester(ctx)
-        change = change_of(attr, fields, requester, kill_set_ids=kill)
+        bits, requester = self._upcalls.upcall(ctx.pid)[3], self._requester(ctx)
+        change = change_of(
+            attr, fields, requester, kill_set_ids=bool(bits & _UPCALL_KILL_SUIDGID),
+            times_given=bool(bits & _UPCALL_SETS_TIMES),
+        )  # fmt: skip
         work = self._set(self._ino(inode), change, requester)
         return self._entry(await self._serve(ctx.pid, work))
 

@@ -9,6 +9,7 @@ import struct
 from typing import Final, NamedTuple
 
 from fscommon.errors import FsError, Status
+from fscommon.file_time import true_time
 from fscommon.layout.attributes import (
     INODE_APPEND,
     INODE_FLAGS_SETTABLE,
@@ -171,9 +172,13 @@ def _parts(time_ns: int) -> tuple[int, int]:
     return divmod(time_ns, _SECOND)
 
 
+def _time(kept_ns: int) -> tuple[int, int]:
+    return _parts(true_time(kept_ns))
+
+
 def _attr(attributes: Attributes, ino: int) -> bytes:
     a = attributes
-    times = (_parts(a.atime_ns), _parts(a.mtime_ns), _parts(a.ctime_ns))
+    times = (_time(a.atime_ns), _time(a.mtime_ns), _time(a.ctime_ns))
     return _ATTR.pack(
         ino, a.size, a.blocks, *(seconds for seconds, _ in times), *(rest for _, rest in times),
         a.mode, a.nlink, a.uid, a.gid, a.rdev, BLOCK_SIZE_OF_IO, 0,
@@ -231,8 +236,8 @@ def statx_out(attributes: Attributes, ino: int, attr_s: float) -> bytes:
     known = _STATX_IMMUTABLE | _STATX_APPEND | _STATX_NODUMP
     return _STATX.pack(
         whole, rest, 0, _STATX_MASK, BLOCK_SIZE_OF_IO, a.flags & known, a.nlink, a.uid, a.gid,
-        a.mode, ino, a.size, a.blocks, known, *_parts(a.atime_ns), *_parts(a.btime_ns),
-        *_parts(a.ctime_ns), *_parts(a.mtime_ns), (a.rdev & 0xFFF00) >> 8,
+        a.mode, ino, a.size, a.blocks, known, *_time(a.atime_ns), *_time(a.btime_ns),
+        *_time(a.ctime_ns), *_time(a.mtime_ns), (a.rdev & 0xFFF00) >> 8,
         a.rdev & 0xFF | (a.rdev >> 12) & 0xFFF00, 0, 0,
     )  # fmt: skip
 

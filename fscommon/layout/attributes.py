@@ -55,7 +55,8 @@ _INO_ALONE: Final = struct.Struct(f"<Q{ATTRIBUTES_SIZE - 8}x")
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """Times are nanoseconds since 1970, blocks are 512 bytes, mode holds type and permissions."""
+    """Times are as fscommon.file_time keeps them, blocks are 512 bytes, mode holds type and
+    permissions."""
 
     ino: int
     size: int = 0

@@ -148,13 +148,14 @@ SET_MODE, SET_UID, SET_GID, SET_SIZE, SET_ATIME, SET_MTIME, SET_CTIME = 1, 2, 4,
 SET_KILL_SUIDGID = 128  # a write-like change by one who may not keep the set-id bits
 SET_GROW = 256  # with SET_SIZE: at least that size, whatever it is now
 SET_FLAGS = 512
+SET_TIMES_GIVEN = 2048  # with SET_ATIME or SET_MTIME: they are not both the time of the call
 SET_KILL_SGID = 1024  # with SET_KILL_SUIDGID: also that of a group which may not execute
 
 
 @dataclass(frozen=True, slots=True)
 class SetAttr:
     """valid: SET_* bits. written_size/written_mtime_ns: what the writer's native lanes knew before
-    the change and the metaserver not yet (0 if nothing): merged first, by maximum."""
+    the change and the metaserver not yet (0 if nothing): merged first, the size by maximum."""
 
     ino: U64
     valid: U32

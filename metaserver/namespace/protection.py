@@ -8,11 +8,19 @@ and with O_APPEND, its client checks (fsclient.fs.files). Pure functions over on
 
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import INODE_APPEND, INODE_IMMUTABLE
-from fscommon.wire.messages import SET_FLAGS, SET_GID, SET_GROW, SET_MODE, SET_SIZE, SET_UID
+from fscommon.wire.messages import (
+    SET_FLAGS,
+    SET_GID,
+    SET_GROW,
+    SET_MODE,
+    SET_SIZE,
+    SET_TIMES_GIVEN,
+    SET_UID,
+)
 from metaserver.namespace.inode import Inode
 
 _PROTECTED = INODE_IMMUTABLE | INODE_APPEND
-_NOT_OF_APPEND_ONLY = SET_MODE | SET_UID | SET_GID | SET_SIZE
+_NOT_OF_APPEND_ONLY = SET_MODE | SET_UID | SET_GID | SET_SIZE | SET_TIMES_GIVEN
 
 
 def check_may_add(directory: Inode) -> None:

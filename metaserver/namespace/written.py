@@ -1,4 +1,7 @@
-"""Merging what a writer knows of a file and the metaserver not yet: size by maximum, mtime."""
+"""Merging what a writer knows of a file and the metaserver not yet: size by maximum; mtime is when
+it was written last, also where it had been set to a later time. By leases and the order of requests
+this is news.
+"""
 
 from dataclasses import replace
 

@@ -17,9 +17,9 @@ def rmdir(tx: Transaction, request: RmDir, context: Context) -> Removed:
     inode = load(tx, dentry.ino)
     if not inode.is_directory:
         raise FsError(Status.ENOTDIR)
+    check_may_remove(parent, inode)
     if not is_empty(tx, inode.ino):
         raise FsError(Status.ENOTEMPTY)
-    check_may_remove(parent, inode)
     tx.delete(dentry.key)
     touch_directory(tx, parent, context.now_ns, subdirectories=-1)
     return Removed(drop_name(tx, inode, Place(request.parent, request.name), context))

@@ -30,6 +30,7 @@ from fscommon.wire.messages import (
     SET_MODE,
     SET_MTIME,
     SET_SIZE,
+    SET_TIMES_GIVEN,
     SET_UID,
     Opened,
     SetAttr,
@@ -46,7 +47,7 @@ from metaserver.quota.charges import charge_change, check_growth, size_limit
 from metaserver.records import Intent, doomed_key, intent_key, xattr_key
 from metaserver.transaction import Transaction
 
-_VALID_MAX = 2 * SET_KILL_SGID - 1
+_VALID_MAX = 2 * SET_TIMES_GIVEN - 1
 _TIMES = SET_ATIME | SET_MTIME | SET_CTIME
 _SET_UNASKED = _TIMES | SET_MODE | SET_UID | SET_GID | SET_KILL_SUIDGID
 

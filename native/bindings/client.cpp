@@ -303,7 +303,7 @@ nb::tuple upcall(Datapath& path, uint32_t slot) {
   const auto found = unlocked([&] { return path.upcall(slot); });
   if (!found) throw nb::value_error("no upcall has this slot");
   return nb::make_tuple(found->unique, found->pid, found->opcode,
-                        found->bits & braidfs::fuse::kUpcallKillSuidgid, found->nodeid);
+                        found->bits & braidfs::fuse::kUpcallShown, found->nodeid);
 }
 
 void answer(Datapath& path, uint32_t slot, int error, const nb::bytes& body) {
@@ -502,9 +502,7 @@ void bind_tables(nb::class_<Datapath>& type) {
       .def("announce", &announce, "inos"_a, "replaces"_a)
       .def("child_drop", &Datapath::child_drop, "ino"_a, ReleaseGil())
       .def("child_is_older",
-           [](Datapath& path, uint64_t ino, uint64_t version) {
-             return path.children().is_older(ino, version);
-           },
+           [](Datapath& path, uint64_t ino, uint64_t version) { return path.children().is_older(ino, version); },
            "ino"_a, "change_version"_a)
       .def("children_of",
            [](Datapath& path, uint64_t parent) {
@@ -524,11 +522,8 @@ void bind_tables(nb::class_<Datapath>& type) {
              return written_tuple(unlocked([&] { return path.core().inode_written(ino); }));
            },
            "ino"_a, nb::sig("def inode_written(self, ino: int) -> tuple[int, int, int] | None"))
-      .def("set_ids_put",
-           [](Datapath& path, uint64_t ino, uint32_t mode, uint32_t gid) {
-             unlocked([&] { path.core().set_ids_put(ino, mode, gid); });
-           },
-           "ino"_a, "mode"_a, "gid"_a)
+      .def("set_ids_put", [](Datapath& path, uint64_t ino, uint32_t mode, uint32_t gid) { path.core().set_ids_put(ino, mode, gid); },
+           "ino"_a, "mode"_a, "gid"_a, ReleaseGil())
       .def("inode_take",
            [](Datapath& path, uint64_t ino) {
              return written_tuple(unlocked([&] { return path.core().inode_take(ino); }));

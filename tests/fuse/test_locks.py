@@ -242,6 +242,35 @@ def test_closing_any_descriptor_drops_the_locks(pair: tuple[Process, Process]) -
     assert fcntl_now(two, WRITE) is None
 
 
+@pytest.mark.parametrize("opened", ["before", "after"])
+@pytest.mark.parametrize("kind", [READ, WRITE])
+def test_closing_a_descriptor_for_reading_drops_the_locks(
+    pair: tuple[Process, Process], kind: str, opened: str
+) -> None:
+    """Also where it was opened before the first lock, and is not the one that was locked."""
+    one, two = pair
+    one.open("one", "file", os.O_RDONLY)
+    if opened == "before":
+        one.open("other", "file", os.O_RDONLY)
+    assert one.ask("fcntl", "one" if kind == READ else "f", kind, 0, 0, False) is None
+    if opened == "after":
+        one.open("other", "file", os.O_RDONLY)
+    assert fcntl_now(two, WRITE) == "EAGAIN"
+    assert one.ask("close", "other") is None
+    assert two.ask("fcntl", "f", WRITE, 0, 0, True) is None
+
+
+def test_a_descriptor_of_another_process_drops_no_lock(pair: tuple[Process, Process]) -> None:
+    one, two = pair
+    for process in (one, two):
+        process.open("one", "file", os.O_RDONLY)
+        process.open("other", "file", os.O_RDONLY)
+    assert one.ask("fcntl", "one", READ, 0, 0, False) is None
+    assert two.ask("close", "other") is None
+    for _ in range(20):  # looks at /proc come by
+        assert fcntl_now(two, WRITE) == "EAGAIN"
+
+
 def test_closing_a_copy_drops_the_locks(pair: tuple[Process, Process]) -> None:
     one, two = pair
     one.open("ro", "file", os.O_RDONLY)

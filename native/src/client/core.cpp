@@ -321,6 +321,7 @@ bool Core::enter(Handle handle) {
   });
   if (!entry || !made) return false;
   ++inode.handles;
+  inode.past_pages += entry->writes_past_pages() ? 1 : 0;
   inode.dropped = false;
   return true;
 }
@@ -330,6 +331,7 @@ void Core::handle_closed(Handle& handle) {
   {
     const std::scoped_lock lock(handle.inode->mu());
     --handle.inode->handles;
+    if (handle.writes_past_pages() && --handle.inode->past_pages == 0) handle.inode->filled = {};
     if (std::exchange(handle.inode->is_probe, false)) {
       whole_reads_.judge(handle.inode->probed_bytes, handle.inode->size());
       send_fetches();

@@ -208,6 +208,24 @@ class Inode {
   // last grew the file: such writes go past the kernel's pages.
   static constexpr uint64_t kNotCut = ~uint64_t{0};
   uint64_t cut_end = kNotCut;
+  // Pages that READs filled since a handle that writes past them was opened, as one range. The kernel drops
+  // those in the way of such a write before it sends it, and not again: one that was filled in between has
+  // bytes of before, and is to be spoiled before the writer is answered.
+  uint32_t past_pages = 0;  // such handles
+  struct Filled {
+    uint64_t begin = ~uint64_t{0};
+    uint64_t end = 0;
+  };
+  Filled filled{};
+  void note_filled(uint64_t begin, uint64_t end) noexcept {
+    if (past_pages != 0) filled = {std::min(filled.begin, begin), std::max(filled.end, end)};
+  }
+  // A write past them, of these bytes: whether some of them may be in such pages.
+  bool takes_filled(uint64_t begin, uint64_t end) noexcept {
+    if (begin >= filled.end || end <= filled.begin) return false;
+    if (begin <= filled.begin && filled.end <= end) filled = {};
+    return true;
+  }
   uint64_t stream_end = ~uint64_t{0};  // where the last write ended: tells sequential ones
   SideBySide side_by_side;
 

@@ -1,6 +1,8 @@
 // The inodes and handles that native knows, found by number. Sharded, so that lanes do not meet.
 // Bounded: kInodesMax and kHandlesMax; Python is refused beyond. ANY THREAD.
 #pragma once
+#include <fcntl.h>
+
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -25,6 +27,7 @@ struct Handle {
 
   // The kernel reads and writes past its pages: every O_DIRECT handle is FOPEN_DIRECT_IO (open_reply.h).
   bool goes_past_pages() const noexcept { return direct || (open_flags & O_DIRECT) != 0; }
+  bool writes_past_pages() const noexcept { return goes_past_pages() && (open_flags & O_ACCMODE) != O_RDONLY; }
 };
 using HandlePtr = std::shared_ptr<Handle>;
 

@@ -58,18 +58,21 @@ struct CutPages {
 struct Stale {
   CutPages cut;
   bool mode = false;  // has set-id bits that are gone
-  explicit operator bool() const noexcept { return cut.read != 0 || mode; }
+  uint64_t begin = 0;  // of pages with bytes of before
+  uint64_t length = 0;
+  explicit operator bool() const noexcept { return cut.read != 0 || mode || length != 0; }
 };
 
-// LOCKED inode: what a WRITE did to it. A direct one leaves what the kernel has as it is: if it grows the
-// file, a page may have zeros behind the former end, which is to be spoiled before anybody is told the new
-// one; and the mode is believed to be what it was. (Before any other one the kernel asks for the bits to go.)
-Stale note(Core& core, const HandlePtr& handle, uint64_t end, uint32_t kill, bool& grew) {
+// LOCKED inode: what a WRITE did to it. A direct one leaves what the kernel has as it is: pages that were
+// filled while it was on its way; a page that has zeros behind the former end, which is to be spoiled before
+// anybody is told the new one; and the mode. (Before any other one the kernel asks for set-id bits to go.)
+Stale note(Core& core, const HandlePtr& handle, uint64_t begin, uint64_t end, uint32_t kill, bool& grew) {
   Inode& inode = *handle->inode;
   grew = inode.wrote(end, fuse::file_time_ns(), kill);
   core.note_unclean(inode);
   Stale stale;
   if (!handle->goes_past_pages()) return stale;
+  if (inode.takes_filled(begin, end)) stale.length = end - (stale.begin = begin);
   if (kill != 0) stale.mode = std::exchange(inode.set_ids, {}).mode != 0;
   if (!grew || end <= inode.cut_end || core.cut_reads() == nullptr) return stale;
   stale.cut = {std::exchange(inode.cut_end, Inode::kNotCut), core.cut_reads()->begin(inode.ino())};
@@ -79,7 +82,11 @@ Stale note(Core& core, const HandlePtr& handle, uint64_t end, uint32_t kill, boo
 
 // An invalidation of pages is one of the attributes, too.
 void forget(Core& core, uint64_t ino, const Stale& stale, std::function<void()> then = {}) {
-  if (stale.cut.read != 0) return core.spoil_pages(ino, stale.cut.end, 0, stale.cut.read, std::move(then));
+  if (stale.cut.read != 0) {
+    const uint64_t begin = stale.length != 0 ? std::min(stale.begin, stale.cut.end) : stale.cut.end;
+    return core.spoil_pages(ino, begin, 0, stale.cut.read, std::move(then));
+  }
+  if (stale.length != 0) return core.spoil_pages(ino, stale.begin, stale.length, 0, std::move(then));
   core.forget_attributes(ino, std::move(then));
 }
 
@@ -276,7 +283,7 @@ uint64_t WriteRun::add(const Span& span) {
 Stale WriteRun::note_written() {
   bool grew = false;
   const std::scoped_lock lock(inode_->mu());
-  return note(core_, handle_, end_, kill_, grew);
+  return note(core_, handle_, request_.offset, end_, kill_, grew);
 }
 
 void WriteRun::watch() {
@@ -438,7 +445,7 @@ void WriteOperation::finish(Lane& lane) {
   Stale stale;
   if (error_ == 0) {
     const std::scoped_lock lock(plan_.handle->inode->mu());
-    stale = note(core, plan_.handle, plan_.end, plan_.kill, grew);
+    stale = note(core, plan_.handle, plan_.end - plan_.count, plan_.end, plan_.kill, grew);
   }
   end_write(lane, *plan_.handle->inode);
   if (!stale) return tell(lane, grew);

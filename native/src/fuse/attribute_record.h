@@ -13,7 +13,7 @@ inline constexpr size_t kBytes = 128;
 using Record = std::array<std::byte, kBytes>;
 
 inline constexpr size_t kIno = 0, kSize = 8, kBlocks = 16;
-inline constexpr size_t kAtime = 24, kMtime = 32, kCtime = 40, kBtime = 48;  // nanoseconds since 1970
+inline constexpr size_t kAtime = 24, kMtime = 32, kCtime = 40, kBtime = 48;  // file_time.h
 inline constexpr size_t kMode = 56, kNlink = 60, kUid = 64, kGid = 68, kRdev = 72, kFlags = 76;
 inline constexpr size_t kDataVersion = 80, kChangeVersion = 88, kParent = 96, kLeaseFlags = 112;
 inline constexpr size_t kXattrCount = 116;

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "fuse/attribute_record.h"
+#include "fuse/file_time.h"
 
 namespace braidfs::fuse {
 
@@ -13,21 +14,14 @@ namespace {
 
 using namespace record;
 
-constexpr int64_t kNanoseconds = 1'000'000'000;
+constexpr int64_t kNanoseconds = kNanosecondsPerSecond;
 constexpr uint32_t kBlockSize = 1u << 20;  // as fsclient/fuse/attributes.py says it
 
-// Seconds and nanoseconds of a time that may lie before 1970.
 void set_time(std::span<const std::byte> record, size_t offset, uint64_t& seconds,
               uint32_t& nanoseconds) noexcept {
-  const auto time = field<int64_t>(record, offset);
-  int64_t whole = time / kNanoseconds;
-  int64_t rest = time % kNanoseconds;
-  if (rest < 0) {
-    rest += kNanoseconds;
-    --whole;
-  }
-  seconds = static_cast<uint64_t>(whole);
-  nanoseconds = static_cast<uint32_t>(rest);
+  const FileTime time = file_time(field<int64_t>(record, offset));
+  seconds = static_cast<uint64_t>(time.seconds);
+  nanoseconds = time.nanoseconds;
 }
 
 }  // namespace
@@ -88,10 +82,11 @@ bool AttributeTable::put(std::span<const std::byte> record, std::chrono::millise
   const auto ino = field<uint64_t>(record, kIno);
   const std::scoped_lock lock(mutex(ino));
   Slot& held = place(ino, now);
-  const bool newer_is_there =
-      end_of(held) > now &&
+  // Also one that is not believed any more: what comes later than it, and is of before, is not news.
+  const bool newer_is_known =
+      field<uint64_t>(held.record, kIno) == ino &&
       field<uint64_t>(held.record, kChangeVersion) > field<uint64_t>(record, kChangeVersion);
-  if (newer_is_there) return true;
+  if (newer_is_known) return true;
   std::memcpy(held.record.data(), record.data(), kRecordSize);
   held.until = now + valid;
   held.leased = leased;
@@ -112,7 +107,7 @@ void AttributeTable::clear() {
     const std::scoped_lock lock(groups_[group]);
     for (size_t set = group; set < kSetCount; set += kGroupCount) {
       for (size_t index = set * kWays; index < (set + 1) * kWays; ++index) {
-        forget(slots_[index]);
+        slots_[index] = {};  // versions, too: another session may see lower ones
       }
     }
   }

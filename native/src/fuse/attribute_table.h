@@ -5,7 +5,7 @@
 //
 // A record is believed until its deadline (the mount's attr_timeout counted from when Python put
 // it) or, put under a META lease, for as long as the session's leases last; a newer change_version
-// replaces an older one, never the other way round. Files not under a lease are put too, but GETATTR
+// replaces an older one, never the other way round, also when it is not believed any more (drop()). Files not under a lease are put too, but GETATTR
 // is answered for directories only; never for a file that lanes have written to (the caller knows).
 // Bounded: kSlotCount records in sets of kWays, as a processor's cache has them; in a full set a new
 // inode takes the place of the one that was told longest ago.

@@ -101,10 +101,16 @@ bool takes_set_ids(uint32_t valid) noexcept {
   return (valid & kFattrKillSuidgid) != 0 || (valid & ~kSetsNothing) == 0;
 }
 
+bool sets_times(uint32_t valid) noexcept {
+  constexpr uint32_t kNow = FATTR_ATIME_NOW | FATTR_MTIME_NOW;
+  return (valid & (FATTR_ATIME | FATTR_MTIME)) != 0 && (valid & kNow) != kNow && (valid & FATTR_SIZE) == 0;
+}
+
 uint32_t bits_of(uint32_t opcode, Bytes body) noexcept {
   if (opcode == FUSE_SETATTR) {
     const auto in = load<fuse_setattr_in>(body);
-    return in && takes_set_ids(in->valid) ? kUpcallKillSuidgid : 0;
+    if (!in) return 0;
+    return (takes_set_ids(in->valid) ? kUpcallKillSuidgid : 0) | (sets_times(in->valid) ? kUpcallSetsTimes : 0);
   }
   if (opcode == FUSE_OPEN) {
     const auto in = load<fuse_open_in>(body);

@@ -34,6 +34,8 @@ struct InterruptRequest {
 inline constexpr uint32_t kUpcallKillSuidgid = 1u << 0;
 inline constexpr uint32_t kUpcallOpenReadOnly = 1u << 1;
 inline constexpr uint32_t kUpcallOpenDirect = 1u << 2;
+inline constexpr uint32_t kUpcallSetsTimes = 1u << 3;  // to given ones, not both to now
+inline constexpr uint32_t kUpcallShown = kUpcallKillSuidgid | kUpcallSetsTimes;  // to Python
 
 struct UpcallRequest {
   RequestHead head;

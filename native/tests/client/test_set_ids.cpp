@@ -84,7 +84,9 @@ TEST(SetIds, NoOtherWriteWaits) {
 }
 
 uint32_t killed(uint32_t mode, uint32_t gid, uint32_t pid) {
-  return kill_flags({.head = {.gid = gid, .pid = pid}, .write_flags = fuse::kWriteKillSuidgid}, {mode, kGroup});
+  const fuse::WriteRequest request{
+      .head = {.gid = gid, .pid = pid}, .write_flags = fuse::kWriteKillSuidgid, .payload = {}};
+  return kill_flags(request, {mode, kGroup});
 }
 
 TEST(SetIds, ThatOfAGroupThatMayNotExecuteStaysForItsMembers) {
@@ -94,10 +96,10 @@ TEST(SetIds, ThatOfAGroupThatMayNotExecuteStaysForItsMembers) {
   gid_t groups[1024];
   const int count = getgroups(1024, groups);
   for (int index = 0; index < count; ++index) {
-    const auto flags = kill_flags({.head = {.gid = kGroup, .pid = static_cast<uint32_t>(getpid())},
-                                   .write_flags = fuse::kWriteKillSuidgid},
-                                  {S_IFREG | 02767, groups[index]});
-    EXPECT_EQ(flags, kCommitKillSuidgid);
+    const fuse::WriteRequest request{.head = {.gid = kGroup, .pid = static_cast<uint32_t>(getpid())},
+                                     .write_flags = fuse::kWriteKillSuidgid,
+                                     .payload = {}};
+    EXPECT_EQ(kill_flags(request, {S_IFREG | 02767, groups[index]}), kCommitKillSuidgid);
   }
   EXPECT_EQ(kill_flags({}, {S_IFREG | 06777, kGroup}), 0u);
 }

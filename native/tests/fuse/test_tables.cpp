@@ -99,15 +99,15 @@ TEST(AttributeTable, WhatWasWrittenIsInTheNextAnswer) {
   AttributeTable table;
   table.put(record_of(8, S_IFREG | 0644, 1), milliseconds(0), kNow, true);
   table.believe(kNow + milliseconds(10));
-  table.wrote(8, {.size = 5000, .mtime_ns = 3'000'000'001}, kNow);
-  table.wrote(8, {.size = 600, .mtime_ns = 2'000'000'000}, kNow);  // neither of them rises
+  table.wrote(8, {.size = 5000, .mtime_ns = 9'000'000'000}, kNow);
+  table.wrote(8, {.size = 600, .mtime_ns = 3'000'000'001}, kNow);  // the clock was put back
   const auto known = table.getattr(8, 8, kNow);
   ASSERT_TRUE(known);
   EXPECT_EQ(known->attr.size, 5000u);
   EXPECT_EQ(known->attr.blocks, 10u);
   EXPECT_EQ(known->attr.mtime, 3u);
   EXPECT_EQ(known->attr.mtimensec, 1u);
-  EXPECT_EQ(known->attr.ctime, 3u);
+  EXPECT_EQ(known->attr.ctime, 9u);
   table.put(record_of(8, S_IFREG | 0600, 2), milliseconds(0), kNow, true);  // of before the second one
   EXPECT_EQ(table.getattr(8, 8, kNow)->attr.size, 5000u);
   table.put(record_of(8, S_IFREG | 0600, 4), milliseconds(0), kNow, true);

@@ -409,7 +409,8 @@ async def test_an_upcall_knows_what_lanes_did_before_it(world: World) -> None:
                              update_ctime=False)  # fmt: skip
     attributes = pyfuse3.EntryAttributes()
     attributes.st_uid = 7
-    await operations.setattr(100, attributes, fields, None, SimpleNamespace(pid=3, uid=0, gid=0))
+    caller = SimpleNamespace(pid=3, uid=0, gid=0, umask=0)
+    await operations.setattr(100, attributes, fields, None, caller)
     assert world.lanes.size_limits[100] == 5000
 
 

@@ -1,0 +1,56 @@
+"""Descriptors that a process has of a file, for reading only, as /proc tells.
+
+Their close(2) sends no FLUSH where they were opened before anybody locked the file (FOPEN_NOFLUSH),
+yet it takes the process's fcntl locks of that file away. fsclient.fs.locks looks whether they are
+still there. A file of another mount of the same kind that has the same number is taken for this
+one. No file system is asked: these are the kernel's own tables.
+"""
+
+import os
+from pathlib import Path
+
+_KIND = " fuse.braidfs "
+
+
+def reading(pid: int, ino: int) -> frozenset[int]:
+    """Numbers of the process's descriptors; empty when it is gone."""
+    try:
+        numbers = [entry.name for entry in Path(f"/proc/{pid}/fdinfo").iterdir()]
+    except OSError:
+        return frozenset()
+    mounts: frozenset[int] | None = None
+    found = set()
+    for number in numbers:
+        mount = _mount_of(pid, int(number), ino)
+        if mount is not None:
+            mounts = _mounts(pid) if mounts is None else mounts
+            if mount in mounts:
+                found.add(int(number))
+    return frozenset(found)
+
+
+def are_there(pid: int, ino: int, numbers: frozenset[int]) -> bool:
+    return all(_mount_of(pid, number, ino) is not None for number in numbers)
+
+
+def _mount_of(pid: int, number: int, ino: int) -> int | None:
+    """The mount of a descriptor that can only read the file of this number."""
+    try:
+        text = Path(f"/proc/{pid}/fdinfo/{number}").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    words = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    try:
+        flags, mount, there = int(words["flags"], 8), int(words["mnt_id"]), int(words["ino"])
+    except (KeyError, ValueError):  # Linux before 5.14 does not tell the inode
+        return None
+    return mount if there == ino and flags & os.O_ACCMODE == os.O_RDONLY else None
+
+
+def _mounts(pid: int) -> frozenset[int]:
+    """Of this kind of file system."""
+    try:
+        text = Path(f"/proc/{pid}/mountinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return frozenset()
+    return frozenset(int(line.split()[0]) for line in text.splitlines() if _KIND in line)

@@ -13,7 +13,6 @@ import stat
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 import trio
 
@@ -50,7 +49,7 @@ from .changes import Change, set_attr
 from .complete import CompleteDirectories
 from .drains import Drains
 from .inodes import Inodes, OpenInode
-from .open_flags import check_unprotected, is_writable
+from .open_flags import OpenedFile, check_unprotected, is_writable
 from .ports import Lanes, Metadata, Written
 
 INVALIDATION_WAIT_S = 1.0
@@ -58,18 +57,6 @@ ASK_AGAIN_S = 0.01
 OWN_QUESTIONS_MAX = 3000
 LOST_INODES_NAMED = 100  # in one line of the log
 _COMMIT_EVENT = struct.Struct("<QIIQ")  # file_id, COMMIT_* flags, durable, stripe_bits
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedFile:
-    """keep_pages: the kernel's pages of this inode are still right. direct: this handle may not use
-    any: no lease was granted on the bytes, as others have the file open and one of them writes; or
-    it appends (rule 13); or it cannot read (docs/decisions/0029)."""
-
-    fh: int
-    attributes: Attributes
-    keep_pages: bool
-    direct: bool
 
 
 class Files:

@@ -1,9 +1,22 @@
-"""What the flags of open(2) ask for, and what protects a file against it: pure functions."""
+"""What the flags of open(2) ask for, what protects a file against it, and what it gives. Pure."""
 
 import os
+from dataclasses import dataclass
 
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import INODE_APPEND, INODE_IMMUTABLE, Attributes
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedFile:
+    """keep_pages: the kernel's pages of this inode are still right. direct: this handle may not use
+    any: no lease was granted on the bytes, as others have the file open and one of them writes; or
+    it appends (rule 13); or it cannot read (docs/decisions/0029)."""
+
+    fh: int
+    attributes: Attributes
+    keep_pages: bool
+    direct: bool
 
 
 def check_unprotected(attributes: Attributes, flags: int) -> None:

@@ -26,9 +26,9 @@ from fscommon.observe.log import Log
 from ..fs.caller import Requester
 from ..fs.changes import Change
 from ..fs.directories import Listed
-from ..fs.files import OpenedFile
 from ..fs.filesystem import FileSystem
 from ..fs.namespace import Namespace
+from ..fs.open_flags import OpenedFile
 from .attributes import absent_entry, change_of, entry_attributes, statvfs
 from .structures import DirectoryBody, EntryOut, ReadIn
 

@@ -210,7 +210,8 @@ class Inode {
   uint64_t cut_end = kNotCut;
   // Pages that READs filled since a handle that writes past them was opened, as one range. The kernel drops
   // those in the way of such a write before it sends it, and not again: one that was filled in between has
-  // bytes of before, and is to be spoiled before the writer is answered.
+  // bytes of before, and is to be spoiled before the writer is answered. (Zeros behind the file's end are
+  // cut_end's.)
   uint32_t past_pages = 0;  // such handles
   struct Filled {
     uint64_t begin = ~uint64_t{0};
@@ -223,7 +224,13 @@ class Inode {
   // A write past them, of these bytes: whether some of them may be in such pages.
   bool takes_filled(uint64_t begin, uint64_t end) noexcept {
     if (begin >= filled.end || end <= filled.begin) return false;
-    if (begin <= filled.begin && filled.end <= end) filled = {};
+    if (begin <= filled.begin && filled.end <= end) {
+      filled = {};
+    } else if (begin <= filled.begin) {
+      filled.begin = end;
+    } else if (filled.end <= end) {
+      filled.end = begin;
+    }
     return true;
   }
   uint64_t stream_end = ~uint64_t{0};  // where the last write ended: tells sequential ones

@@ -140,7 +140,7 @@ bool ReadOperation::wait_for_pieces(Lane& lane) {
     stamp_ = lane.core().leases_count() && lane.core().holds(*inode_, kLeaseData) ? inode_->stamp() : 0;
     if (inode_->is_probe && !gives_up()) inode_->probed_bytes += size_;
     length_ = offset_ >= size ? 0 : static_cast<uint32_t>(std::min<uint64_t>(size_, size - offset_));
-    if (fills_pages_) inode_->note_filled(offset_, end);
+    if (fills_pages_ && length_ != 0) inode_->note_filled(offset_, offset_ + length_);
     if (fills_pages_ && size < end) inode_->cut_end = std::min(inode_->cut_end, size);
     if (cut_ != 0 && size < end && !lane.core().cut_reads()->cut(inode_->ino(), cut_, size) &&
         ends_++ < kEndsMax) {

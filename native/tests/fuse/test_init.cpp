@@ -35,12 +35,12 @@ TEST(Init, TakesWhatIsNeededAndNothingThatChangesLayouts) {
         uint64_t{FUSE_BIG_WRITES}, uint64_t{FUSE_DO_READDIRPLUS}, uint64_t{FUSE_POSIX_ACL},
         uint64_t{FUSE_DONT_MASK}, uint64_t{FUSE_HANDLE_KILLPRIV_V2}, uint64_t{FUSE_MAX_PAGES},
         uint64_t{FUSE_EXPLICIT_INVAL_DATA}, uint64_t{FUSE_CACHE_SYMLINKS}, kDirectIoAllowMmap,
+        uint64_t{FUSE_EXPORT_SUPPORT},
         kHasResend}) {
     EXPECT_TRUE(agreed.flags & flag) << std::hex << flag;
   }
   for (const uint64_t flag :
        {uint64_t{FUSE_AUTO_INVAL_DATA}, uint64_t{FUSE_ATOMIC_O_TRUNC}, uint64_t{FUSE_WRITEBACK_CACHE},
-        uint64_t{FUSE_EXPORT_SUPPORT},
         uint64_t{FUSE_HANDLE_KILLPRIV}, uint64_t{FUSE_SETXATTR_EXT}, uint64_t{FUSE_SECURITY_CTX},
         uint64_t{1} << 34, uint64_t{FUSE_READDIRPLUS_AUTO}}) {
     EXPECT_FALSE(agreed.flags & flag) << std::hex << flag;

@@ -8,7 +8,8 @@ that clients are told the same durable transaction again.
 import itertools
 import secrets
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 
 from fscommon.errors import ConfigError
 from fscommon.layout.attributes import Attributes
@@ -113,7 +114,7 @@ def _services(
         sessions=sessions,
         keys=keys,
         intents=intents,
-        quotas=_quotas(snapshot, first),
+        quotas=_quotas(snapshot, first, time),
         trash=_trash(snapshot),
         started_s=time.now_s,
         leases=leases,
@@ -135,16 +136,19 @@ def _leases(snapshot: Snapshot, settings: Settings, sessions: Sessions, time: Ti
     return leases
 
 
-def _quotas(snapshot: Snapshot, first: dict[bytes, bytes]) -> QuotaTable:
-    """In a store that has no accounts yet, everything is counted, once."""
+def _quotas(snapshot: Snapshot, first: dict[bytes, bytes], time: Time) -> QuotaTable:
+    """In a store that has no accounts yet, or without xattrs, everything is counted, once."""
     table = QuotaTable()
-    if snapshot.get(records.QUOTA_KEY) is None:
-        inodes = (value for _, value in snapshot.range(*records.all_of(b"I")))
-        table.merge(charges_of(inodes), 0)
-        table.merge(charges_of(v for key, v in first.items() if key[:1] == b"I"), 0)
-        return table
+    is_counted = snapshot.get(records.QUOTA_KEY) == records.QUOTA_COUNTS
     for key, value in snapshot.range(*records.all_of(b"Q")):
-        table.put(records.quota_account(key), records.unpack_quota(value))
+        account, stored = records.quota_account(key), records.unpack_quota(value)
+        table.put(account, stored if is_counted else replace(stored, bytes=0, inodes=0))
+        if not is_counted:
+            table.merge([(account, 0, 0)], time.now_ns)  # its record is written, or goes
+    if not is_counted:
+        inodes = [value for key, value in first.items() if key[:1] == b"I"]
+        stored_inodes = (value for _, value in snapshot.range(*records.all_of(b"I")))
+        table.merge(charges_of(chain(inodes, stored_inodes), snapshot), time.now_ns)
     return table
 
 
@@ -236,7 +240,7 @@ def _reservations(services: Services) -> list[tuple[bytes, bytes]]:
     end = services.numbers.reserve_first()
     return [
         (records.INO_END_KEY, records.pack_number(end)),
-        (records.QUOTA_KEY, b""),
+        (records.QUOTA_KEY, records.QUOTA_COUNTS),
         (records.MAP_EPOCH_KEY, records.pack_number(services.membership.epoch)),
         (records.RECOVERY_KEY, records.pack_number(services.progress.recovery_txn)),
     ]

@@ -150,10 +150,11 @@ def _check_writers(snapshot: Snapshot, seen: _Seen) -> None:
 
 
 def _check_quotas(snapshot: Snapshot, seen: _Seen) -> None:
-    if snapshot.get(records.QUOTA_KEY) is None:
-        return
+    if snapshot.get(records.QUOTA_KEY) != records.QUOTA_COUNTS:
+        return  # they are counted at the next start
     counted = QuotaTable()
-    counted.merge(charges_of(inode.attributes.pack() for inode in seen.inodes.values()), 0)
+    inodes = (inode.attributes.pack() for inode in seen.inodes.values())
+    counted.merge(charges_of(inodes, snapshot), 0)
     for key, value in snapshot.range(*records.all_of(b"Q")):
         account = records.quota_account(key)
         stored, real = records.unpack_quota(value), counted.take(account)

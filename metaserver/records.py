@@ -221,6 +221,7 @@ MAP_EPOCH_KEY: Final = meta_key("map_epoch")
 TXN_KEY: Final = meta_key("txn")
 INODES_KEY: Final = meta_key("inodes")
 QUOTA_KEY: Final = meta_key("quota")  # there is a `Q` record of whoever has something
+QUOTA_COUNTS: Final = b"xattrs"  # that value of it: xattrs are counted, too
 RECOVERY_KEY: Final = meta_key("recovery")  # the last txn when the unfinished recovery began
 SCHEMA_VERSION: Final = 1
 

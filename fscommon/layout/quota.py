@@ -1,6 +1,7 @@
 """Limits of an account: of a directory tree, a user or a group. Pure values.
 
-A tree is named by the inode number of its topmost directory. Bytes are sizes of regular files.
+A tree is named by the inode number of its topmost directory. Bytes are sizes of regular files
+and those of xattrs.
 """
 
 from dataclasses import dataclass

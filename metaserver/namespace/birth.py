@@ -75,7 +75,7 @@ def _make(tx: Transaction, parent: Inode, wanted: Wanted, context: Context) -> I
     for name, value in xattrs:
         tx.put(xattr_key(inode.ino, name), value)
     context.inodes_added += 1
-    charge_new(context, inode.attributes)
+    charge_new(context, inode.attributes, sum(len(name) + len(value) for name, value in xattrs))
     return inode
 
 

@@ -17,7 +17,7 @@ from fscommon.layout.layout import packed_file_id, without_inline
 from fscommon.types import Ino
 from metaserver.context import Context
 from metaserver.namespace.inode import Inode, find, save
-from metaserver.quota.charges import charge_removed
+from metaserver.quota.charges import charge_removed, xattr_bytes
 from metaserver.records import doomed_key, inode_key, orphan_key, pack_number, xattrs_of
 from metaserver.transaction import Transaction
 from metaserver.trash.entries import Entry, Place, keep, take
@@ -81,6 +81,7 @@ def _let_go(
 def remove_inode(tx: Transaction, inode: Inode, context: Context) -> None:
     """Delete the record, its xattrs, and queue its objects."""
     tx.delete(inode_key(inode.ino))
+    xattrs = xattr_bytes(tx, inode.attributes)
     if inode.attributes.xattr_count:
         for key, _ in list(tx.range(*xattrs_of(inode.ino))):
             tx.delete(key)
@@ -88,7 +89,7 @@ def remove_inode(tx: Transaction, inode: Inode, context: Context) -> None:
         tx.put(doomed_key(inode.layout().file_id), without_inline(inode.tail))
     context.inodes_added -= 1
     context.removed.append(inode.ino)
-    charge_removed(context, inode.attributes)
+    charge_removed(context, inode.attributes, xattrs)
 
 
 def remove_plain(tx: Transaction, ino: Ino, record: bytes, context: Context) -> FileFacts | None:

@@ -9,6 +9,8 @@ import stat
 from dataclasses import replace
 
 from fscommon.layout.attributes import Attributes
+from metaserver.context import Context
+from metaserver.quota.charges import charge_xattr
 from metaserver.records import xattr_key
 from metaserver.transaction import Transaction
 
@@ -25,11 +27,16 @@ def without_set_id(attributes: Attributes, *, every_group: bool = False) -> Attr
     return attributes if mode == attributes.mode else replace(attributes, mode=mode)
 
 
-def drop_capability_xattr(tx: Transaction, attributes: Attributes) -> Attributes:
+def drop_capability_xattr(
+    tx: Transaction, attributes: Attributes, context: Context
+) -> Attributes:
+    """attributes: with the owners that the accounts know of."""
     if not attributes.xattr_count:
         return attributes
     key = xattr_key(attributes.ino, _CAPABILITY)
-    if tx.get(key) is None:
+    value = tx.get(key)
+    if value is None:
         return attributes
     tx.delete(key)
+    charge_xattr(context, attributes, -len(_CAPABILITY) - len(value))
     return replace(attributes, xattr_count=attributes.xattr_count - 1)

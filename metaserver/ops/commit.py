@@ -44,7 +44,7 @@ def commit(tx: Transaction, request: Commit, context: Context) -> Committed:
     changed = _synced(written, request)
     if changed is inode:
         return _reply(inode.attributes.pack(), inode, context)
-    charge_change(context, inode.attributes, changed.attributes)
+    charge_change(tx, context, inode.attributes, changed.attributes)
     return _reply(save(tx, changed), inode, context)
 
 
@@ -59,7 +59,7 @@ def _written(tx: Transaction, inode: Inode, request: Commit, context: Context) -
     changed = merge_written(inode, size, mtime_ns)
     attributes = changed.attributes
     if request.flags & (COMMIT_KILL_SUIDGID | COMMIT_MTIME):
-        attributes = drop_capability_xattr(tx, attributes)
+        attributes = drop_capability_xattr(tx, attributes, context)
     if request.flags & COMMIT_KILL_SUIDGID:
         every_group = bool(request.flags & COMMIT_KILL_SGID)
         attributes = without_set_id(attributes, every_group=every_group)

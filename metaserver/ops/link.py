@@ -26,7 +26,7 @@ def link(tx: Transaction, request: Link, context: Context) -> Entry:
     context.check_room()
     if inode.attributes.nlink == 0:
         inode = _first_name(tx, inode, context)
-        inode = _into_tree(inode, parent.attributes.tree, context)
+        inode = _into_tree(tx, inode, parent.attributes.tree, context)
     elif inode.attributes.tree != parent.attributes.tree and context.replayed is None:
         raise FsError(Status.EXDEV, "the names of a file are in one quota tree")
     if inode.attributes.nlink >= LINK_COUNT_MAX:
@@ -37,13 +37,13 @@ def link(tx: Transaction, request: Link, context: Context) -> Entry:
     return Entry(save(tx, linked))
 
 
-def _into_tree(inode: Inode, tree: int, context: Context) -> Inode:
+def _into_tree(tx: Transaction, inode: Inode, tree: int, context: Context) -> Inode:
     """A file made without a name goes into the quota tree of its first one. Raises EDQUOT."""
     if inode.attributes.tree == tree:
         return inode
-    check_tree(context, inode.attributes, tree)
+    check_tree(tx, context, inode.attributes, tree)
     moved = Inode(replace(inode.attributes, tree=tree), inode.tail)
-    charge_change(context, inode.attributes, moved.attributes)
+    charge_change(tx, context, inode.attributes, moved.attributes)
     return moved
 
 

@@ -177,7 +177,7 @@ class _Walk:
         if before.tree == self._tree:
             return
         after = inode.changed(before.ctime_ns, tree=self._tree)
-        charge_change(self._context, before, after.attributes)
+        charge_change(self._tx, self._context, before, after.attributes)
         save(self._tx, after)
         self.assigned += 1
 

@@ -141,15 +141,17 @@ def _settle(
     tx: Transaction, inode: Inode, old_parent: Inode, parent: Inode, context: Context
 ) -> bytes:
     fields = {"parent": parent.ino} if inode.is_directory else {}
-    tree = _tree_after(inode, old_parent, parent, context)
+    tree = _tree_after(tx, inode, old_parent, parent, context)
     changed = inode.changed(context.now_ns, tree=tree, **fields)
     if inode.attributes.parent != changed.attributes.parent:
         context.services.trash.moved()
-    charge_change(context, inode.attributes, changed.attributes)
+    charge_change(tx, context, inode.attributes, changed.attributes)
     return save(tx, changed)
 
 
-def _tree_after(inode: Inode, old_parent: Inode, parent: Inode, context: Context) -> int:
+def _tree_after(
+    tx: Transaction, inode: Inode, old_parent: Inode, parent: Inode, context: Context
+) -> int:
     """The quota tree of what was moved. A file goes over into another; a directory would have to
     take everything below along: EXDEV, and mv(1) copies. The top of a tree goes anywhere."""
     attributes = inode.attributes
@@ -159,5 +161,5 @@ def _tree_after(inode: Inode, old_parent: Inode, parent: Inode, context: Context
     if context.replayed is None:
         if inode.is_directory or attributes.nlink > 1:
             raise FsError(Status.EXDEV, "the target is in another quota tree")
-        check_tree(context, attributes, tree)
+        check_tree(tx, context, attributes, tree)
     return tree

@@ -65,8 +65,8 @@ def setattr_(tx: Transaction, request: SetAttr, context: Context) -> Opened:
     if resize:
         check_growth(context, changed.attributes, request.size)
         changed = _resize(tx, changed, request, context)
-    changed = _change_owner_and_mode(tx, changed, request)
-    charge_change(context, inode.attributes, changed.attributes)
+    changed = _change_owner_and_mode(tx, changed, request, context)
+    charge_change(tx, context, inode.attributes, changed.attributes)
     if changed is not inode or request.valid & (_TIMES | SET_KILL_SUIDGID):
         changed = _change_times(changed, request, context)
         save(tx, changed)
@@ -91,8 +91,8 @@ def set_unasked(tx: Transaction, setting: Setting, context: Context) -> None:
     check_may_change(inode, request.valid)
     context.services.leases.dismiss(context.session, inode.ino, context.now_s)
     written = merge_written(inode, 0, request.written_mtime_ns)
-    changed = _change_owner_and_mode(tx, written, request)
-    charge_change(context, inode.attributes, changed.attributes)
+    changed = _change_owner_and_mode(tx, written, request, context)
+    charge_change(tx, context, inode.attributes, changed.attributes)
     save(tx, _change_times(changed, request, context))
 
 
@@ -152,12 +152,14 @@ def _intend(tx: Transaction, inode: Inode, context: Context) -> None:
     context.wait_truncate = inode.ino
 
 
-def _change_owner_and_mode(tx: Transaction, inode: Inode, request: SetAttr) -> Inode:
+def _change_owner_and_mode(
+    tx: Transaction, inode: Inode, request: SetAttr, context: Context
+) -> Inode:
     attributes = inode.attributes
     valid = request.valid
     owner = bool(valid & (SET_UID | SET_GID)) and not inode.is_directory
     if owner or valid & (SET_KILL_SUIDGID | SET_SIZE):
-        attributes = drop_capability_xattr(tx, attributes)
+        attributes = drop_capability_xattr(tx, attributes, context)
     if owner or valid & SET_KILL_SUIDGID:
         attributes = without_set_id(attributes, every_group=bool(valid & SET_KILL_SGID))
     if valid & SET_MODE:

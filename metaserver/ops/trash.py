@@ -186,12 +186,12 @@ def _restore(tx: Transaction, old: int, item: TrashItem, directory: Inode, conte
         raise FsError(Status.ENOENT, "it is not in the trash")
     key = new_key(tx, directory.ino, item.new_name)
     inode = load(tx, entry.ino)
-    tree = _quota_tree(inode, directory, context)
+    tree = _quota_tree(tx, inode, directory, context)
     take(tx, entry, "restored", context)
     links = 2 if inode.is_directory else 1
     parent = directory.ino if inode.is_directory else 0
     back = inode.changed(context.now_ns, nlink=links, parent=parent, tree=tree)
-    charge_change(context, inode.attributes, back.attributes)
+    charge_change(tx, context, inode.attributes, back.attributes)
     save(tx, back)
     put_dentry(tx, key, inode.ino, inode.attributes.mode)
     if inode.is_directory:
@@ -199,14 +199,14 @@ def _restore(tx: Transaction, old: int, item: TrashItem, directory: Inode, conte
     return int(inode.is_directory)
 
 
-def _quota_tree(inode: Inode, directory: Inode, context: Context) -> int:
+def _quota_tree(tx: Transaction, inode: Inode, directory: Inode, context: Context) -> int:
     """As with a rename. Raises EXDEV, EDQUOT."""
     mine, there = inode.attributes.tree, directory.attributes.tree
     if mine in (there, inode.ino):
         return mine
     if inode.is_directory:
         raise FsError(Status.EXDEV, "a directory does not go into another quota tree")
-    check_tree(context, inode.attributes, there)
+    check_tree(tx, context, inode.attributes, there)
     return there
 
 

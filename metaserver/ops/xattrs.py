@@ -32,6 +32,7 @@ from metaserver.namespace import acl
 from metaserver.namespace.inode import Inode, load, save
 from metaserver.namespace.layouts import layout_text, wanted_default, with_layout
 from metaserver.namespace.protection import check_may_set_xattr
+from metaserver.quota.charges import charge_xattr
 from metaserver.records import xattr_key, xattr_name, xattrs_of
 from metaserver.transaction import Transaction
 
@@ -74,7 +75,7 @@ def setxattr(tx: Transaction, request: SetXattr, context: Context) -> Entry:
     value = _sound_default(inode, request.value) if request.name == acl.DEFAULT else request.value
     if not exists:
         _check_names(tx, inode, request.name)
-    changed = _put(tx, inode, request.name, value)
+    changed = _put(tx, inode, request.name, value, context)
     return Entry(save(tx, changed.changed(context.now_ns)))
 
 
@@ -91,7 +92,7 @@ def removexattr(tx: Transaction, request: RemoveXattr, context: Context) -> Entr
     check_may_set_xattr(inode)
     if tx.get(xattr_key(inode.ino, request.name)) is None:
         raise FsError(Status.ENODATA)
-    return Entry(save(tx, _remove(tx, inode, request.name).changed(context.now_ns)))
+    return Entry(save(tx, _remove(tx, inode, request.name, context).changed(context.now_ns)))
 
 
 def _check_name(name: bytes) -> None:
@@ -116,10 +117,9 @@ def _set_access(
     access = acl.unpack_acl(value)
     mode = inode.attributes.mode & kept & ~0o777 | acl.mode_bits(access)
     if acl.is_minimal(access):
-        exists = tx.get(xattr_key(inode.ino, acl.ACCESS)) is not None
-        changed = _remove(tx, inode, acl.ACCESS) if exists else inode
+        changed = _remove(tx, inode, acl.ACCESS, context)
     else:
-        changed = _put(tx, inode, acl.ACCESS, acl.pack_acl(access))
+        changed = _put(tx, inode, acl.ACCESS, acl.pack_acl(access), context)
     return Entry(save(tx, changed.changed(context.now_ns, mode=mode)))
 
 
@@ -129,7 +129,7 @@ def _set_layout(tx: Transaction, inode: Inode, value: bytes, context: Context) -
     if inode.is_file:
         changed = with_layout(inode, wanted, context)
     else:
-        changed = _put(tx, inode, LAYOUT_XATTR, wanted.pack())
+        changed = _put(tx, inode, LAYOUT_XATTR, wanted.pack(), context)
     return Entry(save(tx, changed.changed(context.now_ns)))
 
 
@@ -151,15 +151,24 @@ def _check_names(tx: Transaction, inode: Inode, name: bytes) -> None:
         raise FsError(Status.ENOSPC, "no room for more xattrs")
 
 
-def _put(tx: Transaction, inode: Inode, name: bytes, value: bytes) -> Inode:
+def _put(tx: Transaction, inode: Inode, name: bytes, value: bytes, context: Context) -> Inode:
+    """Raises EDQUOT."""
     key = xattr_key(inode.ino, name)
-    added = int(tx.get(key) is None)
+    old = tx.get(key)
+    more = len(name) + len(value) if old is None else len(value) - len(old)
+    charge_xattr(context, inode.attributes, more)
     tx.put(key, value)
-    return _counted(inode, added)
+    return _counted(inode, int(old is None))
 
 
-def _remove(tx: Transaction, inode: Inode, name: bytes) -> Inode:
-    tx.delete(xattr_key(inode.ino, name))
+def _remove(tx: Transaction, inode: Inode, name: bytes, context: Context) -> Inode:
+    """If it is there."""
+    key = xattr_key(inode.ino, name)
+    old = tx.get(key)
+    if old is None:
+        return inode
+    charge_xattr(context, inode.attributes, -len(name) - len(old))
+    tx.delete(key)
     return _counted(inode, -1)
 
 

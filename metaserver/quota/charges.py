@@ -10,7 +10,7 @@ again there before it refuses, makes no more files in a tree that has limits tha
 
 import stat
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, Protocol
 
 from fscommon.layout.attributes import (
     ATTRIBUTES_SIZE,
@@ -24,6 +24,7 @@ from fscommon.types import Ino, SessionId
 from metaserver.context import Context
 from metaserver.quota.shares import Share
 from metaserver.quota.table import Charge
+from metaserver.records import xattr_name, xattrs_of
 
 NO_SIZE_LIMIT: Final = -1
 GROWTH: Final = 1 << 20  # what a writer may add before it asks again; more while there is plenty
@@ -38,23 +39,46 @@ def accounts_of(attributes: Attributes) -> tuple[AccountId, ...]:
     return (*owners, (_TREE, attributes.tree)) if attributes.tree else owners
 
 
+class Records(Protocol):
+    """A snapshot, or a transaction."""
+
+    def range(self, start: bytes, end: bytes, /) -> Iterator[tuple[bytes, bytes]]: ...
+
+
 def charged_bytes(attributes: Attributes) -> int:
+    """Beside those of its xattrs."""
     return attributes.size if stat.S_ISREG(attributes.mode) else 0
 
 
-def charges_of(inodes: Iterable[bytes]) -> Iterator[Charge]:
-    """What these records of inodes come to, from nothing."""
+def xattr_bytes(store: Records, inode: Attributes) -> int:
+    """What its xattrs count for: their names and values, ACLs and layouts of directories too."""
+    if not inode.xattr_count:
+        return 0
+    xattrs = store.range(*xattrs_of(inode.ino))
+    return sum(len(xattr_name(key)) + len(value) for key, value in xattrs)
+
+
+def charges_of(inodes: Iterable[bytes], store: Records) -> Iterator[Charge]:
+    """What these records of inodes come to, from nothing. store: where their xattrs are."""
     for value in inodes:
         attributes = unpack_attributes(value[:ATTRIBUTES_SIZE])
+        size = charged_bytes(attributes) + xattr_bytes(store, attributes)
         for account in accounts_of(attributes):
-            yield account, charged_bytes(attributes), 1
+            yield account, size, 1
 
 
-def charge_new(context: Context, made: Attributes) -> None:
-    """Raises EDQUOT."""
+def charge_new(context: Context, made: Attributes, xattrs: int) -> None:
+    """xattrs: bytes of those that it is born with. Raises EDQUOT."""
     accounts = accounts_of(made)
-    _check(context, accounts, 0, 1)
-    context.charges += [(account, 0, 1) for account in accounts]
+    _check(context, accounts, xattrs, 1)
+    context.charges += [(account, xattrs, 1) for account in accounts]
+
+
+def charge_xattr(context: Context, inode: Attributes, more: int) -> None:
+    """So many bytes of xattrs more, or less. Raises EDQUOT."""
+    accounts = accounts_of(inode)
+    _check(context, accounts, more, 0)
+    context.charges += [(account, more, 0) for account in accounts]
 
 
 def charge_many(context: Context, owner: Owner, count: int, size: int) -> None:
@@ -64,22 +88,26 @@ def charge_many(context: Context, owner: Owner, count: int, size: int) -> None:
     context.charges += [(account, size, count) for account in accounts[: 3 if tree else 2]]
 
 
-def charge_removed(context: Context, gone: Attributes) -> None:
-    size = charged_bytes(gone)
+def charge_removed(context: Context, gone: Attributes, xattrs: int) -> None:
+    size = charged_bytes(gone) + xattrs
     context.charges += [(account, -size, -1) for account in accounts_of(gone)]
     if gone.tree == gone.ino:
         context.trees_gone.append(gone.ino)
 
 
-def charge_change(context: Context, before: Attributes, after: Attributes) -> None:
+def charge_change(
+    tx: Records, context: Context, before: Attributes, after: Attributes
+) -> None:  # fmt: skip
+    """xattrs that came or went are charged by themselves, before."""
     old, new = accounts_of(before), accounts_of(after)
     more = charged_bytes(after) - charged_bytes(before)
     if old == new:
         if more:
             context.charges += [(account, more, 0) for account in new]
         return
-    context.charges += [(account, -charged_bytes(before), -1) for account in old]
-    context.charges += [(account, charged_bytes(after), 1) for account in new]
+    xattrs = xattr_bytes(tx, after)
+    context.charges += [(account, -charged_bytes(before) - xattrs, -1) for account in old]
+    context.charges += [(account, charged_bytes(after) + xattrs, 1) for account in new]
 
 
 def check_growth(context: Context, before: Attributes, size: int) -> None:
@@ -87,10 +115,11 @@ def check_growth(context: Context, before: Attributes, size: int) -> None:
     _check(context, accounts_of(before), size - before.size, 0)
 
 
-def check_tree(context: Context, inode: Attributes, tree: int) -> None:
+def check_tree(tx: Records, context: Context, inode: Attributes, tree: int) -> None:
     """The inode is to come into this tree. Raises EDQUOT."""
-    if tree:
-        _check(context, ((_TREE, tree),), charged_bytes(inode), 1)
+    if is_limited(context, tree):
+        size = charged_bytes(inode) + xattr_bytes(tx, inode)
+        _check(context, ((_TREE, tree),), size, 1)
 
 
 def size_limit(

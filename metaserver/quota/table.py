@@ -1,10 +1,11 @@
 """What trees, users and groups have, and what they may have.
 
-An account is a directory tree, a user or a group: the sizes of its regular files and its number of
-inodes, with soft and hard limits. The engine merges the charges of an op that succeeded, and adds
-the records of the accounts that changed to the batch that the op's own records are in: after any
-crash accounts and inodes say the same, and replays charge again what they do again. Nothing here
-is read through the overlay, so sessions do not wait for each other for sharing an account.
+An account is a directory tree, a user or a group: the sizes of its regular files, the bytes of its
+xattrs and its number of inodes, with soft and hard limits. The engine merges the charges of an op
+that succeeded, and adds the records of the accounts that changed to the batch that the op's own
+records are in: after any crash accounts and inodes say the same, and replays charge again what they
+do again. Nothing here is read through the overlay, so sessions do not wait for each other for
+sharing an account.
 
 A soft limit that has been exceeded for longer than its grace time refuses like a hard one.
 Everybody has an account, limits or not; one of a tree, from when it is made one. Users and groups

@@ -107,6 +107,22 @@ def _writes(fd: int) -> bool:
         return False
 
 
+def test_xattrs_are_limited(tree: Path, quota: Quota) -> None:
+    file = tree / "file"
+    file.write_bytes(b"x" * 100)
+    os.setxattr(file, "user.a", b"v" * 50)
+    quota("set", "--tree", tree, "--bytes", 200)
+    assert used(quota, tree) == (100 + len("user.a") + 50, 2)
+    assert refused(os.setxattr, file, "user.b", b"v" * 50) == "EDQUOT"
+    os.setxattr(file, "user.a", b"v" * 90)
+    assert refused(os.truncate, file, 105) == "EDQUOT"
+    os.removexattr(file, "user.a")
+    os.setxattr(tree, "user.b", b"v" * 50)
+    assert used(quota, tree) == (100 + len("user.b") + 50, 2)
+    file.unlink()
+    assert used(quota, tree) == (len("user.b") + 50, 1)
+
+
 def test_inodes_truncate_fallocate_and_rename(tree: Path, workdir: Path, quota: Quota) -> None:
     (workdir / "large").write_bytes(b"x" * 5000)
     quota("set", "--tree", tree, "--bytes", "4096", "--inodes", 3)

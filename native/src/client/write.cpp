@@ -66,15 +66,14 @@ struct Stale {
 // LOCKED inode: what a WRITE did to it. A direct one leaves what the kernel has as it is: pages that were
 // filled while it was on its way; a page that has zeros behind the former end, which is to be spoiled before
 // anybody is told the new one; and the mode. (Before any other one the kernel asks for set-id bits to go.)
-Stale note(Core& core, const HandlePtr& handle, uint64_t begin, uint64_t end, uint32_t kill, bool& grew) {
-  Inode& inode = *handle->inode;
-  grew = inode.wrote(end, fuse::file_time_ns(), kill);
+Stale note(Core& core, Inode& inode, const WriteReach& reach, uint32_t kill, bool& grew) {
+  grew = inode.wrote(reach.end, fuse::file_time_ns(), kill);
   core.note_unclean(inode);
   Stale stale;
-  if (!handle->goes_past_pages()) return stale;
-  if (inode.takes_filled(begin, end)) stale.length = end - (stale.begin = begin);
+  if (!reach.past_pages) return stale;
+  if (inode.takes_filled(reach.begin, reach.end)) stale.length = reach.end - (stale.begin = reach.begin);
   if (kill != 0) stale.mode = std::exchange(inode.set_ids, {}).mode != 0;
-  if (!grew || end <= inode.cut_end || core.cut_reads() == nullptr) return stale;
+  if (!grew || reach.end <= inode.cut_end || core.cut_reads() == nullptr) return stale;
   stale.cut = {std::exchange(inode.cut_end, Inode::kNotCut), core.cut_reads()->begin(inode.ino())};
   core.cut_reads()->cut(inode.ino(), stale.cut.read, stale.cut.end);
   return stale;
@@ -119,6 +118,10 @@ class WriteRun {
   Buffer buffer_for(uint32_t size);
   std::span<const std::byte> bytes(uint64_t from, uint64_t to) const {
     return request_.payload.subspan(from - request_.offset, to - from);
+  }
+  WriteReach reach() const {
+    const bool from_page = (request_.write_flags & fuse::kWriteFromCache) != 0;
+    return {request_.offset, end_, handle_->goes_past_pages() && !from_page};
   }
   void wait_for_targets();
   Stale note_written();
@@ -184,7 +187,7 @@ void WriteRun::wait_for_targets() {
   through_ = true;
   operation_ = std::make_shared<WriteOperation>(
       request_.head, WriteOperation::Plan{.handle = handle_,
-                                          .end = end_,
+                                          .reach = reach(),
                                           .count = static_cast<uint32_t>(request_.payload.size()),
                                           .kill = kill_,
                                           .sync = sync_,
@@ -283,7 +286,7 @@ uint64_t WriteRun::add(const Span& span) {
 Stale WriteRun::note_written() {
   bool grew = false;
   const std::scoped_lock lock(inode_->mu());
-  return note(core_, handle_, request_.offset, end_, kill_, grew);
+  return note(core_, *inode_, reach(), kill_, grew);
 }
 
 void WriteRun::watch() {
@@ -445,7 +448,7 @@ void WriteOperation::finish(Lane& lane) {
   Stale stale;
   if (error_ == 0) {
     const std::scoped_lock lock(plan_.handle->inode->mu());
-    stale = note(core, plan_.handle, plan_.end - plan_.count, plan_.end, plan_.kill, grew);
+    stale = note(core, *plan_.handle->inode, plan_.reach, plan_.kill, grew);
   }
   end_write(lane, *plan_.handle->inode);
   if (!stale) return tell(lane, grew);

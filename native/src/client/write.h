@@ -44,12 +44,20 @@ class AskingWrite final : public Operation {
   uint64_t question_ = 0;
 };
 
+// What a WRITE covers. past_pages: it came by a handle that goes past the kernel's pages, and is not itself
+// the write-back of one of them: the kernel waits for that one's answer while it is asked to forget the page.
+struct WriteReach {
+  uint64_t begin = 0;
+  uint64_t end = 0;
+  bool past_pages = false;
+};
+
 // A WRITE that waits for its pieces.
 class WriteOperation final : public Operation, public PieceWaiter {
  public:
   struct Plan {
     HandlePtr handle;
-    uint64_t end = 0;
+    WriteReach reach{};
     uint32_t count = 0;
     uint32_t kill = 0;      // kCommitKill*
     bool sync = false;      // O_SYNC, O_DSYNC: durable before it is answered

@@ -71,6 +71,14 @@ TEST(SetIds, ADirectWriteIsAnsweredWhenTheKernelHasForgottenThem) {
   EXPECT_EQ(rig.commits().at(0).flags & (kCommitKillSuidgid | kCommitKillSgid), kCommitKillSuidgid);
 }
 
+// The kernel waits for its answer before it forgets anything of the page.
+TEST(SetIds, TheWriteBackOfAPageNeverWaits) {
+  Written rig(O_RDWR | O_DIRECT);
+  rig.core->set_ids_put(Rig::kIno, S_IFREG | 04777, kGroup);
+  EXPECT_EQ(rig.replier.wait(rig.start(fuse::kWriteKillSuidgid | fuse::kWriteFromCache)).count, 10u);
+  EXPECT_TRUE(rig.spoiled().empty());
+}
+
 TEST(SetIds, NoOtherWriteWaits) {
   Written direct(O_RDWR | O_DIRECT);
   EXPECT_EQ(direct.replier.wait(direct.start(fuse::kWriteKillSuidgid)).count, 10u) << "it has none";

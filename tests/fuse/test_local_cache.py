@@ -204,7 +204,7 @@ def test_a_full_disk_costs_only_the_hit(cluster: Cluster, workdir: Path, localdi
     disk = localdir / "disk"
     disk.mkdir()
     files = write_files(workdir, (6 << 20, 7 << 20, 8 << 20, 9 << 20))
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=20m", "none", disk], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=20m,mode=755", "none", disk], check=True)
     try:
         with mounted(cluster, localdir, workdir, disk) as mount:
             for _ in range(2):

@@ -1,13 +1,13 @@
 """Storage servers and their targets: who is there, how full, and where new files go.
 
 Plain state in memory with time passed in; `N` and `G` records keep what must survive a restart.
-The epoch rises when somebody joins, moves, goes down or comes back, or a target gets full or has
-room again, or is set to draining or back; not with every change of free space. A draining target
-gets no new files; what is on it is read and written as ever. One that is new while there are
-clients is joining: it gets none before each of them has a map that names it. A target that its node
-does not name any more (its device is broken or not mounted) is down until it is named again. After
-a restart every known target counts as up until its node's heartbeat is overdue. Asking nodes to do
-things is metaserver.eviction, reaper and truncation.
+The epoch rises when somebody joins, moves, goes down or comes back, or a target gets full (it lacks
+bytes, or inodes for files) or has room again, or is set to draining or back; not with every change
+of free space. A draining target gets no new files; what is on it is read and written as ever. One
+that is new while there are clients is joining: it gets none before each of them has a map that
+names it. A target that its node does not name any more (its device is broken or not mounted) is
+down until it is named again. After a restart every known target counts as up until its node's
+heartbeat is overdue. Asking nodes to do things is metaserver.eviction, reaper and truncation.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from typing import Final
 
 from fscommon.errors import FsError, Status
 from fscommon.types import FileId, NodeId, TargetId
-from fscommon.wire.admin import NO_TRAFFIC, Traffic
+from fscommon.wire.admin import FILES_UNLIMITED, NO_TRAFFIC, Traffic
 from fscommon.wire.messages import ClusterMap, StatFsReply, TargetEntry
 from fscommon.wire.servers import TargetReport
 
@@ -58,7 +58,10 @@ class Target:
     node: NodeId
     bytes_total: int
     bytes_free: int
-    is_full: bool = False
+    files_total: int = 0  # inodes of its file system; 0: without a limit, or not heard yet
+    files_free: int = 0
+    lacks_bytes: bool = False
+    lacks_files: bool = False
     is_served: bool = True  # its node named it when it registered last
     is_draining: bool = False  # as an administrator wants it
     joining_epoch: int = 0  # of the first map that names it, while not all clients have that; or 0
@@ -66,6 +69,19 @@ class Target:
     errors: int = 0
     incarnation: int = 0  # the newest that was heard: it rises when unsynced bytes were lost
     incarnation_kept: int = 0  # in its record
+
+    @property
+    def is_full(self) -> bool:
+        return self.lacks_bytes or self.lacks_files
+
+    def measure(self, before: "Target") -> None:
+        """Say anew what it lacks; before: as it was measured last."""
+        self.lacks_bytes = _is_short(
+            self.bytes_free, self.bytes_total, was_short=before.lacks_bytes
+        )
+        self.lacks_files = self.files_total > 0 and _is_short(
+            self.files_free, self.files_total, was_short=before.lacks_files
+        )
 
 
 class Membership:
@@ -132,7 +148,7 @@ class Membership:
 
     def put_target(self, target: Target) -> bool:
         old = self._targets.get(target.id)
-        target.is_full = _is_full(target, was_full=old is not None and old.is_full)
+        target.measure(old or target)
         self._targets[target.id] = target
         self._choose_places()
         if old is None or not old.is_served:
@@ -165,10 +181,11 @@ class Membership:
         if target is None or target.node != node or target.uuid != report.uuid:
             raise FsError(Status.NO_TARGET, f"target {report.target} is not this node's: register")
         target.bytes_total, target.bytes_free = report.bytes_total, report.bytes_free
+        target.files_total, target.files_free = report.files_total, report.files_free
         target.objects, target.errors = report.objects, report.errors
         target.incarnation = max(target.incarnation, report.incarnation)
         was_full = target.is_full
-        target.is_full = _is_full(target, was_full=was_full)
+        target.measure(target)
         return target.is_full != was_full
 
     def expire(self, now_s: float) -> list[Node]:
@@ -270,6 +287,13 @@ class Membership:
     def _is_up(self, target: Target) -> bool:
         return target.is_served and target.node not in self._down
 
+    def files_free(self) -> int:
+        """For how many new objects the targets that are open to them have inodes."""
+        open_ = [t for t in self._targets.values() if not (t.is_draining or t.lacks_files)]
+        if any(target.files_total == 0 for target in open_) or not self._targets:
+            return FILES_UNLIMITED
+        return min(sum(target.files_free for target in open_), FILES_UNLIMITED)
+
     def statfs(self, *, inodes_used: int, inodes_free: int) -> StatFsReply:
         total = sum(target.bytes_total for target in self._targets.values())
         free = sum(target.bytes_free for target in self._targets.values())
@@ -283,6 +307,5 @@ class Membership:
         )
 
 
-def _is_full(target: Target, *, was_full: bool) -> bool:
-    share = _ROOM_SHARE if was_full else _FULL_SHARE
-    return target.bytes_free < target.bytes_total // share
+def _is_short(free: int, total: int, *, was_short: bool) -> bool:
+    return free < total // (_ROOM_SHARE if was_short else _FULL_SHARE)

@@ -151,6 +151,8 @@ class Targets:
         gauge = self._metrics.gauge
         gauge("braidfs_target_bytes", target=row.target).set(row.bytes_total)
         gauge("braidfs_target_bytes_free", target=row.target).set(row.bytes_free)
+        gauge("braidfs_target_files", target=row.target).set(row.files_total)
+        gauge("braidfs_target_files_free", target=row.target).set(row.files_free)
         gauge("braidfs_target_objects", target=row.target).set(row.objects)
         gauge("braidfs_target_errors", target=row.target).set(row.errors)
 

@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from fscommon.observe.status import node_json
+from fscommon.observe.status import inodes_free, node_json
 from fscommon.rpc.caller import Caller
 from fscommon.wire.admin import Place as Stand
 from fscommon.wire.admin import TreeSum, TreeSummed
@@ -57,11 +57,12 @@ def _df_json(reply: StatusReply) -> dict[str, Any]:
         seen = node_json(one)
         nodes.append({"name": seen["name"], "state": seen["state"], "bytes_total": total,
                       "bytes_available": available})  # fmt: skip
+    used = reply.files.inodes_total - reply.files.inodes_free
     return {
         "bytes_total": reply.files.bytes_total,
         "bytes_available": reply.files.bytes_available,
-        "inodes_total": reply.files.inodes_total,
-        "inodes_free": reply.files.inodes_free,
+        "inodes_total": used + inodes_free(reply),
+        "inodes_free": inodes_free(reply),
         "nodes": nodes,
     }
 
@@ -76,7 +77,7 @@ def _print_df(console: Console, reply: StatusReply) -> None:
     columns = ("server", "state", "used", "used ", "available", "size")
     console.print(table(columns, rows, right="used ,available,size"))
     used = reply.files.inodes_total - reply.files.inodes_free
-    console.print(f"{number(used)} inodes, room for {number(reply.files.inodes_free)} more")
+    console.print(f"{number(used)} inodes, room for {number(inodes_free(reply))} more")
 
 
 def _df_row(total: int, free: int, available: int) -> tuple[str, ...]:

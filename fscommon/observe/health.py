@@ -140,13 +140,7 @@ def _targets(status: StatusReply) -> list[Problem]:
         if row.state == "draining":
             found.append(_draining(status, row))
         if row.state == "full":
-            found.append(Problem(
-                Severity.WARNING, f"target {row.target} is full",
-                f"{size(row.bytes_free)} of {size(row.bytes_total)} are free; "
-                "writing to files that lie on it is ENOSPC",
-                f"remove files: braidfs find :/ --target {row.target} --size +1G; "
-                "or add targets: new files avoid full ones",
-            ))  # fmt: skip
+            found.append(_full(status, row))
     for health in status.health:
         if health.errors:
             found.append(Problem(
@@ -156,6 +150,25 @@ def _targets(status: StatusReply) -> list[Problem]:
                 "restore the files",
             ))  # fmt: skip
     return found
+
+
+def _full(status: StatusReply, row: TargetEntry) -> Problem:
+    health = next((one for one in status.health if one.target == row.target), None)
+    if health is not None and health.lacks_files:
+        return Problem(
+            Severity.WARNING, f"target {row.target} is full: it has no inodes left",
+            f"{health.files_free} of the {health.files_total} inodes of its file system are free, "
+            f"and {size(row.bytes_free)}; the first write of a new file there is ENOSPC",
+            f"remove small files: braidfs find :/ --target {row.target} --size -1M; or add targets "
+            "with more inodes (mkfs.ext4 -i, or XFS): new files avoid full ones",
+        )  # fmt: skip
+    return Problem(
+        Severity.WARNING, f"target {row.target} is full",
+        f"{size(row.bytes_free)} of {size(row.bytes_total)} are free; "
+        "writing to files that lie on it is ENOSPC",
+        f"remove files: braidfs find :/ --target {row.target} --size +1G; "
+        "or add targets: new files avoid full ones",
+    )  # fmt: skip
 
 
 def _draining(status: StatusReply, row: TargetEntry) -> Problem:

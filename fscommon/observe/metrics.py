@@ -107,6 +107,11 @@ TABLE: Final[tuple[Metric, ...]] = (
     Metric("braidfs_targets_unserved", _G, "Configured targets that could not be opened"),
     Metric("braidfs_target_bytes", _G, "Size of a target", ("target",)),
     Metric("braidfs_target_bytes_free", _G, "Free bytes of a target", ("target",)),
+    Metric(
+        "braidfs_target_files", _G,
+        "Inodes of the file system of a target; 0: only bytes limit them", ("target",),
+    ),
+    Metric("braidfs_target_files_free", _G, "Inodes left for objects of a target", ("target",)),
     Metric("braidfs_target_objects", _G, "Objects on a target", ("target",)),
     Metric("braidfs_target_errors", _G, "I/O and checksum errors of a target", ("target",)),
     Metric("braidfs_corrupt_blocks_total", _C, "Blocks that failed their checksum", ("target",)),

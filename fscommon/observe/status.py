@@ -25,12 +25,18 @@ def status_json(reply: StatusReply, problems: list[Problem]) -> dict[str, Any]:
             "bytes_available": reply.files.bytes_available,
             "inodes_used": reply.files.inodes_total - reply.files.inodes_free,
             "inodes_total": reply.files.inodes_total,
+            "inodes_free": inodes_free(reply),
         },
         "layout": {"chunk_size": reply.chunk_size, "stripe_width": reply.stripe_width_max},
         "nodes": [node_json(node) for node in reply.nodes],
         "targets": [target_json(reply, row) for row in reply.map.targets],
         "clients": [client_json(client) for client in reply.clients],
     }
+
+
+def inodes_free(reply: StatusReply) -> int:
+    """As STATFS says it: new files need room in the metadata store and on targets."""
+    return min(reply.files.inodes_free, reply.files_free)
 
 
 def traffic_json(traffic: Traffic) -> dict[str, int]:
@@ -66,6 +72,8 @@ def target_json(status: StatusReply, row: TargetEntry) -> dict[str, Any]:
         "bytes_free": row.bytes_free,
         "objects": health.objects if health else 0,
         "errors": health.errors if health else 0,
+        "files_total": health.files_total if health else 0,
+        "files_free": health.files_free if health else 0,
         "incarnation": health.incarnation if health else 0,
     }
 

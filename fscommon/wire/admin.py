@@ -55,14 +55,21 @@ class NodeStatus:
     traffic: Traffic
 
 
+FILES_UNLIMITED: Final = 2**64 - 1
+
+
 @dataclass(frozen=True, slots=True)
 class TargetHealth:
-    """What the last heartbeat said of a target, beside its row of the map."""
+    """What the last heartbeat said of a target, beside its row of the map. lacks_files: it is full
+    because few of the inodes of its file system are left; a files_total of 0 is no limit."""
 
     target: U64
     incarnation: U64
     objects: U64
     errors: U64
+    files_total: U64 = 0
+    files_free: U64 = 0
+    lacks_files: bool = False
 
 
 @dataclass(frozen=True, slots=True)

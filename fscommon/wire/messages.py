@@ -28,6 +28,7 @@ from fscommon.ranges import (
     U64s,
 )
 from fscommon.wire.admin import (
+    FILES_UNLIMITED,
     NO_TRAFFIC,
     BytesPath,
     ClientStatus,
@@ -478,8 +479,9 @@ class ClusterMap:
     targets: Annotated[tuple[TargetEntry, ...], Many]
 
     def open_targets(self) -> set[int]:
-        """Those that get new files, as far as they are up and have room."""
-        return {row.target for row in self.targets if row.state not in ("draining", "joining")}
+        """Those that get new files, as far as they are up."""
+        closed = ("draining", "joining", "full")
+        return {row.target for row in self.targets if row.state not in closed}
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,6 +508,7 @@ class StatusReply:
     uptime_s: float
     chunk_size: U64  # of new files, where their directory says nothing else
     stripe_width_max: U32
+    files_free: U64 = FILES_UNLIMITED  # inodes of targets that are open to new files
 
 
 BODIES: dict[Op, tuple[type, type]] = {

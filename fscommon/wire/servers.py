@@ -12,6 +12,9 @@ from fscommon.wire.admin import NO_TRAFFIC, Traffic
 
 @dataclass(frozen=True, slots=True)
 class TargetReport:
+    """files_total, files_free: inodes of its file system, less those kept for the log; a total of 0
+    says that only bytes limit them."""
+
     target: U64  # 0: new, wants an id
     uuid: Token  # from the superblock
     incarnation: U64
@@ -19,6 +22,8 @@ class TargetReport:
     bytes_free: U64
     objects: U64
     errors: U64
+    files_total: U64 = 0
+    files_free: U64 = 0
 
 
 @dataclass(frozen=True, slots=True)

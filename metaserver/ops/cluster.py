@@ -44,6 +44,7 @@ def register(tx: Transaction, request: Register, context: Context) -> Registered
     changed |= bool(services.membership.unserved(node.id, [target.id for target in targets]))
     if changed:
         bump_map_epoch(tx, services)
+        services.sessions.outdate_slots()
     context.wait_durable = True
     return Registered(
         node=node.id,
@@ -108,6 +109,8 @@ def _targets(reports: tuple[TargetReport, ...], node: Node, context: Context) ->
             node=node.id,
             bytes_total=report.bytes_total,
             bytes_free=report.bytes_free,
+            files_total=report.files_total,
+            files_free=report.files_free,
             objects=report.objects,
             errors=report.errors,
             incarnation=max(report.incarnation, target.incarnation if target else 0),
@@ -152,6 +155,7 @@ def heartbeat(tx: Transaction, request: Heartbeat, context: Context) -> Heartbea
     node.traffic = request.traffic
     if services.membership.heard(node.id, request.targets, context.now_s):
         bump_map_epoch(tx, services)
+        services.sessions.outdate_slots()  # clients give those back that lie on full targets
     for target in services.membership.targets_of(node.id):
         if target.incarnation > target.incarnation_kept:
             _put_target(tx, target)

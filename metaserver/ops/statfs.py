@@ -1,5 +1,6 @@
 """STATFS: room in bytes from heartbeats, inodes from the count kept with every commit, and room for
-inodes from what the store takes for one: as full as the store is, so full are they.
+inodes from what the store takes for one: as full as the store is, so full are they. A new file with
+bytes also needs an inode of a target, so there are no more free than the targets have.
 
 In a tree that has limits the room is that of the tree, as `df` shows a project's quota on a local
 file system: its limit is the size, and no more is free than it and the cluster both have.
@@ -20,7 +21,7 @@ _INODES_FIRST: Final = 100  # fewer tell no size
 
 
 def statfs(tx: Transaction, request: StatFs, context: Context) -> StatFsReply:
-    whole = measure(context.services)
+    whole = _with_objects(measure(context.services), context.services.membership.files_free())
     inode = find(tx, request.ino) if request.ino else None
     account = (int(QuotaKind.TREE), inode.attributes.tree) if inode is not None else None
     quotas = context.services.quotas
@@ -28,11 +29,18 @@ def statfs(tx: Transaction, request: StatFs, context: Context) -> StatFsReply:
 
 
 def measure(services: Services) -> StatFsReply:
+    """Inodes as the metadata store alone limits them."""
     progress = services.progress
     room, inodes = progress.room, progress.inodes
     size = max(_INODE_SIZE, room.used // max(inodes, _INODES_FIRST))
     free = 0 if room.is_full else min(room.total // _INODE_SIZE - inodes, room.free // size)
     return services.membership.statfs(inodes_used=inodes, inodes_free=max(0, free))
+
+
+def _with_objects(whole: StatFsReply, files_free: int) -> StatFsReply:
+    free = min(whole.inodes_free, files_free)
+    used = whole.inodes_total - whole.inodes_free
+    return replace(whole, inodes_total=used + free, inodes_free=free)
 
 
 def _within(whole: StatFsReply, tree: Account) -> StatFsReply:

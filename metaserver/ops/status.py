@@ -23,13 +23,17 @@ def status(tx: Transaction, request: Empty, context: Context) -> StatusReply:
         files=measure(services),
         nodes=tuple(_node(node, context) for node in membership.nodes()),
         health=tuple(
-            TargetHealth(target.id, target.incarnation, target.objects, target.errors)
+            TargetHealth(
+                target.id, target.incarnation, target.objects, target.errors,
+                target.files_total, target.files_free, target.lacks_files,
+            )
             for target in membership.targets()
         ),
         version=program_version(),
         uptime_s=max(0.0, context.now_s - services.started_s),
         chunk_size=membership.chunk_size,
         stripe_width_max=membership.width_max,
+        files_free=membership.files_free(),
     )
 
 

@@ -114,7 +114,8 @@ nb::tuple target_info(ChunkServer& server, size_t index) {
   }
   if (!known) throw nb::value_error("no such target");
   return nb::make_tuple(figures.target, to_bytes(figures.uuid), figures.incarnation,
-                        figures.bytes_total, figures.bytes_free, figures.objects, figures.errors);
+                        figures.bytes_total, figures.bytes_free, figures.objects, figures.errors,
+                        figures.files_total, figures.files_free);
 }
 
 int rdma_open(ChunkServer& server, const std::string& device, uint8_t port, uint8_t gid_index,
@@ -192,7 +193,7 @@ void bind_server(nb::module_& module) {
       .def("target_assign", &target_assign, "index"_a, "target"_a)
       .def("target_info", &target_info, "index"_a,
            nb::sig("def target_info(self, index: int) "
-                   "-> tuple[int, bytes, int, int, int, int, int]"))
+                   "-> tuple[int, bytes, int, int, int, int, int, int, int]"))
       .def("start", &ChunkServer::start, ReleaseGil())
       .def("stop", &ChunkServer::stop, "deadline_ms"_a, ReleaseGil())
       .def("capability_key",

@@ -1,6 +1,7 @@
 """Full and damaged disks: ENOSPC to the writer alone, EIO instead of wrong bytes."""
 
 import errno
+import itertools
 import os
 import random
 import re
@@ -8,6 +9,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,8 +17,11 @@ import pytest
 from fscommon.errors import ConfigError
 from storageserver.targets import check_file_size
 from tests.cluster.cluster import Cluster
+from tests.cluster.plan import SHORT_SESSIONS
 from tests.cluster.process import wait_until
 from tests.conftest import ClusterMaker
+
+from .test_cli import Cli
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(600), pytest.mark.expects_warnings]
 
@@ -80,13 +85,14 @@ def _writes_again(path: Path) -> bool:
     return path.read_bytes() == b"z" * (8 << 20)
 
 
-@pytest.fixture
-def small_disk(localdir: Path) -> Iterator[Path]:
+@contextmanager
+def _disk(folder: Path, *options: str) -> Iterator[Path]:
     """A real ext4 of 400 MiB on a loop device: its ENOSPC comes from the kernel."""
-    image, disk = localdir / "image", localdir / "disk"
+    folder.mkdir()
+    image, disk = folder / "image", folder / "disk"
     with image.open("wb") as file:
         file.truncate(400 << 20)
-    subprocess.run(["mkfs.ext4", "-q", "-b", "4096", str(image)], check=True)
+    subprocess.run(["mkfs.ext4", "-q", "-b", "4096", *options, str(image)], check=True)
     disk.mkdir()
     result = subprocess.run(["mount", "-o", "loop", image, disk], check=False, capture_output=True)
     if result.returncode != 0:
@@ -95,14 +101,31 @@ def small_disk(localdir: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
+@pytest.fixture
+def small_disk(localdir: Path) -> Iterator[Path]:
+    with _disk(localdir / "small") as disk:
+        yield disk
+
+
+@pytest.fixture
+def disks_of_few_inodes(localdir: Path) -> Iterator[tuple[Path, Path]]:
+    """256 of them a target takes for directories."""
+    with _disk(localdir / "one", "-N", "600") as one, _disk(localdir / "two", "-N", "2000") as two:
+        yield one, two
+
+
+def _move_target(cluster: Cluster, server: int, disk: Path) -> None:
+    target = cluster.plan.target_path(cluster.plan.storageservers[server], 0)
+    (disk / "target").mkdir()
+    shutil.move(target, disk / "target" / "moved")
+    target.symlink_to(disk / "target" / "moved")
+
+
 @pytest.mark.expects_log("written bytes were lost: status 28 ")
 def test_full_disk_under_a_target(make_cluster: ClusterMaker, small_disk: Path) -> None:
-    (small_disk / "target").mkdir()
     cluster = make_cluster(storage_servers=1, targets=1)
     cluster.stop()
-    target = cluster.plan.target_path(cluster.plan.storageservers[0], 0)
-    shutil.move(target, small_disk / "target" / "moved")
-    target.symlink_to(small_disk / "target" / "moved")
+    _move_target(cluster, 0, small_disk)
     cluster.start()
     try:
         kept = random.Random(1).randbytes(5 << 20)
@@ -116,8 +139,81 @@ def test_full_disk_under_a_target(make_cluster: ClusterMaker, small_disk: Path) 
         cluster.stop()
 
 
-def _write_durably(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
+@pytest.mark.expects_log("written bytes were lost: status 28 ")
+def test_a_target_without_inodes(
+    make_cluster: ClusterMaker, disks_of_few_inodes: tuple[Path, Path]
+) -> None:
+    cluster = make_cluster(storage_servers=2, targets=1, settings=SHORT_SESSIONS)
+    cluster.stop()
+    for server, disk in enumerate(disks_of_few_inodes):
+        _move_target(cluster, server, disk)
+    cluster.start()
+    try:
+        _loses_its_inodes(Cli(cluster), disks_of_few_inodes[0])
+    finally:
+        cluster.stop()
+
+
+def _loses_its_inodes(cli: Cli, disk: Path) -> None:
+    mount = cli.cluster.mount_path
+    (lost,) = (r["target"] for r in cli.json("target", "list", "--node", "storageserver-1"))
+    early = [mount / f"early-{number}" for number in range(16)]
+    for path in early:
+        path.touch()  # where it lies is settled, and no object is there yet
+    kept = next(path for path in early if cli.json("layout", "get", path)["targets"][0] == lost)
+    early.remove(kept)
+    _write_durably(kept, b"kept")
+    _take_all_inodes(disk)
+    of_first = {p: cli.json("layout", "get", p)["targets"][0] for p in early}
+    for path, first in of_first.items():
+        assert _first_bytes(path) == (errno.ENOSPC if first == lost else None), path
+    assert set(of_first.values()) > {lost}
+    tries = itertools.count()
+    assert wait_until(
+        lambda: {_first_bytes(mount / f"new-{next(tries)}") for _ in range(16)} == {None}, 60
+    )
+    assert wait_until(lambda: cli.json("target", "list", "--state", "full"), 30)
+    _says_so(cli, lost)
+    with kept.open("ab") as file:  # no inode is needed for what is there
+        file.write(b"k" * 500_000)
+        file.flush()
+        os.fsync(file.fileno())
+    assert kept.read_bytes() == b"kept" + b"k" * 500_000
+    shutil.rmtree(disk / "taken")
+    assert wait_until(lambda: not cli.json("target", "list", "--state", "full"), 30)
+    assert wait_until(lambda: {_first_bytes(path) for path in early} == {None}, 30)
+
+
+def _take_all_inodes(disk: Path) -> None:
+    (disk / "taken").mkdir()
+    with pytest.raises(OSError) as caught:
+        for number in range(1000):
+            (disk / "taken" / f"{number}").touch()
+    assert caught.value.errno == errno.ENOSPC
+
+
+def _first_bytes(path: Path) -> int | None:
+    """The errno, if that fails. It is not cut: an empty file would move to another target."""
+    try:
+        _write_durably(path, b"x" * 100, "r+b" if path.exists() else "wb")
+    except OSError as error:
+        return error.errno
+    return None
+
+
+def _says_so(cli: Cli, lost: int) -> None:
+    assert f"target {lost} is full: it has no inodes left" in cli.run("status", code=3).stdout
+    rows = {row["target"]: row for row in cli.json("target", "list")}
+    row, other = rows.pop(lost), next(iter(rows.values()))
+    assert (row["state"], row["files_free"], other["state"]) == ("full", 0, "up")
+    assert row["errors"] == 0 and row["bytes_free"] > row["bytes_total"] // 4
+    free = os.statvfs(cli.cluster.mount_path).f_ffree
+    assert 0 < free <= other["files_total"] and abs(free - other["files_free"]) < 64
+    assert abs(cli.json("df")["inodes_free"] - free) < 64
+
+
+def _write_durably(path: Path, content: bytes, mode: str = "wb") -> None:
+    with path.open(mode) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

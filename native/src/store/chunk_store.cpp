@@ -230,6 +230,8 @@ StoreFigures StoreBody::figures() {
   figures.incarnation = superblock_.incarnation;
   figures.bytes_total = space_.bytes_total();
   figures.bytes_free = space_.bytes_free();
+  figures.files_total = space_.files_total();
+  figures.files_free = space_.files_free();
   figures.objects = objects_;
   figures.errors = errors_;
   figures.log_bytes = log_->bytes();

@@ -205,6 +205,8 @@ struct StoreFigures {
   uint64_t incarnation = 0;
   uint64_t bytes_total = 0;
   uint64_t bytes_free = 0;
+  uint64_t files_total = 0;  // inodes of its device; 0: without a limit
+  uint64_t files_free = 0;
   uint64_t objects = 0;
   uint64_t errors = 0;        // I/O errors and corrupt blocks since it was opened
   uint64_t log_bytes = 0;     // not yet checkpointed

@@ -36,7 +36,7 @@ Status StoreBody::make(ObjectId id, uint32_t epoch) {
 
 // The entry keeps the object, though nothing is in it, when the host is lost after a sync.
 Status StoreBody::make_locked(const ObjectPointer& object, uint32_t epoch) {
-  if (!space_.admits(kBlockSize)) return Status::kEnospc;
+  if (!space_.admits_object()) return Status::kEnospc;
   if (Status s = create_object(*object); s != Status::kOk) return s;
   EntryHeader header = header_for(*object, EntryKind::kTruncate);
   header.epoch = epoch;
@@ -69,7 +69,7 @@ Status StoreBody::truncate(ObjectId id, uint64_t length, uint32_t epoch) {
 Status StoreBody::truncate_locked(const ObjectPointer& object, Guard& guard, uint64_t length,
                                   uint32_t epoch) {
   if (!object->exists) {
-    if (!space_.admits(kBlockSize)) return Status::kEnospc;
+    if (!space_.admits_object()) return Status::kEnospc;
     if (Status s = create_object(*object); s != Status::kOk) return s;
   }
   const bool shrinks = length < object->length;

@@ -56,6 +56,8 @@ enum class OpenMode : uint8_t { kExisting, kCreate, kDirect, kCached };
 struct DeviceSpace {
   uint64_t bytes_total = 0;
   uint64_t bytes_free = 0;
+  uint64_t files_total = 0;  // inodes; 0: it makes as many as it has bytes for
+  uint64_t files_free = 0;
 };
 
 // All paths are relative to the device's root directory.

@@ -169,6 +169,8 @@ class PosixDevice final : public Device {
     if (::fstatvfs(root_.get(), &status) < 0) return -errno;
     space.bytes_total = uint64_t{status.f_blocks} * status.f_frsize;
     space.bytes_free = uint64_t{status.f_bavail} * status.f_frsize;
+    space.files_total = status.f_files;
+    space.files_free = status.f_favail;
     return 0;
   }
   int lock(const std::string& path) override {

@@ -73,6 +73,7 @@ Status StoreBody::create_object(Object& object) {
   object.exists = true;
   object.name_unsynced = true;
   if (!object.leftover) ++objects_;
+  space_.add_file();
   object.leftover = false;
   return Status::kOk;
 }

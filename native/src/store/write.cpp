@@ -64,7 +64,7 @@ Status StoreBody::prepare(WriteState& state, Wait wait) {
   if (Status s = lock_for_write(state, guard, wait); s != Status::kOk) return s;
   if (!object.exists) {
     if (wait == Wait::kNo) return Status::kEagain;
-    if (!space_.admits(kBlockSize)) return Status::kEnospc;
+    if (!space_.admits_object()) return Status::kEnospc;
     if (Status s = create_object(object); s != Status::kOk) return s;
   }
   state.pieces = pieces_of(state.first_block, state.end_block);

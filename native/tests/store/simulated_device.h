@@ -78,6 +78,8 @@ class Host {
                      const std::function<void(const std::string&, Inode&)>& visit);
   uint64_t bytes_max = UINT64_MAX;  // ENOSPC beyond
   uint64_t allocated();
+  uint64_t files_max = 0;  // ENOSPC beyond; 0: without a limit
+  uint64_t file_count() const;
   int sync_result = 0;
   std::atomic<bool> pages_cached = false;  // what is_cached() says              // what fdatasync answers
   std::atomic<uint64_t> space_asked = 0;

@@ -284,6 +284,31 @@ TEST_F(Store, FullDeviceDamagesNothing) {
   EXPECT_EQ(get(*store, id, 0, 4096).bytes, pattern(2, 4096));
 }
 
+TEST_F(Store, WithoutInodesOnlyNewObjectsAreRefused) {
+  host.files_max = 100;
+  open();
+  const uint64_t room = store->figures().files_free;
+  EXPECT_EQ(store->figures().files_total, 100u);
+  for (uint64_t n = 0; n < room; ++n)
+    ASSERT_EQ(put(*store, {100 + n, 0}, 0, pattern(1, 4096)), Status::kOk) << n << " of " << room;
+  EXPECT_EQ(put(*store, {99, 0}, 0, pattern(1, 4096)), Status::kEnospc);
+  EXPECT_EQ(store->truncate({99, 0}, 4096, 1), Status::kEnospc);
+  EXPECT_EQ(put(*store, {100, 0}, 4096, pattern(2, kMiB)), Status::kOk) << "what is there grows";
+  for (int n = 0; n < 4; ++n) {  // each makes files for the log and the superblock
+    ASSERT_EQ(put(*store, {100, 0}, 0, pattern(3, 4096)), Status::kOk);
+    ASSERT_EQ(store->checkpoint(), Status::kOk);
+    restart();
+  }
+  EXPECT_EQ(store->figures().files_free, 0u);
+  EXPECT_EQ(store->figures().errors, 0u);
+  host.files_max = host.file_count();  // others took what was kept
+  EXPECT_EQ(put(*store, {99, 0}, 0, pattern(1, 4096)), Status::kEnospc);
+  host.files_max = 100;
+  ASSERT_EQ(store->remove({101, 0}), Status::kOk);
+  EXPECT_EQ(put(*store, {99, 0}, 0, pattern(1, 4096)), Status::kOk);
+  EXPECT_EQ(get(*store, {100, 0}, 0, 4096).bytes, pattern(3, 4096));
+}
+
 TEST_F(Store, FullLogWaitsForACheckpoint) {
   StoreConfig config = small_config();
   config.log_bytes_max = 64 << 10;

@@ -183,6 +183,7 @@ class SimulatedDevice final : public Device {
     auto found = directory.now.find(parts.name);
     if (found == directory.now.end()) {
       if (mode != OpenMode::kCreate) return -ENOENT;
+      if (host_.files_max != 0 && host_.file_count() >= host_.files_max) return -ENOSPC;
       if (!host_.step(generation_)) return -EIO;
       const auto inode = std::make_shared<Inode>();
       found = directory.now.emplace(parts.name, inode).first;
@@ -253,7 +254,8 @@ class SimulatedDevice final : public Device {
     const std::lock_guard guard(host_.mu_);
     const uint64_t total = std::min<uint64_t>(host_.bytes_max, uint64_t{1} << 40);
     const uint64_t used = host_.bytes_max == UINT64_MAX ? 0 : host_.allocated();
-    space = {total, total - std::min(total, used)};
+    const uint64_t files = host_.files_max;
+    space = {total, total - std::min(total, used), files, files - std::min(files, host_.file_count())};
     return 0;
   }
   int lock(const std::string&) override { return 0; }
@@ -410,6 +412,12 @@ void Host::for_each_file(const std::string& prefix,
     if (path.compare(0, prefix.size(), prefix) != 0) continue;
     for (auto& [name, inode] : directory.now) visit(path + "/" + name, *inode);
   }
+}
+
+uint64_t Host::file_count() const {
+  uint64_t count = 0;
+  for (const auto& [_, directory] : directories_) count += directory.now.size();
+  return count;
 }
 
 uint64_t Host::allocated() {

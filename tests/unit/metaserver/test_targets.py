@@ -4,8 +4,10 @@ from collections import Counter
 
 import pytest
 
-from fscommon.errors import FsError
+from fscommon.errors import FsError, Status
 from fscommon.layout.layout import unpack_layout
+from fscommon.observe.health import problems_of
+from fscommon.observe.status import inodes_free
 from fscommon.types import FileId, TargetId
 from fscommon.wire.admin import TARGETS_SET_MAX, TargetSet
 from fscommon.wire.births import Delegate, Delegated
@@ -148,6 +150,82 @@ def test_what_is_available_is_what_new_files_may_have(client: Client, admin: Cli
     after: StatFsReply = client.call(Op.STATFS, StatFs())
     assert after.bytes_free == before.bytes_free and after.bytes_total == before.bytes_total
     assert after.bytes_available == before.bytes_available * 2 // 3
+
+
+# ---- inodes --------------------------------------------------------------------------------------
+
+FILES = 1000
+
+
+def tell_files(bench: Bench, *free: int, total: int = FILES, bytes_free: int = 1 << 39) -> None:
+    """Heartbeats say how many inodes targets 1, 2 ... have left."""
+    reports = tuple(
+        TargetReport(1 + i, bytes([1, i]) * 8, 1, 1 << 40, bytes_free, 0, 0, total, left)
+        for i, left in enumerate(free)
+    )
+    Client(bench, bench.connect("server")).call(Op.HEARTBEAT, Heartbeat(1, reports, 0))
+
+
+def test_a_target_without_inodes_is_full(bench: Bench, client: Client, admin: Client) -> None:
+    tell_files(bench, 10, 9, 0)  # below a hundredth
+    assert states(admin) == ["up", "full", "full"]
+    assert all(targets_of_new(client, b"f%d" % n) == {1} for n in range(20))
+    reply: StatusReply = admin.call(Op.STATUS, Empty())
+    assert [one.lacks_files for one in reply.health] == [False, True, True]
+    assert [one.files_total for one in reply.health] == [FILES] * 3
+    assert [one.files_free for one in reply.health] == [10, 9, 0]
+    assert [p.what for p in problems_of(reply)] == [
+        f"target {target} is full: it has no inodes left" for target in (2, 3)
+    ]
+    assert "9 of the 1000 inodes" in problems_of(reply)[0].why
+
+
+def test_it_has_room_again_with_a_fiftieth(bench: Bench, admin: Client) -> None:
+    for free, state in ((10, "up"), (9, "full"), (19, "full"), (20, "up"), (10, "up")):
+        tell_files(bench, free, FILES, FILES)
+        assert states(admin)[0] == state, free
+    tell_files(bench, 9, FILES, FILES, bytes_free=1 << 34)  # of bytes 1/64: short, were it full
+    tell_files(bench, 20, FILES, FILES, bytes_free=1 << 34)
+    assert states(admin)[0] == "up", "each has a threshold of its own"
+    tell_files(bench, 0, 0, 0, total=0)
+    assert states(admin) == ["up"] * 3, "XFS and btrfs make inodes as they need them"
+
+
+def test_no_inodes_anywhere_is_no_space(bench: Bench, client: Client, admin: Client) -> None:
+    tell_files(bench, 0, 0, 0)
+    client.send(Op.CREATE, Create(ROOT, b"f", 0o644, True, True, USER))
+    assert client.take_frame().header.status == Status.ENOSPC
+    seen: StatFsReply = client.call(Op.STATFS, StatFs())
+    assert seen.inodes_free == 0 and seen.inodes_total > 0
+    assert admin.call(Op.STATUS, Empty()).files.inodes_free > 0, "the metadata store has room"
+
+
+def test_df_counts_inodes_of_open_targets(bench: Bench, client: Client, admin: Client) -> None:
+    before: StatFsReply = client.call(Op.STATFS, StatFs())
+    tell_files(bench, 500, 5, 300)
+    used = before.inodes_total - before.inodes_free
+
+    def free() -> int:
+        seen: StatFsReply = client.call(Op.STATFS, StatFs())
+        assert seen.inodes_total - seen.inodes_free == used
+        assert inodes_free(admin.call(Op.STATUS, Empty())) == seen.inodes_free
+        return seen.inodes_free
+
+    assert free() == 800, "what a full one has left is for nobody"
+    drain(admin, 1)
+    assert free() == 300
+    tell_files(bench, 500, 5, 2**64 - 1, total=2**64 - 1)
+    assert free() == before.inodes_free, "no more than the metadata store takes"
+
+
+def test_slots_on_a_target_that_got_full_are_replaced(bench: Bench, client: Client) -> None:
+    assert client.call(Op.SESSION_RENEW, SessionRenew(0)).map.open_targets() == {1, 2, 3}
+    assert len(client.call(Op.DELEGATE, Delegate(0, SLOTS_MAX)).slots) == SLOTS_MAX
+    tell_files(bench, FILES, 0, FILES)
+    assert client.call(Op.SESSION_RENEW, SessionRenew(0)).map.open_targets() == {1, 3}
+    slots = client.call(Op.DELEGATE, Delegate(0, SLOTS_MAX)).slots
+    assert len(slots) == SLOTS_MAX
+    assert all(2 not in unpack_layout(slot.layout).targets for slot in slots)
 
 
 def test_slots_are_given_anew(bench: Bench, client: Client, admin: Client) -> None:

@@ -11,7 +11,7 @@ import trio
 
 from fscommon.auth.key import create_key, load_key
 from fscommon.errors import FsError
-from fscommon.native import NativeTls, RawEvent
+from fscommon.native import NativeTls, RawEvent, TargetRow
 from fscommon.net.address import Address
 from fscommon.net.memory import MemoryTransport
 from fscommon.net.serve import Peer, serve
@@ -72,9 +72,9 @@ class FakeChunkServer:
     def target_assign(self, index: int, target: int) -> None:
         self.targets[index].target = target
 
-    def target_info(self, index: int) -> tuple[int, bytes, int, int, int, int, int]:
+    def target_info(self, index: int) -> TargetRow:
         target = self.targets[index]
-        return (target.target, target.uuid, 1, 1000, 900, 5, 0)
+        return TargetRow(target.target, target.uuid, 1, 1000, 900, 5, 0, 800, 700)
 
     def start(self) -> None:
         self.calls.append(("start",))

@@ -72,6 +72,7 @@ async def test_the_first_start_joins_and_makes_targets(world: World) -> None:
         assert (first.node, first.cluster, first.targets) == (0, b"", ())
         assert (second.node, second.cluster, second.address) == (4, CLUSTER, "ss:7411")
         assert [report.bytes_free for report in second.targets] == [900, 900]
+        assert [(one.files_total, one.files_free) for one in second.targets] == [(800, 700)] * 2
         assert [target.target for target in world.native.targets] == [1, 2]
         assert ("capability_key", b"K" * 32) in world.native.calls
     assert world.native.calls[-1] == ("stop",)

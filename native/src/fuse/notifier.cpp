@@ -238,7 +238,8 @@ void Notifier::run(Queue& queue) {
       if (queue.later.empty()) {
         queue.changed.wait(lock);
       } else {
-        queue.changed.wait_until(lock, queue.later.begin()->first);
+        const auto due = queue.later.begin()->first;  // a copy: stop_within() clears the queue meanwhile
+        queue.changed.wait_until(lock, due);
       }
       continue;
     }

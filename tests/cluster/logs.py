@@ -21,7 +21,6 @@ _QUIET = {"debug", "info", "notice"}
 _SLOWNESS = re.compile(
     r"was silent for \d|no answer for too long|within [\d.]+ s\b|handshake too slow"
     r"|storage server is down"
-    r"|requests were aborted"  # an unmount does not wait for what nobody needs, as signs of life
 )
 _LINES_MAX = 20  # shown
 LATE_SECONDS = 10.0

@@ -63,6 +63,7 @@ class Core final : public fuse::DataHandler {
   void start();
   // Sends what is dirty, for at most deadline_ms, then ends the lanes. Fails what still waits.
   void stop(uint32_t deadline_ms);
+  bool is_stopping() const noexcept { return stopped_; }  // any thread
 
   // ---- fuse::DataHandler ----
   void read(fuse::LaneContext& context, const fuse::ReadRequest& request) override;

@@ -259,8 +259,10 @@ bool Link::frame(const FrameHeader& header, std::span<const std::byte> body,
 void Link::sendable() { pump(); }
 
 void Link::closed(int error, const std::string& reason) {
-  const bool is_idle = in_flight_ == 0 && waiting() == 0;  // a server has many clients, and closes what is not used
-  lane_.log(is_idle ? LogLevel::kDebug : LogLevel::kWarning, "connection to node " + std::to_string(node_) + " ended: " + reason +
+  // A server has many clients, and closes what is not used; a mount that ends takes its connections with it,
+  // whatever is under way that nobody waits for.
+  const bool is_usual = (in_flight_ == 0 && waiting() == 0) || lane_.core().is_stopping();
+  lane_.log(is_usual ? LogLevel::kDebug : LogLevel::kWarning, "connection to node " + std::to_string(node_) + " ended: " + reason +
                                     (error == 0 ? "" : std::string(" (") + std::strerror(error) + ")"));
   ++lane_.counters().connections_lost;
   requeue_unanswered();

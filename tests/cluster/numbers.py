@@ -1,11 +1,15 @@
 """What the programs of a cluster count: their metrics, read as Prometheus would."""
 
+import os
 import re
 import urllib.request
+from collections import Counter
+from pathlib import Path
 
 from fscommon.observe.native_counters import ROWS
 from tests.cluster.networks import Place
 from tests.cluster.plan import HERE, HOST, ClusterPlan, ServerPlan
+from tests.cluster.process import wait_until
 
 SECONDS_MAX = 60.0
 
@@ -33,6 +37,25 @@ def samples(page: str, name: str, **labels: str) -> dict[str, float]:
         if all(f'{label}="{value}"' in text for label, value in labels.items()):
             found[text] = float(one.group(2))
     return found
+
+
+def requests_shown(server: ServerPlan) -> Counter[str]:
+    """Requests that a metaserver answered, by op, as of the last time it counted them."""
+    counted: Counter[str] = Counter()
+    for text, count in samples(
+        metrics(server.metrics_port, server.place), "braidfs_requests_total"
+    ).items():
+        counted[text.split('op="')[1].split('"')[0]] += int(count)
+    return counted
+
+
+def requests_answered(server: ServerPlan, mount_path: Path) -> Counter[str]:
+    """Those up to now: what is asked through that mount here is counted after all before it."""
+    former = requests_shown(server)["STATFS"]
+    os.statvfs(mount_path)
+    if not wait_until(lambda: requests_shown(server)["STATFS"] > former, 10):
+        raise AssertionError("the metaserver does not count the requests that it answers")
+    return requests_shown(server)
 
 
 def native_counters(port: int) -> dict[str, int]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.numbers import metrics, samples
+from tests.cluster.numbers import requests_shown
 from tests.coherence.conftest import MountMaker
 from tests.conftest import ClusterMaker
 from tests.fuse.looks import lanes_counted
@@ -25,14 +25,8 @@ HEARTBEATS = {"SESSION_RENEW", "HEARTBEAT", "REGISTER"}
 
 def _asked(cluster: Cluster) -> dict[str, float]:
     """What clients have asked of the metaserver so far, by op."""
-    server = cluster.plan.metaserver
-    counted: dict[str, float] = {}
-    found = samples(metrics(server.metrics_port, server.place), "braidfs_requests_total")
-    for labels, count in found.items():
-        op = labels.split('op="')[1].split('"')[0]
-        if op not in HEARTBEATS:
-            counted[op] = counted.get(op, 0.0) + count
-    return counted
+    counted = requests_shown(cluster.plan.metaserver)
+    return {op: float(count) for op, count in counted.items() if op not in HEARTBEATS}
 
 
 def _asked_at_rest(cluster: Cluster) -> dict[str, float]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster import BIN, Cluster
-from tests.cluster.numbers import metric, metrics, samples
+from tests.cluster.numbers import metric, metrics, requests_answered, samples
 from tests.cluster.process import wait_until
 from tests.coherence.conftest import MountMaker
 from tests.conftest import ClusterMaker
@@ -39,22 +39,13 @@ def test_fsx_by_two_clients_in_turns(
 HAND_OVERS = 200
 
 
-def _shown(cluster: Cluster) -> Counter[str]:
-    """Requests answered by the metaserver, by op, and recalls, as of its last look."""
-    page = metrics(cluster.plan.metaserver.metrics_port)
-    found: Counter[str] = Counter()
-    for text, count in samples(page, "braidfs_requests_total").items():
-        found[text.split('"')[1]] += int(count)
+def _answered(cluster: Cluster) -> Counter[str]:
+    """Requests answered by the metaserver up to now, by op, and recalls."""
+    server = cluster.plan.metaserver
+    found = requests_answered(server, cluster.mount_path)
+    page = metrics(server.metrics_port, server.place)
     found["RECALL"] = int(sum(samples(page, "braidfs_lease_recalls_total").values()))
     return found
-
-
-def _answered(cluster: Cluster) -> Counter[str]:
-    """Those up to now: a look that sees the last of them sees all."""
-    former = _shown(cluster)["STATFS"]
-    os.statvfs(cluster.mount_path)
-    assert wait_until(lambda: _shown(cluster)["STATFS"] > former, 10)
-    return _shown(cluster)
 
 
 def _pass_to_and_fro(paths: Sequence[Path], use: Callable[[int, int], None]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.numbers import metrics, samples
+from tests.cluster.numbers import metrics, requests_answered, samples
 from tests.cluster.process import Program, wait_until
 from tests.conftest import ClusterMaker
 
@@ -25,11 +25,7 @@ SIZE = 300_000
 
 
 def _answered(cluster: Cluster) -> Counter[str]:
-    """Requests of sessions that this metaserver answered, by op."""
-    server = cluster.plan.metaserver
-    page = metrics(server.metrics_port, server.place)
-    found = samples(page, "braidfs_requests_total")
-    return Counter({text.split('op="')[1].split('"')[0]: int(n) for text, n in found.items()})
+    return requests_answered(cluster.plan.metaserver, cluster.mount_path)
 
 
 def _asked(cluster: Cluster) -> int:
@@ -82,7 +78,7 @@ def test_no_file_is_opened_again_when_a_storage_server_goes_and_comes_back(
         before = _asked(cluster)
         _goes_down_and_comes_back(cluster, cluster.storageservers[0], 2)
         _read_from_servers(files)
-        assert _asked(cluster) == before
+        assert _asked(cluster) == before, _answered(cluster)
 
 
 def test_no_file_is_opened_again_when_the_metaserver_comes_back(

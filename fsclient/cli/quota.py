@@ -115,7 +115,9 @@ def _account(user: str | None, group: str | None) -> AccountId:
 @quota.command(
     "set",
     cls=Command,
-    help=f"""Limit a tree, a user or a group: sizes of files, and number of inodes.
+    help=f"""Limit a tree, a user or a group: bytes, and number of inodes.
+
+    Bytes are the sizes of files, and names and values of extended attributes.
 
     A limit is HARD, SOFT:HARD or SOFT:, such as 10G, 8G:10G or none; what is not named stays. Soft
     limits may be exceeded for the grace time. The first limit of a directory makes it a tree: all
@@ -130,7 +132,8 @@ def _account(user: str | None, group: str | None) -> AccountId:
     ],
 )  # fmt: skip
 @_whose
-@click.option("--bytes", "bytes_limit", type=LimitPair(), help="Sizes of files, together.")
+@click.option("--bytes", "bytes_limit", type=LimitPair(),
+              help="Sizes of files and extended attributes, together.")
 @click.option("--inodes", "inodes_limit", type=LimitPair(),
               help="Files, directories, links, together.")  # fmt: skip
 @click.option("--grace", type=Age(), help="How long soft limits may be exceeded.")

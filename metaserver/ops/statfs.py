@@ -45,21 +45,22 @@ def _with_objects(whole: StatFsReply, files_free: int) -> StatFsReply:
 
 def _within(whole: StatFsReply, tree: Account) -> StatFsReply:
     limits = tree.limits
-    most_bytes = limits.bytes_hard or limits.bytes_soft
-    if most_bytes:
-        left = max(0, most_bytes - tree.bytes)
-        whole = replace(
-            whole,
-            bytes_total=min(whole.bytes_total, most_bytes),
-            bytes_free=min(whole.bytes_free, left),
-            bytes_available=min(whole.bytes_available, left),
-        )
-    most_inodes = limits.inodes_hard or limits.inodes_soft
-    if most_inodes:
-        left = max(0, most_inodes - tree.inodes)
-        whole = replace(
-            whole,
-            inodes_total=min(whole.inodes_total, most_inodes),
-            inodes_free=min(whole.inodes_free, left),
-        )
-    return whole
+    total, free = _narrow(
+        (whole.bytes_total, whole.bytes_free), limits.bytes_hard or limits.bytes_soft, tree.bytes
+    )
+    available = min(whole.bytes_available, free)
+    inodes_total, inodes_free = _narrow(
+        (whole.inodes_total, whole.inodes_free),
+        limits.inodes_hard or limits.inodes_soft,
+        tree.inodes,
+    )
+    return replace(
+        whole, bytes_total=total, bytes_free=free, bytes_available=available,
+        inodes_total=inodes_total, inodes_free=inodes_free,
+    )  # fmt: skip
+
+
+def _narrow(room: tuple[int, int], limit: int, used: int) -> tuple[int, int]:
+    """Total and free, within a limit, 0 of which is none."""
+    total, free = room
+    return (min(total, limit), min(free, max(0, limit - used))) if limit else room

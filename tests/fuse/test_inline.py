@@ -6,6 +6,7 @@ import json
 import mmap
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ from tests.fuse.looks import lanes_counted, seen_from, wait_delegated
 pytestmark = pytest.mark.mount
 
 COUNT = 60
+USER = 12345
 
 
 def content(number: int) -> bytes:
@@ -90,6 +92,27 @@ def test_no_storage_server_is_asked(cluster: Cluster, folder: Path, other: Path)
     told = inline_births(cluster) - births
     assert told > COUNT / 2
     assert asked(cluster) - before <= 10 * (COUNT - told)
+
+
+def test_it_is_the_same_for_users_without_rights(cluster: Cluster, folder: Path) -> None:
+    """Whose every write says that it takes set-id bits: a new file is known to have none."""
+    folder.chmod(0o777)
+    before, births = asked(cluster), inline_births(cluster)
+    code = (
+        "import os, sys\n"
+        f"os.setgroups([]); os.setgid({USER}); os.setuid({USER})\n"
+        f"for number in range({COUNT}):\n"
+        "    with open(f'{sys.argv[1]}/{number}', 'wb') as file: file.write(b'theirs')\n"
+        "with open(f'{sys.argv[1]}/set-id', 'wb') as file:\n"
+        "    os.chmod(file.fileno(), 0o6755); file.write(b'theirs')\n"
+    )
+    subprocess.run([sys.executable, "-c", code, folder], check=True, timeout=60)
+    told = inline_births(cluster) - births
+    assert told > COUNT / 2
+    assert asked(cluster) - before <= 10 * (COUNT + 1 - told)
+    assert stat.S_IMODE((folder / "set-id").stat().st_mode) == 0o755
+    cluster.remount()
+    assert stat.S_IMODE((folder / "set-id").stat().st_mode) == 0o755
 
 
 def test_they_are_read_after_a_remount(cluster: Cluster, tiny: Path) -> None:

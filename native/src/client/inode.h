@@ -127,6 +127,8 @@ class Inode {
   bool handing_over = false;  // its bytes are with Python, which says whether they were in time
   // All of it is in one piece here that was never sent, and what it is told with its birth is size and time.
   bool may_lie_inline(uint32_t length_max) const noexcept;
+  // Nobody but this client can have given it anything, set-id bits among them.
+  bool is_known_here_alone() const noexcept { return birth.untaken || untold; }
   // They were. `with`: the view that they were handed over with; another one is of since then.
   void lies_inline(const FileViewPtr& with, std::string bytes);
   // A WRITE has to ask first: then the metaserver gives the file objects.

@@ -151,6 +151,7 @@ class WriteRun {
 
 void WriteRun::run() {
   Inode::SetIds set_ids;
+  bool may_have_set_ids = true;
   {
     const std::scoped_lock lock(inode_->mu());
     sequential_ = request_.offset != 0 && inode_->stream_end == request_.offset;
@@ -158,8 +159,9 @@ void WriteRun::run() {
     inode_->stream_end = end_;
     is_full_ = inode_->pieces().dirty_bytes() >= core_.settings().dirty_bytes_per_inode_max;
     set_ids = inode_->set_ids;
+    may_have_set_ids = set_ids.mode != 0 || !inode_->is_known_here_alone();
   }
-  kill_ = kill_flags(request_, set_ids);
+  if (may_have_set_ids) kill_ = kill_flags(request_, set_ids);
   if (through_) wait_for_targets();
   for (uint64_t at = request_.offset; at < end_ && !no_memory_;) at = put(at);
   Stale stale;

@@ -21,6 +21,8 @@ from fscommon.wire.messages import (
 
 from .ports import Written
 
+_SET_ID_BITS = stat.S_ISUID | stat.S_ISGID
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -47,10 +49,25 @@ class Change:
     def sets_mtime(self) -> bool:
         return self.mtime_ns is not None or self.size is not None
 
+    @property
+    def only_kills(self) -> bool:
+        """It takes set-id bits away and sets nothing."""
+        values = (self.mode, self.uid, self.gid, self.size, self.atime_ns, self.mtime_ns)
+        return self.kill_set_ids and all(value is None for value in values)
+
     def takes_more(self, left: Attributes) -> bool:
         """A set-group-id bit was left that the caller may not keep."""
         asks = self.kill_set_ids and not self.kill_every_sgid
         return asks and is_lent_to_group(left.mode) and not self.in_group(left.gid)
+
+
+def loses_set_ids(attributes: Attributes, in_group: Callable[[int], bool]) -> bool:
+    """It has bits that a write by one who is in these groups takes away."""
+    mode = attributes.mode
+    if stat.S_ISDIR(mode) or not mode & _SET_ID_BITS:
+        return False
+    is_kept = not mode & stat.S_ISUID and is_lent_to_group(mode) and in_group(attributes.gid)
+    return not is_kept
 
 
 def is_lent_to_group(mode: int) -> bool:

@@ -269,6 +269,11 @@ class Files:
 
     # ---- attributes ---------------------------------------------------------------------------
 
+    def may_be_written(self, ino: int) -> bool:
+        """Somebody here has it open for writing."""
+        inode = self._inodes.get(ino)
+        return inode is not None and inode.is_writable
+
     async def setattr(self, ino: int, change: Change) -> Attributes:
         """Set attributes. Written state that the metaserver does not know yet goes along: it is
         older than this change and must not come after it."""

@@ -18,13 +18,13 @@ from typing import Any, Protocol, TypeVar
 import pyfuse3
 import trio
 
-from fscommon.errors import FsError
+from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import INODE_IMMUTABLE, Attributes
 from fscommon.limits import NAME_LENGTH_MAX
 from fscommon.observe.log import Log
 
 from ..fs.caller import Requester
-from ..fs.changes import Change
+from ..fs.changes import Change, loses_set_ids
 from ..fs.directories import Listed
 from ..fs.filesystem import FileSystem
 from ..fs.namespace import Namespace
@@ -268,10 +268,21 @@ class Operations(pyfuse3.Operations):
 
     async def _set(self, ino: int, change: Change, requester: Requester) -> Attributes:
         """A set-group-id bit may stay for a member of the group that the file had before."""
+        if change.only_kills and requester.uid:
+            await self._check_may_kill(ino, requester)
         if change.kill_set_ids and change.gid is not None and requester.uid:
             group = (await self._names.getattr(ino)).gid
             change = replace(change, in_group=lambda _gid: requester.in_group(group))
         return await self._fs.files.setattr(ino, change)
+
+    async def _check_may_kill(self, ino: int, requester: Requester) -> None:
+        """Raises EPERM: a chown(-1, -1) by a stranger, as on local disks. The kernel asks for the
+        same before a buffered write, but that is to a file which is open for writing."""
+        attributes = await self._names.getattr(ino)
+        if requester.uid == attributes.uid or self._fs.files.may_be_written(ino):
+            return
+        if loses_set_ids(attributes, requester.in_group):
+            raise FsError(Status.EPERM, "set-id bits go by their owner or by a write")
 
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
         return await self._serve(ctx.pid, self._names.getxattr(self._ino(inode), name))

@@ -157,6 +157,8 @@ def _change_owner_and_mode(
 ) -> Inode:
     attributes = inode.attributes
     valid = request.valid
+    if inode.is_directory:  # keeps what a file would lose
+        valid &= ~SET_KILL_SUIDGID
     owner = bool(valid & (SET_UID | SET_GID)) and not inode.is_directory
     if owner or valid & (SET_KILL_SUIDGID | SET_SIZE):
         attributes = drop_capability_xattr(tx, attributes, context)

@@ -171,6 +171,7 @@ ACTORS = {
     "owner": (OWNER, OTHER_GROUP, ()),
     "member": (OWNER, GROUP, (OTHER_GROUP,)),
     "stranger": (STRANGER, OTHER_GROUP, ()),
+    "in_group": (STRANGER, OTHER_GROUP, (GROUP,)),
 }
 
 
@@ -259,13 +260,14 @@ CASES = [
     for actor, ways in (
         *(("stranger", WAYS), ("root", WAYS)),
         *(("owner", OWNING), ("member", OWNING), ("root", OWNING)),
+        *(("stranger", OWNING), ("in_group", OWNING)),
     )
     for name, way in ways.items()
 ]
 
 
 # Not as on ext4 (docs/SEMANTICS.md): root's writes to a file that has both, and stores by a
-# mapping, take more than they should.
+# mapping, take more than they should, and so does a chown that is refused.
 @pytest.mark.parametrize(("mode", "capable"), [(0o6777, False), (0o2767, True), (0o4777, True)])
 @pytest.mark.parametrize("size", [100, 200_000])
 def test_as_on_ext4(places: list[Path], size: int, mode: int, capable: bool) -> None:
@@ -275,6 +277,8 @@ def test_as_on_ext4(places: list[Path], size: int, mode: int, capable: bool) -> 
     for actor, name, way in CASES:
         if (both and actor == "root" and name in WAYS) or (capable and name == "map"):
             continue
+        if capable and actor in ("stranger", "in_group") and name.endswith("nothing"):
+            continue
         file = f"{actor}-{name}"
         for folder in (here, local):
             _prepare(folder, file, size, mode, capable=capable)
@@ -283,6 +287,21 @@ def test_as_on_ext4(places: list[Path], size: int, mode: int, capable: bool) -> 
         if (outcome, seen, elsewhere) != (wanted_outcome, wanted, wanted):
             wrong.append(f"{file}: {outcome} {seen} {elsewhere}, not {wanted_outcome} {wanted}")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("actor", ACTORS)
+def test_a_directory_keeps_what_it_has(places: list[Path], actor: str) -> None:
+    here, there, local = places
+    for folder in (here, local):
+        path = folder / f"folder-{actor}"
+        path.mkdir()
+        os.chown(path, OWNER, GROUP)
+        path.chmod(0o7777)
+        os.setxattr(path, "security.capability", CAPABILITY)
+    name = f"folder-{actor}"
+    outcome, seen = _take(OWNING["nothing"], here / name, actor, [here / name, there / name])
+    wanted_outcome, (wanted,) = _take(OWNING["nothing"], local / name, actor, [local / name])
+    assert (outcome, seen) == (wanted_outcome, [wanted, wanted])
 
 
 def _rewrite(flags: int) -> Way:

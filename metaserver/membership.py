@@ -10,12 +10,14 @@ down until it is named again. After a restart every known target counts as up un
 heartbeat is overdue. Asking nodes to do things is metaserver.eviction, reaper and truncation.
 """
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from fscommon.errors import FsError, Status
+from fscommon.layout.layout import Layout
 from fscommon.types import FileId, NodeId, TargetId
 from fscommon.wire.admin import FILES_UNLIMITED, NO_TRAFFIC, Traffic
 from fscommon.wire.messages import ClusterMap, StatFsReply, TargetEntry
@@ -246,6 +248,13 @@ class Membership:
         width = min(len(places), width_max)
         start = (file_id * _GOLDEN & _U64) * len(places) >> 64
         return tuple([places[(start + index) % len(places)] for index in range(width)])
+
+    def known(self, layout: Layout) -> tuple[int, ...]:
+        """The targets of a layout; others in place of those that the cluster does not have."""
+        if all(TargetId(target) in self._targets for target in layout.targets) or not self._places:
+            return layout.targets
+        places = itertools.cycle(self.place(FileId(layout.file_id), self.width_max))
+        return tuple([t if TargetId(t) in self._targets else next(places) for t in layout.targets])
 
     def has_room(self, targets: tuple[int, ...]) -> bool:
         """New files may be put on all of them."""

@@ -3,7 +3,8 @@ the bytes of files that leave their inode's record.
 
 One connection per address, made when first needed and made anew after a failure. A call either
 took durable effect or raises TransportError or FsError; all are safe to repeat and whoever needs
-them done repeats them (truncation, reaper, eviction).
+them done repeats them (truncation, reaper, eviction). At a target that the cluster does not have
+there is nothing to be cut or deleted: nobody repeats that for ever.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from fscommon.layout.layout import Layout, object_length
 from fscommon.limits import OBJECT_BYTES_MAX
 from fscommon.net.stream import connect
 from fscommon.net.transport import Transport
+from fscommon.observe.log import Log, RateLimit
 from fscommon.rpc.caller import Caller
 from fscommon.rpc.data import DataCaller
 from fscommon.types import SessionId, TargetId
@@ -46,6 +48,8 @@ class StorageCalls:
         self._transport = transport
         self._callers: dict[str, Caller] = {}
         self._dialing: dict[str, trio.Lock] = {}
+        self._log = Log("storage")
+        self._unknown = RateLimit(10.0)
         self._old_until: dict[str, float] = {}  # of an earlier release, which knows DELETE alone
 
     async def truncate(self, layout: Layout, size: int) -> None:
@@ -59,15 +63,23 @@ class StorageCalls:
         self, layout: Layout, stripe_index: int, replica: int, size: int
     ) -> None:
         target = TargetId(layout.target(stripe_index, replica))
+        if self._membership.address_of(target) is None:  # it never comes: who waited would for ever
+            self._tell_unknown(target, layout.file_id)
+            return
         caller = await self._to_target(target)
-        await caller.truncate(
-            target,
-            layout.file_id,
-            stripe_index,
-            length=min(object_length(layout, stripe_index, size), OBJECT_BYTES_MAX),
-            epoch=layout.truncate_epoch,
-            timeout_s=CALL_TIMEOUT_S,
-        )
+        length = min(object_length(layout, stripe_index, size), OBJECT_BYTES_MAX)
+        # What a disk has lost stays lost as long as the file is to have bytes there: an object that
+        # is made anew would be read as zeros. Of a cut to nothing nobody misses any.
+        must_exist = length > 0 and bool(layout.durable_stripes >> stripe_index & 1)
+        is_there = await caller.truncate(
+            target, layout.file_id, stripe_index, length=length, epoch=layout.truncate_epoch,
+            must_exist=must_exist, timeout_s=CALL_TIMEOUT_S,
+        )  # fmt: skip
+        if not is_there:
+            self._log.error(
+                "a target has lost an object that was durable: there is nothing of it to be cut",
+                target=target, file_id=layout.file_id, stripe_index=stripe_index,
+            )  # fmt: skip
 
     async def spill(self, layout: Layout) -> None:
         """The objects hold the inline bytes of the layout and nothing else, and are durable; what
@@ -92,7 +104,9 @@ class StorageCalls:
             for one in _objects_of(layout):
                 address = self._membership.address_of(TargetId(one[0]))
                 places.setdefault(address, []).append((index, one))
-        failed = {index: f"target {one[0]} is in no node" for index, one in places.pop(None, ())}
+        for _, (target, file_id, _) in places.pop(None, ()):
+            self._tell_unknown(target, file_id)
+        failed: dict[int, str] = {}
         async with trio.open_nursery() as nursery:
             for address, objects in places.items():
                 assert address is not None
@@ -118,6 +132,13 @@ class StorageCalls:
             for (index, _), is_gone in zip(objects, gone, strict=True)
             if not is_gone
         )
+
+    def _tell_unknown(self, target: int, file_id: int) -> None:
+        if self._unknown.permit() is not None:
+            self._log.error(
+                "this cluster has no such target: there is nothing to be done there",
+                target=target, file_id=file_id,
+            )  # fmt: skip
 
     async def fence(self, node: Node, session: SessionId) -> None:
         caller = await self._to(node.address)

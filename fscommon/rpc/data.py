@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from fscommon.checksum import xxh3_64
-from fscommon.errors import ProtocolError, Status
+from fscommon.errors import FsError, ProtocolError, Status
 from fscommon.limits import BLOCK_SIZE, DELETE_ALL_MAX
 from fscommon.rpc.caller import EXCHANGES_MAX, Caller
-from fscommon.wire.header import FLAG_SUMS
+from fscommon.wire.header import FLAG_MUST_EXIST, FLAG_SUMS
 from fscommon.wire.ops import Op
 
 _STAT: Final = struct.Struct("<QQII")
@@ -37,13 +37,22 @@ class DataCaller:
 
     async def truncate(
         self, target: int, file_id: int, stripe_index: int, *, length: int, epoch: int,
-        timeout_s: float,
-    ) -> None:  # fmt: skip
-        """Cut the object to length bytes; writes of an older truncate epoch are refused after."""
-        await self._caller.exchange(
-            Op.TRUNCATE, timeout_s=timeout_s, target=target, file_id=file_id,
-            stripe_index=stripe_index, offset=length, epoch=epoch,
-        )  # fmt: skip
+        must_exist: bool, timeout_s: float,
+    ) -> bool:  # fmt: skip
+        """Cut the object to length bytes; writes of an older truncate epoch are refused after.
+        An object that is not there is made, so that they are, unless it must exist: then nothing
+        is done and the answer is False."""
+        try:
+            await self._caller.exchange(
+                Op.TRUNCATE, timeout_s=timeout_s, target=target, file_id=file_id,
+                stripe_index=stripe_index, offset=length, epoch=epoch,
+                flags=FLAG_MUST_EXIST if must_exist else 0,
+            )  # fmt: skip
+        except FsError as error:
+            if not must_exist or error.status is not Status.NO_OBJECT:
+                raise
+            return False
+        return True
 
     async def write_durably(
         self, target: int, file_id: int, stripe_index: int, content: bytes, *, epoch: int,

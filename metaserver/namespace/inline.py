@@ -21,8 +21,10 @@ def has_inline(inode: Inode) -> bool:
 
 def spill(tx: Transaction, inode: Inode, context: Context) -> Inode:
     """The file has objects from now on; the request is answered when its bytes are durable there.
-    From then on a missing first object is an error, not a hole."""
+    From then on a missing first object is an error, not a hole. Nothing of it is at any target
+    yet: in place of one that the cluster does not have another one is as good."""
     layout = inode.layout()
+    layout = replace(layout, targets=context.services.membership.known(layout))
     spilled = replace(layout, inline=b"", durable_stripes=layout.durable_stripes | 1)
     changed = Inode(inode.attributes, spilled.pack())
     save(tx, changed)

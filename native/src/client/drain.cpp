@@ -400,6 +400,15 @@ void DrainOperation::finish(Lane& lane) {
     if (error == 0) error = reported;
   }
   if (kind_ == Kind::kRelease) lane.core().handle_closed(*handle_);
+  if (error == 0 || !is_request() || !inode_->lost_told) return conclude(lane, error);
+  // An object is lost: whoever was told so does not read what was written there out of the kernel's pages.
+  auto self = std::static_pointer_cast<DrainOperation>(shared_from_this());
+  lane.core().spoil_pages(inode_->ino(), 0, 0, 0, [self, &lane, error] {
+    lane.post([self, error](Lane& at) { self->conclude(at, error); });
+  });
+}
+
+void DrainOperation::conclude(Lane& lane, int error) {
   answer(lane, error);
   lane.core().inode_idle(inode_);
 }

@@ -78,6 +78,7 @@ class DrainOperation final : public Operation {
   void advance(Lane& lane);
   void finish(Lane& lane);
   void finish_background(Lane& lane);
+  void conclude(Lane& lane, int error);
   void answer(Lane& lane, int error);
   bool durable() const noexcept { return durable_; }
   bool is_request() const noexcept {

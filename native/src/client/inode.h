@@ -95,6 +95,8 @@ class Inode {
   uint64_t told_stamp() const noexcept { return told_stamp_; }
   bool is_immutable() const noexcept { return immutable_; }
 
+  std::atomic<bool> lost_told{false};  // the log has it that an object of this inode is lost
+
   // ---- written and not committed: LOCKED ----
   // kill: kCommitKill*. True when the file grew.
   bool wrote(uint64_t end, int64_t mtime_ns, uint32_t kill);

@@ -140,6 +140,14 @@ void Lane::answered(Call* call, Status status) {
   if (call->incarnation != 0) core_.incarnation_seen(*this, call->target, call->incarnation);
   if (call->failed_early) return finished(call);
   call->status = call->refusal = status;
+  if (status == Status::kNoObject && changes(call->op) && must_exist(*call->view, call->stripe_index)) {
+    // Of other objects by now: those of before were removed with their bytes.
+    if (is_elsewhere(*call, *call->inode->view())) {
+      call->status = Status::kStaleTruncateEpoch;
+      return finished(call);
+    }
+    tell_lost(*call);
+  }
   switch (outcome_of(call->op, status)) {
     case Outcome::kTell: return finished(call);
     case Outcome::kFail: call->status = Status::kEio; return finished(call);
@@ -149,6 +157,15 @@ void Lane::answered(Call* call, Status status) {
   if (call->once) return finished(call);
   ++counters_.retries;
   rest(call);
+}
+
+void Lane::tell_lost(const Call& call) {
+  if (call.op == Op::kCopy) return;  // it may be what is read
+  if (call.inode->lost_told.exchange(true)) return;
+  core_.events().log(LogLevel::kError, call.inode->ino(),
+                     "target " + std::to_string(call.target) + " has lost what it held of stripe " +
+                         std::to_string(call.stripe_index) +
+                         " of this file, which was durable: reads and writes there are EIO (braidfs stat)");
 }
 
 void Lane::ask_for_view(const Call& call) {

@@ -112,6 +112,7 @@ class Lane {
   };
 
   void ask_for_view(const Call& call);
+  void tell_lost(const Call& call);
   void route(Call* call);
   void rest(Call* call);
   void resend(Call* call);

@@ -6,6 +6,7 @@
 
 #include "client/core.h"
 #include "client/lane.h"
+#include "client/outcomes.h"
 #include "rdma/rdma_stream.h"
 
 namespace braidfs::client {
@@ -32,7 +33,8 @@ FrameHeader header_of(const Call& call) {
   header.length = call.length;
   header.epoch = call.view->truncate_epoch;
   if (call.op == Op::kWrite) header.flags |= kFlagSums;
-  if (call.op == Op::kRead && must_exist(*call.view, call.stripe_index)) header.flags |= kFlagMustExist;
+  const bool tells_lost = call.op == Op::kRead || changes(call.op);
+  if (tells_lost && must_exist(*call.view, call.stripe_index)) header.flags |= kFlagMustExist;
   if (call.op == Op::kRead && !call.distrusts) header.flags |= kFlagRaw;
   return header;
 }

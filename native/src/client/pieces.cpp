@@ -126,6 +126,7 @@ void Piece::call_done(Lane& lane, Call& call) {
                              "written bytes were lost: status " +
                                  std::to_string(static_cast<int>(ended.refusal)) + " from target " +
                                  std::to_string(call.target));
+    if (inode->lost_told) lane.core().spoil_pages(inode->ino(), begin, end - begin);
   }
   if (ended.status == Status::kOk) lane.core().held().push(inode, self);
   if (watch) lane.sync_later(inode);

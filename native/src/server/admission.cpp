@@ -8,12 +8,14 @@ namespace braidfs::server {
 
 namespace {
 
-constexpr OpSpec kReadSpec{false, true, false, true, kRightRead};
-constexpr OpSpec kWriteSpec{true, true, false, true, kRightWrite};
-constexpr OpSpec kSyncSpec{false, true, false, false, 0};
-constexpr OpSpec kTruncateSpec{false, false, true, false, 0};
-constexpr OpSpec kPunchSpec{false, true, false, true, kRightWrite};
-constexpr OpSpec kCopySpec{false, true, false, true, kRightWrite, true};
+constexpr OpSpec kReadSpec{.capability = true, .range = true, .rights = kRightRead, .must_exist = true};
+constexpr OpSpec kWriteSpec{
+    .payload = true, .capability = true, .range = true, .rights = kRightWrite, .must_exist = true};
+constexpr OpSpec kSyncSpec{.capability = true};
+constexpr OpSpec kTruncateSpec{.metaserver_only = true, .must_exist = true};
+constexpr OpSpec kPunchSpec{.capability = true, .range = true, .rights = kRightWrite, .must_exist = true};
+constexpr OpSpec kCopySpec{
+    .capability = true, .range = true, .rights = kRightWrite, .source = true, .must_exist = true};
 constexpr OpSpec kStatSpec{false, true, false, false, kRightRead};
 constexpr OpSpec kServerSpec{false, false, true, false, 0};  // DELETE, FENCE
 constexpr OpSpec kDeleteAllSpec{.metaserver_only = true,
@@ -27,9 +29,8 @@ constexpr uint64_t kOffsetMax = std::numeric_limits<int64_t>::max();
 bool flags_fit(const FrameHeader& header, const OpSpec& spec) {
   if ((header.flags & (kFlagReply | kFlagReplay | kFlagOneway)) != 0) return false;
   if (((header.flags & kFlagSums) != 0) != spec.payload) return false;
-  if ((header.flags & (kFlagMustExist | kFlagRaw)) != 0 && header.op != static_cast<uint8_t>(Op::kRead)) {
-    return false;
-  }
+  if ((header.flags & kFlagRaw) != 0 && header.op != static_cast<uint8_t>(Op::kRead)) return false;
+  if ((header.flags & kFlagMustExist) != 0 && !spec.must_exist) return false;
   return (header.flags & kFlagCapability) == 0 || spec.capability;
 }
 

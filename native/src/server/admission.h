@@ -24,6 +24,7 @@ struct OpSpec {
   bool source = false;           // a COPY names what it reads in its body
   uint32_t names_max = 0;        // it names so many objects there, at most: the header's length says how many
   uint32_t name_bytes = 0;       // of each
+  bool must_exist = false;       // may say that its object must be there
 };
 
 // nullptr: not an operation of the data wire.

@@ -28,7 +28,8 @@ class Copier {
 
   Status run() {
     uint64_t done = 0;
-    if (const Status made = copy_.to->make(copy_.sink, copy_.epoch); made != Status::kOk) return made;
+    const Status made = copy_.to->make(copy_.sink, copy_.epoch, copy_.sink_must_exist);
+    if (made != Status::kOk) return made;
     while (done < copy_.length) {
       uint64_t data = 0;
       Status status = next(done, false, data);

@@ -21,9 +21,10 @@ struct Copy {
   uint32_t epoch = 0;        // of the sink
   uint32_t source_epoch = 0;
   bool must_exist = false;   // a source that is not there is kNoObject, else a hole
+  bool sink_must_exist = false;  // a sink that is not there is kNoObject, else made
 };
 
-// The sink is there afterwards, whatever the source holds: a SYNC of it that is answered may be told to the
+// The sink is there after a success, whatever the source holds: a SYNC of it that is answered may be told to the
 // metaserver (durable_stripes). Not durable before that SYNC. An error leaves the sink as it was up to somewhere, and
 // the source's bytes before that.
 Status copy_blocks(const Copy& copy);

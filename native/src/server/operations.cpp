@@ -26,22 +26,26 @@ store::ReadRequest read_request(const Request& request) {
           .raw = (request.header.flags & kFlagRaw) != 0};
 }
 
+// Of an object that was synced once (rule 19): where it is not there it is lost. Then nobody reads zeros in its
+// place, and nothing makes it anew, as what is left of it would be zeros.
+bool must_exist(const Request& request) { return (request.header.flags & kFlagMustExist) != 0; }
+
 store::WriteRequest write_request(const Request& request) {
   return {.object = request.object(),
           .epoch = request.header.epoch,
           .offset = request.header.offset,
           .payload = request.payload,
-          .sums = request.sums};
+          .sums = request.sums,
+          .must_exist = must_exist(request)};
 }
 
 void make_room_for_sums(Request& request) {
   request.sums.resize(blocks_touched(request.header.offset, request.header.length));
 }
 
-// An object that is not there is a hole unless the layout says that it was synced once (rule 19).
+// An object that is not there is a hole, unless it must exist.
 Status absent_or(const Request& request, Status status) {
-  const bool must_exist = (request.header.flags & kFlagMustExist) != 0;
-  return status == Status::kNoObject && !must_exist ? Status::kOk : status;
+  return status == Status::kNoObject && !must_exist(request) ? Status::kOk : status;
 }
 
 void take_result(Request& request, const store::ReadResult& result) {
@@ -122,7 +126,8 @@ Copy copy_of(const Request& request) {
           .length = request.header.length,
           .epoch = request.header.epoch,
           .source_epoch = source.epoch_end - 1,  // 0, of earlier clients: any
-          .must_exist = (source.flags & kCopyMustExist) != 0};
+          .must_exist = (source.flags & kCopyMustExist) != 0,
+          .sink_must_exist = must_exist(request)};
 }
 
 // The reply's body is a status for each, packed u16.
@@ -148,10 +153,12 @@ void perform(Request& request, Counters& counters) {
     case Op::kSeek: return perform_seek(request);
     case Op::kWrite: request.status = target.write(write_request(request)); return;
     case Op::kPunch:
-      request.status = target.punch(request.object(), header.offset, header.length, header.epoch);
+      request.status = absent_or(
+          request, target.punch(request.object(), header.offset, header.length, header.epoch));
       return;
     case Op::kTruncate:
-      request.status = target.truncate(request.object(), header.offset, header.epoch);
+      request.status =
+          target.truncate(request.object(), header.offset, header.epoch, must_exist(request));
       return;
     case Op::kDelete: request.status = target.remove(request.object()); return;
     case Op::kDeleteAll: return perform_delete_all(request);

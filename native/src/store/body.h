@@ -137,8 +137,8 @@ class StoreBody {
   // durable.cpp
   Status sync(ObjectId id);
   Status sync_batch(std::span<const ObjectPointer> objects);
-  Status make(ObjectId id, uint32_t epoch);
-  Status truncate(ObjectId id, uint64_t length, uint32_t epoch);
+  Status make(ObjectId id, uint32_t epoch, bool must_exist);
+  Status truncate(ObjectId id, uint64_t length, uint32_t epoch, bool must_exist);
   Status punch(ObjectId id, uint64_t offset, uint64_t length, uint32_t epoch);
   Status stat(ObjectId id, ObjectFigures& figures);
   Status seek(ObjectId id, uint32_t epoch, uint64_t offset, bool hole, SeekResult& result);  // seek.cpp

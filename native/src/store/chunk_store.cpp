@@ -293,9 +293,11 @@ ReadResult ChunkStore::read(const ReadRequest& request, std::span<uint64_t> sums
 }
 
 Status ChunkStore::sync(ObjectId object) { return body_->sync(object); }
-Status ChunkStore::make(ObjectId object, uint32_t epoch) { return body_->make(object, epoch); }
-Status ChunkStore::truncate(ObjectId object, uint64_t length, uint32_t epoch) {
-  return body_->truncate(object, length, epoch);
+Status ChunkStore::make(ObjectId object, uint32_t epoch, bool must_exist) {
+  return body_->make(object, epoch, must_exist);
+}
+Status ChunkStore::truncate(ObjectId object, uint64_t length, uint32_t epoch, bool must_exist) {
+  return body_->truncate(object, length, epoch, must_exist);
 }
 Status ChunkStore::punch(ObjectId object, uint64_t offset, uint64_t length, uint32_t epoch) {
   return body_->punch(object, offset, length, epoch);

@@ -120,6 +120,7 @@ struct WriteRequest {
   uint64_t offset = 0;
   std::span<const std::byte> payload;    // 1 byte .. 16 MiB; lives until finish_write returned
   std::span<const uint64_t> sums;        // of the blocks touched, verified by the caller; or empty
+  bool must_exist = false;  // kNoObject where it would make the object
 };
 
 struct ReadRequest {
@@ -262,12 +263,14 @@ class ChunkStore {
   ReadResult read(const ReadRequest& request, std::span<uint64_t> sums);
 
   Status sync(ObjectId object);  // no such object: kOk (nothing was lost that this target knew)
-  // The object is there from now on, empty if it was not; durable after sync().
-  Status make(ObjectId object, uint32_t epoch);
-  // length: of the object. Creates the object if there is none, so that the epoch is known. An epoch that is not
+  // The object is there from now on, empty if it was not; durable after sync(). must_exist: kNoObject if it was not.
+  Status make(ObjectId object, uint32_t epoch, bool must_exist = false);
+  // length: of the object. Creates the object if there is none, so that the epoch is known; with must_exist
+  // there has to be one (kNoObject). An epoch that is not
   // above the object's is kStaleTruncateEpoch, but for the very cut that it is of: that is durable when answered.
-  Status truncate(ObjectId object, uint64_t length, uint32_t epoch);
-  Status punch(ObjectId object, uint64_t offset, uint64_t length, uint32_t epoch);  // no such object: kOk
+  Status truncate(ObjectId object, uint64_t length, uint32_t epoch, bool must_exist = false);
+  // No such object: kNoObject. None of it was data, unless it is lost.
+  Status punch(ObjectId object, uint64_t offset, uint64_t length, uint32_t epoch);
   Status stat(ObjectId object, ObjectFigures& figures);             // kNoObject
   // The first byte at or behind offset that is data, or (hole) that is not; kNoObject, kStaleTruncateEpoch.
   Status seek(ObjectId object, uint32_t epoch, uint64_t offset, bool hole, SeekResult& result);

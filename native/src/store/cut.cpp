@@ -26,12 +26,13 @@ constexpr uint32_t groups_kept(uint64_t length) noexcept {
 
 }  // namespace
 
-Status StoreBody::make(ObjectId id, uint32_t epoch) {
+Status StoreBody::make(ObjectId id, uint32_t epoch, bool must_exist) {
   const ObjectPointer object = table_.get(id);
   Guard guard(object->mu);
   if (Status s = open_object(*object, Wait::kYes); s != Status::kOk) return s;
   if (Status s = admit(*object, epoch); s != Status::kOk) return s;
-  return object->exists ? Status::kOk : count_error(make_locked(object, epoch));
+  if (object->exists) return Status::kOk;
+  return must_exist ? Status::kNoObject : count_error(make_locked(object, epoch));
 }
 
 // The entry keeps the object, though nothing is in it, when the host is lost after a sync.
@@ -45,7 +46,7 @@ Status StoreBody::make_locked(const ObjectPointer& object, uint32_t epoch) {
   return Status::kOk;
 }
 
-Status StoreBody::truncate(ObjectId id, uint64_t length, uint32_t epoch) {
+Status StoreBody::truncate(ObjectId id, uint64_t length, uint32_t epoch, bool must_exist) {
   if (length > kObjectBytesMax) return Status::kEfbig;
   const std::shared_lock passage(gate_);
   const ObjectPointer object = table_.get(id);
@@ -53,6 +54,7 @@ Status StoreBody::truncate(ObjectId id, uint64_t length, uint32_t epoch) {
   if (Status s = open_object(*object, Wait::kYes); s != Status::kOk) return s;
   const RangeLock::Ticket ticket = object->range.lock(guard, 0, kBlocksMax, true);
   Status status = admit(*object, epoch);
+  if (status == Status::kOk && must_exist && !object->exists) status = Status::kNoObject;
   const bool is_repeated = object->exists && epoch == object->epoch;
   if (status == Status::kOk && is_repeated) {  // that cut, or one that is long past
     status = length == object->length ? Status::kOk : Status::kStaleTruncateEpoch;
@@ -215,9 +217,8 @@ Status StoreBody::punch(ObjectId id, uint64_t offset, uint64_t length, uint32_t 
   if (length == 0 || offset > kObjectBytesMax) return Status::kOk;
   const ObjectPointer object = table_.get(id);
   Guard guard(object->mu);
-  const Status opened = open_object(*object, Wait::kYes);
-  if (opened != Status::kOk) return opened == Status::kNoObject ? Status::kOk : opened;
-  if (!object->exists) return Status::kOk;
+  if (Status s = open_object(*object, Wait::kYes); s != Status::kOk) return s;
+  if (!object->exists) return Status::kNoObject;
   const uint64_t end = std::min(length, kObjectBytesMax - offset) + offset;
   const uint64_t first_block = offset / kBlockSize;
   const RangeLock::Ticket ticket =
@@ -225,7 +226,8 @@ Status StoreBody::punch(ObjectId id, uint64_t offset, uint64_t length, uint32_t 
   Status status = Status::kOk;
   if (object->broken) status = Status::kEio;
   else if (epoch < object->epoch) status = Status::kStaleTruncateEpoch;
-  else if (!object->removed) status = punch_locked(object, guard, offset, end);
+  else if (object->removed) status = Status::kNoObject;
+  else status = punch_locked(object, guard, offset, end);
   object->range.unlock(ticket);
   return count_error(status);
 }

@@ -63,6 +63,7 @@ Status StoreBody::prepare(WriteState& state, Wait wait) {
   Guard guard(object.mu);
   if (Status s = lock_for_write(state, guard, wait); s != Status::kOk) return s;
   if (!object.exists) {
+    if (state.request.must_exist) return Status::kNoObject;
     if (wait == Wait::kNo) return Status::kEagain;
     if (!space_.admits_object()) return Status::kEnospc;
     if (Status s = create_object(object); s != Status::kOk) return s;

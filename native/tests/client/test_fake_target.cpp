@@ -213,7 +213,12 @@ void FakeStore::write(const Frame& request, Status& status) {
   const auto epoch = epochs.find({request.header.file_id, request.header.stripe_index});
   if (epoch != epochs.end() && request.header.epoch < epoch->second) status = Status::kStaleTruncateEpoch;
   if (status != Status::kOk) return;
-  Bytes& object = objects[{request.header.file_id, request.header.stripe_index}];
+  const std::pair id{request.header.file_id, request.header.stripe_index};
+  if ((request.header.flags & kFlagMustExist) != 0 && !objects.contains(id)) {
+    status = Status::kNoObject;
+    return;
+  }
+  Bytes& object = objects[id];
   const size_t end = request.header.offset + request.payload.size();
   if (object.size() < end) object.resize(end);
   std::copy(request.payload.begin(), request.payload.end(),
@@ -251,7 +256,8 @@ void FakeStore::truncate(const Key& key, size_t length, uint32_t epoch) {
 
 Bytes FakeTarget::object(uint64_t file_id, uint32_t stripe) {
   const std::scoped_lock lock(mu_);
-  return store_.objects[{file_id, stripe}];
+  const auto found = store_.objects.find({file_id, stripe});  // to look makes none
+  return found == store_.objects.end() ? Bytes{} : found->second;
 }
 
 Bytes FakeTarget::durable_object(uint64_t file_id, uint32_t stripe) {

@@ -1,4 +1,5 @@
 // What breaks: connections, targets that forget, refusals, deadlines, signals, commits.
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <fcntl.h>
@@ -26,6 +27,67 @@ RigSettings with_timeout(uint32_t timeout_ms) {
   RigSettings settings;
   settings.core.timeout_ms = timeout_ms;
   return settings;
+}
+
+// ---- objects that a disk has lost ----
+
+class LostObject : public ::testing::Test {
+ protected:
+  static constexpr uint32_t kChunk = 64u << 10;  // the first one is lost, the others are there
+
+  LostObject() {
+    rig_.open(kFh, O_RDWR, 4 * kChunk, 0xf);
+    for (uint32_t stripe = 1; stripe < 4; ++stripe) {
+      rig_.targets[stripe]->put_object(Rig::kIno, stripe, pattern(kChunk, stripe));
+    }
+  }
+  bool is_lost() { return rig_.targets[0]->object(Rig::kIno, 0).empty(); }
+
+  Rig rig_;
+};
+
+TEST_F(LostObject, IsNotMadeByWhatIsWrittenBehind) {
+  EXPECT_EQ(rig_.write(kFh, 100, pattern(5000, 9)).error, 0);
+  EXPECT_EQ(rig_.write(kFh, kChunk + 100, pattern(5000, 8)).error, 0);
+  EXPECT_EQ(rig_.fsync(kFh), EIO);
+  EXPECT_TRUE(is_lost());
+  EXPECT_EQ(rig_.read(kFh, 0, 4096).error, EIO);
+  EXPECT_EQ(rig_.fsync(kFh), 0) << "told once";
+  EXPECT_EQ(rig_.read(kFh, kChunk + 100, 5000).bytes, pattern(5000, 8)) << "what else was written is there";
+  EXPECT_TRUE(eventually([&] {  // with one line for the file, however much was written
+    const auto lines = rig_.events(EventKind::kLog);
+    return std::ranges::count_if(lines, [](const Event& line) {
+             return line.payload.find("has lost what it held of stripe 0") != std::string::npos;
+           }) == 1;
+  }));
+}
+
+TEST_F(LostObject, IsToldAtOnceToWhoWaits) {
+  EXPECT_EQ(rig_.write(kFh, 0, pattern(4096, 9), O_DSYNC).error, EIO);
+  EXPECT_EQ(rig_.write(kFh, kChunk, pattern(4096, 9), O_DSYNC).error, 0);
+  EXPECT_TRUE(is_lost());
+}
+
+TEST_F(LostObject, NoHoleAndNoCopyMakesIt) {
+  FakeTarget& target = *rig_.targets[0];
+  target.decide([](const FrameHeader& header) -> FakeTarget::Decision {
+    const bool is_refused = (header.flags & kFlagMustExist) != 0;
+    return {is_refused ? Fault::kStatus : Fault::kNone, Status::kNoObject};
+  });
+  ASSERT_TRUE(rig_.core->punch(5, Rig::kIno, 0, 8192));
+  ASSERT_TRUE(rig_.core->copy(6, {Rig::kIno, 0}, {Rig::kIno, 4 * kChunk}, kChunk, false));
+  EXPECT_TRUE(eventually([&] { return rig_.events(EventKind::kDone).size() == 2; }));
+  for (const Event& event : rig_.events(EventKind::kDone)) EXPECT_EQ(event.a, EIO);
+  EXPECT_EQ(target.count(Op::kPunch), 1u);
+  EXPECT_EQ(target.count(Op::kCopy), 1u);
+}
+
+TEST_F(LostObject, AnotherFileIdIsAnotherObject) {
+  rig_.file_id = 77;
+  rig_.open(2, O_RDWR, 0);
+  EXPECT_EQ(rig_.write(2, 0, pattern(4096, 9)).error, 0);
+  EXPECT_EQ(rig_.fsync(2), 0);
+  EXPECT_EQ(rig_.targets[0]->object(77, 0), pattern(4096, 9));
 }
 
 // ---- connections ----

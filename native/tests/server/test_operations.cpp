@@ -137,6 +137,8 @@ TEST_P(Operations, ReadEndsWhereTheObjectEnds) {
   EXPECT_TRUE(peer.ask(read(8192, 4096)).payload.empty());
 }
 
+constexpr uint64_t kSink = 78;
+
 TEST_P(Operations, MissingObjectIsAHoleUnlessItMustExist) {
   Peer peer = connect();
   const Reply hole = peer.ask(read(0, 4096));
@@ -145,6 +147,37 @@ TEST_P(Operations, MissingObjectIsAHoleUnlessItMustExist) {
   Frame must = read(0, 4096);
   must.header.flags |= kFlagMustExist;
   EXPECT_EQ(peer.status_of(must.seal()), Status::kNoObject);
+}
+
+// What a disk has lost is not made anew, as the rest of it would be zeros.
+TEST_P(Operations, WhatMustExistIsNotMade) {
+  Peer peer = connect();
+  Peer metaserver = connect_metaserver();
+  Frame truncate = request(Op::kTruncate);
+  truncate.header.offset = 6000;
+  truncate.header.epoch = 3;
+  const auto must = [](Frame frame) {
+    frame.header.flags |= kFlagMustExist;
+    return frame.seal();
+  };
+  EXPECT_EQ(peer.status_of(must(write(0, pattern(10)))), Status::kNoObject);
+  EXPECT_EQ(peer.status_of(must(write(0, pattern(1 << 20)))), Status::kNoObject);
+  EXPECT_EQ(peer.status_of(must(ranged(Op::kPunch, 0, 4096))), Status::kNoObject);
+  EXPECT_EQ(peer.status_of(must(copy(0, 0, 4096, kSink))), Status::kNoObject);
+  EXPECT_EQ(metaserver.status_of(must(truncate)), Status::kNoObject);
+  for (const uint64_t file : {kFile, kSink}) {
+    EXPECT_EQ(peer.status_of(ranged(Op::kStat, 0, 0, file)), Status::kNoObject) << "nothing was made";
+  }
+  EXPECT_EQ(metaserver.status_of(truncate.seal()), Status::kOk);
+  EXPECT_EQ(peer.status_of(must(ranged(Op::kPunch, 0, 4096))), Status::kStaleTruncateEpoch);
+  Frame written = write(0, pattern(10));
+  written.header.epoch = 3;
+  EXPECT_EQ(peer.status_of(must(written)), Status::kOk);
+  Frame again = truncate;
+  again.header.epoch = 4;
+  EXPECT_EQ(metaserver.status_of(must(again)), Status::kOk);
+  Frame sync = ranged(Op::kSync, 0, 0);
+  EXPECT_EQ(peer.status_of(must(sync)), Status::kBadRequest) << "of what changes an object or reads it";
 }
 
 TEST_P(Operations, SyncRefusesAnotherIncarnation) {
@@ -176,8 +209,6 @@ TEST_P(Operations, PunchMakesZeros) {
   std::fill(bytes.begin() + 3000, bytes.begin() + 12000, std::byte{0});
   expect_bytes(peer.ask(read(0, 20000)), 0, bytes);
 }
-
-constexpr uint64_t kSink = 78;
 
 TEST_P(Operations, CopyMovesBlocksBetweenObjects) {
   Peer peer = connect();

@@ -50,7 +50,7 @@ TEST_F(Store, MissingObject) {
   EXPECT_EQ(store->stat(id, figures), Status::kNoObject);
   EXPECT_EQ(store->sync(id), Status::kOk);
   EXPECT_EQ(store->remove(id), Status::kOk);
-  EXPECT_EQ(store->punch(id, 0, 100, 0), Status::kOk);
+  EXPECT_EQ(store->punch(id, 0, 100, 0), Status::kNoObject);
 }
 
 TEST_F(Store, HolesAreZerosWithTheirSum) {

@@ -185,7 +185,8 @@ class Trial {
                 model.now.begin() + static_cast<ptrdiff_t>(end), std::byte{0});
     }
     tell("punch", index, offset, length);
-    answered(model, store_->punch(id(index), offset, length, model.epoch));
+    const Status status = store_->punch(id(index), offset, length, model.epoch);
+    answered(model, status == Status::kNoObject ? Status::kOk : status);  // none, and none is made
   }
   void truncate(Model& model, size_t index) {
     if (model.deleted) return;

@@ -19,7 +19,7 @@ from fscommon.rpc.data import DataCaller, ObjectStat
 from fscommon.tasks import open_tasks
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import Frame, encode_frame
-from fscommon.wire.header import FLAG_REPLY
+from fscommon.wire.header import FLAG_MUST_EXIST, FLAG_REPLY
 from fscommon.wire.messages import Entry, Failure, Lookup
 from fscommon.wire.ops import Op
 
@@ -186,7 +186,7 @@ async def test_data_operations_travel_in_the_header() -> None:
 
     async with calling(handle) as caller:
         calls = DataCaller(caller)
-        await calls.truncate(1, 2, 3, length=4, epoch=5, timeout_s=5)
+        await calls.truncate(1, 2, 3, length=4, epoch=5, must_exist=False, timeout_s=5)
         await calls.delete(1, 2, 3, timeout_s=5)
         assert await calls.stat(1, 2, 3, timeout_s=5) == ObjectStat(10, 20, 3)
         await calls.fence(99, timeout_s=5)
@@ -195,6 +195,21 @@ async def test_data_operations_travel_in_the_header() -> None:
     assert (fence.op, fence.offset) == (Op.FENCE, 99)
     for header in (truncate, delete, stat):
         assert (header.target, header.file_id, header.stripe_index) == (1, 2, 3)
+
+
+async def test_a_cut_of_what_must_exist_tells_that_it_does_not() -> None:
+    seen: list[int] = []
+
+    async def handle(frame: Frame, stream: FrameStream) -> None:
+        seen.append(frame.header.flags)
+        await stream.send(reply(frame, status=Status.NO_OBJECT))
+
+    async with calling(handle) as caller:
+        calls = DataCaller(caller)
+        assert not await calls.truncate(1, 2, 3, length=4, epoch=5, must_exist=True, timeout_s=5)
+        with pytest.raises(FsError):
+            await calls.truncate(1, 2, 3, length=4, epoch=5, must_exist=False, timeout_s=5)
+    assert seen == [FLAG_MUST_EXIST, 0]
 
 
 async def test_many_objects_are_named_by_one_request() -> None:

@@ -23,6 +23,8 @@ from metaserver.truncation import Truncation
 
 from .bench import ROOT, Bench, Client
 
+MIB = 1 << 20
+
 pytestmark = pytest.mark.expects_log("truncate is repeated")
 
 
@@ -52,6 +54,13 @@ class Targets:
         self.asked.append((layout.truncate_epoch, size))
         if len(self.asked) <= self.failures:
             raise TransportError("no answer")
+
+
+class Everywhere:
+    """A membership that has every target."""
+
+    def address_of(self, target: int) -> str:
+        return "127.0.0.1:1"
 
 
 @asynccontextmanager
@@ -170,9 +179,10 @@ async def test_no_object_is_cut_to_what_none_can_hold(
     layout = Layout(1, 1 << 20, 2, (1, 2))
 
     class Caller:
-        async def truncate(self, *name: int, length: int, **rest: float) -> None:
+        async def truncate(self, *name: int, length: int, **rest: float) -> bool:
             await trio.lowlevel.checkpoint()
             lengths.append(length)
+            return True
 
     async def to_target(self: StorageCalls, target: int) -> DataCaller:
         await trio.lowlevel.checkpoint()
@@ -180,7 +190,132 @@ async def test_no_object_is_cut_to_what_none_can_hold(
 
     monkeypatch.setattr(StorageCalls, "_to_target", to_target)
     async with trio.open_nursery() as tasks:
-        calls = StorageCalls(cast(Any, None), key=b"", tasks=tasks)
+        calls = StorageCalls(cast(Any, Everywhere()), key=b"", tasks=tasks)
         await calls.truncate(layout, size)
     wanted = [min(object_length(layout, index, size), OBJECT_BYTES_MAX) for index in range(2)]
     assert sorted(lengths) == sorted(wanted)
+
+
+@pytest.mark.expects_log("lost an object")
+async def test_what_a_disk_has_lost_is_not_made_by_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But where the file is to have no bytes any more. Nothing is repeated for it."""
+    asked: dict[int, tuple[int, bool]] = {}
+    layout = Layout(1, 1 << 20, 4, (1, 2, 3, 4), durable_stripes=0b1011)
+
+    class Caller:
+        async def truncate(
+            self, target: int, file_id: int, stripe_index: int, *, length: int, must_exist: bool,
+            **rest: float,
+        ) -> bool:  # fmt: skip
+            await trio.lowlevel.checkpoint()
+            asked[stripe_index] = (length, must_exist)
+            return not must_exist
+
+    async def to_target(self: StorageCalls, target: int) -> DataCaller:
+        await trio.lowlevel.checkpoint()
+        return cast(DataCaller, Caller())
+
+    monkeypatch.setattr(StorageCalls, "_to_target", to_target)
+    async with trio.open_nursery() as tasks:
+        calls = StorageCalls(cast(Any, Everywhere()), key=b"", tasks=tasks)
+        await calls.truncate(layout, 3 << 20)
+        assert asked == {0: (MIB, True), 1: (MIB, True), 2: (MIB, False), 3: (0, False)}
+        await calls.truncate(layout, 0)
+        assert set(asked.values()) == {(0, False)}
+
+
+UNKNOWN = 99  # no target of the bench's cluster
+
+
+def _without_objects(client: Client, bench: Bench, *, inline: bytes = b"") -> Ino:
+    """A file of 8 bytes, half of which lie on a target that the cluster does not have."""
+    ino = Ino(client.create(ROOT, b"file").ino)
+
+    def change(tx: Any, context: Any) -> None:
+        inode = load(tx, ino)
+        layout = replace(inode.layout(), stripe_width=2, targets=(1, UNKNOWN), inline=inline)
+        save(tx, Inode(replace(inode.attributes, size=8), layout.pack()))
+
+    bench.engine.system(change)
+    bench.settle()
+    return ino
+
+
+@asynccontextmanager
+async def _ended_by_storage(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[list[tuple[int, str]]]:
+    """With the real StorageCalls; what the targets were asked."""
+    asked: list[tuple[int, str]] = []
+
+    class Caller:
+        async def truncate(self, target: int, *name: int, **rest: object) -> bool:
+            await trio.lowlevel.checkpoint()
+            asked.append((target, "truncate"))
+            return True
+
+        async def write_durably(self, target: int, *name: object, **rest: object) -> None:
+            await trio.lowlevel.checkpoint()
+            asked.append((target, "write"))
+
+    async def to(self: StorageCalls, address: str) -> DataCaller:
+        await trio.lowlevel.checkpoint()
+        return cast(DataCaller, Caller())
+
+    monkeypatch.setattr(StorageCalls, "_to", to)
+    with trio.fail_after(60):
+        async with trio.open_nursery() as tasks:
+            membership = bench.engine.services.membership
+            calls = StorageCalls(membership, key=b"", tasks=tasks)
+            async with ending(bench, cast(Any, calls)):
+                pass
+            yield asked
+
+
+@pytest.mark.expects_log("no such target")
+async def test_a_cut_does_not_wait_for_a_target_that_there_is_not(
+    bench: Bench, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = bench.client()
+    ino = _without_objects(client, bench)
+    resized(client, ino, 4)
+    async with _ended_by_storage(bench, monkeypatch) as asked:
+        assert asked == [(1, "truncate")]
+        assert ino not in bench.engine.services.intents
+    client.take()
+    assert opened(client, ino).targets == (1, UNKNOWN), "what was there is lost"
+
+
+async def test_tiny_bytes_go_to_a_target_that_there_is(
+    bench: Bench, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = bench.client()
+    ino = _without_objects(client, bench, inline=b"12345678")
+    client.send(Op.OPEN, Open(ino, True, moves=True))
+    bench.settle()
+    async with _ended_by_storage(bench, monkeypatch) as asked:
+        assert ino not in bench.engine.services.intents
+    layout = unpack_layout(client.take().layout)
+    assert set(layout.targets) <= {1, 2}
+    assert not layout.inline
+    assert (layout.targets[0], "write") in asked
+
+
+@pytest.mark.expects_log("no such target")
+async def test_deletions_do_not_wait_for_it_either(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Caller:
+        async def delete_all(self, objects: list[object], **rest: object) -> list[bool]:
+            await trio.lowlevel.checkpoint()
+            return [True for _ in objects]
+
+    async def to(self: StorageCalls, address: str) -> DataCaller:
+        await trio.lowlevel.checkpoint()
+        return cast(DataCaller, Caller())
+
+    monkeypatch.setattr(StorageCalls, "_to", to)
+    layouts = [Layout(7, MIB, 2, (1, UNKNOWN)), Layout(8, MIB, 1, (UNKNOWN,))]
+    async with trio.open_nursery() as tasks:
+        calls = StorageCalls(bench.engine.services.membership, key=b"", tasks=tasks)
+        assert await calls.delete_all(layouts) == ["", ""]

@@ -70,6 +70,17 @@ def test_truncate_is_seen(pair: Pair) -> None:
     assert (second / "file").read_bytes() == b""
 
 
+@pytest.mark.parametrize("cut", [0, 5, 5000, 4096, 1 << 20, (1 << 20) + 1])
+def test_a_read_ends_where_another_client_cut(pair: Pair, cut: int) -> None:
+    """Also one that Linux sends as several READs, by the size that it was told last."""
+    first, second = pair
+    for size in (16384, 1 << 20, 3 << 20):
+        with (first / str(size)).open("w+b", buffering=0) as file:
+            file.write(b"x" * (3 << 20))
+            os.truncate(second / str(size), cut)
+            assert os.pread(file.fileno(), size, 0) == b"x" * min(cut, size), size
+
+
 # ---- attributes ----------------------------------------------------------------------------------
 
 

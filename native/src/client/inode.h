@@ -212,6 +212,10 @@ class Inode {
   // last grew the file: such writes go past the kernel's pages.
   static constexpr uint64_t kNotCut = ~uint64_t{0};
   uint64_t cut_end = kNotCut;
+  // READs under way that may end behind the file's end, by their offsets, and those of them that found nothing:
+  // Linux believes the first short answer of several, so the one that has the file's end comes first.
+  std::vector<uint64_t> near_end;
+  std::vector<std::shared_ptr<Operation>> behind_end;  // bounded by what the kernel has under way
   // Pages that READs filled since a handle that writes past them was opened, as one range. The kernel drops
   // those in the way of such a write before it sends it, and not again: one that was filled in between has
   // bytes of before, and is to be spoiled before the writer is answered. (Zeros behind the file's end are

@@ -100,6 +100,7 @@ bool ReadOperation::ask_first(Lane& lane) {
   int error = 0;
   {
     const std::scoped_lock lock(inode_->mu());
+    begin_near_end(lane.core());
     if (lane.core().holds(*inode_, kLeaseData)) return false;
     without_lease(lane.core());
     if ((inode_->passing & kLeaseData) != 0) {
@@ -342,10 +343,38 @@ void ReadOperation::reply(Core& core) {
   core.replier().reply_data(head().channel, head().unique, pieces);
 }
 
+// LOCKED inode.
+void ReadOperation::begin_near_end(Core& core) {
+  if (!fills_pages_ || near_end_) return;
+  near_end_ = offset_ + size_ > inode_->size() || !core.holds(*inode_, kLeaseData);
+  if (near_end_) inode_->near_end.push_back(offset_);
+}
+
+// Nothing is there, and READs of what is before it may say where the file ends. True: proceed() will be called
+// when one of them was answered.
+bool ReadOperation::waits_for_end(Lane& lane) {
+  if (!near_end_ || length_ != 0 || is_answered()) return false;
+  registered(lane);
+  const std::scoped_lock lock(inode_->mu());
+  const auto is_before = [this](uint64_t offset) { return offset < offset_; };
+  if (std::ranges::none_of(inode_->near_end, is_before)) return false;
+  inode_->behind_end.push_back(self());
+  return true;
+}
+
+// It was answered. Who waited for that looks again.
+std::vector<std::shared_ptr<Operation>> ReadOperation::end_near_end() {
+  if (!std::exchange(near_end_, false)) return {};
+  const std::scoped_lock lock(inode_->mu());
+  inode_->near_end.erase(std::ranges::find(inode_->near_end, offset_));
+  return std::exchange(inode_->behind_end, {});
+}
+
 void ReadOperation::answer(Lane& lane, int error) {
   if (announced_) return announced_came(lane, error);
   if (opened_ != 0) return opened_came(lane, error);
   if (is_piece_) return piece_came(lane, error);
+  if (error == 0 && waits_for_end(lane)) return;
   Core& core = lane.core();
   if (registered_) core.waiting().drop(head().unique);
   if (claim()) {
@@ -355,6 +384,7 @@ void ReadOperation::answer(Lane& lane, int error) {
       reply(core);
     }
   }
+  const auto waited = end_near_end();
   spoil_pages(core);
   gather(lane);
   if (error == 0 && length_ > 0) offer_to_cache(core);
@@ -363,6 +393,7 @@ void ReadOperation::answer(Lane& lane, int error) {
   inode_.reset();
   if (closes_ != 0) core.close_own(std::exchange(closes_, 0));
   lane.room();
+  proceed_all(lane, waited);
 }
 
 }  // namespace braidfs::client

@@ -69,6 +69,9 @@ class ReadOperation final : public Operation {
   void finish(Lane& lane);
   void answer(Lane& lane, int error);
   void reply(Core& core);
+  void begin_near_end(Core& core);
+  bool waits_for_end(Lane& lane);
+  std::vector<std::shared_ptr<Operation>> end_near_end();
   void without_lease(Core& core);
   void spoil_pages(Core& core);
   std::shared_ptr<ReadOperation> self() {
@@ -96,6 +99,7 @@ class ReadOperation final : public Operation {
   uint64_t closes_ = 0;       // the handle that ends with it; 0: none
   uint64_t question_ = 0;     // whose answer suffices; 0: none was asked
   bool fills_pages_ = false;  // of the kernel's
+  bool near_end_ = false;     // it is in inode_->near_end
   uint64_t stamp_ = 0;        // of the bytes when it began (inode.h); 0: no matter for the local cache
   uint64_t file_size_ = 0;
   bool asked_cache_ = false;

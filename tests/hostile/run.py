@@ -16,7 +16,7 @@ SETTINGS: Final[dict[str, dict[str, object]]] = {
     "metaserver": {"session_timeout_s": 3.0, "lease_duration_s": 3.0}
 }
 GROWTH_BYTES_MAX: Final = 400 << 20
-_BUG: Final = re.compile(r"this is a bug|Traceback|level=error")
+BUG: Final = re.compile(r"this is a bug|Traceback|level=error")
 
 
 async def run(
@@ -26,7 +26,7 @@ async def run(
     world = World(cluster.plan.metaserver_address, load_key(cluster.plan.key_file))
     await world.prepare()
     pid = cluster.metaserver.pid()
-    before = _memory(pid)
+    before = memory(pid)
     repeat = f"repeat: python -m tests.hostile --seed {seed} --count {count}"
     try:
         await attack_without_key(world, seed, count)
@@ -38,9 +38,9 @@ async def run(
     faults = []
     if cluster.metaserver.pid() != pid:
         faults.append("the metaserver ended")
-    elif (grown := _memory(pid) - before) > GROWTH_BYTES_MAX:
+    elif (grown := memory(pid) - before) > GROWTH_BYTES_MAX:
         faults.append(f"the metaserver has grown by {grown >> 20} MiB")
-    faults += [line for line in _log(cluster).splitlines() if _BUG.search(line)]
+    faults += [line for line in _log(cluster).splitlines() if BUG.search(line)]
     cluster.metaserver.stop()
     store = LmdbStore(cluster.plan.state / "meta" / "store", size_max=1 << 20)
     faults += check(store.snapshot())
@@ -52,7 +52,8 @@ def _log(cluster: Cluster) -> str:
     return cluster.metaserver.log_path.read_text(errors="replace")
 
 
-def _memory(pid: int | None) -> int:
+def memory(pid: int | None) -> int:
+    """What a process has in memory, in bytes."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     (resident,) = [line.split()[1] for line in lines if line.startswith("VmRSS:")]
     return int(resident) << 10

@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,18 +12,19 @@ import pytest
 from tests.cluster.cluster import Cluster
 from tests.cluster.plan import make_plan
 from tests.conftest import STATES
+from tests.hostile import data_attack, data_requests, data_run
 from tests.hostile.attack import ALL_OPS, KINDS
 from tests.hostile.run import SETTINGS, run
 
 pytestmark = pytest.mark.timeout(900)
 
 
-@pytest.fixture
-def servers() -> Iterator[Cluster]:
+@contextmanager
+def _servers(settings: dict[str, dict[str, object]], *, targets: int) -> Iterator[Cluster]:
     """Without a mount. Their state stays if BRAIDFS_TEST_KEEP is set."""
     STATES.mkdir(parents=True, exist_ok=True)
     state = Path(tempfile.mkdtemp(prefix="hostile-", dir=STATES))
-    cluster = Cluster(make_plan(state, storage_servers=1, settings=SETTINGS))
+    cluster = Cluster(make_plan(state, storage_servers=1, targets=targets, settings=settings))
     try:
         cluster.start_servers()
         yield cluster
@@ -32,6 +34,26 @@ def servers() -> Iterator[Cluster]:
         shutil.rmtree(state)
 
 
+@pytest.fixture
+def servers() -> Iterator[Cluster]:
+    with _servers(SETTINGS, targets=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def storage() -> Iterator[Cluster]:
+    with _servers(data_run.SETTINGS, targets=data_run.TARGETS) as cluster:
+        yield cluster
+
+
 async def test_no_bytes_end_a_server(servers: Cluster, sized: Callable[[int, int], int]) -> None:
     faults = await run(servers, 31, KINDS, ALL_OPS, sized(24, 600))
     assert faults == []
+
+
+async def test_no_bytes_end_a_storage_server(
+    storage: Cluster, sized: Callable[[int, int], int]
+) -> None:
+    """Nor do they cost it its memory, make an object of no file, or hold up who means well."""
+    kinds = data_attack.KINDS
+    assert await data_run.run(storage, 31, kinds, data_requests.CODES, sized(16, 600)) == []

@@ -2,8 +2,9 @@
 
 A request that must wait gets a ticket; one LOCK_EVENTS at a time, answered by the metaserver when a
 ticket was granted, wakes whoever waits. An interrupted wait is cancelled there first: if the lock
-was granted meanwhile, it is had. What is held is remembered here as well, to say it again to a
-restarted metaserver, and to know what to drop when a file is closed:
+was granted meanwhile, it is had. What is free, and letting go, is no wait: no signal ends it. What
+is held is remembered here as well, to say it again to a restarted metaserver, and to know what to
+drop when a file is closed:
 - fcntl locks of an owner (a process's file table) go when it closes any descriptor of the file
   (FLUSH), before close(2) returns;
 - flock and OFD locks go with their open file description (RELEASE), as do fcntl locks on
@@ -78,7 +79,7 @@ class _Attempt:
         self.request = request
         self.ticket = ticket  # 0: it does not wait
         self.granted = False
-        self.answered = False
+        self.answered = trio.Event()  # it was granted or refused, or waits now
         self.abandoned = False
         self.error: FsError | None = None
         self.settled = trio.Event()
@@ -125,7 +126,10 @@ class Locks:
     async def set(self, request: LockRequest, *, wait: bool) -> None:
         """Raises EAGAIN, EDEADLK, ENOLCK."""
         if request.type is LockType.NONE:
-            await self._unlock(request)
+            with _not_interrupted() as scope:
+                await self._unlock(request)
+            if scope.cancelled_caught:
+                await self._unlock(request)
             return
         self._watch(request.owner.ino)
         others_held = self._others_hold(request.owner)  # and may let go before we are refused
@@ -138,7 +142,8 @@ class Locks:
             await self._drains.barrier()  # a RELEASE may be on its way
             await self._acquire(request, wait=wait)
         if not self._leases.is_on:
-            await self._files.refresh(request.owner.ino)
+            with _not_interrupted():
+                await self._files.refresh(request.owner.ino)
 
     async def closed(self, ino: int, owner_id: int) -> None:
         """FLUSH: this owner closes a descriptor of the file."""
@@ -180,7 +185,7 @@ class Locks:
     def reconnected(self) -> None:
         """Requests that wait may be unknown to the metaserver: ask again, under their tickets."""
         for attempt in list(self._waiting.values()):
-            if attempt.answered:
+            if attempt.answered.is_set():
                 self._send(attempt)
 
     @property
@@ -236,7 +241,10 @@ class Locks:
             self._waiting[attempt.ticket] = attempt
         self._send(attempt)
         try:
-            await attempt.settled.wait()
+            with _not_interrupted():
+                await attempt.answered.wait()
+            if not attempt.settled.is_set():
+                await attempt.settled.wait()
         except trio.Cancelled:
             if not await self._cancel(attempt):
                 raise
@@ -250,7 +258,7 @@ class Locks:
         message = LockSet(*owner, start, end, kind, pid, attempt.ticket)
 
         def deliver(error: FsError | None, body: bytes) -> None:
-            attempt.answered = True
+            attempt.answered.set()
             if error is not None:
                 attempt.settle(error)
             elif decode(LockDone, body).granted:
@@ -377,6 +385,11 @@ class Locks:
         self._last_fh.pop(owner, None)
         self._watched.pop(owner, None)
         self._owners.get(owner.ino, set()).discard(owner)
+
+
+def _not_interrupted() -> trio.CancelScope:
+    """Around what is no wait for a lock: signals do not end it, unless nobody answers."""
+    return trio.CancelScope(shield=True, deadline=trio.current_time() + CANCEL_TIMEOUT_S)
 
 
 def _drop(owner: LockOwner) -> LockSet:

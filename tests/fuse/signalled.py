@@ -8,6 +8,7 @@ calls go by libc.
 
 import ctypes
 import errno
+import fcntl
 import mmap
 import os
 import signal
@@ -132,6 +133,8 @@ class Calls:
             self.wrong["pread read other bytes"] += 1
         self.call("lseek", fd, 0, os.SEEK_HOLE, gives=size)
         self.call("lseek", fd, 0, os.SEEK_SET)
+        for lock in (fcntl.LOCK_SH, fcntl.LOCK_EX, fcntl.LOCK_UN):  # nobody else wants it
+            self.call("flock", fd, lock)
         other = self.open("other", os.O_CREAT | os.O_EXCL | os.O_RDWR)
         self._copy(fd, other, COPIED_AT_SERVERS)
         self.call("ftruncate", fd, 10_000)

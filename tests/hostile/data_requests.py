@@ -5,6 +5,7 @@ Everything follows from the header's fields and from the op table: an op that no
 as well. A frame whose lengths are not those of what follows it is the last one of its connection.
 """
 
+import hmac
 import random
 import struct
 from collections.abc import Iterator
@@ -12,7 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from fscommon.checksum import block_sums, xxh3_64
-from fscommon.layout.capability import RIGHT_READ, RIGHT_WRITE, make_capability
+from fscommon.errors import ProtocolError
+from fscommon.layout.capability import (
+    CAPABILITY_SIZE,
+    RIGHT_READ,
+    RIGHT_WRITE,
+    TARGET_MARK_FACTOR,
+    make_capability,
+)
 from fscommon.layout.layout import Layout
 from fscommon.limits import (
     BLOCK_SIZE,
@@ -21,7 +29,15 @@ from fscommon.limits import (
     FRAME_PAYLOAD_LENGTH_MAX,
     OBJECT_BYTES_MAX,
 )
-from fscommon.wire.header import FLAG_CAPABILITY, FLAG_MUST_EXIST, FLAG_RAW, FLAG_SUMS, Header
+from fscommon.wire.header import (
+    FLAG_CAPABILITY,
+    FLAG_MUST_EXIST,
+    FLAG_RAW,
+    FLAG_SUMS,
+    HEADER_SIZE,
+    Header,
+    decode_header,
+)
 from fscommon.wire.ops import Op
 
 # Of the header's fields, in bits, as struct packs them.
@@ -46,6 +62,12 @@ _SOURCE: Final = struct.Struct("<QQIIII")
 _NAME: Final = struct.Struct("<QII")
 _FETCHED: Final = struct.Struct("<II")
 _SUM: Final = struct.Struct("<Q")
+_CAPABILITY: Final = struct.Struct("<QQIIQHHIQ")
+_BOTH: Final = RIGHT_READ | RIGHT_WRITE
+_NEEDS: Final[dict[int, int]] = {
+    Op.READ: RIGHT_READ, Op.WRITE: RIGHT_WRITE, Op.SYNC: 0, Op.PUNCH: RIGHT_WRITE,
+    Op.STAT: RIGHT_READ, Op.SEEK: RIGHT_READ, Op.COPY: _BOTH,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +119,19 @@ class Maker:
     def __init__(self, rng: random.Random, holder: Holder) -> None:
         self._rng = rng
         self._holder = holder
-        self._ids = 1
+        self._ids = 1 << 40  # no bound is one of them
 
-    def cases(self, op: int) -> Iterator[Case]:
-        """First every bound, then without end at random."""
-        yield Case(op, self._good(op).pack())
-        yield from self._at_each_bound(op)
-        yield from self._with_each_capability(op)
-        yield from self._broken(op)
-        while True:
-            yield self._any(op)
-
-    def count(self, op: int) -> int:
-        """How many there are before it is at random."""
-        bounds = 1 + sum(1 for _ in self._at_each_bound(op))
-        return bounds + sum(1 for _ in (*self._with_each_capability(op), *self._broken(op)))
+    def cases(self, op: int, count: int) -> list[Case]:
+        """A third each: bounds and what breaks a frame, capabilities, and what is at random."""
+        some = max(count // 3, 1)
+        bounds = [*self._at_each_bound(op), *self._broken(op)]
+        proofs = list(self._with_each_capability(op))
+        chosen = [Case(op, self._good(op).pack())]
+        for kind in (bounds, proofs):
+            chosen += self._rng.sample(kind, min(some, len(kind)))
+        chosen += [self._any(op) for _ in range(some)]
+        self._rng.shuffle(chosen)
+        return chosen
 
     # ---- good ones ----
 
@@ -214,16 +234,15 @@ class Maker:
         for file in self._holder.files:
             for capability in self._capabilities(file):
                 for named in self._named(file):
-                    yield Case(op, self._filled(named._replace(op=op), capability).pack())
+                    self._ids += 1
+                    header = named._replace(op=op, request_id=self._ids)
+                    yield Case(op, self._filled(header, capability).pack())
 
     def _named(self, file: File) -> Iterator[Header]:
         """Objects that the capability of a file might be used for."""
-        self._ids += 1
         targets = file.layout.targets
-        good = Header(
-            0, request_id=self._ids, file_id=file.layout.file_id, target=targets[0],
-            epoch=file.layout.truncate_epoch,
-        )  # fmt: skip
+        epoch = file.layout.truncate_epoch
+        good = Header(0, file_id=file.layout.file_id, target=targets[0], epoch=epoch)
         yield good
         yield good._replace(stripe_index=len(targets))
         yield good._replace(stripe_index=63)
@@ -312,4 +331,52 @@ def _sealed(parts: _Parts) -> Header:
 
 
 def _takes_capability(op: int) -> bool:
-    return op in (Op.READ, Op.WRITE, Op.SYNC, Op.PUNCH, Op.STAT, Op.SEEK, Op.COPY, Op.FETCH)
+    return op in _NEEDS or op == Op.FETCH
+
+
+def may_succeed(holder: Holder, raw: bytes) -> bool:
+    """Whether this frame may be answered with OK, by docs/INTERFACES.md: of what changes or tells
+    anything of an object, if its capability is the metaserver's, this session's and of it."""
+    try:
+        header = decode_header(raw[:HEADER_SIZE])
+    except ProtocolError:
+        return False
+    if header.op in (Op.PING, Op.FETCH):
+        return True
+    if holder.is_server:
+        return header.op in _DATA_OPS
+    needs = _NEEDS.get(header.op)
+    return needs is not None and _allows(
+        holder, raw[HEADER_SIZE : HEADER_SIZE + CAPABILITY_SIZE], header, needs
+    )
+
+
+def _allows(holder: Holder, capability: bytes, header: Header, needs: int) -> bool:
+    if len(capability) < CAPABILITY_SIZE:
+        return False
+    signed, mac = capability[: _CAPABILITY.size], capability[_CAPABILITY.size :]
+    file_id, session, rights, _, _, width, _, epoch, marks = _CAPABILITY.unpack(signed)
+    is_proved = hmac.digest(holder.key, signed, "sha256")[: len(mac)] == mac
+    is_covered = width == 0 or (
+        header.stripe_index < width
+        and (not needs & RIGHT_WRITE or header.epoch <= epoch)
+        and _mark_of(header.target, width) == _marked(marks, header.stripe_index, width)
+    )
+    return (
+        is_proved
+        and is_covered
+        and (file_id, session) == (header.file_id, holder.session)
+        and rights & needs == needs
+    )
+
+
+def _bits(width: int) -> int:
+    return min(32, 64 // width)
+
+
+def _mark_of(target: int, width: int) -> int:
+    return int((target * TARGET_MARK_FACTOR & 0xFFFF_FFFF) >> 32 - _bits(width))
+
+
+def _marked(marks: int, stripe_index: int, width: int) -> int:
+    return int(marks >> stripe_index * _bits(width) & (1 << _bits(width)) - 1)

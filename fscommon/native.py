@@ -258,16 +258,19 @@ def make_chunk_server(
     busy_poll_us: int = 0,
     target_count: int = 1,
     fetched_bytes_max: int = 1 << 30,
+    buffer_bytes_max: int = 512 << 20,
 ) -> ChunkServer:
     """target_count: how many targets will be opened; they share what the process may have open.
     fetched_bytes_max: of files that clients are going to read and have not read yet, in the page
-    cache; 0: nothing is fetched for them."""
+    cache; 0: nothing is fetched for them. buffer_bytes_max: of payloads on their way, all lanes
+    together; each lane has as much as the largest payloads need, at least."""
     made = _class("ChunkServer")(
         lane_count=lane_count,
         io=io,
         busy_poll_us=busy_poll_us,
         target_count=target_count,
         fetched_bytes_max=fetched_bytes_max,
+        buffer_bytes_max=buffer_bytes_max,
     )
     return cast(ChunkServer, made)
 

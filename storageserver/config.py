@@ -25,9 +25,16 @@ IO_ENGINES: Final = ("auto", "uring", "syscall")
 LANES_MAX: Final = 64
 TARGETS_MAX: Final = 64  # of native: server/target_table.h
 NAME_LENGTH_MAX: Final = 255
+BUFFER_BYTES_MAX: Final = 512 << 20  # of payloads on their way
+BUFFER_PART: Final = 8  # of the memory: at most one part for those
 FETCH_AHEAD_PART: Final = 8  # of the memory: one part for files that clients are going to read
 FETCH_AHEAD_MIB_MAX: Final = 1 << 24
 WHOLE_DEVICE: Final = ByteSize(0)
+
+
+def buffer_bytes_max() -> int:
+    """Of payloads on their way: a part of what this process may have."""
+    return min(BUFFER_BYTES_MAX, memory_bytes() // BUFFER_PART)
 
 
 @dataclass(frozen=True, slots=True)

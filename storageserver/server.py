@@ -27,7 +27,7 @@ from fscommon.net.serve import AcceptLimits, serve
 from fscommon.net.tls import transport_of, watch_certificate
 from fscommon.net.transport import Transport
 from fscommon.service import Service, run_program
-from storageserver.config import StorageServerConfig
+from storageserver.config import StorageServerConfig, buffer_bytes_max
 from storageserver.connections import Connections
 from storageserver.events import NativeEvents
 from storageserver.membership import Membership, Metaservers
@@ -174,6 +174,7 @@ async def _main(config: StorageServerConfig, service: Service) -> None:
         native = make_chunk_server(
             lane_count=config.lanes, io=config.io_engine, busy_poll_us=config.busy_poll_us,
             target_count=len(config.targets), fetched_bytes_max=config.fetched_bytes_max(),
+            buffer_bytes_max=buffer_bytes_max(),
         )  # fmt: skip
     except (OSError, ValueError) as error:
         raise ConfigError(f"the native data plane cannot start: {error}") from error

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from fscommon.errors import ProtocolError, TransportError
+from fscommon.machine import memory_bytes
 from fscommon.net.rdma import (
     Choice,
     Gid,
@@ -35,6 +36,7 @@ from fscommon.wire.rdma import RdmaAnswer, RdmaOffer
 TRANSPORTS: Final = ("auto", "rdma", "tcp")
 MEMORY_MIB_MIN: Final = 32
 MEMORY_MIB_MAX: Final = 1 << 16
+MEMORY_PART: Final = 8  # of the memory that this process may have: at most one part for a port
 
 
 class NativeRdma(Protocol):
@@ -60,6 +62,11 @@ class RdmaSettings:
             raise ValueError(f"rdma_memory_mib is from {MEMORY_MIB_MIN} to {MEMORY_MIB_MAX}")
         for subnet in self.wishes.subnets:
             ipaddress.ip_network(subnet)
+
+    def port_memory_mib(self) -> int:
+        """What is registered, so pinned, on each port: less where a control group has little."""
+        bounded = min(self.memory_mib, memory_bytes() // MEMORY_PART >> 20)
+        return max(bounded, MEMORY_MIB_MIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +166,7 @@ class Rails:
         if key not in self._open:
             where = (choice.port.device, choice.port.number, choice.gid.index)
             try:
-                number = self._native.rdma_open(*where, self._settings.memory_mib)
+                number = self._native.rdma_open(*where, self._settings.port_memory_mib())
             except OSError as error:
                 raise NoRdmaError(f"{choice.port.name}: {error.strerror}") from error
             self._open[key] = Rail(number, choice)

@@ -60,7 +60,8 @@ Uuid to_uuid(const nb::bytes& bytes, const char* name) {
 }
 
 std::unique_ptr<ChunkServer> make_server(size_t lane_count, const std::string& io,
-                                         uint32_t busy_poll_us, size_t target_count, uint64_t fetched_bytes_max) {
+                                         uint32_t busy_poll_us, size_t target_count, uint64_t fetched_bytes_max,
+                                         uint64_t buffer_bytes_max) {
   IoEngine engine = IoEngine::kAuto;
   if (io == "uring") {
     engine = IoEngine::kUring;
@@ -74,7 +75,8 @@ std::unique_ptr<ChunkServer> make_server(size_t lane_count, const std::string& i
     throw nb::value_error("busy_poll_us is too long");
   auto server = std::make_unique<ChunkServer>(
       braidfs::server::ServerConfig{
-      .lane_count = lane_count, .target_count = target_count, .io = engine, .busy_poll_us = busy_poll_us,
+      .lane_count = lane_count, .target_count = target_count, .io = engine, .buffer_bytes_max = buffer_bytes_max,
+      .busy_poll_us = busy_poll_us,
       .fetched_bytes_max = fetched_bytes_max});
   if (server->fault() != 0) raise_os_error(-server->fault(), "cannot start the data path");
   return server;
@@ -186,7 +188,8 @@ void bind_server(nb::module_& module) {
   nb::class_<ChunkServer> type(module, "ChunkServer", "The data plane of one storage server.");
   braidfs::bindings::bind_rdma(type);
   type.def(nb::new_(&make_server), nb::kw_only(), "lane_count"_a, "io"_a, "busy_poll_us"_a = 0,
-           "target_count"_a = 1, "fetched_bytes_max"_a = uint64_t{1} << 30)
+           "target_count"_a = 1, "fetched_bytes_max"_a = uint64_t{1} << 30,
+           "buffer_bytes_max"_a = uint64_t{512} << 20)
       .def("io_engine", [](ChunkServer& server) { return std::string(server.io_engine()); })
       .def("target_open", &target_open, "path"_a, nb::kw_only(), "cluster"_a, "uuid"_a,
            "capacity_bytes"_a, "create"_a)

@@ -234,6 +234,17 @@ def test_tcp_looks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rails_over(monkeypatch, native, [port("a")], "tcp").rails == [] and not native.opened
 
 
+@pytest.mark.parametrize(
+    ("said", "memory", "wanted"),
+    [(256, 64 << 30, 256), (256, 1 << 30, 128), (4096, 8 << 30, 1024), (64, 1 << 20, 32)],
+)
+def test_what_is_pinned_is_a_part_of_what_the_process_may_have(
+    monkeypatch: pytest.MonkeyPatch, said: int, memory: int, wanted: int
+) -> None:
+    monkeypatch.setattr("fscommon.net.rails.memory_bytes", lambda: memory)
+    assert RdmaSettings(memory_mib=said).port_memory_mib() == wanted
+
+
 def test_settings_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match="auto, rdma, tcp"):
         RdmaSettings("fast")

@@ -7,7 +7,7 @@ import pytest
 
 from fscommon.config import load
 from fscommon.errors import ConfigError
-from storageserver.config import TARGETS_MAX, StorageServerConfig
+from storageserver.config import TARGETS_MAX, StorageServerConfig, buffer_bytes_max
 
 GOOD = """
 name = "ss-1"
@@ -40,6 +40,14 @@ def test_what_is_fetched_ahead_is_a_part_of_the_memory_or_what_is_said(tmp_path:
     for mib in (0, 300):
         said = load_text(tmp_path, f"fetch_ahead_mib = {mib}\n" + GOOD)
         assert said.fetched_bytes_max() == mib << 20
+
+
+def test_payloads_take_a_part_of_what_a_control_group_may_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for memory, wanted in ((1 << 30, 128 << 20), (64 << 30, 512 << 20)):
+        monkeypatch.setattr("storageserver.config.memory_bytes", lambda memory=memory: memory)
+        assert buffer_bytes_max() == wanted
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from ..fs.caller import Requester
 from ..fs.changes import Change, loses_set_ids
 from ..fs.directories import Listed
 from ..fs.filesystem import FileSystem
-from ..fs.namespace import Namespace
+from ..fs.namespace import Found, Namespace
 from ..fs.open_flags import OpenedFile
 from .attributes import absent_entry, change_of, entry_attributes, statvfs
 from .structures import DirectoryBody, EntryOut, ReadIn
@@ -37,6 +37,12 @@ Observe = Callable[[str, float, bool], None]  # handler, seconds, failed for a b
 
 SEALED_S = 24 * 3600.0  # as kSealedLife in native/src/fuse/attribute_table.h
 
+_NOT_ANSWERED = frozenset(
+    {
+        Status.ETIMEDOUT, Status.ABORTED, Status.DISCONNECTED, Status.NOT_READY, Status.BUSY,
+        Status.UNKNOWN_SESSION, Status.FENCED,
+    }
+)  # fmt: skip
 _KERNEL_ROOT = 1
 _UPCALL_KILL_SUIDGID = 1
 _UPCALL_INODE = 4  # place in what upcall() returns
@@ -185,11 +191,20 @@ class Operations(pyfuse3.Operations):
     ) -> pyfuse3.EntryAttributes:
         if parent_inode == _KERNEL_ROOT and name == b"..":
             name = b"."  # nothing above the mounted directory is visible
-        work = self._names.lookup(self._ino(parent_inode), name)
-        found = await self._serve(ctx.pid, work)
+        found = await self._serve(ctx.pid, self._lookup(self._ino(parent_inode), name))
         if found.attributes is None:
             return absent_entry(found.entry_s)
         return self._entry(found.attributes, found.entry_s)
+
+    async def _lookup(self, parent: int, name: bytes) -> Found:
+        """ENOMEM where nobody said what the name is: for any other error but EINTR Linux gives up
+        a name that it asks for again, with all that is mounted below it."""
+        try:
+            return await self._names.lookup(parent, name)
+        except FsError as error:
+            if error.status in _NOT_ANSWERED:
+                raise FsError(Status.ENOMEM, f"lookup: {error}") from None
+            raise
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         self._fs.inodes.catch_up()
@@ -379,4 +394,4 @@ class Operations(pyfuse3.Operations):
 
 def _name(work: object) -> str:
     """The operation behind a coroutine."""
-    return str(getattr(work, "__name__", "unknown"))
+    return str(getattr(work, "__name__", "unknown")).removeprefix("_")

@@ -48,6 +48,10 @@ int make_pair(net::UniqueFd& own, net::UniqueFd& other) {
   return 0;
 }
 
+// Of a request that nobody answers. For any other error than ENOMEM and EINTR Linux gives up a name
+// that it asks for again, with all that is mounted below it.
+constexpr int error_of_none(uint32_t opcode) noexcept { return opcode == FUSE_LOOKUP ? ENOMEM : EIO; }
+
 }  // namespace
 
 // A request on its way to pyfuse3: the head with what native changes in it, then the rest as it is.
@@ -114,7 +118,7 @@ void Bridge::stop() {
   wake();
   thread_.join();
   for (const Upcall& left : slots_.take_all()) {
-    channels_.reply_error(left.channel, left.unique, EIO);
+    channels_.reply_error(left.channel, left.unique, error_of_none(left.opcode));
   }
   socket_.reset();
 }
@@ -190,7 +194,7 @@ void Bridge::upcall(const UpcallRequest& request) {
     const std::scoped_lock lock(mu_);
     ++counts_.refused;
   } else if (!deliver(Message(request, *slot))) {
-    refuse(head, EIO);
+    refuse(head, error_of_none(request.opcode));
   }
 }
 
@@ -406,7 +410,7 @@ void Bridge::python_gone() {
   const auto waiting = slots_.take_all();
   for (const Upcall& upcall : waiting) {
     if (upcall.is_call) --calls_;
-    channels_.reply_error(upcall.channel, upcall.unique, EIO);
+    channels_.reply_error(upcall.channel, upcall.unique, error_of_none(upcall.opcode));
   }
   if (!waiting.empty()) {
     observer_.log(40, "pyfuse3 closed its end; EIO for " + std::to_string(waiting.size()) + " requests");

@@ -75,10 +75,25 @@ async def test_timeouts(operations: Operations, meta: FakeMetadata) -> None:
 async def test_every_status_is_an_errno(
     operations: Operations, meta: FakeMetadata, status: Status
 ) -> None:
+    meta.answers[Op.GETATTR] = FsError(status)
+    with pytest.raises(pyfuse3.FUSEError) as caught:
+        await operations.getattr(5, Context())
+    assert caught.value.errno == FsError(status).errno
+
+
+NOT_ANSWERED = (Status.ETIMEDOUT, Status.ABORTED, Status.DISCONNECTED, Status.FENCED)
+
+
+@pytest.mark.parametrize("status", [*NOT_ANSWERED, Status.ENOENT, Status.EACCES, Status.EIO])
+async def test_a_name_that_nobody_looked_up_is_kept(
+    operations: Operations, meta: FakeMetadata, status: Status
+) -> None:
+    """Linux detaches what is mounted below a name for any other error than ENOMEM and EINTR."""
     meta.answers[Op.LOOKUP] = FsError(status)
     with pytest.raises(pyfuse3.FUSEError) as caught:
         await operations.lookup(1, b"f", Context())
-    assert caught.value.errno == FsError(status).errno
+    kept = status in NOT_ANSWERED
+    assert caught.value.errno == (errno.ENOMEM if kept else FsError(status).errno)
 
 
 async def test_a_bug_is_one_eio(operations: Operations, meta: FakeMetadata) -> None:

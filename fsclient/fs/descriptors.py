@@ -33,6 +33,14 @@ def are_there(pid: int, ino: int, numbers: frozenset[int]) -> bool:
     return all(_mount_of(pid, number, ino) is not None for number in numbers)
 
 
+def count(pid: int) -> int:
+    """How many descriptors the process has, of whatever kind."""
+    try:
+        return sum(1 for _ in Path(f"/proc/{pid}/fdinfo").iterdir())
+    except OSError:
+        return 0
+
+
 def _mount_of(pid: int, number: int, ino: int) -> int | None:
     """The mount of a descriptor that can only read the file of this number."""
     try:

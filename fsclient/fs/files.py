@@ -76,11 +76,13 @@ class Files:
         self._take_count = 0
         self._handles: dict[int, int] = {}
         self.was_read: Callable[[int], None] = lambda ino: None  # opened for that, through here
+        self.opening: Callable[[int], None] = lambda ino: None
         self.births = Births(meta, lanes, leases, inodes, self._born, complete.noted, log)
 
     # ---- opening and closing ------------------------------------------------------------------
 
     async def open(self, ino: int, flags: int, *, kill_set_ids: bool) -> OpenedFile:
+        self.opening(ino)
         inode = self._inodes.hold(ino)
         try:
             reply = await self._open(inode, is_writable(flags))

@@ -62,6 +62,7 @@ class FileSystem:
         self.extents = Extents(self.namespace, self.files)
         self.copies = Copies(self.namespace, self.files, log)
         self.locks = Locks(meta, lanes, leases, self.files, self.inodes, log)
+        self.files.opening = self.locks.look
         self.closer = Closer(meta, leases, self.inodes)
         caches = Caches(
             self.files.settle, self._publish, self._tell, self.births.give_back,

@@ -7,9 +7,10 @@ is held is remembered here as well, to say it again to a restarted metaserver, a
 drop when a file is closed:
 - fcntl locks of an owner (a process's file table) go when it closes any descriptor of the file
   (FLUSH), before close(2) returns;
-- flock and OFD locks go with their open file description (RELEASE), as do fcntl locks on
-  descriptors that the kernel closes without a FLUSH (opened for reading before the first lock). The
-  close of another one of these is found by a look into /proc, LOOK_S after it at most.
+- flock and OFD locks go with their open file description (RELEASE);
+- descriptors for reading that were opened before the first lock of the file are closed without a
+  FLUSH. Their close is found by a look into /proc: before a lock of this client's is in anybody's
+  way here, before the file is opened again, at each RELEASE, and every LOOK_S.
 The kernel sends RELEASE after close(2) returned, perhaps to another lane than the next request:
 a refusal for the sake of a lock of this client's is looked at again behind what the lanes had read.
 Where there are no leases, bytes written under a lock are at the targets, and their size is
@@ -50,6 +51,7 @@ LEAVE_TIMEOUT_S: Final = 5.0
 RESTORE_COUNT: Final = 4096  # locks of one message
 LOOK_S: Final = 0.05  # at descriptors whose close nobody tells
 WATCHED_MAX: Final = 4096
+SCANNED_MAX: Final = 128  # descriptors of a process of which copies are looked for
 UNKNOWN_HANDLE: Final = 0  # of a process that was killed: its locks go with the last handle
 
 
@@ -121,6 +123,11 @@ class Locks:
         message = LockGet(
             owner.ino, owner.is_flock, owner.id, request.start, request.end, request.type
         )
+        others_held = self._others_hold(owner)  # and may let go before we are answered
+        found = await self._meta.call(Op.LOCK_GET, message, LockFound)
+        if found.type == LockType.NONE or not (others_held or self._others_hold(owner)):
+            return found
+        await self._hear_closes(owner.ino)
         return await self._meta.call(Op.LOCK_GET, message, LockFound)
 
     async def set(self, request: LockRequest, *, wait: bool) -> None:
@@ -133,13 +140,15 @@ class Locks:
             return
         self._watch(request.owner.ino)
         others_held = self._others_hold(request.owner)  # and may let go before we are refused
+        if request.owner in self._watched or (wait and others_held):
+            self.look(request.owner.ino)
         try:
             await self._acquire(request, wait=wait)
         except FsError as error:
             others_held = others_held or self._others_hold(request.owner)
             if error.status is not Status.EAGAIN or not others_held:
                 raise
-            await self._drains.barrier()  # a RELEASE may be on its way
+            await self._hear_closes(request.owner.ino)
             await self._acquire(request, wait=wait)
         if not self._leases.is_on:
             with _not_interrupted():
@@ -149,22 +158,22 @@ class Locks:
         """FLUSH: this owner closes a descriptor of the file."""
         owner = LockOwner(ino, False, owner_id)
         if owner in self._held:
-            await self._meta.call(Op.LOCK_SET, _drop(owner), LockDone)
+            await self._meta.call(Op.LOCK_SET, _all_of(owner), LockDone)
             self._forget(owner)
 
     def released(self, ino: int, fh: int) -> None:
         """RELEASE: the open file description is gone."""
         for owner in list(self._owners.get(ino, ())):
             if self._last_fh.get(owner) == fh:
-                self._meta.post(Op.LOCK_SET, _drop(owner), _ignore)
-                self._forget(owner)
+                self._drop(owner)
+        self.look(ino)
 
     def handle_gone(self, ino: int) -> None:
         """After a handle went from the tables: nobody can lock an inode that is not open."""
         if ino in self._owners and not self._inodes.is_open(ino):
             for owner in list(self._owners[ino]):
                 if self._last_fh.get(owner) == UNKNOWN_HANDLE:
-                    self._meta.post(Op.LOCK_SET, _drop(owner), _ignore)
+                    self._drop(owner)
                 self._forget(owner)
             del self._owners[ino]
             self._unflushed.discard(ino)
@@ -362,17 +371,44 @@ class Locks:
             self._watched[owner] = pid, numbers
             self._watches.set()
 
+    def look(self, ino: int) -> None:
+        """Drops the fcntl locks of processes that closed such a descriptor of this file."""
+        for owner in list(self._owners.get(ino, ())):
+            if owner in self._watched:
+                self._look_at(owner)
+
+    def _look_at(self, owner: LockOwner) -> None:
+        pid, numbers = self._watched[owner]
+        if not descriptors.are_there(pid, owner.ino, numbers):
+            self._drop(owner)
+
+    def _note_copies(self, owner: LockOwner) -> None:
+        """Descriptors that were duplicated since."""
+        pid, numbers = self._watched[owner]
+        if descriptors.count(pid) <= SCANNED_MAX:
+            self._watched[owner] = pid, numbers | descriptors.reading(pid, owner.ino)
+
+    async def _hear_closes(self, ino: int) -> None:
+        """Of whatever this client's processes have closed until now."""
+        with _not_interrupted():
+            await self._drains.barrier()  # a RELEASE may be on its way
+        self.look(ino)
+
     async def watch_descriptors(self) -> None:
-        """Drops fcntl locks of processes that closed such a descriptor."""
         while True:
             await self._watches.wait()
             await trio.sleep(LOOK_S)
-            for owner, (pid, numbers) in tuple(self._watched.items()):
-                if not descriptors.are_there(pid, owner.ino, numbers):
-                    self._meta.post(Op.LOCK_SET, _drop(owner), _ignore)
-                    self._forget(owner)
+            for owner in tuple(self._watched):
+                self._look_at(owner)
+                if owner in self._watched:
+                    self._note_copies(owner)
             if not self._watched:
                 self._watches = trio.Event()
+
+    def _drop(self, owner: LockOwner) -> None:
+        """What is asked for afterwards finds its locks gone."""
+        self._meta.post(Op.LOCK_SET, _all_of(owner), _ignore)
+        self._forget(owner)
 
     def _others_hold(self, owner: LockOwner) -> bool:
         return any(
@@ -392,8 +428,8 @@ def _not_interrupted() -> trio.CancelScope:
     return trio.CancelScope(shield=True, deadline=trio.current_time() + CANCEL_TIMEOUT_S)
 
 
-def _drop(owner: LockOwner) -> LockSet:
-    """Everything that the owner has on the file."""
+def _all_of(owner: LockOwner) -> LockSet:
+    """Lets go whatever the owner has on the file."""
     return LockSet(*owner, 0, LOCK_END, LockType.NONE, 0, 0)
 
 

@@ -12,6 +12,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -258,6 +259,69 @@ def test_closing_a_descriptor_for_reading_drops_the_locks(
     assert fcntl_now(two, WRITE) == "EAGAIN"
     assert one.ask("close", "other") is None
     assert two.ask("fcntl", "f", WRITE, 0, 0, True) is None
+
+
+@pytest.mark.parametrize("roots", ["one mount"], indirect=True)
+@pytest.mark.parametrize("made", ["opened", "copied"])
+def test_a_close_that_nobody_tells_refuses_nobody_on_the_same_mount(
+    start: Starter, made: str
+) -> None:
+    """Of a descriptor that was opened for reading before the first lock, or of a copy of one."""
+    one, two = start(0), start(0)
+    for _ in range(200):
+        one.open("locked", "file", os.O_RDONLY)
+        if made == "opened":
+            one.open("other", "file", os.O_RDONLY)
+        else:
+            assert one.ask("dup", "locked", "other") is None
+        two.open("f", "file")
+        assert one.ask("fcntl", "locked", READ, 0, 0, False) is None
+        assert two.ask("getlk", "f", WRITE, 0, 0) == [READ, 0, 0, one.pid]
+        assert one.ask("close", "other") is None
+        assert two.ask("getlk", "f", WRITE, 0, 0) == ["none"]
+        assert fcntl_now(two, WRITE) is None
+        assert one.ask("close", "locked") is None
+        assert two.ask("close", "f") is None
+
+
+@pytest.mark.parametrize("roots", ["one mount"], indirect=True)
+def test_a_descriptor_that_takes_the_number_of_a_closed_one_keeps_no_lock(start: Starter) -> None:
+    one, two = start(0), start(0)
+    for _ in range(100):
+        one.open("locked", "file", os.O_RDONLY)
+        one.open("other", "file", os.O_RDONLY)
+        two.open("f", "file")
+        assert one.ask("fcntl", "locked", READ, 0, 0, False) is None
+        assert one.ask("close", "other") is None
+        one.open("other", "file", os.O_RDONLY)
+        assert fcntl_now(two, WRITE) is None
+        for name in ("other", "locked"):
+            assert one.ask("close", name) is None
+        assert two.ask("close", "f") is None
+
+
+@pytest.mark.parametrize("roots", ["one mount"], indirect=True)
+def test_a_copy_that_was_made_after_the_lock_drops_it(start: Starter) -> None:
+    one, two = start(0), start(0)
+    one.open("locked", "file", os.O_RDONLY)
+    two.open("f", "file")
+    assert one.ask("fcntl", "locked", READ, 0, 0, False) is None
+    one.ask("dup", "locked", "copy")
+    assert fcntl_now(two, WRITE) == "EAGAIN"
+    time.sleep(0.5)  # it is seen by a look into /proc
+    assert one.ask("close", "copy") is None
+    assert fcntl_now(two, WRITE) is None
+
+
+def test_a_child_that_closes_its_copy_drops_no_lock(pair: tuple[Process, Process]) -> None:
+    one, two = pair
+    for name in ("locked", "other"):
+        one.open(name, "file", os.O_RDONLY)
+    assert one.ask("fcntl", "locked", READ, 0, 0, False) is None
+    one.ask("fork", "f")
+    one.ask("reap")
+    for _ in range(20):
+        assert fcntl_now(two, WRITE) == "EAGAIN"
 
 
 def test_a_descriptor_of_another_process_drops_no_lock(pair: tuple[Process, Process]) -> None:

@@ -12,7 +12,14 @@ from fscommon.auth.key import CLUSTER_KEY_ID, Credential
 from fscommon.errors import ConfigError, FsError, Status, TransportError
 from fscommon.layout.attributes import INODE_IMMUTABLE, Attributes, unpack_attributes
 from fscommon.types import ROOT_INO
-from fscommon.wire.keys import KEY_READ_ONLY, KEY_SQUASH_ALL, MountRoot, SessionGrant
+from fscommon.wire.keys import (
+    KEY_MAPS_IDS,
+    KEY_READ_ONLY,
+    KEY_SQUASH_ALL,
+    KEY_SQUASH_ROOT,
+    MountRoot,
+    SessionGrant,
+)
 from fscommon.wire.messages import Empty, Entry, GetAttr, Lookup
 from fscommon.wire.ops import Op
 
@@ -27,6 +34,7 @@ class Grant:
         self.meta: MetaClient | None = None
         self.is_read_only = False
         self.is_checked_there = False  # permissions are, as all of this client are one user
+        self.knows_users = False  # what may be done depends on who of the client asks
         self._data_key = b""
         self._session = 0  # that it is of
 
@@ -106,6 +114,8 @@ class Grant:
             self._session, self._data_key = session, grant.data_key
             self.is_read_only = bool(grant.flags & KEY_READ_ONLY)
             self.is_checked_there = bool(grant.flags & KEY_SQUASH_ALL)
+            of_users = KEY_SQUASH_ALL | KEY_SQUASH_ROOT | KEY_MAPS_IDS
+            self.knows_users = bool(grant.flags & of_users)
 
     def _asked(self) -> MetaClient:
         assert self.meta is not None, "put there when the session is open"

@@ -6,6 +6,7 @@ native drains what is dirty while the reaper still serves its commits, the sessi
 everything is durable. Only this module knows all parts.
 """
 
+import errno
 import os
 import signal
 import socket
@@ -217,7 +218,7 @@ class MountedClient:
         meta.traffic = lambda: traffic_of(datapath)
         meta.paths, data.path_changed = data.paths, meta.renew_soon
         try:
-            fuse = FuseSession(operations, datapath.start(root_ino))
+            fuse = FuseSession(operations, self._start(datapath, root_ino))
             self._outlive(root_ino, meta, datapath, taken)
             calls = Calls(operations, files, datapath, tasks)
             tasks.start_soon(Reaper(datapath, self._handlers(operations, calls, files, data)).run)
@@ -326,6 +327,12 @@ class MountedClient:
         checked_there = self._grant.is_checked_there
         if checked_there:
             datapath.leave_permissions()
+        if plan.options.idmap:
+            if self._grant.knows_users:
+                raise ConfigError(
+                    "the mount option 'idmap' is not for a key that squashes or maps users"
+                )
+            datapath.allow_idmap()
         if os.geteuid() != 0:
             fd = await trio.to_thread.run_sync(
                 lambda: mount_as_user(
@@ -342,6 +349,15 @@ class MountedClient:
             datapath.mount(plan.mountpoint, plan.source_text, words, self._is_read_only)
         except OSError as error:
             raise ConfigError(f"mount on {plan.mountpoint} failed: {error.strerror}") from error
+
+    def _start(self, datapath: Datapath, root_ino: int) -> int:
+        try:
+            return datapath.start(root_ino)
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP and self._plan.options.idmap:
+                what = "the mount option 'idmap' needs Linux 6.12"
+                raise ConfigError(f"{what}: this kernel's FUSE cannot be idmapped") from error
+            raise
 
     async def _announce(self, reporter: Reporter, meta: MetaClient) -> None:
         """The first request through the whole path proves that the mount serves."""

@@ -15,7 +15,7 @@ import trio
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import Attributes
 
-from ..fs.caller import Requester
+from ..fs.caller import Requester, is_user
 from ..fs.changes import Change
 from ..fs.drains import Extent
 from ..fs.filesystem import FileSystem
@@ -140,9 +140,13 @@ class Calls:
         request = structures.fallocate_in(call.body)
         await self._fs.extents.fallocate(
             call.ino, request.offset, request.length, request.mode,
-            kill_set_ids=call.head.uid != 0,  # the kernel does not say; HANDLE_KILLPRIV_V2
+            kill_set_ids=self._kills_set_ids(call),
         )  # fmt: skip
         return b""
+
+    def _kills_set_ids(self, call: Call) -> bool:
+        """The kernel does not say (HANDLE_KILLPRIV_V2)."""
+        return not is_user(0, call.head.uid, lambda: self._operations.pid_of(call.slot))
 
     async def _lseek(self, call: Call) -> bytes:
         request = structures.seek_in(call.body)
@@ -156,7 +160,7 @@ class Calls:
             Extent(call.ino, request.offset_in),
             Extent(self._operations.ino_of(request.nodeid_out), request.offset_out),
             request.length,
-            kill_set_ids=call.head.uid != 0,
+            kill_set_ids=self._kills_set_ids(call),
         )
         return structures.copy_out(copied)
 

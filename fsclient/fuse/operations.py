@@ -283,9 +283,9 @@ class Operations(pyfuse3.Operations):
 
     async def _set(self, ino: int, change: Change, requester: Requester) -> Attributes:
         """A set-group-id bit may stay for a member of the group that the file had before."""
-        if change.only_kills and requester.uid:
+        if change.only_kills and not requester.is_user(0):
             await self._check_may_kill(ino, requester)
-        if change.kill_set_ids and change.gid is not None and requester.uid:
+        if change.kill_set_ids and change.gid is not None and not requester.is_user(0):
             group = (await self._names.getattr(ino)).gid
             change = replace(change, in_group=lambda _gid: requester.in_group(group))
         return await self._fs.files.setattr(ino, change)
@@ -294,7 +294,7 @@ class Operations(pyfuse3.Operations):
         """Raises EPERM: a chown(-1, -1) by a stranger, as on local disks. The kernel asks for the
         same before a buffered write, but that is to a file which is open for writing."""
         attributes = await self._names.getattr(ino)
-        if requester.uid == attributes.uid or self._fs.files.may_be_written(ino):
+        if requester.is_user(attributes.uid) or self._fs.files.may_be_written(ino):
             return
         if loses_set_ids(attributes, requester.in_group):
             raise FsError(Status.EPERM, "set-id bits go by their owner or by a write")
@@ -312,7 +312,8 @@ class Operations(pyfuse3.Operations):
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
         """trusted.* is root's alone; the kernel filters getxattr, but not the list."""
         names = await self._serve(ctx.pid, self._names.listxattr(self._ino(inode)))
-        return names if ctx.uid == 0 else [n for n in names if not n.startswith(b"trusted.")]
+        is_roots = self._requester(ctx).is_user(0)
+        return names if is_roots else [n for n in names if not n.startswith(b"trusted.")]
 
     async def removexattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         await self._serve(ctx.pid, self._names.removexattr(self._ino(inode), name))

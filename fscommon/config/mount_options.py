@@ -27,6 +27,7 @@ class MountOptions:
     hard: bool = False  # wait for ever instead
     ro: bool = False
     sealed: bool = False  # with ro, of a sealed tree: the kernel asks for nothing twice
+    idmap: bool = False  # mounts of it may be idmapped: who asks is told with what is made alone
     attr_timeout: float = 1.0
     entry_timeout: float = 1.0
     readahead_kib: int = 4096

@@ -342,9 +342,9 @@ void bind_life_cycle(nb::class_<Datapath>& type) {
       .def("attach", &attach, "fuse_fd"_a)
       .def("seal", &Datapath::seal)
       .def("leave_permissions", &Datapath::leave_permissions)
+      .def("allow_idmap", &Datapath::allow_idmap)
       .def("use_rings", &Datapath::use_rings)
-      .def("inline_births",
-           [](Datapath& path, uint32_t length_max) { path.core().inline_births(length_max); },
+      .def("inline_births", [](Datapath& path, uint32_t most) { path.core().inline_births(most); },
            "length_max"_a)
       .def("has_rings", &Datapath::has_rings)
       .def("start",

@@ -101,7 +101,9 @@ def mounted(
     return cluster.second_client(point, folder=inside, options=f"key_file={key}")
 
 
-def refused_mount(cluster: Cluster, folder: str, key: Path, point: Path) -> str:
+def refused_mount(
+    cluster: Cluster, folder: str, key: Path, point: Path, options: str = ""
+) -> str:
     """What is said of it."""
     point.mkdir(exist_ok=True)
     words = [
@@ -111,7 +113,8 @@ def refused_mount(cluster: Cluster, folder: str, key: Path, point: Path) -> str:
         "-o",
         f"key_file={key}",
     ]
-    words += ["-o", f"key_file={key}"]
+    if options:
+        words += ["-o", options]
     ended = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 32 and not mounts.is_mounted(point), ended
     return ended.stderr

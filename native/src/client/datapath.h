@@ -83,6 +83,7 @@ class Datapath final : private fuse::SessionObserver {
   void use_passthrough();
   void seal() noexcept { session_.seal(); }  // before start()
   void leave_permissions() noexcept { session_.leave_permissions(); }  // before mount()
+  void allow_idmap() noexcept { session_.allow_idmap(); }  // before start()
   int share(fuse::FuseSession::Handed& handed) const { return session_.share(handed); }
   // The fd that pyfuse3 mounts as /dev/fd/N, now the caller's; or -errno.
   int start(uint64_t root_ino);

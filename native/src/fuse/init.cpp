@@ -22,8 +22,8 @@ constexpr uint64_t kLocks = FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS;
 // Taken when offered. Left out on purpose: AUTO_INVAL_DATA (a changed mtime would drop pages),
 // WRITEBACK_CACHE (the kernel would own size and mtime), ATOMIC_O_TRUNC (the truncation comes as a
 // SETATTR), READDIRPLUS_AUTO (pyfuse3 has no handler for plain READDIR),
-// ALLOW_IDMAP (the kernel tells no more who asks, but for what is made), and what changes a request's
-// layout: SETXATTR_EXT, SECURITY_CTX, CREATE_SUPP_GROUP.
+// ALLOW_IDMAP unless it was asked for (the kernel tells no more who asks, but for what is made), and
+// what changes a request's layout: SETXATTR_EXT, SECURITY_CTX, CREATE_SUPP_GROUP.
 constexpr uint64_t kWanted = kNeeded | FUSE_ASYNC_DIO | FUSE_PARALLEL_DIROPS |
                              FUSE_HANDLE_KILLPRIV_V2 | FUSE_CACHE_SYMLINKS | FUSE_EXPORT_SUPPORT |
                              kLocks | FUSE_INIT_EXT | kDirectIoAllowMmap | kHasResend |
@@ -74,8 +74,13 @@ Negotiated negotiate(std::span<const std::byte> body, const InitSettings& settin
     result.error = EPROTO;
     return result;
   }
+  if (settings.idmap && (offered & kAllowIdmap) == 0) {
+    result.error = EOPNOTSUPP;
+    return result;
+  }
   uint64_t wanted = settings.by_ring ? kWanted | kOverIoUring : kWanted;
   if (settings.passthrough) wanted |= kPassthrough;
+  if (settings.idmap) wanted |= kAllowIdmap;
   if (settings.sealed) wanted &= ~kLocks;
   if (settings.checks_elsewhere) wanted &= ~uint64_t{FUSE_POSIX_ACL};  // it means default_permissions
   result.flags = offered & wanted;

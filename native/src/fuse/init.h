@@ -21,6 +21,7 @@ struct InitSettings {
   bool passthrough = false;  // files may have another file system's behind them
   bool sealed = false;  // locks are the kernel's own, among the processes of this machine (sealed.cpp)
   bool checks_elsewhere = false;  // permissions, and ACLs with them, are not the kernel's to check
+  bool idmap = false;  // who asks is told with what makes inodes alone; mounts may be idmapped then
 };
 
 struct Negotiated {

@@ -74,6 +74,8 @@ class FuseSession final : public Replier {
 
   // Before mount() or attach(): permissions are the metaserver's to check.
   void leave_permissions() noexcept { settings_.checks_elsewhere = true; }
+  // Before start(), which is -EOPNOTSUPP where the kernel cannot: mounts may be idmapped.
+  void allow_idmap() noexcept { settings_.idmap = true; }
 
   // 0 or -errno. -EALREADY when there is a device.
   int mount(MountRequest request);

@@ -55,6 +55,17 @@ TEST(Init, LocksAreTheKernelsOnASealedTree) {
   EXPECT_EQ(sealed.flags, agree(in).flags & ~kLocks);
 }
 
+TEST(Init, MountsMayBeIdmappedOnlyWhereThatWasAskedFor) {
+  fuse_init_in in = offer(kEverything);
+  EXPECT_EQ(agree(in).flags & kAllowIdmap, 0u);
+  const Negotiated agreed = negotiate(std::as_bytes(std::span(&in, 1)), {.idmap = true});
+  EXPECT_EQ(agreed.flags, agree(in).flags | kAllowIdmap);
+  EXPECT_EQ(agreed.reply.flags2, static_cast<uint32_t>(agreed.flags >> 32));
+  in = offer(kEverything & ~kAllowIdmap);  // Linux before 6.12
+  EXPECT_EQ(agree(in).error, 0);
+  EXPECT_EQ(negotiate(std::as_bytes(std::span(&in, 1)), {.idmap = true}).error, EOPNOTSUPP);
+}
+
 TEST(Init, PermissionsThatAreCheckedElsewhere) {
   const fuse_init_in in = offer(kEverything);
   const Negotiated agreed = negotiate(std::as_bytes(std::span(&in, 1)), {.checks_elsewhere = true});

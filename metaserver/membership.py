@@ -256,6 +256,14 @@ class Membership:
         places = itertools.cycle(self.place(FileId(layout.file_id), self.width_max))
         return tuple([t if TargetId(t) in self._targets else next(places) for t in layout.targets])
 
+    def down_of(self, layout: Layout) -> int | None:
+        """One of the targets of a layout that is down."""
+        for target in layout.targets:
+            known = self._targets.get(TargetId(target))
+            if known is not None and not self._is_up(known):
+                return target
+        return None
+
     def has_room(self, targets: tuple[int, ...]) -> bool:
         """New files may be put on all of them."""
         return set(targets) <= set(self._places)

@@ -5,15 +5,17 @@ Ends spills, too: an intent with inline bytes moves those into the file's object
 For each inode in the table of intents: when the intent is durable, TRUNCATE at every target,
 repeated with backoff until all have answered; then the record is deleted, and when that is durable
 the inode may grow again and the requests that waited go on. Intents found at start are ended in the
-same way. One task per inode, at most PARALLEL_MAX at work.
+same way. One task per inode, of which PARALLEL_MAX ask at once; those that wait for a target that
+is down do not ask.
 What an attempt asks could arrive late, after it was given up or this program was killed, and would
 then undo what a writer wrote since: so each attempt has a truncate epoch of its own, which is
 durable before, and targets refuse those of attempts before the last. Of a cut the first one's is
 that of the intent.
 """
 
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import trio
@@ -57,10 +59,9 @@ class Truncation:
 
     async def _end(self, ino: Ino) -> None:
         await self._committer.wait_durable(self._engine.progress.txn)
-        async with self._limit:
-            with self._faults.contained("the end of a truncate", ino=ino):
-                await self._carry_out(ino)
-                self._engine.truncated(ino, self._now())
+        with self._faults.contained("the end of a truncate", ino=ino):
+            await self._carry_out(ino)
+            self._engine.truncated(ino, self._now())
         self.start_fresh()
         self._committer.changed()
 
@@ -90,7 +91,10 @@ class Truncation:
         for delay_s in _delays():
             if layout is None:
                 return
-            if await self._is_done("truncate", ino, self._storage.truncate(layout, intent.size)):
+            await self._until_up(ino, layout)
+            if await self._is_done(
+                "truncate", ino, partial(self._storage.truncate, layout, intent.size)
+            ):
                 return
             await trio.sleep(delay_s)
             layout = await self._raise_epoch(ino)
@@ -100,13 +104,24 @@ class Truncation:
             layout = await self._raise_epoch(ino)
             if layout is None:
                 return
-            if await self._is_done("spill", ino, self._storage.spill(layout)):
+            await self._until_up(ino, layout)
+            if await self._is_done("spill", ino, partial(self._storage.spill, layout)):
                 return
             await trio.sleep(delay_s)
 
-    async def _is_done(self, what: str, ino: Ino, call: Awaitable[None]) -> bool:
+    async def _until_up(self, ino: Ino, layout: Layout) -> None:
+        """Who waits for a target that is down asks nobody, says so once, and is in nobody's way."""
+        is_told = False
+        while (target := self._engine.services.membership.down_of(layout)) is not None:
+            if not is_told:
+                self._log.warning("it waits for a target that is down", ino=ino, target=target)
+            is_told = True
+            await trio.sleep(BACKOFF_S_MAX)
+
+    async def _is_done(self, what: str, ino: Ino, call: Callable[[], Awaitable[None]]) -> bool:
         try:
-            await call
+            async with self._limit:
+                await call()
             return True
         except* STORAGE_ERRORS as group:
             self._log.warning(f"{what} is repeated", ino=ino, error=group.exceptions[0])

@@ -13,13 +13,13 @@ from fscommon.errors import TransportError
 from fscommon.layout.layout import Layout, object_length, unpack_layout
 from fscommon.limits import FILE_SIZE_MAX, OBJECT_BYTES_MAX
 from fscommon.rpc.data import DataCaller
-from fscommon.types import Ino
+from fscommon.types import Ino, TargetId
 from fscommon.wire.messages import SET_SIZE, Open, Opened, SetAttr
 from fscommon.wire.ops import Op
 from metaserver.namespace.inode import Inode, load, save
 from metaserver.records import Intent, inode_key, intent_key
 from metaserver.storage import StorageCalls
-from metaserver.truncation import Truncation
+from metaserver.truncation import PARALLEL_MAX, Truncation
 
 from .bench import ROOT, Bench, Client
 
@@ -319,3 +319,43 @@ async def test_deletions_do_not_wait_for_it_either(
     async with trio.open_nursery() as tasks:
         calls = StorageCalls(bench.engine.services.membership, key=b"", tasks=tasks)
         assert await calls.delete_all(layouts) == ["", ""]
+
+
+@pytest.mark.expects_log("waits for a target that is down")
+async def test_those_that_wait_for_a_target_hold_up_no_others(
+    bench: Bench, autojump_clock: MockClock
+) -> None:
+    membership = bench.engine.services.membership
+    node = membership.nodes()[0].id
+    client = bench.client()
+    targets = Targets()
+    on_first = [_file_on(client, bench, b"%d" % i, 1) for i in range(PARALLEL_MAX + 1)]
+    on_second = _file_on(client, bench, b"other", 2)
+    membership.unserved(node, [TargetId(2)])
+    with trio.fail_after(600):
+        for ino in (*on_first, on_second):
+            resized(client, ino, 4)
+        async with ending(bench, targets):
+            await trio.sleep(100)
+            assert len(targets.asked) == 1, "what is down is not even asked"
+            intents = bench.engine.services.intents
+            assert on_second not in intents and set(on_first) <= set(intents)
+            first = membership.target(1)
+            assert first is not None
+            first.is_served = True
+    assert len(targets.asked) == PARALLEL_MAX + 2
+    assert len(bench.engine.services.intents) == 0
+
+
+def _file_on(client: Client, bench: Bench, name: bytes, target: int) -> Ino:
+    """Of 8 bytes."""
+    ino = Ino(client.create(ROOT, name).ino)
+
+    def change(tx: Any, context: Any) -> None:
+        inode = load(tx, ino)
+        layout = replace(inode.layout(), stripe_width=1, targets=(target,))
+        save(tx, Inode(replace(inode.attributes, size=8), layout.pack()))
+
+    bench.engine.system(change)
+    bench.settle()
+    return ino

@@ -6,6 +6,8 @@ The exit code is one of mount(8); an error is one line on stderr of the command 
 """
 
 import getopt
+import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +19,9 @@ from ..daemon import EXIT_MOUNT, EXIT_OK, EXIT_SYSTEM, EXIT_USAGE
 from ..source import parse_source
 from .remount import is_remount, remount
 
+_RELATIVE_FILE = re.compile(
+    r"((?:^|,|^-\w*o)(?:key_file|log_file|tls_ca|tls_certificate|tls_key)=)([^/,][^,]*)"
+)
 USAGE = "usage: mount.fuse.braidfs HOST[:PORT][,HOST2...]:/SUBDIR DIR [-sfnv] [-o OPTIONS]"
 
 
@@ -57,9 +62,10 @@ def parse_arguments(arguments: Sequence[str]) -> Request:
 
 def mount_source(request: Request, *, foreground: bool) -> int:
     """Mount; the exit code. Shared with `braidfs mount`."""
+    sys.argv[1:] = [with_absolute_files(word) for word in sys.argv[1:]]
     try:
         source = parse_source(request.source)
-        options = parse_mount_options(request.options)
+        options = parse_mount_options(with_absolute_files(request.options))
     except ConfigError as error:
         return _fail(EXIT_USAGE, str(error))
     if request.is_fake:
@@ -74,6 +80,12 @@ def mount_source(request: Request, *, foreground: bool) -> int:
         return _fail(EXIT_MOUNT, f"cannot mount {request.source}: {error}")
     except OSError as error:
         return _fail(EXIT_SYSTEM, f"cannot mount {request.source}: {error}")
+
+
+def with_absolute_files(options: str) -> str:
+    """The process has another directory than the command, and so has the next one, which begins
+    with the same words when this one was killed."""
+    return _RELATIVE_FILE.sub(lambda found: found[1] + os.path.abspath(found[2]), options)  # noqa: PTH100 - links stay
 
 
 def _fail(exit_code: int, message: str) -> int:

@@ -98,7 +98,7 @@ class Mount:
     __slots__ = ("kind", "mountpoint", "source")
 
     def __init__(self, line: str) -> None:
-        self.source, self.mountpoint, self.kind = map(_unescape, line.split(" ")[:3])
+        self.source, self.mountpoint, self.kind = map(unescape, line.split(" ")[:3])
 
 
 def mount_table() -> list[Mount]:
@@ -107,7 +107,7 @@ def mount_table() -> list[Mount]:
     return [Mount(line) for line in text.split("\n") if line]
 
 
-def _unescape(word: str) -> str:
+def unescape(word: str) -> str:
     """The kernel writes space, tab, newline and backslash as octal."""
     for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         word = word.replace(code, character)

@@ -14,12 +14,13 @@ from rich.console import Console
 from fscommon.errors import BraidError, ConfigError
 
 from ..daemon import GENERATION
-from ..kernel import FILE_SYSTEM_TYPE, mount_table
+from ..kernel import FILE_SYSTEM_TYPE, mount_table, unescape
 from .frame import Command, json_option, run_trio, show
 
 _GENERATION: Final = f"{GENERATION}=".encode()
 _POLL_S: Final = 0.05
 _FUSE: Final = "/dev/fuse"
+_CONNECTION = "fuse_connection:"  # in fdinfo
 _PROGRAMS: Final = (b"mount.fuse.braidfs", b"braidfs")
 
 
@@ -121,8 +122,9 @@ async def _wait(mountpoint: str, pid: int, before: int, timeout_s: float) -> Non
 
 
 def client_pid(mountpoint: str) -> int | None:
-    """The process that serves the mount: its command line names it, as that of this command may
-    do, and it alone has the kernel's connection open."""
+    """The process that serves the mount: it has the kernel's connection open, whose number a kernel
+    of 6.18 tells; otherwise its command line names the mount."""
+    number = _connection_number(mountpoint)
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
@@ -132,17 +134,29 @@ def client_pid(mountpoint: str) -> int | None:
             continue
         is_client = any(word.rpartition(b"/")[2] in _PROGRAMS for word in words[:2])
         is_named = os.fsencode(mountpoint) in [word.rstrip(b"/") or b"/" for word in words]
-        if is_client and is_named and _has_a_connection(folder):
+        if is_client and _serves(folder, number, is_named=is_named):
             return int(folder.name)
     return None
 
 
-def _has_a_connection(process: Path) -> bool:
-    """To /dev/fuse. The keeper of a mount has some, too, but is another program."""
+def _connection_number(mountpoint: str) -> str:
+    """Of the topmost mount there, which is not looked at: its process may hang."""
+    lines = os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).split("\n")
+    devices = [
+        words[2] for words in map(str.split, lines) if words and unescape(words[4]) == mountpoint
+    ]
+    return devices[-1].rpartition(":")[2] if devices else ""
+
+
+def _serves(process: Path, number: str, *, is_named: bool) -> bool:
+    """The keeper of a mount has its connection, too, but is another program."""
     try:
-        return any(_points_to(fd, _FUSE) for fd in (process / "fd").iterdir())
+        connections = [fd.name for fd in (process / "fd").iterdir() if _points_to(fd, _FUSE)]
+        told = [(process / "fdinfo" / fd).read_text().split() for fd in connections]
     except OSError:
         return False
+    numbers = {words[words.index(_CONNECTION) + 1] for words in told if _CONNECTION in words}
+    return number in numbers if numbers else is_named and bool(connections)
 
 
 def _points_to(fd: Path, path: str) -> bool:

@@ -6,6 +6,7 @@ import hashlib
 import mmap
 import os
 import random
+import signal
 import subprocess
 import threading
 import time
@@ -15,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from fsclient.cli.restart import client_pid, generation_of
-from tests.cluster.cluster import Cluster, link_mount_helper
+from tests.cluster import mounts
+from tests.cluster.cluster import BIN, Cluster, link_mount_helper
 from tests.cluster.process import wait_until
 from tests.conftest import ClusterMaker
 
@@ -203,6 +205,27 @@ def test_what_cannot_be_handed_over_goes_on(make_cluster: ClusterMaker, tmp_path
     assert generation_of(pid) == 0
     assert hashlib.sha256(path.read_bytes()).digest() == hashlib.sha256(octets).digest()
     assert restart(cluster) == 1 and path.read_bytes() == octets
+
+
+def test_a_mount_of_relative_words_is_found(cluster: Cluster, tmp_path: Path) -> None:
+    """Its directory, its key and its log, by the command line and by the next process."""
+    point = tmp_path / "point"
+    point.mkdir()
+    (tmp_path / "own.key").write_bytes(cluster.plan.key_file.read_bytes())
+    (tmp_path / "own.key").chmod(0o600)
+    words = (BIN / "mount.fuse.braidfs", cluster.plan.source(), "point", "-o",
+             "key_file=own.key,log_file=own.log")  # fmt: skip
+    subprocess.run(words, check=True, cwd=tmp_path, timeout=60)
+    try:
+        Cli(cluster).run("client", "restart", str(point))
+        pid = client_pid(str(point))
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        (point / "file").touch()  # waits for the next process
+        assert client_pid(str(point)) not in (None, pid)
+        assert "event=mounted" in (tmp_path / "own.log").read_text()
+    finally:
+        mounts.unmount(point)
 
 
 @pytest.mark.expects_warnings

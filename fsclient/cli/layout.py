@@ -15,6 +15,7 @@ from rich.console import Console
 from fscommon.errors import BraidError
 from fscommon.layout.layout import unpack_layout
 from fscommon.layout.template import LAYOUT_XATTR, unpack_default
+from fscommon.observe.visible import visible
 
 from .frame import Command, Group, Reach, json_option, reaching, show
 from .places import PATH_TEXT, Found, find_place, inspect_place
@@ -74,10 +75,10 @@ def _print(console: Console, path: str, seen: dict[str, Any]) -> None:
     text = f"chunks of {size(seen['chunk_size'])} over {seen['stripe_width']} targets"
     if seen["of"] == "file":
         targets = ", ".join(map(str, seen["targets"]))
-        console.print(f"{path}: {text} ({targets})", markup=False)
+        console.print(f"{visible(path)}: {text} ({targets})", markup=False)
         return
     whose = "set here or above" if seen["of"] == "directory" else "of the cluster"
-    console.print(f"{path}: new files get {text} ({whose})", markup=False)
+    console.print(f"{visible(path)}: new files get {text} ({whose})", markup=False)
 
 
 @layout.command(

@@ -15,6 +15,7 @@ from fscommon.layout.attributes import Attributes
 from fscommon.layout.layout import Layout, object_length, unpack_layout
 from fscommon.layout.template import unpack_default
 from fscommon.observe.status import node_name, session_text
+from fscommon.observe.visible import visible
 from fscommon.rpc.caller import Caller
 from fscommon.rpc.data import DataCaller
 from fscommon.wire.messages import Empty, StatusReply, TargetEntry
@@ -181,14 +182,15 @@ def _time(ns: int) -> str:
 def _print(console: Console, place: Place, found: Found, objects: list[Object]) -> None:
     attributes, inspected = found.attributes, found.inspected
     print_ = console.print
-    print_(f"{place.shown}: {kind_of(attributes)}, {number(attributes.size)} bytes", markup=False)
+    what = f"{kind_of(attributes)}, {number(attributes.size)} bytes"
+    print_(f"{visible(place.shown)}: {what}", markup=False)
     print_(
         f"inode {attributes.ino}  {modes.filemode(attributes.mode)}  links {attributes.nlink}  "
         f"owner {attributes.uid}:{attributes.gid}  xattrs {attributes.xattr_count}"
     )
     print_(f"modified {_time(true_time(attributes.mtime_ns))}   made {_time(attributes.btime_ns)}")
     if inspected.link:
-        print_(f"points to {shown(inspected.link)}", markup=False)
+        print_(f"points to {visible(shown(inspected.link))}", markup=False)
     if inspected.inherited:
         default = unpack_default(inspected.inherited)
         whose = "set here" if inspected.own else "of the cluster"

@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 
 from fscommon.errors import BraidError, FsError, Status
+from fscommon.observe.visible import visible
 from fscommon.rpc.caller import Caller
 from fscommon.wire.ops import Op
 from fscommon.wire.trash import EXPIRY_S_MAX, TrashEntry, TrashSet, TrashTree
@@ -335,7 +336,7 @@ def _print_outcome(console: Console, outcome: Outcome) -> None:
     if outcome.taken:
         console.print(f"{number(outcome.taken)} left in the trash: their names are taken")
     for name, why in outcome.refused:
-        console.print(f"{shown(name)}: {why}", markup=False)
+        console.print(f"{visible(shown(name))}: {why}", markup=False)
 
 
 # ---- gone --------------------------------------------------------------------------------------

@@ -53,5 +53,6 @@ def test_no_output_has_them(make_cluster: ClusterMaker, localdir: Path) -> None:
             for more in ((), ("--json",)):
                 ended = cli.end(*words, *more)
                 assert is_harmless(ended.stdout) and is_harmless(ended.stderr), (words, ended)
+                assert "\n[red]" not in ended.stdout, (words, ended)  # nor begins a line
                 if more and ended.code == 0 and words[0] not in ("find", "top"):
                     json.loads(ended.stdout)

@@ -36,7 +36,7 @@ from metaserver.dispatch import PURPOSES, Row, row_of
 from metaserver.leases.gate import Asking, LeaseGate
 from metaserver.leases.holders import Claim
 from metaserver.ops import Access
-from metaserver.ops.locks import lock_events_key
+from metaserver.ops.locks import LOCKING, lock_events_key, who_may_have_let_go
 from metaserver.overlay import Overlay
 from metaserver.records import (
     INO_END_KEY,
@@ -228,7 +228,8 @@ class Engine:
         try:
             if context.key is not None:
                 asking.request = confine(tx, row.op, asking.request, context)
-            if has_leases and (wait := self.gate.pass_or_wait(tx, asking)) is not None:
+            tells = who_may_have_let_go(asking.request, context) if row.op in LOCKING else ()
+            if has_leases and (wait := self.gate.pass_or_wait(tx, asking, tells)) is not None:
                 raise _WaitError(wait)
             reply = row.function(tx, asking.request, context)
             if has_leases and self.gate.is_auditing:

@@ -85,6 +85,7 @@ class FileSystem:
     async def _tell(self, ino: int) -> None:
         """What only this client knows of the inode goes to the metaserver."""
         await self.births.settle(ino)
+        await self.locks.tell_closes(ino)
         await self.files.tell_size(ino)
 
     async def _publish(self, ino: int) -> None:

@@ -10,7 +10,8 @@ drop when a file is closed:
 - flock and OFD locks go with their open file description (RELEASE);
 - descriptors for reading that were opened before the first lock of the file are closed without a
   FLUSH. Their close is found by a look into /proc: before a lock of this client's is in anybody's
-  way here, before the file is opened again, at each RELEASE, and every LOOK_S.
+  way (the metaserver asks for it where that is another client's), before the file is opened again,
+  at each RELEASE, and every LOOK_S.
 The kernel sends RELEASE after close(2) returned, perhaps to another lane than the next request:
 a refusal for the sake of a lock of this client's is looked at again behind what the lanes had read.
 Where there are no leases, bytes written under a lock are at the targets, and their size is
@@ -18,6 +19,7 @@ committed, before it is let go; who gets a lock sees what was committed before.
 Touched by the trio thread only.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
@@ -110,6 +112,8 @@ class Locks:
         self._unflushed: set[int] = set()  # inodes with handles whose close sends no FLUSH
         self._watched: dict[LockOwner, tuple[int, frozenset[int]]] = {}  # process, descriptors
         self._watches = trio.Event()
+        self._dropping: Counter[int] = Counter()  # by inode: the metaserver has not answered
+        self._dropped = trio.Event()
         self._waiting: dict[int, _Attempt] = {}
         self.ticket = 0
         self._acknowledged: list[int] = []
@@ -218,6 +222,7 @@ class Locks:
         ranges.set(lock.start, lock.end, LockType(lock.type), lock.pid)
         self._owners[lock.ino].add(owner)
         self._last_fh[owner] = fh
+        self._note_descriptors(owner, lock.pid)
 
     async def leave(self) -> None:
         """Nobody waits for a lock any more; what was granted meanwhile is let go. Those who wait in
@@ -264,7 +269,8 @@ class Locks:
 
     def _send(self, attempt: _Attempt) -> None:
         owner, _, start, end, kind, pid = attempt.request
-        message = LockSet(*owner, start, end, kind, pid, attempt.ticket)
+        is_loose = not owner.is_flock and owner.ino in self._unflushed
+        message = LockSet(*owner, start, end, kind, pid, attempt.ticket, is_loose)
 
         def deliver(error: FsError | None, body: bytes) -> None:
             attempt.answered.set()
@@ -282,7 +288,7 @@ class Locks:
             return
         owner, fh, start, end, kind, pid = attempt.request
         if attempt.abandoned:
-            message = LockSet(*owner, start, end, LockType.NONE, pid, 0)
+            message = LockSet(*owner, start, end, LockType.NONE, pid, 0, False)
             self._meta.post(Op.LOCK_SET, message, _ignore)
             attempt.settle(FsError(Status.EINTR))
             return
@@ -346,7 +352,8 @@ class Locks:
             return
         if not self._leases.is_on:
             await self._files.publish(owner.ino)
-        message = LockSet(*owner, request.start, request.end, LockType.NONE, request.pid, 0)
+        none = LockType.NONE
+        message = LockSet(*owner, request.start, request.end, none, request.pid, 0, False)
         await self._meta.call(Op.LOCK_SET, message, LockDone)
         ranges.set(request.start, request.end, LockType.NONE, request.pid)
         if not ranges:
@@ -374,19 +381,26 @@ class Locks:
     def look(self, ino: int) -> None:
         """Drops the fcntl locks of processes that closed such a descriptor of this file."""
         for owner in list(self._owners.get(ino, ())):
-            if owner in self._watched:
-                self._look_at(owner)
+            if self._let_go(owner):
+                self._drop(owner)
 
-    def _look_at(self, owner: LockOwner) -> None:
-        pid, numbers = self._watched[owner]
-        if not descriptors.are_there(pid, owner.ino, numbers):
-            self._drop(owner)
+    def _let_go(self, owner: LockOwner) -> bool:
+        """Such a descriptor of its process is not there any more."""
+        pid, numbers = self._watched.get(owner, (0, frozenset()))
+        return bool(numbers) and not descriptors.are_there(pid, owner.ino, numbers)
 
     def _note_copies(self, owner: LockOwner) -> None:
         """Descriptors that were duplicated since."""
         pid, numbers = self._watched[owner]
         if descriptors.count(pid) <= SCANNED_MAX:
             self._watched[owner] = pid, numbers | descriptors.reading(pid, owner.ino)
+
+    async def tell_closes(self, ino: int) -> None:
+        """Another client wants such a lock: the metaserver knows what is gone when this returns."""
+        if ino in self._owners:
+            await self._hear_closes(ino)
+        while self._dropping[ino]:
+            await self._dropped.wait()
 
     async def _hear_closes(self, ino: int) -> None:
         """Of whatever this client's processes have closed until now."""
@@ -399,16 +413,26 @@ class Locks:
             await self._watches.wait()
             await trio.sleep(LOOK_S)
             for owner in tuple(self._watched):
-                self._look_at(owner)
-                if owner in self._watched:
+                if self._let_go(owner):
+                    self._drop(owner)
+                elif owner in self._watched:
                     self._note_copies(owner)
             if not self._watched:
                 self._watches = trio.Event()
 
     def _drop(self, owner: LockOwner) -> None:
         """What is asked for afterwards finds its locks gone."""
-        self._meta.post(Op.LOCK_SET, _all_of(owner), _ignore)
         self._forget(owner)
+        self._dropping[owner.ino] += 1
+
+        def dropped(_error: FsError | None, _body: bytes) -> None:
+            self._dropping[owner.ino] -= 1
+            if not self._dropping[owner.ino]:
+                del self._dropping[owner.ino]
+            self._dropped.set()
+            self._dropped = trio.Event()
+
+        self._meta.post(Op.LOCK_SET, _all_of(owner), dropped)
 
     def _others_hold(self, owner: LockOwner) -> bool:
         return any(
@@ -430,7 +454,7 @@ def _not_interrupted() -> trio.CancelScope:
 
 def _all_of(owner: LockOwner) -> LockSet:
     """Lets go whatever the owner has on the file."""
-    return LockSet(*owner, 0, LOCK_END, LockType.NONE, 0, 0)
+    return LockSet(*owner, 0, LOCK_END, LockType.NONE, 0, 0, False)
 
 
 def _ignore(_error: FsError | None, _body: bytes) -> None:

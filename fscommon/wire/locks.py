@@ -39,7 +39,9 @@ class LockFound:
 @dataclass(frozen=True, slots=True)
 class LockSet:
     """Lock, change or unlock. ticket 0: EAGAIN instead of waiting; otherwise the client's number
-    for this request, never used for another one: a repeat of one that waits goes on waiting."""
+    for this request, never used for another one: a repeat of one that waits goes on waiting.
+    is_loose: it may be gone without the client having heard: it is asked (a RECALL of nothing)
+    before the lock keeps another client's from being had at once."""
 
     ino: U64
     is_flock: bool
@@ -49,6 +51,7 @@ class LockSet:
     type: U8
     pid: U32
     ticket: U64
+    is_loose: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ Only the event loop's thread calls; no clock is read here.
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -79,8 +79,14 @@ class LeaseGate:
 
     # ---- before ----------------------------------------------------------------------------
 
-    def pass_or_wait(self, tx: Transaction, asking: Asking) -> Claim | None:
-        """None: run it. Else `wait` with the claim."""
+    def pass_or_wait(
+        self, tx: Transaction, asking: Asking, tells: Iterable[SessionId] = ()
+    ) -> Claim | None:
+        """None: run it. Else `wait` with the claim. tells: who is asked what it knows of the inode
+        of the request."""
+        if tells:
+            inos = [(Ino(asking.request.ino), other) for other in tells]
+            return self.leases.admit(tx.session, (), asking.now_s, asking.claim, inos)
         if asking.claim is None and self.leases.is_alone(tx.session) and not self.is_auditing:
             return None
         footprint = FOOTPRINTS.get(asking.op)

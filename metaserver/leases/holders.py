@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from fscommon.layout.attributes import LEASE_CHILDREN, LEASE_EXCLUSIVE_ALL
 from fscommon.types import Ino, SessionId
+from fscommon.wire.leases import RecallItem
 
 _LOOK_MAX: Final = 8  # leases that stay where they are, passed over at a time
 _STAYING: Final = LEASE_EXCLUSIVE_ALL | LEASE_CHILDREN
@@ -50,6 +51,9 @@ class Recall:
     is_trim: bool
     claims: list[Claim] = field(default_factory=list)
 
+    def item(self) -> RecallItem:
+        return RecallItem(self.number, self.ino, self.flags, self.held.granted_by, self.limit)
+
 
 @dataclass(slots=True)
 class Holder:
@@ -64,6 +68,10 @@ class Holder:
     is_ghost: bool = False
     is_fenced: bool = False
     until_s: float = 0.0  # of a ghost: until then it may believe in its leases
+
+    def lease_on(self, ino: Ino, session: SessionId) -> Held:
+        """What it holds on an inode; session: its own, of a lease on nothing."""
+        return self.leases.get(ino) or Held(session, 0, 0)
 
     def recalled_flags(self, ino: Ino) -> int:
         """The bits of its lease on ino that recalls, not ended yet, ask for."""

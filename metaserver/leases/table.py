@@ -81,7 +81,7 @@ class Leases:
         holder = self._holders.setdefault(session, Holder())
         holder.is_cached = True
         if holder.recalls:
-            self.unsent[session] = [_item(recall) for recall in holder.recalls.values()]
+            self.unsent[session] = [recall.item() for recall in holder.recalls.values()]
 
     def disconnected(self, session: SessionId) -> None:
         holder = self._holders.get(session)
@@ -145,9 +145,10 @@ class Leases:
         return self.count == (len(holder.leases) if holder else 0)
 
     def admit(
-        self, session: SessionId, needs: Sequence[Need], now_s: float, claim: Claim | None = None
-    ) -> Claim | None:
-        """None: the op may run now. Else a claim to wait with (the same, if one is given)."""
+        self, session: SessionId, needs: Sequence[Need], now_s: float, claim: Claim | None = None,
+        tells: Iterable[tuple[Ino, SessionId]] = (),
+    ) -> Claim | None:  # fmt: skip
+        """None: it may run now. Else what to wait with. tells: who is to say what it knows, too."""
         told = claim.told if claim else frozenset()
         for need in needs:
             if need.flags & LEASE_EXCLUSIVE_ALL:
@@ -160,6 +161,9 @@ class Leases:
             and not (give_up == 0 and (need.ino, held.session) in told)
         ]
         waits = [self._recall(need, held, give_up, now_s) for need, held, give_up in found]
+        for ino, other in set(tells) - told:
+            if (holder := self._holders.get(other)) and holder.is_cached and not holder.is_ghost:
+                waits.append(self._send(holder, ino, holder.lease_on(ino, other), 0, now_s))
         recalls = {recall.number: recall for recall in waits if recall is not None}
         if claim is not None:
             self._unlist(claim)
@@ -425,7 +429,7 @@ class Leases:
         holder = self._holders.get(session)
         if holder is None or not holder.recalls:
             return ()
-        return tuple([_item(recall) for recall in holder.recalls.values()])
+        return tuple([recall.item() for recall in holder.recalls.values()])
 
     def sums(self, session: SessionId) -> tuple[int, int, int, bool]:
         """Inodes with a lease, with an exclusive one; open recalls; whether leases are granted."""
@@ -508,7 +512,7 @@ class Leases:
         holder.recalls[recall.number] = recall
         holder.recalled.setdefault(ino, []).append(recall)
         if holder.is_cached:
-            self.unsent.setdefault(held.session, []).append(_item(recall))
+            self.unsent.setdefault(held.session, []).append(recall.item())
         return recall
 
     def _is_busy(self, ino: Ino, now_s: float) -> bool:
@@ -594,7 +598,3 @@ class Leases:
                 waiting.remove(claim)
                 if not waiting:
                     del self._claims[ino]
-
-
-def _item(recall: Recall) -> RecallItem:
-    return RecallItem(recall.number, recall.ino, recall.flags, recall.held.granted_by, recall.limit)

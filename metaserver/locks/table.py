@@ -35,12 +35,15 @@ class Owner(NamedTuple):
 
 
 class Wanted(NamedTuple):
+    """is_loose: once it is had, its session is to be asked whether it is there still."""
+
     ino: Ino
     owner: Owner
     start: int
     end: int
     type: LockType
     pid: int
+    is_loose: bool = False
 
     @property
     def space(self) -> tuple[Ino, bool]:
@@ -62,6 +65,7 @@ class _Space:
     """The locks of one kind on one file."""
 
     held: dict[Owner, LockedRanges] = field(default_factory=dict)
+    loose: set[Owner] = field(default_factory=set)
     waiting: dict[tuple[SessionId, int], Waiter] = field(default_factory=dict)  # by arrival
 
 
@@ -88,6 +92,14 @@ class LockTable:
         """Who holds what `wanted` contradicts: what F_GETLK asks."""
         space = self._spaces.get(wanted.space)
         return next(self._conflicts(space, wanted), None) if space else None
+
+    def loose_holders(self, wanted: Wanted) -> set[SessionId]:
+        """Others whose locks `wanted` contradicts, and who may have let go of them."""
+        space = self._spaces.get(wanted.space)
+        if space is None or not space.loose or wanted.type is LockType.NONE:
+            return set()
+        found = {holder.owner for holder in self._conflicts(space, wanted)} & space.loose
+        return {owner.session for owner in found} - {wanted.owner.session}
 
     def ask(self, wanted: Wanted, ticket: int = 0) -> bool:
         """Lock or unlock. True: done. False: it waits under `ticket` (0: it must not wait).
@@ -161,6 +173,7 @@ class LockTable:
         for space, owners in client.spaces.items():
             for owner in owners:
                 self._spaces[space].held.pop(owner, None)
+                self._spaces[space].loose.discard(owner)
         for space in spaces:
             self._grant(space)
 
@@ -206,6 +219,8 @@ class LockTable:
         space = self._spaces.setdefault(wanted.space, _Space())
         ranges = space.held.setdefault(wanted.owner, LockedRanges())
         client = self._clients[wanted.owner.session]
+        if wanted.is_loose:
+            space.loose.add(wanted.owner)
         before = len(ranges)
         ranges.set(wanted.start, wanted.end, wanted.type, wanted.pid)
         client.range_count += len(ranges) - before
@@ -213,6 +228,7 @@ class LockTable:
         owners.add(wanted.owner)
         if not ranges:
             del space.held[wanted.owner]
+            space.loose.discard(wanted.owner)
             owners.discard(wanted.owner)
             if not owners:
                 del client.spaces[wanted.space]

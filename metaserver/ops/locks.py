@@ -26,10 +26,12 @@ from fscommon.wire.locks import (
     LockRow,
     LockSet,
 )
+from fscommon.wire.ops import Op
 from metaserver.context import Context, ParkedError
 from metaserver.locks.table import Owner, Wanted
 from metaserver.transaction import Transaction
 
+LOCKING: Final = frozenset({Op.LOCK_GET, Op.LOCK_SET})
 _LIST_COUNT_MAX: Final = 4096
 _EVENTS_COUNT_MAX: Final = 1 << 15
 
@@ -43,7 +45,7 @@ def lock_get(tx: Transaction, request: LockGet, context: Context) -> LockFound:
 
 
 def lock_set(tx: Transaction, request: LockSet, context: Context) -> LockDone:
-    wanted = _wanted(request, request.pid, context)
+    wanted = _wanted(request, request.pid, context)._replace(is_loose=request.is_loose)
     return LockDone(context.services.locks.ask(wanted, request.ticket))
 
 
@@ -70,7 +72,8 @@ def lock_restore(tx: Transaction, request: LockRestore, context: Context) -> Loc
     if session is None or not session.replaying:
         raise FsError(Status.BAD_REQUEST, "nothing is to be restored")
     table = context.services.locks
-    held = [table.restore(_wanted(lock, lock.pid, context)) for lock in request.locks]
+    wanted = [_wanted(lock, lock.pid, context) for lock in request.locks]
+    held = [table.restore(one._replace(is_loose=not one.owner.is_flock)) for one in wanted]
     return LockRestored(held.count(False))
 
 
@@ -86,6 +89,13 @@ def _row(context: Context, ino: Ino, owner: Owner, held: LockedRange, is_waiting
     lock = HeldLock(ino, owner.is_flock, owner.id, held.start, held.end, held.type, held.pid)
     session = context.services.sessions.get(owner.session)
     return LockRow(lock, owner.session, session.node if session else "", is_waiting)
+
+
+def who_may_have_let_go(request: LockGet | LockSet, context: Context) -> set[SessionId]:
+    """Sessions to be asked before a request that does not wait is answered."""
+    if isinstance(request, LockSet) and request.ticket:
+        return set()
+    return context.services.locks.loose_holders(_wanted(request, 0, context))
 
 
 def _wanted(request: LockGet | LockSet | HeldLock, pid: int, context: Context) -> Wanted:

@@ -134,6 +134,26 @@ def test_nobody_notices(cluster: Cluster, workdir: Path) -> None:  # noqa: PLR09
     assert (workdir / "mapped").read_bytes() == octets
 
 
+TRY = """
+import fcntl, os, sys
+fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
+"""
+
+
+def test_locks_go_with_descriptors_from_before(cluster: Cluster, workdir: Path) -> None:
+    """The kernel tells nobody of the close of those that were opened for reading."""
+    path = workdir / "locked"
+    path.touch()
+    words = [os.sys.executable, "-c", TRY, str(path)]
+    locked, other = (os.open(path, os.O_RDONLY) for _ in range(2))
+    fcntl.lockf(locked, fcntl.LOCK_SH)
+    restart(cluster)
+    assert subprocess.run(words, check=False, stderr=subprocess.DEVNULL).returncode == 1
+    os.close(other)
+    assert subprocess.run(words, check=False).returncode == 0
+    os.close(locked)
+
+
 def check_that_others_are_believed(
     cluster: Cluster, workdir: Path, localdir: Path, go_on: Callable[[Cluster], int]
 ) -> None:

@@ -190,7 +190,7 @@ REQUESTS: dict[Op, Asks] = {
     Op.STATFS: lambda d, f: [StatFs(d), StatFs(f)],
     Op.LEASE_TAKE: lambda d, f: [LeaseTake(f, LEASE_META), LeaseTake(f, LEASE_DATA_EXCLUSIVE)],
     Op.LOCK_GET: lambda d, f: [LockGet(f, False, 1, 0, 10, 1)],
-    Op.LOCK_SET: lambda d, f: [LockSet(f, False, 1, 0, 10, 1, 7, 0)],
+    Op.LOCK_SET: lambda d, f: [LockSet(f, False, 1, 0, 10, 1, 7, 0, False)],
 }
 # Named otherwise: their own tests below.
 OTHERWISE = {

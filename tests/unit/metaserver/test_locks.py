@@ -1,5 +1,7 @@
 """Locks through the engine: requests that wait, what is told to whom, restart, end of a session."""
 
+from dataclasses import replace
+
 import pytest
 
 from fscommon.errors import FsError, Status
@@ -18,6 +20,7 @@ from fscommon.wire.messages import Empty, SessionOpen
 from fscommon.wire.ops import Op
 
 from .bench import Bench, Client
+from .test_leases import Cached
 
 INO = 7
 WRITE, READ, NONE = LockType.WRITE, LockType.READ, LockType.NONE
@@ -31,7 +34,11 @@ def bench() -> Bench:
 def lock(
     kind: LockType, ticket: int = 0, *, owner: int = 1, start: int = 0, end: int = LOCK_END
 ) -> LockSet:
-    return LockSet(INO, False, owner, start, end, kind, 99, ticket)
+    return LockSet(INO, False, owner, start, end, kind, 99, ticket, False)
+
+
+def loose(kind: LockType) -> LockSet:
+    return replace(lock(kind), is_loose=True)
 
 
 def refusal(client: Client, op: Op, message: object) -> Status:
@@ -49,6 +56,57 @@ def test_two_sessions(bench: Bench) -> None:
     assert found.session == one.session
     assert one.call(Op.LOCK_SET, lock(NONE)).granted
     assert two.call(Op.LOCK_GET, LockGet(INO, False, 1, 5, 6, READ)).type == NONE
+
+
+# ---- locks that may be gone ---------------------------------------------------------------------
+
+
+def test_who_holds_a_loose_lock_is_asked_before_another_is_refused(bench: Bench) -> None:
+    one, two = Cached.of(bench), Cached.of(bench)
+    assert one.client.call(Op.LOCK_SET, loose(READ)).granted
+    assert one.client.call(Op.LOCK_SET, loose(READ)).granted, "nobody is asked for its own"
+    assert two.client.call(Op.LOCK_SET, lock(READ)).granted, "nor for what contradicts nothing"
+    assert two.client.call(Op.LOCK_SET, lock(NONE)).granted
+    assert one.recalled() == []
+    for is_gone in (False, True):
+        two.client.send(Op.LOCK_SET, lock(WRITE))
+        assert two.waits()
+        (item,) = one.recalled()
+        assert (item.ino, item.flags) == (INO, 0)
+        if is_gone:
+            assert one.client.call(Op.LOCK_SET, lock(NONE)).granted
+        one.answer(item)
+        if is_gone:
+            assert two.client.take().granted
+        else:
+            assert two.client.take_frame().header.status == Status.EAGAIN
+
+
+def test_who_asks_for_the_holder_of_a_loose_lock_waits_for_it(bench: Bench) -> None:
+    one, two = Cached.of(bench), Cached.of(bench)
+    one.client.call(Op.LOCK_SET, loose(WRITE))
+    two.client.send(Op.LOCK_GET, LockGet(INO, False, 1, 5, 6, READ))
+    assert two.waits()
+    (item,) = one.recalled()
+    one.client.call(Op.LOCK_SET, lock(NONE))
+    one.answer(item)
+    assert two.client.take().type == NONE
+
+
+def test_nobody_is_asked_who_cannot_answer_or_need_not(bench: Bench) -> None:
+    one, two = bench.client(), Cached.of(bench)
+    one.call(Op.LOCK_SET, loose(WRITE))
+    assert refusal(two.client, Op.LOCK_SET, lock(WRITE)) is Status.EAGAIN
+    three = Cached.of(bench, one)
+    assert not two.client.call(Op.LOCK_SET, lock(WRITE, ticket=3)).granted, "it may wait"
+    assert three.recalled() == []
+    one.call(Op.LOCK_SET, lock(NONE))
+    assert one.call(Op.LOCK_SET, lock(WRITE, ticket=1)).granted is False, "the other has it"
+    assert refusal(three.client, Op.LOCK_SET, lock(WRITE)) is Status.EAGAIN
+    assert two.recalled() == [], "it said nothing of the kind"
+
+
+# ---- requests that wait -------------------------------------------------------------------------
 
 
 def test_a_grant_is_told_to_whoever_asks_for_events(bench: Bench) -> None:
@@ -84,7 +142,7 @@ def test_what_is_no_range_is_refused(bench: Bench, request_: LockSet) -> None:
 
 def test_hostile_numbers_are_refused(bench: Bench) -> None:
     client = bench.client()
-    strange = LockSet(INO, False, 1, 0, 5, 17, 1, 0)
+    strange = LockSet(INO, False, 1, 0, 5, 17, 1, 0, False)
     assert refusal(client, Op.LOCK_SET, strange) is Status.EINVAL
     assert refusal(client, Op.LOCK_SET, lock(WRITE, ticket=-1)) is Status.BAD_REQUEST
     assert refusal(client, Op.LOCK_SET, lock(WRITE, start=-1)) is Status.BAD_REQUEST

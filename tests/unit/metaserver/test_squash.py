@@ -135,7 +135,7 @@ def test_files_of_root(world: Squashed) -> None:
            Create(world.open, b"none", 0, False, False, BOSS))  # fmt: skip
     denied(guest, no, Op.COMMIT, Commit(world.seen, world.seen, COMMIT_SIZE, 5, 0, 0, False))
     denied(guest, no, Op.LINK, Link(world.seen, world.open, b"link"))
-    denied(guest, no, Op.LOCK_SET, LockSet(world.none, False, 1, 0, 10, 1, 7, 0))
+    denied(guest, no, Op.LOCK_SET, LockSet(world.none, False, 1, 0, 10, 1, 7, 0, False))
     denied(guest, no, Op.LEASE_TAKE, LeaseTake(world.none, LEASE_DATA),
            LeaseTake(world.seen, LEASE_DATA_EXCLUSIVE))  # fmt: skip
     allowed(guest, Op.LEASE_TAKE, LeaseTake(world.none, LEASE_META))

@@ -393,6 +393,7 @@ class MountedClient:
             reopen=lambda ino: nursery.start_soon(files.files.reopen, ino),
             ask=lambda ino, end: nursery.start_soon(files.files.ask, ino, end),
             births=files.births.wait,
+            cut=files.files.cuts.tell,
             listener=files.recalls,
         )
 

@@ -27,7 +27,7 @@ class Listener(Protocol):
 class Handlers:
     """connect(node, lane), commit(token, ino, size, mtime_ns, payload), interrupt(slot),
     release(fh, ino), done(token, status, result), unmounted(), reopen(ino), ask(ino, end),
-    call(slot, ino, opcode, outcome, payload)."""
+    call(slot, ino, opcode, outcome, payload), cut(number, ino, size, mtime_ns, payload)."""
 
     connect: Callable[[int, int], None]
     commit: Callable[[int, int, int, int, bytes], None]
@@ -39,6 +39,7 @@ class Handlers:
     call: Callable[[int, int, int, int, bytes], None]
     ask: Callable[[int, int], None]
     births: Callable[[], None]
+    cut: Callable[[int, int, int, int, bytes], None]
     listener: Listener | None = None
 
 
@@ -95,9 +96,11 @@ class Reaper:
             self._dispatch_rare(event)
 
     def _dispatch_rare(self, event: RawEvent) -> None:
-        kind, _token, ino, a, b, payload = event
+        kind, token, ino, a, b, payload = event
         to = self._handlers
-        if kind == EventKind.CONNECT:
+        if kind == EventKind.CUT:
+            to.cut(token, ino, a, b, payload)
+        elif kind == EventKind.CONNECT:
             to.connect(a, b)
         elif kind == EventKind.LOG:
             self._log.at(a, payload.decode("utf-8", "replace"), ino=ino or None)

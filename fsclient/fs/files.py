@@ -47,15 +47,16 @@ from .births import FIRST_HANDLE, Births
 from .caller import Requester
 from .changes import Change, set_attr
 from .complete import CompleteDirectories
+from .cuts import Cuts
 from .drains import Drains
 from .inodes import Inodes, OpenInode
+from .losses import tell_losses
 from .open_flags import OpenedFile, check_unprotected, is_writable
-from .ports import Lanes, Metadata, Written
+from .ports import WRITTEN_CUT, Lanes, Metadata, Written
 
 INVALIDATION_WAIT_S = 1.0
 ASK_AGAIN_S = 0.01
 OWN_QUESTIONS_MAX = 3000
-LOST_INODES_NAMED = 100  # in one line of the log
 _COMMIT_EVENT = struct.Struct("<QIIQ")  # file_id, COMMIT_* flags, durable, stripe_bits
 
 
@@ -71,6 +72,7 @@ class Files:
         self._inodes = inodes
         self._complete = complete
         self.drains = Drains(lanes)
+        self.cuts = Cuts(meta, lanes, inodes, self.drains, log)
         self._next_handle = next_handle
         self._log = log
         self._take_count = 0
@@ -279,6 +281,10 @@ class Files:
     async def setattr(self, ino: int, change: Change) -> Attributes:
         """Set attributes. Written state that the metaserver does not know yet goes along: it is
         older than this change and must not come after it."""
+        async with self.cuts.told(ino):
+            return await self._setattr(ino, change)
+
+    async def _setattr(self, ino: int, change: Change) -> Attributes:
         self._inodes.catch_up()
         self._inodes.single(ino)
         inode = self._inodes.get(ino)
@@ -287,6 +293,8 @@ class Files:
         token, written = self._take(inode)
         before = tuple(inode.taken) if inode is not None and change.sets_mtime else ()
         try:
+            if change.size is not None and self._lanes.inode_commits(ino):  # a size of before
+                await self.drains.drain(ino, sync=False, commit=True)
             request = set_attr(ino, change, written)
             reply = await self._meta.call(Op.SETATTR, request, Opened, urgent=bool(token))
         except BaseException as error:
@@ -300,7 +308,7 @@ class Files:
             inode.time_was_set(before)
         attributes = self._changed(inode, token, reply, change)
         if change.takes_more(attributes):
-            return await self.setattr(ino, Change(kill_set_ids=True, kill_every_sgid=True))
+            return await self._setattr(ino, Change(kill_set_ids=True, kill_every_sgid=True))
         if change.size is None and stat.S_ISREG(attributes.mode) and not self._inodes.is_open(ino):
             self._touched(ino)
         return attributes
@@ -379,19 +387,20 @@ class Files:
 
     async def commit_written(self, ino: int) -> None:
         """Size and time of what the lanes have sent so far are committed."""
-        inode = self._inodes.get(ino)
-        token, (size, mtime_ns, flags) = self._take(inode)
-        if inode is None or not token:
-            return
-        request = Commit(ino, inode.file_id, flags, size, mtime_ns, 0, False)
-        try:
-            reply = await self._meta.call(Op.COMMIT, request, Committed, urgent=True)
-        except BaseException as error:
-            if not (isinstance(error, FsError) and error.status is Status.DISCONNECTED):
-                self._give_back(inode, token, (size, mtime_ns, flags))
-            raise
-        inode.taken.pop(token, None)
-        self._see_committed(inode, reply)
+        async with self.cuts.told(ino):
+            inode = self._inodes.get(ino)
+            token, (size, mtime_ns, flags) = self._take(inode)
+            if inode is None or not token:
+                return
+            request = Commit(ino, inode.file_id, flags, size, mtime_ns, 0, False)
+            try:
+                reply = await self._meta.call(Op.COMMIT, request, Committed, urgent=True)
+            except BaseException as error:
+                if not (isinstance(error, FsError) and error.status is Status.DISCONNECTED):
+                    self._give_back(inode, token, (size, mtime_ns, flags))
+                raise
+            inode.taken.pop(token, None)
+            self._see_committed(inode, reply)
 
     async def bytes_changed(self, ino: int, mtime_ns: int, file_id: int, bits: int = 0) -> None:
         """Bytes changed at the targets in another way than by WRITE. bits: of those objects of
@@ -403,7 +412,7 @@ class Files:
 
     def _take(self, inode: OpenInode | None) -> tuple[int, Written]:
         written = self._lanes.inode_take(inode.ino) if inode and inode.is_writable else None
-        if inode is None or written is None:
+        if inode is None or written is None or written[2] & WRITTEN_CUT:
             return 0, (0, 0, 0)
         self._take_count += 1
         inode.taken[self._take_count] = written
@@ -509,7 +518,8 @@ class Files:
         else:
             raise FsError(Status.EIO, f"no exclusive lease on inode {ino}")
         with self._leases.using.on(ino):
-            yield
+            async with self.cuts.told(ino):
+                yield
 
     async def settle(self, ino: int) -> None:
         """What was written goes to the targets, size and time to the metaserver."""
@@ -518,13 +528,13 @@ class Files:
 
     async def tell_size(self, ino: int) -> None:
         """Size and time of what was written go to the metaserver, before the bytes themselves."""
-        inode = self._inodes.get(ino)
-        token, written = self._take(inode)
-        if not token:
-            return
-        answered = trio.Event()
-        self._give_back(inode, token, written, answered.set)
-        await answered.wait()
+        async with self.cuts.told(ino):
+            inode = self._inodes.get(ino)
+            token, written = self._take(inode)
+            if token:
+                answered = trio.Event()
+                self._give_back(inode, token, written, answered.set)
+                await answered.wait()
 
     def lose(self) -> None:
         """The session was evicted: what was written and not committed is lost (rule 15)."""
@@ -533,19 +543,7 @@ class Files:
             if inode is not None:
                 inode.taken.clear()
                 inode.attributes = None
-        unsynced = []
-        for ino, is_written in self._lanes.inodes_lost():
-            if is_written:
-                self._log(f"written bytes of inode {ino} are lost: its next fsync or close fails")
-            else:
-                unsynced.append(ino)
-        if unsynced:
-            names = ", ".join(map(str, unsynced[:LOST_INODES_NAMED]))
-            more = ", ..." if len(unsynced) > LOST_INODES_NAMED else ""
-            self._log(
-                f"{len(unsynced)} files were closed and not synced when the session was lost, and"
-                f" may not be durable: inodes {names}{more}"
-            )
+        tell_losses(self._lanes.inodes_lost(), self._log)
 
     # ---- commits of the lanes -----------------------------------------------------------------
 

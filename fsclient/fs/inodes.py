@@ -45,7 +45,7 @@ from ..leases.holder import Leases
 from .bare import BareInodes
 from .changes import is_lent_to_group
 from .parents import Parents
-from .ports import Lanes, Written
+from .ports import WRITTEN_CUT, Lanes, Written
 from .stamps import Stamps
 
 KEPT_MAX = 1 << 16
@@ -537,7 +537,8 @@ def merge_written(attributes: Attributes, written: Written) -> Attributes:
     """Attributes with what the lanes wrote and the metaserver does not know yet. mtime was set to
     now, whatever it had been before."""
     size, mtime_ns, flags = written
-    size = max(size, attributes.size) if flags & COMMIT_SIZE else attributes.size
+    if not flags & WRITTEN_CUT:
+        size = max(size, attributes.size) if flags & COMMIT_SIZE else attributes.size
     times = {}
     if flags & COMMIT_MTIME:
         times = {"mtime_ns": mtime_ns, "ctime_ns": max(attributes.ctime_ns, mtime_ns)}

@@ -20,6 +20,7 @@
 
 #include "calls.h"
 #include "client/datapath.h"
+#include "commits.h"
 #include "handover.h"
 #include "rdma.h"
 #include "tls.h"
@@ -291,14 +292,6 @@ nb::object written_tuple(const std::optional<braidfs::client::Written>& written)
   return nb::make_tuple(written->size, written->mtime_ns, written->flags);
 }
 
-void commit_done(Datapath& path, uint64_t token, uint32_t status, const nb::bytes& attributes) {
-  checked(status <= UINT16_MAX, "no such status");
-  const bool known = unlocked([&] {
-    return path.core().commit_done(token, static_cast<Status>(status), view(attributes));
-  });
-  checked(known, "no COMMIT has this token");
-}
-
 nb::tuple upcall(Datapath& path, uint32_t slot) {
   const auto found = unlocked([&] { return path.upcall(slot); });
   if (!found) throw nb::value_error("no upcall has this slot");
@@ -364,6 +357,7 @@ void bind_life_cycle(nb::class_<Datapath>& type) {
 void bind_cluster(nb::class_<Datapath>& type) {
   braidfs::bindings::bind_rdma(type);
   braidfs::bindings::bind_handover(type);
+  braidfs::bindings::bind_commits(type);
   type.def("node_put", [](Datapath& path, uint32_t node) { path.core().node_put(node); }, "node"_a,
            ReleaseGil())
       .def("target_put", [](Datapath& path, uint32_t target, uint32_t node) { path.core().target_put(target, node); },
@@ -570,8 +564,7 @@ void bind_tables(nb::class_<Datapath>& type) {
              path.core().size_limit_put(ino, limit < 0 ? braidfs::client::Inode::kUnlimited
                                                        : static_cast<uint64_t>(limit));
            },
-           "ino"_a, "limit"_a)
-      .def("commit_done", &commit_done, "token"_a, "status"_a, "attributes"_a);
+           "ino"_a, "limit"_a);
 }
 
 void bind_requests(nb::class_<Datapath>& type) {

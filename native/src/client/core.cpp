@@ -159,7 +159,7 @@ std::optional<Core::Ahead> Core::before_setting(uint64_t ino, bool sets_mtime) {
   const InodePtr inode = inodes_.find(ino);
   if (!inode || !leases_count()) return std::nullopt;
   const std::scoped_lock lock(inode->mu());
-  if (inode->passing != 0 || inode->committing || inode->asking.under_way ||
+  if (inode->passing != 0 || inode->committing || inode->asking.under_way || inode->cuts.untold() ||
       !holds(*inode, kLeaseDataExclusive)) {
     return std::nullopt;
   }
@@ -374,14 +374,17 @@ bool Core::inode_lease(uint64_t ino, uint32_t flags, uint32_t passing) {
   if (!inode) return false;
   std::vector<Inode::Waiter> waiting;
   bool passed;
+  bool is_cut;  // which could not be told: it would cut what others write
   {
     const std::scoped_lock lock(inode->mu());
     inode->lease = flags;
     inode->passing = passing;
+    is_cut = ((flags | passing) & kLeaseDataExclusive) == 0 && inode->cuts.untold();
     if ((flags & kLeaseData) == 0) inode->forget_stamp();
     if (passing != 0) waiting = inode->take_asking();
     passed = std::exchange(inode->passed, !waiting.empty());
   }
+  if (is_cut) lose(inode);
   wake(ino, std::move(waiting));
   return passed;
 }

@@ -102,6 +102,7 @@ class Core final : public fuse::DataHandler {
   void births_told(std::span<const uint64_t> inos);
   bool is_busy(uint64_t ino) override;
   std::optional<Ahead> before_setting(uint64_t ino, bool sets_mtime) override;
+  bool cut(fuse::LaneContext& context, const fuse::CutRequest& request) override;
   void set_ids_put(uint64_t ino, uint32_t mode, uint32_t gid) override;
 
   // ---- the cluster ----
@@ -122,6 +123,11 @@ class Core final : public fuse::DataHandler {
   // False also of an unknown inode, or a view that is older than its own (Inode::view_put).
   bool view_put(uint64_t ino, Bytes layout, Bytes capability);
   void inode_drop(uint64_t ino);
+  // Answers a CUT event: what the file is since, or an error. False: that is no news.
+  bool cut_done(uint64_t ino, uint64_t number, Status status, Bytes attributes, Bytes layout, Bytes capability);
+  // Lanes do not cut the file by themselves as long as anybody has paused that.
+  enum class CutState : uint8_t { kUnknown, kTold, kUntold };
+  CutState pause_cuts(uint64_t ino, bool paused);
   // From now on lanes open it for reading by themselves while its bytes are leased. False: unknown.
   bool inode_keep(uint64_t ino);
   // Those that lanes have open by open_granted(): Python knows of none of them.
@@ -135,6 +141,8 @@ class Core final : public fuse::DataHandler {
   std::optional<uint32_t> take_granted(uint64_t ino);
   std::optional<Written> inode_written(uint64_t ino);
   std::optional<Written> inode_take(uint64_t ino);
+  // What a drain has taken before is on its way to the metaserver, or to Python.
+  bool inode_commits(uint64_t ino);
   void size_limit_put(uint64_t ino, uint64_t limit);  // Inode::kUnlimited: none
   bool handle_put(uint64_t fh, uint64_t ino, uint32_t open_flags, bool direct);  // false: unknown inode
 
@@ -286,12 +294,15 @@ class Core final : public fuse::DataHandler {
   uint64_t losses() const noexcept { return losses_.load(); }
   uint64_t commit_begin(std::shared_ptr<DrainOperation> operation);  // the token of its event
   void handle_closed(Handle& handle);
+  // The metaserver could not be told where the file was cut, and this is the last handle that it is open by.
+  void lose_last(Handle& handle);
   // What was fetched with an OPEN, the whole file (stamp 0: nothing), becomes its pages in the kernel. False: they are
   // not there, or not right.
   bool store_pages(Inode& inode, uint64_t stamp, uint64_t nodeid, Bytes bytes);
   void close_own(uint64_t fh);  // a handle that nobody but a lane knows of
   void send_all_partial();
   void hurry();  // writes that gather leave: somebody waits
+  void tell_cut(Inode& inode);  // if there is one, and none is under way
   void inode_idle(const InodePtr& inode);
 
  private:

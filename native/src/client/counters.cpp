@@ -27,6 +27,7 @@ std::vector<std::pair<std::string, uint64_t>> Core::counters() {
       {"writes", sum(&LaneCounters::writes)},
       {"bytes_written", sum(&LaneCounters::bytes_written)},
       {"bytes_sent", sum(&LaneCounters::bytes_sent)},
+      {"cuts", sum(&LaneCounters::cuts)},
       {"retries", sum(&LaneCounters::retries)},
       {"connections_lost", sum(&LaneCounters::connections_lost)},
       {"polls_paid", polls_paid},

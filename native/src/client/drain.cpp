@@ -30,7 +30,6 @@ DrainOperation::DrainOperation(Kind kind, const fuse::RequestHead& head, HandleP
                                InodePtr inode)
     : kind_(kind), handle_(std::move(handle)), inode_(std::move(inode)) {
   durable_ = kind == Kind::kFsync || kind == Kind::kWrite;
-  if (kind == Kind::kFlush || kind == Kind::kFsync || kind == Kind::kRelease) phase_ = Phase::kInline;
   rearm(head);
 }
 
@@ -78,12 +77,18 @@ void DrainOperation::for_background(Lane& lane, InodePtr inode) {
 
 void DrainOperation::begin(Lane& lane) {
   if (is_request()) lane.core().waiting().put(head().unique, shared_from_this());
+  if (kind_ != Kind::kBackground) {
+    const std::scoped_lock lock(inode_->mu());
+    ++inode_->cuts.pauses;
+  }
   proceed(lane);
 }
 
 void DrainOperation::proceed(Lane& lane) {
   lane_index_ = lane.index();
   switch (phase_) {
+    case Phase::kCut:
+      return tell_cut(lane);
     case Phase::kInline:
       return hand_over(lane);
     case Phase::kDrain:
@@ -93,6 +98,31 @@ void DrainOperation::proceed(Lane& lane) {
     case Phase::kCommit:
       return commit(lane);
   }
+}
+
+// ---- where lanes cut the file ----
+
+void DrainOperation::tell_cut(Lane& lane) {
+  std::optional<Event> event;
+  bool waits = false;
+  {
+    const std::scoped_lock lock(inode_->mu());
+    Cuts& cuts = inode_->cuts;
+    if (waited_ && cuts.ended != cuts_ended_) error_ = cuts.error;
+    waits = cuts.untold() && error_ == 0;
+    if (waits) {
+      waited_ = true;
+      cuts_ended_ = cuts.ended;
+      cuts.waiting.push_back(shared_from_this());
+      event = inode_->tell_cut();
+    }
+  }
+  if (event) lane.core().events().put(std::move(*event));
+  if (waits) return;
+  if (error_ != 0) return finish(lane);
+  const bool is_of_handle = kind_ == Kind::kFlush || kind_ == Kind::kFsync || kind_ == Kind::kRelease;
+  phase_ = is_of_handle ? Phase::kInline : Phase::kDrain;
+  proceed(lane);
 }
 
 // ---- bytes that are told with the birth ----
@@ -392,6 +422,10 @@ void DrainOperation::finish(Lane& lane) {
     if (view_->file_id == inode_->view_locked()->file_id) inode_->synced_stripes |= synced_stripes_;
   }
   int error = error_;
+  {
+    const std::scoped_lock lock(inode_->mu());
+    --inode_->cuts.pauses;
+  }
   if (handle_ && kind_ != Kind::kRelease) {
     const std::scoped_lock lock(inode_->mu());
     uint64_t only_told = handle_->error_seen;
@@ -399,7 +433,10 @@ void DrainOperation::finish(Lane& lane) {
         inode_->report(kind_ == Kind::kFlush ? only_told : handle_->error_seen);
     if (error == 0) error = reported;
   }
-  if (kind_ == Kind::kRelease) lane.core().handle_closed(*handle_);
+  if (kind_ == Kind::kRelease) {
+    if (phase_ == Phase::kCut) lane.core().lose_last(*handle_);
+    lane.core().handle_closed(*handle_);
+  }
   if (error == 0 || !is_request() || !inode_->lost_told) return conclude(lane, error);
   // An object is lost: whoever was told so does not read what was written there out of the kernel's pages.
   auto self = std::static_pointer_cast<DrainOperation>(shared_from_this());

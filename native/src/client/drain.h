@@ -5,7 +5,8 @@
 //
 // A new file that is small may go another way when it is flushed: its bytes are told with its birth
 // (docs/decisions/0037-inline-data.md; phase inline), by a COMMIT event that has them in its payload.
-// Phases: drain (seal, wait until every piece up to now is settled, and take what is to be synced under the
+// Phases: cut (the metaserver is told where lanes have cut the file, cuts.h; meanwhile they do so no more,
+// until all is answered) -> drain (seal, wait until every piece up to now is settled, and take what is to be synced under the
 // same lock: a target's loss that another lane sees may unsettle it at any time) -> sync (one SYNC for each
 // object written since its last, in parallel; a target that lost bytes sends it back to drain) -> commit (a
 // COMMIT event that Python answers with commit_done; beside the SYNCs when neither size nor the set
@@ -14,6 +15,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,7 +54,7 @@ class DrainOperation final : public Operation {
   uint32_t lane_index() const noexcept { return lane_index_; }
 
  private:
-  enum class Phase : uint8_t { kInline, kDrain, kSync, kCommit };
+  enum class Phase : uint8_t { kCut, kInline, kDrain, kSync, kCommit };
   struct Sync {
     uint32_t stripe_index;
     uint64_t incarnation;
@@ -60,6 +62,7 @@ class DrainOperation final : public Operation {
   static constexpr uint32_t kRoundsMax = 16;
 
   void begin(Lane& lane);
+  void tell_cut(Lane& lane);
   void drain(Lane& lane);
   bool is_last_of_lease(const Core& core) const;
   void sync(Lane& lane);
@@ -96,7 +99,9 @@ class DrainOperation final : public Operation {
   uint32_t count_ = 0;  // kWrite: bytes to be reported
   uint32_t lane_index_ = 0;
 
-  Phase phase_ = Phase::kDrain;
+  Phase phase_ = Phase::kCut;
+  bool waited_ = false;       // for a cut to be told
+  uint64_t cuts_ended_ = 0;
   std::string bytes_;  // that are handed over
   uint64_t sequence_ = 0;
   bool sealed_ = false;

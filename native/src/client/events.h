@@ -29,6 +29,7 @@ enum class EventKind : uint8_t {
   kCall = 11,  // 9 and 10 are the chunk server's
   kAsk = 20,
   kBirths = 24,
+  kCut = 25,
 };
 
 struct Event {

@@ -20,6 +20,8 @@ bool Inode::put(const Attributes& attributes, const FileViewPtr& view, Settled& 
   if (attributes.change_version < change_version_) return true;  // older than what a commit told us
   change_version_ = attributes.change_version;
   note_stamp(attributes);
+  if (cuts.untold()) return true;  // it is of before that
+  stored_end_ = std::max(stored_end_, attributes.size);
   // Under that lease nobody else changes the size, and what Python has taken may not be committed yet.
   const bool alone = ((lease | passing) & kLeaseDataExclusive) != 0;
   const bool ahead =
@@ -45,7 +47,7 @@ void Inode::resize(const Attributes& attributes, FileView view, Settled& settled
   view_ = std::make_shared<const FileView>(std::move(view));
   change_version_ = std::max(change_version_, attributes.change_version);
   note_stamp(attributes);
-  size_ = attributes.size;
+  size_ = stored_end_ = attributes.size;
   if (written_.size > size_) {
     written_.flags &= ~kCommitSize;
     written_.size = 0;
@@ -68,9 +70,11 @@ void Inode::other_objects(Settled& settled) {
 
 Inode::Loss Inode::lose(Settled& settled) {
   const std::scoped_lock lock(mu_);
-  const bool lost = pieces_.unsettled() > 0 || (written_.flags & kCommitSize) != 0;
+  const bool lost = pieces_.unsettled() > 0 || (written_.flags & kCommitSize) != 0 || cuts.untold();
   pieces_.drop_all_held(settled);
   pieces_.trim(0, settled, EIO);
+  cuts.pending = Cuts::kNone;
+  cut_ended(EIO, settled);
   const bool unsynced = dropped && pieces_.unsynced();
   if (dropped) pieces_.forget_stripes();  // nobody will ask
   written_ = {};
@@ -87,7 +91,9 @@ void Inode::committed(const Attributes& attributes) {
   if (attributes.change_version < change_version_) return;
   change_version_ = attributes.change_version;
   note_stamp(attributes);
+  if (cuts.untold()) return;
   size_ = std::max(size_, attributes.size);
+  stored_end_ = std::max(stored_end_, attributes.size);
 }
 
 void Inode::mark_durable(uint64_t file_id, uint64_t stripe_bits) {
@@ -137,6 +143,7 @@ void Inode::forget_written_time() noexcept {
 }
 
 std::optional<Written> Inode::written() const {
+  if (cuts.untold()) return Written{size_, written_.mtime_ns, written_.flags | kCommitSize | kWrittenCut};
   if (written_.flags == 0) return std::nullopt;
   Written now = written_;
   now.size = std::max(now.size, size_);
@@ -156,12 +163,13 @@ std::optional<Written> Inode::uncommitted() const {
 bool Inode::commit_with_birth() {
   const auto now = written();
   const uint32_t others = birth.time_set ? ~kCommitSize : ~(kCommitSize | kCommitMtime);
-  if (!birth.untaken || committing || !now || (now->flags & others) != 0) return false;
+  if (!birth.untaken || committing || cuts.untold() || !now || (now->flags & others) != 0) return false;
   committing = true;
   in_commit = *now;
   written_ = {};
   ++birth.told.changes;
   if ((now->flags & kCommitSize) != 0) birth.told.size = std::max(birth.told.size, now->size);
+  stored_end_ = std::max(stored_end_, birth.told.size);
   if ((now->flags & kCommitMtime) != 0) birth.told.mtime_ns = now->mtime_ns;
   const uint64_t version = 1 + uint64_t{birth.told.changes};
   committed({.ino = ino_,
@@ -187,6 +195,8 @@ void Inode::lies_inline(const FileViewPtr& with, std::string bytes) {
 
 std::optional<Written> Inode::take_written() {
   const auto taken = written();
+  if (cuts.untold()) return taken;  // for nobody: the size would bring back what was cut off
+  if (taken && (taken->flags & kCommitSize) != 0) stored_end_ = std::max(stored_end_, taken->size);
   written_ = {};
   return taken;
 }
@@ -217,7 +227,8 @@ uint64_t Inode::error_seen_at_open() const noexcept {
 
 bool Inode::busy() const noexcept {
   return handles > 0 || committing || written_.flags != 0 || !pieces_.empty() || watched ||
-         !error_told_ || pieces_.unsynced() || asking.under_way || writing != 0;
+         !error_told_ || pieces_.unsynced() || asking.under_way || writing != 0 || cuts.untold() ||
+         cuts.pauses != 0;
 }
 
 }  // namespace braidfs::client

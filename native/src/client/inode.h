@@ -18,6 +18,8 @@
 #include <utility>
 #include <vector>
 
+#include "client/cuts.h"
+#include "client/events.h"
 #include "client/operation.h"
 #include "client/piece_table.h"
 #include "client/records.h"
@@ -30,6 +32,8 @@ inline constexpr uint32_t kCommitMtime = 2;
 inline constexpr uint32_t kCommitKillSuidgid = 4;
 inline constexpr uint32_t kCommitSynced = 8;
 inline constexpr uint32_t kCommitKillSgid = 16;  // also that of a group which may not execute
+// Never on the wire: the size is what the file has now, and not the least that it has. Nothing can be committed.
+inline constexpr uint32_t kWrittenCut = 1u << 31;
 
 // Lease flags of an attribute record (docs/INTERFACES.md, section 7).
 inline constexpr uint32_t kLeaseData = 4;
@@ -107,9 +111,22 @@ class Inode {
   std::optional<Written> uncommitted() const;
   std::optional<Written> take_written();
   void give_back(const Written& written);
+  // Bytes until there are on their way to the targets.
+  void sends_until(uint64_t end) noexcept { stored_end_ = std::max(stored_end_, end); }
   bool committing = false;
   Written in_commit{};  // what that commit has taken
   std::vector<std::shared_ptr<Operation>> commit_waiters;
+
+  // ---- cuts that the metaserver is told of later (cuts.h): LOCKED ----
+  Cuts cuts{};
+  // It may have this size from now on without a word to anybody, as far as its lease goes.
+  bool may_be_cut(uint64_t size) const noexcept;
+  void cut(uint64_t size, int64_t mtime_ns, Clock::time_point now, Settled& settled);
+  // The question to be put, if there is one and none is under way.
+  std::optional<Event> tell_cut();
+  // It was answered: by what the file is now, or an error.
+  void cut_told(const Attributes& attributes, FileView view, Settled& settled);
+  void cut_failed(int error, Clock::time_point now, Settled& settled);
 
   // ---- a file that lanes made: LOCKED ----
   // What is told with its birth (docs/decisions/0026), which is with the lanes as long as `untaken`.
@@ -152,7 +169,7 @@ class Inode {
   // Nothing of it would be lost with this process.
   bool is_clean() const noexcept {
     return pieces_.unsettled() == 0 && !pieces_.unsynced() && !committing &&
-           (written_.flags & kCommitSize) == 0;
+           (written_.flags & kCommitSize) == 0 && !cuts.untold();
   }
 
   uint32_t lost_count = 0;  // of evictions that cost written bytes or sizes
@@ -252,6 +269,7 @@ class Inode {
 
  private:
   void other_objects(Settled& settled);      // LOCKED
+  void cut_ended(int error, Settled& settled);  // LOCKED
   // LOCKED: a view of the same objects as they were before what is known. (Of one epoch the last one told counts.)
   bool is_older(const FileView& view) const noexcept {
     return view_ && view_->file_id == view.file_id && view.truncate_epoch < view_->truncate_epoch;
@@ -262,6 +280,7 @@ class Inode {
   std::mutex mu_;
   FileViewPtr view_;
   uint64_t size_ = 0;
+  uint64_t stored_end_ = 0;  // neither targets nor the metaserver know of anything behind it
   uint64_t change_version_ = 0;
   uint64_t data_version_ = 0;
   uint64_t stamp_ = 0;

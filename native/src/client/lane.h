@@ -42,6 +42,7 @@ struct alignas(64) LaneCounters {
   std::atomic<uint64_t> bytes_sent = 0;
   std::atomic<uint64_t> retries = 0;
   std::atomic<uint64_t> connections_lost = 0;
+  std::atomic<uint64_t> cuts = 0;  // of files, of which the metaserver is told later
 };
 
 class Lane {

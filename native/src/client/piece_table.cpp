@@ -146,7 +146,7 @@ void PieceTable::set_state(const PiecePtr& piece, PieceState state) {
 
 // ---- sending ----
 
-bool PieceTable::may_send(const Piece& piece, const ChunkPieces& pieces) noexcept {
+bool PieceTable::is_next(const Piece& piece, const ChunkPieces& pieces) noexcept {
   return std::none_of(pieces.begin(), pieces.end(), [&](const PiecePtr& other) {
     if (other.get() == &piece || !other->shares_block(piece.begin, piece.end)) return false;
     return other->state == PieceState::kInFlight ||
@@ -158,10 +158,18 @@ void PieceTable::settle(uint64_t chunk, Settled& settled) {
   const auto found = chunks_.find(chunk);
   if (found == chunks_.end()) return;
   for (const PiecePtr& piece : found->second) {
-    if (piece->state != PieceState::kQueued || !may_send(*piece, found->second)) continue;
+    if (piece->state != PieceState::kQueued || !is_next(*piece, found->second)) continue;
+    if (piece->end > bar_) {
+      settled.tell_cut = true;
+      continue;
+    }
     piece->state = PieceState::kInFlight;
     settled.send.push_back(piece);
   }
+}
+
+void PieceTable::settle_all(Settled& settled) {
+  for (const auto& [chunk, pieces] : chunks_) settle(chunk, settled);
 }
 
 bool PieceTable::any_unsettled(uint64_t sequence, uint64_t begin, uint64_t end) const {

@@ -5,6 +5,7 @@
 // again under its old number, and so is every later held piece that shares a block with it.
 // What an acknowledged piece overwrote whole is forgotten, and so whoever waits for that waits for the piece
 // instead, should its target lose it (Piece::since).
+// A bar (cuts.h) holds back what lies beyond it: it is sealed, but not sent.
 // Acknowledgements are numbered. A SYNC makes durable what was acknowledged before it left, and so it is
 // known by the number that the last acknowledgement had then: by sequence numbers it would be taken to
 // cover an older piece that was acknowledged (or sent again) while it was on its way.
@@ -42,7 +43,8 @@ struct Settled {
   std::vector<PiecePtr> released;                    // let go outside the lock
   std::vector<std::shared_ptr<PieceWaiter>> given_up;  // by trim(), with that error
   int given_up_error = 0;
-  bool empty() const noexcept { return send.empty() && proceed.empty() && given_up.empty(); }
+  bool tell_cut = false;  // something waits until the metaserver knows where the file was cut (cuts.h)
+  bool empty() const noexcept { return send.empty() && proceed.empty() && given_up.empty() && !tell_cut; }
 };
 
 class PieceTable {
@@ -105,6 +107,11 @@ class PieceTable {
   bool take_loss(uint32_t stripe_index, uint64_t incarnation);
   // The inode has other objects now: none of them was written.
   void forget_stripes();
+  // Nothing is sent that ends beyond it; kNoBar: all may be.
+  static constexpr uint64_t kNoBar = ~uint64_t{0};
+  void bar(uint64_t end) noexcept { bar_ = end; }
+  // Something was trimmed or the bar was moved: what may be sent now is.
+  void settle_all(Settled& settled);
   // Bytes from `size` on no longer exist. Who waits for one of them to be written gets the error.
   void trim(uint64_t size, Settled& settled, int error = 0);
 
@@ -119,7 +126,7 @@ class PieceTable {
 
   void set_state(const PiecePtr& piece, PieceState state);
   void renumber(const PiecePtr& piece);
-  static bool may_send(const Piece& piece, const ChunkPieces& pieces) noexcept;
+  static bool is_next(const Piece& piece, const ChunkPieces& pieces) noexcept;
   void seal_others(const ChunkPieces& pieces, const Piece& except, uint64_t begin, uint64_t end);
   void drop_covered(Piece& by, ChunkPieces& pieces, Settled& settled);
   void note_dropped(const Piece& piece);
@@ -138,6 +145,7 @@ class PieceTable {
   std::multiset<uint64_t> unsettled_;  // since when they are: Piece::since
   std::deque<std::weak_ptr<Piece>> gathering_;  // oldest first; some may be sealed by now
   uint64_t dirty_bytes_ = 0;
+  uint64_t bar_ = kNoBar;
   uint64_t sequence_ = 0;
   uint64_t acknowledgements_ = 0;
   std::vector<StripeState> stripes_;

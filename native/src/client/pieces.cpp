@@ -47,6 +47,8 @@ void each_span(const Piece& piece, const FileView& view, Fn fn) {
 FileViewPtr take_for_sending(Inode& inode, Piece& piece) {
   const std::scoped_lock lock(inode.mu());
   if (piece.state != PieceState::kInFlight) return nullptr;  // whoever gave it up told its waiter
+  piece.landed();  // cut since it was decided: under the view of now that would come back
+  inode.sends_until(piece.end);
   const FileViewPtr view = inode.view_locked();
   piece.stripe_index = first_span(*view, piece.begin, piece.end).stripe_index;
   piece.target = view->targets[piece.stripe_index];
@@ -136,6 +138,7 @@ void Piece::call_done(Lane& lane, Call& call) {
 }
 
 void perform(Lane& lane, const InodePtr& inode, Settled& settled) {
+  if (settled.tell_cut) lane.core().tell_cut(*inode);
   for (const auto& waiter : settled.given_up) waiter->piece_done(lane, settled.given_up_error);
   for (const PiecePtr& piece : settled.send) send_piece(lane, inode, piece);
   proceed_all(lane, settled.proceed);
@@ -147,6 +150,9 @@ bool send_aged(Lane& lane, const InodePtr& inode, Clock::time_point now) {
   {
     const std::scoped_lock lock(inode->mu());
     all = inode->pieces().seal_aged(now, settled);
+    const Cuts& cuts = inode->cuts;
+    settled.tell_cut |= cuts.pending != Cuts::kNone && now >= cuts.due;
+    all = all && (cuts.pending == Cuts::kNone || now >= cuts.due);
     if (all) inode->watched = false;
   }
   perform(lane, inode, settled);

@@ -54,8 +54,9 @@ void ReadOperation::arm(const fuse::RequestHead& head, const InodePtr& inode, ui
   offset_ = offset;
   size_ = size;
   restarts_ = ends_ = 0;
+  error_ = 0;
   question_ = cut_ = closes_ = opened_ = 0;
-  registered_ = fills_pages_ = asked_cache_ = asked_streams_ = is_piece_ = false;
+  registered_ = fills_pages_ = asked_cache_ = asked_streams_ = is_piece_ = waited_for_cut_ = false;
   keeps_ = true;
 }
 
@@ -64,6 +65,7 @@ void ReadOperation::proceed(Lane& lane) {
   if (!gives_up() && ask_first(lane)) return;
   losses_ = lane.core().losses();  // before looking at the pieces
   if (wait_for_pieces(lane)) return;
+  if (error_ != 0) return answer(lane, error_);
   if (length_ == 0 || (gives_up() && stamp_ == 0)) return answer(lane, 0);
   registered(lane);
   Ahead ahead;
@@ -128,6 +130,22 @@ void ReadOperation::without_lease(Core& core) {
   }
 }
 
+bool ReadOperation::waits_for_cut(Lane& lane, std::optional<Event>& event) {
+  Cuts& cuts = inode_->cuts;
+  const bool is_void = cuts.untold() && length_ != 0 && offset_ + length_ > cuts.level();
+  if (is_void && waited_for_cut_ && cuts.ended != cuts_ended_) error_ = cuts.error;
+  const bool waits = is_void && error_ == 0;
+  if (waits) {
+    registered(lane);
+    waited_for_cut_ = true;
+    cuts_ended_ = cuts.ended;
+    cuts.waiting.push_back(self());
+    event = inode_->tell_cut();
+  }
+  if (waits != pauses_cuts_) cuts.pauses += (pauses_cuts_ = waits) ? 1 : -1;
+  return waits;
+}
+
 // Also takes what it needs of the inode. True: proceed() will be called again.
 bool ReadOperation::wait_for_pieces(Lane& lane) {
   Settled settled;
@@ -150,6 +168,12 @@ bool ReadOperation::wait_for_pieces(Lane& lane) {
       proceed(lane);
       return true;
     }
+    if (std::optional<Event> event; waits_for_cut(lane, event)) {
+      lock.unlock();
+      if (event) lane.core().events().put(std::move(*event));
+      return true;
+    }
+    if (error_ != 0) return false;
     PieceTable& pieces = inode_->pieces();
     if (pieces.unsettled() == 0 || pieces.is_settled(pieces.sequence(), offset_, end)) return false;
     pieces.seal_range(offset_, end, settled);
@@ -371,6 +395,10 @@ std::vector<std::shared_ptr<Operation>> ReadOperation::end_near_end() {
 }
 
 void ReadOperation::answer(Lane& lane, int error) {
+  if (std::exchange(pauses_cuts_, false)) {
+    const std::scoped_lock lock(inode_->mu());
+    --inode_->cuts.pauses;
+  }
   if (announced_) return announced_came(lane, error);
   if (opened_ != 0) return opened_came(lane, error);
   if (is_piece_) return piece_came(lane, error);

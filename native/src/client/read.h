@@ -11,6 +11,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "client/inode.h"
@@ -46,6 +47,9 @@ class ReadOperation final : public Operation {
   bool ask_first(Lane& lane);
   void registered(Lane& lane);
   bool wait_for_pieces(Lane& lane);
+  // LOCKED inode. Whether its bytes are void at the targets until a cut was told (cuts.h), which this waits for;
+  // `event` is to be put then. False also when that failed: error_.
+  bool waits_for_cut(Lane& lane, std::optional<Event>& event);
   void answer_inline(Lane& lane);
   bool ask_announced(Lane& lane);
   void announced_came(Lane& lane, int error);
@@ -104,6 +108,9 @@ class ReadOperation final : public Operation {
   uint64_t file_size_ = 0;
   bool asked_cache_ = false;
   bool asked_streams_ = false;
+  bool pauses_cuts_ = false;  // of the file by lanes
+  bool waited_for_cut_ = false;
+  uint64_t cuts_ended_ = 0;
   uint64_t cut_ = 0;          // its number in fuse/cut_reads.h, when that is done without a lease
 };
 

@@ -418,6 +418,7 @@ bool Lane::with_room(Make make) {
 // that is delegated; everything else is Python's.
 bool Lane::setattr_answered(const UpcallRequest& request, uint64_t ino) {
   const auto in = load<fuse_setattr_in>(request.bytes.subspan(sizeof(fuse_in_header)));
+  if (in && cuts_alone(in->valid)) return cut_answered(request.head, ino, *in);
   if (!in || (in->valid & ~kSettable) != 0 || (in->valid & kSets) == 0) return false;
   if (!parts_.dentries.any_delegated()) return false;  // Python looks for changes only while one is
   const Setting setting = setting_of(*in, ino);

@@ -64,6 +64,9 @@ struct LaneParts {
   std::function<void()> unmounted;  // called on the lane, once for each lane
 };
 
+// What a SETATTR sets (FATTR_*) is the size of an open file, and nothing else.
+bool cuts_alone(uint32_t valid) noexcept;
+
 class Lane {
  public:
   static constexpr int kRequestsPerTurn = 16;
@@ -129,6 +132,8 @@ class Lane {
                       std::string_view name, std::chrono::nanoseconds valid);
   bool may_be_set(const record::Record& record, const Setting& setting) const;
   bool setattr_answered(const UpcallRequest& request, uint64_t ino);
+  // cutting.cpp
+  bool cut_answered(const RequestHead& head, uint64_t ino, const fuse_setattr_in& in);
   template <typename Ahead>
   bool take_setting(const UpcallRequest& request, Setting setting, AttributeTable::Clock::time_point now,
                     Ahead ahead);

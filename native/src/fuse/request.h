@@ -140,6 +140,14 @@ struct NewHandle {
   uint64_t size_limit = ~uint64_t{0};
 };
 
+// A file is to have this size, and was changed at that time.
+struct CutRequest {
+  uint64_t ino = 0;
+  uint64_t fh = 0;
+  uint64_t size = 0;
+  int64_t time_ns = 0;
+};
+
 // The half that owns file bytes. Every call comes on the lane thread named by the context and must
 // not block; two lanes call at the same time. Requests of directories never come here (RELEASEDIR
 // and FSYNCDIR are upcalls).
@@ -191,6 +199,9 @@ class DataHandler {
     int64_t mtime_ns = 0;  // 0: nothing was written that the metaserver has not been told of
   };
   virtual std::optional<Ahead> before_setting(uint64_t /*ino*/, bool /*sets_mtime*/) { return std::nullopt; }
+
+  // The file, which is open by this handle, gets another size. False: only Python may see to that. Any lane.
+  virtual bool cut(LaneContext& /*lane*/, const CutRequest& /*request*/) { return false; }
 
   // The kernel may believe from now on that the file has this mode and group. What it writes takes set-id
   // bits away, which it is to be told then. ANY THREAD.

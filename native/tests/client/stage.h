@@ -3,6 +3,7 @@
 // where one is about to take a lock. Targets keep what is durable apart from what a loss of power takes.
 #pragma once
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -54,6 +55,8 @@ class Stage : public fuse::Replier {
   void fsync(uint32_t lane, uint64_t unique);
   // Of the file, as the metaserver has it now.
   void resize(uint64_t size, uint32_t epoch);
+  // The answer to a CUT event: that, or (not well) an error.
+  void cut_done(const Event& event, uint64_t size, uint32_t epoch, bool well);
 
   void run(uint32_t lane) { schedule_.run(fibers_[lane]); }  // as far as the seed lets it
   bool is_in_turn(uint32_t lane) const { return in_turn_[lane]; }  // it was interrupted
@@ -74,8 +77,12 @@ class Stage : public fuse::Replier {
   size_t commits_waiting() const { return commits_.size(); }
   uint64_t size() const { return size_; }
   void grow_to(uint64_t size) { size_ = std::max(size_, size); }
+  // What locks an inode, which a lane that was interrupted may have locked: lanes go on until it is done.
+  void by_python(const std::function<void()>& call);
+  uint64_t file_id_ = kIno;  // of the file's objects
 
  private:
+  Bytes layout(uint32_t epoch) const;
   void connect(uint32_t lane, uint32_t node);
 
   const Settings settings_;
@@ -83,6 +90,8 @@ class Stage : public fuse::Replier {
   std::vector<Target> targets_;
   std::unique_ptr<Core> core_;
   std::vector<size_t> fibers_;
+  size_t python_ = 0;  // a fiber of its own
+  std::function<void()> call_;
   std::vector<uint64_t> turns_;
   std::vector<bool> in_turn_;
   bool ending_ = false;

@@ -60,12 +60,27 @@ Stage::Stage(const Settings& settings)
       }
     }));
   }
+  python_ = schedule_.add([this] {
+    while (!ending_) {
+      if (call_) call_();
+      call_ = nullptr;
+      Schedule::yield();
+    }
+  });
 }
 
 Stage::~Stage() {
   ending_ = true;
   for (const size_t fiber : fibers_) schedule_.run_to_end(fiber);
+  schedule_.run_to_end(python_);
   core_.reset();
+}
+
+void Stage::by_python(const std::function<void()>& call) {
+  call_ = call;
+  for (schedule_.run(python_); call_; schedule_.run(python_)) {
+    for (const size_t fiber : fibers_) schedule_.run(fiber);
+  }
 }
 
 bool Stage::run_turn(uint32_t lane) {
@@ -112,10 +127,23 @@ void Stage::fsync(uint32_t lane, uint64_t unique) {
 
 void Stage::resize(uint64_t size, uint32_t epoch) {
   size_ = size;
-  const LayoutFields layout{
-      .file_id = kIno, .targets = settings_.targets, .chunk_size = kChunkSize, .epoch = epoch};
-  core_->inode_resize(attributes_record(kIno, size, ++change_version_), layout_record(layout),
-                      capability_record(kIno));
+  by_python([&] {
+    core_->inode_resize(attributes_record(kIno, size, ++change_version_), layout(epoch), capability_record(file_id_));
+  });
+}
+
+Bytes Stage::layout(uint32_t epoch) const {
+  return layout_record(
+      {.file_id = file_id_, .targets = settings_.targets, .chunk_size = kChunkSize, .epoch = epoch});
+}
+
+void Stage::cut_done(const Event& event, uint64_t size, uint32_t epoch, bool well) {
+  if (well) size_ = size;
+  by_python([&] {
+    if (!well) return (void)core_->cut_done(kIno, event.token, Status::kEio, {}, {}, {});
+    core_->cut_done(kIno, event.token, Status::kOk, attributes_record(kIno, size, ++change_version_), layout(epoch),
+                    capability_record(file_id_));
+  });
 }
 
 Stage::Connection* Stage::connection(uint32_t target, uint32_t lane) {

@@ -2,11 +2,12 @@
 // is cut while it is written, read and synced. A model of the file says what must come of it.
 //
 // What must hold, always: an fsync that is answered with success means that every byte whose write was
-// answered before the fsync began is durable at its target, or what was written over it since; a read
-// gives, of every byte, what was written last when it began, or something younger; nothing fails, since
+// answered before the fsync began is durable at its target, or what was written over it since (and nothing
+// that was cut off); a read gives, of every byte, what was written last when it began, or something younger; nothing fails, since
 // all that is not durable is held by the client; everything is answered.
 #pragma once
 #include <array>
+#include <deque>
 #include <map>
 #include <random>
 #include <string>
@@ -17,7 +18,10 @@ namespace braidfs::client::rig {
 
 class World final : public Stage {
  public:
-  World(uint64_t seed, bool cuts);  // of the file's end
+  // Of the file's end: by Python, as the kernel has asked; or by lanes, which tell later (cuts.h). Then a size
+  // that the metaserver is told must not bring back what was cut off before, should the client die then.
+  enum class Cuts : uint8_t { kNone, kByPython, kByLanes };
+  World(uint64_t seed, Cuts cuts);
   // Empty: all held.
   std::string run();
 
@@ -36,6 +40,7 @@ class World final : public Stage {
   struct Unit {
     Values written{0};
     size_t answered = 0;  // index of the last one whose writer has its answer
+    size_t cut = 0;       // index of the last cut that took it
     bool busy = false;    // a write is under way
   };
   enum class Kind : uint8_t { kWrite, kRead, kSync };
@@ -46,7 +51,7 @@ class World final : public Stage {
     uint64_t value = 0;
     std::vector<size_t> least{};  // by unit: the index that was answered when it began
   };
-  enum class Cut : uint8_t { kNone, kDraining, kCutting };
+  enum class Cut : uint8_t { kNone, kAsked, kDraining, kCutting };
 
   uint32_t pick(uint32_t count) { return static_cast<uint32_t>(random_() % count); }
   bool one_in(uint32_t count) { return pick(count) == 0; }
@@ -65,6 +70,13 @@ class World final : public Stage {
   void begin_cut();
   void go_on_cutting();
   void end_cut();
+  void ask_cut();
+  void cut_by_lane();
+  void go_on_telling();
+  bool cut_target(uint64_t size);  // the next one; false: all are
+  void commit();
+  void check_commit();
+  uint64_t value_at(const std::map<FakeStore::Key, Bytes>& objects, uint32_t unit, uint32_t stripe) const;
   std::vector<size_t> answered() const;
   bool check(const Operation& operation, uint32_t unit, uint64_t value, const char* what);
   void check_durable(const Operation& operation);
@@ -78,7 +90,7 @@ class World final : public Stage {
   void settle();
 
   std::minstd_rand random_;
-  const bool cuts_;
+  const Cuts cuts_;
   std::string failure_;
   uint32_t steps_ = 0;
   std::array<uint32_t, kLanes> held_up_until_{};  // step
@@ -93,6 +105,12 @@ class World final : public Stage {
   Cut cut_ = Cut::kNone;
   uint32_t cut_at_ = 0;  // unit
   uint32_t targets_cut_ = 0;
+  uint64_t client_size_ = 0;
+  bool sync_failed_ = false;  // the last one
+  bool wants_cut_ = false;  // nothing is written until lanes have been asked for it
+  std::deque<Event> tellings_;  // of cuts, to the metaserver
+  bool is_telling_ = false;
+  uint32_t failures_ = 0;  // of these
 };
 
 }  // namespace braidfs::client::rig

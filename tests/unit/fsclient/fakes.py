@@ -117,6 +117,10 @@ class FakeLanes:
 
     set_ids: frozenset[tuple[int, int, int]] = frozenset()  # inodes, modes, groups
     barriers = 0  # of the notifier
+    untold_cuts: Set[int] = frozenset()  # inodes
+    committing: Set[int] = frozenset()  # inodes
+    cut_pauses: Sequence[int] = ()  # inodes, as often as it is paused
+    cuts_done: Sequence[tuple[int, int, int, bool]] = ()
     expired: Sequence[tuple[int, bytes]] = ()
     passed: frozenset[int] = frozenset()  # whose reads and writes go on while a lease is recalled
 
@@ -376,6 +380,24 @@ class FakeLanes:
 
     def inode_take(self, ino: int) -> tuple[int, int, int] | None:
         return self.written.pop(ino, None)
+
+    def inode_commits(self, ino: int) -> bool:
+        return ino in self.committing
+
+    def cuts_pause(self, ino: int, paused: bool) -> int:
+        if ino not in self.inodes:
+            return 0
+        pauses = [*self.cut_pauses, ino] if paused else list(self.cut_pauses)
+        if not paused:
+            pauses.remove(ino)
+        self.cut_pauses = pauses
+        return 2 if ino in self.untold_cuts else 1
+
+    def cut_done(
+        self, ino: int, number: int, status: int, attributes: bytes, layout: bytes,
+        capability: bytes,
+    ) -> None:  # fmt: skip
+        self.cuts_done = [*self.cuts_done, (ino, number, status, bool(attributes))]
 
     def inode_resize(self, attributes: bytes, layout: bytes, capability: bytes) -> None:
         self.resized.append(int.from_bytes(attributes[:8], "little"))

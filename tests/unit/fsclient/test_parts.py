@@ -116,13 +116,14 @@ def test_every_event_reaches_its_handler() -> None:
         ask=lambda *a: seen.append(("ask", *a)),
         call=lambda *a: seen.append(("call", *a)),
         births=lambda: seen.append(("births",)),
+        cut=lambda *a: seen.append(("cut", *a)),
     )
     events = [(int(kind), 1, 2, 3, 4, b"p") for kind in EventKind if kind not in (9, 10)]
     Reaper(FakeSource(events), handlers).reap_batch()
     assert seen == [
         ("connect", 3, 4), ("commit", 1, 2, 3, 4, b"p"), ("interrupt", 1), ("release", 3, 2),
         ("done", 1, 3, 4), ("unmounted",), ("reopen", 2), ("call", 1, 2, 3, 4, b"p"), ("ask", 2, 3),
-        ("births",),
+        ("births",), ("cut", 1, 2, 3, 4, b"p"),
     ]  # fmt: skip
 
 

@@ -1,0 +1,79 @@
+"""Files that lanes cut by themselves, of which the metaserver is told later
+(docs/decisions/0058-cuts-told-later.md).
+
+A file that only this client may write gets another size from a lane at once; what is committed of
+it, or sent behind the cut, waits until the metaserver has had the targets cut (a CUT event,
+answered with cut_done). Whoever tells the metaserver of the file in another way, or changes its
+bytes at the targets, does so within `told`. Touched by the trio thread only.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from fscommon.errors import FsError, Status
+from fscommon.layout.attributes import unpack_attributes
+from fscommon.wire.codec import decode
+from fscommon.wire.messages import SET_MTIME, SET_SIZE, Opened, SetAttr
+from fscommon.wire.ops import Op
+
+from .drains import Drains
+from .inodes import Inodes
+from .ports import Lanes, Metadata
+
+_UNTOLD = 2  # client/core.h: CutState
+
+
+class Cuts:
+    def __init__(
+        self, meta: Metadata, lanes: Lanes, inodes: Inodes, drains: Drains,
+        log: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._meta = meta
+        self._lanes = lanes
+        self._inodes = inodes
+        self._drains = drains
+        self._log = log
+
+    @asynccontextmanager
+    async def told(self, ino: int) -> AsyncIterator[None]:
+        """The metaserver knows of every cut, and lanes make no more of them meanwhile."""
+        state = self._lanes.cuts_pause(ino, True)
+        try:
+            if state == _UNTOLD:
+                await self._drains.drain(ino, sync=False)
+            yield
+        finally:
+            if state:
+                self._lanes.cuts_pause(ino, False)
+
+    def tell(self, number: int, ino: int, size: int, mtime_ns: int, payload: bytes) -> None:
+        """A CUT event. payload: how far what was there before has reached, at the targets or by a
+        size that was committed. Urgent, like all that says what only this client knows."""
+        self._inodes.catch_up()
+        inode = self._inodes.get(ino)
+        if inode is None:  # closed: others may have it
+            return self._lanes.cut_done(ino, number, int(Status.ESTALE), b"", b"", b"")
+        request = SetAttr(
+            ino, SET_SIZE | SET_MTIME, 0, 0, 0, size, 0, mtime_ns, 0,
+            int.from_bytes(payload, "little"), 0,
+        )  # fmt: skip
+
+        def deliver(error: FsError | None, body: bytes) -> None:
+            self._answered(number, ino, error, body)
+
+        self._meta.post(Op.SETATTR, request, deliver, urgent=True)
+
+    def _answered(self, number: int, ino: int, error: FsError | None, body: bytes) -> None:
+        if error is not None:
+            self._log(f"the metaserver could not be told that inode {ino} was cut: {error}")
+            return self._lanes.cut_done(ino, number, int(error.status), b"", b"", b"")
+        reply = decode(Opened, body)
+        inode = self._inodes.get(ino)
+        if inode is not None:
+            inode.see_layout(reply.layout)
+            inode.wrote = True
+            self._inodes.limit(inode, reply.size_limit)
+        self._inodes.changed()
+        self._inodes.wrote_pages(unpack_attributes(reply.attributes))
+        self._inodes.see_record(reply.attributes)
+        self._lanes.cut_done(ino, number, 0, reply.attributes, reply.layout, reply.capability)

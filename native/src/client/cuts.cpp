@@ -1,0 +1,185 @@
+// Cuts of files by lanes: the inode's part, and Core's (cuts.h).
+#include "client/cuts.h"
+
+#include <fcntl.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "client/core.h"
+#include "client/pieces.h"
+
+namespace braidfs::client {
+
+namespace {
+
+constexpr auto kRetryAfter = std::chrono::seconds(1);
+
+std::string packed(uint64_t number) {
+  std::string bytes(sizeof(number), '\0');
+  std::memcpy(bytes.data(), &number, sizeof(number));
+  return bytes;
+}
+
+}  // namespace
+
+// ---- the inode: LOCKED ----
+
+bool Inode::may_be_cut(uint64_t size) const noexcept {
+  const bool at_rest = !committing && writing == 0 && passing == 0 && !asking.under_way && cuts.pauses == 0;
+  if (!at_rest || lies_inline() || set_ids.mode != 0 || (written_.flags & kCommitKillSuidgid) != 0) return false;
+  if (size > std::min<uint64_t>(storable_end(*view_), INT64_MAX)) return false;
+  return size_limit.load(std::memory_order_relaxed) == kUnlimited;  // else others wait for the room
+}
+
+// What was never sent, and is in no size that was told, is nobody else's affair.
+void Inode::cut(uint64_t size, int64_t mtime_ns, Clock::time_point now, Settled& settled) {
+  bytes_change();
+  const uint64_t known_elsewhere = cuts.untold() ? cuts.level() : stored_end_;
+  if (size < known_elsewhere) {
+    if (cuts.pending == Cuts::kNone) {
+      cuts.reach = known_elsewhere;
+      cuts.due = now + PieceTable::kAge;
+    }
+    cuts.pending = size;
+    pieces_.bar(cuts.bar());
+  }
+  if (size < size_) {
+    pieces_.trim(size, settled);
+    pieces_.settle_all(settled);  // what waited for something that is gone
+  }
+  size_ = written_.size = size;
+  written_.mtime_ns = mtime_ns;
+  written_.flags |= kCommitSize | kCommitMtime;
+}
+
+std::optional<Event> Inode::tell_cut() {
+  if (cuts.pending == Cuts::kNone || cuts.under_way != Cuts::kNone) return std::nullopt;
+  cuts.under_way = std::exchange(cuts.pending, Cuts::kNone);
+  cuts.reach_under_way = cuts.reach;
+  pieces_.bar(cuts.bar());
+  return Event{.kind = EventKind::kCut,
+               .token = ++cuts.number,
+               .ino = ino_,
+               .a = static_cast<int64_t>(cuts.under_way),
+               .b = written_.mtime_ns,
+               .payload = packed(cuts.reach_under_way)};
+}
+
+void Inode::cut_told(const Attributes& attributes, FileView view, Settled& settled) {
+  if (!is_older(view)) {
+    const bool same_file = view_->file_id == view.file_id;
+    pieces_.geometry(view.stripe_width, view.chunk_size);
+    view_ = std::make_shared<const FileView>(std::move(view));
+    if (!same_file) other_objects(settled);
+  }
+  change_version_ = std::max(change_version_, attributes.change_version);
+  note_stamp(attributes);
+  stored_end_ = cuts.under_way;
+  cut_ended(0, settled);
+}
+
+void Inode::cut_failed(int error, Clock::time_point now, Settled& settled) {
+  cuts.reach = cuts.pending == Cuts::kNone ? cuts.reach_under_way : std::max(cuts.reach, cuts.reach_under_way);
+  cuts.pending = cuts.level();
+  cuts.due = now + kRetryAfter;
+  cut_ended(error, settled);
+}
+
+void Inode::cut_ended(int error, Settled& settled) {
+  cuts.under_way = Cuts::kNone;
+  cuts.error = error;
+  ++cuts.ended;
+  pieces_.bar(cuts.bar());
+  pieces_.settle_all(settled);
+  if (error != 0) settled.tell_cut = false;  // it is told again when it is due, or somebody waits
+  for (auto& waiter : std::exchange(cuts.waiting, {})) settled.proceed.push_back(std::move(waiter));
+}
+
+// ---- Core ----
+
+bool Core::cut(fuse::LaneContext& context, const fuse::CutRequest& request) {
+  const HandlePtr handle = handles_.find(request.fh);
+  if (!handle || handle->inode->ino() != request.ino || !leases_count()) return false;
+  if ((handle->open_flags & O_ACCMODE) == O_RDONLY || (handle->open_flags & O_DSYNC) != 0) return false;
+  const InodePtr inode = handle->inode;
+  auto settled = std::make_shared<Settled>();
+  bool watch;
+  {
+    const std::scoped_lock lock(inode->mu());
+    if (!holds(*inode, kLeaseDataExclusive) || !inode->may_be_cut(request.size)) return false;
+    inode->cut(request.size, request.time_ns, lanes_[context.index]->loop().now(), *settled);
+    note_unclean(*inode);
+    watch = inode->cuts.pending != Cuts::kNone && !std::exchange(inode->watched, true);
+  }
+  Lane& lane = *lanes_[context.index];
+  lane.counters().cuts.fetch_add(1, std::memory_order_relaxed);
+  if (watch) lane.watch_age(inode);
+  // Later: tables are locked, to which that might lead.
+  if (!settled->empty()) lane.post([inode, settled](Lane& at) { perform(at, inode, *settled); });
+  return true;
+}
+
+void Core::tell_cut(Inode& inode) {
+  std::optional<Event> event;
+  {
+    const std::scoped_lock lock(inode.mu());
+    event = inode.tell_cut();
+  }
+  if (event) events_.put(std::move(*event));
+}
+
+bool Core::cut_done(uint64_t ino, uint64_t number, Status status, Bytes attributes, Bytes layout, Bytes capability) {
+  const InodePtr inode = inodes_.find(ino);
+  if (!inode) return false;
+  const auto decoded = decode_attributes(attributes);
+  auto view = decode_view(layout, capability);
+  auto settled = std::make_shared<Settled>();
+  {
+    const std::scoped_lock lock(inode->mu());
+    if (inode->cuts.number != number || inode->cuts.under_way == Cuts::kNone) return false;  // lost since
+    const bool is_told = status == Status::kOk && decoded && view;
+    if (is_told) {
+      inode->cut_told(*decoded, std::move(*view), *settled);
+    } else {
+      inode->cut_failed(status == Status::kOk ? EIO : errno_of(status), Clock::now(), *settled);
+    }
+  }
+  const bool watch = [&] {
+    const std::scoped_lock lock(inode->mu());
+    return inode->cuts.untold() && !std::exchange(inode->watched, true);
+  }();
+  lane_of(ino).post([inode, settled, watch](Lane& at) {
+    if (watch) at.watch_age(inode);
+    perform(at, inode, *settled);
+    at.core().inode_idle(inode);
+  });
+  return true;
+}
+
+void Core::lose_last(Handle& handle) {
+  if (is_last(*handle.inode)) lose(handle.inode);
+}
+
+bool Core::inode_commits(uint64_t ino) {
+  const InodePtr inode = inodes_.find(ino);
+  if (!inode) return false;
+  const std::scoped_lock lock(inode->mu());
+  return inode->committing;
+}
+
+Core::CutState Core::pause_cuts(uint64_t ino, bool paused) {
+  const InodePtr inode = inodes_.find(ino);
+  if (!inode) return CutState::kUnknown;
+  const std::scoped_lock lock(inode->mu());
+  if (paused) {
+    ++inode->cuts.pauses;
+  } else {
+    --inode->cuts.pauses;
+  }
+  return inode->cuts.untold() ? CutState::kUntold : CutState::kTold;
+}
+
+}  // namespace braidfs::client

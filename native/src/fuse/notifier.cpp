@@ -148,7 +148,10 @@ void Notifier::push(std::vector<Notification> batch) {
 
 // mu_ is held, as in all that put().
 void Notifier::put(Notification notification) {
-  if (!notification.bytes.empty()) return put(queue_of(notification), std::move(notification));
+  if (!notification.bytes.empty()) {
+    const uint32_t queue = queue_of(notification);  // before it is moved: arguments have no order
+    return put(queue, std::move(notification));
+  }
   for (uint32_t queue = 0; queue < kQueueCount; ++queue) {
     if ((notification.queues >> queue & 1) != 0) put(queue, notification);
   }

@@ -1,4 +1,5 @@
 // Notifications over a socket that stands for /dev/fuse: what comes when, and which marks wait for what.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +19,10 @@ using Clock = Notification::Clock;
 
 class NotifierTest : public ::testing::Test {
  protected:
-  NotifierTest() { notifier_.start(std::move(device_.theirs)); }
+  NotifierTest() {
+    (void)::fcntl(device_.theirs.get(), F_SETFL, 0);  // a write waits, as one for a locked page does
+    notifier_.start(std::move(device_.theirs));
+  }
 
   // What was told at that moment or was by now; false after some seconds.
   bool is_told(uint64_t token) {
@@ -73,6 +77,25 @@ TEST_F(NotifierTest, AMarkIsToldOnceWhateverItsQueues) {
   EXPECT_TRUE(is_told(3));
   for (int count = 0; count < 10; ++count) EXPECT_FALSE(next().empty());
   EXPECT_EQ(told_count(), 1u);
+}
+
+// A lease is given back when its mark is told: not before the kernel has let go of the pages.
+TEST_F(NotifierTest, AMarkWaitsForWhatIsBeforeItInItsQueue) {
+  constexpr int kMoreThanASocketTakes = 2000;
+  for (const int64_t offset : {int64_t{0}, int64_t{-1}}) {
+    const uint64_t token = offset == 0 ? 1 : 2;
+    std::vector<Notification> batch;
+    for (int count = 0; count < kMoreThanASocketTakes; ++count) batch.push_back(Notification::of_inode(9, offset, 0));
+    batch.push_back(Notification::mark_of(token, 1u << (offset == 0 ? kPagesQueue : kAttributesQueue)));
+    notifier_.push(std::move(batch));
+    for (int count = 0; count < kMoreThanASocketTakes; ++count) {
+      if (count < kMoreThanASocketTakes / 2) {
+        ASSERT_EQ(told_count(), token - 1) << count;
+      }
+      ASSERT_FALSE(next().empty());
+    }
+    EXPECT_TRUE(is_told(token));
+  }
 }
 
 TEST_F(NotifierTest, WhatWaitsIsDoneWithWhenItEnds) {

@@ -392,6 +392,9 @@ class MountedClient:
             call=calls.called,
             reopen=lambda ino: nursery.start_soon(files.files.reopen, ino),
             ask=lambda ino, end: nursery.start_soon(files.files.ask, ino, end),
+            write_inline=lambda *event: nursery.start_soon(
+                files.files.inline_writes.write, *event
+            ),
             births=files.births.wait,
             cut=files.files.cuts.tell,
             listener=files.recalls,

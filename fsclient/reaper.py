@@ -27,7 +27,8 @@ class Listener(Protocol):
 class Handlers:
     """connect(node, lane), commit(token, ino, size, mtime_ns, payload), interrupt(slot),
     release(fh, ino), done(token, status, result), unmounted(), reopen(ino), ask(ino, end),
-    call(slot, ino, opcode, outcome, payload), cut(number, ino, size, mtime_ns, payload)."""
+    write_inline(ino, offset, mtime_ns, payload), call(slot, ino, opcode, outcome, payload),
+    cut(number, ino, size, mtime_ns, payload)."""
 
     connect: Callable[[int, int], None]
     commit: Callable[[int, int, int, int, bytes], None]
@@ -38,6 +39,7 @@ class Handlers:
     reopen: Callable[[int], None]
     call: Callable[[int, int, int, int, bytes], None]
     ask: Callable[[int, int], None]
+    write_inline: Callable[[int, int, int, bytes], None]
     births: Callable[[], None]
     cut: Callable[[int, int, int, int, bytes], None]
     listener: Listener | None = None
@@ -90,6 +92,8 @@ class Reaper:
             to.interrupt(token)
         elif kind == EventKind.ASK:
             to.ask(ino, a)
+        elif kind == EventKind.WRITE_INLINE:
+            to.write_inline(ino, a, b, payload)
         elif kind == EventKind.BIRTHS:
             to.births()
         else:

@@ -33,6 +33,7 @@ class EventKind(IntEnum):
     ASK = 20
     BIRTHS = 24
     CUT = 25
+    WRITE_INLINE = 26
 
 
 class Event(NamedTuple):

@@ -159,6 +159,7 @@ RULES: Final[dict[Op, Rule]] = {
     Op.CLOSE: Rule(),  # of what the session has open
     Op.READDIR: Rule(_ino),
     Op.COMMIT: Rule(_ino, _always),
+    Op.WRITE_INLINE: Rule(_ino, _always),
     Op.GETXATTR: Rule(_ino),
     Op.SETXATTR: Rule(_ino, _always),
     Op.LISTXATTR: Rule(_ino),

@@ -354,6 +354,7 @@ SQUASHES: Final[dict[Op, Squash | None]] = {
     Op.CLOSE: None,
     Op.READDIR: _list,
     Op.COMMIT: _write,
+    Op.WRITE_INLINE: _write,
     Op.GETXATTR: _get_xattr,
     Op.SETXATTR: _set_xattr,
     Op.LISTXATTR: None,

@@ -84,12 +84,13 @@ class StorageCalls:
     async def spill(self, layout: Layout) -> None:
         """The objects hold the inline bytes of the layout and nothing else, and are durable; what
         was sent with an older truncate epoch is refused."""
-        await self.truncate(layout, 0)
         async with trio.open_nursery() as nursery:
             for replica in range(layout.replica_count):
-                nursery.start_soon(self._write_one, layout, replica)
+                nursery.start_soon(self._spill_one, layout, replica)
 
-    async def _write_one(self, layout: Layout, replica: int) -> None:
+    async def _spill_one(self, layout: Layout, replica: int) -> None:
+        """All of it is in the first object: nobody has written to another one yet."""
+        await self._truncate_one(layout, 0, replica, 0)
         target = TargetId(layout.target(0, replica))
         caller = await self._to_target(target)
         await caller.write_durably(

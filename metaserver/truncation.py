@@ -9,13 +9,12 @@ same way. One task per inode, of which PARALLEL_MAX ask at once; those that wait
 is down do not ask.
 What an attempt asks could arrive late, after it was given up or this program was killed, and would
 then undo what a writer wrote since: so each attempt has a truncate epoch of its own, which is
-durable before, and targets refuse those of attempts before the last. Of a cut the first one's is
-that of the intent.
+durable before, and targets refuse those of attempts before the last. The first one's is that of the
+intent.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 import trio
@@ -69,10 +68,17 @@ class Truncation:
         intent = self._intent(ino)
         if intent is None:
             return
-        if unpack_layout(intent.layout).inline:
-            await self._spill(ino)
-        else:
-            await self._cut(ino, intent)
+        layout: Layout | None = unpack_layout(intent.layout)
+        if self._engine.services.intents.is_former(ino):
+            layout = await self._raise_epoch(ino)
+        for delay_s in _delays():
+            if layout is None:
+                break
+            await self._until_up(ino, layout)
+            if await self._is_done(ino, layout, intent.size):
+                break
+            await trio.sleep(delay_s)
+            layout = await self._raise_epoch(ino)
         await self._clear(ino)
 
     def _intent(self, ino: Ino) -> Intent | None:
@@ -84,31 +90,6 @@ class Truncation:
         self._engine.system(look)
         return unpack_intent(found[0]) if found[0] is not None else None
 
-    async def _cut(self, ino: Ino, intent: Intent) -> None:
-        layout: Layout | None = unpack_layout(intent.layout)
-        if self._engine.services.intents.is_former(ino):
-            layout = await self._raise_epoch(ino)
-        for delay_s in _delays():
-            if layout is None:
-                return
-            await self._until_up(ino, layout)
-            if await self._is_done(
-                "truncate", ino, partial(self._storage.truncate, layout, intent.size)
-            ):
-                return
-            await trio.sleep(delay_s)
-            layout = await self._raise_epoch(ino)
-
-    async def _spill(self, ino: Ino) -> None:
-        for delay_s in _delays():
-            layout = await self._raise_epoch(ino)
-            if layout is None:
-                return
-            await self._until_up(ino, layout)
-            if await self._is_done("spill", ino, partial(self._storage.spill, layout)):
-                return
-            await trio.sleep(delay_s)
-
     async def _until_up(self, ino: Ino, layout: Layout) -> None:
         """Who waits for a target that is down asks nobody, says so once, and is in nobody's way."""
         is_told = False
@@ -118,10 +99,14 @@ class Truncation:
             is_told = True
             await trio.sleep(BACKOFF_S_MAX)
 
-    async def _is_done(self, what: str, ino: Ino, call: Callable[[], Awaitable[None]]) -> bool:
+    async def _is_done(self, ino: Ino, layout: Layout, size: int) -> bool:
+        what = "spill" if layout.inline else "truncate"
         try:
             async with self._limit:
-                await call()
+                if layout.inline:
+                    await self._storage.spill(layout)
+                else:
+                    await self._storage.truncate(layout, size)
             return True
         except* STORAGE_ERRORS as group:
             self._log.warning(f"{what} is repeated", ino=ino, error=group.exceptions[0])

@@ -49,6 +49,7 @@ from .changes import Change, set_attr
 from .complete import CompleteDirectories
 from .cuts import Cuts
 from .drains import Drains
+from .inline_writes import InlineWrites
 from .inodes import Inodes, OpenInode
 from .losses import tell_losses
 from .open_flags import OpenedFile, check_unprotected, is_writable
@@ -73,6 +74,7 @@ class Files:
         self._complete = complete
         self.drains = Drains(lanes)
         self.cuts = Cuts(meta, lanes, inodes, self.drains, log)
+        self.inline_writes = InlineWrites(meta, lanes, leases, inodes, self._wrote_inline)
         self._next_handle = next_handle
         self._log = log
         self._take_count = 0
@@ -581,6 +583,10 @@ class Files:
         reply = decode(Committed, body)
         self._see_committed(self._inodes.get(ino), reply)
         self._lanes.commit_done(token, 0, reply.attributes)
+
+    def _wrote_inline(self, inode: OpenInode, reply: Opened) -> None:
+        self._register(inode, reply)
+        self._see_written(reply.attributes)
 
     def _see_committed(self, inode: OpenInode | None, reply: Committed) -> None:
         if inode is not None:

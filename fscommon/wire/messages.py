@@ -349,6 +349,20 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteInline:
+    """Bytes of file_id, which lies in its inode's record and is to go on lying there; ESTALE: it
+    does not, or would not. flags: COMMIT_KILL_*. durable: answer when the transaction is."""
+
+    ino: U64
+    file_id: U64
+    offset: U64
+    content: Record
+    mtime_ns: I64
+    flags: U32
+    durable: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Committed:
     """size_limit: as in Opened."""
 
@@ -532,6 +546,7 @@ BODIES: dict[Op, tuple[type, type]] = {
     Op.CLOSE: (Close, Empty),
     Op.READDIR: (ReadDir, ReadDirReply),
     Op.COMMIT: (Commit, Committed),
+    Op.WRITE_INLINE: (WriteInline, Opened),
     Op.GETXATTR: (GetXattr, XattrValue),
     Op.SETXATTR: (SetXattr, Entry),
     Op.LISTXATTR: (ListXattr, XattrNames),

@@ -35,6 +35,7 @@ from fscommon.wire.messages import (
     Open,
     Rename,
     SetAttr,
+    WriteInline,
 )
 from fscommon.wire.ops import Op
 from fscommon.wire.quota import TELL_INODES_MAX, QuotaTell
@@ -122,6 +123,10 @@ def _opening(tx: Transaction, ino: Ino, *, writable: bool) -> Footprint:
 def _setattr(tx: Transaction, request: SetAttr) -> Footprint:
     resizes = request.valid & SET_SIZE
     return [Need(Ino(request.ino), _WRITE_FILE if resizes else LEASE_META_EXCLUSIVE)]
+
+
+def _write_inline(tx: Transaction, request: WriteInline) -> Footprint:
+    return [Need(Ino(request.ino), _WRITE_FILE)]
 
 
 def _take(tx: Transaction, request: LeaseTake) -> Footprint:
@@ -222,6 +227,7 @@ FOOTPRINTS: Final[dict[Op, Callable[[Transaction, Any], Footprint]]] = {
     Op.OPEN: _open,
     Op.READDIR: _names,
     Op.COMMIT: _change,
+    Op.WRITE_INLINE: _write_inline,
     Op.GETXATTR: _read,
     Op.SETXATTR: _change,
     Op.LISTXATTR: _read,

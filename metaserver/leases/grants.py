@@ -91,6 +91,7 @@ GRANTS: Final[dict[Op, Callable[[Any, Any], Iterator[Grant]]]] = {
     Op.OPEN: _opened,
     Op.READDIR: _listed,
     Op.COMMIT: _held,
+    Op.WRITE_INLINE: _held,
     Op.SETXATTR: _found,
     Op.REMOVEXATTR: _found,
     Op.DELEGATE: _delegated,

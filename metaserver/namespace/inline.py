@@ -24,8 +24,11 @@ def spill(tx: Transaction, inode: Inode, context: Context) -> Inode:
     From then on a missing first object is an error, not a hole. Nothing of it is at any target
     yet: in place of one that the cluster does not have another one is as good."""
     layout = inode.layout()
-    layout = replace(layout, targets=context.services.membership.known(layout))
-    spilled = replace(layout, inline=b"", durable_stripes=layout.durable_stripes | 1)
+    spilled = replace(
+        layout, inline=b"", durable_stripes=layout.durable_stripes | 1,
+        truncate_epoch=layout.truncate_epoch + 1,
+        targets=context.services.membership.known(layout),
+    )  # fmt: skip
     changed = Inode(inode.attributes, spilled.pack())
     save(tx, changed)
     content = replace(spilled, inline=layout.inline)
@@ -34,6 +37,14 @@ def spill(tx: Transaction, inode: Inode, context: Context) -> Inode:
     context.services.intents.add(inode.ino)
     context.wait_truncate = inode.ino
     return changed
+
+
+def with_bytes(inode: Inode, offset: int, content: bytes) -> Inode:
+    """With these from that offset on, which together is no more than may lie in a record."""
+    layout = inode.layout()
+    before = layout.inline[:offset].ljust(offset, b"\0")
+    changed = before + content + layout.inline[offset + len(content) :]
+    return Inode(inode.attributes, replace(layout, inline=changed).pack())
 
 
 def cut_inline(inode: Inode, size: int) -> Inode:

@@ -56,6 +56,7 @@ from metaserver.ops.trash import (
     trash_trees,
 )
 from metaserver.ops.unlink import unlink
+from metaserver.ops.write_inline import write_inline
 from metaserver.ops.xattrs import getxattr, listxattr, removexattr, setxattr
 from metaserver.transaction import Transaction
 
@@ -95,6 +96,7 @@ HANDLERS: Final[dict[Op, Handler]] = {
     Op.CLOSE: Handler(close, Access.CONTROL),
     Op.READDIR: Handler(readdir),
     Op.COMMIT: Handler(commit),
+    Op.WRITE_INLINE: Handler(write_inline),
     Op.GETXATTR: Handler(getxattr),
     Op.SETXATTR: Handler(setxattr),
     Op.LISTXATTR: Handler(listxattr),

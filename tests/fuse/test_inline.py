@@ -5,6 +5,7 @@ import contextlib
 import json
 import mmap
 import os
+import random
 import signal
 import stat
 import subprocess
@@ -26,6 +27,7 @@ from tests.fuse.looks import lanes_counted, seen_from, wait_delegated
 pytestmark = pytest.mark.mount
 
 COUNT = 60
+MUCH = bytes(INLINE_LENGTH_MAX)  # no longer tiny
 USER = 12345
 
 
@@ -157,6 +159,61 @@ def test_written_again_by_either_client(cluster: Cluster, tiny: Path, other: Pat
             assert (reader / f"{number}").read_bytes() == expected
     cluster.remount()
     assert (tiny / "0").read_bytes()[:5] == b"begin"
+
+
+def test_what_stays_tiny_asks_no_storage_server(
+    cluster: Cluster, tiny: Path, other: Path
+) -> None:
+    """Written over, behind its end and beyond it: what a model in memory says, and two clients."""
+    there, chance = seen_from(other, cluster, tiny), random.Random(37)
+    before, written = asked(cluster), lanes_counted(cluster, "inline_writes")
+    count = 0
+    for number in range(20):
+        held = bytearray(content(number))
+        for flags in (os.O_RDWR, os.O_WRONLY, os.O_WRONLY | os.O_APPEND, os.O_RDWR | os.O_DSYNC):
+            offset, new = chance.randrange(100), chance.randbytes(chance.randrange(1, 100))
+            if flags & os.O_APPEND:
+                offset = len(held)
+            fd = os.open(tiny / f"{number}", flags)
+            assert os.pwrite(fd, new, 0 if flags & os.O_APPEND else offset) == len(new)
+            os.close(fd)
+            held[len(held) :] = bytes(max(0, offset - len(held)))
+            held[offset : offset + len(new)] = new
+            count += 1
+            assert (tiny / f"{number}").read_bytes() == held
+            assert (there / f"{number}").read_bytes() == held
+            assert (there / f"{number}").stat().st_size == len(held)
+    assert lanes_counted(cluster, "inline_writes") - written > count * 0.9
+    assert asked(cluster) - before < count * 0.5, "but for those that were not inline"
+
+
+def test_many_small_writes_get_an_object(cluster: Cluster, tiny: Path) -> None:
+    """One request for each would be more than a move."""
+    written = lanes_counted(cluster, "inline_writes")
+    with (tiny / "1").open("ab", buffering=0) as file:
+        for number in range(200):
+            file.write(b"%3d\n" % number)
+    expected = content(1) + b"".join(b"%3d\n" % number for number in range(200))
+    assert (tiny / "1").read_bytes() == expected
+    assert lanes_counted(cluster, "inline_writes") - written <= 32
+    cluster.remount()
+    assert (tiny / "1").read_bytes() == expected
+
+
+def test_two_clients_append_in_turns(cluster: Cluster, tiny: Path, other: Path) -> None:
+    """Through descriptors that both have open all the time, with readers that have, too."""
+    paths = [tiny / "3", seen_from(other, cluster, tiny) / "3"]
+    with contextlib.ExitStack() as stack:
+        writers = [stack.enter_context(path.open("ab", buffering=0)) for path in paths]
+        readers = [stack.enter_context(path.open("rb", buffering=0)) for path in paths]
+        expected = content(3)
+        for number in range(20):
+            line = b"%d said %d\n" % (number % 2, number)
+            writers[number % 2].write(line)
+            expected += line
+            for reader in readers:
+                assert os.fstat(reader.fileno()).st_size == len(expected)
+                assert os.pread(reader.fileno(), 2 * INLINE_LENGTH_MAX, 0) == expected
 
 
 def test_readers_that_have_it_open_see_what_is_written(
@@ -357,6 +414,9 @@ def test_stat_and_layout_say_so(cluster: Cluster, tiny: Path) -> None:
     assert inline(number) == len(content(number)), "it was opened for writing, and not written"
     with (tiny / f"{number}").open("ab") as file:
         file.write(b"!")
+    assert inline(number) == len(content(number)) + 1
+    with (tiny / f"{number}").open("ab") as file:
+        file.write(bytes(INLINE_LENGTH_MAX))
     assert inline(number) == 0
 
 
@@ -431,6 +491,10 @@ def test_what_was_synced_survives_the_clients_death(own: tuple[Cluster, Path]) -
         (folder / f"{number}").write_bytes(content(number))
     with (folder / "7").open("rb") as file:
         os.fsync(file.fileno())
+    with (folder / "8").open("ab") as file:
+        file.write(b"more")
+        file.flush()
+        os.fsync(file.fileno())
     pid = cluster.client_pid()
     assert pid is not None
     stop_pid(pid, signal.SIGKILL)
@@ -438,7 +502,8 @@ def test_what_was_synced_survives_the_clients_death(own: tuple[Cluster, Path]) -
     kill_metaserver(cluster)
     cluster.mount()
     for number in range(40):
-        assert (folder / f"{number}").read_bytes() == content(number)
+        more = b"more" if number == 8 else b""
+        assert (folder / f"{number}").read_bytes() == content(number) + more
 
 
 @pytest.mark.expects_warnings
@@ -459,11 +524,11 @@ def test_a_spill_waits_for_its_storage_server(own: tuple[Cluster, Path]) -> None
         server.start()
     written.join(60)
     assert not written.is_alive()
-    assert (folder / "2").read_bytes() == content(2) + b"!"
+    assert (folder / "2").read_bytes() == content(2) + MUCH
     cluster.remount()
-    assert (folder / "2").read_bytes() == content(2) + b"!"
+    assert (folder / "2").read_bytes() == content(2) + MUCH
 
 
 def _append(path: Path) -> None:
     with path.open("ab") as file:
-        file.write(b"!")
+        file.write(MUCH)

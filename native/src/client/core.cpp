@@ -417,6 +417,10 @@ void Core::inode_asked(uint64_t ino, int error) {
     inode->asking.error = error;
     inode->asking.under_way = false;
     inode->asking.ended = inode->asking.begun;
+    if (const auto answer = std::exchange(inode->asking.inline_answer, nullptr)) {
+      answer->came = true;
+      answer->error = error;
+    }
     waiting = inode->take_asking();
   }
   wake(ino, std::move(waiting));

@@ -20,6 +20,7 @@ std::vector<std::pair<std::string, uint64_t>> Core::counters() {
       {"bytes_read", sum(&LaneCounters::bytes_read)},
       {"inline_reads", sum(&LaneCounters::inline_reads)},
       {"inline_births", sum(&LaneCounters::inline_births)},
+      {"inline_writes", sum(&LaneCounters::inline_writes)},
       {"commits_with_births", sum(&LaneCounters::commits_with_births)},
       {"opens", own_opens_.load(std::memory_order_relaxed)},
       {"opens_granted", granted_opens_.load(std::memory_order_relaxed)},

@@ -30,6 +30,7 @@ enum class EventKind : uint8_t {
   kAsk = 20,
   kBirths = 24,
   kCut = 25,
+  kWriteInline = 26,
 };
 
 struct Event {

@@ -13,11 +13,13 @@ bool Inode::put(const Attributes& attributes, const FileViewPtr& view, Settled& 
     if (attributes.change_version < change_version_) return true;
     other_objects(settled);
   }
-  if (!is_older(*view)) {
+  const bool is_former = attributes.change_version < change_version_;  // older than what a commit told us
+  const bool has_former_bytes = is_former && !view->inline_bytes.empty();
+  if (!is_older(*view) && !has_former_bytes) {
     pieces_.geometry(view->stripe_width, view->chunk_size);
     view_ = view;
   }
-  if (attributes.change_version < change_version_) return true;  // older than what a commit told us
+  if (is_former) return true;
   change_version_ = attributes.change_version;
   note_stamp(attributes);
   if (cuts.untold()) return true;  // it is of before that

@@ -144,6 +144,7 @@ class Inode {
   // ---- a new file that may come to lie in its inode's record (docs/decisions/0037): LOCKED ----
   bool untold = false;  // the metaserver is not told of its birth yet
   bool handing_over = false;  // its bytes are with Python, which says whether they were in time
+  uint32_t inline_writes = 0;  // WRITEs that left it there, since it is known here
   // All of it is in one piece here that was never sent, and what it is told with its birth is size and time.
   bool may_lie_inline(uint32_t length_max) const noexcept;
   // Nobody but this client can have given it anything, set-id bits among them.
@@ -188,8 +189,15 @@ class Inode {
     uint64_t begin;  // of the bytes that it reads or writes: the kernel may have locked their pages
     uint64_t end;
   };
+  // Of a question that has bytes which are to go on lying in the inode's record.
+  struct InlineAnswer {
+    bool came = false;
+    int error = 0;
+    bool grew = false;
+  };
   struct Asking {
     bool under_way = false;
+    std::shared_ptr<InlineAnswer> inline_answer;  // of the one under way, if it has bytes
     uint64_t begun = 0;
     uint64_t ended = 0;
     int error = 0;  // of the last answer

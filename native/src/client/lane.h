@@ -36,6 +36,7 @@ struct alignas(64) LaneCounters {
   std::atomic<uint64_t> bytes_read = 0;
   std::atomic<uint64_t> inline_reads = 0;
   std::atomic<uint64_t> inline_births = 0;
+  std::atomic<uint64_t> inline_writes = 0;
   std::atomic<uint64_t> commits_with_births = 0;
   std::atomic<uint64_t> writes = 0;
   std::atomic<uint64_t> bytes_written = 0;

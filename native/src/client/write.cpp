@@ -12,6 +12,7 @@
 #include "client/drain.h"
 #include "client/pieces.h"
 #include "client/set_ids.h"
+#include "client/stale.h"
 #include "fuse/file_time.h"
 
 namespace braidfs::client {
@@ -48,45 +49,11 @@ void end_write(Lane& lane, Inode& inode) {
   proceed_all(lane, waiters);
 }
 
-// Pages that end where the file did, and the number of their READs in fuse/cut_reads.h.
-struct CutPages {
-  uint64_t end = Inode::kNotCut;
-  uint64_t read = 0;
-};
-
-// What of the kernel's is wrong after a WRITE: before the writer is answered it is to be forgotten.
-struct Stale {
-  CutPages cut;
-  bool mode = false;  // has set-id bits that are gone
-  uint64_t begin = 0;  // of pages with bytes of before
-  uint64_t length = 0;
-  explicit operator bool() const noexcept { return cut.read != 0 || mode || length != 0; }
-};
-
-// LOCKED inode: what a WRITE did to it. A direct one leaves what the kernel has as it is: pages that were
-// filled while it was on its way; a page that has zeros behind the former end, which is to be spoiled before
-// anybody is told the new one; and the mode. (Before any other one the kernel asks for set-id bits to go.)
+// LOCKED inode: what a WRITE did to it.
 Stale note(Core& core, Inode& inode, const WriteReach& reach, uint32_t kill, bool& grew) {
   grew = inode.wrote(reach.end, fuse::file_time_ns(), kill);
   core.note_unclean(inode);
-  Stale stale;
-  if (!reach.past_pages) return stale;
-  if (inode.takes_filled(reach.begin, reach.end)) stale.length = reach.end - (stale.begin = reach.begin);
-  if (kill != 0) stale.mode = std::exchange(inode.set_ids, {}).mode != 0;
-  if (!grew || reach.end <= inode.cut_end || core.cut_reads() == nullptr) return stale;
-  stale.cut = {std::exchange(inode.cut_end, Inode::kNotCut), core.cut_reads()->begin(inode.ino())};
-  core.cut_reads()->cut(inode.ino(), stale.cut.read, stale.cut.end);
-  return stale;
-}
-
-// An invalidation of pages is one of the attributes, too.
-void forget(Core& core, uint64_t ino, const Stale& stale, std::function<void()> then = {}) {
-  if (stale.cut.read != 0) {
-    const uint64_t begin = stale.length != 0 ? std::min(stale.begin, stale.cut.end) : stale.cut.end;
-    return core.spoil_pages(ino, begin, 0, stale.cut.read, std::move(then));
-  }
-  if (stale.length != 0) return core.spoil_pages(ino, stale.begin, stale.length, 0, std::move(then));
-  core.forget_attributes(ino, std::move(then));
+  return stale_after(core, inode, reach, kill, grew);
 }
 
 // One WRITE request on its way into pieces; lives on the stack of write_request().
@@ -309,10 +276,6 @@ enum class Mode : uint8_t { kOwn, kShared, kAsk, kTooFar };
 
 bool runs(Mode mode) { return mode == Mode::kOwn || mode == Mode::kShared; }
 
-bool appends(const fuse::WriteRequest& request) {
-  return (request.open_flags & O_APPEND) != 0 && (request.write_flags & fuse::kWriteFromCache) == 0;
-}
-
 // Needs the inode's mutex. What is within the size that the file has already is no growth.
 bool grows_too_far(const Core& core, const Inode& inode, const fuse::WriteRequest& request) {
   const uint64_t limit = inode.size_limit.load(std::memory_order_relaxed);
@@ -406,12 +369,14 @@ AskingWrite::AskingWrite(HandlePtr handle, const fuse::WriteRequest& request)
 
 void AskingWrite::ask(Lane& lane) {
   if (questions_++ == 0) lane.core().waiting().put(head().unique, shared_from_this());
+  if (ask_with_bytes(lane.core())) return;
   const uint64_t end = request_.offset + payload_.size();
   lane.core().ask(handle_->inode, {shared_from_this(), request_.offset, end}, question_);
 }
 
 void AskingWrite::proceed(Lane& lane) {
   if (is_answered()) return;
+  if (answer_) return inline_answered(lane);
   int error = 0;
   Mode mode;
   {

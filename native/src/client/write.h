@@ -20,16 +20,25 @@
 
 #include "client/inode.h"
 #include "client/lane.h"
+#include "client/stale.h"
 #include "client/tables.h"
 
 namespace braidfs::client {
 
 void write_request(Lane& lane, const HandlePtr& handle, const fuse::WriteRequest& request);
 
-// A WRITE that waits for an exclusive lease, or for more room by the quotas. Has its own copy of the bytes.
+// It goes where the file ends, whatever the kernel thought of.
+inline bool appends(const fuse::WriteRequest& request) noexcept {
+  return (request.open_flags & O_APPEND) != 0 && (request.write_flags & fuse::kWriteFromCache) == 0;
+}
+
+// A WRITE that waits for an exclusive lease, for more room by the quotas, or for objects of a file that lies in
+// its inode's record. Has its own copy of the bytes. Of a file that may go on lying there the question has the
+// bytes with it (inline_write.cpp; docs/decisions/0037-inline-data.md), and its answer is that of the WRITE.
 class AskingWrite final : public Operation {
  public:
   static constexpr uint32_t kQuestionsMax = 6000;  // Python waits between them
+  static constexpr uint32_t kInlineWritesMax = 32;  // of one file: then it gets objects, which take any number
 
   AskingWrite(HandlePtr handle, const fuse::WriteRequest& request);
   void ask(Lane& lane);
@@ -40,16 +49,15 @@ class AskingWrite final : public Operation {
   HandlePtr handle_;
   std::vector<std::byte> payload_;
   fuse::WriteRequest request_;
+  bool ask_with_bytes(Core& core);
+  void inline_answered(Lane& lane);
+  void inline_written(Lane& lane, bool grew);
+
   uint32_t questions_ = 0;
   uint64_t question_ = 0;
-};
-
-// What a WRITE covers. past_pages: it came by a handle that goes past the kernel's pages, and is not itself
-// the write-back of one of them: the kernel waits for that one's answer while it is asked to forget the page.
-struct WriteReach {
-  uint64_t begin = 0;
-  uint64_t end = 0;
-  bool past_pages = false;
+  std::shared_ptr<Inode::InlineAnswer> answer_;  // of the question that has the bytes
+  uint32_t kill_ = 0;                            // kCommitKill* that go with them
+  bool needs_objects_ = false;                   // that was refused
 };
 
 // A WRITE that waits for its pieces.

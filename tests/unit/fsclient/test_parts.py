@@ -115,6 +115,7 @@ def test_every_event_reaches_its_handler() -> None:
         reopen=lambda *a: seen.append(("reopen", *a)),
         ask=lambda *a: seen.append(("ask", *a)),
         call=lambda *a: seen.append(("call", *a)),
+        write_inline=lambda *a: seen.append(("write_inline", *a)),
         births=lambda: seen.append(("births",)),
         cut=lambda *a: seen.append(("cut", *a)),
     )
@@ -123,7 +124,7 @@ def test_every_event_reaches_its_handler() -> None:
     assert seen == [
         ("connect", 3, 4), ("commit", 1, 2, 3, 4, b"p"), ("interrupt", 1), ("release", 3, 2),
         ("done", 1, 3, 4), ("unmounted",), ("reopen", 2), ("call", 1, 2, 3, 4, b"p"), ("ask", 2, 3),
-        ("births",), ("cut", 1, 2, 3, 4, b"p"),
+        ("births",), ("cut", 1, 2, 3, 4, b"p"), ("write_inline", 2, 3, 4, b"p"),
     ]  # fmt: skip
 
 

@@ -44,6 +44,7 @@ from fscommon.wire.messages import (
     Symlink,
     TmpFile,
     Unlink,
+    WriteInline,
 )
 from fscommon.wire.ops import Op
 from fscommon.wire.quota import QuotaTell
@@ -107,6 +108,7 @@ def test_footprints(bench: Bench) -> None:
         (Op.OPEN, Open(d, True), {d: LEASE_META}),
         (Op.READDIR, ReadDir(d, 0, 10), {d: names}),
         (Op.COMMIT, Commit(f, f, COMMIT_SIZE, 5, 0, 0, False), {f: meta}),
+        (Op.WRITE_INLINE, WriteInline(f, f, 0, b".", 0, 0, False), {f: writing}),
         (Op.GETXATTR, GetXattr(f, b"user.a"), {f: LEASE_META}),
         (Op.SETXATTR, SetXattr(f, b"user.a", b"", 0), {f: meta}),
         (Op.LISTXATTR, ListXattr(f), {f: LEASE_META}),

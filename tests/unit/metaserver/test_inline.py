@@ -11,17 +11,24 @@ from fscommon.limits import INLINE_LENGTH_MAX, READDIR_ENTRIES_MAX
 from fscommon.types import Ino
 from fscommon.wire.admin import Inspect, InspectList
 from fscommon.wire.births import Birth, ChangeBatch
+from fscommon.wire.codec import encode
 from fscommon.wire.messages import (
+    COMMIT_KILL_SUIDGID,
     COMMIT_MTIME,
     COMMIT_SIZE,
+    SET_MODE,
     SET_SIZE,
     Close,
     Commit,
     Create,
+    Empty,
     Open,
     Opened,
+    Replay,
+    SessionOpen,
     SetAttr,
     Unlink,
+    WriteInline,
 )
 from fscommon.wire.ops import Op
 from metaserver.eviction import forget
@@ -114,6 +121,109 @@ def test_who_is_about_to_write_waits_for_the_move(bench: Bench) -> None:
     assert layout.durable_stripes == 1, "a missing object is lost now"
     assert unpack_layout(opened(reader, ino, writable=False)[0].layout).inline == b""
     assert bench.faults() == []
+
+
+def written(client: Client, ino: int, offset: int, content: bytes, *, flags: int = 0) -> Opened:
+    file_id = opened(client, ino, writable=True)[1].file_id
+    request = WriteInline(ino, file_id, offset, content, 77, flags, False)
+    reply: Opened = client.call(Op.WRITE_INLINE, request)
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("offset", "content", "after"),
+    [
+        (0, b"TINY", b"TINY content"),
+        (5, b"bytes, and more", b"tiny bytes, and more"),
+        (len(CONTENT), b"!", CONTENT + b"!"),
+        (20, b"far", CONTENT + bytes(20 - len(CONTENT)) + b"far"),
+        (INLINE_LENGTH_MAX - 1, b".", CONTENT.ljust(INLINE_LENGTH_MAX - 1, b"\0") + b"."),
+    ],
+)
+def test_what_stays_tiny_is_written_where_it_lies(
+    bench: Bench, offset: int, content: bytes, after: bytes
+) -> None:
+    client = bench.client()
+    ino = born(client)
+    reply = written(client, ino, offset, content)
+    attributes = unpack_attributes(reply.attributes)
+    assert unpack_layout(reply.layout).inline == after
+    assert (attributes.size, attributes.mtime_ns) == (len(after), 77)
+    client.tell(Op.CLOSE, Close((ino,)))
+    assert opened(bench.client(), ino, writable=False)[1].inline == after
+    assert not bench.engine.services.intents.take_fresh(), "nothing moves"
+    assert bench.faults() == []
+
+
+def test_zeros_behind_the_bytes_stay_zeros(bench: Bench) -> None:
+    client = bench.client()
+    ino = born(client)
+    resize(client, ino, 4)
+    resize(client, ino, 1 << 20)
+    layout = unpack_layout(written(client, ino, 8, b"more").layout)
+    assert layout.inline == b"tiny\0\0\0\0more"
+    assert client.lookup(ROOT, b"tiny").size == 1 << 20
+
+
+def test_what_does_not_stay_tiny_is_moved_by_who_asks(bench: Bench) -> None:
+    client = bench.client()
+    ino = born(client)
+    with pytest.raises(FsError, match="ESTALE"):
+        written(client, ino, INLINE_LENGTH_MAX - 1, b"..")
+    client.send(Op.OPEN, Open(ino, True, moves=True))
+    bench.finish_truncates()
+    client.take()
+    with pytest.raises(FsError, match="ESTALE"):
+        written(client, ino, 0, b".")
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        (dict(content=b""), Status.BAD_REQUEST), (dict(flags=1), Status.BAD_REQUEST),
+        (dict(file_id=1), Status.ESTALE), (dict(ino=ROOT), Status.EINVAL),
+    ],
+)  # fmt: skip
+def test_wrong_writes_are_refused(
+    bench: Bench, change: dict[str, object], status: Status
+) -> None:
+    client = bench.client()
+    ino = born(client)
+    good = WriteInline(ino, opened(client, ino, writable=True)[1].file_id, 0, b".", 77, 0, False)
+    with pytest.raises(FsError) as refused:
+        client.call(Op.WRITE_INLINE, replace(good, **change))  # type: ignore[arg-type]
+    assert refused.value.status is status
+
+
+def test_a_write_is_replayed_when_the_file_is_closed(bench: Bench) -> None:
+    client = bench.client()
+    ino = born(client)
+    file_id = opened(client, ino, writable=True)[1].file_id
+    bench.settle()
+    request = WriteInline(ino, file_id, len(CONTENT), b"!", 77, 0, False)
+    sent = client.send(Op.WRITE_INLINE, request)
+    frame = client.take_frame()  # answered, and not committed
+    client.tell(Op.CLOSE, Close((ino,)))
+
+    after = Bench(bench.store, targets=0)
+    back = Client(after, after.connect(), client.session, client.request_id)
+    back.send(Op.SESSION_OPEN, SessionOpen(client.session, "c", (), 0))
+    back.take()
+    replay = Replay(frame.header.offset, 0, encode(request), frame.body)
+    assert back.replay(Op.WRITE_INLINE, replay, sent).header.status == 0
+    back.call(Op.REPLAY_DONE, Empty())
+    assert opened(back, ino, writable=False)[1].inline == CONTENT + b"!"
+    assert after.faults() == []
+
+
+def test_a_write_takes_set_id_bits(bench: Bench) -> None:
+    client = bench.client()
+    ino = born(client)
+    client.call(Op.SETATTR, SetAttr(ino, SET_MODE, 0o6755, 0, 0, 0, 0, 0, 0, 0, 0))
+    attributes = unpack_attributes(
+        written(client, ino, 0, b".", flags=COMMIT_KILL_SUIDGID).attributes
+    )
+    assert attributes.mode & 0o7777 == 0o755
 
 
 def test_who_does_not_write_moves_nothing(bench: Bench) -> None:

@@ -1,0 +1,59 @@
+"""WRITE_INLINE: bytes of a file that lies in its inode's record, and stays there.
+
+One transaction, as a change of attributes is: no storage server is asked
+(docs/decisions/0037-inline-data.md). ESTALE where that cannot be: the file has objects, or would
+be longer than what may lie in a record. Its writer then asks for objects, by an OPEN that `moves`.
+Whether it is open for writing is not looked at: replayed, it may be closed by now.
+"""
+
+
+from fscommon.errors import FsError, Status
+from fscommon.limits import INLINE_LENGTH_MAX
+from fscommon.wire.messages import (
+    COMMIT_KILL_SGID,
+    COMMIT_KILL_SUIDGID,
+    Opened,
+    WriteInline,
+)
+from metaserver.context import Context
+from metaserver.namespace.inline import has_inline, with_bytes
+from metaserver.namespace.inode import Inode, load, save
+from metaserver.namespace.privileges import drop_capability_xattr, without_set_id
+from metaserver.namespace.written import merge_written
+from metaserver.quota.charges import charge_change, check_growth, size_limit
+from metaserver.transaction import Transaction
+
+_FLAGS = COMMIT_KILL_SGID | COMMIT_KILL_SUIDGID
+
+
+def write_inline(tx: Transaction, request: WriteInline, context: Context) -> Opened:
+    context.wait_durable |= request.durable
+    if request.flags & ~_FLAGS or not request.content:
+        raise FsError(Status.BAD_REQUEST, "no bytes, or unknown flags")
+    inode = load(tx, request.ino)
+    _check_writable(inode, request, context)
+    end = request.offset + len(request.content)
+    if end > inode.attributes.size:
+        check_growth(context, inode.attributes, end)
+    written = merge_written(
+        with_bytes(inode, request.offset, request.content), end, request.mtime_ns
+    )
+    attributes = drop_capability_xattr(tx, written.attributes, context)
+    if request.flags & COMMIT_KILL_SUIDGID:
+        every_group = bool(request.flags & COMMIT_KILL_SGID)
+        attributes = without_set_id(attributes, every_group=every_group)
+    changed = Inode(attributes, written.tail).changed(context.now_ns)
+    charge_change(tx, context, inode.attributes, changed.attributes)
+    packed = save(tx, changed)
+    capability = context.services.capability(context, changed.tail, inode.ino, writable=True)
+    return Opened(packed, changed.tail, capability, size_limit(context, inode.attributes))
+
+
+def _check_writable(inode: Inode, request: WriteInline, context: Context) -> None:
+    if not inode.is_file:
+        raise FsError(Status.EINVAL, "not a regular file")
+    context.check_not_truncating(inode.ino)
+    if not has_inline(inode) or inode.layout().file_id != request.file_id:
+        raise FsError(Status.ESTALE, "its bytes do not lie in its record")
+    if request.offset + len(request.content) > INLINE_LENGTH_MAX:
+        raise FsError(Status.ESTALE, "too long to lie in a record")

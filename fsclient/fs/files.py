@@ -550,9 +550,8 @@ class Files:
     # ---- commits of the lanes -----------------------------------------------------------------
 
     def commit(self, token: int, ino: int, size: int, mtime_ns: int, payload: bytes) -> None:
-        """A COMMIT event: pass it on and answer with commit_done. Urgent, like all that says what
-        only this client knows: it must not be overtaken by the return of the lease. Bytes of a file
-        go with its birth or not at all: lanes send them to the targets then."""
+        """A COMMIT event, answered with commit_done. Urgent, like all that says what only this
+        client knows: the return of the lease must not overtake it. Bytes go with a birth, or not."""
         file_id, flags, durable, stripe_bits = _COMMIT_EVENT.unpack_from(payload)
         inline = payload[_COMMIT_EVENT.size :]
         if not durable and (born := self.births.written(ino, (size, mtime_ns, flags), inline)):

@@ -551,7 +551,7 @@ class Files:
 
     def commit(self, token: int, ino: int, size: int, mtime_ns: int, payload: bytes) -> None:
         """A COMMIT event, answered with commit_done. Urgent, like all that says what only this
-        client knows: the return of the lease must not overtake it. Bytes go with a birth, or not."""
+        client knows: the return of the lease must not overtake it. Bytes go with births alone."""
         file_id, flags, durable, stripe_bits = _COMMIT_EVENT.unpack_from(payload)
         inline = payload[_COMMIT_EVENT.size :]
         if not durable and (born := self.births.written(ino, (size, mtime_ns, flags), inline)):

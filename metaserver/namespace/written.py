@@ -9,6 +9,12 @@ from fscommon.layout.attributes import sectors
 from metaserver.namespace.inode import Inode
 
 
+def ctime_of(before: Inode, mtime_ns: int, now_ns: int) -> int:
+    """When a file changed that was written at mtime_ns (0: who knows): then, as its writer is shown
+    it, so that all clients see the same; unless another change came later, or it is yet to come."""
+    return mtime_ns if before.attributes.ctime_ns <= mtime_ns <= now_ns else now_ns
+
+
 def merge_written(inode: Inode, size: int, mtime_ns: int) -> Inode:
     """0 means nothing is known. The caller sets ctime. data_version rises with either."""
     attributes = inode.attributes

@@ -21,7 +21,7 @@ from fscommon.wire.messages import (
 from metaserver.context import Context
 from metaserver.namespace.inode import Inode, load, save
 from metaserver.namespace.privileges import drop_capability_xattr, without_set_id
-from metaserver.namespace.written import merge_written
+from metaserver.namespace.written import ctime_of, merge_written
 from metaserver.quota.charges import charge_change, size_limit
 from metaserver.transaction import Transaction
 
@@ -65,7 +65,8 @@ def _written(tx: Transaction, inode: Inode, request: Commit, context: Context) -
         attributes = without_set_id(attributes, every_group=every_group)
     if attributes is inode.attributes:
         return inode
-    return Inode(attributes, inode.tail).changed(context.now_ns)
+    ctime_ns = ctime_of(inode, mtime_ns, context.now_ns)
+    return Inode(attributes, inode.tail).changed(ctime_ns)
 
 
 def _synced(inode: Inode, request: Commit) -> Inode:

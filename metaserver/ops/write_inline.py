@@ -19,7 +19,7 @@ from metaserver.context import Context
 from metaserver.namespace.inline import has_inline, with_bytes
 from metaserver.namespace.inode import Inode, load, save
 from metaserver.namespace.privileges import drop_capability_xattr, without_set_id
-from metaserver.namespace.written import merge_written
+from metaserver.namespace.written import ctime_of, merge_written
 from metaserver.quota.charges import charge_change, check_growth, size_limit
 from metaserver.transaction import Transaction
 
@@ -42,7 +42,8 @@ def write_inline(tx: Transaction, request: WriteInline, context: Context) -> Ope
     if request.flags & COMMIT_KILL_SUIDGID:
         every_group = bool(request.flags & COMMIT_KILL_SGID)
         attributes = without_set_id(attributes, every_group=every_group)
-    changed = Inode(attributes, written.tail).changed(context.now_ns)
+    ctime_ns = ctime_of(inode, request.mtime_ns, context.now_ns)
+    changed = Inode(attributes, written.tail).changed(ctime_ns)
     charge_change(tx, context, inode.attributes, changed.attributes)
     packed = save(tx, changed)
     capability = context.services.capability(context, changed.tail, inode.ino, writable=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster import Cluster
+from tests.fuse.looks import seen_from
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(120)]
 
@@ -166,3 +167,24 @@ def test_either_client_sets_and_writes(views: tuple[Path, Path]) -> None:
                 assert abs((view / "file").stat().st_mtime - set_to) < 0.001
             writer.write(b"z")
             assert all(_is_now((view / "file").stat()) for view in views), round_
+
+
+@pytest.mark.parametrize("size", [100, 100_000])
+def test_all_clients_see_one_ctime(
+    cluster: Cluster, workdir: Path, other: Path, size: int
+) -> None:
+    """Of a file that was written: git and others look whether it changed since."""
+    there = seen_from(other, cluster, workdir)
+    for number in range(10):
+        path = workdir / f"{number}"
+        path.write_bytes(bytes(10))
+        os.stat(there / f"{number}")
+        with path.open("ab") as file:
+            file.write(bytes(size))
+        first = path.stat()
+        theirs = (there / f"{number}").stat()
+        assert first.st_mtime_ns <= first.st_ctime_ns
+        assert (first.st_ctime_ns, first.st_mtime_ns) == (theirs.st_ctime_ns, theirs.st_mtime_ns)
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        assert path.stat().st_ctime_ns == first.st_ctime_ns

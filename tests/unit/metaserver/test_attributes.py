@@ -262,6 +262,20 @@ def test_commit_merges_by_maximum(client: Client) -> None:
     assert unpack_attributes(stale.attributes).size == 5000
 
 
+def test_a_file_changed_when_it_was_written(bench: Bench, client: Client) -> None:
+    """Which is what its writer is shown; but never before, nor later than now."""
+    ino = client.create(ROOT, b"f").ino
+    made = client.lookup(ROOT, b"f").ctime_ns
+    bench.now_ns += 10_000
+    expected = {made + 2000: made + 2000, made + 1000: None, made - 1: None, 1 << 62: None}
+    for mtime_ns, ctime_ns in expected.items():
+        request = Commit(ino, ino, COMMIT_SIZE | COMMIT_MTIME, 5000, mtime_ns, 0, False)
+        found = unpack_attributes(client.call(Op.COMMIT, request).attributes)
+        assert found.mtime_ns == mtime_ns
+        assert found.ctime_ns == ctime_ns or (ctime_ns is None and found.ctime_ns > made + 10_000)
+        assert found.ctime_ns <= bench.now_ns
+
+
 def test_commit_durable_is_answered_when_durable(bench: Bench, client: Client) -> None:
     ino = client.create(ROOT, b"f").ino
     client.send(Op.COMMIT, Commit(ino, ino, COMMIT_SIZE | COMMIT_SYNCED, 10, 0, 0xFF, True))

@@ -2,8 +2,9 @@
  *
  * Record: u8 kind ('W' write, 'D' write through an O_DSYNC descriptor, 'S' fdatasync or fsync),
  * u64 offset, u32 length, then the bytes. A record is appended after the call succeeded. Only what
- * LMDB uses is covered: pwrite, pwritev, writev and write with lseek, fdatasync, fsync; msync,
- * ftruncate and fallocate of the file abort, so that an unseen way to the disk fails loudly. */
+ * LMDB and our store use is covered: pwrite, pwritev, writev and write with lseek, fdatasync, fsync,
+ * and posix_fallocate (a write of no bytes where the file ends by it); msync and ftruncate of the
+ * file abort, so that an unseen way to the disk fails loudly. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -120,6 +121,22 @@ int ftruncate(int fd, off_t length) {
   REAL(ftruncate);
   if (watched(fd)) abort();
   return real(fd, length);
+}
+
+/* With large files it goes by either name. */
+static int allocated(int fd, off_t end, int error) {
+  if (error == 0 && watched(fd)) record('W', (uint64_t)end, NULL, 0, 0);
+  return error;
+}
+
+int posix_fallocate(int fd, off_t offset, off_t length) {
+  REAL(posix_fallocate);
+  return allocated(fd, offset + length, real(fd, offset, length));
+}
+
+int posix_fallocate64(int fd, off64_t offset, off64_t length) {
+  REAL(posix_fallocate64);
+  return allocated(fd, offset + length, real(fd, offset, length));
 }
 
 int msync(void* address, size_t length, int flags) {

@@ -81,9 +81,11 @@ def states() -> list[dict[bytes, bytes]]:
 
 
 def apply(image: bytearray, offset: int, content: bytes) -> None:
-    if len(image) < offset:
+    """A write of nothing makes a file longer, by zeros: what is behind its bytes is left out."""
+    if content and len(image) < offset:
         image.extend(bytes(offset - len(image)))
-    image[offset : offset + len(content)] = content
+    if content:
+        image[offset : offset + len(content)] = content
 
 
 def apply_torn(image: bytearray, event: Event, chance: random.Random) -> None:
@@ -105,6 +107,7 @@ class Disk:
         self._image = bytearray()
         self._unsynced: list[Event] = []
         self.commits = 0
+        self.length = 0  # by what allocated space ahead: of the file, not of a page that is used
 
     def advance(self, end: int) -> None:
         for event in self._events[self._next : end]:
@@ -116,6 +119,7 @@ class Disk:
                 apply(self._image, event.offset, event.content)
             elif event.kind == "W":
                 self._unsynced.append(event)
+                self.length = max(self.length, event.offset if not event.content else 0)
             else:
                 self.commits += 1
         self._next = end
@@ -134,9 +138,10 @@ class Disk:
         return bytes(image)
 
 
-def read_store(directory: Path, image: bytes) -> dict[bytes, bytes]:
+def read_store(directory: Path, image: bytes, length: int) -> dict[bytes, bytes]:
     directory.mkdir(exist_ok=True)
     (directory / "data.mdb").write_bytes(image)
+    os.truncate(directory / "data.mdb", max(len(image), length))
     (directory / "lock.mdb").unlink(missing_ok=True)
     store = LmdbStore(directory, size_max=1 << 28)
     snapshot = store.snapshot()
@@ -156,7 +161,8 @@ def run_cuts(directory: Path, count: int) -> int:
     disk, lossy = Disk(events), 0
     for point in points:
         disk.advance(point)
-        found = read_store(directory / "cut", disk.cut(chance))
+        length = chance.choice([0, disk.length])  # allocated, or not yet
+        found = read_store(directory / "cut", disk.cut(chance), length)
         allowed = expected[disk.commits : disk.commits + 2]
         assert found in allowed, f"cut at event {point}, after {disk.commits} commits"
         lossy += found == allowed[0]
@@ -172,7 +178,9 @@ def test_the_recorder_sees_what_lmdb_does(tmp_path: Path) -> None:
     for event in events:
         apply(image, event.offset, event.content)
     recorded = (tmp_path / "recorded" / "data.mdb").read_bytes()
-    assert recorded == bytes(image), "every byte of the file came through a recorded write"
+    assert recorded[: len(image)] == image, "every byte of the file came through a recorded write"
+    length = max(event.offset + len(event.content) for event in events)
+    assert recorded[len(image) :] == bytes(length - len(image))
 
 
 def test_power_loss(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from tests.dev.build import build, build_lock, cmake_build
 from tests.dev.steps import BUILD, StepError, console, open_step, quiet_step, tool
 
 FUZZ_SECONDS = 60
+TSAN_DAMAGES = 10  # of each stored structure: hundreds are looked at without TSan, which finds none
 INTEGRATION_SUBSET = ("tests/fuse", "tests/stress")
 INTEGRATION_TIMEOUT_SECONDS = 1200  # for tests that name none: under ASan everything is slower
 _UBSAN = "print_stacktrace=1:halt_on_error=1"
@@ -83,7 +84,10 @@ def _native_thread() -> None:
     quiet_step(
         "Native tests under TSan",
         ["setarch", "-R", "ctest", "--test-dir", str(folder), "--output-on-failure"],
-        environment={"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"},
+        environment={
+            "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
+            "BRAIDFS_DAMAGES": str(TSAN_DAMAGES),
+        },
     )
 
 

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <chrono>
 #include <iterator>
-#include <ranges>
 
 #include "fuse/protocol.h"
 
@@ -124,7 +123,8 @@ int Notifier::push_one(Notification notification) {
 // Patient ones count for the mark behind them.
 void Notifier::push(std::vector<Notification> batch) {
   std::shared_ptr<Mark> mark;
-  for (Notification& each : std::views::reverse(batch)) {
+  for (auto at = batch.rbegin(); at != batch.rend(); ++at) {
+    Notification& each = *at;
     if (each.bytes.empty()) {
       mark = std::make_shared<Mark>(each.token, static_cast<uint32_t>(std::popcount(each.queues)));
       each.mark = mark;

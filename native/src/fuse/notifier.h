@@ -41,7 +41,8 @@ constexpr uint32_t names_queue(uint64_t parent) noexcept {
 
 // A token that is told when nothing is left that it counts.
 struct Mark {
-  uint64_t token;
+  Mark(uint64_t told, uint32_t count) noexcept : token(told), left(count) {}
+  const uint64_t token;
   std::atomic<uint32_t> left;
 };
 

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.attributes import unpack_attributes
 from fscommon.wire.codec import decode
 from fscommon.wire.messages import SET_MTIME, SET_SIZE, Opened, SetAttr
 from fscommon.wire.ops import Op
@@ -26,12 +25,14 @@ _UNTOLD = 2  # client/core.h: CutState
 class Cuts:
     def __init__(
         self, meta: Metadata, lanes: Lanes, inodes: Inodes, drains: Drains,
-        log: Callable[[str], None],
+        see_written: Callable[[bytes], None], log: Callable[[str], None],
     ) -> None:  # fmt: skip
+        """see_written: tells tables what the attributes of a file are that was written to."""
         self._meta = meta
         self._lanes = lanes
         self._inodes = inodes
         self._drains = drains
+        self._see_written = see_written
         self._log = log
 
     @asynccontextmanager
@@ -71,9 +72,6 @@ class Cuts:
         inode = self._inodes.get(ino)
         if inode is not None:
             inode.see_layout(reply.layout)
-            inode.wrote = True
             self._inodes.limit(inode, reply.size_limit)
-        self._inodes.changed()
-        self._inodes.wrote_pages(unpack_attributes(reply.attributes))
-        self._inodes.see_record(reply.attributes)
+        self._see_written(reply.attributes)
         self._lanes.cut_done(ino, number, 0, reply.attributes, reply.layout, reply.capability)

@@ -73,7 +73,7 @@ class Files:
         self._inodes = inodes
         self._complete = complete
         self.drains = Drains(lanes)
-        self.cuts = Cuts(meta, lanes, inodes, self.drains, log)
+        self.cuts = Cuts(meta, lanes, inodes, self.drains, self._see_written, log)
         self.inline_writes = InlineWrites(meta, lanes, leases, inodes, self._wrote_inline)
         self._next_handle = next_handle
         self._log = log

@@ -9,6 +9,7 @@ import stat
 from dataclasses import replace
 
 from fscommon.layout.attributes import Attributes
+from fscommon.wire.messages import COMMIT_KILL_SGID, COMMIT_KILL_SUIDGID
 from metaserver.context import Context
 from metaserver.quota.charges import charge_xattr
 from metaserver.records import xattr_key
@@ -25,6 +26,16 @@ def without_set_id(attributes: Attributes, *, every_group: bool = False) -> Attr
     if mode & stat.S_IXGRP or every_group:
         mode &= ~stat.S_ISGID
     return attributes if mode == attributes.mode else replace(attributes, mode=mode)
+
+
+def after_write(
+    tx: Transaction, attributes: Attributes, flags: int, context: Context
+) -> Attributes:
+    """flags: COMMIT_KILL_* of the writer."""
+    attributes = drop_capability_xattr(tx, attributes, context)
+    if flags & COMMIT_KILL_SUIDGID:
+        attributes = without_set_id(attributes, every_group=bool(flags & COMMIT_KILL_SGID))
+    return attributes
 
 
 def drop_capability_xattr(

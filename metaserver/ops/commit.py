@@ -10,7 +10,6 @@ from dataclasses import replace
 from fscommon.errors import FsError, Status
 from fscommon.limits import FILE_SIZE_MAX
 from fscommon.wire.messages import (
-    COMMIT_KILL_SGID,
     COMMIT_KILL_SUIDGID,
     COMMIT_MTIME,
     COMMIT_SIZE,
@@ -20,7 +19,7 @@ from fscommon.wire.messages import (
 )
 from metaserver.context import Context
 from metaserver.namespace.inode import Inode, load, save
-from metaserver.namespace.privileges import drop_capability_xattr, without_set_id
+from metaserver.namespace.privileges import after_write
 from metaserver.namespace.written import ctime_of, merge_written
 from metaserver.quota.charges import charge_change, size_limit
 from metaserver.transaction import Transaction
@@ -59,10 +58,7 @@ def _written(tx: Transaction, inode: Inode, request: Commit, context: Context) -
     changed = merge_written(inode, size, mtime_ns)
     attributes = changed.attributes
     if request.flags & (COMMIT_KILL_SUIDGID | COMMIT_MTIME):
-        attributes = drop_capability_xattr(tx, attributes, context)
-    if request.flags & COMMIT_KILL_SUIDGID:
-        every_group = bool(request.flags & COMMIT_KILL_SGID)
-        attributes = without_set_id(attributes, every_group=every_group)
+        attributes = after_write(tx, attributes, request.flags, context)
     if attributes is inode.attributes:
         return inode
     ctime_ns = ctime_of(inode, mtime_ns, context.now_ns)

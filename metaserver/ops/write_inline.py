@@ -18,7 +18,7 @@ from fscommon.wire.messages import (
 from metaserver.context import Context
 from metaserver.namespace.inline import has_inline, with_bytes
 from metaserver.namespace.inode import Inode, load, save
-from metaserver.namespace.privileges import drop_capability_xattr, without_set_id
+from metaserver.namespace.privileges import after_write
 from metaserver.namespace.written import ctime_of, merge_written
 from metaserver.quota.charges import charge_change, check_growth, size_limit
 from metaserver.transaction import Transaction
@@ -38,10 +38,7 @@ def write_inline(tx: Transaction, request: WriteInline, context: Context) -> Ope
     written = merge_written(
         with_bytes(inode, request.offset, request.content), end, request.mtime_ns
     )
-    attributes = drop_capability_xattr(tx, written.attributes, context)
-    if request.flags & COMMIT_KILL_SUIDGID:
-        every_group = bool(request.flags & COMMIT_KILL_SGID)
-        attributes = without_set_id(attributes, every_group=every_group)
+    attributes = after_write(tx, written.attributes, request.flags, context)
     ctime_ns = ctime_of(inode, request.mtime_ns, context.now_ns)
     changed = Inode(attributes, written.tail).changed(ctime_ns)
     charge_change(tx, context, inode.attributes, changed.attributes)

@@ -25,6 +25,17 @@ std::string packed(uint64_t number) {
 
 }  // namespace
 
+bool CutWait::wait(Inode& inode, std::shared_ptr<Operation> who, std::optional<Event>& event, int& error) {
+  Cuts& cuts = inode.cuts;
+  if (began && cuts.ended != ended) error = cuts.error;
+  if (!cuts.untold() || error != 0) return false;
+  began = true;
+  ended = cuts.ended;
+  cuts.waiting.push_back(std::move(who));
+  event = inode.tell_cut();
+  return true;
+}
+
 // ---- the inode: LOCKED ----
 
 bool Inode::may_be_cut(uint64_t size) const noexcept {
@@ -137,6 +148,7 @@ bool Core::cut_done(uint64_t ino, uint64_t number, Status status, Bytes attribut
   const auto decoded = decode_attributes(attributes);
   auto view = decode_view(layout, capability);
   auto settled = std::make_shared<Settled>();
+  bool watch;
   {
     const std::scoped_lock lock(inode->mu());
     if (inode->cuts.number != number || inode->cuts.under_way == Cuts::kNone) return false;  // lost since
@@ -146,11 +158,8 @@ bool Core::cut_done(uint64_t ino, uint64_t number, Status status, Bytes attribut
     } else {
       inode->cut_failed(status == Status::kOk ? EIO : errno_of(status), Clock::now(), *settled);
     }
+    watch = inode->cuts.untold() && !std::exchange(inode->watched, true);
   }
-  const bool watch = [&] {
-    const std::scoped_lock lock(inode->mu());
-    return inode->cuts.untold() && !std::exchange(inode->watched, true);
-  }();
   lane_of(ino).post([inode, settled, watch](Lane& at) {
     if (watch) at.watch_age(inode);
     perform(at, inode, *settled);

@@ -14,12 +14,16 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "client/events.h"
 #include "client/operation.h"
 #include "client/piece.h"
 
 namespace braidfs::client {
+
+class Inode;
 
 struct Cuts {
   static constexpr uint64_t kNone = ~uint64_t{0};
@@ -38,6 +42,15 @@ struct Cuts {
   uint64_t level() const noexcept { return std::min(pending, under_way); }
   bool untold() const noexcept { return level() != kNone; }
   uint64_t bar() const noexcept { return under_way != kNone ? 0 : pending; }
+};
+
+// Of one operation that waits until the metaserver knows of every cut there is: LOCKED inode.
+struct CutWait {
+  bool began = false;
+  uint64_t ended = 0;  // Cuts::ended when it began
+  // True: `who` proceeds when the question that is under way was answered, which is `event` if that is set and
+  // put. False: nothing is to be told, or (error) it could not be.
+  bool wait(Inode& inode, std::shared_ptr<Operation> who, std::optional<Event>& event, int& error);
 };
 
 }  // namespace braidfs::client

@@ -104,18 +104,10 @@ void DrainOperation::proceed(Lane& lane) {
 
 void DrainOperation::tell_cut(Lane& lane) {
   std::optional<Event> event;
-  bool waits = false;
+  bool waits;
   {
     const std::scoped_lock lock(inode_->mu());
-    Cuts& cuts = inode_->cuts;
-    if (waited_ && cuts.ended != cuts_ended_) error_ = cuts.error;
-    waits = cuts.untold() && error_ == 0;
-    if (waits) {
-      waited_ = true;
-      cuts_ended_ = cuts.ended;
-      cuts.waiting.push_back(shared_from_this());
-      event = inode_->tell_cut();
-    }
+    waits = cut_wait_.wait(*inode_, shared_from_this(), event, error_);
   }
   if (event) lane.core().events().put(std::move(*event));
   if (waits) return;
@@ -425,13 +417,11 @@ void DrainOperation::finish(Lane& lane) {
   {
     const std::scoped_lock lock(inode_->mu());
     --inode_->cuts.pauses;
-  }
-  if (handle_ && kind_ != Kind::kRelease) {
-    const std::scoped_lock lock(inode_->mu());
-    uint64_t only_told = handle_->error_seen;
-    const int reported =
-        inode_->report(kind_ == Kind::kFlush ? only_told : handle_->error_seen);
-    if (error == 0) error = reported;
+    if (handle_ && kind_ != Kind::kRelease) {
+      uint64_t only_told = handle_->error_seen;
+      const int reported = inode_->report(kind_ == Kind::kFlush ? only_told : handle_->error_seen);
+      if (error == 0) error = reported;
+    }
   }
   if (kind_ == Kind::kRelease) {
     if (phase_ == Phase::kCut) lane.core().lose_last(*handle_);

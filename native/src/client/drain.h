@@ -100,8 +100,7 @@ class DrainOperation final : public Operation {
   uint32_t lane_index_ = 0;
 
   Phase phase_ = Phase::kCut;
-  bool waited_ = false;       // for a cut to be told
-  uint64_t cuts_ended_ = 0;
+  CutWait cut_wait_;
   std::string bytes_;  // that are handed over
   uint64_t sequence_ = 0;
   bool sealed_ = false;

@@ -56,12 +56,11 @@ bool AskingWrite::ask_with_bytes(Core& core) {
     Inode::Asking& asking = inode.asking;
     if (needs_objects_ || asking.under_way || !may_lie_on(core, inode, request_)) return false;
     placed = std::exchange(request_.offset, appends(request_) ? inode.size() : request_.offset);
-    const uint64_t end = request_.offset + payload_.size();
-    answer_ = std::make_shared<Inode::InlineAnswer>(Inode::InlineAnswer{.grew = end > inode.size()});
-    asking.inline_answer = answer_;
+    grew_ = request_.offset + payload_.size() > inode.size();
+    asking.inline_answer = answer_ = std::make_shared<Inode::InlineAnswer>();
     asking.under_way = true;
     question_ = ++asking.begun;
-    asking.waiting.push_back({shared_from_this(), request_.offset, end});
+    asking.waiting.push_back(waiter());
     ++inode.inline_writes;
     head.file_id = inode.view_locked()->file_id;
     set_ids = inode.set_ids;
@@ -85,12 +84,12 @@ void AskingWrite::inline_answered(Lane& lane) {
     const std::scoped_lock lock(inode.mu());
     answer = *answer_;
     if (!answer.came) {  // something else has woken it
-      inode.asking.waiting.push_back({shared_from_this(), request_.offset, request_.offset + payload_.size()});
+      inode.asking.waiting.push_back(waiter());
       return;
     }
   }
   answer_.reset();
-  if (answer.error == 0) return inline_written(lane, answer.grew);
+  if (answer.error == 0) return inline_written(lane);
   needs_objects_ = answer.error == ESTALE;
   if (needs_objects_) return ask(lane);
   lane.core().waiting().drop(head().unique);
@@ -98,14 +97,14 @@ void AskingWrite::inline_answered(Lane& lane) {
 }
 
 // A file that lies in its record has one page of the kernel.
-void AskingWrite::inline_written(Lane& lane, bool grew) {
+void AskingWrite::inline_written(Lane& lane) {
   Core& core = lane.core();
   const bool past_pages = handle_->goes_past_pages();
   const WriteReach reach{request_.offset, request_.offset + payload_.size(), past_pages};
   Stale stale;
   {
     const std::scoped_lock lock(handle_->inode->mu());
-    stale = stale_after(core, *handle_->inode, reach, kill_, grew);
+    stale = stale_after(core, *handle_->inode, reach, kill_, grew_);
     if (past_pages) {
       stale.begin = 0;
       stale.length = reach.end;

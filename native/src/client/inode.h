@@ -147,8 +147,6 @@ class Inode {
   uint32_t inline_writes = 0;  // WRITEs that left it there, since it is known here
   // All of it is in one piece here that was never sent, and what it is told with its birth is size and time.
   bool may_lie_inline(uint32_t length_max) const noexcept;
-  // Nobody but this client can have given it anything, set-id bits among them.
-  bool is_known_here_alone() const noexcept { return birth.untaken || untold; }
   // They were. `with`: the view that they were handed over with; another one is of since then.
   void lies_inline(const FileViewPtr& with, std::string bytes);
   // A WRITE has to ask first: then the metaserver gives the file objects.
@@ -162,6 +160,8 @@ class Inode {
     uint32_t gid = 0;
   };
   SetIds set_ids{};
+  // Those of a file that the metaserver is not told of yet are all known here: nobody else can have set any.
+  bool may_have_set_ids() const noexcept { return set_ids.mode != 0 || !(birth.untaken || untold); }
   void note_set_ids(uint32_t mode, uint32_t gid) noexcept {
     if ((mode & (S_ISUID | S_ISGID)) != 0) set_ids = {mode, gid};
   }
@@ -193,7 +193,6 @@ class Inode {
   struct InlineAnswer {
     bool came = false;
     int error = 0;
-    bool grew = false;
   };
   struct Asking {
     bool under_way = false;

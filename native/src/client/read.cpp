@@ -56,7 +56,8 @@ void ReadOperation::arm(const fuse::RequestHead& head, const InodePtr& inode, ui
   restarts_ = ends_ = 0;
   error_ = 0;
   question_ = cut_ = closes_ = opened_ = 0;
-  registered_ = fills_pages_ = asked_cache_ = asked_streams_ = is_piece_ = waited_for_cut_ = false;
+  registered_ = fills_pages_ = asked_cache_ = asked_streams_ = is_piece_ = false;
+  cut_wait_ = {};
   keeps_ = true;
 }
 
@@ -133,15 +134,8 @@ void ReadOperation::without_lease(Core& core) {
 bool ReadOperation::waits_for_cut(Lane& lane, std::optional<Event>& event) {
   Cuts& cuts = inode_->cuts;
   const bool is_void = cuts.untold() && length_ != 0 && offset_ + length_ > cuts.level();
-  if (is_void && waited_for_cut_ && cuts.ended != cuts_ended_) error_ = cuts.error;
-  const bool waits = is_void && error_ == 0;
-  if (waits) {
-    registered(lane);
-    waited_for_cut_ = true;
-    cuts_ended_ = cuts.ended;
-    cuts.waiting.push_back(self());
-    event = inode_->tell_cut();
-  }
+  const bool waits = is_void && cut_wait_.wait(*inode_, self(), event, error_);
+  if (waits) registered(lane);
   if (waits != pauses_cuts_) cuts.pauses += (pauses_cuts_ = waits) ? 1 : -1;
   return waits;
 }

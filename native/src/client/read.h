@@ -109,8 +109,7 @@ class ReadOperation final : public Operation {
   bool asked_cache_ = false;
   bool asked_streams_ = false;
   bool pauses_cuts_ = false;  // of the file by lanes
-  bool waited_for_cut_ = false;
-  uint64_t cuts_ended_ = 0;
+  CutWait cut_wait_;
   uint64_t cut_ = 0;          // its number in fuse/cut_reads.h, when that is done without a lease
 };
 

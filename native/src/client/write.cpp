@@ -118,7 +118,7 @@ class WriteRun {
 
 void WriteRun::run() {
   Inode::SetIds set_ids;
-  bool may_have_set_ids = true;
+  bool may_have_set_ids;
   {
     const std::scoped_lock lock(inode_->mu());
     sequential_ = request_.offset != 0 && inode_->stream_end == request_.offset;
@@ -126,7 +126,7 @@ void WriteRun::run() {
     inode_->stream_end = end_;
     is_full_ = inode_->pieces().dirty_bytes() >= core_.settings().dirty_bytes_per_inode_max;
     set_ids = inode_->set_ids;
-    may_have_set_ids = set_ids.mode != 0 || !inode_->is_known_here_alone();
+    may_have_set_ids = inode_->may_have_set_ids();
   }
   if (may_have_set_ids) kill_ = kill_flags(request_, set_ids);
   if (through_) wait_for_targets();
@@ -370,8 +370,7 @@ AskingWrite::AskingWrite(HandlePtr handle, const fuse::WriteRequest& request)
 void AskingWrite::ask(Lane& lane) {
   if (questions_++ == 0) lane.core().waiting().put(head().unique, shared_from_this());
   if (ask_with_bytes(lane.core())) return;
-  const uint64_t end = request_.offset + payload_.size();
-  lane.core().ask(handle_->inode, {shared_from_this(), request_.offset, end}, question_);
+  lane.core().ask(handle_->inode, waiter(), question_);
 }
 
 void AskingWrite::proceed(Lane& lane) {

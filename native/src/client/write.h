@@ -46,17 +46,19 @@ class AskingWrite final : public Operation {
   void call_done(Lane&, Call&) override {}
 
  private:
+  Inode::Waiter waiter() { return {shared_from_this(), request_.offset, request_.offset + payload_.size()}; }
+  bool ask_with_bytes(Core& core);
+  void inline_answered(Lane& lane);
+  void inline_written(Lane& lane);
+
   HandlePtr handle_;
   std::vector<std::byte> payload_;
   fuse::WriteRequest request_;
-  bool ask_with_bytes(Core& core);
-  void inline_answered(Lane& lane);
-  void inline_written(Lane& lane, bool grew);
-
   uint32_t questions_ = 0;
   uint64_t question_ = 0;
   std::shared_ptr<Inode::InlineAnswer> answer_;  // of the question that has the bytes
   uint32_t kill_ = 0;                            // kCommitKill* that go with them
+  bool grew_ = false;                            // the file, by them
   bool needs_objects_ = false;                   // that was refused
 };
 

@@ -171,6 +171,16 @@ async def test_what_lies_in_the_record_stays_there(bench: Bench, autojump_clock:
     assert (kept[0].inline, kept[0].truncate_epoch) == (b"tiny", 2)
 
 
+def reach(monkeypatch: pytest.MonkeyPatch, caller: object) -> None:
+    """It answers for every target."""
+
+    async def to_target(self: StorageCalls, target: int) -> DataCaller:
+        await trio.lowlevel.checkpoint()
+        return cast(DataCaller, caller)
+
+    monkeypatch.setattr(StorageCalls, "_to_target", to_target)
+
+
 @pytest.mark.parametrize("size", [FILE_SIZE_MAX, 1 << 62, 2 * OBJECT_BYTES_MAX + 1, 4096])
 async def test_no_object_is_cut_to_what_none_can_hold(
     size: int, monkeypatch: pytest.MonkeyPatch
@@ -184,11 +194,7 @@ async def test_no_object_is_cut_to_what_none_can_hold(
             lengths.append(length)
             return True
 
-    async def to_target(self: StorageCalls, target: int) -> DataCaller:
-        await trio.lowlevel.checkpoint()
-        return cast(DataCaller, Caller())
-
-    monkeypatch.setattr(StorageCalls, "_to_target", to_target)
+    reach(monkeypatch, Caller())
     async with trio.open_nursery() as tasks:
         calls = StorageCalls(cast(Any, Everywhere()), key=b"", tasks=tasks)
         await calls.truncate(layout, size)
@@ -211,11 +217,7 @@ async def test_what_a_disk_has_lost_is_not_made_by_a_cut(monkeypatch: pytest.Mon
             asked[stripe_index] = (length, must_exist)
             return not must_exist
 
-    async def to_target(self: StorageCalls, target: int) -> DataCaller:
-        await trio.lowlevel.checkpoint()
-        return cast(DataCaller, Caller())
-
-    monkeypatch.setattr(StorageCalls, "_to_target", to_target)
+    reach(monkeypatch, Caller())
     async with trio.open_nursery() as tasks:
         calls = StorageCalls(cast(Any, Everywhere()), key=b"", tasks=tasks)
         await calls.truncate(layout, 3 << 20)

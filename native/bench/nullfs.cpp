@@ -14,9 +14,9 @@ namespace braidfs::bench {
 
 namespace {
 
-constexpr uint64_t kFirstFile = 2;             // the nodeid of f0
-constexpr uint64_t kCreated = 1ULL << 40;      // created files begin here
-constexpr uint64_t kDirectory = 1ULL << 41;    // set in the nodeid of a created directory
+constexpr uint64_t kFirstFile = 2;           // the nodeid of f0
+constexpr uint64_t kCreated = 1ULL << 40;    // created files begin here
+constexpr uint64_t kDirectory = 1ULL << 41;  // set in the nodeid of a created directory
 constexpr uint64_t kValidSeconds = 3600;
 constexpr size_t kZeros = 1u << 20;
 constexpr uint32_t kKeepCache = 1u << 1;
@@ -51,7 +51,7 @@ void NullFileSystem::device(net::UniqueFd device) {
   device_ = std::move(device);
   backing_ = net::UniqueFd(::open(shape_.backing.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   for (uint64_t index = 0; index < shape_.file_count; ++index) {
-    struct stat found{};
+    struct stat found {};
     (void)fstatat(backing_.get(), ("f" + std::to_string(index)).c_str(), &found, 0);
     sizes_.push_back(static_cast<uint64_t>(found.st_size));
   }
@@ -74,7 +74,8 @@ void NullFileSystem::open(const fuse::RequestHead& head) {
   const int id = begin_passthrough(head.nodeid);
   if (id < 0) return done(head, -id);
   out.open_flags = fuse::kFopenPassthrough;
-  out.fh = out.padding = static_cast<uint32_t>(id);  // backing_id, which the kernel looks up after the answer
+  out.fh = out.padding =
+      static_cast<uint32_t>(id);  // backing_id, which the kernel looks up after the answer
   answer(head, out);
 }
 
@@ -175,25 +176,34 @@ void NullFileSystem::upcall(const fuse::UpcallRequest& request) {
   const fuse::RequestHead& head = request.head;
   const Bytes body = request.bytes.subspan(sizeof(fuse_in_header));
   switch (request.opcode) {
-    case FUSE_LOOKUP: return lookup(head, body);
+    case FUSE_LOOKUP:
+      return lookup(head, body);
     case FUSE_GETATTR:
-    case FUSE_SETATTR: return answer(head, attributes_out(head.nodeid));
-    case FUSE_OPEN: return open(head);
-    case FUSE_OPENDIR: return answer(head, fuse_open_out{1, 0, 0});
-    case FUSE_CREATE: return create(head);
+    case FUSE_SETATTR:
+      return answer(head, attributes_out(head.nodeid));
+    case FUSE_OPEN:
+      return open(head);
+    case FUSE_OPENDIR:
+      return answer(head, fuse_open_out{1, 0, 0});
+    case FUSE_CREATE:
+      return create(head);
     case FUSE_MKNOD:
       return answer(head, entry(kCreated + created_.fetch_add(1, std::memory_order_relaxed)));
     case FUSE_MKDIR:
       return answer(head, entry(kDirectory + created_.fetch_add(1, std::memory_order_relaxed)));
-    case FUSE_READDIRPLUS: return readdir(head, body);
-    case FUSE_STATFS: return statfs(head);
+    case FUSE_READDIRPLUS:
+      return readdir(head, body);
+    case FUSE_STATFS:
+      return statfs(head);
     case FUSE_UNLINK:
     case FUSE_RMDIR:
     case FUSE_RENAME:
     case FUSE_RENAME2:
     case FUSE_RELEASEDIR:
-    case FUSE_FSYNCDIR: return done(head);
-    default: return done(head, ENOSYS);
+    case FUSE_FSYNCDIR:
+      return done(head);
+    default:
+      return done(head, ENOSYS);
   }
 }
 

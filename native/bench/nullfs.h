@@ -20,7 +20,8 @@ namespace braidfs::bench {
 struct NullShape {
   uint64_t file_count = 1;
   uint64_t file_size = 1u << 30;
-  std::string backing{};  // a directory with these files, which the kernel reads by itself (passthrough); "": none
+  std::string backing{};  // a directory with these files, which the kernel reads by itself
+                          // (passthrough); "": none
 };
 
 class NullFileSystem final : public fuse::DataHandler, public fuse::UpcallSink {
@@ -34,7 +35,9 @@ class NullFileSystem final : public fuse::DataHandler, public fuse::UpcallSink {
   void flush(fuse::LaneContext&, const fuse::FlushRequest& request) override;
   void release(fuse::LaneContext&, const fuse::ReleaseRequest& request) override;
   void fsync(fuse::LaneContext&, const fuse::FsyncRequest& request) override;
-  std::optional<fuse::Waiting> waiting(uint64_t) override { return std::nullopt; }  // answered by now
+  std::optional<fuse::Waiting> waiting(uint64_t) override {
+    return std::nullopt;
+  }  // answered by now
   bool interrupt(uint64_t) override { return true; }
 
   void upcall(const fuse::UpcallRequest& request) override;

@@ -1,5 +1,5 @@
-// braidfs-nullfs MOUNTPOINT [--files N] [--size BYTES] [--lanes L] [--uring] [--passthrough DIR] [--ready-fd N]
-// Serves nullfs.h in the foreground until it is unmounted or gets SIGINT or SIGTERM.
+// braidfs-nullfs MOUNTPOINT [--files N] [--size BYTES] [--lanes L] [--uring] [--passthrough DIR]
+// [--ready-fd N] Serves nullfs.h in the foreground until it is unmounted or gets SIGINT or SIGTERM.
 #include <getopt.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -60,9 +60,10 @@ class Loops final : public braidfs::fuse::SessionObserver {
 };
 
 [[noreturn]] void usage() {
-  std::fputs("usage: braidfs-nullfs MOUNTPOINT [--files N] [--size BYTES] [--lanes L] [--uring] "
-             "[--passthrough DIR] [--ready-fd N]\n",
-             stderr);
+  std::fputs(
+      "usage: braidfs-nullfs MOUNTPOINT [--files N] [--size BYTES] [--lanes L] [--uring] "
+      "[--passthrough DIR] [--ready-fd N]\n",
+      stderr);
   std::exit(2);
 }
 
@@ -77,13 +78,26 @@ Arguments parse_arguments(int argc, char** argv) {
   Arguments arguments;
   for (int found; (found = getopt_long(argc, argv, "", kOptions, nullptr)) != -1;) {
     switch (found) {
-      case 'f': arguments.shape.file_count = std::strtoull(optarg, nullptr, 10); break;
-      case 's': arguments.shape.file_size = std::strtoull(optarg, nullptr, 10); break;
-      case 'l': arguments.lanes = static_cast<unsigned>(std::strtoul(optarg, nullptr, 10)); break;
-      case 'u': arguments.by_ring = true; break;
-      case 'p': arguments.shape.backing = optarg; break;
-      case 'r': arguments.ready_fd = static_cast<int>(std::strtol(optarg, nullptr, 10)); break;
-      default: usage();
+      case 'f':
+        arguments.shape.file_count = std::strtoull(optarg, nullptr, 10);
+        break;
+      case 's':
+        arguments.shape.file_size = std::strtoull(optarg, nullptr, 10);
+        break;
+      case 'l':
+        arguments.lanes = static_cast<unsigned>(std::strtoul(optarg, nullptr, 10));
+        break;
+      case 'u':
+        arguments.by_ring = true;
+        break;
+      case 'p':
+        arguments.shape.backing = optarg;
+        break;
+      case 'r':
+        arguments.ready_fd = static_cast<int>(std::strtol(optarg, nullptr, 10));
+        break;
+      default:
+        usage();
     }
   }
   if (optind + 1 != argc || arguments.lanes < 1 || arguments.lanes > 64) usage();
@@ -131,7 +145,8 @@ int main(int argc, char** argv) {
   if (!arguments.shape.backing.empty()) {
     FuseSession::Handed shared;
     const int error = session.share(shared);
-    if (error != 0 || !session.has_passthrough()) return fail("pass through to", arguments.shape.backing, -ENOTSUP);
+    if (error != 0 || !session.has_passthrough())
+      return fail("pass through to", arguments.shape.backing, -ENOTSUP);
     files.device(std::move(shared.fds.front()));
   }
   if (::write(arguments.ready_fd, "READY\n", 6) < 0) return fail("report to", "--ready-fd", -errno);

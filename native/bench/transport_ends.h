@@ -1,6 +1,6 @@
 // The two ends of braidfs-transport-bench: one stream each, over a socket or a queue pair, with the
-// machinery of the data path (net/stream.h) and nothing above it: no capabilities, sums, FUSE or disk.
-// The client keeps `depth` requests under way, and notes how long each took. One thread each.
+// machinery of the data path (net/stream.h) and nothing above it: no capabilities, sums, FUSE or
+// disk. The client keeps `depth` requests under way, and notes how long each took. One thread each.
 #pragma once
 #include <sys/socket.h>
 #include <time.h>

@@ -1,8 +1,10 @@
-// braidfs-transport-bench: the data path's streams, TCP against RDMA, between two machines or processes.
-//   serve [--listen HOST] [--tcp-port N] [--device D [--port N] [--gid-index N]] [--busy-poll-us N] [--once]
-//   run HOST [--tcp-port N] [--device D ...] [--busy-poll-us N] [--write] [--size N] [--count N] [--depth N]
-// With --device on both sides frames go over queue pairs, else over the socket. Prints JSON. There is
-// no authentication: for a network of your own, and only while you measure.
+// braidfs-transport-bench: the data path's streams, TCP against RDMA, between two machines or
+// processes.
+//   serve [--listen HOST] [--tcp-port N] [--device D [--port N] [--gid-index N]] [--busy-poll-us N]
+//   [--once] run HOST [--tcp-port N] [--device D ...] [--busy-poll-us N] [--write] [--size N]
+//   [--count N] [--depth N]
+// With --device on both sides frames go over queue pairs, else over the socket. Prints JSON. There
+// is no authentication: for a network of your own, and only while you measure.
 #include <arpa/inet.h>
 #include <getopt.h>
 #include <netdb.h>
@@ -125,8 +127,7 @@ void serve(const Arguments& arguments) {
     busy_poll(loop, arguments);
     auto channel = agree(*rails, !arguments.device.device.empty(), socket.get());
     braidfs::bench::Server server(loop);
-    auto stream =
-        braidfs::rdma::open_stream(loop, std::move(socket), std::move(channel), server);
+    auto stream = braidfs::rdma::open_stream(loop, std::move(socket), std::move(channel), server);
     if (stream->start() != 0) fail("the stream cannot be started");
     const int64_t cpu_ns = server.run(std::move(stream));
     std::printf("{\"server_cpu_ns\": %lld}\n", static_cast<long long>(cpu_ns));
@@ -157,41 +158,68 @@ void run(const Arguments& arguments) {
   const auto at = [&](double share) {
     return static_cast<double>(latencies[static_cast<size_t>(share * (count - 1))]) / 1000;
   };
-  std::printf("{\"transport\": \"%s\", \"op\": \"%s\", \"size\": %u, \"depth\": %u, \"count\": %.0f, "
-              "\"seconds\": %.6f, \"ops_per_s\": %.1f, \"mb_per_s\": %.1f, \"p50_us\": %.2f, "
-              "\"p99_us\": %.2f, \"client_cpu_ns\": %lld}\n",
-              arguments.device.device.empty() ? "tcp" : "rdma",
-              arguments.load.is_write ? "write" : "read", arguments.load.size, arguments.load.depth,
-              count, figures->seconds, count / figures->seconds,
-              count * arguments.load.size / figures->seconds / 1e6, at(0.5), at(0.99),
-              static_cast<long long>(figures->cpu_ns));
+  std::printf(
+      "{\"transport\": \"%s\", \"op\": \"%s\", \"size\": %u, \"depth\": %u, \"count\": %.0f, "
+      "\"seconds\": %.6f, \"ops_per_s\": %.1f, \"mb_per_s\": %.1f, \"p50_us\": %.2f, "
+      "\"p99_us\": %.2f, \"client_cpu_ns\": %lld}\n",
+      arguments.device.device.empty() ? "tcp" : "rdma", arguments.load.is_write ? "write" : "read",
+      arguments.load.size, arguments.load.depth, count, figures->seconds, count / figures->seconds,
+      count * arguments.load.size / figures->seconds / 1e6, at(0.5), at(0.99),
+      static_cast<long long>(figures->cpu_ns));
 }
 
 Arguments parse(int argc, char** argv) {
   Arguments arguments;
-  static const option options[] = {
-      {"listen", required_argument, nullptr, 'l'}, {"tcp-port", required_argument, nullptr, 't'},
-      {"device", required_argument, nullptr, 'd'}, {"port", required_argument, nullptr, 'p'},
-      {"gid-index", required_argument, nullptr, 'g'}, {"write", no_argument, nullptr, 'w'},
-      {"size", required_argument, nullptr, 's'}, {"count", required_argument, nullptr, 'c'},
-      {"depth", required_argument, nullptr, 'q'}, {"busy-poll-us", required_argument, nullptr, 'b'},
-      {"once", no_argument, nullptr, 'o'},
-      {nullptr, 0, nullptr, 0}};
+  static const option options[] = {{"listen", required_argument, nullptr, 'l'},
+                                   {"tcp-port", required_argument, nullptr, 't'},
+                                   {"device", required_argument, nullptr, 'd'},
+                                   {"port", required_argument, nullptr, 'p'},
+                                   {"gid-index", required_argument, nullptr, 'g'},
+                                   {"write", no_argument, nullptr, 'w'},
+                                   {"size", required_argument, nullptr, 's'},
+                                   {"count", required_argument, nullptr, 'c'},
+                                   {"depth", required_argument, nullptr, 'q'},
+                                   {"busy-poll-us", required_argument, nullptr, 'b'},
+                                   {"once", no_argument, nullptr, 'o'},
+                                   {nullptr, 0, nullptr, 0}};
   for (int flag = 0; (flag = getopt_long(argc, argv, "", options, nullptr)) != -1;) {
     const auto number = [] { return std::strtoull(optarg, nullptr, 10); };
     switch (flag) {
-      case 'l': arguments.host = optarg; break;
-      case 't': arguments.tcp_port = static_cast<uint16_t>(number()); break;
-      case 'd': arguments.device.device = optarg; break;
-      case 'p': arguments.device.port = static_cast<uint8_t>(number()); break;
-      case 'g': arguments.device.gid_index = static_cast<uint8_t>(number()); break;
-      case 'w': arguments.load.is_write = true; break;
-      case 's': arguments.load.size = static_cast<uint32_t>(number()); break;
-      case 'c': arguments.load.count = number(); break;
-      case 'q': arguments.load.depth = static_cast<uint32_t>(number()); break;
-      case 'b': arguments.busy_poll_us = static_cast<uint32_t>(number()); break;
-      case 'o': arguments.once = true; break;
-      default: std::exit(2);
+      case 'l':
+        arguments.host = optarg;
+        break;
+      case 't':
+        arguments.tcp_port = static_cast<uint16_t>(number());
+        break;
+      case 'd':
+        arguments.device.device = optarg;
+        break;
+      case 'p':
+        arguments.device.port = static_cast<uint8_t>(number());
+        break;
+      case 'g':
+        arguments.device.gid_index = static_cast<uint8_t>(number());
+        break;
+      case 'w':
+        arguments.load.is_write = true;
+        break;
+      case 's':
+        arguments.load.size = static_cast<uint32_t>(number());
+        break;
+      case 'c':
+        arguments.load.count = number();
+        break;
+      case 'q':
+        arguments.load.depth = static_cast<uint32_t>(number());
+        break;
+      case 'b':
+        arguments.busy_poll_us = static_cast<uint32_t>(number());
+        break;
+      case 'o':
+        arguments.once = true;
+        break;
+      default:
+        std::exit(2);
     }
   }
   const Load& load = arguments.load;

@@ -40,9 +40,10 @@ using braidfs::client::Datapath;
 using braidfs::client::DatapathSettings;
 
 std::unique_ptr<Datapath> make_datapath(uint32_t lane_count, uint32_t max_write,
-                                        uint64_t dirty_bytes_max, uint64_t dirty_bytes_per_inode_max,
-                                        uint64_t held_bytes_max, uint32_t timeout_ms,
-                                        uint32_t busy_poll_us, uint64_t session) {
+                                        uint64_t dirty_bytes_max,
+                                        uint64_t dirty_bytes_per_inode_max, uint64_t held_bytes_max,
+                                        uint32_t timeout_ms, uint32_t busy_poll_us,
+                                        uint64_t session) {
   const DatapathSettings settings{.lane_count = lane_count,
                                   .max_write = max_write,
                                   .dirty_bytes_max = dirty_bytes_max,
@@ -51,14 +52,16 @@ std::unique_ptr<Datapath> make_datapath(uint32_t lane_count, uint32_t max_write,
                                   .timeout_ms = timeout_ms,
                                   .busy_poll_us = busy_poll_us,
                                   .session = session};
-  checked(settings.is_valid(), "1 to 64 lanes; max_write a multiple of 4096 up to 16 MiB; busy_poll_us up to 1000");
+  checked(settings.is_valid(),
+          "1 to 64 lanes; max_write a multiple of 4096 up to 16 MiB; busy_poll_us up to 1000");
   return std::make_unique<Datapath>(settings);
 }
 
 void mount(Datapath& path, const std::string& mountpoint, const std::string& source,
            const std::string& options, bool read_only) {
-  const int mounted =
-      unlocked([&] { return path.mount({mountpoint, source, options, read_only}); });
+  const int mounted = unlocked([&] {
+    return path.mount({mountpoint, source, options, read_only});
+  });
   checked(mounted, mountpoint.c_str());
 }
 
@@ -99,30 +102,29 @@ void connection_put(Datapath& path, uint32_t lane, uint32_t node, int fd, uint64
 }
 
 // passthrough: half of it is for whole copies.
-void cache_open(Datapath& path, const std::string& directory, uint64_t bytes_max, const nb::bytes& cluster,
-                bool passthrough) {
+void cache_open(Datapath& path, const std::string& directory, uint64_t bytes_max,
+                const nb::bytes& cluster, bool passthrough) {
   braidfs::cache::StoreSettings settings{.directory = directory, .bytes_max = bytes_max};
   if (passthrough) settings.bytes_max -= settings.copies_bytes_max = bytes_max / 2;
   checked(cluster.size() == settings.cluster.size(), "cluster is not of 16 bytes");
   std::memcpy(settings.cluster.data(), cluster.data(), cluster.size());
   std::string reason;
-  if (!unlocked([&] { return path.core().use_cache(settings, reason); })) throw nb::value_error(reason.c_str());
+  if (!unlocked([&] { return path.core().use_cache(settings, reason); }))
+    throw nb::value_error(reason.c_str());
   if (passthrough) path.use_passthrough();
 }
 
 void inode_put(Datapath& path, const nb::bytes& attributes, const nb::bytes& layout,
                const nb::bytes& capability) {
-  const bool taken = unlocked([&] {
-    return path.core().inode_put(view(attributes), view(layout), view(capability));
-  });
+  const bool taken = unlocked(
+      [&] { return path.core().inode_put(view(attributes), view(layout), view(capability)); });
   checked(taken, "a malformed record, or too many inodes");
 }
 
 void inode_resize(Datapath& path, const nb::bytes& attributes, const nb::bytes& layout,
                   const nb::bytes& capability) {
-  const bool taken = unlocked([&] {
-    return path.core().inode_resize(view(attributes), view(layout), view(capability));
-  });
+  const bool taken = unlocked(
+      [&] { return path.core().inode_resize(view(attributes), view(layout), view(capability)); });
   checked(taken, "a malformed record, or too many inodes");
 }
 
@@ -132,8 +134,8 @@ void attributes_put(Datapath& path, const nb::bytes& attributes, uint32_t valid_
           "a malformed record");
 }
 
-// The wanted of these records, under leases; returns those that are known by their directory's grant as of
-// before: these are not put.
+// The wanted of these records, under leases; returns those that are known by their directory's
+// grant as of before: these are not put.
 std::vector<uint64_t> attributes_put_rows(Datapath& path, const nb::bytes& attributes,
                                           const nb::bytes& wanted) {
   namespace record = braidfs::fuse::record;
@@ -201,11 +203,13 @@ void entries_extend(Datapath& path, uint64_t ino, uint32_t valid_ms) {
 }
 
 // The rows as columns; inos and cookies are numbers of eight bytes.
-bool names_list(Datapath& path, uint64_t directory, const std::vector<nb::bytes>& names, const nb::bytes& inos,
-                const nb::bytes& cookies, uint64_t behind, bool end, uint64_t asked) {
+bool names_list(Datapath& path, uint64_t directory, const std::vector<nb::bytes>& names,
+                const nb::bytes& inos, const nb::bytes& cookies, uint64_t behind, bool end,
+                uint64_t asked) {
   using braidfs::fuse::DentryTable;
   constexpr size_t kNumber = sizeof(uint64_t);
-  checked(inos.size() == names.size() * kNumber && cookies.size() == inos.size(), "columns of different lengths");
+  checked(inos.size() == names.size() * kNumber && cookies.size() == inos.size(),
+          "columns of different lengths");
   const auto number = [](const nb::bytes& column, size_t index) {
     uint64_t value;
     std::memcpy(&value, static_cast<const char*>(column.data()) + index * kNumber, kNumber);
@@ -227,7 +231,8 @@ nb::object listing_read(Datapath& path, uint64_t directory, uint64_t offset, uin
 }
 
 // (ino, layout, capability) for each.
-void slots_put(Datapath& path, const std::vector<std::tuple<uint64_t, nb::bytes, nb::bytes>>& slots) {
+void slots_put(Datapath& path,
+               const std::vector<std::tuple<uint64_t, nb::bytes, nb::bytes>>& slots) {
   const auto text_of = [](const nb::bytes& bytes) { return std::string(text(bytes)); };
   std::vector<braidfs::fuse::BirthSlot> taken;
   for (const auto& [ino, layout, capability] : slots) {
@@ -242,9 +247,9 @@ nb::tuple tuple_of(const braidfs::fuse::Birth& birth) {
   const auto& since = birth.since;
   const bool writable = since.is_open && (birth.open_flags & O_ACCMODE) != O_RDONLY;
   return nb::make_tuple(
-      nb::make_tuple(birth.ino, birth.parent, bytes_of(birth.name), birth.mode, birth.uid, birth.gid,
-                     birth.time_ns, bytes_of(birth.layout), writable, since.changes, since.size,
-                     since.mtime_ns, since.is_open),
+      nb::make_tuple(birth.ino, birth.parent, bytes_of(birth.name), birth.mode, birth.uid,
+                     birth.gid, birth.time_ns, bytes_of(birth.layout), writable, since.changes,
+                     since.size, since.mtime_ns, since.is_open),
       birth.fh, bytes_of(since.inline_bytes));
 }
 
@@ -261,14 +266,16 @@ nb::tuple tuple_of(const braidfs::fuse::Setting& setting) {
 
 nb::tuple tuple_of(const braidfs::fuse::Move& move) {
   const auto bytes = [](const auto& record) { return nb::bytes(record.data(), record.size()); };
-  return nb::make_tuple(move.parent, bytes_of(move.name), bytes_of(move.new_name), move.ino, move.replaced,
-                        move.time_ns, bytes(move.record), bytes(move.replaced_record));
+  return nb::make_tuple(move.parent, bytes_of(move.name), bytes_of(move.new_name), move.ino,
+                        move.replaced, move.time_ns, bytes(move.record),
+                        bytes(move.replaced_record));
 }
 
 // Runs: births, then removals and settings, whose order among themselves is of no matter (a file of
 // which a name goes is not open), then moves.
 nb::list changes_take(Datapath& path, bool spare_open) {
-  constexpr std::array<size_t, 4> kRank = {0, 1, 1, 2};  // of Birth, Removal, Setting, Move in a run
+  constexpr std::array<size_t, 4> kRank = {0, 1, 1,
+                                           2};  // of Birth, Removal, Setting, Move in a run
   nb::list runs;
   std::array<nb::list, kRank.size()> run;
   size_t rank = 0;
@@ -337,20 +344,23 @@ void bind_life_cycle(nb::class_<Datapath>& type) {
       .def("leave_permissions", &Datapath::leave_permissions)
       .def("allow_idmap", &Datapath::allow_idmap)
       .def("use_rings", &Datapath::use_rings)
-      .def("inline_births", [](Datapath& path, uint32_t most) { path.core().inline_births(most); },
-           "length_max"_a)
+      .def(
+          "inline_births", [](Datapath& path, uint32_t most) { path.core().inline_births(most); },
+          "length_max"_a)
       .def("has_rings", &Datapath::has_rings)
-      .def("start",
-           [](Datapath& path, uint64_t root_ino) {
-             return checked(unlocked([&] { return path.start(root_ino); }), "/dev/fuse");
-           },
-           "root_ino"_a)
+      .def(
+          "start",
+          [](Datapath& path, uint64_t root_ino) {
+            return checked(unlocked([&] { return path.start(root_ino); }), "/dev/fuse");
+          },
+          "root_ino"_a)
       .def("stop", &Datapath::stop, "deadline_ms"_a, ReleaseGil())
       .def("events_fd", &Datapath::events_fd)
       .def("reap", &reap, "count_max"_a,
            nb::sig("def reap(self, count_max: int) "
                    "-> list[tuple[int, int, int, int, int, bytes]]"))
-      .def("abort", [](Datapath& path) { return path.core().abort(); }, ReleaseGil())
+      .def(
+          "abort", [](Datapath& path) { return path.core().abort(); }, ReleaseGil())
       .def("counters", &counters, nb::sig("def counters(self) -> dict[str, int]"));
 }
 
@@ -358,227 +368,298 @@ void bind_cluster(nb::class_<Datapath>& type) {
   braidfs::bindings::bind_rdma(type);
   braidfs::bindings::bind_handover(type);
   braidfs::bindings::bind_commits(type);
-  type.def("node_put", [](Datapath& path, uint32_t node) { path.core().node_put(node); }, "node"_a,
-           ReleaseGil())
-      .def("target_put", [](Datapath& path, uint32_t target, uint32_t node) { path.core().target_put(target, node); },
-           "target"_a, "node"_a, ReleaseGil())
-      .def("target_state", [](Datapath& path, uint32_t target, bool up) { path.core().target_state(target, up); },
-           "target"_a, "up"_a, ReleaseGil())
+  type.def(
+          "node_put", [](Datapath& path, uint32_t node) { path.core().node_put(node); }, "node"_a,
+          ReleaseGil())
+      .def(
+          "target_put",
+          [](Datapath& path, uint32_t target, uint32_t node) {
+            path.core().target_put(target, node);
+          },
+          "target"_a, "node"_a, ReleaseGil())
+      .def(
+          "target_state",
+          [](Datapath& path, uint32_t target, bool up) { path.core().target_state(target, up); },
+          "target"_a, "up"_a, ReleaseGil())
       .def("connection_put", &connection_put, "lane"_a, "node"_a, "fd"_a, "rdma"_a = 0,
            "tls"_a.none() = nb::none())
       .def("rdma_open", &rdma_open, "device"_a, "port"_a, "gid_index"_a, "memory_mib"_a)
       .def("rdma_offer", &rdma_offer, "rail"_a, "lane"_a,
            nb::sig("def rdma_offer(self, rail: int, lane: int) -> tuple[int, bytes]"))
-      .def("connection_failed",
-           [](Datapath& path, uint32_t lane, uint32_t node) {
-             checked(unlocked([&] { return path.core().connection_failed(lane, node); }), "no such lane");
-           },
-           "lane"_a, "node"_a)
-      .def("memory_rest",
-           [](Datapath& path, uint64_t piece_bytes, uint64_t read_bytes, bool is_short) {
-             path.core().memory().squeeze(is_short);
-             if (is_short) path.core().memory_is_short();
-             path.core().memory().rest({.pieces = piece_bytes, .reads = read_bytes});
-           },
-           "piece_bytes"_a, "read_bytes"_a, "short"_a, ReleaseGil())
+      .def(
+          "connection_failed",
+          [](Datapath& path, uint32_t lane, uint32_t node) {
+            checked(unlocked([&] { return path.core().connection_failed(lane, node); }),
+                    "no such lane");
+          },
+          "lane"_a, "node"_a)
+      .def(
+          "memory_rest",
+          [](Datapath& path, uint64_t piece_bytes, uint64_t read_bytes, bool is_short) {
+            path.core().memory().squeeze(is_short);
+            if (is_short) path.core().memory_is_short();
+            path.core().memory().rest({.pieces = piece_bytes, .reads = read_bytes});
+          },
+          "piece_bytes"_a, "read_bytes"_a, "short"_a, ReleaseGil())
       .def("session_put", &Datapath::session_put, "session"_a);
 }
 
 void bind_tables(nb::class_<Datapath>& type) {
-  type.def("cache_open", &cache_open, "directory"_a, "bytes_max"_a, "cluster"_a, "passthrough"_a = false)
+  type.def("cache_open", &cache_open, "directory"_a, "bytes_max"_a, "cluster"_a,
+           "passthrough"_a = false)
       .def("inode_put", &inode_put, "attributes"_a, "layout"_a, "capability"_a)
       .def("inode_resize", &inode_resize, "attributes"_a, "layout"_a, "capability"_a)
-      .def("view_put",
-           [](Datapath& path, uint64_t ino, const nb::bytes& layout, const nb::bytes& capability) {
-             return unlocked([&] { return path.core().view_put(ino, view(layout), view(capability)); });
-           },
-           "ino"_a, "layout"_a, "capability"_a)
+      .def(
+          "view_put",
+          [](Datapath& path, uint64_t ino, const nb::bytes& layout, const nb::bytes& capability) {
+            return unlocked(
+                [&] { return path.core().view_put(ino, view(layout), view(capability)); });
+          },
+          "ino"_a, "layout"_a, "capability"_a)
       .def("attributes_put", &attributes_put, "attributes"_a, "valid_ms"_a, "leased"_a)
       .def("attributes_put_rows", &attributes_put_rows, "attributes"_a, "wanted"_a)
-      .def("attributes_drop", [](Datapath& path, uint64_t ino) { path.attributes().drop(ino); }, "ino"_a)
-      .def("entries_lease",
-           [](Datapath& path, uint64_t ino) { path.dentries().lease(ino, braidfs::fuse::DentryTable::Clock::now()); },
-           "ino"_a)
-      .def("entries_delegate",
-           [](Datapath& path, uint64_t ino) { return path.dentries().delegate(ino); }, "ino"_a)
-      .def("entries_undelegate",
-           [](Datapath& path, uint64_t ino) { path.dentries().undelegate(ino); }, "ino"_a)
+      .def(
+          "attributes_drop", [](Datapath& path, uint64_t ino) { path.attributes().drop(ino); },
+          "ino"_a)
+      .def(
+          "entries_lease",
+          [](Datapath& path, uint64_t ino) {
+            path.dentries().lease(ino, braidfs::fuse::DentryTable::Clock::now());
+          },
+          "ino"_a)
+      .def(
+          "entries_delegate",
+          [](Datapath& path, uint64_t ino) { return path.dentries().delegate(ino); }, "ino"_a)
+      .def(
+          "entries_undelegate",
+          [](Datapath& path, uint64_t ino) { path.dentries().undelegate(ino); }, "ino"_a)
       .def("slots_put", &slots_put, "slots"_a)
-      .def("births_refuse",
-           [](Datapath& path, std::vector<uint32_t> uids, std::vector<uint32_t> gids) {
-             path.births().refuse(std::move(uids), std::move(gids));
-             path.dentries().owners_told();
-           },
-           "uids"_a, "gids"_a)
-      .def("births_share",
-           [](Datapath& path, uint64_t directory, uint64_t files, uint64_t size_limit) {
-             path.births().share(directory, files, size_limit);
-           },
-           "directory"_a, "files"_a, "size_limit"_a)
-      .def("births_unshare", [](Datapath& path, uint64_t directory) { path.births().unshare(directory); },
-           "directory"_a)
+      .def(
+          "births_refuse",
+          [](Datapath& path, std::vector<uint32_t> uids, std::vector<uint32_t> gids) {
+            path.births().refuse(std::move(uids), std::move(gids));
+            path.dentries().owners_told();
+          },
+          "uids"_a, "gids"_a)
+      .def(
+          "births_share",
+          [](Datapath& path, uint64_t directory, uint64_t files, uint64_t size_limit) {
+            path.births().share(directory, files, size_limit);
+          },
+          "directory"_a, "files"_a, "size_limit"_a)
+      .def(
+          "births_unshare",
+          [](Datapath& path, uint64_t directory) { path.births().unshare(directory); },
+          "directory"_a)
       .def("slots_clear", [](Datapath& path) { path.births().slots_clear(); })
       .def("slots_left", [](Datapath& path) { return path.births().slots(); })
       .def("changes_left", [](Datapath& path) { return path.births().any(); })
       .def("changes_take", &changes_take, "spare_open"_a,
-           nb::sig("def changes_take(self, spare_open: bool) -> list[tuple[list[tuple[tuple[int, int, bytes, int, int, "
-                   "int, int, bytes, bool, int, int, int, bool], int, bytes]], list[tuple[int, bytes, int, int, bytes]], "
+           nb::sig("def changes_take(self, spare_open: bool) -> list[tuple[list[tuple[tuple[int, "
+                   "int, bytes, int, int, "
+                   "int, int, bytes, bool, int, int, int, bool], int, bytes]], list[tuple[int, "
+                   "bytes, int, int, bytes]], "
                    "list[tuple[int, int, int, int, int, int, int, int, int, bytes]], "
                    "list[tuple[int, bytes, bytes, int, int, int, bytes, bytes]]]]"))
-      .def("changes_told",
-           [](Datapath& path, uint64_t count) { path.births().changes_told(count); }, "count"_a)
-      .def("births_told",
-           [](Datapath& path, const std::vector<uint64_t>& inos) {
-             unlocked([&] { path.core().births_told(inos); });
-           },
-           "inos"_a)
+      .def(
+          "changes_told", [](Datapath& path, uint64_t count) { path.births().changes_told(count); },
+          "count"_a)
+      .def(
+          "births_told",
+          [](Datapath& path, const std::vector<uint64_t>& inos) {
+            unlocked([&] { path.core().births_told(inos); });
+          },
+          "inos"_a)
       .def("entries_complete", &entries_complete, "ino"_a, "valid_ms"_a)
       .def("entries_extend", &entries_extend, "ino"_a, "valid_ms"_a)
-      .def("entries_drop",
-           [](Datapath& path, uint64_t ino) {
-             path.dentries().drop(ino, braidfs::fuse::DentryTable::Clock::now());
-           },
-           "ino"_a)
-      .def("entry_put",
-           [](Datapath& path, uint64_t parent, const nb::bytes& name, uint64_t ino) {
-             return path.dentries().put(parent, text(name), ino, braidfs::fuse::DentryTable::Clock::now());
-           },
-           "parent"_a, "name"_a, "ino"_a)
+      .def(
+          "entries_drop",
+          [](Datapath& path, uint64_t ino) {
+            path.dentries().drop(ino, braidfs::fuse::DentryTable::Clock::now());
+          },
+          "ino"_a)
+      .def(
+          "entry_put",
+          [](Datapath& path, uint64_t parent, const nb::bytes& name, uint64_t ino) {
+            return path.dentries().put(parent, text(name), ino,
+                                       braidfs::fuse::DentryTable::Clock::now());
+          },
+          "parent"_a, "name"_a, "ino"_a)
       .def("names_changes", [](Datapath& path) { return path.dentries().changes(); })
-      .def("names_list", &names_list, "directory"_a, "names"_a, "inos"_a, "cookies"_a, "behind"_a, "end"_a,
-           "asked"_a)
-      .def("listing_read", &listing_read, "directory"_a, "offset"_a, "size"_a,
-           nb::sig("def listing_read(self, directory: int, offset: int, size: int) -> bytes | None"))
-      .def("entry_unsure",
-           [](Datapath& path, uint64_t parent, const nb::bytes& name) {
-             path.dentries().unsure(parent, text(name));
-           },
-           "parent"_a, "name"_a)
-      .def("entry_moves",
-           [](Datapath& path, uint64_t parent, const nb::bytes& name, uint64_t new_parent,
-              const nb::bytes& new_name) {
-             return path.dentries().moves(parent, text(name), new_parent, text(new_name));
-           },
-           "parent"_a, "name"_a, "new_parent"_a, "new_name"_a)
-      .def("lease_until",
-           [](Datapath& path, uint32_t left_ms) {
-             path.lease_until(std::chrono::milliseconds(left_ms));
-           },
-           "left_ms"_a)
-      .def("lease_drop",
-           [](Datapath& path, uint64_t token, const std::vector<uint64_t>& inos, uint32_t facets) {
-             return unlocked([&] { return path.lease_drop(token, inos, facets); });
-           },
-           "token"_a, "inos"_a, "facets"_a)
+      .def("names_list", &names_list, "directory"_a, "names"_a, "inos"_a, "cookies"_a, "behind"_a,
+           "end"_a, "asked"_a)
+      .def(
+          "listing_read", &listing_read, "directory"_a, "offset"_a, "size"_a,
+          nb::sig("def listing_read(self, directory: int, offset: int, size: int) -> bytes | None"))
+      .def(
+          "entry_unsure",
+          [](Datapath& path, uint64_t parent, const nb::bytes& name) {
+            path.dentries().unsure(parent, text(name));
+          },
+          "parent"_a, "name"_a)
+      .def(
+          "entry_moves",
+          [](Datapath& path, uint64_t parent, const nb::bytes& name, uint64_t new_parent,
+             const nb::bytes& new_name) {
+            return path.dentries().moves(parent, text(name), new_parent, text(new_name));
+          },
+          "parent"_a, "name"_a, "new_parent"_a, "new_name"_a)
+      .def(
+          "lease_until",
+          [](Datapath& path, uint32_t left_ms) {
+            path.lease_until(std::chrono::milliseconds(left_ms));
+          },
+          "left_ms"_a)
+      .def(
+          "lease_drop",
+          [](Datapath& path, uint64_t token, const std::vector<uint64_t>& inos, uint32_t facets) {
+            return unlocked([&] { return path.lease_drop(token, inos, facets); });
+          },
+          "token"_a, "inos"_a, "facets"_a)
       .def("leases_clear", [](Datapath& path) { path.leases_clear(); })
-      .def("inode_lease",
-           [](Datapath& path, uint64_t ino, uint32_t flags, uint32_t passing) {
-             return path.core().inode_lease(ino, flags, passing);
-           },
-           "ino"_a, "flags"_a, "passing"_a, ReleaseGil())
-      .def("inode_lost", [](Datapath& path, uint64_t ino) { return path.core().inode_lost(ino); }, "ino"_a, ReleaseGil())
-      .def("inodes_lost", [](Datapath& path) { return unlocked([&] { return path.core().inodes_lost(); }); })
-      .def("inode_asked",
-           [](Datapath& path, uint64_t ino, int error) { path.core().inode_asked(ino, error); },
-           "ino"_a, "error"_a, ReleaseGil())
-      .def("inode_drop", [](Datapath& path, uint64_t ino) { path.core().inode_drop(ino); }, "ino"_a,
-           ReleaseGil())
-      .def("inode_keep", [](Datapath& path, uint64_t ino) { return path.core().inode_keep(ino); },
-           "ino"_a, ReleaseGil())
+      .def(
+          "inode_lease",
+          [](Datapath& path, uint64_t ino, uint32_t flags, uint32_t passing) {
+            return path.core().inode_lease(ino, flags, passing);
+          },
+          "ino"_a, "flags"_a, "passing"_a, ReleaseGil())
+      .def(
+          "inode_lost", [](Datapath& path, uint64_t ino) { return path.core().inode_lost(ino); },
+          "ino"_a, ReleaseGil())
+      .def("inodes_lost",
+           [](Datapath& path) { return unlocked([&] { return path.core().inodes_lost(); }); })
+      .def(
+          "inode_asked",
+          [](Datapath& path, uint64_t ino, int error) { path.core().inode_asked(ino, error); },
+          "ino"_a, "error"_a, ReleaseGil())
+      .def(
+          "inode_drop", [](Datapath& path, uint64_t ino) { path.core().inode_drop(ino); }, "ino"_a,
+          ReleaseGil())
+      .def(
+          "inode_keep", [](Datapath& path, uint64_t ino) { return path.core().inode_keep(ino); },
+          "ino"_a, ReleaseGil())
       .def("open_ahead", &open_ahead, "parent"_a, "has_names"_a, "names"_a, "attributes"_a,
            "layouts"_a, "capabilities"_a, "wanted"_a)
-      .def("announced_limit",
-           [](Datapath& path, uint64_t bytes_max) { path.core().announced_limit(bytes_max); }, "bytes_max"_a)
-      .def("fetch_ahead", [](Datapath& path, bool on) { path.core().turn_fetch_ahead(on); }, "on"_a)
-      .def("open_fetch", [](Datapath& path, bool on) { path.core().open_fetch(on); }, "on"_a)
-      .def("stream_limit",
-           [](Datapath& path, uint64_t bytes_max) { path.core().stream_limit(bytes_max); }, "bytes_max"_a)
+      .def(
+          "announced_limit",
+          [](Datapath& path, uint64_t bytes_max) { path.core().announced_limit(bytes_max); },
+          "bytes_max"_a)
+      .def(
+          "fetch_ahead", [](Datapath& path, bool on) { path.core().turn_fetch_ahead(on); }, "on"_a)
+      .def(
+          "open_fetch", [](Datapath& path, bool on) { path.core().open_fetch(on); }, "on"_a)
+      .def(
+          "stream_limit",
+          [](Datapath& path, uint64_t bytes_max) { path.core().stream_limit(bytes_max); },
+          "bytes_max"_a)
       .def("announce", &announce, "inos"_a, "replaces"_a)
       .def("child_drop", &Datapath::child_drop, "ino"_a, ReleaseGil())
-      .def("child_is_older",
-           [](Datapath& path, uint64_t ino, uint64_t version) { return path.children().is_older(ino, version); },
-           "ino"_a, "change_version"_a)
-      .def("children_of",
-           [](Datapath& path, uint64_t parent) {
-             return unlocked([&] { return path.children().of(parent); });
-           },
-           "parent"_a)
+      .def(
+          "child_is_older",
+          [](Datapath& path, uint64_t ino, uint64_t version) {
+            return path.children().is_older(ino, version);
+          },
+          "ino"_a, "change_version"_a)
+      .def(
+          "children_of",
+          [](Datapath& path, uint64_t parent) {
+            return unlocked([&] { return path.children().of(parent); });
+          },
+          "parent"_a)
       .def("children_open",
            [](Datapath& path) { return unlocked([&] { return path.core().inodes_granted(); }); })
-      .def("children_pause", [](Datapath& path, bool paused) { path.core().pause_granted(paused); },
-           "paused"_a)
+      .def(
+          "children_pause", [](Datapath& path, bool paused) { path.core().pause_granted(paused); },
+          "paused"_a)
       .def("children_counts", &children_counts,
            nb::sig("def children_counts(self) -> tuple[int, int, int]"))
-      .def("inode_unkeep", [](Datapath& path, uint64_t ino) { return path.core().inode_unkeep(ino); },
-           "ino"_a, ReleaseGil())
-      .def("inode_written",
-           [](Datapath& path, uint64_t ino) {
-             return written_tuple(unlocked([&] { return path.core().inode_written(ino); }));
-           },
-           "ino"_a, nb::sig("def inode_written(self, ino: int) -> tuple[int, int, int] | None"))
-      .def("set_ids_put", [](Datapath& path, uint64_t ino, uint32_t mode, uint32_t gid) { path.core().set_ids_put(ino, mode, gid); },
-           "ino"_a, "mode"_a, "gid"_a, ReleaseGil())
-      .def("inode_take",
-           [](Datapath& path, uint64_t ino) {
-             return written_tuple(unlocked([&] { return path.core().inode_take(ino); }));
-           },
-           "ino"_a, nb::sig("def inode_take(self, ino: int) -> tuple[int, int, int] | None"))
-      .def("handle_put",
-           [](Datapath& path, uint64_t fh, uint64_t ino, uint32_t open_flags, bool direct) {
-             checked(unlocked([&] { return path.core().handle_put(fh, ino, open_flags, direct); }),
-                     "the inode is not known, or too many handles");
-           },
-           "fh"_a, "ino"_a, "open_flags"_a, "direct"_a)
-      .def("drain",
-           [](Datapath& path, uint64_t token, uint64_t ino, bool sync, bool commit) {
-             path.core().drain(token, ino, sync, commit);
-           },
-           "token"_a, "ino"_a, "sync"_a, "commit"_a, ReleaseGil())
-      .def("barrier", [](Datapath& path, uint64_t token) { path.core().barrier(token); }, "token"_a,
-           ReleaseGil())
-      .def("punch",
-           [](Datapath& path, uint64_t token, uint64_t ino, uint64_t begin, uint64_t end) {
-             checked(unlocked([&] { return path.core().punch(token, ino, begin, end); }),
-                     "the inode is not known, or not a range");
-           },
-           "token"_a, "ino"_a, "begin"_a, "end"_a)
-      .def("seek",
-           [](Datapath& path, uint64_t token, uint64_t ino, uint64_t start, bool hole) {
-             checked(unlocked([&] { return path.core().seek(token, ino, start, hole); }),
-                     "the inode is not known, or not an offset");
-           },
-           "token"_a, "ino"_a, "start"_a, "hole"_a)
-      .def("copy",
-           [](Datapath& path, uint64_t token, uint64_t source, uint64_t source_begin, uint64_t sink,
-              uint64_t sink_begin, uint64_t length, bool only_reach) {
-             checked(unlocked([&] {
-                       return path.core().copy(token, {source, source_begin}, {sink, sink_begin},
-                                               length, only_reach);
-                     }),
-                     "an inode is not known, or these are no whole blocks");
-           },
-           "token"_a, "source"_a, "source_begin"_a, "sink"_a, "sink_begin"_a, "length"_a,
-           "only_reach"_a)
-      .def("size_limit_put",
-           [](Datapath& path, uint64_t ino, int64_t limit) {
-             path.core().size_limit_put(ino, limit < 0 ? braidfs::client::Inode::kUnlimited
-                                                       : static_cast<uint64_t>(limit));
-           },
-           "ino"_a, "limit"_a);
+      .def(
+          "inode_unkeep",
+          [](Datapath& path, uint64_t ino) { return path.core().inode_unkeep(ino); }, "ino"_a,
+          ReleaseGil())
+      .def(
+          "inode_written",
+          [](Datapath& path, uint64_t ino) {
+            return written_tuple(unlocked([&] { return path.core().inode_written(ino); }));
+          },
+          "ino"_a, nb::sig("def inode_written(self, ino: int) -> tuple[int, int, int] | None"))
+      .def(
+          "set_ids_put",
+          [](Datapath& path, uint64_t ino, uint32_t mode, uint32_t gid) {
+            path.core().set_ids_put(ino, mode, gid);
+          },
+          "ino"_a, "mode"_a, "gid"_a, ReleaseGil())
+      .def(
+          "inode_take",
+          [](Datapath& path, uint64_t ino) {
+            return written_tuple(unlocked([&] { return path.core().inode_take(ino); }));
+          },
+          "ino"_a, nb::sig("def inode_take(self, ino: int) -> tuple[int, int, int] | None"))
+      .def(
+          "handle_put",
+          [](Datapath& path, uint64_t fh, uint64_t ino, uint32_t open_flags, bool direct) {
+            checked(unlocked([&] { return path.core().handle_put(fh, ino, open_flags, direct); }),
+                    "the inode is not known, or too many handles");
+          },
+          "fh"_a, "ino"_a, "open_flags"_a, "direct"_a)
+      .def(
+          "drain",
+          [](Datapath& path, uint64_t token, uint64_t ino, bool sync, bool commit) {
+            path.core().drain(token, ino, sync, commit);
+          },
+          "token"_a, "ino"_a, "sync"_a, "commit"_a, ReleaseGil())
+      .def(
+          "barrier", [](Datapath& path, uint64_t token) { path.core().barrier(token); }, "token"_a,
+          ReleaseGil())
+      .def(
+          "punch",
+          [](Datapath& path, uint64_t token, uint64_t ino, uint64_t begin, uint64_t end) {
+            checked(unlocked([&] { return path.core().punch(token, ino, begin, end); }),
+                    "the inode is not known, or not a range");
+          },
+          "token"_a, "ino"_a, "begin"_a, "end"_a)
+      .def(
+          "seek",
+          [](Datapath& path, uint64_t token, uint64_t ino, uint64_t start, bool hole) {
+            checked(unlocked([&] { return path.core().seek(token, ino, start, hole); }),
+                    "the inode is not known, or not an offset");
+          },
+          "token"_a, "ino"_a, "start"_a, "hole"_a)
+      .def(
+          "copy",
+          [](Datapath& path, uint64_t token, uint64_t source, uint64_t source_begin, uint64_t sink,
+             uint64_t sink_begin, uint64_t length, bool only_reach) {
+            checked(unlocked([&] {
+                      return path.core().copy(token, {source, source_begin}, {sink, sink_begin},
+                                              length, only_reach);
+                    }),
+                    "an inode is not known, or these are no whole blocks");
+          },
+          "token"_a, "source"_a, "source_begin"_a, "sink"_a, "sink_begin"_a, "length"_a,
+          "only_reach"_a)
+      .def(
+          "size_limit_put",
+          [](Datapath& path, uint64_t ino, int64_t limit) {
+            path.core().size_limit_put(
+                ino, limit < 0 ? braidfs::client::Inode::kUnlimited : static_cast<uint64_t>(limit));
+          },
+          "ino"_a, "limit"_a);
 }
 
 void bind_requests(nb::class_<Datapath>& type) {
   type.def("upcall", &upcall, "slot"_a,
            nb::sig("def upcall(self, slot: int) -> tuple[int, int, int, int, int]"))
       .def("answer", &answer, "slot"_a, "error"_a, "body"_a)
-      .def("locked",
-           [](Datapath& path, uint64_t ino, bool has_locks) { path.locked(ino, has_locks); },
-           "ino"_a, "has_locks"_a)
-      .def("invalidate_inode",
-           [](Datapath& path, uint64_t ino, int64_t offset, int64_t length) {
-             checked(unlocked([&] { return path.invalidate_inode(ino, offset, length); }));
-           },
-           "ino"_a, "offset"_a, "length"_a)
+      .def(
+          "locked",
+          [](Datapath& path, uint64_t ino, bool has_locks) { path.locked(ino, has_locks); },
+          "ino"_a, "has_locks"_a)
+      .def(
+          "invalidate_inode",
+          [](Datapath& path, uint64_t ino, int64_t offset, int64_t length) {
+            checked(unlocked([&] { return path.invalidate_inode(ino, offset, length); }));
+          },
+          "ino"_a, "offset"_a, "length"_a)
       .def("expire_names", &expire_names, "parent"_a, "names"_a);
 }
 

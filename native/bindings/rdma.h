@@ -17,7 +17,8 @@ namespace braidfs::bindings {
   throw nanobind::python_error();
 }
 
-inline rdma::DeviceAddress rdma_address(const std::string& device, uint8_t port, uint8_t gid_index) {
+inline rdma::DeviceAddress rdma_address(const std::string& device, uint8_t port,
+                                        uint8_t gid_index) {
   return {.device = device, .port = port, .gid_index = gid_index};
 }
 
@@ -38,7 +39,8 @@ void rdma_connect(T& half, uint64_t token, const nanobind::bytes& peer) {
   if (error == -EPROTO) throw nanobind::value_error("this describes no queue pair that fits");
   if (error == -ENOENT) throw nanobind::value_error("no queue pair has this token");
   if (error != 0) {
-    raise_rdma_error(-error, std::string("the queue pair cannot be connected: ") + std::strerror(-error));
+    raise_rdma_error(-error,
+                     std::string("the queue pair cannot be connected: ") + std::strerror(-error));
   }
 }
 
@@ -46,30 +48,33 @@ template <typename T>
 void bind_rdma(nanobind::class_<T>& type) {
   using nanobind::literals::operator""_a;
   type.def("rdma_connect", &rdma_connect<T>, "token"_a, "peer"_a)
-      .def("rdma_drop",
-           [](T& half, uint64_t token) {
-             const nanobind::gil_scoped_release released;
-             half.rails().drop(token);
-           },
-           "token"_a)
-      .def("rdma_close",
-           [](T& half, uint32_t rail) {
-             const nanobind::gil_scoped_release released;
-             half.rails().close(rail);
-           },
-           "rail"_a)
-      .def("rdma_check",
-           [](T& half) {
-             std::vector<int> failed;
-             {
-               const nanobind::gil_scoped_release released;
-               failed = half.rails().check();
-             }
-             nanobind::list numbers;
-             for (const int number : failed) numbers.append(number);
-             return numbers;
-           },
-           nanobind::sig("def rdma_check(self) -> list[int]"));
+      .def(
+          "rdma_drop",
+          [](T& half, uint64_t token) {
+            const nanobind::gil_scoped_release released;
+            half.rails().drop(token);
+          },
+          "token"_a)
+      .def(
+          "rdma_close",
+          [](T& half, uint32_t rail) {
+            const nanobind::gil_scoped_release released;
+            half.rails().close(rail);
+          },
+          "rail"_a)
+      .def(
+          "rdma_check",
+          [](T& half) {
+            std::vector<int> failed;
+            {
+              const nanobind::gil_scoped_release released;
+              failed = half.rails().check();
+            }
+            nanobind::list numbers;
+            for (const int number : failed) numbers.append(number);
+            return numbers;
+          },
+          nanobind::sig("def rdma_check(self) -> list[int]"));
 }
 
 }  // namespace braidfs::bindings

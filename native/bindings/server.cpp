@@ -3,8 +3,8 @@
 // back into Python; the GIL is let go in every call that takes a lock or waits.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <cerrno>
@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "rdma.h"
-#include "tls.h"
 #include "server/chunk_server.h"
+#include "tls.h"
 
 namespace nb = nanobind;
 using nb::literals::operator""_a;
@@ -60,8 +60,8 @@ Uuid to_uuid(const nb::bytes& bytes, const char* name) {
 }
 
 std::unique_ptr<ChunkServer> make_server(size_t lane_count, const std::string& io,
-                                         uint32_t busy_poll_us, size_t target_count, uint64_t fetched_bytes_max,
-                                         uint64_t buffer_bytes_max) {
+                                         uint32_t busy_poll_us, size_t target_count,
+                                         uint64_t fetched_bytes_max, uint64_t buffer_bytes_max) {
   IoEngine engine = IoEngine::kAuto;
   if (io == "uring") {
     engine = IoEngine::kUring;
@@ -74,10 +74,12 @@ std::unique_ptr<ChunkServer> make_server(size_t lane_count, const std::string& i
   if (busy_poll_us > braidfs::net::EventLoop::kBusyPollUsMax)
     throw nb::value_error("busy_poll_us is too long");
   auto server = std::make_unique<ChunkServer>(
-      braidfs::server::ServerConfig{
-      .lane_count = lane_count, .target_count = target_count, .io = engine, .buffer_bytes_max = buffer_bytes_max,
-      .busy_poll_us = busy_poll_us,
-      .fetched_bytes_max = fetched_bytes_max});
+      braidfs::server::ServerConfig{.lane_count = lane_count,
+                                    .target_count = target_count,
+                                    .io = engine,
+                                    .buffer_bytes_max = buffer_bytes_max,
+                                    .busy_poll_us = busy_poll_us,
+                                    .fetched_bytes_max = fetched_bytes_max});
   if (server->fault() != 0) raise_os_error(-server->fault(), "cannot start the data path");
   return server;
 }
@@ -145,7 +147,8 @@ nb::tuple rdma_offer(ChunkServer& server, uint32_t rail, uint64_t session, uint6
 }
 
 void adopt(ChunkServer& server, int fd, const std::string& purpose, uint64_t session,
-           uint64_t connection, uint64_t previous, uint64_t rdma, braidfs::bindings::TlsHandle* tls) {
+           uint64_t connection, uint64_t previous, uint64_t rdma,
+           braidfs::bindings::TlsHandle* tls) {
   if (fd < 0) throw nb::value_error("fd is negative");
   braidfs::net::Socket owned(braidfs::net::UniqueFd(fd), braidfs::bindings::take_tls(tls));
   if (purpose != "data" && purpose != "server") {
@@ -199,22 +202,25 @@ void bind_server(nb::module_& module) {
                    "-> tuple[int, bytes, int, int, int, int, int, int, int]"))
       .def("start", &ChunkServer::start, ReleaseGil())
       .def("stop", &ChunkServer::stop, "deadline_ms"_a, ReleaseGil())
-      .def("capability_key",
-           [](ChunkServer& server, const nb::bytes& key) { server.capability_key(view(key)); },
-           "key"_a)
-      .def("sessions",
-           [](ChunkServer& server, const std::vector<uint64_t>& live) { server.sessions(live); },
-           "live"_a, ReleaseGil())
+      .def(
+          "capability_key",
+          [](ChunkServer& server, const nb::bytes& key) { server.capability_key(view(key)); },
+          "key"_a)
+      .def(
+          "sessions",
+          [](ChunkServer& server, const std::vector<uint64_t>& live) { server.sessions(live); },
+          "live"_a, ReleaseGil())
       .def("serve_until", &ChunkServer::serve_until, "deadline_ns"_a)
       .def("fence", &ChunkServer::fence, "session"_a, ReleaseGil())
       .def("adopt", &adopt, "fd"_a, nb::kw_only(), "purpose"_a, "session"_a, "connection"_a,
            "previous"_a, "rdma"_a = 0, "tls"_a.none() = nb::none())
       .def("connection_count", &ChunkServer::connection_count)
-      .def("close_idle",
-           [](ChunkServer& server, size_t count_max, uint32_t idle_ms) {
-             server.close_idle(count_max, std::chrono::milliseconds(idle_ms));
-           },
-           "count_max"_a, "idle_ms"_a, ReleaseGil())
+      .def(
+          "close_idle",
+          [](ChunkServer& server, size_t count_max, uint32_t idle_ms) {
+            server.close_idle(count_max, std::chrono::milliseconds(idle_ms));
+          },
+          "count_max"_a, "idle_ms"_a, ReleaseGil())
       .def("rdma_open", &rdma_open, "device"_a, "port"_a, "gid_index"_a, "memory_mib"_a)
       .def("rdma_offer", &rdma_offer, "rail"_a, "session"_a, "previous"_a,
            nb::sig("def rdma_offer(self, rail: int, session: int, previous: int) "

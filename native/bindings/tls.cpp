@@ -96,27 +96,30 @@ void bind_tls(nb::module_& module) {
       .def("send", &send, "octets"_a, "start"_a = 0, "How many were taken from start on.")
       .def("flush", &flush, "Whether all that was taken is at the kernel.")
       .def("cipher", [](TlsHandle& handle) { return tls_of(handle).cipher(); })
-      .def("peer_certificate",
-           [](TlsHandle& handle) {
-             const auto seen = tls_of(handle).peer_certificate();
-             return nb::make_tuple(seen.subject, seen.issuer, seen.ends_s);
-           },
-           nb::sig("def peer_certificate(self) -> tuple[str, str, int]"));
+      .def(
+          "peer_certificate",
+          [](TlsHandle& handle) {
+            const auto seen = tls_of(handle).peer_certificate();
+            return nb::make_tuple(seen.subject, seen.issuer, seen.ends_s);
+          },
+          nb::sig("def peer_certificate(self) -> tuple[str, str, int]"));
   nb::class_<ContextHandle>(module, "TlsContext", "Certificates, for any number of connections.")
-      .def_static("server",
-                  [](const std::string& certificate, const std::string& key) {
-                    std::string fault;
-                    auto made = TlsContext::server(certificate, key, fault);
-                    return checked(std::move(made), fault);
-                  },
-                  "certificate_file"_a, "key_file"_a)
-      .def_static("client",
-                  [](const std::string& authorities) {
-                    std::string fault;
-                    auto made = TlsContext::client(authorities, fault);
-                    return checked(std::move(made), fault);
-                  },
-                  "authorities_file"_a)
+      .def_static(
+          "server",
+          [](const std::string& certificate, const std::string& key) {
+            std::string fault;
+            auto made = TlsContext::server(certificate, key, fault);
+            return checked(std::move(made), fault);
+          },
+          "certificate_file"_a, "key_file"_a)
+      .def_static(
+          "client",
+          [](const std::string& authorities) {
+            std::string fault;
+            auto made = TlsContext::client(authorities, fault);
+            return checked(std::move(made), fault);
+          },
+          "authorities_file"_a)
       .def("open", &open, "fd"_a, "peer_name"_a = "",
            "records_per_key"_a = TlsContext::kRecordsPerKey);
 }

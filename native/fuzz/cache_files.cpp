@@ -1,5 +1,6 @@
-// Fuzzes what is read of a cache directory: superblock, index and record heads, raw and with true seals,
-// so that what lies behind the seal is reached too. Nothing that was read may name places that are not.
+// Fuzzes what is read of a cache directory: superblock, index and record heads, raw and with true
+// seals, so that what lies behind the seal is reached too. Nothing that was read may name places
+// that are not.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -42,7 +43,8 @@ void look_at_head(std::span<const std::byte> rest, bool sealed) {
   const auto begin = taken<uint32_t>(rest);
   const auto length = taken<uint32_t>(rest);
   auto head = taken<RecordHead>(rest);
-  if (sealed) head.seal = braidfs::xxh3(std::as_bytes(std::span(&head, 1)).first(offsetof(RecordHead, seal)));
+  if (sealed)
+    head.seal = braidfs::xxh3(std::as_bytes(std::span(&head, 1)).first(offsetof(RecordHead, seal)));
   if (!is_head_of(head, {head.ino, head.slice}, head.stamp, length)) return;
   require(length <= kSliceBytes);
   std::vector<std::byte> bytes(std::min<size_t>(rest.size(), 3 * kBlock));
@@ -69,12 +71,21 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* begin, size_t size) {
   if (rest.empty()) return 0;
   const auto kind = taken<uint8_t>(rest);
   switch (kind % 5) {
-    case 0: look_at_index(rest); break;
-    case 1: look_at_index(sealed_index(rest)); break;
-    case 2: look_at_head(rest, false); break;
-    case 3: look_at_head(rest, true); break;
+    case 0:
+      look_at_index(rest);
+      break;
+    case 1:
+      look_at_index(sealed_index(rest));
+      break;
+    case 2:
+      look_at_head(rest, false);
+      break;
+    case 3:
+      look_at_head(rest, true);
+      break;
     default:
-      if (const auto known = decode_superblock(rest)) require(known->segment_bytes >= record_bytes(kSliceBytes));
+      if (const auto known = decode_superblock(rest))
+        require(known->segment_bytes >= record_bytes(kSliceBytes));
   }
   return 0;
 }

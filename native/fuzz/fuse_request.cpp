@@ -20,8 +20,8 @@ void expect(bool truth) {
 }
 
 bool inside(Bytes part, Bytes whole) {
-  return part.empty() || (part.data() >= whole.data() &&
-                          part.data() + part.size() <= whole.data() + whole.size());
+  return part.empty() ||
+         (part.data() >= whole.data() && part.data() + part.size() <= whole.data() + whole.size());
 }
 
 struct Check {

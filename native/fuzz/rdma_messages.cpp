@@ -1,6 +1,6 @@
-// Messages of a peer that says anything, to a stream of either kind over the fake verbs. What the fuzzer
-// could never guess is made right for it: the magic, the seal of a frame's header, keys and addresses of
-// memory that the peer really has.
+// Messages of a peer that says anything, to a stream of either kind over the fake verbs. What the
+// fuzzer could never guess is made right for it: the magic, the seal of a frame's header, keys and
+// addresses of memory that the peer really has.
 #include <algorithm>
 #include <cstring>
 
@@ -25,7 +25,7 @@ class Sink final : public net::StreamSink {
   net::PayloadPlace payload_buffer(const FrameHeader& header, std::span<const std::byte>) override {
     place_.resize(header.payload_length);
     return {static_cast<net::Verdict>(header.request_id % 7 == 0 ? net::Verdict::kPause
-                                                                  : net::Verdict::kTake),
+                                                                 : net::Verdict::kTake),
             place_};
   }
   bool frame(const FrameHeader& header, std::span<const std::byte>, std::span<std::byte>) override {
@@ -64,7 +64,8 @@ void make_plausible(std::span<std::byte> bytes, const Arena& memory) {
     std::memcpy(&segment, bytes.data() + at, sizeof segment);
     if (segment.key % 4 == 0) continue;
     segment.key = memory.remote_key();
-    segment.address = reinterpret_cast<uint64_t>(memory.block(0).data()) + segment.address % (8 * kBlockSize);
+    segment.address =
+        reinterpret_cast<uint64_t>(memory.block(0).data()) + segment.address % (8 * kBlockSize);
     std::memcpy(bytes.data() + at, &segment, sizeof segment);
   }
   FrameHeader frame;
@@ -108,7 +109,8 @@ void run(std::span<const uint8_t> input) {
   }
   loop.turn(0);
   for (input = input.subspan(1); input.size() > 2;) {
-    const size_t length = std::min<size_t>((input[0] | input[1] << 8) % kSlotSize, input.size() - 2);
+    const size_t length =
+        std::min<size_t>((input[0] | input[1] << 8) % kSlotSize, input.size() - 2);
     const auto said = std::as_bytes(input.subspan(2, length));
     std::vector<std::byte> message(said.begin(), said.end());
     make_plausible(message, theirs.out());

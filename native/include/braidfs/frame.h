@@ -37,9 +37,11 @@ inline constexpr uint16_t kFlagSums = 0x2;
 inline constexpr uint16_t kFlagCapability = 0x4;
 inline constexpr uint16_t kFlagReplay = 0x8;
 inline constexpr uint16_t kFlagOneway = 0x10;
-inline constexpr uint16_t kFlagMustExist = 0x20;  // a missing object is kNoObject: no zeros, and none is made
+inline constexpr uint16_t kFlagMustExist =
+    0x20;  // a missing object is kNoObject: no zeros, and none is made
 inline constexpr uint16_t kFlagSole = 0x40;  // metadata replies only
-inline constexpr uint16_t kFlagRaw = 0x80;   // READ: who asks checks whole blocks, the server need not
+inline constexpr uint16_t kFlagRaw =
+    0x80;  // READ: who asks checks whole blocks, the server need not
 inline constexpr uint16_t kFlagsKnown = 0xff;
 
 struct FrameHeader {
@@ -70,9 +72,9 @@ inline constexpr size_t kHeaderSize = sizeof(FrameHeader);
 struct Capability {
   uint64_t file_id = 0;
   uint64_t session = 0;
-  uint32_t rights = 0;  // bit 0 read, bit 1 write
-  uint32_t epoch = 0;   // of the cluster map when it was made
-  uint64_t ino = 0;     // for logs
+  uint32_t rights = 0;        // bit 0 read, bit 1 write
+  uint32_t epoch = 0;         // of the cluster map when it was made
+  uint64_t ino = 0;           // for logs
   uint16_t stripe_width = 0;  // 0: made before these fields, of any object and epoch
   uint16_t reserved = 0;
   uint32_t truncate_epoch = 0;
@@ -80,8 +82,9 @@ struct Capability {
   uint8_t mac[16] = {};
 };
 static_assert(sizeof(Capability) == 64);
-// Of target_marks each stripe has so many bits, the first stripe the lowest ones: the upper bits of its target
-// times kTargetMarkFactor. Of one or two stripes they are the target itself, of more a share of it.
+// Of target_marks each stripe has so many bits, the first stripe the lowest ones: the upper bits of
+// its target times kTargetMarkFactor. Of one or two stripes they are the target itself, of more a
+// share of it.
 inline constexpr uint32_t kTargetMarkFactor = 0x9e3779b1;
 constexpr uint32_t target_mark_width(uint32_t stripe_width) noexcept {
   return stripe_width <= 2 ? 32 : 64 / stripe_width;
@@ -96,7 +99,7 @@ struct CopySource {
   uint64_t offset = 0;  // in the object
   uint32_t stripe_index = 0;
   uint32_t target = 0;
-  uint32_t flags = 0;  // kCopyMustExist
+  uint32_t flags = 0;      // kCopyMustExist
   uint32_t epoch_end = 0;  // the truncate epoch that its reader knows of, and 1; 0: not stated
 };
 static_assert(sizeof(CopySource) == 32);
@@ -110,8 +113,8 @@ struct ObjectName {
 };
 static_assert(sizeof(ObjectName) == 16);
 
-// An object that a FETCH names in its body, of which so many bytes are going to be read; the header's length says
-// how many there are.
+// An object that a FETCH names in its body, of which so many bytes are going to be read; the
+// header's length says how many there are.
 struct FetchedObject {
   Capability capability;
   uint32_t stripe_index = 0;
@@ -128,7 +131,15 @@ uint64_t xxh3(std::span<const std::byte> bytes) noexcept;
 void seal(FrameHeader& header) noexcept;
 
 // Why decode_header refused; kOk when it did not.
-enum class FrameFault : uint8_t { kOk, kMagic, kVersion, kChecksum, kFlags, kBodyLength, kPayloadLength };
+enum class FrameFault : uint8_t {
+  kOk,
+  kMagic,
+  kVersion,
+  kChecksum,
+  kFlags,
+  kBodyLength,
+  kPayloadLength
+};
 
 struct DecodedHeader {
   FrameFault fault;
@@ -148,7 +159,8 @@ constexpr uint32_t blocks_touched(uint64_t offset, uint32_t length) noexcept {
 
 // Writes one XXH3-64 per block touched (of the part of the block that is inside the range).
 // sums.size() must be blocks_touched(offset, payload.size()).
-void hash_blocks(uint64_t offset, std::span<const std::byte> payload, std::span<uint64_t> sums) noexcept;
+void hash_blocks(uint64_t offset, std::span<const std::byte> payload,
+                 std::span<uint64_t> sums) noexcept;
 
 // Index of the first block whose hash differs, or nullopt when all agree.
 std::optional<uint32_t> first_mismatch(uint64_t offset, std::span<const std::byte> payload,

@@ -26,10 +26,12 @@ std::unique_ptr<Cache> Cache::open(const StoreSettings& settings, std::string& r
 }
 
 // Copies of before would be more than the cache may take.
-Cache::Cache(std::unique_ptr<Store> store, const StoreSettings& settings) : store_(std::move(store)) {
+Cache::Cache(std::unique_ptr<Store> store, const StoreSettings& settings)
+    : store_(std::move(store)) {
   const std::string folder = settings.directory + kCopiesFolder;
   if (settings.copies_bytes_max > 0) {
-    copies_ = std::make_unique<Copies>(folder, settings.copies_bytes_max, settings.cluster, *store_);
+    copies_ =
+        std::make_unique<Copies>(folder, settings.copies_bytes_max, settings.cluster, *store_);
   } else {
     std::error_code ignored;
     std::filesystem::remove_all(folder, ignored);

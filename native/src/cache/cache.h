@@ -1,8 +1,9 @@
-// A cache directory in use: what lanes read is gathered to slices and written by a thread of its own.
+// A cache directory in use: what lanes read is gathered to slices and written by a thread of its
+// own.
 //
 // Lanes never wait for it: what it cannot take at once (kQueueBytesMax lent already) is dropped.
-// Threads: offer(), find(), corrupt() ANY THREAD; stop() once, by whoever ends the lanes. Not here: how
-// lanes read (client/local_cache.h).
+// Threads: offer(), find(), corrupt() ANY THREAD; stop() once, by whoever ends the lanes. Not here:
+// how lanes read (client/local_cache.h).
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -31,7 +32,9 @@ class Cache {
   Cache(const Cache&) = delete;
   Cache& operator=(const Cache&) = delete;
 
-  std::optional<Store::Found> find(const SliceKey& key, uint64_t stamp) { return store_->find(key, stamp); }
+  std::optional<Store::Found> find(const SliceKey& key, uint64_t stamp) {
+    return store_->find(key, stamp);
+  }
   bool has(const SliceKey& key, uint64_t stamp) { return store_->has(key, stamp); }
   void corrupt(const SliceKey& key, const Store::Found& found) { store_->corrupt(key, found); }
   // A part of a slice of that length was read, by a READ that the cache did not answer.
@@ -52,10 +55,10 @@ class Cache {
   std::unique_ptr<Copies> copies_;
   std::mutex mu_;
   std::condition_variable changed_;
-  Gather gather_;                 // guarded by mu_
-  std::deque<Slice> queue_;       // guarded by mu_
-  uint64_t queue_bytes_ = 0;      // guarded by mu_: also of the one that is being written
-  bool stopping_ = false;         // guarded by mu_
+  Gather gather_;             // guarded by mu_
+  std::deque<Slice> queue_;   // guarded by mu_
+  uint64_t queue_bytes_ = 0;  // guarded by mu_: also of the one that is being written
+  bool stopping_ = false;     // guarded by mu_
   std::atomic<uint64_t> dropped_ = 0;
   std::thread writer_;
 };

@@ -12,12 +12,13 @@ namespace braidfs::cache {
 
 namespace {
 
-constexpr int kNice = 15;  // lanes go first, and so does the cache's writer
+constexpr int kNice = 15;           // lanes go first, and so does the cache's writer
 constexpr int kIdleDisk = 3 << 13;  // IOPRIO_CLASS_IDLE: where the disk's scheduler knows of it
 constexpr int kThisThread = 1;      // IOPRIO_WHO_PROCESS
 
 bool is_newer(const CopyFiles::Known& one, const CopyFiles::Known& other) {
-  return std::pair(one.made.tv_sec, one.made.tv_nsec) > std::pair(other.made.tv_sec, other.made.tv_nsec);
+  return std::pair(one.made.tv_sec, one.made.tv_nsec) >
+         std::pair(other.made.tv_sec, other.made.tv_nsec);
 }
 
 }  // namespace
@@ -69,7 +70,8 @@ net::UniqueFd Copies::open(const WholeFile& file) {
 void Copies::closed(const WholeFile& file) {
   const std::scoped_lock lock(mu_);
   const auto known = copies_.find(file.ino);
-  if (known != copies_.end() && known->second.file == file && known->second.users > 0) --known->second.users;
+  if (known != copies_.end() && known->second.file == file && known->second.users > 0)
+    --known->second.users;
 }
 
 void Copies::settle() {
@@ -81,25 +83,25 @@ void Copies::settle() {
 
 std::vector<std::pair<std::string, uint64_t>> Copies::counters() {
   const std::scoped_lock lock(mu_);
-  const auto checked = std::ranges::count_if(copies_, [](const auto& entry) { return entry.second.is_checked; });
-  return {{"cache_copies", copies_.size()},
-          {"cache_copies_checked", static_cast<uint64_t>(checked)},
-          {"cache_copies_bytes", bytes_},
-          {"cache_copies_made", made_},
-          {"cache_copies_evicted", evicted_},
-          {"cache_copies_refused", refused_},
-          {"cache_copies_corrupt", corrupt_},
-          {"cache_copies_faults", faults_}};
+  const auto checked =
+      std::ranges::count_if(copies_, [](const auto& entry) { return entry.second.is_checked; });
+  return {
+      {"cache_copies", copies_.size()},   {"cache_copies_checked", static_cast<uint64_t>(checked)},
+      {"cache_copies_bytes", bytes_},     {"cache_copies_made", made_},
+      {"cache_copies_evicted", evicted_}, {"cache_copies_refused", refused_},
+      {"cache_copies_corrupt", corrupt_}, {"cache_copies_faults", faults_}};
 }
 
 // ---- LOCKED ----
 
 bool Copies::is_copyable(const WholeFile& file) const noexcept {
-  return file.size >= kFileBytesMin && file.size <= bytes_max_ && CopyFiles::place_bytes(file.size) <= bytes_max_;
+  return file.size >= kFileBytesMin && file.size <= bytes_max_ &&
+         CopyFiles::place_bytes(file.size) <= bytes_max_;
 }
 
 void Copies::ask(const WholeFile& file) {
-  if (asked_.size() >= kAskedMax && !asked_.contains(file.ino)) asked_.clear();  // costs patience only
+  if (asked_.size() >= kAskedMax && !asked_.contains(file.ino))
+    asked_.clear();  // costs patience only
   Asked& asked = asked_[file.ino];
   asked.before = std::exchange(asked.last, ++clock_);
   want(file);
@@ -262,7 +264,8 @@ int Copies::write(const WholeFile& file) {
     if (!read_slice(file, slice)) return -ENODATA;
     const uint32_t length = slice_length(file.size, slice);
     sums.push_back(xxh3(pages_.slice().first(length)));
-    if (const int error = CopyFiles::write_slice(part.get(), slice, pages_.slice().first(padded(length)))) {
+    if (const int error =
+            CopyFiles::write_slice(part.get(), slice, pages_.slice().first(padded(length)))) {
       return error;
     }
   }
@@ -278,7 +281,8 @@ bool Copies::read_slice(const WholeFile& file, uint32_t slice) {
   const auto place = pages_.all().first(record_bytes(length));
   const ssize_t count = ::pread(found->segment->bytes.get(), place.data(), place.size(),
                                 static_cast<off_t>(found->offset));
-  if (count == static_cast<ssize_t>(place.size()) && is_head_of(pages_.head(), key, file.stamp, length) &&
+  if (count == static_cast<ssize_t>(place.size()) &&
+      is_head_of(pages_.head(), key, file.stamp, length) &&
       are_bytes_of(pages_.head(), 0, pages_.slice().first(length))) {
     return true;
   }

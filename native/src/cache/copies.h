@@ -1,12 +1,13 @@
 // Copies of whole files, each a file of its own that the kernel can read by itself
-// (docs/decisions/0041-passthrough.md). Made from the slices of a store that has all of them, checked
-// again after each start of this program, by a niced thread of its own; nobody waits for it.
+// (docs/decisions/0041-passthrough.md). Made from the slices of a store that has all of them,
+// checked again after each start of this program, by a niced thread of its own; nobody waits for
+// it.
 //
-// Space: bytes_max, for the files and their sums. A copy makes room for another one if nobody has it
-// open and it was not opened since that other file was asked for twice: an epoch over more than there is
-// room for keeps what is there, another data set takes its place. One copy for each inode.
-// Errors of the disk, a full one included, stop the making for a while; they cost copies and never more.
-// ANY THREAD, guarded by mu_; the files are the thread's, but for those that open() opens.
+// Space: bytes_max, for the files and their sums. A copy makes room for another one if nobody has
+// it open and it was not opened since that other file was asked for twice: an epoch over more than
+// there is room for keeps what is there, another data set takes its place. One copy for each inode.
+// Errors of the disk, a full one included, stop the making for a while; they cost copies and never
+// more. ANY THREAD, guarded by mu_; the files are the thread's, but for those that open() opens.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -28,7 +29,8 @@ namespace braidfs::cache {
 
 class Copies {
  public:
-  static constexpr uint64_t kFileBytesMin = 4u << 20;  // an open of a smaller one costs more than it saves
+  static constexpr uint64_t kFileBytesMin =
+      4u << 20;  // an open of a smaller one costs more than it saves
   static constexpr size_t kWantedMax = 256;
   static constexpr size_t kAskedMax = 4096;
   static constexpr auto kFaultRest = std::chrono::seconds(60);

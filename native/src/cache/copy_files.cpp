@@ -39,7 +39,8 @@ bool read_at(int file, std::span<std::byte> place, uint64_t offset, size_t wante
 
 }  // namespace
 
-std::vector<std::byte> encode(const WholeFile& file, const Cluster& cluster, const SliceSums& sums) {
+std::vector<std::byte> encode(const WholeFile& file, const Cluster& cluster,
+                              const SliceSums& sums) {
   const CopyHead head{kMagic, cluster, file.ino, file.stamp, file.size};
   std::vector<std::byte> bytes(sizeof head + (sums.size() + 1) * sizeof(uint64_t));
   std::memcpy(bytes.data(), &head, sizeof head);
@@ -57,7 +58,8 @@ std::optional<Summed> decode_sums(std::span<const std::byte> bytes, const Cluste
   const size_t seal_at = bytes.size() - sizeof(uint64_t);
   uint64_t seal;
   std::memcpy(&seal, bytes.data() + seal_at, sizeof seal);
-  if (head.magic != kMagic || head.cluster != cluster || seal != xxh3(bytes.first(seal_at))) return std::nullopt;
+  if (head.magic != kMagic || head.cluster != cluster || seal != xxh3(bytes.first(seal_at)))
+    return std::nullopt;
   Summed summed{{head.ino, head.stamp, head.size}, SliceSums(slice_count(head.size))};
   if (seal_at - sizeof head != summed.sums.size() * sizeof(uint64_t)) return std::nullopt;
   std::memcpy(summed.sums.data(), bytes.data() + sizeof head, seal_at - sizeof head);
@@ -75,7 +77,8 @@ int CopyFiles::make_directory() const {
 }
 
 uint64_t CopyFiles::place_bytes(uint64_t size) noexcept {
-  return padded(size) + padded(sizeof(CopyHead) + (slice_count(size) + uint64_t{1}) * sizeof(uint64_t));
+  return padded(size) +
+         padded(sizeof(CopyHead) + (slice_count(size) + uint64_t{1}) * sizeof(uint64_t));
 }
 
 std::optional<Summed> CopyFiles::read_sums(const std::string& name) const {
@@ -87,8 +90,10 @@ std::optional<Summed> CopyFiles::read_sums(const std::string& name) const {
 std::optional<CopyFiles::Known> CopyFiles::look(const std::string& name) const {
   const auto summed = read_sums(name);
   struct stat found {};
-  if (!summed || name_of(summed->file) != name || ::lstat(path(name).c_str(), &found) != 0) return std::nullopt;
-  if (!S_ISREG(found.st_mode) || static_cast<uint64_t>(found.st_size) != summed->file.size) return std::nullopt;
+  if (!summed || name_of(summed->file) != name || ::lstat(path(name).c_str(), &found) != 0)
+    return std::nullopt;
+  if (!S_ISREG(found.st_mode) || static_cast<uint64_t>(found.st_size) != summed->file.size)
+    return std::nullopt;
   return Known{summed->file, found.st_mtim};
 }
 
@@ -115,7 +120,9 @@ int CopyFiles::begin(const WholeFile& file, net::UniqueFd& part) const {
   const std::string to = path(name_of(file) + kPartSuffix);
   ::unlink(to.c_str());
   if (const int error = open_direct(to, O_CREAT | O_EXCL | O_RDWR, part)) return error;
-  if (::fallocate(part.get(), 0, 0, static_cast<off_t>(padded(file.size))) == 0 || errno == EOPNOTSUPP) return 0;
+  if (::fallocate(part.get(), 0, 0, static_cast<off_t>(padded(file.size))) == 0 ||
+      errno == EOPNOTSUPP)
+    return 0;
   return -errno;
 }
 
@@ -126,11 +133,13 @@ int CopyFiles::write_slice(int part, uint32_t slice, std::span<const std::byte> 
 }
 
 int CopyFiles::finish(const WholeFile& file, const SliceSums& sums, int part) const {
-  if (::ftruncate(part, static_cast<off_t>(file.size)) != 0 || ::fdatasync(part) != 0) return -errno;
+  if (::ftruncate(part, static_cast<off_t>(file.size)) != 0 || ::fdatasync(part) != 0)
+    return -errno;
   ::posix_fadvise(part, 0, 0, POSIX_FADV_DONTNEED);  // where there is no O_DIRECT
   const std::string name = name_of(file);
   const std::string sums_part = name + kSumsSuffix + kPartSuffix;
-  if (const int error = Files(directory_).write_small(sums_part, encode(file, cluster_, sums))) return error;
+  if (const int error = Files(directory_).write_small(sums_part, encode(file, cluster_, sums)))
+    return error;
   if (::rename(path(name + kPartSuffix).c_str(), path(name).c_str()) != 0) return -errno;
   return ::rename(path(sums_part).c_str(), path(name + kSumsSuffix).c_str()) == 0 ? 0 : -errno;
 }

@@ -1,6 +1,6 @@
-// The files of copies.h, in one folder: of each copy one with exactly the file's bytes, and a small one
-// with the XXH3 of each slice, sealed. A copy counts when both have their names, which they get last.
-// Results are 0 or -errno. ANY THREAD.
+// The files of copies.h, in one folder: of each copy one with exactly the file's bytes, and a small
+// one with the XXH3 of each slice, sealed. A copy counts when both have their names, which they get
+// last. Results are 0 or -errno. ANY THREAD.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -42,7 +42,9 @@ class SlicePages {
  public:
   SlicePages() : bytes_(make_pages(kHeadBytes + kSliceBytes)) {}
   std::span<std::byte> all() noexcept { return {bytes_.get(), kHeadBytes + kSliceBytes}; }
-  const RecordHead& head() const noexcept { return *reinterpret_cast<const RecordHead*>(bytes_.get()); }
+  const RecordHead& head() const noexcept {
+    return *reinterpret_cast<const RecordHead*>(bytes_.get());
+  }
   std::span<std::byte> slice() noexcept { return all().subspan(kHeadBytes); }
 
  private:
@@ -72,8 +74,8 @@ class CopyFiles {
   int finish(const WholeFile& file, const SliceSums& sums, int part) const;
   void remove(const WholeFile& file) const noexcept;  // and what was begun of it
 
-  // Whether its bytes are what they are to be, past the page cache. `goes_on` is asked before each slice;
-  // nothing: it said no.
+  // Whether its bytes are what they are to be, past the page cache. `goes_on` is asked before each
+  // slice; nothing: it said no.
   template <typename GoesOn>
   std::optional<bool> is_sound(const WholeFile& file, SlicePages& pages, GoesOn goes_on) const {
     net::UniqueFd bytes;

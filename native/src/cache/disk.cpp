@@ -42,14 +42,17 @@ std::string why_not_ours(const std::string& directory) {
   struct stat found {};
   if (::lstat(directory.c_str(), &found) != 0) return std::strerror(errno);
   if (!S_ISDIR(found.st_mode)) return "it is no directory (nor may it be a link to one)";
-  if (found.st_uid != ::geteuid()) return "it belongs to another user: what lies in it could be read as file data";
-  if (!is_ours_alone(found)) return "others may write to it (chmod go-w): what they put there could be read as file data";
+  if (found.st_uid != ::geteuid())
+    return "it belongs to another user: what lies in it could be read as file data";
+  if (!is_ours_alone(found))
+    return "others may write to it (chmod go-w): what they put there could be read as file data";
   return "";
 }
 
 int open_direct(const std::string& path, int flags, net::UniqueFd& file) {
   const int error = open_file(path, flags | O_DIRECT, file);
-  return error == -EINVAL ? open_file(path, flags & ~O_EXCL, file) : error;  // it may be made by then
+  return error == -EINVAL ? open_file(path, flags & ~O_EXCL, file)
+                          : error;  // it may be made by then
 }
 
 int check_size(int file, uint64_t size) {
@@ -58,9 +61,11 @@ int check_size(int file, uint64_t size) {
   return S_ISREG(found.st_mode) && static_cast<uint64_t>(found.st_size) == size ? 0 : -EINVAL;
 }
 
-void visit_directory(const std::string& path, const std::function<void(const char* name, int type)>& visit) {
+void visit_directory(const std::string& path,
+                     const std::function<void(const char* name, int type)>& visit) {
   const std::unique_ptr<DIR, CloseDirectory> entries(::opendir(path.c_str()));
-  while (const dirent* entry = entries ? ::readdir(entries.get()) : nullptr) visit(entry->d_name, entry->d_type);
+  while (const dirent* entry = entries ? ::readdir(entries.get()) : nullptr)
+    visit(entry->d_name, entry->d_type);
 }
 
 void FreePages::operator()(std::byte* bytes) const noexcept {

@@ -1,5 +1,6 @@
-// What the files of a cache directory share, segments' and copies': how they are opened, read and named, memory
-// that a disk reads directly, and threads that stand behind the lanes. Results are 0 or -errno. ANY THREAD.
+// What the files of a cache directory share, segments' and copies': how they are opened, read and
+// named, memory that a disk reads directly, and threads that stand behind the lanes. Results are 0
+// or -errno. ANY THREAD.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,15 +14,17 @@ namespace braidfs::cache {
 
 // -EPERM: it is another user's, or others may write to it.
 int open_file(const std::string& path, int flags, net::UniqueFd& file);
-// Why this directory is not to be believed: half a sentence, empty for one that only this user can write to.
+// Why this directory is not to be believed: half a sentence, empty for one that only this user can
+// write to.
 std::string why_not_ours(const std::string& directory);
-// Past the page cache, which would hold twice what the kernel has of the files themselves; through it where the
-// file system does not know O_DIRECT.
+// Past the page cache, which would hold twice what the kernel has of the files themselves; through
+// it where the file system does not know O_DIRECT.
 int open_direct(const std::string& path, int flags, net::UniqueFd& file);
 // -EINVAL: it is no regular file of that size.
 int check_size(int file, uint64_t size);
 // The names in it, of whatever type (dirent's).
-void visit_directory(const std::string& path, const std::function<void(const char* name, int type)>& visit);
+void visit_directory(const std::string& path,
+                     const std::function<void(const char* name, int type)>& visit);
 
 // Begins on a block.
 struct FreePages {

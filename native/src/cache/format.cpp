@@ -7,8 +7,8 @@ namespace braidfs::cache {
 
 namespace {
 
-constexpr uint64_t kHeadMagic = 0x3165'6863'6163'7242;  // "Brcache1"
-constexpr uint32_t kEntryMagic = 0x3143'4942;           // "BIC1"
+constexpr uint64_t kHeadMagic = 0x3165'6863'6163'7242;   // "Brcache1"
+constexpr uint32_t kEntryMagic = 0x3143'4942;            // "BIC1"
 constexpr uint64_t kSuperMagic = 0x3168'6361'6344'5242;  // "BRDcach1"
 constexpr uint64_t kSegmentBytesMax = uint64_t{1} << 30;
 
@@ -42,13 +42,15 @@ void make_head(RecordHead& head, const SliceKey& key, uint64_t stamp,
   head.seal = seal_of(head);
 }
 
-bool is_head_of(const RecordHead& head, const SliceKey& key, uint64_t stamp, uint32_t length) noexcept {
+bool is_head_of(const RecordHead& head, const SliceKey& key, uint64_t stamp,
+                uint32_t length) noexcept {
   return head.magic == kHeadMagic && head.ino == key.ino && head.slice == key.slice &&
          head.stamp == stamp && head.length == length && length <= kSliceBytes &&
          head.seal == seal_of(head);
 }
 
-bool are_bytes_of(const RecordHead& head, uint32_t begin, std::span<const std::byte> bytes) noexcept {
+bool are_bytes_of(const RecordHead& head, uint32_t begin,
+                  std::span<const std::byte> bytes) noexcept {
   if (begin % kBlock != 0 || uint64_t{begin} + bytes.size() > head.length) return false;
   const auto count = blocks_touched(begin, static_cast<uint32_t>(bytes.size()));
   const auto sums = std::span(head.sums).subspan(begin / kBlock, count);
@@ -75,7 +77,8 @@ std::vector<Placed> read_index(std::span<const std::byte> bytes, uint64_t segmen
     std::memcpy(&entry, bytes.data(), sizeof entry);
     const uint64_t begin = uint64_t{entry.block} * kBlock;
     if (entry.magic != kEntryMagic || entry.seal != seal_of(entry) || entry.length == 0 ||
-        entry.length > kSliceBytes || begin < end || begin + record_bytes(entry.length) > segment_bytes) {
+        entry.length > kSliceBytes || begin < end ||
+        begin + record_bytes(entry.length) > segment_bytes) {
       break;
     }
     end = begin + record_bytes(entry.length);

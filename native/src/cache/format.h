@@ -1,10 +1,11 @@
-// What a cache directory holds, byte by byte (docs/decisions/0035-local-cache.md). Pure: no I/O, any thread.
+// What a cache directory holds, byte by byte (docs/decisions/0035-local-cache.md). Pure: no I/O,
+// any thread.
 //
-// A *slice* is the part of a file between two multiples of kSliceBytes. A record is one slice as it was
-// read: a head of one block, then the bytes, padded to whole blocks. The head names the slice and the
-// stamp of the file's bytes, and has the XXH3 of each block. A segment's index has one entry for each
-// record, in the order of their places. Head and entry are sealed by an XXH3 of their own; what does not
-// check is as good as absent.
+// A *slice* is the part of a file between two multiples of kSliceBytes. A record is one slice as it
+// was read: a head of one block, then the bytes, padded to whole blocks. The head names the slice
+// and the stamp of the file's bytes, and has the XXH3 of each block. A segment's index has one
+// entry for each record, in the order of their places. Head and entry are sealed by an XXH3 of
+// their own; what does not check is as good as absent.
 #pragma once
 #include <array>
 #include <concepts>
@@ -55,12 +56,15 @@ struct RecordHead {
 };
 static_assert(sizeof(RecordHead) == kHeadBytes && std::is_trivially_copyable_v<RecordHead>);
 
-// length: 1 to kSliceBytes. The parts are the slice's bytes in their order, each but the last one whole blocks.
+// length: 1 to kSliceBytes. The parts are the slice's bytes in their order, each but the last one
+// whole blocks.
 void make_head(RecordHead& head, const SliceKey& key, uint64_t stamp,
                std::span<const std::span<const std::byte>> parts) noexcept;
-bool is_head_of(const RecordHead& head, const SliceKey& key, uint64_t stamp, uint32_t length) noexcept;
+bool is_head_of(const RecordHead& head, const SliceKey& key, uint64_t stamp,
+                uint32_t length) noexcept;
 // These bytes of the slice, which begin on a block, and end on one or with the slice.
-bool are_bytes_of(const RecordHead& head, uint32_t begin, std::span<const std::byte> bytes) noexcept;
+bool are_bytes_of(const RecordHead& head, uint32_t begin,
+                  std::span<const std::byte> bytes) noexcept;
 
 struct IndexEntry {
   uint32_t magic;

@@ -51,7 +51,8 @@ std::optional<Slice> Gather::add(const SliceKey& key, uint64_t stamp, uint32_t l
     if (part.begin != 0 && part.length < kBeginsBytes) return std::nullopt;
     to = begun_.insert(begun_.end(), {std::move(whole), 0});
   } else if (to->slice.length != length ||
-             std::ranges::any_of(to->slice.parts, [&](const Part& known) { return meet(known, part); })) {
+             std::ranges::any_of(to->slice.parts,
+                                 [&](const Part& known) { return meet(known, part); })) {
     return std::nullopt;
   }
   to->filled += part.length;

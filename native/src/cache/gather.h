@@ -1,6 +1,7 @@
 // Puts slices together from the READs that bring their parts. Pure; guarded by its owner.
-// At most kSlicesMax are begun and kBytesMax lent at a time: the oldest is given up for a new one. Only a
-// large part, or a slice's first one, begins a slice: random reads of a few pages leave nothing here.
+// At most kSlicesMax are begun and kBytesMax lent at a time: the oldest is given up for a new one.
+// Only a large part, or a slice's first one, begins a slice: random reads of a few pages leave
+// nothing here.
 #pragma once
 #include <cstdint>
 #include <list>

@@ -25,7 +25,8 @@ std::optional<uint32_t> number_of(std::string_view name) {
   if (name.size() != kDigits + 4 || !name.ends_with(kBytesSuffix)) return std::nullopt;
   uint32_t number = 0;
   const auto [end, fault] = std::from_chars(name.data(), name.data() + kDigits, number);
-  return fault == std::errc{} && end == name.data() + kDigits ? std::optional(number) : std::nullopt;
+  return fault == std::errc{} && end == name.data() + kDigits ? std::optional(number)
+                                                              : std::nullopt;
 }
 
 }  // namespace
@@ -47,7 +48,8 @@ std::vector<uint32_t> Files::numbers() const {
 
 int Files::create(uint32_t number, uint64_t segment_bytes, net::UniqueFd& bytes) const {
   remove(number);
-  const int made = open_direct(segment_path(number, kBytesSuffix), O_CREAT | O_EXCL | O_RDWR, bytes);
+  const int made =
+      open_direct(segment_path(number, kBytesSuffix), O_CREAT | O_EXCL | O_RDWR, bytes);
   if (made != 0) return made;
   int error = ::fallocate(bytes.get(), 0, 0, static_cast<off_t>(segment_bytes)) == 0 ? 0 : -errno;
   if (error == -EOPNOTSUPP) {  // then a full disk is told by writing
@@ -58,7 +60,8 @@ int Files::create(uint32_t number, uint64_t segment_bytes, net::UniqueFd& bytes)
 }
 
 int Files::open(uint32_t number, uint64_t segment_bytes, net::UniqueFd& bytes) const {
-  if (const int error = open_direct(segment_path(number, kBytesSuffix), O_RDWR, bytes)) return error;
+  if (const int error = open_direct(segment_path(number, kBytesSuffix), O_RDWR, bytes))
+    return error;
   return check_size(bytes.get(), segment_bytes);
 }
 

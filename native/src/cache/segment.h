@@ -1,7 +1,7 @@
-// One file of a cache directory: records one behind another, and the index that says where. Its place on
-// the disk is reserved when it is made. Never written over: what makes room is removed as a whole, and
-// reads that are under way keep the removed file until they end.
-// `bytes` may be read by ANY THREAD; the rest is guarded by the store's mutex.
+// One file of a cache directory: records one behind another, and the index that says where. Its
+// place on the disk is reserved when it is made. Never written over: what makes room is removed as
+// a whole, and reads that are under way keep the removed file until they end. `bytes` may be read
+// by ANY THREAD; the rest is guarded by the store's mutex.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -17,8 +17,8 @@ namespace braidfs::cache {
 
 struct Segment {
   uint32_t number = 0;
-  net::UniqueFd bytes;  // O_DIRECT where the file system knows that
-  uint64_t end = 0;     // of the last record
+  net::UniqueFd bytes;         // O_DIRECT where the file system knows that
+  uint64_t end = 0;            // of the last record
   std::vector<SliceKey> keys;  // of its records, also of those that are stale
   size_t live = 0;             // records that the store's index names
   Turnover::Use use{};

@@ -22,7 +22,9 @@ constexpr uint64_t kSegmentBytesMax = uint64_t{1} << 30;
 constexpr uint64_t kMib = 1u << 20;
 constexpr size_t kRunPartsMax = 900;  // with a head for each slice less than IOV_MAX
 
-std::string because(const std::string& what, int error) { return what + ": " + std::strerror(error); }
+std::string because(const std::string& what, int error) {
+  return what + ": " + std::strerror(error);
+}
 
 uint64_t segment_bytes_for(uint64_t bytes_max) {
   return std::clamp(bytes_max / kSegmentShare / kMib * kMib, kSegmentBytesMin, kSegmentBytesMax);
@@ -158,10 +160,14 @@ bool Store::fits(uint32_t length) const {
   return writing_ && writing_->end + record_bytes(length) <= segment_bytes_;
 }
 
-bool Store::may_grow() const { return segments_.size() < segments_max_ && index_.size() < kRecordsMax; }
+bool Store::may_grow() const {
+  return segments_.size() < segments_max_ && index_.size() < kRecordsMax;
+}
 
 std::map<uint32_t, SegmentPtr>::iterator Store::replaceable(uint32_t length) {
-  const auto is_empty = [&](const auto& entry) { return entry.second->live == 0 && entry.second != writing_; };
+  const auto is_empty = [&](const auto& entry) {
+    return entry.second->live == 0 && entry.second != writing_;
+  };
   if (any_empty_) {
     const auto empty = std::ranges::find_if(segments_, is_empty);
     if (empty != segments_.end()) return empty;
@@ -227,7 +233,8 @@ void Store::corrupt(const SliceKey& key, const Found& found) {
   const auto entry = index_.find(key);
   if (entry == index_.end()) return;
   const Entry& known = entry->second;
-  if (known.segment == found.segment && uint64_t{known.block} * kBlock == found.offset) forget(entry);
+  if (known.segment == found.segment && uint64_t{known.block} * kBlock == found.offset)
+    forget(entry);
 }
 
 Store::Counts Store::counts() {

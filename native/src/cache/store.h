@@ -1,10 +1,11 @@
 // A cache directory: slices of files in segments, found by inode, slice and stamp.
 //
-// The index is in memory, made from the segments' own when the directory is opened. Records go to the end
-// of the youngest segment. When the directory is full, turnover.h says which segment goes, if any does.
-// Nothing here is needed: an error of the disk, or a full one, costs records and never more.
-// One process has a directory at a time (flock on its file `lock`), and one file system's bytes are in it.
-// Threads: put() on one thread, the writer's; everything else ANY THREAD, guarded by mu_.
+// The index is in memory, made from the segments' own when the directory is opened. Records go to
+// the end of the youngest segment. When the directory is full, turnover.h says which segment goes,
+// if any does. Nothing here is needed: an error of the disk, or a full one, costs records and never
+// more. One process has a directory at a time (flock on its file `lock`), and one file system's
+// bytes are in it. Threads: put() on one thread, the writer's; everything else ANY THREAD, guarded
+// by mu_.
 #pragma once
 #include <array>
 #include <atomic>
@@ -29,12 +30,13 @@ struct StoreSettings {
   static constexpr uint64_t kBytesMin = 64u << 20;
   std::string directory;
   uint64_t bytes_max = 0;  // at least kBytesMin
-  uint64_t copies_bytes_max = 0;  // beside that, for copies of whole files (copies.h); 0: there are none
+  uint64_t copies_bytes_max =
+      0;  // beside that, for copies of whole files (copies.h); 0: there are none
   std::array<std::byte, 16> cluster{};
 };
 
-// Bytes of a slice that somebody lends until they are written. place: begins on a page, with room for
-// whole blocks.
+// Bytes of a slice that somebody lends until they are written. place: begins on a page, with room
+// for whole blocks.
 struct Part {
   uint32_t begin = 0;  // in the slice
   uint32_t length = 0;
@@ -51,7 +53,7 @@ struct Slice {
 
 class Store {
  public:
-  static constexpr size_t kRecordsMax = 2u << 20;  // some 100 bytes of memory each
+  static constexpr size_t kRecordsMax = 2u << 20;               // some 100 bytes of memory each
   static constexpr auto kFaultRest = std::chrono::seconds(60);  // nothing is written after an error
   static constexpr size_t kRunSlicesMax = 64;
   static constexpr uint64_t kRunBytesMax = 8u << 20;
@@ -73,8 +75,8 @@ class Store {
   bool has(const SliceKey& key, uint64_t stamp);
   // It was not what it is to be.
   void corrupt(const SliceKey& key, const Found& found);
-  // How many were written: the others are there, found no room, or could not be. Those that lie side by
-  // side are one write, of at most kRunBytesMax and kRunSlicesMax.
+  // How many were written: the others are there, found no room, or could not be. Those that lie
+  // side by side are one write, of at most kRunBytesMax and kRunSlicesMax.
   size_t put(std::span<const Slice> slices);
 
   struct Counts {
@@ -124,7 +126,8 @@ class Store {
   void evict(std::map<uint32_t, SegmentPtr>::iterator which);
   void fault();
 
-  // Where the first of them goes, and those behind it that go with it. No segment: nowhere, or it is there.
+  // Where the first of them goes, and those behind it that go with it. No segment: nowhere, or it
+  // is there.
   Run reserve(std::span<const Slice> slices);
   bool goes_with(const Run& run, const Slice& slice);
   bool reserve_place(const Slice& slice);
@@ -138,13 +141,13 @@ class Store {
   const size_t segments_max_;
 
   std::mutex mu_;
-  Index index_;                               // guarded by mu_
-  std::map<uint32_t, SegmentPtr> segments_;   // guarded by mu_
-  SegmentPtr writing_;                        // guarded by mu_: the one that records go to
-  Turnover turnover_;                         // guarded by mu_
-  bool any_empty_ = false;                    // guarded by mu_: a segment has perhaps no live record
-  Clock::time_point rests_until_{};           // guarded by mu_
-  Counts counts_;                             // guarded by mu_
+  Index index_;                              // guarded by mu_
+  std::map<uint32_t, SegmentPtr> segments_;  // guarded by mu_
+  SegmentPtr writing_;                       // guarded by mu_: the one that records go to
+  Turnover turnover_;                        // guarded by mu_
+  bool any_empty_ = false;                   // guarded by mu_: a segment has perhaps no live record
+  Clock::time_point rests_until_{};          // guarded by mu_
+  Counts counts_;                            // guarded by mu_
 
   // WRITER ONLY
   net::UniqueFd index_file_;  // of writing_

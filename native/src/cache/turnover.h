@@ -1,13 +1,15 @@
-// Decides when what a full cache holds makes room for what is read instead. Pure; guarded by its owner.
+// Decides when what a full cache holds makes room for what is read instead. Pure; guarded by its
+// owner.
 //
-// An epoch larger than the cache reads everything once, in any order: least-recently-used would throw
-// each slice away just before its turn. So a full cache takes nothing new by itself. Slices that were
-// offered in vain are remembered (a sample of them, by hash); once nine tenths were offered *again*, and as
-// many slices were read as the cache holds, a *turn* ends: by then whatever is read at all was read.
-// Segments of which less than a quarter was read in that turn and the one before are stale, and may go for
-// as many bytes as came again. An epoch over a larger data set reads every cached slice in each turn, so
-// nothing goes and the hits stay (cache / data set) of all; a scan that does not come again ends no turn;
-// another data set takes the place of the last one when it was read some times.
+// An epoch larger than the cache reads everything once, in any order: least-recently-used would
+// throw each slice away just before its turn. So a full cache takes nothing new by itself. Slices
+// that were offered in vain are remembered (a sample of them, by hash); once nine tenths were
+// offered *again*, and as many slices were read as the cache holds, a *turn* ends: by then whatever
+// is read at all was read. Segments of which less than a quarter was read in that turn and the one
+// before are stale, and may go for as many bytes as came again. An epoch over a larger data set
+// reads every cached slice in each turn, so nothing goes and the hits stay (cache / data set) of
+// all; a scan that does not come again ends no turn; another data set takes the place of the last
+// one when it was read some times.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -59,7 +61,7 @@ class Turnover {
   uint64_t again_bytes_ = 0;
   uint32_t sample_shift_ = 0;  // one of 2^so many hashes is tracked
   uint64_t idle_ = 0;          // refusals in a row of what was known to come again
-  uint64_t read_ = 0;  // slices in this turn, hit or refused
+  uint64_t read_ = 0;          // slices in this turn, hit or refused
   uint64_t allowance_ = 0;
   uint64_t turn_ = 1;
 };

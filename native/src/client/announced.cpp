@@ -16,7 +16,9 @@ size_t Announced::want(std::span<const uint64_t> inos, bool replaces) {
   return count;
 }
 
-bool Announced::has_room() const noexcept { return bytes_ + (under_way_ + 1) * kReserve <= bytes_max_; }
+bool Announced::has_room() const noexcept {
+  return bytes_ + (under_way_ + 1) * kReserve <= bytes_max_;
+}
 
 std::vector<uint64_t> Announced::take(Clock::time_point now) {
   std::vector<uint64_t> taken;

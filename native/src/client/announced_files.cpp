@@ -1,4 +1,5 @@
-// Core: what is announced (announced.h) is opened, fetched and closed again, without a word to Python.
+// Core: what is announced (announced.h) is opened, fetched and closed again, without a word to
+// Python.
 #include <fcntl.h>
 
 #include <atomic>
@@ -76,30 +77,35 @@ HandlePtr Core::open_unlisted(const InodePtr& inode, bool granted) {
   const std::scoped_lock lock(inode->mu());
   if (granted) inode->lease = kLeaseData;
   const uint64_t size = inode->size();
-  const bool is_wanted = size > 0 && size <= Announced::kFileMax && inode->view_locked()->inline_bytes.empty();
-  if (!is_wanted || inode->gone || !(granted || inode->kept) || !leases_count() || !holds(*inode, kLeaseData)) {
+  const bool is_wanted =
+      size > 0 && size <= Announced::kFileMax && inode->view_locked()->inline_bytes.empty();
+  if (!is_wanted || inode->gone || !(granted || inode->kept) || !leases_count() ||
+      !holds(*inode, kLeaseData)) {
     return nullptr;
   }
   if (granted) inode->kept = inode->granted = true;
   ++inode->handles;
   ++inode->own_handles;
   inode->dropped = false;
-  return std::make_shared<Handle>(Handle{.fh = kUnlisted, .inode = inode, .open_flags = O_RDONLY, .own = true});
+  return std::make_shared<Handle>(
+      Handle{.fh = kUnlisted, .inode = inode, .open_flags = O_RDONLY, .own = true});
 }
 
-void Core::announced_came(Lane& lane, const HandlePtr& handle, uint64_t stamp, uint32_t size, Buffer bytes) {
+void Core::announced_came(Lane& lane, const HandlePtr& handle, uint64_t stamp, uint32_t size,
+                          Buffer bytes) {
   const uint64_t ino = handle->inode->ino();
   handle_closed(*handle);
   inode_idle(handle->inode);
   const bool is_right = stamp != 0 && bytes;
-  proceed_all(lane, is_right ? announced_.fetched(ino, stamp, size, std::move(bytes)) : announced_.missed(ino));
+  proceed_all(lane, is_right ? announced_.fetched(ino, stamp, size, std::move(bytes))
+                             : announced_.missed(ino));
   if (!announced_expire_.exchange(true)) expire_later(lane, announced_, announced_expire_);
   fetch_announced_later(lane);
 }
 
 void Core::piece_came(Lane& lane, const CachedExtent& extent, Buffer bytes) {
   proceed_all(lane, bytes ? streams_.fetched(extent, std::move(bytes), lane.loop().now())
-                   : streams_.missed(extent.ino, extent.offset));
+                          : streams_.missed(extent.ino, extent.offset));
   if (!streams_expire_.exchange(true)) expire_later(lane, streams_, streams_expire_);
 }
 

@@ -36,7 +36,8 @@ bool Asked::count(uint64_t offset, uint64_t end) {
 }
 
 Asked::Windows Asked::window(uint64_t offset, uint64_t end) {
-  if (end_ != 0 && offset + kNear >= begin_ && offset <= end_ + kNear) {  // lanes take READs at once
+  if (end_ != 0 && offset + kNear >= begin_ &&
+      offset <= end_ + kNear) {  // lanes take READs at once
     const uint64_t earlier = begin_ - std::min(begin_, offset);
     stride_ -= std::min(stride_, earlier);
     begin_ -= earlier;
@@ -49,7 +50,8 @@ Asked::Windows Asked::window(uint64_t offset, uint64_t end) {
   stride_ = end_ != 0 ? stride : 0;
   begin_ = offset;
   end_ = end;
-  return is_steady ? Windows{.begin = offset + stride, .length = length_, .stride = stride} : Windows{};
+  return is_steady ? Windows{.begin = offset + stride, .length = length_, .stride = stride}
+                   : Windows{};
 }
 
 Asked::Run Asked::run_before(uint64_t end) const {
@@ -67,11 +69,13 @@ Asked::Run Asked::run_before(uint64_t end) const {
 
 Asked::Stretch Asked::unasked(uint64_t at, uint64_t to) const {
   const Unit had = unit(at / kUnit);
-  const uint64_t begin = at - at % kUnit + had.first * kPage;  // of what lies between the first and the last page
+  const uint64_t begin =
+      at - at % kUnit + had.first * kPage;  // of what lies between the first and the last page
   const uint64_t end = begin + had.span() * kPage;
   if (at < begin) return {.begin = at, .end = std::min(to, begin)};
   if (at < end) {
-    if (had.pages * 2 <= had.span()) return {.begin = at, .end = std::min(to, end), .asked = had.pages * kPage};
+    if (had.pages * 2 <= had.span())
+      return {.begin = at, .end = std::min(to, end), .asked = had.pages * kPage};
     at = std::min(to, end);
   }
   return {.begin = at, .end = to};

@@ -1,10 +1,11 @@
-// What the kernel has asked for of one file lately, to fill its page cache: how dense that is behind a place, and
-// whether it comes in windows of one length at one distance, as when a loader touches the beginning of each
-// tensor of a mapped file (docs/decisions/0043-mapped-models.md).
+// What the kernel has asked for of one file lately, to fill its page cache: how dense that is
+// behind a place, and whether it comes in windows of one length at one distance, as when a loader
+// touches the beginning of each tensor of a mapped file (docs/decisions/0043-mapped-models.md).
 //
-// The kernel asks for a page once, for as long as it keeps it: what it asks for again it has lost, and then all of
-// this is forgotten. Pages are counted by units of 1 MiB, with the first and the last one.
-// Threads: none of its own, guarded by whoever has it. Not here: what is fetched (streams.h).
+// The kernel asks for a page once, for as long as it keeps it: what it asks for again it has lost,
+// and then all of this is forgotten. Pages are counted by units of 1 MiB, with the first and the
+// last one. Threads: none of its own, guarded by whoever has it. Not here: what is fetched
+// (streams.h).
 #pragma once
 #include <array>
 #include <cstddef>
@@ -18,11 +19,12 @@ class Asked {
   static constexpr uint64_t kUnit = 1u << 20;
   static constexpr uint64_t kPage = 4u << 10;
   static constexpr uint64_t kLookBack = 32 * kUnit;
-  static constexpr uint64_t kNear = 4 * kUnit;     // within it a READ is of the same window
+  static constexpr uint64_t kNear = 4 * kUnit;  // within it a READ is of the same window
   static constexpr uint64_t kStrideMax = 1u << 30;
-  static constexpr size_t kRegionsMax = 1024;      // of 64 units each
+  static constexpr size_t kRegionsMax = 1024;  // of 64 units each
 
-  // Bytes asked for before a place, as far back as three of four were; and whether that is the file's beginning.
+  // Bytes asked for before a place, as far back as three of four were; and whether that is the
+  // file's beginning.
   struct Run {
     uint64_t bytes = 0;
     bool is_first = false;
@@ -40,11 +42,12 @@ class Asked {
     uint64_t stride = 0;
   };
 
-  // A READ for the page cache. A new window that came at the distance of the one before tells what is next.
+  // A READ for the page cache. A new window that came at the distance of the one before tells what
+  // is next.
   Windows note(uint64_t offset, uint32_t length);
   Run run_before(uint64_t end) const;
-  // The first stretch from `at` on, before `to` and in the same unit, of which at most half was asked for. Empty:
-  // there is none.
+  // The first stretch from `at` on, before `to` and in the same unit, of which at most half was
+  // asked for. Empty: there is none.
   Stretch unasked(uint64_t at, uint64_t to) const;
 
  private:

@@ -22,7 +22,8 @@ bool Core::born(Bytes attributes, Bytes layout, Bytes capability, const fuse::Ne
     inode->birth = {.untaken = true, .fh = handle.fh, .told = {.mtime_ns = decoded->mtime_ns}};
     inode->untold = inline_length_max_ != 0 && !reads_only;
   }
-  return handle_put(handle.fh, decoded->ino, handle.open_flags, fuse::writes_only(handle.open_flags));
+  return handle_put(handle.fh, decoded->ino, handle.open_flags,
+                    fuse::writes_only(handle.open_flags));
 }
 
 std::optional<fuse::BirthSince> Core::birth_take(uint64_t ino, bool spare_open) {

@@ -1,9 +1,9 @@
 // One request to a storage server, from its issue to its completion, over any number of attempts.
 //
 // A call belongs to the lane that issued it and never changes lanes. Its memory (payload to be sent
-// or place to be received into) is kept by `owner`, which lives until call_done(). A call that ended
-// while bytes may still arrive for it is not completed before those bytes or the connection ended:
-// so a buffer is reused only when nothing writes to it. LANE ONLY.
+// or place to be received into) is kept by `owner`, which lives until call_done(). A call that
+// ended while bytes may still arrive for it is not completed before those bytes or the connection
+// ended: so a buffer is reused only when nothing writes to it. LANE ONLY.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -36,18 +36,19 @@ struct Call {
   uint64_t offset = 0;  // in the object; SYNC: the oldest incarnation to be made durable
   uint32_t length = 0;
   FileViewPtr view{};
-  std::shared_ptr<Inode> inode{};              // gives a newer view of the same object when a retry needs one
-  std::span<const std::byte> payload{};        // WRITE
-  std::span<const std::byte> names{};          // FETCH: its body
-  std::shared_ptr<Inode> source{};             // COPY: what is read; the view it began with
+  std::shared_ptr<Inode> inode{};  // gives a newer view of the same object when a retry needs one
+  std::span<const std::byte> payload{};  // WRITE
+  std::span<const std::byte> names{};    // FETCH: its body
+  std::shared_ptr<Inode> source{};       // COPY: what is read; the view it began with
   FileViewPtr source_view{};
   uint32_t source_stripe = 0;
-  uint64_t source_offset = 0;  // in that object
-  std::span<std::byte> place{};                // READ: `length` bytes
+  uint64_t source_offset = 0;    // in that object
+  std::span<std::byte> place{};  // READ: `length` bytes
   std::shared_ptr<CallOwner> owner{};
-  uint32_t part = 0;                           // the owner's own number for it
+  uint32_t part = 0;    // the owner's own number for it
   bool behind = false;  // WRITE: nobody waits for it yet
-  bool distrusts = false;  // READ: bytes came that were not what their checksums said: the server is to look
+  bool distrusts =
+      false;  // READ: bytes came that were not what their checksums said: the server is to look
   bool once = false;  // ends at the first refusal or lost connection: the owner asks again later
 
   // how it stands
@@ -60,11 +61,12 @@ struct Call {
 
   // how it ended
   Status status = Status::kOk;
-  Status refusal = Status::kOk;  // what the server said, for the log; `status` is what that means (outcomes.h)
-  uint32_t received = 0;       // READ: bytes in place
-  uint64_t incarnation = 0;    // of the target; 0 when no server answered
-  uint64_t seek_at = 0;        // SEEK: where (~0: nowhere)
-  bool seek_ended = false;     // SEEK: false: nothing before seek_at
+  Status refusal =
+      Status::kOk;  // what the server said, for the log; `status` is what that means (outcomes.h)
+  uint32_t received = 0;     // READ: bytes in place
+  uint64_t incarnation = 0;  // of the target; 0 when no server answered
+  uint64_t seek_at = 0;      // SEEK: where (~0: nowhere)
+  bool seek_ended = false;   // SEEK: false: nothing before seek_at
 };
 
 }  // namespace braidfs::client

@@ -1,5 +1,5 @@
-// COPY: a range of one file to another one, target to target inside each storage server, made durable
-// before it is done. No byte comes here.
+// COPY: a range of one file to another one, target to target inside each storage server, made
+// durable before it is done. No byte comes here.
 //
 // Python drains both inodes first and holds the sink's lease; offsets and length are whole blocks.
 // The range is cut at the chunks of both files; what is copied is what lies, from the beginning on,

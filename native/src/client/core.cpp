@@ -132,7 +132,8 @@ std::optional<fuse::Waiting> Core::waiting(uint64_t unique) {
   const std::shared_ptr<Operation> operation = waiting_.find(unique);
   if (!operation) return std::nullopt;
   using Ends = fuse::Waiting::Ends;
-  return fuse::Waiting{operation->head().pid, operation->is_read() ? Ends::kWhenAsked : Ends::kByFatalSignal};
+  return fuse::Waiting{operation->head().pid,
+                       operation->is_read() ? Ends::kWhenAsked : Ends::kByFatalSignal};
 }
 
 bool Core::interrupt(uint64_t unique) {
@@ -211,9 +212,8 @@ bool Core::connection_put(uint32_t lane, uint32_t node, net::Socket socket,
                           std::shared_ptr<rdma::Channel> channel) {
   if (lane >= lanes_.size()) return false;
   auto shared = std::make_shared<net::Socket>(std::move(socket));
-  lanes_[lane]->post([node, shared, channel](Lane& at) {
-    at.connection_put(node, std::move(*shared), channel);
-  });
+  lanes_[lane]->post(
+      [node, shared, channel](Lane& at) { at.connection_put(node, std::move(*shared), channel); });
   return true;
 }
 
@@ -232,7 +232,8 @@ bool Core::inode_put(Bytes attributes, Bytes layout, Bytes capability) {
   const uint64_t ino = decoded->ino;
   const auto shared = std::make_shared<const FileView>(std::move(*view));
   Settled settled;  // released pieces only: nothing to perform
-  while (const InodePtr inode = inodes_.find_or(ino, [&] { return std::make_shared<Inode>(ino); })) {
+  while (const InodePtr inode =
+             inodes_.find_or(ino, [&] { return std::make_shared<Inode>(ino); })) {
     if (inode->put(*decoded, shared, settled)) return true;
   }  // else a lane, done with what was dropped, took it out of the table just now
   return false;
@@ -315,8 +316,11 @@ bool Core::enter(Handle handle) {
   const uint64_t fh = handle.fh;
   const HandlePtr entry = handles_.find_or(fh, [&] {
     made = true;
-    handle.noted = record_.put({.fh = fh, .ino = inode.ino(), .open_flags = handle.open_flags,
-                                .direct = handle.direct, .kind = OpenRecord::Kind::kHandle});
+    handle.noted = record_.put({.fh = fh,
+                                .ino = inode.ino(),
+                                .open_flags = handle.open_flags,
+                                .direct = handle.direct,
+                                .kind = OpenRecord::Kind::kHandle});
     return std::make_shared<Handle>(std::move(handle));
   });
   if (!entry || !made) return false;
@@ -431,7 +435,8 @@ std::vector<std::pair<uint64_t, uint64_t>> Core::asked_ranges(uint64_t ino) {
   const InodePtr inode = inodes_.find(ino);
   if (!inode) return ranges;
   const std::scoped_lock lock(inode->mu());
-  for (const Inode::Waiter& waiter : inode->asking.waiting) ranges.emplace_back(waiter.begin, waiter.end);
+  for (const Inode::Waiter& waiter : inode->asking.waiting)
+    ranges.emplace_back(waiter.begin, waiter.end);
   return ranges;
 }
 
@@ -444,7 +449,8 @@ std::vector<std::pair<uint64_t, bool>> Core::inodes_lost() {
   std::vector<std::pair<uint64_t, bool>> losses;
   for (const InodePtr& inode : inodes_.all()) {
     const Inode::Loss loss = lose(inode);
-    if (loss != Inode::Loss::kNone) losses.emplace_back(inode->ino(), loss == Inode::Loss::kWritten);
+    if (loss != Inode::Loss::kNone)
+      losses.emplace_back(inode->ino(), loss == Inode::Loss::kWritten);
   }
   return losses;
 }
@@ -470,10 +476,9 @@ void Core::spoil_pages(uint64_t ino, uint64_t offset, uint64_t length, uint64_t 
 void Core::drain(uint64_t token, uint64_t ino, bool sync, bool commit) {
   const InodePtr inode = inodes_.find(ino);
   if (!inode) return events_.put({.kind = EventKind::kDone, .token = token, .ino = ino});
-  lane_of(ino).post(
-      [token, inode, sync, commit](Lane& at) {
-        DrainOperation::for_token(at, token, inode, {sync, commit});
-      });
+  lane_of(ino).post([token, inode, sync, commit](Lane& at) {
+    DrainOperation::for_token(at, token, inode, {sync, commit});
+  });
 }
 
 void Core::barrier(uint64_t token) {
@@ -536,9 +541,8 @@ bool Core::commit_done(uint64_t token, Status status, Bytes attributes) {
     commits_.erase(found);
   }
   const auto decoded = decode_attributes(attributes);
-  lanes_[operation->lane_index()]->post([operation, status, decoded](Lane& at) {
-    operation->commit_answered(at, status, decoded);
-  });
+  lanes_[operation->lane_index()]->post(
+      [operation, status, decoded](Lane& at) { operation->commit_answered(at, status, decoded); });
   return true;
 }
 

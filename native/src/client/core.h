@@ -1,8 +1,8 @@
 // The file-byte half of the client: answers READ, WRITE, FLUSH, RELEASE and FSYNC of the FUSE half.
 //
 // It owns the lanes, the tables, the memory budgets and the event queue, and gives each request to
-// the operation that does it (read.h, write.h, drain.h). It knows neither Python nor /dev/fuse: what
-// Python does to it comes through the methods below, answers go out through a Replier.
+// the operation that does it (read.h, write.h, drain.h). It knows neither Python nor /dev/fuse:
+// what Python does to it comes through the methods below, answers go out through a Replier.
 // Threads: DataHandler's methods on lanes; everything else ANY THREAD, short, never blocking
 // (stop() excepted).
 #pragma once
@@ -45,8 +45,10 @@ struct CoreSettings {
   MemoryLimits memory{};
   uint64_t dirty_bytes_per_inode_max = 64u << 20;
   uint32_t timeout_ms = 60'000;  // 0: wait for ever
-  uint32_t silence_ms_max = 10'000;  // a connection that owes answers and says nothing, not even to a PING, is cut
-  uint32_t gather_ms = 1;  // small writes that nobody waits for leave a node's connection so far apart
+  uint32_t silence_ms_max =
+      10'000;  // a connection that owes answers and says nothing, not even to a PING, is cut
+  uint32_t gather_ms =
+      1;  // small writes that nobody waits for leave a node's connection so far apart
   uint32_t sync_after_ms = 5'000;  // what nobody syncs is synced after about so long
   uint32_t busy_poll_us = 0;  // a lane with few calls in work looks for events so long, at most
 };
@@ -75,8 +77,10 @@ class Core final : public fuse::DataHandler {
             std::span<const std::byte> capability, const fuse::NewHandle& handle) override;
   fuse::Opening open(uint64_t ino, uint64_t fh, uint32_t open_flags) override;
   bool open_granted(std::span<const std::byte> attributes, std::span<const std::byte> layout,
-                    std::span<const std::byte> capability, uint64_t fh, uint32_t open_flags) override;
-  bool fetch_opened(fuse::LaneContext& context, const fuse::RequestHead& head, uint64_t fh) override;
+                    std::span<const std::byte> capability, uint64_t fh,
+                    uint32_t open_flags) override;
+  bool fetch_opened(fuse::LaneContext& context, const fuse::RequestHead& head,
+                    uint64_t fh) override;
   fuse::Passing pass(uint64_t ino, uint64_t fh, fuse::Sealing sealing) override;
   std::optional<fuse::Waiting> waiting(uint64_t unique) override;
   bool interrupt(uint64_t unique) override;
@@ -86,15 +90,18 @@ class Core final : public fuse::DataHandler {
   }
   std::span<std::byte> landing(fuse::LaneContext& context, size_t size) override;
   bool is_ahead(uint64_t ino) override;
-  // From now on new files of so many bytes may lie in their inode's record; 0: none. Before start().
+  // From now on new files of so many bytes may lie in their inode's record; 0: none. Before
+  // start().
   void inline_births(uint32_t length_max) noexcept { inline_length_max_ = length_max; }
   uint32_t inline_length_max() const noexcept { return inline_length_max_; }
-  // Python takes the birth: what was committed with it until now. What comes later is committed as ever,
-  // and its RELEASE is told if it is open. spare_open: then nothing is taken.
+  // Python takes the birth: what was committed with it until now. What comes later is committed as
+  // ever, and its RELEASE is told if it is open. spare_open: then nothing is taken.
   std::optional<fuse::BirthSince> birth_take(uint64_t ino, bool spare_open = false);
   // Size and time that were committed with a birth: tables of attributes are to have them.
   using NoteWritten = std::function<void(uint64_t ino, const Written& written)>;
-  void written_noter(NoteWritten note) { note_written_ = std::move(note); }  // before the first request
+  void written_noter(NoteWritten note) {
+    note_written_ = std::move(note);
+  }  // before the first request
   void note_written(const Inode& inode) {
     if (note_written_) note_written_(inode.ino(), inode.in_commit);
   }
@@ -108,8 +115,9 @@ class Core final : public fuse::DataHandler {
   // ---- the cluster ----
   void node_put(uint32_t node);
   void target_put(uint32_t target, uint32_t node);
-  // Of the cluster map, for a target that target_put() told: lanes give up silent connections to a node that
-  // is down sooner, and go on at once with what waited when it is up. Any number of times.
+  // Of the cluster map, for a target that target_put() told: lanes give up silent connections to a
+  // node that is down sooner, and go on at once with what waited when it is up. Any number of
+  // times.
   void target_state(uint32_t target, bool is_up);
   // False: no such lane. Frames go over the channel when there is one.
   bool connection_put(uint32_t lane, uint32_t node, net::Socket socket,
@@ -124,7 +132,8 @@ class Core final : public fuse::DataHandler {
   bool view_put(uint64_t ino, Bytes layout, Bytes capability);
   void inode_drop(uint64_t ino);
   // Answers a CUT event: what the file is since, or an error. False: that is no news.
-  bool cut_done(uint64_t ino, uint64_t number, Status status, Bytes attributes, Bytes layout, Bytes capability);
+  bool cut_done(uint64_t ino, uint64_t number, Status status, Bytes attributes, Bytes layout,
+                Bytes capability);
   // Lanes do not cut the file by themselves as long as anybody has paused that.
   enum class CutState : uint8_t { kUnknown, kTold, kUntold };
   CutState pause_cuts(uint64_t ino, bool paused);
@@ -144,7 +153,8 @@ class Core final : public fuse::DataHandler {
   // What a drain has taken before is on its way to the metaserver, or to Python.
   bool inode_commits(uint64_t ino);
   void size_limit_put(uint64_t ino, uint64_t limit);  // Inode::kUnlimited: none
-  bool handle_put(uint64_t fh, uint64_t ino, uint32_t open_flags, bool direct);  // false: unknown inode
+  bool handle_put(uint64_t fh, uint64_t ino, uint32_t open_flags,
+                  bool direct);  // false: unknown inode
 
   // ---- leases (docs/INTERFACES.md, section 7) ----
   // Until the first call leases do not count: every file is taken for exclusively ours.
@@ -152,7 +162,7 @@ class Core final : public fuse::DataHandler {
   // kLease* held, and those that are recalled but not returned; nothing for an unknown inode.
   // True: something passed since it was told last, whose pages the notifier may be about to drop.
   bool inode_lease(uint64_t ino, uint32_t flags, uint32_t passing);
-  void inode_asked(uint64_t ino, int error);       // answers an ASK event
+  void inode_asked(uint64_t ino, int error);  // answers an ASK event
   // The session was evicted: what was written and not committed is lost. True when there was any;
   // then every handle learns of it.
   bool inode_lost(uint64_t ino);
@@ -173,13 +183,14 @@ class Core final : public fuse::DataHandler {
   // cut_reads() ends (0: none), and `then` is called. ANY LANE.
   void spoil_pages(uint64_t ino, uint64_t offset, uint64_t length, uint64_t read = 0,
                    std::function<void()> then = {});
-  // The kernel asks for the inode's attributes again before it believes them; `then` is called. ANY LANE.
+  // The kernel asks for the inode's attributes again before it believes them; `then` is called. ANY
+  // LANE.
   void forget_attributes(uint64_t ino, std::function<void()> then) {
     spoil_pages(ino, kAttributesAlone, 0, 0, std::move(then));
   }
   static constexpr uint64_t kAttributesAlone = ~uint64_t{0};  // as an offset: no pages
-  using SpoilPages = std::function<void(uint64_t ino, uint64_t offset, uint64_t length, uint64_t read,
-                                        std::function<void()> then)>;
+  using SpoilPages = std::function<void(uint64_t ino, uint64_t offset, uint64_t length,
+                                        uint64_t read, std::function<void()> then)>;
   void page_spoiler(SpoilPages spoil, fuse::CutReads& cut) {  // before the first request
     spoil_pages_ = std::move(spoil);
     cut_reads_ = &cut;
@@ -187,7 +198,8 @@ class Core final : public fuse::DataHandler {
   fuse::CutReads* cut_reads() noexcept { return cut_reads_; }  // nullptr: there is no kernel
 
   void announced_limit(uint64_t bytes_max) noexcept { announced_.limit(bytes_max); }
-  // These files, by inode number, are going to be read in this order (announced.h). Returns how many are noted.
+  // These files, by inode number, are going to be read in this order (announced.h). Returns how
+  // many are noted.
   size_t announce(std::span<const uint64_t> inos, bool replaces);
   // Nothing more that nobody asked for is fetched, or again.
   void pause_fetching(bool paused);
@@ -247,7 +259,8 @@ class Core final : public fuse::DataHandler {
   // Begins with what is announced next, if there is room. On that lane.
   void fetch_announced(Lane& lane);
   // What was fetched, or could not be: `handle` is done with.
-  void announced_came(Lane& lane, const HandlePtr& handle, uint64_t stamp, uint32_t size, Buffer bytes);
+  void announced_came(Lane& lane, const HandlePtr& handle, uint64_t stamp, uint32_t size,
+                      Buffer bytes);
   void fetch_ended(Lane& lane, FetchAhead::Batch batch, FetchAhead::Outcome outcome);
   Streams& streams() noexcept { return streams_; }
   // A piece of a stream, or (empty) none.
@@ -276,11 +289,12 @@ class Core final : public fuse::DataHandler {
   // Answers once; later answers are void.
   void answer_error(Operation& operation, int error) noexcept;
   void capability_refused(Inode& inode);
-  // A reply of this target carried this incarnation: when it rose, held pieces are sent again. When it
-  // returns they are queued, whichever lane was the first to see it.
+  // A reply of this target carried this incarnation: when it rose, held pieces are sent again. When
+  // it returns they are queued, whichever lane was the first to see it.
   void incarnation_seen(Lane& lane, uint32_t target, uint64_t incarnation);
-  // The newest one that was seen: what an older one acknowledged is lost. May be asked with an inode locked;
-  // a piece that is acknowledged under that lock is then seen by whoever goes over the pieces of a loss.
+  // The newest one that was seen: what an older one acknowledged is lost. May be asked with an
+  // inode locked; a piece that is acknowledged under that lock is then seen by whoever goes over
+  // the pieces of a loss.
   uint64_t incarnation(uint32_t target);
   // A target had no room a moment ago: writes go through, so that write(2) is told (rule 24).
   void no_room(Clock::time_point now) noexcept {
@@ -294,14 +308,15 @@ class Core final : public fuse::DataHandler {
   uint64_t losses() const noexcept { return losses_.load(); }
   uint64_t commit_begin(std::shared_ptr<DrainOperation> operation);  // the token of its event
   void handle_closed(Handle& handle);
-  // The metaserver could not be told where the file was cut, and this is the last handle that it is open by.
+  // The metaserver could not be told where the file was cut, and this is the last handle that it is
+  // open by.
   void lose_last(Handle& handle);
-  // What was fetched with an OPEN, the whole file (stamp 0: nothing), becomes its pages in the kernel. False: they are
-  // not there, or not right.
+  // What was fetched with an OPEN, the whole file (stamp 0: nothing), becomes its pages in the
+  // kernel. False: they are not there, or not right.
   bool store_pages(Inode& inode, uint64_t stamp, uint64_t nodeid, Bytes bytes);
   void close_own(uint64_t fh);  // a handle that nobody but a lane knows of
   void send_all_partial();
-  void hurry();  // writes that gather leave: somebody waits
+  void hurry();                 // writes that gather leave: somebody waits
   void tell_cut(Inode& inode);  // if there is one, and none is under way
   void inode_idle(const InodePtr& inode);
 
@@ -319,7 +334,7 @@ class Core final : public fuse::DataHandler {
   void fetch_announced_later(Lane& lane);
   void send_fetches(Lane& lane);
   static bool is_last(Inode& inode);  // of its handles, with the one that is being closed
-  cache::Copies* copies() noexcept;  // nullptr: there are to be none
+  cache::Copies* copies() noexcept;   // nullptr: there are to be none
   bool enter(Handle handle);  // into the tables. False: that handle is there already, or no room
   Lane& lane_of(uint64_t ino) noexcept { return *lanes_[ino % lanes_.size()]; }
   Inode::Loss lose(const InodePtr& inode);
@@ -361,7 +376,7 @@ class Core final : public fuse::DataHandler {
     uint64_t settled = 0;  // whose loss was seen to: what older ones held is queued again
   };
   std::unordered_map<uint32_t, Incarnation> incarnations_;  // guarded by incarnations_mu_
-  std::mutex loss_mu_;                                   // one loss at a time
+  std::mutex loss_mu_;                                      // one loss at a time
 
   std::mutex commits_mu_;
   std::map<uint64_t, std::shared_ptr<DrainOperation>> commits_;  // guarded by commits_mu_
@@ -370,9 +385,9 @@ class Core final : public fuse::DataHandler {
   std::atomic<uint32_t> inline_length_max_ = 0;
   std::atomic<uint64_t> inline_kept_ = 0;  // bytes of kept inodes' views
   std::atomic<bool> stopped_ = false;
-  rdma::Rails rails_;  // outlives the lanes
+  rdma::Rails rails_;                         // outlives the lanes
   std::vector<std::unique_ptr<Lane>> lanes_;  // behind what they use: they end first
-  std::unique_ptr<LocalCache> local_cache_;  // in their loops: it goes before them
+  std::unique_ptr<LocalCache> local_cache_;   // in their loops: it goes before them
   std::unique_ptr<Passthrough> passthrough_;
 };
 

@@ -10,7 +10,8 @@ namespace braidfs::client {
 std::vector<std::pair<std::string, uint64_t>> Core::counters() {
   const auto sum = [&](std::atomic<uint64_t> LaneCounters::*field) {
     uint64_t total = 0;
-    for (const auto& lane : lanes_) total += (lane->counters().*field).load(std::memory_order_relaxed);
+    for (const auto& lane : lanes_)
+      total += (lane->counters().*field).load(std::memory_order_relaxed);
     return total;
   };
   uint64_t polls_paid = 0;

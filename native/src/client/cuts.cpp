@@ -25,7 +25,8 @@ std::string packed(uint64_t number) {
 
 }  // namespace
 
-bool CutWait::wait(Inode& inode, std::shared_ptr<Operation> who, std::optional<Event>& event, int& error) {
+bool CutWait::wait(Inode& inode, std::shared_ptr<Operation> who, std::optional<Event>& event,
+                   int& error) {
   Cuts& cuts = inode.cuts;
   if (began && cuts.ended != ended) error = cuts.error;
   if (!cuts.untold() || error != 0) return false;
@@ -39,8 +40,10 @@ bool CutWait::wait(Inode& inode, std::shared_ptr<Operation> who, std::optional<E
 // ---- the inode: LOCKED ----
 
 bool Inode::may_be_cut(uint64_t size) const noexcept {
-  const bool at_rest = !committing && writing == 0 && passing == 0 && !asking.under_way && cuts.pauses == 0;
-  if (!at_rest || lies_inline() || set_ids.mode != 0 || (written_.flags & kCommitKillSuidgid) != 0) return false;
+  const bool at_rest =
+      !committing && writing == 0 && passing == 0 && !asking.under_way && cuts.pauses == 0;
+  if (!at_rest || lies_inline() || set_ids.mode != 0 || (written_.flags & kCommitKillSuidgid) != 0)
+    return false;
   if (size > std::min<uint64_t>(storable_end(*view_), INT64_MAX)) return false;
   return size_limit.load(std::memory_order_relaxed) == kUnlimited;  // else others wait for the room
 }
@@ -93,7 +96,8 @@ void Inode::cut_told(const Attributes& attributes, FileView view, Settled& settl
 }
 
 void Inode::cut_failed(int error, Clock::time_point now, Settled& settled) {
-  cuts.reach = cuts.pending == Cuts::kNone ? cuts.reach_under_way : std::max(cuts.reach, cuts.reach_under_way);
+  cuts.reach = cuts.pending == Cuts::kNone ? cuts.reach_under_way
+                                           : std::max(cuts.reach, cuts.reach_under_way);
   cuts.pending = cuts.level();
   cuts.due = now + kRetryAfter;
   cut_ended(error, settled);
@@ -114,7 +118,8 @@ void Inode::cut_ended(int error, Settled& settled) {
 bool Core::cut(fuse::LaneContext& context, const fuse::CutRequest& request) {
   const HandlePtr handle = handles_.find(request.fh);
   if (!handle || handle->inode->ino() != request.ino || !leases_count()) return false;
-  if ((handle->open_flags & O_ACCMODE) == O_RDONLY || (handle->open_flags & O_DSYNC) != 0) return false;
+  if ((handle->open_flags & O_ACCMODE) == O_RDONLY || (handle->open_flags & O_DSYNC) != 0)
+    return false;
   const InodePtr inode = handle->inode;
   auto settled = std::make_shared<Settled>();
   bool watch;
@@ -142,7 +147,8 @@ void Core::tell_cut(Inode& inode) {
   if (event) events_.put(std::move(*event));
 }
 
-bool Core::cut_done(uint64_t ino, uint64_t number, Status status, Bytes attributes, Bytes layout, Bytes capability) {
+bool Core::cut_done(uint64_t ino, uint64_t number, Status status, Bytes attributes, Bytes layout,
+                    Bytes capability) {
   const InodePtr inode = inodes_.find(ino);
   if (!inode) return false;
   const auto decoded = decode_attributes(attributes);
@@ -151,7 +157,8 @@ bool Core::cut_done(uint64_t ino, uint64_t number, Status status, Bytes attribut
   bool watch;
   {
     const std::scoped_lock lock(inode->mu());
-    if (inode->cuts.number != number || inode->cuts.under_way == Cuts::kNone) return false;  // lost since
+    if (inode->cuts.number != number || inode->cuts.under_way == Cuts::kNone)
+      return false;  // lost since
     const bool is_told = status == Status::kOk && decoded && view;
     if (is_told) {
       inode->cut_told(*decoded, std::move(*view), *settled);

@@ -1,15 +1,16 @@
 // Where a file was cut that only this client may write, as long as the metaserver has not been told
-// (docs/decisions/0058-cuts-told-later.md). Part of Inode, LOCKED by its mutex; what is done with it is in
-// cuts.cpp.
+// (docs/decisions/0058-cuts-told-later.md). Part of Inode, LOCKED by its mutex; what is done with
+// it is in cuts.cpp.
 //
-// What lies behind the least of these sizes is void at the targets, until the metaserver has had them cut.
-// So as long as there is one:
-// - nothing that ends behind it is sent, and nothing at all while the metaserver is being told: a piece of
+// What lies behind the least of these sizes is void at the targets, until the metaserver has had
+// them cut. So as long as there is one:
+// - nothing that ends behind it is sent, and nothing at all while the metaserver is being told: a
+// piece of
 //   after the cut would be cut off with what was there before (PieceTable::bar);
 // - no size is committed: one that has grown again would bring back what was cut off;
 // - nothing behind it is read at the targets.
-// Who waits for any of that has the metaserver told at once, and the file is cut here no more meanwhile
-// (pauses): else it might never end.
+// Who waits for any of that has the metaserver told at once, and the file is cut here no more
+// meanwhile (pauses): else it might never end.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -30,7 +31,7 @@ struct Cuts {
 
   uint64_t pending = kNone;    // the least size since the metaserver was told last
   uint64_t under_way = kNone;  // what it is being told
-  uint64_t reach = 0;           // of `pending`: what was there before ended here
+  uint64_t reach = 0;          // of `pending`: what was there before ended here
   uint64_t reach_under_way = 0;
   Clock::time_point due{};  // when the metaserver is told of `pending` though nobody waits
   uint64_t number = 0;      // of the question that is under way, or was last
@@ -48,8 +49,8 @@ struct Cuts {
 struct CutWait {
   bool began = false;
   uint64_t ended = 0;  // Cuts::ended when it began
-  // True: `who` proceeds when the question that is under way was answered, which is `event` if that is set and
-  // put. False: nothing is to be told, or (error) it could not be.
+  // True: `who` proceeds when the question that is under way was answered, which is `event` if that
+  // is set and put. False: nothing is to be told, or (error) it could not be.
   bool wait(Inode& inode, std::shared_ptr<Operation> who, std::optional<Event>& event, int& error);
 };
 

@@ -42,7 +42,8 @@ Datapath::Datapath(const DatapathSettings& settings)
   });
   core_.child_finder([this](uint64_t ino, const Core::UseChild& use) {
     children().find(ino, Clock::now(), [&](const fuse::ChildTable::Child& child) {
-      use(child.attributes, std::as_bytes(std::span(child.layout)), std::as_bytes(std::span(child.capability)));
+      use(child.attributes, std::as_bytes(std::span(child.layout)),
+          std::as_bytes(std::span(child.capability)));
       return true;
     });
   });
@@ -68,11 +69,13 @@ void Datapath::use_passthrough() {
   const auto open = [this](int file) {
     const int id = session_.backing_open(file);
     if (id < 0 && !refusal_told_.exchange(true)) {
-      log(30, std::string("the kernel does not take files of the local cache to read: ") + std::strerror(-id));
+      log(30, std::string("the kernel does not take files of the local cache to read: ") +
+                  std::strerror(-id));
     }
     return id;
   };
-  core_.use_passthrough({.open = open, .close = [this](uint32_t id) { session_.backing_close(id); }});
+  core_.use_passthrough(
+      {.open = open, .close = [this](uint32_t id) { session_.backing_close(id); }});
 }
 
 void Datapath::stop(uint32_t deadline_ms) {
@@ -169,7 +172,8 @@ void Datapath::lease_until(std::chrono::milliseconds left) {
   core_.lease_until(until);
 }
 
-std::optional<std::string> Datapath::listing_read(uint64_t directory, uint64_t offset, uint32_t size) {
+std::optional<std::string> Datapath::listing_read(uint64_t directory, uint64_t offset,
+                                                  uint32_t size) {
   std::optional<std::string> read;
   session_.list(directory, offset, size, [&](std::span<const std::byte> body) {
     read.emplace(reinterpret_cast<const char*>(body.data()), body.size());

@@ -39,8 +39,8 @@ struct DatapathSettings {
   }
 };
 
-// A page of a directory whose files are held by its grant (docs/decisions/0022-directory-grants.md):
-// columns, one place for each file.
+// A page of a directory whose files are held by its grant
+// (docs/decisions/0022-directory-grants.md): columns, one place for each file.
 struct AheadPage {
   uint64_t parent = 0;
   bool has_names = false;  // they are certain
@@ -53,7 +53,8 @@ struct AheadPage {
   bool is_valid() const noexcept {
     const size_t count = names.size();
     return layouts.size() == count && wanted.size() == count &&
-           attributes.size() == count * kAttributesSize && capabilities.size() == count * sizeof(Capability);
+           attributes.size() == count * kAttributesSize &&
+           capabilities.size() == count * sizeof(Capability);
   }
 };
 
@@ -77,13 +78,14 @@ class Datapath final : private fuse::SessionObserver {
   // Requests of the kernel's, and what is fetched without one.
   uint64_t unanswered() { return session_.unanswered() + core_.fetching(); }
   int hand_over(fuse::FuseSession::Handed& handed) { return session_.hand_over(handed); }
-  void use_rings() noexcept { session_.use_rings(); }  // before start()
+  void use_rings() noexcept { session_.use_rings(); }               // before start()
   bool has_rings() const noexcept { return session_.has_rings(); }  // after start()
-  // Before start(), behind the cache: whole copies in it are read by the kernel itself, where that is offered.
+  // Before start(), behind the cache: whole copies in it are read by the kernel itself, where that
+  // is offered.
   void use_passthrough();
-  void seal() noexcept { session_.seal(); }  // before start()
+  void seal() noexcept { session_.seal(); }                            // before start()
   void leave_permissions() noexcept { session_.leave_permissions(); }  // before mount()
-  void allow_idmap() noexcept { session_.allow_idmap(); }  // before start()
+  void allow_idmap() noexcept { session_.allow_idmap(); }              // before start()
   int share(fuse::FuseSession::Handed& handed) const { return session_.share(handed); }
   // The fd that pyfuse3 mounts as /dev/fd/N, now the caller's; or -errno.
   int start(uint64_t root_ino);
@@ -107,15 +109,16 @@ class Datapath final : private fuse::SessionObserver {
   fuse::AttributeTable& attributes() noexcept { return session_.attributes(); }
   fuse::DentryTable& dentries() noexcept { return session_.dentries(); }
   fuse::Births& births() noexcept { return session_.births(); }
-  // What lanes changed themselves and nobody has taken, oldest first; births with what was written since.
-  // spare_open: only what came before the first file that was made a moment ago and is still open.
+  // What lanes changed themselves and nobody has taken, oldest first; births with what was written
+  // since. spare_open: only what came before the first file that was made a moment ago and is still
+  // open.
   std::vector<fuse::Change> changes_take(bool spare_open);
   fuse::ChildTable& children() noexcept { return session_.children(); }
-  // META and DATA of the wanted files are leased: lanes answer LOOKUP, GETATTR and OPEN for reading of
-  // them from now on. Which were taken, a byte each. page.is_valid() must hold.
+  // META and DATA of the wanted files are leased: lanes answer LOOKUP, GETATTR and OPEN for reading
+  // of them from now on. Which were taken, a byte each. page.is_valid() must hold.
   std::string open_ahead(const AheadPage& page);
-  // No longer, of this file. Returns how many handles lanes have of it, whose RELEASEs are told from now
-  // on; -1: it was not known so.
+  // No longer, of this file. Returns how many handles lanes have of it, whose RELEASEs are told
+  // from now on; -1: it was not known so.
   int64_t child_drop(uint64_t ino);
   // Leases that are held last for so long from now on; from the first call on they count.
   void lease_until(std::chrono::milliseconds left);

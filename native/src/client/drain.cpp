@@ -112,7 +112,8 @@ void DrainOperation::tell_cut(Lane& lane) {
   if (event) lane.core().events().put(std::move(*event));
   if (waits) return;
   if (error_ != 0) return finish(lane);
-  const bool is_of_handle = kind_ == Kind::kFlush || kind_ == Kind::kFsync || kind_ == Kind::kRelease;
+  const bool is_of_handle =
+      kind_ == Kind::kFlush || kind_ == Kind::kFsync || kind_ == Kind::kRelease;
   phase_ = is_of_handle ? Phase::kInline : Phase::kDrain;
   proceed(lane);
 }
@@ -122,7 +123,8 @@ void DrainOperation::tell_cut(Lane& lane) {
 // True: it has begun, and nobody else commits; `with_birth`: nobody is to be asked.
 bool DrainOperation::take_inline(const Core& core, bool& with_birth) {
   const std::scoped_lock lock(inode_->mu());
-  if (!inode_->may_lie_inline(core.inline_length_max()) || !core.holds(*inode_, kLeaseDataExclusive)) {
+  if (!inode_->may_lie_inline(core.inline_length_max()) ||
+      !core.holds(*inode_, kLeaseDataExclusive)) {
     return false;
   }
   inode_->handing_over = true;
@@ -149,14 +151,16 @@ void DrainOperation::hand_over(Lane& lane) {
   proceed_all(lane, waiters);
 }
 
-// No WRITE came meanwhile. Whoever sealed the piece has it go to the targets beside, where nobody reads it.
+// No WRITE came meanwhile. Whoever sealed the piece has it go to the targets beside, where nobody
+// reads it.
 void DrainOperation::handed_over(Lane& lane, bool taken) {
   Settled settled;
   {
     const std::scoped_lock lock(inode_->mu());
     inode_->untold = inode_->handing_over = false;
     PieceTable& pieces = inode_->pieces();
-    const bool is_alone = pieces.sequence() == sequence_ && pieces.only_filling(bytes_.size()) != nullptr;
+    const bool is_alone =
+        pieces.sequence() == sequence_ && pieces.only_filling(bytes_.size()) != nullptr;
     if (taken && is_alone) pieces.trim(0, settled);
     if (taken) inode_->lies_inline(view_, std::move(bytes_));
   }
@@ -199,14 +203,15 @@ void DrainOperation::drain(Lane& lane) {
 // Needs the inode's mutex. No WRITE may begin any more: the lease is about to be returned, but not
 // before those that have begun are seen here.
 bool DrainOperation::is_last_of_lease(const Core& core) const {
-  const bool may_begin = core.holds(*inode_, kLeaseDataExclusive) ||
-                         (inode_->passing & kLeaseDataExclusive) != 0;
+  const bool may_begin =
+      core.holds(*inode_, kLeaseDataExclusive) || (inode_->passing & kLeaseDataExclusive) != 0;
   return kind_ == Kind::kToken && !may_begin;
 }
 
 // ---- sync ----
 
-// LOCKED inode. What was synced of objects that the file has no more says nothing of those that it has now.
+// LOCKED inode. What was synced of objects that the file has no more says nothing of those that it
+// has now.
 void DrainOperation::take_view() {
   const FileViewPtr former = std::exchange(view_, inode_->view_locked());
   if (former && former->file_id != view_->file_id) synced_stripes_ = 0;
@@ -341,7 +346,8 @@ void DrainOperation::commit(Lane& lane) {
   send_commit(lane);
 }
 
-// Nobody is asked; but until tables have it too, GETATTR must not look there. Returns who waited for that.
+// Nobody is asked; but until tables have it too, GETATTR must not look there. Returns who waited
+// for that.
 std::vector<std::shared_ptr<Operation>> DrainOperation::committed_with_birth(Lane& lane) {
   lane.core().note_written(*inode_);
   lane.counters().commits_with_births.fetch_add(1, std::memory_order_relaxed);
@@ -350,8 +356,8 @@ std::vector<std::shared_ptr<Operation>> DrainOperation::committed_with_birth(Lan
   return std::exchange(inode_->commit_waiters, {});
 }
 
-// Needs the inode's mutex, under which nobody else was seen to commit: of two at once one would end, with
-// nothing taken, before the other one has told the metaserver what both were for.
+// Needs the inode's mutex, under which nobody else was seen to commit: of two at once one would
+// end, with nothing taken, before the other one has told the metaserver what both were for.
 void DrainOperation::take_commit() {
   inode_->committing = true;
   taken_ = inode_->take_written().value_or(Written{});
@@ -366,9 +372,11 @@ void DrainOperation::send_commit(Lane& lane) {
   const uint32_t flags = taken_.flags | (synced_stripes_ != 0 ? kCommitSynced : 0);
   event.a = static_cast<int64_t>(taken_.size);
   event.b = taken_.mtime_ns;
-  const uint32_t durable = durable_ && bytes_.empty() ? 1 : 0;  // bytes: that is another commit, behind them
+  const uint32_t durable =
+      durable_ && bytes_.empty() ? 1 : 0;  // bytes: that is another commit, behind them
   event.payload = commit_payload(view_->file_id, flags, durable, synced_stripes_) + bytes_;
-  event.token = lane.core().commit_begin(std::static_pointer_cast<DrainOperation>(shared_from_this()));
+  event.token =
+      lane.core().commit_begin(std::static_pointer_cast<DrainOperation>(shared_from_this()));
   lane.core().events().put(std::move(event));
 }
 
@@ -385,7 +393,8 @@ void DrainOperation::commit_answered(Lane& lane, Status status,
       if (attributes) inode_->committed(*attributes);
     } else {
       if (phase_ != Phase::kInline) error_ = errno_of(status);
-      if (view_->file_id == inode_->view_locked()->file_id) inode_->synced_stripes |= synced_stripes_;
+      if (view_->file_id == inode_->view_locked()->file_id)
+        inode_->synced_stripes |= synced_stripes_;
       if (inode_->lost_count == lost_count_) {
         inode_->give_back(taken_);
       } else if ((taken_.flags & kCommitSize) != 0) {
@@ -405,8 +414,8 @@ void DrainOperation::commit_answered(Lane& lane, Status status,
 
 // ---- answer ----
 
-// FLUSH tells an error, but does not use it up: it comes too when a child that inherited the descriptor
-// ends or execs, and nobody sees that answer.
+// FLUSH tells an error, but does not use it up: it comes too when a child that inherited the
+// descriptor ends or execs, and nobody sees that answer.
 void DrainOperation::finish(Lane& lane) {
   if (kind_ == Kind::kBackground) return finish_background(lane);
   if (!commits_ && synced_stripes_ != 0) {  // the next commit tells of them
@@ -428,7 +437,8 @@ void DrainOperation::finish(Lane& lane) {
     lane.core().handle_closed(*handle_);
   }
   if (error == 0 || !is_request() || !inode_->lost_told) return conclude(lane, error);
-  // An object is lost: whoever was told so does not read what was written there out of the kernel's pages.
+  // An object is lost: whoever was told so does not read what was written there out of the kernel's
+  // pages.
   auto self = std::static_pointer_cast<DrainOperation>(shared_from_this());
   lane.core().spoil_pages(inode_->ino(), 0, 0, 0, [self, &lane, error] {
     lane.post([self, error](Lane& at) { self->conclude(at, error); });
@@ -455,7 +465,8 @@ void DrainOperation::finish_background(Lane& lane) {
 void DrainOperation::answer(Lane& lane, int error) {
   Core& core = lane.core();
   if (kind_ == Kind::kToken) {
-    core.events().put({.kind = EventKind::kDone, .token = token_, .ino = inode_->ino(), .a = error});
+    core.events().put(
+        {.kind = EventKind::kDone, .token = token_, .ino = inode_->ino(), .a = error});
     return;
   }
   core.waiting().drop(head().unique);

@@ -1,17 +1,18 @@
-// FLUSH, FSYNC, RELEASE, the end of an O_SYNC write, Python's drain(), and the sync that follows some
-// seconds after bytes that nobody synced (held bytes would stay, and a host that loses power would
-// lose what was written long ago): written bytes go to the
-// targets, then (if it must be durable) their objects are synced, then size and time are committed.
+// FLUSH, FSYNC, RELEASE, the end of an O_SYNC write, Python's drain(), and the sync that follows
+// some seconds after bytes that nobody synced (held bytes would stay, and a host that loses power
+// would lose what was written long ago): written bytes go to the targets, then (if it must be
+// durable) their objects are synced, then size and time are committed.
 //
 // A new file that is small may go another way when it is flushed: its bytes are told with its birth
-// (docs/decisions/0037-inline-data.md; phase inline), by a COMMIT event that has them in its payload.
-// Phases: cut (the metaserver is told where lanes have cut the file, cuts.h; meanwhile they do so no more,
-// until all is answered) -> drain (seal, wait until every piece up to now is settled, and take what is to be synced under the
-// same lock: a target's loss that another lane sees may unsettle it at any time) -> sync (one SYNC for each
-// object written since its last, in parallel; a target that lost bytes sends it back to drain) -> commit (a
-// COMMIT event that Python answers with commit_done; beside the SYNCs when neither size nor the set
-// of durable objects changes) -> answer. Interrupted ones go on without an answer.
-// One thread at a time: the lane that let it proceed.
+// (docs/decisions/0037-inline-data.md; phase inline), by a COMMIT event that has them in its
+// payload. Phases: cut (the metaserver is told where lanes have cut the file, cuts.h; meanwhile
+// they do so no more, until all is answered) -> drain (seal, wait until every piece up to now is
+// settled, and take what is to be synced under the same lock: a target's loss that another lane
+// sees may unsettle it at any time) -> sync (one SYNC for each object written since its last, in
+// parallel; a target that lost bytes sends it back to drain) -> commit (a COMMIT event that Python
+// answers with commit_done; beside the SYNCs when neither size nor the set of durable objects
+// changes) -> answer. Interrupted ones go on without an answer. One thread at a time: the lane that
+// let it proceed.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -84,9 +85,7 @@ class DrainOperation final : public Operation {
   void conclude(Lane& lane, int error);
   void answer(Lane& lane, int error);
   bool durable() const noexcept { return durable_; }
-  bool is_request() const noexcept {
-    return kind_ != Kind::kToken && kind_ != Kind::kBackground;
-  }
+  bool is_request() const noexcept { return kind_ != Kind::kToken && kind_ != Kind::kBackground; }
   void refused(int error);
 
   const Kind kind_;
@@ -107,7 +106,7 @@ class DrainOperation final : public Operation {
   uint32_t rounds_ = 0;
   std::vector<Sync> syncs_;
   uint64_t acknowledgements_ = 0;  // that they make durable
-  uint32_t pending_ = 0;      // SYNC calls, and the commit beside them
+  uint32_t pending_ = 0;           // SYNC calls, and the commit beside them
   uint64_t synced_stripes_ = 0;
   bool again_ = false;
   bool commit_beside_ = false;

@@ -63,7 +63,9 @@ void EventQueue::put(Event event) {
 }
 
 void EventQueue::log(LogLevel level, uint64_t ino, std::string text) {
-  put({.kind = EventKind::kLog, .ino = ino, .a = static_cast<int64_t>(level),
+  put({.kind = EventKind::kLog,
+       .ino = ino,
+       .a = static_cast<int64_t>(level),
        .payload = std::move(text)});
 }
 

@@ -1,6 +1,7 @@
-// What native tells Python: a queue with a descriptor that becomes readable (docs/INTERFACES.md 3.1),
-// at once, or, as long as there is nothing but what nobody waits for (that handles were closed, that
-// lanes changed names), after kPatience: one by one these would wake Python for each file.
+// What native tells Python: a queue with a descriptor that becomes readable
+// (docs/INTERFACES.md 3.1), at once, or, as long as there is nothing but what nobody waits for
+// (that handles were closed, that lanes changed names), after kPatience: one by one these would
+// wake Python for each file.
 //
 // Events that Python must answer or count are never dropped: there are at most a few per handle or
 // waiting request, so those bound them. LOG events are dropped, and counted, beyond kLogsMax.
@@ -65,11 +66,11 @@ class EventQueue {
   net::UniqueFd now_;     // eventfd
   net::UniqueFd later_;   // timerfd
   mutable std::mutex mu_;
-  bool is_told_ = false;        // guarded by mu_: now_ is readable
-  bool is_timed_ = false;       // guarded by mu_: later_ runs, or has run out
-  std::deque<Event> events_;    // guarded by mu_
-  size_t logs_ = 0;             // guarded by mu_: LOG events in events_
-  uint64_t logs_dropped_ = 0;   // guarded by mu_
+  bool is_told_ = false;       // guarded by mu_: now_ is readable
+  bool is_timed_ = false;      // guarded by mu_: later_ runs, or has run out
+  std::deque<Event> events_;   // guarded by mu_
+  size_t logs_ = 0;            // guarded by mu_: LOG events in events_
+  uint64_t logs_dropped_ = 0;  // guarded by mu_
 };
 
 }  // namespace braidfs::client

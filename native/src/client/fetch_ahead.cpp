@@ -32,8 +32,10 @@ std::vector<FetchAhead::Batch> FetchAhead::take(Clock::time_point now) {
     waiting.erase(waiting.begin(), young);
     if (waiting.empty() || target.is_asked || now < target.not_before) continue;
     Batch batch{number, waiting.front().since};
-    const auto end = waiting.begin() + static_cast<ptrdiff_t>(std::min<size_t>(waiting.size(), limits::kFetchMax));
-    std::ranges::transform(waiting.begin(), end, std::back_inserter(batch.objects), &Waiting::object);
+    const auto end = waiting.begin() +
+                     static_cast<ptrdiff_t>(std::min<size_t>(waiting.size(), limits::kFetchMax));
+    std::ranges::transform(waiting.begin(), end, std::back_inserter(batch.objects),
+                           &Waiting::object);
     waiting_ -= batch.objects.size();
     waiting.erase(waiting.begin(), end);
     target.is_asked = true;
@@ -49,7 +51,8 @@ void FetchAhead::refused(Target& target, size_t count, Clock::time_point until) 
   target.not_before = until;
 }
 
-std::optional<FetchAhead::Clock::time_point> FetchAhead::ended(Batch batch, Outcome outcome, Clock::time_point now) {
+std::optional<FetchAhead::Clock::time_point> FetchAhead::ended(Batch batch, Outcome outcome,
+                                                               Clock::time_point now) {
   const std::scoped_lock lock(mu_);
   Target& target = targets_[batch.target];
   target.is_asked = false;
@@ -64,7 +67,8 @@ std::optional<FetchAhead::Clock::time_point> FetchAhead::ended(Batch batch, Outc
       refused(target, batch.objects.size(), now + kUnknownRest);
       break;
     case Outcome::kUnreached:
-      for (const FetchedObject& object : batch.objects) target.waiting.push_front({object, batch.since});
+      for (const FetchedObject& object : batch.objects)
+        target.waiting.push_front({object, batch.since});
       waiting_ += batch.objects.size();
       target.not_before = now + kUnreachedRest;
       break;

@@ -1,11 +1,11 @@
-// Small files of directories that are opened ahead: what storage servers are told to read into their page caches
-// before anybody asks (docs/decisions/0049-fetched-ahead.md).
+// Small files of directories that are opened ahead: what storage servers are told to read into
+// their page caches before anybody asks (docs/decisions/0049-fetched-ahead.md).
 //
-// What is wanted waits until programs are known to read files whole (whole_reads.h), at most kPatience; then it goes to
-// its target, kFetchMax files with a request, one request at a time. A target without room is left alone for kRest, one
-// whose server is of before FETCH (and hangs up) for kUnknownRest, and what waited for it is forgotten: nothing here is
-// needed.
-// ANY THREAD, guarded by mu_. Not here: the requests (core.h), what servers do with them (server/fetcher.h).
+// What is wanted waits until programs are known to read files whole (whole_reads.h), at most
+// kPatience; then it goes to its target, kFetchMax files with a request, one request at a time. A
+// target without room is left alone for kRest, one whose server is of before FETCH (and hangs up)
+// for kUnknownRest, and what waited for it is forgotten: nothing here is needed. ANY THREAD,
+// guarded by mu_. Not here: the requests (core.h), what servers do with them (server/fetcher.h).
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -69,7 +69,7 @@ class FetchAhead {
   void refused(Target& target, size_t count, Clock::time_point until);
 
   std::atomic<bool> on_{false};
-  std::atomic<size_t> waiting_{0};  // of all targets
+  std::atomic<size_t> waiting_{0};    // of all targets
   std::atomic<uint64_t> wanted_{0};   // of servers, files
   std::atomic<uint64_t> refused_{0};  // by servers, and forgotten with that
   std::mutex mu_;

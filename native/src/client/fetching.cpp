@@ -13,10 +13,14 @@ const FileViewPtr kNoFile = std::make_shared<const FileView>();
 
 FetchAhead::Outcome outcome_of(const Call& call) {
   switch (call.status) {
-    case Status::kOk: return FetchAhead::Outcome::kTaken;
-    case Status::kBadRequest: return FetchAhead::Outcome::kUnknown;
-    case Status::kEio: return FetchAhead::Outcome::kUnreached;
-    default: return FetchAhead::Outcome::kRefused;
+    case Status::kOk:
+      return FetchAhead::Outcome::kTaken;
+    case Status::kBadRequest:
+      return FetchAhead::Outcome::kUnknown;
+    case Status::kEio:
+      return FetchAhead::Outcome::kUnreached;
+    default:
+      return FetchAhead::Outcome::kRefused;
   }
 }
 
@@ -35,7 +39,9 @@ class FetchOperation final : public CallOwner, public std::enable_shared_from_th
     call->once = true;
     lane.submit(call);
   }
-  void call_done(Lane& lane, Call& call) override { core_.fetch_ended(lane, std::move(batch_), outcome_of(call)); }
+  void call_done(Lane& lane, Call& call) override {
+    core_.fetch_ended(lane, std::move(batch_), outcome_of(call));
+  }
 
  private:
   Core& core_;
@@ -46,7 +52,8 @@ class FetchOperation final : public CallOwner, public std::enable_shared_from_th
 
 void Core::fetch_ahead(const Attributes& attributes, const FileView& view) {
   if (!fetch_ahead_.is_on() || !FetchAhead::is_fit(attributes, view)) return;
-  if (local_cache_ && local_cache_->cache().has({attributes.ino, 0}, stamp_of(attributes, view))) return;
+  if (local_cache_ && local_cache_->cache().has({attributes.ino, 0}, stamp_of(attributes, view)))
+    return;
   fetch_ahead_.want(attributes, view, Clock::now());
 }
 

@@ -18,8 +18,9 @@ uint64_t Core::settled_incarnation(uint32_t target) {
   return found == incarnations_.end() ? 0 : found->second.settled;
 }
 
-// The new one is the newest before the pieces are gone over: an acknowledgement by the former one either
-// comes before that, and its piece is found held, or it is not believed any more (pieces.cpp, conclude).
+// The new one is the newest before the pieces are gone over: an acknowledgement by the former one
+// either comes before that, and its piece is found held, or it is not believed any more
+// (pieces.cpp, conclude).
 void Core::incarnation_seen(Lane& lane, uint32_t target, uint64_t seen) {
   if (settled_incarnation(target) >= seen) return;
   const std::scoped_lock one(loss_mu_);
@@ -34,8 +35,8 @@ void Core::incarnation_seen(Lane& lane, uint32_t target, uint64_t seen) {
   incarnations_[target].settled = seen;
 }
 
-// Everything is queued again before losses_ rises, and that before any reply of the new incarnation is
-// looked at: a READ of lost bytes either waits for them or sees the change (read.cpp).
+// Everything is queued again before losses_ rises, and that before any reply of the new incarnation
+// is looked at: a READ of lost bytes either waits for them or sees the change (read.cpp).
 void Core::resend_lost(Lane& lane, uint32_t target, uint64_t seen) {
   lane.log(LogLevel::kWarning, "target " + std::to_string(target) +
                                    " lost what was not synced; sending again what is held");

@@ -1,6 +1,6 @@
-// AskingWrite: bytes of a file that lies in its inode's record, and goes on lying there: one transaction of the
-// metaserver, and no storage server (docs/decisions/0037-inline-data.md). Its record is changed before the WRITE is
-// answered, so nothing of it is with this client alone.
+// AskingWrite: bytes of a file that lies in its inode's record, and goes on lying there: one
+// transaction of the metaserver, and no storage server (docs/decisions/0037-inline-data.md). Its
+// record is changed before the WRITE is answered, so nothing of it is with this client alone.
 #include <fcntl.h>
 
 #include <cerrno>
@@ -30,11 +30,13 @@ std::string payload_of(const Head& head, std::span<const std::byte> bytes) {
   return payload;
 }
 
-// LOCKED inode. Under the exclusive lease what lanes know of the file is all there is. A page that the kernel
-// writes back may have bytes of others beside its own.
+// LOCKED inode. Under the exclusive lease what lanes know of the file is all there is. A page that
+// the kernel writes back may have bytes of others beside its own.
 bool may_lie_on(const Core& core, const Inode& inode, const fuse::WriteRequest& request) {
-  if (inode.handing_over || inode.view_locked()->inline_bytes.empty() || !core.leases_count()) return false;
-  if (!core.holds(inode, kLeaseDataExclusive) || (request.write_flags & fuse::kWriteFromCache) != 0) return false;
+  if (inode.handing_over || inode.view_locked()->inline_bytes.empty() || !core.leases_count())
+    return false;
+  if (!core.holds(inode, kLeaseDataExclusive) || (request.write_flags & fuse::kWriteFromCache) != 0)
+    return false;
   if (inode.inline_writes >= AskingWrite::kInlineWritesMax) return false;
   const uint64_t begin = appends(request) ? inode.size() : request.offset;
   const uint64_t most = core.inline_length_max();
@@ -115,7 +117,8 @@ void AskingWrite::inline_written(Lane& lane) {
   auto self = std::static_pointer_cast<AskingWrite>(shared_from_this());
   const auto answer = [self, &core] {
     if (self->claim()) {
-      core.replier().reply_write(self->head().channel, self->head().unique, static_cast<uint32_t>(self->payload_.size()));
+      core.replier().reply_write(self->head().channel, self->head().unique,
+                                 static_cast<uint32_t>(self->payload_.size()));
     }
   };
   if (!stale) return answer();

@@ -13,7 +13,8 @@ bool Inode::put(const Attributes& attributes, const FileViewPtr& view, Settled& 
     if (attributes.change_version < change_version_) return true;
     other_objects(settled);
   }
-  const bool is_former = attributes.change_version < change_version_;  // older than what a commit told us
+  const bool is_former =
+      attributes.change_version < change_version_;  // older than what a commit told us
   const bool has_former_bytes = is_former && !view->inline_bytes.empty();
   if (!is_older(*view) && !has_former_bytes) {
     pieces_.geometry(view->stripe_width, view->chunk_size);
@@ -24,7 +25,8 @@ bool Inode::put(const Attributes& attributes, const FileViewPtr& view, Settled& 
   note_stamp(attributes);
   if (cuts.untold()) return true;  // it is of before that
   stored_end_ = std::max(stored_end_, attributes.size);
-  // Under that lease nobody else changes the size, and what Python has taken may not be committed yet.
+  // Under that lease nobody else changes the size, and what Python has taken may not be committed
+  // yet.
   const bool alone = ((lease | passing) & kLeaseDataExclusive) != 0;
   const bool ahead =
       alone || committing || (written_.flags & kCommitSize) != 0 || pieces_.unsettled() > 0;
@@ -35,7 +37,8 @@ bool Inode::put(const Attributes& attributes, const FileViewPtr& view, Settled& 
 bool Inode::view_put(const FileViewPtr& view) {
   const std::scoped_lock lock(mu_);
   if (gone || !view_ || view_->file_id != view->file_id || is_older(*view)) return false;
-  const bool is_cut_alike = view_->stripe_width == view->stripe_width && view_->chunk_size == view->chunk_size;
+  const bool is_cut_alike =
+      view_->stripe_width == view->stripe_width && view_->chunk_size == view->chunk_size;
   if (!is_cut_alike || view_->inline_bytes.empty() != view->inline_bytes.empty()) return false;
   view_ = view;
   return true;
@@ -99,7 +102,8 @@ void Inode::committed(const Attributes& attributes) {
 }
 
 void Inode::mark_durable(uint64_t file_id, uint64_t stripe_bits) {
-  if (view_->file_id != file_id || (view_->durable_stripes | stripe_bits) == view_->durable_stripes) {
+  if (view_->file_id != file_id ||
+      (view_->durable_stripes | stripe_bits) == view_->durable_stripes) {
     return;
   }
   auto changed = std::make_shared<FileView>(*view_);
@@ -145,7 +149,8 @@ void Inode::forget_written_time() noexcept {
 }
 
 std::optional<Written> Inode::written() const {
-  if (cuts.untold()) return Written{size_, written_.mtime_ns, written_.flags | kCommitSize | kWrittenCut};
+  if (cuts.untold())
+    return Written{size_, written_.mtime_ns, written_.flags | kCommitSize | kWrittenCut};
   if (written_.flags == 0) return std::nullopt;
   Written now = written_;
   now.size = std::max(now.size, size_);
@@ -165,7 +170,8 @@ std::optional<Written> Inode::uncommitted() const {
 bool Inode::commit_with_birth() {
   const auto now = written();
   const uint32_t others = birth.time_set ? ~kCommitSize : ~(kCommitSize | kCommitMtime);
-  if (!birth.untaken || committing || cuts.untold() || !now || (now->flags & others) != 0) return false;
+  if (!birth.untaken || committing || cuts.untold() || !now || (now->flags & others) != 0)
+    return false;
   committing = true;
   in_commit = *now;
   written_ = {};
@@ -183,9 +189,10 @@ bool Inode::commit_with_birth() {
 }
 
 bool Inode::may_lie_inline(uint32_t length_max) const noexcept {
-  return untold && birth.told.changes == 0 && size_ > 0 && size_ <= length_max && (written_.flags & kCommitSize) != 0 &&
-         (written_.flags & kCommitKillSuidgid) == 0 && !committing && writing == 0 && passing == 0 &&
-         error_told_ && pieces_.only_filling(size_) != nullptr;
+  return untold && birth.told.changes == 0 && size_ > 0 && size_ <= length_max &&
+         (written_.flags & kCommitSize) != 0 && (written_.flags & kCommitKillSuidgid) == 0 &&
+         !committing && writing == 0 && passing == 0 && error_told_ &&
+         pieces_.only_filling(size_) != nullptr;
 }
 
 void Inode::lies_inline(const FileViewPtr& with, std::string bytes) {
@@ -205,7 +212,8 @@ std::optional<Written> Inode::take_written() {
 
 void Inode::give_back(const Written& written) {
   written_.size = std::max(written_.size, written.size);
-  if ((written_.flags & kCommitMtime) == 0) written_.mtime_ns = written.mtime_ns;  // else written since
+  if ((written_.flags & kCommitMtime) == 0)
+    written_.mtime_ns = written.mtime_ns;  // else written since
   written_.flags |= written.flags;
 }
 

@@ -32,7 +32,8 @@ inline constexpr uint32_t kCommitMtime = 2;
 inline constexpr uint32_t kCommitKillSuidgid = 4;
 inline constexpr uint32_t kCommitSynced = 8;
 inline constexpr uint32_t kCommitKillSgid = 16;  // also that of a group which may not execute
-// Never on the wire: the size is what the file has now, and not the least that it has. Nothing can be committed.
+// Never on the wire: the size is what the file has now, and not the least that it has. Nothing can
+// be committed.
 inline constexpr uint32_t kWrittenCut = 1u << 31;
 
 // Lease flags of an attribute record (docs/INTERFACES.md, section 7).
@@ -46,11 +47,14 @@ struct Written {
   uint32_t flags = 0;  // kCommit*
 };
 
-// Whether small writes come beside what was written a moment ago, whichever process makes them: ranks that write
-// one file in turns, or each its own part of it. So it is while every third of them does; random ones do not.
+// Whether small writes come beside what was written a moment ago, whichever process makes them:
+// ranks that write one file in turns, or each its own part of it. So it is while every third of
+// them does; random ones do not.
 class SideBySide {
  public:
-  void note(bool is_beside) noexcept { score_ = std::clamp(score_ + (is_beside ? 2 : -1), 0, kScoreMax); }
+  void note(bool is_beside) noexcept {
+    score_ = std::clamp(score_ + (is_beside ? 2 : -1), 0, kScoreMax);
+  }
   explicit operator bool() const noexcept { return score_ >= kScoreEnough; }
 
  private:
@@ -73,8 +77,8 @@ class Inode {
   }
   // A record of older objects than those known changes nothing. False: it is gone.
   bool put(const Attributes& attributes, const FileViewPtr& view, Settled& settled);
-  // Where its bytes are has changed, or the right to reach them, and nothing else: no size, no written piece.
-  // False: it is not younger than what is known, or not a view of these bytes.
+  // Where its bytes are has changed, or the right to reach them, and nothing else: no size, no
+  // written piece. False: it is not younger than what is known, or not a view of these bytes.
   bool view_put(const FileViewPtr& view);
   // After SETATTR(size): the record is the truth, bytes beyond it are gone.
   void resize(const Attributes& attributes, FileView view, Settled& settled);
@@ -90,9 +94,11 @@ class Inode {
   PieceTable& pieces() noexcept { return pieces_; }  // LOCKED
 
   // ---- the local cache: LOCKED ----
-  // Names the bytes that targets have (records.h), as long as DATA is leased; 0: not known, or they change.
+  // Names the bytes that targets have (records.h), as long as DATA is leased; 0: not known, or they
+  // change.
   uint64_t stamp() const noexcept;
-  // From now on other bytes than the known record is of; those of the next version have a stamp again.
+  // From now on other bytes than the known record is of; those of the next version have a stamp
+  // again.
   void bytes_change() noexcept;
   void forget_stamp() noexcept { stamp_ = 0; }
   // Of the record that was told last, leased or not.
@@ -129,7 +135,8 @@ class Inode {
   void cut_failed(int error, Clock::time_point now, Settled& settled);
 
   // ---- a file that lanes made: LOCKED ----
-  // What is told with its birth (docs/decisions/0026), which is with the lanes as long as `untaken`.
+  // What is told with its birth (docs/decisions/0026), which is with the lanes as long as
+  // `untaken`.
   struct Birth {
     bool untaken = false;
     bool time_set = false;  // by a setting, which is told behind it
@@ -137,15 +144,17 @@ class Inode {
     fuse::BirthSince told{};
   };
   Birth birth;
-  // Size and time that were written are told with the birth, as if the metaserver had been asked and had
-  // answered: `committing` until tables have them, too. False: that is not possible, or there is nothing.
+  // Size and time that were written are told with the birth, as if the metaserver had been asked
+  // and had answered: `committing` until tables have them, too. False: that is not possible, or
+  // there is nothing.
   bool commit_with_birth();
 
   // ---- a new file that may come to lie in its inode's record (docs/decisions/0037): LOCKED ----
-  bool untold = false;  // the metaserver is not told of its birth yet
-  bool handing_over = false;  // its bytes are with Python, which says whether they were in time
+  bool untold = false;         // the metaserver is not told of its birth yet
+  bool handing_over = false;   // its bytes are with Python, which says whether they were in time
   uint32_t inline_writes = 0;  // WRITEs that left it there, since it is known here
-  // All of it is in one piece here that was never sent, and what it is told with its birth is size and time.
+  // All of it is in one piece here that was never sent, and what it is told with its birth is size
+  // and time.
   bool may_lie_inline(uint32_t length_max) const noexcept;
   // They were. `with`: the view that they were handed over with; another one is of since then.
   void lies_inline(const FileViewPtr& with, std::string bytes);
@@ -153,14 +162,16 @@ class Inode {
   bool lies_inline() const noexcept { return handing_over || !view_->inline_bytes.empty(); }
 
   // ---- set-id bits: LOCKED ----
-  // Mode and group of a file with such bits, as far as the kernel may believe so; mode 0: it has none. A
-  // record that is older than a change may bring them back: that costs one notification too many.
+  // Mode and group of a file with such bits, as far as the kernel may believe so; mode 0: it has
+  // none. A record that is older than a change may bring them back: that costs one notification too
+  // many.
   struct SetIds {
     uint32_t mode = 0;
     uint32_t gid = 0;
   };
   SetIds set_ids{};
-  // Those of a file that the metaserver is not told of yet are all known here: nobody else can have set any.
+  // Those of a file that the metaserver is not told of yet are all known here: nobody else can have
+  // set any.
   bool may_have_set_ids() const noexcept { return set_ids.mode != 0 || !(birth.untaken || untold); }
   void note_set_ids(uint32_t mode, uint32_t gid) noexcept {
     if ((mode & (S_ISUID | S_ISGID)) != 0) set_ids = {mode, gid};
@@ -176,9 +187,9 @@ class Inode {
   uint32_t lost_count = 0;  // of evictions that cost written bytes or sizes
 
   // ---- leases: LOCKED ----
-  uint32_t lease = 0;    // kLease* of what this session holds, as far as leases count (core.h)
-  // kLease* of what is recalled but not returned yet: reads and writes may go on under it, since one
-  // that waited for the metaserver with a page locked would stop the very invalidation that the
+  uint32_t lease = 0;  // kLease* of what this session holds, as far as leases count (core.h)
+  // kLease* of what is recalled but not returned yet: reads and writes may go on under it, since
+  // one that waited for the metaserver with a page locked would stop the very invalidation that the
   // return waits for; they leave nothing in the kernel's pages.
   uint32_t passing = 0;
   bool passed = false;  // something went on under it, or waited for the lease when it was recalled
@@ -204,7 +215,8 @@ class Inode {
   };
   std::vector<Waiter> take_asking() { return std::exchange(asking.waiting, {}); }
   Asking asking;
-  // WRITEs that saw their lease and have not noted yet what they wrote, and who waits for their end.
+  // WRITEs that saw their lease and have not noted yet what they wrote, and who waits for their
+  // end.
   uint32_t writing = 0;
   std::vector<std::shared_ptr<Operation>> writing_waiters;
 
@@ -215,35 +227,37 @@ class Inode {
 
   // ---- lifetime: LOCKED ----
   uint32_t handles = 0;
-  // Python keeps the inode open, and lanes may open it for reading by themselves as long as its bytes
-  // are leased; handles that they opened so.
+  // Python keeps the inode open, and lanes may open it for reading by themselves as long as its
+  // bytes are leased; handles that they opened so.
   bool kept = false;
   uint64_t kept_bytes = 0;  // of its view, as long as Python keeps it
   uint32_t own_handles = 0;
-  bool granted = false;  // kept by its directory's grant, not by Python: until its last handle is closed
+  bool granted =
+      false;  // kept by its directory's grant, not by Python: until its last handle is closed
   // With its first OPEN, which is not answered yet: the kernel's pages may be of before.
   bool is_fetching = false;
   // A file whose READs are counted until its next close (whole_reads.h).
   bool is_probe = false;
   uint64_t probed_bytes = 0;
   bool dropped = false;  // Python needs the entry no more: it goes when nothing holds it
-  bool gone = false;  // out of the table: whoever still has it looks there again
+  bool gone = false;     // out of the table: whoever still has it looks there again
   bool busy() const noexcept;
-  bool watched = false;  // a lane looks after the age of its pieces
-  bool sync_watched = false;  // a lane will sync it after a while
+  bool watched = false;         // a lane looks after the age of its pieces
+  bool sync_watched = false;    // a lane will sync it after a while
   uint64_t synced_stripes = 0;  // by that, of this file id, and not told to the metaserver
-  // Where the first page ends that a READ filled with zeros behind the file's end, since a direct write
-  // last grew the file: such writes go past the kernel's pages.
+  // Where the first page ends that a READ filled with zeros behind the file's end, since a direct
+  // write last grew the file: such writes go past the kernel's pages.
   static constexpr uint64_t kNotCut = ~uint64_t{0};
   uint64_t cut_end = kNotCut;
-  // READs under way that may end behind the file's end, by their offsets, and those of them that found nothing:
-  // Linux believes the first short answer of several, so the one that has the file's end comes first.
+  // READs under way that may end behind the file's end, by their offsets, and those of them that
+  // found nothing: Linux believes the first short answer of several, so the one that has the file's
+  // end comes first.
   std::vector<uint64_t> near_end;
   std::vector<std::shared_ptr<Operation>> behind_end;  // bounded by what the kernel has under way
-  // Pages that READs filled since a handle that writes past them was opened, as one range. The kernel drops
-  // those in the way of such a write before it sends it, and not again: one that was filled in between has
-  // bytes of before, and is to be spoiled before the writer is answered. (Zeros behind the file's end are
-  // cut_end's.)
+  // Pages that READs filled since a handle that writes past them was opened, as one range. The
+  // kernel drops those in the way of such a write before it sends it, and not again: one that was
+  // filled in between has bytes of before, and is to be spoiled before the writer is answered.
+  // (Zeros behind the file's end are cut_end's.)
   uint32_t past_pages = 0;  // such handles
   struct Filled {
     uint64_t begin = ~uint64_t{0};
@@ -275,9 +289,10 @@ class Inode {
   std::atomic<uint64_t> size_limit = kUnlimited;
 
  private:
-  void other_objects(Settled& settled);      // LOCKED
+  void other_objects(Settled& settled);         // LOCKED
   void cut_ended(int error, Settled& settled);  // LOCKED
-  // LOCKED: a view of the same objects as they were before what is known. (Of one epoch the last one told counts.)
+  // LOCKED: a view of the same objects as they were before what is known. (Of one epoch the last
+  // one told counts.)
   bool is_older(const FileView& view) const noexcept {
     return view_ && view_->file_id == view.file_id && view.truncate_epoch < view_->truncate_epoch;
   }

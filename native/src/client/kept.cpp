@@ -33,7 +33,8 @@ bool Core::open_granted(Bytes attributes, Bytes layout, Bytes capability, uint64
 }
 
 bool Core::open_own(const InodePtr& inode, uint64_t fh, uint32_t open_flags) {
-  if (inode->gone || !enter({.fh = fh, .inode = inode, .open_flags = open_flags, .own = true})) return false;
+  if (inode->gone || !enter({.fh = fh, .inode = inode, .open_flags = open_flags, .own = true}))
+    return false;
   ++inode->own_handles;
   own_opens_.fetch_add(1, std::memory_order_relaxed);
   return true;
@@ -61,8 +62,9 @@ bool Core::fetch_opened(fuse::LaneContext& context, const fuse::RequestHead& hea
   return true;
 }
 
-// The inode's mutex is held until they are there: whoever opens it meanwhile waits, and so does a recall. With one
-// handle, of which the kernel is not told yet, no READ has pages locked that this would wait for.
+// The inode's mutex is held until they are there: whoever opens it meanwhile waits, and so does a
+// recall. With one handle, of which the kernel is not told yet, no READ has pages locked that this
+// would wait for.
 bool Core::store_pages(Inode& inode, uint64_t stamp, uint64_t nodeid, Bytes bytes) {
   const std::scoped_lock lock(inode.mu());
   inode.is_fetching = false;

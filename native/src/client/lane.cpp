@@ -22,7 +22,7 @@ constexpr auto kLate = milliseconds(1000);  // a tick: this thread was kept from
 constexpr auto kRestMin = milliseconds(10);
 constexpr auto kRestMax = milliseconds(1000);
 constexpr size_t kReadsKept = 64;
-constexpr size_t kPolledCallsMax = 4;  // with more in work answers come in numbers
+constexpr size_t kPolledCallsMax = 4;       // with more in work answers come in numbers
 constexpr size_t kBackgroundSyncsMax = 16;  // of one lane; the rest leaves the way free for others
 
 // Its object is not one of the file's any more, or lies on another target.
@@ -98,7 +98,8 @@ void Lane::target_put(uint32_t target, uint32_t node) {
   node_of_target_[target] = node;
 }
 
-// Whoever told it may be wrong: a target that is down is still asked, and what waits for it goes on waiting.
+// Whoever told it may be wrong: a target that is down is still asked, and what waits for it goes on
+// waiting.
 void Lane::target_state(uint32_t target, bool is_up) {
   const auto node = node_of_target_.find(target);
   if (node == node_of_target_.end()) return;
@@ -108,7 +109,8 @@ void Lane::target_state(uint32_t target, bool is_up) {
     return link.suspect(true);
   }
   down_.erase(target);
-  const bool any_down = std::ranges::any_of(down_, [&](uint32_t one) { return node_of(one) == node->second; });
+  const bool any_down =
+      std::ranges::any_of(down_, [&](uint32_t one) { return node_of(one) == node->second; });
   link.suspect(any_down);
   for (Resting& resting : resting_) {
     if (resting.call->target == target) resting.until = {};
@@ -140,7 +142,8 @@ void Lane::answered(Call* call, Status status) {
   if (call->incarnation != 0) core_.incarnation_seen(*this, call->target, call->incarnation);
   if (call->failed_early) return finished(call);
   call->status = call->refusal = status;
-  if (status == Status::kNoObject && changes(call->op) && must_exist(*call->view, call->stripe_index)) {
+  if (status == Status::kNoObject && changes(call->op) &&
+      must_exist(*call->view, call->stripe_index)) {
     // Of other objects by now: those of before were removed with their bytes.
     if (is_elsewhere(*call, *call->inode->view())) {
       call->status = Status::kStaleTruncateEpoch;
@@ -149,10 +152,16 @@ void Lane::answered(Call* call, Status status) {
     tell_lost(*call);
   }
   switch (outcome_of(call->op, status)) {
-    case Outcome::kTell: return finished(call);
-    case Outcome::kFail: call->status = Status::kEio; return finished(call);
-    case Outcome::kRenew: ask_for_view(*call); break;
-    case Outcome::kAgain: break;
+    case Outcome::kTell:
+      return finished(call);
+    case Outcome::kFail:
+      call->status = Status::kEio;
+      return finished(call);
+    case Outcome::kRenew:
+      ask_for_view(*call);
+      break;
+    case Outcome::kAgain:
+      break;
   }
   if (call->once) return finished(call);
   ++counters_.retries;
@@ -162,10 +171,11 @@ void Lane::answered(Call* call, Status status) {
 void Lane::tell_lost(const Call& call) {
   if (call.op == Op::kCopy) return;  // it may be what is read
   if (call.inode->lost_told.exchange(true)) return;
-  core_.events().log(LogLevel::kError, call.inode->ino(),
-                     "target " + std::to_string(call.target) + " has lost what it held of stripe " +
-                         std::to_string(call.stripe_index) +
-                         " of this file, which was durable: reads and writes there are EIO (braidfs stat)");
+  core_.events().log(
+      LogLevel::kError, call.inode->ino(),
+      "target " + std::to_string(call.target) + " has lost what it held of stripe " +
+          std::to_string(call.stripe_index) +
+          " of this file, which was durable: reads and writes there are EIO (braidfs stat)");
 }
 
 void Lane::ask_for_view(const Call& call) {
@@ -189,21 +199,24 @@ void Lane::unreachable(Call* call) {
 void Lane::rest(Call* call) {
   if (call->once) return unreachable(call);
   const auto now = loop_.now();
-  const auto pause = std::min<Clock::duration>(kRestMin * (1u << std::min(call->attempts, 10u)), kRestMax);
+  const auto pause =
+      std::min<Clock::duration>(kRestMin * (1u << std::min(call->attempts, 10u)), kRestMax);
   ++call->attempts;
   resting_.push_back({now + pause, call});
   arm_tick();
 }
 
-// A call has its object and, if it changes that, the truncate epoch that it was made under, for life. Under
-// a newer epoch it would bring back what was cut off since: its owner knows what is left of it.
+// A call has its object and, if it changes that, the truncate epoch that it was made under, for
+// life. Under a newer epoch it would bring back what was cut off since: its owner knows what is
+// left of it.
 void Lane::resend(Call* call) {
   FileViewPtr view = call->inode->view();
   if (changes(call->op) && view->session() != call->view->session()) {
     call->status = Status::kFenced;  // evicted since: what was written before may not land now
     return finished(call);
   }
-  if (is_elsewhere(*call, *view) || (changes(call->op) && view->truncate_epoch != call->view->truncate_epoch)) {
+  if (is_elsewhere(*call, *view) ||
+      (changes(call->op) && view->truncate_epoch != call->view->truncate_epoch)) {
     call->status = Status::kStaleTruncateEpoch;
     return finished(call);
   }
@@ -235,8 +248,8 @@ void Lane::arm_tick() {
   loop_.call_at(tick_due_, [this] { tick(); });
 }
 
-// While this thread did not run (its process was stopped, the machine was overloaded) nobody's answer could be
-// taken: that time counts against nobody.
+// While this thread did not run (its process was stopped, the machine was overloaded) nobody's
+// answer could be taken: that time counts against nobody.
 void Lane::excuse(Clock::duration late) {
   for (const auto& call : calls_) {
     if (call->deadline != Clock::time_point::max()) call->deadline += late;

@@ -1,10 +1,10 @@
 // One datapath thread: its event loop, its connections to the nodes, the calls it has in work.
 //
-// A lane sends calls, decides what a status means for them (finished, or again after a rest), sees to
-// deadlines, and writes out partial pieces that have aged. A tick runs only while there is something
-// to watch. Calls are recycled; owners are shared_ptr, so that they outlive what is lent from them.
-// Threads: LANE ONLY, except post().
-// Not here: frames and connections (link.h), what the bytes are for (operations, inode.h).
+// A lane sends calls, decides what a status means for them (finished, or again after a rest), sees
+// to deadlines, and writes out partial pieces that have aged. A tick runs only while there is
+// something to watch. Calls are recycled; owners are shared_ptr, so that they outlive what is lent
+// from them. Threads: LANE ONLY, except post(). Not here: frames and connections (link.h), what the
+// bytes are for (operations, inode.h).
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -97,7 +97,9 @@ class Lane {
   bool landed(std::span<const std::byte> payload) const noexcept {
     return landing_ && payload.data() == landing_.span().data();
   }
-  void keep_landed(Buffer& buffer) noexcept { landing_.trade(buffer); }  // which is of the same size
+  void keep_landed(Buffer& buffer) noexcept {
+    landing_.trade(buffer);
+  }  // which is of the same size
   void room() {
     if (!starved_.empty()) wake_starved();
   }
@@ -137,8 +139,8 @@ class Lane {
   std::unordered_set<uint32_t> down_;  // targets, by the cluster map
   std::vector<std::shared_ptr<Inode>> ageing_;
   std::deque<std::shared_ptr<Operation>> starved_;
-  std::deque<std::shared_ptr<Inode>> sync_due_;  // waiting for their turn in the background
-  size_t syncing_ = 0;                           // in the background
+  std::deque<std::shared_ptr<Inode>> sync_due_;        // waiting for their turn in the background
+  size_t syncing_ = 0;                                 // in the background
   std::vector<std::shared_ptr<ReadOperation>> reads_;  // recycled, oldest first
   size_t next_read_ = 0;
   LaneCounters counters_;

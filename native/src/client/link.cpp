@@ -19,7 +19,8 @@ using std::chrono::seconds;
 constexpr auto kConnectBackoffMin = milliseconds(50);
 constexpr auto kConnectBackoffMax = milliseconds(2000);
 
-constexpr int kLocalSendBuffer = 4 << 20;  // some pieces: their lane need not wait for the server's to read each part
+constexpr int kLocalSendBuffer =
+    4 << 20;  // some pieces: their lane need not wait for the server's to read each part
 
 FrameHeader header_of(const Call& call) {
   FrameHeader header;
@@ -174,7 +175,8 @@ bool Link::send(Call* call) {
   call->request_id = rounds_ * kSlotCount + free_.back();
   net::OutFrame frame;
   frame.header = header_of(*call);
-  frame.body = call->op == Op::kFetch ? call->names : std::span<const std::byte>(call->view->capability);
+  frame.body =
+      call->op == Op::kFetch ? call->names : std::span<const std::byte>(call->view->capability);
   frame.payload = call->payload;
   if (call->op == Op::kRead) frame.reply_length_max = call->length;
   std::array<std::byte, sizeof(CopySource) + sizeof(Capability)> source;
@@ -206,8 +208,8 @@ bool Link::send(Call* call) {
 Call* Link::find(const FrameHeader& header) noexcept {
   Call* call = slots_[header.request_id % kSlotCount];
   if (call == nullptr || call->request_id != header.request_id) return nullptr;
-  const bool matches = (header.flags & kFlagReply) != 0 &&
-                       header.op == static_cast<uint8_t>(call->op);
+  const bool matches =
+      (header.flags & kFlagReply) != 0 && header.op == static_cast<uint8_t>(call->op);
   return matches ? call : nullptr;
 }
 
@@ -261,11 +263,12 @@ bool Link::frame(const FrameHeader& header, std::span<const std::byte> body,
 void Link::sendable() { pump(); }
 
 void Link::closed(int error, const std::string& reason) {
-  // A server has many clients, and closes what is not used; a mount that ends takes its connections with it,
-  // whatever is under way that nobody waits for.
+  // A server has many clients, and closes what is not used; a mount that ends takes its connections
+  // with it, whatever is under way that nobody waits for.
   const bool is_usual = (in_flight_ == 0 && waiting() == 0) || lane_.core().is_stopping();
-  lane_.log(is_usual ? LogLevel::kDebug : LogLevel::kWarning, "connection to node " + std::to_string(node_) + " ended: " + reason +
-                                    (error == 0 ? "" : std::string(" (") + std::strerror(error) + ")"));
+  lane_.log(is_usual ? LogLevel::kDebug : LogLevel::kWarning,
+            "connection to node " + std::to_string(node_) + " ended: " + reason +
+                (error == 0 ? "" : std::string(" (") + std::strerror(error) + ")"));
   ++lane_.counters().connections_lost;
   requeue_unanswered();
   stream_.reset();
@@ -355,7 +358,8 @@ void Link::expire(std::deque<Call*>& queue, Clock::time_point now) {
 }
 
 void Link::fail_queue(std::deque<Call*>& queue, Status status) {
-  while (!queue.empty()) {  // ends: what a failed call lets proceed has a failed call less to wait for
+  while (
+      !queue.empty()) {  // ends: what a failed call lets proceed has a failed call less to wait for
     Call* call = queue.front();
     queue.pop_front();
     call->status = status;

@@ -1,17 +1,18 @@
-// One lane's connection to one node: calls in flight, calls waiting, and what happens when it breaks.
+// One lane's connection to one node: calls in flight, calls waiting, and what happens when it
+// breaks.
 //
 // States: without a connection (CONNECT was asked for, with backoff after failures) and connected.
-// Calls wait in two queues, so that a READ never stands behind megabytes of writes; writes in flight
-// are bounded in bytes. Small writes that nobody waits for leave together: for gather_ms after some
-// have left the next ones gather, unless there are kGatherMax or somebody begins to wait (hurry); one
-// wake-up of the server, and one of ours, then serve many. When the connection breaks, unanswered
-// calls go back to the front of their queues in their old order and are sent again on the next one:
-// every data operation may be repeated, since the server ends the old connection's requests first
-// (rule 23).
-// A connection that owes answers and is silent is asked for a sign of life (PING, which a server answers
-// from its event loop whatever its disks do); without one another connection is made beside it and takes its
-// place when it is there; at last it is cut. All that comes in a third of the time where the cluster map says
-// that the node is down; when it says that it is up again nobody waits for a backoff to end.
+// Calls wait in two queues, so that a READ never stands behind megabytes of writes; writes in
+// flight are bounded in bytes. Small writes that nobody waits for leave together: for gather_ms
+// after some have left the next ones gather, unless there are kGatherMax or somebody begins to wait
+// (hurry); one wake-up of the server, and one of ours, then serve many. When the connection breaks,
+// unanswered calls go back to the front of their queues in their old order and are sent again on
+// the next one: every data operation may be repeated, since the server ends the old connection's
+// requests first (rule 23). A connection that owes answers and is silent is asked for a sign of
+// life (PING, which a server answers from its event loop whatever its disks do); without one
+// another connection is made beside it and takes its place when it is there; at last it is cut. All
+// that comes in a third of the time where the cluster map says that the node is down; when it says
+// that it is up again nobody waits for a backoff to end.
 //
 // Invariant: a call is in exactly one of: a slot, a queue, the lane's backoff list.
 // Threads: LANE ONLY. Not here: what a status means for a call (lane.h).
@@ -61,7 +62,8 @@ class Link final : public net::StreamSink {
   void cut(const std::string& reason);
 
   // net::StreamSink
-  net::PayloadPlace payload_buffer(const FrameHeader& header, std::span<const std::byte> body) override;
+  net::PayloadPlace payload_buffer(const FrameHeader& header,
+                                   std::span<const std::byte> body) override;
   bool frame(const FrameHeader& header, std::span<const std::byte> body,
              std::span<std::byte> payload) override;
   void closed(int error, const std::string& reason) override;
@@ -89,16 +91,16 @@ class Link final : public net::StreamSink {
   Lane& lane_;
   const uint32_t node_;
   std::unique_ptr<net::Stream> stream_;
-  std::vector<Call*> slots_;     // by request_id % kSlotCount
-  std::vector<uint32_t> free_;   // slot numbers
+  std::vector<Call*> slots_;    // by request_id % kSlotCount
+  std::vector<uint32_t> free_;  // slot numbers
   uint64_t rounds_ = 1;
   size_t in_flight_ = 0;
   uint64_t write_bytes_ = 0;  // in flight
   bool gathering_ = true;     // nobody waits for any of writes_
   bool gather_timer_ = false;
   Clock::time_point gather_until_{};
-  std::deque<Call*> reads_;   // READ, SYNC
-  std::deque<Call*> writes_;  // WRITE
+  std::deque<Call*> reads_;     // READ, SYNC
+  std::deque<Call*> writes_;    // WRITE
   std::vector<uint64_t> sums_;  // scratch
   bool asked_ = false;
   bool answered_ = false;  // a request, on this connection

@@ -39,12 +39,14 @@ Cut first_cut(const CachedExtent& extent, uint64_t at) {
 bool is_cacheable(const CachedExtent& extent) {
   constexpr uint64_t kSlicesMax = uint64_t{1} << 32;
   return extent.offset % cache::kBlock == 0 && extent.length > 0 &&
-         extent.offset + extent.length <= extent.file_size && extent.file_size / kSliceBytes < kSlicesMax;
+         extent.offset + extent.length <= extent.file_size &&
+         extent.file_size / kSliceBytes < kSlicesMax;
 }
 
 }  // namespace
 
-// One READ: its slices, each with a head that is read too. Lives until the last of its reads has ended.
+// One READ: its slices, each with a head that is read too. Lives until the last of its reads has
+// ended.
 struct LocalCache::Fetch {
   struct Piece {
     Cut cut;
@@ -69,7 +71,8 @@ bool Core::use_cache(const cache::StoreSettings& settings, std::string& reason) 
   return true;
 }
 
-LocalCache::LocalCache(std::unique_ptr<cache::Cache> cache, const std::vector<net::EventLoop*>& loops)
+LocalCache::LocalCache(std::unique_ptr<cache::Cache> cache,
+                       const std::vector<net::EventLoop*>& loops)
     : cache_(std::move(cache)) {
   for (net::EventLoop* loop : loops) {
     auto& end = ends_.emplace_back(std::make_unique<LaneEnd>(*loop));
@@ -82,7 +85,8 @@ void LocalCache::stop() {
   cache_->stop();
 }
 
-bool LocalCache::read(uint32_t lane, const CachedExtent& extent, std::span<std::byte> place, Done done) {
+bool LocalCache::read(uint32_t lane, const CachedExtent& extent, std::span<std::byte> place,
+                      Done done) {
   const auto fetch = std::make_shared<Fetch>();
   fetch->stamp = extent.stamp;
   if (!is_cacheable(extent) || !find(*ends_[lane], extent, place, *fetch)) {
@@ -94,7 +98,8 @@ bool LocalCache::read(uint32_t lane, const CachedExtent& extent, std::span<std::
   return true;
 }
 
-bool LocalCache::find(LaneEnd& end, const CachedExtent& extent, std::span<std::byte> place, Fetch& fetch) {
+bool LocalCache::find(LaneEnd& end, const CachedExtent& extent, std::span<std::byte> place,
+                      Fetch& fetch) {
   for (uint64_t at = extent.offset; at < extent.offset + extent.length;) {
     const Cut cut = first_cut(extent, at);
     auto found = cache_->find(cut.key, extent.stamp);
@@ -102,7 +107,8 @@ bool LocalCache::find(LaneEnd& end, const CachedExtent& extent, std::span<std::b
     auto head = end.heads.lease();
     const uint64_t from = at - extent.offset;
     if (!head || from + padded(cut.length) > place.size()) return false;
-    fetch.pieces.push_back({cut, std::move(*found), std::move(head), place.subspan(from, padded(cut.length))});
+    fetch.pieces.push_back(
+        {cut, std::move(*found), std::move(head), place.subspan(from, padded(cut.length))});
     at += cut.length;
   }
   return !end.has_uring || end.uring.room() >= fetch.pieces.size() * 2;
@@ -127,7 +133,8 @@ void LocalCache::start(LaneEnd& end, const std::shared_ptr<Fetch>& fetch) {
     ended(::preadv(file, parts.data(), static_cast<int>(parts.size()), static_cast<off_t>(offset)));
   };
   for (Fetch::Piece& piece : fetch->pieces) {
-    piece.parts = {iovec{piece.head.begin(), kHeadBytes}, iovec{piece.place.data(), piece.place.size()}};
+    piece.parts = {iovec{piece.head.begin(), kHeadBytes},
+                   iovec{piece.place.data(), piece.place.size()}};
     const std::span<const iovec> parts(piece.parts);
     const uint64_t head_at = piece.found.offset;
     if (piece.cut.begin == 0) {
@@ -145,8 +152,10 @@ void LocalCache::finish(Fetch& fetch) {
   uint64_t bytes = 0;
   for (const Fetch::Piece& piece : fetch.pieces) {
     const auto& head = *reinterpret_cast<const cache::RecordHead*>(piece.head.begin());
-    const uint32_t checked = std::min(padded(piece.cut.length), piece.cut.slice_length - piece.cut.begin);
-    if (!piece.whole || !cache::is_head_of(head, piece.cut.key, fetch.stamp, piece.cut.slice_length) ||
+    const uint32_t checked =
+        std::min(padded(piece.cut.length), piece.cut.slice_length - piece.cut.begin);
+    if (!piece.whole ||
+        !cache::is_head_of(head, piece.cut.key, fetch.stamp, piece.cut.slice_length) ||
         !cache::are_bytes_of(head, piece.cut.begin, piece.place.first(checked))) {
       cache_->corrupt(piece.cut.key, piece.found);
       found = false;

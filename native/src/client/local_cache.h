@@ -1,10 +1,10 @@
-// What lanes do with the local cache (cache/cache.h): READs are answered from it by io_uring in the lane's
-// own loop, and what targets answered is lent to it.
+// What lanes do with the local cache (cache/cache.h): READs are answered from it by io_uring in the
+// lane's own loop, and what targets answered is lent to it.
 //
-// An extent is named by inode and stamp (Inode::stamp): the caller looked under the inode's mutex that DATA
-// is leased, so bytes of that stamp are what a target would answer. A READ is answered only if all of it is
-// there; what does not check is forgotten, and asked of the targets.
-// Threads: read() on the lane; keep() ANY LANE; stop() when the lanes have ended.
+// An extent is named by inode and stamp (Inode::stamp): the caller looked under the inode's mutex
+// that DATA is leased, so bytes of that stamp are what a target would answer. A READ is answered
+// only if all of it is there; what does not check is forgotten, and asked of the targets. Threads:
+// read() on the lane; keep() ANY LANE; stop() when the lanes have ended.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -38,8 +38,8 @@ class LocalCache {
   LocalCache(const LocalCache&) = delete;
   LocalCache& operator=(const LocalCache&) = delete;
 
-  // False: it is not there, and `done` is not called. `place` begins on a page and has room for whole
-  // blocks.
+  // False: it is not there, and `done` is not called. `place` begins on a page and has room for
+  // whole blocks.
   bool read(uint32_t lane, const CachedExtent& extent, std::span<std::byte> place, Done done);
   // These bytes were read from the targets; the buffer comes back when they are written.
   void keep(const CachedExtent& extent, Buffer buffer);

@@ -7,17 +7,16 @@ namespace braidfs::client {
 
 namespace {
 
-constexpr size_t kIdleBytesMax = 16u << 20;     // kept for reuse, of a size that is no piece's
-constexpr uint64_t kIdleBesides = 32u << 20;    // kept even when the budgets are used up
-constexpr uint64_t kLaneReserve = 4u << 20;     // what one lane may take in before it sees full()
+constexpr size_t kIdleBytesMax = 16u << 20;   // kept for reuse, of a size that is no piece's
+constexpr uint64_t kIdleBesides = 32u << 20;  // kept even when the budgets are used up
+constexpr uint64_t kLaneReserve = 4u << 20;   // what one lane may take in before it sees full()
 constexpr uint64_t kSqueezed = 4;
 constexpr auto kHuge = net::Slabs::Pages::kHuge;
 constexpr size_t kUnbounded = std::numeric_limits<size_t>::max();  // the budgets bound the pools
 
 uint64_t behind_max(uint64_t dirty_bytes_max, uint32_t lane_count) {
   const uint64_t reserve = kLaneReserve * lane_count;
-  return std::max(dirty_bytes_max / 2,
-                  dirty_bytes_max - std::min(dirty_bytes_max, reserve));
+  return std::max(dirty_bytes_max / 2, dirty_bytes_max - std::min(dirty_bytes_max, reserve));
 }
 
 size_t idle(uint32_t size) { return kIdleBytesMax / size; }
@@ -42,8 +41,8 @@ Memory::Memory(MemoryLimits limits, uint32_t lane_count)
               {kSizes[3], kUnbounded, limits.read_bytes_max / kSizes[3], kHuge}}} {}
 
 uint32_t Memory::size_for(uint64_t length) noexcept {
-  const auto found = std::find_if(kSizes.begin(), kSizes.end(),
-                                  [&](uint32_t size) { return size >= length; });
+  const auto found =
+      std::find_if(kSizes.begin(), kSizes.end(), [&](uint32_t size) { return size >= length; });
   return found == kSizes.end() ? kSizes.back() : *found;
 }
 
@@ -59,7 +58,8 @@ Buffer Memory::charged(Buffer::Account which, uint64_t limit, uint32_t size) {
 }
 
 net::BufferPool& Memory::pool(Buffer::Account which, uint32_t size) noexcept {
-  const auto index = static_cast<size_t>(std::find(kSizes.begin(), kSizes.end(), size) - kSizes.begin());
+  const auto index =
+      static_cast<size_t>(std::find(kSizes.begin(), kSizes.end(), size) - kSizes.begin());
   const bool huge = which == Buffer::Account::kRead && index - kFirstHuge < kHugeCount;
   return pools_[huge ? kSizes.size() + index - kFirstHuge : index];
 }

@@ -1,16 +1,16 @@
 // The memory of the file-byte path: buffers in four sizes, and how many bytes of them may be what.
 //
 // Three budgets, counted by buffer capacity so that they are honest about memory: dirty (bytes not
-// yet acknowledged by a target), held (acknowledged, not synced: kept to be sent again, rule 22) and
-// read (bytes on their way to the kernel). Besides, each lane has a buffer into which the payload of the
-// next WRITE is read (landing). Write-behind may fill dirty only to `behind_max`; the
-// rest is for writes whose caller waits, so that these always move. Buffers go from dirty to held.
+// yet acknowledged by a target), held (acknowledged, not synced: kept to be sent again, rule 22)
+// and read (bytes on their way to the kernel). Besides, each lane has a buffer into which the
+// payload of the next WRITE is read (landing). Write-behind may fill dirty only to `behind_max`;
+// the rest is for writes whose caller waits, so that these always move. Buffers go from dirty to
+// held.
 //
-// Buffers that came back are kept for reuse, since fresh pages cost as much as the copy into them: as
-// many as fit into the budgets beside those in use, until rest() finds that nobody needed them.
-// Those that are read into lie on huge pages: the local cache's disk, sockets and /dev/fuse take them in
-// one piece.
-// ANY THREAD.
+// Buffers that came back are kept for reuse, since fresh pages cost as much as the copy into them:
+// as many as fit into the budgets beside those in use, until rest() finds that nobody needed them.
+// Those that are read into lie on huge pages: the local cache's disk, sockets and /dev/fuse take
+// them in one piece. ANY THREAD.
 #pragma once
 #include <array>
 #include <atomic>
@@ -76,7 +76,9 @@ class Memory {
   Buffer read(uint32_t size);
   Buffer landing();  // of kPieceMax; empty when memory is short
 
-  bool held_over() const noexcept { return account(Buffer::Account::kHeld) > limits_.held_bytes_max; }
+  bool held_over() const noexcept {
+    return account(Buffer::Account::kHeld) > limits_.held_bytes_max;
+  }
   // No room even for writes whose caller waits: hardly a further request should be read ...
   bool full() const noexcept { return account(Buffer::Account::kDirty) > full_at_; }
   // ... and none at all.
@@ -84,9 +86,9 @@ class Memory {
     return account(Buffer::Account::kDirty) > full_at_ + kOverfullBytes;
   }
   uint64_t idle_bytes() const noexcept;
-  // Called at first, and every few seconds: gives back the idle buffers that nobody needed since the last
-  // call, but for so many bytes that stay ready, and makes what is missing of those. Their pages are not to
-  // be made while a training waits for its checkpoint, or for its restore.
+  // Called at first, and every few seconds: gives back the idle buffers that nobody needed since
+  // the last call, but for so many bytes that stay ready, and makes what is missing of those. Their
+  // pages are not to be made while a training waits for its checkpoint, or for its restore.
   struct Ready {
     uint64_t pieces = 0;
     uint64_t reads = 0;  // those of kPieceMax
@@ -94,7 +96,8 @@ class Memory {
   void rest(Ready ready) noexcept;
   // All that is idle.
   void give_back() noexcept;
-  // Where the machine's memory is short, write-behind has a quarter of its budget, and writers wait sooner.
+  // Where the machine's memory is short, write-behind has a quarter of its budget, and writers wait
+  // sooner.
   void squeeze(bool is_short) noexcept { is_short_ = is_short; }
   uint64_t account(Buffer::Account which) const noexcept {
     return bytes_[static_cast<size_t>(which)].load(std::memory_order_relaxed);

@@ -12,7 +12,8 @@ namespace braidfs::client {
 
 namespace {
 
-constexpr size_t kRowsMax = kHandlesMax + (kHandlesMax >> 2);  // sparse: what is not used takes no memory
+constexpr size_t kRowsMax =
+    kHandlesMax + (kHandlesMax >> 2);  // sparse: what is not used takes no memory
 constexpr size_t kBytes = kRowsMax * sizeof(OpenRecord::Row);
 static_assert(sizeof(OpenRecord::Row) == 32);
 

@@ -1,9 +1,9 @@
-// What is open here, in memory that outlives this process as long as somebody holds its descriptor: if
-// this process is killed, the next one opens the same files under the same handles, and knows which had
-// bytes that no target had made durable (docs/decisions/0034-survival.md).
+// What is open here, in memory that outlives this process as long as somebody holds its descriptor:
+// if this process is killed, the next one opens the same files under the same handles, and knows
+// which had bytes that no target had made durable (docs/decisions/0034-survival.md).
 //
-// Rows of kRowSize bytes; row 0 says how many are in use, at most. A row counts while its kind is not
-// kFree, which is written last and cleared first, so a kill at any instant leaves whole rows.
+// Rows of kRowSize bytes; row 0 says how many are in use, at most. A row counts while its kind is
+// not kFree, which is written last and cleared first, so a kill at any instant leaves whole rows.
 // Threads: ANY THREAD, guarded by mu_, a leaf. Until make() nothing is noted.
 #pragma once
 #include <cstdint>
@@ -19,7 +19,8 @@ namespace braidfs::client {
 class OpenRecord {
  public:
   enum class Kind : uint32_t { kFree = 0, kHandle = 1, kDirectory = 2, kUnclean = 3, kBacking = 4 };
-  // Of kBacking, what an inode's handles pass through to (passthrough.h): fh is its stamp, open_flags its id.
+  // Of kBacking, what an inode's handles pass through to (passthrough.h): fh is its stamp,
+  // open_flags its id.
   struct Row {
     uint64_t fh = 0;
     uint64_t ino = 0;
@@ -29,7 +30,7 @@ class OpenRecord {
     uint32_t reserved = 0;
   };
   using Slot = uint32_t;
-  static constexpr Slot kNone = 0;  // not noted
+  static constexpr Slot kNone = 0;                        // not noted
   static constexpr uint64_t kMagic = 0x314e45504f465242;  // "BRFOPEN1"
 
   OpenRecord() = default;
@@ -47,8 +48,8 @@ class OpenRecord {
 
  private:
   std::mutex mu_;
-  std::span<Row> rows_;        // of the mapped memory
-  std::vector<Slot> free_;     // below next_
+  std::span<Row> rows_;     // of the mapped memory
+  std::vector<Slot> free_;  // below next_
   Slot next_ = 1;
   std::unordered_map<uint64_t, Slot> directories_;  // by handle
 };

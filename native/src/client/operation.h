@@ -24,7 +24,8 @@ class Operation : public CallOwner, public std::enable_shared_from_this<Operatio
  public:
   virtual void proceed(Lane& lane) = 0;
 
-  // Of one who claimed it, for whom it is not to wait any more: true when there is another answer than an error.
+  // Of one who claimed it, for whom it is not to wait any more: true when there is another answer
+  // than an error.
   virtual bool answered_early(Core& /*core*/) { return false; }
 
   // It changes nothing, so that it may end without having been done.

@@ -1,10 +1,12 @@
-// What a server's status means for a call: one table, for every status and every kind of call. Pure.
+// What a server's status means for a call: one table, for every status and every kind of call.
+// Pure.
 //
-// A call ends with what its owner can make something of: success, a refusal that the application is to see
-// (no room), or one that the owner has an answer to (a hole, another round, pieces that are sent anew). What
-// passes by itself is asked again after a rest, until the call's deadline; so is what a newer capability or
-// view may heal. Everything else is an EIO, and so are statuses that no server gives for that kind of call
-// and numbers that nobody knows: a hostile server must not make an errno up, nor a success.
+// A call ends with what its owner can make something of: success, a refusal that the application is
+// to see (no room), or one that the owner has an answer to (a hole, another round, pieces that are
+// sent anew). What passes by itself is asked again after a rest, until the call's deadline; so is
+// what a newer capability or view may heal. Everything else is an EIO, and so are statuses that no
+// server gives for that kind of call and numbers that nobody knows: a hostile server must not make
+// an errno up, nor a success.
 #pragma once
 #include <cstdint>
 
@@ -28,13 +30,16 @@ struct Outcomes {
   Outcome sync;
 };
 
-constexpr Outcomes everywhere(Outcome outcome) noexcept { return {outcome, outcome, outcome, outcome}; }
+constexpr Outcomes everywhere(Outcome outcome) noexcept {
+  return {outcome, outcome, outcome, outcome};
+}
 
 // No default: the compiler refuses a status that is not in the table.
 constexpr Outcomes outcomes_of(Status status) noexcept {
   using enum Outcome;
   switch (status) {
-    case Status::kOk: return everywhere(kTell);
+    case Status::kOk:
+      return everywhere(kTell);
 
     case Status::kNotReady:        // it starts, or its lease ran out
     case Status::kBusy:            // its queues are full
@@ -45,16 +50,24 @@ constexpr Outcomes outcomes_of(Status status) noexcept {
 
     case Status::kBadCapability:
     case Status::kStaleMapEpoch:
-    case Status::kStaleTruncateEpoch:  // ends to its owner once the view is another one (Lane::resend)
+    case Status::kStaleTruncateEpoch:  // ends to its owner once the view is another one
+                                       // (Lane::resend)
       return everywhere(kRenew);
 
-    case Status::kStaleIncarnation: return {kFail, kFail, kFail, kTell};  // what it lost is sent again
-    case Status::kBadRequest: return {kTell, kFail, kFail, kFail};        // it does not know FETCH
-    case Status::kNoObject: return {kTell, kFail, kFail, kTell};          // a hole; removed meanwhile
-    case Status::kEnospc: return {kFail, kTell, kTell, kTell};
-    case Status::kEfbig: return {kFail, kTell, kTell, kFail};
-    case Status::kErofs: return {kFail, kTell, kTell, kTell};
-    case Status::kEopnotsupp: return {kFail, kFail, kTell, kFail};
+    case Status::kStaleIncarnation:
+      return {kFail, kFail, kFail, kTell};  // what it lost is sent again
+    case Status::kBadRequest:
+      return {kTell, kFail, kFail, kFail};  // it does not know FETCH
+    case Status::kNoObject:
+      return {kTell, kFail, kFail, kTell};  // a hole; removed meanwhile
+    case Status::kEnospc:
+      return {kFail, kTell, kTell, kTell};
+    case Status::kEfbig:
+      return {kFail, kTell, kTell, kFail};
+    case Status::kErofs:
+      return {kFail, kTell, kTell, kTell};
+    case Status::kEopnotsupp:
+      return {kFail, kFail, kTell, kFail};
 
     case Status::kFenced:  // the session was evicted: what it had written may not land any more
     case Status::kEio:
@@ -74,7 +87,9 @@ constexpr Outcomes outcomes_of(Status status) noexcept {
 }
 
 // It changes what an object holds.
-constexpr bool changes(Op op) noexcept { return op == Op::kWrite || op == Op::kPunch || op == Op::kCopy; }
+constexpr bool changes(Op op) noexcept {
+  return op == Op::kWrite || op == Op::kPunch || op == Op::kCopy;
+}
 
 constexpr Outcome outcome_of(Op op, Status status) noexcept {
   const Outcomes outcomes = outcomes_of(status);

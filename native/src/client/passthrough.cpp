@@ -18,7 +18,8 @@ Passing Passthrough::opened(const Opened& opened) {
     return {.way = Passing::Way::kStale};
   }
   Entry entry;
-  const bool may_pass = opened.is_immutable && opened.is_certain && opened.is_leased && !opened.is_direct;
+  const bool may_pass =
+      opened.is_immutable && opened.is_certain && opened.is_leased && !opened.is_direct;
   if (may_pass && opened.file.stamp != 0 && begin(entry, opened)) note(entry);
   return enter(inodes_[opened.file.ino] = entry, opened);
 }
@@ -119,7 +120,9 @@ void Core::start_passthrough() {
   if (cache::Copies* const made = copies()) made->start();
 }
 
-cache::Copies* Core::copies() noexcept { return local_cache_ ? local_cache_->cache().copies() : nullptr; }
+cache::Copies* Core::copies() noexcept {
+  return local_cache_ ? local_cache_->cache().copies() : nullptr;
+}
 
 Passing Core::pass(uint64_t ino, uint64_t fh, fuse::Sealing sealing) {
   if (!passthrough_) return {};
@@ -130,10 +133,12 @@ Passing Core::pass(uint64_t ino, uint64_t fh, fuse::Sealing sealing) {
     const std::scoped_lock lock(inode.mu());
     opened.file.size = inode.size();
     opened.file.stamp = inode.told_stamp();
-    opened.is_leased = leases_count() && holds(inode, kLeaseData) && inode.stamp() == inode.told_stamp();
+    opened.is_leased =
+        leases_count() && holds(inode, kLeaseData) && inode.stamp() == inode.told_stamp();
     opened.is_certain = sealing != fuse::Sealing::kUnknown;
-    opened.is_immutable = sealing == fuse::Sealing::kAsOpened ? inode.is_immutable()
-                                                              : sealing == fuse::Sealing::kImmutable;
+    opened.is_immutable = sealing == fuse::Sealing::kAsOpened
+                              ? inode.is_immutable()
+                              : sealing == fuse::Sealing::kImmutable;
     opened.is_direct = handle->goes_past_pages();
   }
   const Passing passing = passthrough_->opened(opened);

@@ -12,7 +12,8 @@ bool Piece::may_take(uint64_t from, uint64_t to) const noexcept {
 
 bool Piece::borders(uint64_t from, uint64_t to) const noexcept {
   if (from > end || to < begin) return false;
-  return std::ranges::none_of(gaps, [&](const Gap& gap) { return from > gap.begin && to < gap.end; });
+  return std::ranges::none_of(gaps,
+                              [&](const Gap& gap) { return from > gap.begin && to < gap.end; });
 }
 
 void Piece::took(uint64_t from, uint64_t to) {
@@ -46,7 +47,8 @@ void Piece::cut(uint64_t size) noexcept {
 
 bool Piece::has_all(uint64_t from, uint64_t to) const noexcept {
   if (from < begin || to > end) return false;
-  return std::ranges::none_of(gaps, [&](const Gap& gap) { return from < gap.end && to > gap.begin; });
+  return std::ranges::none_of(gaps,
+                              [&](const Gap& gap) { return from < gap.end && to > gap.begin; });
 }
 
 }  // namespace braidfs::client

@@ -1,10 +1,11 @@
-// A written extent on its way to a target: a buffer with bytes inside one chunk. They are contiguous, but for
-// a piece that gathers: there neighbours come out of order, and what is not filled when it is sealed are gaps
-// (each part between them is a WRITE call; the piece is acknowledged with the last of them).
+// A written extent on its way to a target: a buffer with bytes inside one chunk. They are
+// contiguous, but for a piece that gathers: there neighbours come out of order, and what is not
+// filled when it is sealed are gaps (each part between them is a WRITE call; the piece is
+// acknowledged with the last of them).
 //
 // Its life: filling (merges neighbours) -> queued (sealed) -> in flight -> held (acknowledged, kept
-// until synced so that it can be sent again, rule 22) -> gone. It is in flight from the moment that this
-// was decided, a little before its calls exist (is_sent). "Unsettled": filling, queued or in
+// until synced so that it can be sent again, rule 22) -> gone. It is in flight from the moment that
+// this was decided, a little before its calls exist (is_sent). "Unsettled": filling, queued or in
 // flight. It is the owner of its WRITE calls, so its buffer lives as long as they.
 // Fields are guarded by the inode's mutex; the bytes of a sealed piece never change and may be read
 // without it. Whole extents are what is compared and waited for, gaps included.
@@ -40,7 +41,7 @@ struct SendOutcome {
   uint32_t calls = 0;  // not ended
   Status status = Status::kOk;
   Status refusal = Status::kOk;  // Call::refusal
-  uint64_t incarnation = 0;  // the oldest that acknowledged
+  uint64_t incarnation = 0;      // the oldest that acknowledged
 };
 
 struct Piece final : CallOwner, std::enable_shared_from_this<Piece> {
@@ -48,7 +49,8 @@ struct Piece final : CallOwner, std::enable_shared_from_this<Piece> {
   static constexpr uint64_t kNotCut = ~uint64_t{0};
 
   uint64_t sequence = 0;  // of its last change, rising per inode
-  uint64_t since = 0;     // the oldest sequence of what it stands for: its own, or of what it overwrote whole
+  uint64_t since =
+      0;  // the oldest sequence of what it stands for: its own, or of what it overwrote whole
   PieceState state = PieceState::kFilling;
   uint64_t window = 0;    // file offset of the buffer's first byte
   uint32_t capacity = 0;  // how far the buffer may fill
@@ -59,10 +61,11 @@ struct Piece final : CallOwner, std::enable_shared_from_this<Piece> {
   uint64_t chunk = 0;
   uint32_t stripe_index = 0;
   uint32_t target = 0;
-  uint64_t incarnation = 0;  // of the target that acknowledged it
+  uint64_t incarnation = 0;      // of the target that acknowledged it
   uint64_t acknowledgement = 0;  // the number of that (piece_table.h)
-  bool is_sent = false;     // it has WRITE calls that have not all ended: the last of them tells the waiter
-  uint32_t sends = 0;       // since it was last acknowledged
+  bool is_sent =
+      false;  // it has WRITE calls that have not all ended: the last of them tells the waiter
+  uint32_t sends = 0;         // since it was last acknowledged
   uint64_t cut_at = kNotCut;  // where the file was cut while it was in flight
   Clock::time_point first_written{};
   std::shared_ptr<PieceWaiter> waiter{};  // gets the error, which else stays with the inode
@@ -82,7 +85,9 @@ struct Piece final : CallOwner, std::enable_shared_from_this<Piece> {
   }
 
   // Nothing is missing that somebody may be about to write.
-  bool is_full() const noexcept { return end == limit() && gaps.empty() && (!gathers || begin == window); }
+  bool is_full() const noexcept {
+    return end == limit() && gaps.empty() && (!gathers || begin == window);
+  }
   // [from, to), at least its beginning, may be copied into it.
   bool may_take(uint64_t from, uint64_t to) const noexcept;
   // Some of it, or just before or behind it, was written.

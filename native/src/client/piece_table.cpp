@@ -39,8 +39,8 @@ PiecePtr PieceTable::mergeable(uint64_t chunk, uint64_t begin, uint64_t end) con
 bool PieceTable::borders(const Piece& piece) const noexcept {
   const auto found = chunks_.find(piece.chunk);
   return found != chunks_.end() && std::ranges::any_of(found->second, [&](const PiecePtr& other) {
-    return other->borders(piece.begin, piece.end);
-  });
+           return other->borders(piece.begin, piece.end);
+         });
 }
 
 void PieceTable::merged(const PiecePtr& piece, uint64_t begin, uint64_t end, Settled& settled) {
@@ -94,7 +94,8 @@ void PieceTable::seal_range(uint64_t begin, uint64_t end, Settled& settled) {
   if (unsettled_.empty()) return;
   each_chunk(begin, end, [&](uint64_t chunk, ChunkPieces& pieces) {
     for (const PiecePtr& piece : pieces) {
-      if (piece->state != PieceState::kFilling || piece->end <= begin || piece->begin >= end) continue;
+      if (piece->state != PieceState::kFilling || piece->end <= begin || piece->begin >= end)
+        continue;
       set_state(piece, PieceState::kQueued);
     }
     settle(chunk, settled);
@@ -120,7 +121,8 @@ bool PieceTable::seal_aged(Clock::time_point now, Settled& settled) {
 PiecePtr PieceTable::only_filling(uint64_t size) const noexcept {
   if (chunks_.size() != 1 || chunks_.begin()->second.size() != 1 || unsynced()) return nullptr;
   const PiecePtr& piece = chunks_.begin()->second.front();
-  const bool is_all = piece->state == PieceState::kFilling && piece->has_all(0, size) && piece->end == size;
+  const bool is_all =
+      piece->state == PieceState::kFilling && piece->has_all(0, size) && piece->end == size;
   return is_all ? piece : nullptr;
 }
 
@@ -175,8 +177,8 @@ void PieceTable::settle_all(Settled& settled) {
 bool PieceTable::any_unsettled(uint64_t sequence, uint64_t begin, uint64_t end) const {
   if (begin >= end) return false;
   const uint64_t last = (end - 1) / chunk_size_;
-  for (auto at = chunks_.lower_bound(begin / chunk_size_);
-       at != chunks_.end() && at->first <= last; ++at) {
+  for (auto at = chunks_.lower_bound(begin / chunk_size_); at != chunks_.end() && at->first <= last;
+       ++at) {
     for (const PiecePtr& piece : at->second) {
       if (piece->unsettled() && piece->since <= sequence && piece->begin < end &&
           piece->end > begin) {
@@ -350,7 +352,8 @@ void PieceTable::target_lost(uint32_t target, uint64_t incarnation, Settled& set
 }
 
 // What was lost, and every later piece that shares a block with one that goes again: it would be
-// overwritten by what is older. (An earlier queued piece that shares a block with a held one goes again.)
+// overwritten by what is older. (An earlier queued piece that shares a block with a held one goes
+// again.)
 void PieceTable::requeue(const ChunkPieces& pieces, uint32_t target, uint64_t incarnation) {
   const auto goes_again = [&](const Piece& piece) {
     if (piece.target == target && piece.incarnation < incarnation) return true;

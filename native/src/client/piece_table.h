@@ -1,17 +1,16 @@
 // The written pieces of one inode: what merges, what may be sent, what is held, who waits.
 //
 // Order: of two pieces that share a block, the later one is not sent before the earlier one was
-// acknowledged, so targets end with what was written last. A held piece that a target lost is queued
-// again under its old number, and so is every later held piece that shares a block with it.
-// What an acknowledged piece overwrote whole is forgotten, and so whoever waits for that waits for the piece
-// instead, should its target lose it (Piece::since).
-// A bar (cuts.h) holds back what lies beyond it: it is sealed, but not sent.
-// Acknowledgements are numbered. A SYNC makes durable what was acknowledged before it left, and so it is
-// known by the number that the last acknowledgement had then: by sequence numbers it would be taken to
-// cover an older piece that was acknowledged (or sent again) while it was on its way.
-// Invariants: filling pieces share no block with one another nor with any later piece; chunks_ holds
-// no piece that is gone.
-// Pure bookkeeping: no I/O. Every method needs the inode's mutex.
+// acknowledged, so targets end with what was written last. A held piece that a target lost is
+// queued again under its old number, and so is every later held piece that shares a block with it.
+// What an acknowledged piece overwrote whole is forgotten, and so whoever waits for that waits for
+// the piece instead, should its target lose it (Piece::since). A bar (cuts.h) holds back what lies
+// beyond it: it is sealed, but not sent. Acknowledgements are numbered. A SYNC makes durable what
+// was acknowledged before it left, and so it is known by the number that the last acknowledgement
+// had then: by sequence numbers it would be taken to cover an older piece that was acknowledged (or
+// sent again) while it was on its way. Invariants: filling pieces share no block with one another
+// nor with any later piece; chunks_ holds no piece that is gone. Pure bookkeeping: no I/O. Every
+// method needs the inode's mutex.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -31,20 +30,23 @@ struct StripeState {
   uint64_t oldest_incarnation = 0;       // among unsynced pieces, dropped ones included; 0: none
   uint64_t dropped_incarnation = 0;      // oldest among pieces no longer held; 0: none
   uint64_t dropped_acknowledgement = 0;  // youngest of those
-  // A SYNC that names no incarnation would succeed at a target that lost what it is for: there is none
-  // such, since nothing is unsynced without an incarnation.
+  // A SYNC that names no incarnation would succeed at a target that lost what it is for: there is
+  // none such, since nothing is unsynced without an incarnation.
   bool unsynced() const noexcept { return oldest_incarnation != 0; }
 };
 
 // What became possible: for the caller to do without the lock (pieces.h: perform).
 struct Settled {
-  std::vector<PiecePtr> send;                        // in flight from now on
+  std::vector<PiecePtr> send;  // in flight from now on
   std::vector<std::shared_ptr<Operation>> proceed;
-  std::vector<PiecePtr> released;                    // let go outside the lock
+  std::vector<PiecePtr> released;                      // let go outside the lock
   std::vector<std::shared_ptr<PieceWaiter>> given_up;  // by trim(), with that error
   int given_up_error = 0;
-  bool tell_cut = false;  // something waits until the metaserver knows where the file was cut (cuts.h)
-  bool empty() const noexcept { return send.empty() && proceed.empty() && given_up.empty() && !tell_cut; }
+  bool tell_cut =
+      false;  // something waits until the metaserver knows where the file was cut (cuts.h)
+  bool empty() const noexcept {
+    return send.empty() && proceed.empty() && given_up.empty() && !tell_cut;
+  }
 };
 
 class PieceTable {
@@ -65,8 +67,8 @@ class PieceTable {
   bool borders(const Piece& piece) const noexcept;
   // The caller copied [begin, end) into the piece.
   void merged(const PiecePtr& piece, uint64_t begin, uint64_t end, Settled& settled);
-  // Before one more that gathers is added: seals the oldest ones that do, until their buffers and its own
-  // (of kPieceMax each) fit into `bytes_max`.
+  // Before one more that gathers is added: seals the oldest ones that do, until their buffers and
+  // its own (of kPieceMax each) fit into `bytes_max`.
   void make_way(uint64_t bytes_max, Settled& settled);
   // A new piece, filling; seals what is in its way.
   void add(const PiecePtr& piece, Settled& settled);
@@ -90,7 +92,7 @@ class PieceTable {
 
   // ---- ends of WRITE calls ----
   void acknowledged(const PiecePtr& piece, uint64_t incarnation, Settled& settled);
-  void refused(const PiecePtr& piece, Settled& settled);   // given up
+  void refused(const PiecePtr& piece, Settled& settled);  // given up
   void send_again(const PiecePtr& piece, Settled& settled);
 
   // ---- held pieces and durability ----
@@ -142,7 +144,7 @@ class PieceTable {
 
   uint32_t chunk_size_ = limits::kChunkSizeMax;
   std::map<uint64_t, ChunkPieces> chunks_;
-  std::multiset<uint64_t> unsettled_;  // since when they are: Piece::since
+  std::multiset<uint64_t> unsettled_;           // since when they are: Piece::since
   std::deque<std::weak_ptr<Piece>> gathering_;  // oldest first; some may be sealed by now
   uint64_t dirty_bytes_ = 0;
   uint64_t bar_ = kNoBar;

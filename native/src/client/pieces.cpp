@@ -11,7 +11,8 @@ namespace {
 
 constexpr uint32_t kSendsMax = 64;  // of one piece, in a row: then its target is of two minds
 
-void send_part(Lane& lane, const InodePtr& inode, const PiecePtr& piece, const FileViewPtr& view, const Span& span) {
+void send_part(Lane& lane, const InodePtr& inode, const PiecePtr& piece, const FileViewPtr& view,
+               const Span& span) {
   Call* call = lane.make_call();
   call->op = Op::kWrite;
   call->target = view->targets[span.stripe_index];
@@ -27,7 +28,8 @@ void send_part(Lane& lane, const InodePtr& inode, const PiecePtr& piece, const F
   lane.submit(call);
 }
 
-// fn(span) for each WRITE that the piece's bytes are. In flight neither its gaps nor its ends change.
+// fn(span) for each WRITE that the piece's bytes are. In flight neither its gaps nor its ends
+// change.
 template <typename Fn>
 void each_span(const Piece& piece, const FileView& view, Fn fn) {
   uint64_t at = piece.begin;
@@ -42,8 +44,8 @@ void each_span(const Piece& piece, const FileView& view, Fn fn) {
   }
 }
 
-// Where it goes is decided together with that it still goes: it may have been given up, or its inode have
-// got another view, since it was in flight.
+// Where it goes is decided together with that it still goes: it may have been given up, or its
+// inode have got another view, since it was in flight.
 FileViewPtr take_for_sending(Inode& inode, Piece& piece) {
   const std::scoped_lock lock(inode.mu());
   if (piece.state != PieceState::kInFlight) return nullptr;  // whoever gave it up told its waiter
@@ -70,7 +72,8 @@ void note(SendOutcome& outcome, const Call& call) {
   --outcome.calls;
   if (call.status == Status::kOk) {
     const bool first = outcome.incarnation == 0;
-    outcome.incarnation = first ? call.incarnation : std::min(outcome.incarnation, call.incarnation);
+    outcome.incarnation =
+        first ? call.incarnation : std::min(outcome.incarnation, call.incarnation);
   } else if (outcome.status == Status::kOk || outcome.status == Status::kStaleTruncateEpoch) {
     outcome.status = call.status;
     outcome.refusal = call.refusal != Status::kOk ? call.refusal : call.status;
@@ -83,9 +86,12 @@ int conclude(Core& core, Inode& inode, const PiecePtr& piece, const Call& call, 
   const SendOutcome& outcome = piece->outcome;
   piece->is_sent = false;
   if (piece->state == PieceState::kGone && outcome.status == Status::kOk) return 0;
-  // The target lost it since; or its WRITEs were of another epoch or object than the inode has by now.
-  const bool is_lost = outcome.status == Status::kOk && outcome.incarnation < core.incarnation(call.target);
-  const bool is_stale = outcome.status == Status::kStaleTruncateEpoch && piece->state == PieceState::kInFlight;
+  // The target lost it since; or its WRITEs were of another epoch or object than the inode has by
+  // now.
+  const bool is_lost =
+      outcome.status == Status::kOk && outcome.incarnation < core.incarnation(call.target);
+  const bool is_stale =
+      outcome.status == Status::kStaleTruncateEpoch && piece->state == PieceState::kInFlight;
   if ((is_lost || is_stale) && piece->sends < kSendsMax) {
     inode.pieces().send_again(piece, settled);
     return 0;
@@ -96,7 +102,8 @@ int conclude(Core& core, Inode& inode, const PiecePtr& piece, const Call& call, 
   }
   const int error = is_lost ? EIO : errno_of(outcome.status);
   if (!piece->waiter) {
-    if (piece->state == PieceState::kGone) return 0;  // given up before (Inode::lose told it), or cut off
+    if (piece->state == PieceState::kGone)
+      return 0;  // given up before (Inode::lose told it), or cut off
     inode.fail(error);
   }
   inode.pieces().refused(piece, settled);

@@ -60,7 +60,8 @@ void SeekOperation::start(Lane& lane, uint64_t token, InodePtr inode, uint64_t f
   std::make_shared<SeekOperation>(token, std::move(inode), from, hole)->proceed(lane);
 }
 
-// What a target lost and is sent again is data, though the target does not know it just now (as read.cpp).
+// What a target lost and is sent again is data, though the target does not know it just now (as
+// read.cpp).
 bool SeekOperation::wait_for_pieces(Lane& lane) {
   Settled settled;
   {

@@ -11,8 +11,8 @@
 
 namespace braidfs::client {
 
-void ReadOperation::start(Lane& lane, const std::shared_ptr<ReadOperation>& self, const Handle& handle,
-                          const fuse::ReadRequest& request) {
+void ReadOperation::start(Lane& lane, const std::shared_ptr<ReadOperation>& self,
+                          const Handle& handle, const fuse::ReadRequest& request) {
   ReadOperation& read = *self;
   read.arm(request.head, handle.inode, request.offset, request.size);
   read.fills_pages_ = (request.read_flags & fuse::kReadLockOwner) == 0;
@@ -20,7 +20,8 @@ void ReadOperation::start(Lane& lane, const std::shared_ptr<ReadOperation>& self
   read.proceed(lane);
 }
 
-void ReadOperation::fetch(Lane& lane, const std::shared_ptr<ReadOperation>& self, const HandlePtr& handle) {
+void ReadOperation::fetch(Lane& lane, const std::shared_ptr<ReadOperation>& self,
+                          const HandlePtr& handle) {
   ReadOperation& read = *self;
   uint64_t size = 0;
   {
@@ -32,23 +33,25 @@ void ReadOperation::fetch(Lane& lane, const std::shared_ptr<ReadOperation>& self
   read.proceed(lane);
 }
 
-void ReadOperation::fetch_opened(Lane& lane, const std::shared_ptr<ReadOperation>& self, const HandlePtr& handle,
-                                 const fuse::RequestHead& head, uint32_t size) {
+void ReadOperation::fetch_opened(Lane& lane, const std::shared_ptr<ReadOperation>& self,
+                                 const HandlePtr& handle, const fuse::RequestHead& head,
+                                 uint32_t size) {
   ReadOperation& read = *self;
   read.arm(head, handle->inode, 0, size);
   read.opened_ = handle->fh;
   read.proceed(lane);
 }
 
-void ReadOperation::fetch_piece(Lane& lane, const std::shared_ptr<ReadOperation>& self, const InodePtr& inode,
-                                Streams::Piece piece) {
+void ReadOperation::fetch_piece(Lane& lane, const std::shared_ptr<ReadOperation>& self,
+                                const InodePtr& inode, Streams::Piece piece) {
   ReadOperation& read = *self;
   read.arm({}, inode, piece.offset, piece.length);
   read.is_piece_ = true;
   read.proceed(lane);
 }
 
-void ReadOperation::arm(const fuse::RequestHead& head, const InodePtr& inode, uint64_t offset, uint32_t size) {
+void ReadOperation::arm(const fuse::RequestHead& head, const InodePtr& inode, uint64_t offset,
+                        uint32_t size) {
   rearm(head);
   inode_ = inode;
   offset_ = offset;
@@ -150,9 +153,11 @@ bool ReadOperation::wait_for_pieces(Lane& lane) {
     view_ = inode_->view_locked();
     const uint64_t size = inode_->size();
     file_size_ = size;
-    stamp_ = lane.core().leases_count() && lane.core().holds(*inode_, kLeaseData) ? inode_->stamp() : 0;
+    stamp_ =
+        lane.core().leases_count() && lane.core().holds(*inode_, kLeaseData) ? inode_->stamp() : 0;
     if (inode_->is_probe && !gives_up()) inode_->probed_bytes += size_;
-    length_ = offset_ >= size ? 0 : static_cast<uint32_t>(std::min<uint64_t>(size_, size - offset_));
+    length_ =
+        offset_ >= size ? 0 : static_cast<uint32_t>(std::min<uint64_t>(size_, size - offset_));
     if (fills_pages_ && length_ != 0) inode_->note_filled(offset_, offset_ + length_);
     if (fills_pages_ && size < end) inode_->cut_end = std::min(inode_->cut_end, size);
     if (cut_ != 0 && size < end && !lane.core().cut_reads()->cut(inode_->ino(), cut_, size) &&
@@ -182,10 +187,14 @@ bool ReadOperation::wait_for_pieces(Lane& lane) {
 bool ReadOperation::ask_announced(Lane& lane) {
   Core& core = lane.core();
   if (is_for_later() || stamp_ == 0 || !core.announced().any()) return false;
-  switch (core.announced().read({inode_->ino(), stamp_, file_size_, offset_, length_}, buffer_, self())) {
-    case Announced::Found::kNo: return false;
-    case Announced::Found::kWait: return true;
-    case Announced::Found::kYes: break;
+  switch (core.announced().read({inode_->ino(), stamp_, file_size_, offset_, length_}, buffer_,
+                                self())) {
+    case Announced::Found::kNo:
+      return false;
+    case Announced::Found::kWait:
+      return true;
+    case Announced::Found::kYes:
+      break;
   }
   answer(lane, 0);
   core.fetch_announced(lane);
@@ -198,8 +207,8 @@ bool ReadOperation::ask_streams(Lane& lane, Ahead& ahead) {
   const auto whom = fills_pages_ ? Streams::For::kPages : Streams::For::kProgram;
   if (is_for_later() || !lane.core().streams().may_be_of(extent, whom)) return false;
   const auto found = lane.core().streams().read(
-      extent, std::exchange(asked_streams_, true) ? Streams::For::kAgain : whom, parts_, self(), ahead.pieces,
-      lane.loop().now());
+      extent, std::exchange(asked_streams_, true) ? Streams::For::kAgain : whom, parts_, self(),
+      ahead.pieces, lane.loop().now());
   if (!ahead.pieces.empty()) ahead.inode = inode_;
   if (found == Streams::Found::kYes) answer(lane, 0);
   return found != Streams::Found::kNo;
@@ -236,7 +245,8 @@ bool ReadOperation::ask_cache(Lane& lane) {
   });
 }
 
-// What was read are the bytes of that stamp if it still is the file's: a change since it began would show.
+// What was read are the bytes of that stamp if it still is the file's: a change since it began
+// would show.
 bool ReadOperation::is_of_stamp(Core& core) {
   if (stamp_ == 0) return false;
   const std::scoped_lock lock(inode_->mu());
@@ -245,7 +255,8 @@ bool ReadOperation::is_of_stamp(Core& core) {
 
 void ReadOperation::offer_to_cache(Core& core) {
   if (core.local_cache() == nullptr || !keeps_ || !is_of_stamp(core)) return;
-  core.local_cache()->keep({inode_->ino(), stamp_, file_size_, offset_, length_}, std::move(buffer_));
+  core.local_cache()->keep({inode_->ino(), stamp_, file_size_, offset_, length_},
+                           std::move(buffer_));
 }
 
 void ReadOperation::ask_targets(Lane& lane) {
@@ -284,8 +295,8 @@ void ReadOperation::call_done(Lane& lane, Call& call) {
 }
 
 void ReadOperation::note(const Call& call) {
-  if (call.status == Status::kOk || (call.status == Status::kNoObject &&
-                                     !must_exist(*call.view, call.stripe_index))) {
+  if (call.status == Status::kOk ||
+      (call.status == Status::kNoObject && !must_exist(*call.view, call.stripe_index))) {
     const auto hole = call.place.subspan(call.received);
     if (!hole.empty()) std::memset(hole.data(), 0, hole.size());
   } else if (call.status == Status::kStaleTruncateEpoch) {
@@ -368,8 +379,8 @@ void ReadOperation::begin_near_end(Core& core) {
   if (near_end_) inode_->near_end.push_back(offset_);
 }
 
-// Nothing is there, and READs of what is before it may say where the file ends. True: proceed() will be called
-// when one of them was answered.
+// Nothing is there, and READs of what is before it may say where the file ends. True: proceed()
+// will be called when one of them was answered.
 bool ReadOperation::waits_for_end(Lane& lane) {
   if (!near_end_ || length_ != 0 || is_answered()) return false;
   registered(lane);

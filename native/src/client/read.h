@@ -4,10 +4,10 @@
 // connections and is received into its place of one buffer. What a target does not have is zeros: a
 // short reply, a hole, an object that never was. All on the lane that took the request, except
 // after a wait for pieces, when the lane that settled the last one goes on. Without a lease on the
-// file's bytes Python is asked for one first (rule 12); one that was not granted does not keep bytes
-// from being read: they are those of after the question. They do not stay in the kernel then, and a READ
-// that ends at the file's end asks again when another end was told meanwhile.
-// A file that lies in its inode's record is answered from the view, and no target is asked.
+// file's bytes Python is asked for one first (rule 12); one that was not granted does not keep
+// bytes from being read: they are those of after the question. They do not stay in the kernel then,
+// and a READ that ends at the file's end asks again when another end was told meanwhile. A file
+// that lies in its inode's record is answered from the view, and no target is asked.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -27,13 +27,14 @@ class ReadOperation final : public Operation {
   static void start(Lane& lane, const std::shared_ptr<ReadOperation>& self, const Handle& handle,
                     const fuse::ReadRequest& request);
   // The whole of an announced file (announced.h), for nobody yet; `handle` is Core's.
-  static void fetch(Lane& lane, const std::shared_ptr<ReadOperation>& self, const HandlePtr& handle);
+  static void fetch(Lane& lane, const std::shared_ptr<ReadOperation>& self,
+                    const HandlePtr& handle);
   // The whole of a file whose OPEN is answered then (core.h, fetch_opened).
-  static void fetch_opened(Lane& lane, const std::shared_ptr<ReadOperation>& self, const HandlePtr& handle,
-                           const fuse::RequestHead& head, uint32_t size);
+  static void fetch_opened(Lane& lane, const std::shared_ptr<ReadOperation>& self,
+                           const HandlePtr& handle, const fuse::RequestHead& head, uint32_t size);
   // A piece of a stream (streams.h), for nobody yet.
-  static void fetch_piece(Lane& lane, const std::shared_ptr<ReadOperation>& self, const InodePtr& inode,
-                          Streams::Piece piece);
+  static void fetch_piece(Lane& lane, const std::shared_ptr<ReadOperation>& self,
+                          const InodePtr& inode, Streams::Piece piece);
   void proceed(Lane& lane) override;
   void call_done(Lane& lane, Call& call) override;
   bool answered_early(Core& core) override;
@@ -47,8 +48,8 @@ class ReadOperation final : public Operation {
   bool ask_first(Lane& lane);
   void registered(Lane& lane);
   bool wait_for_pieces(Lane& lane);
-  // LOCKED inode. Whether its bytes are void at the targets until a cut was told (cuts.h), which this waits for;
-  // `event` is to be put then. False also when that failed: error_.
+  // LOCKED inode. Whether its bytes are void at the targets until a cut was told (cuts.h), which
+  // this waits for; `event` is to be put then. False also when that failed: error_.
   bool waits_for_cut(Lane& lane, std::optional<Event>& event);
   void answer_inline(Lane& lane);
   bool ask_announced(Lane& lane);
@@ -96,21 +97,22 @@ class ReadOperation final : public Operation {
   int error_ = 0;
   bool again_ = false;
   bool registered_ = false;
-  HandlePtr announced_;       // what is read is for announced.h, and this its handle
-  uint64_t opened_ = 0;       // what is read is for the kernel's pages, which is not told of this handle yet
+  HandlePtr announced_;  // what is read is for announced.h, and this its handle
+  uint64_t opened_ =
+      0;  // what is read is for the kernel's pages, which is not told of this handle yet
   bool keeps_ = true;         // what is read may be for the local cache, too
   bool is_piece_ = false;     // what is read is for streams.h
   uint64_t closes_ = 0;       // the handle that ends with it; 0: none
   uint64_t question_ = 0;     // whose answer suffices; 0: none was asked
   bool fills_pages_ = false;  // of the kernel's
   bool near_end_ = false;     // it is in inode_->near_end
-  uint64_t stamp_ = 0;        // of the bytes when it began (inode.h); 0: no matter for the local cache
+  uint64_t stamp_ = 0;  // of the bytes when it began (inode.h); 0: no matter for the local cache
   uint64_t file_size_ = 0;
   bool asked_cache_ = false;
   bool asked_streams_ = false;
   bool pauses_cuts_ = false;  // of the file by lanes
   CutWait cut_wait_;
-  uint64_t cut_ = 0;          // its number in fuse/cut_reads.h, when that is done without a lease
+  uint64_t cut_ = 0;  // its number in fuse/cut_reads.h, when that is done without a lease
 };
 
 }  // namespace braidfs::client

@@ -29,17 +29,18 @@ struct Attributes {
 inline constexpr size_t kAttributesSize = 128;
 std::optional<Attributes> decode_attributes(std::span<const std::byte> record) noexcept;
 
-// Where a file's bytes are and the right to reach them. Immutable: a change makes a new one, so that
-// requests in work keep the one they began with.
+// Where a file's bytes are and the right to reach them. Immutable: a change makes a new one, so
+// that requests in work keep the one they began with.
 struct FileView {
   uint64_t file_id = 0;
   uint32_t stripe_width = 0;
   uint32_t chunk_size = 0;
   uint32_t truncate_epoch = 0;
-  uint64_t durable_stripes = 0;  // bit i: a SYNC of that object was answered, after a WRITE or COPY of it was
+  uint64_t durable_stripes =
+      0;  // bit i: a SYNC of that object was answered, after a WRITE or COPY of it was
   std::vector<uint32_t> targets;  // by stripe index
-  // What the file begins with; zeros are behind it, and nothing of it is in any object. Empty: it has
-  // objects (docs/decisions/0037-inline-data.md).
+  // What the file begins with; zeros are behind it, and nothing of it is in any object. Empty: it
+  // has objects (docs/decisions/0037-inline-data.md).
   std::string inline_bytes;
   std::array<std::byte, sizeof(Capability)> capability{};
 
@@ -54,8 +55,9 @@ struct FileView {
 };
 using FileViewPtr = std::shared_ptr<const FileView>;
 
-// The one rule of what an object that is not there means to whoever reads, copies or seeks in it: of a stripe
-// that was synced once it is lost (EIO), else it is a hole (docs/INTERFACES.md, section 1).
+// The one rule of what an object that is not there means to whoever reads, copies or seeks in it:
+// of a stripe that was synced once it is lost (EIO), else it is a hole (docs/INTERFACES.md, section
+// 1).
 inline bool must_exist(const FileView& view, uint32_t stripe_index) noexcept {
   return view.is_durable(stripe_index);
 }
@@ -65,10 +67,11 @@ inline bool must_exist(const FileView& view, uint32_t stripe_index) noexcept {
 std::optional<FileView> decode_view(std::span<const std::byte> layout,
                                     std::span<const std::byte> capability);
 
-// Names the bytes of a file, as no other bytes of it are ever named; not 0. Time and size are in it because
-// a version may come again, when a client and the metaserver end together before it was durable. Where the
-// bytes are (targets, truncate epoch) is not: they may move without being others. Who makes them others
-// raises the version, the end of a lost writer too (metaserver/lost_writes.py).
+// Names the bytes of a file, as no other bytes of it are ever named; not 0. Time and size are in it
+// because a version may come again, when a client and the metaserver end together before it was
+// durable. Where the bytes are (targets, truncate epoch) is not: they may move without being
+// others. Who makes them others raises the version, the end of a lost writer too
+// (metaserver/lost_writes.py).
 uint64_t stamp_of(const Attributes& attributes, const FileView& view) noexcept;
 
 // The part of a file extent inside one chunk, and where its object holds it.
@@ -80,8 +83,8 @@ struct Span {
   uint64_t object_offset = 0;
 };
 
-// The file's bytes before it can be stored, whatever they are; those behind may be a hole, which needs no
-// object.
+// The file's bytes before it can be stored, whatever they are; those behind may be a hole, which
+// needs no object.
 constexpr uint64_t storable_end(const FileView& view) noexcept {
   return limits::kObjectBytesMax / view.chunk_size * view.chunk_size * view.stripe_width +
          limits::kObjectBytesMax % view.chunk_size;

@@ -77,11 +77,8 @@ void RoundsOperation::advance(Lane& lane) {
 }
 
 void RoundsOperation::finish(Lane& lane, int64_t result) {
-  lane.core().events().put({.kind = EventKind::kDone,
-                            .token = token_,
-                            .ino = inode_->ino(),
-                            .a = error_,
-                            .b = result});
+  lane.core().events().put(
+      {.kind = EventKind::kDone, .token = token_, .ino = inode_->ino(), .a = error_, .b = result});
 }
 
 }  // namespace braidfs::client

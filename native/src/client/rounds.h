@@ -1,6 +1,6 @@
 // Changes of a file's objects that are made durable before they are done: what is asked of the
-// targets, then a SYNC of each object that was changed. A target that lost unsynced bytes in between
-// sends all of it to another round. One thread at a time: the lane that issued the calls.
+// targets, then a SYNC of each object that was changed. A target that lost unsynced bytes in
+// between sends all of it to another round. One thread at a time: the lane that issued the calls.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -9,8 +9,9 @@ namespace braidfs::client {
 
 class Core;
 
-// What a WRITE covers. past_pages: it came by a handle that goes past the kernel's pages, and is not itself
-// the write-back of one of them: the kernel waits for that one's answer while it is asked to forget the page.
+// What a WRITE covers. past_pages: it came by a handle that goes past the kernel's pages, and is
+// not itself the write-back of one of them: the kernel waits for that one's answer while it is
+// asked to forget the page.
 struct WriteReach {
   uint64_t begin = 0;
   uint64_t end = 0;
@@ -25,18 +26,20 @@ struct CutPages {
 
 struct Stale {
   CutPages cut;
-  bool mode = false;  // has set-id bits that are gone
+  bool mode = false;   // has set-id bits that are gone
   uint64_t begin = 0;  // of pages with bytes of before
   uint64_t length = 0;
   explicit operator bool() const noexcept { return cut.read != 0 || mode || length != 0; }
 };
 
-// LOCKED inode. A direct WRITE leaves what the kernel has as it is: pages that were filled while it was on its
-// way; a page that has zeros behind the former end, which is to be spoiled before anybody is told the new one;
-// and the mode. (Before any other one the kernel asks for set-id bits to go.) kill: kCommitKill*.
+// LOCKED inode. A direct WRITE leaves what the kernel has as it is: pages that were filled while it
+// was on its way; a page that has zeros behind the former end, which is to be spoiled before
+// anybody is told the new one; and the mode. (Before any other one the kernel asks for set-id bits
+// to go.) kill: kCommitKill*.
 Stale stale_after(Core& core, Inode& inode, const WriteReach& reach, uint32_t kill, bool grew);
 
-// `then` is called when the kernel has forgotten it. An invalidation of pages is one of the attributes, too.
+// `then` is called when the kernel has forgotten it. An invalidation of pages is one of the
+// attributes, too.
 void forget(Core& core, uint64_t ino, const Stale& stale, std::function<void()> then = {});
 
 }  // namespace braidfs::client

@@ -9,7 +9,8 @@ namespace braidfs::client {
 
 // Whether the READ is of that stream, which is as far as this then.
 bool Streams::follow(Stream& stream, const CachedExtent& extent) {
-  if (stream.size == 0 || (extent.length != stream.size && extent.offset + extent.length != extent.file_size)) {
+  if (stream.size == 0 ||
+      (extent.length != stream.size && extent.offset + extent.length != extent.file_size)) {
     return false;
   }
   if (extent.offset < stream.next) {  // asked again, or overtaken
@@ -61,7 +62,8 @@ bool Streams::add(File& file, uint64_t begin, uint64_t end, Wanted& wanted, Cloc
                                  : std::min(end, over == file.pieces.end() ? end : over->first);
     if (!is_there) {
       const auto length = static_cast<uint32_t>(to - at);
-      if (bytes_ + length > bytes_max_ && !(make_room(now) && bytes_ + length <= bytes_max_)) return false;
+      if (bytes_ + length > bytes_max_ && !(make_room(now) && bytes_ + length <= bytes_max_))
+        return false;
       file.pieces.try_emplace(at).first->second.length = length;
       bytes_ += length;
       ++under_way_;
@@ -72,7 +74,8 @@ bool Streams::add(File& file, uint64_t begin, uint64_t end, Wanted& wanted, Cloc
   return true;
 }
 
-void Streams::want(File& file, Stream& stream, const CachedExtent& extent, Wanted& wanted, Clock::time_point now) {
+void Streams::want(File& file, Stream& stream, const CachedExtent& extent, Wanted& wanted,
+                   Clock::time_point now) {
   if (stream.run < kRunMin) return;
   const uint64_t window = std::min(uint64_t{stream.run} * stream.size, kWindowMax);
   const uint64_t end = std::min(stream.next + window, extent.file_size);
@@ -87,7 +90,8 @@ void Streams::want(File& file, Stream& stream, const CachedExtent& extent, Wante
 }
 
 // What lies beyond a READ for the page cache, when what lies behind it was asked for.
-void Streams::want_beyond(File& file, const CachedExtent& extent, Wanted& wanted, Clock::time_point now) {
+void Streams::want_beyond(File& file, const CachedExtent& extent, Wanted& wanted,
+                          Clock::time_point now) {
   const uint64_t begin = extent.offset + extent.length;
   const auto run = file.asked.run_before(begin);
   if (run.is_first ? run.bytes < kFirstMin : run.bytes <= kAroundMax) return;
@@ -114,8 +118,8 @@ void Streams::want_beyond(File& file, const CachedExtent& extent, Wanted& wanted
   }
 }
 
-void Streams::want_windows(File& file, const Asked::Windows& windows, const CachedExtent& extent, Wanted& wanted,
-                           Clock::time_point now) {
+void Streams::want_windows(File& file, const Asked::Windows& windows, const CachedExtent& extent,
+                           Wanted& wanted, Clock::time_point now) {
   if (windows.stride == 0 || windows.length == 0) return;
   const uint64_t count = std::clamp<uint64_t>(kWindowMax / windows.length, 1, kWindowsMax);
   const uint64_t step = std::max(extent.length, kReadMin);
@@ -130,7 +134,8 @@ void Streams::want_windows(File& file, const Asked::Windows& windows, const Cach
 
 void Streams::drop_other_versions(File& file, const CachedExtent& extent) {
   const uint64_t end = extent.offset + extent.length;
-  for (auto piece = piece_over(file, extent.offset); piece != file.pieces.end() && piece->first < end;) {
+  for (auto piece = piece_over(file, extent.offset);
+       piece != file.pieces.end() && piece->first < end;) {
     const Kept& kept = piece->second;
     if (kept.under_way || (kept.stamp == extent.stamp && kept.file_size == extent.file_size)) {
       ++piece;
@@ -143,12 +148,16 @@ void Streams::drop_other_versions(File& file, const CachedExtent& extent) {
 
 // Whether all of it is there. Where some of it is, the rest is fetched if it may be.
 Streams::Found Streams::find(File& file, const CachedExtent& extent, bool fetches,
-                             const std::shared_ptr<Operation>& reader, Wanted& wanted, Clock::time_point now) {
+                             const std::shared_ptr<Operation>& reader, Wanted& wanted,
+                             Clock::time_point now) {
   drop_other_versions(file, extent);
   const uint64_t end = extent.offset + extent.length;
-  const auto is_over = [&](Pieces::iterator piece) { return piece != file.pieces.end() && piece->first < end; };
+  const auto is_over = [&](Pieces::iterator piece) {
+    return piece != file.pieces.end() && piece->first < end;
+  };
   auto piece = piece_over(file, extent.offset);
-  if (!is_over(piece) || (fetches && !paused_ && !add(file, extent.offset, end, wanted, now))) return Found::kNo;
+  if (!is_over(piece) || (fetches && !paused_ && !add(file, extent.offset, end, wanted, now)))
+    return Found::kNo;
   for (uint64_t at = extent.offset; at < end;) {
     piece = piece_over(file, at);
     if (!is_over(piece) || piece->first > at) return Found::kNo;
@@ -165,7 +174,8 @@ Streams::Found Streams::find(File& file, const CachedExtent& extent, bool fetche
 // What has come of that extent is given, or (no parts) need not be.
 void Streams::give(File& file, const CachedExtent& extent, Parts* parts) {
   const uint64_t end = extent.offset + extent.length;
-  for (auto piece = piece_over(file, extent.offset); piece != file.pieces.end() && piece->first < end;) {
+  for (auto piece = piece_over(file, extent.offset);
+       piece != file.pieces.end() && piece->first < end;) {
     Kept& kept = piece->second;
     if (kept.under_way) {
       ++piece;
@@ -173,7 +183,8 @@ void Streams::give(File& file, const CachedExtent& extent, Parts* parts) {
     }
     const uint64_t from = std::max(extent.offset, piece->first);
     const auto length = static_cast<uint32_t>(std::min(end, piece->first + kept.length) - from);
-    if (parts != nullptr) parts->push_back({kept.bytes, static_cast<uint32_t>(from - piece->first), length});
+    if (parts != nullptr)
+      parts->push_back({kept.bytes, static_cast<uint32_t>(from - piece->first), length});
     const bool was_rest = kept.is_rest();
     kept.given += length;
     if (kept.given >= kept.length) {
@@ -186,7 +197,8 @@ void Streams::give(File& file, const CachedExtent& extent, Parts* parts) {
   while (file.rests.size() > kRestsMax) {
     const auto rest = file.pieces.find(file.rests.front());
     file.rests.pop_front();
-    if (rest != file.pieces.end() && !rest->second.under_way && rest->second.is_rest()) drop(file, rest);
+    if (rest != file.pieces.end() && !rest->second.under_way && rest->second.is_rest())
+      drop(file, rest);
   }
 }
 

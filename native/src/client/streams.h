@@ -1,20 +1,21 @@
-// Read-ahead of sequential readers beyond the kernel's (docs/decisions/0040-streams.md): when the READs of a
-// large file follow each other, what comes next is fetched before it is asked for, and READs are answered from
-// memory.
+// Read-ahead of sequential readers beyond the kernel's (docs/decisions/0040-streams.md): when the
+// READs of a large file follow each other, what comes next is fetched before it is asked for, and
+// READs are answered from memory.
 //
-// READs of programs (O_DIRECT): a stream is a run of READs of one size, each where the last one ended (a little out
-// of order, as lanes take them at once). A file has some, told apart by where they are. Beyond the newest READ a
-// stream fetches pieces of the READs' size, as much as it has read, up to kWindowMax.
-// READs for the kernel's page cache come once for each page, in windows around what is touched or ahead of it, by
-// several threads at once (asked.h). When what lies behind a READ was asked for, nearly all of it, what lies beyond
-// is fetched that was not, as much again, up to kPagesAheadMax. Until more was asked for than the kernel's own
-// window it may be just that, around one page; but not at the file's beginning. When windows follow each other at
-// one distance, the next ones are fetched.
-// Readers share half of the limit: what is far ahead of one would be in the way of what another waits for.
-// So a program that stops has cost at most as much as it read. A piece is named by inode, place and stamp
-// (Inode::stamp), and given, until all of it was, to READs that saw under the inode's mutex that DATA is leased and
-// the stamp is this one. What nobody reads for kKeptFor goes. So many bytes are under way or kept at most.
-// Threads: ANY THREAD, guarded by mu_. Not here: the fetching (read.h).
+// READs of programs (O_DIRECT): a stream is a run of READs of one size, each where the last one
+// ended (a little out of order, as lanes take them at once). A file has some, told apart by where
+// they are. Beyond the newest READ a stream fetches pieces of the READs' size, as much as it has
+// read, up to kWindowMax. READs for the kernel's page cache come once for each page, in windows
+// around what is touched or ahead of it, by several threads at once (asked.h). When what lies
+// behind a READ was asked for, nearly all of it, what lies beyond is fetched that was not, as much
+// again, up to kPagesAheadMax. Until more was asked for than the kernel's own window it may be just
+// that, around one page; but not at the file's beginning. When windows follow each other at one
+// distance, the next ones are fetched. Readers share half of the limit: what is far ahead of one
+// would be in the way of what another waits for. So a program that stops has cost at most as much
+// as it read. A piece is named by inode, place and stamp (Inode::stamp), and given, until all of it
+// was, to READs that saw under the inode's mutex that DATA is leased and the stamp is this one.
+// What nobody reads for kKeptFor goes. So many bytes are under way or kept at most. Threads: ANY
+// THREAD, guarded by mu_. Not here: the fetching (read.h).
 #pragma once
 #include <array>
 #include <atomic>
@@ -43,23 +44,29 @@ class Streams {
  public:
   using Clock = net::Clock;
   using Waiters = std::vector<std::shared_ptr<Operation>>;
-  static constexpr uint32_t kReadMin = 128u << 10;   // smaller READs are no stream's
-  static constexpr uint64_t kFileMin = 8u << 20;     // smaller files are the kernel's read-ahead's
+  static constexpr uint32_t kReadMin = 128u << 10;  // smaller READs are no stream's
+  static constexpr uint64_t kFileMin = 8u << 20;    // smaller files are the kernel's read-ahead's
   static constexpr uint64_t kWindowMax = 16u << 20;
-  static constexpr uint32_t kRunMin = 4;             // READs
-  static constexpr uint64_t kFirstMin = 4u << 20;    // for the page cache, from the file's beginning
+  static constexpr uint32_t kRunMin = 4;           // READs
+  static constexpr uint64_t kFirstMin = 4u << 20;  // for the page cache, from the file's beginning
   static constexpr uint64_t kPagesAheadMax = 32u << 20;
-  static constexpr uint64_t kAheadLeast = 4u << 20;  // of a reader, where all together have their share
-  static constexpr uint64_t kAroundMax = 8u << 20;   // the kernel's window, twice its default: POSIX_FADV_SEQUENTIAL
-  static constexpr uint32_t kRestMax = 64u << 10;    // what is left of a piece that is given but for that
-  static constexpr size_t kRestsMax = 16;            // such pieces of a file: the next READs may begin in them
-  static constexpr uint64_t kWindowsMax = 4;         // at one distance, ahead
-  static constexpr uint64_t kSkipMax = 64u << 20;    // of what was asked for before, in search of what was not
-  static constexpr uint32_t kEarlyMax = 8;           // that came before an earlier one, in sizes of READs
-  static constexpr size_t kStreamsMax = 8;           // of a file
+  static constexpr uint64_t kAheadLeast =
+      4u << 20;  // of a reader, where all together have their share
+  static constexpr uint64_t kAroundMax =
+      8u << 20;  // the kernel's window, twice its default: POSIX_FADV_SEQUENTIAL
+  static constexpr uint32_t kRestMax = 64u
+                                       << 10;  // what is left of a piece that is given but for that
+  static constexpr size_t kRestsMax =
+      16;  // such pieces of a file: the next READs may begin in them
+  static constexpr uint64_t kWindowsMax = 4;  // at one distance, ahead
+  static constexpr uint64_t kSkipMax =
+      64u << 20;  // of what was asked for before, in search of what was not
+  static constexpr uint32_t kEarlyMax = 8;  // that came before an earlier one, in sizes of READs
+  static constexpr size_t kStreamsMax = 8;  // of a file
   static constexpr size_t kFilesMax = 1024;
   static constexpr std::chrono::seconds kKeptFor{10};
-  static constexpr std::chrono::milliseconds kLookEvery{100};  // for what may go, when there is no room
+  static constexpr std::chrono::milliseconds kLookEvery{
+      100};  // for what may go, when there is no room
 
   struct Piece {
     uint64_t offset = 0;
@@ -81,17 +88,19 @@ class Streams {
   void limit(uint64_t bytes_max) noexcept { bytes_max_ = bytes_max; }
   // Nothing more is begun, or again.
   void pause(bool paused) noexcept { paused_ = paused; }
-  // Smaller READs for the page cache are of a file that is read already: threads that touch one window at once
-  // make the kernel read it in bits.
+  // Smaller READs for the page cache are of a file that is read already: threads that touch one
+  // window at once make the kernel read it in bits.
   bool may_be_of(const CachedExtent& extent, For whom) const noexcept {
     if (extent.stamp == 0 || extent.file_size < kFileMin) return false;
     return extent.length >= kReadMin || (whom == For::kPages && any());
   }
 
-  // A READ of that extent. kYes: `parts` are it. kWait: `reader` proceeds when more has come. Whatever it is, what
-  // is to be fetched now goes to `wanted`: each is under way then, until fetched() or missed().
-  Found read(const CachedExtent& extent, For whom, Parts& parts, const std::shared_ptr<Operation>& reader,
-             std::vector<Piece>& wanted, Clock::time_point now);
+  // A READ of that extent. kYes: `parts` are it. kWait: `reader` proceeds when more has come.
+  // Whatever it is, what is to be fetched now goes to `wanted`: each is under way then, until
+  // fetched() or missed().
+  Found read(const CachedExtent& extent, For whom, Parts& parts,
+             const std::shared_ptr<Operation>& reader, std::vector<Piece>& wanted,
+             Clock::time_point now);
   // Whoever waits looks again.
   Waiters fetched(const CachedExtent& extent, Buffer bytes, Clock::time_point now);
   Waiters missed(uint64_t ino, uint64_t offset);
@@ -148,15 +157,18 @@ class Streams {
   static Stream& stream_of(File& file, const CachedExtent& extent, Clock::time_point now);
   static Pieces::iterator piece_over(File& file, uint64_t offset);
   File* file_of(const CachedExtent& extent, Clock::time_point now);
-  Found find(File& file, const CachedExtent& extent, bool fetches, const std::shared_ptr<Operation>& reader,
-             Wanted& wanted, Clock::time_point now);
+  Found find(File& file, const CachedExtent& extent, bool fetches,
+             const std::shared_ptr<Operation>& reader, Wanted& wanted, Clock::time_point now);
   void drop_other_versions(File& file, const CachedExtent& extent);
   void give(File& file, const CachedExtent& extent, Parts* parts);
-  void want(File& file, Stream& stream, const CachedExtent& extent, Wanted& wanted, Clock::time_point now);
+  void want(File& file, Stream& stream, const CachedExtent& extent, Wanted& wanted,
+            Clock::time_point now);
   void want_beyond(File& file, const CachedExtent& extent, Wanted& wanted, Clock::time_point now);
-  void want_windows(File& file, const Asked::Windows& windows, const CachedExtent& extent, Wanted& wanted,
-                    Clock::time_point now);
-  bool has_room_for(uint64_t ahead) const noexcept { return bytes_ < bytes_max_ / 2 || ahead < kAheadLeast; }
+  void want_windows(File& file, const Asked::Windows& windows, const CachedExtent& extent,
+                    Wanted& wanted, Clock::time_point now);
+  bool has_room_for(uint64_t ahead) const noexcept {
+    return bytes_ < bytes_max_ / 2 || ahead < kAheadLeast;
+  }
   bool add(File& file, uint64_t begin, uint64_t end, Wanted& wanted, Clock::time_point now);
   Pieces::iterator drop(File& file, Pieces::iterator piece);
   void drop_unused(File& file, bool all, Clock::time_point now);

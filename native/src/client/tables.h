@@ -25,9 +25,12 @@ struct Handle {
   uint64_t error_seen = 0;
   uint32_t noted = 0;  // its slot in OpenRecord
 
-  // The kernel reads and writes past its pages: every O_DIRECT handle is FOPEN_DIRECT_IO (open_reply.h).
+  // The kernel reads and writes past its pages: every O_DIRECT handle is FOPEN_DIRECT_IO
+  // (open_reply.h).
   bool goes_past_pages() const noexcept { return direct || (open_flags & O_DIRECT) != 0; }
-  bool writes_past_pages() const noexcept { return goes_past_pages() && (open_flags & O_ACCMODE) != O_RDONLY; }
+  bool writes_past_pages() const noexcept {
+    return goes_past_pages() && (open_flags & O_ACCMODE) != O_RDONLY;
+  }
 };
 using HandlePtr = std::shared_ptr<Handle>;
 

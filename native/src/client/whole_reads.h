@@ -1,6 +1,7 @@
-// Whether the small files that programs open are read whole: then the next one may be fetched as it is opened, and
-// its READs spared (docs/decisions/0045-fetched-with-the-open.md). Once fetched a file's READs are not seen, so every
-// kProbeEvery-th open is a probe, which is left as ever and judged at its close. ANY THREAD.
+// Whether the small files that programs open are read whole: then the next one may be fetched as it
+// is opened, and its READs spared (docs/decisions/0045-fetched-with-the-open.md). Once fetched a
+// file's READs are not seen, so every kProbeEvery-th open is a probe, which is left as ever and
+// judged at its close. ANY THREAD.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -33,7 +34,8 @@ class WholeReads {
     const bool whole = bytes_read >= size - size / 4;
     int score = score_.load(std::memory_order_relaxed);
     while (!score_.compare_exchange_weak(
-        score, std::clamp(score + (whole ? 1 : -kCostOfOther), 0, kScoreMax), std::memory_order_relaxed)) {
+        score, std::clamp(score + (whole ? 1 : -kCostOfOther), 0, kScoreMax),
+        std::memory_order_relaxed)) {
     }
   }
 

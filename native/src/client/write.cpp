@@ -22,21 +22,24 @@ namespace {
 constexpr uint32_t kWindowSmall = 64u << 10;
 constexpr uint64_t kOffsetMax = INT64_MAX;
 constexpr uint32_t kCopyUnlocked = 256u << 10;  // from this size on a part gets a piece of its own
-constexpr uint32_t kKeptMin = Memory::kPieceMax / 2;  // from this size on it may keep the memory it was read into
+constexpr uint32_t kKeptMin =
+    Memory::kPieceMax / 2;  // from this size on it may keep the memory it was read into
 
 struct Window {
   uint64_t begin;
   uint32_t capacity;
 };
 
-// The buffer's place in the file for a part that begins at `span`. large: more is to come beside it.
+// The buffer's place in the file for a part that begins at `span`. large: more is to come beside
+// it.
 Window window_of(const FileView& view, const Span& span, bool large) {
   const uint64_t chunk_begin = span.chunk * view.chunk_size;
   const uint32_t size = large || span.length > Memory::kPieceMax / 2
                             ? Memory::kPieceMax
                             : std::max(kWindowSmall, Memory::size_for(span.length));
   const uint64_t begin = chunk_begin + (span.begin - chunk_begin) / size * size;
-  return {begin, static_cast<uint32_t>(std::min<uint64_t>(size, chunk_begin + view.chunk_size - begin))};
+  return {begin,
+          static_cast<uint32_t>(std::min<uint64_t>(size, chunk_begin + view.chunk_size - begin))};
 }
 
 // What the WRITE did to the inode is noted. Drains that wait for that go on.
@@ -81,7 +84,9 @@ class WriteRun {
   uint64_t add(const Span& span);
   bool may_keep_memory(const Span& span) const;
   Window place_of(const Span& span, bool at_once, bool keeps) const;
-  uint64_t gathering_bytes_max() const { return core_.settings().dirty_bytes_per_inode_max / 4 * 3; }
+  uint64_t gathering_bytes_max() const {
+    return core_.settings().dirty_bytes_per_inode_max / 4 * 3;
+  }
   Buffer buffer_for(uint32_t size);
   std::span<const std::byte> bytes(uint64_t from, uint64_t to) const {
     return request_.payload.subspan(from - request_.offset, to - from);
@@ -106,13 +111,14 @@ class WriteRun {
   const bool direct_;  // sent at once, merged with nothing
   const bool shared_;  // this client is not the only writer
   bool through_;       // answered when the targets have it
-  bool is_full_ = false;     // the inode has as many dirty bytes as it may: no further piece goes write-behind
-  bool behind_ = false;      // some bytes went write-behind
+  bool is_full_ =
+      false;  // the inode has as many dirty bytes as it may: no further piece goes write-behind
+  bool behind_ = false;  // some bytes went write-behind
   bool sequential_ = false;
   bool gathers_ = false;  // others write beside it
   bool no_memory_ = false;
   uint32_t kill_ = 0;  // kCommitKill*
-  Settled settled_;  // to be seen to when the writer was answered
+  Settled settled_;    // to be seen to when the writer was answered
   std::shared_ptr<WriteOperation> operation_;
 };
 
@@ -178,7 +184,8 @@ uint64_t WriteRun::merge(const Span& span) {
   const PiecePtr piece = pieces.mergeable(span.chunk, span.begin, span.begin + span.length);
   if (!piece) return span.begin;
   const uint64_t end = std::min(span.begin + span.length, piece->limit());
-  std::memcpy(piece->bytes(span.begin, end).data(), bytes(span.begin, end).data(), end - span.begin);
+  std::memcpy(piece->bytes(span.begin, end).data(), bytes(span.begin, end).data(),
+              end - span.begin);
   inode_->side_by_side.note(piece->borders(span.begin, end));
   pieces.merged(piece, span.begin, end, settled_);
   behind_ = true;
@@ -195,16 +202,20 @@ Buffer WriteRun::buffer_for(uint32_t size) {
   return core_.memory().dirty(size, true);
 }
 
-// What begins with a block, is the request's only part and goes into one piece: it stays where it was read.
+// What begins with a block, is the request's only part and goes into one piece: it stays where it
+// was read.
 bool WriteRun::may_keep_memory(const Span& span) const {
-  if (span.length != request_.payload.size() || span.length < kKeptMin || !lane_.landed(request_.payload)) return false;
+  if (span.length != request_.payload.size() || span.length < kKeptMin ||
+      !lane_.landed(request_.payload))
+    return false;
   if ((span.begin | span.length) % limits::kBlockSize == 0) return true;
   const Window window = window_of(*view_, span, true);
-  return span.begin % limits::kBlockSize == 0 && span.begin + span.length <= window.begin + window.capacity;
+  return span.begin % limits::kBlockSize == 0 &&
+         span.begin + span.length <= window.begin + window.capacity;
 }
 
-// Memory that is kept begins with its bytes. The kernel cuts a direct write of 1 MiB from memory that does not
-// begin with a page: what is missing to whole blocks comes next.
+// Memory that is kept begins with its bytes. The kernel cuts a direct write of 1 MiB from memory
+// that does not begin with a page: what is missing to whole blocks comes next.
 Window WriteRun::place_of(const Span& span, bool at_once, bool keeps) const {
   if (at_once) return {span.begin, std::min(span.length, Memory::kPieceMax)};
   const Window window = window_of(*view_, span, sequential_ || gathers_);
@@ -285,8 +296,8 @@ bool grows_too_far(const Core& core, const Inode& inode, const fuse::WriteReques
   return end > limit && end > inode.size();
 }
 
-// Needs the inode's mutex. If it runs, end_write() has to follow. What lies in its inode's record gets
-// objects by the OPEN that a question is.
+// Needs the inode's mutex. If it runs, end_write() has to follow. What lies in its inode's record
+// gets objects by the OPEN that a question is.
 Mode begin_write(const Core& core, Inode& inode, const fuse::WriteRequest& request) {
   if (inode.lies_inline()) return Mode::kAsk;
   const bool own = core.holds(inode, kLeaseDataExclusive);
@@ -301,9 +312,9 @@ void refuse(Lane& lane, const fuse::RequestHead& head, int error) {
   lane.core().replier().reply_error(head.channel, head.unique, error);
 }
 
-// An append goes to the end as it is now. If not through a direct handle the kernel has put the bytes
-// into its pages at another place: those are not to be kept. (Else it has none behind the end that it
-// knows of, and an invalidation may void the answer to the GETATTR of the next read.)
+// An append goes to the end as it is now. If not through a direct handle the kernel has put the
+// bytes into its pages at another place: those are not to be kept. (Else it has none behind the end
+// that it knows of, and an invalidation may void the answer to the GETATTR of the next read.)
 bool place_at_end(Core& core, const HandlePtr& handle, fuse::WriteRequest& request) {
   Inode& inode = *handle->inode;
   uint64_t size;
@@ -318,8 +329,8 @@ bool place_at_end(Core& core, const HandlePtr& handle, fuse::WriteRequest& reque
   return true;
 }
 
-// As a local file system does: what can be stored is written, and only a write of nothing but what cannot is
-// refused. The kernel's own pages are written whole or not at all.
+// As a local file system does: what can be stored is written, and only a write of nothing but what
+// cannot is refused. The kernel's own pages are written whole or not at all.
 bool cut_to_storable(const FileView& view, fuse::WriteRequest& request) {
   const uint64_t end = storable_end(view);
   if (request.offset >= end) return false;
@@ -332,7 +343,8 @@ bool cut_to_storable(const FileView& view, fuse::WriteRequest& request) {
 void run(Lane& lane, const HandlePtr& handle, fuse::WriteRequest& request, bool shared) {
   Core& core = lane.core();
   FileViewPtr view = handle->inode->view();
-  const bool has_place = !core.leases_count() || !appends(request) || place_at_end(core, handle, request);
+  const bool has_place =
+      !core.leases_count() || !appends(request) || place_at_end(core, handle, request);
   if (!has_place || !cut_to_storable(*view, request)) {
     end_write(lane, *handle->inode);
     return refuse(lane, request.head, EFBIG);
@@ -419,9 +431,8 @@ void WriteOperation::finish(Lane& lane) {
   end_write(lane, *plan_.handle->inode);
   if (!stale) return tell(lane, grew);
   auto self = std::static_pointer_cast<WriteOperation>(shared_from_this());
-  forget(core, plan_.handle->inode->ino(), stale, [self, &lane, grew] {
-    lane.post([self, grew](Lane& at) { self->tell(at, grew); });
-  });
+  forget(core, plan_.handle->inode->ino(), stale,
+         [self, &lane, grew] { lane.post([self, grew](Lane& at) { self->tell(at, grew); }); });
 }
 
 void WriteOperation::tell(Lane& lane, bool grew) {

@@ -1,4 +1,5 @@
-// Bytes of a file that go to a socket out of the page cache: the store names them, a stream sends them.
+// Bytes of a file that go to a socket out of the page cache: the store names them, a stream sends
+// them.
 #pragma once
 #include <cstddef>
 #include <cstdint>

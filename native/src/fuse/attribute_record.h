@@ -1,5 +1,5 @@
-// The packed attribute record of docs/INTERFACES.md section 1, as far as this folder reads and writes
-// it. Little-endian, as every machine that this runs on.
+// The packed attribute record of docs/INTERFACES.md section 1, as far as this folder reads and
+// writes it. Little-endian, as every machine that this runs on.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -17,7 +17,7 @@ inline constexpr size_t kAtime = 24, kMtime = 32, kCtime = 40, kBtime = 48;  // 
 inline constexpr size_t kMode = 56, kNlink = 60, kUid = 64, kGid = 68, kRdev = 72, kFlags = 76;
 inline constexpr size_t kDataVersion = 80, kChangeVersion = 88, kParent = 96, kLeaseFlags = 112;
 inline constexpr size_t kXattrCount = 116;
-inline constexpr uint32_t kImmutable = 0x10;  // of the inode flags (chattr(1))
+inline constexpr uint32_t kImmutable = 0x10;    // of the inode flags (chattr(1))
 inline constexpr uint32_t kOpenElsewhere = 64;  // beside the leases: another client has it open
 
 template <typename T>

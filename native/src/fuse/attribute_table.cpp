@@ -82,7 +82,8 @@ bool AttributeTable::put(std::span<const std::byte> record, std::chrono::millise
   const auto ino = field<uint64_t>(record, kIno);
   const std::scoped_lock lock(mutex(ino));
   Slot& held = place(ino, now);
-  // Also one that is not believed any more: what comes later than it, and is of before, is not news.
+  // Also one that is not believed any more: what comes later than it, and is of before, is not
+  // news.
   const bool newer_is_known =
       field<uint64_t>(held.record, kIno) == ino &&
       field<uint64_t>(held.record, kChangeVersion) > field<uint64_t>(record, kChangeVersion);
@@ -153,7 +154,8 @@ fuse_attr_out AttributeTable::answer_of(const Slot& slot, uint64_t nodeid,
 
 bool AttributeTable::is_plain_file(const Slot* slot, Clock::time_point now) const noexcept {
   return is_believed(slot, now) && slot->leased && S_ISREG(field<uint32_t>(slot->record, kMode)) &&
-         field<uint32_t>(slot->record, kFlags) == 0 && field<uint32_t>(slot->record, kXattrCount) == 0;
+         field<uint32_t>(slot->record, kFlags) == 0 &&
+         field<uint32_t>(slot->record, kXattrCount) == 0;
 }
 
 bool AttributeTable::touch_directory(uint64_t ino, int64_t time_ns, Clock::time_point now) {
@@ -191,7 +193,8 @@ void AttributeTable::touch(Slot& directory, int64_t time_ns) noexcept {
   set_field(directory.record, kMtime, time_ns);
   set_field(directory.record, kCtime, time_ns);
   set_field(directory.record, kDataVersion, field<uint64_t>(directory.record, kDataVersion) + 1);
-  set_field(directory.record, kChangeVersion, field<uint64_t>(directory.record, kChangeVersion) + 1);
+  set_field(directory.record, kChangeVersion,
+            field<uint64_t>(directory.record, kChangeVersion) + 1);
 }
 
 AttributeTable::Locked::Locked(AttributeTable& table, uint64_t one, uint64_t two, uint64_t three) {
@@ -224,7 +227,8 @@ bool AttributeTable::may_move(uint64_t ino, Clock::time_point now) noexcept {
 bool AttributeTable::may_go(uint64_t ino, Clock::time_point now) noexcept {
   if (!may_move(ino, now)) return false;
   const Record& record = find(ino)->record;
-  return field<uint32_t>(record, kNlink) == 1 && (field<uint32_t>(record, kLeaseFlags) & kOpenElsewhere) == 0;
+  return field<uint32_t>(record, kNlink) == 1 &&
+         (field<uint32_t>(record, kLeaseFlags) & kOpenElsewhere) == 0;
 }
 
 Record AttributeTable::changed(Record record, int64_t time_ns) noexcept {

@@ -5,11 +5,11 @@
 //
 // A record is believed until its deadline (the mount's attr_timeout counted from when Python put
 // it) or, put under a META lease, for as long as the session's leases last; a newer change_version
-// replaces an older one, never the other way round, also when it is not believed any more (drop()). Files not under a lease are put too, but GETATTR
-// is answered for directories only; never for a file that lanes have written to (the caller knows).
-// Bounded: kSlotCount records in sets of kWays, as a processor's cache has them; in a full set a new
-// inode takes the place of the one that was told longest ago.
-// ANY THREAD; one mutex per group of sets.
+// replaces an older one, never the other way round, also when it is not believed any more (drop()).
+// Files not under a lease are put too, but GETATTR is answered for directories only; never for a
+// file that lanes have written to (the caller knows). Bounded: kSlotCount records in sets of kWays,
+// as a processor's cache has them; in a full set a new inode takes the place of the one that was
+// told longest ago. ANY THREAD; one mutex per group of sets.
 #pragma once
 #include <linux/fuse.h>
 
@@ -42,10 +42,11 @@ class AttributeTable {
   static constexpr std::chrono::milliseconds kFresh{1000};
   static constexpr std::chrono::hours kSealedLife{24};
 
-  // Before anything is asked: the kernel may believe what is immutable for kSealedLife, not only for as
-  // long as the leases last (sealed.cpp).
+  // Before anything is asked: the kernel may believe what is immutable for kSealedLife, not only
+  // for as long as the leases last (sealed.cpp).
   void seal() noexcept { sealed_ = true; }
-  // On a sealed tree: what is immutable keeps its name, which is believed as long as the attributes are.
+  // On a sealed tree: what is immutable keeps its name, which is believed as long as the attributes
+  // are.
   void keep_name(fuse_entry_out& entry) const noexcept {
     if (!sealed_ || entry.nodeid == 0 || entry.attr_valid <= entry.entry_valid) return;
     entry.entry_valid = entry.attr_valid;
@@ -53,12 +54,14 @@ class AttributeTable {
   }
 
   // Leases last until then; called with each renewal.
-  void believe(Clock::time_point until) noexcept { lease_until_.store(until.time_since_epoch().count()); }
+  void believe(Clock::time_point until) noexcept {
+    lease_until_.store(until.time_since_epoch().count());
+  }
 
   // record: docs/INTERFACES.md section 1; false when it has another size. leased: a META lease is
   // held on it.
-  bool put(std::span<const std::byte> record, std::chrono::milliseconds valid, Clock::time_point now,
-           bool leased = false);
+  bool put(std::span<const std::byte> record, std::chrono::milliseconds valid,
+           Clock::time_point now, bool leased = false);
   // The lease is recalled, or what is known became wrong. True when it was told a moment ago
   // (kFresh): the process that asked may still be about to take the answer.
   bool drop(uint64_t ino, Clock::time_point now = Clock::now());
@@ -69,33 +72,35 @@ class AttributeTable {
   // The directory that this one lies in; nothing when Python must be asked.
   std::optional<uint64_t> parent(uint64_t directory, Clock::time_point now);
   // A name came into the directory, in a birth of this client's own: its times and versions, as the
-  // metaserver will have them. False when lanes may not add names to it: it is not known under a lease,
-  // or new files in it take more than the caller's ids and umask (extended attributes, set-group-id,
-  // inode flags).
+  // metaserver will have them. False when lanes may not add names to it: it is not known under a
+  // lease, or new files in it take more than the caller's ids and umask (extended attributes,
+  // set-group-id, inode flags).
   bool touch_directory(uint64_t ino, int64_t time_ns, Clock::time_point now);
-  // Attributes of a regular file are set, at this client alone: change(record) does it, and says whether
-  // it did. Only of one that is known under a lease, without extended attributes and inode flags.
-  // Returns the body of the answer, with `nodeid` as its number. Change: bool(record::Record&).
+  // Attributes of a regular file are set, at this client alone: change(record) does it, and says
+  // whether it did. Only of one that is known under a lease, without extended attributes and inode
+  // flags. Returns the body of the answer, with `nodeid` as its number. Change:
+  // bool(record::Record&).
   template <typename Change>
-  std::optional<fuse_attr_out> set(uint64_t ino, uint64_t nodeid, Clock::time_point now, Change change) {
+  std::optional<fuse_attr_out> set(uint64_t ino, uint64_t nodeid, Clock::time_point now,
+                                   Change change) {
     const std::scoped_lock lock(mutex(ino));
     Slot* held = find(ino);
     if (!is_plain_file(held, now) || !change(held->record)) return std::nullopt;
     held->told = now;
     return answer_of(*held, nodeid, now);
   }
-  // Bytes of a file that only this client may write were written, and committed: its size if it rises, its
-  // time (0: unknown), and its versions, as the metaserver will have them. What is not known for certain is
-  // forgotten.
+  // Bytes of a file that only this client may write were written, and committed: its size if it
+  // rises, its time (0: unknown), and its versions, as the metaserver will have them. What is not
+  // known for certain is forgotten.
   struct Wrote {
     uint64_t size = 0;
     int64_t mtime_ns = 0;
   };
   void wrote(uint64_t ino, const Wrote& wrote, Clock::time_point now);
-  // A name of ino goes from the directory, at this client alone: the times and versions of both, as the
-  // metaserver will have them. Only of an inode with one name that is no directory and that no other
-  // client has open, both known under leases and without inode flags; take(record) is given what
-  // becomes of the inode, and when it refuses nothing is changed. Once drop() of the inode has
+  // A name of ino goes from the directory, at this client alone: the times and versions of both, as
+  // the metaserver will have them. Only of an inode with one name that is no directory and that no
+  // other client has open, both known under leases and without inode flags; take(record) is given
+  // what becomes of the inode, and when it refuses nothing is changed. Once drop() of the inode has
   // returned, no removal of it is taken. Take: bool(const record::Record&).
   template <typename Take>
   bool remove(uint64_t directory, uint64_t ino, int64_t time_ns, Clock::time_point now, Take take) {
@@ -108,18 +113,19 @@ class AttributeTable {
     touch(*find(directory), time_ns);
     return true;
   }
-  // ino gets another name in the directory, which `replaced` (0: nothing) loses: as remove(), of both.
-  // ino may have several names and be open anywhere. Take: bool(const record::Record& moved, const
-  // record::Record& replaced), the second one empty when there is none.
+  // ino gets another name in the directory, which `replaced` (0: nothing) loses: as remove(), of
+  // both. ino may have several names and be open anywhere. Take: bool(const record::Record& moved,
+  // const record::Record& replaced), the second one empty when there is none.
   template <typename Take>
-  bool rename(uint64_t directory, uint64_t ino, uint64_t replaced, int64_t time_ns, Clock::time_point now,
-              Take take) {
+  bool rename(uint64_t directory, uint64_t ino, uint64_t replaced, int64_t time_ns,
+              Clock::time_point now, Take take) {
     const Locked locked(*this, directory, ino, replaced == 0 ? ino : replaced);
     if (!may_change_names(directory, now) || !may_move(ino, now)) return false;
     if (replaced != 0 && !may_go(replaced, now)) return false;
     Slot& moved = *find(ino);
     const record::Record there = changed(moved.record, time_ns);
-    const record::Record left = replaced == 0 ? record::Record{} : removed(find(replaced)->record, time_ns);
+    const record::Record left =
+        replaced == 0 ? record::Record{} : removed(find(replaced)->record, time_ns);
     if (!take(there, left)) return false;
     moved.record = there;
     if (replaced != 0) find(replaced)->record = left;
@@ -140,8 +146,9 @@ class AttributeTable {
     bool leased;              // believed while leases last
     Clock::time_point told;   // put or answered last
   };
-  static constexpr size_t kSlotCount = 1u << 18;  // twice as many as a session has leases by default
-  static constexpr size_t kWays = 8;              // whose inos share a cache line or two
+  static constexpr size_t kSlotCount = 1u
+                                       << 18;  // twice as many as a session has leases by default
+  static constexpr size_t kWays = 8;           // whose inos share a cache line or two
   static constexpr size_t kSetCount = kSlotCount / kWays;
   static constexpr size_t kGroupCount = 64;
 

@@ -1,10 +1,10 @@
 // What lanes change themselves in directories that are delegated to this client
-// (docs/decisions/0013-delegation.md and 0014-removals.md): slots that the metaserver gave beforehand,
-// each an inode number with its layout and capability; births, each a slot that became a file;
-// removals, each a name that went; settings, each new attributes of a file that only this client may
-// write, or that nobody has open (docs/decisions/0024-settings.md); and moves, each a name that became
-// another one of the same directory (0025-renames.md). The metaserver is still to be told of them, in
-// the order in which they were answered.
+// (docs/decisions/0013-delegation.md and 0014-removals.md): slots that the metaserver gave
+// beforehand, each an inode number with its layout and capability; births, each a slot that became
+// a file; removals, each a name that went; settings, each new attributes of a file that only this
+// client may write, or that nobody has open (docs/decisions/0024-settings.md); and moves, each a
+// name that became another one of the same directory (0025-renames.md). The metaserver is still to
+// be told of them, in the order in which they were answered.
 //
 // Bounded: there are never more births than there were slots, and kUntoldMax of the others that the
 // metaserver has not answered. ANY THREAD, guarded by mu_.
@@ -47,8 +47,8 @@ struct Birth {
   uint64_t ino = 0;
   uint64_t parent = 0;
   uint64_t fh = 0;
-  int64_t time_ns = 0;      // since 1970: of the file, and of its directory's change
-  uint32_t mode = 0;        // permissions, the umask taken off
+  int64_t time_ns = 0;  // since 1970: of the file, and of its directory's change
+  uint32_t mode = 0;    // permissions, the umask taken off
   uint32_t uid = 0;
   uint32_t gid = 0;
   uint32_t open_flags = 0;  // O_*
@@ -76,7 +76,7 @@ struct Setting {
   int64_t atime_ns = 0;
   int64_t mtime_ns = 0;
   int64_t ctime_ns = 0;
-  int64_t written_ns = 0;  // when it was written before, if its own time was set; else 0
+  int64_t written_ns = 0;   // when it was written before, if its own time was set; else 0
   record::Record record{};  // as it is since, but for what was written
 };
 
@@ -113,8 +113,8 @@ class Births {
   void refuse(std::vector<uint32_t> uids, std::vector<uint32_t> gids);
   bool refuses(uint32_t uid, uint32_t gid) const;
 
-  // In a directory of a tree with limits: so many files more may be made here, each of which may grow
-  // to that size before quotas are asked.
+  // In a directory of a tree with limits: so many files more may be made here, each of which may
+  // grow to that size before quotas are asked.
   void share(uint64_t directory, uint64_t files, uint64_t size_limit);
   // The directory has no share any more: its tree has no limits, or nobody makes files here.
   void unshare(uint64_t directory);
@@ -145,15 +145,16 @@ class Births {
 
  private:
   mutable std::mutex mu_;
-  std::deque<BirthSlot> slots_;  // guarded by mu_
-  std::vector<Change> changes_;  // guarded by mu_
+  std::deque<BirthSlot> slots_;         // guarded by mu_
+  std::vector<Change> changes_;         // guarded by mu_
   std::vector<uint32_t> refused_uids_;  // guarded by mu_, sorted
   std::vector<uint32_t> refused_gids_;  // guarded by mu_, sorted
   struct Share {
     uint64_t files = 0;  // that may still be made
     uint64_t size_limit = kNoSizeLimit;
   };
-  std::unordered_map<uint64_t, Share> shares_;  // guarded by mu_, by directory; as many as are delegated
+  std::unordered_map<uint64_t, Share>
+      shares_;  // guarded by mu_, by directory; as many as are delegated
   std::atomic<uint64_t> next_handle_{kFirstHandle};
   std::atomic<size_t> untold_{0};
   std::atomic<uint64_t> count_{0};

@@ -13,8 +13,8 @@
 
 #include "fuse/init.h"
 #include "fuse/open_reply.h"
-#include "fuse/told_sizes.h"
 #include "fuse/protocol.h"
+#include "fuse/told_sizes.h"
 
 namespace braidfs::fuse {
 
@@ -50,7 +50,9 @@ int make_pair(net::UniqueFd& own, net::UniqueFd& other) {
 
 // Of a request that nobody answers. For any other error than ENOMEM and EINTR Linux gives up a name
 // that it asks for again, with all that is mounted below it.
-constexpr int error_of_none(uint32_t opcode) noexcept { return opcode == FUSE_LOOKUP ? ENOMEM : EIO; }
+constexpr int error_of_none(uint32_t opcode) noexcept {
+  return opcode == FUSE_LOOKUP ? ENOMEM : EIO;
+}
 
 }  // namespace
 
@@ -88,8 +90,7 @@ struct Bridge::Message {
 };
 
 Bridge::Bridge(Channels& channels, Notifier& notifier, SessionObserver& observer,
-               const ClosingTable& closing, CutReads& cut_reads, ReadAgain read_again,
-               Pass pass)
+               const ClosingTable& closing, CutReads& cut_reads, ReadAgain read_again, Pass pass)
     : channels_(channels),
       notifier_(notifier),
       observer_(observer),
@@ -175,7 +176,8 @@ bool Bridge::answer(uint32_t slot, int error, std::span<const std::byte> body) {
   const fuse_out_header header = answer_header(found->unique, error, error == 0 ? body.size() : 0);
   Bytes reply(header.len);
   std::memcpy(reply.data(), &header, sizeof(header));
-  if (error == 0 && !body.empty()) std::memcpy(reply.data() + sizeof(header), body.data(), body.size());
+  if (error == 0 && !body.empty())
+    std::memcpy(reply.data() + sizeof(header), body.data(), body.size());
   improve_open_reply(*found, reply);
   send(*found, reply);
   return true;
@@ -238,7 +240,8 @@ std::optional<Waiting> Bridge::waiting(uint64_t unique) {
   const auto upcall = slot ? slots_.find(*slot) : std::nullopt;
   if (!upcall) return std::nullopt;
   const bool is_lock = upcall->opcode == FUSE_SETLKW;
-  return Waiting{upcall->pid, is_lock ? Waiting::Ends::kByAnySignal : Waiting::Ends::kByFatalSignal};
+  return Waiting{upcall->pid,
+                 is_lock ? Waiting::Ends::kByAnySignal : Waiting::Ends::kByFatalSignal};
 }
 
 bool Bridge::interrupt(uint64_t unique) {
@@ -316,8 +319,8 @@ bool Bridge::receive_behind(std::vector<Notification> batch) {
   return connected;
 }
 
-// What tells a size may have to wait for pages that are cut (cut_reads.h); an answer under a directory's
-// lock must not, and tells the size as the kernel knows it.
+// What tells a size may have to wait for pages that are cut (cut_reads.h); an answer under a
+// directory's lock must not, and tells the size as the kernel knows it.
 void Bridge::send(const Upcall& upcall, std::span<std::byte> answer) {
   if (!cut_reads_.empty()) {
     if (const auto told = told_size(upcall, answer)) {
@@ -366,7 +369,8 @@ void Bridge::flush() {
   const std::scoped_lock lock(mu_);
   while (!queue_.empty()) {
     const Bytes& next = queue_.front();
-    const ssize_t sent = ::send(socket_.get(), next.data(), next.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t sent =
+        ::send(socket_.get(), next.data(), next.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent < 0) return;
     queue_bytes_ -= next.size();
     queue_.pop_front();
@@ -380,7 +384,8 @@ bool Bridge::flush_forgets() {
   const size_t count = std::min(forgets_.size(), kForgetsPerBatch);
   const fuse_batch_forget_in batch{static_cast<uint32_t>(count), 0};
   fuse_in_header header{};
-  header.len = static_cast<uint32_t>(sizeof(header) + sizeof(batch) + count * sizeof(fuse_forget_one));
+  header.len =
+      static_cast<uint32_t>(sizeof(header) + sizeof(batch) + count * sizeof(fuse_forget_one));
   header.opcode = FUSE_BATCH_FORGET;
   Bytes bytes(header.len);
   std::memcpy(bytes.data(), &header, sizeof(header));
@@ -391,7 +396,8 @@ bool Bridge::flush_forgets() {
     const fuse_forget_one one{end->first, end->second};
     std::memcpy(out + index * sizeof(one), &one, sizeof(one));
   }
-  if (::send(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return false;
+  if (::send(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+    return false;
   forgets_.erase(forgets_.begin(), end);
   counts_.forgets += count;
   return true;
@@ -413,7 +419,8 @@ void Bridge::python_gone() {
     channels_.reply_error(upcall.channel, upcall.unique, error_of_none(upcall.opcode));
   }
   if (!waiting.empty()) {
-    observer_.log(40, "pyfuse3 closed its end; EIO for " + std::to_string(waiting.size()) + " requests");
+    observer_.log(
+        40, "pyfuse3 closed its end; EIO for " + std::to_string(waiting.size()) + " requests");
   }
 }
 

@@ -2,13 +2,13 @@
 // takes for /dev/fuse, a table of what it is working on, and one thread.
 //
 // Down: a lane sends the request itself, non-blocking, with the slot in place of the pid; when the
-// socket is full the request waits in a bounded queue that the bridge thread empties, so that a busy
-// Python never stops a lane. FORGETs are added up per inode (at most one entry for each inode that
-// Python knows) and sent by the bridge thread in batches: nobody waits for them, so they gather for
-// kForgetsGather, or until a batch is full; one by one they would wake Python for each file that is
-// removed. Up: the bridge thread reads each answer
-// and writes it to the channel that its request came from; unique 0 goes to the notifier.
-// When pyfuse3's end closes, everything that waits for it gets EIO.
+// socket is full the request waits in a bounded queue that the bridge thread empties, so that a
+// busy Python never stops a lane. FORGETs are added up per inode (at most one entry for each inode
+// that Python knows) and sent by the bridge thread in batches: nobody waits for them, so they
+// gather for kForgetsGather, or until a batch is full; one by one they would wake Python for each
+// file that is removed. Up: the bridge thread reads each answer and writes it to the channel that
+// its request came from; unique 0 goes to the notifier. When pyfuse3's end closes, everything that
+// waits for it gets EIO.
 //
 // Opcodes that pyfuse3 does not know (calls) get a slot like the others, so that they are found by
 // INTERRUPT, but reach Python as events; answer() sends what Python makes of them.
@@ -54,7 +54,8 @@ class Bridge final : public UpcallSink {
   static constexpr int kSocketBytes = 4 << 20;
   static constexpr uint32_t kCallsMax = 1u << 14;  // waiting locks are most of them
 
-  // Takes a READ that Python has opened a file for, with the handle and its body; false: there is no room.
+  // Takes a READ that Python has opened a file for, with the handle and its body; false: there is
+  // no room.
   using ReadAgain = std::function<bool(const Upcall& read, std::span<const std::byte> opened)>;
 
   // pass: of files that Python opened (open_reply.h); empty where none passes through.
@@ -68,9 +69,9 @@ class Bridge final : public UpcallSink {
   int start(std::span<const std::byte> init, net::UniqueFd& python_end);
   void stop();
 
-  void upcall(const UpcallRequest& request) override;    // ANY LANE
-  void forget(const ForgetRequest& request) override;    // ANY LANE
-  void released(const ReleaseRequest& request) override;  // ANY LANE
+  void upcall(const UpcallRequest& request) override;        // ANY LANE
+  void forget(const ForgetRequest& request) override;        // ANY LANE
+  void released(const ReleaseRequest& request) override;     // ANY LANE
   std::optional<Waiting> waiting(uint64_t unique) override;  // ANY LANE
   bool interrupt(uint64_t unique) override;                  // ANY LANE
 

@@ -21,7 +21,8 @@ iovec piece_of(const void* start, size_t size) noexcept {
 }  // namespace
 
 // True: the request came by the ring, and its answer goes there.
-bool Channels::by_ring(Channel channel, uint64_t unique, int error, std::span<const iovec> body) noexcept {
+bool Channels::by_ring(Channel channel, uint64_t unique, int error,
+                       std::span<const iovec> body) noexcept {
   Ring* const ring = this->ring(channel);
   if (ring == nullptr || !ring->reply(unique, error, body)) return false;
   sent_.fetch_add(1, std::memory_order_relaxed);
@@ -47,7 +48,8 @@ void Channels::reply_error(Channel channel, uint64_t unique, int error) noexcept
   write(channel, unique, {&piece, 1});
 }
 
-void Channels::reply_data(Channel channel, uint64_t unique, std::span<const iovec> pieces) noexcept {
+void Channels::reply_data(Channel channel, uint64_t unique,
+                          std::span<const iovec> pieces) noexcept {
   if (pieces.size() > kPiecesMax) return reply_error(channel, unique, EIO);
   if (by_ring(channel, unique, 0, pieces)) return;
   std::array<iovec, kPiecesMax + 1> all;
@@ -73,7 +75,8 @@ void Channels::reply_write(Channel channel, uint64_t unique, uint32_t count) noe
   reply_body(channel, unique, std::as_bytes(std::span(&out, 1)));
 }
 
-void Channels::reply_open(Channel channel, uint64_t unique, uint64_t fh, bool keeps_pages) noexcept {
+void Channels::reply_open(Channel channel, uint64_t unique, uint64_t fh,
+                          bool keeps_pages) noexcept {
   const fuse_open_out out = opened(fh, keeps_pages);
   reply_body(channel, unique, std::as_bytes(std::span(&out, 1)));
 }
@@ -87,7 +90,8 @@ bool Channels::store_pages(uint64_t nodeid, std::span<const std::byte> bytes) no
   header.error = FUSE_NOTIFY_STORE;  // unique 0: error is the kind of notification
   const std::array<iovec, 3> pieces{piece_of(&header, sizeof(header)), piece_of(&out, sizeof(out)),
                                     piece_of(bytes.data(), bytes.size())};
-  return ::writev(clones_.front().get(), pieces.data(), pieces.size()) == static_cast<ssize_t>(header.len);
+  return ::writev(clones_.front().get(), pieces.data(), pieces.size()) ==
+         static_cast<ssize_t>(header.len);
 }
 
 void Channels::send(Channel channel, std::span<const std::byte> reply) noexcept {

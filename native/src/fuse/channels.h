@@ -1,10 +1,10 @@
 // The clones of /dev/fuse, one per lane, as places to write answers to. ANY THREAD: the fds are
 // fixed at construction and the kernel serialises writes; counters are atomic.
 //
-// An answer goes to the clone its request was read from, or to the ring that it came by (ring.h): elsewhere
-// the kernel says ENOENT. ENOENT also says that the request ended meanwhile (connection aborted, ENODEV:
-// unmounted); then the answer is void, which is counted and otherwise ignored. An answer that the kernel finds wrong
-// (EINVAL) is followed by EIO, so that no caller waits for ever.
+// An answer goes to the clone its request was read from, or to the ring that it came by (ring.h):
+// elsewhere the kernel says ENOENT. ENOENT also says that the request ended meanwhile (connection
+// aborted, ENODEV: unmounted); then the answer is void, which is counted and otherwise ignored. An
+// answer that the kernel finds wrong (EINVAL) is followed by EIO, so that no caller waits for ever.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -22,17 +22,22 @@ namespace braidfs::fuse {
 class Channels final : public Replier {
  public:
   // rings: for each clone the ring whose requests have its number, or none; or no rings at all.
-  explicit Channels(std::vector<net::UniqueFd> clones, std::vector<std::shared_ptr<Ring>> rings = {})
+  explicit Channels(std::vector<net::UniqueFd> clones,
+                    std::vector<std::shared_ptr<Ring>> rings = {})
       : clones_(std::move(clones)), rings_(std::move(rings)) {}
 
   size_t count() const noexcept { return clones_.size(); }
   int fd(Channel channel) const noexcept { return clones_[channel].get(); }
-  Ring* ring(Channel channel) const noexcept { return rings_.empty() ? nullptr : rings_[channel].get(); }
+  Ring* ring(Channel channel) const noexcept {
+    return rings_.empty() ? nullptr : rings_[channel].get();
+  }
 
   void reply_error(Channel channel, uint64_t unique, int error) noexcept override;
-  void reply_data(Channel channel, uint64_t unique, std::span<const iovec> pieces) noexcept override;
+  void reply_data(Channel channel, uint64_t unique,
+                  std::span<const iovec> pieces) noexcept override;
   void reply_write(Channel channel, uint64_t unique, uint32_t count) noexcept override;
-  void reply_open(Channel channel, uint64_t unique, uint64_t fh, bool keeps_pages) noexcept override;
+  void reply_open(Channel channel, uint64_t unique, uint64_t fh,
+                  bool keeps_pages) noexcept override;
   bool store_pages(uint64_t nodeid, std::span<const std::byte> bytes) noexcept override;
 
   // A success with these bytes behind the header.

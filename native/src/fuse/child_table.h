@@ -38,14 +38,15 @@ class ChildTable {
   void believe(Clock::time_point until) noexcept { until_.store(until.time_since_epoch().count()); }
 
   // In place of what was known. False: attributes is no record.
-  bool put(uint64_t directory, std::span<const std::byte> attributes, std::span<const std::byte> layout,
-           std::span<const std::byte> capability);
+  bool put(uint64_t directory, std::span<const std::byte> attributes,
+           std::span<const std::byte> layout, std::span<const std::byte> capability);
 
-  // Calls use(child) with its group locked if there is one that may be believed, and returns what it
-  // says. Use: bool(Child&).
+  // Calls use(child) with its group locked if there is one that may be believed, and returns what
+  // it says. Use: bool(Child&).
   template <typename Use>
   bool find(uint64_t ino, Clock::time_point now, Use use) {
-    if (count_.load(std::memory_order_relaxed) == 0 || now.time_since_epoch().count() >= until_) return false;
+    if (count_.load(std::memory_order_relaxed) == 0 || now.time_since_epoch().count() >= until_)
+      return false;
     Group& in = group(ino);
     const std::scoped_lock lock(in.mu);
     const auto found = in.children.find(ino);
@@ -80,10 +81,17 @@ class ChildTable {
   std::vector<uint64_t> of(uint64_t directory);
 
   size_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
-  // What they take, in children without bytes of their own: those that lie in their record count as more.
-  size_t weight() const noexcept { return count() + bytes_.load(std::memory_order_relaxed) / kChildBytes; }
-  uint64_t used() const noexcept { return used_.load(std::memory_order_relaxed); }  // opened, each once
-  uint64_t unused() const noexcept { return unused_.load(std::memory_order_relaxed); }  // dropped before
+  // What they take, in children without bytes of their own: those that lie in their record count as
+  // more.
+  size_t weight() const noexcept {
+    return count() + bytes_.load(std::memory_order_relaxed) / kChildBytes;
+  }
+  uint64_t used() const noexcept {
+    return used_.load(std::memory_order_relaxed);
+  }  // opened, each once
+  uint64_t unused() const noexcept {
+    return unused_.load(std::memory_order_relaxed);
+  }  // dropped before
 
  private:
   struct alignas(64) Group {

@@ -56,8 +56,8 @@ class ClosingTable {
  private:
   mutable std::mutex mu_;
   std::atomic<size_t> count_{0};
-  std::unordered_set<uint64_t> inodes_;                    // guarded by mu_
-  std::unordered_map<uint64_t, FlushRequest> waiting_;     // guarded by mu_: by unique
+  std::unordered_set<uint64_t> inodes_;                 // guarded by mu_
+  std::unordered_map<uint64_t, FlushRequest> waiting_;  // guarded by mu_: by unique
 };
 
 }  // namespace braidfs::fuse

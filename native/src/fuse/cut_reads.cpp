@@ -35,7 +35,8 @@ void CutReads::end(uint64_t nodeid, uint64_t read, const Send& send) {
     file.reads.erase(read);
     const auto waits = [&file](const Reply& reply) {
       const auto older = file.reads.upper_bound(reply.behind);
-      return std::any_of(file.reads.begin(), older, [](const auto& it) { return it.second != kNotCut; });
+      return std::any_of(file.reads.begin(), older,
+                         [](const auto& it) { return it.second != kNotCut; });
     };
     while (!file.replies.empty() && !waits(file.replies.front())) {
       free.push_back(std::move(file.replies.front()));
@@ -47,7 +48,8 @@ void CutReads::end(uint64_t nodeid, uint64_t read, const Send& send) {
   for (const Reply& reply : free) send(reply.channel, reply.bytes);
 }
 
-bool CutReads::keeps(uint64_t nodeid, uint64_t size, Channel channel, std::span<const std::byte> reply) {
+bool CutReads::keeps(uint64_t nodeid, uint64_t size, Channel channel,
+                     std::span<const std::byte> reply) {
   if (empty()) return false;
   const std::scoped_lock lock(mu_);
   const auto found = files_.find(nodeid);

@@ -1,12 +1,12 @@
 // READs that are answered without a lease on the file's bytes and fill pages of the kernel's. Where
 // such an answer ends at the file's end the kernel fills the rest of the page with zeros, and would
 // show them as file content as soon as it is told a larger size, until the page is invalidated. So
-// answers that tell one wait until it was; and a READ does not go by an end that is no longer the one
-// that was told last.
+// answers that tell one wait until it was; and a READ does not go by an end that is no longer the
+// one that was told last.
 //
-// ANY THREAD; guarded by mu_. There is an entry for each such READ from its beginning until its pages
-// are invalidated, and an answer waits only for READs that were before it: both are bounded by the
-// requests that the kernel has under way.
+// ANY THREAD; guarded by mu_. There is an entry for each such READ from its beginning until its
+// pages are invalidated, and an answer waits only for READs that were before it: both are bounded
+// by the requests that the kernel has under way.
 #pragma once
 #include <atomic>
 #include <cstddef>

@@ -1,5 +1,5 @@
-// ftruncate at a lane: a file that only this client may write gets another size at once, and the metaserver
-// is told later (docs/decisions/0058-cuts-told-later.md).
+// ftruncate at a lane: a file that only this client may write gets another size at once, and the
+// metaserver is told later (docs/decisions/0058-cuts-told-later.md).
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -17,19 +17,24 @@ constexpr uint32_t kCuttable = kCuts | FATTR_LOCKOWNER | kFattrKillSuidgid;
 
 }  // namespace
 
-bool cuts_alone(uint32_t valid) noexcept { return (valid & kCuts) == kCuts && (valid & ~kCuttable) == 0; }
+bool cuts_alone(uint32_t valid) noexcept {
+  return (valid & kCuts) == kCuts && (valid & ~kCuttable) == 0;
+}
 
-// Of a file without set-id bits, extended attributes (one may be a capability) and inode flags, by a handle.
+// Of a file without set-id bits, extended attributes (one may be a capability) and inode flags, by
+// a handle.
 bool Lane::cut_answered(const RequestHead& head, uint64_t ino, const fuse_setattr_in& in) {
   const int64_t now_ns = file_time_ns();
   fuse_attr attr{};
   const auto cut = [&](const record::Record& record) {
     if ((record::field<uint32_t>(record, record::kMode) & (S_ISUID | S_ISGID)) != 0) return false;
-    if (!parts_.data.cut(context_, {.ino = ino, .fh = in.fh, .size = in.size, .time_ns = now_ns})) return false;
+    if (!parts_.data.cut(context_, {.ino = ino, .fh = in.fh, .size = in.size, .time_ns = now_ns}))
+      return false;
     record::Record seen = record;
     record::set_size(seen, in.size);
     record::set_field(seen, record::kMtime, now_ns);
-    record::set_field(seen, record::kCtime, std::max(record::field<int64_t>(record, record::kCtime), now_ns));
+    record::set_field(seen, record::kCtime,
+                      std::max(record::field<int64_t>(record, record::kCtime), now_ns));
     attr = attr_of(seen, head.nodeid);
     return true;
   };

@@ -58,7 +58,8 @@ void DentryTable::set(uint64_t directory, const Directory& there, Name& entry, c
   if (there.delegated) home(directory, entry);
 }
 
-void DentryTable::take_out(uint64_t directory, Directory& there, std::string_view name, Name& entry) {
+void DentryTable::take_out(uint64_t directory, Directory& there, std::string_view name,
+                           Name& entry) {
   set(directory, there, entry, {.ino = 0, .sure = true, .told = false});
   changed(there);
   if (!there.complete || there.listing) return;
@@ -171,7 +172,8 @@ bool DentryTable::contradicts(const Directory& there, std::string_view name, uin
   return found->second.sure && found->second.ino != ino;
 }
 
-bool DentryTable::put(uint64_t directory, std::string_view name, uint64_t ino, Clock::time_point now) {
+bool DentryTable::put(uint64_t directory, std::string_view name, uint64_t ino,
+                      Clock::time_point now) {
   Group& in = group(directory);
   const std::scoped_lock lock(in.mu);
   Directory* there = known(in, directory);
@@ -181,7 +183,10 @@ bool DentryTable::put(uint64_t directory, std::string_view name, uint64_t ino, C
   if (entry == nullptr) return false;
   if (ino != 0 && !entry->sure) came(*there);
   set(directory, *there, *entry,
-      {.ino = ino, .sure = true, .told = entry->told || may_tell, .looked = may_tell ? stamp(now) : entry->looked});
+      {.ino = ino,
+       .sure = true,
+       .told = entry->told || may_tell,
+       .looked = may_tell ? stamp(now) : entry->looked});
   return may_tell;
 }
 

@@ -1,5 +1,5 @@
-// What lanes may answer about names without an upcall: the names of directories on which this client
-// holds an ENTRIES lease, as far as they were told, absent ones included.
+// What lanes may answer about names without an upcall: the names of directories on which this
+// client holds an ENTRIES lease, as far as they were told, absent ones included.
 //
 // A directory is *leased* (believed while the session's lease lasts), or only *believed until* a
 // time of its own (a client that is alone, docs/decisions/0007). A new directory is *complete*: a
@@ -11,20 +11,19 @@
 // invalidate there; invalidating takes the directory's lock, which a CREATE of this client that
 // waits for us may hold.
 // A rename takes the kernel's dentry along, with the time that it was told: moves().
-// What a LOOKUP was told within the last kSettling may not have been noted by the process that asked:
-// Linux sets the time of a dentry that it asked for again without any lock, also after an invalidation
-// (fuse_dentry_revalidate). drop() names these, which are to be invalidated once more.
-// An absent name is told for kAbsentLife at most: a process that goes on with the mount can ask for the
-// names that are there, and make the kernel forget them, but not for those that are not.
-// A leased directory is *delegated* when its lease is exclusive: lanes add and take names themselves,
+// What a LOOKUP was told within the last kSettling may not have been noted by the process that
+// asked: Linux sets the time of a dentry that it asked for again without any lock, also after an
+// invalidation (fuse_dentry_revalidate). drop() names these, which are to be invalidated once more.
+// An absent name is told for kAbsentLife at most: a process that goes on with the mount can ask for
+// the names that are there, and make the kernel forget them, but not for those that are not. A
+// leased directory is *delegated* when its lease is exclusive: lanes add and take names themselves,
 // and what is certain here changes by them alone: put() of something else comes too late. Of inodes
 // that have a certain name in a delegated directory that directory is their *home* (one of them).
 // Of a leased directory a *listing* may be known: its names in the order of their cookies, from one
-// cookie on, as far as they were asked for. A name that this client takes away is passed over in it; one
-// that comes, or may have come, ends it.
-// Bounded: directories and names beyond the bounds are not kept, that is, asked for.
-// ANY THREAD; one mutex for each group of directories, held while an answer is sent: after drop()
-// no answer from before it is on its way.
+// cookie on, as far as they were asked for. A name that this client takes away is passed over in
+// it; one that comes, or may have come, ends it. Bounded: directories and names beyond the bounds
+// are not kept, that is, asked for. ANY THREAD; one mutex for each group of directories, held while
+// an answer is sent: after drop() no answer from before it is on its way.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -53,34 +52,37 @@ class DentryTable {
   static constexpr std::chrono::seconds kAbsentLife{1};
 
   // Leases last until then; called with each renewal. ANY THREAD.
-  void believe(Clock::time_point until) noexcept { lease_until_.store(until.time_since_epoch().count()); }
+  void believe(Clock::time_point until) noexcept {
+    lease_until_.store(until.time_since_epoch().count());
+  }
 
   // An ENTRIES lease on it is held from now on.
   void lease(uint64_t directory, Clock::time_point now);
   // It is new, all its names are known: there are none.
   void complete(uint64_t directory, Clock::time_point until);
-  // Its lease is exclusive: create() and remove() may change names until drop() or undelegate(). False
-  // when it is not leased here, or contended.
+  // Its lease is exclusive: create() and remove() may change names until drop() or undelegate().
+  // False when it is not leased here, or contended.
   bool delegate(uint64_t directory);
   // After it create() and remove() change no more names.
   void undelegate(uint64_t directory);
-  // Who has quotas was told, and holds until undelegate(): whoever gives somebody a quota takes all of
-  // the delegated directories back (docs/decisions/0015-quotas-by-size.md).
+  // Who has quotas was told, and holds until undelegate(): whoever gives somebody a quota takes all
+  // of the delegated directories back (docs/decisions/0015-quotas-by-size.md).
   void owners_told() noexcept { owners_known_.store(true); }
   bool any_delegated() const noexcept { return delegated_count_.load() != 0; }
   bool owners_known() const noexcept { return owners_known_.load() && any_delegated(); }
   // Still complete, believed until then; nothing when it was forgotten here.
   void extend(uint64_t directory, Clock::time_point until);
-  // name is ino there, or absent (0). True when the kernel may be told so with a time. In a delegated
-  // directory nothing that is certain is changed by it.
+  // name is ino there, or absent (0). True when the kernel may be told so with a time. In a
+  // delegated directory nothing that is certain is changed by it.
   bool put(uint64_t directory, std::string_view name, uint64_t ino, Clock::time_point now);
   // The same of a name that the kernel is not told now; nothing for one that is there already.
   void learn(uint64_t directory, std::string_view name, uint64_t ino);
   // A request leaves that may change the name.
   void unsure(uint64_t directory, std::string_view name);
-  // A request leaves that may give what `name` is the name `new_name`. False when the kernel believes
-  // the first, so will believe the second, and there is no directory here to keep that in.
-  bool moves(uint64_t directory, std::string_view name, uint64_t new_directory, std::string_view new_name);
+  // A request leaves that may give what `name` is the name `new_name`. False when the kernel
+  // believes the first, so will believe the second, and there is no directory here to keep that in.
+  bool moves(uint64_t directory, std::string_view name, uint64_t new_directory,
+             std::string_view new_name);
   struct Dropped {
     std::vector<std::string> told;      // names that the kernel believes
     std::vector<std::string> settling;  // those that it may be about to believe once more
@@ -96,8 +98,8 @@ class DentryTable {
     uint64_t ino = 0;
     std::chrono::nanoseconds valid{0};  // how long the kernel may believe it
   };
-  // Calls answer(found) with the directory's group locked, unless nothing is known; its result tells
-  // whether the kernel was answered. Answer: bool(const Found&).
+  // Calls answer(found) with the directory's group locked, unless nothing is known; its result
+  // tells whether the kernel was answered. Answer: bool(const Found&).
   template <typename Answer>
   bool find(uint64_t directory, std::string_view name, Clock::time_point now, Answer answer) {
     Group& in = group(directory);
@@ -112,9 +114,10 @@ class DentryTable {
     return true;
   }
 
-  // Calls make(valid) with the directory's group locked if the directory is delegated and has no such
-  // name for certain; the inode that it returns has the name then, 0 leaves things as they are. True
-  // when there is an inode. Make: uint64_t(std::chrono::nanoseconds), which answers the kernel.
+  // Calls make(valid) with the directory's group locked if the directory is delegated and has no
+  // such name for certain; the inode that it returns has the name then, 0 leaves things as they
+  // are. True when there is an inode. Make: uint64_t(std::chrono::nanoseconds), which answers the
+  // kernel.
   template <typename Make>
   bool create(uint64_t directory, std::string_view name, Clock::time_point now, Make make) {
     Group& in = group(directory);
@@ -148,13 +151,13 @@ class DentryTable {
     return true;
   }
 
-  // Calls take(ino, replaced) with the directory's group locked if the directory is delegated, the name
-  // is there for certain, and what the new one is is certain too: another inode, or nothing (0). When it
-  // says so the inode has the new name instead. Take: bool(uint64_t, uint64_t), which answers the kernel:
-  // its dentry goes along, with the time that it was told.
+  // Calls take(ino, replaced) with the directory's group locked if the directory is delegated, the
+  // name is there for certain, and what the new one is is certain too: another inode, or nothing
+  // (0). When it says so the inode has the new name instead. Take: bool(uint64_t, uint64_t), which
+  // answers the kernel: its dentry goes along, with the time that it was told.
   template <typename Take>
-  bool rename(uint64_t directory, std::string_view name, std::string_view new_name, Clock::time_point now,
-              Take take) {
+  bool rename(uint64_t directory, std::string_view name, std::string_view new_name,
+              Clock::time_point now, Take take) {
     Group& in = group(directory);
     const std::scoped_lock lock(in.mu);
     Directory* there = delegated(in, directory);
@@ -171,13 +174,14 @@ class DentryTable {
     const bool told = entry->told || other->told;
     const uint32_t looked = std::max(entry->looked, other->looked);
     take_out(directory, *there, name, *entry);
-    set(directory, *there, *other, {.ino = found.ino, .sure = true, .told = told, .looked = looked});
+    set(directory, *there, *other,
+        {.ino = found.ino, .sure = true, .told = told, .looked = looked});
     came(*there);
     return true;
   }
 
-  // Calls change() with the group of the inode's home locked, so that whoever asks for its name comes
-  // after; returns what it says, false when it has no home. Change: bool().
+  // Calls change() with the group of the inode's home locked, so that whoever asks for its name
+  // comes after; returns what it says, false when it has no home. Change: bool().
   template <typename Change>
   bool at_home(uint64_t ino, Clock::time_point now, Change change) {
     const uint64_t directory = home_of(ino);
@@ -195,8 +199,8 @@ class DentryTable {
     uint64_t ino;
     uint64_t cookie;
   };
-  // A page of names as the metaserver gave it: those behind a cookie (0: from the first), in order. end:
-  // there are no more. asked: what changes() said before it was asked for.
+  // A page of names as the metaserver gave it: those behind a cookie (0: from the first), in order.
+  // end: there are no more. asked: what changes() said before it was asked for.
   struct Page {
     uint64_t behind;
     std::span<const Row> rows;
@@ -213,9 +217,9 @@ class DentryTable {
     kFull,     // it has no room for this one
     kUnknown,  // it cannot be told: Python must be asked
   };
-  // Gives the names behind the cookie to each(row, valid) as long as they are taken, then calls done(),
-  // all with the directory's group locked; false, and no done(), when not even the first is known, nor
-  // that there are none. Each: Given(const Row&, std::chrono::nanoseconds).
+  // Gives the names behind the cookie to each(row, valid) as long as they are taken, then calls
+  // done(), all with the directory's group locked; false, and no done(), when not even the first is
+  // known, nor that there are none. Each: Given(const Row&, std::chrono::nanoseconds).
   template <typename Each, typename Done>
   bool give(uint64_t directory, uint64_t behind, Clock::time_point now, Each each, Done done) {
     Group& in = group(directory);
@@ -251,7 +255,9 @@ class DentryTable {
   };
   struct Hash {
     using is_transparent = void;
-    size_t operator()(std::string_view text) const noexcept { return std::hash<std::string_view>{}(text); }
+    size_t operator()(std::string_view text) const noexcept {
+      return std::hash<std::string_view>{}(text);
+    }
   };
   using Places = std::unordered_map<std::string, Name, Hash, std::equal_to<>>;
   struct Place {
@@ -280,8 +286,8 @@ class DentryTable {
   };
   struct alignas(64) Group {
     std::mutex mu;
-    std::unordered_map<uint64_t, Directory> directories;           // guarded by mu
-    std::unordered_map<uint64_t, Clock::time_point> contended;     // guarded by mu: until when
+    std::unordered_map<uint64_t, Directory> directories;        // guarded by mu
+    std::unordered_map<uint64_t, Clock::time_point> contended;  // guarded by mu: until when
   };
   static constexpr size_t kGroupCount = 32;
   // Locked behind a directory's group.
@@ -293,7 +299,8 @@ class DentryTable {
 
   // Milliseconds, never 0; begins again after 49 days.
   static uint32_t stamp(Clock::time_point now) noexcept {
-    const auto since = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch());
+    const auto since =
+        std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch());
     return std::max(static_cast<uint32_t>(since.count()), 1u);
   }
   Group& group(uint64_t directory) noexcept { return groups_[directory % kGroupCount]; }
@@ -317,7 +324,8 @@ class DentryTable {
   void forget(Group& in, uint64_t directory);
   void end_delegation(uint64_t directory, Directory& there);
   Clock::time_point end_of(const Directory& directory) const noexcept;
-  Found look(Group& in, uint64_t directory, std::string_view name, Clock::time_point now, Name*& entry);
+  Found look(Group& in, uint64_t directory, std::string_view name, Clock::time_point now,
+             Name*& entry);
 
   std::array<Group, kGroupCount> groups_;
   std::array<Homes, kGroupCount> homes_;

@@ -1,5 +1,5 @@
-// Times of files: the clock that file systems stamp with, and how records keep what the kernel tells in
-// seconds and nanoseconds. fscommon/file_time.py is the same.
+// Times of files: the clock that file systems stamp with, and how records keep what the kernel
+// tells in seconds and nanoseconds. fscommon/file_time.py is the same.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -9,8 +9,8 @@ namespace braidfs::fuse {
 
 inline constexpr int64_t kNanosecondsPerSecond = 1'000'000'000;
 
-// What can be kept, as on ext4: 1901-12-13 to 2446-05-10. These nanoseconds are 2^34 * 10^9, which fit
-// into 64 bits: a time beyond 2262 is kept modulo 2^64 (docs/decisions/0056-file-times.md).
+// What can be kept, as on ext4: 1901-12-13 to 2446-05-10. These nanoseconds are 2^34 * 10^9, which
+// fit into 64 bits: a time beyond 2262 is kept modulo 2^64 (docs/decisions/0056-file-times.md).
 inline constexpr int64_t kFileTimeMin_s = -(int64_t{1} << 31);
 inline constexpr int64_t kFileTimeMax_s = (int64_t{1} << 34) - (int64_t{1} << 31) - 1;
 
@@ -35,7 +35,8 @@ struct FileTime {
   uint32_t nanoseconds;
 };
 
-// What was kept. A record of before may have a time before 1901: it is one of 2^64 nanoseconds later.
+// What was kept. A record of before may have a time before 1901: it is one of 2^64 nanoseconds
+// later.
 inline FileTime file_time(int64_t kept_ns) noexcept {
   constexpr int64_t kMin_ns = kFileTimeMin_s * kNanosecondsPerSecond;
   const uint64_t since = static_cast<uint64_t>(kept_ns) - static_cast<uint64_t>(kMin_ns);

@@ -22,8 +22,8 @@ constexpr uint64_t kLocks = FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS;
 // Taken when offered. Left out on purpose: AUTO_INVAL_DATA (a changed mtime would drop pages),
 // WRITEBACK_CACHE (the kernel would own size and mtime), ATOMIC_O_TRUNC (the truncation comes as a
 // SETATTR), READDIRPLUS_AUTO (pyfuse3 has no handler for plain READDIR),
-// ALLOW_IDMAP unless it was asked for (the kernel tells no more who asks, but for what is made), and
-// what changes a request's layout: SETXATTR_EXT, SECURITY_CTX, CREATE_SUPP_GROUP.
+// ALLOW_IDMAP unless it was asked for (the kernel tells no more who asks, but for what is made),
+// and what changes a request's layout: SETXATTR_EXT, SECURITY_CTX, CREATE_SUPP_GROUP.
 constexpr uint64_t kWanted = kNeeded | FUSE_ASYNC_DIO | FUSE_PARALLEL_DIROPS |
                              FUSE_HANDLE_KILLPRIV_V2 | FUSE_CACHE_SYMLINKS | FUSE_EXPORT_SUPPORT |
                              kLocks | FUSE_INIT_EXT | kDirectIoAllowMmap | kHasResend |
@@ -44,7 +44,8 @@ fuse_init_in load_init(std::span<const std::byte> body) noexcept {
   return in;
 }
 
-fuse_init_out make_reply(const fuse_init_in& in, uint64_t flags, const InitSettings& settings) noexcept {
+fuse_init_out make_reply(const fuse_init_in& in, uint64_t flags,
+                         const InitSettings& settings) noexcept {
   fuse_init_out out{};
   out.major = FUSE_KERNEL_VERSION;
   out.minor = std::min(in.minor, kMinorSpoken);
@@ -55,7 +56,8 @@ fuse_init_out make_reply(const fuse_init_in& in, uint64_t flags, const InitSetti
   out.congestion_threshold = static_cast<uint16_t>(settings.max_background * 3 / 4);
   out.max_write = settings.max_write;
   out.time_gran = 1;
-  if ((flags & kPassthrough) != 0) out.unused[0] = 1;  // max_stack_depth: not files of a stacked file system
+  if ((flags & kPassthrough) != 0)
+    out.unused[0] = 1;  // max_stack_depth: not files of a stacked file system
   out.max_pages = static_cast<uint16_t>(settings.max_write / kPageSize);
   return out;
 }
@@ -70,7 +72,8 @@ Negotiated negotiate(std::span<const std::byte> body, const InitSettings& settin
   }
   const fuse_init_in in = load_init(body);
   const uint64_t offered = in.flags | static_cast<uint64_t>(in.flags2) << 32;
-  if (in.major != FUSE_KERNEL_VERSION || in.minor < kMinorOldest || (offered & kNeeded) != kNeeded) {
+  if (in.major != FUSE_KERNEL_VERSION || in.minor < kMinorOldest ||
+      (offered & kNeeded) != kNeeded) {
     result.error = EPROTO;
     return result;
   }
@@ -82,7 +85,8 @@ Negotiated negotiate(std::span<const std::byte> body, const InitSettings& settin
   if (settings.passthrough) wanted |= kPassthrough;
   if (settings.idmap) wanted |= kAllowIdmap;
   if (settings.sealed) wanted &= ~kLocks;
-  if (settings.checks_elsewhere) wanted &= ~uint64_t{FUSE_POSIX_ACL};  // it means default_permissions
+  if (settings.checks_elsewhere)
+    wanted &= ~uint64_t{FUSE_POSIX_ACL};  // it means default_permissions
   result.flags = offered & wanted;
   result.reply = make_reply(in, result.flags, settings);
   return result;

@@ -49,7 +49,8 @@ bool Interruptions::ends(const Waiting& waiting, Clock::duration waited) {
   if (waiting.ends == Waiting::Ends::kByAnySignal) return true;
   const auto signals = signals_of(waiting.pid);
   if (!signals) return waited >= kUnseen;
-  return signals->fatal || (signals->asks && waiting.ends == Waiting::Ends::kWhenAsked && waited >= kAsked);
+  return signals->fatal ||
+         (signals->asks && waiting.ends == Waiting::Ends::kWhenAsked && waited >= kAsked);
 }
 
 void Interruptions::end(uint64_t target) {

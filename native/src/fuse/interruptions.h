@@ -1,14 +1,15 @@
 // Requests whose caller got a signal while it waits: the kernel says so once (INTERRUPT), not which
-// signal, and waits for the answer whatever comes. A signal that the program handles must not end a call
-// on a file, which no local file system does, so:
+// signal, and waits for the answer whatever comes. A signal that the program handles must not end a
+// call on a file, which no local file system does, so:
 // - a wait for a lock ends at once;
-// - every other request is answered when it is done, unless a signal is there that ends the process (or
-//   for a READ, which changes nothing, one by which people end programs); who is not visible in /proc is
-//   taken for such a one after kUnseen.
+// - every other request is answered when it is done, unless a signal is there that ends the process
+// (or
+//   for a READ, which changes nothing, one by which people end programs); who is not visible in
+//   /proc is taken for such a one after kUnseen.
 // As no later signal is told, those that wait are looked at every kLook, kAtOnce of them at a time.
-// An INTERRUPT of a request that is unknown here (it may be on its way between two threads, or answered)
-// is given back to the kernel, which sends it again if it has to.
-// LANE ONLY: each lane has those that it read; the requests may wait anywhere.
+// An INTERRUPT of a request that is unknown here (it may be on its way between two threads, or
+// answered) is given back to the kernel, which sends it again if it has to. LANE ONLY: each lane
+// has those that it read; the requests may wait anywhere.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -28,7 +29,8 @@ class Interruptions {
   using Clock = net::Clock;
   static constexpr std::chrono::milliseconds kLook{50};
   static constexpr std::chrono::milliseconds kUnseen{1000};
-  static constexpr std::chrono::milliseconds kAsked{750};  // a READ that takes so long may never end
+  static constexpr std::chrono::milliseconds kAsked{
+      750};  // a READ that takes so long may never end
   static constexpr size_t kAtOnce = 64;
   static constexpr size_t kMax = 1u << 16;
 

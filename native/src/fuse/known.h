@@ -1,5 +1,5 @@
-// Attributes that lanes may tell: of the table, or of a file that is known by its directory's grant,
-// which are in the table from then on. ANY THREAD.
+// Attributes that lanes may tell: of the table, or of a file that is known by its directory's
+// grant, which are in the table from then on. ANY THREAD.
 #pragma once
 #include <cstdint>
 #include <optional>

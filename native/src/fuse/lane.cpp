@@ -42,7 +42,8 @@ CreateReply reply_to(const Birth& birth, std::span<const std::byte> record,
   reply.entry.attr = attr_of(record, birth.ino);
   reply.open.fh = birth.fh;
   reply.open.open_flags = FOPEN_KEEP_CACHE;
-  if (writes_only(birth.open_flags)) reply.open.open_flags |= kFopenDirectIo | kFopenParallelDirectWrites;
+  if (writes_only(birth.open_flags))
+    reply.open.open_flags |= kFopenDirectIo | kFopenParallelDirectWrites;
   return reply;
 }
 
@@ -66,7 +67,9 @@ bool asks_for_virtual_xattr(const UpcallRequest& request) {
       .starts_with("braidfs.");
 }
 
-std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
 
 // Of a request that is nothing but a name.
 std::string_view only_name(const UpcallRequest& request) {
@@ -78,8 +81,8 @@ std::string_view only_name(const UpcallRequest& request) {
 constexpr uint32_t kSetMode = 1, kSetUid = 2, kSetGid = 4, kSetAtime = 16, kSetMtime = 32;
 constexpr uint32_t kSetCtime = 64, kSetKillSuidgid = 128;
 constexpr uint32_t kSets = FATTR_MODE | FATTR_UID | FATTR_GID | FATTR_ATIME | FATTR_MTIME;
-constexpr uint32_t kSettable = kSets | FATTR_ATIME_NOW | FATTR_MTIME_NOW | FATTR_FH | FATTR_LOCKOWNER |
-                               FATTR_CTIME | kFattrKillSuidgid;
+constexpr uint32_t kSettable = kSets | FATTR_ATIME_NOW | FATTR_MTIME_NOW | FATTR_FH |
+                               FATTR_LOCKOWNER | FATTR_CTIME | kFattrKillSuidgid;
 
 Setting setting_of(const fuse_setattr_in& in, uint64_t ino) {
   const int64_t now_ns = file_time_ns();
@@ -246,55 +249,67 @@ void Lane::handle(std::span<const std::byte> bytes, std::span<const std::byte> p
   if (head && is_answered(head->opcode)) asked_.fetch_add(1, std::memory_order_release);
   const Request request = parse_request(context_.index, bytes, max_write_, payload);
   DataHandler& half = parts_.data;
-  std::visit(
-      Overloaded{
-          [&](const Malformed&) { malformed_.fetch_add(1, std::memory_order_relaxed); },
-          [&](const AnsweredRequest& r) {
-            parts_.channels.reply_error(context_.index, r.unique, r.error);
-          },
-          [&](const ReadRequest& r) {
-            if (!parts_.sealed) return half.read(context_, r);
-            if (!read_unopened(r)) parts_.upcalls.upcall({r.head, FUSE_READ, 0, bytes, true});
-          },
-          [&](const WriteRequest& r) { half.write(context_, r); },
-          [&](const FlushRequest& r) {
-            if (refused_when_sealed(r.head, FUSE_FLUSH)) return;
-            if (parts_.closing.holds(r.head.nodeid)) parts_.closing.expect(r);
-            half.flush(context_, r);
-          },
-          [&](const ReleaseRequest& r) {
-            if (parts_.closing.holds(r.head.nodeid)) parts_.upcalls.released(r);
-            half.release(context_, r);
-          },
-          [&](const FsyncRequest& r) { half.fsync(context_, r); },
-          [&](const ForgetRequest& r) { parts_.upcalls.forget(r); },
-          [&](const InterruptRequest& r) { interruptions_.put(r.unique, r.target); },
-          [&](const UpcallRequest& r) {
-            if (!refused_when_sealed(r.head, r.opcode) && !answered(r)) parts_.upcalls.upcall(r);
-          },
-      },
-      request);
+  std::visit(Overloaded{
+                 [&](const Malformed&) { malformed_.fetch_add(1, std::memory_order_relaxed); },
+                 [&](const AnsweredRequest& r) {
+                   parts_.channels.reply_error(context_.index, r.unique, r.error);
+                 },
+                 [&](const ReadRequest& r) {
+                   if (!parts_.sealed) return half.read(context_, r);
+                   if (!read_unopened(r))
+                     parts_.upcalls.upcall({r.head, FUSE_READ, 0, bytes, true});
+                 },
+                 [&](const WriteRequest& r) { half.write(context_, r); },
+                 [&](const FlushRequest& r) {
+                   if (refused_when_sealed(r.head, FUSE_FLUSH)) return;
+                   if (parts_.closing.holds(r.head.nodeid)) parts_.closing.expect(r);
+                   half.flush(context_, r);
+                 },
+                 [&](const ReleaseRequest& r) {
+                   if (parts_.closing.holds(r.head.nodeid)) parts_.upcalls.released(r);
+                   half.release(context_, r);
+                 },
+                 [&](const FsyncRequest& r) { half.fsync(context_, r); },
+                 [&](const ForgetRequest& r) { parts_.upcalls.forget(r); },
+                 [&](const InterruptRequest& r) { interruptions_.put(r.unique, r.target); },
+                 [&](const UpcallRequest& r) {
+                   if (!refused_when_sealed(r.head, r.opcode) && !answered(r))
+                     parts_.upcalls.upcall(r);
+                 },
+             },
+             request);
 }
 
 bool Lane::answered(const UpcallRequest& request) {
   const RequestHead& head = request.head;
   const uint64_t ino = head.nodeid == FUSE_ROOT_ID ? parts_.root_ino : head.nodeid;
   switch (request.opcode) {
-    case FUSE_GETATTR: return getattr_answered(head, ino);
-    case FUSE_SETATTR: return setattr_answered(request, ino);
-    case FUSE_GETXATTR: return getxattr_answered(request, ino);
-    case FUSE_LOOKUP: return lookup_answered(request, ino);
-    case FUSE_READDIRPLUS: return readdir_answered(request, ino);
-    case FUSE_OPEN: return open_answered(request, ino);
-    case FUSE_CREATE: return create_answered(request, ino);
-    case FUSE_UNLINK: return unlink_answered(request, ino);
+    case FUSE_GETATTR:
+      return getattr_answered(head, ino);
+    case FUSE_SETATTR:
+      return setattr_answered(request, ino);
+    case FUSE_GETXATTR:
+      return getxattr_answered(request, ino);
+    case FUSE_LOOKUP:
+      return lookup_answered(request, ino);
+    case FUSE_READDIRPLUS:
+      return readdir_answered(request, ino);
+    case FUSE_OPEN:
+      return open_answered(request, ino);
+    case FUSE_CREATE:
+      return create_answered(request, ino);
+    case FUSE_UNLINK:
+      return unlink_answered(request, ino);
     case FUSE_RENAME:
-    case FUSE_RENAME2: return rename_answered(request, ino);
-    default: return false;
+    case FUSE_RENAME2:
+      return rename_answered(request, ino);
+    default:
+      return false;
   }
 }
 
-// Looks whether lanes are ahead before it looks into the table: what they wrote until then is there.
+// Looks whether lanes are ahead before it looks into the table: what they wrote until then is
+// there.
 bool Lane::getattr_answered(const RequestHead& head, uint64_t ino) {
   if (parts_.data.is_ahead(ino)) return false;
   const auto known = this->known().find(ino, head.nodeid, AttributeTable::Clock::now());
@@ -330,9 +345,10 @@ bool Lane::lookup_answered(const UpcallRequest& request, uint64_t parent) {
 
 bool Lane::readdir_answered(const UpcallRequest& request, uint64_t directory) {
   const auto in = load<fuse_read_in>(request.bytes.subspan(sizeof(fuse_in_header)));
-  return in && parts_.lister.read(directory, in->offset, in->size, [&](std::span<const std::byte> body) {
-    parts_.channels.reply_body(context_.index, request.head.unique, body);
-  });
+  return in &&
+         parts_.lister.read(directory, in->offset, in->size, [&](std::span<const std::byte> body) {
+           parts_.channels.reply_body(context_.index, request.head.unique, body);
+         });
 }
 
 // An absent name with a time is an entry of node 0, one without is an error.
@@ -405,7 +421,8 @@ uint64_t Lane::give_birth(const UpcallRequest& request, const fuse_create_in& in
   return ino;
 }
 
-// Whether there is room for one more change that the metaserver has not answered, and make() made it.
+// Whether there is room for one more change that the metaserver has not answered, and make() made
+// it.
 template <typename Make>
 bool Lane::with_room(Make make) {
   if (!parts_.births.take_room()) return false;
@@ -414,8 +431,8 @@ bool Lane::with_room(Make make) {
   return false;
 }
 
-// Of a file that only this client may write, or that nobody has open and whose name is in a directory
-// that is delegated; everything else is Python's.
+// Of a file that only this client may write, or that nobody has open and whose name is in a
+// directory that is delegated; everything else is Python's.
 bool Lane::setattr_answered(const UpcallRequest& request, uint64_t ino) {
   const auto in = load<fuse_setattr_in>(request.bytes.subspan(sizeof(fuse_in_header)));
   if (in && cuts_alone(in->valid)) return cut_answered(request.head, ino, *in);
@@ -432,38 +449,40 @@ bool Lane::setattr_answered(const UpcallRequest& request, uint64_t ino) {
     return ahead;
   };
   const auto of_nobody = [](const record::Record& record) -> std::optional<DataHandler::Ahead> {
-    const bool is_open = (record::field<uint32_t>(record, record::kLeaseFlags) & record::kOpenElsewhere) != 0;
+    const bool is_open =
+        (record::field<uint32_t>(record, record::kLeaseFlags) & record::kOpenElsewhere) != 0;
     if (is_open || record::field<uint32_t>(record, record::kNlink) != 1) return std::nullopt;
     return DataHandler::Ahead{.size = record::field<uint64_t>(record, record::kSize)};
   };
-  return take_setting(request, setting, now, of_a_writer) ||
-         parts_.dentries.at_home(ino, now, [&] {
-           return let_go(ino, now) && take_setting(request, setting, now, of_nobody);
-         });
+  return take_setting(request, setting, now, of_a_writer) || parts_.dentries.at_home(ino, now, [&] {
+    return let_go(ino, now) && take_setting(request, setting, now, of_nobody);
+  });
 }
 
 // ahead(record): what lanes know that the record does not; nothing when it may not be set here.
 template <typename Ahead>
-bool Lane::take_setting(const UpcallRequest& request, Setting setting, AttributeTable::Clock::time_point now,
-                        Ahead ahead) {
+bool Lane::take_setting(const UpcallRequest& request, Setting setting,
+                        AttributeTable::Clock::time_point now, Ahead ahead) {
   fuse_attr attr{};
   const auto set = [&](record::Record& record) {
     return may_be_set(record, setting) && with_room([&] {
-      const auto known = ahead(record);
-      if (!known) return false;
-      if ((setting.valid & kSetMtime) != 0) setting.written_ns = known->mtime_ns;
-      setting.ctime_ns = std::max(setting.ctime_ns, record::field<int64_t>(record, record::kCtime));
-      set_in_record(setting, record);
-      setting.record = record;
-      attr = attr_of(with_written(setting, *known), request.head.nodeid);
-      push(setting);
-      return true;
-    });
+             const auto known = ahead(record);
+             if (!known) return false;
+             if ((setting.valid & kSetMtime) != 0) setting.written_ns = known->mtime_ns;
+             setting.ctime_ns =
+                 std::max(setting.ctime_ns, record::field<int64_t>(record, record::kCtime));
+             set_in_record(setting, record);
+             setting.record = record;
+             attr = attr_of(with_written(setting, *known), request.head.nodeid);
+             push(setting);
+             return true;
+           });
   };
   auto out = parts_.attributes.set(setting.ino, request.head.nodeid, now, set);
   if (!out) return false;
   out->attr = attr;
-  parts_.channels.reply_body(context_.index, request.head.unique, std::as_bytes(std::span(&*out, 1)));
+  parts_.channels.reply_body(context_.index, request.head.unique,
+                             std::as_bytes(std::span(&*out, 1)));
   return true;
 }
 
@@ -492,11 +511,12 @@ bool Lane::take_name(uint64_t parent, std::string_view name, uint64_t ino) {
   const auto now = AttributeTable::Clock::now();
   const int64_t time_ns = file_time_ns();
   return let_go(ino, now) && with_room([&] {
-    return parts_.attributes.remove(parent, ino, time_ns, now, [&](const record::Record& record) {
-      push(Removal{ino, parent, time_ns, std::string(name), record});
-      return true;
-    });
-  });
+           return parts_.attributes.remove(
+               parent, ino, time_ns, now, [&](const record::Record& record) {
+                 push(Removal{ino, parent, time_ns, std::string(name), record});
+                 return true;
+               });
+         });
 }
 
 // False: something of it is here that Python is to see to first.
@@ -505,8 +525,8 @@ bool Lane::let_go(uint64_t ino, AttributeTable::Clock::time_point now) {
   return parts_.children.drop_unless(ino, [&](bool) { return parts_.data.is_busy(ino); });
 }
 
-// A name in a directory that is delegated becomes another one there, of what is no directory; what has
-// that is open nowhere. All else is Python's.
+// A name in a directory that is delegated becomes another one there, of what is no directory; what
+// has that is open nowhere. All else is Python's.
 bool Lane::rename_answered(const UpcallRequest& request, uint64_t parent) {
   const auto body = request.bytes.subspan(sizeof(fuse_in_header));
   const auto in = load<fuse_rename_in>(body);
@@ -544,7 +564,9 @@ bool Lane::take_move(Move move) {
   known().learn(move.ino, now);
   if (parts_.data.is_ahead(move.ino)) return false;
   // What a directory's grant says of it is of before; with open files Python is to see to that.
-  const auto is_open_by_grant = [&](bool is_known) { return is_known && parts_.data.is_busy(move.ino); };
+  const auto is_open_by_grant = [&](bool is_known) {
+    return is_known && parts_.data.is_busy(move.ino);
+  };
   if (!parts_.children.drop_unless(move.ino, is_open_by_grant)) return false;
   if (move.replaced != 0 && !let_go(move.replaced, now)) return false;
   return with_room([&] {

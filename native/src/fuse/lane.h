@@ -5,8 +5,8 @@
 // long as requests keep coming the bound is kRequestsPerTurn, else 1 (a read that finds nothing
 // costs as much as one that finds something).
 // While the other half has no room for more bytes the fd is left alone (the kernel keeps the
-// requests, their callers wait) and looked at again every kRoomLook; when there is a little room, one
-// request is read every kTrickle: INTERRUPTs come first in the kernel's queue.
+// requests, their callers wait) and looked at again every kRoomLook; when there is a little room,
+// one request is read every kTrickle: INTERRUPTs come first in the kernel's queue.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -58,10 +58,10 @@ struct LaneParts {
   Lister& lister;
   Births& births;
   std::function<void()> births_wait;  // called on the lane for the first change that is to be taken
-  uint64_t root_ino;                 // what Python calls nodeid 1
-  bool sealed;                       // sealed.cpp
-  bool passes;                       // files may pass through (docs/decisions/0041-passthrough.md)
-  std::function<void()> unmounted;  // called on the lane, once for each lane
+  uint64_t root_ino;                  // what Python calls nodeid 1
+  bool sealed;                        // sealed.cpp
+  bool passes;                        // files may pass through (docs/decisions/0041-passthrough.md)
+  std::function<void()> unmounted;    // called on the lane, once for each lane
 };
 
 // What a SETATTR sets (FATTR_*) is the size of an open file, and nothing else.
@@ -85,8 +85,8 @@ class Lane {
   // One request as it was read; `payload`: that of a WRITE, if it was read apart.
   void handle(std::span<const std::byte> bytes, std::span<const std::byte> payload = {});
 
-  // ANY THREAD, while the loop runs. Nothing more is read from the kernel, or again; what was read is
-  // dealt with as ever. `done` is called on the lane. False: the loop takes no task.
+  // ANY THREAD, while the loop runs. Nothing more is read from the kernel, or again; what was read
+  // is dealt with as ever. `done` is called on the lane. False: the loop takes no task.
   bool pause(bool paused, std::function<void()> done);
   // ANY THREAD. How many requests were read that are to be answered.
   uint64_t asked() const noexcept { return asked_.load(std::memory_order_acquire); }
@@ -135,8 +135,8 @@ class Lane {
   // cutting.cpp
   bool cut_answered(const RequestHead& head, uint64_t ino, const fuse_setattr_in& in);
   template <typename Ahead>
-  bool take_setting(const UpcallRequest& request, Setting setting, AttributeTable::Clock::time_point now,
-                    Ahead ahead);
+  bool take_setting(const UpcallRequest& request, Setting setting,
+                    AttributeTable::Clock::time_point now, Ahead ahead);
   bool unlink_answered(const UpcallRequest& request, uint64_t parent);
   // False: the name cannot be taken away here.
   bool take_name(uint64_t parent, std::string_view name, uint64_t ino);

@@ -71,7 +71,8 @@ bool Lister::read(uint64_t directory, uint64_t offset, uint32_t size, const Send
 }
 
 // False: their numbers are not known.
-bool Lister::add_dots(Dirents& dirents, uint64_t directory, uint64_t offset, Clock::time_point now) const {
+bool Lister::add_dots(Dirents& dirents, uint64_t directory, uint64_t offset,
+                      Clock::time_point now) const {
   if (offset >= kParentCookie) return true;
   const auto parent = known_.attributes.parent(directory, now);
   if (!parent) return false;
@@ -84,8 +85,8 @@ bool Lister::add_dots(Dirents& dirents, uint64_t directory, uint64_t offset, Clo
   return true;
 }
 
-DentryTable::Given Lister::add(Dirents& dirents, const DentryTable::Row& row, std::chrono::nanoseconds valid,
-                               Clock::time_point now) const {
+DentryTable::Given Lister::add(Dirents& dirents, const DentryTable::Row& row,
+                               std::chrono::nanoseconds valid, Clock::time_point now) const {
   using enum DentryTable::Given;
   if (data_.is_ahead(row.ino)) return kUnknown;
   const auto known = known_.find(row.ino, nodeid(row.ino), now);

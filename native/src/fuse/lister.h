@@ -1,6 +1,6 @@
-// READDIRPLUS by what lanes know: a directory's listing (dentry_table.h) with the attributes of each
-// name, both under leases. An answer ends before the first name that may not be told; one that would
-// have none is Python's. ANY THREAD.
+// READDIRPLUS by what lanes know: a directory's listing (dentry_table.h) with the attributes of
+// each name, both under leases. An answer ends before the first name that may not be told; one that
+// would have none is Python's. ANY THREAD.
 #pragma once
 #include <linux/fuse.h>
 
@@ -27,18 +27,23 @@ class Lister {
   // Of the entries that every directory has (fsclient/fs/directories.py).
   static constexpr uint64_t kSelfCookie = 1, kParentCookie = 2;
 
-  Lister(Known known, DentryTable& dentries, CutReads& cut_reads, DataHandler& data, uint64_t root_ino)
-      : known_(known), dentries_(dentries), cut_reads_(cut_reads), data_(data), root_ino_(root_ino) {}
+  Lister(Known known, DentryTable& dentries, CutReads& cut_reads, DataHandler& data,
+         uint64_t root_ino)
+      : known_(known),
+        dentries_(dentries),
+        cut_reads_(cut_reads),
+        data_(data),
+        root_ino_(root_ino) {}
 
-  // What lies behind the offset, at most that many bytes: send() is called while the directory's names
-  // cannot be recalled. False: it was not.
+  // What lies behind the offset, at most that many bytes: send() is called while the directory's
+  // names cannot be recalled. False: it was not.
   bool read(uint64_t directory, uint64_t offset, uint32_t size, const Send& send);
   uint64_t answered() const noexcept { return answered_.load(std::memory_order_relaxed); }
 
  private:
   bool add_dots(Dirents& dirents, uint64_t directory, uint64_t offset, Clock::time_point now) const;
-  DentryTable::Given add(Dirents& dirents, const DentryTable::Row& row, std::chrono::nanoseconds valid,
-                         Clock::time_point now) const;
+  DentryTable::Given add(Dirents& dirents, const DentryTable::Row& row,
+                         std::chrono::nanoseconds valid, Clock::time_point now) const;
   uint64_t nodeid(uint64_t ino) const noexcept { return ino == root_ino_ ? FUSE_ROOT_ID : ino; }
 
   Known known_;

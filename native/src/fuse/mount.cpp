@@ -29,15 +29,24 @@ struct FlagWord {
 };
 
 constexpr std::array kFlagWords = {
-    FlagWord{"ro", MS_RDONLY, 0},           FlagWord{"rw", 0, MS_RDONLY},
-    FlagWord{"nosuid", MS_NOSUID, 0},       FlagWord{"suid", 0, MS_NOSUID},
-    FlagWord{"nodev", MS_NODEV, 0},         FlagWord{"dev", 0, MS_NODEV},
-    FlagWord{"noexec", MS_NOEXEC, 0},       FlagWord{"exec", 0, MS_NOEXEC},
-    FlagWord{"sync", MS_SYNCHRONOUS, 0},    FlagWord{"async", 0, MS_SYNCHRONOUS},
-    FlagWord{"dirsync", MS_DIRSYNC, 0},     FlagWord{"noatime", MS_NOATIME, 0},
-    FlagWord{"atime", 0, MS_NOATIME},       FlagWord{"nodiratime", MS_NODIRATIME, 0},
-    FlagWord{"relatime", MS_RELATIME, 0},   FlagWord{"norelatime", 0, MS_RELATIME},
-    FlagWord{"strictatime", MS_STRICTATIME, 0}, FlagWord{"nosymfollow", kNoSymfollow, 0},
+    FlagWord{"ro", MS_RDONLY, 0},
+    FlagWord{"rw", 0, MS_RDONLY},
+    FlagWord{"nosuid", MS_NOSUID, 0},
+    FlagWord{"suid", 0, MS_NOSUID},
+    FlagWord{"nodev", MS_NODEV, 0},
+    FlagWord{"dev", 0, MS_NODEV},
+    FlagWord{"noexec", MS_NOEXEC, 0},
+    FlagWord{"exec", 0, MS_NOEXEC},
+    FlagWord{"sync", MS_SYNCHRONOUS, 0},
+    FlagWord{"async", 0, MS_SYNCHRONOUS},
+    FlagWord{"dirsync", MS_DIRSYNC, 0},
+    FlagWord{"noatime", MS_NOATIME, 0},
+    FlagWord{"atime", 0, MS_NOATIME},
+    FlagWord{"nodiratime", MS_NODIRATIME, 0},
+    FlagWord{"relatime", MS_RELATIME, 0},
+    FlagWord{"norelatime", 0, MS_RELATIME},
+    FlagWord{"strictatime", MS_STRICTATIME, 0},
+    FlagWord{"nosymfollow", kNoSymfollow, 0},
     FlagWord{"symfollow", 0, kNoSymfollow},
 };
 
@@ -57,8 +66,9 @@ void take_word(MountWords& words, std::string_view word) {
 }
 
 std::string kernel_text(const MountWords& words, int device) {
-  std::string text = "fd=" + std::to_string(device) + ",rootmode=40000,user_id=" +
-                     std::to_string(geteuid()) + ",group_id=" + std::to_string(getegid());
+  std::string text = "fd=" + std::to_string(device) +
+                     ",rootmode=40000,user_id=" + std::to_string(geteuid()) +
+                     ",group_id=" + std::to_string(getegid());
   append_word(text, words.text);
   return text;
 }
@@ -87,7 +97,8 @@ int mount_device(const MountRequest& request, net::UniqueFd& device) {
   if (!S_ISDIR(mountpoint.st_mode)) return -ENOTDIR;
   net::UniqueFd opened(::open(kDevice, O_RDWR | O_CLOEXEC | O_NONBLOCK));
   if (!opened) return -errno;
-  const MountWords words = split_options(request.options, request.read_only, request.checks_elsewhere);
+  const MountWords words =
+      split_options(request.options, request.read_only, request.checks_elsewhere);
   const std::string text = kernel_text(words, opened.get());
   if (::mount(request.source.c_str(), request.mountpoint.c_str(), kType, words.flags,
               text.c_str()) != 0) {

@@ -98,7 +98,8 @@ bool Notifier::stop_within(int wait_ms) {
   lock.unlock();
   for (Notification& waiting : dropped) conclude(waiting);
   lock.lock();
-  return ended_.wait_for(lock, std::chrono::milliseconds(wait_ms), [this] { return running_ == 0; });
+  return ended_.wait_for(lock, std::chrono::milliseconds(wait_ms),
+                         [this] { return running_ == 0; });
 }
 
 void Notifier::stop() {
@@ -241,7 +242,8 @@ void Notifier::run(Queue& queue) {
       if (queue.later.empty()) {
         queue.changed.wait(lock);
       } else {
-        const auto due = queue.later.begin()->first;  // a copy: stop_within() clears the queue meanwhile
+        const auto due =
+            queue.later.begin()->first;  // a copy: stop_within() clears the queue meanwhile
         queue.changed.wait_until(lock, due);
       }
       continue;

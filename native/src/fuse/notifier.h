@@ -1,9 +1,9 @@
-// Notifications to the kernel (invalidate an inode's pages, a name), written by threads of their own:
-// each may wait for a directory's lock or a locked page, that is, for a request that a lane or Python
-// must answer (rule 6). There is a queue with a thread for each kind, so that what waits holds up
-// nothing else: one for attributes, which never wait; one for pages; some for names, by directory.
-// ANY THREAD may push, guarded by mu_; at most kQueueMax single ones wait; a batch (one recall) is
-// bounded by the table that it came from.
+// Notifications to the kernel (invalidate an inode's pages, a name), written by threads of their
+// own: each may wait for a directory's lock or a locked page, that is, for a request that a lane or
+// Python must answer (rule 6). There is a queue with a thread for each kind, so that what waits
+// holds up nothing else: one for attributes, which never wait; one for pages; some for names, by
+// directory. ANY THREAD may push, guarded by mu_; at most kQueueMax single ones wait; a batch (one
+// recall) is bounded by the table that it came from.
 #pragma once
 #include <array>
 #include <atomic>
@@ -46,8 +46,8 @@ struct Mark {
   std::atomic<uint32_t> left;
 };
 
-// One notification as the kernel takes it; without bytes a mark: `token` is told when the threads of
-// `queues` (bits) come to it, so that everything before it there has reached the kernel.
+// One notification as the kernel takes it; without bytes a mark: `token` is told when the threads
+// of `queues` (bits) come to it, so that everything before it there has reached the kernel.
 struct Notification {
   using Clock = std::chrono::steady_clock;
 
@@ -60,7 +60,8 @@ struct Notification {
   // its whole time.
   bool patient = false;
   Clock::time_point not_before = {};
-  std::function<void()> then = {};  // called when the kernel has taken it, or never will; must not block
+  std::function<void()> then =
+      {};  // called when the kernel has taken it, or never will; must not block
   // The notifier's own.
   std::shared_ptr<Mark> mark = {};
   Clock::time_point since = {};  // it was tried first
@@ -78,8 +79,8 @@ struct Notification {
 // Byte ranges: begin, end.
 using Ranges = std::vector<std::pair<uint64_t, uint64_t>>;
 
-// All pages of an inode. Pages of the ranges may be locked by a request that waits for a mark: theirs
-// go into `behind`, which is to come behind it.
+// All pages of an inode. Pages of the ranges may be locked by a request that waits for a mark:
+// theirs go into `behind`, which is to come behind it.
 void invalidate_pages(std::vector<Notification>& batch, std::vector<Notification>& behind,
                       uint64_t nodeid, Ranges locked);
 
@@ -99,14 +100,15 @@ class Notifier {
   Notifier& operator=(const Notifier&) = delete;
 
   void start(net::UniqueFd device);
-  // Drops what waits (marks count as passed); returns when the one in work is done. False when it is
-  // not done within `wait_ms`: the connection has to be aborted, then stop() once more.
+  // Drops what waits (marks count as passed); returns when the one in work is done. False when it
+  // is not done within `wait_ms`: the connection has to be aborted, then stop() once more.
   bool stop_within(int wait_ms);
   void stop();
 
   // 0 or -EAGAIN (the queue is full). nodeid, not inode number.
   // then: if it is taken.
-  int invalidate_inode(uint64_t nodeid, int64_t offset, int64_t length, std::function<void()> then = {});
+  int invalidate_inode(uint64_t nodeid, int64_t offset, int64_t length,
+                       std::function<void()> then = {});
   void push(std::vector<Notification> batch);
   // A notification as pyfuse3 wrote it; only the kinds that cannot hurt are taken.
   int forward(std::span<const std::byte> notification);

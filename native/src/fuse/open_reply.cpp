@@ -12,7 +12,8 @@ namespace {
 // Where the answer has its fuse_open_out; 0: nowhere.
 size_t open_out_at(uint32_t opcode) noexcept {
   if (opcode == FUSE_OPEN) return sizeof(fuse_out_header);
-  if (opcode == FUSE_CREATE || opcode == FUSE_TMPFILE) return sizeof(fuse_out_header) + sizeof(fuse_entry_out);
+  if (opcode == FUSE_CREATE || opcode == FUSE_TMPFILE)
+    return sizeof(fuse_out_header) + sizeof(fuse_entry_out);
   return 0;
 }
 
@@ -43,9 +44,11 @@ void pass_through(fuse_open_out& out, uint32_t backing) noexcept {
   out.padding = backing;
 }
 
-std::span<std::byte> pass_reply(const Upcall& upcall, std::span<std::byte> reply, const Pass& pass) {
+std::span<std::byte> pass_reply(const Upcall& upcall, std::span<std::byte> reply,
+                                const Pass& pass) {
   constexpr size_t kAt = sizeof(fuse_out_header);
-  if (!pass || upcall.opcode != FUSE_OPEN || reply.size() != kAt + sizeof(fuse_open_out)) return reply;
+  if (!pass || upcall.opcode != FUSE_OPEN || reply.size() != kAt + sizeof(fuse_open_out))
+    return reply;
   auto out = load<fuse_open_out>(reply.subspan(kAt));
   const Passing passing = pass(upcall.nodeid, out->fh);
   if (passing.way == Passing::Way::kByItself) {

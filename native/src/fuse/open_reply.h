@@ -20,11 +20,12 @@ void improve_open_reply(const Upcall& upcall, std::span<std::byte> reply) noexce
 // Of an OPEN for reading that lanes answer.
 fuse_open_out opened(uint64_t fh, bool keeps_pages) noexcept;
 
-// Tells the kernel to read by itself with this handle. Flags that the kernel does not take beside it go.
+// Tells the kernel to read by itself with this handle. Flags that the kernel does not take beside
+// it go.
 void pass_through(fuse_open_out& out, uint32_t backing) noexcept;
 
-// The same of Python's answer to an OPEN: asks how that file is read. Returns what is to be sent, in the
-// place of the reply.
+// The same of Python's answer to an OPEN: asks how that file is read. Returns what is to be sent,
+// in the place of the reply.
 using Pass = std::function<Passing(uint64_t nodeid, uint64_t fh)>;
 std::span<std::byte> pass_reply(const Upcall& upcall, std::span<std::byte> reply, const Pass& pass);
 

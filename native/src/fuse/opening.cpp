@@ -10,11 +10,12 @@
 
 namespace braidfs::fuse {
 
-// For reading, of a file that Python keeps open or that is known by its directory's grant: its bytes are
-// leased, so the kernel's pages are right if they are from since then.
+// For reading, of a file that Python keeps open or that is known by its directory's grant: its
+// bytes are leased, so the kernel's pages are right if they are from since then.
 bool Lane::open_answered(const UpcallRequest& request, uint64_t ino) {
   const auto in = load<fuse_open_in>(request.bytes.subspan(sizeof(fuse_in_header)));
-  if (!in || (in->flags & O_ACCMODE) != O_RDONLY || (in->flags & (O_TRUNC | O_DIRECT)) != 0) return false;
+  if (!in || (in->flags & O_ACCMODE) != O_RDONLY || (in->flags & (O_TRUNC | O_DIRECT)) != 0)
+    return false;
   if (parts_.closing.holds(request.head.nodeid)) return false;
   const uint64_t fh = parts_.births.next_handle();
   Opening opening = parts_.data.open(ino, fh, in->flags);
@@ -24,7 +25,8 @@ bool Lane::open_answered(const UpcallRequest& request, uint64_t ino) {
   if (may_be_fetched && parts_.data.fetch_opened(context_, request.head, fh)) return true;
   fuse_open_out out = opened(fh, opening == Opening::kKeepsPages);
   if (parts_.passes) {
-    const Passing passing = parts_.data.pass(ino, fh, known().sealing(ino, AttributeTable::Clock::now()));
+    const Passing passing =
+        parts_.data.pass(ino, fh, known().sealing(ino, AttributeTable::Clock::now()));
     if (passing.way == Passing::Way::kByItself) pass_through(out, passing.backing);
     if (passing.way == Passing::Way::kAsk) return false;
     if (passing.way == Passing::Way::kStale) {
@@ -32,7 +34,8 @@ bool Lane::open_answered(const UpcallRequest& request, uint64_t ino) {
       return true;
     }
   }
-  parts_.channels.reply_body(context_.index, request.head.unique, std::as_bytes(std::span(&out, 1)));
+  parts_.channels.reply_body(context_.index, request.head.unique,
+                             std::as_bytes(std::span(&out, 1)));
   return true;
 }
 

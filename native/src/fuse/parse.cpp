@@ -94,8 +94,9 @@ uint32_t open_bits(uint32_t open_flags, uint32_t kill_flags) noexcept {
   return bits;
 }
 
-// Nothing is set where the kernel takes away no more than set-id bits: before a buffered write, and by a
-// chown that leaves both owners as they are. (It drops ATTR_KILL_* and sends the rest: fs/fuse/dir.c.)
+// Nothing is set where the kernel takes away no more than set-id bits: before a buffered write, and
+// by a chown that leaves both owners as they are. (It drops ATTR_KILL_* and sends the rest:
+// fs/fuse/dir.c.)
 bool takes_set_ids(uint32_t valid) noexcept {
   constexpr uint32_t kSetsNothing = FATTR_FH | FATTR_LOCKOWNER;
   return (valid & kFattrKillSuidgid) != 0 || (valid & ~kSetsNothing) == 0;
@@ -103,14 +104,16 @@ bool takes_set_ids(uint32_t valid) noexcept {
 
 bool sets_times(uint32_t valid) noexcept {
   constexpr uint32_t kNow = FATTR_ATIME_NOW | FATTR_MTIME_NOW;
-  return (valid & (FATTR_ATIME | FATTR_MTIME)) != 0 && (valid & kNow) != kNow && (valid & FATTR_SIZE) == 0;
+  return (valid & (FATTR_ATIME | FATTR_MTIME)) != 0 && (valid & kNow) != kNow &&
+         (valid & FATTR_SIZE) == 0;
 }
 
 uint32_t bits_of(uint32_t opcode, Bytes body) noexcept {
   if (opcode == FUSE_SETATTR) {
     const auto in = load<fuse_setattr_in>(body);
     if (!in) return 0;
-    return (takes_set_ids(in->valid) ? kUpcallKillSuidgid : 0) | (sets_times(in->valid) ? kUpcallSetsTimes : 0);
+    return (takes_set_ids(in->valid) ? kUpcallKillSuidgid : 0) |
+           (sets_times(in->valid) ? kUpcallSetsTimes : 0);
   }
   if (opcode == FUSE_OPEN) {
     const auto in = load<fuse_open_in>(body);
@@ -146,9 +149,8 @@ Request parse_write(const RequestHead& head, Bytes body, uint32_t max_write, Byt
   const Bytes payload = apart.empty() ? body.subspan(sizeof(*in)) : apart;
   if (in->size > max_write || in->size != payload.size()) return refuse(head, EINVAL);
   if (!in_file_range(in->offset, in->size)) return refuse(head, EFBIG);
-  return WriteRequest{head,      in->fh,          in->offset,
-                      in->flags, in->write_flags, in->lock_owner,
-                      payload};
+  return WriteRequest{head,           in->fh, in->offset, in->flags, in->write_flags,
+                      in->lock_owner, payload};
 }
 
 Request parse_flush(const RequestHead& head, Bytes body) noexcept {
@@ -231,22 +233,35 @@ Request parse_upcall(const RequestHead& head, uint32_t opcode, Bytes bytes, Byte
 Request parse_request(Channel channel, Bytes bytes, uint32_t max_write, Bytes payload) noexcept {
   const auto in = load<fuse_in_header>(bytes);
   if (!in || in->len != bytes.size() + payload.size()) return Malformed{};
-  if (!payload.empty() && (in->opcode != FUSE_WRITE || bytes.size() != kWriteHeadSize)) return Malformed{};
+  if (!payload.empty() && (in->opcode != FUSE_WRITE || bytes.size() != kWriteHeadSize))
+    return Malformed{};
   const RequestHead head{channel, in->unique, in->nodeid, in->uid, in->gid, in->pid};
   const Bytes body = bytes.subspan(sizeof(*in));
   switch (in->opcode) {
-    case FUSE_READ: return parse_read(head, body, max_write);
-    case FUSE_WRITE: return parse_write(head, body, max_write, payload);
-    case FUSE_FLUSH: return parse_flush(head, body);
-    case FUSE_RELEASE: return parse_release(head, body);
-    case FUSE_FSYNC: return parse_fsync(head, body);
-    case FUSE_FORGET: return parse_forget(head, body);
-    case FUSE_BATCH_FORGET: return parse_batch_forget(body);
-    case FUSE_INTERRUPT: return parse_interrupt(head, body);
-    case FUSE_DESTROY: return refuse(head, 0);
-    case FUSE_INIT: return refuse(head, EIO);  // only the first request may be one (session.cpp)
-    case FUSE_NOTIFY_REPLY: return Malformed{};  // nothing is ever retrieved, and it has no answer
-    default: return parse_upcall(head, in->opcode, bytes, body);
+    case FUSE_READ:
+      return parse_read(head, body, max_write);
+    case FUSE_WRITE:
+      return parse_write(head, body, max_write, payload);
+    case FUSE_FLUSH:
+      return parse_flush(head, body);
+    case FUSE_RELEASE:
+      return parse_release(head, body);
+    case FUSE_FSYNC:
+      return parse_fsync(head, body);
+    case FUSE_FORGET:
+      return parse_forget(head, body);
+    case FUSE_BATCH_FORGET:
+      return parse_batch_forget(body);
+    case FUSE_INTERRUPT:
+      return parse_interrupt(head, body);
+    case FUSE_DESTROY:
+      return refuse(head, 0);
+    case FUSE_INIT:
+      return refuse(head, EIO);  // only the first request may be one (session.cpp)
+    case FUSE_NOTIFY_REPLY:
+      return Malformed{};  // nothing is ever retrieved, and it has no answer
+    default:
+      return parse_upcall(head, in->opcode, bytes, body);
   }
 }
 

@@ -1,4 +1,5 @@
-// From the bytes of one request of the kernel to what a lane does with it. Pure: no I/O, any thread.
+// From the bytes of one request of the kernel to what a lane does with it. Pure: no I/O, any
+// thread.
 //
 // Everything is checked against the length that was read: a request whose fixed part, names or
 // payload do not fit is Malformed and never reaches a handler or pyfuse3 (libfuse checks nothing).
@@ -18,7 +19,8 @@ inline constexpr size_t kUpcallBytesMax = (128u << 10) + 4096;
 // At most this much is answered to READDIRPLUS.
 inline constexpr uint32_t kReaddirBytesMax = 128u << 10;
 
-// FORGET or BATCH_FORGET: `entries` holds fuse_forget_one records, or is empty and the one is in `one`.
+// FORGET or BATCH_FORGET: `entries` holds fuse_forget_one records, or is empty and the one is in
+// `one`.
 struct ForgetRequest {
   uint64_t nodeid = 0;
   uint64_t lookups = 0;
@@ -54,12 +56,12 @@ struct AnsweredRequest {
 // Nothing that can be acted upon, and nothing that can be answered.
 struct Malformed {};
 
-using Request = std::variant<Malformed, AnsweredRequest, ReadRequest, WriteRequest, FlushRequest,
-                             ReleaseRequest, FsyncRequest, ForgetRequest, InterruptRequest,
-                             UpcallRequest>;
+using Request =
+    std::variant<Malformed, AnsweredRequest, ReadRequest, WriteRequest, FlushRequest,
+                 ReleaseRequest, FsyncRequest, ForgetRequest, InterruptRequest, UpcallRequest>;
 
-// `bytes` and `payload` are exactly what one read(2) of the channel returned; the payload is that of a
-// WRITE that was read apart from its head, or empty.
+// `bytes` and `payload` are exactly what one read(2) of the channel returned; the payload is that
+// of a WRITE that was read apart from its head, or empty.
 Request parse_request(Channel channel, std::span<const std::byte> bytes, uint32_t max_write,
                       std::span<const std::byte> payload = {}) noexcept;
 

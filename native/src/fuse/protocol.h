@@ -20,12 +20,13 @@ inline constexpr uint64_t kDirectIoAllowMmap = 1ULL << 36;
 inline constexpr uint64_t kPassthrough = 1ULL << 37;  // Linux 6.9
 inline constexpr uint64_t kHasResend = 1ULL << 39;
 inline constexpr uint64_t kHasExpireOnly = 1ULL << 35;
-inline constexpr uint64_t kAllowIdmap = 1ULL << 40;  // Linux 6.12
+inline constexpr uint64_t kAllowIdmap = 1ULL << 40;   // Linux 6.12
 inline constexpr uint64_t kOverIoUring = 1ULL << 41;  // Linux 6.14
 
 // Kinds and flags of notifications.
-inline constexpr int kNotifyResend = 7;           // Linux 6.9: what is unanswered is read again
-inline constexpr uint32_t kEntryExpireOnly = 1;   // Linux 6.2: a dentry in use stays, to be looked up
+inline constexpr int kNotifyResend = 7;  // Linux 6.9: what is unanswered is read again
+inline constexpr uint32_t kEntryExpireOnly =
+    1;  // Linux 6.2: a dentry in use stays, to be looked up
 
 // open_flags of fuse_open_out.
 inline constexpr uint32_t kFopenDirectIo = 1u << 0;
@@ -34,7 +35,7 @@ inline constexpr uint32_t kFopenParallelDirectWrites = 1u << 6;
 inline constexpr uint32_t kFopenPassthrough = 1u << 7;  // Linux 6.9; backing_id is what was padding
 
 inline constexpr uint32_t kFattrKillSuidgid = 1u << 11;  // fuse_setattr_in.valid
-inline constexpr uint32_t kOpenKillSuidgid = 1u << 0;    // open_flags of fuse_open_in, fuse_create_in
+inline constexpr uint32_t kOpenKillSuidgid = 1u << 0;  // open_flags of fuse_open_in, fuse_create_in
 
 // The files behind passthrough, on /dev/fuse (Linux 6.9).
 struct BackingMap {
@@ -42,7 +43,8 @@ struct BackingMap {
   uint32_t flags = 0;
   uint64_t padding = 0;
 };
-inline constexpr uint32_t kBackingOpen = 0x4010e501;   // FUSE_DEV_IOC_BACKING_OPEN, of BackingMap: the id
+inline constexpr uint32_t kBackingOpen =
+    0x4010e501;  // FUSE_DEV_IOC_BACKING_OPEN, of BackingMap: the id
 inline constexpr uint32_t kBackingClose = 0x4004e502;  // FUSE_DEV_IOC_BACKING_CLOSE, of the id
 
 inline constexpr uint32_t kOpStatx = 52;
@@ -50,10 +52,10 @@ inline constexpr size_t kStatxInSize = 24;  // fuse_statx_in
 inline constexpr size_t kStatxSizeAt = 72;  // of fuse_statx_out.stat.size
 
 // The ioctls that have a meaning here (linux/fs.h); all others are ENOTTY.
-inline constexpr uint32_t kIoctlGetFlags = 0x80086601;    // FS_IOC_GETFLAGS
-inline constexpr uint32_t kIoctlSetFlags = 0x40086602;    // FS_IOC_SETFLAGS
-inline constexpr uint32_t kIoctlGetXattr = 0x801c581f;    // FS_IOC_FSGETXATTR
-inline constexpr uint32_t kIoctlSetXattr = 0x401c5820;    // FS_IOC_FSSETXATTR
+inline constexpr uint32_t kIoctlGetFlags = 0x80086601;  // FS_IOC_GETFLAGS
+inline constexpr uint32_t kIoctlSetFlags = 0x40086602;  // FS_IOC_SETFLAGS
+inline constexpr uint32_t kIoctlGetXattr = 0x801c581f;  // FS_IOC_FSGETXATTR
+inline constexpr uint32_t kIoctlSetXattr = 0x401c5820;  // FS_IOC_FSSETXATTR
 
 // The program's own (docs/decisions/0038-announced-reads.md): _IOW(0xb4, 1, 16376 bytes).
 inline constexpr uint32_t kIoctlAnnounce = 0x7ff8b401;
@@ -64,8 +66,8 @@ inline constexpr size_t kWriteHeadSize = sizeof(fuse_in_header) + sizeof(fuse_wr
 
 // The structure at the start of `bytes`, or nothing when there are too few of them.
 template <typename T>
-  requires std::is_trivially_copyable_v<T>
-std::optional<T> load(std::span<const std::byte> bytes) noexcept {
+requires std::is_trivially_copyable_v<T> std::optional<T> load(std::span<const std::byte> bytes)
+noexcept {
   if (bytes.size() < sizeof(T)) return std::nullopt;
   T value;
   std::memcpy(&value, bytes.data(), sizeof(T));

@@ -29,7 +29,7 @@ struct LaneContext {
 struct Waiting {
   enum class Ends : uint8_t {
     kByFatalSignal,
-    kWhenAsked,     // also by a signal that people send to end a program, when it takes long
+    kWhenAsked,  // also by a signal that people send to end a program, when it takes long
     kByAnySignal,
   };
   uint32_t pid = 0;  // of the thread that waits
@@ -48,8 +48,11 @@ struct RequestHead {
 
 inline constexpr uint32_t kReadLockOwner = 1u << 1;  // a read(2) on a direct handle: fills no page
 
-// A handle that can only write goes past the kernel's page cache (docs/decisions/0029-write-only-handles.md).
-inline bool writes_only(uint32_t open_flags) noexcept { return (open_flags & O_ACCMODE) == O_WRONLY; }
+// A handle that can only write goes past the kernel's page cache
+// (docs/decisions/0029-write-only-handles.md).
+inline bool writes_only(uint32_t open_flags) noexcept {
+  return (open_flags & O_ACCMODE) == O_WRONLY;
+}
 
 struct ReadRequest {
   RequestHead head;
@@ -62,9 +65,10 @@ struct ReadRequest {
   bool closes = false;  // its handle, a lane's own, is closed when it was answered
 };
 
-inline constexpr uint32_t kWriteFromCache = 1u << 0;     // write-back of a shared mapping: any fh of the inode
+inline constexpr uint32_t kWriteFromCache =
+    1u << 0;  // write-back of a shared mapping: any fh of the inode
 inline constexpr uint32_t kWriteLockOwner = 1u << 1;
-inline constexpr uint32_t kWriteKillSuidgid = 1u << 2;   // drop set-user-ID and set-group-ID bits
+inline constexpr uint32_t kWriteKillSuidgid = 1u << 2;  // drop set-user-ID and set-group-ID bits
 
 struct WriteRequest {
   RequestHead head;
@@ -115,13 +119,14 @@ enum class Opening : uint8_t {
 
 // What is known of a file as it is opened.
 enum class Sealing : uint8_t {
-  kUnknown,    // by a lane, whose attributes of it are not leased
+  kUnknown,  // by a lane, whose attributes of it are not leased
   kMutable,
   kImmutable,  // under a lease
   kAsOpened,   // as the metaserver just said: its record is with its inode
 };
 
-// How the kernel reads with a handle that it is about to be told (docs/decisions/0041-passthrough.md).
+// How the kernel reads with a handle that it is about to be told
+// (docs/decisions/0041-passthrough.md).
 struct Passing {
   enum class Way : uint8_t {
     kByRequests,
@@ -160,9 +165,10 @@ class DataHandler {
   virtual void release(LaneContext& lane, const ReleaseRequest& request) = 0;
   virtual void fsync(LaneContext& lane, const FsyncRequest& request) = 0;
 
-  // A new file, which only this client may read and write (docs/INTERFACES.md section 1 has the records),
-  // is opened with this handle. False when there is no room for it. Any lane.
-  virtual bool born(std::span<const std::byte> /*attributes*/, std::span<const std::byte> /*layout*/,
+  // A new file, which only this client may read and write (docs/INTERFACES.md section 1 has the
+  // records), is opened with this handle. False when there is no room for it. Any lane.
+  virtual bool born(std::span<const std::byte> /*attributes*/,
+                    std::span<const std::byte> /*layout*/,
                     std::span<const std::byte> /*capability*/, const NewHandle& /*handle*/) {
     return false;
   }
@@ -174,37 +180,44 @@ class DataHandler {
 
   // The same of a file that is not known yet, whose bytes are leased by its directory's grant: its
   // records (docs/INTERFACES.md section 1).
-  virtual bool open_granted(std::span<const std::byte> /*attributes*/, std::span<const std::byte> /*layout*/,
+  virtual bool open_granted(std::span<const std::byte> /*attributes*/,
+                            std::span<const std::byte> /*layout*/,
                             std::span<const std::byte> /*capability*/, uint64_t /*fh*/,
                             uint32_t /*open_flags*/) {
     return false;
   }
 
-  // Whether it answers the OPEN itself (Replier::reply_open), when the file's bytes are in the kernel's pages: the
-  // first one of a file that is small and likely to be read whole. `fh`: as open_granted() opened it.
-  virtual bool fetch_opened(LaneContext& /*lane*/, const RequestHead& /*head*/, uint64_t /*fh*/) { return false; }
+  // Whether it answers the OPEN itself (Replier::reply_open), when the file's bytes are in the
+  // kernel's pages: the first one of a file that is small and likely to be read whole. `fh`: as
+  // open_granted() opened it.
+  virtual bool fetch_opened(LaneContext& /*lane*/, const RequestHead& /*head*/, uint64_t /*fh*/) {
+    return false;
+  }
 
-  // The kernel is about to be told of this handle; nothing may fail from here on. Asked where files pass
-  // through alone. ANY THREAD.
+  // The kernel is about to be told of this handle; nothing may fail from here on. Asked where files
+  // pass through alone. ANY THREAD.
   virtual Passing pass(uint64_t /*ino*/, uint64_t /*fh*/, Sealing /*sealing*/) { return {}; }
 
   // Lanes know more of this file's size and times than what was told of it last. ANY THREAD.
   virtual bool is_ahead(uint64_t /*ino*/) { return false; }
 
   // The file's attributes are about to be set by a lane, mtime too or not: its size and when it was
-  // written last, nothing of which is committed before. Nothing: only Python may set them (this client
-  // is not the only one that may write, or a commit is on its way). ANY THREAD.
+  // written last, nothing of which is committed before. Nothing: only Python may set them (this
+  // client is not the only one that may write, or a commit is on its way). ANY THREAD.
   struct Ahead {
     uint64_t size = 0;
     int64_t mtime_ns = 0;  // 0: nothing was written that the metaserver has not been told of
   };
-  virtual std::optional<Ahead> before_setting(uint64_t /*ino*/, bool /*sets_mtime*/) { return std::nullopt; }
+  virtual std::optional<Ahead> before_setting(uint64_t /*ino*/, bool /*sets_mtime*/) {
+    return std::nullopt;
+  }
 
-  // The file, which is open by this handle, gets another size. False: only Python may see to that. Any lane.
+  // The file, which is open by this handle, gets another size. False: only Python may see to that.
+  // Any lane.
   virtual bool cut(LaneContext& /*lane*/, const CutRequest& /*request*/) { return false; }
 
-  // The kernel may believe from now on that the file has this mode and group. What it writes takes set-id
-  // bits away, which it is to be told then. ANY THREAD.
+  // The kernel may believe from now on that the file has this mode and group. What it writes takes
+  // set-id bits away, which it is to be told then. ANY THREAD.
   virtual void set_ids_put(uint64_t /*ino*/, uint32_t /*mode*/, uint32_t /*gid*/) {}
 
   // The file is open here, or the metaserver is still to be told of what was written. ANY THREAD.
@@ -212,16 +225,16 @@ class DataHandler {
 
   // Whether that request waits here, on whichever lane. ANY THREAD.
   virtual std::optional<Waiting> waiting(uint64_t unique) = 0;
-  // Nobody is to wait for it any more (interruptions.h): it is answered EINTR, or done already. False: it
-  // does not wait here. ANY THREAD.
+  // Nobody is to wait for it any more (interruptions.h): it is answered EINTR, or done already.
+  // False: it does not wait here. ANY THREAD.
   virtual bool interrupt(uint64_t unique) = 0;
 
   // Asked before each request is read.
   virtual Room room() const noexcept { return Room::kPlenty; }
 
-  // Where the payload of the next WRITE may be read, `size` bytes that begin on a page; empty: anywhere.
-  // What write() is lent then lies there, and the handler may keep the memory if it gives other memory the
-  // next time.
+  // Where the payload of the next WRITE may be read, `size` bytes that begin on a page; empty:
+  // anywhere. What write() is lent then lies there, and the handler may keep the memory if it gives
+  // other memory the next time.
   virtual std::span<std::byte> landing(LaneContext& /*lane*/, size_t /*size*/) { return {}; }
 };
 
@@ -233,21 +246,24 @@ class Replier {
   // error: a positive errno; 0 means success without a body (FLUSH, RELEASE, FSYNC).
   virtual void reply_error(Channel channel, uint64_t unique, int error) noexcept = 0;
   // The bytes of a READ, in order; at most kPiecesMax pieces; shorter than asked means end of file.
-  virtual void reply_data(Channel channel, uint64_t unique, std::span<const iovec> pieces) noexcept = 0;
+  virtual void reply_data(Channel channel, uint64_t unique,
+                          std::span<const iovec> pieces) noexcept = 0;
   // A WRITE took `count` bytes.
   virtual void reply_write(Channel channel, uint64_t unique, uint32_t count) noexcept = 0;
 
   // An OPEN for reading has this handle.
-  virtual void reply_open(Channel channel, uint64_t unique, uint64_t fh, bool keeps_pages) noexcept = 0;
-  // The first bytes of a file become its first pages in the kernel (FUSE_NOTIFY_STORE). It waits for pages that a READ
-  // has locked: nobody may have the file open but by an OPEN that is not answered yet. False: they are not all there.
+  virtual void reply_open(Channel channel, uint64_t unique, uint64_t fh,
+                          bool keeps_pages) noexcept = 0;
+  // The first bytes of a file become its first pages in the kernel (FUSE_NOTIFY_STORE). It waits
+  // for pages that a READ has locked: nobody may have the file open but by an OPEN that is not
+  // answered yet. False: they are not all there.
   virtual bool store_pages(uint64_t nodeid, std::span<const std::byte> bytes) noexcept = 0;
 
   static constexpr size_t kPiecesMax = 512;
 };
 
-// What the FUSE half has to tell: turned into events 3, 6, 7 and 11 of docs/INTERFACES.md. ANY THREAD;
-// must not block.
+// What the FUSE half has to tell: turned into events 3, 6, 7 and 11 of docs/INTERFACES.md. ANY
+// THREAD; must not block.
 class SessionObserver {
  public:
   virtual ~SessionObserver() = default;
@@ -262,7 +278,8 @@ class SessionObserver {
   virtual void births_wait() {}
   // A mark among the notifications was reached: all before it have reached the kernel.
   virtual void notified(uint64_t /*token*/) {}
-  virtual void log(int level, std::string_view text) = 0;  // 10 debug, 20 info, 30 warning, 40 error
+  virtual void log(int level,
+                   std::string_view text) = 0;  // 10 debug, 20 info, 30 warning, 40 error
 };
 
 }  // namespace braidfs::fuse

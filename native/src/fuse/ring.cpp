@@ -74,9 +74,9 @@ unsigned ring_queue_count() {
   std::getline(std::ifstream("/sys/devices/system/cpu/possible"), text);
   const size_t last = text.find_last_of("-,");
   const std::string number = last == std::string::npos ? text : text.substr(last + 1);
-  const bool is_number = !number.empty() && number.size() < 6 && std::ranges::all_of(number, [](char one) {
-    return one >= '0' && one <= '9';
-  });
+  const bool is_number =
+      !number.empty() && number.size() < 6 &&
+      std::ranges::all_of(number, [](char one) { return one >= '0' && one <= '9'; });
   return is_number ? static_cast<unsigned>(std::stoul(number)) + 1 : 0;
 }
 
@@ -86,7 +86,8 @@ Ring::Ring(unsigned first, unsigned step, unsigned count, size_t payload_size, i
   const unsigned each = std::clamp(kEntriesMax / queues, 1u, kEntriesOfQueue);
   for (unsigned queue = first; queue < count; queue += step) {
     for (unsigned index = 0; index < each; ++index) {
-      auto entry = std::make_unique<Entry>(Entry{.queue = queue, .payload = map_pages(payload_size)});
+      auto entry =
+          std::make_unique<Entry>(Entry{.queue = queue, .payload = map_pages(payload_size)});
       error = entry->payload ? 0 : -ENOMEM;
       if (error != 0) return;
       entry->places = {iovec{&entry->header, sizeof(entry->header)},
@@ -126,7 +127,8 @@ void Ring::submit(Entry& entry, uint32_t operation, uint64_t commit) {
   one->user_data = reinterpret_cast<uint64_t>(&entry);
   one->addr = reinterpret_cast<uint64_t>(entry.places.data());
   one->len = static_cast<uint32_t>(entry.places.size());
-  const Command command{.flags = 0, .commit = commit, .queue = static_cast<uint16_t>(entry.queue), .padding = {}};
+  const Command command{
+      .flags = 0, .commit = commit, .queue = static_cast<uint16_t>(entry.queue), .padding = {}};
   std::memcpy(one->cmd, &command, sizeof(command));
   if (std::exchange(to_submit_, true)) return;
   loop_->defer([this] {
@@ -163,8 +165,8 @@ bool Ring::take_one() {
   return completed(entry, result);
 }
 
-// An entry that comes back with an error takes no more requests: the file system is unmounted, or, at the
-// first time, the kernel does not want it.
+// An entry that comes back with an error takes no more requests: the file system is unmounted, or,
+// at the first time, the kernel does not want it.
 bool Ring::completed(Entry& entry, int result) {
   if (result < 0) {
     if (!entry.has_come) lost_(-result);

@@ -1,10 +1,12 @@
 // Requests of the kernel by io_uring in place of read(2) and write(2) on a clone of /dev/fuse
-// (FUSE over io_uring: Documentation/filesystems/fuse/fuse-io-uring.rst, Linux 6.14; docs/decisions/0036).
+// (FUSE over io_uring: Documentation/filesystems/fuse/fuse-io-uring.rst, Linux 6.14;
+// docs/decisions/0036).
 //
-// The kernel has one queue for each possible core and puts a request into that of the core its caller runs
-// on; a lane serves one or more queues. Each queue has entries, memory that a request is written to and its
-// answer taken from: with one system call answers go and the entries are free for the next requests. FORGET
-// and INTERRUPT still come by the clone, and answers to what came there go there.
+// The kernel has one queue for each possible core and puts a request into that of the core its
+// caller runs on; a lane serves one or more queues. Each queue has entries, memory that a request
+// is written to and its answer taken from: with one system call answers go and the entries are free
+// for the next requests. FORGET and INTERRUPT still come by the clone, and answers to what came
+// there go there.
 //
 // Threads: reply() ANY THREAD, everything else on the lane's loop, or before it runs.
 // Not here: what requests mean (lane.h).
@@ -31,11 +33,12 @@ unsigned ring_queue_count();
 class Ring final : public net::Queue, public std::enable_shared_from_this<Ring> {
  public:
   // head: the request's header and fixed part; payload: what follows them. False: no more for now.
-  using Take = std::function<bool(std::span<const std::byte> head, std::span<const std::byte> payload)>;
+  using Take =
+      std::function<bool(std::span<const std::byte> head, std::span<const std::byte> payload)>;
   using Lost = std::function<void(int error)>;
 
-  // Serves the queues first, first + step, ... below count, with payloads of up to payload_size bytes. `error`
-  // is 0 or a negative errno: then the ring is of no use.
+  // Serves the queues first, first + step, ... below count, with payloads of up to payload_size
+  // bytes. `error` is 0 or a negative errno: then the ring is of no use.
   Ring(unsigned first, unsigned step, unsigned count, size_t payload_size, int& error);
   ~Ring() override;
   Ring(const Ring&) = delete;

@@ -11,9 +11,10 @@ bool Lane::join_ring() {
   Ring* const ring = parts_.channels.ring(context_.index);
   if (ring == nullptr) return true;
   return loop_->post([this, ring] {
-    ring->start(*loop_, parts_.channels.fd(context_.index),
-                [this](auto head, auto payload) { return came_by_ring(head, payload); },
-                [this](int error) { lost(error); });
+    ring->start(
+        *loop_, parts_.channels.fd(context_.index),
+        [this](auto head, auto payload) { return came_by_ring(head, payload); },
+        [this](int error) { lost(error); });
   });
 }
 
@@ -21,7 +22,8 @@ void Lane::hold_ring(bool held) noexcept {
   if (Ring* const ring = parts_.channels.ring(context_.index); ring != nullptr) ring->hold(held);
 }
 
-// Of the payload nothing stays in the ring: that memory is the next request's when this one was answered.
+// Of the payload nothing stays in the ring: that memory is the next request's when this one was
+// answered.
 bool Lane::came_by_ring(std::span<const std::byte> head, std::span<const std::byte> payload) {
   const auto header = load<fuse_in_header>(head);
   const auto landing = header->opcode == FUSE_WRITE ? parts_.data.landing(context_, payload.size())

@@ -1,7 +1,7 @@
-// Lane: a mount of a sealed tree (docs/decisions/0033-sealed-mounts.md). The kernel is told that nobody need
-// be asked for OPEN and FLUSH (ENOSYS, after which it asks no more): what it has cached it serves by itself.
-// A READ names no handle then: its file is opened for it, by a lane where that needs nobody's leave, and
-// closed when it was answered.
+// Lane: a mount of a sealed tree (docs/decisions/0033-sealed-mounts.md). The kernel is told that
+// nobody need be asked for OPEN and FLUSH (ENOSYS, after which it asks no more): what it has cached
+// it serves by itself. A READ names no handle then: its file is opened for it, by a lane where that
+// needs nobody's leave, and closed when it was answered.
 #include <fcntl.h>
 
 #include "fuse/lane.h"
@@ -30,11 +30,12 @@ bool Lane::read_unopened(const ReadRequest& request) {
 }
 
 bool Lane::open_sealed_child(uint64_t ino, uint64_t fh) {
-  return parts_.children.find(ino, AttributeTable::Clock::now(), [&](const ChildTable::Child& child) {
-    return record::is_immutable(child.attributes) &&
-           parts_.data.open_granted(child.attributes, std::as_bytes(std::span(child.layout)),
-                                    std::as_bytes(std::span(child.capability)), fh, O_RDONLY);
-  });
+  return parts_.children.find(
+      ino, AttributeTable::Clock::now(), [&](const ChildTable::Child& child) {
+        return record::is_immutable(child.attributes) &&
+               parts_.data.open_granted(child.attributes, std::as_bytes(std::span(child.layout)),
+                                        std::as_bytes(std::span(child.capability)), fh, O_RDONLY);
+      });
 }
 
 // opened: the handle that Python gave it, and the request's body.

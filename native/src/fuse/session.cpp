@@ -22,7 +22,8 @@ namespace {
 constexpr int kInitWaitMs = 10'000;
 constexpr int kNotifierWaitMs = 1'000;
 constexpr auto kPauseWait = std::chrono::seconds(5);
-// How long a process takes to note what it was told, at most; and what is tried for one that was held up.
+// How long a process takes to note what it was told, at most; and what is tried for one that was
+// held up.
 constexpr auto kSettles = std::chrono::milliseconds(20);
 constexpr std::array kSettlesLate{std::chrono::milliseconds(200), std::chrono::milliseconds(2000)};
 
@@ -113,11 +114,14 @@ int FuseSession::prepare(size_t lane_count) {
   if (agreed != 0) return agreed;
   if (!has_rings() && !rings.empty()) {
     rings.clear();
-    observer_.log(30, "the kernel offers no FUSE over io_uring (/sys/module/fuse/parameters/enable_uring): "
-                      "requests come by /dev/fuse");
+    observer_.log(
+        30,
+        "the kernel offers no FUSE over io_uring (/sys/module/fuse/parameters/enable_uring): "
+        "requests come by /dev/fuse");
   }
   if (settings_.passthrough && !has_passthrough()) {
-    observer_.log(30, "the kernel offers no FUSE passthrough (Linux 6.9): lanes read from the local cache");
+    observer_.log(
+        30, "the kernel offers no FUSE passthrough (Linux 6.9): lanes read from the local cache");
   }
   std::vector<net::UniqueFd> clones(lane_count);
   for (auto& clone : clones) {
@@ -136,15 +140,15 @@ int FuseSession::attach_lanes(DataHandler& data, std::span<net::EventLoop* const
     if (!unmounted_.exchange(true)) observer_.unmounted();
   };
   const auto births_wait = [this] { observer_.births_wait(); };
-  lister_ = std::make_unique<Lister>(Known{attributes_, children_}, dentries_, cut_reads_, data, root_ino_);
+  lister_ = std::make_unique<Lister>(Known{attributes_, children_}, dentries_, cut_reads_, data,
+                                     root_ino_);
   loops_.assign(loops.begin(), loops.end());
   for (Channel channel = 0; channel < loops.size(); ++channel) {
-    lanes_.push_back(std::make_unique<Lane>(channel, settings_.max_write,
-                                            LaneParts{*channels_, data, upcalls, attributes_,
-                                                      dentries_, children_, closing_, cut_reads_,
-                                                      *lister_, births_, births_wait,
-                                                      root_ino_, settings_.sealed, has_passthrough(),
-                                                      unmounted}));
+    lanes_.push_back(std::make_unique<Lane>(
+        channel, settings_.max_write,
+        LaneParts{*channels_, data, upcalls, attributes_, dentries_, children_, closing_,
+                  cut_reads_, *lister_, births_, births_wait, root_ino_, settings_.sealed,
+                  has_passthrough(), unmounted}));
     const int attached = lanes_.back()->attach(*loops[channel]);
     if (attached != 0) return attached;
   }
@@ -158,11 +162,15 @@ int FuseSession::start(DataHandler& data, std::span<net::EventLoop* const> loops
   if (prepared != 0) return prepared;
   Pass pass;
   if (has_passthrough()) {
-    pass = [&data](uint64_t nodeid, uint64_t fh) { return data.pass(nodeid, fh, Sealing::kAsOpened); };
+    pass = [&data](uint64_t nodeid, uint64_t fh) {
+      return data.pass(nodeid, fh, Sealing::kAsOpened);
+    };
   }
   bridge_ = std::make_unique<Bridge>(
       *channels_, notifier_, observer_, closing_, cut_reads_,
-      [this](const Upcall& read, std::span<const std::byte> body) { return read_again(read, body); },
+      [this](const Upcall& read, std::span<const std::byte> body) {
+        return read_again(read, body);
+      },
       std::move(pass));
   const int bridged = bridge_->start(upcall_init(negotiated_), python_end);
   return bridged != 0 ? bridged : attach_lanes(data, loops, *bridge_);
@@ -170,7 +178,8 @@ int FuseSession::start(DataHandler& data, std::span<net::EventLoop* const> loops
 
 // Lanes are attached by now, and never taken away while their loops run.
 bool FuseSession::read_again(const Upcall& read, std::span<const std::byte> body) {
-  const RequestHead head{.channel = read.channel, .unique = read.unique, .nodeid = read.nodeid, .pid = read.pid};
+  const RequestHead head{
+      .channel = read.channel, .unique = read.unique, .nodeid = read.nodeid, .pid = read.pid};
   return loops_[read.channel]->post(
       [lane = lanes_[read.channel].get(), head, kept = std::vector(body.begin(), body.end())] {
         lane->read_again(head, kept);
@@ -272,7 +281,8 @@ void FuseSession::reply_write(Channel channel, uint64_t unique, uint32_t count) 
   if (channels != nullptr) channels->reply_write(channel, unique, count);
 }
 
-void FuseSession::reply_open(Channel channel, uint64_t unique, uint64_t fh, bool keeps_pages) noexcept {
+void FuseSession::reply_open(Channel channel, uint64_t unique, uint64_t fh,
+                             bool keeps_pages) noexcept {
   Channels* channels = answers_.load(std::memory_order_acquire);
   if (channels != nullptr) channels->reply_open(channel, unique, fh, keeps_pages);
 }
@@ -336,8 +346,9 @@ int FuseSession::expire_names(uint64_t parent, std::span<const std::string_view>
   return 0;
 }
 
-// What a LOOKUP was told a moment ago is believed once more when its process comes to it: such names
-// expire again before the lease is given back, and a few times after, for a process that was held up.
+// What a LOOKUP was told a moment ago is believed once more when its process comes to it: such
+// names expire again before the lease is given back, and a few times after, for a process that was
+// held up.
 size_t FuseSession::drop_names(uint64_t ino, LostBatch& lost) {
   auto dropped = dentries_.drop(ino, DentryTable::Clock::now());
   for (const std::string& name : dropped.told) lost.now.push_back(expiry(ino, name));

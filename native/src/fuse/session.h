@@ -1,5 +1,5 @@
-// One mount, from the kernel's side: the device, what was agreed at INIT, a lane in each event loop,
-// the bridge to pyfuse3 and the notifier. Composition and life cycle only.
+// One mount, from the kernel's side: the device, what was agreed at INIT, a lane in each event
+// loop, the bridge to pyfuse3 and the notifier. Composition and life cycle only.
 //
 // Order: mount() or attach(), start() before the loops run, stop() after they ended. The Replier
 // works from construction on, in any thread; before start() and after stop() answers go nowhere.
@@ -48,7 +48,8 @@ struct LostLease {
 
 class FuseSession final : public Replier {
  public:
-  // Makes another fd of the connection of `device`: clone_device(), or what a test puts in its place.
+  // Makes another fd of the connection of `device`: clone_device(), or what a test puts in its
+  // place.
   using CloneDevice = std::function<int(int device, net::UniqueFd& clone)>;
 
   FuseSession(const InitSettings& settings, SessionObserver& observer,
@@ -57,7 +58,8 @@ class FuseSession final : public Replier {
   FuseSession(const FuseSession&) = delete;
   FuseSession& operator=(const FuseSession&) = delete;
 
-  // Before start(): requests come by io_uring, where the kernel offers it (ring.h); if not, that is logged.
+  // Before start(): requests come by io_uring, where the kernel offers it (ring.h); if not, that is
+  // logged.
   void use_rings() noexcept { settings_.by_ring = true; }
   bool has_rings() const noexcept { return (negotiated_.flags & kOverIoUring) != 0; }
   // Before start(): the kernel may be told to read files of other file systems by itself.
@@ -90,13 +92,14 @@ class FuseSession final : public Replier {
   void stop();
 
   // ---- another process goes on with the mount (docs/decisions/0032-restart.md) ----
-  // What the next process needs to go on: fds[0] the connection, then its clones, none of them closed
-  // by exec(2), and what was agreed at INIT.
+  // What the next process needs to go on: fds[0] the connection, then its clones, none of them
+  // closed by exec(2), and what was agreed at INIT.
   struct Handed {
     std::vector<net::UniqueFd> fds;
     Negotiated agreed;
   };
-  // ANY THREAD, after start(). Lanes read nothing more from the kernel, or go on. False: not all in time.
+  // ANY THREAD, after start(). Lanes read nothing more from the kernel, or go on. False: not all in
+  // time.
   bool pause(bool paused);
   // Requests that were read and are not answered yet.
   uint64_t unanswered() const;
@@ -106,14 +109,16 @@ class FuseSession final : public Replier {
   int hand_over(Handed& handed);
   // In place of mount() or attach(), before start().
   int take_over(Handed handed);
-  // After start(), before the loops run (what they had read would come once more): unanswered requests of
-  // the former process come to this one. Does nothing where there was none.
+  // After start(), before the loops run (what they had read would come once more): unanswered
+  // requests of the former process come to this one. Does nothing where there was none.
   void go_on();
 
   void reply_error(Channel channel, uint64_t unique, int error) noexcept override;
-  void reply_data(Channel channel, uint64_t unique, std::span<const iovec> pieces) noexcept override;
+  void reply_data(Channel channel, uint64_t unique,
+                  std::span<const iovec> pieces) noexcept override;
   void reply_write(Channel channel, uint64_t unique, uint32_t count) noexcept override;
-  void reply_open(Channel channel, uint64_t unique, uint64_t fh, bool keeps_pages) noexcept override;
+  void reply_open(Channel channel, uint64_t unique, uint64_t fh,
+                  bool keeps_pages) noexcept override;
   bool store_pages(uint64_t nodeid, std::span<const std::byte> bytes) noexcept override;
   void reply_body(Channel channel, uint64_t unique, std::span<const std::byte> body) noexcept;
 
@@ -133,7 +138,8 @@ class FuseSession final : public Replier {
   // ANY THREAD, after start(). 0 or -EAGAIN (too many waiting); inode numbers as Python
   // knows them. length <= 0: to the end of the file; offset < 0: attributes only.
   int invalidate_inode(uint64_t ino, int64_t offset, int64_t length);
-  // The kernel asks for these names again; before a lease_drop() that comes later is told. 0 or -EINVAL.
+  // The kernel asks for these names again; before a lease_drop() that comes later is told. 0 or
+  // -EINVAL.
   int expire_names(uint64_t parent, std::span<const std::string_view> names);
 
   // ANY THREAD, after start(). Pages that are not to be kept; then `read` of cut_reads() has ended
@@ -142,10 +148,10 @@ class FuseSession final : public Replier {
                    std::function<void()> then);
   CutReads& cut_reads() noexcept { return cut_reads_; }
 
-  // ANY THREAD, after start(). Leases are lost: these tables forget what was known under them and the
-  // kernel is told to; observer.notified(token) when it has been. Without a facet: when what was notified
-  // of pages before has been; without inodes: when all of it has been.
-  // Returns how many names it believed.
+  // ANY THREAD, after start(). Leases are lost: these tables forget what was known under them and
+  // the kernel is told to; observer.notified(token) when it has been. Without a facet: when what
+  // was notified of pages before has been; without inodes: when all of it has been. Returns how
+  // many names it believed.
   size_t lease_drop(uint64_t token, std::span<const LostLease> lost, uint32_t facets);
 
   // ANY THREAD, after start(). What a lane would answer to READDIRPLUS now.
@@ -169,7 +175,8 @@ class FuseSession final : public Replier {
   bool read_again(const Upcall& read, std::span<const std::byte> body);
   int attach_lanes(DataHandler& data, std::span<net::EventLoop* const> loops, UpcallSink& upcalls);
   void stop_notifier();
-  // What a recall makes void: now; once more; and behind its mark, which does not come before `until`.
+  // What a recall makes void: now; once more; and behind its mark, which does not come before
+  // `until`.
   struct LostBatch {
     std::vector<Notification> now, again, behind;
     DentryTable::Clock::time_point until{};

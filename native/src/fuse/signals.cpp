@@ -42,8 +42,8 @@ std::optional<Signals> parse_signals(std::string_view status) noexcept {
   const auto handled = mask_of(status, "\nSigCgt:\t");
   if (!own || !shared || !blocked || !ignored || !handled) return std::nullopt;
   const uint64_t pending = (*own | *shared) & ~*blocked & ~*ignored;
-  // Linux marks every thread of a process that a signal ends with SIGKILL; one that also dumps core only
-  // when the process takes it.
+  // Linux marks every thread of a process that a signal ends with SIGKILL; one that also dumps core
+  // only when the process takes it.
   const uint64_t fatal = pending & ~*handled & ~kHarmless;
   return Signals{.fatal = fatal != 0, .asks = (pending & *handled & kAsks) != 0};
 }
@@ -54,7 +54,8 @@ std::optional<Signals> signals_of(uint32_t thread) noexcept {
   std::snprintf(path.data(), path.size(), "/proc/%u/status", thread);
   const net::UniqueFd file(::open(path.data(), O_RDONLY | O_CLOEXEC));
   if (!file) return std::nullopt;
-  std::array<char, 8192> text;  // the file is some 1.5 KiB; long lists of groups come before the signals
+  std::array<char, 8192>
+      text;  // the file is some 1.5 KiB; long lists of groups come before the signals
   size_t length = 0;
   while (length < text.size()) {
     const ssize_t got = ::read(file.get(), text.data() + length, text.size() - length);

@@ -7,8 +7,8 @@
 namespace braidfs::fuse {
 
 struct Signals {
-  bool fatal = false;   // one that ends the process
-  bool asks = false;    // one by which people end a program, though it is handled
+  bool fatal = false;  // one that ends the process
+  bool asks = false;   // one by which people end a program, though it is handled
 };
 
 // What /proc/PID/status says. Nothing: it is no such text.

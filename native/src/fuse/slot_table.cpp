@@ -27,7 +27,8 @@ std::optional<uint32_t> SlotTable::put(const Upcall& upcall) {
 std::optional<Upcall> SlotTable::find(uint32_t slot) const {
   const std::scoped_lock lock(mu_);
   const uint32_t index = slot & (kSlotsMax - 1);
-  if (index >= places_.size() || !places_[index].used || slot_at(index) != slot) return std::nullopt;
+  if (index >= places_.size() || !places_[index].used || slot_at(index) != slot)
+    return std::nullopt;
   return places_[index].upcall;
 }
 

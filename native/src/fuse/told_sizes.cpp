@@ -41,7 +41,8 @@ void clip_sizes(const Upcall& upcall, std::span<std::byte> reply, CutReads& cut_
   if (upcall.opcode != FUSE_READDIRPLUS) return;
   for (size_t at = kHead; at + FUSE_NAME_OFFSET_DIRENTPLUS <= reply.size();) {
     clip(reply, at, cut_reads);
-    const auto length = load<uint32_t>(reply.subspan(at + offsetof(fuse_direntplus, dirent.namelen)));
+    const auto length =
+        load<uint32_t>(reply.subspan(at + offsetof(fuse_direntplus, dirent.namelen)));
     at += FUSE_DIRENT_ALIGN(FUSE_NAME_OFFSET_DIRENTPLUS + size_t{*length});
   }
 }

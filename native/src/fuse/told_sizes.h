@@ -1,4 +1,5 @@
-// The sizes of files that Python's answers tell the kernel, and what cut_reads.h has to say of them.
+// The sizes of files that Python's answers tell the kernel, and what cut_reads.h has to say of
+// them.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,8 +13,8 @@ namespace braidfs::fuse {
 
 // Of the inode of the request, by an answer that may wait; reply: whole, header included.
 std::optional<uint64_t> told_size(const Upcall& upcall, std::span<const std::byte> reply) noexcept;
-// Of inodes that a directory's names are, by an answer that may not: a size that should not be told yet
-// is told as the kernel has it, and not believed for any time.
+// Of inodes that a directory's names are, by an answer that may not: a size that should not be told
+// yet is told as the kernel has it, and not believed for any time.
 void clip_sizes(const Upcall& upcall, std::span<std::byte> reply, CutReads& cut_reads) noexcept;
 
 }  // namespace braidfs::fuse

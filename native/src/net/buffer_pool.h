@@ -1,9 +1,9 @@
 // A bounded pool of equal buffers, aligned to 4096 bytes, lent by RAII leases.
 //
-// Buffers are made when first needed and kept for reuse up to `idle_max`; never more than `count_max`
-// exist, so lease() may come back empty and the caller waits. A lease lent to an operation is kept
-// by whoever reaps that operation's completion: reuse is only possible after it was dropped.
-// Invariant: the pool outlives its leases. ANY THREAD, guarded by mu_.
+// Buffers are made when first needed and kept for reuse up to `idle_max`; never more than
+// `count_max` exist, so lease() may come back empty and the caller waits. A lease lent to an
+// operation is kept by whoever reaps that operation's completion: reuse is only possible after it
+// was dropped. Invariant: the pool outlives its leases. ANY THREAD, guarded by mu_.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -64,7 +64,8 @@ class BufferPool {
   };
 
   // buffer_size is rounded up to the alignment.
-  BufferPool(size_t buffer_size, size_t count_max, size_t idle_max, Slabs::Pages pages = Slabs::Pages::kSmall)
+  BufferPool(size_t buffer_size, size_t count_max, size_t idle_max,
+             Slabs::Pages pages = Slabs::Pages::kSmall)
       : buffer_size_((buffer_size + kAlignment - 1) / kAlignment * kAlignment),
         count_max_(count_max),
         idle_max_(idle_max),
@@ -110,7 +111,8 @@ class BufferPool {
     return count;
   }
 
-  // Makes one more buffer than there are, to be idle; false when there are `count`, or memory is short.
+  // Makes one more buffer than there are, to be idle; false when there are `count`, or memory is
+  // short.
   bool warm_one(size_t count) noexcept {
     Lease made;
     {

@@ -1,12 +1,13 @@
 // How long a loop looks for events before it sleeps: no longer than has paid lately.
 //
 // A thread that sleeps leaves its core idle, and what an idle core costs to wake (an interrupt to
-// another core; in a virtual machine a way through the hypervisor) can be more than a request takes.
-// The window grows while waits end soon after it and shrinks when they last longer than it may be: the
-// rule of KVM's halt polling (Documentation/virt/kvm/halt-polling.rst). Between two looks the thread
-// yields, so that whoever wants the core has it. But one that yields is not one that sleeps: nothing
-// wakes it ahead of a thread that computes. So when somebody else has the core for long most of
-// the time, looking rests for a while, and for twice as long when that is so again soon.
+// another core; in a virtual machine a way through the hypervisor) can be more than a request
+// takes. The window grows while waits end soon after it and shrinks when they last longer than it
+// may be: the rule of KVM's halt polling (Documentation/virt/kvm/halt-polling.rst). Between two
+// looks the thread yields, so that whoever wants the core has it. But one that yields is not one
+// that sleeps: nothing wakes it ahead of a thread that computes. So when somebody else has the core
+// for long most of the time, looking rests for a while, and for twice as long when that is so again
+// soon.
 //
 // Threads: LOOP ONLY. Not here: the looking (event_loop.h).
 #pragma once
@@ -19,7 +20,8 @@ class BusyPoll {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::microseconds kWindowMin{25};
-  static constexpr std::chrono::microseconds kYieldMax{100};  // more is the slice of one who computes
+  static constexpr std::chrono::microseconds kYieldMax{
+      100};  // more is the slice of one who computes
   static constexpr int kStrike = 3;
   static constexpr int kStrikesMax = 12;
   static constexpr std::chrono::milliseconds kBusyFor{1};

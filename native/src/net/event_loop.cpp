@@ -22,7 +22,7 @@ namespace braidfs::net {
 namespace {
 
 constexpr int kEventsPerTurn = 64;
-constexpr int kQueueLooks = 16;  // in a row: each is a read of memory
+constexpr int kQueueLooks = 16;        // in a row: each is a read of memory
 constexpr int kDeferredRoundsMax = 8;  // deferred tasks that defer again wait for the next turn
 
 // How often this thread lost its core to another one. A hypervisor that takes the core is not seen.
@@ -32,15 +32,16 @@ long preempted() noexcept {
   return usage.ru_nivcsw;
 }
 
-// Whether fewer threads run, or could, than there are cores (proc_loadavg(5), the fourth field). True
-// where nobody can tell.
+// Whether fewer threads run, or could, than there are cores (proc_loadavg(5), the fourth field).
+// True where nobody can tell.
 class Machine {
  public:
   bool has_idle_core() const noexcept {
     std::array<char, 64> bytes;
     const ssize_t length = pread(loadavg_.get(), bytes.data(), bytes.size(), 0);
     std::string_view text(bytes.data(), static_cast<size_t>(std::max<ssize_t>(length, 0)));
-    for (int field = 0; field < 3; ++field) text.remove_prefix(std::min(text.find(' ') + 1, text.size()));
+    for (int field = 0; field < 3; ++field)
+      text.remove_prefix(std::min(text.find(' ') + 1, text.size()));
     int running = 0;  // this thread among them
     std::from_chars(text.data(), text.data() + text.size(), running);
     return running <= cores_;
@@ -234,8 +235,7 @@ std::optional<int> EventLoop::look(std::span<epoll_event> ready, Clock::time_poi
       return 0;
     }
     sched_yield();
-    const int count =
-        epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), 0);
+    const int count = epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), 0);
     const auto now = Clock::now();
     const bool gave_way = now - before > BusyPoll::kYieldMax && preempted() != switches;
     if (count != 0 || gave_way) {

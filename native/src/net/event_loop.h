@@ -1,12 +1,12 @@
 // One thread's loop over epoll: readiness callbacks, tasks posted from other threads, timers.
 //
-// A turn is: wait, call the callbacks of what is ready (one call per fd, the callback bounds its own
-// work), run posted tasks, run due timers, run deferred tasks (what callbacks of this turn left for
-// its end, such as one sendmsg for many frames). Before it sleeps it may look for events for a moment
-// (busy_poll()). Callbacks may add and remove any fd, their own
-// included: a removed entry lives on until the end of the turn, but is not called again.
-// A Queue is looked at in every turn, and asked to tell by its fd only when the loop is about to sleep:
-// while it is busy it costs no system call.
+// A turn is: wait, call the callbacks of what is ready (one call per fd, the callback bounds its
+// own work), run posted tasks, run due timers, run deferred tasks (what callbacks of this turn left
+// for its end, such as one sendmsg for many frames). Before it sleeps it may look for events for a
+// moment (busy_poll()). Callbacks may add and remove any fd, their own included: a removed entry
+// lives on until the end of the turn, but is not called again. A Queue is looked at in every turn,
+// and asked to tell by its fd only when the loop is about to sleep: while it is busy it costs no
+// system call.
 //
 // Threads: everything LOOP ONLY (or before run()), except post() and stop(): ANY THREAD.
 // Not here: what flows through the fds (frame_stream.h).
@@ -33,7 +33,8 @@ namespace braidfs::net {
 
 using Clock = std::chrono::steady_clock;
 
-// Whether fewer threads run, or could, than there are cores; true where nobody can tell. ANY THREAD.
+// Whether fewer threads run, or could, than there are cores; true where nobody can tell. ANY
+// THREAD.
 bool has_idle_core() noexcept;
 
 // Something that fills up in memory, such as the completion queue of a card.
@@ -41,7 +42,8 @@ class Queue {
  public:
   virtual ~Queue() = default;
   virtual bool take() = 0;  // what is in it, or some of that; whether there was anything
-  // The loop is about to sleep: from now on the queue's fd tells. True: something was in it, no sleep.
+  // The loop is about to sleep: from now on the queue's fd tells. True: something was in it, no
+  // sleep.
   virtual bool arm() = 0;
 };
 
@@ -84,14 +86,15 @@ class EventLoop {
   // The time this turn began: cheap, and equal for everything in one turn.
   Clock::time_point now() const noexcept { return now_; }
 
-  // Looks for events for at most so long before it sleeps, when worth() and idles() say so (busy_poll.h).
+  // Looks for events for at most so long before it sleeps, when worth() and idles() say so
+  // (busy_poll.h).
   void busy_poll(std::chrono::microseconds window_max, std::function<bool()> worth,
                  std::function<bool()> idles = has_idle_core);
   uint64_t polls_paid() const noexcept { return polls_paid_.load(std::memory_order_relaxed); }
 
-  void run();           // until stop()
+  void run();                 // until stop()
   void turn(int timeout_ms);  // one turn, for tests and for loops inside other loops
-  void stop();          // ANY THREAD. run() returns after the turn in work
+  void stop();                // ANY THREAD. run() returns after the turn in work
 
  private:
   struct Entry {

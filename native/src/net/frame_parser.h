@@ -1,10 +1,10 @@
 // Turns a stream of bytes into frames; sans-IO: it never reads, it says where bytes should go.
 //
-// The caller receives into the places that wanted() names and reports the count to received(). Small
-// frames arrive many at a time in the staging buffer; a payload goes straight to the place its sink
-// chose (only what came along in the staging buffer is copied). The header's checksum is verified
-// before its lengths are believed, the body's before the sink sees it. Block sums of the payload are
-// the sink's work: it knows the offset they begin at.
+// The caller receives into the places that wanted() names and reports the count to received().
+// Small frames arrive many at a time in the staging buffer; a payload goes straight to the place
+// its sink chose (only what came along in the staging buffer is copied). The header's checksum is
+// verified before its lengths are believed, the body's before the sink sees it. Block sums of the
+// payload are the sink's work: it knows the offset they begin at.
 //
 // The body handed to the sink is aligned to 8 bytes and valid only during the call.
 // Invariant: never holds more than staging + body_length_max bytes. One thread.
@@ -38,7 +38,8 @@ class FrameSink {
  public:
   virtual ~FrameSink() = default;
   // Called only for frames with a payload, before it is received. After kPause it is called again.
-  virtual PayloadPlace payload_buffer(const FrameHeader& header, std::span<const std::byte> body) = 0;
+  virtual PayloadPlace payload_buffer(const FrameHeader& header,
+                                      std::span<const std::byte> body) = 0;
   // A whole frame. Return false to cut the peer off; never destroy the parser or stream in here.
   virtual bool frame(const FrameHeader& header, std::span<const std::byte> body,
                      std::span<std::byte> payload) = 0;

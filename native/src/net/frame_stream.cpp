@@ -16,7 +16,7 @@ constexpr int kReceivesPerTurn = 16;   // then others get their turn
 constexpr size_t kSendPlacesMax = 64;  // iovecs in one sendmsg
 constexpr size_t kSlotsFirst = 16;
 constexpr size_t kLentMin = 64u << 10;  // less is copied sooner
-constexpr size_t kHeadKept = 4096;  // a slot keeps at most this much memory for its next frame
+constexpr size_t kHeadKept = 4096;      // a slot keeps at most this much memory for its next frame
 
 constexpr std::array<std::byte, 4096> kZeros{};
 
@@ -47,8 +47,10 @@ FrameStream::~FrameStream() {
 
 int FrameStream::start() {
   if (const int error = socket_.start(); error != 0) return error;
-  if (limits_.local_send_buffer > 0 && socket_.takes_pages()) socket_.send_buffer(limits_.local_send_buffer);
-  const int error = loop_.add(socket_.get(), EPOLLIN, [this](uint32_t events) { on_events(events); });
+  if (limits_.local_send_buffer > 0 && socket_.takes_pages())
+    socket_.send_buffer(limits_.local_send_buffer);
+  const int error =
+      loop_.add(socket_.get(), EPOLLIN, [this](uint32_t events) { on_events(events); });
   registered_ = error == 0;
   receive_held();
   return error;
@@ -138,7 +140,8 @@ ssize_t FrameStream::send_file(size_t at) {
   const size_t left = part->length - at;
   const ssize_t count = socket_.send_file(part->fd, part->offset + at, left);
   if (count != 0 && count != -EIO) return count;
-  std::array<iovec, 1> zeros{{{const_cast<std::byte*>(kZeros.data()), std::min(left, kZeros.size())}}};
+  std::array<iovec, 1> zeros{
+      {{const_cast<std::byte*>(kZeros.data()), std::min(left, kZeros.size())}}};
   return socket_.send(zeros);
 }
 
@@ -249,10 +252,10 @@ bool FrameStream::settle(ParseResult result) {
     update_interest();
     return false;
   }
-  cut(EPROTO, parser_.fault() == FrameFault::kOk
-                  ? "refused a frame"
-                  : "bad frame header (fault " +
-                        std::to_string(static_cast<int>(parser_.fault())) + ")");
+  cut(EPROTO,
+      parser_.fault() == FrameFault::kOk
+          ? "refused a frame"
+          : "bad frame header (fault " + std::to_string(static_cast<int>(parser_.fault())) + ")");
   return false;
 }
 

@@ -1,14 +1,14 @@
 // Frames over a connected, non-blocking stream socket on an event loop.
 //
-// Receiving: one recvmsg takes as many small frames as there are, or fills the payload's final place
-// (frame_parser.h). Sending: a bounded ring of frames; header and body are copied into the ring's
-// slots (memory reused), payloads are referenced and kept alive by a lease or a shared_ptr until the
-// last byte was given to the socket (what is lent: until the peer answered). Frames queued in one turn
-// leave in one sendmsg at its end.
+// Receiving: one recvmsg takes as many small frames as there are, or fills the payload's final
+// place (frame_parser.h). Sending: a bounded ring of frames; header and body are copied into the
+// ring's slots (memory reused), payloads are referenced and kept alive by a lease or a shared_ptr
+// until the last byte was given to the socket (what is lent: until the peer answered). Frames
+// queued in one turn leave in one sendmsg at its end.
 //
 // After an error, a refused frame or the peer's close: closed() once, at the end of the turn, then
-// nothing more; the owner may destroy the stream in closed() or any time outside the sink's other calls.
-// Threads: LOOP ONLY.
+// nothing more; the owner may destroy the stream in closed() or any time outside the sink's other
+// calls. Threads: LOOP ONLY.
 #pragma once
 #include <memory>
 #include <span>
@@ -88,9 +88,9 @@ class FrameStream final : public Stream {
   size_t count_ = 0;
   size_t first_sent_ = 0;  // bytes of slot(0) given to the kernel already
   size_t bytes_queued_ = 0;
-  PagePipe pipe_;  // holds bytes of slot(0)'s payload that come next, or nothing
-  bool blocked_ = false;         // the socket's buffer is full: waiting for EPOLLOUT
-  bool refused_send_ = false;    // send() said false: sendable() is owed
+  PagePipe pipe_;              // holds bytes of slot(0)'s payload that come next, or nothing
+  bool blocked_ = false;       // the socket's buffer is full: waiting for EPOLLOUT
+  bool refused_send_ = false;  // send() said false: sendable() is owed
   bool flush_scheduled_ = false;
   bool receiving_ = true;
   bool registered_ = false;

@@ -1,5 +1,5 @@
-// Pages of memory on their way into a local socket: by reference, through a pipe (vmsplice(2), splice(2)).
-// What they hold must stay as it is until the peer has read it. LOOP ONLY.
+// Pages of memory on their way into a local socket: by reference, through a pipe (vmsplice(2),
+// splice(2)). What they hold must stay as it is until the peer has read it. LOOP ONLY.
 #pragma once
 #include <cstddef>
 #include <span>
@@ -10,7 +10,8 @@ namespace braidfs::net {
 
 class PagePipe {
  public:
-  // False: there is none that is large enough to be worth it (pipe-user-pages-soft, pipe(7)); and none later.
+  // False: there is none that is large enough to be worth it (pipe-user-pages-soft, pipe(7)); and
+  // none later.
   bool open() noexcept;
   size_t held() const noexcept { return held_; }
   // As many as it has room for, or -errno. Only when it holds nothing.

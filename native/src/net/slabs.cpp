@@ -9,7 +9,9 @@ namespace braidfs::net {
 
 namespace {
 
-bool is_boundary(const std::byte* at) noexcept { return reinterpret_cast<uintptr_t>(at) % Slabs::kHugePage == 0; }
+bool is_boundary(const std::byte* at) noexcept {
+  return reinterpret_cast<uintptr_t>(at) % Slabs::kHugePage == 0;
+}
 
 }  // namespace
 
@@ -28,7 +30,8 @@ std::byte* Slabs::take() {
 // Null when the system has no memory. Huge pages begin at multiples of their size.
 std::byte* Slabs::map(size_t bytes) noexcept {
   const size_t more = pages_ == Pages::kHuge ? kHugePage : 0;
-  void* memory = mmap(nullptr, bytes + more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* memory =
+      mmap(nullptr, bytes + more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
   auto* begin = static_cast<std::byte*>(memory);
   if (more == 0) return begin;
@@ -55,7 +58,8 @@ bool Slabs::map_another() {
   std::byte* begin = map(bytes);
   if (begin == nullptr) return false;
   mappings_.emplace_back(begin, Unmap{bytes});
-  for (size_t index = count; index > 0; --index) cold_.push_back(begin + (index - 1) * buffer_size_);
+  for (size_t index = count; index > 0; --index)
+    cold_.push_back(begin + (index - 1) * buffer_size_);
   return true;
 }
 
@@ -90,7 +94,8 @@ void Slabs::cool() noexcept {
       while (from < to && !is_boundary(warm_[to - 1] + buffer_size_)) --to;
     }
     if (from < to) (void)madvise(warm_[from], (to - from) * buffer_size_, MADV_DONTNEED);
-    for (size_t index = to; index > from; --index) cold_.push_back(warm_[index - 1]);  // reserved: cannot throw
+    for (size_t index = to; index > from; --index)
+      cold_.push_back(warm_[index - 1]);  // reserved: cannot throw
     for (size_t index = first; index < from; ++index) warm_[kept++] = warm_[index];
     for (size_t index = to; index < last; ++index) warm_[kept++] = warm_[index];
     first = last;

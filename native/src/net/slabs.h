@@ -1,6 +1,6 @@
 // Memory for many buffers of one size: carved from large mappings, so that buffers lie side by side
-// and their pages come from the kernel many at a time. (aligned_alloc(3) spends two pages on a buffer
-// of one, and each page that is touched first costs a fault: more than the copy into it.)
+// and their pages come from the kernel many at a time. (aligned_alloc(3) spends two pages on a
+// buffer of one, and each page that is touched first costs a fault: more than the copy into it.)
 //
 // On huge pages (of buffers that a device reads and writes: what lies in one piece of memory is one
 // segment of its request, docs/performance-history.md) they come as they are touched.
@@ -19,9 +19,9 @@ namespace braidfs::net {
 
 class Slabs {
  public:
-  static constexpr size_t kSlabBytes = 4u << 20;      // of address space, or one buffer if that is more
+  static constexpr size_t kSlabBytes = 4u << 20;  // of address space, or one buffer if that is more
   static constexpr size_t kPopulateBytes = 256u << 10;  // of pages at a time
-  static constexpr size_t kPopulateMax = 1u << 20;    // larger buffers may be used in part
+  static constexpr size_t kPopulateMax = 1u << 20;      // larger buffers may be used in part
   static constexpr size_t kHugePage = 2u << 20;
   static constexpr size_t kHugeSlabBytes = 8 * kHugePage;
 
@@ -38,7 +38,8 @@ class Slabs {
   void give_back(std::byte* buffer) noexcept { warm_.push_back(buffer); }  // reserved: cannot throw
   // All its pages are there from now on, on huge pages too.
   static void touch(std::span<std::byte> buffer) noexcept;
-  // The pages of all buffers that are here go back to the system; of a huge page only with all of its.
+  // The pages of all buffers that are here go back to the system; of a huge page only with all of
+  // its.
   void cool() noexcept;
 
  private:
@@ -50,7 +51,9 @@ class Slabs {
 
   std::byte* map(size_t bytes) noexcept;
   bool map_another();
-  bool leave_together() const noexcept { return pages_ == Pages::kHuge && kHugePage % buffer_size_ == 0; }
+  bool leave_together() const noexcept {
+    return pages_ == Pages::kHuge && kHugePage % buffer_size_ == 0;
+  }
   void populate() noexcept;
 
   const size_t buffer_size_;

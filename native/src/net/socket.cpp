@@ -15,14 +15,15 @@ namespace braidfs::net {
 
 namespace {
 
-// BBR estimates the way between two hosts and paces by timers: made for long ways, it leaves short ones idle
-// (docs/decisions/0030-large-reads.md). Every other choice of the system's stays.
+// BBR estimates the way between two hosts and paces by timers: made for long ways, it leaves short
+// ones idle (docs/decisions/0030-large-reads.md). Every other choice of the system's stays.
 void leave_bbr(int socket) {
   std::array<char, 16> name{};  // TCP_CA_NAME_MAX
   auto length = static_cast<socklen_t>(name.size());
   if (getsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name.data(), &length) != 0) return;
   if (std::string_view(name.data(), strnlen(name.data(), name.size())) != "bbr") return;
-  for (const std::string_view other : {"cubic", "reno"}) {  // a name may be refused to one without rights
+  for (const std::string_view other :
+       {"cubic", "reno"}) {  // a name may be refused to one without rights
     const auto size = static_cast<socklen_t>(other.size());
     if (setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, other.data(), size) == 0) return;
   }

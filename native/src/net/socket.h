@@ -28,8 +28,8 @@ class Socket {
   // A count, 0 at the peer's end, or -errno. What send() took may be unsent(): then flush().
   ssize_t receive(std::span<iovec> places);
   ssize_t send(std::span<iovec> places);
-  // Of a file, from `offset` on: a count (0: the file ends there), or -errno. Where takes_pages(). A peer that is
-  // gone raises SIGPIPE in a thread that did not block it, as EventLoop::run() does.
+  // Of a file, from `offset` on: a count (0: the file ends there), or -errno. Where takes_pages().
+  // A peer that is gone raises SIGPIPE in a thread that did not block it, as EventLoop::run() does.
   ssize_t send_file(int fd, uint64_t offset, size_t length);
   // To a local socket pages go as they are. (By TCP on one host this costs more than the copy.)
   bool takes_pages() const noexcept { return local_ && !tls_; }

@@ -1,10 +1,9 @@
 // The waist of the data path: frames over one connection, whatever carries them.
 //
 // Implementations: FrameStream (a socket) and rdma::RdmaStream; one conformance suite
-// (tests/rdma/test_conformance.cpp) runs against both. After an error, a refused frame or the peer's
-// end: closed() once, at the end of the turn, then nothing more; the owner may destroy the stream in
-// closed() or any time outside the sink's other calls.
-// Threads: LOOP ONLY.
+// (tests/rdma/test_conformance.cpp) runs against both. After an error, a refused frame or the
+// peer's end: closed() once, at the end of the turn, then nothing more; the owner may destroy the
+// stream in closed() or any time outside the sink's other calls. Threads: LOOP ONLY.
 #pragma once
 #include <memory>
 #include <span>
@@ -22,7 +21,7 @@ struct StreamLimits {
   uint32_t payload_length_max = limits::kFramePayloadLengthMax;
   uint32_t frames_queued_max = 2 * limits::kRequestsInFlightMax;
   size_t bytes_queued_max = 256u << 20;  // payload bytes waiting to be sent
-  int local_send_buffer = 0;             // of a local socket, as far as the system allows; 0: its own choice
+  int local_send_buffer = 0;  // of a local socket, as far as the system allows; 0: its own choice
 };
 
 class StreamSink : public FrameSink {
@@ -36,15 +35,16 @@ class StreamSink : public FrameSink {
 // A frame to be sent. The stream fills in the lengths and checksums of the header.
 struct OutFrame {
   FrameHeader header{};
-  std::span<const std::byte> body{};        // copied by send()
-  std::span<const std::byte> body_tail{};   // copied after body (sums after a capability)
-  // Where takes_pages(): the beginning of the payload, referenced until sent. What a file lacks by then comes as zeros.
+  std::span<const std::byte> body{};       // copied by send()
+  std::span<const std::byte> body_tail{};  // copied after body (sums after a capability)
+  // Where takes_pages(): the beginning of the payload, referenced until sent. What a file lacks by
+  // then comes as zeros.
   std::span<const FilePart> files{};
-  std::span<const std::byte> payload{};     // the (rest of the) payload, referenced until sent
-  BufferPool::Lease lease{};                // keeps payload, if it came from a pool
-  std::shared_ptr<const void> keep{};       // or this does
-  bool lends = false;                       // payload stays as it is until the peer has answered, sent or not
-  uint32_t reply_length_max = 0;            // of a request: the payload that its answer may have
+  std::span<const std::byte> payload{};  // the (rest of the) payload, referenced until sent
+  BufferPool::Lease lease{};             // keeps payload, if it came from a pool
+  std::shared_ptr<const void> keep{};    // or this does
+  bool lends = false;             // payload stays as it is until the peer has answered, sent or not
+  uint32_t reply_length_max = 0;  // of a request: the payload that its answer may have
 };
 
 class Stream {

@@ -16,11 +16,11 @@ namespace braidfs::net {
 
 namespace {
 
-constexpr size_t kRecord = 16u << 10;            // the largest that TLS has
-constexpr size_t kSmallMax = 8u << 10;           // smaller pieces are copied together
-constexpr size_t kSendAt = 256u << 10;           // encrypted bytes that leave in one system call
-constexpr size_t kOutgoingMax = 2u << 20;        // a peer that asks for new keys and reads no answer
-constexpr size_t kIncoming = 20u << 10;          // room for what comes at a time
+constexpr size_t kRecord = 16u << 10;      // the largest that TLS has
+constexpr size_t kSmallMax = 8u << 10;     // smaller pieces are copied together
+constexpr size_t kSendAt = 256u << 10;     // encrypted bytes that leave in one system call
+constexpr size_t kOutgoingMax = 2u << 20;  // a peer that asks for new keys and reads no answer
+constexpr size_t kIncoming = 20u << 10;    // room for what comes at a time
 constexpr size_t kIncomingOfFiles = 256u << 10;
 constexpr const char* kCiphers =
     "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256";
@@ -96,7 +96,8 @@ bool expect(SSL* raw, const std::string& peer_name) {
   if (is_address(peer_name)) {
     return X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(raw), peer_name.c_str()) == 1;
   }
-  SSL_set_hostflags(raw, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS | X509_CHECK_FLAG_NEVER_CHECK_SUBJECT);
+  SSL_set_hostflags(raw,
+                    X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS | X509_CHECK_FLAG_NEVER_CHECK_SUBJECT);
   return SSL_set1_host(raw, peer_name.c_str()) == 1 &&
          SSL_set_tlsext_host_name(raw, peer_name.c_str()) == 1;
 }

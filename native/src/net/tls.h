@@ -1,9 +1,10 @@
 // TLS 1.3 over a connected socket, by OpenSSL: handshake, and bytes in and out as of a socket.
 //
 // Many records come and go in one system call, through buffers here: OpenSSL's own read-ahead moves
-// all that it holds for each record. Both ends are BraidFS: no session tickets, no renegotiation, no older version. A connection that ends
-// without an alert is an end like any other: frames are whole or not, and requests have answers.
-// Keys change after kRecordsPerKey records, long before AES-GCM asks for it (RFC 8446, 5.5).
+// all that it holds for each record. Both ends are BraidFS: no session tickets, no renegotiation,
+// no older version. A connection that ends without an alert is an end like any other: frames are
+// whole or not, and requests have answers. Keys change after kRecordsPerKey records, long before
+// AES-GCM asks for it (RFC 8446, 5.5).
 //
 // Threads: TlsContext ANY THREAD; a Tls is used by one thread at a time.
 // Not here: who must speak TLS, and which files (fscommon/net/tls.py).
@@ -58,7 +59,8 @@ class Tls {
   // 0: done; -EAGAIN: when the socket can be read, or written if unsent(); else -errno and fault().
   int shake();
   // As recvmsg and sendmsg of a non-blocking socket: a count, 0 at the peer's end, or -errno.
-  // What was taken by send() may wait here: then unsent(), and flush() when the socket can be written.
+  // What was taken by send() may wait here: then unsent(), and flush() when the socket can be
+  // written.
   ssize_t receive(std::span<const iovec> places);
   ssize_t send(std::span<const iovec> places);
   int flush();
@@ -104,8 +106,8 @@ class Tls {
   std::vector<char> outgoing_;  // encrypted; sent_ of it is gone
   size_t sent_ = 0;
   std::vector<std::byte> small_;  // pieces that share a record
-  bool drained_ = false;  // the socket has no more, as far as this call knows
-  bool ended_ = false;    // the peer sends no more
+  bool drained_ = false;          // the socket has no more, as far as this call knows
+  bool ended_ = false;            // the peer sends no more
   bool more_ = false;
   int error_ = 0;  // of the socket
   std::string fault_;

@@ -47,8 +47,7 @@ Arena::~Arena() {
 
 int Arena::make(Device& device, uint32_t block_size, uint32_t count, bool remote_access) {
   const size_t length = size_t{block_size} * count;
-  void* memory =
-      mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* memory = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return -errno;
   (void)madvise(memory, length, MADV_HUGEPAGE);
   (void)madvise(memory, length, MADV_DONTFORK);

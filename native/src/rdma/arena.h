@@ -1,7 +1,7 @@
 // Memory registered once, in equal blocks that are lent and come back.
 //
-// Pages are huge where the kernel gives them. Nothing is registered after make(). A block is lent to
-// one operation and returns only when its completion was reaped or its queue pair is no more
+// Pages are huge where the kernel gives them. Nothing is registered after make(). A block is lent
+// to one operation and returns only when its completion was reaped or its queue pair is no more
 // (rule 26): whoever holds the Blocks decides that by keeping them. LANE ONLY after make();
 // the arena outlives what it lent.
 #pragma once

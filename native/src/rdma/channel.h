@@ -1,8 +1,8 @@
 // One reliable queue pair and what is posted to it: who owns which slot and block until when.
 //
-// Work is posted in chains, one entry of the ring each; completions end all entries up to theirs, so
-// that not every chain needs one. Memory of an entry returns with it. Messages that come before a
-// stream is bound wait here (a peer may speak as soon as it is connected), at most its credits.
+// Work is posted in chains, one entry of the ring each; completions end all entries up to theirs,
+// so that not every chain needs one. Memory of an entry returns with it. Messages that come before
+// a stream is bound wait here (a peer may speak as soon as it is connected), at most its credits.
 // Threads: LANE ONLY, except connect(): before any stream.
 #pragma once
 #include <cstdint>

@@ -37,17 +37,21 @@ constexpr uint8_t kReceiverNotReadyTimer = 12;  // 0.64 ms
 constexpr uint8_t kReadsMax = 16;
 constexpr uint8_t kHopLimit = 64;
 constexpr unsigned kAcknowledgedAtOnce = 1024;
-constexpr uint32_t kInlineWanted = 256;  // most requests: copied into the queue, not fetched from memory
+constexpr uint32_t kInlineWanted =
+    256;  // most requests: copied into the queue, not fetched from memory
 
 // Every function that is no inline one of verbs.h.
 struct Library {
 #define BRAIDFS_VERB(name) decltype(&::ibv_##name) name = nullptr;
-#define BRAIDFS_VERBS(X)                                                                        \
-  X(get_device_list) X(free_device_list) X(get_device_name) X(open_device) X(close_device)      \
-  X(query_port) X(query_gid) X(query_device) X(alloc_pd) X(dealloc_pd) X(reg_mr) X(dereg_mr)    \
-  X(create_comp_channel) X(destroy_comp_channel) X(create_cq) X(destroy_cq) X(get_cq_event)     \
-  X(ack_cq_events) X(get_async_event) X(ack_async_event) X(create_srq) X(destroy_srq)           \
-  X(create_qp) X(modify_qp) X(destroy_qp) X(wc_status_str)
+#define BRAIDFS_VERBS(X)                                                                 \
+  X(get_device_list)                                                                     \
+  X(free_device_list)                                                                    \
+  X(get_device_name)                                                                     \
+  X(open_device) X(close_device) X(query_port) X(query_gid) X(query_device) X(alloc_pd)  \
+      X(dealloc_pd) X(reg_mr) X(dereg_mr) X(create_comp_channel) X(destroy_comp_channel) \
+          X(create_cq) X(destroy_cq) X(get_cq_event) X(ack_cq_events) X(get_async_event) \
+              X(ack_async_event) X(create_srq) X(destroy_srq) X(create_qp) X(modify_qp)  \
+                  X(destroy_qp) X(wc_status_str)
   BRAIDFS_VERBS(BRAIDFS_VERB)
   BRAIDFS_VERB(reg_dmabuf_mr)  // since rdma-core 34: may be missing
   std::string fault;
@@ -58,8 +62,8 @@ struct Library {
       fault = "libibverbs.so.1 cannot be loaded: install libibverbs1 and ibverbs-providers";
       return;
     }
-#define BRAIDFS_LOAD(name)                                                            \
-  name = reinterpret_cast<decltype(name)>(dlsym(handle, "ibv_" #name));               \
+#define BRAIDFS_LOAD(name)                                              \
+  name = reinterpret_cast<decltype(name)>(dlsym(handle, "ibv_" #name)); \
   if (name == nullptr) fault = "libibverbs.so.1 has no ibv_" #name;
     BRAIDFS_VERBS(BRAIDFS_LOAD)
     reg_dmabuf_mr = reinterpret_cast<decltype(reg_dmabuf_mr)>(dlsym(handle, "ibv_reg_dmabuf_mr"));
@@ -86,7 +90,8 @@ class RealRegion final : public Region {
 
 class RealCompletionQueue final : public CompletionQueue {
  public:
-  RealCompletionQueue(ibv_comp_channel* channel, ibv_cq* queue) : channel_(channel), queue_(queue) {}
+  RealCompletionQueue(ibv_comp_channel* channel, ibv_cq* queue)
+      : channel_(channel), queue_(queue) {}
   ~RealCompletionQueue() override {
     if (unacknowledged_ > 0) library().ack_cq_events(queue_, unacknowledged_);
     library().destroy_cq(queue_);
@@ -255,7 +260,8 @@ class RealQueuePair final : public QueuePair {
     wanted.min_rnr_timer = kReceiverNotReadyTimer;
     wanted.ah_attr.port_num = route_.port;
     wanted.ah_attr.dlid = peer.lid;
-    wanted.ah_attr.is_global = route_.is_ethernet || std::memcmp(&peer.gid[0], route_.gid.raw, 8) != 0;
+    wanted.ah_attr.is_global =
+        route_.is_ethernet || std::memcmp(&peer.gid[0], route_.gid.raw, 8) != 0;
     std::memcpy(wanted.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
     wanted.ah_attr.grh.sgid_index = route_.gid_index;
     wanted.ah_attr.grh.hop_limit = kHopLimit;
@@ -294,7 +300,8 @@ class RealDevice final : public Device {
 
   int register_memory(std::span<std::byte> memory, bool remote_access,
                       std::unique_ptr<Region>& region) override {
-    ibv_mr* made = library().reg_mr(domain_, memory.data(), memory.size(), access_flags(remote_access));
+    ibv_mr* made =
+        library().reg_mr(domain_, memory.data(), memory.size(), access_flags(remote_access));
     if (made == nullptr) return negative_errno();
     region = std::make_unique<RealRegion>(made);
     return 0;
@@ -401,10 +408,12 @@ ibv_context* open_named(const std::string& name) {
 }
 
 // 0 or -errno, and why.
-int find_route(ibv_context* context, const DeviceAddress& address, Route& route, std::string& reason) {
+int find_route(ibv_context* context, const DeviceAddress& address, Route& route,
+               std::string& reason) {
   ibv_port_attr port{};
   ibv_device_attr device{};
-  if (library().query_port(context, address.port, reinterpret_cast<_compat_ibv_port_attr*>(&port)) != 0 ||
+  if (library().query_port(context, address.port,
+                           reinterpret_cast<_compat_ibv_port_attr*>(&port)) != 0 ||
       library().query_device(context, &device) != 0) {
     reason = address.device + " has no port " + std::to_string(address.port);
     return -ENODEV;
@@ -428,7 +437,8 @@ int find_route(ibv_context* context, const DeviceAddress& address, Route& route,
 
 }  // namespace
 
-int open_device(const DeviceAddress& address, std::unique_ptr<Device>& device, std::string& reason) {
+int open_device(const DeviceAddress& address, std::unique_ptr<Device>& device,
+                std::string& reason) {
   if (!library().fault.empty()) {
     reason = library().fault;
     return -ENOSYS;

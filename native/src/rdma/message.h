@@ -44,8 +44,8 @@ enum class Bulk : uint16_t {
 
 struct MessageHead {
   uint32_t magic = kMagic;
-  uint16_t kind = 0;  // Kind
-  uint16_t credits = 0;  // messages of the peer that were taken in since the last message
+  uint16_t kind = 0;         // Kind
+  uint16_t credits = 0;      // messages of the peer that were taken in since the last message
   uint32_t head_length = 0;  // of the frame's header and body, here
   uint32_t head_rest = 0;    // of them, in the messages that follow
   uint32_t short_length = 0;
@@ -93,13 +93,13 @@ inline std::optional<Message> parse(std::span<const std::byte> bytes) {
   return message;
 }
 
-// Pieces of a transfer of `length` bytes between blocks and the peer's segments, which hold them and
-// of which none is empty: each is one piece of work.
+// Pieces of a transfer of `length` bytes between blocks and the peer's segments, which hold them
+// and of which none is empty: each is one piece of work.
 inline size_t piece_count(std::span<const Segment> segments, size_t length) {
   size_t pieces = 0, at = 0, segment = 0, within = 0;
   for (; at < length; ++pieces) {
-    const size_t step = std::min({kBlockSize - at % kBlockSize, segments[segment].length - within,
-                                  length - at});
+    const size_t step =
+        std::min({kBlockSize - at % kBlockSize, segments[segment].length - within, length - at});
     at += step;
     within += step;
     if (within == segments[segment].length) ++segment, within = 0;

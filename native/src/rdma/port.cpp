@@ -44,10 +44,12 @@ Port::~Port() {
 }
 
 int Port::make() {
-  if (const int error = device_.make_completion_queue(completions_max(), completions_); error != 0) {
+  if (const int error = device_.make_completion_queue(completions_max(), completions_);
+      error != 0) {
     return error;
   }
-  if (const int error = device_.make_receive_queue(settings_.receive_slots, receives_); error != 0) {
+  if (const int error = device_.make_receive_queue(settings_.receive_slots, receives_);
+      error != 0) {
     return error;
   }
   if (const int error = make_memory(); error != 0) return error;
@@ -148,7 +150,8 @@ std::shared_ptr<Channel> Port::find(uint32_t queue_pair) {
 
 void Port::on_ready() {
   armed_ = false;
-  if (const int error = lost_ ? 0 : completions_->acknowledge(); error != 0) return device_lost(error);
+  if (const int error = lost_ ? 0 : completions_->acknowledge(); error != 0)
+    return device_lost(error);
   (void)take();
 }
 
@@ -232,7 +235,8 @@ void Port::look_at_retired() {
     ended.push_back(std::move(retired));
     return true;
   });
-  // A shared receive queue loses the slots of messages that nobody took in when their queue pair goes.
+  // A shared receive queue loses the slots of messages that nobody took in when their queue pair
+  // goes.
   if (!ended.empty() && !lost_) reap();
   for (const auto& retired : ended) forget(*retired.channel);
   ended.clear();

@@ -1,10 +1,12 @@
-// What the RDMA connections of one lane on one device share: a completion queue that the lane's event
-// loop looks at, and is woken by, a receive queue with its message slots, and registered memory.
+// What the RDMA connections of one lane on one device share: a completion queue that the lane's
+// event loop looks at, and is woken by, a receive queue with its message slots, and registered
+// memory.
 //
 // Bounds: slots, blocks and work in flight are fixed when the port is made; a thousand connections
-// share them, and the more they are the fewer messages each may have unread (make_channel()). Who finds too little waits in a line and is served in order. Channels whose stream
-// is gone stay here, failed, until their work was flushed (or kRetireMax passed): only then do
-// their memory and queue pair go.
+// share them, and the more they are the fewer messages each may have unread (make_channel()). Who
+// finds too little waits in a line and is served in order. Channels whose stream is gone stay here,
+// failed, until their work was flushed (or kRetireMax passed): only then do their memory and queue
+// pair go.
 //
 // Threads: LANE ONLY, except make_channel(), drop(), is_idle(), attached() and find(): ANY THREAD,
 // guarded by mu_, and is_lost() and the counters.
@@ -30,7 +32,7 @@ namespace braidfs::rdma {
 class Channel;
 
 struct PortSettings {
-  bool is_acceptor = false;  // moves the bytes; its memory is never exposed
+  bool is_acceptor = false;   // moves the bytes; its memory is never exposed
   uint32_t out_blocks = 256;  // payloads on their way out; of an initiator: places for replies too
   uint32_t in_blocks = 0;     // of an acceptor: payloads fetched
   uint32_t receive_slots = 512;
@@ -45,9 +47,10 @@ struct PortCounters {
 
 class Port {
  public:
-  static constexpr uint32_t kWorkMax = 4096;       // posted and not completed, all channels
+  static constexpr uint32_t kWorkMax = 4096;        // posted and not completed, all channels
   static constexpr uint32_t kChannelWorkMax = 160;  // of one: the longest frame fits
-  static constexpr uint32_t kUnreadMax = 4096;  // messages of all peers; beyond, kCreditsMin for each
+  static constexpr uint32_t kUnreadMax =
+      4096;  // messages of all peers; beyond, kCreditsMin for each
   static constexpr size_t kChannelsMax = 4096;
   static constexpr std::chrono::milliseconds kRetireMax{2000};
 
@@ -63,11 +66,11 @@ class Port {
 
   int attach(net::EventLoop& loop);  // first call begins to listen; later ones do nothing
   void retire(std::shared_ptr<Channel> channel);
-  void reap();  // all of it now, instead of when the loop comes to it
+  void reap();                           // all of it now, instead of when the loop comes to it
   void lose(const std::string& reason);  // every channel fails, and none works any more
-  void detach();  // before the end of an idle port whose loop goes on
+  void detach();                         // before the end of an idle port whose loop goes on
   bool is_lost() const noexcept { return lost_; }
-  bool is_idle();  // no channel is left; with no new ones made, it stays so
+  bool is_idle();              // no channel is left; with no new ones made, it stays so
   net::EventLoop* attached();  // null: to none yet
   std::shared_ptr<Channel> find(uint32_t queue_pair);
 

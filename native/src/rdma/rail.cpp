@@ -12,9 +12,10 @@ int Rail::make(std::unique_ptr<Device> device, size_t lane_count, const PortSett
   for (size_t lane = 0; lane < lane_count; ++lane) {
     auto port = std::make_unique<Port>(*made->device_, settings);
     if (const int error = port->make(); error != 0) {
-      reason = error == -ENOMEM
-                   ? "memory cannot be registered: raise the memlock limit (ulimit -l, LimitMEMLOCK=)"
-                   : std::string("cannot be set up: ") + std::strerror(-error);
+      reason =
+          error == -ENOMEM
+              ? "memory cannot be registered: raise the memlock limit (ulimit -l, LimitMEMLOCK=)"
+              : std::string("cannot be set up: ") + std::strerror(-error);
       return error;
     }
     made->ports_.push_back(std::move(port));

@@ -1,8 +1,8 @@
 // One device as a program uses it: a port for each lane, and the queue pairs that Python is just
 // agreeing on with a peer (token → channel), before a lane gets them.
 //
-// A closed rail gives nothing new and fails every stream on it; when the last of them is gone, let_go()
-// takes its ports apart, each on its own lane, and with the last one the device is closed.
+// A closed rail gives nothing new and fails every stream on it; when the last of them is gone,
+// let_go() takes its ports apart, each on its own lane, and with the last one the device is closed.
 // Threads: ANY THREAD, guarded by mu_.
 #pragma once
 #include <cstdint>
@@ -36,7 +36,8 @@ class Rail : public std::enable_shared_from_this<Rail> {
   void close(const std::string& reason);  // again: once more for lanes that were flooded
   bool is_closed();
   bool is_idle();
-  // Of an idle, closed one: once true, the rail may be dropped. False: lanes were flooded, call again.
+  // Of an idle, closed one: once true, the rail may be dropped. False: lanes were flooded, call
+  // again.
   bool let_go();
   // The device is beyond use. Takes in its events: queue pairs that it gave up end their streams.
   bool has_failed();

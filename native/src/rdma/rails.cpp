@@ -13,8 +13,8 @@ constexpr uint32_t kLaneShift = 32;
 constexpr uint32_t kBlocksMin = kSegmentsMax;  // the largest payload has room
 
 uint64_t widen(size_t rail, size_t lane, uint64_t token) {
-  return (static_cast<uint64_t>(rail) + 1) << kRailShift | static_cast<uint64_t>(lane) << kLaneShift |
-         (token & UINT32_MAX);
+  return (static_cast<uint64_t>(rail) + 1) << kRailShift |
+         static_cast<uint64_t>(lane) << kLaneShift | (token & UINT32_MAX);
 }
 
 }  // namespace
@@ -25,11 +25,11 @@ int Rails::open(const DeviceAddress& address, size_t lane_count, uint64_t memory
   if (const int error = open_device(address, device, reason); error != 0) return error;
   const uint64_t share = memory_bytes / lane_count / (is_acceptor ? 2 : 1) / kBlockSize;
   const auto blocks = static_cast<uint32_t>(std::clamp<uint64_t>(share, kBlocksMin, 1u << 16));
-  const PortSettings settings{.is_acceptor = is_acceptor,
-                              .out_blocks = blocks,
-                              .in_blocks = is_acceptor ? blocks : 0};
+  const PortSettings settings{
+      .is_acceptor = is_acceptor, .out_blocks = blocks, .in_blocks = is_acceptor ? blocks : 0};
   std::shared_ptr<Rail> rail;
-  if (const int error = Rail::make(std::move(device), lane_count, settings, rail, reason); error != 0) {
+  if (const int error = Rail::make(std::move(device), lane_count, settings, rail, reason);
+      error != 0) {
     reason = address.device + ": " + reason;
     return error;
   }

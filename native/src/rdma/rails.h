@@ -1,6 +1,7 @@
 // The rails of one program, by number, as its Python half sees them (docs/INTERFACES.md 3.3).
-// A device that came back is a new rail with a new number; a closed one goes when nothing uses it any
-// more. Made before the lanes, gone after them. ANY THREAD, but check() and close() not while lanes end.
+// A device that came back is a new rail with a new number; a closed one goes when nothing uses it
+// any more. Made before the lanes, gone after them. ANY THREAD, but check() and close() not while
+// lanes end.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -34,7 +35,8 @@ class Rails {
   std::vector<int> check();
 
   int offer(size_t rail, size_t lane, uint64_t& token, Peer& local);
-  int connect(uint64_t token, std::span<const std::byte> peer);  // -EPROTO: no description of a peer
+  int connect(uint64_t token,
+              std::span<const std::byte> peer);  // -EPROTO: no description of a peer
   Claim claim(uint64_t token);
   void drop(uint64_t token);
   void add_counters(std::map<std::string, uint64_t>& sums) const;

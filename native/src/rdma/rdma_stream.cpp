@@ -47,7 +47,8 @@ int RdmaStream::start() {
   const int flags = fcntl(socket_.get(), F_GETFL);
   if (flags < 0 || fcntl(socket_.get(), F_SETFL, flags | O_NONBLOCK) != 0) return -errno;
   if (const int error = port_.attach(loop_); error != 0) return error;
-  const int error = loop_.add(socket_.get(), EPOLLIN | EPOLLRDHUP, [this](uint32_t) { watch_socket(); });
+  const int error =
+      loop_.add(socket_.get(), EPOLLIN | EPOLLRDHUP, [this](uint32_t) { watch_socket(); });
   if (error != 0) return error;
   registered_ = true;
   channel_->bind(*this);
@@ -112,9 +113,15 @@ void RdmaStream::message_arrived(std::span<const std::byte> bytes) {
   if (cut_) return;
   bool taken = true;
   switch (message->head.kind) {
-    case MessageHead::kFrame: taken = take_frame(*message); break;
-    case MessageHead::kMore: taken = take_more(*message); break;
-    default: ++credits_owed_; break;
+    case MessageHead::kFrame:
+      taken = take_frame(*message);
+      break;
+    case MessageHead::kMore:
+      taken = take_more(*message);
+      break;
+    default:
+      ++credits_owed_;
+      break;
   }
   if (!taken) return cut(EPROTO, "a message that does not fit here");
   drain();
@@ -133,7 +140,8 @@ bool RdmaStream::bulk_fits(const Message& message) const {
   const MessageHead& head = message.head;
   const auto is_empty = [](const Segment& segment) { return segment.length == 0; };
   switch (static_cast<Bulk>(head.bulk)) {
-    case Bulk::kNone: return head.segment_count == 0 && head.bulk_length == 0;
+    case Bulk::kNone:
+      return head.segment_count == 0 && head.bulk_length == 0;
     case Bulk::kFetch:
       if (head.short_length != 0) return false;
       [[fallthrough]];
@@ -150,7 +158,8 @@ bool RdmaStream::bulk_fits(const Message& message) const {
 }
 
 bool RdmaStream::take_frame(Message& message) {
-  if (head_missing_ > 0 || arrivals_.size() >= channel_->credits_given() || !bulk_fits(message)) return false;
+  if (head_missing_ > 0 || arrivals_.size() >= channel_->credits_given() || !bulk_fits(message))
+    return false;
   if (message.head.head_rest > 0 && message.head.short_length > 0) return false;
   Arrival arrival;
   arrival.head = message.head;
@@ -182,7 +191,8 @@ void RdmaStream::start_fetches() {
     if (cut_) return;
     if (!arrival.wants_fetch || arrival.fetch != 0) continue;
     const size_t blocks = (arrival.head.bulk_length + kBlockSize - 1) / kBlockSize;
-    const auto works = static_cast<uint32_t>(piece_count(arrival.segments, arrival.head.bulk_length));
+    const auto works =
+        static_cast<uint32_t>(piece_count(arrival.segments, arrival.head.bulk_length));
     if (!port_.may_take(Port::Way::kIn, this) || !channel_->has_room(works) ||
         port_.in().free_count() < blocks) {
       return wait_for_port(Port::Way::kIn);
@@ -259,9 +269,8 @@ bool RdmaStream::deliver(Arrival& arrival) {
   const DecodedHeader decoded = decode_header(bytes);
   if (decoded.fault != FrameFault::kOk) return refuse("bad frame header");
   const FrameHeader& header = decoded.header;
-  const uint32_t moved = arrival.head.bulk == static_cast<uint16_t>(Bulk::kPlace)
-                             ? 0
-                             : arrival.head.bulk_length;
+  const uint32_t moved =
+      arrival.head.bulk == static_cast<uint16_t>(Bulk::kPlace) ? 0 : arrival.head.bulk_length;
   if (header.body_length > limits_.body_length_max ||
       header.payload_length > limits_.payload_length_max ||
       header.payload_length != arrival.head.short_length + moved ||
@@ -320,7 +329,8 @@ bool RdmaStream::take_payload(const FrameHeader& header, Arrival& arrival,
   }
   payload = place.bytes;
   if (arrival.head.short_length > 0) {
-    std::memcpy(payload.data(), arrival.bytes.data() + kHeaderSize + header.body_length, payload.size());
+    std::memcpy(payload.data(), arrival.bytes.data() + kHeaderSize + header.body_length,
+                payload.size());
   } else if (arrival.head.bulk == static_cast<uint16_t>(Bulk::kWritten)) {
     places_.at(header.request_id).copy_out(payload);
   } else {

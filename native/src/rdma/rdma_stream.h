@@ -2,13 +2,13 @@
 //
 // The authenticated TCP socket on which the queue pair was agreed stays open beside it: its end is
 // the end of the stream, so a peer that dies is noticed at once and not after retries.
-// Sending: a bounded queue; what is next waits until there are credits of the peer, slots, blocks and
-// work to be had, so order is kept. Receiving: frames are delivered in the order of their messages,
-// also while later payloads are fetched already. A peer that claims what does not add up is cut.
-// Every payload passes through registered blocks with one copy at each end: the owner's buffers are
-// touched only inside send() .. pump() and payload_buffer() .. frame().
-// Invariants: blocks lent to the peer (places, payloads to be fetched) return only when the peer's
-// message says that it is done, or with the queue pair. Threads: LOOP ONLY.
+// Sending: a bounded queue; what is next waits until there are credits of the peer, slots, blocks
+// and work to be had, so order is kept. Receiving: frames are delivered in the order of their
+// messages, also while later payloads are fetched already. A peer that claims what does not add up
+// is cut. Every payload passes through registered blocks with one copy at each end: the owner's
+// buffers are touched only inside send() .. pump() and payload_buffer() .. frame(). Invariants:
+// blocks lent to the peer (places, payloads to be fetched) return only when the peer's message says
+// that it is done, or with the queue pair. Threads: LOOP ONLY.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -70,7 +70,7 @@ class RdmaStream final : public net::Stream, private ChannelUser {
     std::vector<Segment> segments;
     std::vector<std::byte> bytes;  // frame head and short payload
     Blocks blocks;                 // fetched into
-    uint64_t fetch = 0;  // 0: not asked for yet, or nothing to fetch
+    uint64_t fetch = 0;            // 0: not asked for yet, or nothing to fetch
     bool wants_fetch = false;
   };
   struct Place {  // of the acceptor: where the peer wants its reply's payload
@@ -124,20 +124,20 @@ class RdmaStream final : public net::Stream, private ChannelUser {
 
   std::deque<Outgoing> queue_;
   size_t bytes_queued_ = 0;
-  uint32_t credits_;            // messages that the peer can take
-  uint32_t credits_owed_ = 0;   // messages taken in and not told yet
-  uint32_t fetched_ = 0;        // frames fetched, of all time (told in every message)
-  size_t fetched_untold_ = 0;   // bytes of them since the last message
-  uint32_t released_ = 0;       // of ours that the peer has fetched
-  std::deque<Blocks> lent_;     // payloads that the peer fetches, in order
-  std::unordered_map<uint64_t, Blocks> places_;         // initiator: for replies
-  std::unordered_map<uint64_t, Place> peer_places_;     // acceptor: of the peer
+  uint32_t credits_;           // messages that the peer can take
+  uint32_t credits_owed_ = 0;  // messages taken in and not told yet
+  uint32_t fetched_ = 0;       // frames fetched, of all time (told in every message)
+  size_t fetched_untold_ = 0;  // bytes of them since the last message
+  uint32_t released_ = 0;      // of ours that the peer has fetched
+  std::deque<Blocks> lent_;    // payloads that the peer fetches, in order
+  std::unordered_map<uint64_t, Blocks> places_;      // initiator: for replies
+  std::unordered_map<uint64_t, Place> peer_places_;  // acceptor: of the peer
   std::deque<Arrival> arrivals_;
   uint32_t head_missing_ = 0;  // bytes of the last arrival's head that follow
   uint64_t next_fetch_ = 1;
   std::vector<uint64_t> body_;  // aligned copy of the body in delivery
 
-  size_t blocks_held_ = 0;   // initiator: lent to the peer
+  size_t blocks_held_ = 0;  // initiator: lent to the peer
   bool lacks_out_ = false;  // of what the port shares: it waits there
   bool lacks_in_ = false;
   bool refused_send_ = false;
@@ -153,7 +153,8 @@ class RdmaStream final : public net::Stream, private ChannelUser {
   std::shared_ptr<bool> alive_;
 };
 
-// The stream for an authenticated connection: over `channel` when there is one, else over the socket.
+// The stream for an authenticated connection: over `channel` when there is one, else over the
+// socket.
 std::unique_ptr<net::Stream> open_stream(net::EventLoop& loop, net::Socket socket,
                                          std::shared_ptr<Channel> channel, net::StreamSink& sink,
                                          net::StreamLimits limits = {});

@@ -79,7 +79,8 @@ void RdmaStream::pump() {
   start_fetches();
   while (!cut_ && !queue_.empty() && post_first()) {
   }
-  if (!cut_ && (credits_owed_ >= channel_->credits_given() / 2 || fetched_untold_ >= kFetchedUntoldMax)) {
+  if (!cut_ &&
+      (credits_owed_ >= channel_->credits_given() / 2 || fetched_untold_ >= kFetchedUntoldMax)) {
     post_credits();
   }
   if (!lacks_out_) port_.stop_waiting(Port::Way::kOut, this);
@@ -135,14 +136,15 @@ bool RdmaStream::shape_of(const Outgoing& frame, Shape& shape) {
   }
   shape.blocks = blocks_for(shape.bulk_length);
   shape.segments = shape.bulk == Bulk::kFetch || shape.bulk == Bulk::kPlace ? shape.blocks : 0;
-  const size_t first = kSlotSize - sizeof(MessageHead) - shape.segments * sizeof(Segment) -
-                       shape.short_length;
+  const size_t first =
+      kSlotSize - sizeof(MessageHead) - shape.segments * sizeof(Segment) - shape.short_length;
   const size_t rest = frame.head.size() > first ? frame.head.size() - first : 0;
   shape.messages = 1 + (rest + kMessageRoom - 1) / kMessageRoom;
   return true;
 }
 
-// Whether all of it is to be had now; else the stream waits: for the port, or for the peer's credits.
+// Whether all of it is to be had now; else the stream waits: for the port, or for the peer's
+// credits.
 bool RdmaStream::resources(const Shape& shape, size_t credits_kept) {
   if (credits_ < shape.messages + credits_kept) return false;
   // A peer that does not answer must not have all the memory of the lane.
@@ -212,9 +214,9 @@ void RdmaStream::post_frame(Outgoing& frame, const Shape& shape) {
   port_.counters().bytes_short.fetch_add(shape.short_length, std::memory_order_relaxed);
 
   const std::span<const std::byte> head(frame.head);
-  const size_t first = std::min(head.size(), kSlotSize - sizeof(MessageHead) -
-                                                 segments.size() * sizeof(Segment) -
-                                                 shape.short_length);
+  const size_t first =
+      std::min(head.size(), kSlotSize - sizeof(MessageHead) - segments.size() * sizeof(Segment) -
+                                shape.short_length);
   MessageHead message;
   message.kind = MessageHead::kFrame;
   message.head_rest = static_cast<uint32_t>(head.size() - first);

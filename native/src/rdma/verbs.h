@@ -28,8 +28,8 @@ struct Peer {
   uint8_t mtu = 0;        // as verbs number it: 1 = 256 ... 5 = 4096
   uint8_t reads_max = 0;  // RDMA READs it can serve at once
   std::array<uint8_t, 16> gid{};
-  uint32_t credits = 0;    // messages it can take before it returns some
-  uint32_t slot_size = 0;  // of one message
+  uint32_t credits = 0;                           // messages it can take before it returns some
+  uint32_t slot_size = 0;                         // of one message
   static constexpr uint32_t kMagic = 0x31414452;  // "RDA1"
 };
 static_assert(sizeof(Peer) == 40);
@@ -97,8 +97,8 @@ struct QueuePairSpec {
   bool remote_access = false;  // the peer may read and write regions that allow it
 };
 
-// Memory that is not this process's: a dmabuf, such as memory of a GPU. Remote addresses in it begin
-// at `address`.
+// Memory that is not this process's: a dmabuf, such as memory of a GPU. Remote addresses in it
+// begin at `address`.
 struct Dmabuf {
   int fd = -1;
   uint64_t offset = 0;
@@ -119,7 +119,8 @@ class Device {
   virtual int make_queue_pair(const QueuePairSpec& spec, std::unique_ptr<QueuePair>& made) = 0;
   virtual std::string describe(int status) const = 0;
   // Takes in what the device has told of itself since the last call: whether it is beyond use, and
-  // (appended) queue pairs that it gave up, as it does when a peer touches memory without a right to.
+  // (appended) queue pairs that it gave up, as it does when a peer touches memory without a right
+  // to.
   virtual bool take_events(std::vector<uint32_t>& failed_pairs) = 0;
 };
 

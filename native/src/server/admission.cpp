@@ -8,19 +8,20 @@ namespace braidfs::server {
 
 namespace {
 
-constexpr OpSpec kReadSpec{.capability = true, .range = true, .rights = kRightRead, .must_exist = true};
+constexpr OpSpec kReadSpec{
+    .capability = true, .range = true, .rights = kRightRead, .must_exist = true};
 constexpr OpSpec kWriteSpec{
     .payload = true, .capability = true, .range = true, .rights = kRightWrite, .must_exist = true};
 constexpr OpSpec kSyncSpec{.capability = true};
 constexpr OpSpec kTruncateSpec{.metaserver_only = true, .must_exist = true};
-constexpr OpSpec kPunchSpec{.capability = true, .range = true, .rights = kRightWrite, .must_exist = true};
+constexpr OpSpec kPunchSpec{
+    .capability = true, .range = true, .rights = kRightWrite, .must_exist = true};
 constexpr OpSpec kCopySpec{
     .capability = true, .range = true, .rights = kRightWrite, .source = true, .must_exist = true};
 constexpr OpSpec kStatSpec{false, true, false, false, kRightRead};
 constexpr OpSpec kServerSpec{false, false, true, false, 0};  // DELETE, FENCE
-constexpr OpSpec kDeleteAllSpec{.metaserver_only = true,
-                                .names_max = limits::kDeleteAllMax,
-                                .name_bytes = sizeof(ObjectName)};
+constexpr OpSpec kDeleteAllSpec{
+    .metaserver_only = true, .names_max = limits::kDeleteAllMax, .name_bytes = sizeof(ObjectName)};
 constexpr OpSpec kFetchSpec{.names_max = limits::kFetchMax, .name_bytes = sizeof(FetchedObject)};
 constexpr OpSpec kPingSpec{false, false, false, false, 0};
 
@@ -60,19 +61,32 @@ uint32_t body_length_of(const FrameHeader& header, const OpSpec& spec) {
 
 const OpSpec* spec_of(uint8_t op) {
   switch (static_cast<Op>(op)) {
-    case Op::kPing: return &kPingSpec;
-    case Op::kRead: return &kReadSpec;
-    case Op::kWrite: return &kWriteSpec;
-    case Op::kSync: return &kSyncSpec;
-    case Op::kTruncate: return &kTruncateSpec;
-    case Op::kPunch: return &kPunchSpec;
-    case Op::kCopy: return &kCopySpec;
-    case Op::kStat: return &kStatSpec;
-    case Op::kSeek: return &kStatSpec;
-    case Op::kDelete: return &kServerSpec;
-    case Op::kFence: return &kServerSpec;
-    case Op::kDeleteAll: return &kDeleteAllSpec;
-    case Op::kFetch: return &kFetchSpec;
+    case Op::kPing:
+      return &kPingSpec;
+    case Op::kRead:
+      return &kReadSpec;
+    case Op::kWrite:
+      return &kWriteSpec;
+    case Op::kSync:
+      return &kSyncSpec;
+    case Op::kTruncate:
+      return &kTruncateSpec;
+    case Op::kPunch:
+      return &kPunchSpec;
+    case Op::kCopy:
+      return &kCopySpec;
+    case Op::kStat:
+      return &kStatSpec;
+    case Op::kSeek:
+      return &kStatSpec;
+    case Op::kDelete:
+      return &kServerSpec;
+    case Op::kFence:
+      return &kServerSpec;
+    case Op::kDeleteAll:
+      return &kDeleteAllSpec;
+    case Op::kFetch:
+      return &kFetchSpec;
   }
   return nullptr;
 }
@@ -123,7 +137,8 @@ std::vector<store::ObjectId> names_of(std::span<const std::byte> body) {
 
 std::vector<FetchedObject> fetched_of(std::span<const std::byte> body) {
   std::vector<FetchedObject> fetched(body.size() / sizeof(FetchedObject));
-  if (!fetched.empty()) std::memcpy(fetched.data(), body.data(), fetched.size() * sizeof(FetchedObject));
+  if (!fetched.empty())
+    std::memcpy(fetched.data(), body.data(), fetched.size() * sizeof(FetchedObject));
   const bool can_be = std::ranges::all_of(fetched, [](const FetchedObject& object) {
     return object.stripe_index < limits::kStripeWidthMax && object.length > 0 &&
            object.length <= limits::kFetchLengthMax;

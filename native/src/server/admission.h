@@ -21,10 +21,11 @@ struct OpSpec {
   bool metaserver_only = false;  // refused on a kData connection
   bool range = false;            // offset and length name bytes of the object
   uint32_t rights = 0;
-  bool source = false;           // a COPY names what it reads in its body
-  uint32_t names_max = 0;        // it names so many objects there, at most: the header's length says how many
-  uint32_t name_bytes = 0;       // of each
-  bool must_exist = false;       // may say that its object must be there
+  bool source = false;  // a COPY names what it reads in its body
+  uint32_t names_max =
+      0;  // it names so many objects there, at most: the header's length says how many
+  uint32_t name_bytes = 0;  // of each
+  bool must_exist = false;  // may say that its object must be there
 };
 
 // nullptr: not an operation of the data wire.

@@ -42,9 +42,11 @@ void Buffer::reset() {
   pool_ = nullptr;
 }
 
-BufferPool::BufferPool(size_t bytes_max, Counters& counters) : bytes_max_(bytes_max), counters_(counters) {
+BufferPool::BufferPool(size_t bytes_max, Counters& counters)
+    : bytes_max_(bytes_max), counters_(counters) {
   for (size_t size_class = kFirstHuge; size_class < kClassCount; ++size_class) {
-    slabs_[size_class] = std::make_unique<net::Slabs>(bytes_of(size_class), net::Slabs::Pages::kHuge);
+    slabs_[size_class] =
+        std::make_unique<net::Slabs>(bytes_of(size_class), net::Slabs::Pages::kHuge);
   }
 }
 
@@ -55,7 +57,9 @@ size_t BufferPool::class_of(size_t size) {
   return blocks <= 3 ? 0 : static_cast<size_t>(std::bit_width(blocks - 3));
 }
 
-size_t BufferPool::bytes_of(size_t size_class) { return ((size_t{1} << size_class) + 2) * kAlignment; }
+size_t BufferPool::bytes_of(size_t size_class) {
+  return ((size_t{1} << size_class) + 2) * kAlignment;
+}
 
 Buffer BufferPool::take(size_t size) {
   Buffer taken;
@@ -99,7 +103,8 @@ void BufferPool::warm(size_t bytes) {
 Buffer::Memory BufferPool::make(size_t size_class) {
   net::Slabs* const slabs = slabs_[size_class].get();
   if (slabs != nullptr) return {slabs->take(), Buffer::Free(slabs)};
-  return {static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes_of(size_class))), Buffer::Free()};
+  return {static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes_of(size_class))),
+          Buffer::Free()};
 }
 
 void BufferPool::give_back(Buffer::Memory memory, size_t size) {

@@ -1,7 +1,8 @@
 // Memory for payloads: 4096-aligned so that O_DIRECT works, bounded in total. LANE ONLY.
 // A buffer goes back when its owner lets go of it; the pool outlives its buffers (the lane owns
 // both and ends its requests first). Freed buffers are kept for the next request of their size
-// class; when the bound is near, kept ones of other classes make room. Large ones lie on huge pages.
+// class; when the bound is near, kept ones of other classes make room. Large ones lie on huge
+// pages.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -61,7 +62,8 @@ class BufferPool {
   // An empty Buffer when the bound is reached (or the system has no memory): ask again after some
   // other buffer went back. size is at most kSizeMax.
   Buffer take(size_t size);
-  // Large buffers of so many bytes in all, at most a quarter of the bound, are ready: their pages are there.
+  // Large buffers of so many bytes in all, at most a quarter of the bound, are ready: their pages
+  // are there.
   void warm(size_t bytes);
   size_t bytes_in_use() const { return in_use_; }
   size_t bytes_free() const { return bytes_max_ - in_use_; }
@@ -85,7 +87,8 @@ class BufferPool {
   size_t in_use_ = 0;
   size_t kept_ = 0;
   bool lacking_ = false;
-  std::array<std::unique_ptr<net::Slabs>, kClassCount> slabs_;  // of the large classes; outlive free_
+  std::array<std::unique_ptr<net::Slabs>, kClassCount>
+      slabs_;  // of the large classes; outlive free_
   std::array<std::vector<Buffer::Memory>, kClassCount> free_;
 };
 

@@ -1,9 +1,9 @@
 // Who may touch an object (rule 25): the proof that a capability was made by the metaserver.
 // CapabilityKey holds the cluster's key and is shared by all lanes (ANY THREAD, guarded by mu_);
 // CapabilityCache remembers, for one connection, what was proved (LANE ONLY, bounded).
-// A cached capability is compared byte by byte, a MAC in constant time. It also says which objects the
-// file has: of another stripe or another target's nothing is made that nobody would ever delete. Whether
-// the session lives is not here: session_table.h.
+// A cached capability is compared byte by byte, a MAC in constant time. It also says which objects
+// the file has: of another stripe or another target's nothing is made that nobody would ever
+// delete. Whether the session lives is not here: session_table.h.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -45,13 +45,15 @@ class CapabilityCache {
     uint32_t epoch = 0;
   };
 
-  // kOk, or kBadCapability when the bytes are not proved, of another session or file, lack a right, or are
-  // of a file that has no such object there, or not that epoch.
+  // kOk, or kBadCapability when the bytes are not proved, of another session or file, lack a right,
+  // or are of a file that has no such object there, or not that epoch.
   Status check(const Capability& capability, const Place& place, uint64_t session, uint32_t rights);
 
   // The same of one that is not going to be asked about again soon: nothing is remembered.
-  bool proves(const Capability& capability, const Place& place, uint64_t session, uint32_t rights) const {
-    return says(capability, session, rights) && covers(capability, place) && key_.proves(capability);
+  bool proves(const Capability& capability, const Place& place, uint64_t session,
+              uint32_t rights) const {
+    return says(capability, session, rights) && covers(capability, place) &&
+           key_.proves(capability);
   }
 
   size_t size() const { return proved_.size(); }

@@ -15,7 +15,8 @@ namespace braidfs::server {
 namespace {
 
 constexpr size_t kLanesDefaultMax = 8;
-constexpr size_t kOfASessionMax = 256;  // connections; a client has one for each lane, and for a moment its successor
+constexpr size_t kOfASessionMax =
+    256;  // connections; a client has one for each lane, and for a moment its successor
 constexpr rlim_t kFilesOpenMin = 256;  // of a target
 constexpr rlim_t kFilesOpenMax = 65536;
 constexpr size_t kLaneBufferBytesMin = 48u << 20;  // two payloads of the largest size, and more
@@ -100,7 +101,8 @@ TargetOpened ChunkServer::target_open(const TargetConfig& config) {
     return {.status = opened.status, .message = config.path + ": " + opened.message};
   }
   for (size_t index = 0; count > target_count_ && index < services_.targets.count(); ++index) {
-    services_.targets.at(index).store->limit_files(options.files_open_max);  // one more shares with them
+    services_.targets.at(index).store->limit_files(
+        options.files_open_max);  // one more shares with them
   }
   const uint32_t target = opened.store->figures().target;
   services_.targets.add(std::move(opened.store), target);
@@ -182,11 +184,10 @@ void ChunkServer::stop_targets() {
     const Status status = entry.store->stop();
     entry.store.reset();
     if (status == Status::kOk) continue;
-    services_.events.log(LogLevel::kError,
-                         "target " + std::to_string(entry.target.load()) +
-                             " could not be synced at the end (status " +
-                             std::to_string(static_cast<int>(status)) +
-                             "): it is recovered at the next start");
+    services_.events.log(LogLevel::kError, "target " + std::to_string(entry.target.load()) +
+                                               " could not be synced at the end (status " +
+                                               std::to_string(static_cast<int>(status)) +
+                                               "): it is recovered at the next start");
   }
 }
 
@@ -223,8 +224,8 @@ Lane& ChunkServer::lane_for(const Adoption& adoption, size_t& index) {
   if (previous) {
     index = *previous;
   } else {
-    const auto fewest = std::min_element(
-        lanes_.begin(), lanes_.end(), [](const auto& left, const auto& right) {
+    const auto fewest =
+        std::min_element(lanes_.begin(), lanes_.end(), [](const auto& left, const auto& right) {
           return left->connection_count() < right->connection_count();
         });
     index = static_cast<size_t>(fewest - lanes_.begin());
@@ -272,8 +273,8 @@ bool ChunkServer::adopt(Adoption adoption, uint64_t rdma_token) {
   {
     const std::scoped_lock lock(mu_);
     size_t index = 0;
-    const bool has_room =
-        adoption.purpose == Purpose::kServer || services_.sessions.connection_count(name.session) < kOfASessionMax;
+    const bool has_room = adoption.purpose == Purpose::kServer ||
+                          services_.sessions.connection_count(name.session) < kOfASessionMax;
     if (has_room && phase_.load() == Phase::kRunning && place(adoption, rdma_token, index) &&
         registry_.add(name, index)) {
       lanes_[index]->adopt(std::move(adoption));

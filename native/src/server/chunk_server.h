@@ -16,23 +16,24 @@
 #include <string>
 #include <vector>
 
+#include "rdma/rails.h"
 #include "server/connection_registry.h"
 #include "server/lane.h"
 #include "server/services.h"
-#include "rdma/rails.h"
 
 namespace braidfs::server {
 
 enum class IoEngine : uint8_t { kAuto, kUring, kSyscall };
 
 struct ServerConfig {
-  size_t lane_count = 0;  // 0: one per core, at most 8
+  size_t lane_count = 0;    // 0: one per core, at most 8
   size_t target_count = 1;  // at least; they share what the process may have open
   IoEngine io = IoEngine::kAuto;
   size_t buffer_bytes_max = size_t{512} << 20;  // of payloads, all lanes together
   uint32_t busy_poll_us = 0;  // how long a lane looks for requests before it sleeps, at most
-  uint64_t fetched_bytes_max = uint64_t{1} << 30;  // into the page cache, not read yet; 0: nothing is fetched
-  uint32_t stall_ms_max = 60'000;               // a connection without progress for longer is cut
+  uint64_t fetched_bytes_max = uint64_t{1}
+                               << 30;  // into the page cache, not read yet; 0: nothing is fetched
+  uint32_t stall_ms_max = 60'000;      // a connection without progress for longer is cut
 };
 
 struct TargetConfig {
@@ -75,15 +76,16 @@ class ChunkServer {
   void serve_until(int64_t deadline_ns) { services_.sessions.serve_until(deadline_ns); }
   void fence(uint64_t session);
   size_t connection_count() const { return registry_.size(); }
-  // Closes up to so many connections that were idle for so long, and longest: their clients make others when
-  // they need them.
+  // Closes up to so many connections that were idle for so long, and longest: their clients make
+  // others when they need them.
   void close_idle(size_t count_max, std::chrono::milliseconds idle_min);
   // False, and the socket closed, when the name is taken, there are too many connections, or the
   // server does not run.
   // rdma_token: of rdma_offer(); 0: frames go over the socket.
   bool adopt(Adoption adoption, uint64_t rdma_token = 0);
 
-  // ---- RDMA: see rdma/rails.h. The queue pair is made on the lane that the connection will get ----
+  // ---- RDMA: see rdma/rails.h. The queue pair is made on the lane that the connection will get
+  // ----
   int rdma_open(const rdma::DeviceAddress& address, uint64_t memory_bytes, std::string& reason);
   int rdma_offer(size_t rail, uint64_t session, uint64_t previous, uint64_t& token,
                  rdma::Peer& local);

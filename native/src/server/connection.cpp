@@ -129,11 +129,13 @@ Status Connection::check_capability(const FrameHeader& header, std::span<const s
   const bool writes = (spec.rights & kRightWrite) != 0;
   Status status = capabilities_.check(
       *parts.capability,
-      {header.file_id, header.stripe_index, header.target, writes ? header.epoch : 0}, session_, spec.rights);
+      {header.file_id, header.stripe_index, header.target, writes ? header.epoch : 0}, session_,
+      spec.rights);
   if (status == Status::kOk && spec.source) {
     const CopySource& source = *parts.source;
-    status = capabilities_.check(*parts.source_capability, {source.file_id, source.stripe_index, source.target},
-                                 session_, kRightRead);
+    status = capabilities_.check(*parts.source_capability,
+                                 {source.file_id, source.stripe_index, source.target}, session_,
+                                 kRightRead);
   }
   if (status != Status::kOk) add(lane_.counters().refused_capabilities);
   return status;
@@ -237,22 +239,25 @@ bool Connection::frame(const FrameHeader& header, std::span<const std::byte> bod
   return true;
 }
 
-// Answered when it is known to whoever fetches: nobody waits for the bytes. What this peer may not read is left out.
+// Answered when it is known to whoever fetches: nobody waits for the bytes. What this peer may not
+// read is left out.
 void Connection::fetch(const FrameHeader& header, std::span<const std::byte> body) {
   const std::vector<FetchedObject> objects = fetched_of(body);
   if (objects.empty()) return refuse(header, Status::kBadRequest);
   add(lane_.counters().fetches);
   std::vector<Fetcher::Wanted> wanted;
   for (const FetchedObject& object : objects) {
-    const bool may_read = purpose_ == Purpose::kServer ||
-                          capabilities_.proves(object.capability,
-                                               {object.capability.file_id, object.stripe_index, header.target},
-                                               session_, kRightRead);
+    const bool may_read =
+        purpose_ == Purpose::kServer ||
+        capabilities_.proves(object.capability,
+                             {object.capability.file_id, object.stripe_index, header.target},
+                             session_, kRightRead);
     if (!may_read) {
       add(lane_.counters().refused_capabilities);
       continue;
     }
-    wanted.push_back({{object.capability.file_id, object.stripe_index}, header.target, object.length});
+    wanted.push_back(
+        {{object.capability.file_id, object.stripe_index}, header.target, object.length});
   }
   const bool is_taken = lane_.services().fetcher.want(wanted, lane_.loop().now());
   send_status(header, is_taken ? Status::kOk : Status::kBusy);
@@ -311,7 +316,9 @@ void Connection::request_dropped() {
   progress_at_ = lane_.loop().now();
   lane_.memory_returned();
   const bool may_read = !receiving_ && in_flight_ <= kInFlightMax / 2;
-  if (may_read || waits_for_own_ || !held_back_.empty() || (phase_ == Phase::kClosing && in_flight_ == 0)) schedule_settle();
+  if (may_read || waits_for_own_ || !held_back_.empty() ||
+      (phase_ == Phase::kClosing && in_flight_ == 0))
+    schedule_settle();
 }
 
 void Connection::schedule_settle() {

@@ -58,17 +58,20 @@ class Connection final : public net::StreamSink, public std::enable_shared_from_
   void close(int error, std::string reason);
 
   void reply(std::shared_ptr<Request> request);
-  // Whether it may have so much more of the lane's memory: a quarter of what is free, so that a dozen peers that do
-  // not take their answers leave others some. Who has nothing may always wait for it.
+  // Whether it may have so much more of the lane's memory: a quarter of what is free, so that a
+  // dozen peers that do not take their answers leave others some. Who has nothing may always wait
+  // for it.
   bool may_hold(size_t bytes) const;
-  // A READ beyond that: it runs when answers of before have left, and nothing more is received until then.
+  // A READ beyond that: it runs when answers of before have left, and nothing more is received
+  // until then.
   void hold_back(std::shared_ptr<Request> request);
   void holds(size_t bytes) { held_bytes_ += bytes; }
   void lets_go(size_t bytes) { held_bytes_ -= bytes; }
   // Memory came back: go on with the payload that had no place.
   void resume();
   bool stalled_since(net::Clock::time_point when) const;
-  // Since when a client has asked for nothing and is owed nothing; nullopt: it is, or this is no client's.
+  // Since when a client has asked for nothing and is owed nothing; nullopt: it is, or this is no
+  // client's.
   std::optional<net::Clock::time_point> idle_since() const;
 
   net::PayloadPlace payload_buffer(const FrameHeader& header,
@@ -101,7 +104,7 @@ class Connection final : public net::StreamSink, public std::enable_shared_from_
   const uint64_t id_;
   std::shared_ptr<SessionState> state_;
   CapabilityCache capabilities_;
-  net::Socket socket_;  // until begin(); then the stream's
+  net::Socket socket_;                      // until begin(); then the stream's
   std::shared_ptr<rdma::Channel> channel_;  // until begin(), too
   std::unique_ptr<net::Stream> stream_;
   Phase phase_ = Phase::kWaiting;
@@ -109,11 +112,11 @@ class Connection final : public net::StreamSink, public std::enable_shared_from_
   bool receiving_ = true;
   bool settle_scheduled_ = false;
   size_t in_flight_ = 0;
-  size_t held_bytes_ = 0;                             // of the lane's memory
+  size_t held_bytes_ = 0;  // of the lane's memory
   std::deque<std::shared_ptr<Request>> held_back_;
-  bool waits_for_own_ = false;                        // a payload, until others of this connection are stored
+  bool waits_for_own_ = false;          // a payload, until others of this connection are stored
   net::Clock::time_point progress_at_;  // when a reply last left, or the first one was queued
-  std::shared_ptr<Request> arriving_;  // a WRITE whose payload comes in
+  std::shared_ptr<Request> arriving_;   // a WRITE whose payload comes in
   std::vector<std::shared_ptr<Connection>> successors_;
 };
 

@@ -24,7 +24,8 @@ struct ConnectionNameHash {
 
 class ConnectionRegistry {
  public:
-  static constexpr size_t kConnectionsMax = 1u << 16;  // what is taken is decided before (fscommon/net)
+  static constexpr size_t kConnectionsMax =
+      1u << 16;  // what is taken is decided before (fscommon/net)
 
   // False when the name is taken or there are too many connections.
   bool add(const ConnectionName& name, size_t lane) {

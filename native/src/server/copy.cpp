@@ -53,7 +53,8 @@ class Copier {
     store::SeekResult found{.at = copy_.source_offset + from, .ended = false};
     const uint64_t end = copy_.source_offset + copy_.length;
     while (!found.ended && found.at < end) {
-      const Status status = copy_.from->seek(copy_.source, copy_.source_epoch, found.at, hole, found);
+      const Status status =
+          copy_.from->seek(copy_.source, copy_.source_epoch, found.at, hole, found);
       if (status != Status::kOk) return status;
     }
     at = std::min(found.at, end) / limits::kBlockSize * limits::kBlockSize - copy_.source_offset;
@@ -78,7 +79,8 @@ class Copier {
         (read.length + limits::kBlockSize - 1) / limits::kBlockSize * limits::kBlockSize;
     const auto bytes = bytes_.first(whole);
     std::fill(bytes.begin() + read.length, bytes.end(), std::byte{0});
-    if (read.length < whole) hash_blocks(0, bytes, std::span(sums_).first(whole / limits::kBlockSize));
+    if (read.length < whole)
+      hash_blocks(0, bytes, std::span(sums_).first(whole / limits::kBlockSize));
     if (whole > 0) {
       const Status written =
           copy_.to->write({.object = copy_.sink,

@@ -17,12 +17,14 @@ inline void subtract(Counter& counter, uint64_t amount = 1) {
   counter.fetch_sub(amount, std::memory_order_relaxed);
 }
 
-// How long requests of one kind took, from the header of their frame, so the bytes of a WRITE on the way
-// included, until their reply is handed to the connection: how many in each span of time, and all together.
+// How long requests of one kind took, from the header of their frame, so the bytes of a WRITE on
+// the way included, until their reply is handed to the connection: how many in each span of time,
+// and all together.
 struct Latency {
   // Upper bounds, in microseconds; what took longer is in the last count.
   static constexpr std::array<uint64_t, 15> kBounds = {
-      25, 50, 100, 250, 500, 1000, 2500, 5000, 10'000, 25'000, 50'000, 100'000, 500'000, 1'000'000, 10'000'000};
+      25,     50,     100,    250,     500,     1000,      2500,      5000,
+      10'000, 25'000, 50'000, 100'000, 500'000, 1'000'000, 10'000'000};
   std::array<Counter, kBounds.size() + 1> counts{};
   Counter sum_us{0};
 
@@ -37,11 +39,12 @@ struct alignas(64) Counters {
   Counter reads{0}, writes{0}, syncs{0}, truncates{0}, punches{0}, stats{0}, deletes{0}, fences{0},
       pings{0}, seeks{0}, copies{0}, deletes_all{0}, deleted_objects{0}, fetches{0};
   Counter read_bytes{0}, written_bytes{0}, copied_bytes{0};  // copied: here, for no client
-  Counter reads_inline{0}, reads_uring{0}, reads_worker{0}, reads_lent{0};  // the last: of any of them
+  Counter reads_inline{0}, reads_uring{0}, reads_worker{0},
+      reads_lent{0};  // the last: of any of them
   Counter writes_inline{0}, writes_uring{0}, writes_worker{0};
   Counter payload_checksum_errors{0}, corrupt_blocks{0};
   Counter refused_requests{0}, refused_frames{0}, refused_capabilities{0}, busy_requests{0};
-  Counter connections{0}, connections_adopted{0}, in_flight{0};  // 1st and 3rd are gauges
+  Counter connections{0}, connections_adopted{0}, in_flight{0};      // 1st and 3rd are gauges
   Counter buffer_bytes{0}, buffer_waits{0}, stalled_connections{0};  // 1st is a gauge
   Latency read_time, write_time, sync_time, other_time;
 

@@ -1,11 +1,12 @@
 // Objects of small files that clients are going to read, read into the page cache before they ask
 // (docs/decisions/0049-fetched-ahead.md).
 //
-// What waits is fetched in the order of file ids, up and from the beginning again: files that were made one
-// after another lie so on the disk. So many bytes are on their way at once, and so many may have been fetched
-// that nobody has read yet; after kUnreadFor those count no more. What there is no room for is refused.
-// One thread fetches, and its I/O has the priority of all: readers may wait for pages that it asked for.
-// Threads: ANY THREAD, guarded by mu_; stop() before the targets end.
+// What waits is fetched in the order of file ids, up and from the beginning again: files that were
+// made one after another lie so on the disk. So many bytes are on their way at once, and so many
+// may have been fetched that nobody has read yet; after kUnreadFor those count no more. What there
+// is no room for is refused. One thread fetches, and its I/O has the priority of all: readers may
+// wait for pages that it asked for. Threads: ANY THREAD, guarded by mu_; stop() before the targets
+// end.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -31,7 +32,8 @@ class Fetcher {
   static constexpr size_t kQueueMax = 1u << 17;
   static constexpr size_t kUnreadMax = 1u << 20;
   static constexpr std::chrono::minutes kUnreadFor{10};
-  static constexpr uint64_t kUnderWayMax = 1u << 20;  // of each target: reads that somebody waits for queue behind it
+  static constexpr uint64_t kUnderWayMax =
+      1u << 20;  // of each target: reads that somebody waits for queue behind it
 
   struct Wanted {
     store::ObjectId object;
@@ -91,9 +93,9 @@ class Fetcher {
   const uint64_t unread_bytes_max_;
   mutable std::mutex mu_;
   std::condition_variable work_;
-  std::set<Key> queue_;  // of unread_
-  Key cursor_{};                   // where the next one is looked for
-  std::list<Unread> unread_;       // the oldest first; those of the queue too
+  std::set<Key> queue_;       // of unread_
+  Key cursor_{};              // where the next one is looked for
+  std::list<Unread> unread_;  // the oldest first; those of the queue too
   std::unordered_map<Key, Place, Hash> places_;
   uint64_t unread_bytes_ = 0;
   std::atomic<size_t> unread_count_{0};

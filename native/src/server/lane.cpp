@@ -11,7 +11,8 @@ namespace braidfs::server {
 
 namespace {
 
-// Fresh pages may take longer than the disk: the first checkpoint after a start does not wait for them.
+// Fresh pages may take longer than the disk: the first checkpoint after a start does not wait for
+// them.
 constexpr size_t kWarmBytes = 32u << 20;
 constexpr int kStallLooks = 12;  // during the longest stall
 constexpr int kStallPartWhenShort = 6;
@@ -84,8 +85,8 @@ void Lane::begin(Adoption adoption) {
   add(counters_.connections);
   add(counters_.connections_adopted);
   const auto found = connections_.find(previous);
-  const bool replaces = previous.connection != 0 && found != connections_.end() &&
-                        found->second != connection;
+  const bool replaces =
+      previous.connection != 0 && found != connections_.end() && found->second != connection;
   connection->begin(replaces);
   if (replaces) {
     const auto old = found->second;
@@ -119,8 +120,11 @@ void Lane::close_idle(size_t count_max, std::chrono::milliseconds idle_min) {
       if (since && loop_.now() - *since >= idle_min) idle.emplace_back(*since, connection);
     }
     const size_t count = std::min(count_max, idle.size());
-    const auto earlier = [](const auto& left, const auto& right) { return left.first < right.first; };
-    std::partial_sort(idle.begin(), idle.begin() + static_cast<ptrdiff_t>(count), idle.end(), earlier);
+    const auto earlier = [](const auto& left, const auto& right) {
+      return left.first < right.first;
+    };
+    std::partial_sort(idle.begin(), idle.begin() + static_cast<ptrdiff_t>(count), idle.end(),
+                      earlier);
     for (size_t index = 0; index < count; ++index) {
       idle[index].second->close(0, "it was idle, and others need its place");
     }
@@ -294,7 +298,8 @@ void Lane::report_cut(const Connection& connection, int error, const std::string
 
 void Lane::look_for_stalled() {
   // Where memory is short, whoever does not take its answers has less time.
-  const auto since = loop_.now() - (waiting_.empty() ? stall_max_ : stall_max_ / kStallPartWhenShort);
+  const auto since =
+      loop_.now() - (waiting_.empty() ? stall_max_ : stall_max_ / kStallPartWhenShort);
   std::vector<std::shared_ptr<Connection>> stalled;
   for (const auto& [name, connection] : connections_) {
     if (connection->stalled_since(since)) stalled.push_back(connection);

@@ -26,8 +26,8 @@ store::ReadRequest read_request(const Request& request) {
           .raw = (request.header.flags & kFlagRaw) != 0};
 }
 
-// Of an object that was synced once (rule 19): where it is not there it is lost. Then nobody reads zeros in its
-// place, and nothing makes it anew, as what is left of it would be zeros.
+// Of an object that was synced once (rule 19): where it is not there it is lost. Then nobody reads
+// zeros in its place, and nothing makes it anew, as what is left of it would be zeros.
 bool must_exist(const Request& request) { return (request.header.flags & kFlagMustExist) != 0; }
 
 store::WriteRequest write_request(const Request& request) {
@@ -62,12 +62,14 @@ void take_result(Request& request, const store::ReadResult& result) {
 bool lend(Request& request, Counters& counters) {
   if (!request.may_lend) return false;
   make_room_for_sums(request);
-  const store::ReadResult result = request.store->lend_read(request.reading, request.sums, request.lent);
+  const store::ReadResult result =
+      request.store->lend_read(request.reading, request.sums, request.lent);
   if (result.status == Status::kEagain) return false;
   request.reading = {};
   take_result(request, result);
   add(counters.reads_lent);
-  request.payload = request.payload.subspan(length_of(request.lent.parts));  // refused: nothing of nothing
+  request.payload =
+      request.payload.subspan(length_of(request.lent.parts));  // refused: nothing of nothing
   return true;
 }
 
@@ -79,7 +81,8 @@ void finish_plan(Request& request) {
 }
 
 void perform_read(Request& request, Counters& counters) {
-  const Status status = request.store->begin_read(request.reading, read_request(request), Wait::kYes);
+  const Status status =
+      request.store->begin_read(request.reading, read_request(request), Wait::kYes);
   if (status != Status::kOk) return take_result(request, {status, 0, 0});
   if (lend(request, counters)) return;
   request.reading.plan().run();
@@ -100,8 +103,8 @@ void perform_stat(Request& request) {
 void perform_seek(Request& request) {
   store::SeekResult result;
   const bool hole = request.header.length != 0;
-  request.status =
-      request.store->seek(request.object(), request.header.epoch, request.header.offset, hole, result);
+  request.status = request.store->seek(request.object(), request.header.epoch,
+                                       request.header.offset, hole, result);
   if (request.status != Status::kOk) return;
   const uint64_t body[2] = {result.at, result.ended ? 1u : 0u};
   request.body.resize(sizeof(body));
@@ -147,11 +150,17 @@ void perform(Request& request, Counters& counters) {
   const FrameHeader& header = request.header;
   store::ChunkStore& target = *request.store;
   switch (request.op()) {
-    case Op::kRead: return perform_read(request, counters);
-    case Op::kStat: return perform_stat(request);
-    case Op::kSync: return perform_sync(request);
-    case Op::kSeek: return perform_seek(request);
-    case Op::kWrite: request.status = target.write(write_request(request)); return;
+    case Op::kRead:
+      return perform_read(request, counters);
+    case Op::kStat:
+      return perform_stat(request);
+    case Op::kSync:
+      return perform_sync(request);
+    case Op::kSeek:
+      return perform_seek(request);
+    case Op::kWrite:
+      request.status = target.write(write_request(request));
+      return;
     case Op::kPunch:
       request.status = absent_or(
           request, target.punch(request.object(), header.offset, header.length, header.epoch));
@@ -160,12 +169,18 @@ void perform(Request& request, Counters& counters) {
       request.status =
           target.truncate(request.object(), header.offset, header.epoch, must_exist(request));
       return;
-    case Op::kDelete: request.status = target.remove(request.object()); return;
-    case Op::kDeleteAll: return perform_delete_all(request);
-    case Op::kCopy: request.status = copy_blocks(copy_of(request)); return;
+    case Op::kDelete:
+      request.status = target.remove(request.object());
+      return;
+    case Op::kDeleteAll:
+      return perform_delete_all(request);
+    case Op::kCopy:
+      request.status = copy_blocks(copy_of(request));
+      return;
     case Op::kPing:
     case Op::kFetch:
-    case Op::kFence: break;
+    case Op::kFence:
+      break;
   }
   request.status = Status::kBadRequest;
 }
@@ -176,19 +191,32 @@ store::IoPlan& plan_of(Request& request) {
 
 Counter& count_of(Counters& counters, Op op) {
   switch (op) {
-    case Op::kRead: return counters.reads;
-    case Op::kWrite: return counters.writes;
-    case Op::kSync: return counters.syncs;
-    case Op::kTruncate: return counters.truncates;
-    case Op::kPunch: return counters.punches;
-    case Op::kStat: return counters.stats;
-    case Op::kSeek: return counters.seeks;
-    case Op::kCopy: return counters.copies;
-    case Op::kDelete: return counters.deletes;
-    case Op::kDeleteAll: return counters.deletes_all;
-    case Op::kFetch: return counters.fetches;
-    case Op::kFence: return counters.fences;
-    case Op::kPing: break;
+    case Op::kRead:
+      return counters.reads;
+    case Op::kWrite:
+      return counters.writes;
+    case Op::kSync:
+      return counters.syncs;
+    case Op::kTruncate:
+      return counters.truncates;
+    case Op::kPunch:
+      return counters.punches;
+    case Op::kStat:
+      return counters.stats;
+    case Op::kSeek:
+      return counters.seeks;
+    case Op::kCopy:
+      return counters.copies;
+    case Op::kDelete:
+      return counters.deletes;
+    case Op::kDeleteAll:
+      return counters.deletes_all;
+    case Op::kFetch:
+      return counters.fetches;
+    case Op::kFence:
+      return counters.fences;
+    case Op::kPing:
+      break;
   }
   return counters.pings;
 }
@@ -203,26 +231,31 @@ void Operations::execute(std::shared_ptr<Request> request) {
     request->source_store = services_.targets.find(request->source.target);
   }
   switch (request->op()) {
-    case Op::kPing: return lane_.finish(std::move(request));
-    case Op::kFence: return fence(std::move(request));
-    case Op::kRead: return read(std::move(request));
-    case Op::kWrite: return write(std::move(request));
-    default: return on_worker(services_.blocking, std::move(request));
+    case Op::kPing:
+      return lane_.finish(std::move(request));
+    case Op::kFence:
+      return fence(std::move(request));
+    case Op::kRead:
+      return read(std::move(request));
+    case Op::kWrite:
+      return write(std::move(request));
+    default:
+      return on_worker(services_.blocking, std::move(request));
   }
 }
 
 void Operations::read(std::shared_ptr<Request> request) {
   Request& wanted = *request;
   if (wanted.header.offset == 0) services_.fetcher.was_read(wanted.header.target, wanted.object());
-  const Status status =
-      wanted.store->begin_read(wanted.reading, read_request(wanted), Wait::kNo);
+  const Status status = wanted.store->begin_read(wanted.reading, read_request(wanted), Wait::kNo);
   if (status == Status::kEagain) return on_worker(services_.readers, std::move(request));
   if (status != Status::kOk) {
     wanted.status = absent_or(wanted, status);
     return lane_.finish(std::move(request));
   }
   if (lend(wanted, lane_.counters())) return lane_.finish(std::move(request));
-  wanted.fetched = uring_ != nullptr && wanted.may_lend && wanted.store->fetch_to_lend(wanted.reading);
+  wanted.fetched =
+      uring_ != nullptr && wanted.may_lend && wanted.store->fetch_to_lend(wanted.reading);
   if (wanted.reading.plan().done() || wanted.reading.plan().run_nowait()) {
     add(lane_.counters().reads_inline);
     return finish_read(std::move(request));
@@ -275,8 +308,8 @@ void Operations::fence(std::shared_ptr<Request> request) {
   }
   services_.sessions.fence(session);
   services_.close_session(session);
-  const bool taken = services_.sessions.when_ended(
-      session, [&lane = lane_, request] { lane.complete(request); });
+  const bool taken =
+      services_.sessions.when_ended(session, [&lane = lane_, request] { lane.complete(request); });
   if (taken) return;
   request->status = Status::kBusy;
   lane_.finish(std::move(request));
@@ -321,9 +354,9 @@ void Operations::submit(const std::shared_ptr<Request>& request, uint32_t index)
     request->op() == Op::kRead ? finish_read(request) : finish_write(request);
   };
   uring_->start(net::UringIo{.fd = plan.fd(),
-                 .write = plan.is_write(),
-                 .parts = plan.parts(segment),
-                 .offset = segment.file_offset},
+                             .write = plan.is_write(),
+                             .parts = plan.parts(segment),
+                             .offset = segment.file_offset},
                 std::move(done));
 }
 

@@ -44,7 +44,7 @@ struct Request {
   std::chrono::steady_clock::time_point accepted = std::chrono::steady_clock::now();
 
   store::ChunkStore* store = nullptr;
-  CopySource source;  // of a COPY
+  CopySource source;                     // of a COPY
   std::vector<store::ObjectId> objects;  // of a DELETE_ALL
   store::ChunkStore* source_store = nullptr;
   store::ReadOp reading;
@@ -52,7 +52,9 @@ struct Request {
   uint32_t segments_out = 0;  // of the plan, at io_uring
 
   Op op() const { return static_cast<Op>(header.op); }
-  uint32_t payload_length() const { return static_cast<uint32_t>(length_of(lent.parts) + payload.size()); }
+  uint32_t payload_length() const {
+    return static_cast<uint32_t>(length_of(lent.parts) + payload.size());
+  }
   store::ObjectId object() const { return {header.file_id, header.stripe_index}; }
 };
 

@@ -1,7 +1,7 @@
 // The chunk store's inside, shared by its source files: records.cpp (objects and groups into
 // memory), write.cpp, read.cpp, durable.cpp (sync, stat, remove), cut.cpp (truncate,
-// punch), checkpoint.cpp, recovery.cpp, chunk_store.cpp (open, superblock, background thread, figures).
-// Private to src/store. ANY THREAD unless a function says which lock its caller holds.
+// punch), checkpoint.cpp, recovery.cpp, chunk_store.cpp (open, superblock, background thread,
+// figures). Private to src/store. ANY THREAD unless a function says which lock its caller holds.
 #pragma once
 #include <algorithm>
 #include <bitset>
@@ -65,16 +65,16 @@ struct WriteState {
   uint64_t end_block = 0;
   std::vector<GroupPiece> pieces;
   std::vector<EntryRun> runs;
-  std::vector<uint64_t> sums;        // by block of the request
+  std::vector<uint64_t> sums;                    // by block of the request
   std::vector<std::shared_ptr<RedoBlock>> redo;  // in order of the REDO runs' blocks
-  std::unique_ptr<Block> head;       // merged first block, when partial
-  std::unique_ptr<Block> tail;       // merged last block, when partial and not the first
+  std::unique_ptr<Block> head;                   // merged first block, when partial
+  std::unique_ptr<Block> tail;  // merged last block, when partial and not the first
   uint64_t new_blocks = 0;
 };
 
 struct BlockView {
   uint64_t sum = 0;
-  uint64_t home = 0;   // file offset
+  uint64_t home = 0;  // file offset
   RedoPointer redo;
   bool hole = true;
 };
@@ -93,7 +93,7 @@ struct ReadState {
   uint32_t length = 0;  // after the cut at the object's end
   std::vector<BlockView> blocks;
   std::vector<GroupPiece> noted;  // as a large read (Group::read)
-  std::vector<FilePart> parts;  // that are being fetched into the page cache
+  std::vector<FilePart> parts;    // that are being fetched into the page cache
 };
 
 struct PageImage {
@@ -141,7 +141,8 @@ class StoreBody {
   Status truncate(ObjectId id, uint64_t length, uint32_t epoch, bool must_exist);
   Status punch(ObjectId id, uint64_t offset, uint64_t length, uint32_t epoch);
   Status stat(ObjectId id, ObjectFigures& figures);
-  Status seek(ObjectId id, uint32_t epoch, uint64_t offset, bool hole, SeekResult& result);  // seek.cpp
+  Status seek(ObjectId id, uint32_t epoch, uint64_t offset, bool hole,
+              SeekResult& result);  // seek.cpp
   void remove_all(std::span<const ObjectId> ids, std::span<Status> statuses);
   Status sync_older_than(Clock::duration age);
 
@@ -167,10 +168,12 @@ class StoreBody {
   void adopt_page(Object& object, uint32_t index, const RecordPage (&pages)[2], Group& group);
   void apply_cuts(const Object& object, uint32_t index, Group& group);
   static void apply_cut_to(const Punched& cut, uint32_t index, Group& group);
-  void adopt_finished(const RecordPage (&pages)[2], const PageState (&states)[2], Group& group) const;
+  void adopt_finished(const RecordPage (&pages)[2], const PageState (&states)[2],
+                      Group& group) const;
   static bool is_cut_off(const Object& object, uint32_t index, uint64_t page_sequence) noexcept;
   Status miss_pages(Object& object, uint32_t index, Wait wait, Group& group);
-  Status map_page(const ObjectPointer& object, uint32_t index, const Group& group, std::vector<uint32_t>& also);
+  Status map_page(const ObjectPointer& object, uint32_t index, const Group& group,
+                  std::vector<uint32_t>& also);
   Status map_pages(const ObjectPointer& object);
   Status load_ancestors(Object& object, uint32_t index);
   void shed_groups(Object& object);
@@ -233,7 +236,8 @@ class StoreBody {
   };
   Status lock_whole(Object& object, Guard& guard, RangeLock::Ticket& ticket);
   Status make_locked(const ObjectPointer& object, uint32_t epoch);
-  Status truncate_locked(const ObjectPointer& object, Guard& guard, uint64_t length, uint32_t epoch);
+  Status truncate_locked(const ObjectPointer& object, Guard& guard, uint64_t length,
+                         uint32_t epoch);
   Status zero_edge(Object& object, Guard& guard, uint64_t from, uint64_t to, Edges& edges);
   Status log_cut(const ObjectPointer& object, EntryHeader header, const Edges& edges);
   Status cut_groups(const ObjectPointer& object, uint64_t first_block, uint64_t end_block);
@@ -274,11 +278,12 @@ class StoreBody {
   std::atomic<uint64_t> checkpoints_{0};
   std::atomic<uint32_t> target_{0};
   bool recovering_ = false;
-  bool torn_expected_ = false;  // recovery: a checkpoint did not end, so pages may be torn or missing
+  bool torn_expected_ =
+      false;  // recovery: a checkpoint did not end, so pages may be torn or missing
   Gate gate_;
   std::mutex checkpoint_mu_;
   uint64_t checkpoint_start_ = 0;  // RecordPage::log_start; guarded by checkpoint_mu_
-  std::mutex batch_mu_;  // whoever holds the sync_mu of several objects
+  std::mutex batch_mu_;            // whoever holds the sync_mu of several objects
   std::mutex unlinked_mu_;
   std::unordered_set<std::string> unlinked_;  // directories with an unlink not yet durable
   std::mutex room_mu_;

@@ -186,8 +186,7 @@ void StoreBody::finish_group(Object& object, File& file, PageImage& image) {
     if (found != group.redo.end() && found->second == redo) group.redo.erase(found);
   }
   if (group.other_blocks == 0 || group.other_busy || group.other_in_flight) return;
-  const uint64_t left =
-      block_offset(image.page.group, static_cast<uint8_t>(1 - group.slot), 0);
+  const uint64_t left = block_offset(image.page.group, static_cast<uint8_t>(1 - group.slot), 0);
   if (file.punch(left, kGroupBytes) < 0) return;
   space_.add(-static_cast<int64_t>(uint64_t{group.other_blocks} * kBlockSize));
   group.other_blocks = 0;

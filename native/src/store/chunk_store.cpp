@@ -135,7 +135,8 @@ Status StoreBody::count_objects() {
 
 Status StoreBody::open(std::string& message) {
   if (int r = device_->lock("lock"); r < 0) {
-    message = r == -EWOULDBLOCK ? "the target is in use by another process" : "cannot lock the target";
+    message =
+        r == -EWOULDBLOCK ? "the target is in use by another process" : "cannot lock the target";
     return r == -EWOULDBLOCK ? Status::kBusy : status_of(r);
   }
   if (Status s = read_superblock(message); s != Status::kOk) return s;
@@ -148,8 +149,9 @@ Status StoreBody::open(std::string& message) {
   if (Status s = recovery.run(message); s != Status::kOk) return s;
   if (same_boot && recovery.lossy()) {
     ++superblock_.incarnation;
-    say(30, "the log was damaged: clients are to send again what they had not synced; incarnation " +
-                std::to_string(superblock_.incarnation));
+    say(30,
+        "the log was damaged: clients are to send again what they had not synced; incarnation " +
+            std::to_string(superblock_.incarnation));
   }
   if (!same_boot) {
     ++superblock_.incarnation;
@@ -169,7 +171,8 @@ Status StoreBody::open(std::string& message) {
   std::copy(boot.begin(), boot.end(), superblock_.boot_id.begin());
   target_ = superblock_.target;
   if (Status s = write_superblock(); s != Status::kOk) return s;
-  if (config_.background) thread_ = std::jthread([this](const std::stop_token& stop) { background(stop); });
+  if (config_.background)
+    thread_ = std::jthread([this](const std::stop_token& stop) { background(stop); });
   return Status::kOk;
 }
 
@@ -211,14 +214,15 @@ void StoreBody::background(const std::stop_token& stop) {
     if (stop.stop_requested()) return;
     if (log_->has_much_to_write_out()) log_->write_out();
     if (!due && !checkpoint_wanted_) continue;
-    // Asked for again by writers while a checkpoint ran: answered here even if nothing is left to do,
-    // or the wait above would never wait again.
+    // Asked for again by writers while a checkpoint ran: answered here even if nothing is left to
+    // do, or the wait above would never wait again.
     checkpoint_wanted_ = false;
     space_.refresh();
     Status status = sync_older_than(std::chrono::milliseconds(config_.sync_age_ms));
     if (half_full()) status = checkpoint();
     const bool fails = status != Status::kOk;
-    if (fails && !failed) say(40, "cannot sync or checkpoint: status " + std::to_string(static_cast<int>(status)));
+    if (fails && !failed)
+      say(40, "cannot sync or checkpoint: status " + std::to_string(static_cast<int>(status)));
     failed = fails;
   }
 }

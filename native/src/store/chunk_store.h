@@ -13,8 +13,9 @@
 // kEagain is only an answer to Wait::kNo. kBusy after Wait::kYes: the log stayed full for
 // StoreConfig::wait_ms_max; nothing was done, the client may retry.
 //
-// Everything here is ANY THREAD. sync, truncate, punch, seek, remove, checkpoint and stop block: worker threads only.
-// Not here: sockets, capabilities, sessions, verification of wire sums (server/).
+// Everything here is ANY THREAD. sync, truncate, punch, seek, remove, checkpoint and stop block:
+// worker threads only. Not here: sockets, capabilities, sessions, verification of wire sums
+// (server/).
 #pragma once
 #include <sys/uio.h>
 
@@ -53,26 +54,28 @@ struct CorruptBlock {
 
 struct StoreConfig {
   Uuid cluster{};
-  Uuid target{};                 // the target's uuid; used when it is created, checked otherwise
-  bool create = false;           // an empty directory becomes a target; otherwise it must be one
-  uint64_t capacity_bytes = 0;   // 0: the whole device
-  uint64_t reserve_bytes = 64u << 20;       // kept free on the device for log and records
-  uint64_t log_bytes_max = 256u << 20;      // writers wait beyond it
-  uint64_t redo_bytes_max = 128u << 20;     // bytes of REDO entries held in memory
+  Uuid target{};                // the target's uuid; used when it is created, checked otherwise
+  bool create = false;          // an empty directory becomes a target; otherwise it must be one
+  uint64_t capacity_bytes = 0;  // 0: the whole device
+  uint64_t reserve_bytes = 64u << 20;    // kept free on the device for log and records
+  uint64_t log_bytes_max = 256u << 20;   // writers wait beyond it
+  uint64_t redo_bytes_max = 128u << 20;  // bytes of REDO entries held in memory
   uint32_t dirty_groups_max = 32768;
-  uint32_t groups_cached_max = 16384;       // record pages in memory, ~3.3 KiB each
+  uint32_t groups_cached_max = 16384;  // record pages in memory, ~3.3 KiB each
   uint32_t files_open_max = 2048;
   uint32_t objects_cached_max = 65536;
-  uint32_t direct_bytes_min = 128u << 10;   // writes from this size on go O_DIRECT when aligned
-  uint32_t direct_read_bytes_min = 256u << 10;  // of what is not cached, unless it is read again and again
-  uint32_t lend_bytes_min = 32u << 10;  // of raw reads that go out of the page cache: less is copied sooner
-  // Older unsynced bytes are synced in the background, many objects together: before clients ask for it
-  // object by object (sync_after_ms of client/core.h).
+  uint32_t direct_bytes_min = 128u << 10;  // writes from this size on go O_DIRECT when aligned
+  uint32_t direct_read_bytes_min =
+      256u << 10;  // of what is not cached, unless it is read again and again
+  uint32_t lend_bytes_min =
+      32u << 10;  // of raw reads that go out of the page cache: less is copied sooner
+  // Older unsynced bytes are synced in the background, many objects together: before clients ask
+  // for it object by object (sync_after_ms of client/core.h).
   uint32_t sync_age_ms = 3000;
   uint32_t wait_ms_max = 30000;
-  bool background = true;                   // a thread that syncs old bytes and checkpoints
-  std::function<void(const CorruptBlock&)> on_corrupt;           // any thread, short
-  std::function<void(int level, const std::string&)> on_log;     // 10 debug .. 40 error; any thread
+  bool background = true;  // a thread that syncs old bytes and checkpoints
+  std::function<void(const CorruptBlock&)> on_corrupt;        // any thread, short
+  std::function<void(int level, const std::string&)> on_log;  // 10 debug .. 40 error; any thread
 };
 
 // One contiguous pread or pwrite of a plan.
@@ -80,7 +83,7 @@ struct IoSegment {
   uint64_t file_offset = 0;
   uint32_t part_first = 0;  // parts[part_first, part_first + part_count)
   uint32_t part_count = 0;
-  uint32_t length = 0;      // bytes still to be transferred; 0: done
+  uint32_t length = 0;  // bytes still to be transferred; 0: done
 };
 
 // What the caller must read or write. LANE or worker: one thread at a time.
@@ -98,8 +101,9 @@ class IoPlan {
   // Completion of one segment with the result of preadv/pwritev or of its io_uring twin.
   // True: the segment was short and now holds the rest; submit it again.
   bool complete(size_t index, int64_t result) noexcept;
-  void run() noexcept;         // all that is left, blocking; errors in status()
-  bool run_nowait() noexcept;  // reads only what is cached, nothing by O_DIRECT; true: nothing is left
+  void run() noexcept;  // all that is left, blocking; errors in status()
+  bool
+  run_nowait() noexcept;  // reads only what is cached, nothing by O_DIRECT; true: nothing is left
 
  private:
   friend class StoreBody;
@@ -118,9 +122,9 @@ struct WriteRequest {
   ObjectId object;
   uint32_t epoch = 0;  // truncate epoch; older than the object's: kStaleTruncateEpoch
   uint64_t offset = 0;
-  std::span<const std::byte> payload;    // 1 byte .. 16 MiB; lives until finish_write returned
-  std::span<const uint64_t> sums;        // of the blocks touched, verified by the caller; or empty
-  bool must_exist = false;  // kNoObject where it would make the object
+  std::span<const std::byte> payload;  // 1 byte .. 16 MiB; lives until finish_write returned
+  std::span<const uint64_t> sums;      // of the blocks touched, verified by the caller; or empty
+  bool must_exist = false;             // kNoObject where it would make the object
 };
 
 struct ReadRequest {
@@ -179,7 +183,8 @@ struct ReadResult {
 // Bytes of a read where they lie in the object's file, instead of in the buffer.
 struct Lent {
   std::shared_ptr<File> file;
-  std::vector<FilePart> parts;  // whole blocks; what is left of the read is in the buffer, in its place
+  std::vector<FilePart>
+      parts;  // whole blocks; what is left of the read is in the buffer, in its place
 };
 
 // What is on its way into the page cache.
@@ -209,8 +214,8 @@ struct StoreFigures {
   uint64_t files_total = 0;  // inodes of its device; 0: without a limit
   uint64_t files_free = 0;
   uint64_t objects = 0;
-  uint64_t errors = 0;        // I/O errors and corrupt blocks since it was opened
-  uint64_t log_bytes = 0;     // not yet checkpointed
+  uint64_t errors = 0;     // I/O errors and corrupt blocks since it was opened
+  uint64_t log_bytes = 0;  // not yet checkpointed
   uint64_t redo_bytes = 0;
   uint64_t checkpoints = 0;
   uint64_t objects_cached = 0;
@@ -246,16 +251,18 @@ class ChunkStore {
   // sums: room for blocks_touched(offset, length) of the request; whole blocks get the stored sum.
   ReadResult finish_read(ReadOp& op, std::span<uint64_t> sums);
 
-  // Of a raw read that has begun, in place of finish_read(): all whole blocks as parts of the file, which are in the page
-  // cache and not in the buffer. kEagain: not here and now, or too little to be worth it; the op is as it was.
-  // From then on the blocks may be written while they are on their way: their sums tell.
+  // Of a raw read that has begun, in place of finish_read(): all whole blocks as parts of the file,
+  // which are in the page cache and not in the buffer. kEagain: not here and now, or too little to
+  // be worth it; the op is as it was. From then on the blocks may be written while they are on
+  // their way: their sums tell.
   ReadResult lend_read(ReadOp& op, std::span<uint64_t> sums, Lent& lent);
-  // Begins to fetch its blocks into the page cache. True: the plan has the last of them only, and once that is
-  // done lend_read() is next; what that refuses has to begin again. False: nothing of it is to be lent.
+  // Begins to fetch its blocks into the page cache. True: the plan has the last of them only, and
+  // once that is done lend_read() is next; what that refuses has to begin again. False: nothing of
+  // it is to be lent.
   bool fetch_to_lend(ReadOp& op);
 
-  // Begins to read the object's records and so many bytes (at most kGroupBytes) of its beginning into the page
-  // cache, for reads to come. Blocks where the file is not open.
+  // Begins to read the object's records and so many bytes (at most kGroupBytes) of its beginning
+  // into the page cache, for reads to come. Blocks where the file is not open.
   Status fetch(ObjectId object, uint32_t length, Fetching& fetching);
 
   // The same, whole: begin with Wait::kYes, run, finish.
@@ -263,23 +270,25 @@ class ChunkStore {
   ReadResult read(const ReadRequest& request, std::span<uint64_t> sums);
 
   Status sync(ObjectId object);  // no such object: kOk (nothing was lost that this target knew)
-  // The object is there from now on, empty if it was not; durable after sync(). must_exist: kNoObject if it was not.
+  // The object is there from now on, empty if it was not; durable after sync(). must_exist:
+  // kNoObject if it was not.
   Status make(ObjectId object, uint32_t epoch, bool must_exist = false);
-  // length: of the object. Creates the object if there is none, so that the epoch is known; with must_exist
-  // there has to be one (kNoObject). An epoch that is not
-  // above the object's is kStaleTruncateEpoch, but for the very cut that it is of: that is durable when answered.
+  // length: of the object. Creates the object if there is none, so that the epoch is known; with
+  // must_exist there has to be one (kNoObject). An epoch that is not above the object's is
+  // kStaleTruncateEpoch, but for the very cut that it is of: that is durable when answered.
   Status truncate(ObjectId object, uint64_t length, uint32_t epoch, bool must_exist = false);
   // No such object: kNoObject. None of it was data, unless it is lost.
   Status punch(ObjectId object, uint64_t offset, uint64_t length, uint32_t epoch);
-  Status stat(ObjectId object, ObjectFigures& figures);             // kNoObject
-  // The first byte at or behind offset that is data, or (hole) that is not; kNoObject, kStaleTruncateEpoch.
+  Status stat(ObjectId object, ObjectFigures& figures);  // kNoObject
+  // The first byte at or behind offset that is data, or (hole) that is not; kNoObject,
+  // kStaleTruncateEpoch.
   Status seek(ObjectId object, uint32_t epoch, uint64_t offset, bool hole, SeekResult& result);
-  Status remove(ObjectId object);                                   // DELETE; none: kOk
+  Status remove(ObjectId object);  // DELETE; none: kOk
   // The same of many, with one flush of the log; a status for each.
   void remove_all(std::span<const ObjectId> objects, std::span<Status> statuses);
 
-  Status sync_all();    // every object's unsynced bytes
-  Status checkpoint();  // empties the log
+  Status sync_all();                   // every object's unsynced bytes
+  Status checkpoint();                 // empties the log
   Status set_target(uint32_t target);  // stored in the superblock
   uint64_t incarnation() const noexcept;
   StoreFigures figures();

@@ -141,8 +141,11 @@ Status StoreBody::zero_edge(Object& object, Guard& guard, uint64_t from, uint64_
   guard.lock();
   if (status != Status::kOk) return status;
   std::memset(redo->bytes.data() + from % kBlockSize, 0, to - from);
-  edges.runs.push_back({.group = piece.index, .first = static_cast<uint16_t>(piece.first),
-                        .count = 1, .flags = kRunRedo, .slot = piece.group->slot,
+  edges.runs.push_back({.group = piece.index,
+                        .first = static_cast<uint16_t>(piece.first),
+                        .count = 1,
+                        .flags = kRunRedo,
+                        .slot = piece.group->slot,
                         .base_generation = piece.group->generation});
   edges.sums.push_back(xxh3(redo->bytes));
   edges.redo.push_back(std::move(redo));
@@ -191,8 +194,7 @@ Status StoreBody::release_tail(Object& object, uint64_t length) {
   const uint64_t first_block = round_up(length) / kBlockSize;
   const uint32_t whole = groups_kept(length);
   if (first_block < uint64_t{whole} * kGroupBlocks) {
-    release_boundary(object, *file, whole - 1,
-                     static_cast<uint32_t>(first_block % kGroupBlocks));
+    release_boundary(object, *file, whole - 1, static_cast<uint32_t>(first_block % kGroupBlocks));
   }
   const uint64_t low = page_offset(whole, 0);
   const uint64_t high = page_offset(whole, 1);
@@ -224,10 +226,14 @@ Status StoreBody::punch(ObjectId id, uint64_t offset, uint64_t length, uint32_t 
   const RangeLock::Ticket ticket =
       object->range.lock(guard, first_block, round_up(end) / kBlockSize, true);
   Status status = Status::kOk;
-  if (object->broken) status = Status::kEio;
-  else if (epoch < object->epoch) status = Status::kStaleTruncateEpoch;
-  else if (object->removed) status = Status::kNoObject;
-  else status = punch_locked(object, guard, offset, end);
+  if (object->broken)
+    status = Status::kEio;
+  else if (epoch < object->epoch)
+    status = Status::kStaleTruncateEpoch;
+  else if (object->removed)
+    status = Status::kNoObject;
+  else
+    status = punch_locked(object, guard, offset, end);
   object->range.unlock(ticket);
   return count_error(status);
 }
@@ -248,7 +254,8 @@ Status StoreBody::punch_locked(const ObjectPointer& object, Guard& guard, uint64
     Status s = zero_edge(*object, guard, last * kBlockSize, end, edges);
     if (s != Status::kOk) return s;
   }
-  std::vector<GroupPiece> pieces = first < last ? pieces_of(first, last) : std::vector<GroupPiece>{};
+  std::vector<GroupPiece> pieces =
+      first < last ? pieces_of(first, last) : std::vector<GroupPiece>{};
   if (Status s = load_pieces(*object, pieces, Wait::kYes); s != Status::kOk) return s;
   if (edges.runs.empty() && pieces.empty()) return Status::kOk;
   EntryHeader header = header_for(*object, EntryKind::kPunch);

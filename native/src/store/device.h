@@ -68,7 +68,8 @@ class Device {
   Device& operator=(const Device&) = delete;
   virtual ~Device() = default;
 
-  // Where descriptors are short (-EMFILE, -ENFILE) it asks make_room, and again, as long as that says true.
+  // Where descriptors are short (-EMFILE, -ENFILE) it asks make_room, and again, as long as that
+  // says true.
   virtual int open(const std::string& path, OpenMode mode, std::shared_ptr<File>& file) = 0;
   std::function<bool()> make_room = [] { return false; };  // closes files that nobody uses just now
   virtual int make_directory(const std::string& path) = 0;  // one that exists is 0

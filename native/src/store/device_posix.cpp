@@ -7,9 +7,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <dirent.h>
 #include <cerrno>
 #include <cstdio>
-#include <dirent.h>
 #include <fstream>
 
 #include "store/device.h"
@@ -29,7 +29,8 @@ struct Cachestat {
   uint64_t cached, dirty, writeback, evicted, recently_evicted;  // pages
 };
 
-// A file's mark is its mode: combinations that nobody gives a file by chance. Any other mode is no mark.
+// A file's mark is its mode: combinations that nobody gives a file by chance. Any other mode is no
+// mark.
 constexpr mode_t kModes[] = {0600, 01600, 01601};
 
 uint8_t mark_of(mode_t mode) noexcept {
@@ -99,12 +100,14 @@ class PosixFile final : public File {
     return found < 0 ? -errno : found;
   }
   void will_need(uint64_t offset, uint64_t length) override {
-    ::posix_fadvise(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(length), POSIX_FADV_WILLNEED);
+    ::posix_fadvise(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(length),
+                    POSIX_FADV_WILLNEED);
   }
   bool is_cached(uint64_t offset, uint64_t length) override {
     const CachestatRange range{offset, length};
     Cachestat pages{};
-    return ::syscall(kCachestat, fd_.get(), &range, &pages, 0u) == 0 && pages.cached * kPage >= length;
+    return ::syscall(kCachestat, fd_.get(), &range, &pages, 0u) == 0 &&
+           pages.cached * kPage >= length;
   }
 
  private:

@@ -156,7 +156,8 @@ bool StoreBody::release_punched(Object& object, const Punched& punched) {
   if (file_of(object, file) != Status::kOk) return true;
   for (auto& [index, group] : object.groups) {
     const uint64_t base = uint64_t{index} * kGroupBlocks;
-    uint32_t at = static_cast<uint32_t>(std::clamp(punched.first, base, base + kGroupBlocks) - base);
+    uint32_t at =
+        static_cast<uint32_t>(std::clamp(punched.first, base, base + kGroupBlocks) - base);
     const auto end =
         static_cast<uint32_t>(std::clamp(punched.end, base, base + kGroupBlocks) - base);
     const Group& held = *group;  // clang 14 cannot capture a structured binding
@@ -207,8 +208,10 @@ void StoreBody::remove_all(std::span<const ObjectId> ids, std::span<Status> stat
   std::vector<size_t> busy;
   for (size_t index = 0; index < ids.size(); ++index) {
     Removal removal{.index = index, .object = table_.get(ids[index])};
-    if (begin_removal(removal, Wait::kNo)) begun.push_back(std::move(removal));
-    else busy.push_back(index);
+    if (begin_removal(removal, Wait::kNo))
+      begun.push_back(std::move(removal));
+    else
+      busy.push_back(index);
   }
   end_removals(begun, statuses);
   for (const size_t index : busy) {  // with no other object held: nobody waits in a circle
@@ -219,8 +222,9 @@ void StoreBody::remove_all(std::span<const ObjectId> ids, std::span<Status> stat
   }
 }
 
-// False: somebody is at work on the object, and the caller does not wait for that. Of an object that
-// is not in memory nothing is read but whether there is one: a damaged one can be deleted, too.
+// False: somebody is at work on the object, and the caller does not wait for that. Of an object
+// that is not in memory nothing is read but whether there is one: a damaged one can be deleted,
+// too.
 bool StoreBody::begin_removal(Removal& removal, Wait wait) {
   Object& object = *removal.object;
   Guard guard(object.mu);

@@ -34,14 +34,19 @@ enum class FaultPoint : uint8_t {
   kCount,
 };
 
-inline constexpr std::array<std::string_view, static_cast<size_t>(FaultPoint::kCount)> kFaultNames = {
-    "write.before-log",       "write.after-log",          "sync.before-bytes",
-    "sync.after-bytes",       "sync.after-commit",        "truncate.after-log",
-    "truncate.after-sync",    "punch.after-log",          "punch.before-release",
-    "remove.after-log",       "remove.after-unlink",      "rotate.after-create",
-    "checkpoint.after-redo",  "checkpoint.after-redo-sync", "checkpoint.after-pages",
-    "checkpoint.after-page-sync", "checkpoint.before-drop", "superblock.before-rename",
-    "superblock.after-rename", "recover.after-replay",    "recover.after-trim",
+inline constexpr std::array<std::string_view, static_cast<size_t>(FaultPoint::kCount)> kFaultNames =
+    {
+        "write.before-log",        "write.after-log",
+        "sync.before-bytes",       "sync.after-bytes",
+        "sync.after-commit",       "truncate.after-log",
+        "truncate.after-sync",     "punch.after-log",
+        "punch.before-release",    "remove.after-log",
+        "remove.after-unlink",     "rotate.after-create",
+        "checkpoint.after-redo",   "checkpoint.after-redo-sync",
+        "checkpoint.after-pages",  "checkpoint.after-page-sync",
+        "checkpoint.before-drop",  "superblock.before-rename",
+        "superblock.after-rename", "recover.after-replay",
+        "recover.after-trim",
 };
 
 using FaultHook = void (*)(FaultPoint point);

@@ -15,9 +15,10 @@ constexpr uint32_t kPageMagic = 0x43455242;  // "BREC"
 constexpr uint16_t kPageFormat = 1;
 constexpr std::array<char, 8> kSuperMagic = {'B', 'R', 'A', 'I', 'D', 'T', 'G', 'T'};
 constexpr uint32_t kSuperVersion = 2;  // 1: the second slot lay at 4 TiB
-constexpr uint64_t kSegmentMagicOld = 0x31474f4c44415242;  // "BRADLOG1": entries without key and distance
-constexpr uint64_t kSegmentMagic = 0x32474f4c44415242;     // "BRADLOG2"
-constexpr uint32_t kPromiseMagic = 0x4d525042;             // "BPRM"
+constexpr uint64_t kSegmentMagicOld =
+    0x31474f4c44415242;  // "BRADLOG1": entries without key and distance
+constexpr uint64_t kSegmentMagic = 0x32474f4c44415242;  // "BRADLOG2"
+constexpr uint32_t kPromiseMagic = 0x4d525042;          // "BPRM"
 constexpr uint32_t kRunsMax = 64;
 constexpr uint32_t kBodyBytesMax = 1 << 20;  // far more than a write of 16 MiB needs
 
@@ -63,7 +64,8 @@ bool header_is_sound(const EntryHeader& header) noexcept {
   const auto kind = static_cast<uint16_t>(header.kind);
   return kind >= 1 && kind <= static_cast<uint16_t>(EntryKind::kDelete) &&
          header.run_count <= kRunsMax * kGroupBlocks && header.object_length <= kObjectBytesMax &&
-         header.body_length % 8 == 0 && header.body_length <= kBodyBytesMax && header.bytes_length % kBlockSize == 0 &&
+         header.body_length % 8 == 0 && header.body_length <= kBodyBytesMax &&
+         header.bytes_length % kBlockSize == 0 &&
          header.body_length >= header.run_count * sizeof(EntryRun);
 }
 
@@ -184,11 +186,13 @@ SegmentState check(const SegmentHeader& header, uint64_t number, const Uuid& uui
 
 void encode_promises(uint64_t durable_sequence, std::span<const Promise> promises, uint64_t key,
                      std::vector<std::byte>& encoded) {
-  PromiseHeader header{.magic = kPromiseMagic, .count = static_cast<uint32_t>(promises.size()),
+  PromiseHeader header{.magic = kPromiseMagic,
+                       .count = static_cast<uint32_t>(promises.size()),
                        .durable_sequence = durable_sequence};
   encoded.resize(sizeof header + promises.size_bytes());
   std::memcpy(encoded.data(), &header, sizeof header);
-  if (!promises.empty()) std::memcpy(encoded.data() + sizeof header, promises.data(), promises.size_bytes());
+  if (!promises.empty())
+    std::memcpy(encoded.data() + sizeof header, promises.data(), promises.size_bytes());
   header.checksum = xxh3(encoded) ^ key;
   std::memcpy(encoded.data(), &header, sizeof header);
 }
@@ -197,7 +201,9 @@ size_t decode_promises(std::span<const std::byte> raw, uint64_t key, PromiseHead
                        std::span<const Promise>& promises) noexcept {
   if (raw.size() < sizeof header) return 0;
   std::memcpy(&header, raw.data(), sizeof header);
-  if (header.magic != kPromiseMagic || header.count > (raw.size() - sizeof header) / sizeof(Promise)) return 0;
+  if (header.magic != kPromiseMagic ||
+      header.count > (raw.size() - sizeof header) / sizeof(Promise))
+    return 0;
   const size_t length = sizeof header + header.count * sizeof(Promise);
   std::vector<std::byte> copy(raw.begin(), raw.begin() + static_cast<ptrdiff_t>(length));
   std::memset(copy.data() + offsetof(PromiseHeader, checksum), 0, sizeof header.checksum);

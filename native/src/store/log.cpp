@@ -27,7 +27,9 @@ std::string Log::path_of(uint64_t number) {
 std::string Log::promises_path_of(uint64_t number) { return path_of(number) + ".synced"; }
 
 int Log::create_segment(uint64_t number, uint64_t first_sequence, Segment& segment) {
-  segment = {.number = number, .first_sequence = first_sequence, .valid_length = kSegmentHeaderSize,
+  segment = {.number = number,
+             .first_sequence = first_sequence,
+             .valid_length = kSegmentHeaderSize,
              .key = segment_key(uuid_, number)};
   std::shared_ptr<File>& file = segment.file;
   if (int r = device_.open(path_of(number), OpenMode::kCreate, file); r < 0) return r;
@@ -35,7 +37,8 @@ int Log::create_segment(uint64_t number, uint64_t first_sequence, Segment& segme
   if (int r = device_.open(promises_path_of(number), OpenMode::kCreate, promises); r < 0) return r;
   if (int r = promises->truncate(0); r < 0) return r;
   segment.promises = std::make_shared<PromiseFile>(std::move(promises), segment.key);
-  segment.promises->keep(first_sequence - 1, {});  // if the segment is lost before anything is in it
+  segment.promises->keep(first_sequence - 1,
+                         {});  // if the segment is lost before anything is in it
   std::vector<std::byte> raw(kSegmentHeaderSize);
   SegmentHeader header;
   header.number = number;
@@ -58,8 +61,8 @@ Status Log::create() {
   return Status::kOk;
 }
 
-// Highest first, so that a cut in between leaves the same torn end, only shorter. What was promised stays until
-// a checkpoint has what recovery made of it.
+// Highest first, so that a cut in between leaves the same torn end, only shorter. What was promised
+// stays until a checkpoint has what recovery made of it.
 int Log::trim_torn_end() {
   while (segments_.size() > good_segments_) {
     const uint64_t number = segments_.back().number;
@@ -162,14 +165,17 @@ Status Log::append(EntryHeader header, std::span<const EntryRun> runs,
   if (failed_) return Status::kEio;
   header.sequence = next_sequence_;
   header.durable_sequence = durable_sequence_;
-  header.distance = static_cast<uint32_t>(std::min<uint64_t>(next_sequence_ - sequence, UINT32_MAX));
+  header.distance =
+      static_cast<uint32_t>(std::min<uint64_t>(next_sequence_ - sequence, UINT32_MAX));
   encode_entry(header, runs, sums, segments_.back().key, scratch_);
   if (Status s = write_at_end(scratch_, bytes); s != Status::kOk) return s;
   sequence = next_sequence_++;
   const bool deletes = header.kind == EntryKind::kDelete;
   if (deletes || header.kind == EntryKind::kCommit) {
-    promised_.push_back({.file_id = header.file_id, .stripe_index = header.stripe_index,
-                         .deleted = deletes, .sequence = deletes ? sequence : header.value});
+    promised_.push_back({.file_id = header.file_id,
+                         .stripe_index = header.stripe_index,
+                         .deleted = deletes,
+                         .sequence = deletes ? sequence : header.value});
   }
   return Status::kOk;
 }
@@ -195,8 +201,10 @@ Status Log::sync(uint64_t sequence) {
     if (result == 0) promise_file->keep(reached, promises);
     guard.lock();
     syncing_ = false;
-    if (result < 0) failed_ = true;
-    else durable_sequence_ = std::max(durable_sequence_, reached);
+    if (result < 0)
+      failed_ = true;
+    else
+      durable_sequence_ = std::max(durable_sequence_, reached);
     synced_.notify_all();
   }
   return Status::kOk;
@@ -224,7 +232,8 @@ Status Log::drop_before(uint64_t number) {
     for (const Segment& segment : segments_)
       if (segment.number < number) numbers.push_back(segment.number);
   }
-  // What was promised goes first: all of it is in the objects, and must not speak of what goes later.
+  // What was promised goes first: all of it is in the objects, and must not speak of what goes
+  // later.
   std::vector<uint64_t> promised = std::exchange(stale_promises_, {});
   promised.insert(promised.end(), numbers.begin(), numbers.end());
   for (const uint64_t old : promised) {

@@ -1,8 +1,8 @@
 // What the log says after a start: all valid entries in order, and where some are missing.
 //
-// Entries are sought behind damage, too: they carry their sequence and the key of their segment, so none is
-// taken for another, nor a user's bytes for one. A gap whose entries were durable is damage, and stays a gap;
-// at the first one that was not the log ends.
+// Entries are sought behind damage, too: they carry their sequence and the key of their segment, so
+// none is taken for another, nor a user's bytes for one. A gap whose entries were durable is
+// damage, and stays a gap; at the first one that was not the log ends.
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
@@ -18,7 +18,8 @@ namespace {
 constexpr std::string_view kPromisesSuffix = ".synced";
 
 bool any_set(std::span<const std::byte> bytes) {
-  return std::any_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte != std::byte{0}; });
+  return std::any_of(bytes.begin(), bytes.end(),
+                     [](std::byte byte) { return byte != std::byte{0}; });
 }
 
 // The next place from `at` on where an entry may begin.
@@ -40,7 +41,7 @@ struct Log::Scan {
   uint64_t proven = 0;    // durable, by what later entries say
   uint64_t promised = 0;  // durable, by what completed syncs said
   bool has_promises = false;
-  bool garbage = false;   // behind the last valid entry is something else than zeros
+  bool garbage = false;  // behind the last valid entry is something else than zeros
 };
 
 std::vector<uint64_t> Log::list(std::string_view suffix) {
@@ -48,14 +49,16 @@ std::vector<uint64_t> Log::list(std::string_view suffix) {
   (void)device_.list("wal", [&](std::string_view name) {
     uint64_t number = 0;
     const auto parsed = std::from_chars(name.data(), name.data() + name.size(), number, 16);
-    const std::string_view rest(parsed.ptr, static_cast<size_t>(name.data() + name.size() - parsed.ptr));
+    const std::string_view rest(parsed.ptr,
+                                static_cast<size_t>(name.data() + name.size() - parsed.ptr));
     if (parsed.ec == std::errc{} && number != 0 && rest == suffix) numbers.push_back(number);
   });
   std::sort(numbers.begin(), numbers.end());
   return numbers;
 }
 
-int Log::read_file(const std::string& path, std::vector<std::byte>& content, std::shared_ptr<File>& file) {
+int Log::read_file(const std::string& path, std::vector<std::byte>& content,
+                   std::shared_ptr<File>& file) {
   if (int r = device_.open(path, OpenMode::kExisting, file); r < 0) return r;
   FileFigures figures;
   if (int r = file->figures(figures); r < 0) return r;
@@ -110,7 +113,8 @@ bool Log::scan_header(size_t number, Scan& scan) {
 void Log::accept(size_t number, size_t at, const EntryView& view, Scan& scan) {
   Segment& segment = segments_[number];
   const uint64_t sequence = view.header.sequence;
-  if (sequence > scan.expected) scan.gaps.push_back({scan.expected, sequence, number, segment.entries.size()});
+  if (sequence > scan.expected)
+    scan.gaps.push_back({scan.expected, sequence, number, segment.entries.size()});
   if (!view.whole) scan.gaps.push_back({sequence, sequence, number, segment.entries.size()});
   segment.entries.push_back(at);
   segment.valid_length = at + view.length;
@@ -125,7 +129,8 @@ void Log::scan_segment(size_t number, Scan& scan) {
   const uint64_t key = segments_[number].key;
   EntryView view;
   if (!has_header && scan.expected == 0) {
-    const bool at_start = raw.size() > kSegmentHeaderSize && decode_entry(raw.subspan(kSegmentHeaderSize), key, view);
+    const bool at_start =
+        raw.size() > kSegmentHeaderSize && decode_entry(raw.subspan(kSegmentHeaderSize), key, view);
     scan.expected = at_start ? view.header.sequence : 1;
   }
   size_t at = std::min(kSegmentHeaderSize, raw.size());
@@ -184,13 +189,16 @@ void Log::refuse(const LogGap& gap, Scan& scan) {
     message += "; the log is damaged: bytes of entry " + std::to_string(gap.first) + place;
     return;
   }
-  message += "; the log is damaged: entries " + std::to_string(gap.first) + " to " + std::to_string(gap.end - 1) +
-             " are missing" + place;
-  const bool known = std::min(gap.end - 1, scan.proven) <= scan.promised && !segments_[gap.segment].is_old;
+  message += "; the log is damaged: entries " + std::to_string(gap.first) + " to " +
+             std::to_string(gap.end - 1) + " are missing" + place;
+  const bool known =
+      std::min(gap.end - 1, scan.proven) <= scan.promised && !segments_[gap.segment].is_old;
   if (known) return;
   scan.result.status = Status::kCorrupt;
-  message += " and nothing tells which objects they belong to: bring the directory wal back as it was, or give the "
-             "target up";
+  message +=
+      " and nothing tells which objects they belong to: bring the directory wal back as it was, or "
+      "give the "
+      "target up";
 }
 
 LogScan Log::load(bool same_boot) {
@@ -204,10 +212,12 @@ LogScan Log::load(bool same_boot) {
   for (const uint64_t number : numbers) {
     Segment segment{.number = number};
     const int r = read_file(path_of(number), segment.content, segment.file);
-    if (r < 0 && r != -ENOENT) return {.status = status_of(r), .message = "cannot read " + path_of(number)};
+    if (r < 0 && r != -ENOENT)
+      return {.status = status_of(r), .message = "cannot read " + path_of(number)};
     segments_.push_back(std::move(segment));
   }
-  if (read_promises(scan) < 0) return {.status = Status::kEio, .message = "cannot read what was synced (wal)"};
+  if (read_promises(scan) < 0)
+    return {.status = Status::kEio, .message = "cannot read what was synced (wal)"};
   if (loaded_segments_ == 0 && !scan.has_promises)
     return {.status = Status::kCorrupt, .message = "the log (directory wal) is missing or empty"};
   for (size_t number = 0; number < segments_.size(); ++number) {

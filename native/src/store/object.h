@@ -101,14 +101,14 @@ struct Object {
   std::shared_ptr<File> file;
   std::shared_ptr<File> direct;
   bool loaded = false;
-  bool exists = false;   // there is an object
-  bool leftover = false; // there is a file, and nothing in it: its object was never synced
-  bool mapped = false;   // pages say which pages there are (ChildMap)
-  uint8_t mark = 0;      // of the file, as far as known: places of group 0 that have had a page
-  bool removed = false;  // by DELETE; this instance answers kNoObject for ever
-  bool damaged = false;  // group 0's page cannot be trusted: length and epoch are unknown
-  bool broken = false;   // fdatasync failed: what was answered may be lost
-  bool dirty = false;    // in the table's dirty list
+  bool exists = false;    // there is an object
+  bool leftover = false;  // there is a file, and nothing in it: its object was never synced
+  bool mapped = false;    // pages say which pages there are (ChildMap)
+  uint8_t mark = 0;       // of the file, as far as known: places of group 0 that have had a page
+  bool removed = false;   // by DELETE; this instance answers kNoObject for ever
+  bool damaged = false;   // group 0's page cannot be trusted: length and epoch are unknown
+  bool broken = false;    // fdatasync failed: what was answered may be lost
+  bool dirty = false;     // in the table's dirty list
   bool bytes_unsynced = false;
   bool name_unsynced = false;
   uint32_t epoch = 0;
@@ -116,12 +116,12 @@ struct Object {
   Clock::time_point read_together_until{};  // several readers go over it with large reads
   uint64_t last_sequence = 0;
   uint64_t committed_sequence = 0;
-  uint64_t floor_sequence = 0;   // recovery: pages up to it belong to a deleted object
+  uint64_t floor_sequence = 0;  // recovery: pages up to it belong to a deleted object
   Clock::time_point unsynced_since{};
   std::unordered_map<uint32_t, std::shared_ptr<Group>> groups;  // group 0 stays while loaded
-  std::vector<Punched> punched;      // not yet committed or not yet released
-  std::vector<Punched> cuts;         // recovery: TRUNCATE and PUNCH that pages may not know of
-  std::vector<uint32_t> switched;    // groups whose other slot waits for a commit
+  std::vector<Punched> punched;    // not yet committed or not yet released
+  std::vector<Punched> cuts;       // recovery: TRUNCATE and PUNCH that pages may not know of
+  std::vector<uint32_t> switched;  // groups whose other slot waits for a commit
 };
 
 using ObjectPointer = std::shared_ptr<Object>;

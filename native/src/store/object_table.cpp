@@ -33,7 +33,8 @@ void ObjectTable::trim(std::span<ObjectPointer> used) {
     if (found != objects_.end() && found->second.object == object) use(found->second);
     object.reset();
   }
-  for (size_t tries = recent_.size(); tries > 0 && crowded(); tries -= std::min<size_t>(tries, kEvictTriesMax)) {
+  for (size_t tries = recent_.size(); tries > 0 && crowded();
+       tries -= std::min<size_t>(tries, kEvictTriesMax)) {
     evict_some();
   }
 }
@@ -104,8 +105,10 @@ bool ObjectTable::close_files() {
   return files_ < before;
 }
 
-// Only the table has it, and the list of dirty ones where it is dirty: so nobody holds its mutex, this thread included.
-bool ObjectTable::is_unused(const Slot& slot, const std::unordered_set<const Object*>& dirty) const {
+// Only the table has it, and the list of dirty ones where it is dirty: so nobody holds its mutex,
+// this thread included.
+bool ObjectTable::is_unused(const Slot& slot,
+                            const std::unordered_set<const Object*>& dirty) const {
   return slot.object.use_count() == (dirty.contains(slot.object.get()) ? 2 : 1);
 }
 

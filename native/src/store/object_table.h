@@ -1,11 +1,11 @@
 // The objects in memory: found by id, evicted when clean and least recently used.
 //
 // Bounds: objects, groups (record pages) and open files, each counted over the whole table; a dirty
-// object or one that somebody holds stays (the checkpoint bounds their number). A dirty one whose files
-// were closed is set apart until it is used again: who makes room does not meet it over and over.
-// Also the list of dirty objects, and the ids of objects deleted lately, whose late writes must not
-// bring them back.
-// ANY THREAD, guarded by mu_; never takes an Object's mutex except by try_lock.
+// object or one that somebody holds stays (the checkpoint bounds their number). A dirty one whose
+// files were closed is set apart until it is used again: who makes room does not meet it over and
+// over. Also the list of dirty objects, and the ids of objects deleted lately, whose late writes
+// must not bring them back. ANY THREAD, guarded by mu_; never takes an Object's mutex except by
+// try_lock.
 #pragma once
 #include <deque>
 #include <list>
@@ -44,13 +44,13 @@ class ObjectTable {
   ObjectPointer get(ObjectId id);
   // To the bounds; these were used without get(), many at once. Lets go of them.
   void trim(std::span<ObjectPointer> used);
-  // Descriptors are short: close files that nobody uses, those used longest ago first. False: there are none. The
-  // caller may hold the mutex of an object that it also holds a pointer to.
+  // Descriptors are short: close files that nobody uses, those used longest ago first. False: there
+  // are none. The caller may hold the mutex of an object that it also holds a pointer to.
   bool close_files();
-  void erase(const ObjectPointer& object);          // after DELETE; remembers the id
+  void erase(const ObjectPointer& object);  // after DELETE; remembers the id
   bool deleted_lately(ObjectId id) const;
 
-  void add_dirty(const ObjectPointer& object);      // the caller holds its mutex
+  void add_dirty(const ObjectPointer& object);  // the caller holds its mutex
   std::vector<ObjectPointer> dirty() const;
   std::vector<ObjectPointer> take_dirty();
   size_t dirty_count() const;

@@ -1,5 +1,6 @@
 // The file beside a log segment that says what completed syncs promised (layout.h, Promise). It is
-// appended to without any sync of its own. Used by one thread at a time: the one that syncs the log.
+// appended to without any sync of its own. Used by one thread at a time: the one that syncs the
+// log.
 #pragma once
 #include <memory>
 #include <vector>
@@ -11,9 +12,11 @@ namespace braidfs::store {
 
 class PromiseFile {
  public:
-  PromiseFile(std::shared_ptr<File> file, uint64_t key) noexcept : file_(std::move(file)), key_(key) {}
+  PromiseFile(std::shared_ptr<File> file, uint64_t key) noexcept
+      : file_(std::move(file)), key_(key) {}
 
-  // A device that refuses it costs the proof, not the sync; a record that is not whole ends the file.
+  // A device that refuses it costs the proof, not the sync; a record that is not whole ends the
+  // file.
   void keep(uint64_t durable_sequence, std::span<const Promise> promises) {
     if (!file_) return;
     encode_promises(durable_sequence, promises, key_, encoded_);

@@ -1,5 +1,6 @@
-// READ: plan of preads, then every block verified against its record (but for whole ones that the reader
-// verifies), redo bytes over it, holes filled with zeros, and the sums that travel with the payload.
+// READ: plan of preads, then every block verified against its record (but for whole ones that the
+// reader verifies), redo bytes over it, holes filled with zeros, and the sums that travel with the
+// payload.
 #include <algorithm>
 #include <cstring>
 
@@ -89,8 +90,8 @@ void fetch_group(File& file, uint32_t group, uint64_t length) {
 
 }  // namespace
 
-// Records that are not in memory and a small file's bytes lie in one place: they come from the device at once,
-// not one after another as reads of the one and of the other would have them.
+// Records that are not in memory and a small file's bytes lie in one place: they come from the
+// device at once, not one after another as reads of the one and of the other would have them.
 void StoreBody::fetch_together(Object& object, const ReadRequest& request) {
   const auto group = static_cast<uint32_t>(request.offset / kGroupBytes);
   const uint64_t end = request.offset % kGroupBytes + request.length;
@@ -112,9 +113,9 @@ Status StoreBody::fetch(ObjectId id, uint32_t length, Fetching& fetching) {
   return Status::kOk;
 }
 
-// Large reads leave the page cache to small ones: what is read once, a restore or a scan, costs no copy out
-// of it and throws nothing out. Where several readers go over an object together the first fills the page
-// cache for the others.
+// Large reads leave the page cache to small ones: what is read once, a restore or a scan, costs no
+// copy out of it and throws nothing out. Where several readers go over an object together the first
+// fills the page cache for the others.
 bool StoreBody::reads_past_cache(ReadState& state, std::vector<GroupPiece>& pieces, Wait wait) {
   if (state.plan.bytes() < config_.direct_read_bytes_min || !state.plan.is_aligned()) return false;
   Object& object = *state.object;
@@ -154,8 +155,8 @@ Status StoreBody::plan_read(ReadState& state, Wait wait) {
              (home_end - home_first) * kBlockSize);
     state.plan.segments_.push_back(segment);
   }
-  state.plan.direct_ = reads_past_cache(state, pieces, wait) &&
-                       direct_of(object, state.plan.file_) == Status::kOk;
+  state.plan.direct_ =
+      reads_past_cache(state, pieces, wait) && direct_of(object, state.plan.file_) == Status::kOk;
   return state.plan.direct_ ? Status::kOk : file_of(object, state.plan.file_, wait);
 }
 
@@ -205,8 +206,8 @@ ReadResult StoreBody::finish_read(ReadOp& op, std::span<uint64_t> sums) {
 
 namespace {
 
-// All is in the page cache, and nothing of it still on its way there: whoever sends it would wait. Pages of one
-// part come in order, so the last one tells.
+// All is in the page cache, and nothing of it still on its way there: whoever sends it would wait.
+// Pages of one part come in order, so the last one tells.
 bool is_there(File& file, const FilePart& part) {
   std::byte last{};
   const iovec place{&last, 1};
@@ -216,7 +217,8 @@ bool is_there(File& file, const FilePart& part) {
 
 std::vector<FilePart> parts_of(const IoPlan& plan) {
   std::vector<FilePart> parts;
-  for (const IoSegment& segment : plan.segments()) parts.push_back({plan.fd(), segment.file_offset, segment.length});
+  for (const IoSegment& segment : plan.segments())
+    parts.push_back({plan.fd(), segment.file_offset, segment.length});
   return parts;
 }
 
@@ -224,9 +226,10 @@ std::vector<FilePart> parts_of(const IoPlan& plan) {
 
 // Everything lies in its place in the file; and it is to be read through the page cache.
 bool StoreBody::may_lend(const ReadState& state) const {
-  return state.request.raw && state.request.offset % kBlockSize == 0 && state.length >= config_.lend_bytes_min &&
-         !state.plan.direct_ &&
-         std::ranges::none_of(state.blocks, [](const BlockView& block) { return block.hole || block.redo; });
+  return state.request.raw && state.request.offset % kBlockSize == 0 &&
+         state.length >= config_.lend_bytes_min && !state.plan.direct_ &&
+         std::ranges::none_of(state.blocks,
+                              [](const BlockView& block) { return block.hole || block.redo; });
 }
 
 bool StoreBody::fetch_to_lend(ReadOp& op) {
@@ -237,7 +240,8 @@ bool StoreBody::fetch_to_lend(ReadOp& op) {
   for (const FilePart& part : state.parts) plan.file_->will_need(part.offset, part.length);
   const size_t last = state.blocks.size() - 1;
   plan.segments_.clear();
-  IoSegment segment{.file_offset = state.blocks[last].home, .part_first = static_cast<uint32_t>(plan.parts_.size())};
+  IoSegment segment{.file_offset = state.blocks[last].home,
+                    .part_first = static_cast<uint32_t>(plan.parts_.size())};
   add_part(plan, segment, state.request.buffer.data() + last * kBlockSize, kBlockSize);
   plan.segments_.push_back(segment);
   return true;
@@ -251,7 +255,8 @@ ReadResult StoreBody::lend_read(ReadOp& op, std::span<uint64_t> sums, Lent& lent
   File& file = *state.plan.file_;
   const uint32_t count = blocks_touched(state.request.offset, state.length);
   if (sums.size() < count) return {Status::kBadRequest, 0, 0};
-  if (!std::ranges::all_of(parts, [&](const FilePart& part) { return is_there(file, part); })) return kNotHere;
+  if (!std::ranges::all_of(parts, [&](const FilePart& part) { return is_there(file, part); }))
+    return kNotHere;
   if (const uint32_t whole = state.length / kBlockSize; whole < count) {
     const iovec tail{state.request.buffer.data() + size_t{whole} * kBlockSize, kBlockSize};
     if (file.readv({&tail, 1}, state.blocks[whole].home, true) != kBlockSize) return kNotHere;

@@ -31,8 +31,8 @@ std::vector<GroupPiece> pieces_of(uint64_t first_block, uint64_t end_block) {
     GroupPiece piece;
     piece.index = static_cast<uint32_t>(block / kGroupBlocks);
     piece.first = static_cast<uint32_t>(block % kGroupBlocks);
-    piece.count = static_cast<uint32_t>(
-        std::min<uint64_t>(kGroupBlocks - piece.first, end_block - block));
+    piece.count =
+        static_cast<uint32_t>(std::min<uint64_t>(kGroupBlocks - piece.first, end_block - block));
     block += piece.count;
     pieces.push_back(std::move(piece));
   }
@@ -89,10 +89,12 @@ Status StoreBody::open_object(Object& object, Wait wait) {
     if (Status s = load_group(object, 0, wait, group); s != Status::kOk) return s;
     object.damaged = group->damaged;
     if (group->generation == 0 && !object.damaged) {
-      // Never checkpointed: a process that was killed may have left the name unsynced, and no entry.
+      // Never checkpointed: a process that was killed may have left the name unsynced, and no
+      // entry.
       object.name_unsynced = object.exists;
       object.mapped = true;
-      // What the log says of objects is in their pages after a recovery; so nothing was synced of this one.
+      // What the log says of objects is in their pages after a recovery; so nothing was synced of
+      // this one.
       object.leftover = object.exists && !recovering_;
       object.exists = object.exists && recovering_;
     }
@@ -110,7 +112,8 @@ Status StoreBody::read_pages(File& file, Object& object, uint32_t index, Wait wa
   for (uint8_t place = 0; place < 2; ++place) {
     const auto raw = std::as_writable_bytes(std::span(&pages[place], 1));
     const uint64_t offset = page_offset(index, place);
-    const int r = wait == Wait::kNo ? read_cached(file, raw, offset) : read_whole(file, raw, offset);
+    const int r =
+        wait == Wait::kNo ? read_cached(file, raw, offset) : read_whole(file, raw, offset);
     if (r == -EAGAIN) return Status::kEagain;
     if (r == -EIO) {  // an unreadable page is a damaged one
       std::memset(raw.data(), 0xff, raw.size());
@@ -125,20 +128,22 @@ Status StoreBody::read_pages(File& file, Object& object, uint32_t index, Wait wa
 
 void StoreBody::adopt_page(Object& object, uint32_t index, const RecordPage (&pages)[2],
                            Group& group) {
-  const PageState states[2] = {check(pages[0], object.id, index), check(pages[1], object.id, index)};
+  const PageState states[2] = {check(pages[0], object.id, index),
+                               check(pages[1], object.id, index)};
   const bool damage = states[0] == PageState::kDamaged || states[1] == PageState::kDamaged;
   int best = -1;
   for (int place = 0; place < 2; ++place) {
     if (states[place] != PageState::kValid) continue;
     if (best < 0 || pages[place].generation > pages[best].generation) best = place;
   }
-  // A torn page is one that a checkpoint did not finish: the log has what it was to say, and names the
-  // generation that must be there (checked by the entry). What was cut off is of no interest.
+  // A torn page is one that a checkpoint did not finish: the log has what it was to say, and names
+  // the generation that must be there (checked by the entry). What was cut off is of no interest.
   const uint64_t sequence = best < 0 ? 0 : pages[best].applied_sequence;
   const bool cut_off = is_cut_off(object, index, sequence);
   if (damage && !torn_expected_ && !cut_off) group.damaged = true;
   // From the second page on there is one in both places.
-  const bool gone = best >= 0 && pages[best].generation > 1 && states[1 - best] == PageState::kEmpty;
+  const bool gone =
+      best >= 0 && pages[best].generation > 1 && states[1 - best] == PageState::kEmpty;
   const bool replaced = object.floor_sequence != 0 && sequence <= object.floor_sequence;
   if (gone && !cut_off && !replaced) group.damaged = true;
   if (damage) group.place = states[0] == PageState::kDamaged ? 1 : 0;
@@ -163,7 +168,8 @@ void StoreBody::adopt_page(Object& object, uint32_t index, const RecordPage (&pa
 }
 
 // Recovery, when a checkpoint did not end: what the newest page says that it did not write.
-void StoreBody::adopt_finished(const RecordPage (&pages)[2], const PageState (&states)[2], Group& group) const {
+void StoreBody::adopt_finished(const RecordPage (&pages)[2], const PageState (&states)[2],
+                               Group& group) const {
   const RecordPage* newest = nullptr;
   for (int place = 0; place < 2; ++place) {
     const RecordPage& page = pages[place];
@@ -182,19 +188,21 @@ void StoreBody::apply_cut_to(const Punched& cut, uint32_t index, Group& group) {
   const uint64_t to = std::clamp(cut.end, base, base + kGroupBlocks);
   for (uint64_t block = from; block < to; ++block) group.clear(static_cast<uint32_t>(block - base));
   if (cut.end != kBlocksMax || !group.children) return;
-  cut_map(*group.children, index, static_cast<uint32_t>((cut.first + kGroupBlocks - 1) / kGroupBlocks));
+  cut_map(*group.children, index,
+          static_cast<uint32_t>((cut.first + kGroupBlocks - 1) / kGroupBlocks));
 }
 
 // Recovery only: a TRUNCATE of the log took the whole group, and its pages are older than that.
 bool StoreBody::is_cut_off(const Object& object, uint32_t index, uint64_t page_sequence) noexcept {
   return index != 0 && std::ranges::any_of(object.cuts, [&](const Punched& cut) {
-    return cut.end == kBlocksMax && cut.first <= uint64_t{index} * kGroupBlocks && page_sequence < cut.sequence;
-  });
+           return cut.end == kBlocksMax && cut.first <= uint64_t{index} * kGroupBlocks &&
+                  page_sequence < cut.sequence;
+         });
 }
 
-// Whether pages of the group are gone that there have been: for group 0 the file's mark says it, for
-// others the map in another group's page. A second page always lies beside a first one, so with two nothing
-// is to be asked. The caller holds object.mu.
+// Whether pages of the group are gone that there have been: for group 0 the file's mark says it,
+// for others the map in another group's page. A second page always lies beside a first one, so with
+// two nothing is to be asked. The caller holds object.mu.
 Status StoreBody::miss_pages(Object& object, uint32_t index, Wait wait, Group& group) {
   if (group.generation > 1 || group.damaged) return Status::kOk;
   if (index == 0) {
@@ -211,7 +219,8 @@ Status StoreBody::miss_pages(Object& object, uint32_t index, Wait wait, Group& g
   const auto misses = [&](const ChildMap* map) {
     return map != nullptr && in_map(group.generation == 0 ? map->written : map->twice, place);
   };
-  group.damaged = misses(parent->children.get()) && (!torn_expected_ || misses(parent->finished.get()));
+  group.damaged =
+      misses(parent->children.get()) && (!torn_expected_ || misses(parent->finished.get()));
   if (parent->damaged && !torn_expected_) group.damaged = true;
   return Status::kOk;
 }

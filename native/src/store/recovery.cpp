@@ -2,13 +2,14 @@
 //
 // A group's page is loaded when the first entry names it; entries that the page has already
 // (applied_sequence) are skipped; an entry that names a younger page generation than the one found
-// shows that a good page was lost, and the group is damaged. Pages torn by the cut are expected only
-// where a checkpoint had begun, so that there are two segments: they belong to groups that the log names, and
-// are written anew by the checkpoint that follows.
+// shows that a good page was lost, and the group is damaged. Pages torn by the cut are expected
+// only where a checkpoint had begun, so that there are two segments: they belong to groups that the
+// log names, and are written anew by the checkpoint that follows.
 //
-// Entries may be missing (log.h). Each says which one of its object came before it, and syncs promised up to
-// where each object was durable: an object whose entries do not reach that far, one after the other, has lost
-// something, nobody knows what. All of it is an error from then on, and its page says so (kPageLost).
+// Entries may be missing (log.h). Each says which one of its object came before it, and syncs
+// promised up to where each object was durable: an object whose entries do not reach that far, one
+// after the other, has lost something, nobody knows what. All of it is an error from then on, and
+// its page says so (kPageLost).
 #include "store/recovery.h"
 
 #include <algorithm>
@@ -55,7 +56,9 @@ Status Recovery::load_log(std::string& message) {
   const bool damaged = scan.status == Status::kCorrupt || scan.lossy;
   const Superblock& stopped = body_.superblock_;
   if (damaged && stopped.clean != 0 && stopped.next_sequence != 0) {
-    body_.say(30, "the log is damaged, and not needed: the target was stopped, and all is in its objects");
+    body_.say(
+        30,
+        "the log is damaged, and not needed: the target was stopped, and all is in its objects");
     body_.log_->load_nothing(stopped.next_sequence);
     lossy_ = false;
     return Status::kOk;
@@ -80,7 +83,8 @@ void Recovery::learn(const EntryView& entry) {
     fate.committed = std::max(fate.committed, entry.header.value);
     fate.promised = std::max(fate.promised, entry.header.value);
   }
-  if (entry.header.kind == EntryKind::kDelete) fate.deleted = std::max(fate.deleted, entry.header.sequence);
+  if (entry.header.kind == EntryKind::kDelete)
+    fate.deleted = std::max(fate.deleted, entry.header.sequence);
   if (entry.header.kind == EntryKind::kTruncate) {
     const uint64_t first = (entry.header.value + kBlockSize - 1) / kBlockSize;
     fate.truncations.push_back({first, kBlocksMax, entry.header.sequence});
@@ -108,8 +112,10 @@ void Recovery::replay(const EntryView& entry) {
   ObjectPointer object;
   const bool may_be_new = header.kind == EntryKind::kTruncate;
   const Status opened = object_for({header.file_id, header.stripe_index}, fate, may_be_new, object);
-  if (opened != Status::kOk) failure_ = opened;
-  else apply(object, entry);
+  if (opened != Status::kOk)
+    failure_ = opened;
+  else
+    apply(object, entry);
 }
 
 Status Recovery::object_for(ObjectId id, const Fate& fate, bool may_be_new, ObjectPointer& object) {
@@ -137,7 +143,8 @@ void Recovery::lose(const ObjectPointer& object, uint64_t sequence) {
   object->last_sequence = std::max(object->last_sequence, sequence);
   if (object->damaged) return;
   object->damaged = zero.damaged = true;
-  body_.say(40, object_path(object->id) + " is damaged: log entries about it, up to " + std::to_string(sequence) +
+  body_.say(40, object_path(object->id) + " is damaged: log entries about it, up to " +
+                    std::to_string(sequence) +
                     ", are missing; it cannot be read any more, write or restore its file anew");
 }
 
@@ -165,9 +172,9 @@ void Recovery::apply(const ObjectPointer& object, const EntryView& entry) {
   const Fate& fate = fates_[object->id];
   object->last_sequence = std::max(object->last_sequence, entry.header.sequence);
   object->committed_sequence =
-      same_boot_ ? std::max(object->committed_sequence,
-                            std::min(fate.committed, object->last_sequence))
-                 : object->last_sequence;
+      same_boot_
+          ? std::max(object->committed_sequence, std::min(fate.committed, object->last_sequence))
+          : object->last_sequence;
   object->bytes_unsynced = object->name_unsynced = true;
 }
 
@@ -196,7 +203,8 @@ void Recovery::apply_cut(const ObjectPointer& object, const EntryHeader& header)
     pieces = pieces_of(cut.first, cut.first + 1);
   }
   if (header.kind == EntryKind::kTruncate && object->mapped) {
-    const auto index = std::max(static_cast<uint32_t>((cut.first + kGroupBlocks - 1) / kGroupBlocks), 1u);
+    const auto index =
+        std::max(static_cast<uint32_t>((cut.first + kGroupBlocks - 1) / kGroupBlocks), 1u);
     for (const uint32_t parent : ancestors_of(index)) {
       if (parent < index) pieces.push_back({.index = parent, .group = nullptr});
     }
@@ -213,7 +221,8 @@ void Recovery::apply_cut(const ObjectPointer& object, const EntryHeader& header)
   for (auto& [index, group] : object->groups) {
     body_.apply_cut_to(cut, index, *group);
     const uint64_t base = uint64_t{index} * kGroupBlocks;
-    if ((base < cut.end && cut.first < base + kGroupBlocks) || group->children) body_.make_dirty(object, *group);
+    if ((base < cut.end && cut.first < base + kGroupBlocks) || group->children)
+      body_.make_dirty(object, *group);
   }
 }
 
@@ -230,7 +239,8 @@ void Recovery::apply_runs(const ObjectPointer& object, const EntryView& entry) {
 }
 
 void Recovery::apply_run(const ObjectPointer& object, const EntryRun& run, uint64_t sequence,
-                         std::span<const uint64_t> sums, std::span<const std::byte> bytes, bool whole) {
+                         std::span<const uint64_t> sums, std::span<const std::byte> bytes,
+                         bool whole) {
   if (cut_off_later(object->id, run.group, sequence)) return;
   std::shared_ptr<Group> group;
   const Status loaded = body_.load_group(*object, run.group, Wait::kYes, group);
@@ -253,7 +263,8 @@ void Recovery::apply_run(const ObjectPointer& object, const EntryRun& run, uint6
     group->redo.erase(block);
     if (bytes.empty()) continue;
     const auto content = bytes.subspan(size_t{i} * kBlockSize, kBlockSize);
-    if (!whole && xxh3(content) != sums[i]) {  // its home has other bytes: the record's sum will show it
+    if (!whole &&
+        xxh3(content) != sums[i]) {  // its home has other bytes: the record's sum will show it
       body_.say(40, object_path(object->id) + " has lost the block at " +
                         std::to_string((uint64_t{run.group} * kGroupBlocks + block) * kBlockSize) +
                         ": its bytes in the log are damaged");

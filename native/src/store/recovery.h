@@ -21,7 +21,7 @@ class Recovery {
   struct Fate {  // of one object, known after the first pass
     uint64_t committed = 0;
     uint64_t deleted = 0;
-    uint64_t promised = 0;  // to whoever waited for a sync
+    uint64_t promised = 0;             // to whoever waited for a sync
     std::vector<Punched> truncations;  // by entry; their pages may be gone already
   };
 

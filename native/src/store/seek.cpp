@@ -49,8 +49,9 @@ Status StoreBody::seek(ObjectId id, uint32_t epoch, uint64_t offset, bool hole,
   return Status::kOk;
 }
 
-// The first group from `index` on of which anything is known: in memory, or a record page in the file
-// (of a hole there is none). Where maps say which pages there are the file is not asked: it may have lost some.
+// The first group from `index` on of which anything is known: in memory, or a record page in the
+// file (of a hole there is none). Where maps say which pages there are the file is not asked: it
+// may have lost some.
 uint64_t StoreBody::next_group(Object& object, uint32_t index) {
   uint64_t next = kGroupCountMax;
   for (const auto& [number, group] : object.groups) {
@@ -61,7 +62,8 @@ uint64_t StoreBody::next_group(Object& object, uint32_t index) {
       std::shared_ptr<Group> group;
       if (load_group(object, parent, Wait::kYes, group) != Status::kOk) return index;
       if (group->damaged) return index;
-      if (group->children) next = std::min<uint64_t>(next, next_in_map(*group->children, parent, index));
+      if (group->children)
+        next = std::min<uint64_t>(next, next_in_map(*group->children, parent, index));
     }
     return next;
   }

@@ -38,9 +38,7 @@ void Space::add(int64_t bytes) noexcept {
   if (bytes > 0) since_refresh_ += bytes;
 }
 
-uint64_t Space::used() const noexcept {
-  return static_cast<uint64_t>(std::max<int64_t>(used_, 0));
-}
+uint64_t Space::used() const noexcept { return static_cast<uint64_t>(std::max<int64_t>(used_, 0)); }
 
 uint64_t Space::bytes_total() const noexcept {
   const uint64_t device = device_total_;

@@ -1,8 +1,9 @@
 // How much room a target has left. capacity_bytes limits what its objects use; the device's own
 // free space less the reserve limits it too, so that log and record pages still find room when
 // writers are told ENOSPC (rule 24). Used bytes are kept by adding and subtracting blocks: an
-// estimate that is counted afresh when a target was not stopped cleanly. Inodes are limited likewise:
-// a few stay free for the log and the superblock, whose next versions are new files. ANY THREAD.
+// estimate that is counted afresh when a target was not stopped cleanly. Inodes are limited
+// likewise: a few stay free for the log and the superblock, whose next versions are new files. ANY
+// THREAD.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -31,7 +32,7 @@ class Space {
   uint64_t files_free() const noexcept;
 
  private:
-  static constexpr int64_t kFilesReserve = 64;  // many times what a rotation of the log makes
+  static constexpr int64_t kFilesReserve = 64;        // many times what a rotation of the log makes
   static constexpr int64_t kRefreshBytes = 16 << 20;  // statvfs once per so much
   Device& device_;
   const uint64_t capacity_;

@@ -31,7 +31,8 @@ Status check(const WriteRequest& request) noexcept {
 bool may_switch(const GroupPiece& piece) {
   const auto touched = blocks_of(piece);
   const auto& occupied = piece.group->occupied;
-  return piece.count >= kSwitchBlocksMin && (occupied & touched).any() && (occupied & ~touched).none();
+  return piece.count >= kSwitchBlocksMin && (occupied & touched).any() &&
+         (occupied & ~touched).none();
 }
 
 }  // namespace
@@ -83,8 +84,9 @@ Status StoreBody::prepare(WriteState& state, Wait wait) {
   return plan_write(state);
 }
 
-// Of a group that is overwritten as a whole again, before it was synced, the other slot is still that of the
-// committed state. A sync frees it; else all of it would go through the log, and be written three times.
+// Of a group that is overwritten as a whole again, before it was synced, the other slot is still
+// that of the committed state. A sync frees it; else all of it would go through the log, and be
+// written three times.
 Status StoreBody::free_other_slots(WriteState& state, Guard& guard, Wait wait) {
   const auto is_awaited = [](const GroupPiece& piece) {
     return piece.group->other_busy && may_switch(piece) && !piece.group->other_in_flight;
@@ -140,8 +142,7 @@ Status StoreBody::merge_edges(WriteState& state, Guard& guard, Wait wait) {
 Status StoreBody::merge_block(WriteState& state, Guard& guard, uint64_t block, Wait wait,
                               std::unique_ptr<Block>& merged) {
   Object& object = *state.object;
-  const GroupPiece& piece =
-      block == state.first_block ? state.pieces.front() : state.pieces.back();
+  const GroupPiece& piece = block == state.first_block ? state.pieces.front() : state.pieces.back();
   const BlockView view =
       view_of(*piece.group, piece.index, static_cast<uint32_t>(block % kGroupBlocks));
   std::shared_ptr<File> file;
@@ -165,8 +166,10 @@ void StoreBody::classify(WriteState& state) {
 
 void StoreBody::place_piece(WriteState& state, GroupPiece& piece) {
   Group& group = *piece.group;
-  EntryRun run{.group = piece.index, .first = static_cast<uint16_t>(piece.first),
-               .count = static_cast<uint16_t>(piece.count), .slot = group.slot};
+  EntryRun run{.group = piece.index,
+               .first = static_cast<uint16_t>(piece.first),
+               .count = static_cast<uint16_t>(piece.count),
+               .slot = group.slot};
   const uint64_t base = uint64_t{piece.index} * kGroupBlocks;
   if (may_switch(piece) && !group.other_busy && !group.other_in_flight &&
       state.object->range.try_extend(state.ticket, base, base + kGroupBlocks)) {
@@ -266,8 +269,7 @@ Status StoreBody::log_write(WriteState& state, uint64_t& sequence) {
       header_for(object, state.redo.empty() ? EntryKind::kWrite : EntryKind::kRedo);
   header.epoch = std::max(object.epoch, state.request.epoch);
   header.object_length = std::max(object.length, end_of(state.request));
-  for (EntryRun& run : state.runs)
-    run.base_generation = object.groups.at(run.group)->generation;
+  for (EntryRun& run : state.runs) run.base_generation = object.groups.at(run.group)->generation;
   std::vector<iovec> bytes;
   bytes.reserve(state.redo.size());
   for (const auto& redo : state.redo) bytes.push_back({redo->bytes.data(), kBlockSize});

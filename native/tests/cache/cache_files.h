@@ -10,10 +10,13 @@
 namespace braidfs::cache {
 
 // Of a file, at that place.
-inline std::byte byte_at(uint64_t ino, uint64_t at) { return std::byte(ino * 31 + at * 7 + at / 4096); }
+inline std::byte byte_at(uint64_t ino, uint64_t at) {
+  return std::byte(ino * 31 + at * 7 + at / 4096);
+}
 
 // With that suffix; none where there is no such folder.
-inline std::vector<std::filesystem::path> files_of(const std::filesystem::path& folder, const std::string& suffix) {
+inline std::vector<std::filesystem::path> files_of(const std::filesystem::path& folder,
+                                                   const std::string& suffix) {
   std::vector<std::filesystem::path> found;
   if (!std::filesystem::exists(folder)) return found;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {

@@ -1,5 +1,5 @@
-// Whole copies on a real disk: made of slices that are there, found again after they were checked, and whatever
-// happens to their files costs the copy and never more.
+// Whole copies on a real disk: made of slices that are there, found again after they were checked,
+// and whatever happens to their files costs the copy and never more.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
@@ -51,7 +51,8 @@ class CacheCopies : public ::testing::Test {
     const std::shared_ptr<std::byte> bytes(
         static_cast<std::byte*>(std::aligned_alloc(kBlock, padded(length))),
         [](std::byte* memory) { std::free(memory); });
-    for (uint32_t at = 0; at < length; ++at) bytes.get()[at] = byte_at(ino, uint64_t{slice} * kSliceBytes + at);
+    for (uint32_t at = 0; at < length; ++at)
+      bytes.get()[at] = byte_at(ino, uint64_t{slice} * kSliceBytes + at);
     cache_->offer({ino, slice}, stamp, length, {0, length, {bytes.get(), padded(length)}, bytes});
   }
   void put(uint64_t ino, uint64_t stamp = 5) {
@@ -69,7 +70,8 @@ class CacheCopies : public ::testing::Test {
   bool reads(uint64_t ino) {
     const net::UniqueFd bytes = cache_->copies()->open(file(ino));
     std::vector<std::byte> all(kSize + 1);
-    if (!bytes || ::pread(bytes.get(), all.data(), all.size(), 0) != static_cast<ssize_t>(kSize)) return false;
+    if (!bytes || ::pread(bytes.get(), all.data(), all.size(), 0) != static_cast<ssize_t>(kSize))
+      return false;
     cache_->copies()->closed(file(ino));
     for (uint64_t at = 0; at < kSize; ++at) {
       if (all[at] != byte_at(ino, at)) return false;
@@ -106,7 +108,8 @@ TEST_F(CacheCopies, AreMadeOfWhatIsThereWholeAndFoundAfterRestart) {
   EXPECT_FALSE(ask(1));
   EXPECT_TRUE(reads(1));
   for (const auto& entry : fs::directory_iterator(directory_ / "whole")) {
-    EXPECT_EQ(entry.status().permissions() & fs::perms::mask, fs::perms::owner_read | fs::perms::owner_write);
+    EXPECT_EQ(entry.status().permissions() & fs::perms::mask,
+              fs::perms::owner_read | fs::perms::owner_write);
   }
   open();
   EXPECT_EQ(count("copies"), 1u);
@@ -123,7 +126,8 @@ TEST_F(CacheCopies, ChangedBytesAreFoundBeforeTheyAreUsed) {
     EXPECT_TRUE(reads(ino));
   }
   overwrite(files("").at(0), (3 << 20) + 12345, "x");
-  const uint64_t broken = std::stoull(files("").at(0).filename().string().substr(0, 16), nullptr, 16);
+  const uint64_t broken =
+      std::stoull(files("").at(0).filename().string().substr(0, 16), nullptr, 16);
   open();
   EXPECT_EQ(count("copies"), 1u);
   EXPECT_EQ(count("copies_corrupt"), 1u);
@@ -165,7 +169,8 @@ TEST_F(CacheCopies, TornAndForeignFilesGo) {
   const Cluster other{std::byte{9}};
   const auto bytes = encode(file(1), other, SliceSums(slice_count(kSize)));
   std::ofstream(files(".sum").at(0), std::ios::binary)
-      .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+      .write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
   open();
   EXPECT_EQ(count("copies"), 0u);
   EXPECT_TRUE(fs::is_empty(directory_ / "whole"));

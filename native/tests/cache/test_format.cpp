@@ -71,7 +71,8 @@ Bytes index_of(const std::vector<Placed>& placed) {
 }
 
 TEST(CacheIndex, EndsAtTheFirstEntryThatIsNotWhole) {
-  const Bytes bytes = index_of({{{1, 0}, 5, 100, 0}, {{2, 0}, 5, 5000, 2}, {{3, 1}, 5, kSliceBytes, 5}});
+  const Bytes bytes =
+      index_of({{{1, 0}, 5, 100, 0}, {{2, 0}, 5, 5000, 2}, {{3, 1}, 5, kSliceBytes, 5}});
   EXPECT_EQ(read_index(bytes, 8u << 20).size(), 3u);
   EXPECT_EQ(read_index(std::span(bytes).first(bytes.size() - 1), 8u << 20).size(), 2u);
   for (size_t at = 0; at < bytes.size(); ++at) {
@@ -85,9 +86,9 @@ TEST(CacheIndex, RefusesWhatCannotBe) {
   const auto count = [](const std::vector<Placed>& placed) {
     return read_index(index_of(placed), 8u << 20).size();
   };
-  EXPECT_EQ(count({{{1, 0}, 5, 0, 0}}), 0u);                    // empty
-  EXPECT_EQ(count({{{1, 0}, 5, kSliceBytes + 1, 0}}), 0u);      // longer than a slice
-  EXPECT_EQ(count({{{1, 0}, 5, kSliceBytes, 8191}}), 0u);       // not in the segment
+  EXPECT_EQ(count({{{1, 0}, 5, 0, 0}}), 0u);                // empty
+  EXPECT_EQ(count({{{1, 0}, 5, kSliceBytes + 1, 0}}), 0u);  // longer than a slice
+  EXPECT_EQ(count({{{1, 0}, 5, kSliceBytes, 8191}}), 0u);   // not in the segment
   EXPECT_EQ(count({{{1, 0}, 5, 100, ~0u}}), 0u);
   EXPECT_EQ(count({{{1, 0}, 5, 5000, 0}, {{2, 0}, 5, 1, 2}}), 1u);  // within the one before
 }

@@ -1,5 +1,5 @@
-// A cache directory on a real disk: what was put is found after it was opened anew, and whatever happens to
-// its files costs records and never more.
+// A cache directory on a real disk: what was put is found after it was opened anew, and whatever
+// happens to its files costs records and never more.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -64,8 +64,8 @@ class CacheStore : public ::testing::Test {
                                   static_cast<off_t>(found->offset));
     const auto& head = *reinterpret_cast<const RecordHead*>(memory.bytes);
     const std::span<const std::byte> bytes(memory.bytes + kHeadBytes, length);
-    if (count != static_cast<ssize_t>(memory.length) || !is_head_of(head, {ino, 0}, stamp, length) ||
-        !are_bytes_of(head, 0, bytes)) {
+    if (count != static_cast<ssize_t>(memory.length) ||
+        !is_head_of(head, {ino, 0}, stamp, length) || !are_bytes_of(head, 0, bytes)) {
       return false;
     }
     for (uint32_t at = 0; at < length; ++at) {
@@ -86,7 +86,8 @@ TEST_F(CacheStore, FindsWhatWasPutAlsoWhenOpenedAnew) {
   const std::vector<uint32_t> lengths{1, 4096, 4097, 100'000, kSliceBytes};
   {
     const auto store = open();
-    for (size_t at = 0; at < lengths.size(); ++at) EXPECT_TRUE(put(*store, slice_of(at + 1, lengths[at])));
+    for (size_t at = 0; at < lengths.size(); ++at)
+      EXPECT_TRUE(put(*store, slice_of(at + 1, lengths[at])));
     for (size_t at = 0; at < lengths.size(); ++at) EXPECT_TRUE(reads(*store, at + 1, lengths[at]));
   }
   const auto store = open();
@@ -122,7 +123,8 @@ TEST_F(CacheStore, PutsSlicesOfManyPartsTogether) {
   std::vector<Slice> slices;
   for (uint64_t ino = 1; ino <= 7; ++ino) {  // more parts than one write takes
     Slice slice{{ino, 0}, 5, kSliceBytes, {}};
-    for (uint32_t at = 0; at < kSliceBytes; at += kBlock) slice.parts.push_back(part_of(ino, at, kBlock));
+    for (uint32_t at = 0; at < kSliceBytes; at += kBlock)
+      slice.parts.push_back(part_of(ino, at, kBlock));
     slices.push_back(std::move(slice));
   }
   const auto store = open();
@@ -147,7 +149,8 @@ TEST_F(CacheStore, IsOneOwnersAndForNobodyElsesEyes) {
   EXPECT_FALSE(Store::open(settings_, reason_));
   EXPECT_NE(reason_.find("in use by another mount"), std::string::npos) << reason_;
   for (const auto& entry : fs::directory_iterator(directory_)) {
-    EXPECT_EQ(entry.status().permissions() & fs::perms::mask, fs::perms::owner_read | fs::perms::owner_write)
+    EXPECT_EQ(entry.status().permissions() & fs::perms::mask,
+              fs::perms::owner_read | fs::perms::owner_write)
         << entry.path();
   }
 }
@@ -182,7 +185,8 @@ TEST_F(CacheStore, ALinkToADirectoryIsRefused) {
 TEST_F(CacheStore, AFileThatOthersMayWriteToIsNotBelieved) {
   put(*open(), slice_of(1, 5000));
   for (const auto& entry : fs::directory_iterator(directory_)) {
-    const bool is_lock = entry.path().filename() == "lock" || entry.path().filename() == "braidfs-cache";
+    const bool is_lock =
+        entry.path().filename() == "lock" || entry.path().filename() == "braidfs-cache";
     if (!is_lock) fs::permissions(entry.path(), fs::perms::others_write, fs::perm_options::add);
   }
   EXPECT_FALSE(reads(*open(), 1, 5000));
@@ -299,7 +303,8 @@ TEST_F(CacheStore, AReadUnderWayOutlivesTheEvictionOfItsSegment) {
   Memory memory(kHeadBytes);
   const int file = found->segment->bytes.get();
   ASSERT_EQ(::pread(file, memory.bytes, kHeadBytes, static_cast<off_t>(found->offset)), kHeadBytes);
-  EXPECT_TRUE(is_head_of(*reinterpret_cast<const RecordHead*>(memory.bytes), {1, 0}, 5, kSliceBytes));
+  EXPECT_TRUE(
+      is_head_of(*reinterpret_cast<const RecordHead*>(memory.bytes), {1, 0}, 5, kSliceBytes));
 }
 
 TEST_F(CacheStore, GathersPartsOfSeveralReads) {
@@ -352,9 +357,15 @@ TEST_F(CacheStore, ManyThreadsAtOnce) {
   cache->settle();
   cache->stop();
   for (const auto& [name, count] : cache->counters()) {
-    if (name == "cache_bytes") { EXPECT_LE(count, settings_.bytes_max); }
-    if (name == "cache_faults") { EXPECT_EQ(count, 0u); }
-    if (name == "cache_stores") { EXPECT_GT(count, 0u); }
+    if (name == "cache_bytes") {
+      EXPECT_LE(count, settings_.bytes_max);
+    }
+    if (name == "cache_faults") {
+      EXPECT_EQ(count, 0u);
+    }
+    if (name == "cache_stores") {
+      EXPECT_GT(count, 0u);
+    }
   }
 }
 

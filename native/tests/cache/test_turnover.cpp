@@ -51,7 +51,8 @@ class ModelCache {
     Turnover::Use use{};
   };
   bool room() {
-    if (segments_.contains(writing_) && segments_[writing_].slices.size() < kPerSegment) return true;
+    if (segments_.contains(writing_) && segments_[writing_].slices.size() < kPerSegment)
+      return true;
     if (segments_.size() >= segments_max_) {
       const auto stale = std::ranges::find_if(segments_, [&](const auto& entry) {
         return turnover_.is_stale(entry.second.use, entry.second.slices.size());
@@ -110,7 +111,8 @@ TEST(Turnover, AnotherDataSetTakesThePlaceOfOneThatIsReadNoMore) {
     cache.epoch(data_set(0, 1000), 1);
     cache.epoch(data_set(0, 1000), 2);
     double last = 0;
-    for (uint32_t epoch = 3; epoch < 14; ++epoch) last = cache.epoch(data_set(50'000, count), epoch);
+    for (uint32_t epoch = 3; epoch < 14; ++epoch)
+      last = cache.epoch(data_set(50'000, count), epoch);
     EXPECT_GE(last, count <= 1000 ? 0.9 : 0.25) << count;
   }
 }
@@ -120,7 +122,8 @@ TEST(Turnover, ADataSetOfManyMoreThanAreTrackedComesInToo) {
   cache.epoch(data_set(0, 5000), 1);
   cache.epoch(data_set(0, 5000), 2);
   double last = 0;
-  for (uint32_t epoch = 3; epoch < 16; ++epoch) last = cache.epoch(data_set(1'000'000, 60'000), epoch);
+  for (uint32_t epoch = 3; epoch < 16; ++epoch)
+    last = cache.epoch(data_set(1'000'000, 60'000), epoch);
   EXPECT_GE(last, 0.06);  // of 0.083
 }
 

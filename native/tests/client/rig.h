@@ -1,5 +1,5 @@
-// A client core without kernel and Python: fake storage nodes behind socketpairs, a thread that does
-// Python's part (connections, commits), and a Replier that tests wait on.
+// A client core without kernel and Python: fake storage nodes behind socketpairs, a thread that
+// does Python's part (connections, commits), and a Replier that tests wait on.
 #pragma once
 #include <chrono>
 #include <condition_variable>
@@ -73,7 +73,15 @@ class FakeTarget {
   using Key = FakeStore::Key;
   using Frame = rig::Frame;
   // What a test wants done with a request instead of the usual.
-  enum class Fault : uint8_t { kNone, kStatus, kHangUpBefore, kHangUpAfter, kStall, kForget, kFlip };
+  enum class Fault : uint8_t {
+    kNone,
+    kStatus,
+    kHangUpBefore,
+    kHangUpAfter,
+    kStall,
+    kForget,
+    kFlip
+  };
   struct Decision {
     Fault fault = Fault::kNone;
     Status status = Status::kOk;
@@ -83,9 +91,9 @@ class FakeTarget {
   ~FakeTarget() { stop(); }
   void serve(net::UniqueFd socket);
   void decide(Decide decide);
-  void release_stalled();   // and stall no more
-  void lose_unsynced();     // a reboot: incarnation rises, connections end
-  void hang_up();           // all connections
+  void release_stalled();  // and stall no more
+  void lose_unsynced();    // a reboot: incarnation rises, connections end
+  void hang_up();          // all connections
   void stop();
 
   Bytes object(uint64_t file_id, uint32_t stripe);

@@ -1,10 +1,11 @@
 // Threads of one test that take turns by a seed, in a time that only the test moves.
 //
-// Each is a fiber. It runs until it is about to take a mutex, or has to wait for one: then, if the seed
-// says so, whoever drives the schedule goes on. So every order of two pieces of code that are each under
-// a lock of their own comes up sooner or later, and comes again with the same seed. (The mutexes are
-// those of the program as it is: test_schedule.cpp stands before pthread_mutex_lock, its like and clock_gettime.)
-// One schedule at a time, and nothing of what it runs may wait for anything but mutexes.
+// Each is a fiber. It runs until it is about to take a mutex, or has to wait for one: then, if the
+// seed says so, whoever drives the schedule goes on. So every order of two pieces of code that are
+// each under a lock of their own comes up sooner or later, and comes again with the same seed. (The
+// mutexes are those of the program as it is: test_schedule.cpp stands before pthread_mutex_lock,
+// its like and clock_gettime.) One schedule at a time, and nothing of what it runs may wait for
+// anything but mutexes.
 #pragma once
 #include <chrono>
 #include <cstdint>

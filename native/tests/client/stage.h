@@ -1,6 +1,7 @@
-// One client's lanes and the targets of one file in one thread: who goes on, and what arrives when, is the
-// test's to say. The core is the real one, its lanes are fibers (schedule.h): they interrupt one another
-// where one is about to take a lock. Targets keep what is durable apart from what a loss of power takes.
+// One client's lanes and the targets of one file in one thread: who goes on, and what arrives when,
+// is the test's to say. The core is the real one, its lanes are fibers (schedule.h): they interrupt
+// one another where one is about to take a lock. Targets keep what is durable apart from what a
+// loss of power takes.
 #pragma once
 #include <deque>
 #include <functional>
@@ -29,8 +30,12 @@ class Stage : public fuse::Replier {
   explicit Stage(const Settings& settings);
   ~Stage() override;
 
-  void reply_error(fuse::Channel, uint64_t unique, int error) noexcept override { replied(unique, error, {}); }
-  void reply_write(fuse::Channel, uint64_t unique, uint32_t) noexcept override { replied(unique, 0, {}); }
+  void reply_error(fuse::Channel, uint64_t unique, int error) noexcept override {
+    replied(unique, error, {});
+  }
+  void reply_write(fuse::Channel, uint64_t unique, uint32_t) noexcept override {
+    replied(unique, 0, {});
+  }
   void reply_data(fuse::Channel, uint64_t unique, std::span<const iovec> pieces) noexcept override;
   void reply_open(fuse::Channel, uint64_t, uint64_t, bool) noexcept override {}
   bool store_pages(uint64_t, std::span<const std::byte>) noexcept override { return true; }
@@ -58,9 +63,10 @@ class Stage : public fuse::Replier {
   // The answer to a CUT event: that, or (not well) an error.
   void cut_done(const Event& event, uint64_t size, uint32_t epoch, bool well);
 
-  void run(uint32_t lane) { schedule_.run(fibers_[lane]); }  // as far as the seed lets it
+  void run(uint32_t lane) { schedule_.run(fibers_[lane]); }        // as far as the seed lets it
   bool is_in_turn(uint32_t lane) const { return in_turn_[lane]; }  // it was interrupted
-  // The rest of its turn, and another one. False: another lane, in the middle of its own, is in the way.
+  // The rest of its turn, and another one. False: another lane, in the middle of its own, is in the
+  // way.
   bool run_turn(uint32_t lane);
   Schedule& schedule() { return schedule_; }
   Core& core() { return *core_; }
@@ -77,7 +83,8 @@ class Stage : public fuse::Replier {
   size_t commits_waiting() const { return commits_.size(); }
   uint64_t size() const { return size_; }
   void grow_to(uint64_t size) { size_ = std::max(size_, size); }
-  // What locks an inode, which a lane that was interrupted may have locked: lanes go on until it is done.
+  // What locks an inode, which a lane that was interrupted may have locked: lanes go on until it is
+  // done.
   void by_python(const std::function<void()>& call);
   uint64_t file_id_ = kIno;  // of the file's objects
 

@@ -1,4 +1,5 @@
-// Announced files: what is fetched in which order, which READs are given it, and what is never given.
+// Announced files: what is fetched in which order, which READs are given it, and what is never
+// given.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
@@ -197,7 +198,8 @@ class AnnouncedFile : public ::testing::Test {
     rig_.store_and_forget(content_);
     EXPECT_TRUE(eventually([&] { return rig_.events(EventKind::kRelease).size() == 1; }));
     rig_.core->child_finder([this](uint64_t ino, const Core::UseChild& use) {
-      if (ino == kIno && is_granted_) use(rig_.attributes(kSize, 2), rig_.layout(), rig_.capability());
+      if (ino == kIno && is_granted_)
+        use(rig_.attributes(kSize, 2), rig_.layout(), rig_.capability());
     });
   }
   ~AnnouncedFile() override { rig_.core->stop(0); }
@@ -210,7 +212,8 @@ class AnnouncedFile : public ::testing::Test {
     EXPECT_TRUE(eventually([&] { return rig_.account(Buffer::Account::kAnnounced) > 0; }));
   }
   void open(uint64_t fh = kOwn) {
-    EXPECT_TRUE(rig_.core->open_granted(rig_.attributes(kSize, 2), rig_.layout(), rig_.capability(), fh, O_RDONLY));
+    EXPECT_TRUE(rig_.core->open_granted(rig_.attributes(kSize, 2), rig_.layout(), rig_.capability(),
+                                        fh, O_RDONLY));
   }
   size_t asked() {
     size_t count = 0;
@@ -219,7 +222,8 @@ class AnnouncedFile : public ::testing::Test {
   }
   void stall() {
     for (const auto& target : rig_.targets) {
-      target->decide([](const FrameHeader&) { return FakeTarget::Decision{FakeTarget::Fault::kStall}; });
+      target->decide(
+          [](const FrameHeader&) { return FakeTarget::Decision{FakeTarget::Fault::kStall}; });
     }
   }
   void go_on() {
@@ -262,7 +266,8 @@ TEST_F(AnnouncedFile, IsReadByItselfWhenItCouldNotBeFetched) {
   std::atomic<bool> fails = true;
   for (const auto& target : rig_.targets) {
     target->decide([&](const FrameHeader&) {
-      return fails ? FakeTarget::Decision{FakeTarget::Fault::kStatus, Status::kEio} : FakeTarget::Decision{};
+      return fails ? FakeTarget::Decision{FakeTarget::Fault::kStatus, Status::kEio}
+                   : FakeTarget::Decision{};
     });
   }
   announce();
@@ -274,7 +279,8 @@ TEST_F(AnnouncedFile, IsReadByItselfWhenItCouldNotBeFetched) {
 
 TEST_F(AnnouncedFile, OfAnEarlierVersionIsNotGiven) {
   announce_and_wait();
-  EXPECT_TRUE(rig_.core->open_granted(rig_.attributes(kSize, 3), rig_.layout(), rig_.capability(), kOwn, O_RDONLY));
+  EXPECT_TRUE(rig_.core->open_granted(rig_.attributes(kSize, 3), rig_.layout(), rig_.capability(),
+                                      kOwn, O_RDONLY));
   const Bytes other = pattern(kSize, 4);
   for (const auto& target : rig_.targets) target->decide({});
   const size_t before = asked();
@@ -294,8 +300,8 @@ TEST_F(AnnouncedFile, IsNotGivenWithoutALease) {
   EXPECT_GT(asked(), before);
 }
 
-// A recall takes the file from its directory's grant while it is fetched: the handle that nobody has
-// is told of like one of a lane.
+// A recall takes the file from its directory's grant while it is fetched: the handle that nobody
+// has is told of like one of a lane.
 TEST_F(AnnouncedFile, TakenFromItsGrantMeanwhileIsTold) {
   stall();
   announce();

@@ -47,7 +47,8 @@ TEST(Asked, WhatIsAskedForTwiceWasLost) {
 
 TEST(Asked, AFileIsRememberedInPart) {
   Asked asked;
-  for (uint64_t region = 0; region <= Asked::kRegionsMax; ++region) asked.note(region * 64 * kUnit, kUnit);
+  for (uint64_t region = 0; region <= Asked::kRegionsMax; ++region)
+    asked.note(region * 64 * kUnit, kUnit);
   EXPECT_TRUE(has_unasked(asked, 0));
   EXPECT_FALSE(has_unasked(asked, Asked::kRegionsMax * 64));
 }

@@ -43,7 +43,8 @@ TEST(BackgroundSync, AClosedInodeIsForgottenAfterwards) {
   EXPECT_TRUE(rig.forgets_inodes());
 }
 
-// The metaserver learns from the next fsync which objects are durable, though nothing was left for it.
+// The metaserver learns from the next fsync which objects are durable, though nothing was left for
+// it.
 TEST(BackgroundSync, TheNextFsyncTellsWhatItMadeDurable) {
   Rig rig(with_sync_after(20));
   rig.open(kFh, O_RDWR);

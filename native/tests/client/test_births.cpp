@@ -1,5 +1,5 @@
-// Files that lanes made and of which Python has not heard: what is written to them is told with their birth
-// (docs/decisions/0026-size-with-the-birth.md).
+// Files that lanes made and of which Python has not heard: what is written to them is told with
+// their birth (docs/decisions/0026-size-with-the-birth.md).
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,8 @@ class Newborn : public testing::Test {
       EXPECT_TRUE(rig_.core->is_ahead(ino)) << "tables are not up to date yet";
       noted_.push_back(written);
     });
-    EXPECT_TRUE(rig_.core->born(rig_.attributes(0), rig_.layout(), rig_.capability(), {Rig::kFh, O_WRONLY}));
+    EXPECT_TRUE(rig_.core->born(rig_.attributes(0), rig_.layout(), rig_.capability(),
+                                {Rig::kFh, O_WRONLY}));
   }
   fuse::BirthSince take() { return rig_.core->birth_take(Rig::kIno).value(); }
 
@@ -78,7 +79,8 @@ TEST_F(Newborn, SyncedItIsCommittedDurably) {
   EXPECT_EQ(take().changes, 0u);
 }
 
-// A birth is told before settings: what is written after its time was set would have the time of the setting.
+// A birth is told before settings: what is written after its time was set would have the time of
+// the setting.
 TEST_F(Newborn, WrittenAfterItsTimeWasSetItIsCommittedByItself) {
   rig_.core->lease_until(Clock::now() + std::chrono::seconds(60));
   rig_.write(Rig::kFh, 0, pattern(1000, 1));

@@ -45,8 +45,10 @@ TEST(FarExtents, WhatCanBeStoredEndsWhereTheFirstObjectDoes) {
 TEST(FarExtents, HoldAtAnyOffset) {
   std::mt19937_64 random(5);
   for (int i = 0; i < 20000; ++i) {
-    const FileView view = shaped(1 + random() % 64, static_cast<uint32_t>((1 + random() % 1024) << 16));
-    const uint64_t at = i % 3 == 0 ? kSizeMax - random() % (uint64_t{1} << 30) : random() % kSizeMax;
+    const FileView view =
+        shaped(1 + random() % 64, static_cast<uint32_t>((1 + random() % 1024) << 16));
+    const uint64_t at =
+        i % 3 == 0 ? kSizeMax - random() % (uint64_t{1} << 30) : random() % kSizeMax;
     uint64_t nearest = ~uint64_t{0};
     for (uint32_t stripe = 0; stripe < view.stripe_width; ++stripe) {
       const uint64_t found = file_offset_of(view, stripe, object_offset_from(view, stripe, at));
@@ -125,8 +127,8 @@ TEST_F(FarOffsets, HolesAreMadeOfWhatThereCanBe) {
   }
 }
 
-// A SYNC that is answered after the file was truncated to nothing: its object is not the one that the
-// file has now, of which a missing one is a hole.
+// A SYNC that is answered after the file was truncated to nothing: its object is not the one that
+// the file has now, of which a missing one is a hole.
 TEST_F(FarOffsets, WhatWasSyncedOfFormerObjectsIsNotTold) {
   rig_.open(Rig::kFh, O_RDWR);
   rig_.write(Rig::kFh, 0, pattern(1000, 3));

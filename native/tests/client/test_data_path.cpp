@@ -72,7 +72,8 @@ TEST(DataPath, LargeWritesKeepTheirMemory) {
     rig.open(kFh, O_RDWR);
     const Bytes bytes = pattern(6u << 20, 40 + flags);
     std::vector<const std::byte*> places;
-    const size_t lengths[] = {1u << 20, 512u << 10, 512u << 10, 500u << 10, 524u << 10, 100, (1u << 20) - 100};
+    const size_t lengths[] = {1u << 20,   512u << 10, 512u << 10,      500u << 10,
+                              524u << 10, 100,        (1u << 20) - 100};
     size_t at = 0;
     for (const size_t length : lengths) {
       EXPECT_EQ(rig.write(kFh, at, slice(bytes, at, length), flags).count, length);
@@ -102,7 +103,8 @@ TEST(DataPath, KeptMemoryIsWrittenOverInOrder) {
   Bytes wanted = pattern(4u << 20, 50);
   std::mt19937 chance(7);
   rig.write(kFh, 0, slice(wanted, 0, 1u << 20));
-  for (size_t at = 1u << 20; at < wanted.size(); at += 1u << 20) rig.write(kFh, at, slice(wanted, at, 1u << 20));
+  for (size_t at = 1u << 20; at < wanted.size(); at += 1u << 20)
+    rig.write(kFh, at, slice(wanted, at, 1u << 20));
   for (int round = 0; round < 120; ++round) {
     const size_t block = chance() % 1024;
     const bool whole = chance() % 2 == 0;
@@ -199,9 +201,7 @@ struct GatheringRig {
   uint64_t start(uint32_t block, uint32_t flags) {
     return rig.start_write(kFh, block * 4096, pattern(4096, block), flags);
   }
-  void write(uint32_t block) {
-    EXPECT_EQ(rig.replier.wait(start(block, O_DIRECT)).count, 4096u);
-  }
+  void write(uint32_t block) { EXPECT_EQ(rig.replier.wait(start(block, O_DIRECT)).count, 4096u); }
   void expect_blocks(uint32_t count) {
     Bytes expected;
     for (uint32_t block = 0; block < count; ++block) {
@@ -252,7 +252,8 @@ TEST(DataPath, FlippedBitOnTheWayIsReadAgain) {
   });
   EXPECT_EQ(rig.read(kFh, 0, 5000).bytes, bytes);
   std::vector<bool> raw;
-  for (const FrameHeader& header : rig.targets[0]->seen(Op::kRead)) raw.push_back((header.flags & kFlagRaw) != 0);
+  for (const FrameHeader& header : rig.targets[0]->seen(Op::kRead))
+    raw.push_back((header.flags & kFlagRaw) != 0);
   EXPECT_EQ(raw, (std::vector{true, false, false})) << "after wrong bytes the server is to look";
   rig.targets[0]->decide({});
   EXPECT_EQ(rig.read(kFh, 0, 100).bytes.size(), 100u);
@@ -272,8 +273,8 @@ TEST(DataPath, RandomOperationsAgreeWithAModel) {
     for (int step = 0; step < 400; ++step) {
       const uint32_t action = random() % 10;
       const uint64_t offset = random() % 600'000;
-      const auto length = static_cast<uint32_t>(1 + (random() % 4 == 0 ? random() % 300'000
-                                                                      : random() % 6000));
+      const auto length =
+          static_cast<uint32_t>(1 + (random() % 4 == 0 ? random() % 300'000 : random() % 6000));
       if (action < 6) {
         const Bytes bytes = pattern(length, random());
         ASSERT_EQ(rig.write(kFh, offset, bytes, action == 0 ? O_DIRECT : 0).count, length);

@@ -127,7 +127,8 @@ bool FakeTarget::handle(int socket, const Frame& request) {
     if (decide_) decision = decide_(request.header);
     changed_.notify_all();
     if (decision.fault == Fault::kHangUpBefore) return false;
-    if (decision.fault == Fault::kStall) changed_.wait(lock, [&] { return stopped_ || !stalling_; });
+    if (decision.fault == Fault::kStall)
+      changed_.wait(lock, [&] { return stopped_ || !stalling_; });
     if (decision.fault == Fault::kForget) return true;
     if (decision.fault == Fault::kStatus) {
       reply.header.status = static_cast<uint16_t>(decision.status);
@@ -187,7 +188,8 @@ Frame FakeStore::answer(const Frame& request) {
       std::memcpy(&fetched[known], request.body.data(), request.body.size());
       break;
     }
-    case Op::kPing: break;
+    case Op::kPing:
+      break;
     default:
       status = Status::kBadRequest;
   }
@@ -211,7 +213,8 @@ void FakeStore::copy(const Frame& request) {
 void FakeStore::write(const Frame& request, Status& status) {
   if (!sums_agree(request)) status = Status::kChecksum;
   const auto epoch = epochs.find({request.header.file_id, request.header.stripe_index});
-  if (epoch != epochs.end() && request.header.epoch < epoch->second) status = Status::kStaleTruncateEpoch;
+  if (epoch != epochs.end() && request.header.epoch < epoch->second)
+    status = Status::kStaleTruncateEpoch;
   if (status != Status::kOk) return;
   const std::pair id{request.header.file_id, request.header.stripe_index};
   if ((request.header.flags & kFlagMustExist) != 0 && !objects.contains(id)) {
@@ -234,7 +237,8 @@ Bytes FakeStore::read(const FrameHeader& header, Status& status) {
   const Bytes& object = found->second;
   const size_t from = std::min<size_t>(header.offset, object.size());
   const size_t to = std::min<size_t>(header.offset + header.length, object.size());
-  return {object.begin() + static_cast<ptrdiff_t>(from), object.begin() + static_cast<ptrdiff_t>(to)};
+  return {object.begin() + static_cast<ptrdiff_t>(from),
+          object.begin() + static_cast<ptrdiff_t>(to)};
 }
 
 void FakeStore::sync(const FrameHeader& header, Status& status) {

@@ -1,9 +1,9 @@
 // What breaks: connections, targets that forget, refusals, deadlines, signals, commits.
+#include <fcntl.h>
+#include <gtest/gtest.h>
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <fcntl.h>
-#include <gtest/gtest.h>
 #include <thread>
 
 #include "rig.h"
@@ -53,7 +53,8 @@ TEST_F(LostObject, IsNotMadeByWhatIsWrittenBehind) {
   EXPECT_TRUE(is_lost());
   EXPECT_EQ(rig_.read(kFh, 0, 4096).error, EIO);
   EXPECT_EQ(rig_.fsync(kFh), 0) << "told once";
-  EXPECT_EQ(rig_.read(kFh, kChunk + 100, 5000).bytes, pattern(5000, 8)) << "what else was written is there";
+  EXPECT_EQ(rig_.read(kFh, kChunk + 100, 5000).bytes, pattern(5000, 8))
+      << "what else was written is there";
   EXPECT_TRUE(eventually([&] {  // with one line for the file, however much was written
     const auto lines = rig_.events(EventKind::kLog);
     return std::ranges::count_if(lines, [](const Event& line) {
@@ -156,7 +157,8 @@ TEST(Faults, ASilentConnectionIsReplacedBeforeItIsCut) {
   EXPECT_EQ(rig.read(kFh, 0, 5000).bytes, Bytes(5000));
   EXPECT_EQ(rig.targets[0]->count(Op::kRead), 2u);
   uint64_t lost = 0;
-  for (uint32_t lane = 0; lane < rig.core->lane_count(); ++lane) lost += rig.core->lane(lane).counters().connections_lost;
+  for (uint32_t lane = 0; lane < rig.core->lane_count(); ++lane)
+    lost += rig.core->lane(lane).counters().connections_lost;
   EXPECT_EQ(lost, 0u);
 }
 
@@ -184,7 +186,8 @@ TEST(Faults, TimeInWhichALaneDidNotRunCountsAgainstNobody) {
   rig.targets[0]->decide(on(Op::kRead, {Fault::kForget}, 1));
   const uint64_t unique = rig.start_read(kFh, 0, 5000);
   ASSERT_TRUE(eventually([&] { return rig.targets[0]->count(Op::kRead) == 1; }));
-  rig.on_lane(0, [](fuse::LaneContext&) { std::this_thread::sleep_for(std::chrono::milliseconds(1500)); });
+  rig.on_lane(
+      0, [](fuse::LaneContext&) { std::this_thread::sleep_for(std::chrono::milliseconds(1500)); });
   EXPECT_FALSE(rig.replier.wait_for(unique, 100)) << "no EIO yet";
   rig.targets[0]->hang_up();
   EXPECT_EQ(rig.replier.wait(unique).bytes, Bytes(5000));
@@ -428,7 +431,8 @@ TEST(Bounds, ASmallWriteWithoutRoomIsSent) {
 TEST(Signals, InterruptedReadAndWriteEndWithEintr) {
   Rig rig;
   rig.open(kFh, O_RDWR, 5000);
-  rig.targets[0]->decide([](const FrameHeader&) -> FakeTarget::Decision { return {Fault::kStall}; });
+  rig.targets[0]->decide(
+      [](const FrameHeader&) -> FakeTarget::Decision { return {Fault::kStall}; });
   const uint64_t read = rig.start_read(kFh, 0, 5000);
   const uint64_t write = rig.start_write(kFh, 0, pattern(100, 1), O_DSYNC);
   EXPECT_TRUE(rig.interrupt(read));
@@ -444,7 +448,8 @@ TEST(Signals, InterruptedReadAndWriteEndWithEintr) {
 TEST(Signals, AbortFailsEverythingThatWaits) {
   Rig rig;
   rig.open(kFh, O_RDWR, 5000);
-  rig.targets[0]->decide([](const FrameHeader&) -> FakeTarget::Decision { return {Fault::kStall}; });
+  rig.targets[0]->decide(
+      [](const FrameHeader&) -> FakeTarget::Decision { return {Fault::kStall}; });
   const uint64_t read = rig.start_read(kFh, 0, 5000);
   rig.write(kFh, 0, pattern(100, 1));
   const uint64_t sync = rig.start_fsync(kFh);

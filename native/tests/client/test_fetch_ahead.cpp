@@ -139,9 +139,11 @@ class ToldServers : public ::testing::Test {
 
   void read_files(size_t length) {
     for (uint64_t fh = 1000; fh <= 1000 + WholeReads::kScoreEnough; ++fh) {
-      ASSERT_TRUE(rig_.core->open_granted(rig_.attributes(kSize, 2), rig_.layout(), rig_.capability(), fh, O_RDONLY));
+      ASSERT_TRUE(rig_.core->open_granted(rig_.attributes(kSize, 2), rig_.layout(),
+                                          rig_.capability(), fh, O_RDONLY));
       ASSERT_EQ(rig_.start_fetch(fh), 0u) << "only servers fetch";
-      for (int lane = 0; lane < 2; ++lane) ASSERT_EQ(rig_.read(fh, 0, length).bytes.size(), length);  // connects both
+      for (int lane = 0; lane < 2; ++lane)
+        ASSERT_EQ(rig_.read(fh, 0, length).bytes.size(), length);  // connects both
       rig_.release(fh);
       ASSERT_TRUE(rig_.forgets_inodes());
     }
@@ -191,7 +193,8 @@ TEST_F(ToldServers, AgainWhenTheConnectionEnds) {
   std::atomic<int> lost = 0;
   rig_.targets[0]->decide([&](const FrameHeader& header) {
     const bool is_first = header.op == static_cast<uint8_t>(Op::kFetch) && lost++ == 0;
-    return is_first ? FakeTarget::Decision{FakeTarget::Fault::kHangUpBefore} : FakeTarget::Decision{};
+    return is_first ? FakeTarget::Decision{FakeTarget::Fault::kHangUpBefore}
+                    : FakeTarget::Decision{};
   });
   opened_ahead(3);
   EXPECT_TRUE(eventually([&] { return rig_.targets[0]->fetched().size() == 3; }));
@@ -201,12 +204,14 @@ TEST_F(ToldServers, AndNotAgainOneThatDoesNotKnowTheRequest) {
   read_files(kSize);
   rig_.targets[0]->decide([](const FrameHeader& header) {
     const bool is_fetch = header.op == static_cast<uint8_t>(Op::kFetch);
-    return is_fetch ? FakeTarget::Decision{FakeTarget::Fault::kStatus, Status::kBadRequest} : FakeTarget::Decision{};
+    return is_fetch ? FakeTarget::Decision{FakeTarget::Fault::kStatus, Status::kBadRequest}
+                    : FakeTarget::Decision{};
   });
   opened_ahead(3);
   EXPECT_TRUE(eventually([&] { return rig_.counter("fetch_ahead_refused") == 3; }));
   opened_ahead(3);
-  ASSERT_TRUE(rig_.core->open_granted(rig_.attributes(kSize, 2), rig_.layout(), rig_.capability(), 2000, O_RDONLY));
+  ASSERT_TRUE(rig_.core->open_granted(rig_.attributes(kSize, 2), rig_.layout(), rig_.capability(),
+                                      2000, O_RDONLY));
   EXPECT_EQ(rig_.read(2000, 0, kSize).bytes, content_);
   EXPECT_EQ(rig_.targets[0]->count(Op::kFetch), 1u);
 }

@@ -1,4 +1,5 @@
-// Small writes of many ranks into one file: pieces that gather, their gaps, and what leaves of them.
+// Small writes of many ranks into one file: pieces that gather, their gaps, and what leaves of
+// them.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +18,8 @@ constexpr uint32_t kChunk = 1u << 20;
 constexpr uint32_t kHard = 47'008;  // no whole blocks, and no divisor of a chunk
 
 Bytes slice(const Bytes& bytes, size_t from, size_t length) {
-  return {bytes.begin() + static_cast<ptrdiff_t>(from), bytes.begin() + static_cast<ptrdiff_t>(from + length)};
+  return {bytes.begin() + static_cast<ptrdiff_t>(from),
+          bytes.begin() + static_cast<ptrdiff_t>(from + length)};
 }
 
 // ---- one piece ----
@@ -71,7 +73,10 @@ TEST(Gathering, ACutLeavesNoGapAtTheEnd) {
     piece->took(300, 400);
     piece->took(500, 600);
     piece->cut(size);
-    EXPECT_EQ(piece->end, size > 400 ? 400 : size > 300 ? size : std::min<uint64_t>(size, 200)) << size;
+    EXPECT_EQ(piece->end, size > 400   ? 400
+                          : size > 300 ? size
+                                       : std::min<uint64_t>(size, 200))
+        << size;
     EXPECT_EQ(piece->gaps.size(), size > 300 ? 1u : 0u) << size;
   }
 }
@@ -171,7 +176,8 @@ struct Transfers {
 size_t writes_of(Rig& rig, uint32_t length_min = 0) {
   size_t count = 0;
   for (const auto& target : rig.targets) {
-    for (const FrameHeader& header : target->seen(Op::kWrite)) count += header.length >= length_min ? 1 : 0;
+    for (const FrameHeader& header : target->seen(Op::kWrite))
+      count += header.length >= length_min ? 1 : 0;
   }
   return count;
 }
@@ -236,7 +242,8 @@ TEST(Gathering, ALostTargetGetsAllPartsAgain) {
   for (size_t number = 3; number < 60; number += 7) {
     std::fill_n(wanted.begin() + static_cast<ptrdiff_t>(number * kHard), kHard, std::byte{0});
   }
-  for (const size_t number : order) EXPECT_EQ(rig.replier.wait(transfers.begin(rig, number)).count, kHard);
+  for (const size_t number : order)
+    EXPECT_EQ(rig.replier.wait(transfers.begin(rig, number)).count, kHard);
   EXPECT_EQ(rig.flush(kFh), 0);
   rig.targets[0]->lose_unsynced();
   EXPECT_EQ(rig.fsync(kFh), 0);
@@ -260,7 +267,8 @@ TEST(Gathering, ARefusedPartFailsThePiece) {
   EXPECT_TRUE(rig.empties(Buffer::Account::kDirty));
 }
 
-// 1 MiB from memory that does not begin with a page comes as two WRITEs: one piece, where the first was read.
+// 1 MiB from memory that does not begin with a page comes as two WRITEs: one piece, where the first
+// was read.
 TEST(Gathering, AWriteThatTheKernelCutIsOnePiece) {
   Rig rig({.lanes = 1, .chunk_size = kChunk});
   rig.open(kFh, O_WRONLY);
@@ -268,9 +276,11 @@ TEST(Gathering, AWriteThatTheKernelCutIsOnePiece) {
   for (size_t at = 0; at < bytes.size(); at += kChunk) {
     const std::byte* before = nullptr;
     const std::byte* after = nullptr;
-    rig.on_lane(0, [&](fuse::LaneContext& context) { before = rig.core->landing(context, kChunk).data(); });
+    rig.on_lane(
+        0, [&](fuse::LaneContext& context) { before = rig.core->landing(context, kChunk).data(); });
     EXPECT_EQ(rig.write(kFh, at, slice(bytes, at, kChunk - 16)).count, kChunk - 16);
-    rig.on_lane(0, [&](fuse::LaneContext& context) { after = rig.core->landing(context, kChunk).data(); });
+    rig.on_lane(
+        0, [&](fuse::LaneContext& context) { after = rig.core->landing(context, kChunk).data(); });
     EXPECT_NE(before, after) << "it was copied";
     EXPECT_EQ(rig.write(kFh, at + kChunk - 16, slice(bytes, at + kChunk - 16, 16)).count, 16u);
   }

@@ -1,5 +1,5 @@
-// Tiny files that lie in their inode's record: bytes that go with a birth, and READs that ask no target
-// (docs/decisions/0037-inline-data.md).
+// Tiny files that lie in their inode's record: bytes that go with a birth, and READs that ask no
+// target (docs/decisions/0037-inline-data.md).
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,8 @@ class Inline : public testing::Test {
   Inline() : rig_({.targets = 1}) { rig_.core->inline_births(kMost); }
 
   void bear(uint32_t flags = O_WRONLY) {
-    ASSERT_TRUE(rig_.core->born(rig_.attributes(0), rig_.layout(), rig_.capability(), {Rig::kFh, flags}));
+    ASSERT_TRUE(
+        rig_.core->born(rig_.attributes(0), rig_.layout(), rig_.capability(), {Rig::kFh, flags}));
   }
   // Python has taken the birth already, and may still add to it.
   fuse::BirthSince take() { return rig_.core->birth_take(Rig::kIno).value(); }
@@ -186,7 +187,7 @@ TEST_F(Inline, SyncedItIsCommittedDurably) {
 TEST_F(Inline, OnlyWhatIsOneSmallPiece) {
   const auto goes_to_targets = [&](auto write) {
     bear();
-  take();
+    take();
     write();
     EXPECT_EQ(rig_.flush(Rig::kFh), 0);
     EXPECT_GT(writes(), 0u);
@@ -221,7 +222,8 @@ TEST_F(Inline, ReadsAskNoTarget) {
   Bytes expected = bytes;
   expected.resize(5000);
   EXPECT_EQ(rig_.read(Rig::kFh, 0, 8192).bytes, expected);
-  EXPECT_EQ(rig_.read(Rig::kFh, 90, 20).bytes, Bytes(expected.begin() + 90, expected.begin() + 110));
+  EXPECT_EQ(rig_.read(Rig::kFh, 90, 20).bytes,
+            Bytes(expected.begin() + 90, expected.begin() + 110));
   EXPECT_EQ(rig_.read(Rig::kFh, 100, 4096).bytes, Bytes(4096));
   EXPECT_EQ(rig_.read(Rig::kFh, 4999, 4096).bytes, Bytes(1));
   EXPECT_TRUE(rig_.read(Rig::kFh, 5000, 4096).bytes.empty());
@@ -230,7 +232,8 @@ TEST_F(Inline, ReadsAskNoTarget) {
 }
 
 TEST_F(Inline, AnotherViewTakesItsPlace) {
-  ASSERT_TRUE(rig_.core->inode_put(rig_.attributes(9), inline_layout(pattern(9, 3)), rig_.capability()));
+  ASSERT_TRUE(
+      rig_.core->inode_put(rig_.attributes(9), inline_layout(pattern(9, 3)), rig_.capability()));
   ASSERT_TRUE(rig_.core->handle_put(Rig::kFh, Rig::kIno, O_RDONLY, false));
   rig_.targets[0]->put_object(Rig::kIno, 0, pattern(9, 4));
   ASSERT_TRUE(rig_.core->inode_put(rig_.attributes(9, 2), rig_.layout(1, 1), rig_.capability()));

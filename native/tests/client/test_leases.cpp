@@ -36,7 +36,8 @@ struct LeasedRig : Rig {
   }
   // A lane spoils pages behind its answer, in the same turn.
   size_t spoils() {
-    for (uint32_t lane = 0; lane < RigSettings{}.lanes; ++lane) on_lane(lane, [](fuse::LaneContext&) {});
+    for (uint32_t lane = 0; lane < RigSettings{}.lanes; ++lane)
+      on_lane(lane, [](fuse::LaneContext&) {});
     const std::scoped_lock lock(mu);
     return spoiled.size();
   }
@@ -56,7 +57,8 @@ TEST(Leases, AReadAsksOnceAndThenGoesOnWithoutPages) {
   EXPECT_EQ(rig.spoils(), 1u);
 }
 
-// Python has taken the size to commit it; an answer from before comes to another OPEN of this client.
+// Python has taken the size to commit it; an answer from before comes to another OPEN of this
+// client.
 TEST(Leases, AnOlderAnswerDoesNotMoveTheEndOfWhatOnlyThisClientWrites) {
   LeasedRig rig;
   rig.core->inode_lease(kIno, kBoth, 0);
@@ -223,7 +225,8 @@ TEST(Leases, TheReturnWaitsForWritesThatPassed) {
   LeasedRig rig;
   rig.targets[0]->decide([](const FrameHeader& header) {
     const bool is_write = header.op == static_cast<uint8_t>(Op::kWrite);
-    return FakeTarget::Decision{is_write ? FakeTarget::Fault::kStall : FakeTarget::Fault::kNone, {}};
+    return FakeTarget::Decision{is_write ? FakeTarget::Fault::kStall : FakeTarget::Fault::kNone,
+                                {}};
   });
   rig.core->inode_lease(kIno, 0, kBoth);
   const uint64_t unique = rig.start_write(kFh, 0, pattern(5000, 4));
@@ -258,7 +261,8 @@ TEST(Leases, AnAppendGoesToTheTrueEnd) {
   LeasedRig rig(1000);
   rig.core->inode_lease(kIno, kBoth, 0);
   const Bytes bytes = pattern(100, 5);
-  EXPECT_EQ(rig.write(kFh, 10, bytes, O_APPEND).count, 100u);  // the kernel thinks that it ends at 10
+  EXPECT_EQ(rig.write(kFh, 10, bytes, O_APPEND).count,
+            100u);  // the kernel thinks that it ends at 10
   EXPECT_EQ(rig.flush(kFh), 0);
   Bytes expected(1100);
   std::copy(bytes.begin(), bytes.end(), expected.begin() + 1000);
@@ -379,7 +383,7 @@ TEST(KeptInodes, AreOpenedByLanesUnderALease) {
   rig.core->inode_lease(kIno, kLeaseData, 0);
   rig.core->lease_until(Clock::now());
   EXPECT_EQ(rig.core->open(kIno, kOwn + 1, O_RDONLY), Opening::kRefused);  // not renewed
-  EXPECT_FALSE(rig.core->inode_keep(kIno + 1));            // unknown
+  EXPECT_FALSE(rig.core->inode_keep(kIno + 1));                            // unknown
   EXPECT_EQ(rig.core->open(kIno + 1, kOwn + 1, O_RDONLY), Opening::kRefused);
 }
 
@@ -404,7 +408,8 @@ TEST(GrantedInodes, ComeWithTheirFirstHandleAndGoWithTheLast) {
   LeasedRig rig(100);
   rig.core->inode_drop(kIno);  // Python has nothing of it
   const auto open = [&](uint64_t fh) {
-    return rig.core->open_granted(rig.attributes(100, 1), rig.layout(), rig.capability(), fh, O_RDONLY);
+    return rig.core->open_granted(rig.attributes(100, 1), rig.layout(), rig.capability(), fh,
+                                  O_RDONLY);
   };
   ASSERT_TRUE(open(kOwn));
   EXPECT_EQ(rig.core->inodes_granted(), std::vector<uint64_t>{kIno});
@@ -421,7 +426,8 @@ TEST(GrantedInodes, AreTakenOverWithTheirHandles) {
   LeasedRig rig(100);
   rig.core->inode_drop(kIno);
   const auto open = [&](uint64_t fh) {
-    return rig.core->open_granted(rig.attributes(100, 1), rig.layout(), rig.capability(), fh, O_RDONLY);
+    return rig.core->open_granted(rig.attributes(100, 1), rig.layout(), rig.capability(), fh,
+                                  O_RDONLY);
   };
   ASSERT_TRUE(open(kOwn));
   EXPECT_EQ(rig.core->take_granted(kIno), 1u);

@@ -38,7 +38,8 @@ class LocalCacheTest : public ::testing::Test {
     rig_->core->inode_lease(kIno, kBoth, 0);
   }
   void put(uint64_t size, uint64_t version) {
-    ASSERT_TRUE(rig_->core->inode_put(rig_->attributes(size, version), rig_->layout(), rig_->capability()));
+    ASSERT_TRUE(
+        rig_->core->inode_put(rig_->attributes(size, version), rig_->layout(), rig_->capability()));
   }
   cache::Cache& cache() { return rig_->core->local_cache()->cache(); }
   size_t asked() {
@@ -46,7 +47,9 @@ class LocalCacheTest : public ::testing::Test {
     for (const auto& target : rig_->targets) count += target->count(Op::kRead);
     return count;
   }
-  Bytes read(uint64_t offset = 0, uint32_t size = 208'896) { return rig_->read(kFh, offset, size).bytes; }
+  Bytes read(uint64_t offset = 0, uint32_t size = 208'896) {
+    return rig_->read(kFh, offset, size).bytes;
+  }
   // Read from the targets, and kept.
   void fill() {
     EXPECT_EQ(read(), content_);
@@ -89,11 +92,13 @@ TEST_F(LocalCacheTest, BytesOfAnotherVersionAreAskedFor) {
   EXPECT_GT(asked(), 0u);
 }
 
-// A layout says where the bytes are, not which: one that changed (a target, a truncate epoch) voids nothing.
+// A layout says where the bytes are, not which: one that changed (a target, a truncate epoch) voids
+// nothing.
 TEST_F(LocalCacheTest, BytesThatMovedAreTheSame) {
   fill();
   again();
-  ASSERT_TRUE(rig_->core->inode_put(rig_->attributes(kSize, 2), rig_->layout(5), rig_->capability()));
+  ASSERT_TRUE(
+      rig_->core->inode_put(rig_->attributes(kSize, 2), rig_->layout(5), rig_->capability()));
   EXPECT_EQ(read(), content_);
   EXPECT_EQ(asked(), 0u);
 }
@@ -129,7 +134,8 @@ TEST_F(LocalCacheTest, CachedReadsGoOnWhileOthersWrite) {
   for (const uint64_t unique : reads) {
     const Bytes bytes = rig_->replier.wait(unique).bytes;
     ASSERT_EQ(bytes.size(), kSize);
-    EXPECT_EQ(Bytes(bytes.begin() + 4096, bytes.end()), Bytes(content_.begin() + 4096, content_.end()));
+    EXPECT_EQ(Bytes(bytes.begin() + 4096, bytes.end()),
+              Bytes(content_.begin() + 4096, content_.end()));
   }
 }
 

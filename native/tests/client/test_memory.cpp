@@ -73,7 +73,8 @@ TEST(Memory, KeepsSomeReadyForTheNextBurst) {
 
 TEST(Memory, KeepsSomeReadyForTheNextRestore) {
   constexpr uint64_t kWarm = 16u * kPiece;
-  Memory memory({.dirty_bytes_max = 64u << 20, .held_bytes_max = 64u << 20, .read_bytes_max = 32u << 20}, 2);
+  Memory memory(
+      {.dirty_bytes_max = 64u << 20, .held_bytes_max = 64u << 20, .read_bytes_max = 32u << 20}, 2);
   memory.rest({.pieces = kWarm, .reads = kWarm});
   EXPECT_EQ(memory.idle_bytes(), 2 * kWarm);
   {

@@ -28,7 +28,8 @@ TEST(WholeReads, OneOfManyIsLeftToBeSeen) {
   reads.turn(true);
   for (int count = 0; count < WholeReads::kScoreMax; ++count) reads.judge(10, 10);
   uint32_t probes = 0;
-  for (uint32_t open = 0; open < 4 * WholeReads::kProbeEvery; ++open) probes += reads.fetches() ? 0 : 1;
+  for (uint32_t open = 0; open < 4 * WholeReads::kProbeEvery; ++open)
+    probes += reads.fetches() ? 0 : 1;
   EXPECT_EQ(probes, 4u);
 }
 
@@ -49,14 +50,17 @@ class OpenedFile : public ::testing::Test {
   ~OpenedFile() override { rig_.core->stop(0); }
 
   void open(uint64_t fh) {
-    ASSERT_TRUE(rig_.core->open_granted(rig_.attributes(kSize, 2), rig_.layout(), rig_.capability(), fh, O_RDONLY));
+    ASSERT_TRUE(rig_.core->open_granted(rig_.attributes(kSize, 2), rig_.layout(), rig_.capability(),
+                                        fh, O_RDONLY));
   }
   // Until files are taken for such that are read whole.
   void convince() {
-    for (uint64_t fh = 1000; fh <= 1000 + WholeReads::kScoreEnough; ++fh) {  // the last one by its turn
+    for (uint64_t fh = 1000; fh <= 1000 + WholeReads::kScoreEnough;
+         ++fh) {  // the last one by its turn
       open(fh);
       ASSERT_EQ(rig_.start_fetch(fh), 0u);
-      for (int lane = 0; lane < 2; ++lane) ASSERT_EQ(rig_.read(fh, 0, kSize).bytes, content_);  // connects both
+      for (int lane = 0; lane < 2; ++lane)
+        ASSERT_EQ(rig_.read(fh, 0, kSize).bytes, content_);  // connects both
       rig_.release(fh);
       ASSERT_TRUE(rig_.forgets_inodes());
     }
@@ -116,7 +120,9 @@ TEST_F(OpenedFile, IsOpenedAsEverWhenTheKernelRefusesItsPages) {
 TEST_F(OpenedFile, IsOpenedThoughItCannotBeRead) {
   convince();
   for (const auto& target : rig_.targets) {
-    target->decide([](const FrameHeader&) { return FakeTarget::Decision{FakeTarget::Fault::kStatus, Status::kEio}; });
+    target->decide([](const FrameHeader&) {
+      return FakeTarget::Decision{FakeTarget::Fault::kStatus, Status::kEio};
+    });
   }
   const Reply reply = rig_.replier.wait(fetched());
   EXPECT_EQ(reply.error, 0);
@@ -124,7 +130,8 @@ TEST_F(OpenedFile, IsOpenedThoughItCannotBeRead) {
   EXPECT_TRUE(rig_.replier.stored().empty());
 }
 
-// Whoever has it open may have a READ under way, which has pages locked that the store would wait for.
+// Whoever has it open may have a READ under way, which has pages locked that the store would wait
+// for.
 TEST_F(OpenedFile, IsNotStoredWhenAnotherOpensItMeanwhile) {
   const uint64_t unique = stalled();
   EXPECT_EQ(rig_.core->open(kIno, kOwn + 1, O_RDONLY), fuse::Opening::kDropsPages)
@@ -164,8 +171,8 @@ TEST_F(OpenedFile, IsLeftAloneWhenItIsLargeOrOpenAlready) {
   EXPECT_EQ(rig_.release(kOwn), 0);
   EXPECT_EQ(rig_.release(kOwn + 1), 0);
   EXPECT_TRUE(rig_.forgets_inodes());
-  ASSERT_TRUE(rig_.core->open_granted(rig_.attributes(Announced::kFileMax + 1, 2), rig_.layout(), rig_.capability(),
-                                      kOwn, O_RDONLY));
+  ASSERT_TRUE(rig_.core->open_granted(rig_.attributes(Announced::kFileMax + 1, 2), rig_.layout(),
+                                      rig_.capability(), kOwn, O_RDONLY));
   EXPECT_EQ(rig_.start_fetch(kOwn), 0u);
 }
 

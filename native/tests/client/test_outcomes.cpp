@@ -1,5 +1,6 @@
-// What statuses mean (outcomes.h): the table as a whole, and every number that a server could send for every
-// kind of call at every moment. A server may be hostile: nothing hangs, no success is made up.
+// What statuses mean (outcomes.h): the table as a whole, and every number that a server could send
+// for every kind of call at every moment. A server may be hostile: nothing hangs, no success is
+// made up.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
@@ -31,12 +32,14 @@ TEST(Outcomes, OnlySuccessIsASuccessAndNoErrnoIsMadeUp) {
     for (uint32_t number = 1; number < kNumbers; ++number) {
       const auto status = static_cast<Status>(number);
       if (outcome_of(op, status) != Outcome::kTell) continue;
-      EXPECT_TRUE(std::ranges::count(kShown, errno_of(status))) << number << " of op " << static_cast<int>(op);
+      EXPECT_TRUE(std::ranges::count(kShown, errno_of(status)))
+          << number << " of op " << static_cast<int>(op);
     }
   }
 }
 
-// fscommon/errors.py says what may be asked again for everybody; tests/wire compares that with status.h.
+// fscommon/errors.py says what may be asked again for everybody; tests/wire compares that with
+// status.h.
 TEST(Outcomes, WhatIsSafeToAskAgainIsAskedAgain) {
   for (const Op op : kOps) {
     for (uint32_t number = 0; number < kNumbers; ++number) {
@@ -107,7 +110,8 @@ TEST(Outcomes, ARefusedSyncIsNoSuccessUnlessItIsMadeGood) {
     if (error == 0) {
       EXPECT_EQ(rig.file(5000, true), bytes) << number;
     }
-    const bool goes_again = heals(Op::kSync, number) || static_cast<Status>(number) == Status::kStaleIncarnation;
+    const bool goes_again =
+        heals(Op::kSync, number) || static_cast<Status>(number) == Status::kStaleIncarnation;
     EXPECT_EQ(error == 0, goes_again) << number;
     (void)rig.fsync(kFh);
   }
@@ -138,7 +142,8 @@ TEST(Outcomes, WhoNeverStopsToRefuseIsGivenUp) {
     rig.targets[0]->decide([=](const FrameHeader&) -> FakeTarget::Decision {
       return {FakeTarget::Fault::kStatus, status};
     });
-    EXPECT_EQ(rig.write(kFh, 0, pattern(100, 1), O_DSYNC | O_DIRECT).error, EIO) << static_cast<int>(status);
+    EXPECT_EQ(rig.write(kFh, 0, pattern(100, 1), O_DSYNC | O_DIRECT).error, EIO)
+        << static_cast<int>(status);
     EXPECT_EQ(rig.drain(true), 0) << "nothing is left to be sent";
   }
 }
@@ -153,7 +158,8 @@ TEST(Outcomes, AServerThatAnswersAnythingCannotMakeASuccess) {
     auto random = std::make_shared<std::minstd_rand>(seed);
     rig.targets[0]->decide([=](const FrameHeader&) -> FakeTarget::Decision {
       if ((*random)() % 2 == 0) return {};
-      return {FakeTarget::Fault::kStatus, static_cast<Status>(numbers[(*random)() % numbers.size()])};
+      return {FakeTarget::Fault::kStatus,
+              static_cast<Status>(numbers[(*random)() % numbers.size()])};
     });
     Bytes last;
     for (uint32_t round = 0; round < 12; ++round) {
@@ -161,12 +167,12 @@ TEST(Outcomes, AServerThatAnswersAnythingCannotMakeASuccess) {
       const bool is_written = rig.write(kFh, 0, bytes, round % 2 == 0 ? O_DIRECT : 0).error == 0;
       const bool is_synced = rig.fsync(kFh) == 0;
       if (is_written && is_synced) {
-      EXPECT_EQ(rig.file(3000, true), bytes) << "seed " << seed;
-    }
+        EXPECT_EQ(rig.file(3000, true), bytes) << "seed " << seed;
+      }
       const Reply reply = rig.read(kFh, 0, 3000);
       if (is_written && is_synced && reply.error == 0) {
-      EXPECT_EQ(reply.bytes, bytes) << "seed " << seed;
-    }
+        EXPECT_EQ(reply.bytes, bytes) << "seed " << seed;
+      }
     }
   }
 }

@@ -1,4 +1,5 @@
-// One mode for each inode (rule 9): what the kernel is told of handles, and which ids it is to forget.
+// One mode for each inode (rule 9): what the kernel is told of handles, and which ids it is to
+// forget.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>

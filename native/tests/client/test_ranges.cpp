@@ -19,7 +19,7 @@ TEST(Ranges, FirstByteOfAStripeAtOrBehindAnOffset) {
   const uint64_t chunk = view.chunk_size;
   EXPECT_EQ(object_offset_from(view, 0, 100), 100u);
   EXPECT_EQ(object_offset_from(view, 1, 100), 0u);
-  EXPECT_EQ(object_offset_from(view, 0, chunk), chunk);      // chunk 3
+  EXPECT_EQ(object_offset_from(view, 0, chunk), chunk);  // chunk 3
   EXPECT_EQ(object_offset_from(view, 1, chunk + 5), 5u);
   EXPECT_EQ(object_offset_from(view, 2, 5 * chunk + 7), chunk + 7);
   EXPECT_EQ(object_offset_from(view, 1, 5 * chunk + 7), 2 * chunk);

@@ -258,10 +258,9 @@ uint64_t Rig::start_read(uint64_t fh, uint64_t offset, uint32_t size) {
   const uint64_t unique = unique_ += 2;
   const uint32_t lane = next_lane_++ % core->lane_count();
   on_lane(lane, [&](fuse::LaneContext& context) {
-    core->read(context, {.head = {.channel = lane, .unique = unique},
-                         .fh = fh,
-                         .offset = offset,
-                         .size = size});
+    core->read(
+        context,
+        {.head = {.channel = lane, .unique = unique}, .fh = fh, .offset = offset, .size = size});
   });
   return unique;
 }
@@ -321,9 +320,7 @@ int Rig::flush(uint64_t fh) { return replier.wait(start_flush(fh)).error; }
 int Rig::fsync(uint64_t fh) { return replier.wait(start_fsync(fh)).error; }
 int Rig::release(uint64_t fh) { return replier.wait(start_release(fh)).error; }
 
-bool Rig::interrupt(uint64_t unique) {
-  return core->interrupt(unique);
-}
+bool Rig::interrupt(uint64_t unique) { return core->interrupt(unique); }
 
 int64_t Rig::drain(bool sync) {
   core->drain(1, kIno, sync, false);

@@ -78,8 +78,8 @@ size_t Schedule::add(std::function<void()> body) {
   fiber->context.uc_stack.ss_sp = fiber->stack.data();
   fiber->context.uc_stack.ss_size = fiber->stack.size();
   const auto at = reinterpret_cast<uintptr_t>(fiber.get());
-  makecontext(&fiber->context, reinterpret_cast<void (*)()>(enter), 2, static_cast<unsigned>(at >> 32),
-              static_cast<unsigned>(at));
+  makecontext(&fiber->context, reinterpret_cast<void (*)()>(enter), 2,
+              static_cast<unsigned>(at >> 32), static_cast<unsigned>(at));
   fibers_.push_back(std::move(fiber));
   return fibers_.size() - 1;
 }
@@ -114,7 +114,8 @@ void Schedule::leave([[maybe_unused]] bool for_good) {
 #endif
   swapcontext(&fiber->context, &fiber->driver);
 #ifdef __SANITIZE_ADDRESS__
-  __sanitizer_finish_switch_fiber(fiber->fake_stack, &fiber->driver_stack, &fiber->driver_stack_bytes);
+  __sanitizer_finish_switch_fiber(fiber->fake_stack, &fiber->driver_stack,
+                                  &fiber->driver_stack_bytes);
 #endif
 }
 
@@ -196,22 +197,26 @@ int lock_by_turns(int (*attempt)(Lock*) noexcept, Lock* lock) {
 
 extern "C" int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
   static const auto real = behind<pthread_mutex_t>("pthread_mutex_lock");
-  return braidfs::client::rig::Schedule::in_fiber() ? lock_by_turns(pthread_mutex_trylock, mutex) : real(mutex);
+  return braidfs::client::rig::Schedule::in_fiber() ? lock_by_turns(pthread_mutex_trylock, mutex)
+                                                    : real(mutex);
 }
 
 extern "C" int pthread_rwlock_rdlock(pthread_rwlock_t* lock) noexcept {
   static const auto real = behind<pthread_rwlock_t>("pthread_rwlock_rdlock");
-  return braidfs::client::rig::Schedule::in_fiber() ? lock_by_turns(pthread_rwlock_tryrdlock, lock) : real(lock);
+  return braidfs::client::rig::Schedule::in_fiber() ? lock_by_turns(pthread_rwlock_tryrdlock, lock)
+                                                    : real(lock);
 }
 
 extern "C" int pthread_rwlock_wrlock(pthread_rwlock_t* lock) noexcept {
   static const auto real = behind<pthread_rwlock_t>("pthread_rwlock_wrlock");
-  return braidfs::client::rig::Schedule::in_fiber() ? lock_by_turns(pthread_rwlock_trywrlock, lock) : real(lock);
+  return braidfs::client::rig::Schedule::in_fiber() ? lock_by_turns(pthread_rwlock_trywrlock, lock)
+                                                    : real(lock);
 }
 
 extern "C" int clock_gettime(clockid_t clock, timespec* now) noexcept {
   const int64_t ns = braidfs::client::rig::virtual_ns.load(std::memory_order_relaxed);
-  if (clock != CLOCK_MONOTONIC || ns == 0) return static_cast<int>(syscall(SYS_clock_gettime, clock, now));
+  if (clock != CLOCK_MONOTONIC || ns == 0)
+    return static_cast<int>(syscall(SYS_clock_gettime, clock, now));
   now->tv_sec = ns / 1'000'000'000;
   now->tv_nsec = ns % 1'000'000'000;
   return 0;

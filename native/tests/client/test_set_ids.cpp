@@ -28,9 +28,7 @@ struct Written : Rig {
         cut_reads);
     open(kFh, open_flags, 100);
   }
-  ~Written() {
-    core->stop(0);
-  }
+  ~Written() { core->stop(0); }
   uint64_t start(uint32_t write_flags) {
     const Bytes bytes = rig::pattern(10, 1);
     const uint64_t unique = ++last;
@@ -75,7 +73,8 @@ TEST(SetIds, ADirectWriteIsAnsweredWhenTheKernelHasForgottenThem) {
 TEST(SetIds, TheWriteBackOfAPageNeverWaits) {
   Written rig(O_RDWR | O_DIRECT);
   rig.core->set_ids_put(Rig::kIno, S_IFREG | 04777, kGroup);
-  EXPECT_EQ(rig.replier.wait(rig.start(fuse::kWriteKillSuidgid | fuse::kWriteFromCache)).count, 10u);
+  EXPECT_EQ(rig.replier.wait(rig.start(fuse::kWriteKillSuidgid | fuse::kWriteFromCache)).count,
+            10u);
   EXPECT_TRUE(rig.spoiled().empty());
 }
 
@@ -99,14 +98,17 @@ uint32_t killed(uint32_t mode, uint32_t gid, uint32_t pid) {
 
 TEST(SetIds, ThatOfAGroupThatMayNotExecuteStaysForItsMembers) {
   EXPECT_EQ(killed(S_IFREG | 02767, kGroup, 0), kCommitKillSuidgid);
-  EXPECT_EQ(killed(S_IFREG | 02767, kGroup + 1, 0), kCommitKillSuidgid | kCommitKillSgid) << "no such process";
-  EXPECT_EQ(killed(S_IFREG | 02777, kGroup + 1, 0), kCommitKillSuidgid) << "the usual rule takes it";
+  EXPECT_EQ(killed(S_IFREG | 02767, kGroup + 1, 0), kCommitKillSuidgid | kCommitKillSgid)
+      << "no such process";
+  EXPECT_EQ(killed(S_IFREG | 02777, kGroup + 1, 0), kCommitKillSuidgid)
+      << "the usual rule takes it";
   gid_t groups[1024];
   const int count = getgroups(1024, groups);
   for (int index = 0; index < count; ++index) {
-    const fuse::WriteRequest request{.head = {.gid = kGroup, .pid = static_cast<uint32_t>(getpid())},
-                                     .write_flags = fuse::kWriteKillSuidgid,
-                                     .payload = {}};
+    const fuse::WriteRequest request{
+        .head = {.gid = kGroup, .pid = static_cast<uint32_t>(getpid())},
+        .write_flags = fuse::kWriteKillSuidgid,
+        .payload = {}};
     EXPECT_EQ(kill_flags(request, {S_IFREG | 02767, groups[index]}), kCommitKillSuidgid);
   }
   EXPECT_EQ(kill_flags({}, {S_IFREG | 06777, kGroup}), 0u);

@@ -1,5 +1,5 @@
-// What the cluster map says of a target (link.h): it shortens the patience with a silent connection, and ends
-// the backoff of one that is to be made.
+// What the cluster map says of a target (link.h): it shortens the patience with a silent
+// connection, and ends the backoff of one that is to be made.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
@@ -51,7 +51,8 @@ TEST(Silence, WhatTheMapCallsDownAndSaysNothingIsLeftSooner) {
   const uint64_t unique = rig.start_read(kFh, 0, 5000);
   ASSERT_TRUE(eventually([&] { return rig.targets[0]->count(Op::kRead) == 1; }));
   rig.core->target_state(100, false);
-  EXPECT_TRUE(eventually([&] { return rig.targets[0]->count(Op::kRead) >= 2; })) << "after 0.6 s, not 1.8";
+  EXPECT_TRUE(eventually([&] { return rig.targets[0]->count(Op::kRead) >= 2; }))
+      << "after 0.6 s, not 1.8";
   rig.targets[0]->decide({});
   rig.targets[0]->hang_up();
   EXPECT_EQ(rig.replier.wait(unique).bytes, Bytes(5000));

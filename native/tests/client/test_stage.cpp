@@ -45,9 +45,10 @@ Stage::Stage(const Settings& settings)
   for (uint32_t target = 0; target < settings.targets; ++target) {
     core_->target_put(100 + target, 10 + target);
   }
-  core_->inode_put(attributes_record(kIno, 0, change_version_),
-                   layout_record({.file_id = kIno, .targets = settings.targets, .chunk_size = kChunkSize}),
-                   capability_record(kIno));
+  core_->inode_put(
+      attributes_record(kIno, 0, change_version_),
+      layout_record({.file_id = kIno, .targets = settings.targets, .chunk_size = kChunkSize}),
+      capability_record(kIno));
   core_->handle_put(kFh, kIno, O_RDWR, false);
   for (uint32_t index = 0; index < settings.lanes; ++index) {
     fibers_.push_back(schedule_.add([this, index] {
@@ -113,8 +114,9 @@ void Stage::write(uint32_t lane, uint64_t unique, uint64_t offset, Bytes bytes, 
 void Stage::read(uint32_t lane, uint64_t unique, uint64_t offset, uint32_t size) {
   core_->lane(lane).post([=, this](Lane& at) {
     fuse::LaneContext context{.index = at.index()};
-    core_->read(context,
-                {.head = {.channel = lane, .unique = unique}, .fh = kFh, .offset = offset, .size = size});
+    core_->read(
+        context,
+        {.head = {.channel = lane, .unique = unique}, .fh = kFh, .offset = offset, .size = size});
   });
 }
 
@@ -128,20 +130,24 @@ void Stage::fsync(uint32_t lane, uint64_t unique) {
 void Stage::resize(uint64_t size, uint32_t epoch) {
   size_ = size;
   by_python([&] {
-    core_->inode_resize(attributes_record(kIno, size, ++change_version_), layout(epoch), capability_record(file_id_));
+    core_->inode_resize(attributes_record(kIno, size, ++change_version_), layout(epoch),
+                        capability_record(file_id_));
   });
 }
 
 Bytes Stage::layout(uint32_t epoch) const {
-  return layout_record(
-      {.file_id = file_id_, .targets = settings_.targets, .chunk_size = kChunkSize, .epoch = epoch});
+  return layout_record({.file_id = file_id_,
+                        .targets = settings_.targets,
+                        .chunk_size = kChunkSize,
+                        .epoch = epoch});
 }
 
 void Stage::cut_done(const Event& event, uint64_t size, uint32_t epoch, bool well) {
   if (well) size_ = size;
   by_python([&] {
     if (!well) return (void)core_->cut_done(kIno, event.token, Status::kEio, {}, {}, {});
-    core_->cut_done(kIno, event.token, Status::kOk, attributes_record(kIno, size, ++change_version_), layout(epoch),
+    core_->cut_done(kIno, event.token, Status::kOk,
+                    attributes_record(kIno, size, ++change_version_), layout(epoch),
                     capability_record(file_id_));
   });
 }
@@ -156,7 +162,8 @@ Stage::Connection* Stage::connection(uint32_t target, uint32_t lane) {
 bool Stage::serve(Target& target, Connection& connection) {
   Bytes part(64u << 10);
   const ssize_t count = recv(connection.socket.get(), part.data(), part.size(), MSG_DONTWAIT);
-  if (count > 0) connection.received.insert(connection.received.end(), part.begin(), part.begin() + count);
+  if (count > 0)
+    connection.received.insert(connection.received.end(), part.begin(), part.begin() + count);
   const auto frame = next_frame(connection.received);
   if (!frame) return false;
   connection.replies.push_back(target.store.packed(frame->header, target.store.answer(*frame)));
@@ -188,7 +195,8 @@ void Stage::connect(uint32_t lane, uint32_t node) {
   Target& target = targets_[node - 10];
   std::erase_if(target.connections, [&](const auto& one) { return one->lane == lane; });
   int ends[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) throw std::runtime_error("no socket");
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+    throw std::runtime_error("no socket");
   target.connections.push_back(std::make_unique<Connection>());
   target.connections.back()->socket = net::UniqueFd(ends[0]);
   target.connections.back()->lane = lane;

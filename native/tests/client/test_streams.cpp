@@ -29,7 +29,8 @@ class StreamTable : public ::testing::Test {
   Found read_at(uint64_t offset, uint32_t length, uint64_t stamp = kStamp, uint64_t ino = kIno) {
     wanted_.clear();
     parts_.clear();
-    return streams_.read({ino, stamp, kSize, offset, length}, whom_, parts_, nullptr, wanted_, now_);
+    return streams_.read({ino, stamp, kSize, offset, length}, whom_, parts_, nullptr, wanted_,
+                         now_);
   }
   // For the page cache, a window of so many parts that begins there: the last one's answer.
   Found window(uint64_t offset, uint64_t count) {
@@ -127,7 +128,8 @@ TEST_F(StreamTable, RandomAndStridedReadsAreNone) {
 TEST_F(StreamTable, AFileHasSome) {
   for (uint64_t part = 0; part < 10; ++part) {
     for (const uint64_t from : {0, 30, 60}) {
-      EXPECT_EQ(read(from + part), part < Streams::kRunMin ? Found::kNo : Found::kYes) << from + part;
+      EXPECT_EQ(read(from + part), part < Streams::kRunMin ? Found::kNo : Found::kYes)
+          << from + part;
       fetch();
     }
   }
@@ -209,15 +211,17 @@ TEST_F(PagesTable, WhatWasAskedForIsNotFetched) {
   }
 }
 
-// The next READ begins in what is left of a piece, and what lies before a window that was asked for earlier is
-// fetched, too.
+// The next READ begins in what is left of a piece, and what lies before a window that was asked for
+// earlier is fetched, too.
 TEST_F(PagesTable, WindowsNeedNotEndWherePiecesDo) {
   const uint64_t head = 16 * uint64_t{kPart} + 12288;
   (void)read_at(head, kPart);
   (void)window(0, 4);
   for (uint64_t at = 4 * uint64_t{kPart}; at < head; at += kPart - 4096) {
     fetch();
-    EXPECT_EQ(read_at(at, static_cast<uint32_t>(std::min<uint64_t>(kPart - 4096, head - at))), Found::kYes) << at;
+    EXPECT_EQ(read_at(at, static_cast<uint32_t>(std::min<uint64_t>(kPart - 4096, head - at))),
+              Found::kYes)
+        << at;
   }
 }
 
@@ -262,7 +266,8 @@ TEST_F(PagesTable, WindowsAtOneDistanceAreFetchedAhead) {
   EXPECT_EQ(wanted_[0].offset, kFrom + 3 * kStride);
   EXPECT_EQ(wanted_[4].offset, kFrom + 4 * kStride);
   fetch();
-  for (uint64_t part = 1; part < 4; ++part) (void)read_at(kFrom + 2 * kStride + part * kPart, kPart);
+  for (uint64_t part = 1; part < 4; ++part)
+    (void)read_at(kFrom + 2 * kStride + part * kPart, kPart);
   EXPECT_EQ(window(kFrom + 3 * kStride, 4), Found::kYes);
   EXPECT_EQ(parts_.size(), 1u) << "just the kernel's READs";
 }
@@ -294,7 +299,8 @@ TEST_F(StreamTable, IsBounded) {
   now_ += Streams::kKeptFor;
   for (uint64_t part = 0; part < Streams::kRunMin; ++part) (void)read(part, kStamp, kIno + 1000);
   expect_wanted(4, 7);  // what nobody reads makes room
-  for (uint64_t file = 0; file < 2 * Streams::kFilesMax; ++file) (void)read(0, kStamp, 10'000 + file);
+  for (uint64_t file = 0; file < 2 * Streams::kFilesMax; ++file)
+    (void)read(0, kStamp, 10'000 + file);
   streams_.limit(0);
   for (uint64_t part = 50; part < 60; ++part) EXPECT_EQ(read(part), Found::kNo);
 }
@@ -347,14 +353,16 @@ class StreamedFile : public ::testing::Test {
     rig_.core->lease_until(Clock::now() + std::chrono::hours(1));
     rig_.core->inode_lease(kIno, kLeaseData | kLeaseDataExclusive, 0);
     for (uint64_t at = 0; at < kLength; at += 1u << 20) {
-      rig_.write(Rig::kFh, at, Bytes(content_.begin() + static_cast<ptrdiff_t>(at),
-                                     content_.begin() + static_cast<ptrdiff_t>(at + (1u << 20))));
+      rig_.write(Rig::kFh, at,
+                 Bytes(content_.begin() + static_cast<ptrdiff_t>(at),
+                       content_.begin() + static_cast<ptrdiff_t>(at + (1u << 20))));
     }
     EXPECT_EQ(rig_.fsync(Rig::kFh), 0);
     rig_.release(Rig::kFh);
     rig_.core->inode_drop(kIno);
     EXPECT_TRUE(rig_.forgets_inodes());
-    EXPECT_TRUE(rig_.core->open_granted(rig_.attributes(kLength, 2), rig_.layout(), rig_.capability(), kOwn, O_RDONLY));
+    EXPECT_TRUE(rig_.core->open_granted(rig_.attributes(kLength, 2), rig_.layout(),
+                                        rig_.capability(), kOwn, O_RDONLY));
   }
   ~StreamedFile() override { rig_.core->stop(0); }
 
@@ -390,7 +398,8 @@ TEST_F(StreamedFile, WhatCouldNotBeFetchedIsReadByItself) {
   for (const auto& target : rig_.targets) {
     target->decide([&](const FrameHeader& header) {
       const bool fails = header.offset >= kBegun / 4 && failures++ < 20;
-      return fails ? FakeTarget::Decision{FakeTarget::Fault::kStatus, Status::kEio} : FakeTarget::Decision{};
+      return fails ? FakeTarget::Decision{FakeTarget::Fault::kStatus, Status::kEio}
+                   : FakeTarget::Decision{};
     });
   }
   read(0, kBegun);  // what is fetched ahead of these fails

@@ -52,8 +52,10 @@ TEST(Views, WhatIsNoViewOfTheseObjectsIsRefused) {
   const auto other = [&](LayoutFields fields) {
     return rig.core->view_put(Rig::kIno, layout_record(fields), capability_record(fields.file_id));
   };
-  EXPECT_FALSE(other({.file_id = 99, .targets = 4, .chunk_size = 64u << 10, .epoch = 5})) << "another file id";
-  EXPECT_FALSE(other({.file_id = Rig::kIno, .targets = 3, .chunk_size = 64u << 10, .epoch = 5})) << "cut otherwise";
+  EXPECT_FALSE(other({.file_id = 99, .targets = 4, .chunk_size = 64u << 10, .epoch = 5}))
+      << "another file id";
+  EXPECT_FALSE(other({.file_id = Rig::kIno, .targets = 3, .chunk_size = 64u << 10, .epoch = 5}))
+      << "cut otherwise";
   EXPECT_FALSE(other({.file_id = Rig::kIno, .targets = 4, .chunk_size = 128u << 10, .epoch = 5}));
   EXPECT_EQ(epoch_of_next_write(rig, 1), 0u);
 }

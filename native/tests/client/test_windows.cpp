@@ -1,6 +1,6 @@
-// Two lanes at once, in every order of one interruption: lane A does so much of its turn as it takes to come
-// to its n-th lock, then lane B does all of its own. What each test is about was once decided under one
-// lock and relied on under the next.
+// Two lanes at once, in every order of one interruption: lane A does so much of its turn as it
+// takes to come to its n-th lock, then lane B does all of its own. What each test is about was once
+// decided under one lock and relied on under the next.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
@@ -54,7 +54,9 @@ class Script final : public Stage {
     hang_up();
     target(0).store.lose_unsynced();
   }
-  void truncate(size_t length, uint32_t epoch) { target(0).store.truncate({kIno, 0}, length, epoch); }
+  void truncate(size_t length, uint32_t epoch) {
+    target(0).store.truncate({kIno, 0}, length, epoch);
+  }
 
   // One round of everybody, but of targets only what these lanes are connected to.
   void round(const std::vector<uint32_t>& served) {
@@ -119,8 +121,8 @@ void run_locks(Script& script, uint32_t lane, int locks) {
   for (int lock = 0; lock < locks; ++lock) script.run(lane);
 }
 
-// What was settled a moment ago is queued again by a loss that another lane sees: a SYNC taken after that
-// must not be one of "whatever incarnation", for which the piece is not there.
+// What was settled a moment ago is queued again by a loss that another lane sees: a SYNC taken
+// after that must not be one of "whatever incarnation", for which the piece is not there.
 TEST(Windows, ALossBetweenSettledAndSync) {
   at_each_lock([](int locks) {
     Script script;
@@ -139,12 +141,14 @@ TEST(Windows, ALossBetweenSettledAndSync) {
   });
 }
 
-// A WRITE's answer by the former incarnation is looked at while another lane goes over what was lost.
+// A WRITE's answer by the former incarnation is looked at while another lane goes over what was
+// lost.
 TEST(Windows, AnAcknowledgementWhileALossIsSeenTo) {
   at_each_lock([](int locks) {
     Script script;
     script.write(0, 2, 32 * kBlock, filled(kBlock, 2), O_DIRECT);
-    ASSERT_TRUE(script.until([&] { return script.held() > 0; }));  // from now on an incarnation is known
+    ASSERT_TRUE(
+        script.until([&] { return script.held() > 0; }));  // from now on an incarnation is known
     script.write(0, 4, 0, filled(kBlock, 7), O_DIRECT);
     script.bring(0);
     ASSERT_TRUE(script.serve(0));
@@ -194,7 +198,8 @@ TEST(Windows, AnOlderPieceIsAcknowledgedWhileASyncIsUnderWay) {
   EXPECT_EQ(script.answer(10).durable, both);
 }
 
-// What was overwritten whole is forgotten; if the target loses what overwrote it, an fsync of before waits for that.
+// What was overwritten whole is forgotten; if the target loses what overwrote it, an fsync of
+// before waits for that.
 TEST(Windows, WhatOverwroteItIsLost) {
   if (!Schedule::works()) GTEST_SKIP() << "a sanitizer owns the mutexes of this build";
   Script script;

@@ -69,7 +69,8 @@ void World::step() {
   }
 }
 
-// Nothing breaks any more: everything is answered, and one more fsync makes the file what it should be.
+// Nothing breaks any more: everything is answered, and one more fsync makes the file what it should
+// be.
 void World::settle() {
   bool synced = false;
   for (int at = 0; at < kStepsToSettle && failure_.empty(); ++at) {
@@ -97,7 +98,8 @@ void World::start_something() {
   const uint32_t what = pick(10);
   if (cut_ != Cut::kNone) go_on_cutting();
   if (wants_cut_) return start_cut();
-  if (what < 5) return cut_ == Cut::kNone ? start_write() : void();  // the kernel lets one of the two in
+  if (what < 5)
+    return cut_ == Cut::kNone ? start_write() : void();  // the kernel lets one of the two in
   if (what < 7) return start_read();
   if (what < 8 || cuts_ == Cuts::kNone) return start_sync();
   if (what < 9 && cuts_ == Cuts::kByPython) return start_sync();
@@ -122,25 +124,27 @@ void World::start_write() {
     units_[unit].written.push_back(value_);
   }
   constexpr std::array<uint32_t, 4> kFlags{0, 0, O_DIRECT, O_DSYNC};
-  operations_.emplace(unique_ += 2, Operation{.kind = Kind::kWrite, .first = first, .count = count});
+  operations_.emplace(unique_ += 2,
+                      Operation{.kind = Kind::kWrite, .first = first, .count = count});
   write(pick(kLanes), unique_, offset_of(first), std::move(bytes), kFlags[pick(kFlags.size())]);
 }
 
 void World::start_read() {
   const uint32_t first = pick(kChunks) * kUnitsOfChunk;
-  operations_.emplace(unique_ += 2, Operation{.kind = Kind::kRead,
-                                              .first = first,
-                                              .count = kUnitsOfChunk,
-                                              .least = answered()});
+  operations_.emplace(
+      unique_ += 2,
+      Operation{.kind = Kind::kRead, .first = first, .count = kUnitsOfChunk, .least = answered()});
   read(pick(kLanes), unique_, offset_of(first), kUnitsOfChunk * kUnit);
 }
 
 void World::start_sync() {
-  operations_.emplace(unique_ += 2, Operation{.kind = Kind::kSync, .count = kUnits, .least = answered()});
+  operations_.emplace(unique_ += 2,
+                      Operation{.kind = Kind::kSync, .count = kUnits, .least = answered()});
   fsync(pick(kLanes), unique_);
 }
 
-// A smaller file: what was written is sent first, then the metaserver has the targets cut (files.py, setattr).
+// A smaller file: what was written is sent first, then the metaserver has the targets cut
+// (files.py, setattr).
 void World::start_cut() {
   if (cut_ != Cut::kNone) return;
   wants_cut_ = cuts_ == Cuts::kByLanes;
@@ -160,7 +164,8 @@ void World::ask_cut() {
   for (uint32_t unit = cut_at_; unit < kUnits; ++unit) units_[unit].written.push_back(0);
   core().lane(pick(kLanes)).post([this](Lane& at) {
     fuse::LaneContext context{.index = at.index()};
-    if (core().cut(context, {.ino = kIno, .fh = kFh, .size = offset_of(cut_at_), .time_ns = 1})) return cut_by_lane();
+    if (core().cut(context, {.ino = kIno, .fh = kFh, .size = offset_of(cut_at_), .time_ns = 1}))
+      return cut_by_lane();
     core().pause_cuts(kIno, true);
     cut_ = Cut::kDraining;
     core().drain(kCutToken, kIno, false, false);
@@ -175,7 +180,8 @@ void World::cut_by_lane() {
   }
 }
 
-// As SETATTR does it, with what was there before: a shrink has the targets cut, one to nothing other objects.
+// As SETATTR does it, with what was there before: a shrink has the targets cut, one to nothing
+// other objects.
 void World::go_on_telling() {
   if (tellings_.empty()) return;
   const Event& event = tellings_.front();
@@ -226,7 +232,8 @@ void World::check_commit() {
       for (const Unit& one : units_) least.push_back(one.cut);
       return least;
     }()};
-    if (!check(since, unit, value_at(target(stripe).store.objects, unit, stripe), "after a commit")) return;
+    if (!check(since, unit, value_at(target(stripe).store.objects, unit, stripe), "after a commit"))
+      return;
   }
 }
 
@@ -278,21 +285,26 @@ bool World::check(const Operation& operation, uint32_t unit, uint64_t value, con
   const auto found = std::find(written.rbegin(), written.rend(), value);
   const auto index = written.rend() - found;  // one behind it
   if (index > static_cast<ptrdiff_t>(operation.least[unit])) return true;
-  fail(std::string(what) + ": unit " + std::to_string(unit) + " is of write " + std::to_string(value) +
-       " after that of " + std::to_string(written[operation.least[unit]]) + " was answered");
+  fail(std::string(what) + ": unit " + std::to_string(unit) + " is of write " +
+       std::to_string(value) + " after that of " + std::to_string(written[operation.least[unit]]) +
+       " was answered");
   return false;
 }
 
 void World::check_durable(const Operation& operation) {
   for (uint32_t unit = 0; unit < kUnits; ++unit) {
     const uint32_t stripe = unit / kUnitsOfChunk % kTargets;
-    if (!check(operation, unit, value_at(target(stripe).store.durable, unit, stripe), "after fsync")) return;
+    if (!check(operation, unit, value_at(target(stripe).store.durable, unit, stripe),
+               "after fsync"))
+      return;
   }
 }
 
-uint64_t World::value_at(const std::map<FakeStore::Key, Bytes>& objects, uint32_t unit, uint32_t stripe) const {
+uint64_t World::value_at(const std::map<FakeStore::Key, Bytes>& objects, uint32_t unit,
+                         uint32_t stripe) const {
   const auto found = objects.find({file_id_, stripe});
-  const size_t at = size_t{unit / kUnitsOfChunk / kTargets} * kChunkSize + size_t{unit % kUnitsOfChunk} * kUnit;
+  const size_t at =
+      size_t{unit / kUnitsOfChunk / kTargets} * kChunkSize + size_t{unit % kUnitsOfChunk} * kUnit;
   uint64_t value = 0;
   if (found == objects.end() || at + kUnit > found->second.size()) return value;
   std::memcpy(&value, found->second.data() + at, sizeof(value));
@@ -320,7 +332,8 @@ void World::replied(uint64_t unique, int error, Bytes bytes) noexcept {
   for (uint32_t unit = operation.first; unit < operation.first + written; ++unit) {
     units_[unit].busy = false;
     if (error == 0) units_[unit].answered = units_[unit].written.size() - 1;
-    client_size_ = std::max(client_size_, offset_of(unit) + kUnit);  // an O_DSYNC one was done, if not durable
+    client_size_ =
+        std::max(client_size_, offset_of(unit) + kUnit);  // an O_DSYNC one was done, if not durable
   }
   operations_.erase(found);
 }
@@ -374,7 +387,8 @@ void run_seeds(const char* name, World::Cuts cuts, uint64_t count) {
   for (uint64_t seed = first; seed < first + count; ++seed) {
     World world(seed, cuts);
     const std::string failure = world.run();
-    ASSERT_EQ(failure, "") << "again by: BRAIDFS_SEED=" << seed << " test_client --gtest_filter=Worlds." << name;
+    ASSERT_EQ(failure, "") << "again by: BRAIDFS_SEED=" << seed
+                           << " test_client --gtest_filter=Worlds." << name;
   }
 }
 

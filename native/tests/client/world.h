@@ -1,10 +1,11 @@
-// A stage (stage.h) on which a seed picks everything: targets lose power, connections break and the file
-// is cut while it is written, read and synced. A model of the file says what must come of it.
+// A stage (stage.h) on which a seed picks everything: targets lose power, connections break and the
+// file is cut while it is written, read and synced. A model of the file says what must come of it.
 //
-// What must hold, always: an fsync that is answered with success means that every byte whose write was
-// answered before the fsync began is durable at its target, or what was written over it since (and nothing
-// that was cut off); a read gives, of every byte, what was written last when it began, or something younger; nothing fails, since
-// all that is not durable is held by the client; everything is answered.
+// What must hold, always: an fsync that is answered with success means that every byte whose write
+// was answered before the fsync began is durable at its target, or what was written over it since
+// (and nothing that was cut off); a read gives, of every byte, what was written last when it began,
+// or something younger; nothing fails, since all that is not durable is held by the client;
+// everything is answered.
 #pragma once
 #include <array>
 #include <deque>
@@ -18,8 +19,9 @@ namespace braidfs::client::rig {
 
 class World final : public Stage {
  public:
-  // Of the file's end: by Python, as the kernel has asked; or by lanes, which tell later (cuts.h). Then a size
-  // that the metaserver is told must not bring back what was cut off before, should the client die then.
+  // Of the file's end: by Python, as the kernel has asked; or by lanes, which tell later (cuts.h).
+  // Then a size that the metaserver is told must not bring back what was cut off before, should the
+  // client die then.
   enum class Cuts : uint8_t { kNone, kByPython, kByLanes };
   World(uint64_t seed, Cuts cuts);
   // Empty: all held.
@@ -31,7 +33,7 @@ class World final : public Stage {
   static constexpr uint32_t kSteps = 1200;
   static constexpr uint32_t kLossesMax = 12;  // each costs a drain a round, of which it has 16
   static constexpr uint32_t kChunks = 4;
-  static constexpr uint32_t kUnit = 512;        // written with the number of its write, or not at all
+  static constexpr uint32_t kUnit = 512;  // written with the number of its write, or not at all
   static constexpr uint32_t kUnitsOfChunk = 24;  // at its beginning; the rest is never written
   static constexpr uint32_t kUnits = kChunks * kUnitsOfChunk;
   using Values = std::vector<uint64_t>;
@@ -76,7 +78,8 @@ class World final : public Stage {
   bool cut_target(uint64_t size);  // the next one; false: all are
   void commit();
   void check_commit();
-  uint64_t value_at(const std::map<FakeStore::Key, Bytes>& objects, uint32_t unit, uint32_t stripe) const;
+  uint64_t value_at(const std::map<FakeStore::Key, Bytes>& objects, uint32_t unit,
+                    uint32_t stripe) const;
   std::vector<size_t> answered() const;
   bool check(const Operation& operation, uint32_t unit, uint64_t value, const char* what);
   void check_durable(const Operation& operation);
@@ -106,8 +109,8 @@ class World final : public Stage {
   uint32_t cut_at_ = 0;  // unit
   uint32_t targets_cut_ = 0;
   uint64_t client_size_ = 0;
-  bool sync_failed_ = false;  // the last one
-  bool wants_cut_ = false;  // nothing is written until lanes have been asked for it
+  bool sync_failed_ = false;    // the last one
+  bool wants_cut_ = false;      // nothing is written until lanes have been asked for it
   std::deque<Event> tellings_;  // of cuts, to the metaserver
   bool is_telling_ = false;
   uint32_t failures_ = 0;  // of these

@@ -19,7 +19,8 @@ std::vector<std::byte> raw_of(const FrameHeader& header) {
 TEST(Hash, IsXxh3AtEveryLength) {
   std::vector<std::byte> bytes(5000);
   uint32_t state = 1;
-  for (auto& byte : bytes) byte = static_cast<std::byte>((state = state * 1664525u + 1013904223u) >> 24);
+  for (auto& byte : bytes)
+    byte = static_cast<std::byte>((state = state * 1664525u + 1013904223u) >> 24);
   for (size_t length = 0; length < bytes.size(); ++length) {
     ASSERT_EQ(xxh3(std::span(bytes).first(length)), XXH3_64bits(bytes.data(), length)) << length;
   }

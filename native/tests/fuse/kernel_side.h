@@ -30,8 +30,9 @@ inline void append(Bytes& bytes, const void* start, size_t size) {
 
 // A request with a right header; `tail` follows the fixed part.
 template <typename Fixed>
-  requires(std::is_trivially_copyable_v<Fixed> && !std::is_convertible_v<Fixed, std::string_view>)
-Bytes request(uint32_t opcode, const Sender& sender, const Fixed& fixed, std::string_view tail = {}) {
+requires(std::is_trivially_copyable_v<Fixed> &&
+         !std::is_convertible_v<Fixed, std::string_view>) Bytes
+    request(uint32_t opcode, const Sender& sender, const Fixed& fixed, std::string_view tail = {}) {
   fuse_in_header header{};
   header.len = static_cast<uint32_t>(sizeof(header) + sizeof(fixed) + tail.size());
   header.opcode = opcode;

@@ -1,4 +1,5 @@
-// A FuseSession over sockets that stand for /dev/fuse and its clones, with a data half that only echoes.
+// A FuseSession over sockets that stand for /dev/fuse and its clones, with a data half that only
+// echoes.
 #pragma once
 #include <fcntl.h>
 #include <gtest/gtest.h>

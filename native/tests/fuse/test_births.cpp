@@ -42,7 +42,8 @@ class BirthTest : public SessionTest {
     record::set_field(folder, record::kMode, mode);
     record::set_field(folder, record::kFlags, flags);
     record::set_field(folder, record::kXattrCount, xattr_count);
-    session_.attributes().put(folder, std::chrono::milliseconds(0), DentryTable::Clock::now(), true);
+    session_.attributes().put(folder, std::chrono::milliseconds(0), DentryTable::Clock::now(),
+                              true);
   }
 
   static Bytes create(uint64_t unique, std::string name, uint32_t mode = S_IFREG | 0666,
@@ -83,7 +84,8 @@ TEST_F(BirthTest, ANewFileIsMadeHereAndToldOfOnce) {
   EXPECT_EQ(birth.parent, kFolder);
   EXPECT_EQ(birth.mode, 0644u);
   EXPECT_TRUE(session_.births().take().empty());
-  EXPECT_EQ(at<fuse_entry_out>(ask(1, lookup({8, kFolder}, "new")), sizeof(fuse_out_header)).nodeid, 501u);
+  EXPECT_EQ(at<fuse_entry_out>(ask(1, lookup({8, kFolder}, "new")), sizeof(fuse_out_header)).nodeid,
+            501u);
 }
 
 TEST_F(BirthTest, FilesOfThoseWhoHaveQuotasAreForPython) {
@@ -189,7 +191,8 @@ class RemovalTest : public BirthTest {
   }
   std::vector<Removal> removals() {
     std::vector<Removal> taken;
-    for (const Change& change : session_.births().take()) taken.push_back(std::get<Removal>(change));
+    for (const Change& change : session_.births().take())
+      taken.push_back(std::get<Removal>(change));
     return taken;
   }
 };
@@ -206,11 +209,14 @@ TEST_F(RemovalTest, ANameGoesHereAndIsToldOfOnce) {
   EXPECT_EQ(record::field<int64_t>(told[0].record, record::kCtime), told[0].time_ns);
   EXPECT_TRUE(removals().empty());
   EXPECT_EQ(out_header(ask(1, lookup({8, kFolder}, "file"))).error, -ENOENT);
-  const auto folder = at<fuse_attr_out>(ask(0, request(FUSE_GETATTR, {10, kFolder}, fuse_getattr_in{})),
-                                        sizeof(fuse_out_header)).attr;
+  const auto folder =
+      at<fuse_attr_out>(ask(0, request(FUSE_GETATTR, {10, kFolder}, fuse_getattr_in{})),
+                        sizeof(fuse_out_header))
+          .attr;
   EXPECT_EQ(static_cast<int64_t>(folder.mtime) * 1'000'000'000 + folder.mtimensec, told[0].time_ns);
   const auto file = at<fuse_attr_out>(ask(0, request(FUSE_GETATTR, {12, kFile}, fuse_getattr_in{})),
-                                      sizeof(fuse_out_header)).attr;
+                                      sizeof(fuse_out_header))
+                        .attr;
   EXPECT_EQ(file.nlink, 0u);
 }
 
@@ -267,7 +273,9 @@ TEST_F(RemovalTest, WhatWasAskedBeforeDoesNotBringANameBack) {
   EXPECT_EQ(out_header(ask(0, lookup({8, kFolder}, "file"))).error, -ENOENT);
   ask(0, create(10, "file"));
   EXPECT_FALSE(session_.dentries().put(kFolder, "file", 0, DentryTable::Clock::now()));
-  EXPECT_EQ(at<fuse_entry_out>(ask(0, lookup({12, kFolder}, "file")), sizeof(fuse_out_header)).nodeid, 501u);
+  EXPECT_EQ(
+      at<fuse_entry_out>(ask(0, lookup({12, kFolder}, "file")), sizeof(fuse_out_header)).nodeid,
+      501u);
   session_.dentries().unsure(kFolder, "file");
   EXPECT_TRUE(session_.dentries().put(kFolder, "file", 0, DentryTable::Clock::now()));
 }
@@ -303,9 +311,11 @@ class MoveTest : public RemovalTest {
   static Bytes rename(uint64_t unique, std::string name, const std::string& new_name,
                       uint64_t new_folder = kFolder) {
     name.push_back('\0');
-    return request(FUSE_RENAME, {unique, kFolder}, fuse_rename_in{new_folder}, name + new_name + '\0');
+    return request(FUSE_RENAME, {unique, kFolder}, fuse_rename_in{new_folder},
+                   name + new_name + '\0');
   }
-  static Bytes rename2(uint64_t unique, std::string name, const std::string& new_name, uint32_t flags) {
+  static Bytes rename2(uint64_t unique, std::string name, const std::string& new_name,
+                       uint32_t flags) {
     name.push_back('\0');
     return request(FUSE_RENAME2, {unique, kFolder}, fuse_rename2_in{kFolder, flags, 0},
                    name + new_name + '\0');
@@ -338,8 +348,10 @@ TEST_F(MoveTest, ANameIsAnotherOneAndIsToldOfOnce) {
   EXPECT_TRUE(moves().empty());
   EXPECT_EQ(found(8, "file"), 0u);
   EXPECT_EQ(found(10, "new"), kFile);
-  const auto folder = at<fuse_attr_out>(ask(0, request(FUSE_GETATTR, {12, kFolder}, fuse_getattr_in{})),
-                                        sizeof(fuse_out_header)).attr;
+  const auto folder =
+      at<fuse_attr_out>(ask(0, request(FUSE_GETATTR, {12, kFolder}, fuse_getattr_in{})),
+                        sizeof(fuse_out_header))
+          .attr;
   EXPECT_EQ(static_cast<int64_t>(folder.mtime) * 1'000'000'000 + folder.mtimensec, told[0].time_ns);
 }
 
@@ -351,8 +363,10 @@ TEST_F(MoveTest, WhatHadTheNewNameIsGone) {
   EXPECT_EQ(record::field<uint32_t>(told[0].replaced_record, record::kNlink), 0u);
   EXPECT_EQ(found(8, "other"), kFile);
   EXPECT_EQ(found(10, "file"), 0u);
-  const auto other = at<fuse_attr_out>(ask(0, request(FUSE_GETATTR, {12, kOther}, fuse_getattr_in{})),
-                                       sizeof(fuse_out_header)).attr;
+  const auto other =
+      at<fuse_attr_out>(ask(0, request(FUSE_GETATTR, {12, kOther}, fuse_getattr_in{})),
+                        sizeof(fuse_out_header))
+          .attr;
   EXPECT_EQ(other.nlink, 0u);
 }
 
@@ -443,7 +457,8 @@ class SettingTest : public MoveTest {
   }
   size_t settings() {
     size_t count = 0;
-    for (const Change& change : session_.births().take()) count += std::holds_alternative<Setting>(change);
+    for (const Change& change : session_.births().take())
+      count += std::holds_alternative<Setting>(change);
     return count;
   }
 };

@@ -94,7 +94,8 @@ TEST(CutReads, SizesAreFoundInEachEntryOfAListing) {
     std::memcpy(at + offsetof(fuse_direntplus, dirent.namelen), &length, sizeof(length));
   }
   const auto size = [&](size_t index) {
-    return load<fuse_entry_out>(std::span(bytes).subspan(sizeof(fuse_out_header) + index * kEntry))->attr.size;
+    return load<fuse_entry_out>(std::span(bytes).subspan(sizeof(fuse_out_header) + index * kEntry))
+        ->attr.size;
   };
   clip_sizes({.opcode = FUSE_READDIRPLUS}, bytes, reads.cut);
   EXPECT_EQ(size(0), 30u);

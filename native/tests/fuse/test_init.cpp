@@ -35,14 +35,13 @@ TEST(Init, TakesWhatIsNeededAndNothingThatChangesLayouts) {
         uint64_t{FUSE_BIG_WRITES}, uint64_t{FUSE_DO_READDIRPLUS}, uint64_t{FUSE_POSIX_ACL},
         uint64_t{FUSE_DONT_MASK}, uint64_t{FUSE_HANDLE_KILLPRIV_V2}, uint64_t{FUSE_MAX_PAGES},
         uint64_t{FUSE_EXPLICIT_INVAL_DATA}, uint64_t{FUSE_CACHE_SYMLINKS}, kDirectIoAllowMmap,
-        uint64_t{FUSE_EXPORT_SUPPORT},
-        kHasResend}) {
+        uint64_t{FUSE_EXPORT_SUPPORT}, kHasResend}) {
     EXPECT_TRUE(agreed.flags & flag) << std::hex << flag;
   }
   for (const uint64_t flag :
-       {uint64_t{FUSE_AUTO_INVAL_DATA}, uint64_t{FUSE_ATOMIC_O_TRUNC}, uint64_t{FUSE_WRITEBACK_CACHE},
-        uint64_t{FUSE_HANDLE_KILLPRIV}, uint64_t{FUSE_SETXATTR_EXT}, uint64_t{FUSE_SECURITY_CTX},
-        uint64_t{1} << 34, uint64_t{FUSE_READDIRPLUS_AUTO}}) {
+       {uint64_t{FUSE_AUTO_INVAL_DATA}, uint64_t{FUSE_ATOMIC_O_TRUNC},
+        uint64_t{FUSE_WRITEBACK_CACHE}, uint64_t{FUSE_HANDLE_KILLPRIV}, uint64_t{FUSE_SETXATTR_EXT},
+        uint64_t{FUSE_SECURITY_CTX}, uint64_t{1} << 34, uint64_t{FUSE_READDIRPLUS_AUTO}}) {
     EXPECT_FALSE(agreed.flags & flag) << std::hex << flag;
   }
 }
@@ -110,15 +109,16 @@ TEST(Init, Pyfuse3SeesAnOlderProtocolWithoutSplice) {
   fuse_init_in in{};
   std::memcpy(&in, bytes.data() + sizeof(fuse_in_header), 16);
   EXPECT_EQ(in.major, 7u);
-  EXPECT_LT(in.minor, 14u);   // below: libfuse does not splice
-  EXPECT_GE(in.minor, 12u);   // below: other layouts
+  EXPECT_LT(in.minor, 14u);  // below: libfuse does not splice
+  EXPECT_GE(in.minor, 12u);  // below: other layouts
   EXPECT_TRUE(in.flags & FUSE_DO_READDIRPLUS);
   EXPECT_TRUE(in.flags & FUSE_POSIX_ACL);
   EXPECT_FALSE(in.flags & (FUSE_AUTO_INVAL_DATA | FUSE_ATOMIC_O_TRUNC | FUSE_MAX_PAGES));
 }
 
 TEST(MountOptions, WordsBecomeFlagsAndTheRestIsText) {
-  const MountWords words = split_options("nosuid,noexec,exec,noatime,max_read=131072,allow_other", true);
+  const MountWords words =
+      split_options("nosuid,noexec,exec,noatime,max_read=131072,allow_other", true);
   EXPECT_EQ(words.flags, static_cast<unsigned long>(MS_NOSUID | MS_NOATIME | MS_RDONLY));
   EXPECT_EQ(words.text, "max_read=131072,default_permissions,allow_other");
   EXPECT_EQ(split_options("", false).text, "default_permissions,allow_other");

@@ -21,7 +21,9 @@ constexpr uint64_t kDirectory = 7;
 const DentryTable::Clock::time_point kStart = DentryTable::Clock::time_point{} + milliseconds(1);
 const std::vector<Row> kRows = {{"a", 101, 10}, {"b", 102, 20}, {"c", 103, 30}, {"d", 104, 40}};
 
-std::span<const Row> rows(size_t from, size_t to) { return std::span(kRows).subspan(from, to - from); }
+std::span<const Row> rows(size_t from, size_t to) {
+  return std::span(kRows).subspan(from, to - from);
+}
 
 class Listing : public ::testing::Test {
  protected:
@@ -115,7 +117,8 @@ TEST_F(Listing, PassesOverWhatLanesTookAway) {
 TEST_F(Listing, PassesOverWhatLanesTookAwayOfADirectoryWhoseNamesAreAllKnown) {
   table_.complete(kDirectory, {});
   ASSERT_TRUE(create("a"));
-  ASSERT_TRUE(table_.list(kDirectory, {0, std::vector<Row>{{"a", 200, 10}}, true, table_.changes()}, kStart));
+  ASSERT_TRUE(table_.list(kDirectory, {0, std::vector<Row>{{"a", 200, 10}}, true, table_.changes()},
+                          kStart));
   ASSERT_TRUE(remove("a"));
   EXPECT_EQ(give(), Names{});
 }
@@ -127,7 +130,8 @@ TEST_F(Listing, EndsWithANameThatComes) {
   ASSERT_TRUE(create("new"));
   EXPECT_EQ(give(), Names{"?"});
   ASSERT_TRUE(put_all());
-  ASSERT_TRUE(table_.rename(kDirectory, "a", "new", kStart, [](uint64_t, uint64_t) { return true; }));
+  ASSERT_TRUE(
+      table_.rename(kDirectory, "a", "new", kStart, [](uint64_t, uint64_t) { return true; }));
   EXPECT_EQ(give(), Names{"?"});
   ASSERT_FALSE(put_all()) << "it says otherwise than what lanes did";
 }
@@ -160,9 +164,11 @@ TEST_F(Listing, LeasesThatEndEndIt) {
   EXPECT_EQ(give(0, 9, kStart + milliseconds(100)).size(), 4u);
 }
 
-// ---- READDIRPLUS ---------------------------------------------------------------------------------
+// ---- READDIRPLUS
+// ---------------------------------------------------------------------------------
 
-std::array<std::byte, AttributeTable::kRecordSize> record_of(uint64_t ino, uint32_t mode, uint64_t parent = 0) {
+std::array<std::byte, AttributeTable::kRecordSize> record_of(uint64_t ino, uint32_t mode,
+                                                             uint64_t parent = 0) {
   std::array<std::byte, AttributeTable::kRecordSize> made{};
   record::set_field(std::span<std::byte>(made), record::kIno, ino);
   record::set_field(std::span<std::byte>(made), record::kMode, mode);
@@ -180,9 +186,14 @@ std::vector<Seen> parse(const Bytes& reply) {
   const auto bytes = std::span(reply).subspan(sizeof(fuse_out_header));
   for (size_t at = 0; at < bytes.size();) {
     fuse_direntplus head{};
-    std::memcpy(&head, bytes.subspan(at, FUSE_NAME_OFFSET_DIRENTPLUS).data(), FUSE_NAME_OFFSET_DIRENTPLUS);
-    const auto* name = reinterpret_cast<const char*>(bytes.data()) + at + FUSE_NAME_OFFSET_DIRENTPLUS;
-    seen.push_back({{name, head.dirent.namelen}, head.dirent.ino, head.dirent.off, head.entry_out.nodeid,
+    std::memcpy(&head, bytes.subspan(at, FUSE_NAME_OFFSET_DIRENTPLUS).data(),
+                FUSE_NAME_OFFSET_DIRENTPLUS);
+    const auto* name =
+        reinterpret_cast<const char*>(bytes.data()) + at + FUSE_NAME_OFFSET_DIRENTPLUS;
+    seen.push_back({{name, head.dirent.namelen},
+                    head.dirent.ino,
+                    head.dirent.off,
+                    head.entry_out.nodeid,
                     head.entry_out.entry_valid});
     at += FUSE_DIRENT_ALIGN(FUSE_NAME_OFFSET_DIRENTPLUS + size_t{head.dirent.namelen});
   }
@@ -240,7 +251,8 @@ TEST_F(ReaddirTest, ASmallBufferIsFilledAndTheRestComesNext) {
   std::vector<Row> many;
   for (const auto& name : names) {
     many.push_back({name, 1000 + many.size(), 10 * (many.size() + 1)});
-    session_.attributes().put(record_of(many.back().ino, S_IFREG | 0644), milliseconds(0), now, true);
+    session_.attributes().put(record_of(many.back().ino, S_IFREG | 0644), milliseconds(0), now,
+                              true);
   }
   ASSERT_TRUE(session_.dentries().list(kRootIno, {0, many, true, 0}, now));
   size_t count = 0;
@@ -260,7 +272,8 @@ TEST_F(ReaddirTest, PythonIsAskedForWhatMayNotBeTold) {
   fuse_read_in in{};
   in.offset = 20;
   in.size = 4096;
-  ASSERT_TRUE(testing::send(lanes_[0].ours.get(), request(FUSE_READDIRPLUS, {22, FUSE_ROOT_ID, 1}, in)));
+  ASSERT_TRUE(
+      testing::send(lanes_[0].ours.get(), request(FUSE_READDIRPLUS, {22, FUSE_ROOT_ID, 1}, in)));
   EXPECT_EQ(observer_.next(), "call 44 1000 40 0");
   EXPECT_FALSE(session_.list(kRootIno, 20, 4096, [](auto) {}));
   EXPECT_TRUE(session_.answer(observer_.slot(), 0, {}));

@@ -1,4 +1,5 @@
-// Notifications over a socket that stands for /dev/fuse: what comes when, and which marks wait for what.
+// Notifications over a socket that stands for /dev/fuse: what comes when, and which marks wait for
+// what.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
@@ -20,14 +21,16 @@ using Clock = Notification::Clock;
 class NotifierTest : public ::testing::Test {
  protected:
   NotifierTest() {
-    (void)::fcntl(device_.theirs.get(), F_SETFL, 0);  // a write waits, as one for a locked page does
+    (void)::fcntl(device_.theirs.get(), F_SETFL,
+                  0);  // a write waits, as one for a locked page does
     notifier_.start(std::move(device_.theirs));
   }
 
   // What was told at that moment or was by now; false after some seconds.
   bool is_told(uint64_t token) {
     std::unique_lock lock(mu_);
-    return changed_.wait_for(lock, std::chrono::seconds(5), [&] { return std::ranges::count(told_, token) != 0; });
+    return changed_.wait_for(lock, std::chrono::seconds(5),
+                             [&] { return std::ranges::count(told_, token) != 0; });
   }
   size_t told_count() {
     const std::scoped_lock lock(mu_);
@@ -69,7 +72,8 @@ TEST_F(NotifierTest, WhatIsForLaterHoldsUpItsMarkAlone) {
 
 TEST_F(NotifierTest, AMarkIsToldOnceWhateverItsQueues) {
   std::vector<Notification> batch;
-  for (uint64_t parent = 0; parent < 8; ++parent) batch.push_back(Notification::of_entry(parent, "x", true));
+  for (uint64_t parent = 0; parent < 8; ++parent)
+    batch.push_back(Notification::of_entry(parent, "x", true));
   batch.push_back(Notification::of_inode(9, -1, 0));
   batch.push_back(Notification::of_inode(9, 0, 0));
   batch.push_back(Notification::mark_of(3));
@@ -85,8 +89,10 @@ TEST_F(NotifierTest, AMarkWaitsForWhatIsBeforeItInItsQueue) {
   for (const int64_t offset : {int64_t{0}, int64_t{-1}}) {
     const uint64_t token = offset == 0 ? 1 : 2;
     std::vector<Notification> batch;
-    for (int count = 0; count < kMoreThanASocketTakes; ++count) batch.push_back(Notification::of_inode(9, offset, 0));
-    batch.push_back(Notification::mark_of(token, 1u << (offset == 0 ? kPagesQueue : kAttributesQueue)));
+    for (int count = 0; count < kMoreThanASocketTakes; ++count)
+      batch.push_back(Notification::of_inode(9, offset, 0));
+    batch.push_back(
+        Notification::mark_of(token, 1u << (offset == 0 ? kPagesQueue : kAttributesQueue)));
     notifier_.push(std::move(batch));
     for (int count = 0; count < kMoreThanASocketTakes; ++count) {
       if (count < kMoreThanASocketTakes / 2) {
@@ -100,7 +106,8 @@ TEST_F(NotifierTest, AMarkWaitsForWhatIsBeforeItInItsQueue) {
 
 TEST_F(NotifierTest, WhatWaitsIsDoneWithWhenItEnds) {
   bool called = false;
-  Notification entry = later(Notification::of_entry(5, "never", true), Clock::now() + std::chrono::hours(1));
+  Notification entry =
+      later(Notification::of_entry(5, "never", true), Clock::now() + std::chrono::hours(1));
   entry.then = [&called] { called = true; };
   std::vector<Notification> batch;
   batch.push_back(std::move(entry));

@@ -92,7 +92,9 @@ TEST(Parse, WriteMayHaveItsPayloadApart) {
   ASSERT_NE(write, nullptr);
   EXPECT_EQ(write->payload.data(), apart.data());
   EXPECT_EQ(write->payload.size(), 5u);
-  const auto is_malformed = [](const Request& request) { return std::holds_alternative<Malformed>(request); };
+  const auto is_malformed = [](const Request& request) {
+    return std::holds_alternative<Malformed>(request);
+  };
   const auto few = std::span<const std::byte>(apart).first(4);
   EXPECT_TRUE(is_malformed(parse_request(3, head, kMaxWrite, few)));
   EXPECT_TRUE(is_malformed(parse_request(3, whole, kMaxWrite, apart)));
@@ -156,7 +158,8 @@ TEST(Parse, ForgetsAloneAndInBatches) {
   const auto many = parse(request(FUSE_BATCH_FORGET, kSender, fuse_batch_forget_in{2, 0}, entries));
   ASSERT_TRUE(std::holds_alternative<ForgetRequest>(many));
   EXPECT_EQ(std::get<ForgetRequest>(many).entries.size(), entries.size());
-  const auto lying = parse(request(FUSE_BATCH_FORGET, kSender, fuse_batch_forget_in{3, 0}, entries));
+  const auto lying =
+      parse(request(FUSE_BATCH_FORGET, kSender, fuse_batch_forget_in{3, 0}, entries));
   EXPECT_TRUE(std::holds_alternative<Malformed>(lying));
 }
 
@@ -169,7 +172,8 @@ TEST(Parse, InterruptNamesItsTarget) {
 
 TEST(Parse, NamesMustEnd) {
   EXPECT_EQ(refused_with(parse(request(FUSE_LOOKUP, kSender, "name"sv))), EINVAL);
-  EXPECT_TRUE(std::holds_alternative<UpcallRequest>(parse(request(FUSE_LOOKUP, kSender, "name\0"sv))));
+  EXPECT_TRUE(
+      std::holds_alternative<UpcallRequest>(parse(request(FUSE_LOOKUP, kSender, "name\0"sv))));
   const fuse_rename2_in rename{};
   EXPECT_EQ(refused_with(parse(request(FUSE_RENAME2, kSender, rename, "a\0b"sv))), EINVAL);
   EXPECT_TRUE(std::holds_alternative<UpcallRequest>(
@@ -192,7 +196,8 @@ TEST(Parse, OverlongUpcallIsRefused) {
 TEST(Parse, WhatPyfuse3DoesNotKnowIsAnsweredHere) {
   for (const uint32_t opcode :
        {uint32_t{FUSE_BMAP}, uint32_t{FUSE_POLL}, uint32_t{FUSE_READDIR}, 53u, 9999u}) {
-    EXPECT_EQ(refused_with(parse(request(opcode, kSender, std::array<char, 64>{}))), ENOSYS) << opcode;
+    EXPECT_EQ(refused_with(parse(request(opcode, kSender, std::array<char, 64>{}))), ENOSYS)
+        << opcode;
   }
   EXPECT_EQ(refused_with(parse(request(FUSE_DESTROY, kSender))), 0);
   EXPECT_EQ(refused_with(parse(request(FUSE_INIT, kSender))), EIO);
@@ -202,8 +207,8 @@ TEST(Parse, CopiesThatTheKernelIsToMakeAreRefusedHere) {
   fuse_copy_file_range_in copy{};
   copy.off_in = copy.off_out = 8192;
   copy.len = 128u << 10;
-  EXPECT_TRUE(std::holds_alternative<UpcallRequest>(
-      parse(request(FUSE_COPY_FILE_RANGE, kSender, copy))));
+  EXPECT_TRUE(
+      std::holds_alternative<UpcallRequest>(parse(request(FUSE_COPY_FILE_RANGE, kSender, copy))));
   for (uint64_t fuse_copy_file_range_in::*field :
        {&fuse_copy_file_range_in::off_in, &fuse_copy_file_range_in::off_out,
         &fuse_copy_file_range_in::len}) {
@@ -229,7 +234,8 @@ TEST(Parse, CallsReachPythonWholeAndEveryCutOfThemIsRefused) {
         CallCase{FUSE_TMPFILE, sizeof(fuse_create_in), "/\0"sv}, CallCase{kOpStatx, 24, ""}}) {
     const std::string body = std::string(call.fixed, '\0') + std::string(call.tail);
     for (size_t length = 0; length < body.size(); ++length) {
-      const auto cut = parse(request(call.opcode, kSender, std::string_view(body).substr(0, length)));
+      const auto cut =
+          parse(request(call.opcode, kSender, std::string_view(body).substr(0, length)));
       EXPECT_EQ(refused_with(cut), EINVAL) << call.opcode << " " << length;
     }
     const Bytes whole = request(call.opcode, kSender, body);
@@ -237,8 +243,9 @@ TEST(Parse, CallsReachPythonWholeAndEveryCutOfThemIsRefused) {
     ASSERT_TRUE(std::holds_alternative<UpcallRequest>(parsed)) << call.opcode;
     EXPECT_TRUE(std::get<UpcallRequest>(parsed).is_call);
     EXPECT_EQ(std::get<UpcallRequest>(parsed).bytes.size(), whole.size());
-    EXPECT_EQ(refused_with(parse(request(call.opcode, kSender, body + std::string(4096, 'x') + '\0'))),
-              E2BIG);
+    EXPECT_EQ(
+        refused_with(parse(request(call.opcode, kSender, body + std::string(4096, 'x') + '\0'))),
+        E2BIG);
   }
 }
 
@@ -246,7 +253,8 @@ TEST(Parse, IoctlsOfInodeFlagsAndNoOthers) {
   fuse_ioctl_in in{};
   in.cmd = kIoctlSetFlags;
   in.in_size = 4;
-  EXPECT_TRUE(std::holds_alternative<UpcallRequest>(parse(request(FUSE_IOCTL, kSender, in, "abcd"sv))));
+  EXPECT_TRUE(
+      std::holds_alternative<UpcallRequest>(parse(request(FUSE_IOCTL, kSender, in, "abcd"sv))));
   EXPECT_EQ(refused_with(parse(request(FUSE_IOCTL, kSender, in, "abc"sv))), EINVAL);
   in.cmd = 0x5401;  // TCGETS
   EXPECT_EQ(refused_with(parse(request(FUSE_IOCTL, kSender, in, "abcd"sv))), ENOTTY);
@@ -276,7 +284,8 @@ TEST(Parse, BitsThatPyfuse3DoesNotShow) {
   setattr.valid = FATTR_MODE;
   EXPECT_EQ(std::get<UpcallRequest>(parse(request(FUSE_SETATTR, kSender, setattr))).bits, 0u);
   const fuse_open_in open{O_RDWR, kOpenKillSuidgid};
-  EXPECT_EQ(std::get<UpcallRequest>(parse(request(FUSE_OPEN, kSender, open))).bits, kUpcallKillSuidgid);
+  EXPECT_EQ(std::get<UpcallRequest>(parse(request(FUSE_OPEN, kSender, open))).bits,
+            kUpcallKillSuidgid);
   const fuse_create_in create{O_RDONLY | O_CREAT, 0644, 022, 0};
   EXPECT_EQ(std::get<UpcallRequest>(parse(request(FUSE_CREATE, kSender, create, "a\0"sv))).bits,
             kUpcallOpenReadOnly);

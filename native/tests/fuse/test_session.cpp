@@ -50,7 +50,8 @@ TEST_F(SessionTest, OnlyPayloadsStayWhereTheyLanded) {
   for (const size_t lane : {0u, 1u}) {
     const Bytes seen = upcall(lane, lookup({8 + 2 * lane, 1, 1}, name));
     ASSERT_EQ(seen.size(), sizeof(fuse_in_header) + name.size() + 1);
-    EXPECT_EQ(std::string(reinterpret_cast<const char*>(seen.data()) + sizeof(fuse_in_header)), name);
+    EXPECT_EQ(std::string(reinterpret_cast<const char*>(seen.data()) + sizeof(fuse_in_header)),
+              name);
     ASSERT_TRUE(testing::send(python_.get(), answer(8 + 2 * lane, -ENOENT)));
     EXPECT_EQ(out_header(receive(lanes_[lane].ours.get())).error, -ENOENT);
   }
@@ -79,7 +80,8 @@ TEST_F(SessionTest, WhatNobodyKnowsIsEnosys) {
 
 TEST_F(SessionTest, CallsAreEventsAndAnsweredOnTheirOwnChannel) {
   start();
-  ASSERT_TRUE(testing::send(lanes_[1].ours.get(), request(FUSE_LSEEK, {10, 9, 4711}, fuse_lseek_in{})));
+  ASSERT_TRUE(
+      testing::send(lanes_[1].ours.get(), request(FUSE_LSEEK, {10, 9, 4711}, fuse_lseek_in{})));
   EXPECT_EQ(observer_.next(), "call 46 1000 24 0");
   const uint32_t slot = observer_.slot();
   EXPECT_EQ(session_.upcall(slot)->pid, 4711u);
@@ -96,7 +98,8 @@ TEST_F(SessionTest, AnInterruptFindsItsCallAndAnErrorHasNoBody) {
   ASSERT_TRUE(testing::send(lanes_[0].ours.get(), request(FUSE_SETLKW, {12, 9, 1}, fuse_lk_in{})));
   EXPECT_EQ(observer_.next(), "call 33 1000 48 0");
   const uint32_t slot = observer_.slot();
-  ASSERT_TRUE(testing::send(lanes_[1].ours.get(), request(FUSE_INTERRUPT, {13, 0, 0}, fuse_interrupt_in{12})));
+  ASSERT_TRUE(testing::send(lanes_[1].ours.get(),
+                            request(FUSE_INTERRUPT, {13, 0, 0}, fuse_interrupt_in{12})));
   EXPECT_EQ(observer_.next(), "interrupt " + std::to_string(slot));
   ASSERT_TRUE(session_.answer(slot, EINTR, std::as_bytes(std::span("body"))));
   const Bytes reply = receive(lanes_[0].ours.get());
@@ -196,7 +199,8 @@ TEST_F(SessionTest, OnASealedTreeAReadThatCannotBeOpenedFails) {
   session_.seal();
   start();
   const auto read = [&](uint64_t unique, int error, std::string_view opened) {
-    EXPECT_TRUE(testing::send(lanes_[0].ours.get(), request(FUSE_READ, {unique, 8, 1}, fuse_read_in{})));
+    EXPECT_TRUE(
+        testing::send(lanes_[0].ours.get(), request(FUSE_READ, {unique, 8, 1}, fuse_read_in{})));
     EXPECT_EQ(observer_.next(), "call 15 1000 40 0");
     EXPECT_TRUE(session_.answer(observer_.slot(), error, std::as_bytes(std::span(opened))));
     return out_header(receive(lanes_[0].ours.get())).error;
@@ -213,7 +217,8 @@ TEST_F(SessionTest, InterruptsFindTheirRequestWhereverItIs) {
   start();
   const Bytes seen = upcall(0, lookup({12, 1, kNoThread}, "slow"));
   const auto slot = at<fuse_in_header>(seen, 0).pid;
-  ASSERT_TRUE(testing::send(lanes_[1].ours.get(), request(FUSE_INTERRUPT, {13, 0, 0}, fuse_interrupt_in{12})));
+  ASSERT_TRUE(testing::send(lanes_[1].ours.get(),
+                            request(FUSE_INTERRUPT, {13, 0, 0}, fuse_interrupt_in{12})));
   EXPECT_EQ(observer_.next(), "interrupt " + std::to_string(slot));
 
   fuse_read_in read{};
@@ -232,10 +237,13 @@ TEST_F(SessionTest, ARequestWhoseCallerGoesOnIsAnsweredWhenItIsDone) {
   start();
   const auto own = static_cast<uint32_t>(::getpid());
   upcall(0, lookup({12, 1, own}, "slow"));
-  ASSERT_TRUE(testing::send(lanes_[1].ours.get(), request(FUSE_INTERRUPT, {15, 0, 0}, fuse_interrupt_in{12})));
-  // By the time that an INTERRUPT of a thread which nobody sees has ended its request, this one was looked at.
+  ASSERT_TRUE(testing::send(lanes_[1].ours.get(),
+                            request(FUSE_INTERRUPT, {15, 0, 0}, fuse_interrupt_in{12})));
+  // By the time that an INTERRUPT of a thread which nobody sees has ended its request, this one was
+  // looked at.
   const auto slot = at<fuse_in_header>(upcall(1, lookup({16, 1, kNoThread}, "unseen")), 0).pid;
-  ASSERT_TRUE(testing::send(lanes_[1].ours.get(), request(FUSE_INTERRUPT, {17, 0, 0}, fuse_interrupt_in{16})));
+  ASSERT_TRUE(testing::send(lanes_[1].ours.get(),
+                            request(FUSE_INTERRUPT, {17, 0, 0}, fuse_interrupt_in{16})));
   EXPECT_EQ(observer_.next(), "interrupt " + std::to_string(slot));
   ASSERT_TRUE(testing::send(python_.get(), answer(12, -ENOENT)));
   EXPECT_EQ(out_header(receive(lanes_[0].ours.get())).error, -ENOENT) << "and not EINTR";
@@ -259,7 +267,8 @@ TEST_F(SessionTest, WithLittleRoomOneRequestNowAndThenIsRead) {
   fuse_write_in write{};
   write.size = 3;
   for (const uint64_t unique : {6u, 8u}) {
-    ASSERT_TRUE(testing::send(lanes_[0].ours.get(), request(FUSE_WRITE, {unique, 9, 1}, write, "abc")));
+    ASSERT_TRUE(
+        testing::send(lanes_[0].ours.get(), request(FUSE_WRITE, {unique, 9, 1}, write, "abc")));
   }
   EXPECT_EQ(out_header(receive(lanes_[0].ours.get(), 2000)).unique, 6u);
   EXPECT_TRUE(receive(lanes_[0].ours.get(), 300).empty());
@@ -269,7 +278,8 @@ TEST_F(SessionTest, WithLittleRoomOneRequestNowAndThenIsRead) {
 
 TEST_F(SessionTest, ForgetsReachPythonAddedUp) {
   start();
-  ASSERT_TRUE(testing::send(lanes_[0].ours.get(), request(FUSE_FORGET, {0, 77, 0}, fuse_forget_in{3})));
+  ASSERT_TRUE(
+      testing::send(lanes_[0].ours.get(), request(FUSE_FORGET, {0, 77, 0}, fuse_forget_in{3})));
   const Bytes seen = receive(python_.get());
   EXPECT_EQ(at<fuse_in_header>(seen, 0).opcode, static_cast<uint32_t>(FUSE_BATCH_FORGET));
   EXPECT_EQ(at<fuse_batch_forget_in>(seen, 40).count, 1u);
@@ -280,7 +290,8 @@ TEST_F(SessionTest, ForgetsReachPythonAddedUp) {
 TEST_F(SessionTest, ForgetsGatherUntilOneMessageTellsThemAll) {
   start();
   for (const uint64_t nodeid : {77u, 78u, 77u}) {
-    ASSERT_TRUE(testing::send(lanes_[0].ours.get(), request(FUSE_FORGET, {0, nodeid, 0}, fuse_forget_in{3})));
+    ASSERT_TRUE(testing::send(lanes_[0].ours.get(),
+                              request(FUSE_FORGET, {0, nodeid, 0}, fuse_forget_in{3})));
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   const Bytes seen = receive(python_.get());
@@ -309,7 +320,8 @@ TEST_F(SessionTest, ASleepingPythonStopsNoLane) {
   const auto send_when_room = [this](const Bytes& bytes) {
     while (!testing::send(lanes_[0].ours.get(), bytes)) std::this_thread::yield();
   };
-  for (uint64_t index = 0; index < kUpcalls; ++index) send_when_room(lookup({100 + 2 * index, 1, 1}, name));
+  for (uint64_t index = 0; index < kUpcalls; ++index)
+    send_when_room(lookup({100 + 2 * index, 1, 1}, name));
   fuse_read_in read{};
   read.size = 1;
   send_when_room(request(FUSE_READ, {4, 9, 1}, read));
@@ -349,7 +361,8 @@ TEST_F(SessionTest, NotificationsNameTheRootByItsNodeid) {
   const Bytes entry = receive(device_.ours.get());
   EXPECT_EQ(out_header(entry).error, FUSE_NOTIFY_INVAL_ENTRY);
   EXPECT_EQ(at<fuse_notify_inval_entry_out>(entry, 16).parent, 1u);
-  EXPECT_EQ(at<fuse_notify_inval_entry_out>(entry, 16).flags, kEntryExpireOnly) << "what is mounted there stays";
+  EXPECT_EQ(at<fuse_notify_inval_entry_out>(entry, 16).flags, kEntryExpireOnly)
+      << "what is mounted there stays";
   EXPECT_EQ(entry.size(), 16 + sizeof(fuse_notify_inval_entry_out) + 5);
   ASSERT_EQ(session_.invalidate_inode(77, 0, -1), 0);
   EXPECT_EQ(at<fuse_notify_inval_inode_out>(receive(device_.ours.get()), 16).ino, 77u);

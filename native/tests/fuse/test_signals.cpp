@@ -27,7 +27,8 @@ Signals signals(const Masks& masks) {
   std::string text = "Name:\tSigPnd:\tff\nGroups:\t1 2 3";
   const auto line = [&](const char* name, uint64_t mask) {
     std::array<char, 40> digits;
-    std::snprintf(digits.data(), digits.size(), "\n%s:\t%016llx", name, static_cast<unsigned long long>(mask));
+    std::snprintf(digits.data(), digits.size(), "\n%s:\t%016llx", name,
+                  static_cast<unsigned long long>(mask));
     text += digits.data();
   };
   line("SigPnd", masks.own);
@@ -57,7 +58,8 @@ TEST(Signals, OneThatIsHandledIgnoredOrBlockedIsNot) {
 }
 
 TEST(Signals, WhatIsIgnoredOrStopsByDefaultIsNot) {
-  for (const int signal : {SIGCHLD, SIGURG, SIGWINCH, SIGCONT, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU}) {
+  for (const int signal :
+       {SIGCHLD, SIGURG, SIGWINCH, SIGCONT, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU}) {
     EXPECT_FALSE(signals({.shared = bit(signal)}).fatal) << signal;
   }
 }
@@ -66,7 +68,8 @@ TEST(Signals, SomeAskThoughTheyAreHandled) {
   EXPECT_TRUE(signals({.shared = bit(SIGINT), .handled = bit(SIGINT)}).asks);
   EXPECT_TRUE(signals({.own = bit(SIGTERM), .handled = bit(SIGTERM)}).asks);
   EXPECT_FALSE(signals({.shared = bit(SIGALRM), .handled = bit(SIGALRM)}).asks);
-  EXPECT_FALSE(signals({.shared = bit(SIGINT), .blocked = bit(SIGINT), .handled = bit(SIGINT)}).asks);
+  EXPECT_FALSE(
+      signals({.shared = bit(SIGINT), .blocked = bit(SIGINT), .handled = bit(SIGINT)}).asks);
 }
 
 TEST(Signals, NonsenseIsNoAnswer) {

@@ -30,7 +30,8 @@ Record record_of(uint64_t ino, uint32_t mode, uint64_t change_version, uint32_t 
   return record;
 }
 
-const AttributeTable::Clock::time_point kNow = AttributeTable::Clock::time_point{} + milliseconds(1);
+const AttributeTable::Clock::time_point kNow =
+    AttributeTable::Clock::time_point{} + milliseconds(1);
 
 TEST(AttributeTable, AnswersDirectoriesUntilTheDeadline) {
   AttributeTable table;
@@ -67,7 +68,8 @@ TEST(AttributeTable, InodesOfOneSetAreKeptApart) {
   for (uint64_t way = 0; way < 8; ++way) {
     EXPECT_TRUE(table.getattr(70 + way * kDistance, 1, kNow + milliseconds(2 + way)));
   }
-  table.put(record_of(70 + 8 * kDistance, S_IFDIR | 0755, 1), milliseconds(100), kNow + milliseconds(50));
+  table.put(record_of(70 + 8 * kDistance, S_IFDIR | 0755, 1), milliseconds(100),
+            kNow + milliseconds(50));
   EXPECT_FALSE(table.getattr(70, 1, kNow + milliseconds(51)));  // told longest ago
   for (uint64_t way = 1; way < 9; ++way) {
     EXPECT_TRUE(table.getattr(70 + way * kDistance, 1, kNow + milliseconds(51)));
@@ -108,7 +110,8 @@ TEST(AttributeTable, WhatWasWrittenIsInTheNextAnswer) {
   EXPECT_EQ(known->attr.mtime, 3u);
   EXPECT_EQ(known->attr.mtimensec, 1u);
   EXPECT_EQ(known->attr.ctime, 9u);
-  table.put(record_of(8, S_IFREG | 0600, 2), milliseconds(0), kNow, true);  // of before the second one
+  table.put(record_of(8, S_IFREG | 0600, 2), milliseconds(0), kNow,
+            true);  // of before the second one
   EXPECT_EQ(table.getattr(8, 8, kNow)->attr.size, 5000u);
   table.put(record_of(8, S_IFREG | 0600, 4), milliseconds(0), kNow, true);
   EXPECT_EQ(table.getattr(8, 8, kNow)->attr.size, 0u);
@@ -116,7 +119,8 @@ TEST(AttributeTable, WhatWasWrittenIsInTheNextAnswer) {
 
 TEST(AttributeTable, WrittenWhatIsNotKnownForCertainIsForgotten) {
   AttributeTable table;
-  table.put(record_of(8, S_IFREG | 0644, 1, 2), milliseconds(0), kNow, true);  // extended attributes
+  table.put(record_of(8, S_IFREG | 0644, 1, 2), milliseconds(0), kNow,
+            true);  // extended attributes
   table.believe(kNow + milliseconds(10));
   EXPECT_TRUE(table.getattr(8, 8, kNow));
   table.wrote(8, {.size = 5000}, kNow);
@@ -181,7 +185,8 @@ TEST(DentryTable, ADroppedDirectoryIsNotCompleteAgain) {
 TEST(DentryTable, TooManyNamesEndCompleteness) {
   DentryTable table;
   table.complete(5, kNow + milliseconds(10));
-  for (size_t name = 0; name <= DentryTable::kNamesMax; ++name) table.unsure(5, std::to_string(name));
+  for (size_t name = 0; name <= DentryTable::kNamesMax; ++name)
+    table.unsure(5, std::to_string(name));
   EXPECT_EQ(found(table, 5, "absent").kind, Kind::kUnknown);
 }
 
@@ -221,7 +226,7 @@ TEST(DentryTable, AnEntryThatWasOnlyLearntNeedsNoRecall) {
   table.put(5, "b", 8, kNow);
   table.unsure(5, "c");
   for (const auto name : {"a", "b", "c"}) table.learn(5, name, 7);
-  EXPECT_EQ(found(table, 5, "b").ino, 8u);                // what is known stays
+  EXPECT_EQ(found(table, 5, "b").ino, 8u);               // what is known stays
   EXPECT_EQ(found(table, 5, "c").kind, Kind::kUnknown);  // a request on its way changes it
   EXPECT_EQ(found(table, 5, "a", kNow, false).ino, 7u);
   EXPECT_EQ(table.drop(5, kNow).told, std::vector<std::string>{"b"});
@@ -327,7 +332,9 @@ TEST(Pages, ThoseThatMayBeLockedComeBehindTheMark) {
   EXPECT_EQ(ranges_of({{0, 8192}, {100, 200}}), (Pairs{{8192, 0}, {-1, 5}, {0, 8192}}));
 }
 
-std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
 
 bool put_child(ChildTable& table, uint64_t directory, uint64_t ino, uint64_t version) {
   return table.put(directory, record_of(ino, S_IFREG | 0644, version), bytes_of("layout"),
@@ -366,7 +373,8 @@ TEST(ChildTable, CountsWhatIsOpenedAndWhatGoesUnopened) {
   for (const uint64_t ino : {100, 101, 102}) put_child(table, 3, ino, 1);
   const auto open = [&](uint64_t ino) {
     bool before = false;
-    table.find(ino, kNow, [&](ChildTable::Child& child) { return before = table.mark_opened(child); });
+    table.find(ino, kNow,
+               [&](ChildTable::Child& child) { return before = table.mark_opened(child); });
     return before;
   };
   EXPECT_FALSE(open(100));

@@ -21,7 +21,8 @@ class Certificate {
   Certificate() {
     char name[] = "/tmp/braidfs-certificate-XXXXXX";
     folder_ = mkdtemp(name);
-    const std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)> key(EVP_EC_gen("P-256"), EVP_PKEY_free);
+    const std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)> key(EVP_EC_gen("P-256"),
+                                                                  EVP_PKEY_free);
     const std::unique_ptr<X509, decltype(&X509_free)> made(X509_new(), X509_free);
     X509_set_version(made.get(), X509_VERSION_3);
     ASN1_INTEGER_set(X509_get_serialNumber(made.get()), 1);
@@ -31,8 +32,7 @@ class Certificate {
                                reinterpret_cast<const unsigned char*>("test"), -1, -1, 0);
     X509_set_issuer_name(made.get(), X509_get_subject_name(made.get()));
     X509_set_pubkey(made.get(), key.get());
-    X509_EXTENSION* names =
-        X509V3_EXT_conf_nid(nullptr, nullptr, NID_subject_alt_name, "DNS:test");
+    X509_EXTENSION* names = X509V3_EXT_conf_nid(nullptr, nullptr, NID_subject_alt_name, "DNS:test");
     X509_add_ext(made.get(), names, -1);
     X509_EXTENSION_free(names);
     X509_sign(made.get(), key.get(), EVP_sha256());

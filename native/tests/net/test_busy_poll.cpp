@@ -103,15 +103,19 @@ TEST(EventLoop, FindsEventsBeforeItSleeps) {
     eventfd_t count = 0;
     while (eventfd_read(there.get(), &count) == 0 && count == 1) raise(back.get());
   });
-  loop.busy_poll(microseconds(EventLoop::kBusyPollUsMax), [] { return true; }, [] { return true; });
+  loop.busy_poll(
+      microseconds(EventLoop::kBusyPollUsMax), [] { return true; }, [] { return true; });
   const auto until = Clock::now() + std::chrono::seconds(60);
   int64_t rounds = 0;
-  ASSERT_EQ(loop.add(back.get(), EPOLLIN, [&](uint32_t) {
-    lower(back.get());
-    ++rounds;
-    if (loop.polls_paid() < 10 && Clock::now() < until) return raise(there.get());
-    loop.stop();
-  }), 0);
+  ASSERT_EQ(loop.add(back.get(), EPOLLIN,
+                     [&](uint32_t) {
+                       lower(back.get());
+                       ++rounds;
+                       if (loop.polls_paid() < 10 && Clock::now() < until)
+                         return raise(there.get());
+                       loop.stop();
+                     }),
+            0);
   raise(there.get());
   loop.run();
   EXPECT_GE(loop.polls_paid(), 10u);
@@ -122,7 +126,8 @@ TEST(EventLoop, FindsEventsBeforeItSleeps) {
 
 TEST(EventLoop, TimersAndPostedTasksRunWhileItLooks) {
   EventLoop loop;
-  loop.busy_poll(microseconds(EventLoop::kBusyPollUsMax), [] { return true; }, [] { return true; });
+  loop.busy_poll(
+      microseconds(EventLoop::kBusyPollUsMax), [] { return true; }, [] { return true; });
   int ran = 0;
   for (int timer = 0; timer < 20; ++timer) {
     loop.call_at(Clock::now() + microseconds(300 * timer), [&] { ++ran; });

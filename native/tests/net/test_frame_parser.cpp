@@ -45,7 +45,8 @@ class Collector : public FrameSink {
   }
   bool frame(const FrameHeader& header, std::span<const std::byte> body,
              std::span<std::byte> payload) override {
-    seen.push_back({header.request_id, {body.begin(), body.end()}, {payload.begin(), payload.end()}});
+    seen.push_back(
+        {header.request_id, {body.begin(), body.end()}, {payload.begin(), payload.end()}});
     return header.request_id != last;
   }
   Bytes place;

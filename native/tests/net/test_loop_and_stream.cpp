@@ -235,7 +235,8 @@ TEST(Slabs, BuffersOfAHugePageGoBackTogether) {
   constexpr size_t kSize = Slabs::kHugePage / 4;
   Slabs slabs(kSize, Slabs::Pages::kHuge);
   std::vector<std::byte*> buffers;
-  for (int index = 0; index < 9; ++index) {  // of two whole huge pages and the next one's first quarter
+  for (int index = 0; index < 9;
+       ++index) {  // of two whole huge pages and the next one's first quarter
     buffers.push_back(slabs.take());
     ASSERT_NE(buffers.back(), nullptr);
     std::memset(buffers.back(), 7, kSize);
@@ -346,7 +347,8 @@ TEST(FrameStream, BytesOfFilesArriveAmongOthers) {
     files.push_back(file_of(kLength, content));
     tails.emplace_back(id % 4 == 0 ? 0 : id * 100, content);
     const int file = files.back().get();
-    parts[id - 1] = {FilePart{file, 1000, kLength - 1000}, FilePart{file, 0, static_cast<uint32_t>(id)}};
+    parts[id - 1] = {FilePart{file, 1000, kLength - 1000},
+                     FilePart{file, 0, static_cast<uint32_t>(id)}};
     OutFrame frame{.payload = tails.back()};
     frame.header.request_id = id;
     const size_t used = id % 3;
@@ -363,7 +365,10 @@ TEST(FrameStream, MemoryThatIsLentArrivesAmongOthers) {
   std::vector<std::vector<std::byte>> payloads;
   uint64_t total = 0;
   for (uint64_t id = 1; id <= 60; ++id) {
-    payloads.emplace_back(id % 5 == 0 ? 3'000'000 : id % 3 == 0 ? 0 : id * 2'000, static_cast<std::byte>(id));
+    payloads.emplace_back(id % 5 == 0   ? 3'000'000
+                          : id % 3 == 0 ? 0
+                                        : id * 2'000,
+                          static_cast<std::byte>(id));
     total += payloads.back().size();
     OutFrame frame{.payload = payloads.back(), .lends = id % 4 != 1};
     frame.header.request_id = id;

@@ -1,7 +1,7 @@
-// Two ends of a stream on one event loop: over a socket pair, or over queue pairs of the fake fabric.
-// The initiator asks, the acceptor answers each request; both keep what they got. With
-// BRAIDFS_RDMA_DEVICE=rxe0 (port 1, GID index 1) in the environment the queue pairs are real ones of that
-// device; tests that need the fake fabric then skip themselves.
+// Two ends of a stream on one event loop: over a socket pair, or over queue pairs of the fake
+// fabric. The initiator asks, the acceptor answers each request; both keep what they got. With
+// BRAIDFS_RDMA_DEVICE=rxe0 (port 1, GID index 1) in the environment the queue pairs are real ones
+// of that device; tests that need the fake fabric then skip themselves.
 #pragma once
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -66,7 +66,8 @@ class End : public net::StreamSink {
   }
   void sendable() override { ++sendable_count; }
 
-  bool send(FrameHeader header, Bytes payload = {}, uint32_t reply_length_max = 0, Bytes body = {}) {
+  bool send(FrameHeader header, Bytes payload = {}, uint32_t reply_length_max = 0,
+            Bytes body = {}) {
     auto kept = std::make_shared<Bytes>(std::move(payload));
     net::OutFrame out;
     out.header = header;

@@ -1,8 +1,8 @@
-// Verbs in memory, for tests: a fabric of queue pairs that does at once what is posted, unless a test
-// holds it back, lets it go on in a random order across queue pairs, fails the nth piece of work, or
-// takes a peer away. It checks keys and bounds as a device does, and counts what went wrong. What a queue
-// pair had received and nobody took in is lost with it, slots included, as cards have it.
-// ANY THREAD: the fabric has one mutex.
+// Verbs in memory, for tests: a fabric of queue pairs that does at once what is posted, unless a
+// test holds it back, lets it go on in a random order across queue pairs, fails the nth piece of
+// work, or takes a peer away. It checks keys and bounds as a device does, and counts what went
+// wrong. What a queue pair had received and nobody took in is lost with it, slots included, as
+// cards have it. ANY THREAD: the fabric has one mutex.
 #pragma once
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -259,8 +259,8 @@ class FakeDevice final : public Device {
                       std::unique_ptr<Region>& region) override {
     if (!takes_dmabuf) return -EOPNOTSUPP;
     dmabufs.push_back(memory);
-    return register_memory({reinterpret_cast<std::byte*>(memory.address), memory.length}, remote_access,
-                           region);
+    return register_memory({reinterpret_cast<std::byte*>(memory.address), memory.length},
+                           remote_access, region);
   }
   std::string describe(int status) const override { return "status " + std::to_string(status); }
   bool take_events(std::vector<uint32_t>& failed_pairs) override {
@@ -335,8 +335,9 @@ inline bool Fabric::run_one(Pair& pair) {
   if (pair.pending_.empty() || pair.failed_ || pair.peer_ == 0) return false;
   const Work work = pair.pending_.front();
   const auto found = pairs_.find(pair.peer_);
-  Pair* const peer =
-      found == pairs_.end() || found->second->lost_ || found->second->failed_ ? nullptr : found->second;
+  Pair* const peer = found == pairs_.end() || found->second->lost_ || found->second->failed_
+                         ? nullptr
+                         : found->second;
   bool wait = false;
   int status = perform(pair, work, peer, wait);
   if (wait) return false;
@@ -380,7 +381,8 @@ inline int Fabric::perform(Pair& pair, const Work& work, Pair* peer, bool& wait)
 
 inline int Fabric::move_bytes(const Work& work, const Pair& peer) {
   const auto region = regions_.find(work.remote_key);
-  if (region == regions_.end() || !region->second.remote || !peer.spec_.remote_access) return kAccess;
+  if (region == regions_.end() || !region->second.remote || !peer.spec_.remote_access)
+    return kAccess;
   const auto bytes = region->second.bytes;
   const auto begin = reinterpret_cast<uint64_t>(bytes.data());
   if (work.remote_address < begin || work.remote_address - begin > bytes.size() ||

@@ -1,5 +1,5 @@
-// A peer that says whatever a test wants: raw messages and raw work on a queue pair, with no stream's
-// rules. It keeps what it was sent.
+// A peer that says whatever a test wants: raw messages and raw work on a queue pair, with no
+// stream's rules. It keeps what it was sent.
 #pragma once
 #include "ends.h"
 
@@ -7,7 +7,8 @@ namespace braidfs::rdma {
 
 class RawPeer final : private ChannelUser {
  public:
-  RawPeer(Port& port, std::shared_ptr<Channel> channel) : port_(port), channel_(std::move(channel)) {}
+  RawPeer(Port& port, std::shared_ptr<Channel> channel)
+      : port_(port), channel_(std::move(channel)) {}
   ~RawPeer() override { leave(); }
 
   void listen(net::EventLoop& loop) {

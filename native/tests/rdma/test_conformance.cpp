@@ -1,5 +1,5 @@
-// What every stream of the data path promises (net/stream.h), run over a socket, over one with TLS and
-// over RDMA.
+// What every stream of the data path promises (net/stream.h), run over a socket, over one with TLS
+// and over RDMA.
 #include "../net/certificate.h"
 #include "ends.h"
 
@@ -30,7 +30,8 @@ class Conformance : public testing::TestWithParam<Kind> {
     answers.on_frame = [this](const Got& frame) {
       Bytes bytes = frame.header.length > 0 ? pattern(frame.header.length, frame.header.request_id)
                                             : frame.payload;
-      answers.send(reply_to(frame.header), frame.header.length > 0 ? bytes : Bytes{}, 0, frame.body);
+      answers.send(reply_to(frame.header), frame.header.length > 0 ? bytes : Bytes{}, 0,
+                   frame.body);
     };
   }
 
@@ -42,9 +43,9 @@ class Conformance : public testing::TestWithParam<Kind> {
 TEST_P(Conformance, RequestsWithPayloadsOfAllSizesArriveWhole) {
   open();
   echo();
-  const std::vector<size_t> sizes = {0,         1,           4095,      4096,     4097,
-                                     8000,      8192,        128 << 10, 128001,   1 << 20,
-                                     1048577,   (3 << 20) + 7, 16 << 20};
+  const std::vector<size_t> sizes = {0,       1,         4095,   4096,    4097,    8000,
+                                     8192,    128 << 10, 128001, 1 << 20, 1048577, (3 << 20) + 7,
+                                     16 << 20};
   for (size_t index = 0; index < sizes.size(); ++index) {
     ASSERT_TRUE(asks.send(request(index + 1), pattern(sizes[index], index), 0, pattern(64, index)));
   }
@@ -74,8 +75,9 @@ TEST_P(Conformance, RepliesWithPayloadsOfAllSizesArriveWhole) {
 TEST_P(Conformance, AReplyMayBeShorterThanItsPlaceOrHaveNoPayload) {
   open();
   answers.on_frame = [&](const Got& frame) {
-    answers.send(reply_to(frame.header),
-                 frame.header.request_id % 2 == 0 ? Bytes{} : pattern(frame.header.request_id * 3000, 1));
+    answers.send(reply_to(frame.header), frame.header.request_id % 2 == 0
+                                             ? Bytes{}
+                                             : pattern(frame.header.request_id * 3000, 1));
   };
   for (uint64_t id = 1; id <= 20; ++id) ASSERT_TRUE(asks.send(request(id), {}, 1 << 20));
   ASSERT_TRUE(turn_until(loop, [&] { return asks.got.size() == 20; }));
@@ -203,7 +205,8 @@ TEST_P(Conformance, WhatWasLentReturnsWhenTheStreamIsCut) {
   EXPECT_FALSE(last.expired());
   asks.stream->cut(ETIMEDOUT, "a test");
   EXPECT_FALSE(asks.send(request(41)));
-  ASSERT_TRUE(turn_until(loop, [&] { return asks.closed_count == 1 && answers.closed_count == 1; }));
+  ASSERT_TRUE(
+      turn_until(loop, [&] { return asks.closed_count == 1 && answers.closed_count == 1; }));
   EXPECT_EQ(asks.error, ETIMEDOUT);
   EXPECT_TRUE(last.expired());
 }
@@ -215,11 +218,12 @@ TEST_P(Conformance, ThePeersEndIsToldOnce) {
   EXPECT_EQ(asks.error, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Streams, Conformance, testing::Values(Kind::kSocket, Kind::kTls, Kind::kRdma),
+INSTANTIATE_TEST_SUITE_P(Streams, Conformance,
+                         testing::Values(Kind::kSocket, Kind::kTls, Kind::kRdma),
                          [](const auto& which) {
                            return which.param == Kind::kSocket ? "Socket"
-                                : which.param == Kind::kTls  ? "Tls"
-                                                              : "Rdma";
+                                  : which.param == Kind::kTls  ? "Tls"
+                                                               : "Rdma";
                          });
 
 }  // namespace

@@ -1,6 +1,6 @@
 // What RDMA streams do when work fails, peers vanish or lie, memory and credits run short, and
-// completions of different queue pairs come in any order: nothing hangs, every end is told once, and
-// all that was lent comes back.
+// completions of different queue pairs come in any order: nothing hangs, every end is told once,
+// and all that was lent comes back.
 #include <algorithm>
 #include <thread>
 
@@ -177,7 +177,8 @@ TEST_F(Faults, TwoThreadsExchangeFrames) {
   asks.stream = open_stream(loop, std::move(left), std::move(one), asks);
   ASSERT_EQ(asks.stream->start(), 0);
   ask_much(asks, 300);
-  EXPECT_TRUE(turn_until(loop, [&] { return asks.got.size() == 300; }, 20000));
+  EXPECT_TRUE(turn_until(
+      loop, [&] { return asks.got.size() == 300; }, 20000));
   other.stop();
   server.join();
   asks.stream.reset();

@@ -1,5 +1,5 @@
-// Peers that authenticated and then break the rules: they lose their queue pair and the stream ends; no
-// byte outside what was offered is touched, and all that was lent comes back.
+// Peers that authenticated and then break the rules: they lose their queue pair and the stream
+// ends; no byte outside what was offered is touched, and all that was lent comes back.
 #include <algorithm>
 
 #include "raw_peer.h"
@@ -51,8 +51,8 @@ class HostileClient : public testing::Test {
 TEST_F(HostileClient, AWrongKeyCostsTheQueuePair) {
   FrameHeader header = request(1);
   header.payload_length = 100000;
-  client->say(RawPeer::bulk_message(Bulk::kFetch, 100000, 1), {{.address = 4096, .key = 77, .length = 100000}},
-              RawPeer::head_bytes(header));
+  client->say(RawPeer::bulk_message(Bulk::kFetch, 100000, 1),
+              {{.address = 4096, .key = 77, .length = 100000}}, RawPeer::head_bytes(header));
   expect_cut();
   EXPECT_TRUE(answers.got.empty());
 }
@@ -60,12 +60,14 @@ TEST_F(HostileClient, AWrongKeyCostsTheQueuePair) {
 TEST_F(HostileClient, APlaceOutsideTheRegionCostsTheQueuePair) {
   Segment place = piece_of(ports.initiator->out(), 255, 50000);
   place.address += kBlockSize - 10;
-  client->say(RawPeer::bulk_message(Bulk::kPlace, 50000, 1), {place}, RawPeer::head_bytes(read_of(50000)));
+  client->say(RawPeer::bulk_message(Bulk::kPlace, 50000, 1), {place},
+              RawPeer::head_bytes(read_of(50000)));
   expect_cut();
 }
 
 TEST_F(HostileClient, APlaceTooSmallForTheReplyIsNotWrittenTo) {
-  client->say(RawPeer::bulk_message(Bulk::kPlace, 100, 1), {piece_of(ports.initiator->out(), 0, 100)},
+  client->say(RawPeer::bulk_message(Bulk::kPlace, 100, 1),
+              {piece_of(ports.initiator->out(), 0, 100)},
               RawPeer::head_bytes(read_of(50000)));  // what the answer will have
   expect_cut();
 }
@@ -74,7 +76,8 @@ TEST_F(HostileClient, ARequestReplayedWhileItsFirstIsUnansweredIsRefused) {
   answers.on_frame = nullptr;
   const std::vector<Segment> place{{.address = 1, .key = 2, .length = 5000}};
   for (int time = 0; time < 2; ++time) {
-    client->say(RawPeer::bulk_message(Bulk::kPlace, 5000, 1), place, RawPeer::head_bytes(request(7)));
+    client->say(RawPeer::bulk_message(Bulk::kPlace, 5000, 1), place,
+                RawPeer::head_bytes(request(7)));
   }
   expect_cut();
   EXPECT_EQ(answers.got.size(), 1u);
@@ -183,12 +186,13 @@ TEST_F(HostileClient, NoMemoryOfAServerCanBeReadOrWritten) {
     std::ranges::fill(theirs.block(3), std::byte{0x11});
     client->move(kind, piece_of(theirs, 3, 4096));
     ASSERT_TRUE(turn_until(loop, [&] { return client->failed; }));
-    EXPECT_TRUE(std::ranges::all_of(theirs.block(3), [](std::byte at) { return at == std::byte{0x11}; }));
+    EXPECT_TRUE(
+        std::ranges::all_of(theirs.block(3), [](std::byte at) { return at == std::byte{0x11}; }));
   }
 }
 
-// A client that agreed on a queue pair, spoke, and left before a lane had it: its messages had taken
-// slots that all clients share.
+// A client that agreed on a queue pair, spoke, and left before a lane had it: its messages had
+// taken slots that all clients share.
 TEST_F(HostileClient, WhatADroppedQueuePairReceivedCostsNoSlots) {
   for (int round = 0; round < 8; ++round) {
     auto [one, two] = ports.channels();
@@ -247,7 +251,8 @@ class HostileServer : public testing::Test {
   void expect_cut() {
     for (uint64_t id = 100; asks.closed_count == 0 && id < 110; ++id) {
       (void)asks.send(request(id));
-      (void)turn_until(loop, [&] { return asks.closed_count > 0; }, 200);
+      (void)turn_until(
+          loop, [&] { return asks.closed_count > 0; }, 200);
     }
     EXPECT_EQ(asks.closed_count, 1);
     EXPECT_NE(asks.error, 0);

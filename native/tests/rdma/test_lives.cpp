@@ -1,7 +1,8 @@
-// Streams through random lives: requests of all shapes while work is held back and let go in any order,
-// fails, peers vanish, receivers pause, ends are cut and connections are made anew. Whatever happens,
-// every request is answered in order with its own bytes or its stream ends, once; nothing hangs; and in
-// the end all that was lent is back. And many peers at once, whose share of memory is bounded.
+// Streams through random lives: requests of all shapes while work is held back and let go in any
+// order, fails, peers vanish, receivers pause, ends are cut and connections are made anew. Whatever
+// happens, every request is answered in order with its own bytes or its stream ends, once; nothing
+// hangs; and in the end all that was lent is back. And many peers at once, whose share of memory is
+// bounded.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -75,7 +76,8 @@ class Lives : public testing::Test {
   static void send(Life& life) {
     const uint64_t id = life.sent + 1;
     if (!life.asks.stream || life.sent - life.asks.got.size() > 60) return;
-    if (life.asks.send(request(id), bytes_of(sent_length(id), id), reply_length(id))) life.sent = id;
+    if (life.asks.send(request(id), bytes_of(sent_length(id), id), reply_length(id)))
+      life.sent = id;
   }
   static void resume(Life& life) {
     life.paused = false;
@@ -85,12 +87,19 @@ class Lives : public testing::Test {
   }
   void harm(Ports& ports, Life& life) {
     switch (random() % 6) {
-      case 0: return ports.fabric.fail_after(random() % 40 + 1, random() % 2 ? fake::kAccess : fake::kRetries);
-      case 1: return ports.fabric.lose(random() % 2 ? life.pairs.first : life.pairs.second);
-      case 2: return life.asks.stream ? life.asks.stream->cut(ETIMEDOUT, "a test") : void();
-      case 3: return life.answers.stream ? life.answers.stream->cut(EIO, "a test") : void();
-      case 4: return life.asks.stream.reset();
-      default: return life.answers.stream.reset();
+      case 0:
+        return ports.fabric.fail_after(random() % 40 + 1,
+                                       random() % 2 ? fake::kAccess : fake::kRetries);
+      case 1:
+        return ports.fabric.lose(random() % 2 ? life.pairs.first : life.pairs.second);
+      case 2:
+        return life.asks.stream ? life.asks.stream->cut(ETIMEDOUT, "a test") : void();
+      case 3:
+        return life.answers.stream ? life.answers.stream->cut(EIO, "a test") : void();
+      case 4:
+        return life.asks.stream.reset();
+      default:
+        return life.answers.stream.reset();
     }
   }
   void act(Ports& ports, Life& life) {
@@ -114,9 +123,12 @@ class Lives : public testing::Test {
     ports.fabric.fail_after(0, 0);
     ports.fabric.hold(false);
     for (Life& life : lives) resume(life);
-    EXPECT_TRUE(turn_until(loop, [&] {
-      return std::ranges::all_of(lives, [](const Life& life) { return life.is_served(); });
-    }, 20000));
+    EXPECT_TRUE(turn_until(
+        loop,
+        [&] {
+          return std::ranges::all_of(lives, [](const Life& life) { return life.is_served(); });
+        },
+        20000));
     for (Life& life : lives) {
       EXPECT_LE(life.asks.closed_count, 1);
       EXPECT_LE(life.answers.closed_count, 1);
@@ -155,8 +167,8 @@ TEST_F(Lives, EndAsTheyShouldWhateverHappens) {
 }
 
 // A thousand clients that all send what they may to a server that takes nothing in: its registered
-// memory stays what it was, what waits unread is bounded by credits, of which there are fewer for each
-// the more there are, and then all are served.
+// memory stays what it was, what waits unread is bounded by credits, of which there are fewer for
+// each the more there are, and then all are served.
 TEST_F(Lives, AThousandClientsCostBoundedMemory) {
   const bool is_real = real_device_name() != nullptr;
   const size_t count = is_real ? 100 : 1000;
@@ -192,14 +204,19 @@ TEST_F(Lives, AThousandClientsCostBoundedMemory) {
   }
   EXPECT_EQ(ports.fabric.bytes_registered(), registered);
   for (auto& life : lives) {
-    life->answers.on_frame = [&end = life->answers](const Got& got) { end.send(reply_to(got.header)); };
+    life->answers.on_frame = [&end = life->answers](const Got& got) {
+      end.send(reply_to(got.header));
+    };
     life->asks.on_frame = nullptr;
     life->sent = kRequests;
     resume(*life);
   }
-  ASSERT_TRUE(turn_until(loop, [&] {
-    return std::ranges::all_of(lives, [](const auto& life) { return life->is_served(); });
-  }, 20000));
+  ASSERT_TRUE(turn_until(
+      loop,
+      [&] {
+        return std::ranges::all_of(lives, [](const auto& life) { return life->is_served(); });
+      },
+      20000));
   for (const auto& life : lives) ASSERT_TRUE(life->asks.stream) << "one was cut";
   EXPECT_EQ(ports.fabric.bytes_registered(), registered);
   for (auto& life : lives) life->asks.stream.reset(), life->answers.stream.reset();

@@ -11,10 +11,16 @@ namespace {
 
 class RailsTest : public testing::Test {
  protected:
-  static constexpr PortSettings kInitiator{
-      .is_acceptor = false, .out_blocks = 32, .in_blocks = 0, .receive_slots = 64, .send_slots = 64};
-  static constexpr PortSettings kAcceptor{
-      .is_acceptor = true, .out_blocks = 32, .in_blocks = 32, .receive_slots = 64, .send_slots = 64};
+  static constexpr PortSettings kInitiator{.is_acceptor = false,
+                                           .out_blocks = 32,
+                                           .in_blocks = 0,
+                                           .receive_slots = 64,
+                                           .send_slots = 64};
+  static constexpr PortSettings kAcceptor{.is_acceptor = true,
+                                          .out_blocks = 32,
+                                          .in_blocks = 32,
+                                          .receive_slots = 64,
+                                          .send_slots = 64};
 
   // One more rail of a program; the device is the rail's, and can be told to fail.
   int add(Rails& rails, const PortSettings& settings, fake::FakeDevice** device = nullptr) {
@@ -64,7 +70,8 @@ TEST_F(RailsTest, AClosedRailFailsItsStreamsAndGivesBackItsMemory) {
   ASSERT_NO_FATAL_FAILURE(open(0, 0));
   ASSERT_TRUE(answered(1));
   client.close(0);
-  ASSERT_TRUE(turn_until(loop, [&] { return asks.closed_count == 1 && answers.closed_count == 1; }));
+  ASSERT_TRUE(
+      turn_until(loop, [&] { return asks.closed_count == 1 && answers.closed_count == 1; }));
   EXPECT_EQ(asks.error, EIO);
   uint64_t token = 0;
   Peer peer;
@@ -99,8 +106,8 @@ TEST_F(RailsTest, RailsMayComeAndGoWithoutEnd) {
     ASSERT_NO_FATAL_FAILURE(open(static_cast<size_t>(round), 0));
     ASSERT_TRUE(answered(static_cast<uint64_t>(round) + 1));
     client.close(static_cast<size_t>(round));
-    ASSERT_TRUE(turn_until(
-        loop, [&] { return !asks.stream && !answers.stream && fabric.pairs() == 0; }));
+    ASSERT_TRUE(
+        turn_until(loop, [&] { return !asks.stream && !answers.stream && fabric.pairs() == 0; }));
     EXPECT_TRUE(client.check().empty());
     loop.turn(0);
     ASSERT_EQ(fabric.regions(), 4u) << round << ": only the server's are left";
@@ -129,7 +136,8 @@ TEST_F(RailsTest, AQueuePairThatTheDeviceGaveUpEndsItsStream) {
   for (int turn = 0; turn < 5; ++turn) loop.turn(1);
   EXPECT_EQ(asks.closed_count, 0);
   EXPECT_TRUE(client.check().empty()) << "the device itself is well";
-  ASSERT_TRUE(turn_until(loop, [&] { return asks.closed_count == 1 && answers.closed_count == 1; }));
+  ASSERT_TRUE(
+      turn_until(loop, [&] { return asks.closed_count == 1 && answers.closed_count == 1; }));
   EXPECT_EQ(asks.error, EIO);
 }
 
@@ -143,12 +151,15 @@ TEST_F(RailsTest, TooManyAtOnceAreRefused) {
   EXPECT_EQ(add(client, kInitiator), static_cast<int>(Rails::kRailsMax));
 }
 
-// A place in memory that is not the initiator's own (docs/decisions/0011): the wire knows no difference.
+// A place in memory that is not the initiator's own (docs/decisions/0011): the wire knows no
+// difference.
 TEST_F(RailsTest, AnswersCanBeWrittenIntoADmabuf) {
   NEEDS_FAKE_FABRIC();
   fake::FakeDevice device(fabric);
   Bytes other(1 << 16);
-  const Dmabuf memory{.fd = 5, .offset = 0, .length = other.size(),
+  const Dmabuf memory{.fd = 5,
+                      .offset = 0,
+                      .length = other.size(),
                       .address = reinterpret_cast<uint64_t>(other.data())};
   std::unique_ptr<Region> region;
   EXPECT_EQ(device.register_dmabuf(memory, true, region), -EOPNOTSUPP);
@@ -190,7 +201,8 @@ TEST_F(RailsTest, AnswersCanBeWrittenIntoADmabuf) {
   posted.memory.push_back(std::move(slot));
   ASSERT_TRUE(raw->post(works, std::move(posted)));
   const Bytes wanted = pattern(40000, 1);
-  EXPECT_TRUE(turn_until(loop, [&] { return std::equal(wanted.begin(), wanted.end(), other.begin()); }));
+  EXPECT_TRUE(
+      turn_until(loop, [&] { return std::equal(wanted.begin(), wanted.end(), other.begin()); }));
   answers.stream.reset();
 }
 

@@ -148,7 +148,8 @@ inline Frame fetch(const std::vector<Named>& names) {
   Frame frame = request(Op::kFetch, 0);
   frame.header.length = static_cast<uint32_t>(names.size());
   for (const Named& name : names) {
-    const FetchedObject object{capability_for(name.file_id, name.session, kRightRead), name.stripe_index, name.length};
+    const FetchedObject object{capability_for(name.file_id, name.session, kRightRead),
+                               name.stripe_index, name.length};
     const auto raw = std::as_bytes(std::span(&object, 1));
     frame.body.insert(frame.body.end(), raw.begin(), raw.end());
   }
@@ -204,8 +205,7 @@ class Peer {
   bool send(const Bytes& bytes) {
     size_t sent = 0;
     while (sent < bytes.size()) {
-      const auto count =
-          ::send(fd_.get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+      const auto count = ::send(fd_.get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
       if (count < 0 && errno == EINTR) continue;  // the end of a probed io_uring interrupts
       if (count <= 0) return false;
       sent += static_cast<size_t>(count);
@@ -283,10 +283,8 @@ class ServerTest : public ::testing::Test {
     server_.reset();
     server_ = std::make_unique<ChunkServer>(config);
     ASSERT_EQ(server_->fault(), 0);
-    const auto opened = server_->target_open({.path = directory_.string(),
-                                              .cluster = {},
-                                              .uuid = {std::byte{9}},
-                                              .create = !created_});
+    const auto opened = server_->target_open(
+        {.path = directory_.string(), .cluster = {}, .uuid = {std::byte{9}}, .create = !created_});
     ASSERT_EQ(opened.status, Status::kOk) << opened.message;
     created_ = true;
     ASSERT_EQ(server_->target_assign(opened.index, kTarget), Status::kOk);
@@ -312,7 +310,8 @@ class ServerTest : public ::testing::Test {
   std::vector<net::UniqueFd> object_files() const {
     std::vector<net::UniqueFd> files;
     for (const auto& file : std::filesystem::recursive_directory_iterator(directory_ / "objects")) {
-      if (file.is_regular_file()) files.emplace_back(::open(file.path().c_str(), O_RDWR | O_CLOEXEC));
+      if (file.is_regular_file())
+        files.emplace_back(::open(file.path().c_str(), O_RDWR | O_CLOEXEC));
     }
     return files;
   }

@@ -37,7 +37,8 @@ TEST_F(Lifecycle, NoClientIsServedWithoutALeaseOfTheMetaserver) {
   server_->serve_until(1);
   EXPECT_EQ(peer.status_of(write(0, pattern(100))), Status::kNotReady);
   EXPECT_EQ(peer.status_of(plain(Op::kPing)), Status::kOk);
-  EXPECT_EQ(metaserver.status_of(plain(Op::kDelete, kFile + 1)), Status::kOk) << "it is the one who asks";
+  EXPECT_EQ(metaserver.status_of(plain(Op::kDelete, kFile + 1)), Status::kOk)
+      << "it is the one who asks";
   timespec now{};
   ::clock_gettime(CLOCK_BOOTTIME, &now);
   server_->serve_until((int64_t{now.tv_sec} + 3600) * 1'000'000'000);

@@ -12,7 +12,8 @@ namespace {
 class Operations : public ServerTest, public ::testing::WithParamInterface<IoEngine> {
  protected:
   void SetUp() override {
-    if (GetParam() == IoEngine::kUring && net::Uring::probe() != 0) GTEST_SKIP() << "no io_uring here";
+    if (GetParam() == IoEngine::kUring && net::Uring::probe() != 0)
+      GTEST_SKIP() << "no io_uring here";
     config_.io = GetParam();
     ServerTest::SetUp();
   }
@@ -55,9 +56,11 @@ TEST_P(Operations, RawReadsAreLent) {
   expect_bytes(peer.ask(raw(read(0, 70'000))), 0, bytes);
   EXPECT_EQ(counter("reads_lent"), 1u);
   expect_bytes(peer.ask(raw(read(0, 200'000))), 0, bytes);  // to the object's end
-  expect_bytes(peer.ask(raw(read(4096, 61'440))), 4096, Bytes(bytes.begin() + 4096, bytes.begin() + 65'536));
+  expect_bytes(peer.ask(raw(read(4096, 61'440))), 4096,
+               Bytes(bytes.begin() + 4096, bytes.begin() + 65'536));
   EXPECT_EQ(counter("reads_lent"), 3u);
-  expect_bytes(peer.ask(raw(read(100, 60'000))), 100, Bytes(bytes.begin() + 100, bytes.begin() + 60'100));
+  expect_bytes(peer.ask(raw(read(100, 60'000))), 100,
+               Bytes(bytes.begin() + 100, bytes.begin() + 60'100));
   expect_bytes(peer.ask(raw(read(0, 8192))), 0, Bytes(bytes.begin(), bytes.begin() + 8192));
   EXPECT_EQ(counter("reads_lent"), 3u) << "parts of blocks, and little";
   EXPECT_EQ(counter("read_bytes"), 70'000u * 3 + 61'440 + 60'000 + 8192);
@@ -84,7 +87,8 @@ TEST_P(Operations, RawReadsFetchWhatTheyLend) {
   launch({.lane_count = 1, .io = GetParam()});
   Peer peer = connect();
   for (int round = 0; round < 2; ++round) {  // the first has to read the records, too
-    for (const net::UniqueFd& fd : object_files()) ASSERT_EQ(posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED), 0);
+    for (const net::UniqueFd& fd : object_files())
+      ASSERT_EQ(posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED), 0);
     expect_bytes(peer.ask(raw(read(0, 150'000))), 0, bytes);
   }
   EXPECT_GE(counter("reads_lent"), GetParam() == IoEngine::kUring ? 1u : 0u);
@@ -166,7 +170,8 @@ TEST_P(Operations, WhatMustExistIsNotMade) {
   EXPECT_EQ(peer.status_of(must(copy(0, 0, 4096, kSink))), Status::kNoObject);
   EXPECT_EQ(metaserver.status_of(must(truncate)), Status::kNoObject);
   for (const uint64_t file : {kFile, kSink}) {
-    EXPECT_EQ(peer.status_of(ranged(Op::kStat, 0, 0, file)), Status::kNoObject) << "nothing was made";
+    EXPECT_EQ(peer.status_of(ranged(Op::kStat, 0, 0, file)), Status::kNoObject)
+        << "nothing was made";
   }
   EXPECT_EQ(metaserver.status_of(truncate.seal()), Status::kOk);
   EXPECT_EQ(peer.status_of(must(ranged(Op::kPunch, 0, 4096))), Status::kStaleTruncateEpoch);
@@ -177,7 +182,8 @@ TEST_P(Operations, WhatMustExistIsNotMade) {
   again.header.epoch = 4;
   EXPECT_EQ(metaserver.status_of(must(again)), Status::kOk);
   Frame sync = ranged(Op::kSync, 0, 0);
-  EXPECT_EQ(peer.status_of(must(sync)), Status::kBadRequest) << "of what changes an object or reads it";
+  EXPECT_EQ(peer.status_of(must(sync)), Status::kBadRequest)
+      << "of what changes an object or reads it";
 }
 
 TEST_P(Operations, SyncRefusesAnotherIncarnation) {
@@ -256,7 +262,8 @@ TEST_P(Operations, CopyOfAnObjectThatIsNotThere) {
   expect_bytes(peer.ask(read(0, 8192, kSink)), 0, expected);
 }
 
-// The metaserver is told of a copy that its sink's object is durable: from then on none is a lost one.
+// The metaserver is told of a copy that its sink's object is durable: from then on none is a lost
+// one.
 TEST_P(Operations, CopyOfNothingLeavesAnObject) {
   Peer peer = connect();
   EXPECT_EQ(peer.status_of(copy(0, 0, 1 << 20, kSink)), Status::kOk);
@@ -283,13 +290,16 @@ TEST_P(Operations, CommandsOfAFormerAttemptAreRefused) {
   const Frame cut = with_epoch(request(Op::kTruncate), 4096, 3);
   EXPECT_EQ(metaserver.status_of(cut), Status::kOk);
   EXPECT_EQ(metaserver.status_of(cut), Status::kOk) << "it is cut so already";
-  EXPECT_EQ(peer.status_of(with_epoch(write(4096, Bytes(bytes.begin(), bytes.begin() + 4096)), 4096, 3)), Status::kOk);
+  EXPECT_EQ(
+      peer.status_of(with_epoch(write(4096, Bytes(bytes.begin(), bytes.begin() + 4096)), 4096, 3)),
+      Status::kOk);
   EXPECT_EQ(metaserver.status_of(cut), Status::kStaleTruncateEpoch);
   EXPECT_EQ(peer.status_of(ranged(Op::kPunch, 0, 8192)), Status::kStaleTruncateEpoch);
   EXPECT_EQ(peer.status_of(ranged(Op::kSeek, 0, 0)), Status::kStaleTruncateEpoch);
   CopySource source = source_at(kFile, 0);
   source.epoch_end = 3;  // knows of epoch 2
-  EXPECT_EQ(peer.status_of(copy(source, 0, 4096, kSink, capability_for(kFile))), Status::kStaleTruncateEpoch);
+  EXPECT_EQ(peer.status_of(copy(source, 0, 4096, kSink, capability_for(kFile))),
+            Status::kStaleTruncateEpoch);
   for (const uint32_t epoch_end : {0u, 4u}) {  // of an earlier client; of this epoch
     source.epoch_end = epoch_end;
     EXPECT_EQ(peer.status_of(copy(source, 0, 4096, kSink, capability_for(kFile))), Status::kOk);
@@ -314,7 +324,8 @@ TEST_P(Operations, ACapabilityIsOfTheObjectsThatItsFileHas) {
     const Capability right = capability_for(kFile, kSession, kRightRead | kRightWrite, targets, 4);
     const Bytes bytes = pattern(4096);
     EXPECT_EQ(say(write(0, bytes), 0, 4, right), Status::kOk);
-    EXPECT_EQ(say(write(0, bytes), 0, 5, right), Status::kBadCapability) << "an epoch that is to come";
+    EXPECT_EQ(say(write(0, bytes), 0, 5, right), Status::kBadCapability)
+        << "an epoch that is to come";
     for (const uint32_t stripe : {width, 63u, 62u}) {
       if (stripe < width || stripe >= limits::kStripeWidthMax) continue;
       EXPECT_EQ(say(write(0, bytes), stripe, 4, right), Status::kBadCapability);
@@ -323,9 +334,10 @@ TEST_P(Operations, ACapabilityIsOfTheObjectsThatItsFileHas) {
       EXPECT_EQ(say(read(0, 4096), stripe, 0, right), Status::kBadCapability);
       EXPECT_EQ(say(copy(0, 0, 4096, kFile), stripe, 4, right), Status::kBadCapability);
     }
-    if (width == 64) continue;  // with a bit for each stripe half of all targets are right
+    if (width == 64) continue;   // with a bit for each stripe half of all targets are right
     targets[0] = kTarget + 100;  // this one is another server's
-    const Capability elsewhere = capability_for(kFile, kSession, kRightRead | kRightWrite, targets, 4);
+    const Capability elsewhere =
+        capability_for(kFile, kSession, kRightRead | kRightWrite, targets, 4);
     EXPECT_EQ(say(write(0, bytes), 0, 4, elsewhere), Status::kBadCapability) << width;
   }
   EXPECT_GT(counter("refused_capabilities"), 0u);
@@ -345,9 +357,8 @@ TEST_P(Operations, CopyNeedsTheRightToReadAndToWrite) {
   Peer peer = connect();
   EXPECT_EQ(peer.status_of(write(0, pattern(8192))), Status::kOk);
   const CopySource source = source_at(kFile, 0);
-  for (const Capability& wrong :
-       {capability_for(kSink), capability_for(kFile, kSession + 1),
-        capability_for(kFile, kSession, kRightWrite)}) {
+  for (const Capability& wrong : {capability_for(kSink), capability_for(kFile, kSession + 1),
+                                  capability_for(kFile, kSession, kRightWrite)}) {
     EXPECT_EQ(peer.status_of(copy(source, 0, 4096, kSink, wrong)), Status::kBadCapability);
   }
   Frame readonly = copy(0, 0, 4096, kSink);
@@ -357,10 +368,13 @@ TEST_P(Operations, CopyNeedsTheRightToReadAndToWrite) {
   EXPECT_EQ(peer.ask(read(0, 4096, kSink)).payload.size(), 0u);
   CopySource elsewhere = source;
   elsewhere.target = kTarget + 1;
-  EXPECT_EQ(peer.status_of(copy(elsewhere, 0, 4096, kSink, capability_for(kFile))), Status::kNoTarget);
-  for (const CopySource& bad : {CopySource{kFile, 100, 0, kTarget}, CopySource{kFile, 0, 1u << 20, kTarget},
-                                CopySource{kFile, 0, 0, kTarget, 2}, CopySource{kFile, ~0ull << 12, 0, kTarget}}) {
-    EXPECT_EQ(peer.status_of(copy(bad, 0, 4096, kSink, capability_for(kFile))), Status::kBadRequest);
+  EXPECT_EQ(peer.status_of(copy(elsewhere, 0, 4096, kSink, capability_for(kFile))),
+            Status::kNoTarget);
+  for (const CopySource& bad :
+       {CopySource{kFile, 100, 0, kTarget}, CopySource{kFile, 0, 1u << 20, kTarget},
+        CopySource{kFile, 0, 0, kTarget, 2}, CopySource{kFile, ~0ull << 12, 0, kTarget}}) {
+    EXPECT_EQ(peer.status_of(copy(bad, 0, 4096, kSink, capability_for(kFile))),
+              Status::kBadRequest);
   }
 }
 
@@ -394,7 +408,8 @@ TEST_P(Operations, DeleteAllRemovesWhatItNames) {
   EXPECT_EQ(reply.status(), Status::kOk);
   EXPECT_EQ(reply.body, Bytes(6)) << "a status for each, all of them 0";
   EXPECT_EQ(peer.status_of(ranged(Op::kStat, 0, 0)), Status::kNoObject);
-  EXPECT_EQ(peer.status_of(write(0, pattern(4096))), Status::kNoObject) << "a late write brings nothing back";
+  EXPECT_EQ(peer.status_of(write(0, pattern(4096))), Status::kNoObject)
+      << "a late write brings nothing back";
   EXPECT_EQ(peer.status_of(ranged(Op::kStat, 0, 0, kOther)), Status::kOk);
 }
 
@@ -408,7 +423,9 @@ size_t resident_pages(int fd) {
   std::vector<unsigned char> pages((size + 4095) / 4096);
   const int done = ::mincore(mapped, size, pages.data());
   ::munmap(mapped, size);
-  return done != 0 ? 0 : static_cast<size_t>(std::ranges::count_if(pages, [](unsigned char page) { return page & 1; }));
+  return done != 0 ? 0 : static_cast<size_t>(std::ranges::count_if(pages, [](unsigned char page) {
+    return page & 1;
+  }));
 }
 
 TEST_P(Operations, FetchReadsObjectsIntoThePageCache) {
@@ -446,11 +463,13 @@ TEST_P(Operations, FetchReadsObjectsIntoThePageCache) {
 
 TEST_P(Operations, FetchLeavesOutWhatThePeerMayNotRead) {
   Peer peer = connect();
-  EXPECT_EQ(peer.status_of(fetch({{.session = kSession + 1}, {.file_id = kFile + 1}})), Status::kOk);
+  EXPECT_EQ(peer.status_of(fetch({{.session = kSession + 1}, {.file_id = kFile + 1}})),
+            Status::kOk);
   EXPECT_TRUE(eventually([&] { return counter("fetched_objects") == 1; }));
   EXPECT_EQ(counter("refused_capabilities"), 1u);
   EXPECT_EQ(peer.status_of(fetch({{.file_id = kFile + 2}})), Status::kOk);
-  EXPECT_TRUE(eventually([&] { return counter("fetched_objects") == 2; })) << "the one before was never fetched";
+  EXPECT_TRUE(eventually([&] { return counter("fetched_objects") == 2; }))
+      << "the one before was never fetched";
 }
 
 TEST_P(Operations, FetchIsRefusedWhereThereIsNoRoom) {
@@ -458,11 +477,13 @@ TEST_P(Operations, FetchIsRefusedWhereThereIsNoRoom) {
   config.fetched_bytes_max = 10'000;
   launch(config);
   Peer peer = connect();
-  EXPECT_EQ(peer.status_of(fetch({{.length = 9'000}, {.file_id = kFile + 1, .length = 9'000}})), Status::kBusy);
+  EXPECT_EQ(peer.status_of(fetch({{.length = 9'000}, {.file_id = kFile + 1, .length = 9'000}})),
+            Status::kBusy);
   EXPECT_TRUE(eventually([&] { return counter("fetched_objects") == 1; }));
   EXPECT_EQ(counter("fetches_refused"), 1u);
   (void)peer.ask(read(0, 4096));
-  EXPECT_EQ(peer.status_of(fetch({{.file_id = kFile + 1, .length = 9'000}})), Status::kOk) << "the other was read";
+  EXPECT_EQ(peer.status_of(fetch({{.file_id = kFile + 1, .length = 9'000}})), Status::kOk)
+      << "the other was read";
   config.fetched_bytes_max = 0;
   launch(config);
   EXPECT_EQ(connect().status_of(fetch({{.length = 1}})), Status::kBusy);

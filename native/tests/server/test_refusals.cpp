@@ -134,7 +134,8 @@ TEST_F(Refusals, MetaserverOpsFromAClient) {
 
 TEST_F(Refusals, DeleteAllOfNothingOfTooManyOrOfTooFewNames) {
   expect_bad_request(delete_all({}), Purpose::kServer);
-  expect_bad_request(delete_all(std::vector<ObjectName>(limits::kDeleteAllMax + 1, {kFile, 0})), Purpose::kServer);
+  expect_bad_request(delete_all(std::vector<ObjectName>(limits::kDeleteAllMax + 1, {kFile, 0})),
+                     Purpose::kServer);
   Frame frame = delete_all({{kFile, 0}});
   frame.header.length = 2;
   expect_bad_request(frame.seal(), Purpose::kServer);
@@ -157,7 +158,8 @@ TEST_F(Refusals, FetchOfNothingOfTooManyOrOfTooFewNames) {
 
 TEST_F(Refusals, FetchOfWhatCannotBe) {
   Peer peer = connect();
-  EXPECT_EQ(peer.status_of(fetch({{}, {.stripe_index = limits::kStripeWidthMax}})), Status::kBadRequest);
+  EXPECT_EQ(peer.status_of(fetch({{}, {.stripe_index = limits::kStripeWidthMax}})),
+            Status::kBadRequest);
   EXPECT_EQ(peer.status_of(fetch({{.length = 0}})), Status::kBadRequest);
   EXPECT_EQ(peer.status_of(fetch({{.length = limits::kFetchLengthMax + 1}})), Status::kBadRequest);
   EXPECT_EQ(counter("fetched_objects"), 0u);

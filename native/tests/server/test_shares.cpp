@@ -1,5 +1,5 @@
-// What one peer may take of a server: whoever does not take its answers holds a share of the lane's memory and no
-// more, and connections do not cost stored bytes their descriptors.
+// What one peer may take of a server: whoever does not take its answers holds a share of the lane's
+// memory and no more, and connections do not cost stored bytes their descriptors.
 #include <sys/resource.h>
 
 #include "peer.h"
@@ -49,9 +49,13 @@ TEST_F(Shares, ReadersThatTakeNoAnswersLeaveOthersTheirs) {
 
 TEST_F(Shares, WhereMemoryIsShortWhoTakesNoAnswersIsCutSoon) {
   one_small_lane();
-  launch({.lane_count = 1, .io = IoEngine::kSyscall, .buffer_bytes_max = 48u << 20, .stall_ms_max = 6000});
+  launch({.lane_count = 1,
+          .io = IoEngine::kSyscall,
+          .buffer_bytes_max = 48u << 20,
+          .stall_ms_max = 6000});
   std::vector<Peer> readers;
-  for (int i = 0; i < 60; ++i) readers.push_back(greedy());  // one answer of each is more than there is
+  for (int i = 0; i < 60; ++i)
+    readers.push_back(greedy());  // one answer of each is more than there is
   auto good = connect();
   EXPECT_EQ(good.status_of(read(0, kLength)), Status::kOk);
   EXPECT_GT(counter("stalled_connections"), 0u);
@@ -59,7 +63,10 @@ TEST_F(Shares, WhereMemoryIsShortWhoTakesNoAnswersIsCutSoon) {
 
 TEST_F(Shares, AReaderThatTakesNoAnswersIsCutAndItsMemoryComesBack) {
   one_small_lane();
-  launch({.lane_count = 1, .io = IoEngine::kSyscall, .buffer_bytes_max = 48u << 20, .stall_ms_max = 600});
+  launch({.lane_count = 1,
+          .io = IoEngine::kSyscall,
+          .buffer_bytes_max = 48u << 20,
+          .stall_ms_max = 600});
   auto reader = greedy();
   ASSERT_TRUE(eventually([&] { return counter("stalled_connections") == 1; }));
   EXPECT_TRUE(reader.ends());
@@ -85,7 +92,8 @@ TEST_F(Shares, ASessionHasItsShareOfConnections) {
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
   Peer more(ends[0]);
-  EXPECT_FALSE(server_->adopt({.socket = net::UniqueFd(ends[1]), .session = kSession, .connection = 7}));
+  EXPECT_FALSE(
+      server_->adopt({.socket = net::UniqueFd(ends[1]), .session = kSession, .connection = 7}));
   EXPECT_TRUE(more.ends());
   peers.pop_back();
   ASSERT_TRUE(eventually([&] { return counter("connections") < 256; }));
@@ -105,7 +113,8 @@ TEST_F(Shares, ShortDescriptorsCloseKeptFilesAndFailNoWrite) {
   ::close(next);
   const rlimit few{.rlim_cur = static_cast<rlim_t>(next) + 24, .rlim_max = before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
-  constexpr uint64_t kFiles = 50;  // more than descriptors, and less than the 64 locks that TSan follows at once
+  constexpr uint64_t kFiles =
+      50;  // more than descriptors, and less than the 64 locks that TSan follows at once
   for (uint64_t file = 1; file <= kFiles; ++file) {
     EXPECT_EQ(peer.status_of(write(0, pattern(4096), 1000 + file)), Status::kOk) << file;
   }

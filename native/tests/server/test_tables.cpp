@@ -97,11 +97,13 @@ TEST(SessionTable, WaitersRunWhenTheLastConnectionEnds) {
 TEST(CapabilityCache, IsBounded) {
   CapabilityKey key;
   CapabilityCache cache(key);
-  EXPECT_EQ(cache.check(capability_for(1), {.file_id = 1}, kSession, kRightRead), Status::kBadCapability)
+  EXPECT_EQ(cache.check(capability_for(1), {.file_id = 1}, kSession, kRightRead),
+            Status::kBadCapability)
       << "no key yet";
   key.set(key_bytes());
   for (uint64_t file = 1; file <= CapabilityCache::kEntriesMax + 100; ++file) {
-    ASSERT_EQ(cache.check(capability_for(file), {.file_id = file}, kSession, kRightRead), Status::kOk);
+    ASSERT_EQ(cache.check(capability_for(file), {.file_id = file}, kSession, kRightRead),
+              Status::kOk);
   }
   EXPECT_EQ(cache.size(), CapabilityCache::kEntriesMax);
   EXPECT_EQ(cache.check(capability_for(1), {.file_id = 1}, kSession, kRightRead), Status::kOk);

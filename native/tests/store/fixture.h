@@ -1,4 +1,5 @@
-// What the tests of the chunk store share: a store on a simulated host, and short words for its calls.
+// What the tests of the chunk store share: a store on a simulated host, and short words for its
+// calls.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -48,7 +49,8 @@ inline Bytes8 pattern(uint64_t seed, size_t length) {
 
 inline Status put(ChunkStore& store, ObjectId id, uint64_t offset, const Bytes8& bytes,
                   uint32_t epoch = 0) {
-  return store.write({.object = id, .epoch = epoch, .offset = offset, .payload = bytes, .sums = {}});
+  return store.write(
+      {.object = id, .epoch = epoch, .offset = offset, .payload = bytes, .sums = {}});
 }
 
 struct Got {

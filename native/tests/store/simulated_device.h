@@ -24,7 +24,7 @@ class Bytes {
   uint64_t size() const { return size_; }
   uint64_t allocated() const { return pages_.size() * 4096; }
   void flip(uint64_t offset, uint8_t bits);
-  uint8_t mark = 0;  // File::set_mark
+  uint8_t mark = 0;                             // File::set_mark
   void zero(uint64_t offset, uint64_t length);  // written, not a hole
   std::vector<uint64_t> page_offsets() const;
 
@@ -63,15 +63,16 @@ class Host {
   explicit Host(uint64_t seed) : random_(seed) {}
 
   std::shared_ptr<Device> boot(bool new_boot = false);  // ends the device before
-  void kill();         // the process is gone, the page cache stays
-  void cut();          // power: what was not synced is dropped, reordered, torn
-  void die();          // from now on every call of the present device fails
+  void kill();                                          // the process is gone, the page cache stays
+  void cut();  // power: what was not synced is dropped, reordered, torn
+  void die();  // from now on every call of the present device fails
   // The host dies by itself before the n-th change from now (write, sync, rename ...).
   void die_after(uint64_t changes);
   bool dead() const;
   uint64_t changes() const;
 
-  void become(const Host& other);  // files as they are there, nothing shared; the devices before end
+  void become(
+      const Host& other);  // files as they are there, nothing shared; the devices before end
   std::shared_ptr<Inode> find(const std::string& path);
   void forget(const std::string& path);  // the file is gone
   void for_each_file(const std::string& prefix,
@@ -81,7 +82,8 @@ class Host {
   uint64_t files_max = 0;  // ENOSPC beyond; 0: without a limit
   uint64_t file_count() const;
   int sync_result = 0;
-  std::atomic<bool> pages_cached = false;  // what is_cached() says              // what fdatasync answers
+  std::atomic<bool> pages_cached =
+      false;  // what is_cached() says              // what fdatasync answers
   std::atomic<uint64_t> space_asked = 0;
 
  private:

@@ -16,8 +16,10 @@ class Store : public ::testing::Test {
   void open(StoreConfig config = small_config()) { store = open_store(host.boot(), config); }
   void restart(bool new_boot = false) {
     store.reset();
-    if (new_boot) host.cut();
-    else host.kill();
+    if (new_boot)
+      host.cut();
+    else
+      host.kill();
     store = open_store(host.boot(new_boot));
     ASSERT_TRUE(store);
   }
@@ -91,7 +93,8 @@ TEST_F(Store, WholeGroupOverwrittenAgainIsSyncedFirst) {
   const Bytes8 third = pattern(3, kMiB);
   WriteOp op;
   const WriteRequest request{.object = id, .epoch = 0, .offset = 0, .payload = third, .sums = {}};
-  EXPECT_EQ(store->begin_write(op, request, Wait::kNo), Status::kEagain) << "a lane does not wait for it";
+  EXPECT_EQ(store->begin_write(op, request, Wait::kNo), Status::kEagain)
+      << "a lane does not wait for it";
   ASSERT_EQ(store->write(request), Status::kOk);
   EXPECT_EQ(store->figures().redo_bytes, 0u);
   EXPECT_EQ(get(*store, id, 0, kMiB).bytes, third);
@@ -352,7 +355,8 @@ TEST_F(Store, LargeReadsPassThePageCacheUnlessItHasThemOrTheyRepeat) {
   ASSERT_EQ(put(*store, other, 0, pattern(2, 3 * kMiB)), Status::kOk);
   const std::unique_ptr<std::byte, decltype(&std::free)> memory(
       static_cast<std::byte*>(std::aligned_alloc(4096, kMiB + 4096)), &std::free);
-  const auto passes = [&](ObjectId object, uint64_t offset, uint32_t length, size_t misaligned = 0) {
+  const auto passes = [&](ObjectId object, uint64_t offset, uint32_t length,
+                          size_t misaligned = 0) {
     ReadOp op;
     const std::span buffer(memory.get() + misaligned, length);
     EXPECT_EQ(store->begin_read(op, {object, offset, length, buffer}, Wait::kYes), Status::kOk);
@@ -367,7 +371,8 @@ TEST_F(Store, LargeReadsPassThePageCacheUnlessItHasThemOrTheyRepeat) {
   };
   const auto is_begun_past_it = [&](ObjectId object) {
     ReadOp op;
-    EXPECT_EQ(store->begin_read(op, {object, 0, kMiB, {memory.get(), kMiB}}, Wait::kNo), Status::kOk);
+    EXPECT_EQ(store->begin_read(op, {object, 0, kMiB, {memory.get(), kMiB}}, Wait::kNo),
+              Status::kOk);
     return op.plan().direct();
   };
   EXPECT_FALSE(passes(id, 0, 128u << 10)) << "small";
@@ -446,16 +451,20 @@ TEST_F(Store, OpenFilesAreBoundedAnew) {
   StoreConfig config = small_config();
   config.files_open_max = 100;
   open(config);
-  for (uint64_t i = 1; i <= 200; ++i) ASSERT_EQ(put(*store, {i, 0}, 0, pattern(i, 5000)), Status::kOk);
+  for (uint64_t i = 1; i <= 200; ++i)
+    ASSERT_EQ(put(*store, {i, 0}, 0, pattern(i, 5000)), Status::kOk);
   ASSERT_EQ(store->checkpoint(), Status::kOk);
-  for (uint64_t i = 1; i <= 200; ++i) ASSERT_EQ(get(*store, {i, 0}, 0, 5000).bytes, pattern(i, 5000));
+  for (uint64_t i = 1; i <= 200; ++i)
+    ASSERT_EQ(get(*store, {i, 0}, 0, 5000).bytes, pattern(i, 5000));
   EXPECT_GE(store->figures().files_open, 90u);
   store->limit_files(10);
-  for (uint64_t i = 1; i <= 200; ++i) ASSERT_EQ(get(*store, {i, 0}, 0, 5000).bytes, pattern(i, 5000));
+  for (uint64_t i = 1; i <= 200; ++i)
+    ASSERT_EQ(get(*store, {i, 0}, 0, 5000).bytes, pattern(i, 5000));
   EXPECT_LE(store->figures().files_open, 24u);
 }
 
-// More dirty ones than may be kept otherwise: none can go before the checkpoint, all but those in bounds with it.
+// More dirty ones than may be kept otherwise: none can go before the checkpoint, all but those in
+// bounds with it.
 TEST_F(Store, ACheckpointMakesRoom) {
   StoreConfig config = small_config();
   config.objects_cached_max = 20;

@@ -59,15 +59,18 @@ TEST(Corruption, RawReadsShowItToTheReader) {
     auto store = open_store(stopped.host.boot(), config);
     Bytes8 buffer(read_buffer_bytes(0, kLength));
     std::vector<uint64_t> sums(kBlocks);
-    const ReadRequest wanted{.object = kId, .offset = 0, .length = kLength, .buffer = buffer, .raw = true};
+    const ReadRequest wanted{
+        .object = kId, .offset = 0, .length = kLength, .buffer = buffer, .raw = true};
     const ReadResult result = store->read(wanted, sums);
     if (damaged == kDamaged) {
       EXPECT_EQ(result.status, Status::kOk);
       EXPECT_EQ(first_mismatch(0, std::span(buffer).first(kLength), sums), kDamaged);
       EXPECT_EQ(reported, 0);
-      EXPECT_EQ(get(*store, kId, 0, kLength).status, Status::kCorrupt) << "asked again, the store looks";
+      EXPECT_EQ(get(*store, kId, 0, kLength).status, Status::kCorrupt)
+          << "asked again, the store looks";
     } else {
-      EXPECT_EQ(result.status, Status::kCorrupt) << "of a part of a block it makes the checksum itself";
+      EXPECT_EQ(result.status, Status::kCorrupt)
+          << "of a part of a block it makes the checksum itself";
     }
     EXPECT_EQ(reported, 1);
     EXPECT_EQ(store->stop(), Status::kOk);

@@ -1,9 +1,11 @@
-// Every kind of damage to every file of a target: flipped bits in each field, zeroed pages, cut and missing files.
-// Whatever was synced before is read as it was or as an error, never as anything else, in the first run
-// after it, after writes beside it, and in later runs. An error is told with the object's name. Nothing is refused but
-// a target without a good superblock, and other objects than those concerned are read as ever.
+// Every kind of damage to every file of a target: flipped bits in each field, zeroed pages, cut and
+// missing files. Whatever was synced before is read as it was or as an error, never as anything
+// else, in the first run after it, after writes beside it, and in later runs. An error is told with
+// the object's name. Nothing is refused but a target without a good superblock, and other objects
+// than those concerned are read as ever.
 //
-// BRAIDFS_DAMAGES sets how many places of each scenario are tried (default 200), BRAIDFS_SEED which.
+// BRAIDFS_DAMAGES sets how many places of each scenario are tried (default 200), BRAIDFS_SEED
+// which.
 #include <algorithm>
 #include <cstdlib>
 #include <set>
@@ -23,7 +25,8 @@ struct Extent {
 using Content = std::vector<Extent>;  // what reads of these places give; empty: there is no object
 
 constexpr uint64_t kMiB = 1 << 20;
-const ObjectId kSmall{1, 0}, kLarge{2, 0}, kSparse{3, 1}, kCut{4, 0}, kRemoved{5, 0}, kPunched{6, 2}, kGrown{7, 0};
+const ObjectId kSmall{1, 0}, kLarge{2, 0}, kSparse{3, 1}, kCut{4, 0}, kRemoved{5, 0},
+    kPunched{6, 2}, kGrown{7, 0};
 
 struct Target {
   Host host{1};
@@ -129,8 +132,10 @@ class Builder {
         break;
     }
     store_.reset();
-    if (scenario_.end == Scenario::kCutPower) host.cut();
-    else host.kill();
+    if (scenario_.end == Scenario::kCutPower)
+      host.cut();
+    else
+      host.kill();
   }
 
   static inline Host* dying_ = nullptr;
@@ -150,7 +155,8 @@ struct Damage {
 
 std::string name_of(const Damage& damage) {
   static constexpr const char* kNames[] = {"flip", "zero", "shorten", "remove"};
-  return std::string(kNames[damage.kind]) + " " + damage.path + " at " + std::to_string(damage.offset);
+  return std::string(kNames[damage.kind]) + " " + damage.path + " at " +
+         std::to_string(damage.offset);
 }
 
 bool is_record_page(uint64_t offset) { return offset % kSlotDistance % kGroupStride == 0; }
@@ -215,8 +221,12 @@ class Check {
     SCOPED_TRACE(name_of(damage_) + ", " + when);
     std::string told;
     StoreConfig config = small_config();
-    config.on_log = [&](int level, const std::string& text) { if (level >= 30) told += text + "\n"; };
-    config.on_corrupt = [&](const CorruptBlock& block) { told += object_path(block.object) + "\n"; };
+    config.on_log = [&](int level, const std::string& text) {
+      if (level >= 30) told += text + "\n";
+    };
+    config.on_corrupt = [&](const CorruptBlock& block) {
+      told += object_path(block.object) + "\n";
+    };
     const bool is_first = std::exchange(first_look_, false);
     StoreOpened opened = ChunkStore::open(host_.boot(is_first && target_.rebooted), config);
     if (!opened.store) {
@@ -246,7 +256,8 @@ class Check {
       }
       if (!failed) continue;
       errors_.insert(id);
-      EXPECT_NE(told.find(object_path(id)), std::string::npos) << object_path(id) << " is not told: " << told;
+      EXPECT_NE(told.find(object_path(id)), std::string::npos)
+          << object_path(id) << " is not told: " << told;
       if (damage_.path.starts_with("objects/")) {
         EXPECT_EQ(damage_.path, object_path(id)) << "it is not concerned";
       }
@@ -258,17 +269,22 @@ class Check {
 
   // False: an error.
   bool is_right(ChunkStore& store, ObjectId id, const Extent& extent) {
-    const Got got = get(store, id, extent.offset, static_cast<uint32_t>(std::max<size_t>(extent.bytes.size(), 4096)));
+    const Got got = get(store, id, extent.offset,
+                        static_cast<uint32_t>(std::max<size_t>(extent.bytes.size(), 4096)));
     const bool gone = damage_.kind == Damage::kRemove && damage_.path == object_path(id);
-    if (got.status == Status::kNoObject && gone) return true;  // the metaserver knows that there is to be one
+    if (got.status == Status::kNoObject && gone)
+      return true;  // the metaserver knows that there is to be one
     if (got.status != Status::kOk) {
       EXPECT_EQ(got.status, Status::kCorrupt) << object_path(id);
       return false;
     }
     Bytes8 wanted = extent.bytes;
-    if (const auto found = written_.find(id); found != written_.end()) lay_over(wanted, extent.offset, found->second);
-    EXPECT_GE(got.bytes.size(), wanted.size()) << object_path(id) << " at " << extent.offset << " is short";
-    const bool same = got.bytes.size() >= wanted.size() && std::equal(wanted.begin(), wanted.end(), got.bytes.begin());
+    if (const auto found = written_.find(id); found != written_.end())
+      lay_over(wanted, extent.offset, found->second);
+    EXPECT_GE(got.bytes.size(), wanted.size())
+        << object_path(id) << " at " << extent.offset << " is short";
+    const bool same = got.bytes.size() >= wanted.size() &&
+                      std::equal(wanted.begin(), wanted.end(), got.bytes.begin());
     EXPECT_TRUE(same) << object_path(id) << " has other bytes at " << extent.offset;
     return true;
   }
@@ -285,7 +301,8 @@ class Check {
     Status status = Status::kOk;
     for (uint64_t from = 0; status == Status::kOk && !result.ended; from = result.at)
       status = store.seek(id, 9, from, false, result);
-    if (status != Status::kOk) return damage_.kind == Damage::kRemove && status == Status::kNoObject;
+    if (status != Status::kOk)
+      return damage_.kind == Damage::kRemove && status == Status::kNoObject;
     const uint64_t first = content.size() == 1 ? 0 : 300 * kMiB;  // of kSparse
     EXPECT_LE(result.at, first) << object_path(id);
     return true;

@@ -1,4 +1,5 @@
-// Maps of pages at the bounds of their levels; and targets of programs that knew neither maps nor promises.
+// Maps of pages at the bounds of their levels; and targets of programs that knew neither maps nor
+// promises.
 #include "fixture.h"
 
 namespace braidfs::store::test {
@@ -12,11 +13,13 @@ void add(std::map<uint32_t, ChildMap>& maps, uint32_t group) {
 }
 
 TEST(ChildMap, EachGroupStandsInOneMapOfItsAncestors) {
-  for (const uint32_t group : {1u, 255u, 256u, 257u, 511u, 65535u, 65536u, 65537u, 70000u, kGroupCountMax - 1}) {
+  for (const uint32_t group :
+       {1u, 255u, 256u, 257u, 511u, 65535u, 65536u, 65537u, 70000u, kGroupCountMax - 1}) {
     const ChildPlace place = child_place(group);
     ASSERT_LT(place.parent, group);
     const auto ancestors = ancestors_of(group);
-    EXPECT_NE(std::find(ancestors.begin(), ancestors.end(), place.parent), ancestors.end()) << group;
+    EXPECT_NE(std::find(ancestors.begin(), ancestors.end(), place.parent), ancestors.end())
+        << group;
     std::map<uint32_t, ChildMap> maps;
     add(maps, group);
     EXPECT_TRUE(in_map(maps[place.parent].written, place));
@@ -51,7 +54,8 @@ void make_old_log(Host& host) {
     inode.now.read(0, raw);
     EntryView view;
     std::vector<std::byte> encoded;
-    for (size_t at = kSegmentHeaderSize; decode_entry(std::span(raw).subspan(at), key, view); at += view.length) {
+    for (size_t at = kSegmentHeaderSize; decode_entry(std::span(raw).subspan(at), key, view);
+         at += view.length) {
       view.header.distance = 0;
       encode_entry(view.header, view.runs, view.sums, 0, encoded);
       inode.now.write(at, encoded);

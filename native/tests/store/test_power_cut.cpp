@@ -82,10 +82,13 @@ class Trial {
   }
 
   void end(Death death) {
-    tell(death == Death::kCut ? "cut" : "kill", 0, static_cast<uint64_t>(hooked_point), host_.dead());
+    tell(death == Death::kCut ? "cut" : "kill", 0, static_cast<uint64_t>(hooked_point),
+         host_.dead());
     hooked_point = -1;
-    if (death == Death::kCut) host_.cut();
-    else host_.kill();
+    if (death == Death::kCut)
+      host_.cut();
+    else
+      host_.kill();
     cut_ = cut_ || death == Death::kCut;
   }
 
@@ -113,7 +116,9 @@ class Trial {
     config.log_bytes_max = 1 << 20;
     config.direct_bytes_min = 64 << 10;
     if (std::getenv("BRAIDFS_VERBOSE") != nullptr) {
-      config.on_log = [](int, const std::string& text) { std::printf("store: %s\n", text.c_str()); };
+      config.on_log = [](int, const std::string& text) {
+        std::printf("store: %s\n", text.c_str());
+      };
       config.on_corrupt = [](const CorruptBlock& block) {
         std::printf("corrupt: object %lx offset %lu\n", block.object.file_id, block.offset);
       };
@@ -125,13 +130,20 @@ class Trial {
     const size_t index = random_() % kObjects;
     Model& model = models_[index];
     const uint64_t dice = random_() % 100;
-    if (dice < 60) write(model, index);
-    else if (dice < 75) sync(model, index);
-    else if (dice < 82) punch(model, index);
-    else if (dice < 90) truncate(model, index);
-    else if (dice < 92) remove(model, index);
-    else if (dice < 95) checkpoint();
-    else read(model, index);
+    if (dice < 60)
+      write(model, index);
+    else if (dice < 75)
+      sync(model, index);
+    else if (dice < 82)
+      punch(model, index);
+    else if (dice < 90)
+      truncate(model, index);
+    else if (dice < 92)
+      remove(model, index);
+    else if (dice < 95)
+      checkpoint();
+    else
+      read(model, index);
   }
 
   void tell(const char* what, size_t index, uint64_t a, uint64_t b) const {
@@ -141,8 +153,10 @@ class Trial {
   void answered(Model& model, Status status) {
     tell("answered", 0, static_cast<uint64_t>(status), model.states.size());
     model.push();
-    if (status == Status::kOk) model.answered = model.states.size() - 1;
-    else EXPECT_TRUE(host_.dead()) << "status " << static_cast<int>(status);
+    if (status == Status::kOk)
+      model.answered = model.states.size() - 1;
+    else
+      EXPECT_TRUE(host_.dead()) << "status " << static_cast<int>(status);
   }
   // Everything up to the last answered operation is durable.
   void durable(Model& model, Status status) {
@@ -235,8 +249,8 @@ class Trial {
     EXPECT_TRUE(read) << "object " << index << " status " << static_cast<int>(got.status);
     const uint64_t hash = xxh3(got.bytes);
     const size_t first = cut_ ? model.synced : model.answered;
-    const auto found = std::find(model.states.begin() + static_cast<ptrdiff_t>(first),
-                                 model.states.end(), hash);
+    const auto found =
+        std::find(model.states.begin() + static_cast<ptrdiff_t>(first), model.states.end(), hash);
     EXPECT_NE(found, model.states.end())
         << "object " << index << (cut_ ? " after a cut" : " after a kill")
         << ": not what it was after any allowed operation; length " << got.bytes.size();

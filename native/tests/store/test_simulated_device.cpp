@@ -29,8 +29,10 @@ void Bytes::read(uint64_t offset, std::span<std::byte> out) const {
     const uint64_t within = offset % kPage;
     const size_t length = std::min<size_t>(out.size(), kPage - within);
     const auto found = pages_.find(offset / kPage);
-    if (found == pages_.end()) std::memset(out.data(), 0, length);
-    else std::memcpy(out.data(), found->second.data() + within, length);
+    if (found == pages_.end())
+      std::memset(out.data(), 0, length);
+    else
+      std::memcpy(out.data(), found->second.data() + within, length);
     out = out.subspan(length);
     offset += length;
   }
@@ -73,7 +75,9 @@ void Bytes::flip(uint64_t offset, uint8_t bits) {
   pages_[offset / kPage][offset % kPage] ^= std::byte{bits};
 }
 
-void Bytes::zero(uint64_t offset, uint64_t length) { write(offset, std::vector<std::byte>(length)); }
+void Bytes::zero(uint64_t offset, uint64_t length) {
+  write(offset, std::vector<std::byte>(length));
+}
 
 std::vector<uint64_t> Bytes::page_offsets() const {
   std::vector<uint64_t> offsets;
@@ -255,7 +259,8 @@ class SimulatedDevice final : public Device {
     const uint64_t total = std::min<uint64_t>(host_.bytes_max, uint64_t{1} << 40);
     const uint64_t used = host_.bytes_max == UINT64_MAX ? 0 : host_.allocated();
     const uint64_t files = host_.files_max;
-    space = {total, total - std::min(total, used), files, files - std::min(files, host_.file_count())};
+    space = {total, total - std::min(total, used), files,
+             files - std::min(files, host_.file_count())};
     return 0;
   }
   int lock(const std::string&) override { return 0; }
@@ -329,8 +334,8 @@ void Host::apply(Bytes& bytes, const Change& change, bool torn) {
   const std::span<const std::byte> all = change.bytes;
   const bool mostly = random_() % 2 == 0;
   for (uint64_t at = 0; at < all.size();) {
-    const uint64_t length = std::min<uint64_t>(kSector - (change.offset + at) % kSector,
-                                               all.size() - at);
+    const uint64_t length =
+        std::min<uint64_t>(kSector - (change.offset + at) % kSector, all.size() - at);
     const bool lost = mostly ? random_() % 8 == 0 : random_() % 2 == 0;
     if (!lost) bytes.write(change.offset + at, all.subspan(at, length));
     at += length;
@@ -361,8 +366,10 @@ void Host::cut() {
     for (NameChange& change : directory.changes) {
       if (change.inode) inodes.push_back(change.inode);
       if (random_() % 2 == 0) continue;
-      if (change.inode) directory.durable[change.name] = change.inode;
-      else directory.durable.erase(change.name);
+      if (change.inode)
+        directory.durable[change.name] = change.inode;
+      else
+        directory.durable.erase(change.name);
     }
     directory.changes.clear();
     directory.now = directory.durable;

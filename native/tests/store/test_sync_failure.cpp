@@ -23,7 +23,8 @@ TEST(SyncFailure, TheObjectRefusesWritesAndSyncsUntilARestart) {
   host.sync_result = -EIO;
   EXPECT_EQ(store->sync(kId), Status::kEio);
   host.sync_result = 0;
-  EXPECT_EQ(store->sync(kId), Status::kEio) << "the kernel would say 0 now: its dirty pages are gone";
+  EXPECT_EQ(store->sync(kId), Status::kEio)
+      << "the kernel would say 0 now: its dirty pages are gone";
   EXPECT_EQ(put(*store, kId, 8192, lost), Status::kEio);
   EXPECT_EQ(get(*store, kId, 0, 4096).bytes, synced);
   ASSERT_EQ(logged.size(), 1u);

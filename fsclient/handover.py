@@ -156,9 +156,13 @@ async def _check_successor() -> None:
     try:
         with trio.fail_after(CHECK_TIMEOUT_S):
             ended = await trio.run_process(
-                [_program(), *sys.argv[1:]], capture_stdout=True, capture_stderr=True,
-                check=False, env=environment, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+                [_program(), *sys.argv[1:]],
+                capture_stdout=True,
+                capture_stderr=True,
+                check=False,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+            )
     except (OSError, trio.TooSlowError) as error:
         raise NoSuccessorError(f"{sys.argv[0]} does not begin: {error!r}") from error
     said = ended.stdout.decode(errors="replace").strip()
@@ -173,8 +177,10 @@ def become(handed: Handed) -> None:
     place = state_file(asdict(handed))
     os.set_inheritable(place, True)
     environment = {
-        **os.environ, ENVIRONMENT: f"{VERSION}:{place}", GENERATION: str(handed.generation),
-    }  # fmt: skip
+        **os.environ,
+        ENVIRONMENT: f"{VERSION}:{place}",
+        GENERATION: str(handed.generation),
+    }
     os.execve(_program(), sys.argv, environment)
 
 

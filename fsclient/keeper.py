@@ -146,16 +146,22 @@ class Keeper:
             place = state_file(state)
             ends.callback(os.close, place)
             environment = {
-                **os.environ, HANDED: f"{said['version']}:{place}", SOCKET: str(theirs.fileno()),
+                **os.environ,
+                HANDED: f"{said['version']}:{place}",
+                SOCKET: str(theirs.fileno()),
                 GENERATION: str(state["generation"]),
-            }  # fmt: skip
+            }
             for fd in (*fds, place, theirs.fileno()):
                 os.set_inheritable(fd, True)
             self._started_at, self._is_told = time.monotonic(), False
             child = subprocess.Popen(
-                said["words"], env=environment, close_fds=True, start_new_session=True,
-                pass_fds=(*fds, place, theirs.fileno()), cwd="/",
-            )  # fmt: skip
+                said["words"],
+                env=environment,
+                close_fds=True,
+                start_new_session=True,
+                pass_fds=(*fds, place, theirs.fileno()),
+                cwd="/",
+            )
             failing.pop_all()
         self._pid, self._end = child.pid, ours
         child.returncode = 0  # it is waited for here
@@ -186,9 +192,7 @@ def _is_dead(pid: int) -> bool:
 def become_keeper(pid: int, end: socket.socket, mountpoint: str) -> None:
     """This process, the parent of the client `pid`, holds its descriptors from now on."""
     end.set_inheritable(True)
-    words = [
-        sys.executable, "-I", "-m", "fsclient.keeper", str(end.fileno()), str(pid), mountpoint,
-    ]  # fmt: skip
+    words = [sys.executable, "-I", "-m", "fsclient.keeper", str(end.fileno()), str(pid), mountpoint]
     os.execv(sys.executable, words)
 
 

@@ -40,9 +40,12 @@ def check_mountpoint(mountpoint: str) -> None:
 def _bury(mountpoint: str) -> bool:
     """Unmount it if it is dead (ENOTCONN); whoever still uses it gets errors as before."""
     look = subprocess.Popen(
-        ["stat", "--", mountpoint], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE, env={**os.environ, "LC_ALL": "C"},
-    )  # fmt: skip
+        ["stat", "--", mountpoint],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "LC_ALL": "C"},
+    )
     try:
         _, said = look.communicate(timeout=LOOK_SECONDS_MAX)
     except subprocess.TimeoutExpired:  # it is alive, and slow: the look may hang with it

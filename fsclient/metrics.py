@@ -3,6 +3,8 @@
 The handlers' latencies are observed as they happen, and only when an endpoint is configured.
 """
 
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Final
 
@@ -20,6 +22,7 @@ from .data_connections import DataConnections
 from .fuse.operations import Operations
 from .meta.client import MetaClient
 
+Run = Callable[[MetaClient, DataConnections], Awaitable[None]]
 PERIOD_S: Final = 1.0
 PATIENT_S: Final = 0.2  # between attempts to listen
 
@@ -69,6 +72,14 @@ class ClientMetrics:
 
         operations.observe = observe
 
+    @contextmanager
+    def watching(self, operations: Operations, datapath: Datapath) -> Iterator["Run"]:
+        """Counts what these do until the end of the block, as long as run() runs."""
+        self.watch(operations)
+        self.metrics.collect_native(datapath.counters)
+        with closing(self):
+            yield self.run
+
     async def run(self, meta: MetaClient, data: DataConnections) -> None:
         """Until cancelled."""
         self.metrics.up(True)
@@ -83,13 +94,17 @@ class ClientMetrics:
             told_meta, told_data = meta.connection_count, data.made_count
             await trio.sleep(PERIOD_S if self._endpoint is not None else PATIENT_S)
 
-    def stop(self) -> None:
+    def close(self) -> None:
         if self._endpoint is not None:
             self._endpoint.stop()
 
     def _reconnects(self, server: str, count: int) -> None:
         if count:
             self.metrics.counter("braidfs_reconnects_total", server=server).inc(count)
+
+
+async def run_without_metrics(meta: MetaClient, data: DataConnections) -> None:
+    """Instead of ClientMetrics.run where nobody wants metrics."""
 
 
 def traffic_of(datapath: Datapath) -> Traffic:

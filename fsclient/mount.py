@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 
 import trio
@@ -47,7 +47,7 @@ from .leases.holder import Leases
 from .local_cache import open_cache
 from .meta.client import Events, MetaClient
 from .meta.restoring import Held
-from .metrics import ClientMetrics, traffic_of
+from .metrics import ClientMetrics, Run, run_without_metrics, traffic_of
 from .plan import (
     Plan,
     announced_bytes_max,
@@ -136,23 +136,38 @@ class MountedClient:
         options = self._plan.options
         log = Log("session")
         events = Events(
-            self._opens, self._map_changed, self._evicted, self._orphaned, log.warning,
+            self._opens,
+            self._map_changed,
+            self._evicted,
+            self._orphaned,
+            log.warning,
             held=Held(self._locks_held, self._shared_leases, self._leases_lost),
             reconnected=self._reconnected,
-            exclusive=self._exclusive, opened=self._session_opened, replied=self._replied,
-            renewed=self._renewed, recalled=self._recalled, asking=self._asking,
-            refused=self._refused, losing=self._losing,
-        )  # fmt: skip
+            exclusive=self._exclusive,
+            opened=self._session_opened,
+            replied=self._replied,
+            renewed=self._renewed,
+            recalled=self._recalled,
+            asking=self._asking,
+            refused=self._refused,
+            losing=self._losing,
+        )
         meta = MetaClient(
-            self._plan.source.addresses, self._connect_meta, events,
-            node=self._node, timeout_s=float("inf") if options.hard else options.timeout,
-        )  # fmt: skip
+            self._plan.source.addresses,
+            self._connect_meta,
+            events,
+            node=self._node,
+            timeout_s=float("inf") if options.hard else options.timeout,
+        )
         if self._handed is not None:
             last = self._handed.session
             meta.core.resume(
-                last.session, last.incarnation, last.next_request, last.durable,
+                last.session,
+                last.incarnation,
+                last.next_request,
+                last.durable,
                 self._handed.unclean,
-            )  # fmt: skip
+            )
         return meta
 
     async def _connect_meta(self, address: str, session: int) -> FrameStream:
@@ -188,11 +203,7 @@ class MountedClient:
         )
 
     async def _serve(
-        self,
-        meta: MetaClient,
-        signals: AsyncIterator[int],
-        tasks: trio.Nursery,
-        reporter: Reporter,
+        self, meta: MetaClient, signals: AsyncIterator[int], tasks: trio.Nursery, reporter: Reporter
     ) -> None:
         self._grant.meta = meta
         root_ino = await self._find_root()
@@ -202,9 +213,12 @@ class MountedClient:
         files = self._files = self._make_files(meta, datapath)
         files.births.proves_slots = self._grant.is_own
         data = self._data = DataConnections(
-            datapath, self._connect_data, self._node, lambda: meta.core.session,
+            datapath,
+            self._connect_data,
+            self._node,
+            lambda: meta.core.session,
             self._make_rails(datapath),
-        )  # fmt: skip
+        )
         if self._map is not None:
             data.map_changed(self._map)
         await data.check(is_new=self._handed is None)
@@ -223,13 +237,13 @@ class MountedClient:
             calls = Calls(operations, files, datapath, tasks)
             tasks.start_soon(Reaper(datapath, self._handlers(operations, calls, files, data)).run)
             options = self._plan.options
-            set_ahead(datapath, options)
             tasks.start_soon(files.run, bool(options.open_ahead), announced_bytes_max(options))
             tasks.start_soon(files.recalls.watch_end, trio.current_time)
             tasks.start_soon(self._run_fuse, fuse)
             tasks.start_soon(self._watch_signals, signals, meta, operations)
             tasks.start_soon(data.watch_rails)
-            async with self._metrics(operations, meta, data, datapath, tasks):
+            with self._metrics(operations, datapath) as run:
+                tasks.start_soon(run, meta, data)
                 await self._announce(reporter, meta)
                 await self._ended.wait()
         except BaseException:
@@ -295,6 +309,7 @@ class MountedClient:
         if options.io_uring:
             datapath.use_rings()
         datapath.inline_births(options.inline)
+        set_ahead(datapath, options)
         await open_cache(options, datapath, meta, lambda: self._map, needed=not self._handed)
         self._survival = Survival(datapath, by_rings=options.io_uring)
         return datapath
@@ -306,11 +321,14 @@ class MountedClient:
     def _make_files(self, meta: MetaClient, datapath: Datapath) -> FileSystem:
         leases = Leases(datapath, trio.current_time)
         files = FileSystem(
-            meta, datapath, leases, Log("files").warning,
+            meta,
+            datapath,
+            leases,
+            Log("files").warning,
             believe_s=self._plan.options.attr_timeout,
             believe_names_s=self._plan.options.entry_timeout,
             first_handle=self._handed.files.first_handle() if self._handed else 1,
-        )  # fmt: skip
+        )
         files.directories.opened = datapath.directory_opened
         files.directories.closed = datapath.directory_closed
         leases.session_opened(meta.lease_s)
@@ -364,16 +382,21 @@ class MountedClient:
         plan = self._plan
         try:
             await trio.to_thread.run_sync(
-                kernel.raise_read_ahead, plan.mountpoint, plan.options.readahead_kib,
+                kernel.raise_read_ahead,
+                plan.mountpoint,
+                plan.options.readahead_kib,
                 abandon_on_cancel=True,
-            )  # fmt: skip
+            )
         except OSError as error:
             self._log.warning("read-ahead of the kernel stays as it is", error=error)
         reporter.ready()
         self._log.info(
-            "mounted", source=plan.source_text, mountpoint=plan.mountpoint,
-            session=f"{meta.core.session:x}", pid=os.getpid(),
-        )  # fmt: skip
+            "mounted",
+            source=plan.source_text,
+            mountpoint=plan.mountpoint,
+            session=f"{meta.core.session:x}",
+            pid=os.getpid(),
+        )
 
     # ---- running ------------------------------------------------------------------------------
 
@@ -392,9 +415,7 @@ class MountedClient:
             call=calls.called,
             reopen=lambda ino: nursery.start_soon(files.files.reopen, ino),
             ask=lambda ino, end: nursery.start_soon(files.files.ask, ino, end),
-            write_inline=lambda *event: nursery.start_soon(
-                files.files.inline_writes.write, *event
-            ),
+            write_inline=lambda *event: nursery.start_soon(files.files.inline_writes.write, *event),
             births=files.births.wait,
             cut=files.files.cuts.tell,
             listener=files.recalls,
@@ -436,9 +457,7 @@ class MountedClient:
         assert datapath is not None and files is not None
         self._log.info("restart: handing over")
         try:
-            leaving = await handover.leave(
-                datapath, files, meta, lambda: operations.running_count
-            )  # fmt: skip
+            leaving = await handover.leave(datapath, files, meta, lambda: operations.running_count)
         except handover.NotHandedError as error:
             self._log.warning("restart: this process goes on", because=error)
             if isinstance(error, handover.NoSuccessorError):
@@ -570,28 +589,11 @@ class MountedClient:
             await trio.to_thread.run_sync(datapath.stop, int(DRAIN_TIMEOUT_S * 1000))
             files.closer.flush()
 
-    @asynccontextmanager
-    async def _metrics(
-        self,
-        operations: Operations,
-        meta: MetaClient,
-        data: DataConnections,
-        datapath: Datapath,
-        tasks: trio.Nursery,
-    ) -> AsyncIterator[None]:
+    def _metrics(self, operations: Operations, datapath: Datapath) -> AbstractContextManager[Run]:
         """The metrics endpoint for as long as the mount serves, if one is wanted."""
-        if not self._plan.options.metrics_listen:
-            yield
-            return
-        options = self._plan.options
-        metrics = ClientMetrics(
-            options.metrics_listen, http_certificate(options),
-            is_patient=self._generation > 0,
-        )  # fmt: skip
-        metrics.watch(operations)
-        metrics.metrics.collect_native(datapath.counters)
-        tasks.start_soon(metrics.run, meta, data)
-        try:
-            yield
-        finally:
-            metrics.stop()
+        options, is_patient = self._plan.options, self._generation > 0
+        if not options.metrics_listen:
+            return nullcontext(run_without_metrics)
+        certificate = http_certificate(options)
+        metrics = ClientMetrics(options.metrics_listen, certificate, is_patient=is_patient)
+        return metrics.watching(operations, datapath)

@@ -76,9 +76,12 @@ def _go_on(plan: Plan, handed: Handed) -> int:
 
 
 def _run(
-    plan: Plan, credential: Credential, reporter: Reporter, in_background: bool,
+    plan: Plan,
+    credential: Credential,
+    reporter: Reporter,
+    in_background: bool,
     handed: Handed | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """One mount from start to end; whatever fails before READY is told to the reporter. When the
     mount is handed over this process becomes another program and does not return, or leaves it to
     the supervisor."""

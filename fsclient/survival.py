@@ -73,10 +73,13 @@ class Survival:
             self._log.info("there is no mount any more to be held", error=error)
             return
         state = {
-            "generation": self._told.generation + 1, "in_background": self._store is None,
-            "mountpoint": self._told.mountpoint, "root_ino": self._told.root_ino,
-            "agreed": agreed.hex(), "session": session,
-        }  # fmt: skip
+            "generation": self._told.generation + 1,
+            "in_background": self._store is None,
+            "mountpoint": self._told.mountpoint,
+            "root_ino": self._told.root_ino,
+            "agreed": agreed.hex(),
+            "session": session,
+        }
         try:
             if self._store is not None:
                 self._store.hold(self._told.version, state, self._record, fds)

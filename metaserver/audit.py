@@ -16,10 +16,19 @@ from fscommon.wire.ops import Op
 from fscommon.wire.quota import QuotaAssign
 from metaserver.connection import Connection
 
-AUDITED: Final = frozenset((
-    Op.EVICT, Op.KEY_CREATE, Op.KEY_REVOKE, Op.QUOTA_ASSIGN, Op.QUOTA_SET, Op.TARGET_SET,
-    Op.TRASH_PURGE, Op.TRASH_RESTORE, Op.TRASH_SET,
-))  # fmt: skip
+AUDITED: Final = frozenset(
+    (
+        Op.EVICT,
+        Op.KEY_CREATE,
+        Op.KEY_REVOKE,
+        Op.QUOTA_ASSIGN,
+        Op.QUOTA_SET,
+        Op.TARGET_SET,
+        Op.TRASH_PURGE,
+        Op.TRASH_RESTORE,
+        Op.TRASH_SET,
+    )
+)
 _REQUEST_LENGTH_MAX: Final = 400
 _REFUSED_S: Final = 1.0
 
@@ -43,7 +52,12 @@ class Audit:
             return
         key = connection.key
         self._log.info(
-            "administration", op=op.name, outcome=status_of(status).name, by=connection.node,
-            peer=connection.peer, key=key.name if key is not None else None,
-            request=repr(request)[:_REQUEST_LENGTH_MAX], suppressed=suppressed or None,
-        )  # fmt: skip
+            "administration",
+            op=op.name,
+            outcome=status_of(status).name,
+            by=connection.node,
+            peer=connection.peer,
+            key=key.name if key is not None else None,
+            request=repr(request)[:_REQUEST_LENGTH_MAX],
+            suppressed=suppressed or None,
+        )

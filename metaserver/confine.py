@@ -108,11 +108,12 @@ def _own_returns(tx: Transaction, request: LeaseReturn, key: ClientKey) -> Lease
     """A return is taken in any case, as others may wait for it; that it says `open` is not."""
     return LeaseReturn(
         tuple(
-            replace(item, is_open=False) if item.is_open and not is_inside(tx, item.ino, key)
+            replace(item, is_open=False)
+            if item.is_open and not is_inside(tx, item.ino, key)
             else item
             for item in request.items
         )
-    )  # fmt: skip
+    )
 
 
 def _never(request: Any) -> bool:

@@ -25,7 +25,12 @@ class Row:
 
 _ROWS: Final = {
     int(op): Row(
-        op, handler.function, handler.access, BODIES[op][0], SPECS[op].mutation, op in FOOTPRINTS,
+        op,
+        handler.function,
+        handler.access,
+        BODIES[op][0],
+        SPECS[op].mutation,
+        op in FOOTPRINTS,
         op in AUDITED,
     )
     for op, handler in HANDLERS.items()

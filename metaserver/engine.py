@@ -212,9 +212,7 @@ class Engine:
             connection.session, time.now_ns, time.now_s, self.services, connection.key
         )
         header = frame.header
-        asking = Asking(
-            row.op, request, header.request_id, header.body_checksum, time.now_s, claim
-        )
+        asking = Asking(row.op, request, header.request_id, header.body_checksum, time.now_s, claim)
         outcome = self._execute(row, asking, context)
         if row.op is Op.SESSION_OPEN and outcome.status == 0:
             self._bind(connection, SessionId(decode(SessionOpened, outcome.body).session))
@@ -352,9 +350,7 @@ class Engine:
         when_ns = now_ns or time.now_ns
         context = Context(session.id, when_ns, time.now_s, self.services, session.key, replayed)
         request: Any = decode(row.request, replay.request)
-        asking = Asking(
-            row.op, request, frame.header.request_id, request_hash(frame), time.now_s
-        )
+        asking = Asking(row.op, request, frame.header.request_id, request_hash(frame), time.now_s)
         outcome = self._execute(row, asking, context)
         self.replays["failed" if outcome.status else "applied"] += 1
         if outcome.status:

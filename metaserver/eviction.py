@@ -23,13 +23,7 @@ from metaserver.faults import Faults
 from metaserver.lost_writes import give_up_written
 from metaserver.ops.cluster import bump_map_epoch, let_join
 from metaserver.ops.session import delete_range
-from metaserver.records import (
-    fence_key,
-    replies_of,
-    session_key,
-    written_ino,
-    written_of,
-)
+from metaserver.records import fence_key, replies_of, session_key, written_ino, written_of
 from metaserver.sessions import Session
 from metaserver.storage import STORAGE_ERRORS
 from metaserver.transaction import Transaction

@@ -54,18 +54,29 @@ class ClientKey:
 
     def record(self) -> KeyRecord:
         fields = (
-            self.name, self.root, self.path, self.flags,
-            self.created_ns, self.expires_ns, self.revoked_ns,
-        )  # fmt: skip
+            self.name,
+            self.root,
+            self.path,
+            self.flags,
+            self.created_ns,
+            self.expires_ns,
+            self.revoked_ns,
+        )
         return KeyRecord(*fields) if self.ids == NO_IDS else MappedKeyRecord(*fields, self.ids)
 
 
 def key_of_record(key_id: int, record: KeyRecord) -> ClientKey:
     return ClientKey(
-        key_id, record.name, Ino(record.root), record.path, record.flags,
-        record.created_ns, record.expires_ns, record.revoked_ns,
+        key_id,
+        record.name,
+        Ino(record.root),
+        record.path,
+        record.flags,
+        record.created_ns,
+        record.expires_ns,
+        record.revoked_ns,
         record.ids if isinstance(record, MappedKeyRecord) else NO_IDS,
-    )  # fmt: skip
+    )
 
 
 def flags_of(asked: int, ids: IdMap) -> int:

@@ -193,9 +193,10 @@ class Membership:
     def expire(self, now_s: float) -> list[Node]:
         """Take nodes down that were silent for too long; return them."""
         silent = [
-            node for node in self._nodes.values()
+            node
+            for node in self._nodes.values()
             if node.id not in self._down and now_s - node.heard_s > NODE_TIMEOUT_S
-        ]  # fmt: skip
+        ]
         self._down.update(node.id for node in silent)
         if silent:
             self._choose_places()

@@ -9,11 +9,7 @@ import weakref
 from collections.abc import Callable
 from typing import Final
 
-from fscommon.limits import (
-    SESSION_OPEN_SECONDS_MAX,
-    UNREAD_BYTES_PER_KEY_MAX,
-    UNREAD_SECONDS_MAX,
-)
+from fscommon.limits import SESSION_OPEN_SECONDS_MAX, UNREAD_BYTES_PER_KEY_MAX, UNREAD_SECONDS_MAX
 from fscommon.observe.log import Log, RateLimit
 from metaserver.connection import Connection, Share
 from metaserver.engine import Time
@@ -79,7 +75,10 @@ class Peers:
         suppressed = self._lines.permit()
         if suppressed is not None:
             self._log.warning(
-                "connection ended", peer=connection.peer, node=connection.node, why=why,
+                "connection ended",
+                peer=connection.peer,
+                node=connection.node,
+                why=why,
                 suppressed=suppressed or None,
-            )  # fmt: skip
+            )
         connection.end()

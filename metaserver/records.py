@@ -298,9 +298,16 @@ def pack_quota(record: QuotaRecord) -> bytes:
     limits = record.limits
     used = record.bytes.to_bytes(16, "little", signed=True)
     return _QUOTA.pack(
-        used, record.inodes, limits.bytes_soft, limits.bytes_hard, limits.inodes_soft,
-        limits.inodes_hard, limits.grace_s, record.bytes_since_ns, record.inodes_since_ns,
-    )  # fmt: skip
+        used,
+        record.inodes,
+        limits.bytes_soft,
+        limits.bytes_hard,
+        limits.inodes_soft,
+        limits.inodes_hard,
+        limits.grace_s,
+        record.bytes_since_ns,
+        record.inodes_since_ns,
+    )
 
 
 def unpack_quota(value: bytes) -> QuotaRecord:

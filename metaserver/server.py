@@ -154,9 +154,14 @@ class Metaserver:
         try:
             async with open_tasks() as tasks:
                 connection = Connection(
-                    peer.purpose, released.set, tasks.cancel_scope.cancel,
-                    key=key, node=peer.node, peer=peer.address, share=self._peers.share_of(key),
-                )  # fmt: skip
+                    peer.purpose,
+                    released.set,
+                    tasks.cancel_scope.cancel,
+                    key=key,
+                    node=peer.node,
+                    peer=peer.address,
+                    share=self._peers.share_of(key),
+                )
                 tasks.start_soon(self._send_released, connection, stream, released)
                 if peer.purpose == "recall":
                     self.engine.attach(connection, SessionId(peer.session))
@@ -226,15 +231,21 @@ class Metaserver:
         suppressed = self._refusals.permit()
         if suppressed is not None:
             self._log.warning(
-                "a request was refused", op=op.name, peer=connection.peer, node=connection.node,
-                error=error, suppressed=suppressed or None,
-            )  # fmt: skip
+                "a request was refused",
+                op=op.name,
+                peer=connection.peer,
+                node=connection.node,
+                error=error,
+                suppressed=suppressed or None,
+            )
 
     def _failed(self, connection: Connection, op: Op) -> None:
         self._log.exception(
-            "a request failed: this is a bug", op=op.name, peer=connection.peer,
+            "a request failed: this is a bug",
+            op=op.name,
+            peer=connection.peer,
             node=connection.node,
-        )  # fmt: skip
+        )
 
     async def _show_gauges(self) -> None:
         while True:

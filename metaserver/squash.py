@@ -67,7 +67,13 @@ from metaserver.transaction import Transaction
 
 READ, WRITE, SEARCH = 4, 2, 1
 _OF_WRITERS: Final = (
-    SET_SIZE | SET_GROW | SET_ATIME | SET_MTIME | SET_CTIME | SET_KILL_SUIDGID | SET_KILL_SGID
+    SET_SIZE
+    | SET_GROW
+    | SET_ATIME
+    | SET_MTIME
+    | SET_CTIME
+    | SET_KILL_SUIDGID
+    | SET_KILL_SGID
     | SET_TIMES_GIVEN
 )  # what the owner need not be asked for
 _LOCKED_FLAGS: Final = INODE_IMMUTABLE | INODE_APPEND
@@ -204,10 +210,7 @@ def _check_sticky(tx: Transaction, parent: int, name: bytes, who: Who) -> None:
 
 
 def _rename(tx: Transaction, request: Rename, who: Who) -> Rename:
-    for parent, name in (
-        (request.parent, request.name),
-        (request.new_parent, request.new_name),
-    ):
+    for parent, name in ((request.parent, request.name), (request.new_parent, request.new_name)):
         check_may(tx, parent, WRITE | SEARCH, who)
         _check_sticky(tx, parent, name, who)
         dentry = find_dentry(tx, parent, name)

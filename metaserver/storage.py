@@ -72,14 +72,21 @@ class StorageCalls:
         # is made anew would be read as zeros. Of a cut to nothing nobody misses any.
         must_exist = length > 0 and bool(layout.durable_stripes >> stripe_index & 1)
         is_there = await caller.truncate(
-            target, layout.file_id, stripe_index, length=length, epoch=layout.truncate_epoch,
-            must_exist=must_exist, timeout_s=CALL_TIMEOUT_S,
-        )  # fmt: skip
+            target,
+            layout.file_id,
+            stripe_index,
+            length=length,
+            epoch=layout.truncate_epoch,
+            must_exist=must_exist,
+            timeout_s=CALL_TIMEOUT_S,
+        )
         if not is_there:
             self._log.error(
                 "a target has lost an object that was durable: there is nothing of it to be cut",
-                target=target, file_id=layout.file_id, stripe_index=stripe_index,
-            )  # fmt: skip
+                target=target,
+                file_id=layout.file_id,
+                stripe_index=stripe_index,
+            )
 
     async def spill(self, layout: Layout) -> None:
         """The objects hold the inline bytes of the layout and nothing else, and are durable; what
@@ -94,9 +101,13 @@ class StorageCalls:
         target = TargetId(layout.target(0, replica))
         caller = await self._to_target(target)
         await caller.write_durably(
-            target, layout.file_id, 0, layout.inline, epoch=layout.truncate_epoch,
+            target,
+            layout.file_id,
+            0,
+            layout.inline,
+            epoch=layout.truncate_epoch,
             timeout_s=CALL_TIMEOUT_S,
-        )  # fmt: skip
+        )
 
     async def delete_all(self, layouts: Sequence[Layout]) -> list[str]:
         """Delete every object of these layouts. For each: "", or why not all of them are gone."""
@@ -138,8 +149,9 @@ class StorageCalls:
         if self._unknown.permit() is not None:
             self._log.error(
                 "this cluster has no such target: there is nothing to be done there",
-                target=target, file_id=file_id,
-            )  # fmt: skip
+                target=target,
+                file_id=file_id,
+            )
 
     async def fence(self, node: Node, session: SessionId) -> None:
         caller = await self._to(node.address)

@@ -39,9 +39,13 @@ BACKOFF_S_MAX: Final = 2.0
 
 class Truncation:
     def __init__(
-        self, engine: Engine, committer: Committer, storage: StorageCalls, tasks: trio.Nursery,
+        self,
+        engine: Engine,
+        committer: Committer,
+        storage: StorageCalls,
+        tasks: trio.Nursery,
         clock: Clock,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._now = clock
         self._tasks = tasks
         self._engine = engine

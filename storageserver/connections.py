@@ -143,6 +143,10 @@ class Connections:
             tls=tls,
         )
         self._log.debug(
-            "connection adopted", peer=peer.address, node=peer.node, purpose=peer.purpose,
-            session=peer.session, connection=peer.connection,
-        )  # fmt: skip
+            "connection adopted",
+            peer=peer.address,
+            node=peer.node,
+            purpose=peer.purpose,
+            session=peer.session,
+            connection=peer.connection,
+        )

@@ -53,5 +53,8 @@ class NativeEvents:
         self._metrics.counter("braidfs_corrupt_blocks_total", target=event.token).inc()
         self._log.error(
             "block fails its checksum: readers get EIO",
-            target=event.token, file_id=event.ino, stripe_index=event.a, offset=event.b,
-        )  # fmt: skip
+            target=event.token,
+            file_id=event.ino,
+            stripe_index=event.a,
+            offset=event.b,
+        )

@@ -148,12 +148,15 @@ class StorageServer:
         async with trio.open_nursery() as nursery:
             listening: Address = await nursery.start(
                 functools.partial(
-                    serve, self._listen(), key=KeyRing(self._key, self._tables.client_key),
+                    serve,
+                    self._listen(),
+                    key=KeyRing(self._key, self._tables.client_key),
                     on_connection=self._connections.admit,
                     limits=AcceptLimits(why_not=self._connections.why_not),
-                    log=self._service.log, transport=self._transport,
+                    log=self._service.log,
+                    transport=self._transport,
                 )
-            )  # fmt: skip
+            )
             address = self._advertised(listening)
             self._service.log.info("listening", address=listening, advertised=address)
             nursery.start_soon(self._membership.run, state, address, self._targets, self._tables)
@@ -172,10 +175,13 @@ class StorageServer:
 async def _main(config: StorageServerConfig, service: Service) -> None:
     try:
         native = make_chunk_server(
-            lane_count=config.lanes, io=config.io_engine, busy_poll_us=config.busy_poll_us,
-            target_count=len(config.targets), fetched_bytes_max=config.fetched_bytes_max(),
+            lane_count=config.lanes,
+            io=config.io_engine,
+            busy_poll_us=config.busy_poll_us,
+            target_count=len(config.targets),
+            fetched_bytes_max=config.fetched_bytes_max(),
             buffer_bytes_max=buffer_bytes_max(),
-        )  # fmt: skip
+        )
     except (OSError, ValueError) as error:
         raise ConfigError(f"the native data plane cannot start: {error}") from error
     service.metrics.collect_native(native.counters)

@@ -143,9 +143,14 @@ class Targets:
         self._opened.append(config.path)
         row = TargetRow(*self._native.target_info(index))
         self._log.info(
-            "target opened", path=config.path, target=row.target, uuid=row.uuid,
-            incarnation=row.incarnation, created=stored is None, bytes_free=row.bytes_free,
-        )  # fmt: skip
+            "target opened",
+            path=config.path,
+            target=row.target,
+            uuid=row.uuid,
+            incarnation=row.incarnation,
+            created=stored is None,
+            bytes_free=row.bytes_free,
+        )
 
     def _measure(self, row: TargetRow) -> None:
         gauge = self._metrics.gauge

@@ -22,21 +22,35 @@ _PARTS = tuple(BENCHES)
     cls=Command,
     examples=[
         ("braidfs bench /data", "All three parts on this node: a minute and a half."),
-        ("braidfs bench /data --hosts 'gpu[01-16]' --part network",
-         "What sixteen nodes together draw from the servers' memory, over ssh."),
-        ("braidfs bench /data --part storage --seconds 60 --size 16G --json",
-         "Files larger than the memory of the servers, for programs."),
+        (
+            "braidfs bench /data --hosts 'gpu[01-16]' --part network",
+            "What sixteen nodes together draw from the servers' memory, over ssh.",
+        ),
+        (
+            "braidfs bench /data --part storage --seconds 60 --size 16G --json",
+            "Files larger than the memory of the servers, for programs.",
+        ),
     ],
     exits={EXIT_UNHEALTHY: "bytes were read wrong"},
-)  # fmt: skip
-@click.option("--part", "parts", type=click.Choice(_PARTS), multiple=True,
-              help="Only this one; may be repeated. [default: all]")  # fmt: skip
+)
+@click.option(
+    "--part",
+    "parts",
+    type=click.Choice(_PARTS),
+    multiple=True,
+    help="Only this one; may be repeated. [default: all]",
+)
 @measuring
 @json_option
 def bench(
-    paths: tuple[str, ...], hosts: str | None, ssh: str, parts: tuple[str, ...], resume: bool,
-    as_json: bool, **given: Any,
-) -> int:  # fmt: skip
+    paths: tuple[str, ...],
+    hosts: str | None,
+    ssh: str,
+    parts: tuple[str, ...],
+    resume: bool,
+    as_json: bool,
+    **given: Any,
+) -> int:
     """Measure network, storage and metadata of the cluster through its mounts, one after the other.
 
     network: bytes that storage servers have in memory, so that no disk is in the way: the round
@@ -66,11 +80,13 @@ def _groups(parts: Sequence[str], findings: Findings) -> dict[str, list[Outcome]
 def _json(run: Run, groups: dict[str, list[Outcome]], findings: Findings) -> dict[str, Any]:
     names = [node.name for node in findings.nodes]
     return {
-        "began_ns": findings.began_ns, "seconds": round(findings.seconds, 3),
-        "amounts": asdict(run.amounts), "nodes": [asdict(node) for node in findings.nodes],
+        "began_ns": findings.began_ns,
+        "seconds": round(findings.seconds, 3),
+        "amounts": asdict(run.amounts),
+        "nodes": [asdict(node) for node in findings.nodes],
         "parts": {part: [one.as_json(names) for one in found] for part, found in groups.items()},
         "damage": findings.damage,
-    }  # fmt: skip
+    }
 
 
 def _print(console: Console, groups: dict[str, list[Outcome]], findings: Findings) -> None:
@@ -80,11 +96,16 @@ def _print(console: Console, groups: dict[str, list[Outcome]], findings: Finding
         for one in outcomes:
             whole = one.whole
             rate = f"{whole.bytes_per_second / 1e6:,.1f} MB/s" if whole.bytes else ""
-            rows.append((
-                part if one is outcomes[0] else "", one.phase.title, rate,
-                f"{whole.operations_per_second:,.0f}/s", latency(whole.p50_us),
-                latency(whole.p99_us),
-            ))  # fmt: skip
+            rows.append(
+                (
+                    part if one is outcomes[0] else "",
+                    one.phase.title,
+                    rate,
+                    f"{whole.operations_per_second:,.0f}/s",
+                    latency(whole.p50_us),
+                    latency(whole.p99_us),
+                )
+            )
     columns = ("", "phase", "bytes", "operations", "median", "99 %")
     console.print(f"{count} node{'s' if count != 1 else ''}, {findings.seconds:.0f} s")
     console.print(table(columns, rows, right="bytes,operations,median,99 %"))

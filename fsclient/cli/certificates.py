@@ -52,10 +52,20 @@ def create_authority(folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=folder) as made:
         key, certificate = Path(made) / "key", Path(made) / "crt"
         _openssl(
-            "req", "-x509", *_EC, "-keyout", str(key), "-out", str(certificate),
-            "-days", str(AUTHORITY_DAYS), "-subj", f"/CN=BraidFS authority {secrets.token_hex(4)}",
-            "-addext", "keyUsage=critical,keyCertSign,cRLSign",
-        )  # fmt: skip
+            "req",
+            "-x509",
+            *_EC,
+            "-keyout",
+            str(key),
+            "-out",
+            str(certificate),
+            "-days",
+            str(AUTHORITY_DAYS),
+            "-subj",
+            f"/CN=BraidFS authority {secrets.token_hex(4)}",
+            "-addext",
+            "keyUsage=critical,keyCertSign,cRLSign",
+        )
         _place(key, folder / "ca.key", 0o600)
         _place(certificate, folder / "ca.crt", 0o644)
 
@@ -69,13 +79,35 @@ def issue(authority: Path, names: Sequence[str], days: int, folder: Path) -> Non
         key, asked, certificate = (Path(made) / name for name in ("key", "csr", "crt"))
         extensions = Path(made) / "extensions"
         extensions.write_text(_EXTENSIONS.format(names=",".join(map(_alternative, names))))
-        _openssl("req", "-new", *_EC, "-keyout", str(key), "-out", str(asked), "-subj",
-                 f"/CN={names[0][:64]}")  # fmt: skip
         _openssl(
-            "x509", "-req", "-in", str(asked), "-out", str(certificate), "-days", str(days),
-            "-CA", str(authority / "ca.crt"), "-CAkey", str(authority / "ca.key"),
-            "-set_serial", f"0x{secrets.token_hex(16)}", "-extfile", str(extensions),
-        )  # fmt: skip
+            "req",
+            "-new",
+            *_EC,
+            "-keyout",
+            str(key),
+            "-out",
+            str(asked),
+            "-subj",
+            f"/CN={names[0][:64]}",
+        )
+        _openssl(
+            "x509",
+            "-req",
+            "-in",
+            str(asked),
+            "-out",
+            str(certificate),
+            "-days",
+            str(days),
+            "-CA",
+            str(authority / "ca.crt"),
+            "-CAkey",
+            str(authority / "ca.key"),
+            "-set_serial",
+            f"0x{secrets.token_hex(16)}",
+            "-extfile",
+            str(extensions),
+        )
         _place(key, folder / "server.key", 0o600)
         _place(certificate, folder / "server.crt", 0o644)
 
@@ -98,9 +130,20 @@ def look_at(path: Path) -> Certificate:
     if not path.exists():
         raise ConfigError(f"there is no {path}")
     said = _openssl(
-        "x509", "-in", str(path), "-noout", "-subject", "-issuer", "-enddate", "-ext",
-        "subjectAltName", "-nameopt", "RFC2253", "-dateopt", "iso_8601",
-    )  # fmt: skip
+        "x509",
+        "-in",
+        str(path),
+        "-noout",
+        "-subject",
+        "-issuer",
+        "-enddate",
+        "-ext",
+        "subjectAltName",
+        "-nameopt",
+        "RFC2253",
+        "-dateopt",
+        "iso_8601",
+    )
     lines = said.splitlines()
     values = dict(line.split("=", 1) for line in lines if "=" in line and line[0] != " ")
     names = [line.strip() for line in lines if line.startswith("    ")]

@@ -38,9 +38,11 @@ client.add_command(abort)
 @client.command(
     "list",
     cls=Command,
-    examples=[("braidfs client list", "All mounts."),
-              ("braidfs client list --host gpu17", "Those of one host.")],
-)  # fmt: skip
+    examples=[
+        ("braidfs client list", "All mounts."),
+        ("braidfs client list --host gpu17", "Those of one host."),
+    ],
+)
 @click.option("--host", metavar="NAME", help="Only mounts of this host.")
 @reaching
 @json_option
@@ -57,11 +59,15 @@ def _of_host(clients: Sequence[ClientStatus], host: str | None) -> list[ClientSt
 def _print_list(console: Console, found: list[ClientStatus]) -> None:
     rows = [
         (
-            session_text(one.session), one.node, "replaying" if one.replaying else "live",
-            number(one.opens), number(one.requests), f"{duration(one.seconds_since_renewal)} ago",
+            session_text(one.session),
+            one.node,
+            "replaying" if one.replaying else "live",
+            number(one.opens),
+            number(one.requests),
+            f"{duration(one.seconds_since_renewal)} ago",
         )
         for one in found
-    ]  # fmt: skip
+    ]
     columns = ("session", "client", "state", "open", "requests", "heard")
     console.print(table(columns, rows, right="open,requests,heard"))
 
@@ -69,11 +75,18 @@ def _print_list(console: Console, found: list[ClientStatus]) -> None:
 @client.command(
     "stats",
     cls=Command,
-    examples=[("braidfs client stats", "Who moves the most bytes."),
-              ("braidfs client stats --sort requests", "Who asks the metaserver most.")],
-)  # fmt: skip
-@click.option("--sort", type=click.Choice(["bytes", "requests", "opens"]), default="bytes",
-              show_default=True, help="What comes first.")  # fmt: skip
+    examples=[
+        ("braidfs client stats", "Who moves the most bytes."),
+        ("braidfs client stats --sort requests", "Who asks the metaserver most."),
+    ],
+)
+@click.option(
+    "--sort",
+    type=click.Choice(["bytes", "requests", "opens"]),
+    default="bytes",
+    show_default=True,
+    help="What comes first.",
+)
 @click.option("--host", metavar="NAME", help="Only mounts of this host.")
 @reaching
 @json_option
@@ -93,16 +106,29 @@ def client_stats(reach: Reach, sort: str, host: str | None, as_json: bool) -> No
 def _print_stats(console: Console, found: list[ClientStatus]) -> None:
     rows = [
         (
-            session_text(one.session), one.node, size(one.traffic.read_bytes),
-            size(one.traffic.written_bytes), number(one.traffic.reads),
-            number(one.traffic.writes), number(one.requests), number(one.opens),
+            session_text(one.session),
+            one.node,
+            size(one.traffic.read_bytes),
+            size(one.traffic.written_bytes),
+            number(one.traffic.reads),
+            number(one.traffic.writes),
+            number(one.requests),
+            number(one.opens),
             _reported(one),
         )
         for one in found
-    ]  # fmt: skip
+    ]
     columns = (
-        "session", "client", "read", "written", "reads", "writes", "metadata", "open", "reported",
-    )  # fmt: skip
+        "session",
+        "client",
+        "read",
+        "written",
+        "reads",
+        "writes",
+        "metadata",
+        "open",
+        "reported",
+    )
     console.print(table(columns, rows, right="read,written,reads,writes,metadata,open,reported"))
 
 
@@ -114,9 +140,11 @@ def _reported(one: ClientStatus) -> str:
 @client.command(
     "evict",
     cls=Command,
-    examples=[("braidfs client evict 5f3a0c91d2e4b7a8", "One mount, by its session."),
-              ("braidfs client evict --host gpu17 --yes", "Every mount of a dead host.")],
-)  # fmt: skip
+    examples=[
+        ("braidfs client evict 5f3a0c91d2e4b7a8", "One mount, by its session."),
+        ("braidfs client evict --host gpu17 --yes", "Every mount of a dead host."),
+    ],
+)
 @click.argument("session", required=False)
 @click.option("--host", metavar="NAME", help="Every mount of this host.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -136,8 +164,11 @@ def client_evict(
         names = ", ".join(one.node for one in victims)
         click.confirm(f"End {len(victims)} mounts ({visible(names)})?", abort=True, err=True)
     gone = reach.ask(lambda caller: _evict(caller, reach, victims))
-    show({"evicted": [session_text(one) for one in gone]}, as_json,
-         lambda console: console.print(f"{len(gone)} evicted"))  # fmt: skip
+    show(
+        {"evicted": [session_text(one) for one in gone]},
+        as_json,
+        lambda console: console.print(f"{len(gone)} evicted"),
+    )
 
 
 def _victims(reply: StatusReply, session: str | None, host: str | None) -> list[ClientStatus]:

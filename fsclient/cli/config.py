@@ -99,8 +99,11 @@ def config() -> None:
 
 
 _paths = click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
-_whose = click.option("--program", type=click.Choice(list(PROGRAMS)),
-                        help="Whose file it is, where its keys do not tell.")  # fmt: skip
+_whose = click.option(
+    "--program",
+    type=click.Choice(list(PROGRAMS)),
+    help="Whose file it is, where its keys do not tell.",
+)
 
 
 def _given(paths: tuple[Path, ...]) -> list[Path]:
@@ -114,9 +117,11 @@ def _given(paths: tuple[Path, ...]) -> list[Path]:
 @config.command(
     "show",
     cls=Command,
-    examples=[("braidfs config show", f"Every file in {FOLDER}, mounts of services too."),
-              ("braidfs config show ./storageserver.toml --json", "One file, for programs.")],
-)  # fmt: skip
+    examples=[
+        ("braidfs config show", f"Every file in {FOLDER}, mounts of services too."),
+        ("braidfs config show ./storageserver.toml --json", "One file, for programs."),
+    ],
+)
 @_paths
 @_whose
 @json_option
@@ -125,12 +130,13 @@ def config_show(paths: tuple[Path, ...], program: str | None, as_json: bool) -> 
     found = [load_any(path, program) for path in _given(paths)]
     seen = [
         {
-            "path": one.path, "program": one.program,
+            "path": one.path,
+            "program": one.program,
             "keys": {key.name: key.value for key in one.keys},
             "defaults": [key.name for key in one.keys if key.is_default],
         }
         for one in found
-    ]  # fmt: skip
+    ]
     show(seen, as_json, lambda console: _print_files(console, found))
 
 
@@ -156,11 +162,15 @@ def _toml(value: Any) -> str:
 @config.command(
     "check",
     cls=Command,
-    examples=[("braidfs config check", "Everything on this host."),
-              ("braidfs config check new.toml && mv new.toml /etc/braidfs/storageserver.toml",
-               "Before a file goes live.")],
+    examples=[
+        ("braidfs config check", "Everything on this host."),
+        (
+            "braidfs config check new.toml && mv new.toml /etc/braidfs/storageserver.toml",
+            "Before a file goes live.",
+        ),
+    ],
     exits={EXIT_UNHEALTHY: "the files can be used, with warnings"},
-)  # fmt: skip
+)
 @_paths
 @_whose
 @json_option
@@ -187,8 +197,10 @@ def config_check(paths: tuple[Path, ...], program: str | None, as_json: bool) ->
 def _print_check(console: Console, seen: list[dict[str, Any]]) -> None:
     for one in seen:
         good = not one["errors"] and not one["warnings"]
-        console.print(f"{one['path']} ({one['program'] or 'unknown'}):"
-                      f"{' sound' if good else ''}", markup=False)  # fmt: skip
+        console.print(
+            f"{one['path']} ({one['program'] or 'unknown'}):{' sound' if good else ''}",
+            markup=False,
+        )
         for text in one["errors"]:
             console.print(f"  [red]✗[/] {text}")
         for text in one["warnings"]:

@@ -89,13 +89,26 @@ def _lies_on(layout: bytes, target: int) -> bool:
 )
 @click.argument("path")
 @click.option("--name", metavar="PATTERN", help="The last name matches this shell pattern.")
-@click.option("--type", "kind", type=click.Choice(["f", "d", "l"]),
-              callback=lambda _ctx, _param, word: _TYPES.get(word),
-              help="Files, directories or symbolic links.")  # fmt: skip
-@click.option("--size", type=Size(), metavar="[+|-]N[K|M|G|T]",
-              help="At least (+), at most (-), or exactly so large.")  # fmt: skip
-@click.option("--mtime", "age", type=Age(), metavar="[+|-]N[s|m|h|d|w]",
-              help="Changed longer ago (+) or more recently (-); days without a unit.")  # fmt: skip
+@click.option(
+    "--type",
+    "kind",
+    type=click.Choice(["f", "d", "l"]),
+    callback=lambda _ctx, _param, word: _TYPES.get(word),
+    help="Files, directories or symbolic links.",
+)
+@click.option(
+    "--size",
+    type=Size(),
+    metavar="[+|-]N[K|M|G|T]",
+    help="At least (+), at most (-), or exactly so large.",
+)
+@click.option(
+    "--mtime",
+    "age",
+    type=Age(),
+    metavar="[+|-]N[s|m|h|d|w]",
+    help="Changed longer ago (+) or more recently (-); days without a unit.",
+)
 @click.option("--uid", type=click.IntRange(0, 2**32 - 1), help="Owned by this user id.")
 @click.option("--target", type=click.IntRange(1), help="Files with an object on this target.")
 @click.option("--depth", type=click.IntRange(0), help="Not deeper than this below PATH.")
@@ -126,10 +139,15 @@ def _write_whole(path: bytes, attributes: Attributes, layout: bytes) -> None:
 
 def _write_json(path: bytes, attributes: Attributes, layout: bytes) -> None:
     seen: dict[str, Any] = {
-        "path": shown(path), "ino": attributes.ino, "type": kind_of(attributes),
-        "size": attributes.size, "uid": attributes.uid, "gid": attributes.gid,
-        "mode": f"{modes.S_IMODE(attributes.mode):04o}", "mtime_ns": true_time(attributes.mtime_ns),
-    }  # fmt: skip
+        "path": shown(path),
+        "ino": attributes.ino,
+        "type": kind_of(attributes),
+        "size": attributes.size,
+        "uid": attributes.uid,
+        "gid": attributes.gid,
+        "mode": f"{modes.S_IMODE(attributes.mode):04o}",
+        "mtime_ns": true_time(attributes.mtime_ns),
+    }
     if layout:
         seen["targets"] = list(unpack_layout(layout).targets)
     sys.stdout.write(json.dumps(seen) + "\n")

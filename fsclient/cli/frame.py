@@ -148,9 +148,12 @@ class Reach:
     ) -> AbstractAsyncContextManager[Caller]:
         """A connection to a server that proves the cluster key."""
         return open_caller(
-            address, key=load_key(self.key_file), hello=hello, timeout_s=self.timeout_s,
+            address,
+            key=load_key(self.key_file),
+            hello=hello,
+            timeout_s=self.timeout_s,
             transport=transport_of(self.tls),
-        )  # fmt: skip
+        )
 
     async def run(self, work: Callable[[Caller], Awaitable[T]]) -> T:
         """Do the work over a connection to the first metaserver that takes one."""
@@ -213,9 +216,13 @@ def reaching(function: Callable[P, R]) -> Callable[..., R]:
         help=f"The cluster key. [env BRAIDFS_KEY_FILE; then {CONFIG_FILE}; then {KEY_FILE}]",
     )
     @click.option(
-        "--timeout", type=click.FloatRange(0.1, 3600), default=10.0, show_default=True,
-        metavar="SECONDS", help="How long a server may take to answer.",
-    )  # fmt: skip
+        "--timeout",
+        type=click.FloatRange(0.1, 3600),
+        default=10.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long a server may take to answer.",
+    )
     @functools.wraps(function)
     def wrapped(
         *args: Any, metaserver: str | None, key_file: str | None, timeout: float, **kwargs: Any

@@ -26,8 +26,10 @@ class Ids(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         if not found:
             self.fail(
                 f"'{value}' is not a number or range of the client's, a colon, and the cluster's "
-                "first: 1000:21000 or 1000-1999:21000", param, ctx,
-            )  # fmt: skip
+                "first: 1000:21000 or 1000-1999:21000",
+                param,
+                ctx,
+            )
         client, cluster = int(found[1]), int(found[3])
         count = int(found[2] or client) - client + 1
         if count < 1:
@@ -55,14 +57,29 @@ class Pair(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 def id_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("--squash-all", type=Pair(), metavar="UID:GID", help="Everybody of the client "
-                     "is this user with this group; permissions are checked by the metaserver."),
-        click.option("--map-gid", type=Ids(), multiple=True, metavar="FROM[-TO]:FIRST",
-                     help="The same for groups. Without it these are as they are."),
-        click.option("--map-uid", type=Ids(), multiple=True, metavar="FROM[-TO]:FIRST",
-                     help="Users FROM to TO of the client are those from FIRST on here; may be "
-                     "given often. Whoever is in no such range, root too, is nobody."),
-    ):  # fmt: skip
+        click.option(
+            "--squash-all",
+            type=Pair(),
+            metavar="UID:GID",
+            help="Everybody of the client "
+            "is this user with this group; permissions are checked by the metaserver.",
+        ),
+        click.option(
+            "--map-gid",
+            type=Ids(),
+            multiple=True,
+            metavar="FROM[-TO]:FIRST",
+            help="The same for groups. Without it these are as they are.",
+        ),
+        click.option(
+            "--map-uid",
+            type=Ids(),
+            multiple=True,
+            metavar="FROM[-TO]:FIRST",
+            help="Users FROM to TO of the client are those from FIRST on here; may be "
+            "given often. Whoever is in no such range, root too, is nobody.",
+        ),
+    ):
         command = option(command)
     return command
 

@@ -99,32 +99,52 @@ class _Wanted:
     examples=[
         ("braidfs key create", f"A new cluster key in {KEY_FILE}."),
         ("braidfs key create ./cluster.key --json", "Elsewhere; prints its fingerprint."),
-        ("braidfs key create gpu.key --client gpu-pool --tree /data/train --read-only",
-         "For nodes that read one directory."),
-        ("braidfs key create guest.key --client guest --tree :/guest --expires 30d",
-         "To write below a directory, for a month."),
-        ("braidfs key create lab.key --client lab --tree :/lab --squash-root",
-         "For hosts whose root is not to be root here."),
-        ("braidfs key create phys.key --client physics --map-uid 1000-1999:21000 --map-gid 100:500",
-         "For hosts with users of their own: 1000 there is 21000 here."),
-        ("braidfs key create kiosk.key --client kiosk --tree :/kiosk --squash-all 5000:5000",
-         "For hosts all of whose users are one."),
+        (
+            "braidfs key create gpu.key --client gpu-pool --tree /data/train --read-only",
+            "For nodes that read one directory.",
+        ),
+        (
+            "braidfs key create guest.key --client guest --tree :/guest --expires 30d",
+            "To write below a directory, for a month.",
+        ),
+        (
+            "braidfs key create lab.key --client lab --tree :/lab --squash-root",
+            "For hosts whose root is not to be root here.",
+        ),
+        (
+            "braidfs key create phys.key --client physics --map-uid 1000-1999:21000"
+            " --map-gid 100:500",
+            "For hosts with users of their own: 1000 there is 21000 here.",
+        ),
+        (
+            "braidfs key create kiosk.key --client kiosk --tree :/kiosk --squash-all 5000:5000",
+            "For hosts all of whose users are one.",
+        ),
     ],
-)  # fmt: skip
+)
 @click.argument("path", type=click.Path(dir_okay=False, path_type=Path), default=KEY_FILE)
 @click.option("--client", metavar="NAME", help="A key for a client, by this name.")
 @click.option("--tree", metavar="DIR", help="For this directory and what is below it alone.")
 @click.option("--read-only", is_flag=True, help="To read, not to change anything.")
-@click.option("--squash-root", is_flag=True, help="Nobody of the client is root: what its root "
-              "makes is nobody's, what root owns is reached as others may.")  # fmt: skip
+@click.option(
+    "--squash-root",
+    is_flag=True,
+    help="Nobody of the client is root: what its root "
+    "makes is nobody's, what root owns is reached as others may.",
+)
 @id_options
 @click.option("--expires", type=Age(), help="It ends by itself after so long.")
 @reaching
 @json_option
 def key_create(
-    path: Path, client: str | None, tree: str | None, expires: tuple[str, float] | None,
-    reach: Reach, as_json: bool, **limits: Any,
-) -> None:  # fmt: skip
+    path: Path,
+    client: str | None,
+    tree: str | None,
+    expires: tuple[str, float] | None,
+    reach: Reach,
+    as_json: bool,
+    **limits: Any,
+) -> None:
     ids = take_ids(limits)
     if client is None:
         if tree or expires or any(limits.values()) or ids != NO_IDS:
@@ -186,8 +206,9 @@ def _print_created(console: Console, row: KeyRow, path: Path) -> None:
     ends = f", until {_utc(row.expires_ns)}" if row.expires_ns else ""
     console.print(
         f"{path}: key {session_text(row.id)} of client {row.name}: {_rights(row)} "
-        f"{_tree(row)}{ends}{_ids(row)}", markup=False,
-    )  # fmt: skip
+        f"{_tree(row)}{ends}{_ids(row)}",
+        markup=False,
+    )
 
 
 def _ids(row: KeyRow) -> str:
@@ -201,9 +222,11 @@ def _ids(row: KeyRow) -> str:
 @key.command(
     "check",
     cls=Command,
-    examples=[("braidfs key check", f"Is {KEY_FILE} sound?"),
-              ("ssh stor1 braidfs key check", "The fingerprints of two hosts must agree.")],
-)  # fmt: skip
+    examples=[
+        ("braidfs key check", f"Is {KEY_FILE} sound?"),
+        ("ssh stor1 braidfs key check", "The fingerprints of two hosts must agree."),
+    ],
+)
 @click.argument("path", type=click.Path(dir_okay=False, path_type=Path), default=KEY_FILE)
 @json_option
 def key_check(path: Path, as_json: bool) -> None:
@@ -214,9 +237,11 @@ def key_check(path: Path, as_json: bool) -> None:
 @key.command(
     "list",
     cls=Command,
-    examples=[("braidfs key list", "The keys of clients that are good."),
-              ("braidfs key list --all --json", "Those revoked and expired, too.")],
-)  # fmt: skip
+    examples=[
+        ("braidfs key list", "The keys of clients that are good."),
+        ("braidfs key list --all --json", "Those revoked and expired, too."),
+    ],
+)
 @click.option("--all", "everything", is_flag=True, help="Also those that are good no more.")
 @reaching
 @json_option
@@ -233,9 +258,11 @@ def key_list(reach: Reach, everything: bool, as_json: bool) -> None:
 @key.command(
     "revoke",
     cls=Command,
-    examples=[("braidfs key revoke gpu-pool", "Its mounts are fenced when this ends."),
-              ("braidfs key revoke 5f3a0c91d2e4b7a8 --yes", "By its id, without asking.")],
-)  # fmt: skip
+    examples=[
+        ("braidfs key revoke gpu-pool", "Its mounts are fenced when this ends."),
+        ("braidfs key revoke 5f3a0c91d2e4b7a8 --yes", "By its id, without asking."),
+    ],
+)
 @click.argument("which", metavar="NAME|ID")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @reaching
@@ -337,10 +364,17 @@ def _as_json(row: KeyRow) -> dict[str, Any]:
 
 def _print_list(console: Console, rows: Sequence[KeyRow]) -> None:
     cells = [
-        (session_text(row.id), row.name, _tree(row), _rights(row), _state(row),
-         str(len(row.sessions)), _left(row))
+        (
+            session_text(row.id),
+            row.name,
+            _tree(row),
+            _rights(row),
+            _state(row),
+            str(len(row.sessions)),
+            _left(row),
+        )
         for row in rows
-    ]  # fmt: skip
+    ]
     columns = ("id", "client", "tree", "rights", "state", "mounts", "expires")
     console.print(table(columns, cells, right="mounts"), markup=False)
     for row in rows:

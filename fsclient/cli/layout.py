@@ -43,10 +43,12 @@ def layout() -> None:
     help=f"""Show the layout of a file, or that of new files in a directory.
 
     {PATH_TEXT}""",
-    examples=[("braidfs layout get /data/ckpt", "What new files there will get."),
-              ("braidfs layout get /data/ckpt/model.pt --json", "What a file has."),
-              ("getfattr -n braidfs.layout /data/ckpt", "The same, as an xattr.")],
-)  # fmt: skip
+    examples=[
+        ("braidfs layout get /data/ckpt", "What new files there will get."),
+        ("braidfs layout get /data/ckpt/model.pt --json", "What a file has."),
+        ("getfattr -n braidfs.layout /data/ckpt", "The same, as an xattr."),
+    ],
+)
 @click.argument("path")
 @reaching
 @json_option
@@ -66,8 +68,7 @@ def _seen(found: Found) -> dict[str, Any] | None:
     if inspected.inherited:
         default = unpack_default(inspected.inherited)
         whose = "directory" if inspected.own else "cluster"
-        return {"of": whose, "chunk_size": default.chunk_size,
-                "stripe_width": default.stripe_width}  # fmt: skip
+        return {"of": whose, "chunk_size": default.chunk_size, "stripe_width": default.stripe_width}
     return None
 
 
@@ -85,26 +86,42 @@ def _print(console: Console, path: str, seen: dict[str, Any]) -> None:
     "set",
     cls=Command,
     examples=[
-        ("braidfs layout set /data/ckpt --chunk-size 4M --stripe-width 8",
-         "Large files of many ranks: wide, with large chunks."),
+        (
+            "braidfs layout set /data/ckpt --chunk-size 4M --stripe-width 8",
+            "Large files of many ranks: wide, with large chunks.",
+        ),
         ("braidfs layout set /data/train --stripe-width 1", "Small files: one target each."),
         ("braidfs layout set /data/train --default", "As the cluster's configuration says again."),
-        ("setfattr -n braidfs.layout -v chunk_size=4MiB,stripe_width=8 /data/ckpt",
-         "The same, as an xattr."),
+        (
+            "setfattr -n braidfs.layout -v chunk_size=4MiB,stripe_width=8 /data/ckpt",
+            "The same, as an xattr.",
+        ),
     ],
-)  # fmt: skip
+)
 @click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True))
-@click.option("--chunk-size", type=Size(), metavar="SIZE",
-              help="A multiple of 64 KiB, at most 64 MiB.")  # fmt: skip
-@click.option("--stripe-width", type=click.IntRange(1, 64), metavar="COUNT",
-              help="Targets of a file, as far as there are so many.")  # fmt: skip
-@click.option("--default", "as_cluster", is_flag=True,
-              help="Forget what the directory says: that of the cluster holds.")  # fmt: skip
+@click.option(
+    "--chunk-size", type=Size(), metavar="SIZE", help="A multiple of 64 KiB, at most 64 MiB."
+)
+@click.option(
+    "--stripe-width",
+    type=click.IntRange(1, 64),
+    metavar="COUNT",
+    help="Targets of a file, as far as there are so many.",
+)
+@click.option(
+    "--default",
+    "as_cluster",
+    is_flag=True,
+    help="Forget what the directory says: that of the cluster holds.",
+)
 @json_option
 def layout_set(
-    paths: tuple[str, ...], chunk_size: tuple[str, int] | None, stripe_width: int | None,
-    as_cluster: bool, as_json: bool,
-) -> None:  # fmt: skip
+    paths: tuple[str, ...],
+    chunk_size: tuple[str, int] | None,
+    stripe_width: int | None,
+    as_cluster: bool,
+    as_json: bool,
+) -> None:
     """Set the layout of new files in directories, or of files that were never written.
 
     PATHS are on a mount. New sub-directories inherit; what is there stays as

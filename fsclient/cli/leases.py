@@ -36,12 +36,19 @@ _PAGE: Final = 5_000
 @click.command(
     "leases",
     cls=Command,
-    examples=[("braidfs client leases", "How much each mount holds, and who is slow to give back."),
-              ("braidfs client leases 5f3a0c91d2e4b7a8 --limit 20", "What one mount holds.")],
-)  # fmt: skip
+    examples=[
+        ("braidfs client leases", "How much each mount holds, and who is slow to give back."),
+        ("braidfs client leases 5f3a0c91d2e4b7a8 --limit 20", "What one mount holds."),
+    ],
+)
 @click.argument("session", required=False)
-@click.option("--limit", type=click.IntRange(1, 10**6), default=1000, show_default=True,
-              help="Show so many leases of the SESSION.")  # fmt: skip
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 10**6),
+    default=1000,
+    show_default=True,
+    help="Show so many leases of the SESSION.",
+)
 @reaching
 @json_option
 def leases(reach: Reach, session: str | None, limit: int, as_json: bool) -> None:
@@ -82,9 +89,13 @@ async def _held(caller: Caller, reach: Reach, session: int, limit: int) -> list[
 
 def _sum_json(one: SessionLeases) -> dict[str, Any]:
     return {
-        "session": session_text(one.session), "client": one.node, "inodes": one.inodes,
-        "exclusive": one.exclusive, "recalls_unanswered": one.recalls, "is_cached": one.is_cached,
-    }  # fmt: skip
+        "session": session_text(one.session),
+        "client": one.node,
+        "inodes": one.inodes,
+        "exclusive": one.exclusive,
+        "recalls_unanswered": one.recalls,
+        "is_cached": one.is_cached,
+    }
 
 
 def _lease_json(one: HeldLease) -> dict[str, Any]:
@@ -103,11 +114,15 @@ def _facets(flags: int) -> dict[str, str]:
 def _print_sums(console: Console, found: Sequence[SessionLeases]) -> None:
     rows = [
         (
-            session_text(one.session), one.node, number(one.inodes), number(one.exclusive),
-            number(one.recalls), "yes" if one.is_cached else "no",
+            session_text(one.session),
+            one.node,
+            number(one.inodes),
+            number(one.exclusive),
+            number(one.recalls),
+            "yes" if one.is_cached else "no",
         )
         for one in found
-    ]  # fmt: skip
+    ]
     columns = ("session", "client", "inodes", "exclusive", "recalls", "caches")
     console.print(table(columns, rows, right="inodes,exclusive,recalls"))
 

@@ -23,10 +23,12 @@ def lock() -> None:
 @lock.command(
     "list",
     cls=Command,
-    examples=[("braidfs lock list", "All locks, of all mounts."),
-              ("braidfs lock list --waiting", "What programs wait for."),
-              ("braidfs lock list --inode $(stat -c %i FILE)", "Who has FILE locked.")],
-)  # fmt: skip
+    examples=[
+        ("braidfs lock list", "All locks, of all mounts."),
+        ("braidfs lock list --waiting", "What programs wait for."),
+        ("braidfs lock list --inode $(stat -c %i FILE)", "Who has FILE locked."),
+    ],
+)
 @click.option("--inode", type=click.IntRange(1), metavar="NUMBER", help="Only locks of this inode.")
 @click.option("--waiting", is_flag=True, help="Only requests that wait.")
 @reaching
@@ -70,9 +72,17 @@ def _print(console: Console, rows: list[LockRow]) -> None:
     cells = []
     for one in map(_as_json, rows):
         last = "end" if one["end"] is None else str(one["end"] - 1)
-        cells.append((
-            str(one["inode"]), one["kind"], one["type"], str(one["start"]), last, str(one["pid"]),
-            one["client"] or one["session"], one["state"],
-        ))  # fmt: skip
+        cells.append(
+            (
+                str(one["inode"]),
+                one["kind"],
+                one["type"],
+                str(one["start"]),
+                last,
+                str(one["pid"]),
+                one["client"] or one["session"],
+                one["state"],
+            )
+        )
     columns = ("inode", "kind", "type", "from", "to", "pid", "client", "state")
     console.print(table(columns, cells, right="inode,from,to,pid"))

@@ -35,10 +35,32 @@ from .trash import trash
 from .validate import validate_
 
 VERBS: tuple[click.Command, ...] = (
-    bench, client, completion, config, df, du, find, key, layout, lock, mount, net, node, prefetch,
-    quota, seal, stat, status, support, target, tls, top, trash, unseal,
+    bench,
+    client,
+    completion,
+    config,
+    df,
+    du,
+    find,
+    key,
+    layout,
+    lock,
+    mount,
+    net,
+    node,
+    prefetch,
+    quota,
+    seal,
+    stat,
+    status,
+    support,
+    target,
+    tls,
+    top,
+    trash,
+    unseal,
     validate_,
-)  # fmt: skip
+)
 
 
 @click.group(cls=Group)

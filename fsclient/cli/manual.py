@@ -37,27 +37,44 @@ def _walk(context: click.Context) -> Iterator[click.Context]:
     yield context
     if isinstance(context.command, click.Group):
         for name, verb in sorted(context.command.commands.items()):
-            yield from _walk(click.Context(
-                verb, context, name, terminal_width=90, max_content_width=90
-            ))  # fmt: skip
+            yield from _walk(
+                click.Context(verb, context, name, terminal_width=90, max_content_width=90)
+            )
 
 
 def _overview(cli: click.Group, context: click.Context) -> str:
-    lines = [*_head("braidfs", _first(cli)), ".SH SYNOPSIS", ".B braidfs",
-             "\\fIVERB\\fR [\\fIOPTIONS\\fR] [\\fIARGUMENTS\\fR]", ".SH DESCRIPTION",
-             *_paragraphs(cli), ".SH VERBS"]  # fmt: skip
+    lines = [
+        *_head("braidfs", _first(cli)),
+        ".SH SYNOPSIS",
+        ".B braidfs",
+        "\\fIVERB\\fR [\\fIOPTIONS\\fR] [\\fIARGUMENTS\\fR]",
+        ".SH DESCRIPTION",
+        *_paragraphs(cli),
+        ".SH VERBS",
+    ]
     for one in _walk(context):
         if isinstance(one.command, Command):
             words = one.command_path.split(" ", 1)[1]
             page = f"braidfs-{words.split()[0]}"
-            lines += [".TP", f".B {_text(words)}", f"{_first(one.command)}.",
-                      f"See\n.BR {_text(page)} (1)."]  # fmt: skip
-    lines += [".SH FILES", ".TP", ".I /etc/braidfs/admin.toml",
-              "metaservers (a list of addresses) and key_file, for the verbs that ask the cluster.",
-              ".SH ENVIRONMENT", ".TP", ".B BRAIDFS_METASERVER, BRAIDFS_KEY_FILE",
-              "As the options \\-\\-metaserver and \\-\\-key\\-file.",
-              ".TP", ".B BRAIDFS_ADMIN_CONFIG",
-              "Read instead of /etc/braidfs/admin.toml."]  # fmt: skip
+            lines += [
+                ".TP",
+                f".B {_text(words)}",
+                f"{_first(one.command)}.",
+                f"See\n.BR {_text(page)} (1).",
+            ]
+    lines += [
+        ".SH FILES",
+        ".TP",
+        ".I /etc/braidfs/admin.toml",
+        "metaservers (a list of addresses) and key_file, for the verbs that ask the cluster.",
+        ".SH ENVIRONMENT",
+        ".TP",
+        ".B BRAIDFS_METASERVER, BRAIDFS_KEY_FILE",
+        "As the options \\-\\-metaserver and \\-\\-key\\-file.",
+        ".TP",
+        ".B BRAIDFS_ADMIN_CONFIG",
+        "Read instead of /etc/braidfs/admin.toml.",
+    ]
     return _joined([*lines, *_see_also(_SEE_ALSO)])
 
 
@@ -71,8 +88,10 @@ def _page(verb: click.Command, context: click.Context) -> str:
     lines += [".SH DESCRIPTION", *_paragraphs(verb)]
     for one in commands:
         if len(commands) > 1:
-            lines += [f".SH {_text(one.command_path.removeprefix('braidfs ').upper())}",
-                      *_paragraphs(one.command)]  # fmt: skip
+            lines += [
+                f".SH {_text(one.command_path.removeprefix('braidfs ').upper())}",
+                *_paragraphs(one.command),
+            ]
         lines += _command(one, ".SS" if len(commands) > 1 else ".SH")
     return _joined([*lines, *_see_also(("braidfs (1)", *_SEE_ALSO))])
 

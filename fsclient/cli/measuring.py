@@ -29,20 +29,29 @@ _TICK_S: Final = 0.2
 _GUESS_S: Final = 3.0  # of a phase that takes as long as it takes: for the bar alone
 _OPTIONS: Final = (
     click.argument("paths", metavar="PATH...", nargs=-1),
-    click.option("--hosts", metavar="LIST", help="Nodes, such as gpu[01-16],login1: braidfs and "
-                 "fio are installed there and PATH is mounted. Without it, this machine."),
-    click.option("--ssh", default=SSH, show_default=True, metavar="COMMAND",
-                 help="How to reach them."),
+    click.option(
+        "--hosts",
+        metavar="LIST",
+        help="Nodes, such as gpu[01-16],login1: braidfs and "
+        "fio are installed there and PATH is mounted. Without it, this machine.",
+    ),
+    click.option(
+        "--ssh", default=SSH, show_default=True, metavar="COMMAND", help="How to reach them."
+    ),
     click.option("--seconds", type=click.IntRange(1, 86_400), help="Of each timed phase."),
     click.option("--size", type=Size(), help="Of each large file; one a job."),
     click.option("--jobs", type=click.IntRange(1, 256), help="At a time on each node."),
     click.option("--files", type=click.IntRange(1, 10**7), help="Names that each job makes."),
-    click.option("--any-file-system", is_flag=True,
-                 help="Also where PATH is not BraidFS: to compare."),
-    click.option("--resume", is_flag=True,
-                 help="Go on with the same command where it was interrupted: what it has finished "
-                 "is not measured again."),
-)  # fmt: skip
+    click.option(
+        "--any-file-system", is_flag=True, help="Also where PATH is not BraidFS: to compare."
+    ),
+    click.option(
+        "--resume",
+        is_flag=True,
+        help="Go on with the same command where it was interrupted: what it has finished "
+        "is not measured again.",
+    ),
+)
 
 
 def measuring(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,11 +79,14 @@ class Wishes:
             raise click.BadParameter("at least 1 MiB", param_hint="--size")
         size = size >> 20 << 20
         return replace(
-            base, seconds=self.seconds or base.seconds, jobs=self.jobs or base.jobs,
-            files=self.files or base.files, file_bytes=size,
+            base,
+            seconds=self.seconds or base.seconds,
+            jobs=self.jobs or base.jobs,
+            files=self.files or base.files,
+            file_bytes=size,
             check_bytes=min(size, base.check_bytes),
             blocks=min(base.blocks, max(1, size // (1 << 16))),
-        )  # fmt: skip
+        )
 
 
 def plans(paths: Sequence[str], hosts: str | None, ssh: str) -> list[NodePlan]:
@@ -114,9 +126,12 @@ async def _measure(run: Run, nodes: Sequence[NodePlan], as_json: bool, kept: Kep
     if not sys.stderr.isatty():
         return await validate(run, nodes, _tell_lines(as_json), kept)
     with Progress(
-        TextColumn("{task.description:<36}"), BarColumn(), TimeElapsedColumn(),
-        console=Console(stderr=True), transient=True,
-    ) as progress:  # fmt: skip
+        TextColumn("{task.description:<36}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    ) as progress:
         bar = _Bar(progress, run.amounts.seconds)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(bar.go_on)

@@ -33,8 +33,11 @@ def mountpoint_of(path: Path) -> str:
 def keys_of(path: Path) -> tuple[Key, ...]:
     """What it says, and the options that it does not name. Raises ConfigError."""
     source, options = _read(path)
-    return (Key("directory", mountpoint_of(path), False), Key("source", source, False),
-            *describe(options))  # fmt: skip
+    return (
+        Key("directory", mountpoint_of(path), False),
+        Key("source", source, False),
+        *describe(options),
+    )
 
 
 def errors_of(path: Path) -> list[str]:
@@ -42,9 +45,11 @@ def errors_of(path: Path) -> list[str]:
     _, options = _read(path)
     errors = []
     for look in (
-        lambda: load_credential(options.key_file), lambda: rdma_settings(options),
-        lambda: tls_settings(options), lambda: http_certificate(options),
-    ):  # fmt: skip
+        lambda: load_credential(options.key_file),
+        lambda: rdma_settings(options),
+        lambda: tls_settings(options),
+        lambda: http_certificate(options),
+    ):
         try:
             look()
         except ConfigError as error:

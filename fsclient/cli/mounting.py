@@ -5,8 +5,11 @@ import click
 from .frame import Command
 from .mount_helper import Request, mount_source
 
-_EXITS = {1: "wrong source or options", 2: "a system error, or wrong usage",
-          32: "the mount failed: the reason is one line on the standard error stream"}  # fmt: skip
+_EXITS = {
+    1: "wrong source or options",
+    2: "a system error, or wrong usage",
+    32: "the mount failed: the reason is one line on the standard error stream",
+}
 
 
 @click.command(
@@ -21,10 +24,19 @@ _EXITS = {1: "wrong source or options", 2: "a system error, or wrong usage",
 )
 @click.argument("source")
 @click.argument("directory")
-@click.option("-o", "options", multiple=True, metavar="OPTIONS",
-              help="Mount options, as in mount.fuse.braidfs(8).")  # fmt: skip
-@click.option("-f/-F", "--foreground/--fork", default=False,
-              help="Serve in this process, log to stderr; or return when it serves.")  # fmt: skip
+@click.option(
+    "-o",
+    "options",
+    multiple=True,
+    metavar="OPTIONS",
+    help="Mount options, as in mount.fuse.braidfs(8).",
+)
+@click.option(
+    "-f/-F",
+    "--foreground/--fork",
+    default=False,
+    help="Serve in this process, log to stderr; or return when it serves.",
+)
 def mount(source: str, directory: str, options: tuple[str, ...], foreground: bool) -> int:
     """Mount SOURCE (HOST[:PORT][,HOST2...]:/SUBDIR) at DIRECTORY.
 

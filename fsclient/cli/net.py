@@ -95,9 +95,12 @@ async def _ask(host: str, reach: Reach) -> tuple[str, str]:
     hello = HelloFields("rdma", "braidfs net check")
     timeout_s = reach.timeout_s
     stream = await connect(
-        address, key=load_key(reach.key_file), hello=hello, timeout_s=timeout_s,
+        address,
+        key=load_key(reach.key_file),
+        hello=hello,
+        timeout_s=timeout_s,
         transport=transport_of(reach.tls),
-    )  # fmt: skip
+    )
     try:
         with trio.fail_after(timeout_s):
             answer = await ask(stream, RdmaOffer(b""))
@@ -135,12 +138,15 @@ def _port_json(one: Choice) -> dict[str, Any]:
 def _print(console: Console, found: Sequence[dict[str, Any]]) -> None:
     rows = [
         (
-            one["port"], one["state"], one["link"], f"{one['gigabits']:g} Gb/s",
+            one["port"],
+            one["state"],
+            one["link"],
+            f"{one['gigabits']:g} Gb/s",
             "-" if one["numa_node"] is None else str(one["numa_node"]),
             f"yes: {one['gid']}" if one["used"] else f"no: {one['reason']}",
         )
         for one in found
-    ]  # fmt: skip
+    ]
     console.print(table(("port", "state", "link", "speed", "NUMA node", "used"), rows))
 
 

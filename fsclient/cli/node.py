@@ -43,10 +43,14 @@ def node() -> None:
 @node.command(
     "list",
     cls=Command,
-    examples=[("braidfs node list", "All storage servers."),
-              ("braidfs node list --json | jq -r '.[] | select(.state != \"up\") | .name'",
-               "The names of those that are down.")],
-)  # fmt: skip
+    examples=[
+        ("braidfs node list", "All storage servers."),
+        (
+            "braidfs node list --json | jq -r '.[] | select(.state != \"up\") | .name'",
+            "The names of those that are down.",
+        ),
+    ],
+)
 @reaching
 @json_option
 def node_list(reach: Reach, as_json: bool) -> None:
@@ -61,11 +65,18 @@ def _print_nodes(console: Console, reply: StatusReply) -> None:
     for one in reply.nodes:
         targets = [str(row.target) for row in reply.map.targets if row.node == one.node]
         state = "[green]up[/]" if one.is_up else "[red]down[/]"
-        rows.append((
-            str(one.node), one.name, one.address, state, ",".join(targets),
-            f"{duration(one.seconds_since_heartbeat)} ago", size(one.traffic.read_bytes),
-            size(one.traffic.written_bytes),
-        ))  # fmt: skip
+        rows.append(
+            (
+                str(one.node),
+                one.name,
+                one.address,
+                state,
+                ",".join(targets),
+                f"{duration(one.seconds_since_heartbeat)} ago",
+                size(one.traffic.read_bytes),
+                size(one.traffic.written_bytes),
+            )
+        )
     columns = ("node", "name", "address", "state", "targets", "heartbeat", "read", "written")
     console.print(table(columns, rows, right="node,heartbeat,read,written"))
 
@@ -84,25 +95,34 @@ class Ping:
     def as_json(self) -> dict[str, Any]:
         times = [round(s * 1e6, 1) for s in sorted(self.seconds)]
         return {
-            "kind": self.kind, "name": self.name, "address": self.address,
+            "kind": self.kind,
+            "name": self.name,
+            "address": self.address,
             "connect_us": round(self.connect_s * 1e6, 1),
             "fastest_us": times[0] if times else None,
             "median_us": times[len(times) // 2] if times else None,
             "slowest_us": times[-1] if times else None,
             "error": self.error,
-        }  # fmt: skip
+        }
 
 
 @node.command(
     "ping",
     cls=Command,
-    examples=[("braidfs node ping", "The metaservers and every storage server."),
-              ("braidfs node ping stor1 --count 50", "One storage server, thoroughly.")],
+    examples=[
+        ("braidfs node ping", "The metaservers and every storage server."),
+        ("braidfs node ping stor1 --count 50", "One storage server, thoroughly."),
+    ],
     exits={EXIT_UNHEALTHY: "a server did not answer"},
-)  # fmt: skip
+)
 @click.argument("names", nargs=-1)
-@click.option("--count", type=click.IntRange(1, PINGS_MAX), default=5, show_default=True,
-              help="Round trips to each.")  # fmt: skip
+@click.option(
+    "--count",
+    type=click.IntRange(1, PINGS_MAX),
+    default=5,
+    show_default=True,
+    help="Round trips to each.",
+)
 @reaching
 @json_option
 def node_ping(reach: Reach, names: tuple[str, ...], count: int, as_json: bool) -> int:

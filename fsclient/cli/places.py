@@ -43,10 +43,15 @@ def find_place(path: str, reach: Reach) -> Place:
         return Place(path, _components(path[1:]), "", reach)
     real = _real(path)
     best = max(
-        (row for row in mount_table() if row.kind == FILE_SYSTEM_TYPE
-         and (real == row.mountpoint or real.startswith(row.mountpoint.rstrip("/") + "/"))),
-        key=lambda row: len(row.mountpoint), default=None,
-    )  # fmt: skip
+        (
+            row
+            for row in mount_table()
+            if row.kind == FILE_SYSTEM_TYPE
+            and (real == row.mountpoint or real.startswith(row.mountpoint.rstrip("/") + "/"))
+        ),
+        key=lambda row: len(row.mountpoint),
+        default=None,
+    )
     if best is None:
         raise click.BadParameter(
             f"{path} is on no BraidFS mount; for a path inside the file system write :{real}"

@@ -41,15 +41,24 @@ class Sums(Failures):
 @click.command(
     "prefetch",
     cls=Command,
-    examples=[("braidfs prefetch /data/train/shard-00*", "Files that the next epoch begins with."),
-              ("braidfs prefetch /data/imagenet --jobs 16", "A whole tree, sixteen at a time."),
-              ("braidfs prefetch --manifest first.txt", "The files that a list names.")],
-)  # fmt: skip
+    examples=[
+        ("braidfs prefetch /data/train/shard-00*", "Files that the next epoch begins with."),
+        ("braidfs prefetch /data/imagenet --jobs 16", "A whole tree, sixteen at a time."),
+        ("braidfs prefetch --manifest first.txt", "The files that a list names."),
+    ],
+)
 @click.argument("paths", nargs=-1)
-@click.option("--manifest", "--from", "listed", type=click.File("r"), metavar="FILE",
-              help="Paths, one a line; - is the standard input.")  # fmt: skip
-@click.option("--jobs", type=click.IntRange(1, 256), default=8, show_default=True,
-              help="Files at a time.")  # fmt: skip
+@click.option(
+    "--manifest",
+    "--from",
+    "listed",
+    type=click.File("r"),
+    metavar="FILE",
+    help="Paths, one a line; - is the standard input.",
+)
+@click.option(
+    "--jobs", type=click.IntRange(1, 256), default=8, show_default=True, help="Files at a time."
+)
 @json_option
 def prefetch(paths: tuple[str, ...], listed: Any, jobs: int, as_json: bool) -> int:
     """Read files, and all files below directories, into the page cache of this machine.
@@ -63,30 +72,36 @@ def prefetch(paths: tuple[str, ...], listed: Any, jobs: int, as_json: bool) -> i
     with _shown(as_json) as progress:
         task = progress.add_task("", total=None)
         workers.go_through(
-            _files(_all(paths, listed), sums),
-            lambda: progress.update(task, completed=sums.bytes),
+            _files(_all(paths, listed), sums), lambda: progress.update(task, completed=sums.bytes)
         )
     seconds = time.monotonic() - started
     for text in sums.failures:
         warn(text)
     show(
-        {"files": sums.files, "bytes": sums.bytes, "failed": sums.failed,
-         "seconds": round(seconds, 3)},
+        {
+            "files": sums.files,
+            "bytes": sums.bytes,
+            "failed": sums.failed,
+            "seconds": round(seconds, 3),
+        },
         as_json,
         lambda console: console.print(
             f"{number(sums.files)} files, {size(sums.bytes)}, {rate(sums.bytes, seconds)}"
             + (f", {number(sums.failed)} could not be read" if sums.failed else "")
         ),
-    )  # fmt: skip
+    )
     return EXIT_FAILED if sums.failed else EXIT_DONE
 
 
 def _shown(as_json: bool) -> Progress:
     return Progress(
-        SpinnerColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(),
-        console=Console(stderr=True), transient=True,
+        SpinnerColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        console=Console(stderr=True),
+        transient=True,
         disable=as_json or not sys.stderr.isatty(),
-    )  # fmt: skip
+    )
 
 
 def _all(paths: tuple[str, ...], listed: Any) -> Iterator[str]:

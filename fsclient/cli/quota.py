@@ -88,16 +88,21 @@ def _whose(function: Callable[..., R]) -> Callable[..., R]:
     @reaching
     @functools.wraps(function)
     def wrapped(
-        *args: Any, reach: Reach, tree: str | None, user: str | None, group: str | None,
+        *args: Any,
+        reach: Reach,
+        tree: str | None,
+        user: str | None,
+        group: str | None,
         **kwargs: Any,
-    ) -> R:  # fmt: skip
+    ) -> R:
         shown = tree or user or group
         if shown is None or sum(one is not None for one in (tree, user, group)) != 1:
             raise click.UsageError("name one of --tree, --user and --group")
         place = find_place(tree, reach) if tree else None
         account = _account(user, group) if place is None else None
-        return function(*args, whose=Whose(shown, account, place, place.reach if place else reach),
-                        **kwargs)  # fmt: skip
+        return function(
+            *args, whose=Whose(shown, account, place, place.reach if place else reach), **kwargs
+        )
 
     return wrapped
 
@@ -126,22 +131,32 @@ def _account(user: str | None, group: str | None) -> AccountId:
     {PATH_TEXT}""",
     examples=[
         ("braidfs quota set --tree /data/team-a --bytes 10T --inodes 5M", "A directory."),
-        ("braidfs quota set --user alice --bytes 900G:1T --grace 7d",
-         "A user: a warning's worth of time between 900 GiB and 1 TiB."),
+        (
+            "braidfs quota set --user alice --bytes 900G:1T --grace 7d",
+            "A user: a warning's worth of time between 900 GiB and 1 TiB.",
+        ),
         ("braidfs quota set --group students --inodes none", "No limit on inodes any more."),
     ],
-)  # fmt: skip
+)
 @_whose
-@click.option("--bytes", "bytes_limit", type=LimitPair(),
-              help="Sizes of files and extended attributes, together.")
-@click.option("--inodes", "inodes_limit", type=LimitPair(),
-              help="Files, directories, links, together.")  # fmt: skip
+@click.option(
+    "--bytes",
+    "bytes_limit",
+    type=LimitPair(),
+    help="Sizes of files and extended attributes, together.",
+)
+@click.option(
+    "--inodes", "inodes_limit", type=LimitPair(), help="Files, directories, links, together."
+)
 @click.option("--grace", type=Age(), help="How long soft limits may be exceeded.")
 @json_option
 def quota_set(
-    whose: Whose, bytes_limit: tuple[int, int] | None, inodes_limit: tuple[int, int] | None,
-    grace: tuple[str, float] | None, as_json: bool,
-) -> None:  # fmt: skip
+    whose: Whose,
+    bytes_limit: tuple[int, int] | None,
+    inodes_limit: tuple[int, int] | None,
+    grace: tuple[str, float] | None,
+    as_json: bool,
+) -> None:
     if bytes_limit is None and inodes_limit is None and grace is None:
         raise click.UsageError("name a limit: --bytes, --inodes or --grace")
     reach = whose.reach
@@ -172,9 +187,11 @@ def quota_set(
     A directory is no tree any more then: what is in it counts for the tree it is in, if any.
 
     {PATH_TEXT}""",
-    examples=[("braidfs quota remove --tree /data/team-a", "No tree any more."),
-              ("braidfs quota remove --user alice", "Without limits.")],
-)  # fmt: skip
+    examples=[
+        ("braidfs quota remove --tree /data/team-a", "No tree any more."),
+        ("braidfs quota remove --user alice", "Without limits."),
+    ],
+)
 @_whose
 @json_option
 def quota_remove(whose: Whose, as_json: bool) -> None:
@@ -198,9 +215,11 @@ def quota_remove(whose: Whose, as_json: bool) -> None:
 @quota.command(
     "list",
     cls=Command,
-    examples=[("braidfs quota list", "Whoever has limits."),
-              ("braidfs quota list --all", "What everybody has, limits or not.")],
-)  # fmt: skip
+    examples=[
+        ("braidfs quota list", "Whoever has limits."),
+        ("braidfs quota list --all", "What everybody has, limits or not."),
+    ],
+)
 @click.option("--all", "everybody", is_flag=True, help="Those without limits too.")
 @reaching
 @json_option
@@ -216,7 +235,7 @@ def quota_list(reach: Reach, everybody: bool, as_json: bool) -> None:
 
     {PATH_TEXT}""",
     examples=[("braidfs quota get /data/team-a/run7", "Whose quota would be charged there.")],
-)  # fmt: skip
+)
 @click.argument("path")
 @reaching
 @json_option
@@ -311,12 +330,19 @@ def _print(console: Console, rows: list[QuotaRow]) -> None:
     cells = []
     for row in rows:
         limits = row.limits
-        cells.append((
-            QuotaKind(row.kind).name.lower(), _name(row),
-            size(row.used_bytes), _limit(limits.bytes_soft, size), _limit(limits.bytes_hard, size),
-            number(row.used_inodes), _limit(limits.inodes_soft, number),
-            _limit(limits.inodes_hard, number), _left(row),
-        ))  # fmt: skip
+        cells.append(
+            (
+                QuotaKind(row.kind).name.lower(),
+                _name(row),
+                size(row.used_bytes),
+                _limit(limits.bytes_soft, size),
+                _limit(limits.bytes_hard, size),
+                number(row.used_inodes),
+                _limit(limits.inodes_soft, number),
+                _limit(limits.inodes_hard, number),
+                _left(row),
+            )
+        )
     columns = ("kind", "name", "used", "soft", "hard", "inodes", "soft ", "hard ", "grace")
     console.print(table(columns, cells, right="used,soft,hard,inodes,soft ,hard "), markup=False)
 

@@ -17,11 +17,33 @@ from ..daemon import EXIT_MOUNT, EXIT_SYSTEM, EXIT_USAGE
 from ..kernel import is_mounted
 
 REMOUNT: Final = "remount"
-_FLAGS: Final = frozenset((
-    "ro", "rw", "nosuid", "suid", "nodev", "dev", "noexec", "exec", "noatime", "atime",
-    "relatime", "norelatime", "strictatime", "nostrictatime", "nodiratime", "diratime", "sync",
-    "async", "dirsync", "silent", "loud", "nosymfollow", "symfollow",
-))  # fmt: skip
+_FLAGS: Final = frozenset(
+    (
+        "ro",
+        "rw",
+        "nosuid",
+        "suid",
+        "nodev",
+        "dev",
+        "noexec",
+        "exec",
+        "noatime",
+        "atime",
+        "relatime",
+        "norelatime",
+        "strictatime",
+        "nostrictatime",
+        "nodiratime",
+        "diratime",
+        "sync",
+        "async",
+        "dirsync",
+        "silent",
+        "loud",
+        "nosymfollow",
+        "symfollow",
+    )
+)
 # What the kernel shows of the mount, which mount(8) therefore gives again.
 _SHOWN: Final = ("user_id=", "group_id=", "rootmode=", "fd=", "max_read=", "blksize=")
 _SECONDS_MAX: Final = 600.0

@@ -37,8 +37,14 @@ class NotToldError(BraidError):
     ],
 )
 @click.argument("directories", nargs=-1, metavar="[DIRECTORY]...")
-@click.option("--timeout", type=click.FloatRange(1, 3600), default=120.0, show_default=True,
-              metavar="SECONDS", help="How long each may take.")  # fmt: skip
+@click.option(
+    "--timeout",
+    type=click.FloatRange(1, 3600),
+    default=120.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long each may take.",
+)
 @json_option
 def restart(directories: tuple[str, ...], timeout: float, as_json: bool) -> None:
     """Let mounts go on in the program that is installed now, under their users.
@@ -105,8 +111,11 @@ def _restart(mountpoint: str, timeout_s: float) -> dict[str, Any]:
     run_trio(_wait, mountpoint, pid, before, timeout_s)
     seconds = round(time.monotonic() - began, 2)
     return {
-        "mountpoint": mountpoint, "pid": pid, "generation": generation_of(pid), "seconds": seconds,
-    }  # fmt: skip
+        "mountpoint": mountpoint,
+        "pid": pid,
+        "generation": generation_of(pid),
+        "seconds": seconds,
+    }
 
 
 async def _wait(mountpoint: str, pid: int, before: int, timeout_s: float) -> None:

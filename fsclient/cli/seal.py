@@ -104,38 +104,48 @@ def _run(paths: tuple[str, ...], jobs: int, *, as_json: bool, is_sealing: bool) 
     started, walk = time.monotonic(), _Walk(is_sealing=is_sealing)
     sums = walk.sums
     with Progress(
-        SpinnerColumn(), TextColumn("{task.completed:,.0f} done"),
-        console=Console(stderr=True), transient=True,
+        SpinnerColumn(),
+        TextColumn("{task.completed:,.0f} done"),
+        console=Console(stderr=True),
+        transient=True,
         disable=as_json or not sys.stderr.isatty(),
-    ) as progress:  # fmt: skip
+    ) as progress:
         walk.run(paths, jobs, progress)
     for text in sums.failures:
         warn(text)
     state = "sealed" if is_sealing else "not sealed"
     show(
-        {"files": sums.files, "directories": sums.directories, "unchanged": sums.unchanged,
-         "failed": sums.failed, "seconds": round(time.monotonic() - started, 3)},
+        {
+            "files": sums.files,
+            "directories": sums.directories,
+            "unchanged": sums.unchanged,
+            "failed": sums.failed,
+            "seconds": round(time.monotonic() - started, 3),
+        },
         as_json,
         lambda console: console.print(
             f"{number(sums.files)} files and {number(sums.directories)} directories are {state}"
             + (f", {number(sums.unchanged)} were before" if sums.unchanged else "")
             + (f"; {number(sums.failed)} could not be changed" if sums.failed else "")
         ),
-    )  # fmt: skip
+    )
     return EXIT_FAILED if sums.failed else EXIT_DONE
 
 
 _paths = click.argument("paths", nargs=-1, required=True)
-_jobs = click.option("--jobs", type=click.IntRange(1, 256), default=8, show_default=True,
-                     help="Files at a time.")  # fmt: skip
+_jobs = click.option(
+    "--jobs", type=click.IntRange(1, 256), default=8, show_default=True, help="Files at a time."
+)
 
 
 @click.command(
     "seal",
     cls=Command,
-    examples=[("braidfs seal /data/imagenet", "A data set that is complete."),
-              ("braidfs seal /data/runs/7/checkpoint-9000 --jobs 1", "One that is to stay.")],
-)  # fmt: skip
+    examples=[
+        ("braidfs seal /data/imagenet", "A data set that is complete."),
+        ("braidfs seal /data/runs/7/checkpoint-9000 --jobs 1", "One that is to stay."),
+    ],
+)
 @_paths
 @_jobs
 @json_option

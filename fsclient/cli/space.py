@@ -31,9 +31,11 @@ from .words import bar, number, size
 @click.command(
     "df",
     cls=Command,
-    examples=[("braidfs df", "Room in the cluster, by storage server."),
-              ("braidfs df --json", "In bytes, for programs.")],
-)  # fmt: skip
+    examples=[
+        ("braidfs df", "Room in the cluster, by storage server."),
+        ("braidfs df --json", "In bytes, for programs."),
+    ],
+)
 @reaching
 @json_option
 def df(reach: Reach, as_json: bool) -> None:
@@ -55,8 +57,14 @@ def _df_json(reply: StatusReply) -> dict[str, Any]:
     for one in reply.nodes:
         total, _, available = _of_node(reply, one.node)
         seen = node_json(one)
-        nodes.append({"name": seen["name"], "state": seen["state"], "bytes_total": total,
-                      "bytes_available": available})  # fmt: skip
+        nodes.append(
+            {
+                "name": seen["name"],
+                "state": seen["state"],
+                "bytes_total": total,
+                "bytes_available": available,
+            }
+        )
     used = reply.files.inodes_total - reply.files.inodes_free
     return {
         "bytes_total": reply.files.bytes_total,
@@ -121,10 +129,12 @@ class Sums:
     help=f"""Sum up sizes below each PATH, as the metaserver knows them.
 
     {PATH_TEXT}""",
-    examples=[("braidfs du /data/train", "One tree."),
-              ("braidfs du /data/*", "Several, one line each."),
-              ("braidfs du :/ --json", "The whole file system, for programs.")],
-)  # fmt: skip
+    examples=[
+        ("braidfs du /data/train", "One tree."),
+        ("braidfs du /data/*", "Several, one line each."),
+        ("braidfs du :/ --json", "The whole file system, for programs."),
+    ],
+)
 @click.argument("paths", nargs=-1, required=True)
 @reaching
 @json_option
@@ -144,9 +154,12 @@ class _progress:  # noqa: N801 - used as a function
     def __init__(self, as_json: bool) -> None:
         self._shown = sys.stderr.isatty() and not as_json
         self._progress = Progress(
-            SpinnerColumn(), TextColumn("{task.completed:,} inodes"),
-            console=Console(stderr=True), transient=True, disable=not self._shown,
-        )  # fmt: skip
+            SpinnerColumn(),
+            TextColumn("{task.completed:,} inodes"),
+            console=Console(stderr=True),
+            transient=True,
+            disable=not self._shown,
+        )
 
     def __enter__(self) -> Callable[[int], None]:
         self._progress.__enter__()
@@ -193,5 +206,6 @@ def _print_du(console: Console, found: list[tuple[str, Sums]]) -> None:
         (size(sums.bytes), number(sums.files), number(sums.directories), os.fspath(path))
         for path, sums in found
     ]
-    console.print(table(("size", "files", "directories", "path"), rows,
-                        right="size,files,directories"))  # fmt: skip
+    console.print(
+        table(("size", "files", "directories", "path"), rows, right="size,files,directories")
+    )

@@ -27,10 +27,14 @@ from .terminal import table
 from .words import number, shown, size
 
 _KINDS: Final = {
-    modes.S_IFREG: "file", modes.S_IFDIR: "directory", modes.S_IFLNK: "symlink",
-    modes.S_IFIFO: "fifo", modes.S_IFSOCK: "socket", modes.S_IFCHR: "character device",
+    modes.S_IFREG: "file",
+    modes.S_IFDIR: "directory",
+    modes.S_IFLNK: "symlink",
+    modes.S_IFIFO: "fifo",
+    modes.S_IFSOCK: "socket",
+    modes.S_IFCHR: "character device",
     modes.S_IFBLK: "block device",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +52,15 @@ class Object:
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "stripe_index": self.stripe_index, "target": self.target, "node": self.node,
-            "address": self.address, "bytes_expected": self.expected, "bytes": self.length,
-            "bytes_allocated": self.allocated, "state": self.state,
-        }  # fmt: skip
+            "stripe_index": self.stripe_index,
+            "target": self.target,
+            "node": self.node,
+            "address": self.address,
+            "bytes_expected": self.expected,
+            "bytes": self.length,
+            "bytes_allocated": self.allocated,
+            "state": self.state,
+        }
 
 
 @click.command(
@@ -60,10 +69,12 @@ class Object:
     help=f"""Show the inode at PATH: attributes, layout, who has it open, and its objects.
 
     {PATH_TEXT} The objects are asked of the storage servers themselves.""",
-    examples=[("braidfs stat /data/train/shard-0001.tar", "Where a file's bytes are."),
-              ("braidfs stat :/train", "A directory, and the layout of new files in it."),
-              ("braidfs stat --no-objects /data/big", "Without asking the storage servers.")],
-)  # fmt: skip
+    examples=[
+        ("braidfs stat /data/train/shard-0001.tar", "Where a file's bytes are."),
+        ("braidfs stat :/train", "A directory, and the layout of new files in it."),
+        ("braidfs stat --no-objects /data/big", "Without asking the storage servers."),
+    ],
+)
 @click.argument("path")
 @click.option("--objects/--no-objects", default=True, help="Ask the storage servers.")
 @reaching
@@ -92,9 +103,15 @@ async def _objects(caller: Caller, place: Place, found: Found, *, ask: bool) -> 
 
 
 async def _object(
-    place: Place, file_size: int, layout: Layout, index: int,
-    rows: dict[int, TargetEntry], status: StatusReply, *, ask: bool,
-) -> Object:  # fmt: skip
+    place: Place,
+    file_size: int,
+    layout: Layout,
+    index: int,
+    rows: dict[int, TargetEntry],
+    status: StatusReply,
+    *,
+    ask: bool,
+) -> Object:
     target = layout.target(index)
     row = rows.get(target)
     length = allocated = 0
@@ -104,9 +121,15 @@ async def _object(
     elif ask:
         length, allocated, state = await _ask_object(place.reach, row, layout, index)
     return Object(
-        index, target, node_name(status, row.node) if row else "?", row.address if row else "?",
-        0 if layout.inline else object_length(layout, index, file_size), length, allocated, state,
-    )  # fmt: skip
+        index,
+        target,
+        node_name(status, row.node) if row else "?",
+        row.address if row else "?",
+        0 if layout.inline else object_length(layout, index, file_size),
+        length,
+        allocated,
+        state,
+    )
 
 
 async def _ask_object(
@@ -133,26 +156,33 @@ def stat_json(place: Place, found: Found, objects: list[Object]) -> dict[str, An
         "ino": attributes.ino,
         "type": kind_of(attributes),
         "mode": f"{modes.S_IMODE(attributes.mode):04o}",
-        "uid": attributes.uid, "gid": attributes.gid, "nlink": attributes.nlink,
-        "size": attributes.size, "blocks": attributes.blocks,
-        "atime_ns": true_time(attributes.atime_ns), "mtime_ns": true_time(attributes.mtime_ns),
-        "ctime_ns": true_time(attributes.ctime_ns), "btime_ns": true_time(attributes.btime_ns),
-        "data_version": attributes.data_version, "change_version": attributes.change_version,
+        "uid": attributes.uid,
+        "gid": attributes.gid,
+        "nlink": attributes.nlink,
+        "size": attributes.size,
+        "blocks": attributes.blocks,
+        "atime_ns": true_time(attributes.atime_ns),
+        "mtime_ns": true_time(attributes.mtime_ns),
+        "ctime_ns": true_time(attributes.ctime_ns),
+        "btime_ns": true_time(attributes.btime_ns),
+        "data_version": attributes.data_version,
+        "change_version": attributes.change_version,
         "xattrs": attributes.xattr_count,
         "truncating": inspected.truncating,
         "open_by": [
             {"session": session_text(one.session), "writable": one.writable}
             for one in inspected.openers
         ],
-    }  # fmt: skip
+    }
     if inspected.link:
         seen["link"] = shown(inspected.link)
     if inspected.inherited:
         default = unpack_default(inspected.inherited)
         seen["new_files"] = {
-            "chunk_size": default.chunk_size, "stripe_width": default.stripe_width,
+            "chunk_size": default.chunk_size,
+            "stripe_width": default.stripe_width,
             "set_here": inspected.own,
-        }  # fmt: skip
+        }
     if inspected.layout:
         seen["layout"] = layout_json(unpack_layout(inspected.layout))
         seen["objects"] = [one.as_json() for one in objects]
@@ -194,8 +224,10 @@ def _print(console: Console, place: Place, found: Found, objects: list[Object]) 
     if inspected.inherited:
         default = unpack_default(inspected.inherited)
         whose = "set here" if inspected.own else "of the cluster"
-        print_(f"new files: chunks of {size(default.chunk_size)}, "
-               f"{default.stripe_width} targets ({whose})")  # fmt: skip
+        print_(
+            f"new files: chunks of {size(default.chunk_size)}, "
+            f"{default.stripe_width} targets ({whose})"
+        )
     for one in inspected.openers:
         how = "for writing" if one.writable else "for reading"
         print_(f"open {how} by session {session_text(one.session)}")
@@ -214,10 +246,15 @@ def _print_layout(console: Console, layout: Layout, objects: list[Object]) -> No
         return
     rows = [
         (
-            str(one.stripe_index), str(one.target), one.node, one.address, number(one.length),
-            number(one.allocated), one.state,
+            str(one.stripe_index),
+            str(one.target),
+            one.node,
+            one.address,
+            number(one.length),
+            number(one.allocated),
+            one.state,
         )
         for one in objects
-    ]  # fmt: skip
+    ]
     columns = ("stripe", "target", "server", "address", "bytes", "allocated", "object")
     console.print(table(columns, rows, right="stripe,target,bytes,allocated"))

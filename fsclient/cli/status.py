@@ -15,11 +15,17 @@ from .words import bar, counted, duration, number, size
 CLIENTS_SHOWN = 8
 _COLOURS = {"healthy": "green", "degraded": "yellow", "failing": "red"}
 _MARKS = {
-    Severity.ERROR: ("red", "✗"), Severity.WARNING: ("yellow", "✗"), Severity.NOTE: ("cyan", "·"),
-}  # fmt: skip
+    Severity.ERROR: ("red", "✗"),
+    Severity.WARNING: ("yellow", "✗"),
+    Severity.NOTE: ("cyan", "·"),
+}
 _STATE_COLOURS = {
-    "up": "green", "down": "red", "full": "yellow", "draining": "cyan", "joining": "cyan",
-}  # fmt: skip
+    "up": "green",
+    "down": "red",
+    "full": "yellow",
+    "draining": "cyan",
+    "joining": "cyan",
+}
 
 
 @click.command(
@@ -79,28 +85,41 @@ def _print_servers(console: Console, reply: StatusReply) -> None:
     for row in reply.map.targets:
         seen = target_json(reply, row)
         colour = _STATE_COLOURS.get(row.state, "red")
-        rows.append((
-            str(row.target), seen["node_name"], row.address, f"[{colour}]{row.state}[/]",
-            size(row.bytes_free), size(row.bytes_total), number(seen["objects"]),
-            str(seen["errors"]),
-        ))  # fmt: skip
+        rows.append(
+            (
+                str(row.target),
+                seen["node_name"],
+                row.address,
+                f"[{colour}]{row.state}[/]",
+                size(row.bytes_free),
+                size(row.bytes_total),
+                number(seen["objects"]),
+                str(seen["errors"]),
+            )
+        )
     servers = counted(len(reply.nodes), "storage server")
     console.print(f"\n{servers}, {counted(len(reply.map.targets), 'target')}")
-    console.print(table(
-        ("target", "server", "address", "state", "free", "size", "objects", "errors"), rows,
-        right="target,free,size,objects,errors",
-    ))  # fmt: skip
+    console.print(
+        table(
+            ("target", "server", "address", "state", "free", "size", "objects", "errors"),
+            rows,
+            right="target,free,size,objects,errors",
+        )
+    )
 
 
 def _print_clients(console: Console, reply: StatusReply) -> None:
     rows = [
         (
-            session_text(client.session), client.node, str(client.opens),
-            number(client.requests), paths_text(client),
+            session_text(client.session),
+            client.node,
+            str(client.opens),
+            number(client.requests),
+            paths_text(client),
             f"{duration(client.seconds_since_renewal)} ago",
         )
         for client in reply.clients[:CLIENTS_SHOWN]
-    ]  # fmt: skip
+    ]
     console.print("\n" + counted(len(reply.clients), "client"))
     if rows:
         columns = ("session", "client", "open", "requests", "bytes by", "heard")

@@ -54,15 +54,25 @@ def support() -> None:
 @support.command(
     "bundle",
     cls=Command,
-    examples=[("braidfs support bundle", "braidfs-support-HOST-TIME.tar.gz here."),
-              ("braidfs support bundle -o /tmp/b.tar.gz --log /var/log/other",
-               "With more logs.")],
-)  # fmt: skip
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path),
-              help="Where to; it must not exist.")  # fmt: skip
-@click.option("--log", "logs", multiple=True, metavar="PATH",
-              type=click.Path(exists=True, path_type=Path),
-              help="More logs: a file or a folder; may be given several times.")  # fmt: skip
+    examples=[
+        ("braidfs support bundle", "braidfs-support-HOST-TIME.tar.gz here."),
+        ("braidfs support bundle -o /tmp/b.tar.gz --log /var/log/other", "With more logs."),
+    ],
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where to; it must not exist.",
+)
+@click.option(
+    "--log",
+    "logs",
+    multiple=True,
+    metavar="PATH",
+    type=click.Path(exists=True, path_type=Path),
+    help="More logs: a file or a folder; may be given several times.",
+)
 @reaching
 @json_option
 def bundle(reach: Reach, output: Path | None, logs: tuple[Path, ...], as_json: bool) -> None:
@@ -82,8 +92,13 @@ def bundle(reach: Reach, output: Path | None, logs: tuple[Path, ...], as_json: b
             parts[name] = len(held)
     path.chmod(0o600)
     made = {"path": str(path), "bytes": path.stat().st_size, "parts": parts}
-    show(made, as_json, lambda console: console.print(
-        f"{path}: {len(parts)} parts, {size(path.stat().st_size)}", markup=False))  # fmt: skip
+    show(
+        made,
+        as_json,
+        lambda console: console.print(
+            f"{path}: {len(parts)} parts, {size(path.stat().st_size)}", markup=False
+        ),
+    )
 
 
 def _parts(reach: Reach, logs: tuple[Path, ...]) -> Iterator[tuple[str, bytes]]:
@@ -93,8 +108,12 @@ def _parts(reach: Reach, logs: tuple[Path, ...]) -> Iterator[tuple[str, bytes]]:
         yield from _logs(folder)
     for name, words in _COMMANDS.items():
         yield name, _caught(lambda words=words: _output(words))  # type: ignore[misc]
-    facts = {"platform": platform.platform(), "cpus": os.cpu_count(), "python":
-             platform.python_version(), "time": time.time()}  # fmt: skip
+    facts = {
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "python": platform.python_version(),
+        "time": time.time(),
+    }
     yield "host/facts.json", json.dumps(facts, indent=2).encode()
 
 

@@ -26,12 +26,15 @@ target.add_command(target_add)
 @target.command(
     "list",
     cls=Command,
-    examples=[("braidfs target list", "All targets."),
-              ("braidfs target list --state full", "Those without room."),
-              ("braidfs target list --node stor2 --json", "Those of one server, for programs.")],
-)  # fmt: skip
-@click.option("--state", type=click.Choice(["up", "down", "full", "draining", "joining"]),
-              help="Only these.")  # fmt: skip
+    examples=[
+        ("braidfs target list", "All targets."),
+        ("braidfs target list --state full", "Those without room."),
+        ("braidfs target list --node stor2 --json", "Those of one server, for programs."),
+    ],
+)
+@click.option(
+    "--state", type=click.Choice(["up", "down", "full", "draining", "joining"]), help="Only these."
+)
 @click.option("--node", "node", metavar="NAME", help="Only those of this storage server.")
 @reaching
 @json_option
@@ -53,11 +56,19 @@ def _print_targets(console: Console, reply: StatusReply, found: list[dict[str, o
     for row in found:
         total, free = int(str(row["bytes_total"])), int(str(row["bytes_free"]))
         used = 1 - free / total if total else 0.0
-        rows.append((
-            str(row["target"]), str(row["node_name"]), str(row["address"]), str(row["state"]),
-            f"{bar(used, 12)} {used:>4.0%}", size(free), size(total),
-            number(int(str(row["objects"]))), str(row["errors"]),
-        ))  # fmt: skip
+        rows.append(
+            (
+                str(row["target"]),
+                str(row["node_name"]),
+                str(row["address"]),
+                str(row["state"]),
+                f"{bar(used, 12)} {used:>4.0%}",
+                size(free),
+                size(total),
+                number(int(str(row["objects"]))),
+                str(row["errors"]),
+            )
+        )
     columns = ("target", "server", "address", "state", "used", "free", "size", "objects", "errors")
     console.print(table(columns, rows, right="target,free,size,objects,errors"))
 
@@ -65,13 +76,16 @@ def _print_targets(console: Console, reply: StatusReply, found: list[dict[str, o
 @target.command(
     "set-state",
     cls=Command,
-    examples=[("braidfs target set-state draining 3", "No new files on a worn device."),
-              ("braidfs find :/ --target 3 --type f", "What is on it still."),
-              ("braidfs target set-state up 3 4", "They get new files again.")],
-)  # fmt: skip
+    examples=[
+        ("braidfs target set-state draining 3", "No new files on a worn device."),
+        ("braidfs find :/ --target 3 --type f", "What is on it still."),
+        ("braidfs target set-state up 3 4", "They get new files again."),
+    ],
+)
 @click.argument("state", type=click.Choice(["draining", "up"]))
-@click.argument("targets", nargs=-1, required=True, type=click.IntRange(1, 2**32 - 1),
-                metavar="TARGET...")  # fmt: skip
+@click.argument(
+    "targets", nargs=-1, required=True, type=click.IntRange(1, 2**32 - 1), metavar="TARGET..."
+)
 @reaching
 @json_option
 def target_set_state(reach: Reach, state: str, targets: tuple[int, ...], as_json: bool) -> int:

@@ -56,19 +56,37 @@ class _Wish:
 @click.command(
     "add",
     cls=Command,
-    examples=[("braidfs target add /srv/braidfs/nvme3", "On the host of the storage server."),
-              ("braidfs target add /srv/braidfs/nvme3 --capacity 1T --json",
-               "No more than that of its device.")],
-)  # fmt: skip
+    examples=[
+        ("braidfs target add /srv/braidfs/nvme3", "On the host of the storage server."),
+        (
+            "braidfs target add /srv/braidfs/nvme3 --capacity 1T --json",
+            "No more than that of its device.",
+        ),
+    ],
+)
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--config", "config", type=click.Path(path_type=Path),
-              default=Path(FOLDER) / "storageserver.toml", show_default=True, metavar="FILE",
-              help="The configuration of the storage server; it is extended.")  # fmt: skip
+@click.option(
+    "--config",
+    "config",
+    type=click.Path(path_type=Path),
+    default=Path(FOLDER) / "storageserver.toml",
+    show_default=True,
+    metavar="FILE",
+    help="The configuration of the storage server; it is extended.",
+)
 @click.option("--capacity", type=Size(), metavar="SIZE", help="Not the whole device, but so much.")
-@click.option("--shared-device", is_flag=True,
-              help="Though the device has another target, or the system.")  # fmt: skip
-@click.option("--wait", "wait_s", type=click.FloatRange(0, 3600), default=60.0, show_default=True,
-              metavar="SECONDS", help="How long the server may take to serve it.")  # fmt: skip
+@click.option(
+    "--shared-device", is_flag=True, help="Though the device has another target, or the system."
+)
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(0, 3600),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long the server may take to serve it.",
+)
 @reaching
 @json_option
 def target_add(
@@ -237,13 +255,15 @@ def _print(console: Console, wish: _Wish, seen: dict[str, Any]) -> None:
     if seen["target"] is None:
         console.print(
             f"{wish.directory} is in {wish.config}; the storage server does not run, and serves it "
-            "when it starts", soft_wrap=True,
-        )  # fmt: skip
+            "when it starts",
+            soft_wrap=True,
+        )
         return
     when = "new files use it"
     if seen["state"] == "joining":
         when += " once every mount has heard of it"
     console.print(
         f"target {seen['target']} of {seen['node_name']}: {size(seen['bytes_free'])} free, "
-        f"{seen['state']}; {when}", soft_wrap=True,
-    )  # fmt: skip
+        f"{seen['state']}; {when}",
+        soft_wrap=True,
+    )

@@ -56,19 +56,39 @@ def authority(folder: Path, as_json: bool) -> None:
     cls=Command,
     examples=[
         ("braidfs tls issue 10.0.0.11 stor1.example", f"server.crt and server.key in {FOLDER}."),
-        ("braidfs tls issue 10.0.0.11 --authority ./authority --to ./stor1 --days 90",
-         "To be copied to that host."),
-        ("braidfs tls issue 10.0.0.11 --renew", "Only when less than 30 days are left, or names "
-         "or authority are others: for timers."),
+        (
+            "braidfs tls issue 10.0.0.11 --authority ./authority --to ./stor1 --days 90",
+            "To be copied to that host.",
+        ),
+        (
+            "braidfs tls issue 10.0.0.11 --renew",
+            "Only when less than 30 days are left, or names or authority are others: for timers.",
+        ),
     ],
-)  # fmt: skip
+)
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--authority", type=click.Path(file_okay=False, path_type=Path), default=FOLDER,
-              show_default=True, help="The folder with ca.crt and ca.key.")  # fmt: skip
-@click.option("--to", "folder", type=click.Path(file_okay=False, path_type=Path), default=FOLDER,
-              show_default=True, help="Where to write.")  # fmt: skip
-@click.option("--days", type=click.IntRange(1, 3650), default=DAYS, show_default=True,
-              help="How long it is good for.")  # fmt: skip
+@click.option(
+    "--authority",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=FOLDER,
+    show_default=True,
+    help="The folder with ca.crt and ca.key.",
+)
+@click.option(
+    "--to",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=FOLDER,
+    show_default=True,
+    help="Where to write.",
+)
+@click.option(
+    "--days",
+    type=click.IntRange(1, 3650),
+    default=DAYS,
+    show_default=True,
+    help="How long it is good for.",
+)
 @click.option("--renew", is_flag=True, help="Keep a certificate that is good for some time still.")
 @json_option
 def issue_(
@@ -98,10 +118,20 @@ def issue_(
     ],
 )
 @click.argument("what", metavar="HOST[:PORT]|FILE")
-@click.option("--ca", type=click.Path(path_type=Path), default=AUTHORITY_FILE, show_default=True,
-              help="Whose certificates are believed.")  # fmt: skip
-@click.option("--days", type=click.IntRange(0, 3650), default=0, metavar="DAYS",
-              help="Complain about one that ends so soon.")  # fmt: skip
+@click.option(
+    "--ca",
+    type=click.Path(path_type=Path),
+    default=AUTHORITY_FILE,
+    show_default=True,
+    help="Whose certificates are believed.",
+)
+@click.option(
+    "--days",
+    type=click.IntRange(0, 3650),
+    default=0,
+    metavar="DAYS",
+    help="Complain about one that ends so soon.",
+)
 @json_option
 def check(what: str, ca: Path, days: int, as_json: bool) -> int:
     """Look at the certificate in FILE, or at that which the server at HOST shows."""

@@ -25,15 +25,29 @@ from .words import counted, number, size
 @click.command(
     "top",
     cls=Command,
-    examples=[("braidfs top", "Live, until Ctrl-C."),
-              ("braidfs top --interval 5 --count 12", "A minute, then end."),
-              ("braidfs top --json --count 1", "One measurement, for programs.")],
-)  # fmt: skip
-@click.option("--interval", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True,
-              metavar="SECONDS", help="Between two measurements.")  # fmt: skip
+    examples=[
+        ("braidfs top", "Live, until Ctrl-C."),
+        ("braidfs top --interval 5 --count 12", "A minute, then end."),
+        ("braidfs top --json --count 1", "One measurement, for programs."),
+    ],
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.2, 3600),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between two measurements.",
+)
 @click.option("--count", type=click.IntRange(1, 10**6), help="End after so many measurements.")
-@click.option("--clients", "client_count", type=click.IntRange(0, 10_000), default=20,
-              show_default=True, help="How many of the busiest clients to show.")  # fmt: skip
+@click.option(
+    "--clients",
+    "client_count",
+    type=click.IntRange(0, 10_000),
+    default=20,
+    show_default=True,
+    help="How many of the busiest clients to show.",
+)
 @reaching
 @json_option
 def top(reach: Reach, interval: float, count: int | None, client_count: int, as_json: bool) -> None:
@@ -76,12 +90,13 @@ def top_json(reply: StatusReply, meter: Meter) -> dict[str, Any]:
         ],
         "clients": [
             {
-                "session": session_text(client.session), "client": client.node,
+                "session": session_text(client.session),
+                "client": client.node,
                 **meter.rates(f"client {client.session}").as_json(),
             }
             for client in reply.clients
         ],
-    }  # fmt: skip
+    }
 
 
 def _screen(reply: StatusReply, meter: Meter, client_count: int) -> Group:
@@ -96,17 +111,22 @@ def _screen(reply: StatusReply, meter: Meter, client_count: int) -> Group:
     clients = [(one.node, *_cells(rates), number(round(rates.requests))) for rates, one in busy]
     right = "read/s,written/s,reads/s,writes/s,metadata/s"
     return Group(
-        Text(f"{overall(problems_of(reply))}   {counted(len(reply.clients), 'client')}   "
-             f"{time.strftime('%H:%M:%S')}\n"),
+        Text(
+            f"{overall(problems_of(reply))}   {counted(len(reply.clients), 'client')}   "
+            f"{time.strftime('%H:%M:%S')}\n"
+        ),
         table(("server", "state", "read/s", "written/s", "reads/s", "writes/s"), servers, right),
         Text(""),
-        table(("client", "read/s", "written/s", "reads/s", "writes/s", "metadata/s"), clients,
-              right),
-    )  # fmt: skip
+        table(
+            ("client", "read/s", "written/s", "reads/s", "writes/s", "metadata/s"), clients, right
+        ),
+    )
 
 
 def _cells(rates: Rates) -> tuple[str, str, str, str]:
     return (
-        size(rates.read_bytes), size(rates.written_bytes), number(round(rates.reads)),
+        size(rates.read_bytes),
+        size(rates.written_bytes),
+        number(round(rates.reads)),
         number(round(rates.writes)),
-    )  # fmt: skip
+    )

@@ -50,12 +50,20 @@ def trash() -> None:
     (`disable`). Again for the same directory: another time, also for what is in the trash.
 
     {PATH_TEXT}""",
-    examples=[("braidfs trash enable /data/projects", f"For {_EXPIRY}."),
-              ("braidfs trash enable /data/projects --expire 30d", "For a month.")],
-)  # fmt: skip
+    examples=[
+        ("braidfs trash enable /data/projects", f"For {_EXPIRY}."),
+        ("braidfs trash enable /data/projects --expire 30d", "For a month."),
+    ],
+)
 @click.argument("path")
-@click.option("--expire", "age", type=Age(), default=_EXPIRY, show_default=True,
-              help="How long what was removed can be brought back.")  # fmt: skip
+@click.option(
+    "--expire",
+    "age",
+    type=Age(),
+    default=_EXPIRY,
+    show_default=True,
+    help="How long what was removed can be brought back.",
+)
 @reaching
 @json_option
 def trash_enable(reach: Reach, path: str, age: tuple[str, float], as_json: bool) -> None:
@@ -78,9 +86,11 @@ def trash_enable(reach: Reach, path: str, age: tuple[str, float], as_json: bool)
     trash, this makes an exception.
 
     {PATH_TEXT}""",
-    examples=[("braidfs trash disable /data/projects", "No trash any more."),
-              ("braidfs trash disable /data/projects/scratch", "But not here.")],
-)  # fmt: skip
+    examples=[
+        ("braidfs trash disable /data/projects", "No trash any more."),
+        ("braidfs trash disable /data/projects/scratch", "But not here."),
+    ],
+)
 @click.argument("path")
 @reaching
 @json_option
@@ -125,10 +135,14 @@ def _tree_path(tree: TrashTree) -> str:
 
 def _print_trees(console: Console, trees: list[TrashTree]) -> None:
     rows = [
-        (_tree_path(one), "on" if one.on else "off",
-         duration(one.expiry_s) if one.expiry_s else "-", number(one.inodes))
+        (
+            _tree_path(one),
+            "on" if one.on else "off",
+            duration(one.expiry_s) if one.expiry_s else "-",
+            number(one.inodes),
+        )
         for one in trees
-    ]  # fmt: skip
+    ]
     columns = ("tree", "trash", "expires after", "inodes")
     console.print(table(columns, rows, right="inodes"), markup=False)
 
@@ -145,10 +159,12 @@ def _print_trees(console: Console, trees: list[TrashTree]) -> None:
     directory that was removed itself.
 
     {PATH_TEXT}""",
-    examples=[("braidfs trash list /data/projects", "What can be brought back."),
-              ("braidfs trash list /data/projects --since 2h", "Of the last two hours."),
-              ("braidfs trash list /data/projects --all", "Each file of removed directories.")],
-)  # fmt: skip
+    examples=[
+        ("braidfs trash list /data/projects", "What can be brought back."),
+        ("braidfs trash list /data/projects --since 2h", "Of the last two hours."),
+        ("braidfs trash list /data/projects --all", "Each file of removed directories."),
+    ],
+)
 @click.argument("path")
 @click.option("--since", type=Age(), help="Only what was removed in this time.")
 @click.option("--all", "each", is_flag=True, help="What is below removed directories, one by one.")
@@ -197,12 +213,15 @@ def _print_list(console: Console, rows: list[dict[str, Any]]) -> None:
     cells = [
         (
             _time(row["removed_ns"]),
-            f"in {duration(max(0, row['expires_ns'] - now_ns) / 1e9)}", size(row["bytes"]),
-            number(row["inodes"]), str(row["uid"]), str(row["id"]),
+            f"in {duration(max(0, row['expires_ns'] - now_ns) / 1e9)}",
+            size(row["bytes"]),
+            number(row["inodes"]),
+            str(row["uid"]),
+            str(row["id"]),
             row["path"] + ("/" if row["type"] == "directory" else ""),
         )
         for row in rows
-    ]  # fmt: skip
+    ]
     columns = ("removed", "expires", "size", "inodes", "owner", "id", "path")
     console.print(table(columns, cells, right="size,inodes,owner,id"), markup=False)
 
@@ -240,25 +259,39 @@ async def _find(seen: Trash, place: Place, names: tuple[bytes, ...]) -> int:
     {PATH_TEXT}""",
     examples=[
         ("braidfs trash restore /data/projects/run7", "Where it was."),
-        ("braidfs trash restore /data/projects/notes.txt --to /data/projects/notes.old",
-         "Under another name."),
-        ("braidfs trash restore --below /data/projects --since 1h",
-         "All that was removed in the last hour, where the names are free."),
+        (
+            "braidfs trash restore /data/projects/notes.txt --to /data/projects/notes.old",
+            "Under another name.",
+        ),
+        (
+            "braidfs trash restore --below /data/projects --since 1h",
+            "All that was removed in the last hour, where the names are free.",
+        ),
     ],
-)  # fmt: skip
+)
 @click.argument("path")
-@click.option("--to", "target", metavar="PATH",
-              help="Another place: a directory that is there, or a new name.")  # fmt: skip
+@click.option(
+    "--to",
+    "target",
+    metavar="PATH",
+    help="Another place: a directory that is there, or a new name.",
+)
 @click.option("--id", "ino", type=click.IntRange(1), help="Which of several of this name.")
-@click.option("--below", is_flag=True,
-              help="All that was removed below PATH, a directory that is there.")  # fmt: skip
+@click.option(
+    "--below", is_flag=True, help="All that was removed below PATH, a directory that is there."
+)
 @click.option("--since", type=Age(), help="Only what was removed in this time.")
 @reaching
 @json_option
 def trash_restore(
-    reach: Reach, path: str, target: str | None, ino: int | None, below: bool,
-    since: tuple[str, float] | None, as_json: bool,
-) -> int:  # fmt: skip
+    reach: Reach,
+    path: str,
+    target: str | None,
+    ino: int | None,
+    below: bool,
+    since: tuple[str, float] | None,
+    as_json: bool,
+) -> int:
     if below and (target or ino):
         raise click.UsageError("--below brings all back to where it was: without --to and --id")
     place = find_place(path, reach)
@@ -307,8 +340,11 @@ async def _entry(seen: Trash, place: Place, ino: int | None) -> TrashEntry:
     newest = newest_of(entries)
     if newest is None:
         which = f" with id {ino}" if ino is not None else ""
-        raise FsError(Status.ENOENT, f"{place.shown}: nothing of this name{which} is in the trash. "
-                      "What was removed from a directory that is there: --below")  # fmt: skip
+        raise FsError(
+            Status.ENOENT,
+            f"{place.shown}: nothing of this name{which} is in the trash. "
+            "What was removed from a directory that is there: --below",
+        )
     return newest
 
 
@@ -348,11 +384,15 @@ def _print_outcome(console: Console, outcome: Outcome) -> None:
     help=f"""Remove for good what is in the trash: at PATH, and below it.
 
     {PATH_TEXT}""",
-    examples=[("braidfs trash purge /data/projects", "All that was removed there."),
-              ("braidfs trash purge /data/projects --older 1d --yes",
-               "What was removed more than a day ago, without a question."),
-              ("braidfs trash purge /data/projects/core.4711", "One file, all of this name.")],
-)  # fmt: skip
+    examples=[
+        ("braidfs trash purge /data/projects", "All that was removed there."),
+        (
+            "braidfs trash purge /data/projects --older 1d --yes",
+            "What was removed more than a day ago, without a question.",
+        ),
+        ("braidfs trash purge /data/projects/core.4711", "One file, all of this name."),
+    ],
+)
 @click.argument("path")
 @click.option("--older", type=Age(), help="Only what was removed longer ago.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -376,8 +416,11 @@ def trash_purge(
     count = 0
     if entries:
         count = place.reach.ask(lambda caller: Trash(caller, timeout_s).purge(entries))
-    show({"path": path, "purged": count}, as_json,
-         lambda console: console.print(f"{number(count)} purged"))  # fmt: skip
+    show(
+        {"path": path, "purged": count},
+        as_json,
+        lambda console: console.print(f"{number(count)} purged"),
+    )
 
 
 async def _at_and_below(seen: Trash, place: Place) -> list[TrashEntry]:

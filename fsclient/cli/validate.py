@@ -27,30 +27,54 @@ _NAMES: Final = tuple(profile.name for profile in PROFILES)
     cls=Command,
     examples=[
         ("braidfs validate /data", "A minute on this node."),
-        ("braidfs validate /data --hosts 'gpu[01-16]' --html report.html",
-         "From sixteen nodes together, over ssh, with a page of plots."),
-        ("braidfs validate /data --suite full --hosts gpu01,gpu02 --gpus 16 --profile medium",
-         "A longer look; exit 3 when it is too slow for sixteen GPUs."),
+        (
+            "braidfs validate /data --hosts 'gpu[01-16]' --html report.html",
+            "From sixteen nodes together, over ssh, with a page of plots.",
+        ),
+        (
+            "braidfs validate /data --suite full --hosts gpu01,gpu02 --gpus 16 --profile medium",
+            "A longer look; exit 3 when it is too slow for sixteen GPUs.",
+        ),
         ("braidfs validate /data --suite full --resume", "Go on after Ctrl-C or a failure."),
         ("braidfs validate /mnt/a /mnt/b", "Two mounts of this machine as two nodes."),
     ],
     exits={EXIT_UNHEALTHY: "bytes were read wrong, or the cluster is too slow for --gpus"},
-)  # fmt: skip
-@click.option("--suite", type=click.Choice(list(SUITES)), default="quick", show_default=True,
-              help="quick: about a minute; full: ten or more, with more patterns.")  # fmt: skip
+)
+@click.option(
+    "--suite",
+    type=click.Choice(list(SUITES)),
+    default="quick",
+    show_default=True,
+    help="quick: about a minute; full: ten or more, with more patterns.",
+)
 @click.option("--gpus", type=click.IntRange(1, 10**6), help="How many GPUs it must be enough for.")
-@click.option("--profile", type=click.Choice(_NAMES), default="light", show_default=True,
-              help="What each of --gpus reads and writes: light 1 and 0.75, medium 2 and 1.5, "
-              "heavy 4 and 3 GB/s.")  # fmt: skip
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Write the report there as one page.")  # fmt: skip
+@click.option(
+    "--profile",
+    type=click.Choice(_NAMES),
+    default="light",
+    show_default=True,
+    help="What each of --gpus reads and writes: light 1 and 0.75, medium 2 and 1.5, "
+    "heavy 4 and 3 GB/s.",
+)
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the report there as one page.",
+)
 @measuring
 @click.option("--worker", is_flag=True, hidden=True)
 @json_option
 def validate_(
-    paths: tuple[str, ...], hosts: str | None, ssh: str, html: Path | None, worker: bool,
-    resume: bool, as_json: bool, **given: Any,
-) -> int:  # fmt: skip
+    paths: tuple[str, ...],
+    hosts: str | None,
+    ssh: str,
+    html: Path | None,
+    worker: bool,
+    resume: bool,
+    as_json: bool,
+    **given: Any,
+) -> int:
     """Measure and check the file system through its mounts, and say for how many GPUs it is enough.
 
     On all nodes together: large files, random reads, checkpoints, names, one file of all nodes;
@@ -70,8 +94,11 @@ def validate_(
     need = _need(findings, gpus, profile)
     if html is not None:
         html.write_text(page(findings, run.amounts, need))
-    show(_json(findings, run.amounts, need), as_json,
-         lambda console: _print(console, findings, need, html))  # fmt: skip
+    show(
+        _json(findings, run.amounts, need),
+        as_json,
+        lambda console: _print(console, findings, need, html),
+    )
     is_wrong = bool(findings.damage) or (need is not None and not need.is_met)
     return EXIT_UNHEALTHY if is_wrong else EXIT_DONE
 
@@ -87,14 +114,18 @@ def _json(findings: Findings, amounts: Amounts, need: Need | None) -> dict[str, 
     names = [node.name for node in findings.nodes]
     read, write = findings.rate("read"), findings.rate("write")
     return {
-        "suite": findings.suite, "began_ns": findings.began_ns,
-        "seconds": round(findings.seconds, 3), "amounts": asdict(amounts),
+        "suite": findings.suite,
+        "began_ns": findings.began_ns,
+        "seconds": round(findings.seconds, 3),
+        "amounts": asdict(amounts),
         "nodes": [asdict(node) for node in findings.nodes],
         "phases": [one.as_json(names) for one in findings.outcomes],
-        "read_bytes_per_second": round(read, 3), "write_bytes_per_second": round(write, 3),
+        "read_bytes_per_second": round(read, 3),
+        "write_bytes_per_second": round(write, 3),
         "sizing": [one.as_json() for one in sizings(read, write)],
-        "need": need.as_json() if need else None, "damage": findings.damage,
-    }  # fmt: skip
+        "need": need.as_json() if need else None,
+        "damage": findings.damage,
+    }
 
 
 def _print(console: Console, findings: Findings, need: Need | None, html: Path | None) -> None:
@@ -102,10 +133,14 @@ def _print(console: Console, findings: Findings, need: Need | None, html: Path |
     console.print()
     read, write = findings.rate("read"), findings.rate("write")
     sizes = [
-        (one.profile.name, f"{one.profile.read / GB:g} and {one.profile.write / GB:g} GB/s",
-         str(one.gpus), one.limit)
+        (
+            one.profile.name,
+            f"{one.profile.read / GB:g} and {one.profile.write / GB:g} GB/s",
+            str(one.gpus),
+            one.limit,
+        )
         for one in sizings(read, write)
-    ]  # fmt: skip
+    ]
     console.print(table(("profile", "read and write of each", "GPUs", "limit"), sizes, "GPUs"))
     console.print(f"\n{verdict(findings)}", markup=False)
     for text in findings.damage:
@@ -124,9 +159,15 @@ def print_phases(console: Console, outcomes: Sequence[Outcome]) -> None:
         checked = "[red]DAMAGED[/]" if one.damage else "right" if one.phase.verifies else ""
         rate = f"{whole.bytes_per_second / 1e6:,.0f} MB/s" if whole.bytes else ""
         waits = [latency(us) if us else "" for us in (whole.p50_us, whole.p99_us)]
-        rows.append((
-            one.phase.title, f"{whole.seconds:.1f} s", rate,
-            f"{whole.operations_per_second:,.0f}/s", *waits, checked,
-        ))  # fmt: skip
+        rows.append(
+            (
+                one.phase.title,
+                f"{whole.seconds:.1f} s",
+                rate,
+                f"{whole.operations_per_second:,.0f}/s",
+                *waits,
+                checked,
+            )
+        )
     columns = ("phase", "took", "bytes", "operations", "median", "99 %", "checked")
     console.print(table(columns, rows, right="took,bytes,operations,median,99 %"))

@@ -9,9 +9,20 @@ import click
 from fscommon.observe.words import duration, size
 
 __all__ = [
-    "Age", "Size", "bar", "counted", "duration", "holds", "latency", "number", "path_of", "rate",
-    "shown", "size", "split_sign",
-]  # fmt: skip
+    "Age",
+    "Size",
+    "bar",
+    "counted",
+    "duration",
+    "holds",
+    "latency",
+    "number",
+    "path_of",
+    "rate",
+    "shown",
+    "size",
+    "split_sign",
+]
 
 _SIZE: Final = re.compile(r"(\d{1,18}(?:\.\d{1,6})?)\s*([KMGTP]?)(?:i?B)?", re.I)
 _TIME: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([smhdw]?)", re.I)

@@ -167,9 +167,14 @@ class AheadGuard:
 
 class Ahead:
     def __init__(
-        self, meta: Metadata, lanes: Lanes, leases: Leases, inodes: Inodes,
-        complete: CompleteDirectories, log: Callable[[str], None],
-    ) -> None:  # fmt: skip
+        self,
+        meta: Metadata,
+        lanes: Lanes,
+        leases: Leases,
+        inodes: Inodes,
+        complete: CompleteDirectories,
+        log: Callable[[str], None],
+    ) -> None:
         self._meta = meta
         self._lanes = lanes
         self._leases = leases
@@ -282,9 +287,14 @@ class Ahead:
         inos = inos_of(reply.attributes)
         wanted = bytes([inodes.may_open_ahead(ino) for ino in inos])
         taken = self._lanes.open_ahead(
-            parent, has_names, reply.names, reply.attributes, reply.layouts, reply.capabilities,
+            parent,
+            has_names,
+            reply.names,
+            reply.attributes,
+            reply.layouts,
+            reply.capabilities,
             wanted,
-        )  # fmt: skip
+        )
         for ino, is_taken in zip(inos, taken, strict=True):
             if is_taken:
                 table.forget(ino)

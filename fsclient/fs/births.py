@@ -76,10 +76,15 @@ Outcomes = list[tuple[C, Status]]
 
 class Births:
     def __init__(
-        self, meta: Metadata, lanes: Lanes, leases: Leases, inodes: Inodes,
-        opened: Callable[[int, int], None], changed: Callable[[int], None],
+        self,
+        meta: Metadata,
+        lanes: Lanes,
+        leases: Leases,
+        inodes: Inodes,
+        opened: Callable[[int, int], None],
+        changed: Callable[[int], None],
         log: Callable[[str], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """opened(fh, ino): lanes opened a file. changed(ino): names of a directory changed."""
         self._meta = meta
         self._lanes = lanes

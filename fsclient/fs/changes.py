@@ -82,9 +82,14 @@ def set_attr(ino: int, change: Change, written: Written) -> SetAttr:
     size, mtime_ns, flags = written
     kill = change.kill_set_ids or bool(flags & COMMIT_KILL_SUIDGID)
     values = (
-        change.mode, change.uid, change.gid, change.size,
-        change.atime_ns, change.mtime_ns, change.ctime_ns,
-    )  # fmt: skip
+        change.mode,
+        change.uid,
+        change.gid,
+        change.size,
+        change.atime_ns,
+        change.mtime_ns,
+        change.ctime_ns,
+    )
     valid = sum(1 << index for index, value in enumerate(values) if value is not None)
     valid |= SET_GROW if change.at_least else 0
     valid |= SET_TIMES_GIVEN if change.times_given else 0

@@ -14,12 +14,7 @@ Pure; touched by the client's trio thread only.
 from collections import OrderedDict
 from collections.abc import Callable
 
-from fscommon.layout.attributes import (
-    ATTRIBUTES_SIZE,
-    LEASE_ENTRIES,
-    Attributes,
-    unpack_attributes,
-)
+from fscommon.layout.attributes import ATTRIBUTES_SIZE, LEASE_ENTRIES, Attributes, unpack_attributes
 from fscommon.wire.messages import RENAME_EXCHANGE
 
 from ..leases.holder import Leases
@@ -32,9 +27,13 @@ CHANGES_MAX = 1 << 16
 
 class CompleteDirectories:
     def __init__(
-        self, lanes: Lanes, leases: Leases, clock: Callable[[], float],
-        sole_until: Callable[[], float], believe_s: float,
-    ) -> None:  # fmt: skip
+        self,
+        lanes: Lanes,
+        leases: Leases,
+        clock: Callable[[], float],
+        sole_until: Callable[[], float],
+        believe_s: float,
+    ) -> None:
         """believe_s: the longest that a proof is believed without leases; 0: never."""
         self._lanes = lanes
         self._leases = leases

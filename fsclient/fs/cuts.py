@@ -24,9 +24,14 @@ _UNTOLD = 2  # client/core.h: CutState
 
 class Cuts:
     def __init__(
-        self, meta: Metadata, lanes: Lanes, inodes: Inodes, drains: Drains,
-        see_written: Callable[[bytes], None], log: Callable[[str], None],
-    ) -> None:  # fmt: skip
+        self,
+        meta: Metadata,
+        lanes: Lanes,
+        inodes: Inodes,
+        drains: Drains,
+        see_written: Callable[[bytes], None],
+        log: Callable[[str], None],
+    ) -> None:
         """see_written: tells tables what the attributes of a file are that was written to."""
         self._meta = meta
         self._lanes = lanes
@@ -55,9 +60,18 @@ class Cuts:
         if inode is None:  # closed: others may have it
             return self._lanes.cut_done(ino, number, int(Status.ESTALE), b"", b"", b"")
         request = SetAttr(
-            ino, SET_SIZE | SET_MTIME, 0, 0, 0, size, 0, mtime_ns, 0,
-            int.from_bytes(payload, "little"), 0,
-        )  # fmt: skip
+            ino,
+            SET_SIZE | SET_MTIME,
+            0,
+            0,
+            0,
+            size,
+            0,
+            mtime_ns,
+            0,
+            int.from_bytes(payload, "little"),
+            0,
+        )
 
         def deliver(error: FsError | None, body: bytes) -> None:
             self._answered(number, ino, error, body)

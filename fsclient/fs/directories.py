@@ -100,9 +100,14 @@ class OpenDirectory:
 
 class Directories:
     def __init__(
-        self, meta: Metadata, lanes: Lanes, leases: Leases, namespace: Namespace, inodes: Inodes,
+        self,
+        meta: Metadata,
+        lanes: Lanes,
+        leases: Leases,
+        namespace: Namespace,
+        inodes: Inodes,
         complete: CompleteDirectories,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._meta = meta
         self._lanes = lanes
         self._leases = leases
@@ -201,9 +206,11 @@ class Directories:
     def _moment(self, ino: int) -> Moment:
         inodes = self._inodes
         return Moment(
-            inodes.change_count, inodes.losses.now, self._complete.state(ino),
+            inodes.change_count,
+            inodes.losses.now,
+            self._complete.state(ino),
             self._lanes.names_changes(),
-        )  # fmt: skip
+        )
 
     def _tell_lanes(self, directory: OpenDirectory, behind: int) -> bool:
         """The page as far as it is leased. False: not its names."""
@@ -222,9 +229,14 @@ class Directories:
             and self._complete.state(ino) == asked.state
         )
         return is_sure and self._lanes.names_list(
-            ino, page.names, _numbers(page.inos), _numbers(page.cookies), behind, page.end,
+            ino,
+            page.names,
+            _numbers(page.inos),
+            _numbers(page.cookies),
+            behind,
+            page.end,
             asked.lane_changes,
-        )  # fmt: skip
+        )
 
     def _list(self, directory: OpenDirectory, index: int) -> Iterator[Listed]:
         inodes, page = self._inodes, directory.page

@@ -21,16 +21,13 @@ from fscommon.layout.attributes import (
     INODE_IMMUTABLE,
     LEASE_DATA,
     LEASE_DATA_EXCLUSIVE,
-    LEASE_SHARED_ALL,
     Attributes,
     ino_of,
     unpack_attributes,
 )
 from fscommon.layout.layout import storable_end
-from fscommon.wire.births import ChangeBatch
 from fscommon.wire.codec import decode
 from fscommon.wire.messages import (
-    BODIES,
     COMMIT_MTIME,
     COMMIT_SYNCED,
     Commit,
@@ -40,9 +37,9 @@ from fscommon.wire.messages import (
     Opened,
     TmpFile,
 )
-from fscommon.wire.ops import OPENING, SPECS, Op
+from fscommon.wire.ops import Op
 
-from ..leases.holder import Leases, inodes_in
+from ..leases.holder import Leases
 from .births import FIRST_HANDLE, Births
 from .caller import Requester
 from .changes import Change, set_attr
@@ -53,6 +50,7 @@ from .inline_writes import InlineWrites
 from .inodes import Inodes, OpenInode
 from .losses import tell_losses
 from .open_flags import OpenedFile, check_unprotected, is_writable
+from .orphans import undo_orphaned
 from .ports import WRITTEN_CUT, Lanes, Metadata, Written
 
 INVALIDATION_WAIT_S = 1.0
@@ -63,10 +61,15 @@ _COMMIT_EVENT = struct.Struct("<QIIQ")  # file_id, COMMIT_* flags, durable, stri
 
 class Files:
     def __init__(
-        self, meta: Metadata, lanes: Lanes, leases: Leases, inodes: Inodes,
-        complete: CompleteDirectories, next_handle: Callable[[], int],
+        self,
+        meta: Metadata,
+        lanes: Lanes,
+        leases: Leases,
+        inodes: Inodes,
+        complete: CompleteDirectories,
+        next_handle: Callable[[], int],
         log: Callable[[str], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._meta = meta
         self._lanes = lanes
         self._leases = leases
@@ -103,9 +106,15 @@ class Files:
         return self._opened(inode, flags, attributes)
 
     async def create(
-        self, parent: int, name: bytes, mode: int, flags: int, requester: Requester,
-        *, kill_set_ids: bool = False,
-    ) -> OpenedFile:  # fmt: skip
+        self,
+        parent: int,
+        name: bytes,
+        mode: int,
+        flags: int,
+        requester: Requester,
+        *,
+        kill_set_ids: bool = False,
+    ) -> OpenedFile:
         writable = is_writable(flags)
         exclusive = bool(flags & os.O_EXCL)
         caller = requester.for_mode(mode)
@@ -165,22 +174,7 @@ class Files:
             self._inodes.release_taken_over(ino)
 
     def orphaned(self, op: Op, body: bytes) -> None:
-        """A request succeeded that nobody waits for any more (the leases that came along were not
-        noted). What was opened is closed again; what was changed is believed no longer: an answer
-        from before the change may have come after it was given up."""
-        if op is Op.CHANGE_BATCH:  # body is the request: replayed, it opened its files once more
-            for birth in decode(ChangeBatch, body).births:
-                if birth.is_open:
-                    self._inodes.give_back(birth.ino)
-            return
-        reply: object = decode(BODIES[op][1], body)
-        if isinstance(reply, Opened) and (op is Op.OPEN or op in OPENING):
-            self._inodes.give_back(unpack_attributes(reply.attributes).ino)
-        if SPECS[op].mutation and self._leases.is_on:
-            for ino in inodes_in(reply):
-                self._lanes.lease_drop(0, (ino,), LEASE_SHARED_ALL)
-                self._inodes.unkeep(ino)  # its layout may be another one now
-            self._inodes.resized_closed += op is Op.SETATTR
+        undo_orphaned(op, body, self._inodes, self._leases, self._lanes)
 
     async def reopen(self, ino: int) -> None:
         """Fetch a new capability for the lanes: the old one was refused, or the session is new."""
@@ -422,9 +416,12 @@ class Files:
         return self._take_count, written
 
     def _give_back(
-        self, inode: OpenInode | None, token: int, written: Written,
+        self,
+        inode: OpenInode | None,
+        token: int,
+        written: Written,
         told: Callable[[], None] = lambda: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Commit by itself what has been taken."""
         if inode is None or not token:
             return

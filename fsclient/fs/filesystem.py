@@ -32,9 +32,16 @@ REOPENS_AT_ONCE_MAX = 64
 
 class FileSystem:
     def __init__(
-        self, meta: Metadata, lanes: Lanes, leases: Leases, log: Callable[[str], None], *,
-        believe_s: float = 0.0, believe_names_s: float = 0.0, first_handle: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        meta: Metadata,
+        lanes: Lanes,
+        leases: Leases,
+        log: Callable[[str], None],
+        *,
+        believe_s: float = 0.0,
+        believe_names_s: float = 0.0,
+        first_handle: int = 1,
+    ) -> None:
         """How long attributes and names once seen may be believed where there are no leases, as the
         kernel does."""
         handles = count(first_handle)
@@ -65,9 +72,15 @@ class FileSystem:
         self.files.opening = self.locks.look
         self.closer = Closer(meta, leases, self.inodes)
         caches = Caches(
-            self.files.settle, self._publish, self._tell, self.births.give_back,
-            self.inodes.lost_lease, self.closer.close_now, self.inodes.single, self.ahead.clear,
-        )  # fmt: skip
+            self.files.settle,
+            self._publish,
+            self._tell,
+            self.births.give_back,
+            self.inodes.lost_lease,
+            self.closer.close_now,
+            self.inodes.single,
+            self.ahead.clear,
+        )
         self.recalls = Recalls(leases, lanes, meta, self.drains, caches, log)
         self.ahead.give_up = self.recalls.give_up
         self.inodes.tell_open = self.recalls.tell_open

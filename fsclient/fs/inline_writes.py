@@ -20,9 +20,13 @@ class InlineWrites:
     """written(inode, reply): tells lanes and tables what the file is now."""
 
     def __init__(
-        self, meta: Metadata, lanes: Lanes, leases: Leases, inodes: Inodes,
+        self,
+        meta: Metadata,
+        lanes: Lanes,
+        leases: Leases,
+        inodes: Inodes,
         written: Callable[[OpenInode, Opened], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._meta = meta
         self._lanes = lanes
         self._leases = leases

@@ -34,12 +34,7 @@ from fscommon.layout.attributes import (
     with_lease,
 )
 from fscommon.layout.layout import SHAPE, is_inline, packed_file_id
-from fscommon.wire.messages import (
-    COMMIT_KILL_SGID,
-    COMMIT_KILL_SUIDGID,
-    COMMIT_MTIME,
-    COMMIT_SIZE,
-)
+from fscommon.wire.messages import COMMIT_KILL_SGID, COMMIT_KILL_SUIDGID, COMMIT_MTIME, COMMIT_SIZE
 
 from ..leases.holder import Leases
 from .bare import BareInodes
@@ -70,9 +65,19 @@ class OpenInode:
     so when it was lost."""
 
     __slots__ = (
-        "attributes", "file_id", "had_readers", "holds", "ino", "is_inline", "is_writable", "shape",
-        "size_limit", "taken", "takes_turns", "wrote",
-    )  # fmt: skip
+        "attributes",
+        "file_id",
+        "had_readers",
+        "holds",
+        "ino",
+        "is_inline",
+        "is_writable",
+        "shape",
+        "size_limit",
+        "taken",
+        "takes_turns",
+        "wrote",
+    )
 
     def __init__(self, ino: int) -> None:
         self.ino = ino
@@ -543,9 +548,12 @@ def merge_written(attributes: Attributes, written: Written) -> Attributes:
     if flags & COMMIT_MTIME:
         times = {"mtime_ns": mtime_ns, "ctime_ns": max(attributes.ctime_ns, mtime_ns)}
     return replace(
-        attributes, size=size, blocks=sectors(size), mode=left_of_mode(attributes.mode, flags),
+        attributes,
+        size=size,
+        blocks=sectors(size),
+        mode=left_of_mode(attributes.mode, flags),
         **times,
-    )  # fmt: skip
+    )
 
 
 def left_of_mode(mode: int, flags: int) -> int:
@@ -555,5 +563,3 @@ def left_of_mode(mode: int, flags: int) -> int:
     if flags & COMMIT_KILL_SGID or not is_lent_to_group(mode):
         return mode & ~_SET_ID_BITS
     return mode & ~stat.S_ISUID
-
-

@@ -96,9 +96,14 @@ class _Attempt:
 
 class Locks:
     def __init__(
-        self, meta: Metadata, lanes: Lanes, leases: Leases, files: Files, inodes: Inodes,
+        self,
+        meta: Metadata,
+        lanes: Lanes,
+        leases: Leases,
+        files: Files,
+        inodes: Inodes,
         log: Callable[[str], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._meta = meta
         self._lanes = lanes
         self._files = files

@@ -76,9 +76,15 @@ class Watcher(Protocol):
 
 class Namespace:
     def __init__(
-        self, meta: Metadata, lanes: Lanes, leases: Leases, inodes: Inodes,
-        complete: CompleteDirectories, believe_names_s: float, watcher: Watcher,
-    ) -> None:  # fmt: skip
+        self,
+        meta: Metadata,
+        lanes: Lanes,
+        leases: Leases,
+        inodes: Inodes,
+        complete: CompleteDirectories,
+        believe_names_s: float,
+        watcher: Watcher,
+    ) -> None:
         """believe_names_s: how long a name is believed where there are no leases."""
         self._meta = meta
         self._lanes = lanes

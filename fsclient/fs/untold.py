@@ -92,9 +92,12 @@ def batch_of(changes: Sequence[Untold]) -> ChangeBatch:
         else:
             settings.append(change)
     return ChangeBatch(
-        tuple(births), tuple(removals), tuple(settings), tuple(moves),
+        tuple(births),
+        tuple(removals),
+        tuple(settings),
+        tuple(moves),
         tuple(proofs) if any(proofs) else (),
-    )  # fmt: skip
+    )
 
 
 def told_count(batch: ChangeBatch) -> int:

@@ -45,9 +45,13 @@ def absent_entry(entry_timeout_s: float) -> pyfuse3.EntryAttributes:
 
 
 def change_of(
-    entry: pyfuse3.EntryAttributes, fields: pyfuse3.SetattrFields, requester: Requester,
-    *, kill_set_ids: bool, times_given: bool,
-) -> Change:  # fmt: skip
+    entry: pyfuse3.EntryAttributes,
+    fields: pyfuse3.SetattrFields,
+    requester: Requester,
+    *,
+    kill_set_ids: bool,
+    times_given: bool,
+) -> Change:
     """What a SETATTR request asks for."""
     return Change(
         mode=entry.st_mode & 0o7777 if fields.update_mode else None,

@@ -139,9 +139,12 @@ class Calls:
     async def _fallocate(self, call: Call) -> bytes:
         request = structures.fallocate_in(call.body)
         await self._fs.extents.fallocate(
-            call.ino, request.offset, request.length, request.mode,
+            call.ino,
+            request.offset,
+            request.length,
+            request.mode,
             kill_set_ids=self._kills_set_ids(call),
-        )  # fmt: skip
+        )
         return b""
 
     def _kills_set_ids(self, call: Call) -> bool:
@@ -179,9 +182,12 @@ class Calls:
         )
         made = await self._fs.files.tmpfile(call.ino, request.mode, request.flags, requester)
         return structures.created_out(
-            made.attributes, self._number(made.attributes), made.fh,
-            attr_s=self._operations.attributes_s(made.attributes), direct=made.direct,
-        )  # fmt: skip
+            made.attributes,
+            self._number(made.attributes),
+            made.fh,
+            attr_s=self._operations.attributes_s(made.attributes),
+            direct=made.direct,
+        )
 
     async def _ioctl(self, call: Call) -> bytes:
         request, given = structures.ioctl_in(call.body)

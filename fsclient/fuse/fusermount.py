@@ -39,8 +39,11 @@ def _run(
         return subprocess.run(
             [_COMMAND, "-o", ",".join(words), "--", mountpoint],
             env={**os.environ, "_FUSE_COMMFD": str(theirs.fileno())},
-            pass_fds=[theirs.fileno()], capture_output=True, check=False, timeout=30,
-        )  # fmt: skip
+            pass_fds=[theirs.fileno()],
+            capture_output=True,
+            check=False,
+            timeout=30,
+        )
     except FileNotFoundError:
         raise ConfigError(f"mounting needs root or {_COMMAND} (package fuse3)") from None
     except subprocess.TimeoutExpired:

@@ -39,10 +39,15 @@ SEALED_S = 24 * 3600.0  # as kSealedLife in native/src/fuse/attribute_table.h
 
 _NOT_ANSWERED = frozenset(
     {
-        Status.ETIMEDOUT, Status.ABORTED, Status.DISCONNECTED, Status.NOT_READY, Status.BUSY,
-        Status.UNKNOWN_SESSION, Status.FENCED,
+        Status.ETIMEDOUT,
+        Status.ABORTED,
+        Status.DISCONNECTED,
+        Status.NOT_READY,
+        Status.BUSY,
+        Status.UNKNOWN_SESSION,
+        Status.FENCED,
     }
-)  # fmt: skip
+)
 _KERNEL_ROOT = 1
 _UPCALL_KILL_SUIDGID = 1
 _UPCALL_INODE = 4  # place in what upcall() returns
@@ -62,9 +67,14 @@ class Operations(pyfuse3.Operations):
     enable_acl = True
 
     def __init__(
-        self, files: FileSystem, upcalls: Upcalls, root_ino: int, attr_s: float,
-        *, sealed: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        files: FileSystem,
+        upcalls: Upcalls,
+        root_ino: int,
+        attr_s: float,
+        *,
+        sealed: bool = False,
+    ) -> None:
         """attr_s: how long the kernel may believe attributes where there are no leases. sealed: it
         may believe what is immutable for SEALED_S."""
         super().__init__()
@@ -275,9 +285,12 @@ class Operations(pyfuse3.Operations):
     ) -> pyfuse3.EntryAttributes:
         bits, requester = self._upcalls.upcall(ctx.pid)[3], self._requester(ctx)
         change = change_of(
-            attr, fields, requester, kill_set_ids=bool(bits & _UPCALL_KILL_SUIDGID),
+            attr,
+            fields,
+            requester,
+            kill_set_ids=bool(bits & _UPCALL_KILL_SUIDGID),
             times_given=bool(bits & _UPCALL_SETS_TIMES),
-        )  # fmt: skip
+        )
         work = self._set(self._ino(inode), change, requester)
         return self._entry(await self._serve(ctx.pid, work))
 

@@ -37,8 +37,12 @@ _STATX_MASK: Final = 0xFFF  # basic stats and birth time
 _STATX_IMMUTABLE, _STATX_APPEND, _STATX_NODUMP = 0x10, 0x20, 0x40
 _IOCTL_DONE: Final = struct.Struct("<i3I")
 _FSXATTR: Final = struct.Struct("<5I8x")
-_XFLAGS: Final = ((0x8, INODE_IMMUTABLE), (0x10, INODE_APPEND), (0x40, INODE_NOATIME),
-                  (0x80, INODE_NODUMP))  # fmt: skip
+_XFLAGS: Final = (
+    (0x8, INODE_IMMUTABLE),
+    (0x10, INODE_APPEND),
+    (0x40, INODE_NOATIME),
+    (0x80, INODE_NODUMP),
+)
 
 _LK_FLOCK: Final = 1
 
@@ -180,9 +184,19 @@ def _attr(attributes: Attributes, ino: int) -> bytes:
     a = attributes
     times = (_time(a.atime_ns), _time(a.mtime_ns), _time(a.ctime_ns))
     return _ATTR.pack(
-        ino, a.size, a.blocks, *(seconds for seconds, _ in times), *(rest for _, rest in times),
-        a.mode, a.nlink, a.uid, a.gid, a.rdev, BLOCK_SIZE_OF_IO, 0,
-    )  # fmt: skip
+        ino,
+        a.size,
+        a.blocks,
+        *(seconds for seconds, _ in times),
+        *(rest for _, rest in times),
+        a.mode,
+        a.nlink,
+        a.uid,
+        a.gid,
+        a.rdev,
+        BLOCK_SIZE_OF_IO,
+        0,
+    )
 
 
 class EntryOut(NamedTuple):
@@ -235,11 +249,29 @@ def statx_out(attributes: Attributes, ino: int, attr_s: float) -> bytes:
     whole, rest = _parts(int(attr_s * _SECOND))
     known = _STATX_IMMUTABLE | _STATX_APPEND | _STATX_NODUMP
     return _STATX.pack(
-        whole, rest, 0, _STATX_MASK, BLOCK_SIZE_OF_IO, a.flags & known, a.nlink, a.uid, a.gid,
-        a.mode, ino, a.size, a.blocks, known, *_time(a.atime_ns), *_time(a.btime_ns),
-        *_time(a.ctime_ns), *_time(a.mtime_ns), (a.rdev & 0xFFF00) >> 8,
-        a.rdev & 0xFF | (a.rdev >> 12) & 0xFFF00, 0, 0,
-    )  # fmt: skip
+        whole,
+        rest,
+        0,
+        _STATX_MASK,
+        BLOCK_SIZE_OF_IO,
+        a.flags & known,
+        a.nlink,
+        a.uid,
+        a.gid,
+        a.mode,
+        ino,
+        a.size,
+        a.blocks,
+        known,
+        *_time(a.atime_ns),
+        *_time(a.btime_ns),
+        *_time(a.ctime_ns),
+        *_time(a.mtime_ns),
+        (a.rdev & 0xFFF00) >> 8,
+        a.rdev & 0xFF | (a.rdev >> 12) & 0xFFF00,
+        0,
+        0,
+    )
 
 
 def flags_out(attributes: Attributes, command: int) -> bytes:

@@ -101,9 +101,14 @@ class _Unsent:
 
 class Recalls:
     def __init__(
-        self, leases: Leases, lanes: RecallLanes, meta: Metaserver, tokens: Tokens, caches: Caches,
+        self,
+        leases: Leases,
+        lanes: RecallLanes,
+        meta: Metaserver,
+        tokens: Tokens,
+        caches: Caches,
         log: Callable[[str], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._leases = leases
         self._lanes = lanes
         self._meta = meta

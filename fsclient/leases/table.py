@@ -14,11 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from fscommon.layout.attributes import (
-    LEASE_EXCLUSIVE_ALL,
-    LEASE_EXCLUSIVE_SHIFT,
-    LEASE_SHARED_ALL,
-)
+from fscommon.layout.attributes import LEASE_EXCLUSIVE_ALL, LEASE_EXCLUSIVE_SHIFT, LEASE_SHARED_ALL
 
 
 class Limit(Protocol):

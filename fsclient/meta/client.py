@@ -36,7 +36,8 @@ from fscommon.wire.messages import ClusterMap, Empty, SessionRenew, SessionRenew
 from fscommon.wire.ops import Op
 
 from . import silence
-from .core import Hooks, Phase, SessionCore, SessionRefusedError
+from .core import Phase, SessionCore
+from .hooks import Hooks, SessionRefusedError
 from .pending import NEVER, Deliver, Pending
 from .restoring import Held
 from .silence import Silence, Step
@@ -113,11 +114,17 @@ class MetaClient:
         self._events = events
         self._timeout_s = timeout_s
         hooks = Hooks(
-            opens=events.opens, exclusive=events.exclusive, ready=self._is_ready,
-            evicted=events.evicted, orphaned=events.orphaned, opened=self._opened,
+            opens=events.opens,
+            exclusive=events.exclusive,
+            ready=self._is_ready,
+            evicted=events.evicted,
+            orphaned=events.orphaned,
+            opened=self._opened,
             failed=lambda failure, request_id: events.replied(Op.LOOKUP, failure, request_id),
-            log=events.log, losing=events.losing, held=events.held,
-        )  # fmt: skip
+            log=events.log,
+            losing=events.losing,
+            held=events.held,
+        )
         self.core = SessionCore(node, hooks)
         self.lease_s = 0.0
         self.renewed_at = -inf  # when the last answered heartbeat left

@@ -16,22 +16,22 @@ Touched by the client's trio thread only. Sockets and timers are in fsclient.met
 import itertools
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import Enum
 
-from fscommon.errors import BraidError, FsError, ProtocolError, Status
+from fscommon.errors import FsError, ProtocolError, Status
 from fscommon.limits import REPLAY_MUTATIONS_MAX, REQUESTS_IN_FLIGHT_MAX, SOLE_LEASE_S
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import Frame, encode_frame
 from fscommon.wire.header import FLAG_ONEWAY, FLAG_REPLAY, FLAG_SOLE, Header
 from fscommon.wire.locks import HeldLock
-from fscommon.wire.messages import Empty, Failure, Replay, SessionOpen, SessionOpened
+from fscommon.wire.messages import Empty, Replay, SessionOpen, SessionOpened
 from fscommon.wire.ops import OPENING, Op
 
 from .failures import error_in, error_of, evicted, failure_in
+from .hooks import Hooks, SessionRefusedError
 from .journal import Journal, Mutation
 from .pending import NEVER, Deliver, Pending
-from .restoring import RESTORES, Held, Restoring
+from .restoring import RESTORES, Restoring
 
 REPLAYS_IN_FLIGHT_MAX = 256
 RETRY_DELAY_S_MIN = 0.01
@@ -46,38 +46,6 @@ class Phase(Enum):
     OPENING = "opening"
     REPLAYING = "replaying"
     READY = "ready"
-
-
-class SessionRefusedError(BraidError):
-    """The metaserver will not have this session; the message says why. is_final: asking again is
-    of no use, the key is good no more."""
-
-    def __init__(self, message: str, *, is_final: bool = False) -> None:
-        super().__init__(message)
-        self.is_final = is_final
-
-
-@dataclass(frozen=True, slots=True)
-class Hooks:
-    """What the core asks of and tells to its surroundings; called synchronously.
-
-    opens, exclusive: inodes held open, files held exclusively, for SESSION_OPEN. ready: requests
-    flow again. losing: the session is lost, which nobody was told yet who waits for a reply.
-    evicted: it was lost and a new one is open. held: for a restarted metaserver. orphaned: a
-    success that nobody waits for any more. opened(lease_s, restarted): the session is open, perhaps
-    at another metaserver. failed(failure, request id): a request failed, and its reply grants
-    leases."""
-
-    opens: Callable[[], tuple[int, ...]]
-    ready: Callable[[], None]
-    evicted: Callable[[int], None]
-    orphaned: Callable[[Op, bytes], None]
-    log: Callable[[str], None]
-    held: Held = field(default_factory=Held)
-    exclusive: Callable[[], tuple[int, ...]] = tuple
-    opened: Callable[[float, bool], None] = lambda lease_s, restarted: None
-    failed: Callable[[Failure, int], None] = lambda failure, request_id: None
-    losing: Callable[[], None] = lambda: None
 
 
 class SessionCore:
@@ -122,9 +90,8 @@ class SessionCore:
         self._output: list[bytes] = []
 
     def resume(
-        self, session: int, incarnation: int, next_id: int, durable: int,
-        lost: tuple[int, ...] = (),
-    ) -> None:  # fmt: skip
+        self, session: int, incarnation: int, next_id: int, durable: int, lost: tuple[int, ...] = ()
+    ) -> None:
         """Before the first connection: go on with the session of another process, which has left
         nothing unanswered and nothing that is not durable, or was killed (incarnation 0) and took
         along what it had written to the files `lost`."""
@@ -144,9 +111,15 @@ class SessionCore:
     # ---- requests -----------------------------------------------------------------------------
 
     def submit(
-        self, op: Op, body: bytes, deliver: Deliver | None, deadline: float, *,
-        oneway: bool = False, urgent: bool = False,
-    ) -> Pending:  # fmt: skip
+        self,
+        op: Op,
+        body: bytes,
+        deliver: Deliver | None,
+        deadline: float,
+        *,
+        oneway: bool = False,
+        urgent: bool = False,
+    ) -> Pending:
         """Queue a request; it leaves with the next take_output() if the session is ready. urgent:
         before all that waits, also when the window is full of what waits for it."""
         pending = Pending(op, body, deliver, deadline, oneway=oneway)
@@ -285,9 +258,14 @@ class SessionCore:
         self._reopen_at = NEVER
         hooks = self._hooks
         request = SessionOpen(
-            self.session, self._node, hooks.opens(), self.answered(), hooks.exclusive(),
-            self._is_another, self._lost if self._is_another else (),
-        )  # fmt: skip
+            self.session,
+            self._node,
+            hooks.opens(),
+            self.answered(),
+            hooks.exclusive(),
+            self._is_another,
+            self._lost if self._is_another else (),
+        )
         self._output.append(
             encode_frame(Op.SESSION_OPEN, offset=request.answered, body=encode(request))
         )
@@ -394,9 +372,12 @@ class SessionCore:
     def _replay_frame(self, mutation: Mutation) -> bytes:
         body = Replay(mutation.txn, mutation.status, mutation.body, mutation.reply)
         return encode_frame(
-            mutation.op, flags=FLAG_REPLAY, request_id=mutation.request_id,
-            offset=self.answered(), body=encode(body),
-        )  # fmt: skip
+            mutation.op,
+            flags=FLAG_REPLAY,
+            request_id=mutation.request_id,
+            offset=self.answered(),
+            body=encode(body),
+        )
 
     def _replay_answered(self, frame: Frame, now: float) -> None:
         header = frame.header
@@ -491,10 +472,13 @@ class SessionCore:
             self._batches_out.add(pending.request_id)
         self._output.append(
             encode_frame(
-                pending.op, flags=FLAG_ONEWAY if pending.oneway else 0,
-                request_id=pending.request_id, offset=self.answered(), body=pending.body,
+                pending.op,
+                flags=FLAG_ONEWAY if pending.oneway else 0,
+                request_id=pending.request_id,
+                offset=self.answered(),
+                body=pending.body,
             )
-        )  # fmt: skip
+        )
 
     def _journal_is_full(self) -> bool:
         return len(self.journal) + self._mutations_in_flight >= self.journal_count_max
@@ -548,10 +532,14 @@ class SessionCore:
         if pending.is_mutation:
             self.journal.add(
                 Mutation(
-                    pending.request_id, pending.op, pending.body, body,
-                    txn=header.offset, incarnation=self.incarnation,
+                    pending.request_id,
+                    pending.op,
+                    pending.body,
+                    body,
+                    txn=header.offset,
+                    incarnation=self.incarnation,
                 )
-            )  # fmt: skip
+            )
         if pending.abandoned and pending.op is not Op.CHANGE_BATCH:
             self._hooks.orphaned(pending.op, body)
         pending.finish(None, body)

@@ -30,7 +30,7 @@ class Pending:
         "op",
         "request_id",
         "sent_at",
-    )  # fmt: skip
+    )
 
     def __init__(
         self, op: Op, body: bytes, deliver: Deliver | None, deadline: float, *, oneway: bool = False

@@ -53,14 +53,19 @@ class Kept:
         if self.path is None:
             return
         state = {
-            "version": VERSION, "began_ns": findings.began_ns, "seconds": findings.seconds,
+            "version": VERSION,
+            "began_ns": findings.began_ns,
+            "seconds": findings.seconds,
             "nodes": _who(findings.nodes),
             "outcomes": [
-                {"phase": one.phase.name, "damage": one.damage,
-                 "by_node": [asdict(part) for part in one.by_node]}
+                {
+                    "phase": one.phase.name,
+                    "damage": one.damage,
+                    "by_node": [asdict(part) for part in one.by_node],
+                }
                 for one in findings.outcomes
             ],
-        }  # fmt: skip
+        }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         beside = self.path.with_suffix(".new")
         beside.write_text(json.dumps(state, indent=1))
@@ -83,10 +88,14 @@ class Kept:
             )
         by_name = {phase.name: phase for phase in phases}
         findings.outcomes = [
-            Outcome(by_name[one["phase"]], tuple(Measured(**part) for part in one["by_node"]),
-                    tuple(one["damage"]))
-            for one in state["outcomes"] if one["phase"] in by_name
-        ]  # fmt: skip
+            Outcome(
+                by_name[one["phase"]],
+                tuple(Measured(**part) for part in one["by_node"]),
+                tuple(one["damage"]),
+            )
+            for one in state["outcomes"]
+            if one["phase"] in by_name
+        ]
         findings.began_ns, findings.seconds = state["began_ns"], state["seconds"]
 
 

@@ -54,8 +54,14 @@ def _timed(operations: Iterator[Callable[[], object]]) -> dict[str, Any]:
         times.append(time.perf_counter_ns() - started)
     times.sort()
     middle, late = (times[int(len(times) * part)] if times else 0 for part in (0.5, 0.99))
-    return {"began_s": began_s, "ended_s": time.time(), "operations": len(times), "bytes": 0,
-            "p50_us": middle / 1000, "p99_us": late / 1000}  # fmt: skip
+    return {
+        "began_s": began_s,
+        "ended_s": time.time(),
+        "operations": len(times),
+        "bytes": 0,
+        "p50_us": middle / 1000,
+        "p99_us": late / 1000,
+    }
 
 
 def create(folder: str, count: int) -> dict[str, Any]:
@@ -160,9 +166,13 @@ def _check_block(file: int, offset: int) -> None:
 
 
 _ACTIONS: Final[dict[str, Callable[..., dict[str, Any]]]] = {
-    "create": create, "stat": stat, "remove": remove, "small-write": small_write,
-    "small-read": small_read, "small-remove": remove,
-}  # fmt: skip
+    "create": create,
+    "stat": stat,
+    "remove": remove,
+    "small-write": small_write,
+    "small-read": small_read,
+    "small-remove": remove,
+}
 
 
 def main() -> None:

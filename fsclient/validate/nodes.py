@@ -52,7 +52,7 @@ def remote_nodes(hosts: Sequence[str], path: str, ssh: Sequence[str]) -> list[No
 
 
 def expand_hosts(text: str) -> list[str]:
-    """"gpu[01-16],login" → names. Raises ValueError when it is no such list."""
+    """The names in a list like "gpu[01-16],login". Raises ValueError when it is no such list."""
     parts = [part.strip() for part in text.split(",")]
     if sum(map(_count, parts)) > HOSTS_MAX:
         raise ValueError(f"more than {HOSTS_MAX} hosts")
@@ -89,9 +89,12 @@ class Node:
     async def start(cls, plan: NodePlan, nursery: trio.Nursery) -> "Node":
         try:
             process = await trio.lowlevel.open_process(
-                plan.words, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE, start_new_session=True,
-            )  # fmt: skip
+                plan.words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
         except OSError as error:
             raise NodeError(f"{plan.name}: {plan.words[0]}: {error.strerror}") from error
         node = cls(plan, process)

@@ -87,14 +87,17 @@ class Outcome:
 
     def as_json(self, names: Sequence[str]) -> dict[str, Any]:
         return {
-            "phase": self.phase.name, "title": self.phase.title, "kind": str(self.phase.kind),
-            "is_checked": self.phase.verifies, "damage": list(self.damage),
+            "phase": self.phase.name,
+            "title": self.phase.title,
+            "kind": str(self.phase.kind),
+            "is_checked": self.phase.verifies,
+            "damage": list(self.damage),
             **self.whole.as_json(),
             "nodes": [
                 {"node": name, **one.as_json()}
                 for name, one in zip(names, self.by_node, strict=False)
             ],
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,12 +41,18 @@ def page(findings: Findings, amounts: Amounts, need: Need | None) -> str:
         f"{len(names)} node{'s' if len(names) != 1 else ''}, each {amounts.jobs} jobs · "
         f"{findings.seconds:.0f} s</p>",
         *_verdict(findings, need),
-        "<h2>Enough for how many GPUs</h2>", _sizes(findings),
-        "<h2>Rates</h2>", *_rates(findings),
-        "<h2>Every phase</h2>", _phases(findings.outcomes),
-        "<h2>Nodes</h2>", *_nodes(findings.outcomes, names), _facts(findings.nodes),
-        "<h2>How it was measured</h2>", _method(findings),
-    ]  # fmt: skip
+        "<h2>Enough for how many GPUs</h2>",
+        _sizes(findings),
+        "<h2>Rates</h2>",
+        *_rates(findings),
+        "<h2>Every phase</h2>",
+        _phases(findings.outcomes),
+        "<h2>Nodes</h2>",
+        *_nodes(findings.outcomes, names),
+        _facts(findings.nodes),
+        "<h2>How it was measured</h2>",
+        _method(findings),
+    ]
     return "\n".join(parts) + "\n"
 
 
@@ -77,10 +83,15 @@ def _verdict(findings: Findings, need: Need | None) -> list[str]:
 
 def _sizes(findings: Findings) -> str:
     rows = [
-        (one.profile.name, f"{one.profile.read / GB:g} GB/s", f"{one.profile.write / GB:g} GB/s",
-         str(one.gpus), one.limit)
+        (
+            one.profile.name,
+            f"{one.profile.read / GB:g} GB/s",
+            f"{one.profile.write / GB:g} GB/s",
+            str(one.gpus),
+            one.limit,
+        )
         for one in sizings(findings.rate("read"), findings.rate("write"))
-    ]  # fmt: skip
+    ]
     columns = ("profile", "read of each", "write of each", "GPUs", "limited by")
     return _table(columns, rows)
 
@@ -88,12 +99,23 @@ def _sizes(findings: Findings) -> str:
 def _rates(findings: Findings) -> list[str]:
     moved = [one for one in findings.outcomes if one.phase.kind is not Kind.METADATA]
     named = [one for one in findings.outcomes if one.phase.kind is Kind.METADATA]
-    rates = [Bar(one.phase.title, one.whole.bytes_per_second, _rate(one), _colour(one))
-             for one in moved]  # fmt: skip
-    waits = [Bar(one.phase.title, one.whole.p99_us, f"{one.whole.p99_us:,.0f} µs", _colour(one))
-             for one in findings.outcomes if one.whole.p99_us]  # fmt: skip
-    made = [Bar(one.phase.title, one.whole.operations_per_second,
-                f"{one.whole.operations_per_second:,.0f}/s", "other") for one in named]  # fmt: skip
+    rates = [
+        Bar(one.phase.title, one.whole.bytes_per_second, _rate(one), _colour(one)) for one in moved
+    ]
+    waits = [
+        Bar(one.phase.title, one.whole.p99_us, f"{one.whole.p99_us:,.0f} µs", _colour(one))
+        for one in findings.outcomes
+        if one.whole.p99_us
+    ]
+    made = [
+        Bar(
+            one.phase.title,
+            one.whole.operations_per_second,
+            f"{one.whole.operations_per_second:,.0f}/s",
+            "other",
+        )
+        for one in named
+    ]
     marks = [Mark(GB, "a light GPU reads")] if any(bar.value > GB / 20 for bar in rates) else []
     return [
         bars("Bytes a second, all nodes", rates, marks),
@@ -121,11 +143,17 @@ def _phases(outcomes: Sequence[Outcome]) -> str:
     for one in outcomes:
         whole = one.whole
         checked = "damaged" if one.damage else "right" if one.phase.verifies else ""
-        rows.append((
-            one.phase.title, f"{whole.seconds:.1f} s", _rate(one) if whole.bytes else "",
-            f"{whole.operations_per_second:,.0f}/s", _wait(whole.p50_us), _wait(whole.p99_us),
-            checked,
-        ))  # fmt: skip
+        rows.append(
+            (
+                one.phase.title,
+                f"{whole.seconds:.1f} s",
+                _rate(one) if whole.bytes else "",
+                f"{whole.operations_per_second:,.0f}/s",
+                _wait(whole.p50_us),
+                _wait(whole.p99_us),
+                checked,
+            )
+        )
     columns = ("phase", "took", "bytes", "operations", "median", "99 %", "checked")
     return _table(columns, rows)
 
@@ -137,20 +165,31 @@ def _nodes(outcomes: Sequence[Outcome], names: Sequence[str]) -> list[str]:
     for one in outcomes:
         if one.phase.name in ("read", "write"):
             rows = [
-                Bar(name, part.bytes_per_second, f"{part.bytes_per_second / 1e6:,.0f} MB/s",
-                    _colour(one))
+                Bar(
+                    name,
+                    part.bytes_per_second,
+                    f"{part.bytes_per_second / 1e6:,.0f} MB/s",
+                    _colour(one),
+                )
                 for name, part in zip(names, one.by_node, strict=True)
-            ]  # fmt: skip
+            ]
             plots.append(bars(one.phase.title, rows))
     return plots
 
 
 def _facts(nodes: Sequence[NodeFacts]) -> str:
     rows = [
-        (one.name, one.source, one.file_system, str(one.cpus),
-         f"{one.memory_bytes / (1 << 30):.0f} GiB", one.kernel, one.fio)
+        (
+            one.name,
+            one.source,
+            one.file_system,
+            str(one.cpus),
+            f"{one.memory_bytes / (1 << 30):.0f} GiB",
+            one.kernel,
+            one.fio,
+        )
         for one in nodes
-    ]  # fmt: skip
+    ]
     return _table(("node", "mounted", "as", "CPUs", "memory", "kernel", "fio"), rows)
 
 

@@ -36,7 +36,7 @@ def bars(title: str, rows: Sequence[Bar], marks: Sequence[Mark] = ()) -> str:
     top = 18 if marks else 4
     height = top + ROW * len(rows) + 6
     parts = [
-        f'<figure><figcaption>{escape(title)}</figcaption>'
+        f"<figure><figcaption>{escape(title)}</figcaption>"
         f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title, quote=True)}">'
     ]
     for index, row in enumerate(rows):

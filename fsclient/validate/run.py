@@ -67,8 +67,12 @@ async def validate(
             kept.take(findings, phases)
             folders = [f"{plan.path.rstrip('/')}/{name}" for plan in plans]
             await nodes[0].ask("make", START_SECONDS_MAX, folder=folders[0])
-            await _each(nodes, lambda n: nodes[n].ask(
-                "join", START_SECONDS_MAX, folder=folders[n], name=f"node-{n}"))  # fmt: skip
+            await _each(
+                nodes,
+                lambda n: nodes[n].ask(
+                    "join", START_SECONDS_MAX, folder=folders[n], name=f"node-{n}"
+                ),
+            )
             stage = _Stage(nodes, folders, run.amounts, findings.nodes)
             await _go_through(phases, stage, findings, tell, kept)
         finally:
@@ -103,8 +107,9 @@ def _of_tools(run: Run, facts: Sequence[NodeFacts]) -> tuple[Phase, ...]:
 
 
 async def _introduce(run: Run, nodes: list[Node]) -> tuple[NodeFacts, ...]:
-    answers = await _each(nodes, lambda n: nodes[n].ask(
-        "hello", START_SECONDS_MAX, path=nodes[n].plan.path))  # fmt: skip
+    answers = await _each(
+        nodes, lambda n: nodes[n].ask("hello", START_SECONDS_MAX, path=nodes[n].plan.path)
+    )
     facts = [_facts(node.plan, answer) for node, answer in zip(nodes, answers, strict=True)]
     for one in facts:
         if not one.fio and any(phase.job for phase in run.phases):
@@ -203,19 +208,26 @@ class _Stage:
     async def _fio(self, phase: Phase, index: int) -> Measured:
         amounts = self._amounts
         environment = {
-            "FOLDER": self._own(index), "PEER": self._peer(index),
+            "FOLDER": self._own(index),
+            "PEER": self._peer(index),
             "CHECKED": self._peer(index) if phase.verifies else self._own(index),
             "SIZE": str(amounts.file_bytes if phase.name == "checkpoint" else self._file_bytes),
-            "CHECK_SIZE": str(amounts.check_bytes), "SECONDS": str(amounts.seconds),
-            "JOBS": str(amounts.jobs), "VERIFY": str(int(phase.verifies)),
-        }  # fmt: skip
+            "CHECK_SIZE": str(amounts.check_bytes),
+            "SECONDS": str(amounts.seconds),
+            "JOBS": str(amounts.jobs),
+            "VERIFY": str(int(phase.verifies)),
+        }
         options = ["--verify_only"] if phase.verifies else []
         options += ["--readonly"] if phase.kind is Kind.READ else []
         limit_s = amounts.seconds + PHASE_SECONDS_MAX
         answer = await self._nodes[index].ask(
-            "fio", limit_s + 30, job=job_text(phase), environment=environment,
-            options=options, limit_s=limit_s,
-        )  # fmt: skip
+            "fio",
+            limit_s + 30,
+            job=job_text(phase),
+            environment=environment,
+            options=options,
+            limit_s=limit_s,
+        )
         if phase.name == "write":
             written = min(answer["sizes"], default=0) >> 20 << 20
             if not written:
@@ -242,17 +254,24 @@ class _Stage:
         for job in range(amounts.jobs):
             if phase.load.startswith("shared"):
                 owner = (index + 1) % count if phase.verifies else index
-                given.append({
-                    "path": f"{self._folders[index]}/shared.0", "blocks": amounts.blocks,
-                    "rank": owner * amounts.jobs + job, "ranks": count * amounts.jobs,
-                })  # fmt: skip
+                given.append(
+                    {
+                        "path": f"{self._folders[index]}/shared.0",
+                        "blocks": amounts.blocks,
+                        "rank": owner * amounts.jobs + job,
+                        "ranks": count * amounts.jobs,
+                    }
+                )
             else:
                 is_read = phase.load in ("stat", "small-read")
                 folder = self._peer(index) if is_read else self._own(index)
                 kind = "small" if phase.load.startswith("small") else "names"
                 given.append({"folder": f"{folder}/{kind}-{job}", "count": amounts.files})
         answer = await self._nodes[index].ask(
-            "load", PHASE_SECONDS_MAX + 30, action=phase.load, given=given,
+            "load",
+            PHASE_SECONDS_MAX + 30,
+            action=phase.load,
+            given=given,
             limit_s=PHASE_SECONDS_MAX,
-        )  # fmt: skip
+        )
         return of_loads(answer["loads"])

@@ -36,9 +36,12 @@ class Sizing:
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "profile": self.profile.name, "read_per_gpu": self.profile.read,
-            "write_per_gpu": self.profile.write, "gpus": self.gpus, "limit": self.limit,
-        }  # fmt: skip
+            "profile": self.profile.name,
+            "read_per_gpu": self.profile.read,
+            "write_per_gpu": self.profile.write,
+            "gpus": self.gpus,
+            "limit": self.limit,
+        }
 
 
 def sizings(read: float, write: float) -> list[Sizing]:
@@ -69,7 +72,9 @@ class Need:
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "gpus": self.gpus, "profile": self.profile.name, "is_met": self.is_met,
+            "gpus": self.gpus,
+            "profile": self.profile.name,
+            "is_met": self.is_met,
             "read_needed": self.gpus * self.profile.read,
             "write_needed": self.gpus * self.profile.write,
-        }  # fmt: skip
+        }

@@ -67,9 +67,15 @@ _RANDOM: Final = Phase(
 )
 _CHECKED: Final = (
     Phase("check-write", "Write what is checked", Kind.CHECK, job="check"),
-    Phase("check-read", "Check what was written", Kind.CHECK, job="check", verifies=True,
-          needs="check-write"),
-)  # fmt: skip
+    Phase(
+        "check-read",
+        "Check what was written",
+        Kind.CHECK,
+        job="check",
+        verifies=True,
+        needs="check-write",
+    ),
+)
 _NAMES: Final = (
     Phase("create", "Create files", Kind.METADATA, load="create"),
     Phase("stat", "Stat files", Kind.METADATA, load="stat", needs="create"),
@@ -77,9 +83,15 @@ _NAMES: Final = (
 )
 _SHARED: Final = (
     Phase("shared-write", "Write one shared file", Kind.CHECK, load="shared-write"),
-    Phase("shared-read", "Check the shared file", Kind.CHECK, load="shared-read", verifies=True,
-          needs="shared-write"),
-)  # fmt: skip
+    Phase(
+        "shared-read",
+        "Check the shared file",
+        Kind.CHECK,
+        load="shared-read",
+        verifies=True,
+        needs="shared-write",
+    ),
+)
 SUITES: Final[dict[str, tuple[Phase, ...]]] = {
     "quick": (_WRITE, _READ, _RANDOM, *_NAMES, *_CHECKED, *_SHARED),
     "full": (
@@ -89,31 +101,49 @@ SUITES: Final[dict[str, tuple[Phase, ...]]] = {
         _RANDOM,
         Phase("mmap-read", "Read through mmap", Kind.READ, job="mmap-read", needs="write"),
         Phase("overwrite", "Overwrite 4 KiB", Kind.WRITE, job="overwrite", needs="write"),
-        *_NAMES, *_CHECKED, *_SHARED,
+        *_NAMES,
+        *_CHECKED,
+        *_SHARED,
     ),
-}  # fmt: skip
+}
 _HOT: Final = Phase("hot-write", "Write small files", Kind.WRITE, job="hot-write")
 BENCHES: Final[dict[str, tuple[Phase, ...]]] = {
     "network": (
         _HOT,
-        Phase("round-trip", "4 KiB of a server's memory", Kind.READ, job="round-trip",
-              needs="hot-write"),
-        Phase("transfer", "1 MiB of servers' memory", Kind.READ, job="transfer",
-              needs="hot-write"),
+        Phase(
+            "round-trip",
+            "4 KiB of a server's memory",
+            Kind.READ,
+            job="round-trip",
+            needs="hot-write",
+        ),
+        Phase("transfer", "1 MiB of servers' memory", Kind.READ, job="transfer", needs="hot-write"),
     ),
     "storage": (
-        _WRITE, _READ, _RANDOM,
+        _WRITE,
+        _READ,
+        _RANDOM,
         Phase("sync-write", "Append 4 KiB, fdatasync each", Kind.WRITE, job="sync-write"),
     ),
     "metadata": (
         *_NAMES,
         Phase("small-write", "Write files of 4 KiB", Kind.METADATA, load="small-write"),
-        Phase("small-read", "Read files of 4 KiB", Kind.METADATA, load="small-read",
-              needs="small-write"),
-        Phase("small-remove", "Remove files of 4 KiB", Kind.METADATA, load="small-remove",
-              needs="small-write"),
+        Phase(
+            "small-read",
+            "Read files of 4 KiB",
+            Kind.METADATA,
+            load="small-read",
+            needs="small-write",
+        ),
+        Phase(
+            "small-remove",
+            "Remove files of 4 KiB",
+            Kind.METADATA,
+            load="small-remove",
+            needs="small-write",
+        ),
     ),
-}  # fmt: skip
+}
 AMOUNTS: Final[dict[str, Amounts]] = {
     "bench": Amounts(10, 4, 1 << 30, 64 << 20, 2_000, 1),
     "quick": Amounts(10, 4, 1 << 30, 64 << 20, 1_000, 500),

@@ -59,10 +59,16 @@ class Processes:
         with self._mutex:
             if self._is_stopped:
                 raise Stopped
-            self._running.append(subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=output, stderr=errors,
-                start_new_session=True, **more,
-            ))  # fmt: skip
+            self._running.append(
+                subprocess.Popen(
+                    words,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=errors,
+                    start_new_session=True,
+                    **more,
+                )
+            )
 
     def wait(self, seconds_max: float) -> list[int]:
         """Exit codes in the order of start(); raises WorkError for what is too late."""
@@ -111,13 +117,18 @@ class Worker:
         )
         room = os.statvfs(path)
         return {
-            "protocol": PROTOCOL, "host": platform.node(), "kernel": platform.release(),
-            "cpus": os.cpu_count(), "fio": _version_of_fio(),
+            "protocol": PROTOCOL,
+            "host": platform.node(),
+            "kernel": platform.release(),
+            "cpus": os.cpu_count(),
+            "fio": _version_of_fio(),
             "memory_bytes": memory_bytes(),
-            "file_system": mount.kind, "source": mount.source,
+            "file_system": mount.kind,
+            "source": mount.source,
             "tools": [name for name in TOOLS if shutil.which(name)],
-            "bytes_available": room.f_bavail * room.f_frsize, "identity": _identity(path),
-        }  # fmt: skip
+            "bytes_available": room.f_bavail * room.f_frsize,
+            "identity": _identity(path),
+        }
 
     def make(self, folder: str) -> dict[str, Any]:
         """The folder of the run: one node does it."""
@@ -141,9 +152,7 @@ class Worker:
         file = self._scratch / "job.fio"
         file.write_text(job)
         words = ["fio", "--output-format=json", *options, str(file)]
-        (code, out, errors), = self._run_all(
-            [words], limit_s, {**os.environ, **environment}
-        )  # fmt: skip
+        ((code, out, errors),) = self._run_all([words], limit_s, {**os.environ, **environment})
         if code:
             told = errors.strip().splitlines() or out.strip().splitlines() or [f"exit {code}"]
             is_damage = "verify" in errors or f"err={WRONG_BYTES_EXIT}" in out
@@ -171,9 +180,7 @@ class Worker:
                 _drop_pages(path)
         as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         more = {"OMPI_MCA_rmaps_base_oversubscribe": "1"}  # tasks wait for storage, not for cores
-        (code, out, errors), = self._run_all(
-            [words], limit_s, {**os.environ, **as_root, **more}
-        )  # fmt: skip
+        ((code, out, errors),) = self._run_all([words], limit_s, {**os.environ, **as_root, **more})
         if is_damage(out + errors):
             raise WorkError("IOR read bytes that it had not written", is_damage=True)
         if code:
@@ -198,8 +205,10 @@ class Worker:
         self, commands: list[list[str]], seconds_max: float, environment: dict[str, str]
     ) -> list[tuple[int, str, str]]:
         """Side by side; (exit code, output, errors) of each."""
-        places = [(self._scratch / f"out-{n}", self._scratch / f"errors-{n}")
-                  for n in range(len(commands))]  # fmt: skip
+        places = [
+            (self._scratch / f"out-{n}", self._scratch / f"errors-{n}")
+            for n in range(len(commands))
+        ]
         for words, (out, errors) in zip(commands, places, strict=True):
             with out.open("wb") as one, errors.open("wb") as two:
                 try:
@@ -207,8 +216,10 @@ class Worker:
                 except FileNotFoundError:
                     raise WorkError(f"{words[0]} is not installed") from None
         codes = self.processes.wait(seconds_max)
-        return [(code, _text(out), _text(errors))
-                for code, (out, errors) in zip(codes, places, strict=True)]  # fmt: skip
+        return [
+            (code, _text(out), _text(errors))
+            for code, (out, errors) in zip(codes, places, strict=True)
+        ]
 
 
 def _drop_pages(path: Path) -> None:
@@ -256,9 +267,13 @@ def _read_requests(requests: "queue.Queue[bytes]", processes: Processes) -> None
 def _answer(worker: Worker, line: bytes) -> dict[str, Any]:
     request: Request = json.loads(line)
     known: dict[str, Callable[..., dict[str, Any]]] = {
-        "hello": worker.hello, "make": worker.make, "join": worker.join, "fio": worker.fio,
-        "load": worker.load, "tool": worker.tool,
-    }  # fmt: skip
+        "hello": worker.hello,
+        "make": worker.make,
+        "join": worker.join,
+        "fio": worker.fio,
+        "load": worker.load,
+        "tool": worker.tool,
+    }
     work = known[request.pop("request")]
     try:
         return work(**request)

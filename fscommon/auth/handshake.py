@@ -112,9 +112,13 @@ class ClientHandshake(_Handshake):
     def __init__(self, key: bytes, fields: HelloFields) -> None:
         super().__init__(key)
         said = (
-            fields.purpose, fields.node[:NODE_LENGTH_MAX], secrets.token_bytes(NONCE_SIZE),
-            fields.session, fields.connection, fields.previous,
-        )  # fmt: skip
+            fields.purpose,
+            fields.node[:NODE_LENGTH_MAX],
+            secrets.token_bytes(NONCE_SIZE),
+            fields.session,
+            fields.connection,
+            fields.previous,
+        )
         self.key_id = fields.key
         self._hello = encode(KeyedHello(*said, fields.key) if fields.key else Hello(*said))
 

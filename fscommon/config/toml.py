@@ -24,10 +24,19 @@ C = TypeVar("C")
 ByteSize = NewType("ByteSize", int)
 
 _UNITS: Final = {
-    "": 1, "b": 1,
-    "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40, "pib": 1 << 50,
-    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "pb": 10**15,
-}  # fmt: skip
+    "": 1,
+    "b": 1,
+    "kib": 1 << 10,
+    "mib": 1 << 20,
+    "gib": 1 << 30,
+    "tib": 1 << 40,
+    "pib": 1 << 50,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "pb": 10**15,
+}
 
 
 def load(cls: type[C], path: Path | str) -> C:
@@ -115,8 +124,14 @@ def _convert_size(value: Any, where: str) -> ByteSize:
         raise ConfigError(f"{where}: {error}") from error
 
 
-_NAMES: Final = {list: "a list", dict: "a table", str: "text", int: "an integer",
-                 float: "a number", bool: "true or false"}  # fmt: skip
+_NAMES: Final = {
+    list: "a list",
+    dict: "a table",
+    str: "text",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+}
 
 
 def _exactly(kind: type | types.GenericAlias, value: Any, where: str) -> Any:

@@ -34,9 +34,15 @@ def make_capability(
 ) -> bytes:
     """layout: the packed record of the file, which has no objects but those."""
     signed = _SIGNED.pack(
-        layout[FILE_ID], session, rights, map_epoch, ino,
-        layout[STRIPE_WIDTH], layout[TRUNCATE_EPOCH], _target_marks(packed_targets(layout)),
-    )  # fmt: skip
+        layout[FILE_ID],
+        session,
+        rights,
+        map_epoch,
+        ino,
+        layout[STRIPE_WIDTH],
+        layout[TRUNCATE_EPOCH],
+        _target_marks(packed_targets(layout)),
+    )
     return signed + hmac.digest(key, signed, "sha256")[:_MAC_SIZE]
 
 

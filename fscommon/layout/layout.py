@@ -61,10 +61,15 @@ class Layout:
 
     def pack(self) -> bytes:
         head = _HEAD.pack(
-            LAYOUT_VERSION, self.replica_count, self.stripe_width, self.chunk_size,
-            self.file_id, self.truncate_epoch, self.flags | (_INLINE if self.inline else 0),
+            LAYOUT_VERSION,
+            self.replica_count,
+            self.stripe_width,
+            self.chunk_size,
+            self.file_id,
+            self.truncate_epoch,
+            self.flags | (_INLINE if self.inline else 0),
             self.durable_stripes,
-        )  # fmt: skip
+        )
         return head + struct.pack(f"<{len(self.targets)}I", *self.targets) + self.inline
 
     def target(self, stripe_index: int, replica: int = 0) -> int:
@@ -85,7 +90,7 @@ def unpack_layout(raw: bytes) -> Layout:
     inline = raw[len(raw) - behind :] if behind else b""
     return Layout(
         file_id, chunk_size, width, targets, replicas, epoch, flags & ~_INLINE, durable, inline
-    )  # fmt: skip
+    )
 
 
 def is_inline(raw: bytes) -> bool:

@@ -15,16 +15,7 @@ from typing import Final, Protocol
 
 from fscommon.errors import ProtocolError, TransportError
 from fscommon.machine import memory_bytes
-from fscommon.net.rdma import (
-    Choice,
-    Gid,
-    NoRdmaError,
-    Port,
-    Wishes,
-    choose,
-    find_ports,
-    why_none,
-)
+from fscommon.net.rdma import Choice, Gid, NoRdmaError, Port, Wishes, choose, find_ports, why_none
 from fscommon.net.stream import FrameStream
 from fscommon.observe.log import Log
 from fscommon.wire.codec import decode, encode

@@ -28,8 +28,16 @@ DEBIAN_PACKAGES: Final = Path("/usr/lib/python3/dist-packages")
 GIDS_MAX: Final = 256
 # Of a lane, by the number that verbs give its speed, in Gb/s; and how many lanes a width is.
 _SPEEDS: Final = {
-    1: 2.5, 2: 5.0, 4: 10.0, 8: 10.0, 16: 14.0, 32: 25.0, 64: 50.0, 128: 100.0, 256: 200.0,
-}  # fmt: skip
+    1: 2.5,
+    2: 5.0,
+    4: 10.0,
+    8: 10.0,
+    16: 14.0,
+    32: 25.0,
+    64: 50.0,
+    128: 100.0,
+    256: 200.0,
+}
 _WIDTHS: Final = {1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
 _ACTIVE: Final = 4
 _ETHERNET: Final = 2
@@ -173,8 +181,13 @@ def _ports_of(device: str) -> list[Port]:
     try:
         context = verbs.Context(name=device)
     except Exception as error:  # pyverbs has no base class of its own that all of them share
-        return [_broken(device, f"it cannot be opened ({_first_line(error)}): load ib_uverbs, and "
-                                "check the rights on /dev/infiniband/uverbs*")]  # fmt: skip
+        return [
+            _broken(
+                device,
+                f"it cannot be opened ({_first_line(error)}): load ib_uverbs, and "
+                "check the rights on /dev/infiniband/uverbs*",
+            )
+        ]
     try:
         count = int(context.query_device().phys_port_cnt)
         table = list(context.query_gid_table(GIDS_MAX))
@@ -187,9 +200,15 @@ def _ports_of(device: str) -> list[Port]:
 
 def _broken(device: str, fault: str) -> Port:
     return Port(
-        device, 1, is_active=False, is_ethernet=True, gigabits=0.0, numa_node=-1, gids=(),
+        device,
+        1,
+        is_active=False,
+        is_ethernet=True,
+        gigabits=0.0,
+        numa_node=-1,
+        gids=(),
         fault=fault,
-    )  # fmt: skip
+    )
 
 
 def _port(context: Any, device: str, number: int, table: list[Any]) -> Port:
@@ -200,9 +219,14 @@ def _port(context: Any, device: str, number: int, table: list[Any]) -> Port:
     lane_speed = int(getattr(found, "active_speed_ex", 0) or found.active_speed)
     speed = _SPEEDS.get(lane_speed, 0.0) * _WIDTHS.get(int(found.active_width), 1)
     return Port(
-        device, number, is_active=found.state == _ACTIVE, is_ethernet=is_ethernet, gigabits=speed,
-        numa_node=_numa_node(device), gids=gids,
-    )  # fmt: skip
+        device,
+        number,
+        is_active=found.state == _ACTIVE,
+        is_ethernet=is_ethernet,
+        gigabits=speed,
+        numa_node=_numa_node(device),
+        gids=gids,
+    )
 
 
 def _gid(entry: Any, is_ethernet: bool) -> Gid:

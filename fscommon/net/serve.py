@@ -92,7 +92,6 @@ class AcceptLimits:
 OnConnection = Callable[[Peer, FrameStream], Awaitable[None]]
 
 
-
 async def serve(
     listen: Address | str,
     *,

@@ -34,9 +34,13 @@ class HttpEndpoint:
     """From the start until stop()."""
 
     def __init__(
-        self, setting: str, host: str, port: int, handler: Handler,
+        self,
+        setting: str,
+        host: str,
+        port: int,
+        handler: Handler,
         certificate: HttpCertificate | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Listens there and serves. Raises ConfigError, which names the setting."""
         tls = _Tls(certificate) if certificate is not None else None
         try:
@@ -79,9 +83,7 @@ class _Tls:
 
     def shake(self, plain: socket.socket) -> ssl.SSLSocket:
         """Raises OSError."""
-        shaken = self._current().wrap_socket(
-            plain, server_side=True, do_handshake_on_connect=False
-        )
+        shaken = self._current().wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
         shaken.settimeout(CONNECTION_SECONDS_MAX)
         shaken.do_handshake()
         return shaken

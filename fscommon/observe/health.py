@@ -68,9 +68,13 @@ _MORE_ROOM = (
 
 def problems_of(status: StatusReply, certificates: Sequence[CertificateSeen] = ()) -> list[Problem]:
     found = [
-        *_metaserver(status), *_nodes(status), *_targets(status), *_space(status),
-        *_clients(status), *_certificates(certificates),
-    ]  # fmt: skip
+        *_metaserver(status),
+        *_nodes(status),
+        *_targets(status),
+        *_space(status),
+        *_clients(status),
+        *_certificates(certificates),
+    ]
     return sorted(found, key=lambda problem: -problem.severity)
 
 
@@ -78,30 +82,44 @@ def _metaserver(status: StatusReply) -> list[Problem]:
     found = []
     if status.recovering:
         waiting = [client.node for client in status.clients if client.replaying]
-        found.append(Problem(
-            Severity.WARNING, "the metaserver recovers from a restart",
-            f"{len(waiting)} clients of before have not come back: {', '.join(waiting[:5])}",
-            "wait: they come back, or expire; braidfs client evict ends one that is known dead",
-        ))  # fmt: skip
+        found.append(
+            Problem(
+                Severity.WARNING,
+                "the metaserver recovers from a restart",
+                f"{len(waiting)} clients of before have not come back: {', '.join(waiting[:5])}",
+                "wait: they come back, or expire; braidfs client evict ends one that is known dead",
+            )
+        )
     if status.txn - status.durable > _UNDURABLE_MAX:
-        found.append(Problem(
-            Severity.WARNING, "the metaserver's disk is slow",
-            f"{status.txn - status.durable} operations are answered and not yet durable",
-            "look at braidfs_commit_seconds and at the disk of its state_directory",
-        ))  # fmt: skip
+        found.append(
+            Problem(
+                Severity.WARNING,
+                "the metaserver's disk is slow",
+                f"{status.txn - status.durable} operations are answered and not yet durable",
+                "look at braidfs_commit_seconds and at the disk of its state_directory",
+            )
+        )
     files = status.files
     if files.inodes_free == 0:
-        found.append(Problem(
-            Severity.ERROR, "the metadata store is full",
-            "no new file, name or extended attribute can be made; files can be read and removed",
-            _MORE_ROOM,
-        ))  # fmt: skip
+        found.append(
+            Problem(
+                Severity.ERROR,
+                "the metadata store is full",
+                "no new file, name or extended attribute can be made; "
+                "files can be read and removed",
+                _MORE_ROOM,
+            )
+        )
     elif files.inodes_free * 10 <= files.inodes_total:
         used = 100 - 100 * files.inodes_free // files.inodes_total
-        found.append(Problem(
-            Severity.WARNING, f"the metadata store is {used} % full",
-            "when it is full no new file can be made", _MORE_ROOM,
-        ))  # fmt: skip
+        found.append(
+            Problem(
+                Severity.WARNING,
+                f"the metadata store is {used} % full",
+                "when it is full no new file can be made",
+                _MORE_ROOM,
+            )
+        )
     return found
 
 
@@ -111,18 +129,25 @@ def _nodes(status: StatusReply) -> list[Problem]:
         if node.is_up:
             continue
         targets = [str(row.target) for row in status.map.targets if row.node == node.node]
-        found.append(Problem(
-            Severity.ERROR, f"storage server {node.name} ({node.address}) is down",
-            f"no heartbeat for {duration(node.seconds_since_heartbeat)}; files on targets "
-            f"{', '.join(targets)} wait, and fail after the clients' timeout",
-            f"start braidfs-storageserver on {node.name}; if it runs, its log says why "
-            "it does not reach the metaserver",
-        ))  # fmt: skip
+        found.append(
+            Problem(
+                Severity.ERROR,
+                f"storage server {node.name} ({node.address}) is down",
+                f"no heartbeat for {duration(node.seconds_since_heartbeat)}; files on targets "
+                f"{', '.join(targets)} wait, and fail after the clients' timeout",
+                f"start braidfs-storageserver on {node.name}; if it runs, its log says why "
+                "it does not reach the metaserver",
+            )
+        )
     if not status.nodes:
-        found.append(Problem(
-            Severity.ERROR, "no storage server has joined", "no file can hold bytes",
-            "start braidfs-storageserver with this metaserver in its `metaservers`",
-        ))  # fmt: skip
+        found.append(
+            Problem(
+                Severity.ERROR,
+                "no storage server has joined",
+                "no file can hold bytes",
+                "start braidfs-storageserver with this metaserver in its `metaservers`",
+            )
+        )
     return found
 
 
@@ -131,24 +156,30 @@ def _targets(status: StatusReply) -> list[Problem]:
     up = {node.node for node in status.nodes if node.is_up}
     for row in status.map.targets:
         if row.state == "down" and row.node in up:
-            found.append(Problem(
-                Severity.ERROR, f"target {row.target} is not served",
-                f"its server at {row.address} runs, but could not open it",
-                "look into that server's log: is the device mounted? then "
-                "systemctl reload braidfs-storageserver there",
-            ))  # fmt: skip
+            found.append(
+                Problem(
+                    Severity.ERROR,
+                    f"target {row.target} is not served",
+                    f"its server at {row.address} runs, but could not open it",
+                    "look into that server's log: is the device mounted? then "
+                    "systemctl reload braidfs-storageserver there",
+                )
+            )
         if row.state == "draining":
             found.append(_draining(status, row))
         if row.state == "full":
             found.append(_full(status, row))
     for health in status.health:
         if health.errors:
-            found.append(Problem(
-                Severity.ERROR, f"target {health.target} had {health.errors} errors",
-                "its device failed reads or writes, or blocks failed their checksum",
-                "the storage server's log names object and offset; check the device (smartctl), "
-                "restore the files",
-            ))  # fmt: skip
+            found.append(
+                Problem(
+                    Severity.ERROR,
+                    f"target {health.target} had {health.errors} errors",
+                    "its device failed reads or writes, or blocks failed their checksum",
+                    "the storage server's log names object and offset; "
+                    "check the device (smartctl), restore the files",
+                )
+            )
     return found
 
 
@@ -156,51 +187,59 @@ def _full(status: StatusReply, row: TargetEntry) -> Problem:
     health = next((one for one in status.health if one.target == row.target), None)
     if health is not None and health.lacks_files:
         return Problem(
-            Severity.WARNING, f"target {row.target} is full: it has no inodes left",
+            Severity.WARNING,
+            f"target {row.target} is full: it has no inodes left",
             f"{health.files_free} of the {health.files_total} inodes of its file system are free, "
             f"and {size(row.bytes_free)}; the first write of a new file there is ENOSPC",
             f"remove small files: braidfs find :/ --target {row.target} --size -1M; or add targets "
             "with more inodes (mkfs.ext4 -i, or XFS): new files avoid full ones",
-        )  # fmt: skip
+        )
     return Problem(
-        Severity.WARNING, f"target {row.target} is full",
+        Severity.WARNING,
+        f"target {row.target} is full",
         f"{size(row.bytes_free)} of {size(row.bytes_total)} are free; "
         "writing to files that lie on it is ENOSPC",
         f"remove files: braidfs find :/ --target {row.target} --size +1G; "
         "or add targets: new files avoid full ones",
-    )  # fmt: skip
+    )
 
 
 def _draining(status: StatusReply, row: TargetEntry) -> Problem:
     objects = sum(health.objects for health in status.health if health.target == row.target)
     return Problem(
-        Severity.NOTE, f"target {row.target} is draining",
+        Severity.NOTE,
+        f"target {row.target} is draining",
         f"it gets no new files; {objects} objects are on it",
         f"braidfs find :/ --target {row.target} lists what is on it: copy those files and rename "
         f"the copies over them; braidfs target set-state up {row.target} ends it",
-    )  # fmt: skip
+    )
 
 
 def _space(status: StatusReply) -> list[Problem]:
     total, free = status.files.bytes_total, status.files.bytes_available
     if not total or 1 - free / total < _NEARLY_FULL:
         return []
-    return [Problem(
-        Severity.WARNING, f"the cluster is {1 - free / total:.0%} full",
-        f"{size(free)} of {size(total)} are available", "remove files or add a storage server",
-    )]  # fmt: skip
+    return [
+        Problem(
+            Severity.WARNING,
+            f"the cluster is {1 - free / total:.0%} full",
+            f"{size(free)} of {size(total)} are available",
+            "remove files or add a storage server",
+        )
+    ]
 
 
 def _clients(status: StatusReply) -> list[Problem]:
     silent = [
         Problem(
-            Severity.WARNING, f"client {client.node} is silent",
+            Severity.WARNING,
+            f"client {client.node} is silent",
             f"not heard of for {duration(client.seconds_since_renewal)}",
             "if its host is dead, wait: it is evicted when its session ends",
         )
         for client in status.clients
         if client.seconds_since_renewal > _SILENT_CLIENT_S and not client.replaying
-    ]  # fmt: skip
+    ]
     return silent + _refused_clients(status)
 
 
@@ -222,7 +261,7 @@ def _refused_clients(status: StatusReply) -> list[Problem]:
             "there waits, and fails after their timeout",
         )
         for node, clients in sorted(refused.items())
-    ]  # fmt: skip
+    ]
 
 
 def _certificates(certificates: Sequence[CertificateSeen]) -> list[Problem]:
@@ -230,14 +269,21 @@ def _certificates(certificates: Sequence[CertificateSeen]) -> list[Problem]:
     for seen in certificates:
         left_s = seen.seconds_left
         if left_s is None or left_s <= 0:
-            found.append(Problem(
-                Severity.ERROR, f"the certificate of {seen.server} has ended",
-                "connections by TLS that begin now are refused; those of before go on", _RENEW,
-            ))  # fmt: skip
+            found.append(
+                Problem(
+                    Severity.ERROR,
+                    f"the certificate of {seen.server} has ended",
+                    "connections by TLS that begin now are refused; those of before go on",
+                    _RENEW,
+                )
+            )
         elif left_s < CERTIFICATE_DAYS_MIN * _DAY_S:
-            found.append(Problem(
-                Severity.WARNING,
-                f"the certificate of {seen.server} ends in {left_s / _DAY_S:.1f} days",
-                "after that no connection by TLS begins, and nobody has renewed it yet", _RENEW,
-            ))  # fmt: skip
+            found.append(
+                Problem(
+                    Severity.WARNING,
+                    f"the certificate of {seen.server} ends in {left_s / _DAY_S:.1f} days",
+                    "after that no connection by TLS begins, and nobody has renewed it yet",
+                    _RENEW,
+                )
+            )
     return found

@@ -11,11 +11,7 @@ from enum import Enum
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, MetricsHandler
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
@@ -54,12 +50,39 @@ class Metric:
 
 
 LATENCY_S: Final = (
-    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30,
-)  # fmt: skip
+    0.0001,
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1,
+    5,
+    30,
+)
 DATA_S: Final = (
-    0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5,
-    1, 10,
-)  # fmt: skip - native/src/server/counters.h has them
+    0.000025,
+    0.00005,
+    0.0001,
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.5,
+    1,
+    10,
+)
 COUNTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
 _C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 
@@ -97,7 +120,8 @@ TABLE: Final[tuple[Metric, ...]] = (
     Metric("braidfs_inodes", _G, "Inodes in the namespace"),
     Metric("braidfs_store_bytes_used", _G, "Bytes that the metadata store's records take"),
     Metric(
-        "braidfs_store_bytes", _G,
+        "braidfs_store_bytes",
+        _G,
         "Bytes that they may take, by store_size_max and the disk of the state_directory",
     ),
     Metric("braidfs_trash_inodes", _G, "Inodes in the trash, which braidfs_inodes counts too"),
@@ -108,8 +132,10 @@ TABLE: Final[tuple[Metric, ...]] = (
     Metric("braidfs_target_bytes", _G, "Size of a target", ("target",)),
     Metric("braidfs_target_bytes_free", _G, "Free bytes of a target", ("target",)),
     Metric(
-        "braidfs_target_files", _G,
-        "Inodes of the file system of a target; 0: only bytes limit them", ("target",),
+        "braidfs_target_files",
+        _G,
+        "Inodes of the file system of a target; 0: only bytes limit them",
+        ("target",),
     ),
     Metric("braidfs_target_files_free", _G, "Inodes left for objects of a target", ("target",)),
     Metric("braidfs_target_objects", _G, "Objects on a target", ("target",)),
@@ -138,7 +164,9 @@ TABLE: Final[tuple[Metric, ...]] = (
         ("outcome",),
     ),
     Metric(
-        "braidfs_transport_bytes_total", _C, "File bytes moved, by how (tcp: local sockets, too)",
+        "braidfs_transport_bytes_total",
+        _C,
+        "File bytes moved, by how (tcp: local sockets, too)",
         ("transport",),
     ),
     # storage server and client

@@ -73,10 +73,7 @@ def _samples(status: StatusReply, now_s: float) -> Iterator[tuple[str, Sample]]:
         yield f"node {node.node}", Sample(at_s, node.traffic, 0, now_s)
     for client in status.clients:
         at_s = now_s - max(client.seconds_since_report, 0.0)
-        yield (
-            f"client {client.session}",
-            Sample(at_s, client.traffic, client.requests, now_s),
-        )
+        yield (f"client {client.session}", Sample(at_s, client.traffic, client.requests, now_s))
 
 
 def _difference(before: Sample, after: Sample) -> Rates:

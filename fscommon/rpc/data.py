@@ -36,18 +36,30 @@ class DataCaller:
         self._caller = caller
 
     async def truncate(
-        self, target: int, file_id: int, stripe_index: int, *, length: int, epoch: int,
-        must_exist: bool, timeout_s: float,
-    ) -> bool:  # fmt: skip
+        self,
+        target: int,
+        file_id: int,
+        stripe_index: int,
+        *,
+        length: int,
+        epoch: int,
+        must_exist: bool,
+        timeout_s: float,
+    ) -> bool:
         """Cut the object to length bytes; writes of an older truncate epoch are refused after.
         An object that is not there is made, so that they are, unless it must exist: then nothing
         is done and the answer is False."""
         try:
             await self._caller.exchange(
-                Op.TRUNCATE, timeout_s=timeout_s, target=target, file_id=file_id,
-                stripe_index=stripe_index, offset=length, epoch=epoch,
+                Op.TRUNCATE,
+                timeout_s=timeout_s,
+                target=target,
+                file_id=file_id,
+                stripe_index=stripe_index,
+                offset=length,
+                epoch=epoch,
                 flags=FLAG_MUST_EXIST if must_exist else 0,
-            )  # fmt: skip
+            )
         except FsError as error:
             if not must_exist or error.status is not Status.NO_OBJECT:
                 raise
@@ -55,30 +67,50 @@ class DataCaller:
         return True
 
     async def write_durably(
-        self, target: int, file_id: int, stripe_index: int, content: bytes, *, epoch: int,
+        self,
+        target: int,
+        file_id: int,
+        stripe_index: int,
+        content: bytes,
+        *,
+        epoch: int,
         timeout_s: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """The object begins with these bytes, of one block at most. Raises FsError
         STALE_INCARNATION when the target lost them again."""
         assert 0 < len(content) <= BLOCK_SIZE
         written = await self._caller.exchange(
-            Op.WRITE, timeout_s=timeout_s, body=_SUM.pack(xxh3_64(content)), payload=content,
-            flags=FLAG_SUMS, target=target, file_id=file_id, stripe_index=stripe_index,
-            length=len(content), epoch=epoch,
-        )  # fmt: skip
+            Op.WRITE,
+            timeout_s=timeout_s,
+            body=_SUM.pack(xxh3_64(content)),
+            payload=content,
+            flags=FLAG_SUMS,
+            target=target,
+            file_id=file_id,
+            stripe_index=stripe_index,
+            length=len(content),
+            epoch=epoch,
+        )
         await self._caller.exchange(
-            Op.SYNC, timeout_s=timeout_s, target=target, file_id=file_id,
-            stripe_index=stripe_index, offset=written.header.offset,
-        )  # fmt: skip
+            Op.SYNC,
+            timeout_s=timeout_s,
+            target=target,
+            file_id=file_id,
+            stripe_index=stripe_index,
+            offset=written.header.offset,
+        )
 
     async def delete(
         self, target: int, file_id: int, stripe_index: int, *, timeout_s: float
     ) -> None:
         """Remove the object; none is as good."""
         await self._caller.exchange(
-            Op.DELETE, timeout_s=timeout_s, target=target, file_id=file_id,
+            Op.DELETE,
+            timeout_s=timeout_s,
+            target=target,
+            file_id=file_id,
             stripe_index=stripe_index,
-        )  # fmt: skip
+        )
 
     async def delete_all(
         self, objects: Sequence[tuple[int, int, int]], *, timeout_s: float
@@ -128,9 +160,8 @@ class DataCaller:
     ) -> ObjectStat:
         """Raises FsError(NO_OBJECT) when there is none."""
         frame = await self._caller.exchange(
-            Op.STAT, timeout_s=timeout_s, target=target, file_id=file_id,
-            stripe_index=stripe_index,
-        )  # fmt: skip
+            Op.STAT, timeout_s=timeout_s, target=target, file_id=file_id, stripe_index=stripe_index
+        )
         if len(frame.body) != _STAT.size:
             raise ProtocolError(f"a STAT reply has {_STAT.size} bytes, not {len(frame.body)}")
         length, allocated, epoch, _ = _STAT.unpack(frame.body)

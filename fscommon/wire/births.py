@@ -76,11 +76,27 @@ class Birth:
         time_ns, version = self.time_ns, 1 + self.changes
         size, mtime_ns = (self.size, self.mtime_ns) if self.changes else (0, time_ns)
         return pack_fields(
-            self.ino, size, sectors(size),
-            time_ns, mtime_ns, max(time_ns, mtime_ns), time_ns,
-            stat.S_IFREG | self.mode & _PERMISSIONS, 1, self.uid, self.gid, 0, 0,
-            version, version, 0, 0, 0, 0, tree,
-        )  # fmt: skip
+            self.ino,
+            size,
+            sectors(size),
+            time_ns,
+            mtime_ns,
+            max(time_ns, mtime_ns),
+            time_ns,
+            stat.S_IFREG | self.mode & _PERMISSIONS,
+            1,
+            self.uid,
+            self.gid,
+            0,
+            0,
+            version,
+            version,
+            0,
+            0,
+            0,
+            0,
+            tree,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,9 +53,13 @@ def decode(cls: type[M], body: bytes) -> M:
         raise ProtocolError(f"body of {len(body)} bytes is over the limit")
     try:
         values = msgpack.unpackb(
-            body, use_list=False, raw=False, max_map_len=0, max_ext_len=0,
+            body,
+            use_list=False,
+            raw=False,
+            max_map_len=0,
+            max_ext_len=0,
             max_array_len=ARRAY_LENGTH_MAX,
-        )  # fmt: skip
+        )
     except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
         raise ProtocolError(f"body is not a {cls.__name__}: {error}") from error
     message: M = shape.lift(values, len(body) <= shape.least)

@@ -42,9 +42,21 @@ def encode_frame(  # noqa: PLR0913 - the fields of a header, all named
         raise ProtocolError(f"body of {len(body)} bytes is over the limit")
     checksum = xxh3_64(body) if body else 0
     header = Header(
-        op, flags, request_id, file_id, stripe_index, target, offset, length,
-        len(payload), len(body), epoch, status, map_epoch, checksum,
-    )  # fmt: skip
+        op,
+        flags,
+        request_id,
+        file_id,
+        stripe_index,
+        target,
+        offset,
+        length,
+        len(payload),
+        len(body),
+        epoch,
+        status,
+        map_epoch,
+        checksum,
+    )
     return header.encode() + body + payload
 
 

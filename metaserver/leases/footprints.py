@@ -28,15 +28,7 @@ from fscommon.types import Ino
 from fscommon.wire.admin import INSPECT_NAMES_MAX, Inspect, TreeSum
 from fscommon.wire.births import ChangeBatch, Delegate
 from fscommon.wire.leases import LeaseTake
-from fscommon.wire.messages import (
-    SET_SIZE,
-    Create,
-    Link,
-    Open,
-    Rename,
-    SetAttr,
-    WriteInline,
-)
+from fscommon.wire.messages import SET_SIZE, Create, Link, Open, Rename, SetAttr, WriteInline
 from fscommon.wire.ops import Op
 from fscommon.wire.quota import TELL_INODES_MAX, QuotaTell
 from fscommon.wire.trash import TRASH_ITEMS_MAX, TrashByAge, TrashList, TrashRestore

@@ -166,9 +166,14 @@ class LeaseGate:
         if asking.op is Op.OPEN_AHEAD and self.leases.children.covers(tx.session, ino):
             return wanted
         return self.leases.grant(
-            tx.session, ino, wanted, asking.request_id, asking.now_s, asking.claim,
+            tx.session,
+            ino,
+            wanted,
+            asking.request_id,
+            asking.now_s,
+            asking.claim,
             is_look=asking.op in LOOKS,
-        )  # fmt: skip
+        )
 
     def audit(self, tx: Transaction, asking: Asking) -> None:
         """Raises AssertionError when the op wrote what its footprint does not announce."""
@@ -234,10 +239,7 @@ class LeaseGate:
 
     def _frame(self, recall: Recall) -> bytes:
         return encode_frame(
-            Op.RECALL,
-            flags=FLAG_ONEWAY,
-            request_id=next(self._request_ids),
-            body=encode(recall),
+            Op.RECALL, flags=FLAG_ONEWAY, request_id=next(self._request_ids), body=encode(recall)
         )
 
 

@@ -16,7 +16,7 @@ Only the event loop's thread calls. Sending is metaserver.leases.gate, fencing m
 """
 
 import itertools
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -37,13 +37,11 @@ from fscommon.types import Ino, SessionId
 from fscommon.wire.leases import HeldLease, RecallItem, ReturnItem
 from metaserver.leases.bits import WRITER_BITS, conflict, to_give_up, without_halves
 from metaserver.leases.children import Children
+from metaserver.leases.contended import ContendedDirectories
 from metaserver.leases.holders import Claim, Held, Holder, Need, Recall
 from metaserver.leases.inodes import InodeHolders
 from metaserver.sessions import Sessions
 
-_BUSY_WITHIN_S: Final = 1.0  # a directory recalled twice within this ...
-_BUSY_FOR_S: Final = 0.5  # ... is granted to nobody for so long
-_BUSY_MAX: Final = 4096
 _SECONDS_MAX: Final = 10_000
 _AHEAD_SHARE: Final = 0.875  # of the bound: beyond it only who opens or changes is granted more
 _OVERDRAFT: Final = 64  # leases above twice the bound, while the oldest are on their way back
@@ -68,7 +66,7 @@ class Leases:
         self._ready: list[Claim] = []
         self.numbers = itertools.count(1)  # of recalls
         self._sequence = itertools.count(1)
-        self._busy: OrderedDict[Ino, tuple[float, float]] = OrderedDict()  # last recall, until
+        self._contended = ContendedDirectories()
         self.unsent: dict[SessionId, list[RecallItem]] = {}
         self.count = 0  # leases of all sessions
         self.counts: Counter[str] = Counter()  # recalls by how they ended
@@ -145,9 +143,13 @@ class Leases:
         return self.count == (len(holder.leases) if holder else 0)
 
     def admit(
-        self, session: SessionId, needs: Sequence[Need], now_s: float, claim: Claim | None = None,
+        self,
+        session: SessionId,
+        needs: Sequence[Need],
+        now_s: float,
+        claim: Claim | None = None,
         tells: Iterable[tuple[Ino, SessionId]] = (),
-    ) -> Claim | None:  # fmt: skip
+    ) -> Claim | None:
         """None: it may run now. Else what to wait with. tells: who is to say what it knows, too."""
         told = claim.told if claim else frozenset()
         for need in needs:
@@ -232,7 +234,7 @@ class Leases:
         if not new or recalled or not holder.is_cached or (is_covered and is_look):
             return have & ~recalled & LEASE_ALL
         new = self._free(session, ino, new, claim) if self._is_contested(session, ino) else new
-        if self._is_busy(ino, now_s):
+        if self._contended.is_contended(ino, now_s):
             new = 0
         is_passing = is_look and not new & LEASE_ENTRIES
         if new and (held or self._has_room(holder, new, is_passing=is_passing)):
@@ -272,7 +274,7 @@ class Leases:
         holder = self._holders.get(session)
         if holder is None or not holder.is_cached or holder.recalled_flags(ino):
             return False
-        if self._is_busy(ino, now_s):
+        if self._contended.is_contended(ino, now_s):
             return False
         if not self._is_contested(session, ino):
             return True
@@ -403,9 +405,7 @@ class Leases:
 
     def is_recalled(self, ino: Ino) -> bool:
         """A session that holds leases on the inode has not answered a recall yet."""
-        return any(
-            ino in self._holders[held.session].recalled for held in self._inodes.of(ino)
-        )
+        return any(ino in self._holders[held.session].recalled for held in self._inodes.of(ino))
 
     def expire(self, now_s: float) -> list[SessionId]:
         """End recalls of leases that have run out, and ghosts. Returns the sessions that must be
@@ -486,7 +486,7 @@ class Leases:
             for open_recall in holder.recalled.get(need.ino, ()):
                 if open_recall.flags & give_up == give_up:
                     return open_recall
-            self._was_recalled(need, now_s)
+            self._contended.recalled(need, now_s)
         recall = self._send(holder, need.ino, held, give_up, now_s)
         if recall.deadline_s <= now_s and give_up and not give_up & LEASE_EXCLUSIVE_ALL:
             self._end(recall, now_s, "expired")
@@ -494,9 +494,15 @@ class Leases:
         return recall
 
     def _send(
-        self, holder: Holder, ino: Ino, held: Held, flags: int, now_s: float, *,
+        self,
+        holder: Holder,
+        ino: Ino,
+        held: Held,
+        flags: int,
+        now_s: float,
+        *,
         is_trim: bool = False,
-    ) -> Recall:  # fmt: skip
+    ) -> Recall:
         known = self._sessions.get(held.session)
         recall = Recall(
             number=next(self.numbers),
@@ -514,20 +520,6 @@ class Leases:
         if holder.is_cached:
             self.unsent.setdefault(held.session, []).append(recall.item())
         return recall
-
-    def _is_busy(self, ino: Ino, now_s: float) -> bool:
-        return ino in self._busy and self._busy[ino][1] > now_s
-
-    def _was_recalled(self, need: Need, now_s: float) -> None:
-        """A directory that several clients change is better not cached for a while."""
-        if not need.flags & (LEASE_ENTRIES << LEASE_EXCLUSIVE_SHIFT):
-            return
-        last_s, until_s = self._busy.pop(need.ino, (float("-inf"), 0.0))
-        if now_s - last_s < _BUSY_WITHIN_S:
-            until_s = now_s + _BUSY_FOR_S
-        if len(self._busy) >= _BUSY_MAX:
-            self._busy.popitem(last=False)
-        self._busy[need.ino] = (now_s, until_s)
 
     def _give_up(
         self, session: SessionId, holder: Holder, ino: Ino, flags: int, now_s: float

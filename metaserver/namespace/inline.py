@@ -25,10 +25,12 @@ def spill(tx: Transaction, inode: Inode, context: Context) -> Inode:
     yet: in place of one that the cluster does not have another one is as good."""
     layout = inode.layout()
     spilled = replace(
-        layout, inline=b"", durable_stripes=layout.durable_stripes | 1,
+        layout,
+        inline=b"",
+        durable_stripes=layout.durable_stripes | 1,
         truncate_epoch=layout.truncate_epoch + 1,
         targets=context.services.membership.known(layout),
-    )  # fmt: skip
+    )
     changed = Inode(inode.attributes, spilled.pack())
     save(tx, changed)
     content = replace(spilled, inline=layout.inline)

@@ -10,12 +10,7 @@ from dataclasses import replace
 
 from fscommon.errors import FsError, Status
 from fscommon.layout.layout import Layout
-from fscommon.layout.template import (
-    LAYOUT_XATTR,
-    LayoutDefault,
-    parse_default,
-    unpack_default,
-)
+from fscommon.layout.template import LAYOUT_XATTR, LayoutDefault, parse_default, unpack_default
 from fscommon.types import FileId
 from metaserver.context import Context
 from metaserver.namespace.inode import Inode

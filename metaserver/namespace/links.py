@@ -42,9 +42,14 @@ def drop_name(
 
 
 def drop_name_unasked(
-    tx: Transaction, inode: Inode, place: Place, time_ns: int, context: Context, *,
+    tx: Transaction,
+    inode: Inode,
+    place: Place,
+    time_ns: int,
+    context: Context,
+    *,
     replaced: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """One name less of what is no directory, since then; sessions that hold leases on the inode
     were not asked, but are told now. Until they have answered it is kept, as if it were open: they
     may say that it is."""

@@ -38,9 +38,7 @@ def after_write(
     return attributes
 
 
-def drop_capability_xattr(
-    tx: Transaction, attributes: Attributes, context: Context
-) -> Attributes:
+def drop_capability_xattr(tx: Transaction, attributes: Attributes, context: Context) -> Attributes:
     """attributes: with the owners that the accounts know of."""
     if not attributes.xattr_count:
         return attributes

@@ -34,12 +34,7 @@ from metaserver.namespace.entries import get_dentry
 from metaserver.namespace.inode import Inode, find, load
 from metaserver.namespace.layouts import default_in, own_record
 from metaserver.namespace.listing import list_page
-from metaserver.records import (
-    dentries_after,
-    dentry_cookie,
-    dentry_name,
-    unpack_dentry,
-)
+from metaserver.records import dentries_after, dentry_cookie, dentry_name, unpack_dentry
 from metaserver.transaction import Transaction
 
 
@@ -130,10 +125,14 @@ def tree_sum(tx: Transaction, request: TreeSum, context: Context) -> TreeSummed:
     if len(stack) > SUM_DEPTH_MAX:
         raise FsError(Status.EOVERFLOW, f"directories are nested over {SUM_DEPTH_MAX} deep")
     return TreeSummed(
-        sums.files, sums.directories, sums.others,
-        min(sums.bytes, _SUM_MAX), min(sums.blocks, _SUM_MAX),  # sparse files may say more
-        tuple(sums.linked), tuple(stack),
-    )  # fmt: skip
+        sums.files,
+        sums.directories,
+        sums.others,
+        min(sums.bytes, _SUM_MAX),
+        min(sums.blocks, _SUM_MAX),  # sparse files may say more
+        tuple(sums.linked),
+        tuple(stack),
+    )
 
 
 def _is_delegated(ino: Ino, context: Context) -> bool:

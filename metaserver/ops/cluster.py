@@ -59,9 +59,13 @@ def register(tx: Transaction, request: Register, context: Context) -> Registered
 
 def _put_target(tx: Transaction, target: Target) -> None:
     record = TargetRecord(
-        target.uuid, target.node, target.bytes_total, target.bytes_free, target.is_draining,
+        target.uuid,
+        target.node,
+        target.bytes_total,
+        target.bytes_free,
+        target.is_draining,
         target.incarnation,
-    )  # fmt: skip
+    )
     tx.put(target_key(target.id), encode(record))
     target.incarnation_kept = target.incarnation
 

@@ -33,24 +33,11 @@ from metaserver.confine import is_inside
 from metaserver.context import Context
 from metaserver.namespace.birth import default_layout
 from metaserver.namespace.entries import Dentry, find_dentry, get_dentry, new_key, put_dentry
-from metaserver.namespace.inode import (
-    Inode,
-    find,
-    load,
-    load_directory,
-    save,
-    touch_directory,
-)
+from metaserver.namespace.inode import Inode, find, load, load_directory, save, touch_directory
 from metaserver.namespace.links import drop_name_unasked, remove_plain
 from metaserver.namespace.protection import check_may_add, check_may_remove
 from metaserver.ops.setattr import set_unasked
-from metaserver.quota.charges import (
-    Owner,
-    charge_many,
-    is_limited,
-    limited_owners,
-    share_of_tree,
-)
+from metaserver.quota.charges import Owner, charge_many, is_limited, limited_owners, share_of_tree
 from metaserver.records import dentry_key, inode_key, unpack_dentry, writer_key
 from metaserver.transaction import Transaction
 from metaserver.trash.entries import Place
@@ -103,9 +90,11 @@ def change_batch(tx: Transaction, request: ChangeBatch, context: Context) -> Cha
     for setting in request.settings:
         work.set(setting)
     return Changed(
-        _if_any(work.errors[Birth]), _if_any(work.errors[Removal]),
-        setting_errors=_if_any(work.errors[Setting]), move_errors=_if_any(work.errors[Move]),
-    )  # fmt: skip
+        _if_any(work.errors[Birth]),
+        _if_any(work.errors[Removal]),
+        setting_errors=_if_any(work.errors[Setting]),
+        move_errors=_if_any(work.errors[Move]),
+    )
 
 
 def _check(request: ChangeBatch) -> None:

@@ -51,9 +51,15 @@ def key_create(tx: Transaction, request: KeyCreate, context: Context) -> KeyCrea
     _check_root(tx, request.root)
     _make_room(tx, context)
     key = ClientKey(
-        _new_id(context), request.name, Ino(request.root), request.path,
-        flags_of(request.flags, request.ids), context.now_ns, request.expires_ns, ids=request.ids,
-    )  # fmt: skip
+        _new_id(context),
+        request.name,
+        Ino(request.root),
+        request.path,
+        flags_of(request.flags, request.ids),
+        context.now_ns,
+        request.expires_ns,
+        ids=request.ids,
+    )
     keys.put(key)
     tx.put(client_key_key(key.id), encode(key.record()))
     context.wait_durable = True
@@ -108,11 +114,19 @@ def key_list(tx: Transaction, request: KeyList, context: Context) -> KeyReport:
 def _row(tx: Transaction, key: ClientKey, context: Context) -> KeyRow:
     services = context.services
     return KeyRow(
-        key.id, key.name, key.root, key.path, path_of(tx, key.root), key.flags,
-        key.created_ns, key.expires_ns, key.revoked_ns,
+        key.id,
+        key.name,
+        key.root,
+        key.path,
+        path_of(tx, key.root),
+        key.flags,
+        key.created_ns,
+        key.expires_ns,
+        key.revoked_ns,
         tuple(session.id for session in services.sessions.with_key(key)),
-        services.keys.ending(key), key.ids,
-    )  # fmt: skip
+        services.keys.ending(key),
+        key.ids,
+    )
 
 
 def key_revoke(tx: Transaction, request: KeyRevoke, context: Context) -> Empty:

@@ -57,10 +57,11 @@ def lease_restore(tx: Transaction, request: LeaseRestore, context: Context) -> L
             raise FsError(Status.BAD_REQUEST, f"leases {lease.flags:#x} cannot be restored")
     table = context.services.leases
     refused = [
-        lease.ino for lease in request.leases
+        lease.ino
+        for lease in request.leases
         if tx.get(inode_key(Ino(lease.ino))) is None
         or not table.reassert(session.id, Ino(lease.ino), lease.flags)
-    ]  # fmt: skip
+    ]
     return LeaseRestored(tuple(refused))
 
 

@@ -56,9 +56,8 @@ def open_ahead(tx: Transaction, request: OpenAhead, context: Context) -> OpenedA
     if not leases.would_grant(session, directory, _NAMES, context.now_s):
         rows, end = (), False  # others change it: not now
     found = [
-        row for row in rows
-        if _may_be_granted(row, context) and _may_be_read(tx, row, context)
-    ]  # fmt: skip
+        row for row in rows if _may_be_granted(row, context) and _may_be_read(tx, row, context)
+    ]
     if len(found) > leases.room_ahead(session):
         found, end = [], True
     return OpenedAhead(

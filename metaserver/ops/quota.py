@@ -33,13 +33,7 @@ from metaserver.namespace.inode import Inode, find, load, load_directory, save
 from metaserver.namespace.paths import path_of
 from metaserver.quota.charges import accounts_of, charge_change
 from metaserver.quota.table import Account
-from metaserver.records import (
-    dentries_after,
-    dentry_cookie,
-    pack_quota,
-    quota_key,
-    unpack_dentry,
-)
+from metaserver.records import dentries_after, dentry_cookie, pack_quota, quota_key, unpack_dentry
 from metaserver.transaction import Transaction
 
 _SECOND_NS = 10**9
@@ -122,11 +116,15 @@ def quota_list(tx: Transaction, request: QuotaList, context: Context) -> QuotaRe
 def _row(tx: Transaction, account: AccountId, entry: Account, now_ns: int) -> QuotaRow:
     kind, number = account
     return QuotaRow(
-        kind, number, min(entry.bytes, _SUM_MAX), entry.inodes, entry.limits,
+        kind,
+        number,
+        min(entry.bytes, _SUM_MAX),
+        entry.inodes,
+        entry.limits,
         _left_s(entry.bytes_since_ns, entry.limits, now_ns),
         _left_s(entry.inodes_since_ns, entry.limits, now_ns),
         path_of(tx, number) if kind == QuotaKind.TREE else (),
-    )  # fmt: skip
+    )
 
 
 def _left_s(since_ns: int, limits: Limits, now_ns: int) -> float:

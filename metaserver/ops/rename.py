@@ -9,13 +9,7 @@ from dataclasses import dataclass
 from fscommon.errors import FsError, Status
 from fscommon.wire.messages import RENAME_EXCHANGE, RENAME_NOREPLACE, Rename, Renamed
 from metaserver.context import Context
-from metaserver.namespace.entries import (
-    Dentry,
-    find_dentry,
-    get_dentry,
-    is_empty,
-    put_dentry,
-)
+from metaserver.namespace.entries import Dentry, find_dentry, get_dentry, is_empty, put_dentry
 from metaserver.namespace.inode import Inode, load, load_directory, save, touch_directory
 from metaserver.namespace.links import drop_name
 from metaserver.namespace.protection import check_may_add, check_may_remove

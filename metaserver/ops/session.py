@@ -17,12 +17,7 @@ from fscommon.wire.messages import Empty, SessionOpen, SessionOpened, SessionRen
 from metaserver.context import Context
 from metaserver.lost_writes import cut_lost
 from metaserver.namespace.inode import find
-from metaserver.records import (
-    LivedSessionRecord,
-    replies_of,
-    session_key,
-    written_of,
-)
+from metaserver.records import LivedSessionRecord, replies_of, session_key, written_of
 from metaserver.sessions import IDS_OF_A_LIFE, LIVES_MAX, Session
 from metaserver.transaction import Transaction
 

@@ -83,9 +83,18 @@ def set_unasked(tx: Transaction, setting: Setting, context: Context) -> None:
     inode = load(tx, setting.ino)
     ctime_ns = max(setting.ctime_ns, inode.attributes.ctime_ns)  # a move of its batch comes before
     request = SetAttr(
-        setting.ino, setting.valid, setting.mode, setting.uid, setting.gid, 0, setting.atime_ns,
-        setting.mtime_ns, ctime_ns, 0, setting.written_ns,
-    )  # fmt: skip
+        setting.ino,
+        setting.valid,
+        setting.mode,
+        setting.uid,
+        setting.gid,
+        0,
+        setting.atime_ns,
+        setting.mtime_ns,
+        ctime_ns,
+        0,
+        setting.written_ns,
+    )
     if not inode.is_file:
         raise FsError(Status.BAD_REQUEST, "not a regular file")
     check_may_change(inode, request.valid)

@@ -55,9 +55,13 @@ def _within(whole: StatFsReply, tree: Account) -> StatFsReply:
         tree.inodes,
     )
     return replace(
-        whole, bytes_total=total, bytes_free=free, bytes_available=available,
-        inodes_total=inodes_total, inodes_free=inodes_free,
-    )  # fmt: skip
+        whole,
+        bytes_total=total,
+        bytes_free=free,
+        bytes_available=available,
+        inodes_total=inodes_total,
+        inodes_free=inodes_free,
+    )
 
 
 def _narrow(room: tuple[int, int], limit: int, used: int) -> tuple[int, int]:

@@ -24,8 +24,13 @@ def status(tx: Transaction, request: Empty, context: Context) -> StatusReply:
         nodes=tuple(_node(node, context) for node in membership.nodes()),
         health=tuple(
             TargetHealth(
-                target.id, target.incarnation, target.objects, target.errors,
-                target.files_total, target.files_free, target.lacks_files,
+                target.id,
+                target.incarnation,
+                target.objects,
+                target.errors,
+                target.files_total,
+                target.files_free,
+                target.lacks_files,
             )
             for target in membership.targets()
         ),

@@ -142,9 +142,13 @@ def _shown(tx: Transaction, page: Iterable[Entry]) -> Iterator[TrashEntry]:
         raw = tx.get(inode_key(entry.ino)) or b""
         record = entry.record
         yield TrashEntry(
-            entry.directory, record.name, entry.ino, record.removed_ns, record.tree,
+            entry.directory,
+            record.name,
+            entry.ino,
+            record.removed_ns,
+            record.tree,
             raw[:ATTRIBUTES_SIZE],
-        )  # fmt: skip
+        )
 
 
 # ---- back, or gone for good ----------------------------------------------------------------------

@@ -6,15 +6,9 @@ be longer than what may lie in a record. Its writer then asks for objects, by an
 Whether it is open for writing is not looked at: replayed, it may be closed by now.
 """
 
-
 from fscommon.errors import FsError, Status
 from fscommon.limits import INLINE_LENGTH_MAX
-from fscommon.wire.messages import (
-    COMMIT_KILL_SGID,
-    COMMIT_KILL_SUIDGID,
-    Opened,
-    WriteInline,
-)
+from fscommon.wire.messages import COMMIT_KILL_SGID, COMMIT_KILL_SUIDGID, Opened, WriteInline
 from metaserver.context import Context
 from metaserver.namespace.inline import has_inline, with_bytes
 from metaserver.namespace.inode import Inode, load, save

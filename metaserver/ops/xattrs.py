@@ -12,11 +12,7 @@ from dataclasses import replace
 
 from fscommon.errors import FsError, Status
 from fscommon.layout.template import LAYOUT_XATTR
-from fscommon.limits import (
-    XATTR_LIST_LENGTH_MAX,
-    XATTR_NAME_LENGTH_MAX,
-    XATTR_VALUE_LENGTH_MAX,
-)
+from fscommon.limits import XATTR_LIST_LENGTH_MAX, XATTR_NAME_LENGTH_MAX, XATTR_VALUE_LENGTH_MAX
 from fscommon.wire.messages import (
     XATTR_KILL_SGID,
     Entry,

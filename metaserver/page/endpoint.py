@@ -34,9 +34,11 @@ class PageEndpoint(HttpEndpoint):
     """source is called in the event loop of the maker; stop() in a thread."""
 
     def __init__(
-        self, listen: Address, source: Callable[[], bytes],
+        self,
+        listen: Address,
+        source: Callable[[], bytes],
         certificate: HttpCertificate | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         token = trio.lowlevel.current_trio_token()
         pages = {path: (_read(name), kind) for path, (name, kind) in _FILES.items()}
 

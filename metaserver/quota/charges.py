@@ -95,9 +95,7 @@ def charge_removed(context: Context, gone: Attributes, xattrs: int) -> None:
         context.trees_gone.append(gone.ino)
 
 
-def charge_change(
-    tx: Records, context: Context, before: Attributes, after: Attributes
-) -> None:  # fmt: skip
+def charge_change(tx: Records, context: Context, before: Attributes, after: Attributes) -> None:
     """xattrs that came or went are charged by themselves, before."""
     old, new = accounts_of(before), accounts_of(after)
     more = charged_bytes(after) - charged_bytes(before)

@@ -82,9 +82,12 @@ class QuotaTable:
     def put(self, account: AccountId, record: QuotaRecord) -> None:
         """From the store."""
         self._accounts[account] = Account(
-            record.bytes, record.inodes, record.limits, record.bytes_since_ns,
+            record.bytes,
+            record.inodes,
+            record.limits,
+            record.bytes_since_ns,
             record.inodes_since_ns,
-        )  # fmt: skip
+        )
         if record.limits != NO_LIMITS:
             self.limited.add(account)
 

@@ -42,10 +42,19 @@ class Case:
 
 def _random_read(jobs: int) -> tuple[str, ...]:
     return (
-        "--rw=randread", "--bs=4k", "--direct=1", "--ioengine=psync", "--file_service_type=random",
-        f"--filename={_SMALL_FILES}", f"--filesize={SMALL_SIZE}", "--time_based", "--runtime=4",
-        "--ramp_time=1", f"--numjobs={jobs}", "--thread",
-    )  # fmt: skip
+        "--rw=randread",
+        "--bs=4k",
+        "--direct=1",
+        "--ioengine=psync",
+        "--file_service_type=random",
+        f"--filename={_SMALL_FILES}",
+        f"--filesize={SMALL_SIZE}",
+        "--time_based",
+        "--runtime=4",
+        "--ramp_time=1",
+        f"--numjobs={jobs}",
+        "--thread",
+    )
 
 
 def _large(rw: str, block: str, *words: str) -> tuple[str, ...]:
@@ -65,8 +74,15 @@ SMOKE = (
     Case(
         "1 MiB sequential write, fsync",
         "MB/s",
-        ("--rw=write", "--bs=1m", "--filename=f0-written", f"--size={LARGE_SIZE}",
-         "--end_fsync=1", "--fallocate=none", "--unlink=1"),
+        (
+            "--rw=write",
+            "--bs=1m",
+            "--filename=f0-written",
+            f"--size={LARGE_SIZE}",
+            "--end_fsync=1",
+            "--fallocate=none",
+            "--unlink=1",
+        ),
         (_BUFFERED, _DIRECT),
         least_of_local=0.4,
     ),
@@ -90,7 +106,7 @@ SMOKE = (
         (_DIRECT, _BUFFERED),
         least_of_local=0.3,
     ),
-)  # fmt: skip
+)
 CREATES = Case("creates, 4 processes", "op/s", (), least_value=2000)
 
 

@@ -36,15 +36,23 @@ def transport() -> None:
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(rows, indent=2) + "\n")
     table = Table(
-        "request", "by", "client instructions", "client calls", "server instructions",
-        "server calls", title="Per request (Soft-RoCE: RDMA includes the work of the card)",
-    )  # fmt: skip
+        "request",
+        "by",
+        "client instructions",
+        "client calls",
+        "server instructions",
+        "server calls",
+        title="Per request (Soft-RoCE: RDMA includes the work of the card)",
+    )
     for row in rows:
         table.add_row(
-            _request(row["op"], row["size"]), row["transport"],
-            f"{row['client_instructions']:,.0f}", f"{row['client_calls']:.1f}",
-            f"{row['server_instructions']:,.0f}", f"{row['server_calls']:.1f}",
-        )  # fmt: skip
+            _request(row["op"], row["size"]),
+            row["transport"],
+            f"{row['client_instructions']:,.0f}",
+            f"{row['client_calls']:.1f}",
+            f"{row['server_instructions']:,.0f}",
+            f"{row['server_calls']:.1f}",
+        )
     console.print(table)
 
 

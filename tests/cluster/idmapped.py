@@ -59,14 +59,10 @@ def idmapped(folder: Path, point: Path, first: int) -> Iterator[Path]:
             attr = _MountAttr(_MOUNT_ATTR_IDMAP, 0, 0, namespace)
             size = ctypes.sizeof(attr)
             _called(
-                _LIBC.syscall(
-                    _MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, ctypes.byref(attr), size
-                )
+                _LIBC.syscall(_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, ctypes.byref(attr), size)
             )
         _called(
-            _LIBC.syscall(
-                _MOVE_MOUNT, tree, b"", _AT_FDCWD, bytes(point), _MOVE_MOUNT_F_EMPTY_PATH
-            )
+            _LIBC.syscall(_MOVE_MOUNT, tree, b"", _AT_FDCWD, bytes(point), _MOVE_MOUNT_F_EMPTY_PATH)
         )
     finally:
         os.close(tree)

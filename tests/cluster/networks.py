@@ -155,8 +155,10 @@ class Network:
 
     def start(self) -> None:
         self._switch.start()
-        self._nft("add table bridge cuts; add chain bridge cuts forward"
-                  " { type filter hook forward priority 0; policy accept; }")  # fmt: skip
+        self._nft(
+            "add table bridge cuts; add chain bridge cuts forward"
+            " { type filter hook forward priority 0; policy accept; }"
+        )
         for name, place in self.places.items():
             run("ip", "netns", "add", place.namespace)
             run("ip", "-n", place.namespace, "link", "set", "lo", "up")

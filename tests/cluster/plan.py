@@ -136,8 +136,9 @@ def make_plan(
     def storage(index: int) -> ServerPlan:
         name = f"storageserver-{index}"
         before = known.get(name)
-        return _server(name, targets or (before.targets if before else 1), before, port,
-                       places.get(name, HERE))  # fmt: skip
+        return _server(
+            name, targets or (before.targets if before else 1), before, port, places.get(name, HERE)
+        )
 
     return ClusterPlan(
         state=state,

@@ -164,7 +164,9 @@ class Program:
         """For people: a script that starts it again as it was, in the background."""
         pid, log = shlex.quote(str(self.pid_path)), shlex.quote(str(self.log_path))
         words = shlex.join((*self.enter, *self.argv))
-        write_script(self.start_path, f"""\
+        write_script(
+            self.start_path,
+            f"""\
 pid=$(cat {pid} 2>/dev/null)
 if [ -n "$pid" ] && grep -qF -- {shlex.quote(self.argv[-1])} "/proc/$pid/cmdline" 2>/dev/null; then
     echo "{self.name} runs already (pid $pid)"
@@ -174,7 +176,8 @@ cd /
 setsid {words} < /dev/null >> {log} 2>&1 &
 echo $! > {pid}
 echo "{self.name} was started (pid $!); its log is {log}"
-""")
+""",
+        )
 
     def _with_ready_fd(self, ready_fd: int) -> tuple[str, ...]:
         # Before the recorded words, so that a running program is known by its last ones.

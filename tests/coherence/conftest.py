@@ -65,11 +65,13 @@ def linked(
         def make(count: int, session_s: float) -> Linked:
             network = places(count)
             cluster = make_cluster(
-                storage_servers=len(STORES), targets=1, places=places_of(network),
+                storage_servers=len(STORES),
+                targets=1,
+                places=places_of(network),
                 settings={
                     "metaserver": {"session_timeout_s": session_s, "lease_duration_s": session_s}
                 },
-            )  # fmt: skip
+            )
             for number in range(2, count + 1):
                 stack.callback(_leave, localdir / client_name(number))
             return Linked.make(cluster, network, count, localdir, stack)

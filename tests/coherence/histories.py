@@ -229,12 +229,15 @@ def names_script(chance: random.Random, count: int, client: int, groups: int) ->
         script.append(
             chance.choices(
                 (
-                    Create(any_name, NO_INO), Unlink(any_name), Rename(shared, own),
-                    Rename(own, shared), Lookup(any_name),
+                    Create(any_name, NO_INO),
+                    Unlink(any_name),
+                    Rename(shared, own),
+                    Rename(own, shared),
+                    Lookup(any_name),
                 ),
                 (4, 3, 2, 2, 5),
             )[0]
-        )  # fmt: skip
+        )
     return script
 
 

@@ -37,9 +37,12 @@ def make_scripts(
 
 
 def record_and_judge(
-    bases: Sequence[Path], scripts: Sequence[histories.Script], model: Model,
-    meanwhile: Callable[[], None] | None = None, manner: Manner = PLAIN,
-) -> list[Operation]:  # fmt: skip
+    bases: Sequence[Path],
+    scripts: Sequence[histories.Script],
+    model: Model,
+    meanwhile: Callable[[], None] | None = None,
+    manner: Manner = PLAIN,
+) -> list[Operation]:
     history = histories.record(bases, scripts, meanwhile, manner)
     assert not manner.to_the_end or len(history) == sum(map(len, scripts))
     judge(history, model)

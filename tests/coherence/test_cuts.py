@@ -26,13 +26,7 @@ from tests.coherence import histories
 from tests.coherence.conftest import LinkedMaker
 from tests.coherence.histories import Manner
 from tests.coherence.judging import MODELS, judge, make_chance, make_scripts, record_and_judge
-from tests.coherence.links import (
-    META,
-    STORES,
-    LinkCutter,
-    client_name,
-    directions,
-)
+from tests.coherence.links import META, STORES, LinkCutter, client_name, directions
 from tests.model.file_models import Release, TryLock
 from tests.model.linearizability import NEVER, UNKNOWN, Operation
 

@@ -41,8 +41,11 @@ def _asked_at_rest(cluster: Cluster) -> dict[str, float]:
 
 
 def _grown(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
-    return {op: count - before.get(op, 0.0) for op, count in after.items()
-            if count != before.get(op, 0.0)}  # fmt: skip
+    return {
+        op: count - before.get(op, 0.0)
+        for op, count in after.items()
+        if count != before.get(op, 0.0)
+    }
 
 
 def _list(base: Path) -> list[str]:

@@ -64,9 +64,7 @@ def test_a_storage_server_that_is_back_is_met_soon(linked: LinkedMaker) -> None:
         os.fsync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         read: list[bytes] = []
-        after_s = _after_a_cut(
-            world, STORES[0], lambda: read.append(os.pread(fd, len(content), 0))
-        )
+        after_s = _after_a_cut(world, STORES[0], lambda: read.append(os.pread(fd, len(content), 0)))
         assert read == [content]
         assert after_s < BACK_S
     finally:

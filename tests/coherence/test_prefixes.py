@@ -20,8 +20,11 @@ pytestmark = [pytest.mark.mount, pytest.mark.timeout(900)]
 Sized = Callable[[int, int], int]
 Reader = Callable[[Path, Shared], str]
 READERS: tuple[Reader, ...] = (
-    prefixes.read_opened_anew, prefixes.read_opened_once, prefixes.follow, prefixes.read_mapped,
-)  # fmt: skip
+    prefixes.read_opened_anew,
+    prefixes.read_opened_once,
+    prefixes.follow,
+    prefixes.read_mapped,
+)
 FLAGS = pytest.mark.parametrize("flags", [0, os.O_APPEND], ids=["write", "append"])
 
 
@@ -96,9 +99,14 @@ THERE = pytest.param(
 @pytest.mark.parametrize("readers", [READERS[:3], READERS], ids=["read", "map"])
 @FLAGS
 def test_many_readers_on_one_client(
-    cluster: Cluster, workdir: Path, others: Path, where: str, flags: int,
-    readers: Sequence[Reader], sized: Sized,
-) -> None:  # fmt: skip
+    cluster: Cluster,
+    workdir: Path,
+    others: Path,
+    where: str,
+    flags: int,
+    readers: Sequence[Reader],
+    sized: Sized,
+) -> None:
     """docs/SEMANTICS.md, known gaps."""
     here, there = _file_on(cluster, workdir, others / "1")
     path = there if where == "another client" else here

@@ -105,8 +105,11 @@ def _requests(cluster: Cluster) -> int:
     }
     result = subprocess.run(
         [BIN / "braidfs", "client", "list", "--json"],
-        check=True, capture_output=True, text=True, env=environment,
-    )  # fmt: skip
+        check=True,
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
     return sum(int(row["requests"]) for row in json.loads(result.stdout))
 
 

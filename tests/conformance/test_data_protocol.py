@@ -61,9 +61,7 @@ class Peer:
     def ask(self, header: Header, body: bytes = b"", payload: bytes = b"") -> Reply:
         checksum = xxh3_64(body) if body else 0
         sealed = header._replace(
-            body_length=len(body),
-            payload_length=len(payload),
-            body_checksum=checksum,
+            body_length=len(body), payload_length=len(payload), body_checksum=checksum
         )
         self.sock.sendall(sealed.encode() + body + payload)
         reply = self._receive()
@@ -162,11 +160,7 @@ def _packed(sums: list[int]) -> bytes:
 
 def write(peer: Peer, offset: int, payload: bytes, *, epoch: int = 0) -> Reply:
     header = _header(
-        Op.WRITE,
-        flags=FLAG_CAPABILITY | FLAG_SUMS,
-        offset=offset,
-        length=len(payload),
-        epoch=epoch,
+        Op.WRITE, flags=FLAG_CAPABILITY | FLAG_SUMS, offset=offset, length=len(payload), epoch=epoch
     )
     return peer.ask(header, _capability() + _packed(block_sums(offset, payload)), payload)
 

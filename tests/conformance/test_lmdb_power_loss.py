@@ -39,20 +39,41 @@ def record(directory: Path) -> list[Event]:
     if compiler is None:
         pytest.skip("no C compiler to build the recorder with")
     subprocess.run(
-        [compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o", library,
-         HERE / "record_writes.c", "-ldl", "-lpthread"],
+        [
+            compiler,
+            "-shared",
+            "-fPIC",
+            "-O1",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-o",
+            library,
+            HERE / "record_writes.c",
+            "-ldl",
+            "-lpthread",
+        ],
         check=True,
-    )  # fmt: skip
+    )
     environment = os.environ | {
         "LD_PRELOAD": str(library),
         "BRAIDFS_WRITE_LOG": str(log),
         "PYTHONPATH": str(HERE.parent.parent),
     }
     subprocess.run(
-        [sys.executable, "-m", "tests.conformance.lmdb_workload",
-         directory / "recorded", log, str(SEED), str(COUNT)],
-        env=environment, check=True, timeout=120,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "tests.conformance.lmdb_workload",
+            directory / "recorded",
+            log,
+            str(SEED),
+            str(COUNT),
+        ],
+        env=environment,
+        check=True,
+        timeout=120,
+    )
     return parse(log.read_bytes())
 
 

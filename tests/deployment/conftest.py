@@ -21,8 +21,14 @@ class Wheels:
     def pip_words(self, folder: Path) -> list[str]:
         """What follows `pip install`, where folder is the wheel's."""
         dependencies = folder / self.dependencies.name
-        return ["--disable-pip-version-check", "--quiet", "--no-index", "--find-links",
-                str(dependencies), str(folder / self.wheel.name)]  # fmt: skip
+        return [
+            "--disable-pip-version-check",
+            "--quiet",
+            "--no-index",
+            "--find-links",
+            str(dependencies),
+            str(folder / self.wheel.name),
+        ]
 
 
 @pytest.fixture(scope="session")

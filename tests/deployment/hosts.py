@@ -79,16 +79,32 @@ class Host:
     def start(self) -> None:
         self._folder.mkdir()
         self._cgroup.mkdir()
-        inner = ["unshare", "--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup", "--fork",
-                 "--kill-child", "bash", str(INIT), str(self._folder), self.name,
-                 str(self._site.shared)]  # fmt: skip
+        inner = [
+            "unshare",
+            "--mount",
+            "--pid",
+            "--net",
+            "--uts",
+            "--ipc",
+            "--cgroup",
+            "--fork",
+            "--kill-child",
+            "bash",
+            str(INIT),
+            str(self._folder),
+            self.name,
+            str(self._site.shared),
+        ]
         enter = f'echo $$ >"{self._cgroup}/cgroup.procs"; exec "$@"'
         console, terminal = os.openpty()
         with os.fdopen(terminal, "wb") as output:
             self._process = subprocess.Popen(
-                ["bash", "-c", enter, "host", *inner], stdin=subprocess.DEVNULL,
-                stdout=output, stderr=output, start_new_session=True,
-            )  # fmt: skip
+                ["bash", "-c", enter, "host", *inner],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
             self.log.touch()
             threading.Thread(target=_copy, args=(console, self.log), daemon=True).start()
         if not wait_until(self._is_up, BOOT_SECONDS_MAX):
@@ -113,8 +129,19 @@ class Host:
             raise HostError(str(error)) from error
 
     def command(self, words: Sequence[str]) -> list[str]:
-        return ["nsenter", "-t", str(self.pid), "-a", "-w", "env", "-i", f"PATH={PATH}",
-                "HOME=/root", "LANG=C.UTF-8", *words]  # fmt: skip
+        return [
+            "nsenter",
+            "-t",
+            str(self.pid),
+            "-a",
+            "-w",
+            "env",
+            "-i",
+            f"PATH={PATH}",
+            "HOME=/root",
+            "LANG=C.UTF-8",
+            *words,
+        ]
 
     def run(
         self, *words: object, check: bool = True, stdin: str | None = None
@@ -122,9 +149,13 @@ class Host:
         """A command on the host. Raises HostError when it fails and check is set."""
         texts = [*map(str, words)]
         result = subprocess.run(
-            self.command(texts), check=False, capture_output=True, text=True, input=stdin,
+            self.command(texts),
+            check=False,
+            capture_output=True,
+            text=True,
+            input=stdin,
             timeout=RUN_SECONDS_MAX,
-        )  # fmt: skip
+        )
         if check and result.returncode != 0:
             what = (result.stderr + result.stdout).strip()
             raise HostError(f"{self.name}: {' '.join(texts)}: exit {result.returncode}: {what}")

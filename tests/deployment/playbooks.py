@@ -41,17 +41,29 @@ class Playbooks:
         inventory.write_text(json.dumps(self._inventory(), indent=1))
         program = ansible.program("ansible-playbook")
         command = [
-            program, "-i", str(inventory), "--forks", "5",
-            str(ansible.PLAYBOOKS / "playbooks" / f"{name}.yml"), *words,
-        ]  # fmt: skip
+            program,
+            "-i",
+            str(inventory),
+            "--forks",
+            "5",
+            str(ansible.PLAYBOOKS / "playbooks" / f"{name}.yml"),
+            *words,
+        ]
         plugins = str(Path(__file__).with_name("connection_plugins"))
         environment = {
-            **os.environ, **ansible.environment(program), "ANSIBLE_CONNECTION_PLUGINS": plugins,
-        }  # fmt: skip
+            **os.environ,
+            **ansible.environment(program),
+            "ANSIBLE_CONNECTION_PLUGINS": plugins,
+        }
         result = subprocess.run(
-            command, check=False, capture_output=True, text=True, env=environment,
-            timeout=PLAY_SECONDS_MAX, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            command,
+            check=False,
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=PLAY_SECONDS_MAX,
+            stdin=subprocess.DEVNULL,
+        )
         output = result.stdout + result.stderr
         assert KEY not in output and "PRIVATE KEY" not in output, "a key was printed"
         assert (result.returncode != 0) == fails, output

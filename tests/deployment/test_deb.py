@@ -132,8 +132,12 @@ def test_the_installed_programs_work(host: Host) -> None:
     host.run("chown", "braidfs:braidfs", "/etc/braidfs/cluster.key")
     for name in ("metaserver", "storageserver"):
         example = f"/usr/share/doc/braidfs-{name}/examples/{name}.toml"
-        local = {"0.0.0.0": "127.0.0.1", "stor1:": "127.0.0.1:", "meta1": "127.0.0.1",
-                 "nvme0": "t1"}  # fmt: skip
+        local = {
+            "0.0.0.0": "127.0.0.1",
+            "stor1:": "127.0.0.1:",
+            "meta1": "127.0.0.1",
+            "nvme0": "t1",
+        }
         text = host.text("cat", example)
         for shipped, here in local.items():
             text = text.replace(shipped, here)

@@ -40,9 +40,10 @@ done
 def five(wheels: Wheels) -> Iterator[tuple[Site, Playbooks]]:
     with site(wheels.wheel.parent, "meta1", "stor1", "stor2", "gpu1", "gpu2", "stor3") as made:
         groups = {
-            "metaservers": ["meta1"], "storageservers": ["stor1", "stor2"],
+            "metaservers": ["meta1"],
+            "storageservers": ["stor1", "stor2"],
             "clients": ["gpu1", "gpu2"],
-        }  # fmt: skip
+        }
         yield made, Playbooks(made, wheels, groups)
 
 
@@ -79,9 +80,7 @@ def test_deploy(five: tuple[Site, Playbooks]) -> None:
     assert hosts.hosts["gpu2"].run("cmp", "/data/a", "/data/a").returncode == 0
 
 
-def test_a_host_that_only_mounts_gives_the_cluster_key_back(
-    five: tuple[Site, Playbooks],
-) -> None:
+def test_a_host_that_only_mounts_gives_the_cluster_key_back(five: tuple[Site, Playbooks]) -> None:
     """A client's own key in its place: on the hosts that only mount, for as long as it is said."""
     hosts, playbooks = five
     meta1, gpu1 = hosts.hosts["meta1"], hosts.hosts["gpu1"]
@@ -129,9 +128,10 @@ def test_upgrade_under_io(
 
 
 SERVERS = (
-    ("meta1", "braidfs-metaserver"), ("stor1", "braidfs-storageserver"),
+    ("meta1", "braidfs-metaserver"),
+    ("stor1", "braidfs-storageserver"),
     ("stor2", "braidfs-storageserver"),
-)  # fmt: skip
+)
 
 
 def release(host: Host, unit: str) -> str:
@@ -195,9 +195,10 @@ def test_devices_are_formatted_when_listed_and_empty(
     playbooks.variables = {
         "storageserver_file_system": "ext4",
         "storageserver_targets": [
-            {"path": "/srv/braidfs/t1"}, {"path": "/srv/braidfs/t2", "device": device},
+            {"path": "/srv/braidfs/t1"},
+            {"path": "/srv/braidfs/t2", "device": device},
         ],
-    }  # fmt: skip
+    }
     only = ("-e", "new=stor3")
     refused = playbooks.run("add-server", *only, fails=True)
     assert "storageserver_format_devices" in refused.output

@@ -54,8 +54,10 @@ def test_wheel_works_in_a_clean_environment(environment: Path, tmp_path: Path) -
 def test_source_distribution_is_whole(tmp_path: Path) -> None:
     listed = subprocess.run(
         ["git", "-c", "safe.directory=*", "-C", str(ROOT), "ls-files"],
-        check=False, capture_output=True, text=True,
-    )  # fmt: skip
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     if listed.returncode != 0:
         pytest.skip("not a git checkout")
     wanted = {name for name in listed.stdout.splitlines() if (ROOT / name).exists()}

@@ -21,8 +21,14 @@ pytestmark = [
     pytest.mark.timeout(2400),
     pytest.mark.skipif(why_no_hosts() is not None, reason=why_no_hosts() or ""),
 ]
-LEFT_OVER = ("/opt/braidfs", "/etc/braidfs", "/var/lib/braidfs", "/srv/braidfs",
-             "/usr/sbin/mount.fuse.braidfs", "/usr/local/bin/braidfs")  # fmt: skip
+LEFT_OVER = (
+    "/opt/braidfs",
+    "/etc/braidfs",
+    "/var/lib/braidfs",
+    "/srv/braidfs",
+    "/usr/sbin/mount.fuse.braidfs",
+    "/usr/local/bin/braidfs",
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +45,14 @@ def run(program: str, *words: str) -> str:
     """A program of Ansible's in the folder of the playbooks; what it printed."""
     path = ansible.program(program)
     result = subprocess.run(
-        [path, *words], check=False, capture_output=True, text=True, timeout=600,
-        cwd=ansible.PLAYBOOKS, env=ansible.environment(path),
-    )  # fmt: skip
+        [path, *words],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd=ansible.PLAYBOOKS,
+        env=ansible.environment(path),
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 

@@ -10,11 +10,17 @@ import pytest
 from tests.dev.steps import BUILD, tool
 
 FOLDERS = (
-    "tests/unit", "tests/wire", "tests/golden", "tests/conformance", "tests/test_tidy.py",
-    "tests/model/test_leases.py", "tests/model/test_linearizability.py",
-    "tests/model/test_lock_table.py", "tests/model/test_metaserver_replay.py",
+    "tests/unit",
+    "tests/wire",
+    "tests/golden",
+    "tests/conformance",
+    "tests/test_tidy.py",
+    "tests/model/test_leases.py",
+    "tests/model/test_linearizability.py",
+    "tests/model/test_lock_table.py",
+    "tests/model/test_metaserver_replay.py",
     "tests/deployment/test_package.py",
-)  # fmt: skip
+)
 WAIT_SECONDS = 1800.0  # when the others are done
 SHOWN_LINES = 400
 

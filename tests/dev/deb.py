@@ -26,9 +26,11 @@ def deb(folder: Path = package.DIST) -> list[Path]:
     source = _source(version, [wheel, *dependencies.glob("*.whl")])
     pip = f"{sys.executable} -m pip --disable-pip-version-check --no-input"
     quiet_step(
-        "Debian packages", ["dpkg-buildpackage", "-b", "-us", "-uc"], folder=source,
+        "Debian packages",
+        ["dpkg-buildpackage", "-b", "-us", "-uc"],
+        folder=source,
         environment={"PIP": pip},
-    )  # fmt: skip
+    )
     for old in folder.glob("braidfs*.deb"):
         old.unlink()
     found = [Path(shutil.move(made, folder / made.name)) for made in sorted(_WORK.glob("*.deb"))]

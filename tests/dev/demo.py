@@ -47,9 +47,9 @@ class Demo:
     def __init__(self, folder: Path, scale: float) -> None:
         self._folder = folder
         self._scale = scale
-        self._cluster = Cluster(make_plan(
-            folder / "state", storage_servers=2, targets=2, settings=SETTINGS,
-        ))  # fmt: skip
+        self._cluster = Cluster(
+            make_plan(folder / "state", storage_servers=2, targets=2, settings=SETTINGS)
+        )
         self._mount = self._cluster.mount_path
         self.report = folder / "report.html"
 
@@ -170,8 +170,18 @@ class Demo:
 
     def _validate(self) -> None:
         size, seconds = f"{int(128 * self._scale) + 4}M", str(max(1, int(3 * self._scale)))
-        self._cli("validate", str(self._mount), "--size", size, "--seconds", seconds, "--files",
-                  "200", "--html", str(self.report))  # fmt: skip
+        self._cli(
+            "validate",
+            str(self._mount),
+            "--size",
+            size,
+            "--seconds",
+            seconds,
+            "--files",
+            "200",
+            "--html",
+            str(self.report),
+        )
 
     def _cli(self, *words: str, code: int = 0) -> None:
         console.print(f"[dim]$ braidfs {' '.join(words)}[/]")
@@ -182,9 +192,11 @@ class Demo:
     def _code(self, *words: str, shown: bool = False) -> int:
         plan = self._cluster.plan
         environment = {
-            **os.environ, "BRAIDFS_METASERVER": f"127.0.0.1:{plan.metaserver.port}",
-            "BRAIDFS_KEY_FILE": str(plan.key_file), "BRAIDFS_ADMIN_CONFIG": "/nonexistent",
-        }  # fmt: skip
+            **os.environ,
+            "BRAIDFS_METASERVER": f"127.0.0.1:{plan.metaserver.port}",
+            "BRAIDFS_KEY_FILE": str(plan.key_file),
+            "BRAIDFS_ADMIN_CONFIG": "/nonexistent",
+        }
         output = None if shown else subprocess.DEVNULL
         command = [str(BIN / "braidfs"), *words]
         return subprocess.run(

@@ -27,9 +27,7 @@ can ask (smartctl_exporter); `braidfs_target_device_written_bytes_total` is what
 
 def page() -> str:
     """The whole page."""
-    rows = [
-        f"| `{row.name}` | {row.kind.value} | {_labels(row)} | {row.help} |" for row in TABLE
-    ]
+    rows = [f"| `{row.name}` | {row.kind.value} | {_labels(row)} | {row.help} |" for row in TABLE]
     buckets = [
         f"| `{row.name}` | {', '.join(f'{bound:g}' for bound in row.buckets)} |"
         for row in TABLE

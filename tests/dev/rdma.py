@@ -42,8 +42,10 @@ def boots(count: int) -> int:
         print(f"boot {number}: exit {code}, {seconds[-1]:.1f} s", flush=True)
         if code != 0:
             return code
-    print(f"{count} of {count} boots; median {statistics.median(seconds):.1f} s, "
-          f"longest {max(seconds):.1f} s")  # fmt: skip
+    print(
+        f"{count} of {count} boots; median {statistics.median(seconds):.1f} s, "
+        f"longest {max(seconds):.1f} s"
+    )
     return 0
 
 

@@ -26,14 +26,7 @@ def test(full: bool, pytest_words: Sequence[str]) -> int:
 def _native_tests(full: bool) -> bool:
     # One after another where cores are few: some of them measure their own timeouts.
     jobs = str(max(1, (os.cpu_count() or 2) // 2))
-    command = [
-        "ctest",
-        "--test-dir",
-        str(NATIVE_BUILD),
-        "--output-on-failure",
-        "-j",
-        jobs,
-    ]
+    command = ["ctest", "--test-dir", str(NATIVE_BUILD), "--output-on-failure", "-j", jobs]
     try:
         cuts = {"BRAIDFS_CUTS": FULL_POWER_CUTS} if full else {}
         quiet_step("Native tests", command, environment=cuts)

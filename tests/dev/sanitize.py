@@ -33,16 +33,22 @@ class Runtime:
 
 
 ASAN = Runtime(
-    "ASan", "address", "libasan.so", "ASAN_OPTIONS",
+    "ASan",
+    "address",
+    "libasan.so",
+    "ASAN_OPTIONS",
     # What is freed stays in memory for a while, which tests of the memory's bounds would count.
     "detect_leaks=0:handle_sigbus=0:quarantine_size_mb=128",
-)  # fmt: skip
+)
 # A program forks to become a daemon and goes on, which TSan would end; only what our module does is
 # instrumented, and only that is reported.
 TSAN = Runtime(
-    "TSan", "thread", "libtsan.so", "TSAN_OPTIONS",
+    "TSan",
+    "thread",
+    "libtsan.so",
+    "TSAN_OPTIONS",
     "die_after_fork=0:report_signal_unsafe=0:ignore_noninstrumented_modules=1:handle_sigbus=0",
-)  # fmt: skip
+)
 
 
 def sanitize(fuzz_seconds: int, integration: bool) -> bool:

@@ -44,9 +44,13 @@ def quiet_step(
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, cwd=folder,
+            command,
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+            cwd=folder,
             env={**os.environ, **(environment or {})},
-        )  # fmt: skip
+        )
     started = time.monotonic()
     try:
         _watch(process, text, log)

@@ -31,17 +31,22 @@ _libc.lseek.argtypes = (ctypes.c_int, ctypes.c_long, ctypes.c_int)
 _libc.ftruncate.argtypes = (ctypes.c_int, ctypes.c_long)
 _libc.truncate.argtypes = (ctypes.c_char_p, ctypes.c_long)
 _libc.pread.argtypes = _libc.pwrite.argtypes = (
-    ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_long,
-)  # fmt: skip
+    ctypes.c_int,
+    ctypes.c_char_p,
+    ctypes.c_size_t,
+    ctypes.c_long,
+)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
 _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
 
 
 class _Action(ctypes.Structure):
     _fields_ = (
-        ("handler", _HANDLER), ("mask", ctypes.c_ulong * 16), ("flags", ctypes.c_int),
+        ("handler", _HANDLER),
+        ("mask", ctypes.c_ulong * 16),
+        ("flags", ctypes.c_int),
         ("restorer", ctypes.c_void_p),
-    )  # fmt: skip
+    )
 
 
 def ignore_in_a_handler(number: int, *, restarts: bool) -> None:

@@ -112,8 +112,14 @@ def test_what_was_changed_meanwhile_is_read_as_it_is(
 
 def test_what_there_is_not_is_passed_over(files: list[Path], workdir: Path) -> None:
     (workdir / "link").symlink_to(files[0])
-    strangers = [workdir / "nothing", workdir / "no" / "directory", workdir, workdir / "link",
-                 Path("/etc/passwd"), Path("nothing")]  # fmt: skip
+    strangers = [
+        workdir / "nothing",
+        workdir / "no" / "directory",
+        workdir,
+        workdir / "link",
+        Path("/etc/passwd"),
+        Path("nothing"),
+    ]
     with Announcer(workdir) as announcer:
         assert announcer.announce([*strangers, *files]) == COUNT
         assert announcer.announce([]) == 0

@@ -125,8 +125,13 @@ def test_what_the_directory_says_of_new_files_holds_at_once(folder: Path, kind: 
     elif kind == "default ACL":
         subprocess.run(["setfacl", "-d", "-m", f"u:{USER}:rw", folder], check=True, timeout=60)
         make(folder, ["new"])
-        acl = subprocess.run(["getfacl", "-cn", folder / "new"], capture_output=True, text=True,
-                             check=True, timeout=60).stdout  # fmt: skip
+        acl = subprocess.run(
+            ["getfacl", "-cn", folder / "new"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout
         assert f"user:{USER}:rw-" in acl
     elif kind == "immutable":
         subprocess.run(["chattr", "+i", folder], check=True, timeout=60)
@@ -138,8 +143,9 @@ def test_what_the_directory_says_of_new_files_holds_at_once(folder: Path, kind: 
     else:
         folder.chmod(0o555)
         code = f"import os; os.setuid({USER}); os.open(r'{folder}/new', os.O_CREAT | os.O_WRONLY)"
-        ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                               check=False, timeout=60)  # fmt: skip
+        ended = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+        )
         assert "PermissionError" in ended.stderr
 
 

@@ -239,9 +239,10 @@ def told_size(cluster: Cluster, path: str) -> int:
 @pytest.mark.full
 def test_a_full_target_is_told_and_nothing_is_left(make_cluster: ClusterMaker) -> None:
     cluster = make_cluster(
-        storage_servers=1, targets=1,
+        storage_servers=1,
+        targets=1,
         settings={"storageserver-1": {"target.capacity_bytes": 64 << 20}},
-    )  # fmt: skip
+    )
     wanted = content(40 * MIB)
     (cluster.mount_path / "source").write_bytes(wanted)
     with (cluster.mount_path / "source").open("rb") as source:

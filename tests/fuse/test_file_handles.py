@@ -22,9 +22,7 @@ AT_EMPTY_PATH = 0x1000
 
 
 class Handle(ctypes.Structure):
-    _fields_ = (
-        ("size", ctypes.c_uint), ("type", ctypes.c_int), ("octets", ctypes.c_ubyte * 128)
-    )  # fmt: skip
+    _fields_ = (("size", ctypes.c_uint), ("type", ctypes.c_int), ("octets", ctypes.c_ubyte * 128))
 
 
 def _handle_of(path: Path) -> Handle:
@@ -105,9 +103,7 @@ def test_what_is_gone_is_stale(views: tuple[Path, Path], lasting: Path) -> None:
     assert wait_until(lambda: all(_is_stale(lasting, handle) for handle in handles), 5)
 
 
-def test_one_without_a_name_lives_while_it_is_open(
-    views: tuple[Path, Path], lasting: Path
-) -> None:
+def test_one_without_a_name_lives_while_it_is_open(views: tuple[Path, Path], lasting: Path) -> None:
     path = views[0] / "file"
     path.write_bytes(b"still here")
     handle = _handle_of(path)

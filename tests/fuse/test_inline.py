@@ -161,9 +161,7 @@ def test_written_again_by_either_client(cluster: Cluster, tiny: Path, other: Pat
     assert (tiny / "0").read_bytes()[:5] == b"begin"
 
 
-def test_what_stays_tiny_asks_no_storage_server(
-    cluster: Cluster, tiny: Path, other: Path
-) -> None:
+def test_what_stays_tiny_asks_no_storage_server(cluster: Cluster, tiny: Path, other: Path) -> None:
     """Written over, behind its end and beyond it: what a model in memory says, and two clients."""
     there, chance = seen_from(other, cluster, tiny), random.Random(37)
     before, written = asked(cluster), lanes_counted(cluster, "inline_writes")
@@ -309,8 +307,12 @@ def test_a_file_that_is_closed_by_somebody_else_too(cluster: Cluster, folder: Pa
         path = folder / f"{number}"
         fd = os.open(path, os.O_CREAT | os.O_WRONLY)
         os.write(fd, b"one ")
-        subprocess.run([sys.executable, "-c", f"import os; os.write({fd}, b'two ')"],
-                       pass_fds=[fd], check=True, timeout=60)  # fmt: skip
+        subprocess.run(
+            [sys.executable, "-c", f"import os; os.write({fd}, b'two ')"],
+            pass_fds=[fd],
+            check=True,
+            timeout=60,
+        )
         assert path.stat().st_size == 8
         os.write(fd, b"three")
         os.close(fd)

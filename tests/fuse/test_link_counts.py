@@ -44,8 +44,10 @@ def _race(maker: Path, opener: Path, rounds: int, *, looks_first: bool) -> tuple
     opened, wrong = 0, []
     with subprocess.Popen(
         [sys.executable, "-c", _OPENER, str(opener), "37"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
         assert process.stdin is not None and process.stdout is not None
         for round_ in range(rounds):
             path = maker / str(round_)
@@ -67,9 +69,14 @@ def _race(maker: Path, opener: Path, rounds: int, *, looks_first: bool) -> tuple
 @pytest.mark.parametrize("looks_first", [False, True])
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_opened_while_it_is_unlinked(
-    workdir: Path, cluster: Cluster, lasting: Path, *, full: bool, elsewhere: bool,
+    workdir: Path,
+    cluster: Cluster,
+    lasting: Path,
+    *,
+    full: bool,
+    elsewhere: bool,
     looks_first: bool,
-) -> None:  # fmt: skip
+) -> None:
     there = lasting / workdir.relative_to(cluster.mount_path) if elsewhere else workdir
     rounds = ROUNDS * 20 if full else ROUNDS
     opened, wrong = _race(workdir, there, rounds, looks_first=looks_first)

@@ -24,18 +24,28 @@ IOCB_CMD_PWRITE = 1
 
 class Iocb(ctypes.Structure):
     _fields_ = (
-        ("data", ctypes.c_uint64), ("key", ctypes.c_uint32), ("flags", ctypes.c_uint32),
-        ("opcode", ctypes.c_uint16), ("priority", ctypes.c_int16), ("fd", ctypes.c_uint32),
-        ("buffer", ctypes.c_uint64), ("count", ctypes.c_uint64), ("offset", ctypes.c_int64),
-        ("reserved", ctypes.c_uint64), ("more", ctypes.c_uint32), ("event_fd", ctypes.c_uint32),
-    )  # fmt: skip
+        ("data", ctypes.c_uint64),
+        ("key", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("opcode", ctypes.c_uint16),
+        ("priority", ctypes.c_int16),
+        ("fd", ctypes.c_uint32),
+        ("buffer", ctypes.c_uint64),
+        ("count", ctypes.c_uint64),
+        ("offset", ctypes.c_int64),
+        ("reserved", ctypes.c_uint64),
+        ("more", ctypes.c_uint32),
+        ("event_fd", ctypes.c_uint32),
+    )
 
 
 class IoEvent(ctypes.Structure):
     _fields_ = (
-        ("data", ctypes.c_uint64), ("object", ctypes.c_uint64), ("result", ctypes.c_int64),
+        ("data", ctypes.c_uint64),
+        ("object", ctypes.c_uint64),
+        ("result", ctypes.c_int64),
         ("result2", ctypes.c_int64),
-    )  # fmt: skip
+    )
 
 
 def _call(*arguments: object) -> int:
@@ -60,11 +70,14 @@ class Writes:
         self._memory[:] = bytes([value]) * BLOCK
         blocks = [
             Iocb(
-                opcode=IOCB_CMD_PWRITE, fd=self._fd, buffer=self._address, count=BLOCK,
+                opcode=IOCB_CMD_PWRITE,
+                fd=self._fd,
+                buffer=self._address,
+                count=BLOCK,
                 offset=index * BLOCK,
             )
             for index in range(BLOCKS)
-        ]  # fmt: skip
+        ]
         pointers = (ctypes.POINTER(Iocb) * BLOCKS)(*(ctypes.pointer(block) for block in blocks))
         assert _call(SYS_IO_SUBMIT, self._context, BLOCKS, pointers) == BLOCKS
         events = (IoEvent * BLOCKS)()
@@ -89,10 +102,14 @@ class PlainWrites:
         self._memory.close()
 
 
-@pytest.mark.parametrize(("kind", "flags"), [
-    (Writes, os.O_RDWR | os.O_DIRECT), (PlainWrites, os.O_RDWR | os.O_DIRECT),
-    (PlainWrites, os.O_WRONLY),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "flags"),
+    [
+        (Writes, os.O_RDWR | os.O_DIRECT),
+        (PlainWrites, os.O_RDWR | os.O_DIRECT),
+        (PlainWrites, os.O_WRONLY),
+    ],
+)
 def test_what_was_written_is_read(
     workdir: Path, kind: type[Writes] | type[PlainWrites], flags: int
 ) -> None:

@@ -143,9 +143,9 @@ def folders(workdir: Path, localdir: Path) -> Iterator[tuple[Path, Path]]:
 
 
 @pytest.mark.parametrize("flags", [FS_IMMUTABLE_FL, FS_APPEND_FL, FS_IMMUTABLE_FL | FS_APPEND_FL])
-@pytest.mark.parametrize(("name", "acts"), [
-    ("file", FILE_ACTS), ("folder", FOLDER_ACTS), ("empty", FOLDER_ACTS)
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "acts"), [("file", FILE_ACTS), ("folder", FOLDER_ACTS), ("empty", FOLDER_ACTS)]
+)
 def test_refuses_as_on_ext4(
     folders: tuple[Path, Path], name: str, acts: dict[str, Act], flags: int
 ) -> None:

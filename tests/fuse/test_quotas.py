@@ -46,9 +46,14 @@ def quota_of(cluster: Cluster) -> Quota:
 
     def run(*words: object) -> Any:
         command = [
-            "quota", *map(str, words), "--json",
-            "-s", f"127.0.0.1:{cluster.plan.metaserver.port}", "-k", str(cluster.plan.key_file),
-        ]  # fmt: skip
+            "quota",
+            *map(str, words),
+            "--json",
+            "-s",
+            f"127.0.0.1:{cluster.plan.metaserver.port}",
+            "-k",
+            str(cluster.plan.key_file),
+        ]
         done = CliRunner().invoke(cli, command, catch_exceptions=False)
         assert done.exit_code == 0, done.output
         return json.loads(done.stdout)

@@ -199,8 +199,9 @@ def test_who_may_not_may_not(folder: Path, kind: str) -> None:
         of = folder if kind == "append-only" else folder / "1"
         code = f"import os; os.unlink(r'{folder}/1')"
         subprocess.run(["chattr", f"+{flag}", of], check=True, timeout=60)
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                           check=False, timeout=60)  # fmt: skip
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
     assert "PermissionError" in ended.stderr
     assert (folder / "1").exists()
     if kind in ("immutable", "append-only"):
@@ -211,8 +212,11 @@ def test_who_may_not_may_not(folder: Path, kind: str) -> None:
 
 def test_errors_are_those_of_unlink(folder: Path) -> None:
     (folder / "folder").mkdir()
-    for name, wanted in (("none", errno.ENOENT), ("n" * 256, errno.ENAMETOOLONG),
-                         ("folder", errno.EISDIR)):  # fmt: skip
+    for name, wanted in (
+        ("none", errno.ENOENT),
+        ("n" * 256, errno.ENAMETOOLONG),
+        ("folder", errno.EISDIR),
+    ):
         with pytest.raises(OSError) as refused:
             (folder / name).unlink()
         assert refused.value.errno == wanted

@@ -159,10 +159,13 @@ def test_errors_are_those_of_rename(folder: Path) -> None:
     make(folder / "full", ["inner"])
     make(folder, ["file"])
     for name, new_name, wanted in (
-        ("none", "new", errno.ENOENT), ("file", "n" * 256, errno.ENAMETOOLONG),
-        ("file", "folder", errno.EISDIR), ("folder", "file", errno.ENOTDIR),
-        ("folder", "full", errno.ENOTEMPTY), ("folder", "folder/below", errno.EINVAL),
-    ):  # fmt: skip
+        ("none", "new", errno.ENOENT),
+        ("file", "n" * 256, errno.ENAMETOOLONG),
+        ("file", "folder", errno.EISDIR),
+        ("folder", "file", errno.ENOTDIR),
+        ("folder", "full", errno.ENOTEMPTY),
+        ("folder", "folder/below", errno.EINVAL),
+    ):
         with pytest.raises(OSError) as refused:
             os.rename(folder / name, folder / new_name)
         assert refused.value.errno == wanted, (name, new_name)
@@ -183,8 +186,9 @@ def test_who_may_not_may_not(folder: Path, kind: str) -> None:
         of = folder if kind == "append-only" else folder / "2"
         code = f"import os; os.rename(r'{folder}/1', r'{folder}/2')"
         subprocess.run(["chattr", f"+{flag}", of], check=True, timeout=60)
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                           check=False, timeout=60)  # fmt: skip
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
     assert "PermissionError" in ended.stderr
     assert (folder / "1").exists()
     if kind in ("immutable", "append-only"):
@@ -273,8 +277,9 @@ def test_two_clients_rename_the_same_names(cluster: Cluster, folder: Path, other
                 os.rename(place / f"{number}", place / f"{number}-{who}")
                 won[who].append(number)
 
-    threads = [threading.Thread(target=contend, args=each)
-               for each in ((folder, "one"), (there, "two"))]  # fmt: skip
+    threads = [
+        threading.Thread(target=contend, args=each) for each in ((folder, "one"), (there, "two"))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -119,9 +119,13 @@ def _set_acl(path: str) -> None:
     entries = b"".join(
         tag.to_bytes(2, "little") + rights.to_bytes(2, "little") + ident.to_bytes(4, "little")
         for tag, rights, ident in (
-            (1, 7, NOBODY), (2, 7, 5), (4, 7, NOBODY), (16, 7, NOBODY), (32, 7, NOBODY)
+            (1, 7, NOBODY),
+            (2, 7, 5),
+            (4, 7, NOBODY),
+            (16, 7, NOBODY),
+            (32, 7, NOBODY),
         )
-    )  # fmt: skip
+    )
     os.setxattr(path, "system.posix_acl_access", b"\2\0\0\0" + entries)
 
 
@@ -361,9 +365,15 @@ def _append(path: str) -> None:
 def _run(path: Path) -> str:
     """Whom a program that tells it runs as, begun by a stranger."""
     told = subprocess.run(
-        [path, "-u"], check=False, user=STRANGER, group=OTHER_GROUP, extra_groups=(),
-        capture_output=True, text=True, timeout=20,
-    )  # fmt: skip
+        [path, "-u"],
+        check=False,
+        user=STRANGER,
+        group=OTHER_GROUP,
+        extra_groups=(),
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
     return told.stdout.strip() or told.stderr
 
 

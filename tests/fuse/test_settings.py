@@ -134,12 +134,16 @@ def test_an_overwrite_before_it_is_seen_elsewhere(
         assert there.read_bytes() == b"new" and there.stat().st_mtime_ns == OLD_NS
 
 
-@pytest.mark.parametrize("change", [
-    lambda fd: os.fchmod(fd, 0o4755),
-    lambda fd: os.setxattr(fd, "user.name", b"value"),
-    lambda fd: os.truncate(fd, 5),
-    lambda fd: os.fsync(fd),
-], ids=["set-id", "xattr", "truncate", "fsync"])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda fd: os.fchmod(fd, 0o4755),
+        lambda fd: os.setxattr(fd, "user.name", b"value"),
+        lambda fd: os.truncate(fd, 5),
+        lambda fd: os.fsync(fd),
+    ],
+    ids=["set-id", "xattr", "truncate", "fsync"],
+)
 def test_between_other_changes(folder: Path, change: Callable[[int], None]) -> None:
     with (folder / "file").open("wb", buffering=0) as file:
         file.write(b"x" * 10)

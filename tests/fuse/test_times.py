@@ -156,9 +156,10 @@ def test_a_time_that_was_set_stays_until_the_next_write(views: tuple[Path, Path]
 
 def test_either_client_sets_and_writes(views: tuple[Path, Path]) -> None:
     (views[0] / "file").write_bytes(b"x")
-    with (views[0] / "file").open("r+b", buffering=0) as here, (views[1] / "file").open(
-        "r+b", buffering=0
-    ) as there:
+    with (
+        (views[0] / "file").open("r+b", buffering=0) as here,
+        (views[1] / "file").open("r+b", buffering=0) as there,
+    ):
         for round_ in range(20):
             writer, other = ((here, views[1]), (there, views[0]))[round_ % 2]
             set_to = time.time() + (MONTH if round_ % 4 < 2 else -MONTH)
@@ -170,9 +171,7 @@ def test_either_client_sets_and_writes(views: tuple[Path, Path]) -> None:
 
 
 @pytest.mark.parametrize("size", [100, 100_000])
-def test_all_clients_see_one_ctime(
-    cluster: Cluster, workdir: Path, other: Path, size: int
-) -> None:
+def test_all_clients_see_one_ctime(cluster: Cluster, workdir: Path, other: Path, size: int) -> None:
     """Of a file that was written: git and others look whether it changed since."""
     there = seen_from(other, cluster, workdir)
     for number in range(10):

@@ -92,8 +92,14 @@ def looks(top: Path) -> dict[str, tuple[object, ...]]:
             xattrs = () if path.is_symlink() else tuple(sorted(os.listxattr(path)))
             times = None if path.is_dir() else seen.st_mtime_ns  # of a directory: its last change
             found[str(path.relative_to(top))] = (
-                seen.st_mode, seen.st_uid, seen.st_gid, seen.st_nlink, times, content, xattrs,
-            )  # fmt: skip
+                seen.st_mode,
+                seen.st_uid,
+                seen.st_gid,
+                seen.st_nlink,
+                times,
+                content,
+                xattrs,
+            )
     return found
 
 

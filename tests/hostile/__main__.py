@@ -31,9 +31,11 @@ def main() -> int:
     state = Path(tempfile.mkdtemp(prefix="hostile-"))
     settings = data_run.SETTINGS if words.storage else SETTINGS
     plan = make_plan(
-        state, storage_servers=1, targets=data_run.TARGETS if words.storage else None,
+        state,
+        storage_servers=1,
+        targets=data_run.TARGETS if words.storage else None,
         settings=settings,
-    )  # fmt: skip
+    )
     cluster = Cluster(plan)
     try:
         cluster.start_servers()

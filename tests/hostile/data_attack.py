@@ -23,12 +23,7 @@ from fscommon.auth.handshake import PURPOSES, HelloFields
 from fscommon.auth.key import client_secret, session_secret
 from fscommon.checksum import block_sums, xxh3_64
 from fscommon.errors import BraidError, FsError, Status
-from fscommon.layout.capability import (
-    RIGHT_READ,
-    RIGHT_WRITE,
-    capability_key,
-    make_capability,
-)
+from fscommon.layout.capability import RIGHT_READ, RIGHT_WRITE, capability_key, make_capability
 from fscommon.layout.layout import Layout, unpack_layout
 from fscommon.net.stream import connect
 from fscommon.net.tcp import TcpTransport
@@ -129,10 +124,12 @@ class StorageWorld:
             await self._make_files(client, cluster)
             admin = await stack.enter_async_context(
                 open_caller(
-                    self.metaserver, key=self.key, hello=HelloFields("admin", "good"),
+                    self.metaserver,
+                    key=self.key,
+                    hello=HelloFields("admin", "good"),
                     timeout_s=PATIENCE_S,
                 )
-            )  # fmt: skip
+            )
             await self._session(stack, "client", self.key, 0)
             for kind, flags in _KEYS.items():
                 wanted = KeyCreate(kind, ROOT_INO, ":/", flags, 0)
@@ -251,22 +248,39 @@ class GoodClient:
         assert payload == image[offset : offset + length], f"wrong bytes of {name}.{stripe}"
 
     async def _ask(
-        self, name: str, stripe: int, op: Op, *, offset: int = 0, length: int = 0,
-        payload: bytes = b"", sums: bytes = b"",
-    ) -> bytes:  # fmt: skip
+        self,
+        name: str,
+        stripe: int,
+        op: Op,
+        *,
+        offset: int = 0,
+        length: int = 0,
+        payload: bytes = b"",
+        sums: bytes = b"",
+    ) -> bytes:
         layout = self._world.layouts[name]
         capability = make_capability(
-            self._world.capability_key, layout=layout.pack(),
-            session=self._world.sessions["good"], rights=RIGHT_READ | RIGHT_WRITE,
-            map_epoch=1, ino=layout.file_id,
-        )  # fmt: skip
+            self._world.capability_key,
+            layout=layout.pack(),
+            session=self._world.sessions["good"],
+            rights=RIGHT_READ | RIGHT_WRITE,
+            map_epoch=1,
+            ino=layout.file_id,
+        )
         body = capability + sums
         header = Header(
-            op, flags=FLAG_CAPABILITY | (FLAG_SUMS if sums else 0), request_id=next(self._ids),
-            file_id=layout.file_id, stripe_index=stripe, target=layout.targets[stripe],
-            offset=offset, length=len(payload) or length, payload_length=len(payload),
-            body_length=len(body), body_checksum=xxh3_64(body),
-        )  # fmt: skip
+            op,
+            flags=FLAG_CAPABILITY | (FLAG_SUMS if sums else 0),
+            request_id=next(self._ids),
+            file_id=layout.file_id,
+            stripe_index=stripe,
+            target=layout.targets[stripe],
+            offset=offset,
+            length=len(payload) or length,
+            payload_length=len(payload),
+            body_length=len(body),
+            body_checksum=xxh3_64(body),
+        )
         wire = self._rng.choice(self._wires)
         await wire.send(header.encode() + body + payload)
         answer = await wire.receive()

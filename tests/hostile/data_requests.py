@@ -42,17 +42,43 @@ from fscommon.wire.ops import Op
 
 # Of the header's fields, in bits, as struct packs them.
 FIELDS: Final = {
-    "flags": 16, "request_id": 64, "file_id": 64, "stripe_index": 32, "target": 32, "offset": 64,
-    "length": 32, "payload_length": 32, "body_length": 32, "epoch": 32, "status": 16,
-    "map_epoch": 32, "body_checksum": 64,
-}  # fmt: skip
+    "flags": 16,
+    "request_id": 64,
+    "file_id": 64,
+    "stripe_index": 32,
+    "target": 32,
+    "offset": 64,
+    "length": 32,
+    "payload_length": 32,
+    "body_length": 32,
+    "epoch": 32,
+    "status": 16,
+    "map_epoch": 32,
+    "body_checksum": 64,
+}
 _LENGTHS: Final = ("payload_length", "body_length")
 _EDGES: Final = (
-    0, 1, 2, 3, 63, 64, 65, BLOCK_SIZE - 1, BLOCK_SIZE, BLOCK_SIZE + 1, DELETE_ALL_MAX,
-    DELETE_ALL_MAX + 1, FRAME_BODY_LENGTH_MAX, FRAME_BODY_LENGTH_MAX + 1,
-    FRAME_PAYLOAD_LENGTH_MAX, FRAME_PAYLOAD_LENGTH_MAX + 1, OBJECT_BYTES_MAX - 1,
-    OBJECT_BYTES_MAX, OBJECT_BYTES_MAX + 1, OBJECT_BYTES_MAX - BLOCK_SIZE,
-)  # fmt: skip
+    0,
+    1,
+    2,
+    3,
+    63,
+    64,
+    65,
+    BLOCK_SIZE - 1,
+    BLOCK_SIZE,
+    BLOCK_SIZE + 1,
+    DELETE_ALL_MAX,
+    DELETE_ALL_MAX + 1,
+    FRAME_BODY_LENGTH_MAX,
+    FRAME_BODY_LENGTH_MAX + 1,
+    FRAME_PAYLOAD_LENGTH_MAX,
+    FRAME_PAYLOAD_LENGTH_MAX + 1,
+    OBJECT_BYTES_MAX - 1,
+    OBJECT_BYTES_MAX,
+    OBJECT_BYTES_MAX + 1,
+    OBJECT_BYTES_MAX - BLOCK_SIZE,
+)
 _DATA_OPS: Final = tuple(op for op in Op if 16 <= op < 64)
 # Those that nobody knows, those of the handshake and of the metaserver.
 CODES: Final = (Op.PING, *_DATA_OPS, 0, 1, 2, 4, 5, 15, 28, 63, 64, 100, 107, 200, 254, 255)
@@ -65,9 +91,14 @@ _SUM: Final = struct.Struct("<Q")
 _CAPABILITY: Final = struct.Struct("<QQIIQHHIQ")
 _BOTH: Final = RIGHT_READ | RIGHT_WRITE
 _NEEDS: Final[dict[int, int]] = {
-    Op.READ: RIGHT_READ, Op.WRITE: RIGHT_WRITE, Op.SYNC: 0, Op.PUNCH: RIGHT_WRITE,
-    Op.STAT: RIGHT_READ, Op.SEEK: RIGHT_READ, Op.COPY: _BOTH,
-}  # fmt: skip
+    Op.READ: RIGHT_READ,
+    Op.WRITE: RIGHT_WRITE,
+    Op.SYNC: 0,
+    Op.PUNCH: RIGHT_WRITE,
+    Op.STAT: RIGHT_READ,
+    Op.SEEK: RIGHT_READ,
+    Op.COPY: _BOTH,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +171,13 @@ class Maker:
         stripe_index = self._rng.randrange(file.layout.stripe_width)
         self._ids += 1
         header = Header(
-            op, request_id=self._ids, file_id=file.layout.file_id, stripe_index=stripe_index,
-            target=file.layout.targets[stripe_index], epoch=file.layout.truncate_epoch,
-        )  # fmt: skip
+            op,
+            request_id=self._ids,
+            file_id=file.layout.file_id,
+            stripe_index=stripe_index,
+            target=file.layout.targets[stripe_index],
+            epoch=file.layout.truncate_epoch,
+        )
         return self._filled(header, self._capability(file))
 
     def _filled(self, header: Header, capability: bytes) -> _Parts:
@@ -194,11 +229,13 @@ class Maker:
 
     def _capability(self, file: File, **wrong: int) -> bytes:
         return make_capability(
-            self._holder.key, layout=file.layout.pack(),
+            self._holder.key,
+            layout=file.layout.pack(),
             session=wrong.get("session", self._holder.session),
-            rights=wrong.get("rights", file.rights), map_epoch=wrong.get("map_epoch", 1),
+            rights=wrong.get("rights", file.rights),
+            map_epoch=wrong.get("map_epoch", 1),
             ino=wrong.get("ino", file.layout.file_id),
-        )  # fmt: skip
+        )
 
     def _capabilities(self, file: File) -> Iterator[bytes]:
         """None of these lets anybody do more than `file.rights` to `file`'s own objects."""
@@ -212,9 +249,11 @@ class Maker:
             yield self._capability(file, session=session)
         for width in {1, file.layout.stripe_width}:
             layout = replace(
-                file.layout, file_id=_NOBODY, stripe_width=width,
+                file.layout,
+                file_id=_NOBODY,
+                stripe_width=width,
                 targets=file.layout.targets[:width],
-            )  # fmt: skip
+            )
             yield self._capability(File(layout, file.rights))
         for epoch in (1, (1 << 32) - 1):
             yield self._capability(File(replace(file.layout, truncate_epoch=epoch), file.rights))

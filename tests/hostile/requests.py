@@ -21,10 +21,24 @@ from fscommon.wire.ops import Op
 WIRE_LOW, WIRE_HIGH = -(1 << 63), (1 << 64) - 1  # of an integer of msgpack
 _EDGES: Final = (0, 1, 2, 3, 1 << 15, 1 << 31, 1 << 32, 1 << 53, (1 << 63) - 1, 1 << 63)
 _NAMES: Final = (
-    b"", b".", b"..", b"a", b"d", b"f", b"a/b", b"\0", b"\xff\xfe", b"x" * 255, b"x" * 256,
-    b"user.x", b"system.posix_acl_access", b"system.posix_acl_default", b"braidfs.layout",
-    b"security.capability", b"trusted.x",
-)  # fmt: skip
+    b"",
+    b".",
+    b"..",
+    b"a",
+    b"d",
+    b"f",
+    b"a/b",
+    b"\0",
+    b"\xff\xfe",
+    b"x" * 255,
+    b"x" * 256,
+    b"user.x",
+    b"system.posix_acl_access",
+    b"system.posix_acl_default",
+    b"braidfs.layout",
+    b"security.capability",
+    b"trusted.x",
+)
 _TEXTS: Final = ("", "n", "a\x1b[2J\nb", "\ud7ff\U0010ffff", "x" * 256, "127.0.0.1:1")
 _WRONG: Final[tuple[Any, ...]] = (
     None,

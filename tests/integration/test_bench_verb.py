@@ -70,8 +70,20 @@ def test_it_goes_on_after_ctrl_c(
 ) -> None:
     """Parts that are done are not measured again."""
     monkeypatch.setenv("XDG_STATE_HOME", str(localdir))
-    words = ("--part", "metadata", "--part", "network", "--seconds", "2", "--size", "4M",
-             "--jobs", "1", "--files", "20")  # fmt: skip
+    words = (
+        "--part",
+        "metadata",
+        "--part",
+        "network",
+        "--seconds",
+        "2",
+        "--size",
+        "4M",
+        "--jobs",
+        "1",
+        "--files",
+        "20",
+    )
     said = interrupted("bench", workdir, *words)
     assert "2/9 4 KiB of a server's memory" in said and "with --resume goes on" in said
     seen = bench(workdir, *words, "--resume")

@@ -201,8 +201,11 @@ def test_clients(cli: Cli, tree: Path) -> None:
 def test_leases_of_clients(cli: Cli, tree: Path) -> None:
     assert (tree / "large").read_bytes()  # under a lease, in the page cache
     inode = (tree / "large").stat().st_ino
-    (mine,) = [row for row in cli.json("client", "leases")
-               if row["client"].endswith(str(cli.cluster.mount_path))]  # fmt: skip
+    (mine,) = [
+        row
+        for row in cli.json("client", "leases")
+        if row["client"].endswith(str(cli.cluster.mount_path))
+    ]
     assert mine["is_cached"] and mine["inodes"] > 0
     held = {row["inode"]: row for row in cli.json("client", "leases", mine["session"])}
     assert {"meta", "data"} <= set(held[inode]["holds"])
@@ -276,8 +279,9 @@ def test_df_and_du(cli: Cli, tree: Path) -> None:
     assert (row["files"], row["directories"], row["others"]) == (2, 2, 1)
     assert row["bytes"] == 3_000_000 + 10 + len("large")
     assert [one["path"] for one in cli.json("du", tree / "large", ":/")] == [
-        str(tree / "large"), ":/",
-    ]  # fmt: skip
+        str(tree / "large"),
+        ":/",
+    ]
     assert "directories" in cli.text("du", tree)
     cli.run("du", tree / "none", code=1)
 
@@ -361,10 +365,11 @@ def test_config_of_a_mount_that_is_a_service(cli: Cli, tmp_path: Path) -> None:
     point.mkdir()
     assert "sound" in cli.text("config", "check", file)
     for text, told in (
-        ("SOURCE=meta1:/\nOPTION=ro\n", "did you mean 'OPTIONS'"), ("OPTIONS=ro\n", "no SOURCE="),
+        ("SOURCE=meta1:/\nOPTION=ro\n", "did you mean 'OPTIONS'"),
+        ("OPTIONS=ro\n", "no SOURCE="),
         ("SOURCE=meta1:/\nOPTIONS=timeuot=3\n", "did you mean 'timeout'"),
         ("SOURCE=meta1:/\nOPTIONS=key_file=/none\n", "/none"),
-    ):  # fmt: skip
+    ):
         file.write_text(text)
         assert told in cli.text("config", "check", file, code=1)
 

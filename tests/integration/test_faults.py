@@ -66,11 +66,14 @@ def _kill_and_restart(program: Program, dead_seconds: float) -> None:
     program.start()
 
 
-@pytest.mark.parametrize("victims", [
-    pytest.param(("storage",), marks=pytest.mark.full),
-    pytest.param(("meta",), marks=pytest.mark.full),
-    ("storage", "meta"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "victims",
+    [
+        pytest.param(("storage",), marks=pytest.mark.full),
+        pytest.param(("meta",), marks=pytest.mark.full),
+        ("storage", "meta"),
+    ],
+)
 def test_copy_survives_killed_servers(
     make_cluster: ClusterMaker, tree: Path, victims: tuple[str, ...]
 ) -> None:

@@ -81,9 +81,7 @@ def test_no_file_is_opened_again_when_a_storage_server_goes_and_comes_back(
         assert _asked(cluster) == before, _answered(cluster)
 
 
-def test_no_file_is_opened_again_when_the_metaserver_comes_back(
-    make_cluster: ClusterMaker,
-) -> None:
+def test_no_file_is_opened_again_when_the_metaserver_comes_back(make_cluster: ClusterMaker) -> None:
     cluster = make_cluster(storage_servers=2, targets=1)
     with _files_in_use(cluster.mount_path) as files:
         for _ in range(2):

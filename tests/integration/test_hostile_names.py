@@ -41,15 +41,25 @@ def test_no_output_has_them(make_cluster: ClusterMaker, localdir: Path) -> None:
         holds = place / "held"
         holds.write_bytes(b"x")
         for words in (
-            ("find", cluster.mount_path), ("stat", os.fsdecode(file)),
-            ("stat", os.fsdecode(folder + b"/link")), ("stat", os.fsdecode(folder + b"/none")),
-            ("du", cluster.mount_path), ("df",), ("layout", "get", os.fsdecode(folder)),
-            ("quota", "list"), ("quota", "get", "--tree", os.fsdecode(folder)),
-            ("trash", "list", os.fsdecode(folder)), ("trash", "trees"), ("status",),
+            ("find", cluster.mount_path),
+            ("stat", os.fsdecode(file)),
+            ("stat", os.fsdecode(folder + b"/link")),
+            ("stat", os.fsdecode(folder + b"/none")),
+            ("du", cluster.mount_path),
+            ("df",),
+            ("layout", "get", os.fsdecode(folder)),
+            ("quota", "list"),
+            ("quota", "get", "--tree", os.fsdecode(folder)),
+            ("trash", "list", os.fsdecode(folder)),
+            ("trash", "trees"),
+            ("status",),
             ("client", "list"),
-            ("client", "stats"), ("client", "leases"), ("key", "list"), ("net", "paths"),
+            ("client", "stats"),
+            ("client", "leases"),
+            ("key", "list"),
+            ("net", "paths"),
             ("top", "--count", "1", "--interval", "0.2"),
-        ):  # fmt: skip
+        ):
             for more in ((), ("--json",)):
                 ended = cli.end(*words, *more)
                 assert is_harmless(ended.stdout) and is_harmless(ended.stderr), (words, ended)

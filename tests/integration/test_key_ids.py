@@ -20,15 +20,7 @@ import trio
 from fscommon.auth.key import load_credential
 from fscommon.errors import Status
 from fscommon.layout.attributes import unpack_attributes
-from fscommon.wire.messages import (
-    SET_UID,
-    Caller,
-    Create,
-    GetAttr,
-    MkDir,
-    Open,
-    SetAttr,
-)
+from fscommon.wire.messages import SET_UID, Caller, Create, GetAttr, MkDir, Open, SetAttr
 from fscommon.wire.ops import Op
 from tests.cluster.cluster import Cluster
 
@@ -62,9 +54,16 @@ def tree(workdir: Path) -> Path:
 def run(place: Path, uid: int, gid: int, script: str, *words: object) -> str:
     """What a Python program of this user says there; it is in no other group."""
     ended = subprocess.run(
-        [sys.executable, "-c", f"import os, sys\n{script}", *map(str, words)], cwd=place, user=uid,
-        group=gid, extra_groups=[], check=False, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        [sys.executable, "-c", f"import os, sys\n{script}", *map(str, words)],
+        cwd=place,
+        user=uid,
+        group=gid,
+        extra_groups=[],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.strip()
 
@@ -209,10 +208,15 @@ def test_an_attackers_program(cluster: Cluster, keys: Keys, tree: Path) -> None:
 
     async def attack() -> None:
         async with attacker.open_session() as meta:
-            for number, caller in enumerate((
-                Caller(0, 0, 0), Caller(1005_0, 0, 0), Caller(21005, 500, 0, (0, 5, 500)),
-                Caller(2**32 - 1, 2**32 - 1, 0), Caller(65534, 65534, 0),
-            )):  # fmt: skip
+            for number, caller in enumerate(
+                (
+                    Caller(0, 0, 0),
+                    Caller(1005_0, 0, 0),
+                    Caller(21005, 500, 0, (0, 5, 500)),
+                    Caller(2**32 - 1, 2**32 - 1, 0),
+                    Caller(65534, 65534, 0),
+                )
+            ):
                 made = await meta.call(
                     Op.MKDIR, MkDir(top, b"by-%d" % number, 0o777, caller), SECONDS
                 )

@@ -101,9 +101,7 @@ def mounted(
     return cluster.second_client(point, folder=inside, options=f"key_file={key}")
 
 
-def refused_mount(
-    cluster: Cluster, folder: str, key: Path, point: Path, options: str = ""
-) -> str:
+def refused_mount(cluster: Cluster, folder: str, key: Path, point: Path, options: str = "") -> str:
     """What is said of it."""
     point.mkdir(exist_ok=True)
     words = [
@@ -129,13 +127,20 @@ def refused(number: int, change: Callable[[], Any]) -> None:
 def changes_of(point: Path) -> list[Callable[[], Any]]:
     file = point / "file"
     return [
-        lambda: file.open("r+b"), lambda: (point / "new").write_bytes(b"x"),
-        lambda: file.unlink(), lambda: (point / "sub").rmdir(), lambda: (point / "d").mkdir(),
-        lambda: file.rename(point / "other"), lambda: os.link(file, point / "link"),
-        lambda: (point / "s").symlink_to("file"), lambda: file.chmod(0o600),
-        lambda: os.truncate(file, 0), lambda: os.setxattr(file, "user.a", b"v"),
-        lambda: os.utime(file), lambda: os.mkfifo(point / "fifo"),
-    ]  # fmt: skip
+        lambda: file.open("r+b"),
+        lambda: (point / "new").write_bytes(b"x"),
+        lambda: file.unlink(),
+        lambda: (point / "sub").rmdir(),
+        lambda: (point / "d").mkdir(),
+        lambda: file.rename(point / "other"),
+        lambda: os.link(file, point / "link"),
+        lambda: (point / "s").symlink_to("file"),
+        lambda: file.chmod(0o600),
+        lambda: os.truncate(file, 0),
+        lambda: os.setxattr(file, "user.a", b"v"),
+        lambda: os.utime(file),
+        lambda: os.mkfifo(point / "fifo"),
+    ]
 
 
 # ---- what a mount may do ------------------------------------------------------------------------
@@ -198,20 +203,24 @@ def test_root_squash(cluster: Cluster, keys: Keys, trees: Path, localdir: Path) 
             assert ((tree / name).stat().st_uid, (tree / name).stat().st_gid) == (65534, 65534)
         (point / "folder" / "deep").write_bytes(b"deep")
         for change in (
-            lambda: (point / "secret").read_bytes(), lambda: (point / "file").open("r+b"),
-            lambda: os.truncate(point / "file", 0), lambda: os.listdir(point / "shut"),
+            lambda: (point / "secret").read_bytes(),
+            lambda: (point / "file").open("r+b"),
+            lambda: os.truncate(point / "file", 0),
+            lambda: os.listdir(point / "shut"),
             lambda: (point / "shut" / "x").touch(),
-        ):  # fmt: skip
+        ):
             refused(errno.EACCES, change)
         for change in (
-            lambda: os.chown(point / "made", 0, 0), lambda: (point / "secret").chmod(0o666),
+            lambda: os.chown(point / "made", 0, 0),
+            lambda: (point / "secret").chmod(0o666),
             lambda: os.mknod(point / "dev", 0o020666, os.makedev(1, 3)),
             lambda: os.setxattr(point / "made", "trusted.a", b"v"),
-        ):  # fmt: skip
+        ):
             refused(errno.EPERM, change)
         as_user = ["sh", "-c", "cat private && echo more >> private && chmod 640 private"]
-        ended = subprocess.run(as_user, cwd=point, user=1000, group=1000, check=True,
-                               capture_output=True, timeout=60)  # fmt: skip
+        ended = subprocess.run(
+            as_user, cwd=point, user=1000, group=1000, check=True, capture_output=True, timeout=60
+        )
         assert ended.stdout == b"a user's"
     assert (tree / "secret").read_bytes() == b"root's"
     assert (tree / "made").read_bytes() == BYTES
@@ -343,9 +352,11 @@ def test_an_attacker_at_a_storage_server(
             async with attacker.connect(address, "data", session=mine, secret=secret) as storage:
                 assert await touch(storage, Op.STAT, capability, place) is Status.OK
                 for op, bad, where in (
-                    (Op.PUNCH, capability, place), (Op.PUNCH, bytes(as_writer), place),
-                    (Op.STAT, stolen, place), (Op.STAT, capability, beside),
-                ):  # fmt: skip
+                    (Op.PUNCH, capability, place),
+                    (Op.PUNCH, bytes(as_writer), place),
+                    (Op.STAT, stolen, place),
+                    (Op.STAT, capability, beside),
+                ):
                     assert await touch(storage, op, bad, where) is Status.BAD_CAPABILITY
                 with pytest.raises(BraidError):  # BAD_REQUEST, or cut off
                     await storage.exchange(Op.DELETE, timeout_s=SECONDS, **place)
@@ -373,9 +384,13 @@ async def address_of(meta: Caller, target: int) -> str:
 async def touch(storage: Caller, op: Op, capability: bytes, place: dict[str, int]) -> Status:
     try:
         await storage.exchange(
-            op, timeout_s=SECONDS, flags=FLAG_CAPABILITY, body=capability,
-            length=4096 if op is Op.PUNCH else 0, **place,
-        )  # fmt: skip
+            op,
+            timeout_s=SECONDS,
+            flags=FLAG_CAPABILITY,
+            body=capability,
+            length=4096 if op is Op.PUNCH else 0,
+            **place,
+        )
     except FsError as error:
         return error.status
     return Status.OK
@@ -409,9 +424,10 @@ def test_revoked_while_it_writes(make_cluster: ClusterMaker, localdir: Path) -> 
                 ours.write(b"ours")
             size = (tree / "log").stat().st_size
             for attempt in (
-                lambda: os.listdir(point), lambda: (point / "new").mkdir(),
+                lambda: os.listdir(point),
+                lambda: (point / "new").mkdir(),
                 lambda: os.pread(reader.fileno(), 100, 1_000_000),
-            ):  # fmt: skip
+            ):
                 assert wait_until(lambda attempt=attempt: _fails(attempt), SECONDS)  # type: ignore[misc]
             assert time.monotonic() - began < SECONDS  # before its leases or requests run out
         assert (tree / "log").stat().st_size == size

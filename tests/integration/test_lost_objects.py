@@ -93,8 +93,9 @@ def test_nothing_makes_it_anew(damaged: Cluster, folder: Path) -> None:
     assert _is_lost(path)
     punched = subprocess.run(
         ["fallocate", "--punch-hole", "--offset", "8192", "--length", "4096", path],
-        check=False, capture_output=True,
-    )  # fmt: skip
+        check=False,
+        capture_output=True,
+    )
     assert b"Input/output error" in punched.stderr
     copied = _error_of(lambda: _copy_range(folder / "whole", path, MIB // 2))
     assert copied == errno.EIO

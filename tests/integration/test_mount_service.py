@@ -47,8 +47,12 @@ def point(localdir: Path) -> Path:
 @pytest.fixture
 def service(cluster: Cluster, point: Path, localdir: Path) -> Iterator[Supervisor]:
     (line,) = setting("ExecStart")
-    given = {"${SOURCE}": cluster.plan.source(), "${OPTIONS}": cluster.plan.options(),
-             "%f": str(point), "braidfs": str(BIN / "braidfs")}  # fmt: skip
+    given = {
+        "${SOURCE}": cluster.plan.source(),
+        "${OPTIONS}": cluster.plan.options(),
+        "%f": str(point),
+        "braidfs": str(BIN / "braidfs"),
+    }
     words = [given.get(word, word) for word in line.split()]
     environment = dict(text.split("=", 1) for text in setting("Environment"))
     environment["WATCHDOG_USEC"] = "400000"
@@ -151,7 +155,14 @@ def test_a_wrong_option_is_told_and_not_tried_again(
     cluster: Cluster, point: Path, localdir: Path
 ) -> None:
     (wrong,) = setting("RestartPreventExitStatus")
-    words = [str(BIN / "braidfs"), "mount", "--foreground", cluster.plan.source(), str(point),
-             "-o", "timeuot=3"]  # fmt: skip
+    words = [
+        str(BIN / "braidfs"),
+        "mount",
+        "--foreground",
+        cluster.plan.source(),
+        str(point),
+        "-o",
+        "timeuot=3",
+    ]
     seen = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
     assert seen.returncode == int(wrong) and "did you mean 'timeout'" in seen.stderr

@@ -28,9 +28,7 @@ LEASE_S = 4  # of SHORT_SESSIONS
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_another_process_goes_on(
-    cluster: Cluster, workdir: Path, localdir: Path, way: str
-) -> None:
+def test_another_process_goes_on(cluster: Cluster, workdir: Path, localdir: Path, way: str) -> None:
     """At once: nothing of what is nested was looked at since it was made."""
     go_on: Callable[[Cluster], int] = WAYS[way]
     names = [workdir / "looked" / name for name in ("stays", "goes", "moves", "comes", "later")]

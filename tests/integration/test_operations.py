@@ -56,17 +56,21 @@ OTHERS = {
     "systemctl enable --now braidfs-storageserver": "tests/deployment/test_deb.py::host",
     "install -d /etc/braidfs/mounts": "tests/deployment/test_units.py::_install",
     "printf '%s": "tests/deployment/test_units.py::_install",
-    "systemctl enable --now braidfs-mount@":
-        "tests/deployment/test_units.py::test_a_mount_that_is_a_service",
+    "systemctl enable --now braidfs-mount@": (
+        "tests/deployment/test_units.py::test_a_mount_that_is_a_service"
+    ),
     "mount -t fuse.braidfs meta1:/train": "tests/integration/test_keys.py::mounted",
-    "mount -t fuse.braidfs meta1:/ /data -o tls=required":
-        "tests/integration/test_tls.py::test_a_cluster_that_demands_tls",
-    "mount -t fuse.braidfs HOST":
-        "tests/integration/test_mounting.py::test_second_client_sees_the_files_of_the_first",
-    "mount -t fuse.braidfs meta1:/imagenet /imagenet -o ro,sealed":
-        "tests/fuse/test_sealed.py::test_a_warm_epoch_asks_nothing",
+    "mount -t fuse.braidfs meta1:/ /data -o tls=required": (
+        "tests/integration/test_tls.py::test_a_cluster_that_demands_tls"
+    ),
+    "mount -t fuse.braidfs HOST": (
+        "tests/integration/test_mounting.py::test_second_client_sees_the_files_of_the_first"
+    ),
+    "mount -t fuse.braidfs meta1:/imagenet /imagenet -o ro,sealed": (
+        "tests/fuse/test_sealed.py::test_a_warm_epoch_asks_nothing"
+    ),
     "scp ": "tests/deployment/test_playbooks.py::use",  # which finds the files that a play copied
-}  # fmt: skip
+}
 # What a word of the guide, or a whole command, is here.
 WORDS = {
     "key check": "key check {key}",
@@ -122,9 +126,13 @@ def test_what_runs_elsewhere_does(command: str) -> None:
 
 @pytest.mark.parametrize("command", [one for one in COMMANDS if not elsewhere(one)])
 def test_command_runs(
-    command: str, cluster: Cluster, workdir: Path, localdir: Path,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    command: str,
+    cluster: Cluster,
+    workdir: Path,
+    localdir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.setenv("BRAIDFS_METASERVER", f"127.0.0.1:{cluster.plan.metaserver.port}")
     monkeypatch.setenv("BRAIDFS_KEY_FILE", str(cluster.plan.key_file))
     monkeypatch.setenv("BRAIDFS_ADMIN_CONFIG", "/nonexistent")
@@ -136,8 +144,12 @@ def test_command_runs(
         f'state_directory = "{localdir}/state"\nkey_file = "{cluster.plan.key_file}"\n'
         'listen = "127.0.0.1:0"\n'
     )
-    places = {"folder": workdir, "local": localdir, "configuration": configuration,
-              "key": cluster.plan.key_file}  # fmt: skip
+    places = {
+        "folder": workdir,
+        "local": localdir,
+        "configuration": configuration,
+        "key": cluster.plan.key_file,
+    }
     if command.startswith("trash disable"):
         assert run_cli(cli, ["trash", "enable", f"{workdir}/sub"]) == EXIT_DONE
     if command.startswith("tls issue 10."):

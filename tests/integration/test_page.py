@@ -68,8 +68,11 @@ def test_the_page_by_http(cluster: Cluster, workdir: Path) -> None:
     written = lambda: sum(n["written_bytes"] for n in status(port)["nodes"]) - before  # noqa: E731
     assert wait_until(lambda: written() >= 3_000_000, 20)
     history = status(port)["history"]
-    assert history["at_s"] and all(len(column) == len(history["at_s"]) for name, column in
-                                   history.items() if name != "sample_s")  # fmt: skip
+    assert history["at_s"] and all(
+        len(column) == len(history["at_s"])
+        for name, column in history.items()
+        if name != "sample_s"
+    )
 
 
 @pytest.mark.full
@@ -102,9 +105,15 @@ def chromium() -> str:
 
 def browse(chromium: str, profile: Path, *words: str) -> str:
     """What it printed. No name but that of this host is resolved."""
-    fixed = ["--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
-             "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-             "--virtual-time-budget=4000", "--window-size=1180,1120"]  # fmt: skip
+    fixed = [
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={profile}",
+        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+        "--virtual-time-budget=4000",
+        "--window-size=1180,1120",
+    ]
     command = [chromium, *fixed, *words]
     result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr[-2000:]
@@ -133,8 +142,13 @@ def test_the_page_in_a_browser(
     url = f"http://127.0.0.1:{port}/"
     document = browse(chromium, localdir / "profile", "--dump-dom", url)
     text = text_of(document)
-    for word in ("healthy", "storageserver-2", "Metadata requests a second", HOSTILE,
-                 str(cluster.mount_path)):  # fmt: skip
+    for word in (
+        "healthy",
+        "storageserver-2",
+        "Metadata requests a second",
+        HOSTILE,
+        str(cluster.mount_path),
+    ):
         assert word in text, document[-4000:]
     assert "<title>BraidFS</title>" in document and "<img" not in document
     assert document.count("<svg") == 3 and 'id="lost" class="lost" hidden' in document
@@ -150,7 +164,9 @@ def test_what_is_wrong_is_on_the_page(
     cluster, port = served
     cluster.storageservers[1].kill()
     assert wait_until(lambda: status(port)["health"] == "failing", 40)
-    text = text_of(browse(chromium, localdir / "profile", "--dump-dom", f"http://127.0.0.1:{port}/"))
+    text = text_of(
+        browse(chromium, localdir / "profile", "--dump-dom", f"http://127.0.0.1:{port}/")
+    )
     assert "storage server storageserver-2" in text and "start braidfs-storageserver" in text
     assert "failing" in text
     cluster.storageservers[1].start()

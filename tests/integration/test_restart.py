@@ -184,10 +184,21 @@ def test_other_clients_are_believed_afterwards(
 @pytest.mark.full
 def test_fio_goes_on(cluster: Cluster, workdir: Path, localdir: Path) -> None:
     words = (
-        "fio", "--name=on", f"--directory={workdir}", "--size=32m", "--numjobs=2", "--rw=randrw",
-        "--bsrange=4k-256k", "--ioengine=libaio", "--iodepth=8", "--time_based", "--runtime=10",
-        "--verify=crc32c", "--verify_backlog=64", "--group_reporting",
-    )  # fmt: skip
+        "fio",
+        "--name=on",
+        f"--directory={workdir}",
+        "--size=32m",
+        "--numjobs=2",
+        "--rw=randrw",
+        "--bsrange=4k-256k",
+        "--ioengine=libaio",
+        "--iodepth=8",
+        "--time_based",
+        "--runtime=10",
+        "--verify=crc32c",
+        "--verify_backlog=64",
+        "--group_reporting",
+    )
     fio = subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=localdir
     )
@@ -233,8 +244,13 @@ def test_a_mount_of_relative_words_is_found(cluster: Cluster, tmp_path: Path) ->
     point.mkdir()
     (tmp_path / "own.key").write_bytes(cluster.plan.key_file.read_bytes())
     (tmp_path / "own.key").chmod(0o600)
-    words = (BIN / "mount.fuse.braidfs", cluster.plan.source(), "point", "-o",
-             "key_file=own.key,log_file=own.log")  # fmt: skip
+    words = (
+        BIN / "mount.fuse.braidfs",
+        cluster.plan.source(),
+        "point",
+        "-o",
+        "key_file=own.key,log_file=own.log",
+    )
     subprocess.run(words, check=True, cwd=tmp_path, timeout=60)
     try:
         Cli(cluster).run("client", "restart", str(point))

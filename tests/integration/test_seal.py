@@ -81,4 +81,3 @@ def test_what_cannot_be_sealed_is_named(cli: Cli, tree: Path) -> None:
     cli.run("seal", code=2)
     cli.run("seal", tree, "--jobs", 0, code=2)
     assert cli.json("unseal", tree)["unchanged"] == 45
-

@@ -285,14 +285,25 @@ def _errno_of_statvfs(path: Path) -> int | None:
 @pytest.mark.full
 def test_fio_reads_on(cluster: Cluster, workdir: Path, localdir: Path) -> None:
     common = (
-        "fio", "--name=on", f"--directory={workdir}", "--size=64m", "--numjobs=2",
-        "--bsrange=4k-256k", "--verify=crc32c", "--group_reporting",
-    )  # fmt: skip
+        "fio",
+        "--name=on",
+        f"--directory={workdir}",
+        "--size=64m",
+        "--numjobs=2",
+        "--bsrange=4k-256k",
+        "--verify=crc32c",
+        "--group_reporting",
+    )
     written = (*common, "--rw=write", "--do_verify=0", "--end_fsync=1")
     subprocess.run(written, check=True, capture_output=True, timeout=120, cwd=localdir)
     words = (
-        *common, "--rw=read", "--ioengine=libaio", "--iodepth=8", "--time_based", "--runtime=12",
-    )  # fmt: skip
+        *common,
+        "--rw=read",
+        "--ioengine=libaio",
+        "--iodepth=8",
+        "--time_based",
+        "--runtime=12",
+    )
     fio = subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=localdir
     )

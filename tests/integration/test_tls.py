@@ -164,8 +164,13 @@ def secure(make_cluster: ClusterMaker, certificates: Certificates, tmp_path: Pat
 def refused_mount(cluster: Cluster, options: str) -> str:
     point = cluster.plan.state / "refused"
     point.mkdir(exist_ok=True)
-    words = (BIN / "mount.fuse.braidfs", cluster.plan.source(), point, "-o",
-             f"key_file={cluster.plan.key_file},timeout=3,{options}")  # fmt: skip
+    words = (
+        BIN / "mount.fuse.braidfs",
+        cluster.plan.source(),
+        point,
+        "-o",
+        f"key_file={cluster.plan.key_file},timeout=3,{options}",
+    )
     ended = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 32 and not mounts.is_mounted(point), ended
     return ended.stderr
@@ -205,9 +210,9 @@ def check_every_verb_that_reaches_a_server(secure: Cluster, tmp_path: Path) -> N
     assert " TLS" in cli.text("status")
     shown = cli.json("status")["certificates"]
     assert [row["server"] for row in shown] == [
-        "the metaserver", *(f"storage server {server.name}" for server in
-                            secure.plan.storageservers)
-    ]  # fmt: skip
+        "the metaserver",
+        *(f"storage server {server.name}" for server in secure.plan.storageservers),
+    ]
     for row in shown:
         assert 88 < (datetime.fromisoformat(row["ends"]) - datetime.now(UTC)).days < 90
     bundle = tmp_path / "bundle.tar.gz"
@@ -231,8 +236,9 @@ def check_http_with_tls(secure: Cluster, tmp_path: Path) -> None:
     ports = [plan.metaserver.metrics_port, plan.storageservers[0].metrics_port]
     for port, path, word in (
         *((port, "metrics", b"braidfs_certificate_expiry_timestamp_seconds") for port in ports),
-        (page, "", b"page.js"), (page, "status.json", b'"health"'),
-    ):  # fmt: skip
+        (page, "", b"page.js"),
+        (page, "status.json", b'"health"'),
+    ):
         at = f"127.0.0.1:{port}/{path}"
         with urllib.request.urlopen(f"https://{at}", context=context, timeout=20) as reply:
             assert word in reply.read()
@@ -349,8 +355,13 @@ def check_who_stands_in_the_middle_is_found_out(secure: Cluster, tmp_path: Path)
     port = listener.getsockname()[1]
     point = tmp_path / "point"
     point.mkdir()
-    words = (BIN / "mount.fuse.braidfs", f"127.0.0.1:{port}:/", point, "-o",
-             f"{secure.plan.options()},timeout=3")  # fmt: skip
+    words = (
+        BIN / "mount.fuse.braidfs",
+        f"127.0.0.1:{port}:/",
+        point,
+        "-o",
+        f"{secure.plan.options()},timeout=3",
+    )
     ended = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
     listener.close()
     assert ended.returncode == 32 and "no TLS with this server" in ended.stderr, ended
@@ -385,6 +396,7 @@ def test_the_verbs_that_make_certificates(tmp_path: Path, cluster: Cluster) -> N
     assert "no address and no name" in cli.run("tls", "issue", "a,b", code=2).stderr
     assert "tls authority" in cli.run("tls", "issue", "x", "--authority", tmp_path, code=2).stderr
     assert "there is no" in cli.run("tls", "check", tmp_path / "none", code=2).stderr
-    said = cli.run("tls", "check", cluster.plan.metaserver_address, "--ca", folder / "ca.crt",
-                   code=1).stderr  # fmt: skip
+    said = cli.run(
+        "tls", "check", cluster.plan.metaserver_address, "--ca", folder / "ca.crt", code=1
+    ).stderr
     assert "its tls is off" in said

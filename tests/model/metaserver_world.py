@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fsclient.meta.core import Hooks, Phase, SessionCore
+from fsclient.meta.core import Phase, SessionCore
+from fsclient.meta.hooks import Hooks
 from fsclient.meta.pending import NEVER
 from fscommon.errors import FsError
 from fscommon.layout.attributes import unpack_attributes
@@ -170,9 +171,7 @@ class SimulatedClient:
         if not header.request_id:
             return
         body = decode(Replay, frame.body).request if header.flags & FLAG_REPLAY else frame.body
-        sent = self.bodies.setdefault(
-            (self.core.session, header.request_id), (header.op, body)
-        )
+        sent = self.bodies.setdefault((self.core.session, header.request_id), (header.op, body))
         assert sent == (header.op, body), f"id {header.request_id} was that of another request"
 
     def receive(self, count: int) -> None:
@@ -319,10 +318,21 @@ class World:
 
     def submit(self, client: SimulatedClient) -> None:
         kinds = [
-            self.create, self.create, self.mkdir, self.symlink, self.unlink, self.unlink,
-            self.rename, self.link, self.chmod, self.resize, self.set_xattr, self.lookup,
-            self.close, self.rmdir,
-        ]  # fmt: skip
+            self.create,
+            self.create,
+            self.mkdir,
+            self.symlink,
+            self.unlink,
+            self.unlink,
+            self.rename,
+            self.link,
+            self.chmod,
+            self.resize,
+            self.set_xattr,
+            self.lookup,
+            self.close,
+            self.rmdir,
+        ]
         self.random.choice(kinds)(client)
 
     def ask(
@@ -364,8 +374,13 @@ class World:
 
     def symlink(self, client: SimulatedClient) -> None:
         place = self.place(client)
-        self.ask(client, Op.SYMLINK, Symlink(*place, b"to", USER), [place],
-                 lambda reply: {place: unpack_attributes(reply.attributes).ino})  # fmt: skip
+        self.ask(
+            client,
+            Op.SYMLINK,
+            Symlink(*place, b"to", USER),
+            [place],
+            lambda reply: {place: unpack_attributes(reply.attributes).ino},
+        )
 
     def unlink(self, client: SimulatedClient) -> None:
         place = self.place(client)
@@ -392,8 +407,13 @@ class World:
         ino = self.known_ino(client)
         if ino is None:
             return
-        self.ask(client, Op.LINK, Link(ino, *place), [place],
-                 lambda reply: {place: unpack_attributes(reply.attributes).ino})  # fmt: skip
+        self.ask(
+            client,
+            Op.LINK,
+            Link(ino, *place),
+            [place],
+            lambda reply: {place: unpack_attributes(reply.attributes).ino},
+        )
 
     def chmod(self, client: SimulatedClient) -> None:
         self._set(client, SET_MODE, "mode", lambda attributes: attributes.mode & 0o777)
@@ -408,8 +428,13 @@ class World:
         size = self.random.choice([0, 5, 3 << 20, self.random.randint(1, 1 << 30)])
         message = SetAttr(ino, valid, self.random.randrange(0o1000), 0, 0, size, 0, 0, 0, 0, 0)
         key = (what, ino)
-        self.ask(client, Op.SETATTR, message, [key],
-                 lambda reply: {key: value(unpack_attributes(reply.attributes))})  # fmt: skip
+        self.ask(
+            client,
+            Op.SETATTR,
+            message,
+            [key],
+            lambda reply: {key: value(unpack_attributes(reply.attributes))},
+        )
 
     def set_xattr(self, client: SimulatedClient) -> None:
         ino = self.known_ino(client)

@@ -166,9 +166,10 @@ class LeaseWorld(RuleBasedStateMachine):
         return list(self.clients.values())[index % len(self.clients)]
 
     @rule(
-        index=indices, kind=st.sampled_from(sorted(FOOTPRINTS)),
+        index=indices,
+        kind=st.sampled_from(sorted(FOOTPRINTS)),
         inos=st.lists(st.sampled_from(INOS), min_size=1, max_size=2, unique=True),
-    )  # fmt: skip
+    )
     def ask(self, index: int, kind: str, inos: list[Ino]) -> None:
         client = self.pick(index)
         if not client.is_dead and len(client.unanswered) < 6:
@@ -285,12 +286,20 @@ class LeaseWorld(RuleBasedStateMachine):
             return
         self.check_runs(client, request, claim)
         held = [
-            (need.ino, self.leases.grant(
-                client.session, need.ino, FOOTPRINTS[request.kind][1], request.id, self.now_s,
-                claim, is_look=request.kind in ("stat", "list"),
-            ))
+            (
+                need.ino,
+                self.leases.grant(
+                    client.session,
+                    need.ino,
+                    FOOTPRINTS[request.kind][1],
+                    request.id,
+                    self.now_s,
+                    claim,
+                    is_look=request.kind in ("stat", "list"),
+                ),
+            )
             for need in request.needs
-        ]  # fmt: skip
+        ]
         self.granted += any(flags for _, flags in held)
         client.replies.append(Reply(request, held))
 
@@ -388,9 +397,11 @@ class LeaseWorld(RuleBasedStateMachine):
 
 
 LeaseWorld.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=60, deadline=None,
+    max_examples=60,
+    stateful_step_count=60,
+    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)  # fmt: skip
+)
 TestLeaseWorld = LeaseWorld.TestCase
 
 

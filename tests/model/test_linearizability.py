@@ -106,17 +106,10 @@ BAD = {
         Names(),
         [(0, 0, 9, Create("a", 1), OK), (1, 1, 8, Create("a", 2), OK)],
     ),
-    "a stale lookup": (
-        Names(),
-        [(0, 0, 1, Create("a", 1), OK), (1, 2, 3, Lookup("a"), "ENOENT")],
-    ),
+    "a stale lookup": (Names(), [(0, 0, 1, Create("a", 1), OK), (1, 2, 3, Lookup("a"), "ENOENT")]),
     "a name that was removed is seen": (
         Names(),
-        [
-            (0, 0, 1, Create("a", 1), OK),
-            (0, 2, 3, Unlink("a"), OK),
-            (1, 4, 5, Lookup("a"), 1),
-        ],
+        [(0, 0, 1, Create("a", 1), OK), (0, 2, 3, Unlink("a"), OK), (1, 4, 5, Lookup("a"), 1)],
     ),
     "a rename that is half done": (
         Names(),

@@ -20,8 +20,24 @@ from tests.rdma.vm.guest import GuestRun, missing, run_in_guest
 VERSION = "59.0"
 FOLDER = BUILD / "rdma" / f"pyverbs-{VERSION}"
 # What pyverbs.device imports, and they.
-MODULES = ("addr", "base", "cmid", "cq", "device", "dmabuf", "flow", "libibverbs_enums",
-           "librdmacm_enums", "mr", "pd", "qp", "srq", "wq", "wr", "xrcd")  # fmt: skip
+MODULES = (
+    "addr",
+    "base",
+    "cmid",
+    "cq",
+    "device",
+    "dmabuf",
+    "flow",
+    "libibverbs_enums",
+    "librdmacm_enums",
+    "mr",
+    "pd",
+    "qp",
+    "srq",
+    "wq",
+    "wr",
+    "xrcd",
+)
 SUFFIX = f"cpython-{sys.version_info.major}{sys.version_info.minor}-x86_64-linux-gnu.so"
 OPTIONS = ("-DIN_PLACE=1", "-DENABLE_RESOLVE_NEIGH=0", "-DNO_MAN_PAGES=1", "-DENABLE_STATIC=0")
 
@@ -42,11 +58,15 @@ def _build() -> Path:
     quiet_step("pyverbs: source", [*pip, *fetch, "-d", str(FOLDER)])
     archive = next(FOLDER.glob("*.tar.gz"))
     quiet_step("pyverbs: unpack", ["tar", "-x", "-C", str(FOLDER), "-f", str(archive)])
-    words = [*OPTIONS, f"-DPYTHON_EXECUTABLE={python}",
-             f"-DCYTHON_EXECUTABLE={python.with_name('cython')}"]  # fmt: skip
+    words = [
+        *OPTIONS,
+        f"-DPYTHON_EXECUTABLE={python}",
+        f"-DCYTHON_EXECUTABLE={python.with_name('cython')}",
+    ]
     build = source / "build"
-    quiet_step("pyverbs: configure", ["cmake", "-G", "Ninja", "-S", str(source), "-B", str(build),
-                                      *words])  # fmt: skip
+    quiet_step(
+        "pyverbs: configure", ["cmake", "-G", "Ninja", "-S", str(source), "-B", str(build), *words]
+    )
     goals = [f"python/pyverbs/{name}.{SUFFIX}" for name in MODULES]
     goals += ["lib/libibverbs.so", f"lib/librxe-rdmav{VERSION.partition('.')[0]}.so"]
     quiet_step("pyverbs: build", ["ninja", "-C", str(build), *goals])

@@ -76,11 +76,17 @@ def test_random_bytes_are_a_protocol_error_or_a_message(cls: type) -> None:
     decodes()
 
 
-@given(st.recursive(
-    st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.binary() | st.text(),
-    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=2),
-    max_leaves=10,
-))  # fmt: skip
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers(-(1 << 63), (1 << 64) - 1)
+        | st.binary()
+        | st.text(),
+        lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=2),
+        max_leaves=10,
+    )
+)
 def test_random_msgpack_is_a_protocol_error_or_a_message(value: Any) -> None:
     for cls in (ReadDirReply, MkDir, Lookup):
         with contextlib.suppress(ProtocolError):

@@ -15,16 +15,41 @@ from fscommon.wire.header import FLAGS_KNOWN, HEADER_SIZE, Header, decode_header
 
 # Every field has bytes of its own. native/tests holds the same bytes for the same header.
 GOLDEN_HEADER = Header(
-    op=17, flags=0x06, request_id=0x1112131415161718, file_id=0x2122232425262728,
-    stripe_index=0x31323334, target=0x41424344, offset=0x5152535455565758, length=0x61626364,
-    payload_length=0x00717273, body_length=0x00018283, epoch=0x91929394, status=0x03F4,
-    map_epoch=0xA1A2A3A4, body_checksum=0xB1B2B3B4B5B6B7B8,
-)  # fmt: skip
+    op=17,
+    flags=0x06,
+    request_id=0x1112131415161718,
+    file_id=0x2122232425262728,
+    stripe_index=0x31323334,
+    target=0x41424344,
+    offset=0x5152535455565758,
+    length=0x61626364,
+    payload_length=0x00717273,
+    body_length=0x00018283,
+    epoch=0x91929394,
+    status=0x03F4,
+    map_epoch=0xA1A2A3A4,
+    body_checksum=0xB1B2B3B4B5B6B7B8,
+)
 GOLDEN = bytes.fromhex(
-    "42524944" "01" "11" "0600" "1817161514131211" "2827262524232221" "34333231" "44434241"
-    "5857565554535251" "64636261" "73727100" "83820100" "94939291" "f403" "0000" "a4a3a2a1"
-    "b8b7b6b5b4b3b2b1" "5cfc583fed5973d4"
-)  # fmt: skip
+    "42524944"
+    "01"
+    "11"
+    "0600"
+    "1817161514131211"
+    "2827262524232221"
+    "34333231"
+    "44434241"
+    "5857565554535251"
+    "64636261"
+    "73727100"
+    "83820100"
+    "94939291"
+    "f403"
+    "0000"
+    "a4a3a2a1"
+    "b8b7b6b5b4b3b2b1"
+    "5cfc583fed5973d4"
+)
 
 
 def parse(received: bytes, **limits: int) -> list[tuple[Header, bytes]]:

@@ -29,29 +29,53 @@ class Amounts:
 
 
 FULL = Amounts(
-    files=20_000, folders=200, processes=(1, 4, 16),
-    stream_bytes=GIB, writers=(1, 4, 8), blocks=(MIB, 16 * MIB),
-    random_bytes=GIB, depths=(1, 8, 32), seconds=5,
-    ranks=4, rank_bytes=256 * MIB,
-    swap_bytes=2 * GIB, tensors=((MIB, 32), (16 * MIB, 8), (64 * MIB, 1)),
+    files=20_000,
+    folders=200,
+    processes=(1, 4, 16),
+    stream_bytes=GIB,
+    writers=(1, 4, 8),
+    blocks=(MIB, 16 * MIB),
+    random_bytes=GIB,
+    depths=(1, 8, 32),
+    seconds=5,
+    ranks=4,
+    rank_bytes=256 * MIB,
+    swap_bytes=2 * GIB,
+    tensors=((MIB, 32), (16 * MIB, 8), (64 * MIB, 1)),
     engines=("libaio", "io_uring"),
-)  # fmt: skip
+)
 QUICK = Amounts(
-    files=4_000, folders=40, processes=(1, 4, 16),
-    stream_bytes=256 * MIB, writers=(1, 4), blocks=(MIB, 16 * MIB),
-    random_bytes=512 * MIB, depths=(1, 32), seconds=2,
-    ranks=4, rank_bytes=64 * MIB,
-    swap_bytes=512 * MIB, tensors=((MIB, 32), (16 * MIB, 8)),
+    files=4_000,
+    folders=40,
+    processes=(1, 4, 16),
+    stream_bytes=256 * MIB,
+    writers=(1, 4),
+    blocks=(MIB, 16 * MIB),
+    random_bytes=512 * MIB,
+    depths=(1, 32),
+    seconds=2,
+    ranks=4,
+    rank_bytes=64 * MIB,
+    swap_bytes=512 * MIB,
+    tensors=((MIB, 32), (16 * MIB, 8)),
     engines=("io_uring",),
-)  # fmt: skip
+)
 TINY = Amounts(
-    files=120, folders=6, processes=(2,),
-    stream_bytes=4 * MIB, writers=(2,), blocks=(MIB,),
-    random_bytes=4 * MIB, depths=(1,), seconds=1,
-    ranks=2, rank_bytes=2 * MIB,
-    swap_bytes=8 * MIB, tensors=((MIB, 2),),
+    files=120,
+    folders=6,
+    processes=(2,),
+    stream_bytes=4 * MIB,
+    writers=(2,),
+    blocks=(MIB,),
+    random_bytes=4 * MIB,
+    depths=(1,),
+    seconds=1,
+    ranks=2,
+    rank_bytes=2 * MIB,
+    swap_bytes=8 * MIB,
+    tensors=((MIB, 2),),
     engines=("io_uring",),
-)  # fmt: skip
+)
 
 
 def bytes_text(count: int) -> str:

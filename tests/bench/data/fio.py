@@ -12,8 +12,14 @@ SECONDS_MAX = 600
 def fio(folder: Path, words: Sequence[str]) -> dict[str, Any]:
     """The sums of all jobs together, as fio's JSON has them."""
     # --directory holds for the names that come after it.
-    line = ["fio", "--name=case", f"--directory={folder}", "--output-format=json",
-            "--group_reporting", *words]  # fmt: skip
+    line = [
+        "fio",
+        "--name=case",
+        f"--directory={folder}",
+        "--output-format=json",
+        "--group_reporting",
+        *words,
+    ]
     done = subprocess.run(
         line, check=False, capture_output=True, text=True, timeout=SECONDS_MAX, cwd="/"
     )

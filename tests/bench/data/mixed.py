@@ -105,11 +105,13 @@ def _run(place: Place, amounts: Amounts) -> Values:
     epoch, writer = _both(readers, _writer(place, size, seconds, None))
     paced, _ = _both(readers, _writer(place, size, seconds, PACE * writer_alone))
     return {
-        EPOCH_ALONE: epoch_alone, WRITER_ALONE: writer_alone / 1e6,
-        EPOCH_BESIDE: epoch, WRITER_BESIDE: writer / 1e6,
+        EPOCH_ALONE: epoch_alone,
+        WRITER_ALONE: writer_alone / 1e6,
+        EPOCH_BESIDE: epoch,
+        WRITER_BESIDE: writer / 1e6,
         RATES: epoch / epoch_alone + writer / writer_alone,
         EPOCH_PACED: paced / epoch_alone,
-    }  # fmt: skip
+    }
 
 
 def _both(readers: Sequence[Work], writer: Work) -> tuple[float, float]:

@@ -25,8 +25,12 @@ PROGRAM = "tests.bench.data.mpi_ranks"
 SECONDS_MAX = 900
 _PEERS = (Bar(Than.PEERS, 2.0),)
 # Root may launch, and there may be fewer cores than ranks.
-_ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                "OMPI_MCA_rmaps_base_oversubscribe": "1", "PYTHONPATH": str(ROOT)}  # fmt: skip
+_ENVIRONMENT = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "PYTHONPATH": str(ROOT),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +62,13 @@ def _rows(amounts: Amounts) -> Iterator[Row]:
 def _rate(python: str, ranks: int, job: _Job) -> float:
     """MB/s."""
     done = subprocess.run(
-        [LAUNCHER, "-n", str(ranks), python, "-m", PROGRAM, json.dumps(asdict(job))], check=False,
-        capture_output=True, text=True, timeout=SECONDS_MAX, env={**os.environ, **_ENVIRONMENT},
-    )  # fmt: skip
+        [LAUNCHER, "-n", str(ranks), python, "-m", PROGRAM, json.dumps(asdict(job))],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        env={**os.environ, **_ENVIRONMENT},
+    )
     if done.returncode != 0:
         raise RuntimeError(f"{LAUNCHER}: {done.stderr.strip()[-300:]}")
     seen: dict[str, float] = json.loads(done.stdout)

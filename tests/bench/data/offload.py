@@ -43,8 +43,15 @@ def _run(place: Place, amounts: Amounts) -> Values:
     values: dict[str, float] = {}
     for what, size, depth, engine in _kinds(amounts):
         os.sync()
-        words = (f"--rw={RANDOM[what]}", f"--bs={size}", "--direct=1", "--filename=f0",
-                 f"--filesize={amounts.swap_bytes}", "--overwrite=1", "--randrepeat=0")  # fmt: skip
+        words = (
+            f"--rw={RANDOM[what]}",
+            f"--bs={size}",
+            "--direct=1",
+            "--filename=f0",
+            f"--filesize={amounts.swap_bytes}",
+            "--overwrite=1",
+            "--randrepeat=0",
+        )
         rate = _rate(place, (*words, *engine_words(engine, depth)), what, amounts.seconds)
         values[_name(what, size, depth, engine)] = rate / 1e6
     return values

@@ -37,8 +37,10 @@ def show(content: Mapping[str, Any]) -> None:
         for column in ("row", *content["systems"], "bars"):
             table.add_column(column, justify="left" if column in ("row", "bars") else "right")
         for row in group["rows"]:
-            cells = [spread(row["runs"][one]) if one in row["runs"] else "-"
-                     for one in content["systems"]]  # fmt: skip
+            cells = [
+                spread(row["runs"][one]) if one in row["runs"] else "-"
+                for one in content["systems"]
+            ]
             bars = "\n".join(
                 f"[{_COLORS[one['met']]}]{escape(one['text'])}[/]" for one in row["bars"]
             )
@@ -61,9 +63,10 @@ def markdown(content: Mapping[str, Any]) -> str:
     systems = content["systems"]
     for group in content["groups"]:
         lines += [
-            "", f"| {group['title']} | {' | '.join(systems)} | bars |",
+            "",
+            f"| {group['title']} | {' | '.join(systems)} | bars |",
             f"|---|{'---|' * len(systems)}---|",
-        ]  # fmt: skip
+        ]
         for row in group["rows"]:
             cells = [spread(row["runs"][one]) if one in row["runs"] else "-" for one in systems]
             bars = "; ".join(_said(one) for one in row["bars"])

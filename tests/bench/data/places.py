@@ -91,8 +91,9 @@ class BraidPlace(Place):
         try:
             yield
         finally:
-            words = [BIN / "braidfs", "unseal", folder]
-            subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(
+                [BIN / "braidfs", "unseal", folder], check=True, stdout=subprocess.DEVNULL
+            )
 
     @contextlib.contextmanager
     def by_ring(self) -> Iterator[bool]:
@@ -242,9 +243,14 @@ class PeerPlace(Place):
         with tempfile.TemporaryFile() as output:
             try:
                 subprocess.run(
-                    words, check=True, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                    timeout=PEER_SECONDS_MAX, env=environment,
-                )  # fmt: skip
+                    words,
+                    check=True,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    timeout=PEER_SECONDS_MAX,
+                    env=environment,
+                )
             except subprocess.CalledProcessError as error:
                 output.seek(0)
                 said = output.read().decode(errors="replace").strip()

@@ -208,9 +208,7 @@ def _kept_reads(place: BraidPlace, size: int) -> Values:
     return values
 
 
-def _read_kept(
-    kept: KeptMounts, names: list[str], size: int, passes: bool, readers: int
-) -> float:
+def _read_kept(kept: KeptMounts, names: list[str], size: int, passes: bool, readers: int) -> float:
     with kept.mounted(passes) as (point, count):
         if passes:
             _wait(lambda: count("cache_copies_checked") == len(names))

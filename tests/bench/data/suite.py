@@ -141,9 +141,7 @@ def _quiet() -> float:
     return busy
 
 
-def _peer(
-    measured: Measured, up: Path, cases: Sequence[Case], amounts: Amounts, text: str
-) -> None:
+def _peer(measured: Measured, up: Path, cases: Sequence[Case], amounts: Amounts, text: str) -> None:
     try:
         with peer(up) as place:
             for case in cases:
@@ -212,14 +210,20 @@ def results(
             verdicts = judge(row, medians, peers)
             below += [f"{row.name}: {one.text}" for one in verdicts if one.met is False]
             runs = dict(measured.values.get(row.name, {}))
-            lines.append({
-                "name": row.name, "unit": row.unit, "runs": runs,
-                "medians": {one: medians[row.name, one] for one in runs},
-                "bars": [asdict(one) for one in verdicts],
-            })  # fmt: skip
+            lines.append(
+                {
+                    "name": row.name,
+                    "unit": row.unit,
+                    "runs": runs,
+                    "medians": {one: medians[row.name, one] for one in runs},
+                    "bars": [asdict(one) for one in verdicts],
+                }
+            )
         groups.append({"title": title, "rows": lines})
     return {
-        "systems": list(systems), "groups": groups, "below": below,
+        "systems": list(systems),
+        "groups": groups,
+        "below": below,
         "failures": [*measured.failures, *measured.unequal()],
         "busy_with_other_work": {one: list(found) for one, found in measured.busy.items()},
-    }  # fmt: skip
+    }

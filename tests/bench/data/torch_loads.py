@@ -104,9 +104,13 @@ def _bytes(state: dict[str, Any]) -> float:
 
 
 ACTIONS: dict[str, Callable[..., Seen]] = {
-    "epoch": epoch, "save": save, "checkpoint": checkpoint, "store": store, "load": load,
+    "epoch": epoch,
+    "save": save,
+    "checkpoint": checkpoint,
+    "store": store,
+    "load": load,
     "restore": restore,
-}  # fmt: skip
+}
 
 
 if __name__ == "__main__":

@@ -45,9 +45,13 @@ def _rows(_: Amounts) -> Iterator[Row]:
 
 def _torch(python: str, action: str, **given: object) -> dict[str, float]:
     done = subprocess.run(
-        [python, str(PROGRAM), action], check=False, capture_output=True, text=True,
-        timeout=SECONDS_MAX, input=json.dumps(given),
-    )  # fmt: skip
+        [python, str(PROGRAM), action],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        input=json.dumps(given),
+    )
     if done.returncode != 0:
         raise RuntimeError(f"{action}: {done.stderr.strip()[-300:]}")
     seen: dict[str, float] = json.loads(done.stdout)

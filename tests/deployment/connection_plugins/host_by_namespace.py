@@ -28,8 +28,21 @@ class Connection(Local):
     transport = "host_by_namespace"
 
     def exec_command(self, cmd, in_data=None, sudoable=True):
-        words = ["nsenter", "-t", str(self.get_option("pid")), "-a", "-w", "env", "-i",
-                 f"PATH={PATH}", "HOME=/root", "LANG=C.UTF-8", "/bin/sh", "-c", cmd]  # fmt: skip
+        words = [
+            "nsenter",
+            "-t",
+            str(self.get_option("pid")),
+            "-a",
+            "-w",
+            "env",
+            "-i",
+            f"PATH={PATH}",
+            "HOME=/root",
+            "LANG=C.UTF-8",
+            "/bin/sh",
+            "-c",
+            cmd,
+        ]
         return super().exec_command(shlex.join(words), in_data=in_data, sudoable=False)
 
     def put_file(self, in_path, out_path):

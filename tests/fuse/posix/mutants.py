@@ -218,10 +218,7 @@ MUTANTS = (
                 *("listing_loses_an_entry", _OPS + "readdir", "ReadDirReply", _lost_entry),
                 "test_readdir::test_small_buffers",
             ),
-            (
-                *("xattrs_not_counted", _OPS + "xattrs", "_counted", _first),
-                "test_xattr::test_list",
-            ),
+            (*("xattrs_not_counted", _OPS + "xattrs", "_counted", _first), "test_xattr::test_list"),
         )
     ),
     Mutant(

@@ -85,11 +85,7 @@ PATH_CALLS = (
     ),
     PathCall("link-from", lambda d, p: c.link(p, d / "to"), changes=True, follows=False),
     PathCall(
-        "link-to",
-        lambda d, p: c.link(d.file("from"), p),
-        changes=True,
-        creates=True,
-        follows=False,
+        "link-to", lambda d, p: c.link(d.file("from"), p), changes=True, creates=True, follows=False
     ),
     PathCall("symlink", lambda d, p: c.symlink("x", p), changes=True, creates=True, follows=False),
     PathCall("readlink", lambda d, p: c.readlink(p, _buffer(), BUFFER), follows=False, kind="link"),
@@ -147,10 +143,7 @@ class AtCall:
 AT_CALLS = (
     AtCall("openat", lambda d, at, p: _close(c.openat(at, p, os.O_RDONLY))),
     AtCall("openat-O_CREAT", lambda d, at, p: _close(c.openat(at, p, os.O_CREAT | 2, 0o600)), True),
-    AtCall(
-        "openat2",
-        lambda d, at, p: _close(c.syscall(SYS_OPENAT2, at, p, bytes(24), 24)),
-    ),
+    AtCall("openat2", lambda d, at, p: _close(c.syscall(SYS_OPENAT2, at, p, bytes(24), 24))),
     AtCall("mkdirat", lambda d, at, p: c.mkdirat(at, p, 0o755), True),
     AtCall("mknodat", lambda d, at, p: c.mknodat(at, p, 0o100644, 0), True),
     AtCall("mkfifoat", lambda d, at, p: c.mkfifoat(at, p, 0o644), True),

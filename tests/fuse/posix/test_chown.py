@@ -5,15 +5,7 @@ import os
 import pytest
 
 from tests.fuse.posix.calls import AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, c, fails
-from tests.fuse.posix.context import (
-    GROUP,
-    OTHER,
-    OTHER_GROUP,
-    USER,
-    Folder,
-    mode_of,
-    watch,
-)
+from tests.fuse.posix.context import GROUP, OTHER, OTHER_GROUP, USER, Folder, mode_of, watch
 from tests.fuse.posix.test_mkdir_rmdir import make
 
 CALLS = pytest.mark.parametrize("name", ["chown", "lchown", "fchown", "fchownat"])

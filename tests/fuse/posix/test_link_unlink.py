@@ -5,21 +5,8 @@ import stat
 
 import pytest
 
-from tests.fuse.posix.calls import (
-    AT_EMPTY_PATH,
-    AT_REMOVEDIR,
-    AT_SYMLINK_FOLLOW,
-    c,
-    fails,
-)
-from tests.fuse.posix.context import (
-    GROUP,
-    OTHER,
-    USER,
-    Folder,
-    content_of,
-    watch,
-)
+from tests.fuse.posix.calls import AT_EMPTY_PATH, AT_REMOVEDIR, AT_SYMLINK_FOLLOW, c, fails
+from tests.fuse.posix.context import GROUP, OTHER, USER, Folder, content_of, watch
 from tests.fuse.posix.test_mkdir_rmdir import make
 
 SOURCES = pytest.mark.parametrize("kind", ["file", "fifo", "socket", "device", "dangling"])

@@ -23,8 +23,7 @@ STATX_BTIME, STATX_BASIC = 0x800, 0x7FF
 
 
 @pytest.mark.parametrize(
-    ("kind", "is_kind"),
-    [("file", stat.S_ISREG), ("folder", stat.S_ISDIR), ("fifo", stat.S_ISFIFO)],
+    ("kind", "is_kind"), [("file", stat.S_ISREG), ("folder", stat.S_ISDIR), ("fifo", stat.S_ISFIFO)]
 )
 def test_type(d: Folder, kind: str, is_kind: object) -> None:
     """st_mode contains the file type."""

@@ -143,8 +143,7 @@ def test_eacces_now(d: Folder, name: str) -> None:
 
 @CALLS
 @pytest.mark.parametrize(
-    "pair",
-    [((1, 0), (1, 0)), ((0, UTIME_NOW), (0, UTIME_OMIT)), ((0, UTIME_OMIT), (0, UTIME_NOW))],
+    "pair", [((1, 0), (1, 0)), ((0, UTIME_NOW), (0, UTIME_OMIT)), ((0, UTIME_OMIT), (0, UTIME_NOW))]
 )
 def test_eperm_of_a_writer(d: Folder, name: str, pair: tuple[tuple[int, int], ...]) -> None:
     """EPERM: the caller is not the owner and attempts anything but both times to now."""

@@ -55,5 +55,8 @@ def mount_by_hand(
     options = f"{options},rdma_memory_mib=32,log_file={folder}.log"
     return subprocess.run(
         [*limits, "mount.fuse.braidfs", cluster.plan.source(), str(folder), "-o", options],
-        capture_output=True, text=True, check=False, timeout=PATIENCE_S,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )

@@ -16,8 +16,10 @@ def test_both_rails_are_found_and_would_be_used() -> None:
         "10.77.0.1",
         "10.77.1.1",
     ]
-    assert all(one.port.is_active and one.port.gids[0].kind is GidKind.ROCE_V2_LINK_LOCAL
-               for one in choices)  # fmt: skip
+    assert all(
+        one.port.is_active and one.port.gids[0].kind is GidKind.ROCE_V2_LINK_LOCAL
+        for one in choices
+    )
 
 
 @pytest.mark.parametrize("rail", [0, 1])
@@ -25,10 +27,19 @@ def test_a_reliable_queue_pair_moves_bytes(rail: int) -> None:
     words = ["ibv_rc_pingpong", "-d", f"rxe{rail}", "-g", "1", "-n", "20", "-p", str(19000 + rail)]
     server = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     client = subprocess.run(
-        ["bash", "-c", 'for i in $(seq 50); do "$@" && exit 0; sleep 0.2; done; exit 1', "-",
-         *words, f"10.77.{rail}.1"],
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
+        [
+            "bash",
+            "-c",
+            'for i in $(seq 50); do "$@" && exit 0; sleep 0.2; done; exit 1',
+            "-",
+            *words,
+            f"10.77.{rail}.1",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
     output, _ = server.communicate(timeout=60)
     assert client.returncode == 0 and server.returncode == 0, client.stdout + client.stderr + output
     assert "20 iters" in client.stdout
@@ -38,10 +49,14 @@ def test_the_streams_tests_hold_on_real_queue_pairs() -> None:
     """The conformance suite, hostile peers, scarce memory and many clients of native/tests/rdma, on
     Soft-RoCE."""
     result = subprocess.run(
-        [str(NATIVE_BUILD / "tests" / "test_rdma"),
-         "--gtest_filter=Streams/Conformance.*/Rdma:Hostile*.*:Faults.*:Lives.*"],
-        env={**os.environ, "BRAIDFS_RDMA_DEVICE": "rxe0"}, capture_output=True, text=True,
+        [
+            str(NATIVE_BUILD / "tests" / "test_rdma"),
+            "--gtest_filter=Streams/Conformance.*/Rdma:Hostile*.*:Faults.*:Lives.*",
+        ],
+        env={**os.environ, "BRAIDFS_RDMA_DEVICE": "rxe0"},
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-2000:]
     assert "[  PASSED  ]" in result.stdout

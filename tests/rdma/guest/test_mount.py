@@ -11,14 +11,7 @@ from pathlib import Path
 from tests.cluster.cluster import Cluster
 from tests.cluster.numbers import native_counters
 from tests.dev.steps import ROOT
-from tests.rdma.guest.conftest import (
-    BIG_BYTES,
-    STATE,
-    addresses_of,
-    drop_caches,
-    pattern,
-    servers,
-)
+from tests.rdma.guest.conftest import BIG_BYTES, STATE, addresses_of, drop_caches, pattern, servers
 from tests.rdma.guest.counters import loopback_bytes
 
 TREE = Path("/usr/lib/python3.11/json")
@@ -100,9 +93,11 @@ def test_lanes_use_both_rails_at_once(rdma_cluster: Cluster) -> None:
     """Two lanes, two rails: queue pairs that are ready to send on each of the client's devices."""
     pid = rdma_cluster.client_pid()
     shown = subprocess.run(
-        ["rdma", "resource", "show", "qp", "pid", str(pid)], capture_output=True, text=True,
+        ["rdma", "resource", "show", "qp", "pid", str(pid)],
+        capture_output=True,
+        text=True,
         check=True,
-    ).stdout  # fmt: skip
+    ).stdout
     ready = {line.split()[1] for line in shown.splitlines() if "state RTS" in line}
     assert ready == {"rxe0/1", "rxe1/1"}, shown
 
@@ -113,15 +108,23 @@ def test_the_mount_behaves_like_a_local_folder(rdma_cluster: Cluster) -> None:
     Each write is durable when it returns, or few of these bytes would ever travel."""
     folder = rdma_cluster.mount_path / "model"
     folder.mkdir()
-    environment = {**os.environ, "BRAIDFS_TEST_DIR": str(folder),
-                   "BRAIDFS_TEST_LOCAL_DIR": str(STATE / "oracle"),
-                   "BRAIDFS_MODEL_EXAMPLES": MODEL_EXAMPLES,
-                   "BRAIDFS_MODEL_DSYNC": "1"}  # fmt: skip
+    environment = {
+        **os.environ,
+        "BRAIDFS_TEST_DIR": str(folder),
+        "BRAIDFS_TEST_LOCAL_DIR": str(STATE / "oracle"),
+        "BRAIDFS_MODEL_EXAMPLES": MODEL_EXAMPLES,
+        "BRAIDFS_MODEL_DSYNC": "1",
+    }
     before = moved(rdma_cluster)
     result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", MODEL], cwd=ROOT,
-        env=environment, capture_output=True, text=True, check=False, timeout=MODEL_SECONDS_MAX,
-    )  # fmt: skip
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", MODEL],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=MODEL_SECONDS_MAX,
+    )
     assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
     assert "1 passed" in result.stdout
     after = moved(rdma_cluster)

@@ -116,14 +116,21 @@ def test_addresses_that_go_amid_a_write_cost_no_error(rdma_cluster: Cluster) -> 
 
 
 # Root may pin what it likes; without this capability the limit counts.
-SMALL_MEMLOCK = ("prlimit", "--memlock=1048576", "setpriv", "--bounding-set=-ipc_lock",
-                 "--inh-caps=-ipc_lock")  # fmt: skip
+SMALL_MEMLOCK = (
+    "prlimit",
+    "--memlock=1048576",
+    "setpriv",
+    "--bounding-set=-ipc_lock",
+    "--inh-caps=-ipc_lock",
+)
 
 
 def hidden(path: str) -> tuple[str, ...]:
     """What goes before a program for which this file or folder is an empty one."""
-    script = 'if [ -d "$0" ]; then empty=$(mktemp -d); else empty=/dev/null; fi' \
-             ' && mount --bind "$empty" "$(realpath "$0")" && exec "$@"'  # fmt: skip
+    script = (
+        'if [ -d "$0" ]; then empty=$(mktemp -d); else empty=/dev/null; fi'
+        ' && mount --bind "$empty" "$(realpath "$0")" && exec "$@"'
+    )
     return ("unshare", "--mount", "bash", "-c", script, path)
 
 

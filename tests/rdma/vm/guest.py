@@ -70,9 +70,11 @@ def run_in_guest(run: GuestRun, out: BinaryIO | None = None, err: BinaryIO | Non
         _write_control(control, run)
         machine = subprocess.Popen(
             _qemu(image, control, run),
-            stdin=subprocess.DEVNULL, stdout=(control / "console").open("wb"),
-            stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=(control / "console").open("wb"),
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         copies = [
             _copier(control / "stdout.out", out or sys.stdout.buffer),
             _copier(control / "stderr.out", err or sys.stderr.buffer),
@@ -112,12 +114,32 @@ def _qemu(image: Image, control: Path, run: GuestRun) -> list[str]:
         f" random.trust_cpu=1 tsc=reliable no_timer_check tsc_early_khz={khz} lpj={4 * khz}"
     )
     words = [
-        *LOW_PRIORITY, QEMU, "-M", "microvm,pic=off,pit=off,rtc=on", *machine, "-cpu", "Nehalem-v1",
-        "-m", str(MEMORY_MIB), "-nodefaults", "-no-user-config",
-        "-nographic", "-no-reboot", "-kernel", str(image.kernel), "-initrd", str(image.initramfs),
-        "-append", append, "-serial", "stdio", "-device", "isa-debug-exit,iobase=0x501,iosize=2",
-        "-device", "virtio-serial-device",
-    ]  # fmt: skip
+        *LOW_PRIORITY,
+        QEMU,
+        "-M",
+        "microvm,pic=off,pit=off,rtc=on",
+        *machine,
+        "-cpu",
+        "Nehalem-v1",
+        "-m",
+        str(MEMORY_MIB),
+        "-nodefaults",
+        "-no-user-config",
+        "-nographic",
+        "-no-reboot",
+        "-kernel",
+        str(image.kernel),
+        "-initrd",
+        str(image.initramfs),
+        "-append",
+        append,
+        "-serial",
+        "stdio",
+        "-device",
+        "isa-debug-exit,iobase=0x501,iosize=2",
+        "-device",
+        "virtio-serial-device",
+    ]
     for name in ("stdout", "stderr"):
         words += ["-chardev", f"pipe,id={name},path={control / name}"]
         words += ["-device", f"virtserialport,chardev={name},name={name}"]
@@ -130,9 +152,11 @@ def _qemu(image: Image, control: Path, run: GuestRun) -> list[str]:
 
 def _shared(tag: str, path: Path, more: str) -> list[str]:
     return [
-        "-fsdev", f"local,id={tag},path={path},security_model=none{more}",
-        "-device", f"virtio-9p-device,fsdev={tag},mount_tag={tag}",
-    ]  # fmt: skip
+        "-fsdev",
+        f"local,id={tag},path={path},security_model=none{more}",
+        "-device",
+        f"virtio-9p-device,fsdev={tag},mount_tag={tag}",
+    ]
 
 
 def host_khz() -> int:

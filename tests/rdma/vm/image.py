@@ -23,9 +23,21 @@ KERNEL = "linux-image-amd64"  # Debian's name for the present one; not -cloud, w
 BUSYBOX = Path("/bin/busybox")
 # In the order of need; what they depend on comes from modules.dep.
 MODULES = (
-    "virtio_mmio", "virtio_pci", "9pnet_virtio", "9p", "virtio_console", "overlay", "fuse", "loop",
-    "crc32_generic", "crc32c_generic", "ext4", "dummy", "rdma_rxe", "rdma_ucm",
-)  # fmt: skip
+    "virtio_mmio",
+    "virtio_pci",
+    "9pnet_virtio",
+    "9p",
+    "virtio_console",
+    "overlay",
+    "fuse",
+    "loop",
+    "crc32_generic",
+    "crc32c_generic",
+    "ext4",
+    "dummy",
+    "rdma_rxe",
+    "rdma_ucm",
+)
 _XZ_MAGIC = b"\xfd7zXZ\x00"
 
 

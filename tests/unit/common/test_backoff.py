@@ -23,9 +23,7 @@ def test_both_grow_to_a_bound_and_begin_anew() -> None:
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
 def test_waits_are_at_random_below_their_bound(chances: list[float]) -> None:
     left = iter(chances)
-    backoff = Backoff(
-        delay_s_max=0.8, uniform=lambda low, high: low + (high - low) * next(left)
-    )
+    backoff = Backoff(delay_s_max=0.8, uniform=lambda low, high: low + (high - low) * next(left))
     bound = DELAY_S_MIN
     for _ in chances:
         assert bound / 2 <= backoff.failed() <= bound

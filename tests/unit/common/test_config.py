@@ -163,9 +163,10 @@ def test_refused_mount_options(text: str, words: str) -> None:
 
 def test_every_number_has_bounds() -> None:
     numbers: dict[str, Any] = {
-        name: value for name in MountOptions.__slots__
+        name: value
+        for name in MountOptions.__slots__
         if type(value := getattr(MountOptions(), name)) in (int, float)
-    }  # fmt: skip
+    }
     text = ",".join(f"{name}={value}" for name, value in numbers.items())
     assert parse_mount_options(text) == MountOptions()
 

@@ -77,10 +77,17 @@ def test_the_cluster_key_is_a_credential(key_file: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["client:", "client::", f"client:{'1' * 16}", f"client:{'0' * 16}:{'ab' * 32}",
-     f"client:{'1' * 14}:{'ab' * 32}", f"client:{'1' * 16}:{'ab' * 31}",
-     f"client:{'x' * 16}:{'ab' * 32}", f"client:{'1' * 16}:{'ab' * 32}:more"],
-)  # fmt: skip
+    [
+        "client:",
+        "client::",
+        f"client:{'1' * 16}",
+        f"client:{'0' * 16}:{'ab' * 32}",
+        f"client:{'1' * 14}:{'ab' * 32}",
+        f"client:{'1' * 16}:{'ab' * 31}",
+        f"client:{'x' * 16}:{'ab' * 32}",
+        f"client:{'1' * 16}:{'ab' * 32}:more",
+    ],
+)
 def test_no_key_of_a_client(key_file: Path, text: str) -> None:
     key_file.write_text(text)
     with pytest.raises(ConfigError):
@@ -90,8 +97,11 @@ def test_no_key_of_a_client(key_file: Path, text: str) -> None:
 def test_each_secret_is_its_own() -> None:
     key, cluster = bytes(32), bytes(16)
     made = {
-        client_secret(key, cluster, 1), client_secret(key, cluster, 2),
-        client_secret(key, b"x" * 16, 1), client_secret(b"x" * 32, cluster, 1),
-        session_secret(key, 1), session_secret(key, 2),
-    }  # fmt: skip
+        client_secret(key, cluster, 1),
+        client_secret(key, cluster, 2),
+        client_secret(key, b"x" * 16, 1),
+        client_secret(b"x" * 32, cluster, 1),
+        session_secret(key, 1),
+        session_secret(key, 2),
+    }
     assert len(made) == 6 and all(len(secret) == 32 for secret in made)

@@ -46,11 +46,13 @@ def test_attributes_lie_where_the_contract_says() -> None:
     raw = bytearray(Attributes(*range(1, 20)).pack())
     assert len(raw) == ATTRIBUTES_SIZE
     places = {
-        "Q": (0, 8, 16, 80, 88, 96), "q": (24, 32, 40, 48, 104),
+        "Q": (0, 8, 16, 80, 88, 96),
+        "q": (24, 32, 40, 48, 104),
         "I": (56, 60, 64, 68, 72, 76, 112, 116),
-    }  # fmt: skip
-    found = sorted((at, struct.unpack_from(f"<{k}", raw, at)[0]) for k, v in places.items()
-                   for at in v)  # fmt: skip
+    }
+    found = sorted(
+        (at, struct.unpack_from(f"<{k}", raw, at)[0]) for k, v in places.items() for at in v
+    )
     assert [value for _, value in found] == list(range(1, 20))
     assert raw[120:] == bytes(8)
 
@@ -97,18 +99,17 @@ def test_bytes_that_nobody_announced_are_refused(
 
 
 def test_golden_layout() -> None:
-    layout = Layout(0x1112131415161718, 1 << 20, 2, (0x21, 0x22), truncate_epoch=3,
-                    durable_stripes=1)  # fmt: skip
+    layout = Layout(
+        0x1112131415161718, 1 << 20, 2, (0x21, 0x22), truncate_epoch=3, durable_stripes=1
+    )
     assert layout.pack().hex() == (
-        "01010200" "00001000" "1817161514131211" "03000000" "00000000" "0100000000000000"
-        "21000000" "22000000"
-    )  # fmt: skip
+        "01010200000010001817161514131211030000000000000001000000000000002100000022000000"
+    )
     assert layout.target(1) == 0x22
 
 
 @pytest.mark.parametrize(
-    ("at", "value"),
-    [(0, 2), (1, 0), (1, 4), (2, 0), (2, 65), (4, 1), (5, 0x80), (7, 0x80)],
+    ("at", "value"), [(0, 2), (1, 0), (1, 4), (2, 0), (2, 65), (4, 1), (5, 0x80), (7, 0x80)]
 )
 def test_unsound_layouts_are_refused(at: int, value: int) -> None:
     raw = bytearray(Layout(1, CHUNK, 1, (1,)).pack())

@@ -69,9 +69,14 @@ async def serving(
 ) -> AsyncIterator[Address]:
     async with trio.open_nursery() as nursery:
         task = functools.partial(
-            serve, LOCAL, key=key, on_connection=on_connection, limits=limits, log=log,
+            serve,
+            LOCAL,
+            key=key,
+            on_connection=on_connection,
+            limits=limits,
+            log=log,
             transport=transport,
-        )  # fmt: skip
+        )
         address: Address = await nursery.start(task)
         with trio.fail_after(20):
             yield address
@@ -324,9 +329,7 @@ async def test_a_clients_key_has_its_share_of_connections() -> None:
     ring = KeyRing(KEY, lambda hello: b"c" * 32)
     async with serving(limits=AcceptLimits(per_key_max=2), log=log, key=ring) as address:
         hello = HelloFields("meta", "node-1", key=5)
-        kept = [
-            await connect(address, key=b"c" * 32, hello=hello, timeout_s=10) for _ in range(2)
-        ]
+        kept = [await connect(address, key=b"c" * 32, hello=hello, timeout_s=10) for _ in range(2)]
         with pytest.raises(RefusedError, match="this key has 2, as many as one may"):
             await connect(address, key=b"c" * 32, hello=hello, timeout_s=10)
         assert log.events == [("connection refused", "this key has 2, as many as one may")]
@@ -373,9 +376,13 @@ async def test_a_server_may_say_no_for_reasons_of_its_own() -> None:
 
 @pytest.mark.parametrize(
     ("descriptors", "share", "expected"),
-    [(1024, 0.25, 256), (4096, 0.75, 3072), (1 << 30, 0.25, CONNECTIONS_MAX),
-     (resource.RLIM_INFINITY, 0.75, CONNECTIONS_MAX)],
-)  # fmt: skip
+    [
+        (1024, 0.25, 256),
+        (4096, 0.75, 3072),
+        (1 << 30, 0.25, CONNECTIONS_MAX),
+        (resource.RLIM_INFINITY, 0.75, CONNECTIONS_MAX),
+    ],
+)
 def test_bounds_follow_the_descriptors(
     monkeypatch: pytest.MonkeyPatch, descriptors: int, share: float, expected: int
 ) -> None:
@@ -482,9 +489,23 @@ def test_addresses(text: str, address: Address) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", ":1", "host:", "host:x", "host:65536", "host:-1", "::1", "[::1", "[::1]x", "[host]:1",
-     "a b", "a/b", "host:99999999999999999999", "host:१"],
-)  # fmt: skip
+    [
+        "",
+        ":1",
+        "host:",
+        "host:x",
+        "host:65536",
+        "host:-1",
+        "::1",
+        "[::1",
+        "[::1]x",
+        "[host]:1",
+        "a b",
+        "a/b",
+        "host:99999999999999999999",
+        "host:१",
+    ],
+)
 def test_no_addresses(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_address(text)

@@ -102,8 +102,9 @@ def test_levels(lines: io.StringIO) -> None:
     logging.getLogger("foreign").info("hidden")
     logging.getLogger("foreign").warning("shown")
     assert [re.findall(r"event=(\w+)", line) for line in lines.getvalue().splitlines()] == [
-        ["native"], ["shown"],
-    ]  # fmt: skip
+        ["native"],
+        ["shown"],
+    ]
 
 
 def test_tracebacks_stay_on_one_line(lines: io.StringIO) -> None:
@@ -163,15 +164,24 @@ def test_names_outside_the_table_are_bugs() -> None:
 def test_native_counters_by_their_own_names() -> None:
     """A storage server's and a client's, as native counts them."""
     counters = {
-        "reads": 4, "writes": 2, "read_bytes": 900, "written_bytes": 100, "in_flight": 3,
-        "rdma_bytes_written": 300, "objects": 5, "seconds/READ/25": 1, "seconds/READ/1000": 2,
-        "seconds/READ/more": 1, "seconds/READ/sum": 2_500_000,
-    }  # fmt: skip
+        "reads": 4,
+        "writes": 2,
+        "read_bytes": 900,
+        "written_bytes": 100,
+        "in_flight": 3,
+        "rdma_bytes_written": 300,
+        "objects": 5,
+        "seconds/READ/25": 1,
+        "seconds/READ/1000": 2,
+        "seconds/READ/more": 1,
+        "seconds/READ/sum": 2_500_000,
+    }
     metrics = Metrics("test")
     metrics.collect_native(lambda: counters)
     text = generate_latest(metrics.registry).decode()
     for line in (
-        'braidfs_data_requests_total{op="READ"} 4.0', 'braidfs_data_requests_in_flight 3.0',
+        'braidfs_data_requests_total{op="READ"} 4.0',
+        "braidfs_data_requests_in_flight 3.0",
         'braidfs_data_bytes_total{direction="written"} 100.0',
         'braidfs_transport_bytes_total{transport="rdma"} 300.0',
         'braidfs_transport_bytes_total{transport="tcp"} 700.0',
@@ -180,12 +190,17 @@ def test_native_counters_by_their_own_names() -> None:
         'braidfs_data_request_seconds_bucket{le="0.001",op="READ"} 3.0',
         'braidfs_data_request_seconds_bucket{le="+Inf",op="READ"} 4.0',
         'braidfs_data_request_seconds_sum{op="READ"} 2.5',
-    ):  # fmt: skip
+    ):
         assert line in text.splitlines(), f"{line}\n{text}"
     counters["rdma_bytes_written"] = 400  # told before the reply is counted: nothing falls
     assert 'transport="tcp"} 700.0' in generate_latest(metrics.registry).decode()
-    client = {"bytes_read": 7, "fuse_answers": 10, "upcalls_answered": 4, "cache_hits": 3,
-              "cache_misses": 1}  # fmt: skip
+    client = {
+        "bytes_read": 7,
+        "fuse_answers": 10,
+        "upcalls_answered": 4,
+        "cache_hits": 3,
+        "cache_misses": 1,
+    }
     metrics = Metrics("test")
     metrics.collect_native(lambda: client)
     text = generate_latest(metrics.registry).decode()

@@ -29,9 +29,12 @@ HELLO = HelloFields("server", "n")
 
 def reply(frame: Frame, body: bytes = b"", status: int = 0, op: int | None = None) -> bytes:
     return encode_frame(
-        frame.header.op if op is None else op, flags=FLAG_REPLY,
-        request_id=frame.header.request_id, status=status, body=body,
-    )  # fmt: skip
+        frame.header.op if op is None else op,
+        flags=FLAG_REPLY,
+        request_id=frame.header.request_id,
+        status=status,
+        body=body,
+    )
 
 
 Handler = Callable[[Frame, FrameStream], Awaitable[None]]
@@ -229,8 +232,13 @@ async def test_many_objects_are_named_by_one_request() -> None:
         range(7, 1200, 100)
     )
     assert [(target, len(inos)) for target, inos in sent] == [
-        (1, 256), (1, 256), (1, 88), (2, 256), (2, 256), (2, 88),
-    ]  # fmt: skip
+        (1, 256),
+        (1, 256),
+        (1, 88),
+        (2, 256),
+        (2, 256),
+        (2, 88),
+    ]
 
 
 async def test_an_answer_of_another_length_is_refused() -> None:
@@ -257,8 +265,11 @@ async def test_many_objects_are_deleted_in_one_go() -> None:
     async with calling(handle) as caller:
         gone = await DataCaller(caller).delete_singly(objects, timeout_s=0.5)
     assert [o[1] for o, is_gone in zip(objects, gone, strict=True) if not is_gone] == [
-        7, 13, 107, 207,
-    ]  # fmt: skip
+        7,
+        13,
+        107,
+        207,
+    ]
     assert sent == [list(one) for one in objects]
 
 

@@ -48,9 +48,12 @@ def start(config: str, **environment: str) -> tuple["subprocess.Popen[str]", int
     read_fd, write_fd = os.pipe()
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, "--config", config, "--ready-fd", str(write_fd)],
-        pass_fds=(write_fd,), stderr=subprocess.PIPE, text=True,
-        env={**os.environ, **environment}, cwd=Path(__file__).parents[3],
-    )  # fmt: skip
+        pass_fds=(write_fd,),
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+        cwd=Path(__file__).parents[3],
+    )
     os.close(write_fd)
     return program, read_fd
 
@@ -207,8 +210,13 @@ def test_reap_names_the_fields() -> None:
 
     (event,) = reap(Source())
     assert (event.kind, event.token, event.ino, event.a, event.b, event.payload) == (
-        7, 1, 2, 30, 4, b"x",
-    )  # fmt: skip
+        7,
+        1,
+        2,
+        30,
+        4,
+        b"x",
+    )
 
 
 @pytest.mark.parametrize("kind", ["closed", "file", "terminal"])

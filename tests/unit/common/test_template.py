@@ -22,11 +22,13 @@ def test_text_and_record_come_back(chunks: int, width: int) -> None:
 @pytest.mark.parametrize(
     ("text", "chunk_size", "width"),
     [
-        (b"stripe_width=8", 1 << 20, 8), (b"chunk_size=4MiB", 4 << 20, 4),
-        (b"chunk_size=64k stripe_width=1\0", 65536, 1), (b" stripe_width=2,\n", 1 << 20, 2),
+        (b"stripe_width=8", 1 << 20, 8),
+        (b"chunk_size=4MiB", 4 << 20, 4),
+        (b"chunk_size=64k stripe_width=1\0", 65536, 1),
+        (b" stripe_width=2,\n", 1 << 20, 2),
         (b"chunk_size=2M,chunk_size=4M", 4 << 20, 4),
     ],
-)  # fmt: skip
+)
 def test_texts_that_are_taken(text: bytes, chunk_size: int, width: int) -> None:
     assert parse_default(text, BASE) == LayoutDefault(chunk_size, width)
 
@@ -34,12 +36,27 @@ def test_texts_that_are_taken(text: bytes, chunk_size: int, width: int) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        b"", b" ,", b"stripe_width", b"stripe_width=", b"stripe_width=0", b"stripe_width=65",
-        b"stripe_width=-1", b"stripe_width=4k", b"chunk_size=65537", b"chunk_size=0",
-        b"chunk_size=128M", b"chunk_size=1G", b"chunk_size=1e6", b"targets=1", b"x" * 300,
-        b"stripe_width=" + b"9" * 40, "stripe_width=٣".encode(), b"\xff", b"chunk_size==1M",
+        b"",
+        b" ,",
+        b"stripe_width",
+        b"stripe_width=",
+        b"stripe_width=0",
+        b"stripe_width=65",
+        b"stripe_width=-1",
+        b"stripe_width=4k",
+        b"chunk_size=65537",
+        b"chunk_size=0",
+        b"chunk_size=128M",
+        b"chunk_size=1G",
+        b"chunk_size=1e6",
+        b"targets=1",
+        b"x" * 300,
+        b"stripe_width=" + b"9" * 40,
+        "stripe_width=٣".encode(),
+        b"\xff",
+        b"chunk_size==1M",
     ],
-)  # fmt: skip
+)
 def test_texts_that_are_refused(text: bytes) -> None:
     with pytest.raises(ValueError):  # UnicodeDecodeError is one too
         parse_default(text, BASE)

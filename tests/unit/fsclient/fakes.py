@@ -170,9 +170,15 @@ class FakeLanes:
         return 0
 
     def names_list(
-        self, directory: int, names: Sequence[bytes], inos: bytes, cookies: bytes, behind: int,
-        end: bool, asked: int,
-    ) -> bool:  # fmt: skip
+        self,
+        directory: int,
+        names: Sequence[bytes],
+        inos: bytes,
+        cookies: bytes,
+        behind: int,
+        end: bool,
+        asked: int,
+    ) -> bool:
         count = len(names)
         numbers = (struct.unpack(f"<{count}Q", column) for column in (inos, cookies))
         self.listed[directory] = list(zip(names, *numbers, strict=True))
@@ -318,9 +324,15 @@ class FakeLanes:
         return self.keeps
 
     def open_ahead(
-        self, parent: int, has_names: bool, names: Sequence[bytes], attributes: bytes,
-        layouts: Sequence[bytes], capabilities: bytes, wanted: bytes,
-    ) -> bytes:  # fmt: skip
+        self,
+        parent: int,
+        has_names: bool,
+        names: Sequence[bytes],
+        attributes: bytes,
+        layouts: Sequence[bytes],
+        capabilities: bytes,
+        wanted: bytes,
+    ) -> bytes:
         for at, name in enumerate(names):
             if wanted[at]:
                 taken = attributes[at * 128 : at * 128 + 128]
@@ -394,9 +406,14 @@ class FakeLanes:
         return 2 if ino in self.untold_cuts else 1
 
     def cut_done(
-        self, ino: int, number: int, status: int, attributes: bytes, layout: bytes,
+        self,
+        ino: int,
+        number: int,
+        status: int,
+        attributes: bytes,
+        layout: bytes,
         capability: bytes,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.cuts_done = [*self.cuts_done, (ino, number, status, bool(attributes))]
 
     def inode_resize(self, attributes: bytes, layout: bytes, capability: bytes) -> None:
@@ -424,9 +441,15 @@ class FakeLanes:
         self._finish(token, self.found)
 
     def copy(
-        self, token: int, source: int, source_begin: int, sink: int, sink_begin: int,
-        length: int, only_reach: bool,
-    ) -> None:  # fmt: skip
+        self,
+        token: int,
+        source: int,
+        source_begin: int,
+        sink: int,
+        sink_begin: int,
+        length: int,
+        only_reach: bool,
+    ) -> None:
         if only_reach:
             self._finish(token, min(self.copies.reach, length))
             return

@@ -191,9 +191,14 @@ class MemoryMetaserver:
 
     def _reply(self, header: Header, body: bytes, txn: int, *, status: int = 0) -> Frame:
         raw = encode_frame(
-            header.op, flags=FLAG_REPLY, request_id=header.request_id, file_id=self.kept.txn,
-            offset=txn, status=status, body=body,
-        )  # fmt: skip
+            header.op,
+            flags=FLAG_REPLY,
+            request_id=header.request_id,
+            file_id=self.kept.txn,
+            offset=txn,
+            status=status,
+            body=body,
+        )
         parser = FrameParser()
         parser.feed(raw)
         frame = parser.next_frame()

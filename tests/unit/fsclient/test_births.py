@@ -1,7 +1,5 @@
 """Births: when a directory is asked for, that nothing overtakes them, what is lost, giving back."""
 
-import os
-import struct
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,100 +8,29 @@ import pytest
 import trio
 import trio.testing
 
-from fsclient.fs.births import (
-    BATCH_COUNT_MAX,
-    FIRST_HANDLE,
-    GATHER_S,
-    SLOTS_WANTED,
-    SLOTS_WANTED_MAX,
-)
+from fsclient.fs.births import BATCH_COUNT_MAX, FIRST_HANDLE, SLOTS_WANTED, SLOTS_WANTED_MAX
 from fsclient.fuse.operations import Operations
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import (
     LEASE_ENTRIES,
     LEASE_META,
     LEASE_NAMER,
-    LEASE_READER,
     LEASE_WRITER,
     unpack_attributes,
-    with_lease,
 )
-from fscommon.layout.layout import unpack_layout
 from fscommon.limits import FRAME_BODY_LENGTH_MAX, INLINE_LENGTH_MAX, OPEN_AHEAD_MAX
-from fscommon.wire.births import ChangeBatch, Changed, Delegate, Delegated, Slot
-from fscommon.wire.messages import (
-    COMMIT_KILL_SUIDGID,
-    COMMIT_MTIME,
-    COMMIT_SIZE,
-    SET_MODE,
-    Close,
-    Committed,
-    Opened,
-)
+from fscommon.wire.births import ChangeBatch, Changed, Delegate, Delegated
+from fscommon.wire.messages import COMMIT_MTIME, COMMIT_SIZE, Close, Opened
 from fscommon.wire.ops import Op
 from tests.unit.metaserver.bench import ROOT, Bench
 
-from .fakes import DIRECTORY, FakeWorld, layout, record
-
-FOLDER = 7
-
-
-class World(FakeWorld):
-    def __init__(self) -> None:
-        super().__init__()
-        self.births = self.fs.births
-        self.share = (0, 0)  # files and size limit that the metaserver tells
-        self.is_full = False
-        leases = self.fs.leases
-        leases.session_opened(30.0)
-        leases.renewed(trio.current_time(), 0)
-        leases.table.granted(FOLDER, LEASE_META | LEASE_ENTRIES, 1)
-        self.meta.answers[Op.DELEGATE] = self._delegate
-        self.meta.answers[Op.CHANGE_BATCH] = Changed(())
-
-    def _delegate(self, request: object) -> Delegated:
-        ino = getattr(request, "ino")  # noqa: B009
-        slots = tuple(Slot(100 + n, layout(100 + n), b"c") for n in range(4))
-        if not ino:
-            return Delegated(b"", slots)
-        if self.is_full:
-            return Delegated(b"", slots)
-        self.fs.leases.table.granted(ino, LEASE_NAMER, 2)
-        attributes = with_lease(record(ino, mode=DIRECTORY), 1, LEASE_NAMER)
-        return Delegated(attributes, slots, (), (), *self.share)
-
-    def bear(
-        self, ino: int, name: bytes = b"n", flags: int = os.O_WRONLY, *,
-        written: tuple[int, int, int] = (0, 0, 0), is_open: bool = True, inline: bytes = b"",
-    ) -> None:  # fmt: skip
-        """Lanes make a file. written: how often, size and time that they committed with it."""
-        writable = is_open and flags & os.O_ACCMODE != os.O_RDONLY
-        birth = ino, FOLDER, name, 0o644, 1, 2, 3, layout(ino), writable, *written, is_open
-        self.lanes.births.append((birth, FIRST_HANDLE + ino, inline))
-
-    def batches(self) -> list[list[int]]:
-        return [[b.ino for b in batch.births] for batch in self.meta.requests(Op.CHANGE_BATCH)]
+from .births_world import FOLDER, World, commit, delegated, gathered, set_attributes, started
+from .fakes import layout, record
 
 
 @pytest.fixture
 async def world(nursery: trio.Nursery) -> World:
-    world = World()
-    nursery.start_soon(world.births.run)
-    return world
-
-
-async def delegated(world: World) -> None:
-    world.births.created(FOLDER)
-    world.births.created(FOLDER)
-    await trio.testing.wait_all_tasks_blocked()
-    assert world.lanes.delegated == {FOLDER}
-
-
-async def gathered(world: World) -> None:
-    for _ in range(100):
-        await trio.sleep(GATHER_S)
-        if world.meta.waiting:
-            return
+    return await started(nursery)
 
 
 async def test_the_second_create_asks_for_the_directory(world: World) -> None:
@@ -311,14 +238,6 @@ async def test_with_the_session_goes_what_was_not_told(world: World) -> None:
 # ---- attributes that lanes set ------------------------------------------------------------------
 
 
-def set_attributes(world: World, ino: int, version: int = 7) -> None:
-    """By lanes."""
-    known = replace(unpack_attributes(record(ino)), mode=0o100600, change_version=version)
-    world.lanes.settings = (
-        *world.lanes.settings, (ino, SET_MODE, 0o600, 0, 0, 0, 0, 5, 0, known.pack()),
-    )  # fmt: skip
-
-
 def told(world: World) -> list[int]:
     return [s.ino for batch in world.meta.requests(Op.CHANGE_BATCH) for s in batch.settings]
 
@@ -404,170 +323,20 @@ async def test_an_upcall_knows_what_lanes_did_before_it(world: World) -> None:
     operations = Operations(world.fs, upcalls, 1, 0.0)
     limited = Opened(record(100, uid=7), layout(100), b"c" * 64, size_limit=5000)
     world.meta.answers[Op.SETATTR] = limited
-    fields = SimpleNamespace(update_mode=False, update_uid=True, update_gid=False,
-                             update_size=False, update_atime=False, update_mtime=False,
-                             update_ctime=False)  # fmt: skip
+    fields = SimpleNamespace(
+        update_mode=False,
+        update_uid=True,
+        update_gid=False,
+        update_size=False,
+        update_atime=False,
+        update_mtime=False,
+        update_ctime=False,
+    )
     attributes = pyfuse3.EntryAttributes()
     attributes.st_uid = 7
     caller = SimpleNamespace(pid=3, uid=0, gid=0, umask=0)
     await operations.setattr(100, attributes, fields, None, caller)
     assert world.lanes.size_limits[100] == 5000
-
-
-# ---- what is written before the birth is told ----------------------------------------------------
-
-
-def commit(
-    world: World, ino: int, size: int, mtime_ns: int, flags: int, *, durable: int = 0,
-    inline: bytes = b"",
-) -> None:  # fmt: skip
-    """Lanes commit what was written."""
-    payload = struct.pack("<QIIQ", ino, flags, durable, 0) + inline
-    world.fs.files.commit(9, ino, size, mtime_ns, payload)
-
-
-async def test_size_and_time_are_told_with_the_birth(world: World) -> None:
-    await delegated(world)
-    world.bear(100)
-    commit(world, 100, 4096, 55, COMMIT_SIZE | COMMIT_MTIME)
-    commit(world, 100, 1000, 66, COMMIT_MTIME)
-    assert world.meta.requests(Op.COMMIT) == []
-    for number in (0, 1):
-        token, status, raw = world.lanes.committed[number]
-        record_ = unpack_attributes(raw)
-        assert (token, status) == (9, 0)
-        assert (record_.ino, record_.size, record_.mtime_ns) == (100, 4096, (55, 66)[number])
-        assert (record_.data_version, record_.change_version) == (2 + number, 2 + number)
-    world.births.flush()
-    world.meta.deliver_all()
-    (batch,) = world.meta.requests(Op.CHANGE_BATCH)
-    (born,) = batch.births
-    assert (born.changes, born.size, born.mtime_ns) == (2, 4096, 66)
-
-
-async def test_what_is_told_already_or_must_be_durable_is_committed(world: World) -> None:
-    await delegated(world)
-    world.meta.answers[Op.COMMIT] = Committed(record(100))
-    world.bear(100)
-    commit(world, 100, 10, 55, COMMIT_SIZE | COMMIT_MTIME, durable=1)
-    commit(world, 100, 10, 55, COMMIT_SIZE | COMMIT_MTIME | COMMIT_KILL_SUIDGID)
-    world.births.flush()
-    commit(world, 100, 10, 55, COMMIT_SIZE | COMMIT_MTIME)
-    world.meta.deliver_all()
-    assert len(world.meta.requests(Op.COMMIT)) == 3
-    assert [birth.changes for birth in world.meta.requests(Op.CHANGE_BATCH)[0].births] == [0]
-
-
-async def test_what_lanes_committed_and_closed_is_told_as_it_is(world: World) -> None:
-    await delegated(world)
-    world.bear(100, b"a", written=(2, 4096, 66), is_open=False)
-    world.bear(101, b"b", written=(1, 5, 77))
-    world.bear(102, b"c", written=(1, 4, 88), is_open=False, inline=b"tiny")
-    world.births.flush()
-    world.meta.deliver_all()
-    (batch,) = world.meta.requests(Op.CHANGE_BATCH)
-    told = [
-        (b.changes, b.size, b.mtime_ns, b.writable, b.is_open, unpack_layout(b.layout).inline)
-        for b in batch.births
-    ]
-    assert told == [
-        (2, 4096, 66, False, False, b""),
-        (1, 5, 77, True, True, b""),
-        (1, 4, 88, False, False, b"tiny"),
-    ]
-    fs = world.fs
-    assert fs.inodes.held() == (101,)
-    assert fs.inodes.closed == set(), "the metaserver knows it from the birth"
-    assert [fs.leases.table.held(ino) for ino in (100, 101)] == [LEASE_READER, LEASE_WRITER]
-
-
-async def test_files_that_are_being_written_wait_for_a_moment(world: World) -> None:
-    await delegated(world)
-    world.lanes.spared = {101}
-    for ino in (100, 101, 102):
-        world.bear(ino, b"%d" % ino)
-    world.births.wait()
-    await gathered(world)
-    world.births.before(Op.CLOSE)
-    world.meta.deliver_all()
-    assert world.batches() == [[100]]
-    world.lanes.spared = set()
-    await gathered(world)
-    world.meta.deliver_all()
-    assert world.batches() == [[100], [101, 102]]
-
-
-async def test_while_only_such_files_wait_they_are_looked_at_again(world: World) -> None:
-    await delegated(world)
-    world.lanes.spared = {100}
-    world.bear(100)
-    world.births.wait()
-    await trio.sleep(3 * GATHER_S)
-    assert world.meta.waiting == []
-    world.births.before(Op.OPEN)
-    world.meta.deliver_all()
-    assert world.batches() == [[100]], "whatever else is asked for comes behind it"
-
-
-async def test_what_is_written_after_its_time_was_set_is_committed_behind_that(
-    world: World,
-) -> None:
-    await delegated(world)
-    world.meta.answers[Op.COMMIT] = Committed(record(100))
-    world.bear(100)
-    set_attributes(world, 100)
-    commit(world, 100, 10, 55, COMMIT_SIZE)
-    commit(world, 100, 10, 66, COMMIT_SIZE | COMMIT_MTIME)
-    world.births.flush()
-    world.meta.deliver_all()
-    (batch,) = world.meta.requests(Op.CHANGE_BATCH)
-    assert (batch.births[0].changes, batch.births[0].size) == (1, 10)
-    assert len(batch.settings) == 1
-    assert [later.mtime_ns for later in world.meta.requests(Op.COMMIT)] == [66]
-
-
-async def test_bytes_are_told_with_the_birth(world: World) -> None:
-    await delegated(world)
-    world.bear(100)
-    commit(world, 100, 4, 55, COMMIT_SIZE | COMMIT_MTIME, inline=b"tiny")
-    assert world.lanes.committed[0][:2] == (9, 0)
-    world.births.flush()
-    world.meta.deliver_all()
-    (batch,) = world.meta.requests(Op.CHANGE_BATCH)
-    (born,) = batch.births
-    assert unpack_layout(born.layout).inline == b"tiny"
-    assert (born.changes, born.size, born.mtime_ns) == (1, 4, 55)
-    assert world.lanes.told_births == [100]
-
-
-async def test_bytes_that_come_too_late_or_do_not_fit_stay_with_the_lanes(world: World) -> None:
-    await delegated(world)
-    world.bear(100)
-    flags = COMMIT_SIZE | COMMIT_MTIME
-    commit(world, 100, 5, 55, flags, inline=b"tiny")  # taken by somebody else meanwhile
-    commit(world, 100, 4, 55, flags | COMMIT_KILL_SUIDGID, inline=b"tiny")
-    world.births.flush()
-    commit(world, 100, 4, 55, flags, inline=b"tiny")
-    world.meta.deliver_all()
-    assert [status for _, status, _ in world.lanes.committed] == [Status.ESTALE] * 3
-    assert world.meta.requests(Op.COMMIT) == []
-    (batch,) = world.meta.requests(Op.CHANGE_BATCH)
-    assert not unpack_layout(batch.births[0].layout).inline
-    assert batch.births[0].changes == 0
-
-
-async def test_nothing_is_added_to_a_birth_that_has_its_bytes(world: World) -> None:
-    await delegated(world)
-    world.bear(100)
-    world.meta.answers[Op.COMMIT] = Committed(record(100))
-    commit(world, 100, 4, 55, COMMIT_SIZE | COMMIT_MTIME, inline=b"tiny")
-    commit(world, 100, 9, 66, COMMIT_SIZE | COMMIT_MTIME)
-    world.births.flush()
-    world.meta.deliver_all()
-    (batch,) = world.meta.requests(Op.CHANGE_BATCH)
-    assert (batch.births[0].changes, batch.births[0].size) == (1, 4)
-    (later,) = world.meta.requests(Op.COMMIT)
-    assert later.size == 9
 
 
 def test_a_batch_of_births_with_bytes_fits_a_frame() -> None:

@@ -30,21 +30,32 @@ from fscommon.wire.messages import ClusterMap, StatFsReply, StatusReply, TargetE
 
 def test_sizes_and_times_for_people() -> None:
     assert [size(n) for n in (0, 1023, 1024, 1 << 20, 1536 << 20, (1 << 20) - 1)] == [
-        "0 B", "1023 B", "1.0 KiB", "1.0 MiB", "1.5 GiB", "1.0 MiB",
-    ]  # fmt: skip
+        "0 B",
+        "1023 B",
+        "1.0 KiB",
+        "1.0 MiB",
+        "1.5 GiB",
+        "1.0 MiB",
+    ]
     assert [duration(s) for s in (0.21, 42, 150, 90000, 400000)] == [
-        "0.2 s", "42 s", "2 min", "25 h", "5 d",
-    ]  # fmt: skip
+        "0.2 s",
+        "42 s",
+        "2 min",
+        "25 h",
+        "5 d",
+    ]
     assert bar(0.5, 4) == "██░░" and bar(7, 4) == "████"
 
 
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("4096", ("", 4096)), ("+64KiB", ("+", 65536)), ("-1.5g", ("-", 3 << 29)),
+        ("4096", ("", 4096)),
+        ("+64KiB", ("+", 65536)),
+        ("-1.5g", ("-", 3 << 29)),
         ("1T", ("", 1 << 40)),
     ],
-)  # fmt: skip
+)
 def test_sizes_that_are_taken(text: str, value: tuple[str, int]) -> None:
     assert Size().convert(text, None, None) == value
 
@@ -69,15 +80,26 @@ def test_conditions_of_find() -> None:
     file = Attributes(7, size=100, mode=0o100644, uid=1000, mtime_ns=50 * 10**9)
     layout = Layout(7, 1 << 20, 1, (3,)).pack()
     for wanted in (
-        Wanted(), Wanted(name="*.pt"), Wanted(kind=0o100000), Wanted(size=("+", 100)),
-        Wanted(size=("", 100)), Wanted(uid=1000), Wanted(target=3), Wanted(age=("+", 40.0)),
+        Wanted(),
+        Wanted(name="*.pt"),
+        Wanted(kind=0o100000),
+        Wanted(size=("+", 100)),
+        Wanted(size=("", 100)),
+        Wanted(uid=1000),
+        Wanted(target=3),
+        Wanted(age=("+", 40.0)),
         Wanted(age=("", 0.0)),
-    ):  # fmt: skip
+    ):
         assert wanted.takes(b"a.pt", file, layout, 100.0), wanted
     for wanted in (
-        Wanted(name="*.bin"), Wanted(kind=0o040000), Wanted(size=("-", 99)), Wanted(uid=0),
-        Wanted(target=4), Wanted(age=("-", 40.0)), Wanted(age=("", 86400.0)),
-    ):  # fmt: skip
+        Wanted(name="*.bin"),
+        Wanted(kind=0o040000),
+        Wanted(size=("-", 99)),
+        Wanted(uid=0),
+        Wanted(target=4),
+        Wanted(age=("-", 40.0)),
+        Wanted(age=("", 86400.0)),
+    ):
         assert not wanted.takes(b"a.pt", file, layout, 100.0), wanted
     assert not Wanted(target=3).takes(b"d", file, b"", 0.0)
     assert Wanted(name="\udcff*").takes(b"\xff1", file, b"", 0.0)
@@ -107,10 +129,16 @@ def make_status(**changes: object) -> StatusReply:
 
 def make_client(**changes: object) -> ClientStatus:
     values: dict[str, object] = {
-        "session": 9, "node": "gpu1:/data", "opens": 0, "seconds_since_renewal": 1.0,
-        "opened_ns": 0, "requests": 1, "replaying": False, "traffic": Traffic(),
+        "session": 9,
+        "node": "gpu1:/data",
+        "opens": 0,
+        "seconds_since_renewal": 1.0,
+        "opened_ns": 0,
+        "requests": 1,
+        "replaying": False,
+        "traffic": Traffic(),
         "seconds_since_report": 1.0,
-    }  # fmt: skip
+    }
     return ClientStatus(**{**values, **changes})  # type: ignore[arg-type]
 
 
@@ -132,20 +160,29 @@ def test_a_sound_cluster_has_no_problems() -> None:
     [
         ({"nodes": (NodeStatus(1, "s1", "h:1", False, 40.0, True, Traffic()),)}, "down", "failing"),
         ({"nodes": ()}, "no storage server", "failing"),
-        ({"map": ClusterMap(1, b"", (TargetEntry(1, 1, "h:1", "full", 100, 0),))}, "full",
-         "degraded"),
-        ({"map": ClusterMap(1, b"", (TargetEntry(1, 1, "h:1", "down", 100, 50),))}, "not served",
-         "failing"),
+        (
+            {"map": ClusterMap(1, b"", (TargetEntry(1, 1, "h:1", "full", 100, 0),))},
+            "full",
+            "degraded",
+        ),
+        (
+            {"map": ClusterMap(1, b"", (TargetEntry(1, 1, "h:1", "down", 100, 50),))},
+            "not served",
+            "failing",
+        ),
         ({"health": (TargetHealth(1, 1, 0, 3),)}, "3 errors", "failing"),
         ({"files": StatFsReply(100, 5, 5, 10, 5)}, "95% full", "degraded"),
         ({"files": StatFsReply(100, 50, 50, 10, 0)}, "metadata store", "failing"),
         ({"recovering": True, "clients": (make_client(replaying=True),)}, "recovers", "degraded"),
         ({"clients": (make_client(seconds_since_renewal=20.0),)}, "silent", "degraded"),
         ({"txn": 10**6}, "slow", "degraded"),
-        ({"clients": (make_client(paths=(BytesPath(1, "none", "it has 7"),)),) * 2},
-         "s1 takes no more connections of 2 clients", "failing"),
+        (
+            {"clients": (make_client(paths=(BytesPath(1, "none", "it has 7"),)),) * 2},
+            "s1 takes no more connections of 2 clients",
+            "failing",
+        ),
     ],
-)  # fmt: skip
+)
 def test_each_problem_is_seen_and_says_what_to_do(
     changes: dict[str, object], word: str, health: str
 ) -> None:
@@ -196,12 +233,18 @@ def test_rates_are_between_reports_and_survive_a_restart() -> None:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (BraidError("no"), 1), (ConfigError("no"), 2), (frame.UnreachableError("no"), 4),
-        (TransportError("no"), 1), (FsError(Status.ENOENT), 1), (AuthenticationError("no"), 1),
-        (FileNotFoundError(2, "No such file", "f"), 1), (KeyboardInterrupt(), 130),
-        (click.UsageError("no"), 2), (click.Abort(), 130),
+        (BraidError("no"), 1),
+        (ConfigError("no"), 2),
+        (frame.UnreachableError("no"), 4),
+        (TransportError("no"), 1),
+        (FsError(Status.ENOENT), 1),
+        (AuthenticationError("no"), 1),
+        (FileNotFoundError(2, "No such file", "f"), 1),
+        (KeyboardInterrupt(), 130),
+        (click.UsageError("no"), 2),
+        (click.Abort(), 130),
     ],
-)  # fmt: skip
+)
 def test_exit_codes(error: BaseException, code: int, capfd: pytest.CaptureFixture[str]) -> None:
     @click.command()
     def fails() -> None:
@@ -248,15 +291,26 @@ def test_paths_inside_the_file_system() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["nonsense"], ["status", "--nonsense"], ["find"], ["find", ":/", "--size", "big"],
-        ["find", ":/", "--type", "x"], ["top", "--interval", "0"], ["node", "ping", "--count", "0"],
-        ["client", "evict"], ["client", "evict", "1", "--host", "h"], ["layout", "set", "/nowhere"],
-        ["layout", "set", "/", "--stripe-width", "65"], ["layout", "set", "/"],
-        ["status", "--timeout", "0"], ["completion", "tcsh"], ["status", "-s", "a b"],
-        ["status", "-s", "h:99999"], ["config", "show", "/nowhere.toml"],
+        ["nonsense"],
+        ["status", "--nonsense"],
+        ["find"],
+        ["find", ":/", "--size", "big"],
+        ["find", ":/", "--type", "x"],
+        ["top", "--interval", "0"],
+        ["node", "ping", "--count", "0"],
+        ["client", "evict"],
+        ["client", "evict", "1", "--host", "h"],
+        ["layout", "set", "/nowhere"],
+        ["layout", "set", "/", "--stripe-width", "65"],
+        ["layout", "set", "/"],
+        ["status", "--timeout", "0"],
+        ["completion", "tcsh"],
+        ["status", "-s", "a b"],
+        ["status", "-s", "h:99999"],
+        ["config", "show", "/nowhere.toml"],
     ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_wrong_arguments_are_one_message_and_code_2(
     words: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -50,10 +50,14 @@ class Servers:
     async def start(self, nursery: trio.Nursery, settings: TlsSettings) -> Address:
         address: Address = await nursery.start(
             functools.partial(
-                serve, LOCAL, key=load_key(self.path / "key"), on_connection=self._answer,
-                transport=transport_of(settings), log=self.log,
+                serve,
+                LOCAL,
+                key=load_key(self.path / "key"),
+                on_connection=self._answer,
+                transport=transport_of(settings),
+                log=self.log,
             )
-        )  # fmt: skip
+        )
         return address
 
     def reach(self, mode: str, address: Address = LOCAL) -> Reach:
@@ -66,10 +70,12 @@ class Servers:
                 header = frame.header
                 await stream.send(
                     encode_frame(
-                        header.op, flags=FLAG_REPLY, request_id=header.request_id,
+                        header.op,
+                        flags=FLAG_REPLY,
+                        request_id=header.request_id,
                         body=encode(self.reply),
                     )
-                )  # fmt: skip
+                )
 
 
 @pytest.fixture

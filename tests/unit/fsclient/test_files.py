@@ -197,9 +197,10 @@ async def test_pending_kill_does_not_undo_a_chmod(world: World) -> None:
     assert second.valid == SET_SIZE | SET_KILL_SUIDGID
 
 
-@pytest.mark.parametrize(("mode", "is_member", "asks"), [
-    (0o2767, False, 2), (0o2767, True, 1), (0o767, False, 1), (0o2777, False, 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("mode", "is_member", "asks"),
+    [(0o2767, False, 2), (0o2767, True, 1), (0o767, False, 1), (0o2777, False, 1)],
+)
 async def test_a_set_group_id_bit_without_execution_goes_for_strangers(
     world: World, mode: int, is_member: bool, asks: int
 ) -> None:
@@ -208,8 +209,9 @@ async def test_a_set_group_id_bit_without_execution_goes_for_strangers(
     await world.fs.files.setattr(5, change)
     requests = world.meta.requests(Op.SETATTR)
     assert [r.valid for r in requests] == [
-        SET_SIZE | SET_KILL_SUIDGID, SET_KILL_SUIDGID | SET_KILL_SGID
-    ][:asks]  # fmt: skip
+        SET_SIZE | SET_KILL_SUIDGID,
+        SET_KILL_SUIDGID | SET_KILL_SGID,
+    ][:asks]
 
 
 async def test_lanes_know_which_files_have_set_id_bits(world: World) -> None:

@@ -26,8 +26,8 @@ def _start(tmp_path: Path, program: Path) -> "subprocess.Popen[bytes]":
         f"keeper.main(['{theirs.fileno()}', str(client.pid), '/mnt'])\n"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, pass_fds=(theirs.fileno(),),
-    )  # fmt: skip
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, pass_fds=(theirs.fileno(),)
+    )
     theirs.close()
     assert process.stdout is not None
     client = int(process.stdout.readline())

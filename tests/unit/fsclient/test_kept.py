@@ -37,8 +37,12 @@ async def read_once(world: World, flags: int = READER, mode: int = os.O_RDONLY) 
 
 def closed(world: World) -> list[int]:
     """Inodes that the metaserver was or will be told are closed."""
-    told = [ino for op, message in world.meta.told if op is Op.CLOSE
-            and isinstance(message, Close) for ino in message.inos]  # fmt: skip
+    told = [
+        ino
+        for op, message in world.meta.told
+        if op is Op.CLOSE and isinstance(message, Close)
+        for ino in message.inos
+    ]
     return [*told, *world.fs.inodes.closed]
 
 

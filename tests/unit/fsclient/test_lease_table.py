@@ -133,9 +133,7 @@ class Model:
 @given(st.lists(st.integers(0, 4), max_size=60))
 def test_the_table_never_holds_what_the_metaserver_does_not_count(steps: list[int]) -> None:
     model = Model()
-    acts = (
-        model.request, model.recall, model.reply_arrives, model.recall_arrives, model.returned,
-    )  # fmt: skip
+    acts = (model.request, model.recall, model.reply_arrives, model.recall_arrives, model.returned)
     for step in steps:
         acts[step]()
         assert not model.table.held(5) or model.counted

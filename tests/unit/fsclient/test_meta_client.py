@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from fsclient.meta.client import BREACHES_MAX, CLOSE_TIMEOUT_S, Events, MetaClient
-from fsclient.meta.core import SessionRefusedError
+from fsclient.meta.hooks import SessionRefusedError
 from fscommon.errors import FsError, Status, TransportError
 from fscommon.wire.frame import Frame
 from fscommon.wire.messages import Caller, ClusterMap, Empty, Entry, GetAttr, MkDir
@@ -88,10 +88,13 @@ class World:
 
     def client(self, *addresses: str, timeout_s: float = 60.0) -> MetaClient:
         events = Events(
-            tuple, self.maps.append, self.evictions.append,
-            lambda op, _body: self.orphans.append(op), self.logged.append,
+            tuple,
+            self.maps.append,
+            self.evictions.append,
+            lambda op, _body: self.orphans.append(op),
+            self.logged.append,
             refused=self.refusals.append,
-        )  # fmt: skip
+        )
         return MetaClient(
             addresses or ("one:1",), self.connect, events, node="test", timeout_s=timeout_s
         )

@@ -50,5 +50,5 @@ async def test_a_mount_that_goes_on_listens_when_it_is_free(taken: socket.socket
         taken.close()
         assert await trio.to_thread.run_sync(scraped, port)
         nursery.cancel_scope.cancel()
-    await trio.to_thread.run_sync(metrics.stop)
-    ClientMetrics(f"127.0.0.1:{port}").stop()
+    await trio.to_thread.run_sync(metrics.close)
+    ClientMetrics(f"127.0.0.1:{port}").close()

@@ -122,10 +122,19 @@ def test_every_event_reaches_its_handler() -> None:
     events = [(int(kind), 1, 2, 3, 4, b"p") for kind in EventKind if kind not in (9, 10)]
     Reaper(FakeSource(events), handlers).reap_batch()
     assert seen == [
-        ("connect", 3, 4), ("commit", 1, 2, 3, 4, b"p"), ("interrupt", 1), ("release", 3, 2),
-        ("done", 1, 3, 4), ("unmounted",), ("reopen", 2), ("call", 1, 2, 3, 4, b"p"), ("ask", 2, 3),
-        ("births",), ("cut", 1, 2, 3, 4, b"p"), ("write_inline", 2, 3, 4, b"p"),
-    ]  # fmt: skip
+        ("connect", 3, 4),
+        ("commit", 1, 2, 3, 4, b"p"),
+        ("interrupt", 1),
+        ("release", 3, 2),
+        ("done", 1, 3, 4),
+        ("unmounted",),
+        ("reopen", 2),
+        ("call", 1, 2, 3, 4, b"p"),
+        ("ask", 2, 3),
+        ("births",),
+        ("cut", 1, 2, 3, 4, b"p"),
+        ("write_inline", 2, 3, 4, b"p"),
+    ]
 
 
 class FakeTable:
@@ -181,9 +190,10 @@ async def test_data_connections_name_their_predecessor() -> None:
 
     data = DataConnections(table, connect, "test", lambda: 77)  # type: ignore[arg-type]
     entries = (
-        TargetEntry(1, 4, "up:1", "up", 0, 0), TargetEntry(2, 4, "up:1", "up", 0, 0),
+        TargetEntry(1, 4, "up:1", "up", 0, 0),
+        TargetEntry(2, 4, "up:1", "up", 0, 0),
         TargetEntry(3, 5, "down:1", "up", 0, 0),
-    )  # fmt: skip
+    )
     data.map_changed(ClusterMap(1, b"", entries))
     data.map_changed(ClusterMap(2, b"", entries))
     assert table.nodes == [4, 5]

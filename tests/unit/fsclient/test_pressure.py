@@ -7,12 +7,7 @@ from typing import cast
 import pytest
 
 from fsclient import plan, pressure
-from fsclient.pressure import (
-    memory_is_limited,
-    memory_is_short,
-    own_pressure_file,
-    pressure_of,
-)
+from fsclient.pressure import memory_is_limited, memory_is_short, own_pressure_file, pressure_of
 from fscommon import machine
 from fscommon.config.mount_options import MountOptions
 from fscommon.machine import limit_files, limit_of, memory_bytes, memory_limits
@@ -71,10 +66,13 @@ async def test_the_client_keeps_nothing_ready_then(
 def test_limits_are_those_of_all_groups_around() -> None:
     root = Path("/r")
     assert limit_files("0::/pods/one\n", root) == [
-        root / "memory.max", root / "memory.high",
-        root / "pods/memory.max", root / "pods/memory.high",
-        root / "pods/one/memory.max", root / "pods/one/memory.high",
-    ]  # fmt: skip
+        root / "memory.max",
+        root / "memory.high",
+        root / "pods/memory.max",
+        root / "pods/memory.high",
+        root / "pods/one/memory.max",
+        root / "pods/one/memory.high",
+    ]
     v1 = "9:cpu,memory:/docker/x\n3:pids:/y\n"
     assert limit_files(v1, root) == [
         root / "memory/memory.limit_in_bytes",
@@ -88,10 +86,13 @@ def test_limits_are_those_of_all_groups_around() -> None:
 @pytest.mark.parametrize(
     ("text", "limit"),
     [
-        ("max\n", None), ("", None), ("2147483648\n", 1 << 31), ("9223372036854771712\n", None),
+        ("max\n", None),
+        ("", None),
+        ("2147483648\n", 1 << 31),
+        ("9223372036854771712\n", None),
         ("-1\n", None),
     ],
-)  # fmt: skip
+)
 def test_what_a_limit_is(text: str, limit: int | None) -> None:
     assert limit_of(text) == limit
 

@@ -302,9 +302,7 @@ async def test_a_repeated_recall_is_worked_on_once() -> None:
     assert len(world.returned) == 1
 
 
-async def test_leases_that_end_take_the_pages_along(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_leases_that_end_take_the_pages_along(autojump_clock: trio.testing.MockClock) -> None:
     world = World()
     world.grant(5, LEASE_DATA)
     world.grant(6, WRITER)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from fsclient.meta.core import Hooks, Phase, SessionCore, SessionRefusedError
+from fsclient.meta.core import Phase, SessionCore
+from fsclient.meta.hooks import Hooks, SessionRefusedError
 from fsclient.meta.pending import NEVER, Pending
 from fsclient.meta.restoring import Held
 from fscommon.errors import FsError, ProtocolError, Status
@@ -37,10 +38,13 @@ class Client:
         self.ready_count = 0
         self.opens: tuple[int, ...] = ()
         hooks = Hooks(
-            lambda: self.opens, self._ready, self.evictions.append,
-            lambda op, _body: self.orphans.append(op), self.logged.append,
+            lambda: self.opens,
+            self._ready,
+            self.evictions.append,
+            lambda op, _body: self.orphans.append(op),
+            self.logged.append,
             Held(leases=lambda: self.leases, leases_lost=self._lost),
-        )  # fmt: skip
+        )
         self.core = SessionCore("test", hooks)
 
     def _ready(self) -> None:

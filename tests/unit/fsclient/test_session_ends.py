@@ -24,10 +24,7 @@ def server() -> MemoryMetaserver:
     return MemoryMetaserver()
 
 
-
-def test_what_comes_behind_the_end_of_the_session(
-    client: Client, server: MemoryMetaserver
-) -> None:
+def test_what_comes_behind_the_end_of_the_session(client: Client, server: MemoryMetaserver) -> None:
     """A heartbeat that the closed session does not know begins no other session, whose end would be
     asked for again, and so on."""
     open_session(client, server)

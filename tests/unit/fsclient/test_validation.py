@@ -51,9 +51,18 @@ def test_host_lists() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a,,b", "-oProxyCommand=x", "a b", "gpu[3-1]", "x;y", f"g[0-{HOSTS_MAX}]",
-             "a[0-999]b[0-999]"],
-)  # fmt: skip
+    "text",
+    [
+        "",
+        "a,,b",
+        "-oProxyCommand=x",
+        "a b",
+        "gpu[3-1]",
+        "x;y",
+        f"g[0-{HOSTS_MAX}]",
+        "a[0-999]b[0-999]",
+    ],
+)
 def test_what_is_no_host_list(text: str) -> None:
     with pytest.raises(ValueError, match="host"):
         expand_hosts(text)
@@ -62,11 +71,15 @@ def test_what_is_no_host_list(text: str) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "PATH"), (["data", "--hosts", "a"], "absolute"), (["/a", "/b", "--hosts", "a"], "one"),
-        (["/data", "--hosts", "gpu[9-1]"], "no range"), (["/data", "--size", "4K"], "1 MiB"),
-        (["/data", "--html", "/nonexistent/x.html"], "no folder"), (["/data", "--gpus", "0"], "0"),
+        ([], "PATH"),
+        (["data", "--hosts", "a"], "absolute"),
+        (["/a", "/b", "--hosts", "a"], "one"),
+        (["/data", "--hosts", "gpu[9-1]"], "no range"),
+        (["/data", "--size", "4K"], "1 MiB"),
+        (["/data", "--html", "/nonexistent/x.html"], "no folder"),
+        (["/data", "--gpus", "0"], "0"),
     ],
-)  # fmt: skip
+)
 def test_wrong_arguments(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_cli(cli, ["validate", *words]) == EXIT_USAGE
     assert told in capsys.readouterr().err
@@ -84,8 +97,12 @@ def test_every_phase_has_its_job_or_load() -> None:
 
 
 def test_fio_sums_are_of_the_direction_that_counts() -> None:
-    row = {"io_bytes": 5, "total_ios": 1, "runtime": 500,
-           "clat_ns": {"percentile": {"50.000000": 2000, "99.000000": 3000}}}  # fmt: skip
+    row = {
+        "io_bytes": 5,
+        "total_ios": 1,
+        "runtime": 500,
+        "clat_ns": {"percentile": {"50.000000": 2000, "99.000000": 3000}},
+    }
     empty = {"io_bytes": 0, "total_ios": 0, "runtime": 0, "clat_ns": {}}
     seen = of_fio({"read": row, "write": empty}, Kind.CHECK, verifies=True)
     assert (seen.bytes_per_second, seen.p50_us, seen.p99_us) == (10, 2, 3)
@@ -104,8 +121,11 @@ def test_ior_and_mdtest_are_called_and_understood() -> None:
     seen = tools.measured(easy, said, amounts, 2)
     assert (seen.bytes, seen.seconds) == (2 * 256 << 20, 1.0)
     assert tools.measured(hard, said, amounts, 1).bytes_per_second == 256 << 20
-    for name, line in (("create", "File creation     :"), ("stat", "File stat"),
-                       ("remove", "   File removal      :")):  # fmt: skip
+    for name, line in (
+        ("create", "File creation     :"),
+        ("stat", "File stat"),
+        ("remove", "   File removal      :"),
+    ):
         text = f"SUMMARY rate: (of 1 iterations)\n{line}     2000.000   2000.0   2000.0   0.000\n"
         seen = tools.measured(by_name[f"mdtest-{name}"], text, amounts, 4)
         assert seen.operations_per_second == 2000 and seen.operations == 4 * amounts.files

@@ -29,10 +29,7 @@ from metaserver.store.memory import MemoryStore
 from metaserver.store.waist import Store
 
 SETTINGS = Settings(
-    cluster_key=b"k" * 32,
-    session_timeout_s=30.0,
-    chunk_size=1 << 20,
-    stripe_width_max=4,
+    cluster_key=b"k" * 32, session_timeout_s=30.0, chunk_size=1 << 20, stripe_width_max=4
 )
 ROOT = 1
 USER = Caller(uid=1000, gid=1000, umask=0o022)

@@ -63,9 +63,11 @@ def admin(bench: Bench) -> Client:
 def test_only_administrators_may_ask(bench: Bench, op: Op, purpose: str) -> None:
     stranger = Client(bench, bench.connect(purpose))
     request: Any = {
-        Op.INSPECT: Inspect(ROOT, ()), Op.INSPECT_LIST: InspectList(ROOT, 0, 1),
-        Op.TREE_SUM: TreeSum((Place(ROOT, 0),)), Op.EVICT: Evict(1),
-    }[op]  # fmt: skip
+        Op.INSPECT: Inspect(ROOT, ()),
+        Op.INSPECT_LIST: InspectList(ROOT, 0, 1),
+        Op.TREE_SUM: TreeSum((Place(ROOT, 0),)),
+        Op.EVICT: Evict(1),
+    }[op]
     stranger.send(op, request)
     with pytest.raises(FsError, match="EPERM"):
         stranger.take()
@@ -94,13 +96,18 @@ def test_inspect_walks_names(client: Client, admin: Client) -> None:
 @pytest.mark.parametrize(
     ("ino", "names", "status"),
     [
-        (ROOT, (b"none",), Status.ENOENT), (ROOT, (b"f", b"x"), Status.ENOTDIR),
-        (ROOT, (b"..",), Status.EINVAL), (ROOT, (b"",), Status.EINVAL),
-        (ROOT, (b"a/b",), Status.EINVAL), (ROOT, (b"x" * 256,), Status.ENAMETOOLONG),
-        (ROOT, (b"a",) * 257, Status.ENAMETOOLONG), (99, (), Status.ESTALE),
-        (-1, (), Status.BAD_REQUEST), (1 << 64, (), Status.BAD_REQUEST),
+        (ROOT, (b"none",), Status.ENOENT),
+        (ROOT, (b"f", b"x"), Status.ENOTDIR),
+        (ROOT, (b"..",), Status.EINVAL),
+        (ROOT, (b"",), Status.EINVAL),
+        (ROOT, (b"a/b",), Status.EINVAL),
+        (ROOT, (b"x" * 256,), Status.ENAMETOOLONG),
+        (ROOT, (b"a",) * 257, Status.ENAMETOOLONG),
+        (99, (), Status.ESTALE),
+        (-1, (), Status.BAD_REQUEST),
+        (1 << 64, (), Status.BAD_REQUEST),
     ],
-)  # fmt: skip
+)
 def test_inspect_refuses(
     client: Client, admin: Client, ino: int, names: tuple[bytes, ...], status: Status
 ) -> None:
@@ -130,8 +137,15 @@ def test_lists_are_pages_with_layouts(client: Client, admin: Client) -> None:
     assert len(names) == 26
 
 
-@pytest.mark.parametrize("request_", [InspectList(ROOT, 0, 0), InspectList(ROOT, 0, -5),
-                                      InspectList(98, 0, 5), InspectList(ROOT, -1, 5)])  # fmt: skip
+@pytest.mark.parametrize(
+    "request_",
+    [
+        InspectList(ROOT, 0, 0),
+        InspectList(ROOT, 0, -5),
+        InspectList(98, 0, 5),
+        InspectList(ROOT, -1, 5),
+    ],
+)
 def test_lists_refuse(admin: Client, request_: InspectList) -> None:
     with pytest.raises(FsError):
         admin.call(Op.INSPECT_LIST, request_)
@@ -310,9 +324,18 @@ def test_sums_of_sparse_files_end_at_what_the_wire_carries(bench: Bench, admin: 
     for number in range(3):
         ino = client.create(ROOT, b"%d" % number).ino
         change = SetAttr(
-            ino=ino, valid=SET_SIZE, mode=0, uid=0, gid=0, size=(1 << 63) - 1, atime_ns=0,
-            mtime_ns=0, ctime_ns=0, written_size=0, written_mtime_ns=0,
-        )  # fmt: skip
+            ino=ino,
+            valid=SET_SIZE,
+            mode=0,
+            uid=0,
+            gid=0,
+            size=(1 << 63) - 1,
+            atime_ns=0,
+            mtime_ns=0,
+            ctime_ns=0,
+            written_size=0,
+            written_mtime_ns=0,
+        )
         client.call(Op.SETATTR, change)
     summed = admin.call(Op.TREE_SUM, TreeSum((Place(ROOT, 0),)))
     assert (summed.files, summed.bytes) == (3, (1 << 64) - 1)

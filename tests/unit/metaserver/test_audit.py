@@ -40,9 +40,16 @@ def end(audit: Audit, op: Op, message: Any, status: int = 0) -> None:
 def test_a_line(lines: Lines) -> None:
     end(Audit(), Op.EVICT, Evict(77))
     assert lines.lines == [
-        {"op": "EVICT", "outcome": "OK", "by": "ann@host", "peer": "10.0.0.7:5", "key": None,
-         "request": "Evict(session=77)", "suppressed": None}
-    ]  # fmt: skip
+        {
+            "op": "EVICT",
+            "outcome": "OK",
+            "by": "ann@host",
+            "peer": "10.0.0.7:5",
+            "key": None,
+            "request": "Evict(session=77)",
+            "suppressed": None,
+        }
+    ]
 
 
 def test_a_walk_is_one_line(lines: Lines) -> None:
@@ -63,8 +70,18 @@ def test_who_is_refused_does_not_fill_the_log(lines: Lines) -> None:
 
 def test_the_engine_tells_of_every_op_that_changes_the_cluster() -> None:
     """An administrator's op that only looks is none of these."""
-    looking = {Op.INSPECT, Op.INSPECT_LIST, Op.TREE_SUM, Op.LOCK_LIST, Op.QUOTA_LIST, Op.QUOTA_TELL,
-               Op.KEY_LIST, Op.TRASH_TREES, Op.TRASH_LIST, Op.TRASH_BY_AGE}  # fmt: skip
+    looking = {
+        Op.INSPECT,
+        Op.INSPECT_LIST,
+        Op.TREE_SUM,
+        Op.LOCK_LIST,
+        Op.QUOTA_LIST,
+        Op.QUOTA_TELL,
+        Op.KEY_LIST,
+        Op.TRASH_TREES,
+        Op.TRASH_LIST,
+        Op.TRASH_BY_AGE,
+    }
     of_administrators = {op for op, row in HANDLERS.items() if row.access is Access.ADMIN}
     assert of_administrators - looking == AUDITED
     bench = Bench()

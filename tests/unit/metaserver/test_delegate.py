@@ -208,11 +208,13 @@ def test_directories_that_stay_empty_are_not_held_without_end(bench: Bench) -> N
 
 @pytest.mark.parametrize(
     ("op", "look"),
-    [(Op.INSPECT, lambda ino: Inspect(ROOT, (b"folder", b"a"))),
-     (Op.INSPECT_LIST, lambda ino: InspectList(ino, 0, 10)),
-     (Op.TREE_SUM, lambda ino: TreeSum((Place(ROOT, 0), Place(ino, 0)))),
-     (Op.TRASH_LIST, lambda ino: TrashList(ino, b"", 0, 0, 10))],
-)  # fmt: skip
+    [
+        (Op.INSPECT, lambda ino: Inspect(ROOT, (b"folder", b"a"))),
+        (Op.INSPECT_LIST, lambda ino: InspectList(ino, 0, 10)),
+        (Op.TREE_SUM, lambda ino: TreeSum((Place(ROOT, 0), Place(ino, 0)))),
+        (Op.TRASH_LIST, lambda ino: TrashList(ino, b"", 0, 0, 10)),
+    ],
+)
 def test_administrators_see_what_a_client_made_a_moment_ago(
     bench: Bench, op: Op, look: Callable[[int], object]
 ) -> None:

@@ -282,9 +282,12 @@ async def test_who_opens_no_session_goes(monkeypatch: pytest.MonkeyPatch) -> Non
         for purpose, key in (("meta", 0), ("meta", id_), ("admin", id_)):
             hello = HelloFields(purpose, "silent", key=key)
             stream = await connect(
-                META, key=secret if key else KEY, hello=hello, timeout_s=5,
+                META,
+                key=secret if key else KEY,
+                hello=hello,
+                timeout_s=5,
                 transport=metaserver.transport,
-            )  # fmt: skip
+            )
             with trio.fail_after(20):
                 assert await stream.receive_batch() == []
         await client.call(Op.GETATTR, GetAttr(ROOT), 5)

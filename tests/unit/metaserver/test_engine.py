@@ -269,9 +269,7 @@ def test_unknown_and_closed_sessions(bench: Bench) -> None:
 def data_version(bench: Bench, ino: int) -> int:
     """As it is stored: what an evicted client had may be seen by nobody before it is fenced."""
     found: list[int] = []
-    bench.engine.system(
-        lambda tx, context: found.append(load(tx, ino).attributes.data_version)
-    )
+    bench.engine.system(lambda tx, context: found.append(load(tx, ino).attributes.data_version))
     return found[0]
 
 

@@ -180,13 +180,13 @@ def test_what_does_not_stay_tiny_is_moved_by_who_asks(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("change", "status"),
     [
-        (dict(content=b""), Status.BAD_REQUEST), (dict(flags=1), Status.BAD_REQUEST),
-        (dict(file_id=1), Status.ESTALE), (dict(ino=ROOT), Status.EINVAL),
+        (dict(content=b""), Status.BAD_REQUEST),
+        (dict(flags=1), Status.BAD_REQUEST),
+        (dict(file_id=1), Status.ESTALE),
+        (dict(ino=ROOT), Status.EINVAL),
     ],
-)  # fmt: skip
-def test_wrong_writes_are_refused(
-    bench: Bench, change: dict[str, object], status: Status
-) -> None:
+)
+def test_wrong_writes_are_refused(bench: Bench, change: dict[str, object], status: Status) -> None:
     client = bench.client()
     ino = born(client)
     good = WriteInline(ino, opened(client, ino, writable=True)[1].file_id, 0, b".", 77, 0, False)
@@ -232,9 +232,10 @@ def test_who_does_not_write_moves_nothing(bench: Bench) -> None:
     ino = born(client)
     bench.settle()
     for op, request in (
-        (Op.CREATE, Create(ROOT, b"tiny", 0o644, False, True, USER)), (Op.OPEN, Open(ino, True)),
+        (Op.CREATE, Create(ROOT, b"tiny", 0o644, False, True, USER)),
+        (Op.OPEN, Open(ino, True)),
         (Op.OPEN, Open(ino, False, moves=True)),
-    ):  # fmt: skip
+    ):
         assert unpack_layout(client.call(op, request).layout).inline == CONTENT
     assert bench.engine.sessions.is_writer(client.session, Ino(ino))
     assert bench.store.snapshot().get(intent_key(ino)) is None

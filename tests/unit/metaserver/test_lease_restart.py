@@ -14,14 +14,7 @@ from fscommon.layout.attributes import (
     unpack_attributes,
 )
 from fscommon.wire.leases import LeaseRestore, SharedLease
-from fscommon.wire.messages import (
-    Close,
-    Empty,
-    GetAttr,
-    Open,
-    SessionOpen,
-    Unlink,
-)
+from fscommon.wire.messages import Close, Empty, GetAttr, Open, SessionOpen, Unlink
 from fscommon.wire.ops import Op
 
 from .bench import ROOT, Bench, Client

@@ -354,9 +354,10 @@ def test_a_directory_that_two_change_is_not_granted_for_a_while(
         granted.append(unpack_attributes(asker.client.take().parents).lease_flags)
     assert granted[0] == NAMES and granted[-1] == 0
     bench.now_s += 2
-    assert unpack_attributes(
-        one.client.call(Op.READDIR, ReadDir(ROOT, 0, 10)).parents
-    ).lease_flags == NAMES  # fmt: skip
+    assert (
+        unpack_attributes(one.client.call(Op.READDIR, ReadDir(ROOT, 0, 10)).parents).lease_flags
+        == NAMES
+    )
 
 
 # ---- time ---------------------------------------------------------------------------------------

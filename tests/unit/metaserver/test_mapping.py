@@ -8,12 +8,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.attributes import (
-    ATTRIBUTES_SIZE,
-    LEASE_DATA,
-    Attributes,
-    unpack_attributes,
-)
+from fscommon.layout.attributes import ATTRIBUTES_SIZE, LEASE_DATA, Attributes, unpack_attributes
 from fscommon.wire.ahead import OpenAhead
 from fscommon.wire.codec import encode
 from fscommon.wire.keys import (
@@ -126,11 +121,23 @@ def denied(client: Client, status: Status, op: Op, *requests: Any) -> None:
 def test_both_ways() -> None:
     ids = Mapped(MAP.uids)
     assert [ids.to_cluster(n) for n in (999, 1000, 1099, 1100, 7, 0, NOBODY)] == [
-        None, 21000, 21099, None, 70007, None, NOBODY,
-    ]  # fmt: skip
+        None,
+        21000,
+        21099,
+        None,
+        70007,
+        None,
+        NOBODY,
+    ]
     assert [ids.to_client(n) for n in (21000, 21099, 70007, 21100, 1000, 0, NOBODY)] == [
-        1000, 1099, 7, NOBODY, NOBODY, NOBODY, NOBODY,
-    ]  # fmt: skip
+        1000,
+        1099,
+        7,
+        NOBODY,
+        NOBODY,
+        NOBODY,
+        NOBODY,
+    ]
     for number in range(20_990, 21_110):
         assert ids.may_be(number) == (ids.to_client(number) != NOBODY)
 
@@ -219,15 +226,18 @@ def ino_in(reply: Any) -> int:
 def test_what_every_reply_shows(world: Mapping) -> None:
     guest, ours = world.guest, world.ours
     for op, request in (
-        (Op.LOOKUP, Lookup(world.open, b"ours")), (Op.GETATTR, GetAttr(ours)),
-        (Op.OPEN, Open(ours, True)), (Op.LEASE_TAKE, LeaseTake(ours, LEASE_DATA)),
-        (Op.SETATTR, changed(ours, SET_MTIME)), (Op.SETXATTR, SetXattr(ours, b"user.a", b"1", 0)),
+        (Op.LOOKUP, Lookup(world.open, b"ours")),
+        (Op.GETATTR, GetAttr(ours)),
+        (Op.OPEN, Open(ours, True)),
+        (Op.LEASE_TAKE, LeaseTake(ours, LEASE_DATA)),
+        (Op.SETATTR, changed(ours, SET_MTIME)),
+        (Op.SETXATTR, SetXattr(ours, b"user.a", b"1", 0)),
         (Op.REMOVEXATTR, RemoveXattr(ours, b"user.a")),
         (Op.COMMIT, Commit(ours, ours, COMMIT_SIZE, 200, 0, 0, False)),
         (Op.LINK, Link(ours, world.open, b"link")),
         (Op.RENAME, Rename(world.open, b"link", world.open, b"moved", 0)),
         (Op.UNLINK, Unlink(world.open, b"moved")),
-    ):  # fmt: skip
+    ):
         assert owners(guest.call(op, request)) == (1001, 100), op
     guest.call(Op.CREATE, Create(world.open, b"new", 0o644, True, True, HERE))
     replaced = guest.call(Op.RENAME, Rename(world.open, b"ours", world.open, b"new", 0))
@@ -262,11 +272,16 @@ def test_a_repeat_shows_the_same(world: Mapping) -> None:
 def test_every_reply_is_thought_of() -> None:
     """Which bytes in replies are no records, each of them known."""
     others = {
-        ("Opened", "layout"), ("Opened", "capability"), ("OpenedAhead", "capabilities"),
-        ("ReadDirReply", "cookies"), ("ReadLinkReply", "target"), ("XattrValue", "value"),
-        ("ClusterMap", "cluster"), ("SessionGrant", "data_key"),
+        ("Opened", "layout"),
+        ("Opened", "capability"),
+        ("OpenedAhead", "capabilities"),
+        ("ReadDirReply", "cookies"),
+        ("ReadLinkReply", "target"),
+        ("XattrValue", "value"),
+        ("ClusterMap", "cluster"),
+        ("SessionGrant", "data_key"),
         ("Changed", "parents"),  # CHANGE_BATCH is refused to those whose users are others
-    }  # fmt: skip
+    }
     for op in RULES:
         kind = BODIES[op][1]
         fields = {name for name, hint in get_type_hints(kind).items() if hint is bytes}
@@ -283,10 +298,21 @@ def test_changing_owners(world: Mapping) -> None:
     reply = guest.call(Op.SETATTR, changed(ours, SET_UID | SET_GID, uid=1050, gid=1002))
     assert owners(reply) == (1050, 1002) and world.truly(ours) == (21050, 21002)
     for wanted in (0, 21001, 500, 1100, 4_000_000_000):  # not in the map
-        denied(guest, Status.EINVAL, Op.SETATTR, changed(ours, SET_UID, uid=wanted),
-               changed(ours, SET_GID, gid=wanted or 21002))  # fmt: skip
-    denied(guest, Status.EPERM, Op.SETATTR, changed(theirs, SET_UID, uid=1001),
-           changed(theirs, SET_GID, gid=100), changed(theirs, SET_MODE, mode=0o666))  # fmt: skip
+        denied(
+            guest,
+            Status.EINVAL,
+            Op.SETATTR,
+            changed(ours, SET_UID, uid=wanted),
+            changed(ours, SET_GID, gid=wanted or 21002),
+        )
+    denied(
+        guest,
+        Status.EPERM,
+        Op.SETATTR,
+        changed(theirs, SET_UID, uid=1001),
+        changed(theirs, SET_GID, gid=100),
+        changed(theirs, SET_MODE, mode=0o666),
+    )
     assert world.truly(theirs) == (1001, 100)
     guest.call(Op.SETATTR, changed(ours, SET_UID, uid=NOBODY))
     assert world.truly(ours) == (NOBODY, 21002)
@@ -323,10 +349,19 @@ def test_what_is_others_is_reached_as_others_may(world: Mapping) -> None:
             client, Status.EACCES, Op.COMMIT, Commit(theirs, theirs, COMMIT_SIZE, 5, 0, 0, False)
         )
         denied(client, Status.EACCES, Op.LEASE_TAKE, LeaseTake(theirs, LEASE_DATA))
-        denied(client, Status.EACCES, Op.CREATE,
-               Create(world.open, b"theirs", 0, False, False, STRANGER))  # fmt: skip
-        denied(client, Status.EPERM, Op.SETXATTR, SetXattr(theirs, b"trusted.a", b"v", 0),
-               SetXattr(theirs, acl.ACCESS, b"", 0))  # fmt: skip
+        denied(
+            client,
+            Status.EACCES,
+            Op.CREATE,
+            Create(world.open, b"theirs", 0, False, False, STRANGER),
+        )
+        denied(
+            client,
+            Status.EPERM,
+            Op.SETXATTR,
+            SetXattr(theirs, b"trusted.a", b"v", 0),
+            SetXattr(theirs, acl.ACCESS, b"", 0),
+        )
         denied(client, Status.EPERM, Op.MKNOD, MkNod(world.open, b"dev", 0o060666, 5, HERE))
         client.call(Op.OPEN, Open(world.ours, True))
         client.call(Op.CLOSE, Close((world.ours,)))
@@ -379,8 +414,9 @@ def acl_of(*named: tuple[int, int, int]) -> bytes:
 def named_in(value: bytes) -> set[tuple[int, int, int]]:
     return {
         (entry.tag, entry.permissions, entry.id)
-        for entry in acl.unpack_acl(value) if entry.tag in (acl.USER, acl.GROUP)
-    }  # fmt: skip
+        for entry in acl.unpack_acl(value)
+        if entry.tag in (acl.USER, acl.GROUP)
+    }
 
 
 @pytest.mark.parametrize("name", [acl.ACCESS, acl.DEFAULT])
@@ -396,8 +432,13 @@ def test_acls(world: Mapping, name: bytes) -> None:
     assert named_in(stored) == {(2, 6, 21005), (8, 4, 500), (2, 1, NOBODY)}
     seen = guest.call(Op.GETXATTR, GetXattr(place, name)).value
     assert named_in(seen) == {(2, 6, 1005), (8, 4, 100), (2, 1, NOBODY)}
-    denied(guest, Status.EINVAL, Op.SETXATTR, SetXattr(place, name, acl_of((2, 7, 21005)), 0),
-           SetXattr(place, name, acl_of((8, 7, 0)), 0))  # fmt: skip
+    denied(
+        guest,
+        Status.EINVAL,
+        Op.SETXATTR,
+        SetXattr(place, name, acl_of((2, 7, 21005)), 0),
+        SetXattr(place, name, acl_of((8, 7, 0)), 0),
+    )
     # What the client has no number for is not shown, and stays.
     world.trusted.call(Op.SETXATTR, SetXattr(place, name, acl_of((2, 6, 21005), (2, 7, 4)), 0))
     assert named_in(guest.call(Op.GETXATTR, GetXattr(place, name)).value) == {(2, 6, 1005)}
@@ -411,8 +452,12 @@ def test_acls(world: Mapping, name: bytes) -> None:
 
 def test_what_an_acl_gives(world: Mapping) -> None:
     """Of a file of others: what is given to whom the client can be, and no more."""
-    for entry, may_open in (((2, 4, 21003), True), ((2, 4, 1003), False), ((8, 4, 500), True),
-                            ((8, 4, 100), False)):  # fmt: skip
+    for entry, may_open in (
+        ((2, 4, 21003), True),
+        ((2, 4, 1003), False),
+        ((8, 4, 500), True),
+        ((8, 4, 100), False),
+    ):
         world.trusted.call(Op.SETXATTR, SetXattr(world.theirs, acl.ACCESS, acl_of(entry), 0))
         status = Status.OK
         try:

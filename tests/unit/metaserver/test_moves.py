@@ -259,9 +259,11 @@ def test_moves_survive_a_restart_by_replay(bench: Bench) -> None:
     bench.settle()
     (slot,) = slots_of(client, 1, folder)
     request = ChangeBatch(
-        (birth(slot, b"new", folder),), (), (),
+        (birth(slot, b"new", folder),),
+        (),
+        (),
         (replace(moved(slot.ino, b"new", b"final", old, folder), after=1),),
-    )  # fmt: skip
+    )
     sent = client.send(Op.CHANGE_BATCH, request)
     frame = client.take_frame()  # answered, and not committed
 

@@ -119,9 +119,11 @@ async def test_files_and_json() -> None:
     page = PageEndpoint(Address("127.0.0.1", 0), lambda: b'{"a": 1}')
     try:
         for path, kind, part in (
-            ("/", "text/html", b"<title>BraidFS"), ("/page.js", "text/javascript", b"textContent"),
-            ("/page.css", "text/css", b"body"), ("/status.json?x=1", "application/json", b'"a"'),
-        ):  # fmt: skip
+            ("/", "text/html", b"<title>BraidFS"),
+            ("/page.js", "text/javascript", b"textContent"),
+            ("/page.css", "text/css", b"body"),
+            ("/status.json?x=1", "application/json", b'"a"'),
+        ):
             status, reply, body = await trio.to_thread.run_sync(ask, page.port, path)
             assert status == 200 and part in body, path
             assert str(reply.headers["Content-Type"]).startswith(kind)

@@ -41,14 +41,7 @@ from fscommon.wire.messages import (
     Unlink,
 )
 from fscommon.wire.ops import Op
-from fscommon.wire.quota import (
-    QuotaAssign,
-    QuotaList,
-    QuotaRow,
-    QuotaSet,
-    QuotaTell,
-    QuotaTold,
-)
+from fscommon.wire.quota import QuotaAssign, QuotaList, QuotaRow, QuotaSet, QuotaTell, QuotaTold
 from metaserver.quota.charges import OWNERS_MAX
 
 from .bench import ROOT, USER, Bench, Client

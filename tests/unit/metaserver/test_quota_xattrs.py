@@ -185,9 +185,17 @@ class Walk:
             step()
         except FsError as error:
             assert error.status in {
-                Status.EDQUOT, Status.EXDEV, Status.EEXIST, Status.ENODATA, Status.EACCES,
-                Status.EISDIR, Status.ENOTDIR, Status.ENOTEMPTY, Status.EINVAL, Status.EOPNOTSUPP,
-            }, error  # fmt: skip
+                Status.EDQUOT,
+                Status.EXDEV,
+                Status.EEXIST,
+                Status.ENODATA,
+                Status.EACCES,
+                Status.EISDIR,
+                Status.ENOTDIR,
+                Status.ENOTEMPTY,
+                Status.EINVAL,
+                Status.EOPNOTSUPP,
+            }, error
 
     def make(self) -> None:
         place, name = self.chance.choice(self.places), self.chance.choice([b"a", b"b", b"c"])

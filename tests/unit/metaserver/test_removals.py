@@ -6,12 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.attributes import (
-    LEASE_META,
-    LEASE_NAMER,
-    OPEN_ELSEWHERE,
-    unpack_attributes,
-)
+from fscommon.layout.attributes import LEASE_META, LEASE_NAMER, OPEN_ELSEWHERE, unpack_attributes
 from fscommon.layout.layout import unpack_layout
 from fscommon.types import Ino, SessionId
 from fscommon.wire.births import Birth, ChangeBatch, Changed, Delegate, Delegated, Removal, Slot

@@ -76,10 +76,13 @@ class FakeStorage:
                     self.calls.append((op, header.file_id, header.stripe_index, header.offset))
                 await stream.send(
                     encode_frame(
-                        header.op, flags=FLAG_REPLY, request_id=header.request_id, body=body,
+                        header.op,
+                        flags=FLAG_REPLY,
+                        request_id=header.request_id,
+                        body=body,
                         status=int(Status.BAD_REQUEST) if is_refused else self.status,
                     )
-                )  # fmt: skip
+                )
                 if is_refused:
                     return
 

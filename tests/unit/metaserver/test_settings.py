@@ -89,12 +89,20 @@ def test_one_that_is_wrong_fails_alone(bench: Bench) -> None:
     client.call(Op.SETATTR, flags)
     folder = client.mkdir(ROOT, b"folder")
     reply = tell(
-        client, setting(99), setting(good), setting(protected), setting(folder),
+        client,
+        setting(99),
+        setting(good),
+        setting(protected),
+        setting(folder),
         setting(good, ALL | SET_SIZE),
-    )  # fmt: skip
+    )
     assert [Status(status) for status in reply.setting_errors] == [
-        Status.ESTALE, Status.OK, Status.EPERM, Status.BAD_REQUEST, Status.BAD_REQUEST,
-    ]  # fmt: skip
+        Status.ESTALE,
+        Status.OK,
+        Status.EPERM,
+        Status.BAD_REQUEST,
+        Status.BAD_REQUEST,
+    ]
     assert attributes(client, good).uid == 1 and attributes(client, protected).uid == 1000
 
 
@@ -128,10 +136,16 @@ def test_whoever_believes_the_attributes_is_told(bench: Bench) -> None:
     assert item.ino == ino and item.flags & LEASE_META
 
 
-@pytest.mark.parametrize("wrong", [
-    replace(setting(2), mode=-1), replace(setting(2), uid=1 << 32), replace(setting(2), ino=-1),
-    replace(setting(2), mtime_ns=1 << 63), replace(setting(2), written_ns=1 << 63),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        replace(setting(2), mode=-1),
+        replace(setting(2), uid=1 << 32),
+        replace(setting(2), ino=-1),
+        replace(setting(2), mtime_ns=1 << 63),
+        replace(setting(2), written_ns=1 << 63),
+    ],
+)
 def test_numbers_have_bounds(bench: Bench, wrong: Setting) -> None:
     with pytest.raises(FsError) as caught:
         tell(bench.client(), wrong)

@@ -65,8 +65,9 @@ class Squashed(World):
         self.open = self.directory(b"open", 0o777)
         self.shut = self.directory(b"shut", 0o700)
         self.sticky = self.directory(b"sticky", 0o1777)
-        self.none, self.seen = self.file_of(self.open, b"none", 0o600), self.file_of(
-            self.open, b"seen", 0o644
+        self.none, self.seen = (
+            self.file_of(self.open, b"none", 0o600),
+            self.file_of(self.open, b"seen", 0o644),
         )
         self.all = self.file_of(self.open, b"all", 0o666)
         self.mine = self.file_of(self.open, b"mine", 0o600, USER)
@@ -131,13 +132,23 @@ def test_files_of_root(world: Squashed) -> None:
     denied(guest, no, Op.OPEN, Open(world.none, False), Open(world.none, True))
     denied(guest, no, Op.OPEN, Open(world.seen, True))
     allowed(guest, Op.OPEN, Open(world.seen, False), Open(world.all, True), Open(world.mine, True))
-    denied(guest, no, Op.CREATE, Create(world.open, b"seen", 0, False, True, BOSS),
-           Create(world.open, b"none", 0, False, False, BOSS))  # fmt: skip
+    denied(
+        guest,
+        no,
+        Op.CREATE,
+        Create(world.open, b"seen", 0, False, True, BOSS),
+        Create(world.open, b"none", 0, False, False, BOSS),
+    )
     denied(guest, no, Op.COMMIT, Commit(world.seen, world.seen, COMMIT_SIZE, 5, 0, 0, False))
     denied(guest, no, Op.LINK, Link(world.seen, world.open, b"link"))
     denied(guest, no, Op.LOCK_SET, LockSet(world.none, False, 1, 0, 10, 1, 7, 0, False))
-    denied(guest, no, Op.LEASE_TAKE, LeaseTake(world.none, LEASE_DATA),
-           LeaseTake(world.seen, LEASE_DATA_EXCLUSIVE))  # fmt: skip
+    denied(
+        guest,
+        no,
+        Op.LEASE_TAKE,
+        LeaseTake(world.none, LEASE_DATA),
+        LeaseTake(world.seen, LEASE_DATA_EXCLUSIVE),
+    )
     allowed(guest, Op.LEASE_TAKE, LeaseTake(world.none, LEASE_META))
     denied(guest, no, Op.GETXATTR, GetXattr(world.none, b"user.a"))
     allowed(guest, Op.GETATTR, GetAttr(world.none))
@@ -156,37 +167,73 @@ def test_directories_of_root(world: Squashed) -> None:
     denied(guest, no, Op.UNLINK, Unlink(world.shut, b"hidden"))
     denied(guest, no, Op.MKDIR, MkDir(world.shut, b"d", 0o777, USER), MkDir(ROOT, b"d", 0, USER))
     denied(guest, no, Op.CREATE, Create(world.shut, b"hidden", 0, False, False, USER))
-    denied(guest, no, Op.RENAME, Rename(world.shut, b"hidden", world.open, b"h", 0),
-           Rename(world.open, b"all", world.shut, b"a", 0),
-           Rename(ROOT, b"shut", world.open, b"s", 0))  # fmt: skip
+    denied(
+        guest,
+        no,
+        Op.RENAME,
+        Rename(world.shut, b"hidden", world.open, b"h", 0),
+        Rename(world.open, b"all", world.shut, b"a", 0),
+        Rename(ROOT, b"shut", world.open, b"s", 0),
+    )
     denied(guest, no, Op.RMDIR, RmDir(ROOT, b"shut"))
     denied(guest, no, Op.TMPFILE, TmpFile(world.shut, 0o600, True, USER))
     allowed(guest, Op.UNLINK, Unlink(world.open, b"none"))  # anybody may
     denied(guest, Status.EPERM, Op.UNLINK, Unlink(world.sticky, b"roots"))
-    denied(guest, Status.EPERM, Op.RENAME, Rename(world.sticky, b"roots", world.open, b"r", 0),
-           Rename(world.sticky, b"users", world.sticky, b"roots", 0))  # fmt: skip
+    denied(
+        guest,
+        Status.EPERM,
+        Op.RENAME,
+        Rename(world.sticky, b"roots", world.open, b"r", 0),
+        Rename(world.sticky, b"users", world.sticky, b"roots", 0),
+    )
     allowed(guest, Op.UNLINK, Unlink(world.sticky, b"users"))
 
 
 def test_attributes(world: Squashed) -> None:
     guest, no = world.guest, Status.EPERM
     for ino in (world.seen, world.mine):
-        denied(guest, no, Op.SETATTR, changed(ino, SET_UID, uid=2000), changed(ino, SET_GID, gid=0)
-               if ino == world.mine else changed(ino, SET_GID, gid=5))  # fmt: skip
+        denied(
+            guest,
+            no,
+            Op.SETATTR,
+            changed(ino, SET_UID, uid=2000),
+            changed(ino, SET_GID, gid=0) if ino == world.mine else changed(ino, SET_GID, gid=5),
+        )
         denied(guest, no, Op.SETATTR, changed(ino, SET_FLAGS, inode_flags=INODE_IMMUTABLE))
-        denied(guest, no, Op.SETXATTR, SetXattr(ino, b"security.capability", b"v", 0),
-               SetXattr(ino, b"trusted.a", b"v", 0))  # fmt: skip
+        denied(
+            guest,
+            no,
+            Op.SETXATTR,
+            SetXattr(ino, b"security.capability", b"v", 0),
+            SetXattr(ino, b"trusted.a", b"v", 0),
+        )
     denied(guest, no, Op.SETATTR, changed(world.all, SET_MODE, mode=0o4777))
     denied(guest, no, Op.SETXATTR, SetXattr(world.all, b"system.posix_acl_access", b"", 0))
     grown = changed(world.seen, 0, written_size=1 << 30)
-    denied(guest, Status.EACCES, Op.SETATTR, changed(world.seen, SET_SIZE),
-           changed(world.seen, SET_MTIME), grown)  # fmt: skip
+    denied(
+        guest,
+        Status.EACCES,
+        Op.SETATTR,
+        changed(world.seen, SET_SIZE),
+        changed(world.seen, SET_MTIME),
+        grown,
+    )
     denied(guest, Status.EACCES, Op.SETXATTR, SetXattr(world.seen, b"user.a", b"v", 0))
-    allowed(guest, Op.SETATTR, changed(world.all, SET_SIZE), changed(world.all, SET_MTIME),
-            changed(world.mine, SET_MODE, mode=0o600), changed(world.mine, SET_UID, uid=USER.uid),
-            changed(world.mine, SET_GID, gid=7))  # fmt: skip
-    allowed(guest, Op.SETXATTR, SetXattr(world.all, b"user.a", b"v", 0),
-            SetXattr(world.mine, b"user.a", b"v", 0))  # fmt: skip
+    allowed(
+        guest,
+        Op.SETATTR,
+        changed(world.all, SET_SIZE),
+        changed(world.all, SET_MTIME),
+        changed(world.mine, SET_MODE, mode=0o600),
+        changed(world.mine, SET_UID, uid=USER.uid),
+        changed(world.mine, SET_GID, gid=7),
+    )
+    allowed(
+        guest,
+        Op.SETXATTR,
+        SetXattr(world.all, b"user.a", b"v", 0),
+        SetXattr(world.mine, b"user.a", b"v", 0),
+    )
 
 
 def test_a_group_that_is_not_roots(world: Squashed) -> None:

@@ -204,8 +204,12 @@ def test_a_last_name_is_kept_and_comes_back_as_it_was(world: World) -> None:
     assert world.look(b"f", top) == ino
     after = unpack_attributes(world.call(Op.GETATTR, GetAttr(ino)).attributes)
     assert (after.nlink, after.mtime_ns, after.uid, after.mode, after.size) == (
-        1, before.mtime_ns, before.uid, before.mode, before.size,
-    )  # fmt: skip
+        1,
+        before.mtime_ns,
+        before.uid,
+        before.mode,
+        before.size,
+    )
     assert world.entries(top) == [] and world.trees()[top].inodes == 0
     assert world.restore(entry) is Status.ENOENT, "once"
     assert world.bench.faults() == []
@@ -298,15 +302,13 @@ def test_the_nearest_tree_counts(world: World) -> None:
     for folder in (a, b, c):
         world.unlink(b"3", folder)
     kept = {folder: {(e.name, e.tree) for e in world.entries(folder)} for folder in (a, b, c)}
-    assert kept == {
-        a: {(b"1", a), (b"2", a), (b"3", a)},
-        b: {(b"1", a)},
-        c: {(b"1", a), (b"3", c)},
-    }
+    assert kept == {a: {(b"1", a), (b"2", a), (b"3", a)}, b: {(b"1", a)}, c: {(b"1", a), (b"3", c)}}
     rows = world.trees()
     assert {ino: (row.on, row.expiry_s, row.inodes) for ino, row in rows.items()} == {
-        a: (True, 100, 5), b: (False, 0, 0), c: (True, 500, 1),
-    }  # fmt: skip
+        a: (True, 100, 5),
+        b: (False, 0, 0),
+        c: (True, 500, 1),
+    }
     assert rows[c].names == (b"a", b"b", b"c")
     assert world.bench.faults() == []
 
@@ -353,7 +355,10 @@ def test_a_tree_whose_directory_is_gone(world: World) -> None:
     world.call(Op.RMDIR, RmDir(ROOT, b"top"))
     assert world.trees()[top].names == ()
     (entry,) = world.entries(top)
-    assert world.refused(Op.TRASH_RESTORE, TrashRestore(top, top, (TrashItem(b"1", entry.ino, b"1"),))) is Status.ENOENT  # fmt: skip # noqa: E501
+    assert (
+        world.refused(Op.TRASH_RESTORE, TrashRestore(top, top, (TrashItem(b"1", entry.ino, b"1"),)))
+        is Status.ENOENT
+    )
     world.bench.engine.system(partial(_forget, top), world.bench.time())
     assert world.restore(entry, ROOT) is None
     world.bench.engine.system(partial(_forget, top), world.bench.time())
@@ -434,8 +439,13 @@ def test_items_fail_alone(world: World) -> None:
     )
     reply = world.ask(Op.TRASH_RESTORE, TrashRestore(ROOT, ROOT, items))
     assert [Status(error) for error in reply.errors] == [
-        Status.EEXIST, Status.OK, Status.EINVAL, Status.ENOENT, Status.ENAMETOOLONG, Status.ENOENT,
-    ]  # fmt: skip
+        Status.EEXIST,
+        Status.OK,
+        Status.EINVAL,
+        Status.ENOENT,
+        Status.ENAMETOOLONG,
+        Status.ENOENT,
+    ]
     assert world.look(b"good") == inos[b"good"]
     assert world.names(ROOT) == {b"taken", b"bad"}
     assert world.bench.faults() == []

@@ -210,9 +210,15 @@ async def test_what_a_disk_has_lost_is_not_made_by_a_cut(monkeypatch: pytest.Mon
 
     class Caller:
         async def truncate(
-            self, target: int, file_id: int, stripe_index: int, *, length: int, must_exist: bool,
+            self,
+            target: int,
+            file_id: int,
+            stripe_index: int,
+            *,
+            length: int,
+            must_exist: bool,
             **rest: float,
-        ) -> bool:  # fmt: skip
+        ) -> bool:
             await trio.lowlevel.checkpoint()
             asked[stripe_index] = (length, must_exist)
             return not must_exist

@@ -124,9 +124,16 @@ class FakeChunkServer:
         self.calls.append(("rdma_drop", token))
 
     def adopt(
-        self, fd: int, *, purpose: str, session: int, connection: int, previous: int,
-        rdma: int = 0, tls: NativeTls | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        fd: int,
+        *,
+        purpose: str,
+        session: int,
+        connection: int,
+        previous: int,
+        rdma: int = 0,
+        tls: NativeTls | None = None,
+    ) -> None:
         os.close(fd)
         self.rdma_tokens.append(rdma)
         self.adopted.append((purpose, session, connection, previous))
@@ -200,10 +207,14 @@ class FakeMetaserver:
         for report in request.targets:
             self.ids.setdefault(report.uuid, len(self.ids) + 1)
         return Registered(
-            node=4, cluster=self.cluster,
+            node=4,
+            cluster=self.cluster,
             targets=tuple(self.ids[report.uuid] for report in request.targets),
-            capability_key=b"K" * 32, map_epoch=8, sessions=tuple(self.sessions), timeout_s=10.0,
-        )  # fmt: skip
+            capability_key=b"K" * 32,
+            map_epoch=8,
+            sessions=tuple(self.sessions),
+            timeout_s=10.0,
+        )
 
     def _heartbeat(self, frame: Frame) -> HeartbeatReply:
         request = decode(Heartbeat, frame.body)
@@ -227,11 +238,13 @@ class World:
 
     def config(self, **changes: object) -> StorageServerConfig:
         fields: dict[str, object] = {
-            "name": "ss-1", "key_file": self.path / "key", "state_directory": self.path / "state",
+            "name": "ss-1",
+            "key_file": self.path / "key",
+            "state_directory": self.path / "state",
             "targets": tuple(TargetConfig(self.path / name) for name in ("t1", "t2")),
             "listen": "127.0.0.1:0" if isinstance(self.transport, TcpTransport) else "ss:7411",
             "metaservers": (str(self.address),),
-        }  # fmt: skip
+        }
         return StorageServerConfig(**(fields | changes))  # type: ignore[arg-type]
 
     def server(self, **changes: object) -> StorageServer:

@@ -1,0 +1,33 @@
+"""Requests that succeeded after everybody who waited for them had given up.
+
+What such a request opened is closed again. What it changed is no longer believed: an answer from
+before the change may have arrived after it was given up, and the leases that came along were not
+noted. Touched by the trio thread only.
+"""
+
+from fscommon.layout.attributes import LEASE_SHARED_ALL, unpack_attributes
+from fscommon.wire.births import ChangeBatch
+from fscommon.wire.codec import decode
+from fscommon.wire.messages import BODIES, Opened
+from fscommon.wire.ops import OPENING, SPECS, Op
+
+from ..leases.holder import Leases, inodes_in
+from .inodes import Inodes
+from .ports import Lanes
+
+
+def undo_orphaned(op: Op, body: bytes, inodes: Inodes, leases: Leases, lanes: Lanes) -> None:
+    """body: that of the reply; of a CHANGE_BATCH, that of the request."""
+    if op is Op.CHANGE_BATCH:  # replayed, it opened its files once more
+        for birth in decode(ChangeBatch, body).births:
+            if birth.is_open:
+                inodes.give_back(birth.ino)
+        return
+    reply: object = decode(BODIES[op][1], body)
+    if isinstance(reply, Opened) and (op is Op.OPEN or op in OPENING):
+        inodes.give_back(unpack_attributes(reply.attributes).ino)
+    if SPECS[op].mutation and leases.is_on:
+        for ino in inodes_in(reply):
+            lanes.lease_drop(0, (ino,), LEASE_SHARED_ALL)
+            inodes.unkeep(ino)  # its layout may be another one now
+        inodes.resized_closed += op is Op.SETATTR

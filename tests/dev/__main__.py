@@ -5,7 +5,8 @@ up [--mount DIR] [--state DIR] [--storage-servers N] [--targets N]
 down [--state DIR]       unmount and stop exactly those processes
 status [--state DIR]     show them
 test [--full] [ARGS]     all tests, quick form or long form; ARGS go to pytest
-check                    linters, types, layers, the native stub
+check                    linters, formats, types, layers, the native stub
+format                   write Python and C++ as check wants them
 bench [smoke]            measure against local ext4 and null FUSE
 bench data [--case a,c,…] [--rounds N] [--peers DIR] [--quick] [--plots DIR] [--torch] [--mpi]
                   the data path: small files, checkpoints, random reads, … (docs/performance.md)
@@ -94,6 +95,13 @@ def check() -> None:
     from tests.dev.check import check as run  # noqa: PLC0415
 
     sys.exit(0 if run() else 1)
+
+
+@cli.command(name="format")
+def format_sources() -> None:
+    from tests.dev.check import format_sources as run  # noqa: PLC0415
+
+    run()
 
 
 @cli.command()

@@ -1,10 +1,12 @@
 """`./dev check`: everything that is judged without running the product.
 
-ruff, mypy --strict, import-linter's layers, and the native module's stub: the one in the tree must
-be what nanobind generates today. All of them run, also after one failed.
+ruff and clang-format (`./dev format` writes what they want), mypy --strict, import-linter's layers,
+shellcheck, and the native module's stub: the one in the tree must be what nanobind generates today.
+All of them run, also after one failed.
 """
 
 import difflib
+import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,13 +14,20 @@ from tests.dev.build import GTEST, MODULE_FOLDER, build
 from tests.dev.steps import ROOT, StepError, console, quiet_step, tool
 
 STUB = ROOT / "native" / "bindings" / "_braidfs_native.pyi"
+CLANG_FORMAT = "clang-format-14"  # each version has rules of its own
 PACKAGES = ("fscommon", "fsclient", "metaserver", "storageserver", "tests.cluster", "tests.dev")
 
 
 def check() -> bool:
     build(tests=GTEST.exists())  # every line of C++ under -Wall -Wextra -Werror
-    results = [_passes(one) for one in (_ruff, _mypy, _layers, _stub)]
+    results = [_passes(one) for one in (_ruff, _clang_format, _shellcheck, _mypy, _layers, _stub)]
     return all(results)
+
+
+def format_sources() -> None:
+    """Rewrites Python and C++ as check() wants them."""
+    quiet_step("ruff format", [tool("ruff"), "format", "."])
+    quiet_step("clang-format", [CLANG_FORMAT, "-i", *_tracked("*.cpp", "*.h")])
 
 
 def write_stub() -> None:
@@ -38,6 +47,28 @@ def _passes(one: Callable[[], None]) -> bool:
 
 def _ruff() -> None:
     quiet_step("ruff", [tool("ruff"), "check", "--output-format=concise", "."])
+    quiet_step("ruff format", [tool("ruff"), "format", "--check", "."])
+
+
+def _clang_format() -> None:
+    quiet_step("clang-format", [CLANG_FORMAT, "--dry-run", "--Werror", *_tracked("*.cpp", "*.h")])
+
+
+def _shellcheck() -> None:
+    quiet_step("shellcheck", ["shellcheck", *filter(_is_shell, _tracked())])
+
+
+def _is_shell(name: str) -> bool:
+    with (ROOT / name).open("rb") as file:
+        return file.readline().startswith((b"#!/usr/bin/env bash", b"#!/bin/bash", b"#!/bin/sh"))
+
+
+def _tracked(*patterns: str) -> list[str]:
+    words = ["git", "-c", "safe.directory=*", "ls-files", "-co", "--exclude-standard", "--"]
+    listed = subprocess.run(
+        [*words, *patterns], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
 
 
 def _mypy() -> None:

@@ -4,7 +4,7 @@ The clock is that of the kernel, of its last tick. A client's kernel stamps with
 with UTIME_NOW): by a finer clock a file could seem made after it was touched.
 Records and messages keep a time as 64 bits with a sign, in nanoseconds since 1970. What ext4 can
 keep, 1901 to 2446, are 2^34 seconds, which fit: beyond 2262 it is kept modulo 2^64
-(docs/decisions/0056-file-times.md). native/src/fuse/file_time.h is the same.
+(docs/decisions/0056-file-times.md). native/src/core/file_time.h is the same.
 """
 
 import time

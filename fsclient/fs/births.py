@@ -3,7 +3,7 @@
 A directory in which this client makes, removes or renames one file after the other is asked for:
 its names and attributes exclusively, and for making files slots, i.e. inode numbers with layout and
 capability. From then on native lanes answer CREATE, UNLINK and RENAME within it
-(native/src/fuse/births.h), and the metaserver is told afterwards: one batch is on its way at a
+(native/src/names/births.h), and the metaserver is told afterwards: one batch is on its way at a
 time, the next gathers meanwhile, and before anything else is asked of the metaserver whatever has
 gathered goes first (`flush`), so that nothing overtakes a change. Who wants the directory recalls
 it; it is given back when every change has been answered (`settle`). The same way goes what lanes

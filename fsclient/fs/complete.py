@@ -3,7 +3,7 @@
 A new directory is complete: it is empty. After each change of its own the client learns the
 directory's data_version, which rises by one with every name that comes or goes: as long as it is
 exactly one more than before, nobody else has changed the directory, and it is complete still. Then
-native lanes answer LOOKUP of any name that was never put in (native/src/fuse/complete_table.h), but
+native lanes answer LOOKUP of any name that was never put in (native/src/names/dentry_table.h), but
 only while an ENTRIES lease on the directory lasts, or, where there are no leases, while the
 metaserver's word holds that there is no other session (FLAG_SOLE, SOLE_LEASE_S): another client's
 new name is never missed. A CREATE always asks the metaserver. A name is unsure from before its

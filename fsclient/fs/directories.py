@@ -3,8 +3,8 @@
 A listing position is the cookie of the last entry taken: 1 is ".", 2 is "..", the metaserver's own
 are larger. A handle keeps one page and nothing else, so a directory of any size costs one page.
 What of a page was told under leases goes to the lanes as it comes, which give it to the kernel, and
-give it again as long as it is leased, without a word (native/src/fuse/lister.h). Only what they may
-not tell is listed here, entry by entry. The size of such a page follows what the kernel took last
+give it again as long as it is leased (native/src/names/lister.h). Only what they may not tell is
+listed here, entry by entry. The size of such a page follows what the kernel took last
 time, so that little is fetched that is delivered late: entries that were fetched before a local
 change are delivered as *stale*, and whoever passes them on must not let the kernel cache them (an
 entry that was unlinked meanwhile would come back to life).

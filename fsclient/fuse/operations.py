@@ -35,7 +35,7 @@ from .structures import DirectoryBody, EntryOut, ReadIn
 T = TypeVar("T")
 Observe = Callable[[str, float, bool], None]  # handler, seconds, failed for a bug
 
-SEALED_S = 24 * 3600.0  # as kSealedLife in native/src/fuse/attribute_table.h
+SEALED_S = 24 * 3600.0  # as kSealedLife in native/src/names/attribute_table.h
 
 _NOT_ANSWERED = frozenset(
     {

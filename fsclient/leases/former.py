@@ -17,7 +17,7 @@ from fscommon.errors import FsError
 from fscommon.wire.messages import ReadDir, ReadDirReply
 from fscommon.wire.ops import Op
 
-ABSENT_S: Final = 1.0  # as kAbsentLife in native/src/fuse/dentry_table.h
+ABSENT_S: Final = 1.0  # as kAbsentLife in native/src/names/dentry_table.h
 _PAGE_COUNT: Final = 1024
 _COOKIE_SIZE: Final = 8
 

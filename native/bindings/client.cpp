@@ -129,7 +129,7 @@ void inode_resize(Datapath& path, const nb::bytes& attributes, const nb::bytes& 
 }
 
 void attributes_put(Datapath& path, const nb::bytes& attributes, uint32_t valid_ms, bool leased) {
-  const auto now = braidfs::fuse::AttributeTable::Clock::now();
+  const auto now = braidfs::names::AttributeTable::Clock::now();
   checked(path.attributes().put(view(attributes), std::chrono::milliseconds(valid_ms), now, leased),
           "a malformed record");
 }
@@ -138,13 +138,13 @@ void attributes_put(Datapath& path, const nb::bytes& attributes, uint32_t valid_
 // grant as of before: these are not put.
 std::vector<uint64_t> attributes_put_rows(Datapath& path, const nb::bytes& attributes,
                                           const nb::bytes& wanted) {
-  namespace record = braidfs::fuse::record;
+  namespace record = braidfs::names::record;
   checked(attributes.size() == wanted.size() * record::kBytes, "columns of different lengths");
   const auto records = view(attributes);
   const auto is_wanted = view(wanted);
   return unlocked([&] {
     std::vector<uint64_t> older;
-    const auto now = braidfs::fuse::AttributeTable::Clock::now();
+    const auto now = braidfs::names::AttributeTable::Clock::now();
     for (size_t index = 0; index < is_wanted.size(); ++index) {
       if (is_wanted[index] == std::byte{0}) continue;
       const auto one = records.subspan(index * record::kBytes, record::kBytes);
@@ -193,12 +193,12 @@ nb::tuple children_counts(Datapath& path) {
 }
 
 void entries_complete(Datapath& path, uint64_t ino, uint32_t valid_ms) {
-  const auto now = braidfs::fuse::DentryTable::Clock::now();
+  const auto now = braidfs::names::DentryTable::Clock::now();
   path.dentries().complete(ino, now + std::chrono::milliseconds(valid_ms));
 }
 
 void entries_extend(Datapath& path, uint64_t ino, uint32_t valid_ms) {
-  const auto now = braidfs::fuse::DentryTable::Clock::now();
+  const auto now = braidfs::names::DentryTable::Clock::now();
   path.dentries().extend(ino, now + std::chrono::milliseconds(valid_ms));
 }
 
@@ -206,7 +206,7 @@ void entries_extend(Datapath& path, uint64_t ino, uint32_t valid_ms) {
 bool names_list(Datapath& path, uint64_t directory, const std::vector<nb::bytes>& names,
                 const nb::bytes& inos, const nb::bytes& cookies, uint64_t behind, bool end,
                 uint64_t asked) {
-  using braidfs::fuse::DentryTable;
+  using braidfs::names::DentryTable;
   constexpr size_t kNumber = sizeof(uint64_t);
   checked(inos.size() == names.size() * kNumber && cookies.size() == inos.size(),
           "columns of different lengths");
@@ -234,7 +234,7 @@ nb::object listing_read(Datapath& path, uint64_t directory, uint64_t offset, uin
 void slots_put(Datapath& path,
                const std::vector<std::tuple<uint64_t, nb::bytes, nb::bytes>>& slots) {
   const auto text_of = [](const nb::bytes& bytes) { return std::string(text(bytes)); };
-  std::vector<braidfs::fuse::BirthSlot> taken;
+  std::vector<braidfs::names::BirthSlot> taken;
   for (const auto& [ino, layout, capability] : slots) {
     taken.push_back({ino, text_of(layout), text_of(capability)});
   }
@@ -243,7 +243,7 @@ void slots_put(Datapath& path,
 
 nb::bytes bytes_of(const std::string& text) { return nb::bytes(text.data(), text.size()); }
 
-nb::tuple tuple_of(const braidfs::fuse::Birth& birth) {
+nb::tuple tuple_of(const braidfs::names::Birth& birth) {
   const auto& since = birth.since;
   const bool writable = since.is_open && (birth.open_flags & O_ACCMODE) != O_RDONLY;
   return nb::make_tuple(
@@ -253,18 +253,18 @@ nb::tuple tuple_of(const braidfs::fuse::Birth& birth) {
       birth.fh, bytes_of(since.inline_bytes));
 }
 
-nb::tuple tuple_of(const braidfs::fuse::Removal& removal) {
+nb::tuple tuple_of(const braidfs::names::Removal& removal) {
   return nb::make_tuple(removal.parent, bytes_of(removal.name), removal.ino, removal.time_ns,
                         nb::bytes(removal.record.data(), removal.record.size()));
 }
 
-nb::tuple tuple_of(const braidfs::fuse::Setting& setting) {
+nb::tuple tuple_of(const braidfs::names::Setting& setting) {
   return nb::make_tuple(setting.ino, setting.valid, setting.mode, setting.uid, setting.gid,
                         setting.atime_ns, setting.mtime_ns, setting.ctime_ns, setting.written_ns,
                         nb::bytes(setting.record.data(), setting.record.size()));
 }
 
-nb::tuple tuple_of(const braidfs::fuse::Move& move) {
+nb::tuple tuple_of(const braidfs::names::Move& move) {
   const auto bytes = [](const auto& record) { return nb::bytes(record.data(), record.size()); };
   return nb::make_tuple(move.parent, bytes_of(move.name), bytes_of(move.new_name), move.ino,
                         move.replaced, move.time_ns, bytes(move.record),
@@ -424,7 +424,7 @@ void bind_tables(nb::class_<Datapath>& type) {
       .def(
           "entries_lease",
           [](Datapath& path, uint64_t ino) {
-            path.dentries().lease(ino, braidfs::fuse::DentryTable::Clock::now());
+            path.dentries().lease(ino, braidfs::names::DentryTable::Clock::now());
           },
           "ino"_a)
       .def(
@@ -475,14 +475,14 @@ void bind_tables(nb::class_<Datapath>& type) {
       .def(
           "entries_drop",
           [](Datapath& path, uint64_t ino) {
-            path.dentries().drop(ino, braidfs::fuse::DentryTable::Clock::now());
+            path.dentries().drop(ino, braidfs::names::DentryTable::Clock::now());
           },
           "ino"_a)
       .def(
           "entry_put",
           [](Datapath& path, uint64_t parent, const nb::bytes& name, uint64_t ino) {
             return path.dentries().put(parent, text(name), ino,
-                                       braidfs::fuse::DentryTable::Clock::now());
+                                       braidfs::names::DentryTable::Clock::now());
           },
           "parent"_a, "name"_a, "ino"_a)
       .def("names_changes", [](Datapath& path) { return path.dentries().changes(); })

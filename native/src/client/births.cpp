@@ -26,15 +26,15 @@ bool Core::born(Bytes attributes, Bytes layout, Bytes capability, const fuse::Ne
                     fuse::writes_only(handle.open_flags));
 }
 
-std::optional<fuse::BirthSince> Core::birth_take(uint64_t ino, bool spare_open) {
+std::optional<names::BirthSince> Core::birth_take(uint64_t ino, bool spare_open) {
   const InodePtr inode = inodes_.find(ino);
-  if (!inode) return fuse::BirthSince{};
+  if (!inode) return names::BirthSince{};
   const std::scoped_lock lock(inode->mu());
   Inode::Birth& birth = inode->birth;
   if (spare_open && birth.untaken && birth.told.is_open) return std::nullopt;
   birth.untaken = false;
   if (!birth.told.is_open) inode->lease &= ~kLeaseDataExclusive;  // as after its CLOSE
-  fuse::BirthSince told = birth.told;
+  names::BirthSince told = birth.told;
   birth.told.inline_bytes.clear();
   return told;
 }

@@ -96,7 +96,7 @@ class Core final : public fuse::DataHandler {
   uint32_t inline_length_max() const noexcept { return inline_length_max_; }
   // Python takes the birth: what was committed with it until now. What comes later is committed as
   // ever, and its RELEASE is told if it is open. spare_open: then nothing is taken.
-  std::optional<fuse::BirthSince> birth_take(uint64_t ino, bool spare_open = false);
+  std::optional<names::BirthSince> birth_take(uint64_t ino, bool spare_open = false);
   // Size and time that were committed with a birth: tables of attributes are to have them.
   using NoteWritten = std::function<void(uint64_t ino, const Written& written)>;
   void written_noter(NoteWritten note) {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <iterator>
 
-#include "fuse/file_time.h"
+#include "core/file_time.h"
 
 namespace braidfs::client {
 
@@ -27,7 +27,8 @@ CoreSettings core_settings(const DatapathSettings& settings) {
 Datapath::Datapath(const DatapathSettings& settings)
     : cluster_session_(settings.session),
       core_(core_settings(settings)),
-      session_(fuse::InitSettings{.max_write = settings.max_write}, *this) {
+      session_(fuse::InitSettings{.max_write = settings.max_write}, *this),
+      names_(core_, session_, [this] { core_.events().put({.kind = EventKind::kBirths}); }) {
   core_.replier(session_);
   core_.page_spoiler(
       [this](uint64_t ino, uint64_t offset, uint64_t length, uint64_t read, auto then) {
@@ -37,11 +38,11 @@ Datapath::Datapath(const DatapathSettings& settings)
   core_.written_noter([this](uint64_t ino, const Written& written) {
     const bool sized = (written.flags & kCommitSize) != 0;
     const bool timed = (written.flags & kCommitMtime) != 0;
-    const auto now = fuse::AttributeTable::Clock::now();
+    const auto now = names::AttributeTable::Clock::now();
     attributes().wrote(ino, {sized ? written.size : 0, timed ? written.mtime_ns : 0}, now);
   });
   core_.child_finder([this](uint64_t ino, const Core::UseChild& use) {
-    children().find(ino, Clock::now(), [&](const fuse::ChildTable::Child& child) {
+    children().find(ino, Clock::now(), [&](const names::ChildTable::Child& child) {
       use(child.attributes, std::as_bytes(std::span(child.layout)),
           std::as_bytes(std::span(child.capability)));
       return true;
@@ -56,7 +57,7 @@ int Datapath::start(uint64_t root_ino) {
   std::vector<net::EventLoop*> loops;
   for (uint32_t lane = 0; lane < core_.lane_count(); ++lane) loops.push_back(&core_.loop(lane));
   net::UniqueFd python_end;
-  const int started = session_.start(core_, loops, root_ino, python_end);
+  const int started = session_.start(core_, names_, loops, root_ino, python_end);
   if (started != 0) return started;
   if (session_.has_passthrough()) core_.start_passthrough();
   session_.go_on();
@@ -83,11 +84,11 @@ void Datapath::stop(uint32_t deadline_ms) {
   session_.stop();
 }
 
-std::vector<fuse::Change> Datapath::changes_take(bool spare_open) {
+std::vector<names::Change> Datapath::changes_take(bool spare_open) {
   auto changes = births().take();
-  const int64_t now_ns = fuse::file_time_ns();
-  const auto take = [&](fuse::Change& change) {
-    auto* const birth = std::get_if<fuse::Birth>(&change);
+  const int64_t now_ns = file_time_ns();
+  const auto take = [&](names::Change& change) {
+    auto* const birth = std::get_if<names::Birth>(&change);
     if (birth == nullptr) return true;
     const bool is_young = std::abs(now_ns - birth->time_ns) <= kOpenPatienceNs;
     auto since = core_.birth_take(birth->ino, spare_open && is_young);
@@ -138,6 +139,8 @@ std::vector<std::pair<std::string, uint64_t>> Datapath::counters() {
   }
   const auto fuse = session_.counters();
   all.insert(all.end(), fuse.begin(), fuse.end());
+  const auto names = names_.counters();
+  all.insert(all.end(), names.begin(), names.end());
   return all;
 }
 
@@ -175,17 +178,17 @@ void Datapath::lease_until(std::chrono::milliseconds left) {
 std::optional<std::string> Datapath::listing_read(uint64_t directory, uint64_t offset,
                                                   uint32_t size) {
   std::optional<std::string> read;
-  session_.list(directory, offset, size, [&](std::span<const std::byte> body) {
+  names_.list(directory, offset, size, [&](std::span<const std::byte> body) {
     read.emplace(reinterpret_cast<const char*>(body.data()), body.size());
   });
   return read;
 }
 
 size_t Datapath::lease_drop(uint64_t token, std::span<const uint64_t> inos, uint32_t facets) {
-  std::vector<fuse::LostLease> lost;
+  std::vector<names::LostLease> lost;
   lost.reserve(inos.size());
   for (const uint64_t ino : inos) lost.push_back({ino, core_.asked_ranges(ino)});
-  return session_.lease_drop(token, lost, facets);
+  return names_.drop_leases(token, lost, facets);
 }
 
 void Datapath::leases_clear() {
@@ -194,8 +197,6 @@ void Datapath::leases_clear() {
 }
 
 void Datapath::unmounted() { core_.events().put({.kind = EventKind::kUnmounted}); }
-
-void Datapath::births_wait() { core_.events().put({.kind = EventKind::kBirths}); }
 
 void Datapath::log(int level, std::string_view text) {
   core_.events().log(static_cast<LogLevel>(level), 0, std::string(text));

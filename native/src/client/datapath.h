@@ -1,6 +1,6 @@
-// The native half of a mounted client, composed: the FUSE half (src/fuse) and the file-byte half
-// (core.h) over the same lanes. Methods are those of docs/INTERFACES.md 3.1; bindings/client.cpp
-// gives them to Python.
+// The native half of a mounted client, composed: the kernel's protocol (src/fuse), the names that
+// lanes answer (src/names) and the file-byte half (core.h) over the same lanes. Methods are those
+// of docs/INTERFACES.md 3.1; bindings/client.cpp gives them to Python.
 //
 // Errors: methods that touch the system return 0 (or an fd) or -errno; table methods return false
 // for malformed or unknown arguments. Threads: ANY THREAD after start(); mount(), attach(), start()
@@ -18,6 +18,7 @@
 
 #include "client/core.h"
 #include "fuse/session.h"
+#include "names/names.h"
 
 namespace braidfs::client {
 
@@ -83,7 +84,10 @@ class Datapath final : private fuse::SessionObserver {
   // Before start(), behind the cache: whole copies in it are read by the kernel itself, where that
   // is offered.
   void use_passthrough();
-  void seal() noexcept { session_.seal(); }                            // before start()
+  void seal() noexcept {  // before start()
+    session_.seal();
+    names_.seal();
+  }
   void leave_permissions() noexcept { session_.leave_permissions(); }  // before mount()
   void allow_idmap() noexcept { session_.allow_idmap(); }              // before start()
   int share(fuse::FuseSession::Handed& handed) const { return session_.share(handed); }
@@ -106,14 +110,14 @@ class Datapath final : private fuse::SessionObserver {
   int expire_names(uint64_t parent, std::span<const std::string_view> names) {
     return session_.expire_names(parent, names);
   }
-  fuse::AttributeTable& attributes() noexcept { return session_.attributes(); }
-  fuse::DentryTable& dentries() noexcept { return session_.dentries(); }
-  fuse::Births& births() noexcept { return session_.births(); }
+  names::AttributeTable& attributes() noexcept { return names_.attributes(); }
+  names::DentryTable& dentries() noexcept { return names_.dentries(); }
+  names::Births& births() noexcept { return names_.births(); }
   // What lanes changed themselves and nobody has taken, oldest first; births with what was written
   // since. spare_open: only what came before the first file that was made a moment ago and is still
   // open.
-  std::vector<fuse::Change> changes_take(bool spare_open);
-  fuse::ChildTable& children() noexcept { return session_.children(); }
+  std::vector<names::Change> changes_take(bool spare_open);
+  names::ChildTable& children() noexcept { return names_.children(); }
   // META and DATA of the wanted files are leased: lanes answer LOOKUP, GETATTR and OPEN for reading
   // of them from now on. Which were taken, a byte each. page.is_valid() must hold.
   std::string open_ahead(const AheadPage& page);
@@ -141,7 +145,6 @@ class Datapath final : private fuse::SessionObserver {
   void called(uint32_t slot, const fuse::RequestHead& head, uint32_t opcode,
               std::span<const std::byte> body, int outcome) override;
   void unmounted() override;
-  void births_wait() override;
   void notified(uint64_t token) override;
   void log(int level, std::string_view text) override;
 
@@ -149,6 +152,7 @@ class Datapath final : private fuse::SessionObserver {
   std::atomic<bool> refusal_told_ = false;
   Core core_;
   fuse::FuseSession session_;  // after core_: it goes first, its lanes are in core_'s loops
+  names::Names names_;
 };
 
 }  // namespace braidfs::client

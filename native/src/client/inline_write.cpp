@@ -11,7 +11,7 @@
 #include "client/set_ids.h"
 #include "client/stale.h"
 #include "client/write.h"
-#include "fuse/file_time.h"
+#include "core/file_time.h"
 
 namespace braidfs::client {
 
@@ -74,7 +74,7 @@ bool AskingWrite::ask_with_bytes(Core& core) {
   core.events().put({.kind = EventKind::kWriteInline,
                      .ino = inode.ino(),
                      .a = static_cast<int64_t>(request_.offset),
-                     .b = fuse::file_time_ns(),
+                     .b = file_time_ns(),
                      .payload = payload_of(head, payload_)});
   return true;
 }

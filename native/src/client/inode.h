@@ -23,7 +23,7 @@
 #include "client/operation.h"
 #include "client/piece_table.h"
 #include "client/records.h"
-#include "fuse/births.h"
+#include "names/births.h"
 
 namespace braidfs::client {
 
@@ -141,7 +141,7 @@ class Inode {
     bool untaken = false;
     bool time_set = false;  // by a setting, which is told behind it
     uint64_t fh = 0;        // the handle that came with it
-    fuse::BirthSince told{};
+    names::BirthSince told{};
   };
   Birth birth;
   // Size and time that were written are told with the birth, as if the metaserver had been asked

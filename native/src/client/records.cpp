@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "fuse/attribute_record.h"
+#include "names/attribute_record.h"
 
 namespace braidfs::client {
 
@@ -42,9 +42,9 @@ std::optional<Attributes> decode_attributes(std::span<const std::byte> record) n
                               .data_version = load<uint64_t>(record, 80),
                               .change_version = load<uint64_t>(record, 88),
                               .mtime_ns = load<int64_t>(record, 32),
-                              .mode = load<uint32_t>(record, fuse::record::kMode),
-                              .gid = load<uint32_t>(record, fuse::record::kGid),
-                              .is_immutable = fuse::record::is_immutable(record)};
+                              .mode = load<uint32_t>(record, names::record::kMode),
+                              .gid = load<uint32_t>(record, names::record::kGid),
+                              .is_immutable = names::record::is_immutable(record)};
   if (attributes.ino == 0 || attributes.size > kSizeMax) return std::nullopt;
   return attributes;
 }

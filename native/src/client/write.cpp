@@ -13,7 +13,7 @@
 #include "client/pieces.h"
 #include "client/set_ids.h"
 #include "client/stale.h"
-#include "fuse/file_time.h"
+#include "core/file_time.h"
 
 namespace braidfs::client {
 
@@ -54,7 +54,7 @@ void end_write(Lane& lane, Inode& inode) {
 
 // LOCKED inode: what a WRITE did to it.
 Stale note(Core& core, Inode& inode, const WriteReach& reach, uint32_t kill, bool& grew) {
-  grew = inode.wrote(reach.end, fuse::file_time_ns(), kill);
+  grew = inode.wrote(reach.end, file_time_ns(), kill);
   core.note_unclean(inode);
   return stale_after(core, inode, reach, kill, grew);
 }

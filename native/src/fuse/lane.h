@@ -16,16 +16,10 @@
 #include <optional>
 #include <span>
 
-#include "fuse/attribute_table.h"
-#include "fuse/births.h"
 #include "fuse/channels.h"
-#include "fuse/child_table.h"
 #include "fuse/closing_table.h"
-#include "fuse/cut_reads.h"
-#include "fuse/dentry_table.h"
 #include "fuse/interruptions.h"
-#include "fuse/known.h"
-#include "fuse/lister.h"
+#include "fuse/name_handler.h"
 #include "fuse/parse.h"
 #include "fuse/request.h"
 #include "net/event_loop.h"
@@ -49,23 +43,12 @@ class UpcallSink {
 struct LaneParts {
   Channels& channels;
   DataHandler& data;
+  NameHandler& names;
   UpcallSink& upcalls;
-  AttributeTable& attributes;
-  DentryTable& dentries;
-  ChildTable& children;
   ClosingTable& closing;
-  CutReads& cut_reads;
-  Lister& lister;
-  Births& births;
-  std::function<void()> births_wait;  // called on the lane for the first change that is to be taken
-  uint64_t root_ino;                  // what Python calls nodeid 1
-  bool sealed;                        // sealed.cpp
-  bool passes;                        // files may pass through (docs/decisions/0041-passthrough.md)
-  std::function<void()> unmounted;    // called on the lane, once for each lane
+  bool sealed;                      // sealed.cpp
+  std::function<void()> unmounted;  // called on the lane, once for each lane
 };
-
-// What a SETATTR sets (FATTR_*) is the size of an open file, and nothing else.
-bool cuts_alone(uint32_t valid) noexcept;
 
 class Lane {
  public:
@@ -112,42 +95,14 @@ class Lane {
   void turn(bool paused);
   void look_for_room();
   void lost(int error);
-  Known known() const noexcept { return {parts_.attributes, parts_.children}; }
-  Opening open_child(uint64_t ino, uint64_t fh, uint32_t open_flags);
   // sealed.cpp
   bool refused_when_sealed(const RequestHead& head, uint32_t opcode);
-  bool read_unopened(const ReadRequest& request);
-  bool open_sealed_child(uint64_t ino, uint64_t fh);
 
-  // True when a table knew the answer and it was sent.
+  // The NameHandler answered it.
   bool answered(const UpcallRequest& request);
-  bool getattr_answered(const RequestHead& head, uint64_t ino);
-  bool getxattr_answered(const UpcallRequest& request, uint64_t ino);
-  bool lookup_answered(const UpcallRequest& request, uint64_t parent);
-  bool readdir_answered(const UpcallRequest& request, uint64_t directory);
-  bool open_answered(const UpcallRequest& request, uint64_t ino);
-  bool create_answered(const UpcallRequest& request, uint64_t parent);
-  // The inode of the new file, after the kernel was answered; 0: it could not be made here.
-  uint64_t give_birth(const UpcallRequest& request, const fuse_create_in& in, uint64_t parent,
-                      std::string_view name, std::chrono::nanoseconds valid);
-  bool may_be_set(const record::Record& record, const Setting& setting) const;
-  bool setattr_answered(const UpcallRequest& request, uint64_t ino);
-  // cutting.cpp
-  bool cut_answered(const RequestHead& head, uint64_t ino, const fuse_setattr_in& in);
-  template <typename Ahead>
-  bool take_setting(const UpcallRequest& request, Setting setting,
-                    AttributeTable::Clock::time_point now, Ahead ahead);
-  bool unlink_answered(const UpcallRequest& request, uint64_t parent);
-  // False: the name cannot be taken away here.
-  bool take_name(uint64_t parent, std::string_view name, uint64_t ino);
-  bool rename_answered(const UpcallRequest& request, uint64_t parent);
-  bool take_move(Move move);
-  bool let_go(uint64_t ino, AttributeTable::Clock::time_point now);
-  template <typename Make>
-  bool with_room(Make make);
-  void push(Change change);
-  bool answer_name(const RequestHead& head, const DentryTable::Found& found,
-                   AttributeTable::Clock::time_point now);
+  bool open_answered(const UpcallRequest& request, std::span<const std::byte> body);
+  bool create_answered(const UpcallRequest& request, std::span<const std::byte> body);
+  bool rename_answered(const UpcallRequest& request, std::span<const std::byte> body);
 
   LaneContext context_;
   LaneParts parts_;

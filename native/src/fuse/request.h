@@ -274,8 +274,6 @@ class SessionObserver {
   virtual void called(uint32_t slot, const RequestHead& head, uint32_t opcode,
                       std::span<const std::byte> body, int outcome) = 0;
   virtual void unmounted() = 0;
-  // The first of the changes (births.h) that are to be taken.
-  virtual void births_wait() {}
   // A mark among the notifications was reached: all before it have reached the kernel.
   virtual void notified(uint64_t /*token*/) {}
   virtual void log(int level,

@@ -22,10 +22,6 @@ namespace {
 constexpr int kInitWaitMs = 10'000;
 constexpr int kNotifierWaitMs = 1'000;
 constexpr auto kPauseWait = std::chrono::seconds(5);
-// How long a process takes to note what it was told, at most; and what is tried for one that was
-// held up.
-constexpr auto kSettles = std::chrono::milliseconds(20);
-constexpr std::array kSettlesLate{std::chrono::milliseconds(200), std::chrono::milliseconds(2000)};
 
 // Waits for the first request of the kernel; its length or -errno.
 ssize_t read_first(int device, std::span<std::byte> buffer) {
@@ -134,28 +130,25 @@ int FuseSession::prepare(size_t lane_count) {
   return 0;
 }
 
-int FuseSession::attach_lanes(DataHandler& data, std::span<net::EventLoop* const> loops,
-                              UpcallSink& upcalls) {
+int FuseSession::attach_lanes(DataHandler& data, NameHandler& names,
+                              std::span<net::EventLoop* const> loops, UpcallSink& upcalls) {
   const auto unmounted = [this] {
     if (!unmounted_.exchange(true)) observer_.unmounted();
   };
-  const auto births_wait = [this] { observer_.births_wait(); };
-  lister_ = std::make_unique<Lister>(Known{attributes_, children_}, dentries_, cut_reads_, data,
-                                     root_ino_);
+  names.begin({root_ino_, has_passthrough()});
   loops_.assign(loops.begin(), loops.end());
   for (Channel channel = 0; channel < loops.size(); ++channel) {
     lanes_.push_back(std::make_unique<Lane>(
         channel, settings_.max_write,
-        LaneParts{*channels_, data, upcalls, attributes_, dentries_, children_, closing_,
-                  cut_reads_, *lister_, births_, births_wait, root_ino_, settings_.sealed,
-                  has_passthrough(), unmounted}));
+        LaneParts{*channels_, data, names, upcalls, closing_, settings_.sealed, unmounted}));
     const int attached = lanes_.back()->attach(*loops[channel]);
     if (attached != 0) return attached;
   }
   return 0;
 }
 
-int FuseSession::start(DataHandler& data, std::span<net::EventLoop* const> loops, uint64_t root_ino,
+int FuseSession::start(DataHandler& data, NameHandler& names,
+                       std::span<net::EventLoop* const> loops, uint64_t root_ino,
                        net::UniqueFd& python_end) {
   root_ino_ = root_ino;
   const int prepared = prepare(loops.size());
@@ -173,7 +166,7 @@ int FuseSession::start(DataHandler& data, std::span<net::EventLoop* const> loops
       },
       std::move(pass));
   const int bridged = bridge_->start(upcall_init(negotiated_), python_end);
-  return bridged != 0 ? bridged : attach_lanes(data, loops, *bridge_);
+  return bridged != 0 ? bridged : attach_lanes(data, names, loops, *bridge_);
 }
 
 // Lanes are attached by now, and never taken away while their loops run.
@@ -189,7 +182,7 @@ bool FuseSession::read_again(const Upcall& read, std::span<const std::byte> body
 int FuseSession::start_without_bridge(DataHandler& data, std::span<net::EventLoop* const> loops,
                                       UpcallSink& upcalls) {
   const int prepared = prepare(loops.size());
-  return prepared != 0 ? prepared : attach_lanes(data, loops, upcalls);
+  return prepared != 0 ? prepared : attach_lanes(data, no_names_, loops, upcalls);
 }
 
 // A notification may wait in the kernel for a page whose READ nobody will answer now that the lanes
@@ -298,6 +291,23 @@ void FuseSession::reply_body(Channel channel, uint64_t unique,
   if (channels != nullptr) channels->reply_body(channel, unique, body);
 }
 
+void FuseSession::reply_attributes(Channel channel, uint64_t unique,
+                                   const fuse_attr_out& out) noexcept {
+  Channels* channels = answers_.load(std::memory_order_acquire);
+  if (channels == nullptr) return;
+  struct {
+    fuse_out_header header;
+    fuse_attr_out body;
+  } const reply{{sizeof(reply), 0, unique}, out};
+  const auto bytes = std::as_bytes(std::span(&reply, 1));
+  if (cut_reads_.keeps(out.attr.ino, out.attr.size, channel, bytes)) return;
+  channels->send(channel, bytes);
+}
+
+uint64_t FuseSession::size_to_tell(uint64_t nodeid, uint64_t size) noexcept {
+  return cut_reads_.clip(nodeid, size);
+}
+
 int FuseSession::backing_open(int file) noexcept {
   BackingMap map{.fd = file};
   const int id = channels_ ? ::ioctl(notifier_.device(), kBackingOpen, &map) : -1;
@@ -332,7 +342,7 @@ void FuseSession::spoil_pages(uint64_t ino, uint64_t offset, uint64_t length, ui
 }
 
 // A kernel before Linux 6.2 knows no expiry, and lets go what is mounted below.
-Notification FuseSession::expiry(uint64_t parent, std::string_view name) const {
+Notification FuseSession::name_expiry(uint64_t parent, std::string_view name) const {
   return Notification::of_entry(nodeid(parent), name, (negotiated_.flags & kHasExpireOnly) != 0);
 }
 
@@ -340,58 +350,15 @@ int FuseSession::expire_names(uint64_t parent, std::span<const std::string_view>
   std::vector<Notification> batch;
   for (const std::string_view name : names) {
     if (name.empty() || name.size() > NAME_MAX) return -EINVAL;
-    batch.push_back(expiry(parent, name));
+    batch.push_back(name_expiry(parent, name));
   }
   notifier_.push(std::move(batch));
   return 0;
 }
 
-// What a LOOKUP was told a moment ago is believed once more when its process comes to it: such
-// names expire again before the lease is given back, and a few times after, for a process that was
-// held up.
-size_t FuseSession::drop_names(uint64_t ino, LostBatch& lost) {
-  auto dropped = dentries_.drop(ino, DentryTable::Clock::now());
-  for (const std::string& name : dropped.told) lost.now.push_back(expiry(ino, name));
-  for (const std::string& name : dropped.settling) {
-    Notification again = expiry(ino, name);
-    again.not_before = dropped.looked_at + kSettles;
-    lost.again.push_back(again);
-    for (const auto late : kSettlesLate) {
-      again.not_before = dropped.looked_at + late;
-      lost.behind.push_back(again);
-    }
-  }
-  if (!dropped.settling.empty()) lost.until = std::max(lost.until, dropped.looked_at + kSettles);
-  return dropped.told.size();
-}
-
-size_t FuseSession::lease_drop(uint64_t token, std::span<const LostLease> lost, uint32_t facets) {
-  LostBatch batch;
-  uint32_t queues = lost.empty() ? kAllQueues : 0;
-  if ((facets & kFacetMeta) != 0) queues |= 1u << kAttributesQueue;
-  if ((facets & kFacetData) != 0 || facets == 0) queues |= 1u << kPagesQueue;
-  size_t names = 0;
-  for (const auto& [ino, locked] : lost) {
-    if ((facets & kFacetEntries) != 0) {
-      names += drop_names(ino, batch);
-      queues |= 1u << names_queue(nodeid(ino));
-    }
-    if ((facets & kFacetMeta) != 0) {
-      batch.now.push_back(Notification::of_inode(nodeid(ino), -1, 0));
-      batch.now.back().patient = attributes_.drop(ino);
-    }
-    if ((facets & kFacetData) != 0) invalidate_pages(batch.now, batch.behind, nodeid(ino), locked);
-  }
-  std::ranges::move(batch.again, std::back_inserter(batch.now));
-  batch.now.push_back(Notification::mark_of(token, queues));
-  batch.now.back().not_before = batch.until;
-  std::ranges::move(batch.behind, std::back_inserter(batch.now));
-  if (bridge_) {
-    bridge_->notify_behind(std::move(batch.now));
-  } else {
-    notifier_.push(std::move(batch.now));
-  }
-  return names;
+void FuseSession::notify(std::vector<Notification> batch) {
+  if (bridge_) return bridge_->notify_behind(std::move(batch));
+  notifier_.push(std::move(batch));
 }
 
 std::vector<std::pair<std::string, uint64_t>> FuseSession::counters() const {
@@ -402,16 +369,6 @@ std::vector<std::pair<std::string, uint64_t>> FuseSession::counters() const {
   uint64_t malformed = 0;
   for (const auto& lane : lanes_) malformed += lane->malformed();
   all.emplace_back("fuse_requests_malformed", malformed);
-  all.emplace_back("attributes_answered", attributes_.answered());
-  all.emplace_back("names_known", dentries_.names());
-  if (lister_) all.emplace_back("listings_answered", lister_->answered());
-  all.emplace_back("children_known", children_.count());
-  all.emplace_back("children_used", children_.used());
-  all.emplace_back("children_unused", children_.unused());
-  all.emplace_back("births", births_.count());
-  all.emplace_back("renames", births_.move_count());
-  all.emplace_back("removals", births_.removal_count());
-  all.emplace_back("settings", births_.setting_count());
   if (channels_) {
     all.emplace_back("fuse_answers", channels_->sent());
     all.emplace_back("fuse_answers_void", channels_->void_answers());

@@ -15,36 +15,20 @@
 #include <utility>
 #include <vector>
 
-#include "fuse/attribute_table.h"
-#include "fuse/births.h"
 #include "fuse/bridge.h"
 #include "fuse/channels.h"
-#include "fuse/child_table.h"
 #include "fuse/closing_table.h"
 #include "fuse/cut_reads.h"
-#include "fuse/dentry_table.h"
 #include "fuse/init.h"
 #include "fuse/lane.h"
-#include "fuse/lister.h"
 #include "fuse/mount.h"
+#include "fuse/name_handler.h"
 #include "fuse/notifier.h"
 #include "fuse/request.h"
 #include "net/event_loop.h"
 #include "net/unique_fd.h"
 
 namespace braidfs::fuse {
-
-// Facets of a lease as one recall names them: those of docs/INTERFACES.md section 7.
-inline constexpr uint32_t kFacetMeta = 1;
-inline constexpr uint32_t kFacetEntries = 2;
-inline constexpr uint32_t kFacetData = 4;
-
-// An inode on which a lease is lost, and the pages of it that may be locked by reads which wait for
-// this very loss: nobody waits for theirs.
-struct LostLease {
-  uint64_t ino;
-  Ranges locked = {};
-};
 
 class FuseSession final : public Replier {
  public:
@@ -69,10 +53,7 @@ class FuseSession final : public Replier {
   int backing_open(int file) noexcept;
   void backing_close(uint32_t id) noexcept;
   // Before start(): the tree is sealed and mounted read-only (sealed.cpp).
-  void seal() noexcept {
-    settings_.sealed = true;
-    attributes_.seal();
-  }
+  void seal() noexcept { settings_.sealed = true; }
 
   // Before mount() or attach(): permissions are the metaserver's to check.
   void leave_permissions() noexcept { settings_.checks_elsewhere = true; }
@@ -84,8 +65,8 @@ class FuseSession final : public Replier {
   int attach(net::UniqueFd device);
 
   // Answers INIT and puts a lane into each loop. `python_end` is what pyfuse3 mounts as /dev/fd/N.
-  int start(DataHandler& data, std::span<net::EventLoop* const> loops, uint64_t root_ino,
-            net::UniqueFd& python_end);
+  int start(DataHandler& data, NameHandler& names, std::span<net::EventLoop* const> loops,
+            uint64_t root_ino, net::UniqueFd& python_end);
   // The same without pyfuse3: every other request goes to `upcalls`.
   int start_without_bridge(DataHandler& data, std::span<net::EventLoop* const> loops,
                            UpcallSink& upcalls);
@@ -120,7 +101,15 @@ class FuseSession final : public Replier {
   void reply_open(Channel channel, uint64_t unique, uint64_t fh,
                   bool keeps_pages) noexcept override;
   bool store_pages(uint64_t nodeid, std::span<const std::byte> bytes) noexcept override;
+
+  // ---- answers to requests about names (names/) ----
+  // A success with these bytes behind the header.
   void reply_body(Channel channel, uint64_t unique, std::span<const std::byte> body) noexcept;
+  // A success that tells the attributes of the inode attr.ino, and so its size. It may leave later:
+  // behind the invalidation of a page that was filled up to a former end of the file.
+  void reply_attributes(Channel channel, uint64_t unique, const fuse_attr_out& out) noexcept;
+  // The size of a file that an answer may tell which cannot wait for that.
+  uint64_t size_to_tell(uint64_t nodeid, uint64_t size) noexcept;
 
   // ANY THREAD, after start(). Nothing: no request of Python's has that slot.
   std::optional<Upcall> upcall(uint32_t slot) const;
@@ -148,22 +137,13 @@ class FuseSession final : public Replier {
                    std::function<void()> then);
   CutReads& cut_reads() noexcept { return cut_reads_; }
 
-  // ANY THREAD, after start(). Leases are lost: these tables forget what was known under them and
-  // the kernel is told to; observer.notified(token) when it has been. Without a facet: when what
-  // was notified of pages before has been; without inodes: when all of it has been. Returns how
-  // many names it believed.
-  size_t lease_drop(uint64_t token, std::span<const LostLease> lost, uint32_t facets);
-
-  // ANY THREAD, after start(). What a lane would answer to READDIRPLUS now.
-  bool list(uint64_t directory, uint64_t offset, uint32_t size, const Lister::Send& send) {
-    return lister_ && lister_->read(directory, offset, size, send);
-  }
-
-  // What Python learned and lanes may answer from.
-  AttributeTable& attributes() noexcept { return attributes_; }
-  DentryTable& dentries() noexcept { return dentries_; }
-  ChildTable& children() noexcept { return children_; }
-  Births& births() noexcept { return births_; }
+  // ANY THREAD, after start(). The kernel is told these, in this order, behind the answers of
+  // Python's that are on their way to it. observer.notified() tells when a mark among them is
+  // reached.
+  void notify(std::vector<Notification> batch);
+  // What makes the kernel ask for that name again, or for the attributes of that inode.
+  Notification name_expiry(uint64_t parent, std::string_view name) const;
+  uint64_t nodeid(uint64_t ino) const noexcept { return ino == root_ino_ ? FUSE_ROOT_ID : ino; }
 
   const Negotiated& negotiated() const noexcept { return negotiated_; }
   std::vector<std::pair<std::string, uint64_t>> counters() const;
@@ -173,18 +153,9 @@ class FuseSession final : public Replier {
   int answer_init();
   std::vector<std::shared_ptr<Ring>> make_rings(size_t lane_count);
   bool read_again(const Upcall& read, std::span<const std::byte> body);
-  int attach_lanes(DataHandler& data, std::span<net::EventLoop* const> loops, UpcallSink& upcalls);
+  int attach_lanes(DataHandler& data, NameHandler& names, std::span<net::EventLoop* const> loops,
+                   UpcallSink& upcalls);
   void stop_notifier();
-  // What a recall makes void: now; once more; and behind its mark, which does not come before
-  // `until`.
-  struct LostBatch {
-    std::vector<Notification> now, again, behind;
-    DentryTable::Clock::time_point until{};
-  };
-  Notification expiry(uint64_t parent, std::string_view name) const;
-  size_t drop_names(uint64_t ino, LostBatch& lost);
-  uint64_t nodeid(uint64_t ino) const noexcept { return ino == root_ino_ ? FUSE_ROOT_ID : ino; }
-
   InitSettings settings_;
   SessionObserver& observer_;
   CloneDevice clone_;
@@ -198,13 +169,9 @@ class FuseSession final : public Replier {
   std::atomic<bool> unmounted_{false};
   std::unique_ptr<Channels> channels_;
   Notifier notifier_;
-  AttributeTable attributes_;
-  DentryTable dentries_;
-  ChildTable children_;
   ClosingTable closing_;
   CutReads cut_reads_;
-  std::unique_ptr<Lister> lister_;
-  Births births_;
+  NameHandler no_names_;  // start_without_bridge() has no names of its own
   std::unique_ptr<Bridge> bridge_;
   std::vector<net::EventLoop*> loops_;  // the lanes'
   std::vector<std::unique_ptr<Lane>> lanes_;

@@ -23,7 +23,7 @@ class Newborn : public testing::Test {
     EXPECT_TRUE(rig_.core->born(rig_.attributes(0), rig_.layout(), rig_.capability(),
                                 {Rig::kFh, O_WRONLY}));
   }
-  fuse::BirthSince take() { return rig_.core->birth_take(Rig::kIno).value(); }
+  names::BirthSince take() { return rig_.core->birth_take(Rig::kIno).value(); }
 
   Rig rig_;
   std::vector<Written> noted_;
@@ -39,7 +39,7 @@ TEST_F(Newborn, IsWrittenAndClosedWithoutAWord) {
   ASSERT_EQ(noted_.size(), 1u);
   EXPECT_EQ(noted_[0].size, bytes.size());
   EXPECT_TRUE(rig_.commits().empty());
-  const fuse::BirthSince birth = take();
+  const names::BirthSince birth = take();
   EXPECT_TRUE(rig_.events(EventKind::kRelease).empty());
   EXPECT_EQ(birth.changes, 1u);
   EXPECT_EQ(birth.size, bytes.size());
@@ -55,7 +55,7 @@ TEST_F(Newborn, EachCloseThatWroteIsAChange) {
     EXPECT_EQ(rig_.flush(Rig::kFh), 0) << "of another descriptor, which wrote nothing";
     EXPECT_EQ(noted_.size(), count);
   }
-  const fuse::BirthSince birth = take();
+  const names::BirthSince birth = take();
   EXPECT_EQ(birth.changes, 2u);
   EXPECT_EQ(birth.size, 2000u);
   EXPECT_TRUE(birth.is_open);

@@ -27,7 +27,7 @@ class Inline : public testing::Test {
         rig_.core->born(rig_.attributes(0), rig_.layout(), rig_.capability(), {Rig::kFh, flags}));
   }
   // Python has taken the birth already, and may still add to it.
-  fuse::BirthSince take() { return rig_.core->birth_take(Rig::kIno).value(); }
+  names::BirthSince take() { return rig_.core->birth_take(Rig::kIno).value(); }
   // The bytes that came with the last COMMIT.
   std::string told() {
     const auto events = rig_.events(EventKind::kCommit);
@@ -62,7 +62,7 @@ TEST_F(Inline, GoesWithTheBirthThatNobodyHasTaken) {
   EXPECT_EQ(rig_.flush(Rig::kFh), 0);
   EXPECT_EQ(rig_.read(Rig::kFh, 0, 4096).bytes, bytes);
   EXPECT_EQ(rig_.release(Rig::kFh), 0);
-  const fuse::BirthSince birth = take();
+  const names::BirthSince birth = take();
   EXPECT_EQ(birth.inline_bytes, text(bytes));
   EXPECT_EQ(birth.size, 100u);
   EXPECT_EQ(birth.changes, 1u);
@@ -80,7 +80,7 @@ TEST_F(Inline, WhatIsWrittenAfterAFirstCommitGoesToTheTargets) {
   EXPECT_EQ(rig_.flush(Rig::kFh), 0);
   rig_.write(Rig::kFh, 5000, pattern(100, 1));
   EXPECT_EQ(rig_.flush(Rig::kFh), 0);
-  const fuse::BirthSince birth = take();
+  const names::BirthSince birth = take();
   EXPECT_EQ(birth.inline_bytes, "");
   EXPECT_EQ(birth.size, 5100u);
   EXPECT_EQ(writes(), 1u);

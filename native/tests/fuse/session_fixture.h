@@ -29,7 +29,7 @@ class Observer final : public SessionObserver {
   }
   uint32_t slot() const { return slot_; }
   void unmounted() override { push("unmounted"); }
-  void births_wait() override { push("births"); }
+  void changes_wait() { push("births"); }
   void log(int level, std::string_view) override { push("log " + std::to_string(level)); }
   std::string next() {
     std::unique_lock lock(mu_);
@@ -129,7 +129,7 @@ class SessionTest : public ::testing::Test {
     in.flags = ~0u;
     in.flags2 = ~0u;
     ASSERT_TRUE(testing::send(device_.ours.get(), request(FUSE_INIT, {2, 0, 0}, in)));
-    ASSERT_EQ(session_.start(echo_, pointers_, kRootIno, python_), 0);
+    ASSERT_EQ(session_.start(echo_, names(), pointers_, kRootIno, python_), 0);
     const Bytes reply = receive(device_.ours.get());
     ASSERT_EQ(reply.size(), sizeof(fuse_out_header) + sizeof(fuse_init_out));
     EXPECT_EQ(at<fuse_init_out>(reply, sizeof(fuse_out_header)).max_pages, 256);
@@ -138,6 +138,9 @@ class SessionTest : public ::testing::Test {
     ASSERT_EQ(at<fuse_in_header>(init, 0).opcode, static_cast<uint32_t>(FUSE_INIT));
     ASSERT_TRUE(testing::send(python_.get(), answer(at<fuse_in_header>(init, 0).unique, 0)));
   }
+
+  // What answers requests about names: nobody, unless a test has something.
+  virtual NameHandler& names() { return no_names_; }
 
   void TearDown() override {
     for (auto& loop : loops_) loop.stop();
@@ -166,6 +169,7 @@ class SessionTest : public ::testing::Test {
                          return 0;
                        }};
   Echo echo_{session_};
+  NameHandler no_names_;
   std::array<net::EventLoop, kLanes> loops_;
   std::vector<net::EventLoop*> pointers_;
   std::vector<std::thread> threads_;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "fuse/notifier.h"
+#include "fuse/protocol.h"
 #include "kernel_side.h"
 
 namespace braidfs::fuse::testing {
@@ -119,6 +120,34 @@ TEST_F(NotifierTest, WhatWaitsIsDoneWithWhenItEnds) {
   batch.push_back(Notification::mark_of(2));
   notifier_.push(std::move(batch));
   EXPECT_EQ(told_, (std::vector<uint64_t>{1, 2}));
+}
+
+// offset and length of an INVAL_INODE; {-1, token} of a mark.
+std::pair<int64_t, int64_t> range_of(const Notification& notification) {
+  if (notification.bytes.empty()) return {-1, static_cast<int64_t>(notification.token)};
+  fuse_notify_inval_inode_out body;
+  std::memcpy(&body, notification.bytes.data() + sizeof(fuse_out_header), sizeof(body));
+  return {body.off, body.len};
+}
+
+std::vector<std::pair<int64_t, int64_t>> ranges_of(Ranges locked) {
+  std::vector<Notification> batch;
+  std::vector<Notification> behind;
+  invalidate_pages(batch, behind, 7, std::move(locked));
+  batch.push_back(Notification::mark_of(5));
+  std::ranges::move(behind, std::back_inserter(batch));
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  for (const Notification& notification : batch) ranges.push_back(range_of(notification));
+  return ranges;
+}
+
+TEST(Pages, ThoseThatMayBeLockedComeBehindTheMark) {
+  using Pairs = std::vector<std::pair<int64_t, int64_t>>;
+  EXPECT_EQ(ranges_of({}), (Pairs{{0, 0}, {-1, 5}}));
+  EXPECT_EQ(ranges_of({{9000, 9010}}), (Pairs{{0, 8192}, {12288, 0}, {-1, 5}, {0, 12288}}));
+  EXPECT_EQ(ranges_of({{20000, 20001}, {0, 100}}),
+            (Pairs{{4096, 12288}, {20480, 0}, {-1, 5}, {0, 20480}}));
+  EXPECT_EQ(ranges_of({{0, 8192}, {100, 200}}), (Pairs{{8192, 0}, {-1, 5}, {0, 8192}}));
 }
 
 }  // namespace

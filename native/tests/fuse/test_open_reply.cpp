@@ -5,7 +5,6 @@
 #include <cstring>
 #include <vector>
 
-#include "fuse/known.h"
 #include "fuse/open_reply.h"
 
 namespace braidfs::fuse {
@@ -75,28 +74,6 @@ TEST(OpenReply, StaysAsItIsOtherwise) {
   EXPECT_TRUE(untouched(FUSE_OPEN, sizeof(Reply), {}));
   EXPECT_TRUE(untouched(FUSE_OPEN, sizeof(fuse_out_header), nobody));  // an error
   EXPECT_TRUE(untouched(FUSE_OPENDIR, sizeof(Reply), nobody));
-}
-
-TEST(OpenReply, WhatIsSealedIsKnownByLeasesAlone) {
-  AttributeTable attributes;
-  ChildTable children;
-  const Known known{attributes, children};
-  const auto now = AttributeTable::Clock::now();
-  record::Record record{};
-  record::set_field(record, record::kIno, uint64_t{7});
-  record::set_field(record, record::kFlags, record::kImmutable);
-  EXPECT_EQ(known.sealing(7, now), Sealing::kUnknown);
-  attributes.put(record, std::chrono::hours(1), now);
-  EXPECT_EQ(known.sealing(7, now), Sealing::kUnknown);
-  attributes.put(record, std::chrono::hours(1), now, true);
-  EXPECT_EQ(known.sealing(7, now), Sealing::kUnknown) << "the leases have ended";
-  attributes.believe(now + std::chrono::hours(1));
-  EXPECT_EQ(known.sealing(7, now), Sealing::kImmutable);
-  record::set_field(record, record::kFlags, uint32_t{0});
-  attributes.put(record, std::chrono::hours(1), now, true);
-  EXPECT_EQ(known.sealing(7, now), Sealing::kMutable);
-  attributes.drop(7);
-  EXPECT_EQ(known.sealing(7, now), Sealing::kUnknown);
 }
 
 }  // namespace

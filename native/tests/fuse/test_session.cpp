@@ -151,50 +151,6 @@ TEST_F(SessionTest, FlushOfALockedInodeIsAnsweredByPython) {
   EXPECT_EQ(out_header(ask(0, request(FUSE_FLUSH, {36, 9, 1}, in))).error, 0);
 }
 
-TEST_F(SessionTest, AnOpenForReadingOfAKeptFileIsNoUpcall) {
-  start();
-  echo_.kept_ = 9;
-  const Bytes opened = ask(0, request(FUSE_OPEN, {30, 9, 1}, fuse_open_in{O_NONBLOCK, 0}));
-  EXPECT_EQ(out_header(opened).error, 0);
-  EXPECT_GE(at<fuse_open_out>(opened, 16).fh, uint64_t{1} << 62);
-  EXPECT_EQ(at<fuse_open_out>(opened, 16).open_flags, FOPEN_KEEP_CACHE | kFopenNoflush);
-  uint64_t unique = 32;
-  for (const uint32_t flags : {O_WRONLY, O_RDWR, O_DIRECT, O_TRUNC}) {
-    upcall(0, request(FUSE_OPEN, {unique, 9, 1}, fuse_open_in{flags, 0}));
-    unique += 2;
-  }
-  upcall(0, request(FUSE_OPEN, {unique, 8, 1}, fuse_open_in{0, 0}));  // another file
-  session_.locked(9, true);
-  upcall(0, request(FUSE_OPEN, {unique + 2, 9, 1}, fuse_open_in{0, 0}));
-}
-
-TEST_F(SessionTest, OnASealedTreeAReadOpensItsFileByItself) {
-  session_.seal();
-  start();
-  EXPECT_EQ(out_header(ask(0, request(FUSE_OPEN, {30, 9, 1}, fuse_open_in{}))).error, -ENOSYS);
-  EXPECT_EQ(out_header(ask(1, request(FUSE_FLUSH, {32, 9, 1}, fuse_flush_in{}))).error, -ENOSYS);
-
-  fuse_read_in read{};
-  read.offset = 4096;
-  read.size = 10;
-  echo_.kept_ = 9;
-  const Bytes kept = ask(1, request(FUSE_READ, {34, 9, 1}, read));
-  EXPECT_EQ(text_of(kept), "4096+10");
-  EXPECT_TRUE(echo_.read_.closes);
-  EXPECT_GE(echo_.read_.fh, uint64_t{1} << 62);
-
-  ASSERT_TRUE(testing::send(lanes_[1].ours.get(), request(FUSE_READ, {36, 8, 1}, read)));
-  EXPECT_EQ(observer_.next(), "call 15 1000 40 0");
-  Bytes opened;
-  const uint64_t fh = 77;
-  testing::append(opened, &fh, sizeof(fh));
-  testing::append(opened, &read, sizeof(read));
-  ASSERT_TRUE(session_.answer(observer_.slot(), 0, opened));
-  EXPECT_EQ(text_of(receive(lanes_[1].ours.get())), "4096+10");
-  EXPECT_TRUE(echo_.read_.closes);
-  EXPECT_EQ(echo_.read_.fh, 77u);
-}
-
 TEST_F(SessionTest, OnASealedTreeAReadThatCannotBeOpenedFails) {
   session_.seal();
   start();
@@ -380,11 +336,11 @@ TEST_F(SessionTest, UnmountIsToldOnce) {
 
 TEST_F(SessionTest, StartNeedsADeviceAndAGoodInit) {
   net::UniqueFd python;
-  EXPECT_EQ(session_.start(echo_, pointers_, 1, python), -ENOTCONN);
+  EXPECT_EQ(session_.start(echo_, names(), pointers_, 1, python), -ENOTCONN);
   ASSERT_EQ(session_.attach(std::move(device_.theirs)), 0);
   EXPECT_EQ(session_.attach({}), -EALREADY);
   ASSERT_TRUE(testing::send(device_.ours.get(), lookup({2, 1, 1}, "early")));
-  EXPECT_EQ(session_.start(echo_, pointers_, 1, python), -EPROTO);
+  EXPECT_EQ(session_.start(echo_, names(), pointers_, 1, python), -EPROTO);
 }
 
 }  // namespace

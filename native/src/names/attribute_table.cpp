@@ -1,14 +1,14 @@
-#include "fuse/attribute_table.h"
+#include "names/attribute_table.h"
 
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <cstring>
 
-#include "fuse/attribute_record.h"
-#include "fuse/file_time.h"
+#include "core/file_time.h"
+#include "names/attribute_record.h"
 
-namespace braidfs::fuse {
+namespace braidfs::names {
 
 namespace {
 
@@ -250,4 +250,4 @@ bool AttributeTable::is_bare(uint64_t ino, Clock::time_point now) {
   return true;
 }
 
-}  // namespace braidfs::fuse
+}  // namespace braidfs::names

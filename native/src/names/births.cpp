@@ -1,4 +1,4 @@
-#include "fuse/births.h"
+#include "names/births.h"
 
 #include <sys/stat.h>
 
@@ -7,7 +7,7 @@
 #include <iterator>
 #include <utility>
 
-namespace braidfs::fuse {
+namespace braidfs::names {
 
 record::Record new_file_record(const Birth& birth) noexcept {
   record::Record made{};
@@ -117,4 +117,4 @@ void Births::changes_told(size_t count) noexcept {
   }
 }
 
-}  // namespace braidfs::fuse
+}  // namespace braidfs::names

@@ -18,9 +18,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "fuse/attribute_record.h"
+#include "names/attribute_record.h"
 
-namespace braidfs::fuse {
+namespace braidfs::names {
 
 class ChildTable {
  public:
@@ -113,4 +113,4 @@ class ChildTable {
   std::atomic<Clock::rep> until_{0};
 };
 
-}  // namespace braidfs::fuse
+}  // namespace braidfs::names

@@ -1,4 +1,4 @@
-#include "fuse/lister.h"
+#include "names/lister.h"
 
 #include <sys/stat.h>
 
@@ -7,11 +7,11 @@
 #include <string_view>
 #include <vector>
 
-#include "fuse/attribute_record.h"
 #include "fuse/parse.h"
 #include "fuse/protocol.h"
+#include "names/attribute_record.h"
 
-namespace braidfs::fuse {
+namespace braidfs::names {
 
 namespace {
 
@@ -51,7 +51,7 @@ class Dirents {
 bool Lister::read(uint64_t directory, uint64_t offset, uint32_t size, const Send& send) {
   if (size < kSizeMin) return false;
   const auto now = Clock::now();
-  Dirents dirents(std::min(size, kReaddirBytesMax));
+  Dirents dirents(std::min(size, fuse::kReaddirBytesMax));
   const uint64_t behind = offset <= kParentCookie ? 0 : offset;
   bool is_given = false;
   dentries_.give(
@@ -88,21 +88,19 @@ bool Lister::add_dots(Dirents& dirents, uint64_t directory, uint64_t offset,
 DentryTable::Given Lister::add(Dirents& dirents, const DentryTable::Row& row,
                                std::chrono::nanoseconds valid, Clock::time_point now) const {
   using enum DentryTable::Given;
-  if (data_.is_ahead(row.ino)) return kUnknown;
+  if (file_bytes_.is_ahead(row.ino)) return kUnknown;
   const auto known = known_.find(row.ino, nodeid(row.ino), now);
   if (!known) return kUnknown;
   fuse_entry_out entry{};
   entry.nodeid = known->attr.ino;
-  set_valid(entry, valid);
+  fuse::set_valid(entry, valid);
   entry.attr_valid = known->attr_valid;
   entry.attr_valid_nsec = known->attr_valid_nsec;
   entry.attr = known->attr;
   known_.attributes.keep_name(entry);
-  if (!cut_reads_.empty()) {
-    entry.attr.size = cut_reads_.clip(entry.nodeid, entry.attr.size);
-    if (entry.attr.size != known->attr.size) entry.attr_valid = entry.attr_valid_nsec = 0;
-  }
+  entry.attr.size = session_.size_to_tell(entry.nodeid, entry.attr.size);
+  if (entry.attr.size != known->attr.size) entry.attr_valid = entry.attr_valid_nsec = 0;
   return dirents.add(row.name, row.cookie, entry) ? kTaken : kFull;
 }
 
-}  // namespace braidfs::fuse
+}  // namespace braidfs::names

@@ -20,9 +20,9 @@
 #include <variant>
 #include <vector>
 
-#include "fuse/attribute_record.h"
+#include "names/attribute_record.h"
 
-namespace braidfs::fuse {
+namespace braidfs::names {
 
 constexpr uint64_t kNoSizeLimit = ~uint64_t{0};
 
@@ -163,4 +163,4 @@ class Births {
   std::atomic<uint64_t> move_count_{0};
 };
 
-}  // namespace braidfs::fuse
+}  // namespace braidfs::names

@@ -6,34 +6,34 @@
 #include <algorithm>
 #include <array>
 
-#include "session_fixture.h"
+#include "names_fixture.h"
 
-namespace braidfs::fuse {
+namespace braidfs::names {
 namespace {
 
 using testing::at;
 using testing::Bytes;
 using testing::lookup;
+using testing::NamesTest;
 using testing::out_header;
 using testing::receive;
 using testing::request;
-using testing::SessionTest;
 
 // A directory under an exclusive lease, empty, and slots for two files.
-class BirthTest : public SessionTest {
+class BirthTest : public NamesTest {
  protected:
   static constexpr uint64_t kFolder = 70;
 
   void SetUp() override {
     start();
     const auto now = DentryTable::Clock::now();
-    session_.dentries().believe(now + std::chrono::hours(1));
-    session_.attributes().believe(now + std::chrono::hours(1));
+    names_.dentries().believe(now + std::chrono::hours(1));
+    names_.attributes().believe(now + std::chrono::hours(1));
     put_folder(S_IFDIR | 0755);
-    session_.dentries().lease(kFolder, now);
-    session_.dentries().complete(kFolder, now);
-    EXPECT_TRUE(session_.dentries().delegate(kFolder));
-    EXPECT_TRUE(session_.births().slots_put({{501, "layout", "key"}, {502, "layout", "key"}}));
+    names_.dentries().lease(kFolder, now);
+    names_.dentries().complete(kFolder, now);
+    EXPECT_TRUE(names_.dentries().delegate(kFolder));
+    EXPECT_TRUE(names_.births().slots_put({{501, "layout", "key"}, {502, "layout", "key"}}));
   }
 
   void put_folder(uint32_t mode, uint32_t flags = 0, uint32_t xattr_count = 0) {
@@ -42,8 +42,7 @@ class BirthTest : public SessionTest {
     record::set_field(folder, record::kMode, mode);
     record::set_field(folder, record::kFlags, flags);
     record::set_field(folder, record::kXattrCount, xattr_count);
-    session_.attributes().put(folder, std::chrono::milliseconds(0), DentryTable::Clock::now(),
-                              true);
+    names_.attributes().put(folder, std::chrono::milliseconds(0), DentryTable::Clock::now(), true);
   }
 
   static Bytes create(uint64_t unique, std::string name, uint32_t mode = S_IFREG | 0666,
@@ -57,7 +56,7 @@ class BirthTest : public SessionTest {
   }
 
   size_t lease_drop(uint64_t ino, uint32_t facets) {
-    return session_.lease_drop(0, std::array{LostLease{ino}}, facets);
+    return names_.drop_leases(0, std::array{LostLease{ino}}, facets);
   }
 
   bool goes_to_python(const Bytes& bytes) {
@@ -77,37 +76,37 @@ TEST_F(BirthTest, ANewFileIsMadeHereAndToldOfOnce) {
   const auto open = at<fuse_open_out>(reply, sizeof(fuse_out_header) + sizeof(fuse_entry_out));
   EXPECT_EQ(open.fh, Births::kFirstHandle);
   EXPECT_EQ(observer_.next(), "births");
-  const auto changes = session_.births().take();
+  const auto changes = names_.births().take();
   ASSERT_EQ(changes.size(), 1u);
   const Birth birth = std::get<Birth>(changes[0]);
   EXPECT_EQ(birth.name, "new");
   EXPECT_EQ(birth.parent, kFolder);
   EXPECT_EQ(birth.mode, 0644u);
-  EXPECT_TRUE(session_.births().take().empty());
+  EXPECT_TRUE(names_.births().take().empty());
   EXPECT_EQ(at<fuse_entry_out>(ask(1, lookup({8, kFolder}, "new")), sizeof(fuse_out_header)).nodeid,
             501u);
 }
 
 TEST_F(BirthTest, FilesOfThoseWhoHaveQuotasAreForPython) {
-  session_.births().refuse({7, 1000}, {});
+  names_.births().refuse({7, 1000}, {});
   EXPECT_TRUE(goes_to_python(create(6, "new")));
-  session_.births().refuse({}, {500, 100});
+  names_.births().refuse({}, {500, 100});
   EXPECT_TRUE(goes_to_python(create(8, "new")));
-  EXPECT_EQ(session_.births().slots(), 2u);
-  session_.births().refuse({7}, {500});
+  EXPECT_EQ(names_.births().slots(), 2u);
+  names_.births().refuse({7}, {500});
   EXPECT_EQ(at<fuse_entry_out>(ask(0, create(10, "new")), sizeof(fuse_out_header)).nodeid, 501u);
 }
 
 TEST_F(BirthTest, FilesBeyondAShareAreForPython) {
-  session_.births().share(kFolder, 1, 1 << 20);
+  names_.births().share(kFolder, 1, 1 << 20);
   EXPECT_EQ(at<fuse_entry_out>(ask(0, create(6, "new")), sizeof(fuse_out_header)).nodeid, 501u);
   EXPECT_TRUE(goes_to_python(create(8, "newer")));
-  EXPECT_EQ(session_.births().slots(), 1u);
+  EXPECT_EQ(names_.births().slots(), 1u);
 }
 
 TEST_F(BirthTest, TheDirectorysTimesFollow) {
   ask(0, create(6, "new"));
-  const int64_t time_ns = std::get<Birth>(session_.births().take().at(0)).time_ns;
+  const int64_t time_ns = std::get<Birth>(names_.births().take().at(0)).time_ns;
   const Bytes reply = ask(0, request(FUSE_GETATTR, {8, kFolder}, fuse_getattr_in{}));
   const auto attr = at<fuse_attr_out>(reply, sizeof(fuse_out_header)).attr;
   EXPECT_EQ(static_cast<int64_t>(attr.mtime) * 1'000'000'000 + attr.mtimensec, time_ns);
@@ -121,9 +120,9 @@ TEST_F(BirthTest, WithoutSlotsItIsPythons) {
 }
 
 TEST_F(BirthTest, WhatIsThereOrNotKnownIsPythons) {
-  session_.dentries().unsure(kFolder, "there");
-  session_.dentries().put(kFolder, "there", 9, DentryTable::Clock::now());
-  session_.dentries().unsure(kFolder, "unsure");
+  names_.dentries().unsure(kFolder, "there");
+  names_.dentries().put(kFolder, "there", 9, DentryTable::Clock::now());
+  names_.dentries().unsure(kFolder, "unsure");
   EXPECT_TRUE(goes_to_python(create(6, "there")));
   EXPECT_TRUE(goes_to_python(create(8, "unsure")));
 }
@@ -150,12 +149,12 @@ TEST_F(BirthTest, WithoutRoomItIsPythonsAndTheNameStaysFree) {
 }
 
 TEST_F(BirthTest, ADirectoryThatIsGivenBackIsPythons) {
-  session_.dentries().undelegate(kFolder);
+  names_.dentries().undelegate(kFolder);
   EXPECT_TRUE(goes_to_python(create(6, "new")));
-  EXPECT_TRUE(session_.dentries().delegate(kFolder));
+  EXPECT_TRUE(names_.dentries().delegate(kFolder));
   lease_drop(kFolder, kFacetEntries);
   EXPECT_TRUE(goes_to_python(create(8, "new")));
-  EXPECT_FALSE(session_.dentries().delegate(kFolder));
+  EXPECT_FALSE(names_.dentries().delegate(kFolder));
 }
 
 // The same directory, with a file that is known and not open.
@@ -166,8 +165,8 @@ class RemovalTest : public BirthTest {
   void SetUp() override {
     BirthTest::SetUp();
     put_file(S_IFREG | 0644);
-    session_.dentries().unsure(kFolder, "file");
-    session_.dentries().put(kFolder, "file", kFile, DentryTable::Clock::now());
+    names_.dentries().unsure(kFolder, "file");
+    names_.dentries().put(kFolder, "file", kFile, DentryTable::Clock::now());
   }
 
   void put_file(uint32_t mode, uint32_t nlink = 1, uint32_t flags = 0, uint32_t lease = 1,
@@ -178,7 +177,7 @@ class RemovalTest : public BirthTest {
     record::set_field(file, record::kNlink, nlink);
     record::set_field(file, record::kFlags, flags);
     record::set_field(file, record::kLeaseFlags, lease);
-    session_.attributes().put(file, std::chrono::milliseconds(0), DentryTable::Clock::now(), true);
+    names_.attributes().put(file, std::chrono::milliseconds(0), DentryTable::Clock::now(), true);
   }
 
   static Bytes unlink(uint64_t unique, std::string name) {
@@ -191,8 +190,7 @@ class RemovalTest : public BirthTest {
   }
   std::vector<Removal> removals() {
     std::vector<Removal> taken;
-    for (const Change& change : session_.births().take())
-      taken.push_back(std::get<Removal>(change));
+    for (const Change& change : names_.births().take()) taken.push_back(std::get<Removal>(change));
     return taken;
   }
 };
@@ -224,7 +222,7 @@ TEST_F(RemovalTest, ABirthThatIsRemovedIsToldOfInOrder) {
   ask(0, create(6, "new"));
   EXPECT_EQ(out_header(ask(1, unlink(8, "new"))).error, 0);
   ask(0, create(10, "new"));
-  const auto changes = session_.births().take();
+  const auto changes = names_.births().take();
   ASSERT_EQ(changes.size(), 3u);
   EXPECT_EQ(std::get<Birth>(changes[0]).ino, 501u);
   EXPECT_EQ(std::get<Removal>(changes[1]).ino, 501u);
@@ -233,9 +231,9 @@ TEST_F(RemovalTest, ABirthThatIsRemovedIsToldOfInOrder) {
 
 TEST_F(RemovalTest, WhatIsNotCertainOrNotPlainIsPythons) {
   EXPECT_TRUE(goes_to_python(unlink(6, "unknown")));
-  session_.dentries().unsure(kFolder, "file");
+  names_.dentries().unsure(kFolder, "file");
   EXPECT_TRUE(goes_to_python(unlink(8, "file")));
-  session_.dentries().put(kFolder, "file", kFile, DentryTable::Clock::now());
+  names_.dentries().put(kFolder, "file", kFile, DentryTable::Clock::now());
   put_file(S_IFREG | 0644, 2);
   EXPECT_TRUE(goes_to_python(unlink(10, "file")));
   put_file(S_IFREG | 0644, 1, 16);
@@ -263,36 +261,36 @@ TEST_F(RemovalTest, AnInodeWithoutALeaseIsPythons) {
 }
 
 TEST_F(RemovalTest, ADirectoryThatIsGivenBackIsPythons) {
-  session_.dentries().undelegate(kFolder);
+  names_.dentries().undelegate(kFolder);
   EXPECT_TRUE(goes_to_python(unlink(6, "file")));
 }
 
 TEST_F(RemovalTest, WhatWasAskedBeforeDoesNotBringANameBack) {
   ask(0, unlink(6, "file"));
-  EXPECT_FALSE(session_.dentries().put(kFolder, "file", kFile, DentryTable::Clock::now()));
+  EXPECT_FALSE(names_.dentries().put(kFolder, "file", kFile, DentryTable::Clock::now()));
   EXPECT_EQ(out_header(ask(0, lookup({8, kFolder}, "file"))).error, -ENOENT);
   ask(0, create(10, "file"));
-  EXPECT_FALSE(session_.dentries().put(kFolder, "file", 0, DentryTable::Clock::now()));
+  EXPECT_FALSE(names_.dentries().put(kFolder, "file", 0, DentryTable::Clock::now()));
   EXPECT_EQ(
       at<fuse_entry_out>(ask(0, lookup({12, kFolder}, "file")), sizeof(fuse_out_header)).nodeid,
       501u);
-  session_.dentries().unsure(kFolder, "file");
-  EXPECT_TRUE(session_.dentries().put(kFolder, "file", 0, DentryTable::Clock::now()));
+  names_.dentries().unsure(kFolder, "file");
+  EXPECT_TRUE(names_.dentries().put(kFolder, "file", 0, DentryTable::Clock::now()));
 }
 
 TEST_F(RemovalTest, TooManyThatAreNotAnsweredArePythons) {
   for (size_t count = 0; count < Births::kUntoldMax; ++count) {
-    EXPECT_TRUE(session_.births().take_room());
+    EXPECT_TRUE(names_.births().take_room());
   }
   EXPECT_TRUE(goes_to_python(unlink(6, "file")));
-  session_.births().changes_told(1);
+  names_.births().changes_told(1);
   EXPECT_EQ(out_header(ask(0, unlink(8, "file"))).error, 0);
 }
 
 TEST_F(RemovalTest, ANameThatWentIsNotRecalledByName) {
   ask(0, create(6, "new"));
   EXPECT_EQ(lease_drop(kFolder, kFacetEntries), 2u);
-  EXPECT_EQ(session_.dentries().names(), 0u);
+  EXPECT_EQ(names_.dentries().names(), 0u);
 }
 
 // The same directory, with two files that are known and not open; whatever else is asked for in it
@@ -304,8 +302,8 @@ class MoveTest : public RemovalTest {
   void SetUp() override {
     RemovalTest::SetUp();
     put_file(S_IFREG | 0644, 1, 0, 1, kOther);
-    session_.dentries().unsure(kFolder, "other");
-    session_.dentries().put(kFolder, "other", kOther, DentryTable::Clock::now());
+    names_.dentries().unsure(kFolder, "other");
+    names_.dentries().put(kFolder, "other", kOther, DentryTable::Clock::now());
   }
 
   static Bytes rename(uint64_t unique, std::string name, const std::string& new_name,
@@ -327,7 +325,7 @@ class MoveTest : public RemovalTest {
   }
   std::vector<Move> moves() {
     std::vector<Move> taken;
-    for (const Change& change : session_.births().take()) taken.push_back(std::get<Move>(change));
+    for (const Change& change : names_.births().take()) taken.push_back(std::get<Move>(change));
     return taken;
   }
 };
@@ -382,7 +380,7 @@ TEST_F(MoveTest, OneAfterTheOther) {
   EXPECT_EQ(out_header(ask(0, rename(8, "new", "file"))).error, 0);
   EXPECT_EQ(out_header(ask(0, rename(10, "file", "new"))).error, 0);
   ask(0, create(12, "file"));
-  const auto changes = session_.births().take();
+  const auto changes = names_.births().take();
   ASSERT_EQ(changes.size(), 4u);
   EXPECT_EQ(std::get<Move>(changes[1]).replaced, kFile);
   EXPECT_EQ(std::get<Move>(changes[2]).ino, 501u);
@@ -394,10 +392,10 @@ TEST_F(MoveTest, OneAfterTheOther) {
 TEST_F(MoveTest, WhatIsNotCertainOrNotPlainIsPythons) {
   EXPECT_TRUE(goes_to_python(rename(6, "unknown", "new")));
   EXPECT_TRUE(goes_to_python(rename(8, "file", "new", 99)));
-  session_.dentries().unsure(kFolder, "other");
+  names_.dentries().unsure(kFolder, "other");
   EXPECT_TRUE(goes_to_python(rename(10, "file", "other")));
   EXPECT_TRUE(goes_to_python(rename(12, "other", "file")));
-  session_.dentries().put(kFolder, "other", kOther, DentryTable::Clock::now());
+  names_.dentries().put(kFolder, "other", kOther, DentryTable::Clock::now());
   put_file(S_IFREG | 0644, 1, 16);
   EXPECT_TRUE(goes_to_python(rename(14, "file", "new")));
   EXPECT_TRUE(goes_to_python(rename(16, "other", "file")));
@@ -411,8 +409,8 @@ TEST_F(MoveTest, WhatIsNotCertainOrNotPlainIsPythons) {
 }
 
 TEST_F(MoveTest, TwoNamesOfOneFileArePythons) {
-  session_.dentries().unsure(kFolder, "link");
-  session_.dentries().put(kFolder, "link", kFile, DentryTable::Clock::now());
+  names_.dentries().unsure(kFolder, "link");
+  names_.dentries().put(kFolder, "link", kFile, DentryTable::Clock::now());
   put_file(S_IFREG | 0644, 2);
   EXPECT_TRUE(goes_to_python(rename(6, "file", "link")));
   EXPECT_TRUE(moves().empty());
@@ -426,19 +424,19 @@ TEST_F(MoveTest, OnlyWhatIsReplacedMustNotBeOpen) {
 
 TEST_F(MoveTest, WhatWasRefusedChangesNothing) {
   for (size_t count = 0; count < Births::kUntoldMax; ++count) {
-    EXPECT_TRUE(session_.births().take_room());
+    EXPECT_TRUE(names_.births().take_room());
   }
   EXPECT_TRUE(goes_to_python(rename(6, "file", "new")));
   EXPECT_EQ(found(8, "file"), kFile);
   EXPECT_EQ(found(10, "new"), 0u);
-  session_.births().changes_told(1);
+  names_.births().changes_told(1);
   EXPECT_EQ(out_header(ask(0, rename(12, "file", "new"))).error, 0);
 }
 
 TEST_F(MoveTest, TheKernelsDentryGoesAlong) {
   EXPECT_EQ(found(6, "file"), kFile);  // told
   EXPECT_EQ(out_header(ask(0, rename(8, "file", "new"))).error, 0);
-  const auto dropped = session_.dentries().drop(kFolder, DentryTable::Clock::now());
+  const auto dropped = names_.dentries().drop(kFolder, DentryTable::Clock::now());
   EXPECT_NE(std::find(dropped.told.begin(), dropped.told.end(), "new"), dropped.told.end());
   EXPECT_EQ(std::find(dropped.told.begin(), dropped.told.end(), "file"), dropped.told.end());
 }
@@ -457,7 +455,7 @@ class SettingTest : public MoveTest {
   }
   size_t settings() {
     size_t count = 0;
-    for (const Change& change : session_.births().take())
+    for (const Change& change : names_.births().take())
       count += std::holds_alternative<Setting>(change);
     return count;
   }
@@ -465,7 +463,7 @@ class SettingTest : public MoveTest {
 
 TEST_F(SettingTest, OfAFileWithANameInADelegatedDirectoryAreSetHere) {
   EXPECT_EQ(mode_after(chmod(6, 0600)), 0600u);
-  const auto changes = session_.births().take();
+  const auto changes = names_.births().take();
   ASSERT_EQ(changes.size(), 1u);
   const auto& told = std::get<Setting>(changes[0]);
   EXPECT_EQ(told.ino, kFile);
@@ -490,51 +488,51 @@ TEST_F(SettingTest, WhatIsOpenOrNotPlainIsPythons) {
 }
 
 TEST_F(SettingTest, OnlyWhileItsNameIsCertainInADelegatedDirectory) {
-  session_.dentries().unsure(kFolder, "file");
+  names_.dentries().unsure(kFolder, "file");
   EXPECT_TRUE(goes_to_python(chmod(6, 0600)));
-  session_.dentries().put(kFolder, "file", kFile, DentryTable::Clock::now());
+  names_.dentries().put(kFolder, "file", kFile, DentryTable::Clock::now());
   EXPECT_EQ(mode_after(chmod(8, 0600)), 0600u);
   EXPECT_EQ(out_header(ask(0, rename(10, "file", "new"))).error, 0);
   EXPECT_EQ(mode_after(chmod(12, 0640)), 0640u);
   ask(0, create(14, "file"));
   EXPECT_EQ(mode_after(chmod(16, 0600, 501)), 0600u);
-  session_.dentries().undelegate(kFolder);
-  EXPECT_EQ(session_.dentries().homes(), 0u);
+  names_.dentries().undelegate(kFolder);
+  EXPECT_EQ(names_.dentries().homes(), 0u);
   // Another directory is: Python looks for changes still.
-  session_.dentries().lease(99, DentryTable::Clock::now());
-  EXPECT_TRUE(session_.dentries().delegate(99));
+  names_.dentries().lease(99, DentryTable::Clock::now());
+  EXPECT_TRUE(names_.dentries().delegate(99));
   EXPECT_TRUE(goes_to_python(chmod(18, 0600)));
 }
 
 TEST_F(SettingTest, OwnersUntilADirectoryIsTakenBack) {
   const auto now = DentryTable::Clock::now();
-  session_.dentries().owners_told();
-  session_.dentries().lease(99, now);
-  EXPECT_TRUE(session_.dentries().delegate(99));
-  session_.dentries().drop(99, now);
-  EXPECT_TRUE(session_.dentries().owners_known());
-  session_.dentries().undelegate(98);  // whichever it is
-  EXPECT_FALSE(session_.dentries().owners_known());
-  session_.dentries().owners_told();
-  EXPECT_TRUE(session_.dentries().owners_known());
+  names_.dentries().owners_told();
+  names_.dentries().lease(99, now);
+  EXPECT_TRUE(names_.dentries().delegate(99));
+  names_.dentries().drop(99, now);
+  EXPECT_TRUE(names_.dentries().owners_known());
+  names_.dentries().undelegate(98);  // whichever it is
+  EXPECT_FALSE(names_.dentries().owners_known());
+  names_.dentries().owners_told();
+  EXPECT_TRUE(names_.dentries().owners_known());
 }
 
 TEST_F(SettingTest, HomesComeAndGoWithNames) {
-  EXPECT_EQ(session_.dentries().homes(), 2u);
+  EXPECT_EQ(names_.dentries().homes(), 2u);
   EXPECT_EQ(out_header(ask(0, rename(6, "file", "other"))).error, 0);
   EXPECT_EQ(found(8, "other"), kFile);  // behind the change, which comes behind its answer
-  EXPECT_EQ(session_.dentries().homes(), 1u);
+  EXPECT_EQ(names_.dentries().homes(), 1u);
   EXPECT_EQ(out_header(ask(0, unlink(10, "other"))).error, 0);
   EXPECT_EQ(found(12, "other"), 0u);
-  EXPECT_EQ(session_.dentries().homes(), 0u);
-  session_.dentries().undelegate(kFolder);
-  session_.dentries().unsure(kFolder, "third");
-  session_.dentries().put(kFolder, "third", 82, DentryTable::Clock::now());
-  EXPECT_EQ(session_.dentries().homes(), 0u);
-  EXPECT_TRUE(session_.dentries().delegate(kFolder));
-  EXPECT_EQ(session_.dentries().homes(), 1u);
-  session_.dentries().drop(kFolder, DentryTable::Clock::now());
-  EXPECT_EQ(session_.dentries().homes(), 0u);
+  EXPECT_EQ(names_.dentries().homes(), 0u);
+  names_.dentries().undelegate(kFolder);
+  names_.dentries().unsure(kFolder, "third");
+  names_.dentries().put(kFolder, "third", 82, DentryTable::Clock::now());
+  EXPECT_EQ(names_.dentries().homes(), 0u);
+  EXPECT_TRUE(names_.dentries().delegate(kFolder));
+  EXPECT_EQ(names_.dentries().homes(), 1u);
+  names_.dentries().drop(kFolder, DentryTable::Clock::now());
+  EXPECT_EQ(names_.dentries().homes(), 0u);
 }
 
 TEST(Births, SlotsAreBounded) {
@@ -561,4 +559,4 @@ TEST(Births, AShareOfALimitIsUsedUp) {
 }
 
 }  // namespace
-}  // namespace braidfs::fuse
+}  // namespace braidfs::names

@@ -10,12 +10,11 @@
 #include <functional>
 #include <span>
 
-#include "fuse/cut_reads.h"
-#include "fuse/dentry_table.h"
-#include "fuse/known.h"
-#include "fuse/request.h"
+#include "fuse/session.h"
+#include "names/dentry_table.h"
+#include "names/known.h"
 
-namespace braidfs::fuse {
+namespace braidfs::names {
 
 // Names that were given, as the body of a reply.
 class Dirents;
@@ -27,13 +26,12 @@ class Lister {
   // Of the entries that every directory has (fsclient/fs/directories.py).
   static constexpr uint64_t kSelfCookie = 1, kParentCookie = 2;
 
-  Lister(Known known, DentryTable& dentries, CutReads& cut_reads, DataHandler& data,
-         uint64_t root_ino)
-      : known_(known),
-        dentries_(dentries),
-        cut_reads_(cut_reads),
-        data_(data),
-        root_ino_(root_ino) {}
+  Lister(Known known, DentryTable& dentries, fuse::DataHandler& file_bytes,
+         fuse::FuseSession& session)
+      : known_(known), dentries_(dentries), file_bytes_(file_bytes), session_(session) {}
+
+  // Before the first request.
+  void root(uint64_t ino) noexcept { root_ino_ = ino; }
 
   // What lies behind the offset, at most that many bytes: send() is called while the directory's
   // names cannot be recalled. False: it was not.
@@ -48,10 +46,10 @@ class Lister {
 
   Known known_;
   DentryTable& dentries_;
-  CutReads& cut_reads_;
-  DataHandler& data_;
-  uint64_t root_ino_;
+  fuse::DataHandler& file_bytes_;
+  fuse::FuseSession& session_;
+  uint64_t root_ino_ = FUSE_ROOT_ID;
   std::atomic<uint64_t> answered_{0};
 };
 
-}  // namespace braidfs::fuse
+}  // namespace braidfs::names

@@ -9,13 +9,13 @@
 #include <string_view>
 #include <vector>
 
-#include "fuse/attribute_table.h"
-#include "fuse/child_table.h"
-#include "fuse/dentry_table.h"
 #include "fuse/notifier.h"
 #include "fuse/protocol.h"
+#include "names/attribute_table.h"
+#include "names/child_table.h"
+#include "names/dentry_table.h"
 
-namespace braidfs::fuse {
+namespace braidfs::names {
 namespace {
 
 using std::chrono::milliseconds;
@@ -302,36 +302,6 @@ TEST(DentryTable, AnAbsentNameIsToldForAMoment) {
   EXPECT_EQ(found(table, 5, "absent").valid, milliseconds(10));
 }
 
-// ---- pages ----
-
-// offset and length of an INVAL_INODE; {-1, token} of a mark.
-std::pair<int64_t, int64_t> range_of(const Notification& notification) {
-  if (notification.bytes.empty()) return {-1, static_cast<int64_t>(notification.token)};
-  fuse_notify_inval_inode_out body;
-  std::memcpy(&body, notification.bytes.data() + sizeof(fuse_out_header), sizeof(body));
-  return {body.off, body.len};
-}
-
-std::vector<std::pair<int64_t, int64_t>> ranges_of(Ranges locked) {
-  std::vector<Notification> batch;
-  std::vector<Notification> behind;
-  invalidate_pages(batch, behind, 7, std::move(locked));
-  batch.push_back(Notification::mark_of(5));
-  std::ranges::move(behind, std::back_inserter(batch));
-  std::vector<std::pair<int64_t, int64_t>> ranges;
-  for (const Notification& notification : batch) ranges.push_back(range_of(notification));
-  return ranges;
-}
-
-TEST(Pages, ThoseThatMayBeLockedComeBehindTheMark) {
-  using Pairs = std::vector<std::pair<int64_t, int64_t>>;
-  EXPECT_EQ(ranges_of({}), (Pairs{{0, 0}, {-1, 5}}));
-  EXPECT_EQ(ranges_of({{9000, 9010}}), (Pairs{{0, 8192}, {12288, 0}, {-1, 5}, {0, 12288}}));
-  EXPECT_EQ(ranges_of({{20000, 20001}, {0, 100}}),
-            (Pairs{{4096, 12288}, {20480, 0}, {-1, 5}, {0, 20480}}));
-  EXPECT_EQ(ranges_of({{0, 8192}, {100, 200}}), (Pairs{{8192, 0}, {-1, 5}, {0, 8192}}));
-}
-
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
@@ -416,4 +386,4 @@ TEST(ChildTable, KeepsWhatIsInUse) {
 }
 
 }  // namespace
-}  // namespace braidfs::fuse
+}  // namespace braidfs::names

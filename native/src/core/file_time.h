@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <ctime>
 
-namespace braidfs::fuse {
+namespace braidfs {
 
 inline constexpr int64_t kNanosecondsPerSecond = 1'000'000'000;
 
@@ -44,4 +44,4 @@ inline FileTime file_time(int64_t kept_ns) noexcept {
           static_cast<uint32_t>(since % kNanosecondsPerSecond)};
 }
 
-}  // namespace braidfs::fuse
+}  // namespace braidfs

@@ -25,9 +25,9 @@
 #include <utility>
 #include <vector>
 
-#include "fuse/attribute_record.h"
+#include "names/attribute_record.h"
 
-namespace braidfs::fuse {
+namespace braidfs::names {
 
 // As the kernel wants them, from a packed record; nodeid: the number that the kernel knows it by.
 fuse_attr attr_of(std::span<const std::byte> record, uint64_t nodeid) noexcept;
@@ -189,4 +189,4 @@ class AttributeTable {
   std::atomic<Clock::rep> lease_until_{0};
 };
 
-}  // namespace braidfs::fuse
+}  // namespace braidfs::names

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <limits>
 
-#include "fuse/file_time.h"
+#include "core/file_time.h"
 
-namespace braidfs::fuse {
+namespace braidfs {
 namespace {
 
 constexpr int64_t kLast = 15'032'385'535;  // of ext4: 2446-05-10
@@ -50,4 +50,4 @@ TEST(FileTime, OfRecordsOfBeforeIsTheSame) {
 }
 
 }  // namespace
-}  // namespace braidfs::fuse
+}  // namespace braidfs

@@ -1,19 +1,19 @@
-// ftruncate at a lane: a file that only this client may write gets another size at once, and the
-// metaserver is told later (docs/decisions/0058-cuts-told-later.md).
+// Names: ftruncate at a lane. A file that only this client may write gets another size at once, and
+// the metaserver is told later (docs/decisions/0058-cuts-told-later.md).
 #include <sys/stat.h>
 
 #include <algorithm>
 
-#include "fuse/file_time.h"
-#include "fuse/lane.h"
+#include "core/file_time.h"
 #include "fuse/protocol.h"
+#include "names/names.h"
 
-namespace braidfs::fuse {
+namespace braidfs::names {
 
 namespace {
 
 constexpr uint32_t kCuts = FATTR_SIZE | FATTR_FH;
-constexpr uint32_t kCuttable = kCuts | FATTR_LOCKOWNER | kFattrKillSuidgid;
+constexpr uint32_t kCuttable = kCuts | FATTR_LOCKOWNER | fuse::kFattrKillSuidgid;
 
 }  // namespace
 
@@ -23,12 +23,14 @@ bool cuts_alone(uint32_t valid) noexcept {
 
 // Of a file without set-id bits, extended attributes (one may be a capability) and inode flags, by
 // a handle.
-bool Lane::cut_answered(const RequestHead& head, uint64_t ino, const fuse_setattr_in& in) {
+bool Names::cut(const fuse::RequestHead& head, const fuse_setattr_in& in) {
+  const uint64_t ino = ino_of(head.nodeid);
   const int64_t now_ns = file_time_ns();
+  fuse::LaneContext lane{head.channel};
   fuse_attr attr{};
   const auto cut = [&](const record::Record& record) {
     if ((record::field<uint32_t>(record, record::kMode) & (S_ISUID | S_ISGID)) != 0) return false;
-    if (!parts_.data.cut(context_, {.ino = ino, .fh = in.fh, .size = in.size, .time_ns = now_ns}))
+    if (!file_bytes_.cut(lane, {.ino = ino, .fh = in.fh, .size = in.size, .time_ns = now_ns}))
       return false;
     record::Record seen = record;
     record::set_size(seen, in.size);
@@ -38,18 +40,11 @@ bool Lane::cut_answered(const RequestHead& head, uint64_t ino, const fuse_setatt
     attr = attr_of(seen, head.nodeid);
     return true;
   };
-  auto out = parts_.attributes.set(ino, head.nodeid, AttributeTable::Clock::now(), cut);
+  auto out = attributes_.set(ino, head.nodeid, Clock::now(), cut);
   if (!out) return false;
-  struct {
-    fuse_out_header header;
-    fuse_attr_out body;
-  } reply{{sizeof(reply), 0, head.unique}, *out};
-  reply.body.attr = attr;
-  const auto bytes = std::as_bytes(std::span(&reply, 1));
-  if (!parts_.cut_reads.keeps(head.nodeid, attr.size, context_.index, bytes)) {
-    parts_.channels.send(context_.index, bytes);
-  }
+  out->attr = attr;
+  session_.reply_attributes(head.channel, head.unique, *out);
   return true;
 }
 
-}  // namespace braidfs::fuse
+}  // namespace braidfs::names

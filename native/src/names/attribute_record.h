@@ -7,7 +7,7 @@
 #include <cstring>
 #include <span>
 
-namespace braidfs::fuse::record {
+namespace braidfs::names::record {
 
 inline constexpr size_t kBytes = 128;
 using Record = std::array<std::byte, kBytes>;
@@ -17,8 +17,9 @@ inline constexpr size_t kAtime = 24, kMtime = 32, kCtime = 40, kBtime = 48;  // 
 inline constexpr size_t kMode = 56, kNlink = 60, kUid = 64, kGid = 68, kRdev = 72, kFlags = 76;
 inline constexpr size_t kDataVersion = 80, kChangeVersion = 88, kParent = 96, kLeaseFlags = 112;
 inline constexpr size_t kXattrCount = 116;
-inline constexpr uint32_t kImmutable = 0x10;    // of the inode flags (chattr(1))
-inline constexpr uint32_t kOpenElsewhere = 64;  // beside the leases: another client has it open
+inline constexpr uint32_t kPermissions = 07777;  // of the mode
+inline constexpr uint32_t kImmutable = 0x10;     // of the inode flags (chattr(1))
+inline constexpr uint32_t kOpenElsewhere = 64;   // beside the leases: another client has it open
 
 template <typename T>
 T field(std::span<const std::byte> record, size_t offset) noexcept {
@@ -41,4 +42,4 @@ inline bool is_immutable(std::span<const std::byte> record) noexcept {
   return (field<uint32_t>(record, kFlags) & kImmutable) != 0;
 }
 
-}  // namespace braidfs::fuse::record
+}  // namespace braidfs::names::record

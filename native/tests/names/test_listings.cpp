@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "fuse/protocol.h"
-#include "session_fixture.h"
+#include "names_fixture.h"
 
-namespace braidfs::fuse {
+namespace braidfs::names {
 namespace {
 
 using std::chrono::milliseconds;
@@ -165,7 +165,6 @@ TEST_F(Listing, LeasesThatEndEndIt) {
 }
 
 // ---- READDIRPLUS
-// ---------------------------------------------------------------------------------
 
 std::array<std::byte, AttributeTable::kRecordSize> record_of(uint64_t ino, uint32_t mode,
                                                              uint64_t parent = 0) {
@@ -200,18 +199,18 @@ std::vector<Seen> parse(const Bytes& reply) {
   return seen;
 }
 
-class ReaddirTest : public SessionTest {
+class ReaddirTest : public NamesTest {
  protected:
   void know() {
     const auto now = DentryTable::Clock::now();
-    session_.attributes().believe(now + std::chrono::seconds(30));
-    session_.dentries().believe(now + std::chrono::seconds(30));
-    session_.dentries().lease(kRootIno, now);
-    session_.attributes().put(record_of(kRootIno, S_IFDIR | 0755, 0), milliseconds(0), now, true);
+    names_.attributes().believe(now + std::chrono::seconds(30));
+    names_.dentries().believe(now + std::chrono::seconds(30));
+    names_.dentries().lease(kRootIno, now);
+    names_.attributes().put(record_of(kRootIno, S_IFDIR | 0755, 0), milliseconds(0), now, true);
     for (const Row& row : kRows) {
-      session_.attributes().put(record_of(row.ino, S_IFREG | 0644), milliseconds(0), now, true);
+      names_.attributes().put(record_of(row.ino, S_IFREG | 0644), milliseconds(0), now, true);
     }
-    ASSERT_TRUE(session_.dentries().list(kRootIno, {0, kRows, true, 0}, now));
+    ASSERT_TRUE(names_.dentries().list(kRootIno, {0, kRows, true, 0}, now));
   }
   std::vector<Seen> read(uint64_t offset, uint32_t size = 4096) {
     fuse_read_in in{};
@@ -251,10 +250,9 @@ TEST_F(ReaddirTest, ASmallBufferIsFilledAndTheRestComesNext) {
   std::vector<Row> many;
   for (const auto& name : names) {
     many.push_back({name, 1000 + many.size(), 10 * (many.size() + 1)});
-    session_.attributes().put(record_of(many.back().ino, S_IFREG | 0644), milliseconds(0), now,
-                              true);
+    names_.attributes().put(record_of(many.back().ino, S_IFREG | 0644), milliseconds(0), now, true);
   }
-  ASSERT_TRUE(session_.dentries().list(kRootIno, {0, many, true, 0}, now));
+  ASSERT_TRUE(names_.dentries().list(kRootIno, {0, many, true, 0}, now));
   size_t count = 0;
   uint64_t offset = Lister::kParentCookie;
   for (auto seen = read(offset); !seen.empty(); seen = read(offset)) {
@@ -267,7 +265,7 @@ TEST_F(ReaddirTest, ASmallBufferIsFilledAndTheRestComesNext) {
 TEST_F(ReaddirTest, PythonIsAskedForWhatMayNotBeTold) {
   start();
   know();
-  session_.attributes().drop(103);
+  names_.attributes().drop(103);
   EXPECT_EQ(read(0).size(), 4u) << "what comes before it";
   fuse_read_in in{};
   in.offset = 20;
@@ -275,10 +273,10 @@ TEST_F(ReaddirTest, PythonIsAskedForWhatMayNotBeTold) {
   ASSERT_TRUE(
       testing::send(lanes_[0].ours.get(), request(FUSE_READDIRPLUS, {22, FUSE_ROOT_ID, 1}, in)));
   EXPECT_EQ(observer_.next(), "call 44 1000 40 0");
-  EXPECT_FALSE(session_.list(kRootIno, 20, 4096, [](auto) {}));
+  EXPECT_FALSE(names_.list(kRootIno, 20, 4096, [](auto) {}));
   EXPECT_TRUE(session_.answer(observer_.slot(), 0, {}));
   EXPECT_EQ(out_header(receive(lanes_[0].ours.get())).unique, 22u);
 }
 
 }  // namespace
-}  // namespace braidfs::fuse
+}  // namespace braidfs::names

@@ -39,7 +39,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace braidfs::fuse {
+namespace braidfs::names {
 
 class DentryTable {
  public:
@@ -338,4 +338,4 @@ class DentryTable {
   std::atomic<Clock::rep> lease_until_{0};
 };
 
-}  // namespace braidfs::fuse
+}  // namespace braidfs::names

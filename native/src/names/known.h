@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <optional>
 
-#include "fuse/attribute_table.h"
-#include "fuse/child_table.h"
 #include "fuse/request.h"
+#include "names/attribute_table.h"
+#include "names/child_table.h"
 
-namespace braidfs::fuse {
+namespace braidfs::names {
 
 struct Known {
   using Clock = AttributeTable::Clock;
@@ -22,11 +22,11 @@ struct Known {
       return attributes.put(child.attributes, std::chrono::milliseconds(0), now, true);
     });
   }
-  Sealing sealing(uint64_t ino, Clock::time_point now) const {
+  fuse::Sealing sealing(uint64_t ino, Clock::time_point now) const {
     auto known = attributes.is_immutable(ino, now);
     if (!known && learn(ino, now)) known = attributes.is_immutable(ino, now);
-    if (!known) return Sealing::kUnknown;
-    return *known ? Sealing::kImmutable : Sealing::kMutable;
+    if (!known) return fuse::Sealing::kUnknown;
+    return *known ? fuse::Sealing::kImmutable : fuse::Sealing::kMutable;
   }
   std::optional<fuse_attr_out> find(uint64_t ino, uint64_t nodeid, Clock::time_point now) const {
     const auto known = attributes.getattr(ino, nodeid, now);
@@ -34,4 +34,4 @@ struct Known {
   }
 };
 
-}  // namespace braidfs::fuse
+}  // namespace braidfs::names

@@ -1,8 +1,8 @@
-#include "fuse/dentry_table.h"
+#include "names/dentry_table.h"
 
 #include <algorithm>
 
-namespace braidfs::fuse {
+namespace braidfs::names {
 
 DentryTable::Directory* DentryTable::known(Group& in, uint64_t directory) {
   const auto found = in.directories.find(directory);
@@ -302,4 +302,4 @@ DentryTable::Found DentryTable::look(Group& in, uint64_t directory, std::string_
   return {Kind::kAbsent, 0, std::min<std::chrono::nanoseconds>(valid, kAbsentLife)};
 }
 
-}  // namespace braidfs::fuse
+}  // namespace braidfs::names

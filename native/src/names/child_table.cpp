@@ -1,8 +1,8 @@
-#include "fuse/child_table.h"
+#include "names/child_table.h"
 
 #include <algorithm>
 
-namespace braidfs::fuse {
+namespace braidfs::names {
 
 namespace {
 
@@ -62,4 +62,4 @@ std::vector<uint64_t> ChildTable::of(uint64_t directory) {
   return found;
 }
 
-}  // namespace braidfs::fuse
+}  // namespace braidfs::names

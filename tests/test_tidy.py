@@ -43,7 +43,7 @@ BANNED_CALLS = {
 }
 
 
-def _tracked(*patterns: str) -> list[Path]:
+def tracked(*patterns: str) -> list[Path]:
     words = ["git", "-c", "safe.directory=*", "-C", str(ROOT), "ls-files", "-co"]
     words += ["--exclude-standard", "--", *patterns]
     listed = subprocess.run(words, check=False, capture_output=True, text=True)
@@ -60,11 +60,11 @@ def _name(path: Path) -> str:
 
 
 def _python() -> list[Path]:
-    return [path for path in _tracked("*.py") if path.read_text().strip()]
+    return [path for path in tracked("*.py") if path.read_text().strip()]
 
 
 def test_files_are_short() -> None:
-    long = {_name(p): n for p in _tracked(*SOURCES) if (n := _lines(p)) > FILE_LINES_MAX}
+    long = {_name(p): n for p in tracked(*SOURCES) if (n := _lines(p)) > FILE_LINES_MAX}
     assert long == {}, f"over {FILE_LINES_MAX} lines: split them by what they are about"
 
 
@@ -91,7 +91,7 @@ def test_modules_say_what_they_are() -> None:
 def test_names_of_files_mean_something() -> None:
     empty = [
         _name(path)
-        for path in _tracked(*SOURCES)
+        for path in tracked(*SOURCES)
         if EMPTY_WORDS.search(path.stem) and path.stem not in EMPTY_WORDS_ALLOWED
     ]
     assert empty == [], "say what is in it instead"
@@ -103,7 +103,7 @@ def test_one_door_for_each_foreign_library(library: str) -> None:
     guests = [
         _name(path)
         for folder in PRODUCT
-        for path in _tracked(f"{folder}/**/*.py", f"{folder}/*.py")
+        for path in tracked(f"{folder}/**/*.py", f"{folder}/*.py")
         if imported.search(path.read_text()) and not _name(path).startswith(DOORS[library])
     ]
     assert guests == [], f"{library} is imported in {DOORS[library]} alone"
@@ -115,7 +115,7 @@ def test_banned_calls(call: str) -> None:
     found = [
         _name(path)
         for folder in PRODUCT
-        for path in _tracked(f"{folder}/**/*.py", f"{folder}/*.py")
+        for path in tracked(f"{folder}/**/*.py", f"{folder}/*.py")
         if re.search(call, path.read_text()) and _name(path) not in allowed
     ]
     assert found == [], f"use {instead}"
@@ -124,7 +124,7 @@ def test_banned_calls(call: str) -> None:
 def test_native_is_left_of_python() -> None:
     knowing = [
         _name(path)
-        for path in _tracked("native/src/**", "native/include/**")
+        for path in tracked("native/src/**", "native/include/**")
         if path.suffix in (".cpp", ".h") and re.search(r"nanobind|Python\.h", path.read_text())
     ]
     assert knowing == [], "only native/bindings knows Python"
@@ -134,7 +134,7 @@ def test_no_work_is_left_in_comments() -> None:
     words = ("TO" + "DO", "FIX" + "ME", "XX" + "X:")
     found = [
         f"{_name(path)}: {word}"
-        for path in _tracked(*SOURCES)
+        for path in tracked(*SOURCES)
         for word in words
         if word in path.read_text()
     ]

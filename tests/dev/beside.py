@@ -15,6 +15,7 @@ FOLDERS = (
     "tests/golden",
     "tests/conformance",
     "tests/test_tidy.py",
+    "tests/test_tidy_cpp.py",
     "tests/model/test_leases.py",
     "tests/model/test_linearizability.py",
     "tests/model/test_lock_table.py",

@@ -1,5 +1,10 @@
-// The 80-byte frame header; the same struct is fscommon/wire/header.py, golden bytes between them
-// are in tests/wire. Little endian only (static_assert below). Pure: no I/O, any thread.
+// The 80-byte frame header, the records that travel in bodies, and the checksums of a frame.
+//
+// fscommon/wire/header.py defines the same header; tests/wire holds the golden bytes that compare
+// the two. Little endian only (static_assert below). Pure, no I/O: ANY THREAD.
+//
+// Not here: which frames are sent when (net/stream.h, client/, server/). docs/INTERFACES.md has the
+// layout of every message.
 #pragma once
 #include <bit>
 #include <cstddef>
@@ -30,18 +35,18 @@ enum class Op : uint8_t {
   kFetch = 27,
 };
 
-inline constexpr uint32_t kFrameMagic = 0x44495242;  // "BRID"
+inline constexpr uint32_t kFrameMagic = 0x44495242;  // "BRID" in little endian
 inline constexpr uint8_t kFrameVersion = 1;
 inline constexpr uint16_t kFlagReply = 0x1;
 inline constexpr uint16_t kFlagSums = 0x2;
 inline constexpr uint16_t kFlagCapability = 0x4;
 inline constexpr uint16_t kFlagReplay = 0x8;
 inline constexpr uint16_t kFlagOneway = 0x10;
-inline constexpr uint16_t kFlagMustExist =
-    0x20;  // a missing object is kNoObject: no zeros, and none is made
-inline constexpr uint16_t kFlagSole = 0x40;  // metadata replies only
-inline constexpr uint16_t kFlagRaw =
-    0x80;  // READ: who asks checks whole blocks, the server need not
+// A missing object is answered with kNoObject: a READ returns no zeros, a WRITE creates no object.
+inline constexpr uint16_t kFlagMustExist = 0x20;
+inline constexpr uint16_t kFlagSole = 0x40;  // only in replies of the metaserver
+// READ: the client checks whole blocks against their checksums, so the server need not.
+inline constexpr uint16_t kFlagRaw = 0x80;
 inline constexpr uint16_t kFlagsKnown = 0xff;
 
 struct FrameHeader {
@@ -53,14 +58,15 @@ struct FrameHeader {
   uint64_t file_id = 0;
   uint32_t stripe_index = 0;
   uint32_t target = 0;
-  uint64_t offset = 0;  // in the object; in replies of data ops: the target's incarnation
+  uint64_t offset = 0;  // within the object; in replies of data ops: the target's incarnation
   uint32_t length = 0;
   uint32_t payload_length = 0;
   uint32_t body_length = 0;
-  uint32_t epoch = 0;  // truncate epoch of the object that the sender knows
+  // The object's truncate epoch, as the sender knows it.
+  uint32_t epoch = 0;
   uint16_t status = 0;
   uint16_t reserved = 0;
-  uint32_t map_epoch = 0;  // metadata replies; of no meaning in data requests
+  uint32_t map_epoch = 0;  // only in replies of the metaserver; without meaning in data requests
   uint64_t body_checksum = 0;
   uint64_t header_checksum = 0;
 };
@@ -68,23 +74,26 @@ static_assert(sizeof(FrameHeader) == 80 && std::is_trivially_copyable_v<FrameHea
 
 inline constexpr size_t kHeaderSize = sizeof(FrameHeader);
 
-// A capability as it travels (docs/INTERFACES.md); the MAC is HMAC-SHA256 cut to 16 bytes.
+// A capability as it travels (docs/INTERFACES.md). The MAC is HMAC-SHA256, cut to 16 bytes.
 struct Capability {
   uint64_t file_id = 0;
   uint64_t session = 0;
-  uint32_t rights = 0;        // bit 0 read, bit 1 write
-  uint32_t epoch = 0;         // of the cluster map when it was made
-  uint64_t ino = 0;           // for logs
-  uint16_t stripe_width = 0;  // 0: made before these fields, of any object and epoch
+  uint32_t rights = 0;  // bit 0 read, bit 1 write
+  uint32_t epoch = 0;   // epoch of the cluster map when it was made
+  uint64_t ino = 0;     // for log lines only
+  // 0: the capability was made before the fields below existed; it holds for any stripe and epoch.
+  uint16_t stripe_width = 0;
   uint16_t reserved = 0;
   uint32_t truncate_epoch = 0;
-  uint64_t target_marks = 0;  // which target has which stripe (target_mark_width)
+  // A mark per stripe that says which target holds it (target_mark()).
+  uint64_t target_marks = 0;
   uint8_t mac[16] = {};
 };
 static_assert(sizeof(Capability) == 64);
-// Of target_marks each stripe has so many bits, the first stripe the lowest ones: the upper bits of
-// its target times kTargetMarkFactor. Of one or two stripes they are the target itself, of more a
-// share of it.
+// The marks of all stripes share the 64 bits of target_marks: target_mark_width() bits for each
+// stripe, the first stripe in the lowest bits. A mark is the upper bits of (target *
+// kTargetMarkFactor). With one or two stripes the mark identifies the target exactly; with more
+// stripes several targets share one mark.
 inline constexpr uint32_t kTargetMarkFactor = 0x9e3779b1;
 constexpr uint32_t target_mark_width(uint32_t stripe_width) noexcept {
   return stripe_width <= 2 ? 32 : 64 / stripe_width;
@@ -92,20 +101,22 @@ constexpr uint32_t target_mark_width(uint32_t stripe_width) noexcept {
 constexpr uint32_t target_mark(uint32_t target, uint32_t stripe_width) noexcept {
   return (target * kTargetMarkFactor) >> (32 - target_mark_width(stripe_width));
 }
-// What a COPY reads, behind the capability of the object that it writes; a capability of the file
-// that it reads follows. Offsets are whole blocks.
+// The source that a COPY reads. It stands in the body behind the capability of the object that is
+// written; a capability of the file that is read follows it. Offsets are whole blocks.
 struct CopySource {
   uint64_t file_id = 0;
-  uint64_t offset = 0;  // in the object
+  uint64_t offset = 0;  // within the object
   uint32_t stripe_index = 0;
   uint32_t target = 0;
-  uint32_t flags = 0;      // kCopyMustExist
-  uint32_t epoch_end = 0;  // the truncate epoch that its reader knows of, and 1; 0: not stated
+  uint32_t flags = 0;  // kCopyMustExist or 0
+  // The truncate epoch that the reader knows, plus 1. 0: not stated.
+  uint32_t epoch_end = 0;
 };
 static_assert(sizeof(CopySource) == 32);
-inline constexpr uint32_t kCopyMustExist = 1;  // an object that is not there is no hole
+// A missing source object is an error, not a hole.
+inline constexpr uint32_t kCopyMustExist = 1;
 
-// One of those that a DELETE_ALL names in its body; the header's length says how many.
+// One of the objects in the body of a DELETE_ALL. The header's length says how many there are.
 struct ObjectName {
   uint64_t file_id = 0;
   uint32_t stripe_index = 0;
@@ -113,12 +124,12 @@ struct ObjectName {
 };
 static_assert(sizeof(ObjectName) == 16);
 
-// An object that a FETCH names in its body, of which so many bytes are going to be read; the
-// header's length says how many there are.
+// One of the objects in the body of a FETCH, and how many of its bytes the client is going to read.
+// The header's length says how many objects there are.
 struct FetchedObject {
   Capability capability;
   uint32_t stripe_index = 0;
-  uint32_t length = 0;  // 1 to kFetchLengthMax, from the object's beginning
+  uint32_t length = 0;  // 1 to kFetchLengthMax, from the beginning of the object
 };
 static_assert(sizeof(FetchedObject) == 72);
 
@@ -127,10 +138,10 @@ inline constexpr uint32_t kRightWrite = 2;
 
 uint64_t xxh3(std::span<const std::byte> bytes) noexcept;
 
-// Fills header_checksum.
+// Computes and sets header_checksum.
 void seal(FrameHeader& header) noexcept;
 
-// Why decode_header refused; kOk when it did not.
+// Why decode_header() refused a header; kOk when it did not.
 enum class FrameFault : uint8_t {
   kOk,
   kMagic,
@@ -146,10 +157,10 @@ struct DecodedHeader {
   FrameHeader header;  // meaningful only when fault is kOk
 };
 
-// raw must hold at least kHeaderSize bytes.
+// Decodes and checks one header. `raw` must hold at least kHeaderSize bytes.
 DecodedHeader decode_header(std::span<const std::byte> raw) noexcept;
 
-// Number of blocks that [offset, offset+length) touches; each has one u64 in a sums list.
+// Number of blocks that [offset, offset + length) touches. A list of sums has one u64 for each.
 constexpr uint32_t blocks_touched(uint64_t offset, uint32_t length) noexcept {
   if (length == 0) return 0;
   const uint64_t first = offset / limits::kBlockSize;
@@ -157,12 +168,12 @@ constexpr uint32_t blocks_touched(uint64_t offset, uint32_t length) noexcept {
   return static_cast<uint32_t>(last - first + 1);
 }
 
-// Writes one XXH3-64 per block touched (of the part of the block that is inside the range).
+// Writes the XXH3-64 of each touched block: of the part of the block that lies inside the range.
 // sums.size() must be blocks_touched(offset, payload.size()).
 void hash_blocks(uint64_t offset, std::span<const std::byte> payload,
                  std::span<uint64_t> sums) noexcept;
 
-// Index of the first block whose hash differs, or nullopt when all agree.
+// Index of the first block whose hash differs from its sum; nullopt when all agree.
 std::optional<uint32_t> first_mismatch(uint64_t offset, std::span<const std::byte> payload,
                                        std::span<const uint64_t> sums) noexcept;
 

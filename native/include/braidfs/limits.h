@@ -1,4 +1,5 @@
-// Bounds of the data path; fscommon/limits.py is the table, tests/wire compares the two.
+// Bounds of the data path. fscommon/limits.py is the table of all limits; a test in tests/wire
+// compares the two. Constants: ANY THREAD.
 #pragma once
 #include <cstdint>
 
@@ -12,13 +13,13 @@ inline constexpr uint32_t kChunkSizeMin = 64u << 10;
 inline constexpr uint32_t kChunkSizeMax = 64u << 20;
 inline constexpr uint32_t kStripeWidthMax = 64;
 inline constexpr uint32_t kReplicaCountMax = 3;
-inline constexpr uint64_t kObjectBytesMax = uint64_t{8'355'967}
-                                            << 20;     // as record pages lie in its file
-inline constexpr uint32_t kInlineLengthMax = 4096;     // of a file that lies in its inode's record
-inline constexpr uint32_t kDeleteAllMax = 256;         // objects of one DELETE_ALL
-inline constexpr uint32_t kFetchMax = 256;             // objects of one FETCH
-inline constexpr uint32_t kFetchLengthMax = 1u << 20;  // of each
-inline constexpr uint32_t kCopyLengthMin = 128u
-                                           << 10;  // less is the kernel's to copy: it is as fast
+// The most that one object can hold, given how pages of block records are placed in its file.
+inline constexpr uint64_t kObjectBytesMax = uint64_t{8'355'967} << 20;
+inline constexpr uint32_t kInlineLengthMax = 4096;  // bytes of a file stored in its inode's record
+inline constexpr uint32_t kDeleteAllMax = 256;      // objects in one DELETE_ALL
+inline constexpr uint32_t kFetchMax = 256;          // objects in one FETCH
+inline constexpr uint32_t kFetchLengthMax = 1u << 20;  // bytes of each object in a FETCH
+// Shorter copies are left to the kernel, which is as fast.
+inline constexpr uint32_t kCopyLengthMin = 128u << 10;
 
 }  // namespace braidfs::limits

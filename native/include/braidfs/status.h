@@ -1,5 +1,6 @@
-// Outcomes that cross the wire. Below 1000: Linux errno values. From 1000: BraidFS's own,
-// listed with their errno and retry class in fscommon/errors.py; tests/wire compares the two.
+// Outcomes that cross the wire. Values below 1000 are Linux errno values. Values from 1000 on are
+// BraidFS's own; fscommon/errors.py lists each with its errno and retry class, and a test in
+// tests/wire compares the two. Pure: ANY THREAD.
 #pragma once
 #include <cstdint>
 
@@ -37,13 +38,13 @@ enum class Status : uint16_t {
   kAborted = 1014,
 };
 
-// The errno that applications see for a status (positive).
+// The errno (positive) that applications see for a status.
 constexpr int errno_of(Status status) noexcept {
   const auto code = static_cast<uint16_t>(status);
   return code < 1000 ? code : 5;  // EIO
 }
 
-// True when the same request may be sent again because nothing was done.
+// True when the same request may be sent again, because the server has done nothing.
 constexpr bool retry_is_safe(Status status) noexcept {
   switch (status) {
     case Status::kNotReady:

@@ -1,5 +1,7 @@
-// Bytes of a file that go to a socket out of the page cache: the store names them, a stream sends
-// them.
+// A part of a file that is sent to a socket out of the page cache. The chunk store names the parts
+// of a reply; a net::Stream sends them.
+//
+// A FilePart does not own its descriptor. Plain values: ANY THREAD.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -8,7 +10,8 @@
 namespace braidfs {
 
 struct FilePart {
-  int fd = -1;  // kept open by whoever named it
+  // The descriptor stays open until the part is sent; whoever made the part sees to that.
+  int fd = -1;
   uint64_t offset = 0;
   uint32_t length = 0;
 };

@@ -13,7 +13,8 @@ namespace braidfs {
 namespace {
 
 constexpr size_t kSealed = offsetof(FrameHeader, header_checksum);
-constexpr size_t kLong = 240;  // up to here XXH3 uses no vectors
+// XXH3 uses no vector instructions up to this length, so the choice of code only matters above it.
+constexpr size_t kLong = 240;
 
 uint64_t hash_long(const void* bytes, size_t length) noexcept {
 #ifdef BRAIDFS_HAS_AVX2
@@ -23,7 +24,7 @@ uint64_t hash_long(const void* bytes, size_t length) noexcept {
   return XXH3_64bits(bytes, length);
 }
 
-// Calls fn(block, piece) for each block part of the payload until fn returns false.
+// Calls fn(index, piece) for the part of the payload in each block, until fn returns false.
 template <typename Fn>
 void for_each_block(uint64_t offset, std::span<const std::byte> payload, Fn fn) {
   uint32_t index = 0;

@@ -1,12 +1,14 @@
-// How threads that serve others are scheduled. ANY THREAD, for itself.
+// How threads that serve others are scheduled. ANY THREAD: the call changes the calling thread
+// only.
 #pragma once
 #include <sched.h>
 
 namespace braidfs {
 
-// A thread that is woken to answer does not take the core from the thread that woke it, which is
-// about to wait for the answer anyway and has more to ask until then (docs/decisions/0044). Whoever
-// gave the program another policy meant that one; refused (seccomp), all goes on as it was.
+// Makes this thread yield to the thread that wakes it. The waking thread is about to wait for the
+// answer anyway, and often has more requests to send before it does; so a thread that answers must
+// not take its core (docs/decisions/0044). A scheduling policy that somebody has set for the
+// program is left alone. When the system refuses the change (seccomp), the thread keeps its policy.
 inline void give_way() noexcept {
   const sched_param none{};
   if (sched_getscheduler(0) == SCHED_OTHER) (void)sched_setscheduler(0, SCHED_BATCH, &none);

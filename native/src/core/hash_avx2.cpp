@@ -1,5 +1,6 @@
-// XXH3 with 256-bit vectors. Compiled with -mavx2, so nothing is included here whose inline
-// functions the linker could give to code that must run on every processor.
+// XXH3 with 256-bit vectors. This file is compiled with -mavx2. It must include nothing with inline
+// functions: the linker could use the copies compiled here in code that must run on every
+// processor.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

@@ -1,9 +1,12 @@
-// A bounded pool of equal buffers, aligned to 4096 bytes, lent by RAII leases.
+// A bounded pool of equal buffers, aligned to 4096 bytes. Callers borrow a buffer through a movable
+// lease (RAII).
 //
-// Buffers are made when first needed and kept for reuse up to `idle_max`; never more than
-// `count_max` exist, so lease() may come back empty and the caller waits. A lease lent to an
-// operation is kept by whoever reaps that operation's completion: reuse is only possible after it
-// was dropped. Invariant: the pool outlives its leases. ANY THREAD, guarded by mu_.
+// The pool makes buffers when they are first needed and keeps up to `idle_max` of them for reuse.
+// At most `count_max` are lent at a time, so lease() may return an empty lease, and the caller must
+// wait. An operation that uses a buffer holds its lease until the operation's completion was
+// reaped: only then is the buffer used again.
+//
+// Threads: ANY THREAD, guarded by mu_. Invariant: the pool outlives its leases.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -77,7 +80,7 @@ class BufferPool {
 
   size_t buffer_size() const noexcept { return buffer_size_; }
 
-  // An empty lease when count_max are out or memory is short.
+  // Returns an empty lease when count_max buffers are lent or memory is short.
   Lease lease() {
     const std::scoped_lock lock(mu_);
     if (lent_ >= count_max_) return {};
@@ -102,7 +105,7 @@ class BufferPool {
 
   size_t idle() const noexcept { return idle_count_.load(std::memory_order_relaxed); }
 
-  // Gives up to `count` idle buffers back to the system; returns how many.
+  // Gives up to `count` idle buffers back to the system. Returns how many.
   size_t shrink(size_t count) noexcept {
     const std::scoped_lock lock(mu_);
     count = std::min(count, idle_.size());
@@ -111,8 +114,8 @@ class BufferPool {
     return count;
   }
 
-  // Makes one more buffer than there are, to be idle; false when there are `count`, or memory is
-  // short.
+  // Adds one idle buffer to the pool. False when the pool has `count` buffers already (lent and
+  // idle), or when memory is short.
   bool warm_one(size_t count) noexcept {
     Lease made;
     {
@@ -123,11 +126,13 @@ class BufferPool {
       ++lent_;
       made = Lease(this, std::move(block));
     }
-    Slabs::touch(made.span());  // which may take milliseconds: others go on
+    // Touching the pages may take milliseconds, so it happens without the lock.
+    Slabs::touch(made.span());
     return true;
   }
 
-  // Gives back the buffers that were idle ever since the last call, but for the last `keep`.
+  // Gives back to the system the buffers that were idle all the time since the last call, but keeps
+  // at least `keep` idle ones.
   void rest(size_t keep = 0) noexcept {
     const std::scoped_lock lock(mu_);
     drop(std::min(unused_, idle_.size() - std::min(idle_.size(), keep)));
@@ -139,11 +144,12 @@ class BufferPool {
   void take_back(Block block) noexcept {
     const std::scoped_lock lock(mu_);
     --lent_;
-    if (idle_.size() < idle_max_) idle_.push_back(std::move(block));  // reserved: cannot throw
+    // The room is reserved, so this cannot throw.
+    if (idle_.size() < idle_max_) idle_.push_back(std::move(block));
     count_idle();
   }
 
-  // The oldest; needs mu_.
+  // Drops the buffers that came back longest ago. Needs mu_.
   void drop(size_t count) noexcept {
     idle_.erase(idle_.begin(), idle_.begin() + static_cast<std::ptrdiff_t>(count));
     unused_ -= std::min(unused_, count);
@@ -155,10 +161,10 @@ class BufferPool {
   const size_t count_max_;
   const size_t idle_max_;
   mutable std::mutex mu_;
-  Slabs slabs_;              // guarded by mu_; outlives the blocks
+  Slabs slabs_;              // guarded by mu_; declared before idle_, so it outlives the blocks
   size_t lent_ = 0;          // guarded by mu_
-  std::vector<Block> idle_;  // guarded by mu_; the one that came back last is lent first
-  size_t unused_ = 0;        // guarded by mu_: so many were idle since the last rest()
+  std::vector<Block> idle_;  // guarded by mu_; the buffer that came back last is lent first
+  size_t unused_ = 0;  // guarded by mu_; how many were idle all the time since the last rest()
   std::atomic<size_t> idle_count_{0};
 };
 

@@ -22,18 +22,20 @@ namespace braidfs::net {
 namespace {
 
 constexpr int kEventsPerTurn = 64;
-constexpr int kQueueLooks = 16;        // in a row: each is a read of memory
-constexpr int kDeferredRoundsMax = 8;  // deferred tasks that defer again wait for the next turn
+constexpr int kQueuePolls = 16;  // polls in a row; each only reads memory
+// Deferred tasks that defer again after so many rounds wait for the next turn.
+constexpr int kDeferredRoundsMax = 8;
 
-// How often this thread lost its core to another one. A hypervisor that takes the core is not seen.
-long preempted() noexcept {
+// How often this thread lost its core to another thread. A core that the hypervisor takes is not
+// counted.
+long times_preempted() noexcept {
   rusage usage{};
   getrusage(RUSAGE_THREAD, &usage);
   return usage.ru_nivcsw;
 }
 
-// Whether fewer threads run, or could, than there are cores (proc_loadavg(5), the fourth field).
-// True where nobody can tell.
+// Tells whether fewer threads run, or could run, than there are cores (the fourth field of
+// /proc/loadavg, proc_loadavg(5)). True when that cannot be read.
 class Machine {
  public:
   bool has_idle_core() const noexcept {
@@ -42,7 +44,7 @@ class Machine {
     std::string_view text(bytes.data(), static_cast<size_t>(std::max<ssize_t>(length, 0)));
     for (int field = 0; field < 3; ++field)
       text.remove_prefix(std::min(text.find(' ') + 1, text.size()));
-    int running = 0;  // this thread among them
+    int running = 0;  // includes this thread
     std::from_chars(text.data(), text.data() + text.size(), running);
     return running <= cores_;
   }
@@ -52,7 +54,7 @@ class Machine {
   const int cores_ = get_nprocs();
 };
 
-// sendfile(2) knows no MSG_NOSIGNAL.
+// sendfile(2) has no flag like MSG_NOSIGNAL, so SIGPIPE is blocked for the whole thread.
 void block_broken_pipes() noexcept {
   sigset_t pipes;
   sigemptyset(&pipes);
@@ -75,7 +77,7 @@ EventLoop::EventLoop()
   }
   epoll_event event{};
   event.events = EPOLLIN;
-  event.data.ptr = nullptr;  // the wakeup fd
+  event.data.ptr = nullptr;  // marks the event of the wakeup fd
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wakeup_.get(), &event) != 0) fault_ = -errno;
 }
 
@@ -144,7 +146,7 @@ void EventLoop::busy_poll(std::chrono::microseconds window_max, std::function<bo
                           std::function<bool()> idles) {
   poll_.window_max(window_max);
   worth_polling_ = std::move(worth);
-  core_idles_ = std::move(idles);
+  has_idle_core_ = std::move(idles);
 }
 
 void EventLoop::run() {
@@ -185,7 +187,7 @@ int EventLoop::wait_ms(int timeout_ms) const {
 int EventLoop::wait(std::span<epoll_event> ready, int timeout_ms) {
   if (timeout_ms == 0 || !poll_.is_on() || !worth_polling_()) return sleep(ready, timeout_ms);
   const auto began = Clock::now();
-  if (const auto found = look(ready, began)) return *found;
+  if (const auto found = poll_for_events(ready, began)) return *found;
   const int count = sleep(ready, timeout_ms);
   poll_.slept(Clock::now() - began);
   return count;
@@ -199,7 +201,7 @@ int EventLoop::sleep(std::span<epoll_event> ready, int timeout_ms) {
   return epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), timeout_ms);
 }
 
-// One that goes meanwhile leaves its place until the next watch().
+// A queue that is destroyed during this call keeps its place in queues_ until the next watch().
 bool EventLoop::any_queue(bool (Queue::*ask)()) {
   bool any = false;
   for (size_t index = 0; index < queues_.size(); ++index) {
@@ -209,27 +211,29 @@ bool EventLoop::any_queue(bool (Queue::*ask)()) {
   return any;
 }
 
-bool EventLoop::queues_have_something() {
+bool EventLoop::poll_queues() {
   if (queues_.empty()) return false;
-  for (int look = 0; look < kQueueLooks; ++look) {
+  for (int poll = 0; poll < kQueuePolls; ++poll) {
     if (any_queue(&Queue::take)) return true;
   }
   return false;
 }
 
-// What epoll_wait(2) returned, 0 when a queue had something, nothing when the window ended.
-std::optional<int> EventLoop::look(std::span<epoll_event> ready, Clock::time_point began) {
+// Polls for events. Returns what epoll_wait(2) returned, 0 when a queue had something, nullopt when
+// the window ended without an event.
+std::optional<int> EventLoop::poll_for_events(std::span<epoll_event> ready,
+                                              Clock::time_point began) {
   const auto window = poll_.window(began);
   if (window.count() == 0) return std::nullopt;
-  if (!core_idles_()) {
+  if (!has_idle_core_()) {
     poll_.machine_is_busy(began);
     return std::nullopt;
   }
-  const long switches = preempted();
+  const long switches = times_preempted();
   auto before = began;
   while (before - began < window) {
     now_ = before;
-    if (queues_have_something()) {
+    if (poll_queues()) {
       polls_paid_.fetch_add(1, std::memory_order_relaxed);
       poll_.looked(false, before);
       return 0;
@@ -237,10 +241,10 @@ std::optional<int> EventLoop::look(std::span<epoll_event> ready, Clock::time_poi
     sched_yield();
     const int count = epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), 0);
     const auto now = Clock::now();
-    const bool gave_way = now - before > BusyPoll::kYieldMax && preempted() != switches;
-    if (count != 0 || gave_way) {
+    const bool lost_core = now - before > BusyPoll::kYieldMax && times_preempted() != switches;
+    if (count != 0 || lost_core) {
       if (count > 0) polls_paid_.fetch_add(1, std::memory_order_relaxed);
-      poll_.looked(gave_way, now);
+      poll_.looked(lost_core, now);
       return count == 0 ? std::nullopt : std::optional(count);
     }
     before = now;
@@ -291,7 +295,7 @@ void EventLoop::run_deferred() {
     tasks.swap(deferred_);
     for (auto& task : tasks) task();
     tasks.clear();
-    if (deferred_.empty()) deferred_.swap(tasks);  // keeps the memory
+    if (deferred_.empty()) deferred_.swap(tasks);  // keeps the vector's memory
   }
 }
 

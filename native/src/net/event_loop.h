@@ -1,15 +1,17 @@
-// One thread's loop over epoll: readiness callbacks, tasks posted from other threads, timers.
+// The loop of one thread over epoll: readiness callbacks, tasks posted by other threads, timers.
 //
-// A turn is: wait, call the callbacks of what is ready (one call per fd, the callback bounds its
-// own work), run posted tasks, run due timers, run deferred tasks (what callbacks of this turn left
-// for its end, such as one sendmsg for many frames). Before it sleeps it may look for events for a
-// moment (busy_poll()). Callbacks may add and remove any fd, their own included: a removed entry
-// lives on until the end of the turn, but is not called again. A Queue is looked at in every turn,
-// and asked to tell by its fd only when the loop is about to sleep: while it is busy it costs no
-// system call.
+// A turn is: wait; call the callbacks of ready fds (one call per fd; the callback bounds its own
+// work); run posted tasks; run due timers; run deferred tasks. Deferred tasks are what this turn's
+// callbacks left for its end, such as one sendmsg for many frames. Before the loop sleeps, it may
+// poll for events for a moment (busy_poll()).
 //
-// Threads: everything LOOP ONLY (or before run()), except post() and stop(): ANY THREAD.
-// Not here: what flows through the fds (frame_stream.h).
+// Callbacks may add and remove any fd, their own included: a removed entry lives until the end of
+// the turn, but is not called again. The loop looks into each Queue in every turn, and asks the
+// queue to signal its fd only when the loop is about to sleep: so a busy queue costs no system
+// call.
+//
+// Threads: everything is LOOP ONLY (or before run()), except post() and stop(), which are ANY
+// THREAD. Not here: what flows through the fds (frame_stream.h).
 #pragma once
 #include <sys/epoll.h>
 
@@ -33,17 +35,18 @@ namespace braidfs::net {
 
 using Clock = std::chrono::steady_clock;
 
-// Whether fewer threads run, or could, than there are cores; true where nobody can tell. ANY
-// THREAD.
+// True when fewer threads run, or could run, than there are cores, and when that cannot be read.
+// ANY THREAD.
 bool has_idle_core() noexcept;
 
-// Something that fills up in memory, such as the completion queue of a card.
+// Something that fills up in memory, such as the completion queue of a network card.
 class Queue {
  public:
+  // Takes what is in the queue, or part of it. True: there was something.
   virtual ~Queue() = default;
-  virtual bool take() = 0;  // what is in it, or some of that; whether there was anything
-  // The loop is about to sleep: from now on the queue's fd tells. True: something was in it, no
-  // sleep.
+  virtual bool take() = 0;
+  // The loop is about to sleep: from now on the queue signals its fd. True: the queue already holds
+  // something, and the loop does not sleep.
   virtual bool arm() = 0;
 };
 
@@ -51,7 +54,7 @@ class EventLoop {
  public:
   using Callback = std::function<void(uint32_t events)>;  // EPOLLIN, EPOLLOUT, EPOLLHUP ...
   using Task = std::function<void()>;
-  struct Timer {  // names a timer; a default one names none
+  struct Timer {  // Identifies a timer; a default-constructed one identifies none.
     Clock::time_point when{};
     uint64_t number = 0;
     auto operator<=>(const Timer&) const = default;
@@ -65,36 +68,37 @@ class EventLoop {
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
 
-  // 0, or -errno of the constructor's system calls; nothing else may be called when it is not 0.
+  // 0, or -errno of the constructor's system calls. When it is not 0, nothing else may be called.
   int fault() const noexcept { return fault_; }
 
-  // Level triggered. The fd stays the caller's; remove() it before closing it. 0 or -errno.
+  // Watches an fd, level triggered. The fd still belongs to the caller, who calls remove() before
+  // closing it. 0 or -errno.
   int add(int fd, uint32_t events, Callback callback);
   int modify(int fd, uint32_t events);
   void remove(int fd);
 
-  void watch(std::weak_ptr<Queue> queue);  // until it is gone
+  void watch(std::weak_ptr<Queue> queue);  // until the queue is destroyed
 
-  // ANY THREAD. False when the queue is full: the task was not taken. Tasks left when the loop is
-  // destroyed are dropped without a call.
+  // ANY THREAD. False: the list of posted tasks is full, and the task was not taken. Tasks that are
+  // left when the loop is destroyed are dropped, not called.
   [[nodiscard]] bool post(Task task);
 
   Timer call_at(Clock::time_point when, Task task);
   void cancel(Timer timer);
-  // Runs at the end of the current turn, before the loop sleeps.
+  // Runs the task at the end of the current turn, before the loop sleeps.
   void defer(Task task);
-  // The time this turn began: cheap, and equal for everything in one turn.
+  // The time at which this turn began: cheap to read, and the same for everything within the turn.
   Clock::time_point now() const noexcept { return now_; }
 
-  // Looks for events for at most so long before it sleeps, when worth() and idles() say so
-  // (busy_poll.h).
+  // Before each sleep, polls for events for at most `window_max`, when worth() and idles() both
+  // return true (busy_poll.h).
   void busy_poll(std::chrono::microseconds window_max, std::function<bool()> worth,
                  std::function<bool()> idles = has_idle_core);
   uint64_t polls_paid() const noexcept { return polls_paid_.load(std::memory_order_relaxed); }
 
-  void run();                 // until stop()
+  void run();                 // returns after stop()
   void turn(int timeout_ms);  // one turn, for tests and for loops inside other loops
-  void stop();                // ANY THREAD. run() returns after the turn in work
+  void stop();                // ANY THREAD. run() returns after the current turn.
 
  private:
   struct Entry {
@@ -107,9 +111,9 @@ class EventLoop {
   int wait_ms(int timeout_ms) const;
   int wait(std::span<epoll_event> ready, int timeout_ms);
   int sleep(std::span<epoll_event> ready, int timeout_ms);
-  std::optional<int> look(std::span<epoll_event> ready, Clock::time_point began);
+  std::optional<int> poll_for_events(std::span<epoll_event> ready, Clock::time_point began);
   bool any_queue(bool (Queue::*ask)());
-  bool queues_have_something();
+  bool poll_queues();
   void dispatch(int timeout_ms);
   void run_posted();
   void run_timers();
@@ -121,7 +125,7 @@ class EventLoop {
   int fault_ = 0;
   Clock::time_point now_ = Clock::now();
   std::unordered_map<int, std::unique_ptr<Entry>> entries_;
-  std::vector<std::unique_ptr<Entry>> removed_;  // until the end of the turn
+  std::vector<std::unique_ptr<Entry>> removed_;  // entries live here until the end of the turn
   std::vector<std::weak_ptr<Queue>> queues_;
   std::map<Timer, Task> timers_;
   uint64_t timer_number_ = 0;
@@ -130,7 +134,7 @@ class EventLoop {
 
   BusyPoll poll_;
   std::function<bool()> worth_polling_;
-  std::function<bool()> core_idles_;
+  std::function<bool()> has_idle_core_;
   std::atomic<uint64_t> polls_paid_ = 0;  // written by the loop, read by any thread
 
   std::mutex mu_;

@@ -16,7 +16,8 @@ std::span<const std::byte> FrameParser::staged() const noexcept {
 
 size_t FrameParser::wanted(std::array<iovec, 2>& places) noexcept {
   if (state_ == State::kFailed || state_ == State::kAwaitPlace) return 0;
-  if (parsed_ > 0) {  // what is left is less than a header: cheap to move
+  // Less than a header is left, so the move is cheap.
+  if (parsed_ > 0) {
     std::memmove(staging_.get(), staging_.get() + parsed_, staged_ - parsed_);
     staged_ -= parsed_;
     parsed_ = 0;
@@ -49,7 +50,7 @@ ParseResult FrameParser::parse(FrameSink& sink) {
   return state_ == State::kAwaitPlace ? ParseResult::kPaused : ParseResult::kMore;
 }
 
-// True when it moved on and may be called again.
+// One step of the state machine. True: it moved on and may be called again.
 bool FrameParser::step(FrameSink& sink) {
   switch (state_) {
     case State::kHeader:

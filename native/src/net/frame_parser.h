@@ -1,13 +1,15 @@
-// Turns a stream of bytes into frames; sans-IO: it never reads, it says where bytes should go.
+// Turns a stream of bytes into frames. It does no I/O (sans-IO): it says where bytes should go.
 //
 // The caller receives into the places that wanted() names and reports the count to received().
-// Small frames arrive many at a time in the staging buffer; a payload goes straight to the place
-// its sink chose (only what came along in the staging buffer is copied). The header's checksum is
-// verified before its lengths are believed, the body's before the sink sees it. Block sums of the
-// payload are the sink's work: it knows the offset they begin at.
+// Small frames arrive many at a time in the staging buffer. A payload goes straight to the place
+// that its sink chose; only the part that arrived in the staging buffer is copied. The header's
+// checksum is verified before its lengths are used, and the body's before the sink sees the body.
+// The sink verifies the block sums of the payload, because it knows the offset at which they begin.
 //
-// The body handed to the sink is aligned to 8 bytes and valid only during the call.
-// Invariant: never holds more than staging + body_length_max bytes. One thread.
+// The body that the sink gets is aligned to 8 bytes and valid only during the call.
+//
+// Threads: one thread at a time. Invariant: it never holds more than the staging buffer and
+// body_length_max bytes.
 #pragma once
 #include <sys/uio.h>
 
@@ -23,10 +25,14 @@
 namespace braidfs::net {
 
 enum class Verdict : uint8_t {
-  kTake,     // bytes goes to `bytes` (exactly payload_length of them)
-  kDiscard,  // nobody wants this payload any more: it is skipped, frame() is not called
-  kPause,    // no room now: nothing more is parsed until resume()
-  kRefuse,   // a peer that sends this is cut off
+  // The payload goes to `bytes`, which are exactly payload_length long.
+  kTake,
+  // Nobody wants this payload any more: it is skipped, and frame() is not called.
+  kDiscard,
+  // There is no room now: nothing more is parsed until resume().
+  kPause,
+  // The peer broke the protocol: its connection is cut.
+  kRefuse,
 };
 
 struct PayloadPlace {
@@ -37,10 +43,12 @@ struct PayloadPlace {
 class FrameSink {
  public:
   virtual ~FrameSink() = default;
-  // Called only for frames with a payload, before it is received. After kPause it is called again.
+  // Called before a payload is received, and only for frames that have one. After kPause it is
+  // called again.
   virtual PayloadPlace payload_buffer(const FrameHeader& header,
                                       std::span<const std::byte> body) = 0;
-  // A whole frame. Return false to cut the peer off; never destroy the parser or stream in here.
+  // Called with a whole frame. False cuts the connection. The sink must not destroy the parser or
+  // the stream in this call.
   virtual bool frame(const FrameHeader& header, std::span<const std::byte> body,
                      std::span<std::byte> payload) = 0;
 };
@@ -53,15 +61,16 @@ class FrameParser {
 
   FrameParser(uint32_t body_length_max, uint32_t payload_length_max);
 
-  // Fills `places` and returns how many are used (1 or 2); 0 while paused or after a fault.
+  // Fills `places` and returns how many are used (1 or 2); returns 0 while paused and after a
+  // fault.
   size_t wanted(std::array<iovec, 2>& places) noexcept;
-  // `count` bytes arrived, filling the places in order.
+  // Says that `count` bytes arrived. They fill the places in order.
   ParseResult received(size_t count, FrameSink& sink);
-  // After kPause: asks the sink again and parses on.
+  // Continues after kPause: asks the sink again and parses on.
   ParseResult resume(FrameSink& sink);
 
   bool paused() const noexcept { return state_ == State::kAwaitPlace; }
-  // Why it stopped; kOk when the sink refused or the body's checksum was wrong.
+  // Why parsing stopped. kOk when the sink refused the frame or the body's checksum was wrong.
   FrameFault fault() const noexcept { return fault_; }
   // True when no part of a frame is held: the peer may close here without losing anything.
   bool idle() const noexcept { return state_ == State::kHeader && staged_ == parsed_; }
@@ -86,8 +95,8 @@ class FrameParser {
   FrameFault fault_ = FrameFault::kOk;
   FrameHeader header_{};
   std::unique_ptr<std::byte[]> staging_;
-  size_t staged_ = 0;  // end of the bytes in staging_
-  size_t parsed_ = 0;  // begin of those not parsed yet
+  size_t staged_ = 0;  // end of the received bytes in staging_
+  size_t parsed_ = 0;  // begin of the bytes that are not parsed yet
   std::vector<uint64_t> body_;
   size_t body_filled_ = 0;
   std::span<std::byte> payload_{};

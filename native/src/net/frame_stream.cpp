@@ -12,11 +12,13 @@ namespace braidfs::net {
 
 namespace {
 
-constexpr int kReceivesPerTurn = 16;   // then others get their turn
+// After so many receives the loop's other fds get their turn.
+constexpr int kReceivesPerTurn = 16;
 constexpr size_t kSendPlacesMax = 64;  // iovecs in one sendmsg
 constexpr size_t kSlotsFirst = 16;
-constexpr size_t kLentMin = 64u << 10;  // less is copied sooner
-constexpr size_t kHeadKept = 4096;      // a slot keeps at most this much memory for its next frame
+constexpr size_t kLentMin = 64u << 10;  // shorter payloads are copied, which is faster
+// A slot keeps at most this much memory for its next frame.
+constexpr size_t kHeadKept = 4096;
 
 constexpr std::array<std::byte, 4096> kZeros{};
 
@@ -108,32 +110,34 @@ void FrameStream::schedule_flush() {
   });
 }
 
-// 0, or -errno: -EAGAIN when the socket takes no more now.
+// Sends what is queued. Returns 0 when all is sent, -EAGAIN when the socket takes no more now,
+// or another -errno.
 int FrameStream::send_queued() {
   int error = socket_.flush();
   while (error == 0 && count_ > 0) {
     std::array<iovec, kSendPlacesMax> places;
-    const size_t used = gather(places);
+    const size_t used = collect_places(places);
     const ssize_t count = used > 0 ? socket_.send(std::span(places).first(used)) : send_pages();
-    if (count >= 0) sent(static_cast<size_t>(count));
+    if (count >= 0) mark_sent(static_cast<size_t>(count));
     if (count < 0 && count != -EINTR) error = static_cast<int>(count);
   }
   return error == 0 && socket_.unsent() ? -EAGAIN : error;
 }
 
-// What is next of the first frame does not go through memory of ours.
+// Sends the next bytes of the first frame by reference, without a copy in this program's memory.
 ssize_t FrameStream::send_pages() {
   Slot& first = slot(0);
   const size_t at = first_sent_ - first.head.size();
   if (at < first.file_bytes) return send_file(at);
   if (pipe_.held() == 0 && pipe_.take(first.payload.subspan(at - first.file_bytes)) <= 0) {
-    first.lends = false;  // then by copies
+    first.lends = false;  // from now on they are copied
     return 0;
   }
   return pipe_.give(socket_.get());
 }
 
-// Whoever gets the bytes can tell that zeros are not what was meant.
+// Sends the next part of a file. What the file lacks is sent as zeros: the receiver's
+// checksums show that they are not what was meant.
 ssize_t FrameStream::send_file(size_t at) {
   auto part = slot(0).files.begin();
   for (; at >= part->length; ++part) at -= part->length;
@@ -158,8 +162,9 @@ void FrameStream::flush() {
   }
 }
 
-// What is to be copied up to the next bytes that go by reference; none: those are next.
-size_t FrameStream::gather(std::span<iovec> places) {
+// Collects the bytes that are to be copied, up to the next bytes that go by reference. Returns 0
+// when those are next.
+size_t FrameStream::collect_places(std::span<iovec> places) {
   size_t used = 0;
   size_t skip = first_sent_;
   const auto put = [&](std::span<const std::byte> bytes) {
@@ -181,7 +186,7 @@ size_t FrameStream::gather(std::span<iovec> places) {
   return used;
 }
 
-void FrameStream::sent(size_t count) {
+void FrameStream::mark_sent(size_t count) {
   first_sent_ += count;
   while (count_ > 0 && first_sent_ >= slot(0).length()) {
     first_sent_ -= slot(0).length();
@@ -211,7 +216,7 @@ void FrameStream::on_events(uint32_t events) {
   }
   if (cut_ || (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) == 0) return;
   if (receiving_ && !parser_.paused()) return receive_some();
-  // Nobody reads, so the end would be reported for ever.
+  // Without a reader, epoll would report the end of the connection for ever.
   if ((events & (EPOLLHUP | EPOLLERR)) != 0) cut(ECONNRESET, "closed by the peer");
 }
 
@@ -228,13 +233,13 @@ void FrameStream::receive_some() {
     if (count < 0) return cut(static_cast<int>(-count), "receive failed");
     if (count == 0) return cut(parser_.idle() ? 0 : ECONNRESET, "closed by the peer");
     received_at_ = loop_.now();
-    if (!settle(parser_.received(static_cast<size_t>(count), sink_))) return;
+    if (!after_parsing(parser_.received(static_cast<size_t>(count), sink_))) return;
     if (static_cast<size_t>(count) < room) break;
   }
   receive_held();
 }
 
-// What the socket holds decrypted wakes nobody.
+// Receives what the socket holds decrypted: no event of the fd announces these bytes.
 void FrameStream::receive_held() {
   if (receive_scheduled_ || cut_ || !registered_ || !socket_.has_more()) return;
   if (!receiving_ || parser_.paused()) return;
@@ -245,8 +250,9 @@ void FrameStream::receive_held() {
     if (!cut_ && receiving_ && !parser_.paused()) receive_some();
   });
 }
+// True: more may be received now.
 
-bool FrameStream::settle(ParseResult result) {
+bool FrameStream::after_parsing(ParseResult result) {
   if (result == ParseResult::kMore) return true;
   if (result == ParseResult::kPaused) {
     update_interest();
@@ -261,7 +267,7 @@ bool FrameStream::settle(ParseResult result) {
 
 void FrameStream::resume() {
   if (cut_ || !parser_.paused()) return;
-  settle(parser_.resume(sink_));
+  after_parsing(parser_.resume(sink_));
   update_interest();
 }
 

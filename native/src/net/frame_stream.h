@@ -1,14 +1,16 @@
 // Frames over a connected, non-blocking stream socket on an event loop.
 //
-// Receiving: one recvmsg takes as many small frames as there are, or fills the payload's final
-// place (frame_parser.h). Sending: a bounded ring of frames; header and body are copied into the
-// ring's slots (memory reused), payloads are referenced and kept alive by a lease or a shared_ptr
-// until the last byte was given to the socket (what is lent: until the peer answered). Frames
-// queued in one turn leave in one sendmsg at its end.
+// Receiving: one recvmsg takes as many small frames as have arrived, or fills the final place of a
+// payload (frame_parser.h). Sending: a bounded ring of frames. Headers and bodies are copied into
+// the ring's slots, whose memory is reused. Payloads are referenced; a lease or a shared_ptr keeps
+// them alive until the socket took the last byte (a payload that is lent: until the peer answered).
+// Frames that are queued in one turn leave in one sendmsg at the turn's end.
 //
-// After an error, a refused frame or the peer's close: closed() once, at the end of the turn, then
-// nothing more; the owner may destroy the stream in closed() or any time outside the sink's other
-// calls. Threads: LOOP ONLY.
+// After an error, a refused frame or the peer's close, closed() is called once, at the end of the
+// turn, and nothing is called after it. The owner may destroy the stream in closed(), or at any
+// time outside the sink's other calls.
+//
+// Threads: LOOP ONLY. Not here: what the frames mean (client/link.h, server/connection.h).
 #pragma once
 #include <memory>
 #include <span>
@@ -48,11 +50,11 @@ class FrameStream final : public Stream {
 
  private:
   struct Slot {
-    std::vector<std::byte> head;  // header and body; keeps its memory
+    std::vector<std::byte> head;  // header and body; the memory is reused
     std::span<const FilePart> files{};
     size_t file_bytes = 0;
     std::span<const std::byte> payload{};
-    bool lends = false;  // payload goes by reference
+    bool lends = false;  // the payload goes by reference
     BufferPool::Lease lease{};
     std::shared_ptr<const void> keep{};
     size_t payload_length() const noexcept { return file_bytes + payload.size(); }
@@ -62,15 +64,15 @@ class FrameStream final : public Stream {
   void on_events(uint32_t events);
   void receive_some();
   void receive_held();
-  bool settle(ParseResult result);
+  bool after_parsing(ParseResult result);
   Slot& slot(size_t index) noexcept { return slots_[(first_ + index) % slots_.size()]; }
   void fill(Slot& slot, OutFrame&& frame);
   void grow();
-  size_t gather(std::span<iovec> places);
+  size_t collect_places(std::span<iovec> places);
   ssize_t send_pages();
   ssize_t send_file(size_t at);
   int send_queued();
-  void sent(size_t count);
+  void mark_sent(size_t count);
   void pop() noexcept;
   void schedule_flush();
   void update_interest();
@@ -83,14 +85,15 @@ class FrameStream final : public Stream {
   FrameParser parser_;
   Clock::time_point received_at_;
 
-  std::vector<Slot> slots_;  // a ring: first_, count_
+  std::vector<Slot> slots_;  // a ring of count_ slots that begins at first_
   size_t first_ = 0;
   size_t count_ = 0;
-  size_t first_sent_ = 0;  // bytes of slot(0) given to the kernel already
+  size_t first_sent_ = 0;  // bytes of slot(0) that the kernel has taken
   size_t bytes_queued_ = 0;
-  PagePipe pipe_;              // holds bytes of slot(0)'s payload that come next, or nothing
-  bool blocked_ = false;       // the socket's buffer is full: waiting for EPOLLOUT
-  bool refused_send_ = false;  // send() said false: sendable() is owed
+  // Holds the next bytes of slot(0)'s payload, or nothing.
+  PagePipe pipe_;
+  bool blocked_ = false;       // the socket's buffer is full: EPOLLOUT is awaited
+  bool refused_send_ = false;  // send() returned false: sendable() must be called
   bool flush_scheduled_ = false;
   bool receiving_ = true;
   bool registered_ = false;
@@ -98,7 +101,7 @@ class FrameStream final : public Stream {
   bool cut_ = false;
   int error_ = 0;
   std::string reason_;
-  std::shared_ptr<bool> alive_;  // deferred tasks look here before they touch the stream
+  std::shared_ptr<bool> alive_;  // deferred tasks check it before they touch the stream
 };
 
 }  // namespace braidfs::net

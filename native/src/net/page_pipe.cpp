@@ -11,8 +11,8 @@ namespace braidfs::net {
 
 namespace {
 
-constexpr int kWanted = 1 << 20;  // /proc/sys/fs/pipe-max-size, unless it was changed
-constexpr int kLeast = 256 << 10;
+constexpr int kWanted = 1 << 20;   // the default of /proc/sys/fs/pipe-max-size
+constexpr int kLeast = 256 << 10;  // a smaller pipe costs more than the copy that it saves
 
 }  // namespace
 

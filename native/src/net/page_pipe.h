@@ -1,5 +1,7 @@
-// Pages of memory on their way into a local socket: by reference, through a pipe (vmsplice(2),
-// splice(2)). What they hold must stay as it is until the peer has read it. LOOP ONLY.
+// Sends pages of memory to a local socket by reference, through a pipe (vmsplice(2), splice(2)).
+// The pages must not change until the peer has read them.
+//
+// Threads: LOOP ONLY.
 #pragma once
 #include <cstddef>
 #include <span>
@@ -10,13 +12,14 @@ namespace braidfs::net {
 
 class PagePipe {
  public:
-  // False: there is none that is large enough to be worth it (pipe-user-pages-soft, pipe(7)); and
-  // none later.
+  // Makes the pipe when first called. False, now and later, when the system grants no pipe that is
+  // large enough to be worth it (pipe-user-pages-soft, pipe(7)).
   bool open() noexcept;
   size_t held() const noexcept { return held_; }
-  // As many as it has room for, or -errno. Only when it holds nothing.
+  // Puts as many bytes into the pipe as it has room for. A count or -errno. Only when the pipe is
+  // empty.
   ssize_t take(std::span<const std::byte> pages) noexcept;
-  // What it holds, as far as the socket takes it: a count, or -errno.
+  // Moves what the pipe holds to the socket, as far as the socket takes it. A count or -errno.
   ssize_t give(int socket) noexcept;
 
  private:

@@ -27,7 +27,8 @@ std::byte* Slabs::take() {
   return buffer;
 }
 
-// Null when the system has no memory. Huge pages begin at multiples of their size.
+// Maps memory; null when the system has none. Mappings for huge pages begin at a multiple of a huge
+// page.
 std::byte* Slabs::map(size_t bytes) noexcept {
   const size_t more = pages_ == Pages::kHuge ? kHugePage : 0;
   void* memory =
@@ -63,7 +64,7 @@ bool Slabs::map_another() {
   return true;
 }
 
-// Cold buffers that lie side by side become warm together.
+// Makes cold buffers warm: those that lie side by side, together.
 void Slabs::populate() noexcept {
   std::byte* begin = cold_.back();
   std::byte* end = begin;
@@ -76,7 +77,8 @@ void Slabs::populate() noexcept {
   if (pages_ == Pages::kSmall && buffer_size_ <= kPopulateMax) touch({begin, end});
 }
 
-// Kernels before 5.14 refuse: pages come as they are touched.
+// Kernels before 5.14 refuse this call; then the kernel provides each page when it is first
+// touched.
 void Slabs::touch(std::span<std::byte> buffer) noexcept {
   (void)madvise(buffer.data(), buffer.size(), MADV_POPULATE_WRITE);
 }
@@ -95,7 +97,8 @@ void Slabs::cool() noexcept {
     }
     if (from < to) (void)madvise(warm_[from], (to - from) * buffer_size_, MADV_DONTNEED);
     for (size_t index = to; index > from; --index)
-      cold_.push_back(warm_[index - 1]);  // reserved: cannot throw
+      // The room is reserved, so this cannot throw.
+      cold_.push_back(warm_[index - 1]);
     for (size_t index = first; index < from; ++index) warm_[kept++] = warm_[index];
     for (size_t index = to; index < last; ++index) warm_[kept++] = warm_[index];
     first = last;

@@ -15,15 +15,16 @@ namespace braidfs::net {
 
 namespace {
 
-// BBR estimates the way between two hosts and paces by timers: made for long ways, it leaves short
-// ones idle (docs/decisions/0030-large-reads.md). Every other choice of the system's stays.
+// Replaces the congestion control BBR. BBR estimates the path between two hosts and paces by
+// timers: it is made for long paths, and leaves short ones idle
+// (docs/decisions/0030-large-reads.md). Any other algorithm that the system chose stays.
 void leave_bbr(int socket) {
   std::array<char, 16> name{};  // TCP_CA_NAME_MAX
   auto length = static_cast<socklen_t>(name.size());
   if (getsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name.data(), &length) != 0) return;
   if (std::string_view(name.data(), strnlen(name.data(), name.size())) != "bbr") return;
-  for (const std::string_view other :
-       {"cubic", "reno"}) {  // a name may be refused to one without rights
+  // The system may refuse an algorithm to a process without rights.
+  for (const std::string_view other : {"cubic", "reno"}) {
     const auto size = static_cast<socklen_t>(other.size());
     if (setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, other.data(), size) == 0) return;
   }
@@ -39,7 +40,8 @@ void Socket::reset() noexcept {
 int Socket::start() {
   const int flags = fcntl(fd_.get(), F_GETFL);
   if (flags < 0 || fcntl(fd_.get(), F_SETFL, flags | O_NONBLOCK) != 0) return -errno;
-  const int one = 1;  // refused by local sockets, which need it not
+  // Local sockets refuse the option; they do not need it.
+  const int one = 1;
   (void)setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
   leave_bbr(fd_.get());
   if (tls_) tls_->grow_buffer();
@@ -67,7 +69,7 @@ ssize_t Socket::send(std::span<iovec> places) {
   return count < 0 ? -errno : count;
 }
 
-// Beyond net.core.wmem_max only who administers the network may go.
+// Only a process that may administer the network can go beyond net.core.wmem_max.
 void Socket::send_buffer(int bytes) {
   if (setsockopt(fd_.get(), SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof bytes) == 0) return;
   (void)setsockopt(fd_.get(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);

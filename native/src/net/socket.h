@@ -1,5 +1,8 @@
-// A connected, non-blocking stream socket, with TLS over it or without: one owner of both.
-// Moved, never copied. One thread at a time.
+// A connected, non-blocking stream socket, with or without TLS: one owner for both. Moved, never
+// copied.
+//
+// Threads: one thread at a time. Not here: frames (frame_stream.h), connecting and authenticating
+// (fscommon/net).
 #pragma once
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -21,22 +24,26 @@ class Socket {
   int get() const noexcept { return fd_.get(); }
   explicit operator bool() const noexcept { return static_cast<bool>(fd_); }
   void reset() noexcept;
-  UniqueFd take_fd() && noexcept { return std::move(fd_); }  // of one without TLS
+  // Only for a socket without TLS.
+  UniqueFd take_fd() && noexcept { return std::move(fd_); }
 
-  // Sets it up for frames. 0 or -errno.
+  // Sets the socket's options for frames. 0 or -errno.
   int start();
-  // A count, 0 at the peer's end, or -errno. What send() took may be unsent(): then flush().
+  // A count, 0 when the peer has closed, or -errno. Bytes that send() took may still be unsent();
+  // then call flush().
   ssize_t receive(std::span<iovec> places);
   ssize_t send(std::span<iovec> places);
-  // Of a file, from `offset` on: a count (0: the file ends there), or -errno. Where takes_pages().
-  // A peer that is gone raises SIGPIPE in a thread that did not block it, as EventLoop::run() does.
+  // Sends bytes of a file from `offset` on. A count (0: the file ends there) or -errno. Only where
+  // takes_pages(). When the peer is gone, the thread gets SIGPIPE, unless it blocks that signal, as
+  // EventLoop::run() does.
   ssize_t send_file(int fd, uint64_t offset, size_t length);
-  // To a local socket pages go as they are. (By TCP on one host this costs more than the copy.)
+  // True for a local socket without TLS: pages go to it by reference. (Over TCP on one host that
+  // costs more than the copy.)
   bool takes_pages() const noexcept { return local_ && !tls_; }
   void send_buffer(int bytes);
   int flush() { return tls_ ? tls_->flush() : 0; }
   bool unsent() const noexcept { return tls_ && tls_->unsent(); }
-  // receive() would give something, though the kernel has nothing to tell.
+  // True: receive() would return bytes, although no event of the fd announces them.
   bool has_more() const noexcept { return tls_ && tls_->has_more(); }
 
  private:

@@ -1,9 +1,11 @@
-// The waist of the data path: frames over one connection, whatever carries them.
+// The narrow waist of the data path: frames over one connection, whatever carries them.
 //
-// Implementations: FrameStream (a socket) and rdma::RdmaStream; one conformance suite
-// (tests/rdma/test_conformance.cpp) runs against both. After an error, a refused frame or the
-// peer's end: closed() once, at the end of the turn, then nothing more; the owner may destroy the
-// stream in closed() or any time outside the sink's other calls. Threads: LOOP ONLY.
+// Implementations: FrameStream (a socket) and rdma::RdmaStream. One conformance suite
+// (tests/rdma/test_conformance.cpp) runs against both.
+//
+// After an error, a refused frame or the peer's close, closed() is called once, at the end of the
+// turn, and nothing is called after it. The owner may destroy the stream in closed(), or at any
+// time outside the sink's other calls. Threads: LOOP ONLY.
 #pragma once
 #include <memory>
 #include <span>
@@ -17,34 +19,38 @@
 namespace braidfs::net {
 
 struct StreamLimits {
-  uint32_t body_length_max = 64u << 10;  // capability and the sums of 16 MiB fit
+  uint32_t body_length_max = 64u << 10;  // room for a capability and the sums of 16 MiB
   uint32_t payload_length_max = limits::kFramePayloadLengthMax;
   uint32_t frames_queued_max = 2 * limits::kRequestsInFlightMax;
-  size_t bytes_queued_max = 256u << 20;  // payload bytes waiting to be sent
-  int local_send_buffer = 0;  // of a local socket, as far as the system allows; 0: its own choice
+  size_t bytes_queued_max = 256u << 20;  // payload bytes that wait to be sent
+  // Bytes, of a local socket's send buffer, as far as the system allows. 0: the system's choice.
+  int local_send_buffer = 0;
 };
 
 class StreamSink : public FrameSink {
  public:
-  // error: 0 the peer closed between frames, else an errno (EPROTO: it broke the protocol).
+  // `error` is 0 when the peer closed between frames, else an errno (EPROTO: the peer broke the
+  // protocol).
   virtual void closed(int error, const std::string& reason) = 0;
-  // The send queue fell below half of its bounds after send() had returned false.
+  // Called when the send queue fell below half of its bounds, after send() had returned false.
   virtual void sendable() {}
 };
 
-// A frame to be sent. The stream fills in the lengths and checksums of the header.
+// A frame to be sent. The stream fills in the header's lengths and checksums.
 struct OutFrame {
   FrameHeader header{};
   std::span<const std::byte> body{};       // copied by send()
-  std::span<const std::byte> body_tail{};  // copied after body (sums after a capability)
-  // Where takes_pages(): the beginning of the payload, referenced until sent. What a file lacks by
-  // then comes as zeros.
+  std::span<const std::byte> body_tail{};  // copied after body: the sums behind a capability
+  // The beginning of the payload, as parts of files. Only where takes_pages(). Referenced until
+  // sent; what a file lacks by then is sent as zeros.
   std::span<const FilePart> files{};
-  std::span<const std::byte> payload{};  // the (rest of the) payload, referenced until sent
-  BufferPool::Lease lease{};             // keeps payload, if it came from a pool
-  std::shared_ptr<const void> keep{};    // or this does
-  bool lends = false;             // payload stays as it is until the peer has answered, sent or not
-  uint32_t reply_length_max = 0;  // of a request: the payload that its answer may have
+  std::span<const std::byte> payload{};  // the (rest of the) payload; referenced until sent
+  BufferPool::Lease lease{};             // keeps the payload alive, if it came from a pool
+  std::shared_ptr<const void> keep{};    // keeps it alive otherwise
+  // The payload does not change until the peer has answered, even after it was sent.
+  bool lends = false;
+  // Of a request: the longest payload that its reply may have.
+  uint32_t reply_length_max = 0;
 };
 
 class Stream {
@@ -53,18 +59,18 @@ class Stream {
 
   // Begins to receive. 0 or -errno.
   virtual int start() = 0;
-  // Queues a frame; sent at the end of the turn. False, and `frame` untouched, when a bound is
-  // reached (sendable() will tell) or the stream is closed.
+  // Queues a frame, which leaves at the end of the turn. False when a bound is reached (sendable()
+  // will follow) or the stream is closed; then `frame` is unchanged.
   [[nodiscard]] virtual bool send(OutFrame&& frame) = 0;
-  // Pages of files, and of memory that is lent, go to the peer by reference.
+  // True: pages of files, and of memory that is lent, go to the peer by reference.
   virtual bool takes_pages() const noexcept { return false; }
   // Sends what is queued now instead of at the end of the turn.
   virtual void flush() = 0;
-  // After payload_buffer() said kPause.
+  // Continues after payload_buffer() returned kPause.
   virtual void resume() = 0;
-  // Stops and starts receiving, for back pressure by the owner.
+  // Stops or starts receiving: the owner's back pressure.
   virtual void receive(bool on) = 0;
-  // Cuts the connection: closed(error, reason) at the end of the turn.
+  // Cuts the connection; closed(error, reason) follows at the end of the turn.
   virtual void cut(int error, std::string reason) = 0;
 
   virtual bool is_open() const noexcept = 0;

@@ -16,12 +16,15 @@ namespace braidfs::net {
 
 namespace {
 
-constexpr size_t kRecord = 16u << 10;      // the largest that TLS has
-constexpr size_t kSmallMax = 8u << 10;     // smaller pieces are copied together
-constexpr size_t kSendAt = 256u << 10;     // encrypted bytes that leave in one system call
-constexpr size_t kOutgoingMax = 2u << 20;  // a peer that asks for new keys and reads no answer
-constexpr size_t kIncoming = 20u << 10;    // room for what comes at a time
-constexpr size_t kIncomingOfFiles = 256u << 10;
+constexpr size_t kRecord = 16u << 10;   // the largest TLS record
+constexpr size_t kSmallMax = 8u << 10;  // smaller pieces share a record, so they are copied
+// Encrypted bytes that leave in one system call.
+constexpr size_t kSendAt = 256u << 10;
+// Bounds what waits for a peer that asks for new keys and does not read the answers.
+constexpr size_t kOutgoingMax = 2u << 20;
+// Room for received bytes during the handshake.
+constexpr size_t kIncoming = 20u << 10;
+constexpr size_t kIncomingOfFiles = 256u << 10;  // room for received bytes after it
 constexpr const char* kCiphers =
     "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256";
 
@@ -59,7 +62,7 @@ int bio_create(BIO* bio) {
   return 1;
 }
 
-// Kept for the life of the process.
+// The method lives as long as the process.
 const BIO_METHOD* bio_method() {
   static BIO_METHOD* const made = [] {
     BIO_METHOD* method = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "braidfs");
@@ -178,7 +181,8 @@ int Tls::take_in(char* place, int room, bool& again) {
   return static_cast<int>(count);
 }
 
-// False: nothing has come. At the end, and after an error, true with nothing.
+// Receives into incoming_. False when nothing has arrived. True with no bytes at the peer's end and
+// after an error.
 bool Tls::fill() {
   if (drained_) return false;
   ssize_t count;
@@ -216,7 +220,7 @@ int Tls::flush() {
   return 0;
 }
 
-// -errno of what OpenSSL says of `result`; 0 when the peer has ended.
+// Translates what OpenSSL says of `result`: -errno, or 0 when the peer has closed.
 int Tls::failed(const char* doing, int result) {
   switch (SSL_get_error(raw_, result)) {
     case SSL_ERROR_WANT_READ:
@@ -240,7 +244,7 @@ int Tls::shake() {
   drained_ = false;
   const int result = SSL_do_handshake(raw_);
   const int error = result == 1 ? 0 : failed("the handshake", result);
-  const int sending = flush();  // an alert, too
+  const int sending = flush();  // sends an alert as well
   if (error == 0 && result != 1) return -ECONNRESET;
   return error == 0 ? sending : error;
 }
@@ -257,7 +261,7 @@ ssize_t Tls::receive(std::span<const iovec> places) {
                                      place.iov_len - filled, &count);
       if (result != 1) {
         const int error = failed("the connection", result);
-        more_ = error != -EAGAIN && got > 0;  // the next call tells the end
+        more_ = error != -EAGAIN && got > 0;  // the next call reports the end
         return got > 0 ? static_cast<ssize_t>(got) : error;
       }
       filled += count;
@@ -303,7 +307,8 @@ int Tls::add_small(std::span<const std::byte> bytes) {
   return 0;
 }
 
-// Everything that it takes is encrypted when it returns; outgoing_ never holds much above kSendAt.
+// When it returns, everything that it took is encrypted. outgoing_ never holds much more than
+// kSendAt.
 ssize_t Tls::send(std::span<const iovec> places) {
   if (const int error = flush(); error != 0) return error;
   ERR_clear_error();

@@ -1,13 +1,14 @@
-// TLS 1.3 over a connected socket, by OpenSSL: handshake, and bytes in and out as of a socket.
+// TLS 1.3 over a connected socket, by OpenSSL: the handshake, then bytes in and out as over a
+// socket.
 //
-// Many records come and go in one system call, through buffers here: OpenSSL's own read-ahead moves
-// all that it holds for each record. Both ends are BraidFS: no session tickets, no renegotiation,
-// no older version. A connection that ends without an alert is an end like any other: frames are
-// whole or not, and requests have answers. Keys change after kRecordsPerKey records, long before
-// AES-GCM asks for it (RFC 8446, 5.5).
+// Many records are received and sent in one system call, through buffers in this class (OpenSSL's
+// own read-ahead moves everything that it holds for each record). Both ends are BraidFS, so there
+// are no session tickets, no renegotiation and no older version. A connection that ends without a
+// TLS alert counts as closed: frames are whole or not, and every request has its answer. Keys
+// change after kRecordsPerKey records, long before AES-GCM requires it (RFC 8446, 5.5).
 //
-// Threads: TlsContext ANY THREAD; a Tls is used by one thread at a time.
-// Not here: who must speak TLS, and which files (fscommon/net/tls.py).
+// Threads: TlsContext is ANY THREAD; a Tls is used by one thread at a time. Not here: who must
+// speak TLS, and with which files (fscommon/net/tls.py).
 #pragma once
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -31,7 +32,8 @@ class TlsContext {
  public:
   static constexpr uint64_t kRecordsPerKey = 1u << 22;
 
-  // From PEM files. Null, with a sentence in `fault`, when they cannot be used.
+  // Makes a context from PEM files. Null when they cannot be used; then `fault` is a sentence that
+  // says why.
   static std::shared_ptr<const TlsContext> server(const std::string& certificate_file,
                                                   const std::string& key_file, std::string& fault);
   static std::shared_ptr<const TlsContext> client(const std::string& authorities_file,
@@ -40,8 +42,9 @@ class TlsContext {
   TlsContext(const TlsContext&) = delete;
   TlsContext& operator=(const TlsContext&) = delete;
 
-  // The socket stays the caller's. peer_name: whom a client wants to have there, an address or the
-  // name of a host. Null without memory, or for a name that is none.
+  // Begins a connection; the socket still belongs to the caller. `peer_name` is the address or host
+  // name that a client expects in the peer's certificate. Null when memory is short or the name is
+  // not valid.
   std::unique_ptr<Tls> open(int socket, const std::string& peer_name,
                             uint64_t records_per_key = kRecordsPerKey) const;
 
@@ -56,22 +59,24 @@ class Tls {
   Tls(const Tls&) = delete;
   Tls& operator=(const Tls&) = delete;
 
-  // 0: done; -EAGAIN: when the socket can be read, or written if unsent(); else -errno and fault().
+  // Continues the handshake. 0: it is done. -EAGAIN: call again when the socket can be read, or can
+  // be written if unsent(). Any other -errno: it failed, and fault() says why.
   int shake();
-  // As recvmsg and sendmsg of a non-blocking socket: a count, 0 at the peer's end, or -errno.
-  // What was taken by send() may wait here: then unsent(), and flush() when the socket can be
-  // written.
+  // Like recvmsg and sendmsg on a non-blocking socket: a count, 0 when the peer has closed, or
+  // -errno. Bytes that send() took may wait in this object: then unsent() is true, and flush() must
+  // be called when the socket can be written.
   ssize_t receive(std::span<const iovec> places);
   ssize_t send(std::span<const iovec> places);
   int flush();
   bool unsent() const noexcept { return sent_ < outgoing_.size(); }
-  // receive() would give more now, though the socket may have nothing.
+  // True: receive() would return bytes now, even if the socket has none.
   bool has_more() const noexcept { return more_; }
-  // The handshake is over, and much is to come: a buffer for that.
+  // Called after the handshake: replaces the receive buffer by one for large transfers.
   void grow_buffer();
   const std::string& fault() const noexcept { return fault_; }
 
-  // Of the peer's certificate: subject, issuer, and when it ends, in seconds since 1970 (0: none).
+  // The peer's certificate: subject, issuer, and end of validity in seconds since 1970 (0: there is
+  // no certificate).
   struct Certificate {
     std::string subject;
     std::string issuer;
@@ -80,7 +85,8 @@ class Tls {
   Certificate peer_certificate() const;
   std::string cipher() const;
 
-  // For OpenSSL, which reads and writes by these. A count, or -1 with `again`.
+  // Called by OpenSSL to read and to write. A count, or -1 with `again` set to whether to try
+  // later.
   int take_in(char* place, int room, bool& again);
   int put_out(const char* bytes, int length, bool& again);
   bool is_ended() const noexcept { return ended_; }
@@ -100,16 +106,19 @@ class Tls {
   const int socket_;
   const uint64_t records_per_key_;
   uint64_t records_ = 0;
-  std::vector<char> incoming_;  // received; from taken_ to filled_ not given to OpenSSL yet
+  // Received bytes; those from taken_ to filled_ were not given to OpenSSL yet.
+  std::vector<char> incoming_;
   size_t taken_ = 0;
   size_t filled_ = 0;
-  std::vector<char> outgoing_;  // encrypted; sent_ of it is gone
+  // Encrypted bytes, of which the first sent_ were sent.
+  std::vector<char> outgoing_;
   size_t sent_ = 0;
-  std::vector<std::byte> small_;  // pieces that share a record
-  bool drained_ = false;          // the socket has no more, as far as this call knows
-  bool ended_ = false;            // the peer sends no more
+  std::vector<std::byte> small_;  // pieces that will share one record
+  // This call has seen that the socket has no more bytes.
+  bool drained_ = false;
+  bool ended_ = false;  // the peer has closed
   bool more_ = false;
-  int error_ = 0;  // of the socket
+  int error_ = 0;  // errno of the socket
   std::string fault_;
 };
 

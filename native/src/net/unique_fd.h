@@ -1,4 +1,5 @@
-// A file descriptor with one owner. Moved, never copied; closed when its owner goes. Any thread.
+// A file descriptor with one owner: moved, never copied, closed when its owner is destroyed.
+// Threads: one thread at a time.
 #pragma once
 #include <unistd.h>
 

@@ -64,7 +64,7 @@ void Uring::schedule_submit() {
 void Uring::submit() {
   submit_scheduled_ = false;
   const int submitted = io_uring_submit(&ring_);
-  // The kernel is short of memory or its queue of completions is full: the next turn tries again.
+  // The kernel is short of memory, or its completion queue is full: the next turn tries again.
   if (submitted == -EAGAIN || submitted == -EBUSY || submitted == -EINTR) schedule_submit();
 }
 

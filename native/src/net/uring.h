@@ -1,7 +1,9 @@
-// One io_uring for one lane: reads and writes that would block leave here and complete in the
-// lane's own loop. LANE ONLY, except probe().
-// Invariants: at most kInFlightMax operations; the memory named by one stays valid until its
-// completion was called (the caller's duty: requests own it); the destructor waits for all.
+// One io_uring of one lane. Reads and writes that would block are started here and complete in the
+// lane's own event loop.
+//
+// Threads: LANE ONLY, except probe(), which is ANY THREAD. Invariants: at most kInFlightMax
+// operations are in flight; the memory that an operation names stays valid until its completion was
+// called (the caller's duty: requests own it); the destructor waits for all operations.
 #pragma once
 #include <liburing.h>
 
@@ -26,9 +28,9 @@ struct UringIo {
 class Uring {
  public:
   static constexpr unsigned kInFlightMax = 256;
-  using Done = std::function<void(int result)>;  // bytes, or -errno
+  using Done = std::function<void(int result)>;  // count of bytes, or -errno
 
-  // 0 when this kernel and its seccomp policy let us, else -errno.
+  // 0 when this kernel and its seccomp policy allow io_uring, else -errno.
   static int probe();
 
   explicit Uring(EventLoop& loop) : loop_(loop) {}
@@ -38,7 +40,8 @@ class Uring {
 
   int open();  // 0 or -errno
   size_t room() const { return free_.size(); }
-  // Only when room() > 0; then it cannot fail: the submission queue has a place for each slot.
+  // Starts an operation. Call only when room() > 0; then it cannot fail, because the submission
+  // queue has a place for each slot.
   void start(const UringIo& io, Done done);
   size_t in_flight() const { return in_flight_; }
 

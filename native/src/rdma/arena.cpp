@@ -67,8 +67,9 @@ Blocks Arena::take(size_t count) {
 }
 
 void Arena::give_back(std::span<const uint32_t> indexes) noexcept {
-  free_.insert(free_.end(), indexes.begin(), indexes.end());  // reserved: cannot throw
-  if (told_) told_();
+  // The room is reserved, so this cannot throw.
+  free_.insert(free_.end(), indexes.begin(), indexes.end());
+  if (on_return_) on_return_();
 }
 
 }  // namespace braidfs::rdma

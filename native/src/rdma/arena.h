@@ -1,9 +1,10 @@
-// Memory registered once, in equal blocks that are lent and come back.
+// Memory that is registered once and lent out in equal blocks.
 //
-// Pages are huge where the kernel gives them. Nothing is registered after make(). A block is lent
-// to one operation and returns only when its completion was reaped or its queue pair is no more
-// (rule 26): whoever holds the Blocks decides that by keeping them. LANE ONLY after make();
-// the arena outlives what it lent.
+// Pages are huge where the kernel provides such pages. Nothing is registered after make(). A block
+// is lent to one operation, and returns only when the operation's completion was reaped or its
+// queue pair was destroyed (rule 26): the holder of the Blocks sees to that by keeping them.
+//
+// Threads: LANE ONLY after make(). Invariant: the arena outlives the blocks that it lent.
 #pragma once
 #include <sys/mman.h>
 
@@ -20,7 +21,7 @@ namespace braidfs::rdma {
 
 class Arena;
 
-// Some blocks of an arena. Moved, never copied.
+// Some blocks of an arena. Moved, never copied; destroyed, they go back to the arena.
 class Blocks {
  public:
   Blocks() = default;
@@ -60,10 +61,11 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // 0 or -errno (ENOMEM: the memlock limit is too small). Once.
+  // Maps and registers the memory. Called once. 0 or -errno (ENOMEM: the memlock limit is too
+  // small).
   int make(Device& device, uint32_t block_size, uint32_t count, bool remote_access);
 
-  // Empty when there are fewer than `count`.
+  // Lends `count` blocks; an empty Blocks when fewer are free.
   Blocks take(size_t count);
   size_t free_count() const noexcept { return free_.size(); }
   size_t count() const noexcept { return count_; }
@@ -73,8 +75,8 @@ class Arena {
   std::span<std::byte> block(uint32_t index) const noexcept {
     return memory_.subspan(size_t{index} * block_size_, block_size_);
   }
-  // Told when blocks came back.
-  void on_return(std::function<void()> told) { told_ = std::move(told); }
+  // Sets the function that is called when blocks came back.
+  void on_return(std::function<void()> called) { on_return_ = std::move(called); }
 
  private:
   friend class Blocks;
@@ -85,7 +87,7 @@ class Arena {
   uint32_t block_size_ = 0;
   uint32_t count_ = 0;
   std::vector<uint32_t> free_;
-  std::function<void()> told_;
+  std::function<void()> on_return_;
 };
 
 }  // namespace braidfs::rdma

@@ -8,7 +8,7 @@ namespace braidfs::rdma {
 
 namespace {
 
-constexpr uint32_t kSignalEvery = 16;
+constexpr uint32_t kSignalEvery = 16;  // at least one chain in so many asks for a completion
 
 }  // namespace
 
@@ -18,7 +18,7 @@ Channel::Channel(Port& port, std::unique_ptr<QueuePair> pair, uint32_t credits_g
       number_(pair_->local().queue_pair),
       credits_given_(credits_given) {}
 
-// The queue pair goes first: nothing touches the ring's memory after that.
+// The queue pair is destroyed first: after that nothing touches the memory of the ring's entries.
 Channel::~Channel() {
   pair_.reset();
   if (works_ > 0) port_.work_done(works_);
@@ -83,7 +83,7 @@ void Channel::drain() noexcept {
   ring_.push_back({next_id_++, 1, {}});
   works_ += 1;
   port_.work_posted(1);
-  (void)pair_->post(std::span(&mark, 1));  // refused: the port's deadline ends the wait
+  (void)pair_->post(std::span(&mark, 1));  // when it is refused, the port's deadline ends the wait
 }
 
 void Channel::received(std::span<const std::byte> message) {

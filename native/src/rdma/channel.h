@@ -1,9 +1,12 @@
-// One reliable queue pair and what is posted to it: who owns which slot and block until when.
+// One reliable queue pair and the work posted to it: which entry owns which slot and block until
+// when.
 //
-// Work is posted in chains, one entry of the ring each; completions end all entries up to theirs,
-// so that not every chain needs one. Memory of an entry returns with it. Messages that come before
-// a stream is bound wait here (a peer may speak as soon as it is connected), at most its credits.
-// Threads: LANE ONLY, except connect(): before any stream.
+// Work is posted in chains; each chain is one entry of the ring. A completion ends all entries up
+// to its own, so not every chain needs one. The memory of an entry returns when the entry ends.
+// Messages that arrive before a stream is bound wait here, at most as many as the peer has credits
+// (a peer may send as soon as it is connected).
+//
+// Threads: LANE ONLY, except connect(), which is called before there is a stream.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -26,10 +29,10 @@ class ChannelUser {
   virtual void channel_failed(const std::string& reason) = 0;
 };
 
-// What a chain holds until it completed.
+// What a chain of work holds until it has completed.
 struct Posted {
   std::vector<Blocks> memory;
-  uint64_t fetch = 0;  // not 0: tell fetch_done()
+  uint64_t fetch = 0;  // not 0: fetch_done() is called with it
   bool must_signal = false;
 };
 
@@ -42,7 +45,7 @@ class Channel {
 
   uint32_t number() const noexcept { return number_; }
   Peer local() const noexcept;
-  // 0 or -errno; -EPROTO: what the peer says of itself makes no sense.
+  // 0 or -errno. -EPROTO: the peer's description of itself is not valid.
   int connect(const Peer& peer);
   uint32_t peer_credits() const noexcept { return peer_.credits; }
   uint32_t credits_given() const noexcept { return credits_given_; }
@@ -52,16 +55,18 @@ class Channel {
   void unbind() noexcept { user_ = nullptr; }
 
   bool has_room(uint32_t works) const noexcept;
-  // works: the last one may get signalled. False: it could not be posted, and the channel failed.
+  // Posts a chain; its last work may be marked as signalled. False: it could not be posted, and the
+  // channel has failed.
   bool post(std::span<Work> works, Posted posted);
   void fail() noexcept;
-  // Memory that the peer may still have access to: goes after the queue pair.
+  // Keeps memory that the peer may still access until after the queue pair is destroyed.
   void keep(Blocks blocks) { kept_.push_back(std::move(blocks)); }
-  // Posts a mark behind everything else, on the failed queue pair: when it was flushed, all is.
+  // Posts a mark behind all other work, on the failed queue pair. When the mark was flushed, all
+  // work was.
   void drain() noexcept;
   bool is_drained() const noexcept { return ring_.empty(); }
 
-  // From the port.
+  // Called by the port.
   void received(std::span<const std::byte> message);
   void completed(const Completion& completion);
   void failed(int status);
@@ -79,7 +84,7 @@ class Channel {
   Port& port_;
   std::unique_ptr<QueuePair> pair_;
   const uint32_t number_;
-  const uint32_t credits_given_;  // to the peer
+  const uint32_t credits_given_;  // that the peer was given
   Peer peer_{};
   ChannelUser* user_ = nullptr;
   std::deque<Entry> ring_;

@@ -29,7 +29,7 @@ int open_device(const DeviceAddress&, std::unique_ptr<Device>&, std::string& rea
 
 namespace {
 
-// One timeout is 4.096 us * 2^14 = 67 ms; seven of them, then the queue pair fails.
+// One timeout is 4.096 us * 2^14 = 67 ms. After seven retries the queue pair fails.
 constexpr uint8_t kTimeout = 14;
 constexpr uint8_t kRetries = 7;
 constexpr uint8_t kReceiverNotReadyForEver = 7;
@@ -37,23 +37,37 @@ constexpr uint8_t kReceiverNotReadyTimer = 12;  // 0.64 ms
 constexpr uint8_t kReadsMax = 16;
 constexpr uint8_t kHopLimit = 64;
 constexpr unsigned kAcknowledgedAtOnce = 1024;
-constexpr uint32_t kInlineWanted =
-    256;  // most requests: copied into the queue, not fetched from memory
+// Room for most requests: they are copied into the queue, so the card need not fetch them from
+// memory.
+constexpr uint32_t kInlineWanted = 256;
 
-// Every function that is no inline one of verbs.h.
+// The functions that are loaded: every one that verbs.h does not define inline.
 struct Library {
 #define BRAIDFS_VERB(name) decltype(&::ibv_##name) name = nullptr;
-#define BRAIDFS_VERBS(X)                                                                 \
-  X(get_device_list)                                                                     \
-  X(free_device_list)                                                                    \
-  X(get_device_name)                                                                     \
-  X(open_device) X(close_device) X(query_port) X(query_gid) X(query_device) X(alloc_pd)  \
-      X(dealloc_pd) X(reg_mr) X(dereg_mr) X(create_comp_channel) X(destroy_comp_channel) \
-          X(create_cq) X(destroy_cq) X(get_cq_event) X(ack_cq_events) X(get_async_event) \
-              X(ack_async_event) X(create_srq) X(destroy_srq) X(create_qp) X(modify_qp)  \
-                  X(destroy_qp) X(wc_status_str)
+#define BRAIDFS_VERBS(X)  \
+  X(get_device_list)      \
+  X(free_device_list)     \
+  X(get_device_name)      \
+  X(open_device)          \
+  X(close_device)         \
+  X(query_port)           \
+  X(query_gid)            \
+  X(query_device)         \
+  X(alloc_pd)             \
+  X(dealloc_pd)           \
+  X(reg_mr)               \
+  X(dereg_mr)             \
+  X(create_comp_channel)  \
+  X(destroy_comp_channel) \
+  X(create_cq)            \
+  X(destroy_cq)           \
+  X(get_cq_event)         \
+  X(ack_cq_events)        \
+  X(get_async_event)      \
+  X(ack_async_event)      \
+  X(create_srq) X(destroy_srq) X(create_qp) X(modify_qp) X(destroy_qp) X(wc_status_str)
   BRAIDFS_VERBS(BRAIDFS_VERB)
-  BRAIDFS_VERB(reg_dmabuf_mr)  // since rdma-core 34: may be missing
+  BRAIDFS_VERB(reg_dmabuf_mr)  // since rdma-core 34, so it may be missing
   std::string fault;
 
   Library() {
@@ -71,7 +85,7 @@ struct Library {
 };
 
 const Library& library() {
-  static const Library loaded;  // never unloaded: providers stay mapped
+  static const Library loaded;  // it is never unloaded: the providers stay mapped
   return loaded;
 }
 
@@ -101,8 +115,8 @@ class RealCompletionQueue final : public CompletionQueue {
   int fd() const noexcept override { return channel_->fd; }
   int arm() override { return -ibv_req_notify_cq(queue_, 0); }
 
-  // The channel is non-blocking, and has one event for each arm(): one system call. Acknowledged in
-  // lots: each takes a mutex.
+  // The channel is non-blocking and has one event for each arm(), so one system call takes it.
+  // Events are acknowledged many at a time, because each acknowledgement takes a mutex.
   int acknowledge() override {
     ibv_cq* which = nullptr;
     void* context = nullptr;
@@ -344,7 +358,7 @@ class RealDevice final : public Device {
     wanted.cap.max_inline_data = kInlineWanted;
     wanted.qp_type = IBV_QPT_RC;
     ibv_qp* pair = library().create_qp(domain_, &wanted);
-    if (pair == nullptr) {  // one that gives no place for inline bytes works as well
+    if (pair == nullptr) {  // a queue pair without room for inline bytes works as well
       wanted.cap.max_inline_data = 0;
       pair = library().create_qp(domain_, &wanted);
     }
@@ -369,7 +383,7 @@ class RealDevice final : public Device {
     return library().wc_status_str(static_cast<ibv_wc_status>(status));
   }
 
-  // Events of ports are seen by Python.
+  // Takes the events of queue pairs and of the device; Python watches the events of ports.
   bool take_events(std::vector<uint32_t>& failed_pairs) override {
     ibv_async_event event{};
     while (library().get_async_event(context_, &event) == 0) {
@@ -381,7 +395,8 @@ class RealDevice final : public Device {
   }
 
  private:
-  // A side that only answers has no completion that would tell it.
+  // True when the device gave up the queue pair. A side that only answers learns it from no
+  // completion.
   static bool gave_up_pair(ibv_event_type type) {
     return type == IBV_EVENT_QP_FATAL || type == IBV_EVENT_QP_REQ_ERR ||
            type == IBV_EVENT_QP_ACCESS_ERR;
@@ -407,7 +422,7 @@ ibv_context* open_named(const std::string& name) {
   return context;
 }
 
-// 0 or -errno, and why.
+// Finds port, GID and MTU. 0, or -errno with a sentence in `reason`.
 int find_route(ibv_context* context, const DeviceAddress& address, Route& route,
                std::string& reason) {
   ibv_port_attr port{};

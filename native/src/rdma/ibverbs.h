@@ -1,5 +1,7 @@
-// The waist over libibverbs, which is loaded with dlopen at the first open: where it is not
-// installed, programs run and say why there is no RDMA. ANY THREAD.
+// Opens a device through libibverbs, which is loaded with dlopen at the first open. Where it is not
+// installed, programs run and say why there is no RDMA.
+//
+// Threads: ANY THREAD. Not here: what a device does (verbs.h).
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -10,7 +12,7 @@
 namespace braidfs::rdma {
 
 struct DeviceAddress {
-  std::string device;  // mlx5_0
+  std::string device;  // such as mlx5_0
   uint8_t port = 1;
   uint8_t gid_index = 0;
 };

@@ -1,12 +1,13 @@
-// One message of the RDMA transport: what a SEND carries. A message is
+// One message of the RDMA transport: the content of a SEND.
 //
 //   MessageHead | segments | frame header and body (or a part of them) | short payload
 //
-// A frame's payload travels in the message when it is short; else the acceptor of the connection
-// moves it: it READs the payload of a request from where the initiator says, and WRITEs the payload
-// of a reply to the place that the request named, before it SENDs the reply. So only initiators
-// expose memory, and a payload's bytes are in place when the message about them arrives.
-// Pure; the checks of what a peer claims are parse()'s.
+// A short payload of a frame travels in the message. A longer one is moved by the acceptor of the
+// connection: it READs the payload of a request from where the initiator says, and it WRITEs the
+// payload of a reply to the place that the request named, before it SENDs the reply. So only
+// initiators expose memory, and a payload's bytes are in place when the message about them arrives.
+//
+// Pure: ANY THREAD. parse() checks everything that the peer claims.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -21,10 +22,10 @@ namespace braidfs::rdma {
 
 inline constexpr uint32_t kSlotSize = 8192;
 inline constexpr uint32_t kShortPayloadMax = 4096;
-inline constexpr uint32_t kBlockSize = 128u << 10;  // of bulk memory
+inline constexpr uint32_t kBlockSize = 128u << 10;  // a block of bulk memory
 inline constexpr uint32_t kSegmentsMax = limits::kFramePayloadLengthMax / kBlockSize;
-// Messages that a peer may have underway to us: as many while there are few peers, never fewer than
-// the longest frame needs.
+// Messages that a peer may have under way to this end: kCreditsMax while there are few peers, never
+// fewer than kCreditsMin, which is what the longest frame needs.
 inline constexpr uint32_t kCreditsMax = 64;
 inline constexpr uint32_t kCreditsMin = 16;
 
@@ -37,25 +38,26 @@ static_assert(sizeof(Segment) == 16);
 
 enum class Bulk : uint16_t {
   kNone = 0,
-  kFetch = 1,    // the segments hold this frame's payload: to be READ
+  kFetch = 1,    // the segments hold this frame's payload, which is to be READ
   kPlace = 2,    // the segments are where the payload of the reply may be written
   kWritten = 3,  // the payload was written to the place that the request named
 };
 
 struct MessageHead {
   uint32_t magic = kMagic;
-  uint16_t kind = 0;         // Kind
-  uint16_t credits = 0;      // messages of the peer that were taken in since the last message
-  uint32_t head_length = 0;  // of the frame's header and body, here
-  uint32_t head_rest = 0;    // of them, in the messages that follow
+  uint16_t kind = 0;         // a Kind
+  uint16_t credits = 0;      // how many of the peer's messages were consumed since the last message
+  uint32_t head_length = 0;  // length of the part of the frame's header and body that is here
+  uint32_t head_rest = 0;    // length of the part that follows in other messages
   uint32_t short_length = 0;
   uint16_t segment_count = 0;
   uint16_t bulk = 0;
   uint32_t bulk_length = 0;
-  uint32_t fetched = 0;  // frames of the peer with Bulk::kFetch that were fetched, of all time
+  // How many of the peer's frames with Bulk::kFetch were fetched since the connection began.
+  uint32_t fetched = 0;
 
   enum Kind : uint16_t { kFrame = 1, kMore = 2, kCredits = 3 };
-  static constexpr uint32_t kMagic = 0x4d445242;  // "BRDM"
+  static constexpr uint32_t kMagic = 0x4d445242;  // "BRDM" in little endian
 };
 static_assert(sizeof(MessageHead) == 32);
 
@@ -66,7 +68,8 @@ struct Message {
   std::span<const std::byte> payload;
 };
 
-// Nothing when the peer broke the protocol: lengths that do not add up, kinds that are none.
+// Reads and checks a message. Nothing when the peer broke the protocol: lengths that do not add up,
+// or unknown kinds.
 inline std::optional<Message> parse(std::span<const std::byte> bytes) {
   Message message;
   MessageHead& head = message.head;
@@ -93,8 +96,8 @@ inline std::optional<Message> parse(std::span<const std::byte> bytes) {
   return message;
 }
 
-// Pieces of a transfer of `length` bytes between blocks and the peer's segments, which hold them
-// and of which none is empty: each is one piece of work.
+// Number of work requests that a transfer of `length` bytes between blocks and the peer's segments
+// takes. The segments hold at least `length` bytes, and none is empty.
 inline size_t piece_count(std::span<const Segment> segments, size_t length) {
   size_t pieces = 0, at = 0, segment = 0, within = 0;
   for (; at < length; ++pieces) {

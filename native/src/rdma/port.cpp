@@ -16,7 +16,7 @@ namespace {
 constexpr uint64_t kReceiveBit = uint64_t{1} << 63;
 constexpr int kReapRounds = 16;  // then other connections of the lane get their turn
 constexpr size_t kReapMany = 64;
-constexpr std::chrono::milliseconds kRetireLook{10};
+constexpr std::chrono::milliseconds kRetireCheckEvery{10};
 
 }  // namespace
 
@@ -33,7 +33,7 @@ class Port::Watch final : public net::Queue {
 Port::Port(Device& device, const PortSettings& settings) : device_(device), settings_(settings) {}
 
 Port::~Port() {
-  if (*alive_) *alive_ = false;  // after detach() this may be another thread
+  if (*alive_) *alive_ = false;  // after detach() this may run on another thread
   for (auto& line : lines_) line.clear();
   retired_.clear();
   {
@@ -53,7 +53,7 @@ int Port::make() {
     return error;
   }
   if (const int error = make_memory(); error != 0) return error;
-  const auto returned = [this] { something_returned(); };
+  const auto returned = [this] { schedule_wake(); };
   out_.on_return(returned);
   in_.on_return(returned);
   slots_.on_return(returned);
@@ -87,7 +87,7 @@ int Port::make_channel(std::shared_ptr<Channel>& made) {
   std::unique_ptr<QueuePair> pair;
   const QueuePairSpec spec{.completions = completions_.get(),
                            .receives = receives_.get(),
-                           .work_max = kChannelWorkMax + 1,  // and the mark of drain()
+                           .work_max = kChannelWorkMax + 1,  // one more for the mark of drain()
                            .remote_access = !settings_.is_acceptor};
   if (const int error = device_.make_queue_pair(spec, pair); error != 0) return error;
   const auto share = kUnreadMax / static_cast<uint32_t>(channels_.size() + 1);
@@ -97,7 +97,7 @@ int Port::make_channel(std::shared_ptr<Channel>& made) {
   return 0;
 }
 
-// Its peer may have sent already: what it sent is taken in first, on the lane.
+// Ends a channel without a stream. Its peer may have sent already: the lane receives that first.
 void Port::drop(std::shared_ptr<Channel> channel) {
   net::EventLoop* const loop = attached();
   const auto end = [this, alive = alive_, channel] {
@@ -121,7 +121,7 @@ int Port::attach(net::EventLoop& loop) {
   }
   watch_ = std::make_shared<Watch>(*this);
   loop.watch(watch_);
-  (void)take();  // what came before anybody listened
+  (void)take();  // what arrived before the loop listened
   return 0;
 }
 
@@ -162,8 +162,8 @@ bool Port::take() {
   return count > 0;
 }
 
-// Armed only when there is nothing, and looked at once more: what completes after that makes the
-// channel readable.
+// The queue is armed only when it is empty, and then polled once more: a completion after that
+// makes the channel's fd readable.
 bool Port::arm() {
   if (take()) return true;
   if (armed_ || lost_) return false;
@@ -181,7 +181,7 @@ void Port::reap() {
   }
 }
 
-// False: that was all. Adds to count.
+// Reaps one batch and adds its size to `count`. False: there is nothing more.
 bool Port::reap_some(int& count) {
   std::array<Completion, kReapMany> done;
   const int found = lost_ ? 0 : completions_->poll(done);
@@ -203,7 +203,7 @@ void Port::dispatch(const Completion& completion) {
   }
 }
 
-// The slot goes back at once, whatever its message is worth: no slow peer holds one.
+// The slot is posted again at once, whatever the message was, so no slow peer holds a slot.
 void Port::received(const std::shared_ptr<Channel>& channel, const Completion& completion) {
   const auto slot = static_cast<uint32_t>(completion.id & ~kReceiveBit);
   if (completion.status == 0 && channel) {
@@ -220,14 +220,14 @@ void Port::retire(std::shared_ptr<Channel> channel) {
   if (loop_ == nullptr) return forget(*channel);
   channel->drain();
   retired_.push_back({std::move(channel), loop_->now() + kRetireMax});
-  if (std::exchange(look_scheduled_, true)) return;
-  loop_->call_at(loop_->now() + kRetireLook, [this, alive = alive_] {
-    if (*alive) look_at_retired();
+  if (std::exchange(check_scheduled_, true)) return;
+  loop_->call_at(loop_->now() + kRetireCheckEvery, [this, alive = alive_] {
+    if (*alive) check_retired();
   });
 }
 
-void Port::look_at_retired() {
-  look_scheduled_ = false;
+void Port::check_retired() {
+  check_scheduled_ = false;
   const auto now = loop_->now();
   std::vector<Retired> ended;
   std::erase_if(retired_, [&](Retired& retired) {
@@ -235,14 +235,14 @@ void Port::look_at_retired() {
     ended.push_back(std::move(retired));
     return true;
   });
-  // A shared receive queue loses the slots of messages that nobody took in when their queue pair
-  // goes.
+  // When a queue pair is destroyed, a shared receive queue loses the slots of its messages that
+  // were not reaped. So they are reaped first.
   if (!ended.empty() && !lost_) reap();
   for (const auto& retired : ended) forget(*retired.channel);
   ended.clear();
-  if (retired_.empty() || std::exchange(look_scheduled_, true)) return;
-  loop_->call_at(now + kRetireLook, [this, alive = alive_] {
-    if (*alive) look_at_retired();
+  if (retired_.empty() || std::exchange(check_scheduled_, true)) return;
+  loop_->call_at(now + kRetireCheckEvery, [this, alive = alive_] {
+    if (*alive) check_retired();
   });
 }
 
@@ -259,7 +259,7 @@ void Port::stop_waiting(Way way, const void* owner) {
                 [&](const Waiter& waiter) { return waiter.owner == owner; });
 }
 
-void Port::something_returned() {
+void Port::schedule_wake() {
   if (lines_[0].empty() && lines_[1].empty()) return;
   if (loop_ == nullptr || std::exchange(wake_scheduled_, true)) return;
   loop_->defer([this, alive = alive_] {
@@ -273,7 +273,8 @@ void Port::wake_waiters() {
   wake(Way::kIn);
 }
 
-// Who is served leaves the line in again(); the first who still lacks something ends the round.
+// A waiter that got what it needs leaves the line during again(). The first one that still lacks
+// something ends the round.
 void Port::wake(Way way) {
   auto& line = lines_[static_cast<size_t>(way)];
   while (!line.empty()) {

@@ -1,15 +1,14 @@
 // What the RDMA connections of one lane on one device share: a completion queue that the lane's
-// event loop looks at, and is woken by, a receive queue with its message slots, and registered
-// memory.
+// event loop polls and is woken by, a receive queue with its message slots, and registered memory.
 //
-// Bounds: slots, blocks and work in flight are fixed when the port is made; a thousand connections
-// share them, and the more they are the fewer messages each may have unread (make_channel()). Who
-// finds too little waits in a line and is served in order. Channels whose stream is gone stay here,
-// failed, until their work was flushed (or kRetireMax passed): only then do their memory and queue
-// pair go.
+// Bounds: slots, blocks and work in flight are fixed when the port is made. A thousand connections
+// share them; the more connections there are, the fewer unread messages each may have
+// (make_channel()). A connection that finds too little waits in a line and is served in order. A
+// channel whose stream is gone stays here, failed, until its work was flushed or kRetireMax has
+// passed: only then are its memory and queue pair freed.
 //
 // Threads: LANE ONLY, except make_channel(), drop(), is_idle(), attached() and find(): ANY THREAD,
-// guarded by mu_, and is_lost() and the counters.
+// guarded by mu_; is_lost() and the counters: ANY THREAD, atomic.
 #pragma once
 #include <array>
 #include <atomic>
@@ -32,9 +31,12 @@ namespace braidfs::rdma {
 class Channel;
 
 struct PortSettings {
-  bool is_acceptor = false;   // moves the bytes; its memory is never exposed
-  uint32_t out_blocks = 256;  // payloads on their way out; of an initiator: places for replies too
-  uint32_t in_blocks = 0;     // of an acceptor: payloads fetched
+  // An acceptor moves the bytes; its memory is never exposed.
+  bool is_acceptor = false;
+  // Blocks for payloads that are sent; at an initiator also for places of replies.
+  uint32_t out_blocks = 256;
+  // Blocks for payloads that an acceptor fetches.
+  uint32_t in_blocks = 0;
   uint32_t receive_slots = 512;
   uint32_t send_slots = 512;
 };
@@ -47,10 +49,12 @@ struct PortCounters {
 
 class Port {
  public:
-  static constexpr uint32_t kWorkMax = 4096;        // posted and not completed, all channels
-  static constexpr uint32_t kChannelWorkMax = 160;  // of one: the longest frame fits
-  static constexpr uint32_t kUnreadMax =
-      4096;  // messages of all peers; beyond, kCreditsMin for each
+  static constexpr uint32_t kWorkMax = 4096;  // posted and not completed, over all channels
+  // The same for one channel: the longest frame fits.
+  static constexpr uint32_t kChannelWorkMax = 160;
+  // Unread messages of all peers together. When there are more peers than that allows, each still
+  // gets kCreditsMin.
+  static constexpr uint32_t kUnreadMax = 4096;
   static constexpr size_t kChannelsMax = 4096;
   static constexpr std::chrono::milliseconds kRetireMax{2000};
 
@@ -59,19 +63,23 @@ class Port {
   Port(const Port&) = delete;
   Port& operator=(const Port&) = delete;
 
-  int make();  // once, before anything else; 0 or -errno
+  int make();  // called once, before anything else; 0 or -errno
 
   int make_channel(std::shared_ptr<Channel>& made);
-  void drop(std::shared_ptr<Channel> channel);  // one that no stream ever had
+  void drop(std::shared_ptr<Channel> channel);  // for a channel that never had a stream
 
-  int attach(net::EventLoop& loop);  // first call begins to listen; later ones do nothing
+  // The first call begins to listen; later calls do nothing.
+  int attach(net::EventLoop& loop);
   void retire(std::shared_ptr<Channel> channel);
-  void reap();                           // all of it now, instead of when the loop comes to it
-  void lose(const std::string& reason);  // every channel fails, and none works any more
-  void detach();                         // before the end of an idle port whose loop goes on
+  // Handles all completions now, instead of when the loop gets to them.
+  void reap();
+  void lose(const std::string& reason);  // every channel fails, and no new one is made
+  // Called before an idle port ends whose loop goes on.
+  void detach();
   bool is_lost() const noexcept { return lost_; }
-  bool is_idle();              // no channel is left; with no new ones made, it stays so
-  net::EventLoop* attached();  // null: to none yet
+  // True when no channel is left; as long as no new one is made, it stays true.
+  bool is_idle();
+  net::EventLoop* attached();  // null: not attached yet
   std::shared_ptr<Channel> find(uint32_t queue_pair);
 
   Arena& out() noexcept { return out_; }
@@ -85,11 +93,12 @@ class Port {
   void work_posted(uint32_t count) noexcept { work_ += count; }
   void work_done(uint32_t count) noexcept {
     work_ -= count;
-    something_returned();
+    schedule_wake();
   }
 
-  // Fair waiting: `owner` may take shared things when nobody waits before it. What goes out never
-  // waits behind what comes in: fetched payloads may have to wait for memory that replies hold.
+  // Fair waiting: `owner` may take shared resources when nobody waits before it. There is a line
+  // for each direction, so that what goes out never waits behind what comes in: fetched payloads
+  // may have to wait for memory that replies hold.
   enum class Way : uint8_t { kOut, kIn };
   bool may_take(Way way, const void* owner) const noexcept {
     const auto& line = lines_[static_cast<size_t>(way)];
@@ -104,7 +113,7 @@ class Port {
     std::function<void()> again;
   };
 
-  class Watch;  // the completion queue as the loop sees it
+  class Watch;  // the completion queue as the event loop sees it
 
   int make_memory();
   int post_receive(uint32_t slot);
@@ -116,10 +125,10 @@ class Port {
   void forget(const Channel& channel);
   void dispatch(const Completion& completion);
   void received(const std::shared_ptr<Channel>& channel, const Completion& completion);
-  void something_returned();
+  void schedule_wake();
   void wake_waiters();
   void wake(Way way);
-  void look_at_retired();
+  void check_retired();
   void device_lost(int error);
   std::vector<std::shared_ptr<Channel>> all_channels();
 
@@ -133,9 +142,9 @@ class Port {
   uint32_t work_ = 0;
   bool armed_ = false;
   bool wake_scheduled_ = false;
-  bool look_scheduled_ = false;
+  bool check_scheduled_ = false;
   std::atomic<bool> lost_ = false;
-  std::array<std::deque<Waiter>, 2> lines_;  // by Way
+  std::array<std::deque<Waiter>, 2> lines_;  // indexed by Way
   struct Retired {
     std::shared_ptr<Channel> channel;
     net::Clock::time_point until;
@@ -143,7 +152,7 @@ class Port {
   std::vector<Retired> retired_;
   PortCounters counters_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  std::shared_ptr<Watch> watch_;  // while the loop looks
+  std::shared_ptr<Watch> watch_;  // exists while the loop polls
 
   std::mutex mu_;
   std::unordered_map<uint32_t, std::shared_ptr<Channel>> channels_;  // guarded by mu_

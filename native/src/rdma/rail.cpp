@@ -83,7 +83,7 @@ bool Rail::is_idle() {
                                           [](const auto& port) { return port->is_idle(); });
 }
 
-// The tasks keep the rail until every lane has left it.
+// The posted tasks keep the rail alive until every lane has left it.
 bool Rail::let_go() {
   const std::scoped_lock lock(mu_);
   for (; let_go_ < ports_.size(); ++let_go_) {
@@ -109,7 +109,8 @@ void Rail::fail_pair(uint32_t pair) {
     net::EventLoop* const loop = channel ? port->attached() : nullptr;
     if (loop == nullptr) continue;
     (void)loop->post([self = shared_from_this(), channel = std::move(channel)] {
-      channel->lost("the device gave up the queue pair (did the peer touch what it may not?)");
+      channel->lost(
+          "the device gave up the queue pair; did the peer access memory without a right?");
     });
   }
 }

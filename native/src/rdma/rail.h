@@ -1,9 +1,11 @@
-// One device as a program uses it: a port for each lane, and the queue pairs that Python is just
-// agreeing on with a peer (token → channel), before a lane gets them.
+// One device as a program uses it: a port for each lane, and the queue pairs that Python is
+// agreeing on with peers (token → channel), before a lane gets them.
 //
-// A closed rail gives nothing new and fails every stream on it; when the last of them is gone,
-// let_go() takes its ports apart, each on its own lane, and with the last one the device is closed.
-// Threads: ANY THREAD, guarded by mu_.
+// A closed rail makes nothing new and fails every stream on it. When the last stream is gone,
+// let_go() takes the ports apart, each on its own lane; with the last port the device is closed.
+//
+// Threads: ANY THREAD, guarded by mu_. Not here: which devices and peers fit together
+// (fscommon/net/rails.py).
 #pragma once
 #include <cstdint>
 #include <map>
@@ -21,25 +23,27 @@ namespace braidfs::rdma {
 
 class Rail : public std::enable_shared_from_this<Rail> {
  public:
-  static constexpr size_t kAgreeingMax = 256;
+  static constexpr size_t kAgreeingMax = 256;  // offered queue pairs that no lane has claimed
 
-  // Registers everything that the lanes will need. 0 or -errno, with a sentence in `reason`.
+  // Registers everything that the lanes will need. 0, or -errno with a sentence in `reason`.
   static int make(std::unique_ptr<Device> device, size_t lane_count, const PortSettings& settings,
                   std::shared_ptr<Rail>& rail, std::string& reason);
 
-  // A queue pair for this lane: its token, and what the peer has to know. 0 or -errno.
+  // Makes a queue pair for this lane: sets its token and what the peer has to know. 0 or -errno.
   int offer(size_t lane, uint64_t& token, Peer& local);
-  int connect(uint64_t token, const Peer& peer);   // -ENOENT: no such token
-  std::shared_ptr<Channel> claim(uint64_t token);  // empty: no such token
+  int connect(uint64_t token, const Peer& peer);   // -ENOENT: there is no such token
+  std::shared_ptr<Channel> claim(uint64_t token);  // empty: there is no such token
   void drop(uint64_t token);
 
-  void close(const std::string& reason);  // again: once more for lanes that were flooded
+  // Called again, it repeats the notice for lanes whose list of tasks was full.
+  void close(const std::string& reason);
   bool is_closed();
   bool is_idle();
-  // Of an idle, closed one: once true, the rail may be dropped. False: lanes were flooded, call
-  // again.
+  // For an idle, closed rail. True: the rail may be dropped. False: the list of tasks of a lane was
+  // full; call again.
   bool let_go();
-  // The device is beyond use. Takes in its events: queue pairs that it gave up end their streams.
+  // True when the device cannot be used any more. Also takes its events: queue pairs that it gave
+  // up end their streams.
   bool has_failed();
 
   size_t lane_count() const noexcept { return ports_.size(); }
@@ -56,7 +60,7 @@ class Rail : public std::enable_shared_from_this<Rail> {
   std::map<uint64_t, std::shared_ptr<Channel>> agreeing_;  // guarded by mu_
   uint64_t next_token_ = 1;                                // guarded by mu_
   bool closed_ = false;                                    // guarded by mu_
-  size_t let_go_ = 0;                                      // ports, guarded by mu_
+  size_t let_go_ = 0;  // how many ports were let go, guarded by mu_
 };
 
 }  // namespace braidfs::rdma

@@ -8,9 +8,10 @@ namespace braidfs::rdma {
 
 namespace {
 
-constexpr uint32_t kRailShift = 48;  // token = rail, lane (16 bits each), number
+// token = number of the rail + 1, lane (16 bits each), token of the rail (32 bits)
+constexpr uint32_t kRailShift = 48;
 constexpr uint32_t kLaneShift = 32;
-constexpr uint32_t kBlocksMin = kSegmentsMax;  // the largest payload has room
+constexpr uint32_t kBlocksMin = kSegmentsMax;  // the largest payload fits
 
 uint64_t widen(size_t rail, size_t lane, uint64_t token) {
   return (static_cast<uint64_t>(rail) + 1) << kRailShift |
@@ -45,7 +46,7 @@ int Rails::add(std::shared_ptr<Rail> rail) {
 
 void Rails::close(size_t rail) {
   const auto chosen = find(widen(rail, 0, 0));
-  if (chosen) chosen->close("the rail is no more used");
+  if (chosen) chosen->close("the rail is no longer used");
 }
 
 std::vector<int> Rails::check() {
@@ -58,7 +59,7 @@ std::vector<int> Rails::check() {
       return false;
     }
     if (!rail->is_idle()) {
-      rail->close("the rail is no more used");
+      rail->close("the rail is no longer used");
       return false;
     }
     if (!rail->let_go()) return false;

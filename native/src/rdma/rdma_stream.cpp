@@ -1,4 +1,4 @@
-// Life of RdmaStream, and its receiving half; the sending one is send.cpp.
+// Lifetime and receiving half of RdmaStream. send.cpp is the sending half.
 #include "rdma/rdma_stream.h"
 
 #include <fcntl.h>
@@ -15,7 +15,7 @@ namespace braidfs::rdma {
 
 namespace {
 
-constexpr uint32_t kCreditsHeldMax = 1u << 16;  // more than any honest peer ever has given
+constexpr uint32_t kCreditsHeldMax = 1u << 16;  // more than an honest peer can ever give
 
 }  // namespace
 
@@ -59,7 +59,8 @@ int RdmaStream::start() {
   return 0;
 }
 
-// Nothing is ever said on it: readable means ended. What came by RDMA before counts first.
+// Nobody sends anything on the socket, so a readable socket means that the connection ended. What
+// arrived by RDMA before that is handled first.
 void RdmaStream::watch_socket() {
   std::byte byte;
   const ssize_t count = recv(socket_.get(), &byte, 1, MSG_DONTWAIT);
@@ -184,7 +185,7 @@ bool RdmaStream::take_more(const Message& message) {
   return true;
 }
 
-// ---- payloads of requests, fetched ahead of their turn ----
+// ---- payloads of requests are fetched before their frames are delivered ----
 
 void RdmaStream::start_fetches() {
   for (Arrival& arrival : arrivals_) {
@@ -235,7 +236,7 @@ void RdmaStream::fetch_done(uint64_t fetch, std::vector<Blocks> memory) {
   found->blocks = std::move(memory.front());
   found->wants_fetch = false;
   ++fetched_;
-  fetched_untold_ += found->head.bulk_length;
+  fetched_unreported_ += found->head.bulk_length;
   port_.counters().bytes_fetched.fetch_add(found->head.bulk_length, std::memory_order_relaxed);
   drain();
   schedule_pump();
@@ -292,7 +293,8 @@ bool RdmaStream::deliver(Arrival& arrival) {
   return !cut_;
 }
 
-// Of the initiator: whether there is such a place. Of the acceptor: whether one may be offered.
+// At the initiator: whether such a place exists. At the acceptor: whether the peer may offer this
+// one.
 bool RdmaStream::place_fits(const FrameHeader& header, const Arrival& arrival) const {
   const auto bulk = static_cast<Bulk>(arrival.head.bulk);
   if (bulk == Bulk::kWritten) {
@@ -305,13 +307,13 @@ bool RdmaStream::place_fits(const FrameHeader& header, const Arrival& arrival) c
          !peer_places_.contains(header.request_id);
 }
 
-// Acceptor: where the reply's payload goes.
+// At the acceptor: remembers where the reply's payload goes.
 void RdmaStream::keep_place(const FrameHeader& header, Arrival& arrival) {
   if (arrival.head.bulk != static_cast<uint16_t>(Bulk::kPlace)) return;
   peer_places_.emplace(header.request_id, Place{std::move(arrival.segments)});
 }
 
-// False: it has to wait (paused), or the stream was cut.
+// False: the frame has to wait (paused), or the stream was cut.
 bool RdmaStream::take_payload(const FrameHeader& header, Arrival& arrival,
                               std::span<const std::byte> body, std::span<std::byte>& payload,
                               bool& discard) {
@@ -339,7 +341,7 @@ bool RdmaStream::take_payload(const FrameHeader& header, Arrival& arrival,
   return true;
 }
 
-// The peer is done with the place that this reply's request offered.
+// The peer has finished with the place that the request of this reply offered.
 void RdmaStream::consumed(const FrameHeader& header) {
   if (port_.is_acceptor() || (header.flags & kFlagReply) == 0) return;
   const auto place = places_.find(header.request_id);

@@ -1,14 +1,18 @@
-// Frames over a reliable queue pair (net/stream.h), with the bytes moved as message.h says.
+// Frames over a reliable queue pair (net/stream.h). message.h says how the bytes move.
 //
-// The authenticated TCP socket on which the queue pair was agreed stays open beside it: its end is
-// the end of the stream, so a peer that dies is noticed at once and not after retries.
-// Sending: a bounded queue; what is next waits until there are credits of the peer, slots, blocks
-// and work to be had, so order is kept. Receiving: frames are delivered in the order of their
-// messages, also while later payloads are fetched already. A peer that claims what does not add up
-// is cut. Every payload passes through registered blocks with one copy at each end: the owner's
-// buffers are touched only inside send() .. pump() and payload_buffer() .. frame(). Invariants:
-// blocks lent to the peer (places, payloads to be fetched) return only when the peer's message says
-// that it is done, or with the queue pair. Threads: LOOP ONLY.
+// The authenticated TCP socket on which the two ends agreed on the queue pair stays open beside it.
+// Its end is the end of the stream, so the death of a peer is noticed at once and not only after
+// retries.
+//
+// Sending: a bounded queue. The first frame waits until the peer's credits, slots, blocks and work
+// requests for it are available, so frames keep their order. Receiving: frames are delivered in the
+// order of their messages, while payloads of later frames are already being fetched. A peer whose
+// claims do not add up is cut. Every payload passes through registered blocks, with one copy at
+// each end: the owner's buffers are touched only between send() and pump(), and between
+// payload_buffer() and frame().
+//
+// Threads: LOOP ONLY. Invariant: blocks lent to the peer (places, payloads to be fetched) return
+// only when a message of the peer says that it has finished with them, or with the queue pair.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -26,7 +30,7 @@ namespace braidfs::rdma {
 
 class RdmaStream final : public net::Stream, private ChannelUser {
  public:
-  // requests that may be unanswered: an acceptor refuses more
+  // Requests that may wait for a reply; an acceptor refuses more.
   static constexpr size_t kPlacesMax = 4 * limits::kRequestsInFlightMax;
 
   RdmaStream(net::EventLoop& loop, net::UniqueFd socket, std::shared_ptr<Channel> channel,
@@ -55,11 +59,11 @@ class RdmaStream final : public net::Stream, private ChannelUser {
     net::BufferPool::Lease lease{};
     std::shared_ptr<const void> keep{};
   };
-  // How a frame leaves: decided once it is its turn.
+  // How a frame is sent; decided when the frame is the first of the queue.
   struct Shape {
     Bulk bulk = Bulk::kNone;
     uint32_t short_length = 0;
-    uint32_t bulk_length = 0;  // of the payload, or of the place
+    uint32_t bulk_length = 0;  // length of the payload or of the place
     size_t blocks = 0;
     size_t segments = 0;  // in the message
     size_t writes = 0;
@@ -68,12 +72,12 @@ class RdmaStream final : public net::Stream, private ChannelUser {
   struct Arrival {
     MessageHead head;
     std::vector<Segment> segments;
-    std::vector<std::byte> bytes;  // frame head and short payload
-    Blocks blocks;                 // fetched into
-    uint64_t fetch = 0;            // 0: not asked for yet, or nothing to fetch
+    std::vector<std::byte> bytes;  // the frame's head and its short payload
+    Blocks blocks;                 // where the payload was fetched to
+    uint64_t fetch = 0;            // 0: the fetch has not begun, or there is nothing to fetch
     bool wants_fetch = false;
   };
-  struct Place {  // of the acceptor: where the peer wants its reply's payload
+  struct Place {  // at the acceptor: where the peer wants the payload of the reply
     std::vector<Segment> segments;
   };
 
@@ -87,7 +91,7 @@ class RdmaStream final : public net::Stream, private ChannelUser {
   void pump();
   bool post_first();
   bool shape_of(const Outgoing& frame, Shape& shape);
-  bool resources(const Shape& shape, size_t credits_kept);
+  bool resources_available(const Shape& shape, size_t credits_kept);
   void post_frame(Outgoing& frame, const Shape& shape);
   std::vector<Segment> fill_blocks(const Outgoing& frame, const Shape& shape, Blocks& blocks,
                                    std::vector<Work>& works);
@@ -96,7 +100,7 @@ class RdmaStream final : public net::Stream, private ChannelUser {
                     std::vector<Work>& works, Posted posted);
   void post_credits();
   void wait_for_port(Port::Way way);
-  void told_sendable();
+  void call_sendable();
 
   // receiving
   bool take_frame(Message& message);
@@ -125,20 +129,23 @@ class RdmaStream final : public net::Stream, private ChannelUser {
   std::deque<Outgoing> queue_;
   size_t bytes_queued_ = 0;
   uint32_t credits_;           // messages that the peer can take
-  uint32_t credits_owed_ = 0;  // messages taken in and not told yet
-  uint32_t fetched_ = 0;       // frames fetched, of all time (told in every message)
-  size_t fetched_untold_ = 0;  // bytes of them since the last message
-  uint32_t released_ = 0;      // of ours that the peer has fetched
-  std::deque<Blocks> lent_;    // payloads that the peer fetches, in order
-  std::unordered_map<uint64_t, Blocks> places_;      // initiator: for replies
-  std::unordered_map<uint64_t, Place> peer_places_;  // acceptor: of the peer
+  uint32_t credits_owed_ = 0;  // consumed messages that the peer was not told of
+  // Frames fetched since the connection began; every message reports it.
+  uint32_t fetched_ = 0;
+  size_t fetched_unreported_ = 0;                // bytes fetched since the last message
+  uint32_t released_ = 0;                        // frames of this end that the peer has fetched
+  std::deque<Blocks> lent_;                      // payloads that the peer will fetch, in order
+  std::unordered_map<uint64_t, Blocks> places_;  // at the initiator: places for replies
+  // at the acceptor: places that the peer offered
+  std::unordered_map<uint64_t, Place> peer_places_;
   std::deque<Arrival> arrivals_;
-  uint32_t head_missing_ = 0;  // bytes of the last arrival's head that follow
+  uint32_t head_missing_ = 0;  // bytes of the last arrival's head that are still to come
   uint64_t next_fetch_ = 1;
-  std::vector<uint64_t> body_;  // aligned copy of the body in delivery
+  std::vector<uint64_t> body_;  // aligned copy of the body that is being delivered
 
-  size_t blocks_held_ = 0;  // initiator: lent to the peer
-  bool lacks_out_ = false;  // of what the port shares: it waits there
+  size_t blocks_held_ = 0;  // at the initiator: blocks lent to the peer
+  // It lacks something that the port shares, so it waits in the port's line.
+  bool lacks_out_ = false;
   bool lacks_in_ = false;
   bool refused_send_ = false;
   bool pump_scheduled_ = false;
@@ -153,7 +160,7 @@ class RdmaStream final : public net::Stream, private ChannelUser {
   std::shared_ptr<bool> alive_;
 };
 
-// The stream for an authenticated connection: over `channel` when there is one, else over the
+// Opens the stream of an authenticated connection: over `channel` if there is one, else over the
 // socket.
 std::unique_ptr<net::Stream> open_stream(net::EventLoop& loop, net::Socket socket,
                                          std::shared_ptr<Channel> channel, net::StreamSink& sink,

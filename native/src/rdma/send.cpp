@@ -9,15 +9,16 @@ namespace braidfs::rdma {
 
 namespace {
 
-constexpr size_t kCreditsKept = 1;  // for a message that only returns credits
-constexpr size_t kFetchedUntoldMax = 4u << 20;
+constexpr size_t kCreditsKept = 1;  // kept for a message that only returns credits
+constexpr size_t kFetchedUnreportedMax = 4u << 20;
 constexpr size_t kMessageRoom = kSlotSize - sizeof(MessageHead);
-// The longest frame: its segments and short payload, header and body.
+// The longest frame: its segments, short payload, header and body.
 constexpr size_t kFrameMax = kSegmentsMax * sizeof(Segment) + kShortPayloadMax + kHeaderSize +
                              net::StreamLimits{}.body_length_max;
 constexpr size_t kMessagesMax = kFrameMax / kMessageRoom + 2;
-static_assert(kMessagesMax + kCreditsKept <= kCreditsMin, "or it would wait for ever");
-static_assert(kMessagesMax + kSegmentsMax <= Port::kChannelWorkMax, "or it would wait for ever");
+static_assert(kMessagesMax + kCreditsKept <= kCreditsMin, "the longest frame would wait for ever");
+static_assert(kMessagesMax + kSegmentsMax <= Port::kChannelWorkMax,
+              "the longest frame would wait for ever");
 
 void append(std::vector<std::byte>& to, std::span<const std::byte> bytes) {
   to.insert(to.end(), bytes.begin(), bytes.end());
@@ -79,16 +80,16 @@ void RdmaStream::pump() {
   start_fetches();
   while (!cut_ && !queue_.empty() && post_first()) {
   }
-  if (!cut_ &&
-      (credits_owed_ >= channel_->credits_given() / 2 || fetched_untold_ >= kFetchedUntoldMax)) {
+  if (!cut_ && (credits_owed_ >= channel_->credits_given() / 2 ||
+                fetched_unreported_ >= kFetchedUnreportedMax)) {
     post_credits();
   }
   if (!lacks_out_) port_.stop_waiting(Port::Way::kOut, this);
   if (!lacks_in_) port_.stop_waiting(Port::Way::kIn, this);
-  told_sendable();
+  call_sendable();
 }
 
-void RdmaStream::told_sendable() {
+void RdmaStream::call_sendable() {
   if (cut_ || !refused_send_ || queue_.size() >= limits_.frames_queued_max / 2 ||
       bytes_queued_ > limits_.bytes_queued_max / 2) {
     return;
@@ -97,14 +98,14 @@ void RdmaStream::told_sendable() {
   sink_.sendable();
 }
 
-// False: it has to wait, or the stream was cut.
+// False: the frame has to wait, or the stream was cut.
 bool RdmaStream::post_first() {
   Shape shape;
   if (!shape_of(queue_.front(), shape)) {
     cut(EPROTO, "an answer that the peer made no place for");
     return false;
   }
-  if (!resources(shape, kCreditsKept)) return false;
+  if (!resources_available(shape, kCreditsKept)) return false;
   Outgoing frame = std::move(queue_.front());
   queue_.pop_front();
   bytes_queued_ -= frame.payload.size();
@@ -143,11 +144,11 @@ bool RdmaStream::shape_of(const Outgoing& frame, Shape& shape) {
   return true;
 }
 
-// Whether all of it is to be had now; else the stream waits: for the port, or for the peer's
-// credits.
-bool RdmaStream::resources(const Shape& shape, size_t credits_kept) {
+// True when everything that the frame needs is available now. Else the stream waits, for the port
+// or for the peer's credits.
+bool RdmaStream::resources_available(const Shape& shape, size_t credits_kept) {
   if (credits_ < shape.messages + credits_kept) return false;
-  // A peer that does not answer must not have all the memory of the lane.
+  // A peer that does not answer must not get all of the lane's memory.
   const size_t share = std::max<size_t>(port_.out().count() / 2, kSegmentsMax);
   if (blocks_held_ > 0 && !port_.is_acceptor() && blocks_held_ + shape.blocks > share) return false;
   const auto works = static_cast<uint32_t>(shape.messages + shape.writes);
@@ -161,7 +162,7 @@ bool RdmaStream::resources(const Shape& shape, size_t credits_kept) {
   return true;
 }
 
-// Keeps its turn there until a pump finds everything.
+// The stream keeps its place in the port's line until a pump() finds everything.
 void RdmaStream::wait_for_port(Port::Way way) {
   (way == Port::Way::kOut ? lacks_out_ : lacks_in_) = true;
   port_.wait(way, this, [this] { pump(); });
@@ -179,7 +180,7 @@ std::vector<Segment> RdmaStream::fill_blocks(const Outgoing& frame, const Shape&
     }
     return segments;
   }
-  // Ours and the peer's pieces need not have the same borders.
+  // The pieces of this end and of the peer need not have the same borders.
   const auto& place = peer_places_.at(frame.request_id).segments;
   size_t left = frame.payload.size(), mine = 0, theirs = 0, at_mine = 0, at_theirs = 0;
   while (left > 0) {
@@ -234,7 +235,7 @@ void RdmaStream::post_frame(Outgoing& frame, const Shape& shape) {
   }
 }
 
-// Ends `works` with the SEND of one message and posts them all.
+// Adds the SEND of one message to the end of `works`, and posts them all.
 void RdmaStream::post_message(MessageHead head, std::span<const Segment> segments,
                               std::span<const std::byte> frame_head,
                               std::span<const std::byte> payload, std::vector<Work>& works,
@@ -245,7 +246,7 @@ void RdmaStream::post_message(MessageHead head, std::span<const Segment> segment
   head.segment_count = static_cast<uint16_t>(segments.size());
   head.credits = static_cast<uint16_t>(std::exchange(credits_owed_, 0));
   head.fetched = fetched_;
-  fetched_untold_ = 0;
+  fetched_unreported_ = 0;
   std::byte* at = slot.at(0).data();
   const auto put = [&at](const void* from, size_t length) {
     if (length > 0) std::memcpy(at, from, length);
@@ -266,7 +267,7 @@ void RdmaStream::post_message(MessageHead head, std::span<const Segment> segment
 }
 
 void RdmaStream::post_credits() {
-  if (!resources(Shape{}, 0)) return;
+  if (!resources_available(Shape{}, 0)) return;
   MessageHead head;
   head.kind = MessageHead::kCredits;
   std::vector<Work> works;

@@ -1,7 +1,9 @@
-// The chunk store's inside, shared by its source files: records.cpp (objects and groups into
-// memory), write.cpp, read.cpp, durable.cpp (sync, stat, remove), cut.cpp (truncate,
-// punch), checkpoint.cpp, recovery.cpp, chunk_store.cpp (open, superblock, background thread,
-// figures). Private to src/store. ANY THREAD unless a function says which lock its caller holds.
+// The inside of the chunk store, shared by its source files: records.cpp (loads objects and groups
+// into memory), write.cpp, read.cpp, durable.cpp (sync, stat, remove), cut.cpp (truncate, punch),
+// seek.cpp, checkpoint.cpp, recovery.cpp, chunk_store.cpp (open, superblock, background thread,
+// figures).
+//
+// Private to src/store. Threads: ANY THREAD, unless a function says which lock its caller holds.
 #pragma once
 #include <algorithm>
 #include <bitset>
@@ -19,16 +21,17 @@
 
 namespace braidfs::store {
 
-// From so many files on one syncfs costs less than a fdatasync of each.
+// From so many files on, one syncfs costs less than an fdatasync of each.
 inline constexpr size_t kSyncAllMin = 24;
-// So many objects are locked together by one thread, to be synced or written back.
+// One thread locks at most so many objects together, to sync them or to write them back.
 #ifdef __SANITIZE_THREAD__
-inline constexpr size_t kLockedTogetherMax = 32;  // its detector of deadlocks knows at most 64
+// The sanitizer's detector of deadlocks handles at most 64 locks.
+inline constexpr size_t kLockedTogetherMax = 32;
 #else
 inline constexpr size_t kLockedTogetherMax = 1024;
 #endif
 
-// Calls fn with one part of the objects after the other, count_max of them at most.
+// Calls fn with one part of the objects after the other, each with at most count_max objects.
 template <typename Fn>
 void for_batches(std::span<ObjectPointer> objects, size_t count_max, Fn fn) {
   for (size_t first = 0; first < objects.size(); first += count_max) {
@@ -36,7 +39,7 @@ void for_batches(std::span<ObjectPointer> objects, size_t count_max, Fn fn) {
   }
 }
 
-struct GroupPiece {  // what an operation touches of one group
+struct GroupPiece {  // the part of one group that an operation touches
   uint32_t index = 0;
   uint32_t first = 0;
   uint32_t count = 0;
@@ -47,7 +50,7 @@ inline std::bitset<kGroupBlocks> blocks_of(const GroupPiece& piece) noexcept {
   return (~std::bitset<kGroupBlocks>() >> (kGroupBlocks - piece.count)) << piece.first;
 }
 
-// Cuts blocks [first, end) at group boundaries.
+// Splits blocks [first, end) at group boundaries.
 std::vector<GroupPiece> pieces_of(uint64_t first_block, uint64_t end_block);
 
 struct WriteState {
@@ -65,16 +68,17 @@ struct WriteState {
   uint64_t end_block = 0;
   std::vector<GroupPiece> pieces;
   std::vector<EntryRun> runs;
-  std::vector<uint64_t> sums;                    // by block of the request
-  std::vector<std::shared_ptr<RedoBlock>> redo;  // in order of the REDO runs' blocks
-  std::unique_ptr<Block> head;                   // merged first block, when partial
-  std::unique_ptr<Block> tail;  // merged last block, when partial and not the first
+  std::vector<uint64_t> sums;                    // one per block of the request
+  std::vector<std::shared_ptr<RedoBlock>> redo;  // in the order of the REDO runs' blocks
+  std::unique_ptr<Block> head;                   // the merged first block, when it is partial
+  // The merged last block, when it is partial and not the first.
+  std::unique_ptr<Block> tail;
   uint64_t new_blocks = 0;
 };
 
 struct BlockView {
   uint64_t sum = 0;
-  uint64_t home = 0;  // file offset
+  uint64_t home = 0;  // offset in the file
   RedoPointer redo;
   bool hole = true;
 };
@@ -90,17 +94,17 @@ struct ReadState {
   RangeLock::Ticket ticket = 0;
   IoPlan plan;
   ReadRequest request;
-  uint32_t length = 0;  // after the cut at the object's end
+  uint32_t length = 0;  // the request's length, cut at the object's end
   std::vector<BlockView> blocks;
-  std::vector<GroupPiece> noted;  // as a large read (Group::read)
-  std::vector<FilePart> parts;    // that are being fetched into the page cache
+  std::vector<GroupPiece> noted;  // groups in which this large read is noted (Group::read)
+  std::vector<FilePart> parts;    // parts that are being read into the page cache
 };
 
 struct PageImage {
   std::shared_ptr<Group> group;
   RecordPage page;
   uint8_t place = 0;
-  std::vector<std::pair<uint32_t, RedoPointer>> redo;  // by block: bytes that went home
+  std::vector<std::pair<uint32_t, RedoPointer>> redo;  // by block: bytes that were written home
 };
 
 struct CheckpointPart {  // of one object
@@ -153,7 +157,7 @@ class StoreBody {
   friend class Recovery;
   using Guard = std::unique_lock<std::mutex>;
 
-  // records.cpp; the caller holds object.mu
+  // records.cpp; for all of these the caller holds object.mu
   Status open_object(Object& object, Wait wait);
   Status load_group(Object& object, uint32_t index, Wait wait, std::shared_ptr<Group>& group);
   Status load_pieces(Object& object, std::vector<GroupPiece>& pieces, Wait wait);
@@ -171,13 +175,13 @@ class StoreBody {
   void adopt_finished(const RecordPage (&pages)[2], const PageState (&states)[2],
                       Group& group) const;
   static bool is_cut_off(const Object& object, uint32_t index, uint64_t page_sequence) noexcept;
-  Status miss_pages(Object& object, uint32_t index, Wait wait, Group& group);
+  Status find_missing_pages(Object& object, uint32_t index, Wait wait, Group& group);
   Status map_page(const ObjectPointer& object, uint32_t index, const Group& group,
                   std::vector<uint32_t>& also);
   Status map_pages(const ObjectPointer& object);
   Status load_ancestors(Object& object, uint32_t index);
-  void shed_groups(Object& object);
-  // Verified bytes of one block; the caller holds its range lock, not the mutex.
+  void drop_groups(Object& object);
+  // Reads the verified bytes of one block. The caller holds the block's range lock, not the mutex.
   Status read_block(Object& object, const std::shared_ptr<File>& file, uint64_t block,
                     const BlockView& view, std::span<std::byte> bytes, Wait wait);
   Status reread_direct(Object& object, const BlockView& view, std::span<std::byte> bytes);
@@ -210,17 +214,17 @@ class StoreBody {
   Status plan_read(ReadState& state, Wait wait);
   void fetch_together(Object& object, const ReadRequest& request);
   bool reads_past_cache(ReadState& state, std::vector<GroupPiece>& pieces, Wait wait);
-  Status settle_block(ReadState& state, size_t index);
-  Status settle(ReadState& state, size_t index, uint64_t& sum);
+  Status verify_block(ReadState& state, size_t index);
+  Status finish_block(ReadState& state, size_t index, uint64_t& sum);
   bool may_lend(const ReadState& state) const;
 
   // durable.cpp
-  struct Flush;  // one object's part of a sync
+  struct Flush;  // the part of a sync that concerns one object
   Status capture(Flush& flush);
   Status flush_bytes(std::span<Flush> flushes);
   Status status_of_sync(int result) noexcept;
   Status commit(std::span<Flush> flushes);
-  void settle(Object& object);
+  void free_committed(Object& object);
   bool release_punched(Object& object, const Punched& punched);
   EntryHeader header_for(const Object& object, EntryKind kind) const;
   struct Removal;
@@ -229,7 +233,7 @@ class StoreBody {
   Status mark_removed(const ObjectPointer& object);
 
   // cut.cpp
-  struct Edges {  // partial blocks with zeros in the part that was cut
+  struct Edges {  // partial blocks, with zeros in the part that is cut
     std::vector<EntryRun> runs;
     std::vector<uint64_t> sums;
     std::vector<std::shared_ptr<RedoBlock>> redo;
@@ -278,16 +282,18 @@ class StoreBody {
   std::atomic<uint64_t> checkpoints_{0};
   std::atomic<uint32_t> target_{0};
   bool recovering_ = false;
-  bool torn_expected_ =
-      false;  // recovery: a checkpoint did not end, so pages may be torn or missing
+  // Recovery: the last checkpoint did not finish, so pages may be torn or missing.
+  bool torn_expected_ = false;
   Gate gate_;
   std::mutex checkpoint_mu_;
-  uint64_t checkpoint_start_ = 0;  // RecordPage::log_start; guarded by checkpoint_mu_
-  std::mutex batch_mu_;            // whoever holds the sync_mu of several objects
+  uint64_t checkpoint_start_ = 0;  // for RecordPage::log_start; guarded by checkpoint_mu_
+  // Held by the thread that takes the sync_mu of several objects.
+  std::mutex batch_mu_;
   std::mutex unlinked_mu_;
-  std::unordered_set<std::string> unlinked_;  // directories with an unlink not yet durable
+  std::unordered_set<std::string> unlinked_;  // directories with an unlink that is not durable yet
   std::mutex room_mu_;
-  std::condition_variable_any room_;  // signalled when the log got shorter; and to the background
+  // Signalled when the log got shorter, and to wake the background thread.
+  std::condition_variable_any room_;
   std::atomic<bool> checkpoint_wanted_{false};
   std::jthread thread_;
 };

@@ -1,10 +1,13 @@
-// Checkpoint: everything the log says goes to record pages and homes, then the log is dropped.
+// Checkpoint: everything in the log is written to record pages and homes, then the log is dropped.
 //
-// 1. sync all dirty objects, begin a new log segment; 2. per object, with writers kept out: commit
-// what is left, copy the records, write REDO bytes home; 3. fdatasync; 4. write the pages, each to
-// the place that does not hold the newest good page; 5. fdatasync; 6. drop the old segments.
-// A cut anywhere leaves either the old page and the log behind it, or the new page: entries that a
-// page has already are skipped by its applied_sequence. One checkpoint at a time; blocking.
+// 1. Sync all dirty objects and begin a new log segment. 2. Per object, with writers kept out:
+// commit what is left, copy the records, write REDO bytes home. 3. fdatasync. 4. Write the pages,
+// each to the place that does not hold the newest good page. 5. fdatasync. 6. Drop the old
+// segments.
+//
+// A power cut at any point leaves either the old page and the log that belongs to it, or the new
+// page; recovery skips entries that a page includes already (applied_sequence). Threads: blocking,
+// one checkpoint at a time.
 #include <algorithm>
 #include <set>
 
@@ -25,7 +28,7 @@ Status StoreBody::checkpoint() {
   checkpoint_wanted_ = false;
   std::vector<ObjectPointer> before = table_.dirty();
   for_batches(before, kBatchObjects, [&](auto some) {
-    sync_batch(some);  // fails again below if it does
+    sync_batch(some);  // an object that fails here fails again below
     table_.trim(some);
   });
   uint64_t number = 0;
@@ -69,7 +72,8 @@ Status StoreBody::checkpoint_batch(std::span<const ObjectPointer> objects) {
   return written == Status::kOk ? result : written;
 }
 
-// Readers go on; writers wait for the range lock, which is short: most was synced before.
+// Readers go on. Writers wait for the range lock, but not for long: most of the object was synced
+// before.
 Status StoreBody::snapshot(const ObjectPointer& object, CheckpointPart& part) {
   Guard guard(object->mu);
   const RangeLock::Ticket ticket = object->range.lock(guard, 0, kBlocksMax, false);
@@ -129,7 +133,7 @@ PageImage StoreBody::image_of(const Object& object, uint32_t index,
 
 Status StoreBody::write_redo(const CheckpointPart& part) {
   for (const PageImage& image : part.images) {
-    std::vector<iovec> run;  // of blocks side by side
+    std::vector<iovec> run;  // blocks that lie side by side
     for (size_t at = 0; at < image.redo.size(); ++at) {
       const auto& [block, redo] = image.redo[at];
       run.push_back({const_cast<std::byte*>(redo->bytes.data()), kBlockSize});
@@ -192,7 +196,8 @@ void StoreBody::finish_group(Object& object, File& file, PageImage& image) {
   group.other_blocks = 0;
 }
 
-// DELETEs logged in the old segments have passed the gate, their names are unlinked.
+// Makes unlinks durable. The gate was passed, so every DELETE in the old segments has unlinked its
+// name.
 Status StoreBody::sync_unlinked() {
   std::unordered_set<std::string> directories;
   {

@@ -1,4 +1,5 @@
-// The public face: opening, creating and stopping a target, its superblock, the background thread.
+// The public interface of the store: opening, creating and stopping a target, its superblock, the
+// background thread.
 #include "store/chunk_store.h"
 
 #include <pthread.h>
@@ -53,7 +54,8 @@ Status StoreBody::write_superblock() {
   return status_of(device_->sync_directory(""));
 }
 
-// An interrupted creation is finished; a directory that holds anything else is not touched.
+// Creates a target. An interrupted creation is completed; a directory that holds anything else is
+// not touched.
 Status StoreBody::create_target(std::string& message) {
   std::string foreign;
   device_->list("", [&](std::string_view name) {
@@ -109,7 +111,8 @@ Status StoreBody::read_superblock(std::string& message) {
   return Status::kOk;
 }
 
-// What is on the device; slow with many objects, so only after an unclean end.
+// Counts objects and bytes on the device. That is slow with many objects, so it happens only after
+// an unclean end.
 Status StoreBody::count_objects() {
   uint64_t objects = 0;
   uint64_t used = 0;
@@ -214,8 +217,8 @@ void StoreBody::background(const std::stop_token& stop) {
     if (stop.stop_requested()) return;
     if (log_->has_much_to_write_out()) log_->write_out();
     if (!due && !checkpoint_wanted_) continue;
-    // Asked for again by writers while a checkpoint ran: answered here even if nothing is left to
-    // do, or the wait above would never wait again.
+    // Writers may have asked again while a checkpoint ran. The flag is cleared even if nothing is
+    // left to do: otherwise the wait above would never wait again.
     checkpoint_wanted_ = false;
     space_.refresh();
     Status status = sync_older_than(std::chrono::milliseconds(config_.sync_age_ms));

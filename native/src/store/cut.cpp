@@ -1,9 +1,10 @@
-// TRUNCATE and PUNCH: blocks become holes, partial blocks get zeros through the log. And making an
-// object that holds nothing yet, which is a TRUNCATE to nothing of one that is not there.
+// TRUNCATE and PUNCH: blocks become holes, and partial blocks get zeros through the log. Also the
+// creation of an object that holds nothing yet, which is a TRUNCATE to nothing of an object that
+// does not exist.
 //
 // TRUNCATE keeps the whole object locked until its entry is committed and the tail of the file is
 // gone, so that nobody can load a record page that was cut off. PUNCH leaves the homes occupied
-// until a later sync commits it (durable.cpp, settle).
+// until a later sync commits it (durable.cpp, free_committed).
 #include <algorithm>
 #include <cstring>
 
@@ -19,7 +20,7 @@ constexpr uint64_t round_up(uint64_t bytes) noexcept {
   return (bytes + kBlockSize - 1) / kBlockSize * kBlockSize;
 }
 
-// Group 0 keeps length and epoch.
+// At least one: group 0 holds length and epoch.
 constexpr uint32_t groups_kept(uint64_t length) noexcept {
   return std::max(static_cast<uint32_t>((length + kGroupBytes - 1) / kGroupBytes), 1u);
 }
@@ -35,7 +36,7 @@ Status StoreBody::make(ObjectId id, uint32_t epoch, bool must_exist) {
   return must_exist ? Status::kNoObject : count_error(make_locked(object, epoch));
 }
 
-// The entry keeps the object, though nothing is in it, when the host is lost after a sync.
+// The log entry keeps the object, although it is empty, when the host is lost after a sync.
 Status StoreBody::make_locked(const ObjectPointer& object, uint32_t epoch) {
   if (!space_.admits_object()) return Status::kEnospc;
   if (Status s = create_object(*object); s != Status::kOk) return s;
@@ -56,7 +57,8 @@ Status StoreBody::truncate(ObjectId id, uint64_t length, uint32_t epoch, bool mu
   Status status = admit(*object, epoch);
   if (status == Status::kOk && must_exist && !object->exists) status = Status::kNoObject;
   const bool is_repeated = object->exists && epoch == object->epoch;
-  if (status == Status::kOk && is_repeated) {  // that cut, or one that is long past
+  // a repetition of that truncation, or one that is long outdated
+  if (status == Status::kOk && is_repeated) {
     status = length == object->length ? Status::kOk : Status::kStaleTruncateEpoch;
     guard.unlock();
     if (status == Status::kOk) status = sync_batch({&object, 1});
@@ -106,7 +108,7 @@ Status StoreBody::truncate_locked(const ObjectPointer& object, Guard& guard, uin
   return released;
 }
 
-// Appends the entry and applies its edges. Object::mu is held.
+// Appends the entry and applies its edges. The caller holds Object::mu.
 Status StoreBody::log_cut(const ObjectPointer& object, EntryHeader header, const Edges& edges) {
   std::vector<iovec> bytes;
   for (const auto& redo : edges.redo) bytes.push_back({redo->bytes.data(), kBlockSize});
@@ -124,7 +126,8 @@ Status StoreBody::log_cut(const ObjectPointer& object, EntryHeader header, const
   return Status::kOk;
 }
 
-// Object bytes [from, to) within one block become zeros. Its range lock and the mutex are held.
+// Zeroes the object's bytes [from, to) within one block. The caller holds the block's range lock
+// and the mutex.
 Status StoreBody::zero_edge(Object& object, Guard& guard, uint64_t from, uint64_t to,
                             Edges& edges) {
   const uint64_t block = from / kBlockSize;
@@ -152,7 +155,7 @@ Status StoreBody::zero_edge(Object& object, Guard& guard, uint64_t from, uint64_
   return Status::kOk;
 }
 
-// Records of blocks [first_block, end_block) become holes; their homes stay occupied.
+// Makes the records of blocks [first_block, end_block) holes; their homes stay occupied.
 Status StoreBody::cut_groups(const ObjectPointer& object, uint64_t first_block,
                              uint64_t end_block) {
   if (first_block % kGroupBlocks != 0) {
@@ -181,11 +184,13 @@ void StoreBody::release_boundary(Object& object, File& file, uint32_t index, uin
   if (found == object.groups.end()) return;
   Group& group = *found->second;
   const uint64_t length = uint64_t{kGroupBlocks - from} * kBlockSize;
-  if (file.punch(block_offset(index, group.slot, from), length) < 0) return;  // stays occupied
+  // the blocks stay occupied
+  if (file.punch(block_offset(index, group.slot, from), length) < 0) return;
   for (uint32_t block = from; block < kGroupBlocks; ++block) group.occupied.reset(block);
 }
 
-// The cut is committed: everything behind it leaves the file, record pages too.
+// Called when the truncation is committed: everything behind it is removed from the file, record
+// pages too.
 Status StoreBody::release_tail(Object& object, uint64_t length) {
   std::shared_ptr<File> file;
   if (Status s = file_of(object, file); s != Status::kOk) return s;
@@ -241,7 +246,8 @@ Status StoreBody::punch(ObjectId id, uint64_t offset, uint64_t length, uint32_t 
 Status StoreBody::punch_locked(const ObjectPointer& object, Guard& guard, uint64_t offset,
                                uint64_t end) {
   end = std::min(end, round_up(object->length));
-  if (end >= object->length) end = round_up(end);  // behind the object's end are zeros already
+  // Behind the object's end there are zeros already.
+  if (end >= object->length) end = round_up(end);
   if (offset >= end) return Status::kOk;
   const uint64_t first = round_up(offset) / kBlockSize;
   const uint64_t last = end / kBlockSize;

@@ -1,4 +1,5 @@
-// Device on a directory of a real file system (ext4, XFS, tmpfs for tests of other parts).
+// Device on a directory of a real filesystem (ext4, XFS; tmpfs for tests of other parts). ANY
+// THREAD.
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <sys/file.h>
@@ -18,7 +19,7 @@ namespace braidfs::store {
 
 namespace {
 
-// cachestat(2), Linux 6.5; younger than the C library's headers.
+// cachestat(2) exists since Linux 6.5; the C library's headers are older.
 constexpr long kCachestat = 451;
 constexpr uint64_t kPage = 4096;
 struct CachestatRange {
@@ -26,11 +27,11 @@ struct CachestatRange {
   uint64_t length;
 };
 struct Cachestat {
-  uint64_t cached, dirty, writeback, evicted, recently_evicted;  // pages
+  uint64_t cached, dirty, writeback, evicted, recently_evicted;  // in pages
 };
 
-// A file's mark is its mode: combinations that nobody gives a file by chance. Any other mode is no
-// mark.
+// A file's mark is stored in its mode, as combinations that nobody gives a file by chance. Any
+// other mode means no mark.
 constexpr mode_t kModes[] = {0600, 01600, 01601};
 
 uint8_t mark_of(mode_t mode) noexcept {
@@ -195,7 +196,8 @@ class PosixDevice final : public Device {
   }
 
  private:
-  // openat2(2), Linux 5.12; where it is refused nothing is known to be in memory.
+  // openat2(2) with RESOLVE_CACHED exists since Linux 5.12. Where it is refused, nothing is known
+  // to be in memory.
   int open_cached(const std::string& path, std::shared_ptr<File>& file) const {
     open_how how{};
     how.flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW;

@@ -1,8 +1,8 @@
 // SYNC of one object or many, STAT and DELETE.
 //
-// A sync captures the object's last entry, fdatasyncs the bytes, then logs COMMIT up to that entry
-// and fdatasyncs the log. Writes go on meanwhile: they never touch a place that the captured
-// entries name (see object.h), so what is committed is what is on the device.
+// A sync captures the object's last entry, calls fdatasync on the bytes, then logs a COMMIT up to
+// that entry and calls fdatasync on the log. Writes go on meanwhile: they never touch a place that
+// the captured entries name (object.h), so what is committed is what is on the device.
 #include <algorithm>
 #include <set>
 
@@ -13,7 +13,7 @@ namespace braidfs::store {
 
 struct StoreBody::Flush {
   ObjectPointer object;
-  std::unique_lock<std::mutex> turn;  // of sync_mu
+  std::unique_lock<std::mutex> turn;  // the object's sync_mu
   std::shared_ptr<File> file;
   uint64_t up_to = 0;
   bool bytes = false;
@@ -30,7 +30,8 @@ Status StoreBody::sync(ObjectId id) {
   return sync_batch({&object, 1});
 }
 
-// up_to stays 0 when there is nothing to do. The caller holds sync_mu.
+// Captures what is to be synced. up_to stays 0 when there is nothing to do. The caller holds
+// sync_mu.
 Status StoreBody::capture(Flush& flush) {
   Object& object = *flush.object;
   const std::lock_guard guard(object.mu);
@@ -82,7 +83,7 @@ Status StoreBody::commit(std::span<Flush> flushes) {
     const std::lock_guard guard(object.mu);
     object.committed_sequence = std::max(object.committed_sequence, flush.up_to);
     if (object.unsynced()) object.unsynced_since = Clock::now();
-    if (!object.removed) settle(object);
+    if (!object.removed) free_committed(object);
   }
   return Status::kOk;
 }
@@ -90,7 +91,7 @@ Status StoreBody::commit(std::span<Flush> flushes) {
 Status StoreBody::sync_batch(std::span<const ObjectPointer> objects) {
   std::unique_lock<std::mutex> several(batch_mu_, std::defer_lock);
   if (objects.size() > 1) several.lock();
-  // By id: their sync_mu are taken in one order by everybody.
+  // Ordered by id: everybody takes several sync_mu in the same order.
   std::vector<ObjectPointer> ordered(objects.begin(), objects.end());
   std::ranges::sort(ordered, {}, [](const ObjectPointer& object) { return object->id; });
   std::vector<Flush> flushes;
@@ -110,7 +111,8 @@ Status StoreBody::sync_batch(std::span<const ObjectPointer> objects) {
     const std::lock_guard guard(flush.object->mu);
     flush.object->bytes_unsynced |= flush.bytes;
     flush.object->name_unsynced |= flush.name;
-    // The kernel forgets dirty pages whose writing failed: a later fdatasync would lie.
+    // The kernel drops dirty pages whose write failed, so a later fdatasync would report success
+    // wrongly.
     if (flushed == Status::kOk) continue;
     flush.object->broken = true;
     say(40, "fdatasync failed: " + object_path(flush.object->id) +
@@ -136,8 +138,9 @@ Status StoreBody::sync_older_than(Clock::duration age) {
   return result;
 }
 
-// What a commit makes free: homes of punched blocks, slots that were left. Object::mu is held.
-void StoreBody::settle(Object& object) {
+// Frees what a commit made free: homes of punched blocks, and slots that were left. The caller
+// holds Object::mu.
+void StoreBody::free_committed(Object& object) {
   std::erase_if(object.switched, [&](uint32_t index) {
     const auto found = object.groups.find(index);
     if (found == object.groups.end()) return true;
@@ -192,9 +195,9 @@ Status StoreBody::stat(ObjectId id, ObjectFigures& figures) {
   return Status::kOk;
 }
 
-// One object of a removal, which nobody else reads or writes meanwhile.
+// One object of a removal. Nobody else reads or writes the object meanwhile.
 struct StoreBody::Removal {
-  size_t index = 0;  // in what was asked for
+  size_t index = 0;  // position in the caller's list
   ObjectPointer object;
   RangeLock::Ticket ticket = 0;
   uint64_t sequence = 0;  // of the entry; 0: there is no object
@@ -214,7 +217,7 @@ void StoreBody::remove_all(std::span<const ObjectId> ids, std::span<Status> stat
       busy.push_back(index);
   }
   end_removals(begun, statuses);
-  for (const size_t index : busy) {  // with no other object held: nobody waits in a circle
+  for (const size_t index : busy) {  // no other object is held, so nobody waits in a circle
     begun.clear();
     begun.push_back({.index = index, .object = table_.get(ids[index])});
     (void)begin_removal(begun.front(), Wait::kYes);
@@ -222,9 +225,8 @@ void StoreBody::remove_all(std::span<const ObjectId> ids, std::span<Status> stat
   }
 }
 
-// False: somebody is at work on the object, and the caller does not wait for that. Of an object
-// that is not in memory nothing is read but whether there is one: a damaged one can be deleted,
-// too.
+// False: the object is in use, and the caller does not want to wait. Of an object that is not in
+// memory, nothing is read except whether it exists, so a damaged object can be deleted as well.
 bool StoreBody::begin_removal(Removal& removal, Wait wait) {
   Object& object = *removal.object;
   Guard guard(object.mu);
@@ -248,7 +250,7 @@ bool StoreBody::begin_removal(Removal& removal, Wait wait) {
   return true;
 }
 
-// One flush of the log makes all the entries durable.
+// One flush of the log makes all entries durable.
 void StoreBody::end_removals(std::span<Removal> begun, std::span<Status> statuses) {
   uint64_t newest = 0;
   for (const Removal& removal : begun) newest = std::max(newest, removal.sequence);
@@ -266,7 +268,8 @@ void StoreBody::end_removals(std::span<Removal> begun, std::span<Status> statuse
   }
 }
 
-// The entry is durable; the name goes now and is known to be gone before the log forgets it.
+// The entry is durable. The name is unlinked now, and the unlink is durable before the log drops
+// the entry.
 Status StoreBody::mark_removed(const ObjectPointer& object) {
   if (object->removed) return Status::kOk;
   object->removed = true;
@@ -284,7 +287,8 @@ Status StoreBody::mark_removed(const ObjectPointer& object) {
   fault(FaultPoint::kRemoveAfterUnlink);
   --objects_;
   object->exists = object->leftover = false;
-  // The list of dirty objects may hold it until the next checkpoint: its space is free now.
+  // The list of dirty objects may hold the object until the next checkpoint; its space is freed
+  // now.
   object->file.reset();
   object->direct.reset();
   return r < 0 && r != -ENOENT ? Status::kEio : Status::kOk;

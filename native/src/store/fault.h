@@ -1,6 +1,10 @@
-// Places where a crash is worth testing, by name. In production the hook is null and a point is one
-// relaxed load. Tests install a hook that cuts the power of the simulated device; a test asserts
-// that each point of the table was hit (rule 28). The hook is process-wide: one test at a time.
+// Named places in the code where tests provoke a crash.
+//
+// In production the hook is null, and a fault point costs one relaxed load. Tests install a hook
+// that cuts the power of the simulated device; a test asserts that each point of the table was hit
+// (rule 28).
+//
+// Threads: ANY THREAD. The hook is process-wide, so only one test uses it at a time.
 #pragma once
 #include <array>
 #include <atomic>

@@ -1,7 +1,9 @@
-// Shared and exclusive passage where the exclusive side is never starved: once it waits, no new
-// shared holder enters. The checkpoint takes it exclusively while it writes record pages; what
-// removes pages or object files (TRUNCATE, DELETE) takes it shared, for else a page written late
-// would bring back what was cut off. ANY THREAD.
+// A lock with a shared and an exclusive side whose exclusive side never starves: once the exclusive
+// side waits, no new shared holder enters.
+//
+// The checkpoint takes it exclusively while it writes record pages. Operations that remove pages or
+// object files (TRUNCATE, DELETE) take it shared: otherwise a page that is written late would bring
+// back what they removed. ANY THREAD.
 #pragma once
 #include <condition_variable>
 #include <mutex>

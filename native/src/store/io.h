@@ -1,4 +1,4 @@
-// Whole transfers over File, and statuses of negative errnos. Blocking; any thread.
+// Whole transfers over File, and the status of a negative errno. Blocking. ANY THREAD.
 #pragma once
 #include <cerrno>
 #include <span>
@@ -8,14 +8,15 @@
 
 namespace braidfs::store {
 
-// -errno to a status; 0 and above is kOk.
+// The status of -errno; kOk for 0 and above.
 Status status_of(int64_t result) noexcept;
 
-// Reads exactly; what lies beyond the end of the file is zeros.
+// Reads exactly as many bytes as asked; what lies beyond the end of the file is zeros.
 int read_whole(File& file, std::span<std::byte> bytes, uint64_t offset);
-// -EAGAIN when not all of it is in memory.
+// The same from memory only; -EAGAIN when not all of it is in memory.
 int read_cached(File& file, std::span<std::byte> bytes, uint64_t offset);
 int write_whole(File& file, std::span<const std::byte> bytes, uint64_t offset);
-int write_parts(File& file, std::span<const iovec> parts, uint64_t offset);  // at most IOV_MAX
+// at most IOV_MAX parts
+int write_parts(File& file, std::span<const iovec> parts, uint64_t offset);
 
 }  // namespace braidfs::store

@@ -14,9 +14,9 @@ namespace {
 constexpr uint32_t kPageMagic = 0x43455242;  // "BREC"
 constexpr uint16_t kPageFormat = 1;
 constexpr std::array<char, 8> kSuperMagic = {'B', 'R', 'A', 'I', 'D', 'T', 'G', 'T'};
-constexpr uint32_t kSuperVersion = 2;  // 1: the second slot lay at 4 TiB
-constexpr uint64_t kSegmentMagicOld =
-    0x31474f4c44415242;  // "BRADLOG1": entries without key and distance
+constexpr uint32_t kSuperVersion = 2;  // in version 1 the second slot began at 4 TiB
+// "BRADLOG1": its entries have no key and no distance.
+constexpr uint64_t kSegmentMagicOld = 0x31474f4c44415242;
 constexpr uint64_t kSegmentMagic = 0x32474f4c44415242;  // "BRADLOG2"
 constexpr uint32_t kPromiseMagic = 0x4d525042;          // "BPRM"
 constexpr uint32_t kRunsMax = 64;
@@ -33,7 +33,7 @@ bool all_zero(const RecordPage& page) noexcept {
   return raw[0] == std::byte{0} && std::memcmp(raw.data(), raw.data() + 1, raw.size() - 1) == 0;
 }
 
-// Runs index arrays of 256: none may be trusted before this.
+// Checks the runs. They index arrays of 256 entries, so none may be used before this check.
 bool runs_are_sound(const EntryView& view) noexcept {
   uint64_t blocks = 0;
   uint64_t redo_blocks = 0;

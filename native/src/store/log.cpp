@@ -14,7 +14,7 @@ namespace braidfs::store {
 namespace {
 
 constexpr char kDirectory[] = "wal";
-constexpr size_t kPartsMax = 1000;  // below IOV_MAX
+constexpr size_t kPartsMax = 1000;  // less than IOV_MAX
 
 }  // namespace
 
@@ -37,8 +37,9 @@ int Log::create_segment(uint64_t number, uint64_t first_sequence, Segment& segme
   if (int r = device_.open(promises_path_of(number), OpenMode::kCreate, promises); r < 0) return r;
   if (int r = promises->truncate(0); r < 0) return r;
   segment.promises = std::make_shared<PromiseFile>(std::move(promises), segment.key);
-  segment.promises->keep(first_sequence - 1,
-                         {});  // if the segment is lost before anything is in it
+  // The file then says where the segment began, even if the segment is lost before anything is in
+  // it.
+  segment.promises->keep(first_sequence - 1, {});
   std::vector<std::byte> raw(kSegmentHeaderSize);
   SegmentHeader header;
   header.number = number;
@@ -61,8 +62,8 @@ Status Log::create() {
   return Status::kOk;
 }
 
-// Highest first, so that a cut in between leaves the same torn end, only shorter. What was promised
-// stays until a checkpoint has what recovery made of it.
+// Removes the highest segments first, so that a power cut in between leaves the same torn end, only
+// shorter. The promises stay until a checkpoint has stored what recovery made of them.
 int Log::trim_torn_end() {
   while (segments_.size() > good_segments_) {
     const uint64_t number = segments_.back().number;
@@ -77,7 +78,7 @@ int Log::trim_torn_end() {
     if (int r = last.file->truncate(last.valid_length); r < 0) return r;
   }
   for (Segment& segment : segments_) {
-    if (!segment.file) continue;  // it is gone
+    if (!segment.file) continue;  // the segment's file is missing
     if (int r = segment.file->sync(); r < 0) return r;
   }
   return 0;
@@ -123,7 +124,8 @@ Status Log::write_at_end(std::span<const std::byte> encoded, std::span<const iov
   return Status::kOk;
 }
 
-// A device without room, or that cannot: the write itself tells, or does without.
+// The result is ignored: on a device without room the write itself reports that; a device that
+// cannot allocate ahead works without.
 void Log::allocate_ahead(Segment& segment, std::span<const iovec> parts) {
   uint64_t end = segment.valid_length;
   for (const iovec& part : parts) end += part.iov_len;
@@ -139,13 +141,14 @@ Status Log::write_out() {
   {
     const std::lock_guard guard(mu_);
     if (failed_) {
-      behind_ = 0;  // and nothing is appended any more
+      behind_ = 0;  // nothing is appended any more
       return Status::kEio;
     }
     Segment& segment = segments_.back();
     file = segment.file;
     from = segment.written_out;
-    to = segment.valid_length / kBlockSize * kBlockSize;  // the last page will be written to again
+    // The last, partial page will be written again.
+    to = segment.valid_length / kBlockSize * kBlockSize;
     segment.written_out = to;
     behind_ = segment.valid_length - to;
   }
@@ -153,7 +156,8 @@ Status Log::write_out() {
   const int result = file->write_out(from, to - from);
   if (result == 0) return Status::kOk;
   const std::lock_guard guard(mu_);
-  failed_ = true;  // as after a failed fdatasync: the kernel may tell it only once
+  // As after a failed fdatasync: the kernel may report the error only once.
+  failed_ = true;
   return status_of(result);
 }
 
@@ -210,12 +214,12 @@ Status Log::sync(uint64_t sequence) {
   return Status::kOk;
 }
 
-// Appenders wait for the two syncs of the new segment: a millisecond, once per checkpoint.
+// Appenders wait for the two syncs of the new segment: about a millisecond, once per checkpoint.
 Status Log::rotate(uint64_t& number) {
   const std::lock_guard guard(mu_);
   if (failed_) return Status::kEio;
   number = segments_.back().number;
-  if (segments_.back().valid_length == kSegmentHeaderSize) return Status::kOk;  // still empty
+  if (segments_.back().valid_length == kSegmentHeaderSize) return Status::kOk;  // it is still empty
   Segment segment;
   if (int r = create_segment(number + 1, next_sequence_, segment); r < 0) return status_of(r);
   unsynced_.push_back(segments_.back().file);
@@ -232,14 +236,15 @@ Status Log::drop_before(uint64_t number) {
     for (const Segment& segment : segments_)
       if (segment.number < number) numbers.push_back(segment.number);
   }
-  // What was promised goes first: all of it is in the objects, and must not speak of what goes
-  // later.
+  // The promises are removed first: all they cover is in the objects now, and they must not speak
+  // of what is removed later.
   std::vector<uint64_t> promised = std::exchange(stale_promises_, {});
   promised.insert(promised.end(), numbers.begin(), numbers.end());
   for (const uint64_t old : promised) {
     if (int r = device_.unlink(promises_path_of(old)); r < 0 && r != -ENOENT) return status_of(r);
   }
-  for (const uint64_t old : numbers) {  // oldest first: what remains is always a whole tail
+  // Oldest first, so what remains is always a whole tail of the log.
+  for (const uint64_t old : numbers) {
     if (int r = device_.unlink(path_of(old)); r < 0 && r != -ENOENT) return status_of(r);
     if (int r = device_.sync_directory(kDirectory); r < 0) return status_of(r);
   }

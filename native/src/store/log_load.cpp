@@ -1,8 +1,11 @@
-// What the log says after a start: all valid entries in order, and where some are missing.
+// Reads the log at start: finds all valid entries in order, and the places where some are missing.
 //
-// Entries are sought behind damage, too: they carry their sequence and the key of their segment, so
-// none is taken for another, nor a user's bytes for one. A gap whose entries were durable is
-// damage, and stays a gap; at the first one that was not the log ends.
+// Entries are sought behind damage, too. They carry their sequence and the key of their segment, so
+// none is taken for another, and no user's bytes are taken for an entry. A gap whose entries were
+// durable is damage, and stays a gap; at the first gap whose entries were not durable, the log
+// ends.
+//
+// Threads: used once, before anybody else knows the log.
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
@@ -22,7 +25,7 @@ bool any_set(std::span<const std::byte> bytes) {
                      [](std::byte byte) { return byte != std::byte{0}; });
 }
 
-// The next place from `at` on where an entry may begin.
+// The next position from `at` on where an entry may begin.
 size_t next_magic(std::span<const std::byte> raw, size_t at) {
   for (; at + sizeof(EntryHeader) <= raw.size(); at += 8) {
     uint32_t magic = 0;
@@ -37,11 +40,12 @@ size_t next_magic(std::span<const std::byte> raw, size_t at) {
 struct Log::Scan {
   LogScan result;
   std::vector<LogGap> gaps;
-  uint64_t expected = 0;  // the next entry; 0: not known
-  uint64_t proven = 0;    // durable, by what later entries say
-  uint64_t promised = 0;  // durable, by what completed syncs said
+  uint64_t expected = 0;  // sequence of the next entry; 0: not known
+  uint64_t proven = 0;    // durable, as later entries say
+  uint64_t promised = 0;  // durable, as completed syncs said
   bool has_promises = false;
-  bool garbage = false;  // behind the last valid entry is something else than zeros
+  // Behind the last valid entry is something other than zeros.
+  bool garbage = false;
 };
 
 std::vector<uint64_t> Log::list(std::string_view suffix) {
@@ -77,7 +81,7 @@ int Log::read_promises(Scan& scan) {
       std::span<const Promise> promises;
       const size_t length = decode_promises(std::span(raw).subspan(at), key, header, promises);
       at += std::max(length, size_t{8});
-      if (length == 0) continue;  // damaged: what follows may still say something
+      if (length == 0) continue;  // the record is damaged; what follows may be readable
       scan.promised = std::max(scan.promised, header.durable_sequence);
       scan.has_promises = true;
       loaded_promises_.insert(loaded_promises_.end(), promises.begin(), promises.end());
@@ -86,7 +90,7 @@ int Log::read_promises(Scan& scan) {
   return 0;
 }
 
-// False: the header is damaged, and says neither the first sequence nor the format.
+// Reads a segment's header. False: it is damaged, so first sequence and format are unknown.
 bool Log::scan_header(size_t number, Scan& scan) {
   Segment& segment = segments_[number];
   SegmentHeader header;
@@ -144,10 +148,10 @@ void Log::scan_segment(size_t number, Scan& scan) {
       at = next_magic(raw, at + 8);
     }
   }
-  scan.garbage = any_set(raw.subspan(end));  // what counts is that of the last segment
+  scan.garbage = any_set(raw.subspan(end));  // only the value of the last segment counts
 }
 
-// The log ends before the gap.
+// Ends the log before the gap.
 void Log::cut_at(const LogGap& gap, Scan& scan) {
   Segment& segment = segments_[gap.segment];
   segment.entries.resize(gap.entry);
@@ -178,11 +182,11 @@ void Log::judge(bool same_boot, Scan& scan) {
     damaged.push_back({scan.expected, durable + 1, segments_.size() - 1, 0});
   next_sequence_ = std::max(scan.expected, durable + 1);
   scan.result.lossy = !damaged.empty() || (same_boot && scan.garbage);
-  for (const LogGap& gap : damaged) refuse(gap, scan);
+  for (const LogGap& gap : damaged) report_damage(gap, scan);
 }
 
-// Says what is damaged; the target is refused when what was promised about that part is not known.
-void Log::refuse(const LogGap& gap, Scan& scan) {
+// Reports damage. The target is refused when it is not known what was promised about that part.
+void Log::report_damage(const LogGap& gap, Scan& scan) {
   const std::string place = " (" + path_of(segments_[gap.segment].number) + ")";
   std::string& message = scan.result.message;
   if (gap.first == gap.end) {
@@ -205,7 +209,7 @@ LogScan Log::load(bool same_boot) {
   Scan scan;
   std::vector<uint64_t> numbers = list("");
   loaded_segments_ = numbers.size();
-  const std::vector<uint64_t> promised = list(kPromisesSuffix);  // also of segments that are gone
+  const std::vector<uint64_t> promised = list(kPromisesSuffix);  // includes segments that are gone
   numbers.insert(numbers.end(), promised.begin(), promised.end());
   std::sort(numbers.begin(), numbers.end());
   numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());

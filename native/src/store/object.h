@@ -1,11 +1,13 @@
-// What is in memory of one object and of its groups of blocks.
+// The in-memory state of one object and of its groups of blocks.
 //
 // Invariant behind crash safety: a block's home (its place in the live slot) is written only while
-// `occupied` is clear. It is set when bytes answered or committed lie there, and cleared only when
-// a committed log entry says that they are gone. So bytes that a reader or a recovery may want are
-// never overwritten in place (rule 21); everything else goes to the log or to the other slot.
-// ANY THREAD, guarded by Object::mu. Lock order: Object::sync_mu, Object::mu, then leaves (the
-// object table's and the log's mutexes).
+// `occupied` is clear. `occupied` is set when answered or committed bytes lie there, and is cleared
+// only when a committed log entry says that they are gone. So bytes that a reader or a recovery may
+// want are never overwritten in place (rule 21); everything else goes to the log or to the other
+// slot.
+//
+// Threads: ANY THREAD, guarded by Object::mu. Lock order: Object::sync_mu, Object::mu, then the
+// leaves (the mutexes of the object table and of the log).
 #pragma once
 #include <atomic>
 #include <bitset>
@@ -27,7 +29,8 @@ struct alignas(kBlockSize) Block {
   std::array<std::byte, kBlockSize> bytes;
 };
 
-// Bytes of a REDO entry that are not yet at their home; `held` counts them for the budget.
+// The bytes of one block of a REDO entry that are not at their home yet. `held` counts them for the
+// budget.
 struct RedoBlock {
   explicit RedoBlock(std::atomic<uint64_t>& counter) noexcept : held(counter) {
     held.fetch_add(kBlockSize, std::memory_order_relaxed);
@@ -57,7 +60,7 @@ struct Group {
     redo.erase(block);
   }
 
-  // The map of this group's children, made when it is needed.
+  // The map of this group's children; made when it is first needed.
   ChildMap& map() {
     if (!children) children = std::make_unique<ChildMap>();
     return *children;
@@ -65,22 +68,23 @@ struct Group {
 
   std::atomic<uint64_t>& counted;
   std::unique_ptr<ChildMap> children;  // null: no child has a page
-  std::unique_ptr<ChildMap> finished;  // recovery: the same, as of the last checkpoint that ended
+  // Used by recovery: the map as of the last checkpoint that finished.
+  std::unique_ptr<ChildMap> finished;
   std::array<uint64_t, kGroupBlocks> sums{};
   std::array<uint32_t, kGroupBlocks> versions{};
   std::bitset<kGroupBlocks> occupied;
   std::map<uint32_t, RedoPointer> redo;
-  std::bitset<kGroupBlocks> read;  // by large reads, lately
-  Clock::time_point read_at{};     // when the last of them came
+  std::bitset<kGroupBlocks> read;  // blocks that large reads have read lately
+  Clock::time_point read_at{};     // time of the last of these reads
   uint64_t page_sequence = 0;      // applied_sequence of the page on disk
   uint64_t switch_sequence = 0;    // of the entry that left the other slot
-  uint32_t other_blocks = 0;       // that have device space in the other slot
-  uint32_t generation = 0;         // of the page on disk; 0: none
-  uint8_t place = 1;               // where that page is; the next one goes to the other place
-  uint8_t slot = 0;                // where the blocks are
-  bool other_busy = false;         // the other slot has blocks of the last committed state
+  uint32_t other_blocks = 0;       // blocks with device space in the other slot
+  uint32_t generation = 0;         // of the page on disk; 0: there is none
+  uint8_t place = 1;               // where that page is; the next page goes to the other place
+  uint8_t slot = 0;                // the live slot
+  bool other_busy = false;         // the other slot holds blocks of the last committed state
   bool other_in_flight = false;    // a write to the other slot has begun
-  bool dirty = false;              // newer than its page
+  bool dirty = false;              // changed since its page was written
   bool damaged = false;            // its page cannot be trusted
 };
 
@@ -96,32 +100,37 @@ struct Object {
 
   const ObjectId id;
   std::mutex mu;
-  std::mutex sync_mu;  // one sync at a time; the next finds its work done
+  std::mutex sync_mu;  // one sync at a time; the next one may find its work done
   RangeLock range;
   std::shared_ptr<File> file;
   std::shared_ptr<File> direct;
   bool loaded = false;
-  bool exists = false;    // there is an object
-  bool leftover = false;  // there is a file, and nothing in it: its object was never synced
-  bool mapped = false;    // pages say which pages there are (ChildMap)
-  uint8_t mark = 0;       // of the file, as far as known: places of group 0 that have had a page
-  bool removed = false;   // by DELETE; this instance answers kNoObject for ever
-  bool damaged = false;   // group 0's page cannot be trusted: length and epoch are unknown
-  bool broken = false;    // fdatasync failed: what was answered may be lost
-  bool dirty = false;     // in the table's dirty list
+  bool exists = false;  // the object exists
+  // A file exists, but nothing of its object was ever synced, so the object does not exist.
+  bool leftover = false;
+  bool mapped = false;  // pages say which other pages exist (ChildMap)
+  // The file's mark, as far as known: how many places of group 0 have had a page.
+  uint8_t mark = 0;
+  bool removed = false;  // by DELETE; this instance answers kNoObject for ever
+  bool damaged = false;  // group 0's page cannot be trusted: length and epoch are unknown
+  bool broken = false;   // fdatasync failed: answered bytes may be lost
+  bool dirty = false;    // in the table's list of dirty objects
   bool bytes_unsynced = false;
   bool name_unsynced = false;
   uint32_t epoch = 0;
   uint64_t length = 0;
-  Clock::time_point read_together_until{};  // several readers go over it with large reads
+  // Until then, large reads of several readers are expected.
+  Clock::time_point read_together_until{};
   uint64_t last_sequence = 0;
   uint64_t committed_sequence = 0;
   uint64_t floor_sequence = 0;  // recovery: pages up to it belong to a deleted object
   Clock::time_point unsynced_since{};
-  std::unordered_map<uint32_t, std::shared_ptr<Group>> groups;  // group 0 stays while loaded
-  std::vector<Punched> punched;    // not yet committed or not yet released
-  std::vector<Punched> cuts;       // recovery: TRUNCATE and PUNCH that pages may not know of
-  std::vector<uint32_t> switched;  // groups whose other slot waits for a commit
+  // group 0 stays while the object is loaded
+  std::unordered_map<uint32_t, std::shared_ptr<Group>> groups;
+  std::vector<Punched> punched;  // not committed yet, or not released yet
+  // Recovery: TRUNCATEs and PUNCHes that pages may not include yet.
+  std::vector<Punched> cuts;
+  std::vector<uint32_t> switched;  // groups whose other slot becomes free with a commit
 };
 
 using ObjectPointer = std::shared_ptr<Object>;

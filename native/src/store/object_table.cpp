@@ -9,15 +9,16 @@ namespace braidfs::store {
 namespace {
 constexpr size_t kDeletedMax = 16384;
 constexpr uint64_t kClosedTogether = 16;
-constexpr int kEvictTriesMax = 16;  // per lookup: a full table of held objects costs little
+constexpr int kEvictTriesMax = 16;  // per lookup, so a full table of held objects costs little
 }  // namespace
 
 ObjectPointer ObjectTable::get(ObjectId id) {
   const std::lock_guard guard(mu_);
   if (auto found = objects_.find(id); found != objects_.end()) {
     use(found->second);
-    ObjectPointer object = found->second.object;  // held: it is not evicted
-    if (crowded()) evict_some();  // it may be about to open its file again, or to read record pages
+    ObjectPointer object = found->second.object;  // held here, so it is not evicted
+    // The object may be about to open its file again, or to read record pages.
+    if (crowded()) evict_some();
     return object;
   }
   if (crowded()) evict_some();
@@ -62,21 +63,21 @@ void ObjectTable::evict_some() {
         apart_.splice(apart_.begin(), recent_, slot.position);
         slot.is_apart = true;
         break;
-      case Outcome::kBusy:  // look at it again much later
+      case Outcome::kBusy:  // it is tried again much later
         use(slot);
         break;
     }
   }
 }
 
-// Nobody but the table holds it, so nobody can begin to while mu_ is held.
+// Only the table holds the object, so nobody can begin to hold it while mu_ is held.
 ObjectTable::Outcome ObjectTable::try_evict(const Slot& slot) {
   Object& object = *slot.object;
   const std::unique_lock guard(object.mu, std::try_to_lock);
   if (!guard.owns_lock()) return Outcome::kBusy;
   if (slot.object.use_count() == 1 && !object.dirty) return Outcome::kMayGo;
   if (!object.range.idle()) return Outcome::kBusy;
-  object.file.reset();  // a dirty object keeps its records, not its descriptors
+  object.file.reset();  // a dirty object keeps its records, but not its descriptors
   object.direct.reset();
   return object.dirty ? Outcome::kStripped : Outcome::kBusy;
 }
@@ -105,8 +106,8 @@ bool ObjectTable::close_files() {
   return files_ < before;
 }
 
-// Only the table has it, and the list of dirty ones where it is dirty: so nobody holds its mutex,
-// this thread included.
+// True when only the table holds the object (and the list of dirty ones, when it is dirty): then
+// nobody holds its mutex, and this thread does not either.
 bool ObjectTable::is_unused(const Slot& slot,
                             const std::unordered_set<const Object*>& dirty) const {
   return slot.object.use_count() == (dirty.contains(slot.object.get()) ? 2 : 1);

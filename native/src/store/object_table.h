@@ -1,11 +1,13 @@
-// The objects in memory: found by id, evicted when clean and least recently used.
+// The table of objects in memory: found by id; clean ones are evicted, the least recently used
+// first.
 //
-// Bounds: objects, groups (record pages) and open files, each counted over the whole table; a dirty
-// object or one that somebody holds stays (the checkpoint bounds their number). A dirty one whose
-// files were closed is set apart until it is used again: who makes room does not meet it over and
-// over. Also the list of dirty objects, and the ids of objects deleted lately, whose late writes
-// must not bring them back. ANY THREAD, guarded by mu_; never takes an Object's mutex except by
-// try_lock.
+// Bounds: objects, groups (record pages) and open files, each counted over the whole table. A dirty
+// object, or one that somebody holds, stays; checkpoints bound their number. A dirty object whose
+// files were closed is set apart until it is used again, so that the search for room does not meet
+// it again and again. The table also has the list of dirty objects, and the ids of objects deleted
+// lately: late writes must not bring those back.
+//
+// Threads: ANY THREAD, guarded by mu_. It takes an Object's mutex only with try_lock.
 #pragma once
 #include <deque>
 #include <list>
@@ -35,17 +37,18 @@ class ObjectTable {
  public:
   explicit ObjectTable(TableLimits limits) noexcept : limits_(limits) {}
 
-  // From now on; what is open beyond it is closed as others are opened.
+  // Sets the bound for open files. Files beyond it are closed as others are opened.
   void limit_files(uint32_t files_max) {
     const std::lock_guard guard(mu_);
     limits_.files_max = files_max;
   }
 
   ObjectPointer get(ObjectId id);
-  // To the bounds; these were used without get(), many at once. Lets go of them.
+  // Evicts down to the bounds. The objects in `used` were used in a batch, without get(); their
+  // pointers are released.
   void trim(std::span<ObjectPointer> used);
-  // Descriptors are short: close files that nobody uses, those used longest ago first. False: there
-  // are none. The caller may hold the mutex of an object that it also holds a pointer to.
+  // Closes files that nobody uses, the least recently used first: descriptors are short. False:
+  // there are none. The caller may hold the mutex of an object to which it also holds a pointer.
   bool close_files();
   void erase(const ObjectPointer& object);  // after DELETE; remembers the id
   bool deleted_lately(ObjectId id) const;
@@ -78,7 +81,7 @@ class ObjectTable {
   std::atomic<uint64_t> files_{0};
   std::unordered_map<ObjectId, Slot, ObjectIdHash> objects_;
   std::list<ObjectId> recent_;  // front: used last
-  std::list<ObjectId> apart_;   // dirty, without open files when they were looked at
+  std::list<ObjectId> apart_;   // dirty, without open files when they were last checked
   std::vector<ObjectPointer> dirty_;
   std::deque<ObjectId> deleted_order_;
   std::unordered_set<ObjectId, ObjectIdHash> deleted_;

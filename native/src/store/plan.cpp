@@ -1,4 +1,5 @@
-// IoPlan: transfers that may be short, done inline, by a worker or by io_uring.
+// IoPlan: transfers that may be short, performed inline, by a worker or by io_uring. Used by one
+// thread at a time.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -58,7 +59,7 @@ bool IoPlan::complete(size_t index, int64_t result) noexcept {
   if (result != 0 || segment.length == 0) return segment.length != 0;
   if (write_) {
     status_ = Status::kEio;
-  } else {  // beyond the end of the file: holes
+  } else {  // the part beyond the end of the file is a hole
     for (const iovec& part : parts(segment)) std::memset(part.iov_base, 0, part.iov_len);
   }
   segment.length = 0;

@@ -1,6 +1,7 @@
-// The file beside a log segment that says what completed syncs promised (layout.h, Promise). It is
-// appended to without any sync of its own. Used by one thread at a time: the one that syncs the
-// log.
+// The file beside a log segment that records what completed syncs promised (layout.h, Promise).
+// Records are appended without a sync of their own.
+//
+// Threads: one thread at a time, the one that syncs the log.
 #pragma once
 #include <memory>
 #include <vector>
@@ -15,8 +16,8 @@ class PromiseFile {
   PromiseFile(std::shared_ptr<File> file, uint64_t key) noexcept
       : file_(std::move(file)), key_(key) {}
 
-  // A device that refuses it costs the proof, not the sync; a record that is not whole ends the
-  // file.
+  // Appends one record. If the device refuses it, the proof is lost, but not the sync; a record
+  // that is not whole ends the file.
   void keep(uint64_t durable_sequence, std::span<const Promise> promises) {
     if (!file_) return;
     encode_promises(durable_sequence, promises, key_, encoded_);

@@ -1,6 +1,7 @@
-// Reader-writer lock on ranges of blocks of one object, first come first served: who waits is not
-// overtaken by a later conflicting request (no starvation of checkpoint or truncate).
-// Guarded by the object's mutex, which the caller holds in every call.
+// Reader-writer lock on ranges of blocks of one object. First come, first served: a later
+// conflicting request never overtakes one that waits, so neither checkpoint nor truncate starves.
+//
+// Threads: guarded by the object's mutex, which the caller holds in every call.
 #pragma once
 #include <condition_variable>
 #include <cstdint>
@@ -13,7 +14,7 @@ class RangeLock {
  public:
   using Ticket = uint64_t;  // 0: none
 
-  // 0 when it would have to wait.
+  // 0: it would have to wait.
   Ticket try_lock(uint64_t first, uint64_t end, bool exclusive) {
     const Entry entry{first, end, exclusive, true, next_ticket_};
     if (conflicts(entry, entries_.size())) return 0;
@@ -33,7 +34,7 @@ class RangeLock {
     return ticket;
   }
 
-  // Makes a held exclusive range larger if nobody else holds or wants the rest.
+  // Extends a held exclusive range, if nobody else holds or waits for the rest.
   bool try_extend(Ticket ticket, uint64_t first, uint64_t end) {
     for (const Entry& other : entries_) {
       if (other.ticket != ticket && overlap(other, first, end)) return false;
@@ -63,7 +64,7 @@ class RangeLock {
   static bool overlap(const Entry& entry, uint64_t first, uint64_t end) noexcept {
     return entry.first < end && first < entry.end;
   }
-  // Against everything that came before position `before`, held or waiting.
+  // Compares with all entries before position `before`, held or waiting.
   bool conflicts(const Entry& entry, size_t before) const noexcept {
     for (size_t i = 0; i < before; ++i) {
       const Entry& other = entries_[i];

@@ -1,6 +1,6 @@
-// READ: plan of preads, then every block verified against its record (but for whole ones that the
-// reader verifies), redo bytes over it, holes filled with zeros, and the sums that travel with the
-// payload.
+// READ: makes a plan of preads; then verifies every block against its record (except whole blocks
+// that the reader verifies), lays REDO bytes over it, fills holes with zeros, and returns the sums
+// that travel with the payload.
 #include <algorithm>
 #include <cstring>
 
@@ -13,7 +13,7 @@ namespace {
 
 constexpr auto kReadTogether = std::chrono::seconds(2);
 
-// True: some of it was read a moment ago, so by another reader.
+// Notes a large read. True: a part of the range was read a moment ago, so by another reader.
 bool note_large_read(std::span<const GroupPiece> pieces, Clock::time_point now) {
   bool again = false;
   for (const GroupPiece& piece : pieces) {
@@ -27,7 +27,7 @@ bool note_large_read(std::span<const GroupPiece> pieces, Clock::time_point now) 
   return again;
 }
 
-// It was given up, and will be done anew.
+// Removes the note: the read was given up and will be done again.
 void forget_large_read(std::span<const GroupPiece> pieces) noexcept {
   for (const GroupPiece& piece : pieces) piece.group->read &= ~blocks_of(piece);
 }
@@ -59,7 +59,8 @@ Status StoreBody::begin_read(ReadOp& op, const ReadRequest& request, Wait wait) 
   auto state = std::make_unique<ReadState>(*this);
   state->request = request;
   state->object = table_.get(request.object);
-  if (Status s = prepare(*state, wait); s != Status::kOk) return s;  // destroys state: cancelled
+  // destroys `state`, which cancels the op
+  if (Status s = prepare(*state, wait); s != Status::kOk) return s;
   op.state_ = std::move(state);
   return Status::kOk;
 }
@@ -83,15 +84,15 @@ Status StoreBody::prepare(ReadState& state, Wait wait) {
 
 namespace {
 
-// Of a group: its records, and so many bytes of its beginning.
+// Begins to read a group's records and `length` bytes of its beginning.
 void fetch_group(File& file, uint32_t group, uint64_t length) {
   file.will_need(page_offset(group, 0), kPageSize + length);
 }
 
 }  // namespace
 
-// Records that are not in memory and a small file's bytes lie in one place: they come from the
-// device at once, not one after another as reads of the one and of the other would have them.
+// A small file's records and bytes lie side by side. When the records are not in memory, both are
+// read from the device at once, instead of one after the other.
 void StoreBody::fetch_together(Object& object, const ReadRequest& request) {
   const auto group = static_cast<uint32_t>(request.offset / kGroupBytes);
   const uint64_t end = request.offset % kGroupBytes + request.length;
@@ -113,9 +114,9 @@ Status StoreBody::fetch(ObjectId id, uint32_t length, Fetching& fetching) {
   return Status::kOk;
 }
 
-// Large reads leave the page cache to small ones: what is read once, a restore or a scan, costs no
-// copy out of it and throws nothing out. Where several readers go over an object together the first
-// fills the page cache for the others.
+// True when a large read bypasses the page cache, which is left to small reads: data that is read
+// once, as in a restore or a scan, then costs no copy and evicts nothing. Where several readers
+// read an object together, the first one fills the page cache for the others.
 bool StoreBody::reads_past_cache(ReadState& state, std::vector<GroupPiece>& pieces, Wait wait) {
   if (state.plan.bytes() < config_.direct_read_bytes_min || !state.plan.is_aligned()) return false;
   Object& object = *state.object;
@@ -130,7 +131,7 @@ bool StoreBody::reads_past_cache(ReadState& state, std::vector<GroupPiece>& piec
          });
 }
 
-// One pread per group, from its first to its last block that is not a hole.
+// Plans one pread per group, from its first to its last block that is not a hole.
 Status StoreBody::plan_read(ReadState& state, Wait wait) {
   Object& object = *state.object;
   const uint64_t first = state.request.offset / kBlockSize;
@@ -160,7 +161,7 @@ Status StoreBody::plan_read(ReadState& state, Wait wait) {
   return state.plan.direct_ ? Status::kOk : file_of(object, state.plan.file_, wait);
 }
 
-Status StoreBody::settle_block(ReadState& state, size_t index) {
+Status StoreBody::verify_block(ReadState& state, size_t index) {
   const BlockView& view = state.blocks[index];
   const auto bytes = state.request.buffer.subspan(index * kBlockSize, kBlockSize);
   if (!view.hole && !view.redo && xxh3(bytes) == view.sum) return Status::kOk;
@@ -172,15 +173,15 @@ Status StoreBody::settle_block(ReadState& state, size_t index) {
   return Status::kCorrupt;
 }
 
-// The block as its reader gets it, and the sum of that.
-Status StoreBody::settle(ReadState& state, size_t index, uint64_t& sum) {
+// Prepares a block as its reader gets it, and computes the sum of that.
+Status StoreBody::finish_block(ReadState& state, size_t index, uint64_t& sum) {
   const uint64_t start = (state.request.offset / kBlockSize + index) * kBlockSize;
   const uint64_t from = std::max(start, state.request.offset);
   const uint64_t to = std::min(start + kBlockSize, state.request.offset + state.length);
   const BlockView& view = state.blocks[index];
   const bool whole = to - from == kBlockSize;
   if (!whole || !state.request.raw || view.hole || view.redo) {
-    if (Status s = settle_block(state, index); s != Status::kOk) return s;
+    if (Status s = verify_block(state, index); s != Status::kOk) return s;
   }
   if (whole) {
     sum = view.hole ? zero_block_sum() : view.sum;
@@ -199,15 +200,15 @@ ReadResult StoreBody::finish_read(ReadOp& op, std::span<uint64_t> sums) {
   const uint32_t count = blocks_touched(state->request.offset, state->length);
   if (sums.size() < count) return {Status::kBadRequest, 0, 0};
   for (uint32_t i = 0; i < count; ++i) {
-    if (Status s = settle(*state, i, sums[i]); s != Status::kOk) return {s, 0, 0};
+    if (Status s = finish_block(*state, i, sums[i]); s != Status::kOk) return {s, 0, 0};
   }
   return {Status::kOk, state->length, count};
 }
 
 namespace {
 
-// All is in the page cache, and nothing of it still on its way there: whoever sends it would wait.
-// Pages of one part come in order, so the last one tells.
+// True when the whole part is in the page cache and no page of it is still being read, for which
+// the sender would wait. The pages of a part arrive in order, so the last one tells.
 bool is_there(File& file, const FilePart& part) {
   std::byte last{};
   const iovec place{&last, 1};
@@ -224,7 +225,7 @@ std::vector<FilePart> parts_of(const IoPlan& plan) {
 
 }  // namespace
 
-// Everything lies in its place in the file; and it is to be read through the page cache.
+// True when every block lies at its place in the file, and the read goes through the page cache.
 bool StoreBody::may_lend(const ReadState& state) const {
   return state.request.raw && state.request.offset % kBlockSize == 0 &&
          state.length >= config_.lend_bytes_min && !state.plan.direct_ &&
@@ -263,7 +264,7 @@ ReadResult StoreBody::lend_read(ReadOp& op, std::span<uint64_t> sums, Lent& lent
     if ((parts.back().length -= kBlockSize) == 0) parts.pop_back();
   }
   for (uint32_t i = 0; i < count; ++i) {
-    if (Status s = settle(state, i, sums[i]); s != Status::kOk) return {s, 0, 0};
+    if (Status s = finish_block(state, i, sums[i]); s != Status::kOk) return {s, 0, 0};
   }
   lent = {state.plan.file_, std::move(parts)};
   state.noted.clear();

@@ -1,4 +1,4 @@
-// Objects and groups: from record pages into memory, and blocks verified against them.
+// Loads objects and groups from record pages into memory, and verifies blocks against them.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -11,9 +11,10 @@ namespace braidfs::store {
 
 namespace {
 
-constexpr size_t kGroupsOfOneObjectMax = 1024;  // more are shed when the table is crowded
+// Beyond so many, groups are dropped when the table is crowded.
+constexpr size_t kGroupsOfOneObjectMax = 1024;
 
-// The file goes back to the count of open files when its last user drops it.
+// Counts an open file until its last user drops it.
 std::shared_ptr<File> counted(std::shared_ptr<File> file, std::atomic<uint64_t>& counter) {
   ++counter;
   File* const raw = file.get();
@@ -39,7 +40,7 @@ std::vector<GroupPiece> pieces_of(uint64_t first_block, uint64_t end_block) {
   return pieces;
 }
 
-// Opening may read the device: who does not wait leaves that to others.
+// Opening may read the device, so a caller that does not wait gets kEagain.
 Status StoreBody::file_of(Object& object, std::shared_ptr<File>& file, Wait wait) {
   if (!object.file) {
     std::shared_ptr<File> opened;
@@ -89,12 +90,12 @@ Status StoreBody::open_object(Object& object, Wait wait) {
     if (Status s = load_group(object, 0, wait, group); s != Status::kOk) return s;
     object.damaged = group->damaged;
     if (group->generation == 0 && !object.damaged) {
-      // Never checkpointed: a process that was killed may have left the name unsynced, and no
-      // entry.
+      // It was never checkpointed. A process that was killed may have left the name unsynced,
+      // without a log entry.
       object.name_unsynced = object.exists;
       object.mapped = true;
-      // What the log says of objects is in their pages after a recovery; so nothing was synced of
-      // this one.
+      // After a recovery, all that the log says of objects is in their pages. So nothing of this
+      // object was synced.
       object.leftover = object.exists && !recovering_;
       object.exists = object.exists && recovering_;
     }
@@ -115,7 +116,7 @@ Status StoreBody::read_pages(File& file, Object& object, uint32_t index, Wait wa
     const int r =
         wait == Wait::kNo ? read_cached(file, raw, offset) : read_whole(file, raw, offset);
     if (r == -EAGAIN) return Status::kEagain;
-    if (r == -EIO) {  // an unreadable page is a damaged one
+    if (r == -EIO) {  // an unreadable page counts as damaged
       std::memset(raw.data(), 0xff, raw.size());
       count_error(Status::kEio);
       say(40, "cannot read the record page of " + object_path(object.id));
@@ -136,12 +137,13 @@ void StoreBody::adopt_page(Object& object, uint32_t index, const RecordPage (&pa
     if (states[place] != PageState::kValid) continue;
     if (best < 0 || pages[place].generation > pages[best].generation) best = place;
   }
-  // A torn page is one that a checkpoint did not finish: the log has what it was to say, and names
-  // the generation that must be there (checked by the entry). What was cut off is of no interest.
+  // A torn page is one that a checkpoint did not finish. The log has what it was to contain, and
+  // names the generation that must exist (checked with each entry). Pages that were cut off do not
+  // matter.
   const uint64_t sequence = best < 0 ? 0 : pages[best].applied_sequence;
   const bool cut_off = is_cut_off(object, index, sequence);
   if (damage && !torn_expected_ && !cut_off) group.damaged = true;
-  // From the second page on there is one in both places.
+  // From the second page on, both places hold one.
   const bool gone =
       best >= 0 && pages[best].generation > 1 && states[1 - best] == PageState::kEmpty;
   const bool replaced = object.floor_sequence != 0 && sequence <= object.floor_sequence;
@@ -167,7 +169,8 @@ void StoreBody::adopt_page(Object& object, uint32_t index, const RecordPage (&pa
   object.last_sequence = object.committed_sequence = page.applied_sequence;
 }
 
-// Recovery, when a checkpoint did not end: what the newest page says that it did not write.
+// For recovery after a checkpoint that did not finish: adopts the map of the newest page that the
+// checkpoint did not write.
 void StoreBody::adopt_finished(const RecordPage (&pages)[2], const PageState (&states)[2],
                                Group& group) const {
   const RecordPage* newest = nullptr;
@@ -180,7 +183,7 @@ void StoreBody::adopt_finished(const RecordPage (&pages)[2], const PageState (&s
   if (newest != nullptr) group.finished = std::make_unique<ChildMap>(newest->children);
 }
 
-// Recovery only: a page older than a TRUNCATE or PUNCH of the log.
+// For recovery only: the page is older than a TRUNCATE or PUNCH in the log, which is applied here.
 void StoreBody::apply_cut_to(const Punched& cut, uint32_t index, Group& group) {
   if (cut.sequence <= group.page_sequence) return;
   const uint64_t base = uint64_t{index} * kGroupBlocks;
@@ -192,7 +195,8 @@ void StoreBody::apply_cut_to(const Punched& cut, uint32_t index, Group& group) {
           static_cast<uint32_t>((cut.first + kGroupBlocks - 1) / kGroupBlocks));
 }
 
-// Recovery only: a TRUNCATE of the log took the whole group, and its pages are older than that.
+// For recovery only: a TRUNCATE in the log cut off the whole group, and its pages are older than
+// that.
 bool StoreBody::is_cut_off(const Object& object, uint32_t index, uint64_t page_sequence) noexcept {
   return index != 0 && std::ranges::any_of(object.cuts, [&](const Punched& cut) {
            return cut.end == kBlocksMax && cut.first <= uint64_t{index} * kGroupBlocks &&
@@ -200,10 +204,10 @@ bool StoreBody::is_cut_off(const Object& object, uint32_t index, uint64_t page_s
          });
 }
 
-// Whether pages of the group are gone that there have been: for group 0 the file's mark says it,
-// for others the map in another group's page. A second page always lies beside a first one, so with
-// two nothing is to be asked. The caller holds object.mu.
-Status StoreBody::miss_pages(Object& object, uint32_t index, Wait wait, Group& group) {
+// Finds out whether pages of the group existed and are gone. For group 0 the file's mark says so,
+// for other groups the map in their parent's page. Both places hold a page once there was a second
+// one, so with two pages nothing needs checking. The caller holds object.mu.
+Status StoreBody::find_missing_pages(Object& object, uint32_t index, Wait wait, Group& group) {
   if (group.generation > 1 || group.damaged) return Status::kOk;
   if (index == 0) {
     FileFigures figures;
@@ -225,7 +229,8 @@ Status StoreBody::miss_pages(Object& object, uint32_t index, Wait wait, Group& g
   return Status::kOk;
 }
 
-// The group will have one more page: its parent's page says so, which the same checkpoint writes.
+// Notes in the parent's map that the group will have one more page; the same checkpoint writes the
+// parent's page.
 Status StoreBody::map_page(const ObjectPointer& object, uint32_t index, const Group& group,
                            std::vector<uint32_t>& also) {
   const ChildPlace place = child_place(index);
@@ -244,14 +249,15 @@ Status StoreBody::map_page(const ObjectPointer& object, uint32_t index, const Gr
   return Status::kOk;
 }
 
-// Before a checkpoint: maps name all pages that it is to write. The caller holds object->mu.
+// Called before a checkpoint: makes the maps name all pages that it will write. The caller holds
+// object->mu.
 Status StoreBody::map_pages(const ObjectPointer& object) {
   if (!object->mapped) return Status::kOk;
   std::vector<uint32_t> indexes;
   for (const auto& [index, group] : object->groups) {
     if (group->dirty && index != 0) indexes.push_back(index);
   }
-  for (size_t at = 0; at < indexes.size(); ++at) {  // grows by parents
+  for (size_t at = 0; at < indexes.size(); ++at) {  // the list grows by parents
     if (indexes[at] == 0) continue;
     const std::shared_ptr<Group> group = object->groups.at(indexes[at]);
     if (Status s = map_page(object, indexes[at], *group, indexes); s != Status::kOk) return s;
@@ -259,7 +265,7 @@ Status StoreBody::map_pages(const ObjectPointer& object) {
   return Status::kOk;
 }
 
-// Groups before `index` whose maps may name it or later ones. The caller holds object.mu.
+// Loads the groups before `index` whose maps may name it or later ones. The caller holds object.mu.
 Status StoreBody::load_ancestors(Object& object, uint32_t index) {
   if (!object.mapped) return Status::kOk;
   for (const uint32_t parent : ancestors_of(index)) {
@@ -288,16 +294,16 @@ Status StoreBody::load_group(Object& object, uint32_t index, Wait wait,
     alignas(kPageSize) RecordPage pages[2];
     if (Status s = read_pages(*file, object, index, wait, pages); s != Status::kOk) return s;
     adopt_page(object, index, pages, *loaded);
-    if (Status s = miss_pages(object, index, wait, *loaded); s != Status::kOk) return s;
+    if (Status s = find_missing_pages(object, index, wait, *loaded); s != Status::kOk) return s;
     if (!object.cuts.empty()) apply_cuts(object, index, *loaded);
   }
-  shed_groups(object);
+  drop_groups(object);
   object.groups.emplace(index, loaded);
   group = std::move(loaded);
   return Status::kOk;
 }
 
-void StoreBody::shed_groups(Object& object) {
+void StoreBody::drop_groups(Object& object) {
   if (object.groups.size() < kGroupsOfOneObjectMax) return;
   if (table_.group_counter() < config_.groups_cached_max) return;
   std::erase_if(object.groups, [](const auto& entry) {
@@ -329,7 +335,7 @@ void StoreBody::make_clean(Group& group) {
   --dirty_groups_;
 }
 
-// After a log entry of the object: group 0 carries length, epoch and the applied sequence.
+// Called after each log entry of the object: group 0 holds length, epoch and the applied sequence.
 void StoreBody::changed(const ObjectPointer& object, uint64_t sequence) {
   if (!object->unsynced()) object->unsynced_since = Clock::now();
   object->last_sequence = sequence;
@@ -365,8 +371,8 @@ Status StoreBody::read_block(Object& object, const std::shared_ptr<File>& file, 
   return Status::kCorrupt;
 }
 
-// The page cache may be stale beside O_DIRECT writes (read-ahead racing with them): the device
-// has the last word before a block is called corrupt.
+// Beside O_DIRECT writes the page cache may be stale (read-ahead that raced with them). So the
+// block is read from the device before it is called corrupt.
 Status StoreBody::reread_direct(Object& object, const BlockView& view, std::span<std::byte> bytes) {
   std::shared_ptr<File> direct;
   {

@@ -1,15 +1,17 @@
-// Two passes over the log: what was committed and deleted, then the entries themselves.
+// Replays the log in two passes: first what was committed and deleted, then the entries themselves.
 //
-// A group's page is loaded when the first entry names it; entries that the page has already
-// (applied_sequence) are skipped; an entry that names a younger page generation than the one found
-// shows that a good page was lost, and the group is damaged. Pages torn by the cut are expected
-// only where a checkpoint had begun, so that there are two segments: they belong to groups that the
-// log names, and are written anew by the checkpoint that follows.
+// A group's page is loaded when the first entry names it. Entries that the page includes already
+// (applied_sequence) are skipped. An entry that names a newer page generation than the one found
+// shows that a good page was lost, and the group is damaged. Pages torn by the power cut are
+// expected only where a checkpoint had begun, so that there are two segments: they belong to groups
+// that the log names, and the checkpoint that follows writes them again.
 //
-// Entries may be missing (log.h). Each says which one of its object came before it, and syncs
-// promised up to where each object was durable: an object whose entries do not reach that far, one
-// after the other, has lost something, nobody knows what. All of it is an error from then on, and
-// its page says so (kPageLost).
+// Entries may be missing (log.h). Each entry names the one before it of the same object, and syncs
+// promised up to where each object was durable. An object whose chain of entries does not reach
+// that far has lost something unknown. The whole object is an error from then on, and its page says
+// so (kPageLost).
+//
+// Threads: as recovery.h.
 #include "store/recovery.h"
 
 #include <algorithm>
@@ -31,7 +33,7 @@ Status Recovery::run(std::string& message) {
   fault(FaultPoint::kRecoverAfterReplay);
   message = "cannot replay the log";
   if (failure_ != Status::kOk) return failure_;
-  if (Status s = keep_promises(); s != Status::kOk) return s;
+  if (Status s = check_promises(); s != Status::kOk) return s;
   if (Status s = body_.log_->begin_after_load(); s != Status::kOk) return s;
   std::vector<ObjectPointer> objects;
   for (const auto& [id, object] : objects_) objects.push_back(object);
@@ -91,8 +93,8 @@ void Recovery::learn(const EntryView& entry) {
   }
 }
 
-// True when a later truncation takes the whole group: its page may have left the file, so neither
-// its generation nor its records say anything.
+// True when a later truncation removes the whole group. Its page may have left the file, so neither
+// its generation nor its records count.
 bool Recovery::cut_off_later(ObjectId id, uint32_t group, uint64_t sequence) const {
   const Fate& fate = fates_.at(id);
   return std::any_of(fate.truncations.begin(), fate.truncations.end(), [&](const Punched& cut) {
@@ -136,10 +138,10 @@ Status Recovery::object_for(ObjectId id, const Fate& fate, bool may_be_new, Obje
   return Status::kOk;
 }
 
-// The caller holds object->mu.
-void Recovery::lose(const ObjectPointer& object, uint64_t sequence) {
+// Marks the object as damaged: entries up to `sequence` are missing. The caller holds object->mu.
+void Recovery::mark_lost(const ObjectPointer& object, uint64_t sequence) {
   Group& zero = *object->groups.at(0);
-  body_.make_dirty(object, zero);  // its page is to say so
+  body_.make_dirty(object, zero);  // its page must say so
   object->last_sequence = std::max(object->last_sequence, sequence);
   if (object->damaged) return;
   object->damaged = zero.damaged = true;
@@ -148,14 +150,14 @@ void Recovery::lose(const ObjectPointer& object, uint64_t sequence) {
                     ", are missing; it cannot be read any more, write or restore its file anew");
 }
 
-// Objects that syncs spoke of and whose entries did not come.
-Status Recovery::keep_promises() {
+// Finds the objects whose entries do not reach what syncs promised.
+Status Recovery::check_promises() {
   for (const auto& [id, fate] : fates_) {
     if (fate.promised <= fate.deleted) continue;
     ObjectPointer object;
     if (Status s = object_for(id, fate, false, object); s != Status::kOk) return s;
     const std::lock_guard guard(object->mu);
-    if (object->last_sequence < fate.promised) lose(object, fate.promised);
+    if (object->last_sequence < fate.promised) mark_lost(object, fate.promised);
   }
   return Status::kOk;
 }
@@ -165,7 +167,7 @@ void Recovery::apply(const ObjectPointer& object, const EntryView& entry) {
   const uint32_t distance = entry.header.distance;
   const bool names_one = distance != 0 && distance != UINT32_MAX;
   if (names_one && entry.header.sequence - distance > object->last_sequence)
-    lose(object, entry.header.sequence - distance);
+    mark_lost(object, entry.header.sequence - distance);
   apply_header(object, entry.header);
   apply_cut(object, entry.header);
   apply_runs(object, entry);
@@ -212,7 +214,8 @@ void Recovery::apply_cut(const ObjectPointer& object, const EntryHeader& header)
   std::erase_if(pieces, [&](const GroupPiece& piece) {
     return cut_off_later(object->id, piece.index, header.sequence);
   });
-  for (GroupPiece& piece : pieces) {  // before the cut is listed: loading applies the list
+  // before the cut is in the list, because loading applies the list
+  for (GroupPiece& piece : pieces) {
     const Status s = body_.load_group(*object, piece.index, Wait::kYes, piece.group);
     if (s != Status::kOk) failure_ = s;
   }
@@ -263,8 +266,8 @@ void Recovery::apply_run(const ObjectPointer& object, const EntryRun& run, uint6
     group->redo.erase(block);
     if (bytes.empty()) continue;
     const auto content = bytes.subspan(size_t{i} * kBlockSize, kBlockSize);
-    if (!whole &&
-        xxh3(content) != sums[i]) {  // its home has other bytes: the record's sum will show it
+    // The block's home holds other bytes; the record's sum will show that.
+    if (!whole && xxh3(content) != sums[i]) {
       body_.say(40, object_path(object->id) + " has lost the block at " +
                         std::to_string((uint64_t{run.group} * kGroupBlocks + block) * kBlockSize) +
                         ": its bytes in the log are damaged");
@@ -276,7 +279,8 @@ void Recovery::apply_run(const ObjectPointer& object, const EntryRun& run, uint6
   }
 }
 
-// DELETE was logged; its unlink may not have reached the device.
+// Unlinks deleted objects again: the DELETE was logged, but its unlink may not have reached the
+// device.
 Status Recovery::finish_deleted() {
   for (const auto& [id, fate] : fates_) {
     if (fate.deleted == 0 || objects_.contains(id)) continue;
@@ -288,10 +292,10 @@ Status Recovery::finish_deleted() {
   return Status::kOk;
 }
 
-// The cuts are committed now: what no later entry wrote again leaves the file.
+// The truncations are committed now: what no later entry wrote again is removed from the file.
 Status Recovery::finish_object(const ObjectPointer& object) {
   const std::lock_guard guard(object->mu);
-  body_.settle(*object);
+  body_.free_committed(*object);
   uint64_t first_block = kBlocksMax;
   for (const Punched& cut : object->cuts) {
     if (cut.end == kBlocksMax) first_block = std::min(first_block, cut.first);
@@ -302,7 +306,7 @@ Status Recovery::finish_object(const ObjectPointer& object) {
   return first_block == kBlocksMax ? Status::kOk : drop_tail(*object, first_block);
 }
 
-// Whole groups behind a truncation that no entry touched: their pages must not come back.
+// Removes whole groups behind a truncation that no entry touched: their pages must not come back.
 Status Recovery::drop_tail(Object& object, uint64_t first_block) {
   std::shared_ptr<File> file;
   FileFigures figures;

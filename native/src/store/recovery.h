@@ -1,5 +1,6 @@
-// Replays the log into the object table after a target was not stopped cleanly.
-// Used once, by StoreBody::open, before anybody else knows the store.
+// Replays the log into the object table, after a target that was not stopped cleanly.
+//
+// Threads: used once, by StoreBody::open, before anybody else knows the store.
 #pragma once
 #include <string>
 
@@ -9,20 +10,21 @@ namespace braidfs::store {
 
 class Recovery {
  public:
-  // same_boot: the page cache lived on, so entries without a COMMIT still have their bytes.
+  // same_boot: the host has not restarted, so the page cache survived, and entries without a COMMIT
+  // still have their bytes.
   Recovery(StoreBody& body, bool same_boot) noexcept : body_(body), same_boot_(same_boot) {}
 
-  // On failure `message` says why the target is refused.
+  // Replays. On failure `message` says why the target is refused.
   Status run(std::string& message);
   uint64_t dropped() const noexcept { return dropped_; }
-  bool lossy() const noexcept { return lossy_; }  // more than that may be missing
+  bool lossy() const noexcept { return lossy_; }  // more than the dropped entries may be missing
 
  private:
-  struct Fate {  // of one object, known after the first pass
+  struct Fate {  // what the first pass found out about one object
     uint64_t committed = 0;
     uint64_t deleted = 0;
-    uint64_t promised = 0;             // to whoever waited for a sync
-    std::vector<Punched> truncations;  // by entry; their pages may be gone already
+    uint64_t promised = 0;             // to callers that waited for a sync
+    std::vector<Punched> truncations;  // by entry; the pages behind them may be gone already
   };
 
   void learn(const EntryView& entry);
@@ -32,8 +34,8 @@ class Recovery {
   void learn(const Promise& promise);
   Status object_for(ObjectId id, const Fate& fate, bool may_be_new, ObjectPointer& object);
   void apply(const ObjectPointer& object, const EntryView& entry);
-  Status keep_promises();
-  void lose(const ObjectPointer& object, uint64_t sequence);
+  Status check_promises();
+  void mark_lost(const ObjectPointer& object, uint64_t sequence);
   void apply_header(const ObjectPointer& object, const EntryHeader& header);
   void apply_cut(const ObjectPointer& object, const EntryHeader& header);
   void apply_runs(const ObjectPointer& object, const EntryView& entry);

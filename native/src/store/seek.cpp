@@ -1,6 +1,8 @@
-// SEEK: the next block that was written, or the next hole, at or behind an offset of an object.
-// Looks at records only; a bounded number of groups at a time, so that a large object cannot keep
-// its mutex for long: what it has not seen yet it says, and the caller asks again from there.
+// SEEK: finds the next written block, or the next hole, at or behind an offset of an object.
+//
+// It looks at records only, and at a bounded number of groups per call, so that a large object does
+// not hold its mutex for long. The result says where the search stopped, and the caller goes on
+// from there.
 #include <algorithm>
 #include <cerrno>
 
@@ -49,9 +51,9 @@ Status StoreBody::seek(ObjectId id, uint32_t epoch, uint64_t offset, bool hole,
   return Status::kOk;
 }
 
-// The first group from `index` on of which anything is known: in memory, or a record page in the
-// file (of a hole there is none). Where maps say which pages there are the file is not asked: it
-// may have lost some.
+// The first group from `index` on of which anything is known: it is in memory, or has a record page
+// in the file (a hole has none). Where maps say which pages exist, the file is not searched,
+// because it may have lost some.
 uint64_t StoreBody::next_group(Object& object, uint32_t index) {
   uint64_t next = kGroupCountMax;
   for (const auto& [number, group] : object.groups) {

@@ -1,9 +1,12 @@
-// How much room a target has left. capacity_bytes limits what its objects use; the device's own
-// free space less the reserve limits it too, so that log and record pages still find room when
-// writers are told ENOSPC (rule 24). Used bytes are kept by adding and subtracting blocks: an
-// estimate that is counted afresh when a target was not stopped cleanly. Inodes are limited
-// likewise: a few stay free for the log and the superblock, whose next versions are new files. ANY
-// THREAD.
+// How much space a target has left.
+//
+// capacity_bytes limits what the objects use. The device's own free space minus the reserve limits
+// it as well, so that log and record pages still find space when writers get ENOSPC (rule 24). The
+// count of used bytes is kept by adding and subtracting blocks: it is an estimate, and is counted
+// afresh when a target was not stopped cleanly. Inodes are limited likewise: a few stay free for
+// the log and the superblock, whose next versions are new files.
+//
+// Threads: ANY THREAD, atomics.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -17,9 +20,9 @@ class Space {
   Space(Device& device, uint64_t capacity_bytes, uint64_t reserve_bytes) noexcept
       : device_(device), capacity_(capacity_bytes), reserve_(reserve_bytes) {}
 
-  // Whether `bytes` more may be allocated.
+  // True when `bytes` more may be allocated.
   bool admits(uint64_t bytes);
-  // Whether the file of one more object, with its first block, may be made.
+  // True when the file of one more object may be made, with its first block.
   bool admits_object();
   void add(int64_t bytes) noexcept;
   void add_file() noexcept { --device_files_free_; }
@@ -28,12 +31,13 @@ class Space {
   void refresh();
   uint64_t bytes_total() const noexcept;
   uint64_t bytes_free() const noexcept;
-  uint64_t files_total() const noexcept { return device_files_total_; }  // 0: without a limit
+  uint64_t files_total() const noexcept { return device_files_total_; }  // 0: no limit
   uint64_t files_free() const noexcept;
 
  private:
-  static constexpr int64_t kFilesReserve = 64;        // many times what a rotation of the log makes
-  static constexpr int64_t kRefreshBytes = 16 << 20;  // statvfs once per so much
+  // Many times what a rotation of the log creates.
+  static constexpr int64_t kFilesReserve = 64;
+  static constexpr int64_t kRefreshBytes = 16 << 20;  // statvfs is called once per so many bytes
   Device& device_;
   const uint64_t capacity_;
   const uint64_t reserve_;

@@ -1,4 +1,5 @@
-// WRITE: where each block goes (in place, other slot, log), the log entry, the switch of records.
+// WRITE: decides where each block goes (in place, other slot, log), appends the log entry, and
+// switches the records.
 #include <algorithm>
 #include <cstring>
 
@@ -11,7 +12,7 @@ namespace braidfs::store {
 
 namespace {
 
-constexpr uint32_t kSwitchBlocksMin = 32;  // below it REDO costs less than a slot of its own
+constexpr uint32_t kSwitchBlocksMin = 32;  // below it REDO costs less than the other slot
 
 uint64_t end_of(const WriteRequest& request) noexcept {
   return request.offset + request.payload.size();
@@ -27,7 +28,7 @@ Status check(const WriteRequest& request) noexcept {
   return Status::kOk;
 }
 
-// All that there is of the group is overwritten: it may go to the other slot.
+// True when the write overwrites all that the group holds, so that it may go to the other slot.
 bool may_switch(const GroupPiece& piece) {
   const auto touched = blocks_of(piece);
   const auto& occupied = piece.group->occupied;
@@ -54,7 +55,8 @@ Status StoreBody::begin_write(WriteOp& op, const WriteRequest& request, Wait wai
   state->first_block = request.offset / kBlockSize;
   state->end_block = (end_of(request) + kBlockSize - 1) / kBlockSize;
   state->object = table_.get(request.object);
-  if (Status s = prepare(*state, wait); s != Status::kOk) return s;  // destroys state: cancelled
+  // destroys `state`, which cancels the op
+  if (Status s = prepare(*state, wait); s != Status::kOk) return s;
   op.state_ = std::move(state);
   return Status::kOk;
 }
@@ -84,8 +86,8 @@ Status StoreBody::prepare(WriteState& state, Wait wait) {
   return plan_write(state);
 }
 
-// Of a group that is overwritten as a whole again, before it was synced, the other slot is still
-// that of the committed state. A sync frees it; else all of it would go through the log, and be
+// When a whole group is overwritten again before it was synced, the other slot still holds the
+// committed state. A sync frees that slot. Without it, everything would go through the log and be
 // written three times.
 Status StoreBody::free_other_slots(WriteState& state, Guard& guard, Wait wait) {
   const auto is_awaited = [](const GroupPiece& piece) {
@@ -96,7 +98,8 @@ Status StoreBody::free_other_slots(WriteState& state, Guard& guard, Wait wait) {
     guard.unlock();
     Status status = Status::kOk;
     if (turn == 0) {
-      const std::lock_guard under_way(state.object->sync_mu);  // that one may have freed it
+      // waits for a sync under way, which may have freed it
+      const std::lock_guard under_way(state.object->sync_mu);
     } else {
       status = sync_batch({&state.object, 1});
     }
@@ -122,7 +125,8 @@ Status StoreBody::lock_for_write(WriteState& state, Guard& guard, Wait wait) {
                      ? object.range.try_lock(state.first_block, state.end_block, true)
                      : object.range.lock(guard, state.first_block, state.end_block, true);
   if (state.ticket == 0) return Status::kEagain;
-  return admit(object, state.request.epoch);  // after the wait: a truncate may have been before us
+  // Checked after the wait, because a truncate may have come before.
+  return admit(object, state.request.epoch);
 }
 
 Status StoreBody::merge_edges(WriteState& state, Guard& guard, Wait wait) {
@@ -138,7 +142,8 @@ Status StoreBody::merge_edges(WriteState& state, Guard& guard, Wait wait) {
   return merge_block(state, guard, last, wait, state.tail);
 }
 
-// The old block, verified, under the new bytes; read without the mutex, under the range lock.
+// Lays the new bytes over the verified old block. The block is read without the mutex, under the
+// range lock.
 Status StoreBody::merge_block(WriteState& state, Guard& guard, uint64_t block, Wait wait,
                               std::unique_ptr<Block>& merged) {
   Object& object = *state.object;
@@ -274,7 +279,8 @@ Status StoreBody::log_write(WriteState& state, uint64_t& sequence) {
   bytes.reserve(state.redo.size());
   for (const auto& redo : state.redo) bytes.push_back({redo->bytes.data(), kBlockSize});
   sequence = object.last_sequence;
-  table_.add_dirty(state.object);  // before the entry, or a checkpoint that begins now misses it
+  // Before the entry: otherwise a checkpoint that begins now would miss the object.
+  table_.add_dirty(state.object);
   return log_->append(header, state.runs, state.sums, bytes, sequence);
 }
 
@@ -317,7 +323,7 @@ void StoreBody::switch_slot(Object& object, const EntryRun& run, uint64_t sequen
   object.switched.push_back(run.group);
 }
 
-// Also the way back from a failed or abandoned write.
+// Also undoes a failed or abandoned write.
 void StoreBody::release(WriteState& state) noexcept {
   if (state.ticket == 0) return;
   const std::lock_guard guard(state.object->mu);
@@ -330,7 +336,7 @@ void StoreBody::release(WriteState& state) noexcept {
   state.object->range.unlock(state.ticket);
 }
 
-// Operations that have begun may go beyond the bounds, each by its own length.
+// Operations that have begun may exceed the bounds, each by its own length.
 bool StoreBody::crowded() const noexcept {
   return log_->bytes() > config_.log_bytes_max || redo_bytes_ > config_.redo_bytes_max ||
          dirty_groups_ > config_.dirty_groups_max;

@@ -9,7 +9,7 @@ namespace braidfs::cache {
 
 namespace {
 
-constexpr int kNice = 10;  // lanes go first
+constexpr int kNice = 10;  // lanes have precedence
 constexpr const char* kCopiesFolder = "/whole";
 
 uint64_t room_of(const Slice& slice) {
@@ -25,7 +25,8 @@ std::unique_ptr<Cache> Cache::open(const StoreSettings& settings, std::string& r
   return store ? std::unique_ptr<Cache>(new Cache(std::move(store), settings)) : nullptr;
 }
 
-// Copies of before would be more than the cache may take.
+// Without room for copies, the copies of an earlier start are removed: they would exceed the
+// cache's size.
 Cache::Cache(std::unique_ptr<Store> store, const StoreSettings& settings)
     : store_(std::move(store)) {
   const std::string folder = settings.directory + kCopiesFolder;
@@ -41,7 +42,7 @@ Cache::Cache(std::unique_ptr<Store> store, const StoreSettings& settings)
 
 void Cache::offer(const SliceKey& key, uint64_t stamp, uint32_t length, Part part) {
   const std::scoped_lock lock(mu_);
-  auto slice = gather_.add(key, stamp, length, std::move(part));
+  auto slice = assembly_.add(key, stamp, length, std::move(part));
   if (!slice || stopping_ || !store_->wants(key, stamp, length)) return;
   const uint64_t bytes = room_of(*slice);
   if (queue_bytes_ + bytes > kQueueBytesMax) {
@@ -69,7 +70,7 @@ void Cache::stop() {
 }
 
 void Cache::run() {
-  go_behind("braid-cache", kNice);
+  lower_priority("braid-cache", kNice);
   std::unique_lock lock(mu_);
   for (;;) {
     changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });

@@ -1,9 +1,11 @@
-// A cache directory in use: what lanes read is gathered to slices and written by a thread of its
-// own.
+// A cache directory in use: what lanes read is assembled to slices, which a thread of its own
+// writes.
 //
-// Lanes never wait for it: what it cannot take at once (kQueueBytesMax lent already) is dropped.
-// Threads: offer(), find(), corrupt() ANY THREAD; stop() once, by whoever ends the lanes. Not here:
-// how lanes read (client/local_cache.h).
+// Lanes never wait for it: what it cannot take at once (more than kQueueBytesMax already lent) is
+// dropped.
+//
+// Threads: offer(), find() and corrupt() are ANY THREAD; stop() is called once, by the owner of the
+// lanes. Not here: how lanes read (client/local_cache.h).
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -18,7 +20,7 @@
 #include <vector>
 
 #include "cache/copies.h"
-#include "cache/gather.h"
+#include "cache/slice_assembly.h"
 #include "cache/store.h"
 
 namespace braidfs::cache {
@@ -37,13 +39,13 @@ class Cache {
   }
   bool has(const SliceKey& key, uint64_t stamp) { return store_->has(key, stamp); }
   void corrupt(const SliceKey& key, const Store::Found& found) { store_->corrupt(key, found); }
-  // A part of a slice of that length was read, by a READ that the cache did not answer.
+  // Offers a part of a slice of `length` bytes, which a READ brought that the cache did not answer.
   void offer(const SliceKey& key, uint64_t stamp, uint32_t length, Part part);
-  // Everything that was offered is written, or was dropped. For tests.
+  // Waits until everything offered was written or dropped. For tests.
   void settle();
-  void stop();  // writes what waits
+  void stop();  // writes what is waiting
 
-  Copies* copies() noexcept { return copies_.get(); }  // nullptr: there are to be none
+  Copies* copies() noexcept { return copies_.get(); }  // nullptr: copies are off
 
   std::vector<std::pair<std::string, uint64_t>> counters();
 
@@ -55,9 +57,9 @@ class Cache {
   std::unique_ptr<Copies> copies_;
   std::mutex mu_;
   std::condition_variable changed_;
-  Gather gather_;             // guarded by mu_
+  SliceAssembly assembly_;    // guarded by mu_
   std::deque<Slice> queue_;   // guarded by mu_
-  uint64_t queue_bytes_ = 0;  // guarded by mu_: also of the one that is being written
+  uint64_t queue_bytes_ = 0;  // guarded by mu_; includes what is being written
   bool stopping_ = false;     // guarded by mu_
   std::atomic<uint64_t> dropped_ = 0;
   std::thread writer_;

@@ -12,9 +12,10 @@ namespace braidfs::cache {
 
 namespace {
 
-constexpr int kNice = 15;           // lanes go first, and so does the cache's writer
-constexpr int kIdleDisk = 3 << 13;  // IOPRIO_CLASS_IDLE: where the disk's scheduler knows of it
-constexpr int kThisThread = 1;      // IOPRIO_WHO_PROCESS
+constexpr int kNice = 15;  // lanes have precedence, and so has the cache's writer
+// IOPRIO_CLASS_IDLE, for disks whose scheduler honours it.
+constexpr int kIdleDisk = 3 << 13;
+constexpr int kThisThread = 1;  // IOPRIO_WHO_PROCESS
 
 bool is_newer(const CopyFiles::Known& one, const CopyFiles::Known& other) {
   return std::pair(one.made.tv_sec, one.made.tv_nsec) >
@@ -50,7 +51,7 @@ net::UniqueFd Copies::open(const WholeFile& file) {
   if (known != copies_.end() && known->second.file == file) {
     Copy& copy = known->second;
     copy.opened = ++clock_;
-    if (!copy.is_checked) {  // the next one then
+    if (!copy.is_checked) {  // it is checked next
       const auto waits = std::ranges::find(unchecked_, file);
       if (waits != unchecked_.end()) std::rotate(unchecked_.begin(), waits, waits + 1);
       return bytes;
@@ -62,8 +63,8 @@ net::UniqueFd Copies::open(const WholeFile& file) {
     bytes.reset();
     ++corrupt_;
   }
-  if (known != copies_.end()) forget(known);  // of what the file was, or broken
-  ask(file);
+  if (known != copies_.end()) forget(known);  // a copy of older bytes of the file, or a broken one
+  note_open(file);
   return bytes;
 }
 
@@ -77,7 +78,7 @@ void Copies::closed(const WholeFile& file) {
 void Copies::settle() {
   std::unique_lock lock(mu_);
   changed_.wait(lock, [&] {
-    return loaded_ && !at_work_ && doomed_.empty() && unchecked_.empty() && wanted_.empty();
+    return loaded_ && !at_work_ && to_remove_.empty() && unchecked_.empty() && wanted_.empty();
   });
 }
 
@@ -99,11 +100,12 @@ bool Copies::is_copyable(const WholeFile& file) const noexcept {
          CopyFiles::place_bytes(file.size) <= bytes_max_;
 }
 
-void Copies::ask(const WholeFile& file) {
-  if (asked_.size() >= kAskedMax && !asked_.contains(file.ino))
-    asked_.clear();  // costs patience only
-  Asked& asked = asked_[file.ino];
-  asked.before = std::exchange(asked.last, ++clock_);
+void Copies::note_open(const WholeFile& file) {
+  if (opened_without_copy_.size() >= kOpenTimesMax && !opened_without_copy_.contains(file.ino))
+    // This forgets all counts, which only delays copies.
+    opened_without_copy_.clear();
+  OpenTimes& times = opened_without_copy_[file.ino];
+  times.before = std::exchange(times.last, ++clock_);
   want(file);
 }
 
@@ -117,17 +119,17 @@ void Copies::want(const WholeFile& file) {
 void Copies::forget(std::unordered_map<uint64_t, Copy>::iterator copy) {
   bytes_ -= CopyFiles::place_bytes(copy->second.file.size);
   std::erase(unchecked_, copy->second.file);
-  doomed_.push_back(copy->second.file);
+  to_remove_.push_back(copy->second.file);
   copies_.erase(copy);
   changed_.notify_all();
 }
 
-// Of copies that may go, the longest unopened first; none goes in vain.
+// Evicts copies that may go, the longest unopened first; none when that would not make enough room.
 bool Copies::make_room(const WholeFile& file) {
   const uint64_t wanted = CopyFiles::place_bytes(file.size);
   if (bytes_ + wanted <= bytes_max_) return true;
-  const uint64_t before = asked_[file.ino].before;
-  std::vector<std::pair<uint64_t, uint64_t>> old;  // opened when, inode
+  const uint64_t before = opened_without_copy_[file.ino].before;
+  std::vector<std::pair<uint64_t, uint64_t>> old;  // time of the last open, inode
   for (const auto& [ino, copy] : copies_) {
     if (copy.users == 0 && copy.opened < before) old.emplace_back(copy.opened, ino);
   }
@@ -146,21 +148,21 @@ bool Copies::make_room(const WholeFile& file) {
 // ---- the thread ----
 
 void Copies::run() {
-  go_behind("braid-copies", kNice);
+  lower_priority("braid-copies", kNice);
   (void)::syscall(SYS_ioprio_set, kThisThread, 0, kIdleDisk);
   load();
   std::unique_lock lock(mu_);
-  while (goes_on()) {
-    if (work(lock)) continue;
+  while (is_running()) {
+    if (run_next(lock)) continue;
     at_work_ = false;
     changed_.notify_all();
     changed_.wait(lock, [&] {
-      return stopping_ || !doomed_.empty() || !unchecked_.empty() || !wanted_.empty();
+      return stopping_ || !to_remove_.empty() || !unchecked_.empty() || !wanted_.empty();
     });
   }
 }
 
-// Newest first; those that find no room any more go.
+// Takes the newest copies first; copies for which no room is left are removed.
 void Copies::load() {
   const bool is_there = files_.make_directory() == 0;
   auto found = is_there ? files_.sweep() : std::vector<CopyFiles::Known>();
@@ -169,7 +171,7 @@ void Copies::load() {
   for (const auto& known : found) {
     const uint64_t bytes = CopyFiles::place_bytes(known.file.size);
     if (bytes_ + bytes > bytes_max_ || copies_.contains(known.file.ino)) {
-      doomed_.push_back(known.file);
+      to_remove_.push_back(known.file);
       continue;
     }
     bytes_ += bytes;
@@ -179,13 +181,13 @@ void Copies::load() {
   loaded_ = true;
 }
 
-bool Copies::work(std::unique_lock<std::mutex>& lock) {
-  if (doomed_.empty() && unchecked_.empty() && wanted_.empty()) return false;
+bool Copies::run_next(std::unique_lock<std::mutex>& lock) {
+  if (to_remove_.empty() && unchecked_.empty() && wanted_.empty()) return false;
   at_work_ = true;
-  if (!doomed_.empty()) {
-    const auto doomed = std::exchange(doomed_, {});
+  if (!to_remove_.empty()) {
+    const auto to_remove = std::exchange(to_remove_, {});
     lock.unlock();
-    for (const WholeFile& file : doomed) files_.remove(file);
+    for (const WholeFile& file : to_remove) files_.remove(file);
     lock.lock();
   } else if (!unchecked_.empty()) {
     check(lock);
@@ -198,7 +200,7 @@ bool Copies::work(std::unique_lock<std::mutex>& lock) {
 void Copies::check(std::unique_lock<std::mutex>& lock) {
   const WholeFile file = unchecked_.front();
   lock.unlock();
-  const auto sound = files_.is_sound(file, pages_, [this] { return goes_on(); });
+  const auto sound = files_.is_sound(file, pages_, [this] { return is_running(); });
   lock.lock();
   const auto known = copies_.find(file.ino);
   std::erase(unchecked_, file);
@@ -224,15 +226,15 @@ void Copies::make(std::unique_lock<std::mutex>& lock) {
   if (may) {
     const uint64_t bytes = CopyFiles::place_bytes(file.size);
     bytes_ += bytes;
-    const auto doomed = std::exchange(doomed_, {});  // their place is needed
+    const auto to_remove = std::exchange(to_remove_, {});  // their space is needed
     lock.unlock();
-    for (const WholeFile& other : doomed) files_.remove(other);
+    for (const WholeFile& other : to_remove) files_.remove(other);
     const int error = write(file);
     if (error != 0) files_.remove(file);
     lock.lock();
     if (error == 0) {
       copies_[file.ino] = {.file = file, .is_checked = true, .opened = clock_};
-      asked_.erase(file.ino);
+      opened_without_copy_.erase(file.ino);
       ++made_;
     } else {
       bytes_ -= bytes;
@@ -254,13 +256,13 @@ bool Copies::has_all(const WholeFile& file) {
   return true;
 }
 
-// -ENODATA: a slice is gone, or is not what it is to be.
+// -ENODATA: a slice is gone, or is not as expected.
 int Copies::write(const WholeFile& file) {
   net::UniqueFd part;
   if (const int error = files_.begin(file, part)) return error;
   SliceSums sums;
   for (uint32_t slice = 0; slice < slice_count(file.size); ++slice) {
-    if (!goes_on()) return -ECANCELED;
+    if (!is_running()) return -ECANCELED;
     if (!read_slice(file, slice)) return -ENODATA;
     const uint32_t length = slice_length(file.size, slice);
     sums.push_back(xxh3(pages_.slice().first(length)));
@@ -272,7 +274,7 @@ int Copies::write(const WholeFile& file) {
   return files_.finish(file, sums, part.get());
 }
 
-// Into pages_.
+// Reads a slice into pages_.
 bool Copies::read_slice(const WholeFile& file, uint32_t slice) {
   const SliceKey key{file.ino, slice};
   const uint32_t length = slice_length(file.size, slice);

@@ -1,13 +1,17 @@
-// Copies of whole files, each a file of its own that the kernel can read by itself
-// (docs/decisions/0041-passthrough.md). Made from the slices of a store that has all of them,
-// checked again after each start of this program, by a niced thread of its own; nobody waits for
-// it.
+// Copies of whole files, each a file of its own that the kernel can read without help
+// (docs/decisions/0041-passthrough.md).
+//
+// A copy is made from the slices of a store that has all of them, and checked again after each
+// start of this program, by a thread with low priority. Nobody waits for it.
 //
 // Space: bytes_max, for the files and their sums. A copy makes room for another one if nobody has
-// it open and it was not opened since that other file was asked for twice: an epoch over more than
-// there is room for keeps what is there, another data set takes its place. One copy for each inode.
-// Errors of the disk, a full one included, stop the making for a while; they cost copies and never
-// more. ANY THREAD, guarded by mu_; the files are the thread's, but for those that open() opens.
+// it open and it was not opened since that other file was opened twice. So an epoch over more data
+// than fits keeps what is there, and another data set replaces it. There is one copy for each
+// inode. Errors of the disk (a full one as well) stop the making of copies for a while; they cost
+// copies and nothing else.
+//
+// Threads: ANY THREAD, guarded by mu_. The files are used by the thread only, except those that
+// open() opens.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -29,10 +33,10 @@ namespace braidfs::cache {
 
 class Copies {
  public:
-  static constexpr uint64_t kFileBytesMin =
-      4u << 20;  // an open of a smaller one costs more than it saves
+  // The open of a smaller copy costs more than it saves.
+  static constexpr uint64_t kFileBytesMin = 4u << 20;
   static constexpr size_t kWantedMax = 256;
-  static constexpr size_t kAskedMax = 4096;
+  static constexpr size_t kOpenTimesMax = 4096;
   static constexpr auto kFaultRest = std::chrono::seconds(60);
 
   Copies(std::string directory, uint64_t bytes_max, const Cluster& cluster, Store& store);
@@ -40,15 +44,15 @@ class Copies {
   Copies(const Copies&) = delete;
   Copies& operator=(const Copies&) = delete;
 
-  // Once; before it there is no copy, and none is made.
+  // Called once; before that there is no copy, and none is made.
   void start();
   void stop();
 
-  // The file opened, if there is a copy that was checked; else one is wanted. Whoever gets it calls
-  // closed(), as often.
+  // The open copy, if there is one that was checked; otherwise a copy is wanted. The caller calls
+  // closed() as often as it got one.
   net::UniqueFd open(const WholeFile& file);
   void closed(const WholeFile& file);
-  // Everything that was wanted is made, or is not. For tests.
+  // Waits until every wanted copy is made, or is given up. For tests.
   void settle();
 
   std::vector<std::pair<std::string, uint64_t>> counters();
@@ -58,9 +62,9 @@ class Copies {
     WholeFile file;
     bool is_checked = false;
     uint32_t users = 0;
-    uint64_t opened = 0;  // when; by clock_
+    uint64_t opened = 0;  // time of the last open, by clock_
   };
-  struct Asked {
+  struct OpenTimes {
     uint64_t last = 0;
     uint64_t before = 0;
   };
@@ -68,17 +72,17 @@ class Copies {
 
   void run();
   void load();
-  bool work(std::unique_lock<std::mutex>& lock);  // false: there is none
+  bool run_next(std::unique_lock<std::mutex>& lock);  // false: there is nothing to do
   void check(std::unique_lock<std::mutex>& lock);
   void make(std::unique_lock<std::mutex>& lock);
-  // Without mu_
+  // ---- without mu_ ----
   bool has_all(const WholeFile& file);
   int write(const WholeFile& file);
   bool read_slice(const WholeFile& file, uint32_t slice);
-  bool goes_on() const noexcept { return !stopping_.load(std::memory_order_relaxed); }
-  // LOCKED
+  bool is_running() const noexcept { return !stopping_.load(std::memory_order_relaxed); }
+  // ---- LOCKED ----
   bool is_copyable(const WholeFile& file) const noexcept;
-  void ask(const WholeFile& file);
+  void note_open(const WholeFile& file);
   bool make_room(const WholeFile& file);
   void forget(std::unordered_map<uint64_t, Copy>::iterator copy);
   void want(const WholeFile& file);
@@ -89,19 +93,20 @@ class Copies {
 
   std::mutex mu_;
   std::condition_variable changed_;
-  std::unordered_map<uint64_t, Copy> copies_;  // guarded by mu_, by inode
-  std::unordered_map<uint64_t, Asked> asked_;  // guarded by mu_: of which there is none, by inode
-  std::deque<WholeFile> unchecked_;            // guarded by mu_
-  std::deque<WholeFile> wanted_;               // guarded by mu_
-  std::vector<WholeFile> doomed_;              // guarded by mu_: whose files are to go
-  uint64_t bytes_ = 0;                         // guarded by mu_: of copies_
-  uint64_t clock_ = 0;                         // guarded by mu_
-  bool loaded_ = false;                        // guarded by mu_
-  bool at_work_ = false;                       // guarded by mu_
-  Clock::time_point rests_until_{};            // guarded by mu_
+  std::unordered_map<uint64_t, Copy> copies_;  // guarded by mu_; by inode
+  // Guarded by mu_: opens of files without a copy, by inode.
+  std::unordered_map<uint64_t, OpenTimes> opened_without_copy_;
+  std::deque<WholeFile> unchecked_;   // guarded by mu_
+  std::deque<WholeFile> wanted_;      // guarded by mu_
+  std::vector<WholeFile> to_remove_;  // guarded by mu_; the files of these are to be removed
+  uint64_t bytes_ = 0;                // guarded by mu_; of copies_
+  uint64_t clock_ = 0;                // guarded by mu_
+  bool loaded_ = false;               // guarded by mu_
+  bool at_work_ = false;              // guarded by mu_
+  Clock::time_point rests_until_{};   // guarded by mu_
   uint64_t made_ = 0, evicted_ = 0, refused_ = 0, corrupt_ = 0, faults_ = 0;  // guarded by mu_
   std::atomic<bool> stopping_ = false;
-  SlicePages pages_;  // of the thread
+  SlicePages pages_;  // used by the thread only
   std::thread thread_;
 };
 

@@ -31,7 +31,7 @@ struct CopyHead {
 };
 static_assert(sizeof(CopyHead) == 48);
 
-// With O_DIRECT at the end of a file: what there is.
+// With O_DIRECT, a read at the end of a file returns what there is.
 bool read_at(int file, std::span<std::byte> place, uint64_t offset, size_t wanted) {
   const ssize_t count = ::pread(file, place.data(), place.size(), static_cast<off_t>(offset));
   return count >= static_cast<ssize_t>(wanted);
@@ -87,7 +87,7 @@ std::optional<Summed> CopyFiles::read_sums(const std::string& name) const {
   return decode_sums(bytes, cluster_);
 }
 
-std::optional<CopyFiles::Known> CopyFiles::look(const std::string& name) const {
+std::optional<CopyFiles::Known> CopyFiles::inspect(const std::string& name) const {
   const auto summed = read_sums(name);
   struct stat found {};
   if (!summed || name_of(summed->file) != name || ::lstat(path(name).c_str(), &found) != 0)
@@ -105,7 +105,7 @@ std::vector<CopyFiles::Known> CopyFiles::sweep() const {
   std::vector<Known> whole;
   std::set<std::string> kept;
   for (const std::string& name : names) {
-    const auto known = names.contains(name + kSumsSuffix) ? look(name) : std::nullopt;
+    const auto known = names.contains(name + kSumsSuffix) ? inspect(name) : std::nullopt;
     if (!known) continue;
     kept.insert({name, name + kSumsSuffix});
     whole.push_back(*known);
@@ -135,7 +135,7 @@ int CopyFiles::write_slice(int part, uint32_t slice, std::span<const std::byte> 
 int CopyFiles::finish(const WholeFile& file, const SliceSums& sums, int part) const {
   if (::ftruncate(part, static_cast<off_t>(file.size)) != 0 || ::fdatasync(part) != 0)
     return -errno;
-  ::posix_fadvise(part, 0, 0, POSIX_FADV_DONTNEED);  // where there is no O_DIRECT
+  ::posix_fadvise(part, 0, 0, POSIX_FADV_DONTNEED);  // for a filesystem without O_DIRECT
   const std::string name = name_of(file);
   const std::string sums_part = name + kSumsSuffix + kPartSuffix;
   if (const int error = Files(directory_).write_small(sums_part, encode(file, cluster_, sums)))

@@ -20,7 +20,7 @@ namespace {
 
 constexpr mode_t kMode = 0600;
 
-bool is_ours_alone(const struct stat& found) {
+bool is_only_ours(const struct stat& found) {
   return found.st_uid == ::geteuid() && (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
@@ -35,24 +35,24 @@ int open_file(const std::string& path, int flags, net::UniqueFd& file) {
   if (!file) return -errno;
   struct stat found {};
   if (::fstat(file.get(), &found) != 0) return -errno;
-  return is_ours_alone(found) ? 0 : -EPERM;
+  return is_only_ours(found) ? 0 : -EPERM;
 }
 
-std::string why_not_ours(const std::string& directory) {
+std::string why_untrusted(const std::string& directory) {
   struct stat found {};
   if (::lstat(directory.c_str(), &found) != 0) return std::strerror(errno);
   if (!S_ISDIR(found.st_mode)) return "it is no directory (nor may it be a link to one)";
   if (found.st_uid != ::geteuid())
     return "it belongs to another user: what lies in it could be read as file data";
-  if (!is_ours_alone(found))
+  if (!is_only_ours(found))
     return "others may write to it (chmod go-w): what they put there could be read as file data";
   return "";
 }
 
 int open_direct(const std::string& path, int flags, net::UniqueFd& file) {
   const int error = open_file(path, flags | O_DIRECT, file);
-  return error == -EINVAL ? open_file(path, flags & ~O_EXCL, file)
-                          : error;  // it may be made by then
+  // Without O_EXCL, because the failed open may have created the file.
+  return error == -EINVAL ? open_file(path, flags & ~O_EXCL, file) : error;
 }
 
 int check_size(int file, uint64_t size) {
@@ -76,7 +76,7 @@ Pages make_pages(size_t bytes) {
   return Pages(static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{kBlock})));
 }
 
-void go_behind(const char* name, int nice) {
+void lower_priority(const char* name, int nice) {
   pthread_setname_np(pthread_self(), name);
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), nice);
 }

@@ -1,11 +1,11 @@
-// What a cache directory holds, byte by byte (docs/decisions/0035-local-cache.md). Pure: no I/O,
-// any thread.
+// The content of a cache directory, byte by byte (docs/decisions/0035-local-cache.md). Pure, no
+// I/O: ANY THREAD.
 //
 // A *slice* is the part of a file between two multiples of kSliceBytes. A record is one slice as it
 // was read: a head of one block, then the bytes, padded to whole blocks. The head names the slice
-// and the stamp of the file's bytes, and has the XXH3 of each block. A segment's index has one
-// entry for each record, in the order of their places. Head and entry are sealed by an XXH3 of
-// their own; what does not check is as good as absent.
+// and the stamp of the file's bytes, and holds the XXH3 of each block. A segment's index has one
+// entry for each record, in the order of their places. Head and entry each have an XXH3 of their
+// own; one that does not match counts as absent.
 #pragma once
 #include <array>
 #include <concepts>
@@ -56,13 +56,14 @@ struct RecordHead {
 };
 static_assert(sizeof(RecordHead) == kHeadBytes && std::is_trivially_copyable_v<RecordHead>);
 
-// length: 1 to kSliceBytes. The parts are the slice's bytes in their order, each but the last one
-// whole blocks.
+// Makes the head of a record. The parts are the slice's bytes in order, 1 to kSliceBytes together;
+// each part except the last one is whole blocks.
 void make_head(RecordHead& head, const SliceKey& key, uint64_t stamp,
                std::span<const std::span<const std::byte>> parts) noexcept;
 bool is_head_of(const RecordHead& head, const SliceKey& key, uint64_t stamp,
                 uint32_t length) noexcept;
-// These bytes of the slice, which begin on a block, and end on one or with the slice.
+// True when the bytes match the head's sums. They begin on a block, and end on one or with the
+// slice.
 bool are_bytes_of(const RecordHead& head, uint32_t begin,
                   std::span<const std::byte> bytes) noexcept;
 
@@ -72,7 +73,7 @@ struct IndexEntry {
   uint64_t ino;
   uint64_t stamp;
   uint32_t slice;
-  uint32_t block;  // of the segment, where the head is
+  uint32_t block;  // the segment's block where the head is
   uint64_t seal;
 };
 static_assert(sizeof(IndexEntry) == 40 && std::has_unique_object_representations_v<IndexEntry>);
@@ -84,10 +85,11 @@ struct Placed {
   uint32_t block = 0;
 };
 IndexEntry index_entry(const Placed& placed) noexcept;
-// Those at the beginning of an index that are whole, follow one another and lie within the segment.
+// The entries at the beginning of an index that are intact, follow one another, and lie within the
+// segment.
 std::vector<Placed> read_index(std::span<const std::byte> bytes, uint64_t segment_bytes);
 
-// The first block of a cache directory's own file.
+// The first block of the file that identifies a cache directory.
 struct Superblock {
   std::array<std::byte, 16> cluster{};
   uint64_t segment_bytes = 0;

@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kBytesSuffix = ".seg";
 constexpr const char* kIndexSuffix = ".idx";
 constexpr size_t kDigits = 8;
-constexpr size_t kSmallMax = 64u << 20;  // an index of the largest segment is less
+constexpr size_t kSmallMax = 64u << 20;  // larger than the index of the largest segment
 
 std::optional<uint32_t> number_of(std::string_view name) {
   if (name.size() != kDigits + 4 || !name.ends_with(kBytesSuffix)) return std::nullopt;
@@ -52,7 +52,7 @@ int Files::create(uint32_t number, uint64_t segment_bytes, net::UniqueFd& bytes)
       open_direct(segment_path(number, kBytesSuffix), O_CREAT | O_EXCL | O_RDWR, bytes);
   if (made != 0) return made;
   int error = ::fallocate(bytes.get(), 0, 0, static_cast<off_t>(segment_bytes)) == 0 ? 0 : -errno;
-  if (error == -EOPNOTSUPP) {  // then a full disk is told by writing
+  if (error == -EOPNOTSUPP) {  // a full disk is then reported by a write
     error = ::ftruncate(bytes.get(), static_cast<off_t>(segment_bytes)) == 0 ? 0 : -errno;
   }
   if (error != 0) remove(number);

@@ -1,7 +1,10 @@
-// One file of a cache directory: records one behind another, and the index that says where. Its
-// place on the disk is reserved when it is made. Never written over: what makes room is removed as
-// a whole, and reads that are under way keep the removed file until they end. `bytes` may be read
-// by ANY THREAD; the rest is guarded by the store's mutex.
+// One segment of a cache directory: a file of records, one behind another, and the index that says
+// where they are.
+//
+// Its space on the disk is reserved when it is made. A segment is never overwritten: to make room
+// it is removed as a whole, and reads under way keep the removed file until they end.
+//
+// Threads: `bytes` may be read by ANY THREAD; the rest is guarded by the store's mutex.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -17,15 +20,15 @@ namespace braidfs::cache {
 
 struct Segment {
   uint32_t number = 0;
-  net::UniqueFd bytes;         // O_DIRECT where the file system knows that
-  uint64_t end = 0;            // of the last record
-  std::vector<SliceKey> keys;  // of its records, also of those that are stale
-  size_t live = 0;             // records that the store's index names
+  net::UniqueFd bytes;         // with O_DIRECT where the filesystem has it
+  uint64_t end = 0;            // end of the last record
+  std::vector<SliceKey> keys;  // of its records, stale ones included
+  size_t live = 0;             // number of records that the store's index names
   Turnover::Use use{};
 };
 using SegmentPtr = std::shared_ptr<Segment>;
 
-// The files of a cache directory, by segment numbers. Results are 0 or -errno.
+// The files of a cache directory, by number of the segment. Results are 0 or -errno.
 class Files {
  public:
   explicit Files(std::string directory) : directory_(std::move(directory)) {}
@@ -34,7 +37,7 @@ class Files {
   std::string path(const std::string& name) const { return directory_ + "/" + name; }
   std::vector<uint32_t> numbers() const;  // ascending
   int create(uint32_t number, uint64_t segment_bytes, net::UniqueFd& bytes) const;
-  // With its place reserved to the end; anything else is -EINVAL.
+  // -EINVAL: the file does not have the size of a segment.
   int open(uint32_t number, uint64_t segment_bytes, net::UniqueFd& bytes) const;
   int open_index(uint32_t number, net::UniqueFd& index) const;
   std::vector<Placed> entries(uint32_t number, uint64_t segment_bytes) const;

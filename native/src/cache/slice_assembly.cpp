@@ -1,4 +1,4 @@
-#include "cache/gather.h"
+#include "cache/slice_assembly.h"
 
 #include <algorithm>
 #include <utility>
@@ -14,7 +14,7 @@ bool is_part(const Part& part, uint32_t length) {
          part.place.size() >= padded(part.length);
 }
 
-bool meet(const Part& one, const Part& other) {
+bool overlap(const Part& one, const Part& other) {
   return one.begin < other.begin + other.length && other.begin < one.begin + one.length;
 }
 
@@ -26,7 +26,8 @@ uint64_t room_of(const Slice& slice) {
 
 }  // namespace
 
-std::list<Gather::Begun>::iterator Gather::begun(const SliceKey& key, uint64_t stamp) {
+std::list<SliceAssembly::Begun>::iterator SliceAssembly::find_begun(const SliceKey& key,
+                                                                    uint64_t stamp) {
   const auto found =
       std::ranges::find_if(begun_, [&](const Begun& begun) { return begun.slice.key == key; });
   if (found == begun_.end() || found->slice.stamp == stamp) return found;
@@ -34,25 +35,26 @@ std::list<Gather::Begun>::iterator Gather::begun(const SliceKey& key, uint64_t s
   return begun_.end();
 }
 
-void Gather::give_up(std::list<Begun>::iterator which) {
+void SliceAssembly::give_up(std::list<Begun>::iterator which) {
   bytes_ -= room_of(which->slice);
   begun_.erase(which);
 }
 
-std::optional<Slice> Gather::add(const SliceKey& key, uint64_t stamp, uint32_t length, Part part) {
+std::optional<Slice> SliceAssembly::add(const SliceKey& key, uint64_t stamp, uint32_t length,
+                                        Part part) {
   if (!is_part(part, length)) return std::nullopt;
   Slice whole{key, stamp, length, {}};
   if (part.length == length) {
     whole.parts.push_back(std::move(part));
     return whole;
   }
-  auto to = begun(key, stamp);
+  auto to = find_begun(key, stamp);
   if (to == begun_.end()) {
     if (part.begin != 0 && part.length < kBeginsBytes) return std::nullopt;
     to = begun_.insert(begun_.end(), {std::move(whole), 0});
   } else if (to->slice.length != length ||
              std::ranges::any_of(to->slice.parts,
-                                 [&](const Part& known) { return meet(known, part); })) {
+                                 [&](const Part& known) { return overlap(known, part); })) {
     return std::nullopt;
   }
   to->filled += part.length;

@@ -1,7 +1,8 @@
-// Puts slices together from the READs that bring their parts. Pure; guarded by its owner.
-// At most kSlicesMax are begun and kBytesMax lent at a time: the oldest is given up for a new one.
-// Only a large part, or a slice's first one, begins a slice: random reads of a few pages leave
-// nothing here.
+// Assembles slices from the READs that bring their parts.
+//
+// At most kSlicesMax slices are begun and kBytesMax bytes lent at a time; a new slice replaces the
+// oldest. Only a large part, or the first part of a slice, begins a slice: random reads of a few
+// pages leave nothing here. Pure; guarded by its owner.
 #pragma once
 #include <cstdint>
 #include <list>
@@ -11,13 +12,14 @@
 
 namespace braidfs::cache {
 
-class Gather {
+class SliceAssembly {
  public:
   static constexpr size_t kSlicesMax = 64;
   static constexpr uint64_t kBytesMax = 16u << 20;
   static constexpr uint32_t kBeginsBytes = 32u << 10;
 
-  // The whole slice, when this part was the last one that was missing. length: of the slice.
+  // Adds a part of a slice of `length` bytes. Returns the whole slice, when this was its last
+  // missing part.
   std::optional<Slice> add(const SliceKey& key, uint64_t stamp, uint32_t length, Part part);
   uint64_t bytes() const noexcept { return bytes_; }
 
@@ -26,10 +28,10 @@ class Gather {
     Slice slice;
     uint32_t filled = 0;
   };
-  std::list<Begun>::iterator begun(const SliceKey& key, uint64_t stamp);
+  std::list<Begun>::iterator find_begun(const SliceKey& key, uint64_t stamp);
   void give_up(std::list<Begun>::iterator which);
   std::list<Begun> begun_;  // oldest first
-  uint64_t bytes_ = 0;      // lent, by room
+  uint64_t bytes_ = 0;      // lent; counts the parts' whole memory
 };
 
 }  // namespace braidfs::cache

@@ -16,13 +16,13 @@ namespace {
 
 constexpr const char* kLockName = "lock";
 constexpr const char* kSuperName = "braidfs-cache";
-constexpr uint64_t kSegmentShare = 64;  // of the whole, one of so many
+constexpr uint64_t kSegmentShare = 64;  // a segment is one of so many parts of the whole
 constexpr uint64_t kSegmentBytesMin = 8u << 20;
 constexpr uint64_t kSegmentBytesMax = uint64_t{1} << 30;
 constexpr uint64_t kMib = 1u << 20;
-constexpr size_t kRunPartsMax = 900;  // with a head for each slice less than IOV_MAX
+constexpr size_t kRunPartsMax = 900;  // with a head for each slice, less than IOV_MAX
 
-std::string because(const std::string& what, int error) {
+std::string describe_error(const std::string& what, int error) {
   return what + ": " + std::strerror(error);
 }
 
@@ -30,23 +30,24 @@ uint64_t segment_bytes_for(uint64_t bytes_max) {
   return std::clamp(bytes_max / kSegmentShare / kMib * kMib, kSegmentBytesMin, kSegmentBytesMax);
 }
 
-// Held as long as the fd is open. Empty, and a sentence.
+// Takes the lock, which is held as long as the fd is open. On failure: an empty fd, and a sentence
+// in `reason`.
 net::UniqueFd take_lock(const Files& files, std::string& reason) {
   const std::string path = files.path(kLockName);
   net::UniqueFd file;
   if (const int error = open_file(path, O_CREAT | O_RDWR, file)) {
-    reason = because("cache_dir " + files.directory(), -error);
+    reason = describe_error("cache_dir " + files.directory(), -error);
   } else if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     reason = errno == EWOULDBLOCK ? "cache_dir " + files.directory() +
                                         " is in use by another mount: give each mount its own"
-                                  : because(path, errno);
+                                  : describe_error(path, errno);
     file.reset();
   }
   return file;
 }
 
-// 0: a sentence says why not.
-uint64_t agree(const Files& files, const StoreSettings& settings, std::string& reason) {
+// The size of a segment, from the superblock or from a new one. 0: `reason` says why not.
+uint64_t segment_bytes_of(const Files& files, const StoreSettings& settings, std::string& reason) {
   std::vector<std::byte> bytes;
   const int read = files.read_small(kSuperName, bytes);
   const auto known = read == 0 ? decode_superblock(bytes) : std::nullopt;
@@ -59,7 +60,7 @@ uint64_t agree(const Files& files, const StoreSettings& settings, std::string& r
   for (const uint32_t number : files.numbers()) files.remove(number);
   const Superblock made{settings.cluster, segment_bytes_for(settings.bytes_max)};
   if (const int error = files.write_small(kSuperName, encode(made)); error != 0) {
-    reason = because("cache_dir " + files.directory(), -error);
+    reason = describe_error("cache_dir " + files.directory(), -error);
     return 0;
   }
   return made.segment_bytes;
@@ -79,16 +80,16 @@ std::unique_ptr<Store> Store::open(const StoreSettings& settings, std::string& r
     return nullptr;
   }
   if (::mkdir(settings.directory.c_str(), 0700) != 0 && errno != EEXIST) {
-    reason = because("cache_dir " + settings.directory, errno);
+    reason = describe_error("cache_dir " + settings.directory, errno);
     return nullptr;
   }
-  if (const std::string why = why_not_ours(settings.directory); !why.empty()) {
+  if (const std::string why = why_untrusted(settings.directory); !why.empty()) {
     reason = "cache_dir " + settings.directory + ": " + why;
     return nullptr;
   }
   const Files files(settings.directory);
   net::UniqueFd lock = take_lock(files, reason);
-  const uint64_t segment_bytes = lock ? agree(files, settings, reason) : 0;
+  const uint64_t segment_bytes = lock ? segment_bytes_of(files, settings, reason) : 0;
   if (segment_bytes == 0) return nullptr;
   std::unique_ptr<Store> store(new Store(settings, std::move(lock), segment_bytes));
   store->load();
@@ -102,7 +103,7 @@ Store::Store(const StoreSettings& settings, net::UniqueFd lock, uint64_t segment
       segments_max_(settings.bytes_max / segment_bytes),
       heads_(make_pages(kRunSlicesMax * sizeof(RecordHead))) {}
 
-// ---- at the beginning, by one thread ----
+// ---- at start, one thread ----
 
 void Store::load() {
   std::vector<uint32_t> numbers = files_.numbers();
@@ -111,7 +112,7 @@ void Store::load() {
     numbers.erase(numbers.begin());
   }
   for (const uint32_t number : numbers) load_segment(number);
-  go_on_writing();
+  resume_last_segment();
 }
 
 void Store::load_segment(uint32_t number) {
@@ -119,14 +120,14 @@ void Store::load_segment(uint32_t number) {
   segment->number = number;
   if (files_.open(number, segment_bytes_, segment->bytes) != 0) return files_.remove(number);
   for (const Placed& placed : files_.entries(number, segment_bytes_)) {
-    if (index_.size() < kRecordsMax) enter(placed, segment);
+    if (index_.size() < kRecordsMax) add_entry(placed, segment);
   }
   if (segment->keys.empty()) return files_.remove(number);
   segment->use = turnover_.fresh(segment->keys.size());
   segments_[number] = std::move(segment);
 }
 
-void Store::go_on_writing() {
+void Store::resume_last_segment() {
   if (segments_.empty()) return;
   const SegmentPtr& last = segments_.rbegin()->second;
   if (last->end + record_bytes(kSliceBytes) > segment_bytes_) return;
@@ -138,7 +139,7 @@ void Store::go_on_writing() {
 
 // ---- the index: LOCKED ----
 
-void Store::enter(const Placed& placed, const SegmentPtr& segment) {
+void Store::add_entry(const Placed& placed, const SegmentPtr& segment) {
   if (const auto known = index_.find(placed.key); known != index_.end()) forget(known);
   index_.insert({placed.key, {segment, placed.stamp, placed.length, placed.block}});
   segment->keys.push_back(placed.key);
@@ -271,7 +272,7 @@ bool Store::put(const Run& run) {
     return false;
   }
   for (const Placed& one : placed) {
-    enter(one, run.segment);
+    add_entry(one, run.segment);
     ++counts_.written;
     counts_.bytes_written += one.length;
   }
@@ -293,7 +294,7 @@ Store::Run Store::reserve(std::span<const Slice> slices) {
   while (count < std::min(slices.size(), kRunSlicesMax)) {
     const Slice& next = slices[count];
     parts += next.parts.size();
-    if (parts > kRunPartsMax || !goes_with(run, next)) break;
+    if (parts > kRunPartsMax || !fits_in_run(run, next)) break;
     run.end += record_bytes(next.length);
     ++count;
   }
@@ -314,7 +315,7 @@ bool Store::reserve_place(const Slice& slice) {
   return true;
 }
 
-bool Store::goes_with(const Run& run, const Slice& slice) {
+bool Store::fits_in_run(const Run& run, const Slice& slice) {
   const uint64_t end = run.end + record_bytes(slice.length);
   if (end > segment_bytes_ || end - run.begin > kRunBytesMax) return false;
   const std::scoped_lock lock(mu_);

@@ -10,7 +10,7 @@ constexpr uint64_t kPatience = 64;
 
 }  // namespace
 
-// Whether that was news: it is known from now on, or known to come again.
+// Tracks a slice. True when that is new: it was not tracked, or was not known to come again.
 bool Turnover::track(uint64_t hash, uint32_t bytes) {
   const uint64_t mark = (hash | 2) & ~kAgain;
   size_t slot = hash / 4 % kSlots;
@@ -41,7 +41,7 @@ void Turnover::refused(uint64_t hash, uint32_t bytes, size_t held) {
   } else if (tracked_ >= kTrackedMax) {
     sample_shift_ = std::min(sample_shift_ + 1, kSampleShiftMax);
     begin();
-  } else if (idle_ > tracked_ / 4 + kPatience) {  // the rest does not come again
+  } else if (idle_ > tracked_ / 4 + kPatience) {  // the others do not come again
     begin();
   }
 }

@@ -329,13 +329,14 @@ TEST_F(CacheStore, GathersPartsOfSeveralReads) {
 }
 
 TEST_F(CacheStore, GatheringIsBounded) {
-  Gather gather;
+  SliceAssembly assembly;
   for (uint64_t ino = 1; ino <= 500; ++ino) {
-    EXPECT_FALSE(gather.add({ino, 0}, 5, kSliceBytes, part_of(ino, 0, 512u << 10)));
-    EXPECT_LE(gather.bytes(), Gather::kBytesMax);
+    EXPECT_FALSE(assembly.add({ino, 0}, 5, kSliceBytes, part_of(ino, 0, 512u << 10)));
+    EXPECT_LE(assembly.bytes(), SliceAssembly::kBytesMax);
   }
-  EXPECT_TRUE(gather.add({500, 0}, 5, kSliceBytes, part_of(500, 512u << 10, 512u << 10)));
-  EXPECT_FALSE(gather.add({1, 0}, 5, kSliceBytes, part_of(1, 512u << 10, 512u << 10)));  // given up
+  EXPECT_TRUE(assembly.add({500, 0}, 5, kSliceBytes, part_of(500, 512u << 10, 512u << 10)));
+  EXPECT_FALSE(
+      assembly.add({1, 0}, 5, kSliceBytes, part_of(1, 512u << 10, 512u << 10)));  // given up
 }
 
 TEST_F(CacheStore, ManyThreadsAtOnce) {

@@ -9,7 +9,7 @@ namespace braidfs::server {
 namespace {
 
 constexpr size_t kAlignment = limits::kBlockSize;
-constexpr size_t kWarmSize = 1u << 20;  // of most large payloads
+constexpr size_t kWarmSize = 1u << 20;  // the size of most large payloads
 
 }  // namespace
 

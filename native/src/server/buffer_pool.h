@@ -1,8 +1,11 @@
-// Memory for payloads: 4096-aligned so that O_DIRECT works, bounded in total. LANE ONLY.
-// A buffer goes back when its owner lets go of it; the pool outlives its buffers (the lane owns
-// both and ends its requests first). Freed buffers are kept for the next request of their size
-// class; when the bound is near, kept ones of other classes make room. Large ones lie on huge
+// Memory for payloads: aligned to 4096 so that O_DIRECT works, and bounded in total.
+//
+// A buffer goes back when its owner drops it. The pool outlives its buffers: the lane owns both,
+// and ends its requests first. Freed buffers are kept for the next request of their size class;
+// near the bound, kept buffers of other classes are freed to make room. Large buffers use huge
 // pages.
+//
+// Threads: LANE ONLY.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -38,7 +41,7 @@ class Buffer {
   friend class BufferPool;
   class Free {
    public:
-    Free() noexcept : slabs_(nullptr) {}  // of what malloc(3) gave
+    Free() noexcept : slabs_(nullptr) {}  // memory from malloc(3)
     explicit Free(net::Slabs* slabs) noexcept : slabs_(slabs) {}
     void operator()(std::byte* memory) const noexcept;
 
@@ -59,22 +62,21 @@ class BufferPool {
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
-  // An empty Buffer when the bound is reached (or the system has no memory): ask again after some
-  // other buffer went back. size is at most kSizeMax.
+  // Lends a buffer; an empty one when the bound is reached or the system has no memory: then ask
+  // again after another buffer went back. size is at most kSizeMax.
   Buffer take(size_t size);
-  // Large buffers of so many bytes in all, at most a quarter of the bound, are ready: their pages
-  // are there.
+  // Makes large buffers of `bytes` in all, at most a quarter of the bound, with their pages.
   void warm(size_t bytes);
   size_t bytes_in_use() const { return in_use_; }
   size_t bytes_free() const { return bytes_max_ - in_use_; }
-  bool lacking() const { return lacking_; }  // a take() failed since the last clear_lacking()
+  bool lacking() const { return lacking_; }  // a take() has failed since the last clear_lacking()
   void clear_lacking() { lacking_ = false; }
 
   static constexpr size_t kSizeMax = limits::kFramePayloadLengthMax + 2 * limits::kBlockSize;
 
  private:
   friend class Buffer;
-  static constexpr size_t kClassCount = 13;  // 2^n blocks and two more, n = 0..12
+  static constexpr size_t kClassCount = 13;  // 2^n blocks and two more, for n = 0..12
   static constexpr size_t kFirstHuge = 7;    // half a MiB
   static size_t class_of(size_t size);
   static size_t bytes_of(size_t size_class);
@@ -87,8 +89,8 @@ class BufferPool {
   size_t in_use_ = 0;
   size_t kept_ = 0;
   bool lacking_ = false;
-  std::array<std::unique_ptr<net::Slabs>, kClassCount>
-      slabs_;  // of the large classes; outlive free_
+  // Slabs of the large classes; declared before free_, so they outlive its buffers.
+  std::array<std::unique_ptr<net::Slabs>, kClassCount> slabs_;
   std::array<std::vector<Buffer::Memory>, kClassCount> free_;
 };
 

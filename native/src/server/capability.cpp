@@ -62,7 +62,7 @@ void CapabilityCache::remember(const Capability& capability) {
 
 Status CapabilityCache::check(const Capability& capability, const Place& place, uint64_t session,
                               uint32_t rights) {
-  if (capability.file_id != place.file_id || !says(capability, session, rights) ||
+  if (capability.file_id != place.file_id || !grants(capability, session, rights) ||
       !covers(capability, place)) {
     return Status::kBadCapability;
   }

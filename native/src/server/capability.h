@@ -1,9 +1,12 @@
-// Who may touch an object (rule 25): the proof that a capability was made by the metaserver.
-// CapabilityKey holds the cluster's key and is shared by all lanes (ANY THREAD, guarded by mu_);
-// CapabilityCache remembers, for one connection, what was proved (LANE ONLY, bounded).
-// A cached capability is compared byte by byte, a MAC in constant time. It also says which objects
-// the file has: of another stripe or another target's nothing is made that nobody would ever
-// delete. Whether the session lives is not here: session_table.h.
+// Who may touch an object (rule 25): the proof that the metaserver made a capability.
+//
+// CapabilityKey holds the cluster's key and is shared by all lanes. CapabilityCache remembers, for
+// one connection, which capabilities were proved. A remembered capability is compared byte by byte,
+// a MAC in constant time. The capability also says which objects the file has: an object with
+// another stripe or on another target is refused, because nobody would ever delete it.
+//
+// Threads: CapabilityKey is ANY THREAD, guarded by mu_; CapabilityCache is LANE ONLY, bounded. Not
+// here: whether the session lives (session_table.h).
 #pragma once
 #include <array>
 #include <cstddef>
@@ -20,9 +23,9 @@ namespace braidfs::server {
 class CapabilityKey {
  public:
   void set(std::span<const std::byte> key);
-  // Rises with every set(), so that caches know when what they proved is void.
+  // Rises with every set(), so that caches know when their proofs are void.
   uint64_t generation() const;
-  // False also while there is no key.
+  // False as well while there is no key.
   bool proves(const Capability& capability) const;
 
  private:
@@ -37,7 +40,7 @@ class CapabilityCache {
 
   explicit CapabilityCache(const CapabilityKey& key) : key_(key) {}
 
-  // What of a file a request touches. epoch: that it writes with, else 0.
+  // The object that a request touches. `epoch` is the truncate epoch that it writes with, else 0.
   struct Place {
     uint64_t file_id = 0;
     uint32_t stripe_index = 0;
@@ -45,21 +48,21 @@ class CapabilityCache {
     uint32_t epoch = 0;
   };
 
-  // kOk, or kBadCapability when the bytes are not proved, of another session or file, lack a right,
-  // or are of a file that has no such object there, or not that epoch.
+  // kOk, or kBadCapability: the capability is not proved, belongs to another session or file, lacks
+  // a right, or its file has no such object there or another epoch.
   Status check(const Capability& capability, const Place& place, uint64_t session, uint32_t rights);
 
-  // The same of one that is not going to be asked about again soon: nothing is remembered.
+  // The same check for a capability that is not expected again soon: nothing is remembered.
   bool proves(const Capability& capability, const Place& place, uint64_t session,
               uint32_t rights) const {
-    return says(capability, session, rights) && covers(capability, place) &&
+    return grants(capability, session, rights) && covers(capability, place) &&
            key_.proves(capability);
   }
 
   size_t size() const { return proved_.size(); }
 
  private:
-  static bool says(const Capability& capability, uint64_t session, uint32_t rights) noexcept {
+  static bool grants(const Capability& capability, uint64_t session, uint32_t rights) noexcept {
     return capability.session == session && (capability.rights & rights) == rights;
   }
   static bool covers(const Capability& capability, const Place& place) noexcept {
@@ -78,8 +81,9 @@ class CapabilityCache {
 
   const CapabilityKey& key_;
   uint64_t generation_ = 0;
-  std::unordered_map<uint64_t, Capability> proved_;  // by file id; the newest one proved
-  std::vector<uint64_t> order_;                      // ring of file ids, oldest at next_
+  // by file id: the newest capability that was proved
+  std::unordered_map<uint64_t, Capability> proved_;
+  std::vector<uint64_t> order_;  // ring of file ids; the oldest is at next_
   size_t next_ = 0;
 };
 

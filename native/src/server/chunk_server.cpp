@@ -15,11 +15,11 @@ namespace braidfs::server {
 namespace {
 
 constexpr size_t kLanesDefaultMax = 8;
-constexpr size_t kOfASessionMax =
-    256;  // connections; a client has one for each lane, and for a moment its successor
-constexpr rlim_t kFilesOpenMin = 256;  // of a target
+// Connections of one session. A client has one per lane, and for a moment its successor.
+constexpr size_t kConnectionsOfSessionMax = 256;
+constexpr rlim_t kFilesOpenMin = 256;  // for each target
 constexpr rlim_t kFilesOpenMax = 65536;
-constexpr size_t kLaneBufferBytesMin = 48u << 20;  // two payloads of the largest size, and more
+constexpr size_t kLaneBufferBytesMin = 48u << 20;  // more than two payloads of the largest size
 
 size_t lane_count_of(const ServerConfig& config) {
   if (config.lane_count != 0) return std::min(config.lane_count, ChunkServer::kLanesMax);
@@ -33,8 +33,8 @@ LogLevel level_of(int level) {
   return level >= 20 ? LogLevel::kNotice : LogLevel::kDebug;
 }
 
-// An equal part for each target of what this process may have open, but for a quarter that is for
-// connections.
+// The files that one target may have open: its equal share of what this process may have open,
+// without the quarter that is for connections.
 uint32_t files_of_a_target(size_t target_count) {
   rlimit files{};
   if (::getrlimit(RLIMIT_NOFILE, &files) < 0) return kFilesOpenMin;
@@ -70,7 +70,7 @@ void ChunkServer::choose_engine(IoEngine io) {
   if (error == 0) return;
   if (io == IoEngine::kUring) fault_ = error;
   services_.events.log(LogLevel::kWarning,
-                       std::string("io_uring is not to be had (") + std::strerror(-error) +
+                       std::string("io_uring cannot be used (") + std::strerror(-error) +
                            "): I/O that waits for the disk uses worker threads");
 }
 
@@ -100,9 +100,9 @@ TargetOpened ChunkServer::target_open(const TargetConfig& config) {
   if (!opened.store) {
     return {.status = opened.status, .message = config.path + ": " + opened.message};
   }
+  // With one more target than announced, the share of each is smaller.
   for (size_t index = 0; count > target_count_ && index < services_.targets.count(); ++index) {
-    services_.targets.at(index).store->limit_files(
-        options.files_open_max);  // one more shares with them
+    services_.targets.at(index).store->limit_files(options.files_open_max);
   }
   const uint32_t target = opened.store->figures().target;
   services_.targets.add(std::move(opened.store), target);
@@ -176,7 +176,7 @@ void ChunkServer::stop(uint32_t deadline_ms) {
   stop_targets();
 }
 
-// Closed, not only stopped: another process may open the directories from now on.
+// The stores are closed, not only stopped: another process may open the directories from now on.
 void ChunkServer::stop_targets() {
   const std::scoped_lock lock(targets_mu_);
   for (size_t index = 0; index < services_.targets.count(); ++index) {
@@ -214,8 +214,8 @@ void ChunkServer::close_idle(size_t count_max, std::chrono::milliseconds idle_mi
   for (const auto& lane : lanes_) lane->close_idle(share, idle_min);
 }
 
-// Beside the connection that it replaces, so that the two are ordered by one thread; else where
-// there are fewest.
+// The lane for a new connection: that of the connection that it replaces, so that one thread orders
+// the two; otherwise the lane with the fewest connections.
 Lane& ChunkServer::lane_for(const Adoption& adoption, size_t& index) {
   const auto previous =
       adoption.previous == 0
@@ -256,8 +256,9 @@ int ChunkServer::rdma_offer(size_t rail, uint64_t session, uint64_t previous, ui
   return rails_.offer(rail, index, token, local);
 }
 
-// Which lane gets it: with a queue pair, the one that it was made for. False: no such queue pair.
-bool ChunkServer::place(Adoption& adoption, uint64_t rdma_token, size_t& index) {
+// Chooses the lane. With a queue pair, it is the lane for which that was made. False: there is no
+// such queue pair.
+bool ChunkServer::choose_lane(Adoption& adoption, uint64_t rdma_token, size_t& index) {
   if (rdma_token == 0) {
     (void)lane_for(adoption, index);
     return true;
@@ -273,9 +274,10 @@ bool ChunkServer::adopt(Adoption adoption, uint64_t rdma_token) {
   {
     const std::scoped_lock lock(mu_);
     size_t index = 0;
-    const bool has_room = adoption.purpose == Purpose::kServer ||
-                          services_.sessions.connection_count(name.session) < kOfASessionMax;
-    if (has_room && phase_.load() == Phase::kRunning && place(adoption, rdma_token, index) &&
+    const bool has_room =
+        adoption.purpose == Purpose::kServer ||
+        services_.sessions.connection_count(name.session) < kConnectionsOfSessionMax;
+    if (has_room && phase_.load() == Phase::kRunning && choose_lane(adoption, rdma_token, index) &&
         registry_.add(name, index)) {
       lanes_[index]->adopt(std::move(adoption));
       return true;

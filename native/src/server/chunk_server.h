@@ -1,11 +1,13 @@
-// The native half of a storage server, composed: targets, lanes, workers and the tables that
-// Python fills (docs/INTERFACES.md 3.2). Bound to Python by bindings/server.cpp.
+// The native half of a storage server, composed: targets, lanes, workers, and the tables that
+// Python fills (docs/INTERFACES.md 3.2). bindings/server.cpp binds it to Python.
 //
-// Threads: every call ANY THREAD, but one at a time for target_open(), start() and stop() (Python
-// makes them from one task). Calls are short except target_open() (recovery) and stop() (drain).
+// Threads: every call is ANY THREAD, but target_open(), start() and stop() are called one at a time
+// (Python calls them from one task). Calls are short, except target_open() (recovery) and stop()
+// (drain).
+//
 // Invariants: no request is served before the first sessions(); after stop() nothing is served and
-// every target is marked clean.
-// Not here: the handshake, registration, heartbeats (storageserver/, fscommon/auth).
+// every target is marked clean. Not here: the handshake, registration, heartbeats (storageserver/,
+// fscommon/auth).
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -26,14 +28,15 @@ namespace braidfs::server {
 enum class IoEngine : uint8_t { kAuto, kUring, kSyscall };
 
 struct ServerConfig {
-  size_t lane_count = 0;    // 0: one per core, at most 8
-  size_t target_count = 1;  // at least; they share what the process may have open
+  size_t lane_count = 0;  // 0: one per core, at most 8
+  // The number of targets to expect; all targets share what the process may have open.
+  size_t target_count = 1;
   IoEngine io = IoEngine::kAuto;
-  size_t buffer_bytes_max = size_t{512} << 20;  // of payloads, all lanes together
-  uint32_t busy_poll_us = 0;  // how long a lane looks for requests before it sleeps, at most
-  uint64_t fetched_bytes_max = uint64_t{1}
-                               << 30;  // into the page cache, not read yet; 0: nothing is fetched
-  uint32_t stall_ms_max = 60'000;      // a connection without progress for longer is cut
+  size_t buffer_bytes_max = size_t{512} << 20;  // for payloads, all lanes together
+  uint32_t busy_poll_us = 0;  // longest time that a lane polls for requests before it sleeps
+  // Bytes that may be fetched into the page cache and not read yet. 0: nothing is fetched.
+  uint64_t fetched_bytes_max = uint64_t{1} << 30;
+  uint32_t stall_ms_max = 60'000;  // a connection without progress for longer is cut
 };
 
 struct TargetConfig {
@@ -44,7 +47,8 @@ struct TargetConfig {
   bool create = false;
 };
 
-// index is meaningful when status is kOk; message is a sentence for people when it is not.
+// Result of target_open(). `index` is valid when status is kOk; otherwise `message` is a sentence
+// for people.
 struct TargetOpened {
   size_t index = 0;
   Status status = Status::kOk;
@@ -55,7 +59,8 @@ class ChunkServer {
  public:
   static constexpr size_t kLanesMax = 64;
 
-  // What went wrong with io = kUring is in fault() (-errno); nothing else may be called then.
+  // When io is kUring and io_uring cannot be used, fault() is -errno, and nothing else may be
+  // called.
   explicit ChunkServer(const ServerConfig& config);
   ~ChunkServer();
   ChunkServer(const ChunkServer&) = delete;
@@ -65,7 +70,8 @@ class ChunkServer {
   const char* io_engine() const { return services_.uring ? "uring" : "syscall"; }
 
   TargetOpened target_open(const TargetConfig& config);
-  Status target_assign(size_t index, uint32_t target);  // kEinval: no such index, id 0 or taken
+  // kEinval: there is no such index, or the id is 0 or taken
+  Status target_assign(size_t index, uint32_t target);
   bool target_figures(size_t index, store::StoreFigures& figures);
 
   void start();
@@ -76,16 +82,15 @@ class ChunkServer {
   void serve_until(int64_t deadline_ns) { services_.sessions.serve_until(deadline_ns); }
   void fence(uint64_t session);
   size_t connection_count() const { return registry_.size(); }
-  // Closes up to so many connections that were idle for so long, and longest: their clients make
-  // others when they need them.
+  // Closes at most count_max connections that were idle for at least idle_min, the longest idle
+  // first. Their clients make new ones when they need them.
   void close_idle(size_t count_max, std::chrono::milliseconds idle_min);
-  // False, and the socket closed, when the name is taken, there are too many connections, or the
-  // server does not run.
-  // rdma_token: of rdma_offer(); 0: frames go over the socket.
+  // Takes over a connection. False, and the socket is closed: the name is taken, there are too many
+  // connections, or the server does not run. rdma_token is that of rdma_offer(); 0: frames go over
+  // the socket.
   bool adopt(Adoption adoption, uint64_t rdma_token = 0);
 
-  // ---- RDMA: see rdma/rails.h. The queue pair is made on the lane that the connection will get
-  // ----
+  // ---- RDMA (rdma/rails.h): the queue pair is made on the lane that will get the connection ----
   int rdma_open(const rdma::DeviceAddress& address, uint64_t memory_bytes, std::string& reason);
   int rdma_offer(size_t rail, uint64_t session, uint64_t previous, uint64_t& token,
                  rdma::Peer& local);
@@ -98,10 +103,10 @@ class ChunkServer {
   void choose_engine(IoEngine io);
   void close_session(uint64_t session);
   Lane& lane_for(const Adoption& adoption, size_t& index);
-  bool place(Adoption& adoption, uint64_t rdma_token, size_t& index);
+  bool choose_lane(Adoption& adoption, uint64_t rdma_token, size_t& index);
   bool wait_for_connections(uint32_t deadline_ms) const;
   void stop_targets();
-  store::ChunkStore* store_at(size_t index);  // targets_mu_ held
+  store::ChunkStore* store_at(size_t index);  // targets_mu_ is held
   void count_lanes(std::map<std::string, uint64_t>& sums);
 
   enum class Phase : uint8_t { kNew, kRunning, kStopped };
@@ -113,8 +118,9 @@ class ChunkServer {
   ConnectionRegistry registry_;
   rdma::Rails rails_;  // outlives the lanes
   std::vector<std::unique_ptr<Lane>> lanes_;
-  std::mutex targets_mu_;  // guards the stores against their end in stop(); lanes end before it
-  std::mutex mu_;          // guards lanes_ against its end in stop()
+  // Guards the stores against their end in stop(); the lanes end before that.
+  std::mutex targets_mu_;
+  std::mutex mu_;  // guards lanes_ against its end in stop()
 };
 
 }  // namespace braidfs::server

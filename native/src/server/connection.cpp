@@ -15,11 +15,12 @@ namespace {
 
 using Life = SessionState::Life;
 
-// A kernel's worth of small frames can be taken in by one turn after reading was stopped, and the
-// bytes are bounded by the lane's buffers: so the stream never has to refuse a reply.
+// After reading was stopped, one turn may still take in as many small frames as the kernel holds;
+// their bytes are bounded by the lane's buffers. With these bounds the stream never refuses a
+// reply.
 constexpr uint32_t kFramesQueuedMax = 32u << 10;
 constexpr size_t kBytesQueuedMax = size_t{1} << 40;
-constexpr size_t kPartOfFree = 4;  // of the lane's memory, for one connection
+constexpr size_t kPartOfFree = 4;  // of the lane's free memory, for one connection
 constexpr uint32_t kBodyLengthMax =
     sizeof(Capability) + 8 * (limits::kFramePayloadLengthMax / limits::kBlockSize + 1);
 
@@ -44,12 +45,12 @@ Request::~Request() {
 
 void Request::take_buffer(Buffer taken) {
   buffer = std::move(taken);
-  connection->holds(buffer.size());
+  connection->count_held(buffer.size());
 }
 
 void Request::drop_buffer() {
   if (!buffer) return;
-  connection->lets_go(buffer.size());
+  connection->count_released(buffer.size());
   buffer.reset();
 }
 
@@ -141,8 +142,8 @@ Status Connection::check_capability(const FrameHeader& header, std::span<const s
   return status;
 }
 
-// What must hold before anything is done for the peer; PING asks only for a connection, FENCE
-// comes before there is a session table to fence in.
+// Checks what must hold before anything is done for the peer. PING needs only a connection; FENCE
+// may come before there is a session table.
 Status Connection::admit(const FrameHeader& header, std::span<const std::byte> body) {
   const auto op = static_cast<Op>(header.op);
   if (op == Op::kPing || op == Op::kFence) return Status::kOk;
@@ -172,7 +173,7 @@ void Connection::refuse(const FrameHeader& header, Status status) {
   send_status(header, status);
 }
 
-// The peer broke the protocol: it is told, then cut off by the caller.
+// False: the peer broke the protocol. It is told so here, and the caller cuts the connection.
 bool Connection::well_formed(const FrameHeader& header) {
   const Status status = shape(header, purpose_);
   if (status == Status::kOk) return true;
@@ -239,8 +240,8 @@ bool Connection::frame(const FrameHeader& header, std::span<const std::byte> bod
   return true;
 }
 
-// Answered when it is known to whoever fetches: nobody waits for the bytes. What this peer may not
-// read is left out.
+// Answers as soon as the fetcher knows the objects: nobody waits for the bytes. Objects that this
+// peer may not read are left out.
 void Connection::fetch(const FrameHeader& header, std::span<const std::byte> body) {
   const std::vector<FetchedObject> objects = fetched_of(body);
   if (objects.empty()) return refuse(header, Status::kBadRequest);
@@ -309,7 +310,7 @@ void Connection::resume() {
   if (stream_) stream_->resume();
 }
 
-// Called by the request's destructor, perhaps from inside the stream: only counts and defers.
+// Called by the request's destructor, perhaps from inside the stream: it only counts and defers.
 void Connection::request_dropped() {
   --in_flight_;
   subtract(lane_.counters().in_flight);
@@ -318,18 +319,18 @@ void Connection::request_dropped() {
   const bool may_read = !receiving_ && in_flight_ <= kInFlightMax / 2;
   if (may_read || waits_for_own_ || !held_back_.empty() ||
       (phase_ == Phase::kClosing && in_flight_ == 0))
-    schedule_settle();
+    schedule_advance();
 }
 
-void Connection::schedule_settle() {
-  if (std::exchange(settle_scheduled_, true)) return;
+void Connection::schedule_advance() {
+  if (std::exchange(advance_scheduled_, true)) return;
   lane_.loop().defer([weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->settle();
+    if (const auto self = weak.lock()) self->advance();
   });
 }
 
-void Connection::settle() {
-  settle_scheduled_ = false;
+void Connection::advance() {
+  advance_scheduled_ = false;
   if (phase_ == Phase::kServing) run_held_back();
   limit_reading();
   end_if_idle();

@@ -1,12 +1,15 @@
-// One adopted connection: admits its frames, bounds what it may have in flight, sends its replies.
-// LANE ONLY.
+// One adopted connection: it admits frames, bounds the requests in flight, and sends replies.
 //
-// Life: kWaiting (the connection it replaces has requests that run; nothing is read) → kServing →
-// kClosing (the stream is cut, requests that run end) → kEnded (reported, forgotten by the lane).
+// Life: kWaiting (the connection that it replaces still has requests that run; nothing is read) →
+// kServing → kClosing (the stream is cut, running requests end) → kEnded (reported, and forgotten
+// by the lane).
+//
 // Invariants: a reply is sent only while kServing; no request of a successor is read before this
-// one is kEnded (rule 23); in_flight counts requests until their reply left, and reading stops at
-// kInFlightMax (what one receive had already taken in is still accepted).
-// Not here: what an operation does (operations.h), whose turn for memory it is (lane.h).
+// connection is kEnded (rule 23); in_flight counts requests until their reply was sent, and reading
+// stops at kInFlightMax (what one receive has taken in already is still accepted).
+//
+// Threads: LANE ONLY. Not here: what an operation does (operations.h), whose turn for memory it is
+// (lane.h).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -30,7 +33,7 @@ class Lane;
 
 struct Adoption {
   net::Socket socket;
-  std::shared_ptr<rdma::Channel> channel{};  // frames go over it instead
+  std::shared_ptr<rdma::Channel> channel{};  // frames go over it instead of the socket
   Purpose purpose = Purpose::kData;
   uint64_t session = 0;
   uint64_t connection = 0;
@@ -51,27 +54,27 @@ class Connection final : public net::StreamSink, public std::enable_shared_from_
   bool closing() const { return phase_ == Phase::kClosing || phase_ == Phase::kEnded; }
   bool ended() const { return phase_ == Phase::kEnded; }
 
-  // Begins to serve, now or when the connection that it replaces has ended.
+  // Begins to serve: now, or when the connection that it replaces has ended.
   void begin(bool wait_for_predecessor);
   void predecessor_ended();
   void replaced_by(std::shared_ptr<Connection> successor);
   void close(int error, std::string reason);
 
   void reply(std::shared_ptr<Request> request);
-  // Whether it may have so much more of the lane's memory: a quarter of what is free, so that a
-  // dozen peers that do not take their answers leave others some. Who has nothing may always wait
-  // for it.
+  // True when this connection may hold `bytes` more of the lane's memory: up to a quarter of what
+  // is free, so that a dozen peers that do not read their replies leave some to others. A
+  // connection that holds nothing may always wait for memory.
   bool may_hold(size_t bytes) const;
-  // A READ beyond that: it runs when answers of before have left, and nothing more is received
-  // until then.
+  // Keeps a READ beyond that share. It runs when earlier replies have been sent; nothing more is
+  // received until then.
   void hold_back(std::shared_ptr<Request> request);
-  void holds(size_t bytes) { held_bytes_ += bytes; }
-  void lets_go(size_t bytes) { held_bytes_ -= bytes; }
-  // Memory came back: go on with the payload that had no place.
+  void count_held(size_t bytes) { held_bytes_ += bytes; }
+  void count_released(size_t bytes) { held_bytes_ -= bytes; }
+  // Called when memory came back: goes on with the payload that had no buffer.
   void resume();
   bool stalled_since(net::Clock::time_point when) const;
-  // Since when a client has asked for nothing and is owed nothing; nullopt: it is, or this is no
-  // client's.
+  // Since when the client has asked for nothing and waits for nothing. nullopt: it does, or the
+  // connection is not a client's.
   std::optional<net::Clock::time_point> idle_since() const;
 
   net::PayloadPlace payload_buffer(const FrameHeader& header,
@@ -94,8 +97,8 @@ class Connection final : public net::StreamSink, public std::enable_shared_from_
   void request_dropped();
   void limit_reading();
   void run_held_back();
-  void schedule_settle();
-  void settle();
+  void schedule_advance();
+  void advance();
   void end_if_idle();
 
   Lane& lane_;
@@ -104,19 +107,21 @@ class Connection final : public net::StreamSink, public std::enable_shared_from_
   const uint64_t id_;
   std::shared_ptr<SessionState> state_;
   CapabilityCache capabilities_;
-  net::Socket socket_;                      // until begin(); then the stream's
-  std::shared_ptr<rdma::Channel> channel_;  // until begin(), too
+  net::Socket socket_;                      // until begin(); then the stream owns it
+  std::shared_ptr<rdma::Channel> channel_;  // until begin() as well
   std::unique_ptr<net::Stream> stream_;
   Phase phase_ = Phase::kWaiting;
   bool predecessor_pending_ = false;
   bool receiving_ = true;
-  bool settle_scheduled_ = false;
+  bool advance_scheduled_ = false;
   size_t in_flight_ = 0;
   size_t held_bytes_ = 0;  // of the lane's memory
   std::deque<std::shared_ptr<Request>> held_back_;
-  bool waits_for_own_ = false;          // a payload, until others of this connection are stored
-  net::Clock::time_point progress_at_;  // when a reply last left, or the first one was queued
-  std::shared_ptr<Request> arriving_;   // a WRITE whose payload comes in
+  // A payload waits until other requests of this connection are stored.
+  bool waits_for_own_ = false;
+  // When a reply was last sent, or the first one was queued.
+  net::Clock::time_point progress_at_;
+  std::shared_ptr<Request> arriving_;  // a WRITE whose payload is arriving
   std::vector<std::shared_ptr<Connection>> successors_;
 };
 

@@ -1,5 +1,5 @@
-// Which lane has which connection, until it ended: so that a connection that replaces another is
-// put on the same lane, behind it. ANY THREAD, guarded by mu_.
+// Which lane has which connection, until the connection has ended. So a connection that replaces
+// another is put on the same lane, behind it. ANY THREAD, guarded by mu_.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace braidfs::server {
 
-// A client names its connections; the session keeps the names of two clients apart.
+// A client names its connections; the session distinguishes the names of different clients.
 struct ConnectionName {
   uint64_t session = 0;
   uint64_t connection = 0;
@@ -24,10 +24,10 @@ struct ConnectionNameHash {
 
 class ConnectionRegistry {
  public:
-  static constexpr size_t kConnectionsMax =
-      1u << 16;  // what is taken is decided before (fscommon/net)
+  // The policy is decided earlier (fscommon/net).
+  static constexpr size_t kConnectionsMax = 1u << 16;
 
-  // False when the name is taken or there are too many connections.
+  // False: the name is taken, or there are too many connections.
   bool add(const ConnectionName& name, size_t lane) {
     const std::scoped_lock lock(mu_);
     return lanes_.size() < kConnectionsMax && lanes_.emplace(name, lane).second;

@@ -48,7 +48,8 @@ class Copier {
   }
 
  private:
-  // Where the next block with data, or the next hole, begins at or behind `from`; the end.
+  // The offset of the next block with data, or of the next hole, at or behind `from`; the end if
+  // there is none.
   Status next(uint64_t from, bool hole, uint64_t& at) const {
     store::SeekResult found{.at = copy_.source_offset + from, .ended = false};
     const uint64_t end = copy_.source_offset + copy_.length;
@@ -74,7 +75,7 @@ class Copier {
                                                      .buffer = bytes_.first(length)},
                                                     sums_);
     if (read.status != Status::kOk) return read.status;
-    // The last block of an object is whole on disk, with zeros: as such it is copied.
+    // On disk the last block of an object is whole, padded with zeros; it is copied as such.
     const uint32_t whole =
         (read.length + limits::kBlockSize - 1) / limits::kBlockSize * limits::kBlockSize;
     const auto bytes = bytes_.first(whole);
@@ -94,7 +95,8 @@ class Copier {
   }
 
   const Copy& copy_;
-  std::unique_ptr<std::byte[], Free> memory_;  // as the disk may be read into directly
+  // aligned, so that the disk can be read directly into it
+  std::unique_ptr<std::byte[], Free> memory_;
   std::span<std::byte> bytes_;
   std::vector<uint64_t> sums_;
 };

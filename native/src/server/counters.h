@@ -1,5 +1,7 @@
-// What one lane has done, as numbers that only rise (gauges are marked). Written by its lane or the
-// worker that serves it, read by any thread: relaxed atomics, summed over lanes by ChunkServer.
+// What one lane has done, as numbers that only rise (gauges are marked).
+//
+// Threads: written by the lane, or by a worker that serves it; read by ANY THREAD: relaxed atomics,
+// summed over the lanes by ChunkServer.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -17,11 +19,11 @@ inline void subtract(Counter& counter, uint64_t amount = 1) {
   counter.fetch_sub(amount, std::memory_order_relaxed);
 }
 
-// How long requests of one kind took, from the header of their frame, so the bytes of a WRITE on
-// the way included, until their reply is handed to the connection: how many in each span of time,
-// and all together.
+// How long requests of one kind took: a count for each span of time, and the sum. The time begins
+// with the header of the frame, so it includes receiving the bytes of a WRITE, and ends when the
+// reply is handed to the connection.
 struct Latency {
-  // Upper bounds, in microseconds; what took longer is in the last count.
+  // Upper bounds in microseconds; longer ones are in the last count.
   static constexpr std::array<uint64_t, 15> kBounds = {
       25,     50,     100,    250,     500,     1000,      2500,      5000,
       10'000, 25'000, 50'000, 100'000, 500'000, 1'000'000, 10'000'000};
@@ -38,17 +40,18 @@ struct Latency {
 struct alignas(64) Counters {
   Counter reads{0}, writes{0}, syncs{0}, truncates{0}, punches{0}, stats{0}, deletes{0}, fences{0},
       pings{0}, seeks{0}, copies{0}, deletes_all{0}, deleted_objects{0}, fetches{0};
-  Counter read_bytes{0}, written_bytes{0}, copied_bytes{0};  // copied: here, for no client
-  Counter reads_inline{0}, reads_uring{0}, reads_worker{0},
-      reads_lent{0};  // the last: of any of them
+  // copied: on this server, not for a client
+  Counter read_bytes{0}, written_bytes{0}, copied_bytes{0};
+  // The last one counts lent reads of all three kinds.
+  Counter reads_inline{0}, reads_uring{0}, reads_worker{0}, reads_lent{0};
   Counter writes_inline{0}, writes_uring{0}, writes_worker{0};
   Counter payload_checksum_errors{0}, corrupt_blocks{0};
   Counter refused_requests{0}, refused_frames{0}, refused_capabilities{0}, busy_requests{0};
-  Counter connections{0}, connections_adopted{0}, in_flight{0};      // 1st and 3rd are gauges
-  Counter buffer_bytes{0}, buffer_waits{0}, stalled_connections{0};  // 1st is a gauge
+  Counter connections{0}, connections_adopted{0}, in_flight{0};      // the 1st and 3rd are gauges
+  Counter buffer_bytes{0}, buffer_waits{0}, stalled_connections{0};  // the 1st is a gauge
   Latency read_time, write_time, sync_time, other_time;
 
-  // visit(name, counter) for each; the names are those of ChunkServer.counters().
+  // Calls visit(name, counter) for each counter; the names are those of ChunkServer.counters().
   template <typename Visit>
   void each(Visit visit) const {
     visit("reads", reads);
@@ -89,7 +92,7 @@ struct alignas(64) Counters {
     visit("stalled_connections", stalled_connections);
   }
 
-  // visit(op, latency) for each kind of request.
+  // Calls visit(op, latency) for each kind of request.
   template <typename Visit>
   void each_latency(Visit visit) const {
     visit("READ", read_time);

@@ -1,6 +1,8 @@
-// What the server tells Python: a bounded queue and an eventfd that is readable while it has
-// entries. ANY THREAD, guarded by mu_. Nothing waits here: a full queue drops the newest LOG
-// (counted) but never a CLOSED or CORRUPT within kEventsMax more.
+// What the server reports to Python: a bounded queue, and an eventfd that is readable while the
+// queue has entries.
+//
+// Nothing waits here: a full queue drops new LOG events (counted), but drops no CLOSED or CORRUPT
+// before it has kEventsMax entries. Threads: ANY THREAD, guarded by mu_.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -111,7 +111,7 @@ void Fetcher::run() {
   }
 }
 
-// Waits for what was begun first while there is too much under way.
+// Begins to fetch an object. While too much is under way, waits for what was begun first.
 void Fetcher::fetch(const Key& key, uint32_t length) {
   store::ChunkStore* const store = targets_.find(key.second);
   store::Fetching what;

@@ -1,12 +1,13 @@
-// Objects of small files that clients are going to read, read into the page cache before they ask
+// Reads objects of small files into the page cache before clients ask for them
 // (docs/decisions/0049-fetched-ahead.md).
 //
-// What waits is fetched in the order of file ids, up and from the beginning again: files that were
-// made one after another lie so on the disk. So many bytes are on their way at once, and so many
-// may have been fetched that nobody has read yet; after kUnreadFor those count no more. What there
-// is no room for is refused. One thread fetches, and its I/O has the priority of all: readers may
-// wait for pages that it asked for. Threads: ANY THREAD, guarded by mu_; stop() before the targets
-// end.
+// Waiting objects are fetched in the order of file ids, upwards and then from the beginning again:
+// files made one after another lie in that order on the disk. A bounded number of bytes is under
+// way at a time, and a bounded number may be fetched that nobody has read yet; after kUnreadFor an
+// object no longer counts. A request without room is refused. One thread fetches, and its I/O has
+// normal priority, because readers may wait for pages that it asked for.
+//
+// Threads: ANY THREAD, guarded by mu_; stop() is called before the targets end.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -32,8 +33,8 @@ class Fetcher {
   static constexpr size_t kQueueMax = 1u << 17;
   static constexpr size_t kUnreadMax = 1u << 20;
   static constexpr std::chrono::minutes kUnreadFor{10};
-  static constexpr uint64_t kUnderWayMax =
-      1u << 20;  // of each target: reads that somebody waits for queue behind it
+  // For each target; reads that somebody waits for queue behind these bytes.
+  static constexpr uint64_t kUnderWayMax = 1u << 20;
 
   struct Wanted {
     store::ObjectId object;
@@ -41,16 +42,17 @@ class Fetcher {
     uint32_t length = 0;
   };
 
-  // unread_bytes_max: fetched, and not read yet.
+  // unread_bytes_max bounds what was fetched and not read yet.
   Fetcher(const TargetTable& targets, uint64_t unread_bytes_max);
   ~Fetcher() { stop(); }
   Fetcher(const Fetcher&) = delete;
   Fetcher& operator=(const Fetcher&) = delete;
   void stop();
 
-  // False: there is no room for all of them, and the rest is not fetched.
+  // Adds objects to be fetched. False: there is no room for all of them, and the rest is not
+  // fetched.
   bool want(std::span<const Wanted> wanted, Clock::time_point now);
-  // Somebody reads its beginning.
+  // A client reads the beginning of the object.
   void was_read(uint32_t target, store::ObjectId object) {
     if (unread_count_.load(std::memory_order_relaxed) > 0) forget({object, target});
   }
@@ -58,8 +60,8 @@ class Fetcher {
   struct Counts {
     uint64_t objects = 0;
     uint64_t bytes = 0;
-    uint64_t used = 0;     // objects that were read then
-    uint64_t unused = 0;   // that nobody read
+    uint64_t used = 0;     // objects that were read after that
+    uint64_t unused = 0;   // objects that nobody read
     uint64_t refused = 0;  // requests
   };
   Counts counts() const;
@@ -83,7 +85,7 @@ class Fetcher {
   void run();
   void fetch(const Key& key, uint32_t length);
   void forget(const Key& key);
-  // LOCKED
+  // ---- LOCKED ----
   bool has_room(uint32_t length) const;
   void drop(Place unread);
   void expire(Clock::time_point now);
@@ -93,16 +95,16 @@ class Fetcher {
   const uint64_t unread_bytes_max_;
   mutable std::mutex mu_;
   std::condition_variable work_;
-  std::set<Key> queue_;       // of unread_
-  Key cursor_{};              // where the next one is looked for
-  std::list<Unread> unread_;  // the oldest first; those of the queue too
+  std::set<Key> queue_;       // a subset of unread_
+  Key cursor_{};              // the search for the next object begins here
+  std::list<Unread> unread_;  // oldest first; includes those in the queue
   std::unordered_map<Key, Place, Hash> places_;
   uint64_t unread_bytes_ = 0;
   std::atomic<size_t> unread_count_{0};
   Counts counts_;
   bool stopping_ = false;
 
-  // The thread's own.
+  // ---- used by the thread only ----
   std::deque<UnderWay> under_way_;
   uint64_t under_way_bytes_ = 0;
   std::thread thread_;

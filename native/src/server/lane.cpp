@@ -11,12 +11,13 @@ namespace braidfs::server {
 
 namespace {
 
-// Fresh pages may take longer than the disk: the first checkpoint after a start does not wait for
-// them.
+// Fresh pages may take longer than the disk; they are made here, so that the first checkpoint after
+// a start does not wait for them.
 constexpr size_t kWarmBytes = 32u << 20;
-constexpr int kStallLooks = 12;  // during the longest stall
+constexpr int kStallChecks = 12;  // checks during the longest stall
 constexpr int kStallPartWhenShort = 6;
-constexpr std::chrono::seconds kCutLogInterval{1};  // a line a second: a stranger cannot flood logs
+// One line per second, so that a stranger cannot flood the logs.
+constexpr std::chrono::seconds kCutLogInterval{1};
 
 ConnectionName name_of(const Connection& connection) {
   return {connection.session(), connection.id()};
@@ -61,13 +62,13 @@ void Lane::run() {
                                                    "): it uses worker threads instead");
     }
   }
-  look_for_stalled();
+  check_stalled();
   loop_.run();
   operations_.use_uring(nullptr);
   uring_.reset();
 }
 
-// Tasks of lanes are few (completions post once for many), so a full queue is a matter of moments.
+// Lanes have few tasks (completions post one task for many), so a full list empties within moments.
 void Lane::post(net::EventLoop::Task task) {
   while (!loop_.post(task)) std::this_thread::yield();
 }
@@ -161,7 +162,8 @@ size_t Lane::bytes_of(const Request& read) {
   return store::read_buffer_bytes(read.header.offset, read.header.length);
 }
 
-// A READ of a connection that has its share of the memory waits for answers of before to leave.
+// Keeps the READ of a connection that has its share of memory until earlier replies were sent.
+// True: it is kept.
 bool Lane::held_back(std::shared_ptr<Request>& read) {
   Connection& owner = *read->connection;
   if (owner.may_hold(bytes_of(*read))) return false;
@@ -200,7 +202,7 @@ void Lane::finish(std::shared_ptr<Request> request) {
     if (request->op() == Op::kDelete) add(counters_.deleted_objects);
     if (request->op() == Op::kDeleteAll) add(counters_.deleted_objects, request->objects.size());
   }
-  if (request->op() == Op::kWrite) {  // its bytes are stored: others may have the memory now
+  if (request->op() == Op::kWrite) {  // its bytes are stored, so others may have the memory
     request->payload = {};
     request->drop_buffer();
     memory_returned();
@@ -296,8 +298,8 @@ void Lane::report_cut(const Connection& connection, int error, const std::string
                            std::strerror(error) + ")");
 }
 
-void Lane::look_for_stalled() {
-  // Where memory is short, whoever does not take its answers has less time.
+void Lane::check_stalled() {
+  // When memory is short, a client that does not read its replies gets less time.
   const auto since =
       loop_.now() - (waiting_.empty() ? stall_max_ : stall_max_ / kStallPartWhenShort);
   std::vector<std::shared_ptr<Connection>> stalled;
@@ -308,8 +310,8 @@ void Lane::look_for_stalled() {
     add(counters_.stalled_connections);
     connection->close(ETIMEDOUT, "no progress for too long");
   }
-  memory_returned();  // also when it was the system that had no memory
-  loop_.call_at(loop_.now() + stall_max_ / kStallLooks, [this] { look_for_stalled(); });
+  memory_returned();  // for the case that the system had no memory
+  loop_.call_at(loop_.now() + stall_max_ / kStallChecks, [this] { check_stalled(); });
 }
 
 }  // namespace braidfs::server

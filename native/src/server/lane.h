@@ -1,11 +1,14 @@
-// One thread of the data path: an event loop, the connections adopted by it, their buffers and, if
-// the kernel lets us, an io_uring. A request is received, performed and answered here without a
-// hand-off unless the disk or a lock makes it wait.
+// One thread of the data path: an event loop, the connections that it adopted, their buffers and,
+// if the kernel allows it, an io_uring.
+//
+// A request is received, performed and answered on this thread, unless the disk or a lock makes it
+// wait.
 //
 // Invariants: requests and buffers are dropped on this thread only; whoever waits for memory is
-// served in order; a connection is forgotten only when it ended.
-// Threads: LANE ONLY, except adopt(), close_session(), complete(), close_all(), stop() and
-// connection_count(): ANY THREAD.
+// served in order; a connection is forgotten only when it has ended.
+//
+// Threads: LANE ONLY, except adopt(), close_session(), close_idle(), complete(), close_all(),
+// stop() and connection_count(), which are ANY THREAD.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -46,12 +49,12 @@ class Lane {
   Lane& operator=(const Lane&) = delete;
 
   void start();
-  void stop();  // ends and joins the thread; connections must have ended
+  void stop();  // ends and joins the thread; its connections must have ended
 
   void adopt(Adoption adoption);
   void close_session(uint64_t session);
   void close_all();
-  // The connections that were idle for longest, and for at least so long.
+  // Closes the connections that were idle longest, and for at least idle_min.
   void close_idle(size_t count_max, std::chrono::milliseconds idle_min);
   void complete(std::shared_ptr<Request> request);
   size_t connection_count() const { return connection_count_.load(std::memory_order_acquire); }
@@ -62,8 +65,8 @@ class Lane {
 
   void execute(std::shared_ptr<Request> request);
   void finish(std::shared_ptr<Request> request);
-  void observe(const Request& request);  // how long it took
-  // Empty when memory is short or others wait for it: then wait_for_memory().
+  void observe(const Request& request);  // counts how long it took
+  // Empty when memory is short or others wait for it: then call wait_for_memory().
   Buffer take_buffer(size_t size);
   size_t bytes_free() const { return buffers_.bytes_free(); }
   static size_t bytes_of(const Request& read);
@@ -74,7 +77,7 @@ class Lane {
   void report_cut(const Connection& connection, int error, const std::string& reason);
 
  private:
-  // A READ without room for its bytes, or a connection whose next payload has no place.
+  // A READ without room for its bytes, or a connection whose next payload has no buffer.
   using Waiter = std::variant<std::shared_ptr<Request>, std::shared_ptr<Connection>>;
 
   void run();
@@ -85,7 +88,7 @@ class Lane {
   bool held_back(std::shared_ptr<Request>& read);
   void serve_waiting();
   bool serve_first();
-  void look_for_stalled();
+  void check_stalled();
 
   const size_t index_;
   const std::chrono::milliseconds stall_max_;
@@ -99,8 +102,8 @@ class Lane {
   std::atomic<size_t> connection_count_{0};
   std::deque<Waiter> waiting_;
   bool serve_scheduled_ = false;
-  bool turn_ = false;       // the connection that resumes now is first in the queue
-  bool turn_lost_ = false;  // and there was no room even for it
+  bool turn_ = false;       // the connection that resumes now is the first in the queue
+  bool turn_lost_ = false;  // there was no room even for that connection
   net::Clock::time_point cut_logged_at_{};
   std::unique_ptr<net::Uring> uring_;
 

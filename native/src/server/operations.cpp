@@ -13,7 +13,7 @@ namespace {
 
 using store::Wait;
 
-// A buffered write of this size costs the lane about as much as handing it over would.
+// A buffered write of this size costs the lane about as much as handing it to a worker.
 constexpr uint32_t kInlineWriteMax = 256u << 10;
 
 store::ReadRequest read_request(const Request& request) {
@@ -26,8 +26,9 @@ store::ReadRequest read_request(const Request& request) {
           .raw = (request.header.flags & kFlagRaw) != 0};
 }
 
-// Of an object that was synced once (rule 19): where it is not there it is lost. Then nobody reads
-// zeros in its place, and nothing makes it anew, as what is left of it would be zeros.
+// True for an object that was synced once (rule 19): if it is missing, it was lost. Then nobody
+// reads zeros in its place, and no request creates it again, because what else it held would be
+// zeros.
 bool must_exist(const Request& request) { return (request.header.flags & kFlagMustExist) != 0; }
 
 store::WriteRequest write_request(const Request& request) {
@@ -43,7 +44,7 @@ void make_room_for_sums(Request& request) {
   request.sums.resize(blocks_touched(request.header.offset, request.header.length));
 }
 
-// An object that is not there is a hole, unless it must exist.
+// A missing object is a hole, unless it must exist.
 Status absent_or(const Request& request, Status status) {
   return status == Status::kNoObject && !must_exist(request) ? Status::kOk : status;
 }
@@ -58,7 +59,7 @@ void take_result(Request& request, const store::ReadResult& result) {
                      result.length};
 }
 
-// Of a READ that has begun: true where its bytes go out of the page cache as they are.
+// For a READ that has begun. True: its bytes are sent out of the page cache as they are.
 bool lend(Request& request, Counters& counters) {
   if (!request.may_lend) return false;
   make_room_for_sums(request);
@@ -68,12 +69,12 @@ bool lend(Request& request, Counters& counters) {
   request.reading = {};
   take_result(request, result);
   add(counters.reads_lent);
-  request.payload =
-      request.payload.subspan(length_of(request.lent.parts));  // refused: nothing of nothing
+  // After an error both are empty.
+  request.payload = request.payload.subspan(length_of(request.lent.parts));
   return true;
 }
 
-// Of a READ whose plan is done.
+// Finishes a READ whose plan is done.
 void finish_plan(Request& request) {
   make_room_for_sums(request);
   take_result(request, request.store->finish_read(request.reading, request.sums));
@@ -128,12 +129,12 @@ Copy copy_of(const Request& request) {
           .sink_offset = request.header.offset,
           .length = request.header.length,
           .epoch = request.header.epoch,
-          .source_epoch = source.epoch_end - 1,  // 0, of earlier clients: any
+          .source_epoch = source.epoch_end - 1,  // 0, from older clients: any epoch
           .must_exist = (source.flags & kCopyMustExist) != 0,
           .sink_must_exist = must_exist(request)};
 }
 
-// The reply's body is a status for each, packed u16.
+// The reply's body has a status for each object, as packed u16.
 void perform_delete_all(Request& request) {
   std::vector<Status> statuses(request.objects.size(), Status::kOk);
   request.store->remove_all(request.objects, statuses);
@@ -145,7 +146,7 @@ void perform_delete_all(Request& request) {
   request.status = Status::kOk;
 }
 
-// The whole operation, blocking; by a worker.
+// Performs the whole operation, blocking; called by a worker.
 void perform(Request& request, Counters& counters) {
   const FrameHeader& header = request.header;
   store::ChunkStore& target = *request.store;
@@ -335,7 +336,7 @@ bool Operations::by_uring(const std::shared_ptr<Request>& request) {
   store::IoPlan& plan = plan_of(*request);
   const auto segments = plan.segments();
   if (uring_ == nullptr || plan.fd() < 0 || uring_->room() < segments.size()) return false;
-  request->segments_out = 1;  // until all are submitted
+  request->segments_out = 1;  // one extra until all are submitted
   for (uint32_t index = 0; index < segments.size(); ++index) {
     if (segments[index].length > 0) submit(request, index);
   }

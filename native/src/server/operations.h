@@ -1,11 +1,13 @@
 // What each data operation does with the store, and where it runs: inline on the lane when the
-// bytes are cached or small, by io_uring (or a worker) when the disk must be asked, on a worker
-// when the call may block. LANE ONLY, except perform_*() which a worker runs on a request that it
-// alone holds.
-// Invariants: every request given to execute() comes to Lane::finish() once, on the lane; an op
-// that was begun on the lane never waits in a queue of threads (chunk_store.h): it is dropped and
-// the worker begins it anew.
-// Not here: admission (admission.h, connection.h).
+// bytes are cached or few; by io_uring (or a worker) when the disk is needed; on a worker when the
+// call may block.
+//
+// Invariants: every request given to execute() reaches Lane::finish() once, on the lane. An op that
+// was begun on the lane never waits in a queue of threads (chunk_store.h): it is dropped, and the
+// worker begins it again.
+//
+// Threads: LANE ONLY, except perform_*(), which a worker runs on a request that it alone holds. Not
+// here: admission (admission.h, connection.h).
 #pragma once
 #include <memory>
 
@@ -21,9 +23,9 @@ class Operations {
  public:
   Operations(Lane& lane, Services& services) : lane_(lane), services_(services) {}
 
-  // The request's header was admitted; a READ has its buffer, a WRITE its payload.
+  // Performs an admitted request; a READ has its buffer, a WRITE its payload.
   void execute(std::shared_ptr<Request> request);
-  void use_uring(net::Uring* uring) { uring_ = uring; }  // owned by the lane
+  void use_uring(net::Uring* uring) { uring_ = uring; }  // the lane owns it
 
  private:
   void read(std::shared_ptr<Request> request);

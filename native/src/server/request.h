@@ -1,7 +1,10 @@
 // One accepted request, from the last byte of its frame to the last byte of its reply.
-// LANE ONLY, except while a worker runs it: then the worker alone touches it, and hands it back
-// through Lane::complete(). Dropping it returns its buffer and its place in the connection's bound,
-// so the reply queue keeps it until the reply was given to the kernel.
+//
+// Dropping the request returns its buffer and its place in the connection's bound, so the reply
+// queue keeps it until the reply was given to the kernel.
+//
+// Threads: LANE ONLY, except while a worker runs it: then only the worker touches it, and hands it
+// back through Lane::complete().
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -26,19 +29,19 @@ struct Request {
   Request(const Request&) = delete;
   Request& operator=(const Request&) = delete;
 
-  // The connection counts what it holds of the lane's memory.
+  // These tell the connection how much of the lane's memory it holds.
   void take_buffer(Buffer taken);
   void drop_buffer();
 
   std::shared_ptr<Connection> connection;
   FrameHeader header;
-  Buffer buffer;                   // bytes of a WRITE, or room for those of a READ
+  Buffer buffer;                   // the bytes of a WRITE, or room for those of a READ
   std::span<std::byte> payload{};  // in buffer, at the offset's place in its block
-  store::Lent lent;                // of a READ: its beginning, payload is the rest
-  bool may_lend = false;           // the connection takes pages
-  bool fetched = false;            // its blocks are in the page cache, or were
+  store::Lent lent;                // beginning of a READ's bytes; payload has the rest
+  bool may_lend = false;           // the connection takes pages by reference
+  bool fetched = false;            // its blocks were read into the page cache
   std::vector<uint64_t> sums;      // of a WRITE as sent, of a READ as found
-  std::vector<std::byte> body;     // of the reply, where it is not sums
+  std::vector<std::byte> body;     // of the reply, when it is not sums
   Status status = Status::kOk;
   uint64_t incarnation = 0;
   std::chrono::steady_clock::time_point accepted = std::chrono::steady_clock::now();
@@ -49,7 +52,7 @@ struct Request {
   store::ChunkStore* source_store = nullptr;
   store::ReadOp reading;
   store::WriteOp writing;
-  uint32_t segments_out = 0;  // of the plan, at io_uring
+  uint32_t segments_out = 0;  // segments of the plan that io_uring has
 
   Op op() const { return static_cast<Op>(header.op); }
   uint32_t payload_length() const {

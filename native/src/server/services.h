@@ -1,5 +1,7 @@
-// What all lanes share. ANY THREAD: each member guards itself. Built and owned by ChunkServer,
-// which lets it outlive the lanes and the workers.
+// What all lanes share. Built and owned by ChunkServer, which keeps it until lanes and workers have
+// ended.
+//
+// Threads: ANY THREAD; each member guards itself.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -14,7 +16,8 @@
 
 namespace braidfs::server {
 
-inline constexpr size_t kReadThreads = 32;  // as many first reads of objects wait for the device
+// as many first reads of objects may wait for the device
+inline constexpr size_t kReadThreads = 32;
 inline constexpr size_t kWriteThreads = 16;
 inline constexpr size_t kBlockingThreads = 16;
 inline constexpr size_t kWorkerQueueMax = 65536;
@@ -26,12 +29,12 @@ struct Services {
   SessionTable sessions;
   EventQueue events;
   TargetTable targets;
-  bool uring = false;  // else reads and writes that would block go to the workers
+  bool uring = false;  // false: reads and writes that would block go to the workers
 
-  // Closes every connection of the session on every lane; when_ended() of `sessions` tells the end.
+  // Closes every connection of the session on every lane; sessions.when_ended() reports the end.
   std::function<void(uint64_t session)> close_session;
 
-  // One pool each, so that writes that wait for room in the log hold up no read and no SYNC.
+  // Separate pools, so that writes waiting for room in the log delay no READ and no SYNC.
   WorkerPool readers{"braid-read", kReadThreads, kWorkerQueueMax};
   WorkerPool writers{"braid-write", kWriteThreads, kWorkerQueueMax};
   WorkerPool blocking{"braid-block", kBlockingThreads, kWorkerQueueMax};

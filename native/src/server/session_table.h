@@ -1,8 +1,11 @@
-// Which clients live, as the metaserver says. ANY THREAD, guarded by mu_; a connection keeps the
-// SessionState of its session and asks it without a lock.
-// Invariants: nothing is live before the first replace(); a fenced session never lives again (its
-// id is not reused), so a table that was on its way when the fence came cannot revive it; no client
-// is served once the lease has run out (rule 15).
+// Which client sessions live, as the metaserver says.
+//
+// A connection keeps the SessionState of its session and reads it without a lock. Invariants:
+// nothing is live before the first replace(); a fenced session never lives again (ids are not
+// reused), so a table that was under way when the fence came cannot revive it; no client is served
+// after the lease has run out (rule 15).
+//
+// Threads: ANY THREAD, guarded by mu_.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -40,19 +43,19 @@ class SessionTable {
   static constexpr size_t kWaitersMax = 1024;
 
   bool ready() const { return ready_.load(std::memory_order_acquire); }
-  // The lease with the metaserver: clients are served until this time of CLOCK_BOOTTIME (which
-  // also counts a host's sleep). For ever as long as nobody sets it.
+  // Sets the lease from the metaserver: clients are served until this time of CLOCK_BOOTTIME, which
+  // also counts the host's sleep. Without a call, there is no end.
   void serve_until(int64_t deadline_ns) { until_ns_.store(deadline_ns, std::memory_order_release); }
   bool is_leased() const;
-  // The whole table; sessions that are not in it are unknown from now on. Returns those that had
-  // connections and are gone.
+  // Replaces the whole table; sessions that are not in it are unknown from now on. Returns the
+  // sessions that had connections and are gone.
   std::vector<uint64_t> replace(std::span<const uint64_t> live);
   void fence(uint64_t session);
-  // Calls ended (here, or later on whatever thread ends the last one) once the session has no
-  // connection. False when too many wait already.
+  // Calls `ended` when the session has no connection: at once, or later on the thread that ends the
+  // last one. False when too many wait already.
   bool when_ended(uint64_t session, std::function<void()> ended);
 
-  // The server stops: nobody waits any more.
+  // The server stops: drops all waiting calls.
   void forget_waiting();
 
   std::shared_ptr<SessionState> connection_added(uint64_t session);
@@ -67,7 +70,7 @@ class SessionTable {
   std::unordered_set<uint64_t> live_;
   std::unordered_set<uint64_t> fenced_;
   std::deque<uint64_t> fenced_order_;
-  std::unordered_map<uint64_t, std::shared_ptr<SessionState>> states_;  // with connections
+  std::unordered_map<uint64_t, std::shared_ptr<SessionState>> states_;  // those with connections
 };
 
 }  // namespace braidfs::server

@@ -1,5 +1,7 @@
-// The targets of this process. Grows only: a target, once open, stays until the lanes have ended,
-// so they find one without a lock. ANY THREAD; add() by one thread at a time.
+// The targets of this process. The table only grows: an open target stays until the lanes have
+// ended, so lanes find it without a lock.
+//
+// Threads: ANY THREAD; add() is called by one thread at a time.
 #pragma once
 #include <array>
 #include <atomic>
@@ -16,14 +18,14 @@ class TargetTable {
   static constexpr size_t kTargetsMax = 64;
 
   struct Entry {
-    std::atomic<uint32_t> target{0};  // 0: the metaserver has not named it yet
+    std::atomic<uint32_t> target{0};  // 0: the metaserver has not assigned an id yet
     std::unique_ptr<store::ChunkStore> store;
   };
 
   size_t count() const { return count_.load(std::memory_order_acquire); }
   Entry& at(size_t index) { return entries_[index]; }
 
-  // The entry that add() will publish: what the store calls back while it opens may name it.
+  // The entry that add() will publish: the store's callbacks may refer to it while the store opens.
   Entry* next() { return count() < kTargetsMax ? &entries_[count()] : nullptr; }
   void add(std::unique_ptr<store::ChunkStore> store, uint32_t target) {
     Entry& entry = entries_[count()];

@@ -1,11 +1,11 @@
-// How the threads of the server begin. ANY THREAD, for itself.
+// How the threads of the server begin. ANY THREAD: each calls it for itself.
 #pragma once
 #include <pthread.h>
 #include <signal.h>
 
 namespace braidfs::server {
 
-// Signals belong to Python's main thread.
+// Names this thread and blocks all signals: they belong to Python's main thread.
 inline void begin_thread(const char* name) noexcept {
   sigset_t all;
   sigfillset(&all);

@@ -1,6 +1,8 @@
 // A bounded set of threads for calls that may block: fsync, truncate, unlink, and all I/O where
-// io_uring is not allowed. ANY THREAD, guarded by mu_. Tasks run in no promised order; a task
-// posts its own result to the lane that asked. stop() runs what was accepted, then joins.
+// io_uring is not allowed.
+//
+// Tasks run in any order; a task posts its result to the lane that asked. stop() runs the accepted
+// tasks, then joins the threads. Threads: ANY THREAD, guarded by mu_.
 #pragma once
 #include <condition_variable>
 #include <cstddef>
@@ -20,7 +22,7 @@ class WorkerPool {
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // False when the queue is full or the pool has stopped: the task was not taken.
+  // False: the queue is full or the pool has stopped, and the task was not taken.
   bool submit(std::function<void()> task);
   void stop();
 

@@ -14,8 +14,8 @@ namespace braidfs::bench {
 
 namespace {
 
-constexpr uint64_t kFirstFile = 2;           // the nodeid of f0
-constexpr uint64_t kCreated = 1ULL << 40;    // created files begin here
+constexpr uint64_t kFirstFile = 2;           // nodeid of f0
+constexpr uint64_t kCreated = 1ULL << 40;    // nodeids of created files begin here
 constexpr uint64_t kDirectory = 1ULL << 41;  // set in the nodeid of a created directory
 constexpr uint64_t kValidSeconds = 3600;
 constexpr size_t kZeros = 1u << 20;
@@ -57,7 +57,7 @@ void NullFileSystem::device(net::UniqueFd device) {
   }
 }
 
-// The id of the file's backing, or -errno.
+// Returns the id of the file's backing, or -errno.
 int NullFileSystem::begin_passthrough(uint64_t nodeid) const noexcept {
   std::array<char, 32> name{'f'};
   std::to_chars(name.data() + 1, name.data() + name.size() - 1, nodeid - kFirstFile);
@@ -74,8 +74,8 @@ void NullFileSystem::open(const fuse::RequestHead& head) {
   const int id = begin_passthrough(head.nodeid);
   if (id < 0) return done(head, -id);
   out.open_flags = fuse::kFopenPassthrough;
-  out.fh = out.padding =
-      static_cast<uint32_t>(id);  // backing_id, which the kernel looks up after the answer
+  // This is the backing_id, which the kernel looks up after the answer.
+  out.fh = out.padding = static_cast<uint32_t>(id);
   answer(head, out);
 }
 

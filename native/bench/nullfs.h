@@ -1,7 +1,10 @@
-// A FUSE file system without storage, on the same lanes as the client: what is left is the cost of
-// FUSE itself, the limit that benchmarks compare with. Files f0 .. fN-1 have a fixed size, read as
-// zeros and swallow writes; whatever else is created exists only in the kernel's caches.
-// LANE ONLY or any lane at once: the only state is the counter of created inodes.
+// A FUSE filesystem without storage, on the same lanes as the client. What it costs is the cost of
+// FUSE itself: the limit with which benchmarks compare.
+//
+// Files f0 .. fN-1 have a fixed size, read as zeros, and drop what is written. Everything else that
+// is created exists only in the kernel's caches.
+//
+// Threads: any lane, several at once; the only state that changes is the counter of created inodes.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -20,14 +23,15 @@ namespace braidfs::bench {
 struct NullShape {
   uint64_t file_count = 1;
   uint64_t file_size = 1u << 30;
-  std::string backing{};  // a directory with these files, which the kernel reads by itself
-                          // (passthrough); "": none
+  // A directory with these files, which the kernel reads by itself (passthrough). "": there is
+  // none.
+  std::string backing{};
 };
 
 class NullFileSystem final : public fuse::DataHandler, public fuse::UpcallSink {
  public:
   NullFileSystem(const NullShape& shape, fuse::FuseSession& session);
-  // With a backing directory: the device of the mount.
+  // Gives it the device of the mount; only with a backing directory.
   void device(net::UniqueFd device);
 
   void read(fuse::LaneContext&, const fuse::ReadRequest& request) override;
@@ -35,9 +39,8 @@ class NullFileSystem final : public fuse::DataHandler, public fuse::UpcallSink {
   void flush(fuse::LaneContext&, const fuse::FlushRequest& request) override;
   void release(fuse::LaneContext&, const fuse::ReleaseRequest& request) override;
   void fsync(fuse::LaneContext&, const fuse::FsyncRequest& request) override;
-  std::optional<fuse::Waiting> waiting(uint64_t) override {
-    return std::nullopt;
-  }  // answered by now
+  // Every request is answered before its call returns.
+  std::optional<fuse::Waiting> waiting(uint64_t) override { return std::nullopt; }
   bool interrupt(uint64_t) override { return true; }
 
   void upcall(const fuse::UpcallRequest& request) override;

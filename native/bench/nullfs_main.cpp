@@ -1,5 +1,7 @@
 // braidfs-nullfs MOUNTPOINT [--files N] [--size BYTES] [--lanes L] [--uring] [--passthrough DIR]
-// [--ready-fd N] Serves nullfs.h in the foreground until it is unmounted or gets SIGINT or SIGTERM.
+// [--ready-fd N]
+//
+// Serves nullfs.h in the foreground until it is unmounted, or gets SIGINT or SIGTERM.
 #include <getopt.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -111,7 +113,7 @@ int fail(const char* what, const std::string& where, int error) {
   return 1;
 }
 
-// SIGINT and SIGTERM unmount, which ends the lanes.
+// On SIGINT or SIGTERM, unmounts, which ends the lanes.
 void unmount_on_signal(const std::string& mountpoint) {
   sigset_t signals;
   sigemptyset(&signals);

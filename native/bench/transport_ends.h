@@ -1,6 +1,7 @@
-// The two ends of braidfs-transport-bench: one stream each, over a socket or a queue pair, with the
-// machinery of the data path (net/stream.h) and nothing above it: no capabilities, sums, FUSE or
-// disk. The client keeps `depth` requests under way, and notes how long each took. One thread each.
+// The two ends of braidfs-transport-bench: one stream each, over a socket or a queue pair. They use
+// the data path's streams (net/stream.h) and nothing above them: no capabilities, sums, FUSE or
+// disk. The client keeps `depth` requests under way, and notes how long each took. Threads: one for
+// each end.
 #pragma once
 #include <sys/socket.h>
 #include <time.h>
@@ -28,7 +29,7 @@ struct Load {
 
 struct Figures {
   double seconds = 0;
-  int64_t cpu_ns = 0;  // of this process, user and kernel
+  int64_t cpu_ns = 0;  // of this process, user and kernel time
   std::vector<int64_t> latencies_ns;
 };
 
@@ -43,12 +44,12 @@ class Client final : public net::StreamSink {
   Client(net::EventLoop& loop, const Load& load)
       : loop_(loop), load_(load), bytes_(load.size), issued_(load.depth) {}
 
-  // Runs the load; nothing when the connection broke.
+  // Runs the load. Nothing is returned when the connection broke.
   std::optional<Figures> run(std::unique_ptr<net::Stream> stream) {
     stream_ = std::move(stream);
     figures_.latencies_ns.reserve(load_.count);
     const int64_t began = clock_ns(CLOCK_MONOTONIC), cpu = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
-    for (uint32_t slot = 0; slot < load_.depth && sent_ < load_.count; ++slot) ask(slot);
+    for (uint32_t slot = 0; slot < load_.depth && sent_ < load_.count; ++slot) send_request(slot);
     while (figures_.latencies_ns.size() < load_.count && !broken_) loop_.turn(1000);
     figures_.cpu_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu;
     figures_.seconds = static_cast<double>(clock_ns(CLOCK_MONOTONIC) - began) / 1e9;
@@ -63,13 +64,13 @@ class Client final : public net::StreamSink {
   bool frame(const FrameHeader& header, std::span<const std::byte>, std::span<std::byte>) override {
     const auto slot = static_cast<uint32_t>(header.request_id % load_.depth);
     figures_.latencies_ns.push_back(clock_ns(CLOCK_MONOTONIC) - issued_[slot]);
-    if (sent_ < load_.count) ask(slot);
+    if (sent_ < load_.count) send_request(slot);
     return true;
   }
   void closed(int, const std::string&) override { broken_ = true; }
 
  private:
-  void ask(uint32_t slot) {
+  void send_request(uint32_t slot) {
     net::OutFrame out;
     out.header.op = static_cast<uint8_t>(load_.is_write ? Op::kWrite : Op::kRead);
     out.header.request_id = ++rounds_ * load_.depth + slot;
@@ -91,7 +92,7 @@ class Client final : public net::StreamSink {
   bool broken_ = false;
 };
 
-// Answers until the client goes.
+// Answers until the client closes the connection.
 class Server final : public net::StreamSink {
  public:
   explicit Server(net::EventLoop& loop) : loop_(loop), bytes_(limits::kFramePayloadLengthMax) {}

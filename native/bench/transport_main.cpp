@@ -1,10 +1,13 @@
-// braidfs-transport-bench: the data path's streams, TCP against RDMA, between two machines or
-// processes.
-//   serve [--listen HOST] [--tcp-port N] [--device D [--port N] [--gid-index N]] [--busy-poll-us N]
-//   [--once] run HOST [--tcp-port N] [--device D ...] [--busy-poll-us N] [--write] [--size N]
-//   [--count N] [--depth N]
-// With --device on both sides frames go over queue pairs, else over the socket. Prints JSON. There
-// is no authentication: for a network of your own, and only while you measure.
+// braidfs-transport-bench measures the data path's streams, TCP against RDMA, between two machines
+// or processes.
+//
+// - serve [--listen HOST] [--tcp-port N] [--device D [--port N] [--gid-index N]]
+//   [--busy-poll-us N] [--once]
+// - run HOST [--tcp-port N] [--device D ...] [--busy-poll-us N] [--write] [--size N] [--count N]
+//   [--depth N]
+//
+// With --device on both sides frames go over queue pairs, otherwise over the socket. It prints
+// JSON. There is no authentication: use it on a network of your own, and only while you measure.
 #include <arpa/inet.h>
 #include <getopt.h>
 #include <netdb.h>
@@ -68,7 +71,7 @@ void no_delay(int fd) {
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-// One rail with one lane, when a device was named.
+// Opens one rail with one lane, when a device was named.
 std::unique_ptr<braidfs::rdma::Rails> open_rails(const Arguments& arguments, bool is_acceptor) {
   auto rails = std::make_unique<braidfs::rdma::Rails>();
   std::string reason;
@@ -87,7 +90,8 @@ std::span<const std::byte> bytes_of(const braidfs::rdma::Peer& peer) {
   return std::as_bytes(std::span(&peer, 1));
 }
 
-// Both ends say whether they want RDMA, and what the other has to know; the channel, or none.
+// Both ends say whether they want RDMA, and what the other end has to know. Returns the channel, or
+// null.
 std::shared_ptr<braidfs::rdma::Channel> agree(braidfs::rdma::Rails& rails, bool wanted, int fd) {
   uint64_t token = 0;
   braidfs::rdma::Peer mine, theirs;
@@ -101,7 +105,7 @@ std::shared_ptr<braidfs::rdma::Channel> agree(braidfs::rdma::Rails& rails, bool 
   if (const int error = rails.connect(token, bytes_of(theirs)); error != 0) {
     fail("the queue pair cannot be connected: "s + std::strerror(-error));
   }
-  char ready = 1;  // nobody speaks before the other end is connected
+  char ready = 1;  // nobody sends before the other end is connected
   if (!send_all(fd, &ready, 1) || !receive_all(fd, &ready, 1)) fail("the other end is gone");
   return rails.claim(token).channel;
 }
@@ -122,7 +126,7 @@ void serve(const Arguments& arguments) {
     UniqueFd socket(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!socket) fail("cannot accept: "s + std::strerror(errno));
     no_delay(socket.get());
-    const auto rails = open_rails(arguments, true);  // outlives the loop that it is attached to
+    const auto rails = open_rails(arguments, true);  // outlives the loop to which it is attached
     braidfs::net::EventLoop loop;
     busy_poll(loop, arguments);
     auto channel = agree(*rails, !arguments.device.device.empty(), socket.get());

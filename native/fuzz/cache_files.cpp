@@ -1,6 +1,6 @@
-// Fuzzes what is read of a cache directory: superblock, index and record heads, raw and with true
-// seals, so that what lies behind the seal is reached too. Nothing that was read may name places
-// that are not.
+// Fuzzes the reading of a cache directory: superblock, index and record heads. Inputs are raw, or
+// get a correct checksum, so that the code behind the checksum is reached as well. Nothing that was
+// read may name a place that does not exist.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -29,7 +29,7 @@ T taken(std::span<const std::byte>& rest) {
   return value;
 }
 
-void look_at_index(std::span<const std::byte> bytes) {
+void check_index(std::span<const std::byte> bytes) {
   uint64_t end = 0;
   for (const Placed& placed : read_index(bytes, kSegmentBytes)) {
     const uint64_t begin = uint64_t{placed.block} * kBlock;
@@ -39,7 +39,7 @@ void look_at_index(std::span<const std::byte> bytes) {
   }
 }
 
-void look_at_head(std::span<const std::byte> rest, bool sealed) {
+void check_head(std::span<const std::byte> rest, bool sealed) {
   const auto begin = taken<uint32_t>(rest);
   const auto length = taken<uint32_t>(rest);
   auto head = taken<RecordHead>(rest);
@@ -72,16 +72,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* begin, size_t size) {
   const auto kind = taken<uint8_t>(rest);
   switch (kind % 5) {
     case 0:
-      look_at_index(rest);
+      check_index(rest);
       break;
     case 1:
-      look_at_index(sealed_index(rest));
+      check_index(sealed_index(rest));
       break;
     case 2:
-      look_at_head(rest, false);
+      check_head(rest, false);
       break;
     case 3:
-      look_at_head(rest, true);
+      check_head(rest, true);
       break;
     default:
       if (const auto known = decode_superblock(rest))

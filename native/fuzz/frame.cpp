@@ -1,6 +1,7 @@
-// Fuzzes the receive side of a storage server without its sockets: FrameParser, then the admission
-// checks and the payload sums, on streams cut at every place. Half of the inputs are raw; in the
-// other half each header and body gets its true checksum, so that what lies behind them is reached.
+// Fuzzes the receiving side of a storage server without its sockets: FrameParser, then the
+// admission checks and the payload sums, on streams cut at every place. Half of the inputs are raw.
+// In the other half each header and body gets its correct checksum, so that the code behind the
+// checksums is reached.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -46,7 +47,7 @@ void append(Bytes& to, std::span<const std::byte> bytes) {
   to.insert(to.end(), bytes.begin(), bytes.end());
 }
 
-// A frame that a peer with the right checksums could send.
+// Appends a frame as a peer with correct checksums could send it.
 void append_sealed(Bytes& stream, Input& input) {
   braidfs::FrameHeader header;
   const auto raw = input.take(sizeof header);

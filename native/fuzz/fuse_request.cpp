@@ -1,5 +1,5 @@
-// libFuzzer target: whatever bytes a read of /dev/fuse returns, the parser stays inside of them and
-// what it lends lies inside of them too.
+// Fuzzes the FUSE parser: whatever bytes a read of /dev/fuse returns, the parser stays inside them,
+// and what it lends lies inside them, too.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -44,7 +44,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* start, size_t size) {
   std::vector<std::byte> bytes(size);
   if (size > 0) std::memcpy(bytes.data(), start, size);
   std::visit(Check{bytes}, parse_request(0, bytes, 1u << 20));
-  if (size >= sizeof(uint32_t)) {  // the same with a length that is right, to get further
+  if (size >= sizeof(uint32_t)) {  // the same with a correct length, to get further
     const auto length = static_cast<uint32_t>(size);
     std::memcpy(bytes.data(), &length, sizeof(length));
     std::visit(Check{bytes}, parse_request(0, bytes, 1u << 20));

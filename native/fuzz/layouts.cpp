@@ -1,5 +1,5 @@
-// Fuzzes the records of a file that metaservers send: whatever is taken is whole, and packs its
-// bytes where the contract says (docs/INTERFACES.md, section 1).
+// Fuzzes the records of a file that metaservers send: a record that is accepted is complete, and
+// has its bytes where the contract says (docs/INTERFACES.md, section 1).
 #include <cstdint>
 #include <cstdlib>
 #include <span>

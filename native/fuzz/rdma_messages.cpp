@@ -1,6 +1,6 @@
-// Messages of a peer that says anything, to a stream of either kind over the fake verbs. What the
-// fuzzer could never guess is made right for it: the magic, the seal of a frame's header, keys and
-// addresses of memory that the peer really has.
+// Fuzzes both kinds of RDMA stream over the fake verbs with messages of a peer that may say
+// anything. Values that the fuzzer could never guess are corrected: the magic number, the checksum
+// of a frame's header, keys and addresses of memory that the peer really has.
 #include <algorithm>
 #include <cstring>
 
@@ -44,7 +44,7 @@ class Sink final : public net::StreamSink {
   std::vector<std::byte> bytes_{300000};
 };
 
-// The message as a peer that keeps to the outer form would send it.
+// Makes the message look like one of a peer that keeps to the outer form.
 void make_plausible(std::span<std::byte> bytes, const Arena& memory) {
   MessageHead head;
   if (bytes.size() < sizeof head) return;

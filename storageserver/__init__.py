@@ -1,5 +1,5 @@
 """The storage server: keeps the objects of its targets and serves them to clients.
 
-Bytes are native's (native/src/server, native/src/store); this package opens the targets, admits
-connections, and keeps the metaserver and native agreed on sessions, epoch and targets.
+Native code handles the bytes (native/src/server, native/src/store). This package opens the targets,
+admits connections, and keeps metaserver and native code agreed on sessions, map epoch and targets.
 """

@@ -1,4 +1,4 @@
-"""The keys of a storage server's TOML file."""
+"""The keys of a storage server's TOML file, with their checks."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,17 +23,19 @@ from fscommon.observe.endpoint import HttpCertificate
 
 IO_ENGINES: Final = ("auto", "uring", "syscall")
 LANES_MAX: Final = 64
-TARGETS_MAX: Final = 64  # of native: server/target_table.h
+TARGETS_MAX: Final = 64  # as in native: server/target_table.h
 NAME_LENGTH_MAX: Final = 255
-BUFFER_BYTES_MAX: Final = 512 << 20  # of payloads on their way
-BUFFER_PART: Final = 8  # of the memory: at most one part for those
-FETCH_AHEAD_PART: Final = 8  # of the memory: one part for files that clients are going to read
+BUFFER_BYTES_MAX: Final = 512 << 20  # for payloads in transit
+BUFFER_PART: Final = 8  # payloads in transit take at most this part of the memory
+FETCH_AHEAD_PART: Final = 8  # files that clients are going to read take this part of the memory
 FETCH_AHEAD_MIB_MAX: Final = 1 << 24
 WHOLE_DEVICE: Final = ByteSize(0)
 
 
 def buffer_bytes_max() -> int:
-    """Of payloads on their way: a part of what this process may have."""
+    """Bytes of payloads in transit that all lanes may hold: a part of the memory this process may
+    have.
+    """
     return min(BUFFER_BYTES_MAX, memory_bytes() // BUFFER_PART)
 
 
@@ -50,25 +52,25 @@ class StorageServerConfig:
     state_directory: Path
     targets: tuple[TargetConfig, ...]
     listen: str = f"127.0.0.1:{STORAGESERVER_PORT}"
-    advertise: str = ""  # where clients find this server; empty: where it listens
+    advertise: str = ""  # where clients find this server; empty: the listen address
     metaservers: tuple[str, ...] = (f"127.0.0.1:{METASERVER_PORT}",)
     metrics_listen: str = ""  # empty: off
     log_level: str = "info"
     log_file: str = ""  # empty: stderr
     io_engine: str = "auto"
-    lanes: int = 0  # 0: as many as cores, at most 8
-    busy_poll_us: int = 0  # how long a lane looks for requests before it sleeps, at most
-    fetch_ahead_mib: int = -1  # of files that clients are going to read; -1: 1/8 of the memory
-    transport: str = "auto"  # or rdma: do not start without it; or tcp
-    rdma_devices: tuple[str, ...] = ()  # patterns, as "mlx5_0:1" or "mlx5_bond_*"; none: all
+    lanes: int = 0  # 0: one per core, at most 8
+    busy_poll_us: int = 0  # longest time that a lane polls for requests before it sleeps
+    fetch_ahead_mib: int = -1  # for files that clients are going to read; -1: 1/8 of the memory
+    transport: str = "auto"  # rdma: do not start without it; or tcp
+    rdma_devices: tuple[str, ...] = ()  # patterns such as "mlx5_0:1" or "mlx5_bond_*"; none: all
     rdma_subnets: tuple[str, ...] = ()
     rdma_gid_index: int = -1
     rdma_memory_mib: int = 256  # registered for payloads, on each port
-    tls: str = OFF  # or optional, required
+    tls: str = OFF  # off, optional or required
     tls_certificate: Path = CERTIFICATE_FILE
     tls_key: Path = KEY_FILE
-    tls_ca: Path = AUTHORITY_FILE  # whose certificates are believed
-    http_tls: bool = False  # metrics by https, with tls_certificate
+    tls_ca: Path = AUTHORITY_FILE  # certificates signed by it are trusted
+    http_tls: bool = False  # metrics over https, with tls_certificate
 
     def __post_init__(self) -> None:
         if not 0 < len(self.name) <= NAME_LENGTH_MAX:
@@ -87,7 +89,7 @@ class StorageServerConfig:
         self._check_addresses()
 
     def rdma(self) -> RdmaSettings:
-        """Raises ValueError."""
+        """The RDMA settings. Raises ValueError when they contradict each other."""
         if self.transport == "rdma" and self.tls == REQUIRED:
             raise ValueError("transport is rdma, which has no encryption, but tls is required")
         wishes = Wishes(self.rdma_devices, self.rdma_subnets, self.rdma_gid_index)
@@ -95,14 +97,16 @@ class StorageServerConfig:
         return RdmaSettings(transport, wishes, self.rdma_memory_mib)
 
     def tls_settings(self) -> TlsSettings:
-        """Raises ValueError."""
+        """The TLS settings. Raises ValueError."""
         return TlsSettings(self.tls, self.tls_ca, self.tls_certificate, self.tls_key)
 
     def http_certificate(self) -> HttpCertificate | None:
         return HttpCertificate(self.tls_certificate, self.tls_key) if self.http_tls else None
 
     def fetched_bytes_max(self) -> int:
-        """Of what may be in the page cache, because clients are going to read it, and is unread."""
+        """Bytes that may be in the page cache because clients are going to read them, and are
+        unread.
+        """
         if self.fetch_ahead_mib >= 0:
             return self.fetch_ahead_mib << 20
         return memory_bytes() // FETCH_AHEAD_PART

@@ -1,8 +1,12 @@
-"""Connections of clients and of the metaserver, handed to native once they are authenticated.
+"""Admits connections of clients and of the metaserver, and hands them to native code once they are
+authenticated.
 
-A session that opened a moment ago may reach this server before its table does: then a heartbeat
-is sent at once and the connection waits for it, briefly. What is unknown after that native refuses,
-and of a client that has a key of its own it is not even taken.
+A client may connect for a session that opened a moment ago, before this server's session table has
+it. Then a heartbeat is sent at once, and the connection waits for it for a short time. Native code
+refuses the requests of a session that is unknown after that; a connection of a client with a key of
+its own is not even accepted.
+
+One task per connection that is being admitted.
 """
 
 import os
@@ -23,11 +27,11 @@ from storageserver.membership import Membership
 from storageserver.tables import Tables
 
 UNKNOWN_SESSION_WAIT_S: Final = 2.0
-HEARTBEATS_TO_WAIT: Final = 2  # the first may have been on its way before the session opened
+HEARTBEATS_TO_WAIT: Final = 2  # the first may have been under way before the session opened
 _PURPOSES: Final = ("data", "rdma", "server")
 OFFER_WAIT_S: Final = 10.0
-SHARE: Final = 0.25  # of the descriptors; the others are for the files of objects
-ROOM: Final = 1 / 16  # of the connections that may be: when less is left, idle ones are closed
+SHARE: Final = 0.25  # part of the descriptors; the others are for the files of objects
+ROOM: Final = 1 / 16  # part of the allowed connections: when fewer are left, idle ones are closed
 IDLE_MS: Final = 5000
 
 
@@ -44,9 +48,11 @@ class Connections:
         self._room_made_at = -inf
 
     def why_not(self, hello: Hello) -> str:
-        """Why this peer, who proved itself, is not served; "": it is. When it gets crowded those go
-        whom nobody has used for longest: a client makes another one when it needs it."""
-        if hello.purpose == "server":  # the metaserver's own
+        """Says why this peer, which proved itself, is not served; "": it is served. When
+        connections become scarce, the ones idle longest are closed: a client makes another one when
+        it needs it.
+        """
+        if hello.purpose == "server":  # the metaserver's own connection
             return ""
         count = self._native.connection_count()
         room = max(1, int(self.count_max * ROOM))
@@ -57,7 +63,9 @@ class Connections:
         return too_many(count) if count >= self.count_max else ""
 
     async def admit(self, peer: Peer, stream: FrameStream) -> None:
-        """on_connection of fscommon.net.serve."""
+        """Admits one connection (on_connection of fscommon.net.serve). Raises ProtocolError,
+        TransportError.
+        """
         if peer.purpose not in _PURPOSES:
             raise ProtocolError(f"a storage server takes no connections for '{peer.purpose}'")
         if peer.purpose == "rdma":
@@ -72,7 +80,7 @@ class Connections:
         self._adopt(peer, stream)
 
     async def _admit_rdma(self, peer: Peer, stream: FrameStream) -> None:
-        """Agree on queue pairs; where that fails the client is told why, and comes by TCP."""
+        """Agrees on queue pairs. When that fails, the client is told why, and connects by TCP."""
         with trio.fail_after(OFFER_WAIT_S):
             asked, offer = await receive_offer(stream)
             if stream.tls is not None:
@@ -122,7 +130,9 @@ class Connections:
                 await refreshed.wait()
 
     def _check_session(self, peer: Peer) -> None:
-        """Whose session ended may still know its secret, but is to hold no connection."""
+        """Refuses a client whose session has ended: it may still know the session's secret. Raises
+        ProtocolError.
+        """
         if peer.key and not self._tables.knows(peer.session):
             raise ProtocolError(f"session {peer.session} of the key {peer.key:016x} is not known")
 
@@ -133,7 +143,7 @@ class Connections:
             os.close(fd)
             self._native.rdma_drop(rdma)
             raise ProtocolError("bytes came before the handshake had ended")
-        self._native.adopt(  # owns fd from here on, also when it refuses
+        self._native.adopt(  # owns fd from here on, even when it refuses
             fd,
             purpose="data" if rdma else peer.purpose,
             session=peer.session,

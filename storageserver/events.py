@@ -1,4 +1,6 @@
-"""Native's events as logs and metrics: its log lines, closed connections, corrupt blocks."""
+"""Turns native code's events into logs and metrics: its log lines, closed connections, corrupt
+blocks.
+"""
 
 import logging
 from typing import Final
@@ -13,7 +15,7 @@ BATCH_MAX: Final = 256
 
 
 class NativeEvents:
-    """run() in one task; drain() once more after native has stopped."""
+    """Handles native events: run() in one task; drain() once more after native code has stopped."""
 
     def __init__(self, native: ChunkServer, log: Log, metrics: Metrics) -> None:
         self._native = native

@@ -1,11 +1,15 @@
-"""Membership in the cluster: registers with a metaserver, then heartbeats, for ever.
+"""Membership in the cluster: registers with a metaserver, then sends heartbeats for ever.
 
-One task. A lost connection, a refusal that may pass, or a metaserver that forgot this node leads
-to a new registration after a backoff; a foreign cluster or key ends the program, because waiting
-does not heal it. Heartbeats come every HEARTBEAT_S, and at once (but not denser than
-HEARTBEAT_GAP_S) when a connection shows a session that is not in the table yet, or ended: a
-metaserver that was started anew hears of its storage servers at once. Targets that were opened
-later are told by registering again.
+One task. After a lost connection, after a refusal that may be temporary, and after a metaserver
+forgot this node, it registers again after a backoff. A foreign cluster or key ends the program,
+because waiting cannot help.
+
+Heartbeats are sent every HEARTBEAT_S, and at once (but at least HEARTBEAT_GAP_S apart) when a
+connection names a session that is not in the table yet, or when the connection to the metaserver
+ended: so a metaserver that was restarted hears of its storage servers at once. Targets that were
+opened later are reported by registering again.
+
+Not here: what the replies change (storageserver.tables).
 """
 
 import time
@@ -40,16 +44,16 @@ from storageserver.targets import Targets
 HEARTBEAT_S: Final = 1.0
 HEARTBEAT_GAP_S: Final = 0.05
 CONNECT_S_MAX: Final = 5.0
-CALL_TIMEOUT_S: Final = 3.0  # with a connection anew, well within this server's lease
+CALL_TIMEOUT_S: Final = 3.0  # leaves time to reconnect within this server's lease
 BACKOFF_S_MAX: Final = 1.0
-KEY_REFUSALS_MAX: Final = 3  # one may be a metaserver that was killed in the handshake
+KEY_REFUSALS_MAX: Final = 3  # one may come from a metaserver that was killed during the handshake
 
 _PASSING: Final = (TransportError, ProtocolError, AuthenticationError, FsError)
 
 
 @dataclass(frozen=True, slots=True)
 class Metaservers:
-    """How to reach one of them."""
+    """The metaservers of the cluster, and how to reach them."""
 
     addresses: tuple[Address, ...]
     key: bytes
@@ -58,7 +62,9 @@ class Metaservers:
 
 
 class Membership:
-    """join() before targets can be opened for the first time; run() afterwards."""
+    """Keeps this node registered: join() before targets can be opened for the first time; run()
+    afterwards.
+    """
 
     def __init__(
         self, metaservers: Metaservers, file: StateFile, *, log: Log, metrics: Metrics
@@ -76,7 +82,9 @@ class Membership:
         self._register_again = False
 
     async def join(self, state: NodeState, address: str) -> NodeState:
-        """Ask for a node id and the cluster, without targets; stored when it returns."""
+        """Asks for a node id and the cluster's uuid, without targets. The state is stored when it
+        returns. Raises ConfigError, AuthenticationError when waiting cannot help.
+        """
         while True:
             try:
                 async with self._caller() as caller:
@@ -89,7 +97,7 @@ class Membership:
                 await self._pause(error)
 
     async def run(self, state: NodeState, address: str, targets: Targets, tables: Tables) -> None:
-        """Keep registered until cancelled."""
+        """Stays registered until cancelled. Raises as join()."""
         while True:
             try:
                 async with self._caller() as caller:
@@ -113,7 +121,7 @@ class Membership:
         await self._registered.wait()
 
     def hurry(self) -> None:
-        """Send the next heartbeat now."""
+        """Sends the next heartbeat now."""
         self._hurry.set()
 
     def register_again(self) -> None:
@@ -125,7 +133,7 @@ class Membership:
         self.hurry()
 
     async def _heartbeats(self, caller: Caller, targets: Targets, tables: Tables) -> None:
-        """Until there is something to register."""
+        """Sends heartbeats until there is something to register."""
         while not self._register_again:
             request = Heartbeat(
                 tables.node, targets.reports(), tables.session_version, targets.traffic()
@@ -155,9 +163,9 @@ class Membership:
         )
 
     async def _pause(self, error: Exception) -> None:
-        """Log what went wrong now and then, wait, and go on with the next metaserver.
+        """Logs the error now and then, waits, and goes on with the next metaserver.
 
-        Raises what waiting does not heal.
+        Raises the error when waiting cannot help.
         """
         if isinstance(error, FsError) and error.status is Status.EINVAL:
             raise ConfigError(f"the metaserver refuses this storage server: {error}") from error

@@ -1,10 +1,11 @@
-"""braidfs-storageserver: composition root and order of start and stop.
+"""braidfs-storageserver: the composition root, and the order of start and stop.
 
-Start: learn the cluster (first run only), open targets, start native, listen, register; ready
-when registered. Connections that come earlier are authenticated and wait in native, which serves
-nothing before it has the session table (rule 15). Stop: accept no more, then native finishes
-what it has, makes everything durable and marks its targets clean. SIGHUP: targets that are in the
-configuration by now are opened and registered beside the others.
+Start: learn the cluster (first run only), open the targets, start native code, listen, register;
+the program is ready when it is registered. Connections that arrive earlier are authenticated and
+wait in native code, which serves nothing before it has the session table (rule 15). Stop: accept no
+more connections; then native code finishes its requests, makes everything durable and marks its
+targets clean. SIGHUP: targets that were added to the configuration are opened and registered with
+the others.
 """
 
 import contextlib
@@ -41,7 +42,9 @@ RAILS_REFRESH_S: Final = 5.0
 
 
 class StorageServer:
-    """One run of the program. native and transport are given, so that tests run it whole."""
+    """One run of the program. `native` and `transport` are given, so that tests can run all
+    of it.
+    """
 
     def __init__(
         self,
@@ -68,7 +71,7 @@ class StorageServer:
         self._rails = Rails(native, config.rdma(), log)
         self._connections = Connections(native, self._tables, self._membership, self._rails, log)
         self._events = NativeEvents(native, log, metrics)
-        self._opening = trio.Lock()  # native opens, starts and stops one after the other
+        self._opening = trio.Lock()  # native code opens, starts and stops, one at a time
         self._reloads, self._reloaded = trio.open_memory_channel[None](1)
 
     async def run(self) -> None:
@@ -105,7 +108,7 @@ class StorageServer:
             raise ConfigError(f"transport is rdma, but: {self._rails.reason}")
 
     async def _watch_rails(self) -> None:
-        """Ports that come up, or back, are used by connections made after that."""
+        """Opens ports that came up or came back; connections made after that use them."""
         while True:
             await trio.sleep(RAILS_REFRESH_S)
             self._rails.refresh()
@@ -120,7 +123,7 @@ class StorageServer:
         )
 
     def _reload(self) -> None:
-        """At SIGHUP; what comes while one waits already is one with it."""
+        """Called at SIGHUP; a call while one already waits counts as the same."""
         with contextlib.suppress(trio.WouldBlock):
             self._reloads.send_nowait(None)
 

@@ -1,9 +1,10 @@
-"""What a storage server remembers of itself between runs: STATE_DIRECTORY/node.json.
+"""What a storage server remembers between runs: STATE_DIRECTORY/node.json.
 
-Its uuid and id, the cluster that it joined, and the paths that are targets: a remembered path
-without a superblock is a device that is not mounted, never a place for a new target. Written by
-rename and fsync; a file that does not parse is refused, not replaced. While the server runs it has
-a POSIX lock on STATE_DIRECTORY/lock: by that others find its pid (fcntl F_GETLK).
+The file holds the server's uuid and id, the cluster that it joined, and the paths that are targets.
+A remembered path without a superblock is a device that is not mounted, never a place for a new
+target. The file is written by rename and fsync; a file that does not parse is refused, not
+replaced. While the server runs it holds a POSIX lock on STATE_DIRECTORY/lock, through which others
+find its pid (fcntl F_GETLK).
 """
 
 import fcntl
@@ -24,8 +25,8 @@ _UUID_SIZE: Final = 16
 @dataclass(frozen=True, slots=True)
 class NodeState:
     uuid: bytes
-    node: int = 0  # 0: the metaserver has not given an id yet
-    cluster: bytes = b""  # b"": never joined one
+    node: int = 0  # 0: the metaserver has not assigned an id yet
+    cluster: bytes = b""  # b"": never joined a cluster
     targets: tuple[str, ...] = ()  # paths that hold a superblock
 
     def joined(self, node: int, cluster: bytes) -> "NodeState":
@@ -42,7 +43,7 @@ class StateFile:
         self._lock: IO[bytes] | None = None
 
     def hold(self) -> None:
-        """Until release(). Raises ConfigError: another process has this state directory."""
+        """Locks the state directory until release(). Raises ConfigError: another process has it."""
         path = self._directory / LOCK_FILE
         try:
             self._lock = path.open("ab")
@@ -57,7 +58,7 @@ class StateFile:
             self._lock.close()
 
     def load(self) -> NodeState:
-        """The stored state; a new one, stored, at the first start. Raises ConfigError."""
+        """The stored state. At the first start a new one is made and stored. Raises ConfigError."""
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             text = self._path.read_text()
@@ -70,7 +71,7 @@ class StateFile:
         return self._parse(text)
 
     def store(self, state: NodeState) -> None:
-        """Durable when it returns. Raises ConfigError."""
+        """Stores the state, which is durable when this returns. Raises ConfigError."""
         fields = {
             "uuid": state.uuid.hex(),
             "node": state.node,

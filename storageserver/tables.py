@@ -1,9 +1,11 @@
-"""What the metaserver says, put into native: capability key, sessions, map epoch, target ids, and
-until when clients may be served: for as long after the last answered heartbeat left as it takes
-the metaserver to give this node up (rule 15). Native looks at that clock with every request.
+"""Puts what the metaserver says into native code: capability key, sessions, target ids, and the
+time until which clients may be served.
 
-State of one task (the membership task); connections read `knows` and ask for a refresh. No I/O
-here: the plan is decided by replies, the asking is storageserver.membership.
+That time is as long after the last answered heartbeat was sent as the metaserver takes to give this
+node up (rule 15). Native code compares the clock with it for every request.
+
+State of one task, the membership task; connections read `knows` and wait for `refreshed`. No I/O:
+the replies decide, and storageserver.membership sends the requests.
 """
 
 import trio
@@ -17,8 +19,9 @@ from storageserver.targets import Targets
 
 
 class Tables:
-    """session_version: of the table that native has, 0 if none. asked_ns, below: CLOCK_BOOTTIME
-    when the request left."""
+    """The tables in native code. session_version is the version of its session table, 0: it has
+    none. asked_ns, below, is CLOCK_BOOTTIME when the request was sent, in nanoseconds.
+    """
 
     def __init__(self, native: ChunkServer, targets: Targets) -> None:
         self._native = native
@@ -31,7 +34,9 @@ class Tables:
         self._lease_ns = 0
 
     def registered(self, reply: Registered, cluster: bytes, asked_ns: int) -> None:
-        """Raises ConfigError when the metaserver is that of another cluster."""
+        """Takes the reply to REGISTER. Raises ConfigError when the metaserver belongs to another
+        cluster.
+        """
         if cluster not in (b"", reply.cluster):
             raise ConfigError(
                 f"the metaserver belongs to cluster {reply.cluster.hex()}, "
@@ -41,9 +46,8 @@ class Tables:
         self.node = reply.node
         self._capability_key = reply.capability_key
         self._native.capability_key(reply.capability_key)
-        self.session_version = (
-            0  # REGISTER names none: the first heartbeat fetches table and number
-        )
+        # REGISTER names no version: the first heartbeat fetches table and version.
+        self.session_version = 0
         self._put_sessions(reply.sessions)
         self._lease_ns = int(reply.timeout_s * 1_000_000_000)
         self._native.serve_until(asked_ns + self._lease_ns)
@@ -57,7 +61,9 @@ class Tables:
         self._refreshed = trio.Event()
 
     def client_key(self, hello: KeyedHello) -> bytes | None:
-        """A client with a key of its own proves the session that it names, and nothing else."""
+        """The key of a client with a key of its own: it proves the session that it names, and
+        nothing else. None: no such session can be proved.
+        """
         if hello.purpose not in ("data", "rdma") or not hello.session or not self._capability_key:
             return None
         return session_secret(self._capability_key, hello.session)

@@ -1,10 +1,9 @@
-"""The targets of this server: opening them, what is reported of them, the ids they get.
+"""The targets of this server: opens them, reports on them, and takes the ids they get.
 
-An empty directory becomes a target once; after that a missing superblock is an error, because the
-device is then most likely not mounted. A target that cannot be opened does not stop the others:
-it is logged and left out of every report, which the metaserver takes for "down"; it is tried again
-when the configuration is read again. The content of a
-target is native's (native/src/store).
+An empty directory becomes a target once. After that a missing superblock is an error, because the
+device is then most likely not mounted. A target that cannot be opened does not stop the others: it
+is logged and left out of every report, which the metaserver takes for "down". It is tried again
+when the configuration is read again. Native code owns the content of a target (native/src/store).
 """
 
 import contextlib
@@ -26,17 +25,18 @@ from storageserver.config import TargetConfig
 from storageserver.state import NodeState, StateFile
 
 _MAGIC: Final = b"BRAIDTGT"
-_UUID_AT: Final = slice(32, 48)  # of the superblock (docs/INTERFACES.md, section 4)
+_UUID_AT: Final = slice(32, 48)  # in the superblock (docs/INTERFACES.md, section 4)
 
 
-_SECTOR: Final = 512  # of /sys/dev/block, whatever the device has
+_SECTOR: Final = 512  # of /sys/dev/block, whatever sector the device has
 OBJECT_FILE_SIZE_MAX: Final = (1 << 44) - (1 << 19)  # slot B lies 8 TiB behind slot A
 
 
 class Targets:
-    """open_all() once, before native starts, open_more() later; they may block for a recovery, so
-    call them in a thread, one at a time. What was opened later is reported once it was published,
-    which is for the one who registers."""
+    """The targets. open_all() is called once, before native code starts; open_more() later. Both
+    may block for a recovery, so call them in a thread, one at a time. A target opened later is
+    reported after publish(), which the registering task calls.
+    """
 
     def __init__(self, native: ChunkServer, log: Log, metrics: Metrics) -> None:
         self._native = native
@@ -44,12 +44,14 @@ class Targets:
         self._metrics = metrics
         self._paths: list[Path] = []  # published
         self._opened: list[Path] = []  # in the order of native's indices
-        self._worn: dict[int, int] = {}  # as counted last, by target
+        self._worn: dict[int, int] = {}  # by target: as counted last
 
     def open_all(
         self, configs: Sequence[TargetConfig], state: NodeState, file: StateFile
     ) -> NodeState:
-        """Raises ConfigError, that of the first, when none can be opened."""
+        """Opens all targets and publishes them. Returns the state with those that were opened.
+        Raises ConfigError, the first one, when none can be opened.
+        """
         state, refusals = self._open_each(configs, state, file)
         if refusals and not self._opened:
             raise refusals[0]
@@ -58,8 +60,9 @@ class Targets:
         return state
 
     def open_more(self, configs: Sequence[TargetConfig], state: NodeState, file: StateFile) -> int:
-        """Open those that are not open yet; how many that were. Raises ConfigError: the state
-        cannot be stored."""
+        """Opens the targets that are not open yet. Returns how many it opened. Raises ConfigError
+        when the state cannot be stored.
+        """
         before = len(self._opened)
         fresh = [config for config in configs if config.path not in self._opened]
         _, refusals = self._open_each(fresh, state, file)
@@ -67,7 +70,7 @@ class Targets:
         return len(self._opened) - before
 
     def paths(self) -> set[Path]:
-        """Of what is open."""
+        """The paths of the open targets."""
         return set(self._opened)
 
     def publish(self) -> None:
@@ -110,7 +113,9 @@ class Targets:
         )
 
     def assign(self, ids: Sequence[int]) -> None:
-        """Take the ids that the metaserver gave, in the order of reports()."""
+        """Takes the ids that the metaserver gave, in the order of reports(). Raises ConfigError
+        when they do not match.
+        """
         if len(ids) != len(self._paths):
             raise ConfigError(f"the metaserver named {len(ids)} targets of {len(self._paths)}")
         for index, (path, target) in enumerate(zip(self._paths, ids, strict=True)):
@@ -162,7 +167,9 @@ class Targets:
         gauge("braidfs_target_errors", target=row.target).set(row.errors)
 
     def _measure_wear(self, path: Path, target: int) -> None:
-        """What its device was given to write; the rest of its wear only root can ask of it."""
+        """Measures what the device was given to write. Only root can ask the device for the rest of
+        its wear.
+        """
         written = device_written_bytes(path)
         if written is not None:
             name = "braidfs_target_device_written_bytes_total"
@@ -172,7 +179,9 @@ class Targets:
 
 
 def device_written_bytes(path: Path) -> int | None:
-    """Since the host started, by whomever. None: it lies on no device of its own."""
+    """Bytes written to the device since the host started, by any program. None: the path is not on
+    a device of its own.
+    """
     number = path.stat().st_dev
     try:
         figures = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}/stat").read_text()
@@ -182,7 +191,7 @@ def device_written_bytes(path: Path) -> int | None:
 
 
 def check_file_size(path: Path) -> None:
-    """Raises ConfigError where no file can be as long as those of objects, which are sparse."""
+    """Raises ConfigError where no file can be as long as the (sparse) files of objects."""
     with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=path) as file:
         try:
             os.ftruncate(file.fileno(), OBJECT_FILE_SIZE_MAX)
@@ -195,7 +204,9 @@ def check_file_size(path: Path) -> None:
 
 
 def superblock_uuid(path: Path) -> bytes | None:
-    """The uuid in the target's superblock, None without one. Native verifies the rest of it."""
+    """The uuid in the target's superblock; None without a superblock. Native code verifies the
+    rest. Raises ConfigError.
+    """
     try:
         if not path.is_dir():
             raise ConfigError(f"the target {path} is not a directory: create it first")

@@ -1,1 +1,1 @@
-"""What the programs of BraidFS must agree on, and the layers under them."""
+"""What the programs of BraidFS must agree on, and the layers below them."""

@@ -1,7 +1,7 @@
 """XXH3-64, the one checksum of BraidFS, and the door to the xxhash library.
 
-Frames, blocks, superblocks and hashes of names use it. It finds accidents, not attackers:
-what must not be forged carries an HMAC (fscommon.auth, fscommon.layout.capability).
+Frames, blocks, superblocks and hashes of names use it. It detects accidents, not attackers: what
+must not be forged carries an HMAC (fscommon.auth, fscommon.layout.capability). Pure.
 """
 
 from typing import Final, TypeAlias
@@ -14,12 +14,13 @@ Bytes: TypeAlias = bytes | bytearray | memoryview
 
 SUM_SIZE: Final = 8
 
-xxh3_64 = xxhash.xxh3_64_intdigest  # an alias, not a function: a call less per frame
+xxh3_64 = xxhash.xxh3_64_intdigest  # an alias instead of a function saves a call per frame
 xxh3_64_bytes = xxhash.xxh3_64_digest
 
 
 def block_sums(offset: int, payload: Bytes) -> list[int]:
-    """One sum for each block that [offset, offset + length) touches, of the part inside it."""
+    """One sum for each block that [offset, offset + length) touches: of the part of the block
+    inside the range."""
     view = memoryview(payload)
     sums = []
     start = 0

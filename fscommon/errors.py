@@ -1,7 +1,8 @@
-"""One table of outcomes: what crosses the wire, the errno applications see, and the retry class.
+"""One table of outcomes: what crosses the wire, the errno that applications see, and the retry
+class.
 
 Codes below 1000 are Linux errno values and mean what POSIX says. Codes from 1000 on are BraidFS's
-own; `TABLE` gives each its errno and whether a request that got it may be sent again. FsError
+own; `TABLE` gives each its errno, and says whether a request that got it may be sent again. FsError
 crosses the wire as its Status; only fsclient.fuse turns it into an errno.
 native/include/braidfs/status.h repeats the codes; tests/wire/test_status.py compares them.
 """
@@ -50,25 +51,26 @@ class Status(IntEnum):
     EDQUOT = errno.EDQUOT
     ETIMEDOUT = errno.ETIMEDOUT
 
-    BAD_REQUEST = 1000  # the peer sent what the protocol forbids
+    BAD_REQUEST = 1000  # the peer sent something that the protocol forbids
     NOT_READY = 1001  # starting or recovering: ask again
     BUSY = 1002  # a bound was reached: ask again
-    UNKNOWN_SESSION = 1003  # no such live session: open a new one
+    UNKNOWN_SESSION = 1003  # there is no such live session: open a new one
     FENCED = 1004  # this session was evicted
     BAD_CAPABILITY = 1005  # the capability is forged, of another session, or lacks the right
     STALE_INCARNATION = 1006  # the target lost unsynced bytes since the write
-    STALE_MAP_EPOCH = 1007  # only storage servers of earlier releases: the capability is old
+    # From storage servers of earlier releases only: the capability is old.
+    STALE_MAP_EPOCH = 1007
     STALE_TRUNCATE_EPOCH = 1008  # a write from before a truncate
     CORRUPT = 1009  # a stored block fails its checksum
     NO_OBJECT = 1010  # the target has no such object
     NO_TARGET = 1011  # the server has no such target
-    CHECKSUM = 1012  # bytes were damaged on their way: send again
+    CHECKSUM = 1012  # bytes were damaged on the wire: send again
     DISCONNECTED = 1013  # made locally: the connection ended before the reply
     ABORTED = 1014  # made locally: the administrator gave up on waiting requests
 
 
 def status_of(code: int) -> Status:
-    """The status of a code from the wire; one that is unknown here is EIO."""
+    """The status of a code from the wire; EIO for a code that is unknown here."""
     try:
         return Status(code)
     except ValueError:
@@ -111,13 +113,15 @@ TABLE: dict[Status, Outcome] = {s: _posix(s) for s in Status if s < 1000} | {
 
 
 class BraidError(Exception):
-    """Everything that BraidFS raises on purpose."""
+    """Base of everything that BraidFS raises on purpose."""
 
 
 class FsError(BraidError):
-    """An operation that ended with a status other than OK: expected, crosses the wire as itself.
+    """An operation ended with a status other than OK: expected, and it crosses the wire as itself.
 
-    parents: attribute records that came with it (ENOENT of a name: of its directory, if leased)."""
+    parents: attribute records that came with it (with ENOENT of a name: that of its directory, if
+    leased).
+    """
 
     def __init__(self, status: Status, message: str = "", parents: bytes = b"") -> None:
         super().__init__(f"{status.name}: {message}" if message else status.name)
@@ -131,7 +135,7 @@ class FsError(BraidError):
 
     @property
     def sentence(self) -> str:
-        """What is said to people: the message, else what the errno means."""
+        """What people are told: the message, or else what the errno means."""
         return self.message or os.strerror(self.errno)
 
 
@@ -140,8 +144,8 @@ class ProtocolError(BraidError):
 
 
 class RangeError(ProtocolError):
-    """A message whose shape is right and of which a value is out of its range: it can be answered,
-    so that one value that is wrong by mistake does not cost its sender the connection."""
+    """A message has the right shape, but a value is out of its range. It can be answered, so a
+    single value that is wrong by mistake does not cost its sender the connection."""
 
 
 class TransportError(BraidError):
@@ -149,11 +153,11 @@ class TransportError(BraidError):
 
 
 class NobodyThereError(TransportError):
-    """The host is there and nobody listens: the program that did has ended."""
+    """The host is there, but nobody listens: the program that listened has ended."""
 
 
 class RefusedError(TransportError):
-    """The peer takes no more connections just now; the message says why."""
+    """The peer accepts no more connections now; the message says why."""
 
 
 class AuthenticationError(BraidError):
@@ -161,4 +165,4 @@ class AuthenticationError(BraidError):
 
 
 class ConfigError(BraidError):
-    """A configuration file, option or argument that is wrong; the message says where and what."""
+    """A configuration file, option or argument is wrong; the message says where and what."""

@@ -1,10 +1,12 @@
-"""Times of files: the clock that file systems stamp with, and what records keep of others.
+"""Times of files: the clock that stamps them, and how records keep times given by others.
 
-The clock is that of the kernel, of its last tick. A client's kernel stamps with it too (utimensat
-with UTIME_NOW): by a finer clock a file could seem made after it was touched.
-Records and messages keep a time as 64 bits with a sign, in nanoseconds since 1970. What ext4 can
-keep, 1901 to 2446, are 2^34 seconds, which fit: beyond 2262 it is kept modulo 2^64
-(docs/decisions/0056-file-times.md). native/src/core/file_time.h is the same.
+The clock is the kernel's, at its last tick. A client's kernel stamps with it as well (utimensat
+with UTIME_NOW): with a finer clock a file could seem made after it was touched.
+
+Records and messages keep a time as signed 64 bits, in nanoseconds since 1970. The times that ext4
+can keep, 1901 to 2446, are 2^34 seconds, which fit into 64 bits: times after 2262 are kept modulo
+2^64 (docs/decisions/0056-file-times.md). native/src/core/file_time.h has the same rules.
+Pure, except the clock.
 """
 
 import time
@@ -25,8 +27,8 @@ def file_time_ns() -> int:
 
 
 def kept_time(time_ns: int) -> int:
-    """Nanoseconds since 1970 as they are kept; what lies beyond is the nearest time that can be, as
-    Linux does it."""
+    """Nanoseconds since 1970 in the form that records keep. A time out of range becomes the nearest
+    possible one, as in Linux."""
     seconds = time_ns // _SECOND
     if not TIME_MIN_S < seconds < TIME_MAX_S:
         time_ns = (TIME_MIN_S if seconds <= TIME_MIN_S else TIME_MAX_S) * _SECOND
@@ -34,6 +36,6 @@ def kept_time(time_ns: int) -> int:
 
 
 def true_time(kept_ns: int) -> int:
-    """Nanoseconds since 1970 of what was kept. A record of before may have a time before 1901: it
-    is one of 2^64 nanoseconds later."""
+    """Nanoseconds since 1970 of a kept time. A kept time before 1901 can come only from wrapping:
+    it means the time 2^64 nanoseconds later."""
     return kept_ns if kept_ns >= _MIN_NS else kept_ns + _WRAP

@@ -13,7 +13,8 @@ CHUNK_SIZE_MAX: Final = 64 << 20
 STRIPE_WIDTH_DEFAULT_MAX: Final = 4
 STRIPE_WIDTH_MAX: Final = 64
 REPLICA_COUNT_MAX: Final = 3
-OBJECT_BYTES_MAX: Final = 8_355_967 << 20  # what a target can hold of a file, as its records lie
+# Bytes of one file that a target can hold, given how records lie in the object's file.
+OBJECT_BYTES_MAX: Final = 8_355_967 << 20
 
 NAME_LENGTH_MAX: Final = 255
 SYMLINK_LENGTH_MAX: Final = 4095
@@ -28,24 +29,30 @@ FRAME_PAYLOAD_LENGTH_MAX: Final = 16 << 20
 HANDSHAKE_BODY_LENGTH_MAX: Final = 4096  # before a peer is authenticated
 HANDSHAKE_SECONDS_MAX: Final = 10.0
 MSGPACK_DEPTH_MAX: Final = 16
-CONNECTIONS_MAX: Final = 65536  # per server process, as far as its descriptors reach
-CONNECTIONS_PER_KEY_MAX: Final = 1024  # of one client's key
+CONNECTIONS_MAX: Final = 65536  # per server process, as far as its descriptors allow
+CONNECTIONS_PER_KEY_MAX: Final = 1024  # with one client's key
 CONNECTIONS_UNAUTHENTICATED_MAX: Final = 256
 SESSIONS_MAX: Final = 16384
-SESSIONS_PER_KEY_MAX: Final = 1024  # of one client's key
+SESSIONS_PER_KEY_MAX: Final = 1024  # with one client's key
 SESSION_OPEN_SECONDS_MAX: Final = 30.0  # from the handshake to a session
-UNREAD_SECONDS_MAX: Final = 60.0  # an answer is not taken by its peer: the connection is closed
-UNREAD_BYTES_MAX: Final = 1 << 20  # of answers that wait, before more requests are looked at
-UNREAD_BYTES_PER_KEY_MAX: Final = 64 << 20  # of a client's key: then its requests are BUSY
+# When a peer does not read an answer for so long, its connection is closed.
+UNREAD_SECONDS_MAX: Final = 60.0
+# Bytes of waiting answers; above that, no more requests are read.
+UNREAD_BYTES_MAX: Final = 1 << 20
+# The same for one client's key: above that, its requests are answered BUSY.
+UNREAD_BYTES_PER_KEY_MAX: Final = 64 << 20
 REQUESTS_IN_FLIGHT_MAX: Final = 1024  # per connection
-SOLE_LEASE_S: Final = 0.1  # a reply with FLAG_SOLE: no second session is opened for so long
-LEASES_PER_SESSION_MAX: Final = 100_000  # that may be configured; recalls of all fit in one reply
+# After a reply with FLAG_SOLE, no second session is opened for so long.
+SOLE_LEASE_S: Final = 0.1
+# The most that may be configured; recalls of all of them fit into one reply.
+LEASES_PER_SESSION_MAX: Final = 100_000
 READDIR_ENTRIES_MAX: Final = 1024
 BUSY_POLL_US_MAX: Final = 1000  # net::EventLoop::kBusyPollUsMax
-OPEN_AHEAD_MAX: Final = 512  # names of one OPEN_AHEAD
+OPEN_AHEAD_MAX: Final = 512  # names in one OPEN_AHEAD
 REPLAY_MUTATIONS_MAX: Final = 65536  # kept by a client until durable
-INLINE_LENGTH_MAX: Final = 4096  # of a file that lies in its inode's record
-DELETE_ALL_MAX: Final = 256  # objects of one DELETE_ALL
-FETCH_MAX: Final = 256  # objects of one FETCH
-FETCH_LENGTH_MAX: Final = 1 << 20  # of each
-COPY_LENGTH_MIN: Final = 128 << 10  # of copy_file_range: the kernel is as fast with less
+INLINE_LENGTH_MAX: Final = 4096  # bytes of a file stored in its inode's record
+DELETE_ALL_MAX: Final = 256  # objects in one DELETE_ALL
+FETCH_MAX: Final = 256  # objects in one FETCH
+FETCH_LENGTH_MAX: Final = 1 << 20  # bytes of each object in a FETCH
+# For copy_file_range: with shorter ranges the kernel is as fast.
+COPY_LENGTH_MIN: Final = 128 << 10

@@ -1,6 +1,8 @@
-"""What this machine has, and what this process may have of it: its control group may have only so
-much memory (Documentation/admin-guide/cgroup-v2.rst, memory.max and memory.high;
-cgroup-v1/memory.rst)."""
+"""How much memory this machine has, and how much of it this process may use.
+
+A control group may limit memory (Documentation/admin-guide/cgroup-v2.rst, memory.max and
+memory.high; cgroup-v1/memory.rst).
+"""
 
 import os
 from collections.abc import Iterator
@@ -9,12 +11,13 @@ from typing import Final
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
 OWN_GROUPS: Final = Path("/proc/self/cgroup")
-_LIMIT_MAX: Final = 1 << 60  # less than any machine has; v1 has a larger number for none
+# Above any machine's memory; cgroup v1 has a larger number for "no limit".
+_LIMIT_MAX: Final = 1 << 60
 
 
 def memory_bytes() -> int:
-    """Of the machine, or what the groups of this process may have, if that is less: budgets are
-    parts of it."""
+    """The memory of the machine, or the limit of this process's control groups, if that is less, in
+    bytes. Budgets are parts of it."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([machine, *memory_limits()])
 
@@ -25,7 +28,8 @@ def memory_limits(own: Path = OWN_GROUPS, root: Path = CGROUPS) -> list[int]:
 
 
 def groups_of(cgroups: str) -> Iterator[tuple[str, str]]:
-    """Controllers and path of each (cgroups(7)); those of cgroup v2 are "": hierarchy 0."""
+    """Controllers and path of each group (cgroups(7)); cgroup v2 (hierarchy 0) has "" as its
+    controllers."""
     for line in cgroups.splitlines():
         number, _, rest = line.partition(":")
         controllers, colon, path = rest.partition(":")
@@ -34,8 +38,8 @@ def groups_of(cgroups: str) -> Iterator[tuple[str, str]]:
 
 
 def limit_files(cgroups: str, root: Path) -> list[Path]:
-    """Of the groups that /proc/self/cgroup names, and of those around them, if they have any. The
-    outermost one that is seen may be a container's, which has limits."""
+    """The limit files of the groups that /proc/self/cgroup names, and of the groups around them.
+    The outermost visible group may be a container's, which has limits."""
     files = []
     for controllers, path in groups_of(cgroups):
         names: tuple[str, ...]
@@ -52,7 +56,8 @@ def limit_files(cgroups: str, root: Path) -> list[Path]:
 
 
 def limit_of(text: str) -> int | None:
-    """None: "max", the number that v1 has for it, or no number."""
+    """The limit in bytes. None for "max", for the number that means "no limit" in v1, and for no
+    number."""
     try:
         limit = int(text)
     except ValueError:
@@ -61,7 +66,7 @@ def limit_of(text: str) -> int | None:
 
 
 def read_file(file: Path) -> str:
-    """Nothing of what cannot be read."""
+    """The file's text; "" when it cannot be read."""
     try:
         return file.read_text()
     except OSError:

@@ -1,11 +1,12 @@
 """The life of a server program: arguments, logs, metrics, readiness, signals, exit code.
 
-A program hands run_service() an async main(service). SIGTERM and SIGINT set service.stopping;
-main drains and returns (exit 0). A second signal, or a drain that outlasts its deadline, cancels
-it. SIGHUP asks a program that can to read its configuration again. Under a supervisor that watches
-(WatchdogSec= of systemd), the event loop says that it turns.
-An expected failure to start (ConfigError, TransportError, ...) is one sentence on stderr and
-exit 1; any other exception is a bug: logged with its traceback, exit 1.
+A program gives run_service() an async main(service). SIGTERM and SIGINT set service.stopping; main
+drains and returns (exit 0). A second signal, or a drain that exceeds its deadline, cancels main.
+SIGHUP asks a program that can do so to read its configuration again. Under a supervisor that
+watches (WatchdogSec= of systemd), the program reports that its event loop turns.
+
+An expected failure to start (ConfigError, TransportError, ...) is one sentence on stderr and exit
+1. Any other exception is a bug: it is logged with its traceback, exit 1.
 """
 
 import argparse
@@ -51,7 +52,7 @@ class ServiceSettings:
     log_level: str = "info"
     log_file: str = ""
     metrics_listen: str = ""
-    http_certificate: HttpCertificate | None = None  # of that endpoint; None: it is plain
+    http_certificate: HttpCertificate | None = None  # for the metrics endpoint; None: plain http
     ready_fd: int = -1
     config_file: Path = Path()
 
@@ -64,11 +65,12 @@ class Service:
         self.log = Log(settings.program)
         self.stopping = trio.Event()
         self.config_file = settings.config_file
-        self.reload: Callable[[], None] | None = None  # called at SIGHUP; None: there is nothing to
+        # Called at SIGHUP; None: the program cannot reload.
+        self.reload: Callable[[], None] | None = None
         self._ready_fd = settings.ready_fd
 
     def ready(self) -> None:
-        """The program serves: tell whoever started it. Once."""
+        """The program serves now: tells whoever started it. Called once."""
         self.metrics.up(True)
         self.log.info("ready", pid=os.getpid())
         fd, self._ready_fd = self._ready_fd, -1
@@ -93,7 +95,8 @@ def parse_arguments(program: str, description: str, argv: Sequence[str] | None =
 
 
 def _is_pipe(fd: int) -> bool:
-    """Or a socket; a file that happens to have this number is none of ours to write to."""
+    """True for a pipe or a socket. A file that happens to have this number must not be
+    written to."""
     try:
         mode = os.fstat(fd).st_mode
         return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
@@ -102,7 +105,7 @@ def _is_pipe(fd: int) -> bool:
 
 
 def run_service(main: Main, settings: ServiceSettings) -> int:
-    """Run main until it returns or a signal ends it; the exit code."""
+    """Runs main until it returns or a signal ends it. Returns the exit code."""
     _raise_descriptor_limit()
     log = Log(settings.program)
     endpoint: MetricsEndpoint | None = None
@@ -145,7 +148,8 @@ def run_program(
     main: Callable[[C, Service], Awaitable[None]],
     argv: Sequence[str] | None = None,
 ) -> int:
-    """A whole server from its arguments: load its configuration and run main; the exit code."""
+    """Runs a whole server from its arguments: loads its configuration and runs main. Returns the
+    exit code."""
     arguments = parse_arguments(program, description, argv)
     try:
         config = load(config_class, arguments.config)
@@ -168,7 +172,8 @@ def run_program(
 
 
 def _raise_descriptor_limit() -> None:
-    """As many as may be: connections, and the files of a storage server's objects."""
+    """Raises the limit of open files as far as allowed: for connections, and for the files of a
+    storage server's objects."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -207,7 +212,7 @@ def _reload(service: Service) -> None:
 
 
 def _report(log: Log, program: str, error: BaseException) -> int:
-    """Say what ended the program, and return its exit code."""
+    """Logs what ended the program. Returns its exit code."""
     if isinstance(error, BaseExceptionGroup):
         error = sole_exception(error) or error
     if isinstance(error, BraidError):

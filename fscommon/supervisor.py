@@ -1,7 +1,7 @@
-"""The supervisor of a program: systemd, or whoever else speaks sd_notify(3), sd_listen_fds(3).
+"""The supervisor of a program: systemd, or any other that speaks sd_notify(3) and sd_listen_fds(3).
 
-Without one nothing here does anything. It may hold descriptors over the end of the process
-(FDSTORE), and gives them to the next one.
+Without a supervisor, nothing here has an effect. A supervisor may keep descriptors beyond the end
+of the process (FDSTORE), and gives them to the next process.
 """
 
 import array
@@ -24,7 +24,7 @@ def is_supervised() -> bool:
 
 
 def notify_supervisor(message: str, fds: Sequence[int] = ()) -> None:
-    """sd_notify(3): one datagram to NOTIFY_SOCKET, if there is one."""
+    """Sends one datagram to NOTIFY_SOCKET, if there is one (sd_notify(3))."""
     path = os.environ.get("NOTIFY_SOCKET", "")
     if not path:
         return
@@ -38,21 +38,21 @@ def notify_supervisor(message: str, fds: Sequence[int] = ()) -> None:
 
 
 def supervisor_has_read() -> bool:
-    """Waits until it has taken what it was told before (sd_notify_barrier(3)); blocks for a few
-    seconds at most."""
+    """Waits until the supervisor has read all earlier messages (sd_notify_barrier(3)). Blocks for
+    at most READ_TIMEOUT_MS. False: it has not."""
     ours, theirs = os.pipe2(os.O_CLOEXEC)
     try:
         notify_supervisor("BARRIER=1", [theirs])
         os.close(theirs)
         poll = select.poll()
-        poll.register(ours, 0)  # POLLHUP comes unasked: it has closed its copy
+        poll.register(ours, 0)  # POLLHUP is always reported: the supervisor has closed its copy
         return bool(poll.poll(READ_TIMEOUT_MS))
     finally:
         os.close(ours)
 
 
 def watchdog_seconds() -> float:
-    """How often the supervisor wants to hear from this process; 0: not at all."""
+    """The interval, in seconds, in which the supervisor expects a sign of life; 0: none."""
     text, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
     if not (text.isascii() and text.isdigit()) or pid not in ("", str(os.getpid())):
         return 0.0
@@ -60,8 +60,8 @@ def watchdog_seconds() -> float:
 
 
 async def feed_watchdog() -> None:
-    """The event loop turns: said twice in the time given, as sd_notify(3) says; not at all when
-    nobody watches."""
+    """Reports that the event loop turns, twice per interval, as sd_notify(3) advises; returns at
+    once when nobody watches."""
     seconds = watchdog_seconds()
     while seconds > 0:
         notify_supervisor("WATCHDOG=1")
@@ -69,8 +69,9 @@ async def feed_watchdog() -> None:
 
 
 def given_descriptors() -> list[tuple[str, int]]:
-    """Names and descriptors that the supervisor held or opened for this process. Once: afterwards
-    they are the caller's, no child inherits them, and the environment says nothing of them."""
+    """Names and descriptors that the supervisor held or opened for this process. Called once: after
+    that they belong to the caller, no child inherits them, and the environment no longer names
+    them."""
     count = os.environ.pop("LISTEN_FDS", "")
     pid, names = os.environ.pop("LISTEN_PID", ""), os.environ.pop("LISTEN_FDNAMES", "")
     if pid != str(os.getpid()) or not (count.isascii() and count.isdigit()):

@@ -1,5 +1,7 @@
-"""How every program runs its tasks: nurseries whose failure is the failure that caused it, not an
-ExceptionGroup around it, and a cycle collector that does not stop the event loop often.
+"""How every program runs its tasks.
+
+Nurseries raise the exception that caused a failure, not an ExceptionGroup around it; and the cycle
+collector seldom stops the event loop.
 """
 
 import gc
@@ -14,7 +16,8 @@ GC_ALLOCATIONS: Final = 20_000  # between two runs over the youngest objects
 
 @asynccontextmanager
 async def open_tasks() -> AsyncIterator[trio.Nursery]:
-    """A nursery; when exactly one thing failed in it, that exception leaves it bare."""
+    """A nursery. When exactly one thing failed in it, that exception is raised without a group
+    around it."""
     try:
         async with trio.open_nursery() as nursery:
             yield nursery
@@ -26,13 +29,15 @@ async def open_tasks() -> AsyncIterator[trio.Nursery]:
 
 
 def sole_exception(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
-    """The only exception in nested groups (cancellations aside), or None."""
+    """The only exception in nested groups, not counting cancellations; None when there are more or
+    none."""
     leaves = [leaf for leaf in _leaves(group) if not isinstance(leaf, trio.Cancelled)]
     return leaves[0] if len(leaves) == 1 else None
 
 
 def first_exception(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Of several that say the same, cancellations aside: one to be told."""
+    """One exception of a group whose exceptions all say the same, if possible not a
+    cancellation."""
     leaves = _leaves(group)
     return next((leaf for leaf in leaves if not isinstance(leaf, trio.Cancelled)), leaves[0])
 
@@ -44,7 +49,7 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 
 def calm_collector() -> None:
-    """Let the cycle collector run seldom and over little: what exists now lives as long as the
+    """Makes the cycle collector run seldom and over little: what exists now lives as long as the
     program, and a request leaves few cycles behind. Called once, before the event loop starts."""
     gc.collect()
     gc.freeze()

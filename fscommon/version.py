@@ -1,4 +1,4 @@
-"""Which BraidFS this is: the version of the installed distribution."""
+"""The version of the installed distribution."""
 
 from importlib import metadata
 from typing import Final
@@ -7,7 +7,7 @@ DISTRIBUTION: Final = "braidfs"
 
 
 def program_version() -> str:
-    """'unknown' where the programs were neither installed nor built by ./dev."""
+    """The version; 'unknown' where the programs were neither installed nor built by ./dev."""
     try:
         return metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:

@@ -34,8 +34,7 @@ WHOLE_DEVICE: Final = ByteSize(0)
 
 def buffer_bytes_max() -> int:
     """Bytes of payloads in transit that all lanes may hold: a part of the memory this process may
-    have.
-    """
+    have."""
     return min(BUFFER_BYTES_MAX, memory_bytes() // BUFFER_PART)
 
 
@@ -105,8 +104,7 @@ class StorageServerConfig:
 
     def fetched_bytes_max(self) -> int:
         """Bytes that may be in the page cache because clients are going to read them, and are
-        unread.
-        """
+        unread."""
         if self.fetch_ahead_mib >= 0:
             return self.fetch_ahead_mib << 20
         return memory_bytes() // FETCH_AHEAD_PART

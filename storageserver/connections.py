@@ -50,8 +50,7 @@ class Connections:
     def why_not(self, hello: Hello) -> str:
         """Says why this peer, which proved itself, is not served; "": it is served. When
         connections become scarce, the ones idle longest are closed: a client makes another one when
-        it needs it.
-        """
+        it needs it."""
         if hello.purpose == "server":  # the metaserver's own connection
             return ""
         count = self._native.connection_count()
@@ -64,8 +63,7 @@ class Connections:
 
     async def admit(self, peer: Peer, stream: FrameStream) -> None:
         """Admits one connection (on_connection of fscommon.net.serve). Raises ProtocolError,
-        TransportError.
-        """
+        TransportError."""
         if peer.purpose not in _PURPOSES:
             raise ProtocolError(f"a storage server takes no connections for '{peer.purpose}'")
         if peer.purpose == "rdma":
@@ -131,8 +129,7 @@ class Connections:
 
     def _check_session(self, peer: Peer) -> None:
         """Refuses a client whose session has ended: it may still know the session's secret. Raises
-        ProtocolError.
-        """
+        ProtocolError."""
         if peer.key and not self._tables.knows(peer.session):
             raise ProtocolError(f"session {peer.session} of the key {peer.key:016x} is not known")
 

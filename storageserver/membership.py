@@ -63,8 +63,7 @@ class Metaservers:
 
 class Membership:
     """Keeps this node registered: join() before targets can be opened for the first time; run()
-    afterwards.
-    """
+    afterwards."""
 
     def __init__(
         self, metaservers: Metaservers, file: StateFile, *, log: Log, metrics: Metrics
@@ -83,8 +82,7 @@ class Membership:
 
     async def join(self, state: NodeState, address: str) -> NodeState:
         """Asks for a node id and the cluster's uuid, without targets. The state is stored when it
-        returns. Raises ConfigError, AuthenticationError when waiting cannot help.
-        """
+        returns. Raises ConfigError, AuthenticationError when waiting cannot help."""
         while True:
             try:
                 async with self._caller() as caller:

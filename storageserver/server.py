@@ -43,8 +43,7 @@ RAILS_REFRESH_S: Final = 5.0
 
 class StorageServer:
     """One run of the program. `native` and `transport` are given, so that tests can run all
-    of it.
-    """
+    of it."""
 
     def __init__(
         self,
@@ -142,7 +141,9 @@ class StorageServer:
             )
         gone = self._targets.paths() - {target.path for target in config.targets}
         if gone or replace(config, targets=self._config.targets) != self._config:
-            self._service.log.warning("of what has changed, only new targets need no restart")
+            self._service.log.warning(
+                "some changes need a restart: without one, only new targets are taken"
+            )
         self._service.log.info("configuration read again", targets_opened=count)
         if count:
             self._membership.register_again()

@@ -20,8 +20,7 @@ from storageserver.targets import Targets
 
 class Tables:
     """The tables in native code. session_version is the version of its session table, 0: it has
-    none. asked_ns, below, is CLOCK_BOOTTIME when the request was sent, in nanoseconds.
-    """
+    none. asked_ns, below, is CLOCK_BOOTTIME when the request was sent, in nanoseconds."""
 
     def __init__(self, native: ChunkServer, targets: Targets) -> None:
         self._native = native
@@ -35,8 +34,7 @@ class Tables:
 
     def registered(self, reply: Registered, cluster: bytes, asked_ns: int) -> None:
         """Takes the reply to REGISTER. Raises ConfigError when the metaserver belongs to another
-        cluster.
-        """
+        cluster."""
         if cluster not in (b"", reply.cluster):
             raise ConfigError(
                 f"the metaserver belongs to cluster {reply.cluster.hex()}, "
@@ -62,8 +60,7 @@ class Tables:
 
     def client_key(self, hello: KeyedHello) -> bytes | None:
         """The key of a client with a key of its own: it proves the session that it names, and
-        nothing else. None: no such session can be proved.
-        """
+        nothing else. None: no such session can be proved."""
         if hello.purpose not in ("data", "rdma") or not hello.session or not self._capability_key:
             return None
         return session_secret(self._capability_key, hello.session)

@@ -35,8 +35,7 @@ OBJECT_FILE_SIZE_MAX: Final = (1 << 44) - (1 << 19)  # slot B lies 8 TiB behind 
 class Targets:
     """The targets. open_all() is called once, before native code starts; open_more() later. Both
     may block for a recovery, so call them in a thread, one at a time. A target opened later is
-    reported after publish(), which the registering task calls.
-    """
+    reported after publish(), which the registering task calls."""
 
     def __init__(self, native: ChunkServer, log: Log, metrics: Metrics) -> None:
         self._native = native
@@ -50,8 +49,7 @@ class Targets:
         self, configs: Sequence[TargetConfig], state: NodeState, file: StateFile
     ) -> NodeState:
         """Opens all targets and publishes them. Returns the state with those that were opened.
-        Raises ConfigError, the first one, when none can be opened.
-        """
+        Raises ConfigError, the first one, when none can be opened."""
         state, refusals = self._open_each(configs, state, file)
         if refusals and not self._opened:
             raise refusals[0]
@@ -61,8 +59,7 @@ class Targets:
 
     def open_more(self, configs: Sequence[TargetConfig], state: NodeState, file: StateFile) -> int:
         """Opens the targets that are not open yet. Returns how many it opened. Raises ConfigError
-        when the state cannot be stored.
-        """
+        when the state cannot be stored."""
         before = len(self._opened)
         fresh = [config for config in configs if config.path not in self._opened]
         _, refusals = self._open_each(fresh, state, file)
@@ -114,8 +111,7 @@ class Targets:
 
     def assign(self, ids: Sequence[int]) -> None:
         """Takes the ids that the metaserver gave, in the order of reports(). Raises ConfigError
-        when they do not match.
-        """
+        when they do not match."""
         if len(ids) != len(self._paths):
             raise ConfigError(f"the metaserver named {len(ids)} targets of {len(self._paths)}")
         for index, (path, target) in enumerate(zip(self._paths, ids, strict=True)):
@@ -168,8 +164,7 @@ class Targets:
 
     def _measure_wear(self, path: Path, target: int) -> None:
         """Measures what the device was given to write. Only root can ask the device for the rest of
-        its wear.
-        """
+        its wear."""
         written = device_written_bytes(path)
         if written is not None:
             name = "braidfs_target_device_written_bytes_total"
@@ -180,8 +175,7 @@ class Targets:
 
 def device_written_bytes(path: Path) -> int | None:
     """Bytes written to the device since the host started, by any program. None: the path is not on
-    a device of its own.
-    """
+    a device of its own."""
     number = path.stat().st_dev
     try:
         figures = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}/stat").read_text()
@@ -205,8 +199,7 @@ def check_file_size(path: Path) -> None:
 
 def superblock_uuid(path: Path) -> bytes | None:
     """The uuid in the target's superblock; None without a superblock. Native code verifies the
-    rest. Raises ConfigError.
-    """
+    rest. Raises ConfigError."""
     try:
         if not path.is_dir():
             raise ConfigError(f"the target {path} is not a directory: create it first")

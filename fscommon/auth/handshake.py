@@ -1,13 +1,14 @@
 """The handshake of both ends, sans-IO: bytes in, bytes out (docs/INTERFACES.md, section 2).
 
-HELLO{nonce} -> HELLO reply{nonce} -> AUTH{client's proof} -> AUTH reply{server's proof}. A proof
-is an HMAC under the cluster key, or under the key that HELLO names, over both nonces and everything
-that HELLO said, with a label for each side, so that it can be neither replayed nor reflected. The
-server proves nothing to a peer that has not proved itself, and answers a wrong proof with a refusal
-(an AUTH reply with a status), that of a key that it does not know as well: a connection that ends
-without one has just ended. Either end raises
-ProtocolError for what is no handshake and AuthenticationError for a wrong proof; the caller then
-closes the connection. Deadlines and connection counts are fscommon.net's.
+HELLO{nonce} -> HELLO reply{nonce} -> AUTH{client's proof} -> AUTH reply{server's proof}. A proof is
+an HMAC under the cluster key, or under the key that HELLO names. It covers both nonces and
+everything in HELLO, with a label for each side, so it can be neither replayed nor reflected.
+
+The server proves nothing to a peer that has not proved itself. It answers a wrong proof, and a
+proof for an unknown key, with a refusal (an AUTH reply with a status); a connection that ends
+without a refusal simply ended. Either end raises ProtocolError for bytes that are no handshake and
+AuthenticationError for a wrong proof; the caller then closes the connection. Not here: deadlines
+and connection counts (fscommon.net).
 """
 
 import hashlib
@@ -37,23 +38,23 @@ _SERVER: Final = b"braidfs server"
 
 
 def new_connection() -> int:
-    """A random name for a connection, never 0."""
+    """A random number that names a connection, never 0."""
     return secrets.randbits(63) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class HelloFields:
-    """What a peer says of itself; the handshake adds a fresh nonce."""
+    """What a peer says about itself; the handshake adds a fresh nonce."""
 
     purpose: str
     node: str
     session: int = 0
     connection: int = field(default_factory=new_connection)
     previous: int = 0
-    key: int = 0  # id of the client's key that is proved, 0: the cluster key
+    key: int = 0  # id of the client's key that is proved; 0: the cluster key
 
 
-# The secret that this peer has to prove; None: no such key, or not for this purpose.
+# The secret that this peer has to prove. None: there is no such key, or it is not for this purpose.
 ClientKeys = Callable[[KeyedHello], bytes | None]
 
 
@@ -76,7 +77,7 @@ class HandshakeState(Enum):
 
 
 class _Handshake(ABC):
-    """One end: receive() what arrives and send what it returns, until state is DONE."""
+    """One end: call receive() with what arrives and send what it returns, until state is DONE."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -107,7 +108,8 @@ class _Handshake(ABC):
 
 
 class ClientHandshake(_Handshake):
-    """start(), then receive() what arrives and send what it returns, until state is DONE."""
+    """Client's end: send start(), then call receive() with what arrives and send what it returns,
+    until state is DONE."""
 
     def __init__(self, key: bytes, fields: HelloFields) -> None:
         super().__init__(key)
@@ -149,19 +151,20 @@ class ClientHandshake(_Handshake):
 
 
 class ServerHandshake(_Handshake):
-    """receive() what arrives and send what it returns, until state is DONE; then `hello` holds
-    what the peer said of itself, and is a KeyedHello where a client's key was proved."""
+    """Server's end: call receive() with what arrives and send what it returns, until state is DONE.
+    Then `hello` holds what the peer said about itself; it is a KeyedHello when a client's key was
+    proved."""
 
     def __init__(
         self, key: KeyRing | bytes, why_not: Callable[[Hello], str] = lambda hello: ""
     ) -> None:
-        """why_not: of a peer that proved itself, why it is not served; "": it is."""
+        """`why_not` says why a peer that proved itself is not served; "": it is served."""
         ring = key if isinstance(key, KeyRing) else KeyRing(key)
         super().__init__(ring.cluster)
         self._client_keys = ring.client_keys
         self._nonce = secrets.token_bytes(NONCE_SIZE)
         self._hello: Hello | None = None
-        self.refusal = b""  # to be said to a peer whose proof was wrong (AuthenticationError)
+        self.refusal = b""  # to be sent to a peer whose proof was wrong (AuthenticationError)
         self._why_not = why_not
         self.no_place = ""  # why a peer that proved itself is not served
 

@@ -1,8 +1,8 @@
-"""Key files, readable by their owner alone, and the secrets that are made of the cluster key.
+"""Key files, readable by their owner alone, and the secrets that are derived from the cluster key.
 
-The cluster key is 64 hexadecimal digits on one line. A client's key is `client:ID:SECRET`, 16 and
-64 digits: its id names what the metaserver allows it, its secret is made of the cluster key and
-the id, so that nobody has to keep it (docs/decisions/0020-client-keys.md). To storage servers a
+The cluster key is 64 hexadecimal digits on one line. A client's key is `client:ID:SECRET`, with 16
+and 64 digits: its id says what the metaserver allows it; its secret is derived from the cluster key
+and the id, so nobody has to store it (docs/decisions/0020-client-keys.md). To storage servers, a
 client with such a key proves its session, by a secret that the metaserver gives to that session.
 """
 
@@ -32,24 +32,25 @@ class Credential:
 
 
 def client_secret(cluster_key: bytes, cluster_uuid: bytes, key_id: int) -> bytes:
-    """The secret of a client's key."""
+    """The 32-byte secret of a client's key."""
     label = b"braidfs client key" + cluster_uuid + key_id.to_bytes(8, "little")
     return hmac.digest(cluster_key, label, "sha256")
 
 
 def session_secret(capability_key: bytes, session: int) -> bytes:
-    """What a session with a client's key proves itself with at storage servers."""
+    """The 32 bytes with which a session of a client with a key of its own proves itself to storage
+    servers."""
     label = b"braidfs session key" + session.to_bytes(8, "little")
     return hmac.digest(capability_key, label, "sha256")
 
 
 def create_key(path: Path) -> None:
-    """Write a new random cluster key with mode 0600. Raises ConfigError when the file exists."""
+    """Writes a new random cluster key with mode 0600. Raises ConfigError when the file exists."""
     _create(path, secrets.token_hex(KEY_SIZE))
 
 
 def create_client_key(path: Path, credential: Credential) -> None:
-    """Write a client's key with mode 0600. Raises ConfigError when the file exists."""
+    """Writes a client's key with mode 0600. Raises ConfigError when the file exists."""
     _create(path, f"{_CLIENT}:{credential.id:0{_ID_DIGITS}x}:{credential.secret.hex()}")
 
 
@@ -63,7 +64,8 @@ def _create(path: Path, text: str) -> None:
 
 
 def load_key(path: Path | str) -> bytes:
-    """The cluster key in the file. Raises ConfigError with a sentence that says what to do."""
+    """The 32-byte cluster key in the file. Raises ConfigError with a sentence that says
+    what to do."""
     credential = load_credential(path)
     if credential.id != CLUSTER_KEY_ID:
         raise ConfigError(
@@ -100,7 +102,7 @@ def _read_private(path: Path) -> bytes:
     except OSError as error:
         raise ConfigError(f"cannot read the key file {path}: {error.strerror}") from error
     try:
-        _check_private(path, os.fstat(fd).st_mode)  # of the very file that is read
+        _check_private(path, os.fstat(fd).st_mode)  # checked on the very file that is read
         return os.read(fd, _FILE_SIZE_MAX)
     finally:
         os.close(fd)

@@ -1,4 +1,4 @@
-"""A loaded configuration as plain values: what a program prints for --check."""
+"""A loaded configuration as plain values: what a program prints for --check. Pure."""
 
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """value: text, number, truth, or a list of these or of tables."""
+    """One key. `value` is a text, a number, a truth value, or a list of these or of tables."""
 
     name: str
     value: Any

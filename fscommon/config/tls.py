@@ -1,7 +1,8 @@
 """Who must speak TLS, and with which files: keys of configurations and options of mounts.
 
-off: plain connections. optional: a server takes both, and who connects tries TLS first: for the
-time in which a cluster changes over, as an attacker can make it plain. required: TLS or nothing.
+off: plain connections. optional: a server accepts both, and a client tries TLS first; it is for the
+time in which a cluster changes over, because an attacker can make such a connection plain.
+required: TLS or nothing.
 """
 
 from dataclasses import dataclass
@@ -20,8 +21,8 @@ KEY_FILE: Final = FOLDER / "server.key"
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """authority: whose certificates are believed. A client has no certificate of its own: the key
-    of the cluster, or its own one, says who it is."""
+    """TLS settings. `authority`: certificates signed by it are trusted. A client has no
+    certificate: the cluster key, or a key of its own, says who it is."""
 
     mode: str = OFF
     authority: Path = AUTHORITY_FILE

@@ -1,10 +1,10 @@
 """Configuration files: TOML into frozen dataclasses, strictly.
 
-A program declares its keys as a dataclass; a field without a default is required. Types are
-int, float, bool, str, Path, ByteSize (an integer or "10 GiB"), tuple[str, ...], and
-tuple[Table, ...] for [[tables]]. Unknown keys are refused with the nearest known one; a
-ValueError of __post_init__ is a fault of the file too. Every fault is one ConfigError naming the
-file and the key.
+A program declares its keys as a dataclass; a field without a default is required. Types are int,
+float, bool, str, Path, ByteSize (an integer or "10 GiB"), tuple[str, ...], and tuple[Table, ...]
+for [[tables]]. Unknown keys are refused, and the message names the nearest known one. A ValueError
+of __post_init__ is a fault of the file as well. Every fault is one ConfigError that names the file
+and the key.
 """
 
 import difflib
@@ -40,7 +40,7 @@ _UNITS: Final = {
 
 
 def load(cls: type[C], path: Path | str) -> C:
-    """The file as a cls. Raises ConfigError."""
+    """The file as a `cls`. Raises ConfigError."""
     try:
         table = tomllib.loads(Path(path).read_bytes().decode())
     except OSError as error:
@@ -51,7 +51,7 @@ def load(cls: type[C], path: Path | str) -> C:
 
 
 def from_table(cls: type[C], table: dict[str, Any], where: str) -> C:
-    """A parsed table as a cls; where names it in messages."""
+    """A parsed table as a `cls`; `where` names it in messages. Raises ConfigError."""
     assert is_dataclass(cls)
     hints = typing.get_type_hints(cls)
     known = {field.name: field for field in fields(cls)}
@@ -77,7 +77,7 @@ def unknown_word(kind: str, word: str, known: Iterable[str]) -> str:
 
 
 def parse_size(text: str) -> ByteSize:
-    """Bytes of "4096", "64 KiB", "1.5GiB". Raises ValueError."""
+    """The bytes of "4096", "64 KiB", "1.5GiB". Raises ValueError."""
     number = text.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
     unit = text.strip()[len(number) :].lower()
     if unit not in _UNITS:

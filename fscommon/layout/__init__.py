@@ -1,1 +1,3 @@
-"""Where a file's bytes are, and the packed records that describe it (docs/INTERFACES.md, 1)."""
+"""Where a file's bytes are, and the packed records that describe it (docs/INTERFACES.md, section
+1).
+"""

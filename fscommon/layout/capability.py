@@ -1,8 +1,9 @@
-"""Capabilities: the metaserver's word that a session may touch the objects of a file (rule 25).
+"""Capabilities: the metaserver's statement that a session may touch the objects of a file (rule
+25).
 
 64 packed bytes: what is allowed to whom, which objects the file has and where, and a MAC under a
 key that only the metaserver and the storage servers have. Storage servers verify them in native
-(native/src/server).
+code (native/src/server). Pure.
 """
 
 import hmac
@@ -32,7 +33,8 @@ def capability_key(cluster_key: bytes, cluster_uuid: bytes) -> bytes:
 def make_capability(
     key: bytes, *, layout: bytes, session: int, rights: int, map_epoch: int, ino: int
 ) -> bytes:
-    """layout: the packed record of the file, which has no objects but those."""
+    """A capability of 64 bytes. `layout` is the packed record of the file, which has no objects but
+    those."""
     signed = _SIGNED.pack(
         layout[FILE_ID],
         session,
@@ -48,8 +50,8 @@ def make_capability(
 
 @lru_cache(MARKS_KEPT)
 def _target_marks(packed: bytes) -> int:
-    """A share of each target's number for each stripe: as many bits as there is room for. Files
-    have one of few sets of targets, and every open needs this."""
+    """A part of each target's number for each stripe: as many bits as there is room for. There are
+    few distinct sets of targets, and every open needs this, so results are cached."""
     targets = struct.unpack(f"<{len(packed) // 4}I", packed)
     bits = min(32, 64 // len(targets))
     marks = 0
@@ -59,5 +61,5 @@ def _target_marks(packed: bytes) -> int:
 
 
 def map_epoch_of(capability: bytes) -> int:
-    """0 for what is no capability."""
+    """The map epoch in a capability; 0 for b""."""
     return int.from_bytes(capability[_MAP_EPOCH], "little")

@@ -1,10 +1,11 @@
-"""Layout of a file: which target holds which bytes, and at which offset of which object.
+"""The layout of a file: which target holds which bytes, and at which offset of which object.
 
-Chunk c of a file lies in the object of stripe index c % stripe_width; an object packs its chunks
-densely. What a tiny file holds may lie behind the record itself instead (`inline`): then nothing
-of it is in any object (docs/decisions/0037-inline-data.md).
-The packed record and the relations are docs/INTERFACES.md, section 1. Pure: choosing
-targets is the metaserver's, moving bytes is native's.
+Chunk c of a file lies in the object with stripe index c % stripe_width; an object packs its chunks
+densely. The bytes of a tiny file may follow the record itself instead (`inline`): then no object
+holds any of them (docs/decisions/0037-inline-data.md). docs/INTERFACES.md, section 1, has the
+packed record and the relations.
+
+Pure. Not here: choosing targets (the metaserver), moving bytes (native code).
 """
 
 import struct
@@ -24,18 +25,18 @@ from fscommon.limits import (
 
 LAYOUT_VERSION: Final = 1
 LAYOUT_HEAD_SIZE: Final = 32
-STRIPE_WIDTH: Final = slice(2, 4)  # where these are in a packed record
+STRIPE_WIDTH: Final = slice(2, 4)  # where these fields are in a packed record
 SHAPE: Final = slice(2, 8)  # stripe width and chunk size
 FILE_ID: Final = slice(8, 16)
 TRUNCATE_EPOCH: Final = slice(16, 20)
 _FLAGS_AT: Final = 20
-_INLINE: Final = 1  # of the flags: the file's bytes follow the targets
+_INLINE: Final = 1  # flag: the file's bytes follow the targets
 _HEAD: Final = struct.Struct("<BBHIQIIQ")
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The part of an extent that lies in one chunk. length bytes at `offset` of the file are at
+    """The part of an extent that lies in one chunk: `length` bytes at `offset` of the file are at
     `object_offset` of the object `stripe_index`."""
 
     stripe_index: int
@@ -46,8 +47,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """targets are stripe-major: targets[stripe_index * replica_count + replica]. inline: the file
-    begins with these bytes, is zeros behind them, and has no objects; b"": it has."""
+    """A layout. targets are stripe-major: targets[stripe_index * replica_count + replica]. inline:
+    the file begins with these bytes, reads as zeros behind them, and has no objects; b"": the file
+    has objects."""
 
     file_id: int
     chunk_size: int
@@ -77,7 +79,8 @@ class Layout:
 
 
 def unpack_layout(raw: bytes) -> Layout:
-    """Raises ProtocolError unless raw is exactly one sound record."""
+    """The layout of a packed record. Raises ProtocolError unless raw is exactly one sound
+    record."""
     if len(raw) < LAYOUT_HEAD_SIZE:
         raise ProtocolError(f"a layout of {len(raw)} bytes is too short")
     version, replicas, width, chunk_size, file_id, epoch, flags, durable = _HEAD.unpack_from(raw)
@@ -94,33 +97,33 @@ def unpack_layout(raw: bytes) -> Layout:
 
 
 def is_inline(raw: bytes) -> bool:
-    """Of a sound record, or of none: whether the file's bytes are in it."""
+    """True when the file's bytes are in its record, which is sound or b""."""
     return bool(raw) and bool(raw[_FLAGS_AT] & _INLINE)
 
 
 def without_inline(raw: bytes) -> bytes:
-    """The same record as whoever is to remove the objects needs it."""
+    """The record without inline bytes, as the removal of the objects needs it."""
     return with_inline(raw, b"") if is_inline(raw) else raw
 
 
 def with_inline(raw: bytes, inline: bytes) -> bytes:
-    """The packed layout of a file without any object, with these bytes of it inline."""
+    """The packed layout of a file without objects, with these bytes inline."""
     return replace(unpack_layout(raw), inline=inline).pack()
 
 
 def packed_file_id(raw: bytes) -> int:
-    """The file id in a packed layout record, 0 for what has none."""
+    """The file id in a packed layout record; 0 for b""."""
     return int.from_bytes(raw[FILE_ID], "little")
 
 
 def packed_targets(raw: bytes) -> bytes:
-    """The targets of a sound record without replicas, u32 each, by stripe index."""
+    """The targets of a sound record without replicas: u32 each, by stripe index."""
     return raw[LAYOUT_HEAD_SIZE : LAYOUT_HEAD_SIZE + 4 * (raw[2] | raw[3] << 8)]
 
 
 def storable_end(shape: bytes) -> int:
-    """Of a layout with this SHAPE: the file's bytes before it can be stored, whatever they are.
-    Behind it may be a hole, which needs no object."""
+    """For a layout with this SHAPE: the offset before which any byte of the file can be stored.
+    Behind it only a hole may lie, which needs no object."""
     width, chunk_size = struct.unpack("<HI", shape)
     rows, rest = divmod(OBJECT_BYTES_MAX, chunk_size)
     return int(rows * width * chunk_size + rest)
@@ -149,7 +152,7 @@ def pieces(layout: Layout, offset: int, length: int) -> Iterator[Piece]:
 
 
 def object_length(layout: Layout, stripe_index: int, file_size: int) -> int:
-    """Bytes of the object stripe_index of a file of file_size bytes without holes."""
+    """Length of the object `stripe_index` of a file of file_size bytes without holes."""
     full_chunks, tail = divmod(file_size, layout.chunk_size)
     rows, last_index = divmod(full_chunks, layout.stripe_width)
     length = rows * layout.chunk_size

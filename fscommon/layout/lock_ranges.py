@@ -1,8 +1,9 @@
-"""The byte ranges that one owner has locked in one file: split, merged, changed as fcntl(2) says.
+"""The byte ranges that one owner has locked in one file; they are split, merged and changed as
+fcntl(2) says.
 
-Ranges are half-open, sorted, without overlap, and neighbours of one type are one range. A lock of
-flock(2) is the range of everything. Used by the metaserver's lock table and by the client, which
-must say again what it holds after the metaserver was restarted. Pure.
+Ranges are half-open, sorted, and do not overlap; adjacent ranges of one type are one range. A
+flock(2) lock is the range of everything. The metaserver's lock table uses it, and the client, which
+must report its locks again after the metaserver was restarted. Pure.
 """
 
 from bisect import bisect_left, bisect_right
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from itertools import islice
 
-LOCK_END = 1 << 63  # where the range of "to the end of the file" ends
+LOCK_END = 1 << 63  # the end of a range "to the end of the file"
 
 
 class LockType(IntEnum):
@@ -28,7 +29,8 @@ class LockedRange:
     pid: int
 
     def conflicts(self, start: int, end: int, kind: LockType) -> bool:
-        """Would a lock of this type and range of somebody else contradict it?"""
+        """True when a lock of another owner, of this type and range, would conflict with this
+        range."""
         if LockType.WRITE not in (self.type, kind):
             return False
         return self.start < end and start < self.end
@@ -47,8 +49,8 @@ class LockedRanges:
         return len(self._ranges)
 
     def set(self, start: int, end: int, kind: LockType, pid: int) -> None:
-        """Lock, change or (NONE) unlock [start, end)."""
-        first = bisect_left(self._ranges, start, key=lambda r: r.end)  # touching ones included
+        """Locks, changes or (NONE) unlocks [start, end)."""
+        first = bisect_left(self._ranges, start, key=lambda r: r.end)  # adjacent ones included
         last = first
         new = LockedRange(start, end, kind, pid)
         left: list[LockedRange] = []
@@ -67,7 +69,7 @@ class LockedRanges:
         self._ranges[first:last] = left + middle + right
 
     def conflict(self, start: int, end: int, kind: LockType) -> LockedRange | None:
-        """The first range that a lock of somebody else would contradict."""
+        """The first range with which a lock of another owner would conflict."""
         first = bisect_right(self._ranges, start, key=lambda r: r.end)
         for held in islice(self._ranges, first, None):
             if held.start >= end:

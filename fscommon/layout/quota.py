@@ -1,7 +1,7 @@
 """Limits of an account: of a directory tree, a user or a group. Pure values.
 
-A tree is named by the inode number of its topmost directory. Bytes are sizes of regular files
-and those of xattrs.
+A tree is named by the inode number of its topmost directory. Bytes are the sizes of regular files
+and of xattrs.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,8 @@ AccountId = tuple[int, int]  # QuotaKind, number
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """0: none. grace_s: how long a soft limit may be exceeded before it refuses."""
+    """Limits; 0: no limit. grace_s: how long, in seconds, a soft limit may be exceeded before it
+    refuses."""
 
     bytes_soft: U64 = 0
     bytes_hard: U64 = 0

@@ -1,8 +1,8 @@
 """What a directory says about the layout of new files in it: chunk size and stripe width.
 
 As text it is the xattr `braidfs.layout` ("chunk_size=4MiB,stripe_width=8"); as a packed record it
-is what the metaserver stores. A directory without one has that of the cluster's configuration;
-a new sub-directory takes its parent's. Pure.
+is what the metaserver stores. A directory without one uses the cluster's configuration; a new
+sub-directory inherits that of its parent. Pure.
 """
 
 import struct
@@ -21,7 +21,8 @@ _TEXT_LENGTH_MAX: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class LayoutDefault:
-    """stripe_width: how many targets a new file is spread over, as far as there are so many."""
+    """The default. stripe_width: over how many targets a new file is spread, if there are
+    so many."""
 
     chunk_size: int
     stripe_width: int
@@ -34,7 +35,7 @@ class LayoutDefault:
 
 
 def unpack_default(raw: bytes) -> LayoutDefault:
-    """Raises ProtocolError."""
+    """The default of a packed record. Raises ProtocolError."""
     if len(raw) != _RECORD.size:
         raise ProtocolError(f"a layout default of {len(raw)} bytes")
     version, stripe_width, chunk_size = _RECORD.unpack(raw)
@@ -47,7 +48,8 @@ def unpack_default(raw: bytes) -> LayoutDefault:
 
 
 def parse_default(text: bytes, base: LayoutDefault) -> LayoutDefault:
-    """What the text says, over base for what it does not. Raises ValueError with a sentence."""
+    """The default that the text describes; `base` fills in what it does not say. Raises ValueError
+    with a sentence."""
     if len(text) > _TEXT_LENGTH_MAX:
         raise ValueError("a layout has at most 256 characters")
     values = {"chunk_size": base.chunk_size, "stripe_width": base.stripe_width}

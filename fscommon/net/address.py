@@ -1,4 +1,4 @@
-"""Addresses as people write them: "host", "host:port", "[v6]" and "[v6]:port"."""
+"""Addresses as people write them: "host", "host:port", "[v6]" and "[v6]:port". Pure."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -20,7 +20,7 @@ class Address:
 
 
 def parse_address(text: str, *, port_default: int = METASERVER_PORT) -> Address:
-    """Raises ConfigError, naming the text, when it is no address."""
+    """The address that the text means. Raises ConfigError, which names the text."""
     text = text.strip()
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")

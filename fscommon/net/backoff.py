@@ -1,8 +1,8 @@
-"""How long to wait before a connection is tried again, and for one that is being tried.
+"""How long to wait before a connection is tried again, and how long one attempt may take.
 
-Both grow with each failure in a row, so that a peer that is back is met at once and one that is
-gone, or has a thousand others to serve first, is not besieged. Waits are at random between half and
-all of what they may be: those who lost a peer together do not come back together. Pure.
+Both grow with each consecutive failure, so that a peer that is back is found at once, and one that
+is gone, or has a thousand others to serve first, is not flooded. Waits are random, between half and
+all of their bound: clients that lost a peer together do not come back together. Pure.
 """
 
 import random
@@ -29,12 +29,12 @@ class Backoff:
         self.reset()
 
     def reset(self) -> None:
-        """It worked."""
+        """The connection worked: the next failure waits the shortest time."""
         self._delay_s = DELAY_S_MIN
         self.connect_s = CONNECT_S_MIN  # for the next attempt
 
     def failed(self) -> float:
-        """How long to wait now."""
+        """Counts a failure. Returns how long to wait now, in seconds."""
         delay_s = self._delay_s
         self._delay_s = min(delay_s * 2, self._delay_s_max)
         self.connect_s = min(self.connect_s * CONNECT_GROWTH, self._connect_s_max)

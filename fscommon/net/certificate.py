@@ -1,8 +1,9 @@
 """When the certificates of a PEM file end, read from its bytes. Pure.
 
-Native tells of the peer's certificate only, and a server's host need not have the openssl program.
-DER is looked at as far as the field `validity` (RFC 5280, 4.1), nothing is verified: OpenSSL has
-taken the file before. Not here: who is believed, and when files are read again (tls.py).
+Native code reports on the peer's certificate only, and a server's host need not have the openssl
+program. DER is parsed as far as the field `validity` (RFC 5280, 4.1). Nothing is verified: OpenSSL
+has accepted the file before. Not here: which certificates are trusted, and when files are read
+again (tls.py).
 """
 
 import base64
@@ -15,7 +16,7 @@ from typing import Final
 _PEM: Final = re.compile(rb"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----(.+?)-----END", re.DOTALL)
 _VERSION: Final = 0xA0
 _UTC_TIME: Final = 0x17  # two digits of a year, from 1950 to 2049
-_GENERALIZED_TIME: Final = 0x18  # four of them
+_GENERALIZED_TIME: Final = 0x18  # four digits
 _LONG_FORM: Final = 0x80
 _LENGTH_OCTETS_MAX: Final = 4
 
@@ -36,7 +37,8 @@ def _octets(text: bytes) -> bytes:
 
 
 def _not_after(der: bytes) -> int:
-    """Certificate → tbsCertificate → validity, which is behind serial number, signature, issuer."""
+    """Certificate → tbsCertificate → validity, which follows serial number, signature and
+    issuer."""
     _, certificate, _ = _element(der, 0)
     _, at, _ = _element(der, certificate)
     tag, _, end = _element(der, at)
@@ -51,7 +53,7 @@ def _not_after(der: bytes) -> int:
 
 
 def _element(der: bytes, at: int) -> tuple[int, int, int]:
-    """Tag of the element that begins at `at`, and where its contents begin and end."""
+    """Tag of the element at offset `at`, and the offsets where its contents begin and end."""
     if at + 2 > len(der):
         raise ValueError("a certificate is cut off")
     tag, length, start = der[at], der[at + 1], at + 2

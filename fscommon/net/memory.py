@@ -1,6 +1,6 @@
-"""A transport within one process, for tests: same waist, no sockets, works in virtual time.
+"""A transport within one process, for tests: the same waist, no sockets; it works in virtual time.
 
-Each direction is a bounded queue of byte strings, so a sender that nobody reads blocks as on TCP.
+Each direction is a bounded queue of byte strings, so a sender blocks when nobody reads, as on TCP.
 """
 
 import contextlib

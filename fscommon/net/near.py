@@ -1,7 +1,7 @@
-"""Lanes near their rails: a client's lane runs on the cores of the NUMA node that its rail is on.
+"""Keeps lanes near their rails: a client's lane runs on the cores of the NUMA node of its rail.
 
-Where a machine has one NUMA node, or a rail's is not known, nothing is done. The kernel's choice
-among the cores of the node stays; whoever limited the whole program (taskset, cpuset) is obeyed.
+On a machine with one NUMA node, and for a rail whose node is not known, nothing is done. Among the
+cores of the node the kernel chooses. A limit on the whole program (taskset, cpuset) is respected.
 """
 
 import os
@@ -17,11 +17,12 @@ _LANE: Final = re.compile(r"braid-lane-(\d+)\n")  # native/src/client/lane.cpp
 
 
 def pin_lanes(rails: Rails, nodes: Path = NODES) -> None:
-    """Again after each refresh(): rails come and go. Never raises."""
+    """Pins each lane. Called again after each refresh(), because rails come and go. Never
+    raises."""
     cores = _cores_of_nodes(nodes)
     if len(cores) < 2:
         return
-    allowed = os.sched_getaffinity(0)  # the main thread's: no lane
+    allowed = os.sched_getaffinity(0)  # the main thread, which is no lane
     for thread, lane in _lanes():
         rail = rails.of_lane(lane)
         near = cores.get(rail.choice.port.numa_node, set()) & allowed if rail else set()
@@ -29,17 +30,17 @@ def pin_lanes(rails: Rails, nodes: Path = NODES) -> None:
         try:
             if os.sched_getaffinity(thread) != wanted:
                 os.sched_setaffinity(thread, wanted)
-        except OSError:  # the thread ended, or a cpuset changed: tried again the next time
+        except OSError:  # the thread ended, or a cpuset changed: the next call tries again
             continue
 
 
 def _lanes() -> list[tuple[int, int]]:
-    """Thread and lane."""
+    """Thread id and index of each lane."""
     found = []
     for task in TASKS.iterdir():
         try:
             match = _LANE.fullmatch((task / "comm").read_text())
-        except OSError:  # it ended meanwhile
+        except OSError:  # the thread ended meanwhile
             continue
         if match:
             found.append((int(task.name), int(match.group(1))))
@@ -47,7 +48,7 @@ def _lanes() -> list[tuple[int, int]]:
 
 
 def _cores_of_nodes(nodes: Path) -> dict[int, set[int]]:
-    """Nodes that have cores; memory alone is a node too."""
+    """The cores of each node that has some; a node may have memory only."""
     cores: dict[int, set[int]] = {}
     for node in nodes.glob("node[0-9]*"):
         found = _parse((node / "cpulist").read_text())
@@ -57,7 +58,7 @@ def _cores_of_nodes(nodes: Path) -> dict[int, set[int]]:
 
 
 def _parse(text: str) -> set[int]:
-    """A list of the kernel's, such as "0-3,8"."""
+    """The cores in a list as the kernel writes it, such as "0-3,8"."""
     found: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")

@@ -1,9 +1,9 @@
 """Local sockets beside TCP, for programs on one host (docs/decisions/0039-local-sockets.md).
 
-A server that listens at HOST:PORT listens also at a socket file that is called after that address
-and its network namespace, in a directory where only root and the services may make files (so that
-nobody else can stand in for a server); who dials the address looks there first. The stream is the
-same on both, and so is the handshake. What goes wrong here leaves TCP.
+A server that listens at HOST:PORT also listens at a socket file named after that address and its
+network namespace. The file is in a directory where only root and the services may make files, so
+that nobody else can stand in for a server. A client looks there first. The stream and the handshake
+are the same on both. When anything here fails, TCP is used.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ _WILDCARDS: Final[dict[int, tuple[str, ...]]] = {
 
 
 class NearbySocket:
-    """A listening one, and its file."""
+    """A listening local socket, and its file."""
 
     def __init__(self, sock: socket.socket, path: Path) -> None:
         self.socket = sock
@@ -36,16 +36,16 @@ class NearbySocket:
 
 
 def listen(host: str, port: int, backlog: int) -> NearbySocket | None:
-    """Beside a TCP socket that listens there; None where that cannot be."""
+    """Listens beside a TCP socket at the same address. None where that is not possible."""
     sock = _socket()
     try:
         DIRECTORY.mkdir(mode=0o755, exist_ok=True)
         if not _is_safe():
             raise PermissionError(f"others may write in {DIRECTORY}")
         path = _path(host, port)
-        path.unlink(missing_ok=True)  # of a server that was killed: the port is ours now
+        path.unlink(missing_ok=True)  # left by a server that was killed: the port is ours now
         sock.bind(str(path))
-        path.chmod(0o666)  # who may speak is decided by keys
+        path.chmod(0o666)  # keys decide who may speak
         sock.listen(backlog)
     except OSError:
         sock.close()
@@ -54,8 +54,8 @@ def listen(host: str, port: int, backlog: int) -> NearbySocket | None:
 
 
 def connect(family: int, host: str, port: int) -> socket.socket | None:
-    """A connected socket to the server that listens there, by an address of this host; None when
-    that has none."""
+    """A socket connected to the server at an address of this host; None when it has no local
+    socket."""
     if not _is_safe():
         return None
     names = [host]
@@ -73,7 +73,7 @@ def connect(family: int, host: str, port: int) -> socket.socket | None:
 
 
 def peer_of(sock: socket.socket) -> str:
-    """Who connected to a server's local socket."""
+    """Describes the process that connected to a server's local socket."""
     try:
         credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     except OSError:
@@ -92,8 +92,8 @@ def _path(host: str, port: int) -> Path:
 
 
 def _is_safe() -> bool:
-    """Nobody but the directory's owner makes files there. (/run is root's: so is the choice of the
-    owner.)"""
+    """True when nobody but the directory's owner can make files in it. (/run belongs to root, and
+    so does the choice of the owner.)"""
     try:
         found = DIRECTORY.lstat()
     except OSError:
@@ -102,7 +102,7 @@ def _is_safe() -> bool:
 
 
 def _is_of_this_host(family: int, host: str, port: int) -> bool:
-    """Linux takes an address of the host itself as the source of what is sent to it."""
+    """True for an address of this host: Linux uses it as the source of what is sent to it."""
     with socket.socket(family, socket.SOCK_DGRAM) as sock:  # sends nothing
         try:
             sock.connect((host, port))

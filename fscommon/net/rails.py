@@ -1,10 +1,12 @@
-"""The rails of one program: RDMA ports that its native half has opened, and agreements over them.
+"""The rails of one program: RDMA ports that native code has opened, and agreements over them.
 
-refresh() finds and opens what the configuration allows; done again and again, so that a port that
-came up later, or came back, is used, and one whose device or address is gone is closed: what went
-over it fails, and goes elsewhere. A connection is agreed on over the authenticated TCP
-connection that goes on beside it: the client offers a queue pair (Op.RDMA), the server answers with
-its own on the rail that is nearest to the client's address, or with the reason why it has none.
+refresh() finds and opens what the configuration allows. It is called again and again, so that a
+port that came up later, or came back, is used, and a port whose device or address is gone is
+closed: what used it fails, and is done over another way.
+
+Both ends agree on a connection over the authenticated TCP connection that stays beside it. The
+client offers a queue pair (Op.RDMA). The server answers with its own, on the rail nearest to the
+client's address, or with the reason why it has none. One task.
 """
 
 import errno
@@ -27,11 +29,11 @@ from fscommon.wire.rdma import RdmaAnswer, RdmaOffer
 TRANSPORTS: Final = ("auto", "rdma", "tcp")
 MEMORY_MIB_MIN: Final = 32
 MEMORY_MIB_MAX: Final = 1 << 16
-MEMORY_PART: Final = 8  # of the memory that this process may have: at most one part for a port
+MEMORY_PART: Final = 8  # a port takes at most this part of the memory that this process may have
 
 
 class NativeRdma(Protocol):
-    """The part of both native halves that has to do with RDMA."""
+    """The RDMA methods that the native code of clients and of servers share."""
 
     def rdma_open(self, device: str, port: int, gid_index: int, memory_mib: int, /) -> int: ...
     def rdma_connect(self, token: int, peer: bytes, /) -> None: ...
@@ -55,14 +57,15 @@ class RdmaSettings:
             ipaddress.ip_network(subnet)
 
     def port_memory_mib(self) -> int:
-        """What is registered, so pinned, on each port: less where a control group has little."""
+        """Memory to be registered, and so pinned, on each port, in MiB; less where a control group
+        allows little."""
         bounded = min(self.memory_mib, memory_bytes() // MEMORY_PART >> 20)
         return max(bounded, MEMORY_MIB_MIN)
 
 
 @dataclass(frozen=True, slots=True)
 class Rail:
-    number: int  # native's
+    number: int  # its number in native code
     choice: Choice
 
     @property
@@ -71,14 +74,16 @@ class Rail:
         return self.choice.gid.address.packed
 
     def is_there(self, ports: Sequence[Port]) -> bool:
-        """Whether these ports have it. One that is down for a while has no GIDs, and is there."""
+        """True when one of these ports has it. A port that is down for a while has no GIDs, and
+        counts as there."""
         mine, gid = self.choice.port, self.choice.gid
         same = [one for one in ports if one.name == mine.name and not one.fault]
         return any(not one.is_active or gid in one.gids for one in same)
 
 
 class Rails:
-    """`rails` is empty when RDMA cannot be used; `reason` says why, or why not by all. One task."""
+    """The open rails. `rails` is empty when RDMA cannot be used; `reason` says why, or why some
+    ports are not used. One task."""
 
     def __init__(self, native: NativeRdma, settings: RdmaSettings, log: Log) -> None:
         self._native = native
@@ -87,7 +92,9 @@ class Rails:
         self._open: dict[tuple[str, Gid], Rail] = {}
         self._said = ""
         self.rails: list[Rail] = []
-        self.reason = "transport=tcp" if settings.transport == "tcp" else "not looked yet"
+        self.reason = (
+            "transport=tcp" if settings.transport == "tcp" else "the ports were not examined yet"
+        )
 
     @property
     def required(self) -> bool:
@@ -98,7 +105,7 @@ class Rails:
         return self._settings.transport != "tcp"
 
     def refresh(self) -> None:
-        """Look what there is, and open what is new. Never raises."""
+        """Finds the ports, and opens what is new. Never raises."""
         if self._settings.transport == "tcp":
             return
         ports: list[Port] = []
@@ -124,7 +131,7 @@ class Rails:
                 self._native.rdma_close(rail.number)
 
     def _open_all(self, usable: Sequence[Choice]) -> None:
-        """One that cannot be opened does not cost the others."""
+        """Opens each port; one that cannot be opened does not affect the others."""
         opened: list[Rail] = []
         refused: list[str] = []
         for one in usable:
@@ -136,7 +143,7 @@ class Rails:
         self.reason = "; ".join(refused)
 
     def failed(self, rail: Rail, error: OSError) -> None:
-        """A device that is no more there is opened anew by the next refresh()."""
+        """Closes a rail whose device is gone; the next refresh() opens it again."""
         if error.errno not in (errno.EIO, errno.ENODEV):
             return
         self._open = {key: one for key, one in self._open.items() if one is not rail}
@@ -144,11 +151,11 @@ class Rails:
         self._native.rdma_close(rail.number)
 
     def nearest(self, gid: bytes) -> Rail | None:
-        """The rail whose address has the longest prefix in common with this one."""
+        """The rail whose address has the longest prefix in common with this GID."""
         return max(self.rails, key=lambda rail: _common_bits(rail.gid, gid), default=None)
 
     def of_lane(self, lane: int) -> Rail | None:
-        """Lanes use all rails in turn."""
+        """The rail of a lane: lanes use all rails in turn."""
         return self.rails[lane % len(self.rails)] if self.rails else None
 
     def _opened(self, choice: Choice) -> Rail:
@@ -179,7 +186,8 @@ def _common_bits(left: bytes, right: bytes) -> int:
 
 
 def gid_of(peer: bytes) -> bytes:
-    """The GID in native's description of a queue pair (native/src/rdma/verbs.h, struct Peer)."""
+    """The GID in native code's description of a queue pair (native/src/rdma/verbs.h, struct Peer).
+    Raises ProtocolError."""
     if len(peer) != PEER_SIZE:
         raise ProtocolError(f"a queue pair is described by {PEER_SIZE} bytes")
     return peer[GID_OFFSET : GID_OFFSET + 16]
@@ -190,8 +198,8 @@ GID_OFFSET: Final = 16
 
 
 async def ask(stream: FrameStream, offer: RdmaOffer) -> RdmaAnswer:
-    """The client's half: the answer, with a reason and no queue pair when there is none for us.
-    Raises ProtocolError, TransportError."""
+    """The client's half: returns the answer, which has a reason and no queue pair when there is
+    none for this client. Raises ProtocolError, TransportError."""
     await stream.send(encode_frame(Op.RDMA, request_id=3, body=encode(offer)))
     frames = await stream.receive_batch()
     if not frames:
@@ -202,7 +210,7 @@ async def ask(stream: FrameStream, offer: RdmaOffer) -> RdmaAnswer:
 
 
 async def agree(stream: FrameStream, offer: RdmaOffer) -> RdmaAnswer:
-    """ask(), but TransportError when there is no RDMA for us."""
+    """As ask(), but raises TransportError when there is no RDMA for this client."""
     answer = await ask(stream, offer)
     if answer.reason:
         raise TransportError(f"the server has no RDMA for us: {answer.reason}")
@@ -210,7 +218,7 @@ async def agree(stream: FrameStream, offer: RdmaOffer) -> RdmaAnswer:
 
 
 async def receive_offer(stream: FrameStream) -> tuple[Frame, RdmaOffer]:
-    """The server's half: what the client offers."""
+    """The server's half: returns the client's offer. Raises ProtocolError."""
     frames = await stream.receive_batch()
     if len(frames) != 1 or frames[0].header.op != Op.RDMA or frames[0].header.flags != 0:
         raise ProtocolError("a connection for RDMA begins with an offer")

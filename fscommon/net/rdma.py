@@ -1,10 +1,12 @@
-"""RDMA devices of this machine: the one door to pyverbs, and the choice of what is used.
+"""The RDMA devices of this machine: the one door to pyverbs, and the choice of what is used.
 
-find_ports() looks (devices, ports, GIDs, states, speeds, NUMA nodes); choose() decides, purely, and
-says of every port that is not used why not and what to do about it. pyverbs is loaded when it is
-first asked for: its import sets up logging, and machines without RDMA do not have it. Debian's
-package (44) is found beside a virtual environment of the same Python too; 59 works as well.
-Queue pairs are native's (fscommon.native); who gets one is fscommon.net.rails.
+find_ports() looks for devices, ports, GIDs, states, speeds and NUMA nodes. choose() is pure: it
+decides, and says of every unused port why it is not used and what to do about it. pyverbs is loaded
+when it is first needed: its import sets up logging, and machines without RDMA do not have it.
+Debian's package (44) is found from a virtual environment of the same Python, too; version 59 works
+as well.
+
+Not here: queue pairs (native code, fscommon.native), who gets one (fscommon.net.rails).
 """
 
 import fnmatch
@@ -26,7 +28,8 @@ from fscommon.errors import BraidError
 SYSFS: Final = Path("/sys/class/infiniband")
 DEBIAN_PACKAGES: Final = Path("/usr/lib/python3/dist-packages")
 GIDS_MAX: Final = 256
-# Of a lane, by the number that verbs give its speed, in Gb/s; and how many lanes a width is.
+# Gb/s of a physical lane, by the number that verbs gives its speed; and the number of lanes, by
+# that of a width.
 _SPEEDS: Final = {
     1: 2.5,
     2: 5.0,
@@ -75,7 +78,7 @@ class Port:
     gigabits: float
     numa_node: int  # -1: none, or not known
     gids: tuple[Gid, ...]
-    fault: str = ""  # why nothing more is known of it
+    fault: str = ""  # why no more is known about it
 
     @property
     def name(self) -> str:
@@ -84,7 +87,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the configuration says. devices: patterns of names, each with or without ":PORT";
+    """What the configuration allows. devices: patterns of names, each with or without ":PORT";
     subnets: of the addresses that may be used; gid_index -1: the best one."""
 
     devices: tuple[str, ...] = ()
@@ -94,7 +97,7 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One port: with the GID that is used, or with the reason why it is not."""
+    """One port: with the GID that is used, or with the reason why it is not used."""
 
     port: Port
     gid: Gid | None
@@ -102,8 +105,8 @@ class Choice:
 
 
 def find_ports() -> list[Port]:
-    """Every port of every device; one with a `fault` for a device that cannot be opened. Raises
-    NoRdmaError where there are none to be seen."""
+    """Every port of every device; a device that cannot be opened is one port with a `fault`. Raises
+    NoRdmaError where no device is visible."""
     if not SYSFS.is_dir():
         raise NoRdmaError(
             "the kernel has no RDMA: load the driver of your card (modprobe mlx5_ib; rdma_rxe "
@@ -116,7 +119,7 @@ def find_ports() -> list[Port]:
 
 
 def choose(ports: Sequence[Port], wishes: Wishes) -> list[Choice]:
-    """One choice for each port, those that can be used first, the fastest before the others."""
+    """One choice for each port: usable ports first, faster before slower."""
     choices = [_choice(port, wishes) for port in ports]
     return sorted(choices, key=lambda one: (one.gid is None, -one.port.gigabits, one.port.name))
 
@@ -180,7 +183,7 @@ def _ports_of(device: str) -> list[Port]:
     verbs = _load("pyverbs.device")
     try:
         context = verbs.Context(name=device)
-    except Exception as error:  # pyverbs has no base class of its own that all of them share
+    except Exception as error:  # pyverbs has no base class that all of its exceptions share
         return [
             _broken(
                 device,
@@ -192,7 +195,7 @@ def _ports_of(device: str) -> list[Port]:
         count = int(context.query_device().phys_port_cnt)
         table = list(context.query_gid_table(GIDS_MAX))
         return [_port(context, device, number, table) for number in range(1, count + 1)]
-    except Exception as error:  # as above; the device went away between two questions
+    except Exception as error:  # as above; the device went away between two calls
         return [_broken(device, f"it cannot be asked ({_first_line(error)})")]
     finally:
         context.close()
@@ -215,7 +218,8 @@ def _port(context: Any, device: str, number: int, table: list[Any]) -> Port:
     found = context.query_port(number)
     is_ethernet = found.link_layer == _ETHERNET
     gids = tuple(_gid(entry, is_ethernet) for entry in table if entry.port_num == number)
-    # The newer field has the speeds that eight bits cannot say; 0 where it is not filled in.
+    # The newer field has the speeds that do not fit into eight bits; it is 0 where it is not filled
+    # in.
     lane_speed = int(getattr(found, "active_speed_ex", 0) or found.active_speed)
     speed = _SPEEDS.get(lane_speed, 0.0) * _WIDTHS.get(int(found.active_width), 1)
     return Port(
@@ -252,7 +256,7 @@ def _numa_node(device: str) -> int:
 
 
 def _load(name: str) -> ModuleType:
-    """A module of pyverbs, from this environment or from Debian's packages."""
+    """A module of pyverbs, from this environment or from Debian's packages. Raises NoRdmaError."""
     handlers = list(logging.root.handlers)
     try:
         if "pyverbs" not in sys.modules and importlib.util.find_spec("pyverbs") is None:
@@ -265,11 +269,11 @@ def _load(name: str) -> ModuleType:
         ) from error
     finally:
         for handler in [one for one in logging.root.handlers if one not in handlers]:
-            logging.root.removeHandler(handler)  # importing it calls logging.basicConfig
+            logging.root.removeHandler(handler)  # importing pyverbs calls logging.basicConfig
 
 
 def _adopt_debian_package() -> None:
-    """Only this one package, so that nothing else of the system's shows in the environment."""
+    """Adds only this one package, so that no other package of the system becomes visible."""
     first = DEBIAN_PACKAGES / "pyverbs" / "__init__.py"
     spec = importlib.util.spec_from_file_location(
         "pyverbs", first, submodule_search_locations=[str(first.parent)]

@@ -1,11 +1,11 @@
 """The accepting end: every connection is counted, authenticated within a deadline, then served.
 
-Strangers, who have not proved themselves yet, share a small pool: where it is full, or descriptors
-are short, the oldest goes of the address that has most of them, so nobody shuts others out by
-connecting. They get a closed connection and nothing else, cost at most a handshake buffer each, and
-are logged at most once a minute. Connections over the bounds are closed at once, and no key but the
-cluster's may have more than its share of them. Whatever on_connection raises, one exception or
-several, ends its connection and nothing else.
+Strangers, who have not proved themselves yet, share a small pool. When it is full, or descriptors
+are short, the oldest stranger of the address with most strangers is ended, so nobody can shut
+others out by connecting. A stranger that is ended sees a closed connection and nothing else, costs
+at most a handshake buffer, and is logged at most once a minute. Connections above the bounds are
+closed at once, and no key but the cluster's may have more than its share of them. Whatever
+on_connection raises, one exception or several, ends its connection and nothing else.
 """
 
 import re
@@ -33,14 +33,14 @@ from fscommon.observe.log import Log, RateLimit
 from fscommon.tasks import first_exception
 from fscommon.wire.hello import Hello, KeyedHello
 
-_PROCESS: Final = re.compile(r"pid \d+, ")  # of who comes by a local socket
+_PROCESS: Final = re.compile(r"pid \d+, ")  # in the address of a peer on a local socket
 _STRANGERS_PART: Final = 16
 ACCEPT_PAUSE_S = 0.1  # after an error of accept(), mostly too many open files
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What an authenticated peer said of itself."""
+    """What an authenticated peer says about itself."""
 
     purpose: str
     node: str
@@ -48,12 +48,12 @@ class Peer:
     connection: int
     previous: int
     address: str
-    key: int = 0  # id of the client's key that it proved, 0: the cluster key
+    key: int = 0  # id of the client's key that it proved; 0: the cluster key
 
 
 def _strangers_max() -> int:
-    """A small part of the descriptors that this process may have: the rest is for whom it serves,
-    and for what it stores."""
+    """A small part of the descriptors that this process may have: the rest is for authenticated
+    peers, and for stored objects."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(min(CONNECTIONS_UNAUTHENTICATED_MAX, soft // _STRANGERS_PART), 8)
 
@@ -62,8 +62,8 @@ WhyNot = Callable[[Hello], str]  # why a peer is not served; "": it is
 
 
 def connections_max(share: float) -> int:
-    """How many connections a process may have that uses such a share of its descriptors for them.
-    Programs raise their limit to what they may have when they start (fscommon.service)."""
+    """The number of connections that a process may have when it uses this share of its descriptors
+    for them. Programs raise their limit when they start (fscommon.service)."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if descriptors == resource.RLIM_INFINITY:
         return CONNECTIONS_MAX
@@ -80,7 +80,8 @@ def too_many(count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AcceptLimits:
-    """per_key_max: connections of one client's key. why_not: of peers who proved themselves."""
+    """Bounds of one listener. per_key_max: connections of one client's key. why_not: says why a
+    peer that proved itself is not served."""
 
     connections_max: int = field(default_factory=lambda: connections_max(0.75))
     per_key_max: int = CONNECTIONS_PER_KEY_MAX
@@ -102,10 +103,11 @@ async def serve(
     transport: Transport | None = None,
     task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until cancelled. task_status.started() gets the address really listened at. Whom
-    the limits refuse is told so when it has proved itself.
+    """Serves until cancelled. task_status.started() gets the address that is listened at. A peer
+    that the limits refuse is told so after it has proved itself. Raises TransportError when it
+    cannot listen.
 
-    on_connection runs in a task of its own; its stream is closed when it returns, unless it was
+    on_connection runs in a task of its own. Its stream is closed when it returns, unless it was
     detached.
     """
     address = parse_address(listen) if isinstance(listen, str) else listen
@@ -121,7 +123,7 @@ async def serve(
 
 
 class _Server:
-    """Counts of one listener, and what happens to each connection."""
+    """The counts of one listener, and what happens to each connection."""
 
     def __init__(
         self, key: KeyRing | bytes, on_connection: OnConnection, log: Log, limits: AcceptLimits
@@ -192,7 +194,8 @@ class _Server:
         self._of_keys[peer.key] += 1
         try:
             await self._on_connection(peer, frames)
-        except* (ProtocolError, TransportError) as group:  # several, where it has several tasks
+        # several, when the connection has several tasks
+        except* (ProtocolError, TransportError) as group:
             error = first_exception(group)
             self._log.warning("connection ended", peer=peer.address, node=peer.node, error=error)
         except* Exception:
@@ -217,11 +220,11 @@ class _Server:
 class _Stranger:
     host: str
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-    is_ended: bool = False  # for another one to have its place
+    is_ended: bool = False  # ended so that another stranger gets its place
 
 
 class _Strangers:
-    """Connections that have not proved themselves, in the order in which they came."""
+    """Connections that have not proved themselves, in order of arrival."""
 
     def __init__(self) -> None:
         self._all: dict[_Stranger, None] = {}
@@ -245,7 +248,8 @@ class _Strangers:
             del self._of_hosts[stranger.host]
 
     def end_one(self) -> str:
-        """The oldest of the host that has most; which host that is, "" if there is no stranger."""
+        """Ends the oldest stranger of the host with most strangers. Returns that host; "" when
+        there is no stranger."""
         if not self._all:
             return ""
         most = max(self._of_hosts.values())
@@ -257,7 +261,7 @@ class _Strangers:
 
 
 def _host(address: str) -> str:
-    """Whom strangers are counted by: a host, on this one a user."""
+    """The key by which strangers are counted: a host, and on this host a user."""
     return _PROCESS.sub("", address) if _PROCESS.search(address) else address.rpartition(":")[0]
 
 

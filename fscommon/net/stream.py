@@ -1,7 +1,7 @@
-"""FrameStream: an authenticated connection as frames; connect() makes one to a server.
+"""FrameStream: an authenticated connection as frames. connect() makes one to a server.
 
-Any number of tasks may send: frames never interleave, and a task that is cancelled in the middle
-of a frame breaks the stream rather than its framing. One task receives.
+Any number of tasks may send: frames never interleave. A task that is cancelled in the middle of a
+frame breaks the stream, not its framing. One task receives.
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ from fscommon.net.tcp import TcpTransport
 from fscommon.net.transport import ByteStream, Transport
 from fscommon.wire.frame import Frame, FrameParser
 
-_ALERT: Final = b"\x15\x03"  # how TLS begins to refuse a connection
+_ALERT: Final = b"\x15\x03"  # the beginning of a TLS alert, with which a peer refuses a connection
 
 
 class FrameStream:
@@ -34,11 +34,13 @@ class FrameStream:
 
     @property
     def tls(self) -> NativeTls | None:
-        """What encrypts it: goes where the descriptor of detach() goes."""
+        """The encryption of the connection; it must go where the descriptor of detach() goes. None:
+        there is none."""
         return self._stream.tls
 
     async def send(self, outgoing: bytes) -> None:
-        """Send whole frames. Returns without a checkpoint when the network takes them at once."""
+        """Sends whole frames. Returns without a checkpoint when the network takes them at once.
+        Raises TransportError."""
         if self._turn.locked():
             await self._turn.acquire()
         else:
@@ -46,7 +48,7 @@ class FrameStream:
         try:
             if self._broken:
                 raise TransportError(f"connection to {self.peer_address} is broken")
-            self._broken = True  # stays so unless everything is sent
+            self._broken = True  # stays True unless everything is sent
             await self._stream.send(outgoing)
             self._broken = False
         finally:
@@ -55,7 +57,7 @@ class FrameStream:
     async def receive_batch(self) -> list[Frame]:
         """Whole frames, at least one; [] when the peer closed between two frames.
 
-        Raises ProtocolError for a breach of the wire, TransportError when the connection ends.
+        Raises ProtocolError for a breach of the protocol, TransportError when the connection ends.
         """
         frames = self._parser.frames()
         while not frames:
@@ -69,7 +71,8 @@ class FrameStream:
         return frames
 
     def detach(self) -> tuple[int, bytes]:
-        """File descriptor and bytes received but not taken; the stream is unusable afterwards."""
+        """The file descriptor, and bytes that were received and not parsed; the stream is unusable
+        afterwards."""
         early = self._parser.take_remainder()
         self._broken = True
         return self._stream.detach(), early
@@ -87,11 +90,11 @@ async def connect(
     timeout_s: float,
     transport: Transport | None = None,
 ) -> FrameStream:
-    """Connect and authenticate.
+    """Connects and authenticates.
 
-    Raises TransportError or AuthenticationError with one sentence that tells apart: a name that
-    cannot be resolved, a refused connection, silence, a peer that is no BraidFS server, and a key
-    that does not fit.
+    Raises TransportError or AuthenticationError with one sentence that distinguishes: a name that
+    cannot be resolved, a refused connection, silence, a peer that is no BraidFS server, and a wrong
+    key.
     """
     if isinstance(address, str):
         address = parse_address(address)
@@ -131,11 +134,12 @@ async def _authenticated(
 
 
 async def _receive(stream: ByteStream, address: Address, handshake: ClientHandshake) -> bytes:
-    """Bytes of the handshake; how the connection ends says what the peer thought of it."""
+    """Bytes of the handshake. Raises TransportError: how the connection ended tells what the peer
+    thought of it."""
     try:
         received = await stream.receive()
     except TransportError:
-        received = b""  # a reset says the same as an end
+        received = b""  # a reset means the same as an end
     if received:
         return received
     if handshake.state is HandshakeState.AUTH:

@@ -1,8 +1,9 @@
 """The TCP transport, and local sockets instead of it on one host; the one door to sockets.
 
-Sockets are plain non-blocking ones that trio waits on: an immediate send costs one system call
-and no turn of trio's loop, and a receive waits first, so that every batch is a checkpoint.
-A dead peer is found by keepalive when idle and by TCP_USER_TIMEOUT when bytes are outstanding.
+Sockets are plain and non-blocking, and trio waits for them. A send that succeeds at once costs one
+system call and no turn of trio's loop. A receive waits first, so every batch is a checkpoint. A
+dead peer is found by keepalive when the connection is idle, and by TCP_USER_TIMEOUT when bytes are
+outstanding.
 """
 
 import contextlib
@@ -96,8 +97,9 @@ class TcpStream:
             self._socket.close()
 
     def _open(self) -> socket.socket:
-        """What trio may wait for. A closed socket is file descriptor -1 to it, which it takes for
-        one and the same, and never forgets who waited for it."""
+        """The socket, as something that trio may wait for. A closed socket has descriptor -1; trio
+        takes all of these for one descriptor, and never forgets who waited for it. Raises
+        trio.ClosedResourceError."""
         if self._socket.fileno() < 0:
             raise trio.ClosedResourceError
         return self._socket
@@ -108,7 +110,7 @@ class TcpStream:
 
 
 class TcpListener:
-    """beside: the local socket for peers on this host."""
+    """Accepts on a TCP socket; `beside` is the local socket for peers on this host."""
 
     def __init__(self, sock: socket.socket, beside: nearby.NearbySocket | None = None) -> None:
         self._sockets = [sock] if beside is None else [beside.socket, sock]
@@ -140,20 +142,20 @@ class TcpListener:
         if not self._ready.closed:
             trio.lowlevel.notify_closing(self._ready.fileno())
             self._ready.close()
-        if self._beside is not None:  # before the port may be another's
+        if self._beside is not None:  # before the port may belong to another process
             self._beside.close()
         for one in self._sockets:
             one.close()
 
 
 class TcpTransport:
-    """is_local: peers on this host are met by local sockets."""
+    """TCP. is_local: peers on this host are reached over local sockets."""
 
     def __init__(self, *, is_local: bool = True) -> None:
         self.is_local = is_local
 
     async def dial(self, address: Address) -> TcpStream:
-        """Try every address that the name has, in the resolver's order."""
+        """Tries every address that the name has, in the resolver's order. Raises TransportError."""
         failure = TransportError(f"the name {address.host} has no address")
         for family, kind, protocol, _, sockaddr in await _resolve(address):
             host, port = sockaddr[:2]
@@ -198,7 +200,7 @@ async def _resolve(address: Address, *, passive: bool = False) -> _Resolved:
 async def _connected(
     family: int, kind: int, protocol: int, sockaddr: tuple[str, int] | tuple[str, int, int, int]
 ) -> socket.socket:
-    """A connected socket; OSError when that fails. Closed when cancelled."""
+    """A connected socket; it is closed when the caller is cancelled. Raises OSError."""
     sock = socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, protocol)
     try:
         with contextlib.suppress(BlockingIOError):

@@ -1,13 +1,13 @@
 """The TLS transport: TCP with native TLS 1.3 over it, for metadata and, handed on, for file bytes.
 
-What encrypts is native's (native/src/net/tls.h), so that a connection whose handshake was done here
-can go on in a lane. Both ends shake hands at the first bytes of the connection, within the deadline
-of whoever waits. A server looks at the first byte: a record of TLS begins with 22, a frame does
-not. One that demands TLS tells a plain peer by an alert, which no frame begins with either.
+Native code encrypts (native/src/net/tls.h), so a connection whose handshake was done here can go on
+in a lane. Both ends begin the handshake with the first bytes of the connection, within the deadline
+of whoever waits. A server looks at the first byte: a TLS record begins with 22, a frame does not. A
+server that requires TLS answers a plain peer with an alert, and no frame begins like an alert.
 
-Certificates are looked at with each new connection and read again when their files changed, so
-renewing them needs no restart; files that cannot be used leave those of before in force. A server
-looks at its own every CERTIFICATE_WATCH_S as well, and shows as a metric when it ends.
+Certificate files are checked with each new connection and read again when they have changed, so
+renewing them needs no restart; while new files cannot be used, the earlier certificates stay in
+force. A server also checks its own every CERTIFICATE_WATCH_S, and shows as a metric when it ends.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from fscommon.net.transport import Transport
 from fscommon.observe.log import Log, RateLimit
 from fscommon.observe.metrics import Metrics
 
-HANDSHAKE: Final = 0x16  # the first byte of a connection by TLS
+HANDSHAKE: Final = 0x16  # the first byte of a TLS connection
 ALERT: Final = b"\x15\x03\x03\x00\x02\x02\x47"  # fatal: insufficient_security
 CERTIFICATE_WATCH_S: Final = 10.0
 CERTIFICATE_METRIC: Final = "braidfs_certificate_expiry_timestamp_seconds"
@@ -38,12 +38,12 @@ Signature = tuple[tuple[int, int, int], ...]
 
 
 class _PlainPeerError(TransportError):
-    """It hung up where TLS was to begin."""
+    """The peer closed the connection where TLS was to begin."""
 
 
 @dataclass(slots=True)
 class _Kept:
-    """A context, and what its files were like."""
+    """A TLS context, and the state of its files when it was loaded."""
 
     files: tuple[Path, ...]
     load: Callable[[], NativeTlsContext]
@@ -52,7 +52,8 @@ class _Kept:
     limit: RateLimit = field(default_factory=lambda: RateLimit(60.0))
 
     def current(self, log: Log) -> NativeTlsContext:
-        """Raises ConfigError when there is none yet."""
+        """The context, loaded again when its files have changed. Raises ConfigError when there is
+        none yet."""
         try:
             seen = tuple(_signature(path) for path in self.files)
         except OSError as error:
@@ -72,17 +73,17 @@ class _Kept:
         if self.context is None:
             raise ConfigError(f"TLS: {fault}")
         if self.limit.permit() is not None:
-            log.error("the certificates of before stay in use", error=fault)
+            log.error("the certificates that were read before stay in use", error=fault)
         return self.context
 
 
 class TlsTransport:
-    """Raises ConfigError when it is made with files that cannot be used."""
+    """TLS over TCP. Raises ConfigError when it is made with files that cannot be used."""
 
     def __init__(self, settings: TlsSettings, log: Log | None = None) -> None:
         self._settings = settings
         self._log = log or Log("tls")
-        self._tcp = TcpTransport(is_local=False)  # where TLS is wanted it is everywhere
+        self._tcp = TcpTransport(is_local=False)  # where TLS is wanted, it is used everywhere
         self._fallbacks = RateLimit(60.0)
         self._theirs = _Kept((settings.authority,), lambda: tls_client(str(settings.authority)))
         self._theirs.current(self._log)
@@ -119,8 +120,8 @@ class TlsTransport:
         return stream
 
     def certificate_ends_s(self) -> int | None:
-        """The Unix time when the server's certificate in force ends, its files looked at as for a
-        new connection; None: there is none, or it does not say."""
+        """The Unix time when the server's certificate in force ends; its files are checked as for a
+        new connection. None: there is no certificate, or its end is not known."""
         if self._ours is not None:
             self._ours.current(self._log)
         return self._ends_s
@@ -196,7 +197,7 @@ class _Accepting:
 
 
 class TlsStream:
-    """ByteStream over a TcpStream, which it owns; plain when that was agreed on."""
+    """ByteStream over a TcpStream, which it owns; plain when both ends agreed on that."""
 
     def __init__(self, stream: TcpStream, way: _Dialing | _Accepting) -> None:
         self._stream = stream
@@ -235,16 +236,17 @@ class TlsStream:
         return received
 
     def detach(self) -> int:
-        """tls goes along: it is to be asked for before."""
+        """Gives up the descriptor. `tls` goes with it, so read `tls` before."""
         self._tls = self._way = None
         return self._stream.detach()
 
     async def aclose(self) -> None:
-        self._tls = self._way = None  # it knows the descriptor's number, soon another file's
+        # it knows the descriptor's number, which may soon be another file's
+        self._tls = self._way = None
         await self._stream.aclose()
 
     async def begin(self) -> None:
-        """Shake hands, if that was not done."""
+        """Does the handshake, unless it is done already. Raises TransportError."""
         if self._way is None:
             return
         async with self._beginning:
@@ -278,19 +280,20 @@ async def _shake(tls: NativeTls, stream: TcpStream) -> None:
 def transport_of(
     settings: TlsSettings = NO_TLS, log: Log | None = None, *, is_local: bool = True
 ) -> Transport:
-    """What connections are made by. is_local: where there is no TLS, peers on this host are met by
-    local sockets. Raises ConfigError."""
+    """The transport that connections use. is_local: without TLS, peers on this host are reached
+    over local sockets. Raises ConfigError."""
     return TlsTransport(settings, log) if settings.is_on else TcpTransport(is_local=is_local)
 
 
 def certificate_ends_s(transport: Transport | None) -> int | None:
-    """As TlsTransport says it; None of what has no TLS."""
+    """TlsTransport.certificate_ends_s(); None for a transport without TLS."""
     return transport.certificate_ends_s() if isinstance(transport, TlsTransport) else None
 
 
 async def watch_certificate(transport: Transport | None, metrics: Metrics) -> None:
-    """Show when the server's certificate ends, until cancelled; a renewed one within
-    CERTIFICATE_WATCH_S, also when nobody connects meanwhile. Returns at once without TLS."""
+    """Shows as a metric when the server's certificate ends, until cancelled. A renewed certificate
+    is noticed within CERTIFICATE_WATCH_S, even when nobody connects meanwhile. Returns at once
+    without TLS."""
     while isinstance(transport, TlsTransport):
         ends_s = transport.certificate_ends_s()
         metrics.gauge(CERTIFICATE_METRIC).set(float("nan") if ends_s is None else ends_s)
@@ -298,7 +301,8 @@ async def watch_certificate(transport: Transport | None, metrics: Metrics) -> No
 
 
 async def tls_of(address: Address, settings: TlsSettings) -> tuple[str, tuple[str, str, int]]:
-    """Cipher and certificate (subject, issuer, when it ends) of a server. Raises TransportError."""
+    """Cipher and certificate (subject, issuer, end in Unix seconds) of a server. Raises
+    TransportError."""
     stream = await TlsTransport(settings).dial(address)
     try:
         await stream.begin()
@@ -309,7 +313,7 @@ async def tls_of(address: Address, settings: TlsSettings) -> tuple[str, tuple[st
 
 
 def _name(address: Address) -> str:
-    return address.host.partition("%")[0]  # a certificate knows no interface
+    return address.host.partition("%")[0]  # a certificate names no interface
 
 
 def _signature(path: Path) -> tuple[int, int, int]:

@@ -1,9 +1,9 @@
 """The waist between BraidFS and the network: what every transport must do.
 
-Implementations: fscommon.net.tcp, fscommon.net.tls, and fscommon.net.memory for tests; one
-conformance suite (tests/conformance/test_transport.py) runs against each. Failures of any kind are
-TransportErrors whose message is a sentence for people. Authentication and frames are above, in
-fscommon.net.stream.
+Implementations: fscommon.net.tcp, fscommon.net.tls, and fscommon.net.memory for tests. One
+conformance suite (tests/conformance/test_transport.py) runs against each. A failure of any kind is
+a TransportError whose message is a sentence for people. Not here: authentication and frames
+(fscommon.net.stream).
 """
 
 from typing import Protocol, runtime_checkable
@@ -14,33 +14,35 @@ from fscommon.net.address import Address
 
 @runtime_checkable
 class ByteStream(Protocol):
-    """A connection. One task may send while another receives; not two of a kind."""
+    """A connection. One task may send while another receives; no two tasks may do the same."""
 
     @property
     def peer_address(self) -> str: ...
 
     @property
     def tls(self) -> NativeTls | None:
-        """What encrypts this connection: goes where the descriptor goes."""
+        """The encryption of this connection; it goes where the descriptor goes. None: there is
+        none."""
 
     async def send(self, outgoing: bytes) -> None:
-        """Return when all is handed to the network. When cancelled, part of it may be sent."""
+        """Returns when everything was handed to the network. When cancelled, part of it may have
+        been sent."""
 
     async def receive(self) -> bytes:
-        """What has arrived, at least a byte; b"" when the peer closed."""
+        """What has arrived, at least one byte; b"" when the peer closed."""
 
     def detach(self) -> int:
-        """Give up the file descriptor, which is the caller's from now on."""
+        """Gives up the file descriptor, which belongs to the caller from now on."""
 
     async def aclose(self) -> None:
-        """Close; does not wait for the network. May be called again."""
+        """Closes the connection; does not wait for the network. May be called again."""
 
 
 @runtime_checkable
 class Listener(Protocol):
     @property
     def address(self) -> Address:
-        """Where it listens, with the port that the system chose for port 0."""
+        """The address that is listened at, with the port that the system chose for port 0."""
 
     async def accept(self) -> ByteStream: ...
 
@@ -50,6 +52,6 @@ class Listener(Protocol):
 @runtime_checkable
 class Transport(Protocol):
     async def dial(self, address: Address) -> ByteStream:
-        """Connect; how long it may take is the caller's cancel scope."""
+        """Connects. The caller's cancel scope bounds how long it may take."""
 
     async def listen(self, address: Address) -> Listener: ...

@@ -1,1 +1,1 @@
-"""What is seen from outside: structured logs and metrics."""
+"""What can be seen from outside: structured logs and metrics."""

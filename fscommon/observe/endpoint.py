@@ -1,9 +1,9 @@
-"""HTTP endpoints with threads of their own: metrics, the page of the cluster.
+"""HTTP endpoints with threads of their own: metrics, and the page of the cluster.
 
-Plain, or by TLS 1.3 with a server's certificate, whose files are looked at with each connection and
-read again when they changed. Nobody who asks is authenticated: at most CONNECTIONS_MAX at a time,
-and nobody may take longer than CONNECTION_SECONDS_MAX over a handshake or a request, each of which
-has a thread.
+Plain, or over TLS 1.3 with a server's certificate, whose files are checked with each connection and
+read again when they have changed. Clients are not authenticated: there are at most CONNECTIONS_MAX
+at a time, each with a thread, and none may take longer than CONNECTION_SECONDS_MAX for a handshake
+or a request.
 """
 
 import http.server
@@ -18,20 +18,20 @@ from fscommon.errors import ConfigError
 
 CONNECTIONS_MAX: Final = 32
 CONNECTION_SECONDS_MAX: Final = 10.0
-_POLL_S: Final = 0.1  # how long stop() may take
+_POLL_S: Final = 0.1  # bounds how long stop() takes
 Handler = type[http.server.BaseHTTPRequestHandler]
 
 
 @dataclass(frozen=True, slots=True)
 class HttpCertificate:
-    """Files of a certificate, and of its key."""
+    """The files of a certificate and of its key."""
 
     certificate: Path
     key: Path
 
 
 class HttpEndpoint:
-    """From the start until stop()."""
+    """Serves from its construction until stop()."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class HttpEndpoint:
         handler: Handler,
         certificate: HttpCertificate | None = None,
     ) -> None:
-        """Listens there and serves. Raises ConfigError, which names the setting."""
+        """Listens and serves. Raises ConfigError, which names the setting."""
         tls = _Tls(certificate) if certificate is not None else None
         try:
             self._server = _Server(host, port, handler, tls)
@@ -67,8 +67,8 @@ class HttpEndpoint:
 
 
 class _Tls:
-    """Raises ConfigError when it is made with files that cannot be used; later it keeps those of
-    before. Any thread."""
+    """A TLS context. Raises ConfigError when it is made with files that cannot be used; later it
+    keeps the files read before. Any thread."""
 
     def __init__(self, files: HttpCertificate) -> None:
         self._files = files
@@ -82,7 +82,7 @@ class _Tls:
             ) from error
 
     def shake(self, plain: socket.socket) -> ssl.SSLSocket:
-        """Raises OSError."""
+        """Does the handshake. Raises OSError."""
         shaken = self._current().wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
         shaken.settimeout(CONNECTION_SECONDS_MAX)
         shaken.do_handshake()
@@ -95,7 +95,7 @@ class _Tls:
                 if seen != self._seen:
                     self._context, self._seen = self._load(), seen
             except (OSError, ssl.SSLError):
-                pass  # the transport's log has it (fscommon.net.tls)
+                pass  # the transport's log reports it (fscommon.net.tls)
             return self._context
 
     def _load(self) -> ssl.SSLContext:
@@ -130,7 +130,7 @@ class _Server(http.server.ThreadingHTTPServer):
         try:
             if self._tls is not None:
                 request = self._tls.shake(request)
-        except OSError:  # whoever it was speaks no TLS, or does not believe the certificate
+        except OSError:  # the client speaks no TLS, or does not trust the certificate
             self.shutdown_request(request)
         else:
             super().process_request_thread(request, client_address)
@@ -138,4 +138,4 @@ class _Server(http.server.ThreadingHTTPServer):
             self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A peer that went away, or was too slow: nothing to tell anybody."""
+        """A peer went away, or was too slow: there is nothing to report."""

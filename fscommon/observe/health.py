@@ -1,7 +1,7 @@
 """What is wrong with a cluster, why, and what to do: plain rules over one STATUS reply. Pure.
 
-The command line and the metaserver's page say it, together with what certificates they have seen:
-STATUS does not tell of them.
+The command line and the metaserver's page show it. Both add the certificates that they have seen,
+which are not part of STATUS.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,8 @@ from fscommon.wire.messages import StatusReply, TargetEntry
 _SILENT_CLIENT_S: Final = 15.0
 _NEARLY_FULL: Final = 0.9
 _UNDURABLE_MAX: Final = 50_000
-CERTIFICATE_DAYS_MIN: Final = 21  # plays renew in the last 30; monitoring/alerts.yml has it too
+# playbooks renew in the last 30 days; monitoring/alerts.yml has this number, too
+CERTIFICATE_DAYS_MIN: Final = 21
 _DAY_S: Final = 86400
 _RENEW: Final = (
     "run the playbook site.yml, or braidfs tls issue --renew and copy its files there: the server "
@@ -53,8 +54,8 @@ def overall(problems: list[Problem]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CertificateSeen:
-    """Of a server with TLS, as it showed it. seconds_left: None when it is known only that the
-    certificate has ended."""
+    """A server's certificate, as the server showed it. seconds_left: None when only its end in the
+    past is known."""
 
     server: str
     seconds_left: float | None
@@ -86,8 +87,8 @@ def _metaserver(status: StatusReply) -> list[Problem]:
             Problem(
                 Severity.WARNING,
                 "the metaserver recovers from a restart",
-                f"{len(waiting)} clients of before have not come back: {', '.join(waiting[:5])}",
-                "wait: they come back, or expire; braidfs client evict ends one that is known dead",
+                f"{len(waiting)} earlier clients have not come back: {', '.join(waiting[:5])}",
+                "wait: they come back, or expire; braidfs client evict ends one that is dead",
             )
         )
     if status.txn - status.durable > _UNDURABLE_MAX:
@@ -234,7 +235,7 @@ def _clients(status: StatusReply) -> list[Problem]:
         Problem(
             Severity.WARNING,
             f"client {client.node} is silent",
-            f"not heard of for {duration(client.seconds_since_renewal)}",
+            f"not heard from for {duration(client.seconds_since_renewal)}",
             "if its host is dead, wait: it is evicted when its session ends",
         )
         for client in status.clients
@@ -244,7 +245,7 @@ def _clients(status: StatusReply) -> list[Problem]:
 
 
 def _refused_clients(status: StatusReply) -> list[Problem]:
-    """One line for each storage server, however many clients it refuses."""
+    """One problem for each storage server, however many clients it refuses."""
     refused: dict[int, list[tuple[str, str]]] = {}
     for client in status.clients:
         for path in client.paths:
@@ -273,7 +274,7 @@ def _certificates(certificates: Sequence[CertificateSeen]) -> list[Problem]:
                 Problem(
                     Severity.ERROR,
                     f"the certificate of {seen.server} has ended",
-                    "connections by TLS that begin now are refused; those of before go on",
+                    "new TLS connections are refused; existing ones go on",
                     _RENEW,
                 )
             )
@@ -282,7 +283,7 @@ def _certificates(certificates: Sequence[CertificateSeen]) -> list[Problem]:
                 Problem(
                     Severity.WARNING,
                     f"the certificate of {seen.server} ends in {left_s / _DAY_S:.1f} days",
-                    "after that no connection by TLS begins, and nobody has renewed it yet",
+                    "after that no TLS connection can begin, and nobody has renewed it yet",
                     _RENEW,
                 )
             )

@@ -3,7 +3,8 @@
     time=2026-01-31T12:00:00.123Z level=warning part=net event="connection refused" peer=10.0.0.7:51
 
 Within `with request(id):` every line of the task carries `request=id`. Levels and sinks are set
-once, by start_logging() in fscommon.service; before that, warnings go to stderr as they are.
+once, by start_logging() in fscommon.service; before that, warnings go to stderr unformatted. ANY
+THREAD.
 """
 
 import contextvars
@@ -26,7 +27,8 @@ LEVELS: Final = {
     "error": logging.ERROR,
 }
 VALUE_LENGTH_MAX: Final = 2048
-_TRACEBACK_BEGIN: Final = 400  # of one that is too long: what ran, and, at its end, what failed
+# Of a traceback that is too long: its beginning says what ran, its end what failed.
+_TRACEBACK_BEGIN: Final = 400
 
 _request: contextvars.ContextVar[int] = contextvars.ContextVar("request", default=0)
 
@@ -50,11 +52,11 @@ class Log:
         self._write(logging.ERROR, event, fields)
 
     def exception(self, event: str, **fields: object) -> None:
-        """An error with the traceback of the exception being handled."""
+        """Logs an error with the traceback of the exception being handled."""
         self._write(logging.ERROR, event, fields, traceback=True)
 
     def at(self, level: int, event: str, **fields: object) -> None:
-        """At a numeric level of the native log (10 debug ... 40 error)."""
+        """Logs at a numeric level of native code's log (10 debug ... 40 error)."""
         self._write(max(logging.DEBUG, min(level, logging.ERROR)), event, fields)
 
     def _write(
@@ -76,7 +78,7 @@ class RateLimit:
         self._suppressed = 0
 
     def permit(self) -> int | None:
-        """How many were suppressed since the last one permitted, or None: not now."""
+        """How many events were suppressed since the last permitted one; None: not permitted now."""
         now = self._clock()
         if now < self._next:
             self._suppressed += 1
@@ -96,7 +98,8 @@ def request(request_id: int) -> Iterator[None]:
 
 
 def start_logging(level: str, *, file: str = "", stream: TextIO | None = None) -> None:
-    """Send this process's log lines to one sink, foreign libraries' warnings included."""
+    """Sends this process's log lines to one sink, warnings of other libraries included. Raises
+    ConfigError."""
     if level not in LEVELS:
         raise ConfigError(f"log level '{level}' is not one of {', '.join(LEVELS)}")
     try:
@@ -130,7 +133,7 @@ class LineFormatter(logging.Formatter):
 
 
 def _shortened(traceback: str) -> str:
-    """Its end names the exception, so what is too long loses its middle."""
+    """A traceback that is too long loses its middle, because its end names the exception."""
     if len(traceback) <= VALUE_LENGTH_MAX:
         return traceback
     gap = "\n[...]\n"
@@ -139,8 +142,8 @@ def _shortened(traceback: str) -> str:
 
 
 class RotatedFileHandler(logging.handlers.WatchedFileHandler):
-    """A file that may be moved or removed at any time: the next line begins a new one there. A disk
-    that is full costs lines, never the program."""
+    """A log file that may be moved or removed at any time: the next line begins a new file. A full
+    disk costs lines, never the program."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -149,7 +152,7 @@ class RotatedFileHandler(logging.handlers.WatchedFileHandler):
             self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - of logging
-        """Nothing: standard error is nobody's, or full as well."""
+        """Does nothing: nobody may read standard error, or it is full as well."""
 
 
 def _timestamp(seconds: float) -> str:
@@ -158,7 +161,7 @@ def _timestamp(seconds: float) -> str:
 
 
 def _quoted(value: object) -> str:
-    """The value as one word; what a peer sent can neither start a new line nor a new key."""
+    """The value as one word: what a peer sent can start neither a new line nor a new key."""
     text = value.hex() if isinstance(value, bytes) else str(value)
     text = text[:VALUE_LENGTH_MAX]
     if text and text.isascii() and text.isprintable() and not any(c in ' "=\\' for c in text):

@@ -1,8 +1,8 @@
 """Metrics: the one table of their names, and the door to prometheus-client.
 
-A program makes one Metrics and gives it to its parts; nothing is registered globally. Counters
-and gauges are touched from any thread. Native counters are not copied: a scrape asks native.
-The endpoint is prometheus-client's own HTTP thread, off unless configured.
+A program makes one Metrics and gives it to its parts; nothing is registered globally. Counters and
+gauges are ANY THREAD. Native counters are not copied: a scrape reads them from native code. The
+endpoint is prometheus-client's own HTTP thread, off unless configured.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -40,7 +40,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One row of the table. buckets are of a histogram, in the unit of the name."""
+    """One row of the table. `buckets` are those of a histogram, in the unit of the name."""
 
     name: str
     kind: Kind
@@ -111,7 +111,7 @@ TABLE: Final[tuple[Metric, ...]] = (
     Metric("braidfs_leases", _G, "Leases held by clients"),
     Metric("braidfs_files_by_directory", _G, "Files that clients hold by their directories"),
     Metric("braidfs_leases_recalled", _G, "Recalls that clients have not answered yet"),
-    Metric("braidfs_lease_recalls_total", _C, "Recalls that ended, by how", ("outcome",)),
+    Metric("braidfs_lease_recalls_total", _C, "Recalls that ended, by outcome", ("outcome",)),
     Metric("braidfs_lease_recall_seconds", _H, "From a recall to its end", (), LATENCY_S),
     Metric("braidfs_requests_waiting", _G, "Requests that wait for leases of other clients"),
     Metric("braidfs_replays_total", _C, "Mutations replayed by clients", ("outcome",)),
@@ -122,10 +122,10 @@ TABLE: Final[tuple[Metric, ...]] = (
     Metric(
         "braidfs_store_bytes",
         _G,
-        "Bytes that they may take, by store_size_max and the disk of the state_directory",
+        "Bytes that these records may take, by store_size_max and the disk",
     ),
     Metric("braidfs_trash_inodes", _G, "Inodes in the trash, which braidfs_inodes counts too"),
-    Metric("braidfs_trash_total", _C, "Names that went to the trash and left it", ("outcome",)),
+    Metric("braidfs_trash_total", _C, "Names that went to the trash or left it", ("outcome",)),
     Metric("braidfs_targets", _G, "Targets in the cluster map", ("state",)),
     # storage server
     Metric("braidfs_targets_unserved", _G, "Configured targets that could not be opened"),
@@ -145,7 +145,7 @@ TABLE: Final[tuple[Metric, ...]] = (
     Metric(
         "braidfs_target_device_written_bytes_total",
         _C,
-        "Bytes written to the device of a target since the host started, by whomever",
+        "Bytes written to a target's device since the host started, by any program",
         ("target",),
     ),
     Metric("braidfs_data_request_seconds", _H, "Time of a data request", ("op",), DATA_S),
@@ -160,25 +160,29 @@ TABLE: Final[tuple[Metric, ...]] = (
     Metric(
         "braidfs_fetched_ahead_objects_total",
         _C,
-        "Objects of them: read by a client then, or not",
+        "Objects read before a client asked: used by one afterwards, or not",
         ("outcome",),
     ),
     Metric(
         "braidfs_transport_bytes_total",
         _C,
-        "File bytes moved, by how (tcp: local sockets, too)",
+        "File bytes moved, by transport (tcp includes local sockets)",
         ("transport",),
     ),
     # storage server and client
-    Metric("braidfs_data_requests_total", _C, "Data requests; of a client, by programs", ("op",)),
+    Metric(
+        "braidfs_data_requests_total", _C, "Data requests; at a client: those of programs", ("op",)
+    ),
     Metric(
         "braidfs_data_bytes_total",
         _C,
-        "File bytes moved; of a client, for programs",
+        "File bytes moved; at a client: for programs",
         ("direction",),
     ),
     # client
-    Metric("braidfs_kernel_requests_total", _C, "Requests of the kernel, by who answered", ("by",)),
+    Metric(
+        "braidfs_kernel_requests_total", _C, "Requests of the kernel, by what answered", ("by",)
+    ),
     Metric("braidfs_upcalls_waiting", _G, "Requests of the kernel that Python has not answered"),
     Metric("braidfs_dirty_bytes", _G, "Written bytes that are not at the servers yet"),
     Metric("braidfs_held_bytes", _G, "Written bytes kept until they are durable"),
@@ -188,7 +192,7 @@ TABLE: Final[tuple[Metric, ...]] = (
     Metric("braidfs_upcalls_total", _C, "Requests of the kernel answered in Python", ("op",)),
     Metric("braidfs_upcall_seconds", _H, "Time of a Python handler", ("op",), LATENCY_S),
     Metric("braidfs_upcall_failures_total", _C, "Handlers that ended with a bug", ("op",)),
-    Metric("braidfs_reconnects_total", _C, "Connections made anew", ("server",)),
+    Metric("braidfs_reconnects_total", _C, "Connections made again after a failure", ("server",)),
     Metric("braidfs_mutations_held", _G, "Mutations kept until they are durable"),
 )
 
@@ -222,7 +226,7 @@ class Metrics:
         return made.labels(**labels) if labels else made
 
     def collect_native(self, counters: Callable[[], Mapping[str, int]]) -> None:
-        """Show what counters() returns at the time of each scrape."""
+        """Shows what counters() returns at the time of each scrape."""
         self.registry.register(_NativeCollector(counters, self._rows))
 
     def _metric(self, name: str, kind: Kind) -> Counter | Gauge | Histogram:
@@ -274,7 +278,7 @@ class _NativeCollector(Collector):
 
 
 class MetricsEndpoint(HttpEndpoint):
-    """What Prometheus asks."""
+    """The endpoint that Prometheus scrapes."""
 
     def __init__(
         self, metrics: Metrics, host: str, port: int, certificate: HttpCertificate | None = None

@@ -1,10 +1,10 @@
-"""Metrics out of the counters of the native data path, by one table; asked for with each scrape.
+"""Metrics from the counters of native code, by one table; read with each scrape.
 
-Native counts by words of its own, the same in every lane (`Datapath.counters`,
-`StorageServer.counters`). `ROWS` says which metric each is; what it does not have stays a value of
-`braidfs_native`. Times come as `seconds/OP/BOUND`: how many requests took that many microseconds
-at most and more than the bound before, `seconds/OP/sum` microseconds in all. Pure;
-fscommon.observe.metrics shows it.
+Native code counts under names of its own, the same in every lane (`Datapath.counters`,
+`StorageServer.counters`). `ROWS` says which metric each one is; a counter that is not in ROWS is a
+value of `braidfs_native`. Times come as `seconds/OP/BOUND`: the number of requests that took at
+most so many microseconds, and more than the bound before; `seconds/OP/sum` is the sum in
+microseconds. Pure; fscommon.observe.metrics shows it.
 """
 
 from collections.abc import Mapping
@@ -65,20 +65,21 @@ Samples = dict[str, list[tuple[dict[str, str], float]]]
 
 
 class Latency(NamedTuple):
-    """buckets: upper bounds in seconds, and how many took no longer, the last one without."""
+    """Latencies of one op. buckets: upper bounds in seconds, and how many requests took no longer;
+    the last one is +Inf."""
 
     buckets: list[tuple[str, float]]
     sum_s: float
 
 
 class NativeReader:
-    """One program's counters as metrics, which never fall."""
+    """One program's counters as metrics, which never decrease."""
 
     def __init__(self) -> None:
         self._by_tcp = 0  # as last shown
 
     def samples(self, counters: Mapping[str, int]) -> Samples:
-        """By metric: values, and the labels of each."""
+        """By metric: the values, and the labels of each."""
         found: Samples = {}
         for counter, value in sorted(counters.items()):
             if counter.startswith(_LATENCY):
@@ -92,8 +93,8 @@ class NativeReader:
         return found
 
     def _transports(self, counters: Mapping[str, int]) -> list[tuple[dict[str, str], float]]:
-        """Of a storage server. What did not go by RDMA went by TCP, with TLS or without, or by a
-        local socket."""
+        """For a storage server. Bytes that did not go over RDMA went over TCP, with or without TLS,
+        or over a local socket."""
         by_rdma = sum(counters.get(name, 0) for name in _RDMA)
         moved = counters["read_bytes"] + counters.get("written_bytes", 0)
         self._by_tcp = max(self._by_tcp, moved - by_rdma)
@@ -107,7 +108,7 @@ def _answered(counters: Mapping[str, int]) -> list[tuple[dict[str, str], float]]
 
 
 def latencies(counters: Mapping[str, int]) -> dict[str, Latency]:
-    """By op."""
+    """Latencies by op."""
     by_op: dict[str, dict[str, int]] = {}
     for counter, value in counters.items():
         if counter.startswith(_LATENCY):

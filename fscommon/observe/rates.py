@@ -1,6 +1,6 @@
 """Rates of servers and clients, from differences between two STATUS replies. Pure: time is given.
 
-Storage servers count with every heartbeat (2 s), clients with every renewal of their session. A
+Storage servers report counts with every heartbeat, clients with every renewal of their session. A
 rate is the difference of two counts over the time between the reports that held them.
 """
 
@@ -41,7 +41,8 @@ RATES: Final = Rates.__slots__
 
 
 class Meter:
-    """Samples by name; `rates` of what was sampled last and what its latest change was from."""
+    """Samples by name. `rates` are those of the last sample, from its difference to the one
+    before."""
 
     def __init__(self) -> None:
         self._before: dict[str, Sample] = {}
@@ -51,14 +52,14 @@ class Meter:
         for name, sample in _samples(status, now_s):
             before = self._before.get(name)
             if before is None or sample.traffic.reads < before.traffic.reads:
-                self._before[name] = sample  # new, or it began anew
+                self._before[name] = sample  # new, or it was restarted
                 self._rates[name] = Rates()
-            elif sample.at_s - before.at_s > 0.5:  # another report, not the same one seen again
+            elif sample.at_s - before.at_s > 0.5:  # another report, not the same one again
                 self._rates[name] = _difference(before, sample)
                 self._before[name] = sample
 
     def forget_others(self, status: StatusReply) -> None:
-        """Who is gone is not remembered."""
+        """Forgets servers and clients that are gone."""
         live = {name for name, _ in _samples(status, 0.0)}
         for name in [name for name in self._before if name not in live]:
             del self._before[name], self._rates[name]
@@ -85,7 +86,7 @@ def _difference(before: Sample, after: Sample) -> Rates:
 
 
 def rates_between(old: Traffic, new: Traffic, passed_s: float) -> Rates:
-    """Of the bytes and operations, without requests."""
+    """The rates of bytes and operations, without requests."""
     return Rates(
         read_bytes=(new.read_bytes - old.read_bytes) / passed_s,
         written_bytes=(new.written_bytes - old.written_bytes) / passed_s,

@@ -35,7 +35,7 @@ def status_json(reply: StatusReply, problems: list[Problem]) -> dict[str, Any]:
 
 
 def inodes_free(reply: StatusReply) -> int:
-    """As STATFS says it: new files need room in the metadata store and on targets."""
+    """As STATFS reports it: new files need room in the metadata store and on targets."""
     return min(reply.files.inodes_free, reply.files_free)
 
 
@@ -101,8 +101,8 @@ def client_json(client: ClientStatus) -> dict[str, Any]:
 
 
 def paths_text(client: ClientStatus) -> str:
-    """Which way the client's bytes go, in few words."""
-    for transport in ("rdma", "tls"):  # a client has one of them
+    """Over which transport the client's bytes go, in few words."""
+    for transport in ("rdma", "tls"):  # a client uses one of them
         count = sum(path.transport == transport for path in client.paths)
         if count:
             by_it = transport.upper()

@@ -1,20 +1,20 @@
-"""Names as people see them: what files, clients and servers are called is up to anybody, and goes
-to the terminals and browsers of administrators.
+"""Names as people see them. Anybody may choose the names of files, clients and servers, and these
+go to the terminals and browsers of administrators.
 
-What does not print (control characters, C1 ones too, those that turn the direction of text, halves
-of surrogates, ends of lines) is shown by its number. The one place for it: logs (fscommon.observe
-.log), the command line (fsclient.cli.terminal), problems (fscommon.observe.health). JSON has names
-as they are: its writer escapes by itself.
+Characters that do not print are shown by their number: control characters (C1 ones as well), those
+that turn the direction of text, surrogate halves, line ends. Everything for people goes through
+here: logs (fscommon.observe.log), the command line (fsclient.cli.terminal), problems
+(fscommon.observe.health). JSON has names unchanged: its writer escapes them. Pure.
 """
 
 
 def visible(text: str) -> str:
-    """On one line."""
+    """The text on one line."""
     return text if text.isprintable() else "".join(map(_visible, text))
 
 
 def visible_lines(text: str) -> str:
-    """Text of several lines that are our own."""
+    """A text of several lines that are our own."""
     return "\n".join(map(visible, text.split("\n")))
 
 

@@ -1,9 +1,9 @@
 """Caller: pipelined requests and their replies over one stream of frames.
 
-Any number of tasks call at once, up to a bound; a receiver task (run) hands each reply to the
+Any number of tasks may call at once, up to a bound. A receiver task (run) hands each reply to the
 task that waits for it. When the connection ends, every waiting call and every later one raises
-TransportError: a Caller does not reconnect, its owner does. Used between servers and by the CLI;
-a mounted client's session, with replay, is fsclient.meta.
+TransportError: a Caller does not reconnect, its owner does. It is used between servers and by the
+command line; a mounted client's session, with replay, is fsclient.meta.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -28,7 +28,7 @@ EXCHANGES_MAX: Final = 256  # frames of one exchange_all()
 
 
 class _Countdown:
-    """Set as often as it says, it is done."""
+    """An event that is set when set() was called so many times."""
 
     __slots__ = ("_left", "done")
 
@@ -54,7 +54,7 @@ class _Waiting:
 
 
 class Caller:
-    """Owns the stream. run() must be running for calls to end."""
+    """Calls over a stream, which it owns. run() must be running for calls to end."""
 
     def __init__(self, stream: FrameStream) -> None:
         self._stream = stream
@@ -79,11 +79,11 @@ class Caller:
         return self._ended is None
 
     async def wait_ended(self) -> None:
-        """Until the connection has ended, whoever ended it."""
+        """Returns when the connection has ended, whoever ended it."""
         await self._end_event.wait()
 
     async def run(self) -> None:
-        """Receive replies until the connection ends; then returns. Never raises for a bad peer."""
+        """Receives replies until the connection ends; then returns. Never raises for a bad peer."""
         why = f"connection to {self.peer_address} was closed"
         try:
             while batch := await self._stream.receive_batch():
@@ -103,7 +103,8 @@ class Caller:
     async def exchange(
         self, op: Op, *, timeout_s: float, body: bytes = b"", payload: bytes = b"", **fields: int
     ) -> Frame:
-        """Send one frame with these header fields and return the frame that answers it."""
+        """Sends one frame with these header fields, and returns the frame that answers it. Raises
+        FsError, TransportError."""
         async with self._free:
             if self._ended is not None:
                 raise TransportError(self._ended)
@@ -128,8 +129,9 @@ class Caller:
     async def exchange_all(
         self, op: Op, frames: Sequence[Mapping[str, int]], *, timeout_s: float
     ) -> list[Status | None]:
-        """Send frames with these header fields in one go, at most EXCHANGES_MAX; the status of each
-        answer, None where none came in time. Raises TransportError when nothing was sent."""
+        """Sends frames with these header fields in one go, at most EXCHANGES_MAX. Returns the
+        status of each answer, None where none came in time. Raises TransportError when nothing was
+        sent."""
         assert 0 < len(frames) <= EXCHANGES_MAX
         async with self._free:
             if self._ended is not None:
@@ -172,7 +174,7 @@ class Caller:
             raise ProtocolError("a frame that answers nothing")
         waiting = self._waiting.get(header.request_id)
         if waiting is None:
-            return  # the caller gave up on it
+            return  # the caller has given up on it
         if header.op != waiting.op or waiting.frame is not None:
             raise ProtocolError(f"op {header.op} answers {waiting.op.name}")
         waiting.frame = frame
@@ -187,7 +189,8 @@ class Caller:
 
 
 def _status(frame: Frame) -> Status:
-    """An unknown status is a breach of the protocol."""
+    """The status of a reply. An unknown status is a breach of the protocol. Raises
+    ProtocolError."""
     try:
         return Status(frame.header.status)
     except ValueError:
@@ -209,7 +212,7 @@ async def open_caller(
     timeout_s: float,
     transport: Transport | None = None,
 ) -> AsyncIterator[Caller]:
-    """Connect, run a Caller for the body of the `async with`, close it at the end."""
+    """Connects, runs a Caller for the body of the `async with`, and closes it at the end."""
     stream = await connect(address, key=key, hello=hello, timeout_s=timeout_s, transport=transport)
     caller = Caller(stream)
     async with open_tasks() as tasks:

@@ -1,8 +1,8 @@
-"""DataCaller: the data operations that the metaserver itself asks of storage servers.
+"""DataCaller: the data operations that the metaserver itself sends to storage servers.
 
 Their fields travel in the frame header (docs/INTERFACES.md, section 2); the connection's purpose
-must be "server". Of file bytes only those of tiny files pass here (decision 0037): READ, WRITE
-and SYNC are native's else.
+must be "server". File bytes do not pass here, except those of tiny files (decision 0037); other
+READ, WRITE and SYNC requests are native code's.
 """
 
 import struct
@@ -30,7 +30,8 @@ class ObjectStat:
 
 
 class DataCaller:
-    """All are safe to repeat; each has returned only when its effect is durable."""
+    """The operations. Each is safe to repeat, and returns only when its effect is durable. Each
+    raises FsError and TransportError."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
@@ -46,9 +47,9 @@ class DataCaller:
         must_exist: bool,
         timeout_s: float,
     ) -> bool:
-        """Cut the object to length bytes; writes of an older truncate epoch are refused after.
-        An object that is not there is made, so that they are, unless it must exist: then nothing
-        is done and the answer is False."""
+        """Sets the object's length to `length` bytes; after that, writes of an older truncate epoch
+        are refused. A missing object is created, so that they are refused, unless it must exist:
+        then nothing is done and the result is False."""
         try:
             await self._caller.exchange(
                 Op.TRUNCATE,
@@ -76,7 +77,7 @@ class DataCaller:
         epoch: int,
         timeout_s: float,
     ) -> None:
-        """The object begins with these bytes, of one block at most. Raises FsError
+        """Writes these bytes, at most one block, to the beginning of the object. Raises FsError
         STALE_INCARNATION when the target lost them again."""
         assert 0 < len(content) <= BLOCK_SIZE
         written = await self._caller.exchange(
@@ -103,7 +104,7 @@ class DataCaller:
     async def delete(
         self, target: int, file_id: int, stripe_index: int, *, timeout_s: float
     ) -> None:
-        """Remove the object; none is as good."""
+        """Removes the object. A missing object is not an error."""
         await self._caller.exchange(
             Op.DELETE,
             timeout_s=timeout_s,
@@ -115,9 +116,9 @@ class DataCaller:
     async def delete_all(
         self, objects: Sequence[tuple[int, int, int]], *, timeout_s: float
     ) -> list[bool]:
-        """Remove these objects (target, file id, stripe index); which of them are gone. Raises
-        FsError BAD_REQUEST, and the connection ends, when the storage server does not know that
-        operation yet: delete_singly()."""
+        """Removes these objects (target, file id, stripe index). Returns for each whether it is
+        gone. Raises FsError BAD_REQUEST, and the connection ends, when the storage server does not
+        know that operation yet: use delete_singly()."""
         by_target: dict[int, list[int]] = {}
         for index, (target, _, _) in enumerate(objects):
             by_target.setdefault(target, []).append(index)
@@ -144,7 +145,7 @@ class DataCaller:
     async def delete_singly(
         self, objects: Sequence[tuple[int, int, int]], *, timeout_s: float
     ) -> list[bool]:
-        """delete_all() by a request for each object."""
+        """delete_all() with one request for each object."""
         gone: list[bool] = []
         for start in range(0, len(objects), EXCHANGES_MAX):
             frames = [
@@ -158,7 +159,7 @@ class DataCaller:
     async def stat(
         self, target: int, file_id: int, stripe_index: int, *, timeout_s: float
     ) -> ObjectStat:
-        """Raises FsError(NO_OBJECT) when there is none."""
+        """Figures of the object. Raises FsError(NO_OBJECT) when there is none."""
         frame = await self._caller.exchange(
             Op.STAT, timeout_s=timeout_s, target=target, file_id=file_id, stripe_index=stripe_index
         )
@@ -168,5 +169,6 @@ class DataCaller:
         return ObjectStat(length, allocated, epoch)
 
     async def fence(self, session: int, *, timeout_s: float) -> None:
-        """End the session's requests and connections there, and refuse it from now on."""
+        """Ends the session's requests and connections at the server, which refuses the session from
+        now on."""
         await self._caller.exchange(Op.FENCE, timeout_s=timeout_s, offset=session)

@@ -1,9 +1,10 @@
-"""Bodies of the administration operations: what `braidfs` asks a metaserver about the cluster.
+"""Bodies of the administration operations: what the command `braidfs` asks a metaserver about the
+cluster.
 
-Only a connection whose purpose is "admin" may send these. Each request is bounded work: whatever
-may be long (a directory, a tree) is asked for in pages, and the place to go on from is in the
-request, so the metaserver keeps nothing between two of them. fscommon.wire.messages puts the
-bodies into its table; who may see what a person may not is decided by who holds the cluster key.
+Only a connection whose purpose is "admin" may send these. The work for each request is bounded:
+whatever may be long (a directory, a tree) is requested in pages, and the request says where to go
+on, so the metaserver keeps nothing between two requests. fscommon.wire.messages puts the bodies
+into its table. Whoever holds the cluster key may see everything.
 """
 
 from dataclasses import dataclass
@@ -12,14 +13,14 @@ from typing import Annotated, Final
 from fscommon.ranges import I64, U32, U64, Many, Message, Name, Names, Record, Text, U64s
 
 INSPECT_NAMES_MAX: Final = 256  # components of one path
-SUM_INODES_MAX: Final = 512  # visited for one TREE_SUM
-SUM_DEPTH_MAX: Final = 4096  # directories of a stack
-TARGETS_SET_MAX: Final = 256  # in one TARGET_SET
+SUM_INODES_MAX: Final = 512  # inodes visited for one TREE_SUM
+SUM_DEPTH_MAX: Final = 4096  # directories in a stack
+TARGETS_SET_MAX: Final = 256  # targets in one TARGET_SET
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a client or storage server moved since it started."""
+    """What a client or storage server has moved since it started."""
 
     read_bytes: U64 = 0
     written_bytes: U64 = 0
@@ -35,16 +36,18 @@ NO_PATH: Final = "none"
 
 @dataclass(frozen=True, slots=True)
 class BytesPath:
-    """How a client's bytes go to one storage server, and why not better."""
+    """Over which transport a client's bytes go to one storage server, and why not over a better
+    one."""
 
     node: U64
-    transport: Text  # "rdma", "local" (a socket on one host), "tcp", "tls" (by TCP); or NO_PATH
-    because: Message  # the rail; of others: why not RDMA; why the server refuses this client
+    transport: Text  # "rdma", "local" (a socket on one host), "tcp", "tls" (over TCP); or NO_PATH
+    # For rdma: the rail. Otherwise: why not RDMA, or why the server refuses this client.
+    because: Message
 
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """A storage server. is_current: it has today's table of sessions."""
+    """A storage server. is_current: it has the current session table."""
 
     node: U64
     name: Text
@@ -60,8 +63,9 @@ FILES_UNLIMITED: Final = 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class TargetHealth:
-    """What the last heartbeat said of a target, beside its row of the map. lacks_files: it is full
-    because few of the inodes of its file system are left; a files_total of 0 is no limit."""
+    """What the last heartbeat said of a target, in addition to its row of the map. lacks_files: the
+    target is full because few inodes of its filesystem are left. A files_total of 0 means no limit.
+    """
 
     target: U64
     incarnation: U64
@@ -74,7 +78,7 @@ class TargetHealth:
 
 @dataclass(frozen=True, slots=True)
 class ClientStatus:
-    """A session. traffic is of seconds_since_report ago; -1: it never reported any."""
+    """A session. traffic was reported seconds_since_report ago; -1: it was never reported."""
 
     session: U64
     node: Text
@@ -90,7 +94,7 @@ class ClientStatus:
 
 @dataclass(frozen=True, slots=True)
 class Inspect:
-    """The inode that is reached from ino by these names."""
+    """Asks for the inode that is reached from ino by these names."""
 
     ino: U64
     names: Names
@@ -104,8 +108,8 @@ class Opener:
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """layout: of a file. link: target of a symbolic link. inherited: what new files in this
-    directory get (packed LayoutDefault), own: that this very directory says so."""
+    """layout: that of a file. link: the target of a symbolic link. inherited: what new files in
+    this directory get (packed LayoutDefault); own: this very directory says so."""
 
     attributes: Record
     layout: Record
@@ -118,7 +122,7 @@ class Inspected:
 
 @dataclass(frozen=True, slots=True)
 class InspectList:
-    """A page of a directory; as READDIR, with layouts, and for no session."""
+    """Asks for a page of a directory: as READDIR, with layouts, and for no session."""
 
     ino: U64
     cookie: U64
@@ -149,15 +153,15 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class TreeSum:
-    """Sum up what is below the directories of the stack, innermost last; at most SUM_INODES_MAX
-    inodes for one request."""
+    """Asks for the sums of what is below the directories of the stack, innermost last; at most
+    SUM_INODES_MAX inodes per request."""
 
     stack: Annotated[tuple[Place, ...], Many]
 
 
 @dataclass(frozen=True, slots=True)
 class LinkedFile:
-    """A file with several names, not in the sums: whoever asks counts each once."""
+    """A file with several names. It is not in the sums: the requester counts each once."""
 
     ino: U64
     size: U64
@@ -166,7 +170,7 @@ class LinkedFile:
 
 @dataclass(frozen=True, slots=True)
 class TreeSummed:
-    """stack: to go on from, empty at the end."""
+    """The sums. stack: where to go on; empty at the end."""
 
     files: U64
     directories: U64
@@ -179,14 +183,15 @@ class TreeSummed:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """End a session as if it had expired: fenced at the storage servers, its opens gone."""
+    """Ends a session as if it had expired: it is fenced at the storage servers, and its opens are
+    dropped."""
 
     session: U64
 
 
 @dataclass(frozen=True, slots=True)
 class TargetSet:
-    """Whether these targets get new files: all of them, or the request fails."""
+    """Sets whether these targets get new files: all of them, or the request fails."""
 
     targets: U64s
     is_draining: bool

@@ -1,10 +1,9 @@
-"""Bodies of DELEGATE and CHANGE_BATCH (docs/decisions/0013-delegation.md,
+"""Bodies of DELEGATE and CHANGE_BATCH, the delegated changes (docs/decisions/0013-delegation.md,
 0014-removals.md, 0025-renames.md).
 
-A client that holds the names of a directory exclusively makes files in it by itself, of slots that
-it was given beforehand, takes names away and changes them; of a file that it alone may write it
-sets attributes.
-It tells of all this afterwards, in order, in batches.
+A client that holds the names of a directory exclusively creates files in it by itself, from slots
+that it was given before; it also removes names and renames them. It sets attributes of a file that
+it alone may write. It reports all of this afterwards, in order, in batches.
 """
 
 import stat
@@ -19,8 +18,8 @@ _PERMISSIONS: Final = 0o7777
 
 @dataclass(frozen=True, slots=True)
 class Delegate:
-    """Take the names and attributes of directory ino exclusively (0: of none) and give slots: at
-    most count, and no more than this session may have unused."""
+    """Asks for the names and attributes of directory ino exclusively (0: of no directory), and for
+    slots: at most count, and no more than this session may have unused."""
 
     ino: U64
     count: U32
@@ -28,7 +27,7 @@ class Delegate:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A file that may be made: its inode number, layout, and a capability to write it."""
+    """A file that may be created: its inode number, its layout, and a capability to write it."""
 
     ino: U64
     layout: Record
@@ -37,10 +36,11 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Delegated:
-    """attributes: of the directory, with what is held on it; b"" for ino 0, and for one in which no
-    files are to be made (its tree is nearly full). uids, gids: who has limits, whose files are made
-    at the metaserver. files, size_limit: where the tree has limits, how many files more may be made
-    in this directory, and to what size each may grow before its writer asks; 0, 0: it has none."""
+    """attributes: those of the directory, with the leases held on it; b"" for ino 0, and for a
+    directory in which no files may be created by the client (its tree is nearly full). uids, gids:
+    users and groups with limits, whose files are created at the metaserver. files, size_limit: in a
+    tree with limits, how many more files may be created in this directory, and to what size each
+    may grow before its writer asks; 0, 0: the tree has no limits."""
 
     attributes: Record
     slots: Annotated[tuple[Slot, ...], Many]
@@ -52,9 +52,10 @@ class Delegated:
 
 @dataclass(frozen=True, slots=True)
 class Birth:
-    """A regular file that the client made of a slot, and opened. mode: permission bits, times:
-    since 1970. changes: how often it was written since and its size told with this (COMMIT), with
-    size and mtime_ns as they are now; 0: it is empty. is_open: not closed since."""
+    """A regular file that the client created from a slot, and opened. mode: permission bits. Times
+    are nanoseconds since 1970. changes: how often it was written since, with size and mtime_ns as
+    they are now; they are reported with this record instead of in a COMMIT; 0: it is empty.
+    is_open: it has not been closed since."""
 
     ino: U64
     parent: U64
@@ -71,7 +72,7 @@ class Birth:
     is_open: bool = True
 
     def record(self, tree: int = 0) -> bytes:
-        """Attributes of the file as it is told of. tree: of the directory, which only the
+        """The attributes of the file as reported here. tree: that of the directory, which only the
         metaserver knows."""
         time_ns, version = self.time_ns, 1 + self.changes
         size, mtime_ns = (self.size, self.mtime_ns) if self.changes else (0, time_ns)
@@ -101,8 +102,8 @@ class Birth:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A name that the client took away from what is no directory. ino: what it was. time_ns: since
-    1970. after: how many births of the same batch came before it."""
+    """A name that the client removed, of anything but a directory. ino: the inode it named.
+    time_ns: since 1970. after: how many births of the same batch came before it."""
 
     parent: U64
     name: Name
@@ -113,9 +114,9 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Attributes of a regular file that the client set, as by SETATTR: valid of SET_MODE, UID, GID,
-    ATIME, MTIME, CTIME and KILL_SUIDGID. written_ns: when it was written before its mtime was set,
-    0 if that is told otherwise."""
+    """Attributes of a regular file that the client set, as by SETATTR. valid: of SET_MODE, UID,
+    GID, ATIME, MTIME, CTIME and KILL_SUIDGID. written_ns: when the file was written before its
+    mtime was set; 0 when that is reported in another way."""
 
     ino: U64
     valid: U32
@@ -130,9 +131,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A name that the client changed within its directory, of what is no directory. ino: what it
-    is. replaced: what had the new name, which was its only one; 0: nothing. time_ns: since 1970.
-    after: how many births and removals of the same batch came before it."""
+    """A name that the client changed within its directory, of anything but a directory. ino: the
+    inode it names. replaced: the inode that had the new name, as its only one; 0: none. time_ns:
+    since 1970. after: how many births and removals of the same batch came before it."""
 
     parent: U64
     name: Name
@@ -145,9 +146,10 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class ChangeBatch:
-    """Births, removals and moves, each in order; `after` says how they mix. Settings, in order,
-    come behind all of them: a file of which the only name went in between is no more. proofs: the
-    capability of each birth's slot, from a client whose word alone is not taken; else empty."""
+    """Births, removals and moves, each in order; `after` says how they are interleaved. Settings,
+    in order, apply after all of them: a file whose only name was removed meanwhile no longer
+    exists. proofs: the capability of each birth's slot, from a client whose word alone is not
+    accepted; otherwise empty."""
 
     births: Annotated[tuple[Birth, ...], Many]
     removals: Annotated[tuple[Removal, ...], Many] = ()
@@ -158,7 +160,7 @@ class ChangeBatch:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Status of each birth, removal, setting and move, empty when all of them went well."""
+    """The status of each birth, removal, setting and move; empty when all of them succeeded."""
 
     errors: U32s
     removal_errors: U32s = ()

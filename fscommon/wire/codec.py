@@ -1,14 +1,15 @@
 """Messages as msgpack arrays of their fields, in order; the door to msgpack.
 
 A message is a frozen dataclass of int, float, bool, str, bytes, other such dataclasses, tuples
-`tuple[X, ...]` of these, and `X | None`. Each number says its width and each bytes, str and tuple
-how long it may be (fscommon.ranges): a class that does not is no message. Each class is compiled
-once into a coder without Python code per field: one attrgetter packs; one tuple of types, one
-struct of all the numbers and a few lengths verify.
+`tuple[X, ...]` of these, and `X | None`. Each number states its width, and each bytes, str and
+tuple states its greatest length (fscommon.ranges); a class without these is not a message. Each
+class is compiled once into a coder that runs no Python code per field: one attrgetter packs; one
+tuple of types, one struct of all the numbers and a few lengths verify.
+
 Decoding is strict: exact types, exact number of fields, every value in its range, nothing behind
-the end, no maps, no extensions. Nesting deeper than the class is a wrong type; the class itself may
-not be deeper than MSGPACK_DEPTH_MAX. All that can be wrong with received bytes is a ProtocolError,
-where only a value is out of its range a RangeError.
+the end, no maps, no extensions. Deeper nesting than the class has is a wrong type; the class itself
+may not be deeper than MSGPACK_DEPTH_MAX. Everything that can be wrong with received bytes is a
+ProtocolError; when only a value is out of its range, it is a RangeError.
 """
 
 import itertools
@@ -30,11 +31,11 @@ from fscommon.ranges import ARRAY_LENGTH_MAX, Most, Width
 M = TypeVar("M")
 
 _Coder = Callable[[Any], Any]
-_FIELDS_MANY: Final = 7  # from which on a constructor is slower than going past it
+_FIELDS_MANY: Final = 7  # from so many fields on, a constructor is slower than bypassing it
 
 
 def encode(message: Any) -> bytes:
-    """Bytes of a message. Raises ProtocolError when a value does not fit the wire."""
+    """The bytes of a message. Raises ProtocolError when a value does not fit the wire."""
     cls = type(message)
     shape = _compiled.get(cls) or _shape(cls)
     try:
@@ -47,7 +48,8 @@ def encode(message: Any) -> bytes:
 
 
 def decode(cls: type[M], body: bytes) -> M:
-    """The message in body. Raises ProtocolError when it is not exactly one."""
+    """The message in body. Raises ProtocolError when body is not exactly one message, RangeError
+    when a value is out of range."""
     shape = _compiled.get(cls) or _shape(cls)
     if len(body) > FRAME_BODY_LENGTH_MAX:
         raise ProtocolError(f"body of {len(body)} bytes is over the limit")
@@ -68,9 +70,10 @@ def decode(cls: type[M], body: bytes) -> M:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A type as its hint says it. element: of an array, whole: of an optional."""
+    """The type of a field, as its hint states it. element: the type of an array's elements; whole:
+    that of an optional array."""
 
-    kind: type  # on the wire: of what msgpack gives
+    kind: type  # the type that msgpack returns
     width: Width | None = None
     most: int | None = None
     element: "_Field | None" = None
@@ -79,7 +82,8 @@ class _Field:
 
 
 def read_hint(hint: Any) -> _Field:
-    """Raises TypeError for what cannot be in a message, or has no range."""
+    """The field of a type hint. Raises TypeError for a type that cannot be in a message, or has no
+    range."""
     hint, ranges = _without_ranges(hint)
     arguments = typing.get_args(hint)
     if typing.get_origin(hint) is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
@@ -101,7 +105,7 @@ def read_hint(hint: Any) -> _Field:
 
 
 def _without_ranges(hint: Any) -> tuple[Any, list[Any]]:
-    """The hint without NewType, which exists for mypy alone, and what Annotated says of it."""
+    """The hint without NewType, which exists for mypy only, and the ranges that Annotated gives."""
     ranges: list[Any] = []
     while True:
         if hasattr(hint, "__supertype__"):
@@ -124,7 +128,7 @@ def _range(ranges: list[Any], kind: type[R], hint: Any) -> R:
 
 
 class _Shape:
-    """How one dataclass becomes an array (lower) and an array becomes it (lift)."""
+    """How one dataclass becomes an array (lower), and how an array becomes the dataclass (lift)."""
 
     def __init__(self, cls: type, depth: int) -> None:
         if not is_dataclass(cls):
@@ -135,7 +139,7 @@ class _Shape:
         names = tuple(field.name for field in fields(cls))
         rows = tuple(read_hint(hints[name]) for name in names)
         lengths = [row.most for row in rows if row.most is not None]
-        # Of a body of so many bytes no field can be too long.
+        # In a body of at most so many bytes, no field can be too long.
         self.least = min(lengths, default=FRAME_BODY_LENGTH_MAX)
         self.lift = _lift_of(cls, names, rows, depth)
         self._get = _getter(names)
@@ -150,8 +154,8 @@ class _Shape:
 def _lift_of(
     cls: type, names: tuple[str, ...], rows: tuple[_Field, ...], depth: int
 ) -> Callable[..., Any]:
-    """The one function on the way of every request: what it needs are its own variables. Its
-    second argument says that no field can be too long."""
+    """Makes the function that every request passes through: what it needs are its own variables.
+    Its second argument says that no field can be too long."""
     kinds = [row.kind for row in rows]
     other_kinds = _with_none(rows)
     numbers, fit = _numbers(rows)
@@ -182,7 +186,7 @@ def _lift_of(
     return lift
 
 
-_compiled: dict[type, _Shape] = {}  # filled once per class, never changed after
+_compiled: dict[type, _Shape] = {}  # filled once per class, never changed afterwards
 
 
 def _shape(cls: type, depth: int = 0) -> _Shape:
@@ -193,14 +197,14 @@ def _shape(cls: type, depth: int = 0) -> _Shape:
 
 
 def _with_none(rows: tuple[_Field, ...]) -> frozenset[tuple[type, ...]]:
-    """The types of fields of which those that may be are None."""
+    """The possible types of the fields when optional ones are None."""
     choices = [(row.kind, type(None)) if row.whole else (row.kind,) for row in rows]
     return frozenset(itertools.product(*choices)) if any(row.whole for row in rows) else frozenset()
 
 
 def _numbers(rows: tuple[_Field, ...]) -> tuple[_Coder | None, Callable[..., bytes]]:
-    """What takes the numbers out of the values (None: they are passed whole), and a struct that
-    takes them: one call for the ranges of all of them."""
+    """A function that takes the numbers out of the values (None: the values are passed whole), and
+    a struct that packs them: one call checks the ranges of all of them."""
     if all(row.kind in _FORMATS for row in rows):
         return None, struct.Struct("=" + "".join(_FORMATS[row.kind](row) for row in rows)).pack
     places = [place for place, row in enumerate(rows) if row.width is not None]
@@ -224,8 +228,8 @@ _FORMATS: Final[dict[type, Callable[[_Field], str]]] = {
 
 
 def _maker(cls: type, names: tuple[str, ...]) -> _Coder | None:
-    """Makes a message with many fields without its constructor, which looks each of them up by its
-    name; None: the constructor does."""
+    """A function that makes a message with many fields without its constructor, which looks up each
+    of them by name. None: the constructor is used."""
     slots = tuple(getattr(cls, name, None) for name in names)
     places = tuple(slot for slot in slots if isinstance(slot, types.MemberDescriptorType))
     if len(names) < _FIELDS_MANY or len(places) < len(names):
@@ -266,7 +270,7 @@ def _as_is(value: Any) -> Any:
 
 
 def _lift_inner(row: _Field, depth: int) -> Callable[[Any], Any] | None:
-    """What is left to do with a value of the right type and length; None: nothing."""
+    """What is left to do with a value of the right type and length. None: nothing."""
     if row.whole is not None:
         array = _lift_inner(row.whole, depth)
         assert array is not None, "read_hint sees to it"
@@ -302,7 +306,8 @@ def _lift_array(element: _Field, depth: int) -> _Coder:
 
 
 def _all_fit(element: _Field) -> Callable[[tuple[Any, ...]], bool]:
-    """Whether each of several values, at least one, is in the range of the element."""
+    """A function that tells whether each of several values, at least one, is in the range of the
+    element."""
     if element.width is not None:
         low, high = element.width.low, element.width.high
         return lambda values: min(values) >= low and max(values) <= high

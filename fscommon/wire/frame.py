@@ -1,10 +1,10 @@
-"""Frames without I/O: bytes out of fields, and frames out of a stream of bytes.
+"""Frames without I/O: bytes from fields, and frames from a stream of bytes.
 
-FrameParser is fed whatever arrived and hands out whole, verified frames. It believes a length
-only after the header's own checksum held, and holds at most one unfinished frame, so a peer costs
-at most `body_length_max` bytes and one receive buffer. Any breach is a ProtocolError, after which
-the connection must be closed. Control and metadata frames have no payload; file bytes are parsed
-in native (native/src/net).
+FrameParser is fed whatever has arrived, and returns whole, verified frames. It uses a length only
+after the header's own checksum was verified, and holds at most one unfinished frame; so a peer
+costs at most `body_length_max` bytes and one receive buffer. Any breach is a ProtocolError, after
+which the connection must be closed. Control and metadata frames have no payload; native code parses
+frames with file bytes (native/src/net).
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,8 @@ def encode_frame(  # noqa: PLR0913 - the fields of a header, all named
     body: bytes = b"",
     payload: bytes = b"",
 ) -> bytes:
-    """Return header, body and payload, ready to be sent."""
+    """Header, body and payload, ready to be sent. Raises ProtocolError when the body is over the
+    limit."""
     if len(body) > FRAME_BODY_LENGTH_MAX:
         raise ProtocolError(f"body of {len(body)} bytes is over the limit")
     checksum = xxh3_64(body) if body else 0
@@ -61,10 +62,10 @@ def encode_frame(  # noqa: PLR0913 - the fields of a header, all named
 
 
 class FrameParser:
-    """Sans-IO: feed() bytes, then next_frame() until it returns None."""
+    """Sans-IO: feed() bytes, then call next_frame() until it returns None."""
 
     def __init__(self, *, body_length_max: int = FRAME_BODY_LENGTH_MAX) -> None:
-        self.body_length_max = body_length_max  # may be raised once a peer is authenticated
+        self.body_length_max = body_length_max  # may be raised when the peer is authenticated
         self._buffer = bytearray()
         self._header: Header | None = None
 
@@ -72,7 +73,7 @@ class FrameParser:
         self._buffer += received
 
     def next_frame(self) -> Frame | None:
-        """The next whole frame, or None until more bytes were fed."""
+        """The next whole frame; None until more bytes were fed. Raises ProtocolError."""
         header = self._header or self._next_header()
         if header is None or len(self._buffer) < header.body_length:
             return None
@@ -84,16 +85,16 @@ class FrameParser:
         return Frame(header, body)
 
     def frames(self) -> list[Frame]:
-        """All whole frames that were fed and not taken yet."""
+        """All whole frames that were fed and not taken yet. Raises ProtocolError."""
         taken = []
         while (frame := self.next_frame()) is not None:
             taken.append(frame)
         return taken
 
     def take_remainder(self) -> bytes:
-        """Bytes behind the last frame taken; the parser is empty afterwards.
+        """The bytes behind the last frame taken; the parser is empty afterwards.
 
-        Only between frames: a header that was taken already cannot be given back.
+        Only between frames: a header that was taken cannot be given back. Raises ProtocolError.
         """
         if self._header is not None:
             raise ProtocolError("a frame is half read")

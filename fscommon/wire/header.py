@@ -1,8 +1,8 @@
 """The 80-byte frame header, in Python.
 
-The same struct is native/include/braidfs/frame.h; tests/wire holds golden bytes for both.
-A header carries its own checksum, so that lengths are trusted before the body is read.
-Headers are NamedTuples: one is made per frame, in a third of the time of a frozen dataclass.
+native/include/braidfs/frame.h has the same struct; tests/wire holds golden bytes for both. A header
+carries its own checksum, so that lengths can be trusted before the body is read. Headers are
+NamedTuples: one is made per frame, in a third of the time of a frozen dataclass. Pure.
 """
 
 import struct
@@ -19,11 +19,13 @@ HEADER_SIZE: Final = 80
 FLAG_REPLY: Final = 0x1
 FLAG_SUMS: Final = 0x2  # body ends with a packed list of block checksums, one u64 each
 FLAG_CAPABILITY: Final = 0x4  # body starts with a 64-byte capability
-FLAG_REPLAY: Final = 0x8  # a mutation that was answered before and is sent again
+FLAG_REPLAY: Final = 0x8  # a mutation that was answered earlier and is sent again
 FLAG_ONEWAY: Final = 0x10  # no reply is wanted
-FLAG_MUST_EXIST: Final = 0x20  # a missing object is NO_OBJECT: no zeros, and none is made
-FLAG_SOLE: Final = 0x40  # metadata reply: no other session for SOLE_LEASE_S from the request on
-FLAG_RAW: Final = 0x80  # READ: who asks checks whole blocks, the server need not
+# A missing object is answered with NO_OBJECT: no zeros are read, and none is created.
+FLAG_MUST_EXIST: Final = 0x20
+# Metadata reply: no other session is opened for SOLE_LEASE_S from the request on.
+FLAG_SOLE: Final = 0x40
+FLAG_RAW: Final = 0x80  # READ: the client checks whole blocks, so the server need not
 FLAGS_KNOWN: Final = 0xFF
 
 _PACK: Final = struct.Struct("<IBBHQQIIQIIIIHHIQ")
@@ -32,7 +34,7 @@ _SEALED: Final = _PACK.size
 
 
 class Header(NamedTuple):
-    """One frame header. offset carries the target's incarnation in replies of data operations."""
+    """One frame header. In replies of data operations, offset carries the target's incarnation."""
 
     op: int
     flags: int = 0
@@ -54,13 +56,13 @@ class Header(NamedTuple):
         return bool(self.flags & FLAG_REPLY)
 
     def encode(self) -> bytes:
-        """Return the 80 bytes, sealed with their checksum."""
+        """The 80 bytes of the header, with their checksum."""
         packed = _PACK.pack(MAGIC, VERSION, *self[:12], 0, *self[12:])
         return packed + _SEAL.pack(xxh3_64(packed))
 
 
 def decode_header(raw: bytes | bytearray | memoryview) -> Header:
-    """Parse and verify exactly HEADER_SIZE bytes.
+    """The header in exactly HEADER_SIZE bytes, verified.
 
     Raises ProtocolError when magic, version, flags, lengths or checksum are wrong.
     """

@@ -1,8 +1,8 @@
 """Bodies of the handshake, with which every connection of every program starts.
 
-fscommon.auth.handshake says what is proved with them. A peer that proves itself with the cluster
-key says Hello, one that has a client's key KeyedHello: a server of before such keys closes the
-connection, and all else stays as it was.
+fscommon.auth.handshake says what they prove. A peer that proves itself with the cluster key sends
+Hello; one with a client's key sends KeyedHello. A server of a release without such keys closes the
+connection on KeyedHello.
 """
 
 from dataclasses import dataclass
@@ -12,21 +12,21 @@ from fscommon.ranges import U64, Text, Token
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First frame on a connection. purpose: "meta", "recall", "data", "rdma", "server" or
+    """The first frame on a connection. purpose: "meta", "recall", "data", "rdma", "server" or
     "admin". "rdma" is "data" whose frames go over a queue pair; Op.RDMA follows."""
 
     purpose: Text
     node: Text  # name for logs, at most 255 characters
     nonce: Token  # 32 fresh random bytes
     session: U64  # 0 when the peer has none (yet)
-    connection: U64  # random; names this lane's connection
-    previous: U64  # the connection that this one replaces, 0 if none (rule 23)
+    connection: U64  # random; identifies this lane's connection
+    previous: U64  # the connection that this one replaces; 0: none (rule 23)
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedHello(Hello):
-    """key: the id of the client's key. A metaserver is shown the secret of that key, a storage
-    server that of the session (fscommon.auth.key)."""
+    """key: the id of the client's key. To a metaserver the peer proves the secret of that key, to a
+    storage server that of the session (fscommon.auth.key)."""
 
     key: U64
 

@@ -1,7 +1,7 @@
 """Bodies of the operations on clients' keys (docs/decisions/0020-client-keys.md).
 
-KEY_* are for administrators. A key's secret never travels: who holds the cluster key makes it of
-the key's id. SESSION_GRANT and MOUNT_ROOT are the first that a client with such a key asks.
+KEY_* are for administrators. A key's secret never travels: a holder of the cluster key derives it
+from the key's id. SESSION_GRANT and MOUNT_ROOT are the first requests of a client with such a key.
 """
 
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ KEY_ROWS_MAX: Final = 1000
 KEY_READ_ONLY: Final = 1
 KEY_SQUASH_ROOT: Final = 2  # nobody of this client is root
 KEY_FLAGS: Final = KEY_READ_ONLY | KEY_SQUASH_ROOT
-# Never asked for; of keys whose ids say so.
-KEY_SQUASH_ALL: Final = 4  # the client's kernel checks no permissions: the metaserver does
+# These are never requested; the metaserver sets them for keys with id maps.
+KEY_SQUASH_ALL: Final = 4  # the client's kernel checks no permissions, so the metaserver does
 KEY_MAPS_IDS: Final = 8
-ID_RANGES_MAX: Final = 256  # of a key's users, and of its groups
+ID_RANGES_MAX: Final = 256  # for a key's users, and for its groups
 
 
 @dataclass(frozen=True, slots=True)
 class IdRange:
-    """`count` numbers from `client` on are, in the cluster, those from `cluster` on."""
+    """`count` numbers from `client` on are, in the cluster, the numbers from `cluster` on."""
 
     client: U32
     cluster: U32
@@ -33,15 +33,15 @@ class IdRange:
 
     @property
     def text(self) -> str:
-        """As administrators write it."""
+        """The range as administrators write it."""
         last = f"-{self.client + self.count - 1}" if self.count > 1 else ""
         return f"{self.client}{last}:{self.cluster}"
 
 
 @dataclass(frozen=True, slots=True)
 class IdMap:
-    """Whom a client's users and groups are in the cluster. Without ranges of a kind its numbers are
-    the same. everybody: the user and the group that all are, or ()."""
+    """Which users and groups a client's numbers are in the cluster. A kind without ranges keeps its
+    numbers. everybody: the user and the group that all numbers become, or ()."""
 
     uids: Annotated[tuple[IdRange, ...], Many] = ()
     gids: Annotated[tuple[IdRange, ...], Many] = ()
@@ -53,8 +53,9 @@ NO_IDS: Final = IdMap()
 
 @dataclass(frozen=True, slots=True)
 class KeyCreate:
-    """root: the topmost directory of the quota tree that the key is for; 1: everything. path: of
-    root, for messages to people. flags: KEY_*. expires_ns: when it ends by itself, 0: never."""
+    """root: the topmost directory of the quota tree that the key is for; 1: everything. path: that
+    of root, for messages to people. flags: KEY_*. expires_ns: when the key ends by itself; 0:
+    never."""
 
     name: Text
     root: U64
@@ -66,7 +67,8 @@ class KeyCreate:
 
 @dataclass(frozen=True, slots=True)
 class KeyCreated:
-    """Durable. cluster: what the secret is made of, beside the id and the cluster key."""
+    """The key is durable. cluster: the cluster's uuid, from which the secret is derived together
+    with the id and the cluster key."""
 
     id: U64
     cluster: Token
@@ -74,7 +76,7 @@ class KeyCreated:
 
 @dataclass(frozen=True, slots=True)
 class KeyList:
-    """A page of the keys with ids behind `after`."""
+    """Asks for a page of the keys with ids behind `after`."""
 
     after: U64
     count: U32
@@ -82,10 +84,9 @@ class KeyList:
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
-    """path: of root when the key was made. names: its path now; () for everything and for what is
-    gone. sessions: of clients that
-    have the key. ending: sessions that are not fenced everywhere yet. Times are 0 where nothing
-    happened yet."""
+    """path: that of root when the key was made. names: its path now; () for everything, and when
+    root is gone. sessions: those of clients with the key. ending: the number of sessions that are
+    not fenced everywhere yet. A time is 0 when its event has not happened."""
 
     id: U64
     name: Text
@@ -109,16 +110,16 @@ class KeyReport:
 
 @dataclass(frozen=True, slots=True)
 class KeyRevoke:
-    """Reply: Empty, when durable. The metaserver serves the key's sessions no more from now on;
-    that storage servers do not either is told by KEY_LIST (sessions, ending)."""
+    """Reply: Empty, when durable. From then on the metaserver does not serve the key's sessions;
+    KEY_LIST (sessions, ending) tells when the storage servers do not serve them either."""
 
     id: U64
 
 
 @dataclass(frozen=True, slots=True)
 class SessionGrant:
-    """What this session may do, by its key. data_key: what the session proves itself with at
-    storage servers; b"": the cluster key."""
+    """What this session may do, by its key. data_key: with what the session proves itself to
+    storage servers; b"": with the cluster key."""
 
     name: Text
     flags: U32
@@ -127,7 +128,7 @@ class SessionGrant:
 
 @dataclass(frozen=True, slots=True)
 class MountRoot:
-    """The directory that is reached from the root of the file system by these names; EACCES where
-    the key is not for it. Reply: Entry."""
+    """Asks for the directory that is reached from the root of the filesystem by these names; EACCES
+    when the key is not for it. Reply: Entry."""
 
     names: Names

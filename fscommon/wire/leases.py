@@ -1,10 +1,9 @@
 """Bodies of the lease operations (docs/INTERFACES.md, section 7).
 
 Grants need no message: they travel in the attribute records of replies
-(fscommon.layout.attributes). These are the ways back: the metaserver recalls, the client returns,
-takes what no reply granted, tells a restarted metaserver what it holds, and an administrator asks
-who holds what.
-`fscommon.wire.messages.BODIES` ties them to their ops.
+(fscommon.layout.attributes). These are the others: the metaserver recalls; the client returns,
+requests leases that no reply granted, and reports to a restarted metaserver what it holds; an
+administrator asks who holds what. `fscommon.wire.messages.BODIES` ties them to their ops.
 """
 
 from dataclasses import dataclass
@@ -16,37 +15,39 @@ from fscommon.wire.ops import Op
 
 @dataclass(frozen=True, slots=True)
 class RecallItem:
-    """One inode of which this session is to give something up.
+    """One inode on which this session must give something up.
 
     flags: LEASE_* bits to give up; an exclusive bit alone leaves the shared lease. 0: keep
-    everything, but commit size and mtime, then say so. granted_by: the request whose reply
-    granted what is asked for; if that reply has not arrived, it is on its way. limit: whatever
-    replies to requests up to this id grant on these facets counts no more."""
+    everything, but commit size and mtime, then answer. granted_by: the request whose reply granted
+    what is recalled; if that reply has not arrived, it is under way. limit: whatever replies to
+    requests up to this id grant on these facets is void.
+    """
 
-    recall: U64  # its number; rises, never 0
+    recall: U64  # number of the recall; rises, never 0
     ino: U64
     flags: U32
     granted_by: U64
     limit: U64
 
 
-# In place of a recall: the cluster map has changed, SESSION_RENEW brings it. A client of an earlier
-# release gives up nothing of an inode that does not exist.
+# Sent in place of a recall: the cluster map has changed, and SESSION_RENEW brings it. A client of
+# an earlier release gives up nothing, because the inode does not exist.
 MAP_NOTICE: Final = RecallItem(0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """Metaserver to client, one-way, on the recall connection. Empty: leases are granted now."""
+    """Metaserver to client, one-way, on the recall connection. Empty: leases are granted from now
+    on."""
 
     items: Annotated[tuple[RecallItem, ...], Many]
 
 
 @dataclass(frozen=True, slots=True)
 class ReturnItem:
-    """flags: LEASE_* bits that this session holds no longer. recall: the number of the recall
-    that this ends, 0 when nobody asked. is_open: the client has the inode open without having
-    told so: the metaserver is to count it as open."""
+    """flags: LEASE_* bits that this session no longer holds. recall: the number of the recall that
+    this ends; 0: a voluntary return. is_open: the client has the inode open and had not reported
+    it; the metaserver must count it as open."""
 
     ino: U64
     flags: U32
@@ -63,7 +64,8 @@ class LeaseReturn:
 
 @dataclass(frozen=True, slots=True)
 class LeaseTake:
-    """Wait until these LEASE_* bits can be granted; the reply's record says what is held then."""
+    """A lease request: waits until these LEASE_* bits can be granted; the reply's record says what
+    is held then."""
 
     ino: U64
     flags: U32
@@ -77,23 +79,24 @@ class SharedLease:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRestore:
-    """What this session held when the metaserver was restarted; only before REPLAY_DONE. Exclusive
-    leases are in SESSION_OPEN."""
+    """The leases that this session held when the metaserver was restarted; only before REPLAY_DONE.
+    Exclusive leases are in SESSION_OPEN."""
 
     leases: Annotated[tuple[SharedLease, ...], Many]
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRestored:
-    """The inodes of which nothing is held: they are gone, others hold them, or there are too
-    many."""
+    """The inodes on which nothing is held: they are gone, others hold them, or there are
+    too many."""
 
     refused: Annotated[tuple[U64, ...], Many]
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseQuery:
-    """session 0: the sums of every session; else that session's leases behind ino `after`."""
+    """session 0: asks for the sums of every session; otherwise for that session's leases behind ino
+    `after`."""
 
     session: U64
     after: U64 = 0
@@ -104,10 +107,11 @@ class LeaseQuery:
 class SessionLeases:
     session: U64
     node: Text
-    inodes: U64  # with any lease
-    exclusive: U64  # of them, with an exclusive one
-    recalls: U32  # that it has not answered yet
-    is_cached: bool  # it has a recall connection: leases are granted to it
+    inodes: U64  # inodes with any lease
+    exclusive: U64  # those of them with an exclusive lease
+    recalls: U32  # recalls that it has not answered yet
+    # It has a recall connection, so leases are granted to it.
+    is_cached: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +124,7 @@ class HeldLease:
 @dataclass(frozen=True, slots=True)
 class LeaseReport:
     sessions: Annotated[tuple[SessionLeases, ...], Many]
-    leases: Annotated[tuple[HeldLease, ...], Many]  # in order of ino; empty for session 0
+    leases: Annotated[tuple[HeldLease, ...], Many]  # by ino; empty for session 0
     end: bool  # there are no more behind these
 
 

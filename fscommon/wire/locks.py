@@ -1,10 +1,10 @@
 """Bodies of the lock operations: flock(2) and fcntl(2) across clients.
 
-A lock belongs to an owner of a session: a process's file table (fcntl) or an open file description
-(flock, OFD), a number that the kernel chose. Ranges are half-open, [start, end); end 2**63 is "to
-the end of the file". Types are those of fcntl: 0 read, 1 write, 2 none.
-All of them may be repeated: setting a lock again changes nothing, tickets name requests that wait.
-`fscommon.wire.messages.BODIES` ties them to their ops.
+A lock belongs to an owner within a session: a process's file table (fcntl) or an open file
+description (flock, OFD), by a number that the kernel chose. Ranges are half-open, [start, end); end
+2**63 means "to the end of the file". Types are those of fcntl: 0 read, 1 write, 2 none. Each
+request may be repeated: setting a lock again changes nothing, and tickets identify requests that
+wait. `fscommon.wire.messages.BODIES` ties the bodies to their ops.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from fscommon.ranges import U8, U32, U64, Many, Text, U64s
 
 @dataclass(frozen=True, slots=True)
 class LockGet:
-    """Who holds what such a lock would contradict? Reply: LockFound."""
+    """Asks for a held lock with which such a lock would conflict. Reply: LockFound."""
 
     ino: U64
     is_flock: bool
@@ -27,7 +27,7 @@ class LockGet:
 
 @dataclass(frozen=True, slots=True)
 class LockFound:
-    """type 2 (none): nobody; the rest is 0."""
+    """type 2 (none): there is no conflict, and the other fields are 0."""
 
     type: U8
     start: U64 = 0
@@ -38,10 +38,10 @@ class LockFound:
 
 @dataclass(frozen=True, slots=True)
 class LockSet:
-    """Lock, change or unlock. ticket 0: EAGAIN instead of waiting; otherwise the client's number
-    for this request, never used for another one: a repeat of one that waits goes on waiting.
-    is_loose: it may be gone without the client having heard: it is asked (a RECALL of nothing)
-    before the lock keeps another client's from being had at once."""
+    """Locks, changes or unlocks. ticket 0: EAGAIN instead of waiting; otherwise the client's number
+    for this request, never used for another one: a repeat of a waiting request goes on waiting.
+    is_loose: the lock may end without the client hearing of it: the client is asked (a RECALL of
+    nothing) before this lock delays a lock of another client."""
 
     ino: U64
     is_flock: bool
@@ -56,15 +56,15 @@ class LockSet:
 
 @dataclass(frozen=True, slots=True)
 class LockDone:
-    """granted False: it waits; LOCK_EVENTS will name its ticket."""
+    """granted False: the request waits; LOCK_EVENTS will name its ticket."""
 
     granted: bool
 
 
 @dataclass(frozen=True, slots=True)
 class LockEvents:
-    """Answered when a ticket of this session was granted, however long that takes; again and
-    again until it is in `acknowledged`."""
+    """Answered when a ticket of this session was granted, however long that takes; a ticket is
+    repeated until it is in `acknowledged`."""
 
     acknowledged: U64s
 
@@ -76,7 +76,8 @@ class LockGranted:
 
 @dataclass(frozen=True, slots=True)
 class LockCancel:
-    """The caller waits no longer. Reply: LockDone, granted if it was, and is, had."""
+    """The caller no longer waits. Reply: LockDone; granted when the lock was granted already, and
+    is held."""
 
     ticket: U64
 
@@ -94,21 +95,22 @@ class HeldLock:
 
 @dataclass(frozen=True, slots=True)
 class LockRestore:
-    """What this session held when the metaserver was restarted; only before REPLAY_DONE."""
+    """The locks that this session held when the metaserver was restarted; only before
+    REPLAY_DONE."""
 
     locks: Annotated[tuple[HeldLock, ...], Many]
 
 
 @dataclass(frozen=True, slots=True)
 class LockRestored:
-    """How many another session has said to hold."""
+    """refused: how many of them another session has reported as its own."""
 
     refused: U64
 
 
 @dataclass(frozen=True, slots=True)
 class LockQuery:
-    """For administrators: held and waiting ones, `count` of them behind the first `skip`."""
+    """For administrators: held and waiting locks, `count` of them behind the first `skip`."""
 
     skip: U32 = 0
     count: U32 = 1000

@@ -1,10 +1,10 @@
 """Bodies of the metadata, session and server operations.
 
-Every message is a frozen slotted dataclass that travels as a msgpack array of its fields, in
-order (fscommon.wire.codec). Names of files are bytes. Times are nanoseconds since the epoch.
-Packed attribute records (`attributes`) are fscommon.layout.attributes; layouts and capabilities
-are packed too (docs/INTERFACES.md) and pass through Python as opaque bytes.
-The table at the end gives each op its request and reply.
+Every message is a frozen slotted dataclass that travels as a msgpack array of its fields, in order
+(fscommon.wire.codec). Names of files are bytes. Times are nanoseconds since 1970. `attributes` are
+packed records (fscommon.layout.attributes); layouts and capabilities are packed as well
+(docs/INTERFACES.md), and pass through Python as opaque bytes. The table at the end gives each op
+its request and reply.
 """
 
 from dataclasses import dataclass
@@ -88,12 +88,12 @@ from fscommon.wire.trash import TRASH_BODIES
 
 @dataclass(frozen=True, slots=True)
 class Empty:
-    """No fields."""
+    """A body without fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Body of a reply whose status is not OK. parents: directories whose lease it grants."""
+    """The body of a reply whose status is not OK. parents: directories whose lease it grants."""
 
     message: Message
     parents: Blob = b""
@@ -101,7 +101,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Body of a request with FLAG_REPLAY: what was sent and answered before the restart."""
+    """The body of a request with FLAG_REPLAY: what was sent and answered before the restart."""
 
     txn: U64
     status: U32
@@ -114,8 +114,8 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks: what the kernel put into the FUSE header, and all supplementary groups when the
-    op needs them (creating in a set-group-id directory), else ()."""
+    """The caller, as the kernel describes it in the FUSE header; with all supplementary groups when
+    the op needs them (creating in a set-group-id directory), otherwise ()."""
 
     uid: U32
     gid: U32
@@ -131,10 +131,11 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Reply of everything that yields an inode.
+    """The reply of every op that yields an inode.
 
-    parents, here and below: the attribute records, after the op, of the directories in which it
-    made or removed a name (the kernel asks for them next), or whose lease it grants."""
+    parents, here and below: the attribute records, after the op, of the directories in which the op
+    made or removed a name (the kernel asks for them next), or whose lease the reply grants.
+    """
 
     attributes: Record  # 128 bytes, packed
     parents: Blob = b""
@@ -146,17 +147,18 @@ class GetAttr:
 
 
 SET_MODE, SET_UID, SET_GID, SET_SIZE, SET_ATIME, SET_MTIME, SET_CTIME = 1, 2, 4, 8, 16, 32, 64
-SET_KILL_SUIDGID = 128  # a write-like change by one who may not keep the set-id bits
-SET_GROW = 256  # with SET_SIZE: at least that size, whatever it is now
+SET_KILL_SUIDGID = 128  # a write-like change by a caller that may not keep the set-id bits
+SET_GROW = 256  # with SET_SIZE: at least that size, whatever the size is now
 SET_FLAGS = 512
-SET_TIMES_GIVEN = 2048  # with SET_ATIME or SET_MTIME: they are not both the time of the call
-SET_KILL_SGID = 1024  # with SET_KILL_SUIDGID: also that of a group which may not execute
+SET_TIMES_GIVEN = 2048  # with SET_ATIME or SET_MTIME: not both are the time of the call
+SET_KILL_SGID = 1024  # with SET_KILL_SUIDGID: also where the group may not execute
 
 
 @dataclass(frozen=True, slots=True)
 class SetAttr:
-    """valid: SET_* bits. written_size/written_mtime_ns: what the writer's native lanes knew before
-    the change and the metaserver not yet (0 if nothing): merged first, the size by maximum."""
+    """valid: SET_* bits. written_size, written_mtime_ns: what the writer's lanes know from before
+    the change and the metaserver does not (0: nothing). They are merged first, the size by maximum.
+    """
 
     ino: U64
     valid: U32
@@ -170,7 +172,7 @@ class SetAttr:
     written_size: U64
     written_mtime_ns: I64
     inode_flags: U32 = 0  # fscommon.layout.attributes.INODE_*
-    like: U64 = 0  # with size 0: lie on the targets of this file, if its layout has the same shape
+    like: U64 = 0  # with size 0: use the targets of this file, if its layout has this shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +224,8 @@ class RmDir:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What lost a link: attributes after it (nlink 0 when it was the last)."""
+    """attributes: those of the inode that lost a link, after that (nlink 0: it was the last
+    link)."""
 
     attributes: Record
     parents: Blob = b""
@@ -244,7 +247,7 @@ class Rename:
 @dataclass(frozen=True, slots=True)
 class Renamed:
     attributes: Record  # of the moved inode
-    replaced: Record  # of the inode that lost its name or was exchanged, b"" if none
+    replaced: Record  # of the inode that lost its name or was exchanged; b"": none
     parents: Blob = b""
 
 
@@ -257,7 +260,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make a regular file and open it, or open it if it exists and exclusive is false."""
+    """Creates a regular file and opens it, or opens it if it exists and exclusive is false."""
 
     parent: U64
     name: Name
@@ -269,7 +272,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class TmpFile:
-    """Make a regular file without a name and open it for writing; reply: Opened. linkable: LINK
+    """Creates a regular file without a name and opens it for writing. Reply: Opened. linkable: LINK
     may give it a name (O_TMPFILE without O_EXCL)."""
 
     parent: U64
@@ -280,11 +283,11 @@ class TmpFile:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Register this session as having ino open; done once per inode, not per handle.
+    """Registers that this session has ino open; sent once per inode, not per handle.
 
-    writable: the capability asked for carries the write right. wanted: how long a writer is to make
-    the file, where the last size_limit was less. moves: bytes are about to be written, so what lies
-    in the inode's record is to be in objects when this is answered."""
+    writable: the requested capability carries the write right. wanted: the length that a writer is
+    going to give the file, when the last size_limit was smaller. moves: bytes are about to be
+    written, so inline bytes must be in objects when this is answered."""
 
     ino: U64
     writable: bool
@@ -294,18 +297,19 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Reply of OPEN and CREATE. capability carries read, and write if it was asked for."""
+    """Reply of OPEN and CREATE. capability carries the read right, and the write right if that was
+    requested."""
 
     attributes: Record
     layout: Record
     capability: Record
-    size_limit: I64 = -1  # how long writers may make the file, by the quotas; -1: no limit
+    size_limit: I64 = -1  # the length to which the quotas let writers go; -1: no limit
     parents: Blob = b""
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The session holds none of these inodes open any more. One-way."""
+    """The session no longer has these inodes open. One-way."""
 
     inos: U64s
 
@@ -313,14 +317,14 @@ class Close:
 @dataclass(frozen=True, slots=True)
 class ReadDir:
     ino: U64
-    cookie: U64  # 0 to start; otherwise that of the last entry taken
+    cookie: U64  # 0 to start; otherwise the cookie of the last entry taken
     count: U32
 
 
 @dataclass(frozen=True, slots=True)
 class ReadDirReply:
-    """A column for each thing told of a name: the rows have their places in common. cookies:
-    numbers of eight bytes, little-endian. attributes: records of 128 bytes."""
+    """A page of names, in columns: row i of each column belongs to the same name. cookies: eight
+    bytes each, little-endian. attributes: records of 128 bytes."""
 
     names: Names
     cookies: Blob
@@ -335,9 +339,10 @@ COMMIT_KILL_SGID = 16  # as SET_KILL_SGID
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What a writer did to file_id. COMMIT_SIZE merges size by maximum; COMMIT_SYNCED says that
-    the objects of stripe_bits (bit i: stripe index i) are durable at the targets: from then on a
-    missing object of these is an error, not a hole. durable: answer when the transaction is."""
+    """What a writer has done to file_id. COMMIT_SIZE merges size by maximum. COMMIT_SYNCED says
+    that the objects of stripe_bits (bit i: stripe index i) are durable at the targets: from then
+    on, a missing one of these objects is an error and not a hole. durable: answer when the
+    transaction is durable."""
 
     ino: U64
     file_id: U64
@@ -350,8 +355,8 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class WriteInline:
-    """Bytes of file_id, which lies in its inode's record and is to go on lying there; ESTALE: it
-    does not, or would not. flags: COMMIT_KILL_*. durable: answer when the transaction is."""
+    """Writes bytes of file_id, which is stored inline and stays so. ESTALE: it is not inline, or
+    would not stay so. flags: COMMIT_KILL_*. durable: answer when the transaction is durable."""
 
     ino: U64
     file_id: U64
@@ -383,7 +388,7 @@ class XattrValue:
 
 
 XATTR_ACCESS_ACL = b"system.posix_acl_access"
-XATTR_KILL_SGID = 4  # with an access ACL: its caller may not keep the set-group-id bit
+XATTR_KILL_SGID = 4  # with an access ACL: the caller may not keep the set-group-id bit
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,7 +396,7 @@ class SetXattr:
     ino: U64
     name: Name
     value: Annotated[bytes, Most(2 * XATTR_VALUE_LENGTH_MAX)]
-    flags: U32  # 0, XATTR_CREATE 1 or XATTR_REPLACE 2, or XATTR_KILL_SGID
+    flags: U32  # 0, XATTR_CREATE 1, XATTR_REPLACE 2, or XATTR_KILL_SGID
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,8 +417,8 @@ class RemoveXattr:
 
 @dataclass(frozen=True, slots=True)
 class StatFs:
-    """Room as it counts at ino, where a limited tree may leave less than the cluster has; 0: of the
-    cluster."""
+    """Asks for the space as it counts at ino, where a tree with limits may leave less than the
+    cluster has; 0: for the whole cluster."""
 
     ino: U64 = 0
 
@@ -432,14 +437,13 @@ class StatFsReply:
 
 @dataclass(frozen=True, slots=True)
 class SessionOpen:
-    """session 0 asks for a new one; otherwise take the old one up again after a reconnect.
+    """session 0 asks for a new session; otherwise the client resumes the old one after a reconnect.
 
-    opens: inodes held open, re-asserted. answered: highest request id below which this client has
-    every reply (replies stored for them may be dropped). exclusive: files on which it held
-    DATA_EXCLUSIVE when the connection ended; a restarted metaserver gives it back to it.
-    is_another: another process than before goes on with the session: nobody waits for a lock any
-    more, and slots that were not used are void. lost: files of which it took written bytes
-    along."""
+    opens: inodes that it has open. answered: below this request id the client has every reply, so
+    stored replies may be dropped. exclusive: files on which it held DATA_EXCLUSIVE when the
+    connection ended; a restarted metaserver grants it again. is_another: another process than
+    before goes on: no request waits for a lock any more, and unused slots are void. lost: files
+    of which written bytes were lost with the earlier process."""
 
     session: U64
     node: Text
@@ -452,10 +456,10 @@ class SessionOpen:
 
 @dataclass(frozen=True, slots=True)
 class SessionOpened:
-    """incarnation: of the metaserver process; when it changed, the client replays its mutations
-    with txn > durable (FLAG_REPLAY, in order), then sends REPLAY_DONE, then goes on.
-    lease_s: how long leases last; renew before. heard, locks: for another process of the session:
-    a bound of the request ids that any process of it has used, and the locks that it holds."""
+    """incarnation: that of the metaserver process. When it has changed, the client replays its
+    mutations with txn > durable (FLAG_REPLAY, in order), then sends REPLAY_DONE, then goes on.
+    lease_s: how long leases last, in seconds; renew before that. heard, locks: for another process
+    of the session: a bound of the request ids that any of its processes used, and its locks."""
 
     session: U64
     incarnation: U64
@@ -470,18 +474,18 @@ class SessionOpened:
 class SessionRenew:
     answered: U64
     traffic: Traffic = NO_TRAFFIC
-    # By nodes; the metaserver keeps the first 1024.
+    # By node; the metaserver keeps the first 1024.
     paths: Annotated[tuple[BytesPath, ...], Many] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TargetEntry:
-    """One row of the cluster map. replicas of a stripe are lists of target ids in layouts."""
+    """One row of the cluster map. In layouts, the replicas of a stripe are lists of target ids."""
 
     target: U64
     node: U64
     address: Text  # of its node: "host:port"; IPv6 as "[host]:port"
-    state: Text  # "up", "down", "full"; "draining", "joining": no new files
+    state: Text  # "up", "down"; "full", "draining", "joining": no new files
     bytes_total: U64
     bytes_free: U64
 
@@ -493,15 +497,15 @@ class ClusterMap:
     targets: Annotated[tuple[TargetEntry, ...], Many]
 
     def open_targets(self) -> set[int]:
-        """Those that get new files, as far as they are up."""
+        """The targets that get new files, as far as they are up."""
         closed = ("draining", "joining", "full")
         return {row.target for row in self.targets if row.state not in closed}
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRenewed:
-    """recalled: recalls not answered yet; every lease but these is renewed, counted from when
-    the request left."""
+    """recalled: recalls that are not answered yet. Every other lease is renewed, counted from when
+    the request was sent."""
 
     map: ClusterMap
     recalled: Annotated[tuple[RecallItem, ...], Many] = ()
@@ -520,9 +524,9 @@ class StatusReply:
     health: Annotated[tuple[TargetHealth, ...], Many]
     version: Text
     uptime_s: float
-    chunk_size: U64  # of new files, where their directory says nothing else
+    chunk_size: U64  # for new files whose directory has no layout of its own
     stripe_width_max: U32
-    files_free: U64 = FILES_UNLIMITED  # inodes of targets that are open to new files
+    files_free: U64 = FILES_UNLIMITED  # inodes left on targets that take new files
 
 
 BODIES: dict[Op, tuple[type, type]] = {

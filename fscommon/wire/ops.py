@@ -1,7 +1,7 @@
 """The op table: this *is* the protocol. One row per operation.
 
-Codes 1-15 control, 16-63 data (native on both ends), 64-199 metadata (msgpack bodies),
-200-255 servers and administration. fscommon.wire.messages has the body of each metadata op.
+Codes 1-15 are control, 16-63 data (native on both ends), 64-199 metadata (msgpack bodies), 200-255
+servers and administration. fscommon.wire.messages has the body of each metadata op.
 native/include/braidfs/frame.h repeats the data codes; tests/wire compares them.
 """
 
@@ -71,7 +71,7 @@ class Op(IntEnum):
     CLUSTER_MAP = 104
     LEASE_TAKE = 105
     LEASE_RETURN = 106
-    RECALL = 107  # from the metaserver to a client
+    RECALL = 107  # sent by the metaserver to a client
     SESSION_GRANT = 108
     MOUNT_ROOT = 109
     LEASE_RESTORE = 110
@@ -103,10 +103,11 @@ class Op(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What a layer must know of an op without knowing its meaning."""
+    """What a layer must know of an op without knowing what it does."""
 
     retry: Retry
-    mutation: bool = False  # changes the namespace: stored reply, replayed until durable
+    # It changes the namespace: its reply is stored, and it is replayed until it is durable.
+    mutation: bool = False
 
 
 _SAFE = Spec(Retry.SAFE)
@@ -197,5 +198,5 @@ SPECS: dict[Op, Spec] = {
     Op.TARGET_SET: _SAFE,
 }
 
-# Mutations whose reply also registers the inode they made as open.
+# Mutations whose reply also registers the inode that they created as open.
 OPENING: frozenset[Op] = frozenset((Op.CREATE, Op.TMPFILE))

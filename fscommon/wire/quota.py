@@ -1,7 +1,8 @@
 """Bodies of the quota operations, for administrators (connections of purpose "admin").
 
-An account is a directory tree (by the inode number of its topmost directory), a user or a group.
-Kinds are those of fscommon.layout.quota. `fscommon.wire.messages.BODIES` ties them to their ops.
+An account is a directory tree (named by the inode number of its topmost directory), a user or a
+group. Kinds are those of fscommon.layout.quota. `fscommon.wire.messages.BODIES` ties the bodies to
+their ops.
 """
 
 from dataclasses import dataclass
@@ -12,13 +13,13 @@ from fscommon.ranges import U32, U64, Many, Names, U64s
 from fscommon.wire.admin import Place
 
 QUOTA_ROWS_MAX: Final = 1000
-ASSIGN_INODES_MAX: Final = 256  # visited for one QUOTA_ASSIGN
-TELL_INODES_MAX: Final = 1024  # of one QUOTA_TELL
+ASSIGN_INODES_MAX: Final = 256  # inodes visited for one QUOTA_ASSIGN
+TELL_INODES_MAX: Final = 1024  # inodes in one QUOTA_TELL
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaSet:
-    """Reply: Empty, when durable. A tree must have been made one: QUOTA_ASSIGN."""
+    """Sets limits. Reply: Empty, when durable. A directory must be a tree already: QUOTA_ASSIGN."""
 
     kind: U32
     number: U64
@@ -27,7 +28,7 @@ class QuotaSet:
 
 @dataclass(frozen=True, slots=True)
 class QuotaList:
-    """A page of the accounts behind (kind, number), in this order."""
+    """Asks for a page of the accounts behind (kind, number), in this order."""
 
     kind: U32
     number: U64
@@ -37,8 +38,9 @@ class QuotaList:
 
 @dataclass(frozen=True, slots=True)
 class QuotaRow:
-    """left_s: how long a soft limit may still be exceeded; -1: it is not, 0: no longer.
-    names: the path of a tree from the root; () for others, and for one that has no name."""
+    """left_s: how long, in seconds, a soft limit may still be exceeded; -1: it is not exceeded; 0:
+    no longer. names: the path of a tree from the root; () for other kinds, and for a tree without a
+    name."""
 
     kind: U32
     number: U64
@@ -58,9 +60,9 @@ class QuotaReport:
 
 @dataclass(frozen=True, slots=True)
 class QuotaAssign:
-    """Put the directories at the stack and what is below into a tree: the first of them is its
-    topmost directory, and the walk begins with it, at cookie 0. tree 0: into that of its parent.
-    A tree within keeps its own account. Repeating a step changes nothing."""
+    """Puts the directories of the stack, and everything below them, into a tree. Its topmost
+    directory is the first of the stack, and the walk begins with it, at cookie 0. tree 0: into the
+    tree of its parent. A tree within it keeps its own account. Repeating a step changes nothing."""
 
     top: U64
     tree: U64
@@ -69,7 +71,7 @@ class QuotaAssign:
 
 @dataclass(frozen=True, slots=True)
 class QuotaAssigned:
-    """The stack to go on from; empty: it is done."""
+    """stack: where to go on; empty: done."""
 
     assigned: U64
     stack: Annotated[tuple[Place, ...], Many]
@@ -77,9 +79,10 @@ class QuotaAssigned:
 
 @dataclass(frozen=True, slots=True)
 class QuotaTell:
-    """Clients that work under exclusive leases learn of new limits by giving them up: answered when
-    nobody holds those of `inos` any more, with the next ones behind `after` that may concern the
-    account. names: of directories, in which files are made; else of files, which are written."""
+    """Clients that work under exclusive leases learn of new limits by giving these leases up.
+    Answered when nobody holds those on `inos` any more, with the next inodes behind `after` that
+    the account may concern. names: the inodes are directories, in which files are created;
+    otherwise files, which are written."""
 
     kind: U32
     number: U64
@@ -90,7 +93,7 @@ class QuotaTell:
 
 @dataclass(frozen=True, slots=True)
 class QuotaTold:
-    """inos: to be told with the next request; after: where to go on from, 0 at the end."""
+    """inos: for the next request. after: where to go on; 0 at the end."""
 
     inos: U64s
     after: U64

@@ -10,8 +10,8 @@ from fscommon.ranges import Message, Record, Text
 
 @dataclass(frozen=True, slots=True)
 class RdmaOffer:
-    """First request on a connection of purpose "rdma": the client's queue pair as native describes
-    it. Empty: a question only, whether and by what the server would agree."""
+    """The first request on a connection of purpose "rdma": the client's queue pair as native code
+    describes it. Empty: only asks whether the server would agree, and over which port."""
 
     peer: Record
 
@@ -19,7 +19,7 @@ class RdmaOffer:
 @dataclass(frozen=True, slots=True)
 class RdmaAnswer:
     """The server's queue pair, connected to the client's; or a reason and no queue pair. by: the
-    port and address it uses, for people."""
+    port and address that it uses, for people."""
 
     peer: Record
     reason: Message = ""

@@ -1,4 +1,4 @@
-"""Bodies of what storage servers say to the metaserver.
+"""Bodies of what storage servers send to the metaserver.
 
 `fscommon.wire.messages.BODIES` ties them to their ops.
 """
@@ -12,10 +12,10 @@ from fscommon.wire.admin import NO_TRAFFIC, Traffic
 
 @dataclass(frozen=True, slots=True)
 class TargetReport:
-    """files_total, files_free: inodes of its file system, less those kept for the log; a total of 0
-    says that only bytes limit them."""
+    """files_total, files_free: inodes of the target's filesystem, without those kept for the log. A
+    total of 0 means that only bytes limit the target."""
 
-    target: U64  # 0: new, wants an id
+    target: U64  # 0: new, asks for an id
     uuid: Token  # from the superblock
     incarnation: U64
     bytes_total: U64
@@ -28,17 +28,17 @@ class TargetReport:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    node: U64  # 0: new, wants an id
-    uuid: Token  # of the node
+    node: U64  # 0: new, asks for an id
+    uuid: Token  # that of the node
     name: Text
     address: Text  # "host:port" for data connections
-    cluster: Token  # b"" when the node never joined one
+    cluster: Token  # b"": the node never joined a cluster
     targets: Annotated[tuple[TargetReport, ...], Many]
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """targets: ids in the order of the request. sessions: every live one (rule 15)."""
+    """targets: ids, in the order of the request. sessions: every live one (rule 15)."""
 
     node: U64
     cluster: Token
@@ -53,7 +53,7 @@ class Registered:
 class Heartbeat:
     node: U64
     targets: Annotated[tuple[TargetReport, ...], Many]
-    session_version: U64  # of the session table that this node has, 0 if none
+    session_version: U64  # version of the session table that this node has; 0: none
     traffic: Traffic = NO_TRAFFIC
 
 

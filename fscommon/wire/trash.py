@@ -1,9 +1,9 @@
 """Bodies of the trash operations (docs/decisions/0021-trash.md), for administrators (connections of
 purpose "admin").
 
-A name that is removed in a tree with a trash is an *entry*: of a directory, by its name, for one
-inode. Entries of a directory that was removed itself stay entries of it. An inode is in the trash
-at most once, so (directory, name, ino) names an entry.
+A name that is removed in a tree with a trash becomes an *entry*: of a directory, by its name, for
+one inode. Entries of a directory that was itself removed stay entries of it. An inode is in the
+trash at most once, so (directory, name, ino) identifies an entry.
 """
 
 from dataclasses import dataclass
@@ -12,17 +12,18 @@ from typing import Annotated, Final
 from fscommon.ranges import I64, U32, U64, Blob, Many, Message, Name, Names, Record, U32s
 from fscommon.wire.ops import Op
 
-TRASH_ENTRIES_MAX: Final = 1000  # of one page
+TRASH_ENTRIES_MAX: Final = 1000  # entries in one page
 TRASH_ITEMS_MAX: Final = 256  # restored or purged by one request
 TRASH_TREES_MAX: Final = 1024
-TRASH_PATHS_MAX: Final = 32  # of one TRASH_TREES: each is looked for
+TRASH_PATHS_MAX: Final = 32  # trees in one TRASH_TREES, because the path of each is looked up
 EXPIRY_S_MAX: Final = 10 * 366 * 86400
 
 
 @dataclass(frozen=True, slots=True)
 class TrashSet:
-    """What is removed in directory ino and below goes to the trash for expiry_s, or no longer. The
-    nearest directory above a name counts. Reply: TrashDone, when durable."""
+    """Sets what happens to names removed in directory ino and below: they go to the trash for
+    expiry_s seconds, or no longer. The nearest directory above a name counts. Reply: TrashDone,
+    when durable."""
 
     ino: U64
     on: bool
@@ -31,14 +32,14 @@ class TrashSet:
 
 @dataclass(frozen=True, slots=True)
 class TrashDone:
-    """count: what was purged."""
+    """count: how many entries were purged."""
 
     count: U64 = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TrashTrees:
-    """A page of the trees behind the one with this number; TRASH_PATHS_MAX at most."""
+    """Asks for a page of the trees behind the one with this number; at most TRASH_PATHS_MAX."""
 
     after: U64
     count: U32
@@ -46,8 +47,8 @@ class TrashTrees:
 
 @dataclass(frozen=True, slots=True)
 class TrashTree:
-    """A directory of which it was said what becomes of removed names. on False: they are gone.
-    inodes: in its trash. names: the path, () for the root and when it is not found."""
+    """A directory with a setting of its own for removed names. on False: they are removed at once.
+    inodes: the number in its trash. names: the path; () for the root, and when it is not found."""
 
     ino: U64
     on: bool
@@ -64,8 +65,8 @@ class TrashReport:
 
 @dataclass(frozen=True, slots=True)
 class TrashList:
-    """A page of the entries of a directory (which may be in the trash itself, or gone) behind
-    (name hash, ino). name b"": any."""
+    """Asks for a page of the entries of a directory (which may itself be in the trash, or gone)
+    behind (name hash, ino). name b"": any name."""
 
     directory: U64
     name: Name
@@ -76,7 +77,7 @@ class TrashList:
 
 @dataclass(frozen=True, slots=True)
 class TrashByAge:
-    """A page of the entries of a tree, those first that were removed first, behind
+    """Asks for a page of the entries of a tree, those removed first before the others, behind
     (removed_ns, ino)."""
 
     tree: U64
@@ -87,7 +88,7 @@ class TrashByAge:
 
 @dataclass(frozen=True, slots=True)
 class TrashEntry:
-    """tree: whose expiry counts. attributes: the packed record of the inode."""
+    """tree: the one whose expiry counts. attributes: the packed record of the inode."""
 
     directory: U64
     name: Name
@@ -99,7 +100,7 @@ class TrashEntry:
 
 @dataclass(frozen=True, slots=True)
 class TrashListed:
-    """after_*: where to go on from, unless this is the end."""
+    """after_*: where to go on, unless this is the end."""
 
     entries: Annotated[tuple[TrashEntry, ...], Many]
     after: U64
@@ -109,7 +110,7 @@ class TrashListed:
 
 @dataclass(frozen=True, slots=True)
 class TrashItem:
-    """An entry of a directory, and the name that it is to get."""
+    """An entry of a directory, and the name that it will get."""
 
     name: Name
     ino: U64
@@ -118,7 +119,8 @@ class TrashItem:
 
 @dataclass(frozen=True, slots=True)
 class TrashRestore:
-    """Give entries of a directory a name in another one, or in the same. Reply when durable."""
+    """Gives entries of a directory a name in another directory, or in the same one. Answered when
+    durable."""
 
     directory: U64
     new_directory: U64
@@ -127,8 +129,8 @@ class TrashRestore:
 
 @dataclass(frozen=True, slots=True)
 class TrashRestored:
-    """The status of each item, and what to say of it: ENOENT it is not in the trash (any more),
-    EEXIST the name is taken, EXDEV, EDQUOT the quota tree. Items fail alone."""
+    """The status of each item, and a message for it: ENOENT: it is not in the trash (any more);
+    EEXIST: the name is taken; EXDEV, EDQUOT: the quota tree. Each item fails by itself."""
 
     errors: U32s
     messages: Annotated[tuple[Message, ...], Many]
@@ -146,7 +148,7 @@ class TrashMark:
 
 @dataclass(frozen=True, slots=True)
 class TrashPurge:
-    """Remove entries for good; those that are not there are passed over. Reply: TrashDone, when
+    """Removes entries for good; entries that are not there are skipped. Reply: TrashDone, when
     durable."""
 
     marks: Annotated[tuple[TrashMark, ...], Many]

@@ -1,4 +1,4 @@
-"""docs/METRICS.md out of the one table of metrics. Pure; ./dev man writes it, a test compares."""
+"""docs/METRICS.md from the one table of metrics. Pure; ./dev man writes it, a test compares."""
 
 from fscommon.observe.metrics import TABLE, Metric
 
@@ -10,15 +10,15 @@ default. Counters end with `_total`, times are seconds, sizes bytes. A histogram
 `NAME_bucket`, `NAME_sum` and `NAME_count`.
 `monitoring/alerts.yml` are alert rules, `monitoring/grafana-dashboard.json` is a dashboard.
 
-| metric | kind | labels | what it tells |
+| metric | kind | labels | what it shows |
 |---|---|---|---|
 """
 _TAIL = """
-Those of data requests, bytes and caches are native's counters as they are at the time of the scrape
-(`fscommon/observe/native_counters.py`). `braidfs_native` has its other ones, for whoever looks for
-a fault, one value of `counter` each: they only rise while the program runs, except amounts of now
-(`inodes`, `buffer_bytes`, `cache_records`). How far a device is worn by its own account only root
-can ask (smartctl_exporter); `braidfs_target_device_written_bytes_total` is what it was given.
+Metrics of data requests, bytes and caches are the counters of native code, read at the time of the
+scrape (`fscommon/observe/native_counters.py`). `braidfs_native` has its other counters, for
+diagnosis, one value of `counter` each: they only rise while the program runs, except current
+amounts (`inodes`, `buffer_bytes`, `cache_records`). Only root can ask a device for its own count of
+wear (smartctl_exporter); `braidfs_target_device_written_bytes_total` is what was written to it.
 
 | histogram | upper bounds of its buckets |
 |---|---|

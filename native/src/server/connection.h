@@ -1,7 +1,7 @@
 // One adopted connection: it admits frames, bounds the requests in flight, and sends replies.
 //
-// Life: kWaiting (the connection that it replaces still has requests that run; nothing is read) →
-// kServing → kClosing (the stream is cut, running requests end) → kEnded (reported, and forgotten
+// Life: kWaiting (the connection that it replaces still has requests that run; nothing is read) ->
+// kServing -> kClosing (the stream is cut, running requests end) -> kEnded (reported, and forgotten
 // by the lane).
 //
 // Invariants: a reply is sent only while kServing; no request of a successor is read before this

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstring>
 #include <span>
+#include <string_view>
 
 namespace braidfs::bindings {
 
@@ -30,6 +31,10 @@ inline void checked(bool accepted, const char* refusal) {
 
 inline std::span<const std::byte> view(const nanobind::bytes& bytes) {
   return {static_cast<const std::byte*>(bytes.data()), bytes.size()};
+}
+
+inline std::string_view text(const nanobind::bytes& bytes) {
+  return {static_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 // Runs `call` without the GIL and gives its result.

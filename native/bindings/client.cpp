@@ -8,8 +8,6 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
-#include <fcntl.h>
-
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -20,6 +18,7 @@
 
 #include "calls.h"
 #include "client/datapath.h"
+#include "client_changes.h"
 #include "commits.h"
 #include "handover.h"
 #include "rdma.h"
@@ -33,6 +32,7 @@ namespace {
 using braidfs::Status;
 using braidfs::bindings::checked;
 using braidfs::bindings::ReleaseGil;
+using braidfs::bindings::text;
 using braidfs::bindings::TlsHandle;
 using braidfs::bindings::unlocked;
 using braidfs::bindings::view;
@@ -159,10 +159,6 @@ std::vector<uint64_t> attributes_put_rows(Datapath& path, const nb::bytes& attri
   });
 }
 
-std::string_view text(const nb::bytes& name) {
-  return {static_cast<const char*>(name.data()), name.size()};
-}
-
 nb::bytes open_ahead(Datapath& path, uint64_t parent, bool has_names,
                      const std::vector<nb::bytes>& names, const nb::bytes& attributes,
                      const std::vector<nb::bytes>& layouts, const nb::bytes& capabilities,
@@ -228,70 +224,6 @@ bool names_list(Datapath& path, uint64_t directory, const std::vector<nb::bytes>
 nb::object listing_read(Datapath& path, uint64_t directory, uint64_t offset, uint32_t size) {
   const auto body = unlocked([&] { return path.listing_read(directory, offset, size); });
   return body ? nb::object(nb::bytes(body->data(), body->size())) : nb::none();
-}
-
-// (ino, layout, capability) for each.
-void slots_put(Datapath& path,
-               const std::vector<std::tuple<uint64_t, nb::bytes, nb::bytes>>& slots) {
-  const auto text_of = [](const nb::bytes& bytes) { return std::string(text(bytes)); };
-  std::vector<braidfs::names::BirthSlot> taken;
-  for (const auto& [ino, layout, capability] : slots) {
-    taken.push_back({ino, text_of(layout), text_of(capability)});
-  }
-  checked(path.births().slots_put(std::move(taken)), "too many slots");
-}
-
-nb::bytes bytes_of(const std::string& text) { return nb::bytes(text.data(), text.size()); }
-
-nb::tuple tuple_of(const braidfs::names::Birth& birth) {
-  const auto& since = birth.since;
-  const bool writable = since.is_open && (birth.open_flags & O_ACCMODE) != O_RDONLY;
-  return nb::make_tuple(
-      nb::make_tuple(birth.ino, birth.parent, bytes_of(birth.name), birth.mode, birth.uid,
-                     birth.gid, birth.time_ns, bytes_of(birth.layout), writable, since.changes,
-                     since.size, since.mtime_ns, since.is_open),
-      birth.fh, bytes_of(since.inline_bytes));
-}
-
-nb::tuple tuple_of(const braidfs::names::Removal& removal) {
-  return nb::make_tuple(removal.parent, bytes_of(removal.name), removal.ino, removal.time_ns,
-                        nb::bytes(removal.record.data(), removal.record.size()));
-}
-
-nb::tuple tuple_of(const braidfs::names::Setting& setting) {
-  return nb::make_tuple(setting.ino, setting.valid, setting.mode, setting.uid, setting.gid,
-                        setting.atime_ns, setting.mtime_ns, setting.ctime_ns, setting.written_ns,
-                        nb::bytes(setting.record.data(), setting.record.size()));
-}
-
-nb::tuple tuple_of(const braidfs::names::Move& move) {
-  const auto bytes = [](const auto& record) { return nb::bytes(record.data(), record.size()); };
-  return nb::make_tuple(move.parent, bytes_of(move.name), bytes_of(move.new_name), move.ino,
-                        move.replaced, move.time_ns, bytes(move.record),
-                        bytes(move.replaced_record));
-}
-
-// Runs: births, then removals and settings, whose order among themselves is of no matter (a file of
-// which a name goes is not open), then moves.
-nb::list changes_take(Datapath& path, bool spare_open) {
-  constexpr std::array<size_t, 4> kRank = {0, 1, 1,
-                                           2};  // of Birth, Removal, Setting, Move in a run
-  nb::list runs;
-  std::array<nb::list, kRank.size()> run;
-  size_t rank = 0;
-  const auto end_run = [&] {
-    runs.append(nb::make_tuple(run[0], run[1], run[2], run[3]));
-    run = {};
-    rank = 0;
-  };
-  const auto changes = unlocked([&] { return path.changes_take(spare_open); });
-  for (const auto& change : changes) {
-    if (kRank[change.index()] < rank) end_run();
-    rank = kRank[change.index()];
-    std::visit([&](const auto& one) { run[change.index()].append(tuple_of(one)); }, change);
-  }
-  if (!changes.empty()) end_run();
-  return runs;
 }
 
 nb::object written_tuple(const std::optional<braidfs::client::Written>& written) {
@@ -433,43 +365,6 @@ void bind_tables(nb::class_<Datapath>& type) {
       .def(
           "entries_undelegate",
           [](Datapath& path, uint64_t ino) { path.dentries().undelegate(ino); }, "ino"_a)
-      .def("slots_put", &slots_put, "slots"_a)
-      .def(
-          "births_refuse",
-          [](Datapath& path, std::vector<uint32_t> uids, std::vector<uint32_t> gids) {
-            path.births().refuse(std::move(uids), std::move(gids));
-            path.dentries().owners_told();
-          },
-          "uids"_a, "gids"_a)
-      .def(
-          "births_share",
-          [](Datapath& path, uint64_t directory, uint64_t files, uint64_t size_limit) {
-            path.births().share(directory, files, size_limit);
-          },
-          "directory"_a, "files"_a, "size_limit"_a)
-      .def(
-          "births_unshare",
-          [](Datapath& path, uint64_t directory) { path.births().unshare(directory); },
-          "directory"_a)
-      .def("slots_clear", [](Datapath& path) { path.births().slots_clear(); })
-      .def("slots_left", [](Datapath& path) { return path.births().slots(); })
-      .def("changes_left", [](Datapath& path) { return path.births().any(); })
-      .def("changes_take", &changes_take, "spare_open"_a,
-           nb::sig("def changes_take(self, spare_open: bool) -> list[tuple[list[tuple[tuple[int, "
-                   "int, bytes, int, int, "
-                   "int, int, bytes, bool, int, int, int, bool], int, bytes]], list[tuple[int, "
-                   "bytes, int, int, bytes]], "
-                   "list[tuple[int, int, int, int, int, int, int, int, int, bytes]], "
-                   "list[tuple[int, bytes, bytes, int, int, int, bytes, bytes]]]]"))
-      .def(
-          "changes_told", [](Datapath& path, uint64_t count) { path.births().changes_told(count); },
-          "count"_a)
-      .def(
-          "births_told",
-          [](Datapath& path, const std::vector<uint64_t>& inos) {
-            unlocked([&] { path.core().births_told(inos); });
-          },
-          "inos"_a)
       .def("entries_complete", &entries_complete, "ino"_a, "valid_ms"_a)
       .def("entries_extend", &entries_extend, "ino"_a, "valid_ms"_a)
       .def(
@@ -670,5 +565,6 @@ void bind_client(nb::module_& module) {
   bind_life_cycle(type);
   bind_cluster(type);
   bind_tables(type);
+  braidfs::bindings::bind_changes(type);
   bind_requests(type);
 }

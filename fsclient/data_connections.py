@@ -11,7 +11,7 @@ import random
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
@@ -23,7 +23,7 @@ from fscommon.errors import (
     RefusedError,
     TransportError,
 )
-from fscommon.native import NativeTls
+from fscommon.native_ports import ClusterPort, NativeTls
 from fscommon.net.backoff import Backoff
 from fscommon.net.near import pin_lanes
 from fscommon.net.rails import Rail, Rails, agree
@@ -41,21 +41,6 @@ RAILS_REFRESH_S: Final = 5.0
 NEARBY: Final = "the server is on this host"
 
 Connect = Callable[[str, HelloFields], Awaitable[FrameStream]]
-
-
-class LaneTable(Protocol):
-    """The part of the native Datapath that knows nodes, targets and connections."""
-
-    def node_put(self, node: int, /) -> None: ...
-    def target_put(self, target: int, node: int, /) -> None: ...
-    def target_state(self, target: int, up: bool, /) -> None: ...
-    def connection_put(
-        self, lane: int, node: int, fd: int, rdma: int = 0, tls: NativeTls | None = None, /
-    ) -> None: ...
-    def connection_failed(self, lane: int, node: int, /) -> None: ...
-    def rdma_offer(self, rail: int, lane: int, /) -> tuple[int, bytes]: ...
-    def rdma_connect(self, token: int, peer: bytes, /) -> None: ...
-    def rdma_drop(self, token: int, /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +64,7 @@ class _Opened:
 class DataConnections:
     def __init__(
         self,
-        lanes: LaneTable,
+        cluster: ClusterPort,
         connect: Connect,
         name: str,
         session: Callable[[], int],
@@ -90,7 +75,7 @@ class DataConnections:
         self._rails = rails
         self._policy = TransportPolicy(required=rails is not None and rails.required)
         self._by_tcp: set[tuple[int, int]] = set()  # lane, node
-        self._lanes = lanes
+        self._cluster = cluster
         self._connect = connect
         self._name = name
         self._session = session
@@ -115,16 +100,16 @@ class DataConnections:
             is_new = entry.node not in self._addresses
             self._addresses[entry.node] = entry.address
             if is_new:
-                self._lanes.node_put(entry.node)
+                self._cluster.node_put(entry.node)
             if self._nodes_of_targets.get(entry.target) != entry.node:
                 self._nodes_of_targets[entry.target] = entry.node
-                self._lanes.target_put(entry.target, entry.node)
+                self._cluster.target_put(entry.target, entry.node)
         self._tell_states(cluster_map)
 
     def _tell_states(self, cluster_map: ClusterMap) -> None:
         down = {entry.target for entry in cluster_map.targets if entry.state == "down"}
         for target in sorted(down ^ self._down):
-            self._lanes.target_state(target, target not in down)
+            self._cluster.target_state(target, target not in down)
         self._down = down
 
     def wanted(self, node: int, lane: int, nursery: trio.Nursery) -> None:
@@ -148,7 +133,7 @@ class DataConnections:
             self._wanted.discard((lane, node))
 
     def _put(self, lane: int, node: int, opened: _Opened) -> None:
-        self._lanes.connection_put(lane, node, opened.fd, opened.token, opened.tls)
+        self._cluster.connection_put(lane, node, opened.fd, opened.token, opened.tls)
 
     async def _open_best(self, node: int, lane: int) -> _Opened:
         """An authenticated socket, the caller's."""
@@ -216,13 +201,13 @@ class DataConnections:
         stream, hello = await self._greet(node, lane, "rdma")
         token = 0
         try:
-            token, offer = self._lanes.rdma_offer(rail.number, lane)
+            token, offer = self._cluster.rdma_offer(rail.number, lane)
             with trio.fail_after(RDMA_TIMEOUT_S):
                 answer = await agree(stream, RdmaOffer(offer))
-            self._lanes.rdma_connect(token, answer.peer)
+            self._cluster.rdma_connect(token, answer.peer)
             return replace(self._detached(stream, hello, node, lane), token=token)
         except BaseException as error:
-            self._lanes.rdma_drop(token)
+            self._cluster.rdma_drop(token)
             await stream.aclose()
             if isinstance(error, OSError | ValueError | trio.TooSlowError):
                 if isinstance(error, OSError) and self._rails is not None:
@@ -343,4 +328,4 @@ class DataConnections:
                 self._log.error if isinstance(error, AuthenticationError) else self._log.warning
             )
             report("no connection to a storage server", node=node, lane=lane, error=error)
-        self._lanes.connection_failed(lane, node)
+        self._cluster.connection_failed(lane, node)

@@ -88,24 +88,24 @@ async def leave(
 ) -> Callable[[], Handed]:
     """Hand the mount over; what is returned says the state, once nothing is asked of the metaserver
     any more. running: handlers that are at work. Raises NotHandedError: nothing was changed."""
-    if datapath.has_rings():
+    if datapath.mounting.has_rings():
         raise NotHandedError("requests come by io_uring, which the kernel ties to this process")
     await _check_successor()
-    if not datapath.pause(True):
-        datapath.pause(False)
+    if not datapath.mounting.pause(True):
+        datapath.mounting.pause(False)
         raise NotHandedError("the lanes do not stop to read")
     try:
         await _settle(datapath, files, meta, running)
     except BaseException as error:
-        datapath.pause(False)
+        datapath.mounting.pause(False)
         files.inodes.resume()
         if isinstance(error, FsError | OSError):
             raise NotHandedError(f"what was written could not be made durable: {error}") from error
         raise
-    fds, agreed = datapath.hand_over()
-    handles = datapath.handles()
+    fds, agreed = datapath.mounting.hand_over()
+    handles = datapath.mounting.handles()
     await files.locks.leave()
-    handed = HandedFiles.of(files, handles, datapath.backings())
+    handed = HandedFiles.of(files, handles, datapath.mounting.backings())
 
     def state() -> Handed:
         core = meta.core
@@ -119,10 +119,11 @@ async def _settle(
     datapath: Datapath, files: FileSystem, meta: MetaClient, running: Callable[[], int]
 ) -> None:
     with trio.move_on_after(ANSWER_TIMEOUT_S) as answering:
-        while datapath.unanswered() > files.locks.waiting_count:  # noqa: ASYNC110 - lanes tell not
+        while datapath.mounting.unanswered() > files.locks.waiting_count:  # noqa: ASYNC110 - lanes tell not
             await trio.sleep(POLL_S)
     if answering.cancelled_caught:
-        raise NotHandedError(f"{datapath.unanswered()} requests wait, for a server perhaps")
+        count = datapath.mounting.unanswered()
+        raise NotHandedError(f"{count} requests wait, for a server perhaps")
     with trio.move_on_after(SYNC_TIMEOUT_S) as syncing:
         await files.births.give_back_all()
         files.inodes.single_open()
@@ -135,9 +136,9 @@ async def _settle(
         raise NotHandedError("what was written could not be made durable in time")
     # A notification that waits for a page or a directory would wait for ever.
     told = await files.drains.notified(
-        lambda token: datapath.lease_drop(token, (), 0), NOTIFIED_TIMEOUT_S
+        lambda token: datapath.names.lease_drop(token, (), 0), NOTIFIED_TIMEOUT_S
     )
-    if not told or datapath.unanswered() > files.locks.waiting_count:
+    if not told or datapath.mounting.unanswered() > files.locks.waiting_count:
         raise NotHandedError("the kernel is busy with what it was told")
     if running() > files.locks.waiting_count:
         raise NotHandedError("a request is still worked on")
@@ -236,20 +237,21 @@ async def restore(
     """What was open is open again; inodes of which that cannot be had. locks: what the metaserver
     has for the session, where the process before could not tell."""
     opened = [(handle.fh, handle.ino) for handle in handed.files.handles]
-    datapath.backings_put(handed.files.backings, opened)  # also of what cannot be opened again
+    # Also of what cannot be opened again.
+    datapath.mounting.backings_put(handed.files.backings, opened)
     lost = await handed.files.restore(files)
     if handed.is_killed:
         for lock in locks:
             files.locks.take_back(lock, UNKNOWN_HANDLE)
         for ino in handed.unclean:
-            datapath.inode_failed(ino)
+            datapath.inodes.failed(ino)
     return lost
 
 
 def take_over(datapath: Datapath, handed: Handed) -> None:
     """In place of mounting. Raises OSError."""
     first = FIRST_HANDLE + handed.generation * HANDLES_OF_A_GENERATION
-    datapath.take_over(list(handed.fds), handed.agreed, first)
+    datapath.mounting.take_over(list(handed.fds), handed.agreed, first)
 
 
 def named(handed: Handed, previous: Handed | None, *, in_background: bool) -> Handed:

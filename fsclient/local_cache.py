@@ -5,11 +5,12 @@ Only the options are here; native/src/cache has the cache (docs/decisions/0035-l
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from fscommon.config.mount_options import MountOptions
 from fscommon.config.toml import parse_size
 from fscommon.errors import ConfigError
+from fscommon.native_ports import IoPort
 from fscommon.observe.log import Log
 from fscommon.wire.messages import ClusterMap, Empty
 from fscommon.wire.ops import Op
@@ -19,12 +20,6 @@ from .meta.client import MetaClient
 SIZE_DEFAULT = 10 << 30
 SIZE_MIN = 64 << 20
 CAP_SYS_ADMIN: Final = 1 << 21
-
-
-class CacheOpener(Protocol):
-    def cache_open(
-        self, directory: str, bytes_max: int, cluster: bytes, passthrough: bool = False, /
-    ) -> None: ...
 
 
 def cache_size(options: MountOptions) -> int:
@@ -64,7 +59,7 @@ def check_passthrough(options: MountOptions, status: Path = Path("/proc/self/sta
 
 async def open_cache(
     options: MountOptions,
-    native: CacheOpener,
+    native: IoPort,
     meta: MetaClient,
     known: Callable[[], ClusterMap | None],
     *,

@@ -76,7 +76,7 @@ class ClientMetrics:
     def watching(self, operations: Operations, datapath: Datapath) -> Iterator["Run"]:
         """Counts what these do until the end of the block, as long as run() runs."""
         self.watch(operations)
-        self.metrics.collect_native(datapath.counters)
+        self.metrics.collect_native(datapath.mounting.counters)
         with closing(self):
             yield self.run
 
@@ -108,7 +108,7 @@ async def run_without_metrics(meta: MetaClient, data: DataConnections) -> None:
 
 
 def traffic_of(datapath: Datapath) -> Traffic:
-    counters = datapath.counters()
+    counters = datapath.mounting.counters()
     return Traffic(
         read_bytes=counters.get("bytes_read", 0),
         written_bytes=counters.get("bytes_written", 0),

@@ -213,7 +213,7 @@ class MountedClient:
         files = self._files = self._make_files(meta, datapath)
         files.births.proves_slots = self._grant.is_own
         data = self._data = DataConnections(
-            datapath,
+            datapath.cluster,
             self._connect_data,
             self._node,
             lambda: meta.core.session,
@@ -222,7 +222,10 @@ class MountedClient:
         if self._map is not None:
             data.map_changed(self._map)
         await data.check(is_new=self._handed is None)
-        operations = self._make_operations(files, datapath, root_ino)
+        options = self._plan.options
+        operations = Operations(
+            files, datapath.io, root_ino, options.attr_timeout, sealed=options.sealed
+        )
         await self._start_recalls(meta, tasks)
         taken = self._handed
         if taken is None:
@@ -234,9 +237,10 @@ class MountedClient:
         try:
             fuse = FuseSession(operations, self._start(datapath, root_ino))
             self._outlive(root_ino, meta, datapath, taken)
-            calls = Calls(operations, files, datapath, tasks)
-            tasks.start_soon(Reaper(datapath, self._handlers(operations, calls, files, data)).run)
-            options = self._plan.options
+            calls = Calls(operations, files, datapath.io, tasks)
+            tasks.start_soon(
+                Reaper(datapath.io, self._handlers(operations, calls, files, data)).run
+            )
             tasks.start_soon(files.run, bool(options.open_ahead), announced_bytes_max(options))
             tasks.start_soon(files.recalls.watch_end, trio.current_time)
             tasks.start_soon(self._run_fuse, fuse)
@@ -278,7 +282,7 @@ class MountedClient:
         """If this process is killed; and if it follows one that was: what the kernel keeps of open
         files nobody answers for."""
         if taken is not None and taken.is_killed:
-            datapath.lease_drop(0, (*taken.files.opens(), *taken.unclean), LEASE_READER)
+            datapath.names.lease_drop(0, (*taken.files.opens(), *taken.unclean), LEASE_READER)
         if self._survival is not None:
             told = Told(handover.VERSION, self._generation, self._plan.mountpoint, root_ino)
             self._survival.tell(told, meta.core.session)
@@ -305,18 +309,14 @@ class MountedClient:
             session=meta.core.session,
         )
         if options.sealed:
-            datapath.seal()
+            datapath.mounting.seal()
         if options.io_uring:
-            datapath.use_rings()
-        datapath.inline_births(options.inline)
+            datapath.mounting.use_rings()
+        datapath.changes.inline_births(options.inline)
         set_ahead(datapath, options)
-        await open_cache(options, datapath, meta, lambda: self._map, needed=not self._handed)
+        await open_cache(options, datapath.io, meta, lambda: self._map, needed=not self._handed)
         self._survival = Survival(datapath, by_rings=options.io_uring)
         return datapath
-
-    def _make_operations(self, files: FileSystem, datapath: Datapath, root_ino: int) -> Operations:
-        options = self._plan.options
-        return Operations(files, datapath, root_ino, options.attr_timeout, sealed=options.sealed)
 
     def _make_files(self, meta: MetaClient, datapath: Datapath) -> FileSystem:
         leases = Leases(datapath, trio.current_time)
@@ -329,14 +329,14 @@ class MountedClient:
             believe_names_s=self._plan.options.entry_timeout,
             first_handle=self._handed.files.first_handle() if self._handed else 1,
         )
-        files.directories.opened = datapath.directory_opened
-        files.directories.closed = datapath.directory_closed
+        files.directories.opened = datapath.mounting.directory_opened
+        files.directories.closed = datapath.mounting.directory_closed
         leases.session_opened(meta.lease_s)
         leases.renewed(meta.renewed_at, 0)
         return files
 
     def _make_rails(self, datapath: Datapath) -> Rails:
-        rails = Rails(datapath, rdma_settings(self._plan.options), Log("rdma"))
+        rails = Rails(datapath.cluster, rdma_settings(self._plan.options), Log("rdma"))
         rails.refresh()
         return rails
 
@@ -344,13 +344,13 @@ class MountedClient:
         plan = self._plan
         checked_there = self._grant.is_checked_there
         if checked_there:
-            datapath.leave_permissions()
+            datapath.mounting.leave_permissions()
         if plan.options.idmap:
             if self._grant.knows_users:
                 raise ConfigError(
                     "the mount option 'idmap' is not for a key that squashes or maps users"
                 )
-            datapath.allow_idmap()
+            datapath.mounting.allow_idmap()
         if os.geteuid() != 0:
             fd = await trio.to_thread.run_sync(
                 lambda: mount_as_user(
@@ -360,17 +360,17 @@ class MountedClient:
                     checks_elsewhere=checked_there,
                 )
             )
-            datapath.attach(fd)
+            datapath.mounting.attach(fd)
             return
         words = plan.options.kernel_words
         try:
-            datapath.mount(plan.mountpoint, plan.source_text, words, self._is_read_only)
+            datapath.mounting.mount(plan.mountpoint, plan.source_text, words, self._is_read_only)
         except OSError as error:
             raise ConfigError(f"mount on {plan.mountpoint} failed: {error.strerror}") from error
 
     def _start(self, datapath: Datapath, root_ino: int) -> int:
         try:
-            return datapath.start(root_ino)
+            return datapath.mounting.start(root_ino)
         except OSError as error:
             if error.errno == errno.EOPNOTSUPP and self._plan.options.idmap:
                 what = "the mount option 'idmap' needs Linux 6.12"
@@ -482,7 +482,7 @@ class MountedClient:
         return True
 
     def _abort(self, meta: MetaClient) -> None:
-        count = meta.abort() + (self._datapath.abort() if self._datapath else 0)
+        count = meta.abort() + (self._datapath.mounting.abort() if self._datapath else 0)
         self._log.warning("an administrator gave up on waiting requests", count=count)
 
     def _opens(self) -> tuple[int, ...]:
@@ -517,7 +517,7 @@ class MountedClient:
                 self._files.lost_session()
                 self._files.locks.lost()
         if self._datapath is not None:
-            self._datapath.abort()
+            self._datapath.mounting.abort()
 
     def _losing(self) -> None:
         if self._files is not None:
@@ -528,7 +528,7 @@ class MountedClient:
         self._log.error("the session was lost; a new one is open", session=f"{session:x}")
         if self._datapath is not None and self._files is not None and self._nursery is not None:
             self._files.lost_session()
-            self._datapath.session_put(session)
+            self._datapath.cluster.session_put(session)
             if self._survival is not None:
                 self._survival.session_changed(session)
             self._files.locks.lost()
@@ -586,7 +586,7 @@ class MountedClient:
         """Nothing can come from the kernel any more: drain what is dirty."""
         fuse.stop()
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(datapath.stop, int(DRAIN_TIMEOUT_S * 1000))
+            await trio.to_thread.run_sync(datapath.mounting.stop, int(DRAIN_TIMEOUT_S * 1000))
             files.closer.flush()
 
     def _metrics(self, operations: Operations, datapath: Datapath) -> AbstractContextManager[Run]:

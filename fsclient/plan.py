@@ -89,9 +89,9 @@ def may_fetch_opened(options: MountOptions) -> bool:
 
 def set_ahead(datapath: Datapath, options: MountOptions) -> None:
     """What lanes may fetch, and have fetched, before a program asks."""
-    datapath.stream_limit(_ahead_bytes(options.stream_mib))
-    datapath.fetch_ahead(bool(options.fetch_ahead))
-    datapath.open_fetch(may_fetch_opened(options))
+    datapath.io.stream_limit(_ahead_bytes(options.stream_mib))
+    datapath.io.fetch_ahead(bool(options.fetch_ahead))
+    datapath.io.open_fetch(may_fetch_opened(options))
 
 
 def _ahead_bytes(mib: int) -> int:
@@ -106,6 +106,6 @@ async def rest_memory(datapath: Datapath, options: MountOptions) -> None:
     def rest() -> None:
         is_short = memory_is_short()
         ready = 0 if is_short else min(options.warm_mib << 20, memory_bytes() // WARM_PART)
-        datapath.memory_rest(ready, ready // READ_PART, is_short)
+        datapath.io.memory_rest(ready, ready // READ_PART, is_short)
 
     await trio.to_thread.run_sync(rest)

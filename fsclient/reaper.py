@@ -10,7 +10,8 @@ from typing import Protocol
 
 import trio
 
-from fscommon.native import EventKind, EventSource, RawEvent
+from fscommon.native import EventKind
+from fscommon.native_ports import EventRow, IoPort
 from fscommon.observe.log import Log
 
 REAP_COUNT_MAX = 256
@@ -46,7 +47,7 @@ class Handlers:
 
 
 class Reaper:
-    def __init__(self, source: EventSource, handlers: Handlers) -> None:
+    def __init__(self, source: IoPort, handlers: Handlers) -> None:
         self._source = source
         self._handlers = handlers
         self._log = Log("lanes")
@@ -73,19 +74,19 @@ class Reaper:
             try:
                 self._dispatch(event)
             except Exception:  # one bad event must not end the mount
-                self._log.exception("an event of the lanes could not be handled", kind=event[0])
+                self._log.exception("an event of the lanes could not be handled", kind=event.kind)
         self.reaped_count += len(events)
         return len(events)
 
-    def _dispatch(self, event: RawEvent) -> None:
-        kind, token, ino, a, b, payload = event
+    def _dispatch(self, event: EventRow) -> None:
+        kind, token, ino, a, b = event.kind, event.token, event.ino, event.a, event.b
         to = self._handlers
         if kind == EventKind.RELEASE:
             to.release(a, ino)
         elif kind == EventKind.COMMIT:
-            to.commit(token, ino, a, b, payload)
+            to.commit(token, ino, a, b, event.payload)
         elif kind == EventKind.CALL:
-            to.call(token, ino, a, b, payload)
+            to.call(token, ino, a, b, event.payload)
         elif kind == EventKind.DONE:
             to.done(token, a, b)
         elif kind == EventKind.INTERRUPT:
@@ -93,23 +94,23 @@ class Reaper:
         elif kind == EventKind.ASK:
             to.ask(ino, a)
         elif kind == EventKind.WRITE_INLINE:
-            to.write_inline(ino, a, b, payload)
+            to.write_inline(ino, a, b, event.payload)
         elif kind == EventKind.BIRTHS:
             to.births()
         else:
             self._dispatch_rare(event)
 
-    def _dispatch_rare(self, event: RawEvent) -> None:
-        kind, token, ino, a, b, payload = event
+    def _dispatch_rare(self, event: EventRow) -> None:
+        kind, a, b = event.kind, event.a, event.b
         to = self._handlers
         if kind == EventKind.CUT:
-            to.cut(token, ino, a, b, payload)
+            to.cut(event.token, event.ino, a, b, event.payload)
         elif kind == EventKind.CONNECT:
             to.connect(a, b)
         elif kind == EventKind.LOG:
-            self._log.at(a, payload.decode("utf-8", "replace"), ino=ino or None)
+            self._log.at(a, event.payload.decode("utf-8", "replace"), ino=event.ino or None)
         elif kind == EventKind.REOPEN:
-            to.reopen(ino)
+            to.reopen(event.ino)
         elif kind == EventKind.UNMOUNTED:
             to.unmounted()
         else:

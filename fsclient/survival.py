@@ -51,7 +51,7 @@ class Survival:
         is_service = self._keeper is None and fd_store.is_there() and not by_rings
         self._store = fd_store.FdStore() if is_service else None
         is_held = self._keeper is not None or self._store is not None
-        self._record = datapath.record_make() if is_held else -1
+        self._record = datapath.mounting.record_make() if is_held else -1
         self._told: Told | None = None
 
     @property
@@ -68,7 +68,7 @@ class Survival:
         if self._told is None or self._record < 0:
             return
         try:
-            fds, agreed = self._datapath.share()
+            fds, agreed = self._datapath.mounting.share()
         except OSError as error:  # it was unmounted meanwhile
             self._log.info("there is no mount any more to be held", error=error)
             return

@@ -16,7 +16,7 @@ from typing import Final
 import trio
 
 from fscommon.errors import ProtocolError, TransportError
-from fscommon.native import ChunkServer
+from fscommon.native_ports import ChunkServer
 from fscommon.net.rails import Rails, answer_offer, gid_of, receive_offer
 from fscommon.net.serve import Peer, connections_max, too_many
 from fscommon.net.stream import FrameStream

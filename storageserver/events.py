@@ -7,7 +7,8 @@ from typing import Final
 
 import trio
 
-from fscommon.native import ChunkServer, Event, EventKind, reap
+from fscommon.native import Event, EventKind, reap
+from fscommon.native_ports import ChunkServer
 from fscommon.observe.log import Log
 from fscommon.observe.metrics import Metrics
 

@@ -21,7 +21,8 @@ from fscommon.auth.handshake import KeyRing
 from fscommon.auth.key import load_key
 from fscommon.config import load
 from fscommon.errors import ConfigError
-from fscommon.native import ChunkServer, make_chunk_server
+from fscommon.native import make_chunk_server
+from fscommon.native_ports import ChunkServer
 from fscommon.net.address import STORAGESERVER_PORT, Address, parse_address
 from fscommon.net.rails import Rails
 from fscommon.net.serve import AcceptLimits, serve

@@ -12,7 +12,7 @@ import trio
 
 from fscommon.auth.key import session_secret
 from fscommon.errors import ConfigError
-from fscommon.native import ChunkServer
+from fscommon.native_ports import ChunkServer
 from fscommon.wire.hello import KeyedHello
 from fscommon.wire.servers import HeartbeatReply, Registered
 from storageserver.targets import Targets

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from fscommon.errors import ConfigError
-from fscommon.native import ChunkServer, TargetRow
+from fscommon.native import TargetRow
+from fscommon.native_ports import ChunkServer
 from fscommon.observe.log import Log
 from fscommon.observe.metrics import Metrics
 from fscommon.wire.admin import Traffic

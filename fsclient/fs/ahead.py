@@ -205,10 +205,10 @@ class Ahead:
         if not (parent and self._is_on and self._leases.is_on) or parent in self._leaving:
             return
         now = trio.current_time()
-        _, used, unused = self._lanes.children_counts()
-        if not self._policy.opened(parent, ino, now, used):
+        children = self._lanes.names.children_counts()
+        if not self._policy.opened(parent, ino, now, children.used):
             return
-        if not self._guard.may_ask(used, unused, now):
+        if not self._guard.may_ask(children.used, children.unused, now):
             return
         page = self._policy.ask(parent)
         if page is None:
@@ -221,7 +221,7 @@ class Ahead:
     def clear(self) -> None:
         """Shared leases are lost: what is open by directories is open by itself. The metaserver is
         told, which may still count them."""
-        for ino in self._lanes.children_of(0):
+        for ino in self._lanes.names.children_of(0):
             self._inodes.single(ino)
         for parent in self._granted:
             if parent not in self._asking:
@@ -286,7 +286,7 @@ class Ahead:
         inodes, table = self._inodes, self._leases.table
         inos = inos_of(reply.attributes)
         wanted = bytes([inodes.may_open_ahead(ino) for ino in inos])
-        taken = self._lanes.open_ahead(
+        taken = self._lanes.names.open_ahead(
             parent,
             has_names,
             reply.names,
@@ -306,7 +306,7 @@ class Ahead:
     async def _make_room(self, parent: int, count: int) -> None:
         """Directories that were granted longest ago are given up, but for that one."""
         while (
-            self._lanes.children_counts()[0] + count > GRANTED_MAX
+            self._lanes.names.children_counts().count + count > GRANTED_MAX
             or len(self._granted) >= DIRECTORIES_GRANTED_MAX
         ):
             busy = self._asking | {parent}
@@ -317,7 +317,7 @@ class Ahead:
             self._whole.discard(oldest)
             self._leaving.add(oldest)
             self._policy.gone(oldest)
-            inos = self._lanes.children_of(oldest)
+            inos = self._lanes.names.children_of(oldest)
             for begin in range(0, len(inos), GIVE_UP_COUNT):
                 await self.give_up(inos[begin : begin + GIVE_UP_COUNT])
             self._return(oldest)

@@ -41,7 +41,7 @@ class Announced:
 
     async def run(self, bytes_max: int) -> None:
         """Until cancelled. bytes_max: of what lanes keep of files that were not read yet."""
-        self._lanes.announced_limit(bytes_max)
+        self._lanes.io.announced_limit(bytes_max)
         self._is_on = bytes_max > 0
         while True:
             await self._comes.wait()
@@ -64,7 +64,7 @@ class Announced:
 
     async def _work(self, waiting: _Waiting) -> None:
         if waiting.replaces:
-            self._lanes.announce(b"", True)
+            self._lanes.io.announce(b"", True)
         limit = trio.CapacityLimiter(DIRECTORIES_AT_ONCE)
 
         async def go_through(parent: int) -> None:
@@ -74,4 +74,4 @@ class Announced:
         async with trio.open_nursery() as nursery:
             for parent in waiting.parents:
                 nursery.start_soon(go_through, parent)
-        self._lanes.announce(waiting.inos, False)
+        self._lanes.io.announce(waiting.inos, False)

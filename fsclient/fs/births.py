@@ -51,7 +51,11 @@ from .untold import (
     RawRemoval,
     Untold,
     batch_of,
+    birth_of,
     inodes_gone,
+    move_of,
+    removal_of,
+    setting_of,
     told_count,
     with_bytes,
 )
@@ -94,7 +98,7 @@ class Births:
         self._changed = changed
         self._log = log
         self._delegated: OrderedDict[int, None] = OrderedDict()
-        self._shares = Shares(lanes)
+        self._shares = Shares(lanes.changes)
         self.proves_slots = False  # the metaserver does not take the word of this client's key
         self._proofs: dict[int, bytes] = {}  # capabilities of slots that lanes have
         self._recent: OrderedDict[int, tuple[int, float]] = OrderedDict()  # how many, the last
@@ -133,7 +137,7 @@ class Births:
                 self._ask(0, slots=True)
             return
         self._delegate(directory)
-        self._lanes.births_refuse((), ())
+        self._lanes.changes.births_refuse((), ())
 
     def touched(self, parent: int) -> None:
         """Something was changed in parent through the metaserver that lanes might do: a name went
@@ -183,7 +187,7 @@ class Births:
             self._due = trio.Event()
             if not self._on_way:
                 self.flush(spare_open=True)
-            if not self._on_way and self._lanes.changes_left():
+            if not self._on_way and self._lanes.changes.changes_left():
                 self._due.set()
 
     async def _ask_together(self) -> None:
@@ -209,7 +213,7 @@ class Births:
     async def _take(self, parent: int, *, slots: bool) -> None:
         self._bears |= slots
         is_short = slots and not self._is_getting_slots
-        count = max(0, self._slots_wanted - self._lanes.slots_left()) if is_short else 0
+        count = max(0, self._slots_wanted - self._lanes.changes.slots_left()) if is_short else 0
         self._is_getting_slots |= count > 0
         try:
             reply = await self._meta.call(Op.DELEGATE, Delegate(parent, count), Delegated)
@@ -219,8 +223,9 @@ class Births:
         if is_held:
             self._shares.told(parent, reply.files, reply.size_limit)
         is_theirs = is_held and self._delegate(parent)
-        self._lanes.births_refuse(reply.uids, reply.gids)
-        self._lanes.slots_put([(slot.ino, slot.layout, slot.capability) for slot in reply.slots])
+        self._lanes.changes.births_refuse(reply.uids, reply.gids)
+        given = [(slot.ino, slot.layout, slot.capability) for slot in reply.slots]
+        self._lanes.changes.slots_put(given)
         if self.proves_slots:
             self._proofs.update((slot.ino, slot.capability) for slot in reply.slots)
         if not parent:
@@ -238,17 +243,17 @@ class Births:
         but with it they forget who has."""
         if len(self._delegated) >= DIRECTORIES_MAX and directory not in self._delegated:
             oldest, _ = self._delegated.popitem(last=False)
-            self._lanes.entries_undelegate(oldest)
+            self._lanes.changes.entries_undelegate(oldest)
             self.collect()
             self._shares.forget(oldest)
-        is_theirs = self._lanes.entries_delegate(directory)
+        is_theirs = self._lanes.changes.entries_delegate(directory)
         if is_theirs:
             self._delegated[directory] = None
         return is_theirs
 
     def _keep_slots(self) -> None:
         is_asked = self._is_getting_slots or 0 in self._asked
-        if not is_asked and self._lanes.slots_left() < self._slots_wanted // 2:
+        if not is_asked and self._lanes.changes.slots_left() < self._slots_wanted // 2:
             self._slots_wanted = min(2 * self._slots_wanted, SLOTS_WANTED_MAX)
             self._ask(0, slots=True)
 
@@ -282,9 +287,9 @@ class Births:
         newborn = self._newborns.get(ino)
         if newborn is None or newborn.is_whole or written[2] & ~(COMMIT_SIZE | COMMIT_MTIME):
             return None
-        if written[2] & COMMIT_MTIME and self._inodes.is_being_set(ino):
+        if written.flags & COMMIT_MTIME and self._inodes.is_being_set(ino):
             return None  # written since that was set: a birth is told before settings
-        if inline and (written[0] != len(inline) or newborn.birth.changes):
+        if inline and (written.size != len(inline) or newborn.birth.changes):
             return None
         return newborn.write(written, inline)
 
@@ -295,14 +300,14 @@ class Births:
 
     def collect(self, *, spare_open: bool = False) -> None:
         """Take from the lanes what they did."""
-        for births, removals, settings, moves in self._lanes.changes_take(spare_open):
-            for fields, fh, inline in births:
-                self._note(Birth(*fields), fh, inline)
-            self._note_removals(removals)
-            for *setting, record in settings:
-                self._note_setting(Setting(*setting), record)
-            for move in moves:
-                self._note_move(RawMove(*move))
+        for run in self._lanes.changes.changes_take(spare_open):
+            for born in run.births:
+                self._note(birth_of(born), born.fh, born.inline_bytes)
+            self._note_removals([removal_of(row) for row in run.removals])
+            for row in run.settings:
+                self._note_setting(setting_of(row), row.record)
+            for moved in run.moves:
+                self._note_move(move_of(moved))
         if self._bears and self._delegated:
             self._keep_slots()
 
@@ -330,10 +335,9 @@ class Births:
         if not birth.is_open:
             self._inodes.closed_by_lanes(birth.ino)
 
-    def _note_removals(self, rows: Sequence[tuple[int, bytes, int, int, bytes]]) -> None:
-        if not rows:
+    def _note_removals(self, removals: Sequence[RawRemoval]) -> None:
+        if not removals:
             return
-        removals = [RawRemoval._make(row) for row in rows]
         for raw in removals:
             self._inodes.departed_by_lanes(raw.ino, raw.record)
         self._inodes.changed()  # pages of directories that were fetched before show the names
@@ -380,7 +384,7 @@ class Births:
         for birth in batch.births:
             del self._newborns[birth.ino]
         if batch.births:
-            self._lanes.births_told([birth.ino for birth in batch.births])
+            self._lanes.changes.births_told([birth.ino for birth in batch.births])
         return batch
 
     def _post(self, batch: ChangeBatch) -> None:
@@ -393,7 +397,7 @@ class Births:
 
     def _told(self, batch: ChangeBatch, error: FsError | None, body: bytes) -> None:
         self._on_way.remove(batch)
-        self._lanes.changes_told(told_count(batch))
+        self._lanes.changes.changes_told(told_count(batch))
         if error is not None:
             self._lost(batch, error)
         else:
@@ -417,7 +421,7 @@ class Births:
         """Nobody needs durable what was written to a file that is gone."""
         for ino in inodes_gone(batch) - kept:
             if self._inodes.get(ino) is None:
-                self._lanes.inode_lost(ino)
+                self._lanes.inodes.lost(ino)
 
     def _lost(self, batch: ChangeBatch, error: FsError) -> None:
         for birth in batch.births:
@@ -433,10 +437,10 @@ class Births:
         lost = _failed(outcomes)
         for move, _ in lost:
             self._inodes.returned(move.replaced)
-            self._lanes.attributes_drop(move.replaced)
-            self._lanes.attributes_drop(move.parent)
+            self._lanes.names.attributes_drop(move.replaced)
+            self._lanes.names.attributes_drop(move.parent)
             for name in (move.name, move.new_name):
-                self._lanes.entry_unsure(move.parent, name)
+                self._lanes.names.entry_unsure(move.parent, name)
         self._log_lost(
             [
                 f"renamed file '{_shown(move.name)}' (inode {move.ino}) in directory {move.parent} "
@@ -456,16 +460,16 @@ class Births:
                 )
 
     def _lost_birth(self, birth: Birth, error: FsError) -> None:
-        self._lanes.inode_lost(birth.ino)
+        self._lanes.inodes.lost(birth.ino)
         self._log(f"new file '{_shown(birth.name)}' (inode {birth.ino}) is lost: {error}")
 
     def _lost_removals(self, lost: Outcomes[Removal]) -> None:
         """The names are there still: nothing that says otherwise is believed any longer."""
         for removal, _ in lost:
             self._inodes.returned(removal.ino)
-            self._lanes.entry_unsure(removal.parent, removal.name)
-            self._lanes.attributes_drop(removal.ino)
-            self._lanes.attributes_drop(removal.parent)
+            self._lanes.names.entry_unsure(removal.parent, removal.name)
+            self._lanes.names.attributes_drop(removal.ino)
+            self._lanes.names.attributes_drop(removal.parent)
         self._log_lost(
             [
                 f"removed file '{_shown(removal.name)}' (inode {removal.ino}) in directory "
@@ -497,7 +501,7 @@ class Births:
         """The directory's names are held exclusively no longer: lanes change none any more."""
         self._rest(ino)
         if ino in self._delegated:
-            self._lanes.entries_undelegate(ino)
+            self._lanes.changes.entries_undelegate(ino)
             await self.settle(ino)
             self._delegated.pop(ino, None)
             self._shares.forget(ino)
@@ -527,7 +531,7 @@ class Births:
             self._ask(0, slots=True)
 
     def _clear_slots(self) -> None:
-        self._lanes.slots_clear()
+        self._lanes.changes.slots_clear()
         self.collect()  # what was made of them keeps its proof
         self._proofs.clear()
 
@@ -538,7 +542,7 @@ class Births:
             self._shares.forget(directory)
         self._delegated.clear()
         lost = self._take_batch(len(self._waiting))
-        self._lanes.changes_told(told_count(lost))
+        self._lanes.changes.changes_told(told_count(lost))
         self._lost(lost, FsError(Status.DISCONNECTED, "the session was evicted"))
 
 

@@ -52,18 +52,18 @@ class CompleteDirectories:
         attributes = unpack_attributes(record)
         if self._leases.is_on:
             if self._leases.holds(attributes.ino, LEASE_ENTRIES):
-                self._lanes.entries_complete(attributes.ino, 0)
+                self._lanes.names.entries_complete(attributes.ino, 0)
             return
         if not self._believe_s:
             return
         if len(self._versions) >= DIRECTORIES_MAX:
             self._drop(next(iter(self._versions)))
         self._versions[attributes.ino] = attributes.data_version
-        self._lanes.entries_complete(attributes.ino, self._left_ms(asked_at))
+        self._lanes.names.entries_complete(attributes.ino, self._left_ms(asked_at))
 
     def entering(self, parent: int, name: bytes) -> None:
         """A request leaves that may change name in parent."""
-        self._lanes.entry_unsure(parent, name)
+        self._lanes.names.entry_unsure(parent, name)
         self.noted(parent)
 
     def moving(self, old: tuple[int, bytes], new: tuple[int, bytes], flags: int) -> bool:
@@ -71,9 +71,9 @@ class CompleteDirectories:
         believe a name that it carried along and that nothing here remembers to recall."""
         self.entering(*old)
         self.entering(*new)
-        kept = self._lanes.entry_moves(*old, *new)
+        kept = self._lanes.names.entry_moves(*old, *new)
         if flags & RENAME_EXCHANGE:
-            kept = self._lanes.entry_moves(*new, *old) and kept
+            kept = self._lanes.names.entry_moves(*new, *old) and kept
         return kept
 
     def noted(self, parent: int) -> None:
@@ -99,12 +99,12 @@ class CompleteDirectories:
             self._drop(attributes.ino)
             return
         self._versions[attributes.ino] = attributes.data_version
-        self._lanes.entries_extend(attributes.ino, self._left_ms(asked_at))
+        self._lanes.names.entries_extend(attributes.ino, self._left_ms(asked_at))
 
     def clear(self) -> None:
         """The session was lost: nothing is known any more."""
         self._versions.clear()
-        self._lanes.leases_clear()
+        self._lanes.names.leases_clear()
 
     def _left_ms(self, asked_at: float) -> int:
         left_s = min(asked_at + self._believe_s, self._sole_until()) - self._clock()
@@ -112,4 +112,4 @@ class CompleteDirectories:
 
     def _drop(self, ino: int) -> None:
         del self._versions[ino]
-        self._lanes.entries_drop(ino)
+        self._lanes.names.entries_drop(ino)

@@ -43,14 +43,14 @@ class Cuts:
     @asynccontextmanager
     async def told(self, ino: int) -> AsyncIterator[None]:
         """The metaserver knows of every cut, and lanes make no more of them meanwhile."""
-        state = self._lanes.cuts_pause(ino, True)
+        state = self._lanes.io.cuts_pause(ino, True)
         try:
             if state == _UNTOLD:
                 await self._drains.drain(ino, sync=False)
             yield
         finally:
             if state:
-                self._lanes.cuts_pause(ino, False)
+                self._lanes.io.cuts_pause(ino, False)
 
     def tell(self, number: int, ino: int, size: int, mtime_ns: int, payload: bytes) -> None:
         """A CUT event. payload: how far what was there before has reached, at the targets or by a
@@ -58,7 +58,7 @@ class Cuts:
         self._inodes.catch_up()
         inode = self._inodes.get(ino)
         if inode is None:  # closed: others may have it
-            return self._lanes.cut_done(ino, number, int(Status.ESTALE), b"", b"", b"")
+            return self._lanes.io.cut_done(ino, number, int(Status.ESTALE), b"", b"", b"")
         request = SetAttr(
             ino,
             SET_SIZE | SET_MTIME,
@@ -81,11 +81,11 @@ class Cuts:
     def _answered(self, number: int, ino: int, error: FsError | None, body: bytes) -> None:
         if error is not None:
             self._log(f"the metaserver could not be told that inode {ino} was cut: {error}")
-            return self._lanes.cut_done(ino, number, int(error.status), b"", b"", b"")
+            return self._lanes.io.cut_done(ino, number, int(error.status), b"", b"", b"")
         reply = decode(Opened, body)
         inode = self._inodes.get(ino)
         if inode is not None:
             inode.see_layout(reply.layout)
             self._inodes.limit(inode, reply.size_limit)
         self._see_written(reply.attributes)
-        self._lanes.cut_done(ino, number, 0, reply.attributes, reply.layout, reply.capability)
+        self._lanes.io.cut_done(ino, number, 0, reply.attributes, reply.layout, reply.capability)

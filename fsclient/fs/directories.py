@@ -175,7 +175,7 @@ class Directories:
     def told(self, fh: int, cookie: int, size: int) -> bytes | None:
         """What lanes would tell the kernel of the entries behind cookie, in its own format; None:
         they do not know."""
-        return self._lanes.listing_read(self._get(fh).ino, cookie, size)
+        return self._lanes.names.listing_read(self._get(fh).ino, cookie, size)
 
     def taken(self, fh: int, count: int, *, was_full: bool) -> None:
         """The kernel took that many entries of the last page; was_full: it refused one more."""
@@ -209,7 +209,7 @@ class Directories:
             inodes.change_count,
             inodes.losses.now,
             self._complete.state(ino),
-            self._lanes.names_changes(),
+            self._lanes.names.names_changes(),
         )
 
     def _tell_lanes(self, directory: OpenDirectory, behind: int) -> bool:
@@ -228,7 +228,7 @@ class Directories:
             and not self._is_lost(directory, ino)
             and self._complete.state(ino) == asked.state
         )
-        return is_sure and self._lanes.names_list(
+        return is_sure and self._lanes.names.names_list(
             ino,
             page.names,
             _numbers(page.inos),

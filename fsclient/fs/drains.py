@@ -34,15 +34,15 @@ class Drains:
     async def drain(self, ino: int, *, sync: bool, commit: bool = False) -> None:
         """Until what was written to ino is at the targets (durable there if sync) and, if commit,
         size and time are known to the metaserver."""
-        await self._wait(ino, lambda token: self._lanes.drain(token, ino, sync, commit))
+        await self._wait(ino, lambda token: self._lanes.io.drain(token, ino, sync, commit))
 
     async def punch(self, ino: int, begin: int, end: int) -> None:
         """Make a hole; durable when done."""
-        await self._wait(ino, lambda token: self._lanes.punch(token, ino, begin, end))
+        await self._wait(ino, lambda token: self._lanes.io.punch(token, ino, begin, end))
 
     async def seek(self, ino: int, start: int, *, hole: bool) -> int:
         """Where the next data (or hole) begins; -1: there is none."""
-        return await self._wait(ino, lambda token: self._lanes.seek(token, ino, start, hole))
+        return await self._wait(ino, lambda token: self._lanes.io.seek(token, ino, start, hole))
 
     async def copy_reach(self, source: Extent, sink: Extent, length: int) -> int:
         """How many bytes of that can be copied without coming here."""
@@ -55,7 +55,7 @@ class Drains:
 
     async def _copy(self, source: Extent, sink: Extent, length: int, *, only_reach: bool) -> int:
         def ask(token: int) -> None:
-            self._lanes.copy(
+            self._lanes.io.copy(
                 token, source.ino, source.begin, sink.ino, sink.begin, length, only_reach
             )
 
@@ -63,7 +63,7 @@ class Drains:
 
     async def barrier(self) -> None:
         """Until every lane has dealt with all that it has read from the kernel so far."""
-        await self._wait(0, self._lanes.barrier)
+        await self._wait(0, self._lanes.io.barrier)
 
     async def notified(self, start: Callable[[int], object], timeout_s: float) -> bool:
         """Start notifications of the kernel with a token; False: they take longer than that."""

@@ -51,7 +51,7 @@ from .inodes import Inodes, OpenInode
 from .losses import tell_losses
 from .open_flags import OpenedFile, check_unprotected, is_writable
 from .orphans import undo_orphaned
-from .ports import WRITTEN_CUT, Lanes, Metadata, Written
+from .ports import WRITTEN_CUT, Lanes, Metadata, Written, written_of
 
 INVALIDATION_WAIT_S = 1.0
 ASK_AGAIN_S = 0.01
@@ -199,7 +199,7 @@ class Files:
             is_closed = self._inodes.release(ino)
         if error is None or error.status is Status.DISCONNECTED or not is_closed:
             return
-        self._lanes.inode_lost(ino)
+        self._lanes.inodes.lost(ino)
         if error.status not in (Status.ENOENT, Status.ESTALE):  # not removed
             self._log(f"inode {ino}, closed and not synced, may not be durable: {error}")
 
@@ -215,7 +215,7 @@ class Files:
             raise
         for fh, flags, direct in handles:
             inode.had_readers |= not is_writable(flags)
-            self._lanes.handle_put(fh, ino, flags, direct)
+            self._lanes.inodes.handle_put(fh, ino, flags, direct)
         self._handles.update((fh, ino) for fh, _, _ in handles)
 
     @property
@@ -231,7 +231,7 @@ class Files:
         inode.had_readers |= not is_writable(flags)
         fh = self._next_handle()
         self._handles[fh] = inode.ino
-        self._lanes.handle_put(fh, inode.ino, flags, direct)
+        self._lanes.inodes.handle_put(fh, inode.ino, flags, direct)
         return OpenedFile(fh, attributes, keep_pages, direct)
 
     async def _open(
@@ -248,7 +248,7 @@ class Files:
 
     def _register(self, inode: OpenInode, reply: Opened) -> Attributes:
         inode.see_layout(reply.layout)
-        self._lanes.inode_put(reply.attributes, reply.layout, reply.capability)
+        self._lanes.inodes.put(reply.attributes, reply.layout, reply.capability)
         self._leases.tell_lanes(inode.ino)
         self._inodes.limit(inode, reply.size_limit)
         self._inodes.see_parents(reply.parents)
@@ -289,7 +289,7 @@ class Files:
         token, written = self._take(inode)
         before = tuple(inode.taken) if inode is not None and change.sets_mtime else ()
         try:
-            if change.size is not None and self._lanes.inode_commits(ino):  # a size of before
+            if change.size is not None and self._lanes.inodes.commits(ino):  # a size of before
                 await self.drains.drain(ino, sync=False, commit=True)
             request = set_attr(ino, change, written)
             reply = await self._meta.call(Op.SETATTR, request, Opened, urgent=bool(token))
@@ -322,7 +322,7 @@ class Files:
             inode.taken.pop(token, None)
             if change.size is not None:
                 inode.see_layout(reply.layout)
-                put = self._lanes.inode_put if change.at_least else self._lanes.inode_resize
+                put = self._lanes.inodes.put if change.at_least else self._lanes.inodes.resize
                 put(reply.attributes, reply.layout, reply.capability)
                 self._leases.tell_lanes(inode.ino)
             self._inodes.limit(inode, reply.size_limit)  # whose file it is may have changed, too
@@ -336,8 +336,8 @@ class Files:
         """Lanes may know the file still: of one that was closed a moment ago they have the size
         that it had as it was written, and bytes that are not durable yet."""
         if reply.layout:
-            self._lanes.inode_resize(reply.attributes, reply.layout, reply.capability)
-            self._lanes.inode_drop(ino_of(reply.attributes))
+            self._lanes.inodes.resize(reply.attributes, reply.layout, reply.capability)
+            self._lanes.inodes.drop(ino_of(reply.attributes))
 
     def objects_of(self, ino: int) -> tuple[int, int]:
         """The file id of an open inode, and how far bytes of it can be stored."""
@@ -376,24 +376,25 @@ class Files:
     async def _invalidate(self, ino: int, begin: int = 0) -> None:
         """The kernel forgets attributes and pages (-1: none); the notifier's thread has told it
         when this ends, or it is busy for longer than anybody should wait."""
-        self._lanes.invalidate_inode(ino, begin, 0)
+        self._lanes.names.invalidate_inode(ino, begin, 0)
         await self.drains.notified(
-            lambda token: self._lanes.lease_drop(token, (ino,), 0), INVALIDATION_WAIT_S
+            lambda token: self._lanes.names.lease_drop(token, (ino,), 0), INVALIDATION_WAIT_S
         )
 
     async def commit_written(self, ino: int) -> None:
         """Size and time of what the lanes have sent so far are committed."""
         async with self.cuts.told(ino):
             inode = self._inodes.get(ino)
-            token, (size, mtime_ns, flags) = self._take(inode)
+            token, written = self._take(inode)
             if inode is None or not token:
                 return
+            size, mtime_ns, flags = written
             request = Commit(ino, inode.file_id, flags, size, mtime_ns, 0, False)
             try:
                 reply = await self._meta.call(Op.COMMIT, request, Committed, urgent=True)
             except BaseException as error:
                 if not (isinstance(error, FsError) and error.status is Status.DISCONNECTED):
-                    self._give_back(inode, token, (size, mtime_ns, flags))
+                    self._give_back(inode, token, written)
                 raise
             inode.taken.pop(token, None)
             self._see_committed(inode, reply)
@@ -407,12 +408,13 @@ class Files:
         self._see_committed(inode, await self._meta.call(Op.COMMIT, request, Committed))
 
     def _take(self, inode: OpenInode | None) -> tuple[int, Written]:
-        written = self._lanes.inode_take(inode.ino) if inode and inode.is_writable else None
-        if inode is None or written is None or written[2] & WRITTEN_CUT:
-            return 0, (0, 0, 0)
+        row = self._lanes.inodes.take(inode.ino) if inode and inode.is_writable else None
+        written = written_of(row)
+        if inode is None or written is None or written.flags & WRITTEN_CUT:
+            return 0, Written(0, 0, 0)
         self._take_count += 1
         inode.taken[self._take_count] = written
-        self._lanes.attributes_drop(inode.ino)  # lanes are not ahead of it any more
+        self._lanes.names.attributes_drop(inode.ino)  # lanes are not ahead of it any more
         return self._take_count, written
 
     def _give_back(
@@ -465,7 +467,7 @@ class Files:
             self._log(f"no lease on inode {ino}: {error}")
         finally:
             self._inodes.release(ino)
-            self._lanes.inode_asked(ino, errno_of_answer)
+            self._lanes.inodes.asked(ino, errno_of_answer)
             self._leases.used(ino)
 
     async def before_write(self, ino: int) -> None:
@@ -542,7 +544,7 @@ class Files:
             if inode is not None:
                 inode.taken.clear()
                 inode.attributes = None
-        tell_losses(self._lanes.inodes_lost(), self._log)
+        tell_losses(self._lanes.inodes.all_lost(), self._log)
 
     # ---- commits of the lanes -----------------------------------------------------------------
 
@@ -551,18 +553,19 @@ class Files:
         client knows: the return of the lease must not overtake it. Bytes go with births alone."""
         file_id, flags, durable, stripe_bits = _COMMIT_EVENT.unpack_from(payload)
         inline = payload[_COMMIT_EVENT.size :]
-        if not durable and (born := self.births.written(ino, (size, mtime_ns, flags), inline)):
+        written = Written(size, mtime_ns, flags)
+        if not durable and (born := self.births.written(ino, written, inline)):
             self._see_written(born)
             if inline and (inode := self._inodes.get(ino)):
                 inode.is_inline = True
-            return self._lanes.commit_done(token, 0, born)
+            return self._lanes.io.commit_done(token, 0, born)
         if inline:
-            return self._lanes.commit_done(token, int(Status.ESTALE), b"")
+            return self._lanes.io.commit_done(token, int(Status.ESTALE), b"")
         request = Commit(ino, file_id, flags, size, mtime_ns, stripe_bits, bool(durable))
         inode = self._inodes.get(ino)
         key = -token - 1  # apart from the tokens of setattr
         if inode is not None:
-            inode.taken[key] = (size, mtime_ns, flags)
+            inode.taken[key] = written
 
         def deliver(error: FsError | None, body: bytes) -> None:
             if inode is not None:
@@ -574,11 +577,11 @@ class Files:
     def _committed(self, token: int, ino: int, error: FsError | None, body: bytes) -> None:
         if error is not None:
             self._log(f"commit of inode {ino} failed: {error}")
-            self._lanes.commit_done(token, int(error.status), b"")
+            self._lanes.io.commit_done(token, int(error.status), b"")
             return
         reply = decode(Committed, body)
         self._see_committed(self._inodes.get(ino), reply)
-        self._lanes.commit_done(token, 0, reply.attributes)
+        self._lanes.io.commit_done(token, 0, reply.attributes)
 
     def _wrote_inline(self, inode: OpenInode, reply: Opened) -> None:
         self._register(inode, reply)

@@ -81,7 +81,7 @@ class FileSystem:
             self.inodes.single,
             self.ahead.clear,
         )
-        self.recalls = Recalls(leases, lanes, meta, self.drains, caches, log)
+        self.recalls = Recalls(leases, lanes.names, meta, self.drains, caches, log)
         self.ahead.give_up = self.recalls.give_up
         self.inodes.tell_open = self.recalls.tell_open
 

@@ -13,6 +13,7 @@ from typing import Any
 import trio
 
 from fscommon.errors import FsError
+from fscommon.native_ports import HandleRow
 from fscommon.tasks import open_tasks
 from fscommon.wire.locks import HeldLock, LockRestore
 
@@ -28,6 +29,10 @@ class HandedHandle:
     ino: int
     open_flags: int
     direct: bool
+
+
+def _handle_of(row: HandleRow) -> HandedHandle:
+    return HandedHandle(row.fh, row.ino, row.open_flags, row.direct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +59,12 @@ class HandedFiles:
 
     @classmethod
     def of(
-        cls,
-        files: FileSystem,
-        handles: list[tuple[int, int, int, bool]],
-        backings: list[tuple[int, int, int]],
+        cls, files: FileSystem, handles: list[HandleRow], backings: list[tuple[int, int, int]]
     ) -> "HandedFiles":
         return cls(
-            handles=tuple(HandedHandle(*row) for row in handles),
+            handles=tuple(
+                HandedHandle(row.fh, row.ino, row.open_flags, row.direct) for row in handles
+            ),
             directories=files.directories.handles(),
             leases=files.leases.table.rows(),
             locks=tuple(HandedLock(lock, fh) for lock, fh in files.locks.rows()),

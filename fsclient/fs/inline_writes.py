@@ -50,5 +50,5 @@ class InlineWrites:
             errno_of_answer = error.errno
         finally:
             self._inodes.release(ino)
-            self._lanes.inode_asked(ino, errno_of_answer)
+            self._lanes.inodes.asked(ino, errno_of_answer)
             self._leases.used(ino)

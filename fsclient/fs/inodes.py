@@ -34,6 +34,7 @@ from fscommon.layout.attributes import (
     with_lease,
 )
 from fscommon.layout.layout import SHAPE, is_inline, packed_file_id
+from fscommon.native_ports import WrittenRow
 from fscommon.wire.messages import COMMIT_KILL_SGID, COMMIT_KILL_SUIDGID, COMMIT_MTIME, COMMIT_SIZE
 
 from ..leases.holder import Leases
@@ -101,8 +102,8 @@ class OpenInode:
         """Since these states were taken: when it was written before is nothing to show."""
         for token in tokens:
             if token in self.taken:
-                size, _, flags = self.taken[token]
-                self.taken[token] = size, 0, flags & ~COMMIT_MTIME
+                was = self.taken[token]
+                self.taken[token] = Written(was.size, 0, was.flags & ~COMMIT_MTIME)
 
 
 class Inodes:
@@ -150,7 +151,7 @@ class Inodes:
     def single(self, ino: int) -> None:
         """What lanes know of the file by its directory's grant, if anything, becomes leases of its
         own. What they opened by it is open as if they had asked, which the metaserver is told."""
-        count = self._lanes.child_drop(ino)
+        count = self._lanes.names.child_drop(ino)
         if count < 0:
             return
         self._leases.table.single(ino, LEASE_READER)
@@ -168,13 +169,13 @@ class Inodes:
     def single_open(self) -> tuple[int, ...]:
         """All that is open here, known by its directory's grant or not. Until resume() lanes open
         nothing more by such grants."""
-        self._lanes.children_pause(True)
-        for ino in self._lanes.children_open():
+        self._lanes.names.children_pause(True)
+        for ino in self._lanes.names.children_open():
             self.single(ino)
         return self.held()
 
     def resume(self) -> None:
-        self._lanes.children_pause(False)
+        self._lanes.names.children_pause(False)
 
     def release(self, ino: int) -> bool:
         """Give one hold back; True when it was the last and the metaserver has to know."""
@@ -195,12 +196,12 @@ class Inodes:
             return
         del self._open[ino]
         self.closed.add(ino)
-        self._lanes.inode_drop(ino)
+        self._lanes.inodes.drop(ino)
 
     def closed_by_lanes(self, ino: int) -> None:
         """They opened and closed it without a word, and so will the metaserver be told."""
         if ino not in self._open:
-            self._lanes.inode_drop(ino)
+            self._lanes.inodes.drop(ino)
 
     def give_back(self, ino: int) -> None:
         """The metaserver opened it for nobody here: it is to be told, unless somebody here has it
@@ -218,7 +219,7 @@ class Inodes:
             return False
         if ino not in self._page_versions or leases.is_contended(ino):
             return False
-        if not self._lanes.inode_keep(ino):
+        if not self._lanes.inodes.keep(ino):
             return False
         inode.attributes = None
         self._note_kept(ino)
@@ -249,7 +250,7 @@ class Inodes:
             return
         del self._kept[ino]
         inode = self._open[ino]
-        count = self._lanes.inode_unkeep(ino)
+        count = self._lanes.inodes.unkeep(ino)
         if count:
             self._take_over(inode, count)
         self._release(inode)
@@ -309,12 +310,12 @@ class Inodes:
             known = attributes
             inode.attributes = None if attributes.ino in self._being_set else attributes
         if inode.is_writable and attributes.mode & _SET_ID_BITS:
-            self._lanes.set_ids_put(attributes.ino, attributes.mode, attributes.gid)
+            self._lanes.inodes.set_ids_put(attributes.ino, attributes.mode, attributes.gid)
         if attributes.ino in self._departed:
             known = self._without_names(known)
         for written in inode.taken.values():
             known = merge_written(known, written)
-        current = self._lanes.inode_written(attributes.ino) if inode.is_writable else None
+        current = self._lanes.inodes.written(attributes.ino) if inode.is_writable else None
         return merge_written(known, current) if current else known
 
     def _without_names(self, known: Attributes) -> Attributes:
@@ -329,7 +330,7 @@ class Inodes:
     def see_record(self, record: bytes) -> Attributes:
         """see(), for a record as it came; native answers the kernel's next questions from it."""
         attributes = unpack_attributes(record)
-        if self._lanes.child_is_older(attributes.ino, attributes.change_version):
+        if self._lanes.names.child_is_older(attributes.ino, attributes.change_version):
             self.single(attributes.ino)
         self._put(record, attributes.ino)
         self.bare.note(attributes.ino, attributes.change_version, attributes.xattr_count)
@@ -338,7 +339,7 @@ class Inodes:
     def see_row(self, ino: int, record: bytes) -> None:
         """see_record(), of one of many that nobody asked for."""
         version, xattr_count = _XATTRS.unpack_from(record, _XATTRS_AT)
-        if self._lanes.child_is_older(ino, version):
+        if self._lanes.names.child_is_older(ino, version):
             self.single(ino)
         self._put(record, ino)
         self.bare.note(ino, version, xattr_count)
@@ -360,7 +361,7 @@ class Inodes:
                 self.bare.note_held(ino, version, xattr_count)
             else:
                 others.append((ino, at))
-        older = set(self._lanes.attributes_put_rows(records, bytes(wanted)))
+        older = set(self._lanes.names.attributes_put_rows(records, bytes(wanted)))
         if older:
             others += [(ino, at) for at, ino in enumerate(inos_of(records)) if ino in older]
         for ino, at in others:
@@ -385,13 +386,13 @@ class Inodes:
         if inode is not None and inode.taken:
             return
         if not leases.is_on:
-            self._lanes.attributes_put(record, self._valid_ms, False)
+            self._lanes.names.attributes_put(record, self._valid_ms, False)
         elif not leases.holds(ino, LEASE_META):
             return
         elif granted_in(record) & LEASE_META:
-            self._lanes.attributes_put(record, 0, True)
+            self._lanes.names.attributes_put(record, 0, True)
         else:  # from before the lease, whose own reply came soon after
-            self._lanes.attributes_drop(ino)
+            self._lanes.names.attributes_drop(ino)
 
     def was_set(self, ino: int, record: bytes) -> None:
         """Lanes set attributes, of which the metaserver is told later. Until it has answered, other
@@ -414,7 +415,7 @@ class Inodes:
         return ino in self._being_set
 
     def _forget_attributes(self, ino: int) -> None:
-        self._lanes.attributes_drop(ino)
+        self._lanes.names.attributes_drop(ino)
         inode = self._open.get(ino)
         if inode is not None:
             inode.attributes = None
@@ -462,7 +463,7 @@ class Inodes:
         if bits & LEASE_DATA:
             self._page_versions.pop(ino, None)
             if (inode := self._open.get(ino)) is not None:
-                inode.takes_turns = inode.wrote or self._lanes.inode_written(ino) is not None
+                inode.takes_turns = inode.wrote or self._lanes.inodes.written(ino) is not None
                 inode.wrote = False
         if bits & LEASE_META:
             self.bare.forget(ino)
@@ -481,7 +482,7 @@ class Inodes:
         """How far the file may grow, as far as the metaserver has said."""
         if inode.is_writable and size_limit != inode.size_limit:
             inode.size_limit = size_limit
-            self._lanes.size_limit_put(inode.ino, size_limit)
+            self._lanes.inodes.size_limit_put(inode.ino, size_limit)
 
     def moved(self, attributes: Attributes) -> None:
         """It came into a directory that may be in another quota tree: lanes ask before it grows."""
@@ -523,7 +524,7 @@ class Inodes:
         if ino not in self._open:
             self._leases.table.forget(ino)
         if stat.S_ISDIR(_MODE.unpack_from(record, _MODE_AT)[0]):
-            self._lanes.entries_drop(ino)
+            self._lanes.names.entries_drop(ino)
 
     def returned(self, ino: int) -> None:
         """ino has a name again."""
@@ -538,10 +539,10 @@ class Inodes:
             self._dispose(ino, gone)
 
 
-def merge_written(attributes: Attributes, written: Written) -> Attributes:
+def merge_written(attributes: Attributes, written: Written | WrittenRow) -> Attributes:
     """Attributes with what the lanes wrote and the metaserver does not know yet. mtime was set to
     now, whatever it had been before."""
-    size, mtime_ns, flags = written
+    size, mtime_ns, flags = written.size, written.mtime_ns, written.flags
     if not flags & WRITTEN_CUT:
         size = max(size, attributes.size) if flags & COMMIT_SIZE else attributes.size
     times = {}

@@ -186,7 +186,7 @@ class Locks:
                 self._forget(owner)
             del self._owners[ino]
             self._unflushed.discard(ino)
-            self._lanes.locked(ino, False)
+            self._lanes.inodes.locked(ino, False)
 
     # ---- the session --------------------------------------------------------------------------
 
@@ -369,7 +369,7 @@ class Locks:
         if ino not in self._owners:
             self._owners[ino] = set()
             self._inodes.unkeep(ino)  # each close counts from now on
-            self._lanes.locked(ino, True)
+            self._lanes.inodes.locked(ino, True)
             if (inode := self._inodes.get(ino)) is not None and inode.had_readers:
                 self._unflushed.add(ino)
 

@@ -233,9 +233,9 @@ class Namespace:
         new_s = self._leases.entry_s(new_parent, new_name, moved.ino, 0.0)
         # What Linux takes along with the name: the lanes are told when the rename has ended there.
         if not kept and not new_s:
-            self._lanes.expire_names(new_parent, (new_name,))
+            self._lanes.names.expire_names(new_parent, (new_name,))
         if not kept and exchanged and not old_s:
-            self._lanes.expire_names(parent, (name,))
+            self._lanes.names.expire_names(parent, (name,))
 
     # ---- extended attributes ------------------------------------------------------------------
 

@@ -28,6 +28,6 @@ def undo_orphaned(op: Op, body: bytes, inodes: Inodes, leases: Leases, lanes: La
         inodes.give_back(unpack_attributes(reply.attributes).ino)
     if SPECS[op].mutation and leases.is_on:
         for ino in inodes_in(reply):
-            lanes.lease_drop(0, (ino,), LEASE_SHARED_ALL)
+            lanes.names.lease_drop(0, (ino,), LEASE_SHARED_ALL)
             inodes.unkeep(ino)  # its layout may be another one now
         inodes.resized_closed += op is Op.SETATTR

@@ -5,12 +5,8 @@ The metaserver tells with DELEGATE, and again when half of what it told last is 
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
-
-class ShareLanes(Protocol):
-    def births_share(self, directory: int, files: int, size_limit: int) -> None: ...
-    def births_unshare(self, directory: int) -> None: ...
+from fscommon.native_ports import ChangesPort
 
 
 @dataclass(slots=True)
@@ -21,8 +17,8 @@ class _Share:
 
 
 class Shares:
-    def __init__(self, lanes: ShareLanes) -> None:
-        self._lanes = lanes
+    def __init__(self, changes: ChangesPort) -> None:
+        self._changes = changes
         self._shares: dict[int, _Share] = {}
 
     def told(self, directory: int, files: int, size_limit: int) -> None:
@@ -31,14 +27,14 @@ class Shares:
         if not files:
             self.forget(directory)
             return
-        self._lanes.births_share(directory, files, size_limit)
+        self._changes.births_share(directory, files, size_limit)
         had = self._shares.get(directory)
         self._shares[directory] = _Share((had.left if had else 0) + files, files, size_limit)
 
     def forget(self, directory: int) -> None:
         """Lanes make no files there, or as many as they like."""
         if self._shares.pop(directory, None) is not None:
-            self._lanes.births_unshare(directory)
+            self._changes.births_unshare(directory)
 
     def used(self, directory: int) -> None:
         """Lanes made a file."""

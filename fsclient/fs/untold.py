@@ -2,11 +2,13 @@
 batches that tell. Which goes when is in fsclient.fs.births."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 from fscommon.layout.attributes import LEASE_WRITER, with_lease
 from fscommon.layout.layout import with_inline
+from fscommon.native_ports import BirthRow, MoveRow, RemovalRow, SettingRow
 from fscommon.wire.births import Birth, ChangeBatch, Move, Removal, Setting
 from fscommon.wire.messages import COMMIT_MTIME, COMMIT_SIZE
 
@@ -35,6 +37,13 @@ class RawMove(NamedTuple):
     time_ns: int
     record: bytes
     replaced_record: bytes
+
+
+# The rows of native have fields of the same names.
+_birth_fields: Final = attrgetter(*(field.name for field in fields(Birth)))
+_setting_fields: Final = attrgetter(*(field.name for field in fields(Setting)))
+_removal_fields: Final = attrgetter(*RawRemoval._fields)
+_move_fields: Final = attrgetter(*RawMove._fields)
 
 
 @dataclass(slots=True)
@@ -68,6 +77,22 @@ class Newborn:
 def with_bytes(birth: Birth, inline: bytes) -> Birth:
     """b"": as it is."""
     return replace(birth, layout=with_inline(birth.layout, inline)) if inline else birth
+
+
+def birth_of(row: BirthRow) -> Birth:
+    return Birth(*_birth_fields(row))
+
+
+def setting_of(row: SettingRow) -> Setting:
+    return Setting(*_setting_fields(row))
+
+
+def removal_of(row: RemovalRow) -> RawRemoval:
+    return RawRemoval._make(_removal_fields(row))
+
+
+def move_of(row: MoveRow) -> RawMove:
+    return RawMove._make(_move_fields(row))
 
 
 Untold = Newborn | RawRemoval | Setting | RawMove

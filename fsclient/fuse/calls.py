@@ -7,13 +7,14 @@ handlers (operations.py), under the bound that native sets on calls in work.
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pyfuse3
 import trio
 
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import Attributes
+from fscommon.native_ports import IoPort
 
 from ..fs.caller import Requester, is_user
 from ..fs.changes import Change
@@ -26,12 +27,6 @@ _ENOSYS: Final = 38
 READ, RELEASE, FLUSH, GETLK, SETLK, SETLKW = 15, 18, 25, 31, 32, 33
 IOCTL, FALLOCATE, READDIRPLUS, LSEEK, COPY_FILE_RANGE = 39, 43, 44, 46, 47
 SYNCFS, TMPFILE, STATX = 50, 51, 52
-
-
-class Answers(Protocol):
-    """The part of the native Datapath that takes answers."""
-
-    def answer(self, slot: int, error: int, body: bytes, /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +45,7 @@ Handler = Callable[[Call], Coroutine[Any, Any, bytes]]
 
 class Calls:
     def __init__(
-        self, operations: Operations, files: FileSystem, answers: Answers, nursery: trio.Nursery
+        self, operations: Operations, files: FileSystem, answers: IoPort, nursery: trio.Nursery
     ) -> None:
         self._operations = operations
         self._fs = files

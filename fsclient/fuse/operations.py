@@ -13,7 +13,7 @@ import errno
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import pyfuse3
 import trio
@@ -21,6 +21,7 @@ import trio
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import INODE_IMMUTABLE, Attributes
 from fscommon.limits import NAME_LENGTH_MAX
+from fscommon.native_ports import IoPort
 from fscommon.observe.log import Log
 
 from ..fs.caller import Requester
@@ -50,15 +51,8 @@ _NOT_ANSWERED = frozenset(
 )
 _KERNEL_ROOT = 1
 _UPCALL_KILL_SUIDGID = 1
-_UPCALL_INODE = 4  # place in what upcall() returns
 _UPCALL_SETS_TIMES = 8
 _INTERRUPTS_EARLY_MAX = 4096
-
-
-class Upcalls(Protocol):
-    """The part of the native Datapath that knows the requests behind slots."""
-
-    def upcall(self, slot: int, /) -> tuple[int, int, int, int, int]: ...
 
 
 class Operations(pyfuse3.Operations):
@@ -69,7 +63,7 @@ class Operations(pyfuse3.Operations):
     def __init__(
         self,
         files: FileSystem,
-        upcalls: Upcalls,
+        upcalls: IoPort,
         root_ino: int,
         attr_s: float,
         *,
@@ -141,7 +135,7 @@ class Operations(pyfuse3.Operations):
 
     def _unique(self, slot: int) -> int:
         try:
-            return self._upcalls.upcall(slot)[0]
+            return self._upcalls.upcall(slot).unique
         except ValueError:
             return 0
 
@@ -164,7 +158,7 @@ class Operations(pyfuse3.Operations):
         return SEALED_S if stays else seconds
 
     def pid_of(self, slot: int) -> int:
-        return self._upcalls.upcall(slot)[1]
+        return self._upcalls.upcall(slot).pid
 
     # ---- translation --------------------------------------------------------------------------
 
@@ -186,10 +180,10 @@ class Operations(pyfuse3.Operations):
 
     def _requester(self, ctx: pyfuse3.RequestContext) -> Requester:
         slot = ctx.pid
-        return Requester(ctx.uid, ctx.gid, ctx.umask, lambda: self._upcalls.upcall(slot)[1])
+        return Requester(ctx.uid, ctx.gid, ctx.umask, lambda: self._upcalls.upcall(slot).pid)
 
     def _kills_set_ids(self, ctx: pyfuse3.RequestContext) -> bool:
-        return bool(self._upcalls.upcall(ctx.pid)[3] & _UPCALL_KILL_SUIDGID)
+        return bool(self._upcalls.upcall(ctx.pid).bits & _UPCALL_KILL_SUIDGID)
 
     def _file(self, opened: OpenedFile) -> pyfuse3.FileInfo:
         return pyfuse3.FileInfo(fh=opened.fh, keep_cache=opened.keep_pages, direct_io=opened.direct)
@@ -283,7 +277,7 @@ class Operations(pyfuse3.Operations):
         fh: int | None,
         ctx: pyfuse3.RequestContext,
     ) -> pyfuse3.EntryAttributes:
-        bits, requester = self._upcalls.upcall(ctx.pid)[3], self._requester(ctx)
+        bits, requester = self._upcalls.upcall(ctx.pid).bits, self._requester(ctx)
         change = change_of(
             attr,
             fields,
@@ -336,7 +330,7 @@ class Operations(pyfuse3.Operations):
         return True
 
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
-        ino = self._ino(self._upcalls.upcall(ctx.pid)[_UPCALL_INODE])  # pyfuse3 does not show it
+        ino = self._ino(self._upcalls.upcall(ctx.pid).nodeid)  # pyfuse3 does not show it
         reply = await self._serve(ctx.pid, self._names.statfs(ino))
         return statvfs(reply, NAME_LENGTH_MAX)
 

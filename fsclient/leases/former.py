@@ -8,22 +8,19 @@ mounted below, or in use, is touched by it (docs/decisions/0055-names-expire.md)
 Touched by the client's trio thread only.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import trio
 
 from fscommon.errors import FsError
+from fscommon.native_ports import NamesPort
 from fscommon.wire.messages import ReadDir, ReadDirReply
 from fscommon.wire.ops import Op
 
 ABSENT_S: Final = 1.0  # as kAbsentLife in native/src/names/dentry_table.h
 _PAGE_COUNT: Final = 1024
 _COOKIE_SIZE: Final = 8
-
-
-class FormerLanes(Protocol):
-    def expire_names(self, parent: int, names: Sequence[bytes], /) -> None: ...
 
 
 class FormerMetaserver(Protocol):
@@ -34,9 +31,9 @@ class FormerMetaserver(Protocol):
 
 class FormerNames:
     def __init__(
-        self, lanes: FormerLanes, meta: FormerMetaserver, log: Callable[[str], None]
+        self, names: NamesPort, meta: FormerMetaserver, log: Callable[[str], None]
     ) -> None:
-        self._lanes = lanes
+        self._names = names
         self._meta = meta
         self._log = log
         self._since = self._until = -1.0
@@ -67,6 +64,6 @@ class FormerNames:
         while not is_end:
             request = ReadDir(directory, cookie, _PAGE_COUNT)
             page = await self._meta.call(Op.READDIR, request, ReadDirReply, urgent=True)
-            self._lanes.expire_names(directory, page.names)
+            self._names.expire_names(directory, page.names)
             is_end = page.end or not page.names
             cookie = int.from_bytes(page.cookies[-_COOKIE_SIZE:], "little")

@@ -23,6 +23,7 @@ from fscommon.layout.attributes import (
     Attributes,
     inos_of,
 )
+from fscommon.native_ports import InodesPort, NamesPort
 from fscommon.wire.ops import Op
 
 from .former import ABSENT_S
@@ -44,12 +45,12 @@ def inodes_in(reply: object) -> set[int]:
 
 
 class LeaseLanes(Protocol):
-    """The part of the native Datapath that answers under leases."""
+    """The ports of native that answer under leases."""
 
-    def lease_until(self, left_ms: int, /) -> None: ...
-    def inode_lease(self, ino: int, flags: int, passing: int, /) -> bool: ...
-    def entries_lease(self, ino: int, /) -> None: ...
-    def entry_put(self, parent: int, name: bytes, ino: int, /) -> bool: ...
+    @property
+    def inodes(self) -> InodesPort: ...
+    @property
+    def names(self) -> NamesPort: ...
 
 
 class Leases:
@@ -87,7 +88,7 @@ class Leases:
             self.table.prune(answered)
 
     def _tell_until(self) -> None:
-        self._lanes.lease_until(max(0, int((self.table.until - self._clock()) * 1000)))
+        self._lanes.names.lease_until(max(0, int((self.table.until - self._clock()) * 1000)))
 
     # ---- grants -------------------------------------------------------------------------------
 
@@ -106,7 +107,7 @@ class Leases:
             if flags & LEASE_ALL:
                 granted(ino, flags & LEASE_ALL, request_id)
                 if flags & self.table.held(ino) & LEASE_ENTRIES:
-                    self._lanes.entries_lease(ino)
+                    self._lanes.names.entries_lease(ino)
 
     # ---- questions of the lanes --------------------------------------------------------------
 
@@ -157,7 +158,7 @@ class Leases:
         now = self._clock()
         if not self.table.holds(parent, LEASE_ENTRIES, now):
             return 0.0
-        if not self._lanes.entry_put(parent, name, ino):
+        if not self._lanes.names.entry_put(parent, name, ino):
             return 0.0
         left_s = self.table.until - now
         return left_s if ino else min(left_s, ABSENT_S)
@@ -193,7 +194,7 @@ class Leases:
         on under a recalled lease since they were told last."""
         if not self.is_on:
             return False
-        return self._lanes.inode_lease(ino, self.table.held(ino), self.passing.get(ino, 0))
+        return self._lanes.inodes.lease(ino, self.table.held(ino), self.passing.get(ino, 0))
 
     def closed(self, inos: tuple[int, ...], limit: Limit) -> None:
         """CLOSE of these inodes leaves: their exclusive leases become shared ones."""

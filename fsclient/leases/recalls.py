@@ -35,6 +35,7 @@ from fscommon.layout.attributes import (
     LEASE_READER,
     LEASE_SHARED_ALL,
 )
+from fscommon.native_ports import NamesPort
 from fscommon.tasks import open_tasks
 from fscommon.wire.leases import LeaseRestore, LeaseReturn, RecallItem, ReturnItem, SharedLease
 from fscommon.wire.ops import Op
@@ -51,13 +52,6 @@ RECALLS_MAX = 4096
 RESTORED_MAX = 4096  # leases on files that nobody has open
 RESTORED_AT_ONCE = 16384
 LAPSE_TICK_S = 0.25
-
-
-class RecallLanes(Protocol):
-    def lease_drop(self, token: int, inos: Sequence[int], facets: int, /) -> int: ...
-    def leases_clear(self) -> None: ...
-    def expire_names(self, parent: int, names: Sequence[bytes], /) -> None: ...
-    def children_counts(self) -> tuple[int, int, int]: ...
 
 
 class Metaserver(FormerMetaserver, Protocol):
@@ -103,21 +97,21 @@ class Recalls:
     def __init__(
         self,
         leases: Leases,
-        lanes: RecallLanes,
+        names: NamesPort,
         meta: Metaserver,
         tokens: Tokens,
         caches: Caches,
         log: Callable[[str], None],
     ) -> None:
         self._leases = leases
-        self._lanes = lanes
+        self._names = names
         self._meta = meta
         self._tokens = tokens
         self._caches = caches
         self._log = log
         self._working: set[int] = set()
         self._turns = Turns()
-        self.former = FormerNames(lanes, meta, log)
+        self.former = FormerNames(names, meta, log)
         self.recall_count = 0
         self.late_count = 0  # recalls whose names the kernel did not forget in time
         self._lapsed = False
@@ -272,7 +266,7 @@ class Recalls:
         wait_s = ATTRIBUTES_WAIT_S if facets & LEASE_META else NAMES_WAIT_S
         wait_s = PAGES_WAIT_S if facets & LEASE_DATA else wait_s
         in_time = await self._tokens.notified(
-            lambda token: self._lanes.lease_drop(token, inos, facets), wait_s
+            lambda token: self._names.lease_drop(token, inos, facets), wait_s
         )
         if not in_time:
             self.late_count += 1
@@ -288,7 +282,7 @@ class Recalls:
         while True:
             await trio.sleep(LAPSE_TICK_S)
             ended = self._leases.is_on and clock() >= self._leases.table.until
-            is_any = len(self._leases.table) or self._lanes.children_counts()[0]
+            is_any = len(self._leases.table) or self._names.children_counts().count
             if ended and not self._lapsed and is_any:
                 self._log("leases ended: no word from the metaserver in time")
                 self._caches.single_all()
@@ -322,14 +316,14 @@ class Recalls:
         """The session is lost, with every lease."""
         self._caches.single_all()
         self._forget(self._leases.table.clear())
-        self._lanes.leases_clear()
+        self._names.leases_clear()
 
     def _forget(self, held: dict[int, int]) -> None:
         for ino, bits in held.items():
             self._leases.tell_lanes(ino)
             self._caches.forget(ino, bits)
         for facets, inos in _by_facets(held).items():
-            self._lanes.lease_drop(0, inos, facets)
+            self._names.lease_drop(0, inos, facets)
 
 
 def _by_facets(lost: dict[int, int]) -> dict[int, list[int]]:

@@ -10,7 +10,7 @@ import trio
 
 from fscommon.auth.handshake import ClientHandshake, HandshakeState, HelloFields
 from fscommon.errors import AuthenticationError, ProtocolError, RefusedError, TransportError
-from fscommon.native import NativeTls
+from fscommon.native_ports import NativeTls
 from fscommon.net.address import Address, parse_address
 from fscommon.net.tcp import TcpTransport
 from fscommon.net.transport import ByteStream, Transport

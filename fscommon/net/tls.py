@@ -19,7 +19,8 @@ import trio
 
 from fscommon.config.tls import NO_TLS, TlsSettings
 from fscommon.errors import ConfigError, TransportError
-from fscommon.native import NativeTls, NativeTlsContext, tls_client, tls_server
+from fscommon.native import tls_client, tls_server
+from fscommon.native_ports import NativeTls, NativeTlsContext
 from fscommon.net.address import Address
 from fscommon.net.certificate import end_of_certificates
 from fscommon.net.tcp import RECEIVE_SIZE, TcpListener, TcpStream, TcpTransport

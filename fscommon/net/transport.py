@@ -8,7 +8,7 @@ a TransportError whose message is a sentence for people. Not here: authenticatio
 
 from typing import Protocol, runtime_checkable
 
-from fscommon.native import NativeTls
+from fscommon.native_ports import NativeTls
 from fscommon.net.address import Address
 
 

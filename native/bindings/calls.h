@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstring>
 #include <span>
-#include <string_view>
+#include <string>
 
 namespace braidfs::bindings {
 
@@ -33,8 +33,8 @@ inline std::span<const std::byte> view(const nanobind::bytes& bytes) {
   return {static_cast<const std::byte*>(bytes.data()), bytes.size()};
 }
 
-inline std::string_view text(const nanobind::bytes& bytes) {
-  return {static_cast<const char*>(bytes.data()), bytes.size()};
+inline nanobind::bytes bytes_of(const std::string& text) {
+  return nanobind::bytes(text.data(), text.size());
 }
 
 // Runs `call` without the GIL and gives its result.

@@ -1,7 +1,6 @@
-// What lanes changed themselves in delegated directories, for Python. Only translation, as in
-// client.cpp.
-#include "client_changes.h"
-
+// The port of changes: what lanes change themselves in delegated directories.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -10,72 +9,118 @@
 
 #include <array>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "calls.h"
-
-namespace nb = nanobind;
-using nb::literals::operator""_a;
+#include "ports.h"
 
 namespace braidfs::bindings {
 
-namespace {
-
+namespace nb = nanobind;
+using nb::literals::operator""_a;
 using client::Datapath;
 
-// (ino, layout, capability) for each.
-void slots_put(Datapath& path,
-               const std::vector<std::tuple<uint64_t, nb::bytes, nb::bytes>>& slots) {
-  const auto text_of = [](const nb::bytes& bytes) { return std::string(text(bytes)); };
-  std::vector<names::BirthSlot> taken;
-  for (const auto& [ino, layout, capability] : slots) {
-    taken.push_back({ino, text_of(layout), text_of(capability)});
-  }
-  checked(path.births().slots_put(std::move(taken)), "too many slots");
+namespace {
+
+struct BirthRow {
+  uint64_t ino = 0;
+  uint64_t parent = 0;
+  nb::bytes name;
+  uint32_t mode = 0;
+  uint32_t uid = 0;
+  uint32_t gid = 0;
+  int64_t time_ns = 0;
+  nb::bytes layout;
+  bool writable = false;
+  uint32_t changes = 0;
+  uint64_t size = 0;
+  int64_t mtime_ns = 0;
+  bool is_open = false;
+  uint64_t fh = 0;
+  nb::bytes inline_bytes;
+};
+
+struct RemovalRow {
+  uint64_t parent = 0;
+  nb::bytes name;
+  uint64_t ino = 0;
+  int64_t time_ns = 0;
+  nb::bytes record;
+};
+
+struct SettingRow {
+  uint64_t ino = 0;
+  uint32_t valid = 0;
+  uint32_t mode = 0;
+  uint32_t uid = 0;
+  uint32_t gid = 0;
+  int64_t atime_ns = 0;
+  int64_t mtime_ns = 0;
+  int64_t ctime_ns = 0;
+  int64_t written_ns = 0;
+  nb::bytes record;
+};
+
+struct MoveRow {
+  uint64_t parent = 0;
+  nb::bytes name;
+  nb::bytes new_name;
+  uint64_t ino = 0;
+  uint64_t replaced = 0;
+  int64_t time_ns = 0;
+  nb::bytes record;
+  nb::bytes replaced_record;
+};
+
+struct ChangeRun {
+  nb::list births;
+  nb::list removals;
+  nb::list settings;
+  nb::list moves;
+};
+
+nb::bytes record_bytes(const names::record::Record& record) {
+  return nb::bytes(record.data(), record.size());
 }
 
-nb::bytes bytes_of(const std::string& text) { return nb::bytes(text.data(), text.size()); }
-
-nb::tuple tuple_of(const names::Birth& birth) {
+nb::object row_of(const names::Birth& birth) {
   const auto& since = birth.since;
   const bool writable = since.is_open && (birth.open_flags & O_ACCMODE) != O_RDONLY;
-  return nb::make_tuple(
-      nb::make_tuple(birth.ino, birth.parent, bytes_of(birth.name), birth.mode, birth.uid,
-                     birth.gid, birth.time_ns, bytes_of(birth.layout), writable, since.changes,
-                     since.size, since.mtime_ns, since.is_open),
-      birth.fh, bytes_of(since.inline_bytes));
+  return nb::cast(BirthRow{birth.ino, birth.parent, bytes_of(birth.name), birth.mode, birth.uid,
+                           birth.gid, birth.time_ns, bytes_of(birth.layout), writable,
+                           since.changes, since.size, since.mtime_ns, since.is_open, birth.fh,
+                           bytes_of(since.inline_bytes)});
 }
 
-nb::tuple tuple_of(const names::Removal& removal) {
-  return nb::make_tuple(removal.parent, bytes_of(removal.name), removal.ino, removal.time_ns,
-                        nb::bytes(removal.record.data(), removal.record.size()));
+nb::object row_of(const names::Removal& removal) {
+  return nb::cast(RemovalRow{removal.parent, bytes_of(removal.name), removal.ino, removal.time_ns,
+                             record_bytes(removal.record)});
 }
 
-nb::tuple tuple_of(const names::Setting& setting) {
-  return nb::make_tuple(setting.ino, setting.valid, setting.mode, setting.uid, setting.gid,
-                        setting.atime_ns, setting.mtime_ns, setting.ctime_ns, setting.written_ns,
-                        nb::bytes(setting.record.data(), setting.record.size()));
+nb::object row_of(const names::Setting& setting) {
+  return nb::cast(SettingRow{setting.ino, setting.valid, setting.mode, setting.uid, setting.gid,
+                             setting.atime_ns, setting.mtime_ns, setting.ctime_ns,
+                             setting.written_ns, record_bytes(setting.record)});
 }
 
-nb::tuple tuple_of(const names::Move& move) {
-  const auto bytes = [](const auto& record) { return nb::bytes(record.data(), record.size()); };
-  return nb::make_tuple(move.parent, bytes_of(move.name), bytes_of(move.new_name), move.ino,
-                        move.replaced, move.time_ns, bytes(move.record),
-                        bytes(move.replaced_record));
+nb::object row_of(const names::Move& move) {
+  return nb::cast(MoveRow{move.parent, bytes_of(move.name), bytes_of(move.new_name), move.ino,
+                          move.replaced, move.time_ns, record_bytes(move.record),
+                          record_bytes(move.replaced_record)});
 }
 
 // Runs: births, then removals and settings, whose order among themselves is of no matter (a file of
 // which a name goes is not open), then moves.
 nb::list changes_take(Datapath& path, bool spare_open) {
-  constexpr std::array<size_t, 4> kRank = {0, 1, 1,
-                                           2};  // of Birth, Removal, Setting, Move in a run
+  constexpr std::array<size_t, 4> kRank = {0, 1, 1, 2};  // of Birth, Removal, Setting, Move
   nb::list runs;
   std::array<nb::list, kRank.size()> run;
   size_t rank = 0;
   const auto end_run = [&] {
-    runs.append(nb::make_tuple(run[0], run[1], run[2], run[3]));
+    runs.append(ChangeRun{run[0], run[1], run[2], run[3]});
     run = {};
     rank = 0;
   };
@@ -83,52 +128,147 @@ nb::list changes_take(Datapath& path, bool spare_open) {
   for (const auto& change : changes) {
     if (kRank[change.index()] < rank) end_run();
     rank = kRank[change.index()];
-    std::visit([&](const auto& one) { run[change.index()].append(tuple_of(one)); }, change);
+    std::visit([&](const auto& one) { run[change.index()].append(row_of(one)); }, change);
   }
   if (!changes.empty()) end_run();
   return runs;
 }
 
+// (ino, layout, capability) for each.
+void slots_put(Datapath& path,
+               const std::vector<std::tuple<uint64_t, nb::bytes, nb::bytes>>& slots) {
+  const auto text_of = [](const nb::bytes& bytes) {
+    return std::string(static_cast<const char*>(bytes.data()), bytes.size());
+  };
+  std::vector<names::BirthSlot> taken;
+  for (const auto& [ino, layout, capability] : slots) {
+    taken.push_back({ino, text_of(layout), text_of(capability)});
+  }
+  checked(path.births().slots_put(std::move(taken)), "too many slots");
+}
+
 }  // namespace
 
-void bind_changes(nb::class_<Datapath>& type) {
-  type.def("slots_put", &slots_put, "slots"_a)
+void bind_changes(nb::module_& module) {
+  nb::class_<BirthRow>(module, "BirthRow",
+                       "A new file that lanes made; fh: the handle that it is open by, if it is; "
+                       "inline_bytes: all of it, if that is to lie in its record.")
+      .def_ro("ino", &BirthRow::ino)
+      .def_ro("parent", &BirthRow::parent)
+      .def_ro("name", &BirthRow::name)
+      .def_ro("mode", &BirthRow::mode)
+      .def_ro("uid", &BirthRow::uid)
+      .def_ro("gid", &BirthRow::gid)
+      .def_ro("time_ns", &BirthRow::time_ns)
+      .def_ro("layout", &BirthRow::layout)
+      .def_ro("writable", &BirthRow::writable)
+      .def_ro("changes", &BirthRow::changes)
+      .def_ro("size", &BirthRow::size)
+      .def_ro("mtime_ns", &BirthRow::mtime_ns)
+      .def_ro("is_open", &BirthRow::is_open)
+      .def_ro("fh", &BirthRow::fh)
+      .def_ro("inline_bytes", &BirthRow::inline_bytes);
+  nb::class_<RemovalRow>(
+      module, "RemovalRow",
+      "A name that lanes took away; record: attributes of ino as they are since.")
+      .def_ro("parent", &RemovalRow::parent)
+      .def_ro("name", &RemovalRow::name)
+      .def_ro("ino", &RemovalRow::ino)
+      .def_ro("time_ns", &RemovalRow::time_ns)
+      .def_ro("record", &RemovalRow::record);
+  nb::class_<SettingRow>(
+      module, "SettingRow",
+      "Attributes that lanes set; record: as they are since, but for what was written.")
+      .def_ro("ino", &SettingRow::ino)
+      .def_ro("valid", &SettingRow::valid)
+      .def_ro("mode", &SettingRow::mode)
+      .def_ro("uid", &SettingRow::uid)
+      .def_ro("gid", &SettingRow::gid)
+      .def_ro("atime_ns", &SettingRow::atime_ns)
+      .def_ro("mtime_ns", &SettingRow::mtime_ns)
+      .def_ro("ctime_ns", &SettingRow::ctime_ns)
+      .def_ro("written_ns", &SettingRow::written_ns)
+      .def_ro("record", &SettingRow::record);
+  nb::class_<MoveRow>(
+      module, "MoveRow",
+      "A name that lanes changed; record and replaced_record: attributes as they are since.")
+      .def_ro("parent", &MoveRow::parent)
+      .def_ro("name", &MoveRow::name)
+      .def_ro("new_name", &MoveRow::new_name)
+      .def_ro("ino", &MoveRow::ino)
+      .def_ro("replaced", &MoveRow::replaced)
+      .def_ro("time_ns", &MoveRow::time_ns)
+      .def_ro("record", &MoveRow::record)
+      .def_ro("replaced_record", &MoveRow::replaced_record);
+  nb::class_<ChangeRun>(module, "ChangeRun",
+                        "Births, behind them removals and settings, then moves.")
+      .def_ro("births", &ChangeRun::births,
+              nb::for_getter(nb::sig("def births(self) -> list[BirthRow]")))
+      .def_ro("removals", &ChangeRun::removals,
+              nb::for_getter(nb::sig("def removals(self) -> list[RemovalRow]")))
+      .def_ro("settings", &ChangeRun::settings,
+              nb::for_getter(nb::sig("def settings(self) -> list[SettingRow]")))
+      .def_ro("moves", &ChangeRun::moves,
+              nb::for_getter(nb::sig("def moves(self) -> list[MoveRow]")));
+  PortClass<ChangesPort> type(
+      module, "ChangesPort", "What lanes change in directories that are delegated to this client.");
+  type.def(
+          "entries_delegate",
+          [](Datapath& path, uint64_t ino) { return path.dentries().delegate(ino); }, "ino"_a,
+          "Lanes may change names in a leased directory. False: it is not leased, or contended.")
+      .def(
+          "entries_undelegate",
+          [](Datapath& path, uint64_t ino) { path.dentries().undelegate(ino); }, "ino"_a,
+          "Lanes change no more names in the directory.")
+      .def("slots_put", &slots_put, "slots"_a,
+           "Slots for new files: (inode, layout, capability). Raises ValueError beyond 4096.")
       .def(
           "births_refuse",
           [](Datapath& path, std::vector<uint32_t> uids, std::vector<uint32_t> gids) {
             path.births().refuse(std::move(uids), std::move(gids));
             path.dentries().owners_told();
           },
-          "uids"_a, "gids"_a)
+          "uids"_a, "gids"_a,
+          "Files of these users and groups are made by upcalls: they have quotas.")
       .def(
           "births_share",
           [](Datapath& path, uint64_t directory, uint64_t files, uint64_t size_limit) {
             path.births().share(directory, files, size_limit);
           },
-          "directory"_a, "files"_a, "size_limit"_a)
+          "directory"_a, "files"_a, "size_limit"_a,
+          "So many files more may be made in a directory of a tree with limits, each up to a size.")
       .def(
           "births_unshare",
           [](Datapath& path, uint64_t directory) { path.births().unshare(directory); },
-          "directory"_a)
-      .def("slots_clear", [](Datapath& path) { path.births().slots_clear(); })
-      .def("slots_left", [](Datapath& path) { return path.births().slots(); })
-      .def("changes_left", [](Datapath& path) { return path.births().any(); })
+          "directory"_a, "The directory has no such share any more.")
+      .def(
+          "slots_clear", [](Datapath& path) { path.births().slots_clear(); }, "The slots are void.")
+      .def(
+          "slots_left", [](Datapath& path) { return path.births().slots(); },
+          "How many slots are unused.")
+      .def(
+          "changes_left", [](Datapath& path) { return path.births().any(); },
+          "Whether changes wait to be taken.")
       .def("changes_take", &changes_take, "spare_open"_a,
-           nb::sig("def changes_take(self, spare_open: bool) -> list[tuple[list[tuple[tuple[int, "
-                   "int, bytes, int, int, "
-                   "int, int, bytes, bool, int, int, int, bool], int, bytes]], list[tuple[int, "
-                   "bytes, int, int, bytes]], "
-                   "list[tuple[int, int, int, int, int, int, int, int, int, bytes]], "
-                   "list[tuple[int, bytes, bytes, int, int, int, bytes, bytes]]]]"))
+           nb::sig("def changes_take(self, spare_open: bool) -> list[ChangeRun]"),
+           "Changes that were not taken yet, oldest first, in runs. spare_open: only those before "
+           "the first file that was made within 200 ms and is open.")
       .def(
           "changes_told", [](Datapath& path, uint64_t count) { path.births().changes_told(count); },
-          "count"_a)
+          "count"_a, "The metaserver has answered so many removals, settings and moves.")
       .def(
           "births_told",
           [](Datapath& path, const std::vector<uint64_t>& inos) {
             unlocked([&] { path.core().births_told(inos); });
           },
-          "inos"_a);
+          "inos"_a,
+          "The metaserver is told of these new files as they are: nothing more comes along with "
+          "them.")
+      .def(
+          "inline_births", [](Datapath& path, uint32_t most) { path.core().inline_births(most); },
+          "length_max"_a,
+          "Before start(): new files of so many bytes at most may lie in their record (decision "
+          "0037); 0: none.");
 }
 
 }  // namespace braidfs::bindings

@@ -47,21 +47,23 @@ void rdma_connect(T& half, uint64_t token, const nanobind::bytes& peer) {
 template <typename T>
 void bind_rdma(nanobind::class_<T>& type) {
   using nanobind::literals::operator""_a;
-  type.def("rdma_connect", &rdma_connect<T>, "token"_a, "peer"_a)
+  type.def("rdma_connect", &rdma_connect<T>, "token"_a, "peer"_a,
+           "Connects an offered queue pair. Raises ValueError: this describes none; OSError: it "
+           "cannot be connected.")
       .def(
           "rdma_drop",
           [](T& half, uint64_t token) {
             const nanobind::gil_scoped_release released;
             half.rails().drop(token);
           },
-          "token"_a)
+          "token"_a, "An offer came to nothing; unknown tokens are ignored.")
       .def(
           "rdma_close",
           [](T& half, uint32_t rail) {
             const nanobind::gil_scoped_release released;
             half.rails().close(rail);
           },
-          "rail"_a)
+          "rail"_a, "Closes a rail.")
       .def(
           "rdma_check",
           [](T& half) {
@@ -74,7 +76,7 @@ void bind_rdma(nanobind::class_<T>& type) {
             for (const int number : failed) numbers.append(number);
             return numbers;
           },
-          nanobind::sig("def rdma_check(self) -> list[int]"));
+          nanobind::sig("def rdma_check(self) -> list[int]"), "The rails whose device has failed.");
 }
 
 }  // namespace braidfs::bindings

@@ -193,41 +193,61 @@ void bind_server(nb::module_& module) {
   type.def(nb::new_(&make_server), nb::kw_only(), "lane_count"_a, "io"_a, "busy_poll_us"_a = 0,
            "target_count"_a = 1, "fetched_bytes_max"_a = uint64_t{1} << 30,
            "buffer_bytes_max"_a = uint64_t{512} << 20)
-      .def("io_engine", [](ChunkServer& server) { return std::string(server.io_engine()); })
+      .def(
+          "io_engine", [](ChunkServer& server) { return std::string(server.io_engine()); },
+          "How it reads and writes: uring or syscall.")
       .def("target_open", &target_open, "path"_a, nb::kw_only(), "cluster"_a, "uuid"_a,
-           "capacity_bytes"_a, "create"_a)
-      .def("target_assign", &target_assign, "index"_a, "target"_a)
+           "capacity_bytes"_a, "create"_a,
+           "Opens a target, or makes it, also while the server serves. Returns its local index. "
+           "Raises OSError, ValueError.")
+      .def("target_assign", &target_assign, "index"_a, "target"_a,
+           "The number from the metaserver, which the superblock keeps.")
       .def("target_info", &target_info, "index"_a,
            nb::sig("def target_info(self, index: int) "
-                   "-> tuple[int, bytes, int, int, int, int, int, int, int]"))
-      .def("start", &ChunkServer::start, ReleaseGil())
-      .def("stop", &ChunkServer::stop, "deadline_ms"_a, ReleaseGil())
+                   "-> tuple[int, bytes, int, int, int, int, int, int, int]"),
+           "target, uuid, incarnation, bytes in all and free, objects, errors, files in all (0: "
+           "without a limit) and free. Raises ValueError.")
+      .def("start", &ChunkServer::start, ReleaseGil(), "Begins to serve.")
+      .def("stop", &ChunkServer::stop, "deadline_ms"_a, ReleaseGil(),
+           "Finishes, syncs everything and marks the targets clean.")
       .def(
           "capability_key",
           [](ChunkServer& server, const nb::bytes& key) { server.capability_key(view(key)); },
-          "key"_a)
+          "key"_a, "The key of capabilities, of 32 bytes.")
       .def(
           "sessions",
           [](ChunkServer& server, const std::vector<uint64_t>& live) { server.sessions(live); },
-          "live"_a, ReleaseGil())
-      .def("serve_until", &ChunkServer::serve_until, "deadline_ns"_a)
-      .def("fence", &ChunkServer::fence, "session"_a, ReleaseGil())
+          "live"_a, ReleaseGil(),
+          "The whole table of sessions; nothing is served before the first call.")
+      .def("serve_until", &ChunkServer::serve_until, "deadline_ns"_a,
+           "A time of CLOCK_BOOTTIME; after it clients get NOT_READY (section 8).")
+      .def("fence", &ChunkServer::fence, "session"_a, ReleaseGil(),
+           "Requests of this session are refused from now on.")
       .def("adopt", &adopt, "fd"_a, nb::kw_only(), "purpose"_a, "session"_a, "connection"_a,
-           "previous"_a, "rdma"_a = 0, "tls"_a.none() = nb::none())
-      .def("connection_count", &ChunkServer::connection_count)
+           "previous"_a, "rdma"_a = 0, "tls"_a.none() = nb::none(),
+           "An authenticated connection; native owns the descriptor.")
+      .def("connection_count", &ChunkServer::connection_count, "How many connections are open.")
       .def(
           "close_idle",
           [](ChunkServer& server, size_t count_max, uint32_t idle_ms) {
             server.close_idle(count_max, std::chrono::milliseconds(idle_ms));
           },
-          "count_max"_a, "idle_ms"_a, ReleaseGil())
-      .def("rdma_open", &rdma_open, "device"_a, "port"_a, "gid_index"_a, "memory_mib"_a)
+          "count_max"_a, "idle_ms"_a, ReleaseGil(),
+          "Closes the connections that were idle for longest, at most count_max.")
+      .def("rdma_open", &rdma_open, "device"_a, "port"_a, "gid_index"_a, "memory_mib"_a,
+           "Opens an RDMA device. Returns the number of its rail. Raises OSError with a sentence.")
       .def("rdma_offer", &rdma_offer, "rail"_a, "session"_a, "previous"_a,
            nb::sig("def rdma_offer(self, rail: int, session: int, previous: int) "
-                   "-> tuple[int, bytes]"))
-      .def("events_fd", [](ChunkServer& server) { return server.events().fd(); })
+                   "-> tuple[int, bytes]"),
+           "A queue pair on the lane that adopt() will choose: its token and description. Raises "
+           "OSError.")
+      .def(
+          "events_fd", [](ChunkServer& server) { return server.events().fd(); },
+          "A descriptor that is readable while events wait.")
       .def("reap", &reap, "count_max"_a,
            nb::sig("def reap(self, count_max: int) "
-                   "-> list[tuple[int, int, int, int, int, bytes]]"))
-      .def("counters", &counters, nb::sig("def counters(self) -> dict[str, int]"));
+                   "-> list[tuple[int, int, int, int, int, bytes]]"),
+           "Events that wait: kind, token, ino, a, b, payload.")
+      .def("counters", &counters, nb::sig("def counters(self) -> dict[str, int]"),
+           "Counters, by the names of docs/METRICS.md.");
 }

@@ -95,14 +95,17 @@ void bind_tls(nb::module_& module) {
            "None: nothing yet; b\"\": the peer's end.")
       .def("send", &send, "octets"_a, "start"_a = 0, "How many were taken from start on.")
       .def("flush", &flush, "Whether all that was taken is at the kernel.")
-      .def("cipher", [](TlsHandle& handle) { return tls_of(handle).cipher(); })
+      .def(
+          "cipher", [](TlsHandle& handle) { return tls_of(handle).cipher(); },
+          "The cipher that was agreed.")
       .def(
           "peer_certificate",
           [](TlsHandle& handle) {
             const auto seen = tls_of(handle).peer_certificate();
             return nb::make_tuple(seen.subject, seen.issuer, seen.ends_s);
           },
-          nb::sig("def peer_certificate(self) -> tuple[str, str, int]"));
+          nb::sig("def peer_certificate(self) -> tuple[str, str, int]"),
+          "Subject and issuer of the peer's certificate, and the second since 1970 when it ends.");
   nb::class_<ContextHandle>(module, "TlsContext", "Certificates, for any number of connections.")
       .def_static(
           "server",
@@ -121,5 +124,7 @@ void bind_tls(nb::module_& module) {
           },
           "authorities_file"_a)
       .def("open", &open, "fd"_a, "peer_name"_a = "",
-           "records_per_key"_a = TlsContext::kRecordsPerKey);
+           "records_per_key"_a = TlsContext::kRecordsPerKey,
+           "TLS on a socket of the caller's. peer_name: of a client, whom it dialled. "
+           "records_per_key: after so many the keys change.");
 }

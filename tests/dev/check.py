@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.dev.build import GTEST, MODULE_FOLDER, build
+from tests.dev.native_ports import generated
 from tests.dev.steps import ROOT, StepError, console, quiet_step, tool
 
 STUB = ROOT / "native" / "bindings" / "_braidfs_native.pyi"
@@ -31,9 +32,11 @@ def format_sources() -> None:
 
 
 def write_stub() -> None:
-    """Takes today's generated stub into the tree."""
+    """Takes today's generated stub into the tree, and what is made from it."""
     build()
     STUB.write_text(_generated())
+    for path, text in generated(_generated()).items():
+        path.write_text(text)
 
 
 def _passes(one: Callable[[], None]) -> bool:
@@ -91,12 +94,12 @@ def _generated() -> str:
 
 
 def _stub() -> None:
-    difference = _difference(STUB, _generated())
-    if difference:
-        raise StepError(
-            "\n".join([*difference, f"{STUB} is not what the module offers: ./dev build --stub"])
-        )
-    console.print("[green]✓[/] native stub")
+    wanted = {STUB: _generated(), **generated(_generated())}
+    for path, text in wanted.items():
+        if difference := _difference(path, text):
+            told = f"{path} is not what the module offers: ./dev build --stub"
+            raise StepError("\n".join([*difference, told]))
+    console.print("[green]✓[/] native stub, ports and reference page")
 
 
 def _difference(path: Path, wanted: str) -> Sequence[str]:

@@ -112,8 +112,8 @@ def _no_sticky_bit(change_mode: Any) -> Any:
     return changed
 
 
-class _Datapath:
-    """The native datapath, but for the layout of an inode that is opened again."""
+class _Inodes:
+    """The port of inodes, but for the layout of an inode that is opened again."""
 
     def __init__(self, real: Any, wrong: Callable[[bytes], bytes]) -> None:
         self._real, self._wrong, self._seen = real, wrong, set()
@@ -121,15 +121,22 @@ class _Datapath:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
-    def inode_put(self, attributes: bytes, layout: bytes, capability: bytes) -> None:
+    def put(self, attributes: bytes, layout: bytes, capability: bytes) -> None:
         ino = attributes[:8]
         told = self._wrong(layout) if ino in self._seen else layout
         self._seen.add(ino)
-        self._real.inode_put(attributes, told, capability)
+        self._real.put(attributes, told, capability)
 
 
 def _with_layouts(wrong: Callable[[bytes], bytes]) -> Callable[[Any], Any]:
-    return lambda make: lambda **named: _Datapath(make(**named), wrong)
+    def mutated(make: Any) -> Any:
+        def made(**named: Any) -> Any:
+            datapath = make(**named)
+            return replace(datapath, inodes=_Inodes(datapath.inodes, wrong))
+
+        return made
+
+    return mutated
 
 
 def _swapped(layout: bytes) -> bytes:

@@ -19,6 +19,7 @@ from fscommon.wire.births import Changed, Delegated, Slot
 from fscommon.wire.messages import SET_MODE
 from fscommon.wire.ops import Op
 
+from . import native_rows as rows
 from .fakes import DIRECTORY, FakeWorld, layout, record
 
 FOLDER = 7
@@ -61,7 +62,7 @@ class World(FakeWorld):
         """Lanes make a file. written: how often, size and time that they committed with it."""
         writable = is_open and flags & os.O_ACCMODE != os.O_RDONLY
         birth = ino, FOLDER, name, 0o644, 1, 2, 3, layout(ino), writable, *written, is_open
-        self.lanes.births.append((birth, FIRST_HANDLE + ino, inline))
+        self.lanes.births.append(rows.Birth(*birth, FIRST_HANDLE + ino, inline))
 
     def batches(self) -> list[list[int]]:
         return [[b.ino for b in batch.births] for batch in self.meta.requests(Op.CHANGE_BATCH)]
@@ -92,7 +93,7 @@ def set_attributes(world: World, ino: int, version: int = 7) -> None:
     known = replace(unpack_attributes(record(ino)), mode=0o100600, change_version=version)
     world.lanes.settings = (
         *world.lanes.settings,
-        (ino, SET_MODE, 0o600, 0, 0, 0, 0, 5, 0, known.pack()),
+        rows.Setting(ino, SET_MODE, 0o600, 0, 0, 0, 0, 5, 0, known.pack()),
     )
 
 

@@ -9,13 +9,15 @@ from typing import Any, TypeVar, cast
 import trio
 
 from fsclient.fs.filesystem import FileSystem
+from fsclient.fs.ports import Written
 from fsclient.leases.holder import Leases
 from fsclient.leases.table import KnownLimit
 from fscommon.errors import FsError
 from fscommon.layout.attributes import ATTRIBUTES_SIZE, Attributes, ino_of, unpack_attributes
-from fscommon.native import BirthRow, ChangeRun, MoveRow, RemovalRow, SettingRow
 from fscommon.wire.codec import encode
 from fscommon.wire.ops import Op
+
+from .native_rows import Birth, ChangeRun, Children, InodesOf, Move, Removal, Setting
 
 T = TypeVar("T")
 Answer = Callable[[Any], Any]
@@ -107,9 +109,10 @@ class FakeCopies:
 
 
 class FakeLanes:
-    """Remembers what it was told; `written` is what inode_written() and inode_take() give."""
+    """All ports of native in one. Remembers what it was told; `written` is what inode_written() and
+    inode_take() give."""
 
-    settings: Sequence[SettingRow] = ()  # what lanes set
+    settings: Sequence[Setting] = ()  # what lanes set
     spared: Set[int] = frozenset()  # inodes that were made a moment ago and are open
     told_births: Sequence[int] = ()
     announced: Sequence[int] = ()
@@ -126,10 +129,10 @@ class FakeLanes:
 
     def __init__(self) -> None:
         self.listed: dict[int, list[tuple[bytes, int, int]]] = {}  # name, inode and cookie
-        self.inodes: dict[int, tuple[bytes, bytes, bytes]] = {}
+        self.known: dict[int, tuple[bytes, bytes, bytes]] = {}
         self.believed: dict[int, bytes] = {}
         self.complete: dict[int, set[bytes]] = {}  # names that are not absent
-        self.names: dict[tuple[int, bytes], int] = {}
+        self.dentries: dict[tuple[int, bytes], int] = {}
         self.leased: dict[int, tuple[int, int]] = {}
         self.dropped: list[tuple[int, int]] = []
         self.asked: list[tuple[int, int]] = []
@@ -162,9 +165,19 @@ class FakeLanes:
         self.may_delegate = True
         self.slots: list[tuple[int, bytes, bytes]] = []
         self.refused_owners: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
-        self.births: list[BirthRow] = []
-        self.removals: list[RemovalRow] = []
-        self.moves: list[MoveRow] = []
+        self.births: list[Birth] = []
+        self.removals: list[Removal] = []
+        self.moves: list[Move] = []
+
+    @property
+    def inodes(self) -> Any:
+        return InodesOf(self)
+
+    @property
+    def names(self) -> Any:
+        return self
+
+    changes = io = names
 
     def names_changes(self) -> int:
         return 0
@@ -222,13 +235,13 @@ class FakeLanes:
         return bool(self.births)
 
     def changes_take(self, spare_open: bool) -> list[ChangeRun]:
-        first = next((n for n, b in enumerate(self.births) if b[0][0] in self.spared), None)
+        first = next((n for n, b in enumerate(self.births) if b.ino in self.spared), None)
         count = first if spare_open and first is not None else len(self.births)
         births, self.births = self.births[:count], self.births[count:]
         removals, self.removals = self.removals, []
         settings, self.settings = list(self.settings), ()
         moves, self.moves = self.moves, []
-        run = births, removals, settings, moves
+        run = ChangeRun(births, removals, settings, moves)
         return [run] if any(run) else []
 
     def births_told(self, inos: Sequence[int]) -> None:
@@ -239,7 +252,7 @@ class FakeLanes:
 
     def inode_put(self, attributes: bytes, layout: bytes, capability: bytes) -> None:
         ino = int.from_bytes(attributes[:8], "little")
-        self.inodes[ino] = (attributes, layout, capability)
+        self.known[ino] = (attributes, layout, capability)
 
     def attributes_put(self, attributes: bytes, valid_ms: int, leased: bool) -> None:
         self.believed[int.from_bytes(attributes[:8], "little")] = attributes
@@ -269,11 +282,11 @@ class FakeLanes:
         assert ino in self.complete
 
     def entry_put(self, parent: int, name: bytes, ino: int) -> bool:
-        self.names[parent, name] = ino
+        self.dentries[parent, name] = ino
         return parent in self.leased
 
     def entry_unsure(self, parent: int, name: bytes) -> None:
-        self.names.pop((parent, name), None)
+        self.dentries.pop((parent, name), None)
         if parent in self.complete:
             self.complete[parent].add(name)
 
@@ -316,7 +329,7 @@ class FakeLanes:
         return [*((ino, True) for ino in self.lost), *((ino, False) for ino in self.unsynced)]
 
     def inode_drop(self, ino: int) -> None:
-        self.inodes.pop(ino, None)
+        self.known.pop(ino, None)
 
     def inode_keep(self, ino: int) -> bool:
         if self.keeps:
@@ -340,7 +353,7 @@ class FakeLanes:
                 self.children[ino] = (parent, taken)
                 self.unused.add(ino)
                 if has_names:
-                    self.names[parent, name] = ino
+                    self.dentries[parent, name] = ino
         return wanted
 
     def announced_limit(self, bytes_max: int) -> None:
@@ -377,27 +390,27 @@ class FakeLanes:
     def children_pause(self, paused: bool) -> None:
         self.is_paused = paused
 
-    def children_counts(self) -> tuple[int, int, int]:
-        return len(self.children), self.children_counted[0], self.children_counted[1]
+    def children_counts(self) -> Children:
+        return Children(len(self.children), *self.children_counted)
 
     def inode_unkeep(self, ino: int) -> int:
         self.kept.discard(ino)
         return self.own_handles.pop(ino, 0)
 
-    def inode_written(self, ino: int) -> tuple[int, int, int] | None:
-        return self.written.get(ino)
+    def inode_written(self, ino: int) -> Written | None:
+        return Written(*self.written[ino]) if ino in self.written else None
 
     def set_ids_put(self, ino: int, mode: int, gid: int) -> None:
         self.set_ids |= {(ino, mode, gid)}
 
-    def inode_take(self, ino: int) -> tuple[int, int, int] | None:
-        return self.written.pop(ino, None)
+    def inode_take(self, ino: int) -> Written | None:
+        return Written(*self.written.pop(ino)) if ino in self.written else None
 
     def inode_commits(self, ino: int) -> bool:
         return ino in self.committing
 
     def cuts_pause(self, ino: int, paused: bool) -> int:
-        if ino not in self.inodes:
+        if ino not in self.known:
             return 0
         pauses = [*self.cut_pauses, ino] if paused else list(self.cut_pauses)
         if not paused:

@@ -242,7 +242,7 @@ async def test_lanes_have_the_rest_of_the_directory() -> None:
         assert world.asked == [OpenAhead(PARENT, 0, ahead.PAGE_COUNT_FIRST)]
         assert world.granted == set(world.inos[OPENS_MIN:])
         last = world.inos[-1]
-        assert world.lanes.names[PARENT, b"%d" % last] == last
+        assert world.lanes.dentries[PARENT, b"%d" % last] == last
         assert set(world.fs.inodes.held()) == set(world.inos[:OPENS_MIN])
         assert world.leases.table.held(last) == 0, "nothing is kept here for each file"
 
@@ -273,7 +273,7 @@ async def test_names_that_changed_meanwhile_are_not_believed() -> None:
     world.meta.answers[Op.OPEN_AHEAD] = page
     async with world.running():
         await world.read(*world.inos[:OPENS_MIN])
-        assert world.lanes.names == {} and world.granted == set(world.inos[OPENS_MIN:])
+        assert world.lanes.dentries == {} and world.granted == set(world.inos[OPENS_MIN:])
 
 
 @pytest.mark.parametrize("flags", [0, LEASE_META, LEASE_DATA])

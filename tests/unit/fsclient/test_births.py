@@ -24,6 +24,7 @@ from fscommon.wire.messages import COMMIT_MTIME, COMMIT_SIZE, Close, Opened
 from fscommon.wire.ops import Op
 from tests.unit.metaserver.bench import ROOT, Bench
 
+from . import native_rows as rows
 from .births_world import FOLDER, World, commit, delegated, gathered, set_attributes, started
 from .fakes import layout, record
 
@@ -319,7 +320,7 @@ async def test_an_upcall_knows_what_lanes_did_before_it(world: World) -> None:
     """A file that was made a moment ago, whose new owner has a limit: lanes are told of it."""
     await delegated(world)
     world.bear(100)
-    upcalls = SimpleNamespace(upcall=lambda slot: (slot, 1, 3, 0))
+    upcalls = SimpleNamespace(upcall=lambda slot: rows.Upcall(slot, 1, 3))
     operations = Operations(world.fs, upcalls, 1, 0.0)
     limited = Opened(record(100, uid=7), layout(100), b"c" * 64, size_limit=5000)
     world.meta.answers[Op.SETATTR] = limited
@@ -351,7 +352,7 @@ async def test_the_record_is_the_one_that_the_metaserver_makes(world: World) -> 
     (slot,) = client.call(Op.DELEGATE, Delegate(ROOT, 1)).slots
     await delegated(world)
     birth = slot.ino, FOLDER, b"n", 0o640, 7, 8, 1000, slot.layout, True, 0, 0, 1000, True
-    world.lanes.births.append((birth, FIRST_HANDLE, b""))
+    world.lanes.births.append(rows.Birth(*birth, FIRST_HANDLE))
     for size, mtime_ns in ((100, 900), (5000, 2000)):
         commit(world, slot.ino, size, mtime_ns, COMMIT_SIZE | COMMIT_MTIME)
     world.births.flush()

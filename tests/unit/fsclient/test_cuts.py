@@ -6,7 +6,7 @@ import pytest
 
 from fsclient.fs.changes import Change
 from fsclient.fs.inodes import merge_written
-from fsclient.fs.ports import WRITTEN_CUT
+from fsclient.fs.ports import WRITTEN_CUT, Written
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import unpack_attributes
 from fscommon.wire.messages import COMMIT_MTIME, COMMIT_SIZE, SET_MTIME, SET_SIZE, Opened
@@ -32,9 +32,9 @@ async def world() -> FakeWorld:
 
 def test_a_size_that_was_cut_is_what_it_is() -> None:
     known = unpack_attributes(record(INO, size=900, mtime_ns=7))
-    cut = (300, 8, COMMIT_SIZE | COMMIT_MTIME | WRITTEN_CUT)
+    cut = Written(300, 8, COMMIT_SIZE | COMMIT_MTIME | WRITTEN_CUT)
     assert merge_written(known, cut).size == 300
-    assert merge_written(known, (300, 8, COMMIT_SIZE)).size == 900
+    assert merge_written(known, Written(300, 8, COMMIT_SIZE)).size == 900
 
 
 async def test_the_metaserver_is_told_with_what_was_there_before(world: FakeWorld) -> None:

@@ -13,7 +13,7 @@ import trio
 from fsclient.data_connections import NEARBY, DataConnections
 from fscommon.auth.handshake import HelloFields
 from fscommon.errors import RefusedError, TransportError
-from fscommon.native import NativeTls
+from fscommon.native_ports import NativeTls
 from fscommon.net.rails import Rails, RdmaSettings
 from fscommon.net.rdma import Gid, GidKind, Port
 from fscommon.net.stream import FrameStream

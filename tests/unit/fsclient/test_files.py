@@ -59,7 +59,7 @@ async def test_open_tells_the_lanes_before_it_returns(world: World) -> None:
     world.opens_as(size=3)
     file = await world.fs.files.open(5, os.O_RDWR, kill_set_ids=False)
     assert world.lanes.handles == {file.fh: (5, os.O_RDWR, False)}
-    assert 5 in world.lanes.inodes
+    assert 5 in world.lanes.known
     assert file.attributes.size == 3
     assert world.fs.inodes.held() == (5,)
 
@@ -251,7 +251,7 @@ async def test_truncate_of_a_file_that_is_not_open_drains_nothing(world: World) 
     await world.fs.files.setattr(5, Change(size=0))
     assert world.lanes.drained == []
     assert world.lanes.resized == [5]
-    assert 5 not in world.lanes.inodes
+    assert 5 not in world.lanes.known
 
 
 async def test_failed_drain_fails_the_truncate(world: World) -> None:
@@ -289,9 +289,9 @@ async def test_orphaned_open_of_an_open_file_leaves_it_open(world: World) -> Non
 async def test_reopen_after_eviction(world: World) -> None:
     world.opens_as()
     await world.fs.files.open(5, os.O_WRONLY, kill_set_ids=False)
-    world.lanes.inodes.clear()
+    world.lanes.known.clear()
     await world.fs.reopen_all()
-    assert list(world.lanes.inodes) == [5]
+    assert list(world.lanes.known) == [5]
     assert world.meta.requests(Op.OPEN)[-1].writable
 
 

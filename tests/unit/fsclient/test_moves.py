@@ -11,8 +11,10 @@ from fscommon.wire.births import Changed, Move
 from fscommon.wire.messages import Entry, Opened, Renamed
 from fscommon.wire.ops import Op
 
+from . import native_rows as rows
+from .births_world import FOLDER, World
 from .fakes import DIRECTORY, layout, record
-from .test_births import FOLDER, World, world
+from .test_births import world
 from .test_removals import delegated, gone, remove
 
 __all__ = ["world"]  # the fixture
@@ -27,7 +29,8 @@ def changed(ino: int, change_version: int = 9, **fields: int) -> bytes:
 def move(world: World, ino: int, name: bytes, new_name: bytes, replaced: int = 0) -> None:
     """Lanes change a name."""
     left = gone(replaced) if replaced else bytes(128)
-    world.lanes.moves.append((FOLDER, name, new_name, ino, replaced, 77, changed(ino), left))
+    row = rows.Move(FOLDER, name, new_name, ino, replaced, 77, changed(ino), left)
+    world.lanes.moves.append(row)
 
 
 async def test_the_second_rename_asks_for_the_directory(world: World) -> None:

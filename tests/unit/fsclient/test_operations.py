@@ -13,6 +13,7 @@ from fscommon.errors import FsError, Status
 from fscommon.wire.messages import Entry, StatFsReply
 from fscommon.wire.ops import Op
 
+from . import native_rows as rows
 from .fakes import DIRECTORY, FakeLanes, FakeMetadata, make_fs, record
 
 ROOT = 40
@@ -30,10 +31,10 @@ class FakeUpcalls:
     def __init__(self) -> None:
         self.uniques = {3: 1000}
 
-    def upcall(self, slot: int) -> tuple[int, int, int, int, int]:
+    def upcall(self, slot: int) -> rows.Upcall:
         if slot not in self.uniques:
             raise ValueError(slot)
-        return self.uniques[slot], 1, 3, 0, 77
+        return rows.Upcall(self.uniques[slot], 1, 3, 0, 77)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from fsclient.reaper import Handlers, Reaper
 from fsclient.source import Source, parse_source
 from fscommon.auth.handshake import HelloFields
 from fscommon.errors import ConfigError, TransportError
-from fscommon.native import EventKind
+from fscommon.native import Event, EventKind
 from fscommon.wire.messages import ClusterMap, TargetEntry
 
 
@@ -92,13 +92,13 @@ def test_reporter(is_ready: bool, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 class FakeSource:
-    def __init__(self, events: list[tuple[int, int, int, int, int, bytes]]) -> None:
+    def __init__(self, events: list[Event]) -> None:
         self.events = events
 
     def events_fd(self) -> int:
         return -1
 
-    def reap(self, count_max: int) -> list[tuple[int, int, int, int, int, bytes]]:
+    def reap(self, count_max: int) -> list[Event]:
         taken, self.events = self.events[:count_max], self.events[count_max:]
         return taken
 
@@ -119,7 +119,7 @@ def test_every_event_reaches_its_handler() -> None:
         births=lambda: seen.append(("births",)),
         cut=lambda *a: seen.append(("cut", *a)),
     )
-    events = [(int(kind), 1, 2, 3, 4, b"p") for kind in EventKind if kind not in (9, 10)]
+    events = [Event(int(kind), 1, 2, 3, 4, b"p") for kind in EventKind if kind not in (9, 10)]
     Reaper(FakeSource(events), handlers).reap_batch()
     assert seen == [
         ("connect", 3, 4),

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -41,7 +42,7 @@ def test_the_group_of_the_process() -> None:
 
 
 @dataclass
-class _Lanes:
+class _Io:
     asked: list[tuple[int, int, bool]] = field(default_factory=list)
 
     def memory_rest(self, piece_bytes: int, read_bytes: int, short: bool) -> None:
@@ -51,16 +52,16 @@ class _Lanes:
 async def test_the_client_keeps_nothing_ready_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, lanes = tmp_path / "memory", _Lanes()
+    file, io = tmp_path / "memory", _Io()
     monkeypatch.setattr(pressure, "MACHINE", file)
     monkeypatch.setattr(pressure, "OWN_GROUPS", tmp_path / "none")
     for percent in ("0.00", "4.99", "5.00"):
         file.write_text(FULL.format(percent))
-        await plan.rest_memory(cast(Datapath, lanes), MountOptions(warm_mib=4))
+        await plan.rest_memory(cast(Datapath, SimpleNamespace(io=io)), MountOptions(warm_mib=4))
     file.unlink()
     assert not memory_is_short()
     some = (4 << 20, 1 << 20, False)
-    assert lanes.asked == [some, some, (0, 0, True)]
+    assert io.asked == [some, some, (0, 0, True)]
 
 
 def test_limits_are_those_of_all_groups_around() -> None:

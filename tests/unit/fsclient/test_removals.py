@@ -12,8 +12,10 @@ from fscommon.wire.births import Changed, Removal
 from fscommon.wire.messages import Entry, Opened, ReadDirReply, Removed
 from fscommon.wire.ops import Op
 
+from . import native_rows as rows
+from .births_world import FOLDER, World
 from .fakes import layout, record
-from .test_births import FOLDER, World, world
+from .test_births import world
 
 __all__ = ["world"]  # the fixture
 
@@ -33,7 +35,7 @@ def gone(ino: int, change_version: int = 9) -> bytes:
 
 def remove(world: World, ino: int, name: bytes = b"n") -> None:
     """Lanes take a name away."""
-    world.lanes.removals.append((FOLDER, name, ino, 77, gone(ino)))
+    world.lanes.removals.append(rows.Removal(FOLDER, name, ino, 77, gone(ino)))
 
 
 def told(world: World) -> list[list[int]]:
@@ -122,7 +124,7 @@ async def test_giving_back_waits_for_every_removal(world: World) -> None:
 async def test_a_removal_that_failed_is_named_and_believed_no_longer(world: World) -> None:
     await delegated(world)
     world.meta.answers[Op.CHANGE_BATCH] = Changed((), (0, int(Status.EPERM)))
-    world.lanes.names[FOLDER, b"bad"] = 0
+    world.lanes.dentries[FOLDER, b"bad"] = 0
     world.lanes.believed[201] = gone(201)
     remove(world, 200, b"good")
     remove(world, 201, b"bad")
@@ -130,7 +132,7 @@ async def test_a_removal_that_failed_is_named_and_believed_no_longer(world: Worl
     world.meta.deliver_all()
     assert [line for line in world.logged if "'bad'" in line and "EPERM" in line]
     assert not [line for line in world.logged if "good" in line]
-    assert (FOLDER, b"bad") not in world.lanes.names
+    assert (FOLDER, b"bad") not in world.lanes.dentries
     assert 201 not in world.lanes.believed
     assert world.fs.inodes.find_departed(201) is None
 

@@ -5,7 +5,8 @@ import trio.testing
 
 from fscommon.wire.ops import Op
 
-from .test_births import FOLDER, World, delegated, world
+from .births_world import FOLDER, World, delegated
+from .test_births import world
 
 __all__ = ["world"]  # the fixture
 

@@ -11,7 +11,8 @@ import trio
 
 from fscommon.auth.key import create_key, load_key
 from fscommon.errors import FsError
-from fscommon.native import NativeTls, RawEvent, TargetRow
+from fscommon.native import RawEvent, TargetRow
+from fscommon.native_ports import NativeTls
 from fscommon.net.address import Address
 from fscommon.net.memory import MemoryTransport
 from fscommon.net.serve import Peer, serve

@@ -28,7 +28,8 @@ from fscommon.errors import (
     Status,
     TransportError,
 )
-from fscommon.native import ChunkServer, EventKind
+from fscommon.native import EventKind
+from fscommon.native_ports import ChunkServer
 from fscommon.net.address import parse_address
 from fscommon.net.rails import agree
 from fscommon.net.rdma import Gid, GidKind, Port

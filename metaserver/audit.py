@@ -11,24 +11,10 @@ from fscommon.errors import BraidError, status_of
 from fscommon.observe.log import Log, RateLimit
 from fscommon.wire.codec import decode
 from fscommon.wire.frame import Frame
-from fscommon.wire.messages import BODIES
 from fscommon.wire.ops import Op
-from fscommon.wire.quota import QuotaAssign
 from metaserver.connection import Connection
+from metaserver.ops.table import ROWS
 
-AUDITED: Final = frozenset(
-    (
-        Op.EVICT,
-        Op.KEY_CREATE,
-        Op.KEY_REVOKE,
-        Op.QUOTA_ASSIGN,
-        Op.QUOTA_SET,
-        Op.TARGET_SET,
-        Op.TRASH_PURGE,
-        Op.TRASH_RESTORE,
-        Op.TRASH_SET,
-    )
-)
 _REQUEST_LENGTH_MAX: Final = 400
 _REFUSED_S: Final = 1.0
 
@@ -39,21 +25,22 @@ class Audit:
         self._refusals = RateLimit(_REFUSED_S)
 
     def ended(self, connection: Connection, frame: Frame, status: int) -> None:
-        """A request of an op in AUDITED was answered with this status."""
-        op = Op(frame.header.op)
+        """A request of an audited op was answered with this status."""
+        row = ROWS[Op(frame.header.op)]
         try:
-            request: object = decode(BODIES[op][0], frame.body)
+            request: object = decode(row.request, frame.body)
         except BraidError:
             request = None
-        if isinstance(request, QuotaAssign) and len(request.stack) > 1 and not status:
-            return  # a later step of a walk that was logged when it began
+        has_succeeded = status == 0 and request is not None
+        if has_succeeded and row.audited is not None and not row.audited(request):
+            return
         suppressed = self._refusals.permit() if status else 0
         if suppressed is None:
             return
         key = connection.key
         self._log.info(
             "administration",
-            op=op.name,
+            op=row.op.name,
             outcome=status_of(status).name,
             by=connection.node,
             peer=connection.peer,

@@ -123,7 +123,9 @@ class Context:
     trees_gone: list[int] = field(default_factory=list)  # whose topmost directory was removed
     notes: dict[bytes, bytes | None] = field(default_factory=dict)  # records beside the outcome
     removed: list[Ino] = field(default_factory=list)  # inodes that are no more if it succeeds
-    delegates: bool = False  # the directory that it makes is held exclusively by who makes it
+    withheld: int = 0  # LEASE_* bits that the reply does not grant
+    opened: SessionId | None = None  # for which the connection speaks from now on, if it succeeds
+    ends_replay: bool = False  # the session has replayed everything: a recovery may be over
 
     def check_room(self) -> None:
         """Raises ENOSPC: nothing that grows fits any more, as removals must. What was answered

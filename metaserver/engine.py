@@ -27,16 +27,16 @@ from fscommon.types import Ino, RequestId, SessionId, Txn
 from fscommon.wire.codec import decode, encode
 from fscommon.wire.frame import Frame, encode_frame
 from fscommon.wire.header import FLAG_ONEWAY, FLAG_REPLAY, FLAG_REPLY, FLAG_SOLE, Header
-from fscommon.wire.messages import Failure, Replay, SessionOpened
-from fscommon.wire.ops import OPENING, Op
+from fscommon.wire.messages import Failure, Replay
+from fscommon.wire.ops import Op
 from metaserver.confine import check_key, confine
 from metaserver.connection import Connection
 from metaserver.context import Context, ParkedError, Services
-from metaserver.dispatch import PURPOSES, Row, row_of
-from metaserver.leases.gate import Asking, LeaseGate
+from metaserver.dispatch import row_of
+from metaserver.lease_gate import Asking, LeaseGate
 from metaserver.leases.holders import Claim
-from metaserver.ops import Access
-from metaserver.ops.locks import LOCKING, lock_events_key, who_may_have_let_go
+from metaserver.ops.locks import lock_events_key
+from metaserver.ops.row import PURPOSES, Access, OpRow
 from metaserver.overlay import Overlay
 from metaserver.records import (
     INO_END_KEY,
@@ -167,7 +167,7 @@ class Engine:
             self.locks_changed(time)
 
     def _outcome(
-        self, connection: Connection, row: Row, frame: Frame, time: Time, claim: Claim | None
+        self, connection: Connection, row: OpRow, frame: Frame, time: Time, claim: Claim | None
     ) -> _Outcome:
         session = self._admit(connection, row, frame.header, time)
         if row.mutation and session is not None and frame.header.request_id in session.stored:
@@ -178,10 +178,10 @@ class Engine:
         return self._run(connection, row, frame, time, claim)
 
     def _admit(
-        self, connection: Connection, row: Row, header: Header, time: Time
+        self, connection: Connection, row: OpRow, header: Header, time: Time
     ) -> Session | None:
         if connection.key is not None:
-            check_key(connection.key, row.op, time.now_ns)
+            check_key(connection.key, row, time.now_ns)
         access = row.access
         if access is Access.SESSION or access is Access.CONTROL:
             session = self.sessions.get(connection.session)
@@ -197,7 +197,7 @@ class Engine:
             raise FsError(Status.EPERM, f"{row.op.name} is not for a {connection.purpose} peer")
         return None
 
-    def _check_served(self, row: Row, session: Session | None, connection: Connection) -> None:
+    def _check_served(self, row: OpRow, session: Session | None, connection: Connection) -> None:
         if row.access is Access.SESSION and self.progress.recovering:
             raise FsError(Status.NOT_READY, "waiting for clients of before the restart")
         bound = REQUESTS_IN_FLIGHT_MAX * (2 if row.access is Access.CONTROL else 1)
@@ -205,31 +205,32 @@ class Engine:
             raise FsError(Status.BUSY, "too many requests of this connection, or its key, wait")
 
     def _run(
-        self, connection: Connection, row: Row, frame: Frame, time: Time, claim: Claim | None
+        self, connection: Connection, row: OpRow, frame: Frame, time: Time, claim: Claim | None
     ) -> _Outcome:
         request: Any = decode(row.request, frame.body)
         context = Context(
             connection.session, time.now_ns, time.now_s, self.services, connection.key
         )
         header = frame.header
-        asking = Asking(row.op, request, header.request_id, header.body_checksum, time.now_s, claim)
-        outcome = self._execute(row, asking, context)
-        if row.op is Op.SESSION_OPEN and outcome.status == 0:
-            self._bind(connection, SessionId(decode(SessionOpened, outcome.body).session))
-        elif row.op is Op.REPLAY_DONE:
+        asking = Asking(row, request, header.request_id, header.body_checksum, time.now_s, claim)
+        outcome = self._execute(asking, context)
+        if context.opened is not None and outcome.status == 0:
+            self._bind(connection, context.opened)
+        if context.ends_replay:
             self.end_recovery_if_done()
         return outcome
 
-    def _execute(self, row: Row, asking: Asking, context: Context) -> _Outcome:
+    def _execute(self, asking: Asking, context: Context) -> _Outcome:
+        row = asking.row
         tx = Transaction(self._overlay, context.session)
-        has_leases = row.has_footprint and not self.progress.recovering
+        has_leases = row.footprint is not None and not self.progress.recovering
         try:
             if context.key is not None:
-                asking.request = confine(tx, row.op, asking.request, context)
-            tells = who_may_have_let_go(asking.request, context) if row.op in LOCKING else ()
-            if has_leases and (wait := self.gate.pass_or_wait(tx, asking, tells)) is not None:
+                asking.request = confine(tx, row, asking.request, context)
+            asked = row.asks(asking.request, context) if row.asks is not None else ()
+            if has_leases and (wait := self.gate.pass_or_wait(tx, asking, asked)) is not None:
                 raise _WaitError(wait)
-            reply = row.function(tx, asking.request, context)
+            reply = row.run(tx, asking.request, context)
             if has_leases and self.gate.is_auditing:
                 self.gate.audit(tx, asking)
             parents = b"".join(tx.touched) or (
@@ -242,10 +243,10 @@ class Engine:
             return self._failed(tx, asking, error, has_leases=has_leases)
         except ProtocolError as error:
             raise RuntimeError(f"what is stored, or was answered, is wrong: {error}") from error
-        txn, late, foreign = self._merge(tx, row, asking, body, context)
+        txn, late, foreign = self._merge(tx, asking, body, context)
         hold = self.progress.txn if context.wait_durable or late else foreign
         if has_leases:
-            asking.delegates = context.delegates
+            asking.withheld = context.withheld
             body = self.gate.granted(tx, asking, reply, body)
         return _Outcome(0, body, txn, hold, context.wait_truncate)
 
@@ -269,9 +270,10 @@ class Engine:
             self._overlay.merge(context.notes, context.session, self._next_txn())
 
     def _merge(
-        self, tx: Transaction, row: Row, asking: Asking, body: bytes, context: Context
+        self, tx: Transaction, asking: Asking, body: bytes, context: Context
     ) -> tuple[Txn, bool, Txn]:
         """The op succeeded: its transaction, whether it came late, what its reply waits for."""
+        row = asking.row
         if context.notes:
             self._note(tx, context)
         if not tx.writes:
@@ -281,9 +283,9 @@ class Engine:
         if row.mutation:
             stored = pack_reply(txn, row.op, body, asking.request_hash)
             tx.put(reply_key(context.session, asking.request_id), stored)
-            late = self._remember(row.op, context.session, RequestId(asking.request_id), body)
+            late = self._remember(row, context.session, RequestId(asking.request_id), body)
         foreign = max(tx.foreign, self._overlay.merge(tx.writes, context.session, txn))
-        if row.op is Op.COMMIT and self.services.leases.is_claimed(asking.request.ino):
+        if row.hurries_recall and self.services.leases.is_claimed(asking.request.ino):
             self.urgent = True  # by whoever recalled the lease: the reply to that will wait for it
         self._account(context)
         return txn, late, foreign
@@ -300,7 +302,7 @@ class Engine:
         self.progress.txn = Txn(self.progress.txn + 1)
         return self.progress.txn
 
-    def _remember(self, op: Op, session: SessionId, request_id: RequestId, body: bytes) -> bool:
+    def _remember(self, row: OpRow, session: SessionId, request_id: RequestId, body: bytes) -> bool:
         """Note that the reply is stored. True when a later request of the session ran before this
         one (which failed then and is sent again, or was parked): replays go by request id, so the
         reply must not leave before both are durable."""
@@ -308,15 +310,15 @@ class Engine:
         if known is None:
             return False
         known.stored[request_id] = None
-        if op in OPENING:
-            known.created[request_id] = ino_of_reply(op, body)
+        if row.opens:
+            known.created[request_id] = ino_of_reply(row.op, body)
         late = request_id < known.newest
         known.newest = max(request_id, known.newest)
         return late
 
     # ---- repeats and replays -------------------------------------------------------------
 
-    def _repeat(self, session: Session, row: Row, frame: Frame) -> _Outcome:
+    def _repeat(self, session: Session, row: OpRow, frame: Frame) -> _Outcome:
         """The stored reply, told when it is durable: it may depend on others' changes."""
         tx = Transaction(self._overlay, session.id)
         raw = tx.get(reply_key(session.id, frame.header.request_id))
@@ -330,14 +332,14 @@ class Engine:
             self.replays["stored"] += 1
             return _Outcome(0, stored.body, stored.txn, Txn(0))
         truncate = None
-        if row.op in OPENING:
+        if row.opens:
             self.sessions.open(session.id, ino_of_reply(row.op, stored.body), writable=True)
-        elif row.op is Op.SETATTR:
+        elif row.repeat_waits_for_truncate:
             ino = ino_of_reply(row.op, stored.body)
             truncate = ino if ino in self.services.intents else None
         return _Outcome(0, stored.body, stored.txn, stored.txn, truncate)
 
-    def _replay(self, session: Session | None, row: Row, frame: Frame, time: Time) -> _Outcome:
+    def _replay(self, session: Session | None, row: OpRow, frame: Frame, time: Time) -> _Outcome:
         if session is None or not row.mutation or not session.replaying:
             raise FsError(Status.BAD_REQUEST, "nothing is to be replayed")
         replay = decode(Replay, frame.body)
@@ -350,8 +352,8 @@ class Engine:
         when_ns = now_ns or time.now_ns
         context = Context(session.id, when_ns, time.now_s, self.services, session.key, replayed)
         request: Any = decode(row.request, replay.request)
-        asking = Asking(row.op, request, frame.header.request_id, request_hash(frame), time.now_s)
-        outcome = self._execute(row, asking, context)
+        asking = Asking(row, request, frame.header.request_id, request_hash(frame), time.now_s)
+        outcome = self._execute(asking, context)
         self.replays["failed" if outcome.status else "applied"] += 1
         if outcome.status:
             self.log("a replay failed", op=row.op.name, session=session.id, status=outcome.status)
@@ -379,7 +381,7 @@ class Engine:
     # ---- replies -------------------------------------------------------------------------
 
     def _answer(
-        self, connection: Connection, row: Row, frame: Frame, outcome: _Outcome, now_s: float
+        self, connection: Connection, row: OpRow, frame: Frame, outcome: _Outcome, now_s: float
     ) -> None:
         self._count(connection, row, frame, outcome.status)
         if frame.header.flags & FLAG_ONEWAY:
@@ -388,7 +390,7 @@ class Engine:
             body = shown(row.op, frame, outcome.status, outcome.body, connection.who)
             outcome = replace(outcome, body=body)
         session = connection.session
-        hold = max(outcome.hold, self._holds.get(session, 0)) if row.op is not Op.PING else 0
+        hold = max(outcome.hold, self._holds.get(session, 0)) if row.keeps_order else 0
         if hold <= self.progress.durable and outcome.truncate is None:
             is_sole = row.access is Access.SESSION and self.sessions.sole(now_s)
             self._send(connection, frame.header, outcome, FLAG_SOLE if is_sole else 0)
@@ -415,16 +417,16 @@ class Engine:
         self.when_durable(Txn(hold), release)
 
     def _refuse(
-        self, connection: Connection, row: Row, frame: Frame, error: FsError, now_s: float
+        self, connection: Connection, row: OpRow, frame: Frame, error: FsError, now_s: float
     ) -> None:
         self._count(connection, row, frame, int(error.status))
         if not frame.header.flags & FLAG_ONEWAY:
             self._send(connection, frame.header, _failure(error, Txn(0)))  # shows nothing: no hold
             self.answered(row.op, now_s)
 
-    def _count(self, connection: Connection, row: Row, frame: Frame, status: int) -> None:
+    def _count(self, connection: Connection, row: OpRow, frame: Frame, status: int) -> None:
         self.counts[row.op, status] += 1
-        if row.is_audited:
+        if row.audited is not None:
             self.audited(connection, frame, status)
 
     def _send(

@@ -7,6 +7,7 @@ from fscommon.checksum import xxh3_64
 from fscommon.layout.attributes import unpack_attributes
 from fscommon.layout.layout import unpack_layout
 from fscommon.types import Ino
+from fscommon.wire.births import Changed
 from fscommon.wire.codec import decode
 from fscommon.wire.frame import Frame
 from fscommon.wire.header import FLAG_REPLAY
@@ -18,9 +19,10 @@ from metaserver.context import Replayed
 def former_outcome(op: Op, reply: bytes) -> tuple[Replayed, int]:
     """Inode, layout and time of the reply that a mutation got before the restart. A batch has
     its own in the request. Raises ProtocolError: nobody was answered this."""
-    if op is Op.CHANGE_BATCH:
+    kind = BODIES[op][1]
+    if kind is Changed:
         return Replayed(Ino(0), b""), 0
-    message: Any = decode(BODIES[op][1], reply)
+    message: Any = decode(kind, reply)
     attributes = unpack_attributes(message.attributes)
     layout = message.layout if isinstance(message, Opened) else b""
     if layout:

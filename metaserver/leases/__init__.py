@@ -1,5 +1,5 @@
-"""Leases: who caches what, what an op must wait for, and what its reply grants.
+"""Leases: who caches what, and what others must return before it changes.
 
-table: the state machine, pure. footprints: what each op reads and changes. grants: lease fields in
-the records of replies. gate: what joins them to the engine.
+table: the state machine, pure. grants: lease fields in the records of replies. What each op reads
+and changes is in its row (metaserver.ops.row); metaserver.lease_gate joins both to the engine.
 """

@@ -12,7 +12,7 @@ they are evicted, and stay in the table as *ghosts* until they are fenced everyw
 Invariants: two sessions (ghosts included) never hold conflicting leases; nobody is granted what an
 earlier claim of another session needs, so the conflicts of a claim only become fewer; a holder is
 granted nothing on an inode while it is to give up something there.
-Only the event loop's thread calls. Sending is metaserver.leases.gate, fencing metaserver.eviction.
+Only the event loop's thread calls. Sending is metaserver.lease_gate, fencing metaserver.eviction.
 """
 
 import itertools

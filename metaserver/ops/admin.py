@@ -7,6 +7,7 @@ with every read (commit on share).
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import ATTRIBUTES_SIZE, LEASE_ENTRIES_EXCLUSIVE
@@ -29,11 +30,15 @@ from fscommon.wire.admin import (
     TreeSummed,
 )
 from fscommon.wire.messages import Empty
+from fscommon.wire.ops import Op
 from metaserver.context import Context
+from metaserver.leases.holders import Need
 from metaserver.namespace.entries import get_dentry
 from metaserver.namespace.inode import Inode, find, load
 from metaserver.namespace.layouts import default_in, own_record
 from metaserver.namespace.listing import list_page
+from metaserver.ops import footprints
+from metaserver.ops.row import Access, OpRow, always
 from metaserver.records import dentries_after, dentry_cookie, dentry_name, unpack_dentry
 from metaserver.transaction import Transaction
 
@@ -152,3 +157,30 @@ def evict(tx: Transaction, request: Evict, context: Context) -> Empty:
     if not context.services.sessions.condemn(SessionId(request.session)):
         raise FsError(Status.UNKNOWN_SESSION, f"there is no session {request.session:x}")
     return Empty()
+
+
+def _inspected(tx: Transaction, request: Inspect) -> list[Need]:
+    """The directories on the way, as far as their names are known yet."""
+    ino: Ino | None = Ino(request.ino)
+    needs = []
+    for name in request.names[:INSPECT_NAMES_MAX]:
+        if ino is None:
+            break
+        needs.append(Need(ino, footprints.SENT_NAMES))
+        ino = footprints.ino_named(tx, ino, name)
+    return needs
+
+
+def _summed(tx: Transaction, request: TreeSum) -> list[Need]:
+    """Where it goes on; it ends before the next directory that somebody holds exclusively."""
+    return [Need(Ino(place.ino), footprints.SENT_NAMES) for place in request.stack[-1:]]
+
+
+ROWS: Final = (
+    OpRow(op=Op.INSPECT, run=inspect, access=Access.ADMIN, footprint=_inspected),
+    OpRow(
+        op=Op.INSPECT_LIST, run=inspect_list, access=Access.ADMIN, footprint=footprints.attributes
+    ),
+    OpRow(op=Op.TREE_SUM, run=tree_sum, access=Access.ADMIN, footprint=_summed),
+    OpRow(op=Op.EVICT, run=evict, access=Access.ADMIN, audited=always),
+)

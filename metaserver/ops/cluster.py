@@ -1,14 +1,19 @@
 """CLUSTER_MAP, REGISTER, HEARTBEAT, TARGET_SET: storage servers, where they are, and which of their
 targets get new files."""
 
+from typing import Final
+
 from fscommon.errors import FsError, Status
 from fscommon.types import NodeId
 from fscommon.wire.admin import TARGETS_SET_MAX, TargetSet
 from fscommon.wire.codec import encode
 from fscommon.wire.messages import ClusterMap, Empty
+from fscommon.wire.ops import Op
 from fscommon.wire.servers import Heartbeat, HeartbeatReply, Register, Registered, TargetReport
 from metaserver.context import Context, Services
 from metaserver.membership import NODE_TIMEOUT_S, Node, Target
+from metaserver.ops import names
+from metaserver.ops.row import Access, OpRow, always
 from metaserver.records import (
     MAP_EPOCH_KEY,
     NodeRecord,
@@ -171,3 +176,11 @@ def heartbeat(tx: Transaction, request: Heartbeat, context: Context) -> Heartbea
         session_version=version,
         sessions=None if current else services.sessions.ids(),
     )
+
+
+ROWS: Final = (
+    OpRow(op=Op.CLUSTER_MAP, run=cluster_map, access=Access.ANY, names=names.no_inodes),
+    OpRow(op=Op.REGISTER, run=register, access=Access.SERVER),
+    OpRow(op=Op.HEARTBEAT, run=heartbeat, access=Access.SERVER),
+    OpRow(op=Op.TARGET_SET, run=target_set, access=Access.ADMIN, audited=always),
+)

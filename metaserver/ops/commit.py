@@ -6,6 +6,7 @@ the reply tells how far the file may grow from now on.
 """
 
 from dataclasses import replace
+from typing import Final
 
 from fscommon.errors import FsError, Status
 from fscommon.limits import FILE_SIZE_MAX
@@ -17,10 +18,14 @@ from fscommon.wire.messages import (
     Commit,
     Committed,
 )
+from fscommon.wire.ops import Op
+from metaserver import squash
 from metaserver.context import Context
 from metaserver.namespace.inode import Inode, load, save
 from metaserver.namespace.privileges import after_write
 from metaserver.namespace.written import ctime_of, merge_written
+from metaserver.ops import footprints, grants, names
+from metaserver.ops.row import OpRow
 from metaserver.quota.charges import charge_change, size_limit
 from metaserver.transaction import Transaction
 
@@ -74,3 +79,16 @@ def _synced(inode: Inode, request: Commit) -> Inode:
         return inode
     marked = replace(layout, durable_stripes=layout.durable_stripes | bits)
     return Inode(inode.attributes, marked.pack())
+
+
+ROWS: Final = (
+    OpRow(
+        op=Op.COMMIT,
+        run=commit,
+        footprint=footprints.changed_attributes,
+        grants=grants.only_held,
+        names=names.its_ino,
+        squash=squash.write_inode,
+        hurries_recall=True,
+    ),
+)

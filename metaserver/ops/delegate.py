@@ -12,9 +12,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from fscommon.errors import FsError, ProtocolError, Status
+from fscommon.layout.attributes import LEASE_META_EXCLUSIVE, LEASE_NAMER, LEASE_READER, LEASE_WRITER
 from fscommon.layout.layout import unpack_layout, with_inline
 from fscommon.limits import FILE_SIZE_MAX, NAME_LENGTH_MAX
 from fscommon.types import Ino
@@ -29,13 +30,20 @@ from fscommon.wire.births import (
     Setting,
     Slot,
 )
-from metaserver.confine import is_inside
+from fscommon.wire.ops import Op
 from metaserver.context import Context
+from metaserver.keys import ClientKey
+from metaserver.leases.grants import Grant
+from metaserver.leases.holders import Need
 from metaserver.namespace.birth import default_layout
 from metaserver.namespace.entries import Dentry, find_dentry, get_dentry, new_key, put_dentry
 from metaserver.namespace.inode import Inode, find, load, load_directory, save, touch_directory
 from metaserver.namespace.links import drop_name_unasked, remove_plain
 from metaserver.namespace.protection import check_may_add, check_may_remove
+from metaserver.namespace.trees import is_inside
+from metaserver.ops import names as named
+from metaserver.ops.footprints import CHANGED_NAMES
+from metaserver.ops.row import OpRow, always
 from metaserver.ops.setattr import set_unasked
 from metaserver.quota.charges import Owner, charge_many, is_limited, limited_owners, share_of_tree
 from metaserver.records import dentry_key, inode_key, unpack_dentry, writer_key
@@ -318,3 +326,80 @@ def _check_slot(tx: Transaction, birth: Birth, proof: bytes, context: Context) -
     for target in layout.targets:
         if services.membership.target(target) is None:
             raise FsError(Status.BAD_REQUEST, f"there is no target {target}")
+
+
+# ---- leases --------------------------------------------------------------------------------------
+
+
+def _delegated(tx: Transaction, request: Delegate) -> list[Need]:
+    return [Need(Ino(request.ino), CHANGED_NAMES)] if request.ino else []
+
+
+def _granted(request: Delegate, reply: Delegated) -> Iterator[Grant]:
+    if reply.attributes:
+        yield reply.attributes, LEASE_NAMER
+
+
+def _changed(tx: Transaction, request: ChangeBatch) -> list[Need]:
+    """The directories alone: a batch waits for nobody, as all else of its client comes behind it
+    (docs/decisions/0014-removals.md)."""
+    return [Need(Ino(ino), CHANGED_NAMES) for ino in _parents(request)]
+
+
+def _parents(request: ChangeBatch) -> set[int]:
+    parents = {birth.parent for birth in request.births}
+    parents.update(removal.parent for removal in request.removals)
+    parents.update(move.parent for move in request.moves)
+    return parents
+
+
+def _changed_afterwards(request: ChangeBatch) -> list[Need]:
+    inos = [change.ino for change in request.removals]
+    inos += [change.ino for change in request.settings]
+    inos += [ino for move in request.moves for ino in (move.ino, move.replaced) if ino]
+    return [Need(Ino(ino), LEASE_META_EXCLUSIVE) for ino in inos]
+
+
+def _already_held(request: ChangeBatch, reply: Changed) -> Iterator[tuple[Ino, int]]:
+    errors = reply.errors or (0,) * len(request.births)
+    for birth, error in zip(request.births, errors, strict=True):
+        if not error:
+            yield Ino(birth.ino), LEASE_WRITER if birth.writable else LEASE_READER
+
+
+# ---- keys ----------------------------------------------------------------------------------------
+
+
+def _own_directory(tx: Transaction, request: Delegate, key: ClientKey) -> Delegate:
+    """A client whose users are not the cluster's gets no directory, as in a tree that is full: its
+    files are made, and removed, by ordinary requests."""
+    return request if key.who is None else Delegate(0, 0)
+
+
+def _own_changes(tx: Transaction, request: ChangeBatch, key: ClientKey) -> ChangeBatch:
+    if key.who is not None:
+        raise FsError(Status.EPERM, f"CHANGE_BATCH is not for the key '{key.name}' of a client")
+    return request
+
+
+# No row has `squash`: clients for which it would matter are given no directory, and are refused.
+ROWS: Final = (
+    OpRow(
+        op=Op.DELEGATE,
+        run=delegate,
+        footprint=_delegated,
+        grants=_granted,
+        names=named.its_ino_if_any,
+        changes=always,
+        rewrite=_own_directory,
+    ),
+    OpRow(
+        op=Op.CHANGE_BATCH,
+        run=change_batch,
+        footprint=_changed,
+        changes_afterwards=_changed_afterwards,
+        already_held=_already_held,
+        names=_parents,
+        rewrite=_own_changes,
+    ),
+)

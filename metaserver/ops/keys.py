@@ -7,6 +7,7 @@ at the storage servers by metaserver.eviction.
 
 import secrets
 from itertools import islice
+from typing import Final
 
 from fscommon.auth.key import session_secret
 from fscommon.errors import FsError, Status
@@ -29,13 +30,16 @@ from fscommon.wire.keys import (
     SessionGrant,
 )
 from fscommon.wire.messages import Empty, Entry
-from metaserver.confine import is_inside
+from fscommon.wire.ops import Op
 from metaserver.context import Context
 from metaserver.identity import check_map
 from metaserver.keys import ClientKey, flags_of
 from metaserver.namespace.entries import get_dentry
 from metaserver.namespace.inode import Inode, load, load_directory
 from metaserver.namespace.paths import path_of
+from metaserver.namespace.trees import is_inside
+from metaserver.ops import footprints, names
+from metaserver.ops.row import Access, OpRow, always
 from metaserver.records import client_key_key
 from metaserver.transaction import Transaction
 
@@ -178,3 +182,13 @@ def _child(tx: Transaction, inode: Inode, name: bytes) -> Inode:
 
 def _not_for(key: ClientKey) -> FsError:
     return FsError(Status.EACCES, f"the key '{key.name}' is for {key.path}: mount HOST{key.path}")
+
+
+ROWS: Final = (
+    OpRow(op=Op.KEY_CREATE, run=key_create, access=Access.ADMIN, audited=always),
+    OpRow(op=Op.KEY_LIST, run=key_list, access=Access.ADMIN),
+    OpRow(op=Op.KEY_REVOKE, run=key_revoke, access=Access.ADMIN, audited=always),
+    OpRow(op=Op.SESSION_GRANT, run=session_grant, access=Access.CONTROL, names=names.no_inodes),
+    # The client takes its leases when it looks; whether the root is in its tree is looked at above.
+    OpRow(op=Op.MOUNT_ROOT, run=mount_root, footprint=footprints.nothing, names=names.no_inodes),
+)

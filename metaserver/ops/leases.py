@@ -4,8 +4,25 @@ administrators ask of the table of leases.
 Taking is the footprint and the grant of the op (metaserver.leases); here is only the inode.
 """
 
+import stat
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Final
+
 from fscommon.errors import FsError, Status
-from fscommon.layout.attributes import LEASE_ALL, LEASE_CHILDREN, LEASE_DATA, LEASE_ENTRIES
+from fscommon.layout.attributes import (
+    LEASE_ALL,
+    LEASE_CHILDREN,
+    LEASE_DATA,
+    LEASE_DATA_EXCLUSIVE,
+    LEASE_ENTRIES,
+    LEASE_EXCLUSIVE_ALL,
+    LEASE_META,
+    LEASE_META_EXCLUSIVE,
+    LEASE_READER,
+    LEASE_WRITER,
+)
 from fscommon.types import Ino, SessionId
 from fscommon.wire.leases import (
     LeaseQuery,
@@ -17,8 +34,18 @@ from fscommon.wire.leases import (
     SessionLeases,
 )
 from fscommon.wire.messages import Empty, Entry
+from fscommon.wire.ops import Op
+from metaserver import squash
 from metaserver.context import Context
+from metaserver.identity import Who
+from metaserver.keys import ClientKey
+from metaserver.leases.grants import Grant
+from metaserver.leases.holders import Need
 from metaserver.namespace.inode import find, load
+from metaserver.namespace.trees import is_inside
+from metaserver.ops import names
+from metaserver.ops.footprints import WRITTEN_FILE
+from metaserver.ops.row import Access, OpRow
 from metaserver.records import inode_key
 from metaserver.sessions import Session
 from metaserver.transaction import Transaction
@@ -82,3 +109,84 @@ def leases(tx: Transaction, request: LeaseQuery, context: Context) -> LeaseRepor
 def _row(session: Session, context: Context) -> SessionLeases:
     inodes, exclusive, recalls, is_cached = context.services.leases.sums(session.id)
     return SessionLeases(session.id, session.node, inodes, exclusive, recalls, is_cached)
+
+
+# ---- LEASE_TAKE ----------------------------------------------------------------------------------
+
+_MODE: Final = struct.Struct("<I")
+_MODE_AT: Final = 56
+
+
+def _taken(tx: Transaction, request: LeaseTake) -> list[Need]:
+    return [Need(Ino(request.ino), _taken_with(request.flags))]
+
+
+def _taken_with(flags: int) -> int:
+    """What LEASE_TAKE of these bits takes: bytes always with size, exclusive with shared."""
+    if flags & (LEASE_DATA_EXCLUSIVE | LEASE_META_EXCLUSIVE):
+        return WRITTEN_FILE | LEASE_READER
+    if flags & LEASE_DATA:
+        return LEASE_READER | flags & LEASE_ENTRIES
+    return flags & (LEASE_META | LEASE_ENTRIES)
+
+
+def _granted(request: LeaseTake, reply: Entry) -> Iterator[Grant]:
+    mode = _MODE.unpack_from(reply.attributes, _MODE_AT)[0]
+    facets = LEASE_META
+    facets |= LEASE_ENTRIES if stat.S_ISDIR(mode) else 0
+    facets |= LEASE_WRITER if stat.S_ISREG(mode) else 0
+    yield reply.attributes, _taken_with(request.flags) & facets
+
+
+def _squash_take(tx: Transaction, request: LeaseTake, who: Who) -> LeaseTake:
+    if request.flags & LEASE_EXCLUSIVE_ALL:
+        squash.check_may(tx, request.ino, squash.READ | squash.WRITE, who)
+    elif request.flags & LEASE_DATA:
+        squash.check_may(tx, request.ino, squash.READ, who)
+    return request
+
+
+def _takes_exclusively(request: LeaseTake) -> bool:
+    return bool(request.flags & LEASE_EXCLUSIVE_ALL)
+
+
+# ---- keys ----------------------------------------------------------------------------------------
+
+
+def _own_returns(tx: Transaction, request: LeaseReturn, key: ClientKey) -> LeaseReturn:
+    """A return is taken in any case, as others may wait for it; that it says `open` is not."""
+    return LeaseReturn(
+        tuple(
+            replace(item, is_open=False)
+            if item.is_open and not is_inside(tx, item.ino, key)
+            else item
+            for item in request.items
+        )
+    )
+
+
+def _restored(request: LeaseRestore) -> Iterable[int]:
+    return [lease.ino for lease in request.leases]
+
+
+ROWS: Final = (
+    OpRow(
+        op=Op.LEASE_TAKE,
+        run=lease_take,
+        footprint=_taken,
+        grants=_granted,
+        names=names.its_ino,
+        changes=_takes_exclusively,
+        squash=_squash_take,
+    ),
+    OpRow(
+        op=Op.LEASE_RETURN,
+        run=lease_return,
+        access=Access.CONTROL,
+        names=names.no_inodes,
+        rewrite=_own_returns,
+    ),
+    # It restores only leases on what the client may read.
+    OpRow(op=Op.LEASE_RESTORE, run=lease_restore, access=Access.CONTROL, names=_restored),
+    OpRow(op=Op.LEASES, run=leases, access=Access.ANY),
+)

@@ -1,15 +1,25 @@
 """LINK: one more name for anything but a directory, or the first for an O_TMPFILE."""
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.attributes import INODE_LINKABLE
+from fscommon.layout.attributes import INODE_LINKABLE, LEASE_META_EXCLUSIVE
 from fscommon.limits import LINK_COUNT_MAX
+from fscommon.types import Ino
 from fscommon.wire.messages import Entry, Link
+from fscommon.wire.ops import Op
+from metaserver import squash
 from metaserver.context import Context
+from metaserver.identity import Who
+from metaserver.leases.holders import Need
 from metaserver.namespace.entries import new_key, put_dentry
 from metaserver.namespace.inode import Inode, load, load_directory, save, touch_directory
 from metaserver.namespace.protection import check_may_add, check_may_link
+from metaserver.ops import grants
+from metaserver.ops.footprints import CHANGED_NAMES
+from metaserver.ops.row import OpRow
 from metaserver.quota.charges import charge_change, check_tree
 from metaserver.records import orphan_key
 from metaserver.transaction import Transaction
@@ -55,3 +65,32 @@ def _first_name(tx: Transaction, inode: Inode, context: Context) -> Inode:
     tx.delete(orphan_key(inode.ino))
     context.services.sessions.reaped(inode.ino)
     return Inode(replace(inode.attributes, flags=flags & ~INODE_LINKABLE), inode.tail)
+
+
+def _footprint(tx: Transaction, request: Link) -> list[Need]:
+    return [
+        Need(Ino(request.new_parent), CHANGED_NAMES),
+        Need(Ino(request.ino), LEASE_META_EXCLUSIVE),
+    ]
+
+
+def _names(request: Link) -> Iterable[int]:
+    return (request.ino, request.new_parent)
+
+
+def _squash(tx: Transaction, request: Link, who: Who) -> Link:
+    squash.check_may(tx, request.new_parent, squash.WRITE | squash.SEARCH, who)
+    squash.check_may(tx, request.ino, squash.READ | squash.WRITE, who)
+    return request
+
+
+ROWS: Final = (
+    OpRow(
+        op=Op.LINK,
+        run=link,
+        footprint=_footprint,
+        grants=grants.found,
+        names=_names,
+        squash=_squash,
+    ),
+)

@@ -5,6 +5,7 @@ Locks live in memory: a restarted metaserver is told them again (LOCK_RESTORE) b
 anything. They read and change no records, so they meet no leases and no commits.
 """
 
+from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import Final
 
@@ -27,11 +28,14 @@ from fscommon.wire.locks import (
     LockSet,
 )
 from fscommon.wire.ops import Op
+from metaserver import squash
 from metaserver.context import Context, ParkedError
+from metaserver.identity import Who
 from metaserver.locks.table import Owner, Wanted
+from metaserver.ops import footprints, names
+from metaserver.ops.row import Access, OpRow
 from metaserver.transaction import Transaction
 
-LOCKING: Final = frozenset({Op.LOCK_GET, Op.LOCK_SET})
 _LIST_COUNT_MAX: Final = 4096
 _EVENTS_COUNT_MAX: Final = 1 << 15
 
@@ -91,11 +95,14 @@ def _row(context: Context, ino: Ino, owner: Owner, held: LockedRange, is_waiting
     return LockRow(lock, owner.session, session.node if session else "", is_waiting)
 
 
-def who_may_have_let_go(request: LockGet | LockSet, context: Context) -> set[SessionId]:
-    """Sessions to be asked before a request that does not wait is answered."""
-    if isinstance(request, LockSet) and request.ticket:
-        return set()
+def _loose_holders(request: LockGet | LockSet, context: Context) -> Collection[SessionId]:
+    """Sessions that may have let go of a lock that is in the way, without saying so yet."""
     return context.services.locks.loose_holders(_wanted(request, 0, context))
+
+
+def _loose_holders_unless_waiting(request: LockSet, context: Context) -> Collection[SessionId]:
+    """Nobody is asked for a request that waits: one that has a ticket."""
+    return () if request.ticket else _loose_holders(request, context)
 
 
 def _wanted(request: LockGet | LockSet | HeldLock, pid: int, context: Context) -> Wanted:
@@ -107,3 +114,47 @@ def _wanted(request: LockGet | LockSet | HeldLock, pid: int, context: Context) -
         raise FsError(Status.EINVAL, "no such type of lock") from None
     owner = Owner(context.session, request.is_flock, request.owner)
     return Wanted(Ino(request.ino), owner, request.start, request.end, kind, pid)
+
+
+def _squash(tx: Transaction, request: LockSet, who: Who) -> LockSet:
+    squash.check_may(tx, request.ino, squash.READ, who)
+    return request
+
+
+def _restored(request: LockRestore) -> Iterable[int]:
+    return {lock.ino for lock in request.locks}
+
+
+def _squash_restore(tx: Transaction, request: LockRestore, who: Who) -> LockRestore:
+    for ino in _restored(request):
+        squash.check_may(tx, ino, squash.READ, who)
+    return request
+
+
+ROWS: Final = (
+    OpRow(
+        op=Op.LOCK_GET,
+        run=lock_get,
+        footprint=footprints.nothing,
+        asks=_loose_holders,
+        names=names.its_ino,
+    ),
+    OpRow(
+        op=Op.LOCK_SET,
+        run=lock_set,
+        footprint=footprints.nothing,
+        asks=_loose_holders_unless_waiting,
+        names=names.its_ino,
+        squash=_squash,
+    ),
+    OpRow(op=Op.LOCK_EVENTS, run=lock_events, footprint=footprints.nothing, names=names.no_inodes),
+    OpRow(op=Op.LOCK_CANCEL, run=lock_cancel, footprint=footprints.nothing, names=names.no_inodes),
+    OpRow(
+        op=Op.LOCK_RESTORE,
+        run=lock_restore,
+        access=Access.CONTROL,
+        names=_restored,
+        squash=_squash_restore,
+    ),
+    OpRow(op=Op.LOCK_LIST, run=lock_list, access=Access.ADMIN),
+)

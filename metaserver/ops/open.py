@@ -7,13 +7,21 @@ has it open for writing: many who do never write.
 """
 
 from dataclasses import replace
+from typing import Final
 
 from fscommon.errors import FsError, Status
+from fscommon.types import Ino
 from fscommon.wire.messages import Open, Opened
+from fscommon.wire.ops import Op
+from metaserver import squash
 from metaserver.context import Context
+from metaserver.identity import Who
+from metaserver.leases.holders import Need
 from metaserver.namespace.inline import has_inline, spill
 from metaserver.namespace.inode import Inode, load
 from metaserver.namespace.protection import check_may_open
+from metaserver.ops import footprints, grants, names
+from metaserver.ops.row import OpRow
 from metaserver.quota.charges import NO_SIZE_LIMIT, size_limit
 from metaserver.records import writer_key
 from metaserver.transaction import Transaction
@@ -50,3 +58,31 @@ def open_inode(
     if writable:
         limit = size_limit(context, inode.attributes, wanted=wanted)
     return Opened(packed, inode.tail, capability, limit)
+
+
+def _footprint(tx: Transaction, request: Open) -> list[Need]:
+    return footprints.opened_inode(tx, Ino(request.ino), writable=request.writable)
+
+
+def _writes(request: Open) -> bool:
+    return bool(request.writable)
+
+
+def _squash(tx: Transaction, request: Open, who: Who) -> Open:
+    """A capability to write reads, too."""
+    wanted = squash.READ | squash.WRITE if request.writable else squash.READ
+    squash.check_may(tx, request.ino, wanted, who)
+    return request
+
+
+ROWS: Final = (
+    OpRow(
+        op=Op.OPEN,
+        run=open_,
+        footprint=_footprint,
+        grants=grants.opened,
+        names=names.its_ino,
+        changes=_writes,
+        squash=_squash,
+    ),
+)

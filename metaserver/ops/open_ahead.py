@@ -5,11 +5,12 @@ OPEN of each would have brought, and holds META and DATA of all of them by their
 (docs/decisions/0022-directory-grants.md): nothing is kept here for each file but a bit. Nothing
 waits and nobody is asked for anything. What another session holds or waits for, what is being
 written, what has several names, and what this session has open already, is left out. Doing it again
-grants it again. The grant itself is metaserver.leases.gate's, as of every reply.
+grants it again. The grant itself is metaserver.lease_gate's, as of every reply.
 """
 
 import stat
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import (
@@ -23,9 +24,14 @@ from fscommon.layout.attributes import (
 from fscommon.limits import OPEN_AHEAD_MAX
 from fscommon.types import Ino
 from fscommon.wire.ahead import OpenAhead, OpenedAhead
+from fscommon.wire.ops import Op
+from metaserver import squash
 from metaserver.context import Context
+from metaserver.leases.grants import Grant
 from metaserver.namespace.inode import Inode
 from metaserver.namespace.listing import list_page
+from metaserver.ops import footprints, names
+from metaserver.ops.row import OpRow
 from metaserver.records import dentry_cookie, dentry_name
 from metaserver.squash import may_read
 from metaserver.transaction import Transaction
@@ -91,3 +97,25 @@ def _may_be_read(tx: Transaction, row: _Row, context: Context) -> bool:
 
 def _capability(row: _Row, context: Context) -> bytes:
     return context.services.capability(context, row.tail, row.ino, writable=False)
+
+
+def _granted(request: OpenAhead, reply: OpenedAhead) -> Iterator[Grant]:
+    yield reply.attributes, LEASE_READER
+
+
+def _looks_into(request: OpenAhead) -> int:
+    return request.ino
+
+
+ROWS: Final = (
+    OpRow(
+        op=Op.OPEN_AHEAD,
+        run=open_ahead,
+        footprint=footprints.nothing,  # it takes what is free
+        grants=_granted,
+        looks_into=_looks_into,
+        grants_by_directory=True,
+        names=names.its_ino,
+        squash=squash.read_inode,  # the op itself leaves out files that may not be read
+    ),
+)

@@ -8,13 +8,22 @@ directories learn of new ones when their exclusive leases are recalled: QUOTA_TE
 """
 
 from itertools import islice
+from typing import Final
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.attributes import LEASE_DATA_EXCLUSIVE, LEASE_ENTRIES_EXCLUSIVE
+from fscommon.layout.attributes import (
+    LEASE_DATA,
+    LEASE_DATA_EXCLUSIVE,
+    LEASE_ENTRIES,
+    LEASE_ENTRIES_EXCLUSIVE,
+    LEASE_META,
+)
 from fscommon.layout.quota import GRACE_S_MAX, NO_LIMITS, AccountId, Limits, QuotaKind
 from fscommon.limits import FILE_SIZE_MAX
+from fscommon.types import Ino
 from fscommon.wire.admin import SUM_DEPTH_MAX, Place
 from fscommon.wire.messages import Empty
+from fscommon.wire.ops import Op
 from fscommon.wire.quota import (
     ASSIGN_INODES_MAX,
     QUOTA_ROWS_MAX,
@@ -29,8 +38,10 @@ from fscommon.wire.quota import (
     QuotaTold,
 )
 from metaserver.context import Context
+from metaserver.leases.holders import Need
 from metaserver.namespace.inode import Inode, find, load, load_directory, save
 from metaserver.namespace.paths import path_of
+from metaserver.ops.row import Access, OpRow, always
 from metaserver.quota.charges import accounts_of, charge_change
 from metaserver.quota.table import Account
 from metaserver.records import dentries_after, dentry_cookie, pack_quota, quota_key, unpack_dentry
@@ -207,3 +218,24 @@ class _Walk:
 
     def _is_another_tree(self, inode: Inode) -> bool:
         return inode.is_directory and inode.attributes.tree == inode.ino != self._top.ino
+
+
+# ---- rows --------------------------------------------------------------------------------------
+
+
+def _asked_back(tx: Transaction, request: QuotaTell) -> list[Need]:
+    shared = LEASE_META | (LEASE_ENTRIES if request.names else LEASE_DATA)
+    return [Need(Ino(ino), shared) for ino in request.inos[:TELL_INODES_MAX]]
+
+
+def _begins(request: QuotaAssign) -> bool:
+    """Later steps of a walk get no line of their own."""
+    return len(request.stack) <= 1
+
+
+ROWS: Final = (
+    OpRow(op=Op.QUOTA_SET, run=quota_set, access=Access.ADMIN, audited=always),
+    OpRow(op=Op.QUOTA_LIST, run=quota_list, access=Access.ADMIN),
+    OpRow(op=Op.QUOTA_ASSIGN, run=quota_assign, access=Access.ADMIN, audited=_begins),
+    OpRow(op=Op.QUOTA_TELL, run=quota_tell, access=Access.ADMIN, footprint=_asked_back),
+)

@@ -5,11 +5,16 @@ there all the time is seen exactly once.
 """
 
 import struct
+from typing import Final
 
 from fscommon.layout.attributes import ATTRIBUTES_SIZE
 from fscommon.wire.messages import ReadDir, ReadDirReply
+from fscommon.wire.ops import Op
+from metaserver import squash
 from metaserver.context import Context
 from metaserver.namespace.listing import list_page
+from metaserver.ops import footprints, grants, names
+from metaserver.ops.row import OpRow
 from metaserver.records import dentry_cookie, dentry_name
 from metaserver.transaction import Transaction
 
@@ -26,3 +31,21 @@ def readdir(tx: Transaction, request: ReadDir, context: Context) -> ReadDirReply
 
 def _row(key: bytes, record: bytes) -> tuple[bytes, bytes]:
     return key, record
+
+
+def _looks_into(request: ReadDir) -> int:
+    return request.ino
+
+
+ROWS: Final = (
+    OpRow(
+        op=Op.READDIR,
+        run=readdir,
+        footprint=footprints.names,
+        grants=grants.found,
+        looks_into=_looks_into,
+        is_look=True,
+        names=names.its_ino,
+        squash=squash.read_inode,
+    ),
+)

@@ -4,15 +4,26 @@ Checks come first, then changes: nothing after the first change can fail. Sticky
 permissions are the kernel's (default_permissions).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from fscommon.errors import FsError, Status
+from fscommon.layout.attributes import LEASE_META_EXCLUSIVE
+from fscommon.types import Ino
 from fscommon.wire.messages import RENAME_EXCHANGE, RENAME_NOREPLACE, Rename, Renamed
+from fscommon.wire.ops import Op
+from metaserver import squash
 from metaserver.context import Context
+from metaserver.identity import Who
+from metaserver.leases.holders import Need
 from metaserver.namespace.entries import Dentry, find_dentry, get_dentry, is_empty, put_dentry
-from metaserver.namespace.inode import Inode, load, load_directory, save, touch_directory
+from metaserver.namespace.inode import Inode, find, load, load_directory, save, touch_directory
 from metaserver.namespace.links import drop_name
 from metaserver.namespace.protection import check_may_add, check_may_remove
+from metaserver.ops import grants
+from metaserver.ops.footprints import CHANGED_NAMES, ino_named
+from metaserver.ops.row import OpRow
 from metaserver.quota.charges import charge_change, check_tree
 from metaserver.records import dentry_key
 from metaserver.transaction import Transaction
@@ -157,3 +168,44 @@ def _tree_after(
             raise FsError(Status.EXDEV, "the target is in another quota tree")
         check_tree(tx, context, attributes, tree)
     return tree
+
+
+# ---- row ---------------------------------------------------------------------------------------
+
+
+def _footprint(tx: Transaction, request: Rename) -> list[Need]:
+    needs = [Need(Ino(request.parent), CHANGED_NAMES)]
+    if request.new_parent != request.parent:
+        needs.append(Need(Ino(request.new_parent), CHANGED_NAMES))
+    inos = {
+        ino_named(tx, request.parent, request.name),
+        ino_named(tx, request.new_parent, request.new_name),
+    }
+    return needs + [Need(ino, LEASE_META_EXCLUSIVE) for ino in inos if ino is not None]
+
+
+def _names(request: Rename) -> Iterable[int]:
+    return (request.parent, request.new_parent)
+
+
+def _squash(tx: Transaction, request: Rename, who: Who) -> Rename:
+    for parent, name in ((request.parent, request.name), (request.new_parent, request.new_name)):
+        squash.check_may(tx, parent, squash.WRITE | squash.SEARCH, who)
+        squash.check_sticky(tx, parent, name, who)
+        dentry = find_dentry(tx, parent, name)
+        moved = find(tx, dentry.ino) if dentry is not None else None
+        if moved is not None and moved.is_directory and request.parent != request.new_parent:
+            squash.check_may(tx, moved.ino, squash.WRITE, who)  # its `..` changes
+    return request
+
+
+ROWS: Final = (
+    OpRow(
+        op=Op.RENAME,
+        run=rename,
+        footprint=_footprint,
+        grants=grants.found,
+        names=_names,
+        squash=_squash,
+    ),
+)

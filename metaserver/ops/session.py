@@ -4,7 +4,9 @@ A new session is durable before its id is told. A session of a former incarnatio
 its client, which replays and says REPLAY_DONE; until all have, new clients wait (rule 18).
 """
 
+from dataclasses import replace
 from itertools import islice
+from typing import Final
 
 from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import LEASE_NAMER, LEASE_WRITER
@@ -14,9 +16,14 @@ from fscommon.wire.admin import BytesPath
 from fscommon.wire.codec import encode
 from fscommon.wire.locks import HeldLock
 from fscommon.wire.messages import Empty, SessionOpen, SessionOpened, SessionRenew, SessionRenewed
+from fscommon.wire.ops import Op
 from metaserver.context import Context
+from metaserver.keys import ClientKey
 from metaserver.lost_writes import cut_lost
 from metaserver.namespace.inode import find
+from metaserver.namespace.trees import is_inside
+from metaserver.ops import names
+from metaserver.ops.row import Access, OpRow
 from metaserver.records import LivedSessionRecord, replies_of, session_key, written_of
 from metaserver.sessions import IDS_OF_A_LIFE, LIVES_MAX, Session
 from metaserver.transaction import Transaction
@@ -50,6 +57,7 @@ def session_open(tx: Transaction, request: SessionOpen, context: Context) -> Ses
         session.slots_outdated = 0
         locks = _locks_of(session.id, context)
         cut_lost(tx, context, session, request.lost)
+    context.opened = session.id
     return SessionOpened(
         session=session.id,
         incarnation=services.progress.incarnation,
@@ -177,4 +185,26 @@ def replay_done(tx: Transaction, request: Empty, context: Context) -> Empty:
     session = context.services.sessions.get(context.session)
     if session is not None:
         session.replaying = False
+    context.ends_replay = True
     return Empty()
+
+
+def _own_opens(tx: Transaction, request: SessionOpen, key: ClientKey) -> SessionOpen:
+    opens = tuple(ino for ino in request.opens if is_inside(tx, ino, key))
+    held = () if key.is_read_only else request.exclusive
+    exclusive = tuple(ino for ino in held if is_inside(tx, ino, key))
+    return replace(request, opens=opens, exclusive=exclusive)
+
+
+ROWS: Final = (
+    OpRow(
+        op=Op.SESSION_OPEN,
+        run=session_open,
+        access=Access.CLIENT,
+        names=names.no_inodes,
+        rewrite=_own_opens,
+    ),
+    OpRow(op=Op.SESSION_RENEW, run=session_renew, access=Access.CONTROL, names=names.no_inodes),
+    OpRow(op=Op.SESSION_CLOSE, run=session_close, access=Access.CONTROL, names=names.no_inodes),
+    OpRow(op=Op.REPLAY_DONE, run=replay_done, access=Access.CONTROL, names=names.no_inodes),
+)

@@ -10,14 +10,21 @@ The set-id bits and security.capability go with a change of owner, and where the
 """
 
 import stat
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.attributes import INODE_FLAGS_SETTABLE
+from fscommon.layout.attributes import (
+    INODE_APPEND,
+    INODE_FLAGS_SETTABLE,
+    INODE_IMMUTABLE,
+    LEASE_META_EXCLUSIVE,
+)
 from fscommon.layout.layout import Layout, without_inline
 from fscommon.layout.template import LayoutDefault
 from fscommon.limits import FILE_SIZE_MAX
-from fscommon.types import FileId
+from fscommon.types import FileId, Ino
 from fscommon.wire.births import Setting
 from fscommon.wire.messages import (
     SET_ATIME,
@@ -35,7 +42,11 @@ from fscommon.wire.messages import (
     Opened,
     SetAttr,
 )
+from fscommon.wire.ops import Op
+from metaserver import squash
 from metaserver.context import Context
+from metaserver.identity import Who
+from metaserver.leases.holders import Need
 from metaserver.namespace import acl
 from metaserver.namespace.inline import cut_inline, has_inline
 from metaserver.namespace.inode import Inode, find, load, save
@@ -43,6 +54,9 @@ from metaserver.namespace.layouts import new_layout
 from metaserver.namespace.privileges import drop_capability_xattr, without_set_id
 from metaserver.namespace.protection import check_may_change
 from metaserver.namespace.written import merge_written
+from metaserver.ops import grants
+from metaserver.ops.footprints import WRITTEN_FILE
+from metaserver.ops.row import OpRow
 from metaserver.quota.charges import charge_change, check_growth, size_limit
 from metaserver.records import Intent, doomed_key, intent_key, xattr_key
 from metaserver.transaction import Transaction
@@ -215,3 +229,84 @@ def _reply(inode: Inode, before: Inode, context: Context) -> Opened:
     capability = context.services.capability(context, inode.tail, inode.ino, writable=True)
     limit = size_limit(context, before.attributes, inode.attributes)
     return Opened(packed, inode.tail, capability, limit)
+
+
+# ---- row ---------------------------------------------------------------------------------------
+
+_OF_WRITERS: Final = (
+    SET_SIZE
+    | SET_GROW
+    | SET_ATIME
+    | SET_MTIME
+    | SET_CTIME
+    | SET_KILL_SUIDGID
+    | SET_KILL_SGID
+    | SET_TIMES_GIVEN
+)  # what any writer may change, not only the owner
+_PROTECTING_FLAGS: Final = INODE_IMMUTABLE | INODE_APPEND
+
+
+def _footprint(tx: Transaction, request: SetAttr) -> list[Need]:
+    resizes = request.valid & SET_SIZE
+    return [Need(Ino(request.ino), WRITTEN_FILE if resizes else LEASE_META_EXCLUSIVE)]
+
+
+def _names(request: SetAttr) -> Iterable[int]:
+    return (request.ino, request.like) if request.like else (request.ino,)
+
+
+def _squash(tx: Transaction, request: SetAttr, who: Who) -> SetAttr:
+    inode = find(tx, request.ino)
+    if inode is None:
+        return request
+    attributes, valid = inode.attributes, request.valid
+    if valid & SET_UID:
+        request = replace(request, uid=_new_owner(attributes.uid, request.uid, who))
+    if valid & SET_GID:
+        request = replace(request, gid=_new_group(attributes.gid, request.gid, who))
+    if valid & SET_FLAGS and (request.inode_flags ^ attributes.flags) & _PROTECTING_FLAGS:
+        squash.check_root("a change of protecting flags", who)
+    gid = request.gid if valid & SET_GID else None
+    if valid & SET_MODE and squash.lends_group(inode, gid, who):
+        request = replace(request, mode=request.mode & ~stat.S_ISGID)
+    if not who.may_own(attributes.uid):
+        if valid & ~_OF_WRITERS:
+            raise squash.forbid("a change of what others own")
+        squash.check_may(tx, request.ino, squash.READ | squash.WRITE, who)
+    return request
+
+
+def _new_owner(uid: int, wanted: int, who: Who) -> int:
+    """Giving it to whom it belongs already is no change, whatever the client is shown of it."""
+    new = uid if wanted == who.uids.to_client(uid) else who.uids.to_cluster(wanted)
+    if new == uid:
+        return uid
+    if not who.gives_away:
+        raise squash.forbid("another owner")
+    if new is None:
+        raise _unmapped("user", wanted)
+    return new
+
+
+def _new_group(gid: int, wanted: int, who: Who) -> int:
+    new = gid if wanted == who.gids.to_client(gid) else who.gids.to_cluster(wanted)
+    if new is not None:
+        return new
+    raise _unmapped("group", wanted) if who.translates else squash.forbid("root's group")
+
+
+def _unmapped(kind: str, number: int) -> FsError:
+    return FsError(Status.EINVAL, f"the key of this client maps no {kind} {number}")
+
+
+ROWS: Final = (
+    OpRow(
+        op=Op.SETATTR,
+        run=setattr_,
+        footprint=_footprint,
+        grants=grants.found,
+        names=_names,
+        squash=_squash,
+        repeat_waits_for_truncate=True,
+    ),
+)

@@ -11,8 +11,11 @@ from typing import Final
 
 from fscommon.layout.quota import QuotaKind
 from fscommon.wire.messages import StatFs, StatFsReply
+from fscommon.wire.ops import Op
 from metaserver.context import Context, Services
 from metaserver.namespace.inode import find
+from metaserver.ops import footprints, names
+from metaserver.ops.row import OpRow
 from metaserver.quota.table import Account
 from metaserver.transaction import Transaction
 
@@ -68,3 +71,8 @@ def _narrow(room: tuple[int, int], limit: int, used: int) -> tuple[int, int]:
     """Total and free, within a limit, 0 of which is none."""
     total, free = room
     return (min(total, limit), min(free, max(0, limit - used))) if limit else room
+
+
+ROWS: Final = (
+    OpRow(op=Op.STATFS, run=statfs, footprint=footprints.nothing, names=names.its_ino_if_any),
+)

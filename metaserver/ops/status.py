@@ -1,10 +1,14 @@
 """STATUS: the whole cluster as the metaserver sees it, in one reply."""
 
+from typing import Final
+
 from fscommon.version import program_version
 from fscommon.wire.admin import ClientStatus, NodeStatus, TargetHealth
 from fscommon.wire.messages import Empty, StatusReply
+from fscommon.wire.ops import Op
 from metaserver.context import Context
 from metaserver.membership import Node
+from metaserver.ops.row import Access, OpRow
 from metaserver.ops.statfs import measure
 from metaserver.sessions import Session
 from metaserver.transaction import Transaction
@@ -69,3 +73,6 @@ def _node(node: Node, context: Context) -> NodeStatus:
         is_current=node.session_version == services.sessions.version,
         traffic=node.traffic,
     )
+
+
+ROWS: Final = (OpRow(op=Op.STATUS, run=status, access=Access.ANY),)

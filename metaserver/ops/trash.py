@@ -7,9 +7,12 @@ Both are durable when they are answered, so that none has to be replayed.
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from typing import Final
 
 from fscommon.errors import FsError, Status
-from fscommon.layout.attributes import ATTRIBUTES_SIZE
+from fscommon.layout.attributes import ATTRIBUTES_SIZE, LEASE_META_EXCLUSIVE
+from fscommon.types import Ino
+from fscommon.wire.ops import Op
 from fscommon.wire.trash import (
     EXPIRY_S_MAX,
     TRASH_ENTRIES_MAX,
@@ -31,11 +34,14 @@ from fscommon.wire.trash import (
     TrashTrees,
 )
 from metaserver.context import Context
+from metaserver.leases.holders import Need
 from metaserver.namespace.entries import new_key, put_dentry
 from metaserver.namespace.inode import Inode, load, load_directory, save, touch_directory
 from metaserver.namespace.links import discard
 from metaserver.namespace.paths import path_of
 from metaserver.namespace.protection import check_may_add
+from metaserver.ops.footprints import CHANGED_NAMES, SENT_NAMES
+from metaserver.ops.row import Access, OpRow, always
 from metaserver.quota.charges import charge_change, check_tree
 from metaserver.records import (
     aged_after,
@@ -230,3 +236,36 @@ def trash_purge(tx: Transaction, request: TrashPurge, context: Context) -> Trash
 def _check_count(count: int) -> None:
     if not 0 < count <= TRASH_ITEMS_MAX:
         raise FsError(Status.EINVAL, f"1 to {TRASH_ITEMS_MAX} entries at a time")
+
+
+# ---- rows --------------------------------------------------------------------------------------
+
+
+def _listed(tx: Transaction, request: TrashList) -> list[Need]:
+    return [Need(Ino(request.directory), SENT_NAMES)]
+
+
+def _listed_by_age(tx: Transaction, request: TrashByAge) -> list[Need]:
+    """The tree's own directory: what was removed a moment ago further down may be missing."""
+    return [Need(Ino(request.tree), SENT_NAMES)]
+
+
+def _restored(tx: Transaction, request: TrashRestore) -> list[Need]:
+    inodes = [Need(Ino(item.ino), LEASE_META_EXCLUSIVE) for item in request.items[:TRASH_ITEMS_MAX]]
+    return [Need(Ino(request.new_directory), CHANGED_NAMES), *inodes]
+
+
+ROWS: Final = (
+    OpRow(op=Op.TRASH_SET, run=trash_set, access=Access.ADMIN, audited=always),
+    OpRow(op=Op.TRASH_TREES, run=trash_trees, access=Access.ADMIN),
+    OpRow(op=Op.TRASH_LIST, run=trash_list, access=Access.ADMIN, footprint=_listed),
+    OpRow(op=Op.TRASH_BY_AGE, run=trash_by_age, access=Access.ADMIN, footprint=_listed_by_age),
+    OpRow(
+        op=Op.TRASH_RESTORE,
+        run=trash_restore,
+        access=Access.ADMIN,
+        footprint=_restored,
+        audited=always,
+    ),
+    OpRow(op=Op.TRASH_PURGE, run=trash_purge, access=Access.ADMIN, audited=always),
+)

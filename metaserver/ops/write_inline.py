@@ -6,14 +6,20 @@ be longer than what may lie in a record. Its writer then asks for objects, by an
 Whether it is open for writing is not looked at: replayed, it may be closed by now.
 """
 
+from typing import Final
+
 from fscommon.errors import FsError, Status
 from fscommon.limits import INLINE_LENGTH_MAX
 from fscommon.wire.messages import COMMIT_KILL_SGID, COMMIT_KILL_SUIDGID, Opened, WriteInline
+from fscommon.wire.ops import Op
+from metaserver import squash
 from metaserver.context import Context
 from metaserver.namespace.inline import has_inline, with_bytes
 from metaserver.namespace.inode import Inode, load, save
 from metaserver.namespace.privileges import after_write
 from metaserver.namespace.written import ctime_of, merge_written
+from metaserver.ops import footprints, grants, names
+from metaserver.ops.row import OpRow
 from metaserver.quota.charges import charge_change, check_growth, size_limit
 from metaserver.transaction import Transaction
 
@@ -49,3 +55,15 @@ def _check_writable(inode: Inode, request: WriteInline, context: Context) -> Non
         raise FsError(Status.ESTALE, "its bytes do not lie in its record")
     if request.offset + len(request.content) > INLINE_LENGTH_MAX:
         raise FsError(Status.ESTALE, "too long to lie in a record")
+
+
+ROWS: Final = (
+    OpRow(
+        op=Op.WRITE_INLINE,
+        run=write_inline,
+        footprint=footprints.written_file,
+        grants=grants.only_held,
+        names=names.its_ino,
+        squash=squash.write_inode,
+    ),
+)

@@ -9,10 +9,12 @@ asks for the set-group-id bit to be cleared with it when its caller is not in th
 
 import stat
 from dataclasses import replace
+from typing import Final
 
 from fscommon.errors import FsError, Status
 from fscommon.layout.template import LAYOUT_XATTR
 from fscommon.limits import XATTR_LIST_LENGTH_MAX, XATTR_NAME_LENGTH_MAX, XATTR_VALUE_LENGTH_MAX
+from fscommon.types import Ino
 from fscommon.wire.messages import (
     XATTR_KILL_SGID,
     Entry,
@@ -23,13 +25,19 @@ from fscommon.wire.messages import (
     XattrNames,
     XattrValue,
 )
+from fscommon.wire.ops import Op
+from metaserver import squash
 from metaserver.context import Context
+from metaserver.identity import Who
 from metaserver.namespace import acl
-from metaserver.namespace.inode import Inode, load, save
+from metaserver.namespace.inode import Inode, find, load, save
 from metaserver.namespace.layouts import layout_text, wanted_default, with_layout
 from metaserver.namespace.protection import check_may_set_xattr
+from metaserver.ops import footprints, grants, names
+from metaserver.ops.row import OpRow
 from metaserver.quota.charges import charge_xattr
 from metaserver.records import xattr_key, xattr_name, xattrs_of
+from metaserver.shown import ACLS, meant_acl
 from metaserver.transaction import Transaction
 
 XATTR_CREATE, XATTR_REPLACE = 1, 2
@@ -171,3 +179,66 @@ def _remove(tx: Transaction, inode: Inode, name: bytes, context: Context) -> Ino
 def _counted(inode: Inode, added: int) -> Inode:
     count = inode.attributes.xattr_count + added
     return Inode(replace(inode.attributes, xattr_count=count), inode.tail)
+
+
+# ---- rows --------------------------------------------------------------------------------------
+
+_PRIVILEGED: Final = (b"trusted.", b"security.")
+
+
+def _squash_get(tx: Transaction, request: GetXattr, who: Who) -> GetXattr:
+    if request.name.startswith(b"user."):
+        squash.check_may(tx, request.ino, squash.READ, who)
+    return request
+
+
+def _squash_set(tx: Transaction, request: SetXattr, who: Who) -> SetXattr:
+    _check_may_change(tx, request, who)
+    if request.name not in ACLS or not request.value:
+        return request
+    inode, stored = find(tx, request.ino), tx.get(xattr_key(Ino(request.ino), request.name))
+    if inode is not None and request.name == acl.ACCESS and squash.lends_group(inode, None, who):
+        request = replace(request, flags=XATTR_KILL_SGID)
+    return replace(request, value=meant_acl(request.value, stored, who))
+
+
+def _squash_remove(tx: Transaction, request: RemoveXattr, who: Who) -> RemoveXattr:
+    _check_may_change(tx, request, who)
+    return request
+
+
+def _check_may_change(tx: Transaction, request: SetXattr | RemoveXattr, who: Who) -> None:
+    if request.name.startswith(_PRIVILEGED):
+        squash.check_root("this xattr", who)
+    if squash.is_foreign(tx, request.ino, who):
+        if not request.name.startswith(b"user."):
+            raise squash.forbid("a change of what others own")
+        squash.check_may(tx, request.ino, squash.WRITE, who)
+
+
+ROWS: Final = (
+    OpRow(
+        op=Op.GETXATTR,
+        run=getxattr,
+        footprint=footprints.attributes,
+        names=names.its_ino,
+        squash=_squash_get,
+    ),
+    OpRow(
+        op=Op.SETXATTR,
+        run=setxattr,
+        footprint=footprints.changed_attributes,
+        grants=grants.found,
+        names=names.its_ino,
+        squash=_squash_set,
+    ),
+    OpRow(op=Op.LISTXATTR, run=listxattr, footprint=footprints.attributes, names=names.its_ino),
+    OpRow(
+        op=Op.REMOVEXATTR,
+        run=removexattr,
+        footprint=footprints.changed_attributes,
+        grants=grants.found,
+        names=names.its_ino,
+        squash=_squash_remove,
+    ),
+)

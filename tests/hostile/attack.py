@@ -31,7 +31,8 @@ from fscommon.wire.keys import KEY_READ_ONLY, KEY_SQUASH_ROOT, KeyCreate
 from fscommon.wire.messages import BODIES, Empty, Lookup, MkDir, RmDir, SessionOpen, SessionOpened
 from fscommon.wire.ops import Op
 from fscommon.wire.quota import QuotaAssign
-from metaserver.ops import HANDLERS, Access
+from metaserver.ops.row import Access
+from metaserver.ops.table import ROWS
 from tests.hostile.requests import Maker
 
 Tell = Callable[[str], None]
@@ -274,12 +275,12 @@ async def attack(
 
 def _is_for(kind: str, op: Op) -> bool:
     """Whether the metaserver looks further than who asks."""
-    handler = HANDLERS.get(op)
-    if handler is None or handler.access is Access.ANY:
-        return handler is not None
+    row = ROWS.get(op)
+    if row is None or row.access is Access.ANY:
+        return row is not None
     if kind in _PURPOSES:
-        return handler.access is Access[kind.upper()]
-    return handler.access not in (Access.SERVER, Access.ADMIN)
+        return row.access is Access[kind.upper()]
+    return row.access not in (Access.SERVER, Access.ADMIN)
 
 
 ALL_OPS: Final = tuple(op for op in BODIES if op not in _SPARED)

@@ -136,7 +136,7 @@ async def test_a_fault_of_an_op_costs_its_request_alone(
 
     row = dispatch.row_of(_header(Op.MKDIR))
     async with world() as metaserver, metaserver.client() as client:
-        monkeypatch.setitem(dispatch._ROWS, int(Op.MKDIR), replace(row, function=fault))
+        monkeypatch.setitem(dispatch._ROWS, int(Op.MKDIR), replace(row, run=fault))
         request = MkDir(ROOT, b"d", 0o755, USER)
         assert await status_of(client, Op.MKDIR, request) is Status.EIO
         monkeypatch.undo()

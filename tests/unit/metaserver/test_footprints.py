@@ -1,5 +1,6 @@
 """Footprints: one for every op, and the audit that compares them with what ops write."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from fscommon.layout.attributes import (
     LEASE_META_EXCLUSIVE,
     LEASE_WRITER,
 )
+from fscommon.types import Ino
 from fscommon.wire.admin import Inspect, InspectList, Place, TreeSum
 from fscommon.wire.ahead import OpenAhead
 from fscommon.wire.births import Birth, ChangeBatch, Delegate
@@ -49,15 +51,16 @@ from fscommon.wire.messages import (
 from fscommon.wire.ops import Op
 from fscommon.wire.quota import QuotaTell
 from fscommon.wire.trash import TrashByAge, TrashItem, TrashList, TrashRestore
-from metaserver.leases.footprints import FOOTPRINTS
-from metaserver.leases.grants import GRANTS
+from metaserver import dispatch
 from metaserver.leases.holders import Need
-from metaserver.ops import HANDLERS, Access
+from metaserver.ops.row import Access
+from metaserver.ops.table import ROWS
 from metaserver.transaction import Transaction
 
 from .bench import ROOT, USER, Bench
 
 READER = LEASE_META | LEASE_DATA
+FOOTPRINTS = {op: row.footprint for op, row in ROWS.items() if row.footprint is not None}
 
 
 @pytest.fixture
@@ -69,10 +72,10 @@ def bench() -> Bench:
 
 
 def test_every_op_of_a_session_has_a_footprint() -> None:
-    sessions = {op for op, handler in HANDLERS.items() if handler.access is Access.SESSION}
+    sessions = {op for op, row in ROWS.items() if row.access is Access.SESSION}
     looking = {Op.INSPECT, Op.INSPECT_LIST, Op.TREE_SUM, Op.TRASH_LIST, Op.TRASH_BY_AGE}
-    assert set(FOOTPRINTS) == sessions | looking | {Op.QUOTA_TELL, Op.TRASH_RESTORE}
-    assert set(GRANTS) <= sessions
+    assert FOOTPRINTS.keys() == sessions | looking | {Op.QUOTA_TELL, Op.TRASH_RESTORE}
+    assert {op for op, row in ROWS.items() if row.grants is not None} <= sessions
 
 
 def test_footprints(bench: Bench) -> None:
@@ -151,6 +154,7 @@ def test_an_op_beside_its_footprint_is_noticed(
     """The audit that runs in every test of the engine would fail."""
     client = bench.client()
     client.create(ROOT, b"f")
-    monkeypatch.setitem(FOOTPRINTS, Op.UNLINK, lambda tx, request: [Need(ROOT, 16 | 8)])  # type: ignore[arg-type]
+    wrong = replace(ROWS[Op.UNLINK], footprint=lambda tx, request: [Need(Ino(ROOT), 16 | 8)])
+    monkeypatch.setitem(dispatch._ROWS, int(Op.UNLINK), wrong)
     with pytest.raises(AssertionError, match="unannounced"):
         client.send(Op.UNLINK, Unlink(ROOT, b"f"))

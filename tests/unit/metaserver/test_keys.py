@@ -72,9 +72,9 @@ from fscommon.wire.messages import (
 )
 from fscommon.wire.ops import SPECS, Op
 from fscommon.wire.quota import QuotaAssign
-from metaserver.confine import RULES
 from metaserver.keys import ClientKey
-from metaserver.ops import HANDLERS, Access
+from metaserver.ops.row import Access
+from metaserver.ops.table import ROWS
 from metaserver.store.memory import MemoryStore
 
 from .bench import ROOT, USER, Bench, Client
@@ -223,9 +223,10 @@ NOT_FOR_CONFINED = {Op.STATUS, Op.LEASES}
 
 def test_every_op_of_clients_is_thought_of() -> None:
     """Who adds an op says here what a client with a key may do with it."""
-    of_clients = {op for op, row in HANDLERS.items() if row.access not in _OF_SERVERS}
-    assert of_clients == set(RULES) | NOT_FOR_CONFINED
-    assert set(RULES) == set(REQUESTS) | OTHERWISE | WITHOUT_INODES
+    of_clients = {op for op, row in ROWS.items() if row.access not in _OF_SERVERS}
+    allowed = {op for op, row in ROWS.items() if row.names is not None}
+    assert of_clients == allowed | NOT_FOR_CONFINED
+    assert allowed == set(REQUESTS) | OTHERWISE | WITHOUT_INODES
 
 
 _OF_SERVERS = (Access.SERVER, Access.ADMIN)

@@ -8,7 +8,7 @@ Only the event loop's thread calls; no clock is read here.
 """
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,7 +16,8 @@ from fscommon.errors import FsError, Status
 from fscommon.layout.attributes import (
     ATTRIBUTES_SIZE,
     LEASE_ENTRIES,
-    LEASE_EXCLUSIVE_ALL,
+    LEASE_ENTRIES_EXCLUSIVE,
+    LEASE_META_EXCLUSIVE,
     OPEN_ELSEWHERE,
     inos_of,
 )
@@ -28,17 +29,10 @@ from fscommon.wire.leases import MAP_NOTICE, Recall
 from fscommon.wire.messages import Failure
 from fscommon.wire.ops import Op
 from metaserver.connection import Connection
-from metaserver.leases.footprints import FOOTPRINTS, told_afterwards, uncovered
-from metaserver.leases.grants import (
-    LOOKS,
-    NAMES,
-    SHOWS_PARENT,
-    leases_born,
-    records_granted,
-    write_grants,
-)
+from metaserver.leases.grants import NAMES, Grant, write_grants
 from metaserver.leases.holders import Claim, Need
 from metaserver.leases.table import Leases
+from metaserver.ops.row import OpRow
 from metaserver.records import inode_key, number_of
 from metaserver.sessions import Sessions
 from metaserver.transaction import Transaction
@@ -49,17 +43,17 @@ Rerun = Callable[[Connection, Frame, Claim], None]
 
 @dataclass(slots=True)
 class Asking:
-    """One request at the gate. request_hash tells it from others that have its id. needs are its
-    footprint, once it was made up. delegates: the directory that it made is the session's alone."""
+    """One request at the gate. request_hash tells it from others that have its id. needs is its
+    footprint, once that is known. withheld: leases that its reply does not grant."""
 
-    op: Op
+    row: OpRow
     request: Any
     request_id: int
     request_hash: int
     now_s: float
     claim: Claim | None = None
     needs: list[Need] = field(default_factory=list)
-    delegates: bool = False
+    withheld: int = 0
 
 
 class LeaseGate:
@@ -89,7 +83,7 @@ class LeaseGate:
             return self.leases.admit(tx.session, (), asking.now_s, asking.claim, inos)
         if asking.claim is None and self.leases.is_alone(tx.session) and not self.is_auditing:
             return None
-        footprint = FOOTPRINTS.get(asking.op)
+        footprint = asking.row.footprint
         asking.needs = footprint(tx, asking.request) if footprint else []
         return self.leases.admit(tx.session, asking.needs, asking.now_s, asking.claim)
 
@@ -117,32 +111,37 @@ class LeaseGate:
         """The body of a reply as it is sent: what is held stands in its records."""
         if not self.leases.is_holder(tx.session):
             return body
-
-        for ino, flags in leases_born(asking.op, asking.request, reply):
-            self.leases.born(tx.session, ino, flags, asking.request_id, asking.now_s)
-        if asking.op is Op.OPEN_AHEAD and reply.names:
+        row, request = asking.row, asking.request
+        if row.already_held is not None:
+            for ino, flags in row.already_held(request, reply):
+                self.leases.born(tx.session, ino, flags, asking.request_id, asking.now_s)
+        if row.grants_by_directory and reply.names:
             inos = inos_of(reply.attributes)
-            self.leases.grant_children(tx.session, asking.request.ino, inos, asking.request_id)
+            self.leases.grant_children(tx.session, request.ino, inos, asking.request_id)
+        grants = row.grants(request, reply) if row.grants is not None else iter(())
+        return self._write(tx, asking, body, grants, getattr(reply, "parents", b""))
+
+    def _write(
+        self, tx: Transaction, asking: Asking, body: bytes, grants: Iterator[Grant], parents: bytes
+    ) -> bytes:
+        """The body with what is granted; the records of parents lie behind all others."""
 
         def grant(ino: Ino, wanted: int) -> int:
-            if asking.op is Op.MKDIR and not asking.delegates:
-                wanted &= ~LEASE_EXCLUSIVE_ALL
-            held = self._grant(tx, asking, ino, wanted)
+            held = self._grant(tx, asking, ino, wanted & ~asking.withheld)
             if held and self._may_be_open_elsewhere(tx.session, ino):
                 held |= OPEN_ELSEWHERE
             return held
 
-        parents = getattr(reply, "parents", b"")
-        records = records_granted(asking.op, asking.request, reply, parents)
+        records = itertools.chain(grants, ((parents, NAMES),))
         return write_grants(body, records, grant, self._duration_ns)
 
     def shown_parent(self, tx: Transaction, asking: Asking) -> bytes:
         """The record of the directory that a LOOKUP or READDIR looked into, if its names are
         granted; without lease fields."""
-        name = SHOWS_PARENT.get(asking.op)
-        if name is None or not self.leases.is_holder(tx.session):
+        looks_into = asking.row.looks_into
+        if looks_into is None or not self.leases.is_holder(tx.session):
             return b""
-        ino = Ino(getattr(asking.request, name))
+        ino = Ino(looks_into(asking.request))
         record = tx.get(inode_key(ino))
         if record is None or not self._grant(tx, asking, ino, NAMES) & LEASE_ENTRIES:
             return b""
@@ -150,20 +149,17 @@ class LeaseGate:
 
     def failure(self, tx: Transaction, asking: Asking, error: FsError) -> bytes:
         """Body of a failed reply; that a name is absent is worth a lease."""
-        absent = asking.op is Op.LOOKUP and error.status is Status.ENOENT
+        absent = asking.row.grants_absence and error.status is Status.ENOENT
         parents = self.shown_parent(tx, asking) if absent else b""
         body = encode(Failure(error.message, parents))
-        if not parents:
-            return body
-        asking.op = Op.UNLINK  # no record but those of parents
-        return self.granted(tx, asking, Failure(error.message, parents), body)
+        return self._write(tx, asking, body, iter(()), parents) if parents else body
 
     def _may_be_open_elsewhere(self, session: SessionId, ino: Ino) -> bool:
         is_covered = self.leases.children.is_covered_elsewhere(session, ino)
         return is_covered or self._sessions.is_open_elsewhere(session, ino)
 
     def _grant(self, tx: Transaction, asking: Asking, ino: Ino, wanted: int) -> int:
-        if asking.op is Op.OPEN_AHEAD and self.leases.children.covers(tx.session, ino):
+        if asking.row.grants_by_directory and self.leases.children.covers(tx.session, ino):
             return wanted
         return self.leases.grant(
             tx.session,
@@ -172,14 +168,16 @@ class LeaseGate:
             asking.request_id,
             asking.now_s,
             asking.claim,
-            is_look=asking.op in LOOKS,
+            is_look=asking.row.is_look,
         )
 
     def audit(self, tx: Transaction, asking: Asking) -> None:
         """Raises AssertionError when the op wrote what its footprint does not announce."""
-        needs = asking.needs + told_afterwards(asking.request)
-        missing = uncovered(needs, [key for key in tx.writes if not _is_new(tx, key)])
-        assert not missing, f"{asking.op.name} {asking.request} changed {missing} unannounced"
+        needs = list(asking.needs)
+        if asking.row.changes_afterwards is not None:
+            needs += asking.row.changes_afterwards(asking.request)
+        missing = _uncovered(needs, [key for key in tx.writes if not _is_new(tx, key)])
+        assert not missing, f"{asking.row.op.name} {asking.request} changed {missing} unannounced"
 
     # ---- connections -----------------------------------------------------------------------
 
@@ -241,6 +239,27 @@ class LeaseGate:
         return encode_frame(
             Op.RECALL, flags=FLAG_ONEWAY, request_id=next(self._request_ids), body=encode(recall)
         )
+
+
+_CHANGE_OF: Final = {
+    b"I": LEASE_META_EXCLUSIVE,
+    b"X": LEASE_META_EXCLUSIVE,
+    b"D": LEASE_ENTRIES_EXCLUSIVE,
+}
+
+
+def _uncovered(needs: Iterable[Need], written: Iterable[bytes]) -> set[Need]:
+    """Changes, as keys of the store, that the footprint does not announce. Keys of inodes that the
+    op made are the caller's to leave out."""
+    announced: dict[int, int] = {}
+    for need in needs:
+        announced[need.ino] = announced.get(need.ino, 0) | need.flags
+    missing = set()
+    for key in written:
+        bit = _CHANGE_OF.get(key[:1], 0)
+        if bit and not announced.get(number_of(key), 0) & bit:
+            missing.add(Need(Ino(number_of(key)), bit))
+    return missing
 
 
 def _is_new(tx: Transaction, key: bytes) -> bool:

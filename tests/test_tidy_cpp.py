@@ -41,7 +41,13 @@ CIRCLE_UNITS_MAX = dict.fromkeys(LINKS, 1) | {
 }
 
 # Functions that are longer than they may be: a debt, too.
-LONGER_FUNCTIONS = {"native/bindings/client.cpp: void bind_tables(nb::class_<Datapath>& type)": 241}
+LONGER_FUNCTIONS = {
+    "native/bindings/client_changes.cpp: void bind_changes(nb::module_& module)": 121,
+    "native/bindings/client_inodes.cpp: void bind_inodes(nb::module_& module)": 100,
+    "native/bindings/client_io.cpp: void bind_io(nb::module_& module)": 109,
+    "native/bindings/client_mounting.cpp: void bind_mounting(nb::module_& module)": 75,
+    "native/bindings/client_names.cpp: void bind_names(nb::module_& module)": 123,
+}
 
 # What may stand in a source without being code: comments, strings (raw ones too), characters,
 # and preprocessor lines. A quote between two digits separates these.

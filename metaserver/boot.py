@@ -24,14 +24,14 @@ from metaserver.intents import Intents
 from metaserver.keys import ClientKeys, key_of_record
 from metaserver.leases.table import Leases
 from metaserver.membership import Membership, Node, Target
+from metaserver.namespace.charges import charges_of
 from metaserver.numbers import InodeNumbers
 from metaserver.overlay import Overlay
-from metaserver.quota.charges import charges_of
 from metaserver.quota.table import QuotaTable
 from metaserver.replies import ino_of_reply
 from metaserver.sessions import Session, Sessions
 from metaserver.store.waist import Snapshot, Store
-from metaserver.trash.table import TrashTable, Tree, TreeState
+from metaserver.trash import TrashTable, Tree, TreeState
 
 _EPOCH_SKIP = 1024  # bumps of the map that the last run may not have made durable
 _RECALL_BITS = 40  # where the numbers of recalls begin, so that none of before comes again

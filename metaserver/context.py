@@ -22,7 +22,7 @@ from metaserver.numbers import InodeNumbers
 from metaserver.quota.table import Charge, QuotaTable
 from metaserver.sessions import Sessions
 from metaserver.store.waist import StoreRoom
-from metaserver.trash.table import TrashTable
+from metaserver.trash import TrashTable
 
 CELLS_MAX: Final = 20_000  # uncommitted; connections pause above it
 _CELLS_MIN: Final = 64

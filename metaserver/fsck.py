@@ -18,8 +18,8 @@ from fscommon.layout.attributes import ATTRIBUTES_SIZE, unpack_attributes
 from fscommon.layout.layout import unpack_layout
 from fscommon.types import ROOT_INO, Ino
 from metaserver import records
+from metaserver.namespace.charges import charges_of
 from metaserver.namespace.inode import Inode
-from metaserver.quota.charges import charges_of
 from metaserver.quota.table import QuotaTable
 from metaserver.store.lmdb import LmdbStore
 from metaserver.store.waist import Snapshot

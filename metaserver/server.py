@@ -45,7 +45,7 @@ from metaserver.storage import StorageCalls
 from metaserver.store.lmdb import LmdbStore
 from metaserver.store.waist import Store
 from metaserver.times import Clock
-from metaserver.trash.expiry import TrashExpiry
+from metaserver.trash_expiry import TrashExpiry
 from metaserver.truncation import Truncation
 
 PROGRAM: Final = "braidfs-metaserver"

@@ -13,11 +13,11 @@ from fscommon.types import FileId, Ino
 from fscommon.wire.messages import Caller
 from metaserver.context import Context
 from metaserver.namespace import acl
+from metaserver.namespace.charges import charge_new
 from metaserver.namespace.entries import new_key, put_dentry
 from metaserver.namespace.inode import Inode, load_directory, save, touch_directory
 from metaserver.namespace.layouts import cluster_default, new_layout, own_record
 from metaserver.namespace.protection import check_may_add
-from metaserver.quota.charges import charge_new
 from metaserver.records import orphan_key, pack_number, xattr_key
 from metaserver.transaction import Transaction
 

@@ -6,7 +6,7 @@ removes later. A file whose name another one took lingers as an orphan for a mom
 just looked the name up opens it, and sees one of the two, never an error. Removing an inode leaves
 a `Z` record per file: the reaper deletes its objects once that is durable. xattrs go with the
 inode. In a tree with a trash the last name leaves an entry there instead, open or not
-(metaserver.trash.entries): the inode stays until that is purged.
+(metaserver.namespace.trash): the inode stays until that is purged.
 """
 
 import stat
@@ -16,11 +16,11 @@ from fscommon.layout.attributes import ATTRIBUTES_SIZE, FileFacts, file_facts
 from fscommon.layout.layout import packed_file_id, without_inline
 from fscommon.types import Ino
 from metaserver.context import Context
+from metaserver.namespace.charges import charge_removed, xattr_bytes
 from metaserver.namespace.inode import Inode, find, save
-from metaserver.quota.charges import charge_removed, xattr_bytes
+from metaserver.namespace.trash import Entry, Place, keep, take
 from metaserver.records import doomed_key, inode_key, orphan_key, pack_number, xattrs_of
 from metaserver.transaction import Transaction
-from metaserver.trash.entries import Entry, Place, keep, take
 
 LINGER_S: Final = 1.0  # much longer than it takes from a lookup to the open
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from fscommon.layout.attributes import Attributes
 from fscommon.wire.messages import COMMIT_KILL_SGID, COMMIT_KILL_SUIDGID
 from metaserver.context import Context
-from metaserver.quota.charges import charge_xattr
+from metaserver.namespace.charges import charge_xattr
 from metaserver.records import xattr_key
 from metaserver.transaction import Transaction
 

@@ -21,12 +21,12 @@ from fscommon.wire.messages import (
 from fscommon.wire.ops import Op
 from metaserver import squash
 from metaserver.context import Context
+from metaserver.namespace.charges import charge_change, size_limit
 from metaserver.namespace.inode import Inode, load, save
 from metaserver.namespace.privileges import after_write
 from metaserver.namespace.written import ctime_of, merge_written
 from metaserver.ops import footprints, grants, names
 from metaserver.ops.row import OpRow
-from metaserver.quota.charges import charge_change, size_limit
 from metaserver.transaction import Transaction
 
 

@@ -36,19 +36,25 @@ from metaserver.keys import ClientKey
 from metaserver.leases.grants import Grant
 from metaserver.leases.holders import Need
 from metaserver.namespace.birth import default_layout
+from metaserver.namespace.charges import (
+    Owner,
+    charge_many,
+    is_limited,
+    limited_owners,
+    share_of_tree,
+)
 from metaserver.namespace.entries import Dentry, find_dentry, get_dentry, new_key, put_dentry
 from metaserver.namespace.inode import Inode, find, load, load_directory, save, touch_directory
 from metaserver.namespace.links import drop_name_unasked, remove_plain
 from metaserver.namespace.protection import check_may_add, check_may_remove
+from metaserver.namespace.trash import Place
 from metaserver.namespace.trees import is_inside
 from metaserver.ops import names as named
 from metaserver.ops.footprints import CHANGED_NAMES
 from metaserver.ops.row import OpRow, always
 from metaserver.ops.setattr import set_unasked
-from metaserver.quota.charges import Owner, charge_many, is_limited, limited_owners, share_of_tree
 from metaserver.records import dentry_key, inode_key, unpack_dentry, writer_key
 from metaserver.transaction import Transaction
-from metaserver.trash.entries import Place
 
 CHANGES_MAX = 1024  # in one batch
 C = TypeVar("C", Birth, Removal, Setting, Move)

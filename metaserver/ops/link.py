@@ -14,13 +14,13 @@ from metaserver import squash
 from metaserver.context import Context
 from metaserver.identity import Who
 from metaserver.leases.holders import Need
+from metaserver.namespace.charges import charge_change, check_tree
 from metaserver.namespace.entries import new_key, put_dentry
 from metaserver.namespace.inode import Inode, load, load_directory, save, touch_directory
 from metaserver.namespace.protection import check_may_add, check_may_link
 from metaserver.ops import grants
 from metaserver.ops.footprints import CHANGED_NAMES
 from metaserver.ops.row import OpRow
-from metaserver.quota.charges import charge_change, check_tree
 from metaserver.records import orphan_key
 from metaserver.transaction import Transaction
 

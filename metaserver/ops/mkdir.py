@@ -16,9 +16,9 @@ from metaserver import squash
 from metaserver.context import Context
 from metaserver.leases.grants import Grant
 from metaserver.namespace.birth import Wanted, give_birth
+from metaserver.namespace.charges import is_limited, limited_owners
 from metaserver.ops import footprints, names
 from metaserver.ops.row import OpRow
-from metaserver.quota.charges import is_limited, limited_owners
 from metaserver.transaction import Transaction
 
 

@@ -17,12 +17,12 @@ from metaserver import squash
 from metaserver.context import Context
 from metaserver.identity import Who
 from metaserver.leases.holders import Need
+from metaserver.namespace.charges import NO_SIZE_LIMIT, size_limit
 from metaserver.namespace.inline import has_inline, spill
 from metaserver.namespace.inode import Inode, load
 from metaserver.namespace.protection import check_may_open
 from metaserver.ops import footprints, grants, names
 from metaserver.ops.row import OpRow
-from metaserver.quota.charges import NO_SIZE_LIMIT, size_limit
 from metaserver.records import writer_key
 from metaserver.transaction import Transaction
 

@@ -39,10 +39,10 @@ from fscommon.wire.quota import (
 )
 from metaserver.context import Context
 from metaserver.leases.holders import Need
+from metaserver.namespace.charges import accounts_of, charge_change
 from metaserver.namespace.inode import Inode, find, load, load_directory, save
 from metaserver.namespace.paths import path_of
 from metaserver.ops.row import Access, OpRow, always
-from metaserver.quota.charges import accounts_of, charge_change
 from metaserver.quota.table import Account
 from metaserver.records import dentries_after, dentry_cookie, pack_quota, quota_key, unpack_dentry
 from metaserver.transaction import Transaction

@@ -17,17 +17,17 @@ from metaserver import squash
 from metaserver.context import Context
 from metaserver.identity import Who
 from metaserver.leases.holders import Need
+from metaserver.namespace.charges import charge_change, check_tree
 from metaserver.namespace.entries import Dentry, find_dentry, get_dentry, is_empty, put_dentry
 from metaserver.namespace.inode import Inode, find, load, load_directory, save, touch_directory
 from metaserver.namespace.links import drop_name
 from metaserver.namespace.protection import check_may_add, check_may_remove
+from metaserver.namespace.trash import Place
 from metaserver.ops import grants
 from metaserver.ops.footprints import CHANGED_NAMES, ino_named
 from metaserver.ops.row import OpRow
-from metaserver.quota.charges import charge_change, check_tree
 from metaserver.records import dentry_key
 from metaserver.transaction import Transaction
-from metaserver.trash.entries import Place
 
 
 @dataclass(frozen=True, slots=True)

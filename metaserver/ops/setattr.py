@@ -48,6 +48,7 @@ from metaserver.context import Context
 from metaserver.identity import Who
 from metaserver.leases.holders import Need
 from metaserver.namespace import acl
+from metaserver.namespace.charges import charge_change, check_growth, size_limit
 from metaserver.namespace.inline import cut_inline, has_inline
 from metaserver.namespace.inode import Inode, find, load, save
 from metaserver.namespace.layouts import new_layout
@@ -57,7 +58,6 @@ from metaserver.namespace.written import merge_written
 from metaserver.ops import grants
 from metaserver.ops.footprints import WRITTEN_FILE
 from metaserver.ops.row import OpRow
-from metaserver.quota.charges import charge_change, check_growth, size_limit
 from metaserver.records import Intent, doomed_key, intent_key, xattr_key
 from metaserver.transaction import Transaction
 

@@ -35,14 +35,15 @@ from fscommon.wire.trash import (
 )
 from metaserver.context import Context
 from metaserver.leases.holders import Need
+from metaserver.namespace.charges import charge_change, check_tree
 from metaserver.namespace.entries import new_key, put_dentry
 from metaserver.namespace.inode import Inode, load, load_directory, save, touch_directory
 from metaserver.namespace.links import discard
 from metaserver.namespace.paths import path_of
 from metaserver.namespace.protection import check_may_add
+from metaserver.namespace.trash import Entry, find_entry, take, tree_of
 from metaserver.ops.footprints import CHANGED_NAMES, SENT_NAMES
 from metaserver.ops.row import Access, OpRow, always
-from metaserver.quota.charges import charge_change, check_tree
 from metaserver.records import (
     aged_after,
     inode_key,
@@ -53,8 +54,7 @@ from metaserver.records import (
     trash_tree_key,
 )
 from metaserver.transaction import Transaction
-from metaserver.trash.entries import Entry, find_entry, take, tree_of
-from metaserver.trash.table import Tree, TreeState
+from metaserver.trash import Tree, TreeState
 
 
 def trash_set(tx: Transaction, request: TrashSet, context: Context) -> TrashDone:

@@ -11,10 +11,10 @@ from metaserver.namespace.entries import get_dentry
 from metaserver.namespace.inode import load, load_directory, touch_directory
 from metaserver.namespace.links import drop_name
 from metaserver.namespace.protection import check_may_remove
+from metaserver.namespace.trash import Place
 from metaserver.ops import footprints, names
 from metaserver.ops.row import OpRow
 from metaserver.transaction import Transaction
-from metaserver.trash.entries import Place
 
 
 def unlink(tx: Transaction, request: Unlink, context: Context) -> Removed:

@@ -30,12 +30,12 @@ from metaserver import squash
 from metaserver.context import Context
 from metaserver.identity import Who
 from metaserver.namespace import acl
+from metaserver.namespace.charges import charge_xattr
 from metaserver.namespace.inode import Inode, find, load, save
 from metaserver.namespace.layouts import layout_text, wanted_default, with_layout
 from metaserver.namespace.protection import check_may_set_xattr
 from metaserver.ops import footprints, grants, names
 from metaserver.ops.row import OpRow
-from metaserver.quota.charges import charge_xattr
 from metaserver.records import xattr_key, xattr_name, xattrs_of
 from metaserver.shown import ACLS, meant_acl
 from metaserver.transaction import Transaction

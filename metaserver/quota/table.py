@@ -11,7 +11,7 @@ A soft limit that has been exceeded for longer than its grace time refuses like 
 Everybody has an account, limits or not; one of a tree, from when it is made one. Users and groups
 of number 0 (root) have no limits. An account that is empty and has no limits is forgotten.
 Only the event loop's thread touches it. The records are metaserver.records, charges by ops
-metaserver.quota.charges, the requests of administrators metaserver.ops.quota.
+metaserver.namespace.charges, the requests of administrators metaserver.ops.quota.
 """
 
 from collections.abc import Iterable, Iterator

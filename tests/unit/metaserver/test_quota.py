@@ -42,7 +42,7 @@ from fscommon.wire.messages import (
 )
 from fscommon.wire.ops import Op
 from fscommon.wire.quota import QuotaAssign, QuotaList, QuotaRow, QuotaSet, QuotaTell, QuotaTold
-from metaserver.quota.charges import OWNERS_MAX
+from metaserver.namespace.charges import OWNERS_MAX
 
 from .bench import ROOT, USER, Bench, Client
 from .test_leases import Cached

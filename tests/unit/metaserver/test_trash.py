@@ -48,8 +48,8 @@ from fscommon.wire.trash import (
     TrashTrees,
 )
 from metaserver.records import aged_until, all_of, kept_of_aged
-from metaserver.trash.expiry import _discard_all, _forget
-from metaserver.trash.table import TrashTable
+from metaserver.trash import TrashTable
+from metaserver.trash_expiry import _discard_all, _forget
 
 from .bench import ROOT, USER, Bench, Client
 from .test_leases import Cached

@@ -12,7 +12,7 @@ from fscommon.wire.messages import Removed, Replay, Unlink
 from fscommon.wire.ops import Op
 from fscommon.wire.trash import TrashItem, TrashMark, TrashPurge, TrashRestore, TrashSet
 from metaserver.records import aged_until, all_of, kept_of_aged
-from metaserver.trash.expiry import _discard_all
+from metaserver.trash_expiry import _discard_all
 
 from .bench import ROOT
 from .test_trash import DAY_S, World

@@ -18,10 +18,10 @@ from metaserver.context import Context
 from metaserver.faults import Faults
 from metaserver.namespace.inode import find
 from metaserver.namespace.links import discard
+from metaserver.namespace.trash import Entry
 from metaserver.records import aged_until, kept_of_aged, trash_tree_key
 from metaserver.transaction import Transaction
-from metaserver.trash.entries import Entry
-from metaserver.trash.table import TrashTable, TreeState
+from metaserver.trash import TrashTable, TreeState
 
 ROUND_MAX: Final = 128  # entries of one transaction: some milliseconds
 CHECK_S: Final = 1.0

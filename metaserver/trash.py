@@ -5,7 +5,7 @@ and below: the nearest one above counts. With none that is on, a removal costs o
 else the way up is climbed once for a directory and kept in mind until a directory moves or a tree
 is changed. How many inodes a trash holds is counted beside the transactions, as quotas are: the
 records of trees that changed go into the very batch that the entries are in.
-Only the event loop's thread touches it. The entries are metaserver.trash.entries.
+Only the event loop's thread touches it. The entries are metaserver.namespace.trash.
 """
 
 from collections import Counter

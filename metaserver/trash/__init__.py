@@ -1,1 +1,0 @@
-"""The trash: names that were removed are kept for a while (docs/decisions/0021-trash.md)."""

@@ -11,7 +11,7 @@ the mount is told the order, and fetches files before they are asked for.
 
 Nothing else changes: files are opened and read as ever, by any process of this machine, and what
 was announced and never read only costs the reading. What can be fetched: regular files of up to
-1 MiB; how many bytes are kept is the mount option `announce_mib`.
+1 MiB; how many bytes are kept is the mount option `read_mib`.
 docs/decisions/0038-announced-reads.md says how it works.
 """
 

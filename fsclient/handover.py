@@ -88,8 +88,6 @@ async def leave(
 ) -> Callable[[], Handed]:
     """Hand the mount over; what is returned says the state, once nothing is asked of the metaserver
     any more. running: handlers that are at work. Raises NotHandedError: nothing was changed."""
-    if datapath.mounting.has_rings():
-        raise NotHandedError("requests come by io_uring, which the kernel ties to this process")
     await _check_successor()
     if not datapath.mounting.pause(True):
         datapath.mounting.pause(False)

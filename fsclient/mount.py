@@ -52,9 +52,10 @@ from .plan import (
     Plan,
     announced_bytes_max,
     http_certificate,
+    prefetches,
     rdma_settings,
     rest_memory,
-    set_ahead,
+    set_prefetch,
     tls_settings,
     written_bytes_max,
 )
@@ -63,6 +64,7 @@ from .survival import Survival, Told
 
 LANES_DEFAULT_MAX = 8
 MAX_WRITE = 1 << 20
+BELIEVED_S = 1.0  # attributes and names without a lease
 CONNECT_TIMEOUT_S = 10.0
 RECALLS_WAIT_S = 2.0
 DRAIN_TIMEOUT_S = 60.0
@@ -223,9 +225,7 @@ class MountedClient:
             data.map_changed(self._map)
         await data.check(is_new=self._handed is None)
         options = self._plan.options
-        operations = Operations(
-            files, datapath.io, root_ino, options.attr_timeout, sealed=options.sealed
-        )
+        operations = Operations(files, datapath.io, root_ino, BELIEVED_S, sealed=options.sealed)
         await self._start_recalls(meta, tasks)
         taken = self._handed
         if taken is None:
@@ -241,7 +241,7 @@ class MountedClient:
             tasks.start_soon(
                 Reaper(datapath.io, self._handlers(operations, calls, files, data)).run
             )
-            tasks.start_soon(files.run, bool(options.open_ahead), announced_bytes_max(options))
+            tasks.start_soon(files.run, prefetches(options), announced_bytes_max(options))
             tasks.start_soon(files.recalls.watch_end, trio.current_time)
             tasks.start_soon(self._run_fuse, fuse)
             tasks.start_soon(self._watch_signals, signals, meta, operations)
@@ -303,19 +303,17 @@ class MountedClient:
             max_write=MAX_WRITE,
             dirty_bytes_max=dirty,
             dirty_bytes_per_inode_max=max(dirty // 2, min(dirty, 16 << 20)),
-            held_bytes_max=written_bytes_max(options.held_mib),
+            held_bytes_max=dirty,
             timeout_ms=0 if options.hard else int(options.timeout * 1000),
             busy_poll_us=options.busy_poll_us,
             session=meta.core.session,
         )
         if options.sealed:
             datapath.mounting.seal()
-        if options.io_uring:
-            datapath.mounting.use_rings()
         datapath.changes.inline_births(options.inline)
-        set_ahead(datapath, options)
+        set_prefetch(datapath, options)
         await open_cache(options, datapath.io, meta, lambda: self._map, needed=not self._handed)
-        self._survival = Survival(datapath, by_rings=options.io_uring)
+        self._survival = Survival(datapath)
         return datapath
 
     def _make_files(self, meta: MetaClient, datapath: Datapath) -> FileSystem:
@@ -325,8 +323,8 @@ class MountedClient:
             datapath,
             leases,
             Log("files").warning,
-            believe_s=self._plan.options.attr_timeout,
-            believe_names_s=self._plan.options.entry_timeout,
+            believe_s=BELIEVED_S,
+            believe_names_s=BELIEVED_S,
             first_handle=self._handed.files.first_handle() if self._handed else 1,
         )
         files.directories.opened = datapath.mounting.directory_opened

@@ -23,6 +23,7 @@ WRITTEN_PART: Final = 8  # for bytes on their way to servers at most, and as muc
 WRITTEN_MIN: Final = 1 << 20
 READ_PART: Final = 4  # as many bytes of what is ready for writes are ready for reads besides
 AHEAD_PART: Final = 32
+SEQUENTIAL_PART: Final = 4  # of what may be read ahead: for sequential readers
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,26 +77,28 @@ def written_bytes_max(mib: int) -> int:
     return min(mib << 20, max(WRITTEN_MIN, memory_bytes() // WRITTEN_PART))
 
 
+def prefetches(options: MountOptions) -> bool:
+    """Whether anything may be opened or read before a program asks for it."""
+    return options.prefetch == "auto"
+
+
 def announced_bytes_max(options: MountOptions) -> int:
     """Of files that programs announced and have not read yet."""
-    return _ahead_bytes(options.announce_mib)
+    bytes_max = min(options.read_mib << 20, memory_bytes() // AHEAD_PART)
+    return bytes_max if prefetches(options) else 0
 
 
 def may_fetch_opened(options: MountOptions) -> bool:
     """Whether bytes may be put into the kernel's pages before a program asks for them: such pages
     count for this process's control group, not for the program's."""
-    return bool(options.open_fetch) and not memory_is_limited()
+    return prefetches(options) and not memory_is_limited()
 
 
-def set_ahead(datapath: Datapath, options: MountOptions) -> None:
+def set_prefetch(datapath: Datapath, options: MountOptions) -> None:
     """What lanes may fetch, and have fetched, before a program asks."""
-    datapath.io.stream_limit(_ahead_bytes(options.stream_mib))
-    datapath.io.fetch_ahead(bool(options.fetch_ahead))
+    datapath.io.stream_limit(announced_bytes_max(options) // SEQUENTIAL_PART)
+    datapath.io.fetch_ahead(prefetches(options))
     datapath.io.open_fetch(may_fetch_opened(options))
-
-
-def _ahead_bytes(mib: int) -> int:
-    return min(mib << 20, memory_bytes() // AHEAD_PART)
 
 
 async def rest_memory(datapath: Datapath, options: MountOptions) -> None:
@@ -105,7 +108,7 @@ async def rest_memory(datapath: Datapath, options: MountOptions) -> None:
 
     def rest() -> None:
         is_short = memory_is_short()
-        ready = 0 if is_short else min(options.warm_mib << 20, memory_bytes() // WARM_PART)
+        ready = 0 if is_short else min(options.dirty_mib << 20, memory_bytes() // WARM_PART)
         datapath.io.memory_rest(ready, ready // READ_PART, is_short)
 
     await trio.to_thread.run_sync(rest)

@@ -12,6 +12,7 @@ from typing import TextIO, cast
 import trio
 
 from fscommon.auth.key import Credential, load_credential
+from fscommon.config.mount_options import FORMER_WORDS
 from fscommon.errors import BraidError
 from fscommon.net.tls import transport_of
 from fscommon.observe.log import Log, start_logging
@@ -58,8 +59,7 @@ def mount(plan: Plan, *, foreground: bool) -> int:
     kernel.check_mountpoint(plan.mountpoint)
     credential = load_credential(plan.options.key_file)
     if not foreground:
-        is_kept = plan.options.keeper and not plan.options.io_uring
-        keep = plan.mountpoint if is_kept else ""
+        keep = plan.mountpoint if plan.options.keeper else ""
         return run_in_background(lambda reporter: _run(plan, credential, reporter, True), keep)
     own = ForegroundReporter()
     _run(plan, credential, own, False)
@@ -91,6 +91,7 @@ def _run(
         to_syslog = in_background and not options.log_file
         stream = cast(TextIO, SyslogStream("braidfs")) if to_syslog else None
         start_logging(options.log_level, file=options.log_file, stream=stream)
+        _tell_former_words(log, options.former_words)
         calm_collector()
         client = MountedClient(plan, credential, handed)
         trio.run(client.run, reporter, strict_exception_groups=True)
@@ -108,6 +109,12 @@ def _run(
         else:
             log.exception("unexpected error: this is a bug")
             reporter.failed(EXIT_SYSTEM, f"braidfs: internal error: {cause!r}")
+
+
+def _tell_former_words(log: Log, words: tuple[str, ...]) -> None:
+    if words:
+        instead = "; ".join(f"{word}: {FORMER_WORDS[word]}" for word in dict.fromkeys(words))
+        log.warning("mount options of former releases do nothing any more", instead=instead)
 
 
 def _sentence(plan: Plan, error: BraidError) -> str:

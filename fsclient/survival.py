@@ -43,12 +43,11 @@ class Survival:
     """From before the first request to the end of the process. Nobody holds anything if neither a
     keeper nor a store of descriptors is there."""
 
-    def __init__(self, datapath: Datapath, *, by_rings: bool = False) -> None:
-        """by_rings: the kernel's requests come by io_uring, which ends with this process."""
+    def __init__(self, datapath: Datapath) -> None:
         self._datapath = datapath
         self._log = Log("survival")
         self._keeper = _keeper()
-        is_service = self._keeper is None and fd_store.is_there() and not by_rings
+        is_service = self._keeper is None and fd_store.is_there()
         self._store = fd_store.FdStore() if is_service else None
         is_held = self._keeper is not None or self._store is not None
         self._record = datapath.mounting.record_make() if is_held else -1

@@ -28,19 +28,11 @@ class MountOptions:
     ro: bool = False
     sealed: bool = False  # with ro, of a sealed tree: the kernel asks for nothing twice
     idmap: bool = False  # mounts of it may be idmapped: who asks is told with what is made alone
-    attr_timeout: float = 1.0
-    entry_timeout: float = 1.0
     readahead_kib: int = 4096
     dirty_mib: int = 256  # at most 1/8 of the memory that the process may have
-    held_mib: int = 256  # as much
-    warm_mib: int = 256  # of both, kept ready when idle; at most 1/64 of that memory
-    stream_mib: int = 64  # ahead of sequential readers; at most 1/32 of that memory
-    announce_mib: int = 256  # of announced files not read yet; at most 1/32 of that memory
+    prefetch: str = "auto"  # or off: nothing is opened or read before a program asks for it
+    read_mib: int = 256  # read ahead and not read yet; at most 1/32 of that memory
     busy_poll_us: int = 200
-    io_uring: bool = False  # the kernel's requests come by it where there is FUSE over io_uring
-    open_ahead: int = 1  # 0: a file is opened when somebody asks for it
-    fetch_ahead: int = 1  # 0: servers are not told which small files are going to be read
-    open_fetch: int = 1  # 0: a small file's bytes do not come with its open, but when it is read
     inline: int = INLINE_LENGTH_MAX  # new files of so many bytes lie with the metaserver; 0: none
     keeper: int = 1  # a process that holds the mount, and goes on when the client is killed
     metrics_listen: str = ""
@@ -60,27 +52,34 @@ class MountOptions:
     cache_size: str = ""  # as 200GiB
     passthrough: bool = False  # with ro: large sealed files are read there by the kernel itself
     kernel_words: str = ""
+    former_words: tuple[str, ...] = ()  # options of former releases, which do nothing any more
 
 
 _BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "lanes": (0, 64),
     "timeout": (0.1, 1e6),
-    "attr_timeout": (0, 1e6),
-    "entry_timeout": (0, 1e6),
     "readahead_kib": (0, 1 << 20),
     "dirty_mib": (1, 1 << 20),
-    "held_mib": (0, 1 << 20),
-    "warm_mib": (0, 1 << 20),
-    "stream_mib": (0, 1 << 20),
-    "announce_mib": (0, 1 << 20),
+    "read_mib": (0, 1 << 20),
     "busy_poll_us": (0, BUSY_POLL_US_MAX),
-    "open_ahead": (0, 1),
-    "fetch_ahead": (0, 1),
-    "open_fetch": (0, 1),
     "inline": (0, INLINE_LENGTH_MAX),
     "keeper": (0, 1),
     "rdma_gid_index": (-1, 255),
     "rdma_memory_mib": (32, 1 << 16),
+}
+_CHOICES: Final = {"prefetch": ("auto", "off")}
+# Options of former releases: taken for one release more, and what to write in place of each.
+FORMER_WORDS: Final = {
+    "attr_timeout": "leases say how long attributes are believed",
+    "entry_timeout": "leases say how long names are believed",
+    "held_mib": "it is as much as dirty_mib",
+    "warm_mib": "it is as much as dirty_mib",
+    "stream_mib": "write read_mib, or prefetch=off",
+    "announce_mib": "write read_mib, or prefetch=off",
+    "open_ahead": "write prefetch=off to open nothing ahead",
+    "fetch_ahead": "write prefetch=off to fetch nothing ahead",
+    "open_fetch": "write prefetch=off to fetch nothing ahead",
+    "io_uring": "requests come by /dev/fuse",
 }
 _IGNORED_WORDS: Final = (
     "_netdev allow_other atime auto blksize bg default_permissions defaults diratime dirsync fg "
@@ -97,9 +96,10 @@ _IGNORED_PREFIXES: Final = ("x-", "X-", "comment=", "uhelper=", "helper=")
 def parse_mount_options(text: str) -> MountOptions:
     """Raises ConfigError. Later words win, as with mount(8)."""
     hints = typing.get_type_hints(MountOptions)
-    known = {field.name for field in fields(MountOptions)} - {"kernel_words"}
+    known = {field.name for field in fields(MountOptions)} - {"kernel_words", "former_words"}
     values: dict[str, Any] = {}
     kernel_words = []
+    former_words = []
     for word in filter(None, (word.strip() for word in text.split(","))):
         name, equals, value = word.partition("=")
         if name in known:
@@ -108,13 +108,17 @@ def parse_mount_options(text: str) -> MountOptions:
             values["ro"] = False
         elif name in _KERNEL_WORDS:
             kernel_words.append(name)
+        elif name in FORMER_WORDS:
+            former_words.append(name)
         elif name not in _IGNORED and not word.startswith(_IGNORED_PREFIXES):
             raise ConfigError(unknown_word("mount option", name, known))
     if values.get("sealed") and not values.get("ro"):
         raise ConfigError("the mount option 'sealed' needs 'ro' beside it")
     if values.get("passthrough"):
         _check_passthrough(values)
-    return MountOptions(**values, kernel_words=",".join(kernel_words))
+    return MountOptions(
+        **values, kernel_words=",".join(kernel_words), former_words=tuple(former_words)
+    )
 
 
 def _check_passthrough(values: dict[str, Any]) -> None:
@@ -135,6 +139,9 @@ def _convert(kind: type, name: str, value: str | None) -> Any:
         return True
     if not value:
         raise ConfigError(f"the mount option '{name}' needs a value: {name}=...")
+    if name in _CHOICES and value not in _CHOICES[name]:
+        choices = " or ".join(_CHOICES[name])
+        raise ConfigError(f"the mount option '{name}={value}' is not {choices}")
     return value if kind is str else _number(kind, name, value)
 
 

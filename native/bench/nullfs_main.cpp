@@ -1,4 +1,4 @@
-// braidfs-nullfs MOUNTPOINT [--files N] [--size BYTES] [--lanes L] [--uring] [--passthrough DIR]
+// braidfs-nullfs MOUNTPOINT [--files N] [--size BYTES] [--lanes L] [--passthrough DIR]
 // [--ready-fd N]
 //
 // Serves nullfs.h in the foreground until it is unmounted, or gets SIGINT or SIGTERM.
@@ -28,7 +28,6 @@ struct Arguments {
   std::string mountpoint;
   NullShape shape;
   unsigned lanes = std::max(1u, std::min(8u, std::thread::hardware_concurrency()));
-  bool by_ring = false;
   int ready_fd = STDOUT_FILENO;
 };
 
@@ -63,7 +62,7 @@ class Loops final : public braidfs::fuse::SessionObserver {
 
 [[noreturn]] void usage() {
   std::fputs(
-      "usage: braidfs-nullfs MOUNTPOINT [--files N] [--size BYTES] [--lanes L] [--uring] "
+      "usage: braidfs-nullfs MOUNTPOINT [--files N] [--size BYTES] [--lanes L] "
       "[--passthrough DIR] [--ready-fd N]\n",
       stderr);
   std::exit(2);
@@ -73,7 +72,6 @@ Arguments parse_arguments(int argc, char** argv) {
   static const option kOptions[] = {{"files", required_argument, nullptr, 'f'},
                                     {"size", required_argument, nullptr, 's'},
                                     {"lanes", required_argument, nullptr, 'l'},
-                                    {"uring", no_argument, nullptr, 'u'},
                                     {"passthrough", required_argument, nullptr, 'p'},
                                     {"ready-fd", required_argument, nullptr, 'r'},
                                     {nullptr, 0, nullptr, 0}};
@@ -88,9 +86,6 @@ Arguments parse_arguments(int argc, char** argv) {
         break;
       case 'l':
         arguments.lanes = static_cast<unsigned>(std::strtoul(optarg, nullptr, 10));
-        break;
-      case 'u':
-        arguments.by_ring = true;
         break;
       case 'p':
         arguments.shape.backing = optarg;
@@ -133,7 +128,6 @@ int main(int argc, char** argv) {
   const Arguments arguments = parse_arguments(argc, argv);
   Loops loops(arguments.lanes);
   FuseSession session({}, loops);
-  if (arguments.by_ring) session.use_rings();
   if (!arguments.shape.backing.empty()) session.use_passthrough();
   const int mounted = session.mount({arguments.mountpoint, "nullfs", "", false});
   if (mounted != 0) return fail("mount", arguments.mountpoint, mounted);

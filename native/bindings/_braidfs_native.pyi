@@ -162,14 +162,6 @@ class MountingPort:
     def allow_idmap(self) -> None:
         """Before start(): mounts may be idmapped."""
 
-    def use_rings(self) -> None:
-        """
-        Before start(): requests come by FUSE over io_uring, where the kernel has it (decision 0036).
-        """
-
-    def has_rings(self) -> bool:
-        """After start(): whether requests come by io_uring."""
-
     def start(self, root_ino: int) -> int:
         """
         Answers INIT and starts the lanes. Returns the descriptor that pyfuse3 mounts as /dev/fd/N; Python owns it. Raises OSError.

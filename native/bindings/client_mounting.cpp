@@ -128,10 +128,6 @@ void bind_mounting(nb::module_& module) {
       .def("leave_permissions", &Datapath::leave_permissions,
            "Before mount(): the kernel leaves permissions to the metaserver.")
       .def("allow_idmap", &Datapath::allow_idmap, "Before start(): mounts may be idmapped.")
-      .def("use_rings", &Datapath::use_rings,
-           "Before start(): requests come by FUSE over io_uring, where the kernel has it (decision "
-           "0036).")
-      .def("has_rings", &Datapath::has_rings, "After start(): whether requests come by io_uring.")
       .def(
           "start",
           [](Datapath& path, uint64_t root_ino) {

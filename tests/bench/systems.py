@@ -16,7 +16,7 @@ from tests.dev.build import NATIVE_BUILD
 from tests.dev.steps import BUILD, console
 
 NULLFS = NATIVE_BUILD / "bench" / "braidfs-nullfs"
-CLIENT_OPTIONS = ("dirty_mib=256", "held_mib=256")
+CLIENT_OPTIONS = ("dirty_mib=256",)
 CLIENT_BUDGET_MIB = 256 + 256  # of both
 
 

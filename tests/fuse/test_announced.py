@@ -174,7 +174,7 @@ def test_a_wrong_announcement_is_refused(workdir: Path) -> None:
 
 def test_a_mount_that_fetches_nothing_says_so(cluster: Cluster, tmp_path: Path) -> None:
     with (
-        cluster.second_client(tmp_path / "off", options="announce_mib=0") as mounted,
+        cluster.second_client(tmp_path / "off", options="prefetch=off") as mounted,
         pytest.raises(OSError) as refused,
     ):
         Announcer(mounted)

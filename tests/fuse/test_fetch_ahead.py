@@ -76,7 +76,7 @@ def test_nothing_is_fetched_for_who_reads_beginnings(cluster: Cluster, folders: 
 
 def test_fetch_ahead_can_be_off(cluster: Cluster, folders: list[Path], tmp_path: Path) -> None:
     before = servers_counted(cluster.plan, "fetches")
-    with cluster.second_client(tmp_path / "off", options="fetch_ahead=0") as off:
+    with cluster.second_client(tmp_path / "off", options="prefetch=off") as off:
         for folder in range(FOLDERS):
             read_whole(seen_from(off, cluster, folders[folder]), folder, range(COUNT))
         time.sleep(REST_S)

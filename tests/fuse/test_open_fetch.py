@@ -125,5 +125,5 @@ def test_many_open_them_at_once_while_another_client_writes(
 
 def test_it_may_be_turned_off(cluster: Cluster, workdir: Path, tmp_path: Path) -> None:
     paths = store(workdir / "set")
-    with cluster.second_client(tmp_path / "off", options="open_fetch=0") as off:
+    with cluster.second_client(tmp_path / "off", options="prefetch=off") as off:
         read_all([seen_from(off, cluster, path) for path in paths])

@@ -110,5 +110,5 @@ def test_what_this_client_changes_is_seen(large: Path, content: bytes) -> None:
 def test_it_may_be_turned_off(
     cluster: Cluster, large: Path, content: bytes, tmp_path: Path
 ) -> None:
-    with cluster.second_client(tmp_path / "off", options="stream_mib=0") as off:
+    with cluster.second_client(tmp_path / "off", options="prefetch=off") as off:
         assert seen_from(off, cluster, large).read_bytes() == content

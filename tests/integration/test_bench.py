@@ -19,7 +19,7 @@ from tests.cluster.process import ProcessError, Program
 pytestmark = pytest.mark.mount
 CASES = (SMALL_FILES, WRITES, READS)
 # Null FUSE holds nothing: it creates no data set.
-OURS = ("remount", "cache_dir", "sealed", "over io_uring", "announced")  # rows of BraidFS alone
+OURS = ("remount", "cache_dir", "sealed", "announced")  # rows of BraidFS alone
 NOT_OF_NULL = {"create with data, 4 processes", "CPU per file created with data"}
 
 

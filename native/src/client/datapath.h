@@ -79,8 +79,6 @@ class Datapath final : private fuse::SessionObserver {
   // Requests of the kernel's, and what is fetched without one.
   uint64_t unanswered() { return session_.unanswered() + core_.fetching(); }
   int hand_over(fuse::FuseSession::Handed& handed) { return session_.hand_over(handed); }
-  void use_rings() noexcept { session_.use_rings(); }               // before start()
-  bool has_rings() const noexcept { return session_.has_rings(); }  // after start()
   // Before start(), behind the cache: whole copies in it are read by the kernel itself, where that
   // is offered.
   void use_passthrough();

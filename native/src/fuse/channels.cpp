@@ -20,15 +20,6 @@ iovec piece_of(const void* start, size_t size) noexcept {
 
 }  // namespace
 
-// True: the request came by the ring, and its answer goes there.
-bool Channels::by_ring(Channel channel, uint64_t unique, int error,
-                       std::span<const iovec> body) noexcept {
-  Ring* const ring = this->ring(channel);
-  if (ring == nullptr || !ring->reply(unique, error, body)) return false;
-  sent_.fetch_add(1, std::memory_order_relaxed);
-  return true;
-}
-
 void Channels::write(Channel channel, uint64_t unique, std::span<const iovec> pieces) noexcept {
   const int fd = clones_[channel].get();
   ssize_t written;
@@ -42,7 +33,6 @@ void Channels::write(Channel channel, uint64_t unique, std::span<const iovec> pi
 }
 
 void Channels::reply_error(Channel channel, uint64_t unique, int error) noexcept {
-  if (by_ring(channel, unique, error, {})) return;
   const fuse_out_header header = answer_header(unique, error, 0);
   const iovec piece = piece_of(&header, sizeof(header));
   write(channel, unique, {&piece, 1});
@@ -51,7 +41,6 @@ void Channels::reply_error(Channel channel, uint64_t unique, int error) noexcept
 void Channels::reply_data(Channel channel, uint64_t unique,
                           std::span<const iovec> pieces) noexcept {
   if (pieces.size() > kPiecesMax) return reply_error(channel, unique, EIO);
-  if (by_ring(channel, unique, 0, pieces)) return;
   std::array<iovec, kPiecesMax + 1> all;
   size_t size = 0;
   for (size_t index = 0; index < pieces.size(); ++index) {
@@ -97,9 +86,6 @@ bool Channels::store_pages(uint64_t nodeid, std::span<const std::byte> bytes) no
 void Channels::send(Channel channel, std::span<const std::byte> reply) noexcept {
   const auto header = load<fuse_out_header>(reply);
   if (!header) return;
-  const auto body = reply.subspan(sizeof(*header));
-  const iovec behind = piece_of(body.data(), body.size());
-  if (by_ring(channel, header->unique, -header->error, {&behind, 1})) return;
   const iovec piece = piece_of(reply.data(), reply.size());
   write(channel, header->unique, {&piece, 1});
 }
@@ -113,9 +99,6 @@ int Channels::duplicate(std::vector<net::UniqueFd>& fds) const {
 }
 
 void Channels::close() noexcept {
-  for (const auto& ring : rings_) {
-    if (ring) ring->close();
-  }
   const net::UniqueFd nowhere(::open("/dev/null", O_WRONLY | O_CLOEXEC));
   for (auto& clone : clones_) {
     if (nowhere) ::dup3(nowhere.get(), clone.get(), O_CLOEXEC);  // keeps the number taken

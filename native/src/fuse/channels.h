@@ -1,10 +1,10 @@
 // The clones of /dev/fuse, one per lane, as places to write answers to. ANY THREAD: the fds are
 // fixed at construction and the kernel serialises writes; counters are atomic.
 //
-// An answer goes to the clone its request was read from, or to the ring that it came by (ring.h):
-// elsewhere the kernel says ENOENT. ENOENT also says that the request ended meanwhile (connection
-// aborted, ENODEV: unmounted); then the answer is void, which is counted and otherwise ignored. An
-// answer that the kernel finds wrong (EINVAL) is followed by EIO, so that no caller waits for ever.
+// An answer goes to the clone that its request was read from: elsewhere the kernel says ENOENT.
+// ENOENT also says that the request ended meanwhile (connection aborted, ENODEV: unmounted); then
+// the answer is void, which is counted and otherwise ignored. An answer that the kernel finds wrong
+// (EINVAL) is followed by EIO, so that no caller waits for ever.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -14,23 +14,16 @@
 #include <vector>
 
 #include "fuse/request.h"
-#include "fuse/ring.h"
 #include "net/unique_fd.h"
 
 namespace braidfs::fuse {
 
 class Channels final : public Replier {
  public:
-  // rings: for each clone the ring whose requests have its number, or none; or no rings at all.
-  explicit Channels(std::vector<net::UniqueFd> clones,
-                    std::vector<std::shared_ptr<Ring>> rings = {})
-      : clones_(std::move(clones)), rings_(std::move(rings)) {}
+  explicit Channels(std::vector<net::UniqueFd> clones) : clones_(std::move(clones)) {}
 
   size_t count() const noexcept { return clones_.size(); }
   int fd(Channel channel) const noexcept { return clones_[channel].get(); }
-  Ring* ring(Channel channel) const noexcept {
-    return rings_.empty() ? nullptr : rings_[channel].get();
-  }
 
   void reply_error(Channel channel, uint64_t unique, int error) noexcept override;
   void reply_data(Channel channel, uint64_t unique,
@@ -59,11 +52,9 @@ class Channels final : public Replier {
   uint64_t void_answers() const noexcept { return void_.load(std::memory_order_relaxed); }
 
  private:
-  bool by_ring(Channel channel, uint64_t unique, int error, std::span<const iovec> body) noexcept;
   void write(Channel channel, uint64_t unique, std::span<const iovec> pieces) noexcept;
 
   std::vector<net::UniqueFd> clones_;
-  std::vector<std::shared_ptr<Ring>> rings_;
   std::atomic<uint64_t> sent_{0};
   std::atomic<uint64_t> void_{0};
 };

@@ -81,7 +81,7 @@ Negotiated negotiate(std::span<const std::byte> body, const InitSettings& settin
     result.error = EOPNOTSUPP;
     return result;
   }
-  uint64_t wanted = settings.by_ring ? kWanted | kOverIoUring : kWanted;
+  uint64_t wanted = kWanted;
   if (settings.passthrough) wanted |= kPassthrough;
   if (settings.idmap) wanted |= kAllowIdmap;
   if (settings.sealed) wanted &= ~kLocks;

@@ -17,7 +17,6 @@ namespace braidfs::fuse {
 struct InitSettings {
   uint32_t max_write = 1u << 20;  // a multiple of 4096, 4 KiB to 16 MiB
   uint16_t max_background = 256;
-  bool by_ring = false;      // requests by io_uring, where the kernel offers it (ring.h)
   bool passthrough = false;  // files may have another file system's behind them
   bool sealed =
       false;  // locks are the kernel's own, among the processes of this machine (sealed.cpp)

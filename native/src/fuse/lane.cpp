@@ -56,7 +56,6 @@ Lane::Lane(Channel channel, uint32_t max_write, LaneParts parts)
 int Lane::attach(net::EventLoop& loop) {
   loop_ = &loop;
   interruptions_.attach(loop);
-  if (!join_ring()) return -EAGAIN;
   return watch();
 }
 
@@ -86,14 +85,12 @@ bool Lane::pause(bool paused, std::function<void()> done) {
 
 void Lane::turn(bool paused) {
   if (std::exchange(paused_, paused) == paused || resting_) return;
-  hold_ring(paused);
   if (paused) return loop_->remove(parts_.channels.fd(context_.index));
   if (const int error = watch(); error != 0) lost(-error);
 }
 
 void Lane::rest() {
   if (std::exchange(resting_, true)) return;
-  hold_ring(true);
   loop_->remove(parts_.channels.fd(context_.index));
   trickled_ = loop_->now();
   loop_->call_at(loop_->now() + kRoomLook, [this] { look_for_room(); });
@@ -107,14 +104,12 @@ void Lane::look_for_room() {
   const Room room = parts_.data.room();
   if (room == Room::kPlenty) {
     resting_ = false;
-    hold_ring(false);
     if (const int error = watch(); error != 0) lost(-error);
     return;
   }
   if (room == Room::kLittle && loop_->now() - trickled_ >= kTrickle) {
     trickled_ = loop_->now();
-    Ring* const ring = parts_.channels.ring(context_.index);
-    if (ring == nullptr || !ring->take_one()) read_one();
+    read_one();
   }
   loop_->call_at(loop_->now() + kRoomLook, [this] { look_for_room(); });
 }

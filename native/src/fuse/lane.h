@@ -87,10 +87,6 @@ class Lane {
   bool read_one();
   void arrived(size_t length, std::span<std::byte> landing);
   int watch();  // 0 or -errno
-  // ring_lane.cpp
-  bool join_ring();  // false: the loop takes no task
-  bool came_by_ring(std::span<const std::byte> head, std::span<const std::byte> payload);
-  void hold_ring(bool held) noexcept;
   void rest();
   void turn(bool paused);
   void look_for_room();

@@ -20,8 +20,7 @@ inline constexpr uint64_t kDirectIoAllowMmap = 1ULL << 36;
 inline constexpr uint64_t kPassthrough = 1ULL << 37;  // Linux 6.9
 inline constexpr uint64_t kHasResend = 1ULL << 39;
 inline constexpr uint64_t kHasExpireOnly = 1ULL << 35;
-inline constexpr uint64_t kAllowIdmap = 1ULL << 40;   // Linux 6.12
-inline constexpr uint64_t kOverIoUring = 1ULL << 41;  // Linux 6.14
+inline constexpr uint64_t kAllowIdmap = 1ULL << 40;  // Linux 6.12
 
 // Kinds and flags of notifications.
 inline constexpr int kNotifyResend = 7;  // Linux 6.9: what is unanswered is read again

@@ -87,34 +87,11 @@ int FuseSession::answer_init() {
   return negotiated_.error != 0 ? -negotiated_.error : written;
 }
 
-// Made before INIT is answered: once rings are agreed on the kernel waits for all of them.
-std::vector<std::shared_ptr<Ring>> FuseSession::make_rings(size_t lane_count) {
-  if (!settings_.by_ring || taken_over_) return {};
-  const unsigned queues = ring_queue_count();
-  int error = queues == 0 ? -ENODATA : 0;
-  std::vector<std::shared_ptr<Ring>> rings(lane_count);
-  for (unsigned lane = 0; lane < lane_count && lane < queues && error == 0; ++lane) {
-    rings[lane] = std::make_shared<Ring>(lane, lane_count, queues, settings_.max_write, error);
-  }
-  if (error == 0) return rings;
-  settings_.by_ring = false;
-  observer_.log(30, "no rings for io_uring could be made: requests come by /dev/fuse");
-  return {};
-}
-
 int FuseSession::prepare(size_t lane_count) {
   if (channels_) return -EALREADY;
   if (!device_) return -ENOTCONN;
-  auto rings = make_rings(lane_count);
   const int agreed = taken_over_ ? 0 : answer_init();
   if (agreed != 0) return agreed;
-  if (!has_rings() && !rings.empty()) {
-    rings.clear();
-    observer_.log(
-        30,
-        "the kernel offers no FUSE over io_uring (/sys/module/fuse/parameters/enable_uring): "
-        "requests come by /dev/fuse");
-  }
   if (settings_.passthrough && !has_passthrough()) {
     observer_.log(
         30, "the kernel offers no FUSE passthrough (Linux 6.9): lanes read from the local cache");
@@ -124,7 +101,7 @@ int FuseSession::prepare(size_t lane_count) {
     const int cloned = clone_(device_.get(), clone);
     if (cloned != 0) return cloned;
   }
-  channels_ = std::make_unique<Channels>(std::move(clones), std::move(rings));
+  channels_ = std::make_unique<Channels>(std::move(clones));
   answers_.store(channels_.get(), std::memory_order_release);
   notifier_.start(std::move(device_));
   return 0;
@@ -223,7 +200,6 @@ uint64_t FuseSession::unanswered() const {
 
 int FuseSession::share(Handed& handed) const {
   if (!channels_) return -ENOTCONN;
-  if (has_rings()) return -EOPNOTSUPP;  // entries are this process's memory
   handed.fds.emplace_back(::fcntl(notifier_.device(), F_DUPFD, 3));
   if (!handed.fds.back()) return -errno;
   if (const int error = channels_->duplicate(handed.fds); error != 0) return error;

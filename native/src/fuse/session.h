@@ -42,10 +42,6 @@ class FuseSession final : public Replier {
   FuseSession(const FuseSession&) = delete;
   FuseSession& operator=(const FuseSession&) = delete;
 
-  // Before start(): requests come by io_uring, where the kernel offers it (ring.h); if not, that is
-  // logged.
-  void use_rings() noexcept { settings_.by_ring = true; }
-  bool has_rings() const noexcept { return (negotiated_.flags & kOverIoUring) != 0; }
   // Before start(): the kernel may be told to read files of other file systems by itself.
   void use_passthrough() noexcept { settings_.passthrough = true; }
   bool has_passthrough() const noexcept { return (negotiated_.flags & kPassthrough) != 0; }
@@ -151,7 +147,6 @@ class FuseSession final : public Replier {
  private:
   int prepare(size_t lane_count);
   int answer_init();
-  std::vector<std::shared_ptr<Ring>> make_rings(size_t lane_count);
   bool read_again(const Upcall& read, std::span<const std::byte> body);
   int attach_lanes(DataHandler& data, NameHandler& names, std::span<net::EventLoop* const> loops,
                    UpcallSink& upcalls);

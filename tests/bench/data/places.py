@@ -25,7 +25,6 @@ from tests.cluster.plan import free_port, make_plan
 from tests.cluster.process import Program
 from tests.dev.steps import BUILD, StepError, console
 
-RING_SWITCH = Path("/sys/module/fuse/parameters/enable_uring")
 PEER_SECONDS_MAX = 180
 PEER_CLIENTS = {"mount", "fuse"}  # names of their pid files
 
@@ -94,21 +93,6 @@ class BraidPlace(Place):
             subprocess.run(
                 [BIN / "braidfs", "unseal", folder], check=True, stdout=subprocess.DEVNULL
             )
-
-    @contextlib.contextmanager
-    def by_ring(self) -> Iterator[bool]:
-        """Mounted with FUSE over io_uring until the end of the block, if the kernel has it."""
-        try:
-            before = RING_SWITCH.read_text()
-            RING_SWITCH.write_text("Y")
-        except OSError:
-            yield False
-            return
-        try:
-            with self._mounted_with("io_uring"):
-                yield True
-        finally:
-            RING_SWITCH.write_text(before)
 
     @contextlib.contextmanager
     def with_cache(self) -> Iterator[None]:

@@ -30,8 +30,6 @@ CREATORS = 4
 BARRED = (4, 16)  # processes that have bars
 CREATE = f"create with data, {CREATORS} processes"
 REMOUNTED = "epoch after a remount, {} processes"
-RING_COLD = "epoch cold, {} processes, FUSE over io_uring"
-RING_WARM = "epoch warm, {} processes, FUSE over io_uring"
 SEALED_COLD = "epoch cold, {} processes, sealed tree mounted read-only"
 SEALED_WARM = "epoch warm, {} processes, sealed tree mounted read-only"
 CACHED = f"{REMOUNTED}, with cache_dir"
@@ -176,8 +174,6 @@ def _rows(amounts: Amounts) -> Iterator[Row]:
     yield Row(MAPPED.format(middle), "files/s")
     for count in sorted({1, *amounts.processes}):
         yield Row(ANNOUNCED.format(_processes(count)), "files/s")
-    yield Row(RING_COLD.format(middle), "files/s")
-    yield Row(RING_WARM.format(middle), "files/s")
     yield Row(UNBUFFERED.format(middle), "files/s")
     yield Row(SEALED_COLD.format(middle), "files/s")
     sealed = (Bar(Than.LOCAL, 0.85, row=_warm(middle)),)
@@ -229,7 +225,6 @@ def _others(place: Place, files: FileSet, amounts: Amounts) -> Values:
             rate = announced_epoch(files, count, seed=count, folder=place.folder)
             values[ANNOUNCED.format(_processes(count))] = rate
         values |= _cached(place, files, middle)
-        values |= _by_ring(place, files, middle)
     place.chill()
     values[MAPPED.format(middle)] = epoch(files, middle, 8, read_mapped)
     with place.sealed(place.folder / "set") as mounted:
@@ -250,16 +245,6 @@ def _cached(place: BraidPlace, files: FileSet, processes: int) -> Values:
         values[FILLING.format(processes)] = epoch(files, processes, seed=17)
         place.chill()
         values[CACHED.format(processes)] = epoch(files, processes, seed=18)
-    return values
-
-
-def _by_ring(place: BraidPlace, files: FileSet, processes: int) -> Values:
-    values: dict[str, float] = {}
-    with place.by_ring() as has_rings:
-        if has_rings:
-            place.chill()
-            values[RING_COLD.format(processes)] = epoch(files, processes, seed=27)
-            values[RING_WARM.format(processes)] = epoch(files, processes, seed=28)
     return values
 
 

@@ -1,12 +1,13 @@
 """Configuration files and mount options: what is taken, and the sentence for what is not."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fscommon.config import ByteSize, MountOptions, load, parse_mount_options, parse_size
+from fscommon.config.mount_options import FORMER_WORDS
 from fscommon.errors import ConfigError
 
 NO_LIMIT = ByteSize(0)
@@ -117,6 +118,20 @@ def test_mount_options() -> None:
     options = parse_mount_options("ro,key_file=/k,lanes=3,timeout=2.5,hard,dirty_mib=64")
     expected = MountOptions(ro=True, key_file="/k", lanes=3, timeout=2.5, hard=True, dirty_mib=64)
     assert options == expected
+
+
+@pytest.mark.parametrize("word", sorted(FORMER_WORDS))
+def test_former_words_do_nothing(word: str) -> None:
+    for written in (word, f"{word}=7"):
+        options = parse_mount_options(f"ro,{written}")
+        assert options == MountOptions(ro=True, former_words=(word,))
+    assert word not in {field.name for field in fields(MountOptions)}
+
+
+def test_prefetch_is_auto_or_off() -> None:
+    assert parse_mount_options("prefetch=off,read_mib=0").prefetch == "off"
+    with pytest.raises(ConfigError, match="'prefetch=no' is not auto or off"):
+        parse_mount_options("prefetch=no")
 
 
 def test_words_of_mount_are_ignored() -> None:

@@ -57,7 +57,7 @@ async def test_the_client_keeps_nothing_ready_then(
     monkeypatch.setattr(pressure, "OWN_GROUPS", tmp_path / "none")
     for percent in ("0.00", "4.99", "5.00"):
         file.write_text(FULL.format(percent))
-        await plan.rest_memory(cast(Datapath, SimpleNamespace(io=io)), MountOptions(warm_mib=4))
+        await plan.rest_memory(cast(Datapath, SimpleNamespace(io=io)), MountOptions(dirty_mib=4))
     file.unlink()
     assert not memory_is_short()
     some = (4 << 20, 1 << 20, False)
@@ -99,7 +99,7 @@ def test_what_a_limit_is(text: str, limit: int | None) -> None:
 
 
 def test_opens_fetch_nothing_where_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not plan.may_fetch_opened(MountOptions(open_fetch=0))
+    assert not plan.may_fetch_opened(MountOptions(prefetch="off"))
     for limited in (True, False):
         monkeypatch.setattr(plan, "memory_is_limited", lambda limited=limited: limited)
         assert plan.may_fetch_opened(MountOptions()) == (not limited)

@@ -1,7 +1,8 @@
-"""Stand-ins for mpirun, ior and mdtest, which may be missing here: by the name of the file.
+"""Stand-ins for mpirun, ior and mdtest, which may not be installed; the file's name says which one
+it is.
 
-They take the options that braidfs validate gives, do what these say with real files, and print the
-lines that the real ones print. TASKS one after the other, not by MPI.
+They take the options that `braidfs validate` gives, do what these say with real files, and print
+the lines that the real programs print. They run the tasks one after the other, without MPI.
 """
 
 import argparse

@@ -1,5 +1,8 @@
 """`./dev bench data` works: three of its cases in a tiny form, on BraidFS, on the disk and on null
-FUSE. What it says of speed is not looked at here, that it says it is."""
+FUSE.
+
+The tests check that it reports speeds, not what they are.
+"""
 
 from pathlib import Path
 
@@ -18,8 +21,8 @@ from tests.cluster.process import ProcessError, Program
 
 pytestmark = pytest.mark.mount
 CASES = (SMALL_FILES, WRITES, READS)
-# Null FUSE holds nothing: it creates no data set.
-OURS = ("remount", "cache_dir", "sealed", "announced")  # rows of BraidFS alone
+# Null FUSE stores nothing: it creates no data set.
+OURS = ("remount", "cache_dir", "sealed", "announced")  # these rows exist only for BraidFS
 NOT_OF_NULL = {"create with data, 4 processes", "CPU per file created with data"}
 
 
@@ -34,7 +37,7 @@ def test_cases_measure_every_row(cluster: Cluster, localdir: Path) -> None:
                 measure(measured, place, case, TINY, "tiny")
     finally:
         null.stop()
-        braid.folder.rmdir()  # it is empty: a case cleans up after itself
+        braid.folder.rmdir()  # it is empty, because each case removes what it wrote
     assert measured.failures == []
     _check_rows(measured)
     _check_results(measured)
@@ -78,7 +81,8 @@ def test_a_case_that_fails_does_not_stop_the_others(localdir: Path) -> None:
 
 
 def test_null_fuse_may_leave_reading_to_the_kernel(localdir: Path) -> None:
-    """`braidfs-nullfs --passthrough`; docs/decisions/0035-local-cache.md has what it measured."""
+    """`braidfs-nullfs --passthrough` works; docs/decisions/0035-local-cache.md has what it
+    measured."""
     backing, point = localdir / "backing", localdir / "null"
     for number, folder in enumerate((backing, point)):
         folder.mkdir()

@@ -1,4 +1,6 @@
-"""braidfs bench on real mounts: parts, several nodes, wrong arguments, its end. Sizes are tiny."""
+"""`braidfs bench` on real mounts: parts, several nodes, wrong arguments, interruption. Sizes are
+tiny.
+"""
 
 import json
 import os
@@ -22,7 +24,7 @@ bench = partial(measuring, "bench")
 
 @pytest.fixture
 def two(cluster: Cluster, workdir: Path, localdir: Path) -> Iterator[tuple[Path, Path]]:
-    """One folder of the file system, on two mounts."""
+    """The same folder of the file system, on two mounts."""
     with cluster.second_client(localdir / "other") as other:
         yield workdir, other / workdir.name
 
@@ -68,7 +70,7 @@ def test_one_part_at_a_time_and_wrong_arguments(
 def test_it_goes_on_after_ctrl_c(
     workdir: Path, localdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parts that are done are not measured again."""
+    """Finished parts are not measured again."""
     monkeypatch.setenv("XDG_STATE_HOME", str(localdir))
     words = (
         "--part",

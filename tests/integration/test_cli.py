@@ -1,7 +1,7 @@
-"""Every verb of `braidfs` against a running cluster: text and JSON, errors and exit codes.
+"""Every command of `braidfs` against a running cluster: text and JSON, errors and exit codes.
 
-Most verbs run in this process, by the function that the program consists of: a program of its own
-takes half a second to start. What a process alone can show (signals, pipes, questions) is one.
+Most commands run in this process, through the function that the program calls, because starting a
+program takes half a second. Only what needs a process (signals, pipes, questions) starts one.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ class Ended:
 
 
 class _Standard(io.TextIOWrapper):
-    """A standard stream that is a pipe, so to say."""
+    """A standard stream that behaves like a pipe."""
 
     def __init__(self) -> None:
         super().__init__(io.BytesIO(), encoding="utf-8", errors="surrogateescape")
@@ -53,7 +53,7 @@ class _Standard(io.TextIOWrapper):
 
 
 class Cli:
-    """`braidfs` as a user types it, its cluster said by the environment."""
+    """`braidfs` as a user types it; the environment names its cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -121,7 +121,7 @@ def test_status(cli: Cli) -> None:
 
 
 def test_status_says_how_bytes_go(make_cluster: ClusterMaker) -> None:
-    """Soon after the first went: no heartbeat but the one that this causes comes so soon."""
+    """This holds soon after the first bytes were sent, because they cause an extra heartbeat."""
     slow = {"metaserver": {"session_timeout_s": 600, "lease_duration_s": 600}}
     cluster = make_cluster(storage_servers=2, settings=slow)
     cli = Cli(cluster)
@@ -199,7 +199,7 @@ def test_clients(cli: Cli, tree: Path) -> None:
 
 
 def test_leases_of_clients(cli: Cli, tree: Path) -> None:
-    assert (tree / "large").read_bytes()  # under a lease, in the page cache
+    assert (tree / "large").read_bytes()  # the file is now leased and in the page cache
     inode = (tree / "large").stat().st_ino
     (mine,) = [
         row
@@ -242,7 +242,8 @@ def test_evicted_client_is_fenced_and_comes_back(
         (point / "kept").write_bytes(b"stored")
         rows = cli.json("client", "list")
         session = next(row["session"] for row in rows if str(point) in row["client"])
-        result = cli.process("client", "evict", session, code=130)  # nobody answers the question
+        # The standard input is at its end, so the question gets no answer.
+        result = cli.process("client", "evict", session, code=130)
         assert "End 1 mounts" in result.stderr
         assert cli.json("client", "evict", session, "--yes") == {"evicted": [session]}
         assert session not in [row["session"] for row in cli.json("client", "list")]
@@ -352,7 +353,7 @@ def test_config(cli: Cli, localdir: Path) -> None:
 
 
 def test_config_of_a_mount_that_is_a_service(cli: Cli, tmp_path: Path) -> None:
-    """Its name is the mountpoint."""
+    """The service's name is its mount point."""
     point = tmp_path / "with-dash"
     escaped = str(point)[1:].replace("-", "\\x2d").replace("/", "-")
     file = tmp_path / f"{escaped}.conf"
@@ -381,7 +382,7 @@ def test_top(cli: Cli, tree: Path) -> None:
 
 
 def test_top_ends_on_interrupt(cli: Cli) -> None:
-    # A test run in the background ignores SIGINT, and what it starts would too.
+    # A test run in the background ignores SIGINT, and programs that it starts would ignore it too.
     env = ["env", "--default-signal=INT"]
     words = [*env, str(BIN / "braidfs"), "top", "--interval", "0.2", "--json"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, env=cli.environment) as process:

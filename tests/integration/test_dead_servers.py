@@ -1,7 +1,8 @@
 """A mount whose servers are all gone is unmounted lazily: its client and its keeper end.
 
-What was written and never reached a server is lost then, and the client's log says so. Whoever uses
-the mount still keeps it alive, as with every file system: here that is a process that is killed.
+Bytes that were written and never reached a server are then lost, and the client's log says so. A
+program that uses the mount keeps it alive, as with every file system; here that program is a
+process, which the test kills.
 """
 
 import signal
@@ -23,7 +24,7 @@ from tests.conftest import ClusterMaker
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(300), pytest.mark.expects_warnings]
 
-END_S = DRAIN_TIMEOUT_S + CLOSE_TIMEOUT_S  # what docs/OPERATIONS.md promises
+END_S = DRAIN_TIMEOUT_S + CLOSE_TIMEOUT_S  # docs/OPERATIONS.md promises this time
 WRITER = (
     "import os, sys\n"
     "file = os.open(sys.argv[1], os.O_RDWR)\n"
@@ -37,7 +38,8 @@ WRITER = (
 
 @contextmanager
 def _writer(path: Path) -> Iterator["subprocess.Popen[str]"]:
-    """It has the file open, writes when it is told to, and waits for ever in fsync."""
+    """A process that has the file open, writes when it is told to, and then waits in fsync without
+    end."""
     words = [sys.executable, "-c", WRITER, str(path)]
     pipe = subprocess.PIPE
     with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as writer:

@@ -1,4 +1,6 @@
-"""./dev demo tells its whole story, here in small: for --full, as a death takes long to notice."""
+"""`./dev demo` runs completely, with small sizes; only with --full, because noticing a death takes
+long.
+"""
 
 from pathlib import Path
 

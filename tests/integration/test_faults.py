@@ -1,7 +1,7 @@
-"""Processes killed with real signals under a running workload: no wrong byte and no error.
+"""Processes are killed with real signals under a running workload: no wrong byte and no error.
 
-Each test has a cluster of its own. A kill counts only if it hit: the test checks that the copy was
-not over yet, and that the process really went.
+Each test has a cluster of its own. A kill counts only if it took effect: the test checks that the
+copy had not finished yet, and that the process really ended.
 """
 
 import errno
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.mount, pytest.mark.timeout(900), pytest.mark.expects_w
 
 @pytest.fixture
 def tree(localdir: Path) -> Path:
-    """Some 1,000 files in 40 folders, 90 MB: small ones, and some of several chunks."""
+    """Some 1,000 files in 40 folders, 90 MB: most are small, some have several chunks."""
     chance = random.Random(11)
     for folder in range(40):
         (localdir / "tree" / f"{folder}").mkdir(parents=True)
@@ -120,7 +120,8 @@ def test_every_server_killed_at_once(make_cluster: ClusterMaker, tree: Path) -> 
 def test_metaserver_killed_between_answer_and_commit(
     make_cluster: ClusterMaker, sized: Callable[[int, int], int]
 ) -> None:
-    """Whatever was answered is there afterwards: each round kills in the midst of a burst."""
+    """Every answered operation is there afterwards; each round kills the metaserver during
+    a burst."""
     cluster = make_cluster(settings={"metaserver": {"commit_interval_ms": 200}})
     folder = cluster.mount_path / "burst"
     folder.mkdir()
@@ -178,7 +179,7 @@ def test_fsynced_bytes_survive_killed_servers(make_cluster: ClusterMaker) -> Non
 
 
 def test_answered_writes_survive_a_killed_storage_server(make_cluster: ClusterMaker) -> None:
-    """Without any fsync: a killed process loses nothing that its host still holds."""
+    """No fsync is needed: a killed process loses no byte that its host's kernel still has."""
     cluster = make_cluster(storage_servers=1, targets=2)
     path = cluster.mount_path / "file"
     wanted = random.Random(2).randbytes(20 << 20)
@@ -231,8 +232,8 @@ import mmap, os, sys
 fd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT)
 os.preadv(fd, [mmap.mmap(-1, 4096)], 1 << 20)
 """
-# Python handles SIGINT, so the kernel must tell the client (INTERRUPT); cat dies of it. A handled
-# signal does not end a wait for a page of a buffered read: that is the kernel's.
+# Python handles SIGINT, so the kernel must notify the client (INTERRUPT); cat dies of it. A handled
+# signal does not end a wait for a page of a buffered read: the kernel decides that.
 BLOCKED_READERS = {
     "direct, handled": [sys.executable, "-c", _DIRECT_READER, "{}"],
     "buffered, fatal": ["cat", "{}"],
@@ -283,7 +284,7 @@ print("made", flush=True)
 
 @contextmanager
 def _maker_of(path: Path) -> Iterator["subprocess.Popen[str]"]:
-    """A program that creates the file, exclusively, and was sent a signal that it handles."""
+    """A program that creates the file exclusively, and has received a signal that it handles."""
     words = (sys.executable, "-c", _MAKER, str(path))
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as maker:
         assert maker.stdout is not None and maker.stdout.readline() == "asks\n"
@@ -309,7 +310,7 @@ def test_a_handled_signal_waits_for_the_answer(make_cluster: ClusterMaker) -> No
 def test_a_killed_caller_goes_at_once_though_it_was_interrupted_before(
     make_cluster: ClusterMaker,
 ) -> None:
-    """The kernel tells of the first signal alone."""
+    """The kernel notifies the client only of the first signal."""
     cluster = make_cluster(storage_servers=1)
     with cluster.paused(cluster.metaserver), _maker_of(cluster.mount_path / "made") as maker:
         started = time.monotonic()

@@ -1,4 +1,6 @@
-"""What ./dev up leaves for people: an environment for braidfs, and scripts that start programs."""
+"""The files that `./dev up` leaves for people: an environment for `braidfs`, and scripts that start
+programs.
+"""
 
 import json
 import subprocess

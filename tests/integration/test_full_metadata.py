@@ -1,4 +1,6 @@
-"""The metadata store is full, by its bound or by its disk: ENOSPC for what grows, nothing else."""
+"""The metadata store is full, by its limit or by its disk: only operations that add records fail
+with ENOSPC.
+"""
 
 import contextlib
 import errno
@@ -45,7 +47,7 @@ def set_value(path: Path) -> None:
 
 
 def grow(folder: Path) -> list[Path]:
-    """Files with large xattrs until the store is full."""
+    """Creates files with large xattrs until the store is full; returns their paths."""
     made: list[Path] = []
     for number in range(2000):
         path = folder / f"{number}"
@@ -62,7 +64,7 @@ def store_problem(cluster: Cluster) -> str:
 
 
 def check_full(cluster: Cluster, made: list[Path]) -> None:
-    """What grows is refused, and whatever else there is goes on."""
+    """Operations that add records are refused, and all others go on."""
     top = cluster.mount_path
     assert is_refused((top / "directory").mkdir)
     assert is_refused(lambda: (top / "link").symlink_to("x"))
@@ -98,7 +100,7 @@ def restart(cluster: Cluster) -> None:
 
 @pytest.mark.expects_warnings
 def test_a_disk_that_is_full(state_disk: Path, make_cluster: ClusterMaker) -> None:
-    """Filled by others, too; also after kills, a boot, and a mount."""
+    """Other programs fill the disk too; the state lasts through kills, a start, and a mount."""
     settings = {"metaserver": {"state_directory": str(state_disk)}}
     cluster = make_cluster(storage_servers=1, targets=1, settings=settings)
     (cluster.mount_path / "kept").write_bytes(b"kept")

@@ -1,8 +1,9 @@
-"""What happens to a cluster asks nothing of clients that use files: no OPEN after a change of the
-cluster map, nor after a start of the metaserver, of files that are open and read.
+"""Changes of the cluster cause no requests from clients that use files.
 
-Counted at the metaserver, over real processes. One OPEN of each file in use was what both cost:
-minutes, for a thousand clients that use a thousand files each.
+Files that are open and read cause no OPEN after a change of the cluster map, nor after a start of
+the metaserver. The metaserver counts the requests; all programs are real processes. Both events
+once cost one OPEN for each file in use: minutes, for a thousand clients that use a thousand files
+each.
 """
 
 import os
@@ -29,14 +30,14 @@ def _answered(cluster: Cluster) -> Counter[str]:
 
 
 def _asked(cluster: Cluster) -> int:
-    """OPENs, and other questions for the right to a file's bytes."""
+    """The number of OPENs and of other requests for leases on a file's bytes."""
     counted = _answered(cluster)
     return counted["OPEN"] + counted["LEASE_TAKE"]
 
 
 @contextmanager
 def _files_in_use(base: Path) -> Iterator[list[tuple[int, bytes]]]:
-    """Each read from its servers once."""
+    """The files, each read once from its storage servers."""
     files: list[tuple[int, bytes]] = []
     try:
         for number in range(FILES):
@@ -89,7 +90,7 @@ def test_no_file_is_opened_again_when_the_metaserver_comes_back(make_cluster: Cl
             cluster.metaserver.start()
             _read_from_servers(files)
             assert _asked(cluster) == 0, _answered(cluster)
-        # Of which the client heard by the leases that it held on.
+        # The client noticed the restart through the leases that it still held.
         with cluster.second_client(cluster.plan.state / "other") as other:
             for number in (0, FILES - 1):
                 (other / f"{number}").write_bytes(b"new")

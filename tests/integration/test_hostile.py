@@ -1,4 +1,6 @@
-"""Every field of every op at its bounds and beyond, as every kind of peer, to servers that run."""
+"""Every field of every op at its bounds and beyond, from every kind of peer, sent to running
+servers.
+"""
 
 import os
 import shutil
@@ -21,7 +23,7 @@ pytestmark = pytest.mark.timeout(900)
 
 @contextmanager
 def _servers(settings: dict[str, dict[str, object]], *, targets: int) -> Iterator[Cluster]:
-    """Without a mount. Their state stays if BRAIDFS_TEST_KEEP is set."""
+    """A cluster without a mount. Its state is kept if BRAIDFS_TEST_KEEP is set."""
     STATES.mkdir(parents=True, exist_ok=True)
     state = Path(tempfile.mkdtemp(prefix="hostile-", dir=STATES))
     cluster = Cluster(make_plan(state, storage_servers=1, targets=targets, settings=settings))
@@ -54,6 +56,7 @@ async def test_no_bytes_end_a_server(servers: Cluster, sized: Callable[[int, int
 async def test_no_bytes_end_a_storage_server(
     storage: Cluster, sized: Callable[[int, int], int]
 ) -> None:
-    """Nor do they cost it its memory, make an object of no file, or hold up who means well."""
+    """Frames do not exhaust the server's memory, create objects of no file, or delay honest
+    clients."""
     kinds = data_attack.KINDS
     assert await data_run.run(storage, 31, kinds, data_requests.CODES, sized(16, 600)) == []

@@ -1,4 +1,4 @@
-"""Names of files and clients reach an administrator's terminal without steering it."""
+"""Names of files and clients that reach an administrator's terminal cannot control it."""
 
 import json
 import os
@@ -63,6 +63,7 @@ def test_no_output_has_them(make_cluster: ClusterMaker, localdir: Path) -> None:
             for more in ((), ("--json",)):
                 ended = cli.end(*words, *more)
                 assert is_harmless(ended.stdout) and is_harmless(ended.stderr), (words, ended)
-                assert "\n[red]" not in ended.stdout, (words, ended)  # nor begins a line
+                # A name does not begin a new line either.
+                assert "\n[red]" not in ended.stdout, (words, ended)
                 if more and ended.code == 0 and words[0] not in ("find", "top"):
                     json.loads(ended.stdout)

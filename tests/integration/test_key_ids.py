@@ -1,7 +1,7 @@
-"""Clients whose users have other numbers here, and clients all of whose users are one.
+"""Clients whose users have other ids in the cluster, and clients whose users are all one user.
 
-Real mounts beside one that has the cluster key, and a program that lies about who it is;
-tests/unit/metaserver/test_mapping.py goes through every op.
+There are real mounts beside one that has the cluster key, and a program that lies about its user;
+tests/unit/metaserver/test_mapping.py covers every op.
 """
 
 import errno
@@ -28,7 +28,8 @@ from .test_keys import SECONDS, Attacker, Keys, answer, made_and_revoked, mounte
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(300)]
 MAP = ("--map-uid", "1000-1999:21000", "--map-gid", "100:500", "--map-gid", "1000-1999:21000")
-OURS, THEIRS = (21005, 500), (1005, 100)  # in the cluster: user 1005 of the client, and another one
+# Ids in the cluster: the first is user 1005 of the client, the second another user.
+OURS, THEIRS = (21005, 500), (1005, 100)
 ACCESS = "system.posix_acl_access"
 
 
@@ -39,7 +40,7 @@ def keys(cluster: Cluster, localdir: Path) -> Iterator[Keys]:
 
 @pytest.fixture
 def tree(workdir: Path) -> Path:
-    """A directory for everybody, with a file of each of two users that only they may read."""
+    """A directory that every user may write, with one private file of each of two users."""
     workdir.chmod(0o755)
     tree = workdir / "mapped"
     tree.mkdir()
@@ -52,7 +53,7 @@ def tree(workdir: Path) -> Path:
 
 
 def run(place: Path, uid: int, gid: int, script: str, *words: object) -> str:
-    """What a Python program of this user says there; it is in no other group."""
+    """The output of a Python program that runs there as this user, who is in no other group."""
     ended = subprocess.run(
         [sys.executable, "-c", f"import os, sys\n{script}", *map(str, words)],
         cwd=place,
@@ -69,7 +70,7 @@ def run(place: Path, uid: int, gid: int, script: str, *words: object) -> str:
 
 
 def tried(place: Path, uid: int, gid: int, expression: str) -> str:
-    """What an expression gives to this user: its value, or the name of an errno."""
+    """The value of an expression that this user evaluates there, or the name of an errno."""
     script = (
         "import errno\ntry: print(eval(sys.argv[1]))\n"
         "except OSError as error: print(errno.errorcode[error.errno])"
@@ -105,7 +106,7 @@ def test_what_users_make_and_see(cluster: Cluster, keys: Keys, tree: Path, local
             0,
             1005,
             65534,
-        ):  # of root the client's kernel asks nothing, the metaserver does
+        ):  # the client's kernel does not check root, but the metaserver does
             assert tried(point, uid, 100, "open('theirs').read()") == "EACCES"
         run(point, 0, 0, "open('of-root', 'w')")
         assert owner(tree / "of-root") == (65534, 65534) == owner(point / "of-root")
@@ -121,7 +122,8 @@ def test_changing_owners(cluster: Cluster, keys: Keys, tree: Path, localdir: Pat
         refused(errno.EPERM, lambda: os.chown(point / "theirs", 1006, -1))
         refused(errno.EPERM, lambda: (point / "theirs").chmod(0o666))
         assert tried(point, 1007, 100, "os.chown('ours', 1007, -1)") == "EPERM"
-        os.chown(tree / "ours", 21010, 500)  # by another client, while this one has it cached
+        # Another client changes the owner while this one has it cached.
+        os.chown(tree / "ours", 21010, 500)
         assert owner(point / "ours") == (1010, 100)
         assert tried(point, 1010, 100, "open('ours').read()") == "ours"
         (point / "ours").chmod(0o640)
@@ -129,7 +131,7 @@ def test_changing_owners(cluster: Cluster, keys: Keys, tree: Path, localdir: Pat
 
 
 def acl_with(*named: tuple[int, int, int]) -> bytes:
-    """rw- for the owner, and (tag, permissions, id) of others, within a mask of rwx."""
+    """An ACL: rw- for the owner, and (tag, permissions, id) of others, within a mask of rwx."""
     nobody = 0xFFFFFFFF
     entries = sorted([(1, 6, nobody), (4, 0, nobody), (16, 7, nobody), (32, 0, nobody), *named])
     return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
@@ -163,7 +165,8 @@ def test_quotas_are_of_the_clusters_users(
             script = f"try:\n  {FILL}\nexcept OSError as error: print(error.errno)"
             assert run(point, 1005, 100, script, "too-much") == str(errno.EDQUOT)
             run(point, 1006, 100, FILL, "enough")
-            run(tree, 1005, 100, FILL, "another's")  # of the cluster's 1005, who has no limit
+            # This is user 1005 of the cluster, who has no limit.
+            run(tree, 1005, 100, FILL, "another's")
             row = next(row for row in keys.cli.json("quota", "list") if row["number"] == 21005)
             assert 0 < row["bytes"] <= 1 << 20
     finally:
@@ -177,7 +180,8 @@ os.chmod(sys.argv[1], 0o640); os.utime(sys.argv[1], (1, 1)); os.chown(sys.argv[1
 
 
 def test_where_all_are_one(cluster: Cluster, keys: Keys, tree: Path, localdir: Path) -> None:
-    """The client's kernel would refuse other users what is not theirs: it is not asked."""
+    """The client's kernel would refuse users access to files of others, so it must not check rights
+    here."""
     point, key = localdir / "mnt", keys.make(tree, "--squash-all", "21005:500")
     with mounted(cluster, tree, key, point):
         for uid in (0, 1234, 4321):
@@ -202,7 +206,7 @@ def test_where_all_are_one(cluster: Cluster, keys: Keys, tree: Path, localdir: P
 
 
 def test_an_attackers_program(cluster: Cluster, keys: Keys, tree: Path) -> None:
-    """It has the key of a mapped client and sends whatever numbers it likes."""
+    """The program has the key of a mapped client and sends any ids it likes."""
     attacker = Attacker(cluster, load_credential(keys.make(tree, *MAP)))
     top, theirs = tree.stat().st_ino, (tree / "theirs").stat().st_ino
 

@@ -1,7 +1,7 @@
 """Keys of clients on a real cluster: mounts that have them, and a program that attacks with them.
 
-tests/unit/metaserver/test_keys.py goes through every op; here are real mounts, the storage servers,
-revocation under load and a metaserver that is killed.
+tests/unit/metaserver/test_keys.py covers every op. These tests use real mounts and storage servers,
+revoke a key under load, and kill the metaserver.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ SECONDS = 20.0
 
 @dataclass
 class Keys:
-    """Makes keys by the command line, and takes back what is left of them."""
+    """Creates keys with the command line, and revokes those that are left at the end."""
 
     cli: Cli
     folder: Path
@@ -102,7 +102,7 @@ def mounted(
 
 
 def refused_mount(cluster: Cluster, folder: str, key: Path, point: Path, options: str = "") -> str:
-    """What is said of it."""
+    """The error message of a mount that is refused."""
     point.mkdir(exist_ok=True)
     words = [
         BIN / "mount.fuse.braidfs",
@@ -154,10 +154,11 @@ def test_a_read_only_key(cluster: Cluster, keys: Keys, trees: Path, localdir: Pa
         assert sorted(one.name for one in point.iterdir()) == ["file", "sub"]
         for change in changes_of(point):
             refused(errno.EROFS, change)
-        (trees / "mine" / "file").write_bytes(b"changed")  # by who may
+        # A client with the right to write changes it.
+        (trees / "mine" / "file").write_bytes(b"changed")
         assert (point / "file").read_bytes() == b"changed"
         subprocess.run(["mount", "-i", "-o", "remount,rw", point], check=True, timeout=30)
-        for change in changes_of(point):  # now it is the metaserver that says no
+        for change in changes_of(point):  # now the metaserver is what refuses
             refused(errno.EROFS, change)
     assert (trees / "mine" / "file").read_bytes() == b"changed"
 
@@ -182,12 +183,12 @@ def test_a_key_for_a_tree(cluster: Cluster, keys: Keys, trees: Path, localdir: P
         (point / "small-1").unlink()
         assert (trees / "mine" / "sub" / "moved").read_bytes() == b"0"
         assert len(list((trees / "mine").iterdir())) == 50
-    with mounted(cluster, trees / "mine" / "sub", key, point):  # or deeper
+    with mounted(cluster, trees / "mine" / "sub", key, point):  # a directory below is allowed too
         assert (point / "moved").read_bytes() == b"0"
 
 
 def test_root_squash(cluster: Cluster, keys: Keys, trees: Path, localdir: Path) -> None:
-    """Root of the client, who passes all that its kernel checks."""
+    """Root of the client, who passes all checks of its kernel."""
     tree, point = trees / "mine", localdir / "mnt"
     (tree / "secret").write_bytes(b"root's")
     (tree / "secret").chmod(0o600)
@@ -196,7 +197,7 @@ def test_root_squash(cluster: Cluster, keys: Keys, trees: Path, localdir: Path) 
     (tree / "private").chmod(0o600)
     os.chown(tree / "private", 1000, 1000)
     with mounted(cluster, tree, keys.make(tree, "--squash-root"), point):
-        assert (point / "file").read_bytes() == BYTES  # 0644
+        assert (point / "file").read_bytes() == BYTES  # its mode is 0644
         (point / "made").write_bytes(BYTES)
         (point / "folder").mkdir()
         for name in ("made", "folder"):
@@ -249,7 +250,7 @@ class Attacker:
         return open_caller(address, key=secret, hello=hello, timeout_s=SECONDS)
 
     async def shut_out(self, purpose: str, *, session: int, secret: bytes, key: int = -1) -> None:
-        """The first storage server does not let it in."""
+        """The first storage server refuses the connection."""
         with pytest.raises(AuthenticationError):
             async with self.connect(self.storage, purpose, session=session, secret=secret, key=key):
                 pass
@@ -301,7 +302,7 @@ def test_an_attacker_at_the_metaserver(
                 assert await answer(caller, Op.STATUS, Empty()) is Status.EPERM
                 assert await answer(caller, Op.KEY_REVOKE, revoke) is Status.EPERM
         for key, secret in (
-            (0, attacker.credential.secret),  # as if it were the cluster key
+            (0, attacker.credential.secret),  # it pretends to have the cluster key
             (attacker.credential.id + 1, attacker.credential.secret),
             (attacker.credential.id, bytes(32)),
         ):
@@ -324,7 +325,8 @@ def audit_of(cluster: Cluster) -> list[str]:
 def test_an_attacker_at_a_storage_server(
     cluster: Cluster, keys: Keys, trees: Path, localdir: Path
 ) -> None:
-    """It gets in for its own session alone, and does what its capabilities say."""
+    """The storage server accepts it for its own session only, and it can do what its capabilities
+    allow."""
     attacker = Attacker(cluster, load_credential(keys.make(trees / "mine", "--read-only")))
     other = Attacker(cluster, load_credential(keys.make(trees / "theirs")))
     here = trees.name.encode()
@@ -358,7 +360,7 @@ def test_an_attacker_at_a_storage_server(
                     (Op.STAT, capability, beside),
                 ):
                     assert await touch(storage, op, bad, where) is Status.BAD_CAPABILITY
-                with pytest.raises(BraidError):  # BAD_REQUEST, or cut off
+                with pytest.raises(BraidError):  # the server answers BAD_REQUEST, or disconnects
                     await storage.exchange(Op.DELETE, timeout_s=SECONDS, **place)
 
     trio.run(attack)
@@ -366,7 +368,7 @@ def test_an_attacker_at_a_storage_server(
 
 
 async def opened(meta: Caller, names: tuple[bytes, ...]) -> tuple[bytes, dict[str, int]]:
-    """A capability to read `file` in that directory, and where its first object is."""
+    """A capability to read `file` in that directory, and the place of its first object."""
     root: Entry = await meta.call(Op.MOUNT_ROOT, MountRoot(names), SECONDS)
     top = unpack_attributes(root.attributes).ino
     found: Entry = await meta.call(Op.LOOKUP, Lookup(top, b"file"), SECONDS)
@@ -420,7 +422,8 @@ def test_revoked_while_it_writes(make_cluster: ClusterMaker, localdir: Path) -> 
             began = time.monotonic()
             writer.join(SECONDS)
             assert not writer.is_alive() and seen[0] in (errno.EACCES, errno.EIO)
-            with (tree / "log").open("ab") as ours:  # nothing of it is held up, or lands later
+            # The revoked client's write neither delays this one nor arrives later.
+            with (tree / "log").open("ab") as ours:
                 ours.write(b"ours")
             size = (tree / "log").stat().st_size
             for attempt in (
@@ -429,12 +432,13 @@ def test_revoked_while_it_writes(make_cluster: ClusterMaker, localdir: Path) -> 
                 lambda: os.pread(reader.fileno(), 100, 1_000_000),
             ):
                 assert wait_until(lambda attempt=attempt: _fails(attempt), SECONDS)  # type: ignore[misc]
-            assert time.monotonic() - began < SECONDS  # before its leases or requests run out
+            # It takes less time than leases or requests need to expire.
+            assert time.monotonic() - began < SECONDS
         assert (tree / "log").stat().st_size == size
         log = cluster.plan.state / "log" / "client-mnt.log"
         assert log.read_text().count("this mount is refused") == 1
         assert "was revoked at" in log.read_text()
-        keys.make(tree).rename(key)  # the mount takes up what is in its key file now
+        keys.make(tree).rename(key)  # the mount now uses the key in its key file
         assert wait_until(lambda: _can_list(point), SECONDS)
         (point / "new").write_bytes(b"written again")
         assert (tree / "new").read_bytes() == b"written again"
@@ -446,7 +450,8 @@ def test_revoked_while_it_writes(make_cluster: ClusterMaker, localdir: Path) -> 
 
 
 def _fails(attempt: Callable[[], Any]) -> bool:
-    """What was cached is believed until the client hears that it is refused."""
+    """The attempt fails; cached answers are used until the client learns that its key is
+    refused."""
     try:
         attempt()
     except OSError as error:
@@ -476,7 +481,7 @@ def _write_until_refused(path: Path, seen: list[int]) -> None:
 @pytest.mark.full
 @pytest.mark.expects_warnings
 def test_a_killed_metaserver(make_cluster: ClusterMaker, localdir: Path) -> None:
-    """What such a client was answered is durable: it has nothing to replay."""
+    """Operations that were answered to such a client are durable: it has nothing to replay."""
     cluster = make_cluster(storage_servers=1)
     keys = Keys(Cli(cluster), localdir)
     tree = cluster.mount_path / "mine"
@@ -499,7 +504,8 @@ def test_a_killed_metaserver(make_cluster: ClusterMaker, localdir: Path) -> None
 
 @pytest.mark.expects_warnings
 def test_its_lanes_make_files_and_none_is_lost(make_cluster: ClusterMaker, localdir: Path) -> None:
-    """Of slots that the metaserver gave; one that was killed meanwhile is shown proofs of them."""
+    """They use slots that the metaserver gave; after a kill, the metaserver gets proofs of these
+    slots."""
     cluster = make_cluster(storage_servers=1)
     keys = Keys(Cli(cluster), localdir)
     tree = cluster.mount_path / "mine"

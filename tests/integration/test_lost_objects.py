@@ -1,4 +1,6 @@
-"""What a disk has lost of a file stays lost: no write, cut or hole makes it anew, full of zeros."""
+"""Bytes that a disk has lost stay lost: no write, truncate or hole creates the object again, full
+of zeros.
+"""
 
 import errno
 import os
@@ -28,7 +30,7 @@ CONTENT: Final = os.urandom(4 * MIB)
 
 @pytest.fixture
 def damaged(make_cluster: ClusterMaker) -> Cluster:
-    """Files on two targets; each of NAMES has lost what was on the first one."""
+    """Files on two targets; each file of NAMES has lost its object on the first one."""
     cluster = make_cluster(storage_servers=1, targets=2)
     for name in (*NAMES, "whole"):
         with (cluster.mount_path / name).open("wb") as file:
@@ -51,7 +53,7 @@ def folder(damaged: Cluster) -> Path:
 
 
 def _object_of(cluster: Cluster, ino: int) -> Path:
-    """Of stripe 0 of a file that was never truncated."""
+    """The object of stripe 0 of a file that was never truncated."""
     server = cluster.plan.storageservers[0]
     (path,) = (
         path
@@ -70,7 +72,7 @@ def _error_of(call: Callable[[], object]) -> int:
 
 
 def _is_lost(path: Path) -> bool:
-    """All of its first MiB is an error, and its second one is as it was."""
+    """Whether all of the file's first MiB gives EIO, and its second one is unchanged."""
     with path.open("rb", buffering=0) as file:
         pages = range(0, MIB, MIB // 4)
         errors = [_error_of(lambda at=at: os.pread(file.fileno(), 4096, at)) for at in pages]
@@ -82,10 +84,11 @@ def _is_lost(path: Path) -> bool:
 def test_nothing_makes_it_anew(damaged: Cluster, folder: Path) -> None:
     path = folder / "written"
     with path.open("r+b", buffering=0) as file:
-        os.pwrite(file.fileno(), b"x" * 8192, 0)  # whole pages: the kernel is not to keep them
+        # It writes whole pages, so that the kernel reads none.
+        os.pwrite(file.fileno(), b"x" * 8192, 0)
         os.pwrite(file.fileno(), CONTENT[MIB : MIB + 10], MIB)
         assert _error_of(lambda: os.fsync(file.fileno())) == errno.EIO
-        os.fsync(file.fileno())  # told once
+        os.fsync(file.fileno())  # the error is reported once
     assert _is_lost(path)
     with open(os.open(path, os.O_RDWR | os.O_DSYNC), "r+b", buffering=0) as file:
         assert _error_of(lambda: os.pwrite(file.fileno(), b"y" * 4096, 0)) == errno.EIO

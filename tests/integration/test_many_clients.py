@@ -1,8 +1,8 @@
-"""1,500 clients of one cluster at once, at the level of the protocol: handshakes, sessions, recall
-connections, a few operations each, two connections each to a storage server.
+"""1,500 clients of one cluster at once, at the level of the protocol.
 
-Servers are real processes; the clients are tasks of this one. What is bounded is memory; times are
-printed: `pytest -s` shows them.
+Each makes handshakes, a session, a recall connection, a few operations, and two connections to each
+storage server. Servers are real processes; the clients are tasks of this one. The tests bound
+memory; they print times, which `pytest -s` shows.
 """
 
 import os
@@ -43,19 +43,20 @@ from tests.cluster.process import Program
 pytestmark = [pytest.mark.timeout(420), pytest.mark.expects_warnings]
 
 CLIENTS = 1500
-DATA_CONNECTIONS = 2  # of each client
+DATA_CONNECTIONS = 2  # the number for each client
 AT_ONCE = 100
-FILES = 20  # that everybody reads
+FILES = 20  # all clients read these files
 DESCRIPTORS_MIN = CLIENTS * (DATA_CONNECTIONS + 2) + 1000
 TIMEOUT_S = 120.0
-SESSION_BYTES_MAX = 100_000  # of the metaserver's memory, with what it holds open and leased
-CONNECTION_BYTES_MAX = 100_000  # of a storage server's memory
+# The bound of the metaserver's memory for each client, with its open files and leases.
+SESSION_BYTES_MAX = 100_000
+CONNECTION_BYTES_MAX = 100_000  # the bound of a storage server's memory for each connection
 WHO = Who(0, 0, 0o022)
 
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[Cluster]:
-    """A cluster that nobody has mounted."""
+    """A cluster without a mount."""
     cluster = Cluster(make_plan(tmp_path / "state", storage_servers=1, targets=2))
     cluster.start_servers()
     try:
@@ -76,7 +77,7 @@ def many_descriptors() -> Iterator[None]:
 
 @dataclass
 class One:
-    """A client."""
+    """One client."""
 
     number: int
     meta: Caller
@@ -103,7 +104,8 @@ class Crowd:
         return await connect(f"127.0.0.1:{port}", key=self.key, hello=hello, timeout_s=TIMEOUT_S)
 
     async def each(self, work: Callable[[int], Awaitable[None]]) -> float:
-        """All of them, AT_ONCE; how long it took, in seconds."""
+        """Runs the work for all clients, AT_ONCE of them at a time; returns the duration in
+        seconds."""
         limit = trio.CapacityLimiter(AT_ONCE)
 
         async def run(number: int) -> None:
@@ -217,7 +219,8 @@ async def _work(cluster: Cluster) -> None:
 
 
 async def _read_and_look(crowd: Crowd, inos: list[int]) -> None:
-    """Everybody opens the same files: what an OPEN costs must not grow with those who hold one."""
+    """All clients open the same files: the cost of an OPEN must not grow with the number of clients
+    that hold one."""
     costs: list[float] = []
 
     async def use(number: int) -> None:

@@ -1,5 +1,8 @@
-"""A mount as braidfs-mount@.service runs it: its words, its rights, and a supervisor that hears it,
-holds its descriptors and starts it again. Under a real systemd: tests/deployment/test_units.py."""
+"""A mount as braidfs-mount@.service runs it: its command, its rights, and a supervisor that gets
+its notifications, stores its descriptors and starts it again.
+
+tests/deployment/test_units.py runs it under a real systemd.
+"""
 
 import errno
 import json
@@ -31,7 +34,7 @@ def setting(name: str) -> list[str]:
 
 
 def limited(words: list[str]) -> list[str]:
-    """The words with the unit's capabilities and no new ones."""
+    """The command, run with the unit's capabilities and unable to gain others."""
     (kept,) = setting("CapabilityBoundingSet")
     added = "".join(f",+{word.removeprefix('CAP_').lower()}" for word in kept.split())
     return ["setpriv", f"--bounding-set=-all{added}", "--no-new-privs", *words]
@@ -80,7 +83,8 @@ def test_it_says_what_it_does_and_has_few_rights(service: Supervisor, point: Pat
 def test_killed_it_goes_on_in_the_next_process(
     cluster: Cluster, service: Supervisor, point: Path
 ) -> None:
-    """Twice, under readers; the unit's store never has more than one generation."""
+    """The client is killed twice while others read; the unit's store never has more than one
+    generation."""
     octets = os.urandom(4 << 20)
     (cluster.mount_path / "served").write_bytes(octets)
     service.start()
@@ -101,7 +105,8 @@ def test_killed_it_goes_on_in_the_next_process(
 def test_restarted_it_leaves_the_mount_to_the_next_process(
     service: Supervisor, point: Path, full: bool
 ) -> None:
-    """What the unit's restart does, under writers, who lose nothing; then reload, then a kill."""
+    """Writers lose nothing when the unit's restart is repeated here; then come a reload and
+    a kill."""
     (number,) = setting("RestartKillSignal")
     (left,) = setting("RestartForceExitStatus")
     service.start()
@@ -131,7 +136,7 @@ def test_restarted_it_leaves_the_mount_to_the_next_process(
 
 @pytest.mark.full
 def test_what_is_left_dead_is_mounted_anew(service: Supervisor, point: Path) -> None:
-    """The store was lost, or is of a release that this one does not understand."""
+    """The store was lost, or comes from a release whose format this one does not read."""
     service.start()
     service.end(signal.SIGKILL)
     service.forget()

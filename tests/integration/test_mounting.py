@@ -1,4 +1,4 @@
-"""Mounting as people do it: mount(8), fstab, fusermount3, foreground; each error one line."""
+"""Mounting as people do it: mount(8), fstab, fusermount3, foreground; each error is one line."""
 
 import errno
 import os
@@ -35,7 +35,7 @@ def _mount(source: str, point: Path, options: str) -> "subprocess.CompletedProce
 
 
 def _refused(source: str, point: Path, options: str) -> str:
-    """The one line of a mount that fails."""
+    """The one error line of a mount that fails."""
     result = _mount(source, point, options)
     lines = [line for line in result.stderr.splitlines() if line.strip()]
     assert result.returncode != 0, "it mounted"
@@ -110,7 +110,7 @@ def _syncs(cluster: Cluster) -> float:
 
 
 def test_sync_and_nosymfollow(cluster: Cluster, mountpoint: Path) -> None:
-    """With `sync` each write is on stable storage when it returns: nothing is left to an fsync."""
+    """With `sync` each write is on stable storage when it returns: fsync has nothing left to do."""
     options = f"{cluster.plan.options()},sync,nosymfollow,iversion,x-systemd.idle-timeout=60"
     mounts.mount(cluster.plan.source(), mountpoint, options)
     assert os.statvfs(mountpoint).f_flag & os.ST_SYNCHRONOUS

@@ -1,5 +1,8 @@
-"""What lies on top of a mount stays there when another process goes on with it, and other clients'
-work is seen afterwards; and when nobody says what a name is."""
+"""Mounts inside a mount stay when another process takes over the mount, and other clients' changes
+are seen afterwards.
+
+They also stay when no metaserver answers a lookup.
+"""
 
 import errno
 import os
@@ -24,12 +27,12 @@ from .test_survival import kill
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(180), pytest.mark.expects_warnings]
 
 WAYS = {"restart": restart, "kill": kill}
-LEASE_S = 4  # of SHORT_SESSIONS
+LEASE_S = 4  # the lease duration in SHORT_SESSIONS
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_another_process_goes_on(cluster: Cluster, workdir: Path, localdir: Path, way: str) -> None:
-    """At once: nothing of what is nested was looked at since it was made."""
+    """The takeover comes at once: no nested mount was accessed since it was made."""
     go_on: Callable[[Cluster], int] = WAYS[way]
     names = [workdir / "looked" / name for name in ("stays", "goes", "moves", "comes", "later")]
     (workdir / "looked").mkdir()
@@ -50,11 +53,11 @@ def test_another_process_goes_on(cluster: Cluster, workdir: Path, localdir: Path
         assert made.faults() == []
 
 
-# ---- nobody says what a name is -----------------------------------------------------------------
+# ---- no metaserver answers lookups --------------------------------------------------------------
 
 
 def _errno_of_a_look(folder: int) -> int | None:
-    """At what is mounted there."""
+    """The errno of an access to what is mounted there."""
     try:
         os.stat("tmpfs/marker", dir_fd=folder)
     except OSError as error:
@@ -108,8 +111,8 @@ def test_nobody_says_what_a_name_is(make_cluster: ClusterMaker, localdir: Path, 
         cluster.second_client(localdir / "beside") as other,
     ):
         folder = os.open(made.folder, os.O_RDONLY)
-        (other / "nested" / "new").touch()  # names there are to be asked for from now on
-        os.fstat(folder)  # what the walk to them looks at first is known
+        (other / "nested" / "new").touch()  # names there must be looked up from now on
+        os.fstat(folder)  # the directory that the path walk visits first is cached
         happen(cluster, folder)
         assert wait_until(lambda: _errno_of_a_look(folder) == 0, 30)
         assert made.faults() == []

@@ -1,4 +1,4 @@
-"""docs/OPERATIONS.md: each command in it runs, here or in the test that is named.
+"""Each command in docs/OPERATIONS.md runs, here or in the test that is named.
 
 A command that is added there is run by this file as it stands, or needs a line in WORDS, ELSEWHERE
 or OTHERS. It runs in this process, as `braidfs` does, against the shared cluster.
@@ -17,7 +17,7 @@ from tests.dev.steps import ROOT
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(300)]
 GUIDE = (ROOT / "docs" / "OPERATIONS.md").read_text()
-# Lines of the blocks, without what is said of them, command by command.
+# Lines of the code blocks, without their remarks, command by command.
 LINES = [
     command.strip()
     for block in re.findall(r"^```\n(.*?)^```", GUIDE, re.M | re.S)
@@ -27,7 +27,7 @@ LINES = [
 OWN = {line.removeprefix("braidfs ") for line in LINES if line.startswith("braidfs ")}
 COMMANDS = sorted(OWN.union(re.findall(r"`braidfs ([^`]+)`", GUIDE)))
 
-# The command's own end → the test that runs it.
+# The command's own verb → the test that runs it.
 ELSEWHERE = {
     "client abort": "tests/integration/test_restart.py::test_abort",
     "client restart": "tests/integration/test_restart.py::test_nobody_notices",
@@ -69,12 +69,13 @@ OTHERS = {
     "mount -t fuse.braidfs meta1:/imagenet /imagenet -o ro,sealed": (
         "tests/fuse/test_sealed.py::test_a_warm_epoch_asks_nothing"
     ),
-    "scp ": "tests/deployment/test_playbooks.py::use",  # which finds the files that a play copied
+    # That test looks for the files that a play copied.
+    "scp ": "tests/deployment/test_playbooks.py::use",
 }
-# What a word of the guide, or a whole command, is here.
+# A word of the guide, or a whole command → what the test runs instead.
 WORDS = {
     "key check": "key check {key}",
-    "tls issue": "tls --help",  # run by test_tls.py
+    "tls issue": "tls --help",  # test_tls.py runs it
     "tls check HOST": "tls --help",
     "tls issue gpu17": "tls --help",
     "PATH": "{folder}/sub",

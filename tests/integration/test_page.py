@@ -1,7 +1,7 @@
-"""The page of the cluster, served by a real metaserver: by HTTP, and in a real browser.
+"""The cluster's web page, served by a real metaserver: by HTTP, and in a real browser.
 
-The browser is headless Chromium, in the long form: Debian's package, installed if it may be. What
-it made of the page is asked as the document's text after its scripts have run.
+The browser is headless Chromium, only with --full: Debian's package, which is installed if that is
+allowed. The tests check the document's text after its scripts have run.
 """
 
 import html
@@ -23,8 +23,8 @@ from tests.cluster.process import wait_until
 from tests.conftest import ClusterMaker
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(600)]
-SCREENSHOT = os.environ.get("BRAIDFS_SCREENSHOT")  # where to put one, for docs/page.png
-# A mountpoint is part of a client's name.
+SCREENSHOT = os.environ.get("BRAIDFS_SCREENSHOT")  # where to write a screenshot, for docs/page.png
+# A mount point is part of a client's name.
 HOSTILE = "<img src=x onerror=document.title='taken'>"
 
 
@@ -104,7 +104,7 @@ def chromium() -> str:
 
 
 def browse(chromium: str, profile: Path, *words: str) -> str:
-    """What it printed. No name but that of this host is resolved."""
+    """The browser's output. It resolves no name but that of this host."""
     fixed = [
         "--headless=new",
         "--no-sandbox",

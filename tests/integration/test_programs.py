@@ -1,4 +1,6 @@
-"""The server programs from outside: endpoints, strangers, configuration, `./dev up` and `down`."""
+"""The server programs from outside: endpoints, unauthenticated peers, configuration, `./dev up` and
+`down`.
+"""
 
 import os
 import re
@@ -42,7 +44,7 @@ def _value(text: str, name: str) -> float:
 
 
 def test_data_requests_are_counted_and_timed(cluster: Cluster, workdir: Path) -> None:
-    """Bytes of files, by transport, and how long storage servers took over them."""
+    """Bytes of files by transport, and the time that storage servers took for them."""
     size = 5_000_000
     ports = [server.metrics_port for server in cluster.plan.storageservers]
 
@@ -155,7 +157,7 @@ def test_dev_up_status_and_down(localdir: Path) -> None:
         assert mounts.is_mounted(point)
         (point / "file").write_bytes(b"stored")
         pids = {path.name: int(path.read_text()) for path in (state / "run").glob("*.pid")}
-        assert len(pids) == 5  # three storage servers, the metaserver, the client
+        assert len(pids) == 5  # three storage servers, the metaserver and the client
         assert (state / "cluster.key").stat().st_mode & 0o777 == 0o600
         status = _dev("status", *where)
         assert status.returncode == 0, status.stdout
@@ -216,8 +218,12 @@ def test_dev_says_what_it_needs_without_rights(localdir: Path) -> None:
 
 
 def test_lanes_forget_closed_files(cluster: Cluster, workdir: Path) -> None:
-    """Their table is bounded: a client that writes millions of files must not fill it. Those that
-    were read stay until others come (fsclient.fs.inodes.KEPT_MAX), or until they are removed."""
+    """The table of closed files is bounded: a client that writes millions of files must not fill
+    it.
+
+    Files that were read stay until others replace them (fsclient.fs.inodes.KEPT_MAX), or until they
+    are removed.
+    """
 
     def known() -> float:
         text = _metrics(cluster.plan.client_metrics_port)

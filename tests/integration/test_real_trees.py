@@ -1,7 +1,7 @@
 """Real input: trees of tens of thousands of files, a repository, a build, a database, one big file.
 
-Everything is written once and then compared three times: as written, after a remount (nothing in
-the client's memory), and after a restart of every server (nothing in theirs).
+Everything is written once and then compared three times: as written, after a remount (the client's
+memory is empty), and after a restart of every server (the servers' memory is empty).
 """
 
 import hashlib
@@ -65,7 +65,8 @@ def _same(one: Path, other: Path) -> None:
 
 @pytest.fixture
 def source_tree(localdir: Path, full: bool) -> Path:
-    """What is copied in: all of /usr/share and the virtual environment, or a part of them."""
+    """The tree that is copied in: all of /usr/share and the virtual environment, or a part
+    of them."""
     tree = localdir / "tree"
     if full:
         tree.mkdir()

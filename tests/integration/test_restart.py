@@ -1,4 +1,4 @@
-"""A mount goes on in another program under its users: what they have open stays what it was."""
+"""A mount goes on in another program while it is in use: open files stay as they were."""
 
 import errno
 import fcntl
@@ -35,7 +35,7 @@ print("has it", flush=True)
 
 
 def restart(cluster: Cluster) -> int:
-    """Which process it is in the life of the mount."""
+    """Restarts the client; returns its ordinal number among the mount's processes."""
     link_mount_helper()
     (found,) = Cli(cluster).json("client", "restart", cluster.mount_path, "--timeout", 60)
     assert found["pid"] == client_pid(str(cluster.mount_path))
@@ -43,7 +43,7 @@ def restart(cluster: Cluster) -> int:
 
 
 class Writer(threading.Thread):
-    """Writes numbered blocks to a file in turns, reads them back, and now and then makes names."""
+    """Writes numbered blocks to a file in turns, reads them back, and sometimes creates names."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(daemon=True)
@@ -78,14 +78,14 @@ class Writer(threading.Thread):
 
 
 def is_working(writers: list[Writer]) -> bool:
-    """Each gets on."""
+    """Whether each writer makes progress."""
     before = [writer.count for writer in writers]
     return wait_until(lambda: all(w.count > b for w, b in zip(writers, before, strict=True)), 20)
 
 
 def test_nobody_notices(cluster: Cluster, workdir: Path) -> None:  # noqa: PLR0915 - one story
-    """Three restarts under writers, with a map, locks, a file without a name, a listing that is
-    under way, and an append."""
+    """Three restarts under writers, with a mapping, locks, a file without a name, a listing in
+    progress, and an append."""
     octets = os.urandom(3 << 20)
     (workdir / "mapped").write_bytes(octets)
     mapped = os.open(workdir / "mapped", os.O_RDWR)
@@ -141,7 +141,7 @@ fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_locks_go_with_descriptors_from_before(cluster: Cluster, workdir: Path) -> None:
-    """The kernel tells nobody of the close of those that were opened for reading."""
+    """The kernel does not report the close of descriptors that were opened for reading."""
     path = workdir / "locked"
     path.touch()
     words = [os.sys.executable, "-c", TRY, str(path)]
@@ -157,8 +157,8 @@ def test_locks_go_with_descriptors_from_before(cluster: Cluster, workdir: Path) 
 def check_that_others_are_believed(
     cluster: Cluster, workdir: Path, localdir: Path, go_on: Callable[[Cluster], int]
 ) -> None:
-    """go_on: another process serves the mount afterwards. What the kernel kept under leases of the
-    one before is given up when somebody writes."""
+    """`go_on` makes another process serve the mount. Pages that the kernel kept under leases of the
+    process before are dropped when another client writes."""
     path = workdir / "shared"
     path.write_bytes(b"before")
     assert path.read_bytes() == b"before" and path.stat().st_size == 6
@@ -213,8 +213,8 @@ def test_fio_goes_on(cluster: Cluster, workdir: Path, localdir: Path) -> None:
 @pytest.mark.full
 @pytest.mark.expects_warnings
 def test_what_cannot_be_handed_over_goes_on(make_cluster: ClusterMaker, tmp_path: Path) -> None:
-    """A server is away and something is to be written: the mount stays what it is, and so do the
-    bytes."""
+    """A server is away and bytes must be written: the mount goes on in its old process, and no byte
+    is lost."""
     cluster = make_cluster(client_options=["timeout=120"])
     link_mount_helper()
     path = cluster.mount_path / "file"
@@ -239,7 +239,7 @@ def test_what_cannot_be_handed_over_goes_on(make_cluster: ClusterMaker, tmp_path
 
 
 def test_a_mount_of_relative_words_is_found(cluster: Cluster, tmp_path: Path) -> None:
-    """Its directory, its key and its log, by the command line and by the next process."""
+    """Its directory, its key and its log are found, by the command line and by the next process."""
     point = tmp_path / "point"
     point.mkdir()
     (tmp_path / "own.key").write_bytes(cluster.plan.key_file.read_bytes())
@@ -257,7 +257,7 @@ def test_a_mount_of_relative_words_is_found(cluster: Cluster, tmp_path: Path) ->
         pid = client_pid(str(point))
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        (point / "file").touch()  # waits for the next process
+        (point / "file").touch()  # this waits for the next process
         assert client_pid(str(point)) not in (None, pid)
         assert "event=mounted" in (tmp_path / "own.log").read_text()
     finally:

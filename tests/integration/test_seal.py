@@ -1,4 +1,4 @@
-"""`braidfs seal` and `unseal`: what is sealed nobody changes; a walk that met errors goes on."""
+"""`braidfs seal` and `unseal`: no user changes a sealed tree; a walk that met errors goes on."""
 
 import os
 import subprocess
@@ -45,7 +45,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 
 def test_a_sealed_tree_is_changed_by_nobody(cli: Cli, tree: Path) -> None:
-    """Not by root, which the tests are, until it is unsealed."""
+    """Not even root can change it, which the tests are, until it is unsealed."""
     sealed = cli.json("seal", tree)
     assert (sealed["files"], sealed["directories"], sealed["failed"]) == (20, 25, 0)
     assert sealed["unchanged"] == 0

@@ -1,4 +1,4 @@
-"""Full and damaged disks: ENOSPC to the writer alone, EIO instead of wrong bytes."""
+"""Full and damaged disks: ENOSPC for the writer only, EIO instead of wrong bytes."""
 
 import errno
 import itertools
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.mount, pytest.mark.timeout(600), pytest.mark.expects_w
 
 
 def _fill(path: Path) -> int | None:
-    """Writes until it fails, at the latest at close; the errno, or None after 600 MiB."""
+    """Writes until an error, at the latest at close; returns the errno, or None after 600 MiB."""
     try:
         with path.open("wb", buffering=0) as file:
             for _ in range(600):
@@ -109,7 +109,7 @@ def small_disk(localdir: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def disks_of_few_inodes(localdir: Path) -> Iterator[tuple[Path, Path]]:
-    """256 of them a target takes for directories."""
+    """A target uses 256 of the inodes for directories."""
     with _disk(localdir / "one", "-N", "600") as one, _disk(localdir / "two", "-N", "2000") as two:
         yield one, two
 
@@ -159,7 +159,7 @@ def _loses_its_inodes(cli: Cli, disk: Path) -> None:
     (lost,) = (r["target"] for r in cli.json("target", "list", "--node", "storageserver-1"))
     early = [mount / f"early-{number}" for number in range(16)]
     for path in early:
-        path.touch()  # where it lies is settled, and no object is there yet
+        path.touch()  # its target is chosen, and there is no object yet
     kept = next(path for path in early if cli.json("layout", "get", path)["targets"][0] == lost)
     early.remove(kept)
     _write_durably(kept, b"kept")
@@ -174,7 +174,7 @@ def _loses_its_inodes(cli: Cli, disk: Path) -> None:
     )
     assert wait_until(lambda: cli.json("target", "list", "--state", "full"), 30)
     _says_so(cli, lost)
-    with kept.open("ab") as file:  # no inode is needed for what is there
+    with kept.open("ab") as file:  # an existing object needs no new inode
         file.write(b"k" * 500_000)
         file.flush()
         os.fsync(file.fileno())
@@ -193,7 +193,8 @@ def _take_all_inodes(disk: Path) -> None:
 
 
 def _first_bytes(path: Path) -> int | None:
-    """The errno, if that fails. It is not cut: an empty file would move to another target."""
+    """The errno of a write of the first bytes, if it fails. The file is not truncated, because an
+    empty file would move to another target."""
     try:
         _write_durably(path, b"x" * 100, "r+b" if path.exists() else "wb")
     except OSError as error:
@@ -220,7 +221,7 @@ def _write_durably(path: Path, content: bytes, mode: str = "wb") -> None:
 
 
 def _stored_file(cluster: Cluster, mark: bytes) -> tuple[Path, int]:
-    """The object file that holds `mark`, and where in it."""
+    """The object file that contains `mark`, and the offset in it."""
     for path in sorted((cluster.plan.state / "targets").rglob("*")):
         if path.is_file() and "objects" in path.parts:
             at = path.read_bytes().find(mark)
@@ -314,8 +315,8 @@ def test_damaged_superblock_is_refused(make_cluster: ClusterMaker) -> None:
 
 @pytest.mark.expects_log("written bytes were lost: status 5 ")
 def test_an_error_that_only_a_child_was_told_is_told_to_fsync(make_cluster: ClusterMaker) -> None:
-    """A child closes what it inherits as it execs: that close is answered with the error, and
-    nobody looks at it."""
+    """A child closes inherited descriptors when it calls exec: that close gets the error, and no
+    program looks at it."""
     cluster = make_cluster(storage_servers=1, targets=1, client_options=("timeout=3",))
     with (cluster.mount_path / "shared").open("wb", buffering=0) as file:
         file.write(b"x" * 8192)
@@ -330,7 +331,8 @@ def test_an_error_that_only_a_child_was_told_is_told_to_fsync(make_cluster: Clus
 
 
 def test_a_file_system_with_small_blocks_is_refused(localdir: Path) -> None:
-    """ext4 with blocks of 1 KiB ends at 4 TiB, and the second slot of an object begins there."""
+    """Files on ext4 with blocks of 1 KiB end at 4 TiB, where the second slot of an object
+    begins."""
     for size, refused in ((1024, True), (4096, False)):
         image, root = localdir / f"image-{size}", localdir / f"target-{size}"
         root.mkdir()

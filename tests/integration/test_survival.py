@@ -1,4 +1,4 @@
-"""A client that is killed: its mount goes on in another process, under its users."""
+"""A client is killed: its mount goes on in another process while programs use it."""
 
 import errno
 import fcntl
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.mount, pytest.mark.timeout(90), pytest.mark.expects_wa
 
 
 def kill(cluster: Cluster) -> int:
-    """The pid of the process that goes on."""
+    """Kills the client; returns the pid of the process that takes over."""
     link_mount_helper()
     place = str(cluster.mount_path)
     before = client_pid(place)
@@ -42,7 +42,7 @@ def kill(cluster: Cluster) -> int:
 
 
 class Reader(threading.Thread):
-    """Reads at random, past the page cache and through it, and compares."""
+    """Reads at random places, with and without the page cache, and compares."""
 
     def __init__(self, path: Path, octets: bytes, flags: int) -> None:
         super().__init__(daemon=True)
@@ -85,8 +85,8 @@ def get_on(readers: list[Reader]) -> bool:
 
 
 def test_readers_do_not_notice(cluster: Cluster, workdir: Path) -> None:
-    """Three kills under readers, with a map, a listing that is under way, and a file without a
-    name."""
+    """Three kills under readers, with a mapping, a listing in progress, and a file without
+    a name."""
     octets = os.urandom(8 << 20)
     path = workdir / "read"
     path.write_bytes(octets)
@@ -112,11 +112,15 @@ def test_readers_do_not_notice(cluster: Cluster, workdir: Path) -> None:
     assert path.read_bytes() == octets
 
 
-@pytest.mark.expects_log("the mount failed")  # while the metaserver is away
+@pytest.mark.expects_log("the mount failed")  # this is logged while the metaserver is away
 @pytest.mark.parametrize("rounds", [1, pytest.param(6, marks=pytest.mark.full)])
 def test_killed_with_the_metaserver(make_cluster: ClusterMaker, rounds: int) -> None:
-    """Client and metaserver, at once, among changes: what is answered afterwards was done. Ids of
-    requests must not begin again, as the metaserver has replies to those of before."""
+    """Client and metaserver are killed at once, during changes: each success that is reported
+    afterwards is real.
+
+    Ids of requests must not begin again, because the metaserver has stored replies to earlier
+    requests.
+    """
     cluster = make_cluster()
     top = cluster.mount_path / "top"
     top.mkdir()
@@ -142,8 +146,10 @@ def test_killed_with_the_metaserver(make_cluster: ClusterMaker, rounds: int) -> 
 
 
 def test_what_was_lost_is_told(cluster: Cluster, workdir: Path) -> None:
-    """Bytes that were not durable: EIO at the next fsync and close, once for each descriptor.
-    Whoever had synced is told nothing, and writes on."""
+    """Bytes that were not durable give EIO at the next fsync and close, once for each descriptor.
+
+    A program that had synced gets no error, and continues to write.
+    """
     safe = os.open(workdir / "safe", os.O_RDWR | os.O_CREAT)
     os.write(safe, b"synced")
     os.fsync(safe)
@@ -169,7 +175,7 @@ def test_what_was_lost_is_told(cluster: Cluster, workdir: Path) -> None:
 
 
 def test_locks_stay(cluster: Cluster, workdir: Path) -> None:
-    """What was locked is locked for others, whoever waits goes on waiting, and a lock goes with its
+    """Locks still exclude others, waiting requests go on waiting, and a lock is released with its
     file."""
     path = workdir / "locked"
     path.touch()
@@ -206,7 +212,7 @@ def test_names_stay_and_others_are_believed(
 @pytest.mark.full
 @pytest.mark.expects_log("the session was lost")
 def test_the_session_ends_while_nobody_serves(make_cluster: ClusterMaker) -> None:
-    """The next process has another session: files are opened again, what waited goes on."""
+    """The next process has another session: files are opened again, and waiting requests go on."""
     cluster = make_cluster(settings=SHORT_SESSIONS)
     path = cluster.mount_path / "file"
     path.write_bytes(b"kept")
@@ -227,7 +233,8 @@ def test_the_session_ends_while_nobody_serves(make_cluster: ClusterMaker) -> Non
 
 @pytest.mark.full
 def test_restarts_and_kills_in_turns(cluster: Cluster, workdir: Path) -> None:
-    """The keeper has what the program of the last restart said; slots do not run out."""
+    """The keeper uses the state that the program of the last restart gave it; slots do not
+    run out."""
     path = workdir / "turns"
     path.write_bytes(b"kept")
     with path.open("rb") as file:
@@ -241,8 +248,11 @@ def test_restarts_and_kills_in_turns(cluster: Cluster, workdir: Path) -> None:
 
 
 def test_nobody_else_is_taken_for_the_client(cluster: Cluster) -> None:
-    """Another process may have the same words: the command that asks, an editor, a former one. The
-    one that serves was started after it."""
+    """Another process may have the same command line: the command that asks, an editor, an earlier
+    client.
+
+    The process that serves the mount was started after it.
+    """
     words = ["braidfs", "-c", "import time; time.sleep(60)", str(cluster.mount_path)]
     with subprocess.Popen(words, executable=os.sys.executable) as decoy:
         try:

@@ -1,4 +1,6 @@
-"""braidfs target add and set-state on a running cluster: where new files go, what is refused."""
+"""`braidfs target add` and `set-state` on a running cluster: where new files go, what is
+refused.
+"""
 
 import itertools
 import os
@@ -35,14 +37,14 @@ def test_a_target_is_added_and_drained(
     mount, config = cli.cluster.mount_path, configuration(cli.cluster)
     folder = mount / "burst"
     folder.mkdir()
-    for number in range(50):  # lanes make most of them, of slots that they were given beforehand
+    for number in range(50):  # lanes create most of them, in slots that they were given in advance
         (folder / f"before-{number}").write_bytes(b"x")
     (mount / "old").write_bytes(b"x" * 3_000_000)
     both = targets_of(cli, mount / "old")
     fresh = localdir / "nvme1"
     fresh.mkdir()
     words = ("target", "add", fresh, "--config", config, "--shared-device", "--capacity", "1G")
-    with (mount / "open").open("wb") as file:  # goes on
+    with (mount / "open").open("wb") as file:  # this file stays open and goes on
         seen = cli.json(*words)
         assert (seen["state"], seen["node_name"]) == ("up", "storageserver-1")
         assert seen["bytes_total"] <= 1 << 30
@@ -59,7 +61,8 @@ def test_a_target_is_added_and_drained(
 
 
 def new_files_lie_on(cli: Cli, folder: Path, targets: set[int]) -> None:
-    """Once the mount has heard of it; files that lanes make by themselves, too."""
+    """New files are placed there as soon as the mount knows of it; files that lanes create by
+    themselves, too."""
     tries = itertools.count()
 
     def they_do() -> bool:
@@ -77,7 +80,7 @@ def _is_drained(cli: Cli, drained: int) -> None:
     assert (row["target"], row["state"]) == (drained, "draining")
     rest = {row["target"] for row in cli.json("target", "list", "--state", "up")}
     new_files_lie_on(cli, mount / "burst", rest)
-    with (mount / "after").open("r+b") as old:  # what is there is served as ever
+    with (mount / "after").open("r+b") as old:  # existing files are served as before
         assert old.read() == b"z" * 4_000_000
         old.seek(0)
         old.write(b"more")
@@ -97,7 +100,7 @@ def _is_drained(cli: Cli, drained: int) -> None:
 
 
 def _servers_start_again(cli: Cli, localdir: Path) -> None:
-    """Nothing of it is forgotten; a target that is added meanwhile comes with its server."""
+    """The servers forget nothing; a target that is added meanwhile is served by its server."""
     config = configuration(cli.cluster)
     cli.cluster.storageservers[0].stop()
     fresh = localdir / "nvme2"
@@ -127,7 +130,7 @@ def test_wrong_arguments_of_set_state(cluster: Cluster) -> None:
 
 @pytest.fixture
 def read_only(localdir: Path) -> Iterator[Path]:
-    """A directory in which only the server finds what is wrong."""
+    """A directory in which only the server notices the fault."""
     path = localdir / "read-only"
     path.mkdir()
     subprocess.run(["mount", "--bind", path, path], check=True)

@@ -1,7 +1,8 @@
-"""TLS on a real cluster: all that goes over the network is recorded, and nobody can read it.
+"""TLS on a real cluster: everything that goes over the network is recorded, and cannot be read.
 
-The recorder stands between the client and every server: the source of the mount and the addresses
-that storage servers advertise are its own. The same cluster without TLS shows that it would see.
+The recorder is between the client and every server: the source of the mount and the addresses that
+storage servers advertise are its own. The same cluster without TLS shows that the recorder does see
+the bytes.
 """
 
 import contextlib
@@ -41,10 +42,10 @@ SIZE = 6 << 20
 
 
 class Recorder:
-    """Hands bytes on between whoever connects to one of its ports and the port behind it."""
+    """Forwards bytes between each connection to one of its ports and the port behind it."""
 
     def __init__(self) -> None:
-        self.seen: list[bytes] = []  # one for each direction of a connection
+        self.seen: list[bytes] = []  # there is one entry for each direction of a connection
         self._sockets: list[socket.socket] = []
 
     def port_for(self, port: int) -> int:
@@ -99,7 +100,8 @@ def secret_file(path: Path) -> str:
 def recorded(
     make_cluster: ClusterMaker, certificates: Certificates | None
 ) -> Iterator[tuple[Recorder, Callable[[], Path]]]:
-    """The recorder, and what mounts the cluster anew so that every byte goes through it."""
+    """The recorder, and a function that mounts the cluster again so that every byte goes through
+    it."""
     toml = certificates.toml() if certificates else {}
     recorder, settings = Recorder(), {"metaserver": dict(toml)}
     taken: set[int] = set()
@@ -136,8 +138,10 @@ def recorded(
 def test_who_listens_learns_nothing(
     make_cluster: ClusterMaker, certificates: Certificates, *, is_on: bool
 ) -> None:
-    """Neither bytes of a file nor its name, and they arrive as they left. Without TLS it sees both,
-    so it would have seen them."""
+    """The recorder sees neither bytes of a file nor its name, and both arrive unchanged.
+
+    Without TLS it sees both, so it would have seen them.
+    """
     with recorded(make_cluster, certificates if is_on else None) as (recorder, mount):
         written = secret_file(mount() / NAME)
         assert hashlib.sha256((mount() / NAME).read_bytes()).hexdigest() == written
@@ -152,7 +156,8 @@ def secure(make_cluster: ClusterMaker, certificates: Certificates, tmp_path: Pat
     folder = tmp_path / "tls"
     shutil.copytree(certificates.folder, folder)
     own = Certificates(folder)
-    short = SHORT_SESSIONS["metaserver"]  # clients renew, and say how bytes go, each second or so
+    # Clients renew, and report their transport, about each second.
+    short = SHORT_SESSIONS["metaserver"]
     http = {"http_tls": True, "page_listen": f"127.0.0.1:{free_port(set())}"}
     settings = {
         "metaserver": {**own.toml(), **short, **http},
@@ -177,7 +182,7 @@ def refused_mount(cluster: Cluster, options: str) -> str:
 
 
 def check_what_is_told_to_whom(secure: Cluster, tmp_path: Path) -> None:
-    """A mount without TLS, one that believes another authority, RDMA; and the command line."""
+    """A mount without TLS, one that trusts another authority, RDMA, and the command line."""
     assert "takes no connection without TLS" in refused_mount(secure, "tls=off")
     other = make_certificates(tmp_path / "other")
     said = refused_mount(secure, f"tls=required,tls_ca={other.authority}")
@@ -190,7 +195,7 @@ def check_what_is_told_to_whom(secure: Cluster, tmp_path: Path) -> None:
 
 
 def admin(cluster: Cluster, folder: Path) -> Cli:
-    """The command line with an admin.toml that says TLS."""
+    """The command line with an admin.toml that sets TLS."""
     cli = Cli(cluster)
     file = cluster.plan.state / "admin.toml"
     file.write_text(f'tls = "required"\ntls_ca = "{folder / "ca.crt"}"\n')
@@ -206,7 +211,8 @@ def check_every_verb_that_reaches_a_server(secure: Cluster, tmp_path: Path) -> N
     def ways() -> set[str]:
         return {one["transport"] for one in cli.json("client", "list")[0]["paths"]}
 
-    assert wait_until(lambda: ways() == {"tls"}, 30), ways()  # it says so when it renews
+    # The client reports it with its next renewal.
+    assert wait_until(lambda: ways() == {"tls"}, 30), ways()
     assert " TLS" in cli.text("status")
     shown = cli.json("status")["certificates"]
     assert [row["server"] for row in shown] == [
@@ -228,7 +234,7 @@ def check_every_verb_that_reaches_a_server(secure: Cluster, tmp_path: Path) -> N
 
 
 def check_http_with_tls(secure: Cluster, tmp_path: Path) -> None:
-    """Metrics of both servers and the page: by https alone, with a certificate that is renewed
+    """Metrics of both servers and the page are served by https only, and a certificate is renewed
     without a restart."""
     plan, folder = secure.plan, tmp_path / "tls"
     context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
@@ -247,13 +253,15 @@ def check_http_with_tls(secure: Cluster, tmp_path: Path) -> None:
         with pytest.raises(OSError):
             urllib.request.urlopen(f"http://{at}", timeout=20)
     before = shown_certificate(page, context)
-    with socket.create_connection(("127.0.0.1", page)):  # says nothing: others are served
+    # This connection sends nothing; others are served nevertheless.
+    with socket.create_connection(("127.0.0.1", page)):
         Certificates(folder).issue()
         assert wait_until(lambda: shown_certificate(page, context) != before, 20)
 
 
 def check_metrics_of_a_mount(secure: Cluster, tmp_path: Path) -> None:
-    """By https alone, too; a certificate that is not there is told before anything is mounted."""
+    """Metrics of a mount are also served by https only; a missing certificate is reported before
+    anything is mounted."""
     folder, port = tmp_path / "tls", free_port(set())
     context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
     words = f"metrics_listen=127.0.0.1:{port},http_tls,tls_key={folder / 'server.key'}"
@@ -279,14 +287,15 @@ def shown_certificate(port: int, context: ssl.SSLContext) -> bytes | None:
 
 
 def check_certificates_change_under_a_mount(secure: Cluster, tmp_path: Path) -> None:
-    """Renewed while bytes flow: nothing is restarted, and who connects next sees the new one."""
+    """Certificates are renewed while bytes flow: nothing is restarted, and new connections see the
+    new one."""
     cli, folder = admin(secure, tmp_path / "tls"), tmp_path / "tls"
     path = secure.mount_path / "file"
     written = secret_file(path)
     link_mount_helper()
-    cli.run("client", "restart", secure.mount_path)  # and goes on by TLS
+    cli.run("client", "restart", secure.mount_path)  # the mount goes on by TLS
     with path.open("rb") as file:
-        kill(secure)  # and so does the next process
+        kill(secure)  # so does the next process
         assert hashlib.sha256(file.read()).hexdigest() == written
     words = ("--ca", folder / "ca.crt")
     before = cli.json("tls", "check", secure.plan.metaserver_address, *words)
@@ -304,8 +313,8 @@ def check_certificates_change_under_a_mount(secure: Cluster, tmp_path: Path) -> 
 @pytest.mark.full
 @pytest.mark.expects_warnings
 def test_a_cluster_changes_over(make_cluster: ClusterMaker, certificates: Certificates) -> None:
-    """From nothing to TLS, one server at a time, under a client that was there before: `optional`
-    everywhere, then `required`."""
+    """The cluster goes from no TLS to TLS, one server at a time, with a client that was mounted
+    before: first `optional` everywhere, then `required`."""
     cluster = make_cluster()
     path = cluster.mount_path / "file"
     written = secret_file(path)
@@ -334,8 +343,11 @@ def test_a_cluster_changes_over(make_cluster: ClusterMaker, certificates: Certif
 
 
 def check_who_stands_in_the_middle_is_found_out(secure: Cluster, tmp_path: Path) -> None:
-    """An attacker that ends TLS itself, with a certificate for the same address by an authority of
-    its own: no mount, and no byte of the client's proof behind its handshake."""
+    """An attacker terminates TLS itself, with a certificate for the same address by another
+    authority.
+
+    There is no mount, and the attacker gets no byte of the client's proof after the handshake.
+    """
     fake = make_certificates(tmp_path / "fake")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(fake.folder / "server.crt", fake.folder / "server.key")
@@ -390,7 +402,7 @@ def test_the_verbs_that_make_certificates(tmp_path: Path, cluster: Cluster) -> N
     assert issued["names"] == ["10.0.0.1", "stor1.example"] and issued["changed"]
     assert "names    10.0.0.1, stor1.example" in cli.text("tls", "check", folder / "server.crt")
     assert not cli.json(*words, "--days", 60, "--renew")["changed"]
-    assert cli.json(*words[:3], *words[4:], "--renew")["changed"]  # a name is gone
+    assert cli.json(*words[:3], *words[4:], "--renew")["changed"]  # one name was dropped
     soon = cli.json("tls", "check", folder / "server.crt", "--days", 400, code=EXIT_UNHEALTHY)
     assert 364 < soon["days_left"] < 366
     assert "no address and no name" in cli.run("tls", "issue", "a,b", code=2).stderr

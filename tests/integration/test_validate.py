@@ -1,7 +1,8 @@
-"""braidfs validate on real mounts: several nodes, reports, damage that it finds, and its end.
+"""`braidfs validate` on real mounts: several nodes, reports, damage that it finds, and
+interruption.
 
-Sizes are tiny: what is asserted is what it does and says, not how fast. The remote shell is a
-program of the test that runs the command here; the rest of the way is as with ssh.
+Sizes are tiny: the tests check what it does and prints, not how fast it is. The remote shell is a
+program of the test that runs the command here; everything else is as with ssh.
 """
 
 import json
@@ -30,7 +31,7 @@ ENDLESS = ("--seconds", "600", "--size", "4M", "--jobs", "1")
 
 
 def measuring(verb: str, *words: object, code: int = 0) -> "subprocess.CompletedProcess[str]":
-    """`braidfs validate` or `bench`, until its end."""
+    """`braidfs validate` or `bench`, run to its end."""
     command = [str(BIN / "braidfs"), verb, *map(str, words)]
     seen = subprocess.run(command, check=False, capture_output=True, text=True, timeout=200)
     assert seen.returncode == code, seen
@@ -47,7 +48,7 @@ def left_in(folder: Path) -> list[str]:
 
 @pytest.fixture
 def two(cluster: Cluster, workdir: Path, localdir: Path) -> Iterator[tuple[Path, Path]]:
-    """One folder of the file system, on two mounts."""
+    """The same folder of the file system, on two mounts."""
     with cluster.second_client(localdir / "other") as other:
         yield workdir, other / workdir.name
 
@@ -61,7 +62,7 @@ def test_two_nodes_json_and_page(two: tuple[Path, Path], localdir: Path) -> None
     by_name: dict[str, Any] = {one["phase"]: one for one in seen["phases"]}
     for name in ("check-write", "check-read"):
         assert by_name[name]["bytes"] == 2 * 2 * (4 << 20), name
-    # These end when their second is over.
+    # These phases end after one second.
     assert 2 * 2 << 20 <= by_name["write"]["bytes"] <= 2 * 2 * (4 << 20)
     assert 0 < by_name["read"]["bytes"] <= by_name["write"]["bytes"]
     assert by_name["stat"]["operations"] == 2 * 2 * 20
@@ -75,7 +76,7 @@ def test_two_nodes_json_and_page(two: tuple[Path, Path], localdir: Path) -> None
 
 @pytest.fixture
 def tools(localdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Nodes that have IOR, mdtest and mpirun, or something that does and says the same."""
+    """Nodes that have IOR, mdtest and mpirun, or programs that do and print the same."""
     folder = localdir / "tools"
     folder.mkdir()
     text = Path(__file__).with_name("mpi_stand_ins.py").read_text()
@@ -101,7 +102,8 @@ def test_ior_and_mdtest_where_nodes_have_them(
     assert all(node["seconds"] > 0 for one in seen["phases"] for node in one["nodes"])
     assert seen["damage"] == [] and "IOR checks" in html.read_text()
     assert "ran on each node by itself" in html.read_text() and left_in(two[0]) == []
-    script = (tools / "ior").read_text()  # one that writes other bytes than it looks for
+    # This one writes other bytes than those that it checks for.
+    script = (tools / "ior").read_text()
     spoiled = script.replace('f"{given.G} {task} {at} "', 'f"{given.w} {task} {at} "')
     assert spoiled != script
     (tools / "ior").write_text(spoiled)
@@ -146,7 +148,7 @@ def test_no_file_stays_whatever_ends_it(workdir: Path, number: int, code: int) -
     command = [str(BIN / "braidfs"), "validate", str(workdir), *ENDLESS]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        # The random reads, which would go on for ten minutes.
+        # These are the random reads, which would go on for ten minutes.
         assert wait_until(lambda: is_reading(workdir), 60)
         running.send_signal(number)
         _, errors = running.communicate(timeout=60)
@@ -159,7 +161,7 @@ def test_no_file_stays_whatever_ends_it(workdir: Path, number: int, code: int) -
 
 
 def interrupted(verb: str, folder: Path, *words: str) -> str:
-    """Ctrl-C while it reads at random; what it said."""
+    """Presses Ctrl-C while it reads at random places; returns its output."""
     command = [str(BIN / "braidfs"), verb, str(folder), *words]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -180,8 +182,8 @@ def kept_in(home: Path) -> list[Path]:
 def test_it_goes_on_after_ctrl_c(
     workdir: Path, localdir: Path, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
-    """What was measured stays as it was, phases that need files have them made again, and the
-    report is whole."""
+    """Measurements stay as they were, files that later phases need are written again, and the
+    report is complete."""
     monkeypatch.setenv("XDG_STATE_HOME", str(localdir))
     monkeypatch.setenv("TMPDIR", str(localdir / "tmp"))
     (localdir / "tmp").mkdir()

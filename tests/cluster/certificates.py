@@ -1,4 +1,4 @@
-"""An authority and a server's certificate for 127.0.0.1, made once for a whole run of tests."""
+"""An authority and a server's certificate for 127.0.0.1, created once for a whole run of tests."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Certificates:
         return self.folder / "ca.crt"
 
     def settings(self, mode: str = REQUIRED) -> TlsSettings:
-        """Of a server."""
+        """The TLS settings of a server."""
         return TlsSettings(
             mode, self.authority, self.folder / "server.crt", self.folder / "server.key"
         )
@@ -34,13 +34,13 @@ class Certificates:
         }
 
     def options(self, mode: str = REQUIRED) -> tuple[str, ...]:
-        """Of a mount."""
+        """The mount options of a client."""
         return (f"tls={mode}", f"tls_ca={self.authority}")
 
     def issue(
         self, names: Sequence[str] = NAMES, *, days: int = 90, by: Path | None = None
     ) -> None:
-        """A new certificate; one of -1 days has ended."""
+        """A new certificate; one of -1 days has expired."""
         issue(by or self.folder, names, days, self.folder)
 
 

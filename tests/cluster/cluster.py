@@ -1,8 +1,8 @@
-"""A cluster as one thing: written down, started, mounted, broken on purpose, stopped.
+"""A cluster as one object: it is written down, started, mounted, broken on purpose and stopped.
 
-Every call finds the truth in the pid files and the mount table, so it does not matter which
-process started what: `./dev down` stops what `./dev up` started, and a test may kill a server
-behind the back of both. Servers start in order: the metaserver first, the others register there.
+Every call reads the state from the pid files and the mount table, so it does not matter which
+process started which program: `./dev down` stops what `./dev up` started, and a test may kill a
+server without telling either. The metaserver starts first, because the others register there.
 """
 
 import contextlib
@@ -28,7 +28,8 @@ def _silent(_text: str) -> None:
 
 
 def link_mount_helper(report: Report = _silent) -> None:
-    """mount(8) finds its helpers in /sbin alone: /sbin/mount.fuse.braidfs → this environment's."""
+    """Links /sbin/mount.fuse.braidfs to this environment's helper, because mount(8) finds helpers
+    only in /sbin."""
     script = BIN / "mount.fuse.braidfs"
     before = HELPER_LINK.readlink() if HELPER_LINK.is_symlink() else None
     if before == script:
@@ -43,7 +44,7 @@ def link_mount_helper(report: Report = _silent) -> None:
 
 
 class Cluster:
-    """The handle on one state directory."""
+    """The handle of one state directory."""
 
     def __init__(self, plan: ClusterPlan, report: Report = _silent) -> None:
         self.plan = plan
@@ -85,7 +86,7 @@ class Cluster:
                 program.start()
 
     def stop_servers(self) -> None:
-        """Storage servers first: their last words to the metaserver are heard."""
+        """Stops storage servers first, so that their last messages reach the metaserver."""
         for program in (*self.storageservers, self.metaserver):
             if program.pid() is not None:
                 self._report(f"stopping {program.name}")
@@ -121,7 +122,7 @@ class Cluster:
         self.mount()
 
     def stop(self) -> None:
-        """Unmounts, lazily if it is busy or its client is dead, and stops every process."""
+        """Unmounts, lazily if the mount is busy or its client is dead, and stops every process."""
         pid = self.client_pid()
         with contextlib.suppress(mounts.MountError):
             self.unmount()
@@ -135,14 +136,15 @@ class Cluster:
         self.stop_servers()
 
     def running(self) -> dict[str, int]:
-        """Name → pid of everything that runs, the client included."""
+        """Name → pid of every running program, the client included."""
         found = {program.name: program.pid() for program in self.programs}
         found["client"] = self.client_pid()
         return {name: pid for name, pid in found.items() if pid is not None}
 
     @contextlib.contextmanager
     def paused(self, *programs: Program) -> Iterator[None]:
-        """SIGSTOP for the time of the block: alive for the kernel, dead for everybody else."""
+        """SIGSTOP for the time of the block: for the kernel the programs live, for all peers they
+        are dead."""
         for program in programs:
             program.signal(signal.SIGSTOP)
         try:
@@ -155,8 +157,10 @@ class Cluster:
     def second_client(
         self, mountpoint: Path, *, folder: str = "/", options: str = "", place: Place = HERE
     ) -> Iterator[Path]:
-        """Another client of the same cluster, unmounted at the end; its log is client-NAME.log, by
-        the name of its mountpoint."""
+        """Mounts another client of the same cluster, and unmounts it at the end.
+
+        Its log is client-NAME.log, named after its mount point.
+        """
         log = f"log_file={self.plan.state}/log/client-{mountpoint.name}.log"
         words = ",".join(filter(None, (self.plan.options(), log, options)))
         link_mount_helper()

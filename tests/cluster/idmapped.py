@@ -1,4 +1,6 @@
-"""Idmapped bind mounts by the system calls themselves: mount(8) of Debian 12 knows none."""
+"""Idmapped bind mounts, made with the system calls: mount(8) of Debian 12 has no option for
+them.
+"""
 
 import ctypes
 import os
@@ -29,12 +31,12 @@ def _called(result: int) -> int:
 
 @contextmanager
 def _user_namespace(first: int) -> Iterator[int]:
-    """Its user and group 0 are `first` here, and so on."""
+    """A user namespace in which user and group 0 are `first` of this one, and so on."""
     words = ["unshare", "--user", "sh", "-c", "echo; exec sleep 60"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
-        process.stdout.readline()  # it is in its namespace
+        process.stdout.readline()  # the process has entered its namespace
         process.stdout.close()
         for name in ("uid_map", "gid_map"):
             Path(f"/proc/{process.pid}/{name}").write_text(f"0 {first} {COUNT}\n")
@@ -50,8 +52,8 @@ def _user_namespace(first: int) -> Iterator[int]:
 
 @contextmanager
 def idmapped(folder: Path, point: Path, first: int) -> Iterator[Path]:
-    """`folder` once more at `point`, where what belongs to user or group N belongs to first + N.
-    Raises OSError: the file system cannot."""
+    """Mounts `folder` again at `point`, where files of user or group N belong to first + N. Raises
+    OSError if the file system has no idmapped mounts."""
     point.mkdir(parents=True, exist_ok=True)
     tree = _called(_LIBC.syscall(_OPEN_TREE, _AT_FDCWD, bytes(folder), _OPEN_TREE_CLONE))
     try:

@@ -1,12 +1,14 @@
-"""What a cluster's programs logged and no test declared: warnings, errors, and lines of no log.
+"""Finds what a cluster's programs logged and no test declared: warnings, errors, and lines in no
+log format.
 
-A test of the mount fails when a program logs a warning or worse that it did not expect: it is how a
-retry that heals itself, a lost byte or a bug that was caught becomes visible. A test declares with
-`pytest.mark.expects_log(PATTERN, ...)`, or `pytest.mark.expects_warnings` where it breaks things on
-purpose: then every warning is expected, an error still is not. What only says that something took
-long (SLOWNESS: all of it heals itself) is no failure on a loaded machine; it is shown in pytest's
-summary. What a test broke may be told of a moment later: its marks go on to cover the test after
-it, and every test that ends within LATE_SECONDS.
+A test of the mount fails when a program logs a warning or worse that the test did not expect. This
+makes visible a retry that succeeds in the end, a lost byte, or a bug that was caught. A test
+declares expected lines with `pytest.mark.expects_log(PATTERN, ...)`. Where it breaks things on
+purpose it uses `pytest.mark.expects_warnings`: then every warning is expected, but an error is not.
+Lines that only say that something took long (SLOWNESS: all of it recovers by itself) are no failure
+on a loaded machine; pytest's summary shows them. A program may log the effects of a test a moment
+later, so the test's marks also cover the test after it, and every test that ends within
+LATE_SECONDS.
 """
 
 import re
@@ -22,12 +24,12 @@ _SLOWNESS = re.compile(
     r"was silent for \d|no answer for too long|within [\d.]+ s\b|handshake too slow"
     r"|storage server is down"
 )
-_LINES_MAX = 20  # shown
+_LINES_MAX = 20  # the number of lines that are shown
 LATE_SECONDS = 10.0
 
 
 class SlowMachine(UserWarning):
-    """A program waited longer for another than it should have to."""
+    """A program waited longer for another one than it should."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +51,12 @@ def _says_slow(line: str) -> bool:
 
 @dataclass(slots=True)
 class LogReader:
-    """Reads each log below a folder from where it stopped."""
+    """Reads each log below a folder from where it stopped before."""
 
     folder: Path
     _offsets: dict[Path, int] = field(default_factory=dict)
-    _before: list[tuple[float, Expected]] = field(default_factory=list)  # by the end of a test
+    # with the time at which each test ended
+    _before: list[tuple[float, Expected]] = field(default_factory=list)
 
     def unexpected(self, expected: Expected) -> list[str]:
         lines: list[str] = []

@@ -1,7 +1,7 @@
 """Mounting and unmounting on this machine, the way a user does: mount(8), umount(8).
 
-The mount helper makes the client a daemon; its pid is found by its command line, which names
-source and mountpoint. Knows nothing of servers.
+The mount helper makes the client a daemon; its pid is found by its command line, which names source
+and mount point. This module knows nothing of servers.
 """
 
 import os
@@ -32,7 +32,7 @@ class MountEntry:
 
 
 def cached_bytes(path: Path) -> int:
-    """How much of a file the kernel's page cache has."""
+    """How many bytes of a file are in the kernel's page cache."""
     words = ["fincore", "--bytes", "--noheadings", "--output", "RES", str(path)]
     return int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
 
@@ -43,7 +43,7 @@ def mount_entries() -> list[MountEntry]:
     for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).split("\n")[:-1]:
         before, after = line.split(" - ", 1)
         fstype, source = after.split(" ")[:2]
-        octal = re.compile(r"\\([0-7]{3})")  # of space, tab, newline, backslash
+        octal = re.compile(r"\\([0-7]{3})")  # these stand for space, tab, newline and backslash
         mountpoint = octal.sub(lambda found: chr(int(found[1], 8)), before.split(" ")[4])
         found.append(MountEntry(mountpoint, fstype, source))
     return found
@@ -54,8 +54,11 @@ def is_mounted(mountpoint: Path) -> bool:
 
 
 def mount_command(source: str, mountpoint: Path, options: str) -> list[str]:
-    """mount(8), or the helper itself: with a sanitizer, as mount(8) hides LD_PRELOAD from it, and
-    where tests of another checkout have just made /sbin's their own."""
+    """mount(8), or the helper itself.
+
+    The helper itself is used with a sanitizer, because mount(8) hides LD_PRELOAD from it, and where
+    tests of another checkout have just replaced the one in /sbin.
+    """
     helper = Path(sys.prefix) / "bin" / f"mount.{FSTYPE}"
     if "LD_PRELOAD" in os.environ or HELPER_LINK.resolve() != helper.resolve():
         return [str(helper), source, str(mountpoint), "-o", options]
@@ -63,7 +66,7 @@ def mount_command(source: str, mountpoint: Path, options: str) -> list[str]:
 
 
 def mount(source: str, mountpoint: Path, options: str, *, enter: tuple[str, ...] = ()) -> int:
-    """Mounts and returns the pid of the client. enter: what goes before the words of mount(8)."""
+    """Mounts and returns the pid of the client. `enter`: words that go before those of mount(8)."""
     mountpoint.mkdir(parents=True, exist_ok=True)
     command = [*enter, *mount_command(source, mountpoint, options)]
     result = subprocess.run(
@@ -78,7 +81,7 @@ def mount(source: str, mountpoint: Path, options: str, *, enter: tuple[str, ...]
 
 
 def client_pid(mountpoint: Path) -> int | None:
-    """The client that serves `mountpoint`: its command line names it."""
+    """The pid of the client that serves `mountpoint`, found by its command line."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             command = command_of(int(folder.name))
@@ -88,7 +91,7 @@ def client_pid(mountpoint: Path) -> int | None:
 
 
 def end_keeper(pid: int) -> None:
-    """The client of that pid is not started again when it is killed."""
+    """Ends the keeper, so that the client of that pid is not started again when it is killed."""
     try:
         parent = parent_of(pid)
     except OSError:
@@ -105,7 +108,8 @@ def _is_client(command: list[str]) -> bool:
 def unmount(
     mountpoint: Path, *, lazy: bool = False, command: tuple[str, ...] = ("umount",)
 ) -> None:
-    """Unmounts and waits for the client's end. A lazy one does not wait: others may use it."""
+    """Unmounts and waits for the end of the client. A lazy unmount does not wait, because the mount
+    may be in use."""
     pid = client_pid(mountpoint)
     words = [*command, *(["-l"] if lazy else []), str(mountpoint)]
     result = subprocess.run(

@@ -1,5 +1,6 @@
-"""What people put on top of a mount, and how to see that it is still there: mounts in its
-directories, an overlay over one of them, a program that runs from it and in it."""
+"""What people put inside a mount, and how to check that it is still there: other mounts, an overlay
+over one of its directories, and a program that runs from it and in it.
+"""
 
 import os
 import subprocess
@@ -14,12 +15,12 @@ CONTENT = b"from the lower layer"
 
 @dataclass(frozen=True)
 class Nested:
-    folder: Path  # on the mount
-    merged: Path  # of the overlay, elsewhere
+    folder: Path  # it is on the mount
+    merged: Path  # it belongs to the overlay, elsewhere
     program: subprocess.Popen[bytes]
 
     def faults(self) -> list[str]:
-        """What is not as it was."""
+        """Descriptions of what has changed."""
         found = []
         if not (self.folder / "tmpfs" / "marker").exists():
             found.append("the tmpfs is gone")
@@ -46,7 +47,7 @@ def _mount(stack: ExitStack, *words: str | Path) -> None:
 
 @contextmanager
 def nested(folder: Path, elsewhere: Path) -> Iterator[Nested]:
-    """folder: on a mount; elsewhere: on a local disk. Both are made."""
+    """Creates both folders. `folder` is on a mount, `elsewhere` on a local disk."""
     for place in (folder, elsewhere):
         place.mkdir(parents=True)
         for name in ("tmpfs", "bind", "cwd", "lower", "upper", "work", "merged"):

@@ -1,11 +1,11 @@
-"""Network namespaces on one bridge: what is a link to a cluster, and how it is cut.
+"""Network namespaces on one bridge: they stand for the links of a cluster, which tests can cut.
 
-A `Switch` is a network namespace with a bridge, so this machine's own network is left alone; other
+A `Switch` is a network namespace with a bridge, so this machine's own network is not changed; other
 namespaces are plugged into it. A `Network` is a switch with places, each a namespace with an
-address, in which programs of a cluster run (`Place.enter` goes before their words). Packets from
-one place to another are dropped at the bridge by nftables, until `restore`: nobody is told, neither
-sender nor receiver, as with a cable that was pulled. Everything is made of names with the pid of
-this process, and goes with `stop`.
+address, in which programs of a cluster run (`Place.enter` goes before their words). nftables at the
+bridge drops packets from one place to another, until `restore`: neither sender nor receiver is
+notified, as with a pulled cable. All names contain the pid of this process, and `stop` removes
+everything.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 NAMESPACES = Path("/run/netns")
-PORT_NAME_MAX = 15  # of Linux
+PORT_NAME_MAX = 15  # Linux allows no longer names
 SECONDS_MAX = 60
 _CLONE_NEWNET = 0x40000000
 _numbers = itertools.count(1)
@@ -35,7 +35,7 @@ class NetworkError(Exception):
 
 
 def why_no_networks() -> str | None:
-    """A reason why this machine cannot have them, or cannot cut them."""
+    """A reason why this machine cannot have such networks, or cannot cut them; None if it can."""
     if os.geteuid() != 0:
         return "needs root: makes network namespaces"
     for program in ("ip", "nft", "nsenter"):
@@ -81,8 +81,8 @@ class Switch:
         return f"p-{name}"[:PORT_NAME_MAX]
 
     def plug(self, name: str, namespace: str, address: str, inside: Sequence[str]) -> None:
-        """A link to a namespace (its name, or the pid of a process in it), where it is eth0 with
-        that address; what `inside` begins is run there."""
+        """Links the switch to a namespace (its name, or the pid of a process in it), where the link
+        is eth0 with that address. `inside`: the first words of commands that run there."""
         here, port = ("ip", "-n", self.name), self.port(name)
         run(*here, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", namespace)
         run(*here, "link", "set", port, "master", "bridge", "up")
@@ -92,18 +92,19 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A network namespace with an address; the loopback's in the one that everything began in."""
+    """A network namespace with an address. HERE is the one in which the tests began, with the
+    loopback's address."""
 
     address: str = "127.0.0.1"
     namespace: str = ""
 
     @property
     def enter(self) -> tuple[str, ...]:
-        """What goes before the words of a program that is to run here."""
+        """The words that go before those of a program that runs here."""
         return ("nsenter", f"--net={NAMESPACES / self.namespace}") if self.namespace else ()
 
     def call(self, act: Callable[[], T]) -> T:
-        """act() by a thread in this namespace."""
+        """Calls act() in a thread in this namespace."""
         if not self.namespace:
             return act()
         results: list[T | BaseException] = []
@@ -124,7 +125,7 @@ class Place:
 
 
 def _set_namespace(path: Path) -> None:
-    """Of this thread alone, for as long as it lives."""
+    """Sets the namespace of this thread only, for as long as it lives."""
     libc = ctypes.CDLL(None, use_errno=True)
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -171,11 +172,11 @@ class Network:
         self._switch.stop()
 
     def cut(self, *cuts: Cut) -> None:
-        """From now on these are cut, and no others."""
+        """From now on these links are cut, and no others."""
         self._nft("; ".join(["flush chain bridge cuts forward", *map(self._rule, cuts)]))
 
     def restore(self) -> int:
-        """Nothing is cut any more. How many packets were lost."""
+        """Ends all cuts. Returns how many packets were lost."""
         lost = self._lost()
         self.cut()
         return lost
@@ -204,13 +205,13 @@ def _packets(expression: dict[str, Any]) -> int:
 
 
 def both_ways(name: str) -> tuple[Cut, Cut]:
-    """That place and all others."""
+    """Cuts in both directions between that place and all others."""
     return Cut(name, ""), Cut("", name)
 
 
 @contextlib.contextmanager
 def network(*names: str) -> Iterator[Network]:
-    """The places for the time of the block."""
+    """The places, for the time of the block."""
     made = Network(names)
     try:
         made.start()

@@ -1,4 +1,4 @@
-"""What the programs of a cluster count: their metrics, read as Prometheus would."""
+"""The metrics of a cluster's programs, read as Prometheus reads them."""
 
 import os
 import re
@@ -15,7 +15,7 @@ SECONDS_MAX = 60.0
 
 
 def metrics(port: int, place: Place = HERE) -> str:
-    """The page of the program that serves it at this port of its own loopback."""
+    """The metrics page of the program that serves it at this port of its own loopback."""
 
     def read() -> str:
         with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=SECONDS_MAX) as page:
@@ -40,7 +40,7 @@ def samples(page: str, name: str, **labels: str) -> dict[str, float]:
 
 
 def requests_shown(server: ServerPlan) -> Counter[str]:
-    """Requests that a metaserver answered, by op, as of the last time it counted them."""
+    """Requests that a metaserver has answered, by op, as it counted them last."""
     counted: Counter[str] = Counter()
     for text, count in samples(
         metrics(server.metrics_port, server.place), "braidfs_requests_total"
@@ -50,7 +50,8 @@ def requests_shown(server: ServerPlan) -> Counter[str]:
 
 
 def requests_answered(server: ServerPlan, mount_path: Path) -> Counter[str]:
-    """Those up to now: what is asked through that mount here is counted after all before it."""
+    """Requests answered up to now. A request through that mount makes the metaserver count all
+    earlier ones."""
     former = requests_shown(server)["STATFS"]
     os.statvfs(mount_path)
     if not wait_until(lambda: requests_shown(server)["STATFS"] > former, 10):
@@ -59,7 +60,7 @@ def requests_answered(server: ServerPlan, mount_path: Path) -> Counter[str]:
 
 
 def native_counters(port: int) -> dict[str, int]:
-    """What native counts, by its own names, of the program whose metrics are at this port."""
+    """Native counters, by their own names, of the program whose metrics are at this port."""
     page = metrics(port)
     found = re.findall(r'^braidfs_native\w*\{.*?"(\w+)"\} ([0-9.e+]+)$', page, re.M)
     counted = {name: int(float(value)) for name, value in found}

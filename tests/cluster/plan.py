@@ -1,9 +1,9 @@
-"""What a loopback cluster consists of: names, ports and paths, kept in STATE/cluster.json.
+"""The parts of a loopback cluster: names, ports and paths, kept in STATE/cluster.json.
 
-Ports are chosen once per state, from outside the ephemeral range (a server that is down must find
-its port free again), so several clusters live side by side. A later plan for the same state keeps
-every recorded port and may only grow: servers and targets hold bytes. Pure but for `save`,
-`recorded` and `free_port`; nothing here starts anything.
+Ports are chosen once per state, from outside the ephemeral range (the port of a stopped server must
+still be free when it starts again), so several clusters can run side by side. A later plan for the
+same state keeps every recorded port and may only grow, because servers and targets hold bytes. The
+module is pure but for `save`, `recorded` and `free_port`; nothing here starts a program.
 """
 
 import json
@@ -20,14 +20,15 @@ from tests.cluster.networks import Place
 PORTS = range(10_000, 30_000)
 HERE = Place()
 HOST = HERE.address
-# Settings for tests that wait until a dead client's session and leases expire: 30 s by default.
+# Settings for tests that wait until a dead client's session and leases expire, which takes 30 s by
+# default.
 SHORT_SESSIONS: dict[str, dict[str, object]] = {
     "metaserver": {"session_timeout_s": 4, "lease_duration_s": 4}
 }
 
 
 class PlanError(Exception):
-    """A wish that this state cannot meet; the message is one sentence."""
+    """A request that this state cannot meet; the message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,8 @@ class ClusterPlan:
     metaserver: ServerPlan
     storageservers: tuple[ServerPlan, ...]
     client_metrics_port: int
-    settings: dict[str, dict[str, object]] = field(default_factory=dict)  # program → extra keys
+    # They map a program to its extra keys.
+    settings: dict[str, dict[str, object]] = field(default_factory=dict)
     client_options: tuple[str, ...] = ()
     client_place: Place = HERE
 
@@ -74,7 +76,7 @@ class ClusterPlan:
         return ",".join((f"key_file={self.key_file}", *self.client_options))
 
     def mount_options(self) -> str:
-        """The options of the client that `up` mounts: log and metrics have their places."""
+        """The options of the client that `up` mounts, with the places of its log and metrics."""
         log = self.state / "log" / "client.log"
         return f"{self.options()},log_file={log},metrics_listen={HOST}:{self.client_metrics_port}"
 
@@ -86,7 +88,7 @@ class ClusterPlan:
 
 
 def free_port(taken: set[int]) -> int:
-    """A port that nobody listens on now, and that is not in `taken`; it is added there."""
+    """A port on which no program listens now, and that is not in `taken`; it is added there."""
     for _ in range(1000):
         port = random.choice(PORTS)
         with socket.socket() as probe:
@@ -117,8 +119,8 @@ def make_plan(
     client_options: Sequence[str] = (),
     places: Mapping[str, Place] | None = None,
 ) -> ClusterPlan:
-    """The plan for `state`: what is recorded there, grown to what is asked for. places: where each
-    server runs, by name, and the "client"; all on this machine's loopback without."""
+    """The plan for `state`: the recorded one, extended to what is requested. `places`: where each
+    server and the "client" run, by name; without it, all run on this machine's loopback."""
     old = recorded(state)
     known = {server.name: server for server in old.servers} if old else {}
     count = storage_servers or (len(old.storageservers) if old else 2)
@@ -227,13 +229,14 @@ def _storageserver_config(plan: ClusterPlan, server: ServerPlan) -> str:
 
 
 def _toml(table: dict[str, object]) -> str:
-    # JSON's strings, numbers, booleans and arrays of them are TOML's too.
+    # JSON's strings, numbers, booleans and arrays of them are valid TOML too.
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
 
 
 def _environment(plan: ClusterPlan) -> str:
     values = {
-        "BRAIDFS_METASERVER": plan.metaserver_address,  # these two are for braidfs
+        # The command line `braidfs` reads these two.
+        "BRAIDFS_METASERVER": plan.metaserver_address,
         "BRAIDFS_KEY_FILE": str(plan.key_file),
         "BRAIDFS_SOURCE": plan.source(),
         "BRAIDFS_OPTIONS": plan.options(),

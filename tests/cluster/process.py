@@ -1,9 +1,9 @@
 """One detached program of a cluster: started, found again by its pid file, stopped by its pid.
 
-A program is a session of its own, so no signal of the terminal reaches it. Its pid stands in
+A program has a session of its own, so no signal of the terminal reaches it. Its pid is in
 STATE/run/NAME.pid, its standard error in STATE/log/NAME.log; STATE/run/NAME.start starts it again.
-A pid counts only while /proc/PID/cmdline still is the recorded one: a pid that the kernel gave to
-somebody else is never signalled. What a program does is none of this module's business.
+A pid counts only while /proc/PID/cmdline is still the recorded one, so that a process to which the
+kernel gave the pid later is never signalled. This module does not know what a program does.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ LOG_TAIL_LINES = 15
 
 
 class ProcessError(Exception):
-    """A program did not start or did not stop; the message holds the end of its log."""
+    """A program did not start or did not stop; the message has the end of its log."""
 
 
 def wait_until(done: Callable[[], bool], seconds: float) -> bool:
@@ -41,7 +41,7 @@ def wait_until(done: Callable[[], bool], seconds: float) -> bool:
 
 
 def command_of(pid: int) -> list[str]:
-    """The command line of a living process, empty for one that is gone or a zombie."""
+    """The command line of a living process, empty for one that has ended or is a zombie."""
     try:
         raw = Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
@@ -50,12 +50,12 @@ def command_of(pid: int) -> list[str]:
 
 
 def parent_of(pid: int) -> int:
-    """Raises OSError: it is gone."""
+    """The pid of the parent. Raises OSError if the process has ended."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def reap(pid: int) -> None:
-    """Takes the exit of a child of ours; nothing for the children of others."""
+    """Reaps a child of this process; does nothing for the children of others."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
 
@@ -66,7 +66,8 @@ def is_gone(pid: int) -> bool:
 
 
 def stop_pid(pid: int, sign: signal.Signals = signal.SIGTERM) -> bool:
-    """Signals a process and waits for its end; SIGKILL when it does not come. True: it obeyed."""
+    """Signals a process and waits for its end; sends SIGKILL if it does not end. True if the signal
+    ended it."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, sign)
     if wait_until(lambda: is_gone(pid), STOP_SECONDS_MAX):
@@ -91,8 +92,9 @@ def write_script(path: Path, commands: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Where one program of a cluster lives; holds no state but the pid file. enter: words that go
-    before its own and that are gone when it runs, as those of nsenter."""
+    """The place of one program of a cluster; it has no state but the pid file. `enter`: words that
+    go before the program's own and that are not part of its command line when it runs, like those
+    of nsenter."""
 
     name: str
     argv: tuple[str, ...]
@@ -117,12 +119,14 @@ class Program:
         return pid if self._is_mine(command_of(pid)) else None
 
     def _is_mine(self, command: Sequence[str]) -> bool:
-        # The interpreter of a script comes first in /proc, --ready-fd between path and arguments.
+        # In /proc the interpreter of a script comes first, and --ready-fd is between path and
+        # arguments.
         arguments = self.argv[1:]
         return self.argv[0] in command and tuple(command[-len(arguments) :]) == arguments
 
     def start(self, *, ready: bool = True) -> int:
-        """Starts it unless it runs; with `ready`, waits until it wrote READY to its --ready-fd."""
+        """Starts the program unless it runs; with `ready`, waits until it wrote READY to its
+        --ready-fd."""
         running = self.pid()
         if running is not None:
             return running
@@ -138,7 +142,7 @@ class Program:
             os.close(reader)
             if writer >= 0:
                 os.close(writer)
-        process.returncode = 0  # it is detached: its exit is taken by reap()
+        process.returncode = 0  # it is detached, so reap() takes its exit status
         return process.pid
 
     def _spawn(self, ready_fd: int | None) -> "subprocess.Popen[bytes]":
@@ -161,7 +165,8 @@ class Program:
         return self.state / "run" / f"{self.name}.start"
 
     def _write_start(self) -> None:
-        """For people: a script that starts it again as it was, in the background."""
+        """Writes a script for people that starts the program again, as it was, in the
+        background."""
         pid, log = shlex.quote(str(self.pid_path)), shlex.quote(str(self.log_path))
         words = shlex.join((*self.enter, *self.argv))
         write_script(
@@ -180,7 +185,8 @@ echo "{self.name} was started (pid $!); its log is {log}"
         )
 
     def _with_ready_fd(self, ready_fd: int) -> tuple[str, ...]:
-        # Before the recorded words, so that a running program is known by its last ones.
+        # These words go before the recorded ones, because a running program is found by its last
+        # words.
         return (self.argv[0], "--ready-fd", str(ready_fd), *self.argv[1:])
 
     def _wait_ready(self, reader: int) -> None:
@@ -201,7 +207,7 @@ echo "{self.name} was started (pid $!); its log is {log}"
         os.kill(pid, sign)
 
     def kill(self) -> None:
-        """SIGKILL, and waits until it is gone."""
+        """Sends SIGKILL, and waits until the process has ended."""
         pid = self.pid()
         if pid is None:
             raise ProcessError(f"{self.name} is not running")
@@ -211,7 +217,7 @@ echo "{self.name} was started (pid $!); its log is {log}"
         self.pid_path.unlink(missing_ok=True)
 
     def stop(self) -> bool:
-        """SIGTERM and wait; False when it had to be killed."""
+        """Sends SIGTERM and waits; False when it had to be killed."""
         pid = self.pid()
         obeyed = stop_pid(pid) if pid is not None else True
         self.pid_path.unlink(missing_ok=True)

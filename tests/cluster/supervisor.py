@@ -1,5 +1,6 @@
-"""What systemd does for a service of Type=notify with a store of descriptors, where there is none:
-it hears what the program says, holds what it is given, and starts it with that again.
+"""Does what systemd does for a service of Type=notify with a store of descriptors, where there is
+no systemd: it receives the program's notifications, keeps the descriptors that it is given, and
+starts the program again with them.
 """
 
 import ctypes
@@ -22,8 +23,9 @@ WAIT_SECONDS_MAX = 60
 _FDS_MAX = 250
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _SYS_KCMP = {"x86_64": 312, "aarch64": 272}
-# A process of its own starts the program: one that is forked from the tests would first close what
-# they have open in the mount, which nobody serves then. The descriptors become 3, 4, ...
+# A process of its own starts the program: a process forked from the tests would first close the
+# files that they have open in the mount, which no process serves at that time. The descriptors
+# become 3, 4, ...
 _STARTER = """
 import fcntl, json, os, socket, sys
 end = socket.socket(fileno=int(sys.argv[1]))
@@ -74,7 +76,7 @@ class Supervisor:
         self._thread.start()
 
     def start(self) -> int:
-        """Returns its pid when it is ready."""
+        """Starts the program; returns its pid when it is ready."""
         ready = self.said["READY=1"]
         environment = dict(self._environment)
         if self.store:
@@ -89,7 +91,7 @@ class Supervisor:
         return self.pid
 
     def end(self, number: int) -> int:
-        """Send it a signal; how it ended."""
+        """Sends it a signal; returns how it ended."""
         os.kill(self.pid, number)
         return self._ended()
 
@@ -99,7 +101,7 @@ class Supervisor:
         return code
 
     def forget(self) -> None:
-        """Close whatever it holds."""
+        """Closes all stored descriptors."""
         for _, fd in self.store:
             os.close(fd)
         self.store.clear()
@@ -143,6 +145,6 @@ class Supervisor:
 
 
 def _is_same(one: int, other: int) -> bool:
-    """Whether they are one open file, as kcmp(2) says."""
+    """Whether both are the same open file description, as kcmp(2) says."""
     own = os.getpid()
     return bool(_LIBC.syscall(_SYS_KCMP[platform.machine()], own, own, 0, one, other) == 0)

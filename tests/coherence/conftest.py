@@ -1,5 +1,7 @@
-"""Several mounts of one cluster, each with a client process of its own; and, for those that want
-links to cut, each in a network namespace of its own."""
+"""Several mounts of one cluster, each with a client process of its own.
+
+For tests that cut links, each program is in a network namespace of its own.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -19,7 +21,7 @@ LinkedMaker = Callable[[int, float], Linked]
 
 @pytest.fixture
 def more_mounts(localdir: Path) -> Iterator[MountMaker]:
-    """more_mounts(cluster, count): that many mounts, the cluster's own the first of them."""
+    """more_mounts(cluster, count): that many mounts, of which the first is the cluster's own."""
     with ExitStack() as stack:
 
         def make(cluster: Cluster, count: int) -> list[Path]:
@@ -34,7 +36,7 @@ def more_mounts(localdir: Path) -> Iterator[MountMaker]:
 
 
 def _leave(point: Path) -> None:
-    """Nothing of a failed test stays mounted."""
+    """Unmounts what a failed test left mounted."""
     while mounts.is_mounted(point):
         mounts.unmount(point, lazy=True)
 
@@ -47,7 +49,8 @@ def networks_work() -> None:
 
 @pytest.fixture
 def places(networks_work: None) -> Iterator[Callable[[int], Network]]:
-    """places(count): those of servers and so many clients. They outlive the cluster in them."""
+    """places(count): those of the servers and of that many clients. They outlive the cluster in
+    them."""
     with ExitStack() as stack:
         yield lambda count: stack.enter_context(
             network(META, *STORES, *(client_name(number) for number in range(1, count + 1)))
@@ -58,8 +61,8 @@ def places(networks_work: None) -> Iterator[Callable[[int], Network]]:
 def linked(
     places: Callable[[int], Network], make_cluster: ClusterMaker, localdir: Path
 ) -> Iterator[LinkedMaker]:
-    """linked(clients, session_s): a cluster of so many clients whose sessions last so long without
-    a word."""
+    """linked(clients, session_s): a cluster with that many clients, whose sessions expire after so
+    many seconds of silence."""
     with ExitStack() as stack:
 
         def make(count: int, session_s: float) -> Linked:

@@ -1,11 +1,12 @@
-"""Histories of several clients: scripts of operations performed by processes, one per client.
+"""Histories of several clients: scripts of operations, performed by processes, one per client.
 
-What each call was answered, and when, is what `tests.model.linearizability` judges. Scripts come
-from a seed, which is printed; times are of CLOCK_MONOTONIC, the same for all processes.
+`tests.model.linearizability` judges what each call was answered, and when. Scripts come from a
+seed, which is printed; times are of CLOCK_MONOTONIC, the same for all processes.
 
-A client that is evicted loses what was answered and not synced, as it says by EIO at the next
-fsync. Where that may happen scripts are played *carefully*: a change counts when an fsync behind it
-has succeeded, and whatever failed is neither done nor undone (UNKNOWN).
+A client that is evicted loses operations that were answered and not synced, and reports that by EIO
+at the next fsync. Where that may happen, scripts are played *carefully*: a change counts when an
+fsync after it has succeeded, and an operation that failed counts as neither done nor undone
+(UNKNOWN).
 """
 
 import errno
@@ -35,17 +36,17 @@ from tests.model.file_models import (
 )
 from tests.model.linearizability import NEVER, UNKNOWN, Operation
 
-RECORD = 24  # bytes of one record of an appended file
+RECORD = 24  # the bytes of one record of an appended file
 NO_INO = -1
-FAILURES = ("EIO", "ETIMEDOUT", "ENOTCONN")  # that tell nothing of what happened
+FAILURES = ("EIO", "ETIMEDOUT", "ENOTCONN")  # these do not say whether the operation happened
 Script = list[Any]
 _JOIN_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How scripts are played: an operation at most every pace_s; carefully, i.e. with an fsync
-    behind every change; to the end, or until what goes on meanwhile is over."""
+    """How scripts are played: at most one operation every pace_s; carefully, with an fsync after
+    every change; to the end, or only while a concurrent event lasts."""
 
     pace_s: float = 0.0
     is_careful: bool = False
@@ -56,7 +57,7 @@ PLAIN = Manner()
 
 
 class Performer:
-    """One client at work: does what arguments say, below its own mount."""
+    """One client at work: performs operations below its own mount."""
 
     def __init__(self, base: Path, client: int) -> None:
         self.base = base
@@ -69,7 +70,7 @@ class Performer:
         return self._files[name, flags]
 
     def perform(self, argument: Any) -> tuple[Any, Any]:
-        """The argument as it is judged, and the result."""
+        """Performs one operation; returns the argument as it is judged, and the result."""
         try:
             return self._act(argument)
         except OSError as error:
@@ -122,7 +123,8 @@ class Performer:
 
 
 class CarefulPerformer(Performer):
-    """Believes in a change when it was synced, and in nothing that failed for want of a server."""
+    """Counts a change only when it was synced, and counts an operation that failed for lack of a
+    server as unknown."""
 
     def __init__(self, base: Path, client: int) -> None:
         super().__init__(base, client)
@@ -135,7 +137,7 @@ class CarefulPerformer(Performer):
             result = self._synced(argument)
         if result not in FAILURES:
             return judged, result
-        if isinstance(argument, Create):  # with whatever inode number
+        if isinstance(argument, Create):  # the inode number may be any
             self._lost_count += 1
             judged = Create(argument.name, NO_INO - 1 - self._lost_count * 64 - self.client)
         return judged, UNKNOWN
@@ -152,7 +154,8 @@ class CarefulPerformer(Performer):
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What one player needs. stop: whoever plays not to the end stops then."""
+    """The parameters of one player. `stop`: a player that does not play to the end stops when it is
+    set."""
 
     base: Path
     client: int
@@ -176,7 +179,7 @@ def _play(part: _Part) -> None:
         history.append(Operation(part.client, call, answer, argument, result))
         time.sleep(max(0.0, call + part.manner.pace_s - time.monotonic()))
     part.done.send(history)
-    part.start.wait()  # nobody's locks go before all have finished
+    part.start.wait()  # no player releases its locks before all have finished
     os._exit(0)
 
 
@@ -186,7 +189,8 @@ def record(
     meanwhile: Callable[[], None] | None = None,
     manner: Manner = PLAIN,
 ) -> list[Operation]:
-    """Play the scripts, each below its base in a process of its own; the history of them all."""
+    """Plays the scripts, each below its base in a process of its own; returns the history of all of
+    them."""
     context = multiprocessing.get_context("fork")
     start = context.Barrier(len(scripts) + 1)
     stop = context.Event()
@@ -216,11 +220,14 @@ def record(
 
 
 def names_script(chance: random.Random, count: int, client: int, groups: int) -> Script:
-    """Operations on two names that all share and one that is this client's, in each group.
+    """Operations on two names that all clients share and one that is this client's own, in each
+    group.
 
-    Renames go between a shared name and the own one: the kernel looks both names up one after the
-    other, and does nothing if another client has moved the file meanwhile so that both are one. No
-    link: the old name is looked up first and the inode linked then, on a local file system too."""
+    Renames are between a shared name and the own one: the kernel looks up both names one after the
+    other, and does nothing if another client has meanwhile moved the file so that both are the
+    same. There is no link, because it looks up the old name first and links the inode afterwards,
+    on a local file system too.
+    """
     script: Script = []
     for _ in range(count):
         group = chance.randrange(groups)

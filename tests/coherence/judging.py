@@ -1,4 +1,4 @@
-"""Scripts of each kind, the models they are judged by, and the verdict on what was seen."""
+"""The scripts of each kind, the models that judge them, and the verdict on the recorded history."""
 
 import os
 import random
@@ -60,5 +60,5 @@ def judge(history: Sequence[Operation], model: Model) -> None:
 
 
 def _key(argument: object) -> object:
-    """What two operations of one part have in common, about."""
+    """A value that is equal for operations of the same part of the model."""
     return getattr(argument, "file", None) or str(argument).partition("'")[2][:2]

@@ -1,7 +1,8 @@
-"""A cluster whose every server and client has a network namespace of its own, and links to cut.
+"""A cluster whose every server and client has a network namespace of its own, with links that can
+be cut.
 
 `Linked` names its clients client1, client2, ... and knows where each is mounted; `LinkCutter` cuts
-and restores while a history is recorded, and knows afterwards that packets were lost.
+and restores links while a history is recorded, and counts how many packets were lost.
 """
 
 import time
@@ -26,7 +27,7 @@ def client_name(number: int) -> str:
 
 
 def places_of(network: Network) -> dict[str, Place]:
-    """Where the programs of a plan run, by their names there."""
+    """The places where the programs of a plan run, by the names in the plan."""
     stores = {f"storageserver-{n}": network.places[name] for n, name in enumerate(STORES, 1)}
     return {"metaserver": network.places[META], "client": network.places[client_name(1)], **stores}
 
@@ -41,7 +42,8 @@ class Linked:
     def make(
         cls, cluster: Cluster, network: Network, count: int, folder: Path, stack: ExitStack
     ) -> "Linked":
-        """With count clients, the cluster's own the first; the others are mounted in folder."""
+        """A cluster with `count` clients, of which the first is the cluster's own; the others are
+        mounted in `folder`."""
         points = [cluster.mount_path]
         for number in range(2, count + 1):
             name = client_name(number)
@@ -53,14 +55,14 @@ class Linked:
         return int(metric(self.cluster.plan.metaserver, "braidfs_sessions_evicted_total"))
 
     def folder(self, name: str) -> list[Path]:
-        """A new one, as each client sees it."""
+        """A new folder, as each client sees it."""
         (self.mounts[0] / name).mkdir()
         return [mount / name for mount in self.mounts]
 
 
 @dataclass(slots=True)
 class LinkCutter:
-    """lost: for each cut how many packets it cost."""
+    """Cuts links. `lost`: how many packets each cut lost."""
 
     linked: Linked
     lost: list[int] = field(default_factory=list)
@@ -76,8 +78,8 @@ class LinkCutter:
     def cut_until_evicted(
         self, number: int, cuts: Sequence[Cut], act: Callable[[], None] = lambda: None
     ) -> None:
-        """Cuts a client off, acts, waits until the metaserver has evicted it, restores the link,
-        and waits until the client is back."""
+        """Cuts a client off, calls the function, waits until the metaserver has evicted the client,
+        restores the link, and waits until the client is back."""
         linked, seconds = self.linked, EVICTED_SECONDS_MAX
         before = linked.evictions()
         linked.network.cut(*cuts)
@@ -89,7 +91,7 @@ class LinkCutter:
         self.wait_until_back(number)
 
     def wait_until_back(self, number: int) -> None:
-        """Until that client is served again."""
+        """Waits until that client is served again."""
         point = self.linked.mounts[number - 1]
 
         def is_back() -> bool:
@@ -103,5 +105,5 @@ class LinkCutter:
 
 
 def directions(name: str) -> dict[str, tuple[Cut, ...]]:
-    """How a client can be cut off."""
+    """The ways in which a client can be cut off."""
     return {"both": both_ways(name), "from it": (Cut(name, ""),), "to it": (Cut("", name),)}

@@ -1,17 +1,18 @@
-"""One writer and many readers of one file, without a lock; what readers may see is exact.
+"""One writer and many readers of one file, without a lock, and the exact rules for what readers may
+see.
 
-The writer writes a sequence of numbered records, each by one write call behind the one before. What
-a reader gets is *consistent* when it is a prefix of the sequence's bytes: no hole, no record from
-later than one it misses, nothing of a record that nobody began to write. It is *fresh* when it has
-every record that was complete when the read began. And what one descriptor has shown it shows
-again: its prefixes never become shorter.
+The writer writes a sequence of numbered records, each by one write call after the one before. What
+a reader gets is *consistent* when it is a prefix of the sequence's bytes: it has no hole, no record
+if an earlier one is missing, and no byte of a record whose write had not begun. It is *fresh* when
+it has every record that was complete when the read began. And one descriptor never shows less than
+it has shown before: its prefixes never become shorter.
 
-The rewriter goes over a file of equal blocks again and again, each time with the next generation.
-A reader that goes over it from the end to the beginning must never find an older generation than
-in a block that it read before: the writer was there earlier.
+The rewriter overwrites a file of equal blocks again and again, each time with the next generation.
+A reader that reads the blocks from the end to the beginning must never find an older generation
+than in a block that it read before, because the writer wrote the earlier block first.
 
-Counters of what was begun and done are in memory that all processes share. Each reader is a process
-of its own, and ends with a sentence if it saw something else.
+Counters of begun and completed writes are in memory that all processes share. Each reader is a
+process of its own, and ends with a sentence if it saw something else.
 """
 
 import mmap
@@ -24,7 +25,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-LENGTHS = (1, 40, 4096, 777, 9000, 13, 65_536, 300)  # of records, in turn
+LENGTHS = (1, 40, 4096, 777, 9000, 13, 65_536, 300)  # the lengths of records, in turn
 CYCLE = sum(LENGTHS)
 BLOCK = 4096
 BLOCKS = 64
@@ -32,7 +33,7 @@ SECONDS_TO_END = 120.0
 
 
 class InconsistentError(Exception):
-    """A reader saw what it must not."""
+    """A reader saw what the rules forbid."""
 
 
 # ---- the sequence of records ---------------------------------------------------------------------
@@ -45,14 +46,14 @@ def record(number: int) -> bytes:
 
 
 def size_of(count: int) -> int:
-    """Of the first `count` records."""
+    """The number of bytes in the first `count` records."""
     cycles, rest = divmod(count, len(LENGTHS))
     return cycles * CYCLE + sum(LENGTHS[:rest])
 
 
 @dataclass
 class Records:
-    """The bytes of all records so far, made as they are asked for."""
+    """The bytes of all records so far, generated as they are requested."""
 
     octets: bytearray = field(default_factory=bytearray)
     count: int = 0
@@ -101,7 +102,7 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One read of a file: what was complete before, what was begun afterwards, the bytes."""
+    """One read of a file: what was complete before it, what was begun by its end, and the bytes."""
 
     done: int
     octets: bytes
@@ -147,7 +148,7 @@ def write_records(path: Path, shared: Shared, flags: int, pause_s: float) -> str
 
 
 def read_opened_anew(path: Path, shared: Shared) -> str:
-    """Opens, reads, and closes: fresh each time."""
+    """Opens, reads and closes in turn; each read must be fresh."""
     sequence, count = Records(), 0
     while not shared.is_over:
         done = shared.done
@@ -158,8 +159,8 @@ def read_opened_anew(path: Path, shared: Shared) -> str:
 
 
 def read_opened_once(path: Path, shared: Shared) -> str:
-    """Through one descriptor: never less than before. A read that ends at the size of a moment ago
-    is counted (docs/SEMANTICS.md, known gap)."""
+    """Reads through one descriptor, which must never show less than before. A read that ends at the
+    size of a moment ago is counted (docs/SEMANTICS.md, known gap)."""
     sequence, count, seen, short = Records(), 0, 0, 0
     fd = os.open(path, os.O_RDONLY)
     while not shared.is_over:
@@ -173,7 +174,7 @@ def read_opened_once(path: Path, shared: Shared) -> str:
 
 
 def read_mapped(path: Path, shared: Shared) -> str:
-    """Maps what stat tells of the size, after an open."""
+    """Maps as many bytes as stat says, after an open."""
     sequence, count = Records(), 0
     while not shared.is_over:
         done = shared.done
@@ -188,7 +189,7 @@ def read_mapped(path: Path, shared: Shared) -> str:
 
 
 def follow(path: Path, shared: Shared) -> str:
-    """What tail -f does: reads on from where it is, until it finds nothing more."""
+    """Does what tail -f does: reads on from its position, until it finds nothing more."""
     sequence, place, count = Records(), 0, 0
     fd = os.open(path, os.O_RDONLY)
     while not shared.is_over:
@@ -212,7 +213,8 @@ def stat_opened_anew(path: Path, shared: Shared) -> str:
 
 
 def _sizes(path: Path, shared: Shared, *, anew: bool) -> str:
-    """Of everything that was written before, and never less than what was told before."""
+    """The size must include everything that was written before, and never be smaller than a size
+    seen before."""
     count, seen = 0, 0
     fd = os.open(path, os.O_RDONLY)
     while not shared.is_over:
@@ -257,8 +259,9 @@ def rewrite(path: Path, shared: Shared, pause_s: float) -> str:
 
 
 def read_backwards(path: Path, shared: Shared, *, anew: bool, is_writers: bool) -> str:
-    """Block by block, from the last to the first. On the client of the writer a block may be of two
-    generations, as on any local disk: Linux copies into the very page that it copies from."""
+    """Reads block by block, from the last to the first. On the writer's own client a block may have
+    two generations, as on any local disk, because Linux copies into the very page from which it
+    copies."""
     count = 0
     fd = os.open(path, os.O_RDONLY)
     while not shared.is_over:
@@ -283,7 +286,8 @@ def read_backwards(path: Path, shared: Shared, *, anew: bool, is_writers: bool) 
 
 
 def run(parts: Sequence[Callable[[Shared], str]], seconds: float) -> list[str]:
-    """Each part by a process, for so long; what each has to say. Raises InconsistentError."""
+    """Runs each part in a process, for so many seconds; returns their reports. Raises
+    InconsistentError."""
     context = multiprocessing.get_context("fork")
     shared = Shared()
     started: list[tuple[BaseProcess, Connection]] = []

@@ -1,10 +1,9 @@
 """Two and four clients in network namespaces of their own, whose links are cut and restored while
-they work, and while servers are killed; what they saw is judged.
+they work and while servers are killed; their history is judged.
 
-A cut that is shorter than the session costs time and nothing else: no operation fails. A client
-that was cut off for longer is evicted and fenced; it gets EIO for what it had written and not
-synced, and goes on with a new session. Packets are dropped: neither end is told that the other is
-gone.
+A cut that is shorter than the session only costs time: no operation fails. A client that was cut
+off for longer is evicted and fenced; it gets EIO for what it had written and not synced, and goes
+on with a new session. Packets are dropped: neither end is notified that the other is unreachable.
 """
 
 import errno
@@ -39,10 +38,11 @@ pytestmark = [
 
 Sized = Callable[[int, int], int]
 PACE_S = {"names": 0.004, "appends": 0.03, "locks": 0.004, "counter": 0.02}
-COUNT_MAX = 20_000  # operations of one client
+COUNT_MAX = 20_000  # the most operations of one client
 STEP_SECONDS_MAX = 60.0
-SESSION_S = 3.0  # of clients that are to be evicted
-GHOSTS = 100  # owners of locks that sessions got whose clients never heard of it
+SESSION_S = 3.0  # the session timeout of clients that are to be evicted
+# The number of lock owners that got locks for sessions whose clients never received the grant.
+GHOSTS = 100
 LONG_SESSION_S = 30.0
 
 
@@ -50,10 +50,13 @@ LONG_SESSION_S = 30.0
 
 
 class Holdings:
-    """What a client has when it is cut off: a file with bytes that nobody else has seen, one that
-    is synced, and two directories that it has to itself, so that it answers changes of their names
-    alone; one of them it changes when it is cut off. They are open in a process of its own: others
-    that the test starts would inherit the descriptors, and wait for the client to close them."""
+    """What a client has when it is cut off.
+
+    It has a file with bytes that no other client has seen, one that is synced, and two directories
+    delegated to it, so that it answers changes of their names alone; it changes one of them while
+    it is cut off. They are open in a process of its own: other processes that the test starts would
+    inherit the descriptors, and would wait for the client to close them.
+    """
 
     def __init__(self, base: Path, other: Path) -> None:
         self._base = base
@@ -65,7 +68,7 @@ class Holdings:
         theirs.close()
 
     def do(self, step: str) -> None:
-        """open, write, or check."""
+        """The step is open, write, or check."""
         self._pipe.send(step)
         assert self._pipe.poll(STEP_SECONDS_MAX), f"'{step}' does not come to an end"
         assert (said := self._pipe.recv()) == "done", said
@@ -83,7 +86,7 @@ class Holdings:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Its files are closed, and the mount may go."""
+        """Closes its files, so that the mount can end."""
         self._pipe.send("end")
         self._process.join(STEP_SECONDS_MAX)
 
@@ -111,7 +114,7 @@ class Holdings:
         (self._base / "changed" / "7").unlink()
 
     def _check(self) -> None:
-        """Back again: EIO for the one that lost bytes, once, and for no other."""
+        """After the cut: EIO for the file that lost bytes, once, and for no other."""
         with pytest.raises(OSError) as caught:
             os.fsync(self._dirty)
         assert caught.value.errno == errno.EIO
@@ -176,10 +179,12 @@ def _unknown(history: list[Operation]) -> int:
 def test_clients_that_are_cut_off_again_and_again(
     linked: LinkedMaker, kind: str, count: int
 ) -> None:
-    """Each in turn, in every direction; twice a storage server is killed meanwhile.
+    """Each client in turn is cut off in every direction; twice a storage server is killed
+    meanwhile.
 
-    Not the counter: a client whose session ended has lost its locks without a word to those who
-    held them (docs/SEMANTICS.md)."""
+    The counter under a lock is left out: a client whose session ended has lost its locks, and
+    programs that held them are not notified (docs/SEMANTICS.md).
+    """
     several = linked(count, SESSION_S)
     bases = several.folder(kind)
     cutter = LinkCutter(several)
@@ -201,16 +206,19 @@ def test_clients_that_are_cut_off_again_and_again(
     history = histories.record(bases, scripts, meanwhile, manner)
     judge([*history, *freed] if kind == "locks" else history, MODELS[kind])
     assert len(cutter.lost) == len(rounds) and all(cutter.lost)
-    for client in range(count):  # each went on with its new session
+    for client in range(count):  # each client went on with its new session
         own = [one for one in history if one.client == client]
         assert any(one.result is not UNKNOWN for one in own[-20:]), f"client {client + 1} is stuck"
     print(f"{len(history)} operations, {_unknown(history)} of unknown outcome")
 
 
 def _freed_locks(client: int) -> list[Operation]:
-    """Whatever it holds may be free from now on, whenever it is evicted. An attempt on its way may
-    have got a lock for the session that ends: nobody has it then, the client's next session
-    neither, until the storage servers have fenced the former one (docs/SEMANTICS.md)."""
+    """All locks of this client may be free from now on, whenever it is evicted.
+
+    A request in flight may have got a lock for the session that ends: then no session can have it,
+    not even the client's next one, until the storage servers have fenced the former one
+    (docs/SEMANTICS.md).
+    """
     ghost = GHOSTS + client
     acts = [
         act
@@ -234,7 +242,7 @@ def _kill_and_restart(program: Program, dead_s: float, *, ready: bool = True) ->
 @pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize("kind", list(MODELS))
 def test_short_cuts_and_killed_servers(linked: LinkedMaker, kind: str, count: int) -> None:
-    """Nothing fails and nobody is evicted: whatever is cut is cut for less than a session lasts."""
+    """No operation fails and no client is evicted: each cut is shorter than a session lasts."""
     several = linked(count, LONG_SESSION_S)
     bases = several.folder(kind)
     cutter = LinkCutter(several)
@@ -248,7 +256,7 @@ def test_short_cuts_and_killed_servers(linked: LinkedMaker, kind: str, count: in
                 victim = servers[len(kills) % len(servers)]
                 kills.append(victim.name)
                 several.network.cut(*cuts)
-                _kill_and_restart(victim, 0.3, ready=False)  # it may be cut off itself
+                _kill_and_restart(victim, 0.3, ready=False)  # the victim may be cut off itself
             cutter.cut(cuts, chance.uniform(0.2, 2.5))
             time.sleep(chance.uniform(0.5, 3.0))
 
@@ -256,12 +264,14 @@ def test_short_cuts_and_killed_servers(linked: LinkedMaker, kind: str, count: in
     manner = Manner(PACE_S[kind], to_the_end=False)
     history = record_and_judge(bases, scripts, MODELS[kind], meanwhile, manner)
     assert several.evictions() == 0
-    assert len(kills) >= 3 and sum(map(bool, cutter.lost)) >= 4  # names go by no storage server
+    # Operations on names use no storage server.
+    assert len(kills) >= 3 and sum(map(bool, cutter.lost)) >= 4
     print(f"{len(history)} operations, {len(cutter.lost)} cuts, killed: {', '.join(kills)}")
 
 
 def _short_cuts(count: int, chance: random.Random) -> list[tuple[Cut, ...]]:
-    """Each client off everything, every way; then off one server; then servers off each other."""
+    """Cuts of each client from all others, in each direction; then from one server; then servers
+    from each other."""
     cuts: list[tuple[Cut, ...]] = []
     for number in range(1, count + 1):
         name = client_name(number)

@@ -1,7 +1,7 @@
-"""Two and four clients; what they saw is judged: linearizable, also while servers die.
+"""Two and four clients, whose history is judged to be linearizable, also while servers are killed.
 
-Scripts are random; the seed is printed and can be given again as BRAIDFS_TEST_SEED. The checker and
-the models are those of tests/model, which test them by themselves.
+Scripts are random; the seed is printed and can be given again as BRAIDFS_TEST_SEED. tests/model has
+the checker and the models, and tests them.
 """
 
 import time
@@ -48,7 +48,8 @@ def test_four_clients(
 def test_two_clients_while_servers_are_killed(
     make_cluster: ClusterMaker, more_mounts: MountMaker, sized: Sized
 ) -> None:
-    """SIGKILL, a second of nothing, and a restart; no operation fails, none is seen twice."""
+    """SIGKILL, a second without the server, and a restart; no operation fails, and none takes
+    effect twice."""
     cluster = make_cluster(storage_servers=2, targets=1)
     mounts = more_mounts(cluster, 2)
     victims = [cluster.metaserver, *cluster.storageservers]
@@ -56,7 +57,7 @@ def test_two_clients_while_servers_are_killed(
 
     def kill(program_index: int) -> Callable[[], None]:
         def meanwhile() -> None:
-            time.sleep(0.5)  # into the middle of it
+            time.sleep(0.5)  # this is in the middle of the scripts
             program = victims[program_index]
             assert program.pid() is not None
             program.kill()

@@ -24,13 +24,14 @@ HEARTBEATS = {"SESSION_RENEW", "HEARTBEAT", "REGISTER"}
 
 
 def _asked(cluster: Cluster) -> dict[str, float]:
-    """What clients have asked of the metaserver so far, by op."""
+    """Requests of clients to the metaserver so far, by op."""
     counted = requests_shown(cluster.plan.metaserver)
     return {op: float(count) for op, count in counted.items() if op not in HEARTBEATS}
 
 
 def _asked_at_rest(cluster: Cluster) -> dict[str, float]:
-    """Once what has been answered is counted, which the figures show a little later."""
+    """Requests so far, once the metaserver's counters include all answered ones, which takes a
+    little."""
     asked = _asked(cluster)
     for _ in range(20):
         time.sleep(1.0)
@@ -63,8 +64,8 @@ def _fill(base: Path, folders: int, files: int) -> None:
 
 
 def test_ls_of_leased_files_asks_nobody(make_cluster: ClusterMaker, sized: Sized) -> None:
-    """With the leases that looks may have at most by default, 7/8 of 100,000, directories
-    included."""
+    """With the most leases that lookups and listings may have by default: 7/8 of 100,000,
+    directories included."""
     cluster = make_cluster(storage_servers=1)
     base, folders, files = cluster.mount_path / "tree", sized(8, 100), sized(250, 870)
     _fill(base, folders, files)
@@ -94,14 +95,14 @@ def test_a_kept_listing_shows_what_another_client_did(
         (there / "0" / "30").chmod(0o600 + number)
 
 
-# ---- what a listing shows while names come and go ------------------------------------------------
+# ---- listings while names are created and removed -----------------------------------------------
 
-KEPT = 60  # so many files are there at a time
+KEPT = 60  # the number of files that exist at a time
 
 
 class Counters:
-    """Of files that are made and removed in turn, in memory that is inherited by fork: made and
-    removed, begun and done."""
+    """Counters of files that are created and removed in turn, begun and done, in memory that is
+    inherited by fork."""
 
     MAKING, MADE, REMOVING, REMOVED, OVER = range(5)
 
@@ -116,7 +117,8 @@ class Counters:
 
 
 def _change(folder: Path, counters: Counters, chance: random.Random) -> None:
-    """Files by their numbers, each of which is there for a while; at times none changes."""
+    """Creates and removes numbered files, each of which exists for a while; sometimes nothing
+    changes."""
     number = 0
     while not counters[Counters.OVER]:
         number += 1
@@ -136,7 +138,7 @@ def _change(folder: Path, counters: Counters, chance: random.Random) -> None:
 
 
 def _watch(folder: Path, counters: Counters) -> None:
-    """Each listing has what was there all the time, and nothing that was not there at all."""
+    """Each listing has the files that existed all the time, and none that did not exist at all."""
     count = 0
     while not counters[Counters.OVER]:
         made, removed = counters[Counters.MADE], counters[Counters.REMOVED]

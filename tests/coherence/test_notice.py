@@ -1,7 +1,7 @@
-"""How soon a client goes on when a link comes back whose packets were dropped for a while.
+"""How soon a client goes on when a link is back whose packets were dropped for a while.
 
-TCP alone would try again ever more rarely, and a connection of before may be dead for good: the
-client asks for a sign of life after 2 s, and has another connection after 3 s more of silence.
+TCP alone would retry at growing intervals, and an old connection may be dead for good: the client
+sends a probe after 2 s, and has another connection after 3 s more of silence.
 """
 
 import os
@@ -20,13 +20,14 @@ from tests.coherence.links import META, STORES, Linked
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(300), pytest.mark.expects_warnings]
 
-CUT_S = 6.5  # a segment is sent again 0.2, 0.6, 1.4, 3, 6.2 and 12.6 s after the first time
+CUT_S = 6.5  # TCP sends a segment again 0.2, 0.6, 1.4, 3, 6.2 and 12.6 s after the first time
 BACK_S = 4.5
 SESSION_S = 60.0
 
 
 def _after_a_cut(linked: Linked, name: str, act: Callable[[], None]) -> float:
-    """How long after the link came back the act ended that began when it had gone."""
+    """The time from the return of the link to the end of the call, which began while the link was
+    cut."""
     ended: list[float] = []
 
     def work() -> None:
@@ -72,7 +73,7 @@ def test_a_storage_server_that_is_back_is_met_soon(linked: LinkedMaker) -> None:
 
 
 def test_a_client_hears_of_a_new_map_at_once(linked: LinkedMaker) -> None:
-    """Not with its next heartbeat, which is due every 20 s."""
+    """It does not wait for the next heartbeat, which is due every 20 s."""
     world = linked(1, SESSION_S)
     server = world.cluster.plan.metaserver
 

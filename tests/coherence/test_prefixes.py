@@ -1,5 +1,6 @@
-"""One file, one writer, readers on other clients, no lock: each sees a prefix of what was written,
-and no block from before one that it has seen (tests.coherence.prefixes says what that is)."""
+"""One file, one writer, readers on other clients, no lock: each reader sees a prefix of what was
+written, and no block older than one that it has seen (tests.coherence.prefixes has the rules).
+"""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +31,7 @@ FLAGS = pytest.mark.parametrize("flags", [0, os.O_APPEND], ids=["write", "append
 
 @pytest.fixture(scope="module")
 def others(shared_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder for the mounts of other clients; the first of them is there."""
+    """A folder for the mounts of other clients; the first of them is mounted."""
     folder = tmp_path_factory.mktemp("prefixes")
     with shared_cluster.second_client(folder / "1"):
         yield folder
@@ -39,14 +40,14 @@ def others(shared_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def _file_on(cluster: Cluster, workdir: Path, *roots: Path) -> list[Path]:
-    """A new file as it is called on the cluster's own mount and on the others."""
+    """A new file, by its path on the cluster's own mount and on the others."""
     (workdir / "file").touch()
     place = (workdir / "file").relative_to(cluster.mount_path)
     return [cluster.mount_path / place, *(root / place for root in roots)]
 
 
 def _writer(path: Path, flags: int, sized: Sized) -> Callable[[Shared], str]:
-    """Slower in the long form, so that the file does not outgrow its readers."""
+    """A writer that is slower with --full, so that the file does not outgrow its readers."""
     return lambda shared: prefixes.write_records(path, shared, flags, sized(3, 20) / 1000)
 
 
@@ -82,7 +83,7 @@ def test_readers_on_three_clients_see_prefixes(
 def test_processes_of_one_client_are_told_the_size(
     cluster: Cluster, workdir: Path, others: Path, sized: Sized
 ) -> None:
-    """Several ask at once, for what another client writes."""
+    """Several processes ask at once for the size of a file that another client writes."""
     here, there = _file_on(cluster, workdir, others / "1")
     askers = [prefixes.stat_opened_once, prefixes.stat_opened_anew] * 2
     _read_by_all(there, askers, _writer(here, 0, sized), sized(5, 30))
@@ -107,7 +108,7 @@ def test_many_readers_on_one_client(
     readers: Sequence[Reader],
     sized: Sized,
 ) -> None:
-    """docs/SEMANTICS.md, known gaps."""
+    """See the known gaps in docs/SEMANTICS.md."""
     here, there = _file_on(cluster, workdir, others / "1")
     path = there if where == "another client" else here
     _read_by_all(path, readers, _writer(here, flags, sized), sized(3, 30))

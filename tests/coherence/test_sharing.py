@@ -1,4 +1,4 @@
-"""One file, several clients: fsx in turns; caches that answer alone, and how many there are."""
+"""One file, several clients: fsx in turns; caches that answer alone, and the number of leases."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def test_fsx_by_two_clients_in_turns(
     assert fsx.run(files, sized(1200, 200_000), seed)
 
 
-# ---- what a hand-over costs ---------------------------------------------------------------------
+# ---- the cost of a hand-over -------------------------------------------------------------------
 
 HAND_OVERS = 200
 
@@ -78,10 +78,10 @@ def _look_and_overwrite(fd: int, number: int) -> None:
 def test_a_hand_over_takes_one_question_one_recall_and_one_commit(
     cluster: Cluster, workdir: Path, more_mounts: MountMaker, use: Callable[[int, int], None]
 ) -> None:
-    """Counted, not timed: a file that two clients write in turns."""
+    """The test counts requests, not time: two clients write one file in turns."""
     paths = [_here(cluster, mount, workdir) / "f" for mount in more_mounts(cluster, 2)]
     paths[0].write_bytes(bytes(1 << 16))
-    _pass_to_and_fro(paths, use)  # what comes once
+    _pass_to_and_fro(paths, use)  # this includes what happens only once
     before = _answered(cluster)
     _pass_to_and_fro(paths, use)
     counted = _answered(cluster) - before
@@ -93,7 +93,8 @@ def test_a_hand_over_takes_one_question_one_recall_and_one_commit(
     assert sum(count for op, count in counted.items() if op not in others) < 0.1 * HAND_OVERS
 
 
-# ---- what is leased is answered without the metaserver -------------------------------------------
+# ---- leased attributes are answered without the metaserver
+# ----------------------------------------
 
 
 def _requests(cluster: Cluster) -> int:
@@ -131,7 +132,7 @@ def test_stat_of_leased_files_asks_nobody(cluster: Cluster, workdir: Path) -> No
         assert not (path.parent / f"{path.name}-absent").exists() or path.is_dir()
     asked = _requests(cluster) - before
     print(f"{asked} requests for {len(paths) * 3} stats")
-    assert asked < count * 1.2 + 50  # an absent name is asked for once; a heartbeat now and then
+    assert asked < count * 1.2 + 50  # an absent name costs one request, and heartbeats add some
 
 
 def test_leases_of_a_client_are_bounded(make_cluster: ClusterMaker) -> None:

@@ -1,4 +1,4 @@
-"""Fixtures of tests that look from a second mount."""
+"""Fixtures of tests that use a second mount."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.cluster.cluster import Cluster
 
 @pytest.fixture
 def other(shared_cluster: Cluster, localdir: Path) -> Iterator[Path]:
-    """The root of a second mount, by a client process of its own."""
+    """The root of a second mount, with a client process of its own."""
     point = localdir / "other"
     with shared_cluster.second_client(point) as mounted:
         yield mounted

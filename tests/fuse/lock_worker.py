@@ -1,10 +1,11 @@
-"""A process that locks what it is told, for tests of locks: one JSON array a line in, one line out.
+"""A process that locks what it is told to lock, for tests of locks: one JSON array a line in, one
+line out.
 
-Commands: ["open", name, path, flags], ["close", name], ["dup", name, copy],
-["fcntl", name, type, start, length, wait], ["ofd", …same], ["flock", name, operation],
-["getlk", name, type, start, length], ["write", name, offset, text], ["read", name, offset, length],
-["fork", name]: a child that keeps a copy of everything until the parent says ["reap"].
-The answer is ["ok", result] or ["errno", name of it]. Signals are handled by doing nothing.
+Commands: ["open", name, path, flags], ["close", name], ["dup", name, copy], ["fcntl", name, type,
+start, length, wait], ["ofd", …same], ["flock", name, operation], ["getlk", name, type, start,
+length], ["write", name, offset, text], ["read", name, offset, length], ["fork", name]: a child that
+keeps a copy of everything until the parent says ["reap"]. The answer is ["ok", result] or ["errno",
+name of it]. The process handles signals and does nothing in the handler.
 """
 
 import errno

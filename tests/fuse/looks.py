@@ -1,4 +1,4 @@
-"""How tests look at what a client did: through another mount, and at what its lanes counted."""
+"""How tests observe what a client did: through another mount, and by the counters of its lanes."""
 
 import os
 import time
@@ -12,12 +12,12 @@ from tests.cluster.numbers import native_counters
 
 
 def seen_from(other: Path, cluster: Cluster, path: Path) -> Path:
-    """The path below the cluster's mount as it is below another mount."""
+    """The path on another mount of a path below the cluster's mount."""
     return other / path.relative_to(cluster.mount_path)
 
 
 def may_read(path: Path, uid: int) -> bool:
-    """Whether a process of that user reads the file, or is refused."""
+    """Whether a process of that user can read the file, or is refused."""
     pid = os.fork()
     if pid == 0:
         code = 2
@@ -40,7 +40,7 @@ def lanes_counted(cluster: Cluster, counter: str) -> int:
 
 
 def wait_delegated(cluster: Cluster, counter: str, change: Callable[[int], None]) -> None:
-    """Repeats a change of names, with a number of its own each time, until lanes make it."""
+    """Repeats a change of names, with another number each time, until lanes perform it."""
     before = lanes_counted(cluster, counter)
     for number in range(200):
         change(number)

@@ -1,9 +1,9 @@
-"""Every call that a file system offers, again and again, while handled signals come all the time.
+"""Every call that a file system offers, repeated while handled signals arrive all the time.
 
 Run as a program: FOLDER, seconds, signals a second, 1 with SA_RESTART or 0 without, and how many
-threads. Each call's outcome is determined by the calls before it, so any other is told: one line
-for each kind, and the number of rounds in the last. Python would repeat what a signal ended, so
-calls go by libc.
+threads. Each call's outcome is determined by the calls before it, so every other outcome is
+reported: one line for each kind, and the number of rounds in the last line. Python would repeat
+calls that a signal ended, so the calls use libc directly.
 """
 
 import ctypes
@@ -50,7 +50,8 @@ class _Action(ctypes.Structure):
 
 
 def ignore_in_a_handler(number: int, *, restarts: bool) -> None:
-    """A handler in C: a Python one would leave a mark that makes the interpreter repeat calls."""
+    """Installs a handler in C: a Python one would set a flag that makes the interpreter repeat
+    calls."""
     action = _Action()
     action.handler = ctypes.cast(_libc.getppid, _HANDLER)
     action.flags = SA_RESTART if restarts else 0
@@ -58,7 +59,7 @@ def ignore_in_a_handler(number: int, *, restarts: bool) -> None:
 
 
 class Calls:
-    """One thread's, in a folder of its own."""
+    """The calls of one thread, in a folder of its own."""
 
     def __init__(self, folder: Path, wrong: Counter[str]) -> None:
         self.folder = os.fsencode(folder)
@@ -67,7 +68,8 @@ class Calls:
         folder.mkdir()
 
     def call(self, name: str, *words: object, gives: int | None = 0) -> int:
-        """gives: what it must return, or minus an errno; None: anything but an error."""
+        """`gives`: the value that it must return, or minus an errno; None: anything but an
+        error."""
         ctypes.set_errno(0)
         found = int(getattr(_libc, name)(*words))
         if found < 0:
@@ -129,7 +131,7 @@ class Calls:
     def _bytes(self) -> None:
         size = 300_000
         octets, memory = bytes(range(256)) * (size // 256 + 1), mmap.mmap(-1, size)
-        room = (ctypes.c_char * size).from_buffer(memory)  # aligned, for O_DIRECT
+        room = (ctypes.c_char * size).from_buffer(memory)  # it is aligned, for O_DIRECT
         fd = self.open("bytes", os.O_CREAT | os.O_EXCL | os.O_RDWR)
         self.call("pwrite", fd, octets, size, 0, gives=size)
         self.call("fsync", fd)
@@ -138,7 +140,8 @@ class Calls:
             self.wrong["pread read other bytes"] += 1
         self.call("lseek", fd, 0, os.SEEK_HOLE, gives=size)
         self.call("lseek", fd, 0, os.SEEK_SET)
-        for lock in (fcntl.LOCK_SH, fcntl.LOCK_EX, fcntl.LOCK_UN):  # nobody else wants it
+        # No other process wants this lock.
+        for lock in (fcntl.LOCK_SH, fcntl.LOCK_EX, fcntl.LOCK_UN):
             self.call("flock", fd, lock)
         other = self.open("other", os.O_CREAT | os.O_EXCL | os.O_RDWR)
         self._copy(fd, other, COPIED_AT_SERVERS)
@@ -157,7 +160,7 @@ class Calls:
         self.call("unlink", self.path("other"))
 
     def _copy(self, source: int, sink: int, length: int) -> None:
-        """What the servers do not copy Linux does, until a signal comes, as on ext4."""
+        """Linux copies what the servers do not copy, until a signal arrives, as on ext4."""
         while length > 0:
             ctypes.set_errno(0)
             copied = int(_libc.copy_file_range(source, None, sink, None, length, 0))
@@ -183,7 +186,7 @@ class Calls:
 
 
 def _send(threads: list[threading.Thread], period_s: float, stopping: threading.Event) -> None:
-    """To each thread in turn, so that none is spared."""
+    """Signals each thread in turn, so that all of them get signals."""
     number = 0
     while not stopping.wait(period_s):
         for thread in threads:

@@ -1,5 +1,6 @@
-"""Files that a program announced are there before it asks for them, and are what is in them
-(docs/decisions/0038-announced-reads.md)."""
+"""Files that a program announced are in memory before it asks for them, with the right bytes
+(docs/decisions/0038-announced-reads.md).
+"""
 
 import errno
 import fcntl
@@ -20,7 +21,7 @@ from ..integration.test_cli import Cli
 pytestmark = pytest.mark.mount
 
 COUNT = 24
-SPREAD = 3  # directories
+SPREAD = 3  # the number of directories
 
 
 def content(number: int, version: int = 0) -> bytes:
@@ -29,7 +30,7 @@ def content(number: int, version: int = 0) -> bytes:
 
 @pytest.fixture
 def files(cluster: Cluster, workdir: Path) -> list[Path]:
-    """In an order of their own, of a client that has not seen them."""
+    """The files in their announced order, for a client that has not seen them."""
     paths = [workdir / f"{number % SPREAD}" / f"{number}" for number in range(COUNT)]
     for number, path in enumerate(paths):
         path.parent.mkdir(exist_ok=True)
@@ -47,7 +48,7 @@ def ready(cluster: Cluster) -> int:
 
 
 def wait_ready(cluster: Cluster) -> None:
-    """All of it: nothing more comes."""
+    """Waits until all announced files are in memory and no more are fetched."""
     seen = [0]
 
     def settled() -> bool:
@@ -70,7 +71,8 @@ def test_they_are_read_from_memory(cluster: Cluster, files: list[Path]) -> None:
 
 
 def test_reading_needs_not_wait_for_them(cluster: Cluster, files: list[Path]) -> None:
-    """Several threads, at once: some files are there, some on their way, some not thought of."""
+    """Several threads read at once: some files are in memory, some are being fetched, some are not
+    requested yet."""
     wrong: list[Path] = []
 
     def read(mine: list[Path]) -> None:
@@ -151,7 +153,8 @@ def test_a_restart_of_the_client_goes_on_without_them(
         assert announcer.announce(files[COUNT // 2 :]) == COUNT - COUNT // 2
     for path in files[COUNT // 2 :]:
         assert path.read_bytes() == content(number_of(path))
-    for path in files:  # no handle of the former process is left: quick, and gone from the targets
+    # No handle of the old process is left: removal is quick, and the bytes leave the targets.
+    for path in files:
         seen_from(lasting, cluster, path).unlink()
     assert not any(path.exists() for path in files)
 

@@ -1,4 +1,4 @@
-"""Attributes: modes and who may what, owners, set-id bits, times, space, supplementary groups."""
+"""Attributes: modes and rights, owners, set-id bits, times, space, supplementary groups."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ def _errno(call, *arguments) -> int:
 def run_as(
     body: Callable[[], None], *, uid: int = USER, gid: int = GROUP, groups: tuple[int, ...] = ()
 ) -> None:
-    """Runs `body` in a child process with these ids; its exception is this test's failure."""
+    """Runs `body` in a child process with these ids; its exception fails this test."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -204,14 +204,14 @@ def test_utime_now_and_omit(workdir: Path) -> None:
     path = workdir / "file"
     path.touch()
     os.utime(path, ns=(1_000_000_000, 2_000_000_000))
-    subprocess.run(["touch", "-a", str(path)], check=True)  # UTIME_NOW, UTIME_OMIT
+    subprocess.run(["touch", "-a", str(path)], check=True)  # this uses UTIME_NOW and UTIME_OMIT
     assert path.stat().st_mtime_ns == 2_000_000_000
     assert abs(path.stat().st_atime - time.time()) < 60
     os.chown(path, USER, GROUP)
     path.chmod(0o666)
 
     def other() -> None:
-        os.utime(path)  # whoever may write may set both to now
+        os.utime(path)  # a user who may write can set both times to now
         assert _errno(lambda: os.utime(path, ns=(1, 1))) == errno.EPERM
 
     run_as(other, uid=USER + 1)
@@ -219,7 +219,7 @@ def test_utime_now_and_omit(workdir: Path) -> None:
 
 def _ctime_rises(path: Path, act: Callable[[], object]) -> bool:
     before = path.lstat().st_ctime_ns
-    time.sleep(0.02)  # ext4 stamps by the kernel's tick
+    time.sleep(0.02)  # ext4 takes times from the kernel's tick
     act()
     return path.lstat().st_ctime_ns > before
 
@@ -258,7 +258,7 @@ def test_mtime_rules(workdir: Path) -> None:
 
 
 def test_mtime_set_after_writing_stays(workdir: Path) -> None:
-    """What cp -p and tar do: write, set the time, close."""
+    """cp -p and tar do this: write, set the time, close."""
     path = workdir / "file"
     with path.open("wb") as file:
         file.write(b"x" * 100_000)
@@ -291,7 +291,8 @@ def test_statfs_tells_a_plausible_truth(workdir: Path) -> None:
     assert found.f_bavail <= found.f_bfree <= found.f_blocks
     disk = os.statvfs(Path(__file__))
     total = disk.f_frsize * disk.f_blocks
-    assert found.f_frsize * found.f_bfree <= 8 * total  # four targets of one disk count it up to 4x
+    # Four targets on one disk count it up to four times.
+    assert found.f_frsize * found.f_bfree <= 8 * total
     assert found.f_files > 0
 
 
@@ -309,7 +310,7 @@ def test_faccessat_for_root_and_execute(workdir: Path) -> None:
 
 
 def test_setuid_program_runs_as_its_owner(workdir: Path) -> None:
-    """Mounted without nosuid: the bit works, as on any disk."""
+    """The mount has no nosuid: the bit works, as on any disk."""
     (workdir / "id").write_bytes(Path("/usr/bin/id").read_bytes())
     os.chown(workdir / "id", USER, GROUP)
     (workdir / "id").chmod(0o4755)
@@ -327,7 +328,8 @@ def test_stat_and_fstat_agree(workdir: Path) -> None:
 
 
 def test_times_of_all_parts_are_of_one_clock(workdir: Path) -> None:
-    """Made by the metaserver or a lane, touched by the kernel, written by a lane: never back."""
+    """Files are created by the metaserver or a lane, touched by the kernel, written by a lane:
+    times never go back."""
     for number in range(100):
         path = workdir / f"{number % 50}"
         os.close(os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY))

@@ -1,5 +1,6 @@
-"""Files that lanes make themselves in delegated directories: as any other, for whoever looks, and
-whatever dies meanwhile (docs/decisions/0013-delegation.md)."""
+"""Files that lanes create themselves in delegated directories are like any other for every
+observer, whichever program dies meanwhile (docs/decisions/0013-delegation.md).
+"""
 
 import contextlib
 import errno
@@ -29,7 +30,7 @@ USER, GROUP = 12345, 23456
 
 
 def births(cluster: Cluster) -> int:
-    """How many files lanes have made since the mount."""
+    """How many files lanes have created since the mount."""
     return lanes_counted(cluster, "births")
 
 
@@ -39,7 +40,7 @@ def make(folder: Path, names: list[str], mode: int = 0o644) -> None:
 
 
 def delegated(cluster: Cluster, folder: Path) -> None:
-    """Makes files in folder until lanes make them."""
+    """Creates files in the folder until lanes create them."""
     wait_delegated(cluster, "births", lambda number: make(folder, [f"first-{number}"]))
 
 
@@ -82,7 +83,7 @@ def test_files_of_new_directories_are_made_by_lanes_at_once(
         (workdir / f"first-{number}").mkdir()
         make(workdir / f"first-{number}", ["only"])
 
-    wait_delegated(cluster, "births", first)  # slots are asked for with the first
+    wait_delegated(cluster, "births", first)  # the first creation requests slots
     before = births(cluster)
     for number in range(40):
         (workdir / f"{number}" / "in").mkdir(parents=True)
@@ -169,7 +170,7 @@ def test_bytes_and_names_change_as_ever(cluster: Cluster, folder: Path) -> None:
 
 
 def test_closed_files_have_their_sizes_and_times_at_once(cluster: Cluster, folder: Path) -> None:
-    """The metaserver hears of them later, at once of each."""
+    """The metaserver is told of them later, in one message for each."""
     before = lanes_counted(cluster, "commits_with_births")
     sizes = {f"{number}": 1 + number * 7919 for number in range(COUNT)}
     for name, size in sizes.items():
@@ -296,7 +297,7 @@ def test_nothing_is_lost_when_the_metaserver_is_killed(
     worker.check(folder, others)
 
 
-# ---- written and closed before the metaserver was told of them -----------------------------------
+# ---- written and closed before they were reported to the metaserver ------------------------------
 
 
 def test_size_and_bytes_are_seen_elsewhere_at_once(
@@ -326,7 +327,8 @@ def test_closed_and_unmounted_at_once(cluster: Cluster, folder: Path) -> None:
 
 
 def test_written_again_and_again(cluster: Cluster, folder: Path) -> None:
-    """Opened and closed many times before and after the metaserver hears of it."""
+    """The file is opened and closed many times before and after it is reported to the
+    metaserver."""
     for number in range(30):
         path = folder / f"{number}"
         expected = b""
@@ -345,7 +347,7 @@ def test_written_again_and_again(cluster: Cluster, folder: Path) -> None:
 
 @pytest.mark.expects_warnings
 def test_fsync_makes_the_file_whole(make_cluster: Callable[..., Cluster]) -> None:
-    """The process of the client dies: what was synced is there, with what was made before it."""
+    """The client process dies: what was synced is there, with what was created before it."""
     cluster = make_cluster(settings=SHORT_SESSIONS, client_options=["keeper=0"])
     folder = cluster.mount_path / "folder"
     folder.mkdir()

@@ -1,5 +1,6 @@
-"""Bytes near the largest offsets: what no target can hold is refused by the very call that writes
-it, holes of any size are read and cut, and nothing hangs."""
+"""Bytes near the largest offsets: the call that writes bytes which no target can hold is refused,
+holes of any size are read and truncated, and no call hangs.
+"""
 
 import ctypes
 import errno
@@ -40,7 +41,7 @@ def width(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def end(width: int) -> int:
-    """The first byte of a file that no target can hold."""
+    """The first offset of a file that no target can hold."""
     return storable_end(width.to_bytes(2, "little") + CHUNK.to_bytes(4, "little"))
 
 
@@ -108,7 +109,8 @@ def test_another_client_reads_and_seeks_there(
 
 
 def test_cuts_far_behind_what_can_be_held(fd: int, end: int) -> None:
-    """A cut to more than an object can be long would be asked of the targets for ever."""
+    """A truncate to more than the length of an object must not be sent to the targets, which would
+    refuse it without end."""
     os.pwrite(fd, b"first", 0)
     os.pwrite(fd, b"last", end - 4)
     for size in (FILE_SIZE_MAX, 1 << 62, 1 << 50, end + 5, end, end - 2):

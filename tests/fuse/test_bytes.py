@@ -1,4 +1,4 @@
-"""File bytes: sparse, huge, truncated, spanning chunks and targets, mapped, copied onto itself."""
+"""File bytes: sparse, huge, truncated, across chunks and targets, mapped, copied onto itself."""
 
 import errno
 import mmap
@@ -39,8 +39,8 @@ def test_every_size_reads_back(workdir: Path, size: int) -> None:
 
 @pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_WRONLY | os.O_APPEND])
 def test_a_stream_of_writes_takes_no_page_cache(workdir: Path, flags: int) -> None:
-    """Data sets stay cached while checkpoints are written; a new handle, and one of a file that is
-    there."""
+    """Data sets stay cached while checkpoints are written, through a new handle and through one of
+    an existing file."""
     wanted = random.Random(7).randbytes(9 * MIB + 5)
     path = workdir / "checkpoint"
     for _ in range(2):
@@ -55,7 +55,7 @@ def test_a_stream_of_writes_takes_no_page_cache(workdir: Path, flags: int) -> No
 
 
 def test_readers_see_what_a_write_only_handle_wrote_over(workdir: Path) -> None:
-    """Also through pages and mappings that are older than the write."""
+    """This holds also for pages and mappings that are older than the write."""
     path = workdir / "file"
     path.write_bytes(b"a" * 3 * MIB)
     with (
@@ -238,7 +238,8 @@ def test_copy_of_a_file_onto_itself(workdir: Path) -> None:
     fd = os.open(path, os.O_RDWR)
     for offset in range(0, len(wanted), 100_000):
         os.pwrite(fd, os.pread(fd, 100_000, offset), offset)
-    for offset in range(0, len(wanted), 100_000):  # once more, shifted by a file's length
+    # The same bytes are written again, shifted by a file's length.
+    for offset in range(0, len(wanted), 100_000):
         os.pwrite(fd, os.pread(fd, 100_000, offset)[: len(wanted) - offset], offset + len(wanted))
     os.close(fd)
     assert path.read_bytes() == wanted * 2
@@ -276,7 +277,7 @@ def test_small_writes_backwards(workdir: Path) -> None:
 
 
 def test_overwrites_after_fsync(workdir: Path) -> None:
-    """Durable blocks are replaced by other means than new ones: whole, partial, several."""
+    """Durable blocks are replaced in another way than new ones: whole, partial, several."""
     chance = random.Random(6)
     wanted = bytearray(chance.randbytes(4 * MIB))
     with (workdir / "file").open("w+b", buffering=0) as file:

@@ -1,5 +1,8 @@
-"""Calls that pyfuse3 does not know: fallocate, lseek for holes, O_TMPFILE, inode flags, statx,
-copy_file_range, renameat2. Most also hold on ext4 (BRAIDFS_TEST_DIR)."""
+"""Calls that pyfuse3 does not offer: fallocate, lseek for holes, O_TMPFILE, inode flags, statx,
+copy_file_range, renameat2.
+
+Most also hold on ext4 (BRAIDFS_TEST_DIR).
+"""
 
 import ctypes
 import errno
@@ -252,7 +255,7 @@ def set_flags(path: Path, flags: int) -> None:
 
 @pytest.fixture
 def marked(workdir: Path) -> Iterator[Path]:
-    """A file whose flags are taken away again."""
+    """A file whose flags are removed at the end."""
     path = workdir / "marked"
     path.write_bytes(b"content")
     os.chmod(path, 0o644)

@@ -1,5 +1,6 @@
-"""Attributes that lanes set of files which nobody has open, in delegated directories: chmod -R,
-chown -R, touch and the last step of rsync (docs/decisions/0024-settings.md)."""
+"""Attributes that lanes set on files that are not open, in delegated directories: chmod -R, chown
+-R, touch and the last step of rsync (docs/decisions/0024-settings.md).
+"""
 
 import contextlib
 import os
@@ -37,7 +38,7 @@ def mode(path: Path) -> int:
 
 @pytest.fixture
 def folder(cluster: Cluster, workdir: Path) -> Path:
-    """Files that nobody has open, in a directory in which lanes set attributes."""
+    """Files that are not open, in a directory in which lanes set attributes."""
     new = workdir / "folder"
     new.mkdir()
     make(new, [*numbered(COUNT), "first"], b"content")
@@ -75,7 +76,8 @@ def test_a_tree_by_chmod(cluster: Cluster, workdir: Path) -> None:
 
 
 def test_between_other_changes(folder: Path) -> None:
-    """Set, renamed, set again, written, removed: in the order in which it was done."""
+    """Attributes are set, then the file is renamed, set again, written and removed: the order is
+    kept."""
     for number in range(50):
         path = folder / f"{number}"
         path.chmod(0o600)
@@ -133,7 +135,7 @@ def test_what_another_client_has_open(cluster: Cluster, folder: Path, other: Pat
 
 
 def test_two_clients_by_turns(cluster: Cluster, folder: Path, other: Path) -> None:
-    """Each sees what the other one set last."""
+    """Each client sees what the other set last."""
     there = seen_from(other, cluster, folder)
     turn = threading.Semaphore(0)
     done = threading.Semaphore(0)
@@ -183,7 +185,8 @@ def test_none_is_lost_with_the_metaserver(
 
 
 def test_what_is_not_plain_goes_as_ever(folder: Path) -> None:
-    """Links, attributes that are extended, flags, directories, special files."""
+    """Links, extended attributes, flags, directories and special files are set by the metaserver as
+    before."""
     os.link(folder / "0", folder / "link")
     os.setxattr(folder / "1", "user.note", b"value")
     os.mkfifo(folder / "pipe", 0o600)

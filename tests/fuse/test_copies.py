@@ -1,5 +1,6 @@
-"""copy_file_range that goes from target to target: the same bytes as any copy, and none through the
-client, which the counters of both sides tell."""
+"""copy_file_range from target to target: it gives the same bytes as any copy, and no byte passes
+through the client, as the counters of both sides show.
+"""
 
 import errno
 import json
@@ -29,7 +30,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 def copied_bytes(cluster: Cluster) -> int:
-    """What the storage servers have copied by themselves since they started."""
+    """How many bytes the storage servers have copied by themselves since they started."""
     return servers_counted(cluster.plan, "copied_bytes")
 
 
@@ -67,7 +68,7 @@ def test_cp_moves_no_byte_through_the_client(cluster: Cluster, workdir: Path, ot
 def test_what_was_written_a_moment_ago_is_copied(
     cluster: Cluster, workdir: Path, other: Path
 ) -> None:
-    """Here and by another client, which both have the source open still."""
+    """The writes are on this client and on another, and both still have the source open."""
     wanted = bytearray(content(4 * MIB))
     source = os.open(workdir / "source", os.O_RDWR | os.O_CREAT)
     os.pwrite(source, wanted, 0)
@@ -89,7 +90,7 @@ def test_what_was_written_a_moment_ago_is_copied(
 
 
 def test_into_the_middle_of_a_file(cluster: Cluster, workdir: Path, other: Path) -> None:
-    """What is around stays; pages that the kernel had of it are forgotten, here and there."""
+    """The bytes around it stay; both kernels drop their pages of the file."""
     bytes_, old = content(3 * MIB), bytearray(content(8 * MIB, 2))
     (workdir / "source").write_bytes(bytes_)
     (workdir / "sink").write_bytes(old)
@@ -106,7 +107,8 @@ def test_into_the_middle_of_a_file(cluster: Cluster, workdir: Path, other: Path)
 
 
 def test_ranges_of_any_kind(cluster: Cluster, workdir: Path) -> None:
-    """Against a copy in memory: whole blocks or not, longer or not, in one chunk or over many."""
+    """Compared with a copy in memory: whole blocks or not, longer or not, in one chunk or over
+    many."""
     chance = random.Random(7)
     bytes_ = content(6 * MIB)
     (workdir / "source").write_bytes(bytes_)
@@ -202,7 +204,8 @@ def test_set_id_bits_go_as_with_a_write(workdir: Path) -> None:
 @pytest.mark.full
 @pytest.mark.expects_warnings
 def test_a_copy_is_durable_and_survives_killed_servers(make_cluster: ClusterMaker) -> None:
-    """Each storage server is killed while a copy waits for it, and all again when it is done."""
+    """Each storage server is killed while a copy waits for it, and all are killed again when it is
+    done."""
     cluster = make_cluster(storage_servers=2, targets=1)
     wanted = content(24 * MIB)
     (cluster.mount_path / "source").write_bytes(wanted)
@@ -230,7 +233,7 @@ def test_a_copy_is_durable_and_survives_killed_servers(make_cluster: ClusterMake
 
 
 def told_size(cluster: Cluster, path: str) -> int:
-    """As the metaserver knows it; -1: no such file."""
+    """The size that the metaserver has; -1 if there is no such file."""
     words = ["stat", path, "--no-objects", "--json", *reach(cluster)]
     done = CliRunner().invoke(cli, words)
     return int(json.loads(done.stdout)["size"]) if done.exit_code == 0 else -1
@@ -260,7 +263,7 @@ def test_a_full_target_is_told_and_nothing_is_left(make_cluster: ClusterMaker) -
 
 @pytest.mark.parametrize("width", [1, 4])
 def test_copies_of_holes_are_read(cluster: Cluster, workdir: Path, other: Path, width: int) -> None:
-    """Whatever stripes have no byte in them: the file's, or a part of it that was allocated."""
+    """Stripes without bytes are read, whether the file has holes there or space was allocated."""
     os.setxattr(workdir, "braidfs.layout", f"chunk_size=64KiB,stripe_width={width}".encode())
     source, sink = workdir / "source", workdir / "sink"
     for size, data in ((200 * KIB, ()), (5 * MIB, ()), (3 * MIB, (0,)), (3 * MIB, (2 * MIB,))):
@@ -282,7 +285,7 @@ def test_copies_of_holes_are_read(cluster: Cluster, workdir: Path, other: Path, 
 
 
 def test_a_file_emptied_during_its_copy_has_holes_only(workdir: Path, cluster: Cluster) -> None:
-    """What was copied is of the objects of before: of those of now nothing is durable."""
+    """The copied bytes belong to the old objects: nothing of the new objects is durable."""
     source, sink = workdir / "source", workdir / "sink"
     with source.open("w+b") as file:
         os.pwrite(file.fileno(), content(16 * MIB), 0)

@@ -1,5 +1,6 @@
-"""ftruncate of a file that one client writes: at once, and told to the metaserver later
-(docs/decisions/0058-cuts-told-later.md). Nobody may see the difference, whatever dies."""
+"""ftruncate of a file that one client writes returns at once and is reported to the metaserver
+later (docs/decisions/0058-cuts-told-later.md). Nobody may see a difference, whichever program dies.
+"""
 
 import contextlib
 import os
@@ -29,7 +30,7 @@ def cuts(cluster: Cluster) -> int:
 
 @pytest.fixture
 def opened(workdir: Path) -> Iterator[int]:
-    """A file of SIZE bytes, synced, whose attributes this client knows."""
+    """A file of SIZE bytes, synced, whose attributes this client has cached."""
     fd = os.open(workdir / "file", os.O_CREAT | os.O_RDWR, 0o644)
     os.pwrite(fd, b"x" * SIZE, 0)
     os.fsync(fd)
@@ -48,7 +49,8 @@ def test_nobody_is_asked(cluster: Cluster, opened: int) -> None:
 
 
 def test_what_asks_as_ever(cluster: Cluster, workdir: Path, opened: int) -> None:
-    """A file that is not open, O_SYNC descriptors, set-id bits, extended attributes, protection."""
+    """These still ask the metaserver at once: a file that is not open, O_SYNC descriptors, set-id
+    bits, extended attributes, protection."""
     path = workdir / "file"
     synced = os.open(path, os.O_RDWR | os.O_SYNC)
     before = cuts(cluster)
@@ -79,7 +81,7 @@ def test_times_are_of_the_cut(opened: int) -> None:
 def test_bytes_are_those_of_a_local_file(
     cluster: Cluster, workdir: Path, other: Path, sized: Callable[[int, int], int]
 ) -> None:
-    """Written, cut, read, synced, and looked at by another client, in any order."""
+    """It is written, truncated, read, synced, and observed by another client, in any order."""
     seed = int(os.environ.get("BRAIDFS_TEST_SEED", random.SystemRandom().randrange(1 << 30)))
     chance = random.Random(seed)
     before = cuts(cluster)
@@ -119,7 +121,8 @@ def test_bytes_are_those_of_a_local_file(
 
 
 def test_many_cut_sync_and_read_at_once(workdir: Path) -> None:
-    """Nobody who waits for a cut to be told waits for ever, however often the file is cut."""
+    """A call that waits until a truncate is reported always ends, however often the file is
+    truncated."""
     fd = os.open(workdir / "busy", os.O_CREAT | os.O_RDWR, 0o644)
     end = time.monotonic() + 3
     counts = dict.fromkeys(("cut", "sync", "read", "stat"), 0)
@@ -159,7 +162,7 @@ def own(make_cluster: Callable[..., Cluster]) -> Cluster:
 
 @pytest.mark.expects_warnings
 def test_nothing_comes_back_after_the_clients_death(own: Cluster) -> None:
-    """Bytes of before the cut and of after it are never in one file."""
+    """Bytes from before the truncate and from after it are never in one file."""
     path = own.mount_path / "file"
     cut_to = 1000
     for number in range(KILLS):

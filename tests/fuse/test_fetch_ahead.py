@@ -1,5 +1,6 @@
-"""Small files that storage servers read before anybody asks, because others of their directories
-were read whole (docs/decisions/0049-fetched-ahead.md)."""
+"""Storage servers read small files before they are requested, because other files of their
+directories were read whole (docs/decisions/0049-fetched-ahead.md).
+"""
 
 import time
 from pathlib import Path
@@ -16,17 +17,17 @@ pytestmark = pytest.mark.mount
 
 FOLDERS = 4
 COUNT = 60
-REST_S = 2.0  # longer than what was refused rests
+REST_S = 2.0  # this is longer than the pause after a refusal
 
 
 def content(folder: int, number: int) -> bytes:
-    """Of several times what the kernel reads ahead of a first read(2)."""
+    """Content several times as long as the kernel's read-ahead of a first read(2)."""
     return b"%d of %d\n" % (number, folder) * (16_000 + 13 * number)
 
 
 @pytest.fixture
 def folders(cluster: Cluster, workdir: Path) -> list[Path]:
-    """Of a client that has not seen them."""
+    """Folders for a client that has not seen them."""
     made = [workdir / f"{folder}" for folder in range(FOLDERS)]
     for folder, path in enumerate(made):
         path.mkdir()
@@ -44,7 +45,7 @@ def read_whole(path: Path, folder: int, numbers: range) -> None:
 def test_files_of_a_directory_are_fetched_before_they_are_read(
     cluster: Cluster, folders: list[Path]
 ) -> None:
-    read_whole(folders[0], 0, range(COUNT))  # files are read whole, then
+    read_whole(folders[0], 0, range(COUNT))  # from now on files count as read whole
     before = {
         name: servers_counted(cluster.plan, name) for name in ("fetched_bytes", "fetched_used")
     }

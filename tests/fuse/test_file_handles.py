@@ -1,7 +1,7 @@
 """File handles (name_to_handle_at, open_by_handle_at), as NFS servers and backup programs use them.
 
-A handle that one mount gave is opened on another one, whose kernel has never heard of the file: as
-after its caches were dropped, or the client was started again.
+A handle from one mount is opened on another one, whose kernel has never seen the file. This is the
+same as after the caches were dropped, or after the client was started again.
 """
 
 import ctypes
@@ -51,7 +51,7 @@ def test_a_file_is_opened_where_nobody_named_it(views: tuple[Path, Path], lastin
         path = here / "deep" / "below" / f"file-{size}"
         path.write_bytes(b"x" * size)
         handle = _handle_of(path)
-        path.rename(here / f"moved-{size}")  # a handle goes by no name
+        path.rename(here / f"moved-{size}")  # a handle does not depend on the name
         fd = _open(lasting, handle, os.O_RDWR)
         try:
             assert os.read(fd, size + 1) == b"x" * size
@@ -91,8 +91,11 @@ def _is_stale(mount: Path, handle: Handle) -> bool:
 
 
 def test_what_is_gone_is_stale(views: tuple[Path, Path], lasting: Path) -> None:
-    """And what comes after it has another number, so that its handle means nobody else. Another
-    client learns of it when the metaserver does: what lanes removed is told within a moment."""
+    """A later file has another number, so that the handle never means another file.
+
+    Another client learns of the removal when the metaserver does: removals by lanes are reported
+    within a moment.
+    """
     here, _ = views
     (here / "file").write_bytes(b"x")
     (here / "folder").mkdir()

@@ -20,14 +20,14 @@ from tests.integration.test_keys import Keys, refused_mount
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(120)]
 
 FIRST = 100_000
-UID, GID = 1000, 100  # as the file system has them
-OWNER = {"uid": FIRST + UID, "gid": FIRST + GID}  # as the idmapped mount does
+UID, GID = 1000, 100  # these are the ids in the file system
+OWNER = {"uid": FIRST + UID, "gid": FIRST + GID}  # these are the ids on the idmapped mount
 HAS_IDMAP = tuple(map(int, platform.release().split(".")[:2])) >= (6, 12)
 
 
 @dataclass(frozen=True)
 class Two:
-    """One folder: as it is, and by an idmapped mount."""
+    """One folder: on the mount itself, and on an idmapped mount of it."""
 
     plain: Path
     mapped: Path

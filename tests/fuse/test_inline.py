@@ -1,5 +1,6 @@
-"""Tiny files that lie in their inode's record: as any other, for whoever looks, without a storage
-server (docs/decisions/0037-inline-data.md)."""
+"""Tiny files stored in their inode's record are like any other for every observer, and need no
+storage server (docs/decisions/0037-inline-data.md).
+"""
 
 import contextlib
 import json
@@ -27,7 +28,7 @@ from tests.fuse.looks import lanes_counted, seen_from, wait_delegated
 pytestmark = pytest.mark.mount
 
 COUNT = 60
-MUCH = bytes(INLINE_LENGTH_MAX)  # no longer tiny
+MUCH = bytes(INLINE_LENGTH_MAX)  # this is no longer tiny
 USER = 12345
 
 
@@ -56,7 +57,7 @@ def inline_reads(cluster: Cluster) -> int:
 
 
 def asked(cluster: Cluster) -> int:
-    """Requests for bytes that the storage servers have had."""
+    """How many requests for bytes the storage servers have received."""
     return int(
         sum(
             metric(server, "braidfs_data_requests_total", op=op)
@@ -76,7 +77,7 @@ def folder(cluster: Cluster, workdir: Path) -> Path:
 
 @pytest.fixture
 def tiny(cluster: Cluster, folder: Path) -> Path:
-    """Files of which nearly all lie in their record, as nobody has them in his cache."""
+    """Files most of which are stored in their record, and which no client has cached."""
     before = inline_births(cluster)
     make_files(folder)
     assert inline_births(cluster) - before > COUNT / 2
@@ -97,7 +98,7 @@ def test_no_storage_server_is_asked(cluster: Cluster, folder: Path, other: Path)
 
 
 def test_it_is_the_same_for_users_without_rights(cluster: Cluster, folder: Path) -> None:
-    """Whose every write says that it takes set-id bits: a new file is known to have none."""
+    """Each of their writes says that set-id bits must go: a new file is known to have none."""
     folder.chmod(0o777)
     before, births = asked(cluster), inline_births(cluster)
     code = (
@@ -162,7 +163,8 @@ def test_written_again_by_either_client(cluster: Cluster, tiny: Path, other: Pat
 
 
 def test_what_stays_tiny_asks_no_storage_server(cluster: Cluster, tiny: Path, other: Path) -> None:
-    """Written over, behind its end and beyond it: what a model in memory says, and two clients."""
+    """Files are overwritten, and written at and beyond their end, by two clients; a model in memory
+    says what they contain."""
     there, chance = seen_from(other, cluster, tiny), random.Random(37)
     before, written = asked(cluster), lanes_counted(cluster, "inline_writes")
     count = 0
@@ -186,7 +188,7 @@ def test_what_stays_tiny_asks_no_storage_server(cluster: Cluster, tiny: Path, ot
 
 
 def test_many_small_writes_get_an_object(cluster: Cluster, tiny: Path) -> None:
-    """One request for each would be more than a move."""
+    """One request for each write would cost more than moving the bytes to an object."""
     written = lanes_counted(cluster, "inline_writes")
     with (tiny / "1").open("ab", buffering=0) as file:
         for number in range(200):
@@ -199,7 +201,7 @@ def test_many_small_writes_get_an_object(cluster: Cluster, tiny: Path) -> None:
 
 
 def test_two_clients_append_in_turns(cluster: Cluster, tiny: Path, other: Path) -> None:
-    """Through descriptors that both have open all the time, with readers that have, too."""
+    """Both use descriptors that stay open all the time, and so do the readers."""
     paths = [tiny / "3", seen_from(other, cluster, tiny) / "3"]
     with contextlib.ExitStack() as stack:
         writers = [stack.enter_context(path.open("ab", buffering=0)) for path in paths]
@@ -302,7 +304,8 @@ def test_names_and_attributes_change_as_ever(cluster: Cluster, tiny: Path, other
 
 
 def test_a_file_that_is_closed_by_somebody_else_too(cluster: Cluster, folder: Path) -> None:
-    """Its descriptor is shared with a child: each close is a FLUSH, none of them the last."""
+    """Its descriptor is shared with a child: each close is a FLUSH, and none of them is the
+    last."""
     for number in range(5):
         path = folder / f"{number}"
         fd = os.open(path, os.O_CREAT | os.O_WRONLY)
@@ -322,7 +325,7 @@ def test_a_file_that_is_closed_by_somebody_else_too(cluster: Cluster, folder: Pa
 
 
 def test_what_stays_open_after_a_close(cluster: Cluster, folder: Path, other: Path) -> None:
-    """Its bytes are with the metaserver then, and go to the targets before they are changed."""
+    """The metaserver has its bytes then, and they go to the targets before they are changed."""
     for number in range(8):
         path = folder / f"{number}"
         fd = os.open(path, os.O_CREAT | os.O_RDWR)
@@ -375,7 +378,7 @@ def replace_often(folder: Path, who: int) -> None:
 
 
 def is_whole(path: Path, who: int) -> bool:
-    """One of those that were renamed to it."""
+    """Whether the file is one of those that were renamed to this name."""
     with contextlib.suppress(FileNotFoundError):
         found = path.read_bytes()
         part = found[: len(found) // 50]
@@ -454,8 +457,8 @@ def kill_metaserver(cluster: Cluster) -> None:
 
 @pytest.mark.expects_warnings
 def test_nothing_is_lost_when_the_metaserver_is_killed(own: tuple[Cluster, Path]) -> None:
-    """Between the births, while files are spilled, and before what was written to them since is
-    durable."""
+    """The metaserver is killed while files are created, while files are moved to objects, and
+    before later writes are durable."""
     cluster, folder = own
     expected: dict[str, bytes] = {}
     for round_ in range(4):

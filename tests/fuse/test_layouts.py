@@ -12,7 +12,7 @@ NAME = "braidfs.layout"
 
 @pytest.fixture(autouse=True)
 def only_braidfs(cluster) -> None:
-    """These attributes are BraidFS's own."""
+    """Only BraidFS has these attributes."""
 
 
 @pytest.mark.parametrize(

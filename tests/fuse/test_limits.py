@@ -1,4 +1,4 @@
-"""How much of everything a tree may have (docs/SEMANTICS.md)."""
+"""Limits of what a tree may contain (docs/SEMANTICS.md)."""
 
 import contextlib
 import multiprocessing
@@ -13,7 +13,7 @@ import pytest
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(900)]
 
 Sized = Callable[[int, int], int]
-DEPTH = 1000  # of folders, in the long form
+DEPTH = 1000  # the number of nested folders, in the long form
 OPENERS = 8
 WAIT_SECONDS = 300.0
 LAST_BYTE = (16 << 40) - 1
@@ -91,7 +91,8 @@ def use_many(base: Path, count: int, wait: Callable[[float], object]) -> None:
 
 
 def test_many_open_files(workdir: Path, sized: Sized) -> None:
-    """By some processes: of one the limit of descriptors may be lower. All are open at once."""
+    """Several processes open them, because the limit of descriptors may be lower for one. All are
+    open at once."""
     count = sized(200, 12_500)
     context = multiprocessing.get_context("fork")
     all_open = context.Barrier(OPENERS)
@@ -118,7 +119,7 @@ def test_many_open_files(workdir: Path, sized: Sized) -> None:
     [("Readme", "README", "readme"), ("\u00e9", "e\u0301"), ("\u212b", "\u00c5", "A\u030a")],
 )
 def test_names_that_look_alike(workdir: Path, names: tuple[str, ...]) -> None:
-    """Other bytes, another name: neither case nor normalisation counts."""
+    """Other bytes are another name: names are compared neither by case nor by normal form."""
     for name in names:
         (workdir / name).write_text(name)
     assert sorted(os.listdir(workdir)) == sorted(names)

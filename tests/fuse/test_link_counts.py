@@ -1,7 +1,7 @@
-"""A file that is opened while it is unlinked has no names, whoever answers last.
+"""A file that is opened while it is being unlinked has no names, whichever reply arrives last.
 
-Libraries that lock by files (open, lock, fstat) rely on it: what they hold with a link count of 0
-is nobody's lock.
+Libraries that use lock files (open, lock, fstat) rely on it: a lock on a file with a link count of
+0 does not count.
 """
 
 import os
@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.mount, pytest.mark.timeout(120)]
 
 ROUNDS = 300
 
-# Opens FILE-N as soon as it is told to, and tells its link count when it is told that the name is
-# gone.
+# Opens FILE-N as soon as it is told to, and reports its link count when it is told that the name
+# was removed.
 _OPENER = """
 import os, sys
 folder, spins = sys.argv[1], int(sys.argv[2])
@@ -40,7 +40,7 @@ for line in sys.stdin:
 
 
 def _race(maker: Path, opener: Path, rounds: int, *, looks_first: bool) -> tuple[int, list[str]]:
-    """How often the file was opened in time, and what was wrong."""
+    """How often the file was opened in time, and descriptions of wrong results."""
     opened, wrong = 0, []
     with subprocess.Popen(
         [sys.executable, "-c", _OPENER, str(opener), "37"],

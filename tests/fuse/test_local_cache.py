@@ -1,5 +1,6 @@
-"""Mounts with cache_dir: what was read is answered from this node's own disk, also after a remount,
-and nobody sees any other difference (docs/decisions/0035-local-cache.md)."""
+"""Mounts with cache_dir: files that were read are read again from this node's own disk, also after
+a remount, and no other difference is visible (docs/decisions/0035-local-cache.md).
+"""
 
 import mmap
 import os
@@ -34,13 +35,13 @@ class CachedMount:
         return native_counters(self._port)[f"cache_{counter}"]
 
     def read(self, name: str) -> bytes:
-        """Past what the kernel has of it."""
+        """Reads the file without the kernel's page cache."""
         with (self.root / name).open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             return file.read()
 
     def read_until_kept(self, name: str) -> bytes:
-        """Read until the cache has all of it."""
+        """Reads the file until the cache has all of it."""
         content = b""
 
         def is_kept() -> bool:
@@ -72,7 +73,8 @@ def mounted(
 def write_files(folder: Path, sizes: tuple[int, ...] = SIZES) -> dict[str, bytes]:
     files = {f"of-{size}": random.Random(size).randbytes(size) for size in sizes}
     for name, content in files.items():
-        (folder / name).touch()  # what is born with its bytes may lie with the metaserver
+        # A file that is created with its bytes may be stored by the metaserver.
+        (folder / name).touch()
         (folder / name).write_bytes(content)
     return files
 
@@ -88,7 +90,7 @@ def test_what_was_read_is_there_after_a_remount(
         assert path.stat().st_mode & 0o777 == 0o600, path
     assert directory.stat().st_mode & 0o777 == 0o700
     with mounted(cluster, localdir, workdir, directory) as mount:
-        assert mount.count("records") == len(files) + 3  # four slices of the largest one
+        assert mount.count("records") == len(files) + 3  # the largest file has four slices
         for name, content in files.items():
             assert (mount.root / name).read_bytes() == content
         assert mount.count("misses") == 0
@@ -123,7 +125,8 @@ def test_what_another_client_changed_is_seen(
     files = write_files(workdir, sizes)
 
     def change_all() -> dict[str, bytes]:
-        """In place, its time set back; cut; replaced; made longer; in the middle."""
+        """Changes files in several ways: in place with the time set back, truncated, replaced, made
+        longer, in the middle."""
         first, cut, replaced, longer, middle = (workdir / name for name in files)
         times = first.stat()
         with first.open("r+b") as file:
@@ -142,10 +145,10 @@ def test_what_another_client_changed_is_seen(
     with mounted(cluster, localdir, workdir, directory) as mount:
         for name, content in files.items():
             assert mount.read_until_kept(name) == content
-        for name, content in change_all().items():  # while it is mounted
+        for name, content in change_all().items():  # the cached mount is active now
             assert mount.read(name) == content
             assert mount.read_until_kept(name) == content
-    changed = change_all()  # and while it is not
+    changed = change_all()  # now it is not
     with mounted(cluster, localdir, workdir, directory) as mount:
         for name, content in changed.items():
             assert mount.read(name) == content
@@ -216,7 +219,7 @@ def test_a_full_disk_costs_only_the_hit(cluster: Cluster, workdir: Path, localdi
             for name, content in files.items():
                 assert mount.read(name) == content
     finally:
-        # The kernel lets go of a ring's files a moment after its process has ended.
+        # The kernel releases a ring's files a moment after its process has ended.
         assert wait_until(lambda: subprocess.run(["umount", disk], check=False).returncode == 0, 20)
 
 

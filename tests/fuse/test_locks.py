@@ -1,8 +1,8 @@
 """flock(2) and fcntl(2) locks, through one mount and through two.
 
-Every case runs twice: both processes on one mount, and each on a mount of its own. The workers are
-processes (lock_worker.py), because locks belong to processes; nothing waits for a time to pass:
-a blocked worker is seen blocked (its system call), a granted one answers.
+Every case runs twice: with both processes on one mount, and with each on a mount of its own. The
+workers are processes (lock_worker.py), because locks belong to processes. No test waits for a fixed
+time: a worker is blocked when its system call shows that, and a granted one answers.
 """
 
 import fcntl
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.mount, pytest.mark.timeout(200)]
 
 WORKER = Path(__file__).with_name("lock_worker.py")
 ANSWER_SECONDS_MAX = 20.0
-_LOCKING_CALLS = ("72", "73")  # fcntl, flock on x86-64
+_LOCKING_CALLS = ("72", "73")  # these are fcntl and flock on x86-64
 READ, WRITE, NONE = "read", "write", "none"
 
 
@@ -57,7 +57,7 @@ class Process:
         return value
 
     def has_answer(self, other: "Process") -> bool:
-        """Which of two answers first? True: this one."""
+        """Whether this worker answers before the other one."""
         streams = [self._process.stdout, other._process.stdout]
         ready, _, _ = select.select(streams, [], [], ANSWER_SECONDS_MAX)
         assert ready, "neither answers"
@@ -72,7 +72,7 @@ class Process:
         assert self.ask("open", name, str(self.root / file), flags) is None
 
     def is_blocked(self) -> bool:
-        """In a system call that the file system has not answered."""
+        """Whether it is in a system call that the file system has not answered."""
         call = Path(f"/proc/{self.pid}/syscall").read_text().split()[0]
         return call in _LOCKING_CALLS
 
@@ -99,7 +99,7 @@ def other_mount(shared_cluster: Cluster) -> Iterator[Path]:
 
 @pytest.fixture(params=["one mount", "two mounts"])
 def roots(request: pytest.FixtureRequest, workdir: Path) -> tuple[Path, Path]:
-    """Where the first and the second process see the same new folder."""
+    """The paths at which the first and the second process see the same new folder."""
     (workdir / "file").write_bytes(b"x" * 1000)
     if request.param == "one mount":
         return workdir, workdir
@@ -248,7 +248,8 @@ def test_closing_any_descriptor_drops_the_locks(pair: tuple[Process, Process]) -
 def test_closing_a_descriptor_for_reading_drops_the_locks(
     pair: tuple[Process, Process], kind: str, opened: str
 ) -> None:
-    """Also where it was opened before the first lock, and is not the one that was locked."""
+    """This includes a descriptor that was opened before the first lock, and is not the one that was
+    locked."""
     one, two = pair
     one.open("one", "file", os.O_RDONLY)
     if opened == "before":
@@ -263,7 +264,7 @@ def test_closing_a_descriptor_for_reading_drops_the_locks(
 
 @pytest.mark.parametrize("made", ["opened", "copied"])
 def test_a_close_that_nobody_tells_refuses_nobody(start: Starter, made: str) -> None:
-    """Of a descriptor that was opened for reading before the first lock, or of a copy of one."""
+    """The descriptor was opened for reading before the first lock, or is a copy of such a one."""
     one, two = start(0), start(1)
     for _ in range(200):
         one.open("locked", "file", os.O_RDONLY)
@@ -272,7 +273,8 @@ def test_a_close_that_nobody_tells_refuses_nobody(start: Starter, made: str) -> 
         else:
             assert one.ask("dup", "locked", "other") is None
         two.open("f", "file")
-        assert one.ask("fcntl", "locked", READ, 0, 0, True) is None  # the other's may go just now
+        # The other process's lock may be released just now.
+        assert one.ask("fcntl", "locked", READ, 0, 0, True) is None
         assert two.ask("getlk", "f", WRITE, 0, 0) == [READ, 0, 0, one.pid]
         assert one.ask("close", "other") is None
         assert two.ask("getlk", "f", WRITE, 0, 0) == ["none"]
@@ -304,7 +306,7 @@ def test_a_copy_that_was_made_after_the_lock_drops_it(start: Starter) -> None:
     assert one.ask("fcntl", "locked", READ, 0, 0, False) is None
     one.ask("dup", "locked", "copy")
     assert fcntl_now(two, WRITE) == "EAGAIN"
-    time.sleep(0.5)  # it is seen by a look into /proc
+    time.sleep(0.5)  # the client notices it in /proc
     assert one.ask("close", "copy") is None
     assert fcntl_now(two, WRITE) is None
 
@@ -327,7 +329,7 @@ def test_a_descriptor_of_another_process_drops_no_lock(pair: tuple[Process, Proc
         process.open("other", "file", os.O_RDONLY)
     assert one.ask("fcntl", "one", READ, 0, 0, False) is None
     assert two.ask("close", "other") is None
-    for _ in range(20):  # looks at /proc come by
+    for _ in range(20):  # meanwhile the client reads /proc several times
         assert fcntl_now(two, WRITE) == "EAGAIN"
 
 
@@ -468,7 +470,7 @@ def test_flock_and_fcntl_do_not_meet(pair: tuple[Process, Process]) -> None:
 
 @pytest.mark.parametrize("roots", ["one mount"], indirect=True)
 def test_close_frees_the_flock_for_the_next_on_the_same_mount(start: Starter) -> None:
-    """RELEASE comes after close(2) has returned: no refusal because of it."""
+    """RELEASE comes after close(2) has returned; it must not cause a refusal."""
     one, two = start(0), start(0)
     for _ in range(200):
         one.open("f", "file")

@@ -42,7 +42,7 @@ def test_rename_onto_itself_and_onto_a_hard_link(workdir: Path) -> None:
     (workdir / "a").write_bytes(b"x")
     (workdir / "a").rename(workdir / "a")
     os.link(workdir / "a", workdir / "b")
-    (workdir / "a").rename(workdir / "b")  # POSIX: both stay
+    (workdir / "a").rename(workdir / "b")  # POSIX: both names stay
     assert sorted(os.listdir(workdir)) == ["a", "b"]
 
 
@@ -72,7 +72,8 @@ def test_exchange_of_a_file_and_a_folder(workdir: Path) -> None:
     assert (workdir / "other" / "x" / "below").is_dir()
     assert (workdir / "other" / "x" / "..").stat().st_ino == (workdir / "other").stat().st_ino
     after = workdir.stat().st_nlink, (workdir / "other").stat().st_nlink
-    assert after in {(before[0] - 1, before[1] + 1), before}  # before: file systems that say 1
+    # The value from before is for file systems that always report 1.
+    assert after in {(before[0] - 1, before[1] + 1), before}
 
 
 def test_rename_of_folders(workdir: Path) -> None:
@@ -275,7 +276,7 @@ def test_inode_numbers_are_not_reused(workdir: Path) -> None:
         (workdir / "file").write_bytes(b"x")
         seen.add((workdir / "file").stat().st_ino)
         (workdir / "file").unlink()
-    if "BRAIDFS_TEST_DIR" not in os.environ:  # ext4 does reuse them
+    if "BRAIDFS_TEST_DIR" not in os.environ:  # ext4 does reuse inode numbers
         assert len(seen) == 50
 
 

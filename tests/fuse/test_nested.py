@@ -1,5 +1,6 @@
-"""What lies on top of a mount stays there whatever other clients do: mounts in its directories,
-overlays, programs that run from it. Only what they change themselves is seen anew."""
+"""Mounts, overlays and running programs inside a mount stay, whatever other clients do; only
+changed names are looked up again.
+"""
 
 import os
 import threading
@@ -38,7 +39,7 @@ def stack(workdir: Path, localdir: Path) -> Iterator[Nested]:
 
 @pytest.fixture
 def there(cluster: Cluster, workdir: Path, lasting: Path) -> Path:
-    """The same folder through the other mount."""
+    """The same folder on the other mount."""
     return lasting / workdir.relative_to(cluster.mount_path)
 
 
@@ -71,7 +72,7 @@ def test_another_clients_work_elsewhere(workdir: Path, there: Path, stack: Neste
 
 
 def test_another_clients_work_beside(workdir: Path, there: Path, localdir: Path) -> None:
-    """In the very directory that has mounts in it."""
+    """The other client changes the very directory that has mounts in it."""
     for number, what in enumerate(("create", "mkdir", "rename", "symlink")):
         with nested(workdir / f"nested {number}", localdir / f"nested {number}") as made:
             (made.folder / "renamed").touch()
@@ -102,7 +103,7 @@ def test_own_renames_into_a_directory_that_others_change(
 
 
 def test_both_work_in_one_directory(workdir: Path, there: Path, stack: Nested) -> None:
-    """Each holds the directory's lock while it waits for the other's lease."""
+    """Each client holds the directory's lock while it waits for the other's lease."""
     folder = workdir / "shared"
     folder.mkdir()
 

@@ -1,4 +1,4 @@
-"""What is neither file nor folder: fifos, sockets, devices."""
+"""Objects that are neither file nor folder: fifos, sockets, devices."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""open(2) flags, and what they promise on the descriptor."""
+"""open(2) flags, and what they promise for the descriptor."""
 
 import errno
 import fcntl
@@ -148,7 +148,7 @@ def test_direct_and_buffered_descriptors_agree(workdir: Path) -> None:
     path = workdir / "file"
     path.write_bytes(b"a" * 16384)
     with path.open("rb") as buffered, mmap.mmap(-1, 4096) as page:
-        assert buffered.read(1) == b"a"  # now the page cache holds it
+        assert buffered.read(1) == b"a"  # now the bytes are in the page cache
         page.write(b"b" * 4096)
         direct = os.open(path, os.O_RDWR | os.O_DIRECT)
         os.pwritev(direct, [page], 4096)

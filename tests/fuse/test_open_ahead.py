@@ -1,5 +1,6 @@
-"""Files that were opened ahead: lanes answer their first open, and nobody else sees the difference
-(docs/decisions/0019-open-ahead.md)."""
+"""Files that were opened ahead: lanes answer their first open, and nobody else sees a difference
+(docs/decisions/0019-open-ahead.md).
+"""
 
 import errno
 import os
@@ -29,8 +30,8 @@ def content(number: int) -> bytes:
 
 @pytest.fixture
 def folder(cluster: Cluster, workdir: Path, lasting: Path) -> Path:
-    """Files of which the first half was read, one after another, by a client that had not seen them
-    before, until lanes had the rest."""
+    """Files of which a client that had not seen them read the first half, one after another, until
+    lanes had the rest."""
     folder = workdir / "set"
     folder.mkdir()
     for number in range(COUNT):
@@ -49,7 +50,8 @@ def used(cluster: Cluster) -> int:
 
 
 def read_until_opened_ahead(cluster: Cluster, folder: Path, wanted: int) -> None:
-    """Reads files of the first half; one more each time that the directory was not to be had."""
+    """Reads files of the first half, one more each time that the directory could not be
+    delegated."""
     before = given(cluster)
     for number in range(COUNT // 2):
         assert (folder / f"{number}").read_bytes() == content(number)
@@ -93,7 +95,8 @@ def test_what_another_client_does_is_seen(cluster: Cluster, folder: Path, lastin
 def test_an_empty_file_that_gets_another_layout_and_bytes(
     cluster: Cluster, folder: Path, lasting: Path
 ) -> None:
-    """Set there, here, and not while it is open."""
+    """The layout and the bytes are set on the other client and on this one, and not while the file
+    is open."""
     there = seen_from(lasting, cluster, folder)
     for number, place in ((22, there), (23, folder)):
         os.setxattr(place / f"{number}", "braidfs.layout", b"chunk_size=128KiB")
@@ -137,7 +140,7 @@ def test_space_of_a_removed_file_comes_back(cluster: Cluster, workdir: Path, las
     read_until_opened_ahead(cluster, folder, COUNT // 2 + 1 - OPENS_MIN)
     assert wait_until(lambda: stored(cluster) > before + (32 << 20), 30)
     (seen_from(lasting, cluster, folder) / "large").unlink()
-    # Each of the four targets may have made 4 MiB of its log meanwhile.
+    # Each of the four targets may have written 4 MiB of its log meanwhile.
     assert wait_until(lambda: stored(cluster) < before + (24 << 20), 60), stored(cluster) - before
 
 

@@ -1,5 +1,6 @@
-"""Small files that come with their open(2): the kernel has their bytes before it is answered
-(docs/decisions/0045-fetched-with-the-open.md)."""
+"""Small files that are fetched with their open(2): the kernel has their bytes before the open is
+answered (docs/decisions/0045-fetched-with-the-open.md).
+"""
 
 import os
 import threading
@@ -42,7 +43,7 @@ def store(folder: Path) -> list[Path]:
 
 @pytest.fixture
 def files(cluster: Cluster, workdir: Path) -> list[Path]:
-    """Of a client that has not seen them."""
+    """Files for a client that has not seen them."""
     paths = store(workdir / "set")
     cluster.remount()
     return paths
@@ -58,7 +59,8 @@ def read_all(paths: Sequence[Path]) -> None:
 
 
 def test_a_second_reading_asks_for_nothing_but_opens(cluster: Cluster, files: list[Path]) -> None:
-    """READs would make the kernel ask for attributes once more: it takes atime for changed."""
+    """READs would make the kernel ask for attributes once more, because it assumes a
+    changed atime."""
     read_all(files)
     assert stored(cluster) >= COUNT // 3
     names = ("reads", "attributes_answered", "opens")
@@ -87,8 +89,10 @@ def test_what_another_client_writes_is_seen(
 def test_many_open_them_at_once_while_another_client_writes(
     cluster: Cluster, workdir: Path, tmp_path: Path, lanes: int
 ) -> None:
-    """Nobody sees what was there before a write that had ended when the file was opened; and nobody
-    waits for ever: a store waits for pages that a READ has locked."""
+    """No reader sees bytes older than a write that had ended when the file was opened.
+
+    No reader waits forever: a store into the page cache waits for pages that a READ has locked.
+    """
     paths = store(workdir / "set")
     newest = [0] * COUNT
     done = threading.Event()

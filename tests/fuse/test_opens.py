@@ -1,5 +1,6 @@
-"""Files that lanes open for reading by themselves, since their bytes are leased: nobody may see the
-difference (docs/decisions/0017-kept-open.md)."""
+"""Files that lanes open for reading by themselves, because their bytes are leased: no observer may
+see a difference (docs/decisions/0017-kept-open.md).
+"""
 
 import fcntl
 import os
@@ -70,7 +71,7 @@ def test_what_is_written_here_is_read(cluster: Cluster, file: Path) -> None:
 
 
 def test_what_is_added_to_a_file_that_was_cut_comes_behind_the_cut(workdir: Path) -> None:
-    """The lanes know a file for a while after it was closed, with the size that it had."""
+    """Lanes remember a file for a while after it was closed, with the size that it had."""
     for number in range(60):
         path = workdir / f"cut-{number}"
         path.write_bytes(b"x" * 3000)
@@ -126,12 +127,13 @@ def test_space_of_a_removed_file_comes_back(
         os.fsync(reader.fileno())
     assert wait_until(lambda: stored(cluster) > before + (32 << 20), 30)
     (seen_from(other, cluster, path) if removed_by_other else path).unlink()
-    # Each of the four targets may have made 4 MiB of its log meanwhile.
+    # Each of the four targets may have written 4 MiB of its log meanwhile.
     assert wait_until(lambda: stored(cluster) < before + (24 << 20), 60), stored(cluster) - before
 
 
 def stored(cluster: Cluster) -> int:
-    """Bytes in the targets. (Free space is the whole disk's, which others fill meanwhile.)"""
+    """Bytes in the targets. (Free space is that of the whole disk, which other programs
+    also fill.)"""
     words = ["du", "-s", "--block-size=1", str(cluster.plan.state / "targets")]
     return int(subprocess.run(words, check=False, capture_output=True).stdout.split()[0])
 

@@ -1,5 +1,6 @@
-"""Mounts with passthrough: large files of a sealed tree that are whole in the local cache are read
-by the kernel itself (docs/decisions/0041-passthrough.md)."""
+"""Mounts with passthrough: the kernel itself reads large files of a sealed tree that are completely
+in the local cache (docs/decisions/0041-passthrough.md).
+"""
 
 import errno
 import mmap
@@ -53,7 +54,7 @@ class PassingMount:
             return file.readall()
 
     def passes(self, name: str, content: bytes) -> bool:
-        """Whether it was read by the kernel alone; its bytes are checked."""
+        """Whether the kernel alone read the file; its bytes are checked."""
         opens, reads = self.opens(), self.count("reads")
         assert self.read(name) == content
         return self.opens() == opens + 1 and self.count("reads") == reads
@@ -95,7 +96,7 @@ def error_of(call: Callable[[], object]) -> int | None:
 
 
 def check_all_ways(mount: PassingMount, name: str) -> None:
-    """What programs do with a file, of which the kernel asks nothing."""
+    """Programs use the file in all ways, without any request from the kernel."""
     content = content_of(name)
     opens, reads = mount.opens(), mount.count("reads")
     random = Random(3)
@@ -113,14 +114,14 @@ def check_all_ways(mount: PassingMount, name: str) -> None:
         assert mount.count("passthrough_handles") == 2
         direct = os.open(mount.root / name, os.O_RDONLY | os.O_DIRECT)
         try:
-            with mmap.mmap(-1, 1 << 20) as pages:  # may be answered by requests
+            with mmap.mmap(-1, 1 << 20) as pages:  # this may be answered by requests
                 assert os.preadv(direct, [pages], 1 << 20) == 1 << 20
                 assert pages[:] == content[1 << 20 : 2 << 20]
                 assert mount.count("passthrough_handles") == 3
         finally:
             os.close(direct)
     assert mount.opens() == opens + 3
-    assert mount.count("reads") <= reads + 8  # of the direct one
+    assert mount.count("reads") <= reads + 8  # these are requests of the direct read
     assert wait_until(lambda: mount.count("passthrough_handles") == 0, 10)
 
 
@@ -145,7 +146,7 @@ def test_copies_are_checked_after_a_remount(mount: PassingMount) -> None:
         mount.wait("large", content_of("large"))
     with mount.mounted():
         assert wait_until(lambda: mount.count("cache_copies_checked") == 2, 20)
-        assert mount.passes("big", content)  # the first time already
+        assert mount.passes("big", content)  # this holds already for the first time
         assert mount.count("cache_copies_made") == 0
     copies = (mount.directory / "whole").iterdir()
     (copy,) = (one for one in copies if one.stat().st_size == len(content))
@@ -159,7 +160,8 @@ def test_copies_are_checked_after_a_remount(mount: PassingMount) -> None:
             assert mount.read("big") == content
         assert wait_until(lambda: mount.count("cache_copies_corrupt") == 1, 20)
         mount.wait("big", content)
-    with mount.mounted("nosuid"):  # without: copies would be more than the cache may take
+    # Without passthrough the copies are removed: they would exceed the size of the cache.
+    with mount.mounted("nosuid"):
         assert mount.read("big") == content
     assert not (mount.directory / "whole").exists()
 
@@ -196,7 +198,7 @@ def test_what_is_not_sealed_is_read_by_requests(mount: PassingMount, tree: Path)
 
 
 def test_modes_do_not_mix(mount: PassingMount) -> None:
-    """A handle from before keeps the file with requests, whoever opens it then."""
+    """A handle from before keeps the file in request mode, whoever opens the file then."""
     content = content_of("large")
     with mount.mounted():
         with (mount.root / "large").open("rb", buffering=0) as first:
@@ -208,10 +210,10 @@ def test_modes_do_not_mix(mount: PassingMount) -> None:
         mount.wait("large", content)
 
 
-@pytest.mark.expects_warnings  # of connections that end
+@pytest.mark.expects_warnings  # connections end here
 @pytest.mark.parametrize("is_killed", [True, False])
 def test_another_process_goes_on(mount: PassingMount, tree: Path, is_killed: bool) -> None:
-    """Handles that pass through live on, and those that come pass through to the same file."""
+    """Existing passthrough handles stay, and new handles pass through to the same file."""
     content = content_of("big")
     with mount.mounted():
         mount.wait("big", content)

@@ -1,7 +1,7 @@
-"""Reads by the page cache beside writes that go past it: once a write is done, it is read.
+"""Reads through the page cache beside writes that bypass it: once a write is done, reads show it.
 
-The kernel drops the pages in the way of such a write before it sends it. A reader may fill them
-again while it is on its way, most easily with asynchronous writes, of which many wait.
+The kernel drops the pages under such a write before it sends it. A reader may fill them again while
+the write is in flight, most easily with asynchronous writes, of which many wait.
 """
 
 import ctypes
@@ -18,7 +18,8 @@ pytestmark = [pytest.mark.mount, pytest.mark.timeout(120)]
 
 BLOCK = 4096
 BLOCKS = 64
-SYS_IO_SETUP, SYS_IO_DESTROY, SYS_IO_GETEVENTS, SYS_IO_SUBMIT = 206, 207, 208, 209  # x86-64
+# These are the numbers on x86-64.
+SYS_IO_SETUP, SYS_IO_DESTROY, SYS_IO_GETEVENTS, SYS_IO_SUBMIT = 206, 207, 208, 209
 IOCB_CMD_PWRITE = 1
 
 
@@ -57,7 +58,7 @@ def _call(*arguments: object) -> int:
 
 
 class Writes:
-    """libaio: all blocks of the file at once, each of one byte value."""
+    """libaio: writes all blocks of the file at once, each with one byte value."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd

@@ -1,6 +1,7 @@
-"""chattr +i and +a: what they refuse, and with which error, is as on ext4.
+"""chattr +i and +a refuse the same calls with the same errors as on ext4.
 
-But for rmdir(2) of a file and unlink(2) of a directory: the kernel refuses them before it asks.
+The exceptions are rmdir(2) of a file and unlink(2) of a directory, which the kernel refuses before
+it asks the mount.
 """
 
 import errno
@@ -60,7 +61,7 @@ def _exchange(path: Path) -> None:
     c.renameat2(-100, os.fsencode(path), -100, os.fsencode(path.parent / "other"), RENAME_EXCHANGE)
 
 
-# On a folder "tree" with file, folder/inner, empty/, link (symbolic), other (a file).
+# The acts use a folder "tree" with file, folder/inner, empty/, link (symbolic) and other (a file).
 FILE_ACTS: dict[str, Act] = {
     "unlink": os.unlink,
     "rename": lambda path: path.rename(path.parent / "renamed"),
@@ -121,7 +122,7 @@ def _tree(at: Path) -> None:
 
 
 def _outcome(act: Act, path: Path) -> str:
-    """Its errno, and which names there are afterwards."""
+    """Its errno, and the names that exist afterwards."""
     try:
         act(path)
         said = "done"
@@ -167,14 +168,14 @@ def test_refuses_as_on_ext4(
 
 @pytest.mark.parametrize("flags", [FS_IMMUTABLE_FL, FS_APPEND_FL, 0])
 def test_setting_flags_is_a_change(workdir: Path, flags: int) -> None:
-    """ctime says so at once, also when the flags are what they were."""
+    """ctime changes at once, also when the flags stay the same."""
     for path in (workdir / "file", workdir / "folder"):
         path.mkdir() if path.name == "folder" else path.touch()
         os.utime(path, (5, 5))
         for _ in range(3):
             before = path.stat()
             while os.stat(workdir).st_ctime_ns <= before.st_ctime_ns:
-                os.utime(workdir)  # the clock goes by ticks
+                os.utime(workdir)  # the clock moves in ticks
             _protect(path, flags)
             after = path.stat()
             assert after.st_ctime_ns > before.st_ctime_ns

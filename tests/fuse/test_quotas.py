@@ -1,4 +1,4 @@
-"""Quotas as programs meet them: EDQUOT from the call that goes too far, and not before."""
+"""Quotas as programs see them: the call that exceeds a limit fails with EDQUOT, and none before."""
 
 import ctypes
 import errno
@@ -22,7 +22,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.process import wait_until
 from tests.fuse.looks import lanes_counted, seen_from
 
-# A client that lives briefly may go while it is greeted.
+# A short-lived client may disconnect during its handshake.
 pytestmark = [
     pytest.mark.mount,
     pytest.mark.timeout(120),
@@ -182,7 +182,7 @@ def test_a_user_is_limited_whoever_asks_from_wherever(
     )
 
     def make(*names: Path) -> str:
-        """The last line that Python writes when it fails; "" when it does not."""
+        """The last line that Python prints when it fails; "" when it does not."""
         words = [sys.executable, "-c", script, str(UID), *map(str, names)]
         done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
         return done.stderr.strip().rpartition("\n")[2].partition(": '")[0]
@@ -223,11 +223,11 @@ def test_accounts_outlive_a_kill_of_the_metaserver(make_cluster: Callable[..., C
     assert wait_until(lambda: used(quota, tree) == (0, 1), 20)
 
 
-# ---- files that lanes make (decision 0013) ------------------------------------------------------
+# ---- files that lanes create (decision 0013) ----------------------------------------------------
 
 
 def births(cluster: Cluster) -> int:
-    """How many files lanes have made since the mount."""
+    """How many files lanes have created since the mount."""
     return lanes_counted(cluster, "births")
 
 
@@ -236,7 +236,7 @@ def touch(path: Path) -> None:
 
 
 def delegated(cluster: Cluster, folder: Path) -> int:
-    """Makes files in folder until lanes make them: how many were made."""
+    """Creates files in the folder until lanes create them; returns how many were created."""
     before = births(cluster)
     for number in range(200):
         touch(folder / f"first-{number}")
@@ -280,10 +280,10 @@ def test_files_that_lanes_make_are_counted_and_a_limit_ends_that(
 
 
 def test_lanes_make_their_share_of_a_limit(tree: Path, quota: Quota, cluster: Cluster) -> None:
-    """Nearly all files of a tree with plenty left, and what they write is bounded there, too: a
-    file that grows beyond its share asks."""
+    """Lanes create nearly all files of a tree with plenty left, and writes are bounded there, too:
+    a file that grows beyond its share asks the metaserver."""
     quota("set", "--tree", tree, "--inodes", 5000, "--bytes", "2G")
-    folder = tree / "folder"  # one that the new limit took from nobody
+    folder = tree / "folder"  # the new limit recalled this folder from no client
     folder.mkdir()
     delegated(cluster, folder)
     before = births(cluster)
@@ -387,7 +387,8 @@ def test_every_way_to_write_is_refused(tree: Path, quota: Quota, flags: int) -> 
 def test_two_clients_share_what_there_is(
     tree: Path, quota: Quota, cluster: Cluster, other: Path
 ) -> None:
-    """Each is told what it may add before it asks again, so they may go beyond by that much."""
+    """Each client is told how much it may add before it asks again, so both may exceed the limit by
+    that much."""
     quota("set", "--tree", tree, "--bytes", "4M")
     there = seen_from(other, cluster, tree)
     mine = os.open(tree / "mine", os.O_RDWR | os.O_CREAT)
@@ -410,7 +411,7 @@ def test_two_clients_share_what_there_is(
 
 
 def touch_limited(quota: Quota, tree: Path, there: Path) -> None:
-    """The last inode that there is room for is had by one client, the next by none."""
+    """One client gets the last free inode, and no client gets the next."""
     quota("set", "--tree", tree, "--inodes", "4")
     touch(tree / "last")
     touch(there / "one-too-many")
@@ -496,7 +497,7 @@ def test_limits_hold_across_a_restart_of_the_metaserver(
     try:
         os.write(fd, bytes(MIB))
         touch(tree / "a")
-        os.fsync(fd)  # starting a process closes its copy, which waits for what is dirty
+        os.fsync(fd)  # starting a process closes its copy, which waits for unwritten bytes
         cluster.metaserver.kill()
         cluster.metaserver.start()
         touch(tree / "b")

@@ -1,4 +1,4 @@
-"""Listing folders: complete, without doubles, stable under change, resumable, and large."""
+"""Listing folders: complete, without duplicates, stable under change, resumable, and large."""
 
 import os
 import random
@@ -88,7 +88,7 @@ def test_seekdir_goes_back_to_the_same_entry(workdir: Path, localdir: Path) -> N
 
 @pytest.mark.timeout(1800)
 def test_listing_while_entries_come_and_go(workdir: Path, sized: Callable[[int, int], int]) -> None:
-    """What was there all the time is listed exactly once, whatever happens beside it."""
+    """Entries that existed all the time are listed exactly once, whatever else changes."""
     stable = {f"stable-{number}" for number in range(sized(8000, 1_000_000))}
     _touch(workdir, sorted(stable))
     stop = threading.Event()
@@ -117,7 +117,7 @@ def test_listing_while_entries_come_and_go(workdir: Path, sized: Callable[[int, 
 
 
 def test_removal_while_listing(workdir: Path) -> None:
-    """What rm -r does: unlink what readdir shows, until nothing is shown."""
+    """rm -r does this: it unlinks what readdir shows, until nothing is shown."""
     _touch(workdir, [f"{number}" for number in range(3000)])
     with os.scandir(workdir) as entries:
         for entry in entries:

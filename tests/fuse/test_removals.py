@@ -1,5 +1,7 @@
-"""Names that lanes take away themselves in delegated directories: gone for whoever looks, the files
-as any other that was removed, and whatever dies meanwhile (docs/decisions/0014-removals.md)."""
+"""Names that lanes remove themselves in delegated directories: they are gone for every observer,
+and the files are like any other removed file, whichever program dies meanwhile
+(docs/decisions/0014-removals.md).
+"""
 
 import contextlib
 import errno
@@ -26,7 +28,7 @@ USER = 12345
 
 
 def removals(cluster: Cluster) -> int:
-    """How many names lanes have taken away since the mount."""
+    """How many names lanes have removed since the mount."""
     return lanes_counted(cluster, "removals")
 
 
@@ -41,7 +43,7 @@ def numbered(count: int = COUNT) -> list[str]:
 
 
 def empty(cluster: Cluster, folder: Path) -> None:
-    """Makes and removes files in folder until lanes remove them."""
+    """Creates and removes files in the folder until lanes remove them."""
 
     def change(number: int) -> None:
         make(folder, [f"first-{number}"])
@@ -80,7 +82,7 @@ def test_they_are_gone(cluster: Cluster, folder: Path) -> None:
 
 
 def test_a_tree_of_many_directories_goes_whole(cluster: Cluster, workdir: Path) -> None:
-    """Each directory is empty before its RMDIR, which comes behind what lanes did in it."""
+    """Each directory is empty before its RMDIR, which is sent after the changes of lanes in it."""
     for number in range(30):
         inner = workdir / "tree" / f"{number % 5}" / f"{number}"
         inner.mkdir(parents=True)
@@ -97,7 +99,7 @@ def test_a_tree_of_many_directories_goes_whole(cluster: Cluster, workdir: Path) 
 
 
 def test_names_that_are_listed_meanwhile(folder: Path) -> None:
-    """rm, while a page of the listing still has what is gone: nothing comes back."""
+    """rm while a page of the listing still has removed names: no name comes back."""
     names = numbered(1500)
     make(folder, names)
     left = set(names)
@@ -262,7 +264,7 @@ def test_another_client_sees_what_is_left(cluster: Cluster, folder: Path, other:
 
 
 def test_open_there(cluster: Cluster, folder: Path, other: Path) -> None:
-    """What another client has open stays readable, and says at once that it has no name."""
+    """Files that another client has open stay readable, and show at once that they have no name."""
     there = seen_from(other, cluster, folder)
     make(folder, numbered(50), b"still here")
     fds = {name: os.open(there / name, os.O_RDONLY) for name in numbered(50)[::5]}
@@ -278,7 +280,7 @@ def test_open_there(cluster: Cluster, folder: Path, other: Path) -> None:
 
 
 def test_known_there(cluster: Cluster, folder: Path, other: Path) -> None:
-    """Another client holds the attributes of every file: removing them waits for nobody."""
+    """Another client has the attributes of every file: removing them waits for no client."""
     there = seen_from(other, cluster, folder)
     make(folder, numbered())
     assert {(there / name).stat().st_nlink for name in numbered()} == {1}
@@ -317,7 +319,8 @@ def test_two_clients_remove_the_same_names(
     assert os.listdir(folder) == os.listdir(there) == []
 
 
-# ---- what dies -----------------------------------------------------------------------------------
+# ---- killed programs
+# ------------------------------------------------------------------------------
 
 
 @pytest.mark.expects_warnings
@@ -351,7 +354,7 @@ def test_what_was_synced_is_gone_after_the_clients_death(
 def test_nothing_comes_back_when_the_metaserver_is_killed(
     make_cluster: Callable[..., Cluster], localdir: Path, sized: Callable[[int, int], int]
 ) -> None:
-    """Two clients, each in a directory of its own."""
+    """Two clients work, each in a directory of its own."""
     cluster = make_cluster()
     with cluster.second_client(localdir / "second") as second, contextlib.ExitStack() as stack:
         places = [cluster.mount_path / "one", second / "two"]
@@ -373,7 +376,7 @@ def test_nothing_comes_back_when_the_metaserver_is_killed(
 def test_removals_are_answered_while_the_metaserver_is_silent(
     cluster: Cluster, folder: Path
 ) -> None:
-    """As many as are remembered, and none is lost."""
+    """As many as the client can remember are answered, and none is lost."""
     make(folder, numbered())
     listed = os.listdir(folder)
     fd = os.open(folder, os.O_RDONLY)

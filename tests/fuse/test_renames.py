@@ -1,5 +1,6 @@
-"""Names that lanes change themselves in delegated directories: as any other rename whoever looks,
-and whatever dies meanwhile (docs/decisions/0025-renames.md)."""
+"""Names that lanes change themselves in delegated directories: like any other rename for every
+observer, whichever program dies meanwhile (docs/decisions/0025-renames.md).
+"""
 
 import contextlib
 import errno
@@ -48,7 +49,8 @@ def folder(cluster: Cluster, workdir: Path) -> Path:
 
 
 def replace_whole(folder: Path, name: str, content: bytes, *, sync: bool = False) -> None:
-    """As programs do that must leave the old content or the new one, never a part."""
+    """Replaces a file as programs do that must leave the old content or the new one, never
+    a part."""
     with (folder / f"{name}.tmp").open("wb") as file:
         file.write(content)
         if sync:
@@ -118,7 +120,7 @@ def test_renamed_while_it_is_written(folder: Path) -> None:
 
 
 def test_read_again_under_the_new_name(cluster: Cluster, folder: Path) -> None:
-    """Files that are known by their directory's grant, or kept open, are renamed and read."""
+    """Files that are cached with their directory's grant, or kept open, are renamed and read."""
     make(folder, numbered(COUNT), b"content")
     cluster.remount()
     for name in numbered(COUNT):
@@ -138,7 +140,8 @@ def test_read_again_under_the_new_name(cluster: Cluster, folder: Path) -> None:
 def test_hard_links_and_special_files(cluster: Cluster, folder: Path) -> None:
     make(folder, ["file"])
     os.link(folder / "file", folder / "link")
-    os.rename(folder / "file", folder / "link")  # two names of one inode: nothing happens
+    # These are two names of one inode: nothing happens.
+    os.rename(folder / "file", folder / "link")
     assert sorted(os.listdir(folder)) == ["file", "link"]
     (folder / "file").rename(folder / "other")
     assert (folder / "link").stat().st_nlink == (folder / "other").stat().st_nlink == 2
@@ -233,7 +236,7 @@ def test_another_client_sees_the_new_names(cluster: Cluster, folder: Path, other
 def test_a_reader_elsewhere_sees_the_old_or_the_new(
     cluster: Cluster, folder: Path, other: Path
 ) -> None:
-    """Never nothing, never a part of it."""
+    """A reader never finds the name missing, and never sees a part of a file."""
     there = seen_from(other, cluster, folder)
     replace_whole(folder, "state", b"%08d" % 0 * 1000)
     problems: list[str] = []
@@ -296,7 +299,7 @@ def test_two_clients_rename_the_same_names(cluster: Cluster, folder: Path, other
 def test_none_is_lost_with_the_metaserver(
     make_cluster: ClusterMaker, localdir: Path, sized: Callable[[int, int], int]
 ) -> None:
-    """It is killed while two clients replace files, each in a directory of its own."""
+    """The metaserver is killed while two clients replace files, each in a directory of its own."""
     cluster = make_cluster()
     with cluster.second_client(localdir / "second") as second, contextlib.ExitStack() as stack:
         places = [cluster.mount_path / "one", second / "two"]
@@ -339,7 +342,7 @@ def test_synced_ones_outlive_the_client(make_cluster: ClusterMaker) -> None:
 
 
 def test_they_are_answered_while_the_metaserver_is_silent(cluster: Cluster, folder: Path) -> None:
-    """As many as are remembered, and none is lost."""
+    """As many as the client can remember are answered, and none is lost."""
     make(folder, numbered(COUNT))
     listed = os.listdir(folder)
     fd = os.open(folder, os.O_RDONLY)

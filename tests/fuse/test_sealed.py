@@ -27,7 +27,7 @@ BIG = 5 << 20
 
 @pytest.fixture
 def tree(workdir: Path) -> Iterator[Path]:
-    """Sealed: small files in folders, and a large one."""
+    """A sealed tree: small files in folders, and a large one."""
     top = workdir / "set"
     for number in range(FOLDERS):
         (top / f"{number}").mkdir(parents=True)
@@ -67,7 +67,8 @@ def _read_all(mounted: Path) -> None:
 
     def check(number: int) -> bool:
         place = mounted / f"{number % FOLDERS}/{number}"
-        with place.open("rb", buffering=0) as file:  # with a buffer Python asks whether it is a tty
+        # With a buffer, Python asks whether the file is a tty.
+        with place.open("rb", buffering=0) as file:
             return file.readall() == _content(number)
 
     with ThreadPoolExecutor(8) as pool:
@@ -75,7 +76,7 @@ def _read_all(mounted: Path) -> None:
 
 
 def test_a_warm_epoch_asks_nothing(cluster: Cluster, tree: Path, point: Path) -> None:
-    """The bytes are those that were written, and the second time the kernel has all it needs."""
+    """The bytes are those that were written, and the second time the kernel needs no request."""
     port = free_port(set())
     options = f"ro,sealed,metrics_listen=127.0.0.1:{port}"
     with cluster.second_client(point, folder=_folder(cluster, tree), options=options) as mounted:
@@ -85,7 +86,7 @@ def test_a_warm_epoch_asks_nothing(cluster: Cluster, tree: Path, point: Path) ->
         assert counted["reads"] >= FILES
         _read_all(mounted)
         asked = native_counters(port)["fuse_answers"] - counted["fuse_answers"]
-        assert asked < FILES / 4, asked  # for the directories, perhaps
+        assert asked < FILES / 4, asked  # a few requests are possible for the directories
 
 
 def test_large_files_and_maps(cluster: Cluster, tree: Path, point: Path) -> None:
@@ -100,7 +101,8 @@ def test_large_files_and_maps(cluster: Cluster, tree: Path, point: Path) -> None
             assert os.pread(file.fileno(), 10, BIG) == b""
             with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
                 assert mapped[:] == content
-            fcntl.flock(file, fcntl.LOCK_EX)  # the kernel's own, among this mount's processes
+            # The kernel itself handles this lock, among the processes of this mount.
+            fcntl.flock(file, fcntl.LOCK_EX)
             with (mounted / "big").open("rb") as other, pytest.raises(BlockingIOError):
                 fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
         assert sorted(os.listdir(mounted)) == sorted([*map(str, range(FOLDERS)), "big", "empty"])
@@ -110,8 +112,8 @@ def test_large_files_and_maps(cluster: Cluster, tree: Path, point: Path) -> None
 
 
 def test_what_is_unsealed_is_stale(cluster: Cluster, tree: Path, point: Path) -> None:
-    """Its bytes may change from now on, so they are fetched no more; those that are cached go when
-    they change."""
+    """Its bytes may change from now on, so they are not fetched any more; cached bytes are dropped
+    when they change."""
     options = "ro,sealed"
     with cluster.second_client(point, folder=_folder(cluster, tree), options=options) as mounted:
         assert (mounted / "1/1").read_bytes() == _content(1)
@@ -128,9 +130,10 @@ def test_what_is_unsealed_is_stale(cluster: Cluster, tree: Path, point: Path) ->
         assert (mounted / "1/1").read_bytes() == b"other bytes"
 
 
-@pytest.mark.expects_warnings  # of connections that end
+@pytest.mark.expects_warnings  # connections end here
 def test_a_killed_client(cluster: Cluster, tree: Path, point: Path) -> None:
-    """Readers wait for the next process, which keeps nothing open that the last one had open."""
+    """Readers wait for the next process, which does not keep the files open that the last one had
+    open."""
     port = free_port(set())
     options = f"ro,sealed,metrics_listen=127.0.0.1:{port}"
     with cluster.second_client(point, folder=_folder(cluster, tree), options=options) as mounted:

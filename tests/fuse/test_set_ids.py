@@ -1,9 +1,9 @@
-"""What becomes of set-id bits and of security.capability when somebody writes to a file or owns it.
+"""What happens to set-id bits and security.capability when a file is written or gets another owner.
 
-Each way is taken on a mount, as it is looked at from another one, and on the local ext4, which says
-what is right: what stat(2) and getxattr(2) show must be the same, before the file is closed and
-after. That the kernel which wrote does not go on believing what was is shown by programs: what lost
-its bits gives nobody rights.
+Each way is tried on a mount, with another mount as observer, and on the local ext4, which defines
+the right result: stat(2) and getxattr(2) must show the same, before the file is closed and after.
+Programs show that the kernel which wrote does not use the old bits any more: a file that lost its
+bits gives no user its rights.
 """
 
 import mmap
@@ -24,12 +24,13 @@ from tests.fuse.posix.calls import c
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(120)]
 
 OWNER, GROUP, STRANGER, OTHER_GROUP = 12345, 23456, 12346, 23457
-CAPABILITY = bytes.fromhex("0100000202000000000000000000000000000000")  # cap_dac_override, on exec
+# It grants cap_dac_override, on exec.
+CAPABILITY = bytes.fromhex("0100000202000000000000000000000000000000")
 KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE = 1, 2, 16
 BLOCK = 4096
-NOBODY = 0xFFFFFFFF  # in entries of an ACL that name none
+NOBODY = 0xFFFFFFFF  # this value is in ACL entries that name no user or group
 
-Way = Callable[[str], int | None]  # returns a descriptor to be closed later
+Way = Callable[[str], int | None]  # it returns a descriptor that is closed later
 Look = list[tuple[str, bool]]
 
 
@@ -40,7 +41,7 @@ def _open(flags: int) -> Callable[[str], int]:
 def _write(flags: int, offset: int = 0) -> Way:
     def way(path: str) -> int:
         fd = os.open(path, flags)
-        buffer = mmap.mmap(-1, BLOCK)  # aligned, as O_DIRECT wants it
+        buffer = mmap.mmap(-1, BLOCK)  # it is aligned, as O_DIRECT requires
         if flags & os.O_APPEND:
             os.write(fd, b"more")
         else:
@@ -180,7 +181,8 @@ ACTORS = {
 
 
 class Acting:
-    """A child process that takes a way as somebody else, and keeps the file open until told."""
+    """A child process that performs a way as another user, and keeps the file open until it is told
+    to end."""
 
     def __init__(self, way: Way, path: str, actor: tuple[int, int, tuple[int, ...]]) -> None:
         self._done, done = os.pipe()
@@ -194,7 +196,7 @@ class Acting:
                 os.setgroups(groups)
                 os.setgid(gid)
                 os.setuid(uid)
-                way(path)  # what it opened stays open until the process ends
+                way(path)  # the files that it opened stay open until the process ends
                 outcome = b"ok"
             except BaseException as error:
                 outcome = repr(error).encode()
@@ -227,7 +229,7 @@ def _prepare(folder: Path, name: str, size: int, mode: int, *, capable: bool) ->
 
 
 def _take(way: Way, path: Path, actor: str, views: list[Path]) -> tuple[str, list[Look]]:
-    """The way's outcome, and what is seen from each place: before it, after it, closed."""
+    """The way's outcome, and what each place shows: before it, after it, and closed."""
     looks = [[_look(view)] for view in views]
     acting = Acting(way, str(path), ACTORS[actor])
     for seen, view in zip(looks, views, strict=True):
@@ -240,7 +242,7 @@ def _take(way: Way, path: Path, actor: str, views: list[Path]) -> tuple[str, lis
 
 @pytest.fixture(scope="module")
 def elsewhere(shared_cluster: Cluster) -> Iterator[Path]:
-    """The root of another mount, which every user reaches."""
+    """The root of another mount, which every user can access."""
     STATES.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="elsewhere-", dir=STATES))
     folder.chmod(0o755)
@@ -251,7 +253,7 @@ def elsewhere(shared_cluster: Cluster) -> Iterator[Path]:
 
 @pytest.fixture
 def places(workdir: Path, cluster: Cluster, elsewhere: Path, localdir: Path) -> list[Path]:
-    """One folder here and from the other mount, and one on the local disk."""
+    """One folder, on this mount and on the other, and one on the local disk."""
     for folder in (workdir, localdir):
         folder.chmod(0o777)
         (folder / "source").write_bytes(b"s" * (1 << 18))
@@ -270,8 +272,8 @@ CASES = [
 ]
 
 
-# Not as on ext4 (docs/SEMANTICS.md): root's writes to a file that has both, and stores by a
-# mapping, take more than they should, and so does a chown that is refused.
+# This differs from ext4 (docs/SEMANTICS.md): root's writes to a file that has both, and stores
+# through a mapping, remove more than they should, and so does a refused chown.
 @pytest.mark.parametrize(("mode", "capable"), [(0o6777, False), (0o2767, True), (0o4777, True)])
 @pytest.mark.parametrize("size", [100, 200_000])
 def test_as_on_ext4(places: list[Path], size: int, mode: int, capable: bool) -> None:
@@ -309,7 +311,7 @@ def test_a_directory_keeps_what_it_has(places: list[Path], actor: str) -> None:
 
 
 def _rewrite(flags: int) -> Way:
-    """The same bytes once more, of the program's last block."""
+    """Writes the same bytes once more, over the program's last block."""
 
     def way(path: str) -> None:
         offset = (os.path.getsize(path) - 1) // BLOCK * BLOCK
@@ -363,7 +365,8 @@ def _append(path: str) -> None:
 
 
 def _run(path: Path) -> str:
-    """Whom a program that tells it runs as, begun by a stranger."""
+    """The user as whom a program runs that prints it, when a user who is not the owner
+    starts it."""
     told = subprocess.run(
         [path, "-u"],
         check=False,
@@ -379,7 +382,7 @@ def _run(path: Path) -> str:
 
 @pytest.mark.parametrize("name", PROGRAM_WAYS)
 def test_no_kernel_gives_rights_that_are_gone(places: list[Path], name: str) -> None:
-    """Each kernel has begun the program with its owner's rights before."""
+    """Each kernel has run the program with its owner's rights before."""
     here, there, _ = places
     for writer, reader in ((here, there), (there, here)):
         path = here / f"{name}-{writer is here}"

@@ -1,5 +1,6 @@
-"""Attributes that lanes set of files which only this client may write: as any other, for whoever
-looks, and whatever dies meanwhile (docs/decisions/0024-settings.md)."""
+"""Attributes that lanes set on files that only this client may write: like any other for every
+observer, whichever program dies meanwhile (docs/decisions/0024-settings.md).
+"""
 
 import os
 import stat
@@ -29,7 +30,7 @@ def settings(cluster: Cluster) -> int:
 
 @pytest.fixture
 def folder(cluster: Cluster, workdir: Path) -> Path:
-    """A directory in which lanes make files."""
+    """A directory in which lanes create files."""
     new = workdir / "folder"
     new.mkdir()
     wait_delegated(cluster, "births", lambda number: (new / f"first-{number}").write_bytes(b""))
@@ -44,7 +45,7 @@ def seen(path: Path) -> tuple[int, int, int, int, int, int]:
 
 
 def set_all(fd: int, number: int) -> None:
-    """As cp -p and tar do before they close a file."""
+    """Sets what cp -p and tar set before they close a file."""
     os.utime(fd, ns=(OLD_NS + number, OLD_NS + 2 * number))
     os.fchown(fd, USER, GROUP)
     os.fchmod(fd, 0o640)
@@ -71,7 +72,8 @@ def test_what_is_set_before_close_stays(cluster: Cluster, folder: Path, tmp_path
 
 
 def test_a_new_directory_is_enough(cluster: Cluster, folder: Path, tmp_path: Path) -> None:
-    """Whose files are limited lanes forget once a directory was taken back; no DELEGATE tells."""
+    """Lanes forget whose files are limited when a directory is recalled; no DELEGATE tells them
+    again."""
     with cluster.second_client(tmp_path / "other") as other:
         assert list(seen_from(other, cluster, folder).iterdir())
     new = folder / "new"
@@ -83,7 +85,7 @@ def test_a_new_directory_is_enough(cluster: Cluster, folder: Path, tmp_path: Pat
 
 
 def test_a_directory_that_is_removed_takes_nothing_along(cluster: Cluster, folder: Path) -> None:
-    """Nobody's limits changed by it, so lanes go on setting owners."""
+    """This changed no user's limits, so lanes go on setting owners."""
     for number in range(5):
         gone = folder / f"gone-{number}"
         gone.mkdir()
@@ -121,7 +123,7 @@ def test_a_write_afterwards_counts(folder: Path) -> None:
 def test_an_overwrite_before_it_is_seen_elsewhere(
     cluster: Cluster, folder: Path, tmp_path: Path
 ) -> None:
-    """Neither size nor time of the file say that its bytes changed."""
+    """Neither size nor time of the file show that its bytes changed."""
     path = folder / "file"
     path.write_bytes(b"old")
     os.utime(path, ns=(OLD_NS, OLD_NS))
@@ -160,7 +162,8 @@ def test_between_other_changes(folder: Path, change: Callable[[int], None]) -> N
 
 @pytest.mark.expects_warnings
 def test_nothing_is_lost_when_the_metaserver_is_killed(cluster: Cluster, folder: Path) -> None:
-    """The files are another program's: one that is started here would wait to close its copies."""
+    """Another program has the files open: a process that the test starts would wait to close its
+    copies."""
     count = 400
     program = (
         "import os, sys\n"
@@ -203,7 +206,7 @@ def test_users_cannot_do_more_than_they_may(folder: Path) -> None:
 
 
 def test_the_limit_of_a_new_owner_holds(cluster: Cluster, folder: Path) -> None:
-    """Whose files are limited is for the metaserver to say, and how far they may grow."""
+    """The metaserver decides whose files are limited, and how far they may grow."""
     quota = quota_of(cluster)
     quota("set", "--user", LIMITED, "--bytes", "1M")
     try:

@@ -1,5 +1,7 @@
-"""A signal that a program handles ends no call on a file, as on a local disk. (Waits for locks are
-interruptible: test_locks.py.)"""
+"""A signal that a program handles ends no call on a file, as on a local disk.
+
+Waits for locks are interruptible: see test_locks.py.
+"""
 
 import subprocess
 import sys
@@ -19,7 +21,7 @@ THREADS = 2
 
 
 def _under_signals(folders: list[Path], seconds: float, *, restarts: bool) -> None:
-    """One process in each folder."""
+    """Runs one process in each folder."""
     words = (str(seconds), str(RATE), "1" if restarts else "0", str(THREADS))
     running = [
         subprocess.Popen(

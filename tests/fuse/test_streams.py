@@ -1,5 +1,6 @@
-"""Sequential readers of large files are read ahead of, and read what is in them
-(docs/decisions/0040-streams.md)."""
+"""Sequential readers of large files are read ahead of, and read the right bytes
+(docs/decisions/0040-streams.md).
+"""
 
 import mmap
 import os
@@ -25,7 +26,7 @@ def content() -> bytes:
 
 @pytest.fixture
 def large(cluster: Cluster, workdir: Path, content: bytes) -> Path:
-    """Of a client that has not seen it."""
+    """A large file, for a client that has not seen it."""
     path = workdir / "large"
     path.write_bytes(content)
     cluster.remount()
@@ -75,7 +76,7 @@ def test_several_readers_of_one_file(large: Path, content: bytes) -> None:
 def test_what_another_client_changes_is_seen(
     cluster: Cluster, large: Path, content: bytes, lasting: Path
 ) -> None:
-    """In the stretch that was read ahead."""
+    """The change is in the stretch that was read ahead."""
     file = os.open(large, os.O_RDONLY | os.O_DIRECT)
     into = mmap.mmap(-1, MIB)
     expected = bytearray(content)

@@ -1,6 +1,6 @@
-"""Times of files: far away, set ahead of the clock, and what a write makes of them.
+"""Times of files: far away, set ahead of the clock, and how a write changes them.
 
-Two mounts show the same, and what ext4 shows.
+Two mounts show the same, and the same as ext4.
 """
 
 import os
@@ -16,7 +16,7 @@ from tests.fuse.looks import seen_from
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(120)]
 
 SECOND = 10**9
-LAST = 15032385535 * SECOND  # that ext4 can keep: 2446-05-10
+LAST = 15032385535 * SECOND  # ext4 can store no later time: 2446-05-10
 FAR = [
     *(-1, -SECOND, -SECOND - 1, -SECOND + 1, -(2**31) * SECOND + SECOND, 0, 1),
     *(2**31 * SECOND + 7, 2**32 * SECOND + 7, 2**63 - 1, 2**63, 2**63 + 123456789),
@@ -116,7 +116,8 @@ def _is_now(seen: os.stat_result) -> bool:
 
 @pytest.mark.parametrize("ahead", [MONTH, 3600, -86400, 600 * 365 * 86400 // 2])
 def test_a_write_sets_the_time_to_now(views: tuple[Path, Path], ahead: int) -> None:
-    """Whatever had been set before, ahead of the clock or behind it; and ctime is now anyway."""
+    """The time that was set before may be ahead of the clock or behind it; ctime becomes now in any
+    case."""
     wrong = []
     for name, change in WRITES.items():
         for size in (100, 200_000):
@@ -138,7 +139,7 @@ def test_a_write_sets_the_time_to_now(views: tuple[Path, Path], ahead: int) -> N
 
 
 def test_a_time_that_was_set_stays_until_the_next_write(views: tuple[Path, Path]) -> None:
-    """What was written before it was set does not come back with a commit that is late."""
+    """The time of an earlier write does not come back with a late commit."""
     for round_ in range(30):
         path = views[0] / f"{round_}"
         with path.open("wb", buffering=0) as file:
@@ -172,7 +173,7 @@ def test_either_client_sets_and_writes(views: tuple[Path, Path]) -> None:
 
 @pytest.mark.parametrize("size", [100, 100_000])
 def test_all_clients_see_one_ctime(cluster: Cluster, workdir: Path, other: Path, size: int) -> None:
-    """Of a file that was written: git and others look whether it changed since."""
+    """The file was written: git and others check by ctime whether it changed since."""
     there = seen_from(other, cluster, workdir)
     for number in range(10):
         path = workdir / f"{number}"

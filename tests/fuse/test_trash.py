@@ -1,4 +1,6 @@
-"""The trash as users meet it: what rm took comes back whole, and nothing of it is in the way."""
+"""The trash as users see it: files that rm removed can be restored completely, and the trash gets
+in no one's way.
+"""
 
 import errno
 import json
@@ -50,7 +52,7 @@ class Trash:
         return json.loads(done.stdout)
 
     def text(self, capsys: Capture, *words: object, code: int = 0) -> str:
-        """As people see it: both streams."""
+        """The output that people see: both streams."""
         capsys.readouterr()
         assert run_cli(cli, ["trash", *map(str, words), *self.reach]) == code
         shown = capsys.readouterr()
@@ -72,13 +74,13 @@ def folder(workdir: Path, trash: Trash) -> Iterator[Path]:
     path.mkdir()
     trash("enable", path, "--expire", "1h")
     yield path
-    trash("enable", path)  # a test may have ended it
+    trash("enable", path)  # a test may have disabled it
     trash("disable", path)
     trash("purge", path, "--yes")
 
 
 def looks(top: Path) -> dict[str, tuple[object, ...]]:
-    """All that is below a directory: modes, owners, times, bytes, xattrs."""
+    """Everything below a directory: modes, owners, times, bytes, xattrs."""
     found: dict[str, tuple[object, ...]] = {}
     for root, folders, files in os.walk(top):
         for name in folders + files:
@@ -90,7 +92,8 @@ def looks(top: Path) -> dict[str, tuple[object, ...]]:
             elif path.is_file():
                 content = path.read_bytes()
             xattrs = () if path.is_symlink() else tuple(sorted(os.listxattr(path)))
-            times = None if path.is_dir() else seen.st_mtime_ns  # of a directory: its last change
+            # For a directory this is its last change.
+            times = None if path.is_dir() else seen.st_mtime_ns
             found[str(path.relative_to(top))] = (
                 seen.st_mode,
                 seen.st_uid,
@@ -152,7 +155,8 @@ def test_without_a_trash_nothing_is_kept(workdir: Path, folder: Path, trash: Tra
 
 
 def test_unlinks_that_lanes_answered(cluster: Cluster, folder: Path, trash: Trash) -> None:
-    """In a delegated directory the client alone decides; the batch is turned into entries."""
+    """In a delegated directory the client alone decides; the metaserver turns the batch into trash
+    entries."""
 
     def change(number: int) -> None:
         (folder / f"first-{number}").touch()
@@ -219,7 +223,7 @@ def test_a_file_that_is_open_goes_on_in_the_trash(folder: Path, trash: Trash) ->
 
 
 def test_replaced_files_are_kept(folder: Path, trash: Trash) -> None:
-    """The way editors and checkpoints write: each version can be had."""
+    """Editors and checkpoints write this way: each version can be restored."""
     for number in range(4):
         (folder / "new").write_bytes(b"version %d" % number)
         os.rename(folder / "new", folder / "file")
@@ -249,7 +253,7 @@ def test_files_that_never_had_a_name(folder: Path, trash: Trash) -> None:
 
 
 def test_what_is_below_comes_back_where_names_are_free(folder: Path, trash: Trash) -> None:
-    """A directory that is still there, and what was removed in it at different times."""
+    """The directory still exists, and entries were removed in it at different times."""
     (folder / "sub").mkdir()
     for name in ("old", "sub/a", "sub/b", "sub/taken"):
         (folder / name).write_bytes(name.encode())
@@ -260,7 +264,8 @@ def test_what_is_below_comes_back_where_names_are_free(folder: Path, trash: Tras
     (folder / "sub" / "c").write_bytes(b"c")
     (folder / "sub" / "c").unlink()
     fd = os.open(folder / "sub", os.O_RDONLY)
-    os.fsync(fd)  # what lanes removed is in the trash when the metaserver has been told
+    # Files that lanes removed are in the trash once the removals were reported to the metaserver.
+    os.fsync(fd)
     os.close(fd)
     done = trash("restore", "--below", folder, "--since", "0.000001s")
     assert (done["restored"], done["taken"]) == (0, 0)
@@ -353,7 +358,7 @@ def test_trees_and_exceptions(folder: Path, trash: Trash) -> None:
 
 
 def restart(cluster: Cluster) -> None:
-    """kill -9 of the metaserver, until its clients have come back."""
+    """Sends kill -9 to the metaserver, and waits until its clients have come back."""
     cluster.metaserver.kill()
     cluster.metaserver.start()
     root = os.open(cluster.mount_path, os.O_RDONLY)
@@ -391,7 +396,8 @@ def test_what_expires_is_gone_with_its_bytes(make_cluster: ClusterMaker) -> None
 @pytest.mark.full
 @pytest.mark.expects_warnings
 def test_removals_while_the_metaserver_is_killed(make_cluster: ClusterMaker) -> None:
-    """Every unlink that was answered is in the trash, or its file is still there: none is lost."""
+    """Every unlinked file is in the trash, or is still there if its unlink was not answered: none
+    is lost."""
     cluster = make_cluster(storage_servers=1, targets=1)
     trash, top = Trash(cluster), cluster.mount_path / "top"
     top.mkdir()

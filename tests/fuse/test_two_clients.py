@@ -1,7 +1,7 @@
 """Two mounts of one cluster, each with a client process of its own, see one file system.
 
-`pair` is one new folder on both. What only one of them was told must be seen by the other at once:
-no test here waits for a cache to run out.
+`pair` is one new folder on both. The other client must see at once what was done on one: no test
+here waits for a cache to expire.
 """
 
 import errno
@@ -72,7 +72,7 @@ def test_truncate_is_seen(pair: Pair) -> None:
 
 @pytest.mark.parametrize("cut", [0, 5, 5000, 4096, 1 << 20, (1 << 20) + 1])
 def test_a_read_ends_where_another_client_cut(pair: Pair, cut: int) -> None:
-    """Also one that Linux sends as several READs, by the size that it was told last."""
+    """This includes a read that Linux sends as several READs, by the size that it received last."""
     first, second = pair
     for size in (16384, 1 << 20, 3 << 20):
         with (first / str(size)).open("w+b", buffering=0) as file:
@@ -106,7 +106,7 @@ def test_stat_of_a_growing_file(pair: Pair) -> None:
             assert (second / "log").stat().st_size == count * 1000
 
 
-# ---- open here, open there -----------------------------------------------------------------------
+# ---- open on both clients ------------------------------------------------------------------------
 
 
 def test_reads_see_completed_writes_of_an_open_file(pair: Pair) -> None:
@@ -125,7 +125,7 @@ def test_reads_see_completed_writes_of_an_open_file(pair: Pair) -> None:
 
 
 def test_both_write_one_open_file(pair: Pair) -> None:
-    """Handles that were opened before the file was shared see the other's writes too."""
+    """Handles that were opened before the file was shared see the other client's writes too."""
     first, second = (os.open(path / "file", os.O_RDWR | os.O_CREAT) for path in pair)
     for number in range(30):
         os.pwrite(first, b"A%5d" % number, number * 12)
@@ -201,12 +201,12 @@ def test_names_are_seen_at_once(pair: Pair) -> None:
 
 @pytest.mark.parametrize("into", [".", "fresh", "shared"])
 def test_renamed_name_is_recalled(pair: Pair, into: str) -> None:
-    """The kernel takes a dentry along with the time that it had under its old name."""
+    """The kernel keeps a dentry at a rename, with the time that it had under its old name."""
     here, there = pair
     for folder in ("fresh", "shared"):
         (here / folder).mkdir()
     (there / "shared" / "theirs").touch()  # that directory's lease was recalled
-    with (here / "name").open("wb"):  # an inode that lives on without a name
+    with (here / "name").open("wb"):  # the inode exists on without a name
         (here / "name").rename(here / into / "moved")
         assert (here / into / "moved").exists()
         (there / into / "moved").unlink()
@@ -235,7 +235,8 @@ def test_listing_sees_what_was_made_before(pair: Pair) -> None:
 
 
 def _race(pair: Pair, act: Callable[[Path], object]) -> list[object]:
-    """act() at both at the same time; what each returned or the errno it failed with."""
+    """Calls act() on both mounts at the same time; returns what each returned, or the errno with
+    which it failed."""
     outcomes: list[object] = [None, None]
     barrier = threading.Barrier(2)
 
@@ -268,15 +269,15 @@ def _acts(goal: str, own: str) -> dict[str, Callable[[Path], object]]:
 
 
 def _renames(cluster: Cluster) -> int:
-    """Asked of the metaserver so far."""
+    """Renames that clients have requested from the metaserver so far."""
     server = cluster.plan.metaserver
     return int(metric(server, "braidfs_request_seconds_count", op="RENAME"))
 
 
 @pytest.mark.parametrize("kind", ["create", "mkdir", "link", "rename"])
 def test_one_of_two_clients_wins(cluster: Cluster, pair: Pair, kind: str) -> None:
-    """Both may be told that they renamed, though one did: Linux sends no rename between names of
-    one inode, and the name that it looks up first may have gone before it looks up the other."""
+    """Both may see success although one renamed: Linux sends no rename between names of one inode,
+    and the name that it looks up first may have been moved before it looks up the other."""
     (pair[0] / "source").touch()
     for number in range(10):
         name = f"goal{number}"
@@ -304,7 +305,7 @@ def test_unlinked_here_but_open_there(pair: Pair) -> None:
 
 
 def _recalls(cluster: Cluster) -> dict[str, int]:
-    """How many ended how, so far."""
+    """How many recalls have ended in each way so far."""
     server = cluster.plan.metaserver
     found = samples(metrics(server.metrics_port), "braidfs_lease_recalls_total")
     return {labels.split('"')[1]: int(count) for labels, count in found.items()}
@@ -344,7 +345,7 @@ def test_creating_and_unlinking_in_one_directory(
 
 
 def test_fsync_of_a_file_that_another_client_emptied(pair: Pair) -> None:
-    """What the fsync makes durable are not the new, empty file's holes: they read as zeros."""
+    """The fsync does not make the holes of the new, empty file durable: they read as zeros."""
     for writer, other in _each_way(pair):
         out = os.open(writer / "file", os.O_RDWR | os.O_CREAT)
         os.write(out, os.urandom(3_000_000))
@@ -378,9 +379,9 @@ def test_stopped_client_is_evicted_and_learns_so(
         kept = os.open(other / "clean", os.O_RDWR | os.O_CREAT)
         os.write(kept, b"kept")
         os.fsync(kept)
-        (other / "closed").write_bytes(b"old!")  # and never synced
+        (other / "closed").write_bytes(b"old!")  # it is never synced
         closed = (base / "closed").stat().st_ino
-        os.write(out, b"LOST!")  # sent after 0.1 s, if it were not stopped
+        os.write(out, b"LOST!")  # it would be sent after 0.1 s if the client were not stopped
         os.kill(pid, signal.SIGSTOP)
         try:
             began = time.monotonic()

@@ -127,7 +127,7 @@ def test_acl_gives_and_takes_rights(workdir: Path) -> None:
     _facl("setfacl", "-m", f"u:{USER}:r--", str(path))
     run_as(lambda: _readable(path))
     assert f"user:{USER}:r--" in _facl("getfacl", "-n", "-p", str(path))
-    assert path.stat().st_mode & 0o070 == 0o040  # the mask shows as the group's bits
+    assert path.stat().st_mode & 0o070 == 0o040  # the mask appears as the group's bits
     path.chmod(0o600)
     run_as(lambda: _refused(path))
     _facl("setfacl", "-b", str(path))

@@ -1,9 +1,11 @@
-"""A process that makes files in a directory, some with bytes, and may remove most of them a little
-later, or make them under other names first, until it is told to stop; a log says line by line what
-was answered: +NAME, -NAME.
+"""A process that creates files in a directory, some with bytes, until it is told to stop.
 
-A process of its own, not a thread, as its descriptors must not be inherited by servers that a test
-starts meanwhile: closing a copy of one, before exec, waits for the very server that is started.
+It may remove most of them a little later, or create them under other names first. A log has one
+line for each answered operation: +NAME, -NAME.
+
+It is a process of its own, not a thread, because servers that a test starts meanwhile must not
+inherit its descriptors: closing a copy of one, before exec, waits for the very server that is being
+started.
 """
 
 import os
@@ -17,7 +19,7 @@ def content(name: str) -> bytes:
 
 
 class Turnover:
-    """what: "remove", "keep" or "rename" (which takes some of the old ones' names)."""
+    """`what`: "remove", "keep" or "rename" (which takes some of the old names)."""
 
     def __init__(self, place: Path, log: Path, what: str) -> None:
         place.mkdir(exist_ok=True)
@@ -40,7 +42,8 @@ class Turnover:
         assert self._process.returncode == 0, error
 
     def check(self, place: Path, others: int = 0) -> None:
-        """What is there is what was answered; others: how many files somebody else made."""
+        """Checks that exactly the answered files exist; `others`: how many files another program
+        created."""
         lines = self.lines()
         made, gone = ({line[1:] for line in lines if line[0] == sign} for sign in "+-")
         found = set(os.listdir(place))
@@ -59,7 +62,7 @@ def work(place: Path, log: Path, stop: Path, what: str) -> None:
             with path.open("xb") as file:
                 file.write(content(f"{count}"))
             if what == "rename":
-                if count > 20 and count % 4:  # over an old one, and from there on
+                if count > 20 and count % 4:  # it is renamed over an old one
                     path.rename(place / f"{count - 20}")
                     said.write(f"-{count - 20}\n")
                     path = place / f"{count - 20}"

@@ -1,4 +1,5 @@
-"""The bare system calls: the C library's wrappers by ctypes, OSError with errno on -1.
+"""The bare system calls: the C library's wrappers called with ctypes; they raise OSError with errno
+when they return -1.
 
 `c.NAME(arguments...)` calls NAME of libc. Paths may be str or bytes, BAD is an address that no
 process can read, None is NULL. Python's own os module retries EINTR, sets O_CLOEXEC and refuses

@@ -1,8 +1,8 @@
 """The file systems under test, a folder for each case, and the rule of expected differences.
 
 `d` is the argument of every case: a new folder. It exists on ext4 (an image that is mounted here)
-and on the mount of the cluster that all tests share. A case that stands in `differences` must end
-on BraidFS exactly as it says there; when it ends as on ext4, its entry has to go.
+and on the mount of the cluster that all tests share. A case that `differences` names must end on
+BraidFS exactly as it says there; when the case ends as on ext4, its entry must be removed.
 """
 
 import itertools
@@ -22,7 +22,7 @@ from tests.fuse.posix.context import Folder, Place
 from tests.fuse.posix.differences import DIFFERENCES, Difference
 from tests.fuse.posix.mutated_cluster import mutated_cluster, wanted
 
-IMAGE_SIZE = 8 << 30  # sparse
+IMAGE_SIZE = 8 << 30  # the image is sparse
 _NUMBERS = itertools.count(1)
 
 
@@ -79,7 +79,8 @@ def _place(name: str, root: Path) -> Iterator[Place]:
 
 @pytest.fixture(scope="package", params=["ext4", pytest.param("braidfs", marks=pytest.mark.mount)])
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    """Gone after the last case of this folder: what is mounted in it keeps the cluster busy."""
+    """It ends after the last case of this folder, because mounts inside it keep the cluster's mount
+    busy."""
     if request.param == "ext4":
         with _ext4() as root, _place("ext4", root) as place:
             yield place
@@ -95,7 +96,8 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 @pytest.fixture
 def d(place: Place) -> Iterator[Folder]:
-    """What a case leaves behind goes with the file system: removing it would cost half the time."""
+    """Files that a case leaves behind are removed with the file system; removing them here would
+    double the time."""
     before = os.umask(0o022)
     folder = Folder(place, f"{place.root}/case-{next(_NUMBERS)}")
     os.mkdir(folder.path, 0o755)
@@ -105,7 +107,7 @@ def d(place: Place) -> Iterator[Folder]:
 
 
 def case_key(item: pytest.Item) -> tuple[str, str]:
-    """The case without its place: with the id of its row, and without."""
+    """The name of the case without its file system: with the id of its row, and without."""
     name = f"{item.path.stem}::{item.originalname}"
     rows = item.callspec.id.split("-", 1)[1:] if hasattr(item, "callspec") else []
     return name + "".join(f"[{row}]" for row in rows), name

@@ -1,9 +1,9 @@
 """What a case works with: its folder on the file system under test, and other users.
 
-`Folder` makes files, folders and links with the mode and owner that a case needs, and closes the
-descriptors it gave out. `Folder.user` runs a function in a child process with other ids: no user
-of the system is needed, because only numbers count. `tick` waits until the clock that file
-systems stamp with has moved, so that two times can be told apart.
+`Folder` creates files, folders and links with the mode and owner that a case needs, and closes the
+descriptors that it returned. `Folder.user` runs a function in a child process with other ids: no
+user of the system is needed, because only numbers count. `tick` waits until the clock that file
+systems use for times has moved, so that two times differ.
 """
 
 import os
@@ -26,7 +26,7 @@ class Place:
     name: str
     root: Path
     readonly: str  # a read-only mount of a part of it: file, folder, folder/inner, link, fifo
-    busy: str  # a folder on it where something is mounted
+    busy: str  # it is a folder on it that is a mount point
     elsewhere: str  # a folder on another file system
 
 
@@ -71,7 +71,7 @@ class Folder:
         return self / name
 
     def fd(self, path: str, flags: int = os.O_RDWR, mode: int = 0o644) -> int:
-        """An open descriptor; closed after the case unless the case did."""
+        """An open descriptor; it is closed after the case unless the case closed it."""
         self.fds.append(os.open(path, flags, mode))
         return self.fds[-1]
 
@@ -83,7 +83,7 @@ class Folder:
         return fd
 
     def closed(self) -> int:
-        """A number that is no descriptor."""
+        """A number that is no open descriptor."""
         return 1_000_000
 
     def user(
@@ -124,7 +124,7 @@ def spawn(body: Callable[[], object]) -> int:
 
 
 def exit_code(pid: int) -> int:
-    """Waits for a child; minus the signal that ended it."""
+    """Waits for a child; returns its exit code, or minus the signal that ended it."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
@@ -177,8 +177,12 @@ def umask(bits: int) -> Iterator[None]:
 
 
 def tick() -> None:
-    """Returns once the kernel's coarse clock is past now (some 10 ms): past every stamp until now,
-    also fine ones (ext4 has them since Linux 6.13), which may be ahead of a clock that moved."""
+    """Returns once the kernel's coarse clock is past now (some 10 ms), and so past every time stamp
+    until now.
+
+    This includes fine time stamps (ext4 has them since Linux 6.13), which may be ahead of a clock
+    that has just moved.
+    """
     now = time.time_ns()
     while time.clock_gettime_ns(_COARSE) <= now:
         pass
@@ -195,7 +199,7 @@ def content_of(path: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The three times of a file, to ask later which of them moved."""
+    """The three times of a file, which can be asked later which of them moved."""
 
     path: str
     atime: int
@@ -203,7 +207,7 @@ class Times:
     ctime: int
 
     def moved(self) -> str:
-        """The letters of those that rose since: a, m, c."""
+        """The letters of the times that rose since then: a, m, c."""
         now = times_of(self.path)
         pairs = (
             ("a", self.atime, now.atime),
@@ -219,7 +223,7 @@ def times_of(path: str) -> Times:
 
 
 def watch(path: str) -> Times:
-    """The times now, and the clock moves before this returns: what is stamped later is later."""
+    """The times now. The clock moves before this returns, so that later stamps are larger."""
     found = times_of(path)
     tick()
     return found

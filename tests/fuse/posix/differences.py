@@ -1,8 +1,8 @@
-"""The one table of what BraidFS does otherwise than a local ext4, with the reason.
+"""The one table of the differences between BraidFS and a local ext4, with the reasons.
 
-A case named here must end on BraidFS as `shows` says: the name of the errno that a call failed
-with, or the first line of the assertion that did not hold. Anything else is a failure, success
-too. Each reason stands in docs/SEMANTICS.md; `test_suite` compares them.
+A case named here must end on BraidFS as `shows` says: with the name of the errno of a failed call,
+or with the first line of the assertion that did not hold. Any other end is a failure, and so is
+success. Each reason is in docs/SEMANTICS.md; `test_suite` compares them.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
-"""Planted faults: each a small wrong change of BraidFS that the suite has to catch.
+"""Planted faults: each is a small wrong change of BraidFS that the suite must find.
 
-A mutant replaces one function of one program, in that program's own process, before it starts:
-the product knows nothing of it. `test_mutants` starts a cluster with one of them and runs the part
-of the suite that must fail. `run` is what the started program calls (see `mutated_cluster`).
+A mutant replaces one function of one program, in that program's own process, before it starts: the
+product has no code for it. `test_mutants` starts a cluster with one of them and runs the part of
+the suite that must fail. The started program calls `run` (see `mutated_cluster`).
 """
 
 import importlib
@@ -13,7 +13,7 @@ from typing import Any
 
 METASERVER, CLIENT = "metaserver", "client"
 _MAINS = {METASERVER: "metaserver.server", CLIENT: "fsclient.cli.mount_helper"}
-_WIDTH_AT, _TARGETS_AT = 2, 32  # of the layout record
+_WIDTH_AT, _TARGETS_AT = 2, 32  # fields of the layout record
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def _no_sticky_bit(change_mode: Any) -> Any:
 
 
 class _Inodes:
-    """The port of inodes, but for the layout of an inode that is opened again."""
+    """The port of inodes, except for the layout of an inode that is opened again."""
 
     def __init__(self, real: Any, wrong: Callable[[bytes], bytes]) -> None:
         self._real, self._wrong, self._seen = real, wrong, set()
@@ -140,7 +140,7 @@ def _with_layouts(wrong: Callable[[bytes], bytes]) -> Callable[[Any], Any]:
 
 
 def _swapped(layout: bytes) -> bytes:
-    """The first two targets change places: a chunk is looked for where another one is."""
+    """Swaps the first two targets, so that each chunk is searched where another one is."""
     at = _TARGETS_AT
     return layout[:at] + layout[at + 4 : at + 8] + layout[at : at + 4] + layout[at + 8 :]
 
@@ -245,7 +245,7 @@ def find(name: str) -> Mutant:
 
 
 def run(name: str) -> None:
-    """The program of this mutant, with its fault."""
+    """Runs the program of this mutant, with its fault."""
     mutant = find(name)
     module = importlib.import_module(mutant.module)
     setattr(module, mutant.attribute, mutant.change(getattr(module, mutant.attribute)))

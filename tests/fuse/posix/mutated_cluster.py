@@ -1,8 +1,8 @@
-"""A cluster of which one program has a planted fault (see `mutants`).
+"""A cluster in which one program has a planted fault (see `mutants`).
 
-BRAIDFS_POSIX_MUTANT names the fault; without it the suite runs on the cluster that all tests
-share. The faulty program is a script in the state folder that plants the fault and then is the
-program. The mount helper is called directly: mount(8) knows only the one in /sbin.
+BRAIDFS_POSIX_MUTANT names the fault; without it the suite runs on the cluster that all tests share.
+The faulty program is a script in the state folder that plants the fault and then runs the program.
+The mount helper is called directly, because mount(8) knows only the one in /sbin.
 """
 
 import os
@@ -35,7 +35,7 @@ class MutatedCluster(Cluster):
     def __init__(self, plan: ClusterPlan, mutant: Mutant) -> None:
         super().__init__(plan)
         self._mutant = mutant
-        # Its name is the program's own: that is how a running client is found.
+        # Its name is the program's own, because a running client is found by that name.
         is_client = mutant.program == CLIENT
         name = "mount.fuse.braidfs" if is_client else f"braidfs-{mutant.program}"
         self._script = plan.state / "bin" / name

@@ -1,8 +1,8 @@
 """Every system call that takes a path, as rows of tables: one call each, given a case and a path.
 
-`changes` marks the calls that need a writable file system, `creates` those that make the last
-component, `follows` those that follow a symbolic link there. `AT_CALLS` take a directory
-descriptor as well.
+`changes` marks the calls that need a writable file system, `creates` those that create the last
+component, `follows` those that follow a symbolic link there. `AT_CALLS` take a directory descriptor
+as well.
 """
 
 import os
@@ -31,7 +31,7 @@ class PathCall:
     changes: bool = False
     creates: bool = False
     follows: bool = True
-    kind: str = "file"  # what the last component has to be: file, folder, link
+    kind: str = "file"  # the last component must be of this kind: file, folder, link
 
 
 def _buffer() -> bytes:
@@ -169,7 +169,7 @@ AT_CALLS = (
 
 
 def prepare(d: Folder, kind: str, name: str = "object") -> str:
-    """Something of this kind, with the xattr that calls ask for."""
+    """An object of this kind, with the xattr that calls ask for."""
     if kind == "folder":
         return d.folder(name)
     if kind == "link":

@@ -79,7 +79,7 @@ def test_mask_does_not_limit_the_owner(d: Folder) -> None:
 
 
 def test_named_user_comes_before_groups(d: Folder) -> None:
-    """If a named user entry fits, no group entry is looked at."""
+    """If a named user entry matches, no group entry is checked."""
     path = d.file(mode=0o600)
     named = ((NAMED_USER, 0, USER), (NAMED_GROUP, 6, GROUP))
     os.setxattr(path, ACCESS, full(6, 6, 6, 7, *named))
@@ -87,7 +87,7 @@ def test_named_user_comes_before_groups(d: Folder) -> None:
 
 
 def test_any_group_may_grant(d: Folder) -> None:
-    """Access is granted if any of the fitting group entries grants it."""
+    """Access is granted if any of the matching group entries grants it."""
     path = d.file(mode=0o600, owner=(0, GROUP))
     os.setxattr(path, ACCESS, full(6, 0, 0, 7, (NAMED_GROUP, 4, OTHER_GROUP)))
     d.user(lambda: opened(path, os.O_RDONLY), groups=(OTHER_GROUP,))
@@ -95,7 +95,8 @@ def test_any_group_may_grant(d: Folder) -> None:
 
 
 def test_groups_do_not_add_up(d: Folder) -> None:
-    """One entry must have all the requested permissions; others is not asked then."""
+    """One entry must have all the requested permissions; the entry of others is then not
+    checked."""
     path = d.file(mode=0o600, owner=(0, GROUP))
     os.setxattr(path, ACCESS, full(6, 4, 6, 7, (NAMED_GROUP, 2, OTHER_GROUP)))
     d.user(lambda: fails("EACCES", opened, path, os.O_RDWR), groups=(OTHER_GROUP,))

@@ -273,14 +273,14 @@ def test_record_lock_edeadlk(d: Folder) -> None:
 
     pid = spawn(body)
     os.read(reader, 1)
-    mine = _code_of_waiting(fd, 1)  # whoever waits last is told
+    mine = _code_of_waiting(fd, 1)  # the last process to wait gets the error
     locked(fd, UN)
     d.fds += [reader, writer]
     assert sorted([mine, exit_code(pid)]) == [0, errno.EDEADLK]
 
 
 def _code_of_waiting(fd: int, start: int) -> int:
-    """The errno of F_SETLKW, EINTR after two seconds."""
+    """The errno of F_SETLKW; EINTR after two seconds."""
     signal.signal(signal.SIGALRM, _interrupt)
     signal.setitimer(signal.ITIMER_REAL, 2)
     try:

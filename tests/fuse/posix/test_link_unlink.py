@@ -222,7 +222,8 @@ def test_unlink_eacces(d: Folder) -> None:
 
 
 def test_unlink_needs_no_permission_on_the_file(d: Folder) -> None:
-    """Write access to the parent is enough: the file may be another's and closed."""
+    """Write access to the parent is enough: the file may belong to another user and be
+    inaccessible."""
     os.chmod(d.path, 0o777)
     d.file(mode=0o000)
     d.user(lambda: c.unlink(d / "file"))
@@ -252,7 +253,7 @@ def test_unlink_sticky(d: Folder, folder: int, file: int, may: bool) -> None:
 
 
 def test_unlink_sticky_by_root(d: Folder) -> None:
-    """A process with CAP_FOWNER is not bound by the sticky bit."""
+    """The sticky bit does not restrict a process with CAP_FOWNER."""
     d.folder(mode=0o1777, owner=(OTHER, 0))
     c.unlink(d.file("folder/file", owner=(USER, 0)))
 

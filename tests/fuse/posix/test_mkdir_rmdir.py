@@ -233,7 +233,7 @@ def test_rmdir_eacces(d: Folder) -> None:
 
 
 def test_rmdir_needs_no_permission_on_the_folder(d: Folder) -> None:
-    """Write access to the parent is enough; the directory itself may be closed."""
+    """Write access to the parent is enough; the directory itself may be inaccessible."""
     os.chmod(d.path, 0o777)
     d.folder(mode=0o000)
     d.user(lambda: c.rmdir(d / "folder"))

@@ -165,7 +165,7 @@ def test_socket_bind(d: Folder) -> None:
 
 
 def test_socket_connect_refused(d: Folder) -> None:
-    """unix(7) ECONNREFUSED: nobody listens at the node."""
+    """unix(7) ECONNREFUSED: no process listens at the node."""
 
     def body() -> None:
         os.chdir(d.path)

@@ -1,4 +1,4 @@
-"""Does the suite find faults? One run of a part of it for each planted fault, which must fail."""
+"""The suite finds faults: for each planted fault a part of it runs, which must fail."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ SECONDS_MAX = 200
 @pytest.mark.mount
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_fault_is_caught(mutant: Mutant) -> None:
-    """The case that is about the fault fails, and the suite with it."""
+    """The case for the fault fails, and so the suite does."""
     file, name = mutant.case.split("::")
     path = f"tests/fuse/posix/{file}.py"
     words = ["-q", "-p", "no:cacheprovider", "--tb=line", "-k", f"braidfs and {name}", path]

@@ -1,4 +1,6 @@
-"""The suite about itself: every case says its sentence, differences are told, none is stale."""
+"""Checks of the suite itself: every case says its sentence, differences are documented, none is
+stale.
+"""
 
 import ast
 from pathlib import Path

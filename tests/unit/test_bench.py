@@ -1,5 +1,6 @@
-"""How `./dev bench data` judges what it measured (tests.bench.data.bars), which cases it has, and
-how it counts what processes spend and do together."""
+"""How `./dev bench data` judges its measurements (tests.bench.data.bars), which cases it has, and
+how it counts the CPU time and the system calls of several processes together.
+"""
 
 import os
 import threading
@@ -42,7 +43,7 @@ def test_the_best_peer_counts() -> None:
 def test_what_was_not_measured_is_not_judged() -> None:
     assert _met(FASTER, {("epoch", "braidfs"): 60.0}, "moose") == [None, None]
     assert _met(FASTER, {("epoch", "ext4"): 60.0}, "moose") == [None, None]
-    assert _met(FASTER, {("epoch", "ext4"): 60.0}) == [None]  # a run without peers
+    assert _met(FASTER, {("epoch", "ext4"): 60.0}) == [None]  # this is a run without peers
 
 
 def test_bars_of_a_value_and_of_another_row() -> None:

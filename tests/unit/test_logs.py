@@ -1,4 +1,4 @@
-"""A warning that a test did not declare is found, once, whole lines only."""
+"""A warning that a test did not declare is found, once, in whole lines only."""
 
 from pathlib import Path
 
@@ -55,10 +55,10 @@ def test_what_was_expected_may_come_late(tmp_path: Path, monkeypatch: pytest.Mon
 
     assert next_test(WARNING, Expected(any_warning=True)) == 0
     now += 3 * LATE_SECONDS
-    assert next_test(WARNING) == 0  # the next test, however long it took
+    assert next_test(WARNING) == 0  # it is the next test, however long it took
     assert next_test(WARNING) == 1
     assert next_test(ERROR, Expected(("event=lost",))) == 0
-    for _ in range(5):  # all of one moment
+    for _ in range(5):  # all are of one moment
         assert next_test(ERROR) == 0
     now += LATE_SECONDS + 1
     assert next_test("") == 0

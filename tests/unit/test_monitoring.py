@@ -1,4 +1,4 @@
-"""Alert rules and the dashboard speak of metrics that exist, with labels that they have."""
+"""Alert rules and the dashboard name metrics that exist, with labels that they have."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from tests.dev.steps import ROOT
 
 MONITORING = ROOT / "monitoring"
 ROWS = {row.name: row for row in TABLE}
-OTHER_LABELS = {"instance", "job", "le"}  # Prometheus's own
+OTHER_LABELS = {"instance", "job", "le"}  # Prometheus itself adds these
 
 
 def _rules() -> list[str]:
@@ -28,7 +28,7 @@ def _panels() -> Iterator[tuple[str, str]]:
 
 
 def _row(name: str) -> Metric:
-    """The metric that a name in a query belongs to."""
+    """The metric to which a name in a query belongs."""
     if name in ROWS:
         assert ROWS[name].kind is not Kind.HISTOGRAM, f"{name}: ask for _bucket, _sum or _count"
         return ROWS[name]

@@ -1,4 +1,4 @@
-"""What several unit tests wait with."""
+"""How several unit tests wait."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Waits and patience that grow with each failure."""
+"""Delays and timeouts that grow with each failure."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,6 @@
-"""When certificates end: out of files, as a metric that follows them, and for programs whole."""
+"""When certificates expire: read from files, as a metric that follows them, and for whole
+programs.
+"""
 
 import base64
 import re
@@ -29,7 +31,7 @@ from .test_net import RecordedLog
 
 @pytest.fixture
 def own(tmp_path: Path, certificates: Certificates) -> Certificates:
-    """Ones that a test may change."""
+    """Certificates that a test may change."""
     shutil.copytree(certificates.folder, tmp_path / "own")
     return Certificates(tmp_path / "own")
 
@@ -40,7 +42,7 @@ def server_file(own: Certificates) -> Path:
 
 @pytest.mark.parametrize("days", [-1, 1, 90, 20_000])
 def test_the_end_is_that_which_openssl_says(own: Certificates, days: int) -> None:
-    """Also after 2049, where DER writes times in another way."""
+    """This holds also after 2049, where DER writes times in another way."""
     own.issue(days=days)
     ends = end_of_certificates(server_file(own).read_bytes())
     assert datetime.fromtimestamp(ends, UTC) == look_at(server_file(own)).ends
@@ -55,8 +57,8 @@ def test_of_a_chain_the_first_to_end(own: Certificates) -> None:
 
 
 def test_what_is_no_certificate(own: Certificates) -> None:
-    """Cut anywhere before the end of `validity`, or with any octet of it changed, it is an end or
-    a ValueError; nothing else."""
+    """A certificate that is truncated before the end of `validity`, or has an octet of it changed,
+    gives an expiry or a ValueError, nothing else."""
     pem = server_file(own).read_bytes()
     found = re.search(rb"CERTIFICATE-----(.+?)-----END", pem, re.DOTALL)
     assert found is not None
@@ -87,7 +89,8 @@ def test_what_is_no_certificate(own: Certificates) -> None:
 async def test_the_metric_follows_a_renewal(
     own: Certificates, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Nobody connects meanwhile. A file that cannot be used leaves the one of before in force."""
+    """No client connects meanwhile. A file that cannot be used leaves the old certificate
+    in use."""
     own.issue(days=5)
     metrics, log = Metrics("test"), RecordedLog()
     transport = TlsTransport(own.settings(), log)

@@ -1,4 +1,6 @@
-"""Configuration files and mount options: what is taken, and the sentence for what is not."""
+"""Configuration files and mount options: what is accepted, and the error message for what
+is not.
+"""
 
 from dataclasses import dataclass, fields
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Times as records keep them."""
+"""Times as records store them."""
 
 import struct
 

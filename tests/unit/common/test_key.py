@@ -1,4 +1,4 @@
-"""The key file: made private, refused when it is not."""
+"""The key file: created private, refused when it is not."""
 
 from pathlib import Path
 

@@ -158,7 +158,7 @@ def laid_out(width: int, units: int) -> Layout:
 
 @given(shape=shapes, around=st.integers(-3, 3))
 def test_what_targets_can_hold(shape: tuple[int, int], around: int) -> None:
-    """The first byte that no object can hold, and all before it that one can."""
+    """The first byte that no object can hold, and all bytes before it, which an object can hold."""
     layout = laid_out(*shape)
     end = storable_end(layout.pack()[SHAPE])
     assert 0 < end < FILE_SIZE_MAX
@@ -170,8 +170,8 @@ def test_what_targets_can_hold(shape: tuple[int, int], around: int) -> None:
 
 @given(shape=shapes, offset=st.integers(0, FILE_SIZE_MAX - 1))
 def test_extents_at_any_offset(shape: tuple[int, int], offset: int) -> None:
-    """Pieces lie where the relation of chunks and objects says, also near the largest size, and
-    nothing of it needs more than 64 bits."""
+    """Pieces are placed as the mapping of chunks to objects says, also near the largest size, and
+    no value needs more than 64 bits."""
     layout = laid_out(*shape)
     length = min(FILE_SIZE_MAX - offset, 3 * layout.chunk_size)
     at = offset

@@ -1,4 +1,4 @@
-"""Ranges of one owner: split, merged, changed; against a list of bytes."""
+"""Lock ranges of one owner: split, merged, changed; compared with a list of bytes."""
 
 from hypothesis import given
 from hypothesis import strategies as st

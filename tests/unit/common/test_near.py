@@ -1,4 +1,4 @@
-"""Lanes run on the cores near their rails, where a machine has more than one NUMA node."""
+"""Lanes run on the cores near their rails, if a machine has more than one NUMA node."""
 
 import os
 import threading
@@ -35,7 +35,7 @@ def nodes(tmp_path: Path) -> Path:
         (tmp_path / f"node{node}").mkdir()
         (tmp_path / f"node{node}" / "cpulist").write_text(f"{cores}\n")
     (tmp_path / "node2").mkdir()
-    (tmp_path / "node2" / "cpulist").write_text("\n")  # memory alone
+    (tmp_path / "node2" / "cpulist").write_text("\n")  # this node has memory only
     return tmp_path
 
 

@@ -1,4 +1,4 @@
-"""Peers on one host meet by a local socket, and by TCP where that cannot be."""
+"""Peers on one host connect by a local socket, and by TCP where that is not possible."""
 
 import os
 import socket
@@ -40,7 +40,7 @@ async def listening(
 
 
 async def family(dialing: TcpTransport, listener: TcpListener, host: str = LOCAL.host) -> int:
-    """How the two meet; a byte each way has passed."""
+    """The address family by which the two connect; a byte has passed in each direction."""
     ours = await dialing.dial(Address(host, listener.address.port))
     theirs = await listener.accept()
     try:
@@ -89,7 +89,7 @@ async def test_a_server_at_all_addresses_is_met_at_one_of_this_host(
 
 
 def test_no_server_of_this_host_is_taken_for_one_elsewhere() -> None:
-    """192.0.2.0/24 is nobody's (RFC 5737)."""
+    """No host uses 192.0.2.0/24 (RFC 5737)."""
     beside = nearby.listen("0.0.0.0", 7411, 1)
     assert beside is not None
     try:

@@ -1,4 +1,4 @@
-"""Connecting and serving: every limit refuses, every failure has its sentence."""
+"""Connecting and serving: every limit refuses, every failure has its message."""
 
 import functools
 import os
@@ -93,7 +93,8 @@ def dial(
 
 
 async def test_connections_that_were_closed_here() -> None:
-    """Each of them says so, whoever else waits for what is closed, too."""
+    """Each such connection reports that it was closed here, to every task that waits for
+    it, too."""
     async with serving() as address:
         for _ in range(3):
             stream = await TcpTransport().dial(address)
@@ -164,11 +165,12 @@ async def test_another_key() -> None:
         for _ in range(5):
             with pytest.raises(AuthenticationError, match="refused this cluster key"):
                 await dial(address, b"o" * 32)
-    assert log.events == [("connection refused", "handshake failed")]  # once a minute
+    assert log.events == [("connection refused", "handshake failed")]  # it is logged once a minute
 
 
 async def test_a_server_that_ends_within_the_handshake() -> None:
-    """It refused nothing: whoever asked asks again. At each step, by an end and by a reset."""
+    """The server refused nothing, so the client tries again. It ends at each step, by a close and
+    by a reset."""
     for steps in range(2):
         listener = await TcpTransport().listen(LOCAL)
 
@@ -202,7 +204,7 @@ async def test_a_name_that_is_none() -> None:
 
 @asynccontextmanager
 async def stranger(first: bytes, *, stay: bool) -> AsyncIterator[Address]:
-    """A server that says something and then waits or closes."""
+    """A server that sends some bytes and then waits or closes."""
     listener = await TcpTransport().listen(LOCAL)
 
     async def accept() -> None:
@@ -267,7 +269,7 @@ async def test_slow_handshakes_are_cut() -> None:
 
 
 async def test_strangers_shut_nobody_out() -> None:
-    """However many connect and say nothing: the oldest of them make room."""
+    """Many peers connect and send nothing: the oldest of them are closed."""
     log = RecordedLog()
     async with serving(limits=AcceptLimits(unauthenticated_max=2), log=log) as address:
         waiting = [await TcpTransport().dial(address) for _ in range(5)]
@@ -289,12 +291,12 @@ def test_of_strangers_the_host_goes_that_has_most() -> None:
     assert pool.end_one() == "10.0.0.2" and many[0].is_ended
     assert {pool.end_one(), pool.end_one()} == {"10.0.0.2", "this host (uid 7)"}
     assert not single.is_ended
-    pool.remove(many[0])  # twice is no harm
+    pool.remove(many[0])  # removing it twice does no harm
     assert len(pool) == 3 and [one.is_ended for one in (many[2], local[1])] == [False, False]
 
 
 class ShortOfDescriptors(TcpTransport):
-    """accept() fails until a connection was closed here."""
+    """accept() fails until a connection is closed here."""
 
     async def listen(self, address: Address) -> TcpListener:
         listener = await super().listen(address)
@@ -316,7 +318,7 @@ async def test_where_descriptors_are_short_a_stranger_goes() -> None:
         first = await TcpTransport().dial(address)
         await (await dial(address)).aclose()  # the server has seen the first one, too
         transport.make_short()
-        stream = await dial(address)  # one accept may be under way
+        stream = await dial(address)  # one accept may be in progress
         stream = await dial(address)
         assert await first.receive() == b""
         await stream.send(encode_frame(Op.PING))
@@ -336,7 +338,7 @@ async def test_a_clients_key_has_its_share_of_connections() -> None:
         await (await dial(address)).aclose()
         await kept[0].aclose()
         more: FrameStream | None = None
-        while more is None:  # as soon as the server saw it go
+        while more is None:  # it comes as soon as the server has seen the other one close
             with suppress(RefusedError):
                 more = await connect(address, key=b"c" * 32, hello=hello, timeout_s=10)
         for one in (kept[1], more):
@@ -427,7 +429,7 @@ async def _fails(error: Exception) -> None:
 async def test_what_fails_in_a_connection_ends_it_alone(
     errors: tuple[Exception, ...], said: str
 ) -> None:
-    """Also several tasks of it that fail together."""
+    """This includes several tasks of a connection that fail together."""
 
     async def fails(peer: Peer, stream: FrameStream) -> None:
         async with trio.open_nursery() as nursery:

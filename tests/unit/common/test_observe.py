@@ -1,4 +1,4 @@
-"""Log lines, their limits, and the metrics table."""
+"""Log lines, their limits, and the table of metrics."""
 
 import io
 import logging
@@ -162,7 +162,7 @@ def test_names_outside_the_table_are_bugs() -> None:
 
 
 def test_native_counters_by_their_own_names() -> None:
-    """A storage server's and a client's, as native counts them."""
+    """The counters of a storage server and of a client, with the names that native gives them."""
     counters = {
         "reads": 4,
         "writes": 2,
@@ -192,7 +192,8 @@ def test_native_counters_by_their_own_names() -> None:
         'braidfs_data_request_seconds_sum{op="READ"} 2.5',
     ):
         assert line in text.splitlines(), f"{line}\n{text}"
-    counters["rdma_bytes_written"] = 400  # told before the reply is counted: nothing falls
+    # It is reported before the reply is counted: no counter falls.
+    counters["rdma_bytes_written"] = 400
     assert 'transport="tcp"} 700.0' in generate_latest(metrics.registry).decode()
     client = {
         "bytes_read": 7,

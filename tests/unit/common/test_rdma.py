@@ -1,4 +1,4 @@
-"""The choice of RDMA ports and GIDs, and what people are told of those that are not used."""
+"""The choice of RDMA ports and GIDs, and what people are told about those that are not used."""
 
 import errno
 import ipaddress
@@ -81,7 +81,8 @@ def test_subnets_and_index_choose_among_gids() -> None:
 
 
 class FakeContext:
-    """A device as pyverbs shows it; `more`: what 59 knows of a port beyond 44."""
+    """A device as pyverbs shows it; `more`: the attributes of a port that version 59 has
+    beyond 44."""
 
     more: ClassVar[dict[str, int]] = {}
 
@@ -129,14 +130,14 @@ def test_without_pyverbs_people_are_told_what_to_install(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(rdma, "SYSFS", tmp_path)
     monkeypatch.setattr(rdma, "DEBIAN_PACKAGES", tmp_path)
-    monkeypatch.setattr(sys, "path", [])  # of an environment that has its own
+    monkeypatch.setattr(sys, "path", [])  # an environment has a path of its own
     with pytest.raises(rdma.NoRdmaError, match=r"pyverbs cannot be loaded .* python3-pyverbs"):
         rdma.find_ports()
 
 
 class FakeNative:
     def __init__(self, error: OSError | None = None, broken: str = "") -> None:
-        """error: of the device named `broken`, or of all when that is empty."""
+        """`error`: raised for the device named `broken`, or for all devices when that is empty."""
         self.error = error
         self.broken = broken
         self.opened: list[tuple[str, int, int]] = []
@@ -186,10 +187,10 @@ def test_a_rail_is_closed_when_its_device_or_address_is_gone(
     native = FakeNative()
     ports = [port("a"), port("b", gid(1, "10.1.0.1"))]
     rails = rails_over(monkeypatch, native, ports)
-    ports[0] = replace(ports[0], is_active=False)  # down for a while: kept
+    ports[0] = replace(ports[0], is_active=False)  # it is down for a while, and is kept
     rails.refresh()
     assert native.closed == [] and [one.number for one in rails.rails] == [1]
-    ports[1] = port("b", gid(1, "10.2.0.2"))  # same index, another address
+    ports[1] = port("b", gid(1, "10.2.0.2"))  # it has the same index and another address
     rails.refresh()
     assert native.closed == [1] and native.opened[2:] == [("b", 1, 1)]
     ports.clear()

@@ -1,4 +1,4 @@
-"""Caller and DataCaller: replies find their callers, failures reach all who wait."""
+"""Caller and DataCaller: replies reach their callers, failures reach all that wait."""
 
 import functools
 import struct
@@ -42,7 +42,7 @@ Handler = Callable[[Frame, FrameStream], Awaitable[None]]
 
 @asynccontextmanager
 async def calling(handle: Handler) -> AsyncIterator[Caller]:
-    """A caller whose requests are given to handle, one after another."""
+    """A caller whose requests go to handle, one after another."""
 
     async def on_connection(peer: Peer, stream: FrameStream) -> None:
         while batch := await stream.receive_batch():
@@ -258,7 +258,7 @@ async def test_many_objects_are_deleted_in_one_go() -> None:
         sent.append([frame.header.target, file_id, frame.header.stripe_index])
         if file_id % 100 == 7:
             await stream.send(reply(frame, encode(Failure("")), status=Status.EIO))
-        elif file_id != 13:  # never answered
+        elif file_id != 13:  # it is never answered
             await stream.send(reply(frame, b""))
 
     objects = [(1, number, 0) for number in range(300)]

@@ -1,4 +1,4 @@
-"""The life of a server program, as a process: ready, signals, exit codes, sentences."""
+"""The life of a server program, as a process: ready, signals, exit codes, messages."""
 
 import os
 import signal
@@ -156,7 +156,7 @@ def test_a_watchdog_of_another_process_is_not_fed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_descriptors_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child must not take its parent's."""
+    """A child must not take the descriptors of its parent."""
     monkeypatch.setenv("LISTEN_FDS", "2")
     monkeypatch.setenv("LISTEN_FDNAMES", "main:state-0")
     monkeypatch.setenv("LISTEN_PID", "1")

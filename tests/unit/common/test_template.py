@@ -1,4 +1,4 @@
-"""Layout defaults: text and record, and everything that is neither."""
+"""Layout defaults: text and record, and inputs that are neither."""
 
 import contextlib
 
@@ -58,7 +58,7 @@ def test_texts_that_are_taken(text: bytes, chunk_size: int, width: int) -> None:
     ],
 )
 def test_texts_that_are_refused(text: bytes) -> None:
-    with pytest.raises(ValueError):  # UnicodeDecodeError is one too
+    with pytest.raises(ValueError):  # UnicodeDecodeError is a ValueError too
         parse_default(text, BASE)
 
 

@@ -1,4 +1,6 @@
-"""TLS: who is believed, who is refused and told why, certificates that change, keys that do."""
+"""TLS: which peers are trusted, which are refused and with what message, and how certificates and
+keys change.
+"""
 
 import os
 import shutil
@@ -20,7 +22,7 @@ from .test_net import RecordedLog, dial, serving
 
 @pytest.fixture
 def own(tmp_path: Path, certificates: Certificates) -> Certificates:
-    """Ones that a test may change."""
+    """Certificates that a test may change."""
     shutil.copytree(certificates.folder, tmp_path / "own")
     return Certificates(tmp_path / "own")
 
@@ -28,7 +30,8 @@ def own(tmp_path: Path, certificates: Certificates) -> Certificates:
 @pytest.mark.parametrize("theirs", MODES)
 @pytest.mark.parametrize("ours", MODES)
 async def test_every_pair_of_modes(ours: str, theirs: str, certificates: Certificates) -> None:
-    """Encrypted where both can; plain only where neither demands TLS; else told what to do."""
+    """Encrypted if both ends can; unencrypted only if neither demands TLS; otherwise refused with a
+    remedy."""
     server = transport_of(certificates.settings(theirs))
     client = transport_of(TlsSettings(ours, certificates.authority))
     async with serving(transport=server) as address:
@@ -71,7 +74,8 @@ async def test_a_certificate_that_has_ended(own: Certificates) -> None:
 
 
 async def test_a_certificate_of_no_server(own: Certificates) -> None:
-    """What the authority signed for something else is no server; nor is the authority itself."""
+    """A certificate that the authority signed for another purpose is no server's; nor is the
+    authority's own."""
     for name in ("crt", "key"):
         shutil.copy(own.folder / f"ca.{name}", own.folder / f"server.{name}")
     async with serving(transport=TlsTransport(own.settings())) as address:
@@ -80,7 +84,7 @@ async def test_a_certificate_of_no_server(own: Certificates) -> None:
 
 
 async def test_certificates_are_read_again_when_they_change(own: Certificates) -> None:
-    """The connection of before goes on; a new one sees the new certificate; broken files change
+    """The existing connection goes on; a new one sees the new certificate; broken files change
     nothing."""
     server = TlsTransport(own.settings(), log := RecordedErrors())
     async with serving(transport=server) as address:
@@ -133,7 +137,7 @@ def test_a_word_that_is_no_mode() -> None:
 
 
 async def test_strangers_that_begin_tls_and_fall_silent(certificates: Certificates) -> None:
-    """They hold up nobody, and nothing of theirs ends the server."""
+    """They delay no other peer, and do not end the server."""
     async with serving(transport=TlsTransport(certificates.settings())) as address:
         strangers = [socket.create_connection((address.host, address.port)) for _ in range(5)]
         for stranger, octets in zip(
@@ -150,7 +154,7 @@ async def test_strangers_that_begin_tls_and_fall_silent(certificates: Certificat
 
 
 def test_keys_change_on_the_way(certificates: Certificates) -> None:
-    """With three records to a key, 3,000 messages go through a thousand keys in each direction."""
+    """With three records for each key, 3,000 messages use a thousand keys in each direction."""
     context = load_module().TlsContext
     ends = socket.socketpair()
     for end in ends:
@@ -174,7 +178,7 @@ def test_keys_change_on_the_way(certificates: Certificates) -> None:
 
 
 async def test_a_flipped_bit_ends_the_connection(certificates: Certificates) -> None:
-    """As does anything that somebody between them puts in."""
+    """So does anything that a party between them inserts."""
     context = load_module().TlsContext
     (ours, theirs), settings = socket.socketpair(), certificates.settings()
     server = context.server(str(settings.certificate), str(settings.key)).open(theirs.fileno(), "")

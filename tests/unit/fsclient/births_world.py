@@ -1,4 +1,4 @@
-"""A client, all of whose births the test makes itself; shared by the tests of births."""
+"""A client whose births are all made by the test; the tests of births share it."""
 
 import os
 import struct
@@ -29,7 +29,7 @@ class World(FakeWorld):
     def __init__(self) -> None:
         super().__init__()
         self.births = self.fs.births
-        self.share = (0, 0)  # files and size limit that the metaserver tells
+        self.share = (0, 0)  # the files and the size limit that the metaserver gives
         self.is_full = False
         leases = self.fs.leases
         leases.session_opened(30.0)
@@ -59,7 +59,8 @@ class World(FakeWorld):
         is_open: bool = True,
         inline: bytes = b"",
     ) -> None:
-        """Lanes make a file. written: how often, size and time that they committed with it."""
+        """Lanes create a file. `written`: how often it was written, and the size and time that they
+        committed with it."""
         writable = is_open and flags & os.O_ACCMODE != os.O_RDONLY
         birth = ino, FOLDER, name, 0o644, 1, 2, 3, layout(ino), writable, *written, is_open
         self.lanes.births.append(rows.Birth(*birth, FIRST_HANDLE + ino, inline))
@@ -89,7 +90,7 @@ async def gathered(world: World) -> None:
 
 
 def set_attributes(world: World, ino: int, version: int = 7) -> None:
-    """By lanes."""
+    """Lanes set attributes."""
     known = replace(unpack_attributes(record(ino)), mode=0o100600, change_version=version)
     world.lanes.settings = (
         *world.lanes.settings,

@@ -1,4 +1,4 @@
-"""Fakes of what fsclient.fs stands on: a scripted metaserver and the tables of the lanes."""
+"""Fakes of what fsclient.fs depends on: a scripted metaserver and the tables of the lanes."""
 
 import struct
 from collections.abc import Callable, Sequence, Set
@@ -35,7 +35,7 @@ def layout(file_id: int) -> bytes:
 
 
 def make_fs(meta: Any, lanes: Any, log: Callable[[str], None], **times: float) -> FileSystem:
-    """A file system over fakes; the metaserver grants no leases unless a test switches them on."""
+    """A file system over fakes; the metaserver grants no leases unless a test enables them."""
     return FileSystem(meta, lanes, Leases(lanes, trio.current_time), log, **times)
 
 
@@ -98,7 +98,7 @@ class FakeMetadata:
 
 @dataclass
 class FakeCopies:
-    """What becomes of copy(). waits: until finish_copy()."""
+    """The outcome of copy(). `waits`: until finish_copy()."""
 
     reach: int = 1 << 40
     status: int = 0
@@ -109,29 +109,30 @@ class FakeCopies:
 
 
 class FakeLanes:
-    """All ports of native in one. Remembers what it was told; `written` is what inode_written() and
-    inode_take() give."""
+    """All ports of native in one object. It records its calls; inode_written() and inode_take()
+    return `written`."""
 
-    settings: Sequence[Setting] = ()  # what lanes set
-    spared: Set[int] = frozenset()  # inodes that were made a moment ago and are open
+    settings: Sequence[Setting] = ()  # these attributes were set by lanes
+    spared: Set[int] = frozenset()  # inodes that were created a moment ago and are open
     told_births: Sequence[int] = ()
     announced: Sequence[int] = ()
     announced_max = 0
 
-    set_ids: frozenset[tuple[int, int, int]] = frozenset()  # inodes, modes, groups
-    barriers = 0  # of the notifier
-    untold_cuts: Set[int] = frozenset()  # inodes
-    committing: Set[int] = frozenset()  # inodes
-    cut_pauses: Sequence[int] = ()  # inodes, as often as it is paused
+    set_ids: frozenset[tuple[int, int, int]] = frozenset()  # these are inodes, modes and groups
+    barriers = 0  # the count of barriers of the notifier
+    untold_cuts: Set[int] = frozenset()  # these are inode numbers
+    committing: Set[int] = frozenset()  # these are inode numbers
+    cut_pauses: Sequence[int] = ()  # an inode number for each pause
     cuts_done: Sequence[tuple[int, int, int, bool]] = ()
     expired: Sequence[tuple[int, bytes]] = ()
-    passed: frozenset[int] = frozenset()  # whose reads and writes go on while a lease is recalled
+    passed: frozenset[int] = frozenset()  # their reads and writes go on while a lease is recalled
 
     def __init__(self) -> None:
-        self.listed: dict[int, list[tuple[bytes, int, int]]] = {}  # name, inode and cookie
+        # Each entry has name, inode and cookie.
+        self.listed: dict[int, list[tuple[bytes, int, int]]] = {}
         self.known: dict[int, tuple[bytes, bytes, bytes]] = {}
         self.believed: dict[int, bytes] = {}
-        self.complete: dict[int, set[bytes]] = {}  # names that are not absent
+        self.complete: dict[int, set[bytes]] = {}  # these names exist
         self.dentries: dict[tuple[int, bytes], int] = {}
         self.leased: dict[int, tuple[int, int]] = {}
         self.dropped: list[tuple[int, int]] = []
@@ -145,10 +146,12 @@ class FakeLanes:
         self.resized: list[int] = []
         self.kept: set[int] = set()
         self.own_handles: dict[int, int] = {}
-        self.children: dict[int, tuple[int, bytes]] = {}  # directory and attributes of each
-        self.child_handles: dict[int, int] = {}  # of lanes, which Python knows nothing of
-        self.unused: set[int] = set()  # children that nobody opened
-        self.children_counted = [0, 0]  # used, unused
+        # The directory and the attributes of each child.
+        self.children: dict[int, tuple[int, bytes]] = {}
+        # They belong to lanes, and Python does not know them.
+        self.child_handles: dict[int, int] = {}
+        self.unused: set[int] = set()  # these children were never opened
+        self.children_counted = [0, 0]  # the numbers of used and unused children
         self.is_paused = False
         self.size_limits: dict[int, int] = {}
         self.drained: list[tuple[int, int, bool]] = []

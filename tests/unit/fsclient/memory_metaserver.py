@@ -1,8 +1,8 @@
 """A metaserver in memory, as the session protocol needs it: sessions, stored replies, transactions
-that become durable later, and crashes that lose what was not.
+that become durable later, and crashes that lose what was not durable.
 
-Mutations are appended to `applied`; a UNLINK named b"missing" fails; the rest of the namespace is
-not simulated. Not the real metaserver: that one is tested in tests/unit/metaserver.
+Mutations are appended to `applied`; an UNLINK named b"missing" fails; the rest of the namespace is
+not simulated. It is not the real metaserver, which tests/unit/metaserver tests.
 """
 
 from dataclasses import dataclass, field
@@ -33,7 +33,8 @@ _EMPTY = encode(Empty())
 
 @dataclass
 class Session:
-    replies: dict[int, tuple[int, bytes]] = field(default_factory=dict)  # id: txn, body
+    # They map an id to transaction and body.
+    replies: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     answered: int = 0
     opens: tuple[int, ...] = ()
 
@@ -56,12 +57,13 @@ class MemoryMetaserver:
         self.recovering = False
         self.refused_leases: tuple[int, ...] = ()
         self.fails_replays = False
-        self.is_refusing = False  # the key is good no more
-        self.heard = 0  # for another process of a session
-        self.lies_about: set[bytes] = set()  # names; replies to changes of them are of another op
-        self.lied: set[int] = set()  # request ids
-        self.is_lying = False  # of SESSION_OPEN, too
-        self.seen: list[tuple[Op, int, int]] = []  # op, request id, flags
+        self.is_refusing = False  # the key is no longer valid
+        self.heard = 0  # the next process of a session receives it
+        # These are names; replies to changes of them belong to another op.
+        self.lies_about: set[bytes] = set()
+        self.lied: set[int] = set()  # these are request ids
+        self.is_lying = False  # this includes replies to SESSION_OPEN
+        self.seen: list[tuple[Op, int, int]] = []  # each entry has op, request id and flags
         self.next_session = 100
         self.is_open: int = 0
         self.parser = FrameParser()
@@ -72,7 +74,7 @@ class MemoryMetaserver:
         self.kept = _copy(self.now)
 
     def crash(self) -> None:
-        """Lose what is not durable; sessions are durable before use."""
+        """Loses what is not durable; sessions are durable before use."""
         kept = _copy(self.kept)
         for number in self.now.sessions:
             kept.sessions.setdefault(number, Session())
@@ -92,7 +94,7 @@ class MemoryMetaserver:
     # ---- the wire -----------------------------------------------------------------------------
 
     def receive(self, octets: bytes) -> list[Frame]:
-        """Feed bytes, get the replies."""
+        """Takes bytes, returns the replies."""
         self.parser.feed(octets)
         replies = [self.serve(frame) for frame in self.parser.frames()]
         return [reply for reply in replies if reply is not None]

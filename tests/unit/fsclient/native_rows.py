@@ -1,4 +1,4 @@
-"""Rows of the native module as the fakes of its ports give them (fscommon.native_ports)."""
+"""Rows of the native module as the fakes of its ports return them (fscommon.native_ports)."""
 
 from typing import Any, Final, NamedTuple
 

@@ -1,4 +1,4 @@
-"""Files opened ahead: when a page is asked for, what is taken of it, and that waste ends it."""
+"""Files opened ahead: when a page is requested, what is used of it, and that waste ends it."""
 
 import os
 from collections.abc import AsyncIterator
@@ -47,7 +47,7 @@ from .test_recalls import NEVER_NS, World
 PARENT = 3
 READER = LEASE_META | LEASE_DATA
 NAMES = LEASE_META | LEASE_ENTRIES
-FIRST = 100  # inode number of the first file
+FIRST = 100  # the inode number of the first file
 
 
 # ---- the policy -------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def test_what_is_not_used_makes_it_rest_longer_and_longer() -> None:
             now += 1
         rests.append(now - began)
     assert rests[:3] == [10, 20, 40] and rests[-1] == REST_S_MAX
-    assert guard.may_ask(ahead.JUDGED_MIN, unused, now)  # it pays again
+    assert guard.may_ask(ahead.JUDGED_MIN, unused, now)  # it is worth it again
     assert not guard.may_ask(ahead.JUDGED_MIN, unused + ahead.JUDGED_MIN, now)
     assert guard.may_ask(ahead.JUDGED_MIN, unused + ahead.JUDGED_MIN, now + 10)
 
@@ -189,7 +189,7 @@ class Reading(World):
         return reply
 
     def page(self, request: OpenAhead) -> OpenedAhead:
-        """As the metaserver answers: without what this client has open."""
+        """The page that the metaserver returns: without files that this client has open."""
         held = self.fs.inodes.held()
         inos = [ino for ino in self.inos if ino not in held and ino >= request.cookie]
         page = inos[: request.count]
@@ -213,7 +213,7 @@ class Reading(World):
             nursery.cancel_scope.cancel()
 
     async def read(self, *inos: int) -> None:
-        """By an application, through Python."""
+        """An application reads, through Python."""
         for ino in inos:
             file = await self.fs.files.open(ino, os.O_RDONLY, kill_set_ids=False)
             self.fs.released(file.fh, ino)
@@ -221,7 +221,7 @@ class Reading(World):
 
     @property
     def granted(self) -> set[int]:
-        """What lanes know by its directory."""
+        """The files that lanes know by their directory's grant."""
         return set(self.lanes.children)
 
     def returned(self) -> list[ReturnItem]:
@@ -286,7 +286,7 @@ async def test_what_is_not_leased_is_not_taken(flags: int) -> None:
 
 
 async def test_what_was_recalled_meanwhile_is_not_taken() -> None:
-    """The recall overtook the task that waits for the reply."""
+    """The recall arrived before the task that waits for the reply ran."""
     world = Reading()
     gone = world.inos[-1]
 
@@ -351,7 +351,8 @@ async def test_what_is_opened_or_changed_through_python_is_a_lease_of_its_own() 
 
 
 async def test_what_lanes_have_open_is_taken_over() -> None:
-    """The metaserver hears of it before the lease goes back, and of its close when it is closed."""
+    """The metaserver is told of the open file before the lease goes back, and of its close when it
+    is closed."""
     world = Reading()
     async with world.running():
         await world.read(*world.inos[:OPENS_MIN])
@@ -431,7 +432,7 @@ async def test_the_directory_of_long_ago_makes_room(monkeypatch: pytest.MonkeyPa
 
 
 async def test_leases_that_ended_leave_nothing_granted() -> None:
-    """A page that is on its way meanwhile is given up when it comes."""
+    """A page that is in flight meanwhile is returned when it arrives."""
     world = Reading()
 
     def page(request: OpenAhead) -> OpenedAhead:

@@ -1,4 +1,4 @@
-"""Announcements: packed and unpacked, directories granted first, queues with bounds."""
+"""Announcements: packed and unpacked, directories granted first, bounded queues."""
 
 import itertools
 from collections.abc import AsyncIterator

@@ -1,4 +1,6 @@
-"""What is written to a new file before the metaserver is told of it goes with its birth."""
+"""Bytes written to a new file before it is reported to the metaserver are reported with its
+birth.
+"""
 
 import pytest
 import trio
@@ -138,7 +140,7 @@ async def test_bytes_that_come_too_late_or_do_not_fit_stay_with_the_lanes(world:
     await delegated(world)
     world.bear(100)
     flags = COMMIT_SIZE | COMMIT_MTIME
-    commit(world, 100, 5, 55, flags, inline=b"tiny")  # taken by somebody else meanwhile
+    commit(world, 100, 5, 55, flags, inline=b"tiny")  # another task has taken it meanwhile
     commit(world, 100, 4, 55, flags | COMMIT_KILL_SUIDGID, inline=b"tiny")
     world.births.flush()
     commit(world, 100, 4, 55, flags, inline=b"tiny")

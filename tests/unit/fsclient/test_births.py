@@ -1,4 +1,6 @@
-"""Births: when a directory is asked for, that nothing overtakes them, what is lost, giving back."""
+"""Births: when a directory is requested, that no request overtakes them, what is lost, and giving
+back.
+"""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -132,7 +134,7 @@ async def test_what_gathered_goes_before_any_other_request(world: World) -> None
     world.bear(100)
     world.births.wait()
     world.bear(101)
-    world.births.flush()  # as the client of the metaserver does before each request
+    world.births.flush()  # the client of the metaserver does this before each request
     world.meta.deliver_all()
     assert world.batches() == [[100, 101]]
 
@@ -213,7 +215,7 @@ async def test_a_delegated_directory_is_named_at_a_restart(world: World) -> None
 
 
 async def test_slots_are_asked_for_anew(world: World) -> None:
-    """When targets come, or get no new files any more."""
+    """Slots are requested when targets are added, or get no new files any more."""
     await delegated(world)
     asked = len(world.meta.requests(Op.DELEGATE))
     world.births.renew_slots()
@@ -268,7 +270,7 @@ async def test_what_was_set_is_seen_here(world: World) -> None:
 
 
 async def test_a_reply_of_before_is_not_believed(world: World) -> None:
-    """It may have the same version, and not what was set."""
+    """An earlier reply may have the same version without the attributes that were set."""
     await delegated(world)
     world.bear(100)
     set_attributes(world, 100)
@@ -317,7 +319,7 @@ async def test_whoever_asks_for_a_file_waits_for_its_settings(world: World) -> N
 
 
 async def test_an_upcall_knows_what_lanes_did_before_it(world: World) -> None:
-    """A file that was made a moment ago, whose new owner has a limit: lanes are told of it."""
+    """A file was created a moment ago, and its new owner has a limit: lanes are told of it."""
     await delegated(world)
     world.bear(100)
     upcalls = SimpleNamespace(upcall=lambda slot: rows.Upcall(slot, 1, 3))
@@ -346,7 +348,8 @@ def test_a_batch_of_births_with_bytes_fits_a_frame() -> None:
 
 
 async def test_the_record_is_the_one_that_the_metaserver_makes(world: World) -> None:
-    """But for the tree and what is granted: the client believes it under its lease."""
+    """They differ in the tree and in what is granted: the client uses its record under its
+    lease."""
     bench = Bench()
     client = bench.client()
     (slot,) = client.call(Op.DELEGATE, Delegate(ROOT, 1)).slots

@@ -1,4 +1,4 @@
-"""Who asked, where the kernel says it and where it does not."""
+"""Which process made a request, if the kernel says it and if it does not."""
 
 import os
 import subprocess
@@ -43,6 +43,6 @@ def test_who_is_not_told_may_be_root(of_nobody: int) -> None:
 
 
 def test_groups_of_who_is_not_told_are_not_believed(of_nobody: int) -> None:
-    """Their numbers are those of another mapping."""
+    """Their ids belong to another mapping."""
     assert not _requester(UNKNOWN_ID, of_nobody).in_group(GROUP)
     assert _requester(UNKNOWN_ID, os.getpid()).in_group(GROUP)

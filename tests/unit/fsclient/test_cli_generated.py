@@ -1,4 +1,4 @@
-"""What is generated from the command line is in the tree as it is today: ./dev man writes it."""
+"""Files generated from the command line are up to date in the tree: `./dev man` writes them."""
 
 import click
 import pytest

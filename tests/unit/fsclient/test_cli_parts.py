@@ -223,8 +223,8 @@ def test_rates_are_between_reports_and_survive_a_restart() -> None:
 
     assert take(10.0, 1.0, 1000) == 0
     assert take(12.0, 1.0, 3000) == 1000
-    assert take(12.4, 1.4, 3000) == 1000  # the same report again
-    assert take(14.0, 1.0, 10) == 0  # the server began anew
+    assert take(12.4, 1.4, 3000) == 1000  # it is the same report again
+    assert take(14.0, 1.0, 10) == 0  # the server started again
 
 
 # ---- ends ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Completeness of directories: proved by unbroken versions, lost by anything else."""
+"""Completeness of directories: proved by consecutive versions, lost by anything else."""
 
 from dataclasses import replace
 

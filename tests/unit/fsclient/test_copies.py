@@ -1,5 +1,6 @@
-"""copy_file_range at the client: what targets copy, what is left to the kernel, and what
-becomes of the sink when it fails."""
+"""copy_file_range at the client: what targets copy, what is left to the kernel, and what happens to
+the sink when it fails.
+"""
 
 import os
 
@@ -146,7 +147,7 @@ async def test_a_quota_speaks_before_the_copy(world: World) -> None:
 async def test_a_copy_under_way_is_not_called_back(
     world: World, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A signal waits for its end: bytes that came later would fall on what is written then."""
+    """A signal does not interrupt it: bytes copied later would overwrite what is written then."""
     await world.open()
     world.lanes.copies.waits = True
     async with trio.open_nursery() as nursery:
@@ -165,7 +166,8 @@ async def _cancel_when_copying(world: World, scope: trio.CancelScope) -> None:
 
 
 async def test_source_and_sink_are_durable_before_targets_copy(world: World) -> None:
-    """A target that lost what it had not synced would copy what was there before, and succeed."""
+    """A target that lost bytes that it had not synced would copy the bytes from before, and
+    succeed."""
     await world.open()
     await world.copy()
     drained = [(ino, sync) for _, ino, sync in world.lanes.drained]

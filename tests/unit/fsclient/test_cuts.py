@@ -1,4 +1,6 @@
-"""Cuts by lanes, of which the metaserver is told later: who waits for that, and what it is told."""
+"""Truncates by lanes that are reported to the metaserver later: which calls wait for the report,
+and what it says.
+"""
 
 import os
 
@@ -62,7 +64,7 @@ async def test_of_a_closed_file_nobody_is_told(world: FakeWorld) -> None:
 
 
 async def test_it_is_told_before_a_change_and_a_commit(world: FakeWorld) -> None:
-    """Lanes make no more cuts until that was answered."""
+    """Lanes make no more truncates until the report was answered."""
     drains: list[tuple[int, int]] = []
     files = world.fs.files
 

@@ -1,4 +1,6 @@
-"""How a lane's connection is made: by RDMA where it can be, else by TCP, and back; told once."""
+"""How a lane's connection is made: by RDMA if possible, else by TCP, and back; it is logged
+once.
+"""
 
 import errno
 import ipaddress
@@ -28,14 +30,14 @@ PEER = b"p" * 40
 
 
 class FakeLanes(FakeNative):
-    """Both what the rails and what the connections want of native."""
+    """The native functions that rails and connections need."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.put: list[tuple[int, int, int]] = []  # lane, node, token
+        self.put: list[tuple[int, int, int]] = []  # each entry has lane, node and token
         self.failed: list[tuple[int, int]] = []
         self.dropped: list[int] = []
-        self.unreachable: set[int] = set()  # by these rails
+        self.unreachable: set[int] = set()  # they are unreachable by these rails
         self.changed = trio.Event()
 
     def node_put(self, node: int, /) -> None: ...
@@ -113,7 +115,7 @@ class World:
         return RdmaAnswer(PEER, by="there")
 
     async def ask(self, nursery: trio.Nursery) -> None:
-        """The lane wants a connection, and gets one or is told that there is none."""
+        """The lane requests a connection, and gets one or the message that there is none."""
         self.lanes.changed = trio.Event()
         self.data.wanted(NODE, 0, nursery)
         with trio.fail_after(5):
@@ -213,7 +215,7 @@ async def test_where_one_rail_does_not_reach_another_is_used(
 
 
 async def test_no_connection_is_made_for_a_session_that_is_gone(make: Make) -> None:
-    """It would be refused for ever, and the lane would wait on it."""
+    """It would be refused without end, and the lane would wait for it."""
     world = make("tcp")
     async with trio.open_nursery() as nursery:
         world.session = 0

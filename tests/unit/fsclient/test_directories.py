@@ -49,7 +49,7 @@ def fs(meta: FakeMetadata) -> FileSystem:
 
 
 async def list_all(fs: FileSystem, fh: int, room: int) -> list[bytes]:
-    """As the kernel does: `room` entries at a time, by cookie."""
+    """Lists as the kernel does: `room` entries at a time, by cookie."""
     names: list[bytes] = []
     cookie = 0
     while True:
@@ -140,7 +140,7 @@ async def test_unknown_handle(fs: FileSystem) -> None:
 
 
 async def test_hostile_empty_page(meta: FakeMetadata, fs: FileSystem) -> None:
-    """A page without entries that is not the end would be asked for, for ever."""
+    """A page without entries that is not the end would be requested again without end."""
     meta.answers[Op.READDIR] = ReadDirReply((), b"", b"", False)
     fs.directories.open(1, 2)
     with pytest.raises(FsError, match="EIO"):
@@ -170,7 +170,7 @@ async def test_released_directory_is_gone(meta: FakeMetadata, fs: FileSystem) ->
 
 
 async def test_lost_changes_are_told_once_by_fsync(meta: FakeMetadata, fs: FileSystem) -> None:
-    """To each handle of that directory, and to none of another."""
+    """Each handle of that directory gets the error once, and no handle of another directory."""
     meta.answers[Op.BARRIER] = Empty()
     for fh, ino in ((1, 2), (2, 2), (3, 5)):
         fs.directories.open(fh, ino)
@@ -184,7 +184,7 @@ async def test_lost_changes_are_told_once_by_fsync(meta: FakeMetadata, fs: FileS
         await fs.directories.sync(fh)
 
 
-# ---- what lanes are told, to give it again without a question ------------------------------------
+# ---- what lanes get, to answer again without a request -------------------------------------------
 
 
 class Leased:
@@ -252,8 +252,8 @@ async def test_lanes_are_told_no_attributes_that_may_be_of_before_a_change() -> 
 
 
 async def test_names_from_before_the_lease_are_not_told() -> None:
-    """The page came while the names were not leased, and the lease with another reply, which was
-    noted before the page was looked at."""
+    """The page arrived while the names were not leased; the lease came with another reply, which
+    was noted before the page was processed."""
     world = Leased()
     world.meta.answers[Op.READDIR] = lambda request: replace(world.answer(request), parents=b"")
     await world.fetch()
@@ -261,8 +261,8 @@ async def test_names_from_before_the_lease_are_not_told() -> None:
 
 
 async def test_what_more_is_known_of_some_of_a_page_is_seen_to() -> None:
-    """One is known by its directory's grant as of before, one is open, one is being set, one is not
-    leased: the others are told at once."""
+    """Of a page, one file is known by its directory's grant from before, one is open, one is being
+    set, one is not leased: lanes get the others at once."""
     world = Leased()
     inodes = world.fs.inodes
     inodes.hold(20)

@@ -1,4 +1,4 @@
-"""What `braidfs status` learns of certificates: from the servers that are up, over real TLS."""
+"""What `braidfs status` learns about certificates: from the servers that are up, over real TLS."""
 
 import functools
 import shutil
@@ -31,7 +31,7 @@ LOCAL = Address("127.0.0.1", 0)
 
 
 class Servers:
-    """Answer STATUS of two nodes, or nothing else; each with a certificate of its own."""
+    """They answer STATUS of two nodes, or nothing else; each has a certificate of its own."""
 
     def __init__(self, path: Path, certificates: Certificates) -> None:
         self.path = path
@@ -92,8 +92,11 @@ def ends_s(own: Certificates) -> int:
 
 
 async def test_storage_servers_show_theirs(servers: Servers) -> None:
-    """One that ended is told though it could not be shown; who does not answer shows nothing, nor
-    who is known to be down; and no server complains of the visit."""
+    """A server whose certificate expired is reported although it cannot connect.
+
+    A server that does not answer shows no certificate, nor does one that is known to be down; and
+    no server logs a problem because of the visit.
+    """
     good, ended = servers.issued("good", 5), servers.issued("ended", -1)
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:

@@ -65,7 +65,8 @@ async def test_open_tells_the_lanes_before_it_returns(world: World) -> None:
 
 
 async def test_a_reader_keeps_the_right_of_the_writer(world: World) -> None:
-    """The lanes have one capability per inode: opening to read must not take writing away."""
+    """The lanes have one capability per inode: opening the file to read must not remove the right
+    to write."""
     world.opens_as()
     await world.fs.files.open(5, os.O_WRONLY, kill_set_ids=False)
     await world.fs.files.open(5, os.O_RDONLY, kill_set_ids=False)
@@ -87,7 +88,7 @@ async def test_the_last_release_is_told(world: World) -> None:
     world.fs.closer.flush()
     assert world.meta.told == []
     world.fs.files.released(second.fh, 5)
-    world.fs.files.released(second.fh, 5)  # a second time is ignored
+    world.fs.files.released(second.fh, 5)  # a second time has no effect
     world.fs.closer.flush()
     assert world.meta.told == [(Op.CLOSE, Close((5,)))]
 
@@ -173,7 +174,7 @@ async def test_failed_commit_is_told_to_the_lanes(world: World) -> None:
 
 
 async def test_times_take_the_written_state_along(world: World) -> None:
-    """cp -p: write, utimes, close. The close must not move the time again."""
+    """cp -p does: write, utimes, close. The close must not change the time again."""
     world.opens_as()
     await world.fs.files.open(5, os.O_RDWR, kill_set_ids=False)
     world.lanes.written[5] = (4096, 20, WRITTEN)
@@ -246,7 +247,7 @@ async def test_truncate_drains_then_resizes(world: World) -> None:
 
 
 async def test_truncate_of_a_file_that_is_not_open_drains_nothing(world: World) -> None:
-    """Lanes may know it all the same."""
+    """Lanes may know the file all the same."""
     world.meta.answers[Op.SETATTR] = opened(5, size=0)
     await world.fs.files.setattr(5, Change(size=0))
     assert world.lanes.drained == []

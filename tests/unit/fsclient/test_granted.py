@@ -1,5 +1,7 @@
-"""What came with a reply from before a lease is not believed under it: grants are noted when a
-reply arrives, and tasks look at their replies afterwards, in any order."""
+"""A record in a reply from before a lease is not used under the lease.
+
+Grants are noted when a reply arrives, and tasks process their replies afterwards, in any order.
+"""
 
 import pytest
 import trio

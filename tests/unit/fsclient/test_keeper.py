@@ -1,4 +1,4 @@
-"""The keeper, with a client that is killed and cannot be started again just then."""
+"""The keeper, with a client that is killed and cannot be started again at that time."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tests.cluster.process import wait_until
 
 
 def _start(tmp_path: Path, program: Path) -> "subprocess.Popen[bytes]":
-    """A keeper whose client said that `program` goes on with its mount."""
+    """A keeper whose client said that `program` continues its mount."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     script = (
         "import os, signal, subprocess, sys\n"
@@ -40,7 +40,7 @@ def _start(tmp_path: Path, program: Path) -> "subprocess.Popen[bytes]":
 
 
 def test_a_program_that_comes_later_is_started(tmp_path: Path) -> None:
-    """It is being replaced, say."""
+    """The program is being replaced, for example."""
     program, begun = tmp_path / "client", tmp_path / "begun"
     process = _start(tmp_path, program)
     fresh = tmp_path / "fresh"

@@ -26,7 +26,7 @@ OWN_HANDLE = 1 << 62
 
 
 async def read_once(world: World, flags: int = READER, mode: int = os.O_RDONLY) -> None:
-    """Opened and closed by an application, with these leases."""
+    """An application opens and closes the file, with these leases."""
     attributes = with_lease(record(INO), NEVER_NS, flags)
     reply = Opened(attributes, layout(55), b"c" * 64)
     world.meta.answers[Op.OPEN] = reply
@@ -36,7 +36,7 @@ async def read_once(world: World, flags: int = READER, mode: int = os.O_RDONLY) 
 
 
 def closed(world: World) -> list[int]:
-    """Inodes that the metaserver was or will be told are closed."""
+    """Inodes that were or will be reported to the metaserver as closed."""
     told = [
         ino
         for op, message in world.meta.told
@@ -75,7 +75,7 @@ async def test_nothing_is_kept_without_a_lease() -> None:
 
 @pytest.mark.parametrize("flags", [LEASE_DATA, LEASE_META])
 async def test_a_recall_finds_it_closed(flags: int) -> None:
-    """CLOSE goes first: whoever waits for the lease is to find the file open nowhere."""
+    """CLOSE goes first: when another client gets the lease, the file must be open nowhere."""
     world = World()
     await read_once(world)
     await world.recall(RecallItem(1, INO, flags, 0, 3))
@@ -100,7 +100,7 @@ async def test_handles_of_lanes_are_taken_over() -> None:
     assert closed(world) == []
     world.fs.released(OWN_HANDLE + 2, INO)
     assert closed(world) == [INO] and world.fs.inodes.held() == ()
-    world.fs.released(OWN_HANDLE + 3, INO)  # of nobody
+    world.fs.released(OWN_HANDLE + 3, INO)  # no application has this handle
     assert closed(world) == [INO]
 
 

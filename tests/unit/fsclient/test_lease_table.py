@@ -1,4 +1,5 @@
-"""The table of leases against a model of the metaserver: no bit is held that it does not count.
+"""The table of leases against a model of the metaserver: it holds no bit that the metaserver does
+not count.
 
 The model grants, recalls and learns of returns; replies and recalls travel on two connections, each
 in order, so a recall may overtake a reply and the other way round.
@@ -23,7 +24,7 @@ BOTH_DATA = LEASE_DATA | LEASE_DATA_EXCLUSIVE
 
 @dataclass
 class Sent:
-    """A request whose id is not known before it leaves."""
+    """A request whose id is not known before it is sent."""
 
     request_id: int = 0
 
@@ -95,13 +96,14 @@ class Model:
     table: LeaseTable = field(default_factory=LeaseTable)
     counted: bool = False
     recalled: bool = False
-    newest: int = 0  # request id received there
-    replies: list[tuple[int, int]] = field(default_factory=list)  # request id, flags
-    recalls: list[int] = field(default_factory=list)  # limits
+    newest: int = 0  # the newest request id received there
+    # Each entry has request id and flags.
+    replies: list[tuple[int, int]] = field(default_factory=list)
+    recalls: list[int] = field(default_factory=list)  # these are limits
     returning: list[Sent] = field(default_factory=list)
 
     def request(self) -> None:
-        """A request is received and answered; it grants unless a recall is in work."""
+        """A request is received and answered; it grants unless a recall is in progress."""
         self.newest += 1
         self.counted |= not self.recalled
         self.replies.append((self.newest, LEASE_META if self.counted else 0))
@@ -140,7 +142,7 @@ def test_the_table_never_holds_what_the_metaserver_does_not_count(steps: list[in
 
 
 def test_a_file_that_is_recalled_again_and_again_has_few_masks() -> None:
-    """As two clients that write it in turns make it."""
+    """Two clients that write a file in turns make it so."""
     table = LeaseTable()
     for turn in range(1, 1000):
         unsent = Sent()

@@ -1,4 +1,4 @@
-"""The options cache_dir, cache_size and passthrough, and what native is told."""
+"""The options cache_dir, cache_size and passthrough, and what native gets."""
 
 from pathlib import Path
 from typing import cast
@@ -29,7 +29,7 @@ class Native:
 
 
 class Meta:
-    """Answers a BARRIER; the map has come before that answer."""
+    """Answers a BARRIER; the map has arrived before that answer."""
 
     def __init__(self) -> None:
         self.map: ClusterMap | None = None

@@ -1,4 +1,4 @@
-"""Locks of this client: what a descriptor that is being closed has to do with the next one."""
+"""Locks of this client: how a descriptor that is being closed affects the next one."""
 
 from typing import Any
 

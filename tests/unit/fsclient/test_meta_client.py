@@ -1,4 +1,4 @@
-"""The trio rim of the session: callers, reconnecting, cancellation, the first connection."""
+"""The trio part of the session: callers, reconnecting, cancellation, the first connection."""
 
 import math
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ class MemoryStream:
         self.server = server
         self.inbox, self.outbox = trio.open_memory_channel[Frame](math.inf)[::-1]
         self.is_mute = False
-        self.is_held = False  # until release() no answer comes
+        self.is_held = False  # no answer comes until release()
         self.is_closed = self.is_cut = False
         self.forgets: Op | None = None
         self._held: list[Frame] = []
@@ -137,7 +137,7 @@ async def test_what_changed_is_told_soon_and_together(
             client.renew_soon()
         await trio.sleep(0.9)
         renewals = [op for op, *_ in world.server.seen if op is Op.SESSION_RENEW]
-    assert len(renewals) == 9  # one for each second, and the first
+    assert len(renewals) == 9  # there is one for each second, and the first
 
 
 async def test_many_callers(world: World, autojump_clock: trio.testing.MockClock) -> None:
@@ -167,7 +167,7 @@ async def test_first_failure_is_told(world: World, autojump_clock: trio.testing.
 async def test_a_key_that_is_good_no_more(
     world: World, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Nothing waits for ever, also with `hard`; asking again gets rarer; a new key ends it."""
+    """No request waits without end, also with `hard`; retries get rarer; a new key ends this."""
     client = world.client(timeout_s=math.inf)
     async with world.running(client):
         await client.call(Op.MKDIR, mkdir(b"a"), Entry)
@@ -216,7 +216,7 @@ async def test_reconnect_replays(world: World, autojump_clock: trio.testing.Mock
 async def test_answers_that_make_no_sense(
     world: World, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The one request that is answered so gets EIO, soon, also with `hard`; all else goes on."""
+    """The request with such an answer gets EIO, soon, also with `hard`; everything else goes on."""
     client = world.client(timeout_s=math.inf)
     world.server.lies_about = {b"lied"}
     async with world.running(client):
@@ -235,7 +235,8 @@ async def test_answers_that_make_no_sense(
 async def test_a_metaserver_that_makes_no_sense_at_all(
     world: World, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Whoever asks gets EIO, and it is asked ever more rarely, until it makes sense again."""
+    """All requests get EIO, and the metaserver is tried at growing intervals, until its answers
+    make sense again."""
     client = world.client(timeout_s=math.inf)
     async with world.running(client):
         await client.call(Op.MKDIR, mkdir(b"a"), Entry)

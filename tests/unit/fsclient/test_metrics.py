@@ -23,7 +23,7 @@ def taken() -> Iterator[socket.socket]:
 
 
 def scraped(port: int) -> bool:
-    """Soon."""
+    """Whether the endpoint answers soon."""
     for _ in range(100):
         time.sleep(0.05)
         with (

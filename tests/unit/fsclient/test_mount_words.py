@@ -1,4 +1,4 @@
-"""The words of mount.fuse.braidfs: the next process of a mount begins with the same ones."""
+"""The arguments of mount.fuse.braidfs: the next process of a mount starts with the same ones."""
 
 from pathlib import Path
 

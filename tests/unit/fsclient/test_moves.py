@@ -1,4 +1,6 @@
-"""Names that lanes change: asking for directories, order, what is lost, what is believed."""
+"""Names that lanes change: requesting directories, order, what is lost, and which records
+are used.
+"""
 
 from dataclasses import replace
 
@@ -17,7 +19,7 @@ from .fakes import DIRECTORY, layout, record
 from .test_births import world
 from .test_removals import delegated, gone, remove
 
-__all__ = ["world"]  # the fixture
+__all__ = ["world"]  # this is the fixture
 
 
 def changed(ino: int, change_version: int = 9, **fields: int) -> bytes:
@@ -73,7 +75,8 @@ async def test_they_are_told_in_their_order(world: World) -> None:
 
 
 async def test_what_other_replies_say_meanwhile_is_not_believed(world: World) -> None:
-    """Of the file, until the metaserver has answered; of what it replaced: it is gone."""
+    """Records of the file are not used until the metaserver has answered; records of the file that
+    it replaced are not used at all."""
     await delegated(world)
     world.meta.answers[Op.OPEN] = Opened(record(300), layout(300), b"c" * 64)
     await world.fs.files.open(300, 0, kill_set_ids=False)

@@ -21,7 +21,7 @@ ROOT = 40
 
 @dataclass
 class Context:
-    pid: int = 3  # the upcall slot
+    pid: int = 3  # this is the upcall slot
     uid: int = 0
     gid: int = 0
     umask: int = 0o22
@@ -89,7 +89,7 @@ NOT_ANSWERED = (Status.ETIMEDOUT, Status.ABORTED, Status.DISCONNECTED, Status.FE
 async def test_a_name_that_nobody_looked_up_is_kept(
     operations: Operations, meta: FakeMetadata, status: Status
 ) -> None:
-    """Linux detaches what is mounted below a name for any other error than ENOMEM and EINTR."""
+    """Linux detaches what is mounted below a name for any error other than ENOMEM and EINTR."""
     meta.answers[Op.LOOKUP] = FsError(status)
     with pytest.raises(pyfuse3.FUSEError) as caught:
         await operations.lookup(1, b"f", Context())

@@ -1,4 +1,4 @@
-"""The small parts: source, helper arguments, mountpoint, events, data connections, daemon."""
+"""The small parts: source, helper arguments, mount point, events, data connections, daemon."""
 
 import os
 import socket
@@ -201,9 +201,9 @@ async def test_data_connections_name_their_predecessor() -> None:
     for _ in range(2):
         async with trio.open_nursery() as nursery:
             data.wanted(4, 0, nursery)
-            data.wanted(4, 0, nursery)  # asked twice, made once
+            data.wanted(4, 0, nursery)  # it is requested twice and made once
             data.wanted(5, 1, nursery)
-            data.wanted(9, 0, nursery)  # not in the map
+            data.wanted(9, 0, nursery)  # it is not in the map
     first, second = (hello for address, hello in hellos if address == "up:1")
     assert (first.purpose, first.session, first.previous) == ("data", 77, 0)
     assert second.previous == first.connection

@@ -1,4 +1,4 @@
-"""How short of memory the machine is, as the kernel tells it; what is done about it."""
+"""How short of memory the machine is, as the kernel says, and what is done about it."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -186,13 +186,15 @@ async def test_an_exclusive_lease_is_drained_and_committed_first() -> None:
 
     world.meta.tell = tell  # type: ignore[method-assign, assignment]
     await world.recall(RecallItem(1, 5, WRITER, 0, 3))
-    assert states == [(2, 0)]  # passing writes were drained too, and none passes any more
+    # Writes that went on during the recall were drained too, and no more are let through.
+    assert states == [(2, 0)]
     assert world.lanes.leased[5] == (0, 0)
     assert world.lanes.dropped == [(5, LEASE_META | LEASE_DATA)]
 
 
 async def test_bytes_size_and_pages_leave_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody may read before the lease is returned: none of them waits for another."""
+    """No other client may read before the lease is returned: none of the three waits for
+    another."""
     world = World()
     world.fs.inodes.hold(5).is_writable = True
     world.grant(5, WRITER)
@@ -246,7 +248,7 @@ async def test_a_downgrade_keeps_pages() -> None:
 async def test_a_file_that_others_write_is_opened_past_the_page_cache(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """For a while: the kernel may know an old size, which ends buffered reads."""
+    """This lasts for a while: the kernel may know an old size, which ends buffered reads."""
     world = World()
     world.meta.answers[Op.OPEN] = Opened(
         with_lease(record(5), NEVER_NS, LEASE_META | LEASE_DATA), layout(1), b"c" * 64
@@ -310,7 +312,7 @@ async def test_leases_that_end_take_the_pages_along(autojump_clock: trio.testing
         await world.fs.recalls.watch_end(trio.current_time)
     assert (5, LEASE_DATA) in world.lanes.dropped
     assert not world.leases.holds(6, WRITER)
-    assert world.leases.exclusive() == (6,)  # its dirty bytes may still be written
+    assert world.leases.exclusive() == (6,)  # its unwritten bytes may still be written
     assert len(world.logged) == 1
 
 
@@ -330,7 +332,7 @@ async def test_an_evicted_session_holds_nothing_and_names_what_was_lost() -> Non
 @pytest.mark.parametrize("is_writable", [True, False])
 async def test_who_is_about_to_write_asks_once(is_writable: bool) -> None:
     """The kernel asks for the file's capability before it writes: the lease comes with the answer,
-    where the file is open for writing."""
+    if the file is open for writing."""
     world = World()
     world.fs.inodes.hold(5).is_writable = is_writable
     opened = Opened(with_lease(record(5), NEVER_NS, WRITER), layout(5), b"")
@@ -421,7 +423,7 @@ async def test_an_evicted_session_makes_the_kernel_forget_its_own_files_too() ->
 async def test_recalls_of_one_inode_are_answered_one_after_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The answer to the second would end the first, whose bytes are not drained yet."""
+    """The answer to the second recall would end the first, whose bytes are not drained yet."""
     world = World()
     world.fs.inodes.hold(5)
     world.grant(5, WRITER)
@@ -430,7 +432,7 @@ async def test_recalls_of_one_inode_are_answered_one_after_another(
     def drain(token: int, ino: int, sync: bool, commit: bool) -> None:
         tokens.append(token)
 
-    monkeypatch.setattr(world.lanes, "drain", drain)  # ends when this test says so
+    monkeypatch.setattr(world.lanes, "drain", drain)  # it ends when this test says so
     downgrade = RecallItem(1, 5, LEASE_META_EXCLUSIVE | LEASE_DATA_EXCLUSIVE, 0, 3)
     async with trio.open_nursery() as nursery:
         world.fs.recalls.start((downgrade, RecallItem(2, 5, WRITER, 0, 3)), nursery)
@@ -485,7 +487,7 @@ async def test_leases_of_open_files_come_first_and_the_youngest_then() -> None:
 @pytest.mark.parametrize("flags", (0, RENAME_EXCHANGE))
 async def test_a_name_that_is_taken_along_expires_where_it_may_not_be_believed(flags: int) -> None:
     world = World()
-    world.grant(7, LEASE_ENTRIES)  # the kernel believes names here, and knows none of directory 8
+    world.grant(7, LEASE_ENTRIES)  # the kernel uses cached names here, and has none of directory 8
     replaced = record(6) if flags else b""
     world.meta.answers[Op.RENAME] = Renamed(record(5), replaced)
     await world.fs.namespace.rename(7, b"old", 8, b"new", flags)

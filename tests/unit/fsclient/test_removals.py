@@ -1,4 +1,6 @@
-"""Names that lanes take away: asking for directories, order, what is lost, what is believed."""
+"""Names that lanes remove: requesting directories, order, what is lost, and which records
+are used.
+"""
 
 from dataclasses import replace
 
@@ -17,7 +19,7 @@ from .births_world import FOLDER, World
 from .fakes import layout, record
 from .test_births import world
 
-__all__ = ["world"]  # the fixture
+__all__ = ["world"]  # this is the fixture
 
 
 async def delegated(world: World) -> None:
@@ -28,13 +30,13 @@ async def delegated(world: World) -> None:
 
 
 def gone(ino: int, change_version: int = 9) -> bytes:
-    """The record of a file whose name was taken away."""
+    """The record of a file whose name was removed."""
     left = replace(unpack_attributes(record(ino)), nlink=0, ctime_ns=77)
     return replace(left, change_version=change_version).pack()
 
 
 def remove(world: World, ino: int, name: bytes = b"n") -> None:
-    """Lanes take a name away."""
+    """Lanes remove a name."""
     world.lanes.removals.append(rows.Removal(FOLDER, name, ino, 77, gone(ino)))
 
 
@@ -148,7 +150,8 @@ async def test_with_the_session_goes_what_was_not_told(world: World) -> None:
 
 
 async def test_what_is_gone_says_so_to_who_has_it(world: World) -> None:
-    """An OPEN that was on its way while the name went; and one who asks by number."""
+    """An OPEN was in flight while the name was removed, and another request uses the inode
+    number."""
     world.meta.answers[Op.OPEN] = Opened(record(200, change_version=8), layout(200), b"c")
     opened = await world.fs.files.open(200, 0, kill_set_ids=False)
     assert opened.attributes.nlink == 1

@@ -26,10 +26,10 @@ CALLER = Caller(0, 0, 0)
 
 
 class Client:
-    """A core with what it told: outcomes by name of the request."""
+    """A core with what it reported: outcomes by name of the request."""
 
     def __init__(self) -> None:
-        self.leases: list[bytes] = []  # bodies of LEASE_RESTORE
+        self.leases: list[bytes] = []  # these are bodies of LEASE_RESTORE
         self.lost: list[tuple[int, ...] | None] = []
         self.outcomes: dict[bytes, FsError | None] = {}
         self.evictions: list[int] = []
@@ -73,7 +73,7 @@ class Client:
 
 
 def exchange(client: Client, server: MemoryMetaserver, now: float = 0.0) -> None:
-    """Pass frames to and fro until nothing moves."""
+    """Passes frames in both directions until none is left."""
     while octets := client.core.take_output(now):
         for reply in server.receive(octets):
             client.core.received(reply, now)
@@ -177,7 +177,7 @@ def test_reconnect_to_the_same_incarnation_resends(
 
 
 def test_connection_lost_during_the_replay(client: Client, server: MemoryMetaserver) -> None:
-    """The same incarnation again, but the replay had not ended: it goes on."""
+    """The same incarnation is back, but the replay had not ended: it goes on."""
     open_session(client, server)
     for name in (b"a", b"b"):
         client.mkdir(name)
@@ -188,7 +188,7 @@ def test_connection_lost_during_the_replay(client: Client, server: MemoryMetaser
     for reply in server.receive(client.core.take_output(0.0)):
         client.core.received(reply, 0.0)
     assert client.core.phase is Phase.REPLAYING
-    server.receive(client.core.take_output(0.0))  # applied, replies lost
+    server.receive(client.core.take_output(0.0))  # they are applied, and the replies are lost
     server.disconnect()
     client.core.lost()
     open_session(client, server)
@@ -200,7 +200,7 @@ RESTORE = encode(LeaseRestore((SharedLease(7, LEASE_DATA),)))
 
 
 def _restored(client: Client, server: MemoryMetaserver) -> list[Op]:
-    """What the client says to a metaserver that was restarted, in order."""
+    """The ops that the client sends to a metaserver that was restarted, in order."""
     open_session(client, server)
     client.mkdir(b"a")
     exchange(client, server)
@@ -228,7 +228,7 @@ def test_nothing_is_held_on_when_a_replay_fails(client: Client, server: MemoryMe
 def test_a_metaserver_that_knows_no_such_op_is_not_asked_twice(
     client: Client, server: MemoryMetaserver
 ) -> None:
-    """One of an earlier release ends the connection."""
+    """A metaserver of an earlier release ends the connection."""
     open_session(client, server)
     server.crash()
     client.core.lost()
@@ -236,7 +236,7 @@ def test_a_metaserver_that_knows_no_such_op_is_not_asked_twice(
     client.core.connected()
     for reply in server.receive(client.core.take_output(0.0)):
         client.core.received(reply, 0.0)
-    assert client.core.take_output(0.0)  # LEASE_RESTORE, of which no answer comes
+    assert client.core.take_output(0.0)  # this is LEASE_RESTORE, which gets no answer
     server.disconnect()
     client.core.lost()
     assert client.lost == [None]
@@ -300,7 +300,8 @@ def _reconnect(client: Client, server: MemoryMetaserver, *, crash: bool) -> None
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_faults(seed: int) -> None:
-    """Any mix of crashes, cuts, partial delivery and durability: exactly once and in order."""
+    """Any mix of crashes, disconnections, partial delivery and durability: exactly once and in
+    order."""
     chance = random.Random(seed)
     client, server = Client(), MemoryMetaserver()
     open_session(client, server)
@@ -364,7 +365,7 @@ def test_deadline(client: Client, server: MemoryMetaserver) -> None:
     assert error.status is Status.ETIMEDOUT
     open_session(client, server)
     exchange(client, server)
-    assert server.now.applied == []  # it never left
+    assert server.now.applied == []  # it was never sent
     assert client.core.waiting_count == 0
 
 
@@ -377,7 +378,7 @@ def test_abandoned_before_it_was_sent(client: Client, server: MemoryMetaserver) 
 
 
 def test_abandoned_after_it_was_sent(client: Client, server: MemoryMetaserver) -> None:
-    """The caller is gone, but the mutation happened and must survive a crash."""
+    """The caller has given up, but the mutation happened and must survive a crash."""
     open_session(client, server)
     pending = client.mkdir(b"a")
     octets = client.core.take_output(0.0)
@@ -493,7 +494,7 @@ def exchange_on_a_new_connection(client: Client, server: MemoryMetaserver) -> No
 def test_refused_births_hold_back_all_but_the_heartbeat(
     client: Client, server: MemoryMetaserver
 ) -> None:
-    """What comes after may speak of the files that were made."""
+    """Later requests may refer to the files that were created."""
     open_session(client, server)
     core = client.core
     server.busy_count = 1
@@ -517,7 +518,7 @@ def test_refused_batches_are_sent_again_in_order(client: Client, server: MemoryM
     core = client.core
     server.busy_count = 4
     sent: list[bytes] = []
-    core._is_served = True  # so that two are on their way
+    core._is_served = True  # with this, two are in flight
     for number in range(2):
         body = encode(ChangeBatch((), (Removal(1, b"%d" % number, 2, 3, 0),)))
         core.submit(Op.CHANGE_BATCH, body, None, NEVER, urgent=True)
@@ -539,7 +540,8 @@ def test_refused_batches_are_sent_again_in_order(client: Client, server: MemoryM
 def test_on_a_new_connection_nothing_follows_births_before_they_are_answered(
     client: Client, server: MemoryMetaserver
 ) -> None:
-    """Until other clients are back each request may be refused for now, and a later one pass."""
+    """Until other clients are back each request may be refused for now, and a later one may be
+    accepted."""
     open_session(client, server)
     core = client.core
     client.getattr(b"before")

@@ -1,4 +1,6 @@
-"""The session core where a session ends, goes on in another process, or is not to be believed."""
+"""The session core when a session ends, when another process continues it, and when answers make no
+sense.
+"""
 
 import pytest
 
@@ -25,8 +27,8 @@ def server() -> MemoryMetaserver:
 
 
 def test_what_comes_behind_the_end_of_the_session(client: Client, server: MemoryMetaserver) -> None:
-    """A heartbeat that the closed session does not know begins no other session, whose end would be
-    asked for again, and so on."""
+    """A heartbeat that the closed session does not know must not begin another session, whose end
+    would be requested again, and so on."""
     open_session(client, server)
     closed: list[FsError | None] = []
     client.core.submit(
@@ -44,7 +46,7 @@ def test_what_comes_behind_the_end_of_the_session(client: Client, server: Memory
 
 
 def test_ids_of_another_process_are_its_own(client: Client, server: MemoryMetaserver) -> None:
-    """It begins behind what the metaserver says, though it had counted for itself."""
+    """It begins after the id that the metaserver says, although it had counted for itself."""
     client.core.resume(101, 1, 7, 0)
     server.now.sessions[101] = Session()
     server.heard = 1 << 44

@@ -1,4 +1,6 @@
-"""Shares of a tree's limits: lanes know them before they make files; more is asked for in time."""
+"""Shares of a tree's limits: lanes know them before they create files; more is requested in
+time.
+"""
 
 import trio
 import trio.testing
@@ -8,7 +10,7 @@ from fscommon.wire.ops import Op
 from .births_world import FOLDER, World, delegated
 from .test_births import world
 
-__all__ = ["world"]  # the fixture
+__all__ = ["world"]  # this is the fixture
 
 
 async def test_a_share_of_a_limit_is_renewed_when_half_is_used(world: World) -> None:

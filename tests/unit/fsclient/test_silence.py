@@ -1,4 +1,6 @@
-"""A silent metaserver: what is tried when, and that a client which did not run blames nobody."""
+"""A silent metaserver: what is tried when, and that a client which did not run counts that time
+against no server.
+"""
 
 from math import inf
 
@@ -73,7 +75,7 @@ def test_small_delays_are_no_stalls() -> None:
 async def test_a_slow_answer_of_a_living_metaserver_is_waited_for(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """As that to an op which waits for another client's lease."""
+    """Such an answer belongs, for example, to an op that waits for another client's lease."""
     world = World()
     client = world.client(timeout_s=inf)
     async with world.running(client):
@@ -164,7 +166,7 @@ async def test_time_in_which_the_client_did_not_run_ends_no_request() -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(ask)
                 await trio.testing.wait_all_tasks_blocked()
-                clock.jump(3600.0)  # stopped
+                clock.jump(3600.0)  # the process was stopped
                 await trio.testing.wait_all_tasks_blocked()
                 assert outcome == []
                 stream.release()

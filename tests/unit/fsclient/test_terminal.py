@@ -1,4 +1,4 @@
-"""Names that would steer a terminal do not."""
+"""Names cannot control a terminal."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""When a client uses RDMA, rests from it, and comes back."""
+"""When a client uses RDMA, pauses it, and uses it again."""
 
 from fsclient.rdma import REST_S_MAX, REST_S_MIN, SHORT_LIFE_S, TransportPolicy
 
@@ -33,7 +33,7 @@ def test_a_lane_that_failed_tries_its_next_rail_and_stays_where_it_works() -> No
     policy = TransportPolicy(required=False)
     assert policy.turn(NODE, LANE) == 0
     policy.failed(NODE, LANE, 0.0)
-    policy.failed(NODE, LANE + 1, 0.1)  # one failure of the node, of two lanes
+    policy.failed(NODE, LANE + 1, 0.1)  # this is one failure of the node, seen by two lanes
     assert [policy.turn(NODE, lane) for lane in (LANE, LANE + 1, LANE + 2)] == [1, 1, 0]
     assert policy.use_rdma(NODE, LANE, REST_S_MIN)
     policy.made(NODE, LANE, REST_S_MIN)

@@ -1,4 +1,6 @@
-"""braidfs validate without a cluster: sums, sizes, lists of hosts, the page. Pure."""
+"""`braidfs validate` without a cluster: checksums, sizes, lists of hosts, the page. All functions
+are pure.
+"""
 
 from html.parser import HTMLParser
 
@@ -180,7 +182,7 @@ def test_table_fits_a_terminal() -> None:
 
 
 def test_what_is_left_after_an_interrupt() -> None:
-    """Each phase that is not finished, and before it whatever makes its files, once."""
+    """Each phase that is not finished, and before it the phase that creates its files, once."""
     for phases in (*SUITES.values(), *BENCHES.values(), PHASES):
         names = [phase.name for phase in phases]
         assert [step.phase.name for step in steps(phases, frozenset())] == names

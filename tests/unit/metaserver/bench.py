@@ -42,7 +42,7 @@ def parse(outgoing: bytes) -> list[Frame]:
 
 
 class Bench:
-    """One engine over a store; time passes by hand."""
+    """One engine over a store; the test advances the time."""
 
     def __init__(
         self, store: Store | None = None, *, targets: int = 2, settings: Settings = SETTINGS
@@ -79,7 +79,7 @@ class Bench:
         self.engine.committed(self.store.room())
 
     def settle(self) -> None:
-        """Commit until nothing waits; what the truncation task does is done at once."""
+        """Commits until nothing waits; the work of the truncation task is done at once."""
         while self.engine.dirty or self.engine.urgent:
             self.commit()
 
@@ -94,7 +94,8 @@ class Bench:
 
     def client(self) -> "Client":
         if len(self.engine.sessions) and not self.engine.sessions.end_sole(self.now_s):
-            self.now_s += 2 * SOLE_LEASE_S  # the one before believes no longer that it is alone
+            # The former client no longer assumes that it is the only one.
+            self.now_s += 2 * SOLE_LEASE_S
         client = Client(self, self.connect())
         client.send(Op.SESSION_OPEN, SessionOpen(0, "c", (), 0))
         self.settle()
@@ -145,7 +146,7 @@ class Client:
         return decode(BODIES[Op(frame.header.op)][1], frame.body)
 
     def call(self, op: Op, message: Any, **options: int) -> Any:
-        """Send, commit what it waits for, return the reply message."""
+        """Sends, commits what the reply waits for, and returns the reply message."""
         self.send(op, message, **options)
         if not self.received():
             self.bench.settle()
@@ -160,7 +161,7 @@ class Client:
         self.send(op, message, flags=FLAG_REPLAY, request_id=request_id)
         return self.take_frame()
 
-    # ---- the ops that every test needs ----------------------------------------------------
+    # ---- ops that every test needs ------------------------------------------------------------
 
     def mkdir(self, parent: int, name: bytes, mode: int = 0o755, caller: Caller = USER) -> int:
         entry = self.call(Op.MKDIR, MkDir(parent, name, mode, caller))

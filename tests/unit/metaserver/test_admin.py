@@ -117,7 +117,7 @@ def test_inspect_refuses(
             admin.call(Op.INSPECT, Inspect(ino, names))
         assert caught.value.status is status
     except ProtocolError:
-        assert ino == 1 << 64  # it does not even fit the wire
+        assert ino == 1 << 64  # the wire cannot even represent it
 
 
 def test_lists_are_pages_with_layouts(client: Client, admin: Client) -> None:
@@ -259,7 +259,7 @@ def test_a_default_is_hidden_from_lists_and_can_be_forgotten(client: Client) -> 
     assert value == b"chunk_size=1048576,stripe_width=2"
     assert client.call(Op.LISTXATTR, ListXattr(folder)).names == ()
     client.call(Op.REMOVEXATTR, RemoveXattr(folder, NAME))
-    assert _layout(client, folder, b"f").stripe_width == 2  # as many as there are targets
+    assert _layout(client, folder, b"f").stripe_width == 2  # there are only so many targets
     with pytest.raises(FsError, match="ENODATA"):
         client.call(Op.REMOVEXATTR, RemoveXattr(folder, NAME))
 

@@ -182,7 +182,7 @@ def test_an_empty_file_is_laid_out_like_the_one_that_it_becomes_a_copy_of(
     new = unpack_layout(reply.layout)
     assert new == replace(wanted, file_id=new.file_id)
     assert new.file_id not in (old.file_id, wanted.file_id)
-    for like in (ROOT, 4711):  # of no file: as ever
+    for like in (ROOT, 4711):  # neither is a file, so the usual layout is used
         assert client.call(Op.SETATTR, replace(change(ino, SET_SIZE), like=like)).layout
     client.call(Op.SETXATTR, SetXattr(ROOT, LAYOUT_XATTR, b"stripe_width=1", 0))
     narrow = client.create(ROOT, b"narrow").ino
@@ -263,7 +263,7 @@ def test_commit_merges_by_maximum(client: Client) -> None:
 
 
 def test_a_file_changed_when_it_was_written(bench: Bench, client: Client) -> None:
-    """Which is what its writer is shown; but never before, nor later than now."""
+    """The writer sees this time; but it is never earlier than before, nor later than now."""
     ino = client.create(ROOT, b"f").ino
     made = client.lookup(ROOT, b"f").ctime_ns
     bench.now_ns += 10_000

@@ -1,4 +1,4 @@
-"""The audit log: what is in a line, and what is none."""
+"""The audit log: the content of a line, and what is not logged."""
 
 from typing import Any
 
@@ -65,12 +65,12 @@ def test_who_is_refused_does_not_fill_the_log(lines: Lines) -> None:
     for _ in range(1000):
         end(audit, Op.EVICT, b"\xc1", Status.EPERM)
     assert [line["outcome"] for line in lines.lines] == ["EPERM"]
-    end(audit, Op.EVICT, Evict(1))  # what is done is told in any case
+    end(audit, Op.EVICT, Evict(1))  # completed actions are logged in any case
     assert len(lines.lines) == 2
 
 
 def test_the_engine_tells_of_every_op_that_changes_the_cluster() -> None:
-    """An administrator's op that only looks is none of these."""
+    """An administrator's op that only reads is not logged."""
     looking = {
         Op.INSPECT,
         Op.INSPECT_LIST,

@@ -71,7 +71,7 @@ async def test_what_does_not_fit_is_committed_later() -> None:
 
 
 async def test_the_program_ends_though_it_is_full() -> None:
-    """What was answered is left to the clients' replays."""
+    """Answered operations are left to the clients' replays."""
     store = SmallStore()
     bench = Bench(store)
     client = bench.client()

@@ -1,4 +1,4 @@
-"""DELEGATE and CHANGE_BATCH: slots, births, what is wrong with them, recalls, replay, restart."""
+"""DELEGATE and CHANGE_BATCH: slots, births, invalid requests, recalls, replay, restart."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -306,7 +306,7 @@ def test_births_survive_a_restart_by_replay_and_slots_of_before_are_good(bench: 
     one, two, *_ = slots_of(client, ino=folder)
     request = ChangeBatch((birth(one, b"a", folder),))
     sent = client.send(Op.CHANGE_BATCH, request)
-    frame = client.take_frame()  # answered, and not committed
+    frame = client.take_frame()  # it is answered, and not committed
 
     after = Bench(bench.store, targets=0)
     back = Client(after, after.connect(), client.session, client.request_id)

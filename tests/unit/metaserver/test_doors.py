@@ -1,7 +1,8 @@
-"""What a peer sends ends its request, or its connection: never the metaserver, and nobody else's.
+"""What a peer sends can end its request or its connection, but never the metaserver or another
+peer's connection.
 
-The whole metaserver over a transport in memory. Whatever of a request is refused must not have been
-done, so each test ends with fsck of the store.
+The tests run the whole metaserver over a transport in memory. A refused request must not have been
+executed in part, so each test ends with fsck of the store.
 """
 
 import contextlib
@@ -54,7 +55,7 @@ from tests.unit.waiting import eventually
 from .bench import ROOT, USER, Bench
 from .test_server import KEY, META, Running, running
 
-HUGE = 1 << 40  # beyond 32 bits
+HUGE = 1 << 40  # it is beyond 32 bits
 
 
 @asynccontextmanager
@@ -104,11 +105,11 @@ SETTING = Setting(5, SET_MODE, HUGE, 0, 0, 0, 0, 0, 0)
 async def test_a_value_out_of_its_range_is_refused(op: Op, request_: Any) -> None:
     async with world() as metaserver, metaserver.client() as client:
         assert await status_of(client, op, request_) is Status.BAD_REQUEST
-        await client.call(Op.GETATTR, GetAttr(ROOT), 5)  # on the same connection
+        await client.call(Op.GETATTR, GetAttr(ROOT), 5)  # it is on the same connection
 
 
 async def test_opens_of_a_read_only_key_that_no_inode_has() -> None:
-    """Half a minute later its session expires, and everything that it named is looked at."""
+    """Half a minute later its session expires, and all inodes that it named are processed."""
     async with world() as metaserver:
         async with metaserver.caller("admin") as admin:
             made = await admin.call(Op.KEY_CREATE, KeyCreate("k", 1, ":/", KEY_READ_ONLY, 0), 5)
@@ -152,7 +153,8 @@ def _header(op: Op) -> Header:
 async def test_a_fault_of_an_eviction_costs_that_eviction_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of what a session named, say: the metaserver goes on, and evicts others."""
+    """For example a fault in an inode that a session named: the metaserver goes on, and evicts
+    others."""
     really = eviction.forget
 
     async with world() as metaserver:
@@ -188,7 +190,7 @@ async def _fill(client: RpcCaller, count: int) -> None:
 
 
 async def _connected(metaserver: Running, credential: tuple[int, bytes]) -> FrameStream:
-    """A client with a session, as bytes."""
+    """A client with a session, as a stream of frames."""
     hello = HelloFields("meta", "greedy", key=credential[0])
     transport = metaserver.transport
     stream = await connect(META, key=credential[1], hello=hello, timeout_s=5, transport=transport)
@@ -227,7 +229,8 @@ async def test_answers_that_are_not_read_are_bounded_and_end_the_connection(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_send_until_it_ends, stream, b"".join(many))
             with trio.fail_after(30):
-                while metaserver.server._peers._sending or not highest:  # until it is cut
+                # This lasts until it is disconnected.
+                while metaserver.server._peers._sending or not highest:
                     highest = max(highest, share.unread_bytes)
                     await trio.sleep(0.02)
             nursery.cancel_scope.cancel()

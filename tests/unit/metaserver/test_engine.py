@@ -1,4 +1,4 @@
-"""The engine: admission, commit on share, repeats, recovery, what hostile peers send."""
+"""The engine: admission, commit on share, repeats, recovery, and requests of hostile peers."""
 
 import pytest
 
@@ -206,7 +206,7 @@ def test_a_request_that_overtakes_on_repetition_is_answered_when_durable(bench: 
     client.mkdir(ROOT, b"d")
     bench.settle()
     request = MkDir(ROOT, b"d", 0o755, USER)
-    first = client.send(Op.MKDIR, request)  # EEXIST, and the reply is lost
+    first = client.send(Op.MKDIR, request)  # it fails with EEXIST, and the reply is lost
     client.send(Op.RMDIR, RmDir(ROOT, b"d"))
     back = come_back(bench, client)
     back.send(Op.MKDIR, request, request_id=first)
@@ -237,7 +237,7 @@ def test_stored_replies_go_when_answered(bench: Bench) -> None:
         client.mkdir(ROOT, b"%d" % index)
     bench.settle()
     assert len(bench.engine.stored(all_of(b"R"), 99)) == 5
-    client.answered = 4  # 1 was SESSION_OPEN
+    client.answered = 4  # request 1 was SESSION_OPEN
     client.call(Op.SESSION_RENEW, SessionRenew(4))
     bench.settle()
     assert len(bench.engine.stored(all_of(b"R"), 99)) == 2
@@ -262,7 +262,8 @@ def test_unknown_and_closed_sessions(bench: Bench) -> None:
 
 
 def data_version(bench: Bench, ino: int) -> int:
-    """As it is stored: what an evicted client had may be seen by nobody before it is fenced."""
+    """The version as it is stored: before an evicted client is fenced, no other may see what it
+    had."""
     found: list[int] = []
     bench.engine.system(lambda tx, context: found.append(load(tx, ino).attributes.data_version))
     return found[0]

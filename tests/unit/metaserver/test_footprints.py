@@ -144,7 +144,7 @@ def test_footprints(bench: Bench) -> None:
         for need in FOOTPRINTS[op](tx, message):
             found[need.ino] = found.get(need.ino, 0) | need.flags
         assert found == expected, (op, message)
-    locks = {Op.LOCK_GET, Op.LOCK_SET}  # of no inode's attributes, names or bytes
+    locks = {Op.LOCK_GET, Op.LOCK_SET}  # they concern no inode's attributes, names or bytes
     assert {op for op, _, _ in rows} >= set(FOOTPRINTS) - locks
 
 

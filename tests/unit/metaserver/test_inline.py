@@ -1,4 +1,6 @@
-"""Files that lie in their inode's record: births with bytes, opens, truncates, spills, restarts."""
+"""Files stored in their inode's record: births with bytes, opens, truncates, moves to objects,
+restarts.
+"""
 
 from dataclasses import replace
 
@@ -47,7 +49,7 @@ def bench() -> Bench:
 
 
 def born(client: Client, content: bytes = CONTENT, name: bytes = b"tiny") -> int:
-    """A file that lies in its record and that nobody has open."""
+    """A file that is stored in its record and is not open."""
     slot = slots_of(client)[0]
     client.call(Op.CHANGE_BATCH, ChangeBatch((with_bytes(birth(slot, name), content),)))
     client.tell(Op.CLOSE, Close((slot.ino,)))
@@ -202,7 +204,7 @@ def test_a_write_is_replayed_when_the_file_is_closed(bench: Bench) -> None:
     bench.settle()
     request = WriteInline(ino, file_id, len(CONTENT), b"!", 77, 0, False)
     sent = client.send(Op.WRITE_INLINE, request)
-    frame = client.take_frame()  # answered, and not committed
+    frame = client.take_frame()  # it is answered, and not committed
     client.tell(Op.CLOSE, Close((ino,)))
 
     after = Bench(bench.store, targets=0)
@@ -227,7 +229,7 @@ def test_a_write_takes_set_id_bits(bench: Bench) -> None:
 
 
 def test_who_does_not_write_moves_nothing(bench: Bench) -> None:
-    """Many open a file for writing, and only read it."""
+    """Many programs open a file for writing, and only read it."""
     client = bench.client()
     ino = born(client)
     bench.settle()
@@ -307,7 +309,7 @@ def test_a_commit_cannot_grow_it(bench: Bench) -> None:
 
 
 def test_it_stays_when_its_writer_is_evicted(bench: Bench) -> None:
-    """Told of by a client that dies before it says that it closed it."""
+    """A client reports the file, and dies before it reports the close."""
     client = bench.client()
     slot = slots_of(client)[0]
     client.call(Op.CHANGE_BATCH, ChangeBatch((with_bytes(birth(slot, b"tiny"), CONTENT),)))
@@ -327,7 +329,7 @@ def test_it_stays_when_its_writer_is_evicted(bench: Bench) -> None:
 
 
 def test_pages_of_such_files_fit_a_frame(bench: Bench) -> None:
-    """A listing for administrators leaves the bytes out: they lie on no target."""
+    """A listing for administrators leaves the bytes out: they are on no target."""
     client = bench.client()
     content = bytes(INLINE_LENGTH_MAX)
     for first in range(0, READDIR_ENTRIES_MAX, 256):

@@ -1,4 +1,4 @@
-"""Keys of clients at the engine: one that lies in every op gets nothing that its key forbids."""
+"""Keys of clients at the engine: a client that lies in each op gets nothing its key forbids."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -81,7 +81,7 @@ from .bench import ROOT, USER, Bench, Client
 
 
 class World:
-    """/inside/{file,sub/deep} and /outside/{file,sub}; the trusted client knows it all."""
+    """/inside/{file,sub/deep} and /outside/{file,sub}; the trusted client may use all."""
 
     def __init__(self) -> None:
         self.store = MemoryStore()
@@ -117,7 +117,7 @@ class World:
         return row
 
     def stranger(self, key_id: int, purpose: str = "meta") -> Client:
-        """A connection that proved this key."""
+        """A connection that was authenticated with this key."""
         connection = self.bench.connect(purpose)
         connection.key = self.known(key_id)
         return Client(self.bench, connection)
@@ -141,7 +141,7 @@ class World:
         return list(self.store.snapshot().range(b"D", b"J"))
 
     def restart(self) -> None:
-        """The metaserver dies and comes back; nobody has replayed yet."""
+        """The metaserver dies and starts again; no client has replayed yet."""
         self.bench.settle()
         self.bench = Bench(self.store, targets=0)
         self.admin = Client(self.bench, self.bench.connect("admin"), SessionId(0))
@@ -162,8 +162,8 @@ def setattr_of(ino: int, valid: int = SET_MODE) -> SetAttr:
     return SetAttr(ino, valid, 0o777, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
-# What a client may ask that names inodes; each place that names one is tried with one outside.
-# d: a directory, f: a file.
+# Requests of a client that name inodes; each field that names one is tried with one outside. d: a
+# directory, f: a file.
 Asks = Callable[[int, int], list[Any]]
 REQUESTS: dict[Op, Asks] = {
     Op.LOOKUP: lambda d, f: [Lookup(d, b"file")],
@@ -194,7 +194,7 @@ REQUESTS: dict[Op, Asks] = {
     Op.LOCK_GET: lambda d, f: [LockGet(f, False, 1, 0, 10, 1)],
     Op.LOCK_SET: lambda d, f: [LockSet(f, False, 1, 0, 10, 1, 7, 0, False)],
 }
-# Named otherwise: their own tests below.
+# These are named in another way: they have tests of their own below.
 OTHERWISE = {
     Op.RENAME,
     Op.LINK,
@@ -222,7 +222,7 @@ NOT_FOR_CONFINED = {Op.STATUS, Op.LEASES}
 
 
 def test_every_op_of_clients_is_thought_of() -> None:
-    """Who adds an op says here what a client with a key may do with it."""
+    """A new op needs a line here that says what a client with a key may do with it."""
     of_clients = {op for op, row in ROWS.items() if row.access not in _OF_SERVERS}
     allowed = {op for op, row in ROWS.items() if row.names is not None}
     assert of_clients == allowed | NOT_FOR_CONFINED
@@ -238,14 +238,14 @@ def test_nothing_outside_of_the_tree_exists(world: World, op: Op) -> None:
     before = world.namespace()
     for request in REQUESTS[op](world.outside, world.outside_file):
         assert refused(guest, op, request) is Status.ESTALE
-    for request in REQUESTS[op](world.outside, 999_999):  # what is not there looks the same
+    for request in REQUESTS[op](world.outside, 999_999):  # a missing inode looks the same
         assert refused(guest, op, request) is Status.ESTALE
-    for request in REQUESTS[op](ROOT, ROOT):  # above it
+    for request in REQUESTS[op](ROOT, ROOT):  # this is above it
         assert refused(guest, op, request) is Status.ESTALE
     assert world.namespace() == before
 
 
-# WRITE_INLINE needs a file that is open and lies in its record: test_inline.
+# WRITE_INLINE needs a file that is open and stored in its record: see test_inline.
 @pytest.mark.parametrize("op", sorted(set(REQUESTS) - {Op.WRITE_INLINE}))
 def test_within_the_tree_it_works(world: World, op: Op) -> None:
     guest = world.client(world.key())
@@ -281,7 +281,7 @@ def test_names_cannot_be_carried_over_the_border(world: World) -> None:
 
 
 def test_a_tree_within_the_tree_is_inside(world: World) -> None:
-    """A directory below the key's that has a quota of its own."""
+    """A directory below the key's has a quota of its own."""
     world.make_tree(world.sub)
     guest = world.client(world.key())
     assert guest.lookup(world.sub, b"deep").ino == world.deep
@@ -371,7 +371,7 @@ def test_others_make_no_files_by_themselves(world: World, flags: int) -> None:
 
 
 def test_no_files_are_made_on_credit(world: World) -> None:
-    """Births of invented numbers, and replays of what never was."""
+    """Births with invented numbers, and replays of operations that never happened."""
     guest = world.client(world.key())
     layout = world.trusted.call(Op.OPEN, Open(world.outside_file, writable=False)).layout
     birth = Birth(world.outside_file, world.inside, b"mine", 0o666, 0, 0, 1, layout, True)
@@ -381,7 +381,7 @@ def test_no_files_are_made_on_credit(world: World) -> None:
 
 
 def test_slots_of_before_a_restart_are_proved(world: World) -> None:
-    """What was made of them is told afterwards: by their capabilities, which nobody else has."""
+    """Files created in them are reported later, and proved by capabilities that only it has."""
     key_id = world.key()
     guest = world.client(key_id)
     mine, forged, early = guest.call(Op.DELEGATE, Delegate(world.inside, 3)).slots
@@ -405,7 +405,7 @@ def test_slots_of_before_a_restart_are_proved(world: World) -> None:
 
 
 def test_a_forged_replay_is_refused(world: World) -> None:
-    """After a restart a client says what it was answered: this one lies, to get at a file."""
+    """After a restart a client replays its requests: this one lies, to get access to a file."""
     key_id = world.key()
     guest = world.client(key_id)
     victim: Opened = world.trusted.call(Op.OPEN, Open(world.outside_file, writable=False))
@@ -440,7 +440,7 @@ def test_an_exclusive_lease_is_not_claimed_after_a_restart(world: World, flags: 
 def test_what_was_answered_is_durable(world: World) -> None:
     guest = world.client(world.key())
     guest.send(Op.MKDIR, MkDir(world.inside, b"new", 0o755, USER))
-    assert guest.received() == []  # not before the commit
+    assert guest.received() == []  # it does not come before the commit
     world.bench.settle()
     header = guest.take_frame().header
     assert header.status == 0 and header.file_id >= header.offset > 0
@@ -486,7 +486,7 @@ def test_a_client_is_no_administrator_and_no_server(world: World, purpose: str) 
 
 
 def test_a_key_for_everything_is_as_good_as_ever(world: World) -> None:
-    """Delegation, and answers before the commit: nothing is kept from it that it could not do."""
+    """It gets delegation and answers before the commit, as with the cluster key."""
     guest = world.client(world.key("whole", ROOT))
     guest.call(Op.GETATTR, GetAttr(world.outside_file))
     slot = guest.call(Op.DELEGATE, Delegate(0, 1)).slots[0]

@@ -1,5 +1,6 @@
-"""A session at its bound of leases: for each new one the oldest is asked back, at a cost that does
-not grow with how many there are."""
+"""A session at its bound of leases: for each new one the oldest is recalled, at a cost that does
+not grow with their number.
+"""
 
 from collections import OrderedDict
 from collections.abc import Callable, ItemsView, Iterator
@@ -32,7 +33,7 @@ class CountedItems:
 
 
 class Counted(OrderedDict[Ino, Any]):
-    """Counts the entries that are looked at one after another."""
+    """Counts the entries that are iterated one after another."""
 
     seen = 0
 
@@ -74,7 +75,7 @@ def test_the_oldest_is_asked_back_for_each_new_one() -> None:
 
 
 def test_files_that_are_written_may_be_more() -> None:
-    """Their writers would wait for ever."""
+    """Their writers would wait without end."""
     leases = make_leases()
     for ino in range(3 * BOUND):
         assert leases.grant(ONE, Ino(ino), LEASE_WRITER, 1, 0.0) == LEASE_WRITER
@@ -122,7 +123,7 @@ def test_a_walk_through_a_large_tree_asks_nothing_back() -> None:
 
 
 def test_a_look_costs_the_same_whoever_else_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shared need compares itself with nobody while nobody holds an exclusive bit."""
+    """A shared request compares itself with no holder while no client holds an exclusive bit."""
     compared: list[int] = []
     for module in (table, bits):
         monkeypatch.setattr(module, "conflict", _counting(bits.conflict, compared))

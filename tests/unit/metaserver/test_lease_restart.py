@@ -1,4 +1,4 @@
-"""Leases over a restart of the metaserver: what sessions hold on, and what not."""
+"""Leases over a restart of the metaserver: which ones sessions keep, and which not."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def test_after_a_restart_exclusive_leases_are_asserted_again(pair: tuple[Cached,
 
 
 def _back(after: Bench, former: Cached, opens: tuple[int, ...] = ()) -> Client:
-    """The client of before, whose session is open again."""
+    """The former client, whose session is open again."""
     session = former.client.session
     client = Client(after, after.connect(), session, 50, 50)
     client.send(Op.SESSION_OPEN, SessionOpen(session, "c", opens, 50))

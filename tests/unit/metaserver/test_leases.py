@@ -84,7 +84,7 @@ class Cached:
         self.client.tell(Op.LEASE_RETURN, LeaseReturn((back,)))
 
     def asks(self, op: Op, message: Any) -> int:
-        """LEASE_* bits in the record of the reply."""
+        """Sends the request; returns the LEASE_* bits in the record of the reply."""
         return unpack_attributes(self.client.call(op, message).attributes).lease_flags & LEASE_ALL
 
     def held(self, ino: int) -> int:
@@ -236,7 +236,7 @@ def test_stat_asks_the_writer_and_takes_nothing(pair: tuple[Cached, Cached]) -> 
 
 
 def test_two_writers_hand_over_in_order(bench: Bench) -> None:
-    """Each TAKE is granted what it asks for, in order of arrival, though others wait."""
+    """Each TAKE is granted what it requests, in order of arrival, although others wait."""
     one, two, three = Cached.of(bench), Cached.of(bench), Cached.of(bench)
     f = one.client.create(ROOT, b"f").ino
     for other in (two, three):
@@ -290,7 +290,8 @@ def test_an_answer_that_comes_twice_gives_up_nothing_new(pair: tuple[Cached, Cac
 
 
 def test_opened_by_the_client_itself(pair: tuple[Cached, Cached]) -> None:
-    """Rule 14: what a holder has open under its lease is told with the answer, and lives on."""
+    """Rule 14: files that a holder has open under its lease are reported with its answer, and stay
+    open."""
     one, two = pair
     f = one.client.create(ROOT, b"f").ino
     one.client.call(Op.CLOSE, Close((f,)))
@@ -382,7 +383,7 @@ def test_a_lease_that_nobody_renews_runs_out(pair: tuple[Cached, Cached]) -> Non
 
 
 def evict(bench: Bench, client: Client) -> None:
-    """What metaserver.eviction does before it fences."""
+    """Does what metaserver.eviction does before it fences."""
     session = bench.engine.sessions.get(client.session)  # type: ignore[arg-type]
     assert session is not None
     bench.engine.system(lambda tx, context: forget(tx, context, session), bench.time())
@@ -530,7 +531,7 @@ def test_a_new_map_is_told_to_all_who_hear_recalls(bench: Bench) -> None:
 
 
 def test_a_notice_answered_as_a_recall_changes_nothing(bench: Bench) -> None:
-    """By a client of an earlier release."""
+    """A client of an earlier release does this."""
     former = Cached.of(bench)
     former.client.create(ROOT, b"f")
     before = former.client.call(Op.LEASES, LeaseQuery(former.client.session)).leases

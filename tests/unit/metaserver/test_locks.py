@@ -1,4 +1,4 @@
-"""Locks through the engine: requests that wait, what is told to whom, restart, end of a session."""
+"""Locks through the engine: waiting requests, notifications, restart, end of a session."""
 
 from dataclasses import replace
 
@@ -58,7 +58,7 @@ def test_two_sessions(bench: Bench) -> None:
     assert two.call(Op.LOCK_GET, LockGet(INO, False, 1, 5, 6, READ)).type == NONE
 
 
-# ---- locks that may be gone ---------------------------------------------------------------------
+# ---- locks that may be released ----------------------------------------------------------------
 
 
 def test_who_holds_a_loose_lock_is_asked_before_another_is_refused(bench: Bench) -> None:
@@ -106,7 +106,7 @@ def test_nobody_is_asked_who_cannot_answer_or_need_not(bench: Bench) -> None:
     assert two.recalled() == [], "it said nothing of the kind"
 
 
-# ---- requests that wait -------------------------------------------------------------------------
+# ---- waiting requests ---------------------------------------------------------------------------
 
 
 def test_a_grant_is_told_to_whoever_asks_for_events(bench: Bench) -> None:

@@ -1,5 +1,8 @@
-"""Users and groups with other numbers at a client: told and asked for by its own, stored by the
-cluster's; and a client that names others, or asks for what nobody of it may."""
+"""Users and groups with other ids at a client: shown and requested with its own ids, stored with
+the cluster's.
+
+Other tests have a client that names other ids, or requests what none of its users may have.
+"""
 
 import struct
 from dataclasses import replace
@@ -68,7 +71,8 @@ MAP = IdMap(
     (IdRange(100, 500, 1), IdRange(1000, 21000, 100)),
 )
 HERE, THERE = Caller(1001, 100, 0, (100, 1002)), Caller(21001, 500, 0, (500, 21002))
-STRANGER = Caller(1001, 100, 0)  # of the cluster: the numbers of HERE, somebody else
+# This user of the cluster has the numbers of HERE, and is another user.
+STRANGER = Caller(1001, 100, 0)
 
 
 class Mapping(World):
@@ -185,13 +189,13 @@ def test_a_key_outlives_the_metaserver(world: Mapping) -> None:
     grant: SessionGrant = world.alike.call(Op.SESSION_GRANT, Empty())
     assert grant.flags == KEY_SQUASH_ALL
     plain = world.key("plain", flags=KEY_READ_ONLY)
-    assert type(world.known(plain).record()) is KeyRecord  # as it ever was
+    assert type(world.known(plain).record()) is KeyRecord  # it is unchanged
     assert unpack_key(encode(world.known(plain).record())) == world.known(plain).record()
     world.restart()
     assert world.row(row.id).ids == MAP and world.known(row.id).who is not None
 
 
-# ---- what is made and shown ---------------------------------------------------------------------
+# ---- new files and what is shown ----------------------------------------------------------------
 
 
 def test_what_is_made_is_the_users_own(world: Mapping) -> None:
@@ -255,12 +259,13 @@ def rows(records: bytes) -> list[Attributes]:
 
 def test_what_is_opened_ahead(world: Mapping) -> None:
     found = world.guest.call(Op.OPEN_AHEAD, OpenAhead(world.open, 0, 64))
-    assert found.names in ((b"ours",), ())  # (): others hold it; never what is another's
+    # (): other clients hold the names; a foreign name never appears.
+    assert found.names in ((b"ours",), ())
     assert all((row.uid, row.gid) == (1001, 100) for row in rows(found.attributes))
 
 
 def test_a_repeat_shows_the_same(world: Mapping) -> None:
-    """The reply that is kept has the cluster's numbers."""
+    """The stored reply has the cluster's ids."""
     request = MkDir(world.open, b"again", 0o755, HERE)
     number = world.guest.send(Op.MKDIR, request)
     world.bench.settle()
@@ -270,7 +275,7 @@ def test_a_repeat_shows_the_same(world: Mapping) -> None:
 
 
 def test_every_reply_is_thought_of() -> None:
-    """Which bytes in replies are no records, each of them known."""
+    """The list has all bytes in replies that are not records; each of them must be in it."""
     others = {
         ("Opened", "layout"),
         ("Opened", "capability"),
@@ -280,7 +285,7 @@ def test_every_reply_is_thought_of() -> None:
         ("XattrValue", "value"),
         ("ClusterMap", "cluster"),
         ("SessionGrant", "data_key"),
-        ("Changed", "parents"),  # CHANGE_BATCH is refused to those whose users are others
+        ("Changed", "parents"),  # CHANGE_BATCH is refused to clients with mapped users
     }
     for op, row in ROWS.items():
         if row.names is None:
@@ -299,7 +304,7 @@ def test_changing_owners(world: Mapping) -> None:
     guest, ours, theirs = world.guest, world.ours, world.theirs
     reply = guest.call(Op.SETATTR, changed(ours, SET_UID | SET_GID, uid=1050, gid=1002))
     assert owners(reply) == (1050, 1002) and world.truly(ours) == (21050, 21002)
-    for wanted in (0, 21001, 500, 1100, 4_000_000_000):  # not in the map
+    for wanted in (0, 21001, 500, 1100, 4_000_000_000):  # these are not in the map
         denied(
             guest,
             Status.EINVAL,
@@ -320,7 +325,8 @@ def test_changing_owners(world: Mapping) -> None:
     assert world.truly(ours) == (NOBODY, 21002)
     alike = world.alike
     mine = world.file_of(b"mine", THERE)
-    alike.call(Op.SETATTR, changed(mine, SET_UID | SET_GID, uid=0, gid=0))  # who asks is that one
+    # The caller is that user.
+    alike.call(Op.SETATTR, changed(mine, SET_UID | SET_GID, uid=0, gid=0))
     assert world.truly(mine) == (21001, 500)
     denied(alike, Status.EPERM, Op.SETATTR, changed(theirs, SET_UID, uid=21001))
 
@@ -328,7 +334,8 @@ def test_changing_owners(world: Mapping) -> None:
 def test_a_key_that_squashes_root_beside_the_map(world: Mapping) -> None:
     guest = world.client(world.mapped_key("both", MAP, KEY_SQUASH_ROOT))
     denied(guest, Status.EPERM, Op.SETATTR, changed(world.ours, SET_UID, uid=1050))
-    guest.call(Op.SETATTR, changed(world.ours, SET_UID | SET_GID, uid=1001, gid=100))  # as it is
+    # The owner stays the same.
+    guest.call(Op.SETATTR, changed(world.ours, SET_UID | SET_GID, uid=1001, gid=100))
     assert world.truly(world.ours) == (21001, 500)
 
 
@@ -339,7 +346,7 @@ def test_root_that_is_mapped_stays_root(world: Mapping) -> None:
     guest.call(Op.MKNOD, MkNod(world.open, b"null", 0o020666, 0x103, Caller(0, 0, 0)))
 
 
-# ---- what is others' ----------------------------------------------------------------------------
+# ---- files of others ----------------------------------------------------------------------------
 
 
 def test_what_is_others_is_reached_as_others_may(world: Mapping) -> None:
@@ -367,7 +374,8 @@ def test_what_is_others_is_reached_as_others_may(world: Mapping) -> None:
         denied(client, Status.EPERM, Op.MKNOD, MkNod(world.open, b"dev", 0o060666, 5, HERE))
         client.call(Op.OPEN, Open(world.ours, True))
         client.call(Op.CLOSE, Close((world.ours,)))
-    world.trusted.call(Op.SETATTR, changed(theirs, SET_GID, gid=500))  # 0640: a group of theirs
+    # Its mode is 0640, and the group is one of theirs.
+    world.trusted.call(Op.SETATTR, changed(theirs, SET_GID, gid=500))
     for client in (world.guest, world.alike):
         client.call(Op.OPEN, Open(theirs, False))
         denied(client, Status.EACCES, Op.OPEN, Open(theirs, True))
@@ -384,7 +392,7 @@ def test_names_in_a_sticky_directory_of_others(world: Mapping) -> None:
 
 
 def test_a_group_of_others_is_lent_to_nobody(world: Mapping) -> None:
-    """In a directory that hands on its group, by a client that says it is in that."""
+    """The directory passes on its group, and the client claims to be in that group."""
     lent = world.trusted.mkdir(ROOT, b"lent", 0o2777, Caller(0, 4444, 0))
     wanted = Create(lent, b"tool", 0o2644, True, True, replace(HERE, groups=(4444,)))
     made = unpack_attributes(world.guest.call(Op.CREATE, wanted).attributes)
@@ -397,7 +405,8 @@ def test_a_group_of_others_is_lent_to_nobody(world: Mapping) -> None:
         world.guest.call(op, request)
         mode = unpack_attributes(world.trusted.call(Op.GETATTR, GetAttr(made.ino)).attributes).mode
         assert not mode & 0o2000, op
-    world.guest.call(Op.SETATTR, changed(world.ours, SET_MODE, mode=0o2755))  # a group of its own
+    # It is a group of its own.
+    world.guest.call(Op.SETATTR, changed(world.ours, SET_MODE, mode=0o2755))
     shown = unpack_attributes(world.guest.call(Op.GETATTR, GetAttr(world.ours)).attributes)
     assert shown.mode & 0o7777 == 0o2755
 
@@ -441,7 +450,7 @@ def test_acls(world: Mapping, name: bytes) -> None:
         SetXattr(place, name, acl_of((2, 7, 21005)), 0),
         SetXattr(place, name, acl_of((8, 7, 0)), 0),
     )
-    # What the client has no number for is not shown, and stays.
+    # Entries whose id the client does not have are not shown, and stay.
     world.trusted.call(Op.SETXATTR, SetXattr(place, name, acl_of((2, 6, 21005), (2, 7, 4)), 0))
     assert named_in(guest.call(Op.GETXATTR, GetXattr(place, name)).value) == {(2, 6, 1005)}
     guest.call(Op.SETXATTR, SetXattr(place, name, acl_of((2, 4, 1006)), 0))
@@ -453,7 +462,7 @@ def test_acls(world: Mapping, name: bytes) -> None:
 
 
 def test_what_an_acl_gives(world: Mapping) -> None:
-    """Of a file of others: what is given to whom the client can be, and no more."""
+    """An ACL on a file of others gives rights to users that the client can be, and to no others."""
     for entry, may_open in (
         ((2, 4, 21003), True),
         ((2, 4, 1003), False),

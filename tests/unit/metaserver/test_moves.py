@@ -1,5 +1,6 @@
-"""CHANGE_BATCH with names that a client changed within a directory by itself: order, what is wrong,
-who else holds the inodes, restart (docs/decisions/0025-renames.md)."""
+"""CHANGE_BATCH with names that a client changed within a directory by itself: order, invalid
+requests, other holders of the inodes, restart (docs/decisions/0025-renames.md).
+"""
 
 from dataclasses import replace
 
@@ -78,7 +79,7 @@ def test_what_had_the_new_name_is_gone(bench: Bench) -> None:
 
 @pytest.mark.parametrize("by", ["rename", "batch"])
 def test_what_is_replaced_may_be_opened_for_a_moment(bench: Bench, by: str) -> None:
-    """By whoever looked its name up before: it sees the old file, not an error."""
+    """A client that looked up its name before opens it: it sees the old file, not an error."""
     client, reader = bench.client(), bench.client()
     ino, other = file_of(client, b"old"), file_of(client, b"new")
     assert reader.lookup(ROOT, b"new").ino == other
@@ -108,7 +109,7 @@ def test_what_is_removed_does_not_linger(bench: Bench) -> None:
 
 
 def test_births_removals_and_moves_mix_in_order(bench: Bench) -> None:
-    """As of a program that replaces a file again and again."""
+    """A program that replaces a file again and again causes this."""
     client = bench.client()
     one, two, three = slots_of(client, 3)
     births = (birth(one, b"t"), birth(two, b"t"), birth(three, b"t"))
@@ -203,7 +204,7 @@ def test_one_of_several_names(bench: Bench) -> None:
 
 
 def test_a_setting_of_before_does_not_take_ctime_back(bench: Bench) -> None:
-    """Settings come behind the moves of their batch."""
+    """Settings come after the moves of their batch."""
     client = bench.client()
     ino = client.create(ROOT, b"f").ino
     early = Setting(ino, SET_MODE | SET_CTIME, 0o600, 0, 0, 0, 0, TIME_NS - 5, 0)
@@ -239,7 +240,7 @@ def test_a_batch_waits_for_nobody_and_holders_are_told(bench: Bench) -> None:
 
 
 def test_names_of_the_directory_are_recalled_from_nobody_else(bench: Bench) -> None:
-    """Who sends a batch holds the directory; one that does not waits for who does."""
+    """The sender of a batch holds the directory; a sender that does not waits for the holder."""
     one, two, folder, ino = held_elsewhere(bench)
     two.client.send(
         Op.CHANGE_BATCH, ChangeBatch((), (), (), (moved(ino, b"f", b"g", parent=folder),))
@@ -265,7 +266,7 @@ def test_moves_survive_a_restart_by_replay(bench: Bench) -> None:
         (replace(moved(slot.ino, b"new", b"final", old, folder), after=1),),
     )
     sent = client.send(Op.CHANGE_BATCH, request)
-    frame = client.take_frame()  # answered, and not committed
+    frame = client.take_frame()  # it is answered, and not committed
 
     after = Bench(bench.store, targets=0)
     back = Client(after, after.connect(), client.session, client.request_id)

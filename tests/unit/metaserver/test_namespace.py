@@ -1,4 +1,4 @@
-"""Names: mkdir, create, link, unlink, rmdir, rename, readdir and what they do to inodes."""
+"""Names: mkdir, create, link, unlink, rmdir, rename, readdir and their effects on inodes."""
 
 import stat
 

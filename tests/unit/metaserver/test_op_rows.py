@@ -21,10 +21,10 @@ from metaserver.ops.table import FILES, ROWS
 
 FOLDER = Path(ops.__file__).parent
 DATA_OPS = range(16, 64)
-# Of the handshake, and what the metaserver sends itself.
+# These belong to the handshake, or the metaserver sends them itself.
 OTHERS = {Op.HELLO, Op.AUTH, Op.RDMA, Op.RECALL}
 
-# The functions of a row, each with the parameters that are a request or a reply of its op.
+# The functions of a row, each with its parameters that are a request or a reply of the op.
 REQUEST_OF: Final = {
     "run": "request",
     "footprint": "request",
@@ -66,14 +66,14 @@ def test_a_row_is_in_the_file_of_its_op() -> None:
 
 
 def test_nothing_else_knows_an_op_by_its_name() -> None:
-    """What differs from op to op is a field of its row."""
+    """Each difference between ops is a field of the op's row."""
     named = [
         f"{path.relative_to(FOLDER.parent)}: {found}"
         for path in FOLDER.parent.rglob("*.py")
         if path.parent != FOLDER
         for found in re.findall(r"\bOp\.[A-Z_]+", path.read_text())
     ]
-    assert named == ["lease_gate.py: Op.RECALL"]  # which it sends
+    assert named == ["lease_gate.py: Op.RECALL"]  # it sends this op
 
 
 # ---- each row -----------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def test_the_fields_of_a_row_agree(row: OpRow) -> None:
         assert row.squash is row.rewrite is None and row.changes is never
     if row.mutation:
         assert row.access is Access.SESSION and not row.is_look
-        assert row.changes is never  # it is none for read-only keys in any case
+        assert row.changes is never  # read-only keys can never use it
     else:
         assert not row.repeat_waits_for_truncate and not row.opens
     if row.asks is not None or row.hurries_recall:

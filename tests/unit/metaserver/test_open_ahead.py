@@ -1,4 +1,6 @@
-"""OPEN_AHEAD: which files of a directory a session is granted by it, and that nobody is asked."""
+"""OPEN_AHEAD: which files of a directory it grants to a session, and that no holder is recalled for
+it.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -59,7 +61,7 @@ def bench() -> Bench:
 
 @pytest.fixture
 def maker(bench: Bench) -> Client:
-    """Who makes the files; it is granted nothing."""
+    """The client that creates the files; it is granted nothing."""
     return bench.client()
 
 
@@ -144,7 +146,7 @@ def test_an_empty_file_is_granted(bench: Bench, maker: Client, me: Cached) -> No
 
 
 def test_what_is_open_here_is_left_out(bench: Bench, maker: Client, me: Cached) -> None:
-    """A CLOSE that is on its way would close what this opened."""
+    """A CLOSE in flight would close what this opened."""
     ino = make(maker, ROOT, b"f")
     me.client.call(Op.OPEN, Open(ino, False))
     assert rows(ask(me)) == {}
@@ -178,7 +180,7 @@ def test_a_directory_that_another_changes_is_left_alone(
     other = Cached.of(bench)
     parent = maker.mkdir(ROOT, b"d")
     make(maker, parent, b"f")
-    for number in range(2):  # recalled twice within a second
+    for number in range(2):  # it is recalled twice within a second
         other.client.call(Op.READDIR, ReadDir(parent, 0, 10))
         request = Create(parent, b"%d" % number, 0o644, True, False, USER)
         request_id = maker.send(Op.CREATE, request)
@@ -267,7 +269,7 @@ def test_a_directory_given_up_gives_its_files_up(bench: Bench, maker: Client, me
 
 
 def test_its_remover_is_asked_whether_it_is_open(bench: Bench, maker: Client, me: Cached) -> None:
-    """Lanes open such a file without a word: the metaserver cannot know."""
+    """Lanes open such a file without a request: the metaserver cannot know whether it is open."""
     inos = [make(maker, ROOT, name) for name in (b"open", b"closed")]
     ask(me)
     me.client.call(Op.UNLINK, Unlink(ROOT, b"open"))

@@ -17,7 +17,7 @@ _STEPS = st.lists(_OPS | st.tuples(st.sampled_from(["freeze", "commit"])), max_s
 
 
 class Model:
-    """One dict, and for each key who wrote it uncommitted."""
+    """One dict, and for each key the operation that wrote it and is not committed."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {}

@@ -1,4 +1,4 @@
-"""The page of the cluster: its hour of history, its JSON, and what HTTP gives and refuses."""
+"""The cluster's web page: its hour of history, its JSON, and what HTTP serves and refuses."""
 
 import http.client
 import json
@@ -33,7 +33,7 @@ def node(heard_s: float, *counts: int, number: int = 1) -> Node:
 def test_rates_are_between_heartbeats() -> None:
     history = History()
     history.sample([node(10.0, 1000, 0, 5, 0)], 100, 12.0, 12 * 10**9)
-    history.sample([node(14.0, 5000, 800, 9, 4)], 300, 22.0, 22 * 10**9)  # 4 s later, not 10
+    history.sample([node(14.0, 5000, 800, 9, 4)], 300, 22.0, 22 * 10**9)  # it is 4 s later, not 10
     seen = history.as_json()
     assert seen["at_s"] == [12, 22]
     assert seen["read_bytes"] == [0, 1000] and seen["written_bytes"] == [0, 200]
@@ -44,8 +44,8 @@ def test_rates_are_between_heartbeats() -> None:
 def test_servers_that_are_silent_restarted_or_new() -> None:
     history = History()
     history.sample([node(10.0, 1000)], 0, 10.0, 0)
-    history.sample([node(10.0, 1000)], 0, 20.0, 0)  # silent
-    history.sample([node(30.0, 10)], 0, 30.0, 0)  # it counts from the beginning
+    history.sample([node(10.0, 1000)], 0, 20.0, 0)  # the node is silent
+    history.sample([node(30.0, 10)], 0, 30.0, 0)  # the node counts from zero again
     history.sample([node(40.0, 110), node(40.0, 9000, number=2)], 0, 40.0, 0)
     history.sample([node(50.0, 210), node(50.0, 9100, number=2)], 0, 50.0, 0)
     assert history.as_json()["read_bytes"] == [0, 0, 0, 10, 20]

@@ -1,6 +1,6 @@
 """Quotas: every op charges what it changes, limits refuse, and no restart changes an account.
 
-`faults()` is fsck, which counts everything anew and compares: each test ends with it.
+`faults()` is fsck, which counts everything again and compares: each test ends with it.
 """
 
 from typing import Any
@@ -80,7 +80,7 @@ class World:
         return unpack_attributes(made.attributes).ino
 
     def file(self, name: bytes, size: int, parent: int = ROOT, caller: Caller = USER) -> int:
-        """A file that nobody has open any more."""
+        """A file that is no longer open."""
         ino = self.create(name, parent, caller)
         self.commit(ino, size)
         self.call(Op.CLOSE, Close((ino,)))
@@ -215,7 +215,7 @@ def test_a_soft_limit_refuses_after_its_grace_time(world: World) -> None:
     assert world.refused(Op.MKDIR, MkDir(ROOT, b"d", 0o777, USER)) is Status.EDQUOT
     for name in (b"a", b"b"):
         world.call(Op.RMDIR, RmDir(ROOT, name))
-    world.mkdir(b"d")  # its time begins anew
+    world.mkdir(b"d")  # its time starts again
     assert world.bench.faults() == []
 
 
@@ -279,7 +279,7 @@ def test_files_move_between_trees_and_directories_do_not(world: World) -> None:
     assert world.used(tree) == (0, 1)
     world.call(Op.RENAME, Rename(ROOT, b"t", ROOT, b"renamed", 0))
     aside = world.mkdir(b"aside")
-    world.call(Op.RENAME, Rename(ROOT, b"renamed", aside, b"t", 0))  # the whole tree goes along
+    world.call(Op.RENAME, Rename(ROOT, b"renamed", aside, b"t", 0))  # the whole tree moves
     world.file(b"g", 10, top)
     assert world.used(tree) == (10, 2)
     assert world.bench.faults() == []
@@ -435,7 +435,7 @@ def test_a_file_without_a_name_goes_into_the_tree_of_its_first(world: World) -> 
     assert world.bench.faults() == []
 
 
-# ---- files that clients make by themselves -----------------------------------------------------
+# ---- files that clients create by themselves ---------------------------------------------------
 
 
 def birth(slot: Slot, parent: int, name: bytes) -> Birth:
@@ -490,8 +490,11 @@ def test_room_in_a_tree_is_what_its_limit_leaves(world: World) -> None:
 
 
 def test_clients_make_their_share_of_a_limit(world: World) -> None:
-    """An eighth of what is left beside what others were told; what is told of is not out any more,
-    nor what was told of a directory that nobody holds."""
+    """An eighth of what is left beside the shares of others.
+
+    A share ends for the part that is reported as used, and for a directory that no client holds any
+    more.
+    """
     me, other = Cached.of(world.bench), Cached.of(world.bench)
     top = world.mkdir(b"t")
     sub = world.mkdir(b"sub", top)
@@ -512,7 +515,7 @@ def test_clients_make_their_share_of_a_limit(world: World) -> None:
 
 
 def test_what_is_told_never_exceeds_a_limit_alone(world: World) -> None:
-    """However often it is asked for, in whatever directories."""
+    """However often shares are requested, in whatever directories."""
     me = Cached.of(world.bench)
     top = me.client.mkdir(ROOT, b"t")
     folders = [top, *(me.client.mkdir(top, b"%d" % number) for number in range(20))]

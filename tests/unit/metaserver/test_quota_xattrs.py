@@ -1,6 +1,6 @@
 """Bytes of extended attributes (names and values) count for the accounts of their inode.
 
-Whatever happens to an inode, fsck counts everything anew and finds the same.
+Whatever happens to an inode, fsck counts everything again and finds the same.
 """
 
 import random
@@ -74,7 +74,7 @@ def test_set_replaced_and_removed(world: World) -> None:
 
 @pytest.mark.parametrize("name", [NAME, b"trusted.x", b"security.x", ACCESS, DEFAULT])
 def test_beyond_the_limit_is_refused(world: World, name: bytes) -> None:
-    """Every kind of them; less is always granted."""
+    """This holds for every kind of xattr; making one smaller is always allowed."""
     ino = world.mkdir(b"d")
     value = WITH_USER if name in (ACCESS, DEFAULT) else b"v" * 50
     world.limit(UID, bytes_hard=len(name) + len(value) - 1)
@@ -138,7 +138,7 @@ def test_another_owner_has_them(world: World) -> None:
 
 
 def test_a_store_that_did_not_count_them_is_counted_once(world: World) -> None:
-    """Limits stay, and accounts that have only those."""
+    """Limits stay, and so do accounts that have only limits."""
     ino = world.file(b"f", 100)
     put(world, ino, b"v" * 50)
     world.limit(UID, bytes_soft=120, bytes_hard=1000)

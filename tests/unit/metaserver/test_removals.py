@@ -1,5 +1,6 @@
-"""CHANGE_BATCH with names that a client took away by itself: order, what is wrong, who else holds
-the inode, restart (docs/decisions/0014-removals.md)."""
+"""CHANGE_BATCH with names that a client removed by itself: order, invalid requests, other holders
+of the inode, restart (docs/decisions/0014-removals.md).
+"""
 
 from dataclasses import replace
 
@@ -56,7 +57,7 @@ def removal(ino: int, name: bytes, parent: int = ROOT, after: int = 0) -> Remova
 
 
 def file_of(client: Client, name: bytes, parent: int = ROOT) -> int:
-    """A file that nobody has open."""
+    """A file that is not open."""
     ino = client.create(parent, name).ino
     client.tell(Op.CLOSE, Close((ino,)))
     return ino
@@ -92,7 +93,7 @@ def test_names_go_and_the_directory_says_when(bench: Bench) -> None:
 
 
 def test_births_and_removals_mix_in_order(bench: Bench) -> None:
-    """Made, removed, made again under the name, removed; another stays."""
+    """A file is created, removed, created again under the name, and removed; another stays."""
     client = bench.client()
     one, two, three = slots_of(client, 3)
     births = (birth(one, b"n"), birth(two, b"n"), birth(three, b"stays"))
@@ -167,7 +168,7 @@ def test_another_name_of_the_file_stays(bench: Bench) -> None:
 
 @pytest.mark.parametrize("extra", ["nothing", "an attribute", "a size"])
 def test_nothing_is_left_of_what_is_removed(bench: Bench, extra: str) -> None:
-    """Also of one with more to it than most files have; and its owner is charged for it no more."""
+    """This includes files with more records than most; and the owner is no longer charged."""
     client = bench.client()
     accounts = bench.engine.services.quotas
     before = {account: (a.inodes, a.bytes) for account, a in accounts.listing()}
@@ -217,7 +218,8 @@ def test_a_client_is_told_that_another_has_the_file_open(bench: Bench) -> None:
 
 
 def held_elsewhere(bench: Bench) -> tuple[Cached, Cached, int, int]:
-    """A folder that one holds exclusively, with a file whose attributes two holds."""
+    """A folder that one client holds exclusively, with a file whose attributes the other client
+    holds."""
     one, two = Cached.of(bench), Cached.of(bench)
     folder = one.client.mkdir(ROOT, b"folder")
     ino = file_of(one.client, b"f", folder)
@@ -265,7 +267,7 @@ def test_removals_survive_a_restart_by_replay(bench: Bench) -> None:
         (removal(old, b"old", folder), removal(slot.ino, b"new", folder, 1)),
     )
     sent = client.send(Op.CHANGE_BATCH, request)
-    frame = client.take_frame()  # answered, and not committed
+    frame = client.take_frame()  # it is answered, and not committed
 
     after = Bench(bench.store, targets=0)
     back = Client(after, after.connect(), client.session, client.request_id)

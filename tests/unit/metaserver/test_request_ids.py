@@ -1,4 +1,6 @@
-"""Request ids: none repeats within a session, and a stored reply is for its own request alone."""
+"""Request ids: none repeats within a session, and a stored reply is only used for its own
+request.
+"""
 
 import struct
 from typing import Any
@@ -30,8 +32,8 @@ def _told_again(client: Client, op: Op, message: Any, rid: int) -> Frame:
 
 
 def test_a_stored_reply_is_for_its_own_request_alone(bench: Bench) -> None:
-    """Of another op, or of the same one about something else, before and after a restart, sent
-    again and replayed: EIO, and nothing is done."""
+    """Another op, or the same op with other arguments, has the id, before and after a restart,
+    repeated and replayed: it gets EIO, and nothing is executed."""
     client = bench.client()
     request, other = MkDir(ROOT, b"d", 0o755, USER), MkDir(ROOT, b"e", 0o755, USER)
     removal = RmDir(ROOT, b"d")
@@ -74,7 +76,7 @@ def test_replies_stored_by_former_releases_are_told(bench: Bench) -> None:
 
 
 def _next_process(bench: Bench, session: int) -> tuple[Client, int]:
-    """What it is told of the ids that were used."""
+    """The next process of a session, and the last used id that it receives."""
     client = Client(bench, bench.connect(), session)
     client.send(Op.SESSION_OPEN, SessionOpen(session, "c", (), 0, (), True))
     assert not client.received(), "the life is durable before it is begun"
@@ -83,7 +85,7 @@ def _next_process(bench: Bench, session: int) -> tuple[Client, int]:
 
 
 def test_each_process_of_a_session_has_ids_of_its_own(bench: Bench) -> None:
-    """Whoever was killed, in whatever order."""
+    """Processes are killed in any order."""
     session = bench.client().session
     heard = []
     for is_killed in (False, True, False, True, True):
@@ -101,7 +103,7 @@ def test_each_process_of_a_session_has_ids_of_its_own(bench: Bench) -> None:
 
 
 def test_a_client_that_was_evicted_counts_on(bench: Bench) -> None:
-    """Its next session has ids from where it is; processes to come are beyond."""
+    """Its next session continues with the next id; later processes use higher ids."""
     client = Client(bench, bench.connect())
     client.send(Op.SESSION_OPEN, SessionOpen(0, "c", (), 5 * IDS_OF_A_LIFE + 17))
     bench.settle()

@@ -1,4 +1,6 @@
-"""The whole metaserver over a transport in memory, with a storage server that only notes calls."""
+"""The whole metaserver over a transport in memory, with a storage server that only records
+calls.
+"""
 
 import struct
 from collections import Counter
@@ -52,7 +54,7 @@ META, STORAGE = "127.0.0.1:7400", "127.0.0.1:7411"
 @dataclass
 class FakeStorage:
     """Answers every data op with OK once `answers` says so. A DELETE_ALL counts as a DELETE of each
-    object; is_old: it is refused, and the connection closed."""
+    object. With `is_old` it is refused, and the connection is closed."""
 
     calls: list[tuple[Op, int, int, int]] = field(default_factory=list)
     status: int = 0
@@ -254,7 +256,7 @@ async def test_a_silent_client_is_fenced_and_its_file_cut() -> None:
 
 
 async def test_every_answer_is_timed() -> None:
-    """Answered at once, held until durable, and refused: each is in the histogram."""
+    """Answers at once, answers held until durable, and refusals: each is in the histogram."""
     async with running(MemoryStore()) as cluster, cluster.client() as client:
         await client.call(Op.CREATE, Create(ROOT, b"f", 0o644, True, True, USER), 5)
         with pytest.raises(FsError):

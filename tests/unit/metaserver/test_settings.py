@@ -1,5 +1,6 @@
-"""CHANGE_BATCH with attributes that a client set by itself: as by SETATTR, order, what is wrong,
-who else holds the inode (docs/decisions/0024-settings.md)."""
+"""CHANGE_BATCH with attributes that a client set by itself: the same effect as SETATTR, order,
+invalid requests, other holders of the inode (docs/decisions/0024-settings.md).
+"""
 
 from dataclasses import replace
 
@@ -126,7 +127,7 @@ def test_a_repeat_changes_nothing(bench: Bench) -> None:
 
 
 def test_whoever_believes_the_attributes_is_told(bench: Bench) -> None:
-    """Nobody should: the client has them exclusively."""
+    """No other client should hold them, because the client has them exclusively."""
     client, other = bench.client(), Cached.of(bench)
     ino = file_of(client, b"f")
     other.client.call(Op.OPEN, Open(ino, False))

@@ -1,4 +1,6 @@
-"""Root squash at the engine: what root owns, and what only root may do, and a client that lies."""
+"""Root squash at the engine: files of root, operations that only root may do, and a client that
+lies.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -92,7 +94,7 @@ def world() -> Squashed:
     return Squashed()
 
 
-# A client that cannot be every user may send these, and there is nothing to check for it.
+# A client that cannot be every user may send these, and nothing needs a check.
 UNCHECKED = {
     Op.PING,
     Op.GETATTR,
@@ -101,7 +103,7 @@ UNCHECKED = {
     Op.LISTXATTR,
     Op.STATFS,
     Op.BARRIER,
-    Op.DELEGATE,  # it is given no directory
+    Op.DELEGATE,  # it gets no directory
     Op.CHANGE_BATCH,  # it is refused
     Op.LOCK_GET,
     Op.LOCK_EVENTS,
@@ -204,7 +206,7 @@ def test_directories_of_root(world: Squashed) -> None:
     )
     denied(guest, no, Op.RMDIR, RmDir(ROOT, b"shut"))
     denied(guest, no, Op.TMPFILE, TmpFile(world.shut, 0o600, True, USER))
-    allowed(guest, Op.UNLINK, Unlink(world.open, b"none"))  # anybody may
+    allowed(guest, Op.UNLINK, Unlink(world.open, b"none"))  # any user may do that
     denied(guest, Status.EPERM, Op.UNLINK, Unlink(world.sticky, b"roots"))
     denied(
         guest,

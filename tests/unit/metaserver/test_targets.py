@@ -67,7 +67,7 @@ def test_new_files_avoid_a_draining_target(client: Client, admin: Client) -> Non
     assert states(admin) == ["up", "draining", "up"]
     assert admin.call(Op.STATUS, Empty()).map.epoch == epoch + 1
     assert targets_of_new(client, b"while") == {1, 3}
-    drain(admin, 2)  # it is so already
+    drain(admin, 2)  # it is draining already
     assert admin.call(Op.STATUS, Empty()).map.epoch == epoch + 1
     drain(admin, 2, is_draining=False)
     assert targets_of_new(client, b"after") == {1, 2, 3}
@@ -89,10 +89,11 @@ def test_somewhere_files_must_go(bench: Bench, admin: Client) -> None:
     drain(admin, 1, 2)
     with pytest.raises(FsError, match="Add a target first"):
         drain(admin, 3)
-    bench.register(1, free=0, node=2)  # one that is full is no help
+    bench.register(1, free=0, node=2)  # a full target is no help
     with pytest.raises(FsError, match="has room"):
         drain(admin, 3)
-    bench.register(1, node=3)  # there are no clients: nobody has to hear of it first
+    # There are no clients: the target need not wait until clients know of it.
+    bench.register(1, node=3)
     drain(admin, 3)
     assert states(admin) == ["draining", "draining", "draining", "full", "up"]
 
@@ -105,7 +106,7 @@ def test_new_files_go_to_a_new_target_when_all_clients_know_it(
     for one in (client, other):
         one.call(Op.SESSION_RENEW, SessionRenew(0))
     bench.register(1, node=2)
-    bench.register(1, node=2)  # it says so again
+    bench.register(1, node=2)  # it registers again
     assert states(admin) == ["up", "up", "up", "joining"]
     assert let_join(services) == [] and targets_of_new(client, b"a") == {1, 2, 3}
     renewed = client.call(Op.SESSION_RENEW, SessionRenew(0))
@@ -158,7 +159,7 @@ FILES = 1000
 
 
 def tell_files(bench: Bench, *free: int, total: int = FILES, bytes_free: int = 1 << 39) -> None:
-    """Heartbeats say how many inodes targets 1, 2 ... have left."""
+    """Sends heartbeats that say how many inodes targets 1, 2 ... have left."""
     reports = tuple(
         TargetReport(1 + i, bytes([1, i]) * 8, 1, 1 << 40, bytes_free, 0, 0, total, left)
         for i, left in enumerate(free)
@@ -167,7 +168,7 @@ def tell_files(bench: Bench, *free: int, total: int = FILES, bytes_free: int = 1
 
 
 def test_a_target_without_inodes_is_full(bench: Bench, client: Client, admin: Client) -> None:
-    tell_files(bench, 10, 9, 0)  # below a hundredth
+    tell_files(bench, 10, 9, 0)  # they are below a hundredth
     assert states(admin) == ["up", "full", "full"]
     assert all(targets_of_new(client, b"f%d" % n) == {1} for n in range(20))
     reply: StatusReply = admin.call(Op.STATUS, Empty())
@@ -184,7 +185,8 @@ def test_it_has_room_again_with_a_fiftieth(bench: Bench, admin: Client) -> None:
     for free, state in ((10, "up"), (9, "full"), (19, "full"), (20, "up"), (10, "up")):
         tell_files(bench, free, FILES, FILES)
         assert states(admin)[0] == state, free
-    tell_files(bench, 9, FILES, FILES, bytes_free=1 << 34)  # of bytes 1/64: short, were it full
+    # 1/64 of its bytes is free, which is short only for a target that was full.
+    tell_files(bench, 9, FILES, FILES, bytes_free=1 << 34)
     tell_files(bench, 20, FILES, FILES, bytes_free=1 << 34)
     assert states(admin)[0] == "up", "each has a threshold of its own"
     tell_files(bench, 0, 0, 0, total=0)
@@ -229,7 +231,7 @@ def test_slots_on_a_target_that_got_full_are_replaced(bench: Bench, client: Clie
 
 
 def test_slots_are_given_anew(bench: Bench, client: Client, admin: Client) -> None:
-    """Each time that targets are closed or come, a client may throw away what it had."""
+    """Each time that targets are closed or added, a client may discard its slots."""
     first: Delegated = client.call(Op.DELEGATE, Delegate(0, SLOTS_MAX))
     assert len(first.slots) == SLOTS_MAX
     assert client.call(Op.DELEGATE, Delegate(0, 1)).slots == ()
@@ -252,7 +254,7 @@ def test_slots_are_given_anew(bench: Bench, client: Client, admin: Client) -> No
 )
 @pytest.mark.parametrize("first", [2, 77, 1_000_003])
 def test_new_files_are_spread_evenly(blocks: int, used: int, first: int) -> None:
-    """By one client or by many, each of which uses the first ids of the blocks that it got."""
+    """One client or many create them, and each uses the first ids of its blocks."""
     membership = Bench(targets=64).engine.services.membership
     placed = Counter(
         membership.place(FileId(first + block * 256 + index), 4)[0]
@@ -275,7 +277,7 @@ def incarnation(bench: Bench) -> int:
 
 
 def again(bench: Bench) -> Bench:
-    """Started anew over what is durable; nothing has been heard yet."""
+    """The metaserver, restarted over what is durable; it has received nothing yet."""
     return Bench(bench.store, targets=0)
 
 

@@ -1,4 +1,4 @@
-"""A metaserver that did not run for a while takes nobody's silence of that time for silence."""
+"""A metaserver that did not run for a while does not count that time as silence of its peers."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ TIMEOUT_S = SETTINGS.session_timeout_s
 
 @dataclass
 class Machine:
-    """seconds: as its monotonic clock has them."""
+    """`seconds`: the value of its monotonic clock."""
 
     seconds: float = 5000.0
 
@@ -29,7 +29,7 @@ class Machine:
         self.clock = Clock(lambda: self.seconds)
 
     def turn(self, seconds: float) -> None:
-        """The event loop turns all that time."""
+        """The event loop runs during all that time."""
         end = self.seconds + seconds
         while self.seconds < end:
             self.seconds += BEAT_S
@@ -70,7 +70,7 @@ def test_a_stall_counts_for_a_second(beats_first: bool) -> None:
     machine = Machine()
     before_s = machine.clock().now_s
     machine.stall(1000.0)
-    if beats_first:  # which task runs first after it is not known
+    if beats_first:  # the order in which tasks run after it is not known
         machine.clock.beat()
     seen = [machine.clock().now_s for _ in range(3)]
     machine.clock.beat()
@@ -135,7 +135,8 @@ def test_a_stall_evicts_nobody_who_is_to_give_up_a_lease(bench: TimedBench) -> N
 
 
 def test_a_stall_ends_no_shared_lease_unasked(bench: TimedBench) -> None:
-    """Else whoever changes the file would not wait for a holder whose answer is on its way."""
+    """Otherwise a client that changes the file would not wait for a holder whose answer is in
+    flight."""
     one, two = Cached.of(bench), Cached.of(bench)
     ino = one.client.create(ROOT, b"f").ino
     one.client.call(Op.OPEN, Open(ino, False))

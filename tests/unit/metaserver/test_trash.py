@@ -1,4 +1,4 @@
-"""The trash: what goes there, what comes back, what expires, and that no restart changes it.
+"""The trash: what goes there, what can be restored, what expires, and that no restart changes it.
 
 `faults()` is fsck, which compares entries, ages, inodes and counts: each test ends with it.
 """
@@ -83,7 +83,7 @@ class World:
         return ino_of(self.call(Op.MKDIR, MkDir(parent, name, 0o777, USER)))
 
     def file(self, name: bytes, parent: int = ROOT) -> int:
-        """A file that nobody has open any more."""
+        """A file that is no longer open."""
         ino = ino_of(self.call(Op.CREATE, Create(parent, name, 0o644, True, True, USER)))
         self.call(Op.CLOSE, Close((ino,)))
         return ino
@@ -118,7 +118,7 @@ class World:
         return count
 
     def expire(self, tree: int, until_ns: int) -> int:
-        """As the task does: what is due by then, of the durable records."""
+        """Does what the task does: expires what is due by then, of the durable records."""
         self.bench.settle()
         due = self.bench.engine.stored(aged_until(tree, until_ns), 1000)
         keys = [kept_of_aged(key, value) for key, value in due]
@@ -126,7 +126,7 @@ class World:
         return len(keys)
 
     def look(self, name: bytes, parent: int = ROOT) -> int:
-        """0: not there."""
+        """The inode, or 0 if there is no such name."""
         try:
             return ino_of(self.call(Op.LOOKUP, Lookup(parent, name)))
         except FsError as error:
@@ -146,7 +146,7 @@ class World:
         return len(self.bench.engine.stored(all_of(b"Z"), 1000))
 
     def restart(self) -> None:
-        """What is durable is all there is; the client comes back with nothing to say."""
+        """Only durable records are left; the client comes back and has nothing to replay."""
         now_ns = self.bench.now_ns
         self.bench = Bench(self.bench.store, targets=0)
         self.bench.now_ns = now_ns
@@ -160,7 +160,7 @@ class World:
         from fscommon.wire.messages import Empty  # noqa: PLC0415
 
         self.client.call(Op.REPLAY_DONE, Empty())
-        self.look(b"x")  # says that all replies have arrived
+        self.look(b"x")  # with this, all replies have arrived
 
 
 def ino_of(reply: Any) -> int:
@@ -172,11 +172,11 @@ def world() -> World:
     return World()
 
 
-# ---- what goes there ---------------------------------------------------------------------------
+# ---- what goes to the trash -------------------------------------------------------------------
 
 
 def test_of_two_entries_it_is_known_which_is_newer() -> None:
-    """Also within a tick of the clock, and when it is set back."""
+    """This holds also within one tick of the clock, and when the clock is set back."""
     table = TrashTable()
     stamps = [table.stamp(now_ns) for now_ns in (5, 5, 5, 3, 100, 100)]
     assert stamps == [5, 6, 7, 8, 100, 101]
@@ -400,7 +400,7 @@ def test_what_is_asked_for_is_checked(world: World) -> None:
     assert world.bench.faults() == []
 
 
-# ---- back --------------------------------------------------------------------------------------
+# ---- restore -----------------------------------------------------------------------------------
 
 
 def test_a_tree_comes_back_from_the_top(world: World) -> None:
@@ -499,11 +499,12 @@ def test_quotas_count_what_is_in_the_trash(world: World) -> None:
     assert world.bench.faults() == []
 
 
-# ---- clients that know nothing of it -----------------------------------------------------------
+# ---- clients without knowledge of the trash ----------------------------------------------------
 
 
 def test_removals_that_a_client_made_by_itself(world: World) -> None:
-    """Delegated: the client answered the unlinks, the batch makes the entries, by our clock."""
+    """Delegated: the client answered the unlinks, and the batch makes the entries, with the
+    metaserver's clock."""
     world.enable(ROOT)
     slots = world.call(Op.DELEGATE, Delegate(ROOT, 2)).slots
     births = tuple(

@@ -55,7 +55,7 @@ def test_a_crash_in_the_middle_of_expiry_repeats_it(world: World) -> None:
         world.file(b"%d" % number)
         world.unlink(b"%d" % number)
     assert world.expire(ROOT, world.bench.now_ns) == 5
-    world.restart()  # before the commit
+    world.restart()  # this is before the commit
     world.came_back()
     assert world.trees()[ROOT].inodes == 5 and world.doomed() == 0
     assert world.expire(ROOT, world.bench.now_ns) == 5
@@ -67,7 +67,7 @@ def test_a_crash_in_the_middle_of_expiry_repeats_it(world: World) -> None:
 
 
 def test_a_replay_makes_the_entry_again(world: World) -> None:
-    """Answered, not durable, and the metaserver is killed."""
+    """The removal was answered and not durable, and the metaserver is killed."""
     world.enable(ROOT)
     ino = world.file(b"f")
     world.bench.settle()

@@ -1,4 +1,6 @@
-"""The task that ends truncates: every attempt has an epoch of its own, and none is for ever."""
+"""The task that completes truncates: every attempt has an epoch of its own, and none lasts without
+end.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -30,7 +32,7 @@ pytestmark = pytest.mark.expects_log("truncate is repeated")
 
 @dataclass
 class Committer:
-    """Everything is durable as soon as somebody waits for it."""
+    """Everything is durable as soon as a task waits for it."""
 
     bench: Bench
 
@@ -44,10 +46,10 @@ class Committer:
 
 @dataclass
 class Targets:
-    """What they were asked, and how often they fail first."""
+    """The requests that targets received, and how often they fail first."""
 
     failures: int = 0
-    asked: list[tuple[int, int]] = field(default_factory=list)  # epoch, size
+    asked: list[tuple[int, int]] = field(default_factory=list)  # each entry has epoch and size
 
     async def truncate(self, layout: Layout, size: int) -> None:
         await trio.lowlevel.checkpoint()
@@ -121,7 +123,7 @@ async def test_each_attempt_has_an_epoch_of_its_own(
 async def test_after_a_restart_the_epoch_is_another(
     bench: Bench, autojump_clock: MockClock
 ) -> None:
-    """The attempt of before may still be on its way."""
+    """The former attempt may still be in flight."""
     client = bench.client()
     ino = grown(client, 1000)
     resized(client, ino, 10)
@@ -148,7 +150,7 @@ async def test_an_intent_without_an_inode_ends(bench: Bench, autojump_clock: Moc
 
 
 async def test_what_lies_in_the_record_stays_there(bench: Bench, autojump_clock: MockClock) -> None:
-    """A lost writer's file is cut at the targets, though nothing of it is there."""
+    """A lost writer's file is truncated at the targets, although they have no bytes of it."""
     client = bench.client()
     ino = Ino(client.create(ROOT, b"file").ino)
     kept: list[Layout] = []
@@ -172,7 +174,7 @@ async def test_what_lies_in_the_record_stays_there(bench: Bench, autojump_clock:
 
 
 def reach(monkeypatch: pytest.MonkeyPatch, caller: object) -> None:
-    """It answers for every target."""
+    """The caller reaches every target."""
 
     async def to_target(self: StorageCalls, target: int) -> DataCaller:
         await trio.lowlevel.checkpoint()
@@ -204,7 +206,7 @@ async def test_no_object_is_cut_to_what_none_can_hold(
 
 @pytest.mark.expects_log("lost an object")
 async def test_what_a_disk_has_lost_is_not_made_by_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But where the file is to have no bytes any more. Nothing is repeated for it."""
+    """The exception is a file that is to have no bytes any more. Nothing is retried for it."""
     asked: dict[int, tuple[int, bool]] = {}
     layout = Layout(1, 1 << 20, 4, (1, 2, 3, 4), durable_stripes=0b1011)
 
@@ -232,11 +234,11 @@ async def test_what_a_disk_has_lost_is_not_made_by_a_cut(monkeypatch: pytest.Mon
         assert set(asked.values()) == {(0, False)}
 
 
-UNKNOWN = 99  # no target of the bench's cluster
+UNKNOWN = 99  # the bench's cluster has no such target
 
 
 def _without_objects(client: Client, bench: Bench, *, inline: bytes = b"") -> Ino:
-    """A file of 8 bytes, half of which lie on a target that the cluster does not have."""
+    """A file of 8 bytes, half of which are on a target that the cluster does not have."""
     ino = Ino(client.create(ROOT, b"file").ino)
 
     def change(tx: Any, context: Any) -> None:
@@ -253,7 +255,7 @@ def _without_objects(client: Client, bench: Bench, *, inline: bytes = b"") -> In
 async def _ended_by_storage(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[list[tuple[int, str]]]:
-    """With the real StorageCalls; what the targets were asked."""
+    """Runs the real StorageCalls; returns the requests that the targets received."""
     asked: list[tuple[int, str]] = []
 
     class Caller:
@@ -356,7 +358,7 @@ async def test_those_that_wait_for_a_target_hold_up_no_others(
 
 
 def _file_on(client: Client, bench: Bench, name: bytes, target: int) -> Ino:
-    """Of 8 bytes."""
+    """A file of 8 bytes."""
     ino = Ino(client.create(ROOT, name).ino)
 
     def change(tx: Any, context: Any) -> None:

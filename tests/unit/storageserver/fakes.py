@@ -42,7 +42,7 @@ class FakeTarget:
 
 
 class FakeChunkServer:
-    """Remembers what it was told; a superblock is what makes a directory a target."""
+    """Records its calls; a superblock is what makes a directory a target."""
 
     def __init__(self) -> None:
         self.targets: list[FakeTarget] = []
@@ -231,7 +231,7 @@ class World:
     path: Path
     metaserver: FakeMetaserver
     transport: Transport
-    address: Address  # of the metaserver
+    address: Address  # the address of the metaserver
     native: FakeChunkServer = field(default_factory=FakeChunkServer)
     service: Service = field(
         default_factory=lambda: Service(ServiceSettings("test"), Metrics("test"))
@@ -253,7 +253,7 @@ class World:
 
     @asynccontextmanager
     async def running(self, **changes: object) -> AsyncIterator[None]:
-        """The server runs in the body; it is stopped as a signal would."""
+        """The server runs in the body; it is stopped as a signal would stop it."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.server(**changes).run)
             with trio.fail_after(20):

@@ -220,7 +220,7 @@ async def test_targets_of_a_configuration_that_is_read_again(
         last = world.metaserver.registrations[-1]
         assert [report.target for report in last.targets] == [1, 2, 0]
         (world.path / "missing").mkdir()
-        world.service.reload()  # what was refused is tried again
+        world.service.reload()  # the refused target is tried again
         await eventually(lambda: [one.target for one in world.native.targets] == [1, 2, 3, 4])
         file.write_text("[[[")
         caplog.clear()
@@ -250,7 +250,7 @@ async def test_one_state_directory_has_one_server(world: World) -> None:
 
 @contextlib.contextmanager
 def held(path: Path) -> Iterator[int]:
-    """By another process."""
+    """Another process holds it."""
     holder = (
         "import fcntl, sys; file = open(sys.argv[1], 'ab'); fcntl.lockf(file, fcntl.LOCK_EX)\n"
         "print('held', flush=True); sys.stdin.read()"
@@ -307,7 +307,7 @@ async def test_a_session_that_is_new_is_asked_for(tcp_world: World) -> None:
     async with tcp_world.running():
         await tcp_world.metaserver.wait_heartbeats(1)
         tcp_world.metaserver.open_session(8)
-        with trio.fail_after(0.8):  # less than a heartbeat's time
+        with trio.fail_after(0.8):  # this is less than the interval of heartbeats
             await dial(tcp_world, session=8)
             await tcp_world.native.adoption.wait()
         assert tcp_world.native.live == [8]
@@ -316,7 +316,8 @@ async def test_a_session_that_is_new_is_asked_for(tcp_world: World) -> None:
 async def test_a_full_server_makes_room_or_says_so(
     tcp_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (640, 640))  # 160 for connections
+    # Of these, 160 are for connections.
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (640, 640))
     native = tcp_world.native
     tcp_world.metaserver.sessions = [7]
 
@@ -369,7 +370,7 @@ async def test_a_client_with_a_key_of_its_own_proves_its_session(tcp_world: Worl
 
 
 async def test_a_session_that_ended_holds_no_connection(tcp_world: World) -> None:
-    """Though whoever had it, and a key of its own, still knows its secret."""
+    """The former client, which has a key of its own, still knows the session's secret."""
     tcp_world.metaserver.sessions = [7]
     async with tcp_world.running():
         address = parse_address(tcp_world.metaserver.registrations[-1].address)

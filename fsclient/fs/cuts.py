@@ -19,7 +19,7 @@ from .drains import Drains
 from .inodes import Inodes
 from .ports import Lanes, Metadata
 
-_UNTOLD = 2  # client/core.h: CutState
+_UNTOLD = 2  # client/inodes.h: CutState
 
 
 class Cuts:

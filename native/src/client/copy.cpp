@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "client/core.h"
+#include "client/context.h"
 #include "client/ranges.h"
 
 namespace braidfs::client {

@@ -1,15 +1,10 @@
-// Cuts of files by lanes: the inode's part, and Core's (cuts.h).
 #include "client/cuts.h"
 
-#include <fcntl.h>
-
-#include <cerrno>
 #include <cstring>
 #include <string>
 #include <utility>
 
-#include "client/core.h"
-#include "client/pieces.h"
+#include "client/inode.h"
 
 namespace braidfs::client {
 
@@ -111,91 +106,6 @@ void Inode::cut_ended(int error, Settled& settled) {
   pieces_.settle_all(settled);
   if (error != 0) settled.tell_cut = false;  // it is told again when it is due, or somebody waits
   for (auto& waiter : std::exchange(cuts.waiting, {})) settled.proceed.push_back(std::move(waiter));
-}
-
-// ---- Core ----
-
-bool Core::cut(fuse::LaneContext& context, const fuse::CutRequest& request) {
-  const HandlePtr handle = handles_.find(request.fh);
-  if (!handle || handle->inode->ino() != request.ino || !leases_count()) return false;
-  if ((handle->open_flags & O_ACCMODE) == O_RDONLY || (handle->open_flags & O_DSYNC) != 0)
-    return false;
-  const InodePtr inode = handle->inode;
-  auto settled = std::make_shared<Settled>();
-  bool watch;
-  {
-    const std::scoped_lock lock(inode->mu());
-    if (!holds(*inode, kLeaseDataExclusive) || !inode->may_be_cut(request.size)) return false;
-    inode->cut(request.size, request.time_ns, lanes_[context.index]->loop().now(), *settled);
-    note_unclean(*inode);
-    watch = inode->cuts.pending != Cuts::kNone && !std::exchange(inode->watched, true);
-  }
-  Lane& lane = *lanes_[context.index];
-  lane.counters().cuts.fetch_add(1, std::memory_order_relaxed);
-  if (watch) lane.watch_age(inode);
-  // Later: tables are locked, to which that might lead.
-  if (!settled->empty()) lane.post([inode, settled](Lane& at) { perform(at, inode, *settled); });
-  return true;
-}
-
-void Core::tell_cut(Inode& inode) {
-  std::optional<Event> event;
-  {
-    const std::scoped_lock lock(inode.mu());
-    event = inode.tell_cut();
-  }
-  if (event) events_.put(std::move(*event));
-}
-
-bool Core::cut_done(uint64_t ino, uint64_t number, Status status, Bytes attributes, Bytes layout,
-                    Bytes capability) {
-  const InodePtr inode = inodes_.find(ino);
-  if (!inode) return false;
-  const auto decoded = decode_attributes(attributes);
-  auto view = decode_view(layout, capability);
-  auto settled = std::make_shared<Settled>();
-  bool watch;
-  {
-    const std::scoped_lock lock(inode->mu());
-    if (inode->cuts.number != number || inode->cuts.under_way == Cuts::kNone)
-      return false;  // lost since
-    const bool is_told = status == Status::kOk && decoded && view;
-    if (is_told) {
-      inode->cut_told(*decoded, std::move(*view), *settled);
-    } else {
-      inode->cut_failed(status == Status::kOk ? EIO : errno_of(status), Clock::now(), *settled);
-    }
-    watch = inode->cuts.untold() && !std::exchange(inode->watched, true);
-  }
-  lane_of(ino).post([inode, settled, watch](Lane& at) {
-    if (watch) at.watch_age(inode);
-    perform(at, inode, *settled);
-    at.core().inode_idle(inode);
-  });
-  return true;
-}
-
-void Core::lose_last(Handle& handle) {
-  if (is_last(*handle.inode)) lose(handle.inode);
-}
-
-bool Core::inode_commits(uint64_t ino) {
-  const InodePtr inode = inodes_.find(ino);
-  if (!inode) return false;
-  const std::scoped_lock lock(inode->mu());
-  return inode->committing;
-}
-
-Core::CutState Core::pause_cuts(uint64_t ino, bool paused) {
-  const InodePtr inode = inodes_.find(ino);
-  if (!inode) return CutState::kUnknown;
-  const std::scoped_lock lock(inode->mu());
-  if (paused) {
-    ++inode->cuts.pauses;
-  } else {
-    --inode->cuts.pauses;
-  }
-  return inode->cuts.untold() ? CutState::kUntold : CutState::kTold;
 }
 
 }  // namespace braidfs::client

@@ -5,7 +5,8 @@
 #include <string>
 #include <utility>
 
-#include "client/core.h"
+#include "client/context.h"
+#include "client/lanes.h"
 #include "client/pieces.h"
 
 namespace braidfs::client {
@@ -22,6 +23,12 @@ std::string commit_payload(uint64_t file_id, uint32_t flags, uint32_t durable, u
   std::memcpy(payload.data() + 12, &durable, 4);
   std::memcpy(payload.data() + 16, &stripes, 8);
   return payload;
+}
+
+// The metaserver could not be told where the file was cut: that is lost with the last handle that
+// it is open by.
+void lose_last(Context& context, const InodePtr& inode) {
+  if (OpenFiles::is_last(*inode)) lose(context, inode);
 }
 
 }  // namespace
@@ -76,7 +83,7 @@ void DrainOperation::for_background(Lane& lane, InodePtr inode) {
 }
 
 void DrainOperation::begin(Lane& lane) {
-  if (is_request()) lane.core().waiting().put(head().unique, shared_from_this());
+  if (is_request()) lane.context().waiting().put(head().unique, shared_from_this());
   if (kind_ != Kind::kBackground) {
     const std::scoped_lock lock(inode_->mu());
     ++inode_->cuts.pauses;
@@ -109,7 +116,7 @@ void DrainOperation::tell_cut(Lane& lane) {
     const std::scoped_lock lock(inode_->mu());
     waits = cut_wait_.wait(*inode_, shared_from_this(), event, error_);
   }
-  if (event) lane.core().events().put(std::move(*event));
+  if (event) lane.context().events().put(std::move(*event));
   if (waits) return;
   if (error_ != 0) return finish(lane);
   const bool is_of_handle =
@@ -121,10 +128,10 @@ void DrainOperation::tell_cut(Lane& lane) {
 // ---- bytes that are told with the birth ----
 
 // True: it has begun, and nobody else commits; `with_birth`: nobody is to be asked.
-bool DrainOperation::take_inline(const Core& core, bool& with_birth) {
+bool DrainOperation::take_inline(Context& context, bool& with_birth) {
   const std::scoped_lock lock(inode_->mu());
-  if (!inode_->may_lie_inline(core.inline_length_max()) ||
-      !core.holds(*inode_, kLeaseDataExclusive)) {
+  if (!inode_->may_lie_inline(context.commits().inline_length_max()) ||
+      !context.leases().holds(*inode_, kLeaseDataExclusive)) {
     return false;
   }
   inode_->handing_over = true;
@@ -141,7 +148,7 @@ bool DrainOperation::take_inline(const Core& core, bool& with_birth) {
 
 void DrainOperation::hand_over(Lane& lane) {
   bool with_birth = false;
-  if (!take_inline(lane.core(), with_birth)) {
+  if (!take_inline(lane.context(), with_birth)) {
     phase_ = Phase::kDrain;
     return proceed(lane);
   }
@@ -177,7 +184,7 @@ void DrainOperation::drain(Lane& lane) {
   bool done;
   {
     const std::scoped_lock lock(inode_->mu());
-    const bool is_last = is_last_of_lease(lane.core());
+    const bool is_last = is_last_of_lease(lane.context());
     if (is_last && inode_->writing != 0) {
       inode_->writing_waiters.push_back(shared_from_this());
       return;
@@ -195,16 +202,16 @@ void DrainOperation::drain(Lane& lane) {
     if (!done) pieces.wait(shared_from_this(), sequence_, 0, kEverything);
   }
   perform(lane, inode_, settled);
-  if (!done) return lane.core().hurry();
+  if (!done) return lane.context().lanes().hurry();
   phase_ = durable_ ? Phase::kSync : Phase::kCommit;
   proceed(lane);
 }
 
 // Needs the inode's mutex. No WRITE may begin any more: the lease is about to be returned, but not
 // before those that have begun are seen here.
-bool DrainOperation::is_last_of_lease(const Core& core) const {
-  const bool may_begin =
-      core.holds(*inode_, kLeaseDataExclusive) || (inode_->passing & kLeaseDataExclusive) != 0;
+bool DrainOperation::is_last_of_lease(Context& context) const {
+  const bool may_begin = context.leases().holds(*inode_, kLeaseDataExclusive) ||
+                         (inode_->passing & kLeaseDataExclusive) != 0;
   return kind_ == Kind::kToken && !may_begin;
 }
 
@@ -349,7 +356,7 @@ void DrainOperation::commit(Lane& lane) {
 // Nobody is asked; but until tables have it too, GETATTR must not look there. Returns who waited
 // for that.
 std::vector<std::shared_ptr<Operation>> DrainOperation::committed_with_birth(Lane& lane) {
-  lane.core().note_written(*inode_);
+  lane.context().commits().note_written(*inode_);
   lane.counters().commits_with_births.fetch_add(1, std::memory_order_relaxed);
   const std::scoped_lock lock(inode_->mu());
   inode_->committing = false;
@@ -376,8 +383,8 @@ void DrainOperation::send_commit(Lane& lane) {
       durable_ && bytes_.empty() ? 1 : 0;  // bytes: that is another commit, behind them
   event.payload = commit_payload(view_->file_id, flags, durable, synced_stripes_) + bytes_;
   event.token =
-      lane.core().commit_begin(std::static_pointer_cast<DrainOperation>(shared_from_this()));
-  lane.core().events().put(std::move(event));
+      lane.context().commits().begin(std::static_pointer_cast<DrainOperation>(shared_from_this()));
+  lane.context().events().put(std::move(event));
 }
 
 void DrainOperation::commit_answered(Lane& lane, Status status,
@@ -433,21 +440,21 @@ void DrainOperation::finish(Lane& lane) {
     }
   }
   if (kind_ == Kind::kRelease) {
-    if (phase_ == Phase::kCut) lane.core().lose_last(*handle_);
-    lane.core().handle_closed(*handle_);
+    if (phase_ == Phase::kCut) lose_last(lane.context(), handle_->inode);
+    lane.context().open_files().closed(*handle_);
   }
   if (error == 0 || !is_request() || !inode_->lost_told) return conclude(lane, error);
   // An object is lost: whoever was told so does not read what was written there out of the kernel's
   // pages.
   auto self = std::static_pointer_cast<DrainOperation>(shared_from_this());
-  lane.core().spoil_pages(inode_->ino(), 0, 0, 0, [self, &lane, error] {
+  lane.context().kernel().invalidate_pages(inode_->ino(), 0, 0, 0, [self, &lane, error] {
     lane.post([self, error](Lane& at) { self->conclude(at, error); });
   });
 }
 
 void DrainOperation::conclude(Lane& lane, int error) {
   answer(lane, error);
-  lane.core().inode_idle(inode_);
+  lane.context().inodes().idle(inode_);
 }
 
 void DrainOperation::finish_background(Lane& lane) {
@@ -459,22 +466,23 @@ void DrainOperation::finish_background(Lane& lane) {
   }
   if (again) lane.sync_later(inode_, error_ == 0 ? 1 : kFailedSyncRest);
   lane.background_synced();
-  lane.core().inode_idle(inode_);
+  lane.context().inodes().idle(inode_);
 }
 
 void DrainOperation::answer(Lane& lane, int error) {
-  Core& core = lane.core();
+  Context& context = lane.context();
   if (kind_ == Kind::kToken) {
-    core.events().put(
+    context.events().put(
         {.kind = EventKind::kDone, .token = token_, .ino = inode_->ino(), .a = error});
     return;
   }
-  core.waiting().drop(head().unique);
+  context.waiting().drop(head().unique);
   if (!claim()) return;
   if (kind_ == Kind::kWrite && error == 0) {
-    core.replier().reply_write(head().channel, head().unique, count_);
+    context.kernel().replier().reply_write(head().channel, head().unique, count_);
   } else {
-    core.replier().reply_error(head().channel, head().unique, kind_ == Kind::kRelease ? 0 : error);
+    context.kernel().replier().reply_error(head().channel, head().unique,
+                                           kind_ == Kind::kRelease ? 0 : error);
   }
 }
 

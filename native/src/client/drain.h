@@ -65,7 +65,7 @@ class DrainOperation final : public Operation {
   void begin(Lane& lane);
   void tell_cut(Lane& lane);
   void drain(Lane& lane);
-  bool is_last_of_lease(const Core& core) const;
+  bool is_last_of_lease(Context& context) const;
   void sync(Lane& lane);
   void take_view();
   void take_syncs();
@@ -74,7 +74,7 @@ class DrainOperation final : public Operation {
   void synced(Lane& lane);
   void commit(Lane& lane);
   std::vector<std::shared_ptr<Operation>> committed_with_birth(Lane& lane);
-  bool take_inline(const Core& core, bool& with_birth);
+  bool take_inline(Context& context, bool& with_birth);
   void hand_over(Lane& lane);
   void handed_over(Lane& lane, bool taken);
   void take_commit();

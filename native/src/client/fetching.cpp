@@ -1,8 +1,9 @@
-// Core: servers are told which files are going to be read (fetch_ahead.h).
+#include "client/fetching.h"
+
 #include <memory>
 #include <utility>
 
-#include "client/core.h"
+#include "client/lanes.h"
 
 namespace braidfs::client {
 
@@ -24,9 +25,18 @@ FetchAhead::Outcome outcome_of(const Call& call) {
   }
 }
 
-class FetchOperation final : public CallOwner, public std::enable_shared_from_this<FetchOperation> {
+void send_fetches(Lane& lane);
+
+void fetch_ended(Lane& lane, FetchAhead::Batch batch, FetchAhead::Outcome outcome) {
+  Context& context = lane.context();
+  const auto again =
+      context.prefetched().fetch_ahead().ended(std::move(batch), outcome, lane.loop().now());
+  if (again && !context.is_stopping()) lane.loop().call_at(*again, [&lane] { send_fetches(lane); });
+}
+
+class FetchRequest final : public CallOwner, public std::enable_shared_from_this<FetchRequest> {
  public:
-  FetchOperation(Core& core, FetchAhead::Batch batch) : core_(core), batch_(std::move(batch)) {}
+  explicit FetchRequest(FetchAhead::Batch batch) : batch_(std::move(batch)) {}
 
   void start(Lane& lane) {
     Call* const call = lane.make_call();
@@ -40,37 +50,35 @@ class FetchOperation final : public CallOwner, public std::enable_shared_from_th
     lane.submit(call);
   }
   void call_done(Lane& lane, Call& call) override {
-    core_.fetch_ended(lane, std::move(batch_), outcome_of(call));
+    fetch_ended(lane, std::move(batch_), outcome_of(call));
   }
 
  private:
-  Core& core_;
   FetchAhead::Batch batch_;
 };
 
-}  // namespace
-
-void Core::fetch_ahead(const Attributes& attributes, const FileView& view) {
-  if (!fetch_ahead_.is_on() || !FetchAhead::is_fit(attributes, view)) return;
-  if (local_cache_ && local_cache_->cache().has({attributes.ino, 0}, stamp_of(attributes, view)))
-    return;
-  fetch_ahead_.want(attributes, view, Clock::now());
-}
-
-void Core::send_fetches() {
-  if (!fetch_ahead_.any() || !whole_reads_.are_usual()) return;
-  lanes_.front()->post([this](Lane& lane) { send_fetches(lane); });
-}
-
-void Core::send_fetches(Lane& lane) {
-  for (FetchAhead::Batch& batch : fetch_ahead_.take(lane.loop().now())) {
-    std::make_shared<FetchOperation>(*this, std::move(batch))->start(lane);
+void send_fetches(Lane& lane) {
+  FetchAhead& wanted = lane.context().prefetched().fetch_ahead();
+  for (FetchAhead::Batch& batch : wanted.take(lane.loop().now())) {
+    std::make_shared<FetchRequest>(std::move(batch))->start(lane);
   }
 }
 
-void Core::fetch_ended(Lane& lane, FetchAhead::Batch batch, FetchAhead::Outcome outcome) {
-  const auto again = fetch_ahead_.ended(std::move(batch), outcome, lane.loop().now());
-  if (again && !stopped_) lane.loop().call_at(*again, [this, &lane] { send_fetches(lane); });
+}  // namespace
+
+void want_fetched(Prefetched& prefetched, const Attributes& attributes, const FileView& view) {
+  FetchAhead& wanted = prefetched.fetch_ahead();
+  if (!wanted.is_on() || !FetchAhead::is_fit(attributes, view)) return;
+  LocalCache* const cached = prefetched.local_cache();
+  if (cached != nullptr && cached->cache().has({attributes.ino, 0}, stamp_of(attributes, view)))
+    return;
+  wanted.want(attributes, view, Clock::now());
+}
+
+void send_fetches(Context& context) {
+  Prefetched& prefetched = context.prefetched();
+  if (!prefetched.fetch_ahead().any() || !prefetched.whole_reads().are_usual()) return;
+  context.lanes().at(0).post([](Lane& lane) { send_fetches(lane); });
 }
 
 }  // namespace braidfs::client

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "client/core.h"
+#include "client/context.h"
 #include "client/set_ids.h"
 #include "client/stale.h"
 #include "client/write.h"
@@ -32,14 +32,15 @@ std::string payload_of(const Head& head, std::span<const std::byte> bytes) {
 
 // LOCKED inode. Under the exclusive lease what lanes know of the file is all there is. A page that
 // the kernel writes back may have bytes of others beside its own.
-bool may_lie_on(const Core& core, const Inode& inode, const fuse::WriteRequest& request) {
-  if (inode.handing_over || inode.view_locked()->inline_bytes.empty() || !core.leases_count())
+bool may_lie_on(Context& context, const Inode& inode, const fuse::WriteRequest& request) {
+  if (inode.handing_over || inode.view_locked()->inline_bytes.empty() || !context.leases().count())
     return false;
-  if (!core.holds(inode, kLeaseDataExclusive) || (request.write_flags & fuse::kWriteFromCache) != 0)
+  if (!context.leases().holds(inode, kLeaseDataExclusive) ||
+      (request.write_flags & fuse::kWriteFromCache) != 0)
     return false;
   if (inode.inline_writes >= AskingWrite::kInlineWritesMax) return false;
   const uint64_t begin = appends(request) ? inode.size() : request.offset;
-  const uint64_t most = core.inline_length_max();
+  const uint64_t most = context.commits().inline_length_max();
   if (begin > most || request.payload.size() > most - begin) return false;
   const uint64_t end = begin + request.payload.size();
   return end <= inode.size() || end <= inode.size_limit.load(std::memory_order_relaxed);
@@ -48,7 +49,7 @@ bool may_lie_on(const Core& core, const Inode& inode, const fuse::WriteRequest& 
 }  // namespace
 
 // False: there is to be another question.
-bool AskingWrite::ask_with_bytes(Core& core) {
+bool AskingWrite::ask_with_bytes(Context& context) {
   Inode& inode = *handle_->inode;
   Inode::SetIds set_ids;
   Head head{};
@@ -56,7 +57,7 @@ bool AskingWrite::ask_with_bytes(Core& core) {
   {
     const std::scoped_lock lock(inode.mu());
     Inode::Asking& asking = inode.asking;
-    if (needs_objects_ || asking.under_way || !may_lie_on(core, inode, request_)) return false;
+    if (needs_objects_ || asking.under_way || !may_lie_on(context, inode, request_)) return false;
     placed = std::exchange(request_.offset, appends(request_) ? inode.size() : request_.offset);
     grew_ = request_.offset + payload_.size() > inode.size();
     asking.inline_answer = answer_ = std::make_shared<Inode::InlineAnswer>();
@@ -67,15 +68,16 @@ bool AskingWrite::ask_with_bytes(Core& core) {
     head.file_id = inode.view_locked()->file_id;
     set_ids = inode.set_ids;
   }
-  if (placed != request_.offset && !handle_->goes_past_pages()) core.spoil_pages(inode.ino(), 0, 0);
+  if (placed != request_.offset && !handle_->goes_past_pages())
+    context.kernel().invalidate_pages(inode.ino(), 0, 0);
   kill_ = kill_flags(request_, set_ids);
   head.flags = kill_;
   head.durable = ((request_.open_flags | handle_->open_flags) & O_DSYNC) != 0 ? 1 : 0;
-  core.events().put({.kind = EventKind::kWriteInline,
-                     .ino = inode.ino(),
-                     .a = static_cast<int64_t>(request_.offset),
-                     .b = file_time_ns(),
-                     .payload = payload_of(head, payload_)});
+  context.events().put({.kind = EventKind::kWriteInline,
+                        .ino = inode.ino(),
+                        .a = static_cast<int64_t>(request_.offset),
+                        .b = file_time_ns(),
+                        .payload = payload_of(head, payload_)});
   return true;
 }
 
@@ -94,35 +96,36 @@ void AskingWrite::inline_answered(Lane& lane) {
   if (answer.error == 0) return inline_written(lane);
   needs_objects_ = answer.error == ESTALE;
   if (needs_objects_) return ask(lane);
-  lane.core().waiting().drop(head().unique);
-  if (claim()) lane.core().replier().reply_error(head().channel, head().unique, answer.error);
+  lane.context().waiting().drop(head().unique);
+  if (claim())
+    lane.context().kernel().replier().reply_error(head().channel, head().unique, answer.error);
 }
 
 // A file that lies in its record has one page of the kernel.
 void AskingWrite::inline_written(Lane& lane) {
-  Core& core = lane.core();
+  Context& context = lane.context();
   const bool past_pages = handle_->goes_past_pages();
   const WriteReach reach{request_.offset, request_.offset + payload_.size(), past_pages};
   Stale stale;
   {
     const std::scoped_lock lock(handle_->inode->mu());
-    stale = stale_after(core, *handle_->inode, reach, kill_, grew_);
+    stale = stale_after(context, *handle_->inode, reach, kill_, grew_);
     if (past_pages) {
       stale.begin = 0;
       stale.length = reach.end;
     }
   }
   lane.counters().inline_writes.fetch_add(1, std::memory_order_relaxed);
-  core.waiting().drop(head().unique);
+  context.waiting().drop(head().unique);
   auto self = std::static_pointer_cast<AskingWrite>(shared_from_this());
-  const auto answer = [self, &core] {
+  const auto answer = [self, &context] {
     if (self->claim()) {
-      core.replier().reply_write(self->head().channel, self->head().unique,
-                                 static_cast<uint32_t>(self->payload_.size()));
+      context.kernel().replier().reply_write(self->head().channel, self->head().unique,
+                                             static_cast<uint32_t>(self->payload_.size()));
     }
   };
   if (!stale) return answer();
-  forget(core, handle_->inode->ino(), stale, answer);
+  forget(context, handle_->inode->ino(), stale, answer);
 }
 
 }  // namespace braidfs::client

@@ -187,7 +187,7 @@ class Inode {
   uint32_t lost_count = 0;  // of evictions that cost written bytes or sizes
 
   // ---- leases: LOCKED ----
-  uint32_t lease = 0;  // kLease* of what this session holds, as far as leases count (core.h)
+  uint32_t lease = 0;  // kLease* of what this session holds, as far as leases count (leases.h)
   // kLease* of what is recalled but not returned yet: reads and writes may go on under it, since
   // one that waited for the metaserver with a page locked would stop the very invalidation that the
   // return waits for; they leave nothing in the kernel's pages.

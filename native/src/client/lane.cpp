@@ -4,12 +4,9 @@
 
 #include <algorithm>
 
-#include "client/core.h"
-#include "client/drain.h"
+#include "client/context.h"
 #include "client/inode.h"
 #include "client/outcomes.h"
-#include "client/pieces.h"
-#include "client/read.h"
 
 namespace braidfs::client {
 
@@ -21,7 +18,7 @@ constexpr auto kTick = milliseconds(25);
 constexpr auto kLate = milliseconds(1000);  // a tick: this thread was kept from running
 constexpr auto kRestMin = milliseconds(10);
 constexpr auto kRestMax = milliseconds(1000);
-constexpr size_t kReadsKept = 64;
+constexpr int64_t kReopenEvery_ms = 1000;
 constexpr size_t kPolledCallsMax = 4;       // with more in work answers come in numbers
 constexpr size_t kBackgroundSyncsMax = 16;  // of one lane; the rest leaves the way free for others
 
@@ -31,10 +28,25 @@ bool is_elsewhere(const Call& call, const FileView& view) {
          view.targets[call.stripe_index] != call.target;
 }
 
+int64_t now_ms() {
+  return std::chrono::duration_cast<milliseconds>(Clock::now().time_since_epoch()).count();
+}
+
+// A capability was refused: Python opens the inode again, for a newer view and capability.
+void ask_to_reopen(Inode& inode, EventQueue& events) {
+  const int64_t now = now_ms();
+  int64_t last = inode.reopen_asked_ms;
+  if (now - last < kReopenEvery_ms || !inode.reopen_asked_ms.compare_exchange_strong(last, now)) {
+    return;
+  }
+  events.put({.kind = EventKind::kReopen, .ino = inode.ino()});
+}
+
 }  // namespace
 
-Lane::Lane(Core& core, uint32_t index) : core_(core), index_(index) {
-  loop_.busy_poll(std::chrono::microseconds(core.settings().busy_poll_us),
+Lane::Lane(Context& context, uint32_t index, const LaneDuties& duties)
+    : context_(context), index_(index), duties_(duties) {
+  loop_.busy_poll(std::chrono::microseconds(context.settings().busy_poll_us),
                   [this] { return calls_in_work() <= kPolledCallsMax; });
 }
 
@@ -47,7 +59,7 @@ void Lane::post(std::function<void(Lane&)> task) {
 }
 
 std::span<std::byte> Lane::landing() {
-  if (!landing_) landing_ = core_.memory().landing();
+  if (!landing_) landing_ = context_.memory().landing();
   return landing_.span();
 }
 
@@ -77,9 +89,14 @@ Call* Lane::make_call() {
 
 void Lane::submit(Call* call) {
   call->issued = loop_.now();
-  call->deadline = core_.deadline_after(call->issued);
+  call->deadline = deadline_after(call->issued);
   route(call);
   arm_tick();
+}
+
+Clock::time_point Lane::deadline_after(Clock::time_point now) const noexcept {
+  const uint32_t timeout_ms = context_.settings().timeout_ms;
+  return timeout_ms == 0 ? Clock::time_point::max() : now + milliseconds(timeout_ms);
 }
 
 void Lane::route(Call* call) {
@@ -135,11 +152,15 @@ void Lane::connection_failed(uint32_t node) {
 }
 
 void Lane::ask_for_connection(uint32_t node) {
-  core_.events().put({.kind = EventKind::kConnect, .a = node, .b = index_});
+  context_.events().put({.kind = EventKind::kConnect, .a = node, .b = index_});
 }
 
 void Lane::answered(Call* call, Status status) {
-  if (call->incarnation != 0) core_.incarnation_seen(*this, call->target, call->incarnation);
+  if (call->incarnation != 0) {
+    context_.incarnations().seen(call->target, call->incarnation, [&] {
+      duties_.resend_lost(*this, call->target, call->incarnation);
+    });
+  }
   if (call->failed_early) return finished(call);
   call->status = call->refusal = status;
   if (status == Status::kNoObject && changes(call->op) &&
@@ -171,7 +192,7 @@ void Lane::answered(Call* call, Status status) {
 void Lane::tell_lost(const Call& call) {
   if (call.op == Op::kCopy) return;  // it may be what is read
   if (call.inode->lost_told.exchange(true)) return;
-  core_.events().log(
+  context_.events().log(
       LogLevel::kError, call.inode->ino(),
       "target " + std::to_string(call.target) + " has lost what it held of stripe " +
           std::to_string(call.stripe_index) +
@@ -180,8 +201,8 @@ void Lane::tell_lost(const Call& call) {
 
 void Lane::ask_for_view(const Call& call) {
   if (!call.inode) return;
-  core_.capability_refused(*call.inode);
-  if (call.source) core_.capability_refused(*call.source);  // which of the two is not told
+  ask_to_reopen(*call.inode, context_.events());
+  if (call.source) ask_to_reopen(*call.source, context_.events());  // which of the two is not told
 }
 
 void Lane::finished(Call* call) {
@@ -266,7 +287,7 @@ void Lane::tick() {
   std::vector<std::shared_ptr<Inode>> ageing;
   ageing.swap(ageing_);
   for (auto& inode : ageing) {
-    if (!send_aged(*this, inode, now)) ageing_.push_back(std::move(inode));
+    if (!duties_.send_aged(*this, inode, now)) ageing_.push_back(std::move(inode));
   }
   room();
   if (calls_in_work() > 0 || !ageing_.empty() || !starved_.empty()) arm_tick();
@@ -288,7 +309,7 @@ void Lane::watch_age(std::shared_ptr<Inode> inode) {
 }
 
 void Lane::sync_later(std::shared_ptr<Inode> inode, uint32_t times) {
-  loop_.call_at(loop_.now() + milliseconds(core_.settings().sync_after_ms) * times,
+  loop_.call_at(loop_.now() + milliseconds(context_.settings().sync_after_ms) * times,
                 [this, inode = std::move(inode)]() mutable {
                   sync_due_.push_back(std::move(inode));
                   sync_due();
@@ -300,7 +321,7 @@ void Lane::sync_due() {
     ++syncing_;
     const std::shared_ptr<Inode> inode = std::move(sync_due_.front());
     sync_due_.pop_front();
-    DrainOperation::for_background(*this, inode);
+    duties_.sync(*this, inode);
   }
 }
 
@@ -318,7 +339,7 @@ void Lane::hurry() {
 
 void Lane::send_partial_pieces() {
   std::vector<std::shared_ptr<Inode>> inodes = ageing_;
-  for (const auto& inode : inodes) send_partial(*this, inode);
+  for (const auto& inode : inodes) duties_.send_partial(*this, inode);
 }
 
 void Lane::when_room(std::shared_ptr<Operation> operation) {
@@ -334,13 +355,8 @@ void Lane::wake_starved() {
   }
 }
 
-std::shared_ptr<ReadOperation> Lane::make_read() {
-  if (reads_.empty()) reads_.resize(kReadsKept);
-  auto& slot = reads_[next_read_++ % kReadsKept];
-  if (!slot || slot.use_count() > 1) slot = std::make_shared<ReadOperation>();
-  return slot;
+void Lane::log(LogLevel level, std::string text) {
+  context_.events().log(level, 0, std::move(text));
 }
-
-void Lane::log(LogLevel level, std::string text) { core_.events().log(level, 0, std::move(text)); }
 
 }  // namespace braidfs::client

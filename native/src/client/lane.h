@@ -4,7 +4,7 @@
 // to deadlines, and writes out partial pieces that have aged. A tick runs only while there is
 // something to watch. Calls are recycled; owners are shared_ptr, so that they outlive what is lent
 // from them. Threads: LANE ONLY, except post(). Not here: frames and connections (link.h), what the
-// bytes are for (operations, inode.h).
+// bytes are for (operations, inode.h), and what they do with its inodes (LaneDuties).
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -22,11 +22,13 @@
 #include "client/events.h"
 #include "client/link.h"
 #include "client/memory.h"
+#include "client/recycled.h"
 #include "net/event_loop.h"
 
 namespace braidfs::client {
 
-class Core;
+class Context;
+class Inode;
 class Operation;
 class ReadOperation;
 
@@ -46,15 +48,27 @@ struct alignas(64) LaneCounters {
   std::atomic<uint64_t> cuts = 0;  // of files, of which the metaserver is told later
 };
 
+// What a lane has others do for inodes: they know of pieces and drains, a lane does not.
+struct LaneDuties {
+  // Sends the partial pieces that have aged. False: look again later.
+  bool (*send_aged)(Lane& lane, const std::shared_ptr<Inode>& inode, Clock::time_point now);
+  // Sends all partial pieces.
+  void (*send_partial)(Lane& lane, const std::shared_ptr<Inode>& inode);
+  // Syncs in the background; Lane::background_synced() follows.
+  void (*sync)(Lane& lane, std::shared_ptr<Inode> inode);
+  // Queues again what is held for a target that lost it.
+  void (*resend_lost)(Lane& lane, uint32_t target, uint64_t incarnation);
+};
+
 class Lane {
  public:
-  Lane(Core& core, uint32_t index);
+  Lane(Context& context, uint32_t index, const LaneDuties& duties);
   ~Lane();
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
   uint32_t index() const noexcept { return index_; }
-  Core& core() noexcept { return core_; }
+  Context& context() noexcept { return context_; }
   net::EventLoop& loop() noexcept { return loop_; }
 
   // ANY THREAD. Dropped (and logged) when the loop's queue is full.
@@ -103,8 +117,7 @@ class Lane {
   void room() {
     if (!starved_.empty()) wake_starved();
   }
-  // A READ to be filled in: recycled when nobody else holds it.
-  std::shared_ptr<ReadOperation> make_read();
+  Recycled<ReadOperation>& reads() noexcept { return reads_; }
   LaneCounters& counters() noexcept { return counters_; }
   size_t calls_in_work() const noexcept { return calls_.size() - idle_calls_.size(); }
   void log(LogLevel level, std::string text);
@@ -117,6 +130,7 @@ class Lane {
 
   void ask_for_view(const Call& call);
   void tell_lost(const Call& call);
+  Clock::time_point deadline_after(Clock::time_point now) const noexcept;
   void route(Call* call);
   void rest(Call* call);
   void resend(Call* call);
@@ -127,8 +141,9 @@ class Lane {
   void sync_due();
   void wake_resting(Clock::time_point now);
 
-  Core& core_;
+  Context& context_;
   const uint32_t index_;
+  const LaneDuties duties_;
   net::EventLoop loop_;
   std::thread thread_;
   std::unordered_map<uint32_t, uint32_t> node_of_target_;
@@ -139,10 +154,9 @@ class Lane {
   std::unordered_set<uint32_t> down_;  // targets, by the cluster map
   std::vector<std::shared_ptr<Inode>> ageing_;
   std::deque<std::shared_ptr<Operation>> starved_;
-  std::deque<std::shared_ptr<Inode>> sync_due_;        // waiting for their turn in the background
-  size_t syncing_ = 0;                                 // in the background
-  std::vector<std::shared_ptr<ReadOperation>> reads_;  // recycled, oldest first
-  size_t next_read_ = 0;
+  std::deque<std::shared_ptr<Inode>> sync_due_;  // waiting for their turn in the background
+  size_t syncing_ = 0;                           // in the background
+  Recycled<ReadOperation> reads_;
   LaneCounters counters_;
   Buffer landing_;
   bool ticking_ = false;

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstring>
 
-#include "client/core.h"
+#include "client/context.h"
 #include "client/lane.h"
 #include "client/outcomes.h"
 #include "rdma/rdma_stream.h"
@@ -131,7 +131,7 @@ bool Link::gathers() {
   if (!gathering_ || writes_.empty() || writes_.size() >= kGatherMax) return false;
   const auto now = lane_.loop().now();
   if (now >= gather_until_) {
-    gather_until_ = now + milliseconds(lane_.core().settings().gather_ms);
+    gather_until_ = now + milliseconds(lane_.context().settings().gather_ms);
     return false;
   }
   lane_.gathers();
@@ -265,7 +265,7 @@ void Link::sendable() { pump(); }
 void Link::closed(int error, const std::string& reason) {
   // A server has many clients, and closes what is not used; a mount that ends takes its connections
   // with it, whatever is under way that nobody waits for.
-  const bool is_usual = (in_flight_ == 0 && waiting() == 0) || lane_.core().is_stopping();
+  const bool is_usual = (in_flight_ == 0 && waiting() == 0) || lane_.context().is_stopping();
   lane_.log(is_usual ? LogLevel::kDebug : LogLevel::kWarning,
             "connection to node " + std::to_string(node_) + " ended: " + reason +
                 (error == 0 ? "" : std::string(" (") + std::strerror(error) + ")"));
@@ -315,7 +315,7 @@ void Link::tick(Clock::time_point now) {
 }
 
 void Link::watch_silence(Clock::time_point now) {
-  const milliseconds patience{lane_.core().settings().silence_ms_max};
+  const milliseconds patience{lane_.context().settings().silence_ms_max};
   const milliseconds silence_max = suspected_ ? patience / 3 : patience;
   const auto silence = now - silent_since_;
   if (silence > silence_max) return cut("no answer for too long");

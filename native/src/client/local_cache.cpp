@@ -7,8 +7,6 @@
 #include <cerrno>
 #include <optional>
 
-#include "client/core.h"
-
 namespace braidfs::client {
 
 namespace {
@@ -61,15 +59,6 @@ struct LocalCache::Fetch {
   uint32_t pending = 0;
   Done done;
 };
-
-bool Core::use_cache(const cache::StoreSettings& settings, std::string& reason) {
-  auto opened = cache::Cache::open(settings, reason);
-  if (!opened) return false;
-  std::vector<net::EventLoop*> loops;
-  for (const auto& lane : lanes_) loops.push_back(&lane->loop());
-  local_cache_ = std::make_unique<LocalCache>(std::move(opened), loops);
-  return true;
-}
 
 LocalCache::LocalCache(std::unique_ptr<cache::Cache> cache,
                        const std::vector<net::EventLoop*>& loops)

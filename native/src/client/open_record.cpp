@@ -6,7 +6,7 @@
 #include <atomic>
 #include <cerrno>
 
-#include "client/core.h"
+#include "client/tables.h"
 
 namespace braidfs::client {
 
@@ -80,14 +80,6 @@ void OpenRecord::directory_closed(uint64_t fh) {
     directories_.erase(found);
   }
   drop(slot);
-}
-
-bool Core::inode_failed(uint64_t ino) {
-  const InodePtr inode = inodes_.find(ino);
-  if (!inode) return false;
-  const std::scoped_lock lock(inode->mu());
-  inode->fail(EIO);
-  return true;
 }
 
 }  // namespace braidfs::client

@@ -18,7 +18,7 @@
 
 namespace braidfs::client {
 
-class Core;
+class Context;
 
 class Operation : public CallOwner, public std::enable_shared_from_this<Operation> {
  public:
@@ -26,7 +26,7 @@ class Operation : public CallOwner, public std::enable_shared_from_this<Operatio
 
   // Of one who claimed it, for whom it is not to wait any more: true when there is another answer
   // than an error.
-  virtual bool answered_early(Core& /*core*/) { return false; }
+  virtual bool answered_early(Context& /*context*/) { return false; }
 
   // It changes nothing, so that it may end without having been done.
   virtual bool is_read() const noexcept { return false; }

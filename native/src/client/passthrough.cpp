@@ -1,7 +1,5 @@
 #include "client/passthrough.h"
 
-#include "client/core.h"
-
 namespace braidfs::client {
 
 using fuse::Passing;
@@ -108,42 +106,6 @@ std::vector<std::pair<std::string, uint64_t>> Passthrough::counters() {
           {"passthrough_handles", passing_},
           {"passthrough_stale", stale_},
           {"passthrough_failures", failures_}};
-}
-
-// ---- Core ----
-
-void Core::use_passthrough(BackingCalls calls) {
-  passthrough_ = std::make_unique<Passthrough>(copies(), record_, std::move(calls));
-}
-
-void Core::start_passthrough() {
-  if (cache::Copies* const made = copies()) made->start();
-}
-
-cache::Copies* Core::copies() noexcept {
-  return local_cache_ ? local_cache_->cache().copies() : nullptr;
-}
-
-Passing Core::pass(uint64_t ino, uint64_t fh, fuse::Sealing sealing) {
-  if (!passthrough_) return {};
-  const HandlePtr handle = handles_.find(fh);
-  Passthrough::Opened opened{.file = {.ino = ino}, .fh = fh};
-  if (handle) {
-    Inode& inode = *handle->inode;
-    const std::scoped_lock lock(inode.mu());
-    opened.file.size = inode.size();
-    opened.file.stamp = inode.told_stamp();
-    opened.is_leased =
-        leases_count() && holds(inode, kLeaseData) && inode.stamp() == inode.told_stamp();
-    opened.is_certain = sealing != fuse::Sealing::kUnknown;
-    opened.is_immutable = sealing == fuse::Sealing::kAsOpened
-                              ? inode.is_immutable()
-                              : sealing == fuse::Sealing::kImmutable;
-    opened.is_direct = handle->goes_past_pages();
-  }
-  const Passing passing = passthrough_->opened(opened);
-  if (passing.way == Passing::Way::kAsk || passing.way == Passing::Way::kStale) close_own(fh);
-  return passing;
 }
 
 }  // namespace braidfs::client

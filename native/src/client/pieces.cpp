@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "client/core.h"
+#include "client/context.h"
+#include "client/lanes.h"
 
 namespace braidfs::client {
 
@@ -82,14 +83,15 @@ void note(SendOutcome& outcome, const Call& call) {
 
 // Decides what the end of its WRITEs means for a piece. Needs the inode's mutex. Returns the errno
 // that its waiter gets.
-int conclude(Core& core, Inode& inode, const PiecePtr& piece, const Call& call, Settled& settled) {
+int conclude(Context& context, Inode& inode, const PiecePtr& piece, const Call& call,
+             Settled& settled) {
   const SendOutcome& outcome = piece->outcome;
   piece->is_sent = false;
   if (piece->state == PieceState::kGone && outcome.status == Status::kOk) return 0;
   // The target lost it since; or its WRITEs were of another epoch or object than the inode has by
   // now.
-  const bool is_lost =
-      outcome.status == Status::kOk && outcome.incarnation < core.incarnation(call.target);
+  const bool is_lost = outcome.status == Status::kOk &&
+                       outcome.incarnation < context.incarnations().newest(call.target);
   const bool is_stale =
       outcome.status == Status::kStaleTruncateEpoch && piece->state == PieceState::kInFlight;
   if ((is_lost || is_stale) && piece->sends < kSendsMax) {
@@ -110,6 +112,16 @@ int conclude(Core& core, Inode& inode, const PiecePtr& piece, const Call& call, 
   return error;
 }
 
+// If the file was cut, and the metaserver is not being told of a cut.
+void tell_cut(Inode& inode, EventQueue& events) {
+  std::optional<Event> event;
+  {
+    const std::scoped_lock lock(inode.mu());
+    event = inode.tell_cut();
+  }
+  if (event) events.put(std::move(*event));
+}
+
 }  // namespace
 
 void Piece::call_done(Lane& lane, Call& call) {
@@ -118,34 +130,35 @@ void Piece::call_done(Lane& lane, Call& call) {
   const SendOutcome ended = outcome;
   const InodePtr inode = call.inode;
   const PiecePtr self = shared_from_this();
+  Context& context = lane.context();
   Settled settled;
   std::shared_ptr<PieceWaiter> told;
   int error;
   bool watch;
   {
     const std::scoped_lock lock(inode->mu());
-    error = conclude(lane.core(), *inode, self, call, settled);
+    error = conclude(context, *inode, self, call, settled);
     if (!unsettled()) told = std::exchange(waiter, nullptr);
     watch = !inode->sync_watched && inode->pieces().unsynced();
     if (watch) inode->sync_watched = true;
   }
-  if (error == ENOSPC) lane.core().no_room(lane.loop().now());
+  if (error == ENOSPC) context.memory().no_room(lane.loop().now());
   if (error != 0 && !told) {
-    lane.core().events().log(LogLevel::kError, inode->ino(),
-                             "written bytes were lost: status " +
-                                 std::to_string(static_cast<int>(ended.refusal)) + " from target " +
-                                 std::to_string(call.target));
-    if (inode->lost_told) lane.core().spoil_pages(inode->ino(), begin, end - begin);
+    context.events().log(LogLevel::kError, inode->ino(),
+                         "written bytes were lost: status " +
+                             std::to_string(static_cast<int>(ended.refusal)) + " from target " +
+                             std::to_string(call.target));
+    if (inode->lost_told) context.kernel().invalidate_pages(inode->ino(), begin, end - begin);
   }
-  if (ended.status == Status::kOk) lane.core().held().push(inode, self);
+  if (ended.status == Status::kOk) context.memory().hold(inode, self);
   if (watch) lane.sync_later(inode);
   if (told) told->piece_done(lane, error);
   perform(lane, inode, settled);
-  lane.core().held().evict(lane.core());
+  context.memory().evict(context.inodes());
 }
 
 void perform(Lane& lane, const InodePtr& inode, Settled& settled) {
-  if (settled.tell_cut) lane.core().tell_cut(*inode);
+  if (settled.tell_cut) tell_cut(*inode, lane.context().events());
   for (const auto& waiter : settled.given_up) waiter->piece_done(lane, settled.given_up_error);
   for (const PiecePtr& piece : settled.send) send_piece(lane, inode, piece);
   proceed_all(lane, settled.proceed);
@@ -163,7 +176,7 @@ bool send_aged(Lane& lane, const InodePtr& inode, Clock::time_point now) {
     if (all) inode->watched = false;
   }
   perform(lane, inode, settled);
-  if (all) lane.core().inode_idle(inode);
+  if (all) lane.context().inodes().idle(inode);
   return all;
 }
 
@@ -176,33 +189,31 @@ void send_partial(Lane& lane, const InodePtr& inode) {
   perform(lane, inode, settled);
 }
 
-void HeldQueue::push(const InodePtr& inode, const PiecePtr& piece) {
-  const std::scoped_lock lock(mu_);
-  queue_.emplace_back(inode, piece);
-  if (queue_.size() < sweep_at_) return;
-  std::erase_if(queue_, [](const Entry& entry) { return entry.second.expired(); });
-  sweep_at_ = std::max(kSweepAt, queue_.size() * 2);
-}
-
-void HeldQueue::evict(Core& core) {
-  while (core.memory().held_over()) {
-    Entry oldest;
-    {
-      const std::scoped_lock lock(mu_);
-      if (queue_.empty()) return;
-      oldest = std::move(queue_.front());
-      queue_.pop_front();
-    }
-    const InodePtr inode = oldest.first.lock();
-    const PiecePtr piece = oldest.second.lock();
-    if (!inode || !piece) continue;
-    Settled settled;
+// Everything is queued again before Incarnations::losses() rises.
+void resend_lost(Lane& lane, uint32_t target, uint64_t incarnation) {
+  lane.log(LogLevel::kWarning, "target " + std::to_string(target) +
+                                   " lost what was not synced; sending again what is held");
+  for (const InodePtr& inode : lane.context().inodes().all()) {
+    auto settled = std::make_shared<Settled>();
     {
       const std::scoped_lock lock(inode->mu());
-      inode->pieces().drop_held(piece, settled);
+      inode->pieces().target_lost(target, incarnation, *settled);
     }
-    core.inode_idle(inode);
+    if (settled->empty()) continue;
+    lane.loop().defer([&lane, inode, settled] { perform(lane, inode, *settled); });
   }
+}
+
+Inode::Loss lose(Context& context, const InodePtr& inode) {
+  auto settled = std::make_shared<Settled>();
+  const Inode::Loss loss = inode->lose(*settled);
+  if (!settled->empty()) {
+    context.lanes().of(inode->ino()).post([inode, settled](Lane& at) {
+      perform(at, inode, *settled);
+    });
+  }
+  context.inodes().idle(inode);
+  return loss;
 }
 
 }  // namespace braidfs::client

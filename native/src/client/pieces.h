@@ -1,15 +1,15 @@
-// The acting half of the piece table: sends pieces, resumes operations, evicts held bytes.
-// LANE ONLY; none of these may be called with an inode's mutex held.
+// The acting half of the piece table: sends pieces, resumes operations. Invariant: what a table
+// decided under the inode's mutex is done behind it. LANE ONLY, but for lose(); none of these may
+// be called with an inode's mutex held.
 #pragma once
-#include <deque>
 #include <memory>
-#include <mutex>
-#include <utility>
 
 #include "client/inode.h"
 #include "client/lane.h"
 
 namespace braidfs::client {
+
+class Context;
 
 // Does what became possible.
 void perform(Lane& lane, const InodePtr& inode, Settled& settled);
@@ -19,21 +19,11 @@ bool send_aged(Lane& lane, const InodePtr& inode, Clock::time_point now);
 // Sends all partial pieces.
 void send_partial(Lane& lane, const InodePtr& inode);
 
-// The held pieces of all inodes, oldest first, so that the budget is taken from the oldest.
-// ANY LANE, guarded by mu_.
-class HeldQueue {
- public:
-  void push(const InodePtr& inode, const PiecePtr& piece);
-  // Drops the oldest pieces while the budget is exceeded.
-  void evict(Core& core);
+// Queues again what is held for a target that lost it: that is another incarnation by now.
+void resend_lost(Lane& lane, uint32_t target, uint64_t incarnation);
 
- private:
-  static constexpr size_t kSweepAt = 4096;
-  using Entry = std::pair<std::weak_ptr<Inode>, std::weak_ptr<Piece>>;
-
-  std::mutex mu_;
-  std::deque<Entry> queue_;  // guarded by mu_; entries of pieces that are gone are swept
-  size_t sweep_at_ = kSweepAt;
-};
+// Of a file whose lease was lost: drops what was written and not committed (Inode::lose). ANY
+// THREAD.
+Inode::Loss lose(Context& context, const InodePtr& inode);
 
 }  // namespace braidfs::client

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "client/core.h"
+#include "client/context.h"
+#include "client/lanes.h"
 #include "client/pieces.h"
 
 namespace braidfs::client {
@@ -74,12 +75,12 @@ bool SeekOperation::wait_for_pieces(Lane& lane) {
     pieces.wait(shared_from_this(), sequence, 0, kNowhere);
   }
   perform(lane, inode_, settled);
-  lane.core().hurry();
+  lane.context().lanes().hurry();
   return true;
 }
 
 void SeekOperation::proceed(Lane& lane) {
-  losses_ = lane.core().losses();  // before looking at the pieces
+  losses_ = lane.context().incarnations().losses();  // before looking at the pieces
   if (wait_for_pieces(lane)) return;
   nearest_ = kNowhere;
   again_ = false;
@@ -134,12 +135,12 @@ void SeekOperation::call_done(Lane& lane, Call& call) {
 
 void SeekOperation::advance(Lane& lane) {
   if (--pending_ > 0) return;
-  if (error_ == 0 && (again_ || lane.core().losses() != losses_)) {
+  if (error_ == 0 && (again_ || lane.context().incarnations().losses() != losses_)) {
     if (++rounds_ < kRoundsMax) return proceed(lane);
     error_ = EIO;
   }
   const int64_t at = nearest_ == kNowhere ? kNothing : static_cast<int64_t>(nearest_);
-  lane.core().events().put(
+  lane.context().events().put(
       {.kind = EventKind::kDone, .token = token_, .ino = inode_->ino(), .a = error_, .b = at});
 }
 

@@ -6,13 +6,14 @@
 #include <utility>
 #include <vector>
 
-#include "client/core.h"
+#include "client/announced_files.h"
+#include "client/context.h"
 #include "client/pieces.h"
 
 namespace braidfs::client {
 
-void ReadOperation::start(Lane& lane, const std::shared_ptr<ReadOperation>& self,
-                          const Handle& handle, const fuse::ReadRequest& request) {
+void ReadOperation::start(Lane& lane, const Handle& handle, const fuse::ReadRequest& request) {
+  const auto self = lane.reads().take();
   ReadOperation& read = *self;
   read.arm(request.head, handle.inode, request.offset, request.size);
   read.fills_pages_ = (request.read_flags & fuse::kReadLockOwner) == 0;
@@ -20,8 +21,8 @@ void ReadOperation::start(Lane& lane, const std::shared_ptr<ReadOperation>& self
   read.proceed(lane);
 }
 
-void ReadOperation::fetch(Lane& lane, const std::shared_ptr<ReadOperation>& self,
-                          const HandlePtr& handle) {
+void ReadOperation::fetch(Lane& lane, const HandlePtr& handle) {
+  const auto self = lane.reads().take();
   ReadOperation& read = *self;
   uint64_t size = 0;
   {
@@ -33,17 +34,17 @@ void ReadOperation::fetch(Lane& lane, const std::shared_ptr<ReadOperation>& self
   read.proceed(lane);
 }
 
-void ReadOperation::fetch_opened(Lane& lane, const std::shared_ptr<ReadOperation>& self,
-                                 const HandlePtr& handle, const fuse::RequestHead& head,
+void ReadOperation::fetch_opened(Lane& lane, const HandlePtr& handle, const fuse::RequestHead& head,
                                  uint32_t size) {
+  const auto self = lane.reads().take();
   ReadOperation& read = *self;
   read.arm(head, handle->inode, 0, size);
   read.opened_ = handle->fh;
   read.proceed(lane);
 }
 
-void ReadOperation::fetch_piece(Lane& lane, const std::shared_ptr<ReadOperation>& self,
-                                const InodePtr& inode, Streams::Piece piece) {
+void ReadOperation::fetch_piece(Lane& lane, const InodePtr& inode, Streams::Piece piece) {
+  const auto self = lane.reads().take();
   ReadOperation& read = *self;
   read.arm({}, inode, piece.offset, piece.length);
   read.is_piece_ = true;
@@ -67,18 +68,18 @@ void ReadOperation::arm(const fuse::RequestHead& head, const InodePtr& inode, ui
 void ReadOperation::proceed(Lane& lane) {
   if (is_answered()) return answer(lane, EINTR);
   if (!gives_up() && ask_first(lane)) return;
-  losses_ = lane.core().losses();  // before looking at the pieces
+  losses_ = lane.context().incarnations().losses();  // before looking at the pieces
   if (wait_for_pieces(lane)) return;
   if (error_ != 0) return answer(lane, error_);
   if (length_ == 0 || (gives_up() && stamp_ == 0)) return answer(lane, 0);
   registered(lane);
   Ahead ahead;
   if (!ask_streams(lane, ahead)) ask_others(lane);
-  for (const auto& piece : ahead.pieces) fetch_piece(lane, lane.make_read(), ahead.inode, piece);
+  for (const auto& piece : ahead.pieces) fetch_piece(lane, ahead.inode, piece);
 }
 
 void ReadOperation::ask_others(Lane& lane) {
-  if (!buffer_) buffer_ = lane.core().memory().read(Memory::size_for(size_));
+  if (!buffer_) buffer_ = lane.context().memory().read(Memory::size_for(size_));
   if (!buffer_) return gives_up() ? answer(lane, ENOMEM) : lane.when_room(self());
   if (!view_->inline_bytes.empty()) return answer_inline(lane);
   if (!ask_announced(lane) && !ask_cache(lane)) ask_targets(lane);
@@ -98,7 +99,7 @@ void ReadOperation::answer_inline(Lane& lane) {
 void ReadOperation::registered(Lane& lane) {
   if (registered_ || is_for_later()) return;
   registered_ = true;
-  lane.core().waiting().put(head().unique, self());
+  lane.context().waiting().put(head().unique, self());
 }
 
 // True: proceed() will be called again, or it was answered.
@@ -106,9 +107,9 @@ bool ReadOperation::ask_first(Lane& lane) {
   int error = 0;
   {
     const std::scoped_lock lock(inode_->mu());
-    begin_near_end(lane.core());
-    if (lane.core().holds(*inode_, kLeaseData)) return false;
-    without_lease(lane.core());
+    begin_near_end(lane.context());
+    if (lane.context().leases().holds(*inode_, kLeaseData)) return false;
+    without_lease(lane.context());
     if ((inode_->passing & kLeaseData) != 0) {
       inode_->passed = true;
       return false;
@@ -123,14 +124,14 @@ bool ReadOperation::ask_first(Lane& lane) {
     return true;
   }
   registered(lane);
-  lane.core().ask(inode_, {self(), offset_, offset_ + size_}, question_);
+  lane.context().leases().ask(inode_, {self(), offset_, offset_ + size_}, question_);
   return true;
 }
 
 // LOCKED inode.
-void ReadOperation::without_lease(Core& core) {
-  if (fills_pages_ && cut_ == 0 && core.cut_reads() != nullptr) {
-    cut_ = core.cut_reads()->begin(inode_->ino());
+void ReadOperation::without_lease(Context& context) {
+  if (fills_pages_ && cut_ == 0 && context.kernel().eof_pages() != nullptr) {
+    cut_ = context.kernel().eof_pages()->begin(inode_->ino());
   }
 }
 
@@ -149,18 +150,21 @@ bool ReadOperation::wait_for_pieces(Lane& lane) {
   const uint64_t end = offset_ + size_;
   {
     std::unique_lock lock(inode_->mu());
-    if (fills_pages_ && !lane.core().holds(*inode_, kLeaseData)) without_lease(lane.core());
+    if (fills_pages_ && !lane.context().leases().holds(*inode_, kLeaseData))
+      without_lease(lane.context());
     view_ = inode_->view_locked();
     const uint64_t size = inode_->size();
     file_size_ = size;
-    stamp_ =
-        lane.core().leases_count() && lane.core().holds(*inode_, kLeaseData) ? inode_->stamp() : 0;
+    stamp_ = lane.context().leases().count() && lane.context().leases().holds(*inode_, kLeaseData)
+                 ? inode_->stamp()
+                 : 0;
     if (inode_->is_probe && !gives_up()) inode_->probed_bytes += size_;
     length_ =
         offset_ >= size ? 0 : static_cast<uint32_t>(std::min<uint64_t>(size_, size - offset_));
     if (fills_pages_ && length_ != 0) inode_->note_filled(offset_, offset_ + length_);
     if (fills_pages_ && size < end) inode_->cut_end = std::min(inode_->cut_end, size);
-    if (cut_ != 0 && size < end && !lane.core().cut_reads()->cut(inode_->ino(), cut_, size) &&
+    if (cut_ != 0 && size < end &&
+        !lane.context().kernel().eof_pages()->cut(inode_->ino(), cut_, size) &&
         ends_++ < kEndsMax) {
       lock.unlock();
       question_ = 0;
@@ -169,7 +173,7 @@ bool ReadOperation::wait_for_pieces(Lane& lane) {
     }
     if (std::optional<Event> event; waits_for_cut(lane, event)) {
       lock.unlock();
-      if (event) lane.core().events().put(std::move(*event));
+      if (event) lane.context().events().put(std::move(*event));
       return true;
     }
     if (error_ != 0) return false;
@@ -185,10 +189,10 @@ bool ReadOperation::wait_for_pieces(Lane& lane) {
 
 // True: it was fetched, or will be; then proceed() is called again.
 bool ReadOperation::ask_announced(Lane& lane) {
-  Core& core = lane.core();
-  if (is_for_later() || stamp_ == 0 || !core.announced().any()) return false;
-  switch (core.announced().read({inode_->ino(), stamp_, file_size_, offset_, length_}, buffer_,
-                                self())) {
+  Context& context = lane.context();
+  if (is_for_later() || stamp_ == 0 || !context.prefetched().announced().any()) return false;
+  switch (context.prefetched().announced().read(
+      {inode_->ino(), stamp_, file_size_, offset_, length_}, buffer_, self())) {
     case Announced::Found::kNo:
       return false;
     case Announced::Found::kWait:
@@ -197,7 +201,7 @@ bool ReadOperation::ask_announced(Lane& lane) {
       break;
   }
   answer(lane, 0);
-  core.fetch_announced(lane);
+  fetch_announced(lane);
   return true;
 }
 
@@ -205,8 +209,9 @@ bool ReadOperation::ask_announced(Lane& lane) {
 bool ReadOperation::ask_streams(Lane& lane, Ahead& ahead) {
   const CachedExtent extent{inode_->ino(), stamp_, file_size_, offset_, length_};
   const auto whom = fills_pages_ ? Streams::For::kPages : Streams::For::kProgram;
-  if (is_for_later() || !lane.core().streams().may_be_of(extent, whom)) return false;
-  const auto found = lane.core().streams().read(
+  if (is_for_later() || !lane.context().prefetched().streams().may_be_of(extent, whom))
+    return false;
+  const auto found = lane.context().prefetched().streams().read(
       extent, std::exchange(asked_streams_, true) ? Streams::For::kAgain : whom, parts_, self(),
       ahead.pieces, lane.loop().now());
   if (!ahead.pieces.empty()) ahead.inode = inode_;
@@ -216,14 +221,14 @@ bool ReadOperation::ask_streams(Lane& lane, Ahead& ahead) {
 
 // What the local cache is to keep lies in one buffer.
 void ReadOperation::gather(Lane& lane) {
-  if (parts_.empty() || lane.core().local_cache() == nullptr) return parts_.clear();
+  if (parts_.empty() || lane.context().prefetched().local_cache() == nullptr) return parts_.clear();
   const auto& first = parts_.front();
   if (first.from == 0 && first.length == length_ && first.buffer.use_count() == 1) {
     buffer_ = std::move(*first.buffer);
     buffer_.move_to(Buffer::Account::kRead);
     return parts_.clear();
   }
-  if (!buffer_) buffer_ = lane.core().memory().read(Memory::size_for(size_));
+  if (!buffer_) buffer_ = lane.context().memory().read(Memory::size_for(size_));
   if (!buffer_) {
     stamp_ = 0;
   } else {
@@ -235,7 +240,7 @@ void ReadOperation::gather(Lane& lane) {
 
 // Once. True: the local cache has it all, and is asked.
 bool ReadOperation::ask_cache(Lane& lane) {
-  LocalCache* const cache = lane.core().local_cache();
+  LocalCache* const cache = lane.context().prefetched().local_cache();
   if (cache == nullptr || stamp_ == 0 || std::exchange(asked_cache_, true)) return false;
   const CachedExtent extent{inode_->ino(), stamp_, file_size_, offset_, length_};
   return cache->read(lane.index(), extent, buffer_.span(), [&lane, read = self()](bool found) {
@@ -247,16 +252,16 @@ bool ReadOperation::ask_cache(Lane& lane) {
 
 // What was read are the bytes of that stamp if it still is the file's: a change since it began
 // would show.
-bool ReadOperation::is_of_stamp(Core& core) {
+bool ReadOperation::is_of_stamp(Context& context) {
   if (stamp_ == 0) return false;
   const std::scoped_lock lock(inode_->mu());
-  return inode_->stamp() == stamp_ && core.holds(*inode_, kLeaseData);
+  return inode_->stamp() == stamp_ && context.leases().holds(*inode_, kLeaseData);
 }
 
-void ReadOperation::offer_to_cache(Core& core) {
-  if (core.local_cache() == nullptr || !keeps_ || !is_of_stamp(core)) return;
-  core.local_cache()->keep({inode_->ino(), stamp_, file_size_, offset_, length_},
-                           std::move(buffer_));
+void ReadOperation::offer_to_cache(Context& context) {
+  if (context.prefetched().local_cache() == nullptr || !keeps_ || !is_of_stamp(context)) return;
+  context.prefetched().local_cache()->keep({inode_->ino(), stamp_, file_size_, offset_, length_},
+                                           std::move(buffer_));
 }
 
 void ReadOperation::ask_targets(Lane& lane) {
@@ -307,7 +312,7 @@ void ReadOperation::note(const Call& call) {
 }
 
 void ReadOperation::finish(Lane& lane) {
-  const bool lost = lane.core().losses() != losses_;
+  const bool lost = lane.context().incarnations().losses() != losses_;
   if (error_ == 0 && (again_ || lost) && restarts_++ < kRestartsMax) {
     question_ = 0;
     return proceed(lane);
@@ -316,66 +321,69 @@ void ReadOperation::finish(Lane& lane) {
 }
 
 // Of a lease that is not held any more nobody tells us when these pages become wrong.
-void ReadOperation::spoil_pages(Core& core) {
-  if (cut_ != 0) core.spoil_pages(inode_->ino(), offset_, size_, std::exchange(cut_, 0));
+void ReadOperation::spoil_pages(Context& context) {
+  if (cut_ != 0)
+    context.kernel().invalidate_pages(inode_->ino(), offset_, size_, std::exchange(cut_, 0));
 }
 
 void ReadOperation::announced_came(Lane& lane, int error) {
   const HandlePtr handle = std::exchange(announced_, nullptr);
-  const bool is_right = error == 0 && length_ == size_ && is_of_stamp(lane.core());
+  const bool is_right = error == 0 && length_ == size_ && is_of_stamp(lane.context());
   Buffer bytes = std::move(buffer_);
   view_.reset();
   inode_.reset();
-  lane.core().announced_came(lane, handle, is_right ? stamp_ : 0, length_, std::move(bytes));
+  client::announced_came(lane, handle, is_right ? stamp_ : 0, length_, std::move(bytes));
 }
 
 // Of a file of which nothing came the kernel asks as ever.
 void ReadOperation::opened_came(Lane& lane, int error) {
-  Core& core = lane.core();
-  if (registered_) core.waiting().drop(head().unique);
+  Context& context = lane.context();
+  if (registered_) context.waiting().drop(head().unique);
   const bool is_right = error == 0 && length_ == size_ && stamp_ != 0 && buffer_;
   const bool is_mine = claim();  // else the kernel has the handle, and may have READs under way
   const uint64_t stamp = is_right && is_mine ? stamp_ : 0;
   const auto bytes = stamp != 0 ? buffer_.span().first(length_) : std::span<std::byte>{};
-  const bool stored = core.store_pages(*inode_, stamp, head().nodeid, bytes);
-  if (is_mine) core.replier().reply_open(head().channel, head().unique, opened_, stored);
-  if (is_right) offer_to_cache(core);
+  const bool stored = context.kernel().store_pages(*inode_, stamp, head().nodeid, bytes);
+  if (is_mine)
+    context.kernel().replier().reply_open(head().channel, head().unique, opened_, stored);
+  if (is_right) offer_to_cache(context);
   buffer_.reset();
   view_.reset();
   inode_.reset();
   lane.room();
 }
 
-bool ReadOperation::answered_early(Core& core) {
+bool ReadOperation::answered_early(Context& context) {
   if (opened_ == 0) return false;
-  core.replier().reply_open(head().channel, head().unique, opened_, false);
+  context.kernel().replier().reply_open(head().channel, head().unique, opened_, false);
   return true;
 }
 
 void ReadOperation::piece_came(Lane& lane, int error) {
   const CachedExtent extent{inode_->ino(), stamp_, file_size_, offset_, length_};
-  const bool is_right = error == 0 && length_ > 0 && buffer_ && is_of_stamp(lane.core());
+  const bool is_right = error == 0 && length_ > 0 && buffer_ && is_of_stamp(lane.context());
   Buffer bytes = std::move(buffer_);
   is_piece_ = false;
   view_.reset();
   inode_.reset();
-  lane.core().piece_came(lane, extent, is_right ? std::move(bytes) : Buffer{});
+  client::piece_came(lane, extent, is_right ? std::move(bytes) : Buffer{});
 }
 
-void ReadOperation::reply(Core& core) {
+void ReadOperation::reply(Context& context) {
   if (parts_.empty()) {
     const iovec piece{buffer_.span().data(), length_};
-    return core.replier().reply_data(head().channel, head().unique, std::span(&piece, length_ > 0));
+    return context.kernel().replier().reply_data(head().channel, head().unique,
+                                                 std::span(&piece, length_ > 0));
   }
   std::vector<iovec> pieces;
   for (const auto& part : parts_) pieces.push_back({part.span().data(), part.length});
-  core.replier().reply_data(head().channel, head().unique, pieces);
+  context.kernel().replier().reply_data(head().channel, head().unique, pieces);
 }
 
 // LOCKED inode.
-void ReadOperation::begin_near_end(Core& core) {
+void ReadOperation::begin_near_end(Context& context) {
   if (!fills_pages_ || near_end_) return;
-  near_end_ = offset_ + size_ > inode_->size() || !core.holds(*inode_, kLeaseData);
+  near_end_ = offset_ + size_ > inode_->size() || !context.leases().holds(*inode_, kLeaseData);
   if (near_end_) inode_->near_end.push_back(offset_);
 }
 
@@ -408,23 +416,23 @@ void ReadOperation::answer(Lane& lane, int error) {
   if (opened_ != 0) return opened_came(lane, error);
   if (is_piece_) return piece_came(lane, error);
   if (error == 0 && waits_for_end(lane)) return;
-  Core& core = lane.core();
-  if (registered_) core.waiting().drop(head().unique);
+  Context& context = lane.context();
+  if (registered_) context.waiting().drop(head().unique);
   if (claim()) {
     if (error != 0) {
-      core.replier().reply_error(head().channel, head().unique, error);
+      context.kernel().replier().reply_error(head().channel, head().unique, error);
     } else {
-      reply(core);
+      reply(context);
     }
   }
   const auto waited = end_near_end();
-  spoil_pages(core);
+  spoil_pages(context);
   gather(lane);
-  if (error == 0 && length_ > 0) offer_to_cache(core);
+  if (error == 0 && length_ > 0) offer_to_cache(context);
   buffer_.reset();
   view_.reset();
   inode_.reset();
-  if (closes_ != 0) core.close_own(std::exchange(closes_, 0));
+  if (closes_ != 0) context.open_files().close_own(std::exchange(closes_, 0));
   lane.room();
   proceed_all(lane, waited);
 }

@@ -23,21 +23,17 @@ namespace braidfs::client {
 
 class ReadOperation final : public Operation {
  public:
-  // `self` is fresh or recycled.
-  static void start(Lane& lane, const std::shared_ptr<ReadOperation>& self, const Handle& handle,
-                    const fuse::ReadRequest& request);
-  // The whole of an announced file (announced.h), for nobody yet; `handle` is Core's.
-  static void fetch(Lane& lane, const std::shared_ptr<ReadOperation>& self,
-                    const HandlePtr& handle);
+  static void start(Lane& lane, const Handle& handle, const fuse::ReadRequest& request);
+  // The whole of an announced file (announced.h), for nobody yet; `handle` is OpenFiles'.
+  static void fetch(Lane& lane, const HandlePtr& handle);
   // The whole of a file whose OPEN is answered then (core.h, fetch_opened).
-  static void fetch_opened(Lane& lane, const std::shared_ptr<ReadOperation>& self,
-                           const HandlePtr& handle, const fuse::RequestHead& head, uint32_t size);
+  static void fetch_opened(Lane& lane, const HandlePtr& handle, const fuse::RequestHead& head,
+                           uint32_t size);
   // A piece of a stream (streams.h), for nobody yet.
-  static void fetch_piece(Lane& lane, const std::shared_ptr<ReadOperation>& self,
-                          const InodePtr& inode, Streams::Piece piece);
+  static void fetch_piece(Lane& lane, const InodePtr& inode, Streams::Piece piece);
   void proceed(Lane& lane) override;
   void call_done(Lane& lane, Call& call) override;
-  bool answered_early(Core& core) override;
+  bool answered_early(Context& context) override;
   bool is_read() const noexcept override { return true; }
 
  private:
@@ -67,18 +63,18 @@ class ReadOperation final : public Operation {
   // It has no lease to ask for, nor memory to wait for: then it ends without bytes.
   bool gives_up() const noexcept { return is_for_later() || opened_ != 0; }
   bool ask_cache(Lane& lane);
-  bool is_of_stamp(Core& core);
-  void offer_to_cache(Core& core);
+  bool is_of_stamp(Context& context);
+  void offer_to_cache(Context& context);
   void ask_targets(Lane& lane);
   void note(const Call& call);
   void finish(Lane& lane);
   void answer(Lane& lane, int error);
-  void reply(Core& core);
-  void begin_near_end(Core& core);
+  void reply(Context& context);
+  void begin_near_end(Context& context);
   bool waits_for_end(Lane& lane);
   std::vector<std::shared_ptr<Operation>> end_near_end();
-  void without_lease(Core& core);
-  void spoil_pages(Core& core);
+  void without_lease(Context& context);
+  void spoil_pages(Context& context);
   std::shared_ptr<ReadOperation> self() {
     return std::static_pointer_cast<ReadOperation>(shared_from_this());
   }

@@ -4,7 +4,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "client/core.h"
+#include "client/context.h"
 
 namespace braidfs::client {
 
@@ -77,7 +77,7 @@ void RoundsOperation::advance(Lane& lane) {
 }
 
 void RoundsOperation::finish(Lane& lane, int64_t result) {
-  lane.core().events().put(
+  lane.context().events().put(
       {.kind = EventKind::kDone, .token = token_, .ino = inode_->ino(), .a = error_, .b = result});
 }
 

@@ -7,7 +7,7 @@
 
 namespace braidfs::client {
 
-class Core;
+class Context;
 
 // What a WRITE covers. past_pages: it came by a handle that goes past the kernel's pages, and is
 // not itself the write-back of one of them: the kernel waits for that one's answer while it is
@@ -36,10 +36,11 @@ struct Stale {
 // was on its way; a page that has zeros behind the former end, which is to be spoiled before
 // anybody is told the new one; and the mode. (Before any other one the kernel asks for set-id bits
 // to go.) kill: kCommitKill*.
-Stale stale_after(Core& core, Inode& inode, const WriteReach& reach, uint32_t kill, bool grew);
+Stale stale_after(Context& context, Inode& inode, const WriteReach& reach, uint32_t kill,
+                  bool grew);
 
 // `then` is called when the kernel has forgotten it. An invalidation of pages is one of the
 // attributes, too.
-void forget(Core& core, uint64_t ino, const Stale& stale, std::function<void()> then = {});
+void forget(Context& context, uint64_t ino, const Stale& stale, std::function<void()> then = {});
 
 }  // namespace braidfs::client

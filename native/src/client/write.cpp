@@ -8,8 +8,9 @@
 #include <cstring>
 #include <utility>
 
-#include "client/core.h"
+#include "client/context.h"
 #include "client/drain.h"
+#include "client/lanes.h"
 #include "client/pieces.h"
 #include "client/set_ids.h"
 #include "client/stale.h"
@@ -53,10 +54,10 @@ void end_write(Lane& lane, Inode& inode) {
 }
 
 // LOCKED inode: what a WRITE did to it.
-Stale note(Core& core, Inode& inode, const WriteReach& reach, uint32_t kill, bool& grew) {
+Stale note(Context& context, Inode& inode, const WriteReach& reach, uint32_t kill, bool& grew) {
   grew = inode.wrote(reach.end, file_time_ns(), kill);
-  core.note_unclean(inode);
-  return stale_after(core, inode, reach, kill, grew);
+  context.commits().note_unclean(inode);
+  return stale_after(context, inode, reach, kill, grew);
 }
 
 // One WRITE request on its way into pieces; lives on the stack of write_request().
@@ -65,7 +66,7 @@ class WriteRun {
   WriteRun(Lane& lane, const HandlePtr& handle, const fuse::WriteRequest& request, FileViewPtr view,
            bool shared)
       : lane_(lane),
-        core_(lane.core()),
+        context_(lane.context()),
         handle_(handle),
         inode_(handle->inode),
         request_(request),
@@ -74,7 +75,7 @@ class WriteRun {
         sync_(((request.open_flags | handle->open_flags) & O_DSYNC) != 0),
         direct_(((request.open_flags | handle->open_flags) & O_DIRECT) != 0),
         shared_(shared),
-        through_(shared || sync_ || core_.is_scarce(lane.loop().now())) {}
+        through_(shared || sync_ || context_.memory().is_scarce(lane.loop().now())) {}
 
   void run();
 
@@ -85,7 +86,7 @@ class WriteRun {
   bool may_keep_memory(const Span& span) const;
   Window place_of(const Span& span, bool at_once, bool keeps) const;
   uint64_t gathering_bytes_max() const {
-    return core_.settings().dirty_bytes_per_inode_max / 4 * 3;
+    return context_.settings().dirty_bytes_per_inode_max / 4 * 3;
   }
   Buffer buffer_for(uint32_t size);
   std::span<const std::byte> bytes(uint64_t from, uint64_t to) const {
@@ -101,7 +102,7 @@ class WriteRun {
   void watch();
 
   Lane& lane_;
-  Core& core_;
+  Context& context_;
   const HandlePtr& handle_;
   const InodePtr& inode_;
   const fuse::WriteRequest& request_;
@@ -130,7 +131,7 @@ void WriteRun::run() {
     sequential_ = request_.offset != 0 && inode_->stream_end == request_.offset;
     gathers_ = static_cast<bool>(inode_->side_by_side);
     inode_->stream_end = end_;
-    is_full_ = inode_->pieces().dirty_bytes() >= core_.settings().dirty_bytes_per_inode_max;
+    is_full_ = inode_->pieces().dirty_bytes() >= context_.settings().dirty_bytes_per_inode_max;
     set_ids = inode_->set_ids;
     may_have_set_ids = inode_->may_have_set_ids();
   }
@@ -144,18 +145,18 @@ void WriteRun::run() {
   if (!operation_) reply(stale);
   perform(lane_, inode_, settled_);
   if (!operation_) return;
-  if (stale) forget(core_, inode_->ino(), stale);
+  if (stale) forget(context_, inode_->ino(), stale);
   operation_->piece_done(lane_, no_memory_ ? ENOMEM : 0);
 }
 
 void WriteRun::reply(const Stale& stale) {
-  const auto answer = [&core = core_, head = request_.head, no_memory = no_memory_,
+  const auto answer = [&context = context_, head = request_.head, no_memory = no_memory_,
                        count = static_cast<uint32_t>(request_.payload.size())] {
-    if (no_memory) return core.replier().reply_error(head.channel, head.unique, ENOMEM);
-    core.replier().reply_write(head.channel, head.unique, count);
+    if (no_memory) return context.kernel().replier().reply_error(head.channel, head.unique, ENOMEM);
+    context.kernel().replier().reply_write(head.channel, head.unique, count);
   };
   if (!stale) return answer();
-  forget(core_, inode_->ino(), stale, answer);
+  forget(context_, inode_->ino(), stale, answer);
 }
 
 void WriteRun::wait_for_targets() {
@@ -167,7 +168,7 @@ void WriteRun::wait_for_targets() {
                                           .kill = kill_,
                                           .sync = sync_,
                                           .shared = shared_});
-  core_.waiting().put(request_.head.unique, operation_);
+  context_.waiting().put(request_.head.unique, operation_);
 }
 
 // Takes the bytes from `at` on as far as one piece goes; returns where it ended.
@@ -194,12 +195,12 @@ uint64_t WriteRun::merge(const Span& span) {
 
 Buffer WriteRun::buffer_for(uint32_t size) {
   if (!through_) {
-    if (Buffer buffer = core_.memory().dirty(size, false)) return buffer;
-    core_.send_all_partial();
-    core_.hurry();
+    if (Buffer buffer = context_.memory().dirty(size, false)) return buffer;
+    context_.lanes().send_partial();
+    context_.lanes().hurry();
     wait_for_targets();
   }
-  return core_.memory().dirty(size, true);
+  return context_.memory().dirty(size, true);
 }
 
 // What begins with a block, is the request's only part and goes into one piece: it stays where it
@@ -266,7 +267,7 @@ uint64_t WriteRun::add(const Span& span) {
 Stale WriteRun::note_written() {
   bool grew = false;
   const std::scoped_lock lock(inode_->mu());
-  return note(core_, *inode_, reach(), kill_, grew);
+  return note(context_, *inode_, reach(), kill_, grew);
 }
 
 void WriteRun::watch() {
@@ -288,34 +289,34 @@ enum class Mode : uint8_t { kOwn, kShared, kAsk, kTooFar };
 bool runs(Mode mode) { return mode == Mode::kOwn || mode == Mode::kShared; }
 
 // Needs the inode's mutex. What is within the size that the file has already is no growth.
-bool grows_too_far(const Core& core, const Inode& inode, const fuse::WriteRequest& request) {
+bool grows_too_far(Context& context, const Inode& inode, const fuse::WriteRequest& request) {
   const uint64_t limit = inode.size_limit.load(std::memory_order_relaxed);
   if (limit == Inode::kUnlimited) return false;
-  const bool at_end = core.leases_count() && appends(request);
+  const bool at_end = context.leases().count() && appends(request);
   const uint64_t end = (at_end ? inode.size() : request.offset) + request.payload.size();
   return end > limit && end > inode.size();
 }
 
 // Needs the inode's mutex. If it runs, end_write() has to follow. What lies in its inode's record
 // gets objects by the OPEN that a question is.
-Mode begin_write(const Core& core, Inode& inode, const fuse::WriteRequest& request) {
+Mode begin_write(Context& context, Inode& inode, const fuse::WriteRequest& request) {
   if (inode.lies_inline()) return Mode::kAsk;
-  const bool own = core.holds(inode, kLeaseDataExclusive);
+  const bool own = context.leases().holds(inode, kLeaseDataExclusive);
   if (!own && (inode.passing & kLeaseDataExclusive) == 0) return Mode::kAsk;
-  if (grows_too_far(core, inode, request)) return Mode::kTooFar;
+  if (grows_too_far(context, inode, request)) return Mode::kTooFar;
   if (!own) inode.passed = true;
   ++inode.writing;
   return own ? Mode::kOwn : Mode::kShared;
 }
 
 void refuse(Lane& lane, const fuse::RequestHead& head, int error) {
-  lane.core().replier().reply_error(head.channel, head.unique, error);
+  lane.context().kernel().replier().reply_error(head.channel, head.unique, error);
 }
 
 // An append goes to the end as it is now. If not through a direct handle the kernel has put the
 // bytes into its pages at another place: those are not to be kept. (Else it has none behind the end
 // that it knows of, and an invalidation may void the answer to the GETATTR of the next read.)
-bool place_at_end(Core& core, const HandlePtr& handle, fuse::WriteRequest& request) {
+bool place_at_end(Context& context, const HandlePtr& handle, fuse::WriteRequest& request) {
   Inode& inode = *handle->inode;
   uint64_t size;
   {
@@ -325,7 +326,7 @@ bool place_at_end(Core& core, const HandlePtr& handle, fuse::WriteRequest& reque
   if (size == request.offset) return true;
   if (size > kOffsetMax - request.payload.size()) return false;
   request.offset = size;
-  if (!handle->direct) core.spoil_pages(inode.ino(), 0, 0);
+  if (!handle->direct) context.kernel().invalidate_pages(inode.ino(), 0, 0);
   return true;
 }
 
@@ -341,16 +342,16 @@ bool cut_to_storable(const FileView& view, fuse::WriteRequest& request) {
 }
 
 void run(Lane& lane, const HandlePtr& handle, fuse::WriteRequest& request, bool shared) {
-  Core& core = lane.core();
+  Context& context = lane.context();
   FileViewPtr view = handle->inode->view();
   const bool has_place =
-      !core.leases_count() || !appends(request) || place_at_end(core, handle, request);
+      !context.leases().count() || !appends(request) || place_at_end(context, handle, request);
   if (!has_place || !cut_to_storable(*view, request)) {
     end_write(lane, *handle->inode);
     return refuse(lane, request.head, EFBIG);
   }
   if (shared && !handle->direct) {
-    core.spoil_pages(handle->inode->ino(), request.offset, request.payload.size());
+    context.kernel().invalidate_pages(handle->inode->ino(), request.offset, request.payload.size());
   }
   WriteRun(lane, handle, request, std::move(view), shared).run();
 }
@@ -363,7 +364,7 @@ void write_request(Lane& lane, const HandlePtr& handle, const fuse::WriteRequest
   {
     const std::scoped_lock lock(handle->inode->mu());
     error = handle->inode->report(handle->error_seen);
-    mode = error != 0 ? Mode::kAsk : begin_write(lane.core(), *handle->inode, request);
+    mode = error != 0 ? Mode::kAsk : begin_write(lane.context(), *handle->inode, request);
   }
   if (error != 0) return refuse(lane, request.head, error);
   if (!runs(mode)) return std::make_shared<AskingWrite>(handle, request)->ask(lane);
@@ -380,9 +381,9 @@ AskingWrite::AskingWrite(HandlePtr handle, const fuse::WriteRequest& request)
 }
 
 void AskingWrite::ask(Lane& lane) {
-  if (questions_++ == 0) lane.core().waiting().put(head().unique, shared_from_this());
-  if (ask_with_bytes(lane.core())) return;
-  lane.core().ask(handle_->inode, waiter(), question_);
+  if (questions_++ == 0) lane.context().waiting().put(head().unique, shared_from_this());
+  if (ask_with_bytes(lane.context())) return;
+  lane.context().leases().ask(handle_->inode, waiter(), question_);
 }
 
 void AskingWrite::proceed(Lane& lane) {
@@ -393,7 +394,7 @@ void AskingWrite::proceed(Lane& lane) {
   {
     const std::scoped_lock lock(handle_->inode->mu());
     const Inode::Asking& asking = handle_->inode->asking;
-    mode = begin_write(lane.core(), *handle_->inode, request_);
+    mode = begin_write(lane.context(), *handle_->inode, request_);
     if (!runs(mode) && asking.ended >= question_) {
       error = asking.error;
       if (error == 0 && mode == Mode::kTooFar) error = EDQUOT;  // not since the answer either
@@ -401,7 +402,7 @@ void AskingWrite::proceed(Lane& lane) {
   }
   if (!runs(mode) && error == 0 && questions_ == kQuestionsMax) error = EIO;
   if (!runs(mode) && error == 0) return ask(lane);
-  lane.core().waiting().drop(head().unique);
+  lane.context().waiting().drop(head().unique);
   if (!claim()) {
     if (runs(mode)) end_write(lane, *handle_->inode);
     return;
@@ -420,29 +421,30 @@ void WriteOperation::piece_done(Lane& lane, int error) {
 }
 
 void WriteOperation::finish(Lane& lane) {
-  Core& core = lane.core();
-  core.waiting().drop(head().unique);
+  Context& context = lane.context();
+  context.waiting().drop(head().unique);
   bool grew = false;
   Stale stale;
   if (error_ == 0) {
     const std::scoped_lock lock(plan_.handle->inode->mu());
-    stale = note(core, *plan_.handle->inode, plan_.reach, plan_.kill, grew);
+    stale = note(context, *plan_.handle->inode, plan_.reach, plan_.kill, grew);
   }
   end_write(lane, *plan_.handle->inode);
   if (!stale) return tell(lane, grew);
   auto self = std::static_pointer_cast<WriteOperation>(shared_from_this());
-  forget(core, plan_.handle->inode->ino(), stale,
+  forget(context, plan_.handle->inode->ino(), stale,
          [self, &lane, grew] { lane.post([self, grew](Lane& at) { self->tell(at, grew); }); });
 }
 
 void WriteOperation::tell(Lane& lane, bool grew) {
-  Core& core = lane.core();
+  Context& context = lane.context();
   if (!claim()) return;
-  if (error_ != 0) return core.replier().reply_error(head().channel, head().unique, error_);
+  if (error_ != 0)
+    return context.kernel().replier().reply_error(head().channel, head().unique, error_);
   if (plan_.sync || (plan_.shared && grew)) {
     return DrainOperation::for_write(lane, head(), plan_.handle, {plan_.count, plan_.sync});
   }
-  core.replier().reply_write(head().channel, head().unique, plan_.count);
+  context.kernel().replier().reply_write(head().channel, head().unique, plan_.count);
 }
 
 }  // namespace braidfs::client

@@ -51,7 +51,7 @@ class AskingWrite final : public Operation {
   Inode::Waiter waiter() {
     return {shared_from_this(), request_.offset, request_.offset + payload_.size()};
   }
-  bool ask_with_bytes(Core& core);
+  bool ask_with_bytes(Context& context);
   void inline_answered(Lane& lane);
   void inline_written(Lane& lane);
 

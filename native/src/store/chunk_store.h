@@ -77,7 +77,7 @@ struct StoreConfig {
   // faster.
   uint32_t lend_bytes_min = 32u << 10;
   // Unsynced bytes that are older are synced in the background, many objects together, before
-  // clients ask for it object by object (sync_after_ms of client/core.h).
+  // clients ask for it object by object (sync_after_ms of client/context.h).
   uint32_t sync_age_ms = 3000;
   uint32_t wait_ms_max = 30000;
   bool background = true;  // a thread that syncs old bytes and checkpoints

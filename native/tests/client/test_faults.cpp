@@ -554,7 +554,8 @@ TEST(Commits, AnInodeThatIsOpenedWhileItGoesIsThereAgain) {
   std::atomic<uint64_t> opened = 0;
   std::thread closing([&] {
     for (uint64_t closed = 0; closed < kOpens;) {
-      if (closed < opened) rig.core->close_own(++closed);  // it goes, unless it is opened again
+      if (closed < opened)
+        rig.core->context().open_files().close_own(++closed);  // it goes, unless it is opened again
     }
   });
   uint64_t unknown = 0;

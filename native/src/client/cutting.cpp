@@ -1,0 +1,66 @@
+#include "client/cutting.h"
+
+#include <fcntl.h>
+
+#include <cerrno>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "client/lanes.h"
+#include "client/pieces.h"
+
+namespace braidfs::client {
+
+bool cut_file(Lane& lane, const HandlePtr& handle, const fuse::CutRequest& request) {
+  Context& context = lane.context();
+  if (!handle || handle->inode->ino() != request.ino || !context.leases().count()) return false;
+  if ((handle->open_flags & O_ACCMODE) == O_RDONLY || (handle->open_flags & O_DSYNC) != 0)
+    return false;
+  const InodePtr inode = handle->inode;
+  auto settled = std::make_shared<Settled>();
+  bool watch;
+  {
+    const std::scoped_lock lock(inode->mu());
+    if (!context.leases().holds(*inode, kLeaseDataExclusive) || !inode->may_be_cut(request.size))
+      return false;
+    inode->cut(request.size, request.time_ns, lane.loop().now(), *settled);
+    context.commits().note_unclean(*inode);
+    watch = inode->cuts.pending != Cuts::kNone && !std::exchange(inode->watched, true);
+  }
+  lane.counters().cuts.fetch_add(1, std::memory_order_relaxed);
+  if (watch) lane.watch_age(inode);
+  // Later: tables are locked, to which that might lead.
+  if (!settled->empty()) lane.post([inode, settled](Lane& at) { perform(at, inode, *settled); });
+  return true;
+}
+
+bool cut_done(Context& context, uint64_t ino, const CutAnswer& answer) {
+  const InodePtr inode = context.inodes().find(ino);
+  if (!inode) return false;
+  const auto decoded = decode_attributes(answer.attributes);
+  auto view = decode_view(answer.layout, answer.capability);
+  auto settled = std::make_shared<Settled>();
+  bool watch;
+  {
+    const std::scoped_lock lock(inode->mu());
+    if (inode->cuts.number != answer.number || inode->cuts.under_way == Cuts::kNone)
+      return false;  // lost since
+    const bool is_told = answer.status == Status::kOk && decoded && view;
+    if (is_told) {
+      inode->cut_told(*decoded, std::move(*view), *settled);
+    } else {
+      const int error = answer.status == Status::kOk ? EIO : errno_of(answer.status);
+      inode->cut_failed(error, Clock::now(), *settled);
+    }
+    watch = inode->cuts.untold() && !std::exchange(inode->watched, true);
+  }
+  context.lanes().of(ino).post([inode, settled, watch](Lane& at) {
+    if (watch) at.watch_age(inode);
+    perform(at, inode, *settled);
+    at.context().inodes().idle(inode);
+  });
+  return true;
+}
+
+}  // namespace braidfs::client

@@ -1,0 +1,54 @@
+// All lanes of a client. Invariant: their number never changes. Threads: start() and stop() one
+// after another; the rest ANY THREAD.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "client/lane.h"
+
+namespace braidfs::client {
+
+class Lanes {
+ public:
+  Lanes(Context& context, uint32_t count, const LaneDuties& duties);
+
+  void start();
+  void stop();  // returns when their threads have ended
+  // 0, or -errno of a lane's event loop: then nothing may be started.
+  int fault() const noexcept;
+
+  uint32_t count() const noexcept { return static_cast<uint32_t>(lanes_.size()); }
+  Lane& at(uint32_t index) noexcept { return *lanes_[index]; }
+  Lane& of(uint64_t ino) noexcept { return *lanes_[ino % lanes_.size()]; }
+  // On each lane, some time.
+  template <typename Task>
+  void post(const Task& task) {
+    for (const auto& lane : lanes_) lane->post(task);
+  }
+  // task(lane) on each lane, and last() on the one that was the last.
+  template <typename Task, typename Last>
+  void post(const Task& task, const Last& last) {
+    auto left = std::make_shared<std::atomic<size_t>>(lanes_.size());
+    post([left, task, last](Lane& at) {
+      task(at);
+      if (--*left == 0) last();
+    });
+  }
+  template <typename Field>
+  uint64_t sum(Field field) const {
+    uint64_t total = 0;
+    for (const auto& lane : lanes_) total += field(*lane);
+    return total;
+  }
+
+  void hurry();         // writes that gather leave: somebody waits
+  void send_partial();  // pieces, of all inodes
+
+ private:
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::atomic<bool> sending_partial_ = false;
+};
+
+}  // namespace braidfs::client

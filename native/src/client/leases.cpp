@@ -1,0 +1,52 @@
+#include "client/leases.h"
+
+#include <algorithm>
+#include <mutex>
+
+namespace braidfs::client {
+
+void Leases::ask(const InodePtr& inode, Inode::Waiter waiter, uint64_t& request) {
+  const std::scoped_lock lock(inode->mu());
+  Inode::Asking& asking = inode->asking;
+  request = asking.begun + 1;
+  const uint64_t at_end = inode->size() + (waiter.end - waiter.begin);  // of an append
+  const uint64_t end = std::max(waiter.end, at_end);
+  asking.waiting.push_back(std::move(waiter));
+  if (std::exchange(asking.under_way, true)) return;
+  ++asking.begun;
+  events_.put({.kind = EventKind::kAsk, .ino = inode->ino(), .a = static_cast<int64_t>(end)});
+}
+
+std::vector<Inode::Waiter> Leases::answered(Inode& inode, int error) {
+  const std::scoped_lock lock(inode.mu());
+  inode.asking.error = error;
+  inode.asking.under_way = false;
+  inode.asking.ended = inode.asking.begun;
+  if (const auto answer = std::exchange(inode.asking.inline_answer, nullptr)) {
+    answer->came = true;
+    answer->error = error;
+  }
+  return inode.take_asking();
+}
+
+Leases::Change Leases::put(Inode& inode, uint32_t flags, uint32_t recalling) {
+  Change change;
+  const std::scoped_lock lock(inode.mu());
+  inode.lease = flags;
+  inode.passing = recalling;
+  change.loses_cut = ((flags | recalling) & kLeaseDataExclusive) == 0 && inode.cuts.untold();
+  if ((flags & kLeaseData) == 0) inode.forget_stamp();
+  if (recalling != 0) change.waiting = inode.take_asking();
+  change.passed = std::exchange(inode.passed, !change.waiting.empty());
+  return change;
+}
+
+std::vector<std::pair<uint64_t, uint64_t>> Leases::waiting_ranges(Inode& inode) {
+  std::vector<std::pair<uint64_t, uint64_t>> ranges;
+  const std::scoped_lock lock(inode.mu());
+  for (const Inode::Waiter& waiter : inode.asking.waiting)
+    ranges.emplace_back(waiter.begin, waiter.end);
+  return ranges;
+}
+
+}  // namespace braidfs::client

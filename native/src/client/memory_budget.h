@@ -1,0 +1,68 @@
+// How much of the file-byte path may lie in memory: the buffers and their budgets (memory.h), the
+// held pieces in the order in which the budget is taken back, and whether targets have room.
+//
+// A held piece was acknowledged by its target and is not synced; when held bytes exceed their
+// budget, the oldest pieces of all inodes go first. Invariant: the queue has each held piece at
+// least once, and none of a piece that is gone for long. Threads: ANY THREAD, guarded by mu_, a
+// leaf; evict() takes inodes' mutexes and may not be called with one held.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "client/inode.h"
+#include "client/memory.h"
+#include "fuse/request.h"
+#include "net/event_loop.h"
+
+namespace braidfs::client {
+
+class Inodes;
+
+class MemoryBudget {
+ public:
+  MemoryBudget(const MemoryLimits& limits, uint32_t lane_count) : memory_(limits, lane_count) {}
+
+  Memory& memory() noexcept { return memory_; }
+  Buffer read(uint32_t size) { return memory_.read(size); }
+  Buffer dirty(uint32_t size, bool caller_waits) { return memory_.dirty(size, caller_waits); }
+  Buffer landing() { return memory_.landing(); }
+  uint64_t account(Buffer::Account which) const noexcept { return memory_.account(which); }
+  // For the bytes of further requests.
+  fuse::Room room() const noexcept {
+    if (!memory_.full()) return fuse::Room::kPlenty;
+    return memory_.overfull() ? fuse::Room::kNone : fuse::Room::kLittle;
+  }
+
+  // The piece is held from now on.
+  void hold(const InodePtr& inode, const PiecePtr& piece);
+  // Drops the oldest held pieces while the budget is exceeded.
+  void evict(Inodes& inodes);
+
+  // A target had no room a moment ago: writes go through, so that write(2) is told (rule 24).
+  void no_room(Clock::time_point now) noexcept {
+    scarce_until_ = (now + kScarceTime).time_since_epoch().count();
+  }
+  bool is_scarce(Clock::time_point now) const noexcept {
+    return now.time_since_epoch().count() < scarce_until_;
+  }
+
+ private:
+  static constexpr auto kScarceTime = std::chrono::seconds(5);
+  static constexpr size_t kSweepAt = 4096;
+  using Held = std::pair<std::weak_ptr<Inode>, std::weak_ptr<Piece>>;
+  bool take_oldest(Held& oldest);
+
+  Memory memory_;
+  std::atomic<Clock::rep> scarce_until_ = 0;
+  std::mutex mu_;
+  std::deque<Held>
+      held_;  // guarded by mu_, oldest first; entries of pieces that are gone are swept
+  size_t sweep_at_ = kSweepAt;  // guarded by mu_
+};
+
+}  // namespace braidfs::client

@@ -1,0 +1,213 @@
+#include "client/open_files.h"
+
+#include <fcntl.h>
+
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+namespace braidfs::client {
+
+namespace {
+
+// A number that no handle has; to Python one of the lanes' own.
+constexpr uint64_t kUnlisted = std::numeric_limits<int64_t>::max();
+
+}  // namespace
+
+bool OpenFiles::put(uint64_t fh, uint64_t ino, uint32_t open_flags, bool direct) {
+  const InodePtr inode = inodes_.find(ino);
+  if (!inode) return false;
+  const std::scoped_lock lock(inode->mu());
+  return enter({.fh = fh, .inode = inode, .open_flags = open_flags, .direct = direct});
+}
+
+bool OpenFiles::enter(Handle handle) {
+  Inode& inode = *handle.inode;
+  handle.error_seen = inode.error_seen_at_open();
+  bool made = false;
+  const uint64_t fh = handle.fh;
+  const HandlePtr entry = handles_.find_or(fh, [&] {
+    made = true;
+    handle.noted = commits_.record().put({.fh = fh,
+                                          .ino = inode.ino(),
+                                          .open_flags = handle.open_flags,
+                                          .direct = handle.direct,
+                                          .kind = OpenRecord::Kind::kHandle});
+    return std::make_shared<Handle>(std::move(handle));
+  });
+  if (!entry || !made) return false;
+  ++inode.handles;
+  inode.past_pages += entry->writes_past_pages() ? 1 : 0;
+  inode.dropped = false;
+  return true;
+}
+
+bool OpenFiles::born(uint64_t ino, int64_t mtime_ns, const fuse::NewHandle& handle) {
+  const bool reads_only = (handle.open_flags & O_ACCMODE) == O_RDONLY;
+  {
+    const InodePtr inode = inodes_.find(ino);
+    const std::scoped_lock lock(inode->mu());
+    inode->size_limit = handle.size_limit;
+    inode->birth = {.untaken = true, .fh = handle.fh, .told = {.mtime_ns = mtime_ns}};
+    inode->untold = commits_.inline_length_max() != 0 && !reads_only;
+  }
+  return put(handle.fh, ino, handle.open_flags, fuse::writes_only(handle.open_flags));
+}
+
+// ---- lanes open files by themselves ----
+
+fuse::Opening OpenFiles::open(uint64_t ino, uint64_t fh, uint32_t open_flags) {
+  using fuse::Opening;
+  const InodePtr inode = inodes_.find(ino);
+  if (!inode) return Opening::kRefused;
+  const std::scoped_lock lock(inode->mu());
+  if (!inode->kept || !leases_.count() || !leases_.holds(*inode, kLeaseData))
+    return Opening::kRefused;
+  if (!open_own(inode, fh, open_flags)) return Opening::kRefused;
+  return inode->is_fetching ? Opening::kDropsPages : Opening::kKeepsPages;
+}
+
+bool OpenFiles::open_granted(Bytes attributes, Bytes layout, Bytes capability, uint64_t fh,
+                             uint32_t open_flags) {
+  if (granted_paused_) return false;
+  const auto records = decode_file(attributes, layout, capability);
+  if (!records || !inodes_.put(*records)) return false;
+  const InodePtr inode = inodes_.find(records->attributes.ino);
+  if (!inode) return false;
+  const std::scoped_lock lock(inode->mu());
+  inode->lease = kLeaseData;
+  if (!leases_.holds(*inode, kLeaseData) || !open_own(inode, fh, open_flags)) return false;
+  inode->kept = inode->granted = true;
+  granted_opens_.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+bool OpenFiles::open_own(const InodePtr& inode, uint64_t fh, uint32_t open_flags) {
+  if (inode->gone || !enter({.fh = fh, .inode = inode, .open_flags = open_flags, .own = true}))
+    return false;
+  ++inode->own_handles;
+  own_opens_.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+HandlePtr OpenFiles::open_unlisted(uint64_t ino, uint64_t size_max) {
+  if (const InodePtr inode = inodes_.find(ino)) return open_unlisted(inode, false, size_max);
+  HandlePtr opened;
+  if (!find_child_ || granted_paused_) return opened;
+  find_child_(ino, [&](Bytes attributes, Bytes layout, Bytes capability) {
+    if (!inodes_.put(attributes, layout, capability)) return;
+    if (const InodePtr inode = inodes_.find(ino)) opened = open_unlisted(inode, true, size_max);
+  });
+  return opened;
+}
+
+HandlePtr OpenFiles::open_unlisted(const InodePtr& inode, bool granted, uint64_t size_max) {
+  const std::scoped_lock lock(inode->mu());
+  if (granted) inode->lease = kLeaseData;
+  const uint64_t size = inode->size();
+  const bool is_wanted = size > 0 && size <= size_max && inode->view_locked()->inline_bytes.empty();
+  if (!is_wanted || inode->gone || !(granted || inode->kept) || !leases_.count() ||
+      !leases_.holds(*inode, kLeaseData)) {
+    return nullptr;
+  }
+  if (granted) inode->kept = inode->granted = true;
+  ++inode->handles;
+  ++inode->own_handles;
+  inode->dropped = false;
+  return std::make_shared<Handle>(
+      Handle{.fh = kUnlisted, .inode = inode, .open_flags = O_RDONLY, .own = true});
+}
+
+// ---- closing ----
+
+bool OpenFiles::is_last(Inode& inode) {
+  const std::scoped_lock lock(inode.mu());
+  return inode.handles <= 1;
+}
+
+void OpenFiles::closed(Handle& handle) {
+  commits_.record().drop(handle.noted);
+  {
+    const std::scoped_lock lock(handle.inode->mu());
+    if (!closed_locked(handle)) return;
+  }
+  events_.put({.kind = EventKind::kRelease,
+               .ino = handle.inode->ino(),
+               .a = static_cast<int64_t>(handle.fh),
+               .b = handle.open_flags});
+}
+
+bool OpenFiles::closed_locked(const Handle& handle) {
+  Inode& inode = *handle.inode;
+  --inode.handles;
+  if (handle.writes_past_pages() && --inode.past_pages == 0) inode.filled = {};
+  if (std::exchange(inode.is_probe, false) && probe_closed_)
+    probe_closed_(inode.probed_bytes, inode.size());
+  if (inode.birth.untaken && inode.birth.fh == handle.fh) {  // Python never hears of the handle
+    inode.birth.told.is_open = false;
+    return false;
+  }
+  if (!handle.own) return true;
+  --inode.own_handles;
+  if (inode.granted && inode.own_handles == 0) {
+    inode.kept = inode.granted = false;
+    inode.dropped = inode.handles == 0;
+    return false;
+  }
+  return !inode.kept;
+}
+
+void OpenFiles::close_own(uint64_t fh) {
+  const HandlePtr handle = handles_.take(fh);
+  if (!handle) return;
+  closed(*handle);
+  inodes_.idle(handle->inode);
+}
+
+// ---- files that Python keeps open ----
+
+bool OpenFiles::keep(uint64_t ino) {
+  const InodePtr inode = inodes_.find(ino);
+  if (!inode) return false;
+  const std::scoped_lock lock(inode->mu());
+  const uint64_t bytes = inode->view_locked()->inline_bytes.size();
+  if (bytes != 0 && inline_kept_ + bytes > kInlineKeptMax) return false;
+  count_kept(*inode, bytes);
+  return inode->kept = true;
+}
+
+void OpenFiles::count_kept(Inode& inode, uint64_t bytes) {
+  inline_kept_ += bytes;
+  inline_kept_ -= std::exchange(inode.kept_bytes, bytes);
+}
+
+uint32_t OpenFiles::unkeep(uint64_t ino) {
+  const InodePtr inode = inodes_.find(ino);
+  if (!inode) return 0;
+  const std::scoped_lock lock(inode->mu());
+  count_kept(*inode, 0);
+  inode->kept = inode->granted = false;
+  return inode->own_handles;
+}
+
+std::optional<uint32_t> OpenFiles::take_granted(uint64_t ino) {
+  const InodePtr inode = inodes_.find(ino);
+  if (!inode) return std::nullopt;
+  const std::scoped_lock lock(inode->mu());
+  if (!inode->granted) return std::nullopt;
+  inode->kept = inode->granted = false;
+  return inode->own_handles;
+}
+
+std::vector<uint64_t> OpenFiles::granted() {
+  std::vector<uint64_t> found;
+  for (const InodePtr& inode : inodes_.all()) {
+    const std::scoped_lock lock(inode->mu());
+    if (inode->granted) found.push_back(inode->ino());
+  }
+  return found;
+}
+
+}  // namespace braidfs::client

@@ -37,7 +37,7 @@ CIRCLE_UNITS_MAX = dict.fromkeys(LINKS, 1) | {
     "store": 10,
     "server": 3,
     "fuse": 2,
-    "client": 20,
+    "client": 2,
 }
 
 # Functions that are longer than they may be: a debt, too.

@@ -5,7 +5,8 @@
 // kPatience; then it goes to its target, kFetchMax files with a request, one request at a time. A
 // target without room is left alone for kRest, one whose server is of before FETCH (and hangs up)
 // for kUnknownRest, and what waited for it is forgotten: nothing here is needed. ANY THREAD,
-// guarded by mu_. Not here: the requests (fetching.h), what servers do with them (server/fetcher.h).
+// guarded by mu_. Not here: the requests (fetching.h), what servers do with them
+// (server/fetcher.h).
 #pragma once
 #include <atomic>
 #include <chrono>

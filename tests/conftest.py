@@ -1,11 +1,11 @@
-"""Fixtures of every test that wants a mounted BraidFS, and the switch between quick and full form.
+"""Fixtures of every test that needs a mounted BraidFS, and the switch between quick and full form.
 
-`workdir` is a fresh folder on the mount of one cluster that the whole session shares; with
+`workdir` is a new folder on the mount of one cluster that the whole session shares; with
 BRAIDFS_TEST_DIR=DIR it is a folder there instead, so that a test of POSIX can be tried on ext4.
-`localdir` is one on the local disk, or in BRAIDFS_TEST_LOCAL_DIR.
-`make_cluster` gives a test a cluster of its own, to be broken. A request that hangs in the kernel
-cannot be interrupted by a signal, so a watchdog kills the clients of a test that is later than its
-own timeout allows: its system call then ends with ENOTCONN, and the test fails instead of hanging.
+`localdir` is one on the local disk, or in BRAIDFS_TEST_LOCAL_DIR. `make_cluster` gives a test a
+cluster of its own, which it may break. A signal cannot interrupt a request that hangs in the
+kernel, so a watchdog kills the clients of a test that exceeds its own timeout: the test's system
+call then ends with ENOTCONN, and the test fails instead of hanging.
 """
 
 import os
@@ -30,16 +30,17 @@ ROOT = Path(__file__).resolve().parents[1]
 STATES = ROOT / ".build" / "test-states"
 LOCAL_DIRECTORY = os.environ.get("BRAIDFS_TEST_DIR")
 LOCAL_DISK = Path(os.environ.get("BRAIDFS_TEST_LOCAL_DIR", STATES))
-HANG_GRACE_SECONDS = 20.0  # pytest-timeout comes first, where a signal can reach the test
+HANG_GRACE_SECONDS = 20.0  # pytest-timeout acts first, if a signal can reach the test
 
 _clusters: list[Cluster] = []
-_shared: list[Cluster] = []  # at most one
+_shared: list[Cluster] = []  # it has at most one entry
 _logs: dict[Path, LogReader] = {}
 _FAILED: pytest.StashKey[frozenset[str]] = pytest.StashKey()
 
 
 def pytest_configure() -> None:
-    """A shell that begins tests in the background has SIGINT ignored for all that they start."""
+    """Restores SIGINT: a shell that starts tests in the background makes all their processes ignore
+    it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -75,7 +76,7 @@ def full(pytestconfig: pytest.Config) -> bool:
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """For servers on 127.0.0.1; tests that change them take a copy."""
+    """Certificates for servers on 127.0.0.1; tests that change them take a copy."""
     return make_certificates(tmp_path_factory.mktemp("tls"))
 
 
@@ -102,7 +103,7 @@ def _kill_clients() -> None:
 
 
 def hang_seconds(timeout: pytest.Mark | None, default: float) -> float:
-    """When the watchdog bites: after the test's own timeout, never before."""
+    """When the watchdog acts: after the test's own timeout, never before."""
     if timeout is None:
         return default + HANG_GRACE_SECONDS
     limit = timeout.args[0] if timeout.args else timeout.kwargs["timeout"]
@@ -147,8 +148,8 @@ def _check_logs(item: pytest.Item, cluster: Cluster) -> None:
 
 @pytest.fixture(autouse=True)
 def shared_cluster_logs(request: pytest.FixtureRequest) -> Iterator[None]:
-    """After every test of a mount, however it came to the shared cluster: some hold it by fixtures
-    of a whole module or folder."""
+    """Checks the shared cluster's logs after every test of a mount, however it got the cluster:
+    some tests get it through fixtures of a whole module or folder."""
     yield
     if "mount" in request.keywords:
         for cluster in _shared:
@@ -156,7 +157,7 @@ def shared_cluster_logs(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def _stop_and_remove(cluster: Cluster, failed: bool) -> None:
-    """Its state stays for a look when a test failed, or when BRAIDFS_TEST_KEEP is set."""
+    """Its state is kept for inspection when a test failed, or when BRAIDFS_TEST_KEEP is set."""
     _clusters.remove(cluster)
     cluster.stop()
     if failed or "BRAIDFS_TEST_KEEP" in os.environ:
@@ -167,7 +168,7 @@ def _stop_and_remove(cluster: Cluster, failed: bool) -> None:
 
 @pytest.fixture(scope="session")
 def shared_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """One cluster for all tests that leave it whole: two storage servers, two targets each."""
+    """One cluster for all tests that leave it intact: two storage servers, two targets each."""
     if LOCAL_DIRECTORY:
         pytest.skip("BRAIDFS_TEST_DIR is set: no cluster")
     page = {"metaserver": {"page_listen": f"127.0.0.1:{free_port(set())}"}}
@@ -184,7 +185,7 @@ def shared_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(shared_cluster: Cluster) -> Cluster:
-    """The shared cluster, made whole again when an earlier test broke it."""
+    """The shared cluster, repaired when an earlier test broke it."""
     expected = len(shared_cluster.programs) + 1
     if len(shared_cluster.running()) != expected:
         if shared_cluster.client_pid() is None:
@@ -221,7 +222,8 @@ ClusterMaker = Callable[..., Cluster]
 
 @pytest.fixture
 def make_cluster(request: pytest.FixtureRequest) -> Iterator[ClusterMaker]:
-    """make_cluster(**plan): a started cluster of this test's own. Logs stay if the test fails."""
+    """make_cluster(**plan): a started cluster of this test's own. Logs are kept if the test
+    fails."""
     if LOCAL_DIRECTORY:
         pytest.skip("BRAIDFS_TEST_DIR is set: no cluster")
     mine: list[Cluster] = []

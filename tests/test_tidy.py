@@ -1,7 +1,8 @@
-"""The house rules that a reviewer would say twice.
+"""The house rules that a reviewer would otherwise repeat.
 
-Sizes, module docstrings, words that mean nothing, doors to foreign libraries, and the tests that
-docs/SEMANTICS.md names. Layers are import-linter's (pyproject.toml), style is ruff's.
+They concern sizes, module docstrings, words without meaning, the modules that may import foreign
+libraries, and the tests that docs/SEMANTICS.md names. import-linter checks layers (pyproject.toml),
+ruff checks style.
 """
 
 import ast
@@ -16,7 +17,7 @@ FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 PRODUCT = ("fscommon", "fsclient", "metaserver", "storageserver")
 EMPTY_WORDS = re.compile(r"(?:^|_)(utils?|helpers?|managers?|processors?|infos?|misc)(?:_|$)")
-# "mount helper" is what mount(8) calls such a program.
+# mount(8) calls such a program "mount helper".
 EMPTY_WORDS_ALLOWED = {"mount_helper"}
 DOORS = {
     "pyfuse3": "fsclient/fuse/",
@@ -28,7 +29,7 @@ DOORS = {
     "pyverbs": "fscommon/net/",
 }
 
-# What to call instead, and where the call is allowed.
+# The call to use instead, and where the banned call is allowed.
 BANNED_CALLS = {
     r"time\.sleep\(": ("trio.sleep: it stops every task of the program", ()),
     r"\bimport asyncio\b": ("trio", ()),

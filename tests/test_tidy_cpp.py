@@ -1,7 +1,8 @@
-"""The house rules for C++ that a reviewer would say twice.
+"""The house rules for C++ that a reviewer would otherwise repeat.
 
-Lengths of functions and lines, circles of units, and the order of the folders of native/src. The
-scan knows no C++ beyond braces, strings and comments: clang-format has put the rest in its place.
+They concern lengths of functions and lines, cycles of units, and the order of the folders of
+native/src. The scan knows of C++ only braces, strings and comments: clang-format has brought the
+rest into a fixed form.
 """
 
 import re
@@ -16,8 +17,8 @@ from tests.test_tidy import FUNCTION_LINES_MAX, ROOT, tracked
 COLUMNS_MAX = 100
 NATIVE = ROOT / "native"
 
-# What each folder of native/src is linked with, lowest folder first. A folder includes headers of
-# its own, of these, of what these are linked with in turn, and of native/include.
+# The folders with which each folder of native/src is linked, lowest folder first. A folder includes
+# headers of its own, of these, of those with which these are linked in turn, and of native/include.
 LINKS: dict[str, tuple[str, ...]] = {
     "core": (),
     "net": ("core",),
@@ -30,8 +31,8 @@ LINKS: dict[str, tuple[str, ...]] = {
     "client": ("cache", "core", "net", "rdma", "names"),
 }
 
-# How many units of a folder may include each other in one circle. One is no circle, and what a
-# new folder starts with; a larger number is a debt, which only shrinks.
+# How many units of a folder may include each other in one cycle. One is no cycle, and the value for
+# a new folder; a larger number is a debt, which only shrinks.
 CIRCLE_UNITS_MAX = dict.fromkeys(LINKS, 1) | {
     "rdma": 2,
     "store": 10,
@@ -40,7 +41,7 @@ CIRCLE_UNITS_MAX = dict.fromkeys(LINKS, 1) | {
     "client": 2,
 }
 
-# Functions that are longer than they may be: a debt, too.
+# Functions that are longer than allowed: a debt, too.
 LONGER_FUNCTIONS = {
     "native/bindings/client_changes.cpp: void bind_changes(nb::module_& module)": 121,
     "native/bindings/client_inodes.cpp: void bind_inodes(nb::module_& module)": 100,
@@ -49,8 +50,8 @@ LONGER_FUNCTIONS = {
     "native/bindings/client_names.cpp: void bind_names(nb::module_& module)": 123,
 }
 
-# What may stand in a source without being code: comments, strings (raw ones too), characters,
-# and preprocessor lines. A quote between two digits separates these.
+# Text in a source that is not code: comments, strings (raw ones too), characters, and preprocessor
+# lines. A quote between two digits separates these.
 NOT_CODE = re.compile(
     r"//[^\n]*"
     r"|/\*.*?\*/"
@@ -66,17 +67,17 @@ ACCESS = re.compile(r"\s*(?:public|private|protected):")
 
 
 def _code(text: str) -> str:
-    """The text with everything that is no code blanked, line breaks kept."""
+    """The text with everything that is not code blanked, line breaks kept."""
     return NOT_CODE.sub(lambda found: re.sub(r"[^\n]", " ", found.group()), text)
 
 
 class Scope(Enum):
     """What an open brace began."""
 
-    DECLARATIONS = auto()  # of a namespace or a class
-    BODY = auto()  # of a function
-    VALUE = auto()  # such as `part_{0}` or `= {1, 2}`: the declaration goes on after it
-    INNER = auto()  # anything inside a body or a value
+    DECLARATIONS = auto()  # it is of a namespace or a class
+    BODY = auto()  # it is of a function
+    VALUE = auto()  # for example `part_{0}` or `= {1, 2}`: the declaration goes on after it
+    INNER = auto()  # it is anything inside a body or a value
 
 
 def _functions(text: str) -> Iterator[tuple[str, int]]:
@@ -223,7 +224,7 @@ def test_units_include_each_other_in_no_circle(folder: str) -> None:
 
 
 def test_a_long_function_is_found() -> None:
-    """The scan sees functions where they hide: in classes, after labels, with initializers."""
+    """The scan finds functions in every form: in classes, after labels, with initializers."""
     body = "\n".join(["  call(1'000, '{', \"}\");  // {"] * 3)
     text = f"""
 namespace a {{

@@ -1,6 +1,8 @@
-"""Commits pseudo-random batches to an LMDB store and marks in the write log when each returned.
+"""Commits pseudo-random batches to an LMDB store and marks in the write log when each commit
+returned.
 
-Run as a program under the recorder of record_writes.c; `batches` gives the test the same batches.
+It runs as a program under the recorder of record_writes.c; `batches` gives the test the same
+batches.
 """
 
 import os
@@ -12,7 +14,7 @@ from pathlib import Path
 from metaserver.store.lmdb import LmdbStore
 from metaserver.store.waist import Batch
 
-MARK = b"M" + bytes(12)  # a record of kind M without bytes: a commit returned
+MARK = b"M" + bytes(12)  # it is a record of kind M without bytes: a commit returned
 
 
 def batches(seed: int, count: int) -> Iterator[Batch]:

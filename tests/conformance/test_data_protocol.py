@@ -1,7 +1,8 @@
 """The data wire seen from Python: frames made by fscommon.wire against the native ChunkServer.
 
-Each side was written from docs/INTERFACES.md; here Python's header, block sums and capabilities
-meet the C++ ones over a socket. native/tests/server has the hostile frames and the races.
+Each side was written from docs/INTERFACES.md; here Python's headers, block checksums and
+capabilities meet the C++ ones over a socket. native/tests/server has the hostile frames and the
+races.
 """
 
 import os
@@ -52,7 +53,7 @@ class Reply:
 
 
 class Peer:
-    """A blocking data connection, as a client's lane has one."""
+    """A blocking data connection, like that of a client's lane."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock

@@ -1,9 +1,10 @@
-"""Power is cut under the LMDB store: every committed batch is there, each batch whole or not.
+"""Power is cut under the LMDB store: every committed batch is there, and each batch is there
+completely or not at all.
 
 The writes and syncs that LMDB really makes are recorded once (record_writes.c). A cut keeps what
-was synced before it; of the later writes each is kept, dropped, or torn at sectors of 512 bytes,
-at random, so any order of reaching the disk is covered. The store must open and show the state
-after the last commit that returned, or after the one in work.
+was synced before it; each later write is kept, dropped, or torn at sectors of 512 bytes, at random,
+so any order in which writes reach the disk is covered. The store must open and show the state after
+the last commit that returned, or after the one in progress.
 """
 
 import os
@@ -28,7 +29,7 @@ _HEAD = struct.Struct("<cQI")
 
 @dataclass(frozen=True)
 class Event:
-    kind: str  # W, D, S as in record_writes.c, M: a commit returned
+    kind: str  # W, D and S are those of record_writes.c; M: a commit returned.
     offset: int
     content: bytes
 
@@ -88,7 +89,7 @@ def parse(raw: bytes) -> list[Event]:
 
 
 def states() -> list[dict[bytes, bytes]]:
-    """What the store must hold after 0, 1, 2 ... commits."""
+    """What the store must contain after 0, 1, 2 ... commits."""
     state: dict[bytes, bytes] = {}
     made = [dict(state)]
     for batch in batches(SEED, COUNT):
@@ -102,7 +103,8 @@ def states() -> list[dict[bytes, bytes]]:
 
 
 def apply(image: bytearray, offset: int, content: bytes) -> None:
-    """A write of nothing makes a file longer, by zeros: what is behind its bytes is left out."""
+    """Applies one write. An empty write makes a file longer, by zeros, so the bytes after it are
+    left out."""
     if content and len(image) < offset:
         image.extend(bytes(offset - len(image)))
     if content:
@@ -110,7 +112,7 @@ def apply(image: bytearray, offset: int, content: bytes) -> None:
 
 
 def apply_torn(image: bytearray, event: Event, chance: random.Random) -> None:
-    """Any of the sectors that the write touches reach the disk."""
+    """Applies a random subset of the sectors that the write touches."""
     start = 0
     while start < len(event.content):
         end = min(len(event.content), start + SECTOR - (event.offset + start) % SECTOR)
@@ -120,7 +122,7 @@ def apply_torn(image: bytearray, event: Event, chance: random.Random) -> None:
 
 
 class Disk:
-    """What is surely on the disk, and the writes that may be."""
+    """The bytes that are surely on the disk, and the writes that may be."""
 
     def __init__(self, events: list[Event]) -> None:
         self._events = events
@@ -128,7 +130,8 @@ class Disk:
         self._image = bytearray()
         self._unsynced: list[Event] = []
         self.commits = 0
-        self.length = 0  # by what allocated space ahead: of the file, not of a page that is used
+        # The file's length with space allocated in advance, not the end of the used pages.
+        self.length = 0
 
     def advance(self, end: int) -> None:
         for event in self._events[self._next : end]:
@@ -173,7 +176,7 @@ def read_store(directory: Path, image: bytes, length: int) -> dict[bytes, bytes]
 
 
 def run_cuts(directory: Path, count: int) -> int:
-    """Cut count times, spread over the whole recording; returns how many lost something."""
+    """Cuts `count` times, spread over the whole recording; returns how many cuts lost something."""
     events = record(directory)
     expected = states()
     first = next(index for index, event in enumerate(events) if event.kind == "M") + 1
@@ -182,7 +185,7 @@ def run_cuts(directory: Path, count: int) -> int:
     disk, lossy = Disk(events), 0
     for point in points:
         disk.advance(point)
-        length = chance.choice([0, disk.length])  # allocated, or not yet
+        length = chance.choice([0, disk.length])  # the space is allocated, or not yet
         found = read_store(directory / "cut", disk.cut(chance), length)
         allowed = expected[disk.commits : disk.commits + 2]
         assert found in allowed, f"cut at event {point}, after {disk.commits} commits"
@@ -214,7 +217,7 @@ def test_power_loss_ten_thousand_times(tmp_path: Path) -> None:
 
 
 def test_a_store_that_never_syncs_is_caught(tmp_path: Path) -> None:
-    """The test has teeth: without the syncs, batches go missing or the store is broken."""
+    """The test can fail: without the syncs, batches are missing or the store is broken."""
     events = [event for event in record(tmp_path) if event.kind != "S"]
     expected = states()
     chance = random.Random(1)

@@ -117,7 +117,7 @@ def test_lmdb_keeps_batches_over_a_reopening(tmp_path: Path) -> None:
 
 
 def test_lmdb_that_is_full_writes_nothing_of_the_batch(tmp_path: Path) -> None:
-    """Its bound is told; the map goes on beyond it, for what was taken before."""
+    """Its limit is reported; the map extends beyond it, for changes that were accepted before."""
     store = LmdbStore(tmp_path, size_max=1 << 20)
     store.commit([(b"a", b"1")])
     large = [(b"%d" % i, b"x" * (1 << 20)) for i in range(300)]
@@ -141,7 +141,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(directory: Path) -> Path:
-    """Everything that the disk has left."""
+    """Fills all free space of the disk."""
     path = directory / "filled"
     with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while file.write(bytes(1 << 16)):
@@ -150,8 +150,11 @@ def fill(directory: Path) -> Path:
 
 
 def test_lmdb_on_a_disk_that_others_fill(small_disk: Path) -> None:
-    """What is kept for them takes many changes, also after it was opened again; it is told that
-    nothing more fits, until it does. Beyond that a batch is refused whole, and fits later."""
+    """The reserved space takes many changes, also after the store was opened again.
+
+    The store reports that nothing more fits, until it does. Beyond the reserve a batch is refused
+    as a whole, and fits later.
+    """
     store = LmdbStore(small_disk / "store", size_max=0)
     store.commit([(b"%d" % i, b"x" * 1000) for i in range(2000)])
     assert not store.room().is_full
@@ -187,7 +190,8 @@ def _overwrite(directory: Path, key: bytes, value: bytes) -> None:
 
 
 def test_lmdb_never_gives_a_damaged_record(tmp_path: Path) -> None:
-    """Each byte of value and sum, shorter ones, and the record of another key in its place."""
+    """Each byte of value and checksum is changed, values are shortened, and the record of another
+    key is put in their place."""
     store = LmdbStore(tmp_path, size_max=1 << 26)
     store.commit([(b"a", b"value"), (b"b", b"other"), (b"c", b"")])
     store.close()

@@ -32,7 +32,7 @@ async def connected(transport: Transport) -> AsyncIterator[tuple[ByteStream, Byt
     client = await transport.dial(listener.address)
     server = await listener.accept()
     with trio.fail_after(20):
-        async with trio.open_nursery() as nursery:  # TLS has both ends speak first
+        async with trio.open_nursery() as nursery:  # with TLS both ends must send first
             nursery.start_soon(client.send, b"!")
             assert await server.receive() == b"!"
         yield client, server

@@ -1,1 +1,1 @@
-"""What administrators are handed: packages, units, playbooks; tried on hosts made of namespaces."""
+"""Packages, units and playbooks, which administrators use; tried on hosts made of namespaces."""

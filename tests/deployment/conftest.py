@@ -13,13 +13,13 @@ from tests.dev import package
 
 @dataclass(frozen=True, slots=True)
 class Wheels:
-    """dependencies: a folder for pip's --find-links, in that of the wheel."""
+    """`dependencies`: a folder for pip's --find-links, inside that of the wheel."""
 
     wheel: Path
     dependencies: Path
 
     def pip_words(self, folder: Path) -> list[str]:
-        """What follows `pip install`, where folder is the wheel's."""
+        """The arguments of `pip install`, where `folder` is the wheel's."""
         dependencies = folder / self.dependencies.name
         return [
             "--disable-pip-version-check",
@@ -33,7 +33,8 @@ class Wheels:
 
 @pytest.fixture(scope="session")
 def wheels() -> Wheels:
-    """Of this checkout; with BRAIDFS_WHEELS=FOLDER those that are there, e.g. of a release."""
+    """The wheels of this checkout; with BRAIDFS_WHEELS=FOLDER those in that folder, e.g. of a
+    release."""
     if folder := os.environ.get("BRAIDFS_WHEELS"):
         (wheel,) = Path(folder).glob("braidfs-*.whl")
         return Wheels(wheel, wheel.parent / "dependencies")

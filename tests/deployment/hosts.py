@@ -1,8 +1,8 @@
 """Hosts on this machine: each has namespaces, a root, an address and a systemd of its own.
 
 A `Site` is one network (a bridge in a network namespace of its own, so this machine's network is
-left alone) and the hosts on it. A host's root is this machine's under an overlay that is thrown
-away, so packages are installed and everything else is new. host_init.sh makes it.
+not changed) and the hosts on it. A host's root is this machine's root under an overlay that is
+discarded later, so packages are installed and everything else is new. host_init.sh creates it.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ class HostError(Exception):
 
 
 def why_no_hosts() -> str | None:
-    """A reason why this machine cannot have such hosts."""
+    """A reason why this machine cannot have such hosts; None if it can."""
     if os.geteuid() != 0:
         return "needs root: makes hosts of namespaces"
     if not Path("/lib/systemd/systemd").exists() or _unified() is None:
@@ -48,7 +48,7 @@ def _unified() -> Path | None:
 
 
 def _copy(console: int, log: Path) -> None:
-    """What the host says on its console, until it ends."""
+    """Copies what the host prints on its console to the log, until the host ends."""
     with log.open("ab", buffering=0) as file, contextlib.suppress(OSError):
         while said := os.read(console, 4096):
             file.write(said)
@@ -56,7 +56,7 @@ def _copy(console: int, log: Path) -> None:
 
 
 class Host:
-    """One host. It lives from start() to stop(); `pid` is its PID 1 as this machine counts."""
+    """One host. It runs from start() to stop(); `pid` is its PID 1 as numbered on this machine."""
 
     def __init__(self, site: "Site", name: str, address: str) -> None:
         self.name = name
@@ -122,7 +122,7 @@ class Host:
         return self.run("systemctl", "is-system-running", check=False).stdout.strip() == "running"
 
     def connect(self, switch: Switch) -> None:
-        """Plug it into the bridge of the site."""
+        """Plugs it into the bridge of the site."""
         try:
             switch.plug(self.name, str(self.pid), self.address, self.command(()))
         except NetworkError as error:
@@ -146,7 +146,7 @@ class Host:
     def run(
         self, *words: object, check: bool = True, stdin: str | None = None
     ) -> "subprocess.CompletedProcess[str]":
-        """A command on the host. Raises HostError when it fails and check is set."""
+        """Runs a command on the host. Raises HostError when it fails and `check` is set."""
         texts = [*map(str, words)]
         result = subprocess.run(
             self.command(texts),
@@ -165,11 +165,12 @@ class Host:
         return self.run(*words).stdout
 
     def put(self, source: Path, place: str) -> None:
-        """Copy a file there."""
+        """Copies a file there."""
         self.run("install", "-D", "-m", "644", "/dev/stdin", place, stdin=source.read_text())
 
     def stop(self) -> None:
-        """At once, as if its power failed; the namespaces and everything in them end."""
+        """Ends the host at once, as a power failure does, with its namespaces and everything in
+        them."""
         if self.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
@@ -180,7 +181,7 @@ class Host:
             print(f"{self._cgroup} is still in use", file=sys.stderr)
 
     def power_off(self) -> None:
-        """In order: units are stopped, then the host ends."""
+        """Shuts down in order: units are stopped, then the host ends."""
         assert self._process is not None
         os.kill(self.pid, signal.SIGRTMIN + 4)
         self._process.wait(180)
@@ -195,7 +196,8 @@ class Host:
 
 
 class Site:
-    """The hosts by name, in the order given: addresses count from 1. All see `shared` at /mnt."""
+    """The hosts by name, in the given order: addresses count from 1. All hosts have `shared` at
+    /mnt."""
 
     def __init__(self, folder: Path, shared: Path, names: Sequence[str]) -> None:
         self.folder = folder

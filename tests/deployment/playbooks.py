@@ -19,7 +19,7 @@ PLAY_SECONDS_MAX = 900
 
 @dataclass(frozen=True, slots=True)
 class Recap:
-    """What ansible-playbook counted, by host; the output is for whoever reads a failure."""
+    """The counts of ansible-playbook, by host; the output helps to understand a failure."""
 
     changed: dict[str, int]
     failed: dict[str, int]
@@ -27,7 +27,7 @@ class Recap:
 
 
 class Playbooks:
-    """groups: group of the inventory → hosts."""
+    """`groups`: group of the inventory → hosts."""
 
     def __init__(self, site: Site, wheels: Wheels, groups: Mapping[str, Sequence[str]]) -> None:
         self._site = site
@@ -36,7 +36,7 @@ class Playbooks:
         self.variables: dict[str, Any] = {}
 
     def run(self, name: str, *words: str, fails: bool = False) -> Recap:
-        """Run playbooks/NAME.yml; an AssertionError with its output when it fails."""
+        """Runs playbooks/NAME.yml; raises an AssertionError with its output when it fails."""
         inventory = self._site.folder / "inventory.json"
         inventory.write_text(json.dumps(self._inventory(), indent=1))
         program = ansible.program("ansible-playbook")

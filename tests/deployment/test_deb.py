@@ -1,6 +1,6 @@
-"""Debian packages: what is in them, and their life on a host with a systemd of its own.
+"""Debian packages: what is in them, and how they work on a host with a systemd of its own.
 
-The long form builds them; the quick one only looks whether every program is in one.
+The long form builds them; the quick one only checks that every program is in one of them.
 """
 
 import re
@@ -79,7 +79,7 @@ def test_what_they_need_and_hold(debs: dict[str, Path]) -> None:
 def test_lintian_finds_no_error(debs: dict[str, Path]) -> None:
     if shutil.which("lintian") is None:
         pytest.skip("lintian is not installed")
-    # The project has no address.
+    # The project has no mail address.
     known = "bogus-mail-host,bogus-mail-host-in-debian-changelog"
     words = ["lintian", "--fail-on", "error", "--suppress-tags", known, *map(str, debs.values())]
     seen = subprocess.run(words, check=False, capture_output=True, text=True, timeout=600)
@@ -92,7 +92,8 @@ def host(debs: dict[str, Path]) -> Iterator[Host]:
         pytest.skip(reason)
     _newer(debs)
     with site(debs["braidfs"].parent, "debian") as made:
-        # Of images for containers: no package may start anything. A host has none.
+        # Images for containers have this file: no package may start a service. A host does not have
+        # it.
         made.hosts["debian"].run("rm", "-f", "/usr/sbin/policy-rc.d")
         yield made.hosts["debian"]
 
@@ -170,7 +171,7 @@ def test_removing_leaves_what_is_the_administrators(host: Host) -> None:
     host.run("umount", "/data")
     host.run("dpkg", "-r", *NAMES)
     assert host.run("systemctl", "is-active", "braidfs-metaserver", check=False).returncode != 0
-    assert host.text("cat", ADMIN)  # a conffile
+    assert host.text("cat", ADMIN)  # it is a conffile
     host.run("dpkg", "-P", *NAMES)
     with pytest.raises(HostError):
         host.run("test", "-e", ADMIN)

@@ -1,7 +1,7 @@
-"""The long story of a cluster of hosts: deployed, upgraded and grown under I/O, taken away.
+"""A cluster of hosts from beginning to end: deployed, upgraded and extended under I/O, removed.
 
-One metaserver, two storage servers and two clients; a third storage server joins. In
-./dev test --full and ./dev deployment only: its short form is test_playbooks.py.
+There are one metaserver, two storage servers and two clients; a third storage server joins. It runs
+in ./dev test --full and ./dev deployment only; its short form is test_playbooks.py.
 """
 
 import json
@@ -49,7 +49,7 @@ def five(wheels: Wheels) -> Iterator[tuple[Site, Playbooks]]:
 
 @pytest.fixture
 def load(five: tuple[Site, Playbooks]) -> Iterator[Host]:
-    """I/O on gpu1 for the time of the test; afterwards it must have met no error."""
+    """I/O on gpu1 for the time of the test; it must have met no error."""
     host = five[0].hosts["gpu1"]
     host.run("rm", "-f", "/run/stop", "/run/errors", "/run/said", "/run/rounds")
     host.run("systemd-run", "--unit=load", "--collect", "sh", "-c", LOAD)
@@ -81,7 +81,7 @@ def test_deploy(five: tuple[Site, Playbooks]) -> None:
 
 
 def test_a_host_that_only_mounts_gives_the_cluster_key_back(five: tuple[Site, Playbooks]) -> None:
-    """A client's own key in its place: on the hosts that only mount, for as long as it is said."""
+    """Hosts that only mount have a client's key instead, as long as the variable is set."""
     hosts, playbooks = five
     meta1, gpu1 = hosts.hosts["meta1"], hosts.hosts["gpu1"]
     meta1.run("braidfs", "key", "create", "/run/gpu.key", "--client", "gpu")
@@ -103,7 +103,7 @@ def test_a_host_that_only_mounts_gives_the_cluster_key_back(five: tuple[Site, Pl
     assert len(row["sessions"]) == 2
     again = playbooks.run("site")
     assert set(again.changed.values()) == {0}, again.output
-    del playbooks.variables["fsclient_key"]  # and back
+    del playbooks.variables["fsclient_key"]  # the cluster key comes back
     for name in ("gpu1", "gpu2"):
         hosts.hosts[name].run("umount", "/data")
     playbooks.run("site")
@@ -141,7 +141,7 @@ def release(host: Host, unit: str) -> str:
 
 
 def mounted_release(host: Host) -> str:
-    """The same of the process that serves /data."""
+    """The folder of the release that serves /data."""
     return release_of(host, host.text("pgrep", "-f", "mount.fuse.braidfs").split()[0])
 
 
@@ -152,7 +152,7 @@ def release_of(host: Host, pid: str) -> str:
 
 
 def newer(wheels: Wheels, folder: Path) -> Wheels:
-    """The same programs as another release: one more comment in the archive."""
+    """The same programs as another release: the archive has one more comment."""
     wheel = Path(shutil.copy(wheels.wheel, folder))
     with zipfile.ZipFile(wheel, "a") as archive:
         archive.comment = b"another release"

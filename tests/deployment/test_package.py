@@ -11,7 +11,7 @@ from tests.deployment.conftest import Wheels
 from tests.dev import package
 from tests.dev.steps import ROOT
 
-pytestmark = pytest.mark.timeout(1500)  # a first build of the native module
+pytestmark = pytest.mark.timeout(1500)  # this includes a first build of the native module
 JOBS = "fsclient/validate/jobs"
 UNITS = ROOT / "packaging" / "systemd"
 

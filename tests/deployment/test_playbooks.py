@@ -1,8 +1,9 @@
-"""Ansible deploys a real cluster on a test host, which is used; in the long form again, and away.
+"""Ansible deploys a real cluster on a test host, which is then used; the long form deploys it
+again, and removes it.
 
-Five hosts, dry runs, upgrade and growth under I/O are test_five_hosts.py, in ./dev test --full and
-./dev deployment, as is ansible-lint: it and what it needs take longer to install than the rest of
-this file takes to run. The key never shows in any output.
+Five hosts, dry runs, upgrade and extension under I/O are in test_five_hosts.py, in ./dev test
+--full and ./dev deployment. So is ansible-lint: its installation takes longer than the rest of this
+file. The key never appears in any output.
 """
 
 import json
@@ -42,7 +43,7 @@ def small(wheels: Wheels) -> Iterator[tuple[Host, Playbooks]]:
 
 
 def run(program: str, *words: str) -> str:
-    """A program of Ansible's in the folder of the playbooks; what it printed."""
+    """Runs a program of Ansible in the folder of the playbooks; returns what it printed."""
     path = ansible.program(program)
     result = subprocess.run(
         [path, *words],
@@ -63,7 +64,8 @@ def test_playbooks_are_clean() -> None:
 
 
 def test_variables_are_documented() -> None:
-    """Every default is in the argument specs, which Ansible itself reads; and none is elsewhere."""
+    """Every default is in the argument specs, which Ansible itself reads, and no default is
+    elsewhere."""
     roles = ("node", "metaserver", "storageserver", "fsclient")
     words = ("-t", "role", "-r", "roles", "--json", *roles)
     documented = json.loads(run("ansible-doc", *words))
@@ -76,7 +78,7 @@ def test_variables_are_documented() -> None:
 
 
 def test_roles_need_no_defaults_of_another_one() -> None:
-    """Plays have one role each, and its defaults alone: what else is to be in an inventory."""
+    """Each play has one role and only its defaults: all other variables must be in an inventory."""
     roles = ansible.PLAYBOOKS / "roles"
     specs = (roles / "node" / "meta" / "argument_specs.yml").read_text()
     an_option = r"^      (\w+):\n(?:        .*\n)*?        required: true"
@@ -109,7 +111,8 @@ def test_one_machine(small: tuple[Host, Playbooks], full: bool) -> None:
 
 
 def use(host: Host) -> None:
-    """Bytes through the mount, with the kernel's cache dropped between, and a healthy status."""
+    """Bytes go through the mount, with the kernel's cache dropped in between, and the status is
+    healthy."""
     make = "head -c 3000000 /dev/urandom > /run/a; cp /run/a /data/a; sync /data/a"
     host.run("sh", "-c", f"{make}; cmp /run/a /data/a")
     assert "healthy" in host.text("braidfs", "status")
@@ -122,8 +125,8 @@ def use(host: Host) -> None:
 
 
 def assert_options_work(host: Host) -> None:
-    """The local cache is used, and a client that is killed goes on, below an automount of systemd;
-    the configuration of servers has what the variables say."""
+    """The local cache is used, and a killed client is started again, below an automount of systemd;
+    the configuration of servers has the values of the variables."""
     line = host.text("grep", "fuse.braidfs", "/etc/fstab")
     assert "cache_dir=/srv/braidfs-cache,cache_size=64MiB" in line
     assert host.text("stat", "-c", "%U %a", "/srv/braidfs-cache").strip() == "root 700"
@@ -140,7 +143,8 @@ def assert_options_work(host: Host) -> None:
 
 
 def give_a_client_a_key_of_its_own(host: Host, playbooks: Playbooks) -> None:
-    """The mount proves that key from then on; a server keeps the cluster key beside it."""
+    """From then on the mount uses that key; a server on the host keeps the cluster key
+    beside it."""
     host.run("braidfs", "key", "create", "/run/solo.key", "--client", "solo", "--squash-root")
     secret = host.text("cat", "/run/solo.key").strip()
     playbooks.variables["fsclient_key"] = secret
@@ -157,7 +161,8 @@ def give_a_client_a_key_of_its_own(host: Host, playbooks: Playbooks) -> None:
 
 
 def make_the_mount_a_service(host: Host, playbooks: Playbooks) -> None:
-    """Instead of a line of fstab; then the next release under its users, by its unit."""
+    """The mount becomes a service instead of a line of fstab; then its unit starts the next release
+    while programs use it."""
     (mount,) = playbooks.variables["fsclient_mounts"]
     playbooks.variables["fsclient_mounts"] = [{**mount, "by": "service"}]
     changed = playbooks.run("clients", "-e", "clients_batch=1")

@@ -19,7 +19,8 @@ pytestmark = [
 ]
 UNITS = ROOT / "packaging" / "systemd"
 MOUNT_UNIT = "braidfs-mount@.service"
-# Of 10, as systemd-analyze security counts. A mount cannot have a mount namespace of its own.
+# This is the exposure level from 0 to 10 of systemd-analyze security. A mount cannot have a mount
+# namespace of its own.
 EXPOSURE_MAX = {MOUNT_UNIT: 4.5}
 EXPOSURE_MAX_OF_SERVERS = 2.0
 METASERVER = """
@@ -128,7 +129,7 @@ def test_fstab_mounts_on_demand_and_with_mount_a(host: Host) -> None:
     host.run("systemctl", "daemon-reload")
     host.run("systemctl", "start", "data.automount")
     assert "fuse.braidfs" not in host.text("cat", "/proc/self/mounts")
-    host.run("bash", "-c", "echo text > /data/file")  # whoever comes first mounts it
+    host.run("bash", "-c", "echo text > /data/file")  # the first access mounts it
     assert "/data fuse.braidfs" in host.text("cat", "/proc/self/mounts")
     host.run("mount", "-a", "-t", "fuse.braidfs")
     assert host.text("cat", "/also/file") == "text\n"
@@ -161,12 +162,12 @@ def test_killed_storage_server_comes_back(host: Host) -> None:
 
 
 def test_a_mount_that_is_a_service(host: Host) -> None:
-    """It is seen by the whole host, though its process has few rights, and ends with its unit."""
+    """The whole host sees it although its process has few rights, and it ends with its unit."""
     host.run("systemctl", "enable", "--now", SERVED)
     assert "fuse.braidfs" in host.text("findmnt", "/served")
     pid = show(host, SERVED, "MainPID")
     status = host.text("cat", f"/proc/{pid}/status")
-    rights = (1 << 21) | (1 << 2) | (1 << 12)  # SYS_ADMIN, DAC_READ_SEARCH, NET_ADMIN
+    rights = (1 << 21) | (1 << 2) | (1 << 12)  # these are SYS_ADMIN, DAC_READ_SEARCH and NET_ADMIN
     assert re.search(rf"^CapBnd:\s{rights:016x}$", status, re.M) and "Seccomp:\t2" in status
     namespaces = host.text("readlink", f"/proc/{pid}/ns/mnt", "/proc/1/ns/mnt").split()
     assert namespaces[0] == namespaces[1], "a mount namespace of its own"
@@ -180,7 +181,7 @@ def test_a_mount_that_is_a_service(host: Host) -> None:
 
 @contextlib.contextmanager
 def load(host: Host) -> Iterator[None]:
-    """Whoever writes, syncs and reads back meanwhile meets no error."""
+    """A program that writes, syncs and reads back meanwhile meets no error."""
     host.run("rm", "-f", "/run/stop", "/run/errors", "/run/said", "/run/rounds")
     host.run("systemd-run", "--unit=load", "--collect", "bash", "-c", LOAD)
     yield
@@ -214,7 +215,7 @@ def test_a_service_that_is_killed_or_hangs_comes_back_with_its_mount(host: Host)
     host.run("systemctl", "start", SERVED)
     host.run("bash", "-c", "echo kept > /served/kept; sync /served/kept")
     device = host.text("stat", "-c", "%d", "/served")
-    for number in ("KILL", "ABRT"):  # ABRT is what the watchdog sends
+    for number in ("KILL", "ABRT"):  # the watchdog sends ABRT
         pid = show(host, SERVED, "MainPID")
         reader = ["bash", "-c", f"exec 3</served/kept; kill -{number} {pid}; cat <&3"]
         assert host.text(*reader) == "kept\n"
@@ -241,8 +242,8 @@ def test_configuration_that_is_wrong_fails_the_unit_with_a_reason(host: Host) ->
 
 
 def test_power_off_stops_clients_first_and_the_metaserver_last(host: Host) -> None:
-    """Ends the host: the last test of this file."""
-    # Ours are ordered against mounts by this target alone, and only while it is active.
+    """This ends the host: it is the last test of this file."""
+    # Only this target orders our units against mounts, and only while it is active.
     assert show(host, "remote-fs-pre.target", "ActiveState") == "active"
     host.run("systemctl", "start", "data.automount", SERVED)
     host.run("bash", "-c", "echo last > /data/last; echo last > /served/last2")

@@ -44,7 +44,7 @@ _BENCHMARKS = ("smoke", "data", "metadata", "transport")
 
 @click.group(add_help_option=False)
 def cli() -> None:
-    """Each command imports what it needs: `help` shows without a build."""
+    """Each command imports what it needs, so that `help` works without a build."""
 
 
 @cli.command(name="help")

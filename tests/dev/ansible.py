@@ -1,7 +1,8 @@
-"""An environment with ansible-core, and one with ansible-lint too, beside the one of the product.
+"""An environment with ansible-core, and one with ansible-lint too, beside the product's
+environment.
 
-Each is made when it is first asked for, from the extra `ansible` of pyproject.toml, in
-.build/ansible and .build/ansible-lint: whoever runs no playbook does not wait for it.
+Each is created when it is first needed, from the extra `ansible` of pyproject.toml, in
+.build/ansible and .build/ansible-lint: a run without playbooks does not wait for it.
 """
 
 from pathlib import Path
@@ -22,7 +23,8 @@ def program(name: str) -> str:
 
 
 def environment(program: str) -> dict[str, str]:
-    """For a program() and what it calls by name; it writes nothing into the tree."""
+    """The environment variables for a program() and for the programs that it calls by name; they
+    keep it from writing into the tree."""
     cache = BUILD / "ansible-home"
     return {
         "PATH": f"{Path(program).parent}:/usr/sbin:/usr/bin:/sbin:/bin",

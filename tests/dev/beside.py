@@ -1,6 +1,7 @@
-"""A plugin of pytest for `./dev test`: the tests that need no mount run in a process of their own
-beside the others, which mostly wait. Their output comes before the summary; if one of them fails,
-so does the whole.
+"""A pytest plugin for `./dev test`: tests that need no mount run in a process of their own beside
+the others, which mostly wait.
+
+Their output comes before the summary; if one of them fails, the whole run fails.
 """
 
 import subprocess
@@ -22,7 +23,7 @@ FOLDERS = (
     "tests/model/test_metaserver_replay.py",
     "tests/deployment/test_package.py",
 )
-WAIT_SECONDS = 1800.0  # when the others are done
+WAIT_SECONDS = 1800.0  # it waits so long after the others are done
 SHOWN_LINES = 400
 
 
@@ -37,7 +38,7 @@ class Beside:
             )
 
     def wait(self) -> int:
-        """Its exit code."""
+        """Waits for the process; returns its exit code."""
         try:
             return self._process.wait(WAIT_SECONDS)
         except subprocess.TimeoutExpired:

@@ -1,10 +1,11 @@
 """Builds the native half and makes the checkout importable in its virtual environment.
 
-Native is built by CMake and ninja straight into .build/native (ccache when it is there), so a
-build with nothing changed costs a fraction of a second. One .pth file puts the checkout and the
+CMake and ninja build the native half directly in .build/native (with ccache if it is installed), so
+a build without changes takes a fraction of a second. One .pth file puts the checkout and the
 module's folder on sys.path, and the commands of pyproject.toml's [project.scripts] are written to
-.venv/bin: an editable install without a build backend in between. Python is compiled ahead for the
-guest of tests/rdma, which sees this checkout read-only and would do it at each start of a program.
+.venv/bin: this is an editable install without a build backend. Python is compiled in advance for
+the guest of tests/rdma, which sees this checkout read-only and would compile it at each start of a
+program.
 """
 
 import compileall
@@ -39,7 +40,7 @@ sys.exit({function}())
 
 @contextmanager
 def build_lock() -> Iterator[None]:
-    """One build at a time in a checkout."""
+    """Only one build at a time runs in a checkout."""
     BUILD.mkdir(exist_ok=True)
     with (BUILD / "build.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -70,16 +71,17 @@ def _cmake_options() -> list[str]:
 
 
 def _sources() -> list[str]:
-    # CMake looks for folders and test files when it configures, not when it builds.
+    # CMake searches folders and test files when it configures, not when it builds.
     names = {"CMakeLists.txt", ".cpp"}
     found = (path for path in NATIVE.rglob("*") if {path.name, path.suffix} & names)
     return sorted(str(path.relative_to(NATIVE)) for path in found)
 
 
 def build(*, tests: bool = False) -> None:
-    """Everything that the programs need; with `tests`, native tests and benchmarks too.
+    """Builds everything that the programs need; with `tests`, native tests and benchmarks too.
 
-    Both are one CMake folder, so that no source is compiled twice."""
+    Both are one CMake folder, so that no source is compiled twice.
+    """
     with build_lock():
         options = ("-DBRAIDFS_TESTS=ON",) if GTEST.exists() else ()
         cmake_build("native", "Native module", options, MODULE_TARGETS)
@@ -101,7 +103,8 @@ def _project() -> dict[str, Any]:
 
 def _compile_python() -> None:
     for package in (*_project()["tool"]["scikit-build"]["wheel"]["packages"], "tests"):
-        compileall.compile_dir(ROOT / package, quiet=2)  # an error is told by who imports it
+        # A program that imports the module reports its errors.
+        compileall.compile_dir(ROOT / package, quiet=2)
 
 
 def _write_scripts() -> None:
@@ -114,7 +117,7 @@ def _write_scripts() -> None:
 
 
 def _write_metadata(name: str, version: str) -> None:
-    """What importlib.metadata asks for the version."""
+    """Writes the metadata from which importlib.metadata reads the version."""
     packages = Path(site.getsitepackages()[0])
     folder = packages / f"{name}-{version}.dist-info"
     for old in packages.glob(f"{name}-*.dist-info"):

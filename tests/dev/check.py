@@ -1,8 +1,8 @@
-"""`./dev check`: everything that is judged without running the product.
+"""`./dev check`: all checks that do not run the product.
 
-ruff and clang-format (`./dev format` writes what they want), mypy --strict, import-linter's layers,
-shellcheck, and the native module's stub: the one in the tree must be what nanobind generates today.
-All of them run, also after one failed.
+These are ruff and clang-format (`./dev format` writes what they want), mypy --strict,
+import-linter's layers, shellcheck, and the native module's stub: the one in the tree must be what
+nanobind generates today. All of them run, also after one failed.
 """
 
 import difflib
@@ -20,7 +20,7 @@ PACKAGES = ("fscommon", "fsclient", "metaserver", "storageserver", "tests.cluste
 
 
 def check() -> bool:
-    build(tests=GTEST.exists())  # every line of C++ under -Wall -Wextra -Werror
+    build(tests=GTEST.exists())  # every line of C++ is compiled with -Wall -Wextra -Werror
     results = [_passes(one) for one in (_ruff, _clang_format, _shellcheck, _mypy, _layers, _stub)]
     return all(results)
 
@@ -32,7 +32,7 @@ def format_sources() -> None:
 
 
 def write_stub() -> None:
-    """Takes today's generated stub into the tree, and what is made from it."""
+    """Copies today's generated stub into the tree, with the files that are generated from it."""
     build()
     STUB.write_text(_generated())
     for path, text in generated(_generated()).items():

@@ -1,4 +1,4 @@
-"""`./dev up`, `./dev down`, `./dev status`: a loopback cluster for people to play with."""
+"""`./dev up`, `./dev down`, `./dev status`: a loopback cluster for people to try."""
 
 import os
 import shlex

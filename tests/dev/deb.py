@@ -1,8 +1,8 @@
 """`./dev deb`: Debian packages of the three programs, in dist.
 
-packaging/debian says what is in them; debhelper does the work. What goes in is built before: the
+packaging/debian says what is in them; debhelper does the work. Their content is built before: the
 wheel and those that it requires (tests.dev.package), units and man pages of this checkout. The
-packages fit the Debian whose Python the checkout uses.
+packages fit the Debian release whose Python the checkout uses.
 """
 
 import email.utils
@@ -20,7 +20,7 @@ _PACKAGING = ROOT / "packaging"
 
 
 def deb(folder: Path = package.DIST) -> list[Path]:
-    """Build them; older ones in the folder go."""
+    """Builds the packages and removes older ones in the folder."""
     wheel, dependencies = package.wheel(), package.dependencies()
     version = wheel.name.split("-")[1]
     source = _source(version, [wheel, *dependencies.glob("*.whl")])
@@ -40,7 +40,7 @@ def deb(folder: Path = package.DIST) -> list[Path]:
 
 
 def _source(version: str, wheels: Iterable[Path]) -> Path:
-    """The folder that dpkg-buildpackage works in."""
+    """The folder in which dpkg-buildpackage works."""
     shutil.rmtree(_WORK, ignore_errors=True)
     source = _WORK / f"braidfs-{version}"
     shutil.copytree(_PACKAGING / "debian", source / "debian")

@@ -1,8 +1,9 @@
-"""`./dev demo`: the whole story in about two minutes, on one machine, with what it prints as proof.
+"""`./dev demo`: everything in about two minutes, on one machine; what it prints is the proof.
 
-A cluster of its own comes up, takes a data set, serves epochs and checkpoints, loses a storage
-server while it is read and written, says so, gets it back, is validated, and goes away. Every step
-checks what it shows: the demo fails rather than tell a story that did not happen. Needs root.
+A cluster of its own starts, stores a data set, serves epochs and checkpoints, loses a storage
+server while it is read and written, reports that, gets the server back, is validated, and is
+removed. Every step checks what it shows: the demo fails when a step does not happen as printed. It
+needs root.
 """
 
 import hashlib
@@ -28,7 +29,8 @@ READERS = 4
 PIECE = 1 << 20
 DOWN_SECONDS_MAX = 60.0
 SETTINGS: dict[str, dict[str, object]] = {
-    "metaserver": {"session_timeout_s": 10, "lease_duration_s": 10}  # a dead server is told soon
+    # A dead server is noticed soon.
+    "metaserver": {"session_timeout_s": 10, "lease_duration_s": 10}
 }
 
 
@@ -42,7 +44,7 @@ done
 
 
 class Demo:
-    """scale: 1.0 is two minutes; the test takes less."""
+    """`scale`: 1.0 takes two minutes; the test takes less."""
 
     def __init__(self, folder: Path, scale: float) -> None:
         self._folder = folder
@@ -103,7 +105,7 @@ class Demo:
                     file.write(random.Random(number).randbytes(PIECE))
 
     def _epochs(self) -> None:
-        self._cluster.remount()  # so that the first one finds nothing in memory
+        self._cluster.remount()  # so the first one finds nothing in memory
         paths = sorted((self._mount / "set").iterdir())
         for epoch in (1, 2):
             random.Random(epoch).shuffle(paths)
@@ -145,10 +147,12 @@ class Demo:
 
     @contextmanager
     def _load(self) -> Iterator[Callable[[], int]]:
-        """Files are written, synced and compared until the block ends; gives the rounds so far.
+        """Writes, syncs and compares files until the block ends; yields a function that returns the
+        rounds so far.
 
-        In a process of its own: a program that starts others waits for each file that it has open,
-        because they close it, and that waits for the server that is dead."""
+        It runs in a process of its own: a program that starts others waits for each file that it
+        has open, because they close it, and closing waits for the dead server.
+        """
         folder = self._folder / "load"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -233,7 +237,7 @@ def _length(path: Path) -> int:
 
 
 def _write(path: Path, pieces: int, seed: int) -> str:
-    """Random pieces, synced; their digest."""
+    """Writes random pieces and syncs them; returns their digest."""
     digest, source = hashlib.sha256(), random.Random(seed)
     base = source.randbytes(2 * PIECE)
     with path.open("wb", buffering=0) as file:
@@ -251,7 +255,7 @@ def _digest(path: Path) -> str:
 
 
 def _remove(folder: Path) -> None:
-    """What a demo left behind; never through a mount."""
+    """Removes what a demo left behind; never through a mount."""
     state = folder / "state"
     if (old := recorded(state)) is not None:
         Cluster(old).stop()

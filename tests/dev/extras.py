@@ -1,6 +1,8 @@
-"""Environments of the extras of pyproject.toml that not everybody needs, beside the product's.
+"""Environments of those extras of pyproject.toml that few people need, beside the product's
+environment.
 
-Each is made in .build/NAME when it is first asked for, and anew when what is wanted has changed.
+Each is created in .build/NAME when it is first needed, and created again when its packages have
+changed.
 """
 
 import fcntl
@@ -19,7 +21,7 @@ def requirements_of(extra: str) -> list[str]:
 
 
 def folder_of(name: str, wanted: Sequence[str]) -> Path:
-    """The environment NAME, with what is wanted in it."""
+    """The folder of the environment NAME, with the wanted packages in it."""
     folder = BUILD / name
     stamp = folder / "requirements.txt"
     BUILD.mkdir(exist_ok=True)

@@ -1,6 +1,7 @@
-"""`./dev man`: what is generated from the programs, written into the tree where it is compared.
+"""`./dev man`: writes into the tree what is generated from the programs; tests compare it.
 
-Man pages of `braidfs` (docs/man), the golden text of every --help (tests/golden), docs/METRICS.md.
+These are man pages of `braidfs` (docs/man), the golden text of every --help (tests/golden), and
+docs/METRICS.md.
 """
 
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ def generated() -> dict[Path, str]:
 
 
 def stale() -> list[Path]:
-    """What is in the tree and generated no more."""
+    """Files in the tree that are not generated any more."""
     made = generated()
     kept = [path.relative_to(ROOT) for path in (ROOT / MAN).glob("braidfs*.1")]
     return [path for path in kept if path not in made]

@@ -1,4 +1,6 @@
-"""docs/METRICS.md from the one table of metrics. Pure; ./dev man writes it, a test compares."""
+"""docs/METRICS.md from the one table of metrics. The module is pure; ./dev man writes the page, a
+test compares it.
+"""
 
 from fscommon.observe.metrics import TABLE, Metric
 

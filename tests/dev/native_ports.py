@@ -1,7 +1,7 @@
-"""What is made from the native module's stub: fscommon/native_ports.py and docs/NATIVE.md.
+"""Files generated from the native module's stub: fscommon/native_ports.py and docs/NATIVE.md.
 
-The stub is what nanobind says of the module. Each of its classes becomes a Protocol, so that the
-product and the fakes of tests are checked against the real signatures, and a table of the
+The stub is nanobind's description of the module. Each of its classes becomes a Protocol, so that
+the product and the fakes of tests are checked against the real signatures, and a table of the
 reference page, whose sentences are the docstrings of the bindings. `./dev build --stub` writes
 both; `./dev check` compares them with what they should be.
 """
@@ -16,7 +16,8 @@ from tests.dev.steps import ROOT, tool
 
 PORTS = ROOT / "fscommon" / "native_ports.py"
 PAGE = ROOT / "docs" / "NATIVE.md"
-_RENAMED = {"Tls": "NativeTls", "TlsContext": "NativeTlsContext"}  # apart from fscommon.net.tls's
+# The names must differ from those of fscommon.net.tls.
+_RENAMED = {"Tls": "NativeTls", "TlsContext": "NativeTlsContext"}
 _DOCSTRING_MAX = 90
 _MODULE_TEXT = '''
 """What Python may call of the native module, as Protocols. Generated: ./dev build --stub.
@@ -61,7 +62,7 @@ def _name(node: ast.ClassDef) -> str:
 
 
 def _methods(node: ast.ClassDef) -> Iterator[ast.FunctionDef]:
-    """Those that a Protocol can have: neither constructors nor static methods."""
+    """The methods that a Protocol can have: neither constructors nor static methods."""
     for method in node.body:
         if not isinstance(method, ast.FunctionDef) or method.name.startswith("__"):
             continue

@@ -1,10 +1,10 @@
-"""`./dev wheel`: what is handed to administrators, in dist/.
+"""`./dev wheel`: writes the packages for administrators into dist/.
 
-The wheel carries man pages, units, playbooks and the native module as the tests ran it, without its
-debug sections: nothing is compiled twice. The source distribution is what
-`pip install braidfs-*.tar.gz` builds from. Both are made by the backend that pyproject.toml names,
-with the packages of this virtual environment. Dependencies are gathered as wheels (pyfuse3 is
-built: PyPI has its source alone), so that hosts need neither an index nor a compiler.
+The wheel contains man pages, units, playbooks and the native module as the tests ran it, without
+its debug sections: nothing is compiled twice. `pip install braidfs-*.tar.gz` builds from the source
+distribution. The backend that pyproject.toml names builds both, with the packages of this virtual
+environment. Dependencies are collected as wheels (pyfuse3 is built, because PyPI has only its
+source), so that hosts need neither an index nor a compiler.
 """
 
 import json
@@ -31,7 +31,7 @@ _PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"
 
 
 def wheel(folder: Path = DIST) -> Path:
-    """Build it; older ones in the folder go."""
+    """Builds the wheel and removes older ones in the folder."""
     build()
     folder.mkdir(parents=True, exist_ok=True)
     with build_lock(), tempfile.TemporaryDirectory(dir=folder) as made:
@@ -39,7 +39,7 @@ def wheel(folder: Path = DIST) -> Path:
         settings = {"cmake.define.BRAIDFS_MODULE_FOLDER": str(_MODULE)}
         quiet_step("Wheel", _backend_words("build_wheel", Path(made), settings))
         (new,) = Path(made).glob("braidfs-*.whl")
-        new.replace(folder / new.name)  # others may be about to copy the one before
+        new.replace(folder / new.name)  # other processes may be about to copy the one before
         _drop(old for old in folder.glob("braidfs-*.whl") if old.name != new.name)
     return _told(folder.glob("braidfs-*.whl"))
 
@@ -54,8 +54,11 @@ def source_distribution(folder: Path = DIST) -> Path:
 
 
 def export(folder: Path) -> Path:
-    """A copy of what git does not ignore, as the backend looks into every folder of where it runs:
-    below .build a mount may lie whose server is gone. Without git: the checkout itself."""
+    """A copy of the files that git does not ignore.
+
+    It is needed because the backend looks into every folder of the one in which it runs, and below
+    .build there may be a mount whose server is gone. Without git it is the checkout itself.
+    """
     words = ["git", "-c", "safe.directory=*", "-C", str(ROOT), "ls-files", "-coz"]
     listed = subprocess.run([*words, "--exclude-standard"], check=False, capture_output=True)
     if listed.returncode != 0:
@@ -73,7 +76,7 @@ def _backend_words(hook: str, folder: Path, settings: dict[str, str]) -> list[st
 
 
 def _copy_module() -> None:
-    """The module of this checkout and its stub, to _MODULE."""
+    """Copies the module of this checkout and its stub to _MODULE."""
     shutil.rmtree(_MODULE, ignore_errors=True)
     _MODULE.mkdir()
     for path in MODULE_FOLDER.glob("_braidfs_native*"):
@@ -84,7 +87,7 @@ def _copy_module() -> None:
 
 
 def dependencies(folder: Path = DEPENDENCIES) -> Path:
-    """Wheels of everything that the wheel in dist requires; what is there already is kept."""
+    """Wheels of everything that the wheel in dist requires; existing ones are kept."""
     (newest,) = DIST.glob("braidfs-*.whl")
     folder.mkdir(parents=True, exist_ok=True)
     with build_lock():

@@ -13,7 +13,7 @@ SUITE = ("-p", "no:cacheprovider", "--timeout=600", "tests/rdma/guest")
 
 
 def rdma(words: Sequence[str], seconds: int) -> int:
-    """The exit code of the command in the guest."""
+    """Runs the command in the guest; returns its exit code."""
     refuse_without_guest()
     if not words:
         build(tests=True)
@@ -25,14 +25,15 @@ def rdma(words: Sequence[str], seconds: int) -> int:
 
 
 def prepare() -> int:
-    """Packages are there by now (./dev installs them); this makes the image."""
+    """Makes the image; the packages are there by now (./dev installs them)."""
     refuse_without_guest()
     make_image()
     return 0
 
 
 def boots(count: int) -> int:
-    """Boots the guest so often, one after another, and says how long each took to serve."""
+    """Boots the guest `count` times, one after another, and prints how long each boot took until it
+    served."""
     refuse_without_guest()
     seconds: list[float] = []
     for number in range(1, count + 1):

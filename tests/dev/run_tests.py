@@ -1,7 +1,7 @@
 """`./dev test`: the native tests by ctest, then everything else by pytest.
 
 The last line on the terminal is pytest's own summary. With arguments for pytest, only pytest runs;
-without, what needs no mount runs in a process of its own meanwhile (tests.dev.beside).
+without them, tests that need no mount run in a process of their own meanwhile (tests.dev.beside).
 """
 
 import os
@@ -11,7 +11,8 @@ from tests.dev.beside import FOLDERS
 from tests.dev.build import NATIVE_BUILD, build
 from tests.dev.steps import StepError, console, open_step, quiet_step, tool
 
-FULL_POWER_CUTS = "10000"  # of the simulated device under the chunk store; quick: 500
+# This is for the simulated device under the chunk store; the quick form has 500.
+FULL_POWER_CUTS = "10000"
 
 
 def test(full: bool, pytest_words: Sequence[str]) -> int:
@@ -24,7 +25,7 @@ def test(full: bool, pytest_words: Sequence[str]) -> int:
 
 
 def _native_tests(full: bool) -> bool:
-    # One after another where cores are few: some of them measure their own timeouts.
+    # They run one after another where there are few cores: some of them measure their own timeouts.
     jobs = str(max(1, (os.cpu_count() or 2) // 2))
     command = ["ctest", "--test-dir", str(NATIVE_BUILD), "--output-on-failure", "-j", jobs]
     try:

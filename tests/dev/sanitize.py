@@ -1,8 +1,9 @@
-"""`./dev sanitize`: native and the mount under ASan+UBSan and TSan, one minute for each fuzzer.
+"""`./dev sanitize`: the native half and the mount under ASan+UBSan and TSan, one minute for each
+fuzzer.
 
 Native tests run in both builds, and so does the integration subset: unmodified Python with libasan
-or libtsan preloaded and the instrumented module first on its path. Leaks are not looked for there
-(Python itself leaves plenty). TSan needs a fixed address space: setarch -R.
+or libtsan preloaded and the instrumented module first on its path. Leaks are not checked there
+(Python itself has many). TSan needs a fixed address space: setarch -R.
 """
 
 import os
@@ -15,18 +16,21 @@ from tests.dev.build import build, build_lock, cmake_build
 from tests.dev.steps import BUILD, StepError, console, open_step, quiet_step, tool
 
 FUZZ_SECONDS = 60
-TSAN_DAMAGES = 10  # of each stored structure: hundreds are looked at without TSan, which finds none
+# It is the number for each stored structure: without TSan hundreds are checked, and TSan finds
+# nothing new in them.
+TSAN_DAMAGES = 10
 INTEGRATION_SUBSET = ("tests/fuse", "tests/stress")
-INTEGRATION_TIMEOUT_SECONDS = 1200  # for tests that name none: under ASan everything is slower
+# It is for tests without a timeout of their own: under ASan everything is slower.
+INTEGRATION_TIMEOUT_SECONDS = 1200
 _UBSAN = "print_stacktrace=1:halt_on_error=1"
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """How the runtime of a sanitizer comes into an interpreter that was built without it."""
+    """How the runtime of a sanitizer is loaded into an interpreter that was built without it."""
 
     title: str
-    sanitizer: str  # as BRAIDFS_SANITIZE names it
+    sanitizer: str  # BRAIDFS_SANITIZE uses this name
     library: str
     variable: str
     options: str
@@ -37,11 +41,11 @@ ASAN = Runtime(
     "address",
     "libasan.so",
     "ASAN_OPTIONS",
-    # What is freed stays in memory for a while, which tests of the memory's bounds would count.
+    # Freed memory is kept for a while, which tests of memory bounds would count.
     "detect_leaks=0:handle_sigbus=0:quarantine_size_mb=128",
 )
-# A program forks to become a daemon and goes on, which TSan would end; only what our module does is
-# instrumented, and only that is reported.
+# A program forks to become a daemon and goes on, which TSan would end; only our module is
+# instrumented, and only its errors are reported.
 TSAN = Runtime(
     "TSan",
     "thread",

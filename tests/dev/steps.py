@@ -1,8 +1,8 @@
-"""Running the commands that `./dev` is made of, with progress on the terminal.
+"""Running the commands of which `./dev` consists, with progress on the terminal.
 
-A step's output goes to .build/log/NAME.log; the terminal shows its name at once and, while it
-takes longer than two seconds, the time that passed and its last line. A failed step prints the
-end of its log. Commands whose output is their result (pytest, fio) run in the open instead.
+A step's output goes to .build/log/NAME.log; the terminal shows its name at once and, while it takes
+longer than two seconds, the elapsed time and its last line. A failed step prints the end of its
+log. Commands whose output is their result (pytest, fio) write to the terminal instead.
 """
 
 import os
@@ -19,7 +19,7 @@ BUILD = ROOT / ".build"
 console = Console(stderr=True, highlight=False)
 
 SHOW_SECONDS = 2.0
-PLAIN_SHOW_SECONDS = 15.0  # where there is no terminal: a line now and then
+PLAIN_SHOW_SECONDS = 15.0  # without a terminal, a line is printed from time to time
 FAILURE_LINES = 40
 
 

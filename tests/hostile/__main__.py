@@ -1,7 +1,7 @@
 """`python -m tests.hostile [--storage] [--seed N] [--kind K] [--op OP] [--count N]`: attacks on a
 metaserver, or on a storage server (then ops are numbers).
 
-What a run found is repeated by the command that it printed.
+A run prints the command that repeats what it found.
 """
 
 import argparse

@@ -1,8 +1,9 @@
-"""Sends what `requests` makes to a metaserver that runs, as every kind of peer.
+"""Sends what `requests` makes to a running metaserver, as every kind of peer.
 
-Many frames go out together, a PING behind them: its answer says that the server has seen them all
-and lives. A connection that the server ends is made anew. Requests that wait for something (a lock,
-a lease) are left waiting. Between two rounds a client that means well makes a directory of its own.
+Many frames are sent together, followed by a PING: its answer shows that the server has processed
+all of them and lives. A connection that the server ends is made again. Requests that wait for
+something (a lock, a lease) are left waiting. Between two rounds an honest client makes a directory
+of its own.
 """
 
 import itertools
@@ -36,21 +37,21 @@ from metaserver.ops.table import ROWS
 from tests.hostile.requests import Maker
 
 Tell = Callable[[str], None]
-ROUND: Final = 64  # frames before a PING
+ROUND: Final = 64  # this is the number of frames before a PING
 PATIENCE_S: Final = 60.0
 LOOK_S: Final = 0.2
 USER: Final = messages.Caller(0, 0, 0o22)
 KINDS: Final = ("client", "key", "read-only", "squashed", "tree", "server", "admin")
 _KEYS: Final = {"key": 0, "read-only": KEY_READ_ONLY, "squashed": KEY_SQUASH_ROOT, "tree": 0}
 _PURPOSES: Final = {"server": "server", "admin": "admin"}
-_FEW: Final = 8  # of an op that is not for this kind
+_FEW: Final = 8  # this is for ops that are not meant for this kind of peer
 _FLAGS: Final = (*((0,) * 20), FLAG_ONEWAY, FLAG_REPLAY)
-# What ends the world of the attacker itself, not the server: it would only attack less.
+# These end the attacker's own session, not the server: it would only attack less.
 _SPARED: Final = frozenset((Op.SESSION_CLOSE,))
 
 
 class ServerEndedError(Exception):
-    """The server did not answer. kind and op: of the last frames that it was sent."""
+    """The server did not answer. `kind` and `op` are those of the last frames that it received."""
 
     def __init__(self, kind: str, op: str, why: object) -> None:
         super().__init__(f"after {op} as '{kind}': {why}")
@@ -60,14 +61,14 @@ class ServerEndedError(Exception):
 
 @dataclass
 class World:
-    """What there is at the metaserver, made by a client that means well."""
+    """The objects at the metaserver, made by an honest client."""
 
     address: str
     key: bytes
     cluster: bytes = b""
     inos: dict[str, int] = field(default_factory=dict)
     keys: dict[str, int] = field(default_factory=dict)
-    own: int = 0  # a directory that no attacker knows of
+    own: int = 0  # it is a directory that no attacker knows
     made: Iterator[int] = field(default_factory=itertools.count)
 
     async def prepare(self) -> None:
@@ -96,7 +97,7 @@ class World:
                 self.keys[kind], self.cluster = made.id, made.cluster
 
     async def check(self) -> None:
-        """A client that means well is served. Raises BraidError."""
+        """Checks that an honest client is served. Raises BraidError."""
         name = b"round-%d" % next(self.made)
         async with open_caller(
             self.address, key=self.key, hello=HelloFields("meta", "good"), timeout_s=PATIENCE_S
@@ -108,7 +109,7 @@ class World:
             await client.call(Op.SESSION_CLOSE, Empty(), PATIENCE_S)
 
     async def wait_for_evictions(self) -> None:
-        """Whatever the sessions of attackers named has been looked at."""
+        """Waits until all inodes that the attackers' sessions named have been processed."""
         async with open_caller(
             self.address, key=self.key, hello=HelloFields("admin", "good"), timeout_s=PATIENCE_S
         ) as admin:
@@ -126,7 +127,8 @@ class World:
 
 
 async def open_session(client: Caller) -> int:
-    """Asked again as long as the only client of before is being told that it is not alone."""
+    """Opens a session. It is requested again while the only client so far is being told that it is
+    no longer alone."""
     with trio.fail_after(PATIENCE_S):
         while True:
             try:
@@ -151,18 +153,18 @@ async def _create(client: Caller, parent: int, name: bytes) -> int:
 
 
 class Attacker:
-    """One kind of peer, with a connection that is made anew whenever the server has ended it."""
+    """One kind of peer, with a connection that is made again whenever the server has ended it."""
 
     def __init__(self, world: World, kind: str) -> None:
         self._world = world
         self._kind = kind
         self._stream: FrameStream | None = None
         self._ids = itertools.count(1)
-        self.closed = 0  # connections that the server ended
+        self.closed = 0  # it counts connections that the server ended
         self.statuses: Counter[int] = Counter()
 
     async def send(self, op: Op, bodies: list[bytes], rng: random.Random) -> None:
-        """Raises ServerEndedError."""
+        """Sends requests. Raises ServerEndedError."""
         try:
             with trio.fail_after(PATIENCE_S):
                 stream = self._stream or await self._connect()
@@ -201,7 +203,7 @@ class Attacker:
     async def _served(
         self, stream: FrameStream, op: Op, bodies: list[bytes], rng: random.Random
     ) -> bool:
-        """False: the server ended the connection."""
+        """False if the server ended the connection."""
         frames = [
             encode_frame(op, flags=rng.choice(_FLAGS), request_id=next(self._ids), body=body)
             for body in bodies
@@ -229,14 +231,14 @@ async def _send_all(stream: FrameStream, outgoing: bytes) -> None:
     try:
         await stream.send(outgoing)
     except TransportError:
-        return  # whoever receives sees the end, too
+        return  # the receiver notices the end, too
 
 
 def rounds(
     seed: int, kind: str, op: Op, inos: tuple[int, ...], count: int
 ) -> Iterator[list[bytes]]:
-    """What one kind sends of one op, in rounds: the same for the same seed. Of the bounds there may
-    be more than `count`: then some of them."""
+    """What one kind of peer sends of one op, in rounds: the same for the same seed. If there are
+    more bounds than `count`, some of them are used."""
     rng = random.Random(f"{seed} {kind} {op.name}")
     maker = Maker(rng, inos)
     bodies = list(itertools.islice(maker.bodies(op), max(count * 4, 256)))
@@ -251,7 +253,7 @@ def rounds(
 async def attack(
     world: World, seed: int, kinds: tuple[str, ...], ops: tuple[Op, ...], count: int, tell: Tell
 ) -> int:
-    """All of them in turns; how many frames were sent. Raises ServerEndedError."""
+    """Runs all kinds in turn; returns how many frames were sent. Raises ServerEndedError."""
     inos = (ROOT_INO, *world.inos.values())
     sent = 0
     for kind in kinds:
@@ -274,7 +276,7 @@ async def attack(
 
 
 def _is_for(kind: str, op: Op) -> bool:
-    """Whether the metaserver looks further than who asks."""
+    """Whether the metaserver checks more than the kind of the caller."""
     row = ROWS.get(op)
     if row is None or row.access is Access.ANY:
         return row is not None
@@ -287,7 +289,7 @@ ALL_OPS: Final = tuple(op for op in BODIES if op not in _SPARED)
 
 
 async def attack_without_key(world: World, seed: int, count: int) -> None:
-    """Bytes before any proof: frames of the handshake with wrong bodies, and noise."""
+    """Sends bytes before authentication: frames of the handshake with wrong bodies, and noise."""
     rng = random.Random(f"{seed} stranger")
     maker = Maker(rng, (1,))
     host, port = world.address.rsplit(":", 1)

@@ -1,9 +1,9 @@
-"""Sends what `data_requests` makes to a storage server that runs, as every kind of peer, by TCP
-and local sockets, while a client that means well writes and reads beside.
+"""Sends what `data_requests` makes to a running storage server, as every kind of peer, by TCP and
+local sockets, while an honest client writes and reads.
 
-A PING goes behind each frame: its answer, or the end of the connection, says that the server has
-seen the frame and lives. A frame whose lengths lie is the last one: then this end is shut, and the
-server has to close its own.
+A PING follows each frame: its answer, or the end of the connection, shows that the server has
+processed the frame and lives. A frame with wrong lengths is the last one: then this end is shut
+down, and the server must close its own.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ KINDS: Final = ("stranger", "client", "key", "read-only", "server")
 _KEYS: Final = {"key": 0, "read-only": KEY_READ_ONLY}
 _PING: Final = 0x50494E47
 _GOOD_BYTES: Final = 1 << 20
-_WAIT_S: Final = 20.0  # for an answer, by anybody
+_WAIT_S: Final = 20.0  # it is for each answer, to any peer
 ROUNDS_MIN: Final = 3
 
 
@@ -68,7 +68,7 @@ class Wire:
         await self._stream.send_eof()
 
     async def receive(self) -> tuple[Header, bytes, bytes] | None:
-        """A whole frame: header, body, payload. None: the server ended the connection."""
+        """A whole frame: header, body, payload. None if the server ended the connection."""
         raw = await self._exactly(HEADER_SIZE)
         if raw is None:
             return None
@@ -105,7 +105,7 @@ async def dial(address: str, key: bytes, hello: HelloFields, *, is_local: bool) 
 
 @dataclass
 class StorageWorld:
-    """What there is at the servers, made by a client that means well."""
+    """The objects at the servers, made by an honest client."""
 
     metaserver: str
     key: bytes
@@ -158,7 +158,7 @@ class StorageWorld:
             self.layouts[name] = unpack_layout(opened.layout)
 
     def holder(self, kind: str) -> Holder:
-        """Nobody but the good one may write to `read`, nor do anything to `good` and `secret`."""
+        """Only the honest client may write to `read`, and only it may use `good` and `secret`."""
         victim, read = self.layouts["victim"], self.layouts["read"]
         others = (self.layouts["good"], self.layouts["secret"])
         if kind == "server":
@@ -182,7 +182,7 @@ class StorageWorld:
 
 
 class GoodClient:
-    """Writes and reads its files all the time: right bytes, and soon."""
+    """Writes and reads its files all the time; it must get the right bytes, and promptly."""
 
     def __init__(self, world: StorageWorld, seed: int) -> None:
         self._world = world
@@ -219,7 +219,7 @@ class GoodClient:
             await self.round()
 
     async def round(self) -> None:
-        """Raises ServerEndedError."""
+        """Performs one round. Raises ServerEndedError."""
         stripe = self._rng.randrange(self._world.layouts["good"].stripe_width)
         try:
             with trio.fail_after(_WAIT_S):
@@ -292,20 +292,20 @@ class GoodClient:
 
 
 class Attacker:
-    """One kind of peer, with a connection that is made anew whenever the server has ended it."""
+    """One kind of peer, with a connection that is made again whenever the server has ended it."""
 
     def __init__(self, world: StorageWorld, kind: str, rng: random.Random) -> None:
         self._world = world
         self._kind = kind
         self._rng = rng
         self._holder = world.holder(kind)
-        self._refused: set[int] = set()  # ids of requests that may not succeed
+        self._refused: set[int] = set()  # they are ids of requests that must not succeed
         self._wire: Wire | None = None
         self.closed = 0
         self.statuses: Counter[int] = Counter()
 
     async def send(self, case: Case) -> None:
-        """Raises ServerEndedError."""
+        """Sends one case. Raises ServerEndedError."""
         try:
             with trio.fail_after(_WAIT_S):
                 await self._send(case)
@@ -327,7 +327,7 @@ class Attacker:
             else:
                 await wire.send(case.raw + encode_frame(Op.PING, request_id=_PING))
         except trio.BrokenResourceError:
-            pass  # whoever receives sees the end, too
+            pass  # the receiver notices the end, too
         while (answer := await wire.receive()) is not None:
             header = answer[0]
             if header.op == Op.PING and header.request_id == _PING and not case.is_last:
@@ -338,7 +338,8 @@ class Attacker:
         await self.close()
 
     def _check(self, case: Case, answer: Header) -> None:
-        """A worker may be slower than the PING behind: the answer may be that of a case before."""
+        """Checks an answer. A worker may be slower than the PING after it, so the answer may belong
+        to an earlier case."""
         if answer.status == Status.OK and answer.request_id in self._refused:
             why = f"op {answer.op} was answered OK, and may not"
             raise ServerEndedError(self._kind, str(case.op), why)
@@ -349,7 +350,7 @@ class Attacker:
             self._wire = None
 
     async def leave(self, raw: bytes) -> None:
-        """Sends it and goes away, without a look at the answer."""
+        """Sends the bytes and closes the connection without reading the answer."""
         wire = await self._world.wire(self._kind, is_local=self._rng.random() < 0.5)
         with contextlib.suppress(trio.BrokenResourceError), trio.move_on_after(1):
             await wire.send(raw)
@@ -361,7 +362,8 @@ def _request_id(raw: bytes) -> int:
 
 
 async def attack_as_stranger(world: StorageWorld, seed: int, count: int) -> None:
-    """Bytes before any proof: noise, frames of every kind, connections that are left half open."""
+    """Sends bytes before authentication: noise, frames of every kind, and connections that are left
+    half open."""
     rng = random.Random(f"{seed} stranger")
     maker = Maker(rng, world.holder("client"))
     frames: list[Callable[[], bytes]] = [
@@ -370,7 +372,7 @@ async def attack_as_stranger(world: StorageWorld, seed: int, count: int) -> None
         lambda: encode_frame(rng.choice((Op.HELLO, Op.AUTH, Op.RDMA)), body=rng.randbytes(90)),
         lambda: Header(Op.HELLO, body_length=(1 << 32) - 1).encode(),
         lambda: Header(Op.HELLO, payload_length=(1 << 32) - 1).encode() + bytes(1000),
-        lambda: b"\x16\x03\x01" + rng.randbytes(100),  # as TLS begins
+        lambda: b"\x16\x03\x01" + rng.randbytes(100),  # TLS begins so
     ]
     host, port = world.address.rsplit(":", 1)
     left: list[trio.SocketStream] = []
@@ -390,7 +392,8 @@ async def attack_as_stranger(world: StorageWorld, seed: int, count: int) -> None
 
 
 async def attack_by_hellos(world: StorageWorld, seed: int, count: int) -> None:
-    """Who proves the cluster's key, and then says of itself what cannot be; or nothing more."""
+    """Authenticates with the cluster's key, and then claims impossible things about itself, or
+    sends nothing more."""
     rng = random.Random(f"{seed} hellos")
     own = world.sessions["client"]
     made = [

@@ -1,8 +1,8 @@
 """Frames of data operations: each field of the header at each of its bounds, bodies with every kind
-of capability, lengths and sums that lie, and all of it at random.
+of capability, wrong lengths and checksums, and all of it at random.
 
-Everything follows from the header's fields and from the op table: an op that nobody knows is sent
-as well. A frame whose lengths are not those of what follows it is the last one of its connection.
+Everything follows from the header's fields and from the op table; unknown ops are sent as well. A
+frame whose lengths do not match what follows it is the last one of its connection.
 """
 
 import hmac
@@ -40,7 +40,7 @@ from fscommon.wire.header import (
 )
 from fscommon.wire.ops import Op
 
-# Of the header's fields, in bits, as struct packs them.
+# Widths of the header's fields in bits, as struct packs them.
 FIELDS: Final = {
     "flags": 16,
     "request_id": 64,
@@ -80,9 +80,9 @@ _EDGES: Final = (
     OBJECT_BYTES_MAX - BLOCK_SIZE,
 )
 _DATA_OPS: Final = tuple(op for op in Op if 16 <= op < 64)
-# Those that nobody knows, those of the handshake and of the metaserver.
+# They are unknown ops, and ops of the handshake and of the metaserver.
 CODES: Final = (Op.PING, *_DATA_OPS, 0, 1, 2, 4, 5, 15, 28, 63, 64, 100, 107, 200, 254, 255)
-_NOBODY: Final = 0xDEAD_BEEF_0000  # of a file that is not there; the next one neither
+_NOBODY: Final = 0xDEAD_BEEF_0000  # no file has this id; nor the next one
 _PAYLOAD: Final = 5000
 _SOURCE: Final = struct.Struct("<QQIIII")
 _NAME: Final = struct.Struct("<QII")
@@ -104,25 +104,28 @@ _NEEDS: Final[dict[int, int]] = {
 @dataclass(frozen=True, slots=True)
 class File:
     layout: Layout
-    rights: int  # that the attacker has
+    rights: int  # the attacker has these rights
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who attacks: its session, what it was given, and what it knows of others. key: that of the
-    capabilities, by which a test makes what the metaserver would never give."""
+    """An attacker: its session, the capabilities that it got, and what it knows of others.
+
+    `key` is the capability key, with which a test makes capabilities that the metaserver would
+    never give.
+    """
 
     session: int
     key: bytes
     files: tuple[File, ...]
-    others: tuple[Layout, ...] = ()  # of which it has nothing
-    spared: frozenset[int] = frozenset()  # file ids that it does not name
+    others: tuple[Layout, ...] = ()  # it has no capability for these
+    spared: frozenset[int] = frozenset()  # they are file ids that it does not name
     is_server: bool = False  # its requests need no capability
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One frame as it is sent. is_last: its lengths are none, so nothing behind it is a frame."""
+    """One frame as it is sent. `is_last`: its lengths are wrong, so no later bytes are a frame."""
 
     op: int
     raw: bytes
@@ -150,10 +153,10 @@ class Maker:
     def __init__(self, rng: random.Random, holder: Holder) -> None:
         self._rng = rng
         self._holder = holder
-        self._ids = 1 << 40  # no bound is one of them
+        self._ids = 1 << 40  # no bound has this value
 
     def cases(self, op: int, count: int) -> list[Case]:
-        """A third each: bounds and what breaks a frame, capabilities, and what is at random."""
+        """A third each: bounds and broken frames, capabilities, and random ones."""
         some = max(count // 3, 1)
         bounds = [*self._at_each_bound(op), *self._broken(op)]
         proofs = list(self._with_each_capability(op))
@@ -181,8 +184,8 @@ class Maker:
         return self._filled(header, self._capability(file))
 
     def _filled(self, header: Header, capability: bytes) -> _Parts:
-        """With the body and payload that such an op has; `length` of the header is believed where
-        it can be."""
+        """A frame with the body and payload that such an op has; `length` of the header is used if
+        it is possible."""
         if header.op == Op.DELETE_ALL:
             count = min(header.length or 2, DELETE_ALL_MAX)
             name = _NAME.pack(header.file_id, header.stripe_index & 63, 0)
@@ -238,7 +241,7 @@ class Maker:
         )
 
     def _capabilities(self, file: File) -> Iterator[bytes]:
-        """None of these lets anybody do more than `file.rights` to `file`'s own objects."""
+        """None of these allows more than `file.rights` to the objects of `file`."""
         good = self._capability(file)
         yield good
         for other in self._holder.files:
@@ -278,7 +281,7 @@ class Maker:
                     yield Case(op, self._filled(header, capability).pack())
 
     def _named(self, file: File) -> Iterator[Header]:
-        """Objects that the capability of a file might be used for."""
+        """Objects for which the capability of a file might be used."""
         targets = file.layout.targets
         epoch = file.layout.truncate_epoch
         good = Header(0, file_id=file.layout.file_id, target=targets[0], epoch=epoch)
@@ -312,15 +315,15 @@ class Maker:
                 said = replace(good, header=sealed._replace(**{field: value}))
                 is_last = field in _LENGTHS and value != getattr(sealed, field)
                 yield Case(op, said.pack_as_said(), is_last)
-                if field in ("length", "offset"):  # with what belongs to it
+                if field in ("length", "offset"):  # it is tried with the fields that belong to it
                     parts = self._filled(good.header._replace(**{field: value}), good.body[:64])
                     yield Case(op, parts.pack())
-                if field == "flags":  # beside those that it needs
+                if field == "flags":  # they are tried beside the flags that it needs
                     header = good.header._replace(flags=good.header.flags ^ value)
                     yield Case(op, replace(good, header=header).pack())
 
     def _broken(self, op: int) -> Iterator[Case]:
-        """A frame that is none in one place, or a body of another shape."""
+        """A frame that is invalid in one place, or a body of another shape."""
         good = self._good(op)
         raw = good.pack()
         for place in (0, 3, 4, 58, 59, 64, 71, 72, 79):
@@ -347,7 +350,7 @@ class Maker:
                 value = rng.getrandbits(FIELDS[field])
             header = header._replace(**{field: value})
         if header.op == Op.FENCE and self._holder.is_server:
-            header = header._replace(offset=0)  # it ends sessions, and may
+            header = header._replace(offset=0)  # this one ends sessions, and is allowed to
         capability = self._capability(file)
         if rng.random() < 0.5:
             capability = rng.choice(list(self._capabilities(file)))
@@ -374,8 +377,11 @@ def _takes_capability(op: int) -> bool:
 
 
 def may_succeed(holder: Holder, raw: bytes) -> bool:
-    """Whether this frame may be answered with OK, by docs/INTERFACES.md: of what changes or tells
-    anything of an object, if its capability is the metaserver's, this session's and of it."""
+    """Whether this frame may be answered with OK, by docs/INTERFACES.md.
+
+    An op that changes or reveals anything of an object may succeed if its capability is the
+    metaserver's, this session's, and for the object.
+    """
     try:
         header = decode_header(raw[:HEADER_SIZE])
     except ProtocolError:

@@ -1,4 +1,4 @@
-"""One attack on a storage server that runs, and what is wrong afterwards."""
+"""One attack on a running storage server, and the faults that it caused."""
 
 import re
 from typing import Final
@@ -9,7 +9,7 @@ from tests.hostile.attack import ServerEndedError
 from tests.hostile.data_attack import GoodClient, StorageWorld, attack_as
 from tests.hostile.run import BUG, GROWTH_BYTES_MAX, memory
 
-# Nobody renews them here; leases are the metaserver's alone.
+# No task renews sessions here; only the metaserver uses leases.
 SETTINGS: Final[dict[str, dict[str, object]]] = {"metaserver": {"session_timeout_s": 3600.0}}
 TARGETS: Final = 2
 _NAME: Final = re.compile(r"([0-9a-f]{16})\.([0-9a-f]+)")
@@ -60,8 +60,8 @@ class _Attack:
         return found if is_trusted else found + self._strays()
 
     def _strays(self) -> list[str]:
-        """Objects that are of no layout, or on more targets than one. (The metaserver's own
-        connections may make any.)"""
+        """Objects that belong to no layout, or are on more targets than one. (The metaserver's own
+        connections may create any.)"""
         left = {
             (layout.file_id, stripe)
             for layout in self._world.layouts.values()

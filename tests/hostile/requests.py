@@ -1,8 +1,8 @@
 """Bodies of requests: each field at each of its bounds and beyond, of wrong types, and at random.
 
 Everything follows from the message's class (fscommon.ranges, read by the codec): a new field or a
-new op is attacked without a word here. Bodies are msgpack of plain values, since the codec itself
-would not let most of them out.
+new op is attacked without a change here. Bodies are msgpack of plain values, because the codec
+itself would refuse to encode most of them.
 """
 
 import random
@@ -18,7 +18,7 @@ from fscommon.wire.codec import read_hint
 from fscommon.wire.messages import BODIES
 from fscommon.wire.ops import Op
 
-WIRE_LOW, WIRE_HIGH = -(1 << 63), (1 << 64) - 1  # of an integer of msgpack
+WIRE_LOW, WIRE_HIGH = -(1 << 63), (1 << 64) - 1  # these are the limits of an integer in msgpack
 _EDGES: Final = (0, 1, 2, 3, 1 << 15, 1 << 31, 1 << 32, 1 << 53, (1 << 63) - 1, 1 << 63)
 _NAMES: Final = (
     b"",
@@ -53,21 +53,22 @@ _WRONG: Final[tuple[Any, ...]] = (
     ((),),
     {},
 )
-_LONG_MAX: Final = 1 << 17  # of bytes and texts here: a body holds a few
+_LONG_MAX: Final = 1 << 17  # it is for bytes and texts here, of which a body holds a few
 _DEEP: Final = b"\x91" * 900 + b"\xc0"
 
 Hint = Any
 
 
 class Maker:
-    """inos: of what there is, beside numbers that nothing has."""
+    """`inos`: existing inodes, beside numbers that no inode has."""
 
     def __init__(self, rng: random.Random, inos: tuple[int, ...]) -> None:
         self._rng = rng
         self._inos = inos
 
     def bodies(self, op: Op) -> Iterator[bytes]:
-        """First every bound of every field with the others as they should be, then without end."""
+        """First every bound of every field with valid values in the others, then random ones
+        without end."""
         cls = BODIES[op][0]
         for values in self._at_each_bound(cls):
             yield _packed(values)
@@ -76,7 +77,7 @@ class Maker:
             yield _packed([self._any(hint) for hint in hints])
 
     def broken(self, op: Op) -> Iterator[bytes]:
-        """Each of these may cost the connection."""
+        """The server may end the connection for each of these."""
         cls = BODIES[op][0]
         good = _packed([self._good(hint) for hint in _hints(cls)])
         yield from (b"", b"\xc1", good[:-1], good + b"\0", _DEEP, b"\x80", b"\xdd\xff\xff\xff\xff")
@@ -123,7 +124,7 @@ class Maker:
                 yield [good] * count
 
     def _good(self, hint: Hint) -> Any:
-        """What is in range, and for an inode, or a name, there."""
+        """A value in range; for an inode or a name, an existing one."""
         row = read_hint(hint)
         if row.element is not None:
             return []
@@ -156,7 +157,7 @@ def _hints(cls: type) -> list[Hint]:
 
 
 def _element(hint: Hint) -> Hint:
-    """X of an annotated tuple[X, ...], perhaps of one that may be None."""
+    """X of an annotated tuple[X, ...], which may be optional."""
     origin: Any = typing.get_origin(hint)
     if origin is typing.Annotated:
         return _element(hint.__origin__)

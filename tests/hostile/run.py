@@ -1,4 +1,4 @@
-"""One attack on a cluster that runs, and what is wrong afterwards."""
+"""One attack on a running cluster, and the faults that it caused."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from metaserver.store.lmdb import LmdbStore
 from tests.cluster.cluster import Cluster
 from tests.hostile.attack import ServerEndedError, World, attack, attack_without_key
 
-# Sessions end soon after their connections: what they had named is looked at again then.
+# Sessions end soon after their connections; the inodes that they named are then processed again.
 SETTINGS: Final[dict[str, dict[str, object]]] = {
     "metaserver": {"session_timeout_s": 3.0, "lease_duration_s": 3.0}
 }
@@ -53,7 +53,7 @@ def _log(cluster: Cluster) -> str:
 
 
 def memory(pid: int | None) -> int:
-    """What a process has in memory, in bytes."""
+    """How many bytes of memory a process has."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     (resident,) = [line.split()[1] for line in lines if line.startswith("VmRSS:")]
     return int(resident) << 10

@@ -1,9 +1,9 @@
 """What files promise to several clients, as models for `linearizability.check`.
 
 `Names`: create (O_EXCL), unlink, rename, link and lookup in directories. `Appends`: records that
-O_APPEND writes put at the end of a file, and reads of the whole. `Locks`: one exclusive lock per
-file, tried and released. `Counter`: a number in a file that is read and raised under a lock.
-Results are what the system calls gave: a value, or the name of an errno.
+O_APPEND writes put at the end of a file, and reads of the whole file. `Locks`: one exclusive lock
+per file, tried and released. `Counter`: a number in a file that is read and increased under a lock.
+Results are those of the system calls: a value, or the name of an errno.
 """
 
 from collections.abc import Hashable, Sequence
@@ -17,7 +17,8 @@ OK = "OK"
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """ino: of the file, if the call makes it; below -1: not known, as nobody heard the answer."""
+    """`ino`: that of the file, if the call creates it; below -1: unknown, because the answer was
+    lost."""
 
     name: str
     ino: int
@@ -59,8 +60,10 @@ def _without(state: dict[str, int], name: str) -> _Names:
 
 
 class Names:
-    """A directory: a map of names to inode numbers. Names that no rename connects are apart. The
-    first who looks up a file of which nobody heard the number tells it."""
+    """A directory: a map of names to inode numbers. Names that no rename connects are independent.
+
+    If the number of a file is unknown, the first lookup of the file reveals it.
+    """
 
     def initial(self) -> Hashable:
         return frozenset()
@@ -89,7 +92,8 @@ class Names:
 
 
 def _told(state: dict[str, int], name: str, ino: int) -> _Names:
-    """The state where the file of this name turned out to be that, if its number was not known."""
+    """The state after the file of this name turned out to have this number, if its number was
+    unknown."""
     known = state.get(name, 0)
     if known >= -1 or ino in state.values():
         return frozenset(state.items())
@@ -122,7 +126,7 @@ def _two_names_step(state: dict[str, int], argument: Any) -> tuple[object, _Name
         taken = argument.new in state
         return ("EEXIST", None) if taken else (OK, _put(state, argument.new, ino))
     if state.get(argument.new) == ino:
-        return OK, None  # two names of one file: rename does nothing
+        return OK, None  # these are two names of one file: rename does nothing
     state.pop(argument.old)
     return OK, _put(state, argument.new, ino)
 
@@ -170,7 +174,8 @@ class Release:
 
 
 class Locks:
-    """An exclusive lock for each file; -1: nobody has it. Trying a lock of one's own is OK."""
+    """An exclusive lock for each file; -1 if no client has it. Trying a lock that one holds
+    is OK."""
 
     def initial(self) -> Hashable:
         return -1

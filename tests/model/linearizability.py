@@ -1,14 +1,14 @@
 """Is a history of concurrent operations linearizable? A checker in the manner of Porcupine.
 
-A history is what clients saw: each operation with the time of its call, the time of its answer,
-and what it was answered. It is linearizable if every operation can be given one moment between
-call and answer such that the operations, one after another in that order, are what a `Model`
-allows (Wing and Gong; Lowe's memory of visited configurations; Porcupine's cut into parts that
-have nothing to do with each other). An operation without an answer (its client died, or got EIO)
-may have happened at any time after its call, or never.
+A history is what clients saw: each operation with the time of its call, the time of its answer, and
+its result. It is linearizable if every operation can be given one moment between call and answer
+such that the operations, one after another in that order, are what a `Model` allows. (The method is
+that of Wing and Gong, with Lowe's memory of visited configurations and Porcupine's division into
+independent parts.) An operation without an answer (its client died, or got EIO) may have happened
+at any time after its call, or never.
 
-Pure: no clock, no file, no thread. The search is bounded: `TooHard` instead of an endless run.
-Models of files are in `file_models`.
+The module is pure: no clock, no file, no thread. The search is bounded: it raises `TooHardError`
+instead of running without end. Models of files are in `file_models`.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -26,7 +26,7 @@ class Unknown:
         return "UNKNOWN"
 
     def __reduce__(self) -> str:
-        return "UNKNOWN"  # there is one, also behind a pipe
+        return "UNKNOWN"  # there is only one such object, also behind a pipe
 
 
 UNKNOWN: Final = Unknown()
@@ -36,9 +36,9 @@ UNKNOWN: Final = Unknown()
 class Operation:
     client: int
     call: float
-    answer: float  # NEVER when it was not answered
+    answer: float  # it is NEVER when the operation was not answered
     argument: Any
-    result: Any  # UNKNOWN when it was not answered
+    result: Any  # it is UNKNOWN when the operation was not answered
 
 
 class Model(Protocol):
@@ -49,18 +49,20 @@ class Model(Protocol):
     def after(self, state: Any, argument: Any, result: Any) -> Hashable | None:
         """The state afterwards; None when this argument cannot have this result in this state.
 
-        UNKNOWN fits in every state: the operation happened, with whatever result."""
+        UNKNOWN fits in every state: the operation happened, with any result.
+        """
         ...
 
     def parts(self, history: Sequence[Operation]) -> list[list[Operation]]:
-        """The history cut into parts that can be judged one by one."""
+        """The history divided into parts that can be judged separately."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     is_linearizable: bool
-    order: tuple[Operation, ...]  # of the part that failed: the longest order that was found
+    # It is for the part that failed: the longest order that was found.
+    order: tuple[Operation, ...]
 
     def __bool__(self) -> bool:
         return self.is_linearizable
@@ -85,7 +87,8 @@ def check(history: Sequence[Operation], model: Model, *, steps_max: int = STEPS_
 
 
 class _Search:
-    """Depth first over orders: a configuration is the set of operations done and the state."""
+    """A depth-first search over orders: a configuration is the set of operations done and the
+    state."""
 
     def __init__(self, history: Sequence[Operation], model: Model, steps_max: int) -> None:
         self._operations = sorted(history, key=lambda operation: operation.call)
@@ -127,7 +130,7 @@ class _Search:
     def _step(
         self, done: int, state: Hashable, candidates: Iterator[int], visited: set[Any]
     ) -> tuple[int, int, Hashable] | None:
-        """The next candidate that the model allows and that leads somewhere new."""
+        """The next candidate that the model allows and that leads to a new configuration."""
         for index in candidates:
             self._steps_left -= 1
             if self._steps_left < 0:
@@ -141,7 +144,8 @@ class _Search:
         return None
 
     def _next(self, done: int) -> Iterator[int]:
-        """Operations that may come next: called before any that is left was answered."""
+        """Operations that may come next: those called before any remaining operation was
+        answered."""
         first = (~done & (done + 1)).bit_length() - 1
         limit = NEVER
         for index in range(first, len(self._operations)):

@@ -1,11 +1,11 @@
 """A simulated world: real client session cores, a real engine, and a store that survives kills.
 
-Nothing but the network, the clock and the disk is pretended. One seed decides everything. The
-oracle knows of each name whether it must be there: what an answered operation says counts from its
-answer until the next operation on that name is sent; overlapping operations make a name uncertain.
-Clients are killed, too, alone or together with the metaserver; another process goes on with their
-session (docs/decisions/0034-survival.md). What such a client was answered and is not durable is
-uncertain then, and so is what it asked.
+Only the network, the clock and the disk are simulated. One seed decides everything. The oracle
+knows of each name whether it must exist: the result of an answered operation counts from its answer
+until the next operation on that name is sent; overlapping operations make a name uncertain. Clients
+are killed, too, alone or together with the metaserver; another process continues their session
+(docs/decisions/0034-survival.md). Operations of such a client that were answered and are not
+durable are then uncertain, and so are its unanswered ones.
 """
 
 import random
@@ -57,14 +57,14 @@ Place = tuple[int, bytes]
 
 @dataclass
 class Oracle:
-    """What must be so. None: absent; a number: that inode; not in `known`: uncertain."""
+    """What must be the case. None: absent; a number: that inode; not in `known`: uncertain."""
 
     known: dict[Any, int | None] = field(default_factory=dict)
     version: Counter[Any] = field(default_factory=Counter)
     pending: Counter[Any] = field(default_factory=Counter)
 
     def sent(self, keys: list[Any]) -> dict[Any, int]:
-        """An operation on keys leaves; returns what `answered` needs."""
+        """An operation on these keys is sent; returns what `answered` needs."""
         alone = {key: not self.pending[key] for key in keys}
         for key in keys:
             self.known.pop(key, None)
@@ -80,7 +80,7 @@ class Oracle:
                 self.known[key] = outcome[key]
 
     def orphaned(self, ticket: dict[Any, int]) -> None:
-        """Whoever asked is dead: it may have been done, or will never be."""
+        """The client is dead: the operation may have been executed, or will never be."""
         for key in ticket:
             self.pending[key] -= 1
         self.doubt(ticket)
@@ -95,16 +95,18 @@ class SimulatedClient:
     def __init__(self, world: "World", index: int) -> None:
         self.world = world
         self.opens: set[int] = set()
-        self.doubtful: set[int] = set()  # of these: made by a process that was killed
+        self.doubtful: set[int] = set()  # these were created by a process that was killed
         self.home = ROOT
         self.evictions = 0
         self.name = f"client{index}"
         self.core = self._new_core()
         self.connection: Connection | None = None
         self.inbound = b""
-        self.tickets: list[dict[Any, int]] = []  # of what is not answered
-        self.answered: dict[int, list[Any]] = {}  # request ids, and what they were about
-        self.bodies: dict[tuple[int, int], tuple[int, bytes]] = {}  # session, id: what was sent
+        self.tickets: list[dict[Any, int]] = []  # they belong to operations that are not answered
+        # They map request ids to the keys of the operations.
+        self.answered: dict[int, list[Any]] = {}
+        # They map session and id to what was sent.
+        self.bodies: dict[tuple[int, int], tuple[int, bytes]] = {}
 
     def _new_core(self) -> SessionCore:
         hooks = Hooks(
@@ -120,7 +122,7 @@ class SimulatedClient:
         self.evictions += 1
 
     def _orphaned(self, op: Op, body: bytes) -> None:
-        """A replayed CREATE opened the file again: close it unless it is open here."""
+        """A replayed CREATE opened the file again: closes it unless it is open here."""
         if op is Op.CREATE:
             ino = unpack_attributes(decode(Opened, body).attributes).ino
             if ino not in self.opens:
@@ -156,7 +158,7 @@ class SimulatedClient:
         self.core.resume(session, 0, 1, 0)
 
     def send(self) -> None:
-        """What the core has to say reaches the engine."""
+        """The core's output reaches the engine."""
         if self.connection is None:
             return
         now = self.world.now()
@@ -166,7 +168,7 @@ class SimulatedClient:
             self.world.bench.engine.handle(self.connection, frame, self.world.bench.time())
 
     def _check_id(self, frame: Frame) -> None:
-        """An id of a session is that of one request, whoever was killed."""
+        """An id of a session belongs to one request, whichever process was killed."""
         header = frame.header
         if not header.request_id:
             return
@@ -197,7 +199,7 @@ class World:
         self.oracle = Oracle()
         self.directories = [ROOT]
         self.crashes = 0
-        self.deaths = 0  # of clients
+        self.deaths = 0  # it counts deaths of clients
         self.answers: Counter[str] = Counter()
         self.replayed: Counter[str] = Counter()
         self.unique = 0
@@ -244,7 +246,7 @@ class World:
             self.crash()
 
     def kill(self, client: SimulatedClient) -> None:
-        """Of a client, half of the time with others, and the metaserver."""
+        """Kills a client, half of the time with others, and the metaserver."""
         self.deaths += 1
         client.die()
         if self.random.random() < 0.5:
@@ -262,7 +264,7 @@ class World:
         if self.random.random() < 0.5:
             self.store.commit(self.bench.engine.freeze())
         self.restart()
-        if self.random.random() < 0.3:  # and again, in the middle of the recovery
+        if self.random.random() < 0.3:  # it is killed again, in the middle of the recovery
             for client in self.clients:
                 client.connect()
             for _ in range(self.random.randint(0, 12)):
@@ -285,7 +287,7 @@ class World:
         self.bench.now_ns, self.bench.now_s = max(now_ns, self.bench.now_ns), now_s
 
     def quiesce(self) -> None:
-        """Let everything arrive until nobody waits for anything."""
+        """Delivers all messages until no client waits."""
         for _ in range(1000):
             for client in self.clients:
                 if client.connection is None:
@@ -302,7 +304,8 @@ class World:
     # ---- operations -----------------------------------------------------------------------
 
     def place(self, client: SimulatedClient) -> Place:
-        """Mostly the client's own, or every reply would wait for a commit: sharing is held back."""
+        """A directory, mostly the client's own: every reply would wait for a commit if directories
+        were shared more."""
         if self.random.random() < 0.85:
             return client.home, self.random.choice(NAMES)
         return self.random.choice(self.directories), self.random.choice(NAMES)
@@ -397,7 +400,7 @@ class World:
         def outcome(reply: Any) -> dict[Any, int | None]:
             ino = unpack_attributes(reply.attributes).ino
             if not reply.replaced and unpack_attributes(reply.attributes).nlink > 1:
-                return {}  # perhaps two names of one file: nothing was done
+                return {}  # they may be two names of one file: nothing was done
             return {old: None, new: ino} if old != new else {}
 
         self.ask(client, Op.RENAME, Rename(*old, *new, 0), keys, outcome)
@@ -463,7 +466,7 @@ class World:
     # ---- what must hold ---------------------------------------------------------------------
 
     def verify(self) -> None:
-        """Nobody waits: every certain answer is in the store, and the store is sound."""
+        """No client waits: every certain answer is in the store, and the store is consistent."""
         assert self.bench.faults() == []
         tx = Transaction(self.bench.engine._overlay, SYSTEM_SESSION)
         for key, expected in self.oracle.known.items():

@@ -1,10 +1,10 @@
-"""Random work on the bytes of files, the same on the mount and on a local folder: writes, cuts,
-holes and copies, in files over one target and over several. No byte may differ, nor any outcome:
-to who did it, to who reads past every cache, and to another client.
+"""Random operations on the bytes of files, the same ones on the mount and on a local folder:
+writes, truncates, holes and copies, in files over one target and over several.
 
-Whoever reads an object that is not there has to know whether it is a hole or lost, and every one
-of these calls changes what is known. Hypothesis shrinks a difference to the shortest list of calls
-that shows it.
+No byte may differ, nor any outcome: as seen by the client that made the change, by reads past every
+cache, and by another client. A reader of a missing object must know whether it is a hole or lost,
+and every one of these calls changes that knowledge. Hypothesis reduces a difference to the shortest
+list of calls that shows it.
 """
 
 import ctypes
@@ -48,7 +48,7 @@ _byte = st.integers(1, 255)
 
 @dataclass
 class Side:
-    """there: the same folder as another client has it; of the local one, itself."""
+    """`there`: the same folder on another client's mount; for the local side, the folder itself."""
 
     root: Path
     there: Path
@@ -84,7 +84,7 @@ def _fallocate(side: Side, name: str, mode: int, at: int, length: int) -> object
 
 
 def _copy(side: Side, source: str, at: int, sink: str, to: int, length: int) -> object:
-    """As much as there is, in as many calls as it takes."""
+    """Copies as much as there is, in as many calls as needed."""
     from_fd, to_fd = side.open(source), side.open(sink)
     try:
         done = 0
@@ -100,7 +100,7 @@ def _copy(side: Side, source: str, at: int, sink: str, to: int, length: int) -> 
 
 
 def _anew(side: Side, source: str, sink: str) -> object:
-    """What `cp` does: the sink loses all that it had, and is the source's copy then."""
+    """Does what `cp` does: the sink loses all its bytes, and then becomes a copy of the source."""
     os.truncate(side.root / sink, 0)
     return _copy(side, source, 0, sink, 0, 2 * SIZE_MAX)
 
@@ -161,7 +161,7 @@ def _outcome(side: Side, call: Callable[..., object], words: tuple[Any, ...]) ->
 
 
 def _data_of(path: Path) -> bytes:
-    """What SEEK_DATA and SEEK_HOLE show, and zeros for the holes between."""
+    """The bytes that SEEK_DATA and SEEK_HOLE show, with zeros for the holes between."""
     size = path.stat().st_size
     found = bytearray(size)
     fd = os.open(path, os.O_RDONLY)

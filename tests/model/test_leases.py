@@ -1,9 +1,11 @@
-"""The table of leases against model clients: safety and liveness, whatever order messages take.
+"""The table of leases against model clients: safety and liveness, in whatever order messages
+arrive.
 
-Each client follows docs/INTERFACES.md, section 7: it counts a lease from when its request left,
-ignores what a recall has overtaken, and gives up late or never. Three channels per client are
-delayed independently: requests, replies, recalls. What a client believes is compared after every
-step: two never believe in conflicting leases, and no op runs against what another believes.
+Each client follows docs/INTERFACES.md, section 7: it counts a lease from the time when its request
+was sent, ignores grants that a recall has overtaken, and gives up leases late or never. Three
+channels per client are delayed independently: requests, replies, recalls. After every step the
+clients are compared: two never hold conflicting leases, and no op runs against a lease that another
+client holds.
 """
 
 import itertools
@@ -39,9 +41,9 @@ TIMEOUT_S = 12.0
 FENCE_S = 3.0
 LEASES_MAX = 3
 INOS = [Ino(number) for number in range(1, 6)]
-FILES, DIRECTORY = INOS[:3], INOS[4]  # of a page
+FILES, DIRECTORY = INOS[:3], INOS[4]  # they are the files of a page
 READ, CHANGE = LEASE_META, LEASE_META_EXCLUSIVE
-FOOTPRINTS = {  # needs, granted
+FOOTPRINTS = {  # each entry has the needed and the granted facets
     "stat": (READ, LEASE_META),
     "chmod": (CHANGE, LEASE_META),
     "open": (LEASE_META | LEASE_DATA, LEASE_META | LEASE_DATA),
@@ -76,7 +78,8 @@ class Client:
     recalls: "deque[RecallItem]" = field(default_factory=deque)
     unanswered: dict[int, Request] = field(default_factory=dict)
     believed: dict[Ino, tuple[int, float]] = field(default_factory=dict)
-    ignored: dict[Ino, list[tuple[int, int]]] = field(default_factory=dict)  # facets, limit
+    # They are facets and limits.
+    ignored: dict[Ino, list[tuple[int, int]]] = field(default_factory=dict)
     is_dead: bool = False
     is_fenced: bool = False
 
@@ -89,7 +92,8 @@ class Client:
         self.requests.append(request)
 
     def believes(self, ino: Ino, now_s: float) -> int:
-        """Cached answers end with the clock, dirty bytes only with the fence."""
+        """The facets that the client may use: cached answers end with the clock, unwritten bytes
+        only with the fence."""
         flags, until_s = self.believed.get(ino, (0, 0.0))
         if until_s > now_s:
             return flags
@@ -104,7 +108,8 @@ class Client:
             if until_s <= now_s:
                 old &= LEASE_EXCLUSIVE_ALL
             if flags:
-                # One time for all: what the reply does not say, as it is recalled, ends no later.
+                # There is one time for all: facets that the reply does not name, because they are
+                # being recalled, end no later.
                 later_s = until_s if old & ~flags else request.sent_s + DURATION_S
                 self.believed[ino] = (old | flags, later_s)
         if request.kind == "renew":
@@ -114,7 +119,7 @@ class Client:
                     self.believed[ino] = (flags, max(until_s, request.sent_s + DURATION_S))
 
     def not_overtaken(self, ino: Ino, said: int, request_id: int) -> int:
-        """Of a grant, what no recall or return has overtaken."""
+        """The part of a grant that no recall or return has overtaken."""
         gone = 0
         for facets, limit in self.ignored.get(ino, []):
             if request_id <= limit:
@@ -183,7 +188,7 @@ class LeaseWorld(RuleBasedStateMachine):
 
     @rule(index=indices)
     def give_directory_up(self, index: int) -> None:
-        """Not while a page of it is on its way."""
+        """The client does not give it up while a page of it is in flight."""
         client = self.pick(index)
         kinds = [request.kind for request in client.unanswered.values()]
         if client.is_dead or "page" in kinds:
@@ -229,7 +234,7 @@ class LeaseWorld(RuleBasedStateMachine):
             if client.is_dead:
                 continue
             if item.granted_by in client.unanswered:
-                client.recalls.append(item)  # its reply is on the way: first that
+                client.recalls.append(item)  # its reply is in flight and comes first
             else:
                 client.give_up(item, self.now_s)
 
@@ -339,7 +344,8 @@ class LeaseWorld(RuleBasedStateMachine):
     # ---- what must hold --------------------------------------------------------------------
 
     def check_runs(self, client: Client, request: Request, claim: Claim | None) -> None:
-        """No op runs against what another believes, except a read after it was told."""
+        """No op runs against a lease that another client holds, except a read after the holder
+        answered."""
         told = claim.told if claim else set()
         for other in self.everyone():
             for need in request.needs:
@@ -370,7 +376,8 @@ class LeaseWorld(RuleBasedStateMachine):
 
     @invariant()
     def nothing_waits_for_long(self) -> None:
-        """Lease, eviction and fence bound every wait on one recall; ops meet a few in a row."""
+        """Lease, eviction and fence bound every wait for one recall; an op may meet a few
+        in a row."""
         for recall in self.leases._recalls.values():
             assert self.now_s - recall.began_s < DURATION_S + FENCE_S + 6.1
 
@@ -380,7 +387,7 @@ class LeaseWorld(RuleBasedStateMachine):
             assert self.leases.sums(session)[0] <= LEASES_MAX + 64
 
     def teardown(self) -> None:
-        """Everybody who lives answers everything: nothing is left waiting."""
+        """Every living client answers everything: no request is left waiting."""
         for _ in range(400):
             for index in range(len(self.clients)):
                 self.requests_arrive(index, 9)

@@ -1,4 +1,6 @@
-"""The checker itself: known good and bad histories, and agreement with trying every order."""
+"""Tests of the checker itself: known good and bad histories, and agreement with trying
+every order.
+"""
 
 import itertools
 import random
@@ -254,7 +256,8 @@ def test_agrees_with_trying_every_order(rows: list[Operation]) -> None:
 
 
 def _lived(seed: int, count: int, clients: int) -> list[Operation]:
-    """A history of a directory that really is one: each operation happens within its interval."""
+    """A history of a directory that really is linearizable: each operation happens within its
+    interval."""
     rng = random.Random(seed)
     model, state, rows, now = Names(), Names().initial(), [], 0.0
     for index in range(count):
@@ -278,7 +281,7 @@ def test_thousands_of_operations(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_one_wrong_answer_among_thousands(seed: int) -> None:
-    """A lookup that finds a file that never was."""
+    """A lookup finds a file that never existed."""
     rows = _lived(seed, 2000, clients=4)
     at = next(i for i in range(1000, 2000) if isinstance(rows[i].argument, Lookup))
     wrong = rows[at]

@@ -1,8 +1,8 @@
-"""The lock table against the simplest thing that could be right: a type per owner and byte.
+"""The lock table against the simplest correct model: a type per owner and byte.
 
-Hypothesis locks, unlocks, waits, cancels and drops owners and sessions. After every step: nobody
-holds what contradicts another; what is held is exactly what the oracle says; nobody waits who
-could go on (no lost wake-up); and whoever was granted was told so.
+Hypothesis locks, unlocks, waits, cancels and drops owners and sessions. After every step: no two
+held locks conflict; exactly the locks of the oracle are held; no request waits that could be
+granted (no lost wake-up); and each granted request was notified.
 """
 
 from hypothesis import settings
@@ -54,7 +54,7 @@ class LockMachine(RuleBasedStateMachine):
         row[wanted.start : wanted.end] = [kind] * (wanted.end - wanted.start)
 
     def take_grants(self) -> None:
-        """Whoever the table says was granted must have been free to have it, in this order."""
+        """Each request that the table granted must have been grantable, in this order."""
         for session in {owner.session for owner in OWNERS}:
             tickets = self.table.take_events(session, ())
             assert self.table.take_events(session, tickets) == ()
@@ -63,8 +63,8 @@ class LockMachine(RuleBasedStateMachine):
                     self.put(self.waiting.pop(ticket))
 
     def waits(self, owner: Owner) -> bool:
-        """A process of one thread asks for nothing while it waits (of two threads, one could
-        close a circle with a lock that needs no waiting: no kernel finds that either)."""
+        """A process with one thread makes no request while it waits. (Of two threads, one could
+        close a cycle with a lock that needs no waiting: no kernel finds that either.)"""
         return any(waiting.owner == owner for waiting in self.waiting.values())
 
     # ---- rules ----
@@ -102,7 +102,7 @@ class LockMachine(RuleBasedStateMachine):
             self.put(wanted)
         else:
             self.waiting[self.ticket] = wanted
-        assert self.table.ask(wanted, self.ticket) == granted or granted  # a repeat
+        assert self.table.ask(wanted, self.ticket) == granted or granted  # it is a repeat
         self.take_grants()
 
     @rule(ino=st.sampled_from(FILES), owner=st.sampled_from(OWNERS), extent=RANGES)
@@ -165,7 +165,7 @@ class LockMachine(RuleBasedStateMachine):
         self._check_circles()
 
     def _check_circles(self) -> None:
-        """Whoever waits does so, in the end, for somebody who does not wait."""
+        """Each waiting request waits, in the end, for an owner that does not wait."""
         live = {o for o in OWNERS if all(w.owner != o for w in self.waiting.values())}
         changed = True
         while changed:
@@ -209,17 +209,18 @@ def test_flock_is_changed_by_dropping_it_first() -> None:
     except FsError as error:
         assert error.status is Status.EAGAIN
     assert table.find_conflict(whole(owner(9, is_flock=True), LockType.WRITE)).owner == two
-    assert table.ask(whole(two, LockType.WRITE))  # nobody else holds it: never let go
+    assert table.ask(whole(two, LockType.WRITE))  # no other owner holds it: it is never released
     assert table.take_events(SessionId(3), ()) == ()
     assert table.ask(whole(one, LockType.NONE))
     assert not table.ask(whole(one, LockType.READ), 1)
-    assert table.ask(whole(two, LockType.READ))  # one may share it; three, first, may not
+    # One may share it; three, which was first, may not.
+    assert table.ask(whole(two, LockType.READ))
     assert table.take_events(SessionId(1), ()) == (1,)
     try:
         table.ask(whole(two, LockType.WRITE))
     except FsError as error:
         assert error.status is Status.EAGAIN
-    assert table.ask(whole(one, LockType.NONE))  # two's shared lock went as well
+    assert table.ask(whole(one, LockType.NONE))  # the shared lock of two was released as well
     assert table.take_events(SessionId(3), ()) == (1,)
 
 
@@ -265,7 +266,8 @@ def test_those_who_wait_go_on_in_order_of_arrival() -> None:
 
 
 def test_thousands_wait_for_one_lock() -> None:
-    """Nothing here is quadratic in those who wait: without that this test takes hours."""
+    """Nothing here is quadratic in the number of waiting requests: otherwise this test would take
+    hours."""
     table = LockTable()
     count = 4000
     assert table.ask(whole(owner(1, 0), LockType.WRITE))

@@ -1,8 +1,9 @@
-"""Thousands of kills of the metaserver: nothing that was answered to a living client is missing.
-Clients are killed, too, and go on as another process of their session.
+"""Thousands of kills of the metaserver: no operation that was answered to a living client is
+missing.
 
-The quick form runs tens of thousands of steps. A failure names its seed: run_world(seed, steps)
-repeats it. Every other one has a trash.
+Clients are killed, too, and continue as another process of their session. The quick form runs tens
+of thousands of steps. A failure names its seed: run_world(seed, steps) repeats it. Every second
+world has a trash.
 """
 
 from collections.abc import Callable
@@ -38,12 +39,12 @@ def test_no_answered_operation_is_missing(seed: int) -> None:
 
 
 def _repeat_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each process of a session counts its requests from the same number on, nearly."""
+    """Each process of a session counts its requests from nearly the same number on."""
     monkeypatch.setattr(session, "IDS_OF_A_LIFE", 1)
 
 
 def _believe_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stored reply is told to whatever request has its id."""
+    """A stored reply is used for any request with its id."""
     _repeat_ids(monkeypatch)
     monkeypatch.setattr(SimulatedClient, "_check_id", lambda client, frame: None)
     monkeypatch.setattr(StoredReply, "answers", lambda stored, op, request_hash: True)

@@ -1,11 +1,11 @@
 """Random operations, the same ones on the mount and on a local folder: no difference is allowed.
 
-Every operation gives an outcome, a value or an errno, and both sides' outcomes must be equal;
-so must the trees at the end: names, types, modes, link counts, sizes, bytes, xattrs. Hypothesis
-shrinks a difference to the shortest list of operations that shows it; with
-BRAIDFS_MODEL_EXAMPLES (so many, on a slow machine) the first one found is told as it is.
-With BRAIDFS_MODEL_DSYNC=1 every write is durable when it returns, so that its bytes have travelled:
-what is removed soon after it was written never leaves a client's memory else.
+Every operation gives an outcome, a value or an errno, and both sides' outcomes must be equal; so
+must the trees at the end: names, types, modes, link counts, sizes, bytes, xattrs. Hypothesis
+reduces a difference to the shortest list of operations that shows it; with BRAIDFS_MODEL_EXAMPLES
+(their number, for a slow machine) the first one found is reported without that. With
+BRAIDFS_MODEL_DSYNC=1 every write is durable when it returns, so that its bytes were sent: otherwise
+the bytes of a file that is removed soon never leave a client's memory.
 """
 
 import errno
@@ -182,7 +182,8 @@ def _fd_look(side: Side, slot: int) -> object:
     if slot not in side.slots:
         return None
     found = os.fstat(side.slots[slot])
-    size = found.st_size if not stat.S_ISDIR(found.st_mode) else 0  # each file system's own
+    # Each file system has sizes of its own.
+    size = found.st_size if not stat.S_ISDIR(found.st_mode) else 0
     return size, found.st_nlink, found.st_mode
 
 
@@ -221,7 +222,8 @@ def _outcome(side: Side, call: Callable[..., object], words: tuple[Any, ...]) ->
     try:
         return "value", call(side, *words)
     except OSError as error:
-        # EEXIST and ENOTEMPTY are one answer for a folder that is not empty (POSIX allows both).
+        # EEXIST and ENOTEMPTY count as one answer for a folder that is not empty (POSIX allows
+        # both).
         number = errno.EEXIST if error.errno == errno.ENOTEMPTY else error.errno
         return "errno", errno.errorcode.get(number or 0, number)
 
@@ -264,7 +266,7 @@ def _compare(mounted: Side, local: Side, operations: list[tuple[Any, Any]]) -> N
 def test_mount_behaves_like_a_local_folder(
     workdir: Path, localdir: Path, sized: Callable[[int, int], int]
 ) -> None:
-    os.setxattr(localdir, "user.oracle", b"1")  # where it has none every example would differ
+    os.setxattr(localdir, "user.oracle", b"1")  # without xattrs here, every example would differ
 
     @settings(
         max_examples=int(EXAMPLES or sized(120, 3000)),

@@ -1,11 +1,11 @@
-"""The guest's run, begun with the first test of whatever is run together with it."""
+"""Starts the guest's run with the first test of a session that includes it."""
 
 import pytest
 
 from tests.rdma.guest_tests import GuestTests
 
 _NAME = "test_the_guests_tests_pass"
-_begun: list[GuestTests] = []  # at most one
+_begun: list[GuestTests] = []  # it has at most one entry
 
 
 def _begin(config: pytest.Config) -> GuestTests:

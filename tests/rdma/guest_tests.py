@@ -1,4 +1,4 @@
-"""The tests of tests/rdma/guest in one guest: the most telling ones, or (--full) all of them."""
+"""The tests of tests/rdma/guest in one guest: the most important ones, or (--full) all of them."""
 
 import io
 import subprocess
@@ -15,8 +15,8 @@ QUICK = tuple(
     f"{FOLDER}/test_mount.py::{name}"
     for name in ("test_no_payload_byte_goes_by_tcp", "test_two_servers_answer_on_two_addresses")
 )
-# On a quiet machine the guest starts such a program in two or three seconds. Where it takes this
-# long nothing else would keep its own deadlines, and a failure would say nothing about RDMA.
+# On a quiet machine the guest starts such a program in two or three seconds. If it takes this long,
+# no other deadline would hold either, and a failure would say nothing about RDMA.
 START_SECONDS_MAX = 15
 TOO_SLOW = 77
 PROBE = f"""
@@ -32,7 +32,7 @@ FULL_SECONDS_MAX = 3600.0
 
 
 class UnableError(Exception):
-    """There can be no guest here; the reason."""
+    """No guest can run here; the message is the reason."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ class GuestTests:
         self._thread.start()
 
     def wait(self) -> int:
-        """The exit code. Raises UnableError, or what else went wrong."""
+        """Waits for the exit code. Raises UnableError, or the error of the run."""
         self._thread.join()
         if self._failure is not None:
             raise self._failure

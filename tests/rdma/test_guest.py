@@ -1,4 +1,4 @@
-"""The guest, and the tests of tests/rdma/guest in one: the most telling ones, or (--full) all.
+"""The guest, and the tests of tests/rdma/guest in one: the most important ones, or (--full) all.
 
 Everything there is emulated and takes minutes, so the guest is started with the first test of a run
 (tests/rdma/conftest.py), and works beside the others at low priority.
@@ -36,7 +36,7 @@ def test_the_guests_tests_pass(guest_tests: GuestTests) -> None:
     ],
 )
 def test_a_command_in_the_guest_is_as_here(script: str, seconds: float, code: int) -> None:
-    """Its output, its exit code, its time limit."""
+    """Its output, its exit code, and its time limit are the same."""
     if reason := missing():
         pytest.skip(reason)
     out, err = io.BytesIO(), io.BytesIO()

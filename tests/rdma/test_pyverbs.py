@@ -1,8 +1,8 @@
-"""fscommon/net/rdma.py with the pyverbs of PyPI (59) sees what it sees with Debian's (44).
+"""fscommon/net/rdma.py with the pyverbs of PyPI (59) sees the same as with Debian's (44).
 
-PyPI has the source only, with the rdma-core that it belongs to in it. Both are built in
-.build/rdma, once, with their own virtual environment for Cython, and used from there: nothing is
-installed. It takes some minutes: long form.
+PyPI has only the source, which includes its rdma-core. Both are built in .build/rdma, once, with a
+virtual environment for Cython, and used from there: nothing is installed. It takes some minutes, so
+it is in the long form only.
 """
 
 import io
@@ -19,7 +19,7 @@ from tests.rdma.vm.guest import GuestRun, missing, run_in_guest
 
 VERSION = "59.0"
 FOLDER = BUILD / "rdma" / f"pyverbs-{VERSION}"
-# What pyverbs.device imports, and they.
+# The modules that pyverbs.device imports, and their imports.
 MODULES = (
     "addr",
     "base",
@@ -75,7 +75,8 @@ def _build() -> Path:
 
 
 def _shown(newer: Path) -> list[dict[str, list[str]]]:
-    """With Debian's, then with the newer one: in one guest, as link-local addresses are random."""
+    """The ports with Debian's version, then with the newer one: in one guest, because link-local
+    addresses are random."""
     out = io.BytesIO()
     script = 'show() { "$0" -m tests.rdma.guest.show_ports; }; show && PYTHONPATH=$1 show'
     command = ("bash", "-c", script, tool("python"), str(newer))

@@ -22,7 +22,7 @@ from pathlib import Path
 
 FILE_MAX = 6 << 20
 PIECE_MAX = 300_000
-HEADER = struct.Struct("<QQ")  # size, operations done
+HEADER = struct.Struct("<QQ")  # it has the size and the number of operations done
 OPERATIONS = (
     "read",
     "write",
@@ -43,7 +43,8 @@ class DifferenceError(Exception):
 
 @dataclass
 class Player:
-    """One of the two processes: its descriptor, its chance, and the copy that both share."""
+    """One of the two processes: its descriptor, its random generator, and the copy that
+    both share."""
 
     path: Path
     copy: mmap.mmap
@@ -160,15 +161,15 @@ def _play(path: Path, copy: mmap.mmap, lock: Lock, seed: int, operations: int) -
             try:
                 player.step()
             except BaseException as error:
-                HEADER.pack_into(copy, 0, size, operations)  # the other one stops too
+                HEADER.pack_into(copy, 0, size, operations)  # the other process stops too
                 print(f"operation {done}: {error!r}", *player.history, sep="\n  ", file=sys.stderr)
                 os._exit(1)
             HEADER.pack_into(copy, 0, HEADER.unpack_from(copy)[0], done + 1)
 
 
 def run(paths: Sequence[Path], operations: int, seed: int) -> bool:
-    """One process for each path, all of them of one file. True when no difference was found; else
-    the story is on stderr."""
+    """Runs one process for each path, all of them paths of one file. True when no difference was
+    found; else the report is on stderr."""
     words = " ".join(map(str, paths))
     print(f"repeat: python -m tests.stress.fsx {words} --operations {operations} --seed {seed}")
     path = paths[0]

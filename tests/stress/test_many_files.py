@@ -1,6 +1,8 @@
-"""A directory of a million files (in the long form): made, listed and removed, each in time linear
-in their number and with bounded memory. Time is the CPU's of client and metaserver, as a busy
-machine says nothing by its clock."""
+"""A directory of a million files (in the long form): created, listed and removed, each in time
+linear in their number and with bounded memory.
+
+Time is the CPU time of client and metaserver, because the clock says nothing on a busy machine.
+"""
 
 import os
 import subprocess
@@ -17,16 +19,16 @@ pytestmark = [pytest.mark.mount, pytest.mark.timeout(5400)]
 
 Sized = Callable[[int, int], int]
 PARTS = 4
-SLOWER_MAX = 2.5  # a file of the last part, beside one of the first
+SLOWER_MAX = 2.5  # it compares a file of the last part with one of the first
 MIB = 1 << 20
-# Of the client: names, attributes and leases, all of which are bounded themselves. Of the
-# metaserver: leases, and what is not in the store yet.
+# The client's memory has names, attributes and leases, all of which are bounded themselves. The
+# metaserver's has leases, and changes that are not in the store yet.
 CLIENT_MIB_MAX, METASERVER_MIB_MAX = 700, 500
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """CPU seconds so far, and memory that is no file's: of the client, of the metaserver."""
+    """CPU seconds so far, and memory that is not page cache: of the client, of the metaserver."""
 
     cpu_s: tuple[float, float]
     memory_mib: tuple[float, float]
@@ -52,7 +54,7 @@ def _memory_mib(pid: int) -> float:
 
 
 def _checked(cluster: Cluster, what: str, done: int, before: Cost) -> float:
-    """Microseconds for each of so many files; memory is looked at."""
+    """Microseconds for each of so many files; the memory is checked."""
     now = Cost.of(cluster)
     each_us = now.since(before) / done * 1e6
     client, metaserver = now.memory_mib

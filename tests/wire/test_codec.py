@@ -1,4 +1,4 @@
-"""The codec: every message comes back, and nothing else is taken."""
+"""The codec: every message decodes to itself, and nothing else is accepted."""
 
 import contextlib
 import typing
@@ -213,7 +213,7 @@ def test_a_number_fits_its_width(code: str) -> None:
     for value in (width.low, 0, width.high):
         assert decode(Row, encode(Row(value, (0, value)))) == Row(value, (0, value))
     for value in (width.low - 1, width.high + 1):
-        if -(1 << 63) <= value < 1 << 64:  # msgpack has no others
+        if -(1 << 63) <= value < 1 << 64:  # msgpack has no other integers
             for row in (Row(value, ()), Row(0, (0, value))):
                 with pytest.raises(RangeError):
                     decode(Row, encode(row))

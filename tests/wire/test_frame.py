@@ -1,4 +1,4 @@
-"""Frames: golden bytes, every way to cut them, and what is refused."""
+"""Frames: golden bytes, every way to truncate them, and what is refused."""
 
 import contextlib
 import struct
@@ -13,7 +13,7 @@ from fscommon.limits import FRAME_BODY_LENGTH_MAX, FRAME_PAYLOAD_LENGTH_MAX
 from fscommon.wire.frame import FrameParser, encode_frame
 from fscommon.wire.header import FLAGS_KNOWN, HEADER_SIZE, Header, decode_header
 
-# Every field has bytes of its own. native/tests holds the same bytes for the same header.
+# Every field has bytes of its own. native/tests has the same bytes for the same header.
 GOLDEN_HEADER = Header(
     op=17,
     flags=0x06,

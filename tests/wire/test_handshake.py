@@ -1,4 +1,6 @@
-"""The handshake without I/O: who gets in, who does not, and what a stranger learns."""
+"""The handshake without I/O: which peers are accepted, which are not, and what an unauthenticated
+peer learns.
+"""
 
 import contextlib
 from dataclasses import replace
@@ -77,7 +79,7 @@ def test_a_server_with_another_key_is_found_out() -> None:
 
 
 def test_a_proof_cannot_be_reflected() -> None:
-    """The client's own proof, sent back, is not the server's."""
+    """The client's own proof, sent back, is not the server's proof."""
     client = ClientHandshake(KEY, FIELDS)
     client.start()
     proof = client.receive(
@@ -174,7 +176,7 @@ def test_a_key_of_a_client() -> None:
     [(KEYS[8], 7), (KEYS[7], 8), (KEY, 7), (KEYS[7], 9), (bytes(32), 9), (KEYS[7], 0)],
 )
 def test_another_key_than_the_one_that_is_named(secret: bytes, key: int) -> None:
-    """A key that is not known ends as one that is: nobody learns which ids there are."""
+    """An unknown key ends in the same way as a known one: no peer learns which ids exist."""
     client, server = ClientHandshake(secret, replace(FIELDS, key=key)), ServerHandshake(RING)
     answer = server.receive(client.start())
     with pytest.raises(AuthenticationError):
@@ -182,7 +184,7 @@ def test_another_key_than_the_one_that_is_named(secret: bytes, key: int) -> None
 
 
 def test_the_id_is_part_of_what_is_proved() -> None:
-    """HELLO cannot be changed on its way, so that a proof is for the key that it names."""
+    """HELLO cannot be changed in transit, so a proof is only valid for the key that it names."""
     client = ClientHandshake(KEYS[7], KEYED)
     server = ServerHandshake(KeyRing(KEY, lambda hello: KEYS[7]))
     parser = FrameParser()

@@ -69,7 +69,7 @@ def test_header_constants() -> None:
     native = constants("frame.h")
     assert native.pop("FRAME_MAGIC") == header.MAGIC
     assert native.pop("FRAME_VERSION") == header.VERSION
-    assert native.pop("COPY_MUST_EXIST") == 1  # native to native alone
+    assert native.pop("COPY_MUST_EXIST") == 1  # only native programs send it to each other
     assert native.pop("RIGHT_READ") == 1
     assert native.pop("RIGHT_WRITE") == 2
     assert native.pop("TARGET_MARK_FACTOR") == capability.TARGET_MARK_FACTOR

@@ -1,4 +1,6 @@
-"""Ansible's way to a test host (tests.deployment.hosts): the namespaces of its PID 1."""
+"""Ansible's connection to a test host (tests.deployment.hosts): it enters the namespaces of the
+host's PID 1.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Connection(Local):
-    """exec_command, put_file and fetch_file, each one nsenter."""
+    """exec_command, put_file and fetch_file, each with one nsenter."""
 
     transport = "host_by_namespace"
 

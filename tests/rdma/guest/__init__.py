@@ -1,1 +1,1 @@
-"""Tests that run inside the guest with Soft-RoCE (./dev rdma); elsewhere they skip themselves."""
+"""Tests that run inside the guest with Soft-RoCE (./dev rdma); elsewhere they are skipped."""

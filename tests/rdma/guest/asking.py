@@ -1,4 +1,4 @@
-"""What the programs in the guest are asked, and what they said: logs, status, mounts by hand."""
+"""Questions to the programs in the guest, and their answers: logs, status, mounts by hand."""
 
 import json
 import subprocess
@@ -20,12 +20,12 @@ def told(cluster: Cluster, transport: str) -> int:
 
 
 def fetched(cluster: Cluster) -> int:
-    """Bytes written, of those that RDMA carried; a server that never had it counts none."""
+    """How many written bytes RDMA carried; a server that never had RDMA counts none."""
     return sum(server.get("rdma_bytes_fetched", 0) for server in servers(cluster))
 
 
 def bytes_go_by_rdma(cluster: Cluster, path: Path) -> bool:
-    """Writes a little and looks which way all of it went."""
+    """Writes a little and checks whether all of it went by RDMA."""
     wanted = pattern(9)[: 4 << 20]
     before = fetched(cluster)
     path.write_bytes(wanted)
@@ -41,7 +41,7 @@ def braidfs(*words: str) -> "subprocess.CompletedProcess[str]":
 
 
 def paths_of_status(cluster: Cluster) -> list[dict[str, object]]:
-    """Which way the bytes of the cluster's own client go, as the metaserver was told."""
+    """The transports of the cluster's own client, as it reported them to the metaserver."""
     metaserver = f"127.0.0.1:{cluster.plan.metaserver.port}"
     shown = braidfs("status", "--json", "-s", metaserver, "-k", str(cluster.plan.key_file))
     paths: list[dict[str, object]] = json.loads(shown.stdout)["clients"][0]["paths"]

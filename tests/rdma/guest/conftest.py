@@ -1,6 +1,6 @@
 """A cluster inside the guest: two storage servers on two addresses, both rails, all bytes by RDMA.
 
-TCP goes over the loopback, whose addresses outlive the links that the tests take down.
+TCP uses the loopback, whose addresses stay when tests take links down.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from tests.cluster.plan import ClusterPlan, make_plan
 
 STATE = Path("/var/tmp/braidfs-guest")
 IMAGE = Path("/dev/shm/targets.ext4")
-# Registered memory of six programs and rails has to fit into the guest.
+# The registered memory of six programs and rails must fit into the guest.
 MEMORY_MIB = 32
 BIG_BYTES = 24 << 20
 
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def addresses_of(server: int) -> list[str]:
-    """Those by which this storage server (1 or 2) is reached by RDMA, on either rail."""
+    """The addresses at which this storage server (1 or 2) is reached by RDMA, on either rail."""
     return [f"10.77.{rail}.{server}" for rail in (0, 1)]
 
 
@@ -44,8 +44,9 @@ def plan_of(state: Path, transport: str) -> ClusterPlan:
         name = f"storageserver-{server}"
         settings[name] = {"rdma_subnets": [f"{one}/32" for one in addresses_of(server)]}
         places[name] = Place(f"127.0.0.{server}")
-    # inline=0: the metaserver has no RDMA, and what it moves out of its records when a tiny file is
-    # written again (decision 0037) would be counted as bytes of payload that went by TCP.
+    # With inline=0 no file is stored in its record: the metaserver has no RDMA, and bytes that it
+    # moves out of records when a tiny file is written again (decision 0037) would count as payload
+    # bytes that went by TCP.
     options = (f"transport={transport}", f"rdma_memory_mib={MEMORY_MIB}", "timeout=900", "inline=0")
     return make_plan(
         state, storage_servers=2, settings=settings, client_options=options, places=places
@@ -54,7 +55,7 @@ def plan_of(state: Path, transport: str) -> ClusterPlan:
 
 @pytest.fixture(scope="session")
 def disk() -> Iterator[Path]:
-    """ext4 in a file in memory: the overlay of the guest knows no O_DIRECT."""
+    """ext4 in a file in memory: the overlay of the guest has no O_DIRECT."""
     with IMAGE.open("wb") as image:
         image.truncate(400 << 20)
     subprocess.run(
@@ -68,7 +69,7 @@ def disk() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def rdma_cluster(disk: Path) -> Iterator[Cluster]:
-    """The session's cluster, transport=auto on both ends (the tests say what was used)."""
+    """The session's cluster, with transport=auto on both ends (the tests check what was used)."""
     cluster = Cluster(plan_of(disk / "cluster", "auto"), report=print)
     cluster.start()
     yield cluster
@@ -77,14 +78,14 @@ def rdma_cluster(disk: Path) -> Iterator[Cluster]:
 
 @pytest.fixture(autouse=True)
 def logs(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What the programs said, shown when the test fails."""
+    """The logs of the programs, shown when the test fails."""
     yield
     for path in sorted(STATE.glob("*/log/*.log")):
         print(f"---- {path.name}\n{path.read_text(errors='replace')[-3000:]}")
 
 
 def servers(cluster: Cluster) -> list[dict[str, int]]:
-    """What each storage server has counted."""
+    """The counters of each storage server."""
     return [native_counters(server.metrics_port) for server in cluster.plan.storageservers]
 
 

@@ -1,10 +1,11 @@
-"""In a counting guest: what one read, one write and one metadata request cost each end, by TCP and
-by RDMA; JSON lines. The last is Python's (metadata_ends.py), the others are native's.
+"""In a counting guest: the cost of one read, one write and one metadata request at each end, by TCP
+and by RDMA, as JSON lines.
 
-One instruction is one nanosecond of this guest's clocks (GuestRun.is_counting), so the CPU time
-that a process used is the number of its instructions, the kernel's on its behalf included. System
-calls are counted by a histogram of the kernel's tracing. Each load runs with two counts; the
-difference is free of what starting costs.
+The last line is for Python (metadata_ends.py), the others are for native. One instruction is one
+nanosecond of this guest's clocks (GuestRun.is_counting), so the CPU time of a process is the number
+of its instructions, including those that the kernel executes for it. A histogram of the kernel's
+tracing counts system calls. Each load runs with two counts; their difference does not include the
+cost of starting.
 """
 
 import json
@@ -59,7 +60,7 @@ LOADS = tuple(Load(transport, *kind) for kind in KINDS for transport in ("tcp", 
 
 
 class SystemCalls:
-    """How many each process made while the block ran."""
+    """How many system calls each process made while the block ran."""
 
     def __enter__(self) -> "SystemCalls":
         (EVENT / "trigger").write_text("hist:keys=common_pid\n")
@@ -76,7 +77,7 @@ class SystemCalls:
 
 
 def measure(program: str, load: Load, count: int) -> dict[str, int]:
-    """instructions and system calls of both ends, for all of `count` requests."""
+    """Instructions and system calls of both ends, for all of `count` requests."""
     with SystemCalls() as calls:
         server = subprocess.Popen(load.server(program, count), stdout=subprocess.PIPE, text=True)
         assert server.stdout is not None

@@ -1,10 +1,10 @@
-"""What the kernel counted: bytes that went by lo."""
+"""What the kernel has counted: bytes that went by lo."""
 
 from pathlib import Path
 
 
 def loopback_bytes() -> int:
-    """Bytes that TCP between the programs has cost: they all speak over lo. Soft-RoCE packets to an
+    """How many bytes TCP between the programs has cost: they all use lo. Soft-RoCE packets to an
     address of the same device never reach an interface."""
     for line in Path("/proc/net/dev").read_text().splitlines():
         name, _, rest = line.partition(":")

@@ -40,11 +40,11 @@ SLOTS = 8
 SLOT_SIZE = 4096
 SIGNAL_EVERY = 32
 WARM_UP = 20
-_GREETING = struct.Struct("<II16s")  # queue pair, first packet number, GID
+_GREETING = struct.Struct("<II16s")  # it has queue pair, first packet number and GID
 
 
 class VerbsStream:
-    """ByteStream by SEND and RECV. One send is out at a time, as one request is."""
+    """A ByteStream by SEND and RECV. One send is outstanding at a time, as one request is."""
 
     peer_address = "the other end"
     tls = None
@@ -61,7 +61,7 @@ class VerbsStream:
         self._context = verbs.device.Context(name=device)
         before = _events()
         self._channel = verbs.cq.CompChannel(self._context)
-        (self._fd,) = _events() - before  # 44 does not show the channel's descriptor
+        (self._fd,) = _events() - before  # version 44 does not show the channel's descriptor
         os.set_blocking(self._fd, False)
         self._queue = verbs.cq.CQ(self._context, 4 * SIGNAL_EVERY, None, self._channel, 0)
         domain = verbs.pd.PD(self._context)
@@ -81,7 +81,8 @@ class VerbsStream:
         ]
         for receive in self._receives:
             self._pair.post_recv(receive)
-        self._sends: dict[int, tuple[Any, Any]] = {}  # by length: silent, signalled
+        # They map a length to a silent and a signalled one.
+        self._sends: dict[int, tuple[Any, Any]] = {}
         self._sent = 0
         self._queue.req_notify()
 
@@ -90,7 +91,8 @@ class VerbsStream:
         return self._verbs.wr.SGE(address, length, self._region.lkey)
 
     def _send_of(self, length: int) -> Any:
-        """Kept: what a request points to is copied when it is made."""
+        """A send request that is kept: the data to which it points is copied when the request is
+        made."""
         if length not in self._sends:
             place, signalled = self._place(SLOTS, length), self._verbs.enums.IBV_SEND_SIGNALED
             make = self._verbs.wr.SendWR
@@ -125,7 +127,7 @@ class VerbsStream:
         self._pair.post_send(self._send_of(len(outgoing)))
 
     async def receive(self) -> bytes:
-        """The bytes of the next message; completions of sends are passed over."""
+        """The bytes of the next message; completions of sends are skipped."""
         while True:
             count, done = self._queue.poll(1)
             if count == 0:
@@ -153,7 +155,7 @@ class VerbsStream:
 
 
 def _events() -> set[int]:
-    """Descriptors of channels for events of verbs. (One of the list is that of the listing.)"""
+    """Descriptors of channels for verbs events. (One of the list belongs to the listing itself.)"""
     found = set()
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):

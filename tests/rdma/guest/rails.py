@@ -1,4 +1,4 @@
-"""The guest's rails taken away and given back, as tests/rdma/vm/guest.sh made them."""
+"""Takes the guest's rails down and up again, as tests/rdma/vm/guest.sh made them."""
 
 import subprocess
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ def _give_addresses(rail: str) -> None:
     number = rail[-1]
     for host in (1, 2):
         _run("ip", "addr", "replace", f"10.77.{number}.{host}/24", "dev", rail)
-    # It goes with the link; a link-local one alone would do for nobody.
+    # It is removed with the link; a link-local address alone would not be enough for any program.
     _run("ip", "addr", "replace", f"fd77:{number}::1/64", "dev", rail, "nodad")
 
 

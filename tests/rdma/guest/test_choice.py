@@ -1,4 +1,4 @@
-"""What is used for which server, as people ask for it and are told."""
+"""Which transport is used for which server, as people request it and as it is reported."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from tests.rdma.guest.asking import (
     paths_of_status,
 )
 
-NO_PORT = 3  # exit codes of braidfs net
+NO_PORT = 3  # they are exit codes of `braidfs net`
 BY_TCP = 3
 
 
@@ -51,7 +51,7 @@ def test_net_check_says_what_a_server_would_use(rdma_cluster: Cluster) -> None:
 
 @contextmanager
 def second_server_by_tcp(cluster: Cluster) -> Iterator[None]:
-    """It is started anew with transport = "tcp", and as it was afterwards."""
+    """Restarts it with transport = "tcp", and afterwards as it was."""
     plan, name = cluster.plan, "storageserver-2"
     settings = {**plan.settings, name: {**plan.settings[name], "transport": "tcp"}}
     try:
@@ -70,12 +70,12 @@ def transports(cluster: Cluster) -> list[object]:
 
 
 def test_each_server_is_reached_as_both_ends_can(rdma_cluster: Cluster, tmp_path: Path) -> None:
-    """One server without RDMA: its bytes go by TCP, those of the other by RDMA; who demands RDMA is
-    told which server has none, and why."""
+    """One server has no RDMA: its bytes go by TCP, those of the other by RDMA; a client that
+    demands RDMA gets an error that says which server has none, and why."""
     path = rdma_cluster.mount_path / "each"
 
     def bytes_go() -> bool:
-        bytes_go_by_rdma(rdma_cluster, path)  # both ways, and right
+        bytes_go_by_rdma(rdma_cluster, path)  # bytes go in both directions, and are right
         return transports(rdma_cluster) == ["rdma", "tcp"]
 
     with second_server_by_tcp(rdma_cluster):
@@ -87,6 +87,6 @@ def test_each_server_is_reached_as_both_ends_can(rdma_cluster: Cluster, tmp_path
         refused = mount_by_hand(rdma_cluster, tmp_path / "none", words)
         assert refused.returncode != 0 and "127.0.0.2" in refused.stderr, refused.stderr
         assert "the server has no RDMA for us: transport=tcp" in refused.stderr, refused.stderr
-    rdma_cluster.remount()  # it would return by itself, but not before it has rested
+    rdma_cluster.remount()  # the client would return by itself, but not before a pause
     assert wait_until(lambda: bytes_go_by_rdma(rdma_cluster, path), PATIENCE_S)
     assert wait_until(lambda: transports(rdma_cluster) == ["rdma", "rdma"], PATIENCE_S)

@@ -1,4 +1,4 @@
-"""The whole mount over RDMA: what is written comes back, and which way it went."""
+"""The whole mount over RDMA: what is written reads back, and by which transport it went."""
 
 import filecmp
 import mmap
@@ -23,7 +23,7 @@ MODEL_SECONDS_MAX = 400.0
 @dataclass(frozen=True, slots=True)
 class Moved:
     """Bytes of payloads, as the storage servers counted them, and how many of them RDMA carried: in
-    messages, either way, or by READ and WRITE."""
+    messages, in either direction, or by READ and WRITE."""
 
     payload: int
     by_rdma: int
@@ -40,7 +40,7 @@ def moved(cluster: Cluster) -> Moved:
 
 
 def test_no_payload_byte_goes_by_tcp(rdma_cluster: Cluster) -> None:
-    """To the byte: all that servers wrote and gave to read is what RDMA has carried."""
+    """Exactly: all bytes that servers wrote and returned are those that RDMA has carried."""
     mount = rdma_cluster.mount_path
     wanted = pattern(1)
     tcp_before, before = loopback_bytes(), moved(rdma_cluster)
@@ -80,7 +80,7 @@ def test_small_reads_travel_in_messages(rdma_cluster: Cluster) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
     try:
         with os.fdopen(os.dup(fd), "rb", buffering=0) as file:
-            page = mmap.mmap(-1, 4096)  # aligned, as O_DIRECT wants it
+            page = mmap.mmap(-1, 4096)  # it is aligned, as O_DIRECT requires
             for _ in range(32):
                 assert file.readinto(page) == 4096
     finally:
@@ -103,9 +103,12 @@ def test_lanes_use_both_rails_at_once(rdma_cluster: Cluster) -> None:
 
 
 def test_the_mount_behaves_like_a_local_folder(rdma_cluster: Cluster) -> None:
-    """The model test of tests/model, with fewer examples. Its oracle is on ext4: the guest's own
-    root lies in a tmpfs, which in this kernel has no user xattrs: each one set would differ.
-    Each write is durable when it returns, or few of these bytes would ever travel."""
+    """The model test of tests/model, with fewer examples.
+
+    Its oracle is on ext4, because the guest's own root is in a tmpfs, which in this kernel has no
+    user xattrs: each one set would differ. Each write is durable when it returns; otherwise few of
+    these bytes would ever be sent.
+    """
     folder = rdma_cluster.mount_path / "model"
     folder.mkdir()
     environment = {

@@ -1,4 +1,6 @@
-"""What is lost when programs die, ports go down and devices go away: nothing; and what is told."""
+"""Nothing is lost when programs die, ports go down and devices are removed; and what is
+reported.
+"""
 
 import os
 import signal
@@ -27,8 +29,8 @@ SOURCE = Path("/dev/shm/source")
 
 
 def write_by_itself(path: Path, wanted: bytes) -> "subprocess.Popen[bytes]":
-    """A program of its own that writes and fsyncs: its exit status says whether it was told of an
-    error. (In a thread here, each child we start would flush the open file as it closes it.)"""
+    """A program of its own that writes and fsyncs: its exit status says whether it got an error.
+    (In a thread here, each child that we start would flush the open file as it closes it.)"""
     SOURCE.write_bytes(wanted)
     words = ["dd", f"if={SOURCE}", f"of={path}", "bs=1M", "conv=fsync"]
     return subprocess.Popen(words, stderr=subprocess.DEVNULL)
@@ -36,7 +38,8 @@ def write_by_itself(path: Path, wanted: bytes) -> "subprocess.Popen[bytes]":
 
 @contextmanager
 def writing(path: Path, wanted: bytes) -> Iterator[None]:
-    """The block runs while `wanted` is being written; then it has been, whole, without an error."""
+    """The block runs while `wanted` is being written; at its end all of it was written without an
+    error."""
     writer = write_by_itself(path, wanted)
     try:
         assert wait_until(lambda: path.exists() and path.stat().st_size > 0, PATIENCE_S)
@@ -56,8 +59,8 @@ def test_a_killed_server_under_load_loses_nothing(rdma_cluster: Cluster) -> None
 
 
 def test_ports_that_go_down_cost_no_error(rdma_cluster: Cluster) -> None:
-    """Both ports down: bytes go by local sockets, which is told once for each server; up: by RDMA
-    again."""
+    """Both ports down: bytes go by local sockets, which is logged once for each server; ports up:
+    by RDMA again."""
     assert wait_until(
         lambda: bytes_go_by_rdma(rdma_cluster, rdma_cluster.mount_path / "up"), PATIENCE_S
     )
@@ -74,7 +77,8 @@ def test_ports_that_go_down_cost_no_error(rdma_cluster: Cluster) -> None:
         set_links("up")
     path = rdma_cluster.mount_path / "up"
     assert wait_until(lambda: bytes_go_by_rdma(rdma_cluster, path), PATIENCE_S)
-    # More than once for a server whose own port came up a moment later than ours.
+    # It is logged more than once for a server whose own port came up a moment later than the
+    # client's.
     assert told(rdma_cluster, "RDMA") >= by_rdma + 2
     assert wait_until(
         lambda: [one["transport"] for one in paths_of_status(rdma_cluster)] == ["rdma", "rdma"],
@@ -83,7 +87,8 @@ def test_ports_that_go_down_cost_no_error(rdma_cluster: Cluster) -> None:
 
 
 def test_a_device_that_is_deleted_costs_no_error(rdma_cluster: Cluster) -> None:
-    """Its traffic goes to the other rail; the programs let it go, so that the deletion ends."""
+    """Its traffic moves to the other rail; the programs release the device, so that the deletion
+    completes."""
     try:
         with writing(rdma_cluster.mount_path / "deleted", pattern(5)):
             subprocess.run(["rdma", "link", "delete", "rxe0"], check=True, timeout=PATIENCE_S)
@@ -104,7 +109,8 @@ def test_a_device_that_is_deleted_costs_no_error(rdma_cluster: Cluster) -> None:
 
 
 def test_addresses_that_go_amid_a_write_cost_no_error(rdma_cluster: Cluster) -> None:
-    """Their GIDs go with them: bytes go by local sockets, and by RDMA again when there are some."""
+    """Their GIDs are removed with them: bytes go by local sockets, and by RDMA again when there are
+    GIDs."""
     path = rdma_cluster.mount_path
     assert wait_until(lambda: bytes_go_by_rdma(rdma_cluster, path / "with"), PATIENCE_S)
     before = told(rdma_cluster, "local socket")
@@ -115,7 +121,7 @@ def test_addresses_that_go_amid_a_write_cost_no_error(rdma_cluster: Cluster) -> 
     assert wait_until(lambda: bytes_go_by_rdma(rdma_cluster, path / "with"), PATIENCE_S)
 
 
-# Root may pin what it likes; without this capability the limit counts.
+# Root may pin any amount; without this capability the limit applies.
 SMALL_MEMLOCK = (
     "prlimit",
     "--memlock=1048576",
@@ -126,7 +132,7 @@ SMALL_MEMLOCK = (
 
 
 def hidden(path: str) -> tuple[str, ...]:
-    """What goes before a program for which this file or folder is an empty one."""
+    """The words before those of a program that must see this file or folder as empty."""
     script = (
         'if [ -d "$0" ]; then empty=$(mktemp -d); else empty=/dev/null; fi'
         ' && mount --bind "$empty" "$(realpath "$0")" && exec "$@"'
@@ -202,7 +208,8 @@ def client_of(folder: Path) -> int:
 
 
 def test_a_killed_client_leaves_nothing_behind(rdma_cluster: Cluster, tmp_path: Path) -> None:
-    """kill -9 amid a write: the servers let its queue pairs go, and serve the others as before."""
+    """kill -9 during a write: the servers release its queue pairs, and serve the others as
+    before."""
     before = queue_pairs()
     folder = tmp_path / "killed"
     options = f"key_file={rdma_cluster.plan.key_file},keeper=0"

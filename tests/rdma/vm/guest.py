@@ -1,9 +1,9 @@
-"""Boots the guest and runs one command in it, as if it ran here: output, exit code, time limit.
+"""Boots the guest and runs one command in it as if it ran here: output, exit code, time limit.
 
-The guest sees this host's whole root file system; what it writes goes to memory and is gone with
-it, except in the folders given as writable. It has two Soft-RoCE rails, rxe0 (10.77.0.1 and .2)
-and rxe1 (10.77.1.1 and .2). Emulation (TCG) makes it slow, some twenty times in Python: it shows
-what is right, never how fast it is.
+The guest sees this host's whole root file system; what it writes goes to memory and is lost with
+the guest, except in the folders given as writable. It has two Soft-RoCE rails, rxe0 (10.77.0.1 and
+.2) and rxe1 (10.77.1.1 and .2). Emulation (TCG) makes it slow, some twenty times in Python: it
+shows whether something works, never how fast it is.
 """
 
 import os
@@ -26,16 +26,16 @@ from tests.rdma.vm.image import HERE, Image, make_image
 
 QEMU = "qemu-system-x86_64"
 MEMORY_MIB = 1536
-# It goes with the program that started it, however that ends.
+# It ends with the program that started it, however that ends.
 LOW_PRIORITY = ("nice", "-n", "5", "setpriv", "--pdeathsig", "KILL")
-BOOT_SECONDS_MAX = 180.0  # a loaded host: half a minute was seen
-TIMED_OUT = 124  # as timeout(1)
+BOOT_SECONDS_MAX = 180.0  # on a loaded host half a minute was observed
+TIMED_OUT = 124  # timeout(1) uses the same code
 GUEST_BROKE = 125
 
 
 @dataclass(frozen=True, slots=True)
 class GuestRun:
-    """One command in one guest. folders are writable there and shared with this host."""
+    """One command in one guest. `folders` are writable there and shared with this host."""
 
     command: Sequence[str]
     seconds_max: float = 600.0
@@ -56,14 +56,15 @@ class GuestRun:
 
 
 def missing() -> str:
-    """Why no guest can be booted here; empty when it can."""
+    """Why no guest can be booted here; empty when one can."""
     if not Path("/bin/busybox").exists() or not shutil.which(QEMU):
         return f"{QEMU} or busybox-static is not installed (./dev rdma installs them)"
     return ""
 
 
 def run_in_guest(run: GuestRun, out: BinaryIO | None = None, err: BinaryIO | None = None) -> int:
-    """Runs it; the exit code of the command, TIMED_OUT, or GUEST_BROKE when the machine died."""
+    """Runs it; returns the exit code of the command, TIMED_OUT, or GUEST_BROKE when the machine
+    died."""
     image = make_image()
     with tempfile.TemporaryDirectory(prefix="braidfs-guest-") as name:
         control = Path(name)
@@ -97,7 +98,7 @@ def _write_control(control: Path, run: GuestRun) -> None:
     lines = (f"folder{index} {path}\n" for index, path in enumerate(run.folders))
     (control / "folders").write_text("".join(lines))
     for name in ("stdout", "stderr"):
-        for end in ("in", "out"):  # with one for both, qemu would read what it wrote
+        for end in ("in", "out"):  # with one pipe for both, qemu would read what it wrote
             os.mkfifo(control / f"{name}.{end}")
 
 
@@ -160,8 +161,10 @@ def _shared(tag: str, path: Path, more: str) -> list[str]:
 
 
 def host_khz() -> int:
-    """The frequency of this host's time stamp counter, which the guest is told instead of
-    measuring it: measured under emulation, it hangs now and then."""
+    """The frequency of this host's time stamp counter.
+
+    The guest gets it instead of measuring it: the measurement sometimes hangs under emulation.
+    """
     log = subprocess.run(["dmesg"], capture_output=True, text=True, check=False).stdout
     found = re.search(r"tsc: (?:Refined TSC clocksource calibration:|Detected) ([0-9.]+) MHz", log)
     cpu = re.search(r"cpu MHz\s*: ([0-9.]+)", Path("/proc/cpuinfo").read_text())
@@ -170,7 +173,7 @@ def host_khz() -> int:
 
 
 def _copier(pipe: Path, to: BinaryIO) -> threading.Thread:
-    """Copies what comes out of a pipe of the guest until qemu closes it."""
+    """Copies the output of a pipe of the guest until qemu closes it."""
 
     def copy() -> None:
         with pipe.open("rb", buffering=0) as source:
@@ -184,7 +187,7 @@ def _copier(pipe: Path, to: BinaryIO) -> threading.Thread:
 
 
 def _wait(machine: "subprocess.Popen[bytes]", control: Path, seconds_max: float) -> int:
-    """The command's time begins when the guest is up."""
+    """Waits for the command, whose time begins when the guest is up."""
     ends_at = time.monotonic() + BOOT_SECONDS_MAX
     is_up = False
     while machine.poll() is None:

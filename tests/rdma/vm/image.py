@@ -1,9 +1,9 @@
 """What the guest boots: a stock Debian kernel, and an initramfs of busybox and modules.
 
-The kernel package is downloaded and unpacked, never installed. vmlinux is taken out of vmlinuz, so
-that qemu starts it directly (PVH) and nothing is decompressed under emulation. Everything is kept
-in .build/rdma and made once for each kernel version, under a lock; what runs in the guest is
-initramfs.sh (before the root is there) and guest.sh (after). Booting is guest.py.
+The kernel package is downloaded and unpacked, never installed. vmlinux is extracted from vmlinuz,
+so that qemu starts it directly (PVH) and nothing is decompressed under emulation. Everything is
+kept in .build/rdma and made once for each kernel version, under a lock; the guest runs initramfs.sh
+(before the root is there) and guest.sh (after). guest.py boots it.
 """
 
 import fcntl
@@ -19,9 +19,10 @@ from tests.dev.steps import BUILD, StepError, quiet_step
 
 FOLDER = BUILD / "rdma"
 HERE = Path(__file__).parent
-KERNEL = "linux-image-amd64"  # Debian's name for the present one; not -cloud, which has no rxe
+# It is Debian's name for the current kernel; not -cloud, which has no rxe.
+KERNEL = "linux-image-amd64"
 BUSYBOX = Path("/bin/busybox")
-# In the order of need; what they depend on comes from modules.dep.
+# They are in the order of need; modules.dep says on which other modules they depend.
 MODULES = (
     "virtio_mmio",
     "virtio_pci",
@@ -132,7 +133,7 @@ def _make_initramfs(modules: Path, folder: Path, archive: Path) -> None:
 
 
 def _in_order(modules: Path) -> list[Path]:
-    """The files of MODULES, each behind what it depends on; built-in ones are left out."""
+    """The files of MODULES, each after those on which it depends; built-in ones are left out."""
     needs: dict[str, tuple[str, list[str]]] = {}
     for line in (modules / "modules.dep").read_text().splitlines():
         path, _, rest = line.partition(":")

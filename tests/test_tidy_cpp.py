@@ -35,9 +35,7 @@ LINKS: dict[str, tuple[str, ...]] = {
 # a new folder; a larger number is a debt, which only shrinks.
 CIRCLE_UNITS_MAX = dict.fromkeys(LINKS, 1) | {
     "rdma": 2,
-    "store": 10,
     "server": 3,
-    "fuse": 2,
     "client": 2,
 }
 

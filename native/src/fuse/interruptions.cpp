@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "fuse/lane.h"
 #include "fuse/signals.h"
+#include "fuse/upcall_sink.h"
 
 namespace braidfs::fuse {
 

@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 
 #include "fuse/channels.h"
@@ -22,23 +21,10 @@
 #include "fuse/name_handler.h"
 #include "fuse/parse.h"
 #include "fuse/request.h"
+#include "fuse/upcall_sink.h"
 #include "net/event_loop.h"
 
 namespace braidfs::fuse {
-
-// Where requests go that are not answered natively. ANY LANE calls; must not block.
-class UpcallSink {
- public:
-  virtual ~UpcallSink() = default;
-  // Sees to it that the request is answered once.
-  virtual void upcall(const UpcallRequest& request) = 0;
-  virtual void forget(const ForgetRequest& request) = 0;
-  // A handle of an inode with locks is closed; only told, answered elsewhere.
-  virtual void released(const ReleaseRequest&) {}
-  // As in DataHandler.
-  virtual std::optional<Waiting> waiting(uint64_t unique) = 0;
-  virtual bool interrupt(uint64_t unique) = 0;
-};
 
 struct LaneParts {
   Channels& channels;

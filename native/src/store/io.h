@@ -1,10 +1,14 @@
 // Whole transfers over File, and the status of a negative errno. Blocking. ANY THREAD.
 #pragma once
+#include <sys/uio.h>
+
 #include <cerrno>
+#include <cstdint>
 #include <span>
 #include <vector>
 
-#include "store/chunk_store.h"
+#include "braidfs/status.h"
+#include "store/device.h"
 
 namespace braidfs::store {
 

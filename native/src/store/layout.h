@@ -13,7 +13,7 @@
 #include <span>
 #include <string>
 
-#include "store/chunk_store.h"
+#include "store/requests.h"
 
 namespace braidfs::store {
 

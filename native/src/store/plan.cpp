@@ -4,8 +4,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "store/chunk_store.h"
 #include "store/io.h"
+#include "store/requests.h"
 
 namespace braidfs::store {
 

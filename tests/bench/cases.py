@@ -1,9 +1,9 @@
 """What `./dev bench smoke` measures: one row a case, with its fio line and its least bar.
 
-A write case is run on ext4 in two ways, buffered and O_DIRECT at depth 4, and the better one
-counts. Every case ends with its bytes on stable storage. Reads are of bytes that the servers' page
-cache holds (a pass before the first round puts them there), never the client's: O_DIRECT, or
-invalidated before.
+A write case runs on ext4 in two ways, buffered and O_DIRECT at depth 4, and the better one counts.
+Every case ends with its bytes on stable storage. Reads are of bytes that are in the servers' page
+cache (a pass before the first round puts them there), never in the client's: they use O_DIRECT, or
+the client's cache is invalidated before.
 """
 
 import json
@@ -20,7 +20,7 @@ SMALL_SIZE = 8 << 20
 LARGE_FILE = f"f{SMALL_COUNT}"
 LARGE_SIZE = 512 << 20
 CREATE_PROCESSES = 4
-CREATE_COUNT = 1500  # by each process
+CREATE_COUNT = 1500  # it is the number for each process
 
 _SMALL_FILES = ":".join(f"f{number}" for number in range(SMALL_COUNT))
 _BUFFERED = ("--direct=0", "--ioengine=psync")
@@ -127,7 +127,7 @@ def prepare(folder: Path, *, local: bool) -> None:
 
 def run_fio(folder: Path, case: Case, way: tuple[str, ...]) -> float:
     """One run: operations a second, or MB/s."""
-    # --directory holds for the names that come after it.
+    # --directory applies to the names that come after it.
     words = ["fio", "--name=case", f"--directory={folder}", *case.words, *way]
     result = subprocess.run(
         [*words, "--output-format=json", "--group_reporting"],
@@ -147,14 +147,15 @@ def run_fio(folder: Path, case: Case, way: tuple[str, ...]) -> float:
 
 
 def _seconds_with_sync(job: dict[str, dict[str, float]], side: dict[str, float]) -> float:
-    # fio's own rate stops before the fsync at the end: job_runtime has it.
+    # fio's own rate stops before the fsync at the end: job_runtime includes it.
     syncs = job.get("sync", {}).get("total_ios", 0)
     runtime = job["job_runtime"] if syncs else side["runtime"]
     return max(float(runtime), 1.0) / 1000  # type: ignore[arg-type]
 
 
 def run_creates(folder: Path) -> float:
-    """Empty files created, opened and closed, a second, by four processes in a folder each."""
+    """How many empty files are created, opened and closed a second, by four processes in a folder
+    each."""
     folders = [
         folder / f"creates-{number}-{time.monotonic_ns()}" for number in range(CREATE_PROCESSES)
     ]
@@ -171,8 +172,8 @@ def create_files(folder: Path, count: int) -> None:
 
 
 def timed(work: Callable[[Path, int], None], folders: Sequence[Path], count: int) -> float:
-    """work(folder, count) by a process for each folder: seconds from the moment that all are ready
-    until the last one is done."""
+    """Runs work(folder, count) in a process for each folder; returns the seconds from the moment
+    when all are ready until the last one is done."""
     context = multiprocessing.get_context("fork")
     ready = context.Barrier(len(folders) + 1)
 

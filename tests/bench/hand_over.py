@@ -1,7 +1,7 @@
-"""A file that two mounts pass to and fro: lock it, read what the other wrote, write anew, unlock.
+"""A file that two mounts use in turns: lock it, read what the other wrote, write it again, unlock.
 
-One process has a descriptor on each mount and takes turns, so that a turn is a hand-over of the
-lock, of the lease and of the bytes, and nothing else: nobody waits for a lock that is held.
+One process has a descriptor on each mount and uses them in turns, so that a turn is a hand-over of
+the lock, of the lease and of the bytes, and nothing else: no turn waits for a held lock.
 """
 
 import fcntl
@@ -28,8 +28,8 @@ class HandOvers:
 
 
 def pass_to_and_fro(roots: Sequence[Path], turns: int = TURNS) -> HandOvers:
-    """roots: one directory, as each mount has it. Raises RuntimeError when a turn does not read
-    what the one before it wrote."""
+    """`roots`: one directory, by its path on each mount. Raises RuntimeError when a turn does not
+    read what the one before it wrote."""
     paths = [root / "passed" for root in roots]
     paths[0].write_bytes(_piece(0) + bytes(SIZE - PIECE))
     fds = [os.open(path, os.O_RDWR) for path in paths]
@@ -44,13 +44,13 @@ def pass_to_and_fro(roots: Sequence[Path], turns: int = TURNS) -> HandOvers:
 
 
 def median(passed: Sequence[HandOvers]) -> HandOvers:
-    """Of each figure by itself."""
+    """The median of each figure by itself."""
     columns = zip(*((one.per_s, one.p50_ms, one.p99_ms) for one in passed), strict=True)
     return HandOvers(*map(statistics.median, columns))
 
 
 def _turn(fd: int, number: int) -> float:
-    """Seconds."""
+    """The duration in seconds."""
     start = time.perf_counter()
     fcntl.lockf(fd, fcntl.LOCK_EX)
     if os.pread(fd, PIECE, 0) != _piece(number):

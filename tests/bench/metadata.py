@@ -3,10 +3,11 @@
 Each case is one pass over the same number of empty files, spread over a folder for each process, by
 one process, by some and by many; on BraidFS also by four clients, each a mount of its own that has
 its share of the processes and folders. *Warm*: the client saw every file a moment ago. *Cold*: the
-kernel was told to forget names and attributes (drop_caches), so that the client's own tables and
-its servers answer. A round runs every case on every system; of the rounds the median counts. Null
-FUSE knows its own few files only: it runs what can be done with those. A locked file that two
-clients pass to and fro (hand_over.py) is measured beside, on BraidFS: scripts of peers mount once.
+kernel has dropped names and attributes (drop_caches), so that the client's own tables and its
+servers answer. A round runs every case on every system; the median of the rounds counts. Null FUSE
+has only its own few files: it runs the cases that are possible with those. A locked file that two
+clients use in turns (hand_over.py) is measured besides, on BraidFS only, because scripts of peers
+mount once.
 """
 
 import os
@@ -31,7 +32,7 @@ from tests.cluster.cluster import Cluster
 from tests.dev.build import build
 from tests.dev.steps import BUILD, StepError, console
 
-FILES = 12_000  # in all
+FILES = 12_000  # it is the total number
 BRAID = "braidfs"
 NULL = "nullfs"
 LOCAL = "ext4"
@@ -40,7 +41,7 @@ PEER_SECONDS_MAX = 180
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How many processes work, and on how many clients; the latter on BraidFS alone."""
+    """How many processes work, and on how many clients; several clients only on BraidFS."""
 
     processes: int
     clients: int = 1
@@ -51,13 +52,14 @@ class Setting:
 
 SETTINGS = (Setting(1), Setting(4), Setting(16), Setting(4, 4), Setting(16, 4))
 
-Pass = Callable[[Path, int], None]  # folder of one process, number of files in it
+# Its arguments are the folder of one process and the number of files in it.
+Pass = Callable[[Path, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """least_of_null: by one process. of_peers: at least so many times the best peer, by process
-    count."""
+    """`least_of_null`: for one process. `of_peers`: at least so many times the best peer, by number
+    of processes."""
 
     name: str
     run: Pass
@@ -79,7 +81,7 @@ def _open(folder: Path, count: int) -> None:
 
 
 def _find(folder: Path, count: int) -> None:
-    """What `find -size` does: a listing, and the attributes of each."""
+    """Does what `find -size` does: a listing, and the attributes of each file."""
     with os.scandir(folder) as entries:
         seen = sum(1 for entry in entries if entry.stat(follow_symlinks=False).st_size == 0)
     if seen != count:
@@ -119,19 +121,19 @@ def _opened(folder: Path) -> Iterator[int]:
 
 
 def _names(folder: Path, count: int) -> list[str]:
-    """Null FUSE has files of its own, fewer than are asked for: again and again."""
+    """Null FUSE has files of its own, fewer than needed: they are used again and again."""
     if (folder / "f0").exists():
         return [f"f{number % SMALL_COUNT}" for number in range(count)]
     return [f"{number}" for number in range(count)]
 
 
-Key = tuple[str, Setting]  # the name of the case
+Key = tuple[str, Setting]  # the text is the name of the case
 Runs = dict[Key, dict[str, list[float]]]
-Passed = dict[str, list[HandOvers]]  # by system
+Passed = dict[str, list[HandOvers]]  # the key is the system
 
 
 def metadata(rounds: int, peers: Path | None) -> bool:
-    """True when every bar was met. peers: a folder of NAME-up and NAME-down scripts."""
+    """True when every bar was met. `peers`: a folder of NAME-up and NAME-down scripts."""
     build(tests=True)
     runs: Runs = defaultdict(lambda: defaultdict(list))
     found = sorted(peers.glob("*-up")) if peers else []
@@ -159,7 +161,7 @@ def metadata(rounds: int, peers: Path | None) -> bool:
 
 
 def _peer(up: Path, name: str, runs: Runs) -> dict[str, str]:
-    """One peer, up and down again; why it could not be measured."""
+    """Measures one peer, which is started and stopped; returns why it could not be measured."""
     point = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=BUILD / "bench"))
     try:
         words = [str(up), str(point)]
@@ -182,7 +184,8 @@ def _pass_over(system: str, folder: Path, runs: Runs) -> None:
 
 
 def _clients_pass_over(cluster: Cluster, runs: Runs) -> None:
-    """The others are mounted only as long as they are needed: who is alone is told so."""
+    """The other clients are mounted only as long as they are needed, because a client that is alone
+    works differently."""
     for setting in SETTINGS:
         if setting.clients == 1:
             continue

@@ -1,4 +1,4 @@
-"""Where benchmarks leave what they measured."""
+"""Where benchmarks store their results."""
 
 import json
 import os
@@ -13,7 +13,7 @@ RESULTS = ROOT / "results"
 
 
 def write_results(suite: str, content: dict[str, Any]) -> Path:
-    """results/SUITE-TIME.json: the content, and what machine it was."""
+    """results/SUITE-TIME.json: the content, and a description of the machine."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{suite}-{time.strftime('%Y%m%d-%H%M%S')}.json"
     machine = {"kernel": platform.release(), "cores": os.cpu_count()}

@@ -1,8 +1,8 @@
 """`./dev bench smoke`: interleaved rounds of every case on every system, medians, bars.
 
 One round runs each case on BraidFS, local ext4 and null FUSE in turn, so that a slow minute of the
-machine hits all three. The table goes to the terminal, everything measured to results/*.json. The
-exit code says whether every least bar was met.
+machine affects all three. The table goes to the terminal, all values to results/*.json. The exit
+code says whether every least bar was met.
 """
 
 import statistics
@@ -83,14 +83,14 @@ def _round(systems: Systems, measured: Measured, text: str) -> None:
 
 
 def _show(text: str) -> None:
-    """The line of progress; only where there is a terminal to overwrite it."""
+    """Shows the line of progress, only where there is a terminal to overwrite it."""
     if console.is_terminal:
         console.print(f"{text:<78}", end="\r", soft_wrap=True)
 
 
 def _run(case: Case, system: str, folder: Path) -> float | None:
     if system == "nullfs" and "--unlink=1" in case.words:
-        return None  # it knows its own files only
+        return None  # it has only its own files
     ways = case.ways if system == "ext4" else case.ways[:1]
     return max(run_fio(folder, case, way) for way in ways)
 

@@ -17,7 +17,7 @@ from tests.dev.steps import BUILD, console
 
 NULLFS = NATIVE_BUILD / "bench" / "braidfs-nullfs"
 CLIENT_OPTIONS = ("dirty_mib=256",)
-CLIENT_BUDGET_MIB = 256 + 256  # of both
+CLIENT_BUDGET_MIB = 256 + 256  # it is the sum of both
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Systems:
         return {"braidfs": self.braid, "ext4": self.local, "nullfs": self.null}
 
     def client_rss_mib(self) -> float:
-        """The most memory that the client ever had resident."""
+        """The peak resident memory of the client."""
         pid = self.cluster.client_pid()
         status = Path(f"/proc/{pid}/status").read_text()
         line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
@@ -40,7 +40,7 @@ class Systems:
 
 @contextlib.contextmanager
 def running() -> Iterator[Systems]:
-    """All three, on one disk, torn down afterwards."""
+    """All three, on one disk, removed afterwards."""
     base = BUILD / "bench"
     base.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="run-", dir=base))

@@ -1,8 +1,8 @@
 """`./dev bench transport`: what a request costs each end by TCP and by RDMA, in counts.
 
-Instructions and system calls, from a guest whose clocks count instructions
+The counts are of instructions and system calls, from a guest whose clocks count instructions
 (tests/rdma/guest/count_transport.py): emulation makes times meaningless. Reads and writes are those
-of the native streams, metadata frames go through Python on both ends. Of RDMA the kernel's part
+of the native streams, metadata frames go through Python on both ends. With RDMA, the kernel's part
 is Soft-RoCE doing in software what a card does: a card needs neither those instructions nor most of
 the system calls, each of which rings a doorbell of Soft-RoCE. On real cards use
 .build/native/bench/braidfs-transport-bench (docs/OPERATIONS.md).
@@ -24,7 +24,7 @@ PROGRAM = NATIVE_BUILD / "bench" / "braidfs-transport-bench"
 
 
 def transport() -> None:
-    """Prints the table and keeps the figures in .build/bench."""
+    """Prints the table and stores the figures in .build/bench."""
     refuse_without_guest()
     build(tests=True)
     out = io.BytesIO()

@@ -1,4 +1,4 @@
-"""How much each case does: in full, quick (a few minutes in all), and tiny (a test, seconds)."""
+"""How much each case does: full, quick (a few minutes in total), and tiny (a test, seconds)."""
 
 from dataclasses import dataclass
 
@@ -9,8 +9,8 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """processes: of the epochs. writers, blocks: of checkpoints, each writer stream_bytes. depths:
-    of random reads. seconds: of a case that runs for a time."""
+    """`processes`: of the epochs. `writers`, `blocks`: of checkpoints, with `stream_bytes` for each
+    writer. `depths`: of random reads. `seconds`: of a case that runs for a time."""
 
     files: int
     folders: int
@@ -24,8 +24,8 @@ class Amounts:
     ranks: int
     rank_bytes: int
     swap_bytes: int
-    tensors: tuple[tuple[int, int], ...]  # bytes of one, depth
-    engines: tuple[str, ...]  # of tensors
+    tensors: tuple[tuple[int, int], ...]  # each entry has the bytes of one tensor and the depth
+    engines: tuple[str, ...]  # they are for tensors
 
 
 FULL = Amounts(

@@ -1,4 +1,4 @@
-"""What is measured (rows), what it should reach (bars), and whether it does. Pure.
+"""What is measured (rows), what it should reach (bars), and whether it does. The module is pure.
 
 A bar compares the median of BraidFS with a reference: the median of another system in the same row
 or in a named one, the best of the peers, another row of BraidFS itself, or 1 (a plain value).
@@ -12,7 +12,7 @@ BRAID = "braidfs"
 LOCAL = "ext4"
 NULL = "nullfs"
 
-Medians = Mapping[tuple[str, str], float]  # (row, system)
+Medians = Mapping[tuple[str, str], float]  # the key is (row, system)
 
 
 class Than(StrEnum):
@@ -25,8 +25,8 @@ class Than(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """At least (at_most: at most) factor times the reference. row: of the reference, where it is
-    another one."""
+    """At least (at_most: at most) factor times the reference. `row`: that of the reference, if it
+    is another one."""
 
     than: Than
     factor: float
@@ -36,7 +36,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table. lacking: why BraidFS cannot run it yet."""
+    """One line of the table. `lacking`: why BraidFS cannot run it yet."""
 
     name: str
     unit: str
@@ -47,14 +47,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """met: None when there was nothing to compare with."""
+    """`met`: None when there was nothing to compare with."""
 
     text: str
     met: bool | None
 
 
 def judge(row: Row, medians: Medians, peers: Sequence[str]) -> list[Verdict]:
-    """Bars that compare with peers count only in a run that has some."""
+    """Bars that compare with peers count only in a run with peers."""
     bars = [bar for bar in row.bars if peers or bar.than is not Than.PEERS]
     if row.lacking:
         return [Verdict(f"{_wanted(bar)}: {row.lacking}", False) for bar in bars]

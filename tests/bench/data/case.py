@@ -1,4 +1,4 @@
-"""What a case is, and what its run is given and gives back."""
+"""What a case is, and what its run receives and returns."""
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -8,13 +8,14 @@ from tests.bench.data.amounts import Amounts
 from tests.bench.data.bars import Row
 from tests.bench.data.places import NullPlace, Place
 
-Values = Mapping[str, float]  # row → value
+Values = Mapping[str, float]  # the key is the row
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """key: the letter of the case. rows: of these amounts. run: gives values for some of the rows,
-    those that this place can have. cleans: the folder is emptied afterwards."""
+    """`key`: the letter of the case. `rows`: its rows for these amounts. `run`: returns values for
+    some of the rows, those that are possible at this place. `cleans`: the folder is emptied
+    afterwards."""
 
     key: str
     title: str
@@ -23,7 +24,7 @@ class Case:
 
 
 def empty(place: Place) -> None:
-    """Null FUSE holds nothing; elsewhere all that a case left goes."""
+    """Null FUSE stores nothing; elsewhere everything that a case left is removed."""
     if isinstance(place, NullPlace):
         return
     for path in place.folder.iterdir():

@@ -1,7 +1,7 @@
-"""What processes spent, from /proc: CPU time, context switches, memory at its peak.
+"""What processes consumed, from /proc: CPU time, context switches, peak memory.
 
-CPU time of a process counts threads that have ended too; context switches are those of threads that
-live at the end, which the lanes of BraidFS do as long as their program.
+CPU time of a process includes threads that have ended; context switches are those of threads that
+exist at the end, which the lanes of BraidFS do as long as their program runs.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ class Usage:
 
 @dataclass(slots=True)
 class Spent:
-    """Filled in when the measured time is over."""
+    """The values are set when the measured time is over."""
 
     client: Usage = field(default_factory=Usage)
     servers: Usage = field(default_factory=Usage)
@@ -43,7 +43,7 @@ class Spent:
 
 @contextlib.contextmanager
 def spending(serving: Serving) -> Iterator[Spent]:
-    """What those processes spend while the block runs; they are not replaced meanwhile."""
+    """What those processes consume while the block runs; they are not replaced meanwhile."""
     client, servers = _Count(serving.client), _Count(serving.servers)
     spent = Spent()
     yield spent
@@ -52,7 +52,7 @@ def spending(serving: Serving) -> Iterator[Spent]:
 
 
 class _Count:
-    """What some processes spend from now on."""
+    """What some processes consume from now on."""
 
     def __init__(self, pids: Sequence[int]) -> None:
         self._pids = pids
@@ -66,15 +66,15 @@ class _Count:
 
 
 def _cpu_s(pid: int) -> float:
-    # The clock of another process, as clock_getcpuclockid(3) makes its number; nanoseconds, where
-    # /proc/PID/stat has ticks of 10 ms.
+    # This is the clock of another process, with the number that clock_getcpuclockid(3) computes. It
+    # has nanoseconds, where /proc/PID/stat has ticks of 10 ms.
     with contextlib.suppress(OSError):
         return time.clock_gettime((~pid << 3) | 2)
     return 0.0
 
 
 def _switches(pids: Sequence[int]) -> dict[str, int]:
-    """Of each thread."""
+    """The context switches of each thread."""
     found = {}
     for pid in pids:
         for status in Path(f"/proc/{pid}/task").glob("*/status"):
@@ -86,7 +86,7 @@ def _switches(pids: Sequence[int]) -> dict[str, int]:
 
 
 def peak_mib(pids: Sequence[int]) -> float:
-    """The most memory that each ever had resident, added up."""
+    """The sum of the peak resident memory of each process."""
     return sum(_status_kib(pid, "VmHWM") for pid in pids) / 1024
 
 
@@ -99,9 +99,9 @@ def _status_kib(pid: int, key: str) -> int:
 
 
 def with_children(pids: Sequence[int]) -> tuple[int, ...]:
-    """They, and whatever descends from them: some programs serve in a child."""
+    """These processes and all their descendants: some programs serve in a child."""
     found = list(dict.fromkeys(pids))
-    for pid in found:  # grows while it is walked
+    for pid in found:  # the list grows while it is walked
         for children in Path(f"/proc/{pid}/task").glob("*/children"):
             with contextlib.suppress(OSError):
                 words = children.read_text().split()

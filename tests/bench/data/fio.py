@@ -1,4 +1,4 @@
-"""Running fio, and what it says."""
+"""Runs fio and reads its output."""
 
 import json
 import subprocess
@@ -10,8 +10,8 @@ SECONDS_MAX = 600
 
 
 def fio(folder: Path, words: Sequence[str]) -> dict[str, Any]:
-    """The sums of all jobs together, as fio's JSON has them."""
-    # --directory holds for the names that come after it.
+    """The sums of all jobs together, from fio's JSON."""
+    # --directory applies to the names that come after it.
     line = [
         "fio",
         "--name=case",

@@ -1,9 +1,9 @@
-"""Case e: epochs at one end while a checkpoint is written at the other.
+"""Case e: epochs while another process writes a checkpoint.
 
 Readers go through the data set of case a in random order again and again, and drop each file from
-this machine's cache when they have read it; a writer writes files of a checkpoint with fsync at
-the end of each. Each runs alone for some seconds, then both at once, then both with the writer
-paced at a quarter of its own rate. What counts is each rate relative to the one alone.
+this machine's cache when they have read it; a writer writes files of a checkpoint with fsync at the
+end of each. Each runs alone for some seconds, then both at once, then both with the writer limited
+to a quarter of its own rate. The results are the rates relative to those alone.
 """
 
 import os
@@ -61,7 +61,7 @@ def _read_once(path: str, size: int) -> None:
 
 
 def _writer(place: Place, size: int, seconds: float, pace: float | None) -> Work:
-    """Counts durable bytes; at most pace bytes a second."""
+    """Counts durable bytes; it writes at most `pace` bytes a second."""
 
     def work() -> float:
         began_s, total, number = time.monotonic(), 0, 0
@@ -99,7 +99,7 @@ def _run(place: Place, amounts: Amounts) -> Values:
         _reader(files, order[first::READERS], seconds, seed=first) for first in range(READERS)
     ]
     size = amounts.stream_bytes
-    together(readers)  # so that the servers are as warm in the first run as in the last
+    together(readers)  # so the servers are as warm in the first run as in the last
     epoch_alone = together(readers).rate
     writer_alone = together([_writer(place, size, seconds, None)]).rate
     epoch, writer = _both(readers, _writer(place, size, seconds, None))

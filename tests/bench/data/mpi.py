@@ -1,6 +1,6 @@
 """Case h by ranks of MPI (`--mpi`): its patterns, and collective MPI-IO.
 
-mpi_ranks.py is each rank, in the environment of the extra `bench` that has mpi4py.
+mpi_ranks.py is the program of each rank, in the environment of the extra `bench` that has mpi4py.
 """
 
 import json
@@ -24,7 +24,7 @@ LAUNCHER = "mpirun"
 PROGRAM = "tests.bench.data.mpi_ranks"
 SECONDS_MAX = 900
 _PEERS = (Bar(Than.PEERS, 2.0),)
-# Root may launch, and there may be fewer cores than ranks.
+# Root may launch ranks, and there may be fewer cores than ranks.
 _ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -35,7 +35,7 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What all ranks are told."""
+    """The parameters of all ranks."""
 
     path: str
     pattern: int
@@ -44,7 +44,7 @@ class _Job:
     collective: bool
 
 
-# The patterns, each with whether MPI-IO does it, for all ranks together.
+# Each pattern has a flag whether MPI-IO does it, for all ranks together.
 _KINDS = ((SEGMENTED, False), (STRIDED, False), (HARD, False), (STRIDED, True), (HARD, True))
 
 
@@ -60,7 +60,7 @@ def _rows(amounts: Amounts) -> Iterator[Row]:
 
 
 def _rate(python: str, ranks: int, job: _Job) -> float:
-    """MB/s."""
+    """The rate in MB/s."""
     done = subprocess.run(
         [LAUNCHER, "-n", str(ranks), python, "-m", PROGRAM, json.dumps(asdict(job))],
         check=False,
@@ -94,7 +94,8 @@ def _run(python: str, place: Place, amounts: Amounts) -> Values:
 
 
 def shared_by_mpi() -> Case:
-    """Makes the environment that has mpi4py; raises StepError where nothing launches ranks."""
+    """Creates the environment that has mpi4py; raises StepError if no program there can launch
+    ranks."""
     if shutil.which(LAUNCHER) is None:
         raise StepError(f"no {LAUNCHER} in PATH: install an MPI (Debian: openmpi-bin)")
     run = partial(_run, python_of("bench", ("mpi4py",)))

@@ -1,7 +1,7 @@
 """One rank of a job that writes or reads a shared file: a program for mpirun and a Python that has
 mpi4py.
 
-`mpirun -n N python -m tests.bench.data.mpi_ranks {JSON}`: path, pattern (its place in PATTERNS),
+`mpirun -n N python -m tests.bench.data.mpi_ranks {JSON}`: path, pattern (its index in PATTERNS),
 count (transfers of each rank), reading, collective (MPI-IO, all ranks together, instead of pwrite
 and pread). Ranks begin together; rank 0 prints one JSON object: seconds (from the first one's start
 to the last one's end) and bytes of all.

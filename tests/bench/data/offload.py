@@ -1,8 +1,8 @@
 """Case i: tensors in swap files, as DeepNVMe and ZeRO-Infinity keep them.
 
-O_DIRECT random reads and writes of whole tensors of 1 to 64 MiB in one large file that is there
-already, some in flight, by libaio and by io_uring. Writes count until an fsync at the end is done:
-an O_DIRECT write of BraidFS may return before its bytes are at the servers.
+They are O_DIRECT random reads and writes of whole tensors of 1 to 64 MiB in one large existing
+file, several in flight, by libaio and by io_uring. Writes are timed until an fsync at the end is
+done, because an O_DIRECT write of BraidFS may return before its bytes are at the servers.
 """
 
 import os
@@ -60,7 +60,7 @@ def _run(place: Place, amounts: Amounts) -> Values:
 def _rate(place: Place, words: tuple[str, ...], what: str, seconds: int) -> float:
     if what == "read":
         return float(fio(place.folder, (*words, *timed_words(seconds)))["read"]["bw_bytes"])
-    # fio's own rate stops before the fsync at the end: job_runtime has it.
+    # fio's own rate stops before the fsync at the end: job_runtime includes it.
     job = fio(place.folder, (*words, "--time_based", f"--runtime={seconds}", "--end_fsync=1"))
     return float(job["write"]["io_bytes"] / job["job_runtime"] * 1000)
 

@@ -23,7 +23,7 @@ def number(value: float) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """The median, and of several runs how far they lay apart."""
+    """The median, and for several runs how far apart they were."""
     middle = statistics.median(values)
     if len(values) < 2:
         return number(middle)
@@ -58,7 +58,7 @@ def show(content: Mapping[str, Any]) -> None:
 
 
 def markdown(content: Mapping[str, Any]) -> str:
-    """The tables as docs/performance.md has them."""
+    """The tables as they are in docs/performance.md."""
     lines = []
     systems = content["systems"]
     for group in content["groups"]:
@@ -81,7 +81,7 @@ def _said(bar: Mapping[str, Any]) -> str:
 
 
 def draw(results: Path, folder: Path) -> None:
-    """SVG by matplotlib, which the environment of the extra `bench` has."""
+    """Draws SVG with matplotlib, which the environment of the extra `bench` has."""
     folder.mkdir(parents=True, exist_ok=True)
     python = python_of("bench", ("matplotlib",))
     words = [python, "-m", "tests.bench.data.plots", str(results), str(folder)]

@@ -1,6 +1,7 @@
-"""Which transfers of a shared file are whose, and what one rank does with its own.
+"""Which transfers of a shared file belong to which rank, and how one rank writes and reads its own.
 
-Needs nothing but the standard library: programs of other environments use it (mpi_ranks.py).
+The module needs only the standard library, because programs of other environments use it
+(mpi_ranks.py).
 """
 
 import os
@@ -14,7 +15,7 @@ from tests.bench.data.amounts import MIB
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """offsets of the transfers of a rank: rank, ranks, transfers of each."""
+    """`offsets`: of the transfers of a rank; its arguments are rank, ranks, transfers of each."""
 
     name: str
     transfer: int
@@ -33,7 +34,7 @@ PATTERNS = (SEGMENTED, STRIDED, HARD)
 
 
 def marked(content: memoryview, offset: int) -> memoryview:
-    """A transfer says where it belongs in its first bytes."""
+    """A transfer that says in its first bytes where it belongs."""
     content[:8] = offset.to_bytes(8, "little")
     return content
 
@@ -45,7 +46,7 @@ def check(content: memoryview, offset: int) -> None:
 
 
 def write(path: str, offsets: Iterable[int], transfer: int) -> float:
-    """Creates the file where it is not there, and syncs it; bytes written."""
+    """Creates the file if it is missing, and syncs it; returns the bytes written."""
     content, done = buffers.filled(transfer), 0
     file = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
     for offset in offsets:
@@ -58,7 +59,7 @@ def write(path: str, offsets: Iterable[int], transfer: int) -> float:
 
 
 def read(path: str, offsets: Iterable[int], transfer: int) -> float:
-    """Bytes read, checked."""
+    """Reads and checks; returns the bytes read."""
     into, done = buffers.pages(transfer), 0
     file = os.open(path, os.O_RDONLY)
     for offset in offsets:

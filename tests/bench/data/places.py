@@ -1,8 +1,8 @@
-"""The file systems that are measured: BraidFS on loopback, the disk under it, null FUSE, peers.
+"""The measured file systems: BraidFS on loopback, the disk under it, null FUSE, peers.
 
 A place has a folder to work in and can make its client forget everything: BraidFS and null FUSE are
-mounted again, a peer is stopped and started by its scripts, which is the only thing that all of
-them offer. `chill` also drops what the kernel caches, the servers' part included.
+mounted again, a peer is stopped and started by its scripts, because all peers offer that and
+nothing else. `chill` also drops what the kernel caches, the servers' part included.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from tests.cluster.process import Program
 from tests.dev.steps import BUILD, StepError, console
 
 PEER_SECONDS_MAX = 180
-PEER_CLIENTS = {"mount", "fuse"}  # names of their pid files
+PEER_CLIENTS = {"mount", "fuse"}  # they are the names of their pid files
 
 
 class Place(ABC):
@@ -35,23 +35,24 @@ class Place(ABC):
 
     @abstractmethod
     def remount(self) -> None:
-        """Its client has nothing cached afterwards; servers may."""
+        """Its client has nothing cached afterwards; servers may have."""
 
     def serving(self) -> Serving:
         return Serving()
 
     def served_bytes(self) -> int | None:
-        """What the storage servers have sent to clients so far; None: it does not say."""
+        """The bytes that the storage servers have sent to clients so far; None if the place does
+        not say it."""
         return None
 
     @contextlib.contextmanager
     def sealed(self, folder: Path) -> Iterator[Path | None]:
-        """The folder, mounted once more for those who will never change it, with nothing cached at
-        its client; None: there is no such thing."""
+        """The folder, mounted once more for clients that never change it, with nothing cached at
+        its client; None if the place has no such mount."""
         yield None
 
     def chill(self) -> None:
-        """Nothing is cached anywhere but on the disk itself."""
+        """Nothing is cached afterwards, except by the disk itself."""
         os.sync()
         self.remount()
         Path("/proc/sys/vm/drop_caches").write_text("3")
@@ -96,7 +97,8 @@ class BraidPlace(Place):
 
     @contextlib.contextmanager
     def with_cache(self) -> Iterator[None]:
-        """Mounted with a cache on the local disk, empty at first, until the end of the block."""
+        """The place is mounted with a cache on the local disk, empty at first, until the end of the
+        block."""
         directory = self._cluster.plan.state / "cache"
         try:
             with self._mounted_with(f"cache_dir={directory}", "cache_size=8GiB"):
@@ -118,7 +120,8 @@ class BraidPlace(Place):
 
     @contextlib.contextmanager
     def kept(self, folder: Path, size: int) -> Iterator["KeptMounts"]:
-        """The folder is sealed, and read through caches of that size, to the end of the block."""
+        """The folder is sealed, and read through caches of that size, until the end of the
+        block."""
         with self._is_sealed(folder):
             yield KeptMounts(self._cluster, folder, size)
 
@@ -132,7 +135,8 @@ class BraidPlace(Place):
 
 
 class KeptMounts:
-    """Mounts of a sealed folder, one after another, each with what the one before has kept."""
+    """Mounts of a sealed folder, one after another, each with the cache that the one before has
+    filled."""
 
     def __init__(self, cluster: Cluster, folder: Path, size: int) -> None:
         self._cluster = cluster
@@ -143,7 +147,7 @@ class KeptMounts:
 
     @contextlib.contextmanager
     def mounted(self, passes: bool) -> Iterator[tuple[Path, Callable[[str], int]]]:
-        """Where it is, and its counters."""
+        """The folder of the mount, and its counters."""
         port = free_port(set())
         words = ("ro", *self._words, f"metrics_listen=127.0.0.1:{port}")
         options = ",".join((*words, "passthrough") if passes else words)
@@ -155,7 +159,8 @@ class KeptMounts:
 
 
 class NullPlace(Place):
-    """Files f0, f1, ... of one size; what they are can be changed, as it holds none of them."""
+    """Files f0, f1, ... of one size; their number and size can be changed, because null FUSE stores
+    none of them."""
 
     def __init__(self, scratch: Path, folder: Path) -> None:
         self.name, self.folder = NULL, folder
@@ -190,8 +195,9 @@ class NullPlace(Place):
 
 
 class PeerPlace(Place):
-    """By two scripts: `NAME-up DIR` starts it and mounts it there, `NAME-down [wipe]` ends it. Its
-    pid files, where it leaves some in $PEERS_STATE/run/NAME, tell what it costs."""
+    """A place that two scripts control: `NAME-up DIR` starts it and mounts it there, `NAME-down
+    [wipe]` ends it. Its pid files, if it leaves some in $PEERS_STATE/run/NAME, allow to measure
+    what it consumes."""
 
     def __init__(self, up: Path, state: Path) -> None:
         self.name = up.name.removesuffix("-up")
@@ -223,7 +229,7 @@ class PeerPlace(Place):
 
     def _run(self, *words: str) -> None:
         environment = {**os.environ, "PEERS_STATE": str(self._state)}
-        # Daemons of a script may hold its standard output open: a file, not a pipe.
+        # Daemons of a script may keep its standard output open, so this is a file, not a pipe.
         with tempfile.TemporaryFile() as output:
             try:
                 subprocess.run(
@@ -243,7 +249,7 @@ class PeerPlace(Place):
 
 @contextlib.contextmanager
 def local_places() -> Iterator[Sequence[Place]]:
-    """BraidFS with two storage servers, ext4 and null FUSE, on one disk; torn down afterwards."""
+    """BraidFS with two storage servers, ext4 and null FUSE, on one disk; removed afterwards."""
     base = BUILD / "bench"
     base.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="run-", dir=base))
@@ -273,7 +279,7 @@ def peers_in(folder: Path | None) -> list[Path]:
 
 @contextlib.contextmanager
 def peer(up: Path) -> Iterator[PeerPlace]:
-    """One peer, up and down again with all that it stored."""
+    """One peer, started and stopped again with all that it stored."""
     place = PeerPlace(up, BUILD / "bench" / "peers")
     try:
         place.start()

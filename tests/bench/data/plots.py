@@ -1,8 +1,8 @@
-"""Draws the results of `./dev bench data`: one SVG for each case, bars beside bars.
+"""Draws the results of `./dev bench data`: one SVG for each case, with grouped bars.
 
-Run by the Python of the extra `bench`, which has matplotlib: `python -m tests.bench.data.plots
+The Python of the extra `bench`, which has matplotlib, runs it: `python -m tests.bench.data.plots
 RESULTS.json FOLDER`. Each row is drawn relative to the best system in it, so that files a second
-and bytes a second stand in one picture; the value is written at its bar.
+and bytes a second fit in one picture; the value is written at its bar.
 """
 
 import json
@@ -32,8 +32,9 @@ def draw(group: dict[str, Any], systems: list[str], path: Path) -> None:
     import matplotlib  # type: ignore[import-not-found] # noqa: PLC0415
 
     matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "braidfs"  # the same results, the same file
-    matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text: a tenth of the size
+    matplotlib.rcParams["svg.hashsalt"] = "braidfs"  # the same results give the same file
+    # Text stays text, which takes a tenth of the size.
+    matplotlib.rcParams["svg.fonttype"] = "none"
     import matplotlib.pyplot as plt  # type: ignore[import-not-found] # noqa: PLC0415
 
     rows = [row for row in group["rows"] if row["medians"]]

@@ -1,9 +1,9 @@
 """Cases b and f: random 4 KiB reads of a large file, and how long each takes at a light rate.
 
 The client is cold, the servers have the file cached: it is read once through O_DIRECT before, in
-pieces that they do not take for a scan (docs/decisions/0030-large-reads.md). Read
-amplification is what the storage servers sent for each byte that was read, counted by them: by
-O_DIRECT, and through the page cache as a program reads that gives no advice.
+pieces that they do not take for a scan (docs/decisions/0030-large-reads.md). Read amplification is
+the number of bytes that the storage servers sent for each byte that was read, by the servers'
+counters: by O_DIRECT, and through the page cache as read by a program that gives no advice.
 """
 
 import os
@@ -19,13 +19,13 @@ from tests.bench.data.places import NullPlace, Place
 from tests.bench.data.streams import file_of, write_buffered
 
 ENGINES = ("psync", "io_uring")
-LEAST_OF_NULL = {1: 0.4, 32: 0.5}  # by depth
+LEAST_OF_NULL = {1: 0.4, 32: 0.5}  # the key is the depth
 PEERS_DEPTH = 32
 AMPLIFIED_DIRECT = "read amplification, O_DIRECT"
 AMPLIFIED_CACHED = "read amplification, page cache"
 READ_CPU = "CPU per 1,000 random reads, psync, deepest"
 READ_SWITCHES = "context switches per random read, psync, deepest"
-LIGHT_RATE = 500  # a second
+LIGHT_RATE = 500  # it is the number of reads a second
 LATENCIES = {"50.000000": "p50", "99.000000": "p99", "99.900000": "p99.9"}
 
 _4K = ("--rw=randread", "--bs=4k", "--filename=f0", "--randrepeat=0")
@@ -71,7 +71,7 @@ def _run(place: Place, amounts: Amounts) -> Values:
                 job = fio(place.folder, (*_DIRECT, *engine_words(engine, depth), *timed))
             values[_depth(engine, depth)] = job["read"]["iops"]
             if (engine, depth) == ("psync", amounts.depths[-1]) and place.serving().client:
-                # The ramp's reads were not counted by fio.
+                # fio did not count the reads of the ramp.
                 reads = job["read"]["iops"] * (amounts.seconds + 0.5)
                 values[READ_CPU] = spent.cpu_s / reads * 1e6
                 values[READ_SWITCHES] = spent.switches / reads

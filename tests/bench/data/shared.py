@@ -1,10 +1,10 @@
 """Case h: one file of N ranks, in IOR's patterns, without MPI (with it: mpi.py).
 
-Segmented: each rank has one stretch of the file. Strided: transfers of the ranks take turns, of
-1 MiB and of 47,008 bytes (IOR's hard pattern; the code of `braidfs validate`). Each rank writes its
+Segmented: each rank has one stretch of the file. Strided: transfers of the ranks alternate, of 1
+MiB and of 47,008 bytes (IOR's hard pattern; the code of `braidfs validate`). Each rank writes its
 own, with fsync; the file is then read cold by ranks that take each other's places (IOR -C), so that
-nobody reads what it wrote. The first bytes of each transfer say where it belongs, and are checked;
-those of 47,008 bytes are checked whole.
+no rank reads what it wrote. The first bytes of each transfer say where it belongs, and are checked;
+transfers of 47,008 bytes are checked completely.
 """
 
 import os

@@ -1,9 +1,9 @@
 """Case a: a data set of small files, written and then read whole in random order, epoch by epoch.
 
-4 to 256 KiB, lognormal with a median of 100 KiB, as ImageNet's. Cold: nothing is cached anywhere.
-Warm: the epoch after that, in another order. After a remount: the servers may have it cached, the
-client has not. Each process has its share of the order; files are opened, read whole by Python's
-open().read() (or mapped), and closed.
+Files have 4 to 256 KiB, lognormal with a median of 100 KiB, like ImageNet's. Cold: nothing is
+cached anywhere. Warm: the epoch after that, in another order. After a remount: the servers may have
+it cached, the client has not. Each process has its share of the order; files are opened, read whole
+by Python's open().read() (or mapped), and closed.
 """
 
 import math
@@ -25,9 +25,9 @@ from tests.bench.data.places import BraidPlace, NullPlace, Place
 from tests.bench.data.workers import together
 
 SIZE_MIN, SIZE_MEDIAN, SIZE_MAX = 4 * KIB, 100 * KIB, 256 * KIB
-SPREAD = 0.6  # sigma of the logarithm
+SPREAD = 0.6  # it is the sigma of the logarithm
 CREATORS = 4
-BARRED = (4, 16)  # processes that have bars
+BARRED = (4, 16)  # these numbers of processes have bars
 CREATE = f"create with data, {CREATORS} processes"
 REMOUNTED = "epoch after a remount, {} processes"
 SEALED_COLD = "epoch cold, {} processes, sealed tree mounted read-only"
@@ -51,7 +51,7 @@ class FileSet:
     sizes: tuple[int, ...]
 
     def moved(self, old: Path, new: Path) -> "FileSet":
-        """As they are seen where another mount shows the folder."""
+        """The files by their paths where another mount shows the folder."""
         paths = tuple(path.replace(f"{old}", f"{new}", 1) for path in self.paths)
         return FileSet(paths, self.sizes)
 
@@ -76,7 +76,7 @@ def null_set(place: NullPlace, amounts: Amounts) -> FileSet:
 
 
 def create(files: FileSet, folder: Path, amounts: Amounts) -> float:
-    """Files a second."""
+    """The rate in files a second."""
     (folder / "set").mkdir()
     for number in range(amounts.folders):
         (folder / "set" / f"d{number:04}").mkdir()
@@ -89,7 +89,7 @@ def create(files: FileSet, folder: Path, amounts: Amounts) -> float:
                     raise OSError(0, f"a short write to {files.paths[index]}")
         return len(share)
 
-    # A process has directories of its own, as those of an unpacked data set would.
+    # A process has directories of its own, like those of an unpacked data set.
     shares = [
         [one for one in range(amounts.files) if one % amounts.folders % CREATORS == creator]
         for creator in range(CREATORS)
@@ -103,8 +103,8 @@ def read_whole(path: str) -> int:
 
 
 def read_unbuffered(path: str) -> int:
-    """Python's open() asks first whether a file with a buffer is a terminal: ioctl(2), which FUSE
-    passes on. This does not."""
+    """Python's open() asks first whether a file with a buffer is a terminal: that is ioctl(2),
+    which FUSE passes on to the mount. This function does not ask."""
     with open(path, "rb", buffering=0) as file:
         return len(file.readall())
 
@@ -117,7 +117,7 @@ def read_mapped(path: str) -> int:
 def epoch(
     files: FileSet, processes: int, seed: int, read: Callable[[str], int] = read_whole
 ) -> float:
-    """Files a second, all of them once."""
+    """The rate in files a second; each file is read once."""
     order = _order(files, seed)
 
     def work(share: Sequence[int]) -> float:
@@ -137,7 +137,7 @@ def _order(files: FileSet, seed: int) -> list[int]:
 
 
 def announced_epoch(files: FileSet, processes: int, seed: int, folder: Path) -> float:
-    """Files a second; telling the mount the order is part of the epoch."""
+    """The rate in files a second; announcing the order to the mount is part of the epoch."""
     began_s = time.monotonic()
     with Announcer(folder) as announcer:
         announcer.announce(files.paths[index] for index in _order(files, seed))
@@ -238,7 +238,7 @@ def _others(place: Place, files: FileSet, amounts: Amounts) -> Values:
 
 
 def _cached(place: BraidPlace, files: FileSet, processes: int) -> Values:
-    """The page cache of all is dropped: what is read the second time comes from the local disk."""
+    """The page cache is dropped for all: the second time the files are read from the local disk."""
     values: dict[str, float] = {}
     with place.with_cache():
         place.chill()
@@ -256,7 +256,7 @@ def _cold_cost(spent: Spent, amounts: Amounts) -> Values:
 
 
 def _spent(place: Place, values: Values) -> Values:
-    """Nothing for a place that does not tell its processes."""
+    """Adds nothing for a place that does not name its processes."""
     return values if place.serving().client else {}
 
 

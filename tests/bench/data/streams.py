@@ -1,9 +1,9 @@
-"""Cases c and d: checkpoints, written by some writers at once and read back cold.
+"""Cases c and d: checkpoints, written by several writers at once and read back cold.
 
 Each writer has a file of its own, writes it from the beginning in blocks of 1 or 16 MiB, and calls
-fsync at the end. Two rates: until the bytes are durable, and until the trainer may go on, which is
-when its last write returned. On ext4 this runs twice, buffered and with O_DIRECT (space allocated
-first, four writes of a file in flight), and the better one counts.
+fsync at the end. There are two rates: until the bytes are durable, and until the trainer may go on,
+which is when its last write returned. On ext4 this runs twice, buffered and with O_DIRECT (space
+allocated first, four writes of a file in flight), and the better one counts.
 """
 
 import os
@@ -26,13 +26,14 @@ from tests.cluster.process import wait_until
 READERS = (1, 4)
 DIRECT_DEPTH = 4
 KEEP_SECONDS_MAX = 120
-LEAST_OF_LOCAL = {1: 0.65, 4: 0.75}  # by writers
+LEAST_OF_LOCAL = {1: 0.65, 4: 0.75}  # the key is the number of writers
 WRITE_CPU = "CPU per GiB written, 1 MiB sequential, 1 writer"
 READ_CPU = "CPU per GiB read, 1 MiB sequential, 1 reader"
 WRITE_SWITCHES = "context switches per MiB written"
 READ_SWITCHES = "context switches per MiB read"
 
-Writer = Callable[[Path, int, int], float]  # file, bytes, block: when the last write had returned
+# Its arguments are file, bytes and block; it returns the time when the last write had returned.
+Writer = Callable[[Path, int, int], float]
 
 
 def file_of(place: Place, number: int) -> Path:
@@ -52,7 +53,7 @@ def write_buffered(path: Path, size: int, block: int) -> float:
 
 
 def write_direct(path: Path, size: int, block: int) -> float:
-    """Each of the threads takes the next block that nobody has taken."""
+    """Each of the threads takes the next free block."""
     content = buffers.filled(block)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_DIRECT, 0o600)
     os.posix_fallocate(file, 0, size)
@@ -97,7 +98,7 @@ def read_file(path: Path, size: int, block: int) -> float:
 
 
 def write_all(place: Place, writers: int, size: int, block: int, write: Writer) -> Together:
-    """The count of each share is when its last write had returned."""
+    """The count of each share is the time when its last write had returned."""
     paths = [file_of(place, number) for number in range(writers)]
     return together([partial(write, path, size, block) for path in paths])
 
@@ -145,7 +146,7 @@ def _write_run(place: Place, amounts: Amounts) -> Values:
 
 
 def _rates(done: Together, size: int) -> tuple[float, float]:
-    """MB/s until durable, and until the last write had returned."""
+    """The rates in MB/s until durable, and until the last write had returned."""
     began_s = min(one.began_s for one in done.shares)
     free_s = max(one.count for one in done.shares) - began_s
     return size / done.seconds / 1e6, size / max(free_s, 1e-9) / 1e6
@@ -193,11 +194,12 @@ def _read_run(place: Place, amounts: Amounts) -> Values:
 
 
 def _kept_reads(place: BraidPlace, size: int) -> Values:
-    """The tree sealed, the caches filled, mounted anew, what passes through checked by then, and
-    nothing in the page cache."""
+    """The tree is sealed, the caches are filled, the place is mounted again, passthrough copies are
+    checked by then, and the page cache is empty."""
     values: dict[str, float] = {}
     names = [file_of(place, number).name for number in range(max(READERS))]
-    room = 3 * len(names) * size + (1 << 30)  # copies have half of it at most, segments too
+    # Copies have at most half of it, and so have segments.
+    room = 3 * len(names) * size + (1 << 30)
     with place.kept(place.folder, room) as kept:
         for passes in (False, True):
             _fill(kept, names, size, passes)
@@ -221,7 +223,7 @@ def _read_kept(kept: KeptMounts, names: list[str], size: int, passes: bool, read
 
 
 def _fill(kept: KeptMounts, names: list[str], size: int, passes: bool) -> None:
-    """Read until all of it is kept; copies are made when it is read once more."""
+    """Reads until the cache has all of it; copies are made when it is read once more."""
     with kept.mounted(passes) as (point, count):
 
         def is_kept() -> bool:

@@ -1,9 +1,9 @@
 """`./dev bench data`: rounds of the chosen cases on every place, then the table, JSON and plots.
 
-In a round each case runs on BraidFS, ext4 and null FUSE in turn, and then on each peer, which is up
-for that time only: on two cores an idle one still costs. Of the rounds the median counts. How busy
-the machine is with other work is looked at before each case, which waits for a while when it is
-much, and told with the results.
+In a round each case runs on BraidFS, ext4 and null FUSE in turn, and then on each peer, which runs
+for that time only: on two cores even an idle one costs time. The median of the rounds counts.
+Before each case the suite measures how busy the machine is with other work, waits for a while when
+that is much, and reports it with the results.
 """
 
 import statistics
@@ -49,7 +49,7 @@ CASES = (
     shared.SHARED,
     offload.OFFLOAD,
 )
-COST = "g"  # counted around the others
+COST = "g"  # it is measured during the other cases
 COST_OF = "abcd"
 BUSY_MAX = 0.3
 QUIET_SECONDS_MAX = 10.0
@@ -59,15 +59,15 @@ _FAILURES = (OSError, RuntimeError, subprocess.SubprocessError, MountError, Proc
 
 @dataclass
 class Measured:
-    """Every value of every round, and what could not be measured. busy: how busy others kept the
-    cores before each case, by system."""
+    """Every value of every round, and what could not be measured. `busy`: how busy other programs
+    kept the cores before each case, by system."""
 
     values: dict[str, dict[str, list[float]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
-    )  # row → system → values
+    )  # it maps row → system → values
     failures: list[str] = field(default_factory=list)
     busy: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    rounds: int = 0  # that were begun
+    rounds: int = 0  # it counts rounds that were begun
 
     def medians(self) -> dict[tuple[str, str], float]:
         return {
@@ -78,7 +78,7 @@ class Measured:
 
     def unequal(self) -> list[str]:
         """Systems that were measured while the machine was much busier than it was for BraidFS:
-        what is said of them is no comparison."""
+        their values are no fair comparison."""
         shares = {system: statistics.median(found) for system, found in self.busy.items() if found}
         mine = shares.get(BRAID, 0.0)
         return [
@@ -102,7 +102,7 @@ def chosen(words: str) -> list[Case]:
 
 
 def measure(measured: Measured, place: Place, case: Case, amounts: Amounts, text: str) -> None:
-    """One case in one place; a failure is noted, and the other cases go on."""
+    """Runs one case in one place; a failure is recorded, and the other cases go on."""
     began = time.monotonic()
     try:
         settle()
@@ -133,8 +133,8 @@ def run_rounds(
 
 
 def _quiet() -> float:
-    """Waits, not for ever, for a moment in which others leave most of the cores alone; how busy
-    these are then."""
+    """Waits, for a limited time, for a moment in which other programs leave most of the cores free;
+    returns how busy the cores are then."""
     deadline = time.monotonic() + QUIET_SECONDS_MAX
     while (busy := busy_share(time.sleep)) > BUSY_MAX and time.monotonic() < deadline:
         time.sleep(5)
@@ -153,7 +153,7 @@ def _peer(measured: Measured, up: Path, cases: Sequence[Case], amounts: Amounts,
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """cases: their letters; all of them for ""."""
+    """`cases`: their letters; all of them for ""."""
 
     cases: str = ""
     rounds: int = 3
@@ -200,7 +200,7 @@ def data(wishes: Wishes) -> bool:
 def results(
     measured: Measured, rows: dict[str, list[Row]], systems: Sequence[str]
 ) -> dict[str, Any]:
-    """What goes to the JSON file, and from there to the table and the plots."""
+    """The content of the JSON file, from which the table and the plots are made."""
     medians = measured.medians()
     peers = [one for one in systems if one not in (BRAID, LOCAL, NULL)]
     groups, below = [], []

@@ -4,7 +4,7 @@
 (when the program could go on), count. Imports of torch are not timed. Actions: `epoch` (a
 DataLoader over the files of a list), `save` (torch.save and fsync), `checkpoint`
 (torch.distributed.checkpoint), `store` (a safetensors file), `load` (torch.load with mmap) and
-`restore` (safetensors): these two touch every byte.
+`restore` (safetensors): the last two read every byte.
 """
 
 import json
@@ -33,7 +33,7 @@ class _Files:
 
 
 def epoch(paths: list[str], workers: int) -> Seen:
-    """The paths in the order given."""
+    """Reads the paths in the given order."""
     began_s = time.monotonic()
     loader = torch.utils.data.DataLoader(
         _Files(paths), batch_size=32, num_workers=workers, collate_fn=list, prefetch_factor=4

@@ -1,6 +1,7 @@
 """The parts of cases a, c and d that need PyTorch (`--torch`): a DataLoader, and checkpoints by
-torch.save, torch.distributed.checkpoint and safetensors. torch_loads.py does them, in the
-environment of the extra `bench` that has torch.
+torch.save, torch.distributed.checkpoint and safetensors.
+
+torch_loads.py performs them, in the environment of the extra `bench` that has torch.
 """
 
 import json
@@ -91,6 +92,6 @@ def _checkpoints(python: str, place: Place, amounts: Amounts) -> Values:
 
 
 def training() -> Case:
-    """Installs PyTorch first, where it is not there yet."""
+    """Installs PyTorch first, if it is not there yet."""
     run = partial(_run, python_of("bench", PACKAGES))
     return Case("t", "training programs", lambda amounts: tuple(_rows(amounts)), run)

@@ -1,6 +1,6 @@
 """Work done by several processes at once, timed from the first one's start to the last one's end.
 
-They are forked, so a piece of work is a closure; its result comes back by a pipe. All begin
+They are forked, so a piece of work is a closure; its result comes back through a pipe. All begin
 together, when each is ready.
 """
 
@@ -17,7 +17,7 @@ SECONDS_MAX = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one process did. count: files, bytes, whatever the work counts."""
+    """What one process did. `count`: files, bytes, or another unit of the work."""
 
     began_s: float
     ended_s: float
@@ -73,7 +73,8 @@ def _run(work: Work, ready: Barrier, writer: Connection) -> None:
         began_s = time.monotonic()
         count = work()
         writer.send(Share(began_s, time.monotonic(), count))
-    except Exception as error:  # the parent raises it: nobody sees a child's traceback
+    # The parent raises it, because the traceback of a child is not visible.
+    except Exception as error:
         writer.send(f"{type(error).__name__}: {error}")
 
 
